@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef WEIR_PLUGIN_H_
+#define WEIR_PLUGIN_H_
+
+/*
+ * plugin.h: the C ABI of a transport, and all that a transport may include of Weir.
+ *
+ * What it is for. A transport moves bytes between the ranks of one communicator. It is a struct of
+ * functions and of capabilities as data; a shared object exports it as `weir_transport_plugin`.
+ * What a transport can do chooses both the plans that run over it and the tests that it must pass.
+ *
+ * Life of an instance: `open` makes one per communicator; `address` tells what peers need to reach
+ * it; the core gathers all addresses; `connect` joins them; then send, recv, test, progress;
+ * `close`.
+ *
+ * Messages are FIFO per (sender, receiver, lane): the k-th send meets the k-th recv, and both name
+ * the same number of bytes (a shorter or longer message is WEIR_ERROR_MISMATCH). No tags, no
+ * wildcard.
+ *
+ * Threads. The core calls the functions of one instance from one thread at a time; instances are
+ * independent. Nothing blocks but `connect` (bounded by the given deadline). Completion is polled.
+ * After `connect` nothing may allocate, lock or log on a path that succeeds.
+ *
+ * Ownership. Addresses are copied. Buffers given to send and recv stay the caller's, and stay put
+ * until the operation has completed or the instance is closed. Errors are weir_result_t values; the
+ * text goes to `error` of the host functions.
+ */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "weir/weir.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEIR_PLUGIN_ABI_VERSION 1u
+#define WEIR_TRANSPORT_ADDRESS_BYTES_MAX 256u
+#define WEIR_TRANSPORT_LANES_MAX 16u
+
+/* Capability bits. */
+enum {
+  WEIR_CAP_SEND_RECV = 1u << 0, /* send, recv, test */
+  WEIR_CAP_SEGMENT =
+      1u << 1, /* `segment`: memory of every rank that every rank can load and store */
+  WEIR_CAP_WINDOW = 1u << 2, /* `window_open`: further such memory, made after connect */
+  WEIR_CAP_PEER_FAILURE =
+      1u << 3,            /* `peer_alive` sees a dead process without waiting for a deadline */
+  WEIR_CAP_SELF = 1u << 4 /* a rank may send to itself */
+};
+
+/* Memory kinds that send and recv accept. */
+enum { WEIR_MEMORY_HOST = 1u << 0, WEIR_MEMORY_CUDA = 1u << 1 };
+
+typedef struct weir_transport_caps {
+  uint64_t bits;         /* WEIR_CAP_* */
+  uint32_t memory_kinds; /* WEIR_MEMORY_* */
+  uint32_t lane_count;   /* 1 to WEIR_TRANSPORT_LANES_MAX */
+  uint64_t message_bytes_max;
+  uint32_t rank_count_max;
+  uint32_t credit; /* messages a sender may have under way per (peer, lane) before a recv */
+} weir_transport_caps_t;
+
+/* What the core offers to a transport; valid as long as the instance. */
+typedef struct weir_host {
+  size_t struct_bytes;
+  void* context;
+  /* Keeps `text` as the reason for the error that the function is about to return. */
+  void (*error)(void* context, const char* text);
+  /* level: 0 error, 1 warning, 2 information, 3 debug */
+  void (*log)(void* context, int level, const char* text);
+  /* Value of a WEIR_* or NCCL_* variable, or NULL. */
+  const char* (*setting)(void* context, const char* name);
+} weir_host_t;
+
+typedef struct weir_transport_config {
+  size_t struct_bytes;
+  uint32_t rank;
+  uint32_t rank_count;
+  uint64_t comm_id;            /* the same on all ranks, random */
+  const unsigned char* secret; /* job secret, `secret_bytes` long, the same on all ranks */
+  size_t secret_bytes;
+  uint64_t segment_bytes; /* wanted per rank; rounded up to pages by the transport */
+  int huge_pages;         /* use them where they can be had */
+} weir_transport_config_t;
+
+/* Memory that all ranks map: rank i's part begins at base + i * stride. */
+typedef struct weir_segment {
+  unsigned char* base;
+  uint64_t stride_bytes;
+  uint64_t bytes_per_rank;
+} weir_segment_t;
+
+/* An operation in flight: memory of the caller, meaning of the transport. Zeroed before posting. */
+typedef struct weir_transport_op {
+  uint64_t word[8];
+} weir_transport_op_t;
+
+typedef struct weir_transport weir_transport_t; /* an instance */
+
+typedef struct weir_transport_functions {
+  uint32_t abi_version; /* WEIR_PLUGIN_ABI_VERSION */
+  uint32_t struct_bytes;
+  const char* name;    /* "shm", "tcp", … */
+  const char* summary; /* one line for weir-info */
+
+  weir_transport_caps_t caps;
+
+  /* WEIR_OK, or WEIR_ERROR_UNSUPPORTED with the reason in `reason`: cannot work on this machine. */
+  weir_result_t (*viable)(const weir_host_t* host, char* reason, size_t reason_bytes);
+
+  weir_result_t (*open)(const weir_host_t* host, const weir_transport_config_t* config,
+                        weir_transport_t** instance);
+  /* Writes at most WEIR_TRANSPORT_ADDRESS_BYTES_MAX bytes. */
+  weir_result_t (*address)(weir_transport_t* instance, unsigned char* address, size_t* bytes);
+  /* addresses[i] is what rank i's `address` wrote. Returns when every peer is reachable, or with
+   * WEIR_ERROR_TIMEOUT naming the missing ranks; deadline_ns is of CLOCK_MONOTONIC. */
+  weir_result_t (*connect)(weir_transport_t* instance, const unsigned char* const* addresses,
+                           const size_t* address_bytes, uint64_t deadline_ns);
+  void (*close)(weir_transport_t* instance);
+
+  /* Post. WEIR_OK: complete already; WEIR_IN_PROGRESS: ask `test`. */
+  weir_result_t (*send)(weir_transport_t* instance, uint32_t peer, uint32_t lane, const void* data,
+                        uint64_t bytes, weir_transport_op_t* op);
+  weir_result_t (*recv)(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
+                        uint64_t bytes, weir_transport_op_t* op);
+  /* WEIR_OK: complete. WEIR_IN_PROGRESS: not yet. May make progress itself. */
+  weir_result_t (*test)(weir_transport_t* instance, weir_transport_op_t* op);
+  /* Moves whatever can be moved without waiting. */
+  weir_result_t (*progress)(weir_transport_t* instance);
+
+  /* WEIR_CAP_SEGMENT; valid from connect to close. */
+  weir_result_t (*segment)(weir_transport_t* instance, weir_segment_t* segment);
+  /* WEIR_CAP_WINDOW; collective, bounded by the deadline. `key` (16 bytes) is the same on all ranks
+   * and new for each call. */
+  weir_result_t (*window_open)(weir_transport_t* instance, const unsigned char* key,
+                               uint64_t bytes_per_rank, uint64_t deadline_ns,
+                               weir_segment_t* window);
+  void (*window_close)(weir_transport_t* instance, const weir_segment_t* window);
+
+  /* WEIR_CAP_PEER_FAILURE: WEIR_OK while the peer lives, WEIR_ERROR_PEER_LOST once it is dead. */
+  weir_result_t (*peer_alive)(weir_transport_t* instance, uint32_t peer);
+} weir_transport_functions_t;
+
+/* The one symbol of a plugin. */
+#define WEIR_PLUGIN_SYMBOL "weir_transport_plugin"
+typedef const weir_transport_functions_t* (*weir_transport_plugin_fn)(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* WEIR_PLUGIN_H_ */

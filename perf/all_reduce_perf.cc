@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// All-reduce: every rank receives the reduction of all inputs.
+#include "perf/harness/operation.h"
+
+namespace weir::perf {
+namespace {
+
+class AllReduce final : public Operation {
+ public:
+  const char* program() const override { return "all_reduce_perf"; }
+  const char* c_name() const override { return "weir_all_reduce"; }
+  bool reduces() const override { return true; }
+
+  Geometry geometry(size_t count_total, size_t element_bytes,
+                    const Where& /*where*/) const override {
+    Geometry g;
+    g.send_count = count_total;
+    g.recv_count = count_total;
+    g.in_place_count = count_total;
+    g.table_count = count_total;
+    g.table_bytes = count_total * element_bytes;
+    return g;
+  }
+
+  std::vector<ExpectedBlock> expected(const Geometry& g, const Where& /*where*/) const override {
+    return {{0, g.recv_count, Pattern::kReduced, 0}};
+  }
+
+  double bus_factor(int rank_count) const override { return 2.0 * (rank_count - 1) / rank_count; }
+
+  weir_result_t start(const Call& c) const override {
+    return weir_all_reduce(c.comm, c.send, c.recv, c.count, c.type, c.op, c.request);
+  }
+};
+
+}  // namespace
+}  // namespace weir::perf
+
+int main(int argc, char** argv) {
+  return weir::perf::run_program(argc, argv, weir::perf::AllReduce());
+}

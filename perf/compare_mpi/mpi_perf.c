@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The benchmark of perf/compare. One source, compiled against MPI with each package's mpicc, and
+ * with -DCOMPARE_WEIR against weir.h: the same buffers, first touch, rotation, warm-up, number of
+ * iterations per time, clock and verification on both sides; only the eight functions of the layer
+ * below differ.
+ *
+ * For each operation and size rank 0 prints
+ *   result,<op>,<bytes>,<iterations>,<microseconds>,<wrong elements>
+ * where bytes are those of the whole operation, and the time is that of one iteration of a loop
+ * between two clock readings, the largest over the ranks.
+ */
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static int rank_index;
+static int rank_count;
+
+static void die(const char* what, const char* why) {
+  fprintf(stderr, "mpi_perf: rank %d: %s: %s\n", rank_index, what, why);
+  exit(3);
+}
+
+/* ---- The layer: float32 sum on every side --------------------------------------------------- */
+
+#ifdef COMPARE_WEIR
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <weir/weir.h>
+
+static weir_comm_t world;
+
+static void check(weir_result_t result, const char* call) {
+  if (result != WEIR_OK) die(call, weir_last_error(world));
+}
+static void layer_start(int* argc, char*** argv) {
+  (void)argc;
+  (void)argv;
+  check(weir_comm_create_from_env(&world, NULL), "weir_comm_create_from_env");
+  check(weir_comm_rank(world, &rank_index), "weir_comm_rank");
+  check(weir_comm_size(world, &rank_count), "weir_comm_size");
+}
+static void layer_end(void) {
+  weir_comm_destroy(world);
+  int state = 0;
+  while (rank_index == 0 && wait(&state) > 0) {
+    if (state != 0) exit(3); /* of fork_ranks; under a launcher there is nobody to wait for */
+  }
+}
+static void layer_barrier(void) { check(weir_barrier(world, NULL), "weir_barrier"); }
+static double layer_max(double mine) {
+  double all = 0;
+  check(weir_all_reduce(world, &mine, &all, 1, WEIR_FLOAT64, WEIR_MAX, NULL), "weir_all_reduce");
+  return all;
+}
+static void* layer_window(size_t bytes) {
+  void* memory = NULL;
+  check(weir_mem_alloc(world, bytes, &memory), "weir_mem_alloc");
+  return memory;
+}
+static void all_reduce(const float* s, float* r, size_t n) {
+  check(weir_all_reduce(world, s, r, n, WEIR_FLOAT32, WEIR_SUM, NULL), "weir_all_reduce");
+}
+static void reduce_scatter(const float* s, float* r, size_t n) {
+  check(weir_reduce_scatter(world, s, r, n, WEIR_FLOAT32, WEIR_SUM, NULL), "weir_reduce_scatter");
+}
+static void all_gather(const float* s, float* r, size_t n) {
+  check(weir_all_gather(world, s, r, n, WEIR_FLOAT32, NULL), "weir_all_gather");
+}
+static void all_to_all(const float* s, float* r, size_t n) {
+  check(weir_all_to_all(world, s, r, n, WEIR_FLOAT32, NULL), "weir_all_to_all");
+}
+static void broadcast(const float* s, float* r, size_t n) {
+  (void)s; /* in place, as MPI has it */
+  check(weir_broadcast(world, r, r, n, WEIR_FLOAT32, 0, NULL), "weir_broadcast");
+}
+
+#else
+
+#include <mpi.h>
+
+static void check(int result, const char* call) {
+  if (result != MPI_SUCCESS) die(call, "failed");
+}
+static void layer_start(int* argc, char*** argv) {
+  check(MPI_Init(argc, argv), "MPI_Init");
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_index), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &rank_count), "MPI_Comm_size");
+}
+static void layer_end(void) { MPI_Finalize(); }
+static void layer_barrier(void) { check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier"); }
+static double layer_max(double mine) {
+  double all = 0;
+  check(MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
+  return all;
+}
+static void* layer_window(size_t bytes) {
+  (void)bytes;
+  die("--windows", "only Weir has them");
+  return NULL;
+}
+static void all_reduce(const float* s, float* r, size_t n) {
+  check(MPI_Allreduce(s, r, (int)n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD), "MPI_Allreduce");
+}
+static void reduce_scatter(const float* s, float* r, size_t n) {
+  check(MPI_Reduce_scatter_block(s, r, (int)n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD),
+        "MPI_Reduce_scatter_block");
+}
+static void all_gather(const float* s, float* r, size_t n) {
+  check(MPI_Allgather(s, (int)n, MPI_FLOAT, r, (int)n, MPI_FLOAT, MPI_COMM_WORLD), "MPI_Allgather");
+}
+static void all_to_all(const float* s, float* r, size_t n) {
+  check(MPI_Alltoall(s, (int)n, MPI_FLOAT, r, (int)n, MPI_FLOAT, MPI_COMM_WORLD), "MPI_Alltoall");
+}
+static void broadcast(const float* s, float* r, size_t n) {
+  (void)s;
+  check(MPI_Bcast(r, (int)n, MPI_FLOAT, 0, MPI_COMM_WORLD), "MPI_Bcast");
+}
+
+#endif
+
+/* Weir has no launcher to compare with: with --ranks this program is it. Like mpirun's, its ranks
+ * share one session, which some kernels schedule by. */
+static void fork_ranks(int count) {
+#ifdef COMPARE_WEIR
+  char text[32];
+  snprintf(text, sizeof(text), "%d", count);
+  setenv("WEIR_SIZE", text, 1);
+  snprintf(text, sizeof(text), "mpi_perf-%ld-%ld", (long)getpid(), (long)time(NULL));
+  setenv("WEIR_ID", text, 1);
+  setenv("WEIR_RANK", "0", 1);
+  const pid_t parent = getpid();
+  for (int rank = 1; rank < count; ++rank) {
+    const pid_t child = fork();
+    if (child < 0) die("fork", "failed");
+    if (child > 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(3);
+    snprintf(text, sizeof(text), "%d", rank);
+    setenv("WEIR_RANK", text, 1);
+    return;
+  }
+#else
+  (void)count;
+  die("--ranks", "start the ranks with mpirun");
+#endif
+}
+
+/* ---- Operations ------------------------------------------------------------------------------ */
+
+struct operation {
+  const char* name;
+  void (*call)(const float* send, float* recv, size_t count);
+  int send_blocks; /* the send buffer holds 1 or rank_count blocks of count; 0: none */
+  int recv_blocks;
+};
+enum { ONE = 1, ALL = 2 };
+
+static const struct operation operations[] = {
+    {"all_reduce", all_reduce, ONE, ONE}, {"reduce_scatter", reduce_scatter, ALL, ONE},
+    {"all_gather", all_gather, ONE, ALL}, {"all_to_all", all_to_all, ALL, ALL},
+    {"broadcast", broadcast, 0, ONE},
+};
+enum { OPERATION_COUNT = sizeof(operations) / sizeof(operations[0]) };
+
+static size_t blocks(int code) { return code == ALL ? (size_t)rank_count : (size_t)code; }
+
+/* At least one element a rank: 8 bytes over four ranks are 16. */
+static size_t block_count(const struct operation* op, size_t bytes) {
+  const int whole = op->send_blocks != ALL && op->recv_blocks != ALL;
+  const size_t count = bytes / sizeof(float) / (whole ? 1 : (size_t)rank_count);
+  return count > 0 ? count : 1;
+}
+
+/* Element i of a rank's input: small integers, so that sums are exact. */
+static float input(int rank, size_t i) { return (float)((i * 3 + (size_t)rank * 7) % 13); }
+
+static float reduced(size_t i) {
+  float sum = 0;
+  for (int r = 0; r < rank_count; ++r) sum += input(r, i);
+  return sum;
+}
+
+static float expected(const struct operation* op, size_t count, size_t i) {
+  const size_t me = (size_t)rank_index;
+  if (op->call == all_reduce) return reduced(i);
+  if (op->call == reduce_scatter) return reduced(me * count + i);
+  if (op->call == all_gather) return input((int)(i / count), i % count);
+  if (op->call == all_to_all) return input((int)(i / count), me * count + i % count);
+  return input(0, i);
+}
+
+/* ---- Buffers --------------------------------------------------------------------------------- */
+
+struct settings {
+  const char* ops;
+  const char* sizes;
+  double target_ms;
+  long iterations_min;
+  int fixed;
+  int pin;
+  int windows;
+  size_t cache_bytes;
+  int ranks; /* to fork; 0: a launcher has started them */
+};
+
+enum { PAGE = 4096, LINE = 64 };
+
+struct slots {
+  size_t count;
+  size_t send_stride; /* bytes */
+  size_t recv_stride;
+};
+
+static size_t round_up(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+static size_t stride_of(size_t bytes) {
+  return round_up(bytes + LINE, bytes >= PAGE ? PAGE : LINE);
+}
+
+static struct slots plan_slots(const struct operation* op, size_t bytes, const struct settings* s) {
+  const size_t count = block_count(op, bytes);
+  struct slots plan;
+  plan.send_stride = stride_of(count * blocks(op->send_blocks) * sizeof(float));
+  plan.recv_stride = stride_of(count * blocks(op->recv_blocks) * sizeof(float));
+  plan.count = 1;
+  if (!s->fixed) {
+    const size_t round = (plan.send_stride + plan.recv_stride) * (size_t)rank_count;
+    plan.count = (2 * s->cache_bytes + round - 1) / round;
+  }
+  return plan;
+}
+
+static char* allocate(size_t bytes, const struct settings* s) {
+  void* memory = NULL;
+  if (s->windows) {
+    memory = layer_window(bytes);
+  } else if (posix_memalign(&memory, PAGE, bytes) != 0) {
+    die("posix_memalign", "no memory");
+  }
+  memset(memory, 0, bytes);
+  return memory;
+}
+
+/* ---- Measuring ------------------------------------------------------------------------------- */
+
+static double now_us(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
+}
+
+/* Microseconds of one iteration, the largest over the ranks. */
+static double time_loop(const struct operation* op, size_t count, long iterations, char* send,
+                        char* recv, const struct slots* plan, size_t* slot) {
+  size_t at = *slot;
+  layer_barrier();
+  const double begin = now_us();
+  for (long i = 0; i < iterations; ++i) {
+    if (++at >= plan->count) at = 0;
+    op->call((const float*)(const void*)(send + at * plan->send_stride),
+             (float*)(void*)(recv + at * plan->recv_stride), count);
+  }
+  const double mine = (now_us() - begin) / (double)iterations;
+  *slot = at;
+  return layer_max(mine);
+}
+
+static void measure(const struct operation* op, size_t bytes, const struct settings* s, char* send,
+                    char* recv) {
+  const size_t count = block_count(op, bytes);
+  const size_t send_count = count * blocks(op->send_blocks);
+  const size_t recv_count = count * blocks(op->recv_blocks);
+  const struct slots plan = plan_slots(op, bytes, s);
+  for (size_t k = 0; k < plan.count; ++k) {
+    float* out = (float*)(void*)(send + k * plan.send_stride);
+    float* in = (float*)(void*)(recv + k * plan.recv_stride);
+    for (size_t i = 0; i < send_count; ++i) out[i] = input(rank_index, i);
+    for (size_t i = 0; i < recv_count; ++i) {
+      in[i] = op->call == broadcast && rank_index == 0 ? input(0, i) : -1;
+    }
+  }
+
+  /* Warm-up, twice as long each time until the fastest loop would fill a tenth of the target: a
+   * loop that the machine interrupted must not decide how many iterations are enough. All ranks see
+   * the same times and so make the same loops. */
+  size_t slot = 0;
+  long iterations = 2;
+  double us = time_loop(op, count, iterations, send, recv, &plan, &slot);
+  while (us * (double)iterations < s->target_ms * 100 && iterations < 1000000) {
+    iterations *= 2;
+    const double now = time_loop(op, count, iterations, send, recv, &plan, &slot);
+    if (now < us) us = now;
+  }
+  iterations = (long)(s->target_ms * 1000 / us);
+  if (iterations < s->iterations_min) iterations = s->iterations_min;
+  us = time_loop(op, count, iterations, send, recv, &plan, &slot);
+
+  long wrong = 0;
+  const float* result = (const float*)(const void*)(recv + slot * plan.recv_stride);
+  for (size_t i = 0; i < recv_count; ++i) wrong += result[i] != expected(op, count, i);
+  const long wrong_most = (long)layer_max((double)wrong);
+  if (rank_index == 0) {
+    printf("result,%s,%zu,%ld,%.6f,%ld\n", op->name, bytes, iterations, us, wrong_most);
+    fflush(stdout);
+  }
+}
+
+/* ---- Command line ---------------------------------------------------------------------------- */
+
+static int listed(const char* list, const char* name) {
+  const size_t length = strlen(name);
+  for (const char* p = list; (p = strstr(p, name)) != NULL; p += length) {
+    const int begins = p == list || p[-1] == ',';
+    const int ends = p[length] == '\0' || p[length] == ',';
+    if (begins && ends) return 1;
+  }
+  return 0;
+}
+
+/* Before the library starts, so that it sees what it will live with. */
+static void pin_by_local_rank(void) {
+  const char* names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_RANK", "WEIR_RANK"};
+  const char* text = NULL;
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && text == NULL; ++i) {
+    text = getenv(names[i]);
+  }
+  if (text == NULL) die("--pin", "no local rank in the environment");
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) die("sched_getaffinity", "failed");
+  int left = atoi(text) % CPU_COUNT(&allowed);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || left-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    if (sched_setaffinity(0, sizeof(one), &one) != 0) die("sched_setaffinity", "failed");
+    return;
+  }
+}
+
+static void parse(int argc, char** argv, struct settings* s) {
+  for (int i = 1; i < argc; ++i) {
+    const char* value = i + 1 < argc ? argv[i + 1] : NULL;
+    if (strcmp(argv[i], "--fixed") == 0) {
+      s->fixed = 1;
+    } else if (strcmp(argv[i], "--pin") == 0) {
+      s->pin = 1;
+    } else if (strcmp(argv[i], "--windows") == 0) {
+      s->windows = 1;
+    } else if (value == NULL) {
+      die(argv[i], "unknown option, or its value is missing");
+    } else if (strcmp(argv[i], "--ops") == 0) {
+      s->ops = argv[++i];
+    } else if (strcmp(argv[i], "--sizes") == 0) {
+      s->sizes = argv[++i];
+    } else if (strcmp(argv[i], "--target-ms") == 0) {
+      s->target_ms = atof(argv[++i]);
+    } else if (strcmp(argv[i], "--min-iterations") == 0) {
+      s->iterations_min = atol(argv[++i]);
+    } else if (strcmp(argv[i], "--ranks") == 0) {
+      s->ranks = atoi(argv[++i]);
+    } else if (strcmp(argv[i], "--cache-bytes") == 0) {
+      s->cache_bytes = strtoull(argv[++i], NULL, 10);
+    } else {
+      die(argv[i], "unknown option");
+    }
+  }
+}
+
+int main(int argc, char** argv) {
+  struct settings s = {"all_reduce,reduce_scatter,all_gather,all_to_all,broadcast",
+                       "8,1024,16384,262144,1048576,16777216,67108864",
+                       75,
+                       4,
+                       0,
+                       0,
+                       0,
+                       32u << 20,
+                       0};
+  parse(argc, argv, &s);
+  if (s.ranks > 0) fork_ranks(s.ranks);
+  if (s.pin) pin_by_local_rank();
+  layer_start(&argc, &argv);
+
+  size_t send_bytes = 0;
+  size_t recv_bytes = 0;
+  for (int pass = 0; pass < 2; ++pass) { /* first the largest arenas, then the measurements */
+    char* send = pass == 0 ? NULL : allocate(send_bytes, &s);
+    char* recv = pass == 0 ? NULL : allocate(recv_bytes, &s);
+    for (int k = 0; k < OPERATION_COUNT; ++k) {
+      const struct operation* op = &operations[k];
+      if (!listed(s.ops, op->name)) continue;
+      for (const char* p = s.sizes; *p != '\0';) {
+        char* end = NULL;
+        const size_t bytes = strtoull(p, &end, 10);
+        if (end == p) die("--sizes", "not a number");
+        p = *end == ',' ? end + 1 : end;
+        if (pass == 0) {
+          const struct slots plan = plan_slots(op, bytes, &s);
+          if (plan.count * plan.send_stride > send_bytes)
+            send_bytes = plan.count * plan.send_stride;
+          if (plan.count * plan.recv_stride > recv_bytes)
+            recv_bytes = plan.count * plan.recv_stride;
+        } else {
+          measure(op, bytes, &s, send, recv);
+        }
+      }
+    }
+  }
+  layer_end();
+  return 0;
+}

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// weir.h: the library, communicators and memory.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "api/checks.h"
+#include "api/errors.h"
+#include "api/handles.h"
+#include "core/comm/launch.h"
+
+using weir::Rank;
+using weir::Result;
+using weir::Secret;
+using weir::Status;
+using weir::api::guarded;
+using weir::api::invalid;
+using weir::api::report;
+using weir::comm::CommOptions;
+using weir::comm::Communicator;
+
+namespace {
+
+// The first bytes of an id: "weir", its format, and the secret. The rest is room for addresses.
+constexpr char kIdMagic[8] = {'w', 'e', 'i', 'r', 'i', 'd', '0', '1'};
+
+Result<CommOptions> read_config(const weir_comm_config_t* config) {
+  CommOptions options;
+  if (config == nullptr) return options;
+  constexpr size_t kFirstVersion = sizeof(weir_comm_config_t);
+  if (config->struct_bytes < kFirstVersion) {
+    return weir::invalid_argument(
+        fmt::format("config.struct_bytes is {}, less than {}: start from WEIR_COMM_CONFIG_INIT",
+                    config->struct_bytes, kFirstVersion));
+  }
+  if (config->timeout_ms < 0) {
+    return weir::invalid_argument(
+        fmt::format("config.timeout_ms is {}: it must not be negative", config->timeout_ms));
+  }
+  if ((config->flags & ~uint32_t{WEIR_COMM_DETERMINISTIC}) != 0) {
+    return weir::invalid_argument(
+        fmt::format("config.flags {:#x} has bits that this version does not know", config->flags));
+  }
+  options.timeout_ms = config->timeout_ms;
+  options.deterministic = (config->flags & WEIR_COMM_DETERMINISTIC) != 0;
+  if (config->name != nullptr) {
+    if (strnlen(config->name, 257) > 256) {
+      return weir::invalid_argument("config.name is longer than 256 characters");
+    }
+    options.name = config->name;
+  }
+  return options;
+}
+
+weir_result_t hand_out(Result<std::unique_ptr<Communicator>> made, weir_comm_t* out,
+                       weir_comm_t parent = nullptr) {
+  if (!made.ok()) return report(made.status(), parent);
+  if (made.value() == nullptr) return WEIR_OK;  // a rank that takes no part
+  auto handle = std::make_unique<weir_comm>();
+  handle->comm = made.take();
+  *out = handle.release();
+  return WEIR_OK;
+}
+
+}  // namespace
+
+int weir_version(void) { return WEIR_VERSION; }
+
+weir_result_t weir_get_unique_id(weir_unique_id_t* id) {
+  return guarded([&] {
+    if (id == nullptr) return invalid("get_unique_id: id is NULL");
+    auto secret = Secret::random();
+    if (!secret.ok()) return report(secret.status());
+    std::memset(id, 0, sizeof *id);
+    std::memcpy(id->bytes, kIdMagic, sizeof kIdMagic);
+    std::memcpy(id->bytes + sizeof kIdMagic, secret.value().bytes.data(),
+                secret.value().bytes.size());
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_comm_create(weir_comm_t* comm, int rank_count, const weir_unique_id_t* id,
+                               int rank, const weir_comm_config_t* config) {
+  return guarded([&] {
+    if (comm == nullptr) return invalid("comm_create: comm is NULL");
+    *comm = nullptr;
+    if (id == nullptr) return invalid("comm_create: id is NULL");
+    if (std::memcmp(id->bytes, kIdMagic, sizeof kIdMagic) != 0) {
+      return invalid("comm_create: id was not made by weir_get_unique_id of this version");
+    }
+    if (rank_count < 1 || rank < 0 || rank >= rank_count) {
+      return invalid(fmt::format("comm_create: rank {} of {} ranks: rank must be in [0, {})", rank,
+                                 rank_count, rank_count));
+    }
+    auto options = read_config(config);
+    if (!options.ok()) return report(options.status().with_context("comm_create"));
+    Secret secret;
+    std::memcpy(secret.bytes.data(), id->bytes + sizeof kIdMagic, secret.bytes.size());
+    return hand_out(Communicator::create(secret, static_cast<Rank>(rank),
+                                         static_cast<Rank>(rank_count), options.value()),
+                    comm);
+  });
+}
+
+weir_result_t weir_comm_create_from_env(weir_comm_t* comm, const weir_comm_config_t* config) {
+  return guarded([&] {
+    if (comm == nullptr) return invalid("comm_create_from_env: comm is NULL");
+    *comm = nullptr;
+    auto options = read_config(config);
+    if (!options.ok()) return report(options.status().with_context("comm_create_from_env"));
+    auto launch = weir::comm::launch_from_environment(environ);
+    if (!launch.ok()) return report(launch.status());
+    static std::atomic<uint64_t> generation{0};
+    const Secret secret = weir::comm::launch_secret(launch.value(), generation.fetch_add(1));
+    return hand_out(Communicator::create(secret, launch.value().rank, launch.value().rank_count,
+                                         options.value()),
+                    comm);
+  });
+}
+
+weir_result_t weir_comm_split(weir_comm_t comm, int color, int key,
+                              const weir_comm_config_t* config, weir_comm_t* new_comm) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_split");
+    if (new_comm == nullptr) return invalid("comm_split: new_comm is NULL", comm);
+    *new_comm = nullptr;
+    if (color < -1) return invalid(fmt::format("comm_split: color {} is below -1", color), comm);
+    auto options = read_config(config);
+    if (!options.ok()) return report(options.status().with_context("comm_split"), comm);
+    return hand_out(comm->comm->split(color, key, options.value()), new_comm, comm);
+  });
+}
+
+weir_result_t weir_comm_shrink(weir_comm_t comm, const int* excluded_ranks, int excluded_count,
+                               const weir_comm_config_t* config, weir_comm_t* new_comm) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_shrink");
+    if (new_comm == nullptr) return invalid("comm_shrink: new_comm is NULL", comm);
+    *new_comm = nullptr;
+    if (excluded_count < 0 || (excluded_count > 0 && excluded_ranks == nullptr)) {
+      return invalid(fmt::format("comm_shrink: {} excluded ranks at {}", excluded_count,
+                                 fmt::ptr(excluded_ranks)),
+                     comm);
+    }
+    std::vector<Rank> excluded;
+    for (int i = 0; i < excluded_count; ++i) {
+      if (excluded_ranks[i] < 0) {
+        return invalid(fmt::format("comm_shrink: excluded rank {}", excluded_ranks[i]), comm);
+      }
+      excluded.push_back(static_cast<Rank>(excluded_ranks[i]));
+    }
+    auto options = read_config(config);
+    if (!options.ok()) return report(options.status().with_context("comm_shrink"), comm);
+    return hand_out(comm->comm->shrink(excluded, options.value()), new_comm, comm);
+  });
+}
+
+weir_result_t weir_comm_abort(weir_comm_t comm) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_abort");
+    comm->comm->abort();
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_comm_destroy(weir_comm_t comm) {
+  return guarded([&] {
+    if (comm == nullptr) return WEIR_OK;
+    WEIR_CHECK_COMM(comm, "comm_destroy");
+    comm->mark = 0;
+    delete comm;
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_comm_rank(weir_comm_t comm, int* rank) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_rank");
+    if (rank == nullptr) return invalid("comm_rank: rank is NULL", comm);
+    *rank = static_cast<int>(comm->comm->rank());
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_comm_size(weir_comm_t comm, int* rank_count) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_size");
+    if (rank_count == nullptr) return invalid("comm_size: rank_count is NULL", comm);
+    *rank_count = static_cast<int>(comm->comm->rank_count());
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_comm_async_error(weir_comm_t comm, weir_result_t* error) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_async_error");
+    if (error == nullptr) return invalid("comm_async_error: error is NULL", comm);
+    const Status status = comm->comm->async_error();
+    *error = static_cast<weir_result_t>(status.code());
+    if (!status.ok()) comm->comm->note_error(status);
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_comm_set_timeout(weir_comm_t comm, int64_t timeout_ms) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_set_timeout");
+    if (timeout_ms <= 0) {
+      return invalid(fmt::format("comm_set_timeout: {} ms is not positive", timeout_ms), comm);
+    }
+    comm->comm->set_timeout(timeout_ms);
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_mem_alloc(weir_comm_t comm, size_t bytes, void** memory) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "mem_alloc");
+    if (memory == nullptr) return invalid("mem_alloc: memory is NULL", comm);
+    *memory = nullptr;
+    auto made = comm->comm->mem_alloc(bytes);
+    if (!made.ok()) return report(made.status(), comm);
+    *memory = made.value();
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_mem_free(weir_comm_t comm, void* memory) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "mem_free");
+    if (memory == nullptr) return WEIR_OK;
+    return report(comm->comm->mem_free(memory), comm);
+  });
+}
+
+weir_result_t weir_register(weir_comm_t comm, void* memory, size_t bytes, weir_window_t* window) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "register");
+    if (window == nullptr) return invalid("register: window is NULL", comm);
+    *window = nullptr;
+    if (memory == nullptr && bytes > 0) return invalid("register: memory is NULL", comm);
+    // Shared memory cannot take in pages that are another process's own; network transports can.
+    *window = new weir_window{comm};
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "deregister");
+    if (window == nullptr) return WEIR_OK;
+    if (window->comm != comm) {
+      return invalid("deregister: the window belongs to another communicator", comm);
+    }
+    delete window;
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_redop_create_premul_sum(weir_comm_t comm, const void* scalar,
+                                           weir_datatype_t type, weir_redop_t* op) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "redop_create_premul_sum");
+    if (scalar == nullptr) return invalid("redop_create_premul_sum: scalar is NULL", comm);
+    if (op == nullptr) return invalid("redop_create_premul_sum: op is NULL", comm);
+    if (!weir::api::valid_type(type)) {
+      return invalid(fmt::format("redop_create_premul_sum: data type {}", static_cast<int>(type)),
+                     comm);
+    }
+    auto made = comm->comm->create_scale(static_cast<weir::DataType>(type), scalar);
+    if (!made.ok()) return report(made.status(), comm);
+    *op = made.value();
+    return WEIR_OK;
+  });
+}
+
+weir_result_t weir_redop_destroy(weir_comm_t comm, weir_redop_t op) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "redop_destroy");
+    return report(comm->comm->destroy_scale(op), comm);
+  });
+}

@@ -1,0 +1,638 @@
+// SPDX-License-Identifier: Apache-2.0
+// weir.h: collectives, point to point, groups and requests.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "api/checks.h"
+#include "api/errors.h"
+#include "api/handles.h"
+#include "core/comm/process.h"
+#include "core/comm/wait.h"
+
+using weir::Collective;
+using weir::DataType;
+using weir::Fold;
+using weir::Rank;
+using weir::Status;
+using weir::api::guarded;
+using weir::api::invalid;
+using weir::api::report;
+using weir::api::valid_type;
+using weir::comm::Communicator;
+using weir::comm::Request;
+using weir::comm::RequestKind;
+using weir::engine::Call;
+
+namespace {
+
+// ---- Groups ----------------------------------------------------------------------------------
+
+struct Deferred {
+  weir_comm_t comm;
+  Request* request;
+  weir_request_t* out;  // NULL: the group waits for it
+};
+
+struct Group {
+  uint32_t depth = 0;
+  std::vector<Deferred> operations;
+};
+
+thread_local Group t_group;
+
+// ---- Requests --------------------------------------------------------------------------------
+
+// A handle is the request itself: handles need no storage of their own.
+weir_request_t handle_of(Request* request) { return reinterpret_cast<weir_request_t>(request); }
+Request* request_of(weir_request_t handle) { return reinterpret_cast<Request*>(handle); }
+
+// Gives a request of the pool to `fill`, then starts it, defers it to the group, or waits for it.
+template <typename Fill>
+weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
+  Communicator& communicator = *comm->comm;
+  Request* request = communicator.acquire_request();
+  request->comm = &communicator;
+  fill(*request);
+  if (t_group.depth > 0) {
+    t_group.operations.push_back({comm, request, out});
+    if (out != nullptr) *out = handle_of(request);
+    return WEIR_OK;
+  }
+  Status status = communicator.start(*request);
+  if (!status.ok()) {
+    communicator.release_request(request);
+    return report(status, comm);
+  }
+  if (out != nullptr) {
+    *out = handle_of(request);
+    weir::comm::request_started();
+    return WEIR_OK;
+  }
+  status = communicator.wait(*request);
+  communicator.release_request(request);
+  return report(status, comm);
+}
+
+weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
+  if (out == nullptr && t_group.depth == 0) [[likely]] {
+    const Status status = comm->comm->run(call);
+    return status.ok() ? WEIR_OK : report(status, comm);
+  }
+  return launch(comm, out, [&](Request& request) {
+    request.kind = RequestKind::kCollective;
+    request.call = call;
+    const Rank n = comm->comm->rank_count();
+    if (call.block_counts != nullptr) {
+      request.block_counts.assign(call.block_counts, call.block_counts + n);
+    }
+    if (call.block_displacements != nullptr) {
+      request.block_displacements.assign(call.block_displacements, call.block_displacements + n);
+    }
+  });
+}
+
+// ---- Arguments -------------------------------------------------------------------------------
+
+// The largest buffer: what a pointer difference can express.
+constexpr size_t kBytesMax = PTRDIFF_MAX;
+
+// Text of what is wrong, or empty.
+std::string wrong_type_or_count(weir_datatype_t type, size_t count, size_t block_count) {
+  if (!valid_type(type)) return fmt::format("data type {} is unknown", static_cast<int>(type));
+  const size_t element = weir::element_bytes(static_cast<DataType>(type));
+  if (count > kBytesMax / element / std::max<size_t>(1, block_count)) {
+    return fmt::format("count {} of {} ({} blocks) overflows the address space", count,
+                       weir::name_of(static_cast<DataType>(type)), block_count);
+  }
+  return {};
+}
+
+weir_result_t wrong(weir_comm_t comm, const char* function, const std::string& text) {
+  return invalid(fmt::format("{} on '{}': {}", function, comm->comm->name(), text), comm);
+}
+
+bool overlaps(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  const auto x = reinterpret_cast<uintptr_t>(a);
+  const auto y = reinterpret_cast<uintptr_t>(b);
+  return x < y + b_bytes && y < x + a_bytes;
+}
+
+// Fills the reduction of a call; returns what is wrong, or empty.
+std::string set_reduction(weir_comm_t comm, weir_redop_t op, Call& call) {
+  switch (op) {
+    case WEIR_SUM:
+      call.fold = Fold::kSum;
+      return {};
+    case WEIR_PROD:
+      call.fold = Fold::kProd;
+      return {};
+    case WEIR_MAX:
+      call.fold = Fold::kMax;
+      return {};
+    case WEIR_MIN:
+      call.fold = Fold::kMin;
+      return {};
+    case WEIR_AVG:
+      call.fold = Fold::kSum;
+      call.average = true;
+      return {};
+    default:
+      break;
+  }
+  if (op < Communicator::kFirstScale) return fmt::format("reduction {} is unknown", op);
+  auto scale = comm->comm->scale(op);
+  if (!scale.ok()) return scale.status().text();
+  if (scale.value().type != call.type) {
+    return fmt::format("the factor of reduction {} is a {}, the data are {}", op,
+                       weir::name_of(scale.value().type), weir::name_of(call.type));
+  }
+  call.fold = Fold::kSum;
+  call.scaled = true;
+  std::memcpy(call.scale, scale.value().value, sizeof call.scale);
+  return {};
+}
+
+struct Sides {
+  size_t send_bytes;
+  size_t recv_bytes;
+  bool sends = true;            // this rank reads its send buffer
+  bool receives = true;         // this rank writes its receive buffer
+  size_t in_place_at = 0;       // in place is recv == send + this
+  bool offset_in_recv = false;  // or send == recv + in_place_at
+};
+
+// Buffers: not NULL where used, and either apart or exactly in place. Sets call.in_place.
+std::string check_buffers(const void* send, const void* recv, const Sides& sides, Call& call) {
+  if (sides.sends && sides.send_bytes > 0 && send == nullptr) return "send is NULL";
+  if (sides.receives && sides.recv_bytes > 0 && recv == nullptr) return "recv is NULL";
+  if (!sides.sends || !sides.receives || sides.send_bytes == 0 || sides.recv_bytes == 0) return {};
+  const auto* s = static_cast<const char*>(send);
+  const auto* r = static_cast<const char*>(recv);
+  if (sides.offset_in_recv ? s == r + sides.in_place_at : r == s + sides.in_place_at) {
+    call.in_place = true;
+    return {};
+  }
+  if (overlaps(send, sides.send_bytes, recv, sides.recv_bytes)) {
+    return "send and recv overlap other than in place";
+  }
+  return {};
+}
+
+std::string check_root(weir_comm_t comm, int root) {
+  const auto n = static_cast<int>(comm->comm->rank_count());
+  return root >= 0 && root < n ? std::string()
+                               : fmt::format("root {} is not a rank of {}", root, n);
+}
+
+// The parts that all collectives share.
+struct Ask {
+  const char* function;
+  weir_comm_t comm;
+  const void* send;
+  void* recv;
+  size_t count;
+  weir_datatype_t type;
+  weir_request_t* request;
+};
+
+template <typename MakeSides>
+weir_result_t collective(const Ask& ask, Collective kind, size_t block_count, int root,
+                         const weir_redop_t* op, MakeSides make_sides) {
+  weir_comm_t comm = ask.comm;
+  std::string text = wrong_type_or_count(ask.type, ask.count, block_count);
+  if (!text.empty()) return wrong(comm, ask.function, text);
+  if (root != 0 && !(text = check_root(comm, root)).empty()) return wrong(comm, ask.function, text);
+  Call call;
+  call.collective = kind;
+  call.type = static_cast<DataType>(ask.type);
+  call.count = ask.count;
+  call.root = static_cast<Rank>(root);
+  call.input = ask.send;
+  call.output = ask.recv;
+  if (op != nullptr && !(text = set_reduction(comm, *op, call)).empty()) {
+    return wrong(comm, ask.function, text);
+  }
+  const size_t one = ask.count * weir::element_bytes(call.type);
+  text = check_buffers(ask.send, ask.recv, make_sides(one), call);
+  if (!text.empty()) return wrong(comm, ask.function, text);
+  return submit(comm, call, ask.request);
+}
+
+weir_result_t message(const char* function, bool sends, weir_comm_t comm, void* buffer,
+                      size_t count, weir_datatype_t type, int peer, weir_request_t* out) {
+  std::string text = wrong_type_or_count(type, count, 1);
+  if (!text.empty()) return wrong(comm, function, text);
+  const auto n = static_cast<int>(comm->comm->rank_count());
+  if (peer < 0 || peer >= n) {
+    return wrong(comm, function, fmt::format("peer {} is not a rank of {}", peer, n));
+  }
+  const size_t bytes = count * weir::element_bytes(static_cast<DataType>(type));
+  if (buffer == nullptr && bytes > 0) return wrong(comm, function, "the buffer is NULL");
+  if (static_cast<Rank>(peer) == comm->comm->rank() && out == nullptr && t_group.depth == 0) {
+    return report(Status(weir::Code::kInvalidUsage,
+                         fmt::format("{} on '{}': a blocking message to oneself never ends; use a "
+                                     "group or a request",
+                                     function, comm->comm->name())),
+                  comm);
+  }
+  return launch(comm, out, [&](Request& request) {
+    request.kind = sends ? RequestKind::kSend : RequestKind::kRecv;
+    request.peer = static_cast<Rank>(peer);
+    request.bytes = bytes;
+    request.call.input = buffer;
+    request.call.output = buffer;
+  });
+}
+
+}  // namespace
+
+weir_result_t weir_all_reduce(weir_comm_t comm, const void* send, void* recv, size_t count,
+                              weir_datatype_t type, weir_redop_t op, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "all_reduce");
+    return collective({"all_reduce", comm, send, recv, count, type, request},
+                      Collective::kAllReduce, 1, 0, &op,
+                      [](size_t bytes) { return Sides{.send_bytes = bytes, .recv_bytes = bytes}; });
+  });
+}
+
+weir_result_t weir_reduce(weir_comm_t comm, const void* send, void* recv, size_t count,
+                          weir_datatype_t type, weir_redop_t op, int root,
+                          weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "reduce");
+    const bool at_root = static_cast<int>(comm->comm->rank()) == root;
+    return collective({"reduce", comm, send, recv, count, type, request}, Collective::kReduce, 1,
+                      root, &op, [&](size_t bytes) {
+                        return Sides{.send_bytes = bytes, .recv_bytes = bytes, .receives = at_root};
+                      });
+  });
+}
+
+weir_result_t weir_broadcast(weir_comm_t comm, const void* send, void* recv, size_t count,
+                             weir_datatype_t type, int root, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "broadcast");
+    const bool at_root = static_cast<int>(comm->comm->rank()) == root;
+    return collective({"broadcast", comm, send, recv, count, type, request}, Collective::kBroadcast,
+                      1, root, nullptr, [&](size_t bytes) {
+                        return Sides{.send_bytes = bytes, .recv_bytes = bytes, .sends = at_root};
+                      });
+  });
+}
+
+weir_result_t weir_reduce_scatter(weir_comm_t comm, const void* send, void* recv, size_t recv_count,
+                                  weir_datatype_t type, weir_redop_t op, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "reduce_scatter");
+    const Rank n = comm->comm->rank_count();
+    const Rank r = comm->comm->rank();
+    return collective({"reduce_scatter", comm, send, recv, recv_count, type, request},
+                      Collective::kReduceScatter, n, 0, &op, [&](size_t bytes) {
+                        return Sides{
+                            .send_bytes = bytes * n, .recv_bytes = bytes, .in_place_at = bytes * r};
+                      });
+  });
+}
+
+weir_result_t weir_all_gather(weir_comm_t comm, const void* send, void* recv, size_t send_count,
+                              weir_datatype_t type, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "all_gather");
+    const Rank n = comm->comm->rank_count();
+    const Rank r = comm->comm->rank();
+    return collective({"all_gather", comm, send, recv, send_count, type, request},
+                      Collective::kAllGather, n, 0, nullptr, [&](size_t bytes) {
+                        return Sides{.send_bytes = bytes,
+                                     .recv_bytes = bytes * n,
+                                     .in_place_at = bytes * r,
+                                     .offset_in_recv = true};
+                      });
+  });
+}
+
+weir_result_t weir_all_to_all(weir_comm_t comm, const void* send, void* recv, size_t count,
+                              weir_datatype_t type, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "all_to_all");
+    const Rank n = comm->comm->rank_count();
+    return collective({"all_to_all", comm, send, recv, count, type, request}, Collective::kAllToAll,
+                      n, 0, nullptr, [&](size_t bytes) {
+                        return Sides{.send_bytes = bytes * n, .recv_bytes = bytes * n};
+                      });
+  });
+}
+
+weir_result_t weir_gather(weir_comm_t comm, const void* send, void* recv, size_t send_count,
+                          weir_datatype_t type, int root, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "gather");
+    const Rank n = comm->comm->rank_count();
+    const bool at_root = static_cast<int>(comm->comm->rank()) == root;
+    return collective({"gather", comm, send, recv, send_count, type, request}, Collective::kGather,
+                      n, root, nullptr, [&](size_t bytes) {
+                        return Sides{.send_bytes = bytes,
+                                     .recv_bytes = bytes * n,
+                                     .receives = at_root,
+                                     .in_place_at = bytes * static_cast<size_t>(root),
+                                     .offset_in_recv = true};
+                      });
+  });
+}
+
+weir_result_t weir_scatter(weir_comm_t comm, const void* send, void* recv, size_t recv_count,
+                           weir_datatype_t type, int root, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "scatter");
+    const Rank n = comm->comm->rank_count();
+    const bool at_root = static_cast<int>(comm->comm->rank()) == root;
+    return collective({"scatter", comm, send, recv, recv_count, type, request},
+                      Collective::kScatter, n, root, nullptr, [&](size_t bytes) {
+                        return Sides{.send_bytes = bytes * n,
+                                     .recv_bytes = bytes,
+                                     .sends = at_root,
+                                     .in_place_at = bytes * static_cast<size_t>(root)};
+                      });
+  });
+}
+
+weir_result_t weir_barrier(weir_comm_t comm, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "barrier");
+    Call call;
+    call.collective = Collective::kBarrier;
+    return submit(comm, call, request);
+  });
+}
+
+// ---- v-variants ------------------------------------------------------------------------------
+
+namespace {
+
+// The end of the furthest block, in elements; false when that overflows.
+bool extent(const size_t* counts, const size_t* displacements, Rank n, size_t element,
+            size_t* end) {
+  size_t next = 0;
+  *end = 0;
+  for (Rank i = 0; i < n; ++i) {
+    const size_t begin = displacements != nullptr ? displacements[i] : next;
+    if (counts[i] > kBytesMax / element || begin > kBytesMax / element - counts[i]) return false;
+    next = begin + counts[i];
+    *end = std::max(*end, next);
+  }
+  return true;
+}
+
+}  // namespace
+
+weir_result_t weir_reduce_scatter_v(weir_comm_t comm, const void* send, void* recv,
+                                    const size_t* counts, weir_datatype_t type, weir_redop_t op,
+                                    weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "reduce_scatter_v");
+    constexpr const char* kFunction = "reduce_scatter_v";
+    if (counts == nullptr) return wrong(comm, kFunction, "counts is NULL");
+    std::string text = wrong_type_or_count(type, 0, 1);
+    if (!text.empty()) return wrong(comm, kFunction, text);
+    const Rank n = comm->comm->rank_count();
+    const Rank r = comm->comm->rank();
+    Call call;
+    call.collective = Collective::kReduceScatter;
+    call.type = static_cast<DataType>(type);
+    const size_t element = weir::element_bytes(call.type);
+    if (!extent(counts, nullptr, n, element, &call.count)) {
+      return wrong(comm, kFunction, "the sum of counts overflows the address space");
+    }
+    call.block_counts = counts;
+    call.input = send;
+    call.output = recv;
+    if (!(text = set_reduction(comm, op, call)).empty()) return wrong(comm, kFunction, text);
+    size_t before = 0;
+    for (Rank i = 0; i < r; ++i) before += counts[i];
+    text = check_buffers(send, recv,
+                         Sides{.send_bytes = call.count * element,
+                               .recv_bytes = counts[r] * element,
+                               .in_place_at = before * element},
+                         call);
+    if (!text.empty()) return wrong(comm, kFunction, text);
+    return submit(comm, call, request);
+  });
+}
+
+weir_result_t weir_all_gather_v(weir_comm_t comm, const void* send, void* recv,
+                                const size_t* counts, const size_t* displacements,
+                                weir_datatype_t type, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "all_gather_v");
+    constexpr const char* kFunction = "all_gather_v";
+    if (counts == nullptr) return wrong(comm, kFunction, "counts is NULL");
+    std::string text = wrong_type_or_count(type, 0, 1);
+    if (!text.empty()) return wrong(comm, kFunction, text);
+    const Rank n = comm->comm->rank_count();
+    const Rank r = comm->comm->rank();
+    Call call;
+    call.collective = Collective::kAllGather;
+    call.type = static_cast<DataType>(type);
+    const size_t element = weir::element_bytes(call.type);
+    size_t end = 0;
+    if (!extent(counts, displacements, n, element, &end)) {
+      return wrong(comm, kFunction, "counts and displacements overflow the address space");
+    }
+    // Displacements are each rank's own affair; what ranks must agree on is the sum of the counts.
+    size_t before = 0;
+    for (Rank i = 0; i < n; ++i) {
+      if (i == r) before = call.count;
+      call.count += counts[i];
+    }
+    if (displacements != nullptr) before = displacements[r];
+    call.block_counts = counts;
+    call.block_displacements = displacements;
+    call.input = send;
+    call.output = recv;
+    text = check_buffers(send, recv,
+                         Sides{.send_bytes = counts[r] * element,
+                               .recv_bytes = end * element,
+                               .in_place_at = before * element,
+                               .offset_in_recv = true},
+                         call);
+    if (!text.empty()) return wrong(comm, kFunction, text);
+    return submit(comm, call, request);
+  });
+}
+
+weir_result_t weir_all_to_all_v(weir_comm_t comm, const void* send, const size_t* send_counts,
+                                const size_t* send_displacements, void* recv,
+                                const size_t* recv_counts, const size_t* recv_displacements,
+                                weir_datatype_t type, weir_request_t* out) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "all_to_all_v");
+    constexpr const char* kFunction = "all_to_all_v";
+    if (send_counts == nullptr) return wrong(comm, kFunction, "send_counts is NULL");
+    if (recv_counts == nullptr) return wrong(comm, kFunction, "recv_counts is NULL");
+    std::string text = wrong_type_or_count(type, 0, 1);
+    if (!text.empty()) return wrong(comm, kFunction, text);
+    const Rank n = comm->comm->rank_count();
+    const Rank r = comm->comm->rank();
+    const size_t element = weir::element_bytes(static_cast<DataType>(type));
+    size_t send_end = 0;
+    size_t recv_end = 0;
+    if (!extent(send_counts, send_displacements, n, element, &send_end) ||
+        !extent(recv_counts, recv_displacements, n, element, &recv_end)) {
+      return wrong(comm, kFunction, "counts and displacements overflow the address space");
+    }
+    if (send_counts[r] != recv_counts[r]) {
+      return wrong(comm, kFunction,
+                   fmt::format("send_counts[{0}] is {1} but recv_counts[{0}] is {2} on rank {0}", r,
+                               send_counts[r], recv_counts[r]));
+    }
+    Call call;
+    text = check_buffers(send, recv,
+                         Sides{.send_bytes = send_end * element, .recv_bytes = recv_end * element},
+                         call);
+    if (call.in_place) text = "send and recv must not be the same buffer";
+    if (!text.empty()) return wrong(comm, kFunction, text);
+    return launch(comm, out, [&](Request& request) {
+      request.kind = RequestKind::kAllToAllV;
+      request.parts.reserve(2 * size_t{n});
+      std::vector<size_t> send_at(n);
+      std::vector<size_t> recv_at(n);
+      for (Rank i = 0; i < n; ++i) {
+        send_at[i] = send_displacements != nullptr ? send_displacements[i]
+                     : i == 0                      ? 0
+                                                   : send_at[i - 1] + send_counts[i - 1];
+        recv_at[i] = recv_displacements != nullptr ? recv_displacements[i]
+                     : i == 0                      ? 0
+                                                   : recv_at[i - 1] + recv_counts[i - 1];
+      }
+      const auto* from = static_cast<const unsigned char*>(send);
+      auto* to = static_cast<unsigned char*>(recv);
+      if (send_counts[r] > 0) {
+        std::memcpy(to + recv_at[r] * element, from + send_at[r] * element,
+                    send_counts[r] * element);
+      }
+      for (const RequestKind kind : {RequestKind::kRecv, RequestKind::kSend}) {
+        // Each rank starts with its neighbour, so that no rank is met by all at once.
+        for (Rank step = 1; step < n; ++step) {
+          const bool sends = kind == RequestKind::kSend;
+          const Rank peer = sends ? (r + step) % n : (r + n - step) % n;
+          Request& part = request.parts.emplace_back();
+          part.kind = kind;
+          part.peer = peer;
+          part.bytes = (sends ? send_counts[peer] : recv_counts[peer]) * element;
+          if (sends) {
+            part.call.input = from + send_at[peer] * element;
+          } else {
+            part.call.output = to + recv_at[peer] * element;
+          }
+        }
+      }
+    });
+  });
+}
+
+weir_result_t weir_send(weir_comm_t comm, const void* buffer, size_t count, weir_datatype_t type,
+                        int peer, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "send");
+    return message("send", true, comm, const_cast<void*>(buffer), count, type, peer, request);
+  });
+}
+
+weir_result_t weir_recv(weir_comm_t comm, void* buffer, size_t count, weir_datatype_t type,
+                        int peer, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "recv");
+    return message("recv", false, comm, buffer, count, type, peer, request);
+  });
+}
+
+// ---- Groups and requests -----------------------------------------------------------------------
+
+weir_result_t weir_group_start(void) {
+  ++t_group.depth;
+  return WEIR_OK;
+}
+
+weir_result_t weir_group_end(void) {
+  return guarded([&] {
+    if (t_group.depth == 0) {
+      return report(Status(weir::Code::kInvalidUsage, "group_end without group_start"));
+    }
+    if (--t_group.depth > 0) return WEIR_OK;
+    std::vector<Deferred> operations = std::move(t_group.operations);
+    t_group.operations.clear();
+    weir_result_t first = WEIR_OK;
+    bool background = false;
+    for (Deferred& deferred : operations) {
+      const Status status = deferred.comm->comm->start(*deferred.request);
+      if (status.ok()) {
+        background = background || deferred.out != nullptr;
+        continue;
+      }
+      const weir_result_t result = report(status, deferred.comm);
+      if (first == WEIR_OK) first = result;
+      // Whoever holds the handle learns the same from it.
+      deferred.request->status = status;
+      deferred.request->done.store(true);
+    }
+    if (background) weir::comm::request_started();
+    for (Deferred& deferred : operations) {
+      if (deferred.out != nullptr) continue;
+      // While it waits for one, the others of this thread move too (progress_others).
+      const Status status = deferred.comm->comm->wait(*deferred.request);
+      const weir_result_t result = report(status, deferred.comm);
+      if (first == WEIR_OK) first = result;
+      deferred.comm->comm->release_request(deferred.request);
+    }
+    return first;
+  });
+}
+
+weir_result_t weir_test(weir_request_t* handle, int* done) {
+  return guarded([&] {
+    if (handle == nullptr || *handle == nullptr) return invalid("test: the request is NULL");
+    if (done == nullptr) return invalid("test: done is NULL");
+    *done = 0;
+    Request* request = request_of(*handle);
+    Communicator* comm = request->comm;
+    if (!comm->test(*request)) return WEIR_OK;
+    *done = 1;
+    const Status status = request->status;
+    *handle = nullptr;
+    comm->release_request(request);
+    return report(status);
+  });
+}
+
+weir_result_t weir_wait(weir_request_t* handle) {
+  return guarded([&] {
+    if (handle == nullptr || *handle == nullptr) return invalid("wait: the request is NULL");
+    if (t_group.depth > 0) {
+      return report(Status(weir::Code::kInvalidUsage,
+                           "wait inside a group: its operations have not started; end the group"));
+    }
+    Request* request = request_of(*handle);
+    Communicator* comm = request->comm;
+    const Status status = comm->wait(*request);
+    *handle = nullptr;
+    comm->release_request(request);
+    return report(status);
+  });
+}
+
+weir_result_t weir_wait_all(weir_request_t* requests, size_t request_count) {
+  return guarded([&] {
+    if (requests == nullptr && request_count > 0) return invalid("wait_all: requests is NULL");
+    weir_result_t first = WEIR_OK;
+    for (size_t i = 0; i < request_count; ++i) {
+      if (requests[i] == nullptr) continue;
+      const weir_result_t result = weir_wait(&requests[i]);
+      if (first == WEIR_OK) first = result;
+    }
+    return first;
+  });
+}

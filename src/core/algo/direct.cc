@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+// `direct`: one phase over mapped Staging. Each rank stages what others need of its Input, signals,
+// waits for exactly the ranks that it reads from, and reads (or folds, in rank order, in one pass)
+// from their Staging. One synchronization, the least latency; every byte is read by each rank that
+// needs it.
+//
+// In place: all of the Input that others need is staged before the signal, and Output is written
+// only after all others have signalled or, for the rank's own part, where nothing else is read any
+// more.
+#include "core/algo/catalog.h"
+#include "core/algo/support.h"
+
+namespace weir::algo {
+namespace {
+
+using sched::Builder;
+using sched::kAllRanks;
+using sched::Ref;
+using sched::Shape;
+
+// Output chunk = fold in rank order of own Input chunk and slot `slot` of every other rank.
+void emit_fold(const Problem& problem, Rank rank, uint32_t chunk, uint32_t slot, Builder& builder) {
+  std::vector<Ref> operands(problem.rank_count);
+  for (Rank peer = 0; peer < problem.rank_count; ++peer) {
+    operands[peer] = peer == rank ? builder.input(chunk) : Builder::staging_at(peer, slot);
+  }
+  builder.reduce(builder.output(chunk), operands);
+}
+
+Shape shape_one_slot(const Problem& problem) {
+  return {.chunk_count = block_count(problem.collective, problem.rank_count),
+          .staging_slots = 1,
+          .signal_count = 1};
+}
+
+Shape shape_slot_per_rank(const Problem& problem) {
+  return {.chunk_count = block_count(problem.collective, problem.rank_count),
+          .staging_slots = problem.rank_count,
+          .signal_count = 1};
+}
+
+void all_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  if (emit_alone(problem, 1, b)) return;
+  b.copy(b.staging(0), b.input(0));
+  b.signal(kAllRanks, 0);
+  b.wait(kAllRanks, 0, 1);
+  emit_fold(problem, rank, 0, 0, b);
+}
+
+void reduce_scatter_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  const Rank n = problem.rank_count;
+  if (emit_alone(problem, 1, b)) return;
+  stage_all_but(0, n, rank, b);
+  b.signal(kAllRanks, 0);
+  b.wait(kAllRanks, 0, 1);
+  emit_fold(problem, rank, rank, rank, b);
+}
+
+void all_gather_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  const Rank n = problem.rank_count;
+  if (emit_alone(problem, 1, b)) return;
+  b.copy(b.staging(0), b.input(rank));
+  b.signal(kAllRanks, 0);
+  b.copy(b.output(rank), b.input(rank));
+  b.wait(kAllRanks, 0, 1);
+  // Starting at the next rank spreads the readers over the owners.
+  for (Rank i = 1; i < n; ++i) {
+    const Rank peer = add_mod(rank, i, n);
+    b.copy(b.output(peer), Builder::staging_at(peer, 0));
+  }
+}
+
+void all_to_all_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  const Rank n = problem.rank_count;
+  if (emit_alone(problem, 1, b)) return;
+  stage_all_but(rank * n, (rank + 1) * n, rank * n + rank, b);
+  b.signal(kAllRanks, 0);
+  b.copy(b.output(rank * n + rank), b.input(rank * n + rank));
+  b.wait(kAllRanks, 0, 1);
+  for (Rank i = 1; i < n; ++i) {
+    const Rank source = add_mod(rank, i, n);
+    b.copy(b.output(source * n + rank), Builder::staging_at(source, rank));
+  }
+}
+
+void broadcast_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  if (emit_alone(problem, 1, b)) return;
+  if (rank == problem.root) {
+    b.copy(b.staging(0), b.input(0));
+    b.signal(kAllRanks, 0);
+    b.copy(b.output(0), b.input(0));
+  } else {
+    b.wait(problem.root, 0, 1);
+    b.copy(b.output(0), Builder::staging_at(problem.root, 0));
+  }
+}
+
+void reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  if (emit_alone(problem, 1, b)) return;
+  if (rank == problem.root) {
+    b.wait(kAllRanks, 0, 1);
+    emit_fold(problem, rank, 0, 0, b);
+  } else {
+    b.copy(b.staging(0), b.input(0));
+    b.signal(problem.root, 0);
+  }
+}
+
+void gather_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  const Rank n = problem.rank_count;
+  if (emit_alone(problem, 1, b)) return;
+  if (rank != problem.root) {
+    b.copy(b.staging(0), b.input(rank));
+    b.signal(problem.root, 0);
+    return;
+  }
+  b.copy(b.output(rank), b.input(rank));
+  b.wait(kAllRanks, 0, 1);
+  for (Rank i = 1; i < n; ++i) {
+    const Rank peer = add_mod(rank, i, n);
+    b.copy(b.output(peer), Builder::staging_at(peer, 0));
+  }
+}
+
+void scatter_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  const Rank n = problem.rank_count;
+  if (emit_alone(problem, 1, b)) return;
+  if (rank == problem.root) {
+    stage_all_but(0, n, rank, b);
+    b.signal(kAllRanks, 0);
+    b.copy(b.output(rank), b.input(rank));
+  } else {
+    b.wait(problem.root, 0, 1);
+    b.copy(b.output(rank), Builder::staging_at(problem.root, rank));
+  }
+}
+
+Shape barrier_shape(const Problem& /*problem*/) { return {.signal_count = 1}; }
+
+void barrier_step(const Problem& problem, Rank /*rank*/, uint32_t /*step*/, Builder& b) {
+  if (emit_alone(problem, 0, b)) return;
+  b.signal(kAllRanks, 0);
+  b.wait(kAllRanks, 0, 1);
+}
+
+}  // namespace
+
+const Algorithm kDirectAllReduce = {
+    .name = "direct",
+    .summary = "every rank stages its input, then folds all of them in rank order in one pass",
+    .collective = Collective::kAllReduce,
+    .needs_mapped = true,
+    .needs_user_windows = false,
+    .rank_order = true,
+    .supports = mapped_staging,
+    .shape = shape_one_slot,
+    .step_count = one_step,
+    .step = all_reduce_step,
+};
+
+const Algorithm kDirectReduceScatter = {
+    .name = "direct",
+    .summary =
+        "every rank stages the others' blocks, then folds its own block in rank order in one pass",
+    .collective = Collective::kReduceScatter,
+    .needs_mapped = true,
+    .needs_user_windows = false,
+    .rank_order = true,
+    .supports = mapped_staging,
+    .shape = shape_slot_per_rank,
+    .step_count = one_step,
+    .step = reduce_scatter_step,
+};
+
+const Algorithm kDirectAllGather = {
+    .name = "direct",
+    .summary = "every rank stages its block and copies the others' blocks out of theirs",
+    .collective = Collective::kAllGather,
+    .needs_mapped = true,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .supports = mapped_staging,
+    .shape = shape_one_slot,
+    .step_count = one_step,
+    .step = all_gather_step,
+};
+
+const Algorithm kDirectAllToAll = {
+    .name = "direct",
+    .summary =
+        "every rank stages a block per target and copies its blocks out of the others' staging",
+    .collective = Collective::kAllToAll,
+    .needs_mapped = true,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .supports = mapped_staging,
+    .shape = shape_slot_per_rank,
+    .step_count = one_step,
+    .step = all_to_all_step,
+};
+
+const Algorithm kDirectBroadcast = {
+    .name = "direct",
+    .summary = "the root stages its data and all others copy it",
+    .collective = Collective::kBroadcast,
+    .needs_mapped = true,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .supports = mapped_staging,
+    .shape = shape_one_slot,
+    .step_count = one_step,
+    .step = broadcast_step,
+};
+
+const Algorithm kDirectReduce = {
+    .name = "direct",
+    .summary = "all others stage their input and the root folds in rank order in one pass",
+    .collective = Collective::kReduce,
+    .needs_mapped = true,
+    .needs_user_windows = false,
+    .rank_order = true,
+    .supports = mapped_staging,
+    .shape = shape_one_slot,
+    .step_count = one_step,
+    .step = reduce_step,
+};
+
+const Algorithm kDirectGather = {
+    .name = "direct",
+    .summary = "all others stage their block and the root copies the blocks",
+    .collective = Collective::kGather,
+    .needs_mapped = true,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .supports = mapped_staging,
+    .shape = shape_one_slot,
+    .step_count = one_step,
+    .step = gather_step,
+};
+
+const Algorithm kDirectScatter = {
+    .name = "direct",
+    .summary = "the root stages a block per rank and each copies its own",
+    .collective = Collective::kScatter,
+    .needs_mapped = true,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .supports = mapped_staging,
+    .shape = shape_slot_per_rank,
+    .step_count = one_step,
+    .step = scatter_step,
+};
+
+const Algorithm kDirectBarrier = {
+    .name = "direct",
+    .summary = "every rank signals all others and waits for all of them",
+    .collective = Collective::kBarrier,
+    .needs_mapped = true,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .supports = mapped_staging,
+    .shape = barrier_shape,
+    .step_count = one_step,
+    .step = barrier_step,
+};
+
+}  // namespace weir::algo

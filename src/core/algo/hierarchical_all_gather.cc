@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// `hierarchical` all-gather: each rail's blocks go around the ring of nodes, then the ranks of a
+// node exchange what their rails have brought. A block enters a node once. See nodes.h.
+//
+// In place: the own block is copied onto itself; Output is otherwise only received into.
+#include <algorithm>
+
+#include "core/algo/catalog.h"
+#include "core/algo/nodes.h"
+#include "core/algo/support.h"
+
+namespace weir::algo {
+namespace {
+
+using sched::Builder;
+using sched::Shape;
+
+enum Phase : uint32_t { kRing, kExchangeWithin, kPhaseCount };
+
+uint32_t step_count(const Problem& /*problem*/, Rank /*rank*/) { return kPhaseCount; }
+
+Shape shape(const Problem& problem) { return {.chunk_count = problem.rank_count}; }
+
+void emit_ring(const Nodes& nodes, Rank rank, Builder& b) {
+  const uint32_t n = nodes.count();
+  const uint32_t node = nodes.node_of(rank);
+  const uint32_t next = (node + 1) % n;
+  const uint32_t previous = (node + n - 1) % n;
+  b.copy(b.output(rank), b.input(rank));
+  for (uint32_t rail = nodes.local_of(rank); rail < nodes.width(); rail += nodes.size(node)) {
+    const Rank to = nodes.member(next, nodes.dealt(next, rail));
+    const Rank from = nodes.member(previous, nodes.dealt(previous, rail));
+    for (uint32_t step = 0; step + 1 < n; ++step) {
+      const uint32_t sent = sub_mod(node, step, n);
+      const uint32_t received = sub_mod(node, step + 1, n);
+      if (rail < nodes.size(sent)) b.send(to, b.output(nodes.member(sent, rail)));
+      if (rail < nodes.size(received)) b.recv(from, b.output(nodes.member(received, rail)));
+    }
+  }
+}
+
+void emit_exchange_within(const Nodes& nodes, Rank rank, Builder& b) {
+  const uint32_t node = nodes.node_of(rank);
+  const uint32_t local = nodes.local_of(rank);
+  const uint32_t size = nodes.size(node);
+  const std::vector<Rank> mine = nodes.carried_ranks(node, local);
+  for (uint32_t distance = 1; distance < size; ++distance) {
+    const uint32_t to = (local + distance) % size;
+    const uint32_t from = (local + size - distance) % size;
+    const std::vector<Rank> theirs = nodes.carried_ranks(node, from);
+    // By turns, so that nobody waits for credit while others wait for him.
+    for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
+      if (i < mine.size()) b.send(nodes.member(node, to), b.output(mine[i]));
+      if (i < theirs.size()) b.recv(nodes.member(node, from), b.output(theirs[i]));
+    }
+  }
+}
+
+void step(const Problem& problem, Rank rank, uint32_t phase, Builder& b) {
+  const Nodes nodes(problem);
+  if (phase == kRing) {
+    emit_ring(nodes, rank, b);
+  } else {
+    emit_exchange_within(nodes, rank, b);
+  }
+}
+
+}  // namespace
+
+const Algorithm kHierarchicalAllGather = {
+    .name = "hierarchical",
+    .summary = "a ring between nodes per rail, then an exchange within nodes",
+    .collective = Collective::kAllGather,
+    .needs_mapped = false,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .supports = well_formed_nodes,
+    .shape = shape,
+    .step_count = step_count,
+    .step = step,
+};
+
+}  // namespace weir::algo

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of all algorithms, by hand: no static constructors. Within a collective, the order is
+// the order in which weir-sched lists them and has no other meaning.
+#include <array>
+
+#include "core/algo/catalog.h"
+
+namespace weir::algo {
+namespace {
+
+constexpr std::array kAll = {
+    // AllReduce
+    &kDirectAllReduce,
+    &kDirectTwoPhaseAllReduce,
+    &kWindowAllReduce,
+    &kRingAllReduce,
+    &kRecursiveDoublingAllReduce,
+    &kRecursiveHalvingDoublingAllReduce,
+    &kDoubleTreeAllReduce,
+    &kOrderedAllReduce,
+    &kHierarchicalAllReduce,
+    // ReduceScatter
+    &kDirectReduceScatter,
+    &kWindowReduceScatter,
+    &kRingReduceScatter,
+    &kRecursiveHalvingReduceScatter,
+    &kPairwiseReduceScatter,
+    &kHierarchicalReduceScatter,
+    // AllGather
+    &kDirectAllGather,
+    &kWindowAllGather,
+    &kRingAllGather,
+    &kRecursiveDoublingAllGather,
+    &kBruckAllGather,
+    &kHierarchicalAllGather,
+    // AllToAll
+    &kDirectAllToAll,
+    &kWindowAllToAll,
+    &kBruckAllToAll,
+    &kPairwiseAllToAll,
+    &kHierarchicalAllToAll,
+    // Broadcast
+    &kDirectBroadcast,
+    &kWindowBroadcast,
+    &kChainBroadcast,
+    &kBinomialBroadcast,
+    &kDoubleTreeBroadcast,
+    &kLinearBroadcast,
+    &kHierarchicalBroadcast,
+    // Reduce
+    &kDirectReduce,
+    &kDirectTwoPhaseReduce,
+    &kWindowReduce,
+    &kChainReduce,
+    &kBinomialReduce,
+    &kDoubleTreeReduce,
+    &kOrderedReduce,
+    // Gather
+    &kDirectGather,
+    &kWindowGather,
+    &kBinomialGather,
+    &kLinearGather,
+    // Scatter
+    &kDirectScatter,
+    &kWindowScatter,
+    &kBinomialScatter,
+    &kLinearScatter,
+    // Barrier
+    &kDirectBarrier,
+    &kDisseminationBarrier,
+};
+
+}  // namespace
+
+std::span<const Algorithm* const> all_algorithms() { return kAll; }
+
+const Algorithm* find_algorithm(Collective collective, std::string_view name) {
+  for (const Algorithm* algorithm : kAll) {
+    if (algorithm->collective == collective && name == algorithm->name) return algorithm;
+  }
+  return nullptr;
+}
+
+}  // namespace weir::algo

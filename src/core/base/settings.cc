@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/base/settings.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cctype>
+#include <charconv>
+#include <iterator>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "core/base/log.h"
+
+namespace weir {
+namespace {
+
+using Kind = SettingKind;
+
+constexpr SettingInfo kTable[] = {
+    {"WEIR_LOG", Kind::kChoice, "warn", "error|warn|info|debug|trace",
+     "Log lines up to this level are written."},
+    {"WEIR_LOG_FILE", Kind::kPath, "", "",
+     "The log goes to the end of this file instead of standard error; %p stands for the process "
+     "number, %h for the host name."},
+    {"WEIR_TIMEOUT_MS", Kind::kMilliseconds, "300000", "1..86400000",
+     "Deadline of each operation of a communicator that was not given its own."},
+    {"WEIR_TRANSPORT", Kind::kText, "", "",
+     "Comma-separated list of the transports that may be used; unset: every viable one."},
+    {"WEIR_PLUGIN_PATH", Kind::kPath, "", "",
+     "Directory from which further transports are loaded."},
+    {"WEIR_HOOKS", Kind::kText, "", "",
+     "Comma-separated list of hooks around every transport, outermost first: trace, check, fault."},
+    {"WEIR_FAULT", Kind::kText, "", "", "What the fault hook does, such as delay_us=100,seed=7."},
+    {"WEIR_TRACE_FILE", Kind::kPath, "", "",
+     "Where the trace hook writes its Chrome trace; %r stands for the rank."},
+    {"WEIR_ALGORITHM", Kind::kText, "", "",
+     "Forces algorithms, such as all_reduce=ring,broadcast=binomial; unset: chosen by cost."},
+    {"WEIR_TUNING_FILE", Kind::kPath, "", "",
+     "File of rules that override the choice of algorithms."},
+    {"WEIR_TOPOLOGY_FILE", Kind::kPath, "", "",
+     "hwloc XML or NCCL topology XML that is used instead of this machine's topology."},
+    {"WEIR_CACHE_DIR", Kind::kPath, "", "",
+     "Where measured costs are kept; unset: weir in the user's cache directory."},
+    {"WEIR_PROBE", Kind::kBool, "1", "",
+     "Costs are measured at start-up when none are cached; 0: built-in figures."},
+    {"WEIR_EXPLAIN", Kind::kBool, "0", "",
+     "Each first-time choice of an algorithm is printed with candidates, predicted time and "
+     "reason."},
+    {"WEIR_DETERMINISTIC", Kind::kBool, "0", "",
+     "Every communicator is deterministic: results do not depend on algorithm, chunk size or "
+     "transport."},
+    {"WEIR_HUGE_PAGES", Kind::kBool, "1", "", "Shared memory asks for huge pages."},
+    {"WEIR_STAGING_BYTES", Kind::kBytes, "2MiB", "64KiB..1GiB",
+     "Staging memory of each rank for each communicator."},
+    {"WEIR_SLICE_BYTES", Kind::kBytes, "0", "0..1GiB",
+     "Bytes of a pipeline step; 0: chosen by the size of the operation."},
+    {"WEIR_SPIN_US", Kind::kInteger, "-1", "-1..1000000",
+     "Microseconds of spinning before a waiting rank sleeps; -1: chosen by cores and ranks."},
+    {"WEIR_PROGRESS_THREAD", Kind::kBool, "0", "",
+     "A thread of each process moves nonblocking operations while nobody tests or waits for them."},
+    {"WEIR_RANK", Kind::kInteger, "", "0..1048575",
+     "Rank of this process, where no launcher says it; goes with WEIR_SIZE."},
+    {"WEIR_SIZE", Kind::kInteger, "", "1..1048576",
+     "Number of ranks, where no launcher says it; goes with WEIR_RANK."},
+    {"WEIR_LOCAL_RANK", Kind::kInteger, "", "0..1048575",
+     "Rank of this process among those of its machine; goes with WEIR_LOCAL_SIZE."},
+    {"WEIR_LOCAL_SIZE", Kind::kInteger, "", "1..1048576", "Number of ranks on this machine."},
+    {"WEIR_ID", Kind::kText, "", "",
+     "Any text that is the same for all ranks of a job and different for other jobs."},
+};
+
+// std::monostate: validated here, read where a process learns its rank.
+using Field =
+    std::variant<std::monostate, bool Settings::*, int64_t Settings::*, std::string Settings::*>;
+
+struct Binding {
+  std::string_view name;
+  Field field;
+};
+
+const Binding kBindings[] = {
+    {"WEIR_LOG", &Settings::log_level},
+    {"WEIR_LOG_FILE", &Settings::log_file},
+    {"WEIR_TIMEOUT_MS", &Settings::timeout_ms},
+    {"WEIR_TRANSPORT", &Settings::transport},
+    {"WEIR_PLUGIN_PATH", &Settings::plugin_path},
+    {"WEIR_HOOKS", &Settings::hooks},
+    {"WEIR_FAULT", &Settings::fault},
+    {"WEIR_ALGORITHM", &Settings::algorithm},
+    {"WEIR_TUNING_FILE", &Settings::tuning_file},
+    {"WEIR_TOPOLOGY_FILE", &Settings::topology_file},
+    {"WEIR_CACHE_DIR", &Settings::cache_dir},
+    {"WEIR_PROBE", &Settings::probe},
+    {"WEIR_EXPLAIN", &Settings::explain},
+    {"WEIR_DETERMINISTIC", &Settings::deterministic},
+    {"WEIR_HUGE_PAGES", &Settings::huge_pages},
+    {"WEIR_STAGING_BYTES", &Settings::staging_bytes},
+    {"WEIR_SLICE_BYTES", &Settings::slice_bytes},
+    {"WEIR_SPIN_US", &Settings::spin_us},
+    {"WEIR_PROGRESS_THREAD", &Settings::progress_thread},
+};
+
+Field field_of(std::string_view name) {
+  for (const Binding& binding : kBindings) {
+    if (binding.name == name) return binding.field;
+  }
+  return std::monostate();
+}
+
+bool is_number(Kind kind) {
+  return kind == Kind::kInteger || kind == Kind::kBytes || kind == Kind::kMilliseconds;
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
+std::optional<bool> parse_bool(std::string_view text) {
+  const std::string lower = lower_case(text);
+  if (lower == "1" || lower == "true" || lower == "on") return true;
+  if (lower == "0" || lower == "false" || lower == "off") return false;
+  return std::nullopt;
+}
+
+// A whole number; of bytes, with an optional suffix.
+std::optional<int64_t> parse_number(Kind kind, std::string_view text) {
+  int64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc()) return std::nullopt;
+  if (rest == end) return number;
+  if (kind != Kind::kBytes) return std::nullopt;
+  const std::string suffix = lower_case(std::string_view(rest, static_cast<size_t>(end - rest)));
+  int shift = -1;
+  if (suffix == "b") shift = 0;
+  if (suffix == "k" || suffix == "kib") shift = 10;
+  if (suffix == "m" || suffix == "mib") shift = 20;
+  if (suffix == "g" || suffix == "gib") shift = 30;
+  if (shift < 0 || number < 0 || number > (std::numeric_limits<int64_t>::max() >> shift)) {
+    return std::nullopt;
+  }
+  return number << shift;
+}
+
+// The two ends of "min..max".
+std::pair<int64_t, int64_t> range_of(const SettingInfo& info) {
+  const std::string_view choices = info.choices;
+  const size_t dots = choices.find("..");
+  WEIR_CHECK(dots != std::string_view::npos, "a number in the table of settings has a range");
+  const std::optional<int64_t> low = parse_number(info.kind, choices.substr(0, dots));
+  const std::optional<int64_t> high = parse_number(info.kind, choices.substr(dots + 2));
+  WEIR_CHECK(low && high, "the range of a setting parses");
+  return {*low, *high};
+}
+
+bool is_choice(std::string_view choices, std::string_view value) {
+  while (true) {
+    const size_t bar = choices.find('|');
+    if (choices.substr(0, bar) == value) return true;
+    if (bar == std::string_view::npos) return false;
+    choices.remove_prefix(bar + 1);
+  }
+}
+
+std::string allowed_values(const SettingInfo& info) {
+  switch (info.kind) {
+    case Kind::kBool:
+      return "one of 1, true, on, 0, false, off";
+    case Kind::kInteger:
+      return fmt::format("a whole number in {}", info.choices);
+    case Kind::kBytes:
+      return fmt::format(
+          "a number of bytes in {}, with K, M or G (or KiB, MiB, GiB) for 1024, "
+          "1024^2, 1024^3",
+          info.choices);
+    case Kind::kMilliseconds:
+      return fmt::format("a whole number of milliseconds in {}", info.choices);
+    case Kind::kChoice:
+      return fmt::format("one of {}", info.choices);
+    case Kind::kText:
+      return "text";
+    case Kind::kPath:
+      return "a path";
+  }
+  return "";
+}
+
+// Values are printed in errors and logs, so they must not carry control characters there.
+std::string printable(std::string_view text) {
+  constexpr size_t kLongest = 120;
+  std::string out;
+  for (const char c : text.substr(0, kLongest)) {
+    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  }
+  if (text.size() > kLongest) out += "...";
+  return out;
+}
+
+// Writes the value into `settings`; false when it is not an allowed one.
+bool assign(Settings* settings, const SettingInfo& info, std::string_view text) {
+  const Field field = field_of(info.name);
+  if (info.kind == Kind::kBool) {
+    const std::optional<bool> value = parse_bool(text);
+    if (value) settings->*std::get<bool Settings::*>(field) = *value;
+    return value.has_value();
+  }
+  if (is_number(info.kind)) {
+    const std::optional<int64_t> value = parse_number(info.kind, text);
+    const auto [low, high] = range_of(info);
+    if (!value || *value < low || *value > high) return false;
+    if (const auto* member = std::get_if<int64_t Settings::*>(&field)) settings->** member = *value;
+    return true;
+  }
+  if (info.kind == Kind::kChoice && !is_choice(info.choices, text)) return false;
+  if (const auto* member = std::get_if<std::string Settings::*>(&field)) {
+    (settings->**member).assign(text);
+  }
+  return true;
+}
+
+// Levenshtein, one row at a time.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substituted, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string unknown_name_warning(std::string_view name) {
+  const char* nearest = kTable[0].name;
+  size_t nearest_distance = std::numeric_limits<size_t>::max();
+  for (const SettingInfo& info : kTable) {
+    const size_t distance = edit_distance(name, info.name);
+    if (distance < nearest_distance) {
+      nearest_distance = distance;
+      nearest = info.name;
+    }
+  }
+  return fmt::format("{} is set, but Weir has no such variable; the nearest is {}", printable(name),
+                     nearest);
+}
+
+// Value of `name` in the environment, the first of several as getenv would have it.
+std::optional<std::string_view> find_value(char** environment, std::string_view name) {
+  for (char** entry = environment; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (text.size() > name.size() && text.starts_with(name) && text[name.size()] == '=') {
+      return text.substr(name.size() + 1);
+    }
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> unknown_names(char** environment) {
+  std::vector<std::string> warnings;
+  for (char** entry = environment; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    // WEIR_TEST_* belongs to the tests, which print and read it themselves.
+    if (!name.starts_with("WEIR_") || name.starts_with("WEIR_TEST_")) continue;
+    const bool known = std::any_of(std::begin(kTable), std::end(kTable),
+                                   [&](const SettingInfo& info) { return name == info.name; });
+    if (!known) warnings.push_back(unknown_name_warning(name));
+  }
+  return warnings;
+}
+
+// As it would be written in the environment.
+std::string value_text(const Settings& settings, const SettingInfo& info) {
+  const Field field = field_of(info.name);
+  if (const auto* flag = std::get_if<bool Settings::*>(&field)) {
+    return settings.**flag ? "1" : "0";
+  }
+  if (const auto* number = std::get_if<int64_t Settings::*>(&field)) {
+    const int64_t value = settings.**number;
+    if (info.kind == Kind::kBytes && value != 0) {
+      constexpr std::pair<int, const char*> kUnits[] = {{30, "GiB"}, {20, "MiB"}, {10, "KiB"}};
+      for (const auto& [shift, unit] : kUnits) {
+        if (value % (int64_t{1} << shift) == 0) return fmt::format("{}{}", value >> shift, unit);
+      }
+    }
+    return fmt::format("{}", value);
+  }
+  if (const auto* text = std::get_if<std::string Settings::*>(&field)) return settings.**text;
+  return "";
+}
+
+}  // namespace
+
+std::span<const SettingInfo> setting_table() { return kTable; }
+
+Result<Settings> parse_settings(char** environment) {
+  Settings settings{};
+  std::string errors;
+  for (const SettingInfo& info : kTable) {
+    // An empty variable is as good as none: scripts unset variables so.
+    const std::string_view given = find_value(environment, info.name).value_or("");
+    if (*info.default_text != '\0') {
+      WEIR_CHECK(assign(&settings, info, info.default_text), "the default of a setting parses");
+    }
+    if (given.empty()) continue;
+    settings.set_names.emplace_back(info.name);
+    if (assign(&settings, info, given)) continue;
+    if (!errors.empty()) errors += "; ";
+    errors +=
+        fmt::format("{}=\"{}\" must be {}", info.name, printable(given), allowed_values(info));
+  }
+  if (!errors.empty()) return invalid_argument("environment: " + errors);
+  settings.warnings = unknown_names(environment);
+  return settings;
+}
+
+const Result<Settings>& process_settings() {
+  // A forked child is a process of its own: it may have changed its environment since. What was
+  // handed out before stays valid, so nothing is freed.
+  struct Parsed {
+    pid_t pid;
+    Result<Settings> settings;
+  };
+  static std::atomic<const Parsed*> latest{nullptr};
+  const Parsed* parsed = latest.load(std::memory_order_acquire);
+  if (parsed != nullptr && parsed->pid == getpid()) return parsed->settings;
+  const auto* mine = new Parsed{getpid(), parse_settings(environ)};
+  if (!latest.compare_exchange_strong(parsed, mine)) {
+    delete mine;  // another thread was first
+    return parsed->settings;
+  }
+  // The log reads the settings too, which are in place by now.
+  if (mine->settings.ok()) {
+    for (const std::string& warning : mine->settings.value().warnings) log_warn(warning);
+  }
+  return mine->settings;
+}
+
+std::string describe_settings(const Settings& settings) {
+  std::string text;
+  for (const SettingInfo& info : kTable) {
+    const bool set = std::find(settings.set_names.begin(), settings.set_names.end(), info.name) !=
+                     settings.set_names.end();
+    std::string value = printable(value_text(settings, info));
+    if (value.empty()) {
+      const bool read_elsewhere = std::holds_alternative<std::monostate>(field_of(info.name));
+      value = read_elsewhere && set ? "(by the launch environment)" : "(none)";
+    }
+    text += fmt::format("  {:<22}{:<28}{}\n", info.name, value, set ? "set" : "default");
+  }
+  for (const std::string& warning : settings.warnings) text += fmt::format("  ! {}\n", warning);
+  return text;
+}
+
+std::string settings_markdown() {
+  std::string text =
+      "# Environment variables\n\n"
+      "Read once per process, when Weir is first used. A value that does not parse makes the "
+      "first\n"
+      "call fail with an error that names the variable, the value and what is allowed. An empty\n"
+      "variable counts as unset. A `WEIR_*` name that is not in this table is reported in the "
+      "log.\n"
+      "This page is generated from `src/core/base/settings.cc`.\n\n"
+      "| variable | default | values | meaning |\n"
+      "| --- | --- | --- | --- |\n";
+  for (const SettingInfo& info : kTable) {
+    const std::string default_text =
+        *info.default_text != '\0' ? fmt::format("`{}`", info.default_text) : "unset";
+    std::string values = allowed_values(info);
+    for (size_t at = 0; (at = values.find('|', at)) != std::string::npos; at += 2) {
+      values.insert(at, 1, '\\');
+    }
+    text += fmt::format("| `{}` | {} | {} | {} |\n", info.name, default_text, values, info.help);
+  }
+  return text;
+}
+
+}  // namespace weir

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The WEIR_* environment: one table of variables (name, kind, default, meaning) from which parsing,
+// validation, weir-info and docs/environment.md all come. A value that does not parse is an error
+// that names variable, value and what is allowed; an unknown WEIR_* name is reported with the
+// nearest known one. Settings are read once per process and then immutable: thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace weir {
+
+enum class SettingKind : uint8_t { kBool, kInteger, kBytes, kMilliseconds, kChoice, kText, kPath };
+
+struct SettingInfo {
+  const char* name;  // "WEIR_TIMEOUT_MS"
+  SettingKind kind;
+  const char* default_text;  // as it would be written in the environment; "" = unset
+  const char* choices;       // kChoice: "a|b|c"; kInteger, kBytes, kMilliseconds: "min..max"; or ""
+  const char* help;          // one sentence, for the docs and weir-info
+};
+
+// Every variable that Weir reads, in the order of the documentation.
+std::span<const SettingInfo> setting_table();
+
+struct Settings {
+  int64_t timeout_ms;         // WEIR_TIMEOUT_MS: deadline of an operation
+  std::string transport;      // WEIR_TRANSPORT: comma list of transports allowed; "" = all viable
+  std::string hooks;          // WEIR_HOOKS: comma list of trace, check, fault; outermost first
+  std::string fault;          // WEIR_FAULT: what hook_fault does, e.g. "delay_us=100,seed=7"
+  std::string algorithm;      // WEIR_ALGORITHM: "all_reduce=ring,broadcast=binomial"; "" = routed
+  std::string tuning_file;    // WEIR_TUNING_FILE: rules that override the route
+  std::string topology_file;  // WEIR_TOPOLOGY_FILE: hwloc or NCCL XML instead of this machine
+  std::string cache_dir;      // WEIR_CACHE_DIR: where probe results are kept; "" = XDG cache
+  bool probe;                 // WEIR_PROBE: measure tasks at start-up (else built-in figures)
+  bool explain;               // WEIR_EXPLAIN
+  bool deterministic;         // WEIR_DETERMINISTIC: as WEIR_COMM_DETERMINISTIC for all
+  bool huge_pages;            // WEIR_HUGE_PAGES
+  int64_t staging_bytes;      // WEIR_STAGING_BYTES: staging memory per rank and communicator
+  int64_t slice_bytes;        // WEIR_SLICE_BYTES: 0 = chosen by size
+  int64_t spin_us;            // WEIR_SPIN_US: spin before sleeping; -1 = by cores and ranks
+  bool progress_thread;       // WEIR_PROGRESS_THREAD: nonblocking operations move by themselves
+  std::string plugin_path;    // WEIR_PLUGIN_PATH: directory of external transports
+  std::string log_level;      // WEIR_LOG
+  std::string log_file;       // WEIR_LOG_FILE
+  std::vector<std::string> set_names;  // variables that the environment set, in the table's order
+  std::vector<std::string> warnings;   // one sentence per WEIR_* name that Weir does not know
+};
+
+// Parses the process environment. Text of the error lists every bad variable, not only the first.
+Result<Settings> parse_settings(char** environment);
+
+// The process's settings; the first call parses, and logs the warnings. An error is returned to
+// every caller.
+const Result<Settings>& process_settings();
+
+// Text for weir-info: each variable with its value and whether it is set or default.
+std::string describe_settings(const Settings& settings);
+
+// docs/environment.md, from the table.
+std::string settings_markdown();
+
+}  // namespace weir

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/bootstrap_channel.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace weir::comm {
+
+void Channel::send(std::string bytes) {
+  if (!bytes.empty()) outgoing_.push_back({std::move(bytes), {}});
+}
+
+void Channel::send_view(std::string_view bytes) {
+  if (!bytes.empty()) outgoing_.push_back({{}, bytes});
+}
+
+bool Channel::flush() {
+  while (!outgoing_.empty()) {
+    const std::string_view rest = outgoing_.front().bytes().substr(sent_bytes_);
+    const ssize_t sent = ::send(fd_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM;
+    }
+    sent_bytes_ += static_cast<size_t>(sent);
+    if (static_cast<size_t>(sent) == rest.size()) {
+      outgoing_.pop_front();
+      sent_bytes_ = 0;
+    }
+  }
+  return true;
+}
+
+ssize_t Channel::receive(void* data, size_t bytes) {
+  for (;;) {
+    const ssize_t got = recv(fd_.get(), data, bytes, 0);
+    if (got > 0) return got;
+    if (got == 0) return -1;
+    if (errno == EINTR) continue;
+    return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM ? 0 : -1;
+  }
+}
+
+Channel::Read Channel::read(std::initializer_list<wire::Kind> expected) {
+  if (header_received_ == wire::kHeaderBytes && payload_received_ == payload_.size()) {
+    header_received_ = 0;  // the frame before was handed out
+  }
+  while (header_received_ < wire::kHeaderBytes) {
+    const ssize_t got =
+        receive(header_bytes_ + header_received_, wire::kHeaderBytes - header_received_);
+    if (got < 0) return Read::kClosed;
+    if (got == 0) return Read::kNothing;
+    header_received_ += static_cast<size_t>(got);
+    if (header_received_ < wire::kHeaderBytes) continue;
+    if (!wire::decode_header(header_bytes_, &header_)) return Read::kMalformed;
+    if (header_.version != wire::kProtocolVersion) return Read::kOtherVersion;
+    const bool is_expected =
+        std::find(expected.begin(), expected.end(), header_.kind) != expected.end();
+    if (!is_expected || !wire::header_fits(header_)) return Read::kMalformed;
+    payload_.resize(header_.payload_bytes);
+    payload_received_ = 0;
+  }
+  while (payload_received_ < payload_.size()) {
+    const ssize_t got =
+        receive(payload_.data() + payload_received_, payload_.size() - payload_received_);
+    if (got < 0) return Read::kClosed;
+    if (got == 0) return Read::kNothing;
+    payload_received_ += static_cast<size_t>(got);
+  }
+  return Read::kFrame;
+}
+
+}  // namespace weir::comm

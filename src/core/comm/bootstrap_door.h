@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Door: rank 0's entrance. It listens, asks whoever knocks for proof of the secret, and hands over
+// those who gave it; it does not judge what they claim. Nobody can hold it up: before the proof a
+// connection has a bounded time, a fixed number of bytes, and a place in a bounded list, whose
+// oldest gives way when it is full (an honest rank knocks again). One thread at a time per object.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/base/secret.h"
+#include "core/base/status.h"
+#include "core/comm/bootstrap_channel.h"
+#include "core/comm/bootstrap_wire.h"
+
+namespace weir::comm {
+
+// Name of the abstract socket of rank 0. It tells nothing about the secret, and differs between
+// users, so that two of them who happen to share a launcher's numbers do not meet.
+std::string door_name(const Secret& secret);
+
+struct DoorLimits {
+  uint64_t unproven_ns = 2'000'000'000;  // from accept to proof
+  size_t unproven_count = 128;           // connections without proof at a time
+};
+
+// A rank that holds the secret. Its welcome is already queued in the channel.
+struct Arrival {
+  Channel channel;
+  wire::Claim claim;
+  int64_t pid = 0;
+};
+
+class Door {
+ public:
+  // Null when somebody else listens under the name.
+  static Result<std::unique_ptr<Door>> open(const Secret& secret, Rank rank_count,
+                                            const DoorLimits& limits);
+
+  // The poll entries of the listener and of the connections without proof.
+  void append_poll_entries(std::vector<pollfd>* entries) const;
+  // When the next of them runs out of time.
+  uint64_t next_expiry_ns() const;
+  // Serves the events of the entries that append_poll_entries gave, which start at `first`. Only
+  // what makes the door unusable is an error.
+  Status serve(const pollfd* first, std::vector<Arrival>* arrivals);
+
+  // "" or a sentence on who was turned away, for the error that tells of missing ranks.
+  std::string turned_away() const;
+
+ private:
+  struct Knock {
+    Channel channel;
+    wire::Claim claim;
+    int64_t pid = 0;
+    uint64_t expiry_ns = 0;
+    bool challenged = false;
+    bool done = false;  // handed over or turned away
+  };
+
+  Door(const Secret& secret, Rank rank_count, const DoorLimits& limits)
+      : secret_(secret), rank_count_(rank_count), limits_(limits) {}
+
+  Status accept_all();
+  Status admit(Fd connection);
+  void serve_knock(Knock* knock, std::vector<Arrival>* arrivals);
+  void turn_away(Knock* knock, wire::TurnedAway reason);
+  void check_proof(Knock* knock, std::vector<Arrival>* arrivals);
+
+  Secret secret_;
+  Rank rank_count_;
+  DoorLimits limits_;
+  Fd listener_;
+  bool listening_ = true;      // false while no descriptor is free
+  std::vector<Knock> knocks_;  // oldest first
+
+  struct {
+    uint32_t user = 0, version = 0, proof = 0, malformed = 0, silent = 0;
+    uint32_t last_uid = 0, last_version = 0;
+    int64_t last_pid = 0;
+  } turned_away_;
+};
+
+}  // namespace weir::comm

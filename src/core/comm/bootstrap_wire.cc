@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/bootstrap_wire.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/check.h"
+
+namespace weir::comm::wire {
+namespace {
+
+constexpr unsigned char kMagic[4] = {'W', 'E', 'I', 'R'};
+constexpr std::string_view kProofLabel = "weir bootstrap";
+
+template <typename Integer>
+void append_integer(Integer value, std::string* bytes) {
+  for (size_t i = 0; i < sizeof(Integer); ++i) {
+    bytes->push_back(static_cast<char>((value >> (8 * i)) & 0xff));
+  }
+}
+
+template <typename Integer>
+Integer read_integer(const void* data) {
+  const unsigned char* bytes = static_cast<const unsigned char*>(data);
+  Integer value = 0;
+  for (size_t i = 0; i < sizeof(Integer); ++i) {
+    value = static_cast<Integer>(value | static_cast<Integer>(bytes[i]) << (8 * i));
+  }
+  return value;
+}
+
+template <size_t kBytes>
+void append_array(const std::array<unsigned char, kBytes>& array, std::string* bytes) {
+  bytes->append(reinterpret_cast<const char*>(array.data()), kBytes);
+}
+
+void append_header(Kind kind, size_t payload_bytes, uint32_t round, std::string* bytes) {
+  bytes->append(reinterpret_cast<const char*>(kMagic), sizeof kMagic);
+  append_integer(kProtocolVersion, bytes);
+  append_integer(static_cast<uint16_t>(kind), bytes);
+  append_integer(static_cast<uint32_t>(payload_bytes), bytes);
+  append_integer(round, bytes);
+}
+
+std::string frame(Kind kind, uint32_t round, std::string_view payload) {
+  std::string bytes;
+  bytes.reserve(kHeaderBytes + payload.size());
+  append_header(kind, payload.size(), round, &bytes);
+  bytes.append(payload);
+  return bytes;
+}
+
+template <size_t kBytes>
+std::array<unsigned char, kBytes> read_array(std::string_view payload, size_t offset) {
+  WEIR_CHECK(payload.size() >= offset + kBytes, "the size was checked before the frame was read");
+  std::array<unsigned char, kBytes> array;
+  std::memcpy(array.data(), payload.data() + offset, kBytes);
+  return array;
+}
+
+}  // namespace
+
+const char* name_of(Kind kind) {
+  switch (kind) {
+    case Kind::kHello:
+      return "hello";
+    case Kind::kChallenge:
+      return "challenge";
+    case Kind::kProof:
+      return "proof";
+    case Kind::kWelcome:
+      return "welcome";
+    case Kind::kTurnedAway:
+      return "turned-away";
+    case Kind::kReady:
+      return "ready";
+    case Kind::kGive:
+      return "give";
+    case Kind::kTake:
+      return "take";
+    case Kind::kFailure:
+      return "failure";
+  }
+  return "unknown";
+}
+
+bool decode_header(const unsigned char (&bytes)[kHeaderBytes], Header* header) {
+  if (std::memcmp(bytes, kMagic, sizeof kMagic) != 0) return false;
+  header->version = read_integer<uint16_t>(bytes + 4);
+  header->kind = static_cast<Kind>(read_integer<uint16_t>(bytes + 6));
+  header->payload_bytes = read_integer<uint32_t>(bytes + 8);
+  header->round = read_integer<uint32_t>(bytes + 12);
+  return true;
+}
+
+bool header_fits(const Header& header) {
+  const size_t bytes = header.payload_bytes;
+  const bool is_of_a_round = header.kind == Kind::kGive || header.kind == Kind::kTake;
+  // A failure may come in any round.
+  if (header.kind != Kind::kFailure && is_of_a_round != (header.round > 0)) return false;
+  switch (header.kind) {
+    case Kind::kHello:
+    case Kind::kChallenge:
+      return bytes == kNonceBytes;
+    case Kind::kProof:
+      return bytes == 16 + kProofBytes;
+    case Kind::kWelcome:
+      return bytes == 4 + kProofBytes;
+    case Kind::kTurnedAway:
+      return bytes == 8;
+    case Kind::kReady:
+      return bytes == 0;
+    case Kind::kGive:
+      return bytes >= 8 && bytes - 8 <= kBlobBytesMax;
+    case Kind::kTake:
+      return bytes >= 4 && bytes - 4 <= kBlobBytesMax;
+    case Kind::kFailure:
+      return bytes >= 4 && bytes - 4 <= kFailureTextBytesMax;
+  }
+  return false;
+}
+
+Proof prove(const Secret& secret, const Claim& claim) {
+  std::string message(kProofLabel);
+  append_integer(kProtocolVersion, &message);
+  append_integer(static_cast<uint32_t>(claim.role), &message);
+  append_array(claim.guest_nonce, &message);
+  append_array(claim.host_nonce, &message);
+  append_integer(claim.rank, &message);
+  append_integer(claim.rank_count, &message);
+  append_integer(claim.patience_us, &message);
+  return secret.derive("bootstrap proof").sign(message);
+}
+
+std::string encode_hello(const Nonce& nonce) {
+  return frame(Kind::kHello, 0, {reinterpret_cast<const char*>(nonce.data()), nonce.size()});
+}
+
+std::string encode_challenge(const Nonce& nonce) {
+  return frame(Kind::kChallenge, 0, {reinterpret_cast<const char*>(nonce.data()), nonce.size()});
+}
+
+std::string encode_proof(const Secret& secret, const Claim& claim) {
+  std::string payload;
+  append_integer(claim.rank, &payload);
+  append_integer(claim.rank_count, &payload);
+  append_integer(claim.patience_us, &payload);
+  append_array(prove(secret, claim), &payload);
+  return frame(Kind::kProof, 0, payload);
+}
+
+std::string encode_welcome(const Secret& secret, const Claim& claim) {
+  std::string payload;
+  append_integer(claim.rank_count, &payload);
+  append_array(prove(secret, claim), &payload);
+  return frame(Kind::kWelcome, 0, payload);
+}
+
+std::string encode_turned_away(TurnedAway reason) {
+  std::string payload;
+  append_integer(static_cast<uint32_t>(reason), &payload);
+  append_integer(static_cast<uint32_t>(kProtocolVersion), &payload);
+  return frame(Kind::kTurnedAway, 0, payload);
+}
+
+std::string encode_ready() { return frame(Kind::kReady, 0, {}); }
+
+std::string encode_give(uint32_t round, uint64_t patience_us, std::string_view blob) {
+  WEIR_CHECK(blob.size() <= kBlobBytesMax, "all_gather refuses larger blobs");
+  std::string bytes;
+  bytes.reserve(kHeaderBytes + 8 + blob.size());
+  append_header(Kind::kGive, 8 + blob.size(), round, &bytes);
+  append_integer(patience_us, &bytes);
+  bytes.append(blob);
+  return bytes;
+}
+
+void append_take(uint32_t round, Rank rank, std::string_view blob, std::string* bytes) {
+  WEIR_CHECK(blob.size() <= kBlobBytesMax, "larger blobs were refused on arrival");
+  append_header(Kind::kTake, 4 + blob.size(), round, bytes);
+  append_integer(rank, bytes);
+  bytes->append(blob);
+}
+
+std::string encode_failure(uint32_t round, const Status& status) {
+  std::string payload;
+  append_integer(static_cast<uint32_t>(status.code()), &payload);
+  payload.append(std::string_view(status.text()).substr(0, kFailureTextBytesMax));
+  return frame(Kind::kFailure, round, payload);
+}
+
+Nonce decode_nonce(std::string_view payload) { return read_array<kNonceBytes>(payload, 0); }
+
+Proof decode_proof(std::string_view payload, Claim* claim) {
+  WEIR_CHECK(payload.size() == 16 + kProofBytes, "checked before the frame was read");
+  claim->rank = read_integer<uint32_t>(payload.data());
+  claim->rank_count = read_integer<uint32_t>(payload.data() + 4);
+  claim->patience_us = read_integer<uint64_t>(payload.data() + 8);
+  return read_array<kProofBytes>(payload, 16);
+}
+
+Proof decode_welcome(std::string_view payload, Rank* rank_count) {
+  WEIR_CHECK(payload.size() == 4 + kProofBytes, "checked before the frame was read");
+  *rank_count = read_integer<uint32_t>(payload.data());
+  return read_array<kProofBytes>(payload, 4);
+}
+
+void decode_turned_away(std::string_view payload, uint32_t* reason, uint32_t* version) {
+  WEIR_CHECK(payload.size() == 8, "checked before the frame was read");
+  *reason = read_integer<uint32_t>(payload.data());
+  *version = read_integer<uint32_t>(payload.data() + 4);
+}
+
+std::string_view decode_give(std::string_view payload, uint64_t* patience_us) {
+  WEIR_CHECK(payload.size() >= 8, "checked before the frame was read");
+  *patience_us = read_integer<uint64_t>(payload.data());
+  return payload.substr(8);
+}
+
+std::string_view decode_take(std::string_view payload, Rank* rank) {
+  WEIR_CHECK(payload.size() >= 4, "checked before the frame was read");
+  *rank = read_integer<uint32_t>(payload.data());
+  return payload.substr(4);
+}
+
+Status decode_failure(std::string_view payload) {
+  WEIR_CHECK(payload.size() >= 4, "checked before the frame was read");
+  const uint32_t number = read_integer<uint32_t>(payload.data());
+  const bool is_error = number > static_cast<uint32_t>(Code::kInProgress) &&
+                        number <= static_cast<uint32_t>(Code::kInternal);
+  std::string text(payload.substr(4));
+  // UTF-8 passes; control characters, which could redraw a terminal, do not.
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+  return Status(is_error ? static_cast<Code>(number) : Code::kInternal, std::move(text));
+}
+
+}  // namespace weir::comm::wire

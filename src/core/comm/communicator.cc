@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// Making and ending a communicator. Its daily work is in progress.cc, trouble in health.cc, windows
+// in windows.cc.
+#include "core/comm/communicator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/settings.h"
+#include "core/comm/bootstrap.h"
+#include "core/comm/introduction.h"
+#include "core/comm/measured_table.h"
+#include "core/comm/process.h"
+#include "core/plugin/registry.h"
+
+namespace weir::comm {
+
+namespace {
+
+constexpr Rank kRankCountMax = 65536;
+
+void host_error(void* context, const char* text) {
+  static_cast<std::string*>(context)->assign(text);
+}
+void host_log(void*, int level, const char* text) {
+  log(static_cast<LogLevel>(std::clamp(level, 0, 4)), text);
+}
+const char* host_setting(void*, const char* name) {
+  const std::string_view view = name;
+  if (view.substr(0, 5) != "WEIR_" && view.substr(0, 5) != "NCCL_") return nullptr;
+  return std::getenv(name);
+}
+
+// What ranks must agree on of a tuning file.
+std::string describe_rules(const cost::Rules& rules) {
+  std::string text;
+  for (const cost::Rule& rule : rules.rules) {
+    text += fmt::format("[{}={} {}-{} bytes {}-{} ranks slice {}]", weir::name_of(rule.collective),
+                        rule.algorithm->name, rule.bytes_min, rule.bytes_max, rule.ranks_min,
+                        rule.ranks_max, rule.slice_bytes);
+  }
+  return text.empty() ? "none" : text;
+}
+
+Result<const weir_transport_functions_t*> choose_transport(const Settings& settings,
+                                                           const weir_host_t& host,
+                                                           Rank rank_count) {
+  std::string name = settings.transport;
+  if (name.empty()) {
+    if (rank_count == 1) {
+      name = "self";
+    } else {
+      std::string reasons;
+      for (const plugin::Viability& entry : plugin::list_transports(host)) {
+        if (entry.viable && entry.transport->caps.rank_count_max >= rank_count) {
+          name = entry.transport->name;
+          break;
+        }
+        reasons += fmt::format("; {}: {}", entry.transport->name,
+                               entry.viable ? "too few ranks" : entry.reason);
+      }
+      if (name.empty()) {
+        return Status(Code::kUnsupported,
+                      fmt::format("no transport for {} ranks{}", rank_count, reasons));
+      }
+    }
+  }
+  auto found = plugin::find_transport(name);
+  if (!found.ok()) return found.status().with_context("WEIR_TRANSPORT");
+  if (found.value()->caps.rank_count_max < rank_count) {
+    return Status(Code::kUnsupported,
+                  fmt::format("transport '{}' holds {} ranks at most, not {}", name,
+                              found.value()->caps.rank_count_max, rank_count));
+  }
+  return plugin::wrap_with_hooks(found.value(), settings.hooks);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> Communicator::create(const Secret& secret, Rank rank,
+                                                           Rank rank_count,
+                                                           const CommOptions& options) {
+  std::unique_ptr<Communicator> comm(new Communicator());
+  Status status = comm->join(secret, rank, rank_count, options);
+  if (!status.ok()) {
+    return status.with_context(
+        fmt::format("rank {} of {} creating communicator '{}'", rank, rank_count, comm->name_));
+  }
+  register_communicator(comm.get());
+  return comm;
+}
+
+void Communicator::open_segment(const weir_segment_t& segment) {
+  context_.segment_base = segment.base;
+  context_.segment_stride_bytes = segment.stride_bytes;
+  context_.staging_bytes = segment.bytes_per_rank - engine::kStagingOffset;
+}
+
+Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
+                          const CommOptions& options) {
+  name_ =
+      options.name.empty() ? fmt::format("{:08x}", secret.public_id() & 0xffffffffu) : options.name;
+  if (rank_count == 0 || rank_count > kRankCountMax || rank >= rank_count) {
+    return invalid_argument(
+        fmt::format("rank {} of {}: a rank is at least 0 and below the rank "
+                    "count, which is from 1 to {}",
+                    rank, rank_count, kRankCountMax));
+  }
+  const Result<Settings>& process = process_settings();
+  if (!process.ok()) return process.status();
+  const Settings& settings = process.value();
+  secret_ = secret;
+  timeout_ms_ = options.timeout_ms > 0 ? options.timeout_ms : settings.timeout_ms;
+  const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ms_) * 1'000'000u;
+  const bool deterministic = options.deterministic || settings.deterministic;
+  auto forced = engine::parse_forced_algorithms(settings.algorithm);
+  if (!forced.ok()) return forced.status();
+  Result<cost::Rules> rules = settings.tuning_file.empty() ? Result<cost::Rules>(cost::Rules{})
+                                                           : cost::load_rules(settings.tuning_file);
+  if (!rules.ok()) return rules.status().with_context("WEIR_TUNING_FILE");
+
+  host_ = {sizeof host_, &transport_error_, host_error, host_log, host_setting};
+  auto transport = choose_transport(settings, host_, rank_count);
+  if (!transport.ok()) return transport.status();
+  context_.rank = rank;
+  context_.rank_count = rank_count;
+  context_.transport = transport.value();
+  context_.peers.resize(rank_count);
+  auto failed = [&](const char* what, weir_result_t result) {
+    return Status(
+        static_cast<Code>(result),
+        fmt::format("transport '{}', {}: {}", context_.transport->name, what, transport_error_));
+  };
+
+  auto bootstrap = Bootstrap::join(secret, rank, rank_count, deadline_ns);
+  if (!bootstrap.ok()) return bootstrap.status();
+
+  const Secret transport_secret = secret.derive("transport");
+  weir_transport_config_t config{};
+  config.struct_bytes = sizeof config;
+  config.rank = rank;
+  config.rank_count = rank_count;
+  config.comm_id = secret.public_id();
+  config.secret = transport_secret.bytes.data();
+  config.secret_bytes = transport_secret.bytes.size();
+  config.segment_bytes = engine::kStagingOffset + static_cast<uint64_t>(settings.staging_bytes);
+  config.huge_pages = settings.huge_pages;
+  weir_result_t result = context_.transport->open(&host_, &config, &context_.instance);
+  if (result != WEIR_OK) return failed("open", result);
+
+  unsigned char address[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
+  size_t address_bytes = sizeof address;
+  result = context_.transport->address(context_.instance, address, &address_bytes);
+  if (result != WEIR_OK) return failed("address", result);
+
+  Introduction self = introduce_this_process();
+  self.settings = fmt::format(
+      "transport={} hooks={} deterministic={} WEIR_STAGING_BYTES={} WEIR_SLICE_BYTES={} "
+      "WEIR_ALGORITHM='{}' rules={}",
+      context_.transport->name, settings.hooks, deterministic, settings.staging_bytes,
+      settings.slice_bytes, settings.algorithm, describe_rules(rules.value()));
+  self.address.assign(reinterpret_cast<char*>(address), address_bytes);
+  auto blobs = bootstrap.value()->all_gather(self.pack(), deadline_ns);
+  if (!blobs.ok()) return blobs.status();
+  std::vector<Introduction> all;
+  for (Rank p = 0; p < rank_count; ++p) {
+    auto other = Introduction::unpack(blobs.value()[p], p);
+    if (!other.ok()) return other.status();
+    all.push_back(other.take());
+    if (all[p].settings != all[0].settings) {
+      return Status(Code::kMismatch, fmt::format("ranks 0 and {} must run with the same settings; "
+                                                 "rank 0: {}; rank {}: {}",
+                                                 p, all[0].settings, p, all[p].settings));
+    }
+  }
+  std::vector<const unsigned char*> addresses;
+  std::vector<size_t> sizes;
+  for (const Introduction& it : all) {
+    addresses.push_back(reinterpret_cast<const unsigned char*>(it.address.data()));
+    sizes.push_back(it.address.size());
+  }
+  result =
+      context_.transport->connect(context_.instance, addresses.data(), sizes.data(), deadline_ns);
+  if (result != WEIR_OK) return failed("connect", result);
+
+  if ((context_.transport->caps.bits & WEIR_CAP_SEGMENT) != 0) {
+    weir_segment_t segment{};
+    result = context_.transport->segment(context_.instance, &segment);
+    if (result != WEIR_OK) return failed("segment", result);
+    open_segment(segment);
+  } else if (rank_count == 1 && settings.hooks.empty()) {
+    const uint64_t bytes = (config.segment_bytes + 4095) / 4096 * 4096;
+    private_segment_.reset(static_cast<unsigned char*>(std::aligned_alloc(4096, bytes)));
+    if (private_segment_ == nullptr) return Status(Code::kNoMemory, "staging memory");
+    std::memset(private_segment_.get(), 0, engine::kStagingOffset);
+    open_segment({private_segment_.get(), bytes, bytes});
+  }
+
+  if (context_.mapped()) {
+    context_.control(rank).health.state.store(static_cast<uint32_t>(engine::RankState::kHealthy),
+                                              std::memory_order_release);
+  }
+  auto table = agree_on_table(*bootstrap.value(), context_, settings, deadline_ns);
+  if (!table.ok()) return table.status();
+
+  const bool shared = shares_cores(all, rank);
+  bool any_shared = false;  // plans must be the same on every rank
+  std::set<int> cores;
+  for (Rank p = 0; p < rank_count; ++p) {
+    any_shared = any_shared || shares_cores(all, p);
+    cores.insert(all[p].cpus.begin(), all[p].cpus.end());
+  }
+  wait_policy_ = settings.spin_us >= 0 ? WaitPolicy::spin_for(settings.spin_us)
+                 : shared              ? WaitPolicy::with_shared_core()
+                                       : WaitPolicy::with_own_core();
+  engine::PlannerOptions planner;
+  planner.deterministic = deterministic;
+  planner.shared_cores = any_shared;
+  planner.slice_bytes = static_cast<uint64_t>(settings.slice_bytes);
+  planner.forced = forced.take();
+  planner.table = table.take();
+  planner.rules = rules.take();
+  planner.explain = settings.explain;
+  planner.core_count = static_cast<uint32_t>(cores.size());
+  planner_ = std::make_unique<engine::Planner>(context_, std::move(planner));
+  return Status();
+}
+
+Communicator::~Communicator() {
+  unregister_communicator(this);
+  if (has_requests()) abort();
+  {
+    std::lock_guard lock(lock_);
+    fail_all(Status(Code::kAborted, "the communicator was destroyed with operations in flight"));
+  }
+  if (context_.mapped()) {
+    // A failure stays readable for the peers that have not met it yet.
+    auto healthy = static_cast<uint32_t>(engine::RankState::kHealthy);
+    context_.control(context_.rank)
+        .health.state.compare_exchange_strong(healthy,
+                                              static_cast<uint32_t>(engine::RankState::kGone));
+    context_.wake_all();
+  }
+  for (const Window& window : windows_) close_window(window);
+  if (context_.instance != nullptr) context_.transport->close(context_.instance);
+}
+
+namespace {
+
+struct SplitEntry {
+  int color;
+  int key;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Communicator>> Communicator::split(int color, int key,
+                                                          const CommOptions& options) {
+  uint64_t number;
+  {
+    std::lock_guard lock(lock_);
+    number = split_count_++;
+  }
+  const std::string label = fmt::format("split {}", number);
+  const int64_t timeout_ms = options.timeout_ms > 0 ? options.timeout_ms : timeout_ms_.load();
+  const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ms) * 1'000'000u;
+  auto bootstrap = Bootstrap::join(secret_.derive(label), rank(), rank_count(), deadline_ns);
+  if (!bootstrap.ok()) return bootstrap.status().with_context("split of '" + name_ + "'");
+  const SplitEntry mine{color, key};
+  auto blobs = bootstrap.value()->all_gather(
+      std::string_view(reinterpret_cast<const char*>(&mine), sizeof mine), deadline_ns);
+  if (!blobs.ok()) return blobs.status().with_context("split of '" + name_ + "'");
+  if (color < 0) return std::unique_ptr<Communicator>();
+  std::vector<std::pair<int, Rank>> members;  // (key, old rank)
+  for (Rank p = 0; p < rank_count(); ++p) {
+    SplitEntry entry{};
+    if (blobs.value()[p].size() != sizeof entry) {
+      return Status(Code::kRefused, fmt::format("rank {} sent a split entry of {} bytes, not {}", p,
+                                                blobs.value()[p].size(), sizeof entry));
+    }
+    std::memcpy(&entry, blobs.value()[p].data(), sizeof entry);
+    if (entry.color == color) members.emplace_back(entry.key, p);
+  }
+  std::sort(members.begin(), members.end());
+  const auto self = std::find_if(members.begin(), members.end(),
+                                 [&](const auto& member) { return member.second == rank(); });
+  CommOptions child = options;
+  child.timeout_ms = timeout_ms;
+  if (child.name.empty()) child.name = fmt::format("{}/{}.{}", name_, number, color);
+  return create(secret_.derive(fmt::format("{} color {}", label, color)),
+                static_cast<Rank>(self - members.begin()), static_cast<Rank>(members.size()),
+                child);
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const Rank> excluded,
+                                                           const CommOptions& options) {
+  std::set<Rank> out(excluded.begin(), excluded.end());
+  for (const Rank r : out) {
+    if (r >= rank_count()) {
+      return invalid_argument(
+          fmt::format("shrink: excluded rank {} of a communicator of {}", r, rank_count()));
+    }
+  }
+  if (out.count(rank()) != 0) {
+    return invalid_argument(fmt::format("shrink: rank {} excludes itself", rank()));
+  }
+  uint64_t number;
+  {
+    std::lock_guard lock(lock_);
+    number = shrink_count_++;
+  }
+  // The list is part of the name: ranks that disagree on it do not meet, and the deadline names
+  // them.
+  std::string label = fmt::format("shrink {} without", number);
+  Rank new_rank = 0;
+  for (const Rank r : out) {
+    label += fmt::format(" {}", r);
+  }
+  for (Rank r = 0; r < rank(); ++r) new_rank += out.count(r) == 0;
+  CommOptions child = options;
+  if (child.timeout_ms <= 0) child.timeout_ms = timeout_ms_.load();
+  if (child.name.empty()) child.name = fmt::format("{}/shrunk{}", name_, number);
+  return create(secret_.derive(label), new_rank, rank_count() - static_cast<Rank>(out.size()),
+                child);
+}
+
+}  // namespace weir::comm

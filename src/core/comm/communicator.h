@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicator: a group of ranks with its transport, mapped segment, plans, order of operations and
+// health.
+//
+// Order. Collectives of one communicator run one after the other, in the order of the calls.
+// Point-to-point operations run beside them, in order per peer and direction. Different
+// communicators are independent.
+//
+// Threads. Every public function may be called from any thread; one lock per communicator
+// serializes them for the time of a poll. `abort`, `health` and `last_error` do not take it.
+//
+// Progress. The calling thread makes it, in blocking calls, in test and in wait; while it waits it
+// also polls the other communicators of the process that have requests in flight, so that two ranks
+// which wait in a different order do not block each other.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/secret.h"
+#include "core/base/status.h"
+#include "core/comm/request.h"
+#include "core/comm/spin_lock.h"
+#include "core/comm/wait.h"
+#include "core/engine/context.h"
+#include "core/engine/lane_run.h"
+#include "core/engine/line_run.h"
+#include "core/engine/mapped_run.h"
+#include "core/engine/planner.h"
+#include "weir/plugin.h"
+
+namespace weir::comm {
+
+struct CommOptions {
+  int64_t timeout_ms = 0;  // 0: WEIR_TIMEOUT_MS
+  bool deterministic = false;
+  std::string name;  // "": made from the id
+};
+
+class Communicator {
+ public:
+  // Collective; see weir_comm_create.
+  static Result<std::unique_ptr<Communicator>> create(const Secret& secret, Rank rank,
+                                                      Rank rank_count, const CommOptions& options);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  Rank rank() const { return context_.rank; }
+  Rank rank_count() const { return context_.rank_count; }
+  const std::string& name() const { return name_; }
+
+  // Collective; color < 0 gives nullptr.
+  Result<std::unique_ptr<Communicator>> split(int color, int key, const CommOptions& options);
+  Result<std::unique_ptr<Communicator>> shrink(std::span<const Rank> excluded,
+                                               const CommOptions& options);
+
+  // Runs a collective to its end. The fast way for warm calls.
+  Status run(const engine::Call& call);
+  // Starts an operation; `request` must live until it is done. Fails without effect, or later in
+  // the request.
+  Status start(Request& request);
+  // One poll; true when the request is done (its status then says how).
+  bool test(Request& request);
+  Status wait(Request& request);
+
+  // Requests of the pool, for the nonblocking calls.
+  Request* acquire_request();
+  void release_request(Request* request);
+
+  void abort();
+  Status health() const;           // ok, or the error that this rank has met
+  Status async_error() const;      // the same, or what a peer has reported
+  std::string last_error() const;  // text of the latest error of this communicator
+  void note_error(const Status& status);
+  void set_timeout(int64_t timeout_ms) { timeout_ms_.store(timeout_ms); }
+
+  // Symmetric memory.
+  Result<void*> mem_alloc(uint64_t bytes);
+  Status mem_free(void* memory);
+
+  // Pre-multiplied sums: numbers from kFirstScale.
+  static constexpr int kFirstScale = 16;
+  static constexpr size_t kScalesMax = 4096;
+  struct Scale {
+    bool used = false;
+    DataType type = DataType::kFloat32;
+    unsigned char value[8] = {};
+  };
+  Result<int> create_scale(DataType type, const void* scalar);
+  Status destroy_scale(int op);
+  Result<Scale> scale(int op);
+
+  // Makes what progress can be made without waiting. False when another thread is at it.
+  bool try_poll();
+  bool has_requests() const { return in_flight_.load(std::memory_order_relaxed) != 0; }
+
+ private:
+  struct Window {
+    weir_segment_t segment{};  // base nullptr: freed
+    bool shared = false;       // every rank maps it; else memory of this rank only
+  };
+
+  Communicator() = default;
+
+  void open_segment(const weir_segment_t& segment);
+  Status join(const Secret& secret, Rank rank, Rank rank_count, const CommOptions& options);
+  // With the lock held:
+  Status start_locked(Request& request);
+  void enqueue(Request& request);
+  bool begin_collective(Request& request);  // true when its run has started, or it has failed
+  bool agree_on_windows(Request& request, bool* windows);
+  bool poll_locked();  // true when something moved
+  bool poll_message(Request& request);
+  void complete(Request& request, const Status& status);
+  void fail_all(const Status& status);
+  void fail(Status status);  // the communicator is broken from now on
+  void close_window(const Window& window);
+  // Window number + 1 and offset of a buffer in one word; 0 when it lies in none.
+  uint64_t window_word(const void* buffer, uint64_t bytes) const;
+  unsigned char* at_peer(uint64_t window_word, Rank peer, uint64_t bytes) const;
+
+  // Looks at what is too slow to look at in each poll. Fails the communicator where something is
+  // wrong.
+  void check_slowly(Request& request);
+  Status mismatch_report(const Request& request) const;
+  Status timeout_report(const Request& request) const;
+  std::vector<Rank> awaited(const Request& request) const;
+  std::string describe(const Request& request) const;
+  SleepPlace sleep_place(const Request& request);
+
+  std::string name_;
+  Secret secret_;
+  WaitPolicy wait_policy_;
+  weir_host_t host_{};
+  mutable std::mutex error_lock_;
+  std::string error_text_;  // of transport or API, guarded by error_lock_
+  std::string transport_error_;
+  Status failure_;  // guarded by error_lock_
+  std::atomic<uint8_t> failed_code_{0};
+  std::atomic<bool> aborted_{false};
+  std::atomic<int64_t> timeout_ms_{0};
+
+  SpinLock lock_;
+  engine::Context context_;
+  std::unique_ptr<engine::Planner> planner_;
+  engine::MappedRun mapped_run_;
+  engine::LineRun line_run_;
+  engine::LaneRun lane_run_;
+  std::vector<unsigned char*> peer_inputs_, peer_outputs_;  // of the active run over windows
+  const engine::Plan* active_plan_ = nullptr;
+  engine::Run* active_run_ = nullptr;  // of the head of the queue
+  Request* first_ = nullptr;  // collectives in the order of the calls, linked by Request::next
+  Request* last_ = nullptr;
+  std::vector<Request*> messages_;  // started, not done
+  std::vector<std::unique_ptr<Request>> pool_;
+  std::vector<Request*> free_requests_;
+  std::atomic<uint32_t> in_flight_{0};
+  std::vector<Window> windows_;
+  std::vector<Scale> scales_;
+  std::unique_ptr<unsigned char, void (*)(void*)> private_segment_{nullptr, std::free};
+  uint64_t split_count_ = 0;
+  uint64_t shrink_count_ = 0;
+  uint64_t window_count_ = 0;
+  uint64_t last_alive_check_ns_ = 0;
+  std::vector<Rank> lost_found_;  // by the latest look at the peers' processes
+  uint32_t lost_looks_ = 0;  // a peer is only lost once a poll after the news of it moved nothing
+};
+
+}  // namespace weir::comm

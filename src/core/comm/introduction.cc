@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/introduction.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "weir/plugin.h"
+
+namespace weir::comm {
+
+std::string Introduction::pack() const {
+  const nlohmann::json json = {
+      {"machine", machine},
+      {"cpus", cpus},
+      {"settings", settings},
+      {"address", std::vector<unsigned char>(address.begin(), address.end())}};
+  const auto bytes = nlohmann::json::to_cbor(json);
+  return std::string(bytes.begin(), bytes.end());
+}
+
+Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
+  Introduction it;
+  const auto json = nlohmann::json::from_cbor(blob, true, false);
+  try {
+    json.at("machine").get_to(it.machine);
+    json.at("cpus").get_to(it.cpus);
+    json.at("settings").get_to(it.settings);
+    const auto bytes = json.at("address").get<std::vector<unsigned char>>();
+    it.address.assign(bytes.begin(), bytes.end());
+  } catch (const nlohmann::json::exception& e) {
+    return Status(
+        Code::kRefused,
+        fmt::format("rank {} introduced itself in a form that cannot be read ({}); do all "
+                    "ranks run the same version of Weir?",
+                    from, e.what()));
+  }
+  if (it.address.size() > WEIR_TRANSPORT_ADDRESS_BYTES_MAX) {
+    return Status(Code::kRefused, fmt::format("rank {} gave an address that is too long", from));
+  }
+  return it;
+}
+
+Introduction introduce_this_process() {
+  Introduction it;
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::getline(file, it.machine);
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int i = 0; i < CPU_SETSIZE; ++i) {
+      if (CPU_ISSET(i, &set)) it.cpus.push_back(i);
+    }
+  }
+  return it;
+}
+
+bool shares_cores(const std::vector<Introduction>& all, Rank self) {
+  const std::set<int> mine(all[self].cpus.begin(), all[self].cpus.end());
+  if (mine.empty()) return false;
+  size_t confined = 0;
+  for (const Introduction& other : all) {
+    if (other.machine != all[self].machine) continue;
+    confined += std::all_of(other.cpus.begin(), other.cpus.end(),
+                            [&](int cpu) { return mine.count(cpu) != 0; });
+  }
+  return confined > mine.size();
+}
+
+}  // namespace weir::comm

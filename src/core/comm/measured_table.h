@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of task times that the ranks of a new communicator agree on: the cached one of this
+// machine's topology, else measured now and kept, else the built-in figures. One thread at a time.
+#pragma once
+
+#include "core/base/settings.h"
+#include "core/base/status.h"
+#include "core/comm/bootstrap.h"
+#include "core/cost/table.h"
+#include "core/engine/context.h"
+
+namespace weir::comm {
+
+// Collective, after every rank has mapped the segment; also a barrier.
+Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
+                                   const Settings& settings, uint64_t deadline_ns);
+
+}  // namespace weir::comm

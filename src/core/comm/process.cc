@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/process.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/base/settings.h"
+#include "core/comm/communicator.h"
+
+namespace weir::comm {
+
+namespace {
+
+struct Process {
+  std::mutex lock;
+  std::vector<Communicator*> communicators;
+  std::condition_variable work;
+  std::thread thread;
+  bool stop = false;
+};
+
+// Lives as long as there are communicators that threads may still touch: never destroyed.
+Process& process() {
+  static Process* it = new Process();
+  return *it;
+}
+
+// A forked child has the list of its parent's communicators and neither its threads nor its right
+// to use their transports.
+void forget_after_fork() { new (&process()) Process(); }
+
+bool any_in_flight(const Process& it) {
+  return std::any_of(it.communicators.begin(), it.communicators.end(),
+                     [](const Communicator* comm) { return comm->has_requests(); });
+}
+
+void progress_loop() {
+  Process& it = process();
+  uint32_t idle = 0;
+  for (;;) {
+    {
+      std::unique_lock lock(it.lock);
+      it.work.wait(lock, [&] { return it.stop || any_in_flight(it); });
+      if (it.stop) return;
+      bool moved = false;
+      for (Communicator* comm : it.communicators) {
+        if (comm->has_requests()) moved = comm->try_poll() || moved;
+      }
+      idle = moved ? 0 : idle + 1;
+    }
+    if (idle > 1000) {
+      const timespec nap{0, 100'000};
+      nanosleep(&nap, nullptr);
+    } else if (idle > 0) {
+      sched_yield();
+    }
+  }
+}
+
+}  // namespace
+
+void register_communicator(Communicator* comm) {
+  static const int once = pthread_atfork(nullptr, nullptr, forget_after_fork);
+  (void)once;
+  Process& it = process();
+  std::lock_guard lock(it.lock);
+  it.communicators.push_back(comm);
+}
+
+void unregister_communicator(Communicator* comm) {
+  Process& it = process();
+  std::thread ended;
+  {
+    std::lock_guard lock(it.lock);
+    it.communicators.erase(std::remove(it.communicators.begin(), it.communicators.end(), comm),
+                           it.communicators.end());
+    if (it.communicators.empty() && it.thread.joinable()) {
+      it.stop = true;
+      it.work.notify_all();
+      ended = std::move(it.thread);
+    }
+  }
+  if (ended.joinable()) {
+    ended.join();
+    std::lock_guard lock(it.lock);
+    it.stop = false;
+  }
+}
+
+void request_started() {
+  const Result<Settings>& settings = process_settings();
+  if (!settings.ok() || !settings.value().progress_thread) return;
+  Process& it = process();
+  std::lock_guard lock(it.lock);
+  if (!it.thread.joinable() && !it.stop) it.thread = std::thread(progress_loop);
+  it.work.notify_one();
+}
+
+void progress_others(const Communicator* mine) {
+  Process& it = process();
+  std::unique_lock lock(it.lock, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  for (Communicator* comm : it.communicators) {
+    if (comm != mine && comm->has_requests()) comm->try_poll();
+  }
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The communicators of this process that may have work in flight, so that whoever waits for one
+// also moves the others; and the progress thread that moves them while nobody waits. Thread-safe.
+#pragma once
+
+namespace weir::comm {
+
+class Communicator;
+
+void register_communicator(Communicator* comm);
+void unregister_communicator(Communicator* comm);
+
+// A request was started without somebody waiting for it: wakes the progress thread where there is
+// one.
+void request_started();
+
+// Polls every communicator but `mine` that has requests in flight.
+void progress_others(const Communicator* mine);
+
+}  // namespace weir::comm

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daily work of a communicator: start, poll, wait.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/check.h"
+#include "core/base/clock.h"
+#include "core/comm/communicator.h"
+#include "core/comm/process.h"
+
+namespace weir::comm {
+
+using engine::Advance;
+using engine::Protocol;
+
+namespace {
+
+constexpr uint32_t kPointToPointLane = 0;
+// Polls under the lock before another thread gets a chance to use the communicator.
+constexpr uint32_t kPollsPerTurn = 4096;
+constexpr uint32_t kYieldsPerTurn = 64;
+
+}  // namespace
+
+Request::Request(Request&& other) noexcept
+    : comm(other.comm),
+      kind(other.kind),
+      call(other.call),
+      block_counts(std::move(other.block_counts)),
+      block_displacements(std::move(other.block_displacements)),
+      peer(other.peer),
+      bytes(other.bytes) {
+  WEIR_CHECK(!other.started, "a request in flight stays where it is");
+}
+
+Status Communicator::run(const engine::Call& call) {
+  {
+    std::unique_lock lock(lock_);
+    if (first_ == nullptr && failed_code_.load(std::memory_order_relaxed) == 0) [[likely]] {
+      const engine::Plan* plan = planner_->latest(call);
+      if (plan != nullptr && plan->protocol == Protocol::kLine && context_.may_begin()) {
+        line_run_.start(*plan->mapped, call, plan->fingerprint, context_);
+        Advance advance = line_run_.advance(context_);
+        Waiter waiter(wait_policy_);
+        for (uint32_t polls = 0; advance == Advance::kBlocked || advance == Advance::kMoved;) {
+          if (++polls > kPollsPerTurn || waiter.should_sleep()) break;
+          waiter.pause();
+          advance = line_run_.advance(context_);
+        }
+        if (advance == Advance::kDone) return Status();
+        // Slow or wrong: go on as any other request, where trouble is looked after.
+        Request request;
+        request.comm = this;
+        request.call = call;
+        request.started = true;
+        request.sequence = context_.sequence;
+        request.next = nullptr;
+        first_ = last_ = &request;
+        active_run_ = &line_run_;
+        in_flight_.fetch_add(1, std::memory_order_relaxed);
+        if (advance == Advance::kFailed) fail(mismatch_report(request));
+        lock.unlock();
+        return wait(request);
+      }
+    }
+  }
+  Request request;
+  request.comm = this;
+  request.call = call;
+  Status status = start(request);
+  return status.ok() ? wait(request) : status;
+}
+
+Status Communicator::start(Request& request) {
+  std::lock_guard lock(lock_);
+  return start_locked(request);
+}
+
+Status Communicator::start_locked(Request& request) {
+  if (failed_code_.load(std::memory_order_acquire) != 0) return health();
+  request.comm = this;
+  if (!request.block_counts.empty()) request.call.block_counts = request.block_counts.data();
+  if (!request.block_displacements.empty()) {
+    request.call.block_displacements = request.block_displacements.data();
+  }
+  in_flight_.fetch_add(1, std::memory_order_relaxed);
+  switch (request.kind) {
+    case RequestKind::kCollective:
+      enqueue(request);
+      break;
+    case RequestKind::kAllToAllV:
+      // Receives first, so that what arrives finds its place.
+      for (Request& part : request.parts) {
+        part.comm = this;
+        part.started = true;
+        const bool sends = part.kind == RequestKind::kSend;
+        const weir_result_t result =
+            sends ? context_.transport->send(context_.instance, part.peer, kPointToPointLane,
+                                             part.call.input, part.bytes, &part.op)
+                  : context_.transport->recv(context_.instance, part.peer, kPointToPointLane,
+                                             part.call.output, part.bytes, &part.op);
+        if (result == WEIR_OK) {
+          part.done.store(true, std::memory_order_relaxed);
+        } else if (result != WEIR_IN_PROGRESS) {
+          part.status = Status(static_cast<Code>(result),
+                               fmt::format("{} rank {}: {}", sends ? "send to" : "receive from",
+                                           part.peer, transport_error_));
+          part.done.store(true, std::memory_order_relaxed);
+        }
+      }
+      request.started = true;
+      messages_.push_back(&request);
+      break;
+    case RequestKind::kSend:
+    case RequestKind::kRecv: {
+      const bool sends = request.kind == RequestKind::kSend;
+      request.started = true;
+      const weir_result_t result =
+          sends ? context_.transport->send(context_.instance, request.peer, kPointToPointLane,
+                                           request.call.input, request.bytes, &request.op)
+                : context_.transport->recv(context_.instance, request.peer, kPointToPointLane,
+                                           request.call.output, request.bytes, &request.op);
+      if (result == WEIR_OK) {
+        complete(request, Status());
+      } else if (result == WEIR_IN_PROGRESS) {
+        messages_.push_back(&request);
+      } else {
+        const Status status(static_cast<Code>(result),
+                            fmt::format("{} rank {}: {}", sends ? "send to" : "receive from",
+                                        request.peer, transport_error_));
+        complete(request, status);
+        fail(status);
+      }
+      break;
+    }
+  }
+  poll_locked();
+  return Status();
+}
+
+void Communicator::enqueue(Request& request) {
+  request.next = nullptr;
+  if (first_ == nullptr) {
+    first_ = last_ = &request;
+  } else {
+    last_->next = &request;
+    last_ = &request;
+  }
+}
+
+void Communicator::complete(Request& request, const Status& status) {
+  request.status = status;
+  in_flight_.fetch_sub(1, std::memory_order_relaxed);
+  request.done.store(true, std::memory_order_release);
+}
+
+bool Communicator::begin_collective(Request& request) {
+  if (!context_.may_begin()) return false;
+  bool windows = false;
+  if (!windows_.empty() && !agree_on_windows(request, &windows)) return false;
+  auto found = planner_->plan_for(request.call, windows);
+  if (!found.ok()) {
+    // The same call fails in the same way on every rank, and nothing has been sent.
+    first_ = request.next;
+    complete(request, found.status());
+    return true;
+  }
+  const engine::Plan& plan = *found.value();
+  request.started = true;
+  switch (plan.protocol) {
+    case Protocol::kLine:
+      line_run_.start(*plan.mapped, request.call, plan.fingerprint, context_);
+      active_run_ = &line_run_;
+      break;
+    case Protocol::kSlots:
+      mapped_run_.start(*plan.mapped, request.call, plan.fingerprint, context_);
+      active_run_ = &mapped_run_;
+      break;
+    case Protocol::kWindows:
+      mapped_run_.start(*plan.mapped, request.call, plan.fingerprint, context_, peer_inputs_,
+                        peer_outputs_);
+      active_run_ = &mapped_run_;
+      break;
+    case Protocol::kLanes:
+      lane_run_.start(*plan.lanes, request.call, plan.fingerprint, context_);
+      active_run_ = &lane_run_;
+      break;
+  }
+  request.sequence = context_.sequence;
+  active_plan_ = &plan;
+  if (planner_->explains()) request.begin_ns = now_ns();
+  return true;
+}
+
+bool Communicator::poll_message(Request& request) {
+  auto ask = [&](Request& part) {
+    if (part.done.load(std::memory_order_relaxed)) return;
+    const weir_result_t result = context_.transport->test(context_.instance, &part.op);
+    if (result == WEIR_IN_PROGRESS) return;
+    if (result != WEIR_OK) {
+      part.status = Status(static_cast<Code>(result),
+                           fmt::format("message with rank {}: {}", part.peer, transport_error_));
+    }
+    part.done.store(true, std::memory_order_relaxed);
+  };
+  Status status;
+  if (request.kind == RequestKind::kAllToAllV) {
+    bool all = true;
+    for (Request& part : request.parts) {
+      ask(part);
+      all = all && part.done.load(std::memory_order_relaxed);
+      if (status.ok() && !part.status.ok()) status = part.status;
+    }
+    if (!all && status.ok()) return false;
+  } else {
+    const weir_result_t result = context_.transport->test(context_.instance, &request.op);
+    if (result == WEIR_IN_PROGRESS) return false;
+    if (result != WEIR_OK) {
+      status = Status(static_cast<Code>(result),
+                      fmt::format("message with rank {}: {}", request.peer, transport_error_));
+    }
+  }
+  complete(request, status);
+  return true;
+}
+
+bool Communicator::poll_locked() {
+  bool moved = false;
+  while (first_ != nullptr) {
+    Request& request = *first_;
+    if (active_run_ == nullptr && !begin_collective(request)) break;
+    if (first_ != &request) {  // it failed to begin
+      moved = true;
+      continue;
+    }
+    const Advance advance = active_run_->advance(context_);
+    moved = moved || advance != Advance::kBlocked;
+    if (advance == Advance::kDone) {
+      active_run_ = nullptr;
+      if (request.begin_ns != 0) {
+        planner_->measured(*active_plan_, static_cast<double>(now_ns() - request.begin_ns));
+      }
+      first_ = request.next;
+      complete(request, Status());
+      continue;
+    }
+    if (advance == Advance::kFailed) {
+      const Status& status = active_run_->status();
+      const bool told = status.code() != Code::kMismatch || !status.text().empty();
+      fail(told ? status.with_context(describe(request)) : mismatch_report(request));
+      return true;
+    }
+    break;
+  }
+  if (!messages_.empty()) {
+    context_.transport->progress(context_.instance);
+    for (size_t i = 0; i < messages_.size();) {
+      Request& request = *messages_[i];
+      if (!poll_message(request)) {
+        ++i;
+        continue;
+      }
+      moved = true;
+      messages_[i] = messages_.back();
+      messages_.pop_back();
+      if (!request.status.ok()) {
+        fail(request.status);
+        return true;
+      }
+    }
+  }
+  return moved;
+}
+
+bool Communicator::try_poll() {
+  if (!lock_.try_lock()) return false;
+  std::lock_guard lock(lock_, std::adopt_lock);
+  return poll_locked();
+}
+
+bool Communicator::test(Request& request) {
+  if (!request.done.load(std::memory_order_acquire)) {
+    std::lock_guard lock(lock_);
+    if (!request.done.load(std::memory_order_relaxed) && !poll_locked()) check_slowly(request);
+  }
+  return request.done.load(std::memory_order_acquire);
+}
+
+Status Communicator::wait(Request& request) {
+  Waiter waiter(wait_policy_);
+  while (!request.done.load(std::memory_order_acquire)) {
+    bool slow = false;
+    bool sleep = false;
+    {
+      std::lock_guard lock(lock_);
+      uint32_t yields = 0;
+      for (uint32_t polls = 0; polls < kPollsPerTurn && yields < kYieldsPerTurn; ++polls) {
+        if (request.done.load(std::memory_order_relaxed)) return request.status;
+        if (poll_locked()) {
+          waiter.reset();
+          lost_looks_ = 0;
+          continue;
+        }
+        if (request.done.load(std::memory_order_relaxed)) return request.status;
+        if (aborted_.load(std::memory_order_relaxed)) break;
+        sleep = waiter.should_sleep();
+        if (sleep) break;
+        slow = waiter.pause();
+        yields += slow ? 1 : 0;
+        if (slow) break;
+      }
+      if (slow || sleep || aborted_.load(std::memory_order_relaxed)) check_slowly(request);
+    }
+    progress_others(this);
+    if (sleep && !request.done.load(std::memory_order_acquire)) {
+      waiter.sleep(sleep_place(request), [&] {
+        std::lock_guard lock(lock_);
+        return !request.done.load(std::memory_order_relaxed) && !poll_locked() &&
+               !request.done.load(std::memory_order_relaxed);
+      });
+    }
+  }
+  return request.status;
+}
+
+Request* Communicator::acquire_request() {
+  std::lock_guard lock(lock_);
+  if (free_requests_.empty()) {
+    pool_.push_back(std::make_unique<Request>());
+    free_requests_.push_back(pool_.back().get());
+    free_requests_.reserve(pool_.size());
+  }
+  Request* request = free_requests_.back();
+  free_requests_.pop_back();
+  return request;
+}
+
+void Communicator::release_request(Request* request) {
+  std::lock_guard lock(lock_);
+  request->kind = RequestKind::kCollective;
+  request->call = engine::Call{};
+  request->block_counts.clear();
+  request->block_displacements.clear();
+  request->parts.clear();
+  request->op = {};
+  request->next = nullptr;
+  request->started = request->described = false;
+  request->deadline_ns = request->begin_ns = 0;
+  request->status = Status();
+  request->done.store(false, std::memory_order_relaxed);
+  free_requests_.push_back(request);
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Request: one operation from the call until it is complete. Owned by the communicator's pool, or
+// by the stack of a blocking call. Guarded by the communicator's lock, but for `done`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/engine/call.h"
+#include "weir/plugin.h"
+
+namespace weir::comm {
+
+class Communicator;
+
+enum class RequestKind : uint8_t { kCollective, kSend, kRecv, kAllToAllV };
+
+struct Request {
+  Communicator* comm = nullptr;
+  RequestKind kind = RequestKind::kCollective;
+  engine::Call call;
+  std::vector<size_t> block_counts;  // owned copies of what call points to
+  std::vector<size_t> block_displacements;
+
+  // Point to point.
+  Rank peer = 0;
+  uint64_t bytes = 0;
+  weir_transport_op_t op{};
+  // All-to-all-v: one message each way per peer.
+  std::vector<Request> parts;
+
+  Request* next = nullptr;  // in the communicator's queue of collectives
+  bool started = false;
+  bool described = false;    // the call has been published, to agree on windows
+  uint64_t sequence = 0;     // of a collective, once started
+  uint64_t deadline_ns = 0;  // 0 until somebody has to wait
+  uint64_t begin_ns = 0;     // when it began, where times are recorded
+  Status status;
+  std::atomic<bool> done{false};
+
+  Request() = default;
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+  Request(Request&& other) noexcept;  // before it is started only
+};
+
+}  // namespace weir::comm

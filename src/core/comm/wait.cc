@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/wait.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/base/clock.h"
+
+namespace weir::comm {
+
+namespace {
+
+// A signal between the look and the sleep can be missed: the signaller does not fence on its hot
+// path. So a sleep is short.
+constexpr timespec kSleep{0, 1'000'000};
+constexpr timespec kNap{0, 50'000};
+constexpr uint32_t kPollsPerUs = 20;  // a pause instruction and a look at a few cache lines
+
+}  // namespace
+
+WaitPolicy WaitPolicy::with_own_core() { return {20'000, 2'000}; }
+WaitPolicy WaitPolicy::with_shared_core() { return {2, 2'000}; }
+WaitPolicy WaitPolicy::spin_for(int64_t spin_us) {
+  return {static_cast<uint32_t>(std::min<int64_t>(spin_us, 10'000'000)) * kPollsPerUs, 100};
+}
+
+bool Waiter::pause() {
+  ++polls_;
+  if (polls_ <= policy_.spin_count) {
+    cpu_relax();
+    return polls_ % 1024 == 0;
+  }
+  sched_yield();
+  return polls_ % 64 == 0;
+}
+
+void Waiter::nap() { nanosleep(&kNap, nullptr); }
+
+void Waiter::futex_wait(std::atomic<uint32_t>* word, uint32_t seen) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, seen, &kSleep, nullptr, 0);
+}
+
+}  // namespace weir::comm

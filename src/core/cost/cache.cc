@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cost/cache.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "core/base/log.h"
+
+namespace weir::cost {
+
+namespace {
+
+constexpr off_t kFileBytesMax = 1 << 20;
+
+class File {
+ public:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  ~File() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int get() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+Status check_directory(const std::string& directory) {
+  struct stat info;
+  if (stat(directory.c_str(), &info) != 0)
+    return system_error("cannot look at '" + directory + "'");
+  if (!S_ISDIR(info.st_mode)) return invalid_argument("'" + directory + "' is not a directory");
+  if (info.st_uid != geteuid() && info.st_uid != 0) {
+    return Status(Code::kRefused, fmt::format("'{}' belongs to user {}, not to {} or root",
+                                              directory, info.st_uid, geteuid()));
+  }
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return Status(Code::kRefused, fmt::format("others may write '{}' (mode {:o}); chmod go-w '{}'",
+                                              directory, info.st_mode & 07777, directory));
+  }
+  return {};
+}
+
+Status check_file(const std::string& path, const struct stat& info) {
+  if (!S_ISREG(info.st_mode)) return invalid_argument("'" + path + "' is not a regular file");
+  if (info.st_uid != geteuid()) {
+    return Status(Code::kRefused,
+                  fmt::format("'{}' belongs to user {}, not to {}", path, info.st_uid, geteuid()));
+  }
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return Status(Code::kRefused,
+                  fmt::format("others may write '{}' (mode {:o})", path, info.st_mode & 07777));
+  }
+  if (info.st_size > kFileBytesMax) {
+    return invalid_argument(fmt::format("'{}' has {} bytes; a table has at most {}", path,
+                                        info.st_size, kFileBytesMax));
+  }
+  return {};
+}
+
+Result<std::string> read_all(int descriptor, const std::string& path) {
+  std::string text;
+  char buffer[4096];
+  for (;;) {
+    const ssize_t got = read(descriptor, buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return system_error("cannot read '" + path + "'");
+    if (got == 0) return text;
+    text.append(buffer, static_cast<size_t>(got));
+    if (text.size() > static_cast<size_t>(kFileBytesMax)) {
+      return invalid_argument("'" + path + "' grows while it is read");
+    }
+  }
+}
+
+Status write_all(int descriptor, const std::string& text, const std::string& path) {
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t put = write(descriptor, text.data() + done, text.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return system_error("cannot write '" + path + "'");
+    done += static_cast<size_t>(put);
+  }
+  return {};
+}
+
+// Without a value: there is no such file.
+Result<std::optional<Table>> load(const std::string& directory, uint64_t topology_hash) {
+  const std::string path = directory + "/" + cache_file_name(topology_hash);
+  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (file.get() < 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return std::optional<Table>();
+    return system_error("cannot open '" + path + "'");
+  }
+  WEIR_RETURN_IF_ERROR(check_directory(directory));
+  struct stat info;
+  if (fstat(file.get(), &info) != 0) return system_error("cannot look at '" + path + "'");
+  WEIR_RETURN_IF_ERROR(check_file(path, info));
+  Result<std::string> text = read_all(file.get(), path);
+  if (!text.ok()) return text.status();
+  Result<Table> table = table_from_json(text.value());
+  if (!table.ok()) return table.status().with_context("'" + path + "'");
+  if (table.value().topology_hash != topology_hash) {
+    return invalid_argument(
+        fmt::format("'{}' is of topology {:016x}", path, table.value().topology_hash));
+  }
+  return std::optional<Table>(table.take());
+}
+
+Status make_directories(const std::string& directory) {
+  for (size_t end = directory.find('/', 1);; end = directory.find('/', end + 1)) {
+    const std::string part = directory.substr(0, end);
+    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
+      return system_error("cannot make directory '" + part + "'");
+    }
+    if (end == std::string::npos) return {};
+  }
+}
+
+}  // namespace
+
+Result<std::string> cache_directory(const std::string& setting) {
+  if (!setting.empty()) return setting;
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  if (xdg != nullptr && xdg[0] == '/') return std::string(xdg) + "/weir";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && home[0] == '/') return std::string(home) + "/.cache/weir";
+  return Status(
+      Code::kUnsupported,
+      "no place for cached measurements: set WEIR_CACHE_DIR, XDG_CACHE_HOME or HOME to an "
+      "absolute path");
+}
+
+std::string cache_file_name(uint64_t topology_hash) {
+  return fmt::format("tasks-v{}-{:016x}.json", Table::kVersion, topology_hash);
+}
+
+CacheLookup load_cached_table(const std::string& directory, uint64_t topology_hash) {
+  Result<std::optional<Table>> loaded = load(directory, topology_hash);
+  if (loaded.ok()) return {loaded.take(), ""};
+  CacheLookup lookup;
+  lookup.warning = "cached measurements are ignored: " + loaded.status().text();
+  log(LogLevel::kWarn, lookup.warning);
+  return lookup;
+}
+
+Status store_cached_table(const std::string& directory, const Table& table) {
+  WEIR_RETURN_IF_ERROR(validate(table));
+  if (directory.empty()) return invalid_argument("the cache directory has no name");
+  WEIR_RETURN_IF_ERROR(make_directories(directory));
+  WEIR_RETURN_IF_ERROR(check_directory(directory));
+  const std::string path = directory + "/" + cache_file_name(table.topology_hash);
+  std::string temporary = path + ".XXXXXX";
+  Status status;
+  {
+    const File file(mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600
+    if (file.get() < 0) return system_error("cannot make '" + temporary + "'");
+    status = write_all(file.get(), to_json(table), temporary);
+    if (status.ok() && fsync(file.get()) != 0) {
+      status = system_error("cannot sync '" + temporary + "'");
+    }
+  }
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
+    status = system_error("cannot rename '" + temporary + "' to '" + path + "'");
+  }
+  if (!status.ok()) unlink(temporary.c_str());
+  return status;
+}
+
+}  // namespace weir::cost

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where measured tables are kept between runs: one JSON file per topology in a directory of the
+// user's own. A cache can only save time: whatever is wrong with it is a warning, and the probe
+// runs. Thread- and process-safe: files are replaced whole, by rename.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/base/status.h"
+#include "core/cost/table.h"
+
+namespace weir::cost {
+
+// `setting` (WEIR_CACHE_DIR) if not empty, else $XDG_CACHE_HOME/weir if that is absolute, else
+// $HOME/.cache/weir. An error when none of them is set.
+Result<std::string> cache_directory(const std::string& setting);
+
+// "tasks-v1-0123456789abcdef.json"
+std::string cache_file_name(uint64_t topology_hash);
+
+struct CacheLookup {
+  std::optional<Table> table;
+  std::string warning;  // why a file that is there was ignored; logged already
+};
+
+// The file must be a regular file that belongs to this user and that nobody else may write, in a
+// directory that belongs to this user or to root and that nobody else may write; its content must
+// be a valid table of this topology.
+CacheLookup load_cached_table(const std::string& directory, uint64_t topology_hash);
+
+// Makes the directory (mode 0700) if needed; writes a temporary file (mode 0600), syncs, renames.
+Status store_cached_table(const std::string& directory, const Table& table);
+
+}  // namespace weir::cost

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// DecisionLog: what a communicator has decided, and how long it then took. Bounded: the oldest
+// records leave. Owned by a communicator and used under its lock; not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "core/cost/router.h"
+
+namespace weir::cost {
+
+struct DecisionRecord {
+  uint64_t id = 0;  // counts from 1
+  Collective collective = Collective::kAllReduce;
+  Rank rank_count = 1;
+  uint64_t bytes = 0;
+  DataType type = DataType::kFloat32;
+  Decision decision;
+
+  uint64_t measured_count = 0;
+  double measured_first_ns = 0;
+  double measured_least_ns = 0;
+  double measured_sum_ns = 0;
+};
+
+class DecisionLog {
+ public:
+  explicit DecisionLog(size_t records_max = 256) : records_max_(records_max) {}
+
+  // Returns the record's id.
+  uint64_t add(const Request& request, const Decision& decision);
+  // One more execution took `ns`. Does nothing when the record has left.
+  void measured(uint64_t id, double ns);
+
+  // nullptr when it has left. Valid until the next add().
+  const DecisionRecord* find(uint64_t id) const;
+  const std::deque<DecisionRecord>& records() const { return records_; }
+  uint64_t dropped_count() const { return dropped_count_; }
+
+ private:
+  size_t records_max_;
+  uint64_t dropped_count_ = 0;
+  std::deque<DecisionRecord> records_;
+};
+
+// Text for WEIR_EXPLAIN, several lines: the call, the candidates with their predicted time or why
+// they are excluded, the reason, and the measured time if there is one.
+std::string explain(const DecisionRecord& record);
+
+// One line, for after the first execution: predicted and measured time.
+std::string explain_measured(const DecisionRecord& record);
+
+}  // namespace weir::cost

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cost/op_stream.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+namespace weir::cost {
+
+namespace {
+// Bounds the memory of 10,000 ranks in the middle of a long step.
+constexpr size_t kOpsPerRefill = 1024;
+}  // namespace
+
+using sched::Op;
+using sched::OpCode;
+using sched::Ref;
+using sched::Space;
+
+OpStream::OpStream(const algo::Algorithm& algorithm, const algo::Problem& problem, uint64_t bytes,
+                   const Slicing& slicing, const MemoryCosts& costs, uint64_t pending_max,
+                   uint64_t slices_max)
+    : algorithm_(algorithm),
+      problem_(problem),
+      costs_(costs),
+      shape_(algorithm.shape(problem)),
+      chunks_(problem.collective, problem.rank_count, bytes, shape_.chunk_count,
+              slicing.slice_bytes),
+      slice_count_(std::min(chunks_.slice_count(), slices_max)),
+      in_flight_(
+          static_cast<uint32_t>(std::min<uint64_t>(std::max(1u, slicing.in_flight), slice_count_))),
+      lane_count_(shape_.lane_count * in_flight_),
+      signal_count_(shape_.signal_count * slice_count_),
+      pending_max_(pending_max),
+      lanes_(size_t{problem.rank_count} * lane_count_),
+      walks_(size_t{problem.rank_count} * in_flight_),
+      step_count_(problem.rank_count) {
+  for (Rank rank = 0; rank < problem.rank_count; ++rank) {
+    step_count_[rank] = algorithm.step_count(problem, rank);
+    steps_total_ += step_count_[rank] * slice_count_;
+  }
+}
+
+bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
+  const uint32_t instance = in_flight_ == 1 ? 0 : lane / shape_.lane_count;
+  Walk& walk = walks_[size_t{rank} * in_flight_ + instance];
+  while (wanted.empty()) {
+    if (!status_.ok()) return false;
+    if (walk.next_step == step_count_[rank]) {
+      walk.next_step = 0;
+      ++walk.round;
+    }
+    const uint64_t slice = instance + uint64_t{walk.round} * in_flight_;
+    if (slice >= slice_count_ || step_count_[rank] == 0) {
+      walk.next_step = step_count_[rank];
+      --walk.round;  // stays at the end
+      return false;
+    }
+    ops_.clear();
+    operands_.clear();
+    sched::Builder builder(rank, &ops_, &operands_);
+    algorithm_.step(problem_, rank, walk.next_step, builder);
+    const uint64_t pending_stop = pending_ + kOpsPerRefill;
+    size_t end = walk.taken;
+    while (end < ops_.size() && pending_ < pending_stop) {
+      translate(rank, instance, slice, ops_[end++]);
+    }
+    walk.taken = static_cast<uint32_t>(end);
+    if (end == ops_.size()) {
+      walk.taken = 0;
+      ++walk.next_step;
+      ++steps_done_;
+      operations_ += ops_.size();
+    }
+    if (pending_ > pending_max_) {
+      status_ = Status(
+          Code::kNoMemory,
+          fmt::format(
+              "'{}' holds more than {} operations that are made and not yet executed (rank {} "
+              "is at step {} of {}): its steps are too large, or its lanes too far apart, "
+              "for {} ranks",
+              algorithm_.name, pending_max_, rank, walk.next_step, step_count_[rank],
+              problem_.rank_count));
+    }
+  }
+  return status_.ok();
+}
+
+void OpStream::append(LaneOps& lane, const ShortOp& op) {
+  if (op.code == ShortOp::Code::kCompute && !lane.empty() &&
+      lane.ops.back().code == ShortOp::Code::kCompute) {
+    lane.ops.back().amount += op.amount;
+    return;
+  }
+  lane.ops.push_back(op);
+  ++pending_;
+}
+
+// The user's buffers are chunked as the grid is. A slot takes the size of the chunk that is moved
+// into or out of it; from slot to slot, or on the wire, of the longest chunk.
+uint64_t OpStream::bytes_of(const Op& op, uint64_t slice, std::span<const Ref> refs) const {
+  for (const Ref& ref : refs) {
+    if (ref.space == Space::kInput || ref.space == Space::kOutput) {
+      return chunks_.bytes(ref.chunk, op.count, slice);
+    }
+  }
+  return chunks_.bytes_max(slice) * op.count;
+}
+
+bool OpStream::is_sane(const Op& op) const {
+  if (op.lane >= shape_.lane_count) return false;
+  switch (op.code) {
+    case OpCode::kSend:
+    case OpCode::kRecv:
+    case OpCode::kPut:
+      return op.peer < problem_.rank_count;
+    case OpCode::kSignal:
+    case OpCode::kWait:
+      return op.signal < shape_.signal_count &&
+             (op.peer < problem_.rank_count || op.peer == sched::kAllRanks);
+    default:
+      return true;
+  }
+}
+
+void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op& op) {
+  if (!is_sane(op)) [[unlikely]] {
+    status_ = Status(
+        Code::kInternal,
+        fmt::format("'{}' names a rank, lane or signal that does not exist (rank {} of "
+                    "{}, peer {}, lane {}, signal {})",
+                    algorithm_.name, rank, problem_.rank_count, op.peer, op.lane, op.signal));
+    return;
+  }
+  ShortOp out{ShortOp::Code::kCompute, op.peer, 0};
+  const uint64_t signal = (slice * shape_.signal_count + op.signal) << 32;
+  switch (op.code) {
+    case OpCode::kSend:
+      out.code = ShortOp::Code::kSend;
+      out.amount = bytes_of(op, slice, {&op.src, 1});
+      break;
+    case OpCode::kRecv:
+      out.code = ShortOp::Code::kRecv;
+      out.amount = bytes_of(op, slice, {&op.dst, 1});
+      break;
+    case OpCode::kPut:
+      out.code = ShortOp::Code::kPut;
+      out.amount = bytes_of(op, slice, std::array{op.src, op.dst});
+      break;
+    case OpCode::kCopy: {
+      const uint64_t bytes = bytes_of(op, slice, std::array{op.src, op.dst});
+      copied_bytes_ += bytes;
+      remote_bytes_ += bytes * ((op.src.rank != rank) + (op.dst.rank != rank));
+      out.amount = costs_.copy(rank, op.dst, op.src, bytes);
+      break;
+    }
+    case OpCode::kReduce: {
+      const std::span<const Ref> operands(operands_.data() + op.first_operand, op.operand_count);
+      const bool in_slot = op.dst.space == Space::kScratch || op.dst.space == Space::kStaging;
+      const uint64_t bytes =
+          in_slot ? bytes_of(op, slice, operands) : bytes_of(op, slice, {&op.dst, 1});
+      copied_bytes_ += bytes;
+      for (const Ref& operand : operands) remote_bytes_ += operand.rank != rank ? bytes : 0;
+      remote_bytes_ += op.dst.rank != rank ? bytes : 0;
+      out.amount = costs_.reduce(rank, op.dst, operands, bytes);
+      break;
+    }
+    case OpCode::kSignal:
+      out.code = ShortOp::Code::kSignal;
+      out.amount = signal;
+      break;
+    case OpCode::kWait:
+      if (op.value == 0) return;
+      out.code = ShortOp::Code::kWait;
+      out.amount = signal | op.value;
+      break;
+    case OpCode::kFence:
+      return;  // a signal is never given before the puts of its rank are visible
+  }
+  const uint32_t lane = instance * shape_.lane_count + op.lane;
+  append(lanes_[size_t{rank} * lane_count_ + lane], out);
+}
+
+}  // namespace weir::cost

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// RankLayout: where the ranks of a communicator sit, as far as the cost of talking to each other
+// goes. A view of arrays that the communicator owns, the same on all ranks. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/base/types.h"
+#include "core/cost/table.h"
+
+namespace weir::cost {
+
+struct RankLayout {
+  // One entry per rank; equal numbers share the thing; an empty span means that all ranks share it.
+  // Two ranks of one host share a cache (socket) only if they are of one socket (host), too.
+  std::span<const uint32_t> host_of_rank;  // numbered from 0, below the rank count
+  std::span<const uint32_t> socket_of_rank;
+  std::span<const uint32_t> cache_of_rank;  // the last-level cache
+  Link network = Link::kTcp;                // between hosts
+  uint32_t cores_per_host = 0;              // that the ranks may use; 0: enough for all
+
+  uint32_t host(Rank rank) const { return host_of_rank.empty() ? 0 : host_of_rank[rank]; }
+  Link link(Rank a, Rank b) const {
+    if (!same(host_of_rank, a, b)) return network;
+    if (!same(socket_of_rank, a, b)) return Link::kShmCrossSocket;
+    return same(cache_of_rank, a, b) ? Link::kShmSharedCache : Link::kShmSameSocket;
+  }
+
+ private:
+  static bool same(std::span<const uint32_t> of_rank, Rank a, Rank b) {
+    return of_rank.empty() || of_rank[a] == of_rank[b];
+  }
+};
+
+}  // namespace weir::cost

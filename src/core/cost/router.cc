@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cost/router.h"
+
+#include <fmt/format.h>
+
+namespace weir::cost {
+
+namespace {
+
+bool reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+// nullptr when it can be used.
+const char* why_excluded(const algo::Algorithm& algorithm, const Request& request) {
+  const algo::Problem& problem = request.work.problem;
+  if (algorithm.needs_mapped && !problem.mapped) return "needs mapped staging memory";
+  if (algorithm.needs_user_windows && !problem.inputs_mapped && !problem.outputs_mapped) {
+    return "needs user windows";
+  }
+  if (!algorithm.supports(problem)) return "does not support this problem";
+  if (request.deterministic && reduces(problem.collective) && !algorithm.rank_order) {
+    return "does not fold in rank order (deterministic mode)";
+  }
+  return nullptr;
+}
+
+std::string names_of(const std::vector<Candidate>& candidates) {
+  std::string names;
+  for (const Candidate& candidate : candidates) {
+    names += (names.empty() ? "" : ", ") + std::string(candidate.algorithm->name);
+  }
+  return names;
+}
+
+Candidate* find(std::vector<Candidate>& candidates, std::string_view name) {
+  for (Candidate& candidate : candidates) {
+    if (name == candidate.algorithm->name) return &candidate;
+  }
+  return nullptr;
+}
+
+void settle(Decision& decision, const Candidate& candidate, Decision::By by, std::string reason) {
+  decision.algorithm = candidate.algorithm;
+  decision.predicted_ns = candidate.predicted_ns;
+  decision.by = by;
+  decision.reason = std::move(reason);
+}
+
+Status force(const Request& request, Decision& decision) {
+  const char* collective = name_of(request.work.problem.collective);
+  const Candidate* candidate = find(decision.candidates, request.forced);
+  if (candidate == nullptr) {
+    return invalid_argument(
+        fmt::format("WEIR_ALGORITHM: '{}' is no algorithm of {} here; there are {}", request.forced,
+                    collective, names_of(decision.candidates)));
+  }
+  if (candidate->excluded != nullptr) {
+    return Status(
+        Code::kUnsupported,
+        fmt::format("WEIR_ALGORITHM: {}={} cannot be used on {} ranks: it {}", collective,
+                    request.forced, request.work.problem.rank_count, candidate->excluded));
+  }
+  settle(decision, *candidate, Decision::By::kForced, "forced by WEIR_ALGORITHM");
+  return {};
+}
+
+// The reason not to, when the rule cannot be followed; empty when it was.
+std::string follow(const Rule& rule, const std::string& file, Decision& decision) {
+  const std::string where = fmt::format("{}:{}", file, rule.line);
+  const Candidate* candidate = find(decision.candidates, rule.algorithm->name);
+  if (candidate == nullptr || candidate->excluded != nullptr) {
+    return fmt::format("the rule of {} is passed over: '{}' {}", where, rule.algorithm->name,
+                       candidate == nullptr ? "is not available here" : candidate->excluded);
+  }
+  decision.slice_bytes = rule.slice_bytes;
+  settle(decision, *candidate, Decision::By::kRule, "rule of " + where);
+  return "";
+}
+
+}  // namespace
+
+Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
+                        const Table& table, const Rules* rules) {
+  const algo::Problem& problem = request.work.problem;
+  Decision decision;
+  for (const algo::Algorithm* algorithm :
+       candidates.empty() ? algo::all_algorithms() : candidates) {
+    if (algorithm->collective != problem.collective) continue;
+    Candidate candidate{algorithm, 0, why_excluded(*algorithm, request)};
+    if (candidate.excluded == nullptr) {
+      candidate.predicted_ns = predict(*algorithm, request.work, table);
+    }
+    decision.candidates.push_back(candidate);
+  }
+  if (!request.forced.empty()) {
+    WEIR_RETURN_IF_ERROR(force(request, decision));
+    return decision;
+  }
+  std::string passed_over;
+  const Rule* rule = rules == nullptr
+                         ? nullptr
+                         : rules->find(problem.collective, request.work.bytes, problem.rank_count);
+  if (rule != nullptr) {
+    passed_over = follow(*rule, rules->file, decision);
+    if (passed_over.empty()) return decision;
+  }
+  const Candidate* best = nullptr;
+  uint32_t usable_count = 0;
+  for (const Candidate& candidate : decision.candidates) {
+    if (candidate.excluded != nullptr) continue;
+    ++usable_count;
+    if (best == nullptr || candidate.predicted_ns < best->predicted_ns) best = &candidate;
+  }
+  if (best == nullptr) {
+    return Status(
+        Code::kUnsupported,
+        fmt::format("no algorithm of {} can be used on {} ranks{}", name_of(problem.collective),
+                    problem.rank_count, request.deterministic ? " in deterministic mode" : ""));
+  }
+  settle(decision, *best, Decision::By::kPrediction,
+         usable_count == 1 ? "the only one that can be used" : "least predicted time");
+  if (!passed_over.empty()) decision.reason += "; " + passed_over;
+  return decision;
+}
+
+}  // namespace weir::cost

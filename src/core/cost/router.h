@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// choose(): which algorithm a call takes, and why. Called when a plan is bound, not on a warm path.
+// Every rank must call it with the same arguments; it is a pure function and gives the same answer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/algo/algorithm.h"
+#include "core/base/status.h"
+#include "core/cost/predict.h"
+#include "core/cost/rules.h"
+#include "core/cost/table.h"
+
+namespace weir::cost {
+
+struct Request {
+  Workload work;
+  DataType type = DataType::kFloat32;  // for the record
+  // Only algorithms whose bits do not depend on the algorithm: those with rank_order, for
+  // collectives that reduce.
+  bool deterministic = false;
+  // WEIR_ALGORITHM for this collective; empty: none.
+  std::string_view forced;
+};
+
+struct Candidate {
+  const algo::Algorithm* algorithm = nullptr;
+  double predicted_ns = 0;
+  const char* excluded = nullptr;  // why it cannot be used, a static text; nullptr: it can
+};
+
+struct Decision {
+  enum class By : uint8_t { kForced, kRule, kPrediction };
+
+  const algo::Algorithm* algorithm = nullptr;
+  By by = By::kPrediction;
+  uint64_t slice_bytes = 0;  // a rule's; 0: not said
+  double predicted_ns = 0;
+  std::string reason;                 // one sentence
+  std::vector<Candidate> candidates;  // as given; predicted unless excluded
+};
+
+// `candidates`: algorithms that the caller could run, of the request's collective; empty: all that
+// are registered for it. `rules` may be nullptr. Order of authority: forced, rule, prediction (the
+// first of the candidates with the least time). A rule that names an algorithm that cannot be used
+// is passed over, and the reason says so. kInvalidArgument: `forced` is unknown. kUnsupported: what
+// is forced cannot be used, or nothing can.
+Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
+                        const Table& table, const Rules* rules);
+
+}  // namespace weir::cost

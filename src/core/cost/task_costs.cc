@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cost/task_costs.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace weir::cost {
+
+namespace {
+
+uint32_t ranks_on_fullest_host(const Workload& work) {
+  if (work.layout.host_of_rank.empty()) return work.problem.rank_count;
+  std::vector<uint32_t> population(work.problem.rank_count, 0);
+  uint32_t most = 0;
+  for (uint32_t host : work.layout.host_of_rank) most = std::max(most, ++population[host]);
+  return most;
+}
+
+// Of data that each of `rank_count` ranks touches `bytes` of.
+Regime regime_of(uint64_t bytes, uint32_t rank_count, const TaskTimes& times) {
+  if (bytes <= times.l2_bytes) return Regime::kL2;
+  return bytes <= times.l3_bytes / rank_count ? Regime::kL3 : Regime::kDram;
+}
+
+double at(const ByRegime& figures, Regime regime) { return figures[static_cast<size_t>(regime)]; }
+
+bool in_user_buffer(const sched::Ref& ref) {
+  return ref.space == sched::Space::kInput || ref.space == sched::Space::kOutput;
+}
+
+}  // namespace
+
+TaskCosts::TaskCosts(const Workload& work, const Table& table)
+    : times_(table.times), layout_(work.layout) {
+  const uint32_t rank_count = ranks_on_fullest_host(work);
+  const bool one_host = work.layout.host_of_rank.empty() && work.layout.socket_of_rank.empty() &&
+                        work.layout.cache_of_rank.empty();
+  like_links_ = one_host || rank_count == 1;
+  // An input and an output.
+  user_ = regime_of(2 * work.bytes, rank_count, times_);
+  const uint64_t slices = uint64_t{std::max(1u, work.slicing.in_flight)} * work.slicing.slice_bytes;
+  in_flight_ = work.slicing.slice_bytes == 0
+                   ? user_
+                   : std::min(user_, regime_of(slices, rank_count, times_));
+  const uint32_t cores = work.layout.cores_per_host;
+  share_ = cores == 0 || cores >= rank_count ? 1.0 : static_cast<double>(rank_count) / cores;
+  switch_ns_ = share_ > 1 ? times_.switch_ns : 0;
+}
+
+// What reading or writing a byte at a peer costs more than at home.
+double TaskCosts::extra_of_peer(Rank self, const sched::Ref& ref) const {
+  if (ref.rank == self) return 0;
+  const Regime regime = in_user_buffer(ref) ? user_ : in_flight_;
+  return std::max(0.0, at(link(self, ref.rank).window_ns_per_byte, regime) -
+                           at(times_.copy_ns_per_byte, regime));
+}
+
+Picoseconds TaskCosts::copy(Rank self, const sched::Ref& dst, const sched::Ref& src,
+                            uint64_t bytes) const {
+  const Regime regime = in_user_buffer(dst) || in_user_buffer(src) ? user_ : in_flight_;
+  const double ns_per_byte =
+      at(times_.copy_ns_per_byte, regime) + extra_of_peer(self, src) + extra_of_peer(self, dst);
+  return ps_of_ns(static_cast<double>(bytes) * ns_per_byte * share_) + operation();
+}
+
+Picoseconds TaskCosts::reduce(Rank self, const sched::Ref& dst,
+                              std::span<const sched::Ref> operands, uint64_t bytes) const {
+  bool in_user_buffers = in_user_buffer(dst);
+  double ns_per_byte = extra_of_peer(self, dst);
+  for (const sched::Ref& operand : operands) {
+    in_user_buffers = in_user_buffers || in_user_buffer(operand);
+    ns_per_byte += extra_of_peer(self, operand);
+  }
+  const Regime regime = in_user_buffers ? user_ : in_flight_;
+  ns_per_byte += times_.reduce_of(static_cast<uint32_t>(operands.size()), regime);
+  return ps_of_ns(static_cast<double>(bytes) * ns_per_byte * share_) + operation();
+}
+
+Picoseconds TaskCosts::send(Rank from, Rank to, uint64_t bytes) const {
+  const LinkTimes& l = link(from, to);
+  const double ns = l.send_ns + static_cast<double>(bytes) * at(l.slot_in_ns_per_byte, user_);
+  return ps_of_ns(ns * share_) + operation();
+}
+
+Picoseconds TaskCosts::latency(Rank from, Rank to) const {
+  const LinkTimes& l = link(from, to);
+  return ps_of_ns(std::max(0.0, l.message_ns - l.send_ns - l.recv_ns) + switch_ns_);
+}
+
+Picoseconds TaskCosts::recv(Rank from, Rank to, uint64_t bytes) const {
+  const LinkTimes& l = link(from, to);
+  const double ns = l.recv_ns + static_cast<double>(bytes) * at(l.slot_out_ns_per_byte, user_);
+  return ps_of_ns(ns * share_) + operation();
+}
+
+Picoseconds TaskCosts::wire(Rank from, Rank to, uint64_t bytes) const {
+  return ps_of_ns(static_cast<double>(bytes) * link(from, to).wire_ns_per_byte);
+}
+
+std::optional<LinkFigures> TaskCosts::like_links() const {
+  if (!like_links_) return std::nullopt;
+  const LinkTimes& l = link(0, 1);
+  const double in = at(l.slot_in_ns_per_byte, user_) * share_;
+  const double out = at(l.slot_out_ns_per_byte, user_) * share_;
+  const double operation_ns = times_.operation_ns * share_;
+  return LinkFigures{
+      .send_overhead_ns = l.send_ns * share_ + operation_ns,
+      .latency_ns = std::max(0.0, l.message_ns - l.send_ns - l.recv_ns) + switch_ns_,
+      .recv_overhead_ns = l.recv_ns * share_ + operation_ns,
+      .ns_per_byte = std::max(l.wire_ns_per_byte, in + out),
+      .signal_ns = l.signal_ns + switch_ns_,
+      .remote_ns_per_byte = std::max(
+          0.0, at(l.window_ns_per_byte, in_flight_) - at(times_.copy_ns_per_byte, in_flight_)),
+      .copy_ns_per_byte = at(times_.copy_ns_per_byte, user_) * share_,
+      .reduce_ns_per_byte = times_.reduce_of(2, user_) * share_,
+  };
+}
+
+Picoseconds TaskCosts::signal(Rank from, Rank to) const {
+  return ps_of_ns(link(from, to).signal_ns + switch_ns_);
+}
+
+}  // namespace weir::cost

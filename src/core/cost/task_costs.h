@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// TaskCosts: the task times of a table, for one workload: the regime that its data falls into and
+// the share of a core that each rank has are decided. A value that refers to the table;
+// thread-safe.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "core/cost/closed_form.h"
+#include "core/cost/op_stream.h"
+#include "core/cost/predict.h"
+
+namespace weir::cost {
+
+inline Picoseconds ps_of_ns(double ns) { return static_cast<Picoseconds>(ns * 1e3 + 0.5); }
+
+class TaskCosts final : public MemoryCosts {
+ public:
+  TaskCosts(const Workload& work, const Table& table);
+
+  Picoseconds copy(Rank self, const sched::Ref& dst, const sched::Ref& src,
+                   uint64_t bytes) const override;
+  Picoseconds reduce(Rank self, const sched::Ref& dst, std::span<const sched::Ref> operands,
+                     uint64_t bytes) const override;
+
+  // A message costs the sender's core send(), is on its way for latency(), and costs the receiver's
+  // core recv(); its bytes take wire() at the network port of a host.
+  Picoseconds send(Rank from, Rank to, uint64_t bytes) const;
+  Picoseconds latency(Rank from, Rank to) const;
+  Picoseconds recv(Rank from, Rank to, uint64_t bytes) const;
+  Picoseconds wire(Rank from, Rank to, uint64_t bytes) const;
+  Picoseconds signal(Rank from, Rank to) const;
+  Picoseconds operation() const { return ps_of_ns(times_.operation_ns * share_); }
+  // The figures of all links, when the ranks are all on one host and share its cache, or each on a
+  // host of its own.
+  std::optional<LinkFigures> like_links() const;
+  double call_ns() const { return times_.call_ns * share_; }
+
+ private:
+  const LinkTimes& link(Rank a, Rank b) const { return times_.link(layout_.link(a, b)); }
+  double extra_of_peer(Rank self, const sched::Ref& ref) const;
+
+  const TaskTimes& times_;
+  const RankLayout& layout_;
+  bool like_links_;
+  Regime user_;       // of the users' buffers
+  Regime in_flight_;  // of what lies in slots, staging and scratch
+  double share_;      // ranks per core, at least 1
+  double switch_ns_;  // added to every hand-over when ranks share cores
+};
+
+}  // namespace weir::cost

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/engine/call.h"
+
+#include <fmt/format.h>
+
+namespace weir::engine {
+
+namespace {
+
+uint64_t mix(uint64_t h) {  // the finalizer of MurmurHash3
+  h ^= h >> 33;
+  h *= 0xff51afd7ed558ccdull;
+  h ^= h >> 33;
+  h *= 0xc4ceb9fe1a85ec53ull;
+  h ^= h >> 33;
+  return h;
+}
+
+bool is_rooted(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+bool is_reduction(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter;
+}
+
+}  // namespace
+
+uint64_t pack_what(const Call& call) {
+  return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.type) << 8 |
+         static_cast<uint64_t>(call.fold) << 16 | uint64_t{call.average} << 24 |
+         uint64_t{call.scaled} << 25 | uint64_t{call.block_counts != nullptr} << 26 |
+         uint64_t{call.root} << 32;
+}
+
+uint32_t fingerprint(const Call& call) {
+  const uint64_t h = mix(pack_what(call) + 0x9e3779b97f4a7c15ull * (call.count + 1));
+  const auto folded = static_cast<uint32_t>(h ^ (h >> 32));
+  return folded != 0 ? folded : 1;
+}
+
+std::string describe(uint64_t what, uint64_t count) {
+  const auto collective = static_cast<uint8_t>(what);
+  const auto type = static_cast<uint8_t>(what >> 8);
+  const auto fold = static_cast<uint8_t>(what >> 16);
+  if (collective >= kCollectiveCount || type >= kDataTypeCount || fold >= kFoldCount) {
+    return fmt::format("an unreadable call ({:#x})", what);
+  }
+  const auto kind = static_cast<Collective>(collective);
+  if (kind == Collective::kBarrier) return "barrier()";
+  const bool average = (what >> 24 & 1) != 0;
+  const bool scaled = (what >> 25 & 1) != 0;
+  const bool uneven = (what >> 26 & 1) != 0;
+  std::string text = fmt::format("{}{}({}", name_of(kind), uneven ? "_v" : "",
+                                 name_of(static_cast<DataType>(type)));
+  if (is_reduction(kind)) {
+    text += fmt::format(", {}", average  ? "avg"
+                                : scaled ? "premul_sum"
+                                         : name_of(static_cast<Fold>(fold)));
+  }
+  text += fmt::format(", count {}", count);
+  if (is_rooted(kind)) text += fmt::format(", root {}", what >> 32);
+  return text + ")";
+}
+
+std::string describe(const Call& call) { return describe(pack_what(call), call.count); }
+
+}  // namespace weir::engine

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/engine/context.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+
+namespace weir::engine {
+
+void Context::refresh_done() {
+  if (!mapped()) {
+    all_done = position;
+    return;
+  }
+  uint64_t least = UINT64_MAX;
+  for (Rank p = 0; p < rank_count; ++p) {
+    if (p == rank) continue;
+    // What was learned through data dependencies can be ahead of what the peer has published.
+    const uint64_t published = control(p).done.position.load(std::memory_order_acquire);
+    peers[p].done = std::max(peers[p].done, published);
+    least = std::min(least, peers[p].done);
+  }
+  all_done = std::max(all_done, least);
+}
+
+uint64_t Context::begin_operation(uint64_t new_entry_bytes, uint64_t new_ring_bytes,
+                                  uint64_t slice_count) {
+  if (new_entry_bytes != entry_bytes || new_ring_bytes != ring_bytes) {
+    entry_bytes = new_entry_bytes;
+    ring_bytes = new_ring_bytes;
+    geometry_position = position;
+  }
+  const uint64_t start = position;
+  position += slice_count * entry_bytes;
+  ++sequence;
+  end_position[sequence % 8] = position;
+  return start;
+}
+
+void Context::describe(uint64_t of_sequence, const Call& call, uint32_t call_fingerprint,
+                       uint64_t input_window, uint64_t output_window) {
+  if (!mapped()) return;
+  DescriptorLine& line = control(rank).descriptor[of_sequence % kDescriptorCount];
+  // Published before to agree on windows: peers may still be reading it.
+  if (line.sequence.load(std::memory_order_relaxed) == of_sequence) return;
+  line.fingerprint.store(call_fingerprint, std::memory_order_relaxed);
+  line.what.store(pack_what(call), std::memory_order_relaxed);
+  line.count.store(call.count, std::memory_order_relaxed);
+  line.input_window.store(input_window, std::memory_order_relaxed);
+  line.output_window.store(output_window, std::memory_order_relaxed);
+  line.sequence.store(of_sequence, std::memory_order_release);
+}
+
+void Context::wake_all() {
+  auto& wakeup = control(rank).wakeup;
+  wakeup.sleepers.store(0, std::memory_order_relaxed);
+  wakeup.wake.fetch_add(1, std::memory_order_release);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&wakeup.wake), FUTEX_WAKE, INT_MAX, nullptr,
+          nullptr, 0);
+}
+
+}  // namespace weir::engine

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Context: what one rank of one communicator gives to the runs of its plans: the mapped segment,
+// the transport, and the counters that order its operations. Owned by the communicator; used by one
+// thread at a time (the communicator's lock).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/base/types.h"
+#include "core/engine/call.h"
+#include "core/engine/control.h"
+#include "weir/plugin.h"
+
+namespace weir::engine {
+
+// What peers are known to have done; refreshed from shared memory only when it does not suffice.
+struct PeerView {
+  uint64_t done = 0;
+  std::array<uint64_t, kPhaseCount> phase{};
+};
+
+class Context {
+ public:
+  Rank rank = 0;
+  Rank rank_count = 1;
+
+  // Transport for send and recv.
+  const weir_transport_functions_t* transport = nullptr;
+  weir_transport_t* instance = nullptr;
+
+  // Mapped segment; base is nullptr when the transport has none.
+  unsigned char* segment_base = nullptr;
+  uint64_t segment_stride_bytes = 0;
+  uint64_t staging_bytes = 0;
+
+  bool mapped() const { return segment_base != nullptr; }
+  Control& control(Rank r) const {
+    return *reinterpret_cast<Control*>(segment_base + r * segment_stride_bytes);
+  }
+  unsigned char* line_entry(Rank r, uint64_t operation) const {
+    return segment_base + r * segment_stride_bytes + kLinesOffset +
+           (operation % kLineEntryCount) * kLineEntryBytes;
+  }
+  unsigned char* staging(Rank r) const {
+    return segment_base + r * segment_stride_bytes + kStagingOffset;
+  }
+
+  // --- Order of operations ---
+  uint64_t sequence = 0;      // of the latest operation begun; the first is 1
+  uint64_t position = 0;      // end of the latest operation's part of the ring
+  uint64_t entry_bytes = 64;  // ring geometry in use
+  uint64_t ring_bytes = 64;
+  uint64_t geometry_position = 0;          // where this geometry began
+  std::array<uint64_t, 8> end_position{};  // of operation k at [k % 8]
+  uint64_t all_done = 0;                   // every rank has finished everything before
+  std::vector<PeerView> peers;
+
+  // Re-reads every peer's done counter.
+  void refresh_done();
+  // True when every rank has finished everything before `wanted`.
+  bool all_done_before(uint64_t wanted) {
+    if (all_done >= wanted) [[likely]] {
+      return true;
+    }
+    refresh_done();
+    return all_done >= wanted;
+  }
+  // Takes the next `slice_count` entries of `new_entry_bytes` in a ring of `new_ring_bytes`.
+  // Returns the position of the first. Also begins the next sequence number.
+  uint64_t begin_operation(uint64_t new_entry_bytes, uint64_t new_ring_bytes, uint64_t slice_count);
+  // Peers that have finished operation k - kOperationsAhead are needed before operation k starts.
+  bool may_begin() {
+    const uint64_t next = sequence + 1;
+    return next <= kOperationsAhead || all_done_before(end_position[(next - kOperationsAhead) % 8]);
+  }
+  uint64_t ring_offset(uint64_t at) const { return (at - geometry_position) % ring_bytes; }
+
+  // Publishes which call the current sequence number is.
+  void describe_call(const Call& call, uint32_t call_fingerprint) {
+    describe(sequence, call, call_fingerprint, 0, 0);
+  }
+  // Publishes the call that comes next, and in which windows its buffers lie.
+  void describe_next_call(const Call& call, uint32_t call_fingerprint, uint64_t input_window,
+                          uint64_t output_window) {
+    describe(sequence + 1, call, call_fingerprint, input_window, output_window);
+  }
+  // A peer that sleeps on this rank is woken. Cheap when nobody does.
+  void wake_sleepers() {
+    if (control(rank).wakeup.sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+      wake_all();
+    }
+  }
+  void wake_all();
+
+ private:
+  void describe(uint64_t of_sequence, const Call& call, uint32_t call_fingerprint,
+                uint64_t input_window, uint64_t output_window);
+};
+
+}  // namespace weir::engine

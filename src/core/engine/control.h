@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of the mapped segment that each rank owns: written by its owner only (but for the
+// wake-up words), read by every rank. Layout of one rank's part of the segment:
+//
+//   offset               bytes               what
+//   0                    sizeof(Control)     counters, call descriptors, error text
+//   kLinesOffset         kLineEntryCount *   line protocol: payload and flag in one cache line
+//                        kLineEntryBytes
+//   kStagingOffset       the rest            staging ring: slots of the mapped protocol
+//
+// All positions are in bytes of the staging ring since the start of the communicator; they only
+// grow. What a peer wrote is compared, never used as an index.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace weir::engine {
+
+inline constexpr size_t kCacheLineBytes = 64;
+inline constexpr uint32_t kPhaseCount = 4;  // signal indices of a mapped program
+// A rank may start operation k only when every rank has finished operation k - kOperationsAhead.
+// This bounds every ring below.
+inline constexpr uint32_t kOperationsAhead = 6;
+inline constexpr uint32_t kFingerprintSlots = 7;
+inline constexpr uint32_t kDescriptorCount = 64;
+inline constexpr uint32_t kErrorTextBytes = 1024;
+
+inline constexpr uint32_t kLineEntryCount = 8;
+inline constexpr uint32_t kLineEntryBytes = 8192;
+inline constexpr uint32_t kLinePayloadBytes = 56;  // the other 8 are the flag
+
+// "This rank has finished this phase of all slices before `position`."
+struct alignas(kCacheLineBytes) PhaseLine {
+  std::atomic<uint64_t> position;
+  // (operation sequence << 32 | call fingerprint) of the latest operations, by sequence % 7;
+  // written before `position`, so that whoever sees the position sees which call it belongs to.
+  std::atomic<uint64_t> fingerprint[kFingerprintSlots];
+};
+
+// What a rank was asked to do, for comparing and reporting. Written after the data is published,
+// off the critical path.
+struct alignas(kCacheLineBytes) DescriptorLine {
+  std::atomic<uint64_t> sequence;     // written last
+  std::atomic<uint64_t> fingerprint;  // 32 bits
+  std::atomic<uint64_t> what;         // see call.h: packed collective, type, fold, root
+  std::atomic<uint64_t> count;
+  std::atomic<uint64_t> input_window;  // window number + 1 and offset of the buffers, 0 = none
+  std::atomic<uint64_t> output_window;
+};
+
+enum class RankState : uint32_t {
+  kJoining = 0,
+  kHealthy = 1,
+  kFailed = 2,
+  kAborted = 3,
+  kGone = 4
+};
+
+struct Control {
+  struct alignas(kCacheLineBytes) {
+    std::atomic<uint32_t> state;  // RankState
+    std::atomic<uint32_t> code;   // weir::Code once failed
+  } health;
+  struct alignas(kCacheLineBytes) {
+    std::atomic<uint32_t> sleepers;  // set by a peer that sleeps until this rank signals
+    std::atomic<uint32_t> wake;      // futex word
+  } wakeup;
+  struct alignas(kCacheLineBytes) {
+    std::atomic<uint64_t> position;  // this rank has finished every slice before it
+  } done;
+  PhaseLine phase[kPhaseCount];
+  DescriptorLine descriptor[kDescriptorCount];
+  alignas(kCacheLineBytes) char error_text[kErrorTextBytes];  // valid once state is kFailed
+};
+
+inline constexpr size_t kLinesOffset =
+    (sizeof(Control) + kLineEntryBytes - 1) / kLineEntryBytes * kLineEntryBytes;
+inline constexpr size_t kStagingOffset = kLinesOffset + size_t{kLineEntryCount} * kLineEntryBytes;
+
+// (sequence << 32 | fingerprint), as it stands in phase lines and embedded flags.
+constexpr uint64_t call_flag(uint64_t sequence, uint32_t call_fingerprint) {
+  return sequence << 32 | call_fingerprint;
+}
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+}  // namespace weir::engine

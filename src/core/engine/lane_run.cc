@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/engine/lane_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/check.h"
+
+namespace weir::engine {
+
+using sched::OpCode;
+
+void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_fingerprint,
+                    Context& context) {
+  plan_ = &plan;
+  call_ = &call;
+  fingerprint_ = call_fingerprint;
+  status_ = Status();
+  start_ = context.begin_operation(context.entry_bytes, context.ring_bytes, 1);
+  sequence_ = context.sequence;
+  own_header_ = {call_flag(sequence_, call_fingerprint), pack_what(call), call.count};
+  context.describe_call(call, call_fingerprint);
+
+  const uint64_t scratch = plan.scratch_bytes();
+  const uint64_t wanted = scratch + (call.scaled ? plan.input_bytes_ : 0) + 64;
+  if (arena_bytes_ < wanted) {
+    arena_.reset(new unsigned char[wanted]);
+    arena_bytes_ = wanted;
+  }
+  input_ = static_cast<const unsigned char*>(call.input);
+  output_ = static_cast<unsigned char*>(call.output);
+  if (call.scaled && plan.input_bytes_ > 0) {
+    // A partial result must not be scaled again further on, so the rank scales its own input once.
+    ReduceArgs args;
+    args.dst = arena_.get() + scratch;
+    const void* source = call.input;
+    args.sources = &source;
+    args.source_count = 1;
+    args.element_count = plan.input_bytes_ / plan.element_bytes_;
+    args.scaled_source = 0;
+    args.scale = call.scale;
+    plan.kernel_(args);
+    input_ = arena_.get() + scratch;
+  }
+
+  signals_.assign(size_t{plan.signal_count_} * plan.in_flight_, 0);
+  const auto lane_count = static_cast<uint32_t>(plan.lanes_.size());
+  lanes_.resize(size_t{lane_count} * plan.in_flight_);
+  for (uint32_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[i];
+    lane.program_lane = i % lane_count;
+    lane.transport_lane = 1 + i;
+    lane.slice = i / lane_count;
+    lane.next_op = 0;
+    lane.receiving = false;
+    for (Send& send : lane.sends) send.active = false;
+    if (!context.mapped()) {
+      lane.greeted_to.assign(plan.rank_count_, 0);
+      lane.greeted_from.assign(plan.rank_count_, 0);
+    }
+  }
+}
+
+unsigned char* LaneRun::address(const Lane& lane, const LanePlace& place) const {
+  const uint64_t slice_offset = lane.slice * plan_->slice_bytes_;
+  switch (place.base) {
+    case LanePlace::Base::kInput:
+      return const_cast<unsigned char*>(input_) + place.offset_bytes + slice_offset;
+    case LanePlace::Base::kOutput:
+      return output_ + place.offset_bytes + slice_offset;
+    case LanePlace::Base::kScratch:
+      break;
+  }
+  return arena_.get() +
+         (lane.slice % plan_->in_flight_) * plan_->scratch_slots_ * plan_->slice_bytes_ +
+         place.offset_bytes;
+}
+
+void LaneRun::transport_failed(Context&, weir_result_t result, Rank peer, const char* what) {
+  status_ = Status(static_cast<Code>(result), fmt::format("{} rank {} failed", what, peer));
+}
+
+bool LaneRun::check_peer_call(Context& context, Rank peer) {
+  if (!context.mapped()) return true;
+  // The peer describes its call before it sends, so what it described is visible by now.
+  const DescriptorLine& line = context.control(peer).descriptor[sequence_ % kDescriptorCount];
+  if (line.sequence.load(std::memory_order_acquire) != sequence_) return true;
+  if (line.fingerprint.load(std::memory_order_relaxed) == fingerprint_) return true;
+  status_ = Status(Code::kMismatch, std::string());
+  return false;
+}
+
+bool LaneRun::settle_sends(Context& context, Lane& lane, const unsigned char* data,
+                           uint64_t bytes) {
+  bool settled = true;
+  for (Send& send : lane.sends) {
+    if (!send.active) continue;
+    const weir_result_t result = context.transport->test(context.instance, &send.op);
+    if (result == WEIR_OK) {
+      send.active = false;
+    } else if (result != WEIR_IN_PROGRESS) {
+      transport_failed(context, result, send.peer, "sending to");
+      return false;
+    } else if (data == nullptr || (send.data < data + bytes && data < send.data + send.bytes)) {
+      settled = false;
+    }
+  }
+  return settled;
+}
+
+LaneRun::Outcome LaneRun::post_send(Context& context, Lane& lane, Rank peer, const void* data,
+                                    uint64_t bytes) {
+  Send* free = nullptr;
+  for (Send& send : lane.sends) {
+    if (!send.active) free = &send;
+  }
+  if (free == nullptr) {
+    settle_sends(context, lane, nullptr, 0);
+    return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
+  }
+  free->op = {};
+  free->peer = peer;
+  free->data = static_cast<const unsigned char*>(data);
+  free->bytes = bytes;
+  const weir_result_t result =
+      context.transport->send(context.instance, peer, lane.transport_lane, data, bytes, &free->op);
+  if (result != WEIR_OK && result != WEIR_IN_PROGRESS) {
+    transport_failed(context, result, peer, "sending to");
+    return Outcome::kFailed;
+  }
+  free->active = result == WEIR_IN_PROGRESS;
+  return Outcome::kMoved;
+}
+
+LaneRun::Outcome LaneRun::run_recv(Context& context, Lane& lane, Rank peer, void* data,
+                                   uint64_t bytes) {
+  weir_result_t result;
+  if (!lane.receiving) {
+    lane.recv_op = {};
+    result = context.transport->recv(context.instance, peer, lane.transport_lane, data, bytes,
+                                     &lane.recv_op);
+    lane.receiving = result == WEIR_IN_PROGRESS;
+  } else {
+    result = context.transport->test(context.instance, &lane.recv_op);
+  }
+  if (result == WEIR_IN_PROGRESS) return Outcome::kBlocked;
+  lane.receiving = false;
+  if (!check_peer_call(context, peer)) return Outcome::kFailed;
+  if (result == WEIR_OK) return Outcome::kMoved;
+  transport_failed(context, result, peer, "receiving from");
+  return Outcome::kFailed;
+}
+
+LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
+  const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
+  if (lane.next_op == ops.size() || lane.slice >= plan_->slice_count_) {
+    if (lane.slice + plan_->in_flight_ < plan_->slice_count_ && lane.next_op == ops.size()) {
+      lane.slice += plan_->in_flight_;
+      lane.next_op = 0;
+      return Outcome::kMoved;
+    }
+    if (settle_sends(context, lane, nullptr, 0)) return Outcome::kFinished;
+    return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
+  }
+  const LaneOp& op = ops[lane.next_op];
+  if (op.code == OpCode::kSignal || op.code == OpCode::kWait) {
+    uint64_t& signal =
+        signals_[(lane.slice % plan_->in_flight_) * plan_->signal_count_ + op.signal];
+    if (op.code == OpCode::kSignal) {
+      ++signal;
+    } else if (signal < lane.slice / plan_->in_flight_ * plan_->signals_[op.signal] + op.value) {
+      return Outcome::kBlocked;
+    }
+    ++lane.next_op;
+    return Outcome::kMoved;
+  }
+  const uint64_t slice_offset = lane.slice * plan_->slice_bytes_;
+  const bool bare = op.length_bytes == 0 && plan_->slice_count_ == 1;
+  if (!bare && op.length_bytes <= slice_offset) {
+    ++lane.next_op;
+    return Outcome::kMoved;
+  }
+  const uint64_t bytes = std::min(plan_->slice_bytes_, op.length_bytes - slice_offset);
+
+  if (op.code == OpCode::kSend) {
+    if (!context.mapped() && lane.greeted_to[op.peer] == 0) {
+      const Outcome outcome = post_send(context, lane, op.peer, &own_header_, sizeof own_header_);
+      if (outcome == Outcome::kMoved) lane.greeted_to[op.peer] = 1;
+      return outcome;
+    }
+    const Outcome outcome = post_send(context, lane, op.peer, address(lane, op.src), bytes);
+    if (outcome == Outcome::kMoved) ++lane.next_op;
+    return outcome;
+  }
+
+  unsigned char* dst = address(lane, op.dst);
+  if (bytes > 0 && !lane.receiving && !settle_sends(context, lane, dst, bytes)) {
+    return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
+  }
+  if (op.code == OpCode::kRecv) {
+    if (!context.mapped() && lane.greeted_from[op.peer] == 0) {
+      const Outcome outcome =
+          run_recv(context, lane, op.peer, &lane.received, sizeof lane.received);
+      if (outcome != Outcome::kMoved) return outcome;
+      lane.greeted_from[op.peer] = 1;
+      if (lane.received.flag != own_header_.flag) {
+        status_ = Status(Code::kMismatch,
+                         fmt::format("rank {} called {} where rank {} called {}", op.peer,
+                                     describe(lane.received.what, lane.received.count),
+                                     plan_->rank_, describe(*call_)));
+        return Outcome::kFailed;
+      }
+      return Outcome::kMoved;
+    }
+    const Outcome outcome = run_recv(context, lane, op.peer, dst, bytes);
+    if (outcome == Outcome::kMoved) ++lane.next_op;
+    return outcome;
+  }
+
+  const LanePlace* operands = &plan_->operands_[op.first_operand];
+  if (op.code == OpCode::kCopy) {
+    const unsigned char* src = address(lane, op.src);
+    copy_bytes(dst, src, bytes, false);
+  } else {
+    sources_.resize(op.operand_count);
+    for (uint32_t k = 0; k < op.operand_count; ++k) sources_[k] = address(lane, operands[k]);
+    ReduceArgs args;
+    args.dst = dst;
+    args.sources = sources_.data();
+    args.source_count = op.operand_count;
+    args.element_count = bytes / plan_->element_bytes_;
+    if (plan_->divide_in_reduce_ && call_->average) args.divisor = plan_->rank_count_;
+    plan_->kernel_(args);
+  }
+  ++lane.next_op;
+  return Outcome::kMoved;
+}
+
+void LaneRun::finish() {
+  if (!call_->average || plan_->divide_in_reduce_ || plan_->output_bytes_ == 0) return;
+  ReduceArgs args;
+  args.dst = output_;
+  const void* source = output_;
+  args.sources = &source;
+  args.source_count = 1;
+  args.element_count = plan_->output_bytes_ / plan_->element_bytes_;
+  args.divisor = plan_->rank_count_;
+  plan_->kernel_(args);
+}
+
+Advance LaneRun::advance(Context& context) {
+  bool moved = false;
+  bool finished = true;
+  for (Lane& lane : lanes_) {
+    for (;;) {
+      const Outcome outcome = step(context, lane);
+      if (outcome == Outcome::kFailed) return Advance::kFailed;
+      if (outcome == Outcome::kFinished) break;
+      if (outcome == Outcome::kBlocked) {
+        finished = false;
+        break;
+      }
+      moved = true;
+    }
+  }
+  if (finished) {
+    finish();
+    if (context.mapped()) {
+      context.control(context.rank)
+          .done.position.store(context.end_position[sequence_ % 8], std::memory_order_release);
+      context.wake_sleepers();
+    }
+    return Advance::kDone;
+  }
+  const weir_result_t result = context.transport->progress(context.instance);
+  if (result != WEIR_OK && result != WEIR_IN_PROGRESS) {
+    status_ = Status(static_cast<Code>(result), "the transport failed");
+    return Advance::kFailed;
+  }
+  return moved ? Advance::kMoved : Advance::kBlocked;
+}
+
+std::vector<Rank> LaneRun::waiting_for(const Context&) const {
+  std::vector<Rank> ranks;
+  for (const Lane& lane : lanes_) {
+    const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
+    if (lane.next_op < ops.size() && ops[lane.next_op].code == OpCode::kRecv &&
+        lane.slice < plan_->slice_count_) {
+      ranks.push_back(ops[lane.next_op].peer);
+    }
+    for (const Send& send : lane.sends) {
+      if (send.active) ranks.push_back(send.peer);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace weir::engine

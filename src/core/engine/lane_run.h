@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// LaneRun: executes a LanePlan over the transport's send and recv. Lanes advance independently; a
+// send is posted and overtaken until an operation needs its memory. Restarted for each operation: a
+// warm call allocates nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/engine/lane_plan.h"
+#include "core/engine/run.h"
+
+namespace weir::engine {
+
+class LaneRun final : public Run {
+ public:
+  // Begins the next operation of the context; `plan` and `call` must live until the run is done.
+  void start(const LanePlan& plan, const Call& call, uint32_t call_fingerprint, Context& context);
+  Advance advance(Context& context) override;
+  std::vector<Rank> waiting_for(const Context& context) const override;
+
+ private:
+  static constexpr uint32_t kSendsMax = 8;
+
+  // What precedes the first message between two ranks in an operation where no memory is shared:
+  // says which call it belongs to.
+  struct Header {
+    uint64_t flag;
+    uint64_t what;
+    uint64_t count;
+  };
+  struct Send {
+    bool active = false;
+    Rank peer = 0;
+    const unsigned char* data = nullptr;
+    uint64_t bytes = 0;
+    weir_transport_op_t op{};
+  };
+  // One lane of one slice in flight.
+  struct Lane {
+    uint32_t program_lane = 0;
+    uint32_t transport_lane = 0;
+    uint64_t slice = 0;
+    uint32_t next_op = 0;
+    bool receiving = false;
+    weir_transport_op_t recv_op{};
+    Header received{};
+    Send sends[kSendsMax];
+    std::vector<uint8_t> greeted_to, greeted_from;  // by peer; headers only
+  };
+
+  enum class Outcome : uint8_t { kMoved, kBlocked, kFinished, kFailed };
+  Outcome step(Context& context, Lane& lane);
+  Outcome post_send(Context& context, Lane& lane, Rank peer, const void* data, uint64_t bytes);
+  // kMoved when complete.
+  Outcome run_recv(Context& context, Lane& lane, Rank peer, void* data, uint64_t bytes);
+  bool settle_sends(Context& context, Lane& lane, const unsigned char* data, uint64_t bytes);
+  void transport_failed(Context& context, weir_result_t result, Rank peer, const char* what);
+  bool check_peer_call(Context& context, Rank peer);
+  unsigned char* address(const Lane& lane, const LanePlace& place) const;
+  void finish();
+
+  const LanePlan* plan_ = nullptr;
+  const Call* call_ = nullptr;
+  uint32_t fingerprint_ = 0;
+  uint64_t sequence_ = 0;
+  uint64_t start_ = 0;
+  Header own_header_{};
+  const unsigned char* input_ = nullptr;
+  unsigned char* output_ = nullptr;
+  std::vector<Lane> lanes_;
+  std::vector<uint64_t> signals_;  // [slice in flight][index], counted over the slices run there
+  std::vector<const void*> sources_;
+  std::unique_ptr<unsigned char[]> arena_;
+  uint64_t arena_bytes_ = 0;
+};
+
+}  // namespace weir::engine

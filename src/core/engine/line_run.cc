@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/engine/line_run.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/engine/prefetch.h"
+
+namespace weir::engine {
+
+namespace {
+
+std::atomic<uint64_t>& flag_of(unsigned char* slot, uint64_t payload_bytes) {
+  return *reinterpret_cast<std::atomic<uint64_t>*>(slot + line_slot_bytes(payload_bytes) -
+                                                   sizeof(uint64_t));
+}
+
+}  // namespace
+
+void LineRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
+                    Context& context) {
+  plan_ = &plan;
+  call_ = &call;
+  fingerprint_ = call_fingerprint;
+  next_op_ = 0;
+  described_ = false;
+  status_ = Status();
+  start_ = context.begin_operation(context.entry_bytes, context.ring_bytes, 1);
+  flag_ = call_flag(context.sequence, call_fingerprint);
+  const Rank n = context.rank_count;
+  bases_.resize(2 + n);
+  bases_[kBaseInput] = static_cast<unsigned char*>(const_cast<void*>(call.input));
+  bases_[kBaseOutput] = static_cast<unsigned char*>(call.output);
+  for (Rank p = 0; p < n; ++p) bases_[kBaseStaging + p] = context.line_entry(p, context.sequence);
+}
+
+Advance LineRun::advance(Context& context) {
+  const Rank self = context.rank;
+  const auto op_count = static_cast<uint32_t>(plan_->ops_.size());
+  const uint32_t first = next_op_;
+  for (; next_op_ < op_count; ++next_op_) {
+    const MappedOp& op = plan_->ops_[next_op_];
+    const uint64_t bytes = op.length_bytes;
+    const Place* operands = &plan_->operands_[op.first_operand];
+    unsigned char* dst = bases_[op.dst.base] + op.dst.offset_bytes;
+    const bool publishes = op.dst.staged;
+    if (!publishes) {
+      if (!described_) {
+        // What is published is on its way: use the time.
+        prefetch_for_write(dst, bytes);
+        context.describe_call(*call_, fingerprint_);
+        described_ = true;
+      }
+      for (uint32_t k = 0; k < op.operand_count; ++k) {
+        const Place& place = operands[k];
+        if (!place.staged || place.base == kBaseStaging + self) continue;
+        const uint64_t seen =
+            flag_of(bases_[place.base] + place.offset_bytes, bytes).load(std::memory_order_acquire);
+        if (seen == flag_) continue;
+        if (seen >> 32 == flag_ >> 32) {
+          status_ = Status(Code::kMismatch, std::string());
+          return Advance::kFailed;
+        }
+        return next_op_ > first ? Advance::kMoved : Advance::kBlocked;
+      }
+    }
+    if (op.reduce) {
+      sources_.resize(op.operand_count);
+      for (uint32_t k = 0; k < op.operand_count; ++k) {
+        sources_[k] = bases_[operands[k].base] + operands[k].offset_bytes;
+      }
+      ReduceArgs args;
+      args.dst = dst;
+      args.second_dst =
+          op.second ? bases_[op.second_dst.base] + op.second_dst.offset_bytes : nullptr;
+      args.sources = sources_.data();
+      args.source_count = op.operand_count;
+      args.element_count = bytes / plan_->element_bytes_;
+      args.scaled_source = op.scaled_operand;
+      args.scale = call_->scale;
+      args.divisor = op.operand_count > 1 || plan_->rank_count_ == 1 ? plan_->divisor_ : 1;
+      plan_->kernel_(args);
+    } else {
+      const unsigned char* src = bases_[operands[0].base] + operands[0].offset_bytes;
+      if (publishes && plan_->slicing_.stream_staging) {
+        copy_bytes(dst, src, bytes, true);
+      } else if (dst != src) {
+        std::memcpy(dst, src, bytes);
+      }
+    }
+    if (publishes) {
+      flag_of(dst, bytes).store(flag_, std::memory_order_release);
+      context.wake_sleepers();
+    }
+  }
+  if (!described_) context.describe_call(*call_, fingerprint_);
+  context.control(self).done.position.store(context.position, std::memory_order_release);
+  if (plan_->hears_all_) context.all_done = std::max(context.all_done, start_);
+  return Advance::kDone;
+}
+
+std::vector<Rank> LineRun::waiting_for(const Context& context) const {
+  std::vector<Rank> ranks;
+  for (uint32_t i = next_op_; i < plan_->ops_.size(); ++i) {
+    const MappedOp& op = plan_->ops_[i];
+    if (op.dst.staged) continue;
+    for (uint32_t k = 0; k < op.operand_count; ++k) {
+      const Place& place = plan_->operands_[op.first_operand + k];
+      if (!place.staged || place.base == kBaseStaging + context.rank) continue;
+      const uint64_t seen =
+          flag_of(bases_[place.base] + place.offset_bytes, op.length_bytes).load();
+      if (seen != flag_) ranks.push_back(place.base - kBaseStaging);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace weir::engine

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/engine/mapped_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/base/check.h"
+#include "core/engine/chunk_map.h"
+
+namespace weir::engine {
+
+namespace {
+
+using sched::OpCode;
+using sched::Ref;
+using sched::Space;
+
+// Turns references to chunks into places, one chunk at a time.
+class Binder {
+ public:
+  Binder(const sched::Program& program, const Call& call, const Slicing& slicing)
+      : program_(program),
+        call_(call),
+        slicing_(slicing),
+        map_(call, program.rank, program.rank_count, program.shape.chunk_count),
+        element_bytes_(element_bytes(call.type)) {}
+
+  const ChunkMap& map() const { return map_; }
+
+  // Length of the data that moves: that of the grid chunk which one of the sides names. A slot
+  // alone does not say what it holds.
+  bool names_length(Ref a, Ref b) const { return names_chunk(a) || names_chunk(b); }
+  uint64_t length_bytes(Ref a, Ref b, uint32_t index) const {
+    return map_.length((names_chunk(a) ? a : b).chunk + index) * element_bytes_;
+  }
+
+  Place place(Ref ref, uint32_t index) const {
+    const uint32_t chunk = ref.chunk + index;
+    const bool local = ref.rank == program_.rank;
+    Place place;
+    switch (ref.space) {
+      case Space::kInput:
+        place.base = local ? kBaseInput : base_peer_input(program_.rank_count, ref.rank);
+        place.offset_bytes = map_.input_offset(chunk) * element_bytes_;
+        break;
+      case Space::kOutput:
+        place.base = local ? kBaseOutput : base_peer_output(program_.rank_count, ref.rank);
+        place.offset_bytes = map_.output_offset(chunk) * element_bytes_;
+        break;
+      case Space::kStaging:
+        place.base = kBaseStaging + ref.rank;
+        place.offset_bytes = uint64_t{chunk} * slicing_.slice_bytes;
+        place.staged = true;
+        break;
+      case Space::kScratch:
+        // Slices overlap, so each has its own part of a slot.
+        place.base = base_scratch(program_.rank_count);
+        place.offset_bytes = uint64_t{chunk} * slicing_.ring_bytes;
+        place.staged = true;
+        break;
+    }
+    return place;
+  }
+
+  static bool names_chunk(Ref ref) {
+    return ref.space == Space::kInput || ref.space == Space::kOutput;
+  }
+
+ private:
+  const sched::Program& program_;
+  const Call& call_;
+  const Slicing& slicing_;
+  ChunkMap map_;
+  uint64_t element_bytes_;
+};
+
+bool same_place(const Place& a, const Place& b) {
+  return a.base == b.base && a.staged == b.staged && a.offset_bytes == b.offset_bytes;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& program,
+                                                     const Call& call, const Slicing& slicing) {
+  auto plan = std::make_unique<MappedPlan>();
+  plan->slicing_ = slicing;
+  plan->rank_ = program.rank;
+  plan->rank_count_ = program.rank_count;
+  plan->element_bytes_ = element_bytes(call.type);
+  plan->kernel_ = reduce_kernel(call.type, call.fold);
+  plan->divisor_ = call.average ? program.rank_count : 1;
+  plan->scaled_ = call.scaled;
+  WEIR_CHECK(slicing.slice_bytes % 64 == 0 && slicing.slice_bytes > 0, "slices are whole lines");
+  WEIR_CHECK(slicing.entry_bytes >= program.shape.staging_slots * slicing.slice_bytes &&
+                 slicing.ring_bytes >= slicing.entry_bytes,
+             "an entry holds the slots of one slice");
+
+  if (program.shape.scratch_slots > 0) {
+    WEIR_CHECK(!slicing.embedded_flags, "the line protocol has no scratch");
+    plan->scratch_.reset(new unsigned char[program.shape.scratch_slots * slicing.ring_bytes]);
+  }
+  Binder binder(program, call, slicing);
+  const uint64_t longest_bytes = binder.map().length_max() * plan->element_bytes_;
+  plan->slice_count_ =
+      std::max<uint64_t>(1, (longest_bytes + slicing.slice_bytes - 1) / slicing.slice_bytes);
+  WEIR_CHECK(!slicing.embedded_flags || plan->slice_count_ == 1, "the line protocol has one slice");
+
+  Stage stage;
+  bool stage_has_work = false;
+  std::array<bool, kPhaseCount> signalled{};
+  auto end_stage = [&] {
+    stage.op_count = static_cast<uint32_t>(plan->ops_.size()) - stage.first_op;
+    plan->stages_.push_back(stage);
+    stage = Stage{};
+    stage.first_op = static_cast<uint32_t>(plan->ops_.size());
+    stage_has_work = false;
+  };
+
+  for (const sched::Op& op : program.ops) {
+    if (op.lane != 0) return Status(Code::kUnsupported, "a mapped program has one lane");
+    switch (op.code) {
+      case OpCode::kFence:
+        break;  // loads and stores of one machine; signals release, waits acquire
+      case OpCode::kSignal:
+        // A signal is published for all to see, whoever it is meant for: once an index, then.
+        if (op.signal >= kPhaseCount || stage.signal_phase >= 0 || signalled[op.signal]) {
+          return Status(Code::kUnsupported,
+                        fmt::format("a mapped program uses signals 0 to {}, each once, one a stage",
+                                    kPhaseCount - 1));
+        }
+        signalled[op.signal] = true;
+        stage.signal_phase = op.signal;
+        stage_has_work = true;
+        break;
+      case OpCode::kWait:
+        if (op.signal >= kPhaseCount || op.value != 1) {
+          return Status(Code::kUnsupported,
+                        "a mapped program waits for the first signal of an index");
+        }
+        if (stage_has_work || (stage.wait_phase >= 0 && stage.wait_phase != op.signal)) end_stage();
+        stage.wait_phase = op.signal;
+        if (op.peer == sched::kAllRanks) {
+          stage.wait_ranks.clear();
+          for (Rank p = 0; p < program.rank_count; ++p) {
+            if (p != program.rank) stage.wait_ranks.push_back(p);
+          }
+        } else if (std::find(stage.wait_ranks.begin(), stage.wait_ranks.end(), op.peer) ==
+                   stage.wait_ranks.end()) {
+          stage.wait_ranks.push_back(op.peer);
+        }
+        break;
+      case OpCode::kCopy:
+      case OpCode::kPut:
+      case OpCode::kReduce: {
+        if (stage.signal_phase >= 0) end_stage();
+        stage_has_work = true;
+        const bool reduce = op.code == OpCode::kReduce;
+        Ref named = op.src;
+        for (uint32_t k = 0; reduce && k < op.operand_count; ++k) {
+          const Ref operand = program.operands[op.first_operand + k];
+          if (k == 0 || Binder::names_chunk(operand)) named = operand;
+        }
+        if (!binder.names_length(op.dst, named)) {
+          return Status(Code::kUnsupported, "a mapped program copies from or to a user's buffer");
+        }
+        for (uint32_t i = 0; i < op.count; ++i) {
+          MappedOp bound;
+          bound.reduce = reduce;
+          bound.length_bytes = binder.length_bytes(op.dst, named, i);
+          bound.dst = binder.place(op.dst, i);
+          bound.streaming = bound.dst.base == kBaseStaging + program.rank ? slicing.stream_staging
+                            : bound.dst.staged                            ? false
+                                                                          : slicing.streaming;
+          bound.first_operand = static_cast<uint32_t>(plan->operands_.size());
+          bound.operand_count = reduce ? op.operand_count : 1;
+          for (uint32_t k = 0; k < bound.operand_count; ++k) {
+            const Ref ref = reduce ? program.operands[op.first_operand + k] : op.src;
+            plan->operands_.push_back(binder.place(ref, i));
+            // A pre-multiplied sum scales the rank's own input wherever it is read.
+            if (call.scaled && ref.space == Space::kInput && ref.rank == program.rank) {
+              bound.scaled_operand = k;
+              bound.reduce = true;
+            }
+          }
+          // reduce to the output, then copy of it into staging: one pass writes both.
+          if (!reduce && !plan->ops_.empty() && plan->ops_.size() > stage.first_op) {
+            MappedOp& before = plan->ops_.back();
+            if (before.reduce && !before.second && before.length_bytes == bound.length_bytes &&
+                same_place(before.dst, plan->operands_.back())) {
+              before.second = true;
+              before.second_dst = bound.dst;
+              // Only the first destination is streamed: the one for which it matters more.
+              if (slicing.stream_staging) {
+                std::swap(before.dst, before.second_dst);
+                before.streaming = true;
+              }
+              plan->operands_.pop_back();
+              continue;
+            }
+          }
+          plan->ops_.push_back(bound);
+        }
+        break;
+      }
+      case OpCode::kSend:
+      case OpCode::kRecv:
+        return Status(Code::kUnsupported, "a mapped program has no messages");
+    }
+  }
+  end_stage();
+
+  std::vector<bool> heard(program.rank_count, false);
+  for (const Stage& s : plan->stages_) {
+    for (const Rank p : s.wait_ranks) heard[p] = true;
+  }
+  heard[program.rank] = true;
+  plan->hears_all_ = std::all_of(heard.begin(), heard.end(), [](bool h) { return h; });
+  return plan;
+}
+
+}  // namespace weir::engine

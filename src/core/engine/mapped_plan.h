@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// MappedPlan: a one-lane program of copies, reductions, signals and waits, bound to the mapped
+// segment, a data type and sizes. User pointers stay arguments, so a plan is used again by every
+// equal call.
+//
+// Slices. The program runs once per slice of every chunk, and slices overlap: the waits cut the
+// program into *stages*, each stage goes through the slices in order, and a stage may run for slice
+// s as soon as the stage before has run for s and the peers it waits for have signalled s. Staging
+// slots of slice s are entry s of a ring; an entry is written again only when every rank has
+// finished the slice that used it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/engine/call.h"
+#include "core/engine/context.h"
+#include "core/engine/reduce.h"
+#include "core/engine/run.h"
+#include "core/sched/program.h"
+
+namespace weir::engine {
+
+// Where an operand lies: bases[base] + offset (+ the slice's part).
+struct Place {
+  uint32_t base = 0;    // index into the bases of the run
+  bool staged = false;  // in the ring: + ring offset of the slice; else + slice * slice_bytes
+  uint64_t offset_bytes = 0;
+};
+
+struct MappedOp {
+  bool reduce = false;  // else copy of operand 0 (a scaled copy is a reduce of one operand)
+  bool second = false;  // second_dst is in use
+  bool streaming = false;
+  uint32_t scaled_operand = kNoSource;
+  uint32_t first_operand = 0;
+  uint32_t operand_count = 0;
+  uint64_t length_bytes = 0;  // of the whole chunk
+  Place dst;
+  Place second_dst;
+};
+
+struct Stage {
+  int wait_phase = -1;    // signal index waited for, or -1
+  bool wait_all = false;  // on every other rank, else on those listed
+  std::vector<Rank> wait_ranks;
+  uint32_t first_op = 0;
+  uint32_t op_count = 0;
+  int signal_phase = -1;
+};
+
+// How a plan cuts its data; chosen by size (tuning.h).
+struct Slicing {
+  uint64_t slice_bytes = 0;     // of one chunk, and of a staging slot; multiple of 64
+  uint64_t entry_bytes = 0;     // staging slots of one slice
+  uint64_t ring_bytes = 0;      // multiple of entry_bytes
+  bool streaming = false;       // non-temporal stores to the user's output
+  bool stream_staging = false;  // and to the staging slots
+  // One slice; each staging slot ends with its own flag (line protocol, see line_run.h).
+  bool embedded_flags = false;
+};
+
+class MappedPlan {
+ public:
+  // kUnsupported when the program has operations that are not of this kind.
+  static Result<std::unique_ptr<MappedPlan>> bind(const sched::Program& program, const Call& call,
+                                                  const Slicing& slicing);
+
+  uint64_t slice_count() const { return slice_count_; }
+  const Slicing& slicing() const { return slicing_; }
+
+ private:
+  friend class MappedRun;
+  friend class LineRun;
+
+  Slicing slicing_;
+  Rank rank_ = 0;
+  Rank rank_count_ = 1;
+  uint64_t slice_count_ = 1;
+  uint64_t element_bytes_ = 1;
+  uint32_t divisor_ = 1;
+  bool scaled_ = false;
+  bool hears_all_ = false;  // finishing means that every rank has begun
+  ReduceKernel kernel_ = nullptr;
+  std::vector<MappedOp> ops_;
+  std::vector<Place> operands_;
+  std::vector<Stage> stages_;
+  std::unique_ptr<unsigned char[]> scratch_;  // slots, each a ring like the staging ring
+};
+
+// Indices of the bases of a run over n ranks.
+inline constexpr uint32_t kBaseInput = 0;
+inline constexpr uint32_t kBaseOutput = 1;
+inline constexpr uint32_t kBaseStaging = 2;  // + rank
+inline uint32_t base_peer_input(Rank rank_count, Rank peer) { return 2 + rank_count + peer; }
+inline uint32_t base_peer_output(Rank rank_count, Rank peer) { return 2 + 2 * rank_count + peer; }
+inline uint32_t base_scratch(Rank rank_count) { return 2 + 3 * rank_count; }
+
+}  // namespace weir::engine

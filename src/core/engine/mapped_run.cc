@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/engine/mapped_run.h"
+
+#include <algorithm>
+
+#include "core/base/check.h"
+#include "core/engine/prefetch.h"
+
+namespace weir::engine {
+
+namespace {
+
+unsigned char* address(const std::vector<unsigned char*>& bases, const Place& place,
+                       uint64_t ring_offset, uint64_t slice_offset) {
+  return bases[place.base] + place.offset_bytes + (place.staged ? ring_offset : slice_offset);
+}
+
+}  // namespace
+
+void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
+                      Context& context, std::span<unsigned char* const> peer_inputs,
+                      std::span<unsigned char* const> peer_outputs) {
+  plan_ = &plan;
+  call_ = &call;
+  fingerprint_ = call_fingerprint;
+  described_ = false;
+  status_ = Status();
+  start_ = context.begin_operation(plan.slicing_.entry_bytes, plan.slicing_.ring_bytes,
+                                   plan.slice_count_);
+  sequence_ = context.sequence;
+  next_slice_.assign(plan.stages_.size(), 0);
+  const Rank n = context.rank_count;
+  bases_.resize(3 + size_t{3} * n);
+  bases_[base_scratch(n)] = plan.scratch_.get();
+  // Inputs are only read: no place of a plan writes to them.
+  bases_[kBaseInput] = static_cast<unsigned char*>(const_cast<void*>(call.input));
+  bases_[kBaseOutput] = static_cast<unsigned char*>(call.output);
+  for (Rank p = 0; p < n; ++p) {
+    bases_[kBaseStaging + p] = context.staging(p);
+    bases_[base_peer_input(n, p)] = peer_inputs.empty() ? nullptr : peer_inputs[p];
+    bases_[base_peer_output(n, p)] = peer_outputs.empty() ? nullptr : peer_outputs[p];
+  }
+}
+
+bool MappedRun::peer_reached(Context& context, Rank peer, uint32_t phase, uint64_t slice) {
+  const uint64_t wanted = start_ + (slice + 1) * plan_->slicing_.entry_bytes;
+  PeerView& view = context.peers[peer];
+  // The first slice always looks, so that the fingerprint is compared once per peer and operation.
+  if (slice != 0 && view.phase[phase] >= wanted) return true;
+  const PhaseLine& line = context.control(peer).phase[phase];
+  const uint64_t position = line.position.load(std::memory_order_acquire);
+  if (position < wanted) return false;
+  view.phase[phase] = position;
+  if (slice == 0) {
+    const uint64_t theirs =
+        line.fingerprint[sequence_ % kFingerprintSlots].load(std::memory_order_relaxed);
+    const uint64_t ours = call_flag(sequence_, fingerprint_);
+    if (theirs != ours && theirs >> 32 == (ours >> 32)) {
+      status_ = Status(Code::kMismatch, std::string());
+      return false;
+    }
+  }
+  return true;
+}
+
+bool MappedRun::ready(Context& context, uint32_t stage_index, uint64_t slice) {
+  const Stage& stage = plan_->stages_[stage_index];
+  if (stage_index == 0) {
+    const uint64_t end = start_ + (slice + 1) * plan_->slicing_.entry_bytes;
+    const uint64_t ring = plan_->slicing_.ring_bytes;
+    const uint64_t reused = end > ring ? end - ring : 0;
+    if (!context.all_done_before(std::max(context.geometry_position, reused))) return false;
+  }
+  if (stage.wait_phase >= 0) {
+    for (const Rank peer : stage.wait_ranks) {
+      if (!peer_reached(context, peer, static_cast<uint32_t>(stage.wait_phase), slice))
+        return false;
+    }
+  }
+  return true;
+}
+
+void MappedRun::run_stage(Context& context, const Stage& stage, uint64_t slice) {
+  const uint64_t slice_bytes = plan_->slicing_.slice_bytes;
+  const uint64_t slice_offset = slice * slice_bytes;
+  const uint64_t end = start_ + (slice + 1) * plan_->slicing_.entry_bytes;
+  const uint64_t ring_offset = context.ring_offset(end - plan_->slicing_.entry_bytes);
+
+  for (uint32_t i = 0; i < stage.op_count; ++i) {
+    const MappedOp& op = plan_->ops_[stage.first_op + i];
+    if (op.length_bytes <= slice_offset) continue;
+    const uint64_t bytes = std::min(slice_bytes, op.length_bytes - slice_offset);
+    unsigned char* dst = address(bases_, op.dst, ring_offset, slice_offset);
+    const Place* operands = &plan_->operands_[op.first_operand];
+    if (!op.reduce) {
+      copy_bytes(dst, address(bases_, operands[0], ring_offset, slice_offset), bytes, op.streaming);
+      continue;
+    }
+    sources_.resize(op.operand_count);
+    for (uint32_t k = 0; k < op.operand_count; ++k) {
+      sources_[k] = address(bases_, operands[k], ring_offset, slice_offset);
+    }
+    ReduceArgs args;
+    args.dst = dst;
+    args.second_dst =
+        op.second ? address(bases_, op.second_dst, ring_offset, slice_offset) : nullptr;
+    args.sources = sources_.data();
+    args.source_count = op.operand_count;
+    args.element_count = bytes / plan_->element_bytes_;
+    args.scaled_source = op.scaled_operand;
+    args.scale = call_->scale;
+    // A scaled copy is a reduction of one operand and not a fold yet.
+    args.divisor = op.operand_count > 1 || plan_->rank_count_ == 1 ? plan_->divisor_ : 1;
+    args.streaming = op.streaming;
+    plan_->kernel_(args);
+  }
+
+  if (stage.signal_phase >= 0) {
+    PhaseLine& line = context.control(context.rank).phase[stage.signal_phase];
+    if (slice == 0) {
+      line.fingerprint[sequence_ % kFingerprintSlots].store(call_flag(sequence_, fingerprint_),
+                                                            std::memory_order_relaxed);
+    }
+    line.position.store(end, std::memory_order_release);
+    context.wake_sleepers();
+  }
+}
+
+void MappedRun::prefetch_outputs(uint64_t slice) const {
+  if (plan_->slicing_.streaming || plan_->stages_.size() < 2) return;
+  const uint64_t slice_offset = slice * plan_->slicing_.slice_bytes;
+  const Stage& stage = plan_->stages_[1];
+  for (uint32_t i = 0; i < stage.op_count; ++i) {
+    const MappedOp& op = plan_->ops_[stage.first_op + i];
+    if (op.dst.base != kBaseOutput || op.length_bytes <= slice_offset) continue;
+    prefetch_for_write(bases_[kBaseOutput] + op.dst.offset_bytes + slice_offset,
+                       std::min(plan_->slicing_.slice_bytes, op.length_bytes - slice_offset));
+  }
+}
+
+Advance MappedRun::advance(Context& context) {
+  const auto stage_count = static_cast<uint32_t>(plan_->stages_.size());
+  const uint64_t slice_count = plan_->slice_count_;
+  bool moved = false;
+  for (bool again = true; again;) {
+    again = false;
+    // Later stages first: their data is the warmest, and they free the ring.
+    for (uint32_t k = stage_count; k-- > 0;) {
+      const uint64_t slice = next_slice_[k];
+      if (slice == slice_count || (k > 0 && slice >= next_slice_[k - 1])) continue;
+      if (!ready(context, k, slice)) {
+        if (!status_.ok()) return Advance::kFailed;
+        continue;
+      }
+      run_stage(context, plan_->stages_[k], slice);
+      ++next_slice_[k];
+      if (k == 0) prefetch_outputs(slice);
+      if (k + 1 == stage_count) {
+        context.control(context.rank)
+            .done.position.store(start_ + (slice + 1) * plan_->slicing_.entry_bytes,
+                                 std::memory_order_release);
+        context.wake_sleepers();
+      }
+      again = moved = true;
+      break;
+    }
+  }
+  if (!described_) {
+    context.describe_call(*call_, fingerprint_);
+    described_ = true;
+  }
+  if (next_slice_[stage_count - 1] == slice_count) {
+    if (plan_->hears_all_) {
+      context.all_done = std::max(context.all_done, start_);
+    }
+    return Advance::kDone;
+  }
+  return moved ? Advance::kMoved : Advance::kBlocked;
+}
+
+std::vector<Rank> MappedRun::waiting_for(const Context& context) const {
+  std::vector<Rank> ranks;
+  for (uint32_t k = 0; k < plan_->stages_.size(); ++k) {
+    const uint64_t slice = next_slice_[k];
+    if (slice == plan_->slice_count_ || (k > 0 && slice >= next_slice_[k - 1])) continue;
+    const Stage& stage = plan_->stages_[k];
+    const uint64_t end = start_ + (slice + 1) * plan_->slicing_.entry_bytes;
+    if (k == 0) {
+      const uint64_t ring = plan_->slicing_.ring_bytes;
+      const uint64_t needed = std::max(context.geometry_position, end > ring ? end - ring : 0);
+      for (Rank p = 0; p < context.rank_count; ++p) {
+        if (p != context.rank &&
+            context.control(p).done.position.load(std::memory_order_acquire) < needed) {
+          ranks.push_back(p);
+        }
+      }
+    }
+    if (stage.wait_phase < 0) continue;
+    for (const Rank p : stage.wait_ranks) {
+      const auto& line = context.control(p).phase[stage.wait_phase];
+      if (line.position.load(std::memory_order_acquire) < end) ranks.push_back(p);
+    }
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
+}  // namespace weir::engine

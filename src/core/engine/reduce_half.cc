@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/engine/reduce_kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "core/engine/reduce_half.cc"
+#include "hwy/foreach_target.h"  // first of these, since it includes this file again
+// clang-format off
+#include "hwy/highway.h"
+#include "core/engine/reduce_loop-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace weir {
+namespace HWY_NAMESPACE {
+
+ReduceKernel find_half(DataType type, Fold fold) {
+  switch (type) {
+    case DataType::kFloat16:
+      return kernel_of<Float16>(fold);
+    case DataType::kBfloat16:
+      return kernel_of<Bfloat16>(fold);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace weir
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace weir {
+
+HWY_EXPORT(find_half);
+
+ReduceKernel half_kernel(DataType type, Fold fold) {
+  return HWY_DYNAMIC_DISPATCH(find_half)(type, fold);
+}
+
+}  // namespace weir
+#endif

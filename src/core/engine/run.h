@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Run: one execution of a Plan. It never waits: `advance` does what can be done now. The
+// communicator decides how to wait in between (wait.h). Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/engine/context.h"
+
+namespace weir::engine {
+
+enum class Advance : uint8_t {
+  kDone,
+  kMoved,    // something was done; call again
+  kBlocked,  // nothing can be done until a peer has done something
+  kFailed,   // see Run::status()
+};
+
+class Run {
+ public:
+  virtual ~Run() = default;
+  virtual Advance advance(Context& context) = 0;
+  // The ranks whose progress the run waits for; for reports, not for speed.
+  virtual std::vector<Rank> waiting_for(const Context& context) const = 0;
+  const Status& status() const { return status_; }
+
+ protected:
+  Status status_;
+};
+
+}  // namespace weir::engine

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/plugin/loader.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cctype>
+
+namespace weir::plugin {
+namespace {
+
+Status refused(const std::string& path, std::string_view reason) {
+  return Status(Code::kRefused, fmt::format("plugin {}: {}", path, reason));
+}
+
+// Owned by root or us, and writable by nobody else. A directory may be writable by others when it
+// is sticky, as /tmp is: then they can add to it, but not replace what is ours.
+std::string unsafe_reason(const struct stat& status) {
+  if (status.st_uid != 0 && status.st_uid != geteuid()) {
+    return fmt::format("is owned by user {}, neither root nor user {}", status.st_uid, geteuid());
+  }
+  const bool sticky_directory = S_ISDIR(status.st_mode) && (status.st_mode & S_ISVTX) != 0;
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !sticky_directory) {
+    return fmt::format("may be written by others (mode {:04o}); chmod go-w it",
+                       status.st_mode & 07777u);
+  }
+  return "";
+}
+
+// Every directory on the way is looked at: who may rename one can replace the file.
+Status check_directories(const std::string& path, const std::string& real_path) {
+  for (size_t end = real_path.rfind('/'); end != std::string::npos;
+       end = end == 0 ? std::string::npos : real_path.rfind('/', end - 1)) {
+    const std::string directory = end == 0 ? "/" : real_path.substr(0, end);
+    struct stat status;
+    if (stat(directory.c_str(), &status) != 0) {
+      return refused(path, fmt::format("stat of {}: {}", directory, strerror(errno)));
+    }
+    const std::string reason = unsafe_reason(status);
+    if (!reason.empty())
+      return refused(path, fmt::format("its directory {} {}", directory, reason));
+  }
+  return Status();
+}
+
+struct Descriptor {
+  int fd = -1;
+  ~Descriptor() {
+    if (fd >= 0) close(fd);
+  }
+};
+
+}  // namespace
+
+Status check_functions(const weir_transport_functions_t* functions) {
+  const auto bad = [](std::string text) { return Status(Code::kRefused, std::move(text)); };
+  if (functions == nullptr) return bad("it returned no function table");
+  if (functions->abi_version != WEIR_PLUGIN_ABI_VERSION) {
+    return bad(
+        fmt::format("it has ABI version {}, this library {}; rebuild it against this weir/plugin.h",
+                    functions->abi_version, WEIR_PLUGIN_ABI_VERSION));
+  }
+  if (functions->struct_bytes != sizeof *functions) {
+    return bad(fmt::format(
+        "its function table has {} bytes, not {}; rebuild it against this weir/plugin.h",
+        functions->struct_bytes, sizeof *functions));
+  }
+  const char* name = functions->name;
+  if (name == nullptr || name[0] == 0 || strnlen(name, 33) > 32) {
+    return bad("its transport has no name of 1 to 32 characters");
+  }
+  for (const char* c = name; *c != 0; ++c) {
+    if (std::islower(static_cast<unsigned char>(*c)) == 0 &&
+        std::isdigit(static_cast<unsigned char>(*c)) == 0 && *c != '_') {
+      return bad("the name of its transport is not made of a-z, 0-9 and _");
+    }
+  }
+  if (functions->summary == nullptr) return bad("its transport has no summary");
+  const weir_transport_caps_t& caps = functions->caps;
+  constexpr uint64_t kKnownBits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
+                                  WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF;
+  if ((caps.bits & ~kKnownBits) != 0) {
+    return bad(fmt::format("it declares unknown capabilities {:#x}", caps.bits & ~kKnownBits));
+  }
+  if (caps.lane_count < 1 || caps.lane_count > WEIR_TRANSPORT_LANES_MAX) {
+    return bad(fmt::format("it declares {} lanes; 1 to {} are possible", caps.lane_count,
+                           WEIR_TRANSPORT_LANES_MAX));
+  }
+  if (caps.rank_count_max < 1) return bad("it declares room for 0 ranks");
+  const bool messages = (caps.bits & WEIR_CAP_SEND_RECV) != 0;
+  if (messages && (caps.credit < 1 || caps.message_bytes_max < 1 || caps.memory_kinds == 0)) {
+    return bad("it declares send and recv with no credit, no message size or no memory kind");
+  }
+  const struct {
+    const char* name;
+    bool needed;
+    bool there;
+  } entries[] = {
+      {"viable", true, functions->viable != nullptr},
+      {"open", true, functions->open != nullptr},
+      {"address", true, functions->address != nullptr},
+      {"connect", true, functions->connect != nullptr},
+      {"close", true, functions->close != nullptr},
+      {"progress", true, functions->progress != nullptr},
+      {"send", messages, functions->send != nullptr},
+      {"recv", messages, functions->recv != nullptr},
+      {"test", messages, functions->test != nullptr},
+      {"segment", (caps.bits & WEIR_CAP_SEGMENT) != 0, functions->segment != nullptr},
+      {"window_open", (caps.bits & WEIR_CAP_WINDOW) != 0, functions->window_open != nullptr},
+      {"window_close", (caps.bits & WEIR_CAP_WINDOW) != 0, functions->window_close != nullptr},
+      {"peer_alive", (caps.bits & WEIR_CAP_PEER_FAILURE) != 0, functions->peer_alive != nullptr},
+  };
+  for (const auto& entry : entries) {
+    if (entry.needed && !entry.there) {
+      return bad(
+          fmt::format("its function {} is missing, though its capabilities need it", entry.name));
+    }
+  }
+  return Status();
+}
+
+Result<const weir_transport_functions_t*> open_plugin(const std::string& path) {
+  if (path.empty() || path[0] != '/') {
+    return refused(path, "the path is not absolute");
+  }
+  char* resolved = realpath(path.c_str(), nullptr);
+  if (resolved == nullptr) return refused(path, strerror(errno));
+  const std::string real_path = resolved;
+  free(resolved);
+  WEIR_RETURN_IF_ERROR(check_directories(path, real_path));
+  Descriptor file;
+  file.fd = open(real_path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file.fd < 0) return refused(path, strerror(errno));
+  struct stat status;
+  if (fstat(file.fd, &status) != 0) return refused(path, strerror(errno));
+  if (!S_ISREG(status.st_mode)) return refused(path, "it is not a regular file");
+  const std::string reason = unsafe_reason(status);
+  if (!reason.empty()) return refused(path, "it " + reason);
+  void* object = dlopen(real_path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (object == nullptr) {
+    const char* text = dlerror();
+    return refused(path, text != nullptr ? text : "dlopen failed");
+  }
+  // From here on the object stays loaded when something is wrong: its constructors have run, and
+  // unloading what we do not trust gains nothing but the space.
+  auto entry = reinterpret_cast<weir_transport_plugin_fn>(dlsym(object, WEIR_PLUGIN_SYMBOL));
+  if (entry == nullptr) {
+    dlclose(object);
+    return refused(path, "it has no symbol " WEIR_PLUGIN_SYMBOL "; is it a Weir transport?");
+  }
+  const weir_transport_functions_t* functions = entry();
+  const Status checked = check_functions(functions);
+  if (!checked.ok()) return refused(path, checked.text());
+  return functions;
+}
+
+}  // namespace weir::plugin

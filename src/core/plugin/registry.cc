@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/plugin/registry.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fmt/format.h>
+#include <string.h>
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+
+#include "core/base/log.h"
+#include "core/base/settings.h"
+#include "core/plugin/loader.h"
+#include "plugins/builtin.h"
+
+namespace weir::plugin {
+namespace {
+
+struct Entry {
+  const weir_transport_functions_t* transport;
+  std::string origin;
+};
+
+// A file of WEIR_PLUGIN_PATH that was refused, listed under its file name as never viable.
+struct Failure {
+  std::string path;
+  std::string reason;
+  std::string name;
+  weir_transport_functions_t stub{};
+};
+
+struct Wrapped {
+  const weir_transport_functions_t* inner;
+  std::string hook;
+  const weir_transport_functions_t* outer;
+};
+
+// Made at first use and never destroyed: transports outlive everything that may call them.
+struct Registry {
+  std::mutex mutex;
+  std::deque<Entry> entries;     // built in first, in order of preference
+  std::deque<Failure> failures;  // of WEIR_PLUGIN_PATH
+  std::deque<Wrapped> wrapped;
+};
+
+const Entry* find_entry(const Registry& registry, std::string_view name) {
+  for (const Entry& entry : registry.entries) {
+    if (entry.transport->name == name) return &entry;
+  }
+  return nullptr;
+}
+
+Status add_file(Registry* registry, const std::string& path) {
+  for (const Entry& entry : registry->entries) {
+    if (entry.origin == path) return Status();
+  }
+  auto opened = open_plugin(path);
+  if (!opened.ok()) return opened.status();
+  const weir_transport_functions_t* transport = opened.value();
+  if (const Entry* taken = find_entry(*registry, transport->name)) {
+    return Status(Code::kRefused,
+                  fmt::format("plugin {}: the name '{}' is taken by the transport of {}", path,
+                              transport->name, taken->origin));
+  }
+  registry->entries.push_back({transport, path});
+  return Status();
+}
+
+// Plugins are the files *.so in the directory of WEIR_PLUGIN_PATH, in alphabetical order. One that
+// is refused does not spoil the others.
+void add_directory(Registry* registry, const std::string& directory) {
+  const auto failed = [&](const std::string& path, const std::string& reason) {
+    log_warn(reason);
+    Failure& failure = registry->failures.emplace_back();
+    failure.path = path;
+    failure.reason = reason;
+    failure.name = path.substr(path.rfind('/') + 1);
+    failure.stub.name = failure.name.c_str();
+    failure.stub.summary = "refused";
+  };
+  if (directory[0] != '/') {
+    failed(directory, fmt::format("WEIR_PLUGIN_PATH={}: the path is not absolute", directory));
+    return;
+  }
+  DIR* stream = opendir(directory.c_str());
+  if (stream == nullptr) {
+    failed(directory, fmt::format("WEIR_PLUGIN_PATH={}: {}", directory, strerror(errno)));
+    return;
+  }
+  std::vector<std::string> files;
+  while (const dirent* item = readdir(stream)) {
+    const std::string_view name = item->d_name;
+    if (name.ends_with(".so")) files.push_back(fmt::format("{}/{}", directory, name));
+  }
+  closedir(stream);
+  std::sort(files.begin(), files.end());
+  for (const std::string& file : files) {
+    const Status added = add_file(registry, file);
+    if (!added.ok()) failed(file, added.text());
+  }
+}
+
+Registry& registry() {
+  static Registry* instance = [] {
+    auto* made = new Registry;
+    for (const plugins::TransportFunction transport : plugins::builtin_transports()) {
+      const Status checked = check_functions(transport());
+      WEIR_CHECK(checked.ok(), "a built-in transport has a complete function table");
+      made->entries.push_back({transport(), "built in"});
+    }
+    const Result<Settings>& settings = process_settings();
+    if (settings.ok() && !settings.value().plugin_path.empty()) {
+      add_directory(made, settings.value().plugin_path);
+    }
+    return made;
+  }();
+  return *instance;
+}
+
+std::string known_names(const Registry& known) {
+  std::string names;
+  for (const Entry& entry : known.entries) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.transport->name);
+  }
+  return names;
+}
+
+// The hook `name` around `inner`, made once.
+Result<const weir_transport_functions_t*> wrap_once(Registry* known, std::string_view name,
+                                                    const weir_transport_functions_t* inner) {
+  for (const Wrapped& wrapped : known->wrapped) {
+    if (wrapped.inner == inner && wrapped.hook == name) return wrapped.outer;
+  }
+  std::string names;
+  for (const plugins::BuiltinHook& hook : plugins::builtin_hooks()) {
+    if (hook.name == name) {
+      const weir_transport_functions_t* outer = hook.wrap(inner);
+      if (outer == nullptr) {
+        return Status(Code::kNoMemory,
+                      fmt::format("hook {}: too many different transports are wrapped", name));
+      }
+      known->wrapped.push_back({inner, std::string(name), outer});
+      return outer;
+    }
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", hook.name);
+  }
+  return invalid_argument(
+      fmt::format("WEIR_HOOKS: there is no hook '{}'; known are {}", name, names));
+}
+
+}  // namespace
+
+std::vector<Viability> list_transports(const weir_host_t& host) {
+  Registry& known = registry();
+  const std::lock_guard lock(known.mutex);
+  std::vector<Viability> list;
+  for (const Entry& entry : known.entries) {
+    char reason[512] = "";
+    const bool viable = entry.transport->viable(&host, reason, sizeof reason) == WEIR_OK;
+    reason[sizeof reason - 1] = 0;
+    if (!viable && reason[0] == 0) snprintf(reason, sizeof reason, "it gives no reason");
+    list.push_back({entry.transport, viable, viable ? "" : reason, entry.origin});
+  }
+  for (const Failure& failure : known.failures) {
+    list.push_back({&failure.stub, false, failure.reason, failure.path});
+  }
+  return list;
+}
+
+Result<const weir_transport_functions_t*> find_transport(std::string_view name) {
+  Registry& known = registry();
+  const std::lock_guard lock(known.mutex);
+  if (const Entry* entry = find_entry(known, name)) return entry->transport;
+  std::string text =
+      fmt::format("there is no transport '{}'; known are {}", name, known_names(known));
+  for (const Failure& failure : known.failures) text += fmt::format("; {}", failure.reason);
+  return Status(Code::kUnsupported, text);
+}
+
+Result<const weir_transport_functions_t*> wrap_with_hooks(const weir_transport_functions_t* inner,
+                                                          std::string_view hooks) {
+  Registry& known = registry();
+  const std::lock_guard lock(known.mutex);
+  // The last name is next to the transport.
+  while (!hooks.empty()) {
+    const size_t comma = hooks.rfind(',');
+    const std::string_view name = comma == std::string_view::npos ? hooks : hooks.substr(comma + 1);
+    auto outer = wrap_once(&known, name, inner);
+    if (!outer.ok()) return outer;
+    inner = outer.value();
+    if (comma == std::string_view::npos) break;
+    hooks = hooks.substr(0, comma);
+    if (hooks.empty()) return invalid_argument("WEIR_HOOKS: an empty name before a comma");
+  }
+  return inner;
+}
+
+Result<const weir_transport_functions_t*> load_transport(const std::string& path) {
+  Registry& known = registry();
+  const std::lock_guard lock(known.mutex);
+  WEIR_RETURN_IF_ERROR(add_file(&known, path));
+  for (const Entry& entry : known.entries) {
+    if (entry.origin == path) return entry.transport;
+  }
+  WEIR_CHECK(false, "a file that was added is found");
+}
+
+}  // namespace weir::plugin

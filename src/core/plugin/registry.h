@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Transports by name: the built-in ones (listed by hand), external ones (loaded from
+// WEIR_PLUGIN_PATH after checks), and hooks that wrap any of them. Thread-safe.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/status.h"
+#include "weir/plugin.h"
+
+namespace weir::plugin {
+
+struct Viability {
+  const weir_transport_functions_t* transport;
+  bool viable;
+  std::string reason;  // why not
+  std::string origin;  // "built in" or the file
+};
+
+// All transports with their viability on this machine, best first.
+std::vector<Viability> list_transports(const weir_host_t& host);
+
+// By name; also "self". The struct lives for ever. kUnsupported with the known names otherwise.
+Result<const weir_transport_functions_t*> find_transport(std::string_view name);
+
+// `hooks` is a comma list such as "trace,check": the outermost first. Returns `inner` when it is
+// empty. A wrapped transport keeps its capabilities but mapped memory (WEIR_CAP_SEGMENT and
+// WINDOW): all traffic must pass the hook. The struct lives for ever. Unknown hook names are an
+// error.
+Result<const weir_transport_functions_t*> wrap_with_hooks(const weir_transport_functions_t* inner,
+                                                          std::string_view hooks);
+
+// Loads one shared object: absolute path, owned by root or by us, not writable by others, right ABI
+// version, struct size, name not taken. Errors name file and reason.
+Result<const weir_transport_functions_t*> load_transport(const std::string& path);
+
+}  // namespace weir::plugin

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expression: what a chunk-sized place holds during symbolic execution, in 32 bytes whatever the
+// number of ranks. Contributors are a multiset of ranks, kept as the sum modulo 2^128 of a random
+// key per rank: a rank that is missing, doubled or foreign changes the sum. Two different multisets
+// have the same sum with probability 2^-128. The order of folds is a 64-bit hash of the expression
+// tree; two different trees have the same hash with probability 2^-64 per pair compared. Keys are
+// fixed, so results repeat.
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/types.h"
+
+namespace weir::sched {
+
+__extension__ typedef unsigned __int128 RankSetHash;
+
+constexpr uint64_t mix64(uint64_t x) {
+  // Stafford's variant 13 of the MurmurHash3 finalizer.
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+constexpr RankSetHash key_of(Rank rank) {
+  const uint64_t low = mix64(0x9e3779b97f4a7c15u * (rank + uint64_t{1}));
+  const uint64_t high = mix64(low ^ 0xd1b54a32d192ed03u);
+  return (RankSetHash{high} << 64) | low;
+}
+
+struct Expression {
+  static constexpr uint32_t kNothing = 0xffffffffu;
+
+  RankSetHash contributors = 0;
+  uint64_t order = 0;
+  uint32_t chunk = kNothing;  // of the grid; kNothing: the place was never written
+  uint32_t count = 0;         // contributors, with multiplicity
+
+  bool holds_nothing() const { return chunk == kNothing; }
+};
+
+// The input of `rank`: one contributor.
+constexpr Expression leaf(Rank rank, uint32_t chunk) {
+  return {key_of(rank), mix64(rank ^ 0x6a09e667f3bcc908u), chunk, 1};
+}
+
+// Builds the expression of one reduce, operand by operand. A fold of k operands is one node,
+// different from the same operands folded by several reduces, because narrow types are rounded once
+// per reduce.
+class FoldBuilder {
+ public:
+  void add(const Expression& operand) {
+    if (operand_count_ == 0) {
+      result_ = operand;
+    } else {
+      if (operand_count_ == 1) result_.order = mix64(result_.order ^ 0xbb67ae8584caa73bu);
+      result_.order = mix64(result_.order * 0x9e3779b97f4a7c15u + operand.order);
+      result_.contributors += operand.contributors;
+      result_.count += operand.count;
+    }
+    ++operand_count_;
+  }
+  const Expression& result() const { return result_; }
+
+ private:
+  Expression result_;
+  uint32_t operand_count_ = 0;
+};
+
+}  // namespace weir::sched

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The intermediate representation of a collective: what one rank does, as data.
+//
+// Data is named, not addressed. The logical data of a collective is a grid of `chunk_count` chunks,
+// the same on all ranks; a chunk's number is its identity wherever it lies:
+//
+// clang-format off
+//   collective       grid                     Input of rank r holds     Output of rank r holds
+//   all_reduce       0..G-1                   all                       all
+//   reduce_scatter   rank*g .. (g per rank)   all                       chunks of r
+//   all_gather       rank*g ..                chunks of r               all
+//   all_to_all       (source*n + target)*g    chunks with source r      chunks with target r
+//   broadcast        0..G-1                   root: all; else nothing   all
+//   reduce           0..G-1                   all                       root: all; else nothing
+//   gather           rank*g ..                chunks of r               root: all
+//   scatter          rank*g ..                root: all                 chunks of r
+//   barrier          0 chunks                 nothing                   nothing
+// clang-format on
+//
+// where g = chunk_count / n (or / n^2 for all_to_all). How long a chunk is, and where it lies in a
+// user's buffer, is decided when a Plan is bound (uneven tails and v-variants live only there).
+// Scratch (private) and Staging (readable and writable by peers on mapped transports) are arrays of
+// slots; a slot holds any one chunk.
+//
+// Order: operations of one lane run in order; lanes run independently, joined only by wait.
+// Messages are FIFO per (sender, receiver, lane): the k-th send meets the k-th recv. Signals are
+// monotonic counters per (sender, receiver, index): signal adds one, wait blocks until the counter
+// has reached `value` (counted from 0 at the start of the program).
+#pragma once
+
+#include <cstdint>
+
+#include "core/base/types.h"
+
+namespace weir::sched {
+
+enum class OpCode : uint8_t {
+  kSend,    // src (local) to `peer`
+  kRecv,    // dst (local) from `peer`
+  kCopy,    // dst = src; either may be at a peer on a mapped transport
+  kReduce,  // dst = fold, from left to right, of the operands [first_operand, +operand_count)
+  kPut,     // one-sided: dst (Staging or a mapped buffer at dst.rank) = src (local)
+  kSignal,  // adds 1 to counter (self -> peer, signal); peer kAllRanks: to every rank's
+  kWait,    // until counter (peer -> self, signal) >= value; peer kAllRanks: of every other rank
+  kFence,   // puts before it are visible at their targets before any later signal
+};
+
+enum class Space : uint8_t {
+  kInput,    // user's send buffer; chunk = grid chunk. At a peer only if Problem::inputs_mapped
+  kOutput,   // user's receive buffer; chunk = grid chunk. At a peer only if outputs_mapped
+  kScratch,  // private slots
+  kStaging,  // this communicator's slots at rank `rank`, reachable by all if Problem::mapped
+};
+
+inline constexpr uint32_t kAllRanks = 0xffffffffu;
+
+// `count` consecutive chunks (or slots) from `chunk` in the memory of `rank`.
+struct Ref {
+  uint32_t chunk = 0;
+  uint32_t rank = 0;  // owner of the memory; the program's own rank when local
+  Space space = Space::kInput;
+};
+
+// One operation; what a field means is said at the opcode that uses it.
+struct Op {
+  OpCode code = OpCode::kFence;
+  uint8_t lane = 0;
+  uint8_t flags = 0;   // OpFlag bits
+  uint8_t signal = 0;  // index < Shape::signal_count
+  uint32_t peer = 0;   // rank, or kAllRanks for signal and wait
+  uint32_t count = 1;  // chunks moved or reduced: dst and all sources span as many
+  uint32_t value = 0;  // wait
+  Ref dst;
+  Ref src;
+  uint32_t first_operand = 0;  // reduce: index into Program::operands
+  uint32_t operand_count = 0;
+};
+
+enum OpFlag : uint8_t {
+  // Set by the peephole pass only, so that the verifier sees the plain meaning (see peephole.h).
+  kFusedWithNext = 1u << 0,
+};
+
+}  // namespace weir::sched

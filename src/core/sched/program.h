@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Program: one rank's operations for one collective, and Builder, with which algorithms write them.
+// A Program is a value: built by one thread, then read by any.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/sched/op.h"
+
+namespace weir::sched {
+
+// What a program needs, the same on every rank.
+struct Shape {
+  uint32_t chunk_count = 0;    // grid, see op.h
+  uint32_t scratch_slots = 0;  // slots each of one chunk
+  uint32_t staging_slots = 0;  // slots per rank, each of one chunk
+  uint32_t lane_count = 1;
+  uint32_t signal_count = 0;  // signal indices per (sender, receiver)
+};
+
+struct Program {
+  Collective collective = Collective::kBarrier;
+  Rank rank = 0;
+  Rank rank_count = 1;
+  Rank root = 0;
+  Shape shape;
+  std::vector<Op> ops;  // all lanes, in an order in which each lane's operations stand in order
+  std::vector<Ref> operands;  // of the reduce operations
+};
+
+// Appends operations to `ops` and `operands`. Algorithms emit through this only.
+class Builder {
+ public:
+  Builder(Rank self, std::vector<Op>* ops, std::vector<Ref>* operands)
+      : self_(self), ops_(ops), operands_(operands) {}
+
+  Rank self() const { return self_; }
+  // The lane of the operations that follow; 0 at first.
+  void lane(uint8_t lane) { lane_ = lane; }
+
+  // References to local memory, and to a peer's.
+  Ref input(uint32_t chunk) const { return {chunk, self_, Space::kInput}; }
+  Ref output(uint32_t chunk) const { return {chunk, self_, Space::kOutput}; }
+  Ref scratch(uint32_t slot) const { return {slot, self_, Space::kScratch}; }
+  Ref staging(uint32_t slot) const { return {slot, self_, Space::kStaging}; }
+  static Ref input_at(Rank rank, uint32_t chunk) { return {chunk, rank, Space::kInput}; }
+  static Ref output_at(Rank rank, uint32_t chunk) { return {chunk, rank, Space::kOutput}; }
+  static Ref staging_at(Rank rank, uint32_t slot) { return {slot, rank, Space::kStaging}; }
+
+  void send(Rank peer, Ref src, uint32_t count = 1);
+  void recv(Rank peer, Ref dst, uint32_t count = 1);
+  void copy(Ref dst, Ref src, uint32_t count = 1);
+  void reduce(Ref dst, std::span<const Ref> operands, uint32_t count = 1);
+  // dst = dst op src
+  void reduce_into(Ref dst, Ref src, uint32_t count = 1);
+  void put(Ref dst, Ref src, uint32_t count = 1);
+  void signal(uint32_t peer, uint8_t index);
+  void wait(uint32_t peer, uint8_t index, uint32_t value);
+  void fence();
+
+ private:
+  Op& add(OpCode code);
+
+  Rank self_;
+  uint8_t lane_ = 0;
+  std::vector<Op>* ops_;
+  std::vector<Ref>* operands_;
+};
+
+}  // namespace weir::sched

@@ -1,0 +1,441 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/sim/simulation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/check.h"
+#include "core/sim/diagnosis.h"
+
+namespace weir::sim {
+
+using cost::ShortOp;
+
+namespace {
+
+constexpr uint64_t kEventsPerProgress = uint64_t{1} << 20;
+constexpr uint32_t kHopsMax = (1u << 24) - 1;
+
+}  // namespace
+
+Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& problem,
+                       uint64_t bytes, const Options& options)
+    : problem_(problem),
+      options_(options),
+      costs_(options.network),
+      layout_(problem, options.network.nic.rails),
+      memory_costs_(costs_, layout_),
+      feed_(algorithm, problem, bytes, options.slicing, memory_costs_,
+            options.operations_pending_max),
+      lane_count_(feed_.lane_count()),
+      signals_(problem.rank_count, feed_.signal_count()),
+      ranks_(problem.rank_count),
+      lanes_(size_t{problem.rank_count} * lane_count_),
+      nic_out_free_(layout_.nic_port_count(), 0),
+      nic_in_free_(layout_.nic_port_count(), 0) {
+  for (RankState& rank : ranks_) rank.live_lanes = lane_count_;
+  for (const SlowRank& slow : options.slow) {
+    ranks_[slow.rank].factor_milli = static_cast<uint64_t>(std::llround(slow.factor * 1000));
+  }
+  for (const DeadRank& dead : options.dead) {
+    ranks_[dead.rank].dead_at = std::min(ranks_[dead.rank].dead_at, ps_of_ns(dead.at_ns));
+  }
+  report_.rank_ports.resize(problem.rank_count);
+  report_.nic_ports.resize(layout_.nic_port_count());
+  report_.rails = costs_.rails;
+}
+
+Picoseconds Simulation::scaled(const RankState& rank, Picoseconds cost) const {
+  if (rank.factor_milli == 1000) return cost;
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<Picoseconds>((static_cast<Wide>(cost) * rank.factor_milli + 500) / 1000);
+}
+
+Result<Report> Simulation::run() {
+  for (Rank rank = 0; rank < problem_.rank_count; ++rank) {
+    for (uint32_t lane = 0; lane < lane_count_; ++lane) advance(rank, lane);
+  }
+  while (!queue_.empty()) {
+    const RadixQueue::Entry event = queue_.pop();
+    now_ = event.time;
+    handle(event);
+    if (++events_ % kEventsPerProgress == 0) WEIR_RETURN_IF_ERROR(check_progress());
+    if (messages_.in_flight() > options_.messages_in_flight_max) {
+      return Status(
+          Code::kNoMemory,
+          fmt::format("more than {} messages are in flight at {} ns: this algorithm sends "
+                      "far ahead of its receives at {} ranks",
+                      options_.messages_in_flight_max, now_ / 1000, problem_.rank_count));
+    }
+    if (!feed_.status().ok()) return feed_.status();
+  }
+  WEIR_RETURN_IF_ERROR(feed_.status());
+  return finish();
+}
+
+Status Simulation::check_progress() {
+  if (!options_.progress) return {};
+  const Progress progress{feed_.steps_done(), feed_.steps_total(), events_,
+                          static_cast<double>(now_) / 1000};
+  if (options_.progress(progress)) return {};
+  return Status(Code::kAborted,
+                fmt::format("simulation stopped by the caller at {} ns", now_ / 1000));
+}
+
+// ---- Operations
+// -----------------------------------------------------------------------------------
+
+void Simulation::advance(Rank rank, uint32_t lane) {
+  LaneState& state = lane_state(rank, lane);
+  state.state = State::kReady;
+  for (;;) {
+    if (lane_count_ > 1 && state.time > now_) {
+      queue_resume(rank, lane, state, state.time);
+      return;
+    }
+    const ShortOp* op = feed_.peek(rank, lane);
+    if (op == nullptr) {
+      finish_lane(rank, state);
+      return;
+    }
+    if (state.time >= ranks_[rank].dead_at) {
+      state.state = State::kDead;
+      return;
+    }
+    switch (op->code) {
+      case ShortOp::Code::kSend:
+      case ShortOp::Code::kPut:
+        send(rank, lane, state, *op);
+        break;
+      case ShortOp::Code::kRecv:
+        if (!receive(rank, lane, state, op->peer)) return;
+        break;
+      case ShortOp::Code::kCompute:
+        compute(rank, lane, state, op->amount);
+        break;
+      case ShortOp::Code::kSignal:
+        signal(rank, state, *op);
+        break;
+      case ShortOp::Code::kWait:
+        if (!wait(rank, lane, state, *op)) return;
+        break;
+    }
+    feed_.advance(rank, lane);
+  }
+}
+
+void Simulation::finish_lane(Rank rank, LaneState& state) {
+  state.state = State::kDone;
+  --ranks_[rank].live_lanes;
+}
+
+void Simulation::queue_resume(Rank rank, uint32_t lane, LaneState& state, Picoseconds time) {
+  state.state = State::kQueued;
+  queue_.push({time, static_cast<uint32_t>(size_t{rank} * lane_count_ + lane), kResume});
+}
+
+Picoseconds Simulation::occupy_core(Rank rank, LaneState& state, Picoseconds cost) {
+  Picoseconds begin = state.time;
+  if (lane_count_ > 1) {
+    begin = std::max(begin, ranks_[rank].core_free);
+    ranks_[rank].core_free = begin + cost;
+  }
+  state.time = begin + cost;
+  return begin;
+}
+
+void Simulation::compute(Rank rank, uint32_t lane, LaneState& state, Picoseconds cost) {
+  const Picoseconds own_cost = scaled(ranks_[rank], cost);
+  const Picoseconds begin = occupy_core(rank, state, own_cost);
+  state.path.compute += own_cost;
+  record(Span::Kind::kCompute, rank, lane, rank, begin, state.time);
+}
+
+void Simulation::send(Rank rank, uint32_t lane, LaneState& state, const ShortOp& op) {
+  RankState& own = ranks_[rank];
+  const uint32_t level_index = layout_.level(rank, op.peer);
+  const LevelCosts& level = costs_.level[level_index];
+  const Picoseconds overhead = scaled(own, level.send_overhead);
+  const Picoseconds begin = occupy_core(rank, state, overhead);
+  state.path.overhead += overhead;
+  record(Span::Kind::kSend, rank, lane, op.peer, begin, state.time);
+
+  const Picoseconds transfer = scaled(own, level.port.of(op.amount));
+  const Picoseconds taken = std::max(transfer, scaled(own, level.gap));
+  const Picoseconds start = std::max(state.time, own.egress_free);
+  own.egress_free = start + taken;
+  report_.rank_ports[rank].egress_ps += taken;
+  ++report_.messages;
+  (level_index == 0 ? report_.message_bytes_intra_node : report_.message_bytes_inter_node) +=
+      op.amount;
+
+  const bool is_put = op.code == ShortOp::Code::kPut;
+  const uint32_t index = messages_.acquire();
+  Message& message = messages_.at(index);
+  message.source = rank;
+  message.target = op.peer;
+  message.lane = static_cast<uint8_t>(lane);
+  message.hops = std::min(state.hops + 1, kHopsMax);
+  message.bytes = op.amount;
+  message.end = start + transfer;
+  message.path = state.path;
+  message.path.transfer += transfer;
+  if (is_put) {
+    own.put_visible = std::max(own.put_visible, message.end + level.latency);
+    depart(index, start, kPutArrival);
+  } else if (level_index == 1 && layout_.nic_shared()) {
+    queue_.push({start, index, kNicOut});
+  } else if (level_index == 1) {
+    pass_nic_out(index, start);
+  } else {
+    depart(index, start, kArrival);
+  }
+}
+
+// False when the message is not there yet.
+bool Simulation::receive(Rank rank, uint32_t lane, LaneState& state, Rank source) {
+  if (state.message == kNone) state.message = messages_.dequeue(source, rank, lane);
+  if (state.message == kNone) {
+    state.state = State::kForMessage;
+    state.peer = source;
+    return false;
+  }
+  const Message& message = messages_.at(state.message);
+  if (message.end > state.time) {
+    if (lane_count_ > 1 && message.end > now_) {
+      queue_resume(rank, lane, state, message.end);
+      return false;
+    }
+    record(Span::Kind::kWait, rank, lane, source, state.time, message.end);
+    state.time = message.end;
+    state.path = message.path;
+    state.hops = message.hops;
+  }
+  const Picoseconds overhead =
+      scaled(ranks_[rank], costs_.level[layout_.level(source, rank)].recv_overhead);
+  const Picoseconds begin = occupy_core(rank, state, overhead);
+  state.path.overhead += overhead;
+  record(Span::Kind::kRecv, rank, lane, source, begin, state.time);
+  messages_.release(state.message);
+  state.message = kNone;
+  return true;
+}
+
+void Simulation::signal(Rank rank, LaneState& state, const ShortOp& op) {
+  const SignalRecord record{std::max(state.time, ranks_[rank].put_visible), state.path, state.hops};
+  if (op.peer != sched::kAllRanks) {
+    ++report_.signals;
+    signals_.give(rank, op.peer, op.signal(), record);
+    wake(rank, op.peer, op.signal(), record.time);
+    return;
+  }
+  report_.signals += problem_.rank_count - 1;
+  signals_.give_all(rank, op.signal(), record);
+  for (Rank target = 0; target < problem_.rank_count; ++target) {
+    if (target != rank) wake(rank, target, op.signal(), record.time);
+  }
+}
+
+void Simulation::wake(Rank sender, Rank target, uint32_t signal_index, Picoseconds time) {
+  for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+    LaneState& state = lane_state(target, lane);
+    if (state.state != State::kForSignal || state.peer != sender) continue;
+    if (feed_.peek(target, lane)->signal() != signal_index) continue;
+    const Picoseconds arrival = time + costs_.level[layout_.level(sender, target)].signal;
+    queue_resume(target, lane, state, std::max(state.time, arrival));
+  }
+}
+
+// False when a signal is missing.
+bool Simulation::wait(Rank rank, uint32_t lane, LaneState& state, const ShortOp& op) {
+  const Picoseconds begin = state.time;
+  if (op.peer != sched::kAllRanks) {
+    if (!wait_for(rank, state, op.peer, op)) return false;
+  } else {
+    for (; state.wait_cursor < problem_.rank_count; ++state.wait_cursor) {
+      if (state.wait_cursor != rank && !wait_for(rank, state, state.wait_cursor, op)) return false;
+    }
+    state.wait_cursor = 0;
+  }
+  if (state.time > begin) record(Span::Kind::kWait, rank, lane, state.peer, begin, state.time);
+  return true;
+}
+
+bool Simulation::wait_for(Rank rank, LaneState& state, Rank sender, const ShortOp& op) {
+  const SignalRecord* record = signals_.find(sender, rank, op.signal(), op.value());
+  if (record == nullptr) {
+    state.state = State::kForSignal;
+    state.peer = sender;
+    return false;
+  }
+  const Picoseconds latency = costs_.level[layout_.level(sender, rank)].signal;
+  if (record->time + latency > state.time) {
+    state.time = record->time + latency;
+    state.path = record->path;
+    state.path.latency += latency;
+    state.hops = static_cast<uint32_t>(record->hops) + 1;
+    state.peer = sender;
+  }
+  return true;
+}
+
+// ---- Events
+// ---------------------------------------------------------------------------------------
+
+void Simulation::handle(const RadixQueue::Entry& event) {
+  mix(event.time);
+  if (event.kind == kResume) {
+    mix(uint64_t{event.index} << 8 | event.kind);
+    advance(static_cast<Rank>(event.index / lane_count_), event.index % lane_count_);
+    return;
+  }
+  const Message& message = messages_.at(event.index);
+  mix(uint64_t{message.source} << 36 ^ uint64_t{message.target} << 8 ^ event.kind);
+  mix(message.bytes);
+  switch (event.kind) {
+    case kNicOut:
+      pass_nic_out(event.index, event.time);
+      break;
+    case kIngress:
+      enter(event.index, event.time);
+      deliver(event.index);
+      break;
+    default:
+      arrive(event.index, event.time, event.kind);
+      break;
+  }
+}
+
+void Simulation::pass_nic_out(uint32_t index, Picoseconds time) {
+  Message& message = messages_.at(index);
+  const uint32_t port = layout_.nic_port(message.source);
+  const Picoseconds transfer = costs_.nic.of(message.bytes);
+  const Picoseconds taken = std::max(transfer, costs_.nic_gap);
+  const Picoseconds start = std::max(time, nic_out_free_[port]);
+  nic_out_free_[port] = start + taken;
+  report_.nic_ports[port].egress_ps += taken;
+  // Cut through: only what is slower than the port before adds to the transfer.
+  const Picoseconds before = scaled(ranks_[message.source], costs_.level[1].port.of(message.bytes));
+  if (transfer > before) message.path.transfer += transfer - before;
+  message.end = std::max(message.end, start + transfer);
+  depart(index, start, kArrival);
+}
+
+// Leaves the sending side: the first byte does at `time`.
+void Simulation::depart(uint32_t index, Picoseconds time, uint32_t kind) {
+  Message& message = messages_.at(index);
+  const Picoseconds latency = costs_.level[layout_.level(message.source, message.target)].latency;
+  message.end += latency;
+  message.path.latency += latency;
+  queue_.push({time + latency, index, kind});
+}
+
+void Simulation::arrive(uint32_t index, Picoseconds time, uint32_t kind) {
+  Message& message = messages_.at(index);
+  if (layout_.level(message.source, message.target) == 1) {
+    const uint32_t port = layout_.nic_port(message.target);
+    const Picoseconds transfer = costs_.nic.of(message.bytes);
+    const Picoseconds taken = std::max(transfer, costs_.nic_gap);
+    const Picoseconds start = std::max(time, nic_in_free_[port]);
+    nic_in_free_[port] = start + taken;
+    report_.nic_ports[port].ingress_ps += taken;
+    message.end = std::max(message.end, start + transfer);
+    if (start > time && kind == kArrival) {
+      queue_.push({start, index, kIngress});
+      return;
+    }
+  }
+  enter(index, time);
+  if (kind == kPutArrival) {
+    messages_.release(index);
+  } else {
+    deliver(index);
+  }
+}
+
+// Claims the receiver's ingress port.
+void Simulation::enter(uint32_t index, Picoseconds time) {
+  Message& message = messages_.at(index);
+  RankState& target = ranks_[message.target];
+  const LevelCosts& level = costs_.level[layout_.level(message.source, message.target)];
+  const Picoseconds plain = level.port.of(message.bytes);
+  const Picoseconds transfer = scaled(target, plain);
+  const Picoseconds taken = std::max(transfer, scaled(target, level.gap));
+  const Picoseconds start = std::max(time, target.ingress_free);
+  target.ingress_free = start + taken;
+  report_.rank_ports[message.target].ingress_ps += taken;
+  if (target.factor_milli != 1000) {
+    const Picoseconds before = scaled(ranks_[message.source], plain);
+    if (transfer > before) message.path.transfer += transfer - before;
+  }
+  message.end = std::max(message.end, start + transfer);
+}
+
+void Simulation::deliver(uint32_t index) {
+  const Message& message = messages_.at(index);
+  const Rank target = message.target;
+  const uint32_t lane = message.lane;
+  LaneState& state = lane_state(target, lane);
+  if (state.state != State::kForMessage || state.peer != message.source) {
+    messages_.enqueue(index);
+    return;
+  }
+  state.message = index;
+  advance(target, lane);
+}
+
+// ---- Result
+// ---------------------------------------------------------------------------------------
+
+void Simulation::record(Span::Kind kind, Rank rank, uint32_t lane, Rank peer, Picoseconds begin,
+                        Picoseconds end) {
+  if (rank >= options_.timeline_ranks) return;
+  if (begin == end || report_.timeline.size() >= options_.timeline_spans_max) return;
+  report_.timeline.push_back({kind, rank, lane, peer, begin, end});
+}
+
+Report Simulation::finish() {
+  report_.events = events_;
+  report_.operations = feed_.operations();
+  report_.copied_bytes = feed_.copied_bytes();
+  report_.remote_bytes = feed_.remote_bytes();
+  report_.messages_in_flight_peak = messages_.peak();
+  report_.complete = true;
+  report_.finish_ps.resize(problem_.rank_count);
+  const LaneState* last = nullptr;
+  for (Rank rank = 0; rank < problem_.rank_count; ++rank) {
+    const RankState& own = ranks_[rank];
+    const bool dead = own.live_lanes > 0 && own.dead_at != ~Picoseconds{0};
+    if (own.live_lanes > 0) report_.complete = false;
+    if (dead) report_.dead.push_back(rank);
+    for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+      const LaneState& state = lane_state(rank, lane);
+      report_.finish_ps[rank] = std::max(report_.finish_ps[rank], state.time);
+      if (last == nullptr || state.time > last->time) {
+        last = &state;
+        report_.critical_path.rank = rank;
+      }
+      const bool for_message = state.state == State::kForMessage;
+      if (!dead && (for_message || state.state == State::kForSignal)) {
+        report_.blocked.push_back({rank, lane, state.peer, !for_message, state.time});
+      }
+    }
+    if (dead) report_.finish_ps[rank] = own.dead_at;
+    mix(report_.finish_ps[rank]);
+  }
+  const Path& path = last->path;
+  CriticalPath& critical = report_.critical_path;
+  report_.total_ps = last->time;
+  critical.hops = last->hops;
+  critical.overhead_ps = path.overhead;
+  critical.latency_ps = path.latency;
+  critical.transfer_ps = path.transfer;
+  critical.compute_ps = path.compute;
+  critical.contention_ps = last->time - path.overhead - path.latency - path.transfer - path.compute;
+  report_.trace_hash = hash_;
+  report_.culprits = find_culprits(report_.blocked, report_.dead, problem_.rank_count);
+  return std::move(report_);
+}
+
+}  // namespace weir::sim

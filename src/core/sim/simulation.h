@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Simulation: the state of one run of simulate(). Private to the simulator. Not thread-safe.
+//
+// A rank with one lane runs ahead of the global time until it is blocked: all that it touches is
+// its own, and what it claims of others (ports, peers) goes through the time-ordered queue. So a
+// message costs one event (its arrival at the ingress port), two if it also contends for a shared
+// NIC. The lanes of a rank with several take turns through the queue, as they share its core and
+// port.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/cost/op_stream.h"
+#include "core/sim/costs.h"
+#include "core/sim/layout.h"
+#include "core/sim/message_pool.h"
+#include "core/sim/radix_queue.h"
+#include "core/sim/signal_board.h"
+#include "core/sim/simulator.h"
+
+namespace weir::sim {
+
+class Simulation {
+ public:
+  Simulation(const algo::Algorithm& algorithm, const algo::Problem& problem, uint64_t bytes,
+             const Options& options);
+
+  Result<Report> run();
+
+ private:
+  enum class State : uint8_t { kReady, kQueued, kForMessage, kForSignal, kDone, kDead };
+  enum EventKind : uint32_t { kResume, kNicOut, kArrival, kIngress, kPutArrival };
+
+  struct LaneState {
+    Picoseconds time = 0;
+    Path path;
+    uint32_t hops = 0;
+    Rank peer = 0;             // whom it is blocked on
+    uint32_t message = kNone;  // arrived, not yet consumed
+    Rank wait_cursor = 0;      // ranks below have been waited for (kWait on all ranks)
+    State state = State::kReady;
+  };
+  struct RankState {
+    Picoseconds egress_free = 0;
+    Picoseconds ingress_free = 0;
+    Picoseconds core_free = 0;
+    Picoseconds dead_at = ~Picoseconds{0};
+    Picoseconds put_visible = 0;
+    uint64_t factor_milli = 1000;
+    uint32_t live_lanes = 0;
+  };
+
+  LaneState& lane_state(Rank rank, uint32_t lane) {
+    return lanes_[size_t{rank} * lane_count_ + lane];
+  }
+  Picoseconds scaled(const RankState& rank, Picoseconds cost) const;
+
+  // Executes operations of a lane until it blocks, ends or must let others go first.
+  void advance(Rank rank, uint32_t lane);
+  void send(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
+  bool receive(Rank rank, uint32_t lane, LaneState& state, Rank source);
+  void compute(Rank rank, uint32_t lane, LaneState& state, Picoseconds cost);
+  void signal(Rank rank, LaneState& state, const cost::ShortOp& op);
+  bool wait(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
+  bool wait_for(Rank rank, LaneState& state, Rank sender, const cost::ShortOp& op);
+
+  // Takes the rank's core from the lane's time on; returns when it got it.
+  Picoseconds occupy_core(Rank rank, LaneState& state, Picoseconds cost);
+  void finish_lane(Rank rank, LaneState& state);
+  void queue_resume(Rank rank, uint32_t lane, LaneState& state, Picoseconds time);
+  void wake(Rank sender, Rank target, uint32_t signal_index, Picoseconds time);
+
+  void handle(const RadixQueue::Entry& event);
+  void pass_nic_out(uint32_t index, Picoseconds time);
+  void depart(uint32_t index, Picoseconds time, uint32_t kind);
+  void arrive(uint32_t index, Picoseconds time, uint32_t kind);
+  void enter(uint32_t index, Picoseconds time);
+  void deliver(uint32_t index);
+
+  void record(Span::Kind kind, Rank rank, uint32_t lane, Rank peer, Picoseconds begin,
+              Picoseconds end);
+  void mix(uint64_t value) { hash_ = (hash_ ^ value) * 0x9fb21c651e98df25u, hash_ ^= hash_ >> 29; }
+  Status check_progress();
+  Report finish();
+
+  const algo::Problem& problem_;
+  const Options& options_;
+  Costs costs_;
+  Layout layout_;
+  NetworkMemoryCosts memory_costs_;
+  cost::OpStream feed_;
+  uint32_t lane_count_;
+  SignalBoard signals_;
+  MessagePool messages_;
+  RadixQueue queue_;
+  std::vector<RankState> ranks_;
+  std::vector<LaneState> lanes_;
+  std::vector<Picoseconds> nic_out_free_;
+  std::vector<Picoseconds> nic_in_free_;
+  Picoseconds now_ = 0;
+  uint64_t events_ = 0;
+  uint64_t hash_ = 0x243f6a8885a308d3u;
+  Report report_;
+};
+
+}  // namespace weir::sim

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a Topology comes from: this machine, or a file. Thread-safe.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "core/base/status.h"
+#include "core/topo/topology.h"
+
+namespace weir::topo {
+
+struct DiscoverOptions {
+  std::string sysfs_root = "/sys";
+  std::string nvml_library = "libnvidia-ml.so.1";  // "" = do not ask NVML
+};
+
+// This machine: hwloc, then sysfs, then NVML. What a container or a virtual machine hides is
+// missing, which is no error. Takes tens of milliseconds; keep the result.
+Result<Topology> discover(const DiscoverOptions& options = {});
+
+enum class TopologyFormat : uint8_t { kHwloc, kNccl };
+
+// By the name of the first element.
+Result<TopologyFormat> detect_format(std::string_view text, std::string_view name);
+
+// A file in either format. Errors: "path: reason" or "path:line: reason".
+Result<Topology> read_file(const std::string& path);
+
+}  // namespace weir::topo

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Figures for edges of which neither the driver nor a file says anything. They order the routes
+// sensibly until something is measured; every edge made from them says so (Source::kEstimated).
+// Peak payload per direction, from the vendors' data sheets. Pure functions.
+#pragma once
+
+#include <string_view>
+
+#include "core/topo/topology.h"
+
+namespace weir::topo {
+
+// One NVLink of a GPU with this CUDA compute capability (70 = 7.0): kStated, since the generation
+// is a property of the model; without the capability, an estimate.
+Edge nvlink_edge(int32_t compute_capability);
+// One xGMI link of a GPU of this architecture ("906", "gfx90a").
+Edge xgmi_edge(std::string_view gcn);
+// The link from one package (or, where packages are not known, NUMA node) to the others.
+Edge socket_edge(const CpuInfo& cpu);
+// From a NUMA node to the others in its package.
+Edge numa_edge();
+// A PCIe link of which no speed is known: third generation, 16 lanes.
+Edge pcie_edge_unknown();
+// A PCIe link with a known bandwidth.
+Edge pcie_edge(double bandwidth_gbs);
+// Within a chip.
+Edge internal_edge(double latency_us = 0);
+// From a NIC to the network.
+Edge network_edge(const NicInfo& nic);
+
+}  // namespace weir::topo

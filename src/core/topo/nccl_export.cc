@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the topology file of NCCL. NCCL shows a PCIe switch as one element (its upstream port) and
+// no root ports, so other ports are folded into the link above the device.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <pugixml.hpp>
+#include <sstream>
+
+#include "core/topo/estimates.h"
+#include "core/topo/nccl_xml.h"
+
+namespace weir::topo {
+namespace {
+
+class Exporter {
+ public:
+  explicit Exporter(const Topology& topology) : topology_(topology) {}
+
+  Result<std::string> write() {
+    if (topology_.empty()) return invalid_argument("the topology has no nodes");
+    const size_t machine_count = topology_.count(NodeKind::kMachine);
+    if (machine_count != 1) {
+      return Status(
+          Code::kUnsupported,
+          fmt::format("an NCCL topology file holds one machine, not {}: write each by itself",
+                      machine_count));
+    }
+    pugi::xml_node system = document_.append_child("system");
+    set(system, "version", "1");
+    if (const std::string& name = topology_.node(topology_.all(NodeKind::kMachine)[0]).name;
+        !name.empty()) {
+      set(system, "weir_name", name);
+    }
+    for (const NodeId id : topology_.all(NodeKind::kNuma)) cpu_element(id);
+    for (NodeId id = 0; id < topology_.node_count(); ++id) {
+      const Node& node = topology_.node(id);
+      if (node.kind == NodeKind::kGpu && !node.pci) {
+        return Status(Code::kUnsupported,
+                      topology_.label(id) + " has no PCI address; NCCL's format needs one");
+      }
+      if (emitted(node)) device_element(id);
+    }
+    for (const Link& link : topology_.links()) {
+      link_element(link.a, link.b, link);
+      link_element(link.b, link.a, link);
+    }
+    std::ostringstream text;
+    document_.save(text, "  ", pugi::format_indent | pugi::format_no_declaration);
+    return text.str();
+  }
+
+ private:
+  static void set(pugi::xml_node element, const char* name, const std::string& value) {
+    element.append_attribute(name).set_value(value.c_str());
+  }
+  static void set_hex(pugi::xml_node element, const char* name, uint32_t value, int digits) {
+    set(element, name, fmt::format("0x{:0{}x}", value, digits));
+  }
+
+  // An estimate must not come back as a fact.
+  static void set_bandwidth(pugi::xml_node element, const Edge& edge) {
+    set(element, "weir_bw", fmt::format("{:.9g}", edge.bandwidth_gbs));
+    if (edge.source == Source::kEstimated) set(element, "weir_estimated", "1");
+  }
+
+  static bool emitted(const Node& node) {
+    switch (node.kind) {
+      case NodeKind::kGpu:
+      case NodeKind::kNic:
+      case NodeKind::kNvSwitch:
+        return true;
+      case NodeKind::kPciBridge:
+        return node.bridge == BridgeRole::kSwitch || node.bridge == BridgeRole::kUpstreamPort;
+      default:
+        return false;
+    }
+  }
+
+  // The <cpu> of a NUMA node, or of what is near none (kNoNode).
+  pugi::xml_node cpu_element(NodeId numa) {
+    const auto [place, is_new] = elements_.try_emplace(numa);
+    if (!is_new) return place->second;
+    pugi::xml_node element = document_.child("system").append_child("cpu");
+    place->second = element;
+    if (numa == kNoNode) {
+      set(element, "numaid", "-1");
+      return element;
+    }
+    const Node& node = topology_.node(numa);
+    const NodeId package = topology_.ancestor(numa, NodeKind::kPackage);
+    set(element, "numaid", fmt::format("{}", node.os_index));
+    set(element, "affinity", node.cpus.mask());
+    const CpuInfo cpu = node.cpu ? *node.cpu
+                        : package != kNoNode && topology_.node(package).cpu
+                            ? *topology_.node(package).cpu
+                            : CpuInfo{};
+    if (!cpu.arch.empty()) set(element, "arch", cpu.arch);
+    if (!cpu.vendor.empty()) set(element, "vendor", cpu.vendor);
+    if (cpu.family_id >= 0) set(element, "familyid", fmt::format("{}", cpu.family_id));
+    if (cpu.model_id >= 0) set(element, "modelid", fmt::format("{}", cpu.model_id));
+    if (!cpu.model.empty()) set(element, "weir_model", cpu.model);
+    if (package != kNoNode) {
+      set(element, "weir_package", fmt::format("{}", topology_.node(package).os_index));
+    }
+    return element;
+  }
+
+  void device_element(NodeId id) {
+    const Node& node = topology_.node(id);
+    // Up to the next element that is written, through the ports that are not.
+    Edge link = node.up;
+    NodeId above = node.parent;
+    while (above != kNoNode && topology_.node(above).kind == NodeKind::kPciBridge &&
+           !emitted(topology_.node(above))) {
+      link = narrower(link, topology_.node(above).up);
+      above = topology_.node(above).parent;
+    }
+    const bool below_bridge = above != kNoNode && emitted(topology_.node(above));
+    pugi::xml_node parent =
+        below_bridge ? elements_[above] : cpu_element(topology_.ancestor(id, NodeKind::kNuma));
+    if (!node.pci) {
+      if (node.nic) nic_element(parent, *node.nic);
+      return;
+    }
+    pugi::xml_node element = parent.append_child("pci");
+    elements_[id] = element;
+    pci_attributes(element, *node.pci, link);
+    if (!below_bridge) {
+      const NodeId root = topology_.ancestor(id, NodeKind::kRootComplex);
+      if (root != kNoNode && !topology_.node(root).name.empty()) {
+        set(element, "weir_root", topology_.node(root).name);
+      }
+    }
+    if (node.gpu) elements_[id] = gpu_element(element, node);
+    if (node.nic && !node.nic->ports.empty()) nic_element(element, *node.nic);
+  }
+
+  static Edge narrower(const Edge& a, const Edge& b) {
+    if (b.source == Source::kNoLimit) return a;
+    if (a.source == Source::kNoLimit) return b;
+    Edge edge = a.bandwidth_gbs <= b.bandwidth_gbs ? a : b;
+    edge.source = std::min(a.source, b.source);
+    return edge;
+  }
+
+  static void pci_attributes(pugi::xml_node element, const PciInfo& pci, const Edge& link) {
+    set(element, "busid", pci.address.text());
+    set_hex(element, "class", pci.class_code, 6);
+    if (pci.vendor != 0) {
+      set_hex(element, "vendor", pci.vendor, 4);
+      set_hex(element, "device", pci.device, 4);
+      set_hex(element, "subsystem_vendor", pci.subsystem_vendor, 4);
+      set_hex(element, "subsystem_device", pci.subsystem_device, 4);
+    }
+    PcieRate rate{pci.speed_gts_max, pci.width_max};
+    if (pcie_bandwidth_gbs(rate.speed_gts, rate.width_lanes) != link.bandwidth_gbs) {
+      rate = pcie_rate(link.bandwidth_gbs);
+    }
+    const bool known = link.source == Source::kStated && rate.width_lanes > 0;
+    set(element, "link_speed", known ? fmt::format("{:g} GT/s", rate.speed_gts) : "");
+    set(element, "link_width", fmt::format("{}", known ? rate.width_lanes : 0));
+    const bool assumed = link.source == Source::kEstimated &&
+                         link.bandwidth_gbs == pcie_edge_unknown().bandwidth_gbs;
+    if (!known && !assumed) set_bandwidth(element, link);
+  }
+
+  static pugi::xml_node gpu_element(pugi::xml_node pci, const Node& node) {
+    pugi::xml_node element = pci.append_child("gpu");
+    const GpuInfo& gpu = *node.gpu;
+    set(element, "dev", fmt::format("{}", gpu.dev.value_or(static_cast<int32_t>(gpu.index))));
+    if (gpu.compute_capability > 0) set(element, "sm", fmt::format("{}", gpu.compute_capability));
+    if (!gpu.gcn.empty()) set(element, "gcn", gpu.gcn);
+    if (!gpu.arch.empty()) set(element, "arch", gpu.arch);
+    if (gpu.rank) set(element, "rank", fmt::format("{}", *gpu.rank));
+    if (gpu.gdr) set(element, "gdr", *gpu.gdr ? "1" : "0");
+    if (!node.name.empty()) set(element, "weir_model", node.name);
+    if (!gpu.uuid.empty()) set(element, "weir_uuid", gpu.uuid);
+    return element;
+  }
+
+  static void nic_element(pugi::xml_node parent, const NicInfo& nic) {
+    pugi::xml_node element = parent.append_child("nic");
+    for (const NetPort& port : nic.ports) {
+      pugi::xml_node net = element.append_child("net");
+      set(net, "name", port.name);
+      if (port.dev) set(net, "dev", fmt::format("{}", *port.dev));
+      if (port.speed_mbps > 0) set(net, "speed", fmt::format("{:.9g}", port.speed_mbps));
+      set(net, "port", fmt::format("{}", port.port));
+      if (port.latency_us) set(net, "latency", fmt::format("{:.6f}", *port.latency_us));
+      if (!port.guid.empty()) set(net, "guid", port.guid);
+      if (port.connection_count_max > 0) {
+        set(net, "maxconn", fmt::format("{}", port.connection_count_max));
+      }
+      if (port.gdr) set(net, "gdr", *port.gdr ? "1" : "0");
+    }
+  }
+
+  void link_element(NodeId from, NodeId to, const Link& link) {
+    const Node& source = topology_.node(from);
+    const Node& target = topology_.node(to);
+    const bool to_switch = target.kind == NodeKind::kNvSwitch;
+    // From the GPU only, except between two switches.
+    if (source.kind != NodeKind::kGpu && !(source.kind == NodeKind::kNvSwitch && to_switch)) return;
+    const auto element = elements_.find(from);
+    if (element == elements_.end()) return;
+    pugi::xml_node child = element->second.append_child(name_of(link.kind));
+    if (link.kind != LinkKind::kC2c) {
+      set(child, "target", target.pci ? target.pci->address.text() : target.name);
+    }
+    set(child, "count", fmt::format("{}", link.count));
+    if (target.pci && target.pci->class_code != 0) {
+      set_hex(child, "tclass", target.pci->class_code, 6);
+    } else if (link.kind != LinkKind::kC2c) {
+      set(child, "tclass", to_switch ? "0x068000" : "0x068001");
+    }
+    set_bandwidth(child, link.edge);
+  }
+
+  const Topology& topology_;
+  pugi::xml_document document_;
+  std::map<NodeId, pugi::xml_node> elements_;  // GPUs: the <gpu>, which holds the links
+};
+
+}  // namespace
+
+Result<std::string> to_nccl_xml(const Topology& topology) { return Exporter(topology).write(); }
+
+}  // namespace weir::topo

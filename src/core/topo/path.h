@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paths between two nodes of a Topology: what lies between them, how much passes, and by which way.
+// Pure functions; thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/topo/topology.h"
+
+namespace weir::topo {
+
+// From near to far; the abbreviations are those that GPU users know.
+enum class PathClass : uint8_t {
+  kSelf,      // X     the same node
+  kLink,      // NV#   direct links between accelerators (NVLink, xGMI: XG#, Xe Link: XL#, C2C)
+  kNvSwitch,  // NVS#  # NVLinks into NVSwitches
+  kPix,       // PIX   at most one PCIe switch
+  kPxb,       // PXB   several PCIe switches, without the root complex
+  kPhb,       // PHB   the same PCIe root complex (also: device and its own NUMA node)
+  kNode,      // NODE  root complexes of the same NUMA node
+  kSystem,    // SYS   across NUMA nodes or sockets
+  kNetwork,   // NET   another machine
+  kNone,      // -     no way (the other machine, and no NIC on one side)
+};
+
+struct Path {
+  PathClass path_class = PathClass::kNone;
+  LinkKind link_kind = LinkKind::kNvlink;  // of kLink and kNvSwitch
+  uint32_t link_count = 0;                 // of kLink and kNvSwitch: links at the first node
+  // Payload per direction: the smallest on the way, or for kNvSwitch what all switches carry
+  // together. 0 = no limit is known.
+  double bandwidth_gbs = 0;
+  // Some edge on the way is an estimate, or nothing is known of it.
+  bool estimated = false;
+  double latency_us = 0;
+  // All nodes on the way, both ends included. For kNvSwitch one of the parallel ways.
+  std::vector<NodeId> way;
+
+  std::string label() const;  // "NV12", "XG1", "NVS6", "PIX", …
+};
+
+struct PathOptions {
+  bool accelerator_links = true;  // false: PCIe and CPU only
+};
+
+// The best path in the order of PathClass. Links are used between GPUs (and a CPU with NVLink or
+// C2C) directly or through NVSwitches, never by way of a third GPU. Both ids must exist.
+Path find_path(const Topology& topology, NodeId a, NodeId b, const PathOptions& options = {});
+
+const char* name_of(PathClass path_class);  // "nvlink", "nvswitch", "pix", …, "network"
+
+}  // namespace weir::topo

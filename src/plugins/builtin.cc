@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/builtin.h"
+
+namespace weir::plugins {
+
+namespace self {
+const weir_transport_functions_t* transport();
+}
+namespace shm {
+const weir_transport_functions_t* transport();
+}
+namespace hook_check {
+const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
+}
+namespace hook_fault {
+const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
+}
+namespace hook_trace {
+const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
+}
+
+std::span<const TransportFunction> builtin_transports() {
+  static constexpr TransportFunction kTransports[] = {shm::transport, self::transport};
+  return kTransports;
+}
+
+std::span<const BuiltinHook> builtin_hooks() {
+  static constexpr BuiltinHook kHooks[] = {
+      {"check", hook_check::wrap}, {"fault", hook_fault::wrap}, {"trace", hook_trace::wrap}};
+  return kHooks;
+}
+
+}  // namespace weir::plugins

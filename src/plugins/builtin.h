@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is linked into the library: transports, best first, and hooks. Listed by hand in builtin.cc,
+// so that nothing depends on static constructors. Constant data; thread-safe.
+#pragma once
+
+#include <span>
+
+#include "weir/plugin.h"
+
+namespace weir::plugins {
+
+using TransportFunction = const weir_transport_functions_t* (*)();
+
+// A hook makes a transport that passes everything on to `inner`. Null when its pool is used up.
+struct BuiltinHook {
+  const char* name;
+  const weir_transport_functions_t* (*wrap)(const weir_transport_functions_t* inner);
+};
+
+std::span<const TransportFunction> builtin_transports();
+std::span<const BuiltinHook> builtin_hooks();
+
+}  // namespace weir::plugins

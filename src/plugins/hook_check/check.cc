@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// hook_check: holds both sides to the contract of plugin.h. A breach by the caller is
+// WEIR_ERROR_INVALID_USAGE, one by the transport WEIR_ERROR_INTERNAL; the text begins with
+// "check(name)".
+//
+// Checked of the caller: connected and not closed; one thread at a time; peer, lane and length in
+// range; operation zeroed, and not posted twice; a buffer that is being sent does not change; test
+// only of what is in flight. Checked of the transport: results that the call may return; completion
+// in order per (peer, lane, direction); connect ends by its deadline.
+#include <inttypes.h>
+#include <string.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "plugins/hook/hook.h"
+#include "plugins/hook/in_flight.h"
+
+namespace weir::plugins::hook_check {
+namespace {
+
+constexpr uint64_t kDeadlineGraceNs = 250'000'000;
+constexpr size_t kQuarantine = 32;  // closed instances kept, so that a late use is told apart
+
+uint64_t checksum(const void* data, uint64_t bytes) {
+  const auto* p = static_cast<const unsigned char*>(data);
+  uint64_t sum = bytes * 0x9e3779b97f4a7c15u;
+  for (; bytes >= 8; bytes -= 8, p += 8) {
+    uint64_t word;
+    memcpy(&word, p, 8);
+    sum = (sum ^ word) * 0xff51afd7ed558ccdu;
+    sum ^= sum >> 29;
+  }
+  for (; bytes > 0; --bytes, ++p) sum = (sum ^ *p) * 0xff51afd7ed558ccdu;
+  return sum;
+}
+
+struct Record {
+  weir_transport_op_t* op;
+  weir_transport_op_t*
+      earlier;  // the one posted before on this peer, lane and direction, in flight
+  weir_transport_op_t* later;
+  const void* data;
+  uint64_t bytes;
+  uint64_t sum;
+  uint32_t peer;
+  uint32_t lane;
+  bool sending;
+  weir_result_t known;  // what the transport said when a later operation was tested
+};
+
+class Check final : public hook::Hook {
+ public:
+  static constexpr char kName[] = "check";
+
+  Check(const weir_host_t* host, const weir_transport_functions_t* inner,
+        const weir_transport_config_t& config)
+      : Hook(host, inner, config),
+        last_(size_t{2} * inner->caps.lane_count * config.rank_count, nullptr) {}
+
+  weir_result_t connect(const unsigned char* const* addresses, const size_t* address_bytes,
+                        uint64_t deadline_ns) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    if (closed_) return breach("connect", "the instance is closed");
+    if (connected_) return breach("connect", "it was called twice");
+    for (uint32_t i = 0; i < rank_count_; ++i) {
+      if (addresses[i] == nullptr || address_bytes[i] > WEIR_TRANSPORT_ADDRESS_BYTES_MAX) {
+        return breach("connect", "an address is missing or too long");
+      }
+    }
+    const weir_result_t result = inner_->connect(instance_, addresses, address_bytes, deadline_ns);
+    const uint64_t now = hook::monotonic_ns();
+    if (now > deadline_ns && now - deadline_ns > kDeadlineGraceNs) {
+      return fail(WEIR_ERROR_INTERNAL, "check(%s): connect ended %" PRIu64 " ms after its deadline",
+                  inner_->name, (now - deadline_ns) / 1'000'000);
+    }
+    connected_ = result == WEIR_OK;
+    return only(result, "connect", false);
+  }
+
+  weir_result_t address(unsigned char* address, size_t* bytes) override {
+    const weir_result_t result = inner_->address(instance_, address, bytes);
+    if (result == WEIR_OK && *bytes > WEIR_TRANSPORT_ADDRESS_BYTES_MAX) {
+      return fail(WEIR_ERROR_INTERNAL, "check(%s): an address of %zu bytes", inner_->name, *bytes);
+    }
+    return only(result, "address", false);
+  }
+
+  weir_result_t send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
+                     weir_transport_op_t* op) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    const weir_result_t checked = check_post("send", peer, lane, data, bytes, op);
+    if (checked != WEIR_OK) return checked;
+    const uint64_t sum = checksum(data, bytes);
+    const weir_result_t result = inner_->send(instance_, peer, lane, data, bytes, op);
+    return posted(true, peer, lane, data, bytes, sum, op, result);
+  }
+
+  weir_result_t recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes,
+                     weir_transport_op_t* op) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    const weir_result_t checked = check_post("recv", peer, lane, data, bytes, op);
+    if (checked != WEIR_OK) return checked;
+    const weir_result_t result = inner_->recv(instance_, peer, lane, data, bytes, op);
+    return posted(false, peer, lane, data, bytes, 0, op, result);
+  }
+
+  weir_result_t test(weir_transport_op_t* op) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    if (closed_) return breach("test", "the instance is closed");
+    Record* record = in_flight_.find(op);
+    if (record == nullptr) return breach("test", "the operation is not in flight");
+    const weir_result_t result =
+        record->known != WEIR_IN_PROGRESS ? record->known : inner_->test(instance_, op);
+    if (result == WEIR_IN_PROGRESS) return result;
+    return finished(*record, result);
+  }
+
+  weir_result_t progress() override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    if (closed_) return breach("progress", "the instance is closed");
+    if (!connected_) return breach("progress", "connect has not succeeded");
+    return only(inner_->progress(instance_), "progress", false);
+  }
+
+  weir_result_t peer_alive(uint32_t peer) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    if (closed_) return breach("peer_alive", "the instance is closed");
+    if (peer >= rank_count_) return breach("peer_alive", "there is no such rank");
+    return only(inner_->peer_alive(instance_, peer), "peer_alive", false);
+  }
+
+  void close() override {
+    if (closed_) {
+      breach("close", "the instance is closed already");
+      return;
+    }
+    if (in_flight_.count() != 0) {
+      warn("check(%s): %zu operations were in flight at close", inner_->name, in_flight_.count());
+    }
+    closed_ = true;
+    Hook::close();
+  }
+
+  void dispose() override {
+    if (disposed_) return;
+    disposed_ = true;
+    // The shell stays for a while: a use after close then finds `closed_` and not freed memory.
+    static std::mutex mutex;
+    static Check* quarantine[kQuarantine];
+    static size_t next = 0;
+    const std::lock_guard lock(mutex);
+    Check* oldest = quarantine[next];
+    quarantine[next] = this;
+    next = (next + 1) % kQuarantine;
+    delete oldest;
+  }
+
+ private:
+  class Entered {
+   public:
+    explicit Entered(Check* check)
+        : check_(check), alone_(!check->inside_.exchange(true, std::memory_order_acquire)) {}
+    ~Entered() {
+      if (alone_) check_->inside_.store(false, std::memory_order_release);
+    }
+    Entered(const Entered&) = delete;
+    Entered& operator=(const Entered&) = delete;
+    bool alone() const { return alone_; }
+
+   private:
+    Check* check_;
+    bool alone_;
+  };
+
+  weir_result_t crowded() const {
+    return breach("call", "two threads are in one instance at a time");
+  }
+
+  weir_result_t breach(const char* call, const char* text) const {
+    return fail(WEIR_ERROR_INVALID_USAGE, "check(%s): %s of rank %u: %s", inner_->name, call, rank_,
+                text);
+  }
+
+  weir_result_t only(weir_result_t result, const char* call, bool may_wait) const {
+    if (result == WEIR_OK || (result > WEIR_IN_PROGRESS && result <= WEIR_ERROR_INTERNAL))
+      return result;
+    if (result == WEIR_IN_PROGRESS && may_wait) return result;
+    return fail(WEIR_ERROR_INTERNAL, "check(%s): %s returned %d", inner_->name, call,
+                static_cast<int>(result));
+  }
+
+  weir_result_t check_post(const char* call, uint32_t peer, uint32_t lane, const void* data,
+                           uint64_t bytes, const weir_transport_op_t* op) {
+    if (closed_) return breach(call, "the instance is closed");
+    if (!connected_) return breach(call, "connect has not succeeded");
+    if (peer >= rank_count_) return breach(call, "there is no such peer");
+    if (peer == rank_ && (inner_->caps.bits & WEIR_CAP_SELF) == 0) {
+      return breach(call, "to itself, which this transport cannot");
+    }
+    if (lane >= inner_->caps.lane_count) return breach(call, "there is no such lane");
+    if (bytes > inner_->caps.message_bytes_max) return breach(call, "the message is too long");
+    if (data == nullptr && bytes != 0) return breach(call, "there is no buffer");
+    if (op == nullptr) return breach(call, "there is no operation");
+    if (in_flight_.find(op) != nullptr) return breach(call, "the operation is in flight already");
+    for (const uint64_t word : op->word) {
+      if (word != 0) return breach(call, "the operation was not zeroed");
+    }
+    if (in_flight_.full())
+      return breach(call, "more operations are in flight than this hook can follow");
+    return WEIR_OK;
+  }
+
+  weir_transport_op_t*& last(bool sending, uint32_t peer, uint32_t lane) {
+    return last_[((sending ? 0 : inner_->caps.lane_count) + lane) * size_t{rank_count_} + peer];
+  }
+
+  weir_result_t posted(bool sending, uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
+                       uint64_t sum, weir_transport_op_t* op, weir_result_t result) {
+    Record record = {op,      last(sending, peer, lane), nullptr, data, bytes, sum, peer, lane,
+                     sending, WEIR_IN_PROGRESS};
+    if (result == WEIR_IN_PROGRESS) {
+      *in_flight_.add(op) = record;
+      if (record.earlier != nullptr) in_flight_.find(record.earlier)->later = op;
+      last(sending, peer, lane) = op;
+      return result;
+    }
+    if (result == WEIR_OK) {
+      const weir_result_t ordered = check_order(record);
+      if (ordered != WEIR_OK) return ordered;
+      if (sending && checksum(data, bytes) != sum) return changed(record);
+    }
+    return only(result, sending ? "send" : "recv", true);
+  }
+
+  // All that was posted before on the same channel must be complete.
+  weir_result_t check_order(const Record& record) {
+    for (weir_transport_op_t* op = record.earlier; op != nullptr;) {
+      Record* earlier = in_flight_.find(op);
+      if (earlier->known != WEIR_IN_PROGRESS) break;
+      earlier->known = inner_->test(instance_, op);
+      if (earlier->known == WEIR_IN_PROGRESS) {
+        return fail(WEIR_ERROR_INTERNAL,
+                    "check(%s): a %s completed before an earlier one (peer %u, lane %u)",
+                    inner_->name, record.sending ? "send" : "recv", record.peer, record.lane);
+      }
+      op = earlier->earlier;
+    }
+    return WEIR_OK;
+  }
+
+  weir_result_t changed(const Record& record) const {
+    return fail(WEIR_ERROR_INVALID_USAGE,
+                "check(%s): the buffer of a send of %" PRIu64
+                " bytes to rank %u (lane %u) was changed "
+                "while it was in flight",
+                inner_->name, record.bytes, record.peer, record.lane);
+  }
+
+  weir_result_t finished(Record record, weir_result_t result) {
+    weir_result_t verdict = only(result, "test", true);
+    if (result == WEIR_OK) {
+      verdict = check_order(record);
+      if (verdict == WEIR_OK && record.sending &&
+          checksum(record.data, record.bytes) != record.sum) {
+        verdict = changed(record);
+      }
+    }
+    if (record.earlier != nullptr) in_flight_.find(record.earlier)->later = record.later;
+    if (record.later != nullptr) {
+      in_flight_.find(record.later)->earlier = record.earlier;
+    } else {
+      last(record.sending, record.peer, record.lane) = record.earlier;
+    }
+    in_flight_.remove(record.op);
+    return verdict;
+  }
+
+  std::atomic<bool> inside_{false};
+  bool connected_ = false;
+  bool closed_ = false;
+  bool disposed_ = false;
+  hook::InFlight<Record> in_flight_;
+  std::vector<weir_transport_op_t*> last_;  // newest in flight, per direction, lane, peer
+};
+
+}  // namespace
+
+const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner) {
+  return hook::Pool<Check>::wrap(inner);
+}
+
+}  // namespace weir::plugins::hook_check

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// hook_fault: makes a transport misbehave in the way that WEIR_FAULT tells, the same way every
+// time. See plan.h for the words. An operation that is held back holds back what is posted after it
+// on the same (peer, lane, direction): the order of messages is never changed.
+#include <inttypes.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "plugins/hook/hook.h"
+#include "plugins/hook/in_flight.h"
+#include "plugins/hook_fault/plan.h"
+
+namespace weir::plugins::hook_fault {
+namespace {
+
+constexpr uint64_t kNever = UINT64_MAX;
+
+struct Operation {
+  bool sending;
+  bool corrupt;
+  bool duplicate;
+  uint32_t peer;
+  uint32_t lane;
+  void* data;
+  uint64_t bytes;
+  uint64_t due_ns;
+};
+
+enum class Stage { kHeld, kPosted, kFinished };
+
+struct Record {
+  Stage stage;
+  weir_result_t result;  // when finished
+  Operation operation;
+};
+
+class Fault final : public hook::Hook {
+ public:
+  static constexpr char kName[] = "fault";
+
+  Fault(const weir_host_t* host, const weir_transport_functions_t* inner,
+        const weir_transport_config_t& config)
+      : Hook(host, inner, config),
+        held_count_(size_t{2} * inner->caps.lane_count * config.rank_count, 0),
+        blocked_(held_count_.size(), 0) {
+    held_.reserve(hook::InFlight<Record>::kCapacity);
+  }
+
+  weir_result_t start(const weir_transport_config_t&) override {
+    const char* text = setting("WEIR_FAULT");
+    const std::string reason = parse_plan(text == nullptr ? "" : text, &plan_);
+    if (!reason.empty()) {
+      return fail(WEIR_ERROR_INVALID_ARGUMENT, "WEIR_FAULT=%s: %s", text, reason.c_str());
+    }
+    active_ = plan_.rank == kEveryRank || plan_.rank == rank_;
+    return WEIR_OK;
+  }
+
+  weir_result_t send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
+                     weir_transport_op_t* op) override {
+    if (!active_ || !in_range(peer, lane)) return Hook::send(peer, lane, data, bytes, op);
+    ++sends_;
+    Operation operation = {
+        true, false, sends_ == plan_.duplicate_at, peer, lane, const_cast<void*>(data), bytes, 0};
+    if (sends_ == plan_.drop_at) operation.due_ns = kNever;
+    return post(operation, op);
+  }
+
+  weir_result_t recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes,
+                     weir_transport_op_t* op) override {
+    if (!active_ || !in_range(peer, lane)) return Hook::recv(peer, lane, data, bytes, op);
+    if (bytes != 0) ++recvs_;
+    return post(
+        {false, bytes != 0 && recvs_ == plan_.corrupt_at, false, peer, lane, data, bytes, 0}, op);
+  }
+
+  weir_result_t test(weir_transport_op_t* op) override {
+    release_due();
+    Record* record = records_.find(op);
+    if (record == nullptr) return inner_->test(instance_, op);
+    if (record->stage == Stage::kHeld) {
+      // Somebody who only tests this one operation still has to move the others.
+      const weir_result_t result = inner_->progress(instance_);
+      return result == WEIR_OK ? WEIR_IN_PROGRESS : result;
+    }
+    weir_result_t result = record->result;
+    if (record->stage == Stage::kPosted) {
+      if (!first_done_ || !record->operation.duplicate) result = inner_->test(instance_, op);
+      if (record->operation.duplicate) result = after_duplicate(result);
+      if (result == WEIR_IN_PROGRESS) return result;
+      if (result == WEIR_OK) finish(record->operation);
+    }
+    records_.remove(op);
+    return result;
+  }
+
+  weir_result_t progress() override {
+    release_due();
+    return inner_->progress(instance_);
+  }
+
+ private:
+  struct Held {
+    weir_transport_op_t* op;
+    size_t channel;
+  };
+
+  bool in_range(uint32_t peer, uint32_t lane) const {
+    return peer < rank_count_ && lane < inner_->caps.lane_count;
+  }
+
+  size_t channel_of(const Operation& operation) const {
+    const uint32_t direction = operation.sending ? 0 : inner_->caps.lane_count;
+    return (direction + operation.lane) * size_t{rank_count_} + operation.peer;
+  }
+
+  weir_result_t post(Operation operation, weir_transport_op_t* op) {
+    ++operations_;
+    if (operations_ == plan_.kill_at) kill(getpid(), SIGKILL);
+    if (operations_ == plan_.stop_at) kill(getpid(), SIGSTOP);
+    if (operations_ == plan_.error_at) {
+      return fail(WEIR_ERROR_SYSTEM,
+                  "fault(%s): operation %" PRIu64 " of rank %u fails as WEIR_FAULT asks",
+                  inner_->name, operations_, rank_);
+    }
+    if (plan_.delay_us != 0 && operation.due_ns == 0) {
+      const uint64_t delay_us = mix(plan_.seed, rank_, operations_) % (plan_.delay_us + 1);
+      if (delay_us != 0) operation.due_ns = hook::monotonic_ns() + delay_us * 1000;
+    }
+    const size_t channel = channel_of(operation);
+    if (operation.due_ns != 0 || held_count_[channel] != 0) {
+      Record* record = records_.add(op);
+      if (record == nullptr) return too_many();
+      *record = {Stage::kHeld, WEIR_IN_PROGRESS, operation};
+      held_.push_back({op, channel});
+      ++held_count_[channel];
+      return WEIR_IN_PROGRESS;
+    }
+    const weir_result_t result = issue(operation, op);
+    if (result == WEIR_OK) finish(operation);
+    if (result == WEIR_IN_PROGRESS && (operation.corrupt || operation.duplicate)) {
+      Record* record = records_.add(op);
+      if (record == nullptr) return too_many();
+      *record = {Stage::kPosted, WEIR_IN_PROGRESS, operation};
+    }
+    return result;
+  }
+
+  weir_result_t too_many() const {
+    return fail(WEIR_ERROR_NO_MEMORY,
+                "fault(%s): more operations are in flight than this hook can hold", inner_->name);
+  }
+
+  // Gives the operation to the inner transport; one that is to be sent twice, twice.
+  weir_result_t issue(const Operation& o, weir_transport_op_t* op) {
+    if (!o.sending) return inner_->recv(instance_, o.peer, o.lane, o.data, o.bytes, op);
+    const weir_result_t first = inner_->send(instance_, o.peer, o.lane, o.data, o.bytes, op);
+    if (!o.duplicate || first > WEIR_IN_PROGRESS) return first;
+    first_done_ = first == WEIR_OK;
+    second_ = inner_->send(instance_, o.peer, o.lane, o.data, o.bytes, &second_op_);
+    if (second_ > WEIR_IN_PROGRESS) return second_;
+    return first_done_ && second_ == WEIR_OK ? WEIR_OK : WEIR_IN_PROGRESS;
+  }
+
+  weir_result_t after_duplicate(weir_result_t first) {
+    if (first > WEIR_IN_PROGRESS) return first;
+    if (first == WEIR_OK || first_done_) {
+      first_done_ = true;
+      if (second_ == WEIR_IN_PROGRESS) second_ = inner_->test(instance_, &second_op_);
+      return second_;
+    }
+    return WEIR_IN_PROGRESS;
+  }
+
+  void finish(const Operation& operation) {
+    if (!operation.corrupt) return;
+    const uint64_t bit = mix(plan_.seed, rank_, 0) % (operation.bytes * 8);
+    static_cast<unsigned char*>(operation.data)[bit / 8] ^=
+        static_cast<unsigned char>(1u << bit % 8);
+  }
+
+  void release_due() {
+    if (held_.empty()) return;
+    const uint64_t now = hook::monotonic_ns();
+    ++round_;
+    size_t kept = 0;
+    for (const Held held : held_) {
+      Record* record = records_.find(held.op);
+      if (blocked_[held.channel] == round_ || record->operation.due_ns > now) {
+        blocked_[held.channel] = round_;
+        held_[kept++] = held;
+        continue;
+      }
+      --held_count_[held.channel];
+      const Operation operation = record->operation;
+      const weir_result_t result = issue(operation, held.op);
+      if (result != WEIR_IN_PROGRESS) {
+        if (result == WEIR_OK) finish(operation);
+        record->stage = Stage::kFinished;
+        record->result = result;
+      } else if (operation.corrupt || operation.duplicate) {
+        record->stage = Stage::kPosted;
+      } else {
+        records_.remove(held.op);
+      }
+    }
+    held_.resize(kept);
+  }
+
+  Plan plan_;
+  bool active_ = false;
+  uint64_t operations_ = 0;
+  uint64_t sends_ = 0;
+  uint64_t recvs_ = 0;  // of at least one byte
+  hook::InFlight<Record> records_;
+  std::vector<Held> held_;            // in order of posting
+  std::vector<uint32_t> held_count_;  // per channel
+  std::vector<uint64_t> blocked_;     // per channel: the round in which one had to stay
+  uint64_t round_ = 0;
+  bool first_done_ = false;  // of the send that is made twice
+  weir_result_t second_ = WEIR_OK;
+  weir_transport_op_t second_op_{};
+};
+
+}  // namespace
+
+const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner) {
+  return hook::Pool<Fault>::wrap(inner);
+}
+
+}  // namespace weir::plugins::hook_fault

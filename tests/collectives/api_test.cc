@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rest of the C API: requests, groups, several communicators, split, determinism, warm calls.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <random>
+
+#include "support/allocations.h"
+#include "support/collective_checks.h"
+#include "support/ranks.h"
+
+namespace weir::test {
+namespace {
+
+TEST(WarmCalls, AllocateNothing) {
+  // A rank that has to wait long looks after its peers, which may allocate; so the best round
+  // counts.
+  for (const bool messages : {false, true}) {
+    run_processes(
+        2,
+        [&](int, weir_comm_t comm) {
+          for (const size_t count : {size_t{2}, size_t{16'384}, size_t{1'000'000}}) {
+            std::vector<float> data(count, 0.0f);
+            uint64_t least = UINT64_MAX;
+            for (int round = 0; round < 20; ++round) {
+              const uint64_t before = allocation_count();
+              for (int i = 0; i < 5; ++i) {
+                ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), count, WEIR_FLOAT32,
+                                          WEIR_SUM, nullptr),
+                          WEIR_OK);
+                weir_request_t request = nullptr;
+                ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), count, WEIR_FLOAT32,
+                                          WEIR_MAX, &request),
+                          WEIR_OK);
+                ASSERT_EQ(weir_wait(&request), WEIR_OK);
+              }
+              least = std::min(least, allocation_count() - before);
+            }
+            EXPECT_EQ(least, 0u) << count << " elements";
+          }
+        },
+        messages ? Environment{{"WEIR_ALGORITHM", "all_reduce=ring"}} : Environment{});
+  }
+}
+
+TEST(Messages, ArriveInOrderPerPair) {
+  run_processes(3, [](int rank, weir_comm_t comm) {
+    const int next = (rank + 1) % 3;
+    const int before = (rank + 2) % 3;
+    std::vector<weir_request_t> requests;
+    std::vector<std::vector<int>> received;
+    for (int i = 0; i < 50; ++i) received.emplace_back(static_cast<size_t>(1 + 997 * i), -1);
+    for (int i = 0; i < 50; ++i) {
+      weir_request_t request = nullptr;
+      ASSERT_EQ(weir_recv(comm, received[static_cast<size_t>(i)].data(),
+                          received[static_cast<size_t>(i)].size(), WEIR_INT32, before, &request),
+                WEIR_OK);
+      requests.push_back(request);
+    }
+    std::vector<std::vector<int>> sent;
+    for (int i = 0; i < 50; ++i) {
+      sent.emplace_back(static_cast<size_t>(1 + 997 * i), 1000 * rank + i);
+      weir_request_t request = nullptr;
+      ASSERT_EQ(weir_send(comm, sent.back().data(), sent.back().size(), WEIR_INT32, next, &request),
+                WEIR_OK);
+      requests.push_back(request);
+    }
+    ASSERT_EQ(weir_wait_all(requests.data(), requests.size()), WEIR_OK) << weir_last_error(comm);
+    for (int i = 0; i < 50; ++i) {
+      for (const int value : received[static_cast<size_t>(i)]) ASSERT_EQ(value, 1000 * before + i);
+    }
+  });
+}
+
+TEST(Groups, CannotDeadlockWhateverTheirOrder) {
+  run_processes(4, [](int rank, weir_comm_t comm) {
+    // Everybody sends first, more than any buffer holds.
+    constexpr size_t kCount = 1'000'000;
+    std::vector<float> send(kCount, static_cast<float>(rank));
+    std::vector<std::vector<float>> recv(4, std::vector<float>(kCount, -1.0f));
+    int32_t sum = rank;
+    ASSERT_EQ(weir_group_start(), WEIR_OK);
+    ASSERT_EQ(weir_group_start(), WEIR_OK);
+    for (int p = 0; p < 4; ++p) {
+      ASSERT_EQ(weir_send(comm, send.data(), kCount, WEIR_FLOAT32, p, nullptr), WEIR_OK);
+    }
+    ASSERT_EQ(weir_group_end(), WEIR_OK);
+    ASSERT_EQ(weir_all_reduce(comm, &sum, &sum, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK);
+    for (int p = 3; p >= 0; --p) {
+      ASSERT_EQ(
+          weir_recv(comm, recv[static_cast<size_t>(p)].data(), kCount, WEIR_FLOAT32, p, nullptr),
+          WEIR_OK);
+    }
+    ASSERT_EQ(weir_group_end(), WEIR_OK) << weir_last_error(comm);
+    EXPECT_EQ(sum, 6);
+    for (int p = 0; p < 4; ++p) {
+      for (const float value : recv[static_cast<size_t>(p)])
+        ASSERT_EQ(value, static_cast<float>(p));
+    }
+  });
+}
+
+TEST(Groups, OneThreadDrivesSeveralRanks) {
+  const weir_unique_id_t id = make_id();
+  constexpr int kRanks = 3;
+  weir_comm_t comms[kRanks] = {};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      ASSERT_EQ(weir_comm_create(&comms[rank], kRanks, &id, rank, nullptr), WEIR_OK);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const size_t count : {size_t{2}, size_t{300'000}}) {
+    std::vector<std::vector<float>> data;
+    for (int rank = 0; rank < kRanks; ++rank) data.push_back(inputs(rank, count));
+    ASSERT_EQ(weir_group_start(), WEIR_OK);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      float* values = data[static_cast<size_t>(rank)].data();
+      ASSERT_EQ(
+          weir_all_reduce(comms[rank], values, values, count, WEIR_FLOAT32, WEIR_SUM, nullptr),
+          WEIR_OK);
+    }
+    ASSERT_EQ(weir_group_end(), WEIR_OK) << weir_last_error(nullptr);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      expect_values(data[static_cast<size_t>(rank)], 0, sums(kRanks, count), "grouped all_reduce");
+    }
+  }
+  for (weir_comm_t comm : comms) ASSERT_EQ(weir_comm_destroy(comm), WEIR_OK);
+}
+
+TEST(Communicators, ProgressTogetherInWhateverOrderTheyAreWaitedFor) {
+  run_processes(2, [](int rank, weir_comm_t comm) {
+    weir_comm_t other = nullptr;
+    ASSERT_EQ(weir_comm_split(comm, 7, -rank, nullptr, &other), WEIR_OK) << weir_last_error(comm);
+    int new_rank = -1;
+    ASSERT_EQ(weir_comm_rank(other, &new_rank), WEIR_OK);
+    EXPECT_EQ(new_rank, 1 - rank);
+    constexpr size_t kCount = 2'000'000;
+    for (int i = 0; i < 3; ++i) {
+      std::vector<float> a = inputs(rank, kCount);
+      std::vector<float> b = inputs(new_rank, kCount);
+      weir_request_t first = nullptr;
+      weir_request_t second = nullptr;
+      ASSERT_EQ(weir_all_reduce(comm, a.data(), a.data(), kCount, WEIR_FLOAT32, WEIR_SUM, &first),
+                WEIR_OK);
+      ASSERT_EQ(weir_all_reduce(other, b.data(), b.data(), kCount, WEIR_FLOAT32, WEIR_SUM, &second),
+                WEIR_OK);
+      ASSERT_EQ(weir_wait(rank == 0 ? &first : &second), WEIR_OK);
+      ASSERT_EQ(weir_wait(rank == 0 ? &second : &first), WEIR_OK);
+      expect_values(a, 0, sums(2, kCount), "first");
+      expect_values(b, 0, sums(2, kCount), "second");
+    }
+    ASSERT_EQ(weir_comm_destroy(other), WEIR_OK);
+  });
+}
+
+TEST(Communicators, SplitByColorAndKey) {
+  run_threads(5, [](int rank, weir_comm_t comm) {
+    weir_comm_t part = nullptr;
+    const int color = rank == 4 ? -1 : rank % 2;
+    ASSERT_EQ(weir_comm_split(comm, color, 10 - rank, nullptr, &part), WEIR_OK)
+        << weir_last_error(comm);
+    if (rank == 4) {
+      EXPECT_EQ(part, nullptr);
+      return;
+    }
+    int size = 0;
+    int new_rank = 0;
+    ASSERT_EQ(weir_comm_size(part, &size), WEIR_OK);
+    ASSERT_EQ(weir_comm_rank(part, &new_rank), WEIR_OK);
+    EXPECT_EQ(size, 2);
+    EXPECT_EQ(new_rank, rank < 2 ? 1 : 0);
+    check_every_collective(part, 77);
+    ASSERT_EQ(weir_comm_destroy(part), WEIR_OK);
+  });
+}
+
+TEST(Threads, OneCommunicatorServesSeveral) {
+  run_processes(2, [](int rank, weir_comm_t comm) {
+    // Messages from several threads on one communicator, beside collectives from another.
+    std::vector<std::thread> threads;
+    std::atomic<int> sum{0};
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) {
+        int32_t value = 1;
+        ASSERT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK);
+        ASSERT_EQ(value, 2);
+      }
+    });
+    threads.emplace_back([&] {
+      for (int i = 0; i < 500; ++i) {
+        int32_t value = rank == 0 ? i : -1;
+        ASSERT_EQ(rank == 0 ? weir_send(comm, &value, 1, WEIR_INT32, 1, nullptr)
+                            : weir_recv(comm, &value, 1, WEIR_INT32, 0, nullptr),
+                  WEIR_OK);
+        sum += value == i;
+      }
+    });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(sum.load(), 500);
+  });
+}
+
+TEST(Deterministic, SumsAreTheSameBitsForEveryAlgorithmSliceAndTransport) {
+  const uint32_t seed =
+      std::getenv("WEIR_TEST_SEED") != nullptr
+          ? static_cast<uint32_t>(std::strtoul(std::getenv("WEIR_TEST_SEED"), nullptr, 10))
+          : 20261121u;
+  RecordProperty("seed", static_cast<int>(seed));
+  constexpr size_t kCount = 40'003;
+  constexpr int kRanks = 3;
+  const auto values = [&](int rank) {
+    std::mt19937 random(seed + static_cast<uint32_t>(rank));
+    std::uniform_real_distribution<float> exponent(-20.0f, 20.0f);
+    Values data(kCount);
+    for (float& value : data)
+      value = std::exp2(exponent(random)) * (random() % 2 == 0 ? 1.0f : -1.0f);
+    return data;
+  };
+  // The definition: one fold over the ranks in rank order.
+  Values expected = values(0);
+  for (int rank = 1; rank < kRanks; ++rank) {
+    const Values more = values(rank);
+    for (size_t i = 0; i < kCount; ++i) expected[i] += more[i];
+  }
+  weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+  config.flags = WEIR_COMM_DETERMINISTIC;
+  const std::vector<Environment> ways = {{},
+                                         {{"WEIR_ALGORITHM", "all_reduce=direct"}},
+                                         {{"WEIR_ALGORITHM", "all_reduce=direct_two_phase"}},
+                                         {{"WEIR_ALGORITHM", "all_reduce=ordered"}},
+                                         {{"WEIR_SLICE_BYTES", "4096"}},
+                                         {{"WEIR_HOOKS", "check"}}};
+  for (const Environment& way : ways) {
+    run_processes(
+        kRanks,
+        [&](int rank, weir_comm_t comm) {
+          Values data = values(rank);
+          ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), kCount, WEIR_FLOAT32, WEIR_SUM,
+                                    nullptr),
+                    WEIR_OK)
+              << weir_last_error(comm);
+          ASSERT_EQ(std::memcmp(data.data(), expected.data(), kCount * sizeof(float)), 0);
+        },
+        way, config);
+  }
+  // An algorithm that folds in another order is refused.
+  run_processes(
+      kRanks,
+      [&](int, weir_comm_t comm) {
+        float value = 1;
+        EXPECT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_FLOAT32, WEIR_SUM, nullptr),
+                  WEIR_ERROR_UNSUPPORTED);
+        EXPECT_NE(std::string(weir_last_error(comm)).find("rank order"), std::string::npos);
+      },
+      {{"WEIR_ALGORITHM", "all_reduce=ring"}}, config);
+}
+
+}  // namespace
+}  // namespace weir::test

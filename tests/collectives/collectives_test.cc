@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every collective through the C API, over threads and processes, at sizes on both sides of every
+// change of protocol, with every algorithm forced where one can be.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "core/algo/algorithm.h"
+#include "support/collective_checks.h"
+#include "support/ranks.h"
+
+namespace weir::test {
+namespace {
+
+// In elements of 4 bytes: none, one, a line and its neighbours, the ends of the line protocol,
+// several slices.
+const std::vector<size_t> kCounts = {0, 1, 13, 14, 15, 255, 2045, 2046, 2047, 2048, 5000, 70'001};
+
+TEST(Collectives, HoldOverThreads) {
+  for (const int n : {1, 2, 3, 4}) {
+    run_threads(n, [](int, weir_comm_t comm) {
+      for (const size_t count : kCounts) check_every_collective(comm, count);
+    });
+  }
+}
+
+TEST(Collectives, HoldOverProcesses) {
+  for (const int n : {2, 5}) {
+    run_processes(n, [](int, weir_comm_t comm) {
+      for (const size_t count : kCounts) check_every_collective(comm, count);
+    });
+  }
+}
+
+TEST(Collectives, LargeOnesWrapTheRingManyTimes) {
+  run_processes(2, [](int, weir_comm_t comm) { check_every_collective(comm, 1'000'003); });
+  run_processes(3, [](int, weir_comm_t comm) { check_every_collective(comm, 300'007); });
+}
+
+TEST(Collectives, HoldWithMessagesOnly) {
+  // A hook takes the mapped memory away: everything goes through send and recv.
+  run_processes(3,
+                [](int, weir_comm_t comm) {
+                  for (const size_t count : {size_t{0}, size_t{5}, size_t{4099}, size_t{70'001}}) {
+                    check_every_collective(comm, count);
+                  }
+                },
+                {{"WEIR_HOOKS", "check"}});
+}
+
+TEST(Collectives, EveryForcedAlgorithmGivesTheSame) {
+  for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
+    if (algorithm->needs_user_windows) continue;
+    for (const int n : {2, 3, 4, 6}) {
+      algo::Problem problem;
+      problem.collective = algorithm->collective;
+      problem.rank_count = static_cast<Rank>(n);
+      problem.mapped = true;
+      bool everywhere = algorithm->supports(problem);
+      problem.in_place = true;
+      everywhere = everywhere && algorithm->supports(problem);
+      if (!everywhere) continue;
+      SCOPED_TRACE(std::string(name_of(algorithm->collective)) + "=" + algorithm->name + " over " +
+                   std::to_string(n));
+      run_processes(n,
+                    [&](int, weir_comm_t comm) {
+                      const Bench b(comm);
+                      for (const size_t count :
+                           {size_t{0}, size_t{1}, size_t{37}, size_t{5003}, size_t{66'000}}) {
+                        for (const How how : {How::kOutOfPlace, How::kInPlace, How::kNonblocking}) {
+                          switch (algorithm->collective) {
+                            case Collective::kAllReduce:
+                              check_all_reduce(b, count, how);
+                              break;
+                            case Collective::kReduceScatter:
+                              check_reduce_scatter(b, count, how);
+                              break;
+                            case Collective::kAllGather:
+                              check_all_gather(b, count, how);
+                              break;
+                            case Collective::kAllToAll:
+                              check_all_to_all(b, count, how);
+                              break;
+                            case Collective::kBroadcast:
+                              check_broadcast(b, count, how, n - 1);
+                              break;
+                            case Collective::kReduce:
+                              check_reduce(b, count, how, n - 1);
+                              break;
+                            case Collective::kGather:
+                              check_gather(b, count, how, n - 1);
+                              break;
+                            case Collective::kScatter:
+                              check_scatter(b, count, how, n - 1);
+                              break;
+                            default:
+                              ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK)
+                                  << weir_last_error(comm);
+                          }
+                        }
+                      }
+                    },
+                    {{"WEIR_ALGORITHM",
+                      std::string(name_of(algorithm->collective)) + "=" + algorithm->name}});
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(Collectives, ManySmallOnesInARowStayInOrder) {
+  run_processes(3, [](int rank, weir_comm_t comm) {
+    for (int i = 0; i < 20'000; ++i) {
+      int32_t value = rank == i % 3 ? i : -1;
+      ASSERT_EQ(weir_broadcast(comm, &value, &value, 1, WEIR_INT32, i % 3, nullptr), WEIR_OK)
+          << weir_last_error(comm);
+      ASSERT_EQ(value, i);
+      int32_t sum = i + rank;
+      if (i % 2 == 0) {
+        ASSERT_EQ(weir_all_reduce(comm, &sum, &sum, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK);
+        ASSERT_EQ(sum, 3 * i + 3);
+      }
+    }
+  });
+}
+
+TEST(Collectives, UserWindowsGiveTheSameResults) {
+  run_processes(3, [](int rank, weir_comm_t comm) {
+    constexpr size_t kCount = 50'001;
+    void* memory = nullptr;
+    ASSERT_EQ(weir_mem_alloc(comm, 8 * kCount * sizeof(float), &memory), WEIR_OK)
+        << weir_last_error(comm);
+    auto* send = static_cast<float*>(memory);
+    float* recv = send + 4 * kCount;
+    const Bench b(comm);
+    for (int round = 0; round < 3; ++round) {
+      const Values mine = inputs(rank, kCount);
+      std::copy(mine.begin(), mine.end(), send);
+      ASSERT_EQ(weir_all_reduce(comm, send, recv, kCount, WEIR_FLOAT32, WEIR_SUM, nullptr),
+                WEIR_OK);
+      expect_values(Values(recv, recv + kCount), 0, sums(b.n, kCount), "all_reduce in windows");
+      ASSERT_EQ(weir_all_reduce(comm, send, send, kCount, WEIR_FLOAT32, WEIR_SUM, nullptr),
+                WEIR_OK);
+      expect_values(Values(send, send + kCount), 0, sums(b.n, kCount), "in place");
+      // One rank uses other memory: all fall back to staging together.
+      Values outside = mine;
+      ASSERT_EQ(
+          weir_all_reduce(
+              comm, rank == 1 ? outside.data() : (std::copy(mine.begin(), mine.end(), send), send),
+              recv, kCount, WEIR_FLOAT32, WEIR_SUM, nullptr),
+          WEIR_OK);
+      expect_values(Values(recv, recv + kCount), 0, sums(b.n, kCount), "one outside");
+    }
+    ASSERT_EQ(weir_mem_free(comm, memory), WEIR_OK);
+  });
+}
+
+TEST(Reductions, EveryTypeAndOperationIsExactOnSmallIntegers) {
+  run_threads(3, [](int rank, weir_comm_t comm) {
+    // Two's complement and small floats alike: values 1 + rank in each type.
+    const std::vector<double> values = {1, 2, 3};
+    const std::vector<double> expected = {6, 6, 3, 1, 2};
+    for (int op = WEIR_SUM; op <= WEIR_AVG; ++op) {
+      auto check = [&](auto example, weir_datatype_t type) {
+        using T = decltype(example);
+        for (const size_t count : {size_t{3}, size_t{20'011}}) {
+          std::vector<T> data(count, static_cast<T>(values[static_cast<size_t>(rank)]));
+          ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), count, type, op, nullptr),
+                    WEIR_OK)
+              << weir_last_error(comm);
+          for (const T& value : data) {
+            ASSERT_EQ(static_cast<double>(value), expected[static_cast<size_t>(op)])
+                << type << " " << op;
+          }
+        }
+      };
+      check(int8_t{}, WEIR_INT8);
+      check(uint8_t{}, WEIR_UINT8);
+      check(int32_t{}, WEIR_INT32);
+      check(uint32_t{}, WEIR_UINT32);
+      check(int64_t{}, WEIR_INT64);
+      check(uint64_t{}, WEIR_UINT64);
+      check(float{}, WEIR_FLOAT32);
+      check(double{}, WEIR_FLOAT64);
+    }
+  });
+}
+
+TEST(Reductions, PremultipliedSumScalesEachRanksOwnInput) {
+  for (const bool messages : {false, true}) {
+    run_processes(
+        3,
+        [](int rank, weir_comm_t comm) {
+          const float factor = static_cast<float>(rank) + 0.5f;
+          weir_redop_t op = 0;
+          ASSERT_EQ(weir_redop_create_premul_sum(comm, &factor, WEIR_FLOAT32, &op), WEIR_OK);
+          for (const size_t count : {size_t{1}, size_t{5000}, size_t{200'000}}) {
+            std::vector<float> data(count, 2.0f);
+            weir_request_t request = nullptr;
+            ASSERT_EQ(
+                weir_all_reduce(comm, data.data(), data.data(), count, WEIR_FLOAT32, op, &request),
+                WEIR_OK);
+            ASSERT_EQ(weir_wait(&request), WEIR_OK) << weir_last_error(comm);
+            for (const float value : data) ASSERT_EQ(value, 2.0f * (0.5f + 1.5f + 2.5f));
+          }
+          ASSERT_EQ(weir_redop_destroy(comm, op), WEIR_OK);
+          float one = 1;
+          EXPECT_EQ(weir_all_reduce(comm, &one, &one, 1, WEIR_FLOAT32, op, nullptr),
+                    WEIR_ERROR_INVALID_ARGUMENT);
+        },
+        messages ? Environment{{"WEIR_HOOKS", "check"}} : Environment{});
+  }
+}
+
+}  // namespace
+}  // namespace weir::test

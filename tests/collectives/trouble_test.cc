@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+// What bad use and bad luck get: mismatched calls, dead and stopped ranks, deadlines, abort, bad
+// arguments. Each must end in time, on every rank, with a text that names who and what; and nothing
+// may be left behind.
+#include <dirent.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "support/collective_checks.h"
+#include "support/ranks.h"
+
+namespace weir::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+weir_comm_config_t with_timeout(int64_t timeout_ms) {
+  weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+  config.timeout_ms = timeout_ms;
+  return config;
+}
+
+void expect_text(weir_comm_t comm, const std::string& part) {
+  const std::string text = weir_last_error(comm);
+  EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in: " << text;
+}
+
+TEST(Mismatch, DifferentOperationsAreNamedOnEveryRank) {
+  run_processes(
+      3,
+      [](int rank, weir_comm_t comm) {
+        const auto start = Clock::now();
+        std::vector<float> data(1000, 1.0f);
+        const weir_result_t result =
+            rank == 1
+                ? weir_all_gather(comm, data.data(), data.data() + 333, 100, WEIR_FLOAT32, nullptr)
+                : weir_all_reduce(comm, data.data(), data.data(), 1000, WEIR_FLOAT32, WEIR_SUM,
+                                  nullptr);
+        EXPECT_EQ(result, WEIR_ERROR_MISMATCH) << weir_last_error(comm);
+        EXPECT_LT(seconds_since(start), 10.0);
+        expect_text(comm, "all_reduce(float32, sum, count 1000)");
+        expect_text(comm, "all_gather(float32, count 100)");
+        expect_text(comm, "rank 1");
+        weir_result_t error = WEIR_OK;
+        EXPECT_EQ(weir_comm_async_error(comm, &error), WEIR_OK);
+        EXPECT_EQ(error, WEIR_ERROR_MISMATCH);
+      },
+      {}, with_timeout(10'000));
+}
+
+TEST(Mismatch, DifferentCountsTypesOperatorsAndRootsAreFound) {
+  struct Case {
+    size_t count;
+    weir_datatype_t type;
+    weir_redop_t op;
+    int root;
+    const char* text;
+  };
+  const Case base{64, WEIR_FLOAT32, WEIR_SUM, 0, "reduce(float32, sum, count 64, root 0)"};
+  for (const Case& other :
+       {Case{65, WEIR_FLOAT32, WEIR_SUM, 0, "count 65"},
+        Case{100'000, WEIR_FLOAT32, WEIR_SUM, 0, "count 100000"},
+        Case{64, WEIR_INT32, WEIR_SUM, 0, "int32"}, Case{64, WEIR_FLOAT32, WEIR_MAX, 0, "max"},
+        Case{64, WEIR_FLOAT32, WEIR_AVG, 0, "avg"}, Case{64, WEIR_FLOAT32, WEIR_SUM, 1, "root 1"},
+        Case{0, WEIR_FLOAT32, WEIR_SUM, 0, "count 0"}}) {
+    for (const bool messages : {false, true}) {
+      // Two roots that wait for each other's first message have nothing to compare.
+      if (messages && other.root != base.root) continue;
+      run_processes(
+          2,
+          [&](int rank, weir_comm_t comm) {
+            std::vector<float> data(100'000, 1.0f);
+            const Case& mine = rank == 1 ? other : base;
+            weir_result_t result = weir_reduce(comm, data.data(), data.data(), mine.count,
+                                               mine.type, mine.op, mine.root, nullptr);
+            // A rank that waits for nobody learns of it from its next call.
+            if (result == WEIR_OK) result = weir_barrier(comm, nullptr);
+            // Without shared memory, only the rank that receives can tell; the other sees it leave.
+            if (messages && result == WEIR_ERROR_PEER_LOST) return;
+            EXPECT_EQ(result, WEIR_ERROR_MISMATCH) << weir_last_error(comm) << " " << other.text;
+            expect_text(comm, other.text);
+            expect_text(comm, base.text);
+          },
+          messages ? Environment{{"WEIR_HOOKS", "check"}} : Environment{}, with_timeout(10'000));
+    }
+  }
+}
+
+TEST(Deadline, NamesTheRankThatNeverCalled) {
+  run_processes(
+      3,
+      [](int rank, weir_comm_t comm) {
+        int32_t value = 1;
+        ASSERT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK);
+        if (rank == 2) {
+          usleep(1'500'000);
+          return;
+        }
+        const auto start = Clock::now();
+        EXPECT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr),
+                  WEIR_ERROR_TIMEOUT);
+        EXPECT_LT(seconds_since(start), 1.0);
+        expect_text(comm, "rank 2");
+        expect_text(comm, "all_reduce(int32, sum, count 1)");
+        expect_text(comm, "500 ms");
+      },
+      {}, with_timeout(500));
+}
+
+TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
+  for (const size_t count : {size_t{1}, size_t{3'000'000}}) {
+    const std::vector<int> statuses = run_processes_status(
+        4,
+        [&](int rank, weir_comm_t comm) {
+          std::vector<float> data(count, 1.0f);
+          ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), count, WEIR_FLOAT32, WEIR_SUM,
+                                    nullptr),
+                    WEIR_OK);
+          if (rank == 2) raise(SIGKILL);
+          const auto start = Clock::now();
+          weir_result_t result = WEIR_OK;
+          while (result == WEIR_OK) {
+            result = weir_all_reduce(comm, data.data(), data.data(), count, WEIR_FLOAT32, WEIR_SUM,
+                                     nullptr);
+          }
+          EXPECT_EQ(result, WEIR_ERROR_PEER_LOST) << weir_last_error(comm);
+          EXPECT_LT(seconds_since(start), 4.0);
+          expect_text(comm, "rank 2");
+          const int excluded[] = {2};
+          weir_comm_t smaller = nullptr;
+          ASSERT_EQ(weir_comm_shrink(comm, excluded, 1, nullptr, &smaller), WEIR_OK)
+              << weir_last_error(comm);
+          check_every_collective(smaller, 1000);
+          ASSERT_EQ(weir_comm_destroy(smaller), WEIR_OK);
+        },
+        {}, with_timeout(5'000));
+    EXPECT_EQ(statuses, (std::vector<int>{0, 0, 128 + SIGKILL, 0}));
+  }
+}
+
+TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
+  const std::vector<int> statuses = run_processes_status(
+      3,
+      [](int rank, weir_comm_t comm) {
+        std::vector<float> data(100'000, 1.0f);
+        if (rank == 1) {
+          const pid_t self = getpid();
+          if (fork() == 0) {  // wakes it at the end, so that the test can collect it
+            usleep(3'000'000);
+            kill(self, SIGKILL);
+            _exit(0);
+          }
+          raise(SIGSTOP);
+        }
+        const auto start = Clock::now();
+        EXPECT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
+                                  WEIR_SUM, nullptr),
+                  WEIR_ERROR_TIMEOUT);
+        EXPECT_LT(seconds_since(start), 2.0);
+        expect_text(comm, "rank 1");
+      },
+      {}, with_timeout(1'000));
+  EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
+}
+
+TEST(Abort, ReturnsAtOnceWithEveryPeerDead) {
+  const std::vector<int> statuses = run_processes_status(
+      3,
+      [](int rank, weir_comm_t comm) {
+        if (rank != 0) raise(SIGKILL);
+        std::thread blocked([&] {
+          int32_t value = 1;
+          const weir_result_t result =
+              weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr);
+          EXPECT_TRUE(result == WEIR_ERROR_ABORTED || result == WEIR_ERROR_PEER_LOST) << result;
+        });
+        usleep(1'000);
+        const auto start = Clock::now();
+        EXPECT_EQ(weir_comm_abort(comm), WEIR_OK);
+        EXPECT_LT(seconds_since(start), 0.1);
+        blocked.join();
+        EXPECT_LT(seconds_since(start), 0.2);
+      },
+      {}, with_timeout(20'000));
+  EXPECT_EQ(statuses[0], 0);
+}
+
+TEST(Abort, ReachesPeersThatWait) {
+  run_threads(
+      3,
+      [](int rank, weir_comm_t comm) {
+        if (rank == 0) {
+          usleep(100'000);
+          EXPECT_EQ(weir_comm_abort(comm), WEIR_OK);
+          usleep(300'000);
+          return;
+        }
+        EXPECT_EQ(weir_barrier(comm, nullptr), WEIR_ERROR_ABORTED);
+        expect_text(comm, "rank 0 aborted");
+      },
+      with_timeout(20'000));
+}
+
+TEST(Arguments, AreRefusedWithTheValueAndNothingIsSent) {
+  run_threads(2, [](int rank, weir_comm_t comm) {
+    float data[8] = {};
+    const auto refused = [&](weir_result_t result, const char* text) {
+      EXPECT_EQ(result, WEIR_ERROR_INVALID_ARGUMENT) << text;
+      expect_text(comm, text);
+    };
+    refused(weir_all_reduce(comm, nullptr, data, 1, WEIR_FLOAT32, WEIR_SUM, nullptr),
+            "send is NULL");
+    refused(weir_all_reduce(comm, data, nullptr, 1, WEIR_FLOAT32, WEIR_SUM, nullptr),
+            "recv is NULL");
+    refused(weir_all_reduce(comm, data, data, SIZE_MAX / 2, WEIR_FLOAT32, WEIR_SUM, nullptr),
+            "overflows");
+    refused(weir_all_gather(comm, data, data + 4, SIZE_MAX / 12, WEIR_FLOAT32, nullptr),
+            "overflows");
+    refused(weir_all_reduce(comm, data, data + 1, 4, WEIR_FLOAT32, WEIR_SUM, nullptr), "overlap");
+    refused(
+        weir_all_reduce(comm, data, data, 1, static_cast<weir_datatype_t>(12), WEIR_SUM, nullptr),
+        "data type 12");
+    refused(weir_all_reduce(comm, data, data, 1, WEIR_FLOAT32, 5, nullptr), "reduction 5");
+    refused(weir_all_reduce(comm, data, data, 1, WEIR_FLOAT32, 99, nullptr), "reduction 99");
+    refused(weir_broadcast(comm, data, data, 1, WEIR_FLOAT32, 2, nullptr), "root 2");
+    refused(weir_broadcast(comm, data, data, 1, WEIR_FLOAT32, -1, nullptr), "root -1");
+    refused(weir_send(comm, data, 1, WEIR_FLOAT32, 7, nullptr), "peer 7");
+    refused(weir_comm_set_timeout(comm, 0), "0 ms");
+    EXPECT_EQ(weir_send(comm, data, 1, WEIR_FLOAT32, rank, nullptr), WEIR_ERROR_INVALID_USAGE);
+    EXPECT_EQ(weir_group_end(), WEIR_ERROR_INVALID_USAGE);
+    // The communicator is as before.
+    check_every_collective(comm, 100);
+  });
+  EXPECT_EQ(weir_all_reduce(nullptr, nullptr, nullptr, 0, WEIR_FLOAT32, WEIR_SUM, nullptr),
+            WEIR_ERROR_INVALID_ARGUMENT);
+  weir_comm_t comm = nullptr;
+  const weir_unique_id_t id = make_id();
+  EXPECT_EQ(weir_comm_create(&comm, 2, &id, 2, nullptr), WEIR_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(comm, nullptr);
+  weir_unique_id_t junk{};
+  EXPECT_EQ(weir_comm_create(&comm, 1, &junk, 0, nullptr), WEIR_ERROR_INVALID_ARGUMENT);
+}
+
+TEST(Environment, AnUnknownValueIsAnErrorThatNamesIt) {
+  const std::vector<int> statuses =
+      run_processes_status(1, [](int, weir_comm_t) {}, {{"WEIR_TIMEOUT_MS", "soon"}});
+  EXPECT_EQ(statuses[0], 1);  // creation failed; the text is held by the settings' own tests
+  run_processes(1, [](int, weir_comm_t comm) { ASSERT_NE(comm, nullptr); },
+                {{"WEIR_TIMEOUT_MS", "1000"}});
+}
+
+TEST(Creation, NamesTheRanksThatAreMissing) {
+  const weir_unique_id_t id = make_id();
+  const weir_comm_config_t config = with_timeout(500);
+  std::vector<std::thread> threads;
+  for (const int rank : {0, 2}) {
+    threads.emplace_back([&, rank] {
+      weir_comm_t comm = nullptr;
+      const auto start = Clock::now();
+      EXPECT_EQ(weir_comm_create(&comm, 4, &id, rank, &config), WEIR_ERROR_TIMEOUT);
+      EXPECT_LT(seconds_since(start), 1.0);
+      const std::string text = weir_last_error(nullptr);
+      EXPECT_NE(text.find("ranks 1, 3"), std::string::npos) << text;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::set<std::string> open_files() {
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code error;
+    files.insert(entry.path().filename().string() + " " +
+                 std::filesystem::read_symlink(entry.path(), error).string());
+  }
+  return files;
+}
+
+size_t mapping_count() {
+  std::ifstream maps("/proc/self/maps");
+  return static_cast<size_t>(std::count(std::istreambuf_iterator<char>(maps), {}, '\n'));
+}
+
+TEST(Leaks, HundredCommunicatorsLeaveNoDescriptorAndNoMapping) {
+  const auto cycle = [] {
+    run_threads(2, [](int, weir_comm_t comm) {
+      int32_t value = 1;
+      ASSERT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK);
+      void* memory = nullptr;
+      ASSERT_EQ(weir_mem_alloc(comm, 100'000, &memory), WEIR_OK);
+      weir_comm_t half = nullptr;
+      ASSERT_EQ(weir_comm_split(comm, 0, 0, nullptr, &half), WEIR_OK);
+      ASSERT_EQ(weir_comm_destroy(half), WEIR_OK);
+    });
+  };
+  for (int i = 0; i < 3; ++i) cycle();
+  const size_t files = open_files().size();
+  const size_t mappings = mapping_count();
+  for (int i = 0; i < 30; ++i) cycle();
+  EXPECT_EQ(open_files().size(), files);
+  EXPECT_LE(mapping_count(), mappings + 4);  // the allocator may have grown a little
+  size_t left = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    left += entry.path().filename().string().find("weir") != std::string::npos;
+  }
+  EXPECT_EQ(left, 0u);
+}
+
+}  // namespace
+}  // namespace weir::test

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Makes one test of every property that a transport's capabilities ask for, for every transport
+// that the registry knows, with ranks as threads and as processes, bare and with hooks around it. A
+// new transport needs no edit here.
+#include <gtest/gtest.h>
+#include <stdio.h>
+
+#include <memory>
+
+#include "conformance/harness.h"
+#include "core/plugin/registry.h"
+
+namespace weir::conformance {
+namespace {
+
+class PropertyTest : public testing::Test {
+ public:
+  PropertyTest(const Property* property, const Variant* variant)
+      : property_(property), variant_(variant) {}
+  void TestBody() override { property_->run(*variant_); }
+
+ private:
+  const Property* property_;
+  const Variant* variant_;
+};
+
+// A check that is not about a property's run.
+class SimpleTest : public testing::Test {
+ public:
+  explicit SimpleTest(std::function<void()> body) : body_(std::move(body)) {}
+  void TestBody() override { body_(); }
+
+ private:
+  std::function<void()> body_;
+};
+
+void add_simple(const std::string& suite, const char* name, const std::function<void()>& body) {
+  testing::RegisterTest(suite.c_str(), name, nullptr, nullptr, __FILE__, __LINE__,
+                        [body]() -> testing::Test* { return new SimpleTest(body); });
+}
+
+std::vector<const Property*> all_properties() {
+  std::vector<const Property*> all;
+  for (const auto* list : {&message_properties(), &memory_properties(), &membership_properties()}) {
+    for (const Property& property : *list) all.push_back(&property);
+  }
+  return all;
+}
+
+void add_variant(const Variant* variant) {
+  for (const Property* property : all_properties()) {
+    if (!variant->can(property->caps)) continue;
+    if (variant->functions->caps.rank_count_max < property->rank_count_min) continue;
+    if (property->applies != nullptr && !property->applies(*variant)) continue;
+    testing::RegisterTest(variant->name().c_str(), property->name, nullptr, nullptr, __FILE__,
+                          __LINE__,
+                          [=]() -> testing::Test* { return new PropertyTest(property, variant); });
+  }
+}
+
+// A capability that is declared but that no property asks for would be a promise that nobody
+// checks.
+void every_capability_has_a_property(const weir_transport_functions_t* transport) {
+  for (uint64_t bit = 1; bit != 0; bit <<= 1) {
+    if ((transport->caps.bits & bit) == 0) continue;
+    bool tested = false;
+    for (const Property* property : all_properties()) {
+      tested = tested || ((property->caps & bit) != 0 &&
+                          transport->caps.rank_count_max >= property->rank_count_min);
+    }
+    EXPECT_TRUE(tested) << "no property tests capability " << bit << " of " << transport->name;
+  }
+}
+
+void add_transport(const plugin::Viability& entry) {
+  const std::string name = entry.transport->name;
+  if (!entry.viable) {
+    const std::string reason = entry.reason;
+    add_simple(name, "IsViableHere", [reason] { GTEST_SKIP() << reason; });
+    return;
+  }
+  const auto* transport = entry.transport;
+  add_simple(name, "EveryDeclaredCapabilityHasAProperty",
+             [transport] { every_capability_has_a_property(transport); });
+  for (const bool processes : {false, true}) {
+    for (const char* hook : {"", "check", "fault"}) {
+      auto wrapped = plugin::wrap_with_hooks(transport, hook);
+      if (!wrapped.ok()) {
+        const std::string text = wrapped.status().text();
+        add_simple(name, "CanBeWrapped", [text] { FAIL() << text; });
+        continue;
+      }
+      // Lives as long as the program, as the tests do that refer to it.
+      static std::vector<std::unique_ptr<Variant>> variants;
+      variants.push_back(
+          std::make_unique<Variant>(Variant{wrapped.value(), name, processes, hook}));
+      add_variant(variants.back().get());
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weir::conformance
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  printf("WEIR_TEST_SEED=%llu\n", static_cast<unsigned long long>(weir::conformance::test_seed()));
+  weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
+                      [](void*, int, const char*) {},
+                      [](void*, const char*) -> const char* { return nullptr; }};
+  for (const auto& entry : weir::plugin::list_transports(host)) {
+    weir::conformance::add_transport(entry);
+  }
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// The perf programs as a user runs them, with small sizes.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "perf/command.h"
+
+namespace weir::test {
+namespace {
+
+const std::vector<std::string>& all_tools() {
+  static const std::vector<std::string> tools = {
+      "all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "alltoall_perf",
+      "alltoallv_perf",  "broadcast_perf",  "reduce_perf",         "gather_perf",
+      "scatter_perf",    "sendrecv_perf"};
+  return tools;
+}
+
+// Quick: four sizes, few iterations, one set of buffers.
+std::vector<std::string> small(std::vector<std::string> more) {
+  std::vector<std::string> arguments = {
+      "-b", "4", "-e", "40K", "-f", "20", "-n", "3", "--fixed-buffers"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+// The numbers and words of the lines that are not comments.
+std::vector<std::vector<std::string>> table_of(const std::string& out) {
+  std::vector<std::vector<std::string>> rows;
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    std::istringstream words(line);
+    rows.emplace_back();
+    for (std::string word; words >> word;) rows.back().push_back(word);
+  }
+  return rows;
+}
+
+std::string temporary_path(const char* name) {
+  return testing::TempDir() + "weir-perf-" + std::to_string(getpid()) + "-" + name;
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+void expect_good_table(const std::string& tool, const CommandResult& run, size_t row_count) {
+  EXPECT_EQ(run.status, 0) << tool << "\n" << run.out << run.err;
+  EXPECT_NE(run.out.find("# Out of bounds values : 0 OK\n"), std::string::npos) << tool << run.out;
+  EXPECT_NE(run.out.find("# Avg bus bandwidth    : "), std::string::npos) << tool;
+  const auto rows = table_of(run.out);
+  EXPECT_EQ(rows.size(), row_count) << tool << "\n" << run.out;
+  for (const auto& row : rows) {
+    ASSERT_EQ(row.size(), 13u) << tool << "\n" << run.out;  // nccl-tests' columns
+    EXPECT_EQ(row[8], "0") << tool;
+    EXPECT_TRUE(row[12] == "0" || row[12] == "N/A") << tool;
+  }
+}
+
+TEST(PerfTools, EachIsRightOnOneTwoAndThreeProcesses) {
+  for (const std::string& tool : all_tools()) {
+    for (const char* ranks : {"1", "2", "3"}) {
+      expect_good_table(tool + " --ranks " + ranks, run_tool(tool, small({"--ranks", ranks})), 4);
+    }
+  }
+}
+
+TEST(PerfTools, EachIsRightOnThreads) {
+  for (const std::string& tool : all_tools()) {
+    expect_good_table(tool + " -t 3", run_tool(tool, small({"-t", "3"})), 4);
+  }
+}
+
+TEST(PerfTools, ThreadsAndProcessesTogetherMakeTheRanks) {
+  const CommandResult run = run_tool("all_reduce_perf", small({"--ranks", "2", "-t", "2"}));
+  expect_good_table("2 x 2", run, 4);
+  EXPECT_NE(run.out.find("nThread 2 nRanks 4 "), std::string::npos) << run.out;
+}
+
+TEST(PerfTools, WithoutALauncherTwoRanksAreStartedAndSaidSo) {
+  const CommandResult run = run_tool("all_reduce_perf", small({}));
+  expect_good_table("default", run, 4);
+  EXPECT_NE(run.out.find("--ranks 2"), std::string::npos) << run.out;
+}
+
+TEST(PerfTools, BusBandwidthIsAlgorithmBandwidthTimesTheFactor) {
+  const std::pair<const char*, double> factors[] = {
+      {"all_reduce_perf", 4.0 / 3}, {"all_gather_perf", 2.0 / 3}, {"reduce_scatter_perf", 2.0 / 3},
+      {"alltoall_perf", 2.0 / 3},   {"broadcast_perf", 1},        {"reduce_perf", 1},
+      {"gather_perf", 2.0 / 3},     {"scatter_perf", 2.0 / 3},    {"sendrecv_perf", 1},
+  };
+  for (const auto& [tool, factor] : factors) {
+    const std::string path = temporary_path("factor.json");
+    const CommandResult run = run_tool(
+        tool, {"-b", "48K", "-e", "48K", "-n", "2", "--ranks", "3", "--fixed-buffers", "-J", path});
+    ASSERT_EQ(run.status, 0) << run.err;
+    const auto row = nlohmann::json::parse(content_of(path))["results"][0];
+    const double algorithm = row["out_of_place"]["alg_bw"];
+    const double bus = row["out_of_place"]["bus_bw"];
+    const double time_us = row["out_of_place"]["time"];
+    EXPECT_NEAR(bus / algorithm, factor, 1e-9) << tool;
+    EXPECT_NEAR(algorithm * time_us * 1e3, 49152, 1e-3) << tool;
+    std::remove(path.c_str());
+  }
+}
+
+TEST(PerfTools, ADamagedResultIsCountedAndFailsTheRun) {
+  for (const std::string& tool : all_tools()) {
+    const bool only_root_receives = tool == "reduce_perf" || tool == "gather_perf";
+    const char* rank = only_root_receives ? "0" : "1";
+    const CommandResult run = run_tool(tool, small({"--ranks", "2", "--test-corrupt", rank}));
+    EXPECT_EQ(run.status, 1) << tool << "\n" << run.out << run.err;
+    EXPECT_NE(run.out.find("FAILED"), std::string::npos) << tool << run.out;
+    EXPECT_EQ(run.out.find(" 0 OK"), std::string::npos) << tool;
+    EXPECT_NE(run.err.find(std::string("rank ") + rank + ": first wrong value"), std::string::npos)
+        << tool << run.err;
+  }
+}
+
+TEST(PerfTools, WithoutACheckNothingIsClaimed) {
+  const CommandResult run =
+      run_tool("all_reduce_perf", small({"-c", "0", "--test-corrupt", "1", "--ranks", "2"}));
+  EXPECT_EQ(run.status, 0);
+  for (const auto& row : table_of(run.out)) EXPECT_EQ(row[8], "N/A");
+}
+
+TEST(PerfTools, WrongUsageIsExplainedAndStatusTwo) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"-b", "many"}, "-b many: not a size"},
+      {{"-o", "xor"}, "-o xor: not a reduction"},
+      {{"-d", "quad"}, "-d quad: not an element type"},
+      {{"-g", "4"}, "use -t 4 for thread ranks or --ranks 4"},
+      {{"-q"}, "-q"},
+  };
+  for (const auto& [arguments, complaint] : cases) {
+    const CommandResult run = run_tool("all_reduce_perf", arguments);
+    EXPECT_EQ(run.status, 2) << complaint;
+    EXPECT_NE(run.err.find(complaint), std::string::npos) << run.err;
+    EXPECT_EQ(run.out, "");
+  }
+  const CommandResult run = run_tool("broadcast_perf", {"--ranks", "2", "-r", "2"});
+  EXPECT_EQ(run.status, 2);
+  EXPECT_NE(run.err.find("-r 2: the ranks are 0 to 1"), std::string::npos) << run.err;
+}
+
+TEST(PerfTools, HelpNamesEveryFlag) {
+  const CommandResult run = run_tool("reduce_perf", {"-h"});
+  EXPECT_EQ(run.status, 0);
+  for (const char* flag :
+       {"--ranks", "-t,",  "-g,", "-b,", "-e,", "-i,", "-f,", "-n,", "-m,",   "-w,",
+        "-N,",     "-p,",  "-c,", "-o,", "-d,", "-r,", "-z,", "-y,", "-T,",   "-G,",
+        "-C,",     "-S,",  "-J,", "-a,", "-R,", "-u,", "-I,", "-h,", "--pin", "--fixed-buffers",
+        "--plot",  "--csv"}) {
+    EXPECT_NE(run.out.find(flag), std::string::npos) << flag;
+  }
+}
+
+TEST(PerfTools, ReductionsTypesAndRootsAreSwept) {
+  const CommandResult run =
+      run_tool("reduce_perf", {"--ranks", "3", "-b", "600", "-e", "600", "-n", "1", "-o", "all",
+                               "-d", "all", "-r", "all", "--fixed-buffers"});
+  expect_good_table("reduce_perf all", run, 6 * 12 * 3);
+}
+
+TEST(PerfTools, RegisteredSymmetricUnalignedGroupedAndNonblockingAreRight) {
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"-R", "1"},
+                                                {"-R", "2"},
+                                                {"-u", "1"},
+                                                {"-m", "3"},
+                                                {"-z", "0"},
+                                                {"-C", "1"},
+                                                {"-a", "3"},
+                                                {"-w", "0"}}) {
+    for (const char* tool : {"all_reduce_perf", "alltoall_perf", "sendrecv_perf"}) {
+      std::vector<std::string> arguments = small({"--ranks", "2"});
+      arguments.insert(arguments.end(), flags.begin(), flags.end());
+      expect_good_table(std::string(tool) + " " + flags[0] + " " + flags[1],
+                        run_tool(tool, arguments), 4);
+    }
+  }
+}
+
+TEST(PerfTools, RotatingBuffersAreTheDefault) {
+  const std::string path = temporary_path("rotating.json");
+  const CommandResult run = run_tool(
+      "all_reduce_perf",
+      {"--ranks", "2", "-b", "1K", "-e", "1K", "-n", "2", "--cache-bytes", "1M", "-J", path});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto j = nlohmann::json::parse(content_of(path));
+  EXPECT_FALSE(j["config"]["fixed_buffers"]);
+  EXPECT_GE(j["results"][0]["buffer_sets"].get<int>() * 4 * 1024, 1 << 20);
+  std::remove(path.c_str());
+}
+
+TEST(PerfTools, CyclesRepeatTheTableAndIterationsAreReported) {
+  const CommandResult run =
+      run_tool("all_reduce_perf", small({"--ranks", "2", "-N", "2", "-I", "1", "-S", "1"}));
+  EXPECT_EQ(run.status, 0) << run.err;
+  const auto rows = table_of(run.out);
+  ASSERT_EQ(rows.size(), 8u);
+  for (const auto& row : rows) EXPECT_EQ(row.size(), 13u + 8u + 2u) << run.out;
+}
+
+TEST(PerfTools, FilesAreWrittenAndParse) {
+  const std::string json = temporary_path("out.json");
+  const std::string csv = temporary_path("out.csv");
+  const std::string svg = temporary_path("out.svg");
+  const CommandResult run =
+      run_tool("all_gather_perf", small({"--ranks", "2", "-J", json, "--csv", csv, "--plot", svg}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto j = nlohmann::json::parse(content_of(json));
+  EXPECT_EQ(j["results"].size(), 4u);
+  EXPECT_EQ(j["config"]["rank_count"], 2);
+  EXPECT_TRUE(j["out_of_bounds"]["okay"]);
+  EXPECT_FALSE(j["machine"]["processor"].get<std::string>().empty());
+  EXPECT_FALSE(j["start_time"].get<std::string>().empty());
+  const std::string lines = content_of(csv);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 5);
+  EXPECT_EQ(content_of(svg).substr(0, 4), "<svg");
+  for (const std::string& path : {json, csv, svg}) std::remove(path.c_str());
+}
+
+TEST(PerfTools, AFileThatCannotBeWrittenIsAnError) {
+  const CommandResult run =
+      run_tool("all_reduce_perf", small({"--ranks", "2", "-J", "/nonexistent/out.json"}));
+  EXPECT_EQ(run.status, 3);
+  EXPECT_NE(run.err.find("cannot write /nonexistent/out.json"), std::string::npos) << run.err;
+}
+
+TEST(PerfTools, TooLittleMemoryIsSaidBeforeAnythingRuns) {
+  const CommandResult run =
+      run_tool("all_reduce_perf", {"--ranks", "2", "-b", "900G", "-e", "900G"});
+  EXPECT_EQ(run.status, 3);
+  EXPECT_NE(run.err.find("GiB free; lower -e"), std::string::npos) << run.err;
+}
+
+TEST(PerfTools, RankAndSizeComeFromTheEnvironment) {
+  const CommandResult run =
+      run_tool("all_reduce_perf", small({}),
+               {"WEIR_RANK=0", "WEIR_SIZE=1", "WEIR_ID=perf-test-" + std::to_string(getpid())});
+  expect_good_table("environment", run, 4);
+  EXPECT_NE(run.out.find("nRanks 1 "), std::string::npos) << run.out;
+}
+
+TEST(PerfTools, AContradictoryEnvironmentIsAnErrorThatNamesIt) {
+  const CommandResult run = run_tool("all_reduce_perf", small({}), {"WEIR_RANK=5", "WEIR_SIZE=2"});
+  EXPECT_EQ(run.status, 3);
+  EXPECT_NE(run.err.find("WEIR_RANK"), std::string::npos) << run.err;
+}
+
+}  // namespace
+}  // namespace weir::test

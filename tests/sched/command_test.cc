@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// weir-sched as a user runs it: what it prints and how it exits.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace weir {
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  int exit_code = -1;
+  std::string text;  // standard output and error
+};
+
+Outcome run(const std::string& arguments) {
+  const std::string command = std::string(WEIR_SCHED_PROGRAM) + " " + arguments + " 2>&1";
+  Outcome outcome;
+  std::FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  char buffer[4096];
+  size_t bytes = 0;
+  while ((bytes = std::fread(buffer, 1, sizeof buffer, pipe)) > 0)
+    outcome.text.append(buffer, bytes);
+  const int status = pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+class Scratch {
+ public:
+  Scratch() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "weir-sched-XXXXXX").string();
+    if (mkdtemp(pattern.data()) != nullptr) path_ = pattern;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  std::string file(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+TEST(WeirSched, ListsAlgorithmsWithTheirNeeds) {
+  const Outcome outcome = run("list --collective all_reduce");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.text, HasSubstr("double_binary_tree"));
+  EXPECT_THAT(outcome.text, testing::Not(HasSubstr("all_gather ")));
+}
+
+TEST(WeirSched, PrintsOneRank) {
+  const Outcome outcome =
+      run("print --collective all_reduce --algorithm ring --ranks 8 --rank 3 --fused");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.text, HasSubstr("rank 3 of 8, all_reduce: 8 chunks, 1 scratch slot, 1 lane"));
+  EXPECT_THAT(outcome.text, HasSubstr("recv    scratch[0] <- rank 2  (fused with next)"));
+}
+
+TEST(WeirSched, VerifiesWhatItPrintsAsJsonAndRejectsItChanged) {
+  const Scratch scratch;
+  const std::string file = scratch.file("tree.json");
+  ASSERT_EQ(run("print -c broadcast -a binomial -n 5 --root 2 --json > " + file).exit_code, 0);
+  const Outcome right = run("verify --file " + file);
+  EXPECT_EQ(right.exit_code, 0) << right.text;
+  EXPECT_THAT(right.text, HasSubstr("right (broadcast on 5 ranks"));
+
+  std::ifstream input(file);
+  std::string text((std::istreambuf_iterator<char>(input)), std::istreambuf_iterator<char>());
+  const size_t at = text.find("\"send\"");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 6, "\"recv\"");
+  std::ofstream(file) << text;
+  const Outcome broken = run("verify --file " + file);
+  EXPECT_EQ(broken.exit_code, 2) << broken.text;
+  EXPECT_THAT(broken.text, HasSubstr("src: unknown field"));
+
+  std::ofstream(file) << R"({"format": "weir-programs", "version": 1, "collective": "broadcast",
+    "rank_count": 2, "shape": {"chunk_count": 1}, "programs": [{"rank": 0, "ops": []},
+    {"rank": 1, "ops": [{"op": "recv", "peer": 0, "dst": ["out", 0]}]}]})";
+  const Outcome wrong = run("verify --file " + file);
+  EXPECT_EQ(wrong.exit_code, 1) << wrong.text;
+  EXPECT_THAT(wrong.text, HasSubstr("WRONG (deadlock): rank 1 op 0"));
+}
+
+TEST(WeirSched, VerifiesAllAlgorithms) {
+  const Outcome outcome = run("verify --all --ranks 1..9,16 --all-roots");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  EXPECT_THAT(outcome.text, HasSubstr("hierarchical"));
+  EXPECT_THAT(outcome.text, testing::Not(HasSubstr("WRONG")));
+}
+
+TEST(WeirSched, RefusesBadArgumentsByName) {
+  struct Case {
+    const char* arguments;
+    const char* expected;
+  };
+  const Case cases[] = {
+      {"", "subcommand"},
+      {"print -c all_reduce -a ring", "--ranks"},
+      {"print -c all_reduce -a ring -n 0", "--ranks must be at least 1"},
+      {"print -c all_reduce -a rung -n 4", "unknown algorithm \"rung\" for all_reduce; known are"},
+      {"print -c allreduce -a ring -n 4", "unknown collective \"allreduce\""},
+      {"print -c all_reduce -a ring -n 4 -r 4", "--rank 4 is out of range"},
+      {"print -c broadcast -a chain -n 4 --root 9", "--root 9 is out of range"},
+      {"print -c all_reduce -a hierarchical -n 3 --nodes 0,1", "--nodes has 2 entries for 3 ranks"},
+      {"print -c all_reduce -a hierarchical -n 2 --nodes 1,0", "first appearance"},
+      {"verify", "say what to verify"},
+      {"verify --all --ranks 4..2", "must rise"},
+      {"verify --all --ranks x", "neither a number nor a range"},
+      {"verify --all --ranks 5000", "within 1..4096"},
+      {"verify --all --credit 0", "--credit"},
+      {"verify --file /nonexistent.json", "No such file"},
+      {"verify --algorithm nothing", "no algorithm is called"},
+      {"list -c nothing", "unknown collective"},
+  };
+  for (const Case& test : cases) {
+    const Outcome outcome = run(test.arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << test.arguments << ": " << outcome.text;
+    EXPECT_THAT(outcome.text, HasSubstr(test.expected)) << test.arguments;
+  }
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every algorithm on every rank count to 256, and from every root to 32 ranks.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "core/algo/check.h"
+#include "sched/problems.h"
+
+namespace weir::algo {
+namespace {
+
+std::string name_for(const Algorithm& algorithm) {
+  std::string name = fmt::format("{}_{}", name_of(algorithm.collective), algorithm.name);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+class EveryAlgorithm : public testing::TestWithParam<const Algorithm*> {};
+
+TEST_P(EveryAlgorithm, IsCorrectTo256RanksInPlaceAndNot) {
+  const Algorithm& algorithm = *GetParam();
+  for (Rank n = 1; n <= 256; ++n) {
+    const std::vector<Rank> roots = n <= 32 ? all_roots(n) : std::vector<Rank>{n / 2};
+    for_each_problem(algorithm, n, roots, [&](const TestProblem& test) {
+      const sched::Verdict verdict = verify(algorithm, test.get());
+      ASSERT_TRUE(verdict.ok()) << test.text << ": " << sched::name_of(verdict.flaw.kind) << ": "
+                                << verdict.flaw.text;
+      ASSERT_GE(verdict.rank_order, algorithm.rank_order) << test.text;
+    });
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sweep, EveryAlgorithm,
+                         testing::ValuesIn(all_algorithms().begin(), all_algorithms().end()),
+                         [](const auto& tested) { return name_for(*tested.param); });
+
+}  // namespace
+}  // namespace weir::algo

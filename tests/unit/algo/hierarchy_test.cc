@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "core/algo/check.h"
+#include "core/algo/nodes.h"
+
+namespace weir::algo {
+namespace {
+
+const std::vector<uint32_t> kUneven{0, 1, 0, 2, 1, 0, 0, 2};  // sizes 4, 2, 2
+
+Problem problem_on(Collective collective, const std::vector<uint32_t>& nodes) {
+  Problem problem;
+  problem.collective = collective;
+  problem.rank_count = static_cast<Rank>(nodes.size());
+  problem.node_of_rank = nodes;
+  return problem;
+}
+
+TEST(Nodes, NumberRanksWithinNodes) {
+  const Problem problem = problem_on(Collective::kAllReduce, kUneven);
+  const Nodes nodes(problem);
+  EXPECT_EQ(nodes.count(), 3u);
+  EXPECT_EQ(nodes.width(), 4u);
+  EXPECT_EQ(nodes.size(1), 2u);
+  EXPECT_EQ(nodes.member(0, 2), 5u);
+  EXPECT_EQ(nodes.local_of(7), 1u);
+  EXPECT_EQ(nodes.node_of(7), 2u);
+}
+
+TEST(Nodes, EveryRailHasOneCarrierPerNodeEitherWay) {
+  const Problem problem = problem_on(Collective::kAllReduce, kUneven);
+  const Nodes nodes(problem);
+  for (uint32_t node = 0; node < nodes.count(); ++node) {
+    std::set<Rank> carried;
+    for (uint32_t local = 0; local < nodes.size(node); ++local) {
+      for (Rank rank : nodes.carried_ranks(node, local)) EXPECT_TRUE(carried.insert(rank).second);
+      for (uint32_t rail = nodes.block_first(node, local);
+           rail < nodes.block_first(node, local + 1); ++rail) {
+        EXPECT_EQ(nodes.block_owner(node, rail), local);
+      }
+    }
+    EXPECT_EQ(carried.size(), 8u);
+    EXPECT_EQ(nodes.block_first(node, nodes.size(node)), nodes.width());
+  }
+}
+
+TEST(Nodes, MalformedLayoutsAreNotSupported) {
+  for (const std::vector<uint32_t>& nodes :
+       {std::vector<uint32_t>{0, 2, 1}, {1, 0, 0}, {0, 0}, {0, 1, 1, 1}}) {
+    Problem problem = problem_on(Collective::kAllReduce, nodes);
+    problem.rank_count = 3;
+    EXPECT_FALSE(find_algorithm(Collective::kAllReduce, "hierarchical")->supports(problem));
+  }
+}
+
+// Chunks that cross between nodes, by sender.
+std::map<Rank, uint64_t> crossing(const Algorithm& algorithm, const Problem& problem) {
+  std::map<Rank, uint64_t> chunks;
+  for (const sched::Program& program : compile_all(algorithm, problem)) {
+    for (const sched::Op& op : program.ops) {
+      if (op.code == sched::OpCode::kSend &&
+          problem.node_of_rank[op.peer] != problem.node_of_rank[program.rank]) {
+        chunks[program.rank] += op.count;
+      }
+    }
+  }
+  return chunks;
+}
+
+TEST(Hierarchical, SpreadsWhatCrossesNodesEvenlyOverRanksOfEvenNodes) {
+  const std::vector<uint32_t> even{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2};
+  for (Collective collective : {Collective::kAllReduce, Collective::kReduceScatter,
+                                Collective::kAllGather, Collective::kAllToAll}) {
+    const auto chunks =
+        crossing(*find_algorithm(collective, "hierarchical"), problem_on(collective, even));
+    ASSERT_EQ(chunks.size(), 12u) << name_of(collective);
+    for (const auto& [rank, count] : chunks) EXPECT_EQ(count, chunks.at(0)) << name_of(collective);
+  }
+  const auto chunks = crossing(*find_algorithm(Collective::kBroadcast, "hierarchical"),
+                               problem_on(Collective::kBroadcast, even));
+  for (const auto& [rank, count] : chunks) EXPECT_LE(count, 2u);
+}
+
+TEST(Hierarchical, AllGatherBringsEachBlockIntoEachNodeOnce) {
+  const auto chunks = crossing(*find_algorithm(Collective::kAllGather, "hierarchical"),
+                               problem_on(Collective::kAllGather, kUneven));
+  uint64_t sum = 0;
+  for (const auto& [rank, count] : chunks) sum += count;
+  EXPECT_EQ(sum, 8u * 2);  // to each of the two other nodes
+}
+
+TEST(Hierarchical, AllToAllSendsOneMessagePerRankAndOtherNode) {
+  const std::vector<uint32_t> even{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2};
+  const Problem problem = problem_on(Collective::kAllToAll, even);
+  for (const sched::Program& program :
+       compile_all(*find_algorithm(Collective::kAllToAll, "hierarchical"), problem)) {
+    int messages = 0;
+    for (const sched::Op& op : program.ops) {
+      if (op.code == sched::OpCode::kSend && even[op.peer] != even[program.rank]) ++messages;
+    }
+    EXPECT_EQ(messages, 2);
+  }
+}
+
+}  // namespace
+}  // namespace weir::algo

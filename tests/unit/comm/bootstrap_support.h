@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the tests of the bootstrap share: ranks as threads, deadlines, and a socket that speaks for
+// itself.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/comm/bootstrap.h"
+#include "core/comm/bootstrap_socket.h"
+#include "core/comm/bootstrap_wire.h"
+
+namespace weir::comm {
+
+// Deadlines are 20 s where none should pass. What must not wait for one ends well before, even when
+// the machine stands still for a while.
+inline constexpr double kAtOnceSeconds = 10;
+
+uint64_t deadline_in_ms(uint64_t ms);
+Secret fresh_secret();
+
+struct Player {
+  Rank rank = 0;
+  Rank rank_count = 0;
+  uint64_t timeout_ms = 20'000;
+};
+
+// What a rank got from joining, or from the first all_gather after it that failed.
+struct Outcome {
+  Status status;
+  std::vector<std::string> blobs;  // of the last all_gather
+  double seconds = 0;
+};
+
+// Joins as `player` and gathers `rounds` times the text "<rank>:<round>:<blob_bytes × x>".
+Outcome play(const Secret& secret, const Player& player, int rounds = 1, size_t blob_bytes = 0);
+std::vector<std::string> expected_blobs(Rank rank_count, int round, size_t blob_bytes);
+
+// One thread per player.
+std::vector<Outcome> play_all(const Secret& secret, const std::vector<Player>& players,
+                              int rounds = 1, size_t blob_bytes = 0);
+std::vector<Player> all_ranks(Rank rank_count, uint64_t timeout_ms = 20'000);
+
+size_t open_descriptor_count();
+
+// A client of rank 0's door that does what the test says; blocking, with limits.
+class Stranger {
+ public:
+  // Knocks until somebody listens, for at most 5 s.
+  explicit Stranger(const Secret& secret);
+  explicit Stranger(Fd connection) : connection_(std::move(connection)) {}
+
+  bool connected() const { return connection_.valid(); }
+  void send(std::string_view bytes);
+  // The next frame, or nothing when the peer hung up or was silent for `timeout_ms`.
+  struct Frame {
+    wire::Header header;
+    std::string payload;
+  };
+  std::optional<Frame> receive(uint64_t timeout_ms = 5'000);
+  // Whether the peer hangs up within `timeout_ms`; bytes that arrive before are dropped.
+  bool is_hung_up(uint64_t timeout_ms = 5'000);
+  void hang_up() { connection_ = Fd(); }
+
+ private:
+  bool receive_bytes(void* data, size_t bytes, uint64_t until_ns);
+  Fd connection_;
+};
+
+// Proves `rank` of `rank_count` through `stranger`; the bytes it sent, or "" when it was not
+// welcome.
+std::string shake_hands(Stranger* stranger, const Secret& secret, Rank rank, Rank rank_count,
+                        uint64_t patience_us = 20'000'000);
+
+}  // namespace weir::comm

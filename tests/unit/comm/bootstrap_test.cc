@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that are threads: what they get when all goes well, when some do not come, and when they
+// contradict each other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "core/comm/rank_list.h"
+#include "unit/comm/bootstrap_support.h"
+
+namespace weir::comm {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+void expect_all_gathered(const std::vector<Outcome>& outcomes, int rounds, size_t blob_bytes) {
+  const Rank rank_count = static_cast<Rank>(outcomes.size());
+  const std::vector<std::string> expected = expected_blobs(rank_count, rounds, blob_bytes);
+  for (Rank rank = 0; rank < rank_count; ++rank) {
+    ASSERT_TRUE(outcomes[rank].status.ok()) << rank << ": " << outcomes[rank].status.text();
+    ASSERT_TRUE(outcomes[rank].blobs == expected) << rank;
+  }
+}
+
+void expect_same_error(const std::vector<Outcome>& outcomes, Code code) {
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.status.code(), code) << outcome.status.text();
+    EXPECT_EQ(outcome.status.text(), outcomes[0].status.text());
+  }
+}
+
+TEST(RankList, WritesRangesAsPeopleDo) {
+  EXPECT_EQ(describe_ranks({}), "no rank");
+  EXPECT_EQ(describe_ranks({3}), "rank 3");
+  EXPECT_EQ(describe_ranks({3, 4}), "ranks 3, 4");
+  EXPECT_EQ(describe_ranks({3, 5, 6, 7}), "ranks 3, 5-7");
+  EXPECT_EQ(describe_ranks({0, 1, 2, 9, 11, 12, 13, 14}), "ranks 0-2, 9, 11-14");
+}
+
+TEST(RankList, StopsAfterSixteenItemsAndCountsTheRest) {
+  std::vector<Rank> even;
+  for (Rank rank = 0; rank < 100; rank += 2) even.push_back(rank);
+  EXPECT_EQ(describe_ranks(even),
+            "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 34 more");
+}
+
+TEST(Bootstrap, OneRankOpensNothing) {
+  const size_t before = open_descriptor_count();
+  auto alone = Bootstrap::join(fresh_secret(), 0, 1, 0);
+  ASSERT_TRUE(alone.ok());
+  EXPECT_EQ(open_descriptor_count(), before);
+  auto blobs = alone.value()->all_gather("mine", 0);
+  ASSERT_TRUE(blobs.ok());
+  EXPECT_EQ(blobs.value(), std::vector<std::string>{"mine"});
+}
+
+TEST(Bootstrap, EveryRankCountTo12GathersAllBlobs) {
+  for (Rank rank_count = 1; rank_count <= 12; ++rank_count) {
+    expect_all_gathered(play_all(fresh_secret(), all_ranks(rank_count), 3), 3, 0);
+  }
+}
+
+TEST(Bootstrap, ThousandRoundsStayInStep) {
+  expect_all_gathered(play_all(fresh_secret(), all_ranks(3), 1000, 10), 1000, 10);
+}
+
+TEST(Bootstrap, BlobsLargerThanASocketHoldsArriveWhole) {
+  expect_all_gathered(play_all(fresh_secret(), all_ranks(4), 2, kBlobBytesMax - 100), 2,
+                      kBlobBytesMax - 100);
+}
+
+TEST(Bootstrap, ABlobAboveTheLimitIsRefusedAndTheNextOneGoesThrough) {
+  const Secret secret = fresh_secret();
+  const auto rank = [&](Rank self) {
+    auto joined = Bootstrap::join(secret, self, 2, deadline_in_ms(20'000));
+    ASSERT_TRUE(joined.ok());
+    auto refused =
+        joined.value()->all_gather(std::string(kBlobBytesMax + 1, 'x'), deadline_in_ms(20'000));
+    EXPECT_EQ(refused.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(refused.status().text(), HasSubstr("1048577"));
+    EXPECT_TRUE(
+        joined.value()->all_gather(std::string(kBlobBytesMax, 'x'), deadline_in_ms(20'000)).ok());
+  };
+  std::thread other(rank, 1);
+  rank(0);
+  other.join();
+}
+
+TEST(Bootstrap, BlobsMayHoldAnyBytesAndNone) {
+  const Secret secret = fresh_secret();
+  const std::string all_bytes("\0WEIR\xff\n", 7);
+  std::thread other([&] {
+    auto joined = Bootstrap::join(secret, 1, 2, deadline_in_ms(20'000));
+    ASSERT_TRUE(joined.ok());
+    auto blobs = joined.value()->all_gather("", deadline_in_ms(20'000));
+    ASSERT_TRUE(blobs.ok());
+    EXPECT_EQ(blobs.value(), (std::vector<std::string>{all_bytes, ""}));
+  });
+  auto joined = Bootstrap::join(secret, 0, 2, deadline_in_ms(20'000));
+  ASSERT_TRUE(joined.ok());
+  EXPECT_TRUE(joined.value()->all_gather(all_bytes, deadline_in_ms(20'000)).ok());
+  other.join();
+}
+
+TEST(Bootstrap, Joins128ThreadsInUnder2Seconds) {
+  double best_seconds = 1e9;
+  for (int i = 0; i < 3 && best_seconds > 2.0;
+       ++i) {  // the machine may be busy with something else
+    const auto outcomes = play_all(fresh_secret(), all_ranks(128), 2, 100);
+    expect_all_gathered(outcomes, 2, 100);
+    double seconds = 0;
+    for (const Outcome& outcome : outcomes) seconds = std::max(seconds, outcome.seconds);
+    best_seconds = std::min(best_seconds, seconds);
+  }
+  EXPECT_LT(best_seconds, 2.0);
+}
+
+TEST(Bootstrap, CommunicatorsWithDifferentSecretsDoNotMeet) {
+  std::vector<std::vector<Outcome>> outcomes(4);
+  std::vector<std::thread> threads;
+  for (auto& outcome : outcomes) {
+    threads.emplace_back([&outcome] { outcome = play_all(fresh_secret(), all_ranks(5), 4); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& outcome : outcomes) expect_all_gathered(outcome, 4, 0);
+}
+
+TEST(Bootstrap, TheNameIsFreeAgainAtOnce) {
+  const Secret secret = fresh_secret();
+  for (int i = 0; i < 20; ++i) expect_all_gathered(play_all(secret, all_ranks(3), 1), 1, 0);
+}
+
+TEST(Bootstrap, SignalsOnlyInterruptTheWait) {
+  struct sigaction tick = {};
+  struct sigaction before = {};
+  tick.sa_handler = [](int) {};  // and no SA_RESTART
+  ASSERT_EQ(sigaction(SIGALRM, &tick, &before), 0);
+  const itimerval often = {{0, 300}, {0, 300}};
+  ASSERT_EQ(setitimer(ITIMER_REAL, &often, nullptr), 0);
+  const auto outcomes = play_all(fresh_secret(), all_ranks(4), 20, 200'000);
+  const itimerval never = {};
+  setitimer(ITIMER_REAL, &never, nullptr);
+  sigaction(SIGALRM, &before, nullptr);
+  expect_all_gathered(outcomes, 20, 200'000);
+}
+
+TEST(Bootstrap, ArgumentsOutOfRangeAreNamed) {
+  auto no_ranks = Bootstrap::join(fresh_secret(), 0, 0, 0);
+  EXPECT_EQ(no_ranks.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(no_ranks.status().text(), HasSubstr("rank_count 0"));
+  auto too_high = Bootstrap::join(fresh_secret(), 4, 4, 0);
+  EXPECT_EQ(too_high.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(too_high.status().text(), HasSubstr("rank 4"));
+}
+
+TEST(Bootstrap, MissingRanksAreNamedTheSameWayOnAllThatCame) {
+  const auto outcomes =
+      play_all(fresh_secret(), {{0, 8, 1'000}, {1, 8, 1'000}, {2, 8, 1'000}, {4, 8, 1'000}});
+  expect_same_error(outcomes, Code::kTimeout);
+  EXPECT_THAT(outcomes[0].status.text(), HasSubstr("ranks 3, 5-7 of 8 have not joined"));
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_GT(outcome.seconds, 0.7);
+    EXPECT_LT(outcome.seconds, kAtOnceSeconds);
+  }
+}
+
+TEST(Bootstrap, AMissingRank0IsNamedByEachOfTheOthers) {
+  const auto outcomes = play_all(fresh_secret(), {{1, 3, 200}, {2, 3, 200}});
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_EQ(outcome.status.code(), Code::kTimeout);
+    EXPECT_THAT(outcome.status.text(), HasSubstr("rank 0 of 3 has not joined"));
+  }
+}
+
+TEST(Bootstrap, TheMostImpatientRankDecidesForAll) {
+  const auto outcomes = play_all(fresh_secret(), {{0, 4, 20'000}, {1, 4, 20'000}, {3, 4, 300}});
+  expect_same_error(outcomes, Code::kTimeout);
+  EXPECT_THAT(outcomes[0].status.text(), HasSubstr("rank 2 of 4 has not joined"));
+  for (const Outcome& outcome : outcomes) EXPECT_LT(outcome.seconds, kAtOnceSeconds);
+}
+
+TEST(Bootstrap, ARankThatDoesNotComeToAGatherIsNamedByAll) {
+  const Secret secret = fresh_secret();
+  std::vector<Outcome> outcomes(3);
+  std::atomic<int> failed_count = 0;
+  std::thread absent([&] {
+    auto joined = Bootstrap::join(secret, 2, 4, deadline_in_ms(20'000));
+    ASSERT_TRUE(joined.ok());
+    ASSERT_TRUE(joined.value()->all_gather("2:1:", deadline_in_ms(20'000)).ok());
+    while (failed_count < 3) sleep_ns(1'000'000, UINT64_MAX);
+    auto late = joined.value()->all_gather("late", deadline_in_ms(20'000));
+    EXPECT_EQ(late.status().code(), Code::kTimeout);
+    EXPECT_THAT(late.status().text(), HasSubstr("rank 2 of 4 has not come to all_gather 2"));
+  });
+  const auto rank = [&](Rank self, size_t slot) {
+    auto joined = Bootstrap::join(secret, self, 4, deadline_in_ms(20'000));
+    ASSERT_TRUE(joined.ok());
+    ASSERT_TRUE(joined.value()->all_gather("x", deadline_in_ms(20'000)).ok());
+    auto failed = joined.value()->all_gather("x", deadline_in_ms(1'000));
+    ++failed_count;
+    ASSERT_FALSE(failed.ok());
+    outcomes[slot].status = failed.status();
+    // Broken for good.
+    EXPECT_EQ(joined.value()->all_gather("x", deadline_in_ms(10)).status().text(),
+              failed.status().text());
+  };
+  std::thread one(rank, 1, 1);
+  std::thread three(rank, 3, 2);
+  rank(0, 0);
+  one.join();
+  three.join();
+  absent.join();
+  expect_same_error(outcomes, Code::kTimeout);
+  EXPECT_THAT(outcomes[0].status.text(), HasSubstr("rank 2 of 4 has not come to all_gather 2"));
+}
+
+TEST(Bootstrap, WhyAGuestGaveUpIsToldToAll) {
+  const Secret secret = fresh_secret();
+  std::string guest_text;
+  std::thread guest([&] {
+    auto joined = Bootstrap::join(secret, 1, 2, deadline_in_ms(20'000));
+    ASSERT_TRUE(joined.ok());
+    auto failed = joined.value()->all_gather("x", deadline_in_ms(20));
+    EXPECT_EQ(failed.status().code(), Code::kTimeout);
+    guest_text = failed.status().text();
+  });
+  auto joined = Bootstrap::join(secret, 0, 2, deadline_in_ms(20'000));
+  ASSERT_TRUE(joined.ok());
+  guest.join();
+  auto failed = joined.value()->all_gather("x", deadline_in_ms(20'000));
+  EXPECT_EQ(failed.status().code(), Code::kTimeout);
+  EXPECT_EQ(failed.status().text(), guest_text);
+  EXPECT_THAT(guest_text, HasSubstr("did not answer rank 1 before all_gather 1"));
+}
+
+TEST(Bootstrap, TwoRanksWithOneNumberAreRefusedForAll) {
+  const auto outcomes = play_all(fresh_secret(), {{0, 4}, {1, 4}, {1, 4}});
+  expect_same_error(outcomes, Code::kRefused);
+  EXPECT_THAT(outcomes[0].status.text(), HasSubstr("two ranks say that they are rank 1 of 4"));
+  EXPECT_THAT(outcomes[0].status.text(), HasSubstr("process " + std::to_string(getpid())));
+}
+
+TEST(Bootstrap, TwoRanks0AreRefusedForAll) {
+  const auto outcomes = play_all(fresh_secret(), {{0, 4}, {0, 4}, {1, 4, 2'000}});
+  for (const Outcome& outcome : {outcomes[0], outcomes[1]}) {
+    EXPECT_EQ(outcome.status.code(), Code::kRefused) << outcome.status.text();
+    EXPECT_THAT(outcome.status.text(), HasSubstr("two ranks say that they are rank 0 of 4"));
+  }
+}
+
+TEST(Bootstrap, DifferentRankCountsAreRefusedForAllAndBothAreNamed) {
+  const auto outcomes = play_all(fresh_secret(), {{0, 4}, {1, 4, 2'000}, {2, 5}});
+  for (const Outcome& outcome : outcomes) {
+    if (outcome.status.code() == Code::kTimeout) continue;  // came too late to be told
+    EXPECT_EQ(outcome.status.code(), Code::kRefused) << outcome.status.text();
+    EXPECT_THAT(outcome.status.text(), HasSubstr("rank 2"));
+    EXPECT_THAT(outcome.status.text(), HasSubstr("rank_count 5"));
+    EXPECT_THAT(outcome.status.text(), HasSubstr("rank_count 4"));
+  }
+  EXPECT_EQ(outcomes[0].status.code(), Code::kRefused);
+  EXPECT_EQ(outcomes[2].status.code(), Code::kRefused);
+}
+
+TEST(Bootstrap, NoDescriptorIsLeftBehindByAnyOutcome) {
+  (void)play_all(fresh_secret(), all_ranks(2));
+  const size_t before = open_descriptor_count();
+  (void)play_all(fresh_secret(), all_ranks(9), 3);
+  (void)play_all(fresh_secret(), {{0, 4, 100}, {1, 4, 100}});
+  (void)play_all(fresh_secret(), {{0, 4, 100}, {1, 4, 100}, {1, 4, 100}});
+  (void)play_all(fresh_secret(), {{0, 4, 100}, {0, 4, 100}});
+  (void)play_all(fresh_secret(), {{0, 4, 100}, {1, 5, 100}});
+  (void)play_all(fresh_secret(), {{1, 4, 50}});
+  EXPECT_EQ(open_descriptor_count(), before);
+}
+
+TEST(Bootstrap, NoErrorTellsTheSecret) {
+  const Secret secret = fresh_secret();
+  std::string hex;
+  for (const unsigned char byte : secret.bytes) {
+    hex.push_back("0123456789abcdef"[byte >> 4]);
+    hex.push_back("0123456789abcdef"[byte & 15]);
+  }
+  const auto outcomes = play_all(secret, {{0, 3, 100}, {1, 3, 100}});
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_THAT(outcome.status.text(), Not(HasSubstr(hex.substr(0, 8))));
+  }
+}
+
+}  // namespace
+}  // namespace weir::comm

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cost/cache.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+namespace weir::cost {
+namespace {
+
+constexpr uint64_t kHash = 0x0123456789abcdefu;
+
+class Cache : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "weir_cache_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+    directory_ = root_ + "/a/b";
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  Table table() const {
+    Table table = built_in_table();
+    table.topology_hash = kHash;
+    return table;
+  }
+  std::string path() const { return directory_ + "/" + cache_file_name(kHash); }
+  void store() { ASSERT_TRUE(store_cached_table(directory_, table()).ok()); }
+  // The table is ignored, with a warning that has `text` in it.
+  void expect_ignored(const char* text) {
+    const CacheLookup lookup = load_cached_table(directory_, kHash);
+    EXPECT_FALSE(lookup.table.has_value());
+    EXPECT_NE(lookup.warning.find(text), std::string::npos) << lookup.warning;
+  }
+
+  std::string root_;
+  std::string directory_;
+};
+
+TEST_F(Cache, RoundTripAndModes) {
+  EXPECT_EQ(load_cached_table(directory_, kHash).warning, "");
+  store();
+  store();  // replaces
+  const CacheLookup lookup = load_cached_table(directory_, kHash);
+  ASSERT_TRUE(lookup.table.has_value()) << lookup.warning;
+  EXPECT_EQ(to_blob(*lookup.table), to_blob(table()));
+  struct stat info;
+  ASSERT_EQ(stat(path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  ASSERT_EQ(stat(directory_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+    (void)entry;
+    ++files;
+  }
+  EXPECT_EQ(files, 1u);  // no temporary is left
+  EXPECT_FALSE(load_cached_table(directory_, kHash + 1).table.has_value());
+}
+
+TEST_F(Cache, CorruptFileIsIgnored) {
+  store();
+  std::ofstream(path(), std::ios::trunc) << "{ \"version\": 1";
+  expect_ignored("not a JSON object");
+}
+
+TEST_F(Cache, FileOfAnotherTopologyIsIgnored) {
+  store();
+  std::filesystem::rename(path(), directory_ + "/" + cache_file_name(7));
+  const CacheLookup lookup = load_cached_table(directory_, 7);
+  EXPECT_FALSE(lookup.table.has_value());
+  EXPECT_NE(lookup.warning.find("is of topology 0123456789abcdef"), std::string::npos);
+}
+
+TEST_F(Cache, FileThatOthersMayWriteIsIgnored) {
+  store();
+  ASSERT_EQ(chmod(path().c_str(), 0666), 0);
+  expect_ignored("others may write");
+}
+
+TEST_F(Cache, DirectoryThatOthersMayWriteIsIgnored) {
+  store();
+  ASSERT_EQ(chmod(directory_.c_str(), 0777), 0);
+  expect_ignored("others may write");
+  EXPECT_EQ(store_cached_table(directory_, table()).code(), Code::kRefused);
+}
+
+TEST_F(Cache, FileOfAnotherUserIsIgnored) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to give a file away";
+  store();
+  ASSERT_EQ(chown(path().c_str(), 12345, 12345), 0);
+  expect_ignored("belongs to user 12345");
+  store();  // replaced by one of our own
+  ASSERT_EQ(chown(directory_.c_str(), 12345, 12345), 0);
+  expect_ignored("belongs to user 12345");
+}
+
+TEST_F(Cache, LinksDirectoriesAndHugeFilesAreIgnored) {
+  store();
+  const std::string moved = root_ + "/elsewhere";
+  std::filesystem::rename(path(), moved);
+  std::filesystem::create_symlink(moved, path());
+  expect_ignored("cannot open");
+  std::filesystem::remove(path());
+  std::filesystem::create_directory(path());
+  expect_ignored("not a regular file");
+  std::filesystem::remove(path());
+  std::ofstream(path()) << std::string(2 << 20, ' ');
+  ASSERT_EQ(chmod(path().c_str(), 0600), 0);
+  expect_ignored("a table has at most");
+}
+
+TEST_F(Cache, DirectoryComesFromTheSettingThenXdgThenHome) {
+  EXPECT_EQ(cache_directory("/x").value(), "/x");
+  setenv("XDG_CACHE_HOME", "/xdg", 1);
+  setenv("HOME", "/somewhere", 1);
+  EXPECT_EQ(cache_directory("").value(), "/xdg/weir");
+  setenv("XDG_CACHE_HOME", "relative", 1);
+  EXPECT_EQ(cache_directory("").value(), "/somewhere/.cache/weir");
+  unsetenv("XDG_CACHE_HOME");
+  unsetenv("HOME");
+  EXPECT_FALSE(cache_directory("").ok());
+}
+
+}  // namespace
+}  // namespace weir::cost

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cost/router.h"
+
+#include <gtest/gtest.h>
+
+#include "core/cost/decision_log.h"
+
+namespace weir::cost {
+namespace {
+
+Request request(Collective collective, Rank n, uint64_t bytes, bool mapped = true) {
+  Request r;
+  r.work.problem.collective = collective;
+  r.work.problem.rank_count = n;
+  r.work.problem.mapped = mapped;
+  r.work.bytes = bytes;
+  return r;
+}
+
+std::string chosen(const Request& r, const Rules* rules = nullptr) {
+  const Result<Decision> decision = choose(r, {}, built_in_table(), rules);
+  EXPECT_TRUE(decision.ok()) << decision.status().text();
+  return decision.ok() ? decision.value().algorithm->name : "";
+}
+
+// What a person who knows the algorithms would choose with the built-in figures.
+TEST(Router, GoldenChoices) {
+  // Shared memory: one synchronization for small data, no copy twice for large.
+  for (Rank n : {2u, 4u, 8u}) {
+    EXPECT_EQ(chosen(request(Collective::kAllReduce, n, 8)), "direct") << n;
+    EXPECT_EQ(chosen(request(Collective::kBarrier, n, 0)), "direct") << n;
+    EXPECT_EQ(chosen(request(Collective::kBroadcast, n, 1024)), "direct") << n;
+  }
+  EXPECT_EQ(chosen(request(Collective::kAllReduce, 8, 16 << 20)), "direct_two_phase");
+  // Messages: few rounds for small data, few bytes for large.
+  std::vector<uint32_t> hosts(64);
+  for (uint32_t i = 0; i < hosts.size(); ++i) hosts[i] = i;
+  const auto spread = [&](Collective collective, uint64_t bytes) {
+    Request r = request(collective, static_cast<Rank>(hosts.size()), bytes, false);
+    r.work.layout.host_of_rank = hosts;
+    return chosen(r);
+  };
+  EXPECT_EQ(spread(Collective::kAllReduce, 8), "recursive_doubling");
+  const std::string large = spread(Collective::kAllReduce, 64 << 20);
+  EXPECT_TRUE(large == "ring" || large == "recursive_halving_doubling" || large == "ordered")
+      << large;  // each moves the least bytes
+  EXPECT_EQ(spread(Collective::kAllToAll, 1024), "bruck");
+  EXPECT_EQ(spread(Collective::kAllToAll, 64 << 20), "pairwise");
+  EXPECT_EQ(spread(Collective::kBarrier, 0), "dissemination");
+  EXPECT_EQ(spread(Collective::kBroadcast, 8), "binomial");
+}
+
+TEST(Router, DeterministicModeTakesOnlyRankOrder) {
+  for (bool mapped : {false, true}) {
+    for (Collective collective :
+         {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+      for (uint64_t bytes : {uint64_t{8}, uint64_t{1} << 16, uint64_t{1} << 26}) {
+        Request r = request(collective, 6, bytes, mapped);
+        r.deterministic = true;
+        const Result<Decision> decision = choose(r, {}, built_in_table(), nullptr);
+        ASSERT_TRUE(decision.ok()) << decision.status().text();
+        EXPECT_TRUE(decision.value().algorithm->rank_order);
+      }
+    }
+  }
+  // Where nothing is reduced, nothing is restricted.
+  Request r = request(Collective::kBroadcast, 6, 8, false);
+  r.deterministic = true;
+  EXPECT_NE(chosen(r), "");
+}
+
+TEST(Router, ForcedWinsOverRuleWinsOverPrediction) {
+  const Rules rules =
+      parse_rules(
+          "[[rule]]\ncollective = \"all_reduce\"\nalgorithm = \"ring\"\nslice_bytes = 4096\n",
+          "r.toml")
+          .take();
+  Request r = request(Collective::kAllReduce, 4, 8);
+  EXPECT_EQ(chosen(r), "direct");
+  const Result<Decision> by_rule = choose(r, {}, built_in_table(), &rules);
+  ASSERT_TRUE(by_rule.ok());
+  EXPECT_STREQ(by_rule.value().algorithm->name, "ring");
+  EXPECT_EQ(by_rule.value().by, Decision::By::kRule);
+  EXPECT_EQ(by_rule.value().slice_bytes, 4096u);
+  EXPECT_EQ(by_rule.value().reason, "rule of r.toml:1");
+  r.forced = "direct_two_phase";
+  const Result<Decision> forced = choose(r, {}, built_in_table(), &rules);
+  ASSERT_TRUE(forced.ok());
+  EXPECT_STREQ(forced.value().algorithm->name, "direct_two_phase");
+  EXPECT_EQ(forced.value().by, Decision::By::kForced);
+}
+
+TEST(Router, ARuleThatCannotBeFollowedIsPassedOverWithAReason) {
+  const Rules rules =
+      parse_rules("[[rule]]\ncollective = \"all_reduce\"\nalgorithm = \"direct\"\n", "r.toml")
+          .take();
+  const Result<Decision> decision =
+      choose(request(Collective::kAllReduce, 4, 8, false), {}, built_in_table(), &rules);
+  ASSERT_TRUE(decision.ok());
+  EXPECT_EQ(decision.value().by, Decision::By::kPrediction);
+  EXPECT_NE(decision.value().reason.find("r.toml:1 is passed over: 'direct' needs mapped"),
+            std::string::npos)
+      << decision.value().reason;
+}
+
+TEST(Router, WhatCannotBeForcedIsAnError) {
+  Request r = request(Collective::kAllReduce, 4, 8, false);
+  r.forced = "rign";
+  Result<Decision> decision = choose(r, {}, built_in_table(), nullptr);
+  ASSERT_FALSE(decision.ok());
+  EXPECT_EQ(decision.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(decision.status().text().find("'rign' is no algorithm of all_reduce"),
+            std::string::npos);
+  r.forced = "direct";
+  decision = choose(r, {}, built_in_table(), nullptr);
+  ASSERT_FALSE(decision.ok());
+  EXPECT_EQ(decision.status().code(), Code::kUnsupported);
+  r.forced = "ring";
+  r.deterministic = true;
+  EXPECT_EQ(choose(r, {}, built_in_table(), nullptr).status().code(), Code::kUnsupported);
+}
+
+TEST(Router, GivenCandidatesAreTheOnlyOnes) {
+  const algo::Algorithm* ring = algo::find_algorithm(Collective::kAllReduce, "ring");
+  const algo::Algorithm* only[] = {ring};
+  const Result<Decision> decision =
+      choose(request(Collective::kAllReduce, 4, 8), only, built_in_table(), nullptr);
+  ASSERT_TRUE(decision.ok());
+  EXPECT_EQ(decision.value().algorithm, ring);
+  EXPECT_EQ(decision.value().reason, "the only one that can be used");
+}
+
+TEST(Router, TheSameRequestHasTheSameAnswer) {
+  for (uint64_t bytes = 1; bytes <= uint64_t{1} << 26; bytes *= 16) {
+    const Request r = request(Collective::kAllReduce, 7, bytes);
+    const Decision a = choose(r, {}, built_in_table(), nullptr).take();
+    const Decision b = choose(r, {}, built_in_table(), nullptr).take();
+    EXPECT_EQ(a.algorithm, b.algorithm);
+    EXPECT_EQ(a.predicted_ns, b.predicted_ns);
+  }
+}
+
+TEST(DecisionLog, IsBoundedAndKeepsMeasurements) {
+  DecisionLog log(3);
+  const Request r = request(Collective::kAllReduce, 4, 65536);
+  const Decision decision = choose(r, {}, built_in_table(), nullptr).take();
+  for (uint64_t i = 1; i <= 5; ++i) EXPECT_EQ(log.add(r, decision), i);
+  EXPECT_EQ(log.records().size(), 3u);
+  EXPECT_EQ(log.dropped_count(), 2u);
+  EXPECT_EQ(log.find(2), nullptr);
+  log.measured(2, 1);  // has left
+  log.measured(9, 1);  // never was
+  log.measured(5, 3000);
+  log.measured(5, 1000);
+  const DecisionRecord* record = log.find(5);
+  ASSERT_NE(record, nullptr);
+  EXPECT_EQ(record->measured_count, 2u);
+  EXPECT_EQ(record->measured_first_ns, 3000);
+  EXPECT_EQ(record->measured_least_ns, 1000);
+}
+
+TEST(Explain, ShowsCandidatesReasonAndMeasuredTime) {
+  DecisionLog log;
+  Request r = request(Collective::kAllReduce, 4, 65536);
+  r.deterministic = true;
+  const uint64_t id = log.add(r, choose(r, {}, built_in_table(), nullptr).take());
+  const std::string before = explain(*log.find(id));
+  EXPECT_NE(before.find("all_reduce of 64 KiB float32 on 4 ranks: "), std::string::npos) << before;
+  EXPECT_NE(before.find("least predicted time"), std::string::npos) << before;
+  EXPECT_NE(before.find("> "), std::string::npos) << before;
+  EXPECT_NE(before.find("does not fold in rank order"), std::string::npos) << before;
+  EXPECT_EQ(before.find("measured"), std::string::npos) << before;
+  log.measured(id, 12'345);
+  const std::string after = explain(*log.find(id));
+  EXPECT_NE(after.find("measured 12.3"), std::string::npos) << after;
+}
+
+}  // namespace
+}  // namespace weir::cost

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Binding: chunk maps, slicing and what a mapped program must look like.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "core/algo/algorithm.h"
+#include "core/engine/chunk_map.h"
+#include "core/engine/control.h"
+#include "core/engine/line_run.h"
+#include "core/engine/mapped_plan.h"
+#include "core/engine/slicing.h"
+
+namespace weir::engine {
+namespace {
+
+Call call_of(Collective collective, size_t count, DataType type = DataType::kFloat32) {
+  Call call;
+  call.collective = collective;
+  call.count = count;
+  call.type = type;
+  return call;
+}
+
+TEST(ChunkMap, ChunksTileTheBufferWhateverTheCount) {
+  for (const size_t count : {0, 1, 15, 16, 17, 100, 1000, 4097}) {
+    for (const uint32_t chunks : {1u, 2u, 3u, 7u, 16u}) {
+      const ChunkMap map(call_of(Collective::kAllReduce, count), 0, 4, chunks);
+      size_t end = 0;
+      for (uint32_t c = 0; c < chunks; ++c) {
+        if (map.length(c) > 0) {
+          EXPECT_EQ(map.input_offset(c), end);
+        }
+        EXPECT_EQ(map.input_offset(c), map.output_offset(c));
+        EXPECT_LE(map.length(c), map.length_max());
+        end += map.length(c);
+      }
+      EXPECT_EQ(end, count) << count << " in " << chunks;
+    }
+  }
+}
+
+TEST(ChunkMap, BlocksLieWhereTheCollectiveSays) {
+  constexpr Rank kRanks = 3;
+  constexpr size_t kCount = 5;
+  const ChunkMap gather(call_of(Collective::kAllGather, kCount), 1, kRanks, kRanks);
+  const ChunkMap scatter(call_of(Collective::kReduceScatter, kCount), 1, kRanks, kRanks);
+  const ChunkMap all(call_of(Collective::kAllToAll, kCount), 1, kRanks, kRanks * kRanks);
+  for (Rank p = 0; p < kRanks; ++p) {
+    EXPECT_EQ(gather.output_offset(p), p * kCount);
+    EXPECT_EQ(gather.input_offset(p), 0u);
+    EXPECT_EQ(scatter.input_offset(p), p * kCount);
+    EXPECT_EQ(scatter.output_offset(p), 0u);
+    EXPECT_EQ(all.input_offset(1 * kRanks + p), p * kCount);   // from me to p
+    EXPECT_EQ(all.output_offset(p * kRanks + 1), p * kCount);  // from p to me
+  }
+}
+
+TEST(ChunkMap, UnevenBlocksHaveTheirOwnLengthsAndPlaces) {
+  const size_t counts[] = {4, 0, 9};
+  const size_t displacements[] = {20, 7, 0};
+  Call call = call_of(Collective::kAllGather, 13);
+  call.block_counts = counts;
+  call.block_displacements = displacements;
+  const ChunkMap map(call, 0, 3, 3);
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(map.length(i), counts[i]);
+    EXPECT_EQ(map.output_offset(i), displacements[i]);
+  }
+  EXPECT_EQ(map.length_max(), 9u);
+}
+
+TEST(Slicing, FitsTheStagingMemoryForEveryQuestion) {
+  for (const uint64_t bytes :
+       {0ull, 1ull, 56ull, 57ull, 8000ull, 8192ull, 100'000ull, 1ull << 30}) {
+    for (const uint32_t slots : {0u, 1u, 2u, 4u, 64u, 256u}) {
+      for (const bool shared : {false, true}) {
+        for (const uint64_t staging : {64ull << 10, 2ull << 20}) {
+          const Slicing slicing = choose_slicing({.chunk_bytes_max = bytes,
+                                                  .staging_slots = slots,
+                                                  .staging_bytes = staging,
+                                                  .rank_count = 4,
+                                                  .shared_cores = shared,
+                                                  .one_signal = slots % 2 == 0});
+          EXPECT_EQ(slicing.slice_bytes % 64, 0u);
+          EXPECT_GT(slicing.slice_bytes, 0u);
+          EXPECT_GE(slicing.entry_bytes, slots * slicing.slice_bytes);
+          EXPECT_EQ(slicing.ring_bytes % slicing.entry_bytes, 0u);
+          EXPECT_LE(slicing.ring_bytes, staging);
+          if (slicing.embedded_flags) {
+            EXPECT_LE(slicing.entry_bytes, kLineEntryBytes);
+            EXPECT_GE(slicing.slice_bytes, line_slot_bytes(bytes));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MappedPlan, RefusesProgramsOfMessages) {
+  algo::Problem problem;
+  problem.rank_count = 4;
+  const algo::Algorithm* ring = algo::find_algorithm(Collective::kAllReduce, "ring");
+  ASSERT_NE(ring, nullptr);
+  const auto plan =
+      MappedPlan::bind(algo::compile(*ring, problem, 1), call_of(Collective::kAllReduce, 64),
+                       {.slice_bytes = 64, .entry_bytes = 64, .ring_bytes = 64});
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.status().code(), Code::kUnsupported);
+}
+
+TEST(Fingerprint, DiffersWhereverCallsDiffer) {
+  const Call base = call_of(Collective::kReduce, 64);
+  const uint32_t mark = fingerprint(base);
+  EXPECT_NE(mark, 0u);
+  Call other = base;
+  other.count = 65;
+  EXPECT_NE(fingerprint(other), mark);
+  other = base;
+  other.root = 1;
+  EXPECT_NE(fingerprint(other), mark);
+  other = base;
+  other.average = true;
+  EXPECT_NE(fingerprint(other), mark);
+  other = base;
+  other.in_place = true;  // each rank's own affair
+  EXPECT_EQ(fingerprint(other), mark);
+}
+
+TEST(Control, LayoutLeavesEachWriterItsOwnCacheLine) {
+  EXPECT_EQ(sizeof(PhaseLine), kCacheLineBytes);
+  EXPECT_EQ(sizeof(DescriptorLine), kCacheLineBytes);
+  EXPECT_EQ(offsetof(Control, done) % kCacheLineBytes, 0u);
+  EXPECT_EQ(offsetof(Control, phase) % kCacheLineBytes, 0u);
+  EXPECT_EQ(kStagingOffset % 4096, 0u);
+  // More operations may be under way than the rings that are indexed by sequence can tell apart:
+  // never.
+  EXPECT_LT(kOperationsAhead, kFingerprintSlots);
+  EXPECT_LT(kOperationsAhead, kLineEntryCount);
+  EXPECT_LT(kOperationsAhead, kDescriptorCount);
+}
+
+}  // namespace
+}  // namespace weir::engine

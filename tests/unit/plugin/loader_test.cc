@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/plugin/loader.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/plugin/registry.h"
+
+namespace weir::plugin {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A directory that only we may write, with copies of the sample plugins.
+class Loader : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = fs::temp_directory_path() / "weir-loader-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  // The copy's path. Its name is its own, since a registry never forgets a file.
+  std::string copy(const std::string& sample) {
+    const fs::path target = directory_ / (sample + ".so");
+    fs::copy_file(fs::path(WEIR_SAMPLE_PLUGINS) / ("weir_sample_" + sample + ".so"), target);
+    fs::permissions(target, fs::perms(0755));
+    return target;
+  }
+
+  static void expect_refused(const std::string& path, const std::string& reason) {
+    const auto loaded = load_transport(path);
+    ASSERT_FALSE(loaded.ok()) << path;
+    EXPECT_NE(loaded.status().text().find(path), std::string::npos) << loaded.status().text();
+    EXPECT_NE(loaded.status().text().find(reason), std::string::npos) << loaded.status().text();
+  }
+
+  fs::path directory_;
+};
+
+TEST_F(Loader, AGoodPluginIsLoadedOnceAndFoundByItsName) {
+  const std::string path = copy("good");
+  const auto loaded = load_transport(path);
+  ASSERT_TRUE(loaded.ok()) << loaded.status().text();
+  EXPECT_STREQ(loaded.value()->name, "sample");
+  const auto found = find_transport("sample");
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found.value(), loaded.value());
+  const auto again = load_transport(path);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again.value(), loaded.value());
+  weir_host_t host = {};
+  bool listed = false;
+  for (const Viability& entry : list_transports(host)) {
+    if (entry.transport != loaded.value()) continue;
+    listed = true;
+    EXPECT_FALSE(entry.viable);
+    EXPECT_EQ(entry.reason, "a sample moves nothing");
+    EXPECT_EQ(entry.origin, path);
+  }
+  EXPECT_TRUE(listed);
+}
+
+TEST_F(Loader, AnotherAbiVersionIsRefused) { expect_refused(copy("version"), "ABI version 999"); }
+
+TEST_F(Loader, AnotherStructSizeIsRefused) { expect_refused(copy("size"), "8 bytes"); }
+
+TEST_F(Loader, AMissingSymbolIsRefused) { expect_refused(copy("symbol"), "weir_transport_plugin"); }
+
+TEST_F(Loader, ATakenNameIsRefusedAndItsOwnerNamed) {
+  expect_refused(copy("taken"), "'shm' is taken");
+}
+
+TEST_F(Loader, ADeclaredCapabilityWithoutItsFunctionIsRefused) {
+  expect_refused(copy("incomplete"), "segment is missing");
+}
+
+TEST_F(Loader, ABadNameIsRefused) { expect_refused(copy("name"), "a-z"); }
+
+TEST_F(Loader, ARelativePathIsRefused) { expect_refused("good.so", "not absolute"); }
+
+TEST_F(Loader, AnEmptyPathIsRefused) { EXPECT_FALSE(load_transport("").ok()); }
+
+TEST_F(Loader, AMissingFileIsRefused) { expect_refused(directory_ / "none.so", "No such file"); }
+
+TEST_F(Loader, ADirectoryIsRefused) { expect_refused(directory_, "regular file"); }
+
+TEST_F(Loader, AFileThatIsNoSharedObjectIsRefused) {
+  const fs::path path = directory_ / "text.so";
+  std::ofstream(path) << "no ELF file";
+  fs::permissions(path, fs::perms(0644));
+  expect_refused(path, "text.so");
+}
+
+TEST_F(Loader, AFileThatOthersMayWriteIsRefused) {
+  for (const unsigned mode : {0757u, 0775u, 0777u}) {
+    const std::string path = copy("version");
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    expect_refused(path, "written by others");
+    fs::remove(path);
+  }
+}
+
+TEST_F(Loader, AFileInADirectoryThatOthersMayWriteIsRefused) {
+  const std::string path = copy("version");
+  ASSERT_EQ(chmod(directory_.c_str(), 0777), 0);
+  expect_refused(path, "written by others");
+}
+
+TEST_F(Loader, AFileOfAnotherUserIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a file away";
+  const std::string path = copy("version");
+  ASSERT_EQ(chown(path.c_str(), 65534, 65534), 0);
+  expect_refused(path, "owned by user 65534");
+}
+
+TEST_F(Loader, TheTargetOfALinkIsWhatIsChecked) {
+  const std::string path = copy("version");
+  ASSERT_EQ(chmod(path.c_str(), 0777), 0);
+  const fs::path link = directory_ / "link.so";
+  fs::create_symlink(path, link);
+  expect_refused(link, "written by others");
+}
+
+TEST(Registry, BuiltInTransportsAreFoundAndListedBestFirst) {
+  weir_host_t host = {};
+  const auto list = list_transports(host);
+  ASSERT_GE(list.size(), 2u);
+  EXPECT_STREQ(list[0].transport->name, "shm");
+  EXPECT_EQ(list[0].origin, "built in");
+  for (const char* name : {"shm", "self"}) {
+    const auto found = find_transport(name);
+    ASSERT_TRUE(found.ok()) << found.status().text();
+    EXPECT_STREQ(found.value()->name, name);
+  }
+}
+
+TEST(Registry, AnUnknownNameIsAnErrorThatTellsTheKnownOnes) {
+  const auto found = find_transport("pigeon");
+  ASSERT_FALSE(found.ok());
+  EXPECT_EQ(found.status().code(), Code::kUnsupported);
+  for (const char* word : {"pigeon", "shm", "self"}) {
+    EXPECT_NE(found.status().text().find(word), std::string::npos) << found.status().text();
+  }
+}
+
+TEST(Registry, HooksAreWrappedInsideOutAndOnce) {
+  const auto* shm = find_transport("shm").value();
+  const auto none = wrap_with_hooks(shm, "");
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(none.value(), shm);
+  const auto both = wrap_with_hooks(shm, "trace,check");
+  ASSERT_TRUE(both.ok());
+  EXPECT_STREQ(both.value()->name, "trace(check(shm))");
+  EXPECT_EQ(wrap_with_hooks(shm, "trace,check").value(), both.value());
+  EXPECT_EQ(both.value()->caps.bits,
+            shm->caps.bits & ~uint64_t{WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW});
+  EXPECT_EQ(both.value()->caps.credit, shm->caps.credit);
+}
+
+TEST(Registry, UnknownAndEmptyHookNamesAreErrors) {
+  const auto* shm = find_transport("shm").value();
+  for (const char* hooks : {"chekc", "check,", ",check", "check,,trace", " check"}) {
+    const auto wrapped = wrap_with_hooks(shm, hooks);
+    ASSERT_FALSE(wrapped.ok()) << hooks;
+    EXPECT_NE(wrapped.status().text().find("WEIR_HOOKS"), std::string::npos)
+        << wrapped.status().text();
+  }
+}
+
+}  // namespace
+}  // namespace weir::plugin

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A transport in C11, as somebody outside would write it: it declares no capability but to exist.
+ * Built several times, each time with one thing wrong (see CMakeLists.txt). */
+#include <stdio.h>
+#include <string.h>
+
+#include "weir/plugin.h"
+
+#ifndef SAMPLE_ABI_VERSION
+#define SAMPLE_ABI_VERSION WEIR_PLUGIN_ABI_VERSION
+#endif
+#ifndef SAMPLE_STRUCT_BYTES
+#define SAMPLE_STRUCT_BYTES sizeof(weir_transport_functions_t)
+#endif
+#ifndef SAMPLE_NAME
+#define SAMPLE_NAME "sample"
+#endif
+#ifndef SAMPLE_BITS
+#define SAMPLE_BITS 0
+#endif
+#ifndef SAMPLE_SYMBOL
+#define SAMPLE_SYMBOL weir_transport_plugin
+#endif
+
+static weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
+  (void)host;
+  snprintf(reason, reason_bytes, "a sample moves nothing");
+  return WEIR_ERROR_UNSUPPORTED;
+}
+
+static weir_result_t open_instance(const weir_host_t* host, const weir_transport_config_t* config,
+                                   weir_transport_t** instance) {
+  (void)config;
+  (void)instance;
+  host->error(host->context, "sample: a sample moves nothing");
+  return WEIR_ERROR_UNSUPPORTED;
+}
+
+static weir_result_t address(weir_transport_t* instance, unsigned char* out, size_t* bytes) {
+  (void)instance;
+  memcpy(out, "sample", 6);
+  *bytes = 6;
+  return WEIR_OK;
+}
+
+static weir_result_t connect_peers(weir_transport_t* instance,
+                                   const unsigned char* const* addresses,
+                                   const size_t* address_bytes, uint64_t deadline_ns) {
+  (void)instance;
+  (void)addresses;
+  (void)address_bytes;
+  (void)deadline_ns;
+  return WEIR_ERROR_UNSUPPORTED;
+}
+
+static void close_instance(weir_transport_t* instance) { (void)instance; }
+
+static weir_result_t progress(weir_transport_t* instance) {
+  (void)instance;
+  return WEIR_OK;
+}
+
+static const weir_transport_functions_t functions = {
+    .abi_version = SAMPLE_ABI_VERSION,
+    .struct_bytes = SAMPLE_STRUCT_BYTES,
+    .name = SAMPLE_NAME,
+    .summary = "a sample",
+    .caps = {.bits = SAMPLE_BITS, .lane_count = 1, .rank_count_max = 1},
+    .viable = viable,
+    .open = open_instance,
+    .address = address,
+    .connect = connect_peers,
+    .close = close_instance,
+    .progress = progress,
+};
+
+__attribute__((visibility("default"))) const weir_transport_functions_t* SAMPLE_SYMBOL(void);
+const weir_transport_functions_t* SAMPLE_SYMBOL(void) { return &functions; }

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// weir-info: what Weir is, sees and would use on this machine. The first thing to send along with a
+// question. Exit status 1 when a WEIR_* variable does not parse.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "core/base/settings.h"
+#include "weir_info/report.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Versions, transports, limits of this machine, and WEIR_* variables in force.");
+  bool json = false;
+  bool markdown = false;
+  auto* json_flag = app.add_flag("--json", json, "Print the report as JSON");
+  app.add_flag("--markdown", markdown, "Print docs/environment.md: every WEIR_* variable")
+      ->excludes(json_flag);
+  CLI11_PARSE(app, argc, argv);
+
+  if (markdown) {
+    std::fputs(weir::settings_markdown().c_str(), stdout);
+    return 0;
+  }
+  const weir::info::Report report = weir::info::make_report();
+  const std::string text = json ? json_of(report) : text_of(report);
+  std::fputs(text.c_str(), stdout);
+  return report.settings_error.empty() ? 0 : 1;
+}

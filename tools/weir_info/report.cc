@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "weir_info/report.h"
+
+#include <fmt/format.h>
+#include <hwloc.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include <weir/weir.h>
+
+#include "core/base/settings.h"
+#include "core/engine/reduce.h"
+#include "core/plugin/registry.h"
+#include "weir_info/build.h"
+
+namespace weir::info {
+namespace {
+
+std::vector<VersionLine> versions() {
+  const unsigned hwloc = hwloc_get_api_version();
+  std::vector<VersionLine> lines = {
+      {"weir", fmt::format("{}.{}.{}", WEIR_VERSION_MAJOR, WEIR_VERSION_MINOR, WEIR_VERSION_PATCH)},
+      {"transport plugin ABI", fmt::format("{}", WEIR_PLUGIN_ABI_VERSION)},
+      {"built", fmt::format("{}, {}", kBuildCompiler, kBuildType)},
+      {"hwloc API", fmt::format("{}.{}.{}", hwloc >> 16, (hwloc >> 8) & 0xff, hwloc & 0xff)},
+      {"reduction kernels", reduce_kernel_target()},
+  };
+  if (*kBuildSanitizers != '\0') lines.push_back({"sanitizers", kBuildSanitizers});
+  return lines;
+}
+
+void ignore_error(void*, const char*) {}
+void ignore_log(void*, int, const char*) {}
+const char* setting_of(void*, const char* name) { return std::getenv(name); }
+
+std::string capabilities_of(const weir_transport_caps_t& caps) {
+  static constexpr struct {
+    uint64_t bit;
+    const char* name;
+  } kNames[] = {{WEIR_CAP_SEND_RECV, "send/recv"},
+                {WEIR_CAP_SEGMENT, "mapped staging"},
+                {WEIR_CAP_WINDOW, "windows"},
+                {WEIR_CAP_PEER_FAILURE, "sees dead peers"},
+                {WEIR_CAP_SELF, "self"}};
+  std::string text;
+  for (const auto& [bit, name] : kNames)
+    if (caps.bits & bit) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
+  return text;
+}
+
+std::vector<TransportLine> transports() {
+  weir_host_t host{};
+  host.struct_bytes = sizeof(host);
+  host.error = ignore_error;
+  host.log = ignore_log;
+  host.setting = setting_of;
+  std::vector<TransportLine> lines;
+  for (const plugin::Viability& one : plugin::list_transports(host))
+    lines.push_back({one.transport->name, one.transport->summary, one.origin,
+                     capabilities_of(one.transport->caps), one.viable, one.reason});
+  return lines;
+}
+
+std::vector<SettingLine> settings() {
+  std::vector<SettingLine> lines;
+  for (const SettingInfo& info : setting_table()) {
+    const char* value = std::getenv(info.name);
+    const bool set = value != nullptr && *value != '\0';  // an empty variable counts as unset
+    lines.push_back({info.name, set ? value : info.default_text, set});
+  }
+  return lines;
+}
+
+}  // namespace
+
+Report make_report() {
+  Report report;
+  report.versions = versions();
+  report.settings = settings();
+  const Result<Settings>& parsed = process_settings();
+  if (parsed.ok())
+    report.settings_text = describe_settings(parsed.value());
+  else
+    report.settings_error = parsed.status().text();
+  report.transports = transports();
+  report.machine = judge_machine(gather_machine("/"));
+  return report;
+}
+
+std::string text_of(const Report& report) {
+  std::string text = "Versions\n";
+  for (const auto& line : report.versions)
+    text += fmt::format("  {:<28}{}\n", line.name, line.value);
+
+  text += "\nTransports, best first\n";
+  for (const auto& line : report.transports) {
+    text += fmt::format("  {:<8}{:<12}{}\n", line.name, line.viable ? "viable" : "not viable",
+                        line.summary);
+    if (!line.viable) text += fmt::format("  {:<20}why: {}\n", "", line.reason);
+    text += fmt::format("  {:<20}{}; {}\n", "", line.capabilities, line.origin);
+  }
+
+  text += "\nMachine, as this process may use it\n";
+  for (const auto& line : report.machine) {
+    text += fmt::format("  {:<28}{}\n", line.name, line.value);
+    if (!line.remedy.empty()) text += fmt::format("  {:<28}-> {}\n", "", line.remedy);
+  }
+
+  text += "\nVariables in force\n";
+  if (report.settings_error.empty()) {
+    text += report.settings_text;
+  } else {
+    text += fmt::format("  error: {}\n", report.settings_error);
+  }
+  if (!text.ends_with('\n')) text += '\n';
+  return text;
+}
+
+std::string json_of(const Report& report) {
+  nlohmann::ordered_json json;
+  for (const auto& line : report.versions) json["versions"][line.name] = line.value;
+  json["transports"] = nlohmann::ordered_json::array();
+  for (const auto& line : report.transports)
+    json["transports"].push_back({{"name", line.name},
+                                  {"viable", line.viable},
+                                  {"reason", line.reason},
+                                  {"capabilities", line.capabilities},
+                                  {"origin", line.origin},
+                                  {"summary", line.summary}});
+  for (const auto& line : report.machine)
+    json["machine"].push_back(
+        {{"name", line.name}, {"value", line.value}, {"remedy", line.remedy}});
+  json["settings"] = nlohmann::ordered_json::array();
+  for (const auto& line : report.settings)
+    json["settings"].push_back({{"name", line.name}, {"value", line.value}, {"set", line.set}});
+  json["settings_error"] = report.settings_error;
+  // Environment values may hold any bytes.
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace weir::info

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report of weir-info as a value, and its two forms: text for people, JSON for programs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "weir_info/machine.h"
+
+namespace weir::info {
+
+struct VersionLine {
+  std::string name;
+  std::string value;
+};
+
+struct TransportLine {
+  std::string name;
+  std::string summary;
+  std::string origin;
+  std::string capabilities;
+  bool viable = false;
+  std::string reason;  // why not viable
+};
+
+struct SettingLine {
+  std::string name;
+  std::string value;
+  bool set = false;  // by the environment; otherwise the default
+};
+
+struct Report {
+  std::vector<VersionLine> versions;
+  std::vector<SettingLine> settings;
+  std::string settings_error;  // "" when every variable parsed
+  std::string settings_text;   // describe_settings(), "" after an error
+  std::vector<TransportLine> transports;
+  std::vector<Finding> machine;
+};
+
+// Looks at this process and machine.
+Report make_report();
+
+std::string text_of(const Report& report);
+std::string json_of(const Report& report);
+
+}  // namespace weir::info

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// weir-sched: shows what the ranks of a collective do, and checks that it is right.
+#include <CLI/CLI.hpp>
+
+#include "weir_sched/commands.h"
+#include "weir_sched/sim_command.h"
+
+namespace weir::sched_tool {
+namespace {
+
+constexpr const char* kDescription =
+    "Shows and checks schedules: the operations that each rank of a collective performs.";
+
+constexpr const char* kExamples = R"(
+Examples:
+  weir-sched list
+  weir-sched print --collective all_reduce --algorithm ring --ranks 8 --rank 0
+  weir-sched print --collective broadcast --algorithm binomial --ranks 5 --root 2 --json > tree.json
+  weir-sched verify --file tree.json
+  weir-sched verify --all --ranks 1..64
+  weir-sched verify --collective all_reduce --algorithm hierarchical --ranks 24 --per-node 8
+  weir-sched sim --collective all_reduce --all --ranks 64 --nodes 8 --bytes 64M
+
+Exit status: 0 right, 1 a program is wrong (or output failed), 2 wrong arguments or an unreadable file.)";
+
+int run(int argc, char** argv) {
+  CLI::App app{kDescription, "weir-sched"};
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  int exit_code = kExitOk;
+  add_list_command(app, &exit_code);
+  add_print_command(app, &exit_code);
+  add_verify_command(app, &exit_code);
+  add_sim_command(app, &exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitInput;
+  }
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace weir::sched_tool
+
+int main(int argc, char** argv) { return weir::sched_tool::run(argc, argv); }

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// weir-sched sim: how long a collective would take on a given network.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace weir::sched_tool {
+
+void add_sim_command(CLI::App& app, int* exit_code);
+
+}  // namespace weir::sched_tool

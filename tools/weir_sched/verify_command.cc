@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// weir-sched verify: runs the verifier over algorithms, or over programs in a file.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+
+#include "core/algo/check.h"
+#include "core/sched/json.h"
+#include "weir_sched/commands.h"
+#include "weir_sched/problem_options.h"
+
+namespace weir::sched_tool {
+namespace {
+
+struct VerifyCommand {
+  ProblemOptions problem;
+  std::string rank_counts = "1..16";
+  std::string file;
+  bool all = false;
+  bool all_roots = false;
+  uint32_t credit = 1;
+};
+
+void print_flaw(const std::string& what, const sched::Flaw& flaw) {
+  fmt::print("{}: WRONG ({}): {}\n", what, sched::name_of(flaw.kind), flaw.text);
+}
+
+Result<std::string> read_file(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return system_error("opening " + path);
+  std::string text;
+  char buffer[1 << 16];
+  size_t bytes = 0;
+  while ((bytes = std::fread(buffer, 1, sizeof buffer, file)) > 0 &&
+         text.size() <= sched::kJsonBytesMax) {
+    text.append(buffer, bytes);
+  }
+  const bool failed = std::ferror(file) != 0;
+  std::fclose(file);
+  if (failed) return system_error("reading " + path);
+  return text;
+}
+
+int verify_file(const VerifyCommand& options) {
+  const Result<std::string> text = read_file(options.file);
+  Status status = text.status();
+  if (text.ok()) {
+    const Result<sched::ProgramSet> set = sched::from_json(text.value());
+    status = set.status();
+    if (set.ok()) {
+      const sched::Verdict verdict = sched::verify(
+          set.value().programs, {.access = set.value().access, .credit = options.credit});
+      if (!verdict.ok()) {
+        print_flaw(options.file, verdict.flaw);
+        return kExitFlaw;
+      }
+      fmt::print("{}: right ({} on {} ranks, {} operations, {} messages{})\n", options.file,
+                 name_of(set.value().programs[0].collective), set.value().programs.size(),
+                 verdict.op_count, verdict.message_count,
+                 verdict.rank_order ? ", one fold in rank order" : "");
+      return kExitOk;
+    }
+  }
+  fmt::print(stderr, "weir-sched verify: {}: {}\n", options.file, status.text());
+  return kExitInput;
+}
+
+struct Sums {
+  uint64_t problem_count = 0;
+  uint64_t op_count = 0;
+};
+
+// One problem; false (and a line on what is wrong) when it is not solved.
+bool verify_one(const algo::Algorithm& algorithm, const OwnedProblem& owned, uint32_t credit,
+                Sums* sums) {
+  const algo::Problem problem = owned.get();
+  const sched::Verdict verdict = algo::verify(algorithm, problem, credit);
+  ++sums->problem_count;
+  sums->op_count += verdict.op_count;
+  const std::string what = fmt::format(
+      "{}/{} on {} ranks{}{}{}", name_of(algorithm.collective), algorithm.name, problem.rank_count,
+      is_rooted(algorithm.collective) ? fmt::format(", root {}", problem.root) : "",
+      problem.in_place ? ", in place" : "",
+      problem.node_of_rank.empty() ? ""
+                                   : fmt::format(", {} nodes", problem.node_of_rank.back() + 1));
+  if (!verdict.ok()) {
+    print_flaw(what, verdict.flaw);
+    return false;
+  }
+  if (algorithm.rank_order && !verdict.rank_order) {
+    fmt::print("{}: WRONG (order): claims to fold in rank order, and does not\n", what);
+    return false;
+  }
+  return true;
+}
+
+// All roots that are asked for, in place and not; hierarchies also with 4 and 8 ranks per node,
+// unless the command line says how many.
+bool verify_algorithm(const algo::Algorithm& algorithm, const std::vector<Rank>& rank_counts,
+                      const VerifyCommand& options, Sums* sums) {
+  for (const Rank n : rank_counts) {
+    const Rank last_root = options.all_roots && is_rooted(algorithm.collective) ? n - 1 : 0;
+    for (Rank root = 0; root <= last_root; ++root) {
+      for (const bool in_place : {false, true}) {
+        if (in_place && algorithm.collective == Collective::kBarrier) continue;
+        for (const uint32_t per_node : {options.problem.per_node, 4u, 8u}) {
+          ProblemOptions one = options.problem;
+          one.root = options.all_roots || options.problem.root >= n ? root : options.problem.root;
+          one.in_place = in_place;
+          one.per_node = per_node;
+          const Result<OwnedProblem> owned = make_problem(algorithm, n, one);
+          if (owned.ok() && !verify_one(algorithm, owned.value(), options.credit, sums)) {
+            return false;
+          }
+          const bool has_nodes =
+              std::string_view(algorithm.name).find("hierarchical") != std::string_view::npos;
+          if (!has_nodes || options.problem.per_node > 0 || !options.problem.nodes.empty()) break;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+Status verify_algorithms(const VerifyCommand& options, int* exit_code) {
+  const bool has_filter = !options.problem.collective.empty() || !options.problem.algorithm.empty();
+  if (!options.all && !has_filter) {
+    return invalid_argument("say what to verify: --all, --collective, --algorithm or --file");
+  }
+  if (!options.problem.collective.empty()) {
+    const Result<Collective> collective = parse_collective(options.problem.collective);
+    if (!collective.ok()) return collective.status();
+    if (!options.problem.algorithm.empty()) {
+      const auto algorithm = find_algorithm(options.problem);
+      if (!algorithm.ok()) return algorithm.status();
+    }
+  }
+  const auto counts = parse_rank_counts(options.rank_counts, sched::kVerifiedRankCountMax);
+  if (!counts.ok()) return counts.status();
+  if (!options.problem.nodes.empty()) {
+    for (const Rank n : counts.value()) {
+      if (n != options.problem.nodes.size()) {
+        return invalid_argument(fmt::format("--nodes has {} entries: --ranks must be that number",
+                                            options.problem.nodes.size()));
+      }
+    }
+  }
+  uint32_t algorithm_count = 0;
+  for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
+    const ProblemOptions& wanted = options.problem;
+    if (!wanted.collective.empty() && wanted.collective != name_of(algorithm->collective)) continue;
+    if (!wanted.algorithm.empty() && wanted.algorithm != algorithm->name) continue;
+    ++algorithm_count;
+    Sums sums;
+    if (!verify_algorithm(*algorithm, counts.value(), options, &sums)) {
+      *exit_code = kExitFlaw;
+      continue;
+    }
+    fmt::print("{:<15} {:<27} right: {} problems, {} operations\n", name_of(algorithm->collective),
+               algorithm->name, sums.problem_count, sums.op_count);
+    std::fflush(stdout);
+  }
+  if (algorithm_count == 0) {
+    return invalid_argument(fmt::format("no algorithm is called \"{}\"; see weir-sched list",
+                                        options.problem.algorithm));
+  }
+  return {};
+}
+
+}  // namespace
+
+void add_verify_command(CLI::App& app, int* exit_code) {
+  CLI::App* command = app.add_subcommand("verify", "Whether schedules are right");
+  const auto options = std::make_shared<VerifyCommand>();
+  add_algorithm_options(*command, &options->problem);
+  command->add_flag("--all", options->all, "every algorithm");
+  command->add_option("-n,--ranks", options->rank_counts,
+                      "rank counts: 8, 1..64 or 2,4,8..16 (default 1..16)");
+  command->add_option("--root", options->problem.root, "of rooted collectives (default 0)");
+  command->add_flag("--all-roots", options->all_roots, "every root");
+  command->add_option("--per-node", options->problem.per_node,
+                      "ranks per node for hierarchical algorithms (default: one node, 4, and 8)");
+  command->add_option("--nodes", options->problem.nodes, "node of each rank, such as 0,0,1,1")
+      ->delimiter(',');
+  command
+      ->add_option("--credit", options->credit,
+                   "messages that a sender may be ahead (always checked at 1 too)")
+      ->check(CLI::Range(1u, 1u << 20));
+  command
+      ->add_option("--file", options->file,
+                   "programs as JSON, as weir-sched print --json writes them")
+      ->excludes("--all")
+      ->excludes("--collective")
+      ->excludes("--algorithm");
+  command->callback([options, exit_code] {
+    if (!options->file.empty()) {
+      *exit_code = verify_file(*options);
+      return;
+    }
+    const Status status = verify_algorithms(*options, exit_code);
+    if (status.ok()) return;
+    fmt::print(stderr, "weir-sched verify: {}\n", status.text());
+    *exit_code = kExitInput;
+  });
+}
+
+}  // namespace weir::sched_tool

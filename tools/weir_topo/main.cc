@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// weir-topo: shows what a machine is made of and what lies between its devices.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "core/topo/cluster.h"
+#include "core/topo/cpus.h"
+#include "core/topo/discover.h"
+#include "core/topo/nccl_xml.h"
+#include "core/topo/path.h"
+#include "core/topo/print.h"
+#include "core/topo/svg.h"
+
+namespace weir::topo {
+namespace {
+
+constexpr int kExitInput = 2;  // wrong arguments, or a file that is none
+constexpr int kExitOutput = 1;
+
+constexpr const char* kDescription =
+    "Shows what this machine, or one described by a file, is made of: packages, NUMA nodes, PCIe, "
+    "GPUs, "
+    "NICs and the links between them, and what bandwidth lies between any two devices.";
+
+constexpr const char* kExamples = R"(
+Examples:
+  weir-topo                                  this machine as a tree
+  weir-topo --matrix                         what lies between each two devices
+  weir-topo --bandwidth                      the same in GB/s
+  weir-topo --file topo.xml --svg topo.svg   a picture of the machine in a file
+  weir-topo --path GPU0 mlx5_0               one path, hop by hop
+  weir-topo --nccl-xml > topo.xml            for NCCL_TOPO_FILE, on machines that hide their PCIe tree
+  weir-topo --file a.xml --file b.xml        two machines and the network between them
+
+A file is the XML of hwloc ("lstopo machine.xml") or of NCCL (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE).
+Devices are named as in the tree (GPU0, NIC1, NUMA0), by PCI address, or by port (mlx5_0, eth0).
+Bandwidth is payload per direction in 10^9 bytes a second; "~" marks an estimate.
+Exit status: 0, 1 when output cannot be written, 2 when arguments or a file are wrong.)";
+
+struct Arguments {
+  std::vector<std::string> files;
+  bool matrix = false;
+  bool bandwidth = false;
+  bool json = false;
+  bool nccl_xml = false;
+  bool every_port = false;
+  bool hash = false;
+  std::string svg_file;
+  std::vector<std::string> path;
+  DiscoverOptions discover;
+};
+
+int fail(const Status& status) {
+  fmt::print(stderr, "weir-topo: {}\n", status.text());
+  return kExitInput;
+}
+
+Result<Topology> load(const Arguments& arguments) {
+  if (arguments.files.empty()) return discover(arguments.discover);
+  std::vector<Topology> machines;
+  for (const std::string& file : arguments.files) {
+    Result<Topology> topology = read_file(file);
+    if (!topology.ok()) return topology.status();
+    machines.push_back(topology.take());
+  }
+  if (machines.size() == 1) return std::move(machines[0]);
+  return join(machines);
+}
+
+int write_svg(const Topology& topology, const std::string& file) {
+  const std::string svg = to_svg(topology);
+  const bool to_stdout = file == "-";
+  std::FILE* out = to_stdout ? stdout : std::fopen(file.c_str(), "w");
+  bool good = out != nullptr && std::fwrite(svg.data(), 1, svg.size(), out) == svg.size();
+  if (out != nullptr && !to_stdout) good = std::fclose(out) == 0 && good;
+  if (good) return 0;
+  fmt::print(stderr, "weir-topo: {}\n", system_error(file).text());
+  return kExitOutput;
+}
+
+// What the tree does not say of this machine: how much of it the process may use.
+void print_allowance() {
+  fmt::print("\nThis process may use {} of its CPUs ({})\n", cpu_allowed_count(),
+             cpus_allowed().list());
+}
+
+int show(const Topology& topology, const Arguments& arguments) {
+  bool shown = false;
+  if (arguments.json) {
+    fmt::print("{}", to_json(topology));
+    shown = true;
+  }
+  if (arguments.nccl_xml) {
+    const Result<std::string> xml = to_nccl_xml(topology);
+    if (!xml.ok()) return fail(xml.status());
+    fmt::print("{}", xml.value());
+    shown = true;
+  }
+  if (arguments.matrix) {
+    fmt::print("{}", print_matrix(topology));
+    shown = true;
+  }
+  if (arguments.bandwidth) {
+    fmt::print("{}{}", arguments.matrix ? "\n" : "",
+               print_matrix(topology, MatrixContent::kBandwidth));
+    shown = true;
+  }
+  if (!arguments.path.empty()) {
+    const Result<NodeId> a = topology.find(arguments.path[0]);
+    if (!a.ok()) return fail(a.status());
+    const Result<NodeId> b = topology.find(arguments.path[1]);
+    if (!b.ok()) return fail(b.status());
+    fmt::print("{}", print_path(topology, a.value(), b.value()));
+    shown = true;
+  }
+  if (arguments.hash) {
+    fmt::print("{:016x}\n", topology.hash());
+    shown = true;
+  }
+  if (!arguments.svg_file.empty()) {
+    const int status = write_svg(topology, arguments.svg_file);
+    if (status != 0) return status;
+    shown = true;
+  }
+  if (shown) return 0;
+  fmt::print("{}", print_tree(topology, TreeOptions{.every_port = arguments.every_port}));
+  if (arguments.files.empty()) print_allowance();
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(kDescription, "weir-topo");
+  Arguments arguments;
+  app.footer(kExamples);
+  app.add_option(
+         "-f,--file", arguments.files,
+         "Read this file instead of asking the machine; several files make several machines")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+  app.add_flag("-m,--matrix", arguments.matrix,
+               "Table of path classes, with CPU and NUMA affinity");
+  app.add_flag("-b,--bandwidth", arguments.bandwidth, "Table of bandwidths in GB/s");
+  app.add_option("-p,--path", arguments.path, "The path between two devices, hop by hop")
+      ->expected(2)
+      ->type_name("A B");
+  app.add_option("-s,--svg", arguments.svg_file, "Write a picture; - is standard output")
+      ->type_name("FILE");
+  app.add_flag("-j,--json", arguments.json, "Everything, as JSON");
+  app.add_flag("-x,--nccl-xml", arguments.nccl_xml, "As a file for NCCL_TOPO_FILE");
+  app.add_flag("-a,--all", arguments.every_port, "In the tree: each PCIe port, cache and core");
+  app.add_flag("--hash", arguments.hash, "The fingerprint that measured tables are kept under");
+  app.add_option("--sysfs", arguments.discover.sysfs_root, "Read this copy of /sys")
+      ->type_name("DIR")
+      ->capture_default_str();
+  app.add_option("--nvml", arguments.discover.nvml_library,
+                 "NVIDIA's library to load; \"\" loads none")
+      ->type_name("FILE")
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitInput;
+  }
+  const Result<Topology> topology = load(arguments);
+  if (!topology.ok()) return fail(topology.status());
+  const int status = show(topology.value(), arguments);
+  return std::fflush(stdout) == 0 ? status : kExitOutput;
+}
+
+}  // namespace
+}  // namespace weir::topo
+
+int main(int argc, char** argv) { return weir::topo::run(argc, argv); }
