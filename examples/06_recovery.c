@@ -35,11 +35,13 @@ static int run_rank(weir_comm_t first, int rank) {
         result != WEIR_ERROR_ABORTED) {
       exit(1);
     }
-    /* Everybody who is left calls this with the same list. The old communicator is of no more use.
-     */
-    const int lost[] = {DOOMED};
+    /* Everybody who is left gets the same list and makes the same call. The old communicator is of
+     * no more use. */
+    int lost[RANK_COUNT];
+    int lost_count = 0;
+    check(weir_comm_lost_ranks(comm, lost, RANK_COUNT, &lost_count), comm);
     weir_comm_t smaller = NULL;
-    check(weir_comm_shrink(comm, lost, 1, NULL, &smaller), comm);
+    check(weir_comm_shrink(comm, lost, lost_count, NULL, &smaller), comm);
     if (comm != first) check(weir_comm_destroy(comm), NULL);
     comm = smaller;
     --step; /* again, without the lost rank */

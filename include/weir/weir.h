@@ -155,6 +155,15 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_split(weir_comm_t comm, int col
                                                        const weir_comm_config_t* config,
                                                        weir_comm_t* new_comm);
 
+/* The ranks of `comm` that are lost, in ascending order: their process has ended, they have destroyed
+ * the communicator, or an operation's deadline passed here or on a peer while it waited for them.
+ * `*count` receives their number, `ranks` the first `capacity` of them. For shrink: ranks that call
+ * this after an error get the same list unless another rank is lost between their calls; then the
+ * shrink meets its deadline and is to be repeated with a new list. A rank that finds itself in the
+ * list was too slow for the others. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_lost_ranks(weir_comm_t comm, int* ranks,
+                                                            int capacity, int* count);
+
 /* Called by all ranks of `comm` but the `excluded_count` ranks listed in `excluded_ranks` (dead or
  * not), also after an error on `comm`. Ranks keep their order. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_shrink(weir_comm_t comm, const int* excluded_ranks,

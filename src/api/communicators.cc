@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -130,6 +131,21 @@ weir_result_t weir_comm_split(weir_comm_t comm, int color, int key,
     auto options = read_config(config);
     if (!options.ok()) return report(options.status().with_context("comm_split"), comm);
     return hand_out(comm->comm->split(color, key, options.value()), new_comm, comm);
+  });
+}
+
+weir_result_t weir_comm_lost_ranks(weir_comm_t comm, int* ranks, int capacity, int* count) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_lost_ranks");
+    if (count == nullptr) return invalid("comm_lost_ranks: count is NULL", comm);
+    if (capacity < 0 || (capacity > 0 && ranks == nullptr)) {
+      return invalid(
+          fmt::format("comm_lost_ranks: room for {} ranks at {}", capacity, fmt::ptr(ranks)), comm);
+    }
+    const std::vector<Rank> lost = comm->comm->lost_ranks();
+    *count = static_cast<int>(lost.size());
+    for (int i = 0; i < std::min(capacity, *count); ++i) ranks[i] = static_cast<int>(lost[i]);
+    return WEIR_OK;
   });
 }
 

@@ -104,7 +104,8 @@ constexpr size_t kBytesMax = PTRDIFF_MAX;
 std::string wrong_type_or_count(weir_datatype_t type, size_t count, size_t block_count) {
   if (!valid_type(type)) return fmt::format("data type {} is unknown", static_cast<int>(type));
   const size_t element = weir::element_bytes(static_cast<DataType>(type));
-  if (count > kBytesMax / element / std::max<size_t>(1, block_count)) {
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(count, element * block_count, &bytes) || bytes > kBytesMax) {
     return fmt::format("count {} of {} ({} blocks) overflows the address space", count,
                        weir::name_of(static_cast<DataType>(type)), block_count);
   }
@@ -203,9 +204,16 @@ template <typename MakeSides>
 weir_result_t collective(const Ask& ask, Collective kind, size_t block_count, int root,
                          const weir_redop_t* op, MakeSides make_sides) {
   weir_comm_t comm = ask.comm;
-  std::string text = wrong_type_or_count(ask.type, ask.count, block_count);
-  if (!text.empty()) return wrong(comm, ask.function, text);
-  if (root != 0 && !(text = check_root(comm, root)).empty()) return wrong(comm, ask.function, text);
+  // A new string for each check: an empty one costs nothing, assigning to one does.
+  if (const std::string text = wrong_type_or_count(ask.type, ask.count, block_count);
+      !text.empty()) {
+    return wrong(comm, ask.function, text);
+  }
+  if (root != 0) {
+    if (const std::string text = check_root(comm, root); !text.empty()) {
+      return wrong(comm, ask.function, text);
+    }
+  }
   Call call;
   call.collective = kind;
   call.type = static_cast<DataType>(ask.type);
@@ -213,12 +221,16 @@ weir_result_t collective(const Ask& ask, Collective kind, size_t block_count, in
   call.root = static_cast<Rank>(root);
   call.input = ask.send;
   call.output = ask.recv;
-  if (op != nullptr && !(text = set_reduction(comm, *op, call)).empty()) {
-    return wrong(comm, ask.function, text);
+  if (op != nullptr) {
+    if (const std::string text = set_reduction(comm, *op, call); !text.empty()) {
+      return wrong(comm, ask.function, text);
+    }
   }
   const size_t one = ask.count * weir::element_bytes(call.type);
-  text = check_buffers(ask.send, ask.recv, make_sides(one), call);
-  if (!text.empty()) return wrong(comm, ask.function, text);
+  if (const std::string text = check_buffers(ask.send, ask.recv, make_sides(one), call);
+      !text.empty()) {
+    return wrong(comm, ask.function, text);
+  }
   return submit(comm, call, ask.request);
 }
 

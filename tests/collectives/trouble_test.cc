@@ -94,6 +94,32 @@ TEST(Mismatch, DifferentCountsTypesOperatorsAndRootsAreFound) {
   }
 }
 
+TEST(Mismatch, IsFoundAlthoughTheRootIsFarAhead) {
+  // Through lines, and through slots, where the root's newest calls have taken the place of the mark.
+  for (const size_t count : {size_t{4}, size_t{16'384}}) {
+    run_processes(
+        2,
+        [&](int rank, weir_comm_t comm) {
+          std::vector<float> data(count, static_cast<float>(rank));
+          if (rank == 1) usleep(200'000);
+          weir_result_t result = WEIR_OK;
+          int done = 0;
+          for (int i = 0; i < 100 && result == WEIR_OK; ++i, ++done) {
+            const weir_datatype_t type = rank == 1 && i == 20 ? WEIR_INT32 : WEIR_FLOAT32;
+            result = weir_broadcast(comm, data.data(), data.data(), data.size(), type, 0, nullptr);
+          }
+          EXPECT_EQ(result, WEIR_ERROR_MISMATCH) << weir_last_error(comm);
+          expect_text(comm, "operation 21:");
+          expect_text(comm, "float32");
+          expect_text(comm, "int32");
+          if (rank == 0) {
+            EXPECT_GT(done, 60) << "the root could not work ahead";
+          }
+        },
+        {}, with_timeout(5'000));
+  }
+}
+
 TEST(Deadline, NamesTheRankThatNeverCalled) {
   run_processes(
       3,
@@ -134,9 +160,13 @@ TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
           EXPECT_EQ(result, WEIR_ERROR_PEER_LOST) << weir_last_error(comm);
           EXPECT_LT(seconds_since(start), 4.0);
           expect_text(comm, "rank 2");
-          const int excluded[] = {2};
+          int lost[4] = {-1, -1, -1, -1};
+          int lost_count = 0;
+          ASSERT_EQ(weir_comm_lost_ranks(comm, lost, 4, &lost_count), WEIR_OK);
+          ASSERT_EQ(lost_count, 1);
+          EXPECT_EQ(lost[0], 2);
           weir_comm_t smaller = nullptr;
-          ASSERT_EQ(weir_comm_shrink(comm, excluded, 1, nullptr, &smaller), WEIR_OK)
+          ASSERT_EQ(weir_comm_shrink(comm, lost, 1, nullptr, &smaller), WEIR_OK)
               << weir_last_error(comm);
           check_every_collective(smaller, 1000);
           ASSERT_EQ(weir_comm_destroy(smaller), WEIR_OK);
@@ -166,6 +196,11 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
                   WEIR_ERROR_TIMEOUT);
         EXPECT_LT(seconds_since(start), 2.0);
         expect_text(comm, "rank 1");
+        int lost = -1;
+        int lost_count = 0;
+        ASSERT_EQ(weir_comm_lost_ranks(comm, &lost, 1, &lost_count), WEIR_OK);
+        EXPECT_EQ(lost_count, 1);
+        EXPECT_EQ(lost, 1);
       },
       {}, with_timeout(1'000));
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));

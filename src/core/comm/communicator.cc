@@ -233,6 +233,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
 
 Communicator::~Communicator() {
   unregister_communicator(this);
+  if (planner_ != nullptr) planner_->explain_totals();
   if (has_requests()) abort();
   {
     std::lock_guard lock(lock_);

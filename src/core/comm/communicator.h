@@ -75,6 +75,9 @@ class Communicator {
   void release_request(Request* request);
 
   void abort();
+  // Ranks whose process has ended, that are gone, or that an operation waited for in vain, here or
+  // on a peer; ascending.
+  std::vector<Rank> lost_ranks();
   Status health() const;           // ok, or the error that this rank has met
   Status async_error() const;      // the same, or what a peer has reported
   std::string last_error() const;  // text of the latest error of this communicator
@@ -120,7 +123,8 @@ class Communicator {
   bool poll_message(Request& request);
   void complete(Request& request, const Status& status);
   void fail_all(const Status& status);
-  void fail(Status status);  // the communicator is broken from now on
+  // The communicator is broken from now on; `blamed`: the ranks that were waited for in vain.
+  void fail(Status status, const std::vector<Rank>& blamed = {});
   void close_window(const Window& window);
   // Window number + 1 and offset of a buffer in one word; 0 when it lies in none.
   uint64_t window_word(const void* buffer, uint64_t bytes) const;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -176,7 +177,7 @@ void Communicator::check_slowly(Request& request) {
   const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u;
   if (request.deadline_ns == 0) request.deadline_ns = now + timeout_ns;
   if (now >= request.deadline_ns) {
-    fail(timeout_report(request));
+    fail(timeout_report(request), awaited(request));
     return;
   }
 
@@ -259,7 +260,7 @@ void Communicator::check_slowly(Request& request) {
                   describe(request), missing.size() == 1 ? "it" : "them")));
 }
 
-void Communicator::fail(Status status) {
+void Communicator::fail(Status status, const std::vector<Rank>& blamed) {
   {
     std::lock_guard lock(error_lock_);
     if (failure_.ok()) {
@@ -280,6 +281,9 @@ void Communicator::fail(Status status) {
       const size_t bytes = std::min<size_t>(status.text().size(), engine::kErrorTextBytes - 1);
       std::memcpy(control.error_text, status.text().data(), bytes);
       control.error_text[bytes] = '\0';
+      control.blamed_count =
+          static_cast<uint32_t>(std::min<size_t>(blamed.size(), engine::kBlamedRanksMax));
+      std::copy_n(blamed.begin(), control.blamed_count, control.blamed_ranks);
       control.health.code.store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
       control.health.state.store(
           static_cast<uint32_t>(status.code() == Code::kAborted ? RankState::kAborted
@@ -289,6 +293,28 @@ void Communicator::fail(Status status) {
     }
   }
   fail_all(status);
+}
+
+std::vector<Rank> Communicator::lost_ranks() {
+  std::lock_guard lock(lock_);
+  std::set<Rank> lost;
+  const bool reports_death = (context_.transport->caps.bits & WEIR_CAP_PEER_FAILURE) != 0;
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    if (p != context_.rank && reports_death &&
+        context_.transport->peer_alive(context_.instance, p) == WEIR_ERROR_PEER_LOST) {
+      lost.insert(p);
+    }
+    if (!context_.mapped()) continue;
+    const Control& control = context_.control(p);
+    const auto state = static_cast<RankState>(control.health.state.load(std::memory_order_acquire));
+    if (p != context_.rank && state == RankState::kGone) lost.insert(p);
+    if (state != RankState::kFailed) continue;
+    for (uint32_t k = 0; k < std::min(control.blamed_count, engine::kBlamedRanksMax); ++k) {
+      const Rank blamed = control.blamed_ranks[k];
+      if (blamed < context_.rank_count) lost.insert(blamed);
+    }
+  }
+  return {lost.begin(), lost.end()};
 }
 
 void Communicator::fail_all(const Status& status) {

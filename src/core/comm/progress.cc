@@ -38,7 +38,7 @@ Status Communicator::run(const engine::Call& call) {
   {
     std::unique_lock lock(lock_);
     if (first_ == nullptr && failed_code_.load(std::memory_order_relaxed) == 0) [[likely]] {
-      const engine::Plan* plan = planner_->latest(call);
+      const engine::Plan* plan = planner_->explains() ? nullptr : planner_->latest(call);
       if (plan != nullptr && plan->protocol == Protocol::kLine && context_.may_begin()) {
         line_run_.start(*plan->mapped, call, plan->fingerprint, context_);
         Advance advance = line_run_.advance(context_);

@@ -140,7 +140,11 @@ bool Communicator::agree_on_windows(Request& request, bool* windows) {
     return true;
   }
   const Extents bytes = extents(call, context_.rank_count);
-  if (std::max(bytes.input_bytes, bytes.output_bytes) < engine::kWindowBytesMin) return true;
+  if (std::max(bytes.input_bytes, bytes.output_bytes) < (engine::is_rooted(call.collective)
+                                                             ? engine::kRootedWindowBytesMin
+                                                             : engine::kWindowBytesMin)) {
+    return true;
+  }
 
   const uint64_t next = context_.sequence + 1;
   const uint32_t mark = engine::fingerprint(call);

@@ -31,8 +31,9 @@ std::string text_of_call(const DecisionRecord& record) {
   if (record.collective == Collective::kBarrier) {
     return fmt::format("barrier of {} ranks", record.rank_count);
   }
-  return fmt::format("{} of {} {} on {} ranks", name_of(record.collective),
-                     text_of_bytes(record.bytes), name_of(record.type), record.rank_count);
+  return fmt::format("{} of {} {} on {} ranks{}", name_of(record.collective),
+                     text_of_bytes(record.bytes), name_of(record.type), record.rank_count,
+                     record.in_place ? ", in place" : "");
 }
 
 }  // namespace
@@ -42,6 +43,7 @@ uint64_t DecisionLog::add(const Request& request, const Decision& decision) {
   records_.push_back({.id = id,
                       .collective = request.work.problem.collective,
                       .rank_count = request.work.problem.rank_count,
+                      .in_place = request.work.problem.in_place,
                       .bytes = request.work.bytes,
                       .type = request.type,
                       .decision = decision});
@@ -87,6 +89,11 @@ std::string explain(const DecisionRecord& record) {
 
 std::string explain_measured(const DecisionRecord& record) {
   if (record.measured_count == 0) return text_of_call(record) + ": not measured yet";
+  if (record.measured_count == 1) {
+    return fmt::format("{}: {} predicted {}, measured {} the first time", text_of_call(record),
+                       record.decision.algorithm->name, text_of_ns(record.decision.predicted_ns),
+                       text_of_ns(record.measured_first_ns));
+  }
   return fmt::format(
       "{}: {} predicted {}, measured {} at first, {} at best, {} on average of {}",
       text_of_call(record), record.decision.algorithm->name,

@@ -15,6 +15,7 @@ struct DecisionRecord {
   uint64_t id = 0;  // counts from 1
   Collective collective = Collective::kAllReduce;
   Rank rank_count = 1;
+  bool in_place = false;
   uint64_t bytes = 0;
   DataType type = DataType::kFloat32;
   Decision decision;

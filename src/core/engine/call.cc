@@ -16,17 +16,17 @@ uint64_t mix(uint64_t h) {  // the finalizer of MurmurHash3
   return h;
 }
 
-bool is_rooted(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
-         collective == Collective::kGather || collective == Collective::kScatter;
-}
-
 bool is_reduction(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduce ||
          collective == Collective::kReduceScatter;
 }
 
 }  // namespace
+
+bool is_rooted(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
 
 uint64_t pack_what(const Call& call) {
   return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.type) << 8 |

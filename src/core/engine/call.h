@@ -26,6 +26,9 @@ struct Call {
   alignas(8) unsigned char scale[8] = {};
 };
 
+// One rank's buffer is the source or the destination of all.
+bool is_rooted(Collective collective);
+
 // Same on all ranks exactly when the calls match. 32 bits, never 0.
 uint32_t fingerprint(const Call& call);
 

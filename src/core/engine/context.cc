@@ -36,7 +36,7 @@ uint64_t Context::begin_operation(uint64_t new_entry_bytes, uint64_t new_ring_by
   const uint64_t start = position;
   position += slice_count * entry_bytes;
   ++sequence;
-  end_position[sequence % 8] = position;
+  end_position[sequence % kEndPositions] = position;
   return start;
 }
 

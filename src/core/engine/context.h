@@ -40,9 +40,8 @@ class Context {
   Control& control(Rank r) const {
     return *reinterpret_cast<Control*>(segment_base + r * segment_stride_bytes);
   }
-  unsigned char* line_entry(Rank r, uint64_t operation) const {
-    return segment_base + r * segment_stride_bytes + kLinesOffset +
-           (operation % kLineEntryCount) * kLineEntryBytes;
+  unsigned char* line_entry(Rank r, uint64_t entry) const {
+    return segment_base + r * segment_stride_bytes + kLinesOffset + entry * kLineEntryBytes;
   }
   unsigned char* staging(Rank r) const {
     return segment_base + r * segment_stride_bytes + kStagingOffset;
@@ -53,9 +52,10 @@ class Context {
   uint64_t position = 0;      // end of the latest operation's part of the ring
   uint64_t entry_bytes = 64;  // ring geometry in use
   uint64_t ring_bytes = 64;
-  uint64_t geometry_position = 0;          // where this geometry began
-  std::array<uint64_t, 8> end_position{};  // of operation k at [k % 8]
-  uint64_t all_done = 0;                   // every rank has finished everything before
+  uint64_t geometry_position = 0;  // where this geometry began
+  uint64_t mutual_line_count = 0;  // line operations in which every rank hears every other
+  std::array<uint64_t, kEndPositions> end_position{};  // of operation k at [k % kEndPositions]
+  uint64_t all_done = 0;                               // every rank has finished everything before
   std::vector<PeerView> peers;
 
   // Re-reads every peer's done counter.
@@ -74,7 +74,8 @@ class Context {
   // Peers that have finished operation k - kOperationsAhead are needed before operation k starts.
   bool may_begin() {
     const uint64_t next = sequence + 1;
-    return next <= kOperationsAhead || all_done_before(end_position[(next - kOperationsAhead) % 8]);
+    return next <= kOperationsAhead ||
+           all_done_before(end_position[(next - kOperationsAhead) % kEndPositions]);
   }
   uint64_t ring_offset(uint64_t at) const { return (at - geometry_position) % ring_bytes; }
 

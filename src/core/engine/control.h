@@ -5,7 +5,7 @@
 //   offset               bytes               what
 //   0                    sizeof(Control)     counters, call descriptors, error text
 //   kLinesOffset         kLineEntryCount *   line protocol: payload and flag in one cache line
-//                        kLineEntryBytes
+//                        kLineEntryBytes     (two rings, see line_run.h)
 //   kStagingOffset       the rest            staging ring: slots of the mapped protocol
 //
 // All positions are in bytes of the staging ring since the start of the communicator; they only
@@ -21,13 +21,18 @@ namespace weir::engine {
 inline constexpr size_t kCacheLineBytes = 64;
 inline constexpr uint32_t kPhaseCount = 4;  // signal indices of a mapped program
 // A rank may start operation k only when every rank has finished operation k - kOperationsAhead.
-// This bounds every ring below.
-inline constexpr uint32_t kOperationsAhead = 6;
+// This bounds every ring below. It is large because ranks that share cores take turns: the root of
+// a broadcast works ahead for a whole turn.
+inline constexpr uint32_t kOperationsAhead = 62;
+inline constexpr uint32_t kEndPositions = 64;
 inline constexpr uint32_t kFingerprintSlots = 7;
-inline constexpr uint32_t kDescriptorCount = 64;
+inline constexpr uint32_t kDescriptorCount = 128;
 inline constexpr uint32_t kErrorTextBytes = 1024;
+inline constexpr uint32_t kBlamedRanksMax = 64;
 
-inline constexpr uint32_t kLineEntryCount = 8;
+inline constexpr uint32_t kMutualLineEntries = 2;
+inline constexpr uint32_t kRootedLineEntries = 64;
+inline constexpr uint32_t kLineEntryCount = kMutualLineEntries + kRootedLineEntries;
 inline constexpr uint32_t kLineEntryBytes = 8192;
 inline constexpr uint32_t kLinePayloadBytes = 56;  // the other 8 are the flag
 
@@ -36,6 +41,7 @@ struct alignas(kCacheLineBytes) PhaseLine {
   std::atomic<uint64_t> position;
   // (operation sequence << 32 | call fingerprint) of the latest operations, by sequence % 7;
   // written before `position`, so that whoever sees the position sees which call it belongs to.
+  // Whoever is further behind finds it in the descriptors.
   std::atomic<uint64_t> fingerprint[kFingerprintSlots];
 };
 
@@ -72,7 +78,11 @@ struct Control {
   } done;
   PhaseLine phase[kPhaseCount];
   DescriptorLine descriptor[kDescriptorCount];
-  alignas(kCacheLineBytes) char error_text[kErrorTextBytes];  // valid once state is kFailed
+  // Valid once state is kFailed: why, and which ranks the failed operation waited for (the first of
+  // them).
+  alignas(kCacheLineBytes) char error_text[kErrorTextBytes];
+  uint32_t blamed_count;
+  uint32_t blamed_ranks[kBlamedRanksMax];
 };
 
 inline constexpr size_t kLinesOffset =

@@ -268,7 +268,8 @@ Advance LaneRun::advance(Context& context) {
     finish();
     if (context.mapped()) {
       context.control(context.rank)
-          .done.position.store(context.end_position[sequence_ % 8], std::memory_order_release);
+          .done.position.store(context.end_position[sequence_ % kEndPositions],
+                               std::memory_order_release);
       context.wake_sleepers();
     }
     return Advance::kDone;

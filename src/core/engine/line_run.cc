@@ -31,7 +31,9 @@ void LineRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fing
   bases_.resize(2 + n);
   bases_[kBaseInput] = static_cast<unsigned char*>(const_cast<void*>(call.input));
   bases_[kBaseOutput] = static_cast<unsigned char*>(call.output);
-  for (Rank p = 0; p < n; ++p) bases_[kBaseStaging + p] = context.line_entry(p, context.sequence);
+  const uint64_t entry = plan.mutual_ ? context.mutual_line_count++ % kMutualLineEntries
+                                      : kMutualLineEntries + context.sequence % kRootedLineEntries;
+  for (Rank p = 0; p < n; ++p) bases_[kBaseStaging + p] = context.line_entry(p, entry);
 }
 
 Advance LineRun::advance(Context& context) {
@@ -82,11 +84,7 @@ Advance LineRun::advance(Context& context) {
       plan_->kernel_(args);
     } else {
       const unsigned char* src = bases_[operands[0].base] + operands[0].offset_bytes;
-      if (publishes && plan_->slicing_.stream_staging) {
-        copy_bytes(dst, src, bytes, true);
-      } else if (dst != src) {
-        std::memcpy(dst, src, bytes);
-      }
+      if (dst != src) std::memcpy(dst, src, bytes);
     }
     if (publishes) {
       flag_of(dst, bytes).store(flag_, std::memory_order_release);

@@ -6,9 +6,14 @@
 //
 // with flag = sequence << 32 | call fingerprint, stored (release) after the payload. So up to 56
 // bytes travel with their flag in one cache line, a reader that sees the flag sees the payload, and
-// the flag says which call it belongs to. Slots lie in a ring of kLineEntryCount entries by
-// sequence number; that no rank is more than kOperationsAhead operations ahead makes reuse safe
-// with no trailing barrier.
+// the flag says which call it belongs to. Slots lie in one of two rings, and neither needs a trailing
+// barrier:
+//
+// - Mutual operations, in which every rank hears every other (all but the rooted ones): two entries
+//   in turn. Who begins the k-th has heard in the one before that every rank had finished the one
+//   before that, which used the same entry. The few lines stay in the fastest cache.
+// - Rooted operations: kRootedLineEntries by sequence number, since the root may be far ahead; that
+//   no rank is more than kOperationsAhead operations ahead makes reuse safe.
 #pragma once
 
 #include <cstdint>

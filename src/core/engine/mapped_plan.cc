@@ -170,9 +170,7 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           bound.reduce = reduce;
           bound.length_bytes = binder.length_bytes(op.dst, named, i);
           bound.dst = binder.place(op.dst, i);
-          bound.streaming = bound.dst.base == kBaseStaging + program.rank ? slicing.stream_staging
-                            : bound.dst.staged                            ? false
-                                                                          : slicing.streaming;
+          bound.streaming = !bound.dst.staged && slicing.streaming;
           bound.first_operand = static_cast<uint32_t>(plan->operands_.size());
           bound.operand_count = reduce ? op.operand_count : 1;
           for (uint32_t k = 0; k < bound.operand_count; ++k) {
@@ -191,11 +189,6 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
                 same_place(before.dst, plan->operands_.back())) {
               before.second = true;
               before.second_dst = bound.dst;
-              // Only the first destination is streamed: the one for which it matters more.
-              if (slicing.stream_staging) {
-                std::swap(before.dst, before.second_dst);
-                before.streaming = true;
-              }
               plan->operands_.pop_back();
               continue;
             }
@@ -217,6 +210,9 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
   }
   heard[program.rank] = true;
   plan->hears_all_ = std::all_of(heard.begin(), heard.end(), [](bool h) { return h; });
+  plan->mutual_ = !is_rooted(call.collective);
+  WEIR_CHECK(!slicing.embedded_flags || !plan->mutual_ || plan->hears_all_,
+             "a mutual operation by lines hears every rank");
   return plan;
 }
 

@@ -19,6 +19,7 @@
 #include "core/engine/context.h"
 #include "core/engine/reduce.h"
 #include "core/engine/run.h"
+#include "core/engine/store_choice.h"
 #include "core/sched/program.h"
 
 namespace weir::engine {
@@ -31,9 +32,9 @@ struct Place {
 };
 
 struct MappedOp {
-  bool reduce = false;  // else copy of operand 0 (a scaled copy is a reduce of one operand)
-  bool second = false;  // second_dst is in use
-  bool streaming = false;
+  bool reduce = false;     // else copy of operand 0 (a scaled copy is a reduce of one operand)
+  bool second = false;     // second_dst is in use
+  bool streaming = false;  // to the user's output; how slots are written is chosen by the run
   uint32_t scaled_operand = kNoSource;
   uint32_t first_operand = 0;
   uint32_t operand_count = 0;
@@ -53,11 +54,11 @@ struct Stage {
 
 // How a plan cuts its data; chosen by size (tuning.h).
 struct Slicing {
-  uint64_t slice_bytes = 0;     // of one chunk, and of a staging slot; multiple of 64
-  uint64_t entry_bytes = 0;     // staging slots of one slice
-  uint64_t ring_bytes = 0;      // multiple of entry_bytes
-  bool streaming = false;       // non-temporal stores to the user's output
-  bool stream_staging = false;  // and to the staging slots
+  uint64_t slice_bytes = 0;    // of one chunk, and of a staging slot; multiple of 64
+  uint64_t entry_bytes = 0;    // staging slots of one slice
+  uint64_t ring_bytes = 0;     // multiple of entry_bytes
+  bool streaming = false;      // non-temporal stores to the user's output
+  bool choose_stores = false;  // to the staging slots whichever stores prove better
   // One slice; each staging slot ends with its own flag (line protocol, see line_run.h).
   bool embedded_flags = false;
 };
@@ -83,11 +84,13 @@ class MappedPlan {
   uint32_t divisor_ = 1;
   bool scaled_ = false;
   bool hears_all_ = false;  // finishing means that every rank has begun
+  bool mutual_ = false;     // the collective has no root
   ReduceKernel kernel_ = nullptr;
   std::vector<MappedOp> ops_;
   std::vector<Place> operands_;
   std::vector<Stage> stages_;
   std::unique_ptr<unsigned char[]> scratch_;  // slots, each a ring like the staging ring
+  mutable StoreChoice stores_;                // used by the one run at a time
 };
 
 // Indices of the bases of a run over n ranks.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/base/check.h"
+#include "core/base/clock.h"
 #include "core/engine/prefetch.h"
 
 namespace weir::engine {
@@ -51,16 +52,26 @@ bool MappedRun::peer_reached(Context& context, Rank peer, uint32_t phase, uint64
   const uint64_t position = line.position.load(std::memory_order_acquire);
   if (position < wanted) return false;
   view.phase[phase] = position;
-  if (slice == 0) {
-    const uint64_t theirs =
-        line.fingerprint[sequence_ % kFingerprintSlots].load(std::memory_order_relaxed);
-    const uint64_t ours = call_flag(sequence_, fingerprint_);
-    if (theirs != ours && theirs >> 32 == (ours >> 32)) {
-      status_ = Status(Code::kMismatch, std::string());
-      return false;
-    }
+  if (slice == 0 && !same_call(context.control(peer), line)) {
+    status_ = Status(Code::kMismatch, std::string());
+    return false;
   }
   return true;
+}
+
+bool MappedRun::same_call(const Control& peer, const PhaseLine& line) const {
+  const uint64_t ours = call_flag(sequence_, fingerprint_);
+  const uint64_t theirs =
+      line.fingerprint[sequence_ % kFingerprintSlots].load(std::memory_order_relaxed);
+  if (theirs == ours) [[likely]] {
+    return true;
+  }
+  if (theirs >> 32 == ours >> 32) return false;
+  // The peer is so far ahead that the slot holds a later call, or reached the position by a call
+  // without this phase. Its descriptor of this call is complete or on its way.
+  const DescriptorLine& descriptor = peer.descriptor[sequence_ % kDescriptorCount];
+  return descriptor.sequence.load(std::memory_order_acquire) != sequence_ ||
+         descriptor.fingerprint.load(std::memory_order_relaxed) == fingerprint_;
 }
 
 bool MappedRun::ready(Context& context, uint32_t stage_index, uint64_t slice) {
@@ -80,7 +91,13 @@ bool MappedRun::ready(Context& context, uint32_t stage_index, uint64_t slice) {
   return true;
 }
 
-void MappedRun::run_stage(Context& context, const Stage& stage, uint64_t slice) {
+void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice) {
+  const Stage& stage = plan_->stages_[stage_index];
+  const bool chooses = plan_->slicing_.choose_stores;
+  const bool measures = chooses && stage_index == 0;  // which only fills slots
+  const bool stream_slots = chooses && plan_->stores_.streams();
+  const uint64_t begin_ns = measures ? now_ns() : 0;
+  uint64_t filled_bytes = 0;
   const uint64_t slice_bytes = plan_->slicing_.slice_bytes;
   const uint64_t slice_offset = slice * slice_bytes;
   const uint64_t end = start_ + (slice + 1) * plan_->slicing_.entry_bytes;
@@ -90,10 +107,13 @@ void MappedRun::run_stage(Context& context, const Stage& stage, uint64_t slice) 
     const MappedOp& op = plan_->ops_[stage.first_op + i];
     if (op.length_bytes <= slice_offset) continue;
     const uint64_t bytes = std::min(slice_bytes, op.length_bytes - slice_offset);
+    filled_bytes += bytes;
+    const bool to_slot = op.dst.base == kBaseStaging + context.rank;
     unsigned char* dst = address(bases_, op.dst, ring_offset, slice_offset);
     const Place* operands = &plan_->operands_[op.first_operand];
     if (!op.reduce) {
-      copy_bytes(dst, address(bases_, operands[0], ring_offset, slice_offset), bytes, op.streaming);
+      copy_bytes(dst, address(bases_, operands[0], ring_offset, slice_offset), bytes,
+                 to_slot ? stream_slots : op.streaming);
       continue;
     }
     sources_.resize(op.operand_count);
@@ -111,7 +131,12 @@ void MappedRun::run_stage(Context& context, const Stage& stage, uint64_t slice) 
     args.scale = call_->scale;
     // A scaled copy is a reduction of one operand and not a fold yet.
     args.divisor = op.operand_count > 1 || plan_->rank_count_ == 1 ? plan_->divisor_ : 1;
-    args.streaming = op.streaming;
+    args.streaming = to_slot ? stream_slots : op.streaming;
+    // Only the first destination is streamed: the slot, for which it matters more.
+    if (op.second && stream_slots) {
+      std::swap(args.dst, args.second_dst);
+      args.streaming = true;
+    }
     plan_->kernel_(args);
   }
 
@@ -123,6 +148,10 @@ void MappedRun::run_stage(Context& context, const Stage& stage, uint64_t slice) 
     }
     line.position.store(end, std::memory_order_release);
     context.wake_sleepers();
+  }
+  if (measures && filled_bytes > 0) {
+    const uint64_t end_ns = now_ns();
+    plan_->stores_.wrote(filled_bytes, end_ns - begin_ns, end_ns);
   }
 }
 
@@ -152,7 +181,7 @@ Advance MappedRun::advance(Context& context) {
         if (!status_.ok()) return Advance::kFailed;
         continue;
       }
-      run_stage(context, plan_->stages_[k], slice);
+      run_stage(context, k, slice);
       ++next_slice_[k];
       if (k == 0) prefetch_outputs(slice);
       if (k + 1 == stage_count) {

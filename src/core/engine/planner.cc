@@ -139,6 +139,14 @@ void Planner::measured(const Plan& plan, double ns) {
   }
 }
 
+void Planner::explain_totals() const {
+  if (!options_.explain || context_.rank != 0) return;
+  for (const cost::DecisionRecord& record : decisions_.records()) {
+    if (record.measured_count < 2) continue;
+    std::fprintf(stderr, "%s\n", cost::explain_measured(record).c_str());
+  }
+}
+
 Result<std::unique_ptr<Plan>> Planner::make(const Call& call, bool windows) {
   algo::Problem problem;
   problem.collective = call.collective;

@@ -76,6 +76,8 @@ class Planner {
   bool explains() const { return options_.explain; }
   // The operation of `plan` took so long on this rank; printed the first time, where asked for.
   void measured(const Plan& plan, double ns);
+  // Prints, where asked for, what every decision came to that was used more than once.
+  void explain_totals() const;
 
  private:
   static PlanKey key_of(const Call& call, bool windows) {

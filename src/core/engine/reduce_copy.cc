@@ -25,13 +25,9 @@ void copy_streaming(uint8_t* dst, const uint8_t* src, size_t bytes) {
   std::memcpy(dst, src, bytes);
 #else
   constexpr size_t kUnroll = 4;
-  constexpr size_t kPrefetchBytes = 1024;
   const hn::ScalableTag<uint8_t> d;
   const size_t lanes = hn::Lanes(d);
   for (size_t at = 0; at < bytes; at += kUnroll * lanes) {
-    if (at + kPrefetchBytes + kUnroll * lanes <= bytes) {
-      for (size_t b = 0; b < kUnroll * lanes; b += 64) hwy::Prefetch(src + at + kPrefetchBytes + b);
-    }
     const auto v0 = hn::LoadU(d, src + at);
     const auto v1 = hn::LoadU(d, src + at + lanes);
     const auto v2 = hn::LoadU(d, src + at + 2 * lanes);

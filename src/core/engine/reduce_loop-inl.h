@@ -29,8 +29,6 @@ constexpr size_t kLineBytes = 64;
 // Vectors in a block of the long loop: enough to cover the latency of an addition and, with 64-byte
 // vectors, four lines of each source.
 constexpr size_t kUnroll = 4;
-// The sources are often in another core's cache, which the hardware prefetcher fetches late.
-constexpr size_t kPrefetchBytes = 1024;
 
 // Pointers of any alignment: the accesses are made of bytes.
 template <class D>
@@ -185,19 +183,7 @@ class Reduction {
   }
 
   HWY_INLINE size_t run_blocks(size_t at, size_t count, bool streaming) const {
-    constexpr size_t kBlockBytes = kBlock * sizeof(Stored);
-    constexpr size_t kAhead = kPrefetchBytes / sizeof(Stored);
-    for (; at + kBlock <= count; at += kBlock) {
-      // Only what this call reads: a line beyond belongs to somebody who may be writing it.
-      if (at + kAhead + kBlock <= count) {
-        for (uint32_t s = 0; s < source_count(); ++s) {
-          const uint8_t* ahead = source(s) + at * sizeof(Stored) + kPrefetchBytes;
-          HWY_UNROLL(4)
-          for (size_t b = 0; b < kBlockBytes; b += kLineBytes) hwy::Prefetch(ahead + b);
-        }
-      }
-      fold_block(at, streaming);
-    }
+    for (; at + kBlock <= count; at += kBlock) fold_block(at, streaming);
     if (streaming) hwy::FlushStream();
     return at;
   }

@@ -10,14 +10,10 @@ namespace weir::engine {
 
 namespace {
 
-// Staging lines were last read by a peer. Where the peer's core has a cache of its own, storing to
-// them costs a round trip each (2 GB/s), and a non-temporal store does not; where the caches are
-// shared, the two are about even. See docs/performance.md.
-constexpr uint64_t kStreamStagingBytesMin = 8 * 1024;
+// Below this, non-temporal stores lose even where the peer's core has a cache of its own.
+constexpr uint64_t kChooseStoresBytesMin = 8 * 1024;
 constexpr uint64_t kStreamingBytesMin = 256 * 1024;
-// Slots stay in the second-level cache; ranks that take turns on a core need enough of them for a
-// turn.
-constexpr uint64_t kRingBytes = 512 * 1024;
+// Ranks that take turns on a core need long slices for a turn.
 constexpr uint64_t kEntryBytes = 64 * 1024;
 constexpr uint64_t kEntryBytesShared = 256 * 1024;
 
@@ -31,25 +27,22 @@ Slicing choose_slicing(const SlicingQuestion& question) {
   const uint64_t line_bytes = line_slot_bytes(question.chunk_bytes_max);
   if (question.one_signal && question.staging_slots > 0 && line_bytes * slots <= kLineEntryBytes) {
     slicing.embedded_flags = true;
-    slicing.stream_staging = question.chunk_bytes_max >= kStreamStagingBytesMin;
     slicing.slice_bytes = line_bytes;
     slicing.entry_bytes = line_bytes * slots;
     slicing.ring_bytes = slicing.entry_bytes;
     return slicing;
   }
-  const uint64_t ring_wanted =
-      question.shared_cores ? question.staging_bytes : std::min(question.staging_bytes, kRingBytes);
   const uint64_t entry_wanted =
-      std::min(question.shared_cores ? kEntryBytesShared : kEntryBytes, ring_wanted / 2);
+      std::min(question.shared_cores ? kEntryBytesShared : kEntryBytes, question.staging_bytes / 2);
   uint64_t slice = question.slice_bytes != 0 ? question.slice_bytes : entry_wanted / slots;
   slice = std::max<uint64_t>(64, slice / 64 * 64);
-  slice = std::min(slice, std::max<uint64_t>(64, ring_wanted / slots / 2 / 64 * 64));
+  slice = std::min(slice, std::max<uint64_t>(64, question.staging_bytes / slots / 2 / 64 * 64));
   slice = std::min(slice, round_up(std::max<uint64_t>(1, question.chunk_bytes_max), 64));
   slicing.slice_bytes = slice;
   slicing.entry_bytes = slice * slots;
   slicing.ring_bytes =
-      std::max<uint64_t>(1, ring_wanted / slicing.entry_bytes) * slicing.entry_bytes;
-  slicing.stream_staging = question.chunk_bytes_max * slots >= kStreamStagingBytesMin;
+      std::max<uint64_t>(1, question.staging_bytes / slicing.entry_bytes) * slicing.entry_bytes;
+  slicing.choose_stores = question.chunk_bytes_max * slots >= kChooseStoresBytesMin;
   slicing.streaming =
       question.chunk_bytes_max * (question.staging_slots > 1 ? slots : 1) >= kStreamingBytesMin;
   return slicing;

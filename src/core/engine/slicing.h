@@ -12,6 +12,8 @@ namespace weir::engine {
 
 // Below this, agreeing on windows costs more than the copies that it saves.
 inline constexpr uint64_t kWindowBytesMin = 16 * 1024;
+// Rooted operations let the root work ahead, which agreeing ends.
+inline constexpr uint64_t kRootedWindowBytesMin = 256 * 1024;
 // Slices of programs over messages.
 inline constexpr uint64_t kMessageSliceBytes = 128 * 1024;
 

@@ -135,8 +135,8 @@ TEST(Control, LayoutLeavesEachWriterItsOwnCacheLine) {
   EXPECT_EQ(kStagingOffset % 4096, 0u);
   // More operations may be under way than the rings that are indexed by sequence can tell apart:
   // never.
-  EXPECT_LT(kOperationsAhead, kFingerprintSlots);
-  EXPECT_LT(kOperationsAhead, kLineEntryCount);
+  EXPECT_LT(kOperationsAhead, kEndPositions);
+  EXPECT_LT(kOperationsAhead, kRootedLineEntries);
   EXPECT_LT(kOperationsAhead, kDescriptorCount);
 }
 

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an operation's route is chosen, as a user sees it: WEIR_EXPLAIN, rules in a file, forced
+// algorithms, and measured costs that are kept for the next start.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "perf/command.h"
+
+namespace weir::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Routing : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ =
+        fs::temp_directory_path() / ("weir-routing-" + std::to_string(getpid()) + "-" +
+                                     testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::create_directories(folder_);
+    fs::permissions(folder_, fs::perms::owner_all);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+    return (folder_ / name).string();
+  }
+  // Two ranks, all-reduce of 64 bytes and of 64 KiB, with what else `environment` says.
+  CommandResult all_reduce(std::vector<std::string> environment) {
+    environment.push_back("WEIR_EXPLAIN=1");
+    environment.push_back("WEIR_CACHE_DIR=" + folder_.string());
+    return run_tool("all_reduce_perf",
+                    {"--ranks", "2", "-b", "64", "-e", "64K", "-f", "1024", "-n", "3", "-w", "1",
+                     "--fixed-buffers"},
+                    environment);
+  }
+  std::vector<fs::path> cached() const {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      if (entry.path().extension() != ".toml") files.push_back(entry.path());
+    }
+    return files;
+  }
+
+  fs::path folder_;
+};
+
+size_t times(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST_F(Routing, ExplainPrintsEachDecisionOnceWithCandidatesReasonAndMeasuredTime) {
+  const CommandResult run = all_reduce({});
+  ASSERT_EQ(run.status, 0) << run.out << run.err;
+  for (const char* size : {"64 B", "64 KiB"}) {
+    const std::string call = std::string("all_reduce of ") + size + " float32 on 2 ranks: ";
+    const size_t at = run.err.find(call);
+    ASSERT_NE(at, std::string::npos) << run.err;
+    const std::string decision = run.err.substr(at, run.err.find("\n\n", at) - at);
+    EXPECT_NE(decision.find(", the only one that can be used\n"), std::string::npos) << decision;
+    EXPECT_NE(decision.find("  > direct "), std::string::npos) << decision;
+    // After the first execution, and in the end for all of them.
+    const size_t first = run.err.find(call + "direct predicted ");
+    ASSERT_NE(first, std::string::npos) << run.err;
+    const std::string line = run.err.substr(first, run.err.find('\n', first) - first);
+    EXPECT_NE(line.find(", measured "), std::string::npos) << line;
+    EXPECT_NE(line.find(" the first time"), std::string::npos) << line;
+    const size_t last = run.err.rfind(call + "direct predicted ");
+    EXPECT_NE(run.err.find(" on average of ", last), std::string::npos) << run.err;
+    EXPECT_EQ(times(run.err, call), 3u) << "a decision and two measurements: " << run.err;
+  }
+}
+
+TEST_F(Routing, ARuleOfTheUserIsFollowedInItsRangeAndNamed) {
+  const std::string rules = write("rules.toml",
+                                  "[[rule]]\n"
+                                  "collective = \"all_reduce\"\n"
+                                  "algorithm = \"ring\"\n"
+                                  "bytes_min = \"4K\"\n"
+                                  "slice_bytes = 8192\n");
+  const CommandResult run = all_reduce({"WEIR_TUNING_FILE=" + rules});
+  ASSERT_EQ(run.status, 0) << run.out << run.err;
+  EXPECT_NE(run.err.find("all_reduce of 64 KiB float32 on 2 ranks: ring, rule of " + rules + ":1"),
+            std::string::npos)
+      << run.err;
+  EXPECT_NE(run.err.find("slices of 8 KiB"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("all_reduce of 64 B float32 on 2 ranks: direct, "), std::string::npos)
+      << run.err;
+}
+
+TEST_F(Routing, AWrongRuleStopsEveryRankWithFileLineAndReason) {
+  const std::string rules = write("rules.toml",
+                                  "[[rule]]\n"
+                                  "collective = \"all_reduce\"\n"
+                                  "algorithm = \"rign\"\n");
+  const CommandResult run = all_reduce({"WEIR_TUNING_FILE=" + rules});
+  EXPECT_NE(run.status, 0);
+  EXPECT_NE(run.err.find(rules + ":3"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("rign"), std::string::npos) << run.err;
+}
+
+TEST_F(Routing, AForcedAlgorithmIsUsedAndAnUnknownOneRefusedWithTheKnownOnes) {
+  const CommandResult forced = all_reduce({"WEIR_ALGORITHM=all_reduce=ring"});
+  EXPECT_EQ(forced.status, 0) << forced.err;
+  // Of each size once out of place and once in place.
+  EXPECT_EQ(times(forced.err, "ring, forced by WEIR_ALGORITHM"), 4u) << forced.err;
+  const CommandResult unknown = all_reduce({"WEIR_ALGORITHM=all_reduce=rign"});
+  EXPECT_NE(unknown.status, 0);
+  EXPECT_NE(unknown.err.find("'rign' is not an algorithm of all_reduce; known:"), std::string::npos)
+      << unknown.err;
+}
+
+TEST_F(Routing, CostsAreMeasuredOnceAndTakenFromTheCacheAfterwards) {
+  ASSERT_EQ(all_reduce({}).status, 0);
+  ASSERT_EQ(cached().size(), 1u);
+  const fs::path file = cached()[0];
+  struct stat before = {};
+  ASSERT_EQ(stat(file.c_str(), &before), 0);
+  EXPECT_EQ(before.st_mode & 0077, 0u) << "the cache is the user's own";
+  ASSERT_EQ(all_reduce({}).status, 0);
+  struct stat after = {};
+  ASSERT_EQ(stat(file.c_str(), &after), 0);
+  EXPECT_EQ(before.st_ino, after.st_ino) << "measured and written again";
+
+  // A damaged cache costs a measurement and nothing else.
+  std::ofstream(file, std::ios::trunc) << "{\"not\": ";
+  EXPECT_EQ(all_reduce({}).status, 0);
+  struct stat mended = {};
+  ASSERT_EQ(stat(file.c_str(), &mended), 0);
+  EXPECT_NE(mended.st_size, 8);
+
+  // Without the probe nothing is read or written.
+  fs::remove(file);
+  EXPECT_EQ(all_reduce({"WEIR_PROBE=0"}).status, 0);
+  EXPECT_TRUE(cached().empty());
+}
+
+}  // namespace
+}  // namespace weir::test
