@@ -5,96 +5,13 @@
 
 #include "core/base/check.h"
 #include "core/engine/chunk_map.h"
+#include "core/sched/moved_chunks.h"
 
 namespace weir::engine {
-
-namespace {
 
 using sched::OpCode;
 using sched::Ref;
 using sched::Space;
-
-bool names_chunk(Ref ref) { return ref.space == Space::kInput || ref.space == Space::kOutput; }
-
-// A slot does not say which chunk lies in it, yet both ends of a message must agree on its length.
-// So a receive into scratch takes the length that the next operation on the slot names, and a send
-// from scratch that of what was put there. One number per operation and chunk, in the order of the
-// operations.
-class ScratchLengths {
- public:
-  ScratchLengths(const sched::Program& program, const ChunkMap& map)
-      : program_(program), map_(map) {
-    constexpr size_t kUnknown = SIZE_MAX;
-    std::vector<size_t> next(program.shape.scratch_slots, kUnknown);
-    received_.resize(program.ops.size());
-    for (size_t i = program.ops.size(); i-- > 0;) {
-      const sched::Op& op = program.ops[i];
-      const bool writes =
-          op.code == OpCode::kRecv || op.code == OpCode::kCopy || op.code == OpCode::kReduce;
-      if (op.code == OpCode::kRecv && op.dst.space == Space::kScratch)
-        received_[i].resize(op.count);
-      for (uint32_t k = 0; k < op.count; ++k) {
-        if (writes && op.dst.space == Space::kScratch) {
-          size_t& slot = next[op.dst.chunk + k];
-          if (op.code == OpCode::kRecv)
-            received_[i][k] = slot == kUnknown ? map.length_max() : slot;
-          slot = kUnknown;
-        }
-        const size_t named = named_length(op, k);
-        if (named == kUnknown) continue;
-        if (op.code == OpCode::kCopy && op.src.space == Space::kScratch)
-          next[op.src.chunk + k] = named;
-        if (op.code == OpCode::kReduce) {
-          for (uint32_t m = 0; m < op.operand_count; ++m) {
-            const Ref operand = program.operands[op.first_operand + m];
-            if (operand.space == Space::kScratch) next[operand.chunk + k] = named;
-          }
-        }
-      }
-    }
-    held_.assign(program.shape.scratch_slots, map.length_max());
-  }
-
-  // To be called once for each operation in order; the length, in elements, of its k-th chunk.
-  size_t visit(size_t op_index, uint32_t k) {
-    const sched::Op& op = program_.ops[op_index];
-    size_t length = named_length(op, k);
-    if (length == SIZE_MAX) {
-      if (op.code == OpCode::kRecv) {
-        length = received_[op_index][k];
-      } else if (op.code == OpCode::kReduce) {
-        length = held_[program_.operands[op.first_operand].chunk + k];
-      } else {
-        length = held_[op.src.chunk + k];
-      }
-    }
-    if (op.code != OpCode::kSend && op.dst.space == Space::kScratch)
-      held_[op.dst.chunk + k] = length;
-    return length;
-  }
-
- private:
-  size_t named_length(const sched::Op& op, uint32_t k) const {
-    if (op.code != OpCode::kSend && names_chunk(op.dst)) return map_.length(op.dst.chunk + k);
-    if ((op.code == OpCode::kSend || op.code == OpCode::kCopy) && names_chunk(op.src)) {
-      return map_.length(op.src.chunk + k);
-    }
-    if (op.code == OpCode::kReduce) {
-      for (uint32_t m = 0; m < op.operand_count; ++m) {
-        const Ref operand = program_.operands[op.first_operand + m];
-        if (names_chunk(operand)) return map_.length(operand.chunk + k);
-      }
-    }
-    return SIZE_MAX;
-  }
-
-  const sched::Program& program_;
-  const ChunkMap& map_;
-  std::vector<std::vector<size_t>> received_;
-  std::vector<size_t> held_;
-};
-
-}  // namespace
 
 Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, const Call& call,
                                                  uint64_t slice_bytes,
@@ -148,7 +65,13 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
       break;  // only reductions scale or divide
   }
 
-  ScratchLengths lengths(program, map);
+  const sched::MovedChunks moved(program);
+  // Both ends of a message must agree on its length. What is unknown only passes through, which
+  // happens in programs whose chunks are all of one length.
+  auto length_bytes = [&](uint32_t op_index, uint32_t index) {
+    const uint32_t chunk = moved.chunk(op_index, index);
+    return (chunk == sched::MovedChunks::kUnknown ? map.length_max() : map.length(chunk)) * element;
+  };
   auto place = [&](Ref ref, uint32_t index) -> LanePlace {
     const uint32_t chunk = ref.chunk + index;
     switch (ref.space) {
@@ -160,7 +83,7 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
         return {LanePlace::Base::kScratch, uint64_t{chunk} * plan->slice_bytes_};
     }
   };
-  for (size_t op_index = 0; op_index < program.ops.size(); ++op_index) {
+  for (uint32_t op_index = 0; op_index < program.ops.size(); ++op_index) {
     const sched::Op& op = program.ops[op_index];
     auto& lane = plan->lanes_[op.lane];
     if (op.code == OpCode::kFence) continue;
@@ -192,7 +115,7 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
       LaneOp bound;
       bound.code = op.code;
       bound.peer = op.peer;
-      bound.length_bytes = lengths.visit(op_index, i) * element;
+      bound.length_bytes = length_bytes(op_index, i);
       if (op.code != OpCode::kSend) bound.dst = place(op.dst, i);
       if (op.code == OpCode::kSend || op.code == OpCode::kCopy) bound.src = place(op.src, i);
       if (op.code == OpCode::kReduce) {
