@@ -4,7 +4,6 @@
 // Data is named, not addressed. The logical data of a collective is a grid of `chunk_count` chunks,
 // the same on all ranks; a chunk's number is its identity wherever it lies:
 //
-// clang-format off
 //   collective       grid                     Input of rank r holds     Output of rank r holds
 //   all_reduce       0..G-1                   all                       all
 //   reduce_scatter   rank*g .. (g per rank)   all                       chunks of r
@@ -15,7 +14,6 @@
 //   gather           rank*g ..                chunks of r               root: all
 //   scatter          rank*g ..                root: all                 chunks of r
 //   barrier          0 chunks                 nothing                   nothing
-// clang-format on
 //
 // where g = chunk_count / n (or / n^2 for all_to_all). How long a chunk is, and where it lies in a
 // user's buffer, is decided when a Plan is bound (uneven tails and v-variants live only there).

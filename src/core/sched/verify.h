@@ -4,23 +4,21 @@
 //
 // What is checked:
 //   bounds    every lane, peer, signal, operand, chunk and slot is in range and reachable
-//   (validate.h) deadlock  the programs end when a sender may be `credit` messages ahead of a
-//   receiver, and also
+//             (validate.h)
+//   deadlock  the programs end when a sender may be `credit` messages ahead of a receiver, and also
 //             when it may be only one ahead; no message is left over. More credit cannot harm, so
 //             the execution at credit one stands for all; its flaw names the cycle of ranks and
 //             operations.
 //   race      no two accesses of different lanes or ranks to the same place, one of them a write,
-//   are
-//             unordered by lanes, messages and signals; a put is fenced before what follows it
+//             are unordered by lanes, messages and signals; a put is fenced before what follows it
 //             is signalled; the user's memory of a peer is touched only between a signal of that
 //             peer and one that reaches it; a barrier's ranks leave after all have come
 //   value     every Output chunk that the table in op.h gives to a rank ends as that chunk, with
-//   exactly
-//             the contributors that the collective asks for, each once; nothing is read before it
-//             is written, and chunks of different numbers are never mixed
+//             exactly the contributors that the collective asks for, each once; nothing is read
+//             before it is written, and chunks of different numbers are never mixed
 //   order     ranks that receive the same chunk of a reduction receive the same expression, so the
-//   same
-//             bits; `rank_order` says whether every one of them is the single fold in rank order
+//             same bits; `rank_order` says whether every one of them is the single fold in rank
+//             order
 //
 // The result does not depend on the interleaving that is executed: with no any-source receive and
 // no race, what each operation reads is determined by the programs, and running one operation never

@@ -3,14 +3,11 @@
 // shared memory, lock-free.
 //
 //   cells   ring of cache lines. A message of up to 48 bytes is one cell: tag, length, payload. The
-//   tag
-//           holds the cell's number, so that one line carries data and the news of it.
+//           tag holds the cell's number, so that one line carries data and the news of it.
 //   slots   ring of buffers that fit in a cache together. A longer message is cut into parts; each
-//   part
-//           is one slot and one cell that announces it, and both sides copy at the same time.
+//           part is one slot and one cell that announces it, and both sides copy at the same time.
 //   credit  one cache line in which the receiver counts the cells and slots it has emptied. The
-//   sender
-//           reads it only when it believes the ring to be full.
+//           sender reads it only when it believes the ring to be full.
 //
 // What the other side wrote is not trusted: indices are our own counters masked to the ring,
 // lengths are read once and checked against our own buffers, counters against what we have sent.
