@@ -24,10 +24,9 @@
 //   kGive       ->                                  round k: patience, blob
 //                               <-  kTake           once for each rank, in rank order: rank, blob
 //   kFailure   <->                                  at any time after kWelcome: code, text; the
-//   last
-//                                                   frame of its direction
+//                                                   last frame of its direction
 //                               <-  kTurnedAway     instead of kChallenge or kWelcome: reason,
-//                               version
+//                                                   version
 //
 //   payload      offset  bytes  field
 //   kHello            0     32  nonce

@@ -6,9 +6,9 @@
 //
 //   { "format": "weir-programs", "version": 1,
 //     "collective": "all_reduce", "rank_count": 2, "root": 0,
-//     "access": { "mapped": false, "inputs_mapped": false, "outputs_mapped": false, "in_place":
-//     false }, "shape": { "chunk_count": 1, "scratch_slots": 1, "staging_slots": 0, "lane_count":
-//     1,
+//     "access": { "mapped": false, "inputs_mapped": false, "outputs_mapped": false,
+//                 "in_place": false },
+//     "shape": { "chunk_count": 1, "scratch_slots": 1, "staging_slots": 0, "lane_count": 1,
 //                "signal_count": 0 },
 //     "programs": [
 //       { "rank": 0, "ops": [

@@ -8,10 +8,10 @@
 // both have the same `count` and
 //
 //   recv d; reduce x <- … d …   d is a Scratch slot, an operand exactly once, and what was received
-//   is not
-//                               needed after the reduce: no operation of its lane reads it before
-//                               it is overwritten (x may be d itself), and no other lane touches
-//                               it. The engine may fold out of the message and need not write d.
+//                               is not needed after the reduce: no operation of its lane reads it
+//                               before it is overwritten (x may be d itself), and no other lane
+//                               touches it. The engine may fold out of the message and need not
+//                               write d.
 //   recv d; send d              d is written, and what arrives may be passed on in the same pass.
 //   recv d; copy x <- d         d and x are written in one pass.
 //   reduce d <- …; send d       d is written and sent in one pass.

@@ -14,8 +14,7 @@ namespace weir::topo {
 // and finishes it again. A file that is missing or holds nonsense leaves its fact unknown.
 //
 //   bus/pci/devices/<address>/{max,current}_link_{speed,width}   also of the port above: the
-//   smaller
-//                                                                 maximum of both ends counts
+//                                                                smaller maximum of both ends counts
 //   bus/pci/devices/<address>/{net,infiniband}/                  names that hwloc did not see
 //   class/net/<name>/speed                                       Mbit/s; -1 when unknown
 //   class/infiniband/<name>/ports/<n>/{rate,link_layer,state}, node_guid
