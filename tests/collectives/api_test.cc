@@ -157,6 +157,30 @@ TEST(Communicators, ProgressTogetherInWhateverOrderTheyAreWaitedFor) {
   });
 }
 
+TEST(ProgressThread, MovesWhatNobodyWaitsFor) {
+  for (const bool with_thread : {false, true}) {
+    run_processes(2,
+                  [&](int, weir_comm_t comm) {
+                    // Much more than what fits in the staging rings.
+                    std::vector<float> data(8'000'000, 1.0f);
+                    weir_request_t request = nullptr;
+                    ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(),
+                                              WEIR_FLOAT32, WEIR_SUM, &request),
+                              WEIR_OK);
+                    usleep(1'000'000);  // the rank computes
+                    int done = -1;
+                    ASSERT_EQ(weir_test(&request, &done), WEIR_OK);
+                    EXPECT_EQ(done, with_thread ? 1 : 0);
+                    if (!done) {
+            ASSERT_EQ(weir_wait(&request), WEIR_OK);
+          }
+                    EXPECT_EQ(data.front(), 2.0f);
+                    EXPECT_EQ(data.back(), 2.0f);
+                  },
+                  {{"WEIR_PROGRESS_THREAD", with_thread ? "1" : "0"}});
+  }
+}
+
 TEST(Communicators, SplitByColorAndKey) {
   run_threads(5, [](int rank, weir_comm_t comm) {
     weir_comm_t part = nullptr;

@@ -325,7 +325,7 @@ size_t mapping_count() {
   return static_cast<size_t>(std::count(std::istreambuf_iterator<char>(maps), {}, '\n'));
 }
 
-TEST(Leaks, HundredCommunicatorsLeaveNoDescriptorAndNoMapping) {
+TEST(Leaks, CommunicatorsLeaveNoDescriptorAndNoMapping) {
   const auto cycle = [] {
     run_threads(2, [](int, weir_comm_t comm) {
       int32_t value = 1;
