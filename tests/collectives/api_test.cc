@@ -172,8 +172,8 @@ TEST(ProgressThread, MovesWhatNobodyWaitsFor) {
                     ASSERT_EQ(weir_test(&request, &done), WEIR_OK);
                     EXPECT_EQ(done, with_thread ? 1 : 0);
                     if (!done) {
-            ASSERT_EQ(weir_wait(&request), WEIR_OK);
-          }
+                      ASSERT_EQ(weir_wait(&request), WEIR_OK);
+                    }
                     EXPECT_EQ(data.front(), 2.0f);
                     EXPECT_EQ(data.back(), 2.0f);
                   },
