@@ -170,7 +170,6 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           bound.reduce = reduce;
           bound.length_bytes = binder.length_bytes(op.dst, named, i);
           bound.dst = binder.place(op.dst, i);
-          bound.streaming = !bound.dst.staged && slicing.streaming;
           bound.first_operand = static_cast<uint32_t>(plan->operands_.size());
           bound.operand_count = reduce ? op.operand_count : 1;
           for (uint32_t k = 0; k < bound.operand_count; ++k) {

@@ -32,9 +32,8 @@ struct Place {
 };
 
 struct MappedOp {
-  bool reduce = false;     // else copy of operand 0 (a scaled copy is a reduce of one operand)
-  bool second = false;     // second_dst is in use
-  bool streaming = false;  // to the user's output; how slots are written is chosen by the run
+  bool reduce = false;  // else copy of operand 0 (a scaled copy is a reduce of one operand)
+  bool second = false;  // second_dst is in use
   uint32_t scaled_operand = kNoSource;
   uint32_t first_operand = 0;
   uint32_t operand_count = 0;
@@ -54,11 +53,12 @@ struct Stage {
 
 // How a plan cuts its data; chosen by size (tuning.h).
 struct Slicing {
-  uint64_t slice_bytes = 0;    // of one chunk, and of a staging slot; multiple of 64
-  uint64_t entry_bytes = 0;    // staging slots of one slice
-  uint64_t ring_bytes = 0;     // multiple of entry_bytes
-  bool streaming = false;      // non-temporal stores to the user's output
-  bool choose_stores = false;  // to the staging slots whichever stores prove better
+  uint64_t slice_bytes = 0;  // of one chunk, and of a staging slot; multiple of 64
+  uint64_t entry_bytes = 0;  // staging slots of one slice
+  uint64_t ring_bytes = 0;   // multiple of entry_bytes
+  // Write with whichever stores prove better: else with plain ones.
+  bool choose_slot_stores = false;
+  bool choose_output_stores = false;
   // One slice; each staging slot ends with its own flag (line protocol, see line_run.h).
   bool embedded_flags = false;
 };
@@ -90,7 +90,10 @@ class MappedPlan {
   std::vector<Place> operands_;
   std::vector<Stage> stages_;
   std::unique_ptr<unsigned char[]> scratch_;  // slots, each a ring like the staging ring
-  mutable StoreChoice stores_;                // used by the one run at a time
+  // Used by the one run at a time. What plain stores leave in a shared cache is read by the peer so
+  // much faster that they may take 4.5 times as long (docs/performance.md).
+  mutable StoreChoice slot_stores_{4.5};
+  mutable StoreChoice output_stores_{1.1};
 };
 
 // Indices of the bases of a run over n ranks.

@@ -93,11 +93,17 @@ bool MappedRun::ready(Context& context, uint32_t stage_index, uint64_t slice) {
 
 void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice) {
   const Stage& stage = plan_->stages_[stage_index];
-  const bool chooses = plan_->slicing_.choose_stores;
-  const bool measures = chooses && stage_index == 0;  // which only fills slots
-  const bool stream_slots = chooses && plan_->stores_.streams();
-  const uint64_t begin_ns = measures ? now_ns() : 0;
-  uint64_t filled_bytes = 0;
+  const Slicing& slicing = plan_->slicing_;
+  const bool stream_slots = slicing.choose_slot_stores && plan_->slot_stores_.streams();
+  const bool stream_output = slicing.choose_output_stores && plan_->output_stores_.streams();
+  // The first stage only fills slots, the last one only output.
+  StoreChoice* measured = nullptr;
+  if (slicing.choose_slot_stores && stage_index == 0) measured = &plan_->slot_stores_;
+  if (slicing.choose_output_stores && stage_index + 1 == plan_->stages_.size()) {
+    measured = &plan_->output_stores_;
+  }
+  const uint64_t begin_ns = measured != nullptr ? now_ns() : 0;
+  uint64_t written_bytes = 0;
   const uint64_t slice_bytes = plan_->slicing_.slice_bytes;
   const uint64_t slice_offset = slice * slice_bytes;
   const uint64_t end = start_ + (slice + 1) * plan_->slicing_.entry_bytes;
@@ -107,13 +113,13 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     const MappedOp& op = plan_->ops_[stage.first_op + i];
     if (op.length_bytes <= slice_offset) continue;
     const uint64_t bytes = std::min(slice_bytes, op.length_bytes - slice_offset);
-    filled_bytes += bytes;
+    written_bytes += bytes;
     const bool to_slot = op.dst.base == kBaseStaging + context.rank;
     unsigned char* dst = address(bases_, op.dst, ring_offset, slice_offset);
     const Place* operands = &plan_->operands_[op.first_operand];
     if (!op.reduce) {
       copy_bytes(dst, address(bases_, operands[0], ring_offset, slice_offset), bytes,
-                 to_slot ? stream_slots : op.streaming);
+                 to_slot ? stream_slots : stream_output);
       continue;
     }
     sources_.resize(op.operand_count);
@@ -131,7 +137,7 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     args.scale = call_->scale;
     // A scaled copy is a reduction of one operand and not a fold yet.
     args.divisor = op.operand_count > 1 || plan_->rank_count_ == 1 ? plan_->divisor_ : 1;
-    args.streaming = to_slot ? stream_slots : op.streaming;
+    args.streaming = to_slot ? stream_slots : stream_output;
     // Only the first destination is streamed: the slot, for which it matters more.
     if (op.second && stream_slots) {
       std::swap(args.dst, args.second_dst);
@@ -149,14 +155,15 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     line.position.store(end, std::memory_order_release);
     context.wake_sleepers();
   }
-  if (measures && filled_bytes > 0) {
+  if (measured != nullptr && written_bytes > 0) {
     const uint64_t end_ns = now_ns();
-    plan_->stores_.wrote(filled_bytes, end_ns - begin_ns, end_ns);
+    measured->wrote(written_bytes, end_ns - begin_ns, end_ns);
   }
 }
 
 void MappedRun::prefetch_outputs(uint64_t slice) const {
-  if (plan_->slicing_.streaming || plan_->stages_.size() < 2) return;
+  const bool streams = plan_->slicing_.choose_output_stores && plan_->output_stores_.streams();
+  if (streams || plan_->stages_.size() < 2) return;
   const uint64_t slice_offset = slice * plan_->slicing_.slice_bytes;
   const Stage& stage = plan_->stages_[1];
   for (uint32_t i = 0; i < stage.op_count; ++i) {

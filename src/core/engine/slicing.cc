@@ -12,7 +12,6 @@ namespace {
 
 // Below this, non-temporal stores lose even where the peer's core has a cache of its own.
 constexpr uint64_t kChooseStoresBytesMin = 8 * 1024;
-constexpr uint64_t kStreamingBytesMin = 256 * 1024;
 // Ranks that take turns on a core need long slices for a turn.
 constexpr uint64_t kEntryBytes = 64 * 1024;
 constexpr uint64_t kEntryBytesShared = 256 * 1024;
@@ -42,9 +41,8 @@ Slicing choose_slicing(const SlicingQuestion& question) {
   slicing.entry_bytes = slice * slots;
   slicing.ring_bytes =
       std::max<uint64_t>(1, question.staging_bytes / slicing.entry_bytes) * slicing.entry_bytes;
-  slicing.choose_stores = question.chunk_bytes_max * slots >= kChooseStoresBytesMin;
-  slicing.streaming =
-      question.chunk_bytes_max * (question.staging_slots > 1 ? slots : 1) >= kStreamingBytesMin;
+  slicing.choose_slot_stores = slicing.choose_output_stores =
+      question.chunk_bytes_max * slots >= kChooseStoresBytesMin;
   return slicing;
 }
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreChoice: whether a rank writes its staging slots with plain or with non-temporal stores.
+// StoreChoice: whether a rank writes with plain or with non-temporal stores. Two are kept by a plan:
 //
-// A slot's lines were last read by a peer. Where the two cores share a cache, plain stores are good:
-// the peer reads the data from that cache. Where they do not, each plain store waits for a round trip
-// and non-temporal ones are several times as fast. A virtual machine's cores move between the two
-// within seconds, so the choice is measured, plan by plan and while the plan runs: the stores that
-// are not in use are tried now and then. Each rank chooses for itself. One thread at a time.
+// - For its staging slots, whose lines were last read by a peer. Where the two cores share a cache,
+//   plain stores are good: the peer reads the data from that cache. Where they do not, each plain
+//   store waits for a round trip and non-temporal ones are several times as fast. A virtual
+//   machine's cores move between the two within seconds.
+// - For the user's output, which may lie in a cache (then plain stores are good) or not (then they
+//   fetch lines only to overwrite them). Only the caller's program knows.
+//
+// So the choice is measured, while the plan runs: the stores that are not in use are tried now and
+// then. Each rank chooses for itself. One thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +19,9 @@ namespace weir::engine {
 
 class StoreChoice {
  public:
+  // Plain stores may take `plain_worth` times as long as the others, for what they leave in a cache.
+  explicit StoreChoice(double plain_worth) : plain_worth_(plain_worth) {}
+
   // For the next slice.
   bool streams() const { return streams_; }
 
@@ -31,7 +38,7 @@ class StoreChoice {
       if (now_ns - latest_trial_ns_ > kTrialEveryNs) begin_trial(false);
     } else {
       plain_cost_ = blend(plain_cost_, cost);
-      if (plain_cost_ > kPlainWorth * streamed_cost_) {
+      if (plain_cost_ > plain_worth_ * streamed_cost_) {
         streams_ = true;
         latest_trial_ns_ = now_ns;
       }
@@ -39,9 +46,6 @@ class StoreChoice {
   }
 
  private:
-  // Data that plain stores leave in a shared cache are read so much faster that these may take so
-  // many times as long (docs/performance.md).
-  static constexpr double kPlainWorth = 4.5;
   // The first slices of a trial find the ring as the other stores left it: not measured.
   static constexpr uint32_t kTrialSlices = 24;
   static constexpr uint32_t kMeasuredSlices = 8;
@@ -60,10 +64,11 @@ class StoreChoice {
   void end_trial(uint64_t now_ns) {
     (streams_ ? streamed_cost_ : plain_cost_) = trial_cost_;
     if (streamed_cost_ == kUnknown) return begin_trial(true);
-    streams_ = plain_cost_ > kPlainWorth * streamed_cost_;
+    streams_ = plain_cost_ > plain_worth_ * streamed_cost_;
     latest_trial_ns_ = now_ns;
   }
 
+  double plain_worth_;
   bool streams_ = false;
   uint32_t trial_left_ = kTrialSlices;  // begins with a trial of each
   double trial_cost_ = kUnknown;        // ns per byte, the best

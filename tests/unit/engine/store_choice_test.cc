@@ -31,22 +31,33 @@ class Machine {
 };
 
 TEST(StoreChoice, StaysPlainWhereCachesAreShared) {
-  StoreChoice choice;
+  StoreChoice choice(4.5);
   Machine near;
   near.run(choice, 48);
   EXPECT_EQ(near.run(choice, 100'000), 1.0);
 }
 
 TEST(StoreChoice, StreamsWherePlainStoresWaitForRoundTrips) {
-  StoreChoice choice;
+  StoreChoice choice(4.5);
   Machine far;
   far.plain = 500;
   far.run(choice, 48);
   EXPECT_LT(far.run(choice, 1'000'000), 0.02) << "trials cost too much";
 }
 
+TEST(StoreChoice, StreamsOutputThatIsInNoCacheAndOnlyThat) {
+  StoreChoice choice(1.1);
+  Machine machine;
+  machine.plain = 60;  // lines are fetched only to be overwritten
+  machine.run(choice, 1'000);
+  EXPECT_TRUE(choice.streams());
+  machine.plain = 20;  // the caller uses the same buffer again and again
+  machine.run(choice, 60'000);
+  EXPECT_FALSE(choice.streams());
+}
+
 TEST(StoreChoice, FollowsAMachineThatChanges) {
-  StoreChoice choice;
+  StoreChoice choice(4.5);
   Machine machine;
   machine.run(choice, 1'000);
   EXPECT_FALSE(choice.streams());
@@ -59,7 +70,7 @@ TEST(StoreChoice, FollowsAMachineThatChanges) {
 }
 
 TEST(StoreChoice, OneInterruptedSliceDecidesNothing) {
-  StoreChoice choice;
+  StoreChoice choice(4.5);
   Machine machine;
   machine.run(choice, 1'000);
   choice.wrote(65536, 50'000'000, 1'000'000'000);
