@@ -41,6 +41,10 @@ endif()
 add_library(weir_compile_options INTERFACE)
 target_compile_options(weir_compile_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
+# GCC 12 warns at -O3 of overlaps within std::string that cannot be (GCC bug 105651).
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(weir_compile_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
 if(WEIR_WARNINGS_AS_ERRORS)
   target_compile_options(weir_compile_options INTERFACE -Werror)
 endif()
