@@ -55,13 +55,20 @@ class Disk {
   // After an error of close nothing is held any more. Transfers of the file must have been reaped.
   virtual Status close(FileId file) = 0;
   virtual Result<uint64_t> size(FileId file) = 0;
+  // Excludes every other holder of the file, of this process and others, until close (flock).
+  // Never waits: kRefused while somebody else has it. Works on files opened for reading too.
+  virtual Status lock(FileId file) = 0;
   virtual Status make_directory(const std::string& path) = 0;  // mode 0700; may exist
   virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;
   virtual Result<bool> exists(const std::string& path) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
   virtual Status remove(const std::string& path) = 0;
-  // A second name of the same file; kUnsupported where the file system has none.
+  // A second name of the same file; kUnsupported where the file system has none (or another one
+  // holds `to`).
   virtual Status link(const std::string& from, const std::string& to) = 0;
+  // A new file `to` with the content of `from` that shares its extents (reflink); kUnsupported where
+  // the file system cannot. Durable after sync of the new file and of its directory.
+  virtual Status clone(const std::string& from, const std::string& to) = 0;
   // Free bytes of the file system that holds the directory.
   virtual Result<uint64_t> free_bytes(const std::string& directory) = 0;
   // Makes created, renamed, linked and removed names of the directory durable.
