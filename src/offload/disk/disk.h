@@ -8,8 +8,10 @@
 // *completed* writes of the file. Names are paths below the directories that the caller chose.
 //
 // Units are bytes. Offsets, lengths and buffers of transfers are multiples of kDiskAlignment. A
-// buffer belongs to the disk from submit until its completion is reaped. One thread at a time per
-// Disk object. Nothing throws, nothing blocks beyond the deadlines given.
+// buffer belongs to the disk from submit until its completion is reaped, so it outlives the Disk
+// when transfers may be under way: the destructor ends and reaps them. One thread at a time per Disk
+// object, and the same one (the destructor's too) while transfers are under way. Nothing throws,
+// nothing blocks beyond the deadlines given.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +54,8 @@ class Disk {
   // ---- Names; synchronous ----
   // `bytes` of a created file are allocated at once, so that a full disk is found here.
   virtual Result<FileId> open(const std::string& path, OpenMode mode, uint64_t bytes = 0) = 0;
-  // After an error of close nothing is held any more. Transfers of the file must have been reaped.
+  // kInvalidUsage, and still open, while transfers of the file are under way; after any other error
+  // nothing is held any more.
   virtual Status close(FileId file) = 0;
   virtual Result<uint64_t> size(FileId file) = 0;
   // Excludes every other holder of the file, of this process and others, until close (flock).
@@ -84,9 +87,16 @@ class Disk {
   // `deadline_ns` (base clock) has passed, which is kTimeout.
   virtual Status reap(uint32_t least, uint64_t deadline_ns, std::vector<Completion>* done) = 0;
 
+  // Asks transfers under way to end early; each still completes, as usual or with kAborted, and is
+  // reaped as usual. A disk that cannot do this does nothing.
+  virtual void cancel() {}
+
   // Data of completed writes is on stable storage when this returns ok. After an error of sync the
   // data of the file is in an unknown state: the caller must not trust a later success.
   virtual Status sync(FileId file) = 0;
+
+  // One line for people: what it is, why this kind, what was left out.
+  virtual std::string describe() const { return "disk"; }
 };
 
 }  // namespace weir::offload
