@@ -157,6 +157,42 @@ std::string name_of_parameter(const testing::TestParamInfo<FaultKind>& parameter
   return kNames[static_cast<size_t>(parameter.param)];
 }
 
+// Six chunks over two directories: a commit syncs two slot files, writes four copies of its record,
+// and syncs those.
+TEST(Fault, OfAnyRequestOfACommitPoisonsUntilTheStoreIsOpenedAgain) {
+  constexpr uint64_t kRequests = 2 + 4 + 4;
+  for (uint64_t at = 0; at <= kRequests; ++at) {
+    SCOPED_TRACE(testing::Message() << "request " << at << " of commit");
+    SimulatedDrive drive(at);
+    {
+      SimulatedDisk disk(drive);
+      auto made = Store::create(disk, test_directories(), test_description(), test_options(1));
+      ASSERT_TRUE(made.ok());
+      Store& store = *made.value();
+      ASSERT_TRUE(commit_step(disk, store, 0).ok());
+      ASSERT_TRUE(write_step(disk, store, 1).ok());
+      drive.fail_at_request = drive.requests() + at;
+      const std::vector<unsigned char> data(5, 1);
+      const Status status = store.commit(data);
+      ASSERT_EQ(status.ok(), at == kRequests) << status.text();
+      if (status.ok()) break;
+      EXPECT_NE(status.text().find("is poisoned"), std::string::npos) << status.text();
+      EXPECT_NE(status.text().find("Input/output error"), std::string::npos) << status.text();
+      EXPECT_EQ(store.commit(data).text(), status.text());
+      EXPECT_EQ(store.abandon_step().text(), status.text());
+      EXPECT_EQ(store.begin_step(1).text(), status.text());
+    }
+    drive.power_cycle(CrashMode::kTorn);
+    SimulatedDisk disk(drive);
+    auto opened = Store::open(disk, test_directories(), nullptr, test_options(2));
+    ASSERT_TRUE(opened.ok()) << opened.status().text();
+    ASSERT_TRUE(check_committed(disk, *opened.value()).ok());
+    // Where the data's sync failed, the new step cannot have been committed.
+    EXPECT_TRUE(at >= 2 || opened.value()->committed()->step == 0);
+    EXPECT_TRUE(commit_step(disk, *opened.value(), 2).ok());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Store, FaultAtEveryRequest,
                          testing::Values(FaultKind::kEio, FaultKind::kNoSpace, FaultKind::kShort),
                          name_of_parameter);
