@@ -90,7 +90,9 @@ Status validate(Method method, const Hyper& hyper) {
     if (!in_unit(hyper.momentum)) return bad("momentum", hyper.momentum, kFraction);
     return Status();
   }
-  if (method != Method::kLion && !in_float(hyper.eps)) return bad("eps", hyper.eps, kNonNegative);
+  if (method != Method::kLion && !(hyper.eps >= 0 && hyper.eps <= 1e30)) {
+    return bad("eps", hyper.eps, "0 to 1e30");
+  }
   if (method == Method::kAdagrad) return Status();
   if (!in_unit(hyper.beta1)) return bad("beta1", hyper.beta1, kFraction);
   if (!in_unit(hyper.beta2)) return bad("beta2", hyper.beta2, kFraction);

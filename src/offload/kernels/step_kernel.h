@@ -5,15 +5,16 @@
 // alignment, range boundaries, thread count or the caller's floating-point control register (the
 // kernel sets its own, float_environment.h). Thread-safe; disjoint ranges may run at once.
 //
-// Moments are made in f32, where x*y + z is fused (one rounding) on every instruction set; the square
-// root is that of f32; from there the new parameter is made in double and rounded once. Square root
-// and division are exact; subnormal f32 are zero. NaN results are 0x7fc00000. In this order:
+// Arithmetic is f32. x*y + z is fused (one rounding) on every instruction set; square root and
+// division are exact; subnormals are zero. NaN results are 0x7fc00000. In this order:
 //   g  = gradient * gradient_factor;  with l2:  g = fma(l2, p, g)
 //   m' = fma(beta1_other, g, beta1 m);          v' = fma(beta2_other g, g, beta2 v)
-//   p' = (p - decay p) - step_size (m' / (sqrt(v') + eps))
-// Adagrad: v' = fma(g, g, v), p' = p - step_size (g / (sqrt(v') + eps)). In f32 alone: SgdMomentum,
-// m' = fma(beta1, m, g), p' = fma(-step_size, m', p); Lion, p1 = fma(-decay, p, p), p' =
-// fma(-step_size, sign(fma(beta1_other, g, beta1 m)), p1), m' = fma(beta2_other, g, beta2 m).
+//   p' = p - decay p - step_size (m' / (sqrt(v') + eps))
+// where the roundings of the sum and of the quotient are put right to first order by fused operations
+// (updated() in step_rules-inl.h). Adagrad: v' = fma(g, g, v), p' = p - step_size (g / (sqrt(v') +
+// eps)) likewise. SgdMomentum: m' = fma(beta1, m, g), p' = fma(-step_size, m', p). Lion: p1 =
+// fma(-decay, p, p), p' = fma(-step_size, sign(fma(beta1_other, g, beta1 m)), p1), m' =
+// fma(beta2_other, g, beta2 m).
 // The update uses the moments before they are rounded to the state format.
 #pragma once
 

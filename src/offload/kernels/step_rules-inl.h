@@ -17,34 +17,42 @@ namespace weir::offload {
 namespace HWY_NAMESPACE {
 namespace {
 
-using VWide = VecOf<DWide>;
-
-// StepFactors in every lane; what is subtracted from a float is negated.
+// StepFactors in every lane.
 struct Factors {
   explicit HWY_INLINE Factors(const StepFactors& f)
-      : minus_decay(hn::Set(DFloat(), -f.decay)),
+      : decay(hn::Set(DFloat(), f.decay)),
+        minus_decay(hn::Set(DFloat(), -f.decay)),
         l2(hn::Set(DFloat(), f.l2)),
         beta1(hn::Set(DFloat(), f.beta1)),
         beta1_other(hn::Set(DFloat(), f.beta1_other)),
         beta2(hn::Set(DFloat(), f.beta2)),
         beta2_other(hn::Set(DFloat(), f.beta2_other)),
+        step(hn::Set(DFloat(), f.step_size)),
         minus_step(hn::Set(DFloat(), -f.step_size)),
-        decay(hn::Set(DWide(), static_cast<double>(f.decay))),
-        step(hn::Set(DWide(), static_cast<double>(f.step_size))),
-        eps(hn::Set(DWide(), static_cast<double>(f.eps))) {}
-  VFloat minus_decay, l2, beta1, beta1_other, beta2, beta2_other, minus_step;
-  VWide decay, step, eps;
+        eps(hn::Set(DFloat(), f.eps)) {}
+  VFloat decay, minus_decay, l2, beta1, beta1_other, beta2, beta2_other, step, minus_step, eps;
 };
 
-// (p - decay p) - step (m / (root + eps)) in double: four roundings to float there would be more
-// than two units where the update is larger than the parameter. decay p is exact.
+// p - decay p - step m / (root + eps). The roundings of the sum and of the quotient are found again
+// by fused operations and put right to first order: without that, an update that is larger than the
+// parameter can be off by more than two units. 1 / sum to a percent is enough for it. A residual that
+// is not finite (zero or infinite sum, infinite quotient) is none.
 template <bool kDecay>
-HWY_INLINE VFloat updated(const Factors& f, VFloat parameter, VFloat moment, VFloat square_root) {
-  const auto update = [&](VWide p, VWide m, VWide root) HWY_ATTR {
-    if constexpr (kDecay) p = hn::Sub(p, hn::Mul(f.decay, p));
-    return hn::Sub(p, hn::Mul(f.step, hn::Div(m, hn::Add(root, f.eps))));
-  };
-  return in_double(update, parameter, moment, square_root);
+HWY_INLINE VFloat updated(const Factors& f, VFloat p, VFloat m, VFloat root) {
+  const DFloat df;
+  const DUint du;
+  const auto sum = hn::Add(root, f.eps);
+  const auto quotient = hn::Div(m, sum);
+  const auto minus_quotient = hn::Neg(quotient);
+  const auto rest = fused(minus_quotient, f.eps, fused(minus_quotient, root, m));
+  const auto guess =
+      hn::BitCast(df, hn::Sub(hn::Set(du, uint32_t{0x7ef311c3}), hn::BitCast(du, sum)));
+  const auto inverse = hn::Mul(guess, fused(hn::Neg(sum), guess, hn::Set(df, 2.0f)));
+  const auto finite = hn::Lt(hn::Abs(rest), hn::Set(df, std::numeric_limits<float>::infinity()));
+  const auto correction = hn::IfThenElseZero(finite, hn::Mul(rest, inverse));
+  const auto small =
+      kDecay ? fused(f.step, correction, hn::Mul(f.decay, p)) : hn::Mul(f.step, correction);
+  return fused(f.minus_step, quotient, hn::Sub(p, small));
 }
 
 // Parameter, first and second moment of one vector: in and out.

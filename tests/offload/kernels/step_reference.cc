@@ -18,6 +18,11 @@ ReferenceTerm sum(double a, double b) {
   return {value, std::max({std::fabs(a), std::fabs(b), std::fabs(value)})};
 }
 
+// What is left of a quotient that a float could not hold.
+double limited(double value) {
+  return std::fabs(value) > FLT_MAX ? std::copysign(HUGE_VAL, value) : value;
+}
+
 }  // namespace
 
 ReferenceStep reference_moments(const StepFactors& factors, float parameter, double stored_gradient,
@@ -59,13 +64,13 @@ ReferenceTerm reference_parameter(const StepFactors& factors, float parameter, f
   const double rate = factors.step_size;
   switch (factors.method) {
     case Method::kAdamW:
-      return sum(decayed, -rate * (m / root));
+      return sum(decayed, -rate * limited(m / root));
     case Method::kAdam:
-      return sum(p, -rate * (m / root));
+      return sum(p, -rate * limited(m / root));
     case Method::kSgdMomentum:
       return sum(p, -rate * m);
     case Method::kAdagrad:
-      return sum(p, -rate * (gradient / root));
+      return sum(p, -rate * limited(gradient / root));
     case Method::kLion: {
       const float c = flushed(
           std::fma(factors.beta1_other, gradient, flushed(factors.beta1 * flushed(first_moment))));

@@ -4,8 +4,8 @@
 // What it rounds to float, because the contract does: the factors of the step (of which another
 // test says that they are right), the gradient after scaling and after weight decay, and the new
 // moments, which it takes as the kernel stored them when it comes to the parameter; and Lion's sign
-// is that of a float. It flushes subnormal floats to zero there and in the operands. Everything else
-// is double, the square root too.
+// is that of a float. It flushes subnormal floats to zero there and in the operands, and lets the
+// quotient overflow as a float would. Everything else is double, the square root too.
 //
 // The error is in units in the last place at the magnitude of the largest term of the final sum
 // (a sum that cancels cannot be known better), not below the smallest normal float.
