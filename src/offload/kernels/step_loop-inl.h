@@ -26,7 +26,7 @@ namespace HWY_NAMESPACE {
 namespace {
 
 constexpr size_t kLineBytes = 64;
-constexpr size_t kPrefetchBytes = 2048;  // ahead in every plane; measured
+constexpr size_t kPrefetchBytes = 2048;  // ahead in every plane
 
 HWY_INLINE void prefetch_lines(const unsigned char* at, size_t bytes) {
   for (size_t line = 0; line < bytes; line += kLineBytes) {
