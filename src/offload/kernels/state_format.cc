@@ -183,13 +183,14 @@ void encode_state(const ChunkLayout& layout, uint64_t first, uint64_t count, con
   if (!has_half_master(layout.format)) {
     std::memcpy(to + first * 4, master, count * 4);
   } else {
+    const bool keeps_copy = layout.plane(Plane::kParameterCopy).bytes > 0;
     unsigned char* const copies = chunk + layout.plane(Plane::kParameterCopy).offset_bytes;
     for (uint64_t i = 0; i < count; ++i) {
       uint32_t bits = std::bit_cast<uint32_t>(master[i]);
       // The carry of a NaN's low bits would make its copy a zero.
       if ((bits & 0x7fffffffu) > 0x7f800000u) bits = 0x7fc00000u;
       store(to + (first + i) * 2, static_cast<uint16_t>(bits));
-      store(copies + (first + i) * 2, copy_of(bits));
+      if (keeps_copy) store(copies + (first + i) * 2, copy_of(bits));
       copy[i] = copy_of(bits);
     }
   }

@@ -84,7 +84,8 @@ uint64_t elements_within(Method method, StateFormat format, uint64_t chunk_bytes
 // Elements first to first + count of a chunk, in f32. Moments that the method lacks are ignored or
 // may be nullptr; a nullptr moment of encode_state is zero, of decode_state not wanted. `copy` is
 // the caller's bf16 copy of those elements, nullptr for kFloat32; encode_state writes it and the
-// plane kParameterCopy. For kHalfMaster8, `first` is a multiple of kMomentBlock, and the range ends
+// plane kParameterCopy, if the layout has that one (a caller may clear it). For kHalfMaster8, `first`
+// is a multiple of kMomentBlock, and the range ends
 // on one or with the chunk. Moments are rounded to nearest here: the same state gives the same
 // bytes, and decoding and encoding again changes none.
 void encode_state(const ChunkLayout& layout, uint64_t first, uint64_t count, const float* master,
