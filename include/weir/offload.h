@@ -24,9 +24,11 @@
  * finds the last committed step. Without directories the state dies with the process.
  *
  * Errors. As in weir.h: nothing throws, exits or blocks for ever. weir_last_error(NULL) has the
- * calling thread's text. After an error of a step the state is that before the step, and the step
- * may be repeated, unless the error is WEIR_ERROR_SYSTEM of a failed sync: then the optimizer is of
- * no more use, says so in every call, and opening the directories finds the last committed step.
+ * calling thread's text. After an error of a step the state is that before the step, outputs and
+ * gradients too, and the step may be repeated, but for two cases. With durable_every above 1, an
+ * error of a drive takes the state back to the last committed step, and the text says to which.
+ * After a failed sync or commit, or when going back fails as well, the optimizer is of no more use,
+ * says so in every call, and opening the directories finds the last committed step.
  */
 
 #include <stddef.h>
@@ -81,8 +83,8 @@ typedef struct weir_parameter_group {
   { sizeof(weir_parameter_group_t), NULL, 0, 0, WEIR_ADAMW, WEIR_STATE_FLOAT32, WEIR_HYPER_INIT }
 
 enum {
-  /* Memory-resident state keeps a second slot, so that a held step can be taken back (twice the
-   * memory). State on drives needs no flag for that. */
+  /* Without directories: state keeps a second slot, so that a held step can be taken back (twice
+   * the memory). With directories no flag is needed: undo reads the committed state. */
   WEIR_OFFLOAD_UNDO_IN_MEMORY = 1u << 0,
   WEIR_OFFLOAD_READ_ONLY = 1u << 1 /* open: a store or checkpoint to read parameters from */
 };
@@ -93,9 +95,10 @@ typedef struct weir_offload_config {
   int rank;
   int rank_count;
   /* Where the state lies. No directories: all of it in memory. With directories: chunks fill
-   * `memory_bytes` first and the rest is streamed; a hard budget that also holds the stream's buffers
-   * and the gradient accumulators. 0: as little as the stream needs. Several directories (one a
-   * drive) are striped. */
+   * `memory_bytes` first and the rest is streamed; a hard budget that also holds the stream's buffers,
+   * the bf16 copies of half-master formats and the gradient accumulators. 0: as little as the stream
+   * needs. What is in memory is not read by steps, and written by commits alone. Several directories
+   * (one a drive) are striped. Without directories, memory_bytes other than 0 is a limit. */
   const char* const* directories;
   int directory_count;
   uint64_t memory_bytes;
@@ -127,8 +130,10 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_open(weir_optimizer_t* opt
                                                            int group_count);
 
 /* Fills a created optimizer, before its first step, from a checkpoint that was written by any number
- * of ranks: `shards` are the directories of all ranks' checkpoints, `directory_count` for each. Group
- * names, whole lengths, methods and formats must agree. */
+ * of ranks: `shards` are the directories of all ranks' checkpoints, rank after rank,
+ * `directories_per_shard` for each. Group names, methods and formats must agree, and this rank's part
+ * must lie within the whole (with one rank: be the whole). Bit for bit, but for 8-bit moments whose
+ * blocks of 256 are cut differently. Takes some chunks of memory beyond the budget while it runs. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_restore(weir_optimizer_t optimizer,
                                                               const char* const* shards,
                                                               int shard_count,
@@ -139,7 +144,7 @@ WEIR_API weir_result_t weir_optimizer_destroy(weir_optimizer_t optimizer);
 
 /* ---- Parameters --------------------------------------------------------------------------------- */
 
-/* Sets master weights from f32, bf16 or f16, before the first step; moments become zero. */
+/* Sets master weights from f32, bf16 or f16, before the first step and commit; moments become zero. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_set_parameters(weir_optimizer_t optimizer,
                                                                      int group, uint64_t first,
                                                                      uint64_t count,
@@ -176,7 +181,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_gradient(weir_optimizer_t 
                                                                const void* gradient);
 
 /* Adds a range to the optimizer's own f32 gradients, which begin at zero after each step. The first
- * use takes 4 bytes a parameter of the group from the budget. */
+ * use takes 4 bytes a parameter of the group from the budget; chunks in memory go to the drives where
+ * there is no room otherwise. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_accumulate(weir_optimizer_t optimizer,
                                                                  int group, uint64_t first,
                                                                  uint64_t count,
@@ -197,8 +203,9 @@ typedef struct weir_step_options {
   /* Sum of squares over all ranks, of unscaled gradients; negative: this rank's own, computed here,
    * before the step (norm first, step second). Infinite or NaN: an overflow. */
   double sum_of_squares;
-  /* The step runs with `loss_scale` and no clipping at once, is not committed, and waits for
-   * weir_optimizer_accept or weir_optimizer_undo. */
+  /* The step runs with `loss_scale`, no clipping and no overflow check at once, is not committed, and
+   * waits for weir_optimizer_accept or weir_optimizer_undo. With directories and durable_every above
+   * 1, what is not yet committed is committed before it. */
   int hold;
 } weir_step_options_t;
 #define WEIR_STEP_OPTIONS_INIT \
@@ -218,6 +225,8 @@ typedef struct weir_step_report {
   double compute_seconds;
   double compute_hidden; /* part of compute that the drives worked through, 0 to 1; 1 in memory */
 } weir_step_report_t;
+#define WEIR_STEP_REPORT_INIT \
+  { sizeof(weir_step_report_t), 0, 0, 0, -1.0, 0, 0, 0, 0.0, 0.0, 0.0, 1.0 }
 
 /* Steps all groups. `report` may be NULL. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_step(weir_optimizer_t optimizer,
@@ -235,7 +244,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_step_finish(weir_optimizer
                                                                   weir_step_report_t* report);
 
 /* Ends a held step: keeps it and commits, or goes back to the state before it, bit for bit, with the
- * gradients still there. Outputs are written again by undo. */
+ * gradients still there. Outputs are written again by undo, as the step before left them; those of
+ * step 0 are the parameters rounded in the same way. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_accept(weir_optimizer_t optimizer);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_undo(weir_optimizer_t optimizer);
 
@@ -243,9 +253,11 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_undo(weir_optimizer_t opti
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_commit(weir_optimizer_t optimizer);
 
 /* With several ranks: the last step that this rank has committed, and news of the least over all
- * ranks. A rank starts step k+1 only when all have committed step k-1 (with durable_every 1), so that
- * after a crash all can go back to one step: open, exchange `committed_step`, and call
- * weir_optimizer_roll_back with the least. */
+ * ranks. A store keeps the last two commits, and the next one writes over the older. So a rank that
+ * has committed step k starts the next step only when told that all have committed step k
+ * (WEIR_ERROR_INVALID_USAGE otherwise; step 0 needs no news), and after a crash all can go back to one
+ * step: open, exchange `committed_step`, call weir_optimizer_roll_back with the least, then
+ * weir_optimizer_peers_committed with it. Rolling back drops gradients that were given. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_committed_step(weir_optimizer_t optimizer,
                                                                      uint64_t* step);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_peers_committed(weir_optimizer_t optimizer,
@@ -253,8 +265,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_peers_committed(weir_optim
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_roll_back(weir_optimizer_t optimizer,
                                                                 uint64_t step);
 
-/* Holds the last committed step in `directories` (as many as the optimizer has; without directories
- * any one, a copy): by hard links or reflinks where the file system has them, else by copies. */
+/* Holds the last step in `directories` (as many as the optimizer has; without directories any one, a
+ * copy): by hard links or reflinks where the file system has them, else by copies. Commits first what
+ * durable_every left uncommitted. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_checkpoint(weir_optimizer_t optimizer,
                                                                  const char* const* directories,
                                                                  int directory_count);
