@@ -6,12 +6,15 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "hwy/highway.h"
 #include "perf/adam_perf/contest.h"
+#include "perf/harness/chart.h"
+#include "perf/harness/machine.h"
 
 namespace {
 
@@ -66,6 +69,7 @@ struct Options {
   uint32_t rounds = 15;
   bool all_sets = false;
   std::string json;
+  std::string plot;
 };
 
 nlohmann::json measure(const NamedCase& named, double millions, uint32_t threads, int64_t set,
@@ -98,6 +102,55 @@ nlohmann::json measure(const NamedCase& named, double millions, uint32_t threads
   };
 }
 
+// Bandwidth over the parameters of a run: one line a case, instruction set and thread count, and
+// dashed that of its streaming loop.
+std::string plot_svg(const nlohmann::json& rows) {
+  weir::perf::Chart chart;
+  chart.title = "adam_perf";
+  chart.subtitle = fmt::format(
+      "optimizer step (whole) and streaming loop of the same traffic (dashed), best of "
+      "the rounds; {}, {}",
+      weir::perf::describe_machine().processor, weir::perf::timestamp().substr(0, 10));
+  chart.x_label = "parameters";
+  chart.y_label = "GB/s";
+  bool several_sets = false;
+  for (const auto& row : rows) several_sets |= row["instruction_set"] != rows[0]["instruction_set"];
+  for (const auto& row : rows) {
+    const auto set = row["instruction_set"].get<std::string>();
+    const int threads = row["threads"].get<int>();
+    const std::string name =
+        fmt::format("{}{}, {} thread{}", row["case"].get<std::string>(),
+                    several_sets ? " " + set : "", threads, threads == 1 ? "" : "s");
+    for (const bool loop : {false, true}) {
+      const std::string label = loop ? name + ", loop" : name;
+      const auto same = [&](const auto& series) { return series.label == label; };
+      auto at = std::find_if(chart.series.begin(), chart.series.end(), same);
+      if (at == chart.series.end()) {
+        const size_t colour = chart.series.size() / 2;
+        at = chart.series.insert(at, {.label = label, .colour = colour, .dashed = loop});
+      }
+      const auto parameters = row["parameters"].get<double>();
+      const auto gbs = row[loop ? "loop_gbs_best" : "gbs_best"].get<double>();
+      at->points.push_back(
+          {parameters, gbs, fmt::format("{}: {} parameters, {:.2f} GB/s", label, parameters, gbs)});
+    }
+  }
+  for (auto& series : chart.series) {
+    std::sort(series.points.begin(), series.points.end(),
+              [](const auto& a, const auto& b) { return a.x < b.x; });
+  }
+  return chart_svg(chart);
+}
+
+bool write_file(const std::string& path, const std::string& text) {
+  if (path.empty()) return true;
+  std::ofstream file(path);
+  file << text;
+  file.flush();
+  if (!file) fmt::print(stderr, "adam_perf: cannot write {}\n", path);
+  return file.good();
+}
+
 int run(const Options& options) {
   std::vector<NamedCase> cases;
   for (const std::string& name : options.cases) {
@@ -128,15 +181,10 @@ int run(const Options& options) {
       }
     }
   }
-  if (options.json.empty()) return 0;
-  std::ofstream file(options.json);
-  file << nlohmann::json{{"program", "adam_perf"}, {"results", rows}}.dump(2) << "\n";
-  file.flush();
-  if (!file) {
-    fmt::print(stderr, "adam_perf: cannot write {}\n", options.json);
-    return 1;
-  }
-  return 0;
+  const std::string json =
+      nlohmann::json{{"program", "adam_perf"}, {"results", rows}}.dump(2) + "\n";
+  const bool written = write_file(options.json, json) && write_file(options.plot, plot_svg(rows));
+  return written ? 0 : 1;
 }
 
 }  // namespace
@@ -154,6 +202,7 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "rounds")->check(CLI::Range(1, 10000));
   app.add_flag("--all-instruction-sets", options.all_sets, "not only the best one");
   app.add_option("--json", options.json, "also write the results to this file");
+  app.add_option("--plot", options.plot, "and a picture of them, SVG");
   CLI11_PARSE(app, argc, argv);
   try {
     return run(options);
