@@ -16,6 +16,8 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 #include "core/base/types.h"
 #include "hwy/cache_control.h"
@@ -126,6 +128,16 @@ HWY_INLINE VecOf<DD> fused_wide(DD dd, VecOf<DD> a, VecOf<DD> b, VecOf<DD> c) {
 }
 #endif
 
+// f(0), f(1), … with constants: arrays of vectors stay in registers.
+template <class Function, size_t... kIndex>
+HWY_INLINE void unroll(Function& f, std::index_sequence<kIndex...>) {
+  (f(std::integral_constant<size_t, kIndex>()), ...);
+}
+template <size_t kCount, class Function>
+HWY_INLINE void unrolled(Function f) {
+  unroll(f, std::make_index_sequence<kCount>());
+}
+
 HWY_INLINE VFloat fused(VFloat a, VFloat b, VFloat c) {
 #if HWY_NATIVE_FMA
   return hn::MulAdd(a, b, c);
@@ -142,6 +154,15 @@ HWY_INLINE VFloat fused(VFloat a, VFloat b, VFloat c) {
       fused_wide(dd, hn::PromoteTo(dd, hn::UpperHalf(dh, a)),
                  hn::PromoteTo(dd, hn::UpperHalf(dh, b)), hn::PromoteTo(dd, hn::UpperHalf(dh, c)));
   return hn::Combine(df, round_to_float(dh, high), round_to_float(dh, low));
+#endif
+}
+
+// c - a b, rounded once.
+HWY_INLINE VFloat fused_minus(VFloat a, VFloat b, VFloat c) {
+#if HWY_NATIVE_FMA
+  return hn::NegMulAdd(a, b, c);
+#else
+  return fused(hn::Neg(a), b, c);
 #endif
 }
 
@@ -171,6 +192,19 @@ HWY_INLINE VFloat canonical(VFloat v) {
                         v);
 }
 
+// Towards zero, of what an int32 can hold; any value for other lanes (Highway saturates those, at
+// some cost).
+HWY_INLINE VecOf<DInt> truncated(VFloat v) {
+#if HWY_TARGET == HWY_AVX3
+  // Not the unmasked one: GCC 12 warns of the undefined operand that it names.
+  return VecOf<DInt>{_mm512_maskz_cvttps_epi32(0xffff, v.raw)};
+#elif HWY_TARGET == HWY_AVX2
+  return VecOf<DInt>{_mm256_cvttps_epi32(v.raw)};
+#else
+  return hn::ConvertTo(DInt(), v);
+#endif
+}
+
 // ---- bf16 and f16 -----------------------------------------------------------------------------
 
 HWY_INLINE VFloat from_bf16(VecOf<DHalf> v) {
@@ -181,18 +215,42 @@ HWY_INLINE VecOf<DHalf> low_half(VUint v) {
   return hn::DemoteTo(DHalf(), hn::BitCast(DInt(), v));  // v < 2^16: nothing saturates
 }
 
-// Nearest even. NaN must be canonical; the carry from the largest number makes infinity.
-HWY_INLINE VecOf<DHalf> to_bf16(VFloat v) {
+// The upper halves are v as bf16, nearest even. NaN must be canonical; the carry from the largest
+// number makes infinity.
+HWY_INLINE VUint bf16_above(VFloat v) {
   const auto bits = hn::BitCast(DUint(), v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(DUint(), 1));
-  return low_half(
-      hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(DUint(), uint32_t{0x7fff})))));
+  return hn::Add(bits, hn::Add(odd, hn::Set(DUint(), uint32_t{0x7fff})));
 }
 
-// Up with the probability of what is cut off. `random` is below 2^16. Infinity and NaN stay.
-HWY_INLINE VecOf<DHalf> to_bf16_random(VFloat v, VUint random) {
-  const auto bits = hn::BitCast(DUint(), v);
-  return low_half(hn::ShiftRight<16>(hn::Add(bits, random)));
+// Likewise, up with the probability of what is cut off. `random` is below 2^16. Infinity and NaN
+// stay.
+HWY_INLINE VUint bf16_above_random(VFloat v, VUint random) {
+  return hn::Add(hn::BitCast(DUint(), v), random);
+}
+
+// The halves of two vectors, in order, as one store.
+template <bool kUpper>
+HWY_INLINE void store_halves(VUint a, VUint b, unsigned char* to, bool streaming = false) {
+#if HWY_TARGET == HWY_SCALAR
+  (void)streaming;
+  const auto half = [](VUint v) {
+    const uint32_t lane = hn::GetLane(v);
+    return hn::Set(DHalf(), static_cast<uint16_t>(kUpper ? lane >> 16 : lane));
+  };
+  store(DHalf(), half(a), to);
+  store(DHalf(), half(b), to + 2);
+#else
+  const hn::Repartition<uint16_t, DFloat> pair;
+  const auto low = hn::BitCast(pair, a), high = hn::BitCast(pair, b);
+  VecOf<decltype(pair)> both;
+  if constexpr (kUpper) {
+    both = hn::ConcatOdd(pair, high, low);
+  } else {
+    both = hn::ConcatEven(pair, high, low);
+  }
+  streaming ? store_streaming(pair, both, to) : store(pair, both, to);
+#endif
 }
 
 HWY_INLINE VFloat from_f16(VecOf<DHalf> v) {
@@ -219,8 +277,7 @@ HWY_INLINE VFloat from_f16(VecOf<DHalf> v) {
 HWY_INLINE VUint f16_fixed(VUint magnitude) {
   const DFloat df;
   const DUint du;
-  const auto tiny =
-      hn::ConvertTo(DInt(), hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, 0x1p37f)));
+  const auto tiny = truncated(hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, 0x1p37f)));
   const auto is_tiny = hn::Lt(hn::BitCast(DInt(), magnitude), hn::Set(DInt(), 113 << 23));
   return hn::IfThenElse(hn::RebindMask(du, is_tiny), hn::BitCast(du, tiny),
                         hn::Sub(magnitude, hn::Set(du, uint32_t{112} << 23)));
@@ -287,11 +344,12 @@ HWY_INLINE VUint random_lanes(RandomKey key, uint64_t index) {
   const DUint du;
   const uint32_t low = static_cast<uint32_t>(index);
   const uint32_t high = static_cast<uint32_t>(index >> 32);
-  const auto first = hn::Set(du, low);
-  const auto lanes = hn::Iota(du, low);
-  const auto between =
-      hn::IfThenElse(hn::Lt(lanes, first), hn::Set(du, key.between + (high + 1) * kRandomHigh),
-                     hn::Set(du, key.between + high * kRandomHigh));
+  const auto lanes = hn::Add(hn::Iota(du, 0), hn::Set(du, low));
+  auto between = hn::Set(du, key.between + high * kRandomHigh);
+  if (HWY_UNLIKELY(low > UINT32_MAX - (kLanes - 1))) {
+    between = hn::IfThenElse(hn::Lt(lanes, hn::Set(du, low)),
+                             hn::Set(du, key.between + (high + 1) * kRandomHigh), between);
+  }
   auto x = hn::Xor(lanes, hn::Set(du, key.before));
   x = hn::Mul(hn::Xor(x, hn::ShiftRight<17>(x)), hn::Set(du, kRandomMix0));
   x = hn::Add(x, between);

@@ -61,7 +61,7 @@ HWY_INLINE VecOf<DByte> encode_moments(VFloat value, float inverse_scale, VUint 
   const auto magnitude =
       hn::Min(hn::And(bits, hn::Set(du, uint32_t{0x7fffffff})), hn::Set(du, uint32_t{0x7f000000}));
   const auto tiny =
-      hn::ConvertTo(di, hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, Moment::kFixedPoint)));
+      truncated(hn::Mul(hn::BitCast(df, magnitude), hn::Set(df, Moment::kFixedPoint)));
   const auto is_tiny = hn::Lt(hn::BitCast(di, magnitude),
                               hn::Set(di, static_cast<int32_t>(Moment::kSmallestNormal)));
   const auto fixed = hn::IfThenElse(hn::RebindMask(du, is_tiny), hn::BitCast(du, tiny),
@@ -76,7 +76,7 @@ HWY_INLINE VecOf<DByte> encode_moments(VFloat value, float inverse_scale, VUint 
     const auto some = hn::Ne(value, hn::Zero(df));
     code = hn::IfThenElse(hn::RebindMask(du, some), hn::Max(code, hn::Set(du, 1)), code);
   }
-  return hn::DemoteTo(DByte(), hn::BitCast(di, code));
+  return hn::U8FromU32(code);
 }
 
 HWY_INLINE VFloat load_moment_float(StateFormat format, const unsigned char* base, size_t at) {

@@ -61,8 +61,15 @@ class Stepper {
   static constexpr bool kBytes = kFormat == StateFormat::kHalfMaster8;
   static constexpr size_t kMasterBytes = kHalf ? 2 : 4;
   static constexpr size_t kMomentBytes = kBytes ? 1 : kHalf ? 2 : 4;
-  // A line of a 16-bit type, so that the copy is written in whole lines; or what shares a scale.
-  static constexpr size_t kGroup = kBytes ? kMomentBlock : 32;
+  // Whole lines of a 16-bit type, which the copy is written in; or what shares a scale.
+  static constexpr size_t kGroup = kBytes ? kMomentBlock : 64;
+  // Vectors that go through each phase of the update together: as many as fit the registers.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+  static constexpr size_t kTogether = 4;
+#else
+  static constexpr size_t kTogether = 2;
+#endif
+  static constexpr size_t kStride = kTogether * kLanes;
 
  public:
   HWY_INLINE Stepper(const StepFactors& factors, const StepRange& range)
@@ -191,8 +198,8 @@ class Stepper {
       if constexpr (kBytes) {
         self.step_block(factors, a, at, index + at);
       } else {
-        for (size_t i = 0; i < kGroup; i += kLanes) {
-          self.step_vector(factors, a, at + i, index + at + i);
+        for (size_t i = 0; i < kGroup; i += kStride) {
+          self.step_vectors(factors, a, at + i, index + at + i);
         }
       }
     }
@@ -210,80 +217,148 @@ class Stepper {
     }
   }
 
-  HWY_INLINE VFloat load_gradient(const Arrays& a, size_t at) const {
-    return hn::Mul(load_as_float(gradient_type_, a.gradient, at), gradient_factor_);
+  HWY_INLINE void load_gradients(const Arrays& a, size_t at, VFloat* g) const {
+    switch (gradient_type_) {
+      case DataType::kBfloat16:
+        return unrolled<kTogether>([&](auto i) HWY_ATTR {
+          g[i] = from_bf16(load(DHalf(), a.gradient + (at + i * kLanes) * 2));
+        });
+      case DataType::kFloat16:
+        return unrolled<kTogether>([&](auto i) HWY_ATTR {
+          g[i] = from_f16(load(DHalf(), a.gradient + (at + i * kLanes) * 2));
+        });
+      default:
+        return unrolled<kTogether>(
+            [&](auto i) HWY_ATTR { g[i] = load(DFloat(), a.gradient + (at + i * kLanes) * 4); });
+    }
   }
 
   HWY_INLINE VFloat load_master(const Arrays& a, size_t at) const {
     if constexpr (!kHalf) {
       return load(DFloat(), a.master_in + at * 4);
     } else {
-      const DUint du;
-      const auto low = hn::PromoteTo(du, load(DHalf(), a.master_in + at * 2));
-      const auto copy = hn::PromoteTo(du, load(DHalf(), a.copy_in + at * 2));
-      const auto borrowed = hn::ShiftLeft<1>(hn::And(low, hn::Set(du, uint32_t{0x8000})));
-      const auto bits = hn::Sub(hn::Add(hn::ShiftLeft<16>(copy), low), borrowed);
+      // The low half counts as signed: what it took from the copy is given back.
+      const hn::RebindToSigned<DHalf> signed_half;
+      const auto low = hn::PromoteTo(DInt(), load(signed_half, a.master_in + at * 2));
+      const auto copy = hn::PromoteTo(DUint(), load(DHalf(), a.copy_in + at * 2));
+      const auto bits = hn::Add(hn::ShiftLeft<16>(copy), hn::BitCast(DUint(), low));
       return hn::BitCast(DFloat(), bits);
     }
   }
 
-  HWY_INLINE void store_master(const Arrays& a, size_t at, VFloat p) const {
-    if constexpr (!kHalf) {
-      store(DFloat(), p, a.master_out + at * 4);
-    } else {
-      const DUint du;
-      const auto bits = hn::BitCast(du, p);
-      const auto copy = low_half(hn::ShiftRight<16>(hn::Add(bits, hn::Set(du, uint32_t{0x8000}))));
-      store(DHalf(), low_half(hn::And(bits, hn::Set(du, uint32_t{0xffff}))), a.master_out + at * 2);
-      store(DHalf(), copy, a.copy_out + at * 2);
-      if (a.copy_plane != nullptr) store(DHalf(), copy, a.copy_plane + at * 2);
-    }
+  HWY_INLINE void store_masters(const Arrays& a, size_t at, const Element* e) const {
+    const DUint du;
+    unrolled<kTogether / 2>([&](auto pair) HWY_ATTR {
+      const size_t i = 2 * pair, here = at + i * kLanes;
+      if constexpr (!kHalf) {
+        store(DFloat(), e[i].p, a.master_out + here * 4);
+        store(DFloat(), e[i + 1].p, a.master_out + (here + kLanes) * 4);
+      } else {
+        const auto ties_away = hn::Set(du, uint32_t{0x8000});
+        const auto b0 = hn::BitCast(du, e[i].p), b1 = hn::BitCast(du, e[i + 1].p);
+        const auto c0 = hn::Add(b0, ties_away), c1 = hn::Add(b1, ties_away);
+        store_halves<false>(b0, b1, a.master_out + here * 2);
+        store_halves<true>(c0, c1, a.copy_out + here * 2);
+        if (a.copy_plane != nullptr) store_halves<true>(c0, c1, a.copy_plane + here * 2);
+      }
+    });
   }
 
-  HWY_INLINE void store_parameter(const Arrays& a, size_t at, uint64_t index, VFloat p) const {
+  HWY_INLINE void store_parameters(const Arrays& a, size_t at, uint64_t index,
+                                   const Element* e) const {
     if (parameter_type_ == DataType::kFloat32) {
-      unsigned char* const to = a.parameter + at * 4;
-      streaming_ ? store_streaming(DFloat(), p, to) : store(DFloat(), p, to);
-      return;
-    }
-    VecOf<DHalf> rounded;
-    if (stochastic_) {
-      const auto random = hn::ShiftRight<16>(random_lanes(parameter_key_, index));
-      rounded = parameter_type_ == DataType::kBfloat16
-                    ? to_bf16_random(p, random)
-                    : to_f16_random(p, hn::ShiftRight<3>(random));
+      unrolled<kTogether>([&](auto i) HWY_ATTR {
+        unsigned char* const to = a.parameter + (at + i * kLanes) * 4;
+        streaming_ ? store_streaming(DFloat(), e[i].p, to) : store(DFloat(), e[i].p, to);
+      });
+    } else if (parameter_type_ == DataType::kBfloat16) {
+      unrolled<kTogether / 2>([&](auto pair) HWY_ATTR {
+        const size_t i = 2 * pair, here = at + i * kLanes;
+        VUint b0, b1;
+        if (stochastic_) {
+          b0 = bf16_above_random(e[i].p, parameter_random(index + i * kLanes));
+          b1 = bf16_above_random(e[i + 1].p, parameter_random(index + (i + 1) * kLanes));
+        } else {
+          b0 = bf16_above(e[i].p);
+          b1 = bf16_above(e[i + 1].p);
+        }
+        store_halves<true>(b0, b1, a.parameter + here * 2, streaming_);
+      });
     } else {
-      rounded = parameter_type_ == DataType::kBfloat16 ? to_bf16(p) : to_f16(p);
+      unrolled<kTogether>([&](auto i) HWY_ATTR {
+        unsigned char* const to = a.parameter + (at + i * kLanes) * 2;
+        VecOf<DHalf> rounded;
+        if (stochastic_) {
+          const auto random = parameter_random(index + i * kLanes);
+          rounded = to_f16_random(e[i].p, hn::ShiftRight<3>(random));
+        } else {
+          rounded = to_f16(e[i].p);
+        }
+        streaming_ ? store_streaming(DHalf(), rounded, to) : store(DHalf(), rounded, to);
+      });
     }
-    unsigned char* const to = a.parameter + at * 2;
-    streaming_ ? store_streaming(DHalf(), rounded, to) : store(DHalf(), rounded, to);
   }
 
-  HWY_INLINE void step_vector(const Factors& factors, const Arrays& a, size_t at,
-                              uint64_t index) const {
-    const DFloat df;
-    const auto g = load_gradient(a, at);
-    Element e{load_master(a, at), hn::Zero(df), hn::Zero(df)};
-    if constexpr (kFirst) e.m = load_moment_float(kFormat, a.first_in, at);
-    if constexpr (kSecond) e.v = load_moment_float(kFormat, a.second_in, at);
-    Rule::apply(factors, g, e);
-    e.p = canonical(e.p);
-    store_master(a, at, e.p);
-    if constexpr (kHalf) {
-      const auto random = random_lanes(moment_key_, index);
-      if constexpr (kFirst) {
-        store(DHalf(), to_bf16_random(canonical(e.m), FirstMoment::random(random)),
-              a.first_out + at * 2);
-      }
-      if constexpr (kSecond) {
-        store(DHalf(), to_bf16_random(canonical(e.v), SecondMoment::random(random)),
-              a.second_out + at * 2);
-      }
-    } else {
-      if constexpr (kFirst) store(df, canonical(e.m), a.first_out + at * 4);
-      if constexpr (kSecond) store(df, canonical(e.v), a.second_out + at * 4);
+  HWY_INLINE VUint parameter_random(uint64_t index) const {
+    return hn::ShiftRight<16>(random_lanes(parameter_key_, index));
+  }
+
+  // The step of kTogether vectors whose moments have been read.
+  HWY_INLINE void apply(const Factors& factors, const Arrays& a, size_t at, Element* e) const {
+    VFloat g[kTogether];
+    load_gradients(a, at, g);
+    unrolled<kTogether>([&](auto i) HWY_ATTR {
+      e[i].p = load_master(a, at + i * kLanes);
+      Rule::begin(factors, hn::Mul(g[i], gradient_factor_), e[i]);
+    });
+    unrolled<kTogether>([&](auto i) HWY_ATTR { Rule::divide(factors, e[i]); });
+    unrolled<kTogether>([&](auto i) HWY_ATTR { Rule::finish(factors, e[i]); });
+    auto nan = hn::IsNaN(e[0].p);
+    unrolled<kTogether - 1>([&](auto i) HWY_ATTR { nan = hn::Or(nan, hn::IsNaN(e[i + 1].p)); });
+    if (!Rule::kParameterShowsNaN || HWY_UNLIKELY(!hn::AllFalse(DFloat(), nan))) {
+      unrolled<kTogether>([&](auto i) HWY_ATTR {
+        e[i].p = canonical(e[i].p);
+        if constexpr (kFirst) e[i].m = canonical(e[i].m);
+        if constexpr (kSecond) e[i].v = canonical(e[i].v);
+      });
     }
-    if (a.parameter != nullptr) store_parameter(a, at, index, e.p);
+  }
+
+  HWY_INLINE void step_vectors(const Factors& factors, const Arrays& a, size_t at,
+                               uint64_t index) const {
+    const DFloat df;
+    Element e[kTogether];
+    unrolled<kTogether>([&](auto i) HWY_ATTR {
+      const size_t here = at + i * kLanes;
+      if constexpr (kFirst) e[i].m = load_moment_float(kFormat, a.first_in, here);
+      if constexpr (kSecond) e[i].v = load_moment_float(kFormat, a.second_in, here);
+    });
+    apply(factors, a, at, e);
+    store_masters(a, at, e);
+    if constexpr (kHalf) {
+      unrolled<kTogether / 2>([&](auto pair) HWY_ATTR {
+        const size_t i = 2 * pair, here = at + i * kLanes;
+        const auto r0 = random_lanes(moment_key_, index + i * kLanes);
+        const auto r1 = random_lanes(moment_key_, index + (i + 1) * kLanes);
+        if constexpr (kFirst) {
+          store_halves<true>(bf16_above_random(e[i].m, FirstMoment::random(r0)),
+                             bf16_above_random(e[i + 1].m, FirstMoment::random(r1)),
+                             a.first_out + here * 2);
+        }
+        if constexpr (kSecond) {
+          store_halves<true>(bf16_above_random(e[i].v, SecondMoment::random(r0)),
+                             bf16_above_random(e[i + 1].v, SecondMoment::random(r1)),
+                             a.second_out + here * 2);
+        }
+      });
+    } else {
+      unrolled<kTogether>([&](auto i) HWY_ATTR {
+        const size_t here = at + i * kLanes;
+        if constexpr (kFirst) store(df, e[i].m, a.first_out + here * 4);
+        if constexpr (kSecond) store(df, e[i].v, a.second_out + here * 4);
+      });
+    }
+    if (a.parameter != nullptr) store_parameters(a, at, index, e);
   }
 
   // 8-bit moments: the scale is known only when the whole block has been stepped.
@@ -299,29 +374,31 @@ class Stepper {
     const auto magnitude = hn::Set(di, 0x7fffffff);
     auto first_largest = hn::Zero(di);
     auto second_largest = hn::Zero(di);
-    for (size_t i = 0; i < kMomentBlock; i += kLanes) {
-      const auto g = load_gradient(a, at + i);
-      Element e{load_master(a, at + i), hn::Zero(df), hn::Zero(df)};
-      if constexpr (kFirst) {
-        e.m = decode_moments<FirstMoment>(load(DByte(), a.first_in + at + i), first_scale);
-      }
-      if constexpr (kSecond) {
-        e.v = decode_moments<SecondMoment>(load(DByte(), a.second_in + at + i), second_scale);
-      }
-      Rule::apply(factors, g, e);
-      e.p = canonical(e.p);
-      store_master(a, at + i, e.p);
-      if constexpr (kFirst) {
-        const auto m = canonical(e.m);
-        first_largest = hn::Max(first_largest, hn::And(hn::BitCast(di, m), magnitude));
-        hn::Store(m, df, first + i);
-      }
-      if constexpr (kSecond) {
-        const auto v = canonical(e.v);
-        second_largest = hn::Max(second_largest, hn::And(hn::BitCast(di, v), magnitude));
-        hn::Store(v, df, second + i);
-      }
-      if (a.parameter != nullptr) store_parameter(a, at + i, index + i, e.p);
+    for (size_t i = 0; i < kMomentBlock; i += kStride) {
+      Element e[kTogether];
+      unrolled<kTogether>([&](auto j) HWY_ATTR {
+        const size_t here = at + i + j * kLanes;
+        if constexpr (kFirst) {
+          e[j].m = decode_moments<FirstMoment>(load(DByte(), a.first_in + here), first_scale);
+        }
+        if constexpr (kSecond) {
+          e[j].v = decode_moments<SecondMoment>(load(DByte(), a.second_in + here), second_scale);
+        }
+      });
+      apply(factors, a, at + i, e);
+      store_masters(a, at + i, e);
+      unrolled<kTogether>([&](auto j) HWY_ATTR {
+        const size_t here = i + j * kLanes;
+        if constexpr (kFirst) {
+          first_largest = hn::Max(first_largest, hn::And(hn::BitCast(di, e[j].m), magnitude));
+          hn::Store(e[j].m, df, first + here);
+        }
+        if constexpr (kSecond) {
+          second_largest = hn::Max(second_largest, hn::And(hn::BitCast(di, e[j].v), magnitude));
+          hn::Store(e[j].v, df, second + here);
+        }
+      });
+      if (a.parameter != nullptr) store_parameters(a, at + i, index + i, e);
     }
     MomentScale first_new{}, second_new{};
     if constexpr (kFirst) first_new = new_scale(first_largest, a.first_scale_out, scale_at);
