@@ -28,7 +28,7 @@ add_library(weir::weir ALIAS weir)
 install(TARGETS weir EXPORT weir-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES include/weir/weir.h include/weir/plugin.h
+install(FILES include/weir/weir.h include/weir/offload.h include/weir/plugin.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weir)
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

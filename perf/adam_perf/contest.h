@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// One measurement of adam_perf: a step and the streaming loop of the same traffic, on the same
+// memory, in turns. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "offload/kernels/parallel_step.h"
+
+namespace weir::perf {
+
+struct ContestCase {
+  std::string name;  // of the command line: "f32", "bf16", "idle", "half", "half8"
+  offload::Method method = offload::Method::kAdamW;
+  offload::StateFormat format = offload::StateFormat::kFloat32;
+  DataType gradient_type = DataType::kFloat32;
+  bool writes_copy = false;  // bf16 parameters of a f32 state, past the caches
+  bool stochastic = false;
+  bool unscales = false;  // the gradient's factor is not one
+  bool idle = false;      // zero gradient, moments near 1e-40
+};
+
+struct Times {
+  std::vector<double> seconds;  // one a round
+  double best() const;
+  double median() const;
+};
+
+struct ContestResult {
+  double bytes_per_parameter = 0;
+  Times step;
+  Times loop;  // the better of the two below, by its best round
+  bool loop_prefetches = false;
+};
+
+class Contest {
+ public:
+  // kNoMemory: for `elements`, a multiple of 64 K.
+  static Result<std::unique_ptr<Contest>> create(const ContestCase& contest, uint64_t elements);
+  ~Contest();
+  Contest(const Contest&) = delete;
+  Contest& operator=(const Contest&) = delete;
+
+  ContestResult run(offload::WorkerPool& pool, uint32_t rounds);
+  double huge_page_share() const;  // of the memory, as the kernel says
+
+ private:
+  Contest(const ContestCase& contest, uint64_t elements);
+  Status allocate();
+  void fill();
+  void make_idle();
+  double time_step(offload::WorkerPool& pool);
+  double time_loop(offload::WorkerPool& pool, bool prefetch);
+
+  const ContestCase case_;
+  const uint64_t elements_;
+  offload::ChunkLayout layout_;
+  unsigned char* memory_ = nullptr;
+  uint64_t memory_bytes_ = 0;
+  unsigned char* chunk_ = nullptr;
+  unsigned char* gradient_ = nullptr;
+  unsigned char* copy_ = nullptr;       // of half formats
+  unsigned char* parameter_ = nullptr;  // written past the caches
+  uint64_t step_ = 0;
+};
+
+}  // namespace weir::perf

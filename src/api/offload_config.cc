@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/offload_config.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace weir::api {
+namespace {
+
+constexpr size_t kNameBytesMax = 1024;
+
+Status check_struct(const char* what, size_t bytes, size_t expected, const char* init) {
+  if (bytes >= expected) return {};
+  return invalid_argument(fmt::format("{}.struct_bytes is {}, less than {}: start from {}", what,
+                                      bytes, expected, init));
+}
+
+Result<std::string> read_name(const char* text, const std::string& what) {
+  if (text == nullptr) return invalid_argument(what + " is NULL");
+  if (strnlen(text, kNameBytesMax + 1) > kNameBytesMax)
+    return invalid_argument(fmt::format("{} is longer than {} bytes", what, kNameBytesMax));
+  return std::string(text);
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> read_paths(const char* const* paths, int count, const char* what) {
+  if (count < 0) return invalid_argument(fmt::format("{}: a count of {}", what, count));
+  if (count > 0 && paths == nullptr) return invalid_argument(fmt::format("{} is NULL", what));
+  std::vector<std::string> names;
+  for (int i = 0; i < count; ++i) {
+    if (paths[i] == nullptr || paths[i][0] == 0)
+      return invalid_argument(
+          fmt::format("{}[{}] is {}", what, i, paths[i] == nullptr ? "NULL" : "an empty name"));
+    names.emplace_back(paths[i]);
+  }
+  return names;
+}
+
+Result<offload::OptimizerOptions> read_offload_config(const weir_offload_config_t* config) {
+  offload::OptimizerOptions options;
+  if (config == nullptr) return options;
+  WEIR_RETURN_IF_ERROR(
+      check_struct("config", config->struct_bytes, sizeof *config, "WEIR_OFFLOAD_CONFIG_INIT"));
+  if (config->model != nullptr) {
+    Result<std::string> model = read_name(config->model, "config.model");
+    if (!model.ok()) return model.status();
+    options.model = model.take();
+  }
+  if (config->rank_count < 1 || config->rank < 0 || config->rank >= config->rank_count)
+    return invalid_argument(
+        fmt::format("config.rank is {} of config.rank_count {}: it must be in "
+                    "[0, rank_count)",
+                    config->rank, config->rank_count));
+  for (const auto& [name, value] :
+       {std::pair<const char*, int64_t>{"thread_count", config->thread_count},
+        {"durable_every", config->durable_every},
+        {"timeout_ms", config->timeout_ms}})
+    if (value < 0)
+      return invalid_argument(fmt::format("config.{} is {}: it must not be negative", name, value));
+  constexpr unsigned int kKnown = WEIR_OFFLOAD_UNDO_IN_MEMORY | WEIR_OFFLOAD_READ_ONLY;
+  if ((config->flags & ~kKnown) != 0)
+    return invalid_argument(
+        fmt::format("config.flags {:#x} has bits that this version does not know", config->flags));
+  auto directories = read_paths(config->directories, config->directory_count, "config.directories");
+  if (!directories.ok()) return directories.status();
+  options.directories = directories.take();
+  options.rank = static_cast<uint32_t>(config->rank);
+  options.rank_count = static_cast<uint32_t>(config->rank_count);
+  options.memory_bytes = config->memory_bytes;
+  options.chunk_bytes = config->chunk_bytes;
+  options.thread_count = static_cast<uint32_t>(config->thread_count);
+  options.durable_every = static_cast<uint32_t>(config->durable_every);
+  options.seed = config->seed;
+  options.timeout_ms = static_cast<uint64_t>(config->timeout_ms);
+  if (config->trace_file != nullptr) options.trace_file = config->trace_file;
+  options.undo_in_memory = (config->flags & WEIR_OFFLOAD_UNDO_IN_MEMORY) != 0;
+  options.read_only = (config->flags & WEIR_OFFLOAD_READ_ONLY) != 0;
+  return options;
+}
+
+offload::Hyper read_hyper(const weir_hyper_t& hyper) {
+  return {hyper.learning_rate, hyper.beta1,        hyper.beta2,
+          hyper.eps,           hyper.weight_decay, hyper.momentum};
+}
+
+Result<std::vector<offload::ParameterGroup>> read_groups(const weir_parameter_group_t* groups,
+                                                         int group_count) {
+  if (group_count < 1)
+    return invalid_argument(fmt::format("group_count is {}: it must be positive", group_count));
+  if (groups == nullptr) return invalid_argument("groups is NULL");
+  std::vector<offload::ParameterGroup> read;
+  for (int i = 0; i < group_count; ++i) {
+    const weir_parameter_group_t& group = groups[i];
+    const std::string what = fmt::format("groups[{}]", i);
+    WEIR_RETURN_IF_ERROR(
+        check_struct(what.c_str(), group.struct_bytes, sizeof group, "WEIR_PARAMETER_GROUP_INIT"));
+    Result<std::string> name = read_name(group.name, what + ".name");
+    if (!name.ok()) return name.status();
+    const int method = static_cast<int>(group.method);
+    if (method < 0 || method >= static_cast<int>(offload::kMethodCount))
+      return invalid_argument(fmt::format("{}.method is {}", what, method));
+    const int format = static_cast<int>(group.format);
+    if (format < 0 || format >= static_cast<int>(offload::kStateFormatCount))
+      return invalid_argument(fmt::format("{}.format is {}", what, format));
+    read.push_back({name.take(), group.element_count, group.first_element,
+                    static_cast<offload::Method>(method), static_cast<offload::StateFormat>(format),
+                    read_hyper(group.hyper)});
+  }
+  return read;
+}
+
+Result<offload::StepOptions> read_step_options(const weir_step_options_t* options) {
+  offload::StepOptions read;
+  if (options == nullptr) return read;
+  WEIR_RETURN_IF_ERROR(
+      check_struct("options", options->struct_bytes, sizeof *options, "WEIR_STEP_OPTIONS_INIT"));
+  read.loss_scale = options->loss_scale;
+  read.norm_max = options->norm_max;
+  read.sum_of_squares = options->sum_of_squares;
+  read.hold = options->hold != 0;
+  return read;
+}
+
+Status check_report(const weir_step_report_t* report) {
+  if (report == nullptr) return {};
+  return check_struct("report", report->struct_bytes, sizeof *report, "WEIR_STEP_REPORT_INIT");
+}
+
+void write_report(const offload::StepReport& from, weir_step_report_t* to) {
+  if (to == nullptr) return;
+  to->step = from.step;
+  to->skipped = from.skipped ? 1 : 0;
+  to->committed = from.committed ? 1 : 0;
+  to->norm = from.norm;
+  to->parameter_count = from.parameter_count;
+  to->read_bytes = from.read_bytes;
+  to->written_bytes = from.written_bytes;
+  to->seconds = from.seconds;
+  to->disk_wait_seconds = from.disk_wait_seconds;
+  to->compute_seconds = from.compute_seconds;
+  to->compute_hidden = from.compute_hidden;
+}
+
+}  // namespace weir::api

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Disk: what a store asks of the file system, as an interface, so that the same store runs over
+// io_uring, over pread and pwrite, and over a simulated disk that crashes where a test wants it.
+//
+// Transfers are asynchronous: `submit` hands them over, `reap` collects completions in any order. A
+// completion without error means that the whole length was transferred (reads: that so many bytes
+// were there) and says nothing about durability; that is `sync`, which waits for the data of earlier
+// *completed* writes of the file. Names are paths below the directories that the caller chose.
+//
+// Units are bytes. Offsets, lengths and buffers of transfers are multiples of kDiskAlignment. A
+// buffer belongs to the disk from submit until its completion is reaped, so it outlives the Disk
+// when transfers may be under way: the destructor ends and reaps them. One thread at a time per Disk
+// object, and the same one (the destructor's too) while transfers are under way. Nothing throws,
+// nothing blocks beyond the deadlines given.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace weir::offload {
+
+inline constexpr uint64_t kDiskAlignment = 4096;
+
+using FileId = uint32_t;  // small, reused after close
+
+enum class OpenMode : uint8_t {
+  kReadOnly,   // must exist
+  kReadWrite,  // must exist
+  kCreate,     // must not exist; mode 0600
+};
+
+struct Transfer {
+  bool write = false;
+  FileId file = 0;
+  uint64_t offset_bytes = 0;
+  unsigned char* buffer = nullptr;
+  uint64_t bytes = 0;
+  uint64_t tag = 0;  // the caller's, comes back with the completion
+};
+
+struct Completion {
+  uint64_t tag = 0;
+  Status status;  // kSystem with errno's text; kRefused: the file ends before the read did
+};
+
+class Disk {
+ public:
+  virtual ~Disk() = default;
+
+  // ---- Names; synchronous ----
+  // `bytes` of a created file are allocated at once, so that a full disk is found here.
+  virtual Result<FileId> open(const std::string& path, OpenMode mode, uint64_t bytes = 0) = 0;
+  // kInvalidUsage, and still open, while transfers of the file are under way; after any other error
+  // nothing is held any more.
+  virtual Status close(FileId file) = 0;
+  virtual Result<uint64_t> size(FileId file) = 0;
+  // Excludes every other holder of the file, of this process and others, until close (flock).
+  // Never waits: kRefused while somebody else has it. Works on files opened for reading too.
+  virtual Status lock(FileId file) = 0;
+  virtual Status make_directory(const std::string& path) = 0;  // mode 0700; may exist
+  virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;
+  virtual Result<bool> exists(const std::string& path) = 0;
+  virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
+  virtual Status remove(const std::string& path) = 0;
+  // A second name of the same file; kUnsupported where the file system has none (or another one
+  // holds `to`).
+  virtual Status link(const std::string& from, const std::string& to) = 0;
+  // A new file `to` with the content of `from` that shares its extents (reflink); kUnsupported where
+  // the file system cannot. Durable after sync of the new file and of its directory.
+  virtual Status clone(const std::string& from, const std::string& to) = 0;
+  // Free bytes of the file system that holds the directory.
+  virtual Result<uint64_t> free_bytes(const std::string& directory) = 0;
+  // Makes created, renamed, linked and removed names of the directory durable.
+  virtual Status sync_directory(const std::string& directory) = 0;
+
+  // ---- Transfers ----
+  // How many transfers may be under way; submit takes at most what is free of it.
+  virtual uint32_t depth() const = 0;
+  virtual uint32_t in_flight() const = 0;
+  // Takes the first transfers of the list; returns how many. An error is about the disk as a whole.
+  virtual Result<uint32_t> submit(std::span<const Transfer> transfers) = 0;
+  // Appends completions; waits until there are `least` of them (at most what is in flight) or
+  // `deadline_ns` (base clock) has passed, which is kTimeout.
+  virtual Status reap(uint32_t least, uint64_t deadline_ns, std::vector<Completion>* done) = 0;
+
+  // Asks transfers under way to end early; each still completes, as usual or with kAborted, and is
+  // reaped as usual. A disk that cannot do this does nothing.
+  virtual void cancel() {}
+
+  // Data of completed writes is on stable storage when this returns ok. After an error of sync the
+  // data of the file is in an unknown state: the caller must not trust a later success.
+  virtual Status sync(FileId file) = 0;
+
+  // One line for people: what it is, why this kind, what was left out.
+  virtual std::string describe() const { return "disk"; }
+};
+
+}  // namespace weir::offload

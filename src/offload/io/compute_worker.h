@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// ComputeWorker: one thread that runs jobs in the order they are given and says when each began and
+// ended. Given and taken by one other thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace weir::offload {
+
+class ComputeWorker {
+ public:
+  struct Finished {
+    uint32_t id = 0;
+    Status status;
+    uint64_t begin_ns = 0;
+    uint64_t end_ns = 0;
+  };
+
+  static Result<std::unique_ptr<ComputeWorker>> create();
+  ~ComputeWorker();  // drops what has not begun
+
+  void give(uint32_t id, std::function<Status()> job);
+  // What has finished since the last call. With `wait`, at least one if any was given.
+  std::vector<Finished> take(bool wait);
+  // Drops what has not begun, waits for what has, and forgets their results.
+  void drop_all();
+  // Given and not yet taken.
+  uint32_t outstanding() const { return outstanding_; }
+
+ private:
+  struct Job {
+    uint32_t id;
+    std::function<Status()> run;
+  };
+  ComputeWorker() = default;
+  void work();
+
+  uint32_t outstanding_ = 0;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> waiting_;  // guarded by mutex_, as all below
+  std::vector<Finished> finished_;
+  bool busy_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace weir::offload

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels behind step_range(), one file a method or two so that each compiles soon.
+// Thread-safe.
+#pragma once
+
+#include "offload/kernels/step_kernel.h"
+
+namespace weir::offload {
+
+using StepFunction = void (*)(const StepFactors& factors, const StepRange& range);
+
+StepFunction adamw_step(StateFormat format);
+StepFunction adam_step(StateFormat format);
+StepFunction sgd_momentum_step(StateFormat format);
+StepFunction adagrad_step(StateFormat format);
+StepFunction lion_step(StateFormat format);
+
+}  // namespace weir::offload

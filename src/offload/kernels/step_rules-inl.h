@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arithmetic of each method on one vector (step_kernel.h says it in formulas), in three phases:
+// begin to the square root, divide, finish. The loop takes several vectors through each phase before
+// the next, so that roots and divisions of one hide the latency of another's. Included once per
+// instruction set (foreach_target).
+
+#if defined(WEIR_OFFLOAD_STEP_RULES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WEIR_OFFLOAD_STEP_RULES_INL_H_
+#undef WEIR_OFFLOAD_STEP_RULES_INL_H_
+#else
+#define WEIR_OFFLOAD_STEP_RULES_INL_H_
+#endif
+
+#include "offload/kernels/elements-inl.h"
+#include "offload/kernels/method.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace weir::offload {
+namespace HWY_NAMESPACE {
+namespace {
+
+// StepFactors in every lane.
+struct Factors {
+  explicit HWY_INLINE Factors(const StepFactors& f)
+      : decay(hn::Set(DFloat(), f.decay)),
+        minus_decay(hn::Set(DFloat(), -f.decay)),
+        l2(hn::Set(DFloat(), f.l2)),
+        beta1(hn::Set(DFloat(), f.beta1)),
+        beta1_other(hn::Set(DFloat(), f.beta1_other)),
+        beta2(hn::Set(DFloat(), f.beta2)),
+        beta2_other(hn::Set(DFloat(), f.beta2_other)),
+        step(hn::Set(DFloat(), f.step_size)),
+        minus_step(hn::Set(DFloat(), -f.step_size)),
+        eps(hn::Set(DFloat(), f.eps)) {}
+  VFloat decay, minus_decay, l2, beta1, beta1_other, beta2, beta2_other, step, minus_step, eps;
+};
+
+// Parameter, first and second moment of one vector: in and out; and between the phases the numerator,
+// the square root and the quotient of the update.
+struct Element {
+  VFloat p, m, v;
+  VFloat top, root, quotient;
+};
+
+HWY_INLINE void divide_by_root(const Factors& f, Element& e) {
+  e.quotient = hn::Div(e.top, hn::Add(e.root, f.eps));
+}
+
+// p - decay p - step top / (root + eps). The roundings of the sum and of the quotient are found again
+// by fused operations and put right to first order: without that, an update that is larger than the
+// parameter can be off by more than two units. 1 / sum to a percent is enough for it. A residual that
+// is not finite (zero or infinite sum, infinite quotient) is none.
+template <bool kDecay>
+HWY_INLINE VFloat updated(const Factors& f, const Element& e) {
+  const DFloat df;
+  const DUint du;
+  const auto sum = hn::Add(e.root, f.eps);
+  const auto rest = fused_minus(e.quotient, f.eps, fused_minus(e.quotient, e.root, e.top));
+  const auto guess =
+      hn::BitCast(df, hn::Sub(hn::Set(du, uint32_t{0x7ef311c3}), hn::BitCast(du, sum)));
+  const auto inverse = hn::Mul(guess, fused_minus(sum, guess, hn::Set(df, 2.0f)));
+#if HWY_TARGET == HWY_AVX3
+  const auto finite = hn::IsFinite(rest);
+#else
+  const auto finite = hn::Lt(hn::Abs(rest), hn::Set(df, std::numeric_limits<float>::infinity()));
+#endif
+  const auto correction = hn::IfThenElseZero(finite, hn::Mul(rest, inverse));
+  const auto small =
+      kDecay ? fused(f.step, correction, hn::Mul(f.decay, e.p)) : hn::Mul(f.step, correction);
+  return fused(f.minus_step, e.quotient, hn::Sub(e.p, small));
+}
+
+// kParameterShowsNaN: where a new moment is NaN, so is the new parameter.
+
+template <bool kDecoupled>
+struct AdamRule {
+  static constexpr Method kMethod = kDecoupled ? Method::kAdamW : Method::kAdam;
+  static constexpr bool kParameterShowsNaN = true;
+  static HWY_INLINE void begin(const Factors& f, VFloat g, Element& e) {
+    if constexpr (!kDecoupled) g = fused(f.l2, e.p, g);
+    e.m = fused(f.beta1_other, g, hn::Mul(f.beta1, e.m));
+    e.v = fused(hn::Mul(f.beta2_other, g), g, hn::Mul(f.beta2, e.v));
+    e.top = e.m;
+    e.root = hn::Sqrt(e.v);
+  }
+  static HWY_INLINE void divide(const Factors& f, Element& e) { divide_by_root(f, e); }
+  static HWY_INLINE void finish(const Factors& f, Element& e) { e.p = updated<kDecoupled>(f, e); }
+};
+
+struct SgdMomentumRule {
+  static constexpr Method kMethod = Method::kSgdMomentum;
+  static constexpr bool kParameterShowsNaN = true;
+  static HWY_INLINE void begin(const Factors& f, VFloat g, Element& e) {
+    g = fused(f.l2, e.p, g);
+    e.m = fused(f.beta1, e.m, g);
+    e.p = fused(f.minus_step, e.m, e.p);
+  }
+  static HWY_INLINE void divide(const Factors&, Element&) {}
+  static HWY_INLINE void finish(const Factors&, Element&) {}
+};
+
+struct AdagradRule {
+  static constexpr Method kMethod = Method::kAdagrad;
+  static constexpr bool kParameterShowsNaN = true;
+  static HWY_INLINE void begin(const Factors& f, VFloat g, Element& e) {
+    g = fused(f.l2, e.p, g);
+    e.v = fused(g, g, e.v);
+    e.top = g;
+    e.root = hn::Sqrt(e.v);
+  }
+  static HWY_INLINE void divide(const Factors& f, Element& e) { divide_by_root(f, e); }
+  static HWY_INLINE void finish(const Factors& f, Element& e) { e.p = updated<false>(f, e); }
+};
+
+struct LionRule {
+  static constexpr Method kMethod = Method::kLion;
+  static constexpr bool kParameterShowsNaN = false;  // infinity times a beta2 of zero
+  static HWY_INLINE void begin(const Factors& f, VFloat g, Element& e) {
+    const DFloat df;
+    const auto p = fused(f.minus_decay, e.p, e.p);
+    const auto c = fused(f.beta1_other, g, hn::Mul(f.beta1, e.m));
+    const auto zero = hn::Zero(df);
+    // Zero and NaN are their own sign.
+    auto sign = hn::IfThenElse(hn::Gt(c, zero), hn::Set(df, 1.0f), c);
+    sign = hn::IfThenElse(hn::Lt(c, zero), hn::Set(df, -1.0f), sign);
+    e.p = fused(f.minus_step, sign, p);
+    e.m = fused(f.beta2_other, g, hn::Mul(f.beta2, e.m));
+  }
+  static HWY_INLINE void divide(const Factors&, Element&) {}
+  static HWY_INLINE void finish(const Factors&, Element&) {}
+};
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace weir::offload
+HWY_AFTER_NAMESPACE();
+
+#endif  // WEIR_OFFLOAD_STEP_RULES_INL_H_

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// ChunkStep: one step of one chunk, whatever ranges its gradient came in. Thread-safe for different
+// chunks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "offload/kernels/step_kernel.h"
+#include "offload/kernels/worker_pool.h"
+#include "offload/optimizer/gradients.h"
+#include "offload/optimizer/placement.h"
+
+namespace weir::offload {
+
+// Where the updated parameters of a group go.
+struct Output {
+  void* data = nullptr;
+  DataType type = DataType::kFloat32;
+  bool stochastic = false;
+};
+
+// What all chunks of a group share in a step.
+struct GroupStep {
+  StepFactors factors;
+  const std::vector<GradientSegment>* gradient = nullptr;
+  float gradient_factor = 1;
+  const uint16_t* copy_in = nullptr;  // of the whole group
+  uint16_t* copy_out = nullptr;
+  Output output;
+  uint64_t seed = 0;
+  uint64_t first_element = 0;  // of the group
+};
+
+// source may be destination. Over the pool, or on this thread without one.
+void step_chunk(const GroupStep& group, const StateChunk& chunk, const unsigned char* source,
+                unsigned char* destination, WorkerPool* pool);
+
+}  // namespace weir::offload

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps: in memory, over drives, held, taken back.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <system_error>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "offload/optimizer/optimizer.h"
+
+namespace weir::offload {
+namespace {
+
+constexpr double kSecond = 1e9;
+
+Status usage(std::string text) { return Status(Code::kInvalidUsage, std::move(text)); }
+
+Status validate_step(const StepOptions& options) {
+  if (!std::isfinite(options.loss_scale) || options.loss_scale < 0)
+    return invalid_argument(fmt::format(
+        "step: loss_scale is {}; it must be finite and positive, or 0 for 1", options.loss_scale));
+  if (!std::isfinite(options.norm_max) || options.norm_max < 0)
+    return invalid_argument(
+        fmt::format("step: norm_max is {}; it must be finite and positive, or 0 for no clipping",
+                    options.norm_max));
+  if (options.hold && options.norm_max > 0)
+    return invalid_argument(
+        fmt::format("step: norm_max is {} with hold: a held step runs before the norm is known",
+                    options.norm_max));
+  return {};
+}
+
+}  // namespace
+
+// ---- Calls ------------------------------------------------------------------------------------------
+
+Status Optimizer::step(const StepOptions& options, StepReport* report) {
+  const std::lock_guard lock(mutex_);
+  WEIR_RETURN_IF_ERROR(check_use("step", Use::kChange));
+  progress_.begin(home_->placement().state_count());
+  StepReport own;
+  const Status status = run_step(options, &own);
+  progress_.end();
+  if (report != nullptr) *report = own;
+  return status;
+}
+
+Status Optimizer::step_start(const StepOptions& options) {
+  const std::lock_guard lock(mutex_);
+  WEIR_RETURN_IF_ERROR(check_use("step_start", Use::kChange));
+  WEIR_RETURN_IF_ERROR(validate_step(options));
+  progress_.begin(home_->placement().state_count());
+  started_report_ = {};
+  try {
+    thread_ = std::thread([this, options] {
+      try {
+        started_status_ = run_step(options, &started_report_);
+      } catch (const std::exception& error) {
+        started_status_ = lost(Status(Code::kInternal, error.what()));
+      }
+      progress_.end();
+    });
+  } catch (const std::system_error& error) {
+    progress_.end();
+    return system_error("step_start: cannot start a thread", error.code().value());
+  }
+  started_ = true;
+  return {};
+}
+
+Status Optimizer::wait(uint32_t group, uint64_t first, uint64_t count) {
+  if (group >= groups_.size())
+    return invalid_argument(fmt::format("wait: group {} of {} groups", group, groups_.size()));
+  const ParameterGroup& own = groups_[group];
+  if (first > own.element_count || count > own.element_count - first)
+    return invalid_argument(fmt::format("wait: {} elements from {} on of group '{}', which has {}",
+                                        count, first, own.name, own.element_count));
+  if (count == 0) return {};
+  const auto [begin, end] = home_->placement().chunks_of(group, first, count);
+  progress_.wait(begin, end);
+  return {};
+}
+
+Status Optimizer::step_finish(StepReport* report) {
+  const std::lock_guard lock(mutex_);
+  if (!started_) return usage("step_finish: no step was started");
+  thread_.join();
+  started_ = false;
+  if (report != nullptr) *report = started_report_;
+  return started_status_;
+}
+
+Status Optimizer::accept() {
+  const std::lock_guard lock(mutex_);
+  WEIR_RETURN_IF_ERROR(check_use("accept", Use::kHeld));
+  if (home_->on_drives()) {
+    if (Status status = home_->commit(); !status.ok())
+      return home_->is_poisoned() ? lost(status) : status.with_context("accept");
+  }
+  held_ = false;
+  gradients_.clear(home_->pool());
+  return {};
+}
+
+Status Optimizer::undo() {
+  const std::lock_guard lock(mutex_);
+  WEIR_RETURN_IF_ERROR(check_use("undo", Use::kHeld));
+  if (home_->on_drives()) {
+    if (Status status = home_->abandon(); !status.ok()) return lost(status);
+  } else {
+    home_->swap_slots();
+  }
+  --step_;
+  held_ = false;
+  return write_outputs().with_context("undo: the state is back, the outputs are not");
+}
+
+Status Optimizer::commit() {
+  const std::lock_guard lock(mutex_);
+  WEIR_RETURN_IF_ERROR(check_use("commit", Use::kChange));
+  if (!home_->on_drives()) return usage("commit: without directories nothing survives a crash");
+  if (!home_->has_open_step()) return {};
+  if (Status status = home_->commit(); !status.ok())
+    return home_->is_poisoned() ? lost(status) : status.with_context("commit");
+  return {};
+}
+
+// ---- A step -----------------------------------------------------------------------------------------
+
+Status Optimizer::run_step(const StepOptions& options, StepReport* report) {
+  const uint64_t begin_ns = now_ns();
+  WEIR_RETURN_IF_ERROR(validate_step(options));
+  if (options.hold && !home_->on_drives() && !home_->has_second())
+    return usage(
+        "step: hold needs a second slot for state in memory: create the optimizer with "
+        "WEIR_OFFLOAD_UNDO_IN_MEMORY, or give directories");
+  WEIR_RETURN_IF_ERROR(gradients_.prepare(true).with_context("step"));
+  const double loss_scale = options.loss_scale == 0 ? 1 : options.loss_scale;
+  double sum = options.sum_of_squares;
+  if (options.hold)
+    sum = 0;
+  else if (sum < 0)
+    sum = gradients_.stats(home_->pool()).sum_of_squares();
+  report->step = step_;
+  report->parameter_count = home_->placement().element_count();
+  report->norm = options.hold ? -1 : std::sqrt(sum) / loss_scale;
+  if (!std::isfinite(sum)) {
+    report->skipped = true;
+    report->committed = home_->on_drives() && !home_->has_open_step();
+    report->seconds = static_cast<double>(now_ns() - begin_ns) / kSecond;
+    gradients_.clear(home_->pool());
+    return {};
+  }
+  const float factor = gradient_factor(sum, loss_scale, options.norm_max);
+  WEIR_RETURN_IF_ERROR(home_->on_drives() ? step_drives(step_ + 1, factor, options.hold, report)
+                                          : step_memory(step_ + 1, factor, options.hold, report));
+  report->step = ++step_;
+  held_ = options.hold;
+  if (!held_) gradients_.clear(home_->pool());
+  report->seconds = static_cast<double>(now_ns() - begin_ns) / kSecond;
+  return {};
+}
+
+std::vector<GroupStep> Optimizer::group_steps(uint64_t step, float factor) const {
+  std::vector<GroupStep> steps(groups_.size());
+  for (uint32_t i = 0; i < groups_.size(); ++i) {
+    GroupStep& one = steps[i];
+    one.factors = step_factors(groups_[i].method, groups_[i].hyper, step);
+    one.gradient = &gradients_.segments(i);
+    one.gradient_factor = factor;
+    one.copy_in = home_->copy(i);
+    one.copy_out = home_->copy(i);
+    one.output = outputs_[i];
+    one.seed = options_.seed;
+    one.first_element = groups_[i].first_element;
+  }
+  return steps;
+}
+
+Status Optimizer::step_memory(uint64_t step, float factor, bool hold, StepReport* report) {
+  const uint64_t begin_ns = now_ns();
+  std::vector<GroupStep> steps = group_steps(step, factor);
+  for (uint32_t i = 0; hold && i < steps.size(); ++i) steps[i].copy_out = home_->second_copy(i);
+  const Placement& placement = home_->placement();
+  home_->pool().parallel_for(placement.state_count(), 1, [&](uint64_t begin, uint64_t end) {
+    for (uint64_t c = begin; c < end; ++c) {
+      const StateChunk chunk = placement.state(c);
+      step_chunk(steps[chunk.group], chunk, home_->resident(c),
+                 hold ? home_->second(c) : home_->resident(c), nullptr);
+      progress_.done(c);
+    }
+  });
+  if (hold) home_->swap_slots();
+  const uint64_t end_ns = now_ns();
+  report->compute_seconds = static_cast<double>(end_ns - begin_ns) / kSecond;
+  Trace trace;
+  trace.events.push_back({TraceKind::kCompute, 0, 0, begin_ns, end_ns, 0});
+  write_trace(trace);
+  return {};
+}
+
+Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport* report) {
+  // The first step begins from a committed state, and so does a held one, which could not be taken
+  // back otherwise.
+  if (home_->is_new() || (hold && home_->has_open_step())) {
+    if (Status status = home_->commit(); !status.ok())
+      return home_->is_poisoned() ? lost(status)
+                                  : status.with_context("step: committing the state before it");
+  }
+  const Store& store = home_->store();
+  if (options_.rank_count > 1 && !home_->has_open_step() &&
+      store.released_epoch() < store.committed()->epoch)
+    return usage(fmt::format(
+        "step: step {} writes over what the ranks would go back to, and not all {} are known to "
+        "have committed step {}: say so with peers_committed",
+        step, options_.rank_count, home_->committed_step()));
+  WEIR_RETURN_IF_ERROR(home_->begin_step(step).with_context("step"));
+  const bool commits = !hold && step - home_->committed_step() >= options_.durable_every;
+
+  const Placement& placement = home_->placement();
+  const std::vector<GroupStep> steps = group_steps(step, factor);
+  std::vector<uint64_t> chunks(placement.state_count());
+  for (uint64_t i = 0; i < chunks.size(); ++i) chunks[i] = backward_ ? chunks.size() - 1 - i : i;
+  backward_ = !backward_;
+  const auto body = [&](uint64_t c, unsigned char* state) -> Status {
+    const StateChunk chunk = placement.state(c);
+    step_chunk(steps[chunk.group], chunk, state, state, &home_->pool());
+    progress_.done(c);
+    return {};
+  };
+  PipelineReport swept;
+  Status status = home_->visit(chunks, commits ? Visit::kCommit : Visit::kChange, body, &swept);
+  if (status.ok() && commits) status = home_->commit();
+  report->committed = status.ok() && commits;
+  report->read_bytes = swept.read_bytes;
+  report->written_bytes = swept.written_bytes;
+  report->disk_wait_seconds = static_cast<double>(swept.disk_wait_ns) / kSecond;
+  report->compute_seconds = static_cast<double>(swept.compute_ns) / kSecond;
+  report->compute_hidden = swept.compute_hidden();
+  if (!status.ok()) return recover(status.with_context(fmt::format("step {}", step)));
+  write_trace(swept.trace);
+  return {};
+}
+
+Status Optimizer::recover(const Status& error) {
+  const uint64_t before = step_;
+  if (Status back = home_->abandon(); !back.ok())
+    return lost(Status(error.code(), error.text() + "; going back failed too: " + back.text()));
+  step_ = home_->committed_step();
+  if (Status back = write_outputs(); !back.ok())
+    return lost(Status(error.code(), error.text() + "; going back failed too: " + back.text()));
+  if (step_ == before) return error;
+  return Status(error.code(), fmt::format("{}; the optimizer is back at step {}, the last that was "
+                                          "committed (durable_every is {})",
+                                          error.text(), step_, options_.durable_every));
+}
+
+// A trace that cannot be written is no error of the step.
+void Optimizer::write_trace(const Trace& trace) const {
+  if (options_.trace_file.empty()) return;
+  if (const Status status = write_chrome_trace(options_.trace_file, trace); !status.ok())
+    log_warn("offload: no trace of the step: " + status.text());
+}
+
+}  // namespace weir::offload

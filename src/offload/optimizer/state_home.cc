@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "offload/optimizer/state_home.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "core/base/check.h"
+#include "core/base/clock.h"
+#include "offload/io/open_disk.h"
+#include "offload/optimizer/state_sweep.h"
+#include "offload/store/file_names.h"
+#include "offload/store/open_file.h"
+
+namespace weir::offload {
+namespace {
+
+constexpr uint64_t kDefaultTimeoutMs = 60'000;
+constexpr uint32_t kDiskDepth = 64;
+constexpr uint32_t kTraceEventsMax = 1u << 20;
+constexpr uint64_t kLockWaitNs = 2'000'000'000;
+
+// The kernel lets go of the files of a killed process's io_uring, and so of the store's lock, a
+// little after the process has ended. Who starts again at once waits for that; opening says so when
+// the lock is not free then either.
+void wait_for_lock(Disk& disk, const std::string& directory) {
+  const uint64_t deadline_ns = now_ns() + kLockWaitNs;
+  const Result<bool> exists = disk.exists(lock_path(directory));
+  if (!exists.ok() || !exists.value()) return;
+  while (now_ns() < deadline_ns) {
+    Result<OpenFile> file = OpenFile::open(disk, lock_path(directory), OpenMode::kReadOnly);
+    if (!file.ok() || disk.lock(file.value().id()).code() != Code::kRefused) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+uint64_t rounded(uint64_t bytes) {
+  return (bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
+}
+
+}  // namespace
+
+StateHome::StateHome(const OptimizerOptions& options, Placement placement)
+    : options_(options), placement_(std::move(placement)), budget_(options.memory_bytes) {
+  if (options_.timeout_ms == 0) options_.timeout_ms = kDefaultTimeoutMs;
+  resident_.resize(placement_.state_count());
+  written_.assign(placement_.chunk_count(), false);
+}
+
+StateHome::~StateHome() = default;
+
+PipelineOptions StateHome::pipeline_options() const {
+  PipelineOptions options;
+  options.buffer_bytes = placement_.chunk_bytes();
+  options.timeout_ms = options_.timeout_ms;
+  options.trace_events_max = options_.trace_file.empty() ? 0 : kTraceEventsMax;
+  return options;
+}
+
+Status StateHome::take_memory(const std::vector<ParameterGroup>& groups) {
+  const bool drives = !options_.directories.empty();
+  const uint64_t state_bytes = placement_.state_bytes();
+  has_second_ = !drives && options_.undo_in_memory;
+  uint64_t least = placement_.copy_bytes() * (has_second_ ? 2 : 1);
+  if (drives)
+    least += Pipeline::memory_bytes(pipeline_options());
+  else
+    least += state_bytes * (has_second_ ? 2 : 1);
+  const uint64_t limit = options_.memory_bytes;
+  if (limit > 0 && rounded(least) > limit)
+    return Status(
+        Code::kNoMemory,
+        drives ? fmt::format("memory_bytes is {}: the buffers of the stream and the bf16 copies "
+                             "take {}; raise it, or make chunk_bytes ({}) smaller",
+                             limit, least, placement_.chunk_bytes())
+               : fmt::format("memory_bytes is {}: the state takes {}; raise it, or give "
+                             "directories for what does not fit",
+                             limit, least));
+  uint64_t resident = placement_.state_count();
+  if (drives) {
+    const uint64_t room = limit > 0 && !options_.read_only ? limit - least : 0;
+    if (state_bytes > room) resident = std::min(resident, room / placement_.state_bytes_max());
+  }
+  uint64_t bytes = least;
+  for (uint64_t c = 0; drives && c < placement_.state_count(); ++c)
+    if (is_resident(c, resident, placement_.state_count()))
+      bytes += placement_.state(c).layout->state_bytes;
+  WEIR_RETURN_IF_ERROR(budget_.grow(bytes));
+  const auto take = [&](uint64_t size, const std::string& use, ArenaBuffer* buffer) -> Status {
+    if (size == 0) return {};
+    Result<ArenaBuffer> taken = budget_.take(size, use);
+    if (!taken.ok()) return taken.status();
+    *buffer = taken.take();
+    std::memset(buffer->data(), 0, buffer->bytes());
+    return {};
+  };
+  copies_.resize(groups.size());
+  if (has_second_) second_.resize(resident_.size());
+  if (has_second_) second_copies_.resize(groups.size());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (!has_half_master(groups[i].format)) continue;
+    const uint64_t size = groups[i].element_count * sizeof(uint16_t);
+    WEIR_RETURN_IF_ERROR(take(size, "the bf16 copy of '" + groups[i].name + "'", &copies_[i]));
+    if (has_second_) WEIR_RETURN_IF_ERROR(take(size, "undo", &second_copies_[i]));
+  }
+  for (uint64_t c = 0; c < placement_.state_count(); ++c) {
+    if (!is_resident(c, resident, placement_.state_count())) continue;
+    const uint64_t size = placement_.state(c).layout->state_bytes;
+    WEIR_RETURN_IF_ERROR(take(size, "state", &resident_[c]));
+    if (has_second_) WEIR_RETURN_IF_ERROR(take(size, "undo", &second_[c]));
+  }
+  return {};
+}
+
+Status StateHome::open_disk_and_pool() {
+  WorkerPoolOptions pool;
+  pool.thread_count = options_.thread_count;
+  Result<std::unique_ptr<WorkerPool>> made = WorkerPool::create(pool);
+  if (!made.ok()) return made.status();
+  pool_ = made.take();
+  if (options_.directories.empty()) return {};
+  if (options_.disk != nullptr) {
+    disk_ = options_.disk;
+    return {};
+  }
+  DiskOptions disk;
+  disk.depth = kDiskDepth;
+  disk.arena = budget_.first();
+  Result<std::unique_ptr<Disk>> opened = open_disk(disk);
+  if (!opened.ok()) return opened.status();
+  own_disk_ = opened.take();
+  disk_ = own_disk_.get();
+  return {};
+}
+
+Status StateHome::make_pipeline() {
+  Result<std::unique_ptr<Pipeline>> made =
+      Pipeline::create(disk_, budget_.first(), pipeline_options());
+  if (!made.ok()) return made.status();
+  pipeline_ = made.take();
+  return {};
+}
+
+Result<std::unique_ptr<StateHome>> StateHome::create(const OptimizerOptions& options,
+                                                     const std::vector<ParameterGroup>& groups) {
+  Result<Placement> placement = Placement::make(options, groups);
+  if (!placement.ok()) return placement.status();
+  std::unique_ptr<StateHome> home(new StateHome(options, placement.take()));
+  WEIR_RETURN_IF_ERROR(home->take_memory(groups));
+  WEIR_RETURN_IF_ERROR(home->open_disk_and_pool());
+  if (options.directories.empty()) return home;
+  WEIR_RETURN_IF_ERROR(home->make_pipeline());
+  StoreOptions store_options;
+  store_options.timeout_ms = home->options_.timeout_ms;
+  Result<std::unique_ptr<Store>> store = Store::create(
+      *home->disk_, options.directories, home->placement_.description(), store_options);
+  if (!store.ok()) return store.status();
+  home->store_ = store.take();
+  WEIR_RETURN_IF_ERROR(home->begin_step(0));
+  return home;
+}
+
+Result<std::unique_ptr<StateHome>> StateHome::open(const OptimizerOptions& options,
+                                                   const std::vector<ParameterGroup>& groups) {
+  Result<Placement> placement = Placement::make(options, groups);
+  if (!placement.ok()) return placement.status();
+  std::unique_ptr<StateHome> home(new StateHome(options, placement.take()));
+  WEIR_RETURN_IF_ERROR(home->take_memory(groups));
+  WEIR_RETURN_IF_ERROR(home->open_disk_and_pool());
+  WEIR_RETURN_IF_ERROR(home->make_pipeline());
+  StoreOptions store_options;
+  store_options.timeout_ms = home->options_.timeout_ms;
+  store_options.read_only = options.read_only;
+  const StoreDescription expected = home->placement_.description();
+  if (!options.read_only)
+    for (const std::string& directory : options.directories) wait_for_lock(*home->disk_, directory);
+  Result<std::unique_ptr<Store>> store =
+      Store::open(*home->disk_, options.directories, &expected, store_options);
+  if (!store.ok()) return store.status();
+  home->store_ = store.take();
+  if (home->is_new())
+    return Status(Code::kRefused,
+                  fmt::format("the store in '{}' has no committed step: the run that created it "
+                              "ended before its first one; remove its files and create it again",
+                              options.directories[0]));
+  WEIR_RETURN_IF_ERROR(home->reload());
+  return home;
+}
+
+uint64_t StateHome::resident_count() const {
+  return static_cast<uint64_t>(std::count_if(resident_.begin(), resident_.end(),
+                                             [](const auto& b) { return b.data() != nullptr; }));
+}
+
+uint16_t* StateHome::copy(uint32_t group) const {
+  return reinterpret_cast<uint16_t*>(copies_[group].data());
+}
+
+uint16_t* StateHome::second_copy(uint32_t group) const {
+  return reinterpret_cast<uint16_t*>(second_copies_[group].data());
+}
+
+void StateHome::swap_slots() {
+  std::swap(resident_, second_);
+  std::swap(copies_, second_copies_);
+}
+
+Status StateHome::run(Sweep* sweep, PipelineReport* report) {
+  return pipeline_->run(sweep, SweepDirection::kForward, report);
+}
+
+Status StateHome::visit(std::span<const uint64_t> chunks, Visit kind, const ChunkBody& body,
+                        PipelineReport* report) {
+  if (!on_drives()) {
+    for (const uint64_t chunk : chunks) WEIR_RETURN_IF_ERROR(body(chunk, resident(chunk)));
+    return {};
+  }
+  Sweep sweep(this, Sweep::Kind::kVisit, kind, &body);
+  sweep.chunks.assign(chunks.begin(), chunks.end());
+  if (kind != Visit::kRead)
+    std::fill(written_.begin() + static_cast<std::ptrdiff_t>(placement_.state_count()),
+              written_.end(), false);
+  // Copies are whole only when all chunks of state have been computed.
+  if (kind == Visit::kCommit)
+    for (uint64_t c = placement_.state_count(); c < placement_.chunk_count(); ++c)
+      sweep.chunks.push_back(c);
+  return run(&sweep, report);
+}
+
+// ---- With directories -----------------------------------------------------------------------------
+
+Status StateHome::begin_step(uint64_t step) {
+  if (open_step_) WEIR_RETURN_IF_ERROR(store_->end_step());
+  open_step_ = false;
+  WEIR_RETURN_IF_ERROR(store_->begin_step(step));
+  open_step_ = true;
+  std::fill(written_.begin(), written_.end(), false);
+  return {};
+}
+
+uint64_t StateHome::committed_step() const {
+  return store_->committed() == nullptr ? 0 : store_->committed()->step;
+}
+
+std::vector<uint64_t> StateHome::unwritten() const {
+  std::vector<uint64_t> chunks;
+  for (uint64_t c = 0; c < written_.size(); ++c)
+    if (!written_[c]) chunks.push_back(c);
+  return chunks;
+}
+
+Status StateHome::commit() {
+  WEIR_CHECK(open_step_, "a step that was visited can be committed");
+  Sweep sweep(this, Sweep::Kind::kVisit, Visit::kCommit, nullptr);
+  sweep.chunks = unwritten();
+  if (!sweep.chunks.empty()) WEIR_RETURN_IF_ERROR(run(&sweep, nullptr));
+  const uint64_t seed = options_.seed;
+  unsigned char data[sizeof seed];
+  std::memcpy(data, &seed, sizeof seed);
+  const bool first = is_new();
+  if (Status status = store_->commit(data); !status.ok()) {
+    poisoned_ = true;
+    return status;
+  }
+  // The other slot holds nothing yet that a rank could go back to.
+  if (first) store_->peers_committed(store_->committed()->epoch);
+  open_step_ = false;
+  std::fill(written_.begin(), written_.end(), false);
+  return {};
+}
+
+Status StateHome::abandon() {
+  WEIR_RETURN_IF_ERROR(store_->abandon_step());
+  open_step_ = false;
+  std::fill(written_.begin(), written_.end(), false);
+  return reload();
+}
+
+Status StateHome::reload() {
+  Sweep sweep(this, Sweep::Kind::kLoad, Visit::kRead, nullptr);
+  for (uint64_t c = 0; c < placement_.chunk_count(); ++c)
+    if (c >= placement_.state_count() || resident(c) != nullptr) sweep.chunks.push_back(c);
+  return sweep.chunks.empty() ? Status() : run(&sweep, nullptr);
+}
+
+Result<bool> StateHome::evict_one() {
+  uint64_t chunk = placement_.state_count();
+  while (chunk > 0 && resident(chunk - 1) == nullptr) --chunk;
+  if (!on_drives() || chunk == 0) return false;
+  --chunk;
+  if (open_step_ && !written_[chunk]) {
+    Sweep sweep(this, Sweep::Kind::kVisit, Visit::kCommit, nullptr);
+    sweep.chunks = {chunk};
+    WEIR_RETURN_IF_ERROR(run(&sweep, nullptr));
+  }
+  resident_[chunk].reset();
+  return true;
+}
+
+std::string StateHome::describe() const {
+  std::string text = fmt::format(
+      "{} parameters in {} chunks of {} bytes, {} of them in memory, {} worker threads; memory: {}",
+      placement_.element_count(), placement_.state_count(), placement_.chunk_bytes(),
+      resident_count(), pool_->thread_count(), budget_.describe());
+  if (disk_ != nullptr) text += "; disk: " + disk_->describe();
+  return text;
+}
+
+}  // namespace weir::offload

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// StateHome: where the chunks of an optimizer's state are, in memory or on drives, and the way to
+// them: visits of chunks, streamed where they lie on drives; commits; the way back.
+//
+// Without directories every chunk is in memory. With directories every chunk has its place in the
+// store; those that the memory budget has room for stay in memory as well, are not read, and are
+// written by commits alone. bf16 copies of half-master formats are in memory always, and written by
+// commits. So whatever the committed state is, the store has all of it, and going back to it is
+// reading it.
+//
+// A visited step stays open in the store until the next one begins, so that it can still be
+// committed. One thread at a time.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "offload/disk/disk.h"
+#include "offload/io/pipeline.h"
+#include "offload/kernels/worker_pool.h"
+#include "offload/optimizer/budget.h"
+#include "offload/optimizer/options.h"
+#include "offload/optimizer/placement.h"
+#include "offload/store/store.h"
+
+namespace weir::offload {
+
+// A chunk and its state bytes, which may be changed when the visit is one that changes.
+using ChunkBody = std::function<Status(uint64_t chunk, unsigned char* state)>;
+
+enum class Visit : uint8_t {
+  kRead,    // nothing is written
+  kChange,  // chunks on drives are written back; those in memory are changed there
+  kCommit,  // kChange, and all chunks and copies are written, for the commit that follows
+};
+
+class StateHome {
+ public:
+  // New state of zeros. kNoMemory when the budget is too small, and by how much.
+  static Result<std::unique_ptr<StateHome>> create(const OptimizerOptions& options,
+                                                   const std::vector<ParameterGroup>& groups);
+  // The committed state.
+  static Result<std::unique_ptr<StateHome>> open(const OptimizerOptions& options,
+                                                 const std::vector<ParameterGroup>& groups);
+  ~StateHome();
+
+  const Placement& placement() const { return placement_; }
+  WorkerPool& pool() { return *pool_; }
+  Budget& budget() { return budget_; }
+  bool on_drives() const { return store_ != nullptr; }
+  Store& store() { return *store_; }
+  Disk& disk() { return *disk_; }
+  // nullptr: on drives only.
+  unsigned char* resident(uint64_t chunk) const { return resident_[chunk].data(); }
+  uint64_t resident_count() const;
+  // The group's bf16 copy; nullptr for kFloat32.
+  uint16_t* copy(uint32_t group) const;
+  // The second slot of memory, with undo_in_memory and without directories.
+  bool has_second() const { return has_second_; }
+  unsigned char* second(uint64_t chunk) const { return second_[chunk].data(); }
+  uint16_t* second_copy(uint32_t group) const;
+  void swap_slots();
+
+  // The body for each of the chunks of state, in this order.
+  Status visit(std::span<const uint64_t> chunks, Visit kind, const ChunkBody& body,
+               PipelineReport* report = nullptr);
+
+  // ---- With directories ----
+  // A step begins from the newest state; what was visited since the last commit stays uncommitted.
+  Status begin_step(uint64_t step);
+  bool has_open_step() const { return open_step_; }
+  // Nothing was committed yet.
+  bool is_new() const { return store_->committed() == nullptr; }
+  uint64_t committed_step() const;
+  // Writes what the open step has not written and commits it. After an error the step is still open,
+  // and commit may be called again, unless the store is poisoned then.
+  Status commit();
+  bool is_poisoned() const { return poisoned_; }
+  // Back to the last committed state, in memory too.
+  Status abandon();
+  // Reads what is in memory from the committed state.
+  Status reload();
+  // A chunk in memory goes to its drive, if there is one left; its memory is free.
+  Result<bool> evict_one();
+
+  std::string describe() const;
+
+ private:
+  class Sweep;
+  StateHome(const OptimizerOptions& options, Placement placement);
+  Status take_memory(const std::vector<ParameterGroup>& groups);
+  Status open_disk_and_pool();
+  Status make_pipeline();
+  Status run(Sweep* sweep, PipelineReport* report);
+  std::vector<uint64_t> unwritten() const;
+  PipelineOptions pipeline_options() const;
+
+  OptimizerOptions options_;
+  Placement placement_;
+  Budget budget_;
+  std::unique_ptr<Disk> own_disk_;
+  Disk* disk_ = nullptr;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<WorkerPool> pool_;
+  std::vector<ArenaBuffer> resident_;  // by chunk of state
+  std::vector<ArenaBuffer> second_;
+  std::vector<ArenaBuffer> copies_;  // by group
+  std::vector<ArenaBuffer> second_copies_;
+  bool has_second_ = false;
+  bool open_step_ = false;
+  bool poisoned_ = false;
+  std::vector<bool> written_;  // by chunk: in the open step
+};
+
+}  // namespace weir::offload

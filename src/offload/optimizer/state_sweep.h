@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// StateHome::Sweep: what a pipeline does with the chunks of one visit. Only state_home*.cc include it.
+#pragma once
+
+#include <vector>
+
+#include "offload/optimizer/state_home.h"
+
+namespace weir::offload {
+
+class StateHome::Sweep : public PipelineWork {
+ public:
+  enum class Kind : uint8_t {
+    kVisit,  // as visit() says; `body` may be empty
+    kLoad,   // drives -> memory
+  };
+  Sweep(StateHome* home, Kind kind, Visit visit, const ChunkBody* body)
+      : home_(*home), kind_(kind), visit_(visit), body_(body) {}
+
+  std::vector<uint64_t> chunks;
+
+  uint64_t item_count() const override { return chunks.size(); }
+  void reads(uint64_t item, std::vector<PipelineTransfer>* transfers) override;
+  Status compute(uint64_t item, unsigned char* buffer) override;
+  void writes(uint64_t item, std::vector<PipelineTransfer>* transfers) override;
+  Status written(uint64_t item) override;
+
+ private:
+  bool is_copy(uint64_t chunk) const { return chunk >= home_.placement_.state_count(); }
+  bool in_memory(uint64_t chunk) const {
+    return is_copy(chunk) || home_.resident_[chunk].data() != nullptr;
+  }
+  bool is_read(uint64_t chunk) const;
+  bool is_written(uint64_t chunk) const;
+  // What a chunk in memory has there.
+  unsigned char* memory(uint64_t chunk, uint64_t* bytes) const;
+
+  StateHome& home_;
+  const Kind kind_;
+  const Visit visit_;
+  const ChunkBody* body_;
+  Status transfer_error_;  // of making one; the item's compute reports it
+};
+
+}  // namespace weir::offload

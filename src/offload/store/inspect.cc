@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "offload/store/inspect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "offload/store/chunk_trailer.h"
+#include "offload/store/file_names.h"
+#include "offload/store/open_file.h"
+#include "offload/store/scan.h"
+
+namespace weir::offload {
+
+namespace {
+
+constexpr size_t kBadChunksKept = 16;
+
+Status lock_all(Disk& disk, const std::vector<std::string>& directories,
+                std::vector<OpenFile>* locks) {
+  for (const std::string& directory : directories) {
+    const std::string path = lock_path(directory);
+    const Result<bool> exists = disk.exists(path);
+    if (!exists.ok()) return exists.status();
+    if (!exists.value()) continue;
+    Result<OpenFile> file = OpenFile::open(disk, path, OpenMode::kReadOnly);
+    if (!file.ok()) return file.status();
+    WEIR_RETURN_IF_ERROR(
+        disk.lock(file.value().id()).with_context("the store in '" + directory + "' is in use"));
+    locks->push_back(file.take());
+  }
+  return {};
+}
+
+// The files of one slot; a text when one is missing or has another size.
+std::string open_slot(Disk& disk, const std::vector<std::string>& directories,
+                      const InspectReport& report, uint32_t slot, std::vector<OpenFile>* files) {
+  const auto count = static_cast<uint32_t>(directories.size());
+  for (uint32_t d = 0; d < count; ++d) {
+    const std::string path = slot_path(directories[d], slot);
+    Result<OpenFile> file = OpenFile::open(disk, path, OpenMode::kReadOnly);
+    if (!file.ok()) return file.status().text();
+    const Result<uint64_t> size = disk.size(file.value().id());
+    if (!size.ok()) return size.status().text();
+    const uint64_t expected =
+        slot_bytes(report.chunk_count, report.metadata.header.description.chunk_bytes, d, count);
+    if (size.value() != expected) {
+      return fmt::format("expected '{}' to have {} bytes, found {}", path, expected, size.value());
+    }
+    files->push_back(file.take());
+  }
+  return "";
+}
+
+bool is_zero(const unsigned char* bytes, uint64_t count) {
+  return std::all_of(bytes, bytes + count, [](unsigned char byte) { return byte == 0; });
+}
+
+Status inspect_slot(Disk& disk, const std::vector<std::string>& directories, uint64_t timeout_ms,
+                    uint32_t slot, InspectReport* report, const std::function<void()>& step) {
+  SlotReport& out = report->slots[slot];
+  const Metadata& metadata = report->metadata;
+  std::vector<OpenFile> files;
+  out.missing = open_slot(disk, directories, *report, slot, &files);
+  if (!out.missing.empty()) return {};
+  ScanRange range;
+  for (const OpenFile& file : files) range.files.push_back(file.id());
+  range.chunk_count = report->chunk_count;
+  range.chunk_bytes = metadata.header.description.chunk_bytes;
+  range.timeout_ms = timeout_ms;
+  const SlotState& state = metadata.newest.slots[slot];
+  const auto bad = [&](uint64_t chunk, const std::string& why) {
+    ++out.bad_chunks;
+    if (out.first_bad.size() < kBadChunksKept) out.first_bad.push_back({chunk, why});
+  };
+  return scan_chunks(disk, range,
+                     [&](uint64_t chunk, const Status& status, const unsigned char* bytes) {
+                       step();
+                       if (!status.ok()) {
+                         bad(chunk, status.text());
+                         return Status();
+                       }
+                       const Result<ChunkTrailer> trailer = read_trailer(bytes, range.chunk_bytes);
+                       if (!trailer.ok()) {
+                         if (is_zero(bytes, range.chunk_bytes)) {
+                           ++out.empty_chunks;
+                         } else {
+                           bad(chunk, trailer.status().text());
+                         }
+                         return Status();
+                       }
+                       ChunkTrailer expected{metadata.header.id, chunk, trailer.value().epoch,
+                                             trailer.value().writing};
+                       if (!(trailer.value() == expected)) {
+                         bad(chunk, check_chunk(expected, bytes, range.chunk_bytes).text());
+                         return Status();
+                       }
+                       expected.epoch = state.epoch;
+                       expected.writing = state.writing;
+                       if (state.committed && trailer.value() == expected) {
+                         ++out.state_chunks;
+                       } else {
+                         ++out.other_chunks;
+                       }
+                       return Status();
+                     });
+}
+
+}  // namespace
+
+bool InspectReport::whole(uint32_t slot) const {
+  return slot < 2 && metadata.newest.slots[slot].committed && slots[slot].present &&
+         slots[slot].missing.empty() && slots[slot].state_chunks == chunk_count;
+}
+
+bool InspectReport::other_slot_is_suspicious() const {
+  if (metadata.newest.current == kNoSlot) return false;
+  const uint32_t other = 1 - metadata.newest.current;
+  const SlotReport& slot = slots[other];
+  if (!slot.present) return false;
+  return !slot.missing.empty() || (metadata.newest.slots[other].committed && slot.bad_chunks > 0 &&
+                                   slot.other_chunks == 0 && slot.empty_chunks == 0);
+}
+
+Verdict InspectReport::verdict() const {
+  const uint32_t current = metadata.newest.current;
+  const bool clean = metadata.problems.empty() && !other_slot_is_suspicious();
+  if (current == kNoSlot || whole(current)) return clean ? Verdict::kGood : Verdict::kRecoverable;
+  return whole(1 - current) ? Verdict::kRecoverable : Verdict::kLost;
+}
+
+std::string InspectReport::summary() const {
+  const uint32_t current = metadata.newest.current;
+  if (current == kNoSlot) return "nothing was committed yet";
+  const SlotState& state = metadata.newest.slots[current];
+  const std::string name = fmt::format("epoch {} (step {})", state.epoch, state.step);
+  if (whole(current)) {
+    if (verdict() == Verdict::kGood) return name + " is whole";
+    return fmt::format(
+        "{} is whole; {}", name,
+        metadata.problems.empty()
+            ? "the epoch before it is damaged"
+            : "copies of the metadata are damaged, and opening the store for writing "
+              "repairs them");
+  }
+  const std::string damage =
+      slots[current].missing.empty()
+          ? fmt::format("{} of {} chunks of {} are bad", chunk_count - slots[current].state_chunks,
+                        chunk_count, name)
+          : fmt::format("{} cannot be read: {}", name, slots[current].missing);
+  if (!whole(1 - current)) return damage + ", and no other epoch is whole: restore a checkpoint";
+  const SlotState& before = metadata.newest.slots[1 - current];
+  return fmt::format("{}; epoch {} (step {}) is whole: roll back to it", damage, before.epoch,
+                     before.step);
+}
+
+Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& directories,
+                              uint64_t timeout_ms, const InspectProgress& progress, bool* lost) {
+  *lost = false;
+  std::vector<OpenFile> locks;
+  WEIR_RETURN_IF_ERROR(lock_all(disk, directories, &locks));
+  bool any_metadata = false;
+  for (const std::string& directory : directories) {
+    for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
+      const Result<bool> exists = disk.exists(meta_path(directory, copy));
+      any_metadata |= exists.ok() && exists.value();
+    }
+  }
+  Result<Metadata> metadata = read_metadata(disk, directories, timeout_ms);
+  if (!metadata.ok()) {
+    *lost = any_metadata && metadata.status().code() == Code::kRefused;
+    return metadata.status();
+  }
+  InspectReport report;
+  report.metadata = metadata.take();
+  report.chunk_count = report.metadata.header.description.chunk_count();
+  const bool is_store = report.metadata.header.kind == StoreKind::kStore;
+  for (uint32_t slot = 0; slot < 2; ++slot) {
+    report.slots[slot].present = is_store || slot == report.metadata.newest.current;
+  }
+  const uint64_t total = report.chunk_count * (is_store ? 2 : 1);
+  uint64_t done = 0;
+  for (uint32_t slot = 0; slot < 2; ++slot) {
+    if (!report.slots[slot].present) continue;
+    WEIR_RETURN_IF_ERROR(inspect_slot(disk, directories, timeout_ms, slot, &report, [&] {
+      ++done;
+      if (progress) progress(done, total);
+    }));
+  }
+  return report;
+}
+
+}  // namespace weir::offload

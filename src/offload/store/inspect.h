@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// inspect: reads a whole store or checkpoint, changes nothing, and says what it found; what
+// weir-fsck prints. Takes the store's lock while it reads. Same thread as the Disk.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "offload/disk/disk.h"
+#include "offload/store/metadata.h"
+
+namespace weir::offload {
+
+enum class Verdict : uint8_t {
+  kGood = 0,         // the committed state is whole, and nothing is damaged
+  kRecoverable = 1,  // damage, but the committed state or the one before it is whole
+  kLost = 2,         // no whole state
+};
+
+struct BadChunk {
+  uint64_t chunk = 0;
+  std::string why;
+};
+
+struct SlotReport {
+  bool present = false;       // a checkpoint has one slot
+  std::string missing;        // why the slot cannot be read at all, when it cannot
+  uint64_t state_chunks = 0;  // of the state that the commit record names
+  uint64_t other_chunks = 0;  // sound, of another writing: a step that was not committed
+  uint64_t empty_chunks = 0;  // never written
+  uint64_t bad_chunks = 0;
+  std::vector<BadChunk> first_bad;  // some of them
+};
+
+struct InspectReport {
+  Metadata metadata;
+  std::array<SlotReport, 2> slots;
+  uint64_t chunk_count = 0;
+  bool whole(uint32_t slot) const;  // committed, and every chunk is there
+  // The other slot was committed, no later step has written to it, and yet chunks of it are bad.
+  bool other_slot_is_suspicious() const;
+  Verdict verdict() const;
+  std::string summary() const;  // one sentence
+};
+
+// Of chunks of both slots.
+using InspectProgress = std::function<void(uint64_t done, uint64_t total)>;
+
+// An error when nothing can be said: not a store, in use (kRefused), of another version
+// (kUnsupported), not all of its directories, no readable metadata. `*lost` tells whether the error
+// means that the state is lost (damage) rather than that it could not be examined.
+Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& directories,
+                              uint64_t timeout_ms, const InspectProgress& progress, bool* lost);
+
+}  // namespace weir::offload

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "offload/store/metadata.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "offload/store/aligned_buffer.h"
+#include "offload/store/file_names.h"
+#include "offload/store/open_file.h"
+#include "offload/store/transfer_all.h"
+
+namespace weir::offload {
+
+namespace {
+
+// What one metadata file holds, as far as it can be read.
+struct Copy {
+  std::string path;
+  bool exists = false;
+  Status unreadable;  // of the file as a whole
+  Status header_status;
+  std::optional<Header> header;
+  AlignedBuffer bytes;
+  std::array<std::optional<CommitRecord>, 2> records;
+  std::array<Status, 2> record_status;
+};
+
+Result<AlignedBuffer> read_file(Disk& disk, const std::string& path, uint64_t timeout_ms) {
+  Result<OpenFile> file = OpenFile::open(disk, path, OpenMode::kReadOnly);
+  if (!file.ok()) return file.status();
+  const Result<uint64_t> size = disk.size(file.value().id());
+  if (!size.ok()) return size.status();
+  const uint64_t bytes = size.value() / kDiskAlignment * kDiskAlignment;
+  if (bytes <= kHeaderOffset || bytes > kHeaderOffset + kHeaderBytesMax) {
+    return Status(Code::kRefused, fmt::format("'{}' has {} bytes, expected more than {}", path,
+                                              size.value(), kHeaderOffset));
+  }
+  Result<AlignedBuffer> buffer = AlignedBuffer::make(bytes);
+  if (!buffer.ok()) return buffer.status();
+  Transfer read;
+  read.file = file.value().id();
+  read.buffer = buffer.value().data();
+  read.bytes = bytes;
+  const BatchOutcome outcome = transfer_all(disk, {&read, 1}, timeout_ms);
+  if (outcome.stuck) buffer.value().leak();
+  if (Status status = outcome.first_error(); !status.ok()) {
+    return status.with_context("cannot read '" + path + "'");
+  }
+  return buffer;
+}
+
+Result<Copy> read_copy(Disk& disk, const std::string& path, uint64_t timeout_ms) {
+  Copy copy;
+  copy.path = path;
+  const Result<bool> exists = disk.exists(path);
+  if (!exists.ok()) return exists.status();
+  copy.exists = exists.value();
+  if (!copy.exists) {
+    copy.unreadable = Status(Code::kRefused, "'" + path + "' does not exist");
+    return copy;
+  }
+  Result<AlignedBuffer> bytes = read_file(disk, path, timeout_ms);
+  if (!bytes.ok()) {
+    // A disk that answers no more is no damaged copy.
+    if (bytes.status().code() == Code::kTimeout) return bytes.status();
+    copy.unreadable = bytes.status();
+    return copy;
+  }
+  copy.bytes = bytes.take();
+  Result<Header> header = decode_header(copy.bytes.span().subspan(kHeaderOffset));
+  copy.header_status = header.status();
+  if (header.ok()) copy.header = header.take();
+  return copy;
+}
+
+// All headers that can be read must say the same, each of its own directory.
+Result<Header> agreed_header(const std::vector<Copy>& copies,
+                             const std::vector<std::string>& directories) {
+  std::optional<Header> agreed;
+  std::string agreed_path;
+  for (size_t c = 0; c < copies.size(); ++c) {
+    if (!copies[c].header) continue;
+    Header header = *copies[c].header;
+    const size_t directory = c / kMetaCopies;
+    if (header.directory_count != directories.size()) {
+      return Status(
+          Code::kMismatch,
+          fmt::format("expected a store over {} directories, found '{}' to be one of {}",
+                      directories.size(), directories[directory], header.directory_count));
+    }
+    if (agreed && header.id != agreed->id) {
+      return Status(Code::kMismatch,
+                    fmt::format("expected directories of one store, found '{}' of store {} and "
+                                "'{}' of store {}",
+                                agreed_path, agreed->id.text(), copies[c].path, header.id.text()));
+    }
+    if (header.directory_index != directory) {
+      return Status(Code::kMismatch,
+                    fmt::format("expected '{}' to be directory {} of the store, found number {}; "
+                                "give the directories in their old order",
+                                directories[directory], directory, header.directory_index));
+    }
+    header.directory_index = 0;
+    if (!agreed) {
+      agreed = std::move(header);
+      agreed_path = copies[c].path;
+    } else if (!(*agreed == header)) {
+      return Status(Code::kRefused, fmt::format("'{}' and '{}' describe one store differently",
+                                                agreed_path, copies[c].path));
+    }
+  }
+  if (agreed) return *std::move(agreed);
+  std::string reasons;
+  bool any = false;
+  for (const Copy& copy : copies) {
+    if (copy.header_status.code() == Code::kUnsupported) {
+      return copy.header_status.with_context("'" + copy.path + "'");
+    }
+    any |= copy.exists;
+    if (!reasons.empty()) reasons += "; ";
+    reasons += copy.unreadable.ok() ? "'" + copy.path + "': " + copy.header_status.text()
+                                    : copy.unreadable.text();
+  }
+  if (!any) {
+    return Status(Code::kRefused,
+                  fmt::format("no store in '{}' (no {} and no {})", directories[0],
+                              meta_path(directories[0], 0), meta_path(directories[0], 1)));
+  }
+  return Status(Code::kRefused, "no copy of the header can be read: " + reasons);
+}
+
+void decode_records(std::vector<Copy>* copies, const StoreId& id) {
+  for (Copy& copy : *copies) {
+    if (copy.bytes.bytes() == 0) continue;
+    for (size_t page = 0; page < 2; ++page) {
+      Result<CommitRecord> record =
+          decode_record(copy.bytes.span().subspan(page * kRecordBytes, kRecordBytes), id);
+      copy.record_status[page] = record.status();
+      if (!record.ok()) continue;
+      if (record.value().sequence % 2 == page) {
+        copy.records[page] = record.take();
+      } else {
+        copy.record_status[page] =
+            Status(Code::kRefused, "commit record lies in the page of another (misdirected write)");
+      }
+    }
+  }
+}
+
+Result<CommitRecord> newest_record(const std::vector<Copy>& copies) {
+  const CommitRecord* newest = nullptr;
+  std::string path;
+  for (const Copy& copy : copies) {
+    for (const std::optional<CommitRecord>& record : copy.records) {
+      if (!record) continue;
+      if (newest != nullptr && record->sequence == newest->sequence && !(*record == *newest)) {
+        return Status(Code::kRefused,
+                      fmt::format("'{}' and '{}' contradict each other on commit record {}", path,
+                                  copy.path, newest->sequence));
+      }
+      if (newest == nullptr || record->sequence > newest->sequence) {
+        newest = &*record;
+        path = copy.path;
+      }
+    }
+  }
+  if (newest != nullptr) return *newest;
+  return Status(Code::kRefused, "no copy of any commit record can be read; restore a checkpoint");
+}
+
+// For repaired copies: all of them must get the same one.
+CommitRecord older_record(const std::vector<Copy>& copies, const CommitRecord& newest) {
+  const size_t page = 1 - newest.sequence % 2;
+  const CommitRecord* older = nullptr;
+  for (const Copy& copy : copies) {
+    const std::optional<CommitRecord>& record = copy.records[page];
+    if (record && (older == nullptr || record->sequence > older->sequence)) older = &*record;
+  }
+  if (older != nullptr) return *older;
+  CommitRecord made_up = newest;
+  if (newest.sequence > 0) --made_up.sequence;
+  return made_up;
+}
+
+bool is_zero(std::span<const unsigned char> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](unsigned char byte) { return byte == 0; });
+}
+
+void judge(const std::vector<Copy>& copies, Metadata* metadata) {
+  const uint64_t sequence = metadata->newest.sequence;
+  const size_t page = sequence % 2;
+  const size_t other = 1 - page;
+  for (const Copy& copy : copies) {
+    MetadataCopy verdict{copy.path, true};
+    const auto problem = [&](const std::string& text) {
+      metadata->problems.push_back("'" + copy.path + "': " + text);
+      verdict.good = false;
+    };
+    if (!copy.unreadable.ok()) {
+      problem(copy.unreadable.text());
+    } else {
+      if (!copy.header) problem(copy.header_status.text());
+      const std::optional<CommitRecord>& record = copy.records[page];
+      if (!record) {
+        problem(copy.record_status[page].text());
+      } else if (record->sequence != sequence) {
+        problem(fmt::format("holds commit record {}, not {}", record->sequence, sequence));
+      }
+      // A commit that was cut short looks like this, and so does damage: never pass it over. A page
+      // that was never written is zero.
+      if (!copy.records[other] && !(sequence == 0 && is_zero(copy.bytes.span().subspan(
+                                                         other * kRecordBytes, kRecordBytes)))) {
+        problem(
+            fmt::format("{} (page {}): a commit was cut short, or damage; commit record {} "
+                        "counts",
+                        copy.record_status[other].text(), other, sequence));
+      }
+    }
+    metadata->copies.push_back(std::move(verdict));
+  }
+}
+
+}  // namespace
+
+Status check_directories(Disk& disk, const std::vector<std::string>& directories) {
+  if (directories.empty()) return invalid_argument("a store needs at least one directory");
+  for (size_t d = 0; d < directories.size(); ++d) {
+    if (std::count(directories.begin(), directories.end(), directories[d]) > 1) {
+      return invalid_argument("directory '" + directories[d] + "' is given twice");
+    }
+    const Result<bool> exists = disk.exists(directories[d]);
+    if (!exists.ok()) return exists.status();
+    if (!exists.value()) {
+      return Status(Code::kRefused,
+                    fmt::format("expected directory '{}' ({} of {}), found nothing; is its drive "
+                                "mounted?",
+                                directories[d], d + 1, directories.size()));
+    }
+  }
+  return {};
+}
+
+bool Metadata::needs_repair() const {
+  return std::any_of(copies.begin(), copies.end(),
+                     [](const MetadataCopy& copy) { return !copy.good; });
+}
+
+Result<Metadata> read_metadata(Disk& disk, const std::vector<std::string>& directories,
+                               uint64_t timeout_ms) {
+  WEIR_RETURN_IF_ERROR(check_directories(disk, directories));
+  std::vector<Copy> copies;
+  for (const std::string& directory : directories) {
+    for (uint32_t c = 0; c < kMetaCopies; ++c) {
+      Result<Copy> copy = read_copy(disk, meta_path(directory, c), timeout_ms);
+      if (!copy.ok()) return copy.status();
+      copies.push_back(copy.take());
+    }
+  }
+  Result<Header> header = agreed_header(copies, directories);
+  if (!header.ok()) return header.status();
+  Metadata metadata;
+  metadata.header = header.take();
+  decode_records(&copies, metadata.header.id);
+  Result<CommitRecord> newest = newest_record(copies);
+  if (!newest.ok()) return newest.status().with_context("store in '" + directories[0] + "'");
+  metadata.newest = newest.take();
+  metadata.older = older_record(copies, metadata.newest);
+  judge(copies, &metadata);
+  return metadata;
+}
+
+Status write_metadata_file(Disk& disk, const std::string& directory, uint32_t copy,
+                           const Header& header, const CommitRecord& newest,
+                           const CommitRecord* older, uint64_t timeout_ms) {
+  const std::vector<unsigned char> header_bytes = encode(header);
+  Result<AlignedBuffer> buffer = AlignedBuffer::make(kHeaderOffset + header_bytes.size());
+  if (!buffer.ok()) return buffer.status();
+  unsigned char* bytes = buffer.value().data();
+  encode(newest, bytes + newest.sequence % 2 * kRecordBytes);
+  if (older != nullptr) encode(*older, bytes + older->sequence % 2 * kRecordBytes);
+  std::memcpy(bytes + kHeaderOffset, header_bytes.data(), header_bytes.size());
+  const std::string path = meta_path(directory, copy);
+  const std::string fresh = path + ".new";
+  const Result<bool> left_over = disk.exists(fresh);
+  if (!left_over.ok()) return left_over.status();
+  if (left_over.value()) WEIR_RETURN_IF_ERROR(disk.remove(fresh));
+  Result<OpenFile> file = OpenFile::open(disk, fresh, OpenMode::kCreate, buffer.value().bytes());
+  if (!file.ok()) return file.status();
+  Transfer write;
+  write.write = true;
+  write.file = file.value().id();
+  write.buffer = bytes;
+  write.bytes = buffer.value().bytes();
+  const BatchOutcome outcome = transfer_all(disk, {&write, 1}, timeout_ms);
+  if (outcome.stuck) buffer.value().leak();
+  WEIR_RETURN_IF_ERROR(outcome.first_error().with_context("cannot write '" + fresh + "'"));
+  WEIR_RETURN_IF_ERROR(disk.sync(file.value().id()).with_context("cannot sync '" + fresh + "'"));
+  WEIR_RETURN_IF_ERROR(file.value().close());
+  WEIR_RETURN_IF_ERROR(disk.rename(fresh, path));
+  return disk.sync_directory(directory);
+}
+
+Status repair_metadata(Disk& disk, const std::vector<std::string>& directories,
+                       const Metadata& metadata, uint64_t timeout_ms) {
+  for (size_t c = 0; c < metadata.copies.size(); ++c) {
+    if (metadata.copies[c].good) continue;
+    Header header = metadata.header;
+    header.directory_index = static_cast<uint32_t>(c / kMetaCopies);
+    WEIR_RETURN_IF_ERROR(
+        write_metadata_file(disk, directories[c / kMetaCopies], c % kMetaCopies, header,
+                            metadata.newest,
+                            metadata.newest.sequence > 0 ? &metadata.older : nullptr, timeout_ms)
+            .with_context("repair of the metadata"));
+  }
+  return {};
+}
+
+}  // namespace weir::offload

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Metadata of a store: header and commit records, read from all their copies, written to all of
+// them. No transfer may be in flight on the Disk meanwhile. Same thread as the Disk.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "offload/disk/disk.h"
+#include "offload/store/commit_record.h"
+#include "offload/store/header.h"
+
+namespace weir::offload {
+
+struct MetadataCopy {
+  std::string path;
+  bool good = false;  // header and newest record are there: nothing to repair
+};
+
+struct Metadata {
+  Header header;  // directory_index is 0
+  CommitRecord newest;
+  CommitRecord older;                 // on the other page; made up when no copy of it can be read
+  std::vector<MetadataCopy> copies;   // directory by directory, a before b
+  std::vector<std::string> problems;  // one sentence for each damaged or outdated copy
+  bool needs_repair() const;
+};
+
+// At least one, none twice, all there.
+Status check_directories(Disk& disk, const std::vector<std::string>& directories);
+
+// From all copies of all directories, in the order that the store was made with. Errors: a missing
+// directory or store, directories of different stores or in another order, another format version
+// (kUnsupported), or no readable copy (kRefused, with the reason of each).
+Result<Metadata> read_metadata(Disk& disk, const std::vector<std::string>& directories,
+                               uint64_t timeout_ms);
+
+// A whole metadata file, replacing what is there; durable on return. `older` is for the other page,
+// which stays zero without it.
+Status write_metadata_file(Disk& disk, const std::string& directory, uint32_t copy,
+                           const Header& header, const CommitRecord& newest,
+                           const CommitRecord* older, uint64_t timeout_ms);
+
+// Writes anew every copy that is not good.
+Status repair_metadata(Disk& disk, const std::vector<std::string>& directories,
+                       const Metadata& metadata, uint64_t timeout_ms);
+
+}  // namespace weir::offload

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// ShardSet: the checkpoints (or stores) of all ranks of an old run, read together, so that a run
+// with another number of ranks can gather any range of elements of a group. It knows where elements
+// lie and hands out verified bytes; what an element's bytes are is known to the optimizer layer,
+// which reads the payload of the chunks it is told. One thread, that of the Disk.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "offload/store/aligned_buffer.h"
+#include "offload/store/store.h"
+
+namespace weir::offload {
+
+// A run of elements of one group that lie one after another in one chunk.
+struct ShardPiece {
+  uint32_t shard = 0;             // the rank of the old run
+  uint64_t chunk = 0;             // its number in that rank's store
+  uint64_t element_in_chunk = 0;  // of the first one
+  uint64_t chunk_elements = 0;    // elements that this chunk holds in all
+  uint64_t first_element = 0;     // in the whole group
+  uint64_t element_count = 0;
+  bool operator==(const ShardPiece&) const = default;
+};
+
+class ShardSet {
+ public:
+  // `directories[r]`: those of rank r. Opens read only; kMismatch when they are not the ranks 0 to n-1
+  // of one run at one step, kRefused as Store::open.
+  static Result<std::unique_ptr<ShardSet>> open(
+      Disk& disk, const std::vector<std::vector<std::string>>& directories,
+      StoreOptions options = {});
+
+  uint32_t shard_count() const { return static_cast<uint32_t>(stores_.size()); }
+  const Store& shard(uint32_t rank) const { return *stores_[rank]; }
+  uint64_t step() const { return stores_[0]->committed()->step; }
+  // The index of the group with this name; kRefused when there is none.
+  Result<uint32_t> find_group(const std::string& name) const;
+  // Elements of the group over all ranks.
+  uint64_t element_count(uint32_t group) const;
+
+  // What holds [first_element, first_element + element_count) of the whole group, in order.
+  // kRefused, naming the first element that no rank holds.
+  Result<std::vector<ShardPiece>> pieces(uint32_t group, uint64_t first_element,
+                                         uint64_t element_count) const;
+
+  // Bytes of the payload of a chunk, verified. The last chunk read is kept, so that ranges of one
+  // chunk cost one read.
+  Status read_payload(uint32_t shard, uint64_t chunk, uint64_t offset_bytes, uint64_t bytes,
+                      unsigned char* to);
+
+ private:
+  explicit ShardSet(Disk& disk) : disk_(disk) {}
+
+  Disk& disk_;
+  uint64_t timeout_ms_ = 0;
+  std::vector<std::unique_ptr<Store>> stores_;
+  AlignedBuffer buffer_;
+  bool has_chunk_ = false;
+  uint32_t shard_ = 0;
+  uint64_t chunk_ = 0;
+};
+
+}  // namespace weir::offload

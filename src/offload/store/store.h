@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// Store: the optimizer state of one rank on one or several drives, in chunks of fixed size, such
+// that a crash at any instant leaves the last committed step whole. docs/store_format.md has the
+// protocol and its reasons, the other headers of this folder the bytes.
+//
+// A store has two slots for every chunk. A step reads the committed slot and writes the other one;
+// commit() syncs the data, then writes and syncs a small record that makes the other slot the
+// committed one. Steps may also end without a commit (durable every k steps): the steps after the
+// first then read and write the uncommitted slot in place, and a crash, or abandon_step(), goes back
+// to the last commit, up to k steps.
+//
+// The store builds the transfers of chunks and judges what came back; submitting and reaping is the
+// caller's pipeline. Every other call transfers, waits and syncs by itself and must find nothing in
+// flight on the Disk (kInvalidUsage).
+//
+//   store->begin_step(step);
+//   for each chunk, overlapped as the caller likes:
+//     disk->submit(store->read_transfer(c, buffer));  reap;  store->check_read(c, buffer);
+//     update the payload, the first description().payload_bytes() bytes of the buffer;
+//     disk->submit(store->write_transfer(c, buffer)); reap;  store->wrote(c);
+//   store->commit(data);
+//
+// After a failed sync or commit record the store is poisoned: what is on the drive is unknown, and
+// every later call says so with the reason; opening it again finds the last committed step. A failed
+// read or write of a chunk poisons nothing: abandon_step() and try again.
+//
+// With several ranks, each has its own store, and all must commit the same steps. A slot is written
+// again only once every rank has committed the newer step: the caller says so with
+// peers_committed(). After a crash ranks may differ by one epoch: they agree on the smallest, and
+// those ahead call roll_back().
+//
+// One thread at a time, that of the Disk; check_read and seal may run on several threads at once
+// while no other call does. The Disk must outlive the store.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "offload/disk/disk.h"
+#include "offload/store/commit_record.h"
+#include "offload/store/description.h"
+#include "offload/store/file_names.h"
+#include "offload/store/header.h"
+#include "offload/store/metadata.h"
+#include "offload/store/open_file.h"
+
+namespace weir::offload {
+
+struct StoreOptions {
+  bool read_only = false;   // no lock, no repair, no step; the only way to open a checkpoint
+  bool verify_all = false;  // open: read every chunk now instead of checking each when it is read
+  uint64_t timeout_ms = 60'000;      // of the store's own transfers, without any completion
+  std::function<uint64_t()> random;  // the system's when empty
+};
+
+class Store {
+ public:
+  // Makes the directories and all files, preallocated, so that a full disk is found here. Nothing is
+  // committed yet: the first step writes the initial state. Refused where a store is already; after
+  // an error whatever this call made is removed again.
+  static Result<std::unique_ptr<Store>> create(Disk& disk,
+                                               const std::vector<std::string>& directories,
+                                               const StoreDescription& description,
+                                               StoreOptions options = {});
+
+  // At the last committed step. `expected` is compared with what the store says of itself
+  // (kMismatch, with the first difference) unless it is null. The directories come in the order that
+  // the store was created with.
+  static Result<std::unique_ptr<Store>> open(Disk& disk,
+                                             const std::vector<std::string>& directories,
+                                             const StoreDescription* expected,
+                                             StoreOptions options = {});
+
+  // Removes the files of a store, also of one whose creation was cut short. Refused while somebody
+  // has it open.
+  static Status remove(Disk& disk, const std::vector<std::string>& directories);
+
+  ~Store();
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  const StoreDescription& description() const { return header_.description; }
+  const StoreId& id() const { return header_.id; }
+  uint64_t chunk_count() const { return chunk_count_; }
+  // The committed state, and the one before unless a step of this object has begun to write over it
+  // (one of an earlier process may have: roll_back finds out). Null when none.
+  const SlotState* committed() const;
+  const SlotState* previous() const;
+  // What open found damaged or outdated; repaired when it was not read only.
+  const std::vector<std::string>& problems() const { return problems_; }
+
+  // ---- A step ----
+  // `step` is greater than that of the state it starts from. kInvalidUsage while another rank may
+  // still need the slot that would be written.
+  Status begin_step(uint64_t step);
+  // Reads the newest state of the chunk: of this step, of an earlier uncommitted one, or the
+  // committed one. Allowed outside steps too. The caller sets the tag.
+  Result<Transfer> read_transfer(uint64_t chunk, unsigned char* buffer) const;
+  // kRefused, with chunk, file and what was found, when the buffer is not exactly what was written.
+  // Call it before write_transfer or wrote of the same chunk.
+  Status check_read(uint64_t chunk, const unsigned char* buffer) const;
+  // Fills the trailer, the last kChunkTrailerBytes of the buffer.
+  Status seal(uint64_t chunk, unsigned char* buffer) const;
+  // seal, and the transfer.
+  Result<Transfer> write_transfer(uint64_t chunk, unsigned char* buffer) const;
+  // The transfer alone, of a buffer sealed before.
+  Result<Transfer> sealed_transfer(uint64_t chunk, unsigned char* buffer) const;
+  // The write of the chunk has completed without error.
+  Status wrote(uint64_t chunk);
+  // Ends the step without making it durable.
+  Status end_step();
+  // Ends the step and makes it durable: every chunk must have been written in this step. `data`: at
+  // most kCommitDataBytesMax bytes of the caller's, in SlotState::data when the store is opened.
+  Status commit(std::span<const unsigned char> data = {});
+  // Back to the last committed state, exactly; allowed also between uncommitted steps.
+  Status abandon_step();
+
+  // ---- Several ranks ----
+  // Every rank has committed `epoch`.
+  void peers_committed(uint64_t epoch);
+  uint64_t released_epoch() const { return released_epoch_; }
+  // Makes the previous epoch the committed one, after reading all its chunks; kRefused, and nothing
+  // changes, when it is not whole. Ok when `epoch` is committed already. Not within a step.
+  Status roll_back(uint64_t epoch);
+
+  // ---- Checkpoints ----
+  // Holds the committed epoch in `directories`, one for each of the store's: hard links of its slot
+  // files, which the store will not write again (it preallocates new ones now, so that a full disk
+  // is found here), reflinks or copies where there are no links. Refused within and between
+  // uncommitted steps. Open the result read only.
+  Status checkpoint(const std::vector<std::string>& directories);
+
+  // Reads every chunk of the newest committed state; the error names the first chunks that are bad.
+  Status verify();
+
+ private:
+  struct Directory {
+    std::string path;
+    OpenFile lock;
+    std::array<OpenFile, kMetaCopies> meta;
+    std::array<OpenFile, 2> slot;
+  };
+
+  Store(Disk& disk, StoreOptions options);
+  static Status create_files(Disk& disk, const std::vector<std::string>& directories,
+                             const Header& header, const StoreOptions& options);
+  Status lock(const std::vector<std::string>& directories);
+  Status open_slots(const std::vector<std::string>& directories);
+  Status open_metadata_files();
+  Status check_usable(bool quiet) const;
+  Status check_chunk_number(uint64_t chunk) const;
+  Status poison(const char* what, const Status& reason);
+  Status write_record(const CommitRecord& record);
+  Status verify_slot(uint32_t slot);
+  Status replace_held_slot(uint32_t slot);
+  Status copy_slot(uint32_t directory, uint32_t slot, const std::string& to);
+  Status hold_in(uint32_t directory, const std::string& to, bool* linked);
+  Status preallocate_next(uint32_t directory, uint32_t slot);
+  Transfer transfer_of(uint64_t chunk, uint32_t slot, unsigned char* buffer) const;
+  uint32_t target_slot() const { return record_.current == 0 ? 1 : 0; }
+  uint64_t committed_epoch() const;
+
+  Disk& disk_;
+  StoreOptions options_;
+  Header header_;
+  uint64_t chunk_count_ = 0;
+  std::vector<Directory> directories_;
+  CommitRecord record_;  // the newest one on the drives; holds what was committed
+  std::vector<std::string> problems_;
+
+  // writing_of_[chunk]: the writing that the target slot holds of the chunk since the last commit; 0
+  // when the committed slot counts.
+  std::vector<uint64_t> writing_of_;
+  uint64_t writing_ = 0;  // of the present step, or of the last one
+  uint64_t step_ = 0;
+  bool in_step_ = false;
+  bool dirty_ = false;  // the target slot was, or may have been, written since the last commit
+  bool uncommitted_ = false;  // steps have ended without commit
+  uint64_t released_epoch_ = 0;
+  Status poison_;
+};
+
+}  // namespace weir::offload

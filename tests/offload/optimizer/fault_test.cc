@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors: of drives at every request, and of callers.
+#include "offload/optimizer/optimizer_support.h"
+#include "offload/store/simulated_disk.h"
+
+namespace weir::offload::test {
+namespace {
+
+Groups few_groups() {
+  Groups groups = mixed_groups();
+  groups.resize(2);
+  groups[0].element_count = 3000;
+  groups[1].element_count = 2500;
+  return groups;
+}
+
+// A failed request of a step: the state before it, or an optimizer that says it is of no more use
+// and whose directories hold the step before or the step itself.
+TEST(Fault, AnyFailedRequestOfAStepIsReportedAndLosesNothing) {
+  const Groups groups = few_groups();
+  const Values before = in_memory(groups, 2);
+  const Values after = in_memory(groups, 3);
+  bool hit = true;
+  uint64_t usable = 0;
+  uint64_t poisoned = 0;
+  for (uint64_t k = 0; hit; ++k) {
+    SimulatedDrive drive(seed() + k);
+    OptimizerOptions options = small_options();
+    options.directories = {"/a"};
+    options.memory_bytes = k % 2 == 0 ? 0 : (uint64_t{1} << 23);
+    {
+      SimulatedDisk disk(drive, 8);
+      options.disk = &disk;
+      const auto optimizer = made(Optimizer::create(options, groups));
+      ASSERT_NE(optimizer, nullptr);
+      ASSERT_OK(set_first(*optimizer, groups));
+      Values outputs = in_memory(groups, 0);
+      for (uint32_t g = 0; g < groups.size(); ++g)
+        ASSERT_OK(optimizer->set_output(g, DataType::kFloat32, outputs[g].data(), false));
+      ASSERT_OK(run_steps(*optimizer, groups, 0, 2));
+      Giver giver;
+      ASSERT_OK(giver.give(*optimizer, groups, 3));
+      drive.fail_at_request = drive.requests() + k;
+      const Status status = optimizer->step({}, nullptr);
+      hit = drive.fault_happened();
+      drive.fail_at_request.reset();
+      ASSERT_EQ(status.ok(), !hit) << k;
+      if (hit) {
+        float value = 0;
+        if (optimizer->get_parameters(0, 0, 1, DataType::kFloat32, &value).ok()) {
+          ++usable;
+          EXPECT_TRUE(same_bits(values_of(*optimizer, groups), before)) << k;
+          EXPECT_TRUE(same_bits(outputs, before)) << k;
+          ASSERT_OK(optimizer->step({}, nullptr));
+        } else {
+          ++poisoned;
+          EXPECT_NE(optimizer->step({}, nullptr).text().find("of no more use"), std::string::npos);
+        }
+      }
+    }
+    SimulatedDisk disk(drive, 8);
+    options.disk = &disk;
+    const auto opened = made(Optimizer::open(options, groups));
+    ASSERT_NE(opened, nullptr);
+    uint64_t step = 0;
+    ASSERT_OK(opened->committed_step(&step));
+    ASSERT_TRUE(step == 2 || step == 3) << step;
+    EXPECT_TRUE(same_bits(values_of(*opened, groups), step == 2 ? before : after)) << k;
+  }
+  EXPECT_GT(usable, 4u);
+  EXPECT_GT(poisoned, 1u);
+}
+
+TEST(Fault, WithDurableEveryTheTextSaysToWhichStepItWent) {
+  const Groups groups = few_groups();
+  SimulatedDrive drive(seed());
+  SimulatedDisk disk(drive, 8);
+  OptimizerOptions options = small_options();
+  options.directories = {"/a"};
+  options.durable_every = 3;
+  options.disk = &disk;
+  const auto optimizer = made(Optimizer::create(options, groups));
+  ASSERT_OK(set_first(*optimizer, groups));
+  ASSERT_OK(run_steps(*optimizer, groups, 0, 5));
+  Giver giver;
+  ASSERT_OK(giver.give(*optimizer, groups, 6));
+  drive.fail_at_request = drive.requests() + 3;
+  const Status status = optimizer->step({}, nullptr);
+  drive.fail_at_request.reset();
+  EXPECT_NE(status.text().find("back at step 3"), std::string::npos) << status.text();
+  EXPECT_TRUE(same_bits(values_of(*optimizer, groups), in_memory(groups, 3)));
+}
+
+TEST(Usage, MissingAndDoubleRangesAreNamed) {
+  Groups groups(1);
+  groups[0].name = "w";
+  groups[0].element_count = 100;
+  const auto optimizer = made(Optimizer::create(small_options(), groups));
+  const std::vector<float> values(100);
+  ASSERT_OK(optimizer->gradient(0, 10, 20, DataType::kFloat32, values.data()));
+  const Status twice = optimizer->gradient(0, 25, 10, DataType::kFloat32, values.data());
+  EXPECT_EQ(twice.code(), Code::kInvalidArgument);
+  EXPECT_NE(twice.text().find("'w', elements 25 to 29"), std::string::npos) << twice.text();
+  const Status missing = optimizer->step({}, nullptr);
+  EXPECT_EQ(missing.code(), Code::kInvalidArgument);
+  EXPECT_NE(missing.text().find("'w', elements 0 to 9"), std::string::npos) << missing.text();
+  ASSERT_OK(optimizer->gradient(0, 0, 10, DataType::kFloat32, values.data()));
+  EXPECT_NE(optimizer->step({}, nullptr).text().find("elements 30 to 99"), std::string::npos);
+  ASSERT_OK(optimizer->gradient(0, 30, 70, DataType::kFloat32, values.data()));
+  ASSERT_OK(optimizer->step({}, nullptr));
+  EXPECT_EQ(optimizer->set_parameters(0, 0, 1, DataType::kFloat32, values.data()).code(),
+            Code::kInvalidUsage);
+}
+
+TEST(Usage, ABudgetThatIsTooSmallIsFoundAtTheStart) {
+  ScratchDirectory scratch;
+  OptimizerOptions options = small_options();
+  options.directories = {scratch / "a"};
+  options.memory_bytes = 1 << 20;
+  const auto failed = Optimizer::create(options, mixed_groups());
+  EXPECT_EQ(failed.status().code(), Code::kNoMemory);
+  EXPECT_NE(failed.status().text().find("memory_bytes is 1048576"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(scratch / "a"));
+}
+
+TEST(Usage, BadArgumentsNameArgumentAndValue) {
+  Groups groups(1);
+  groups[0].name = "w";
+  groups[0].element_count = 100;
+  OptimizerOptions options = small_options();
+  options.chunk_bytes = 5000;
+  EXPECT_NE(Optimizer::create(options, groups).status().text().find("chunk_bytes is 5000"),
+            std::string::npos);
+  Groups twice = groups;
+  twice.push_back(groups[0]);
+  EXPECT_FALSE(Optimizer::create(small_options(), twice).ok());
+  const auto optimizer = made(Optimizer::create(small_options(), groups));
+  float value = 0;
+  for (const Status& status :
+       {optimizer->gradient(1, 0, 1, DataType::kFloat32, &value),
+        optimizer->gradient(0, 100, 1, DataType::kFloat32, &value),
+        optimizer->gradient(0, 1, ~uint64_t{0}, DataType::kFloat32, &value),
+        optimizer->gradient(0, 0, 1, DataType::kFloat64, &value),
+        optimizer->gradient(0, 0, 1, DataType::kFloat32, nullptr), optimizer->wait(0, 100, 1)})
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.text();
+  StepOptions bad;
+  bad.loss_scale = -1;
+  EXPECT_NE(optimizer->step(bad, nullptr).text().find("loss_scale is -1"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace weir::offload::test

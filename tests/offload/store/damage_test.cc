@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bits of the files change while nobody looks.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "offload/store/file_names.h"
+#include "offload/store/simulated_disk.h"
+#include "offload/store/store_run.h"
+
+namespace weir::offload {
+namespace {
+
+constexpr uint64_t kLastStep = 2;
+
+class DamageTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    SimulatedDisk disk(drive_);
+    auto made = Store::create(disk, names_, test_description(), test_options(1));
+    ASSERT_TRUE(made.ok());
+    for (uint64_t step = 0; step <= kLastStep; ++step) {
+      ASSERT_TRUE(commit_step(disk, *made.value(), step).ok());
+    }
+  }
+  void flip(const std::string& path, uint64_t at, unsigned char mask) {
+    std::vector<unsigned char>& bytes = *drive_.content(path);
+    bytes[at] = static_cast<unsigned char>(bytes[at] ^ mask);
+    drive_.commit_edit(path);
+  }
+
+  std::vector<std::string> names_ = test_directories(1);
+  SimulatedDrive drive_{1};
+};
+
+TEST_F(DamageTest, OfAnyByteOfAMetadataFileIsRepairedFromItsCopy) {
+  SimulatedDisk disk(drive_);
+  for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
+    const std::string path = meta_path(names_[0], copy);
+    const std::vector<unsigned char> good = *drive_.content(path);
+    for (uint64_t at = 0; at < good.size(); ++at) {
+      SCOPED_TRACE(testing::Message() << path << " byte " << at);
+      flip(path, at, static_cast<unsigned char>(1u << at % 8));
+      auto opened = Store::open(disk, names_, nullptr, test_options(at));
+      ASSERT_TRUE(opened.ok()) << opened.status().text();
+      ASSERT_FALSE(opened.value()->problems().empty());
+      ASSERT_EQ(opened.value()->committed()->step, kLastStep);
+      ASSERT_EQ(*drive_.content(path), good);
+    }
+  }
+  auto opened = Store::open(disk, names_, nullptr, test_options(5));
+  ASSERT_TRUE(opened.ok());
+  EXPECT_TRUE(opened.value()->problems().empty());
+  EXPECT_TRUE(check_committed(disk, *opened.value()).ok());
+}
+
+TEST_F(DamageTest, OfTheSameByteOfBothCopiesIsReported) {
+  SimulatedDisk disk(drive_);
+  const std::vector<unsigned char> good = *drive_.content("/drive0/meta-a");
+  for (uint64_t at = 0; at < good.size(); at += 3) {
+    SCOPED_TRACE(testing::Message() << "byte " << at);
+    for (const char* path : {"/drive0/meta-a", "/drive0/meta-b"}) flip(path, at, 4);
+    StoreOptions options = test_options(at);
+    options.read_only = true;
+    const auto opened = Store::open(disk, names_, nullptr, std::move(options));
+    if (opened.ok()) {
+      // The header cannot be lost so; of the records, the other one counts, and open says why.
+      ASSERT_LT(at, kHeaderOffset);
+      ASSERT_EQ(opened.value()->problems().size(), 2u);
+      const bool newest = at / kRecordBytes == (kLastStep + 1) % 2;
+      ASSERT_EQ(opened.value()->committed()->step, newest ? kLastStep - 1 : kLastStep);
+      const Status status = check_committed(disk, *opened.value());
+      ASSERT_TRUE(status.ok()) << status.text();
+    } else {
+      ASSERT_GE(at, kHeaderOffset);
+    }
+    for (const char* path : {"/drive0/meta-a", "/drive0/meta-b"}) flip(path, at, 4);
+  }
+}
+
+TEST_F(DamageTest, OfAMetadataFileThatIsGoneOrCutShortIsRepaired) {
+  SimulatedDisk disk(drive_);
+  const std::vector<unsigned char> good = *drive_.content("/drive0/meta-a");
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{100}, uint64_t{4096}, uint64_t{8192},
+                               uint64_t{10'000}, uint64_t{40'960}}) {
+    drive_.content("/drive0/meta-a")->resize(bytes);
+    drive_.commit_edit("/drive0/meta-a");
+    auto opened = Store::open(disk, names_, nullptr, test_options(bytes));
+    ASSERT_TRUE(opened.ok()) << opened.status().text();
+    EXPECT_TRUE(bytes > 10'000 || *drive_.content("/drive0/meta-a") == good) << bytes;
+    drive_.content("/drive0/meta-a")->resize(good.size());
+    drive_.commit_edit("/drive0/meta-a");
+  }
+  drive_.erase("/drive0/meta-b");
+  auto opened = Store::open(disk, names_, nullptr, test_options(9));
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
+  EXPECT_EQ(*drive_.content("/drive0/meta-b"), good);
+}
+
+TEST_F(DamageTest, OfAnyBitOfTheCommittedSlotIsFoundAndItsChunkNamed) {
+  SimulatedDisk disk(drive_);
+  const std::string path = slot_path(names_[0], kLastStep % 2);
+  const uint64_t bytes = drive_.content(path)->size();
+  std::mt19937_64 random(3);
+  for (uint64_t round = 0; round < 1500; ++round) {
+    // Every byte of a trailer, and random ones.
+    const uint64_t at =
+        round < kChunkTrailerBytes ? 2 * kTestChunkBytes - 1 - round : random() % bytes;
+    const auto mask = static_cast<unsigned char>(1u << random() % 8);
+    SCOPED_TRACE(testing::Message() << "byte " << at);
+    flip(path, at, mask);
+    StoreOptions options = test_options(round);
+    options.verify_all = true;
+    const auto refused = Store::open(disk, names_, nullptr, std::move(options));
+    ASSERT_FALSE(refused.ok());
+    const std::string chunk = "chunk " + std::to_string(at / kTestChunkBytes);
+    ASSERT_NE(refused.status().text().find(chunk), std::string::npos) << refused.status().text();
+    // Without verification at open it is found when the chunk is read.
+    auto opened = Store::open(disk, names_, nullptr, test_options(round));
+    ASSERT_TRUE(opened.ok());
+    const Status status = check_committed(disk, *opened.value());
+    ASSERT_EQ(status.code(), Code::kRefused);
+    ASSERT_NE(status.text().find(chunk), std::string::npos) << status.text();
+    flip(path, at, mask);
+  }
+}
+
+TEST_F(DamageTest, OfTheCommittedSlotLeavesThePreviousEpochToGoBackTo) {
+  SimulatedDisk disk(drive_);
+  flip(slot_path(names_[0], kLastStep % 2), 5000, 1);
+  auto opened = Store::open(disk, names_, nullptr, test_options(4));
+  ASSERT_TRUE(opened.ok());
+  EXPECT_FALSE(opened.value()->verify().ok());
+  ASSERT_TRUE(opened.value()->roll_back(kLastStep).ok());  // epoch of the step before
+  EXPECT_EQ(opened.value()->committed()->step, kLastStep - 1);
+  EXPECT_TRUE(check_committed(disk, *opened.value()).ok());
+}
+
+TEST_F(DamageTest, OfAnyBitOfTheOtherSlotDoesNotMatter) {
+  SimulatedDisk disk(drive_);
+  flip(slot_path(names_[0], 1 - kLastStep % 2), 5000, 1);
+  StoreOptions options = test_options(4);
+  options.verify_all = true;
+  auto opened = Store::open(disk, names_, nullptr, std::move(options));
+  ASSERT_TRUE(opened.ok());
+  EXPECT_EQ(opened.value()->roll_back(kLastStep).code(), Code::kRefused);
+  EXPECT_TRUE(commit_step(disk, *opened.value(), kLastStep + 1).ok());
+}
+
+TEST_F(DamageTest, AFileOfAnotherStoreIsNotTakenForOnesOwn) {
+  SimulatedDisk disk(drive_);
+  auto made = Store::create(disk, {"/other"}, test_description(), test_options(77));
+  ASSERT_TRUE(made.ok());
+  for (uint64_t step = 0; step <= kLastStep; ++step) {
+    ASSERT_TRUE(commit_step(disk, *made.value(), step).ok());
+  }
+  const std::string name = slot_path("", kLastStep % 2);
+  *drive_.content("/drive0" + name) = *drive_.content("/other" + name);
+  drive_.commit_edit("/drive0" + name);
+  auto opened = Store::open(disk, names_, nullptr, test_options(5));
+  ASSERT_TRUE(opened.ok());
+  const Status status = check_committed(disk, *opened.value());
+  EXPECT_NE(status.text().find("expected a chunk of store"), std::string::npos) << status.text();
+}
+
+}  // namespace
+}  // namespace weir::offload

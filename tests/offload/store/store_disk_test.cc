@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The store on real files, through every disk of this machine, and weir-fsck on what it leaves.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "offload/io/open_disk.h"
+#include "offload/store/file_names.h"
+#include "offload/store/store_run.h"
+
+namespace weir::offload {
+namespace {
+
+class StoreDiskTest : public testing::TestWithParam<DiskKind> {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "weir_store_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    root_ = pattern;
+    for (const char* name : {"/0", "/1"}) names_.push_back(root_ + name);
+    DiskOptions options;
+    options.kind = GetParam();
+    Result<std::unique_ptr<Disk>> disk = open_disk(options);
+    if (!disk.ok()) GTEST_SKIP() << disk.status().text();
+    disk_ = disk.take();
+  }
+  void TearDown() override {
+    disk_.reset();
+    std::filesystem::remove_all(root_);
+  }
+  void make_steps(uint64_t count) {
+    auto made = Store::create(*disk_, names_, test_description(), test_options(1));
+    ASSERT_TRUE(made.ok()) << made.status().text();
+    for (uint64_t step = 0; step < count; ++step) {
+      const Status status = commit_step(*disk_, *made.value(), step);
+      ASSERT_TRUE(status.ok()) << status.text();
+    }
+  }
+  static void flip(const std::string& path, off_t at) {
+    const int fd = open(path.c_str(), O_RDWR);
+    unsigned char byte = 0;
+    ASSERT_EQ(pread(fd, &byte, 1, at), 1);
+    byte ^= 1;
+    ASSERT_EQ(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+  }
+
+  std::string root_;
+  std::vector<std::string> names_;
+  std::unique_ptr<Disk> disk_;
+};
+
+TEST_P(StoreDiskTest, HoldsStepsAndCheckpointsOnRealFiles) {
+  make_steps(3);
+  auto opened = Store::open(*disk_, names_, nullptr, test_options(2));
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
+  Store& store = *opened.value();
+  ASSERT_TRUE(check_committed(*disk_, store).ok());
+  const std::vector<std::string> held = {root_ + "/held0", root_ + "/held1"};
+  Status status = store.checkpoint(held);
+  ASSERT_TRUE(status.ok()) << status.text();
+  for (uint64_t step = 3; step < 7; ++step) {
+    status = commit_step(*disk_, store, step);
+    ASSERT_TRUE(status.ok()) << status.text();
+  }
+  ASSERT_TRUE(check_committed(*disk_, store).ok());
+  const auto second = Store::open(*disk_, names_, nullptr, test_options(3));
+  EXPECT_EQ(second.status().code(), Code::kRefused) << second.status().text();
+  StoreOptions options = test_options(4);
+  options.read_only = true;
+  options.verify_all = true;
+  auto reader = Store::open(*disk_, held, nullptr, options);
+  ASSERT_TRUE(reader.ok()) << reader.status().text();
+  EXPECT_EQ(reader.value()->committed()->step, 2u);
+  EXPECT_TRUE(check_committed(*disk_, *reader.value()).ok());
+}
+
+TEST_P(StoreDiskTest, CannotBeOpenedWithoutPermission) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may open everything";
+  make_steps(1);
+  ASSERT_EQ(chmod(slot_path(names_[1], 0).c_str(), 0), 0);
+  const auto opened = Store::open(*disk_, names_, nullptr, test_options(2));
+  EXPECT_NE(opened.status().text().find("Permission denied"), std::string::npos)
+      << opened.status().text();
+}
+
+#ifdef WEIR_FSCK_PROGRAM
+
+struct FsckRun {
+  int exit_status = -1;
+  std::string output;
+};
+
+FsckRun fsck(const std::string& arguments) {
+  FsckRun run;
+  const std::string command = std::string(WEIR_FSCK_PROGRAM) + " " + arguments + " 2>&1";
+  std::FILE* pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return run;
+  std::array<char, 4096> buffer;
+  for (size_t got; (got = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0;) {
+    run.output.append(buffer.data(), got);
+  }
+  const int status = pclose(pipe);
+  run.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return run;
+}
+
+TEST_P(StoreDiskTest, FsckSaysGoodRecoverableLostOrUnknownByItsExitStatus) {
+  make_steps(3);
+  const std::string both = names_[0] + " " + names_[1];
+  FsckRun run = fsck(both);
+  EXPECT_EQ(run.exit_status, 0) << run.output;
+  EXPECT_NE(run.output.find("good: epoch 3 (step 2) is whole"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("12 of 12 chunks, 100 %"), std::string::npos) << run.output;
+  run = fsck("--quiet --json " + both);
+  EXPECT_EQ(run.exit_status, 0);
+  EXPECT_EQ(run.output.find("{\n  \"verdict\": \"good\""), 0u) << run.output;
+  run = fsck(names_[1] + " " + names_[0]);
+  EXPECT_EQ(run.exit_status, 3) << run.output;
+  run = fsck(root_ + "/nothing");
+  EXPECT_EQ(run.exit_status, 3) << run.output;
+  EXPECT_EQ(fsck("--frobnicate").exit_status, 3);
+  flip(meta_path(names_[0], 1), 100);
+  EXPECT_EQ(fsck(both).exit_status, 1);
+  flip(slot_path(names_[1], 0), 5);
+  run = fsck(both);
+  EXPECT_EQ(run.exit_status, 1) << run.output;
+  EXPECT_NE(run.output.find("chunk 1: checksum expected"), std::string::npos) << run.output;
+  flip(slot_path(names_[0], 1), 5);
+  EXPECT_EQ(fsck(both).exit_status, 2);
+  {
+    auto opened = Store::open(*disk_, names_, nullptr, test_options(2));
+    ASSERT_TRUE(opened.ok());
+    run = fsck(both);
+    EXPECT_EQ(run.exit_status, 3);
+    EXPECT_NE(run.output.find("is in use"), std::string::npos) << run.output;
+  }
+}
+
+#endif
+
+std::string name_of_parameter(const testing::TestParamInfo<DiskKind>& parameter) {
+  return parameter.param == DiskKind::kUring ? "Uring" : "Posix";
+}
+
+INSTANTIATE_TEST_SUITE_P(Store, StoreDiskTest, testing::Values(DiskKind::kUring, DiskKind::kPosix),
+                         name_of_parameter);
+
+}  // namespace
+}  // namespace weir::offload
