@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // kill -9 of real processes at random instants: no committed step is lost, no state is mixed, and
-// what goes on equals the uninterrupted run bit for bit. WEIR_SOAK=n kills n times instead of 200.
+// what goes on equals the uninterrupted run bit for bit. WEIR_TEST_SOAK=n kills n times instead of 200.
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -255,7 +255,7 @@ class Killer {
 
 TEST(Kill, NoCommittedStepIsLostAndTheRunGoesOnBitForBit) {
   ::signal(SIGPIPE, SIG_IGN);
-  const char* const soak = std::getenv("WEIR_SOAK");
+  const char* const soak = std::getenv("WEIR_TEST_SOAK");
   const uint64_t kills = soak != nullptr ? std::strtoull(soak, nullptr, 10) : 200;
   const Job jobs[] = {{1, 1, 0, {}}, {2, 1, uint64_t{9} << 19, {}}, {3, 2, 0, {}}, {4, 1, 0, {}}};
   for (Job job : jobs) {
