@@ -101,6 +101,8 @@ constexpr int kUnknownLevel = -1;
 std::atomic<int> log_level{kUnknownLevel};
 
 Log& process_log() {
+  // First, because reading the settings may log, which must not meet a log that is being made.
+  (void)process_settings();
   static Log* instance = make_log();
   log_level.store(static_cast<int>(instance->level), std::memory_order_relaxed);
   return *instance;

@@ -178,5 +178,16 @@ TEST(Log, LinesOfSeveralThreadsStayWhole) {
   EXPECT_EQ(line_count(text), 200u);
 }
 
+TEST(Log, AnUnknownNameIsReportedWhoeverReadsTheEnvironmentFirst) {
+  for (const bool log_first : {false, true}) {
+    const std::string text = run_child({{"WEIR_TIMEOUT_MSS", "1"}}, [&] {
+      if (!log_first) (void)process_settings();
+      log_warn("a line");
+    });
+    EXPECT_NE(text.find("WEIR_TIMEOUT_MSS"), std::string::npos) << text;
+    EXPECT_NE(text.find("a line"), std::string::npos) << text;
+  }
+}
+
 }  // namespace
 }  // namespace weir
