@@ -182,6 +182,7 @@ void Communicator::check_slowly(Request& request) {
   }
 
   std::vector<Rank> lost;
+  std::vector<Rank> finished;  // gone after it had done all of this operation
   std::string how;
   if (context_.mapped() && first_ != nullptr) {
     const Request& head = *first_;
@@ -217,8 +218,12 @@ void Communicator::check_slowly(Request& request) {
         return;
       }
       if (state == RankState::kGone) {
-        lost.push_back(p);
-        how = "destroyed the communicator";
+        const bool done = request.kind == RequestKind::kCollective && first_ != nullptr &&
+                          first_->started &&
+                          control.done.position.load(std::memory_order_acquire) >=
+                              context_.end_position[first_->sequence % engine::kEndPositions];
+        (done ? finished : lost).push_back(p);
+        if (!done) how = "destroyed the communicator";
       }
     }
   }
@@ -229,7 +234,8 @@ void Communicator::check_slowly(Request& request) {
       if (p == context_.rank) continue;
       if (context_.transport->peer_alive(context_.instance, p) == WEIR_ERROR_PEER_LOST) {
         // A process that ended in order has said so; one that has not, died.
-        if (std::find(lost.begin(), lost.end(), p) == lost.end()) {
+        if (std::find(lost.begin(), lost.end(), p) == lost.end() &&
+            std::find(finished.begin(), finished.end(), p) == finished.end()) {
           lost.push_back(p);
           how = "died";
         }
