@@ -84,7 +84,7 @@ Advance LineRun::advance(Context& context) {
       plan_->kernel_(args);
     } else {
       const unsigned char* src = bases_[operands[0].base] + operands[0].offset_bytes;
-      if (dst != src) std::memcpy(dst, src, bytes);
+      if (bytes > 0 && dst != src) std::memcpy(dst, src, bytes);
     }
     if (publishes) {
       flag_of(dst, bytes).store(flag_, std::memory_order_release);
