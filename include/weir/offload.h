@@ -43,7 +43,7 @@ extern "C" {
 typedef struct weir_optimizer* weir_optimizer_t;
 
 /* The formulas stand in docs/offload.md. */
-typedef enum weir_method {
+typedef enum weir_method WEIR_INT_ENUM {
   WEIR_ADAMW = 0, /* decoupled weight decay (Loshchilov, Hutter 2019) */
   WEIR_ADAM = 1,  /* weight decay in the gradient (Kingma, Ba 2015) */
   WEIR_SGD_MOMENTUM = 2,
@@ -51,7 +51,7 @@ typedef enum weir_method {
   WEIR_LION = 4
 } weir_method_t;
 
-typedef enum weir_state_format {
+typedef enum weir_state_format WEIR_INT_ENUM {
   WEIR_STATE_FLOAT32 = 0, /* f32 master and moments: 12 bytes each way with two moments */
   WEIR_STATE_HALF_MASTER =
       1, /* bf16 copy in memory + 16 stored bits = exact f32 master; bf16 moments */

@@ -50,12 +50,19 @@ extern "C" {
 #define WEIR_MUST_CHECK
 #endif
 
+/* Enumerations are as wide as int in C++ too: a wrong number is an error there, not undefined. */
+#ifdef __cplusplus
+#define WEIR_INT_ENUM : int
+#else
+#define WEIR_INT_ENUM
+#endif
+
 typedef struct weir_comm* weir_comm_t;
 typedef struct weir_request* weir_request_t;
 typedef struct weir_window* weir_window_t;
 
 /* Grouped by the largest thing that an error destroys: nothing, the operation, the communicator. */
-typedef enum weir_result {
+typedef enum weir_result WEIR_INT_ENUM {
   WEIR_OK = 0,
   WEIR_IN_PROGRESS = 1,
   /* Nothing was started. */
@@ -74,7 +81,7 @@ typedef enum weir_result {
 } weir_result_t;
 
 /* Element types. Numbers are those of ncclDataType_t. fp8 types are the OCP formats. */
-typedef enum weir_datatype {
+typedef enum weir_datatype WEIR_INT_ENUM {
   WEIR_INT8 = 0,
   WEIR_UINT8 = 1,
   WEIR_INT32 = 2,

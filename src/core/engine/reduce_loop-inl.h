@@ -30,29 +30,29 @@ constexpr size_t kLineBytes = 64;
 // vectors, four lines of each source.
 constexpr size_t kUnroll = 4;
 
-// Pointers of any alignment: the accesses are made of bytes.
+// Pointers of any alignment: the accesses are made of bytes. Highway reads one lane alone as its
+// type, so that goes by way of a copy.
 template <class D>
 HWY_INLINE VecOf<D> load(D d, const uint8_t* from) {
   using T = hn::TFromD<D>;
-#if HWY_TARGET == HWY_SCALAR
-  T lane;
-  std::memcpy(&lane, from, sizeof(T));
-  return hn::Set(d, lane);
-#else
-  return hn::LoadU(d, reinterpret_cast<const T*>(from));
-#endif
+  if constexpr (hn::MaxLanes(D()) == 1) {
+    T lane;
+    std::memcpy(&lane, from, sizeof(T));
+    return hn::Set(d, lane);
+  } else {
+    return hn::LoadU(d, reinterpret_cast<const T*>(from));
+  }
 }
 
 template <class D>
 HWY_INLINE void store(D d, VecOf<D> v, uint8_t* to) {
   using T = hn::TFromD<D>;
-#if HWY_TARGET == HWY_SCALAR
-  (void)d;
-  const T lane = hn::GetLane(v);
-  std::memcpy(to, &lane, sizeof(T));
-#else
-  hn::StoreU(v, d, reinterpret_cast<T*>(to));
-#endif
+  if constexpr (hn::MaxLanes(D()) == 1) {
+    const T lane = hn::GetLane(v);
+    std::memcpy(to, &lane, sizeof(T));
+  } else {
+    hn::StoreU(v, d, reinterpret_cast<T*>(to));
+  }
 }
 
 // Past the caches. Highway rounds partial vectors up to 16 bytes, so those are stored as usual.
