@@ -253,16 +253,13 @@ Advance LaneRun::advance(Context& context) {
   bool moved = false;
   bool finished = true;
   for (Lane& lane : lanes_) {
-    for (;;) {
-      const Outcome outcome = step(context, lane);
-      if (outcome == Outcome::kFailed) return Advance::kFailed;
-      if (outcome == Outcome::kFinished) break;
-      if (outcome == Outcome::kBlocked) {
-        finished = false;
-        break;
-      }
-      moved = true;
+    Outcome outcome = Outcome::kMoved;
+    for (uint32_t steps = 0; outcome == Outcome::kMoved && steps < kStepsPerAdvance; ++steps) {
+      outcome = step(context, lane);
+      moved = moved || outcome == Outcome::kMoved;
     }
+    if (outcome == Outcome::kFailed) return Advance::kFailed;
+    finished = finished && outcome == Outcome::kFinished;
   }
   if (finished) {
     finish();

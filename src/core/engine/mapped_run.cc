@@ -178,7 +178,8 @@ Advance MappedRun::advance(Context& context) {
   const auto stage_count = static_cast<uint32_t>(plan_->stages_.size());
   const uint64_t slice_count = plan_->slice_count_;
   bool moved = false;
-  for (bool again = true; again;) {
+  bool again = true;
+  for (uint32_t step = 0; again && step < kStepsPerAdvance; ++step) {
     again = false;
     // Later stages first: their data is the warmest, and they free the ring.
     for (uint32_t k = stage_count; k-- > 0;) {

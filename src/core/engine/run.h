@@ -11,6 +11,10 @@
 
 namespace weir::engine {
 
+// What one `advance` does at most, in stages or program steps: a call that must not block returns
+// soon even when the peers keep pace with it.
+constexpr uint32_t kStepsPerAdvance = 32;
+
 enum class Advance : uint8_t {
   kDone,
   kMoved,    // something was done; call again
