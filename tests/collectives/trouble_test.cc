@@ -176,6 +176,27 @@ TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
   }
 }
 
+TEST(LeavingRank, AfterItsLastOperationIsNoLossToThoseStillAtWork) {
+  for (const bool messages : {false, true}) {
+    run_processes(
+        4,
+        [](int rank, weir_comm_t comm) {
+          std::vector<float> data = inputs(rank, 100);
+          const std::vector<float> roots = inputs(0, 100);
+          // Ranks 0 and 1 have gone long before rank 2 has called, and rank 3 waits for it.
+          if (rank == 2) usleep(500'000);
+          EXPECT_EQ(
+              weir_broadcast(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32, 0, nullptr),
+              WEIR_OK)
+              << weir_last_error(comm);
+          EXPECT_EQ(data, roots);
+        },
+        messages ? Environment{{"WEIR_HOOKS", "check"}, {"WEIR_ALGORITHM", "broadcast=binomial"}}
+                 : Environment{},
+        with_timeout(10'000));
+  }
+}
+
 TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
   const std::vector<int> statuses = run_processes_status(
       3,
