@@ -23,15 +23,22 @@ Status check(const PipelineOptions& options) {
     return invalid_argument(fmt::format("pipeline: {} buffers and {} cached ones, {} are allowed",
                                         options.buffer_count, options.cached_buffer_count,
                                         kBuffersMax));
+  constexpr uint32_t kThreadsMax = 1024;
+  if (options.compute_thread_count > kThreadsMax)
+    return invalid_argument(fmt::format("pipeline: {} compute threads, {} are allowed",
+                                        options.compute_thread_count, kThreadsMax));
   if (options.timeout_ms == 0) return invalid_argument("pipeline: timeout_ms is 0");
   return Status();
 }
 
+PipelineLoad load_of(const PipelineOptions& options) {
+  return {options.buffer_bytes, options.transfer_bytes, options.drive_count,
+          options.compute_thread_count};
+}
+
 uint32_t working_count(const PipelineOptions& options) {
   if (options.buffer_count > 0) return options.buffer_count;
-  return choose_shape(options.rates, options.buffer_bytes, options.transfer_bytes,
-                      options.compute_thread)
-      .buffer_count;
+  return choose_shape(options.rates, load_of(options)).buffer_count;
 }
 
 }  // namespace
@@ -65,6 +72,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::create(Disk* disk, Arena* arena,
   auto state = std::make_unique<State>();
   state->disk = disk;
   state->options = options;
+  state->load = load_of(options);
   state->rates = options.rates;
   state->working_count = working_count(options);
   const uint64_t count = uint64_t{state->working_count} + options.cached_buffer_count;
@@ -76,10 +84,11 @@ Result<std::unique_ptr<Pipeline>> Pipeline::create(Disk* disk, Arena* arena,
                       state->working_count, options.buffer_bytes, options.cached_buffer_count));
     state->slots.emplace_back().buffer = buffer.take();
   }
-  if (options.compute_thread == ComputeThread::kWorker) {
-    Result<std::unique_ptr<ComputeWorker>> worker = ComputeWorker::create();
-    if (!worker.ok()) return worker.status();
-    state->worker = worker.take();
+  if (options.compute_thread_count > 0) {
+    Result<std::unique_ptr<ComputeWorkers>> workers =
+        ComputeWorkers::create(options.compute_thread_count);
+    if (!workers.ok()) return workers.status();
+    state->workers = workers.take();
   }
   return std::unique_ptr<Pipeline>(new Pipeline(std::move(state)));
 }

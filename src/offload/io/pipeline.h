@@ -3,8 +3,8 @@
 // overlapped: while one item is computed, reads of the next and writes of the last are under way.
 //
 // An item has one buffer. Its reads fill parts of it, compute changes it, its writes take parts of
-// it. Items are computed one after another in the order of the sweep; an item's writes are submitted
-// after its compute and never before. The first error stops submission, what is under way is
+// it. Computes begin in the order of the sweep, as many at a time as there are threads for them; an
+// item's writes are submitted after its compute and never before. The first error stops submission, what is under way is
 // reaped, and the error is returned.
 //
 // One thread at a time, that of the Disk; the Disk and the Arena outlive the pipeline, and nobody
@@ -37,12 +37,14 @@ class PipelineWork {
   virtual ~PipelineWork() = default;
   virtual uint64_t item_count() const = 0;
   // Appends the item's reads; there may be none. Asked once per sweep, some items ahead of compute.
-  virtual void reads(uint64_t item, std::vector<PipelineTransfer>* transfers) = 0;
-  // Every read of the item is in `buffer`. With ComputeThread::kWorker it runs on the pipeline's own
-  // thread, beside the other functions of other items.
+  virtual Status reads(uint64_t item, std::vector<PipelineTransfer>* transfers) = 0;
+  // Every read of the item is in `buffer`. With compute threads it runs on one of them, beside the
+  // functions of other items.
   virtual Status compute(uint64_t item, unsigned char* buffer) = 0;
+  // The item is computed only after all before it in the sweep have been.
+  virtual bool computes_after_all(uint64_t) const { return false; }
   // Appends the item's writes; there may be none. Asked once, after the item's compute.
-  virtual void writes(uint64_t item, std::vector<PipelineTransfer>* transfers) = 0;
+  virtual Status writes(uint64_t item, std::vector<PipelineTransfer>* transfers) = 0;
   // All writes of the item have completed (which is not yet durable). On the caller's thread.
   virtual Status written(uint64_t) { return Status(); }
 };
@@ -58,10 +60,11 @@ struct PipelineOptions {
   // their reads when sweeps alternate. Then compute and writes must leave in the buffer what reading
   // the item again would put there.
   uint32_t cached_buffer_count = 0;
-  ComputeThread compute_thread = ComputeThread::kCaller;
-  PipelineRates rates;            // for the first run; 0 where not known
-  uint64_t timeout_ms = 30'000;   // without one transfer that completes
-  uint32_t trace_events_max = 0;  // 0: no trace
+  uint32_t compute_thread_count = 0;  // of the pipeline; 0: the caller's thread computes
+  uint32_t drive_count = 1;           // that the items are striped over
+  PipelineRates rates;                // for the first run; 0 where not known
+  uint64_t timeout_ms = 30'000;       // without one transfer that completes
+  uint32_t trace_events_max = 0;      // 0: no trace
 };
 
 // Of one run.
@@ -76,7 +79,7 @@ struct PipelineReport {
   uint64_t compute_ns = 0;
   uint64_t compute_exposed_ns = 0;  // of it, with an idle disk for a part at least: an upper bound
   uint64_t disk_wait_ns = 0;        // the caller's thread had nothing to do but wait for the disk
-  uint64_t compute_wait_ns = 0;     // kWorker: it had nothing to do but wait for compute
+  uint64_t compute_wait_ns = 0;     // it had nothing to do but wait for compute threads
   uint64_t disk_busy_ns = 0;        // transfers were under way
   uint64_t overlapped_compute_count = 0;  // computes that began with transfers under way
   uint32_t in_flight_max = 0;

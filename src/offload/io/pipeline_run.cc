@@ -20,10 +20,7 @@ Pipeline::Run::Run(State* state, PipelineWork* work, SweepDirection direction,
       report_(*report),
       item_count_(work->item_count()) {
   const PipelineOptions& options = s_.options;
-  report_.depth = options.depth > 0 ? options.depth
-                                    : choose_shape(s_.rates, options.buffer_bytes,
-                                                   options.transfer_bytes, options.compute_thread)
-                                          .depth;
+  report_.depth = options.depth > 0 ? options.depth : choose_shape(s_.rates, s_.load).depth;
   report_.depth = std::min(report_.depth, s_.disk->depth());
   report_.buffer_count = s_.working_count;
 }
@@ -45,18 +42,18 @@ Status Pipeline::Run::all() {
 Status Pipeline::Run::sweep() {
   while (!finished()) {
     WEIR_RETURN_IF_ERROR(admit());
-    if (s_.worker != nullptr) {
-      WEIR_RETURN_IF_ERROR(compute_on_worker());
+    if (s_.workers != nullptr) {
+      WEIR_RETURN_IF_ERROR(compute_on_workers());
       WEIR_RETURN_IF_ERROR(take_computed(false));
       WEIR_RETURN_IF_ERROR(admit());
     }
     WEIR_RETURN_IF_ERROR(submit());
-    if (s_.worker == nullptr && !to_compute_.empty() &&
+    if (s_.workers == nullptr && !to_compute_.empty() &&
         s_.slots[to_compute_.front()].transfers == 0)
       WEIR_RETURN_IF_ERROR(compute_here());
     else if (in_flight_ > 0)
       WEIR_RETURN_IF_ERROR(wait_for_disk(1));
-    else if (s_.worker != nullptr && s_.worker->outstanding() > 0)
+    else if (s_.workers != nullptr && s_.workers->outstanding() > 0)
       WEIR_RETURN_IF_ERROR(take_computed(true));
   }
   return Status();
@@ -117,9 +114,9 @@ Status Pipeline::Run::cut(uint32_t index, bool write) {
   Slot& slot = s_.slots[index];
   wanted_.clear();
   if (write)
-    work_.writes(slot.item, &wanted_);
+    WEIR_RETURN_IF_ERROR(work_.writes(slot.item, &wanted_));
   else
-    work_.reads(slot.item, &wanted_);
+    WEIR_RETURN_IF_ERROR(work_.reads(slot.item, &wanted_));
   const uint64_t buffer_bytes = s_.options.buffer_bytes;
   for (const PipelineTransfer& t : wanted_) {
     if (t.buffer_offset_bytes > buffer_bytes || t.bytes > buffer_bytes - t.buffer_offset_bytes)
@@ -201,50 +198,55 @@ Status Pipeline::Run::compute_here() {
   to_compute_.pop_front();
   const bool overlapped = in_flight_ > 0;
   const uint64_t begin_ns = now_ns();
-  const Status status = work_.compute(s_.slots[slot].item, s_.slots[slot].buffer.data());
+  Status status = work_.compute(s_.slots[slot].item, s_.slots[slot].buffer.data());
   const uint64_t end_ns = now_ns();
   if (overlapped) ++report_.overlapped_compute_count;
-  WEIR_RETURN_IF_ERROR(computed(slot, status, begin_ns, end_ns));
+  WEIR_RETURN_IF_ERROR(computed({slot, 0, std::move(status), begin_ns, end_ns}));
   // Collected before the next submission, so that what the disk finished meanwhile is seen.
   WEIR_RETURN_IF_ERROR(wait_for_disk(0));
   if (!overlapped || in_flight_ == 0) report_.compute_exposed_ns += end_ns - begin_ns;
   return Status();
 }
 
-Status Pipeline::Run::compute_on_worker() {
+Status Pipeline::Run::compute_on_workers() {
   while (!to_compute_.empty() && s_.slots[to_compute_.front()].transfers == 0) {
     const uint32_t slot = to_compute_.front();
+    const uint64_t item = s_.slots[slot].item;
+    if (work_.computes_after_all(item) && s_.workers->outstanding() > 0) {
+      WEIR_RETURN_IF_ERROR(take_computed(false));
+      if (s_.workers->outstanding() > 0) break;
+    }
     to_compute_.pop_front();
     if (in_flight_ > 0) ++report_.overlapped_compute_count;
-    s_.worker->give(slot, [this, item = s_.slots[slot].item, at = s_.slots[slot].buffer.data()] {
-      return work_.compute(item, at);
-    });
+    s_.workers->give(
+        slot, [this, item, at = s_.slots[slot].buffer.data()] { return work_.compute(item, at); });
   }
   return Status();
 }
 
 Status Pipeline::Run::take_computed(bool wait) {
   const uint64_t begin_ns = wait ? now_ns() : 0;
-  const std::vector<ComputeWorker::Finished> finished = s_.worker->take(wait);
+  const uint64_t at_work = std::min(s_.workers->outstanding(), s_.options.compute_thread_count);
+  const std::vector<ComputeWorkers::Finished> finished = s_.workers->take(wait);
   if (wait) {
     const uint64_t waited_ns = now_ns() - begin_ns;
     report_.compute_wait_ns += waited_ns;
-    report_.compute_exposed_ns += waited_ns;  // it waits only when nothing is under way
+    // It waits only when nothing is under way.
+    report_.compute_exposed_ns += waited_ns * at_work;
   }
-  for (const ComputeWorker::Finished& one : finished)
-    WEIR_RETURN_IF_ERROR(computed(one.id, one.status, one.begin_ns, one.end_ns));
+  for (const ComputeWorkers::Finished& one : finished) WEIR_RETURN_IF_ERROR(computed(one));
   return Status();
 }
 
-Status Pipeline::Run::computed(uint32_t index, const Status& status, uint64_t begin_ns,
-                               uint64_t end_ns) {
-  Slot& slot = s_.slots[index];
-  report_.compute_ns += end_ns - begin_ns;
+Status Pipeline::Run::computed(const ComputeWorkers::Finished& finished) {
+  Slot& slot = s_.slots[finished.id];
+  report_.compute_ns += finished.end_ns - finished.begin_ns;
   report_.computed_bytes += s_.options.buffer_bytes;
-  trace(TraceKind::kCompute, 0, slot.item, begin_ns, end_ns, 0);
-  if (!status.ok()) return status.with_context(fmt::format("pipeline: item {}", slot.item));
-  WEIR_RETURN_IF_ERROR(cut(index, true));
-  return slot.transfers == 0 ? finish(index) : Status();
+  trace(TraceKind::kCompute, finished.worker, slot.item, finished.begin_ns, finished.end_ns, 0);
+  if (!finished.status.ok())
+    return finished.status.with_context(fmt::format("pipeline: item {}", slot.item));
+  WEIR_RETURN_IF_ERROR(cut(finished.id, true));
+  return slot.transfers == 0 ? finish(finished.id) : Status();
 }
 
 // The item's writes have completed.
@@ -308,7 +310,7 @@ Status Pipeline::Run::handle(const std::vector<Completion>& done) {
 void Pipeline::Run::drain() {
   reads_.clear();
   writes_.clear();
-  if (s_.worker != nullptr) s_.worker->drop_all();
+  if (s_.workers != nullptr) s_.workers->drop_all();
   if (in_flight_ > 0) s_.disk->cancel();
   while (in_flight_ > 0) {
     done_.clear();

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "offload/io/compute_worker.h"
+#include "offload/io/compute_workers.h"
 #include "offload/io/pipeline.h"
 
 namespace weir::offload {
@@ -26,10 +26,11 @@ struct Pipeline::State {
 
   Disk* disk = nullptr;
   PipelineOptions options;
+  PipelineLoad load;
   PipelineRates rates;  // of the last run
   uint32_t working_count = 0;
   std::vector<Slot> slots;
-  std::unique_ptr<ComputeWorker> worker;
+  std::unique_ptr<ComputeWorkers> workers;  // nullptr: the caller computes
 };
 
 class Pipeline::Run {
@@ -54,10 +55,10 @@ class Pipeline::Run {
   Status admit();
   Status submit();
   Status compute_here();
-  Status compute_on_worker();
+  Status compute_on_workers();
   Status take_computed(bool wait);
   Status wait_for_disk(uint32_t least);
-  Status computed(uint32_t slot, const Status& status, uint64_t begin_ns, uint64_t end_ns);
+  Status computed(const ComputeWorkers::Finished& finished);
   Status finish(uint32_t slot);
   Status cut(uint32_t slot, bool write);
   Status handle(const std::vector<Completion>& done);

@@ -7,11 +7,6 @@
 
 namespace weir::offload {
 
-enum class ComputeThread : uint8_t {
-  kCaller,  // the thread that runs the pipeline computes; transfers go on meanwhile
-  kWorker,  // a thread of the pipeline computes, the caller's only feeds the disk
-};
-
 // Bytes per second; 0: not known.
 struct PipelineRates {
   double disk_bytes_per_s = 0;     // reads and writes together: they share one bandwidth
@@ -23,14 +18,22 @@ struct PipelineShape {
   uint32_t buffer_count = 0;  // items between the begin of their reads and the end of their writes
 };
 
-// What is under way keeps an NVMe drive busy; more would only wait there.
-inline constexpr uint64_t kBusyBytes = uint64_t{4} << 20;
+// Under way on each drive: half of it read, half written. More would only wait there.
+inline constexpr uint64_t kBusyBytes = uint64_t{12} << 20;
 inline constexpr uint32_t kPipelineDepthMax = 256;
 
-// The least depth and buffers that keep the disk busy: kBusyBytes always, and where the caller's
-// thread computes also what the disk moves during one item's compute, since nothing is submitted
-// then. At least two transfers (one each way) and three buffers (reading, computing, writing).
-PipelineShape choose_shape(const PipelineRates& rates, uint64_t buffer_bytes,
-                           uint64_t transfer_bytes, ComputeThread thread);
+struct PipelineLoad {
+  uint64_t buffer_bytes = 0;    // of an item
+  uint64_t transfer_bytes = 0;  // at most, of one transfer
+  uint32_t drive_count = 1;
+  uint32_t compute_thread_count = 0;  // 0: the thread that runs the pipeline computes
+};
+
+// The least depth and buffers that keep the drives busy: kBusyBytes always, and where the caller's
+// thread computes also what they move during one item's compute, since nothing is submitted then.
+// At least two transfers (one each way) and three buffers (reading, computing, writing). Threads
+// that compute have a buffer each, and as much as is written waits before or after them, so
+// that a thread that comes late does not empty the queue of the drives.
+PipelineShape choose_shape(const PipelineRates& rates, const PipelineLoad& load);
 
 }  // namespace weir::offload

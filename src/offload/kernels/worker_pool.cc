@@ -35,6 +35,10 @@ void pin_to(int core) {
 
 }  // namespace
 
+uint32_t WorkerPool::default_thread_count() {
+  return std::max<uint32_t>(1, static_cast<uint32_t>(usable_cores().size()));
+}
+
 Result<std::unique_ptr<WorkerPool>> WorkerPool::create(const WorkerPoolOptions& options) {
   std::unique_ptr<WorkerPool> pool(new WorkerPool(options));
   const Status status = pool->start_threads();
@@ -44,9 +48,7 @@ Result<std::unique_ptr<WorkerPool>> WorkerPool::create(const WorkerPoolOptions& 
 
 Status WorkerPool::start_threads() {
   cores_ = usable_cores();
-  thread_count_ = options_.thread_count != 0
-                      ? options_.thread_count
-                      : std::max<uint32_t>(1, static_cast<uint32_t>(cores_.size()));
+  thread_count_ = options_.thread_count != 0 ? options_.thread_count : default_thread_count();
   const uint32_t started = thread_count_ - (options_.caller_helps ? 1 : 0);
   threads_.reserve(started);
   for (uint32_t worker = 0; worker < started; ++worker) {

@@ -36,6 +36,8 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   uint32_t thread_count() const { return thread_count_; }
+  // One a core that the process may use.
+  static uint32_t default_thread_count();
 
   // body(begin, end) for [0, block), [block, 2 block) … of [0, count), the last one shorter; returns
   // when all have run. Blocks are of the same borders for any thread count.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include "offload/io/open_disk.h"
 #include "offload/optimizer/optimizer.h"
@@ -135,8 +136,10 @@ Status Optimizer::restore(const std::vector<std::vector<std::string>>& shards) {
   if (home_->on_drives() && step > 0)
     WEIR_RETURN_IF_ERROR(home_->begin_step(step).with_context("restore"));
   const Placement& placement = home_->placement();
+  std::mutex gathering;
   Status status = home_->visit(all_chunks(placement), Visit::kCommit,
                                [&](uint64_t c, unsigned char* state) -> Status {
+                                 const std::lock_guard one_at_a_time(gathering);
                                  const StateChunk chunk = placement.state(c);
                                  return gatherer.read(chunk, state, home_->copy(chunk.group));
                                });

@@ -225,7 +225,7 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
   backward_ = !backward_;
   const auto body = [&](uint64_t c, unsigned char* state) -> Status {
     const StateChunk chunk = placement.state(c);
-    step_chunk(steps[chunk.group], chunk, state, state, &home_->pool());
+    step_chunk(steps[chunk.group], chunk, state, state, nullptr);
     progress_.done(c);
     return {};
   };

@@ -47,14 +47,21 @@ StateHome::StateHome(const OptimizerOptions& options, Placement placement)
     : options_(options), placement_(std::move(placement)), budget_(options.memory_bytes) {
   if (options_.timeout_ms == 0) options_.timeout_ms = kDefaultTimeoutMs;
   resident_.resize(placement_.state_count());
-  written_.assign(placement_.chunk_count(), false);
+  written_.assign(placement_.chunk_count(), 0);
 }
 
 StateHome::~StateHome() = default;
 
+uint32_t StateHome::compute_thread_count() const {
+  if (options_.disk != nullptr) return 0;
+  return options_.thread_count != 0 ? options_.thread_count : WorkerPool::default_thread_count();
+}
+
 PipelineOptions StateHome::pipeline_options() const {
   PipelineOptions options;
   options.buffer_bytes = placement_.chunk_bytes();
+  options.drive_count = static_cast<uint32_t>(options_.directories.size());
+  options.compute_thread_count = compute_thread_count();
   options.timeout_ms = options_.timeout_ms;
   options.trace_events_max = options_.trace_file.empty() ? 0 : kTraceEventsMax;
   return options;
@@ -222,8 +229,7 @@ Status StateHome::visit(std::span<const uint64_t> chunks, Visit kind, const Chun
   sweep.chunks.assign(chunks.begin(), chunks.end());
   if (kind != Visit::kRead)
     std::fill(written_.begin() + static_cast<std::ptrdiff_t>(placement_.state_count()),
-              written_.end(), false);
-  // Copies are whole only when all chunks of state have been computed.
+              written_.end(), uint8_t{0});
   if (kind == Visit::kCommit)
     for (uint64_t c = placement_.state_count(); c < placement_.chunk_count(); ++c)
       sweep.chunks.push_back(c);
@@ -237,7 +243,7 @@ Status StateHome::begin_step(uint64_t step) {
   open_step_ = false;
   WEIR_RETURN_IF_ERROR(store_->begin_step(step));
   open_step_ = true;
-  std::fill(written_.begin(), written_.end(), false);
+  std::fill(written_.begin(), written_.end(), uint8_t{0});
   return {};
 }
 
@@ -268,14 +274,14 @@ Status StateHome::commit() {
   // The other slot holds nothing yet that a rank could go back to.
   if (first) store_->peers_committed(store_->committed()->epoch);
   open_step_ = false;
-  std::fill(written_.begin(), written_.end(), false);
+  std::fill(written_.begin(), written_.end(), uint8_t{0});
   return {};
 }
 
 Status StateHome::abandon() {
   WEIR_RETURN_IF_ERROR(store_->abandon_step());
   open_step_ = false;
-  std::fill(written_.begin(), written_.end(), false);
+  std::fill(written_.begin(), written_.end(), uint8_t{0});
   return reload();
 }
 

@@ -8,6 +8,10 @@
 // commits. So whatever the committed state is, the store has all of it, and going back to it is
 // reading it.
 //
+// Chunks of one visit are computed at the same time, each by one of the threads, unless the disk was
+// given by the caller: then by the caller's thread, so that a simulated disk sees the same order
+// each time.
+//
 // A visited step stays open in the store until the next one begins, so that it can still be
 // committed. One thread at a time.
 #pragma once
@@ -29,7 +33,8 @@
 
 namespace weir::offload {
 
-// A chunk and its state bytes, which may be changed when the visit is one that changes.
+// A chunk and its state bytes, which may be changed when the visit is one that changes. Called from
+// several threads at once.
 using ChunkBody = std::function<Status(uint64_t chunk, unsigned char* state)>;
 
 enum class Visit : uint8_t {
@@ -98,6 +103,7 @@ class StateHome {
   Status run(Sweep* sweep, PipelineReport* report);
   std::vector<uint64_t> unwritten() const;
   PipelineOptions pipeline_options() const;
+  uint32_t compute_thread_count() const;
 
   OptimizerOptions options_;
   Placement placement_;
@@ -114,7 +120,7 @@ class StateHome {
   bool has_second_ = false;
   bool open_step_ = false;
   bool poisoned_ = false;
-  std::vector<bool> written_;  // by chunk: in the open step
+  std::vector<uint8_t> written_;  // by chunk, 1: in the open step
 };
 
 }  // namespace weir::offload

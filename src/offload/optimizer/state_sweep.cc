@@ -29,19 +29,16 @@ unsigned char* StateHome::Sweep::memory(uint64_t chunk, uint64_t* bytes) const {
   return home_.resident(chunk);
 }
 
-void StateHome::Sweep::reads(uint64_t item, std::vector<PipelineTransfer>* transfers) {
+Status StateHome::Sweep::reads(uint64_t item, std::vector<PipelineTransfer>* transfers) {
   const uint64_t chunk = chunks[item];
-  if (!is_read(chunk)) return;
+  if (!is_read(chunk)) return {};
   const Result<Transfer> read = home_.store_->read_transfer(chunk, nullptr);
-  if (!read.ok()) {
-    transfer_error_ = read.status();
-    return;
-  }
+  if (!read.ok()) return read.status();
   transfers->push_back({read.value().file, read.value().offset_bytes, 0, read.value().bytes});
+  return {};
 }
 
 Status StateHome::Sweep::compute(uint64_t item, unsigned char* buffer) {
-  WEIR_RETURN_IF_ERROR(transfer_error_);
   const uint64_t chunk = chunks[item];
   if (is_read(chunk)) WEIR_RETURN_IF_ERROR(home_.store_->check_read(chunk, buffer));
   if (in_memory(chunk)) {
@@ -65,19 +62,21 @@ Status StateHome::Sweep::compute(uint64_t item, unsigned char* buffer) {
   return home_.store_->seal(chunk, buffer);
 }
 
-void StateHome::Sweep::writes(uint64_t item, std::vector<PipelineTransfer>* transfers) {
+Status StateHome::Sweep::writes(uint64_t item, std::vector<PipelineTransfer>* transfers) {
   const uint64_t chunk = chunks[item];
-  if (!is_written(chunk)) return;
+  if (!is_written(chunk)) return {};
   const Result<Transfer> write = home_.store_->sealed_transfer(chunk, nullptr);
-  if (!write.ok()) {
-    transfer_error_ = write.status();
-    return;
-  }
+  if (!write.ok()) return write.status();
   transfers->push_back({write.value().file, write.value().offset_bytes, 0, write.value().bytes});
+  return {};
+}
+
+// Copies are whole only when all chunks of state have been computed; they come after those.
+bool StateHome::Sweep::computes_after_all(uint64_t item) const {
+  return item > 0 && is_copy(chunks[item]) && !is_copy(chunks[item - 1]);
 }
 
 Status StateHome::Sweep::written(uint64_t item) {
-  WEIR_RETURN_IF_ERROR(transfer_error_);
   const uint64_t chunk = chunks[item];
   if (!is_written(chunk)) return {};
   WEIR_RETURN_IF_ERROR(home_.store_->wrote(chunk));

@@ -20,9 +20,10 @@ class StateHome::Sweep : public PipelineWork {
   std::vector<uint64_t> chunks;
 
   uint64_t item_count() const override { return chunks.size(); }
-  void reads(uint64_t item, std::vector<PipelineTransfer>* transfers) override;
+  Status reads(uint64_t item, std::vector<PipelineTransfer>* transfers) override;
   Status compute(uint64_t item, unsigned char* buffer) override;
-  void writes(uint64_t item, std::vector<PipelineTransfer>* transfers) override;
+  Status writes(uint64_t item, std::vector<PipelineTransfer>* transfers) override;
+  bool computes_after_all(uint64_t item) const override;
   Status written(uint64_t item) override;
 
  private:
@@ -39,7 +40,6 @@ class StateHome::Sweep : public PipelineWork {
   const Kind kind_;
   const Visit visit_;
   const ChunkBody* body_;
-  Status transfer_error_;  // of making one; the item's compute reports it
 };
 
 }  // namespace weir::offload

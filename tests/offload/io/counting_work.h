@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "offload/io/pipeline.h"
@@ -27,12 +29,13 @@ class CountingWork : public PipelineWork {
     read_items = 0;
   }
   uint64_t item_count() const override { return items_; }
-  void reads(uint64_t item, std::vector<PipelineTransfer>* transfers) override {
+  Status reads(uint64_t item, std::vector<PipelineTransfer>* transfers) override {
     ++read_items;
     // As two, so that an item is ready only with both.
     const uint64_t half = item_bytes_ / 2 / kDiskAlignment * kDiskAlignment;
     if (half > 0) transfers->push_back(part(item, 0, half));
     transfers->push_back(part(item, half, item_bytes_ - half));
+    return Status();
   }
   Status compute(uint64_t item, unsigned char* buffer) override {
     if (on_compute) {
@@ -45,13 +48,18 @@ class CountingWork : public PipelineWork {
       word += item * item_bytes_ + at + 1;
       std::memcpy(buffer + at, &word, 8);
     }
-    order.push_back(item);
+    {
+      const std::lock_guard lock(order_mutex_);
+      order.push_back(item);
+    }
     computed[item] = true;
     return Status();
   }
-  void writes(uint64_t item, std::vector<PipelineTransfer>* transfers) override {
+  Status writes(uint64_t item, std::vector<PipelineTransfer>* transfers) override {
     transfers->push_back(part(item, 0, item_bytes_));
+    return Status();
   }
+  bool computes_after_all(uint64_t item) const override { return barriers.count(item) > 0; }
   Status written(uint64_t item) override {
     finished.push_back(item);
     return on_written ? on_written(item) : Status();
@@ -71,10 +79,13 @@ class CountingWork : public PipelineWork {
   std::vector<uint64_t> order;     // of compute
   std::vector<uint64_t> finished;  // of written
   uint64_t read_items = 0;
+  std::set<uint64_t> barriers;  // items that computes_after_all is true of
   std::function<Status(uint64_t)> on_compute;
   std::function<Status(uint64_t)> on_written;
 
  private:
+  std::mutex order_mutex_;
+
   PipelineTransfer part(uint64_t item, uint64_t offset, uint64_t bytes) const {
     return {.file = file_,
             .offset_bytes = item * item_bytes_ + offset,

@@ -17,28 +17,28 @@ constexpr uint64_t kItemBytes = 4 * kDiskAlignment;
 constexpr uint64_t kItems = 6;
 constexpr uint64_t kTransfers = kItems * 4;  // two reads and two writes each
 
-PipelineOptions small(ComputeThread thread) {
+PipelineOptions small(uint32_t compute_threads) {
   PipelineOptions options;
   options.buffer_bytes = kItemBytes;
   options.buffer_count = 3;
   options.depth = 4;
   options.transfer_bytes = 2 * kDiskAlignment;
   options.cached_buffer_count = 1;
-  options.compute_thread = thread;
+  options.compute_thread_count = compute_threads;
   options.timeout_ms = 10'000;
   return options;
 }
 
 // Each fault at each k, over `inner`. `clear` puts zeros where the items lie.
 void inject_everywhere(Disk* inner, FileId file, const std::function<void()>& clear,
-                       ComputeThread thread) {
+                       uint32_t threads) {
   const auto arena = Arena::create({.budget_bytes = 4 * kItemBytes}).take();
   for (const Fault fault : {Fault::kFail, Fault::kShorten, Fault::kCancel, Fault::kSubmit,
                             Fault::kReap, Fault::kDelay}) {
     uint64_t hits = 0;
     for (uint64_t k = 0; k <= kTransfers; ++k) {
       FaultyDisk disk(inner);
-      const auto pipeline = Pipeline::create(&disk, arena.get(), small(thread)).take();
+      const auto pipeline = Pipeline::create(&disk, arena.get(), small(threads)).take();
       CountingWork work(kItems, kItemBytes, file);
       disk.set(fault, k);
       PipelineReport report;
@@ -85,7 +85,7 @@ void inject_everywhere(Disk* inner, FileId file, const std::function<void()>& cl
 }
 
 TEST(PipelineFaults, AtEveryTransferOfASteppedDiskAreReportedAndLeakNothing) {
-  for (const ComputeThread thread : {ComputeThread::kCaller, ComputeThread::kWorker})
+  for (const uint32_t threads : {0u, 1u, 3u})
     for (const uint64_t seed : {0, 9}) {
       StepDisk disk(kItems * kItemBytes, 4, seed);
       inject_everywhere(
@@ -93,7 +93,7 @@ TEST(PipelineFaults, AtEveryTransferOfASteppedDiskAreReportedAndLeakNothing) {
           [&] {
             std::fill(disk.content.begin(), disk.content.end(), static_cast<unsigned char>(0));
           },
-          thread);
+          threads);
     }
 }
 
@@ -117,7 +117,7 @@ TEST(PipelineFaults, AtEveryTransferOfTheDisksOfThisMachineAreReportedAndLeakNot
                                                   .tag = 0})
                             .ok());
           },
-          ComputeThread::kCaller);
+          0);
       EXPECT_TRUE(disk->close(file).ok());  // which it would refuse with a transfer under way
     }
     EXPECT_EQ(open_descriptor_count(), descriptors);
@@ -125,12 +125,12 @@ TEST(PipelineFaults, AtEveryTransferOfTheDisksOfThisMachineAreReportedAndLeakNot
 }
 
 TEST(PipelineFaults, AnErrorOfComputeOrOfTheCallersEndsTheRun) {
-  for (const ComputeThread thread : {ComputeThread::kCaller, ComputeThread::kWorker})
+  for (const uint32_t threads : {0u, 1u, 3u})
     for (const bool in_compute : {true, false})
       for (uint64_t item = 0; item < kItems; ++item) {
         StepDisk disk(kItems * kItemBytes, 4);
         const auto arena = Arena::create({.budget_bytes = 4 * kItemBytes}).take();
-        const auto pipeline = Pipeline::create(&disk, arena.get(), small(thread)).take();
+        const auto pipeline = Pipeline::create(&disk, arena.get(), small(threads)).take();
         CountingWork work(kItems, kItemBytes);
         const auto refuse = [&](uint64_t at) {
           return at == item ? Status(Code::kRefused, "overflow") : Status();
@@ -154,7 +154,7 @@ TEST(PipelineFaults, ATransferThatNeverEndsIsATimeoutAndKeepsItsBuffer) {
     FaultyDisk disk(&inner);
     const auto arena = Arena::create({.budget_bytes = 4 * kItemBytes}).take();
     {
-      PipelineOptions options = small(ComputeThread::kCaller);
+      PipelineOptions options = small(0);
       options.timeout_ms = 1;
       const auto pipeline = Pipeline::create(&disk, arena.get(), options).take();
       CountingWork work(kItems, kItemBytes);

@@ -17,15 +17,16 @@ namespace weir::offload {
 namespace {
 
 constexpr uint64_t kItemBytes = 8 * kDiskAlignment;
-constexpr ComputeThread kThreads[] = {ComputeThread::kCaller, ComputeThread::kWorker};
+// With more than one the order of computes is open.
+constexpr uint32_t kThreadCounts[] = {0, 1};
 
-PipelineOptions small(ComputeThread thread = ComputeThread::kCaller) {
+PipelineOptions small(uint32_t compute_threads = 0) {
   PipelineOptions options;
   options.buffer_bytes = kItemBytes;
   options.buffer_count = 4;
   options.depth = 8;
   options.transfer_bytes = 2 * kDiskAlignment;
-  options.compute_thread = thread;
+  options.compute_thread_count = compute_threads;
   return options;
 }
 
@@ -34,12 +35,12 @@ std::unique_ptr<Arena> arena_of(uint64_t bytes) {
 }
 
 TEST(Pipeline, EveryItemIsReadComputedAndWrittenOnceInTheOrderOfTheSweep) {
-  for (const ComputeThread thread : kThreads) {
+  for (const uint32_t threads : kThreadCounts) {
     for (const uint64_t seed : {0, 1, 2, 3}) {
       for (const uint64_t items : {0, 1, 2, 3, 4, 5, 40}) {
         StepDisk disk(items * kItemBytes, 8, seed);
         const auto arena = arena_of(4 * kItemBytes);
-        const auto pipeline = Pipeline::create(&disk, arena.get(), small(thread)).take();
+        const auto pipeline = Pipeline::create(&disk, arena.get(), small(threads)).take();
         CountingWork work(items, kItemBytes);
         for (uint64_t sweep = 0; sweep < 3; ++sweep) {
           work.begin();
@@ -70,7 +71,7 @@ TEST(Pipeline, EveryItemIsReadComputedAndWrittenOnceInTheOrderOfTheSweep) {
 }
 
 TEST(Pipeline, AnItemIsWrittenOnlyAfterItsCompute) {
-  for (const ComputeThread thread : kThreads) {
+  for (const uint32_t threads : kThreadCounts) {
     for (const uint64_t seed : {0, 7}) {
       StepDisk disk(30 * kItemBytes, 8, seed);
       CountingWork work(30, kItemBytes);
@@ -81,7 +82,7 @@ TEST(Pipeline, AnItemIsWrittenOnlyAfterItsCompute) {
         EXPECT_TRUE(work.computed[t.offset_bytes / kItemBytes]);
       };
       const auto arena = arena_of(4 * kItemBytes);
-      const auto pipeline = Pipeline::create(&disk, arena.get(), small(thread)).take();
+      const auto pipeline = Pipeline::create(&disk, arena.get(), small(threads)).take();
       ASSERT_TRUE(pipeline->run(&work, SweepDirection::kForward, nullptr).ok());
       EXPECT_EQ(writes, 30u * 4);
     }
@@ -120,7 +121,7 @@ TEST(Pipeline, AWorkerComputesWhileTheCallersThreadFeedsTheDisk) {
   constexpr uint64_t kItems = 16;
   StepDisk disk(kItems * kItemBytes, 8);
   const auto arena = arena_of(4 * kItemBytes);
-  const auto pipeline = Pipeline::create(&disk, arena.get(), small(ComputeThread::kWorker)).take();
+  const auto pipeline = Pipeline::create(&disk, arena.get(), small(1)).take();
   CountingWork work(kItems, kItemBytes);
   // The first item's compute ends only once the second's reads have been submitted: with one thread
   // for both this would never end.
@@ -139,13 +140,46 @@ TEST(Pipeline, AWorkerComputesWhileTheCallersThreadFeedsTheDisk) {
   EXPECT_TRUE(work.holds(disk.content.data(), 1));
 }
 
+TEST(Pipeline, SeveralThreadsComputeAtTheSameTimeButNotPastABarrier) {
+  constexpr uint64_t kItems = 30;
+  constexpr uint64_t kBarrier = 17;
+  StepDisk disk(kItems * kItemBytes, 8);
+  const auto arena = arena_of(5 * kItemBytes);
+  PipelineOptions options = small(3);
+  options.buffer_count = 5;
+  const auto pipeline = Pipeline::create(&disk, arena.get(), options).take();
+  CountingWork work(kItems, kItemBytes);
+  work.barriers.insert(kBarrier);
+  std::atomic<uint64_t> begun{0};
+  std::atomic<int> at_work{0};
+  std::atomic<int> at_work_max{0};
+  work.on_compute = [&](uint64_t item) {
+    const int now = ++at_work;
+    for (int most = at_work_max; most < now && !at_work_max.compare_exchange_weak(most, now);) {
+    }
+    ++begun;
+    // The first three end only when all of them have begun: with fewer threads this would never end.
+    while (item < 3 && begun < 3) std::this_thread::yield();
+    for (uint64_t before = 0; item >= kBarrier && before < kBarrier; ++before) {
+      EXPECT_TRUE(work.computed[before]) << before << " before " << item;
+    }
+    --at_work;
+    return Status();
+  };
+  PipelineReport report;
+  ASSERT_TRUE(pipeline->run(&work, SweepDirection::kForward, &report).ok());
+  EXPECT_TRUE(work.holds(disk.content.data(), 1));
+  EXPECT_EQ(at_work_max, 3);
+  EXPECT_EQ(report.item_count, kItems);
+}
+
 TEST(Pipeline, AlternatingSweepsReadTheCachedItemsOnlyOnce) {
   constexpr uint64_t kItems = 20;
   constexpr uint32_t kCached = 6;
-  for (const ComputeThread thread : kThreads) {
+  for (const uint32_t threads : kThreadCounts) {
     StepDisk disk(kItems * kItemBytes, 8, 3);
     const auto arena = arena_of((4 + kCached) * kItemBytes);
-    PipelineOptions options = small(thread);
+    PipelineOptions options = small(threads);
     options.cached_buffer_count = kCached;
     EXPECT_EQ(Pipeline::memory_bytes(options), (4 + kCached) * kItemBytes);
     const auto pipeline = Pipeline::create(&disk, arena.get(), options).take();
@@ -216,19 +250,19 @@ TEST(Pipeline, EverythingInTheCacheIsReadOnce) {
 class Partial : public CountingWork {
  public:
   using CountingWork::CountingWork;
-  void reads(uint64_t item, std::vector<PipelineTransfer>* transfers) override {
-    if (item % 2 == 0) CountingWork::reads(item, transfers);
+  Status reads(uint64_t item, std::vector<PipelineTransfer>* transfers) override {
+    return item % 2 == 0 ? CountingWork::reads(item, transfers) : Status();
   }
-  void writes(uint64_t item, std::vector<PipelineTransfer>* transfers) override {
-    if (item % 3 == 0) CountingWork::writes(item, transfers);
+  Status writes(uint64_t item, std::vector<PipelineTransfer>* transfers) override {
+    return item % 3 == 0 ? CountingWork::writes(item, transfers) : Status();
   }
 };
 
 TEST(Pipeline, ItemsMayHaveNoReadsOrNoWrites) {
-  for (const ComputeThread thread : kThreads) {
+  for (const uint32_t threads : kThreadCounts) {
     StepDisk disk(24 * kItemBytes, 8, 5);
     const auto arena = arena_of(4 * kItemBytes);
-    const auto pipeline = Pipeline::create(&disk, arena.get(), small(thread)).take();
+    const auto pipeline = Pipeline::create(&disk, arena.get(), small(threads)).take();
     Partial work(24, kItemBytes);
     PipelineReport report;
     ASSERT_TRUE(pipeline->run(&work, SweepDirection::kForward, &report).ok());
@@ -242,13 +276,13 @@ TEST(Pipeline, ItemsMayHaveNoReadsOrNoWrites) {
 TEST(Pipeline, RunsOverTheDisksOfThisMachine) {
   constexpr uint64_t kItems = 50;
   for (const DiskKind kind : {DiskKind::kAuto, DiskKind::kPosix}) {
-    for (const ComputeThread thread : kThreads) {
+    for (const uint32_t threads : kThreadCounts) {
       const TemporaryDirectory directory;
       const auto arena = arena_of(2 << 20);
       const auto disk = open_disk({.kind = kind, .arena = arena.get()}).take();
       const FileId file =
           disk->open(directory / "state", OpenMode::kCreate, kItems * kItemBytes).take();
-      PipelineOptions options = small(thread);
+      PipelineOptions options = small(threads);
       options.depth = 0;
       options.cached_buffer_count = 5;
       options.transfer_bytes = 4 * kDiskAlignment;
@@ -293,6 +327,8 @@ TEST(Pipeline, OptionsAndTransfersThatMakeNoSenseAreNamed) {
   EXPECT_NE(text_of([](auto* o) { o->buffer_bytes = 100; }).find("buffer_bytes"),
             std::string::npos);
   EXPECT_NE(text_of([](auto* o) { o->transfer_bytes = 0; }).find("transfer_bytes"),
+            std::string::npos);
+  EXPECT_NE(text_of([](auto* o) { o->compute_thread_count = 5000; }).find("5000 compute threads"),
             std::string::npos);
   EXPECT_NE(text_of([](auto* o) { o->timeout_ms = 0; }).find("timeout_ms"), std::string::npos);
 

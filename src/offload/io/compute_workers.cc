@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "offload/io/compute_worker.h"
+#include "offload/io/compute_workers.h"
 
 #include <signal.h>
 
@@ -10,75 +10,78 @@
 
 namespace weir::offload {
 
-Result<std::unique_ptr<ComputeWorker>> ComputeWorker::create() {
-  std::unique_ptr<ComputeWorker> worker(new ComputeWorker());
+Result<std::unique_ptr<ComputeWorkers>> ComputeWorkers::create(uint32_t thread_count) {
+  std::unique_ptr<ComputeWorkers> workers(new ComputeWorkers());
+  // Signals are the program's own threads' business.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   Status started;
   try {
-    worker->thread_ = std::thread([raw = worker.get()] { raw->work(); });
+    for (uint32_t i = 0; i < thread_count; ++i)
+      workers->threads_.emplace_back([raw = workers.get(), i] { raw->work(i); });
   } catch (const std::system_error& error) {
-    started = system_error("start the compute thread", error.code().value());
+    started = system_error("start a compute thread", error.code().value());
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (!started.ok()) return started;
-  return worker;
+  return workers;
 }
 
-ComputeWorker::~ComputeWorker() {
+ComputeWorkers::~ComputeWorkers() {
   {
     const std::lock_guard lock(mutex_);
     waiting_.clear();
     stop_ = true;
   }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  given_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
 }
 
-void ComputeWorker::work() {
+void ComputeWorkers::work(uint32_t worker) {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+    given_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
     if (stop_) return;
     const Job job = std::move(waiting_.front());
     waiting_.pop_front();
-    busy_ = true;
+    ++busy_count_;
     lock.unlock();
     Finished finished;
     finished.id = job.id;
+    finished.worker = worker;
     finished.begin_ns = now_ns();
     finished.status = job.run();
     finished.end_ns = now_ns();
     lock.lock();
-    busy_ = false;
+    --busy_count_;
     finished_.push_back(std::move(finished));
-    changed_.notify_all();
+    ended_.notify_all();
   }
 }
 
-void ComputeWorker::give(uint32_t id, std::function<Status()> job) {
+void ComputeWorkers::give(uint32_t id, std::function<Status()> job) {
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back({id, std::move(job)});
   }
   ++outstanding_;
-  changed_.notify_all();
+  given_.notify_one();
 }
 
-std::vector<ComputeWorker::Finished> ComputeWorker::take(bool wait) {
+std::vector<ComputeWorkers::Finished> ComputeWorkers::take(bool wait) {
   std::vector<Finished> taken;
   std::unique_lock lock(mutex_);
-  if (wait && outstanding_ > 0) changed_.wait(lock, [this] { return !finished_.empty(); });
+  if (wait && outstanding_ > 0) ended_.wait(lock, [this] { return !finished_.empty(); });
   taken.swap(finished_);
   outstanding_ -= static_cast<uint32_t>(taken.size());
   return taken;
 }
 
-void ComputeWorker::drop_all() {
+void ComputeWorkers::drop_all() {
   std::unique_lock lock(mutex_);
   waiting_.clear();
-  changed_.wait(lock, [this] { return !busy_; });
+  ended_.wait(lock, [this] { return busy_count_ == 0; });
   finished_.clear();
   outstanding_ = 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ComputeWorker: one thread that runs jobs in the order they are given and says when each began and
-// ended. Given and taken by one other thread.
+// ComputeWorkers: threads that run jobs, begun in the order they are given, and say when each began
+// and ended. Given and taken by one other thread.
 #pragma once
 
 #include <condition_variable>
@@ -16,17 +16,19 @@
 
 namespace weir::offload {
 
-class ComputeWorker {
+class ComputeWorkers {
  public:
   struct Finished {
     uint32_t id = 0;
+    uint32_t worker = 0;
     Status status;
     uint64_t begin_ns = 0;
     uint64_t end_ns = 0;
   };
 
-  static Result<std::unique_ptr<ComputeWorker>> create();
-  ~ComputeWorker();  // drops what has not begun
+  // kSystem when a thread does not start.
+  static Result<std::unique_ptr<ComputeWorkers>> create(uint32_t thread_count);
+  ~ComputeWorkers();  // drops what has not begun
 
   void give(uint32_t id, std::function<Status()> job);
   // What has finished since the last call. With `wait`, at least one if any was given.
@@ -41,17 +43,18 @@ class ComputeWorker {
     uint32_t id;
     std::function<Status()> run;
   };
-  ComputeWorker() = default;
-  void work();
+  ComputeWorkers() = default;
+  void work(uint32_t worker);
 
   uint32_t outstanding_ = 0;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable given_;
+  std::condition_variable ended_;
   std::deque<Job> waiting_;  // guarded by mutex_, as all below
   std::vector<Finished> finished_;
-  bool busy_ = false;
+  uint32_t busy_count_ = 0;
   bool stop_ = false;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace weir::offload
