@@ -218,7 +218,7 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
     return outcome;
   }
 
-  const LanePlace* operands = &plan_->operands_[op.first_operand];
+  const LanePlace* operands = plan_->operands_.data() + op.first_operand;
   if (op.code == OpCode::kCopy) {
     const unsigned char* src = address(lane, op.src);
     copy_bytes(dst, src, bytes, false);
