@@ -191,8 +191,7 @@ TEST(LeavingRank, AfterItsLastOperationIsNoLossToThoseStillAtWork) {
               << weir_last_error(comm);
           EXPECT_EQ(data, roots);
         },
-        messages ? Environment{{"WEIR_HOOKS", "check"}, {"WEIR_ALGORITHM", "broadcast=binomial"}}
-                 : Environment{},
+        messages ? Environment{{"WEIR_ALGORITHM", "broadcast=binomial"}} : Environment{},
         with_timeout(10'000));
   }
 }

@@ -173,7 +173,7 @@ class Communicator {
   uint64_t shrink_count_ = 0;
   uint64_t window_count_ = 0;
   uint64_t last_alive_check_ns_ = 0;
-  std::vector<Rank> lost_found_;  // by the latest look at the peers' processes
+  std::vector<Rank> ended_;  // processes, as of the last look
   uint32_t lost_looks_ = 0;  // a peer is only lost once a poll after the news of it moved nothing
 };
 

@@ -181,6 +181,19 @@ void Communicator::check_slowly(Request& request) {
     return;
   }
 
+  // Before the ranks' own words are read: a process that ends in order has left its word by then.
+  const bool reports_death = (context_.transport->caps.bits & WEIR_CAP_PEER_FAILURE) != 0;
+  if (reports_death && now - last_alive_check_ns_ > kAliveCheckNs) {
+    last_alive_check_ns_ = now;
+    ended_.clear();
+    for (Rank p = 0; p < context_.rank_count; ++p) {
+      if (p != context_.rank &&
+          context_.transport->peer_alive(context_.instance, p) == WEIR_ERROR_PEER_LOST) {
+        ended_.push_back(p);
+      }
+    }
+  }
+
   std::vector<Rank> lost;
   std::vector<Rank> finished;  // gone after it had done all of this operation
   std::string how;
@@ -227,24 +240,12 @@ void Communicator::check_slowly(Request& request) {
       }
     }
   }
-  const bool reports_death = (context_.transport->caps.bits & WEIR_CAP_PEER_FAILURE) != 0;
-  if (reports_death && now - last_alive_check_ns_ > kAliveCheckNs) {
-    last_alive_check_ns_ = now;
-    for (Rank p = 0; p < context_.rank_count; ++p) {
-      if (p == context_.rank) continue;
-      if (context_.transport->peer_alive(context_.instance, p) == WEIR_ERROR_PEER_LOST) {
-        // A process that ended in order has said so; one that has not, died.
-        if (std::find(lost.begin(), lost.end(), p) == lost.end() &&
-            std::find(finished.begin(), finished.end(), p) == finished.end()) {
-          lost.push_back(p);
-          how = "died";
-        }
-      }
+  for (const Rank p : ended_) {
+    if (std::find(lost.begin(), lost.end(), p) == lost.end() &&
+        std::find(finished.begin(), finished.end(), p) == finished.end()) {
+      lost.push_back(p);
+      how = "died";
     }
-    lost_found_ = lost;
-  } else if (lost.empty()) {
-    lost = lost_found_;
-    how = "died";
   }
   if (lost.empty()) return;
   // Only a rank that this request still needs is a loss; and what it left behind counts, so look
