@@ -77,7 +77,6 @@ VALUE(NCCL_WIN_DEFAULT, 0);
 VALUE(NCCL_WIN_COLL_SYMMETRIC, 1);
 VALUE(NCCL_CTA_POLICY_EFFICIENCY, 1);
 VALUE(NCCL_SHRINK_ABORT, 1);
-VALUE(NCCL_API_MAGIC, 0xcafebeef);
 #endif
 #if NCCL_VERSION_CODE >= 22800
 OFFSET(ncclConfig_t, nChannelsPerNetPeer, 72);
@@ -125,6 +124,7 @@ VALUE(ncclStatGpuMemSuspended, 1);
 VALUE(ncclStatGpuMemPersist, 2);
 VALUE(ncclStatGpuMemTotal, 3);
 VALUE(NCCL_SUSPEND_MEM, 1);
+VALUE(NCCL_API_MAGIC, 0xcafebeef);
 #endif
 #if NCCL_VERSION_CODE >= 23100 && NCCL_VERSION_CODE < 23103
 static_assert(sizeof(ncclConfig_t) == 112);

@@ -3,6 +3,7 @@
 // names the call, the argument and the rank.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
 #include <vector>
 
@@ -245,6 +246,14 @@ TEST(NcclErrors, DeviceSideCommunicationIsRefusedWithAReason) {
   EXPECT_EQ(ncclTeamLsa(ranks[1]).nRanks, 1);
   EXPECT_EQ(ncclLLA2ACalcSlots(3, 12), 6);
 }
+
+// abi_device_real.cc says the same of NCCL's own.
+static_assert(offsetof(ncclCommProperties, cudaDev) == 24);
+static_assert(offsetof(ncclCommProperties, deviceApiSupport) == 32);
+static_assert(offsetof(ncclCommProperties, railedGinType) == 48);
+static_assert(offsetof(ncclCommProperties, ginSupport) == 72);
+static_assert(offsetof(ncclCommProperties, devCommRuntimeVersionSize) == 136);
+static_assert(sizeof(ncclCommProperties) == 144);
 
 TEST(NcclErrors, PropertiesFillTheSizeThatTheCallerHas) {
   const AllRanks ranks(2);
