@@ -2,6 +2,7 @@
 // Groups of libnccl.so.2: what runs when, and what an error does to them.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <vector>
 
 #include "nccl/support.h"
@@ -150,6 +151,24 @@ TEST(NcclGroup, AMessageToOneselfNeedsAGroup) {
   EXPECT_NCCL(ncclRecv(&in, 1, ncclInt, 0, ranks[0], nullptr));
   ASSERT_NCCL(ncclGroupEnd());
   EXPECT_EQ(in, 4);
+}
+
+// Data of earlier operations lie where a late rank's next message is awaited, and here look like the
+// sequence numbers of operations 3 and 4.
+TEST(NcclGroup, EarlierDataOfALateRankAreNotTakenForAnotherCall) {
+  run_threads(2, [](int rank, ncclComm_t comm) {
+    for (int value = 3; value <= 4; ++value) {
+      std::vector<int> values(200, value);
+      EXPECT_NCCL(ncclAllReduce(values.data(), values.data(), values.size(), ncclInt, ncclMax, comm,
+                                nullptr));
+    }
+    for (int i = 0; i < 2; ++i) {
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      int sum = 0;
+      EXPECT_NCCL(sum_of_ranks(comm, rank, &sum));
+      EXPECT_EQ(sum, 3);
+    }
+  });
 }
 
 // The operation runs when its reduction and the scalar are gone.
