@@ -141,6 +141,7 @@ Outcome run_operations(const std::vector<Operation>& operations) {
   for (size_t i = 0; i < operations.size(); ++i) {
     Outcome outcome = start(operations[i], &requests[i]);
     if (outcome.ok()) continue;
+    operations[i].comm->note_error(outcome.text);
     requests[i] = nullptr;
     if (first.ok()) first = std::move(outcome);
   }
@@ -297,6 +298,10 @@ ncclResult_t refuse(const Outcome& outcome, Comm* comm) {
 }
 
 ncclResult_t submit(Operation operation) {
+  if (t_group.depth == 0 && operation.comm->config().blocking) {
+    const Outcome outcome = start(operation, nullptr);
+    return outcome.ok() ? ncclSuccess : report(outcome, operation.comm.get());
+  }
   return add_or_run([&](Batch& batch) { batch.operations.push_back(std::move(operation)); });
 }
 
