@@ -18,7 +18,8 @@ set(prefix ${WORK}/prefix)
 file(RENAME ${WORK}/first ${prefix})
 
 foreach(file include/weir/weir.h include/weir/plugin.h ${LIBDIR}/libweir.so ${LIBDIR}/pkgconfig/weir.pc
-             ${LIBDIR}/cmake/weir/weir-config.cmake bin/all_reduce_perf)
+             ${LIBDIR}/cmake/weir/weir-config.cmake bin/all_reduce_perf
+             include/weir/nccl.h include/weir/nccl_include/nccl.h ${LIBDIR}/weir/libnccl.so.2)
   if(NOT EXISTS ${prefix}/${file})
     message(FATAL_ERROR "not installed: ${file}")
   endif()

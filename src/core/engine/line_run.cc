@@ -15,6 +15,13 @@ std::atomic<uint64_t>& flag_of(unsigned char* slot, uint64_t payload_bytes) {
                                                    sizeof(uint64_t));
 }
 
+// Whether a rank has described another call than ours with this sequence number.
+bool called_otherwise(const Control& peer, uint64_t sequence, uint32_t fingerprint) {
+  const DescriptorLine& line = peer.descriptor[sequence % kDescriptorCount];
+  return line.sequence.load(std::memory_order_acquire) == sequence &&
+         line.fingerprint.load(std::memory_order_relaxed) != fingerprint;
+}
+
 }  // namespace
 
 void LineRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
@@ -59,7 +66,11 @@ Advance LineRun::advance(Context& context) {
         const uint64_t seen =
             flag_of(bases_[place.base] + place.offset_bytes, bytes).load(std::memory_order_acquire);
         if (seen == flag_) continue;
-        if (seen >> 32 == flag_ >> 32) {
+        // The word may as well be payload of an earlier operation whose slots were longer: what the
+        // peer has described decides.
+        if (seen >> 32 == flag_ >> 32 &&
+            called_otherwise(context.control(place.base - kBaseStaging), context.sequence,
+                             fingerprint_)) {
           status_ = Status(Code::kMismatch, std::string());
           return Advance::kFailed;
         }

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host functions of NCCL's device API. Weir's own transports have no device-side communicators,
+// so that what would make one is refused; what is arithmetic on ranks is answered.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "nccl/comm.h"
+#include "nccl/device_api.h"
+#include "nccl/outcome.h"
+#include "nccl/twin.h"
+
+using weir::nccl::guarded;
+using weir::nccl::invalid_argument;
+using weir::nccl::invalid_usage;
+using weir::nccl::Outcome;
+
+namespace {
+
+ncclResult_t no_device(const char* function) noexcept {
+  return guarded(function, [&]() -> Outcome {
+    return invalid_usage(fmt::format(
+        "{}: device-side communication needs NCCL's own transports; this communicator runs on host "
+        "memory",
+        function));
+  });
+}
+
+// {0, 0, 0} for a communicator that is none: these functions have no result to say so.
+template <typename Make>
+ncclTeam_t team_of(const char* function, ncclComm_t handle, Make make) noexcept {
+  ncclTeam_t team{0, 0, 0};
+  (void)guarded(function, [&]() -> Outcome {
+    const auto comm = weir::nccl::find(handle);
+    if (comm == nullptr) return weir::nccl::no_such_handle(function, handle);
+    Outcome outcome = comm->made(function);
+    if (outcome.ok()) team = make(*comm);
+    return outcome;
+  });
+  return team;
+}
+
+// Without devices no rank can load from another's memory: every rank is a team of its own.
+ncclTeam_t alone(const weir::nccl::Comm&) { return {1, 0, 1}; }
+ncclTeam_t everybody(const weir::nccl::Comm& comm) { return {comm.rank_count(), comm.rank(), 1}; }
+
+}  // namespace
+
+ncclResult_t ncclCommQueryProperties(ncclComm_t handle, ncclCommProperties* props) {
+  constexpr const char* kFunction = "ncclCommQueryProperties";
+  return guarded(kFunction, [&]() -> Outcome {
+    const auto comm = weir::nccl::find(handle);
+    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    if (props == nullptr) return invalid_argument(fmt::format("{}: props is NULL", kFunction));
+    constexpr size_t kBytesMin = offsetof(ncclCommProperties, rank);
+    if (props->magic != NCCL_API_MAGIC || props->size < kBytesMin) {
+      return invalid_argument(fmt::format(
+          "{}: props has magic {:#x} and size {}: start from NCCL_COMM_PROPERTIES_INITIALIZER",
+          kFunction, props->magic, props->size));
+    }
+    Outcome outcome = comm->made(kFunction);
+    if (!outcome.ok()) return outcome;
+    ncclCommProperties own{};
+    own.rank = comm->rank();
+    own.nRanks = comm->rank_count();
+    own.cudaDev = comm->device();
+    own.nvmlDev = comm->device();
+    own.nLsaTeams = comm->rank_count();
+    const size_t bytes = std::min(props->size, sizeof own);
+    std::memcpy(reinterpret_cast<char*>(props) + kBytesMin,
+                reinterpret_cast<const char*>(&own) + kBytesMin, bytes - kBytesMin);
+    return {};
+  });
+}
+WEIR_NCCL_TWIN(CommQueryProperties);
+
+ncclResult_t ncclDevCommCreate(ncclComm_t, const ncclDevCommRequirements*, ncclDevComm*) {
+  return no_device("ncclDevCommCreate");
+}
+WEIR_NCCL_TWIN(DevCommCreate);
+
+ncclResult_t ncclDevCommDestroy(ncclComm_t, const ncclDevComm*) {
+  return no_device("ncclDevCommDestroy");
+}
+WEIR_NCCL_TWIN(DevCommDestroy);
+
+ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t, size_t, void**) {
+  return no_device("ncclGetLsaMultimemDevicePointer");
+}
+WEIR_NCCL_TWIN(GetLsaMultimemDevicePointer);
+
+ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t, size_t, ncclMultimemHandle, void**) {
+  return no_device("ncclGetMultimemDevicePointer");
+}
+WEIR_NCCL_TWIN(GetMultimemDevicePointer);
+
+ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t, size_t, int, void**) {
+  return no_device("ncclGetLsaDevicePointer");
+}
+WEIR_NCCL_TWIN(GetLsaDevicePointer);
+
+ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t, size_t, int, void**) {
+  return no_device("ncclGetPeerDevicePointer");
+}
+WEIR_NCCL_TWIN(GetPeerDevicePointer);
+
+ncclResult_t ncclGetMultimemDeviceLeInfo(ncclWindow_t, size_t, uint32_t*, size_t*) {
+  return no_device("ncclGetMultimemDeviceLeInfo");
+}
+WEIR_NCCL_TWIN(GetMultimemDeviceLeInfo);
+
+ncclResult_t ncclGetCftDeviceLeInfo(ncclWindow_t, size_t, int, ncclTeam_t, uint32_t*, size_t*) {
+  return no_device("ncclGetCftDeviceLeInfo");
+}
+WEIR_NCCL_TWIN(GetCftDeviceLeInfo);
+
+ncclResult_t ncclGetPeerDeviceLeInfo(ncclWindow_t, size_t, int, uint32_t*, size_t*) {
+  return no_device("ncclGetPeerDeviceLeInfo");
+}
+WEIR_NCCL_TWIN(GetPeerDeviceLeInfo);
+
+// ---- Teams --------------------------------------------------------------------------------------
+
+ncclTeam_t ncclTeamWorld(ncclComm_t comm) { return team_of("ncclTeamWorld", comm, everybody); }
+WEIR_NCCL_TWIN(TeamWorld);
+
+ncclTeam_t ncclTeamLsa(ncclComm_t comm) { return team_of("ncclTeamLsa", comm, alone); }
+WEIR_NCCL_TWIN(TeamLsa);
+
+ncclTeam_t ncclTeamRail(ncclComm_t comm) { return team_of("ncclTeamRail", comm, everybody); }
+WEIR_NCCL_TWIN(TeamRail);
+
+ncclTeam_t ncclTeamCft(ncclComm_t comm, int) { return team_of("ncclTeamCft", comm, alone); }
+WEIR_NCCL_TWIN(TeamCft);
+
+ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm) {
+  return team_of("ncclTeamCftMultimem", comm, alone);
+}
+WEIR_NCCL_TWIN(TeamCftMultimem);
+
+int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank) {
+  const ncclTeam_t world = team_of("ncclTeamRankToWorld", comm, everybody);
+  return world.nRanks == 0 ? -1 : world.rank + (rank - team.rank) * team.stride;
+}
+WEIR_NCCL_TWIN(TeamRankToWorld);
+
+int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank) {
+  const ncclTeam_t world = team_of("ncclTeamRankToLsa", comm, alone);
+  return world.nRanks == 0 ? -1 : world.rank + (rank - team.rank) * team.stride;
+}
+WEIR_NCCL_TWIN(TeamRankToLsa);
+
+// ---- Requirements -------------------------------------------------------------------------------
+
+ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t, int, ncclLsaBarrierHandle*,
+                                             ncclDevResourceRequirements*) {
+  return no_device("ncclLsaBarrierCreateRequirement");
+}
+WEIR_NCCL_TWIN(LsaBarrierCreateRequirement);
+
+ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t, ncclTeam_t, int, ncclGinBarrierHandle*,
+                                             ncclDevResourceRequirements*) {
+  return no_device("ncclGinBarrierCreateRequirement");
+}
+WEIR_NCCL_TWIN(GinBarrierCreateRequirement);
+
+ncclResult_t ncclGinOutboxCreateRequirement(int, int, ncclGinOutboxHandle*,
+                                            ncclDevResourceRequirements*) {
+  return no_device("ncclGinOutboxCreateRequirement");
+}
+WEIR_NCCL_TWIN(GinOutboxCreateRequirement);
+
+ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t, int, int, ncclGinInboxA2AHandle*,
+                                              ncclDevResourceRequirements*) {
+  return no_device("ncclGinInboxA2ACreateRequirement");
+}
+WEIR_NCCL_TWIN(GinInboxA2ACreateRequirement);
+
+// One slot holds 8 bytes.
+int ncclLLA2ACalcSlots(int elements_max, int element_bytes_max) {
+  return elements_max * ((element_bytes_max + 7) / 8);
+}
+WEIR_NCCL_TWIN(LLA2ACalcSlots);
+
+ncclResult_t ncclLLA2ACreateRequirement(int, int, ncclLLA2AHandle*, ncclDevResourceRequirements*) {
+  return no_device("ncclLLA2ACreateRequirement");
+}
+WEIR_NCCL_TWIN(LLA2ACreateRequirement);

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// nccl.h: memory that is registered with a communicator. On host memory a registration is a record:
+// operations find out by themselves what their buffers are.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "nccl/comm.h"
+#include "nccl/group.h"
+#include "nccl/outcome.h"
+#include "nccl/twin.h"
+
+using weir::nccl::Comm;
+using weir::nccl::guarded;
+using weir::nccl::invalid_argument;
+using weir::nccl::Outcome;
+using weir::nccl::Setup;
+
+namespace {
+
+constexpr int kWindowFlags = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | 0x04;
+
+Outcome check_window_arguments(const char* function, const void* buffer, size_t bytes,
+                               const ncclWindow_t* window, int flags) {
+  if (window == nullptr) return invalid_argument(fmt::format("{}: win is NULL", function));
+  if (buffer == nullptr && bytes > 0) {
+    return invalid_argument(fmt::format("{}: buff is NULL but size is {}", function, bytes));
+  }
+  if ((flags & ~kWindowFlags) != 0) {
+    return invalid_argument(
+        fmt::format("{}: winFlags {:#x} has bits that NCCL does not know", function, flags));
+  }
+  return {};
+}
+
+Outcome no_such_window(const char* function) {
+  return invalid_argument(fmt::format(
+      "{}: win was not made by ncclCommWindowRegister on this communicator, or is gone", function));
+}
+
+}  // namespace
+
+ncclResult_t ncclCommRegister(const ncclComm_t handle, void* buffer, size_t bytes, void** out) {
+  constexpr const char* kFunction = "ncclCommRegister";
+  return guarded(kFunction, [&]() -> Outcome {
+    const auto comm = weir::nccl::find(handle);
+    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    if (out == nullptr) return invalid_argument(fmt::format("{}: handle is NULL", kFunction));
+    *out = nullptr;
+    if (buffer == nullptr && bytes > 0) {
+      return invalid_argument(fmt::format("{}: buff is NULL but size is {}", kFunction, bytes));
+    }
+    Outcome outcome = comm->ready(kFunction);
+    if (outcome.ok()) *out = comm->add_registration();
+    return outcome;
+  });
+}
+WEIR_NCCL_TWIN(CommRegister);
+
+ncclResult_t ncclCommDeregister(const ncclComm_t handle, void* registration) {
+  constexpr const char* kFunction = "ncclCommDeregister";
+  return guarded(kFunction, [&]() -> Outcome {
+    const auto comm = weir::nccl::find(handle);
+    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    if (registration == nullptr) return {};
+    if (comm->remove_registration(registration)) return {};
+    return invalid_argument(fmt::format(
+        "{}: handle {} was not given by ncclCommRegister on this communicator, or is gone",
+        kFunction, registration));
+  });
+}
+WEIR_NCCL_TWIN(CommDeregister);
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* buffer, size_t bytes,
+                                    ncclWindow_t* window, int flags) {
+  constexpr const char* kFunction = "ncclCommWindowRegister";
+  try {
+    const auto comm = weir::nccl::find(handle);
+    Outcome outcome = comm == nullptr
+                          ? weir::nccl::no_such_handle(kFunction, handle)
+                          : check_window_arguments(kFunction, buffer, bytes, window, flags);
+    if (outcome.ok()) outcome = comm->ready(kFunction);
+    if (!outcome.ok()) return weir::nccl::refuse(outcome, comm.get());
+    *window = nullptr;
+    // The work may go on when the caller has stopped waiting: it does not touch the caller's place.
+    auto made = std::make_shared<ncclWindow_t>(nullptr);
+    Setup setup;
+    setup.function = kFunction;
+    setup.parent = comm;
+    setup.work = [comm, buffer, bytes, made]() -> Outcome {
+      weir_window_t registered = nullptr;
+      Outcome result =
+          comm->outcome(kFunction, weir_register(comm->weir(), buffer, bytes, &registered));
+      if (result.ok()) *made = comm->add_window(registered, buffer, bytes);
+      return result;
+    };
+    setup.publish = [made, window] { *window = *made; };
+    return weir::nccl::submit(std::move(setup));
+  } catch (...) {
+    return weir::nccl::report(
+        weir::nccl::outcome_of_exception(kFunction, std::current_exception()));
+  }
+}
+WEIR_NCCL_TWIN(CommWindowRegister);
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t handle, ncclWindow_t window) {
+  constexpr const char* kFunction = "ncclCommWindowDeregister";
+  return guarded(kFunction, [&]() -> Outcome {
+    const auto comm = weir::nccl::find(handle);
+    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    if (window == nullptr) return {};
+    const auto taken = comm->remove_window(window);
+    if (taken == nullptr) return no_such_window(kFunction);
+    return comm->outcome(kFunction, weir_deregister(comm->weir(), taken->window));
+  });
+}
+WEIR_NCCL_TWIN(CommWindowDeregister);
+
+ncclResult_t ncclWinGetUserPtr(ncclComm_t handle, ncclWindow_t window, void** out) {
+  constexpr const char* kFunction = "ncclWinGetUserPtr";
+  return guarded(kFunction, [&]() -> Outcome {
+    const auto comm = weir::nccl::find(handle);
+    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    if (out == nullptr) return invalid_argument(fmt::format("{}: outUserPtr is NULL", kFunction));
+    const auto buffer = comm->window_buffer(window);
+    if (!buffer.has_value()) return no_such_window(kFunction);
+    *out = *buffer;
+    return {};
+  });
+}
+WEIR_NCCL_TWIN(WinGetUserPtr);

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// nccl.h: collectives, messages, groups and reductions with a factor.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "nccl/comm.h"
+#include "nccl/config.h"
+#include "nccl/group.h"
+#include "nccl/operation.h"
+#include "nccl/outcome.h"
+#include "nccl/translate.h"
+#include "nccl/twin.h"
+
+using weir::nccl::Arguments;
+using weir::nccl::Factor;
+using weir::nccl::guarded;
+using weir::nccl::invalid_argument;
+using weir::nccl::invalid_usage;
+using weir::nccl::Operation;
+using weir::nccl::OperationKind;
+using weir::nccl::Outcome;
+
+namespace {
+
+ncclResult_t enqueue(const Arguments& arguments) noexcept {
+  try {
+    Operation operation;
+    const Outcome outcome = weir::nccl::check(arguments, &operation);
+    if (!outcome.ok()) {
+      return weir::nccl::refuse(outcome, weir::nccl::find(arguments.comm).get());
+    }
+    return weir::nccl::submit(std::move(operation));
+  } catch (...) {
+    return weir::nccl::report(
+        weir::nccl::outcome_of_exception(arguments.function, std::current_exception()));
+  }
+}
+
+}  // namespace
+
+// ---- Collectives --------------------------------------------------------------------------------
+
+ncclResult_t ncclAllReduceConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
+                                 const ncclCollConfig_t* config) {
+  return enqueue({"ncclAllReduce", OperationKind::kAllReduce, comm, send, recv, count, type, op, 0,
+                  stream, config});
+}
+WEIR_NCCL_TWIN(AllReduceConfig);
+
+ncclResult_t ncclReduceConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                              ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream,
+                              const ncclCollConfig_t* config) {
+  return enqueue({"ncclReduce", OperationKind::kReduce, comm, send, recv, count, type, op, root,
+                  stream, config});
+}
+WEIR_NCCL_TWIN(ReduceConfig);
+
+ncclResult_t ncclBroadcastConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                                 int root, ncclComm_t comm, cudaStream_t stream,
+                                 const ncclCollConfig_t* config) {
+  return enqueue({"ncclBroadcast", OperationKind::kBroadcast, comm, send, recv, count, type,
+                  ncclSum, root, stream, config});
+}
+WEIR_NCCL_TWIN(BroadcastConfig);
+
+ncclResult_t ncclReduceScatterConfig(const void* send, void* recv, size_t count,
+                                     ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                                     cudaStream_t stream, const ncclCollConfig_t* config) {
+  return enqueue({"ncclReduceScatter", OperationKind::kReduceScatter, comm, send, recv, count, type,
+                  op, 0, stream, config});
+}
+WEIR_NCCL_TWIN(ReduceScatterConfig);
+
+ncclResult_t ncclAllGatherConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                                 ncclComm_t comm, cudaStream_t stream,
+                                 const ncclCollConfig_t* config) {
+  return enqueue({"ncclAllGather", OperationKind::kAllGather, comm, send, recv, count, type,
+                  ncclSum, 0, stream, config});
+}
+WEIR_NCCL_TWIN(AllGatherConfig);
+
+ncclResult_t ncclAlltoAllConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                                ncclComm_t comm, cudaStream_t stream,
+                                const ncclCollConfig_t* config) {
+  return enqueue({"ncclAlltoAll", OperationKind::kAllToAll, comm, send, recv, count, type, ncclSum,
+                  0, stream, config});
+}
+WEIR_NCCL_TWIN(AlltoAllConfig);
+
+ncclResult_t ncclGatherConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                              int root, ncclComm_t comm, cudaStream_t stream,
+                              const ncclCollConfig_t* config) {
+  return enqueue({"ncclGather", OperationKind::kGather, comm, send, recv, count, type, ncclSum,
+                  root, stream, config});
+}
+WEIR_NCCL_TWIN(GatherConfig);
+
+ncclResult_t ncclScatterConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
+                               int root, ncclComm_t comm, cudaStream_t stream,
+                               const ncclCollConfig_t* config) {
+  return enqueue({"ncclScatter", OperationKind::kScatter, comm, send, recv, count, type, ncclSum,
+                  root, stream, config});
+}
+WEIR_NCCL_TWIN(ScatterConfig);
+
+ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return enqueue({"ncclAllReduce", OperationKind::kAllReduce, comm, send, recv, count, type, op, 0,
+                  stream, nullptr});
+}
+WEIR_NCCL_TWIN(AllReduce);
+
+ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+  return enqueue({"ncclReduce", OperationKind::kReduce, comm, send, recv, count, type, op, root,
+                  stream, nullptr});
+}
+WEIR_NCCL_TWIN(Reduce);
+
+ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           int root, ncclComm_t comm, cudaStream_t stream) {
+  return enqueue({"ncclBroadcast", OperationKind::kBroadcast, comm, send, recv, count, type,
+                  ncclSum, root, stream, nullptr});
+}
+WEIR_NCCL_TWIN(Broadcast);
+
+ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                       cudaStream_t stream) {
+  return enqueue({"ncclBcast", OperationKind::kBroadcast, comm, buffer, buffer, count, type,
+                  ncclSum, root, stream, nullptr});
+}
+WEIR_NCCL_TWIN(Bcast);
+
+ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+  return enqueue({"ncclReduceScatter", OperationKind::kReduceScatter, comm, send, recv, count, type,
+                  op, 0, stream, nullptr});
+}
+WEIR_NCCL_TWIN(ReduceScatter);
+
+ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return enqueue({"ncclAllGather", OperationKind::kAllGather, comm, send, recv, count, type,
+                  ncclSum, 0, stream, nullptr});
+}
+WEIR_NCCL_TWIN(AllGather);
+
+ncclResult_t ncclAlltoAll(const void* send, void* recv, size_t count, ncclDataType_t type,
+                          ncclComm_t comm, cudaStream_t stream) {
+  return enqueue({"ncclAlltoAll", OperationKind::kAllToAll, comm, send, recv, count, type, ncclSum,
+                  0, stream, nullptr});
+}
+WEIR_NCCL_TWIN(AlltoAll);
+
+ncclResult_t ncclGather(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  return enqueue({"ncclGather", OperationKind::kGather, comm, send, recv, count, type, ncclSum,
+                  root, stream, nullptr});
+}
+WEIR_NCCL_TWIN(Gather);
+
+ncclResult_t ncclScatter(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
+                         ncclComm_t comm, cudaStream_t stream) {
+  return enqueue({"ncclScatter", OperationKind::kScatter, comm, send, recv, count, type, ncclSum,
+                  root, stream, nullptr});
+}
+WEIR_NCCL_TWIN(Scatter);
+
+// ---- Messages -----------------------------------------------------------------------------------
+
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return enqueue({"ncclSend", OperationKind::kSend, comm, send, nullptr, count, type, ncclSum, peer,
+                  stream, nullptr});
+}
+WEIR_NCCL_TWIN(Send);
+
+ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return enqueue({"ncclRecv", OperationKind::kRecv, comm, nullptr, recv, count, type, ncclSum, peer,
+                  stream, nullptr});
+}
+WEIR_NCCL_TWIN(Recv);
+
+// ---- Groups -------------------------------------------------------------------------------------
+
+ncclResult_t ncclGroupStart(void) {
+  weir::nccl::group_start();
+  return ncclSuccess;
+}
+WEIR_NCCL_TWIN(GroupStart);
+
+ncclResult_t ncclGroupEnd(void) {
+  try {
+    return weir::nccl::group_end();
+  } catch (...) {
+    return weir::nccl::report(
+        weir::nccl::outcome_of_exception("ncclGroupEnd", std::current_exception()));
+  }
+}
+WEIR_NCCL_TWIN(GroupEnd);
+
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
+  return guarded("ncclGroupSimulateEnd", [&]() -> Outcome {
+    Outcome outcome = weir::nccl::check_sim_info("ncclGroupSimulateEnd", info);
+    if (!outcome.ok()) return outcome;
+    outcome = weir::nccl::group_drop("ncclGroupSimulateEnd");
+    // No estimate, as NCCL says it for what it cannot simulate.
+    if (outcome.ok() && info != nullptr) info->estimatedTime = NCCL_UNDEF_FLOAT;
+    return outcome;
+  });
+}
+WEIR_NCCL_TWIN(GroupSimulateEnd);
+
+// ---- Reductions with a factor -------------------------------------------------------------------
+
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
+                                      ncclScalarResidence_t residence, ncclComm_t handle) {
+  constexpr const char* kFunction = "ncclRedOpCreatePreMulSum";
+  return guarded(kFunction, [&]() -> Outcome {
+    const auto comm = weir::nccl::find(handle);
+    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    Outcome outcome = comm->ready(kFunction);
+    if (!outcome.ok()) return outcome;
+    if (op == nullptr) return invalid_argument(fmt::format("{}: op is NULL", kFunction));
+    if (scalar == nullptr) return invalid_argument(fmt::format("{}: scalar is NULL", kFunction));
+    const auto type = weir::nccl::to_weir(datatype);
+    if (!type.has_value()) {
+      return invalid_argument(fmt::format("{}: datatype {} is none of 0 to {}", kFunction,
+                                          static_cast<int>(datatype), ncclNumTypes - 1));
+    }
+    Factor factor;
+    factor.type = *type;
+    if (residence == ncclScalarDevice) {
+      factor.device_scalar = scalar;
+    } else if (residence == ncclScalarHostImmediate) {
+      std::memcpy(factor.value, scalar, weir::nccl::element_bytes(*type));
+    } else {
+      return invalid_argument(
+          fmt::format("{}: residence {} is neither ncclScalarDevice nor ncclScalarHostImmediate",
+                      kFunction, static_cast<int>(residence)));
+    }
+    return comm->create_factor(kFunction, factor, op);
+  });
+}
+WEIR_NCCL_TWIN(RedOpCreatePreMulSum);
+
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
+  constexpr const char* kFunction = "ncclRedOpDestroy";
+  return guarded(kFunction, [&]() -> Outcome {
+    const auto comm = weir::nccl::find(handle);
+    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    return comm->destroy_factor(kFunction, op);
+  });
+}
+WEIR_NCCL_TWIN(RedOpDestroy);
+
+// ---- One-sided ----------------------------------------------------------------------------------
+
+namespace {
+
+ncclResult_t no_one_sided(const char* function, ncclComm_t handle) noexcept {
+  return guarded(function, [&]() -> Outcome {
+    if (weir::nccl::find(handle) == nullptr) return weir::nccl::no_such_handle(function, handle);
+    return invalid_usage(fmt::format(
+        "{}: one-sided operations are not available on host memory; use ncclSend and ncclRecv",
+        function));
+  });
+}
+
+}  // namespace
+
+ncclResult_t ncclPutSignal(const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int,
+                           unsigned int, ncclComm_t comm, cudaStream_t) {
+  return no_one_sided("ncclPutSignal", comm);
+}
+WEIR_NCCL_TWIN(PutSignal);
+
+ncclResult_t ncclSignal(int, int, int, unsigned int, ncclComm_t comm, cudaStream_t) {
+  return no_one_sided("ncclSignal", comm);
+}
+WEIR_NCCL_TWIN(Signal);
+
+ncclResult_t ncclWaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t comm, cudaStream_t) {
+  return no_one_sided("ncclWaitSignal", comm);
+}
+WEIR_NCCL_TWIN(WaitSignal);

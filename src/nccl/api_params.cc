@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// nccl.h: reading parameters. Those that this library honours can be asked for, and no others.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <string>
+
+#include "nccl/outcome.h"
+#include "nccl/twin.h"
+
+using weir::nccl::guarded;
+using weir::nccl::invalid_argument;
+using weir::nccl::Outcome;
+
+struct ncclParamHandle {
+  const char* key;
+  const char* default_value;
+};
+
+namespace {
+
+constexpr ncclParamHandle kParams[] = {
+    {"NCCL_COMM_BLOCKING", "1"},
+};
+const char* const kKeys[] = {"NCCL_COMM_BLOCKING"};
+static_assert(std::size(kParams) == std::size(kKeys));
+
+const char* value_of(const ncclParamHandle& param) {
+  const char* value = std::getenv(param.key);
+  return value != nullptr ? value : param.default_value;
+}
+
+const ncclParamHandle* find_param(const char* key) {
+  const auto* found = std::find_if(std::begin(kParams), std::end(kParams), [&](const auto& param) {
+    return std::strcmp(param.key, key) == 0;
+  });
+  return found == std::end(kParams) ? nullptr : found;
+}
+
+Outcome check_handle(const char* function, ncclParamHandle_t handle, const void* out) {
+  if (out == nullptr) return invalid_argument(fmt::format("{}: out is NULL", function));
+  const bool known = std::any_of(std::begin(kParams), std::end(kParams),
+                                 [&](const auto& param) { return &param == handle; });
+  if (!known) {
+    return invalid_argument(fmt::format("{}: the handle was not given by ncclParamBind", function));
+  }
+  return {};
+}
+
+Outcome check_key(const char* function, const char* key) {
+  if (key == nullptr) return invalid_argument(fmt::format("{}: key is NULL", function));
+  if (find_param(key) == nullptr) {
+    return invalid_argument(
+        fmt::format("{}: '{}' is no parameter that this library honours", function, key));
+  }
+  return {};
+}
+
+template <typename Integer>
+ncclResult_t get_integer(const char* function, ncclParamHandle_t handle, Integer* out) noexcept {
+  return guarded(function, [&]() -> Outcome {
+    Outcome outcome = check_handle(function, handle, out);
+    if (!outcome.ok()) return outcome;
+    const char* text = value_of(*handle);
+    const char* end = text + std::strlen(text);
+    Integer value{};
+    const auto parsed = std::from_chars(text, end, value);
+    if (parsed.ec != std::errc() || parsed.ptr != end) {
+      return invalid_argument(fmt::format("{}: {} is '{}', which is no integer of {} bits",
+                                          function, handle->key, text, 8 * sizeof value));
+    }
+    *out = value;
+    return {};
+  });
+}
+
+}  // namespace
+
+ncclResult_t ncclParamBind(ncclParamHandle_t* out, const char* key) {
+  return guarded("ncclParamBind", [&]() -> Outcome {
+    if (out == nullptr) return invalid_argument("ncclParamBind: out is NULL");
+    *out = nullptr;
+    Outcome outcome = check_key("ncclParamBind", key);
+    if (outcome.ok()) *out = const_cast<ncclParamHandle_t>(find_param(key));
+    return outcome;
+  });
+}
+WEIR_NCCL_TWIN(ParamBind);
+
+ncclResult_t ncclParamGetI8(ncclParamHandle_t handle, int8_t* out) {
+  return get_integer("ncclParamGetI8", handle, out);
+}
+WEIR_NCCL_TWIN(ParamGetI8);
+
+ncclResult_t ncclParamGetI16(ncclParamHandle_t handle, int16_t* out) {
+  return get_integer("ncclParamGetI16", handle, out);
+}
+WEIR_NCCL_TWIN(ParamGetI16);
+
+ncclResult_t ncclParamGetI32(ncclParamHandle_t handle, int32_t* out) {
+  return get_integer("ncclParamGetI32", handle, out);
+}
+WEIR_NCCL_TWIN(ParamGetI32);
+
+ncclResult_t ncclParamGetI64(ncclParamHandle_t handle, int64_t* out) {
+  return get_integer("ncclParamGetI64", handle, out);
+}
+WEIR_NCCL_TWIN(ParamGetI64);
+
+ncclResult_t ncclParamGetU8(ncclParamHandle_t handle, uint8_t* out) {
+  return get_integer("ncclParamGetU8", handle, out);
+}
+WEIR_NCCL_TWIN(ParamGetU8);
+
+ncclResult_t ncclParamGetU16(ncclParamHandle_t handle, uint16_t* out) {
+  return get_integer("ncclParamGetU16", handle, out);
+}
+WEIR_NCCL_TWIN(ParamGetU16);
+
+ncclResult_t ncclParamGetU32(ncclParamHandle_t handle, uint32_t* out) {
+  return get_integer("ncclParamGetU32", handle, out);
+}
+WEIR_NCCL_TWIN(ParamGetU32);
+
+ncclResult_t ncclParamGetU64(ncclParamHandle_t handle, uint64_t* out) {
+  return get_integer("ncclParamGetU64", handle, out);
+}
+WEIR_NCCL_TWIN(ParamGetU64);
+
+ncclResult_t ncclParamGetStr(ncclParamHandle_t handle, const char** out) {
+  return guarded("ncclParamGetStr", [&]() -> Outcome {
+    Outcome outcome = check_handle("ncclParamGetStr", handle, out);
+    if (!outcome.ok()) return outcome;
+    static thread_local std::string held;
+    held = value_of(*handle);
+    *out = held.c_str();
+    return {};
+  });
+}
+WEIR_NCCL_TWIN(ParamGetStr);
+
+// The bytes of the value's text, without an end.
+ncclResult_t ncclParamGet(ncclParamHandle_t handle, void* out, int bytes_max, int* bytes) {
+  return guarded("ncclParamGet", [&]() -> Outcome {
+    Outcome outcome = check_handle("ncclParamGet", handle, out);
+    if (!outcome.ok()) return outcome;
+    if (bytes == nullptr) return invalid_argument("ncclParamGet: len is NULL");
+    const std::string value = value_of(*handle);
+    if (bytes_max < 0 || value.size() > static_cast<size_t>(bytes_max)) {
+      return invalid_argument(fmt::format("ncclParamGet: {} needs {} bytes, maxLen is {}",
+                                          handle->key, value.size(), bytes_max));
+    }
+    std::memcpy(out, value.data(), value.size());
+    *bytes = static_cast<int>(value.size());
+    return {};
+  });
+}
+WEIR_NCCL_TWIN(ParamGet);
+
+ncclResult_t ncclParamGetParameter(const char* key, const char** value, int* length) {
+  return guarded("ncclParamGetParameter", [&]() -> Outcome {
+    if (value == nullptr) return invalid_argument("ncclParamGetParameter: value is NULL");
+    Outcome outcome = check_key("ncclParamGetParameter", key);
+    if (!outcome.ok()) return outcome;
+    static thread_local std::string held;
+    held = value_of(*find_param(key));
+    *value = held.c_str();
+    if (length != nullptr) *length = static_cast<int>(held.size());
+    return {};
+  });
+}
+WEIR_NCCL_TWIN(ParamGetParameter);
+
+ncclResult_t ncclParamGetAllParameterKeys(const char*** table, int* length) {
+  return guarded("ncclParamGetAllParameterKeys", [&]() -> Outcome {
+    if (table == nullptr || length == nullptr) {
+      return invalid_argument("ncclParamGetAllParameterKeys: table or tableLen is NULL");
+    }
+    *table = const_cast<const char**>(kKeys);
+    *length = static_cast<int>(std::size(kKeys));
+    return {};
+  });
+}
+WEIR_NCCL_TWIN(ParamGetAllParameterKeys);
+
+void ncclParamDumpAll(void) {
+  for (const ncclParamHandle& param : kParams) {
+    std::fprintf(stderr, "%s=%s\n", param.key, value_of(param));
+  }
+}
+WEIR_NCCL_TWIN(ParamDumpAll);

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/background.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <list>
+#include <mutex>
+#include <new>
+#include <thread>
+#include <vector>
+
+namespace weir::nccl {
+
+namespace {
+
+constexpr std::chrono::seconds kIdle{2};
+// How long an exiting process waits for jobs, which may be waiting for other ranks.
+constexpr std::chrono::milliseconds kExit{100};
+
+struct Workers {
+  std::mutex lock;
+  std::condition_variable work;
+  std::condition_variable left;
+  std::deque<std::function<void()>> jobs;
+  std::list<std::thread> threads;      // that serve
+  std::vector<std::thread> have_left;  // to be joined, which takes no time
+  size_t idle_count = 0;
+  bool stop = false;
+};
+
+// Threads may hold on to it while the process ends: never destroyed. (The library stays loaded after
+// dlclose for the same reason.)
+Workers& workers() {
+  static Workers* it = new Workers();
+  return *it;
+}
+
+// A forked child has none of its parent's threads.
+void forget_after_fork() { new (&workers()) Workers(); }
+
+void join_all(std::vector<std::thread> threads) {
+  for (std::thread& thread : threads) thread.join();
+}
+
+void leave_at_exit() {
+  Workers& it = workers();
+  std::unique_lock lock(it.lock);
+  it.stop = true;
+  it.work.notify_all();
+  it.left.wait_for(lock, kExit, [&] { return it.threads.empty(); });
+  for (std::thread& thread : it.threads) thread.detach();
+  it.threads.clear();
+  std::vector<std::thread> left = std::move(it.have_left);
+  lock.unlock();
+  join_all(std::move(left));
+}
+
+void serve(std::list<std::thread>::iterator self) {
+  Workers& it = workers();
+  std::unique_lock lock(it.lock);
+  for (;;) {
+    ++it.idle_count;
+    it.work.wait_for(lock, kIdle, [&] { return it.stop || !it.jobs.empty(); });
+    --it.idle_count;
+    if (it.jobs.empty()) break;
+    std::function<void()> job = std::move(it.jobs.front());
+    it.jobs.pop_front();
+    lock.unlock();
+    job();
+    job = nullptr;  // what it holds goes before the thread is idle
+    // After the first job, and so before the exit handlers of the libraries that jobs use.
+    static const int once = std::atexit(leave_at_exit);
+    (void)once;
+    lock.lock();
+    if (it.stop) break;
+  }
+  if (it.stop && it.threads.empty()) return;  // detached at exit
+  it.have_left.push_back(std::move(*self));
+  it.threads.erase(self);
+  it.left.notify_all();
+}
+
+}  // namespace
+
+void run_in_background(std::function<void()> job) {
+  static const int once = pthread_atfork(nullptr, nullptr, forget_after_fork);
+  (void)once;
+  Workers& it = workers();
+  std::vector<std::thread> left;
+  {
+    std::lock_guard lock(it.lock);
+    left = std::move(it.have_left);
+    it.have_left.clear();
+    it.jobs.push_back(std::move(job));
+    if (it.idle_count >= it.jobs.size()) {
+      it.work.notify_one();
+    } else {
+      try {
+        const auto self = it.threads.emplace(it.threads.end());
+        try {
+          *self = std::thread(serve, self);
+        } catch (...) {
+          it.threads.erase(self);
+          throw;
+        }
+      } catch (...) {
+        it.jobs.pop_back();
+        for (std::thread& thread : left) it.have_left.push_back(std::move(thread));
+        throw;
+      }
+    }
+  }
+  join_all(std::move(left));
+}
+
+}  // namespace weir::nccl

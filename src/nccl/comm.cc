@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/comm.h"
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <shared_mutex>
+#include <vector>
+
+#include "nccl/translate.h"
+
+namespace weir::nccl {
+
+namespace {
+
+constexpr uint64_t kMark = 0x6c63636e72696577ull;  // "weirnccl"
+constexpr size_t kFactorsMax = 4096;
+
+// Numbers of factors are not used twice in a process, so that one of another communicator is not
+// taken for this one's.
+std::atomic<int> next_factor{ncclNumOps};
+
+// For calls that can only fail where there is nobody to tell, or nothing to do about it.
+void ignore(weir_result_t) {}
+
+}  // namespace
+
+Comm::Comm(Config config, int rank, int rank_count, int device)
+    : config_(std::move(config)), device_(device), rank_(rank), rank_count_(rank_count) {}
+
+Comm::~Comm() {
+  weir_comm_t comm = weir();
+  if (comm == nullptr) return;
+  for (auto& [handle, window] : windows_) ignore(weir_deregister(comm, window->window));
+  weir_comm_destroy(comm);
+}
+
+void Comm::attach(weir_comm_t made) {
+  int rank = 0;
+  int rank_count = 0;
+  ignore(weir_comm_rank(made, &rank));
+  ignore(weir_comm_size(made, &rank_count));
+  std::lock_guard lock(lock_);
+  rank_ = rank;
+  rank_count_ = rank_count;
+  weir_.store(made, std::memory_order_release);
+  if (aborted_) weir_comm_abort(made);
+}
+
+std::string Comm::title() const {
+  std::string text = rank_count() > 0 ? fmt::format("rank {} of {}", rank(), rank_count())
+                                      : std::string("a communicator that is not made yet");
+  if (!config_.name.empty()) text += fmt::format(" on '{}'", config_.name);
+  return text;
+}
+
+Outcome Comm::made(const char* function) const {
+  if (in_flight_.load(std::memory_order_acquire) > 0 || weir() == nullptr) {
+    const int failed = failure_.load();
+    if (weir() == nullptr && failed != ncclSuccess) {
+      return {static_cast<ncclResult_t>(failed),
+              fmt::format("{}: the communicator could not be made: {}", function, last_error())};
+    }
+    return invalid_argument(fmt::format(
+        "{}, {}: an earlier call is still in progress; wait until ncclCommGetAsyncError no longer "
+        "says ncclInProgress, or end the group",
+        function, title()));
+  }
+  return {};
+}
+
+Outcome Comm::ready(const char* function) const {
+  Outcome outcome = made(function);
+  if (!outcome.ok()) return outcome;
+  if (const int failed = failure_.load(); failed != ncclSuccess) {
+    return {static_cast<ncclResult_t>(failed),
+            fmt::format("{}, {}: an earlier call failed: {}", function, title(), last_error())};
+  }
+  const char* why = finalized_.load()   ? "is finalized; only ncclCommDestroy is left"
+                    : revoked_.load()   ? "is revoked; split, shrink or destroy it"
+                    : suspended_.load() ? "is suspended; call ncclCommResume first"
+                                        : nullptr;
+  if (why != nullptr) {
+    return invalid_usage(fmt::format("{}, {}: the communicator {}", function, title(), why));
+  }
+  return {};
+}
+
+Outcome Comm::shareable(const char* function) const {
+  return revoked_.load() ? made(function) : ready(function);
+}
+
+ncclResult_t Comm::async_error() {
+  if (in_flight_.load(std::memory_order_acquire) > 0) return ncclInProgress;
+  if (const int failed = failure_.load(); failed != ncclSuccess) {
+    return static_cast<ncclResult_t>(failed);
+  }
+  weir_comm_t comm = weir();
+  if (comm == nullptr) return ncclInProgress;  // in a group that has not ended
+  if (revoked_.load()) return ncclSuccess;
+  weir_result_t error = WEIR_OK;
+  if (const weir_result_t asked = weir_comm_async_error(comm, &error); asked != WEIR_OK) {
+    return to_nccl(asked);
+  }
+  if (error != WEIR_OK) note_error(weir_last_error(comm));
+  return to_nccl(error, aborted());
+}
+
+void Comm::abort() {
+  std::lock_guard lock(lock_);
+  aborted_.store(true, std::memory_order_release);
+  if (weir_comm_t comm = weir(); comm != nullptr) weir_comm_abort(comm);
+}
+
+Outcome Comm::revoke(const char* function) {
+  if (weir() == nullptr) return made(function);
+  if (revoked_.exchange(true)) {
+    return invalid_argument(fmt::format("{}, {}: revoked already", function, title()));
+  }
+  weir_comm_abort(weir());
+  return {};
+}
+
+Outcome Comm::stop(const char* function) {
+  if (weir() == nullptr) return made(function);
+  if (!revoked_.exchange(true)) weir_comm_abort(weir());
+  return {};
+}
+
+Outcome Comm::finalize(const char* function) {
+  Outcome outcome = made(function);
+  if (!outcome.ok()) return outcome;
+  if (revoked_.load()) {
+    return invalid_argument(fmt::format(
+        "{}, {}: a revoked communicator cannot be finalized; destroy it", function, title()));
+  }
+  if (finalized_.exchange(true)) {
+    return invalid_argument(fmt::format("{}, {}: finalized already", function, title()));
+  }
+  return {};
+}
+
+Outcome Comm::suspend(const char* function) {
+  Outcome outcome = ready(function);
+  if (outcome.ok()) suspended_ = true;
+  return outcome;
+}
+
+Outcome Comm::resume(const char* function) {
+  Outcome outcome = made(function);
+  if (!outcome.ok()) return outcome;
+  if (!suspended_.exchange(false)) {
+    return invalid_usage(
+        fmt::format("{}, {}: the communicator is not suspended", function, title()));
+  }
+  return {};
+}
+
+void Comm::background_ends(const Outcome& outcome) {
+  if (!outcome.ok()) {
+    note_error(outcome.text);
+    // A call that was refused before it began leaves the communicator as it was, but who polls has
+    // no other way to learn of it.
+    failure_ = outcome.code;
+  }
+  in_flight_.fetch_sub(1, std::memory_order_release);
+}
+
+void Comm::note_error(const std::string& text) {
+  std::lock_guard lock(lock_);
+  error_text_ = text;
+}
+
+std::string Comm::last_error() const {
+  std::lock_guard lock(lock_);
+  return error_text_;
+}
+
+Outcome Comm::outcome(const char* function, weir_result_t result) const {
+  if (result == WEIR_OK) return {};
+  return {to_nccl(result, stopped_here()),
+          fmt::format("{}, {}: {}", function, title(), weir_last_error(nullptr))};
+}
+
+Outcome Comm::create_factor(const char* function, Factor factor, ncclRedOp_t* op) {
+  std::lock_guard lock(lock_);
+  if (factors_.size() >= kFactorsMax) {
+    return invalid_usage(
+        fmt::format("{}: {} reductions with a factor are alive; destroy some with "
+                    "ncclRedOpDestroy",
+                    function, kFactorsMax));
+  }
+  const int number = next_factor.fetch_add(1);
+  if (number < ncclNumOps) {
+    return invalid_usage(
+        fmt::format("{}: this process has used all numbers for reductions", function));
+  }
+  factors_.emplace(number, factor);
+  *op = static_cast<ncclRedOp_t>(number);
+  return {};
+}
+
+Outcome Comm::destroy_factor(const char* function, ncclRedOp_t op) {
+  std::lock_guard lock(lock_);
+  if (factors_.erase(static_cast<int>(op)) == 0) {
+    return invalid_argument(
+        fmt::format("{}: reduction {} was not made by ncclRedOpCreatePreMulSum on this "
+                    "communicator, or is destroyed",
+                    function, static_cast<int>(op)));
+  }
+  return {};
+}
+
+std::optional<Factor> Comm::factor(ncclRedOp_t op) const {
+  std::lock_guard lock(lock_);
+  const auto found = factors_.find(static_cast<int>(op));
+  if (found == factors_.end()) return std::nullopt;
+  return found->second;
+}
+
+void* Comm::add_registration() {
+  static std::atomic<uintptr_t> next{1};
+  auto* handle = reinterpret_cast<void*>(next.fetch_add(1));
+  std::lock_guard lock(lock_);
+  registrations_.insert(handle);
+  return handle;
+}
+
+bool Comm::remove_registration(void* handle) {
+  std::lock_guard lock(lock_);
+  return registrations_.erase(handle) != 0;
+}
+
+ncclWindow_t Comm::add_window(weir_window_t window, void* buffer, size_t bytes) {
+  auto made = std::make_unique<ncclWindow_vidmem>();
+  *made = {window, buffer, bytes};
+  ncclWindow_t handle = made.get();
+  std::lock_guard lock(lock_);
+  windows_.emplace(handle, std::move(made));
+  return handle;
+}
+
+std::unique_ptr<ncclWindow_vidmem> Comm::remove_window(ncclWindow_t window) {
+  std::lock_guard lock(lock_);
+  const auto found = windows_.find(window);
+  if (found == windows_.end()) return nullptr;
+  auto taken = std::move(found->second);
+  windows_.erase(found);
+  return taken;
+}
+
+std::optional<void*> Comm::window_buffer(ncclWindow_t window) const {
+  std::lock_guard lock(lock_);
+  const auto found = windows_.find(window);
+  if (found == windows_.end()) return std::nullopt;
+  return found->second->buffer;
+}
+
+// ---- Handles ------------------------------------------------------------------------------------
+
+namespace {
+
+// Handles that were closed lately are kept, so that their addresses are not given out again while
+// a program may still hold them.
+constexpr size_t kClosedMax = 1024;
+
+struct Handles {
+  std::shared_mutex lock;
+  std::unordered_map<ncclComm_t, std::shared_ptr<Comm>> open;
+  std::deque<std::unique_ptr<ncclComm>> closed;
+};
+
+// Threads may use handles while the process ends: never destroyed.
+Handles& handles() {
+  static Handles* it = new Handles();
+  return *it;
+}
+
+}  // namespace
+
+ncclComm_t open_handle(std::shared_ptr<Comm> comm) {
+  auto handle = std::make_unique<ncclComm>();
+  handle->mark = kMark;
+  Handles& it = handles();
+  std::lock_guard lock(it.lock);
+  it.open.emplace(handle.get(), std::move(comm));
+  return handle.release();
+}
+
+std::shared_ptr<Comm> find(ncclComm_t handle) {
+  Handles& it = handles();
+  std::shared_lock lock(it.lock);
+  const auto found = it.open.find(handle);
+  return found == it.open.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Comm> close_handle(ncclComm_t handle) {
+  Handles& it = handles();
+  std::lock_guard lock(it.lock);
+  const auto found = it.open.find(handle);
+  if (found == it.open.end()) return nullptr;
+  std::shared_ptr<Comm> comm = std::move(found->second);
+  it.open.erase(found);
+  handle->mark = 0;
+  it.closed.emplace_back(handle);
+  if (it.closed.size() > kClosedMax) it.closed.pop_front();
+  return comm;
+}
+
+Outcome no_such_handle(const char* function, ncclComm_t handle) {
+  if (handle == nullptr) return invalid_argument(fmt::format("{}: comm is NULL", function));
+  return invalid_argument(fmt::format(
+      "{}: comm {} is destroyed, aborted or was never a communicator", function, fmt::ptr(handle)));
+}
+
+}  // namespace weir::nccl

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Comm: what a communicator's handle stands for, and the table of the handles that are alive.
+//
+// A handle is looked up and never followed, so that one that is destroyed, or never was one, is an
+// error and not a crash. Whoever works with a communicator holds a reference: abort and destroy
+// take the handle out of the table at once, and what it stood for goes when the last call that
+// uses it has returned.
+//
+// Thread-safe. Nothing here waits for a peer.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "nccl/config.h"
+#include "nccl/outcome.h"
+#include "weir/nccl.h"
+#include "weir/weir.h"
+
+// The first word tells a handle of Weir's from one of NCCL's own, which begins with another.
+struct ncclComm {
+  uint64_t mark;
+};
+
+struct ncclWindow_vidmem {
+  weir_window_t window;
+  void* buffer;
+  size_t bytes;
+};
+
+namespace weir::nccl {
+
+// A factor of ncclRedOpCreatePreMulSum, as an operation takes it along.
+struct Factor {
+  weir_datatype_t type = WEIR_FLOAT32;
+  unsigned char value[8] = {};
+  const void* device_scalar = nullptr;  // not nullptr: read it when the operation runs
+};
+
+class Comm {
+ public:
+  // `rank_count` 0: known once it is made (attach).
+  Comm(Config config, int rank, int rank_count, int device);
+  ~Comm();
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+
+  // Takes ownership of a communicator that has been made.
+  void attach(weir_comm_t made);
+  // nullptr until it is made.
+  weir_comm_t weir() const { return weir_.load(std::memory_order_acquire); }
+
+  int rank() const { return rank_.load(std::memory_order_relaxed); }
+  int rank_count() const { return rank_count_.load(std::memory_order_relaxed); }
+  int device() const { return device_; }
+  const Config& config() const { return config_; }
+
+  // Whether calls may be made: made, nothing in the background, healthy, not finalized.
+  Outcome ready(const char* function) const;
+  // The same for what is allowed after finalize, revoke and suspend as well.
+  Outcome made(const char* function) const;
+  // The same for split and shrink: also after revoke.
+  Outcome shareable(const char* function) const;
+  ncclResult_t async_error();
+
+  // Stops what is in flight, here and now.
+  void abort();
+  bool aborted() const { return aborted_.load(std::memory_order_acquire); }
+  // Whether what fails from now on is this process's own doing.
+  bool stopped_here() const { return aborted() || revoked_.load(); }
+  // As abort, but the communicator may still be split, shrunk and destroyed.
+  Outcome revoke(const char* function);
+  // The same, as often as one likes (NCCL_SHRINK_ABORT).
+  Outcome stop(const char* function);
+  Outcome finalize(const char* function);
+  Outcome suspend(const char* function);
+  Outcome resume(const char* function);
+  bool suspended() const { return suspended_.load(); }
+
+  // A call in the background: between the two, async_error is ncclInProgress.
+  bool in_background() const { return in_flight_.load() > 0; }
+  void background_begins() { in_flight_.fetch_add(1); }
+  void background_ends(const Outcome& outcome);
+
+  // Text of the latest error.
+  void note_error(const std::string& text);
+  std::string last_error() const;
+  // An error of Weir's C API that this thread has just met.
+  Outcome outcome(const char* function, weir_result_t result) const;
+
+  Outcome create_factor(const char* function, Factor factor, ncclRedOp_t* op);
+  Outcome destroy_factor(const char* function, ncclRedOp_t op);
+  std::optional<Factor> factor(ncclRedOp_t op) const;
+
+  // Registered memory; handles are looked up and never followed.
+  void* add_registration();
+  bool remove_registration(void* handle);
+  ncclWindow_t add_window(weir_window_t window, void* buffer, size_t bytes);
+  std::unique_ptr<ncclWindow_vidmem> remove_window(ncclWindow_t window);
+  std::optional<void*> window_buffer(ncclWindow_t window) const;
+
+ private:
+  std::string title() const;  // "rank 1 of 4", with the name where there is one
+
+  const Config config_;
+  const int device_;
+  std::atomic<int> rank_;
+  std::atomic<int> rank_count_;
+  std::atomic<weir_comm_t> weir_{nullptr};
+  std::atomic<int> in_flight_{0};
+  std::atomic<int> failure_{ncclSuccess};  // of a call in the background
+  std::atomic<bool> aborted_{false};
+  std::atomic<bool> revoked_{false};
+  std::atomic<bool> finalized_{false};
+  std::atomic<bool> suspended_{false};
+
+  mutable std::mutex lock_;  // guards what follows, and abort against attach
+  std::string error_text_;
+  std::unordered_map<int, Factor> factors_;
+  std::unordered_set<void*> registrations_;
+  std::unordered_map<ncclWindow_t, std::unique_ptr<ncclWindow_vidmem>> windows_;
+};
+
+// ---- Handles ------------------------------------------------------------------------------------
+
+ncclComm_t open_handle(std::shared_ptr<Comm> comm);
+// Empty when there is no such handle (any more).
+std::shared_ptr<Comm> find(ncclComm_t handle);
+// Takes the handle out of the table and gives what it stood for.
+std::shared_ptr<Comm> close_handle(ncclComm_t handle);
+// What to say of a handle that `find` does not know.
+Outcome no_such_handle(const char* function, ncclComm_t handle);
+
+}  // namespace weir::nccl

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+namespace weir::nccl {
+
+namespace {
+
+constexpr unsigned kSimInfoMagic = 0x74685283;
+
+// A collective waits longer for a rank that writes a checkpoint than Weir's own default allows.
+constexpr int64_t kTimeoutMs = 30 * 60 * 1000;
+
+// A structure may hold a field's bytes as padding before its version gave them a meaning.
+struct IntField {
+  const char* name;
+  size_t offset;
+  unsigned since;
+  int min;
+  int max;
+};
+
+#define WEIR_FIELD(name, since, min, max) \
+  { #name, offsetof(ncclConfig_t, name), since, min, max }
+constexpr IntField kFields[] = {
+    WEIR_FIELD(blocking, 21400, 0, 1),
+    WEIR_FIELD(cgaClusterSize, 21700, 0, 8),
+    WEIR_FIELD(minCTAs, 21700, 1, INT_MAX),
+    WEIR_FIELD(maxCTAs, 21700, 1, INT_MAX),
+    WEIR_FIELD(splitShare, 21800, 0, 1),
+    WEIR_FIELD(trafficClass, 22700, 0, INT_MAX),
+    WEIR_FIELD(collnetEnable, 22700, 0, 1),
+    WEIR_FIELD(CTAPolicy, 22700, 0, 3),
+    WEIR_FIELD(shrinkShare, 22700, 0, 1),
+    WEIR_FIELD(nvlsCTAs, 22700, 1, INT_MAX),
+    WEIR_FIELD(nChannelsPerNetPeer, 22800, 1, INT_MAX),
+    WEIR_FIELD(nvlinkCentricSched, 22800, 0, 1),
+};
+#undef WEIR_FIELD
+constexpr size_t kCommNameEnd = offsetof(ncclConfig_t, commName) + sizeof(char*);
+constexpr unsigned kCommNameSince = 22700;
+constexpr size_t kConfigBytesMin = 24;  // 2.14, the first version that had one
+constexpr size_t kNameCharactersMax = 256;
+
+Outcome check_head(const char* function, const char* what, size_t size, size_t least,
+                   unsigned magic, unsigned expected, const char* initializer) {
+  if (magic != expected) {
+    return invalid_argument(fmt::format("{}: {}.magic is {:#x}, not {:#x}: start from {}", function,
+                                        what, magic, expected, initializer));
+  }
+  if (size < least) {
+    return invalid_argument(fmt::format("{}: {}.size is {}, less than {}: start from {}", function,
+                                        what, size, least, initializer));
+  }
+  return {};
+}
+
+}  // namespace
+
+weir_comm_config_t Config::weir() const {
+  weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+  const char* timeout = std::getenv("WEIR_TIMEOUT_MS");
+  if (timeout == nullptr || *timeout == '\0') config.timeout_ms = kTimeoutMs;
+  if (!name.empty()) config.name = name.c_str();
+  return config;
+}
+
+Config default_config() {
+  Config config;
+  const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
+  if (blocking != nullptr) config.blocking = std::strcmp(blocking, "0") != 0;
+  return config;
+}
+
+Outcome read_config(const char* function, const ncclConfig_t* given, Config* config) {
+  if (given == nullptr) return {};
+  Outcome head = check_head(function, "config", given->size, kConfigBytesMin, given->magic,
+                            NCCL_API_MAGIC, "NCCL_CONFIG_INITIALIZER");
+  if (!head.ok()) return head;
+  ncclConfig_t own = NCCL_CONFIG_INITIALIZER;
+  const size_t known_bytes = std::min(given->size, sizeof own);
+  std::memcpy(static_cast<void*>(&own), given, known_bytes);
+  auto value_of = [&](const IntField& field) {
+    int value = NCCL_CONFIG_UNDEF_INT;
+    if (field.offset + sizeof value <= known_bytes && own.version >= field.since) {
+      std::memcpy(&value, reinterpret_cast<const char*>(&own) + field.offset, sizeof value);
+    }
+    return value;
+  };
+  int min_ctas = 1;
+  int max_ctas = INT_MAX;
+  for (const IntField& field : kFields) {
+    const int value = value_of(field);
+    if (value == NCCL_CONFIG_UNDEF_INT) continue;
+    if (value < field.min || value > field.max) {
+      return invalid_argument(
+          fmt::format("{}: config.{} is {}, allowed are {} to {} and "
+                      "NCCL_CONFIG_UNDEF_INT",
+                      function, field.name, value, field.min, field.max));
+    }
+    if (field.offset == offsetof(ncclConfig_t, minCTAs)) min_ctas = value;
+    if (field.offset == offsetof(ncclConfig_t, maxCTAs)) max_ctas = value;
+  }
+  if (min_ctas > max_ctas) {
+    return invalid_argument(fmt::format("{}: config.minCTAs {} is above config.maxCTAs {}",
+                                        function, min_ctas, max_ctas));
+  }
+  const int blocking = value_of(kFields[0]);
+  if (blocking != NCCL_CONFIG_UNDEF_INT) config->blocking = blocking != 0;
+  if (known_bytes >= kCommNameEnd && own.version >= kCommNameSince && own.commName != nullptr) {
+    if (strnlen(own.commName, kNameCharactersMax + 1) > kNameCharactersMax) {
+      return invalid_argument(fmt::format("{}: config.commName is longer than {} characters",
+                                          function, kNameCharactersMax));
+    }
+    config->name = own.commName;
+  }
+  return {};
+}
+
+Outcome check_call_config(const char* function, const ncclCollConfig_t* config) {
+  if (config == nullptr) return {};
+  Outcome head = check_head(function, "config", config->size, sizeof(ncclCollConfig_t),
+                            config->magic, NCCL_API_MAGIC, "NCCL_COLLCONFIG_INITIALIZER");
+  if (!head.ok()) return head;
+  if (config->forceAlgSelection != 0 && config->forceAlgSelection != 1) {
+    return invalid_argument(fmt::format("{}: config.forceAlgSelection is {}, not 0 or 1", function,
+                                        config->forceAlgSelection));
+  }
+  if (config->CTAPolicy != NCCL_CONFIG_UNDEF_INT &&
+      (config->CTAPolicy < 0 || config->CTAPolicy > 3)) {
+    return invalid_argument(
+        fmt::format("{}: config.CTAPolicy is {}, allowed are 0 to 3", function, config->CTAPolicy));
+  }
+  if (config->algSelection != nullptr && *config->algSelection != '\0' &&
+      config->forceAlgSelection == 1) {
+    return invalid_argument(fmt::format(
+        "{}: config.algSelection '{}' names an algorithm for GPUs; on host memory set "
+        "forceAlgSelection to 0, or choose with WEIR_ALGORITHM",
+        function, std::string_view(config->algSelection, strnlen(config->algSelection, 64))));
+  }
+  return {};
+}
+
+Outcome check_sim_info(const char* function, const ncclSimInfo_t* info) {
+  if (info == nullptr) return {};
+  return check_head(function, "simInfo", info->size, sizeof(ncclSimInfo_t), info->magic,
+                    kSimInfoMagic, "NCCL_SIM_INFO_INITIALIZER");
+}
+
+}  // namespace weir::nccl

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading ncclConfig_t, ncclCollConfig_t and ncclSimInfo_t as a caller of any version passes them:
+// nothing beyond the caller's size is read, and fields newer than its version keep their default.
+// Thread-safe.
+#pragma once
+
+#include <string>
+
+#include "nccl/outcome.h"
+#include "weir/nccl.h"
+#include "weir/weir.h"
+
+namespace weir::nccl {
+
+// What Weir uses of a configuration; the rest is checked and has no effect on host memory.
+struct Config {
+  bool blocking = true;
+  std::string name;
+
+  // For weir_comm_create and its like; points into `name`.
+  weir_comm_config_t weir() const;
+};
+
+// `given` may be NULL: then, and where a field is undefined, `config` stays as it is.
+Outcome read_config(const char* function, const ncclConfig_t* given, Config* config);
+
+// Where no configuration was given: NCCL_COMM_BLOCKING.
+Config default_config();
+
+Outcome check_call_config(const char* function, const ncclCollConfig_t* config);
+
+Outcome check_sim_info(const char* function, const ncclSimInfo_t* info);
+
+}  // namespace weir::nccl

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/group.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "nccl/background.h"
+
+namespace weir::nccl {
+
+namespace {
+
+struct Batch {
+  std::vector<Setup> setups;
+  std::vector<Operation> operations;
+
+  bool empty() const { return setups.empty() && operations.empty(); }
+};
+
+struct Group {
+  int depth = 0;
+  Outcome error;  // the first of its calls
+  Batch batch;
+};
+
+thread_local Group t_group;
+
+// ---- Setups -------------------------------------------------------------------------------------
+
+// Setups that must run one after the other, in a thread of their own.
+struct Chain {
+  std::vector<Setup> setups;
+
+  std::mutex lock;
+  std::condition_variable ended;
+  bool done = false;
+  Outcome outcome;  // the first error
+
+  bool aborted() const {
+    for (const Setup& setup : setups) {
+      if (setup.made != nullptr && setup.made->aborted()) return true;
+      if (setup.parent != nullptr && setup.parent->aborted()) return true;
+    }
+    return false;
+  }
+};
+
+Outcome run_setup(const Setup& setup) {
+  try {
+    return setup.work();
+  } catch (...) {
+    return outcome_of_exception(setup.function, std::current_exception());
+  }
+}
+
+void run_chain(Chain& chain) noexcept {
+  Outcome first;
+  try {
+    for (const Setup& setup : chain.setups) {
+      Outcome outcome = run_setup(setup);
+      if (!outcome.ok() && setup.made != nullptr) setup.made->note_error(outcome.text);
+      if (!outcome.ok() && first.ok()) first = std::move(outcome);
+    }
+  } catch (...) {
+    first = outcome_of_exception("a call that makes communicators", std::current_exception());
+  }
+  std::lock_guard lock(chain.lock);
+  chain.outcome = std::move(first);
+  chain.done = true;
+  chain.ended.notify_all();
+}
+
+std::vector<std::shared_ptr<Chain>> chains_of(std::vector<Setup> setups) {
+  std::vector<std::shared_ptr<Chain>> chains;
+  for (Setup& setup : setups) {
+    Chain* found = nullptr;
+    for (const auto& chain : chains) {
+      if (setup.parent != nullptr && chain->setups.front().parent == setup.parent) {
+        found = chain.get();
+      }
+    }
+    if (found == nullptr) found = chains.emplace_back(std::make_shared<Chain>()).get();
+    found->setups.push_back(std::move(setup));
+  }
+  return chains;
+}
+
+// Waits for the end, or until another thread has aborted a communicator of the chain: what the
+// chain's own thread waits for then ends at its deadline, and nobody waits for that.
+Outcome wait_for(Chain& chain) {
+  std::unique_lock lock(chain.lock);
+  while (!chain.done) {
+    chain.ended.wait_for(lock, std::chrono::milliseconds(10));
+    if (!chain.done && chain.aborted()) {
+      return {ncclInternalError, fmt::format("{}: the communicator was aborted by another thread",
+                                             chain.setups.front().function)};
+    }
+  }
+  return chain.outcome;
+}
+
+Outcome run_setups(std::vector<Setup> setups) {
+  Outcome first;
+  std::vector<std::shared_ptr<Chain>> running;
+  for (auto& chain : chains_of(std::move(setups))) {
+    try {
+      run_in_background([chain] { run_chain(*chain); });
+      running.push_back(std::move(chain));
+    } catch (...) {
+      if (first.ok()) {
+        first = outcome_of_exception(chain->setups.front().function, std::current_exception());
+      }
+    }
+  }
+  for (const auto& chain : running) {
+    Outcome outcome = wait_for(*chain);
+    if (outcome.ok()) {
+      for (const Setup& setup : chain->setups) {
+        if (setup.publish) setup.publish();
+      }
+    } else if (first.ok()) {
+      first = std::move(outcome);
+    }
+    // The chain's thread may hold it for a moment longer: its communicators are not to wait for
+    // that. (After an abort they are still in use there.)
+    std::lock_guard lock(chain->lock);
+    if (chain->done) chain->setups.clear();
+  }
+  return first;
+}
+
+// ---- Operations ---------------------------------------------------------------------------------
+
+Outcome run_operations(const std::vector<Operation>& operations) {
+  if (operations.size() == 1) return start(operations[0], nullptr);
+  Outcome first;
+  std::vector<weir_request_t> requests(operations.size());
+  for (size_t i = 0; i < operations.size(); ++i) {
+    Outcome outcome = start(operations[i], &requests[i]);
+    if (outcome.ok()) continue;
+    operations[i].comm->note_error(outcome.text);
+    requests[i] = nullptr;
+    if (first.ok()) first = std::move(outcome);
+  }
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if (requests[i] == nullptr) continue;
+    const Operation& operation = operations[i];
+    Outcome outcome = operation.comm->outcome(operation.function, weir_wait(&requests[i]));
+    if (outcome.ok()) continue;
+    operation.comm->note_error(outcome.text);
+    if (first.ok()) first = std::move(outcome);
+  }
+  return first;
+}
+
+// ---- Batches ------------------------------------------------------------------------------------
+
+Outcome run(Batch& batch) {
+  if (!batch.setups.empty()) {
+    Outcome outcome = run_setups(std::move(batch.setups));
+    if (!outcome.ok()) return outcome;
+  }
+  return batch.operations.empty() ? Outcome() : run_operations(batch.operations);
+}
+
+// The communicators of a batch, each once.
+std::vector<std::shared_ptr<Comm>> communicators_of(const Batch& batch) {
+  std::vector<std::shared_ptr<Comm>> all;
+  auto add = [&](const std::shared_ptr<Comm>& comm) {
+    if (comm == nullptr) return;
+    for (const auto& known : all) {
+      if (known == comm) return;
+    }
+    all.push_back(comm);
+  };
+  for (const Setup& setup : batch.setups) {
+    add(setup.parent);
+    add(setup.made);
+  }
+  for (const Operation& operation : batch.operations) add(operation.comm);
+  return all;
+}
+
+Outcome common_blocking(const Batch& batch, bool* blocking) {
+  bool any = false;
+  bool mixed = false;
+  auto add = [&](const Comm& comm) {
+    mixed = mixed || (any && comm.config().blocking != *blocking);
+    *blocking = comm.config().blocking;
+    any = true;
+  };
+  for (const Setup& setup : batch.setups) add(setup.lead());
+  for (const Operation& operation : batch.operations) add(*operation.comm);
+  if (mixed) {
+    return invalid_argument(
+        "ncclGroupEnd: blocking and nonblocking communicators cannot share a group");
+  }
+  return {};
+}
+
+// Takes back handles of communicators that will not be made.
+void withdraw(const std::vector<Setup>& setups) {
+  for (const Setup& setup : setups) {
+    if (setup.handle == nullptr) continue;
+    if (close_handle(setup.handle) != nullptr && setup.out != nullptr) *setup.out = nullptr;
+  }
+}
+
+ncclResult_t run_or_queue(Batch batch) {
+  bool blocking = true;
+  Outcome outcome = common_blocking(batch, &blocking);
+  if (!outcome.ok()) {
+    withdraw(batch.setups);
+    return report(outcome);
+  }
+  if (blocking) {
+    std::vector<Setup> made;
+    for (const Setup& setup : batch.setups) {
+      if (setup.handle == nullptr) continue;
+      made.emplace_back();
+      made.back().handle = setup.handle;
+      made.back().out = setup.out;
+    }
+    outcome = run(batch);
+    if (!outcome.ok() && !made.empty()) withdraw(made);
+    return outcome.ok() ? ncclSuccess : report(outcome);
+  }
+  auto queued = std::make_shared<Batch>(std::move(batch));
+  const auto communicators = communicators_of(*queued);
+  for (const auto& comm : communicators) comm->background_begins();
+  try {
+    run_in_background([queued, communicators] {
+      Outcome ended;
+      try {
+        ended = run(*queued);
+      } catch (...) {
+        ended = outcome_of_exception("a call in the background", std::current_exception());
+      }
+      if (!ended.ok()) (void)report(ended);
+      for (const auto& comm : communicators) comm->background_ends(ended);
+    });
+  } catch (...) {
+    outcome = outcome_of_exception("ncclGroupEnd", std::current_exception());
+    for (const auto& comm : communicators) comm->background_ends(outcome);
+    return report(outcome);
+  }
+  return ncclInProgress;
+}
+
+template <typename Add>
+ncclResult_t add_or_run(Add add) {
+  if (t_group.depth > 0) {
+    add(t_group.batch);
+    return ncclSuccess;
+  }
+  Batch batch;
+  add(batch);
+  return run_or_queue(std::move(batch));
+}
+
+}  // namespace
+
+void group_start() { ++t_group.depth; }
+
+ncclResult_t group_end() {
+  if (t_group.depth == 0) {
+    return report(invalid_usage("ncclGroupEnd: no group is open; ncclGroupStart opens one"));
+  }
+  if (--t_group.depth > 0) return ncclSuccess;
+  Batch batch = std::move(t_group.batch);
+  const Outcome error = std::move(t_group.error);
+  t_group = Group();
+  if (!error.ok()) {
+    withdraw(batch.setups);
+    return report({error.code, "ncclGroupEnd: nothing of the group was started: " + error.text});
+  }
+  return batch.empty() ? ncclSuccess : run_or_queue(std::move(batch));
+}
+
+Outcome group_drop(const char* function) {
+  if (t_group.depth == 0) {
+    return invalid_usage(fmt::format("{}: no group is open; ncclGroupStart opens one", function));
+  }
+  if (--t_group.depth > 0) return {};
+  Batch batch = std::move(t_group.batch);
+  Outcome error = std::move(t_group.error);
+  t_group = Group();
+  withdraw(batch.setups);
+  return error;
+}
+
+ncclResult_t refuse(const Outcome& outcome, Comm* comm) {
+  if (t_group.depth > 0 && t_group.error.ok()) t_group.error = outcome;
+  return report(outcome, comm);
+}
+
+ncclResult_t submit(Operation operation) {
+  if (t_group.depth == 0 && operation.comm->config().blocking) {
+    const Outcome outcome = start(operation, nullptr);
+    return outcome.ok() ? ncclSuccess : report(outcome, operation.comm.get());
+  }
+  return add_or_run([&](Batch& batch) { batch.operations.push_back(std::move(operation)); });
+}
+
+ncclResult_t submit(Setup setup) {
+  return add_or_run([&](Batch& batch) { batch.setups.push_back(std::move(setup)); });
+}
+
+}  // namespace weir::nccl

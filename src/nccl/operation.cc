@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/operation.h"
+
+#include <fmt/format.h>
+
+#include "nccl/translate.h"
+
+namespace weir::nccl {
+
+namespace {
+
+bool reduces(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
+         kind == OperationKind::kReduceScatter;
+}
+
+// Operations with one rank that is different.
+bool has_root(OperationKind kind) {
+  return kind == OperationKind::kReduce || kind == OperationKind::kBroadcast ||
+         kind == OperationKind::kGather || kind == OperationKind::kScatter;
+}
+
+bool is_message(OperationKind kind) {
+  return kind == OperationKind::kSend || kind == OperationKind::kRecv;
+}
+
+// Which buffers this rank uses; the others may be NULL.
+struct Uses {
+  bool send;
+  bool recv;
+};
+
+Uses uses_of(OperationKind kind, bool at_root) {
+  switch (kind) {
+    case OperationKind::kReduce:
+    case OperationKind::kGather:
+      return {true, at_root};
+    case OperationKind::kBroadcast:
+    case OperationKind::kScatter:
+      return {at_root, true};
+    case OperationKind::kSend:
+      return {true, false};
+    case OperationKind::kRecv:
+      return {false, true};
+    default:
+      return {true, true};
+  }
+}
+
+// Blocks of `count` elements in the larger buffer.
+size_t block_count(OperationKind kind, int rank_count) {
+  switch (kind) {
+    case OperationKind::kReduceScatter:
+    case OperationKind::kAllGather:
+    case OperationKind::kAllToAll:
+    case OperationKind::kGather:
+    case OperationKind::kScatter:
+      return static_cast<size_t>(rank_count);
+    default:
+      return 1;
+  }
+}
+
+Outcome wrong(const Arguments& a, const Comm& comm, const std::string& what) {
+  return invalid_argument(
+      fmt::format("{}, rank {} of {}: {}", a.function, comm.rank(), comm.rank_count(), what));
+}
+
+weir_result_t call(const Operation& o, weir_comm_t comm, weir_redop_t op, weir_request_t* request) {
+  switch (o.kind) {
+    case OperationKind::kAllReduce:
+      return weir_all_reduce(comm, o.send, o.recv, o.count, o.type, op, request);
+    case OperationKind::kReduce:
+      return weir_reduce(comm, o.send, o.recv, o.count, o.type, op, o.peer, request);
+    case OperationKind::kBroadcast:
+      return weir_broadcast(comm, o.send, o.recv, o.count, o.type, o.peer, request);
+    case OperationKind::kReduceScatter:
+      return weir_reduce_scatter(comm, o.send, o.recv, o.count, o.type, op, request);
+    case OperationKind::kAllGather:
+      return weir_all_gather(comm, o.send, o.recv, o.count, o.type, request);
+    case OperationKind::kAllToAll:
+      return weir_all_to_all(comm, o.send, o.recv, o.count, o.type, request);
+    case OperationKind::kGather:
+      return weir_gather(comm, o.send, o.recv, o.count, o.type, o.peer, request);
+    case OperationKind::kScatter:
+      return weir_scatter(comm, o.send, o.recv, o.count, o.type, o.peer, request);
+    case OperationKind::kSend:
+      return weir_send(comm, o.send, o.count, o.type, o.peer, request);
+    case OperationKind::kRecv:
+      return weir_recv(comm, o.recv, o.count, o.type, o.peer, request);
+  }
+  return WEIR_ERROR_INTERNAL;
+}
+
+}  // namespace
+
+Outcome check(const Arguments& a, Operation* operation) {
+  Outcome outcome = check_call_config(a.function, a.config);
+  if (!outcome.ok()) return outcome;
+  std::shared_ptr<Comm> comm = find(a.comm);
+  if (comm == nullptr) return no_such_handle(a.function, a.comm);
+  outcome = comm->ready(a.function);
+  if (!outcome.ok()) return outcome;
+
+  const auto type = to_weir(a.type);
+  if (!type.has_value()) {
+    return wrong(
+        a, *comm,
+        fmt::format("datatype {} is none of 0 to {}", static_cast<int>(a.type), ncclNumTypes - 1));
+  }
+  if (reduces(a.kind)) {
+    if (const auto op = to_weir(a.op); op.has_value()) {
+      operation->op = *op;
+    } else {
+      operation->factor = comm->factor(a.op);
+      if (!operation->factor.has_value()) {
+        return wrong(a, *comm,
+                     fmt::format("reduction op {} is neither one of 0 to {} nor made by "
+                                 "ncclRedOpCreatePreMulSum on this communicator",
+                                 static_cast<int>(a.op), ncclNumOps - 1));
+      }
+      if (operation->factor->type != *type) {
+        return wrong(a, *comm,
+                     fmt::format("reduction op {} was made for datatype {}, the data have {}",
+                                 static_cast<int>(a.op), static_cast<int>(operation->factor->type),
+                                 static_cast<int>(a.type)));
+      }
+    }
+  }
+  const int n = comm->rank_count();
+  if ((has_root(a.kind) || is_message(a.kind)) && (a.peer < 0 || a.peer >= n)) {
+    return wrong(a, *comm,
+                 fmt::format("{} {} is no rank of the communicator, which has 0 to {}",
+                             is_message(a.kind) ? "peer" : "root", a.peer, n - 1));
+  }
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(a.count, element_bytes(*type) * block_count(a.kind, n), &bytes) ||
+      bytes > PTRDIFF_MAX) {
+    return wrong(a, *comm, fmt::format("count {} exceeds the address space", a.count));
+  }
+  const Uses uses = uses_of(a.kind, comm->rank() == a.peer);
+  if (a.count > 0 && uses.send && a.send == nullptr) {
+    return wrong(a, *comm, fmt::format("sendbuff is NULL but count is {}", a.count));
+  }
+  if (a.count > 0 && uses.recv && a.recv == nullptr) {
+    return wrong(a, *comm, fmt::format("recvbuff is NULL but count is {}", a.count));
+  }
+
+  operation->function = a.function;
+  operation->kind = a.kind;
+  operation->comm = std::move(comm);
+  operation->send = a.send;
+  operation->recv = a.recv;
+  operation->count = a.count;
+  operation->type = *type;
+  operation->peer = a.peer;
+  operation->stream = a.stream;
+  return {};
+}
+
+Outcome start(const Operation& operation, weir_request_t* request) {
+  const Comm& comm = *operation.comm;
+  weir_comm_t weir = comm.weir();
+  if (!operation.factor.has_value()) {
+    return comm.outcome(operation.function, call(operation, weir, operation.op, request));
+  }
+  const Factor& factor = *operation.factor;
+  weir_redop_t op = 0;
+  const weir_result_t made = weir_redop_create_premul_sum(
+      weir, factor.device_scalar != nullptr ? factor.device_scalar : factor.value, factor.type,
+      &op);
+  if (made != WEIR_OK) return comm.outcome(operation.function, made);
+  Outcome outcome = comm.outcome(operation.function, call(operation, weir, op, request));
+  // The operation has taken its own copy.
+  if (const weir_result_t gone = weir_redop_destroy(weir, op); gone != WEIR_OK && outcome.ok()) {
+    return comm.outcome(operation.function, gone);
+  }
+  return outcome;
+}
+
+}  // namespace weir::nccl

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operation: a collective or message as the caller gave it, checked, and not yet started. It holds
+// all that it needs, so that a group may run it when the reduction it names is destroyed already.
+//
+// Here the way of an operation is chosen: today all of them run on Weir's own engine, on host memory
+// and with no regard to the stream. Device memory and stream order enter at `start`.
+// A value; not thread-safe.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "nccl/comm.h"
+#include "nccl/outcome.h"
+#include "weir/nccl.h"
+#include "weir/weir.h"
+
+namespace weir::nccl {
+
+enum class OperationKind : uint8_t {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kReduceScatter,
+  kAllGather,
+  kAllToAll,
+  kGather,
+  kScatter,
+  kSend,
+  kRecv,
+};
+
+struct Operation {
+  const char* function = "";
+  OperationKind kind = OperationKind::kAllReduce;
+  std::shared_ptr<Comm> comm;
+  const void* send = nullptr;
+  void* recv = nullptr;
+  size_t count = 0;
+  weir_datatype_t type = WEIR_FLOAT32;
+  weir_redop_t op = WEIR_SUM;
+  std::optional<Factor> factor;  // a pre-multiplied sum instead of `op`
+  int peer = 0;                  // or the root
+  cudaStream_t stream = nullptr;
+};
+
+// What a caller passes.
+struct Arguments {
+  const char* function;
+  OperationKind kind;
+  ncclComm_t comm;
+  const void* send;
+  void* recv;
+  size_t count;
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int peer;
+  cudaStream_t stream;
+  const ncclCollConfig_t* config;
+};
+
+// Checks everything that can be checked on this rank alone.
+Outcome check(const Arguments& arguments, Operation* operation);
+
+// Starts it; with request == nullptr, runs it to its end.
+Outcome start(const Operation& operation, weir_request_t* request);
+
+}  // namespace weir::nccl

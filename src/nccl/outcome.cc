@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/outcome.h"
+
+#include <mutex>
+
+#include "nccl/comm.h"
+
+namespace weir::nccl {
+
+namespace {
+
+thread_local std::string t_error;
+thread_local std::string t_held;
+
+// Threads may report while the process ends: never destroyed.
+struct LastOfProcess {
+  std::mutex lock;
+  std::string text;
+};
+LastOfProcess& last_of_process() {
+  static LastOfProcess* it = new LastOfProcess();
+  return *it;
+}
+
+}  // namespace
+
+ncclResult_t report(const Outcome& outcome, Comm* comm) {
+  if (outcome.ok() || outcome.code == ncclInProgress) return outcome.code;
+  try {
+    t_error = outcome.text;
+    if (comm != nullptr) comm->note_error(outcome.text);
+    LastOfProcess& last = last_of_process();
+    std::lock_guard lock(last.lock);
+    last.text = outcome.text;
+  } catch (...) {
+    // Without memory for the text the code must do.
+  }
+  return outcome.code;
+}
+
+const char* last_error() {
+  if (!t_error.empty()) return hold_text(t_error);
+  LastOfProcess& last = last_of_process();
+  std::lock_guard lock(last.lock);
+  return hold_text(last.text);
+}
+
+const char* hold_text(std::string text) {
+  t_held = std::move(text);
+  return t_held.c_str();
+}
+
+Outcome outcome_of_exception(const char* function, std::exception_ptr thrown) noexcept {
+  try {
+    try {
+      std::rethrow_exception(std::move(thrown));
+    } catch (const std::bad_alloc&) {
+      return {ncclSystemError, std::string(function) + ": no memory"};
+    } catch (const std::exception& error) {
+      return {ncclInternalError, std::string(function) + ": " + error.what()};
+    } catch (...) {
+      return {ncclInternalError, std::string(function) + ": an unknown exception"};
+    }
+  } catch (...) {
+    return {ncclSystemError, {}};
+  }
+}
+
+}  // namespace weir::nccl

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/setups.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "nccl/device.h"
+#include "nccl/translate.h"
+
+namespace weir::nccl {
+
+namespace {
+
+// Gives `setup` a communicator that is still to be made, and the caller its handle.
+void open(Setup* setup, const char* function, Config config, int rank, int rank_count, int device,
+          ncclComm_t* out) {
+  setup->function = function;
+  setup->made = std::make_shared<Comm>(std::move(config), rank, rank_count, device);
+  setup->out = out;
+  setup->handle = open_handle(setup->made);
+  *out = setup->handle;
+}
+
+// The end of a call of Weir's that makes a communicator.
+Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm_t made) {
+  if (result != WEIR_OK) {
+    return {to_nccl(result, comm.aborted()),
+            fmt::format("{}: {}", function, weir_last_error(nullptr))};
+  }
+  comm.attach(made);
+  return {};
+}
+
+Outcome create(const char* function, Comm& comm, int rank_count, const weir_unique_id_t& id,
+               int rank) {
+  const weir_comm_config_t config = comm.config().weir();
+  weir_comm_t made = nullptr;
+  const weir_result_t result = weir_comm_create(&made, rank_count, &id, rank, &config);
+  return attach(function, comm, result, made);
+}
+
+weir_unique_id_t to_weir_id(const ncclUniqueId& id) {
+  weir_unique_id_t weir;
+  std::memcpy(weir.bytes, id.internal, sizeof weir.bytes);
+  return weir;
+}
+
+Outcome check_rank(const char* function, int rank, int rank_count) {
+  if (rank_count < 1) {
+    return invalid_argument(
+        fmt::format("{}: nranks is {}, at least 1 is needed", function, rank_count));
+  }
+  if (rank < 0 || rank >= rank_count) {
+    return invalid_argument(fmt::format("{}: rank {} of {} ranks: allowed are 0 to {}", function,
+                                        rank, rank_count, rank_count - 1));
+  }
+  return {};
+}
+
+// What ranks of a communicator tell each other when it grows.
+struct GrowEntry {
+  unsigned char has_id;
+  unsigned char id[sizeof(weir_unique_id_t)];
+};
+
+// The id that one of the parent's ranks has, told to all of them.
+Outcome spread_id(const char* function, const Comm& parent, const weir_unique_id_t* mine,
+                  weir_unique_id_t* id) {
+  GrowEntry entry{};
+  if (mine != nullptr) {
+    entry.has_id = 1;
+    std::memcpy(entry.id, mine->bytes, sizeof entry.id);
+  }
+  std::vector<GrowEntry> all(static_cast<size_t>(parent.rank_count()));
+  const weir_result_t result =
+      weir_all_gather(parent.weir(), &entry, all.data(), sizeof entry, WEIR_UINT8, nullptr);
+  if (result != WEIR_OK) return parent.outcome(function, result);
+  const auto holds = [](const GrowEntry& it) { return it.has_id == 1; };
+  const auto holders = std::count_if(all.begin(), all.end(), holds);
+  if (holders != 1) {
+    return invalid_argument(
+        fmt::format("{}: exactly one rank of the old communicator passes the unique id, not {}",
+                    function, holders));
+  }
+  std::memcpy(id->bytes, std::find_if(all.begin(), all.end(), holds)->id, sizeof id->bytes);
+  return {};
+}
+
+static_assert(sizeof(ncclUniqueId) == sizeof(weir_unique_id_t));
+
+}  // namespace
+
+Outcome make_unique_id(const char* function, ncclUniqueId* id) {
+  if (id == nullptr) return invalid_argument(fmt::format("{}: uniqueId is NULL", function));
+  weir_unique_id_t made;
+  if (const weir_result_t result = weir_get_unique_id(&made); result != WEIR_OK) {
+    return {to_nccl(result), fmt::format("{}: {}", function, weir_last_error(nullptr))};
+  }
+  std::memcpy(id->internal, made.bytes, sizeof made.bytes);
+  return {};
+}
+
+Outcome make_init(const char* function, ncclComm_t* out, int rank_count, const ncclUniqueId& id,
+                  int rank, int device, const ncclConfig_t* given, Setup* setup) {
+  if (out == nullptr) return invalid_argument(fmt::format("{}: comm is NULL", function));
+  *out = nullptr;
+  Outcome outcome = check_rank(function, rank, rank_count);
+  if (!outcome.ok()) return outcome;
+  Config config = default_config();
+  outcome = read_config(function, given, &config);
+  if (!outcome.ok()) return outcome;
+  open(setup, function, std::move(config), rank, rank_count, device, out);
+  setup->work = [function, comm = setup->made, rank_count, id = to_weir_id(id), rank] {
+    return create(function, *comm, rank_count, id, rank);
+  };
+  return {};
+}
+
+Outcome make_split(const char* function, std::shared_ptr<Comm> parent, int color, int key,
+                   ncclComm_t* out, const ncclConfig_t* given, Setup* setup) {
+  if (out == nullptr) return invalid_argument(fmt::format("{}: newcomm is NULL", function));
+  *out = nullptr;
+  if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
+    return invalid_argument(
+        fmt::format("{}: color {} is neither NCCL_SPLIT_NOCOLOR ({}) nor at least 0", function,
+                    color, NCCL_SPLIT_NOCOLOR));
+  }
+  Config config = parent->config();
+  config.name.clear();
+  Outcome outcome = read_config(function, given, &config);
+  if (!outcome.ok()) return outcome;
+  setup->function = function;
+  setup->parent = parent;
+  if (color >= 0) open(setup, function, config, 0, 0, parent->device(), out);
+  setup->work = [function, parent, comm = setup->made, config, color, key]() -> Outcome {
+    const weir_comm_config_t weir = config.weir();
+    weir_comm_t made = nullptr;
+    const weir_result_t result = weir_comm_split(parent->weir(), color, key, &weir, &made);
+    if (comm == nullptr) return parent->outcome(function, result);
+    return attach(function, *comm, result, made);
+  };
+  return {};
+}
+
+Outcome make_shrink(const char* function, std::shared_ptr<Comm> parent, std::vector<int> excluded,
+                    ncclComm_t* out, const ncclConfig_t* given, Setup* setup) {
+  if (out == nullptr) return invalid_argument(fmt::format("{}: newcomm is NULL", function));
+  *out = nullptr;
+  for (const int rank : excluded) {
+    if (rank < 0 || rank >= parent->rank_count()) {
+      return invalid_argument(
+          fmt::format("{}: excludeRanksList names rank {}, the communicator has 0 to {}", function,
+                      rank, parent->rank_count() - 1));
+    }
+    if (rank == parent->rank()) {
+      return invalid_argument(fmt::format(
+          "{}: excludeRanksList names the calling rank {}; a rank that leaves makes no call",
+          function, rank));
+    }
+  }
+  Config config = parent->config();
+  config.name.clear();
+  Outcome outcome = read_config(function, given, &config);
+  if (!outcome.ok()) return outcome;
+  open(setup, function, config, 0, 0, parent->device(), out);
+  setup->parent = parent;
+  setup->work = [function, parent, comm = setup->made, excluded = std::move(excluded)] {
+    const weir_comm_config_t weir = comm->config().weir();
+    weir_comm_t made = nullptr;
+    const weir_result_t result = weir_comm_shrink(parent->weir(), excluded.data(),
+                                                  static_cast<int>(excluded.size()), &weir, &made);
+    return attach(function, *comm, result, made);
+  };
+  return {};
+}
+
+Outcome make_grow(const char* function, std::shared_ptr<Comm> parent, int rank_count,
+                  const ncclUniqueId* id, int rank, ncclComm_t* out, const ncclConfig_t* given,
+                  Setup* setup) {
+  if (out == nullptr) return invalid_argument(fmt::format("{}: newcomm is NULL", function));
+  *out = nullptr;
+  if (parent == nullptr && id == nullptr) {
+    return invalid_argument(fmt::format("{}: a new rank passes the unique id", function));
+  }
+  if (parent != nullptr && rank != -1) {
+    return invalid_argument(
+        fmt::format("{}: rank is {}, but a rank of the old communicator keeps its own: pass -1",
+                    function, rank));
+  }
+  if (parent != nullptr && rank_count <= parent->rank_count()) {
+    return invalid_argument(fmt::format("{}: nRanks {} is not more than the {} there are", function,
+                                        rank_count, parent->rank_count()));
+  }
+  if (parent != nullptr) rank = parent->rank();
+  Outcome outcome = check_rank(function, rank, rank_count);
+  if (!outcome.ok()) return outcome;
+  Config config = parent != nullptr ? parent->config() : default_config();
+  config.name.clear();
+  outcome = read_config(function, given, &config);
+  if (!outcome.ok()) return outcome;
+  open(setup, function, std::move(config), rank, rank_count,
+       parent != nullptr ? parent->device() : current_device(), out);
+  setup->parent = parent;
+  std::vector<weir_unique_id_t> mine;
+  if (id != nullptr) mine.push_back(to_weir_id(*id));
+  setup->work = [function, parent, comm = setup->made, rank_count, mine, rank]() -> Outcome {
+    weir_unique_id_t agreed{};
+    if (parent == nullptr) {
+      agreed = mine[0];
+    } else {
+      Outcome spread = spread_id(function, *parent, mine.empty() ? nullptr : mine.data(), &agreed);
+      if (!spread.ok()) return spread;
+    }
+    return create(function, *comm, rank_count, agreed, rank);
+  };
+  return {};
+}
+
+}  // namespace weir::nccl

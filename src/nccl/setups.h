@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The makers of communicators: each checks its arguments, opens the handle that the caller gets at
+// once, and returns the work that fills it. Thread-safe.
+#pragma once
+
+#include <vector>
+
+#include "nccl/config.h"
+#include "nccl/group.h"
+#include "nccl/outcome.h"
+#include "weir/nccl.h"
+
+namespace weir::nccl {
+
+Outcome make_unique_id(const char* function, ncclUniqueId* id);
+
+Outcome make_init(const char* function, ncclComm_t* out, int rank_count, const ncclUniqueId& id,
+                  int rank, int device, const ncclConfig_t* config, Setup* setup);
+// `color` NCCL_SPLIT_NOCOLOR: the setup makes none.
+Outcome make_split(const char* function, std::shared_ptr<Comm> parent, int color, int key,
+                   ncclComm_t* out, const ncclConfig_t* config, Setup* setup);
+Outcome make_shrink(const char* function, std::shared_ptr<Comm> parent, std::vector<int> excluded,
+                    ncclComm_t* out, const ncclConfig_t* config, Setup* setup);
+// `parent` empty: the calling rank is new. `id` NULL: it is another rank that holds it.
+Outcome make_grow(const char* function, std::shared_ptr<Comm> parent, int rank_count,
+                  const ncclUniqueId* id, int rank, ncclComm_t* out, const ncclConfig_t* config,
+                  Setup* setup);
+
+}  // namespace weir::nccl
