@@ -99,15 +99,14 @@ class TcpStrangers : public testing::Test {
     EXPECT_EQ(pair_.open(0), WEIR_OK) << pair_.end[0].error;
     EXPECT_EQ(pair_.open(1), WEIR_OK) << pair_.end[1].error;
   }
-  // Both ranks join while `intrude` is at work.
+  // Rank 0 waits; `intrude` does its worst; then rank 1 comes, and all is as if nothing had been.
   void expect_join_in_spite_of(const std::function<void()>& intrude) {
-    std::thread intruder(intrude);
-    weir_result_t other = WEIR_OK;
-    std::thread helper([&] { other = pair_.connect(1, 20'000); });
-    EXPECT_EQ(pair_.connect(0, 20'000), WEIR_OK) << pair_.end[0].error;
+    weir_result_t host = WEIR_OK;
+    std::thread helper([&] { host = pair_.connect(0, 20'000); });
+    intrude();
+    EXPECT_EQ(pair_.connect(1, 20'000), WEIR_OK) << pair_.end[1].error;
     helper.join();
-    intruder.join();
-    EXPECT_EQ(other, WEIR_OK) << pair_.end[1].error;
+    EXPECT_EQ(host, WEIR_OK) << pair_.end[0].error;
     uint64_t value = 7;
     uint64_t got = 0;
     weir_transport_op_t send_op{}, recv_op{};
@@ -170,21 +169,13 @@ TEST_F(TcpStrangers, GarbageIsTurnedAway) {
 }
 
 TEST_F(TcpStrangers, ALengthThatItsKindCannotHaveEndsTheConnection) {
-  const auto hello = wire::encode_nonce(wire::Kind::kHello, {});
-  weir_result_t results[2] = {};
-  std::thread host([&] { results[0] = pair_.connect(0, 3000); });
-  {
+  expect_join_in_spite_of([this] {
     Stranger stranger(pair_, 0);
-    unsigned char bytes[wire::kHeaderBytes];
-    memcpy(bytes, hello.bytes, sizeof bytes);
-    memset(bytes + 8, 0xff, 4);  // four gigabytes to come
-    stranger.send(bytes, sizeof bytes);
+    auto hello = wire::encode_nonce(wire::Kind::kHello, {});
+    memset(hello.bytes + 8, 0xff, 4);  // four gigabytes to come
+    stranger.send(hello.bytes, wire::kHeaderBytes);
     EXPECT_TRUE(stranger.receive_all().empty());
-  }
-  results[1] = pair_.connect(1, 3000);
-  host.join();
-  EXPECT_EQ(results[0], WEIR_OK) << pair_.end[0].error;
-  EXPECT_EQ(results[1], WEIR_OK) << pair_.end[1].error;
+  });
 }
 
 TEST_F(TcpStrangers, AnotherVersionIsToldOurs) {
@@ -196,8 +187,6 @@ TEST_F(TcpStrangers, AnotherVersionIsToldOurs) {
     stranger.send(hello.bytes, wire::kHeaderBytes);
     answer = stranger.receive_all();
   });
-  // Nothing when the ranks were done before it was heard.
-  if (answer.empty()) return;
   ASSERT_EQ(answer.size(), wire::kHeaderBytes + 8);
   uint32_t reason = 0, version = 0;
   wire::decode_refused(answer.data() + wire::kHeaderBytes, &reason, &version);
