@@ -2,6 +2,7 @@
 #include "plugins/tcp/channel.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -23,7 +24,7 @@ Op* next_of(const Op* op) { return reinterpret_cast<Op*>(op->next); }
 
 // What is still to be moved of header and message.
 struct Pieces {
-  iovec entries[16];
+  iovec entries[17];
   size_t count = 0;
   uint64_t bytes = 0;
 
@@ -83,13 +84,17 @@ weir_result_t Channel::post(Queue* queue, uint64_t data, uint64_t bytes, bool is
   if (queue->tail != nullptr) {
     queue->tail->next = reinterpret_cast<uint64_t>(op);
     queue->tail = op;
-    return WEIR_IN_PROGRESS;
-  }
-  queue->head = queue->tail = op;
-  if (is_send) {
+    if (!is_send || !holds_back_) return WEIR_IN_PROGRESS;
     drive_send();
   } else {
-    drive_recv();
+    queue->head = queue->tail = op;
+    if (!is_send) {
+      drive_recv();
+    } else if (bytes <= kHeldBytesMax) {
+      holds_back_ = true;
+    } else {
+      drive_send();
+    }
   }
   if (op->state == kOpDone) return WEIR_OK;
   return queue->failure.result != WEIR_OK ? queue->failure.result : WEIR_IN_PROGRESS;
@@ -104,6 +109,7 @@ weir_result_t Channel::post_recv(void* data, uint64_t bytes, Op* op) {
 }
 
 void Channel::drive_send() {
+  holds_back_ = false;
   for (uint32_t call = 0; call < kBurst && send_.head != nullptr;) {
     unsigned char headers[kBatch][kHeaderBytes];
     Pieces pieces;
@@ -170,7 +176,26 @@ bool Channel::take(uint64_t bytes) {
   return true;
 }
 
+bool Channel::take_ahead() {
+  while (ahead_begin_ < ahead_end_ && recv_.head != nullptr) {
+    Op* op = recv_.head;
+    const size_t have = ahead_end_ - ahead_begin_;
+    const bool in_header = op->done_bytes < kHeaderBytes;
+    const uint64_t wanted =
+        in_header ? kHeaderBytes - op->done_bytes : kHeaderBytes + op->bytes - op->done_bytes;
+    const size_t part = static_cast<size_t>(std::min<uint64_t>(have, wanted));
+    unsigned char* to =
+        in_header ? headers_[op->number % kBatch] + op->done_bytes
+                  : reinterpret_cast<unsigned char*>(op->data) + op->done_bytes - kHeaderBytes;
+    memcpy(to, ahead_ + ahead_begin_, part);
+    ahead_begin_ += part;
+    if (!take(part)) return false;
+  }
+  return true;
+}
+
 void Channel::drive_recv() {
+  if (ahead_begin_ < ahead_end_ && !take_ahead()) return;
   for (uint32_t call = 0; call < kBurst && recv_.head != nullptr;) {
     Pieces pieces;
     uint32_t count = 0;
@@ -178,6 +203,9 @@ void Channel::drive_recv() {
          op = next_of(op), ++count) {
       pieces.add(*op, headers_[op->number % kBatch]);
     }
+    const uint64_t posted_bytes = pieces.bytes;
+    // Only behind the last of the posted messages, so that what is read ahead belongs to none.
+    if (count < kBatch && posted_bytes <= kAheadBytes) pieces.add(ahead_, kAheadBytes);
     msghdr message{};
     message.msg_iov = pieces.entries;
     message.msg_iovlen = pieces.count;
@@ -194,7 +222,10 @@ void Channel::drive_recv() {
     ++call;
     // What a later message's bytes did to a posted buffer does not matter after a mismatch: it is
     // the receive that fails.
-    if (!take(static_cast<uint64_t>(got)) || static_cast<uint64_t>(got) < pieces.bytes) return;
+    const auto bytes = static_cast<uint64_t>(got);
+    ahead_begin_ = 0;
+    ahead_end_ = bytes > posted_bytes ? static_cast<size_t>(bytes - posted_bytes) : 0;
+    if (!take(std::min(bytes, posted_bytes)) || bytes < posted_bytes) return;
   }
 }
 

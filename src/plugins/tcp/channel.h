@@ -7,6 +7,10 @@
 // posted buffer with its header in one call. That also bounds what a peer can make this process
 // hold: nothing is ever allocated for what the wire says.
 //
+// Small messages often come in pairs (what is called, then its data). So a very small one is held
+// back until the next post or drive of its channel, which sends both in one call; and a small
+// receive also asks for kAheadBytes of what follows, which the next receive then finds here.
+//
 // Operations are queued in order of posting; a queued operation's words link the queue. One thread
 // at a time.
 #pragma once
@@ -73,6 +77,9 @@ class Channel {
  private:
   // Messages that one system call may carry.
   static constexpr uint32_t kBatch = 8;
+  // Longest message that is held back.
+  static constexpr uint64_t kHeldBytesMax = 64;
+  static constexpr size_t kAheadBytes = 512;
 
   struct Queue {
     Op* head = nullptr;
@@ -85,6 +92,8 @@ class Channel {
   static void finish_head(Queue* queue);
   static void fail(Queue* queue, weir_result_t result, int error_number);
   bool check_header(const Op& op);
+  // Fills the operations at the head with what was read ahead; false after a failure.
+  bool take_ahead();
   // Spreads bytes that were received over the operations at the head; false after a failure.
   bool take(uint64_t bytes);
 
@@ -93,6 +102,10 @@ class Channel {
   uint8_t lane_ = 0;
   Queue send_;
   Queue recv_;
+  bool holds_back_ = false;  // the one message in the queue of sends
+  size_t ahead_begin_ = 0;   // what was read ahead; empty while a receive is pending
+  size_t ahead_end_ = 0;
+  unsigned char ahead_[kAheadBytes];
   unsigned char headers_[kBatch][wire::kHeaderBytes] = {};  // of message k in [k % kBatch]
 };
 

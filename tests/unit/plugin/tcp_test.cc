@@ -382,6 +382,57 @@ TEST_F(TcpBytes, AnEndInTheMiddleOfAMessageIsALoss) {
   EXPECT_EQ(op_.state, kOpFailed + WEIR_ERROR_PEER_LOST);
 }
 
+TEST_F(TcpBytes, MessagesThatWereReadAheadFindTheirReceives) {
+  // Three messages and the beginning of a fourth arrive at once.
+  std::vector<unsigned char> raw;
+  const size_t sizes[] = {5, 0, 40, 600};
+  for (uint32_t i = 0; i < 4; ++i) {
+    unsigned char header[wire::kHeaderBytes];
+    wire::encode({wire::MessageKind::kMessage, 3, i, sizes[i]}, header);
+    raw.insert(raw.end(), header, header + sizeof header);
+    raw.insert(raw.end(), sizes[i], static_cast<unsigned char>('a' + i));
+  }
+  for (const size_t first_part : {raw.size() - 590, raw.size() - 610, size_t{30}}) {
+    int fds[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    Channel channel;
+    channel.attach(fds[0], fds[0], 3);
+    ASSERT_EQ(write(fds[1], raw.data(), first_part), static_cast<ssize_t>(first_part));
+    Op ops[4] = {};
+    std::vector<unsigned char> buffers[4];
+    for (uint32_t i = 0; i < 4; ++i) {
+      buffers[i].resize(sizes[i]);
+      channel.post_recv(buffers[i].data(), sizes[i], &ops[i]);
+    }
+    EXPECT_EQ(ops[3].state, kOpPending);
+    ASSERT_EQ(write(fds[1], raw.data() + first_part, raw.size() - first_part),
+              static_cast<ssize_t>(raw.size() - first_part));
+    channel.drive_recv();
+    for (uint32_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(ops[i].state, kOpDone) << i << " of " << first_part;
+      EXPECT_EQ(buffers[i],
+                std::vector<unsigned char>(sizes[i], static_cast<unsigned char>('a' + i)));
+    }
+    close(fds[0]);
+    close(fds[1]);
+  }
+}
+
+TEST_F(TcpBytes, AVerySmallMessageLeavesWithTheNextOrWhenItIsDriven) {
+  unsigned char bytes[1024];
+  uint64_t first = 1, second = 2;
+  Op ops[3] = {};
+  EXPECT_EQ(channel_.post_send(&first, sizeof first, &ops[0]), WEIR_IN_PROGRESS);
+  EXPECT_EQ(read(fds_[1], bytes, sizeof bytes), -1);
+  EXPECT_EQ(channel_.post_send(&second, sizeof second, &ops[1]), WEIR_OK);
+  EXPECT_EQ(read(fds_[1], bytes, sizeof bytes), 2 * (16 + 8));
+  EXPECT_EQ(ops[0].state, kOpDone);
+  EXPECT_EQ(channel_.post_send(&first, sizeof first, &ops[2]), WEIR_IN_PROGRESS);
+  channel_.drive_send();
+  EXPECT_EQ(ops[2].state, kOpDone);
+  EXPECT_EQ(read(fds_[1], bytes, sizeof bytes), 16 + 8);
+}
+
 TEST(TcpAddress, PassesThroughItsBytes) {
   PeerAddress address;
   address.rank = 3;
