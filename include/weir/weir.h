@@ -141,8 +141,9 @@ WEIR_API const char* weir_last_error(weir_comm_t comm);
 
 /* ---- Communicators -------------------------------------------------------------------------- */
 
-/* Makes an id that is good for one communicator. Any process may make it; whoever holds it can
- * join, so hand it on as you would a password. */
+/* Makes an id that is good for one communicator. Any process of the host on which rank 0 will run
+ * may make it (any process at all when all ranks share a host): the id tells the others where to
+ * look for rank 0. Whoever holds it can join, so hand it on as you would a password. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_get_unique_id(weir_unique_id_t* id);
 
 /* Collective over `rank_count` callers with distinct `rank` in [0, rank_count). Blocks until all

@@ -10,6 +10,7 @@
 #include "api/checks.h"
 #include "api/errors.h"
 #include "api/handles.h"
+#include "core/comm/bootstrap_place.h"
 #include "core/comm/launch.h"
 
 using weir::Rank;
@@ -24,8 +25,17 @@ using weir::comm::Communicator;
 
 namespace {
 
-// The first bytes of an id: "weir", its format, and the secret. The rest is room for addresses.
+// The bytes of an id:
+//
+//   offset  bytes  field
+//        0      8  "weirid01"
+//        8     32  secret
+//       40     86  addresses of the host that made it, packed as a Place; zero when it has none
+//      126      2  zero
 constexpr char kIdMagic[8] = {'w', 'e', 'i', 'r', 'i', 'd', '0', '1'};
+
+constexpr size_t kIdPlaceOffset = 40;
+static_assert(kIdPlaceOffset + weir::comm::kPlaceBytesMax <= sizeof(weir_unique_id_t::bytes));
 
 Result<CommOptions> read_config(const weir_comm_config_t* config) {
   CommOptions options;
@@ -78,6 +88,8 @@ weir_result_t weir_get_unique_id(weir_unique_id_t* id) {
     std::memcpy(id->bytes, kIdMagic, sizeof kIdMagic);
     std::memcpy(id->bytes + sizeof kIdMagic, secret.value().bytes.data(),
                 secret.value().bytes.size());
+    const std::string place = weir::comm::pack(weir::comm::place_of_this_host());
+    std::memcpy(id->bytes + kIdPlaceOffset, place.data(), place.size());
     return WEIR_OK;
   });
 }
@@ -99,8 +111,14 @@ weir_result_t weir_comm_create(weir_comm_t* comm, int rank_count, const weir_uni
     if (!options.ok()) return report(options.status().with_context("comm_create"));
     Secret secret;
     std::memcpy(secret.bytes.data(), id->bytes + sizeof kIdMagic, secret.bytes.size());
+    weir::comm::Place place;
+    const std::string_view packed(reinterpret_cast<const char*>(id->bytes) + kIdPlaceOffset,
+                                  weir::comm::kPlaceBytesMax);
+    if (!weir::comm::unpack(packed, &place)) {
+      return invalid("comm_create: the addresses in id are damaged");
+    }
     return hand_out(Communicator::create(secret, static_cast<Rank>(rank),
-                                         static_cast<Rank>(rank_count), options.value()),
+                                         static_cast<Rank>(rank_count), options.value(), place),
                     comm);
   });
 }

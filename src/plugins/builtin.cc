@@ -9,6 +9,9 @@ const weir_transport_functions_t* transport();
 namespace shm {
 const weir_transport_functions_t* transport();
 }
+namespace tcp {
+const weir_transport_functions_t* transport();
+}
 namespace hook_check {
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
 }
@@ -20,7 +23,8 @@ const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
 }
 
 std::span<const TransportFunction> builtin_transports() {
-  static constexpr TransportFunction kTransports[] = {shm::transport, self::transport};
+  static constexpr TransportFunction kTransports[] = {shm::transport, tcp::transport,
+                                                      self::transport};
   return kTransports;
 }
 

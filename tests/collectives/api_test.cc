@@ -265,7 +265,8 @@ TEST(Deterministic, SumsAreTheSameBitsForEveryAlgorithmSliceAndTransport) {
                                          {{"WEIR_ALGORITHM", "all_reduce=direct_two_phase"}},
                                          {{"WEIR_ALGORITHM", "all_reduce=ordered"}},
                                          {{"WEIR_SLICE_BYTES", "4096"}},
-                                         {{"WEIR_HOOKS", "check"}}};
+                                         {{"WEIR_HOOKS", "check"}},
+                                         {{"WEIR_TRANSPORT", "tcp"}}};
   for (const Environment& way : ways) {
     run_processes(
         kRanks,

@@ -2,10 +2,13 @@
 // Properties of open, connect, close and peer_alive: who may join, who is missed, and what remains.
 #include <dirent.h>
 #include <gtest/gtest.h>
+#include <net/if.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -232,13 +235,32 @@ std::set<std::string> names_in(const char* directory) {
   return names;
 }
 
-std::string unix_sockets() {
+// Unix sockets with our name, and listening TCP sockets, of this network namespace.
+std::string sockets_left() {
   std::ifstream file("/proc/net/unix");
   std::string line, found;
   while (std::getline(file, line)) {
     if (line.find("weir") != std::string::npos) found += line + "\n";
   }
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream table(path);
+    while (std::getline(table, line)) {
+      if (line.find(" 0A ") != std::string::npos) found += line + "\n";
+    }
+  }
   return found;
+}
+
+// A new network namespace has a loopback interface that is down.
+bool raise_loopback() {
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ifreq request{};
+  strcpy(request.ifr_name, "lo");
+  bool good = ioctl(fd, SIOCGIFFLAGS, &request) == 0;
+  request.ifr_flags = static_cast<short>(request.ifr_flags | IFF_UP | IFF_RUNNING);
+  good = good && ioctl(fd, SIOCSIFFLAGS, &request) == 0;
+  close(fd);
+  return good;
 }
 
 // In a network and mount namespace of its own, with 64 KiB of /dev/shm: all ranks are killed at a
@@ -246,7 +268,7 @@ std::string unix_sockets() {
 int killed_in_a_small_world(const Variant& variant) {
   if (unshare(CLONE_NEWNET | CLONE_NEWNS) != 0 ||
       mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64k") != 0) {
+      mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64k") != 0 || !raise_loopback()) {
     return 77;
   }
   const std::set<std::string> temporary = names_in("/tmp");
@@ -276,8 +298,8 @@ int killed_in_a_small_world(const Variant& variant) {
     }
   }
   // The ranks are the family's children and are reaped by init: wait for their sockets to go.
-  for (int i = 0; i < 2000 && !unix_sockets().empty(); ++i) usleep(1000);
-  if (!unix_sockets().empty()) return 4;
+  for (int i = 0; i < 2000 && !sockets_left().empty(); ++i) usleep(1000);
+  if (!sockets_left().empty()) return 4;
   if (names_in("/dev/shm").size() > 2) return 5;
   for (const std::string& name : names_in("/tmp")) {
     if (temporary.count(name) == 0 && name.find("weir") != std::string::npos) return 6;

@@ -98,6 +98,7 @@ std::string text_of(const Report& report) {
     text += fmt::format("  {:<8}{:<12}{}\n", line.name, line.viable ? "viable" : "not viable",
                         line.summary);
     if (!line.viable) text += fmt::format("  {:<20}why: {}\n", "", line.reason);
+    if (line.viable && !line.reason.empty()) text += fmt::format("  {:<20}{}\n", "", line.reason);
     text += fmt::format("  {:<20}{}; {}\n", "", line.capabilities, line.origin);
   }
 

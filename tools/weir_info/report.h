@@ -20,7 +20,7 @@ struct TransportLine {
   std::string origin;
   std::string capabilities;
   bool viable = false;
-  std::string reason;  // why not viable
+  std::string reason;  // why not viable; otherwise what it would use, or ""
 };
 
 struct SettingLine {

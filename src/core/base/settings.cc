@@ -33,6 +33,10 @@ constexpr SettingInfo kTable[] = {
      "Deadline of each operation of a communicator that was not given its own."},
     {"WEIR_TRANSPORT", Kind::kText, "", "",
      "Comma-separated list of the transports that may be used; unset: every viable one."},
+    {"WEIR_IFNAME", Kind::kText, "", "",
+     "Network interfaces that may be used, in the syntax of NCCL_SOCKET_IFNAME (which holds where "
+     "this one is unset): eth,ib for prefixes, =eth0 for a name, ^docker to exclude; unset: all "
+     "that are up, loopback only among ranks of one host."},
     {"WEIR_PLUGIN_PATH", Kind::kPath, "", "",
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",

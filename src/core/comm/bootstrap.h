@@ -15,6 +15,7 @@
 #include "core/base/secret.h"
 #include "core/base/status.h"
 #include "core/base/types.h"
+#include "core/comm/bootstrap_place.h"
 
 namespace weir::comm {
 
@@ -27,8 +28,11 @@ class Bootstrap {
   // passed; the error then names the ranks that are missing (on rank 0, and told by it to the
   // others). Errors: kTimeout, kRefused (credentials, secret, version, two ranks with one number,
   // different rank_count), kSystem.
+  // Ranks of this host meet at an abstract socket. `place` is where rank 0 listens for the others,
+  // and where they look for it; when it is empty, only ranks of one host can meet. The secret must
+  // then be a random one: over the network it is all that a rank is known by.
   static Result<std::unique_ptr<Bootstrap>> join(const Secret& secret, Rank rank, Rank rank_count,
-                                                 uint64_t deadline_ns);
+                                                 uint64_t deadline_ns, const Place& place = {});
   virtual ~Bootstrap() = default;
 
   // Every rank gives a blob and receives all, by rank. Also a barrier.

@@ -8,12 +8,43 @@
 
 namespace weir::comm {
 
+void Channel::protect(const Secret& send_key, const Secret& receive_key) {
+  protected_ = true;
+  send_key_ = send_key;
+  receive_key_ = receive_key;
+}
+
+std::string Channel::with_macs(std::string_view frames) {
+  std::string bytes;
+  while (!frames.empty()) {
+    const size_t size = wire::frame_bytes(frames);
+    const wire::Proof mac = wire::sign_frame(send_key_, sent_count_++, frames.substr(0, size), {});
+    bytes.append(frames.substr(0, size));
+    bytes.append(reinterpret_cast<const char*>(mac.data()), mac.size());
+    frames.remove_prefix(size);
+  }
+  return bytes;
+}
+
+bool Channel::check_mac() {
+  const std::string_view header(reinterpret_cast<const char*>(header_bytes_), sizeof header_bytes_);
+  const wire::Proof right = wire::sign_frame(receive_key_, received_count_++, header, payload());
+  return equal_in_constant_time(payload_.data() + header_.payload_bytes, right.data(),
+                                right.size());
+}
+
 void Channel::send(std::string bytes) {
-  if (!bytes.empty()) outgoing_.push_back({std::move(bytes), {}});
+  if (bytes.empty()) return;
+  outgoing_.push_back({protected_ ? with_macs(bytes) : std::move(bytes), {}});
 }
 
 void Channel::send_view(std::string_view bytes) {
-  if (!bytes.empty()) outgoing_.push_back({{}, bytes});
+  if (bytes.empty()) return;
+  if (protected_) {
+    outgoing_.push_back({with_macs(bytes), {}});
+  } else {
+    outgoing_.push_back({{}, bytes});
+  }
 }
 
 bool Channel::flush() {
@@ -59,7 +90,7 @@ Channel::Read Channel::read(std::initializer_list<wire::Kind> expected) {
     const bool is_expected =
         std::find(expected.begin(), expected.end(), header_.kind) != expected.end();
     if (!is_expected || !wire::header_fits(header_)) return Read::kMalformed;
-    payload_.resize(header_.payload_bytes);
+    payload_.resize(header_.payload_bytes + mac_bytes());
     payload_received_ = 0;
   }
   while (payload_received_ < payload_.size()) {
@@ -69,6 +100,7 @@ Channel::Read Channel::read(std::initializer_list<wire::Kind> expected) {
     if (got == 0) return Read::kNothing;
     payload_received_ += static_cast<size_t>(got);
   }
+  if (protected_ && !check_mac()) return Read::kMalformed;
   return Read::kFrame;
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/secret.h"
 #include "core/comm/bootstrap_socket.h"
 #include "core/comm/bootstrap_wire.h"
 
@@ -30,6 +31,10 @@ class Channel {
   bool is_open() const { return fd_.valid(); }
   void close() { *this = Channel(); }
 
+  // From now on every frame in either direction is followed by a MAC of it and of its number in
+  // that direction; a frame without the right one is kMalformed.
+  void protect(const Secret& send_key, const Secret& receive_key);
+
   // Queues bytes of whole frames. The bytes of send_view must live until they are sent or the
   // channel is closed.
   void send(std::string bytes);
@@ -41,7 +46,9 @@ class Channel {
   // Reads at most one frame. After anything but kFrame and kNothing the stream is of no more use.
   Read read(std::initializer_list<wire::Kind> expected);
   const wire::Header& header() const { return header_; }
-  std::string_view payload() const { return payload_; }
+  std::string_view payload() const {
+    return std::string_view(payload_).substr(0, header_.payload_bytes);
+  }
 
  private:
   struct Piece {
@@ -49,6 +56,9 @@ class Channel {
     std::string_view view;  // used when `own` is empty
     std::string_view bytes() const { return own.empty() ? view : std::string_view(own); }
   };
+  std::string with_macs(std::string_view frames);
+  bool check_mac();
+  size_t mac_bytes() const { return protected_ ? wire::kProofBytes : 0; }
   // Reads up to `bytes` bytes; the count, 0 when none has arrived, -1 when the peer is gone.
   ssize_t receive(void* data, size_t bytes);
 
@@ -58,8 +68,13 @@ class Channel {
   unsigned char header_bytes_[wire::kHeaderBytes] = {};
   size_t header_received_ = 0;
   wire::Header header_;
-  std::string payload_;
+  std::string payload_;  // and the MAC of the frame
   size_t payload_received_ = 0;
+  bool protected_ = false;
+  Secret send_key_;
+  Secret receive_key_;
+  uint64_t sent_count_ = 0;
+  uint64_t received_count_ = 0;
 };
 
 }  // namespace weir::comm

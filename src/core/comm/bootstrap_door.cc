@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "core/base/clock.h"
+#include "net/ip_socket.h"
 
 namespace weir::comm {
 namespace {
@@ -27,16 +28,35 @@ std::string door_name(const Secret& secret) {
 }
 
 Result<std::unique_ptr<Door>> Door::open(const Secret& secret, Rank rank_count,
-                                         const DoorLimits& limits) {
+                                         const DoorLimits& limits, const Place& place) {
   std::unique_ptr<Door> door(new Door(secret, rank_count, limits));
   const int backlog = static_cast<int>(std::min<uint64_t>(uint64_t{rank_count} + 64, 4096));
   WEIR_RETURN_IF_ERROR(listen_at(door_name(secret), backlog, &door->listener_));
-  if (!door->listener_.valid()) door.reset();
+  if (!door->listener_.valid()) {
+    door.reset();
+  } else {
+    door->listen_over_network(place, backlog);
+  }
   return door;
+}
+
+// Ranks of this host are let in whether this succeeds or not; the others name, in their error, where
+// they looked.
+void Door::listen_over_network(const Place& place, int backlog) {
+  for (const net::IpAddress& address : place.addresses) {
+    Fd listener;
+    for (uint32_t i = 0; i < kPlacePortCount && !listener.valid(); ++i) {
+      listen_at(address, place_port(secret_, i), backlog, &listener);
+    }
+    if (listener.valid()) network_listeners_.push_back(std::move(listener));
+  }
 }
 
 void Door::append_poll_entries(std::vector<pollfd>* entries) const {
   entries->push_back({listening_ ? listener_.get() : -1, POLLIN, 0});
+  for (const Fd& listener : network_listeners_) {
+    entries->push_back({listening_ ? listener.get() : -1, POLLIN, 0});
+  }
   for (const Knock& knock : knocks_) {
     const short events = knock.channel.sending() ? POLLIN | POLLOUT : POLLIN;
     entries->push_back({knock.channel.fd(), events, 0});
@@ -51,10 +71,11 @@ uint64_t Door::next_expiry_ns() const {
 }
 
 Status Door::serve(const pollfd* first, std::vector<Arrival>* arrivals) {
-  const bool knocked = !listening_ || (first[0].revents & POLLIN) != 0;
+  const bool was_listening = listening_;
+  const size_t listener_count = 1 + network_listeners_.size();
   listening_ = true;
   for (size_t i = 0; i < knocks_.size(); ++i) {
-    if (first[1 + i].revents != 0) serve_knock(&knocks_[i], arrivals);
+    if (first[listener_count + i].revents != 0) serve_knock(&knocks_[i], arrivals);
   }
   const uint64_t now = now_ns();
   for (Knock& knock : knocks_) {
@@ -63,15 +84,19 @@ Status Door::serve(const pollfd* first, std::vector<Arrival>* arrivals) {
     knock.done = true;
   }
   std::erase_if(knocks_, [](const Knock& knock) { return knock.done; });
-  return knocked ? accept_all() : Status();
+  for (size_t i = 0; i < listener_count; ++i) {
+    if (was_listening && (first[i].revents & POLLIN) == 0) continue;
+    WEIR_RETURN_IF_ERROR(accept_all(i == 0 ? listener_ : network_listeners_[i - 1]));
+  }
+  return Status();
 }
 
-Status Door::accept_all() {
+Status Door::accept_all(const Fd& listener) {
   for (int i = 0; i < kAcceptCountMax; ++i) {
     Fd connection;
-    switch (accept_at(listener_.get(), &connection)) {
+    switch (accept_at(listener.get(), &connection)) {
       case Accept::kAccepted:
-        WEIR_RETURN_IF_ERROR(admit(std::move(connection)));
+        WEIR_RETURN_IF_ERROR(admit(std::move(connection), &listener != &listener_));
         break;
       case Accept::kNobody:
         return Status();
@@ -91,14 +116,20 @@ Status Door::accept_all() {
   return Status();
 }
 
-Status Door::admit(Fd connection) {
-  const Result<PeerProcess> peer = peer_process(connection.get());
-  if (!peer.ok()) return peer.status();
-  if (peer.value().uid != own_uid()) {
-    ++turned_away_.user;
-    turned_away_.last_uid = peer.value().uid;
-    turned_away_.last_pid = peer.value().pid;
-    return Status();
+Status Door::admit(Fd connection, bool from_network) {
+  int64_t pid = kElsewherePid;
+  if (from_network) {
+    net::prepare_stream(connection.get());
+  } else {
+    const Result<PeerProcess> peer = peer_process(connection.get());
+    if (!peer.ok()) return peer.status();
+    pid = peer.value().pid;
+    if (peer.value().uid != own_uid()) {
+      ++turned_away_.user;
+      turned_away_.last_uid = peer.value().uid;
+      turned_away_.last_pid = pid;
+      return Status();
+    }
   }
   if (knocks_.size() >= limits_.unproven_count) {
     ++turned_away_.silent;
@@ -106,7 +137,7 @@ Status Door::admit(Fd connection) {
   }
   Knock knock;
   knock.channel = Channel(std::move(connection));
-  knock.pid = peer.value().pid;
+  knock.pid = pid;
   knock.expiry_ns = now_ns() + limits_.unproven_ns;
   knocks_.push_back(std::move(knock));
   return Status();
@@ -161,6 +192,10 @@ void Door::check_proof(Knock* knock, std::vector<Arrival>* arrivals) {
   own.role = wire::Role::kHost;
   own.rank_count = rank_count_;
   knock->channel.send(wire::encode_welcome(secret_, own));
+  if (knock->pid == kElsewherePid) {
+    knock->channel.protect(wire::frame_key(secret_, wire::Role::kHost, own),
+                           wire::frame_key(secret_, wire::Role::kGuest, own));
+  }
   arrivals->push_back({std::move(knock->channel), knock->claim, knock->pid});
   knock->done = true;
 }

@@ -13,6 +13,7 @@
 #include "core/base/secret.h"
 #include "core/base/status.h"
 #include "core/comm/bootstrap_channel.h"
+#include "core/comm/bootstrap_place.h"
 #include "core/comm/bootstrap_wire.h"
 
 namespace weir::comm {
@@ -37,9 +38,9 @@ class Door {
  public:
   // Null when somebody else listens under the name.
   static Result<std::unique_ptr<Door>> open(const Secret& secret, Rank rank_count,
-                                            const DoorLimits& limits);
+                                            const DoorLimits& limits, const Place& place = {});
 
-  // The poll entries of the listener and of the connections without proof.
+  // The poll entries of the listeners and of the connections without proof.
   void append_poll_entries(std::vector<pollfd>* entries) const;
   // When the next of them runs out of time.
   uint64_t next_expiry_ns() const;
@@ -54,7 +55,7 @@ class Door {
   struct Knock {
     Channel channel;
     wire::Claim claim;
-    int64_t pid = 0;
+    int64_t pid = 0;  // kElsewherePid: it came over the network
     uint64_t expiry_ns = 0;
     bool challenged = false;
     bool done = false;  // handed over or turned away
@@ -63,8 +64,9 @@ class Door {
   Door(const Secret& secret, Rank rank_count, const DoorLimits& limits)
       : secret_(secret), rank_count_(rank_count), limits_(limits) {}
 
-  Status accept_all();
-  Status admit(Fd connection);
+  void listen_over_network(const Place& place, int backlog);
+  Status accept_all(const Fd& listener);
+  Status admit(Fd connection, bool from_network);
   void serve_knock(Knock* knock, std::vector<Arrival>* arrivals);
   void turn_away(Knock* knock, wire::TurnedAway reason);
   void check_proof(Knock* knock, std::vector<Arrival>* arrivals);
@@ -73,6 +75,7 @@ class Door {
   Rank rank_count_;
   DoorLimits limits_;
   Fd listener_;
+  std::vector<Fd> network_listeners_;
   bool listening_ = true;      // false while no descriptor is free
   std::vector<Knock> knocks_;  // oldest first
 

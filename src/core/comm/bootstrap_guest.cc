@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/base/clock.h"
 #include "core/comm/bootstrap_door.h"
 
@@ -14,6 +16,16 @@ using wire::Kind;
 // Rank 0 ends a round before the earliest deadline and tells why; this is how much longer a guest
 // waits for that news when the machine is busy.
 constexpr uint64_t kGraceNs = 50'000'000;
+
+// How long a connection to another host may take, and the answer on it: rank 0 is asked again.
+constexpr uint64_t kReachNsMin = 50'000'000;
+constexpr uint32_t kReachDoublings = 4;
+constexpr uint64_t kAnswerNs = 5'000'000'000;
+
+// Every second look is at the port that rank 0 tries first.
+uint32_t port_index(uint32_t look) {
+  return look % 2 == 0 ? 0 : 1 + look / 2 % (kPlacePortCount - 1);
+}
 
 uint64_t with_grace(uint64_t deadline_ns) {
   return deadline_ns > UINT64_MAX - kGraceNs ? UINT64_MAX : deadline_ns + kGraceNs;
@@ -103,11 +115,48 @@ Result<std::unique_ptr<Guest>> Guest::knock(const Secret& secret, Rank rank, Ran
                     "to user {}; all ranks must run as the same user",
                     describe_process(host.value().pid), host.value().uid, rank, own_uid()));
   }
+  return enter(Channel(std::move(connection)), host.value().pid, secret, rank, rank_count,
+               deadline_ns);
+}
+
+Result<std::unique_ptr<Guest>> Guest::knock_at(const Place& place, uint32_t look,
+                                               const Secret& secret, Rank rank, Rank rank_count,
+                                               uint64_t deadline_ns) {
+  std::vector<Fd> connections;
+  for (const net::IpAddress& address : place.addresses) {
+    Fd connection;
+    begin_connect_to(address, place_port(secret, port_index(look)), &connection);
+    if (connection.valid()) connections.push_back(std::move(connection));
+  }
+  const uint64_t patience_ns = kReachNsMin << std::min(look / 4, kReachDoublings);
+  const uint64_t until_ns = std::min(deadline_ns, now_ns() + patience_ns);
+  while (!connections.empty() && now_ns() < until_ns) {
+    std::vector<pollfd> entries;
+    for (const Fd& connection : connections) entries.push_back({connection.get(), POLLOUT, 0});
+    WEIR_RETURN_IF_ERROR(wait_for_events(&entries, until_ns));
+    for (size_t i = entries.size(); i-- > 0;) {
+      if (entries[i].revents == 0) continue;
+      Fd connection = std::move(connections[i]);
+      connections.erase(connections.begin() + static_cast<std::ptrdiff_t>(i));
+      if (!is_connected(connection.get())) continue;
+      Result<std::unique_ptr<Guest>> guest = enter(Channel(std::move(connection)), kElsewherePid,
+                                                   secret, rank, rank_count, deadline_ns);
+      if (!guest.ok() || guest.value() != nullptr) return guest;
+    }
+  }
+  return std::unique_ptr<Guest>();
+}
+
+Result<std::unique_ptr<Guest>> Guest::enter(Channel channel, int64_t host_pid, const Secret& secret,
+                                            Rank rank, Rank rank_count, uint64_t deadline_ns) {
   const Result<Secret> nonce = Secret::random();
   if (!nonce.ok()) return nonce.status();
 
-  const uint64_t until_ns = with_grace(deadline_ns);
-  Channel channel(std::move(connection));
+  // At a port of the network somebody else may listen, and say nothing.
+  const bool elsewhere = host_pid == kElsewherePid;
+  const uint64_t patience_end_ns = with_grace(deadline_ns);
+  const uint64_t until_ns =
+      elsewhere ? std::min(patience_end_ns, now_ns() + kAnswerNs) : patience_end_ns;
   wire::Claim claim;
   claim.guest_nonce = nonce.value().bytes;
   claim.rank = rank;
@@ -122,7 +171,8 @@ Result<std::unique_ptr<Guest>> Guest::knock(const Secret& secret, Rank rank, Ran
   if (!reply.ok()) return reply.status();
   if (reply.value() == Reply::kHungUp) return std::unique_ptr<Guest>();
   if (reply.value() != Reply::kFrame) {
-    return refusal(reply.value(), channel, rank, host.value().pid);
+    if (elsewhere && reply.value() != Reply::kOtherVersion) return std::unique_ptr<Guest>();
+    return refusal(reply.value(), channel, rank, host_pid);
   }
 
   wire::Claim theirs = claim;
@@ -130,11 +180,16 @@ Result<std::unique_ptr<Guest>> Guest::knock(const Secret& secret, Rank rank, Ran
   const wire::Proof given = wire::decode_welcome(channel.payload(), &theirs.rank_count);
   const wire::Proof right = wire::prove(secret, theirs);
   if (!equal_in_constant_time(given.data(), right.data(), right.size())) {
+    if (elsewhere) return std::unique_ptr<Guest>();
     return Status(Code::kRefused, fmt::format("{}, which listens in the place of rank 0, could not "
                                               "prove to rank {} that it holds the secret",
-                                              describe_process(host.value().pid), rank));
+                                              describe_process(host_pid), rank));
   }
-  return std::unique_ptr<Guest>(new Guest(rank, rank_count, std::move(channel), host.value().pid));
+  if (elsewhere) {
+    channel.protect(wire::frame_key(secret, wire::Role::kGuest, claim),
+                    wire::frame_key(secret, wire::Role::kHost, claim));
+  }
+  return std::unique_ptr<Guest>(new Guest(rank, rank_count, std::move(channel), host_pid));
 }
 
 std::string Guest::occasion() const {

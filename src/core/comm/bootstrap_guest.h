@@ -19,6 +19,12 @@ class Guest final : public Bootstrap {
   // again later. Otherwise rank 0 has let us in, and await_ready comes next.
   static Result<std::unique_ptr<Guest>> knock(const Secret& secret, Rank rank, Rank rank_count,
                                               uint64_t deadline_ns);
+  // The same over the network, at each address of `place`. Null also when who listens there is
+  // somebody else: several secrets may share a port. `look` counts the calls: it chooses the port,
+  // and later looks wait longer for an answer.
+  static Result<std::unique_ptr<Guest>> knock_at(const Place& place, uint32_t look,
+                                                 const Secret& secret, Rank rank, Rank rank_count,
+                                                 uint64_t deadline_ns);
   // Blocks until all ranks are in.
   Status await_ready(uint64_t deadline_ns);
 
@@ -27,6 +33,10 @@ class Guest final : public Bootstrap {
  private:
   Guest(Rank rank, Rank rank_count, Channel channel, int64_t host_pid)
       : rank_(rank), rank_count_(rank_count), channel_(std::move(channel)), host_pid_(host_pid) {}
+
+  static Result<std::unique_ptr<Guest>> enter(Channel channel, int64_t host_pid,
+                                              const Secret& secret, Rank rank, Rank rank_count,
+                                              uint64_t deadline_ns);
 
   // Each ends in a frame of one of the expected kinds, or in an error. kFailure is always expected
   // and becomes the error.

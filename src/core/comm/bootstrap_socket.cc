@@ -13,6 +13,7 @@
 
 #include "core/base/check.h"
 #include "core/base/clock.h"
+#include "net/ip_socket.h"
 
 namespace weir::comm {
 namespace {
@@ -61,6 +62,7 @@ Result<PeerProcess> peer_process(int connection) {
 }
 
 std::string describe_process(int64_t pid) {
+  if (pid == kElsewherePid) return "a process on another host";
   return pid > 0 ? fmt::format("process {}", pid) : "a process of another namespace";
 }
 
@@ -113,6 +115,18 @@ Accept accept_at(int listener, Fd* connection) {
     }
   }
 }
+
+void listen_at(const net::IpAddress& address, uint16_t port, int backlog, Fd* listener) {
+  const int fd = net::listen_at(address, &port, backlog);
+  if (fd >= 0) *listener = Fd(fd);
+}
+
+void begin_connect_to(const net::IpAddress& address, uint16_t port, Fd* connection) {
+  const int fd = net::begin_connect(address, port, {});
+  if (fd >= 0) *connection = Fd(fd);
+}
+
+bool is_connected(int connection) { return net::connect_error(connection) == 0; }
 
 Status wait_for_events(std::vector<pollfd>* entries, uint64_t until_ns) {
   const uint64_t now = now_ns();

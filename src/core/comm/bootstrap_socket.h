@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "net/ip_address.h"
 
 namespace weir::comm {
 
@@ -45,13 +46,15 @@ class Fd {
 
 // In the sense of SO_PEERCRED: who connected, or who listens. The process id is 0 when the process
 // is in a namespace that we do not see.
+inline constexpr int64_t kElsewherePid = -1;  // of a process on another host
 struct PeerProcess {
   int64_t pid = 0;
   uint32_t uid = 0;
 };
 Result<PeerProcess> peer_process(int connection);
 uint32_t own_uid();
-std::string describe_process(int64_t pid);  // "process 1234", "a process of another namespace"
+// "process 1234", "a process of another namespace", "a process on another host"
+std::string describe_process(int64_t pid);
 
 // `*listener` stays invalid when someone else listens under the name.
 Status listen_at(const std::string& name, int backlog, Fd* listener);
@@ -61,6 +64,13 @@ Status connect_to(const std::string& name, Fd* connection);
 enum class Accept { kAccepted, kNobody, kNoDescriptor, kFailed };
 // kNoDescriptor: the process or the machine may open no more. kFailed: errno says why.
 Accept accept_at(int listener, Fd* connection);
+
+// The same over the network. The port is where the listener is to be found; when it is taken, or
+// this host has no such address, `*listener` stays invalid.
+void listen_at(const net::IpAddress& address, uint16_t port, int backlog, Fd* listener);
+// `*connection` stays invalid when the connection cannot even be begun.
+void begin_connect_to(const net::IpAddress& address, uint16_t port, Fd* connection);
+bool is_connected(int connection);
 
 // Waits until one of `entries` has an event or the time has come; a signal ends it early. Their
 // `revents` are then valid.

@@ -132,6 +132,31 @@ Proof prove(const Secret& secret, const Claim& claim) {
   return secret.derive("bootstrap proof").sign(message);
 }
 
+Secret frame_key(const Secret& secret, Role role, const Claim& claim) {
+  std::string message;
+  append_integer(static_cast<uint32_t>(role), &message);
+  append_array(claim.guest_nonce, &message);
+  append_array(claim.host_nonce, &message);
+  return Secret{secret.derive("bootstrap frames").sign(message)};
+}
+
+Proof sign_frame(const Secret& key, uint64_t number, std::string_view start,
+                 std::string_view rest) {
+  std::string message;
+  message.reserve(sizeof number + start.size() + rest.size());
+  append_integer(number, &message);
+  message.append(start);
+  message.append(rest);
+  return key.sign(message);
+}
+
+size_t frame_bytes(std::string_view frames) {
+  WEIR_CHECK(frames.size() >= kHeaderBytes, "frames are whole");
+  const size_t bytes = kHeaderBytes + read_integer<uint32_t>(frames.data() + 8);
+  WEIR_CHECK(frames.size() >= bytes, "frames are whole");
+  return bytes;
+}
+
 std::string encode_hello(const Nonce& nonce) {
   return frame(Kind::kHello, 0, {reinterpret_cast<const char*>(nonce.data()), nonce.size()});
 }

@@ -59,9 +59,18 @@
 //       92      8  patience of the guest, us
 //
 // The role keeps a proof from being reflected, the two nonces keep it from being replayed, and
-// everything that either side goes on to believe is under it. After kWelcome frames are not signed:
-// on a socket of one machine nobody else can write into the connection. A network socket must add a
-// MAC per frame with a key derived from the secret and both nonces.
+// everything that either side goes on to believe is under it. After kWelcome frames are not signed
+// on a socket of one machine: nobody else can write into the connection. On a network socket each
+// is followed by 32 bytes, HMAC-SHA256 over
+//
+//        0      8  number of the frame after kWelcome in its direction, from 0
+//        8    ...  the frame, header and payload
+//
+// with one key for each direction, HMAC-SHA256 with key derive("bootstrap frames") over
+//
+//        0      4  role of the sender
+//        4     32  guest's nonce
+//       36     32  host's nonce
 #pragma once
 
 #include <array>
@@ -128,6 +137,13 @@ bool decode_header(const unsigned char (&bytes)[kHeaderBytes], Header* header);
 bool header_fits(const Header& header);
 
 Proof prove(const Secret& secret, const Claim& claim);
+
+// The key of the frames that `role` sends over a network after this handshake.
+Secret frame_key(const Secret& secret, Role role, const Claim& claim);
+// MAC of the frame whose bytes are `start` and `rest`.
+Proof sign_frame(const Secret& key, uint64_t number, std::string_view start, std::string_view rest);
+// Size of the first of the frames that were encoded here.
+size_t frame_bytes(std::string_view frames);
 
 std::string encode_hello(const Nonce& nonce);
 std::string encode_challenge(const Nonce& nonce);

@@ -47,46 +47,78 @@ std::string describe_rules(const cost::Rules& rules) {
   return text.empty() ? "none" : text;
 }
 
+std::vector<std::string> names_in(const std::string& list) {
+  std::vector<std::string> names;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t comma = std::min(list.find(',', at), list.size());
+    names.push_back(list.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return names;
+}
+
+// The ranks of such a transport must be able to map each other's memory.
+bool needs_one_host(const weir_transport_functions_t& transport) {
+  return (transport.caps.bits & WEIR_CAP_SEGMENT) != 0;
+}
+
+// The best of those that WEIR_TRANSPORT names, or of all.
 Result<const weir_transport_functions_t*> choose_transport(const Settings& settings,
-                                                           const weir_host_t& host,
-                                                           Rank rank_count) {
-  std::string name = settings.transport;
-  if (name.empty()) {
-    if (rank_count == 1) {
-      name = "self";
-    } else {
-      std::string reasons;
-      for (const plugin::Viability& entry : plugin::list_transports(host)) {
-        if (entry.viable && entry.transport->caps.rank_count_max >= rank_count) {
-          name = entry.transport->name;
-          break;
-        }
-        reasons += fmt::format("; {}: {}", entry.transport->name,
-                               entry.viable ? "too few ranks" : entry.reason);
-      }
-      if (name.empty()) {
-        return Status(Code::kUnsupported,
-                      fmt::format("no transport for {} ranks{}", rank_count, reasons));
-      }
+                                                           const weir_host_t& host, Rank rank_count,
+                                                           bool one_host) {
+  const std::vector<std::string> wanted = names_in(settings.transport);
+  if (wanted.size() == 1 && !wanted[0].empty()) {
+    auto found = plugin::find_transport(wanted[0]);
+    if (!found.ok()) return found.status().with_context("WEIR_TRANSPORT");
+    if (found.value()->caps.rank_count_max < rank_count) {
+      return Status(Code::kUnsupported,
+                    fmt::format("transport '{}' holds {} ranks at most, not {}", wanted[0],
+                                found.value()->caps.rank_count_max, rank_count));
+    }
+    return plugin::wrap_with_hooks(found.value(), settings.hooks);
+  }
+  if (settings.transport.empty() && rank_count == 1) {
+    auto self = plugin::find_transport("self");
+    if (!self.ok()) return self.status();
+    return plugin::wrap_with_hooks(self.value(), settings.hooks);
+  }
+  if (!settings.transport.empty()) {
+    for (const std::string& name : wanted) {
+      auto found = plugin::find_transport(name);
+      if (!found.ok()) return found.status().with_context("WEIR_TRANSPORT");
     }
   }
-  auto found = plugin::find_transport(name);
-  if (!found.ok()) return found.status().with_context("WEIR_TRANSPORT");
-  if (found.value()->caps.rank_count_max < rank_count) {
-    return Status(Code::kUnsupported,
-                  fmt::format("transport '{}' holds {} ranks at most, not {}", name,
-                              found.value()->caps.rank_count_max, rank_count));
+  std::string reasons;
+  for (const plugin::Viability& entry : plugin::list_transports(host)) {
+    const std::string name = entry.transport->name;
+    if (!settings.transport.empty() &&
+        std::find(wanted.begin(), wanted.end(), name) == wanted.end()) {
+      continue;
+    }
+    std::string reason;
+    if (!entry.viable) {
+      reason = entry.reason;
+    } else if (entry.transport->caps.rank_count_max < rank_count) {
+      reason = "too few ranks";
+    } else if (!one_host && needs_one_host(*entry.transport)) {
+      reason = "the ranks are on several hosts";
+    } else {
+      return plugin::wrap_with_hooks(entry.transport, settings.hooks);
+    }
+    reasons += fmt::format("; {}: {}", name, reason);
   }
-  return plugin::wrap_with_hooks(found.value(), settings.hooks);
+  return Status(Code::kUnsupported,
+                fmt::format("no transport for {} ranks{}", rank_count, reasons));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const Secret& secret, Rank rank,
                                                            Rank rank_count,
-                                                           const CommOptions& options) {
+                                                           const CommOptions& options,
+                                                           const Place& place) {
   std::unique_ptr<Communicator> comm(new Communicator());
-  Status status = comm->join(secret, rank, rank_count, options);
+  Status status = comm->join(secret, rank, rank_count, options, place);
   if (!status.ok()) {
     return status.with_context(
         fmt::format("rank {} of {} creating communicator '{}'", rank, rank_count, comm->name_));
@@ -101,8 +133,42 @@ void Communicator::open_segment(const weir_segment_t& segment) {
   context_.staging_bytes = segment.bytes_per_rank - engine::kStagingOffset;
 }
 
+Status Communicator::transport_failed(const char* what, weir_result_t result) const {
+  return Status(
+      static_cast<Code>(result),
+      fmt::format("transport '{}', {}: {}", context_.transport->name, what, transport_error_));
+}
+
+Status Communicator::introduce(Bootstrap& bootstrap, const weir_transport_config_t& config,
+                               Introduction self, uint64_t deadline_ns,
+                               std::vector<Introduction>* all) {
+  weir_result_t result = context_.transport->open(&host_, &config, &context_.instance);
+  if (result != WEIR_OK) return transport_failed("open", result);
+  unsigned char address[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
+  size_t address_bytes = sizeof address;
+  result = context_.transport->address(context_.instance, address, &address_bytes);
+  if (result != WEIR_OK) return transport_failed("address", result);
+  self.address.assign(reinterpret_cast<char*>(address), address_bytes);
+  self.settings = fmt::format("transport={} {}", context_.transport->name, self.settings);
+
+  auto blobs = bootstrap.all_gather(self.pack(), deadline_ns);
+  if (!blobs.ok()) return blobs.status();
+  all->clear();
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    auto other = Introduction::unpack(blobs.value()[p], p);
+    if (!other.ok()) return other.status();
+    all->push_back(other.take());
+    if ((*all)[p].settings != (*all)[0].settings) {
+      return Status(Code::kMismatch, fmt::format("ranks 0 and {} must run with the same settings; "
+                                                 "rank 0: {}; rank {}: {}",
+                                                 p, (*all)[0].settings, p, (*all)[p].settings));
+    }
+  }
+  return Status();
+}
+
 Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
-                          const CommOptions& options) {
+                          const CommOptions& options, const Place& place) {
   name_ =
       options.name.empty() ? fmt::format("{:08x}", secret.public_id() & 0xffffffffu) : options.name;
   if (rank_count == 0 || rank_count > kRankCountMax || rank >= rank_count) {
@@ -125,19 +191,19 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (!rules.ok()) return rules.status().with_context("WEIR_TUNING_FILE");
 
   host_ = {sizeof host_, &transport_error_, host_error, host_log, host_setting};
-  auto transport = choose_transport(settings, host_, rank_count);
+  auto transport = choose_transport(settings, host_, rank_count, true);
   if (!transport.ok()) return transport.status();
   context_.rank = rank;
   context_.rank_count = rank_count;
   context_.transport = transport.value();
   context_.peers.resize(rank_count);
-  auto failed = [&](const char* what, weir_result_t result) {
-    return Status(
-        static_cast<Code>(result),
-        fmt::format("transport '{}', {}: {}", context_.transport->name, what, transport_error_));
-  };
 
-  auto bootstrap = Bootstrap::join(secret, rank, rank_count, deadline_ns);
+  // Where only memory is shared, nobody is looked for elsewhere.
+  const bool anywhere = settings.transport.empty() ||
+                        settings.transport.find(',') != std::string::npos ||
+                        !needs_one_host(*plugin::find_transport(settings.transport).value());
+  const Place reach = anywhere ? place : Place();
+  auto bootstrap = Bootstrap::join(secret, rank, rank_count, deadline_ns, reach);
   if (!bootstrap.ok()) return bootstrap.status();
 
   const Secret transport_secret = secret.derive("transport");
@@ -150,32 +216,32 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   config.secret_bytes = transport_secret.bytes.size();
   config.segment_bytes = engine::kStagingOffset + static_cast<uint64_t>(settings.staging_bytes);
   config.huge_pages = settings.huge_pages;
-  weir_result_t result = context_.transport->open(&host_, &config, &context_.instance);
-  if (result != WEIR_OK) return failed("open", result);
-
-  unsigned char address[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
-  size_t address_bytes = sizeof address;
-  result = context_.transport->address(context_.instance, address, &address_bytes);
-  if (result != WEIR_OK) return failed("address", result);
 
   Introduction self = introduce_this_process();
+  if (!reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
-      "transport={} hooks={} deterministic={} WEIR_STAGING_BYTES={} WEIR_SLICE_BYTES={} "
+      "hooks={} deterministic={} WEIR_STAGING_BYTES={} WEIR_SLICE_BYTES={} "
       "WEIR_ALGORITHM='{}' rules={}",
-      context_.transport->name, settings.hooks, deterministic, settings.staging_bytes,
-      settings.slice_bytes, settings.algorithm, describe_rules(rules.value()));
-  self.address.assign(reinterpret_cast<char*>(address), address_bytes);
-  auto blobs = bootstrap.value()->all_gather(self.pack(), deadline_ns);
-  if (!blobs.ok()) return blobs.status();
+      settings.hooks, deterministic, settings.staging_bytes, settings.slice_bytes,
+      settings.algorithm, describe_rules(rules.value()));
   std::vector<Introduction> all;
-  for (Rank p = 0; p < rank_count; ++p) {
-    auto other = Introduction::unpack(blobs.value()[p], p);
-    if (!other.ok()) return other.status();
-    all.push_back(other.take());
-    if (all[p].settings != all[0].settings) {
-      return Status(Code::kMismatch, fmt::format("ranks 0 and {} must run with the same settings; "
-                                                 "rank 0: {}; rank {}: {}",
-                                                 p, all[0].settings, p, all[p].settings));
+  WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
+  const bool one_host = is_one_host(all);
+  if (!one_host && anywhere) {
+    auto between = choose_transport(settings, host_, rank_count, false);
+    if (!between.ok()) return between.status();
+    if (between.value() != context_.transport) {
+      context_.transport->close(context_.instance);
+      context_.instance = nullptr;
+      context_.transport = between.value();
+      WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
+    }
+    for (Rank p = 0; p < rank_count; ++p) {
+      Place found;
+      if (!all[p].place.empty() && !unpack(all[p].place, &found)) {
+        return Status(Code::kRefused, fmt::format("rank {} told addresses that cannot be read", p));
+      }
+      places_.push_back(std::move(found));
     }
   }
   std::vector<const unsigned char*> addresses;
@@ -184,14 +250,14 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
     addresses.push_back(reinterpret_cast<const unsigned char*>(it.address.data()));
     sizes.push_back(it.address.size());
   }
-  result =
+  weir_result_t result =
       context_.transport->connect(context_.instance, addresses.data(), sizes.data(), deadline_ns);
-  if (result != WEIR_OK) return failed("connect", result);
+  if (result != WEIR_OK) return transport_failed("connect", result);
 
   if ((context_.transport->caps.bits & WEIR_CAP_SEGMENT) != 0) {
     weir_segment_t segment{};
     result = context_.transport->segment(context_.instance, &segment);
-    if (result != WEIR_OK) return failed("segment", result);
+    if (result != WEIR_OK) return transport_failed("segment", result);
     open_segment(segment);
   } else if (rank_count == 1 && settings.hooks.empty()) {
     const uint64_t bytes = (config.segment_bytes + 4095) / 4096 * 4096;
@@ -270,7 +336,8 @@ Result<std::unique_ptr<Communicator>> Communicator::split(int color, int key,
   const std::string label = fmt::format("split {}", number);
   const int64_t timeout_ms = options.timeout_ms > 0 ? options.timeout_ms : timeout_ms_.load();
   const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ms) * 1'000'000u;
-  auto bootstrap = Bootstrap::join(secret_.derive(label), rank(), rank_count(), deadline_ns);
+  auto bootstrap =
+      Bootstrap::join(secret_.derive(label), rank(), rank_count(), deadline_ns, place_of(0));
   if (!bootstrap.ok()) return bootstrap.status().with_context("split of '" + name_ + "'");
   const SplitEntry mine{color, key};
   auto blobs = bootstrap.value()->all_gather(
@@ -294,8 +361,8 @@ Result<std::unique_ptr<Communicator>> Communicator::split(int color, int key,
   child.timeout_ms = timeout_ms;
   if (child.name.empty()) child.name = fmt::format("{}/{}.{}", name_, number, color);
   return create(secret_.derive(fmt::format("{} color {}", label, color)),
-                static_cast<Rank>(self - members.begin()), static_cast<Rank>(members.size()),
-                child);
+                static_cast<Rank>(self - members.begin()), static_cast<Rank>(members.size()), child,
+                place_of(members[0].second));
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const Rank> excluded,
@@ -323,11 +390,13 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const Rank>
     label += fmt::format(" {}", r);
   }
   for (Rank r = 0; r < rank(); ++r) new_rank += out.count(r) == 0;
+  Rank first = 0;
+  while (out.count(first) != 0) ++first;
   CommOptions child = options;
   if (child.timeout_ms <= 0) child.timeout_ms = timeout_ms_.load();
   if (child.name.empty()) child.name = fmt::format("{}/shrunk{}", name_, number);
   return create(secret_.derive(label), new_rank, rank_count() - static_cast<Rank>(out.size()),
-                child);
+                child, place_of(first));
 }
 
 }  // namespace weir::comm

@@ -25,6 +25,8 @@
 
 #include "core/base/secret.h"
 #include "core/base/status.h"
+#include "core/comm/bootstrap.h"
+#include "core/comm/introduction.h"
 #include "core/comm/request.h"
 #include "core/comm/spin_lock.h"
 #include "core/comm/wait.h"
@@ -47,7 +49,8 @@ class Communicator {
  public:
   // Collective; see weir_comm_create.
   static Result<std::unique_ptr<Communicator>> create(const Secret& secret, Rank rank,
-                                                      Rank rank_count, const CommOptions& options);
+                                                      Rank rank_count, const CommOptions& options,
+                                                      const Place& place = {});
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -113,7 +116,14 @@ class Communicator {
   Communicator() = default;
 
   void open_segment(const weir_segment_t& segment);
-  Status join(const Secret& secret, Rank rank, Rank rank_count, const CommOptions& options);
+  Status join(const Secret& secret, Rank rank, Rank rank_count, const CommOptions& options,
+              const Place& place);
+  // Opens the transport and exchanges introductions.
+  Status introduce(Bootstrap& bootstrap, const weir_transport_config_t& config, Introduction self,
+                   uint64_t deadline_ns, std::vector<Introduction>* all);
+  // Where the ranks of a communicator that is made of this one find `rank`.
+  Place place_of(Rank rank) const { return places_.empty() ? Place() : places_[rank]; }
+  Status transport_failed(const char* what, weir_result_t result) const;
   // With the lock held:
   Status start_locked(Request& request);
   void enqueue(Request& request);
@@ -141,6 +151,7 @@ class Communicator {
 
   std::string name_;
   Secret secret_;
+  std::vector<Place> places_;  // by rank; empty: all ranks share a host
   WaitPolicy wait_policy_;
   weir_host_t host_{};
   mutable std::mutex error_lock_;

@@ -9,16 +9,21 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "net/interfaces.h"
 #include "weir/plugin.h"
 
 namespace weir::comm {
 
+namespace {
+
+std::vector<unsigned char> bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+
+}  // namespace
+
 std::string Introduction::pack() const {
-  const nlohmann::json json = {
-      {"machine", machine},
-      {"cpus", cpus},
-      {"settings", settings},
-      {"address", std::vector<unsigned char>(address.begin(), address.end())}};
+  const nlohmann::json json = {{"machine", machine},       {"host", bytes_of(host)},
+                               {"place", bytes_of(place)}, {"cpus", cpus},
+                               {"settings", settings},     {"address", bytes_of(address)}};
   const auto bytes = nlohmann::json::to_cbor(json);
   return std::string(bytes.begin(), bytes.end());
 }
@@ -30,8 +35,13 @@ Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
     json.at("machine").get_to(it.machine);
     json.at("cpus").get_to(it.cpus);
     json.at("settings").get_to(it.settings);
-    const auto bytes = json.at("address").get<std::vector<unsigned char>>();
-    it.address.assign(bytes.begin(), bytes.end());
+    const auto take = [&json](const char* name, std::string* text) {
+      const auto bytes = json.at(name).get<std::vector<unsigned char>>();
+      text->assign(bytes.begin(), bytes.end());
+    };
+    take("host", &it.host);
+    take("place", &it.place);
+    take("address", &it.address);
   } catch (const nlohmann::json::exception& e) {
     return Status(
         Code::kRefused,
@@ -49,6 +59,8 @@ Introduction introduce_this_process() {
   Introduction it;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::getline(file, it.machine);
+  const net::HostIdentity host = net::this_host();
+  it.host.assign(reinterpret_cast<const char*>(host.bytes.data()), host.bytes.size());
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) {
@@ -57,6 +69,11 @@ Introduction introduce_this_process() {
     }
   }
   return it;
+}
+
+bool is_one_host(const std::vector<Introduction>& all) {
+  return std::all_of(all.begin(), all.end(),
+                     [&](const Introduction& it) { return it.host == all[0].host; });
 }
 
 bool shares_cores(const std::vector<Introduction>& all, Rank self) {

@@ -12,6 +12,8 @@ namespace weir::comm {
 
 struct Introduction {
   std::string machine;    // the kernel's boot id: the same for all processes of a machine
+  std::string host;       // machine and network namespace, as net::HostIdentity
+  std::string place;      // where ranks of other hosts would find this one, packed
   std::vector<int> cpus;  // that this process may use
   std::string settings;   // those that must agree, as text
   std::string address;    // of the transport
@@ -21,8 +23,11 @@ struct Introduction {
   static Result<Introduction> unpack(const std::string& blob, Rank from);
 };
 
-// Machine and cores of this process; the rest is empty.
+// Machine, host and cores of this process; the rest is empty.
 Introduction introduce_this_process();
+
+// Whether all ranks share a kernel and its network.
+bool is_one_host(const std::vector<Introduction>& all);
 
 // Whether the ranks that are confined to the cores of rank `self` are more than those cores.
 bool shares_cores(const std::vector<Introduction>& all, Rank self);

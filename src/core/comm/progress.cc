@@ -246,7 +246,11 @@ bool Communicator::poll_locked() {
       continue;
     }
     if (advance == Advance::kFailed) {
-      const Status& status = active_run_->status();
+      Status status = active_run_->status();
+      // The transport has told more than its code.
+      if (!status.text().empty() && !transport_error_.empty()) {
+        status = Status(status.code(), fmt::format("{}: {}", status.text(), transport_error_));
+      }
       const bool told = status.code() != Code::kMismatch || !status.text().empty();
       fail(told ? status.with_context(describe(request)) : mismatch_report(request));
       return true;

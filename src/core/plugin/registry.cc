@@ -161,7 +161,7 @@ std::vector<Viability> list_transports(const weir_host_t& host) {
     const bool viable = entry.transport->viable(&host, reason, sizeof reason) == WEIR_OK;
     reason[sizeof reason - 1] = 0;
     if (!viable && reason[0] == 0) snprintf(reason, sizeof reason, "it gives no reason");
-    list.push_back({entry.transport, viable, viable ? "" : reason, entry.origin});
+    list.push_back({entry.transport, viable, reason, entry.origin});
   }
   for (const Failure& failure : known.failures) {
     list.push_back({&failure.stub, false, failure.reason, failure.path});

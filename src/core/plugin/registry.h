@@ -15,7 +15,7 @@ namespace weir::plugin {
 struct Viability {
   const weir_transport_functions_t* transport;
   bool viable;
-  std::string reason;  // why not
+  std::string reason;  // why not; of a viable one, what it would use, if it says so
   std::string origin;  // "built in" or the file
 };
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Place: where ranks on other hosts find rank 0. It is a list of addresses of rank 0's host; the
+// ports are derived from the secret, so that a place can be told before anybody listens there, and
+// nothing needs to listen between two communicators. Values and pure functions; thread-safe.
+//
+// Packed, at most kPlaceBytesMax bytes:
+//
+//   offset  bytes  field
+//        0      1  number of addresses
+//        1     17  for each: family (4 or 6), address in network order (IPv4 in the first four)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/secret.h"
+#include "net/ip_address.h"
+
+namespace weir::comm {
+
+inline constexpr size_t kPlaceAddressesMax = 5;
+inline constexpr size_t kPlaceBytesMax = 1 + 17 * kPlaceAddressesMax;
+inline constexpr uint32_t kPlacePortCount = 4;  // that rank 0 tries
+inline constexpr uint32_t kPlacePortFirst = 16384;
+inline constexpr uint32_t kPlacePortRange = 16384;
+
+struct Place {
+  std::vector<net::IpAddress> addresses;  // empty: rank 0 is found on this host only
+  bool empty() const { return addresses.empty(); }
+};
+
+// Addresses of this host on the interfaces that WEIR_IFNAME (or NCCL_SOCKET_IFNAME) allows, the
+// fastest first, without loopback. Empty where there is none.
+Place place_of_this_host();
+
+std::string pack(const Place& place);
+// False: these are not the bytes of a place. Bytes that follow it are ignored.
+bool unpack(std::string_view bytes, Place* place);
+
+// The `index`-th port at which rank 0 listens if those before are taken; below those that the
+// kernel gives to connections by itself.
+uint16_t place_port(const Secret& secret, uint32_t index);
+
+}  // namespace weir::comm

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The primitives with which two ends of a connection prove to each other that they hold a secret:
+// OpenSSL's HMAC-SHA256, a comparison in constant time, and the kernel's random source. Pure
+// functions; thread-safe.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+namespace weir::net {
+
+inline constexpr size_t kMacBytes = 32;
+using Mac = std::array<unsigned char, kMacBytes>;
+
+Mac hmac_sha256(const void* key, size_t key_bytes, const void* message, size_t message_bytes);
+
+bool equal_in_constant_time(const void* a, const void* b, size_t bytes);
+
+// False: errno says why; what was filled is of no use.
+bool fill_random(void* data, size_t bytes);
+
+}  // namespace weir::net

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Nonblocking, close-on-exec TCP sockets, bound to one address and never to a wildcard. Functions
+// return a descriptor that the caller owns, or -1 with errno set. Thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "net/ip_address.h"
+
+namespace weir::net {
+
+// Listens at `address`; port 0: the kernel chooses, and `*port` tells which. EADDRINUSE: taken.
+int listen_at(const IpAddress& address, uint16_t* port, int backlog);
+
+// Begins to connect, from `source` when it is valid; the socket is writable when the connection
+// stands or has failed (`connect_error`).
+int begin_connect(const IpAddress& address, uint16_t port, const IpAddress& source);
+
+// 0: connected; else the errno of the failed connection.
+int connect_error(int fd);
+
+// A connection that waits at the listener; -1 with EAGAIN when there is none.
+int accept_from(int listener, IpAddress* from);
+
+// Messages leave at once, and a peer whose host is gone is found within half a minute.
+void prepare_stream(int fd);
+
+}  // namespace weir::net

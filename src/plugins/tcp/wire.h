@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bytes that this transport puts on a connection, and nothing about sockets. Integers are
+// little-endian. Pure functions; thread-safe.
+//
+// A connection belongs to one pair of ranks and one lane; kControlLane carries no messages. Who has
+// the higher rank connects. First the two ends prove themselves:
+//
+//   guest (higher rank)             host (lower rank)
+//   kHello      ->                                  guest's nonce
+//                               <-  kChallenge      host's nonce
+//   kProof      ->                                  who, to whom, which lane, guest's proof
+//                               <-  kWelcome        host's proof
+//                               <-  kRefused        instead of kChallenge or kWelcome: reason,
+//                                                   version; the connection ends
+//
+// Each of these frames starts with 16 bytes; the size of its payload is fixed by its kind.
+//
+//   offset  bytes  field
+//        0      4  magic "WEIT"
+//        4      2  protocol version
+//        6      2  kind
+//        8      4  payload bytes
+//       12      4  zero
+//
+//   payload      offset  bytes  field
+//   kHello            0     32  nonce
+//   kChallenge        0     32  nonce
+//   kProof            0      4  rank of the guest
+//                     4      4  rank of the host, as the guest believes
+//                     8      4  rank count
+//                    12      4  lane
+//                    16     32  proof, role "guest"
+//   kWelcome          0     32  proof, role "host"
+//   kRefused          0      4  reason
+//                     4      4  protocol version of the host
+//
+// A proof is HMAC-SHA256 with the key HMAC-SHA256(secret, "weir tcp handshake") over
+//
+//        0      8  "weir tcp"
+//        8      2  protocol version
+//       10      2  role: 1 guest, 2 host
+//       12      8  communicator
+//       20     32  guest's nonce
+//       52     32  host's nonce
+//       84      4  rank of the guest
+//       88      4  rank of the host
+//       92      4  rank count
+//       96      4  lane
+//
+// The role keeps a proof from being reflected, the nonces keep it from being replayed, the host's
+// rank keeps a connection that went astray (two hosts may have the same private address) from being
+// taken for another one.
+//
+// From then on either end sends messages, each behind 16 bytes:
+//
+//   offset  bytes  field
+//        0      2  magic "WT"
+//        2      1  kind: 16 message, 17 goodbye
+//        3      1  lane
+//        4      4  number of the message on this connection and direction, from 0, modulo 2^32
+//        8      8  bytes that follow; at most kMessageBytesMax; 0 for goodbye
+//
+// Goodbye is sent on the control lane by a rank that ends in order, so that the end of its
+// connections is not taken for a death. Messages are not signed: who can write into the connection
+// on its way can change them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "net/auth.h"
+
+namespace weir::plugins::tcp {
+
+inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint32_t kLaneCount = 5;
+inline constexpr uint32_t kControlLane = kLaneCount;
+inline constexpr uint32_t kConnectionsPerPeer = kLaneCount + 1;
+inline constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
+
+namespace wire {
+
+inline constexpr size_t kHeaderBytes = 16;
+inline constexpr size_t kNonceBytes = 32;
+inline constexpr size_t kPayloadBytesMax = 48;
+
+enum class Kind : uint16_t {
+  kHello = 1,
+  kChallenge = 2,
+  kProof = 3,
+  kWelcome = 4,
+  kRefused = 5,
+};
+enum class Role : uint16_t { kGuest = 1, kHost = 2 };
+enum class Refusal : uint32_t { kVersion = 1, kProof = 2 };
+
+using Nonce = std::array<unsigned char, kNonceBytes>;
+
+struct Header {
+  uint16_t version = kProtocolVersion;
+  Kind kind = Kind::kHello;
+};
+
+// What a proof is about.
+struct Claim {
+  uint64_t comm_id = 0;
+  Nonce guest_nonce{};
+  Nonce host_nonce{};
+  uint32_t guest = 0;
+  uint32_t host = 0;
+  uint32_t rank_count = 0;
+  uint32_t lane = 0;
+};
+
+// A frame of the handshake, ready to be sent.
+struct Frame {
+  unsigned char bytes[kHeaderBytes + kPayloadBytesMax];
+  size_t size = 0;
+};
+
+// Bytes of the payload of `kind`; 0 for what is no kind.
+size_t payload_bytes(Kind kind);
+
+enum class Judgement { kGood, kOtherVersion, kMalformed };
+// Judges the first 16 bytes of a frame, before anything that follows is read.
+Judgement decode_header(const unsigned char* bytes, Header* header);
+
+net::Mac handshake_key(const void* secret, size_t secret_bytes);
+net::Mac prove(const net::Mac& key, Role role, const Claim& claim);
+
+Frame encode_nonce(Kind kind, const Nonce& nonce);
+Frame encode_proof(const Claim& claim, const net::Mac& proof);
+Frame encode_welcome(const net::Mac& proof);
+Frame encode_refused(Refusal reason);
+
+// Each takes a payload of the size that its kind has.
+Nonce decode_nonce(const unsigned char* payload);
+net::Mac decode_proof(const unsigned char* payload, Claim* claim);
+net::Mac decode_welcome(const unsigned char* payload);
+void decode_refused(const unsigned char* payload, uint32_t* reason, uint32_t* version);
+
+// The header of a message.
+enum class MessageKind : uint8_t { kMessage = 16, kGoodbye = 17 };
+struct MessageHeader {
+  MessageKind kind = MessageKind::kMessage;
+  uint8_t lane = 0;
+  uint32_t number = 0;
+  uint64_t bytes = 0;
+};
+void encode(const MessageHeader& header, unsigned char* out);
+// False: these bytes are no header, or promise more than a message may have.
+bool decode(const unsigned char* bytes, MessageHeader* header);
+
+}  // namespace wire
+}  // namespace weir::plugins::tcp

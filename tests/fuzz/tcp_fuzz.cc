@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whatever arrives on a connection of tcp, in pieces of any size, is answered without reading past
+// what was asked for: handshakes of both ends, messages, addresses.
+//
+// The first byte chooses what is fed, the second how large the pieces are.
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "plugins/tcp/address.h"
+#include "plugins/tcp/channel.h"
+#include "plugins/tcp/handshake.h"
+
+using namespace weir::plugins::tcp;
+
+namespace {
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+void fuzz_handshake(bool is_host, const uint8_t* data, size_t bytes, size_t piece) {
+  const Identity identity{wire::handshake_key("a secret", 8), 5, is_host ? 0u : 1u, 2};
+  Handshake handshake =
+      is_host ? Handshake(identity, wire::Nonce{}) : Handshake(identity, wire::Nonce{}, 0, 1);
+  while (bytes > 0) {
+    handshake.sent(handshake.out_bytes());
+    if (handshake.state() == Handshake::State::kChallenged) handshake.prove();
+    const size_t wanted = handshake.wanted();
+    require(wanted <= wire::kHeaderBytes + wire::kPayloadBytesMax);
+    if (wanted == 0) break;
+    const size_t part = std::min({bytes, piece, wanted});
+    handshake.feed(data, part);
+    data += part;
+    bytes -= part;
+  }
+  // Nobody proves itself without the secret.
+  require(handshake.state() != Handshake::State::kProven);
+}
+
+void fuzz_messages(const uint8_t* data, size_t bytes, size_t piece) {
+  int fds[2];
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
+  Channel channel;
+  channel.attach(fds[0], fds[0], 1);
+  const size_t sizes[] = {8, 0, 100, 3};
+  std::vector<std::vector<unsigned char>> buffers;
+  Op ops[4] = {};
+  for (size_t i = 0; i < 4; ++i) {
+    buffers.emplace_back(sizes[i]);
+    channel.post_recv(buffers[i].data(), sizes[i], &ops[i]);
+  }
+  while (bytes > 0) {
+    const size_t part = std::min(bytes, piece);
+    if (write(fds[1], data, part) != static_cast<ssize_t>(part)) break;
+    channel.drive_recv();
+    data += part;
+    bytes -= part;
+  }
+  close(fds[1]);
+  for (int i = 0; i < 64 && channel.receiving(); ++i) channel.drive_recv();
+  // The connection has ended: nothing is in flight any more.
+  for (const Op& op : ops) require(op.state == kOpDone || op.state > kOpFailed);
+  close(fds[0]);
+}
+
+void fuzz_address(const uint8_t* data, size_t bytes) {
+  PeerAddress address;
+  if (!decode(data, bytes, &address)) return;
+  unsigned char again[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
+  require(!address.offers.empty() && address.offers.size() <= kOffersMax);
+  require(encode(address, again) == bytes);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  if (bytes < 2) return 0;
+  const size_t piece = 1 + data[1] % 64;
+  switch (data[0] % 4) {
+    case 0:
+      fuzz_handshake(true, data + 2, bytes - 2, piece);
+      break;
+    case 1:
+      fuzz_handshake(false, data + 2, bytes - 2, piece);
+      break;
+    case 2:
+      fuzz_messages(data + 2, bytes - 2, piece);
+      break;
+    default:
+      fuzz_address(data + 2, bytes - 2);
+  }
+  return 0;
+}

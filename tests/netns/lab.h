@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lab: a few hosts on one machine. A host is a network namespace with one interface, eth0, at
+// 10.77.0.<number + 1>/24; all are joined by a bridge in a namespace of its own. The namespaces have
+// no names and belong to processes that die with the test, so nothing can be left behind.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "support/ranks.h"
+#include "weir/weir.h"
+
+namespace weir::test {
+
+struct LabOptions {
+  // Ranks of each host: {{0, 2}, {1}} are three ranks on two hosts. Rank 0's host makes the id.
+  std::vector<std::vector<int>> hosts;
+  // Run by a shell in each host once its network stands; %i is the host's number.
+  std::vector<std::string> commands = {};
+  Environment environment = {};
+  int64_t timeout_ms = 60'000;
+};
+
+// "" or why namespaces cannot be made here.
+std::string why_no_lab();
+
+// Exit status of each rank; 128 + signal when one killed it; -1 when the lab could not be set up.
+std::vector<int> run_in_lab_status(const LabOptions& options, const Body& body);
+// Every rank succeeds.
+void run_in_lab(const LabOptions& options, const Body& body);
+
+}  // namespace weir::test
