@@ -21,6 +21,8 @@ namespace {
 constexpr uint64_t kDefaultTimeoutMs = 60'000;
 constexpr uint32_t kDiskDepth = 64;
 constexpr uint32_t kTraceEventsMax = 1u << 20;
+constexpr uint64_t kStreamShare = 4;
+constexpr uint64_t kStreamBuffersMin = 3;  // one read, one written, one between
 constexpr uint64_t kLockWaitNs = 2'000'000'000;
 
 // The kernel lets go of the files of a killed process's io_uring, and so of the store's lock, a
@@ -62,6 +64,13 @@ PipelineOptions StateHome::pipeline_options() const {
   options.buffer_bytes = placement_.chunk_bytes();
   options.drive_count = static_cast<uint32_t>(options_.directories.size());
   options.compute_thread_count = compute_thread_count();
+  // Of a small budget the stream takes a quarter, and what it must have.
+  if (const uint64_t limit = options_.memory_bytes; limit > 0) {
+    const uint64_t most = std::max<uint64_t>(limit / kStreamShare / options.buffer_bytes,
+                                             options.compute_thread_count + kStreamBuffersMin);
+    options.buffer_count = static_cast<uint32_t>(
+        std::min(most, Pipeline::memory_bytes(options) / options.buffer_bytes));
+  }
   options.timeout_ms = options_.timeout_ms;
   options.trace_events_max = options_.trace_file.empty() ? 0 : kTraceEventsMax;
   return options;

@@ -7,7 +7,7 @@
 namespace weir::offload::test {
 namespace {
 
-constexpr uint64_t kSomeResident = uint64_t{13} << 19;
+constexpr uint64_t kSomeResident = uint64_t{9} << 19;
 
 TEST(Hold, UndoIsExactAndTheStepCanRunAgain) {
   const Groups groups = mixed_groups();
@@ -181,7 +181,7 @@ TEST(Ranks, AStepWaitsForThePeersAndRollsBack) {
 
 TEST(Accumulation, SumsEqualOneGradientAndTakeTheirMemoryFromTheBudget) {
   const Groups groups = mixed_groups();
-  for (const uint64_t memory : {uint64_t{0}, uint64_t{13} << 19}) {
+  for (const uint64_t memory : {uint64_t{0}, uint64_t{9} << 19}) {
     ScratchDirectory scratch;
     OptimizerOptions options = small_options();
     options.memory_bytes = memory;

@@ -257,7 +257,7 @@ TEST(Kill, NoCommittedStepIsLostAndTheRunGoesOnBitForBit) {
   ::signal(SIGPIPE, SIG_IGN);
   const char* const soak = std::getenv("WEIR_TEST_SOAK");
   const uint64_t kills = soak != nullptr ? std::strtoull(soak, nullptr, 10) : 200;
-  const Job jobs[] = {{1, 1, 0, {}}, {2, 1, uint64_t{13} << 19, {}}, {3, 2, 0, {}}, {4, 1, 0, {}}};
+  const Job jobs[] = {{1, 1, 0, {}}, {2, 1, uint64_t{9} << 19, {}}, {3, 2, 0, {}}, {4, 1, 0, {}}};
   for (Job job : jobs) {
     SCOPED_TRACE(std::to_string(job.ranks) + " ranks");
     ScratchDirectory scratch;

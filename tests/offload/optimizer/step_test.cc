@@ -8,7 +8,7 @@ namespace weir::offload::test {
 namespace {
 
 // Of all working buffers of 16 KiB chunks, and some chunks.
-constexpr uint64_t kSomeResident = uint64_t{13} << 19;
+constexpr uint64_t kSomeResident = uint64_t{9} << 19;
 
 TEST(Step, MemoryDrivesAndMixedPlacementGiveTheSameBits) {
   const Groups groups = mixed_groups();
