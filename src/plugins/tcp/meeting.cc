@@ -239,7 +239,7 @@ uint64_t Meeting::next_event_ns(uint64_t deadline_ns) const {
       continue;
     }
     for (uint32_t lane = 0; lane < kConnectionsPerPeer; ++lane) {
-      if (peer.fds[lane] < 0 && peer.retry_ns[lane] != 0) {
+      if (peer.fds[lane] < 0 && peer.under_way[lane] == 0) {
         next = std::min(next, peer.retry_ns[lane]);
       }
     }
@@ -256,11 +256,8 @@ weir_result_t Meeting::start_attempts(uint64_t now) {
       continue;
     }
     for (uint32_t lane = 0; lane < kConnectionsPerPeer; ++lane) {
-      if (peer.fds[lane] >= 0 || peer.retry_ns[lane] > now) continue;
-      const bool under_way = std::any_of(
-          attempts_.begin(), attempts_.end(),
-          [&](const Attempt& attempt) { return attempt.peer == rank && attempt.lane == lane; });
-      if (!under_way) start_attempt(rank, lane, static_cast<size_t>(peer.chosen), now);
+      if (peer.fds[lane] >= 0 || peer.under_way[lane] != 0 || peer.retry_ns[lane] > now) continue;
+      start_attempt(rank, lane, static_cast<size_t>(peer.chosen), now);
     }
   }
   return WEIR_OK;
@@ -277,8 +274,8 @@ weir_result_t Meeting::start_route(uint32_t rank, uint64_t now) {
     peer.next_start_ns = started ? now + kStaggerNs : now;
     return WEIR_OK;
   }
-  const bool under_way = std::any_of(attempts_.begin(), attempts_.end(),
-                                     [&](const Attempt& attempt) { return attempt.peer == rank; });
+  const bool under_way = std::any_of(std::begin(peer.under_way), std::end(peer.under_way),
+                                     [](uint32_t count) { return count != 0; });
   if (!under_way) {
     for (const Candidate& candidate : peer.candidates) {
       if (candidate.refused) return refused(rank);
@@ -306,6 +303,7 @@ bool Meeting::start_attempt(uint32_t rank, uint32_t lane, size_t candidate, uint
     chosen.failure = reason_of(errno);
     return false;
   }
+  ++peer.under_way[lane];
   attempts_.push_back({fd, rank, lane, candidate, true, Handshake(identity_, nonce, rank, lane)});
   return true;
 }
@@ -320,6 +318,12 @@ void Meeting::drop_attempt(size_t index, const std::string& failure) {
     if (peer.chosen == static_cast<int>(attempt.candidate)) peer.chosen = -1;
     if (peer.next_candidate < peer.candidates.size()) peer.next_start_ns = 0;
   }
+  forget_attempt(index);
+}
+
+void Meeting::forget_attempt(size_t index) {
+  Attempt& attempt = attempts_[index];
+  --peers_[attempt.peer].under_way[attempt.lane];
   if (&attempt != &attempts_.back()) attempt = std::move(attempts_.back());
   attempts_.pop_back();
 }
@@ -393,9 +397,7 @@ void Meeting::serve_attempt(size_t index, short) {
       peer.route += ")";
     }
     settle(attempt.peer, attempt.lane, attempt.fd);
-    if (index + 1 != attempts_.size()) attempts_[index] = std::move(attempts_.back());
-    attempts_.pop_back();
-    return;
+    return forget_attempt(index);
   }
   switch (attempt.handshake.state()) {
     case Handshake::State::kRefused:

@@ -73,6 +73,7 @@ class Meeting {
     int fds[kConnectionsPerPeer];
     uint64_t retry_ns[kConnectionsPerPeer] = {};
     uint32_t attempt_count[kConnectionsPerPeer] = {};
+    uint32_t under_way[kConnectionsPerPeer] = {};  // attempts of each lane
     std::string route;
   };
   // A connection that this rank makes.
@@ -98,12 +99,12 @@ class Meeting {
   weir_result_t start_route(uint32_t peer, uint64_t now);
   bool start_attempt(uint32_t peer, uint32_t lane, size_t candidate, uint64_t now);
   void drop_attempt(size_t index, const std::string& failure);
+  void forget_attempt(size_t index);
   void serve_attempt(size_t index, short events);
   void serve_visitor(Visitor* visitor);
   void accept_all(int listener);
   Step exchange(int fd, Handshake* handshake, int* error_number);
   void settle(uint32_t peer, uint32_t lane, int fd);
-  bool complete() const;
   uint64_t next_event_ns(uint64_t deadline_ns) const;
   weir_result_t time_out() const;
   weir_result_t refused(uint32_t peer) const;

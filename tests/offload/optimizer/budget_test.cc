@@ -19,6 +19,9 @@ uint64_t resident_bytes() {
 }
 
 TEST(Budget, TheResidentSizeStaysWithinIt) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer's shadow of the memory is resident too";
+#endif
   constexpr uint64_t kElements = 12'000'000;  // 144 MB of state
   constexpr uint64_t kBudget = uint64_t{80} << 20;
   ScratchDirectory scratch;
