@@ -68,12 +68,19 @@ typedef struct ncclWindow_vidmem* ncclWindow_t;
 typedef struct ncclParamHandle* ncclParamHandle_t;
 #define NCCL_COMM_NULL NULL
 
+/* Of fixed width in C++ too: a wrong number from a caller is an error, not undefined. */
+#ifdef __cplusplus
+#define WEIR_NCCL_ENUM : int
+#else
+#define WEIR_NCCL_ENUM
+#endif
+
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];
 } ncclUniqueId;
 
-typedef enum {
+typedef enum WEIR_NCCL_ENUM {
   ncclSuccess = 0,
   ncclUnhandledCudaError = 1,
   ncclSystemError = 2,
@@ -86,7 +93,7 @@ typedef enum {
   ncclNumResults = 9
 } ncclResult_t;
 
-typedef enum {
+typedef enum WEIR_NCCL_ENUM {
   ncclInt8 = 0,
   ncclChar = 0,
   ncclUint8 = 1,
@@ -107,8 +114,8 @@ typedef enum {
   ncclNumTypes = 12
 } ncclDataType_t;
 
-typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
-typedef enum {
+typedef enum WEIR_NCCL_ENUM { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
+typedef enum WEIR_NCCL_ENUM {
   ncclSum = 0,
   ncclProd = 1,
   ncclMax = 2,
@@ -118,9 +125,12 @@ typedef enum {
   ncclMaxRedOp = 0x7fffffff >> (32 - 8 * sizeof(ncclRedOp_dummy_t))
 } ncclRedOp_t;
 
-typedef enum { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 } ncclScalarResidence_t;
+typedef enum WEIR_NCCL_ENUM {
+  ncclScalarDevice = 0,
+  ncclScalarHostImmediate = 1
+} ncclScalarResidence_t;
 
-typedef enum {
+typedef enum WEIR_NCCL_ENUM {
   ncclStatGpuMemSuspend = 0,
   ncclStatGpuMemSuspended = 1,
   ncclStatGpuMemPersist = 2,
@@ -158,7 +168,7 @@ typedef struct {
 #define NCCL_REVOKE_DEFAULT 0x00
 #define NCCL_SUSPEND_MEM 0x01
 
-typedef enum {
+typedef enum WEIR_NCCL_ENUM {
   ncclHostCftDefault = NCCL_CONFIG_UNDEF_INT,
   ncclHostCftEnable = 1,
   ncclHostCftDisable = 2,

@@ -52,8 +52,8 @@ static_assert(sizeof kTypes / sizeof kTypes[0] == ncclNumTypes);
 
 // The lookup below is an index.
 constexpr bool types_are_in_order() {
-  for (size_t i = 0; i < ncclNumTypes; ++i) {
-    if (kTypes[i].nccl != i || kTypes[i].weir != static_cast<int>(i)) return false;
+  for (int i = 0; i < ncclNumTypes; ++i) {
+    if (kTypes[i].nccl != i || kTypes[i].weir != i) return false;
   }
   return true;
 }

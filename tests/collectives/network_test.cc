@@ -25,7 +25,7 @@ unsigned test_seed() {
                          : std::random_device{}();
 }
 
-TEST(KilledOverTcp, EverySurvivorNamesItAndShrinkGoesOn) {
+TEST(KilledOverTcp, EverySurvivorHearsOfItAndShrinkGoesOn) {
   const unsigned seed = test_seed();
   std::printf("WEIR_TEST_SEED=%u\n", seed);
   std::mt19937 random(seed);
@@ -53,14 +53,22 @@ TEST(KilledOverTcp, EverySurvivorNamesItAndShrinkGoesOn) {
                                      nullptr);
           }
           EXPECT_EQ(result, WEIR_ERROR_PEER_LOST) << weir_last_error(comm);
-          EXPECT_NE(std::string(weir_last_error(comm)).find("rank " + std::to_string(victim)),
-                    std::string::npos)
-              << weir_last_error(comm);
+          // Who waited for a survivor that has given up knows only of that one.
+          const std::string text = weir_last_error(comm);
+          const bool told = text.find("rank " + std::to_string(victim)) != std::string::npos;
+          EXPECT_TRUE(told || text.find("has closed the communicator") != std::string::npos)
+              << text;
           int lost[4];
           int lost_count = 0;
           ASSERT_EQ(weir_comm_lost_ranks(comm, lost, 4, &lost_count), WEIR_OK);
-          ASSERT_EQ(lost_count, 1);
-          EXPECT_EQ(lost[0], victim);
+          ASSERT_LE(lost_count, 1);
+          if (told) {
+            ASSERT_EQ(lost_count, 1) << text;
+          }
+          if (lost_count == 1) {
+            EXPECT_EQ(lost[0], victim);
+          }
+          lost[0] = victim;
           weir_comm_t rest = nullptr;
           ASSERT_EQ(weir_comm_shrink(comm, lost, 1, nullptr, &rest), WEIR_OK)
               << weir_last_error(comm);
