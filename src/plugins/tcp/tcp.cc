@@ -39,6 +39,7 @@ struct Control {
   int fd = -1;
   bool left = false;  // has said goodbye
   bool lost = false;
+  bool lane_lost = false;  // another connection of the peer ended before any goodbye was read
   unsigned char bytes[wire::kHeaderBytes] = {};
   size_t byte_count = 0;
 };
@@ -302,6 +303,7 @@ weir_result_t tell(Instance* self, Channel* channel, bool is_send) {
     case WEIR_ERROR_PEER_LOST: {
       Control& control = self->controls[index / kLaneCount];
       look_at(&control);
+      control.lane_lost = !control.left;
       const std::string how =
           control.left
               ? "has closed the communicator"
@@ -430,7 +432,10 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
         WEIR_ERROR_INVALID_ARGUMENT,
         "tcp: peer_alive of rank " + text_of(peer) + " of " + text_of(self->identity.rank_count));
   }
-  if (!look_at(&self->controls[peer])) return WEIR_OK;
+  Control& control = self->controls[peer];
+  // A goodbye leaves before any connection ends; so one that has ended without is a death, though
+  // the control connection may not have ended yet.
+  if (!look_at(&control) && (control.left || !control.lane_lost)) return WEIR_OK;
   return self->report.fail(
       WEIR_ERROR_PEER_LOST,
       "tcp: rank " + text_of(peer) + " is dead: its connections ended without a goodbye");
