@@ -4,7 +4,9 @@
 // may be left behind.
 #include <dirent.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -18,13 +20,38 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a busy machine may add to any time; far below the deadlines that would show a wait for the
-// wrong thing.
-constexpr double kStallSeconds = 3.0;
-
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
+
+// Times that are promised. A shared machine may stall any process, so a scenario in which something
+// was late runs again; what is late five times is late by itself.
+class Promises {
+ public:
+  Promises()
+      : late_(new (mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<bool>(false)) {}
+  ~Promises() { munmap(late_, sizeof *late_); }
+  Promises(const Promises&) = delete;
+  Promises& operator=(const Promises&) = delete;
+
+  // Of any thread or forked rank.
+  void within(double seconds, Clock::time_point start) {
+    if (seconds_since(start) >= seconds) late_->store(true);
+  }
+  template <class Scenario>
+  void hold(Scenario scenario) {
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      late_->store(false);
+      scenario();
+      if (testing::Test::HasFailure() || !late_->load()) return;
+    }
+    ADD_FAILURE() << "later than promised, five times";
+  }
+
+ private:
+  std::atomic<bool>* const late_;
+};
 
 weir_comm_config_t with_timeout(int64_t timeout_ms) {
   weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
@@ -125,24 +152,28 @@ TEST(Mismatch, IsFoundAlthoughTheRootIsFarAhead) {
 }
 
 TEST(Deadline, NamesTheRankThatNeverCalled) {
-  run_processes(
-      3,
-      [](int rank, weir_comm_t comm) {
-        int32_t value = 1;
-        ASSERT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK);
-        if (rank == 2) {
-          usleep(1'500'000);
-          return;
-        }
-        const auto start = Clock::now();
-        EXPECT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr),
-                  WEIR_ERROR_TIMEOUT);
-        EXPECT_LT(seconds_since(start), 1.0 + kStallSeconds);
-        expect_text(comm, "rank 2");
-        expect_text(comm, "all_reduce(int32, sum, count 1)");
-        expect_text(comm, "500 ms");
-      },
-      {}, with_timeout(500));
+  Promises promises;
+  promises.hold([&] {
+    run_processes(
+        3,
+        [&](int rank, weir_comm_t comm) {
+          int32_t value = 1;
+          ASSERT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr),
+                    WEIR_OK);
+          if (rank == 2) {
+            usleep(1'500'000);
+            return;
+          }
+          const auto start = Clock::now();
+          EXPECT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr),
+                    WEIR_ERROR_TIMEOUT);
+          promises.within(1.0, start);
+          expect_text(comm, "rank 2");
+          expect_text(comm, "all_reduce(int32, sum, count 1)");
+          expect_text(comm, "500 ms");
+        },
+        {}, with_timeout(500));
+  });
 }
 
 TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
@@ -162,7 +193,7 @@ TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
                                      nullptr);
           }
           EXPECT_EQ(result, WEIR_ERROR_PEER_LOST) << weir_last_error(comm);
-          EXPECT_LT(seconds_since(start), 4.0 + kStallSeconds);
+          EXPECT_LT(seconds_since(start), 4.0);
           expect_text(comm, "rank 2");
           int lost[4] = {-1, -1, -1, -1};
           int lost_count = 0;
@@ -201,44 +232,45 @@ TEST(LeavingRank, AfterItsLastOperationIsNoLossToThoseStillAtWork) {
 }
 
 TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
-  const std::vector<int> statuses = run_processes_status(
-      3,
-      [](int rank, weir_comm_t comm) {
-        std::vector<float> data(100'000, 1.0f);
-        if (rank == 1) {
-          const pid_t self = getpid();
-          if (fork() == 0) {  // wakes it at the end, so that the test can collect it
-            usleep(3'000'000);
-            kill(self, SIGKILL);
-            _exit(0);
+  Promises promises;
+  promises.hold([&] {
+    const std::vector<int> statuses = run_processes_status(
+        3,
+        [&](int rank, weir_comm_t comm) {
+          std::vector<float> data(100'000, 1.0f);
+          if (rank == 1) {
+            const pid_t self = getpid();
+            if (fork() == 0) {  // wakes it at the end, so that the test can collect it
+              usleep(3'000'000);
+              kill(self, SIGKILL);
+              _exit(0);
+            }
+            raise(SIGSTOP);
           }
-          raise(SIGSTOP);
-        }
-        const auto start = Clock::now();
-        EXPECT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
-                                  WEIR_SUM, nullptr),
-                  WEIR_ERROR_TIMEOUT);
-        EXPECT_LT(seconds_since(start), 2.0 + kStallSeconds);
-        expect_text(comm, "rank 1");
-        int lost = -1;
-        int lost_count = 0;
-        ASSERT_EQ(weir_comm_lost_ranks(comm, &lost, 1, &lost_count), WEIR_OK);
-        EXPECT_EQ(lost_count, 1);
-        EXPECT_EQ(lost, 1);
-        usleep(300'000);  // who leaves is lost, too: not before the other survivor has asked
-      },
-      {}, with_timeout(1'000));
-  EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
+          const auto start = Clock::now();
+          EXPECT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
+                                    WEIR_SUM, nullptr),
+                    WEIR_ERROR_TIMEOUT);
+          promises.within(2.0, start);
+          expect_text(comm, "rank 1");
+          int lost = -1;
+          int lost_count = 0;
+          ASSERT_EQ(weir_comm_lost_ranks(comm, &lost, 1, &lost_count), WEIR_OK);
+          EXPECT_EQ(lost_count, 1);
+          EXPECT_EQ(lost, 1);
+          usleep(300'000);  // who leaves is lost, too: not before the other survivor has asked
+        },
+        {}, with_timeout(1'000));
+    EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
+  });
 }
 
 TEST(Abort, ReturnsAtOnceWithEveryPeerDead) {
-  constexpr int kSlow = 9;
-  int status = kSlow;
-  // A machine that stalls a process for so long does not do it five times.
-  for (int attempt = 0; attempt < 5 && status == kSlow; ++attempt) {
-    status = run_processes_status(
+  Promises promises;
+  promises.hold([&] {
+    const std::vector<int> statuses = run_processes_status(
         3,
-        [](int rank, weir_comm_t comm) {
+        [&](int rank, weir_comm_t comm) {
           if (rank != 0) raise(SIGKILL);
           std::thread blocked([&] {
             int32_t value = 1;
@@ -249,13 +281,13 @@ TEST(Abort, ReturnsAtOnceWithEveryPeerDead) {
           usleep(1'000);
           const auto start = Clock::now();
           EXPECT_EQ(weir_comm_abort(comm), WEIR_OK);
-          const double abort_seconds = seconds_since(start);
+          promises.within(0.1, start);
           blocked.join();
-          if (abort_seconds > 0.1 || seconds_since(start) > 0.2) _exit(kSlow);
+          promises.within(0.2, start);
         },
-        {}, with_timeout(20'000))[0];
-  }
-  EXPECT_EQ(status, 0);
+        {}, with_timeout(20'000));
+    EXPECT_EQ(statuses[0], 0);
+  });
 }
 
 TEST(Abort, ReachesPeersThatWait) {
@@ -323,20 +355,23 @@ TEST(Environment, AnUnknownValueIsAnErrorThatNamesIt) {
 }
 
 TEST(Creation, NamesTheRanksThatAreMissing) {
-  const weir_unique_id_t id = make_id();
-  const weir_comm_config_t config = with_timeout(500);
-  std::vector<std::thread> threads;
-  for (const int rank : {0, 2}) {
-    threads.emplace_back([&, rank] {
-      weir_comm_t comm = nullptr;
-      const auto start = Clock::now();
-      EXPECT_EQ(weir_comm_create(&comm, 4, &id, rank, &config), WEIR_ERROR_TIMEOUT);
-      EXPECT_LT(seconds_since(start), 1.0 + kStallSeconds);
-      const std::string text = weir_last_error(nullptr);
-      EXPECT_NE(text.find("ranks 1, 3"), std::string::npos) << text;
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  Promises promises;
+  promises.hold([&] {
+    const weir_unique_id_t id = make_id();
+    const weir_comm_config_t config = with_timeout(500);
+    std::vector<std::thread> threads;
+    for (const int rank : {0, 2}) {
+      threads.emplace_back([&, rank] {
+        weir_comm_t comm = nullptr;
+        const auto start = Clock::now();
+        EXPECT_EQ(weir_comm_create(&comm, 4, &id, rank, &config), WEIR_ERROR_TIMEOUT);
+        promises.within(1.0, start);
+        const std::string text = weir_last_error(nullptr);
+        EXPECT_NE(text.find("ranks 1, 3"), std::string::npos) << text;
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
 }
 
 std::set<std::string> open_files() {
