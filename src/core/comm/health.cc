@@ -203,9 +203,7 @@ void Communicator::check_slowly(Request& request) {
     const uint32_t mark = engine::fingerprint(head.call);
     for (Rank p = 0; p < context_.rank_count; ++p) {
       if (p == context_.rank) continue;
-      const auto& line = context_.control(p).descriptor[sequence % engine::kDescriptorCount];
-      if (line.sequence.load(std::memory_order_acquire) == sequence &&
-          line.fingerprint.load(std::memory_order_relaxed) != mark) {
+      if (engine::called_otherwise(context_.control(p), sequence, mark)) {
         fail(mismatch_report(head));
         return;
       }

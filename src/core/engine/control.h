@@ -94,6 +94,14 @@ constexpr uint64_t call_flag(uint64_t sequence, uint32_t call_fingerprint) {
   return sequence << 32 | call_fingerprint;
 }
 
+// Whether a rank has described another call than ours with this sequence number. It describes before
+// it sends, so what has arrived is described by then; not described, or later calls in its place: no.
+inline bool called_otherwise(const Control& peer, uint64_t sequence, uint32_t call_fingerprint) {
+  const DescriptorLine& line = peer.descriptor[sequence % kDescriptorCount];
+  return line.sequence.load(std::memory_order_acquire) == sequence &&
+         line.fingerprint.load(std::memory_order_relaxed) != call_fingerprint;
+}
+
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 }  // namespace weir::engine

@@ -83,10 +83,7 @@ void LaneRun::transport_failed(Context&, weir_result_t result, Rank peer, const 
 
 bool LaneRun::check_peer_call(Context& context, Rank peer) {
   if (!context.mapped()) return true;
-  // The peer describes its call before it sends, so what it described is visible by now.
-  const DescriptorLine& line = context.control(peer).descriptor[sequence_ % kDescriptorCount];
-  if (line.sequence.load(std::memory_order_acquire) != sequence_) return true;
-  if (line.fingerprint.load(std::memory_order_relaxed) == fingerprint_) return true;
+  if (!called_otherwise(context.control(peer), sequence_, fingerprint_)) return true;
   status_ = Status(Code::kMismatch, std::string());
   return false;
 }

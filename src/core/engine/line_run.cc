@@ -15,13 +15,6 @@ std::atomic<uint64_t>& flag_of(unsigned char* slot, uint64_t payload_bytes) {
                                                    sizeof(uint64_t));
 }
 
-// Whether a rank has described another call than ours with this sequence number.
-bool called_otherwise(const Control& peer, uint64_t sequence, uint32_t fingerprint) {
-  const DescriptorLine& line = peer.descriptor[sequence % kDescriptorCount];
-  return line.sequence.load(std::memory_order_acquire) == sequence &&
-         line.fingerprint.load(std::memory_order_relaxed) != fingerprint;
-}
-
 }  // namespace
 
 void LineRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,

@@ -69,9 +69,7 @@ bool MappedRun::same_call(const Control& peer, const PhaseLine& line) const {
   if (theirs >> 32 == ours >> 32) return false;
   // The peer is so far ahead that the slot holds a later call, or reached the position by a call
   // without this phase. Its descriptor of this call is complete or on its way.
-  const DescriptorLine& descriptor = peer.descriptor[sequence_ % kDescriptorCount];
-  return descriptor.sequence.load(std::memory_order_acquire) != sequence_ ||
-         descriptor.fingerprint.load(std::memory_order_relaxed) == fingerprint_;
+  return !called_otherwise(peer, sequence_, fingerprint_);
 }
 
 bool MappedRun::ready(Context& context, uint32_t stage_index, uint64_t slice) {
