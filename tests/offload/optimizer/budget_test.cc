@@ -23,7 +23,7 @@ TEST(Budget, TheResidentSizeStaysWithinIt) {
   GTEST_SKIP() << "ThreadSanitizer's shadow of the memory is resident too";
 #endif
   constexpr uint64_t kElements = 12'000'000;  // 144 MB of state
-  constexpr uint64_t kBudget = uint64_t{80} << 20;
+  constexpr uint64_t kBudget = uint64_t{64} << 20;
   ScratchDirectory scratch;
   const pid_t pid = ::fork();
   if (pid == 0) {
