@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One measurement of adam_perf: a step and the streaming loop of the same traffic, on the same
-// memory, in turns. Not thread-safe.
+// memory, in turns. State lies and is shared out as the optimizer does it: in chunks, each stepped by
+// one thread. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "offload/kernels/parallel_step.h"
+#include "offload/kernels/step_kernel.h"
+#include "offload/kernels/worker_pool.h"
+#include "offload/optimizer/placement.h"
 
 namespace weir::perf {
 
@@ -38,7 +41,7 @@ struct ContestResult {
 
 class Contest {
  public:
-  // kNoMemory: for `elements`, a multiple of 64 K.
+  // kNoMemory: for `elements`, a multiple of 64.
   static Result<std::unique_ptr<Contest>> create(const ContestCase& contest, uint64_t elements);
   ~Contest();
   Contest(const Contest&) = delete;
@@ -48,19 +51,22 @@ class Contest {
   double huge_page_share() const;  // of the memory, as the kernel says
 
  private:
-  Contest(const ContestCase& contest, uint64_t elements);
+  Contest(const ContestCase& contest, offload::Placement placement);
+  unsigned char* state(uint64_t chunk) const { return state_ + chunk * chunk_stride_bytes_; }
   Status allocate();
   void fill();
+  void fill_chunk(const offload::StateChunk& chunk, unsigned char* state);
   void make_idle();
   double time_step(offload::WorkerPool& pool);
   double time_loop(offload::WorkerPool& pool, bool prefetch);
 
   const ContestCase case_;
+  const offload::Placement placement_;
   const uint64_t elements_;
-  offload::ChunkLayout layout_;
+  uint64_t chunk_stride_bytes_ = 0;
   unsigned char* memory_ = nullptr;
   uint64_t memory_bytes_ = 0;
-  unsigned char* chunk_ = nullptr;
+  unsigned char* state_ = nullptr;
   unsigned char* gradient_ = nullptr;
   unsigned char* copy_ = nullptr;       // of half formats
   unsigned char* parameter_ = nullptr;  // written past the caches
