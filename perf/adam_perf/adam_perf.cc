@@ -96,8 +96,8 @@ nlohmann::json measure(const NamedCase& named, double millions, uint32_t threads
       {"loop_gbs_best", gbs(r.loop.best())},
       {"loop_gbs_median", gbs(r.loop.median())},
       {"loop_prefetches", r.loop_prefetches},
-      {"ratio_best", r.loop.best() / r.step.best()},
-      {"ratio_median", r.loop.median() / r.step.median()},
+      {"ratio_best", r.ratio_of_bests()},
+      {"ratio_median", r.median_ratio()},
       {"huge_page_share", contest.value()->huge_page_share()},
   };
 }

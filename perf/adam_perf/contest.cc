@@ -23,16 +23,25 @@ uint64_t round_up(uint64_t bytes) {
   return (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
 }
 
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
 volatile uint32_t zero_mask = 0;  // what the compiler cannot know
 
 }  // namespace
 
 double Times::best() const { return *std::min_element(seconds.begin(), seconds.end()); }
 
-double Times::median() const {
-  std::vector<double> sorted = seconds;
-  std::sort(sorted.begin(), sorted.end());
-  return sorted[sorted.size() / 2];
+double Times::median() const { return median_of(seconds); }
+
+double ContestResult::ratio_of_bests() const { return loop.best() / step.best(); }
+
+double ContestResult::median_ratio() const {
+  std::vector<double> ratios(step.seconds.size());
+  for (size_t i = 0; i < ratios.size(); ++i) ratios[i] = loop.seconds[i] / step.seconds[i];
+  return median_of(ratios);
 }
 
 Contest::Contest(const ContestCase& contest, offload::Placement placement)

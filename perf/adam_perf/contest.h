@@ -37,6 +37,10 @@ struct ContestResult {
   Times step;
   Times loop;  // the better of the two below, by its best round
   bool loop_prefetches = false;
+  // 1: the step takes as long as the loop. The second is of step and loop of the same round, which
+  // a machine that is faster in some rounds than in others does not disturb.
+  double ratio_of_bests() const;
+  double median_ratio() const;
 };
 
 class Contest {

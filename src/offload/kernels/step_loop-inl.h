@@ -27,10 +27,10 @@ namespace {
 
 constexpr size_t kLineBytes = 64;
 
-template <size_t kAheadBytes>
+template <size_t kAheadBytes, bool kWritten>
 HWY_INLINE void prefetch_lines(const unsigned char* at, size_t bytes) {
   for (size_t line = 0; line < bytes; line += kLineBytes) {
-    __builtin_prefetch(at + kAheadBytes + line, 0, 3);
+    __builtin_prefetch(at + kAheadBytes + line, kWritten, 3);
   }
 }
 
@@ -208,17 +208,19 @@ class Stepper {
     }
   }
 
+  // State is nearly always stepped in place.
   HWY_INLINE void prefetch_group(const Arrays& a, size_t at) const {
-    prefetch_lines<kPrefetchBytes>(a.master_in + at * kMasterBytes, kGroup * kMasterBytes);
-    if constexpr (kFirst)
-      prefetch_lines<kPrefetchBytes>(a.first_in + at * kMomentBytes, kGroup * kMomentBytes);
-    if constexpr (kSecond)
-      prefetch_lines<kPrefetchBytes>(a.second_in + at * kMomentBytes, kGroup * kMomentBytes);
-    if constexpr (kHalf) prefetch_lines<kPrefetchBytes>(a.copy_in + at * 2, kGroup * 2);
+    const auto state = [&](const unsigned char* plane, size_t element_bytes) HWY_ATTR {
+      prefetch_lines<kPrefetchBytes, true>(plane + at * element_bytes, kGroup * element_bytes);
+    };
+    state(a.master_in, kMasterBytes);
+    if constexpr (kFirst) state(a.first_in, kMomentBytes);
+    if constexpr (kSecond) state(a.second_in, kMomentBytes);
+    if constexpr (kHalf) state(a.copy_in, 2);
     if (gradient_bytes_ == 2) {
-      prefetch_lines<kPrefetchBytes>(a.gradient + at * 2, kGroup * 2);
+      prefetch_lines<kPrefetchBytes, false>(a.gradient + at * 2, kGroup * 2);
     } else {
-      prefetch_lines<kPrefetchBytes>(a.gradient + at * 4, kGroup * 4);
+      prefetch_lines<kPrefetchBytes, false>(a.gradient + at * 4, kGroup * 4);
     }
   }
 
