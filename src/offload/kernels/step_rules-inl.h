@@ -38,6 +38,7 @@ struct Factors {
 // Parameter, first and second moment of one vector: in and out; and between the phases the numerator,
 // the square root and the quotient of the update.
 struct Element {
+  HWY_INLINE Element() {}  // an implicit one would be compiled without the instruction set (NEON)
   VFloat p, m, v;
   VFloat top, root, quotient;
 };

@@ -93,8 +93,9 @@ void write(void* base, size_t index, T value) {
 }
 
 // How values are drawn: kTame is what training sees, kWide any finite exponent, kHostile any bits
-// and the special ones.
-enum class Draw { kTame, kWide, kHostile };
+// and the special ones, kEven evenly spread multiples of 2^-23, which no machine draws otherwise
+// (a normal distribution goes through the logarithm of a library).
+enum class Draw { kTame, kWide, kHostile, kEven };
 
 class Values {
  public:
@@ -110,6 +111,8 @@ class Values {
       }
       case Draw::kHostile:
         return hostile();
+      case Draw::kEven:
+        return (static_cast<float>(random_() >> 40) * 0x1p-23f - 1) * tame_scale;
     }
     return 0;
   }
