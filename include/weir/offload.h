@@ -116,7 +116,8 @@ typedef struct weir_offload_config {
 /* ---- Life ------------------------------------------------------------------------------------- */
 
 /* New state: master weights and moments are zero until set. With directories, refused where a store
- * is already; everything is allocated now, so that a full disk or too small a budget is found here. */
+ * with a committed step is already, while one without, left by a run that ended early, is replaced.
+ * Everything is allocated now, so that a full disk or too small a budget is found here. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_create(weir_optimizer_t* optimizer,
                                                              const weir_offload_config_t* config,
                                                              const weir_parameter_group_t* groups,

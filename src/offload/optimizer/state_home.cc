@@ -10,6 +10,7 @@
 
 #include "core/base/check.h"
 #include "core/base/clock.h"
+#include "core/base/log.h"
 #include "offload/io/open_disk.h"
 #include "offload/optimizer/state_sweep.h"
 #include "offload/store/file_names.h"
@@ -41,6 +42,21 @@ void wait_for_lock(Disk& disk, const std::string& directory) {
 
 uint64_t rounded(uint64_t bytes) {
   return (bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
+}
+
+// What a run left that ended before its first commit holds nothing, and is in the way of the next.
+Status remove_uncommitted(Disk& disk, const OptimizerOptions& options) {
+  StoreOptions look;
+  look.timeout_ms = options.timeout_ms;
+  look.read_only = true;
+  {
+    const Result<std::unique_ptr<Store>> old =
+        Store::open(disk, options.directories, nullptr, look);
+    if (!old.ok() || old.value()->committed() != nullptr) return {};
+  }
+  log_info(fmt::format("offload: the store in '{}' has no committed step and is created anew",
+                       options.directories[0]));
+  return Store::remove(disk, options.directories);
 }
 
 }  // namespace
@@ -171,6 +187,7 @@ Result<std::unique_ptr<StateHome>> StateHome::create(const OptimizerOptions& opt
   WEIR_RETURN_IF_ERROR(home->make_pipeline());
   StoreOptions store_options;
   store_options.timeout_ms = home->options_.timeout_ms;
+  WEIR_RETURN_IF_ERROR(remove_uncommitted(*home->disk_, home->options_));
   Result<std::unique_ptr<Store>> store = Store::create(
       *home->disk_, options.directories, home->placement_.description(), store_options);
   if (!store.ok()) return store.status();
@@ -200,7 +217,7 @@ Result<std::unique_ptr<StateHome>> StateHome::open(const OptimizerOptions& optio
   if (home->is_new())
     return Status(Code::kRefused,
                   fmt::format("the store in '{}' has no committed step: the run that created it "
-                              "ended before its first one; remove its files and create it again",
+                              "ended before its first one; create it again",
                               options.directories[0]));
   WEIR_RETURN_IF_ERROR(home->reload());
   return home;

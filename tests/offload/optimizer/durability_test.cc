@@ -119,15 +119,27 @@ TEST(Durability, OnlyCommitsWriteWhatIsInMemory) {
   }
 }
 
-TEST(Durability, ANewStoreWithoutACommitIsRefused) {
+TEST(Durability, AStoreWithoutACommitIsRefusedByOpenAndReplacedByCreate) {
   ScratchDirectory scratch;
-  const Groups groups = mixed_groups();
+  Groups groups = mixed_groups();
   OptimizerOptions options = small_options();
   options.directories = {scratch / "a"};
-  { const auto optimizer = made(Optimizer::create(options, groups)); }
+  {
+    const auto optimizer = made(Optimizer::create(options, groups));
+    // Not from under a run that has not committed yet.
+    EXPECT_EQ(Optimizer::create(options, groups).status().code(), Code::kRefused);
+    ASSERT_OK(set_first(*optimizer, groups));
+  }
   const auto opened = Optimizer::open(options, groups);
   EXPECT_EQ(opened.status().code(), Code::kRefused);
   EXPECT_NE(opened.status().text().find("no committed step"), std::string::npos);
+  groups[0].element_count += 1;  // nothing of the old one is needed
+  {
+    const auto optimizer = made(Optimizer::create(options, groups));
+    ASSERT_NE(optimizer, nullptr);
+    ASSERT_OK(optimizer->commit());
+  }
+  EXPECT_NE(made(Optimizer::open(options, groups)), nullptr);
 }
 
 TEST(Durability, AnotherModelOrSeedIsRefused) {
