@@ -38,6 +38,7 @@ extern "C" {
 #define WEIR_PLUGIN_ABI_VERSION 1u
 #define WEIR_TRANSPORT_ADDRESS_BYTES_MAX 256u
 #define WEIR_TRANSPORT_LANES_MAX 16u
+#define WEIR_TRANSPORT_NOTICE_BYTES_MAX 1024u
 
 /* Capability bits. */
 enum {
@@ -46,8 +47,9 @@ enum {
       1u << 1, /* `segment`: memory of every rank that every rank can load and store */
   WEIR_CAP_WINDOW = 1u << 2, /* `window_open`: further such memory, made after connect */
   WEIR_CAP_PEER_FAILURE =
-      1u << 3,            /* `peer_alive` sees a dead process without waiting for a deadline */
-  WEIR_CAP_SELF = 1u << 4 /* a rank may send to itself */
+      1u << 3,              /* `peer_alive` sees a dead process without waiting for a deadline */
+  WEIR_CAP_SELF = 1u << 4,  /* a rank may send to itself */
+  WEIR_CAP_NOTICE = 1u << 5 /* `notice_show`, `notice_read`: words beside all messages */
 };
 
 /* Memory kinds that send and recv accept. */
@@ -99,6 +101,8 @@ typedef struct weir_transport_op {
 
 typedef struct weir_transport weir_transport_t; /* an instance */
 
+/* Functions are only ever appended. A table may be shorter than this one (it was built against an
+ * earlier header): then it declares no capability whose functions lie beyond its end. */
 typedef struct weir_transport_functions {
   uint32_t abi_version; /* WEIR_PLUGIN_ABI_VERSION */
   uint32_t struct_bytes;
@@ -141,6 +145,22 @@ typedef struct weir_transport_functions {
 
   /* WEIR_CAP_PEER_FAILURE: WEIR_OK while the peer lives, WEIR_ERROR_PEER_LOST once it is dead. */
   weir_result_t (*peer_alive)(weir_transport_t* instance, uint32_t peer);
+
+  /* WEIR_CAP_NOTICE. Each rank has one notice, up to WEIR_TRANSPORT_NOTICE_BYTES_MAX bytes that
+   * every other rank can read: how a rank tells that it has failed, or that it lives. A new notice
+   * takes the place of the one before. A reader may miss some, never goes back to an older one, and
+   * comes to the last one if it lives and can be reached, also when the rank that showed it has
+   * closed its instance or died since. Notices need no posted receive and do not queue behind
+   * messages; nothing is promised about their order with those.
+   *
+   * `notice_show` never waits: what does not leave at once for some peer leaves during later calls
+   * of these two functions. A peer that is dead is no error. Valid from connect to close. */
+  weir_result_t (*notice_show)(weir_transport_t* instance, const void* notice, size_t bytes);
+  /* Copies the latest notice that has arrived from `peer` (the caller's own rank: what it shows) and
+   * sets `*bytes`, 0 when there is none. `notice` has room for WEIR_TRANSPORT_NOTICE_BYTES_MAX.
+   * Neither function touches posted operations: both may be called after one has failed. */
+  weir_result_t (*notice_read)(weir_transport_t* instance, uint32_t peer, void* notice,
+                               size_t* bytes);
 } weir_transport_functions_t;
 
 /* The one symbol of a plugin. */

@@ -119,6 +119,7 @@ struct Property {
 const std::vector<Property>& message_properties();
 const std::vector<Property>& memory_properties();
 const std::vector<Property>& membership_properties();
+const std::vector<Property>& notice_properties();
 
 uint64_t monotonic_ns();
 

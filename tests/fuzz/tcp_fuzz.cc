@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever arrives on a connection of tcp, in pieces of any size, is answered without reading past
-// what was asked for: handshakes of both ends, messages, addresses.
+// what was asked for: handshakes of both ends, messages, addresses, notices.
 //
 // The first byte chooses what is fed, the second how large the pieces are.
 #include <sys/socket.h>
@@ -14,6 +14,7 @@
 
 #include "plugins/tcp/address.h"
 #include "plugins/tcp/channel.h"
+#include "plugins/tcp/control.h"
 #include "plugins/tcp/handshake.h"
 
 using namespace weir::plugins::tcp;
@@ -77,12 +78,32 @@ void fuzz_address(const uint8_t* data, size_t bytes) {
   require(encode(address, again) == bytes);
 }
 
+void fuzz_control(const uint8_t* data, size_t bytes, size_t piece) {
+  int fds[2];
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
+  Control control;
+  control.attach(fds[0]);
+  while (bytes > 0) {
+    const size_t part = std::min(bytes, piece);
+    if (write(fds[1], data, part) != static_cast<ssize_t>(part)) break;
+    control.receive();
+    require(control.notice_bytes() <= kNoticeBytesMax);
+    data += part;
+    bytes -= part;
+  }
+  close(fds[1]);
+  control.receive();
+  require(control.left() || control.lost());
+  require(!control.left() || !control.lost());
+  close(fds[0]);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   if (bytes < 2) return 0;
   const size_t piece = 1 + data[1] % 64;
-  switch (data[0] % 4) {
+  switch (data[0] % 5) {
     case 0:
       fuzz_handshake(true, data + 2, bytes - 2, piece);
       break;
@@ -92,8 +113,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     case 2:
       fuzz_messages(data + 2, bytes - 2, piece);
       break;
-    default:
+    case 3:
       fuzz_address(data + 2, bytes - 2);
+      break;
+    default:
+      fuzz_control(data + 2, bytes - 2, piece);
   }
   return 0;
 }

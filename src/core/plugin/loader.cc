@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +16,9 @@
 
 namespace weir::plugin {
 namespace {
+
+// The table as the first header had it.
+constexpr size_t kFunctionsBytesMin = offsetof(weir_transport_functions_t, notice_show);
 
 Status refused(const std::string& path, std::string_view reason) {
   return Status(Code::kRefused, fmt::format("plugin {}: {}", path, reason));
@@ -67,10 +71,10 @@ Status check_functions(const weir_transport_functions_t* functions) {
         fmt::format("it has ABI version {}, this library {}; rebuild it against this weir/plugin.h",
                     functions->abi_version, WEIR_PLUGIN_ABI_VERSION));
   }
-  if (functions->struct_bytes != sizeof *functions) {
+  if (functions->struct_bytes < kFunctionsBytesMin || functions->struct_bytes > sizeof *functions) {
     return bad(fmt::format(
-        "its function table has {} bytes, not {}; rebuild it against this weir/plugin.h",
-        functions->struct_bytes, sizeof *functions));
+        "its function table has {} bytes, not {} to {}; rebuild it against this weir/plugin.h",
+        functions->struct_bytes, kFunctionsBytesMin, sizeof *functions));
   }
   const char* name = functions->name;
   if (name == nullptr || name[0] == 0 || strnlen(name, 33) > 32) {
@@ -85,7 +89,7 @@ Status check_functions(const weir_transport_functions_t* functions) {
   if (functions->summary == nullptr) return bad("its transport has no summary");
   const weir_transport_caps_t& caps = functions->caps;
   constexpr uint64_t kKnownBits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
-                                  WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF;
+                                  WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE;
   if ((caps.bits & ~kKnownBits) != 0) {
     return bad(fmt::format("it declares unknown capabilities {:#x}", caps.bits & ~kKnownBits));
   }
@@ -95,6 +99,8 @@ Status check_functions(const weir_transport_functions_t* functions) {
   }
   if (caps.rank_count_max < 1) return bad("it declares room for 0 ranks");
   const bool messages = (caps.bits & WEIR_CAP_SEND_RECV) != 0;
+  const bool notices = (caps.bits & WEIR_CAP_NOTICE) != 0;
+  const bool reaches_notices = functions->struct_bytes >= sizeof *functions;
   if (messages && (caps.credit < 1 || caps.message_bytes_max < 1 || caps.memory_kinds == 0)) {
     return bad("it declares send and recv with no credit, no message size or no memory kind");
   }
@@ -116,6 +122,8 @@ Status check_functions(const weir_transport_functions_t* functions) {
       {"window_open", (caps.bits & WEIR_CAP_WINDOW) != 0, functions->window_open != nullptr},
       {"window_close", (caps.bits & WEIR_CAP_WINDOW) != 0, functions->window_close != nullptr},
       {"peer_alive", (caps.bits & WEIR_CAP_PEER_FAILURE) != 0, functions->peer_alive != nullptr},
+      {"notice_show", notices, reaches_notices && functions->notice_show != nullptr},
+      {"notice_read", notices, reaches_notices && functions->notice_read != nullptr},
   };
   for (const auto& entry : entries) {
     if (entry.needed && !entry.there) {

@@ -51,6 +51,12 @@ class Hook {
     return inner_->address(instance_, address, bytes);
   }
   virtual weir_result_t peer_alive(uint32_t peer) { return inner_->peer_alive(instance_, peer); }
+  virtual weir_result_t notice_show(const void* notice, size_t bytes) {
+    return inner_->notice_show(instance_, notice, bytes);
+  }
+  virtual weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes) {
+    return inner_->notice_read(instance_, peer, notice, bytes);
+  }
   // Closes the inner instance; afterwards the hook itself is disposed of.
   virtual void close() { inner_->close(instance_); }
   virtual void dispose() { delete this; }
@@ -116,6 +122,15 @@ class Pool {
     f.progress = [](weir_transport_t* t) { return from(t)->progress(); };
     if (inner->peer_alive != nullptr) {
       f.peer_alive = [](weir_transport_t* t, uint32_t p) { return from(t)->peer_alive(p); };
+    }
+    // The inner table may end before these.
+    if ((inner->caps.bits & WEIR_CAP_NOTICE) != 0) {
+      f.notice_show = [](weir_transport_t* t, const void* n, size_t b) {
+        return from(t)->notice_show(n, b);
+      };
+      f.notice_read = [](weir_transport_t* t, uint32_t p, void* n, size_t* b) {
+        return from(t)->notice_read(p, n, b);
+      };
     }
     return &f;
   }

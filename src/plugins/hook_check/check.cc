@@ -136,6 +136,32 @@ class Check final : public hook::Hook {
     return only(inner_->peer_alive(instance_, peer), "peer_alive", false);
   }
 
+  weir_result_t notice_show(const void* notice, size_t bytes) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    if (closed_) return breach("notice_show", "the instance is closed");
+    if (!connected_) return breach("notice_show", "connect has not succeeded");
+    if (bytes > WEIR_TRANSPORT_NOTICE_BYTES_MAX) {
+      return breach("notice_show", "the notice is too long");
+    }
+    if (notice == nullptr && bytes != 0) return breach("notice_show", "there is no notice");
+    return only(Hook::notice_show(notice, bytes), "notice_show", false);
+  }
+
+  weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    if (closed_) return breach("notice_read", "the instance is closed");
+    if (!connected_) return breach("notice_read", "connect has not succeeded");
+    if (peer >= rank_count_) return breach("notice_read", "there is no such rank");
+    if (notice == nullptr || bytes == nullptr) return breach("notice_read", "there is no room");
+    const weir_result_t result = Hook::notice_read(peer, notice, bytes);
+    if (result == WEIR_OK && *bytes > WEIR_TRANSPORT_NOTICE_BYTES_MAX) {
+      return fail(WEIR_ERROR_INTERNAL, "check(%s): a notice of %zu bytes", inner_->name, *bytes);
+    }
+    return only(result, "notice_read", false);
+  }
+
   void close() override {
     if (closed_) {
       breach("close", "the instance is closed already");

@@ -317,6 +317,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .window_open = window_open,
     .window_close = window_close,
     .peer_alive = peer_alive,
+    .notice_show = nullptr,
+    .notice_read = nullptr,
 };
 
 }  // namespace

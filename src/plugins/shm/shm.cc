@@ -17,6 +17,7 @@
 
 #include "plugins/shm/channel.h"
 #include "plugins/shm/memory.h"
+#include "plugins/shm/notices.h"
 #include "plugins/shm/rendezvous.h"
 #include "plugins/shm/wire.h"
 #include "weir/plugin.h"
@@ -43,7 +44,8 @@ struct Instance {
   bool huge_pages = false;
   bool joined = false;
   Layout layout;
-  Mapping memory;                 // segments, then channels
+  Mapping memory;  // segments, then channels, then notices
+  Notices notices;
   std::vector<Channel> channels;  // [direction][lane][peer]
   Channel* active = nullptr;      // channels with queued operations
   std::vector<int> pidfds;        // per rank; -1: none needed or none to be had
@@ -218,7 +220,8 @@ weir_result_t join(Instance* self, uint64_t deadline_ns) {
   const uint32_t n = self->party.rank_count;
   const uint64_t segments = self->stride_bytes * n;
   Wanted wanted;
-  wanted.bytes = round_to_pages(segments + self->layout.bytes());
+  const uint64_t channels = segments + self->layout.bytes();
+  wanted.bytes = round_to_pages(channels + Notices::bytes(n));
   if (self->huge_pages) {
     if (self->stride_bytes >= kHugePageBytes) wanted.huge_bytes = segments;
     wanted.part_bytes = collapsible(self->stride_bytes);
@@ -230,6 +233,7 @@ weir_result_t join(Instance* self, uint64_t deadline_ns) {
       share_memory(self->party, key, wanted, deadline_ns, &self->memory, &self->members);
   if (result != WEIR_OK) return result;
   self->channels.resize(size_t{2} * kLaneCount * n);
+  self->notices = Notices(self->memory.base + channels);
   watch_peers(self);
   self->joined = true;
   return WEIR_OK;
@@ -442,13 +446,36 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
                                  static_cast<long long>(member.pid));
 }
 
+weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
+  Instance* self = from(instance);
+  const Report& report = self->party.report;
+  if (!self->joined) return report.fail(WEIR_ERROR_INVALID_USAGE, "shm: not connected");
+  if (bytes > WEIR_TRANSPORT_NOTICE_BYTES_MAX) {
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "shm: a notice of %zu bytes; there may be %u",
+                       bytes, WEIR_TRANSPORT_NOTICE_BYTES_MAX);
+  }
+  self->notices.show(self->party.rank, notice, bytes);
+  return WEIR_OK;
+}
+
+weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notice, size_t* bytes) {
+  const Instance* self = from(instance);
+  if (!self->joined || peer >= self->party.rank_count) {
+    return self->party.report.fail(
+        self->joined ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE,
+        "shm: notice_read of rank %u of %u", peer, self->party.rank_count);
+  }
+  *bytes = self->notices.read(peer, notice);
+  return WEIR_OK;
+}
+
 constexpr weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "shm",
     .summary = "ranks on one machine, over sealed memory that has no name",
     .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
-                     WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF,
+                     WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = uint64_t{1} << 62,
@@ -467,6 +494,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .window_open = window_open,
     .window_close = window_close,
     .peer_alive = peer_alive,
+    .notice_show = notice_show,
+    .notice_read = notice_read,
 };
 
 }  // namespace

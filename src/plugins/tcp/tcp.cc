@@ -20,6 +20,7 @@
 
 #include "plugins/tcp/address.h"
 #include "plugins/tcp/channel.h"
+#include "plugins/tcp/control.h"
 #include "plugins/tcp/meeting.h"
 #include "plugins/tcp/report.h"
 #include "plugins/tcp/wire.h"
@@ -34,25 +35,19 @@ constexpr size_t kSecretBytesMin = 8;
 constexpr size_t kSecretBytesMax = 4096;
 constexpr size_t kDirectMax = 8;
 
-// A peer's connection without messages: its end tells that the peer has ended.
-struct Control {
-  int fd = -1;
-  bool left = false;  // has said goodbye
-  bool lost = false;
-  bool lane_lost = false;  // another connection of the peer ended before any goodbye was read
-  unsigned char bytes[wire::kHeaderBytes] = {};
-  size_t byte_count = 0;
-};
-
 struct Instance {
   Report report;
   Identity identity;
   pid_t owner = getpid();
   std::unique_ptr<Meeting> meeting;
   bool joined = false;
-  std::vector<Channel> channels;  // [peer * kLaneCount + lane]
-  std::vector<Control> controls;  // [peer]
-  Channel* active = nullptr;      // channels with queued operations
+  std::vector<Channel> channels;               // [peer * kLaneCount + lane]
+  std::vector<Control> controls;               // [peer]
+  unsigned char notice[kNoticeBytesMax] = {};  // that this rank shows
+  size_t notice_bytes = 0;
+  uint32_t notice_version = 0;
+  bool notice_waits = false;  // it could not leave for every peer yet
+  Channel* active = nullptr;  // channels with queued operations
   size_t active_count = 0;
   std::vector<pollfd> entries;  // room for two per channel
 
@@ -60,14 +55,12 @@ struct Instance {
     // A forked child has copies of the connections, which are its parent's to end.
     const bool ends = owner == getpid();
     for (Control& control : controls) {
-      if (control.fd < 0) continue;
+      if (control.fd() < 0) continue;
       if (ends) {
-        unsigned char goodbye[wire::kHeaderBytes];
-        wire::encode({wire::MessageKind::kGoodbye, kControlLane, 0, 0}, goodbye);
-        (void)::send(control.fd, goodbye, sizeof goodbye, MSG_NOSIGNAL | MSG_DONTWAIT);
-        shutdown(control.fd, SHUT_WR);
+        control.say_goodbye(notice, notice_bytes, notice_version);
+        shutdown(control.fd(), SHUT_WR);
       }
-      ::close(control.fd);
+      ::close(control.fd());
     }
     for (Channel& channel : channels) {
       if (channel.send_fd() < 0) continue;
@@ -234,7 +227,7 @@ weir_result_t connect(weir_transport_t* instance, const unsigned char* const* ad
         const int fd = meeting->take_connection(peer, lane);
         self->channels[peer * kLaneCount + lane].attach(fd, fd, static_cast<uint8_t>(lane));
       }
-      self->controls[peer].fd = meeting->take_connection(peer, kControlLane);
+      self->controls[peer].attach(meeting->take_connection(peer, kControlLane));
     }
     result = join_self(self);
     self->joined = result == WEIR_OK;
@@ -245,29 +238,6 @@ weir_result_t connect(weir_transport_t* instance, const unsigned char* const* ad
 }
 
 void close(weir_transport_t* instance) { delete from(instance); }
-
-// Reads what the control connection has; true when the peer has ended without a goodbye.
-bool look_at(Control* control) {
-  if (control->left || control->lost || control->fd < 0) return control->lost;
-  for (;;) {
-    const ssize_t got = ::recv(control->fd, control->bytes + control->byte_count,
-                               wire::kHeaderBytes - control->byte_count, MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)) return false;
-    if (got <= 0) {
-      control->lost = true;
-      return true;
-    }
-    control->byte_count += static_cast<size_t>(got);
-    if (control->byte_count < wire::kHeaderBytes) continue;
-    wire::MessageHeader header;
-    const bool good = wire::decode(control->bytes, &header) &&
-                      header.kind == wire::MessageKind::kGoodbye && header.lane == kControlLane;
-    control->left = good;
-    control->lost = !good;
-    return control->lost;
-  }
-}
 
 // The channel to a peer, or null with the error told.
 Channel* channel_of(Instance* self, uint32_t peer, uint32_t lane) {
@@ -302,10 +272,10 @@ weir_result_t tell(Instance* self, Channel* channel, bool is_send) {
                                                    lane + ")");
     case WEIR_ERROR_PEER_LOST: {
       Control& control = self->controls[index / kLaneCount];
-      look_at(&control);
-      control.lane_lost = !control.left;
+      control.receive();
+      control.lane_lost = !control.left();
       const std::string how =
-          control.left
+          control.left()
               ? "has closed the communicator"
               : "was lost: its connection " + (failure.error_number == 0
                                                    ? std::string("was closed")
@@ -435,10 +405,54 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
   Control& control = self->controls[peer];
   // A goodbye leaves before any connection ends; so one that has ended without is a death, though
   // the control connection may not have ended yet.
-  if (!look_at(&control) && (control.left || !control.lane_lost)) return WEIR_OK;
+  control.receive();
+  if (!control.lost() && (control.left() || !control.lane_lost)) return WEIR_OK;
   return self->report.fail(
       WEIR_ERROR_PEER_LOST,
       "tcp: rank " + text_of(peer) + " is dead: its connections ended without a goodbye");
+}
+
+void send_notice(Instance* self) {
+  self->notice_waits = false;
+  for (Control& control : self->controls) {
+    const bool left = control.send(self->notice, self->notice_bytes, self->notice_version);
+    self->notice_waits = self->notice_waits || !left;
+  }
+}
+
+weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
+  Instance* self = from(instance);
+  if (!self->joined) return self->report.fail(WEIR_ERROR_INVALID_USAGE, "tcp: not connected");
+  if (bytes > kNoticeBytesMax) {
+    return self->report.fail(
+        WEIR_ERROR_INVALID_ARGUMENT,
+        "tcp: a notice of " + text_of(bytes) + " bytes; there may be " + text_of(kNoticeBytesMax));
+  }
+  if (bytes != 0) memcpy(self->notice, notice, bytes);
+  self->notice_bytes = bytes;
+  ++self->notice_version;
+  send_notice(self);
+  return WEIR_OK;
+}
+
+weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notice, size_t* bytes) {
+  Instance* self = from(instance);
+  if (!self->joined || peer >= self->identity.rank_count) {
+    return self->report.fail(
+        self->joined ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE,
+        "tcp: notice_read of rank " + text_of(peer) + " of " + text_of(self->identity.rank_count));
+  }
+  if (peer == self->identity.rank) {
+    memcpy(notice, self->notice, self->notice_bytes);
+    *bytes = self->notice_bytes;
+    return WEIR_OK;
+  }
+  Control& control = self->controls[peer];
+  control.receive();
+  if (self->notice_waits) send_notice(self);
+  memcpy(notice, control.notice(), control.notice_bytes());
+  *bytes = control.notice_bytes();
+  return WEIR_OK;
 }
 
 constexpr weir_transport_functions_t kFunctions = {
@@ -446,7 +460,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "tcp",
     .summary = "ranks on one or many hosts, over a TCP connection per peer and lane",
-    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF,
+    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -465,7 +479,10 @@ constexpr weir_transport_functions_t kFunctions = {
     .window_open = nullptr,
     .window_close = nullptr,
     .peer_alive = peer_alive,
+    .notice_show = notice_show,
+    .notice_read = notice_read,
 };
+static_assert(kNoticeBytesMax == WEIR_TRANSPORT_NOTICE_BYTES_MAX);
 
 }  // namespace
 

@@ -159,6 +159,7 @@ bool decode(const unsigned char* bytes, MessageHeader* header) {
   header->bytes = get<uint64_t>(bytes + 8);
   if (bytes[0] != 'W' || bytes[1] != 'T') return false;
   if (header->kind == MessageKind::kGoodbye) return header->bytes == 0;
+  if (header->kind == MessageKind::kNotice) return header->bytes <= kNoticeBytesMax;
   return header->kind == MessageKind::kMessage && header->bytes <= kMessageBytesMax;
 }
 

@@ -55,14 +55,16 @@
 //
 //   offset  bytes  field
 //        0      2  magic "WT"
-//        2      1  kind: 16 message, 17 goodbye
+//        2      1  kind: 16 message, 17 goodbye, 18 notice
 //        3      1  lane
 //        4      4  number of the message on this connection and direction, from 0, modulo 2^32
-//        8      8  bytes that follow; at most kMessageBytesMax; 0 for goodbye
+//        8      8  bytes that follow: of a message at most kMessageBytesMax, of a notice at most
+//                  kNoticeBytesMax, of a goodbye 0
 //
-// Goodbye is sent on the control lane by a rank that ends in order, so that the end of its
-// connections is not taken for a death. Messages are not signed: who can write into the connection
-// on its way can change them.
+// Notice and goodbye are sent on the control lane only, and are numbered together. A notice is what
+// the rank wants all others to know (plugin.h); its bytes mean nothing here. Goodbye is the last
+// frame of a rank that ends in order, so that the end of its connections is not taken for a death.
+// Messages are not signed: who can write into the connection on its way can change them.
 #pragma once
 
 #include <array>
@@ -73,11 +75,12 @@
 
 namespace weir::plugins::tcp {
 
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 inline constexpr uint32_t kLaneCount = 5;
 inline constexpr uint32_t kControlLane = kLaneCount;
 inline constexpr uint32_t kConnectionsPerPeer = kLaneCount + 1;
 inline constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
+inline constexpr size_t kNoticeBytesMax = 1024;
 
 namespace wire {
 
@@ -141,7 +144,7 @@ net::Mac decode_welcome(const unsigned char* payload);
 void decode_refused(const unsigned char* payload, uint32_t* reason, uint32_t* version);
 
 // The header of a message.
-enum class MessageKind : uint8_t { kMessage = 16, kGoodbye = 17 };
+enum class MessageKind : uint8_t { kMessage = 16, kGoodbye = 17, kNotice = 18 };
 struct MessageHeader {
   MessageKind kind = MessageKind::kMessage;
   uint8_t lane = 0;

@@ -71,6 +71,13 @@ TEST_F(Loader, AnotherAbiVersionIsRefused) { expect_refused(copy("version"), "AB
 
 TEST_F(Loader, AnotherStructSizeIsRefused) { expect_refused(copy("size"), "8 bytes"); }
 
+TEST_F(Loader, ATableOfAnEarlierHeaderIsTakenIfItsCapabilitiesEndWithIt) {
+  const auto loaded = load_transport(copy("older"));
+  ASSERT_TRUE(loaded.ok()) << loaded.status().text();
+  EXPECT_STREQ(loaded.value()->name, "older");
+  expect_refused(copy("short"), "notice_show is missing");
+}
+
 TEST_F(Loader, AMissingSymbolIsRefused) { expect_refused(copy("symbol"), "weir_transport_plugin"); }
 
 TEST_F(Loader, ATakenNameIsRefusedAndItsOwnerNamed) {

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Control: the connection to one peer that carries no messages but notices and the goodbye (wire.h).
+// Its end without a goodbye tells that the peer has died.
+//
+// Whatever the peer does, one frame in and one out are held here: a notice that cannot leave waits
+// for the next call, and what it says by then is what leaves. Nothing waits. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "plugins/tcp/wire.h"
+
+namespace weir::plugins::tcp {
+
+class Control {
+ public:
+  // The descriptor stays the owner's.
+  void attach(int fd) { fd_ = fd; }
+  int fd() const { return fd_; }
+
+  // Reads what has arrived, up to the end.
+  void receive();
+  // Sends what is left of a frame that has begun, then `notice` if the peer has not been sent that
+  // version of it. Versions count from 1; 0: there is none. False: something could not leave yet.
+  bool send(const unsigned char* notice, size_t bytes, uint32_t version);
+  // The last words; what the peer has sent is thrown away, since a connection that is closed with
+  // something unread takes back what it has sent.
+  void say_goodbye(const unsigned char* notice, size_t bytes, uint32_t version);
+
+  bool left() const { return left_; }  // it has said goodbye
+  bool lost() const { return lost_; }  // it has ended without, or what it sent is no frame
+  // The latest notice that has arrived.
+  const unsigned char* notice() const { return notice_; }
+  size_t notice_bytes() const { return notice_bytes_; }
+
+  // Another connection of the peer ended before any goodbye was read.
+  bool lane_lost = false;
+
+ private:
+  // True when all of the frame has left.
+  bool push();
+  // A frame stands complete in in_.
+  void judge();
+
+  int fd_ = -1;
+  bool left_ = false;
+  bool lost_ = false;
+  bool broken_ = false;  // nothing can be sent any more
+  unsigned char notice_[kNoticeBytesMax] = {};
+  size_t notice_bytes_ = 0;
+  uint32_t received_ = 0;  // notices, which are numbered
+  unsigned char in_[wire::kHeaderBytes + kNoticeBytesMax] = {};
+  size_t in_bytes_ = 0;
+  size_t in_wanted_ = wire::kHeaderBytes;
+  wire::MessageHeader in_header_;
+  unsigned char out_[wire::kHeaderBytes + kNoticeBytesMax] = {};
+  size_t out_bytes_ = 0;
+  size_t out_sent_ = 0;
+  uint32_t sent_version_ = 0;
+  uint32_t sent_ = 0;  // notices
+};
+
+}  // namespace weir::plugins::tcp
