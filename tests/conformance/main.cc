@@ -109,6 +109,7 @@ int main(int argc, char** argv) {
   weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
                       [](void*, int, const char*) {},
                       [](void*, const char*) -> const char* { return nullptr; }};
+  weir::plugin::load_modules();
   for (const auto& entry : weir::plugin::list_transports(host)) {
     weir::conformance::add_transport(entry);
   }

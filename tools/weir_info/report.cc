@@ -54,6 +54,7 @@ std::vector<TransportLine> transports() {
   host.log = ignore_log;
   host.setting = setting_of;
   std::vector<TransportLine> lines;
+  plugin::load_modules();
   for (const plugin::Viability& one : plugin::list_transports(host))
     lines.push_back({one.transport->name, one.transport->summary, one.origin,
                      capabilities_of(one.transport->caps), one.viable, one.reason});

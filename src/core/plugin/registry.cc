@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fmt/format.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -13,6 +14,7 @@
 #include "core/base/log.h"
 #include "core/base/settings.h"
 #include "core/plugin/loader.h"
+#include "core/plugin/module_folder.h"
 #include "plugins/builtin.h"
 
 namespace weir::plugin {
@@ -23,7 +25,7 @@ struct Entry {
   std::string origin;
 };
 
-// A file of WEIR_PLUGIN_PATH that was refused, listed under its file name as never viable.
+// A file that was refused, listed under its file name as never viable.
 struct Failure {
   std::string path;
   std::string reason;
@@ -41,7 +43,7 @@ struct Wrapped {
 struct Registry {
   std::mutex mutex;
   std::deque<Entry> entries;     // built in first, in order of preference
-  std::deque<Failure> failures;  // of WEIR_PLUGIN_PATH
+  std::deque<Failure> failures;  // of WEIR_PLUGIN_PATH and of modules
   std::deque<Wrapped> wrapped;
 };
 
@@ -52,13 +54,18 @@ const Entry* find_entry(const Registry& registry, std::string_view name) {
   return nullptr;
 }
 
-Status add_file(Registry* registry, const std::string& path) {
+// `name`: what the transport must be called; "" for whatever it is.
+Status add_file(Registry* registry, const std::string& path, std::string_view name = "") {
   for (const Entry& entry : registry->entries) {
     if (entry.origin == path) return Status();
   }
   auto opened = open_plugin(path);
   if (!opened.ok()) return opened.status();
   const weir_transport_functions_t* transport = opened.value();
+  if (!name.empty() && name != transport->name) {
+    return Status(Code::kRefused, fmt::format("plugin {}: its transport is called '{}', not '{}'",
+                                              path, transport->name, name));
+  }
   if (const Entry* taken = find_entry(*registry, transport->name)) {
     return Status(Code::kRefused,
                   fmt::format("plugin {}: the name '{}' is taken by the transport of {}", path,
@@ -68,17 +75,21 @@ Status add_file(Registry* registry, const std::string& path) {
   return Status();
 }
 
+void add_failure(Registry* registry, const std::string& path, const std::string& reason) {
+  log_warn(reason);
+  Failure& failure = registry->failures.emplace_back();
+  failure.path = path;
+  failure.reason = reason;
+  failure.name = path.substr(path.rfind('/') + 1);
+  failure.stub.name = failure.name.c_str();
+  failure.stub.summary = "refused";
+}
+
 // Plugins are the files *.so in the directory of WEIR_PLUGIN_PATH, in alphabetical order. One that
 // is refused does not spoil the others.
 void add_directory(Registry* registry, const std::string& directory) {
   const auto failed = [&](const std::string& path, const std::string& reason) {
-    log_warn(reason);
-    Failure& failure = registry->failures.emplace_back();
-    failure.path = path;
-    failure.reason = reason;
-    failure.name = path.substr(path.rfind('/') + 1);
-    failure.stub.name = failure.name.c_str();
-    failure.stub.summary = "refused";
+    add_failure(registry, path, reason);
   };
   if (directory[0] != '/') {
     failed(directory, fmt::format("WEIR_PLUGIN_PATH={}: the path is not absolute", directory));
@@ -117,6 +128,22 @@ Registry& registry() {
     return made;
   }();
   return *instance;
+}
+
+// The transport that WEIR_PLUGIN_PATH or a program has given the name of a module stays.
+Status add_module(Registry* registry, const std::string& path) {
+  constexpr size_t kPrefixBytes = sizeof "libweir_" - 1;
+  constexpr size_t kSuffixBytes = sizeof ".so" - 1;
+  const std::string file = path.substr(path.rfind('/') + 1);
+  const std::string name = file.substr(kPrefixBytes, file.size() - kPrefixBytes - kSuffixBytes);
+  if (find_entry(*registry, name) != nullptr) return Status();
+  // Refused once is refused: a file is not tried again each time that somebody asks.
+  for (const Failure& failure : registry->failures) {
+    if (failure.path == path) return Status(Code::kRefused, failure.reason);
+  }
+  const Status added = add_file(registry, path, name);
+  if (!added.ok()) add_failure(registry, path, added.text());
+  return added;
 }
 
 std::string known_names(const Registry& known) {
@@ -169,13 +196,27 @@ std::vector<Viability> list_transports(const weir_host_t& host) {
   return list;
 }
 
+void load_modules() {
+  Registry& known = registry();
+  const std::lock_guard lock(known.mutex);
+  // What is wrong with one is listed with it.
+  for (const std::string& path : module_files()) (void)add_module(&known, path);
+}
+
 Result<const weir_transport_functions_t*> find_transport(std::string_view name) {
   Registry& known = registry();
   const std::lock_guard lock(known.mutex);
   if (const Entry* entry = find_entry(known, name)) return entry->transport;
+  const std::string module = module_path(name);
+  if (!module.empty() && access(module.c_str(), F_OK) == 0) {
+    const Status added = add_module(&known, module);
+    if (!added.ok()) return added;
+    return find_entry(known, name)->transport;
+  }
   std::string text =
       fmt::format("there is no transport '{}'; known are {}", name, known_names(known));
   for (const Failure& failure : known.failures) text += fmt::format("; {}", failure.reason);
+  if (!module.empty()) text += fmt::format("; there is no module {}", module);
   return Status(Code::kUnsupported, text);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Transports by name: the built-in ones (listed by hand), external ones (loaded from
-// WEIR_PLUGIN_PATH after checks), and hooks that wrap any of them. Thread-safe.
+// WEIR_PLUGIN_PATH after checks), modules (files beside the library, loaded after the same checks
+// when somebody asks for them), and hooks that wrap any of them. Thread-safe.
 #pragma once
 
 #include <string>
@@ -19,10 +20,15 @@ struct Viability {
   std::string origin;  // "built in" or the file
 };
 
-// All transports with their viability on this machine, best first.
+// All transports that are loaded, with their viability on this machine, best first.
 std::vector<Viability> list_transports(const weir_host_t& host);
 
-// By name; also "self". The struct lives for ever. kUnsupported with the known names otherwise.
+// Loads every module that lies beside the library (module_folder.h), for who wants to see them all. A
+// program that asks for none never runs a line of the libraries that they stand on.
+void load_modules();
+
+// By name; also "self". A module of that name is loaded. The struct lives for ever. kUnsupported
+// with the known names otherwise, kRefused when there is a module that cannot be taken.
 Result<const weir_transport_functions_t*> find_transport(std::string_view name);
 
 // `hooks` is a comma list such as "trace,check": the outermost first. Returns `inner` when it is
