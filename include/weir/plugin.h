@@ -36,7 +36,7 @@ extern "C" {
 #endif
 
 #define WEIR_PLUGIN_ABI_VERSION 1u
-#define WEIR_TRANSPORT_ADDRESS_BYTES_MAX 256u
+#define WEIR_TRANSPORT_ADDRESS_BYTES_MAX 512u
 #define WEIR_TRANSPORT_LANES_MAX 16u
 #define WEIR_TRANSPORT_NOTICE_BYTES_MAX 1024u
 
@@ -94,9 +94,11 @@ typedef struct weir_segment {
   uint64_t bytes_per_rank;
 } weir_segment_t;
 
-/* An operation in flight: memory of the caller, meaning of the transport. Zeroed before posting. */
+/* An operation in flight: memory of the caller. Zeroed before posting. The words mean what the
+ * transport makes of them; the last member belongs to a wrapper around it. */
 typedef struct weir_transport_op {
   uint64_t word[8];
+  uint64_t wrapper;
 } weir_transport_op_t;
 
 typedef struct weir_transport weir_transport_t; /* an instance */

@@ -12,6 +12,9 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
+
+#include "net/auth.h"
 
 namespace weir::net {
 namespace {
@@ -158,6 +161,16 @@ HostIdentity this_host() {
     const uint64_t number = status.st_ino;
     std::memcpy(identity.bytes.data() + 16, &number, sizeof number);
   }
+  return identity;
+}
+
+HostIdentity declared_host(const char* weir_host_id, const char* nccl_hostid) {
+  const char* id = weir_host_id != nullptr && weir_host_id[0] != 0 ? weir_host_id : nccl_hostid;
+  if (id == nullptr || id[0] == 0) return this_host();
+  constexpr std::string_view kPurpose = "weir host";
+  const Mac mac = hmac_sha256(kPurpose.data(), kPurpose.size(), id, strlen(id));
+  HostIdentity identity;
+  std::memcpy(identity.bytes.data(), mac.data(), identity.bytes.size());
   return identity;
 }
 

@@ -67,4 +67,8 @@ struct HostIdentity {
 };
 HostIdentity this_host();
 
+// The host that this process counts itself to when ranks are told apart by host: made from `id`
+// (WEIR_HOST_ID, else NCCL_HOSTID) where one is set, else this_host(). Null or empty: not set.
+HostIdentity declared_host(const char* weir_host_id, const char* nccl_hostid);
+
 }  // namespace weir::net

@@ -21,6 +21,9 @@ const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
 namespace hook_trace {
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
 }
+namespace hosts {
+const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
+}
 
 std::span<const TransportFunction> builtin_transports() {
   static constexpr TransportFunction kTransports[] = {shm::transport, tcp::transport,
@@ -29,8 +32,10 @@ std::span<const TransportFunction> builtin_transports() {
 }
 
 std::span<const BuiltinHook> builtin_hooks() {
-  static constexpr BuiltinHook kHooks[] = {
-      {"check", hook_check::wrap}, {"fault", hook_fault::wrap}, {"trace", hook_trace::wrap}};
+  static constexpr BuiltinHook kHooks[] = {{"check", hook_check::wrap},
+                                           {"fault", hook_fault::wrap},
+                                           {"trace", hook_trace::wrap},
+                                           {"hosts", hosts::wrap}};
   return kHooks;
 }
 

@@ -75,6 +75,8 @@ Rank::Rank(const Variant& variant, Board* board, uint32_t rank, uint32_t rank_co
       rank_count_(rank_count),
       random_(test_seed() * 1000 + rank) {
   host_ = {sizeof host_, this, HostCalls::error, HostCalls::log, HostCalls::setting};
+  // Ranks in pairs, so that some properties meet one host and some several.
+  if (variant.hook == "hosts") settings_["WEIR_HOST_ID"] = "host " + std::to_string(rank / 2);
   settings_["WEIR_FAULT"] = "delay_us=100,seed=" + std::to_string(test_seed() % 1000);
   for (size_t i = 0; i < sizeof secret; ++i) secret[i] = static_cast<unsigned char>(3 * i + 1);
   config = {sizeof config, rank, rank_count, board->comm_id, secret, sizeof secret, 100'000, 1};

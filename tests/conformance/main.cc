@@ -73,6 +73,10 @@ void every_capability_has_a_property(const weir_transport_functions_t* transport
   }
 }
 
+bool is_network(const weir_transport_functions_t& transport) {
+  return (transport.caps.bits & WEIR_CAP_SEGMENT) == 0 && transport.caps.rank_count_max > 1;
+}
+
 void add_transport(const plugin::Viability& entry) {
   const std::string name = entry.transport->name;
   if (!entry.viable) {
@@ -84,7 +88,9 @@ void add_transport(const plugin::Viability& entry) {
   add_simple(name, "EveryDeclaredCapabilityHasAProperty",
              [transport] { every_capability_has_a_property(transport); });
   for (const bool processes : {false, true}) {
-    for (const char* hook : {"", "check", "fault"}) {
+    for (const std::string hook : {"", "check", "fault", "hosts"}) {
+      // Beside shared memory, in place of which a network transport is not asked for.
+      if (hook == "hosts" && !is_network(*transport)) continue;
       auto wrapped = plugin::wrap_with_hooks(transport, hook);
       if (!wrapped.ok()) {
         const std::string text = wrapped.status().text();

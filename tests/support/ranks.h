@@ -24,6 +24,7 @@ namespace weir::test {
 
 using Body = std::function<void(int rank, weir_comm_t comm)>;
 using Environment = std::vector<std::pair<std::string, std::string>>;
+using EnvironmentOf = std::function<Environment(int rank)>;
 
 inline weir_unique_id_t make_id() {
   weir_unique_id_t id;
@@ -51,7 +52,7 @@ inline void run_threads(int n, const Body& body,
 
 // Exit status of each rank; 128 + signal when one killed it.
 inline std::vector<int> run_processes_status(int n, const Body& body,
-                                             const Environment& environment = {},
+                                             const EnvironmentOf& environment_of,
                                              weir_comm_config_t config = WEIR_COMM_CONFIG_INIT) {
   const weir_unique_id_t id = make_id();
   std::vector<pid_t> children;
@@ -60,7 +61,9 @@ inline std::vector<int> run_processes_status(int n, const Body& body,
     const pid_t pid = fork();
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
+      for (const auto& [name, value] : environment_of(rank)) {
+        setenv(name.c_str(), value.c_str(), 1);
+      }
       run_rank(n, rank, id, body, config);
       std::fflush(nullptr);
       _exit(testing::Test::HasFailure() ? 1 : 0);
@@ -74,6 +77,13 @@ inline std::vector<int> run_processes_status(int n, const Body& body,
     statuses.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
   }
   return statuses;
+}
+
+inline std::vector<int> run_processes_status(int n, const Body& body,
+                                             const Environment& environment = {},
+                                             weir_comm_config_t config = WEIR_COMM_CONFIG_INIT) {
+  return run_processes_status(
+      n, body, [&](int) { return environment; }, config);
 }
 
 inline void run_processes(int n, const Body& body, const Environment& environment = {},

@@ -37,6 +37,9 @@ constexpr SettingInfo kTable[] = {
      "Network interfaces that may be used, in the syntax of NCCL_SOCKET_IFNAME (which holds where "
      "this one is unset): eth,ib for prefixes, =eth0 for a name, ^docker to exclude; unset: all "
      "that are up, loopback only among ranks of one host."},
+    {"WEIR_HOST_ID", Kind::kText, "", "",
+     "Ranks with the same text count as being on one host and share memory, ranks with another one "
+     "do not (NCCL_HOSTID holds where this one is unset); unset: by kernel and network namespace."},
     {"WEIR_PLUGIN_PATH", Kind::kPath, "", "",
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",

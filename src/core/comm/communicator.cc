@@ -62,10 +62,16 @@ bool needs_one_host(const weir_transport_functions_t& transport) {
   return (transport.caps.bits & WEIR_CAP_SEGMENT) != 0;
 }
 
+enum class Spread : uint8_t {
+  kOneHost,
+  kOneRankPerHost,
+  kHosts,  // of which one or more have several ranks
+};
+
 // The best of those that WEIR_TRANSPORT names, or of all.
 Result<const weir_transport_functions_t*> choose_transport(const Settings& settings,
                                                            const weir_host_t& host, Rank rank_count,
-                                                           bool one_host) {
+                                                           Spread spread) {
   const std::vector<std::string> wanted = names_in(settings.transport);
   if (wanted.size() == 1 && !wanted[0].empty()) {
     auto found = plugin::find_transport(wanted[0]);
@@ -89,6 +95,7 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
     }
   }
   std::string reasons;
+  bool shares_memory = false;
   for (const plugin::Viability& entry : plugin::list_transports(host)) {
     const std::string name = entry.transport->name;
     if (!settings.transport.empty() &&
@@ -100,10 +107,13 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
       reason = entry.reason;
     } else if (entry.transport->caps.rank_count_max < rank_count) {
       reason = "too few ranks";
-    } else if (!one_host && needs_one_host(*entry.transport)) {
+    } else if (spread != Spread::kOneHost && needs_one_host(*entry.transport)) {
       reason = "the ranks are on several hosts";
+      shares_memory = shares_memory || name == "shm";
     } else {
-      return plugin::wrap_with_hooks(entry.transport, settings.hooks);
+      std::string hooks = settings.hooks;
+      if (spread == Spread::kHosts && shares_memory) hooks += hooks.empty() ? "hosts" : ",hosts";
+      return plugin::wrap_with_hooks(entry.transport, hooks);
     }
     reasons += fmt::format("; {}: {}", name, reason);
   }
@@ -191,7 +201,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (!rules.ok()) return rules.status().with_context("WEIR_TUNING_FILE");
 
   host_ = {sizeof host_, &transport_error_, host_error, host_log, host_setting};
-  auto transport = choose_transport(settings, host_, rank_count, true);
+  auto transport = choose_transport(settings, host_, rank_count, Spread::kOneHost);
   if (!transport.ok()) return transport.status();
   context_.rank = rank;
   context_.rank_count = rank_count;
@@ -226,9 +236,13 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
       settings.algorithm, describe_rules(rules.value()));
   std::vector<Introduction> all;
   WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
-  const bool one_host = is_one_host(all);
+  const std::vector<uint32_t> host_of_rank = number_hosts(all);
+  const uint32_t host_count = 1 + *std::max_element(host_of_rank.begin(), host_of_rank.end());
+  const bool one_host = host_count == 1;
   if (!one_host && anywhere) {
-    auto between = choose_transport(settings, host_, rank_count, false);
+    auto between =
+        choose_transport(settings, host_, rank_count,
+                         host_count == rank_count ? Spread::kOneRankPerHost : Spread::kHosts);
     if (!between.ok()) return between.status();
     if (between.value() != context_.transport) {
       context_.transport->close(context_.instance);
@@ -292,6 +306,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.table = table.take();
   planner.rules = rules.take();
   planner.explain = settings.explain;
+  if (!one_host) planner.node_of_rank = host_of_rank;
   planner.core_count = static_cast<uint32_t>(cores.size());
   planner_ = std::make_unique<engine::Planner>(context_, std::move(planner));
   return Status();

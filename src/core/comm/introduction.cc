@@ -5,7 +5,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -59,7 +61,8 @@ Introduction introduce_this_process() {
   Introduction it;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::getline(file, it.machine);
-  const net::HostIdentity host = net::this_host();
+  const net::HostIdentity host =
+      net::declared_host(std::getenv("WEIR_HOST_ID"), std::getenv("NCCL_HOSTID"));
   it.host.assign(reinterpret_cast<const char*>(host.bytes.data()), host.bytes.size());
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -71,9 +74,14 @@ Introduction introduce_this_process() {
   return it;
 }
 
-bool is_one_host(const std::vector<Introduction>& all) {
-  return std::all_of(all.begin(), all.end(),
-                     [&](const Introduction& it) { return it.host == all[0].host; });
+std::vector<uint32_t> number_hosts(const std::vector<Introduction>& all) {
+  std::map<std::string, uint32_t> numbers;
+  std::vector<uint32_t> host_of_rank;
+  for (const Introduction& it : all) {
+    const auto next = static_cast<uint32_t>(numbers.size());
+    host_of_rank.push_back(numbers.emplace(it.host, next).first->second);
+  }
+  return host_of_rank;
 }
 
 bool shares_cores(const std::vector<Introduction>& all, Rank self) {

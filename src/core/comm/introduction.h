@@ -2,6 +2,7 @@
 // Introduction: what each rank tells the others while a communicator is made. Values; thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace weir::comm {
 
 struct Introduction {
   std::string machine;    // the kernel's boot id: the same for all processes of a machine
-  std::string host;       // machine and network namespace, as net::HostIdentity
+  std::string host;       // as net::declared_host
   std::string place;      // where ranks of other hosts would find this one, packed
   std::vector<int> cpus;  // that this process may use
   std::string settings;   // those that must agree, as text
@@ -26,8 +27,8 @@ struct Introduction {
 // Machine, host and cores of this process; the rest is empty.
 Introduction introduce_this_process();
 
-// Whether all ranks share a kernel and its network.
-bool is_one_host(const std::vector<Introduction>& all);
+// The host of each rank, numbered from 0 in the order of the ranks.
+std::vector<uint32_t> number_hosts(const std::vector<Introduction>& all);
 
 // Whether the ranks that are confined to the cores of rank `self` are more than those cores.
 bool shares_cores(const std::vector<Introduction>& all, Rank self);

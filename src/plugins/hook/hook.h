@@ -81,7 +81,8 @@ class Hook {
 
 uint64_t monotonic_ns();
 
-// `kName` and a constructor like Hook's are asked of HookClass.
+// `kName` and a constructor like Hook's are asked of HookClass; `limit`, if it has one, may take away
+// from the inner transport's capabilities.
 template <class HookClass>
 class Pool {
  public:
@@ -103,6 +104,7 @@ class Pool {
     f.summary = inner->summary;
     f.caps = inner->caps;
     f.caps.bits &= ~kHiddenCaps;
+    if constexpr (requires { HookClass::limit(&f.caps); }) HookClass::limit(&f.caps);
     f.viable = kEntries[index].viable;
     f.open = kEntries[index].open;
     f.address = [](weir_transport_t* t, unsigned char* a, size_t* b) {

@@ -26,7 +26,7 @@ struct Op {
   uint64_t bytes;
   uint64_t unused[4];
 };
-static_assert(sizeof(Op) == sizeof(weir_transport_op_t));
+static_assert(sizeof(Op) == sizeof(weir_transport_op_t::word));
 constexpr uint64_t kOpPending = 1;
 constexpr uint64_t kOpDone = 2;
 constexpr uint64_t kOpFailed = 16;

@@ -34,7 +34,7 @@ struct Op {
   uint64_t number;      // of the message
   uint64_t is_send;
 };
-static_assert(sizeof(Op) == sizeof(weir_transport_op_t));
+static_assert(sizeof(Op) == sizeof(weir_transport_op_t::word));
 inline constexpr uint64_t kOpPending = 1;
 inline constexpr uint64_t kOpDone = 2;
 inline constexpr uint64_t kOpFailed = 16;

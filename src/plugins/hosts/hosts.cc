@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hosts: a network transport for ranks on several hosts, with shared memory between those of one
+// host. It wraps the network transport as a hook does and opens `shm` beside it for the ranks of this
+// host, once the addresses have told which those are. Messages take one of the two, for good; words
+// beside messages (notices) go over the network, which reaches everybody.
+//
+// Bytes of its address:
+//
+//   offset  bytes  field
+//        0     24  identity of the host, as net::declared_host: equal for ranks that share memory
+//       24      …  address of the network transport
+//
+// In `connect`, over lane 0 of the network, every rank sends each other rank of its host one message
+// of kShmAddressBytes: the length of its shm address (2 bytes, little-endian), then the address.
+#include <string.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "net/interfaces.h"
+#include "plugins/hook/hook.h"
+
+namespace weir::plugins::shm {
+const weir_transport_functions_t* transport();
+}
+
+namespace weir::plugins::hosts {
+namespace {
+
+constexpr size_t kHostBytes = sizeof(net::HostIdentity::bytes);
+constexpr size_t kShmAddressBytes = 2 + 254;
+constexpr uint64_t kViaShm = 1;  // in an operation's `wrapper`
+
+class Hosts final : public hook::Hook {
+ public:
+  static constexpr char kName[] = "hosts";
+
+  Hosts(const weir_host_t* host, const weir_transport_functions_t* inner,
+        const weir_transport_config_t& config)
+      : Hook(host, inner, config),
+        secret_(config.secret, config.secret + config.secret_bytes),
+        shm_config_(config),
+        identity_(net::declared_host(setting("WEIR_HOST_ID"), setting("NCCL_HOSTID"))),
+        lane_count_(std::min(inner->caps.lane_count, shm::transport()->caps.lane_count)) {
+    shm_config_.secret = secret_.data();
+    // Messages need none, and peers of other hosts would see another one.
+    shm_config_.segment_bytes = 1;
+    shm_host_ = *host;
+    shm_host_.context = this;
+    shm_host_.error = [](void* self, const char* text) {
+      static_cast<Hosts*>(self)->tell_of_shm(text);
+    };
+    shm_host_.log = [](void* self, int level, const char* text) {
+      const weir_host_t* outer = static_cast<Hosts*>(self)->host_;
+      outer->log(outer->context, level, text);
+    };
+    shm_host_.setting = [](void* self, const char* name) {
+      return static_cast<Hosts*>(self)->setting(name);
+    };
+  }
+  ~Hosts() override { explicit_bzero(secret_.data(), secret_.size()); }
+
+  // What both can do.
+  static void limit(weir_transport_caps_t* caps) {
+    const weir_transport_caps_t& local = shm::transport()->caps;
+    caps->bits &= local.bits | WEIR_CAP_SELF | WEIR_CAP_NOTICE;
+    caps->memory_kinds &= local.memory_kinds;
+    caps->lane_count = std::min(caps->lane_count, local.lane_count);
+    caps->message_bytes_max = std::min(caps->message_bytes_max, local.message_bytes_max);
+    caps->credit = std::min(caps->credit, local.credit);
+  }
+
+  weir_result_t address(unsigned char* address, size_t* bytes) override {
+    unsigned char inner[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
+    size_t inner_bytes = sizeof inner;
+    const weir_result_t result = inner_->address(instance_, inner, &inner_bytes);
+    if (result != WEIR_OK) return result;
+    if (inner_bytes + kHostBytes > WEIR_TRANSPORT_ADDRESS_BYTES_MAX) {
+      return fail(WEIR_ERROR_UNSUPPORTED, "hosts: an address of %zu bytes of transport '%s'",
+                  inner_bytes, inner_->name);
+    }
+    memcpy(address, identity_.bytes.data(), kHostBytes);
+    memcpy(address + kHostBytes, inner, inner_bytes);
+    *bytes = kHostBytes + inner_bytes;
+    return WEIR_OK;
+  }
+
+  weir_result_t connect(const unsigned char* const* addresses, const size_t* address_bytes,
+                        uint64_t deadline_ns) override {
+    std::vector<const unsigned char*> inner(rank_count_);
+    std::vector<size_t> inner_bytes(rank_count_);
+    local_of_.assign(rank_count_, kElsewhere);
+    members_.clear();
+    for (uint32_t peer = 0; peer < rank_count_; ++peer) {
+      if (addresses[peer] == nullptr || address_bytes[peer] < kHostBytes) {
+        return fail(WEIR_ERROR_INVALID_ARGUMENT, "hosts: the address of rank %u has %zu bytes",
+                    peer, addresses[peer] == nullptr ? size_t{0} : address_bytes[peer]);
+      }
+      inner[peer] = addresses[peer] + kHostBytes;
+      inner_bytes[peer] = address_bytes[peer] - kHostBytes;
+      const bool here =
+          peer == rank_ ||
+          (identity_.known() && memcmp(addresses[peer], identity_.bytes.data(), kHostBytes) == 0);
+      if (!here) continue;
+      local_of_[peer] = static_cast<uint32_t>(members_.size());
+      members_.push_back(peer);
+    }
+    weir_result_t result =
+        inner_->connect(instance_, inner.data(), inner_bytes.data(), deadline_ns);
+    if (result != WEIR_OK || members_.size() == 1) {
+      local_of_.assign(rank_count_, kElsewhere);
+      return result;
+    }
+    shm_config_.rank = local_of_[rank_];
+    shm_config_.rank_count = static_cast<uint32_t>(members_.size());
+    result = shm_->open(&shm_host_, &shm_config_, &local_);
+    if (result != WEIR_OK) return result;
+    std::vector<unsigned char> all(members_.size() * kShmAddressBytes);
+    result = gather_shm_addresses(all.data(), deadline_ns);
+    if (result != WEIR_OK) return result;
+    std::vector<const unsigned char*> local(members_.size());
+    std::vector<size_t> local_bytes(members_.size());
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const unsigned char* const at = all.data() + i * kShmAddressBytes;
+      local_bytes[i] = std::min<size_t>(at[0] + at[1] * size_t{256}, kShmAddressBytes - 2);
+      local[i] = at + 2;
+    }
+    result = shm_->connect(local_, local.data(), local_bytes.data(), deadline_ns);
+    if (result != WEIR_OK) return result;
+    // To itself a rank sends over the network transport, which can do that.
+    local_of_[rank_] = kElsewhere;
+    return WEIR_OK;
+  }
+
+  weir_result_t send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
+                     weir_transport_op_t* op) override {
+    if (!is_local(peer)) return inner_->send(instance_, peer, lane, data, bytes, op);
+    if (lane >= lane_count_) return bad_lane(lane);
+    op->wrapper = kViaShm;
+    return shm_->send(local_, local_of_[peer], lane, data, bytes, op);
+  }
+  weir_result_t recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes,
+                     weir_transport_op_t* op) override {
+    if (!is_local(peer)) return inner_->recv(instance_, peer, lane, data, bytes, op);
+    if (lane >= lane_count_) return bad_lane(lane);
+    op->wrapper = kViaShm;
+    return shm_->recv(local_, local_of_[peer], lane, data, bytes, op);
+  }
+  weir_result_t test(weir_transport_op_t* op) override {
+    return op->wrapper == kViaShm ? shm_->test(local_, op) : inner_->test(instance_, op);
+  }
+  weir_result_t progress() override {
+    const weir_result_t local = local_ != nullptr ? shm_->progress(local_) : WEIR_OK;
+    const weir_result_t network = inner_->progress(instance_);
+    return local != WEIR_OK ? local : network;
+  }
+  weir_result_t peer_alive(uint32_t peer) override {
+    return is_local(peer) ? shm_->peer_alive(local_, local_of_[peer])
+                          : inner_->peer_alive(instance_, peer);
+  }
+  void close() override {
+    if (local_ != nullptr) shm_->close(local_);
+    inner_->close(instance_);
+  }
+
+ private:
+  static constexpr uint32_t kElsewhere = UINT32_MAX;
+
+  bool is_local(uint32_t peer) const {
+    return peer < local_of_.size() && local_of_[peer] != kElsewhere;
+  }
+
+  weir_result_t bad_lane(uint32_t lane) const {
+    return fail(WEIR_ERROR_INVALID_ARGUMENT, "hosts: lane %u: there are %u lanes", lane,
+                lane_count_);
+  }
+
+  // shm numbers the ranks of this host from 0.
+  void tell_of_shm(const char* text) {
+    std::string ranks;
+    for (const uint32_t member : members_) {
+      ranks += (ranks.empty() ? "" : ", ") + std::to_string(member);
+    }
+    const std::string all = std::string(text) +
+                            " (of this host, where the ranks from 0 on are ranks " + ranks +
+                            " of the communicator)";
+    host_->error(host_->context, all.c_str());
+  }
+
+  weir_result_t gather_shm_addresses(unsigned char* all, uint64_t deadline_ns) {
+    unsigned char* const own = all + local_of_[rank_] * kShmAddressBytes;
+    unsigned char address[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
+    size_t bytes = sizeof address;
+    weir_result_t result = shm_->address(local_, address, &bytes);
+    if (result != WEIR_OK) return result;
+    if (bytes > kShmAddressBytes - 2) {
+      return fail(WEIR_ERROR_INTERNAL, "hosts: an address of %zu bytes of shm", bytes);
+    }
+    own[0] = static_cast<unsigned char>(bytes);
+    own[1] = static_cast<unsigned char>(bytes >> 8);
+    memcpy(own + 2, address, bytes);
+    struct Exchange {
+      weir_transport_op_t op;
+      uint32_t peer;
+      bool done;
+    };
+    std::vector<Exchange> exchanges;
+    exchanges.reserve(2 * members_.size());
+    for (const uint32_t peer : members_) {
+      if (peer == rank_) continue;
+      for (const bool sending : {false, true}) {
+        Exchange& one = exchanges.emplace_back(Exchange{{}, peer, false});
+        unsigned char* const at = all + local_of_[peer] * kShmAddressBytes;
+        result = sending ? inner_->send(instance_, peer, 0, own, kShmAddressBytes, &one.op)
+                         : inner_->recv(instance_, peer, 0, at, kShmAddressBytes, &one.op);
+        if (result != WEIR_OK && result != WEIR_IN_PROGRESS) return result;
+        one.done = result == WEIR_OK;
+      }
+    }
+    for (;;) {
+      const Exchange* missing = nullptr;
+      for (Exchange& one : exchanges) {
+        if (one.done) continue;
+        result = inner_->test(instance_, &one.op);
+        if (result != WEIR_OK && result != WEIR_IN_PROGRESS) return result;
+        one.done = result == WEIR_OK;
+        if (!one.done) missing = &one;
+      }
+      if (missing == nullptr) return WEIR_OK;
+      if (hook::monotonic_ns() >= deadline_ns) {
+        return fail(WEIR_ERROR_TIMEOUT,
+                    "hosts: rank %u, on the host of rank %u, did not say in time where its shared "
+                    "memory is",
+                    missing->peer, rank_);
+      }
+      result = inner_->progress(instance_);
+      if (result != WEIR_OK) return result;
+    }
+  }
+
+  const weir_transport_functions_t* const shm_ = shm::transport();
+  std::vector<unsigned char> secret_;
+  weir_transport_config_t shm_config_;
+  weir_host_t shm_host_{};
+  const net::HostIdentity identity_;
+  const uint32_t lane_count_;
+  weir_transport_t* local_ = nullptr;
+  std::vector<uint32_t> local_of_;  // by rank: its number on this host
+  std::vector<uint32_t> members_;   // ranks of this host
+};
+
+}  // namespace
+
+const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner) {
+  return hook::Pool<Hosts>::wrap(inner);
+}
+
+}  // namespace weir::plugins::hosts
