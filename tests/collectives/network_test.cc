@@ -87,13 +87,14 @@ TEST(StoppedOverTcp, WhoWaitsForItNamesItAtTheDeadline) {
           }
           raise(SIGSTOP);
         }
+        ASSERT_EQ(weir_comm_set_timeout(comm, 1000), WEIR_OK);
         EXPECT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
                                   WEIR_SUM, nullptr),
                   WEIR_ERROR_TIMEOUT);
         EXPECT_NE(std::string(weir_last_error(comm)).find("rank 1"), std::string::npos)
             << weir_last_error(comm);
       },
-      kTcp, with_timeout(1'000));
+      kTcp, with_timeout(20'000));
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL}));
 }
 

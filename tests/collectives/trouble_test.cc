@@ -4,54 +4,17 @@
 // may be left behind.
 #include <dirent.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
-#include <atomic>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <set>
 
 #include "support/collective_checks.h"
+#include "support/promises.h"
 #include "support/ranks.h"
 
 namespace weir::test {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Times that are promised. A shared machine may stall any process, so a scenario in which something
-// was late runs again; what is late five times is late by itself.
-class Promises {
- public:
-  Promises()
-      : late_(new (mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<bool>(false)) {}
-  ~Promises() { munmap(late_, sizeof *late_); }
-  Promises(const Promises&) = delete;
-  Promises& operator=(const Promises&) = delete;
-
-  // Of any thread or forked rank.
-  void within(double seconds, Clock::time_point start) {
-    if (seconds_since(start) >= seconds) late_->store(true);
-  }
-  template <class Scenario>
-  void hold(Scenario scenario) {
-    for (int attempt = 0; attempt < 5; ++attempt) {
-      late_->store(false);
-      scenario();
-      if (testing::Test::HasFailure() || !late_->load()) return;
-    }
-    ADD_FAILURE() << "later than promised, five times";
-  }
-
- private:
-  std::atomic<bool>* const late_;
-};
 
 weir_comm_config_t with_timeout(int64_t timeout_ms) {
   weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;

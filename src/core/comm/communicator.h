@@ -164,7 +164,10 @@ class Communicator {
   bool find_culprits(const Request& request, uint64_t now, std::vector<Rank>* culprits) const;
   Status mismatch_report(const Request& request);
   Status timeout_report(const Request& request, const std::vector<Rank>& culprits) const;
-  std::string silence_of(const std::vector<Rank>& ranks, uint64_t since_ns) const;
+  std::string silence_of(const std::vector<Rank>& ranks) const;
+  void note_time(uint64_t began_ns, uint64_t now);
+  // How long this rank has waited without a word of `peer`, not counting when it did not run.
+  uint64_t silent_ns(Rank peer, uint64_t now) const;
   Status lost_report(const Request& request, const std::vector<Rank>& lost,
                      const std::string& how) const;
   std::vector<Rank> awaited(const Request& request) const;
@@ -205,9 +208,12 @@ class Communicator {
   uint64_t split_count_ = 0;
   uint64_t shrink_count_ = 0;
   uint64_t window_count_ = 0;
-  Board board_;               // where no memory is shared
-  bool told_ = false;         // the peers of the board have been shown the failure
-  std::vector<Rank> blamed_;  // for it
+  Board board_;                 // where no memory is shared
+  bool told_ = false;           // the peers of the board have been shown the failure
+  std::vector<Rank> blamed_;    // for it
+  uint64_t wait_began_ns_ = 0;  // of the request that was checked last
+  uint64_t checked_ns_ = 0;
+  uint64_t stalled_ns_ = 0;  // of that wait: this thread did not run, so silence means nothing
   uint64_t last_look_ns_ = 0;
   std::vector<Rank> ended_;  // processes, as of the last look
   uint32_t lost_looks_ = 0;  // a peer is only lost once a poll after the news of it moved nothing

@@ -134,8 +134,7 @@ Status Communicator::timeout_report(const Request& request, const std::vector<Ra
   std::string whom = "no rank in particular";
   if (!ranks.empty()) {
     whom = describe_ranks(ranks);
-    const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u;
-    if (board_.is_open()) whom += silence_of(ranks, request.deadline_ns - timeout_ns);
+    if (board_.is_open()) whom += silence_of(ranks);
     if (request.kind == RequestKind::kCollective && context_.mapped()) {
       const uint64_t sequence = request.started ? request.sequence : context_.sequence + 1;
       std::vector<Rank> absent;
@@ -189,10 +188,11 @@ void Communicator::check_slowly(Request& request) {
   const uint64_t now = now_ns();
   const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u;
   if (request.deadline_ns == 0) request.deadline_ns = now + timeout_ns;
+  const uint64_t began_ns = request.deadline_ns - timeout_ns;
+  note_time(began_ns, now);
   const bool late = now >= request.deadline_ns;
   if (late || now - last_look_ns_ > kLookNs) look_at_peers(now);
   if (board_.is_open()) {
-    const uint64_t began_ns = request.deadline_ns - timeout_ns;
     const bool fresh = board_.shown_ns() < began_ns;  // it has not told of this operation yet
     const uint64_t due = fresh ? began_ns + kLookNs : board_.shown_ns() + board_.beat_interval_ns();
     if (now >= due) show_standing(RankState::kHealthy, &request);

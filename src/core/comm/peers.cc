@@ -213,9 +213,7 @@ bool Communicator::find_culprits(const Request& request, uint64_t now,
   *culprits = awaited(request);
   if (!board_.is_open()) return true;
   const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u;
-  const uint64_t began_ns = request.deadline_ns - timeout_ns;
   const uint64_t beat_ns = board_.beat_interval_ns();
-  const auto silent_ns = [&](Rank p) { return now - std::max(board_.peer(p).heard_ns, began_ns); };
 
   // Those whom we wait for, those whom they wait for, and so on.
   std::set<Rank> chain(culprits->begin(), culprits->end());
@@ -231,23 +229,40 @@ bool Communicator::find_culprits(const Request& request, uint64_t now,
   std::vector<Rank> quiet;  // not heard of for a while: a stalled machine may be why
   uint32_t long_quiet = 0;  // for nearly all the time
   for (const Rank p : chain) {
-    if (silent_ns(p) < std::max(timeout_ns / 4, 5 * beat_ns / 2)) continue;
+    if (silent_ns(p, now) < std::max(timeout_ns / 4, 5 * beat_ns / 2)) continue;
     quiet.push_back(p);
-    if (silent_ns(p) >= std::max(timeout_ns / 4 * 3, 3 * beat_ns)) ++long_quiet;
+    if (silent_ns(p, now) >= std::max(timeout_ns / 4 * 3, 3 * beat_ns)) ++long_quiet;
   }
   // One that has been silent all the time is it. Otherwise more is known a little later.
   const bool clear = quiet.size() == 1 && long_quiet == 1;
-  if (!clear && now < request.deadline_ns + timeout_ns / 2) return false;
+  if (!clear && now < request.deadline_ns + timeout_ns / 2 + stalled_ns_) return false;
   if (!quiet.empty()) *culprits = quiet;
   return true;
 }
 
-std::string Communicator::silence_of(const std::vector<Rank>& ranks, uint64_t since_ns) const {
+void Communicator::note_time(uint64_t began_ns, uint64_t now) {
+  if (wait_began_ns_ != began_ns) {
+    wait_began_ns_ = began_ns;
+    stalled_ns_ = 0;
+    checked_ns_ = now;
+  }
+  const uint64_t gap_ns = now - checked_ns_;
+  const uint64_t usual_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u / 4;
+  if (gap_ns > usual_ns) stalled_ns_ += gap_ns - usual_ns;
+  checked_ns_ = now;
+}
+
+uint64_t Communicator::silent_ns(Rank peer, uint64_t now) const {
+  const uint64_t since_ns = std::max(board_.peer(peer).heard_ns, wait_began_ns_) + stalled_ns_;
+  return now > since_ns ? now - since_ns : 0;
+}
+
+std::string Communicator::silence_of(const std::vector<Rank>& ranks) const {
   const Board::Peer& peer = board_.peer(ranks[0]);
-  const uint64_t silent_ns = now_ns() - std::max(peer.heard_ns, since_ns);
+  const uint64_t silent = silent_ns(ranks[0], now_ns());
   std::string text;
-  if (silent_ns > 3 * board_.beat_interval_ns()) {
-    text = fmt::format(", silent for {} ms", silent_ns / 1'000'000);
+  if (silent > 3 * board_.beat_interval_ns()) {
+    text = fmt::format(", silent for {} ms", silent / 1'000'000);
   }
   if (!peer.known) return text;
   const Standing& standing = peer.standing;
