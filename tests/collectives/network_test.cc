@@ -53,22 +53,14 @@ TEST(KilledOverTcp, EverySurvivorHearsOfItAndShrinkGoesOn) {
                                      nullptr);
           }
           EXPECT_EQ(result, WEIR_ERROR_PEER_LOST) << weir_last_error(comm);
-          // Who waited for a survivor that has given up knows only of that one.
           const std::string text = weir_last_error(comm);
-          const bool told = text.find("rank " + std::to_string(victim)) != std::string::npos;
-          EXPECT_TRUE(told || text.find("has closed the communicator") != std::string::npos)
+          EXPECT_NE(text.find("rank " + std::to_string(victim) + " died"), std::string::npos)
               << text;
           int lost[4];
           int lost_count = 0;
           ASSERT_EQ(weir_comm_lost_ranks(comm, lost, 4, &lost_count), WEIR_OK);
-          ASSERT_LE(lost_count, 1);
-          if (told) {
-            ASSERT_EQ(lost_count, 1) << text;
-          }
-          if (lost_count == 1) {
-            EXPECT_EQ(lost[0], victim);
-          }
-          lost[0] = victim;
+          ASSERT_EQ(lost_count, 1) << text;
+          EXPECT_EQ(lost[0], victim);
           weir_comm_t rest = nullptr;
           ASSERT_EQ(weir_comm_shrink(comm, lost, 1, nullptr, &rest), WEIR_OK)
               << weir_last_error(comm);
@@ -95,13 +87,14 @@ TEST(StoppedOverTcp, WhoWaitsForItNamesItAtTheDeadline) {
           }
           raise(SIGSTOP);
         }
+        ASSERT_EQ(weir_comm_set_timeout(comm, 1000), WEIR_OK);
         EXPECT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
                                   WEIR_SUM, nullptr),
                   WEIR_ERROR_TIMEOUT);
         EXPECT_NE(std::string(weir_last_error(comm)).find("rank 1"), std::string::npos)
             << weir_last_error(comm);
       },
-      kTcp, with_timeout(1'000));
+      kTcp, with_timeout(20'000));
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL}));
 }
 
@@ -113,9 +106,6 @@ TEST(MismatchOverTcp, ARankThatHearsAnotherCallSaysWhoCalledWhat) {
         const weir_result_t result =
             weir_all_reduce(comm, data.data(), data.data(), rank == 0 ? 1000 : 999, WEIR_FLOAT32,
                             WEIR_SUM, nullptr);
-        // Both send first, so both hear; who is slower may find the other gone.
-        ASSERT_NE(result, WEIR_OK);
-        if (result == WEIR_ERROR_PEER_LOST) return;
         EXPECT_EQ(result, WEIR_ERROR_MISMATCH) << weir_last_error(comm);
         const std::string text = weir_last_error(comm);
         EXPECT_NE(text.find("count 1000"), std::string::npos) << text;

@@ -285,6 +285,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
     context_.control(rank).health.state.store(static_cast<uint32_t>(engine::RankState::kHealthy),
                                               std::memory_order_release);
   }
+  board_.open(context_);
   auto table = agree_on_table(*bootstrap.value(), context_, settings, deadline_ns);
   if (!table.ok()) return table.status();
 
@@ -327,6 +328,10 @@ Communicator::~Communicator() {
         .health.state.compare_exchange_strong(healthy,
                                               static_cast<uint32_t>(engine::RankState::kGone));
     context_.wake_all();
+  }
+  if (board_.is_open() && failed_code_.load() == 0) {
+    std::lock_guard lock(lock_);
+    show_standing(engine::RankState::kGone, nullptr);
   }
   for (const Window& window : windows_) close_window(window);
   if (context_.instance != nullptr) context_.transport->close(context_.instance);

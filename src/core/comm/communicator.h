@@ -25,6 +25,7 @@
 
 #include "core/base/secret.h"
 #include "core/base/status.h"
+#include "core/comm/board.h"
 #include "core/comm/bootstrap.h"
 #include "core/comm/introduction.h"
 #include "core/comm/request.h"
@@ -82,7 +83,7 @@ class Communicator {
   // on a peer; ascending.
   std::vector<Rank> lost_ranks();
   Status health() const;           // ok, or the error that this rank has met
-  Status async_error() const;      // the same, or what a peer has reported
+  Status async_error();            // the same, or what a peer has reported; waits for nobody
   std::string last_error() const;  // text of the latest error of this communicator
   void note_error(const Status& status);
   void set_timeout(int64_t timeout_ms) { timeout_ms_.store(timeout_ms); }
@@ -130,7 +131,8 @@ class Communicator {
   bool begin_collective(Request& request);  // true when its run has started, or it has failed
   bool agree_on_windows(Request& request, bool* windows);
   bool poll_locked();  // true when something moved
-  bool poll_message(Request& request);
+  // True when it is complete, or has failed and is left to `fail`.
+  bool poll_message(Request& request, Status* failure);
   void complete(Request& request, const Status& status);
   void fail_all(const Status& status);
   // The communicator is broken from now on; `blamed`: the ranks that were waited for in vain.
@@ -143,8 +145,31 @@ class Communicator {
   // Looks at what is too slow to look at in each poll. Fails the communicator where something is
   // wrong.
   void check_slowly(Request& request);
-  Status mismatch_report(const Request& request) const;
-  Status timeout_report(const Request& request) const;
+  // Notes in `ended_` which peers' processes have ended, and reads what peers tell.
+  void look_at_peers(uint64_t now);
+  // The failure that a peer tells of; ok when it tells of none. `blamed`: whom it blames.
+  Status failure_of(Rank peer, std::vector<Rank>* blamed) const;
+  // Takes over the failure of a peer, if one tells of any.
+  bool adopt_failure();
+  bool is_gone(Rank peer) const;  // it has destroyed the communicator
+  bool has_finished(Rank peer, uint64_t sequence) const;
+  bool called_otherwise(Rank peer, uint64_t sequence, uint32_t fingerprint) const;
+  // Shows the board's peers how this rank stands; `waiting` may be null.
+  void show_standing(engine::RankState state, const Request* waiting);
+  void tell_failure();  // once
+  // After the transport has failed an operation: why it did, as far as peers tell within a bounded
+  // time.
+  Status why_failed(Status status, const Request& request, std::vector<Rank>* blamed);
+  // At the deadline: whom this rank waits for in the end. False: it is too early to say.
+  bool find_culprits(const Request& request, uint64_t now, std::vector<Rank>* culprits) const;
+  Status mismatch_report(const Request& request);
+  Status timeout_report(const Request& request, const std::vector<Rank>& culprits) const;
+  std::string silence_of(const std::vector<Rank>& ranks) const;
+  void note_time(uint64_t began_ns, uint64_t now);
+  // How long this rank has waited without a word of `peer`, not counting when it did not run.
+  uint64_t silent_ns(Rank peer, uint64_t now) const;
+  Status lost_report(const Request& request, const std::vector<Rank>& lost,
+                     const std::string& how) const;
   std::vector<Rank> awaited(const Request& request) const;
   std::string describe(const Request& request) const;
   SleepPlace sleep_place(const Request& request);
@@ -183,7 +208,13 @@ class Communicator {
   uint64_t split_count_ = 0;
   uint64_t shrink_count_ = 0;
   uint64_t window_count_ = 0;
-  uint64_t last_alive_check_ns_ = 0;
+  Board board_;                 // where no memory is shared
+  bool told_ = false;           // the peers of the board have been shown the failure
+  std::vector<Rank> blamed_;    // for it
+  uint64_t wait_began_ns_ = 0;  // of the request that was checked last
+  uint64_t checked_ns_ = 0;
+  uint64_t stalled_ns_ = 0;  // of that wait: this thread did not run, so silence means nothing
+  uint64_t last_look_ns_ = 0;
   std::vector<Rank> ended_;  // processes, as of the last look
   uint32_t lost_looks_ = 0;  // a peer is only lost once a poll after the news of it moved nothing
 };

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trouble: mismatched calls, deadlines, dead and stopped peers, abort, and what is said about them.
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cstring>
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -19,15 +21,8 @@ using engine::RankState;
 
 namespace {
 
-constexpr uint64_t kAliveCheckNs = 10'000'000;
-
-std::string read_text(const char* shared, size_t bytes) {
-  std::string text(shared, strnlen(shared, bytes));
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
-  }
-  return text;
-}
+constexpr uint64_t kLookNs = 10'000'000;
+constexpr uint64_t kAbortPatienceNs = 20'000'000;
 
 }  // namespace
 
@@ -89,7 +84,7 @@ std::vector<Rank> Communicator::awaited(const Request& request) const {
   return ranks;
 }
 
-Status Communicator::mismatch_report(const Request& request) const {
+Status Communicator::mismatch_report(const Request& request) {
   const uint64_t sequence = request.started ? request.sequence : context_.sequence + 1;
   // A peer publishes what it called right after its first data: give it a moment to get there.
   const uint64_t until = now_ns() + 20'000'000;
@@ -99,18 +94,34 @@ Status Communicator::mismatch_report(const Request& request) const {
     calls[engine::describe(request.call)].push_back(context_.rank);
     for (Rank p = 0; p < context_.rank_count; ++p) {
       if (p == context_.rank) continue;
+      if (board_.is_open()) {
+        const Standing& other = board_.peer(p).standing;
+        if (board_.peer(p).known && other.sequence == sequence) {
+          calls[engine::describe(other.what, other.count)].push_back(p);
+        }
+      }
+      if (!context_.mapped()) continue;
       const engine::DescriptorLine& line =
           context_.control(p).descriptor[sequence % engine::kDescriptorCount];
       if (line.sequence.load(std::memory_order_acquire) != sequence) continue;
       calls[engine::describe(line.what.load(), line.count.load())].push_back(p);
     }
+    const engine::LaneRun::Header& met = lane_run_.other_header();
+    if (met.flag != 0) {
+      std::string what = engine::describe(met.what, met.count);
+      const uint64_t of = met.flag >> 32;
+      if (of != (sequence & 0xffffffffu)) what += fmt::format(" (its operation {})", of);
+      calls[what].push_back(lane_run_.other_rank());
+    }
     if (calls.size() > 1 || now_ns() > until) break;
+    if (board_.is_open()) board_.look(now_ns());
     cpu_relax();
   }
   std::string text =
       fmt::format("ranks of '{}' made different calls as operation {}:", name_, sequence);
   for (auto& [what, ranks] : calls) {
     std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
     text += fmt::format(" {} called {};", describe_ranks(ranks), what);
   }
   text +=
@@ -119,11 +130,11 @@ Status Communicator::mismatch_report(const Request& request) const {
   return Status(Code::kMismatch, text);
 }
 
-Status Communicator::timeout_report(const Request& request) const {
-  const std::vector<Rank> ranks = awaited(request);
+Status Communicator::timeout_report(const Request& request, const std::vector<Rank>& ranks) const {
   std::string whom = "no rank in particular";
   if (!ranks.empty()) {
     whom = describe_ranks(ranks);
+    if (board_.is_open()) whom += silence_of(ranks);
     if (request.kind == RequestKind::kCollective && context_.mapped()) {
       const uint64_t sequence = request.started ? request.sequence : context_.sequence + 1;
       std::vector<Rank> absent;
@@ -165,6 +176,7 @@ Status Communicator::timeout_report(const Request& request) const {
 
 void Communicator::check_slowly(Request& request) {
   if (failed_code_.load(std::memory_order_relaxed) != 0) {
+    tell_failure();
     fail_all(health());
     return;
   }
@@ -176,67 +188,47 @@ void Communicator::check_slowly(Request& request) {
   const uint64_t now = now_ns();
   const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u;
   if (request.deadline_ns == 0) request.deadline_ns = now + timeout_ns;
-  if (now >= request.deadline_ns) {
-    fail(timeout_report(request), awaited(request));
-    return;
+  const uint64_t began_ns = request.deadline_ns - timeout_ns;
+  note_time(began_ns, now);
+  const bool late = now >= request.deadline_ns;
+  if (late || now - last_look_ns_ > kLookNs) look_at_peers(now);
+  if (board_.is_open()) {
+    const bool fresh = board_.shown_ns() < began_ns;  // it has not told of this operation yet
+    const uint64_t due = fresh ? began_ns + kLookNs : board_.shown_ns() + board_.beat_interval_ns();
+    if (now >= due) show_standing(RankState::kHealthy, &request);
   }
 
-  // Before the ranks' own words are read: a process that ends in order has left its word by then.
-  const bool reports_death = (context_.transport->caps.bits & WEIR_CAP_PEER_FAILURE) != 0;
-  if (reports_death && now - last_alive_check_ns_ > kAliveCheckNs) {
-    last_alive_check_ns_ = now;
-    ended_.clear();
-    for (Rank p = 0; p < context_.rank_count; ++p) {
-      if (p != context_.rank &&
-          context_.transport->peer_alive(context_.instance, p) == WEIR_ERROR_PEER_LOST) {
-        ended_.push_back(p);
-      }
-    }
-  }
-
-  std::vector<Rank> lost;
-  std::vector<Rank> finished;  // gone after it had done all of this operation
-  std::string how;
-  if (context_.mapped() && first_ != nullptr) {
+  if (first_ != nullptr) {
     const Request& head = *first_;
     const uint64_t sequence = head.started ? head.sequence : context_.sequence + 1;
     const uint32_t mark = engine::fingerprint(head.call);
     for (Rank p = 0; p < context_.rank_count; ++p) {
-      if (p == context_.rank) continue;
-      if (engine::called_otherwise(context_.control(p), sequence, mark)) {
-        fail(mismatch_report(head));
-        return;
-      }
+      if (p == context_.rank || !called_otherwise(p, sequence, mark)) continue;
+      fail(mismatch_report(head));
+      return;
     }
   }
-  if (context_.mapped()) {
-    for (Rank p = 0; p < context_.rank_count; ++p) {
-      if (p == context_.rank) continue;
-      const Control& control = context_.control(p);
-      const auto state =
-          static_cast<RankState>(control.health.state.load(std::memory_order_acquire));
-      if (state == RankState::kFailed) {
-        const uint32_t code = control.health.code.load(std::memory_order_relaxed);
-        const std::string text = read_text(control.error_text, engine::kErrorTextBytes);
-        fail(Status(code > 1 && code <= static_cast<uint32_t>(Code::kInternal)
-                        ? static_cast<Code>(code)
-                        : Code::kInternal,
-                    fmt::format("{} (reported by rank {})", text, p)));
-        return;
-      }
-      if (state == RankState::kAborted) {
-        fail(Status(Code::kAborted, fmt::format("rank {} aborted communicator '{}'", p, name_)));
-        return;
-      }
-      if (state == RankState::kGone) {
-        const bool done = request.kind == RequestKind::kCollective && first_ != nullptr &&
-                          first_->started &&
-                          control.done.position.load(std::memory_order_acquire) >=
-                              context_.end_position[first_->sequence % engine::kEndPositions];
-        (done ? finished : lost).push_back(p);
-        if (!done) how = "destroyed the communicator";
-      }
-    }
+  if (adopt_failure()) return;
+  std::vector<Rank> culprits;
+  if (late && find_culprits(request, now, &culprits)) {
+    fail(timeout_report(request, culprits), culprits);
+    return;
+  }
+
+  std::vector<Rank> lost;
+  std::vector<Rank> finished;  // gone after it had done all of this operation
+  const char* how = "died";
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    if (p == context_.rank || !is_gone(p)) continue;
+    const bool collective = request.kind == RequestKind::kCollective;
+    const bool done =
+        collective && first_ != nullptr && first_->started && has_finished(p, first_->sequence);
+    // Over connections the goodbye may overtake what was sent before it.
+    const bool may_arrive = !collective && board_.is_open() &&
+                            std::find(ended_.begin(), ended_.end(), p) == ended_.end();
+    (done || may_arrive ? finished : lost).push_back(p);
+    if (lost.empty() || lost.back() != p) continue;
+    how = "destroyed the communicator";
   }
   for (const Rank p : ended_) {
     if (std::find(lost.begin(), lost.end(), p) == lost.end() &&
@@ -248,21 +240,18 @@ void Communicator::check_slowly(Request& request) {
   if (lost.empty()) return;
   // Only a rank that this request still needs is a loss; and what it left behind counts, so look
   // once more.
-  std::vector<Rank> needed = awaited(request);
-  const bool chained = request.kind == RequestKind::kCollective;
+  const std::vector<Rank> needed = awaited(request);
+  const bool chained = request.kind == RequestKind::kCollective && std::string_view(how) == "died";
   std::vector<Rank> missing;
   for (const Rank p : lost) {
-    const bool direct = std::find(needed.begin(), needed.end(), p) != needed.end();
-    if (direct || (chained && how == "died")) missing.push_back(p);
+    if (chained || std::find(needed.begin(), needed.end(), p) != needed.end()) {
+      missing.push_back(p);
+    }
   }
   if (missing.empty()) return;
   if (++lost_looks_ < 2) return;
-  fail(Status(
-      Code::kPeerLost,
-      fmt::format("{} {} while rank {} waited for {} in {}; exclude {} with weir_comm_shrink "
-                  "to go on",
-                  describe_ranks(missing), how, context_.rank, missing.size() == 1 ? "it" : "them",
-                  describe(request), missing.size() == 1 ? "it" : "them")));
+  std::sort(missing.begin(), missing.end());
+  fail(lost_report(request, missing, how), missing);
 }
 
 void Communicator::fail(Status status, const std::vector<Rank>& blamed) {
@@ -291,33 +280,26 @@ void Communicator::fail(Status status, const std::vector<Rank>& blamed) {
       std::copy_n(blamed.begin(), control.blamed_count, control.blamed_ranks);
       control.health.code.store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
       control.health.state.store(
-          static_cast<uint32_t>(status.code() == Code::kAborted ? RankState::kAborted
-                                                                : RankState::kFailed),
+          static_cast<uint32_t>(aborted_.load() ? RankState::kAborted : RankState::kFailed),
           std::memory_order_release);
       context_.wake_all();
     }
   }
+  if (first) blamed_ = blamed;
+  tell_failure();
   fail_all(status);
 }
 
 std::vector<Rank> Communicator::lost_ranks() {
   std::lock_guard lock(lock_);
-  std::set<Rank> lost;
-  const bool reports_death = (context_.transport->caps.bits & WEIR_CAP_PEER_FAILURE) != 0;
+  look_at_peers(now_ns());
+  std::set<Rank> lost(ended_.begin(), ended_.end());
+  lost.insert(blamed_.begin(), blamed_.end());
   for (Rank p = 0; p < context_.rank_count; ++p) {
-    if (p != context_.rank && reports_death &&
-        context_.transport->peer_alive(context_.instance, p) == WEIR_ERROR_PEER_LOST) {
-      lost.insert(p);
-    }
-    if (!context_.mapped()) continue;
-    const Control& control = context_.control(p);
-    const auto state = static_cast<RankState>(control.health.state.load(std::memory_order_acquire));
-    if (p != context_.rank && state == RankState::kGone) lost.insert(p);
-    if (state != RankState::kFailed) continue;
-    for (uint32_t k = 0; k < std::min(control.blamed_count, engine::kBlamedRanksMax); ++k) {
-      const Rank blamed = control.blamed_ranks[k];
-      if (blamed < context_.rank_count) lost.insert(blamed);
-    }
+    if (p == context_.rank) continue;
+    if (is_gone(p)) lost.insert(p);
+    std::vector<Rank> blamed;
+    if (!failure_of(p, &blamed).ok()) lost.insert(blamed.begin(), blamed.end());
   }
   return {lost.begin(), lost.end()};
 }
@@ -352,6 +334,18 @@ void Communicator::abort() {
         .health.state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::kAborted));
     context_.wake_all();
   }
+  if (!board_.is_open()) return;
+  // A thread that waits holds the lock for the time of a poll, and tells the peers itself when it
+  // has seen the abort; so nothing is missed when there is no time to wait for it.
+  const uint64_t until = now_ns() + kAbortPatienceNs;
+  while (now_ns() < until) {
+    if (lock_.try_lock()) {
+      std::lock_guard lock(lock_, std::adopt_lock);
+      tell_failure();
+      return;
+    }
+    sched_yield();
+  }
 }
 
 Status Communicator::health() const {
@@ -360,21 +354,22 @@ Status Communicator::health() const {
   return failure_;
 }
 
-Status Communicator::async_error() const {
+Status Communicator::async_error() {
   Status status = health();
-  if (!status.ok() || !context_.mapped()) return status;
+  if (!status.ok()) return status;
+  std::unique_lock lock(lock_, std::defer_lock);
+  if (board_.is_open()) {
+    if (!lock.try_lock()) return status;
+    const uint64_t now = now_ns();
+    if (now - board_.looked_ns() > kLookNs) board_.look(now);
+  } else if (!context_.mapped()) {
+    return status;
+  }
   for (Rank p = 0; p < context_.rank_count; ++p) {
     if (p == context_.rank) continue;
-    const Control& control = context_.control(p);
-    const auto state = static_cast<RankState>(control.health.state.load(std::memory_order_acquire));
-    if (state != RankState::kFailed && state != RankState::kAborted) continue;
-    const uint32_t code = control.health.code.load(std::memory_order_relaxed);
-    const bool known = code > 1 && code <= static_cast<uint32_t>(Code::kInternal);
-    return Status(state == RankState::kAborted ? Code::kAborted
-                  : known                      ? static_cast<Code>(code)
-                                               : Code::kInternal,
-                  fmt::format("{} (reported by rank {})",
-                              read_text(control.error_text, engine::kErrorTextBytes), p));
+    std::vector<Rank> blamed;
+    Status reported = failure_of(p, &blamed);
+    if (!reported.ok()) return reported;
   }
   return status;
 }

@@ -129,8 +129,10 @@ Status Communicator::start_locked(Request& request) {
         const Status status(static_cast<Code>(result),
                             fmt::format("{} rank {}: {}", sends ? "send to" : "receive from",
                                         request.peer, transport_error_));
-        complete(request, status);
-        fail(status);
+        messages_.push_back(&request);  // ends with all others
+        std::vector<Rank> blamed;
+        const Status reason = why_failed(status, request, &blamed);
+        fail(reason, blamed);
       }
       break;
     }
@@ -193,7 +195,7 @@ bool Communicator::begin_collective(Request& request) {
   return true;
 }
 
-bool Communicator::poll_message(Request& request) {
+bool Communicator::poll_message(Request& request, Status* failure) {
   auto ask = [&](Request& part) {
     if (part.done.load(std::memory_order_relaxed)) return;
     const weir_result_t result = context_.transport->test(context_.instance, &part.op);
@@ -221,7 +223,8 @@ bool Communicator::poll_message(Request& request) {
                       fmt::format("message with rank {}: {}", request.peer, transport_error_));
     }
   }
-  complete(request, status);
+  *failure = status;
+  if (status.ok()) complete(request, status);
   return true;
 }
 
@@ -252,7 +255,10 @@ bool Communicator::poll_locked() {
         status = Status(status.code(), fmt::format("{}: {}", status.text(), transport_error_));
       }
       const bool told = status.code() != Code::kMismatch || !status.text().empty();
-      fail(told ? status.with_context(describe(request)) : mismatch_report(request));
+      std::vector<Rank> blamed;
+      status = told ? why_failed(status.with_context(describe(request)), request, &blamed)
+                    : mismatch_report(request);
+      fail(status, blamed);
       return true;
     }
     break;
@@ -261,17 +267,20 @@ bool Communicator::poll_locked() {
     context_.transport->progress(context_.instance);
     for (size_t i = 0; i < messages_.size();) {
       Request& request = *messages_[i];
-      if (!poll_message(request)) {
+      Status failure;
+      if (!poll_message(request, &failure)) {
         ++i;
         continue;
+      }
+      if (!failure.ok()) {
+        std::vector<Rank> blamed;
+        const Status reason = why_failed(failure, request, &blamed);
+        fail(reason, blamed);
+        return true;
       }
       moved = true;
       messages_[i] = messages_.back();
       messages_.pop_back();
-      if (!request.status.ok()) {
-        fail(request.status);
-        return true;
-      }
     }
   }
   return moved;

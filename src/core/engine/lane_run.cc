@@ -17,6 +17,7 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
   call_ = &call;
   fingerprint_ = call_fingerprint;
   status_ = Status();
+  other_header_ = {};
   start_ = context.begin_operation(context.entry_bytes, context.ring_bytes, 1);
   sequence_ = context.sequence;
   own_header_ = {call_flag(sequence_, call_fingerprint), pack_what(call), call.count};
@@ -202,10 +203,9 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
       if (outcome != Outcome::kMoved) return outcome;
       lane.greeted_from[op.peer] = 1;
       if (lane.received.flag != own_header_.flag) {
-        status_ = Status(Code::kMismatch,
-                         fmt::format("rank {} called {} where rank {} called {}", op.peer,
-                                     describe(lane.received.what, lane.received.count),
-                                     plan_->rank_, describe(*call_)));
+        other_rank_ = op.peer;
+        other_header_ = lane.received;
+        status_ = Status(Code::kMismatch, std::string());
         return Outcome::kFailed;
       }
       return Outcome::kMoved;

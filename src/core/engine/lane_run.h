@@ -20,16 +20,22 @@ class LaneRun final : public Run {
   Advance advance(Context& context) override;
   std::vector<Rank> waiting_for(const Context& context) const override;
 
- private:
-  static constexpr uint32_t kSendsMax = 8;
-
   // What precedes the first message between two ranks in an operation where no memory is shared:
   // says which call it belongs to.
   struct Header {
-    uint64_t flag;
-    uint64_t what;
-    uint64_t count;
+    uint64_t flag = 0;  // call_flag
+    uint64_t what = 0;
+    uint64_t count = 0;
   };
+  // Of the latest operation; all zero when there was none.
+  const Header& header() const { return own_header_; }
+  // After kMismatch without a text: the rank that called otherwise, and what.
+  Rank other_rank() const { return other_rank_; }
+  const Header& other_header() const { return other_header_; }
+
+ private:
+  static constexpr uint32_t kSendsMax = 8;
+
   struct Send {
     bool active = false;
     Rank peer = 0;
@@ -67,6 +73,8 @@ class LaneRun final : public Run {
   uint64_t sequence_ = 0;
   uint64_t start_ = 0;
   Header own_header_{};
+  Rank other_rank_ = 0;
+  Header other_header_{};
   const unsigned char* input_ = nullptr;
   unsigned char* output_ = nullptr;
   std::vector<Lane> lanes_;

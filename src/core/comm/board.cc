@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/board.h"
+
+#include <algorithm>
+
+#include "weir/plugin.h"
+
+namespace weir::comm {
+
+namespace {
+
+// Of every rank to every other, so that it grows with their number.
+constexpr uint64_t kBeatNs = 50'000'000;
+constexpr uint64_t kBeatNsPerRank = 1'000'000;
+
+}  // namespace
+
+void Board::open(const engine::Context& context) {
+  const bool notices = (context.transport->caps.bits & WEIR_CAP_NOTICE) != 0;
+  if (context.mapped() || !notices || context.rank_count < 2) return;
+  context_ = &context;
+  peers_.resize(context.rank_count);
+  beat_interval_ns_ = std::max(kBeatNs, kBeatNsPerRank * context.rank_count);
+}
+
+void Board::look(uint64_t now_ns) {
+  looked_ns_ = now_ns;
+  unsigned char notice[WEIR_TRANSPORT_NOTICE_BYTES_MAX];
+  for (Rank p = 0; p < rank_count(); ++p) {
+    if (p == context_->rank) continue;
+    size_t bytes = 0;
+    if (context_->transport->notice_read(context_->instance, p, notice, &bytes) != WEIR_OK ||
+        bytes == 0) {
+      continue;
+    }
+    Peer& peer = peers_[p];
+    Standing standing;
+    if (!decode(notice, bytes, rank_count(), &standing)) continue;
+    if (peer.known && peer.standing.beat == standing.beat) continue;
+    peer.known = true;
+    peer.heard_ns = now_ns;
+    peer.standing = std::move(standing);
+  }
+}
+
+void Board::show(Standing standing, uint64_t now_ns) {
+  shown_ns_ = now_ns;
+  standing.beat = ++beat_;
+  unsigned char notice[WEIR_TRANSPORT_NOTICE_BYTES_MAX];
+  const size_t bytes = encode(standing, notice);
+  // Nothing better can be done with an error here; who cannot be told finds out by its deadline.
+  (void)context_->transport->notice_show(context_->instance, notice, bytes);
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Board: the standings of all ranks of a communicator whose ranks share no memory, over the notices
+// of its transport. Guarded by the communicator's lock, as the transport is.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/comm/standing.h"
+#include "core/engine/context.h"
+
+namespace weir::comm {
+
+class Board {
+ public:
+  struct Peer {
+    bool known = false;     // it has shown something readable
+    uint64_t heard_ns = 0;  // when something new of it was last read; 0: never
+    Standing standing;
+  };
+
+  // After connect. Stays closed where memory is mapped, or where the transport has no notices.
+  void open(const engine::Context& context);
+  bool is_open() const { return !peers_.empty(); }
+
+  // How often a rank whose operation waits shows that it lives.
+  uint64_t beat_interval_ns() const { return beat_interval_ns_; }
+
+  // Reads what every peer shows.
+  void look(uint64_t now_ns);
+  // Shows the standing, with the next beat.
+  void show(Standing standing, uint64_t now_ns);
+  uint64_t shown_ns() const { return shown_ns_; }
+  uint64_t looked_ns() const { return looked_ns_; }
+
+  const Peer& peer(Rank rank) const { return peers_[rank]; }
+  Rank rank_count() const { return static_cast<Rank>(peers_.size()); }
+
+ private:
+  const engine::Context* context_ = nullptr;
+  std::vector<Peer> peers_;
+  uint64_t beat_interval_ns_ = 0;
+  uint64_t shown_ns_ = 0;
+  uint64_t looked_ns_ = 0;
+  uint32_t beat_ = 0;
+};
+
+}  // namespace weir::comm

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the peers of a communicator tell of themselves, in mapped memory or on the board, and what
+// follows from it.
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "core/base/clock.h"
+#include "core/comm/communicator.h"
+#include "core/comm/rank_list.h"
+
+namespace weir::comm {
+
+using engine::Control;
+using engine::RankState;
+
+namespace {
+
+// How long the end of a connection may come before the word of why.
+constexpr uint64_t kWordPatienceNs = 1'000'000'000;
+constexpr timespec kBetweenLooks{0, 500'000};
+
+std::string read_text(const char* shared, size_t bytes) {
+  std::string text(shared, strnlen(shared, bytes));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  }
+  return text;
+}
+
+bool contains(const std::vector<Rank>& ranks, Rank rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+}  // namespace
+
+void Communicator::look_at_peers(uint64_t now) {
+  last_look_ns_ = now;
+  // Before the ranks' own words are read: a process that ends in order has left its word by then.
+  ended_.clear();
+  const bool reports_death = (context_.transport->caps.bits & WEIR_CAP_PEER_FAILURE) != 0;
+  for (Rank p = 0; p < context_.rank_count && reports_death; ++p) {
+    if (p != context_.rank &&
+        context_.transport->peer_alive(context_.instance, p) == WEIR_ERROR_PEER_LOST) {
+      ended_.push_back(p);
+    }
+  }
+  if (board_.is_open()) board_.look(now);
+}
+
+Status Communicator::failure_of(Rank peer, std::vector<Rank>* blamed) const {
+  RankState state = RankState::kHealthy;
+  uint32_t code = 0;
+  std::string text;
+  if (context_.mapped()) {
+    const Control& control = context_.control(peer);
+    state = static_cast<RankState>(control.health.state.load(std::memory_order_acquire));
+    if (state == RankState::kFailed) {
+      code = control.health.code.load(std::memory_order_relaxed);
+      text = read_text(control.error_text, engine::kErrorTextBytes);
+      for (uint32_t k = 0; k < std::min(control.blamed_count, engine::kBlamedRanksMax); ++k) {
+        const Rank rank = control.blamed_ranks[k];
+        if (rank < context_.rank_count) blamed->push_back(rank);
+      }
+    }
+  } else if (board_.is_open()) {
+    const Standing& standing = board_.peer(peer).standing;
+    state = standing.state;
+    code = standing.code;
+    text = standing.text;
+    *blamed = standing.blamed;
+  }
+  if (state == RankState::kAborted) {
+    return Status(Code::kAborted, fmt::format("rank {} aborted communicator '{}'", peer, name_));
+  }
+  if (state != RankState::kFailed) return Status();
+  const bool known = code > 1 && code <= static_cast<uint32_t>(Code::kInternal);
+  // Who passes on what another has told says so already.
+  if (code != static_cast<uint32_t>(Code::kAborted) &&
+      text.find("(reported by rank") == std::string::npos) {
+    text += fmt::format(" (reported by rank {})", peer);
+  }
+  return Status(known ? static_cast<Code>(code) : Code::kInternal, text);
+}
+
+bool Communicator::adopt_failure() {
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    if (p == context_.rank) continue;
+    std::vector<Rank> blamed;
+    const Status failure = failure_of(p, &blamed);
+    if (failure.ok()) continue;
+    fail(failure, blamed);
+    return true;
+  }
+  return false;
+}
+
+bool Communicator::is_gone(Rank peer) const {
+  if (context_.mapped()) {
+    const uint32_t state = context_.control(peer).health.state.load(std::memory_order_acquire);
+    return state == static_cast<uint32_t>(RankState::kGone);
+  }
+  return board_.is_open() && board_.peer(peer).known &&
+         board_.peer(peer).standing.state == RankState::kGone;
+}
+
+bool Communicator::has_finished(Rank peer, uint64_t sequence) const {
+  if (context_.mapped()) {
+    return context_.control(peer).done.position.load(std::memory_order_acquire) >=
+           context_.end_position[sequence % engine::kEndPositions];
+  }
+  return board_.is_open() && board_.peer(peer).standing.finished >= sequence;
+}
+
+bool Communicator::called_otherwise(Rank peer, uint64_t sequence, uint32_t fingerprint) const {
+  if (context_.mapped()) {
+    return engine::called_otherwise(context_.control(peer), sequence, fingerprint);
+  }
+  if (!board_.is_open() || !board_.peer(peer).known) return false;
+  const Standing& standing = board_.peer(peer).standing;
+  return standing.sequence == sequence && standing.fingerprint != fingerprint;
+}
+
+void Communicator::show_standing(RankState state, const Request* waiting) {
+  if (!board_.is_open()) return;
+  const engine::LaneRun::Header& call = lane_run_.header();
+  Standing standing;
+  standing.state = state;
+  standing.sequence = context_.sequence;
+  standing.fingerprint = static_cast<uint32_t>(call.flag);
+  standing.what = call.what;
+  standing.count = call.count;
+  standing.finished = active_run_ != nullptr ? context_.sequence - 1 : context_.sequence;
+  if (waiting != nullptr) {
+    standing.waits = true;
+    standing.waited = awaited(*waiting);
+  }
+  if (state == RankState::kFailed || state == RankState::kAborted) {
+    standing.code = failed_code_.load(std::memory_order_relaxed);
+    standing.blamed = blamed_;
+    standing.text = health().text();
+  }
+  board_.show(std::move(standing), now_ns());
+}
+
+void Communicator::tell_failure() {
+  if (told_ || !board_.is_open()) return;
+  told_ = true;
+  show_standing(aborted_.load() ? RankState::kAborted : RankState::kFailed, nullptr);
+}
+
+Status Communicator::lost_report(const Request& request, const std::vector<Rank>& lost,
+                                 const std::string& how) const {
+  const char* them = lost.size() == 1 ? "it" : "them";
+  return Status(
+      Code::kPeerLost,
+      fmt::format("{} {} while rank {} waited for {} in {}; exclude {} with "
+                  "weir_comm_shrink to go on",
+                  describe_ranks(lost), how, context_.rank, them, describe(request), them));
+}
+
+Status Communicator::why_failed(Status status, const Request& request, std::vector<Rank>* blamed) {
+  const bool loss = status.code() == Code::kPeerLost;
+  if (!board_.is_open() || (!loss && status.code() != Code::kMismatch)) return status;
+  // So that a peer with another call sees ours while we look for its.
+  if (!loss) show_standing(RankState::kHealthy, &request);
+  const uint64_t begin = now_ns();
+  const uint64_t patience =
+      loss ? std::min(kWordPatienceNs, static_cast<uint64_t>(timeout_ms_.load()) * 500'000u)
+           : uint64_t{20'000'000};
+  do {
+    look_at_peers(now_ns());
+    for (Rank p = 0; p < context_.rank_count; ++p) {
+      if (p == context_.rank) continue;
+      blamed->clear();
+      Status told = failure_of(p, blamed);
+      if (!told.ok()) return told;
+      if (!loss && first_ == &request &&
+          called_otherwise(p, request.sequence, engine::fingerprint(request.call))) {
+        return mismatch_report(request);
+      }
+    }
+    // Others may have gone, too, which is nothing to a message between two.
+    const bool collective = request.kind == RequestKind::kCollective;
+    const std::vector<Rank> needed = awaited(request);
+    std::vector<Rank> dead;
+    std::vector<Rank> gone;
+    for (Rank p = 0; p < context_.rank_count && loss; ++p) {
+      if (p == context_.rank || (!collective && !contains(needed, p))) continue;
+      if (contains(ended_, p)) dead.push_back(p);
+      const bool done = collective && request.started && has_finished(p, request.sequence);
+      if (is_gone(p) && !done) gone.push_back(p);
+    }
+    if (!dead.empty()) {
+      *blamed = dead;
+      return lost_report(request, dead, "died");
+    }
+    if (!gone.empty()) {
+      *blamed = gone;
+      return lost_report(request, gone, "destroyed the communicator");
+    }
+    nanosleep(&kBetweenLooks, nullptr);
+  } while (now_ns() - begin < patience && !aborted_.load(std::memory_order_relaxed));
+  blamed->clear();
+  return status;
+}
+
+bool Communicator::find_culprits(const Request& request, uint64_t now,
+                                 std::vector<Rank>* culprits) const {
+  *culprits = awaited(request);
+  if (!board_.is_open()) return true;
+  const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u;
+  const uint64_t beat_ns = board_.beat_interval_ns();
+
+  // Those whom we wait for, those whom they wait for, and so on.
+  std::set<Rank> chain(culprits->begin(), culprits->end());
+  for (std::vector<Rank> left = *culprits; !left.empty();) {
+    const Rank p = left.back();
+    left.pop_back();
+    if (p == context_.rank || !board_.peer(p).known) continue;
+    for (const Rank next : board_.peer(p).standing.waited) {
+      if (chain.insert(next).second) left.push_back(next);
+    }
+  }
+  chain.erase(context_.rank);
+  std::vector<Rank> quiet;  // not heard of for a while: a stalled machine may be why
+  uint32_t long_quiet = 0;  // for nearly all the time
+  for (const Rank p : chain) {
+    if (silent_ns(p, now) < std::max(timeout_ns / 4, 5 * beat_ns / 2)) continue;
+    quiet.push_back(p);
+    if (silent_ns(p, now) >= std::max(timeout_ns / 4 * 3, 3 * beat_ns)) ++long_quiet;
+  }
+  // One that has been silent all the time is it. Otherwise more is known a little later.
+  const bool clear = quiet.size() == 1 && long_quiet == 1;
+  if (!clear && now < request.deadline_ns + timeout_ns / 2 + stalled_ns_) return false;
+  if (!quiet.empty()) *culprits = quiet;
+  return true;
+}
+
+void Communicator::note_time(uint64_t began_ns, uint64_t now) {
+  if (wait_began_ns_ != began_ns) {
+    wait_began_ns_ = began_ns;
+    stalled_ns_ = 0;
+    checked_ns_ = now;
+  }
+  const uint64_t gap_ns = now - checked_ns_;
+  const uint64_t usual_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u / 4;
+  if (gap_ns > usual_ns) stalled_ns_ += gap_ns - usual_ns;
+  checked_ns_ = now;
+}
+
+uint64_t Communicator::silent_ns(Rank peer, uint64_t now) const {
+  const uint64_t since_ns = std::max(board_.peer(peer).heard_ns, wait_began_ns_) + stalled_ns_;
+  return now > since_ns ? now - since_ns : 0;
+}
+
+std::string Communicator::silence_of(const std::vector<Rank>& ranks) const {
+  const Board::Peer& peer = board_.peer(ranks[0]);
+  const uint64_t silent = silent_ns(ranks[0], now_ns());
+  std::string text;
+  if (silent > 3 * board_.beat_interval_ns()) {
+    text = fmt::format(", silent for {} ms", silent / 1'000'000);
+  }
+  if (!peer.known) return text;
+  const Standing& standing = peer.standing;
+  if (standing.sequence == 0) return text;
+  return text + fmt::format(" (the latest call that rank {} told of is operation {}, {})", ranks[0],
+                            standing.sequence, engine::describe(standing.what, standing.count));
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/standing.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/status.h"
+#include "weir/plugin.h"
+
+namespace weir::comm {
+
+static_assert(Standing::kBytesMax <= WEIR_TRANSPORT_NOTICE_BYTES_MAX);
+
+namespace {
+
+constexpr unsigned char kMagic[4] = {'W', 'S', 'T', 'D'};
+constexpr uint8_t kVersion = 1;
+constexpr size_t kFixedBytes = 56;
+
+template <typename Integer>
+unsigned char* put(unsigned char* out, Integer value) {
+  for (size_t i = 0; i < sizeof value; ++i) {
+    out[i] = static_cast<unsigned char>(static_cast<uint64_t>(value) >> (8 * i));
+  }
+  return out + sizeof value;
+}
+
+template <typename Integer>
+Integer get(const unsigned char* in) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < sizeof(Integer); ++i) value |= static_cast<uint64_t>(in[i]) << (8 * i);
+  return static_cast<Integer>(value);
+}
+
+bool take_ranks(const unsigned char*& at, size_t count, Rank rank_count, std::vector<Rank>* ranks) {
+  ranks->clear();
+  for (size_t i = 0; i < count; ++i, at += 2) {
+    const Rank rank = get<uint16_t>(at);
+    if (rank >= rank_count) return false;
+    ranks->push_back(rank);
+  }
+  return true;
+}
+
+}  // namespace
+
+size_t encode(const Standing& standing, unsigned char* out) {
+  const size_t waited = std::min(standing.waited.size(), Standing::kWaitedRanksMax);
+  const size_t blamed = std::min(standing.blamed.size(), Standing::kBlamedMax);
+  const size_t text = std::min(standing.text.size(), Standing::kTextBytesMax);
+  std::memcpy(out, kMagic, sizeof kMagic);
+  unsigned char* at = out + sizeof kMagic;
+  at = put(at, kVersion);
+  at = put(at, static_cast<uint8_t>(standing.state));
+  at = put(at, standing.code);
+  at = put(at, static_cast<uint8_t>(standing.waits ? 1 : 0));
+  at = put(at, standing.beat);
+  at = put(at, standing.fingerprint);
+  at = put(at, standing.sequence);
+  at = put(at, standing.what);
+  at = put(at, standing.count);
+  at = put(at, standing.finished);
+  at = put(at, static_cast<uint16_t>(waited));
+  at = put(at, static_cast<uint16_t>(blamed));
+  at = put(at, static_cast<uint16_t>(text));
+  at = put(at, uint16_t{0});
+  for (size_t i = 0; i < waited; ++i) at = put(at, static_cast<uint16_t>(standing.waited[i]));
+  for (size_t i = 0; i < blamed; ++i) at = put(at, static_cast<uint16_t>(standing.blamed[i]));
+  std::memcpy(at, standing.text.data(), text);
+  return static_cast<size_t>(at - out) + text;
+}
+
+bool decode(const unsigned char* bytes, size_t byte_count, Rank rank_count, Standing* standing) {
+  if (byte_count < kFixedBytes || std::memcmp(bytes, kMagic, sizeof kMagic) != 0) return false;
+  const uint8_t state = bytes[5];
+  const uint8_t code = bytes[6];
+  const bool known = bytes[4] == kVersion &&
+                     state >= static_cast<uint8_t>(engine::RankState::kHealthy) &&
+                     state <= static_cast<uint8_t>(engine::RankState::kGone) &&
+                     code <= static_cast<uint8_t>(Code::kInternal) && bytes[7] <= 1 &&
+                     get<uint16_t>(bytes + 54) == 0;
+  if (!known) return false;
+  const size_t waited = get<uint16_t>(bytes + 48);
+  const size_t blamed = get<uint16_t>(bytes + 50);
+  const size_t text = get<uint16_t>(bytes + 52);
+  if (waited > Standing::kWaitedRanksMax || blamed > Standing::kBlamedMax ||
+      text > Standing::kTextBytesMax || byte_count != kFixedBytes + 2 * (waited + blamed) + text) {
+    return false;
+  }
+  standing->state = static_cast<engine::RankState>(state);
+  standing->code = code;
+  standing->waits = bytes[7] == 1;
+  standing->beat = get<uint32_t>(bytes + 8);
+  standing->fingerprint = get<uint32_t>(bytes + 12);
+  standing->sequence = get<uint64_t>(bytes + 16);
+  standing->what = get<uint64_t>(bytes + 24);
+  standing->count = get<uint64_t>(bytes + 32);
+  standing->finished = get<uint64_t>(bytes + 40);
+  const unsigned char* at = bytes + kFixedBytes;
+  if (!take_ranks(at, waited, rank_count, &standing->waited) ||
+      !take_ranks(at, blamed, rank_count, &standing->blamed)) {
+    return false;
+  }
+  standing->text.assign(reinterpret_cast<const char*>(at), text);
+  for (char& c : standing->text) {
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  }
+  return true;
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Promises: times that the library promises, held on a machine that others use, too.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <chrono>
+#include <new>
+
+namespace weir::test {
+
+using Clock = std::chrono::steady_clock;
+
+inline double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Times that are promised. A shared machine may stall any process, so a scenario in which something
+// was late runs again; what is late five times is late by itself.
+class Promises {
+ public:
+  Promises()
+      : late_(new (mmap(nullptr, sizeof(std::atomic<bool>), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0)) std::atomic<bool>(false)) {}
+  ~Promises() { munmap(late_, sizeof *late_); }
+  Promises(const Promises&) = delete;
+  Promises& operator=(const Promises&) = delete;
+
+  // Of any thread or forked rank.
+  void within(double seconds, Clock::time_point start) {
+    if (seconds_since(start) >= seconds) late_->store(true);
+  }
+  template <class Scenario>
+  void hold(Scenario scenario) {
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      late_->store(false);
+      scenario();
+      if (testing::Test::HasFailure() || !late_->load()) return;
+    }
+    ADD_FAILURE() << "later than promised, five times";
+  }
+
+ private:
+  std::atomic<bool>* const late_;
+};
+
+}  // namespace weir::test
