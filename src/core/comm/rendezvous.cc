@@ -237,7 +237,6 @@ Result<Agreement> agree_by_file(const Launch& launch, const std::string& path,
     pause_ns = std::min(pause_ns * 3 / 2, kFilePauseNsMax);
   }
 
-  Agreement agreement{bound_to_job(notice.secret, job), notice.place};
   // The notice may be one that a killed job has left: look again while nobody is there.
   uint64_t next_ns = 0;
   pause_ns = kFilePauseNsMin;
@@ -253,19 +252,26 @@ Result<Agreement> agree_by_file(const Launch& launch, const std::string& path,
       return false;
     }
     notice = seen;
-    agreement = {bound_to_job(seen.secret, job), seen.place};
-    *secret = agreement.secret.derive("meeting");
-    *place = agreement.place;
+    *secret = meeting_secret(notice);
+    *place = notice.place;
     return true;
   };
-  // All ranks come together once before the file goes.
-  auto joined = Bootstrap::join(agreement.secret.derive("meeting"), launch.rank, launch.rank_count,
-                                deadline_ns, agreement.place, look_again);
-  if (!joined.ok()) {
-    return joined.status().with_context(fmt::format("rendezvous file '{}'", path));
+  // All ranks come together once before the file goes, and see that they have one secret.
+  const std::string context = fmt::format("rendezvous file '{}'", path);
+  auto joined = Bootstrap::join(meeting_secret(notice), launch.rank, launch.rank_count, deadline_ns,
+                                notice.place, look_again);
+  if (!joined.ok()) return joined.status().with_context(context);
+  const Agreement agreement{bound_to_job(notice.secret, job), notice.place};
+  const std::string own = fmt::format("{:016x}", agreement.secret.public_id());
+  auto all = joined.value()->all_gather(own, deadline_ns);
+  if (!all.ok()) return all.status().with_context(context);
+  for (Rank rank = 0; rank < launch.rank_count; ++rank) {
+    if (all.value()[rank] == all.value()[0]) continue;
+    return Status(Code::kRefused,
+                  fmt::format("{}: ranks 0 and {} were given different secrets for the job (or one "
+                              "of them none)",
+                              context, rank));
   }
-  auto met = joined.value()->all_gather("", deadline_ns);
-  if (!met.ok()) return met.status().with_context(fmt::format("rendezvous file '{}'", path));
   return agreement;
 }
 

@@ -44,6 +44,8 @@ std::string hold(const std::string& path) { return "rendezvous file '" + path + 
 
 }  // namespace
 
+Secret meeting_secret(const Notice& notice) { return notice.secret.derive("meeting"); }
+
 std::string pack(const Notice& notice) {
   std::string bytes(kNoticeBytes, '\0');
   std::memcpy(bytes.data(), kMagic.data(), kMagic.size());
@@ -136,7 +138,7 @@ Result<PostedNotice> PostedNotice::post(const std::string& path, const Notice& n
     Notice other;
     bool found = false;
     WEIR_RETURN_IF_ERROR(read_notice(path, &other, &found));
-    if (found && is_answered(other.secret, other.place, now_ns() + kLiveNs)) {
+    if (found && is_answered(meeting_secret(other), other.place, now_ns() + kLiveNs)) {
       return Status(
           Code::kRefused,
           fmt::format("{} is in use: process {} on host '{}' waits there for the ranks of "

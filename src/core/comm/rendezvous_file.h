@@ -35,6 +35,9 @@ struct Notice {
   std::string host;
 };
 
+// With which the ranks come together for the first time, before the notice is removed.
+Secret meeting_secret(const Notice& notice);
+
 // The bytes hold the secret: wipe them.
 std::string pack(const Notice& notice);
 bool unpack(std::string_view bytes, Notice* notice);
