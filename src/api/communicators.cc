@@ -4,14 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "api/checks.h"
 #include "api/errors.h"
 #include "api/handles.h"
+#include "core/base/clock.h"
+#include "core/base/settings.h"
 #include "core/comm/bootstrap_place.h"
 #include "core/comm/launch.h"
+#include "core/comm/rendezvous.h"
 
 using weir::Rank;
 using weir::Result;
@@ -28,11 +30,11 @@ namespace {
 // The bytes of an id:
 //
 //   offset  bytes  field
-//        0      8  "weirid01"
+//        0      8  "weirid02"
 //        8     32  secret
-//       40     86  addresses of the host that made it, packed as a Place; zero when it has none
-//      126      2  zero
-constexpr char kIdMagic[8] = {'w', 'e', 'i', 'r', 'i', 'd', '0', '1'};
+//       40     77  the host that made it and its addresses, packed as a Place
+//      117     11  zero
+constexpr char kIdMagic[8] = {'w', 'e', 'i', 'r', 'i', 'd', '0', '2'};
 
 constexpr size_t kIdPlaceOffset = 40;
 static_assert(kIdPlaceOffset + weir::comm::kPlaceBytesMax <= sizeof(weir_unique_id_t::bytes));
@@ -131,11 +133,17 @@ weir_result_t weir_comm_create_from_env(weir_comm_t* comm, const weir_comm_confi
     if (!options.ok()) return report(options.status().with_context("comm_create_from_env"));
     auto launch = weir::comm::launch_from_environment(environ);
     if (!launch.ok()) return report(launch.status());
-    static std::atomic<uint64_t> generation{0};
-    const Secret secret = weir::comm::launch_secret(launch.value(), generation.fetch_add(1));
-    return hand_out(Communicator::create(secret, launch.value().rank, launch.value().rank_count,
-                                         options.value()),
-                    comm);
+    const auto& settings = weir::process_settings();
+    if (!settings.ok()) return report(settings.status());
+    if (options.value().timeout_ms <= 0) options.value().timeout_ms = settings.value().timeout_ms;
+    const uint64_t deadline_ns =
+        weir::now_ns() + static_cast<uint64_t>(options.value().timeout_ms) * 1'000'000u;
+    auto meeting = weir::comm::next_meeting(launch.value(), deadline_ns);
+    if (!meeting.ok()) return report(meeting.status());
+    return hand_out(
+        Communicator::create(meeting.value().secret, launch.value().rank, launch.value().rank_count,
+                             options.value(), meeting.value().place),
+        comm);
   });
 }
 

@@ -39,4 +39,6 @@ bool fill_random(void* data, size_t bytes) {
   return true;
 }
 
+void wipe(void* data, size_t bytes) { OPENSSL_cleanse(data, bytes); }
+
 }  // namespace weir::net

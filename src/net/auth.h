@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The primitives with which two ends of a connection prove to each other that they hold a secret:
-// OpenSSL's HMAC-SHA256, a comparison in constant time, and the kernel's random source. Pure
-// functions; thread-safe.
+// OpenSSL's HMAC-SHA256, a comparison in constant time, and the kernel's random source. Thread-safe.
 #pragma once
 
 #include <array>
@@ -18,5 +17,8 @@ bool equal_in_constant_time(const void* a, const void* b, size_t bytes);
 
 // False: errno says why; what was filled is of no use.
 bool fill_random(void* data, size_t bytes);
+
+// Overwrites what must not stay in memory; the compiler does not leave it out.
+void wipe(void* data, size_t bytes);
 
 }  // namespace weir::net

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <new>
 
@@ -44,17 +45,40 @@ std::string with_number(std::string command, int number) {
   return command;
 }
 
-[[noreturn]] void be_rank(Board* board, const LabOptions& options, int rank, int rank_count,
-                          const Body& body) {
+void run_launched(const LabOptions& options, int host, int rank, int rank_count, const Body& body,
+                  const weir_comm_config_t& config) {
+  const std::vector<int>& own = options.hosts[static_cast<size_t>(host)];
+  const auto local = std::find(own.begin(), own.end(), rank) - own.begin();
+  setenv("WEIR_RANK", std::to_string(rank).c_str(), 1);
+  setenv("WEIR_SIZE", std::to_string(rank_count).c_str(), 1);
+  setenv("WEIR_LOCAL_RANK", std::to_string(local).c_str(), 1);
+  setenv("WEIR_LOCAL_SIZE", std::to_string(own.size()).c_str(), 1);
+  for (const auto& [name, value] : options.environment) {
+    setenv(name.c_str(), with_number(value, host).c_str(), 1);
+  }
+  if (options.before) options.before(rank);
+  weir_comm_t comm = nullptr;
+  ASSERT_EQ(weir_comm_create_from_env(&comm, &config), WEIR_OK) << weir_last_error(nullptr);
+  body(rank, comm);
+  EXPECT_EQ(weir_comm_destroy(comm), WEIR_OK);
+}
+
+[[noreturn]] void be_rank(Board* board, const LabOptions& options, int host, int rank,
+                          int rank_count, const Body& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+  config.timeout_ms = options.timeout_ms;
+  if (options.launched) {
+    run_launched(options, host, rank, rank_count, body, config);
+    std::fflush(nullptr);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
   for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
-  if (rank == 0) {
+  if (rank == options.id_rank) {
     board->id = make_id();
     board->id_is_made = 1;
   }
   if (!await(board->id_is_made, 1)) _exit(3);
-  weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
-  config.timeout_ms = options.timeout_ms;
   run_rank(rank_count, rank, board->id, body, config);
   std::fflush(nullptr);
   _exit(testing::Test::HasFailure() ? 1 : 0);
@@ -78,7 +102,7 @@ std::string with_number(std::string command, int number) {
   std::vector<std::pair<int, pid_t>> ranks;
   for (const int rank : options.hosts[static_cast<size_t>(host)]) {
     const pid_t pid = fork();
-    if (pid == 0) be_rank(board, options, rank, rank_count, body);
+    if (pid == 0) be_rank(board, options, host, rank, rank_count, body);
     ranks.emplace_back(rank, pid);
   }
   for (const auto& [rank, pid] : ranks) {

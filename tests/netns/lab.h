@@ -20,6 +20,11 @@ struct LabOptions {
   std::vector<std::string> commands = {};
   Environment environment = {};
   int64_t timeout_ms = 60'000;
+  int id_rank = 0;  // the rank whose process makes the id
+  // The ranks get the variables of a launcher and make their communicator from them and from
+  // `environment`, where %i is the number of the host.
+  bool launched = false;
+  std::function<void(int rank)> before = {};  // run by each rank before it makes its communicator
 };
 
 // "" or why namespaces cannot be made here.

@@ -9,6 +9,8 @@
 
 namespace weir {
 
+Secret::~Secret() { net::wipe(bytes.data(), bytes.size()); }
+
 Result<Secret> Secret::random() {
   Secret secret;
   if (!net::fill_random(secret.bytes.data(), secret.bytes.size())) return system_error("getrandom");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Secret: what the ranks of a communicator share and nobody else knows. Names and keys of
 // everything that is made for the communicator are derived from it, so that a later split, shrink
-// or window needs no further exchange. Values; thread-safe. Never logged.
+// or window needs no further exchange. Values, wiped when they end; thread-safe. Never logged.
 #pragma once
 
 #include <array>
@@ -15,6 +15,8 @@ namespace weir {
 
 struct Secret {
   std::array<unsigned char, 32> bytes{};
+
+  ~Secret();
 
   // From the kernel's random source.
   static Result<Secret> random();

@@ -81,6 +81,16 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_LOCAL_SIZE", Kind::kInteger, "", "1..1048576", "Number of ranks on this machine."},
     {"WEIR_ID", Kind::kText, "", "",
      "Any text that is the same for all ranks of a job and different for other jobs."},
+    {"WEIR_RENDEZVOUS", Kind::kText, "", "",
+     "How the ranks of a launched job find each other: local, master (MASTER_ADDR and "
+     "MASTER_PORT), "
+     "pmix or file:PATH on a shared file system; unset: the first that works for the job."},
+    {"WEIR_SECRET_FD", Kind::kText, "", "",
+     "Number of an open descriptor from which the job's secret is read; then it is closed."},
+    {"WEIR_SECRET_FILE", Kind::kPath, "", "",
+     "File of mode 0600 that holds the job's secret, which ranks on several machines need."},
+    {"WEIR_SECRET", Kind::kText, "", "",
+     "The job's secret itself, where nothing better can be had; unset as soon as it was read."},
 };
 
 // std::monostate: validated here, read where a process learns its rank.

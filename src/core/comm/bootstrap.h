@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bootstrap: how ranks that share only a secret find each other and exchange their first bytes,
-// before any transport exists. Rank 0 listens at a place derived from the secret; the others knock
-// until it is there; both sides prove that they hold the secret; then small blobs are gathered and
-// broadcast. It is used while a communicator is being made and closed afterwards. One thread at a
-// time per object.
+// before any transport exists. The first rank on the host that all know of is the root of a tree;
+// the others knock at a place derived from the secret until it is there, and are sent on where it
+// has no room; both sides of each connection prove that they hold the secret; then small blobs are
+// gathered and broadcast over the tree. It is used while a communicator is being made and closed
+// afterwards. One thread at a time per object.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,22 +24,39 @@ namespace weir::comm {
 // Blobs larger than this are refused before allocation.
 inline constexpr size_t kBlobBytesMax = 1u << 20;
 
+// Asked between two looks at the root by ranks other than 0: fills in another secret and place, and
+// returns true, when they have changed.
+using LookAgain = std::function<Result<bool>(Secret* secret, Place* place)>;
+
+// How long the parts of `join` took.
+struct JoinTimes {
+  uint64_t rendezvous_ns = 0;  // until this rank had its place in the tree
+  uint64_t handshake_ns = 0;   // until all ranks had one
+};
+
 class Bootstrap {
  public:
   // Blocks until all `rank_count` ranks have joined or the deadline (CLOCK_MONOTONIC, ns) has
-  // passed; the error then names the ranks that are missing (on rank 0, and told by it to the
+  // passed; the error then names the ranks that are missing (on the root, and told by it to the
   // others). Errors: kTimeout, kRefused (credentials, secret, version, two ranks with one number,
   // different rank_count), kSystem.
-  // Ranks of this host meet at an abstract socket. `place` is where rank 0 listens for the others,
-  // and where they look for it; when it is empty, only ranks of one host can meet. The secret must
-  // then be a random one: over the network it is all that a rank is known by.
+  // Ranks of one host meet at an abstract socket. `place` is a host on which at least one rank runs
+  // and where the ranks of other hosts look for it; when it is empty, only ranks of one host can
+  // meet. The secret must then be a random one: over the network it is all that a rank is known by.
+  // With `look_again` the root is rank 0.
   static Result<std::unique_ptr<Bootstrap>> join(const Secret& secret, Rank rank, Rank rank_count,
-                                                 uint64_t deadline_ns, const Place& place = {});
+                                                 uint64_t deadline_ns, const Place& place = {},
+                                                 const LookAgain& look_again = {});
   virtual ~Bootstrap() = default;
 
   // Every rank gives a blob and receives all, by rank. Also a barrier.
   virtual Result<std::vector<std::string>> all_gather(std::string_view blob,
                                                       uint64_t deadline_ns) = 0;
+
+  const JoinTimes& times() const { return times_; }
+
+ protected:
+  JoinTimes times_;
 };
 
 }  // namespace weir::comm

@@ -35,21 +35,12 @@ bool Channel::check_mac() {
 
 void Channel::send(std::string bytes) {
   if (bytes.empty()) return;
-  outgoing_.push_back({protected_ ? with_macs(bytes) : std::move(bytes), {}});
-}
-
-void Channel::send_view(std::string_view bytes) {
-  if (bytes.empty()) return;
-  if (protected_) {
-    outgoing_.push_back({with_macs(bytes), {}});
-  } else {
-    outgoing_.push_back({{}, bytes});
-  }
+  outgoing_.push_back(protected_ ? with_macs(bytes) : std::move(bytes));
 }
 
 bool Channel::flush() {
   while (!outgoing_.empty()) {
-    const std::string_view rest = outgoing_.front().bytes().substr(sent_bytes_);
+    const std::string_view rest = std::string_view(outgoing_.front()).substr(sent_bytes_);
     const ssize_t sent = ::send(fd_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
@@ -74,7 +65,7 @@ ssize_t Channel::receive(void* data, size_t bytes) {
   }
 }
 
-Channel::Read Channel::read(std::initializer_list<wire::Kind> expected) {
+Channel::Read Channel::read(const std::vector<wire::Kind>& expected) {
   if (header_received_ == wire::kHeaderBytes && payload_received_ == payload_.size()) {
     header_received_ = 0;  // the frame before was handed out
   }

@@ -4,9 +4,9 @@
 #pragma once
 
 #include <deque>
-#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/secret.h"
 #include "core/comm/bootstrap_socket.h"
@@ -35,27 +35,20 @@ class Channel {
   // that direction; a frame without the right one is kMalformed.
   void protect(const Secret& send_key, const Secret& receive_key);
 
-  // Queues bytes of whole frames. The bytes of send_view must live until they are sent or the
-  // channel is closed.
+  // Queues bytes of whole frames.
   void send(std::string bytes);
-  void send_view(std::string_view bytes);
   bool sending() const { return !outgoing_.empty(); }
   // Writes as much as the socket takes. False: the peer is gone.
   bool flush();
 
   // Reads at most one frame. After anything but kFrame and kNothing the stream is of no more use.
-  Read read(std::initializer_list<wire::Kind> expected);
+  Read read(const std::vector<wire::Kind>& expected);
   const wire::Header& header() const { return header_; }
   std::string_view payload() const {
     return std::string_view(payload_).substr(0, header_.payload_bytes);
   }
 
  private:
-  struct Piece {
-    std::string own;
-    std::string_view view;  // used when `own` is empty
-    std::string_view bytes() const { return own.empty() ? view : std::string_view(own); }
-  };
   std::string with_macs(std::string_view frames);
   bool check_mac();
   size_t mac_bytes() const { return protected_ ? wire::kProofBytes : 0; }
@@ -63,7 +56,7 @@ class Channel {
   ssize_t receive(void* data, size_t bytes);
 
   Fd fd_;
-  std::deque<Piece> outgoing_;
+  std::deque<std::string> outgoing_;
   size_t sent_bytes_ = 0;  // of outgoing_.front()
   unsigned char header_bytes_[wire::kHeaderBytes] = {};
   size_t header_received_ = 0;

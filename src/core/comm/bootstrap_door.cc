@@ -20,36 +20,56 @@ constexpr int kAcceptCountMax = 64;
 
 }  // namespace
 
-std::string door_name(const Secret& secret) {
-  const Secret name = secret.derive(fmt::format("bootstrap name, user {}", own_uid()));
+namespace {
+
+std::string name_of(const Secret& secret, const std::string& purpose) {
+  const Secret name = secret.derive(fmt::format("{}, user {}", purpose, own_uid()));
   std::string text = "weir-";
   for (const unsigned char byte : name.bytes) text += fmt::format("{:02x}", byte);
   return text;
 }
 
-Result<std::unique_ptr<Door>> Door::open(const Secret& secret, Rank rank_count,
-                                         const DoorLimits& limits, const Place& place) {
-  std::unique_ptr<Door> door(new Door(secret, rank_count, limits));
-  const int backlog = static_cast<int>(std::min<uint64_t>(uint64_t{rank_count} + 64, 4096));
-  WEIR_RETURN_IF_ERROR(listen_at(door_name(secret), backlog, &door->listener_));
-  if (!door->listener_.valid()) {
-    door.reset();
-  } else {
-    door->listen_over_network(place, backlog);
-  }
+}  // namespace
+
+std::string door_name(const Secret& secret) { return name_of(secret, "bootstrap name"); }
+
+std::string child_door_name(const Secret& secret, Rank rank) {
+  return name_of(secret, fmt::format("bootstrap name of rank {}", rank));
+}
+
+Result<std::unique_ptr<Door>> Door::open(const Secret& secret, const std::string& name, Rank rank,
+                                         Rank rank_count, const DoorLimits& limits) {
+  std::unique_ptr<Door> door(new Door(secret, rank, rank_count, limits));
+  WEIR_RETURN_IF_ERROR(listen_at(name, door->backlog(), &door->listener_));
+  if (!door->listener_.valid()) door.reset();
   return door;
 }
 
-// Ranks of this host are let in whether this succeeds or not; the others name, in their error, where
-// they looked.
-void Door::listen_over_network(const Place& place, int backlog) {
+int Door::backlog() const {
+  return static_cast<int>(std::min<uint64_t>(uint64_t{rank_count_} + 64, 4096));
+}
+
+void Door::listen_at_place(const Place& place) {
   for (const net::IpAddress& address : place.addresses) {
     Fd listener;
     for (uint32_t i = 0; i < kPlacePortCount && !listener.valid(); ++i) {
-      listen_at(address, place_port(secret_, i), backlog, &listener);
+      comm::listen_at(address, place_port(secret_, i), backlog(), &listener);
     }
     if (listener.valid()) network_listeners_.push_back(std::move(listener));
+    if (place.port == 0) continue;
+    Fd given;
+    comm::listen_at(address, place.port, backlog(), &given);
+    if (given.valid()) network_listeners_.push_back(std::move(given));
   }
+}
+
+uint16_t Door::listen_at_any_port(const Place& place) {
+  uint16_t port = 0;
+  for (const net::IpAddress& address : place.addresses) {
+    const int fd = net::listen_at(address, &port, backlog());
+    if (fd >= 0) network_listeners_.emplace_back(fd);
+  }
+  return network_listeners_.empty() ? 0 : port;
 }
 
 void Door::append_poll_entries(std::vector<pollfd>* entries) const {
@@ -103,9 +123,9 @@ Status Door::accept_all(const Fd& listener) {
       case Accept::kNoDescriptor:
         if (knocks_.empty()) {
           return Status(Code::kSystem,
-                        fmt::format("rank 0 may open no more files and cannot let {} ranks in; "
-                                    "raise `ulimit -n` (or the memory limit)",
-                                    rank_count_));
+                        fmt::format("rank {} may open no more files and cannot let others of {} "
+                                    "ranks in; raise `ulimit -n` (or the memory limit)",
+                                    rank_, rank_count_));
         }
         listening_ = false;  // until those at the door are in or out of time
         return Status();
@@ -191,6 +211,7 @@ void Door::check_proof(Knock* knock, std::vector<Arrival>* arrivals) {
   wire::Claim own = knock->claim;
   own.role = wire::Role::kHost;
   own.rank_count = rank_count_;
+  own.host_rank = rank_;
   knock->channel.send(wire::encode_welcome(secret_, own));
   if (knock->pid == kElsewherePid) {
     knock->channel.protect(wire::frame_key(secret_, wire::Role::kHost, own),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Door: rank 0's entrance. It listens, asks whoever knocks for proof of the secret, and hands over
+// Door: where a rank takes children. It listens, asks whoever knocks for proof of the secret, and hands over
 // those who gave it; it does not judge what they claim. Nobody can hold it up: before the proof a
 // connection has a bounded time, a fixed number of bytes, and a place in a bounded list, whose
 // oldest gives way when it is full (an honest rank knocks again). One thread at a time per object.
@@ -18,16 +18,19 @@
 
 namespace weir::comm {
 
-// Name of the abstract socket of rank 0. It tells nothing about the secret, and differs between
-// users, so that two of them who happen to share a launcher's numbers do not meet.
+// Names of abstract sockets: of the first rank of a host, and of rank `rank` when it takes children
+// that others sent on. They tell nothing about the secret, and differ between users, so that two of
+// them who happen to share a launcher's numbers do not meet.
 std::string door_name(const Secret& secret);
+std::string child_door_name(const Secret& secret, Rank rank);
 
 struct DoorLimits {
   uint64_t unproven_ns = 2'000'000'000;  // from accept to proof
   size_t unproven_count = 128;           // connections without proof at a time
 };
 
-// A rank that holds the secret. Its welcome is already queued in the channel.
+// A rank that holds the secret. Its welcome is already queued in the channel; whether it is admitted
+// or sent on is the caller's to say.
 struct Arrival {
   Channel channel;
   wire::Claim claim;
@@ -36,12 +39,19 @@ struct Arrival {
 
 class Door {
  public:
-  // Null when somebody else listens under the name.
-  static Result<std::unique_ptr<Door>> open(const Secret& secret, Rank rank_count,
-                                            const DoorLimits& limits, const Place& place = {});
+  // Listens under `name` for the host `rank`. Null when somebody else does.
+  static Result<std::unique_ptr<Door>> open(const Secret& secret, const std::string& name,
+                                            Rank rank, Rank rank_count, const DoorLimits& limits);
+  // Listens also at the addresses of `place`, at the ports that are derived from the secret or
+  // given. Ranks of this host are let in whether this succeeds or not; the others name, in their
+  // error, where they looked.
+  void listen_at_place(const Place& place);
+  // The same at any port, which is returned; 0 when none can be had.
+  uint16_t listen_at_any_port(const Place& place);
 
   // The poll entries of the listeners and of the connections without proof.
   void append_poll_entries(std::vector<pollfd>* entries) const;
+  size_t poll_entry_count() const { return 1 + network_listeners_.size() + knocks_.size(); }
   // When the next of them runs out of time.
   uint64_t next_expiry_ns() const;
   // Serves the events of the entries that append_poll_entries gave, which start at `first`. Only
@@ -61,10 +71,10 @@ class Door {
     bool done = false;  // handed over or turned away
   };
 
-  Door(const Secret& secret, Rank rank_count, const DoorLimits& limits)
-      : secret_(secret), rank_count_(rank_count), limits_(limits) {}
+  Door(const Secret& secret, Rank rank, Rank rank_count, const DoorLimits& limits)
+      : secret_(secret), rank_(rank), rank_count_(rank_count), limits_(limits) {}
 
-  void listen_over_network(const Place& place, int backlog);
+  int backlog() const;
   Status accept_all(const Fd& listener);
   Status admit(Fd connection, bool from_network);
   void serve_knock(Knock* knock, std::vector<Arrival>* arrivals);
@@ -72,6 +82,7 @@ class Door {
   void check_proof(Knock* knock, std::vector<Arrival>* arrivals);
 
   Secret secret_;
+  Rank rank_;
   Rank rank_count_;
   DoorLimits limits_;
   Fd listener_;

@@ -14,6 +14,7 @@ namespace weir::comm {
 namespace {
 
 constexpr size_t kAddressBytes = 17;
+constexpr size_t kHeadBytes = 9;
 
 }  // namespace
 
@@ -33,12 +34,37 @@ Place place_of_this_host() {
       place.addresses.push_back(one.address);
     }
   }
+  place.host = host_tag();
   return place;
+}
+
+uint64_t host_tag() {
+  const net::HostIdentity host = net::this_host();
+  if (!host.known()) return 0;
+  const Secret hash =
+      secret_from_text({reinterpret_cast<const char*>(host.bytes.data()), host.bytes.size()});
+  uint64_t tag = 0;
+  std::memcpy(&tag, hash.bytes.data(), sizeof tag);
+  return tag;
+}
+
+bool is_here(const Place& place) {
+  if (place.host != 0) return place.host == host_tag();
+  std::vector<net::Interface> interfaces;
+  std::string reason;
+  if (!net::list_interfaces({}, &interfaces, &reason)) return false;
+  return std::any_of(interfaces.begin(), interfaces.end(), [&](const net::Interface& one) {
+    return std::find(place.addresses.begin(), place.addresses.end(), one.address) !=
+           place.addresses.end();
+  });
 }
 
 std::string pack(const Place& place) {
   const size_t count = std::min(place.addresses.size(), kPlaceAddressesMax);
   std::string bytes(1, static_cast<char>(count));
+  for (size_t i = 0; i < sizeof place.host; ++i) {
+    bytes.push_back(static_cast<char>(place.host >> (8 * i)));
+  }
   for (size_t i = 0; i < count; ++i) {
     const net::IpAddress& address = place.addresses[i];
     bytes.push_back(static_cast<char>(address.family));
@@ -48,18 +74,21 @@ std::string pack(const Place& place) {
 }
 
 bool unpack(std::string_view bytes, Place* place) {
-  place->addresses.clear();
+  *place = Place();
   const size_t count = bytes.empty() ? 0 : static_cast<unsigned char>(bytes[0]);
-  if (bytes.empty() || count > kPlaceAddressesMax || bytes.size() < 1 + count * kAddressBytes) {
+  if (count > kPlaceAddressesMax || bytes.size() < kHeadBytes + count * kAddressBytes) {
     return false;
   }
+  for (size_t i = 0; i < sizeof place->host; ++i) {
+    place->host |= uint64_t{static_cast<unsigned char>(bytes[1 + i])} << (8 * i);
+  }
   for (size_t i = 0; i < count; ++i) {
-    const char* at = bytes.data() + 1 + i * kAddressBytes;
+    const char* at = bytes.data() + kHeadBytes + i * kAddressBytes;
     net::IpAddress address;
     address.family = static_cast<uint8_t>(at[0]);
     std::memcpy(address.bytes.data(), at + 1, address.bytes.size());
     if (!address.is_host()) {
-      place->addresses.clear();
+      *place = Place();
       return false;
     }
     place->addresses.push_back(address);

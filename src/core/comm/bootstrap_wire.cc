@@ -11,6 +11,8 @@ namespace {
 
 constexpr unsigned char kMagic[4] = {'W', 'E', 'I', 'R'};
 constexpr std::string_view kProofLabel = "weir bootstrap";
+constexpr size_t kDoorBytes = 2 + kPlaceBytesMax;
+constexpr size_t kRedirectBytes = 4 + kDoorBytes;
 
 template <typename Integer>
 void append_integer(Integer value, std::string* bytes) {
@@ -80,6 +82,14 @@ const char* name_of(Kind kind) {
       return "take";
     case Kind::kFailure:
       return "failure";
+    case Kind::kAdmit:
+      return "admit";
+    case Kind::kRedirect:
+      return "redirect";
+    case Kind::kDoor:
+      return "door";
+    case Kind::kMembers:
+      return "members";
   }
   return "unknown";
 }
@@ -105,15 +115,22 @@ bool header_fits(const Header& header) {
     case Kind::kProof:
       return bytes == 16 + kProofBytes;
     case Kind::kWelcome:
-      return bytes == 4 + kProofBytes;
+      return bytes == 8 + kProofBytes;
     case Kind::kTurnedAway:
       return bytes == 8;
+    case Kind::kAdmit:
     case Kind::kReady:
       return bytes == 0;
+    case Kind::kRedirect:
+      return bytes == kRedirectBytes;
+    case Kind::kDoor:
+      return bytes == kDoorBytes;
+    case Kind::kMembers:
+      return bytes > 0 && bytes % kMemberBytes == 0 && bytes / kMemberBytes <= kMembersMax;
     case Kind::kGive:
-      return bytes >= 8 && bytes - 8 <= kBlobBytesMax;
+      return bytes >= 8 + kRecordHeaderBytes && bytes - 8 <= kRecordsBytesMax;
     case Kind::kTake:
-      return bytes >= 4 && bytes - 4 <= kBlobBytesMax;
+      return bytes >= kRecordHeaderBytes && bytes <= kRecordsBytesMax;
     case Kind::kFailure:
       return bytes >= 4 && bytes - 4 <= kFailureTextBytesMax;
   }
@@ -129,6 +146,7 @@ Proof prove(const Secret& secret, const Claim& claim) {
   append_integer(claim.rank, &message);
   append_integer(claim.rank_count, &message);
   append_integer(claim.patience_us, &message);
+  append_integer(claim.host_rank, &message);
   return secret.derive("bootstrap proof").sign(message);
 }
 
@@ -177,6 +195,7 @@ std::string encode_proof(const Secret& secret, const Claim& claim) {
 std::string encode_welcome(const Secret& secret, const Claim& claim) {
   std::string payload;
   append_integer(claim.rank_count, &payload);
+  append_integer(claim.host_rank, &payload);
   append_array(prove(secret, claim), &payload);
   return frame(Kind::kWelcome, 0, payload);
 }
@@ -190,21 +209,68 @@ std::string encode_turned_away(TurnedAway reason) {
 
 std::string encode_ready() { return frame(Kind::kReady, 0, {}); }
 
-std::string encode_give(uint32_t round, uint64_t patience_us, std::string_view blob) {
+std::string encode_admit() { return frame(Kind::kAdmit, 0, {}); }
+
+namespace {
+
+// The packed place has room for all addresses it may have.
+void append_door(const DoorAddress& address, std::string* payload) {
+  append_integer(address.port, payload);
+  std::string place = pack(address.place);
+  place.resize(kPlaceBytesMax, '\0');
+  payload->append(place);
+}
+
+bool read_door(std::string_view payload, DoorAddress* address) {
+  address->port = read_integer<uint16_t>(payload.data());
+  return unpack(payload.substr(2), &address->place);
+}
+
+}  // namespace
+
+std::string encode_redirect(const DoorAddress& address) {
+  std::string payload;
+  append_integer(address.rank, &payload);
+  append_door(address, &payload);
+  return frame(Kind::kRedirect, 0, payload);
+}
+
+std::string encode_door(const DoorAddress& address) {
+  std::string payload;
+  append_door(address, &payload);
+  return frame(Kind::kDoor, 0, payload);
+}
+
+std::string encode_members(const Member* members, size_t count) {
+  WEIR_CHECK(count > 0 && count <= kMembersMax, "the caller divides them");
+  std::string payload;
+  for (size_t i = 0; i < count; ++i) {
+    append_integer(members[i].rank, &payload);
+    append_integer(members[i].rank_count, &payload);
+    append_integer(static_cast<uint64_t>(members[i].pid), &payload);
+    append_integer(members[i].patience_us, &payload);
+  }
+  return frame(Kind::kMembers, 0, payload);
+}
+
+void append_record(Rank rank, std::string_view blob, std::string* records) {
   WEIR_CHECK(blob.size() <= kBlobBytesMax, "all_gather refuses larger blobs");
+  append_integer(rank, records);
+  append_integer(static_cast<uint32_t>(blob.size()), records);
+  records->append(blob);
+}
+
+std::string encode_give(uint32_t round, uint64_t patience_us, std::string_view records) {
   std::string bytes;
-  bytes.reserve(kHeaderBytes + 8 + blob.size());
-  append_header(Kind::kGive, 8 + blob.size(), round, &bytes);
+  bytes.reserve(kHeaderBytes + 8 + records.size());
+  append_header(Kind::kGive, 8 + records.size(), round, &bytes);
   append_integer(patience_us, &bytes);
-  bytes.append(blob);
+  bytes.append(records);
   return bytes;
 }
 
-void append_take(uint32_t round, Rank rank, std::string_view blob, std::string* bytes) {
-  WEIR_CHECK(blob.size() <= kBlobBytesMax, "larger blobs were refused on arrival");
-  append_header(Kind::kTake, 4 + blob.size(), round, bytes);
-  append_integer(rank, bytes);
-  bytes->append(blob);
+std::string encode_take(uint32_t round, std::string_view records) {
+  return frame(Kind::kTake, round, records);
 }
 
 std::string encode_failure(uint32_t round, const Status& status) {
@@ -224,10 +290,11 @@ Proof decode_proof(std::string_view payload, Claim* claim) {
   return read_array<kProofBytes>(payload, 16);
 }
 
-Proof decode_welcome(std::string_view payload, Rank* rank_count) {
-  WEIR_CHECK(payload.size() == 4 + kProofBytes, "checked before the frame was read");
+Proof decode_welcome(std::string_view payload, Rank* rank_count, Rank* host_rank) {
+  WEIR_CHECK(payload.size() == 8 + kProofBytes, "checked before the frame was read");
   *rank_count = read_integer<uint32_t>(payload.data());
-  return read_array<kProofBytes>(payload, 4);
+  *host_rank = read_integer<uint32_t>(payload.data() + 4);
+  return read_array<kProofBytes>(payload, 8);
 }
 
 void decode_turned_away(std::string_view payload, uint32_t* reason, uint32_t* version) {
@@ -242,10 +309,39 @@ std::string_view decode_give(std::string_view payload, uint64_t* patience_us) {
   return payload.substr(8);
 }
 
-std::string_view decode_take(std::string_view payload, Rank* rank) {
-  WEIR_CHECK(payload.size() >= 4, "checked before the frame was read");
-  *rank = read_integer<uint32_t>(payload.data());
-  return payload.substr(4);
+bool decode_redirect(std::string_view payload, DoorAddress* address) {
+  WEIR_CHECK(payload.size() == kRedirectBytes, "checked before the frame was read");
+  address->rank = read_integer<uint32_t>(payload.data());
+  return read_door(payload.substr(4), address);
+}
+
+bool decode_door(std::string_view payload, DoorAddress* address) {
+  WEIR_CHECK(payload.size() == kDoorBytes, "checked before the frame was read");
+  return read_door(payload, address);
+}
+
+std::vector<Member> decode_members(std::string_view payload) {
+  WEIR_CHECK(payload.size() % kMemberBytes == 0, "checked before the frame was read");
+  std::vector<Member> members;
+  for (; !payload.empty(); payload.remove_prefix(kMemberBytes)) {
+    Member member;
+    member.rank = read_integer<uint32_t>(payload.data());
+    member.rank_count = read_integer<uint32_t>(payload.data() + 4);
+    member.pid = static_cast<int64_t>(read_integer<uint64_t>(payload.data() + 8));
+    member.patience_us = read_integer<uint64_t>(payload.data() + 16);
+    members.push_back(member);
+  }
+  return members;
+}
+
+bool take_record(std::string_view* records, Rank* rank, std::string_view* blob) {
+  if (records->size() < kRecordHeaderBytes) return false;
+  *rank = read_integer<uint32_t>(records->data());
+  const size_t bytes = read_integer<uint32_t>(records->data() + 4);
+  if (bytes > kBlobBytesMax || bytes > records->size() - kRecordHeaderBytes) return false;
+  *blob = records->substr(kRecordHeaderBytes, bytes);
+  records->remove_prefix(kRecordHeaderBytes + bytes);
+  return true;
 }
 
 Status decode_failure(std::string_view payload) {

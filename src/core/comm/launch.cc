@@ -155,6 +155,7 @@ Status read_ranks(const Environment& environment, const Launcher& launcher, cons
     const Result<Rank> value = parse_number(*local_size, 1, kRankCountMax);
     if (!value.ok()) return value.status();
     launch->local_count = value.value();
+    launch->local_known = true;
     if (launch->local_count > launch->rank_count) {
       return invalid_argument(fmt::format("{} is above {}", setting(*local_size), setting(size)));
     }
@@ -191,6 +192,7 @@ Status read_slurm_local_count(const Environment& environment, Launch* launch) {
         setting(*list), setting(*node), launch->rank, launch->rank_count, launch->local_rank));
   }
   launch->local_count = static_cast<Rank>(*count);
+  launch->local_known = true;
   return Status();
 }
 
@@ -214,7 +216,16 @@ Status find_meeting_point(const Environment& environment, const Launcher& launch
   const Result<std::string> parent = describe_launcher_process(rank.name, rank.text);
   if (!parent.ok()) return parent.status();
   launch->meeting_point += "\n" + parent.value();
+  launch->named_by_parent = true;
   return Status();
+}
+
+void read_rendezvous(const Environment& environment, Launch* launch) {
+  launch->master_address = environment.find("MASTER_ADDR").value_or("");
+  launch->master_port = environment.find("MASTER_PORT").value_or("");
+  launch->master_port_is_taken = environment.find("TORCHELASTIC_RUN_ID").has_value();
+  launch->pmix_rank_fits = environment.find("PMIX_RANK") == std::to_string(launch->rank) &&
+                           launch->launcher != "torchrun";
 }
 
 Status nothing_found(const Environment& environment) {
@@ -266,14 +277,14 @@ Result<Launch> launch_from_environment(char** entries) {
       WEIR_RETURN_IF_ERROR(read_slurm_local_count(environment, &launch));
     }
     WEIR_RETURN_IF_ERROR(find_meeting_point(environment, launcher, *rank, &launch));
+    read_rendezvous(environment, &launch);
     return launch;
   }
   return nothing_found(environment);
 }
 
-Secret launch_secret(const Launch& launch, uint64_t generation) {
-  return secret_from_text("weir launch\n" + launch.meeting_point)
-      .derive(fmt::format("communicator {}", generation));
+Secret launch_secret(const Launch& launch) {
+  return secret_from_text("weir launch\n" + launch.meeting_point);
 }
 
 }  // namespace weir::comm

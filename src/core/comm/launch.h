@@ -22,12 +22,18 @@ struct Launch {
   // from MASTER_ADDR and MASTER_PORT and the run id, from the job id, else from the parent process
   // (which local launchers share between their ranks) and its start time.
   std::string meeting_point;
+  bool named_by_parent = false;       // meeting_point holds on this machine only
+  bool local_known = false;           // the launcher has said how many ranks are on this machine
+  std::string master_address;         // MASTER_ADDR, "" when not set
+  std::string master_port;            // MASTER_PORT
+  bool master_port_is_taken = false;  // torchrun itself listens there
+  bool pmix_rank_fits = false;        // PMIX_RANK is the rank
 };
 
 // Errors name the variables that were looked for, or the one that does not parse or contradicts.
 Result<Launch> launch_from_environment(char** environment);
 
-// Secret of the `generation`-th communicator (0, 1, …) that this job makes from its environment.
-Secret launch_secret(const Launch& launch, uint64_t generation);
+// What stands in for a secret where the job has none: who can guess the job's name has it.
+Secret launch_secret(const Launch& launch);
 
 }  // namespace weir::comm

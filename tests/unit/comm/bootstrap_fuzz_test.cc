@@ -13,7 +13,7 @@
 #include "core/base/clock.h"
 #include "core/comm/bootstrap_channel.h"
 #include "core/comm/bootstrap_door.h"
-#include "core/comm/bootstrap_guest.h"
+#include "core/comm/bootstrap_knock.h"
 #include "unit/comm/bootstrap_support.h"
 
 namespace weir::comm {
@@ -166,12 +166,13 @@ TEST(BootstrapFuzz, NoDamagedHostIsBelieved) {
       (void)wire::decode_proof(proof->payload, &claim);
       const std::string welcome = wire::encode_welcome(secret, claim);
       const std::string sent_welcome = damage.apply(welcome);
-      is_honest = is_honest && sent_welcome.starts_with(welcome);
+      is_honest = is_honest && sent_welcome == welcome;
       send_in_pieces(&self, sent_welcome, &damage);
+      self.send(wire::encode_admit());
     });  // hangs up
-    auto guest = Guest::knock(secret, 1, 2, deadline_in_ms(5'000));
+    auto entry = knock({secret, 1, 2, deadline_in_ms(5'000)}, door_name(secret));
     host.join();
-    const bool is_in = guest.ok() && guest.value() != nullptr;
+    const bool is_in = entry.ok() && entry.value().has_value();
     EXPECT_EQ(is_in, is_honest) << i;
     if (is_in) ++welcome_count;
   }
@@ -188,7 +189,8 @@ TEST(BootstrapFuzz, DamageAfterTheWelcomeEndsInAnErrorAndNeverInAWait) {
       Stranger one(secret);
       ASSERT_FALSE(shake_hands(&one, secret, 1, 2).empty());
       ASSERT_TRUE(one.receive().has_value());
-      send_in_pieces(&one, damage.apply(wire::encode_give(1, kPatienceUs, "a small blob")),
+      send_in_pieces(&one,
+                     damage.apply(wire::encode_give(1, kPatienceUs, record(1, "a small blob"))),
                      &damage);
       send_in_pieces(&one, damage.apply(wire::encode_failure(1, Status(Code::kAborted, "gone"))),
                      &damage);
@@ -224,15 +226,14 @@ TEST(BootstrapFuzz, AGuestSurvivesADamagedResult) {
       ASSERT_TRUE(proof.has_value());
       (void)wire::decode_proof(proof->payload, &claim);
       self.send(wire::encode_welcome(secret, claim));
-      std::string result = wire::encode_ready();
-      wire::append_take(1, 0, "zero", &result);
-      wire::append_take(1, 1, "one", &result);
+      self.send(wire::encode_admit());
+      const std::string result =
+          wire::encode_ready() + wire::encode_take(1, record(0, "zero") + record(1, "one"));
       send_in_pieces(&self, damage.apply(result), &damage);
     });
-    auto guest = Guest::knock(secret, 1, 2, deadline_in_ms(5'000));
-    ASSERT_TRUE(guest.ok() && guest.value() != nullptr);
     const uint64_t start_ns = now_ns();
-    if (guest.value()->await_ready(deadline_in_ms(20'000)).ok()) {
+    auto guest = Bootstrap::join(secret, 1, 2, deadline_in_ms(20'000));
+    if (guest.ok()) {
       auto blobs = guest.value()->all_gather("one", deadline_in_ms(20'000));
       if (blobs.ok()) {
         EXPECT_EQ(blobs.value().size(), 2u);
@@ -254,7 +255,7 @@ TEST(BootstrapFuzz, FramesComeOutAsTheyWentInWhateverThePieces) {
     std::string bytes;
     for (size_t k = damage.below(20); k > 0; --k) {
       blobs.emplace_back(damage.below(300), damage.byte());
-      wire::append_take(1, static_cast<Rank>(blobs.size()), blobs.back(), &bytes);
+      bytes += wire::encode_take(1, record(static_cast<Rank>(blobs.size()), blobs.back()));
     }
     size_t read_count = 0;
     while (!bytes.empty()) {
@@ -263,8 +264,12 @@ TEST(BootstrapFuzz, FramesComeOutAsTheyWentInWhateverThePieces) {
       bytes.erase(0, size);
       while (channel.read({Kind::kTake}) == Channel::Read::kFrame) {
         Rank rank = 0;
+        std::string_view records = channel.payload();
+        std::string_view blob;
         ASSERT_LT(read_count, blobs.size());
-        EXPECT_EQ(wire::decode_take(channel.payload(), &rank), blobs[read_count]);
+        ASSERT_TRUE(wire::take_record(&records, &rank, &blob));
+        EXPECT_TRUE(records.empty());
+        EXPECT_EQ(blob, blobs[read_count]);
         EXPECT_EQ(rank, ++read_count);
       }
     }
@@ -278,13 +283,13 @@ TEST(BootstrapFuzz, FramesComeOutAsTheyWentInWhateverThePieces) {
 TEST(BootstrapFuzz, NoHeaderMakesAReaderTakeMoreThanTheLimit) {
   Damage damage(test_seed());
   for (int i = 0; i < 20'000; ++i) {
-    std::string frame = damage.apply(wire::encode_give(1, kPatienceUs, "blob"));
+    std::string frame = damage.apply(wire::encode_give(1, kPatienceUs, record(1, "blob")));
     frame.resize(wire::kHeaderBytes);
     unsigned char bytes[wire::kHeaderBytes];
     std::copy(frame.begin(), frame.end(), bytes);
     wire::Header header;
     if (!wire::decode_header(bytes, &header) || !wire::header_fits(header)) continue;
-    EXPECT_LE(header.payload_bytes, kBlobBytesMax + 8);
+    EXPECT_LE(header.payload_bytes, wire::kRecordsBytesMax + 8);
   }
 }
 

@@ -13,7 +13,7 @@
 
 #include "core/base/clock.h"
 #include "core/comm/bootstrap_door.h"
-#include "core/comm/bootstrap_host.h"
+#include "core/comm/bootstrap_tree.h"
 #include "unit/comm/bootstrap_support.h"
 
 namespace weir::comm {
@@ -142,7 +142,7 @@ TEST(BootstrapIntruder, ThatAnnouncesAWrongSizeIsHungUpOnBeforeItSendsMore) {
 TEST(BootstrapIntruder, ThatSkipsTheProofIsHungUpOn) {
   expect_formed_in_spite_of([](const Secret& secret) {
     for (const std::string& frame :
-         {wire::encode_give(1, kPatienceUs, "blob"), wire::encode_ready(),
+         {wire::encode_give(1, kPatienceUs, record(1, "blob")), wire::encode_ready(),
           wire::encode_failure(0, Status(Code::kAborted, "all of you, stop")),
           wire::encode_challenge({}), wire::encode_turned_away(wire::TurnedAway::kProof)}) {
       Stranger first(secret);
@@ -188,7 +188,7 @@ TEST(BootstrapIntruder, IsMentionedWhenRanksAreMissing) {
   EXPECT_EQ(zero.status.code(), Code::kTimeout);
   EXPECT_THAT(zero.status.text(), HasSubstr("ranks 1, 2 of 3 have not joined"));
   EXPECT_THAT(zero.status.text(),
-              HasSubstr("1 with bootstrap protocol version 9 (this is version 1)"));
+              HasSubstr("1 with bootstrap protocol version 9 (this is version 2)"));
   EXPECT_THAT(zero.status.text(), HasSubstr("1 that spoke no bootstrap protocol"));
   EXPECT_THAT(zero.status.text(), HasSubstr("process " + std::to_string(getpid())));
 }
@@ -233,10 +233,9 @@ TEST(BootstrapIntruder, AFloodOfConnectionsDoesNotKeepRanksOut) {
 // A host with limits that a test can wait for.
 struct ShortDoor {
   explicit ShortDoor(const Secret& secret, DoorLimits limits) {
-    auto door = Door::open(secret, 2, limits);
-    EXPECT_TRUE(door.ok());
-    thread = std::thread([this, opened = door.take()]() mutable {
-      auto joined = Host::join(std::move(opened), 2, deadline_in_ms(20'000));
+    thread = std::thread([this, secret, limits] {
+      auto joined = Tree::join(secret, 0, 2, deadline_in_ms(20'000), {}, {},
+                               {.door = limits, .own_hosts = false});
       status = joined.ok() ? Status() : joined.status();
     });
   }
@@ -274,7 +273,7 @@ TEST(BootstrapIntruder, TheOldestSilentConnectionGivesWayToANewOne) {
 TEST(BootstrapIntruder, AMemberThatBreaksTheProtocolFailsForAllAndIsNamed) {
   const Secret secret = fresh_secret();
   for (const std::string& frame :
-       {wire::encode_give(7, kPatienceUs, "wrong round"), wire::encode_ready(),
+       {wire::encode_give(7, kPatienceUs, record(1, "wrong round")), wire::encode_ready(),
         std::string("nonsense that is longer than a header")}) {
     Outcome zero;
     std::thread thread([&] { zero = play(secret, {0, 2}); });
@@ -287,7 +286,7 @@ TEST(BootstrapIntruder, AMemberThatBreaksTheProtocolFailsForAllAndIsNamed) {
     const auto failure = stranger.receive();
     thread.join();
     EXPECT_EQ(zero.status.code(), Code::kInternal);
-    EXPECT_THAT(zero.status.text(), HasSubstr("rank 1 (process"));
+    EXPECT_THAT(zero.status.text(), HasSubstr("rank 1 of 2 (process"));
     EXPECT_THAT(zero.status.text(), HasSubstr("out of turn before all_gather 1"));
     ASSERT_TRUE(failure.has_value());
     EXPECT_EQ(wire::decode_failure(failure->payload).text(), zero.status.text());
@@ -297,7 +296,7 @@ TEST(BootstrapIntruder, AMemberThatBreaksTheProtocolFailsForAllAndIsNamed) {
 // ---- Hosts that are not rank 0
 // --------------------------------------------------------------------
 
-// Listens in the place of rank 0 and answers the first guest with `answer`.
+// Listens in the place of the root and answers the first guest with `answer`.
 Status status_against_host(const Secret& secret, const std::function<void(Stranger*)>& answer,
                            uint64_t timeout_ms = 20'000) {
   Fd listener;
@@ -364,7 +363,7 @@ TEST(BootstrapFalseHost, OfAnotherVersionIsRefusedAndBothAreNamed) {
     const Status status =
         status_against_host(fresh_secret(), [&](Stranger* host) { host->send(answer); });
     EXPECT_EQ(status.code(), Code::kRefused);
-    EXPECT_THAT(status.text(), HasSubstr("protocol version 9, rank 1 version 1"));
+    EXPECT_THAT(status.text(), HasSubstr("protocol version 9, rank 1 version 2"));
   }
 }
 
@@ -380,7 +379,7 @@ TEST(BootstrapFalseHost, ThatStaysSilentTimesOutAndIsNamed) {
       fresh_secret(), [](Stranger* host) { EXPECT_TRUE(host->is_hung_up()); }, 100);
   EXPECT_EQ(status.code(), Code::kTimeout);
   EXPECT_THAT(status.text(), HasSubstr("process " + std::to_string(getpid()) +
-                                       " listens for rank 0 but does not answer rank 1"));
+                                       " listens for the other ranks but does not answer rank 1"));
 }
 
 TEST(BootstrapFalseHost, ThatHangsUpIsKnockedAtAgainUntilTheDeadline) {
@@ -430,6 +429,7 @@ TEST(BootstrapOtherUser, InThePlaceOfRank0IsRefusedAndBothAreNamed) {
     if (setuid(kOtherUser) != 0 || !listen_at(name, 8, &listener).ok()) _exit(1);
     pause();
   }
+  await_root(secret);
   const Outcome guest = play(secret, {1, 2});
   const Outcome zero = play(secret, {0, 2});
   kill(pid, SIGKILL);

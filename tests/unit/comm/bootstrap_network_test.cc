@@ -8,8 +8,7 @@
 
 #include "core/base/clock.h"
 #include "core/comm/bootstrap_door.h"
-#include "core/comm/bootstrap_guest.h"
-#include "core/comm/bootstrap_host.h"
+#include "core/comm/bootstrap_tree.h"
 #include "net/ip_socket.h"
 #include "unit/comm/bootstrap_support.h"
 
@@ -25,39 +24,16 @@ Place loopback() {
   return Place{{address}};
 }
 
-// Rank 0 with a network door.
-Outcome host(const Secret& secret, Rank rank_count, int rounds, size_t blob_bytes,
-             uint64_t timeout_ms = 20'000) {
+// A rank that behaves as if it were alone on its host, with rank 0 at the place.
+Outcome play_alone(const Secret& secret, Rank rank, Rank rank_count, int rounds,
+                   size_t blob_bytes) {
   Outcome outcome;
-  auto door = Door::open(secret, rank_count, DoorLimits(), loopback());
-  EXPECT_TRUE(door.ok() && door.value() != nullptr);
-  auto joined = Host::join(door.take(), rank_count, deadline_in_ms(timeout_ms));
+  auto joined = Tree::join(secret, rank, rank_count, deadline_in_ms(20'000), loopback(), {},
+                           {.door = {}, .own_hosts = true});
   outcome.status = joined.status();
   for (int round = 0; joined.ok() && outcome.status.ok() && round < rounds; ++round) {
-    auto blobs =
-        joined.value()->all_gather("0" + std::string(blob_bytes, 'x'), deadline_in_ms(timeout_ms));
-    outcome.status = blobs.status();
-    if (blobs.ok()) outcome.blobs = blobs.take();
-  }
-  return outcome;
-}
-
-// Another rank, that looks over the network only.
-Outcome guest(const Secret& secret, Rank rank, Rank rank_count, int rounds, size_t blob_bytes) {
-  Outcome outcome;
-  std::unique_ptr<Guest> joined;
-  for (uint32_t look = 0; joined == nullptr; ++look) {
-    auto knocked =
-        Guest::knock_at(loopback(), look, secret, rank, rank_count, deadline_in_ms(20'000));
-    if (!knocked.ok()) return {knocked.status(), {}, 0};
-    joined = knocked.take();
-    if (joined == nullptr) usleep(1000);
-    if (look > 5000) return {Status(Code::kTimeout, "nobody listens"), {}, 0};
-  }
-  outcome.status = joined->await_ready(deadline_in_ms(20'000));
-  for (int round = 0; outcome.status.ok() && round < rounds; ++round) {
-    auto blobs = joined->all_gather(std::to_string(rank) + std::string(blob_bytes, 'x'),
-                                    deadline_in_ms(20'000));
+    auto blobs = joined.value()->all_gather(std::to_string(rank) + std::string(blob_bytes, 'x'),
+                                            deadline_in_ms(20'000));
     outcome.status = blobs.status();
     if (blobs.ok()) outcome.blobs = blobs.take();
   }
@@ -68,10 +44,8 @@ std::vector<Outcome> play_over_network(const Secret& secret, Rank rank_count, si
   std::vector<Outcome> outcomes(rank_count);
   std::vector<std::thread> ranks;
   for (Rank rank = 0; rank < rank_count; ++rank) {
-    ranks.emplace_back([&, rank] {
-      outcomes[rank] = rank == 0 ? host(secret, rank_count, 3, blob_bytes)
-                                 : guest(secret, rank, rank_count, 3, blob_bytes);
-    });
+    ranks.emplace_back(
+        [&, rank] { outcomes[rank] = play_alone(secret, rank, rank_count, 3, blob_bytes); });
   }
   for (std::thread& rank : ranks) rank.join();
   return outcomes;
@@ -90,6 +64,12 @@ void expect_gathered(const std::vector<Outcome>& outcomes, size_t blob_bytes) {
 TEST(BootstrapNetwork, RanksOfSeveralHostsGatherAsThoseOfOne) {
   for (const size_t blob_bytes : {size_t{0}, size_t{100}, size_t{300'000}}) {
     expect_gathered(play_over_network(fresh_secret(), 4, blob_bytes), blob_bytes);
+  }
+}
+
+TEST(BootstrapNetwork, HostsThatTheRootHasNoRoomForAreSentOn) {
+  for (const Rank rank_count : {18u, 60u}) {
+    expect_gathered(play_over_network(fresh_secret(), rank_count, 500), 500);
   }
 }
 
@@ -131,12 +111,12 @@ Fd connect_to_door(const Secret& secret) {
 TEST(BootstrapNetwork, WithoutTheSecretIsTurnedAway) {
   const Secret secret = fresh_secret();
   std::vector<Outcome> outcomes(2);
-  std::thread zero([&] { outcomes[0] = host(secret, 2, 1, 0); });
+  std::thread zero([&] { outcomes[0] = play_alone(secret, 0, 2, 1, 0); });
   {
     Stranger stranger(connect_to_door(secret));
-    EXPECT_EQ(shake_hands(&stranger, secret_from_text("a guess"), 1, 2), "");
+    EXPECT_EQ(prove(&stranger, secret_from_text("a guess"), 1, 2), "");
   }
-  outcomes[1] = guest(secret, 1, 2, 1, 0);
+  outcomes[1] = play_alone(secret, 1, 2, 1, 0);
   zero.join();
   expect_gathered(outcomes, 0);
 }
@@ -144,10 +124,11 @@ TEST(BootstrapNetwork, WithoutTheSecretIsTurnedAway) {
 TEST(BootstrapNetwork, AFrameWithoutItsMacIsNotBelieved) {
   const Secret secret = fresh_secret();
   Outcome outcome;
-  std::thread zero([&] { outcome = host(secret, 2, 1, 0); });
+  std::thread zero([&] { outcome = play_alone(secret, 0, 2, 1, 0); });
   Stranger rank_1(connect_to_door(secret));
-  ASSERT_NE(shake_hands(&rank_1, secret, 1, 2), "");
-  rank_1.send(wire::encode_give(1, 20'000'000, "forged") + std::string(wire::kProofBytes, '\0'));
+  ASSERT_NE(prove(&rank_1, secret, 1, 2), "");
+  rank_1.send(wire::encode_give(1, 20'000'000, record(1, "forged")) +
+              std::string(wire::kProofBytes, '\0'));
   zero.join();
   EXPECT_EQ(outcome.status.code(), Code::kInternal) << outcome.status.text();
   EXPECT_NE(outcome.status.text().find("rank 1"), std::string::npos) << outcome.status.text();
@@ -157,13 +138,15 @@ TEST(BootstrapPlace, PassesThroughItsBytes) {
   Place place = loopback();
   place.addresses.push_back(place.addresses[0]);
   place.addresses[1].family = 6;
+  place.host = 0x0123456789abcdef;
   Place read;
   ASSERT_TRUE(unpack(pack(place), &read));
   EXPECT_EQ(read.addresses, place.addresses);
+  EXPECT_EQ(read.host, place.host);
   EXPECT_TRUE(unpack(pack(Place()) + "whatever follows", &read));
   EXPECT_TRUE(read.empty());
   EXPECT_FALSE(unpack("", &read));
-  EXPECT_FALSE(unpack(pack(place).substr(0, 20), &read));
+  EXPECT_FALSE(unpack(pack(place).substr(0, 40), &read));
   EXPECT_FALSE(unpack(std::string(200, '\xff'), &read));
   EXPECT_LE(pack(place).size(), kPlaceBytesMax);
 }

@@ -71,6 +71,40 @@ Child killer(pid_t victim, uint64_t after_ms) {
   });
 }
 
+TEST(BootstrapProcesses, SixtyFourGatherOverATree) {
+  const Secret secret = fresh_secret();
+  constexpr Rank kCount = 64;
+  std::vector<std::unique_ptr<Child>> children;
+  for (Rank rank = 0; rank < kCount; ++rank) {
+    children.push_back(std::make_unique<Child>([&secret, rank] {
+      const Outcome outcome = play(secret, {rank, kCount}, 3, 2000);
+      return summary(outcome) + (outcome.blobs == expected_blobs(kCount, 3, 2000) ? "good" : "bad");
+    }));
+  }
+  for (const auto& child : children) EXPECT_EQ(child->text(), "ok|good");
+}
+
+TEST(BootstrapProcesses, ARankKilledDeepInTheTreeIsNamedByAll) {
+  const Secret secret = fresh_secret();
+  constexpr Rank kCount = 40;
+  std::vector<std::unique_ptr<Child>> children;
+  // Every rank joins; the last of them, which has no room at the root, dies before the gather.
+  for (Rank rank = 0; rank < kCount - 1; ++rank) {
+    children.push_back(std::make_unique<Child>([&secret, rank] {
+      return summary(play(secret, {rank, kCount}));
+    }));
+  }
+  sleep_ns(300'000'000, UINT64_MAX);
+  Child last([&secret] {
+    auto joined = Bootstrap::join(secret, kCount - 1, kCount, deadline_in_ms(20'000));
+    raise(SIGKILL);
+    return std::string();
+  });
+  const std::string expected = "peer lost|rank 39 of 40 (process " + std::to_string(last.pid()) +
+                               ") ended, or gave up, before all_gather 1 was complete";
+  for (const auto& child : children) EXPECT_EQ(child->text(), expected);
+}
+
 TEST(BootstrapProcesses, ForkedRanksGather) {
   const Secret secret = fresh_secret();
   const auto body = [&secret](Rank rank) {
@@ -121,7 +155,8 @@ TEST(BootstrapProcesses, ARankKilledInTheMiddleOfItsBlobIsNamedAtOnce) {
     Stranger self(secret);
     if (shake_hands(&self, secret, 2, 3).empty()) return std::string("not welcome");
     if (!self.receive()) return std::string("not ready");
-    self.send(wire::encode_give(1, 20'000'000, std::string(100'000, 'x')).substr(0, 50'000));
+    self.send(
+        wire::encode_give(1, 20'000'000, record(2, std::string(100'000, 'x'))).substr(0, 50'000));
     raise(SIGKILL);
     return std::string();
   });
@@ -139,7 +174,7 @@ TEST(BootstrapProcesses, ARankKilledBeforeItTakesTheResultIsNamedByRank0) {
     Stranger self(secret);
     if (shake_hands(&self, secret, 2, 3).empty()) return std::string("not welcome");
     if (!self.receive()) return std::string("not ready");
-    self.send(wire::encode_give(1, 20'000'000, "2"));
+    self.send(wire::encode_give(1, 20'000'000, record(2, "2")));
     if (!self.receive()) return std::string("no result");
     raise(SIGKILL);
     return std::string();
@@ -158,34 +193,31 @@ TEST(BootstrapProcesses, Rank0KilledIsNamedByTheOthersAtOnce) {
   const Outcome outcome = play(secret, {1, 3});  // rank 2 never comes
   EXPECT_EQ(outcome.status.code(), Code::kPeerLost);
   EXPECT_THAT(outcome.status.text(),
-              HasSubstr("rank 0 (process " + std::to_string(zero.pid()) + ") ended"));
+              HasSubstr("rank 0 of 3 (process " + std::to_string(zero.pid()) + ") ended"));
   EXPECT_LT(outcome.seconds, kAtOnceSeconds);
 }
 
 TEST(BootstrapProcesses, AStoppedRank0TimesOutAndIsNamed) {
   const Secret secret = fresh_secret();
   Child zero([&] { return summary(play(secret, {0, 3})); });
-  Child stopper([&] {
-    sleep_ns(100'000'000, UINT64_MAX);
-    kill(zero.pid(), SIGSTOP);
-    return std::string();
-  });
-  stopper.text();
+  await_root(secret);
+  kill(zero.pid(), SIGSTOP);
   const Outcome outcome = play(secret, {1, 3, 300});
   EXPECT_EQ(outcome.status.code(), Code::kTimeout);
   EXPECT_THAT(outcome.status.text(), HasSubstr("process " + std::to_string(zero.pid())));
   EXPECT_LT(outcome.seconds, kAtOnceSeconds);
 }
 
-TEST(BootstrapProcesses, TooFewDescriptorsOnRank0AreToldWithTheRemedy) {
+TEST(BootstrapProcesses, TooFewDescriptorsOnTheRootAreToldWithTheRemedy) {
   const Secret secret = fresh_secret();
   Child zero([&] {
     rlimit few{};
     getrlimit(RLIMIT_NOFILE, &few);
-    few.rlim_cur = open_descriptor_count() + 20;
+    few.rlim_cur = open_descriptor_count() + 8;
     setrlimit(RLIMIT_NOFILE, &few);
     return summary(play(secret, {0, 32, 2'000}));
   });
+  await_root(secret);
   std::vector<Player> guests = all_ranks(32, 1'000);
   guests.erase(guests.begin());
   const auto outcomes = play_all(secret, guests);
@@ -197,7 +229,7 @@ TEST(BootstrapProcesses, TooFewDescriptorsOnRank0AreToldWithTheRemedy) {
     EXPECT_LT(outcome.seconds, kAtOnceSeconds) << summary(outcome);
     if (summary(outcome) == text) ++told_count;
   }
-  EXPECT_GE(told_count, 10u);  // those who were in by then
+  EXPECT_GE(told_count, 1u);  // those who were in by then
 }
 
 TEST(BootstrapProcesses, AForkedCopyOfASocketDoesNotKeepTheConnectionOpen) {

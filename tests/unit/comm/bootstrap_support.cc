@@ -70,6 +70,12 @@ std::vector<Player> all_ranks(Rank rank_count, uint64_t timeout_ms) {
   return players;
 }
 
+std::string record(Rank rank, std::string_view blob) {
+  std::string records;
+  wire::append_record(rank, blob, &records);
+  return records;
+}
+
 size_t open_descriptor_count() {
   size_t count = 0;
   DIR* directory = opendir("/proc/self/fd");
@@ -132,8 +138,13 @@ bool Stranger::is_hung_up(uint64_t timeout_ms) {
   return now_ns() < until_ns;
 }
 
-std::string shake_hands(Stranger* stranger, const Secret& secret, Rank rank, Rank rank_count,
-                        uint64_t patience_us) {
+void await_root(const Secret& secret) {
+  const Stranger stranger(secret);
+  EXPECT_TRUE(stranger.connected());
+}
+
+std::string prove(Stranger* stranger, const Secret& secret, Rank rank, Rank rank_count,
+                  uint64_t patience_us) {
   wire::Claim claim;
   claim.guest_nonce = fresh_secret().bytes;
   claim.rank = rank;
@@ -149,6 +160,14 @@ std::string shake_hands(Stranger* stranger, const Secret& secret, Rank rank, Ran
   const auto welcome = stranger->receive();
   if (!welcome || welcome->header.kind != wire::Kind::kWelcome) return "";
   return hello + proof;
+}
+
+std::string shake_hands(Stranger* stranger, const Secret& secret, Rank rank, Rank rank_count,
+                        uint64_t patience_us) {
+  const std::string sent = prove(stranger, secret, rank, rank_count, patience_us);
+  if (sent.empty()) return "";
+  const auto admit = stranger->receive();
+  return admit && admit->header.kind == wire::Kind::kAdmit ? sent : "";
 }
 
 }  // namespace weir::comm

@@ -45,9 +45,12 @@ std::vector<Outcome> play_all(const Secret& secret, const std::vector<Player>& p
                               int rounds = 1, size_t blob_bytes = 0);
 std::vector<Player> all_ranks(Rank rank_count, uint64_t timeout_ms = 20'000);
 
+// What a rank gives, as kGive holds it.
+std::string record(Rank rank, std::string_view blob);
+
 size_t open_descriptor_count();
 
-// A client of rank 0's door that does what the test says; blocking, with limits.
+// A client of the root's door that does what the test says; blocking, with limits.
 class Stranger {
  public:
   // Knocks until somebody listens, for at most 5 s.
@@ -71,8 +74,14 @@ class Stranger {
   Fd connection_;
 };
 
+// Returns when somebody listens for the ranks with `secret`: who comes after that is not the root.
+void await_root(const Secret& secret);
+
 // Proves `rank` of `rank_count` through `stranger`; the bytes it sent, or "" when it was not
 // welcome.
+std::string prove(Stranger* stranger, const Secret& secret, Rank rank, Rank rank_count,
+                  uint64_t patience_us = 20'000'000);
+// The same, and waits for word that it is admitted, which over a network carries a MAC.
 std::string shake_hands(Stranger* stranger, const Secret& secret, Rank rank, Rank rank_count,
                         uint64_t patience_us = 20'000'000);
 

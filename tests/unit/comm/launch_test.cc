@@ -248,13 +248,12 @@ TEST(Launch, SlurmsListOfTaskCountsIsRead) {
   }
 }
 
-TEST(Launch, EveryCommunicatorOfAJobHasItsOwnSecret) {
+TEST(Launch, EveryJobHasItsOwnSecret) {
   const Launch job = good_launch(of_rank(kTorchrun, 0));
   const Launch other = good_launch(changed(of_rank(kTorchrun, 0), "MASTER_PORT", "1"));
   const Launch peer = good_launch(of_rank(kTorchrun, 1));
-  EXPECT_EQ(launch_secret(job, 0).bytes, launch_secret(peer, 0).bytes);
-  EXPECT_NE(launch_secret(job, 0).bytes, launch_secret(job, 1).bytes);
-  EXPECT_NE(launch_secret(job, 0).bytes, launch_secret(other, 0).bytes);
+  EXPECT_EQ(launch_secret(job).bytes, launch_secret(peer).bytes);
+  EXPECT_NE(launch_secret(job).bytes, launch_secret(other).bytes);
 }
 
 TEST(LauncherProcess, IsTheNearestAncestorThatIsNotARank) {
@@ -270,7 +269,7 @@ TEST(LauncherProcess, IsTheNearestAncestorThatIsNotARank) {
 TEST(LaunchedBy, DISABLED_Rank) {
   const Result<Launch> found = launch_from_environment(environ);
   ASSERT_TRUE(found.ok()) << found.status().text();
-  auto joined = Bootstrap::join(launch_secret(found.value(), 0), found.value().rank,
+  auto joined = Bootstrap::join(launch_secret(found.value()), found.value().rank,
                                 found.value().rank_count, now_ns() + 20'000'000'000);
   ASSERT_TRUE(joined.ok()) << joined.status().text();
   // Two jobs at once: each meets its own.

@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/bootstrap_tree.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/base/clock.h"
+
+namespace weir::comm {
+namespace {
+
+constexpr uint64_t kPauseNsMin = 200'000;
+constexpr uint64_t kPauseNsMax = 5'000'000;
+// Between two looks at another host.
+constexpr uint64_t kNetworkPauseNs = 10'000'000;
+// How long a failure may take to reach the neighbours that do not read just now.
+constexpr uint64_t kFarewellNs = 100'000'000;
+// Rank 0 is mostly on the host of the place. Another rank there is the root only where rank 0 has not
+// come for this long, or for a quarter of the time that there is.
+constexpr uint64_t kRank0FirstNs = 500'000'000;
+// A guest that is sent on more often than this looks from the start again.
+constexpr int kRedirectsMax = 32;
+
+}  // namespace
+
+Tree::Tree(const Guest& guest, const Place& place, const TreeOptions& options)
+    : guest_(guest),
+      options_(options),
+      node_(guest.rank, guest.rank_count, now_ns(), guest.deadline_ns),
+      start_ns_(now_ns()) {
+  set_place(place);
+}
+
+void Tree::set_place(const Place& place) {
+  place_ = place;
+  is_here_ = options_.own_hosts ? guest_.rank == 0 : place_.empty() || is_here(place_);
+}
+
+Result<std::unique_ptr<Bootstrap>> Tree::join(const Secret& secret, Rank rank, Rank rank_count,
+                                              uint64_t deadline_ns, const Place& place,
+                                              const LookAgain& look_again,
+                                              const TreeOptions& options) {
+  std::unique_ptr<Tree> tree(new Tree({secret, rank, rank_count, deadline_ns}, place, options));
+  Status status = tree->find_place(look_again);
+  tree->times_.rendezvous_ns = now_ns() - tree->start_ns_;
+  if (status.ok()) status = tree->work(Stop::kWhenDone, UINT64_MAX);
+  if (!status.ok()) return status;
+  tree->times_.handshake_ns = now_ns() - tree->start_ns_ - tree->times_.rendezvous_ns;
+  tree->doors_.clear();
+  return std::unique_ptr<Bootstrap>(std::move(tree));
+}
+
+Status Tree::find_place(const LookAgain& look_again) {
+  uint64_t pause_ns = kPauseNsMin;
+  for (;;) {
+    const bool follows = look_again && guest_.rank != 0;
+    if (follows) {
+      Place place;
+      const Result<bool> changed = look_again(&guest_.secret, &place);
+      if (!changed.ok()) return changed.status();
+      if (changed.value()) {
+        set_place(place);
+        look_count_ = 0;
+      }
+    }
+    WEIR_RETURN_IF_ERROR(look(!follows));
+    if (node_.is_root() || node_.has_parent()) return Status();
+    const uint64_t now = now_ns();
+    if (now >= guest_.deadline_ns) {
+      node_.fail(nobody_listens());
+      return work(Stop::kWhenDone, UINT64_MAX);
+    }
+    if (doors_.empty()) {
+      sleep_ns(pause_ns, guest_.deadline_ns);
+    } else {
+      WEIR_RETURN_IF_ERROR(work(Stop::kAtTime, std::min(now + pause_ns, guest_.deadline_ns)));
+    }
+    pause_ns = std::min(pause_ns * 3 / 2, kPauseNsMax);
+  }
+}
+
+// The first rank of a host opens a door for the others of that host. On the host of `place_` it is
+// the root; on another it goes on looking for a parent.
+Status Tree::look(bool may_open) {
+  if (doors_.empty()) {
+    const std::string name = options_.own_hosts
+                                 ? child_door_name(guest_.secret, guest_.rank_count + guest_.rank)
+                                 : door_name(guest_.secret);
+    Knock knocked = knock(guest_, name);
+    if (!knocked.ok()) return knocked.status();
+    if (knocked.value()) return settle(std::move(*knocked.value()));
+    const uint64_t rank_0_first_ns =
+        std::min(kRank0FirstNs, (guest_.deadline_ns - std::min(guest_.deadline_ns, start_ns_)) / 4);
+    const bool is_turn = guest_.rank == 0 || !is_here_ || now_ns() - start_ns_ >= rank_0_first_ns;
+    if (may_open && is_turn) {
+      Result<std::unique_ptr<Door>> door =
+          Door::open(guest_.secret, name, guest_.rank, guest_.rank_count, options_.door);
+      if (!door.ok()) return door.status();
+      if (door.value() != nullptr) {
+        doors_.push_back(door.take());
+        if (is_here_) {
+          doors_.back()->listen_at_place(place_);
+          node_.be_root();
+          return Status();
+        }
+      }
+    }
+  }
+  if (place_.empty() || is_here_ || now_ns() < next_look_ns_) return Status();
+  Knock knocked = knock_at(guest_, place_, look_count_++);
+  next_look_ns_ = now_ns() + kNetworkPauseNs;
+  if (!knocked.ok()) {
+    node_.fail(knocked.status());
+    return work(Stop::kWhenDone, UINT64_MAX);
+  }
+  return knocked.value() ? settle(std::move(*knocked.value())) : Status();
+}
+
+// Goes where we are sent until somebody admits us. Without success all begins anew.
+Status Tree::settle(Entry entry) {
+  for (int i = 0; entry.redirect; ++i) {
+    if (i == kRedirectsMax) return Status();
+    Knock next = knock_at_door(guest_, *entry.redirect);
+    if (!next.ok()) {
+      node_.fail(next.status());
+      return work(Stop::kWhenDone, UINT64_MAX);
+    }
+    if (!next.value()) return Status();
+    entry = std::move(*next.value());
+  }
+  connections_.push_back({Node::kUp, std::move(entry.channel)});
+  node_.set_parent(entry.host_rank, entry.host_pid);
+  return Node::fits_one_host(guest_.rank_count) ? Status() : open_child_door();
+}
+
+Status Tree::open_child_door() {
+  Result<std::unique_ptr<Door>> door =
+      Door::open(guest_.secret, child_door_name(guest_.secret, guest_.rank), guest_.rank,
+                 guest_.rank_count, options_.door);
+  if (!door.ok()) return door.status();
+  if (door.value() == nullptr) return Status();  // two ranks with one number: the root will say so
+  wire::DoorAddress address;
+  if (options_.own_hosts) {
+    address.place = place_;
+  } else {
+    if (!place_.empty()) address.place = place_of_this_host();
+    address.place.host = host_tag();
+  }
+  address.port = door.value()->listen_at_any_port(address.place);
+  doors_.push_back(door.take());
+  node_.tell_door(address);
+  return Status();
+}
+
+Status Tree::nobody_listens() const {
+  const double seconds = static_cast<double>(now_ns() - start_ns_) * 1e-9;
+  if (place_.empty()) {
+    return Status(
+        Code::kTimeout,
+        fmt::format("timed out: the place of the first rank of {} stayed taken by a process "
+                    "that does not answer, for {:.3g} s (seen by rank {})",
+                    guest_.rank_count, seconds, guest_.rank));
+  }
+  std::string where;
+  for (const net::IpAddress& address : place_.addresses) where += " " + net::to_string(address);
+  const std::string ports = place_.port == 0 ? "" : fmt::format(" or their port {}", place_.port);
+  return Status(
+      Code::kTimeout,
+      fmt::format(
+          "timed out: nobody listens within {:.3g} s for rank {} of {}, neither on this host "
+          "nor at{}; one of the ranks must run on the host with these addresses, and its "
+          "ports {} to {}{} be open to the others (WEIR_IFNAME chooses its interfaces)",
+          seconds, guest_.rank, guest_.rank_count, where, kPlacePortFirst,
+          kPlacePortFirst + kPlacePortRange - 1, ports));
+}
+
+std::string Tree::remark() const {
+  std::string text =
+      place_.empty()
+          ? std::string("; start them on this machine, as the same user, with the same id")
+          : fmt::format("; they look for this rank ({}) at {}", guest_.rank,
+                        net::to_string(place_.addresses.front()));
+  for (const auto& door : doors_) text += door->turned_away();
+  return text;
+}
+
+Status Tree::work(Stop stop, uint64_t until_ns) {
+  std::vector<pollfd> entries;
+  for (;;) {
+    const uint64_t now = now_ns();
+    node_.end_turn(now);
+    send();
+    if (!node_.busy()) break;
+    if (stop == Stop::kAtTime && now >= until_ns) return Status();
+    if (now >= node_.expiry_ns()) {
+      node_.expire(now, remark());
+      break;
+    }
+    uint64_t wake_ns = node_.expiry_ns();
+    if (stop == Stop::kAtTime) wake_ns = std::min(wake_ns, until_ns);
+    entries.clear();
+    for (const auto& door : doors_) {
+      door->append_poll_entries(&entries);
+      wake_ns = std::min(wake_ns, door->next_expiry_ns());
+    }
+    const size_t first_connection = entries.size();
+    for (const Connection& one : connections_) {
+      const short events = one.channel.sending() ? POLLIN | POLLOUT : POLLIN;
+      entries.push_back({one.channel.fd(), events, 0});
+    }
+    const Status waited = wait_for_events(&entries, wake_ns);
+    if (!waited.ok()) {
+      node_.fail(waited);
+      break;
+    }
+    const size_t connection_count = connections_.size();
+    serve_doors(entries);
+    for (size_t i = 0; i < connection_count; ++i) {
+      if (entries[first_connection + i].revents != 0) read(&connections_[i]);
+    }
+    std::erase_if(connections_, [](const Connection& one) { return !one.channel.is_open(); });
+  }
+  if (node_.status().ok()) deliver();
+  if (!node_.status().ok()) say_farewell();
+  return node_.status();
+}
+
+void Tree::serve_doors(const std::vector<pollfd>& entries) {
+  std::vector<Arrival> arrivals;
+  size_t at = 0;
+  for (const auto& door : doors_) {
+    const size_t count = door->poll_entry_count();
+    const Status served = door->serve(entries.data() + at, &arrivals);
+    if (!served.ok()) node_.fail(served);
+    at += count;
+  }
+  for (Arrival& arrival : arrivals) decide(&arrival);
+}
+
+void Tree::decide(Arrival* arrival) {
+  Channel channel = std::move(arrival->channel);
+  if (!node_.status().ok()) {
+    channel.send(wire::encode_failure(0, node_.status()));
+    (void)channel.flush();
+  } else if (node_.has_room()) {
+    channel.send(wire::encode_admit());
+    const Node::Link link = next_link_++;
+    node_.add_child(link, arrival->claim, arrival->pid, now_ns());
+    connections_.push_back({link, std::move(channel)});
+  } else if (const auto to = node_.redirect()) {
+    channel.send(wire::encode_redirect(*to));
+    (void)channel.flush();
+  }
+  // Who is neither admitted nor sent on is hung up on, and knocks again.
+}
+
+void Tree::read(Connection* connection) {
+  Channel& channel = connection->channel;
+  while (node_.busy()) {
+    switch (channel.read(node_.expected(connection->link))) {
+      case Channel::Read::kNothing:
+        return;
+      case Channel::Read::kClosed:
+        node_.closed(connection->link);
+        channel.close();
+        return;
+      case Channel::Read::kFrame:
+        node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
+        break;
+      case Channel::Read::kOtherVersion:
+      case Channel::Read::kMalformed:
+        node_.receive_malformed(connection->link, channel.header());
+        return;
+    }
+  }
+}
+
+void Tree::send() {
+  for (Node::Send& one : node_.take_sends()) {
+    const auto it = std::find_if(connections_.begin(), connections_.end(),
+                                 [&](const Connection& c) { return c.link == one.link; });
+    if (it != connections_.end()) it->channel.send(std::move(one.frame));
+  }
+  // Of a connection that cannot be written, poll will tell that it has ended.
+  for (Connection& one : connections_) (void)one.channel.flush();
+}
+
+// The node is done; its neighbours may not have taken everything. Who has, may leave: that it has is
+// noticed in the next round, if any.
+void Tree::deliver() {
+  send();
+  std::vector<pollfd> entries;
+  for (;;) {
+    entries.clear();
+    std::vector<Connection*> waiting;
+    bool lost = false;
+    for (Connection& one : connections_) {
+      if (!one.channel.flush()) {
+        lose(&one);
+        lost = true;
+      } else if (one.channel.sending()) {
+        waiting.push_back(&one);
+        entries.push_back({one.channel.fd(), POLLOUT, 0});
+      }
+    }
+    if (lost) node_.end_turn(now_ns());
+    if (waiting.empty() || !node_.status().ok()) return;
+    if (now_ns() >= node_.expiry_ns()) {
+      std::vector<Node::Link> links;
+      for (const Connection* one : waiting) links.push_back(one->link);
+      node_.expire_delivery(links);
+      return;
+    }
+    const Status waited = wait_for_events(&entries, node_.expiry_ns());
+    if (!waited.ok()) node_.fail(waited);
+  }
+}
+
+// It may have left word why.
+void Tree::lose(Connection* connection) {
+  Channel& channel = connection->channel;
+  for (;;) {
+    const Channel::Read result = channel.read(node_.expected(connection->link));
+    if (result == Channel::Read::kNothing || result == Channel::Read::kClosed) break;
+    if (result != Channel::Read::kFrame || channel.header().kind != wire::Kind::kFailure) continue;
+    node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
+    return;
+  }
+  node_.closed(connection->link);
+}
+
+void Tree::say_farewell() {
+  send();
+  const uint64_t until_ns = now_ns() + kFarewellNs;
+  std::vector<pollfd> entries;
+  for (;;) {
+    entries.clear();
+    for (Connection& one : connections_) {
+      if (one.channel.flush() && one.channel.sending()) {
+        entries.push_back({one.channel.fd(), POLLOUT, 0});
+      }
+    }
+    if (entries.empty() || now_ns() >= until_ns) break;
+    if (!wait_for_events(&entries, until_ns).ok()) break;
+  }
+  connections_.clear();
+  doors_.clear();
+}
+
+Result<std::vector<std::string>> Tree::all_gather(std::string_view blob, uint64_t deadline_ns) {
+  if (!node_.status().ok()) return node_.status();
+  if (blob.size() > kBlobBytesMax) {
+    return invalid_argument(fmt::format("all_gather: a blob of {} bytes is above the limit of {}",
+                                        blob.size(), kBlobBytesMax));
+  }
+  node_.start_round(blob, now_ns(), deadline_ns);
+  WEIR_RETURN_IF_ERROR(work(Stop::kWhenDone, UINT64_MAX));
+  return node_.take_blobs();
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tree: the bootstrap over sockets, a Node with a door and a few connections. A rank has at most
+// Node::kChildrenMax children and one parent, however many ranks there are. One thread at a time per
+// object.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/comm/bootstrap.h"
+#include "core/comm/bootstrap_door.h"
+#include "core/comm/bootstrap_knock.h"
+#include "core/comm/bootstrap_node.h"
+
+namespace weir::comm {
+
+struct TreeOptions {
+  DoorLimits door;
+  // For tests: every rank behaves as if it were alone on a host with the addresses of the place, and
+  // rank 0 on the host of the place.
+  bool own_hosts = false;
+};
+
+class Tree final : public Bootstrap {
+ public:
+  static Result<std::unique_ptr<Bootstrap>> join(const Secret& secret, Rank rank, Rank rank_count,
+                                                 uint64_t deadline_ns, const Place& place,
+                                                 const LookAgain& look_again = {},
+                                                 const TreeOptions& options = {});
+
+  Result<std::vector<std::string>> all_gather(std::string_view blob, uint64_t deadline_ns) override;
+
+ private:
+  struct Connection {
+    Node::Link link = Node::kUp;
+    Channel channel;
+  };
+  enum class Stop { kWhenDone, kAtTime };
+
+  Tree(const Guest& guest, const Place& place, const TreeOptions& options);
+
+  // Until this rank is the root or has a parent.
+  Status find_place(const LookAgain& look_again);
+  void set_place(const Place& place);
+  Status look(bool may_open);
+  Status settle(Entry entry);
+  Status open_child_door();
+  Status nobody_listens() const;
+  std::string remark() const;  // on ranks that have not joined
+  // Runs the node until it is done, or, with kAtTime, at most until `until_ns`.
+  Status work(Stop stop, uint64_t until_ns);
+  void serve_doors(const std::vector<pollfd>& entries);
+  void decide(Arrival* arrival);
+  void read(Connection* connection);
+  void send();
+  void deliver();
+  void lose(Connection* connection);
+  void say_farewell();
+
+  Guest guest_;
+  Place place_;
+  TreeOptions options_;
+  bool is_here_ = false;
+  Node node_;
+  std::vector<std::unique_ptr<Door>> doors_;  // as the first of this host; for those sent on
+  std::vector<Connection> connections_;
+  Node::Link next_link_ = 1;
+  uint32_t look_count_ = 0;
+  uint64_t next_look_ns_ = 0;
+  uint64_t start_ns_ = 0;
+};
+
+}  // namespace weir::comm
