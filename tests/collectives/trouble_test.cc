@@ -412,8 +412,11 @@ TEST(Leaks, CommunicatorsLeaveNoDescriptorAndNoMapping) {
   for (int i = 0; i < 30; ++i) cycle();
   EXPECT_EQ(open_files().size(), files);
   EXPECT_EQ(shared_mapping_count(), mappings);
+  // The recorder's folder is private to the user, and keeps what failed communicators did last.
+  const std::string recorder = "weir-" + std::to_string(geteuid());
   size_t left = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    if (entry.path().filename() == recorder && entry.is_directory()) continue;
     left += entry.path().filename().string().find("weir") != std::string::npos;
   }
   EXPECT_EQ(left, 0u);

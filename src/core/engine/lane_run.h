@@ -19,6 +19,7 @@ class LaneRun final : public Run {
   void start(const LanePlan& plan, const Call& call, uint32_t call_fingerprint, Context& context);
   Advance advance(Context& context) override;
   std::vector<Rank> waiting_for(const Context& context) const override;
+  RunPosition position() const override;
 
  private:
   static constexpr uint32_t kSendsMax = 8;
