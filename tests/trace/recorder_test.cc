@@ -15,6 +15,7 @@
 #include "core/comm/record_file.h"
 #include "core/comm/record_folder.h"
 #include "core/engine/call.h"
+#include "core/engine/control.h"
 #include "trace/temporary_folder.h"
 
 namespace weir::comm {
@@ -45,8 +46,8 @@ RecorderIdentity identity_of(Rank rank) {
 
 void begin(Recorder& recorder, uint64_t sequence, size_t count, bool waits) {
   const engine::Call call = call_of(count);
-  recorder.begun(sequence, engine::fingerprint(call), engine::pack_what(call), count,
-                 waits ? ticks() : 0);
+  recorder.begun(sequence, engine::call_flag(sequence, engine::fingerprint(call)),
+                 engine::pack_what(call), count, waits ? ticks() : 0);
 }
 
 Record read(const Recorder& recorder) {

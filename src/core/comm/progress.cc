@@ -46,7 +46,7 @@ Status Communicator::run(const engine::Call& call) {
           // What is published is on its way. Where the peers are waited for, reading the clock is as
           // good as a pause.
           const bool waits = advance == Advance::kMoved || advance == Advance::kBlocked;
-          recorder_.begun(context_.sequence, plan->fingerprint, plan->what, call.count,
+          recorder_.begun(context_.sequence, line_run_.flag(), plan->what, call.count,
                           waits ? ticks() : 0);
           if (waits) advance = line_run_.advance(context_);
         }
@@ -216,7 +216,8 @@ bool Communicator::begin_collective(Request& request) {
   }
   request.sequence = context_.sequence;
   if (recorder_.on()) {
-    recorder_.begun(request.sequence, plan.fingerprint, plan.what, request.call.count, ticks());
+    recorder_.begun(request.sequence, engine::call_flag(request.sequence, plan.fingerprint),
+                    plan.what, request.call.count, ticks());
   }
   active_plan_ = &plan;
   if (planner_->explains()) request.begin_ns = now_ns();

@@ -66,14 +66,14 @@ class Recorder {
   bool on() const { return file_ != nullptr; }
 
   // --- Collectives ---
-  // Written before `finished` of the same number, and in the order of the numbers. `at`: 0 when the
-  // operation did not have to wait.
-  void begun(uint64_t sequence, uint32_t fingerprint, uint64_t what, uint64_t count, uint64_t at) {
+  // Written before `finished` of the same number, and in the order of the numbers. `flag`:
+  // engine::call_flag. `at`: in ticks, 0 when the operation did not have to wait.
+  void begun(uint64_t sequence, uint64_t flag, uint64_t what, uint64_t count, uint64_t at) {
     OperationRecord& record = file_->operations[sequence % kOperationRecords];
     record.begin_ticks.store(at, std::memory_order_relaxed);
     record.what.store(what, std::memory_order_relaxed);
     record.count.store(count, std::memory_order_relaxed);
-    record.flag.store(sequence << 32 | fingerprint, std::memory_order_release);
+    record.flag.store(flag, std::memory_order_release);
   }
   void finished(uint64_t sequence) { file_->completed.store(sequence, std::memory_order_release); }
   void finished_at(uint64_t sequence, uint64_t at) {

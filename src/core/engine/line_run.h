@@ -34,6 +34,7 @@ class LineRun final : public Run {
   Advance advance(Context& context) override;
   std::vector<Rank> waiting_for(const Context& context) const override;
   RunPosition position() const override;
+  uint64_t flag() const { return flag_; }  // call_flag of the operation
 
  private:
   const MappedPlan* plan_ = nullptr;
