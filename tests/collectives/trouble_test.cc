@@ -357,17 +357,19 @@ size_t shared_mapping_count() {
   return count;
 }
 
+// But the recorder's folder, which is private to the user and keeps what failed communicators did
+// last.
 std::set<std::string> names_in_shm() {
+  const std::string recorder = "weir-" + std::to_string(geteuid());
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     const std::string name = entry.path().filename().string();
-    if (name.find("weir") != std::string::npos) names.insert(name);
+    if (name.find("weir") != std::string::npos && name != recorder) names.insert(name);
   }
   return names;
 }
 
 TEST(Leaks, CommunicatorsLeaveNoDescriptorAndNoMapping) {
-  const std::set<std::string> names = names_in_shm();
   const auto cycle = [] {
     run_threads(2, [](int, weir_comm_t comm) {
       int32_t value = 1;
@@ -385,7 +387,7 @@ TEST(Leaks, CommunicatorsLeaveNoDescriptorAndNoMapping) {
   for (int i = 0; i < 30; ++i) cycle();
   EXPECT_EQ(open_files().size(), files);
   EXPECT_EQ(shared_mapping_count(), mappings);
-  EXPECT_EQ(names_in_shm(), names);
+  EXPECT_EQ(names_in_shm(), std::set<std::string>());
 }
 
 }  // namespace

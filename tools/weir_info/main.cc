@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/base/settings.h"
+#include "weir_info/live.h"
 #include "weir_info/report.h"
 
 int main(int argc, char** argv) {
@@ -14,10 +15,18 @@ int main(int argc, char** argv) {
   auto* json_flag = app.add_flag("--json", json, "Print the report as JSON");
   app.add_flag("--markdown", markdown, "Print docs/environment.md: every WEIR_* variable")
       ->excludes(json_flag);
+  bool live = false;
+  app.add_flag(
+      "--live", live,
+      "Print the communicators that run on this machine as this user, and who waits for whom");
   CLI11_PARSE(app, argc, argv);
 
   if (markdown) {
     std::fputs(weir::settings_markdown().c_str(), stdout);
+    return 0;
+  }
+  if (live) {
+    std::fputs(weir::info::live_report(json).c_str(), stdout);
     return 0;
   }
   const weir::info::Report report = weir::info::make_report();

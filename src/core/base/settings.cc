@@ -72,6 +72,10 @@ constexpr SettingInfo kTable[] = {
      "Microseconds of spinning before a waiting rank sleeps; -1: chosen by cores and ranks."},
     {"WEIR_PROGRESS_THREAD", Kind::kBool, "0", "",
      "A thread of each process moves nonblocking operations while nobody tests or waits for them."},
+    {"WEIR_RECORDER", Kind::kBool, "1", "",
+     "What each rank did last is kept in a small file per communicator, for weir-trace."},
+    {"WEIR_RECORDER_DIR", Kind::kPath, "", "",
+     "Folder of these files; unset: a private one in XDG_RUNTIME_DIR, /dev/shm or /tmp."},
     {"WEIR_RANK", Kind::kInteger, "", "0..1048575",
      "Rank of this process, where no launcher says it; goes with WEIR_SIZE."},
     {"WEIR_SIZE", Kind::kInteger, "", "1..1048576",
@@ -122,6 +126,8 @@ const Binding kBindings[] = {
     {"WEIR_SLICE_BYTES", &Settings::slice_bytes},
     {"WEIR_SPIN_US", &Settings::spin_us},
     {"WEIR_PROGRESS_THREAD", &Settings::progress_thread},
+    {"WEIR_RECORDER", &Settings::recorder},
+    {"WEIR_RECORDER_DIR", &Settings::recorder_dir},
 };
 
 Field field_of(std::string_view name) {

@@ -44,6 +44,8 @@ struct Settings {
   int64_t slice_bytes;        // WEIR_SLICE_BYTES: 0 = chosen by size
   int64_t spin_us;            // WEIR_SPIN_US: spin before sleeping; -1 = by cores and ranks
   bool progress_thread;       // WEIR_PROGRESS_THREAD: nonblocking operations move by themselves
+  bool recorder;              // WEIR_RECORDER: what a rank did last is kept for weir-trace
+  std::string recorder_dir;   // WEIR_RECORDER_DIR; "" = a private folder in memory
   std::string plugin_path;    // WEIR_PLUGIN_PATH: directory of external transports
   std::string log_level;      // WEIR_LOG
   std::string log_file;       // WEIR_LOG_FILE

@@ -4,6 +4,7 @@
 #include "core/comm/communicator.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
@@ -190,6 +191,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   const Result<Settings>& process = process_settings();
   if (!process.ok()) return process.status();
   const Settings& settings = process.value();
+  const ClockReading earlier = ClockReading::now();
   secret_ = secret;
   timeout_ms_ = options.timeout_ms > 0 ? options.timeout_ms : settings.timeout_ms;
   const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ms_) * 1'000'000u;
@@ -310,7 +312,24 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (!one_host) planner.node_of_rank = host_of_rank;
   planner.core_count = static_cast<uint32_t>(cores.size());
   planner_ = std::make_unique<engine::Planner>(context_, std::move(planner));
+  if (settings.recorder && rank_count > 1) open_recorder(config.comm_id, all, earlier);
   return Status();
+}
+
+void Communicator::open_recorder(uint64_t comm_id, const std::vector<Introduction>& all,
+                                 const ClockReading& earlier) {
+  RecorderIdentity identity;
+  // Addresses differ from run to run, and every rank knows all of them.
+  std::string addresses(reinterpret_cast<const char*>(&comm_id), sizeof comm_id);
+  for (const Introduction& it : all) addresses += it.address;
+  identity.comm_id = comm_id;
+  identity.instance = XXH3_64bits(addresses.data(), addresses.size());
+  identity.rank = context_.rank;
+  identity.rank_count = context_.rank_count;
+  identity.name = name_;
+  identity.transport = context_.transport->name;
+  identity.earlier = earlier;
+  recorder_.open(identity, process_settings().value().recorder_dir);
 }
 
 Communicator::~Communicator() {

@@ -28,6 +28,7 @@
 #include "core/comm/board.h"
 #include "core/comm/bootstrap.h"
 #include "core/comm/introduction.h"
+#include "core/comm/recorder.h"
 #include "core/comm/request.h"
 #include "core/comm/spin_lock.h"
 #include "core/comm/wait.h"
@@ -173,6 +174,11 @@ class Communicator {
   std::vector<Rank> awaited(const Request& request) const;
   std::string describe(const Request& request) const;
   SleepPlace sleep_place(const Request& request);
+  void open_recorder(uint64_t comm_id, const std::vector<Introduction>& all,
+                     const ClockReading& earlier);
+  void record_message(Request& request);
+  // Tells the recorder that somebody waits, and once the wait is long for whom.
+  void record_wait(Request& request, uint64_t now_ns);
 
   std::string name_;
   Secret secret_;
@@ -189,6 +195,7 @@ class Communicator {
 
   SpinLock lock_;
   engine::Context context_;
+  Recorder recorder_;
   std::unique_ptr<engine::Planner> planner_;
   engine::MappedRun mapped_run_;
   engine::LineRun line_run_;

@@ -174,6 +174,41 @@ Status Communicator::timeout_report(const Request& request, const std::vector<Ra
                   describe(request), timeout_ms_.load(), context_.rank, whom));
 }
 
+void Communicator::record_wait(Request& request, uint64_t now_ns) {
+  if (request.waited_ns == 0) request.waited_ns = now_ns;
+  if (!recorder_.looked(request.waited_ns, now_ns)) return;
+  Wait wait;
+  wait.since_ns = request.waited_ns;
+  wait.awaited = awaited(request);
+  if (request.kind == RequestKind::kCollective && first_ != nullptr) {
+    // Whichever collective is waited for, the head of the queue is what holds it up.
+    const Request& head = *first_;
+    wait.kind = head.started ? RecordKind::kCollective : RecordKind::kQueued;
+    wait.sequence = head.started ? head.sequence : context_.sequence + 1;
+    wait.what = engine::pack_what(head.call);
+    wait.count = head.call.count;
+    if (active_run_ != nullptr) {
+      const engine::RunPosition at = active_run_->position();
+      wait.step = at.step;
+      wait.step_count = at.step_count;
+      wait.slice = at.slice;
+      wait.slice_count = at.slice_count;
+    }
+    if (const engine::Plan* plan = head.started ? active_plan_ : nullptr) {
+      wait.algorithm = plan->algorithm->name;
+      wait.protocol = engine::name_of(plan->protocol);
+    }
+  } else {
+    wait.kind = request.kind == RequestKind::kSend   ? RecordKind::kSend
+                : request.kind == RequestKind::kRecv ? RecordKind::kRecv
+                                                     : RecordKind::kAllToAllV;
+    wait.sequence = request.record;
+    wait.count = request.bytes;
+    for (const Request& part : request.parts) wait.count += part.bytes;
+  }
+  recorder_.waits(wait, now_ns);
+}
+
 void Communicator::check_slowly(Request& request) {
   if (failed_code_.load(std::memory_order_relaxed) != 0) {
     tell_failure();
@@ -188,6 +223,7 @@ void Communicator::check_slowly(Request& request) {
   const uint64_t now = now_ns();
   const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u;
   if (request.deadline_ns == 0) request.deadline_ns = now + timeout_ns;
+  if (recorder_.on()) record_wait(request, now);
   const uint64_t began_ns = request.deadline_ns - timeout_ns;
   note_time(began_ns, now);
   const bool late = now >= request.deadline_ns;
@@ -265,6 +301,7 @@ void Communicator::fail(Status status, const std::vector<Rank>& blamed) {
     }
   }
   const bool first = failed_code_.exchange(static_cast<uint8_t>(status.code())) == 0;
+  recorder_.failed(status);
   if (first && status.code() != Code::kAborted) {
     log_error(fmt::format("rank {}: {}", context_.rank, status.text()));
   }
@@ -328,6 +365,7 @@ void Communicator::abort() {
   }
   uint8_t healthy = 0;
   failed_code_.compare_exchange_strong(healthy, static_cast<uint8_t>(Code::kAborted));
+  recorder_.aborted();
   if (context_.mapped()) {
     auto expected = static_cast<uint32_t>(RankState::kHealthy);
     context_.control(context_.rank)

@@ -42,13 +42,24 @@ Status Communicator::run(const engine::Call& call) {
       if (plan != nullptr && plan->protocol == Protocol::kLine && context_.may_begin()) {
         line_run_.start(*plan->mapped, call, plan->fingerprint, context_);
         Advance advance = line_run_.advance(context_);
+        if (recorder_.on()) {
+          // What is published is on its way. Where the peers are waited for, reading the clock is as
+          // good as a pause.
+          const bool waits = advance == Advance::kMoved || advance == Advance::kBlocked;
+          recorder_.begun(context_.sequence, line_run_.flag(), plan->what, call.count,
+                          waits ? ticks() : 0);
+          if (waits) advance = line_run_.advance(context_);
+        }
         Waiter waiter(wait_policy_);
         for (uint32_t polls = 0; advance == Advance::kBlocked || advance == Advance::kMoved;) {
           if (++polls > kPollsPerTurn || waiter.should_sleep()) break;
           waiter.pause();
           advance = line_run_.advance(context_);
         }
-        if (advance == Advance::kDone) return Status();
+        if (advance == Advance::kDone) {
+          if (recorder_.on()) recorder_.finished(context_.sequence);
+          return Status();
+        }
         // Slow or wrong: go on as any other request, where trouble is looked after.
         Request request;
         request.comm = this;
@@ -57,6 +68,7 @@ Status Communicator::run(const engine::Call& call) {
         request.sequence = context_.sequence;
         request.next = nullptr;
         first_ = last_ = &request;
+        active_plan_ = plan;
         active_run_ = &line_run_;
         in_flight_.fetch_add(1, std::memory_order_relaxed);
         if (advance == Advance::kFailed) fail(mismatch_report(request));
@@ -85,6 +97,7 @@ Status Communicator::start_locked(Request& request) {
     request.call.block_displacements = request.block_displacements.data();
   }
   in_flight_.fetch_add(1, std::memory_order_relaxed);
+  if (recorder_.on() && request.kind != RequestKind::kCollective) record_message(request);
   switch (request.kind) {
     case RequestKind::kCollective:
       enqueue(request);
@@ -141,6 +154,16 @@ Status Communicator::start_locked(Request& request) {
   return Status();
 }
 
+void Communicator::record_message(Request& request) {
+  uint64_t bytes = request.bytes;
+  RecordKind kind = request.kind == RequestKind::kSend ? RecordKind::kSend : RecordKind::kRecv;
+  if (request.kind == RequestKind::kAllToAllV) {
+    kind = RecordKind::kAllToAllV;
+    for (const Request& part : request.parts) bytes += part.bytes;
+  }
+  request.record = recorder_.message_begun(kind, request.peer, bytes);
+}
+
 void Communicator::enqueue(Request& request) {
   request.next = nullptr;
   if (first_ == nullptr) {
@@ -153,6 +176,10 @@ void Communicator::enqueue(Request& request) {
 
 void Communicator::complete(Request& request, const Status& status) {
   request.status = status;
+  if (recorder_.on() && status.ok()) {
+    if (request.record != 0) recorder_.message_finished(request.record);
+    recorder_.wait_ended();
+  }
   in_flight_.fetch_sub(1, std::memory_order_relaxed);
   request.done.store(true, std::memory_order_release);
 }
@@ -190,6 +217,10 @@ bool Communicator::begin_collective(Request& request) {
       break;
   }
   request.sequence = context_.sequence;
+  if (recorder_.on()) {
+    recorder_.begun(request.sequence, engine::call_flag(request.sequence, plan.fingerprint),
+                    plan.what, request.call.count, ticks());
+  }
   active_plan_ = &plan;
   if (planner_->explains()) request.begin_ns = now_ns();
   return true;
@@ -241,6 +272,7 @@ bool Communicator::poll_locked() {
     moved = moved || advance != Advance::kBlocked;
     if (advance == Advance::kDone) {
       active_run_ = nullptr;
+      if (recorder_.on()) recorder_.finished_at(request.sequence, ticks());
       if (request.begin_ns != 0) {
         planner_->measured(*active_plan_, static_cast<double>(now_ns() - request.begin_ns));
       }
@@ -359,7 +391,7 @@ void Communicator::release_request(Request* request) {
   request->op = {};
   request->next = nullptr;
   request->started = request->described = false;
-  request->deadline_ns = request->begin_ns = 0;
+  request->deadline_ns = request->begin_ns = request->waited_ns = request->record = 0;
   request->status = Status();
   request->done.store(false, std::memory_order_relaxed);
   free_requests_.push_back(request);

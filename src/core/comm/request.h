@@ -37,6 +37,8 @@ struct Request {
   uint64_t sequence = 0;     // of a collective, once started
   uint64_t deadline_ns = 0;  // 0 until somebody has to wait
   uint64_t begin_ns = 0;     // when it began, where times are recorded
+  uint64_t waited_ns = 0;    // since when somebody waits, as of the first slow look; 0: nobody
+  uint64_t record = 0;       // number of a message in the recorder
   Status status;
   std::atomic<bool> done{false};
 

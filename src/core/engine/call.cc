@@ -35,8 +35,10 @@ uint64_t pack_what(const Call& call) {
          uint64_t{call.root} << 32;
 }
 
-uint32_t fingerprint(const Call& call) {
-  const uint64_t h = mix(pack_what(call) + 0x9e3779b97f4a7c15ull * (call.count + 1));
+uint32_t fingerprint(const Call& call) { return fingerprint(pack_what(call), call.count); }
+
+uint32_t fingerprint(uint64_t what, uint64_t count) {
+  const uint64_t h = mix(what + 0x9e3779b97f4a7c15ull * (count + 1));
   const auto folded = static_cast<uint32_t>(h ^ (h >> 32));
   return folded != 0 ? folded : 1;
 }

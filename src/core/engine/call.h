@@ -31,6 +31,7 @@ bool is_rooted(Collective collective);
 
 // Same on all ranks exactly when the calls match. 32 bits, never 0.
 uint32_t fingerprint(const Call& call);
+uint32_t fingerprint(uint64_t what, uint64_t count);  // of pack_what
 
 // Collective, type, fold and root in one word, and back into words.
 uint64_t pack_what(const Call& call);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/check.h"
 
@@ -291,6 +292,21 @@ std::vector<Rank> LaneRun::waiting_for(const Context&) const {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
+}
+
+RunPosition LaneRun::position() const {
+  RunPosition at{0, 0, plan_->slice_count_, plan_->slice_count_};
+  for (const Lane& lane : lanes_) {
+    const auto op_count = static_cast<uint32_t>(plan_->lanes_[lane.program_lane].size());
+    if (lane.next_op == op_count || lane.slice >= plan_->slice_count_) continue;
+    if (at.step_count != 0 && std::pair(lane.slice, lane.next_op) >= std::pair(at.slice, at.step)) {
+      continue;
+    }
+    at.step = lane.next_op;
+    at.step_count = op_count;
+    at.slice = lane.slice;
+  }
+  return at;
 }
 
 }  // namespace weir::engine

@@ -119,4 +119,8 @@ std::vector<Rank> LineRun::waiting_for(const Context& context) const {
   return ranks;
 }
 
+RunPosition LineRun::position() const {
+  return {next_op_, static_cast<uint32_t>(plan_->ops_.size()), 0, 1};
+}
+
 }  // namespace weir::engine

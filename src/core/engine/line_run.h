@@ -33,6 +33,8 @@ class LineRun final : public Run {
   void start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint, Context& context);
   Advance advance(Context& context) override;
   std::vector<Rank> waiting_for(const Context& context) const override;
+  RunPosition position() const override;
+  uint64_t flag() const { return flag_; }  // call_flag of the operation
 
  private:
   const MappedPlan* plan_ = nullptr;

@@ -241,4 +241,18 @@ std::vector<Rank> MappedRun::waiting_for(const Context& context) const {
   return ranks;
 }
 
+RunPosition MappedRun::position() const {
+  const auto stage_count = static_cast<uint32_t>(plan_->stages_.size());
+  RunPosition at{0, stage_count, plan_->slice_count_, plan_->slice_count_};
+  // The latest stage that has something to do frees the ring for those before it.
+  for (uint32_t k = stage_count; k-- > 0;) {
+    const uint64_t slice = next_slice_[k];
+    if (slice == plan_->slice_count_ || (k > 0 && slice >= next_slice_[k - 1])) continue;
+    at.step = k;
+    at.slice = slice;
+    break;
+  }
+  return at;
+}
+
 }  // namespace weir::engine

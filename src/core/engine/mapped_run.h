@@ -23,6 +23,7 @@ class MappedRun final : public Run {
 
   Advance advance(Context& context) override;
   std::vector<Rank> waiting_for(const Context& context) const override;
+  RunPosition position() const override;
 
  private:
   bool ready(Context& context, uint32_t stage, uint64_t slice);

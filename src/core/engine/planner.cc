@@ -167,6 +167,7 @@ Result<std::unique_ptr<Plan>> Planner::make(const Call& call, bool windows) {
   auto plan = std::make_unique<Plan>();
   plan->algorithm = &algorithm;
   plan->fingerprint = fingerprint(call);
+  plan->what = pack_what(call);
   plan->decision = record;
   if (!algorithm.needs_mapped && !algorithm.needs_user_windows) {
     plan->protocol = Protocol::kLanes;

@@ -29,6 +29,7 @@ struct Plan {
   Protocol protocol = Protocol::kLanes;
   const algo::Algorithm* algorithm = nullptr;
   uint32_t fingerprint = 0;
+  uint64_t what = 0;                   // pack_what
   uint64_t decision = 0;               // its record in the log
   std::unique_ptr<MappedPlan> mapped;  // line, slots, windows
   std::unique_ptr<LanePlan> lanes;

@@ -22,12 +22,19 @@ enum class Advance : uint8_t {
   kFailed,   // see Run::status()
 };
 
+// How far a run is, for reports: the step that is not done, and the slice of it.
+struct RunPosition {
+  uint32_t step = 0, step_count = 0;
+  uint64_t slice = 0, slice_count = 0;
+};
+
 class Run {
  public:
   virtual ~Run() = default;
   virtual Advance advance(Context& context) = 0;
   // The ranks whose progress the run waits for; for reports, not for speed.
   virtual std::vector<Rank> waiting_for(const Context& context) const = 0;
+  virtual RunPosition position() const = 0;
   const Status& status() const { return status_; }
 
  protected:

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recorder's file: what one rank of one communicator did last, in memory that survives the
+// process. Mapped by its owner, which alone writes it, with plain stores; read by weir-trace and
+// weir-info at any time, so a reader checks each number and expects records that are half written.
+// It holds no secret and no user data.
+//
+//   offset  bytes   what
+//   0       8       magic "WEIRTRC1", written last
+//   8       4       version
+//   12      4       0x01020304 in the byte order of the writer, which all numbers have
+//   16      8       bytes of the file
+//   24      8       public id of the communicator
+//   32      8       instance: the same on its ranks, another one in each run
+//   40      4, 4    rank, rank count
+//   48      4, 4    process, user
+//   56      8       start of the process, in clock ticks since the machine's start
+//   64      8       PID namespace (inode)
+//   72      8       zero
+//   80      48      boot id of the machine
+//   128     64      host name
+//   192     128     name of the communicator
+//   320     64      program
+//   384     32      transport
+//   416     48      two clock samples of {ticks, monotonic ns, wall-clock ns}: when the
+//                   communicator was made, and the latest
+//   512     4, 4    state (RecordState), result code
+//   520     504     why it failed
+//   1024    8       latest completed collective
+//   1088    8       when a waiting thread last looked around, monotonic ns
+//   1152    ~512    whom it waits for (WaitBlock)
+//   4096    32 each kOperationRecords operations, by sequence number
+//   12288   8 each  kOperationRecords ends, in ticks
+//   14336   64 each kMessageRecords point-to-point operations, by number
+//
+// Every text ends with a zero byte.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/base/types.h"
+
+namespace weir::comm {
+
+inline constexpr char kRecordMagic[8] = {'W', 'E', 'I', 'R', 'T', 'R', 'C', '1'};
+inline constexpr uint32_t kRecordVersion = 1;
+inline constexpr uint32_t kRecordByteOrder = 0x01020304;
+inline constexpr uint32_t kOperationRecords = 256;
+inline constexpr uint32_t kMessageRecords = 64;
+inline constexpr uint32_t kAwaitedRanksMax = 64;
+
+enum class RecordState : uint32_t {
+  kOpen = 1,    // in use, or its process died
+  kFailed = 2,  // `code` and `why` tell
+  kAborted = 3,
+};
+
+// What a rank does. The numbers stand in files.
+enum class RecordKind : uint32_t {
+  kNothing = 0,
+  kCollective = 1,
+  kQueued = 2,  // a collective that is called and cannot begin yet
+  kSend = 3,
+  kRecv = 4,
+  kAllToAllV = 5,
+};
+
+struct ClockSample {
+  std::atomic<uint64_t> ticks;
+  std::atomic<uint64_t> monotonic_ns;
+  std::atomic<uint64_t> wall_ns;
+};
+
+// One collective. `flag` is sequence << 32 | fingerprint, 0 for none, and is written last.
+struct alignas(32) OperationRecord {
+  std::atomic<uint64_t> flag;
+  std::atomic<uint64_t> begin_ticks;  // 0: it was done at once, so nobody looked at a clock
+  std::atomic<uint64_t> what;         // see engine/call.h
+  std::atomic<uint64_t> count;
+};
+
+struct alignas(64) MessageRecord {
+  std::atomic<uint64_t> number;  // from 1; 0 while it is written
+  std::atomic<uint32_t> kind;
+  std::atomic<uint32_t> peer;
+  std::atomic<uint64_t> bytes;
+  std::atomic<uint64_t> begin_ticks;
+  std::atomic<uint64_t> end_ticks;  // 0 until it is done
+};
+
+// Whom the rank waits for. Written once a wait has become long, and again while it lasts.
+struct alignas(64) WaitBlock {
+  std::atomic<uint64_t> version;   // odd while it is written
+  std::atomic<uint64_t> sequence;  // of the collective, or number of the message
+  std::atomic<uint64_t> what;
+  std::atomic<uint64_t> count;  // elements, or bytes of a message
+  std::atomic<uint64_t> since_ns;
+  std::atomic<uint64_t> slice, slice_count;
+  std::atomic<uint32_t> kind;  // RecordKind
+  std::atomic<uint32_t> step, step_count;
+  std::atomic<uint32_t> awaited_count;  // may be more than are listed
+  std::atomic<uint32_t> awaited[kAwaitedRanksMax];
+  std::atomic<uint64_t> algorithm[4];  // text
+  std::atomic<uint64_t> protocol[2];   // text
+};
+
+struct RecordFile {
+  char magic[8];
+  uint32_t version;
+  uint32_t byte_order;
+  uint64_t file_bytes;
+  uint64_t comm_id;
+  uint64_t instance;
+  uint32_t rank;
+  uint32_t rank_count;
+  uint32_t process;
+  uint32_t user;
+  uint64_t process_start;
+  uint64_t pid_namespace;
+  uint64_t reserved;
+  char boot_id[48];
+  char host[64];
+  char name[128];
+  char program[64];
+  char transport[32];
+  ClockSample made;
+  ClockSample latest;
+  alignas(512) std::atomic<uint32_t> state;
+  std::atomic<uint32_t> code;
+  char why[504];
+  alignas(64) std::atomic<uint64_t> completed;
+  alignas(64) std::atomic<uint64_t> looked_ns;
+  WaitBlock wait;
+  alignas(4096) OperationRecord operations[kOperationRecords];
+  std::atomic<uint64_t> end_ticks[kOperationRecords];
+  MessageRecord messages[kMessageRecords];
+};
+
+static_assert(offsetof(RecordFile, comm_id) == 24 && offsetof(RecordFile, process) == 48);
+static_assert(offsetof(RecordFile, boot_id) == 80 && offsetof(RecordFile, transport) == 384);
+static_assert(offsetof(RecordFile, made) == 416 && offsetof(RecordFile, state) == 512);
+static_assert(offsetof(RecordFile, completed) == 1024 && offsetof(RecordFile, wait) == 1152);
+static_assert(offsetof(RecordFile, operations) == 4096);
+static_assert(offsetof(RecordFile, end_ticks) == 12288);
+static_assert(offsetof(RecordFile, messages) == 14336);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+}  // namespace weir::comm

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recorder's files: what is written is read, whatever happens to the bytes; the folder is
+// private and bounded.
+#include "core/comm/recorder.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "core/comm/record_file.h"
+#include "core/comm/record_folder.h"
+#include "core/engine/call.h"
+#include "core/engine/control.h"
+#include "trace/temporary_folder.h"
+
+namespace weir::comm {
+namespace {
+
+using test::TemporaryFolder;
+
+engine::Call call_of(size_t count) {
+  engine::Call call;
+  call.collective = Collective::kAllReduce;
+  call.type = DataType::kFloat32;
+  call.count = count;
+  return call;
+}
+
+RecorderIdentity identity_of(Rank rank) {
+  RecorderIdentity identity;
+  identity.comm_id = 0x1122334455667788u;
+  identity.instance = 42;
+  identity.rank = rank;
+  identity.rank_count = 4;
+  identity.name = "world";
+  identity.transport = "shm";
+  identity.earlier = ClockReading::now();
+  usleep(2000);  // so that the rate of the ticks is known
+  return identity;
+}
+
+void begin(Recorder& recorder, uint64_t sequence, size_t count, bool waits) {
+  const engine::Call call = call_of(count);
+  recorder.begun(sequence, engine::call_flag(sequence, engine::fingerprint(call)),
+                 engine::pack_what(call), count, waits ? ticks() : 0);
+}
+
+Record read(const Recorder& recorder) {
+  Result<Record> record = read_record(recorder.path());
+  EXPECT_TRUE(record.ok()) << record.status().text();
+  return record.ok() ? record.take() : Record();
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Recorder, KeepsTheLatestOperationsInOrder) {
+  TemporaryFolder folder;
+  Recorder recorder;
+  recorder.open(identity_of(3), folder.path());
+  ASSERT_TRUE(recorder.on());
+  for (uint64_t k = 1; k <= 1000; ++k) {
+    begin(recorder, k, k * 10, k % 3 == 0);
+    if (k < 1000) {
+      if (k % 2 == 0) recorder.finished_at(k, ticks());
+      recorder.finished(k);
+    }
+  }
+  const Record record = read(recorder);
+  EXPECT_EQ(record.comm_id, 0x1122334455667788u);
+  EXPECT_EQ(record.rank, 3u);
+  EXPECT_EQ(record.rank_count, 4u);
+  EXPECT_EQ(record.name, "world");
+  EXPECT_EQ(record.transport, "shm");
+  EXPECT_EQ(record.process, static_cast<uint32_t>(getpid()));
+  EXPECT_EQ(record.life, Life::kAlive);
+  EXPECT_EQ(record.completed, 999u);
+  EXPECT_EQ(record.begun(), 1000u);
+  ASSERT_EQ(record.operations.size(), kOperationRecords);
+  for (size_t i = 0; i < record.operations.size(); ++i) {
+    const RecordedOperation& operation = record.operations[i];
+    EXPECT_EQ(operation.sequence, 1000 - kOperationRecords + 1 + i);
+    EXPECT_EQ(operation.count, operation.sequence * 10);
+    EXPECT_EQ(operation.begin_ns != 0, operation.sequence % 3 == 0) << operation.sequence;
+    EXPECT_TRUE(operation.end_ns == 0 || operation.end_ns >= operation.begin_ns);
+  }
+}
+
+TEST(Recorder, NumbersBeyond32BitsAreTold) {
+  TemporaryFolder folder;
+  Recorder recorder;
+  recorder.open(identity_of(0), folder.path());
+  const uint64_t base = (uint64_t{5} << 32) - 10;
+  for (uint64_t k = base; k < base + 20; ++k) {
+    begin(recorder, k, 7, false);
+    recorder.finished(k);
+  }
+  const Record record = read(recorder);
+  ASSERT_EQ(record.operations.size(), 20u);
+  EXPECT_EQ(record.operations.front().sequence, base);
+  EXPECT_EQ(record.operations.back().sequence, base + 19);
+}
+
+TEST(Recorder, TimesAreThoseOfTheWallClock) {
+  TemporaryFolder folder;
+  Recorder recorder;
+  recorder.open(identity_of(0), folder.path());
+  const uint64_t before = ClockReading::now().wall_ns;
+  begin(recorder, 1, 1, true);
+  recorder.finished_at(1, ticks());
+  const uint64_t after = ClockReading::now().wall_ns;
+  const Record record = read(recorder);
+  ASSERT_EQ(record.operations.size(), 1u);
+  // The rate of the ticks is known from two milliseconds that a busy machine may have stretched.
+  constexpr uint64_t kSlackNs = 1'000'000'000;
+  EXPECT_GT(record.operations[0].begin_ns, before - kSlackNs);
+  EXPECT_LT(record.operations[0].end_ns, after + kSlackNs);
+}
+
+TEST(Recorder, ALongWaitNamesWhomItIsFor) {
+  TemporaryFolder folder;
+  Recorder recorder;
+  recorder.open(identity_of(0), folder.path());
+  begin(recorder, 1, 8, true);
+  EXPECT_FALSE(recorder.looked(1'000'000'000, 1'000'000'500)) << "too soon";
+  EXPECT_TRUE(recorder.looked(1'000'000'000, 1'200'000'000));
+  Wait wait;
+  wait.kind = RecordKind::kCollective;
+  wait.sequence = 1;
+  wait.what = engine::pack_what(call_of(8));
+  wait.count = 8;
+  wait.since_ns = now_ns();
+  wait.step = 2;
+  wait.step_count = 5;
+  wait.algorithm = "an_algorithm_with_a_name_that_is_longer_than_its_place";
+  wait.protocol = "line";
+  wait.awaited = {1, 3};
+  recorder.waits(wait, now_ns());
+  Record record = read(recorder);
+  EXPECT_EQ(record.wait.kind, RecordKind::kCollective);
+  EXPECT_EQ(record.wait.awaited, (std::vector<Rank>{1, 3}));
+  EXPECT_EQ(record.wait.step, 2u);
+  EXPECT_EQ(record.wait.step_count, 5u);
+  EXPECT_EQ(record.wait.protocol, "line");
+  EXPECT_EQ(record.wait.algorithm, "an_algorithm_with_a_name_that_i");
+  EXPECT_FALSE(recorder.idle());
+  recorder.finished(1);
+  record = read(recorder);
+  EXPECT_EQ(record.wait.kind, RecordKind::kNothing) << "what is completed is not waited for";
+  recorder.wait_ended();
+  EXPECT_TRUE(recorder.idle());
+}
+
+TEST(Recorder, MessagesAreKeptUntilLaterOnesTakeTheirPlace) {
+  TemporaryFolder folder;
+  Recorder recorder;
+  recorder.open(identity_of(0), folder.path());
+  std::vector<uint64_t> numbers;
+  for (uint32_t i = 0; i < 100; ++i) {
+    numbers.push_back(recorder.message_begun(i % 2 == 0 ? RecordKind::kSend : RecordKind::kRecv,
+                                             i % 4, 1000 + i));
+  }
+  recorder.message_finished(numbers[99]);
+  recorder.message_finished(numbers[0]);  // long overwritten
+  const Record record = read(recorder);
+  ASSERT_EQ(record.messages.size(), kMessageRecords);
+  EXPECT_EQ(record.messages.front().number, numbers[100 - kMessageRecords]);
+  EXPECT_FALSE(record.messages.front().done);
+  EXPECT_TRUE(record.messages.back().done);
+  EXPECT_EQ(record.messages.back().bytes, 1099u);
+  EXPECT_EQ(record.messages.back().peer, 3u);
+}
+
+TEST(Recorder, TheFileIsRemovedUnlessTheCommunicatorFailed) {
+  TemporaryFolder folder;
+  for (const bool fails : {false, true}) {
+    Recorder recorder;
+    recorder.open(identity_of(0), folder.path());
+    ASSERT_EQ(folder.files().size(), 1u);
+    const std::string path = recorder.path();
+    if (fails) recorder.failed(Status(Code::kTimeout, "rank 1 is late\n"));
+    recorder.close();
+    EXPECT_EQ(folder.files().size(), fails ? 1u : 0u);
+    if (!fails) continue;
+    const Result<Record> record = read_record(path);
+    ASSERT_TRUE(record.ok());
+    EXPECT_EQ(record.value().state, RecordState::kFailed);
+    EXPECT_EQ(record.value().code, static_cast<uint32_t>(Code::kTimeout));
+    EXPECT_EQ(record.value().why, "rank 1 is late?");
+  }
+}
+
+TEST(RecordFile, ACallThatIsHalfWrittenIsLeftOut) {
+  TemporaryFolder folder;
+  Recorder recorder;
+  recorder.open(identity_of(0), folder.path());
+  begin(recorder, 1, 8, false);
+  begin(recorder, 2, 9, false);
+  std::string bytes = bytes_of(recorder.path());
+  // The arguments of a later call stand there, its number not yet.
+  const uint64_t count = 10;
+  std::memcpy(bytes.data() + offsetof(RecordFile, operations) + 2 * sizeof(OperationRecord) + 24,
+              &count, sizeof count);
+  const Result<Record> record = parse_record(bytes.data(), bytes.size(), "bytes");
+  ASSERT_TRUE(record.ok());
+  ASSERT_EQ(record.value().operations.size(), 1u);
+  EXPECT_EQ(record.value().operations[0].sequence, 1u);
+}
+
+TEST(RecordFile, AnyBytesGetAnAnswerInRange) {
+  TemporaryFolder folder;
+  Recorder recorder;
+  recorder.open(identity_of(1), folder.path());
+  for (uint64_t k = 1; k < 300; ++k) begin(recorder, k, k, true);
+  recorder.message_begun(RecordKind::kSend, 2, 10);
+  Wait wait;
+  wait.kind = RecordKind::kQueued;
+  wait.sequence = 300;
+  wait.awaited = {0, 2};
+  recorder.waits(wait, now_ns());
+  const std::string good = bytes_of(recorder.path());
+  const char* given = std::getenv("WEIR_TEST_SEED");
+  const auto seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
+  SCOPED_TRACE("WEIR_TEST_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  size_t read = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string bytes = good;
+    const size_t changes = 1 + random() % 64;
+    for (size_t i = 0; i < changes; ++i) {
+      // The first bytes decide most; so they are hit more often.
+      const size_t limit = random() % 2 == 0 ? 2048 : bytes.size();
+      bytes[random() % limit] = static_cast<char>(random());
+    }
+    if (random() % 4 == 0) bytes.resize(random() % bytes.size());
+    const Result<Record> record = parse_record(bytes.data(), bytes.size(), "bytes");
+    if (!record.ok()) {
+      EXPECT_FALSE(record.status().text().empty());
+      continue;
+    }
+    ++read;
+    const Record& it = record.value();
+    EXPECT_LT(it.rank, it.rank_count);
+    for (const Rank rank : it.wait.awaited) EXPECT_LT(rank, it.rank_count);
+    for (const RecordedMessage& message : it.messages) EXPECT_LT(message.peer, it.rank_count);
+    for (size_t i = 1; i < it.operations.size(); ++i) {
+      EXPECT_LT(it.operations[i - 1].sequence, it.operations[i].sequence);
+    }
+    for (const std::string* text : {&it.host, &it.name, &it.program, &it.why}) {
+      for (const char c : *text) EXPECT_TRUE(c >= 0x20 && c < 0x7f);
+    }
+  }
+  EXPECT_GT(read, 100u) << "hardly any was still readable: the test tests little";
+}
+
+TEST(RecordName, IsReadBackAndNothingElseIs) {
+  const RecordName name{123, 456, 0xabcdefu, 7};
+  EXPECT_EQ(name.text(), "123-456-0000000000abcdef-7.rec");
+  const auto parsed = RecordName::parse(name.text());
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(parsed->text(), name.text());
+  for (const char* text : {"", ".rec", "1-2-3-4", "1-2-3-4.rec2", "x-2-3-4.rec", "-1-2-3-4.rec",
+                           "1-2-3.rec", "0-2-3-4.rec", "99999999999999-2-3-4.rec"}) {
+    EXPECT_FALSE(RecordName::parse(text).has_value()) << text;
+  }
+}
+
+TEST(RecordFolder, OneThatOthersCanReadOrWriteIsRefused) {
+  TemporaryFolder parent;
+  const std::string path = parent.path() + "/run";
+  const auto opens = [&](bool wanted) {
+    const Result<int> folder = open_record_folder(path, true, wanted);
+    if (folder.ok()) close(folder.value());
+    return folder.ok();
+  };
+  EXPECT_TRUE(opens(false));
+  struct stat status {};
+  ASSERT_EQ(stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0700u);
+  ASSERT_EQ(chmod(path.c_str(), 0755), 0);
+  EXPECT_FALSE(opens(false));
+  EXPECT_TRUE(opens(true)) << "a folder that the user names may be read by others; its files not";
+  ASSERT_EQ(chmod(path.c_str(), 0777), 0);
+  EXPECT_FALSE(opens(true));
+  ASSERT_EQ(chmod(path.c_str(), 01777), 0);
+  EXPECT_FALSE(opens(true));
+}
+
+TEST(RecordFolder, ALinkIsRefused) {
+  TemporaryFolder parent;
+  std::filesystem::create_directory(parent.path() + "/real");
+  std::filesystem::permissions(parent.path() + "/real", std::filesystem::perms::owner_all);
+  std::filesystem::create_symlink("real", parent.path() + "/link");
+  EXPECT_TRUE(open_record_folder(parent.path() + "/real", false, false).ok());
+  EXPECT_FALSE(open_record_folder(parent.path() + "/link", true, false).ok());
+  EXPECT_FALSE(open_record_folder(parent.path() + "/link", true, true).ok());
+}
+
+TEST(RecordFolder, AnothersIsRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  TemporaryFolder parent;
+  const std::string path = parent.path() + "/run";
+  ASSERT_EQ(mkdir(path.c_str(), 0700), 0);
+  ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
+  EXPECT_FALSE(open_record_folder(path, true, false).ok());
+  EXPECT_FALSE(open_record_folder(path, true, true).ok());
+}
+
+TEST(RecordFolder, TheOldestOfTheDeadAreRemovedAndTheLivingStay) {
+  TemporaryFolder folder;
+  const uint64_t start = process_start_of(getpid());
+  ASSERT_NE(start, 0u);
+  const auto add = [&](pid_t process, uint64_t process_start, Rank rank, int seconds_ago) {
+    const std::string path =
+        folder.path() + "/" + RecordName{process, process_start, 1, rank}.text();
+    std::ofstream file(path);
+    file.close();
+    std::filesystem::last_write_time(
+        path, std::filesystem::file_time_type::clock::now() - std::chrono::seconds(seconds_ago));
+    return path;
+  };
+  const std::string living = add(getpid(), start, 0, 100'000);
+  const std::string reused = add(getpid(), start + 1, 1, 1000);  // the number of a later process
+  std::vector<std::string> dead;
+  for (int i = 0; i < 10; ++i) dead.push_back(add(getpid(), 1, static_cast<Rank>(10 + i), i));
+  std::ofstream(folder.path() + "/not-ours.txt");
+  const int descriptor = open_record_folder(folder.path(), false, false).take();
+  tidy_record_folder(descriptor, 5, 50'000);
+  EXPECT_TRUE(std::filesystem::exists(living));
+  EXPECT_FALSE(std::filesystem::exists(reused));
+  for (size_t i = 0; i < dead.size(); ++i) EXPECT_EQ(std::filesystem::exists(dead[i]), i < 5) << i;
+  tidy_record_folder(descriptor, 5, -1);
+  EXPECT_EQ(folder.files().size(), 2u) << "the living one and the one that is not ours";
+  close(descriptor);
+}
+
+TEST(RecordFolder, TheDefaultIsBelowTheRuntimeFolderWhereThereIsOne) {
+  const char* before = std::getenv("XDG_RUNTIME_DIR");
+  const std::string kept = before != nullptr ? before : "";
+  setenv("XDG_RUNTIME_DIR", "/run/user/1", 1);
+  EXPECT_EQ(record_folder_candidates("").front(), "/run/user/1/weir-recorder");
+  setenv("XDG_RUNTIME_DIR", "relative", 1);
+  EXPECT_EQ(record_folder_candidates("").front(), "/dev/shm/weir-" + std::to_string(geteuid()));
+  unsetenv("XDG_RUNTIME_DIR");
+  EXPECT_EQ(record_folder_candidates("").size(), 2u);
+  EXPECT_EQ(record_folder_candidates("/x"), std::vector<std::string>{"/x"});
+  if (before != nullptr) setenv("XDG_RUNTIME_DIR", kept.c_str(), 1);
+}
+
+TEST(RecordFile, AProcessThatHasEndedIsDeadAndAnotherMachinesIsUnknown) {
+  TemporaryFolder folder;
+  Recorder recorder;
+  recorder.open(identity_of(0), folder.path());
+  std::string bytes = bytes_of(recorder.path());
+  const auto life = [&] {
+    std::ofstream(folder.path() + "/copy", std::ios::binary) << bytes;
+    const Result<Record> record = read_record(folder.path() + "/copy");
+    return record.ok() ? record.value().life : Life::kUnknown;
+  };
+  EXPECT_EQ(life(), Life::kAlive) << "a copy is as good";
+  bytes[offsetof(RecordFile, process_start)] ^= 1;
+  EXPECT_EQ(life(), Life::kDead);
+  bytes[offsetof(RecordFile, boot_id)] ^= 1;
+  EXPECT_EQ(life(), Life::kUnknown);
+}
+
+}  // namespace
+}  // namespace weir::comm

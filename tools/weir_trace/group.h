@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The records of many ranks, sorted into communicators. Values; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/comm/record_file.h"
+
+namespace weir::trace {
+
+// What a rank called under one number: a collective that it began, or one that waits to begin.
+struct Called {
+  uint64_t what = 0;
+  uint64_t count = 0;
+  bool operator==(const Called&) const = default;
+};
+
+// The records of one communicator in one run, ascending by rank, at most one each.
+struct Group {
+  std::vector<comm::Record> records;
+
+  const std::string& name() const { return records.front().name; }
+  Rank rank_count() const { return records.front().rank_count; }
+  uint64_t latest_ns() const;
+  const comm::Record* find(Rank rank) const;
+  std::vector<Rank> missing() const;  // ranks that left no record; the first 64
+};
+
+// Groups with the latest sign of life first.
+std::vector<Group> group_records(std::vector<comm::Record> records);
+
+// The newest group and all that share a process with it, or with one that does.
+std::vector<Group> latest_job(const std::vector<Group>& groups);
+
+bool same_process(const comm::Record& a, const comm::Record& b);
+
+// Number of the latest collective that the rank has called.
+uint64_t called(const comm::Record& record);
+// nullopt: not called, or so long ago that it is no longer known.
+std::optional<Called> call_of(const comm::Record& record, uint64_t sequence);
+
+// "all_reduce(float32, sum, count 8)"
+std::string describe(const Called& call);
+// "2.5 s", "40 ms", "3 us"
+std::string text_of_duration(uint64_t ns);
+
+}  // namespace weir::trace
