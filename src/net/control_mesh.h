@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// ControlMesh: one proven TCP connection between each pair of ranks of a communicator, for
+// transports whose data goes another way. It carries no data but what a transport needs before it
+// can begin and cannot learn by itself: over it each rank shows that it holds the job's secret
+// before anything of it is believed, tells its card (its address in the transport's own network, of
+// any form, up to 64 KiB), and says goodbye at its end; so the end of a connection without one is a
+// death, seen at once.
+//
+// Every rank listens at the addresses of its interfaces, never at a wildcard, while the mesh forms,
+// and connects to all ranks below its own. A peer's addresses are tried in the order in which they
+// are likely to be good (loopback where all ranks share a host, then a common subnet, then speed),
+// each a little later than the one before; the first at which it answers in this protocol wins.
+// Nobody can hold the forming up: before its proof a connection has a bounded time, a fixed number
+// of bytes, and a place in a bounded list whose oldest gives way. One thread at a time per object.
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/mesh_link.h"
+#include "net/mesh_wire.h"
+
+namespace weir::net {
+
+struct MeshConfig {
+  std::string purpose;  // "ucx": proofs of one purpose are of no use for another
+  uint64_t comm_id = 0;
+  uint32_t rank = 0;
+  uint32_t rank_count = 1;
+  const void* secret = nullptr;
+  size_t secret_bytes = 0;
+  uint64_t unproven_ns = 2'000'000'000;  // from accept to proof
+  size_t unproven_count = 256;           // connections without proof at a time
+};
+
+class ControlMesh {
+ public:
+  enum class Outcome { kOk, kTimeout, kRefused, kUnsupported, kSystem, kBadAddress };
+  enum class Life { kHere, kLeft, kLost };
+
+  explicit ControlMesh(const MeshConfig& config);
+  // Ends all connections; without `leave` the peers take it for a death. In a forked child it only
+  // closes its copies.
+  ~ControlMesh();
+  ControlMesh(const ControlMesh&) = delete;
+  ControlMesh& operator=(const ControlMesh&) = delete;
+
+  // Listens at the address of every interface that the filter allows.
+  Outcome listen(const InterfaceFilter& filter);
+  // After listen; at most mesh::kAddressBytesMax bytes.
+  size_t address(unsigned char* out) const;
+
+  // addresses[i] is what rank i's `address` wrote. Blocks until every peer's card has come, or the
+  // deadline (CLOCK_MONOTONIC) has passed; ends the listening in either case. `card` has at most
+  // mesh::kCardBytesMax bytes.
+  Outcome join(const unsigned char* const* addresses, const size_t* address_bytes,
+               const mesh::Bytes& card, uint64_t deadline_ns);
+  // Why the latest call of listen or join was not kOk: who, what, and what to do.
+  const std::string& text() const { return text_; }
+
+  // After join, of a rank other than our own.
+  const mesh::Bytes& card(uint32_t peer) const { return peers_[peer].link->card(); }
+  // A key that only this rank and the peer know, different in both directions: what the peer calls
+  // its inbound key is our outbound key.
+  const Mac& outbound_key(uint32_t peer) const { return peers_[peer].link->own_key(); }
+  const Mac& inbound_key(uint32_t peer) const { return peers_[peer].link->peer_key(); }
+  // Both ranks run on one kernel and in one network namespace.
+  bool shares_host(uint32_t peer) const { return peers_[peer].shares_host; }
+  // "rank 0 at 10.0.0.1:4000 (over eth0: same subnet)"; "" of a peer that connected to us.
+  const std::string& route(uint32_t peer) const { return peers_[peer].route; }
+
+  // Asks the kernel, once, whether the peer is still there. Does not wait.
+  Life look(uint32_t peer);
+  // What the peer said with its goodbye; empty before.
+  const mesh::Bytes& farewell(uint32_t peer) const { return peers_[peer].link->farewell(); }
+  // Says goodbye to one peer, with a farewell of at most mesh::kFarewellBytesMax bytes.
+  void leave(uint32_t peer, const mesh::Bytes& farewell);
+
+ private:
+  struct Listener {
+    int fd = -1;
+    Interface interface;
+  };
+  // An address of a peer that this rank may connect to.
+  struct Candidate {
+    mesh::Offer offer;
+    IpAddress source;
+    std::string why;      // it is where it is in the order
+    std::string failure;  // of the latest attempt
+    bool refused = false;
+    bool under_way = false;
+    uint32_t attempt_count = 0;
+    uint64_t retry_ns = 0;
+  };
+  struct Peer {
+    std::vector<Candidate> candidates;  // the likely ones first; empty: the peer comes to us
+    int proving = -1;                   // the candidate whose connection was challenged
+    int fd = -1;
+    std::unique_ptr<mesh::MeshLink> link;  // from the proof on
+    Life life = Life::kHere;
+    bool shares_host = false;
+    std::string route;
+  };
+  // One that is not settled yet, made by us (a guest's end) or by somebody else.
+  struct Connection {
+    int fd;
+    bool is_guest;
+    bool connecting;
+    uint32_t peer;  // of a guest's end
+    size_t candidate;
+    IpAddress from;  // of a host's end
+    uint64_t expiry_ns;
+    std::unique_ptr<mesh::MeshLink> link;
+  };
+
+  Outcome fail(Outcome outcome, std::string text);
+  Outcome find_candidates(const std::vector<mesh::Address>& addresses);
+  Outcome form(uint64_t deadline_ns);
+  Outcome start_attempts(uint64_t now);
+  bool start_attempt(uint32_t rank, size_t index, uint64_t now);
+  void wait_for_events(uint64_t now, uint64_t deadline_ns);
+  uint64_t next_event_ns(uint64_t now, uint64_t deadline_ns) const;
+  void accept_all(int listener);
+  void serve(Connection* connection, uint64_t deadline_ns);
+  // Sends and receives what can be without waiting; false: the connection has ended.
+  static bool exchange(int fd, mesh::MeshLink* link, int* error_number);
+  void end_connection(Connection* connection, int error_number);
+  void settle(Connection* connection);
+  Outcome time_out();
+  void stop_listening();
+
+  MeshConfig config_;
+  mesh::Identity identity_;
+  mesh::Address own_;
+  pid_t owner_;
+  std::string text_;
+  std::vector<Listener> listeners_;
+  bool accepting_ = true;  // false while no descriptor is free
+  mesh::Bytes card_;
+  std::vector<Peer> peers_;
+  std::vector<Connection> connections_;  // oldest first
+  std::vector<pollfd> entries_;
+  uint32_t open_count_ = 0;  // peers that are missing
+  struct {
+    uint32_t proof = 0, version = 0, malformed = 0, silent = 0;
+    IpAddress last;
+  } turned_away_;
+};
+
+}  // namespace weir::net

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/ucx/flow.h"
+
+#include <string.h>
+
+#include <algorithm>
+
+namespace weir::plugins::ucx {
+namespace {
+
+// Where a request keeps its operation. Null: it is being posted, for UCX may finish it before the call
+// that posts it returns.
+Op*& op_of(void* request) { return *static_cast<Op**>(request); }
+
+// In place of an operation that was abandoned.
+Op abandoned{};
+
+Op* next_of(const Op* op) { return reinterpret_cast<Op*>(op->next); }
+
+// A flow of sends fails because of its peer or because memory is short; nothing else is left.
+weir_result_t result_of(ucs_status_t status) {
+  return status == UCS_ERR_NO_MEMORY ? WEIR_ERROR_NO_MEMORY : WEIR_ERROR_PEER_LOST;
+}
+
+}  // namespace
+
+void Flow::attach(ucp_worker_h worker, ucp_ep_h endpoint, ucp_tag_t tag, Slot* slots,
+                  unsigned char* slot_memory) {
+  worker_ = worker;
+  endpoint_ = endpoint;
+  tag_ = tag;
+  slots_ = slots;
+  slot_memory_ = slot_memory;
+  for (uint32_t i = 0; slots != nullptr && i < kSlotCount; ++i) slots[i].flow = this;
+}
+
+void Flow::prepare(uint64_t bytes, Op* op) {
+  posting_ = op;
+  op->state = kOpPosting;
+  op->next = 0;
+  op->flow = reinterpret_cast<uint64_t>(this);
+  op->request = 0;
+  op->bytes = bytes;
+}
+
+// `request`: what UCX gave for the operation; null: it is complete, or its state says what is wrong.
+weir_result_t Flow::settle(ucs_status_ptr_t request, Op* op) {
+  if (UCS_PTR_IS_ERR(request)) [[unlikely]]
+    return refuse(UCS_PTR_STATUS(request));
+  ++posted_;
+  if (op->state == kOpPosting) {
+    op->state = request != nullptr ? kOpPending : kOpArrived;
+    if (request != nullptr) {
+      op->request = reinterpret_cast<uint64_t>(request);
+      op_of(request) = op;
+    }
+  }
+  if (op->state == kOpArrived && head_ == nullptr) {
+    ++popped_;
+    op->state = kOpDone;
+    return WEIR_OK;
+  }
+  if (tail_ != nullptr) {
+    tail_->next = reinterpret_cast<uint64_t>(op);
+  } else {
+    head_ = op;
+  }
+  tail_ = op;
+  if (op->state == kOpBroken) [[unlikely]]
+    advance();
+  // UCX may have found out while it posted.
+  if (failure_.result != WEIR_OK) [[unlikely]]
+    fail(failure_.result);
+  return op->state > kOpFailed ? failure_.result : WEIR_IN_PROGRESS;
+}
+
+weir_result_t Flow::refuse(ucs_status_t status) {
+  fail(result_of(status), status);
+  return failure_.result;
+}
+
+// A short message is taken at once: by UCX, or where it has no room, into a slot. Null: taken.
+ucs_status_ptr_t Flow::send_short(const void* data, uint64_t bytes, ucp_tag_t tag) {
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
+  ucs_status_ptr_t request = ucp_tag_send_nbx(endpoint_, data, bytes, tag, &param);
+  if (UCS_PTR_STATUS(request) != UCS_ERR_NO_RESOURCE) return request;
+  const uint32_t free = ~busy_slots_ & ((1u << kSlotCount) - 1);
+  if (free == 0) return send_long(data, bytes, tag);
+  const auto index = static_cast<uint32_t>(__builtin_ctz(free));
+  Slot& slot = slots_[index];
+  unsigned char* copy = slot_memory_ + index * kSlotBytes;
+  if (bytes != 0) memcpy(copy, data, bytes);
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = on_slot_sent;
+  param.user_data = &slot;
+  slot.number = posted_;
+  busy_slots_ |= 1u << index;
+  request = ucp_tag_send_nbx(endpoint_, copy, bytes, tag, &param);
+  if (UCS_PTR_IS_PTR(request)) return nullptr;
+  busy_slots_ &= ~(1u << index);
+  return request;
+}
+
+ucs_status_ptr_t Flow::send_long(const void* data, uint64_t bytes, ucp_tag_t tag) {
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = on_sent;
+  param.user_data = this;
+  return ucp_tag_send_nbx(endpoint_, data, bytes, tag, &param);
+}
+
+weir_result_t Flow::send(const void* data, uint64_t bytes, Op* op) {
+  if (failure_.result != WEIR_OK) [[unlikely]]
+    return failure_.result;
+  const ucp_tag_t tag = tag_ | (posted_ & kNumberMask);
+  prepare(bytes, op);
+  return settle(bytes <= kSlotBytes && slots_ != nullptr ? send_short(data, bytes, tag)
+                                                         : send_long(data, bytes, tag),
+                op);
+}
+
+weir_result_t Flow::recv(void* data, uint64_t bytes, Op* op) {
+  if (failure_.result != WEIR_OK) [[unlikely]]
+    return failure_.result;
+  if (posted_ >= end_) [[unlikely]] {
+    fail(WEIR_ERROR_PEER_LOST);
+    return failure_.result;
+  }
+  const ucp_tag_t tag = tag_ | (posted_ & kNumberMask);
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.recv = on_received;
+  param.user_data = this;
+  prepare(bytes, op);
+  // UCX 1.13 does not tell the length of a message that was there already when its receive completes
+  // at once; so such a message is looked at first.
+  ucp_tag_recv_info_t info;
+  const ucp_tag_message_h message = ucp_tag_probe_nb(worker_, tag, ~ucp_tag_t{0}, 1, &info);
+  ucs_status_ptr_t request = nullptr;
+  if (message == nullptr) {
+    request = ucp_tag_recv_nbx(worker_, data, bytes, tag, ~ucp_tag_t{0}, &param);
+  } else if (info.length == bytes) {
+    request = ucp_tag_msg_recv_nbx(worker_, data, bytes, message, &param);
+  } else {
+    param.cb.recv = on_discarded;
+    (void)ucp_tag_msg_recv_nbx(worker_, nullptr, 0, message, &param);
+    op->sent_bytes = info.length;
+    op->status = static_cast<uint64_t>(UCS_ERR_MESSAGE_TRUNCATED);
+    op->state = kOpBroken;
+  }
+  return settle(request, op);
+}
+
+void Flow::finish(Op* op, ucs_status_t status) {
+  const bool posted = op->state != kOpPosting;
+  op->request = 0;
+  op->status = static_cast<uint64_t>(status);
+  op->state = status == UCS_OK ? kOpArrived : kOpBroken;
+  if (posted && !failing_) advance();
+}
+
+// The operation of a request that has ended, null when nobody waits for it.
+Op* Flow::release(void* request) {
+  Op* op = op_of(request);
+  op_of(request) = nullptr;  // for its next use
+  ucp_request_free(request);
+  if (closed_ || op == &abandoned) return nullptr;
+  return op != nullptr ? op : posting_;
+}
+
+void Flow::on_sent(void* request, ucs_status_t status, void* data) {
+  auto* flow = static_cast<Flow*>(data);
+  Op* op = flow->release(request);
+  if (op != nullptr) flow->finish(op, status);
+}
+
+void Flow::on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
+                       void* data) {
+  auto* flow = static_cast<Flow*>(data);
+  const uint64_t length = info->length;
+  Op* op = flow->release(request);
+  if (op == nullptr) return;
+  op->sent_bytes = length;
+  // A shorter message is no error to UCX.
+  const bool shorter = status == UCS_OK && length != op->bytes;
+  flow->finish(op, shorter ? UCS_ERR_MESSAGE_TRUNCATED : status);
+}
+
+void Flow::on_discarded(void* request, ucs_status_t, const ucp_tag_recv_info_t*, void*) {
+  ucp_request_free(request);
+}
+
+void Flow::on_slot_sent(void* request, ucs_status_t status, void* data) {
+  ucp_request_free(request);
+  auto* slot = static_cast<Slot*>(data);
+  Flow* flow = slot->flow;
+  flow->busy_slots_ &= ~(1u << (slot - flow->slots_));
+  if (status != UCS_OK && !flow->closed_) flow->fail(result_of(status), status);
+}
+
+// Tells what is complete at the head of the queue.
+void Flow::advance() {
+  if (failure_.result != WEIR_OK) return sweep();
+  while (head_ != nullptr && head_->state == kOpArrived) {
+    Op* op = head_;
+    head_ = next_of(op);
+    if (head_ == nullptr) tail_ = nullptr;
+    ++popped_;
+    op->state = kOpDone;
+  }
+  if (head_ == nullptr) return;
+  if (head_->state == kOpBroken) {
+    const auto status = static_cast<ucs_status_t>(static_cast<int64_t>(head_->status));
+    failure_.sent_bytes = head_->sent_bytes;
+    failure_.expected_bytes = head_->bytes;
+    const bool mismatch = endpoint_ == nullptr && status == UCS_ERR_MESSAGE_TRUNCATED;
+    return fail(mismatch ? WEIR_ERROR_MISMATCH : result_of(status), status);
+  }
+  if (popped_ >= end_) fail(WEIR_ERROR_PEER_LOST);
+}
+
+void Flow::fail(weir_result_t result, ucs_status_t status) {
+  if (failure_.result == WEIR_OK) {
+    failure_.result = result;
+    failure_.status = status;
+  }
+  if (failing_) return;
+  failing_ = true;
+  // What UCX has not begun it gives back at once; the rest when its endpoint ends.
+  for (Op* op = head_; op != nullptr; op = next_of(op)) {
+    if (op->request != 0) ucp_request_cancel(worker_, reinterpret_cast<void*>(op->request));
+  }
+  failing_ = false;
+  sweep();
+}
+
+// Takes out what UCX has done with.
+void Flow::sweep() {
+  Op* last = nullptr;
+  for (Op* op = head_; op != nullptr;) {
+    Op* next = next_of(op);
+    if (op->request == 0) {
+      if (last != nullptr) {
+        last->next = reinterpret_cast<uint64_t>(next);
+      } else {
+        head_ = next;
+      }
+      op->state = kOpFailed + static_cast<uint64_t>(failure_.result);
+    } else {
+      last = op;
+    }
+    op = next;
+  }
+  tail_ = last;
+}
+
+void Flow::abandon() {
+  for (Op* op = head_; op != nullptr; op = next_of(op)) {
+    if (op->request != 0) op_of(reinterpret_cast<void*>(op->request)) = &abandoned;
+    op->request = 0;
+  }
+  sweep();
+}
+
+void Flow::end_at(uint64_t count) {
+  end_ = count;
+  if (failure_.result == WEIR_OK && popped_ >= end_ && head_ != nullptr) {
+    fail(WEIR_ERROR_PEER_LOST);
+  }
+}
+
+uint64_t Flow::completed() const {
+  uint64_t count = popped_;
+  for (uint32_t i = 0; i < kSlotCount; ++i) {
+    if ((busy_slots_ >> i & 1) != 0) count = std::min(count, slots_[i].number);
+  }
+  return count;
+}
+
+}  // namespace weir::plugins::ucx

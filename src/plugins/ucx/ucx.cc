@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transport `ucx`: ranks on one or many hosts, over whatever UCX finds between them. See
+// docs/transports.md.
+#include <stdio.h>
+#include <sys/resource.h>
+
+#include <memory>
+#include <new>
+#include <string>
+
+#include "plugins/ucx/instance.h"
+#include "weir/plugin.h"
+
+namespace weir::plugins::ucx {
+namespace {
+
+constexpr uint32_t kRankCountMax = 1024;  // every rank holds a control connection to each other
+constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
+constexpr uint32_t kCredit = Flow::kSlotCount;
+constexpr size_t kSecretBytesMin = 8;
+constexpr size_t kSecretBytesMax = 4096;
+constexpr uint64_t kDescriptorsBesides = 64;  // of UCX itself, at least
+
+Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
+
+std::string text_of(uint64_t number) { return std::to_string(number); }
+
+bool read_filter(const Report& report, net::InterfaceFilter* filter, std::string* reason) {
+  return net::filter_from(report.setting("WEIR_IFNAME"), report.setting("NCCL_SOCKET_IFNAME"),
+                          filter, reason);
+}
+
+weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
+  const auto tell = [&](const std::string& text) {
+    if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", text.c_str());
+  };
+  try {
+    net::InterfaceFilter filter;
+    std::string text;
+    if (!read_filter({host}, &filter, &text)) {
+      tell(text);
+      return WEIR_ERROR_UNSUPPORTED;
+    }
+    Network network;
+    text = network.open(1);
+    if (!text.empty()) {
+      tell("UCX " + library_version() + " does not work here: " + text);
+      return WEIR_ERROR_UNSUPPORTED;
+    }
+    tell("UCX " + library_version());
+    return WEIR_OK;
+  } catch (const std::bad_alloc&) {
+    tell("no memory");
+    return WEIR_ERROR_UNSUPPORTED;
+  }
+}
+
+weir_result_t check_config(const Report& report, const weir_transport_config_t& config) {
+  if (config.struct_bytes < sizeof config) {
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ucx: the configuration has " +
+                                                        text_of(config.struct_bytes) +
+                                                        " bytes, not " + text_of(sizeof config));
+  }
+  if (config.rank_count == 0 || config.rank_count > kRankCountMax ||
+      config.rank >= config.rank_count) {
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                       "ucx: rank " + text_of(config.rank) + " of " + text_of(config.rank_count) +
+                           ": there may be 1 to " + text_of(kRankCountMax) +
+                           " ranks, counted from 0");
+  }
+  if (config.secret == nullptr || config.secret_bytes < kSecretBytesMin ||
+      config.secret_bytes > kSecretBytesMax) {
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ucx: a secret of " +
+                                                        text_of(config.secret_bytes) + " bytes; " +
+                                                        text_of(kSecretBytesMin) + " to " +
+                                                        text_of(kSecretBytesMax) + " are needed");
+  }
+  const uint64_t needed = config.rank_count - 1 + kDescriptorsBesides;
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed) {
+    return report.fail(WEIR_ERROR_SYSTEM, "ucx: " + text_of(config.rank_count) + " ranks need " +
+                                              text_of(needed) +
+                                              " open files in each, and this process may have " +
+                                              text_of(limit.rlim_cur) + "; raise `ulimit -n`");
+  }
+  return WEIR_OK;
+}
+
+weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
+                   weir_transport_t** instance) {
+  const Report report = {host};
+  try {
+    const weir_result_t checked = check_config(report, *config);
+    if (checked != WEIR_OK) return checked;
+    auto self = std::make_unique<Instance>();
+    self->report = report;
+    self->rank = config->rank;
+    self->rank_count = config->rank_count;
+    std::string reason;
+    net::InterfaceFilter filter;
+    if (!read_filter(report, &filter, &reason)) {
+      return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ucx: " + reason);
+    }
+    reason = self->network.open(config->rank_count);
+    if (!reason.empty()) return report.fail(WEIR_ERROR_UNSUPPORTED, "ucx: " + reason);
+    net::MeshConfig mesh;
+    mesh.purpose = "ucx";
+    mesh.comm_id = config->comm_id;
+    mesh.rank = config->rank;
+    mesh.rank_count = config->rank_count;
+    mesh.secret = config->secret;
+    mesh.secret_bytes = config->secret_bytes;
+    self->mesh = std::make_unique<net::ControlMesh>(mesh);
+    const auto outcome = self->mesh->listen(filter);
+    if (outcome != net::ControlMesh::Outcome::kOk) {
+      const bool none = outcome == net::ControlMesh::Outcome::kUnsupported;
+      return report.fail(none ? WEIR_ERROR_UNSUPPORTED : WEIR_ERROR_SYSTEM,
+                         "ucx: its control connections: " + self->mesh->text());
+    }
+    *instance = reinterpret_cast<weir_transport_t*>(self.release());
+    return WEIR_OK;
+  } catch (const std::bad_alloc&) {
+    return report.fail(WEIR_ERROR_NO_MEMORY, "ucx: no memory for an instance");
+  }
+}
+
+weir_result_t address(weir_transport_t* instance, unsigned char* out, size_t* bytes) {
+  const Instance& self = *from(instance);
+  if (self.joined) {
+    return self.report.fail(WEIR_ERROR_INVALID_USAGE, "ucx: address after connect");
+  }
+  static_assert(net::mesh::kAddressBytesMax <= WEIR_TRANSPORT_ADDRESS_BYTES_MAX);
+  *bytes = self.mesh->address(out);
+  return WEIR_OK;
+}
+
+weir_result_t connect(weir_transport_t* instance, const unsigned char* const* addresses,
+                      const size_t* address_bytes, uint64_t deadline_ns) {
+  Instance* self = from(instance);
+  if (self->joined || !self->peers.empty()) {
+    return self->report.fail(WEIR_ERROR_INVALID_USAGE, "ucx: connect was called twice");
+  }
+  try {
+    return self->connect(addresses, address_bytes, deadline_ns);
+  } catch (const std::bad_alloc&) {
+    return self->report.fail(WEIR_ERROR_NO_MEMORY, "ucx: no memory while joining the ranks");
+  }
+}
+
+void close(weir_transport_t* instance) { delete from(instance); }
+
+// False with the error told.
+bool may_post(Instance* self, uint32_t peer, uint32_t lane, uint64_t bytes, weir_result_t* result) {
+  if (!self->joined) [[unlikely]] {
+    *result = self->report.fail(WEIR_ERROR_INVALID_USAGE, "ucx: not connected");
+    return false;
+  }
+  if (peer >= self->rank_count || lane >= kLaneCount) [[unlikely]] {
+    *result = self->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                                "ucx: peer " + text_of(peer) + ", lane " + text_of(lane) +
+                                    ": there are " + text_of(self->rank_count) + " ranks and " +
+                                    text_of(kLaneCount) + " lanes");
+    return false;
+  }
+  if (bytes > kMessageBytesMax) [[unlikely]] {
+    *result = self->report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ucx: a message of " + text_of(bytes) +
+                                                                 " bytes is above the limit");
+    return false;
+  }
+  return true;
+}
+
+weir_result_t send(weir_transport_t* instance, uint32_t peer, uint32_t lane, const void* data,
+                   uint64_t bytes, weir_transport_op_t* op) {
+  Instance* self = from(instance);
+  weir_result_t result = WEIR_OK;
+  if (!may_post(self, peer, lane, bytes, &result)) [[unlikely]]
+    return result;
+  const Listening listening(&self->network.heard());
+  Flow* flow = &self->sends[peer * kLaneCount + lane];
+  result = flow->send(data, bytes, reinterpret_cast<Op*>(op));
+  if (result == WEIR_OK || result == WEIR_IN_PROGRESS) [[likely]]
+    return result;
+  return self->tell(flow);
+}
+
+weir_result_t recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
+                   uint64_t bytes, weir_transport_op_t* op) {
+  Instance* self = from(instance);
+  weir_result_t result = WEIR_OK;
+  if (!may_post(self, peer, lane, bytes, &result)) [[unlikely]]
+    return result;
+  const Listening listening(&self->network.heard());
+  Flow* flow = &self->recvs[peer * kLaneCount + lane];
+  result = flow->recv(data, bytes, reinterpret_cast<Op*>(op));
+  if (result == WEIR_OK || result == WEIR_IN_PROGRESS) [[likely]]
+    return result;
+  return self->tell(flow);
+}
+
+weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
+  Instance* self = from(instance);
+  const auto* entry = reinterpret_cast<const Op*>(op);
+  const auto is_open = [&] { return entry->state != kOpDone && entry->state <= kOpFailed; };
+  if (entry->state == 0) [[unlikely]] {
+    return self->report.fail(WEIR_ERROR_INVALID_USAGE, "ucx: test of an operation never posted");
+  }
+  if (is_open()) {
+    const Listening listening(&self->network.heard());
+    self->move();
+    if (is_open()) return WEIR_IN_PROGRESS;
+  }
+  if (entry->state == kOpDone) return WEIR_OK;
+  return self->tell(reinterpret_cast<Flow*>(entry->flow));
+}
+
+weir_result_t progress(weir_transport_t* instance) {
+  Instance* self = from(instance);
+  if (!self->joined) return WEIR_OK;
+  const Listening listening(&self->network.heard());
+  self->move();
+  return WEIR_OK;
+}
+
+weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
+  Instance* self = from(instance);
+  if (!self->joined || peer >= self->rank_count) {
+    return self->report.fail(
+        WEIR_ERROR_INVALID_ARGUMENT,
+        "ucx: peer_alive of rank " + text_of(peer) + " of " + text_of(self->rank_count));
+  }
+  const Listening listening(&self->network.heard());
+  self->look_at(peer);
+  if (self->troubled_count != 0) self->move();
+  if (self->peers[peer].state != Peer::State::kLost) return WEIR_OK;
+  return self->report.fail(
+      WEIR_ERROR_PEER_LOST,
+      "ucx: rank " + text_of(peer) + " is dead: its connections ended without a goodbye");
+}
+
+// What UCX can move depends on the machine, and is asked once.
+const weir_transport_functions_t* functions() {
+  static const weir_transport_functions_t table = [] {
+    weir_transport_functions_t made = {
+        .abi_version = WEIR_PLUGIN_ABI_VERSION,
+        .struct_bytes = sizeof(weir_transport_functions_t),
+        .name = "ucx",
+        .summary = "ranks on one or many hosts, over UCX: InfiniBand, RoCE, shared memory or TCP",
+        .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF,
+                 .memory_kinds = WEIR_MEMORY_HOST,
+                 .lane_count = kLaneCount,
+                 .message_bytes_max = kMessageBytesMax,
+                 .rank_count_max = kRankCountMax,
+                 .credit = kCredit},
+        .viable = viable,
+        .open = open,
+        .address = address,
+        .connect = connect,
+        .close = close,
+        .send = send,
+        .recv = recv,
+        .test = test,
+        .progress = progress,
+        .segment = nullptr,
+        .window_open = nullptr,
+        .window_close = nullptr,
+        .peer_alive = peer_alive,
+    };
+    Network network;
+    if (network.open(1).empty()) made.caps.memory_kinds = network.memory_kinds();
+    return made;
+  }();
+  return &table;
+}
+
+}  // namespace
+}  // namespace weir::plugins::ucx
+
+extern "C" __attribute__((visibility("default"))) const weir_transport_functions_t*
+weir_transport_plugin(void);
+extern "C" const weir_transport_functions_t* weir_transport_plugin(void) {
+  return weir::plugins::ucx::functions();
+}
