@@ -37,6 +37,9 @@ constexpr SettingInfo kTable[] = {
      "Network interfaces that may be used, in the syntax of NCCL_SOCKET_IFNAME (which holds where "
      "this one is unset): eth,ib for prefixes, =eth0 for a name, ^docker to exclude; unset: all "
      "that are up, loopback only among ranks of one host."},
+    {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
+     "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
+     "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},
     {"WEIR_PLUGIN_PATH", Kind::kPath, "", "",
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",
