@@ -42,7 +42,7 @@ struct HostCalls {
   static const char* setting(void* context, const char* name) {
     const auto& settings = static_cast<Rank*>(context)->settings_;
     const auto found = settings.find(name);
-    return found == settings.end() ? nullptr : found->second.c_str();
+    return found == settings.end() ? getenv(name) : found->second.c_str();
   }
 };
 

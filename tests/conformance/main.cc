@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
   printf("WEIR_TEST_SEED=%llu\n", static_cast<unsigned long long>(weir::conformance::test_seed()));
   weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
                       [](void*, int, const char*) {},
-                      [](void*, const char*) -> const char* { return nullptr; }};
+                      [](void*, const char* name) -> const char* { return getenv(name); }};
   weir::plugin::load_modules();
   for (const auto& entry : weir::plugin::list_transports(host)) {
     weir::conformance::add_transport(entry);

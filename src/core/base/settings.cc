@@ -40,6 +40,9 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_HOST_ID", Kind::kText, "", "",
      "Ranks with the same text count as being on one host and share memory, ranks with another one "
      "do not (NCCL_HOSTID holds where this one is unset); unset: by kernel and network namespace."},
+    {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
+     "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
+     "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},
     {"WEIR_PLUGIN_PATH", Kind::kPath, "", "",
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instance: one communicator's use of this transport, from open to close. join.cc makes it,
+// traffic.cc moves its messages, leave.cc ends it, ofi.cc is the table of functions over it. One
+// thread at a time.
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugins/ofi/channel.h"
+#include "plugins/ofi/control.h"
+#include "plugins/ofi/endpoint.h"
+#include "plugins/ofi/library.h"
+#include "plugins/ofi/meeting.h"
+#include "plugins/ofi/report.h"
+#include "plugins/ofi/wire.h"
+#include "weir/plugin.h"
+
+namespace weir::plugins::ofi {
+
+uint64_t now_ns();
+
+class Instance {
+ public:
+  Instance(const Report& report, const Library& library, const Identity& identity)
+      : report_(report), library_(library), identity_(identity) {}
+  ~Instance();
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  // open: finds the providers, listens.
+  weir_result_t listen();
+  weir_result_t address(unsigned char* out, size_t* bytes) const;
+  // connect: meets the peers, opens the endpoint, and exchanges a first message with each.
+  weir_result_t join(const unsigned char* const* addresses, const size_t* address_bytes,
+                     uint64_t deadline_ns);
+
+  weir_result_t send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes, Op* op);
+  weir_result_t recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes, Op* op);
+  weir_result_t test(Op* op);
+  weir_result_t progress();
+  weir_result_t peer_alive(uint32_t peer);
+
+  const Report& report() const { return report_; }
+
+ private:
+  // join.cc
+  weir_result_t read_addresses(const unsigned char* const* addresses, const size_t* address_bytes,
+                               std::vector<RankAddress>* ranks) const;
+  weir_result_t choose_provider(const std::vector<RankAddress>& ranks, std::string* name) const;
+  weir_result_t meet(const std::vector<RankAddress>& ranks, uint64_t deadline_ns);
+  weir_result_t open_endpoint(const std::string& provider);
+  net::IpAddress source_address() const;
+  weir_result_t exchange_cards(uint64_t deadline_ns);
+  weir_result_t exchange_first_messages(uint64_t deadline_ns);
+  weir_result_t exchange_ready(uint64_t deadline_ns);
+  weir_result_t wait_for_control(uint64_t deadline_ns, const char* what,
+                                 bool (*has)(const Control&), bool moves_messages);
+  weir_result_t missing(const char* what, const std::vector<uint32_t>& ranks) const;
+  weir_result_t gone(uint32_t peer) const;
+
+  // traffic.cc
+  Channel* channel_of(uint32_t peer, uint32_t lane);
+  weir_result_t post(Channel* channel, Op* op);
+  bool post_to_provider(Channel* channel, Direction* direction, Op* op);
+  void wait_with(Channel* channel);
+  void post_waiting(Direction* direction, Channel* channel);
+  void drive_waiting();
+  // Reads completions and posts what waits; the number of completions.
+  int pump();
+  void settle(const Completion& completion);
+  void fail_from(Channel* channel, Op* op, Failure failure);
+  void look_at_controls();
+  void look_at(uint32_t peer);
+  void lose(uint32_t peer);
+  void take_goodbye(uint32_t peer);
+  bool has_taken_all(uint32_t peer) const;
+  weir_result_t tell(const Channel& channel, const Op& op);
+  weir_result_t broken() const;
+
+  // leave.cc
+  void leave();
+
+  Report report_;
+  const Library& library_;
+  Identity identity_;
+  pid_t owner_ = getpid();
+  std::unique_ptr<Meeting> meeting_;  // until join
+  RankAddress own_;
+  bool joined_ = false;
+  uint32_t own_token_ = 0;
+  std::unique_ptr<Endpoint> endpoint_;
+  std::unique_ptr<Control[]> controls_;  // [peer]
+  struct PeerState {
+    uint32_t token = 0;
+    bool handled_loss = false;
+    bool handled_goodbye = false;
+    bool said_taken = false;
+    uint64_t ended_ns = 0;  // the control connection has ended behind a goodbye
+  };
+  std::vector<PeerState> peers_;
+  std::vector<Channel> channels_;  // [peer * kLaneCount + lane]
+  Channel* waiting_ = nullptr;     // channels with operations that the provider has not
+  uint32_t idle_pumps_ = 0;
+  bool broken_ = false;  // the completion queue
+};
+
+}  // namespace weir::plugins::ofi

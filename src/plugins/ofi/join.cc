@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an instance comes to be connected: the ranks meet over TCP and prove themselves (plugins/ofi/meeting.h);
+// each opens its endpoint at the address over which it met the others, and tells its name over the
+// proven connections; then every two ranks exchange a first message through the provider, so that
+// no connection is left to be made when nobody makes progress.
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "plugins/ofi/instance.h"
+
+namespace weir::plugins::ofi {
+namespace {
+
+constexpr uint64_t kFilesBesides = 64;
+constexpr size_t kNamedRanksMax = 16;
+constexpr int kWaitMs = 1;
+
+weir_result_t code_of(MeetingResult result) {
+  switch (result) {
+    case MeetingResult::kMet:
+      return WEIR_OK;
+    case MeetingResult::kTimeout:
+      return WEIR_ERROR_TIMEOUT;
+    case MeetingResult::kRefused:
+      return WEIR_ERROR_REFUSED;
+    case MeetingResult::kUnreachable:
+      return WEIR_ERROR_UNSUPPORTED;
+    case MeetingResult::kInvalid:
+      return WEIR_ERROR_INVALID_ARGUMENT;
+    case MeetingResult::kSystem:
+      return WEIR_ERROR_SYSTEM;
+  }
+  return WEIR_ERROR_INTERNAL;
+}
+
+}  // namespace
+
+weir_result_t Instance::listen() {
+  const uint64_t needed = identity_.rank_count + kFilesBesides;
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed) {
+    return report_.fail(WEIR_ERROR_SYSTEM, text_of(identity_.rank_count) + " ranks need " +
+                                               text_of(needed) +
+                                               " open files in each, and this process may have " +
+                                               text_of(limit.rlim_cur) + "; raise `ulimit -n`");
+  }
+  std::string reason;
+  if (!list_providers(library_, report_.setting("WEIR_OFI_PROVIDER"), &own_.providers, &reason)) {
+    return report_.fail(WEIR_ERROR_UNSUPPORTED, reason);
+  }
+  own_.rank = identity_.rank;
+  meeting_ = std::make_unique<Meeting>(identity_);
+  const MeetingResult result =
+      meeting_->listen(report_.setting("WEIR_IFNAME"), report_.setting("NCCL_SOCKET_IFNAME"));
+  if (result != MeetingResult::kMet) return report_.fail(code_of(result), meeting_->text());
+  own_.place = meeting_->own_address();
+  return WEIR_OK;
+}
+
+weir_result_t Instance::address(unsigned char* out, size_t* bytes) const {
+  if (meeting_ == nullptr) return report_.fail(WEIR_ERROR_INVALID_USAGE, "address after connect");
+  *bytes = encode(own_, out);
+  return WEIR_OK;
+}
+
+weir_result_t Instance::read_addresses(const unsigned char* const* addresses,
+                                       const size_t* address_bytes,
+                                       std::vector<RankAddress>* ranks) const {
+  ranks->resize(identity_.rank_count);
+  for (uint32_t i = 0; i < identity_.rank_count; ++i) {
+    RankAddress& rank = (*ranks)[i];
+    if (!decode(addresses[i], address_bytes[i], &rank) || rank.rank != i) {
+      return report_.fail(WEIR_ERROR_INVALID_ARGUMENT, "the address given for rank " + text_of(i) +
+                                                           " is not that of a rank " + text_of(i) +
+                                                           " of this version");
+    }
+  }
+  return WEIR_OK;
+}
+
+// The same on every rank, since all have the same addresses.
+weir_result_t Instance::choose_provider(const std::vector<RankAddress>& ranks,
+                                        std::string* name) const {
+  std::vector<std::vector<std::string>> lists;
+  const net::HostIdentity& host = ranks[0].place.host;
+  bool one_host = host.known();
+  for (const RankAddress& rank : ranks) {
+    lists.push_back(rank.providers);
+    one_host = one_host && rank.place.host == host;
+  }
+  *name = common_provider(lists, one_host);
+  if (!name->empty()) return WEIR_OK;
+  // The first two that differ tell the most.
+  size_t other = 0;
+  while (other + 1 < lists.size() && lists[other] == lists[0]) ++other;
+  return report_.fail(WEIR_ERROR_UNSUPPORTED,
+                      "no provider is common to all ranks: rank 0 has " + join_names(lists[0]) +
+                          ", rank " + text_of(other) + " has " + join_names(lists[other]) +
+                          (one_host ? "" : "; the ranks are on several hosts, where shm is none") +
+                          "; are WEIR_OFI_PROVIDER and FI_PROVIDER the same everywhere?");
+}
+
+weir_result_t Instance::meet(const std::vector<RankAddress>& ranks, uint64_t deadline_ns) {
+  std::vector<Place> places;
+  for (const RankAddress& rank : ranks) places.push_back(rank.place);
+  const MeetingResult result = meeting_->meet(places, deadline_ns);
+  if (result != MeetingResult::kMet) return report_.fail(code_of(result), meeting_->text());
+  controls_ = std::make_unique<Control[]>(identity_.rank_count);
+  for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) {
+    if (peer == identity_.rank) continue;
+    controls_[peer].attach(meeting_->take(peer));
+    if (peer < identity_.rank) {
+      report_.log(Report::kInformation,
+                  "rank " + text_of(identity_.rank) + " uses " + meeting_->route(peer));
+    }
+  }
+  meeting_.reset();
+  return WEIR_OK;
+}
+
+// The address over which most peers were met; loopback only when all were.
+net::IpAddress Instance::source_address() const {
+  std::vector<net::IpAddress> found;
+  for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) {
+    sockaddr_storage name{};
+    socklen_t bytes = sizeof name;
+    if (peer == identity_.rank ||
+        getsockname(controls_[peer].fd(), reinterpret_cast<sockaddr*>(&name), &bytes) != 0) {
+      continue;
+    }
+    found.push_back(net::from_sockaddr(reinterpret_cast<const sockaddr*>(&name)));
+  }
+  if (found.empty()) return own_.place.offers.back().address;
+  const auto weight = [&](const net::IpAddress& address) {
+    const auto count = std::count(found.begin(), found.end(), address);
+    return address.is_loopback() ? 0 : count;
+  };
+  return *std::max_element(found.begin(), found.end(),
+                           [&](const auto& a, const auto& b) { return weight(a) < weight(b); });
+}
+
+weir_result_t Instance::open_endpoint(const std::string& provider) {
+  std::string reason;
+  Info info = find_provider(library_, provider, source_address(), &reason);
+  if (info == nullptr) return report_.fail(WEIR_ERROR_UNSUPPORTED, reason);
+  endpoint_ = std::make_unique<Endpoint>(library_);
+  const bool registers = report_.setting("WEIR_TEST_OFI_REGISTER") != nullptr;
+  if (!endpoint_->open(std::move(info), identity_.rank_count, registers)) {
+    return report_.fail(WEIR_ERROR_SYSTEM, endpoint_->reason());
+  }
+  if (!net::fill_random(&own_token_, sizeof own_token_)) {
+    return report_.fail(WEIR_ERROR_SYSTEM, "getrandom failed");
+  }
+  report_.log(Report::kInformation,
+              "rank " + text_of(identity_.rank) + " uses provider " + provider);
+  return WEIR_OK;
+}
+
+weir_result_t Instance::missing(const char* what, const std::vector<uint32_t>& ranks) const {
+  std::string list;
+  for (size_t i = 0; i < ranks.size() && i < kNamedRanksMax; ++i) {
+    list += (i > 0 ? ", " : "") + text_of(ranks[i]);
+  }
+  if (ranks.size() > kNamedRanksMax)
+    list += " and " + text_of(ranks.size() - kNamedRanksMax) + " more";
+  return report_.fail(WEIR_ERROR_TIMEOUT, std::string("timed out: ") +
+                                              (ranks.size() == 1 ? "rank " : "ranks ") + list +
+                                              " of " + text_of(identity_.rank_count) + " " + what +
+                                              " (provider " + endpoint_->provider() + ")");
+}
+
+weir_result_t Instance::gone(uint32_t peer) const {
+  return report_.fail(WEIR_ERROR_PEER_LOST,
+                      "rank " + text_of(peer) + " ended, or gave up, while the ranks were joining");
+}
+
+// Until every peer `has` said something.
+weir_result_t Instance::wait_for_control(uint64_t deadline_ns, const char* what,
+                                         bool (*has)(const Control&), bool moves_messages) {
+  std::vector<pollfd> entries;
+  for (;;) {
+    std::vector<uint32_t> silent;
+    entries.clear();
+    for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) {
+      if (peer == identity_.rank) continue;
+      Control& control = controls_[peer];
+      control.drive();
+      if (has(control)) continue;
+      if (control.left() || control.ended()) return gone(peer);
+      silent.push_back(peer);
+      entries.push_back(
+          {control.fd(), static_cast<short>(control.sending() ? POLLIN | POLLOUT : POLLIN), 0});
+    }
+    if (silent.empty()) return WEIR_OK;
+    if (now_ns() >= deadline_ns) return missing(what, silent);
+    const bool moved = moves_messages && pump() > 0;
+    if (broken_) return broken();
+    (void)poll(entries.data(), entries.size(), moved ? 0 : kWaitMs);
+  }
+}
+
+weir_result_t Instance::exchange_cards(uint64_t deadline_ns) {
+  const Card own = {own_token_, endpoint_->name()};
+  for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) {
+    if (peer != identity_.rank) controls_[peer].say_card(own);
+  }
+  const weir_result_t result = wait_for_control(
+      deadline_ns, "did not tell the name of its endpoint",
+      [](const Control& control) { return control.has_card(); }, false);
+  if (result != WEIR_OK) return result;
+  for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) {
+    const Card& card = peer == identity_.rank ? own : controls_[peer].card();
+    peers_[peer].token = card.token;
+    if (!endpoint_->insert(peer, card.name)) {
+      return report_.fail(WEIR_ERROR_SYSTEM,
+                          "the endpoint of rank " + text_of(peer) + ": " + endpoint_->reason());
+    }
+  }
+  return WEIR_OK;
+}
+
+weir_result_t Instance::exchange_first_messages(uint64_t deadline_ns) {
+  const uint32_t n = identity_.rank_count;
+  std::vector<Op> sends(n), recvs(n);
+  std::vector<uint64_t> greetings(n);
+  const uint64_t mine = identity_.rank;
+  for (uint32_t peer = 0; peer < n; ++peer) {
+    const weir_result_t result =
+        recv(peer, 0, &greetings[peer], sizeof greetings[peer], &recvs[peer]);
+    if (result != WEIR_IN_PROGRESS && result != WEIR_OK) return result;
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    const uint32_t peer = (identity_.rank + i) % n;  // not all at the same one
+    const weir_result_t result = send(peer, 0, &mine, sizeof mine, &sends[peer]);
+    if (result != WEIR_IN_PROGRESS && result != WEIR_OK) return result;
+  }
+  weir_result_t result = WEIR_OK;
+  for (uint32_t idle = 0;;) {
+    std::vector<uint32_t> silent;
+    for (uint32_t peer = 0; peer < n && result == WEIR_OK; ++peer) {
+      for (Op* op : {&sends[peer], &recvs[peer]}) {
+        if (op->state == kOpDone) continue;
+        if (op->state >= kOpFailed) result = tell(*op->channel, *op);
+        if (silent.empty() || silent.back() != peer) silent.push_back(peer);
+      }
+    }
+    if (silent.empty() || result != WEIR_OK) break;
+    if (now_ns() >= deadline_ns) {
+      result = missing("cannot be reached through the provider", silent);
+      break;
+    }
+    if (broken_) return broken();
+    if (pump() > 0) {
+      idle = 0;
+      continue;
+    }
+    // Ranks may be more than cores.
+    if (++idle < 64) continue;
+    for (const uint32_t peer : silent) {
+      if (peer == identity_.rank) continue;
+      controls_[peer].drive();
+      if (controls_[peer].left() || controls_[peer].ended()) result = gone(peer);
+    }
+    const timespec pause = {0, 50'000};
+    nanosleep(&pause, nullptr);
+  }
+  // The operations end with this function: nothing may refer to them.
+  if (result != WEIR_OK) endpoint_.reset();
+  return result;
+}
+
+weir_result_t Instance::exchange_ready(uint64_t deadline_ns) {
+  for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) {
+    if (peer != identity_.rank) controls_[peer].say(Kind::kReady);
+  }
+  return wait_for_control(
+      deadline_ns, "was not ready", [](const Control& control) { return control.ready(); }, true);
+}
+
+weir_result_t Instance::join(const unsigned char* const* addresses, const size_t* address_bytes,
+                             uint64_t deadline_ns) {
+  if (meeting_ == nullptr)
+    return report_.fail(WEIR_ERROR_INVALID_USAGE, "connect was called twice");
+  std::vector<RankAddress> ranks;
+  std::string provider;
+  weir_result_t result = read_addresses(addresses, address_bytes, &ranks);
+  if (result == WEIR_OK) result = choose_provider(ranks, &provider);
+  if (result == WEIR_OK) result = meet(ranks, deadline_ns);
+  if (result != WEIR_OK) {
+    meeting_.reset();
+    return result;
+  }
+  result = open_endpoint(provider);
+  if (result != WEIR_OK) return result;
+  const uint32_t n = identity_.rank_count;
+  peers_.resize(n);
+  channels_ = std::vector<Channel>(size_t{n} * kLaneCount);
+  for (uint32_t i = 0; i < channels_.size(); ++i) {
+    channels_[i].peer = i / kLaneCount;
+    channels_[i].lane = i % kLaneCount;
+  }
+  result = exchange_cards(deadline_ns);
+  if (result != WEIR_OK) return result;
+  joined_ = true;
+  result = exchange_first_messages(deadline_ns);
+  if (result == WEIR_OK) result = exchange_ready(deadline_ns);
+  if (result != WEIR_OK) joined_ = false;
+  return result;
+}
+
+}  // namespace weir::plugins::ofi

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an instance ends in order. A send that has completed may still lie in the provider's own
+// queues, which end with the endpoint; so a rank that leaves says how much it has sent, and stays,
+// making progress, until each peer has received it, has left too, or has ended; for a bounded time,
+// since a peer may be busy elsewhere.
+//
+// A rank that leaves with operations in flight does not stay: their memory may be the caller's
+// again, and progress would touch it.
+#include <time.h>
+
+#include "plugins/ofi/instance.h"
+
+namespace weir::plugins::ofi {
+namespace {
+
+constexpr uint64_t kStayNs = 500'000'000;
+
+}  // namespace
+
+Instance::~Instance() {
+  // A forked child has copies of what is its parent's to end: the provider's objects are left as
+  // they are, since closing them would speak to the peers.
+  if (owner_ != getpid()) {
+    (void)endpoint_.release();
+    return;
+  }
+  if (joined_) leave();
+  endpoint_.reset();
+  if (controls_ != nullptr) {
+    for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) controls_[peer].shut();
+  }
+}
+
+void Instance::leave() {
+  const uint32_t n = identity_.rank_count;
+  for (uint32_t peer = 0; peer < n; ++peer) {
+    if (peer == identity_.rank) continue;
+    Goodbye goodbye;
+    for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+      const Channel& channel = channels_[peer * kLaneCount + lane];
+      goodbye.sent[lane] = channel.send.done();
+      goodbye.received[lane] = channel.recv.done();
+    }
+    controls_[peer].say_goodbye(goodbye);
+  }
+  for (const Channel& channel : channels_) {
+    if (!channel.send.empty() || !channel.recv.empty()) return;
+  }
+  const uint64_t end_ns = now_ns() + kStayNs;
+  for (;;) {
+    pump();
+    bool all = true;
+    for (uint32_t peer = 0; peer < n; ++peer) {
+      if (peer == identity_.rank) continue;
+      look_at(peer);
+      const Control& control = controls_[peer];
+      const bool done = control.left() || control.ended() || control.taken();
+      all = all && done && !(control.sending() && !control.ended());
+    }
+    if (all || broken_ || now_ns() >= end_ns) return;
+    const timespec pause = {0, 20'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace weir::plugins::ofi

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transport `ofi`: ranks on one or many hosts, over libfabric. See docs/transports.md.
+#include <stdio.h>
+#include <string.h>
+
+#include <memory>
+#include <new>
+#include <string>
+
+#include "net/interfaces.h"
+#include "plugins/ofi/instance.h"
+#include "plugins/ofi/library.h"
+#include "plugins/ofi/providers.h"
+
+namespace weir::plugins::ofi {
+namespace {
+
+constexpr uint32_t kRankCountMax = 512;  // every rank holds a control connection to each other
+constexpr uint32_t kCredit = 8;
+constexpr size_t kSecretBytesMin = 8;
+constexpr size_t kSecretBytesMax = 4096;
+
+Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
+Op* from(weir_transport_op_t* op) { return reinterpret_cast<Op*>(op); }
+
+weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
+  const auto tell = [&](weir_result_t result, const std::string& text) {
+    if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", text.c_str());
+    return result;
+  };
+  try {
+    const Report report = {host};
+    std::string text;
+    const Library* library = load_library(&text);
+    std::vector<std::string> names;
+    if (library == nullptr ||
+        !list_providers(*library, report.setting("WEIR_OFI_PROVIDER"), &names, &text)) {
+      return tell(WEIR_ERROR_UNSUPPORTED, text);
+    }
+    net::InterfaceFilter filter;
+    std::vector<net::Interface> interfaces;
+    if (!net::filter_from(report.setting("WEIR_IFNAME"), report.setting("NCCL_SOCKET_IFNAME"),
+                          &filter, &text) ||
+        !net::list_interfaces(filter, &interfaces, &text)) {
+      return tell(WEIR_ERROR_UNSUPPORTED, text);
+    }
+    if (interfaces.empty()) {
+      return tell(WEIR_ERROR_UNSUPPORTED,
+                  "no network interface that is allowed is up and has an address, and the ranks "
+                  "meet over TCP");
+    }
+    const uint32_t version = library->version();
+    text = "libfabric " + text_of(FI_MAJOR(version)) + "." + text_of(FI_MINOR(version)) + ": ";
+    for (size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : ", else ") + names[i];
+    return tell(WEIR_OK, text);
+  } catch (const std::bad_alloc&) {
+    return tell(WEIR_ERROR_UNSUPPORTED, "no memory");
+  }
+}
+
+weir_result_t check_config(const Report& report, const weir_transport_config_t& config) {
+  if (config.struct_bytes != sizeof config) {
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                       "a configuration of " + text_of(config.struct_bytes) + " bytes, not " +
+                           text_of(sizeof config) + "; rebuild the plugin against this plugin.h");
+  }
+  if (config.rank_count < 1 || config.rank_count > kRankCountMax ||
+      config.rank >= config.rank_count) {
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                       "rank " + text_of(config.rank) + " of " + text_of(config.rank_count) +
+                           ": there may be 1 to " + text_of(kRankCountMax) +
+                           " ranks, counted from 0");
+  }
+  if (config.secret == nullptr || config.secret_bytes < kSecretBytesMin ||
+      config.secret_bytes > kSecretBytesMax) {
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "a secret of " + text_of(config.secret_bytes) +
+                                                        " bytes; " + text_of(kSecretBytesMin) +
+                                                        " to " + text_of(kSecretBytesMax) +
+                                                        " are needed");
+  }
+  return WEIR_OK;
+}
+
+weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
+                   weir_transport_t** instance) {
+  const Report report = {host};
+  try {
+    const weir_result_t checked = check_config(report, *config);
+    if (checked != WEIR_OK) return checked;
+    std::string reason;
+    const Library* library = load_library(&reason);
+    if (library == nullptr) return report.fail(WEIR_ERROR_UNSUPPORTED, reason);
+    Identity identity;
+    identity.key = handshake_key(config->secret, config->secret_bytes);
+    identity.comm_id = config->comm_id;
+    identity.rank = config->rank;
+    identity.rank_count = config->rank_count;
+    auto self = std::make_unique<Instance>(report, *library, identity);
+    explicit_bzero(identity.key.data(), identity.key.size());
+    const weir_result_t result = self->listen();
+    if (result != WEIR_OK) return result;
+    *instance = reinterpret_cast<weir_transport_t*>(self.release());
+    return WEIR_OK;
+  } catch (const std::bad_alloc&) {
+    return report.fail(WEIR_ERROR_NO_MEMORY, "no memory for an instance");
+  }
+}
+
+weir_result_t address(weir_transport_t* instance, unsigned char* out, size_t* bytes) {
+  return from(instance)->address(out, bytes);
+}
+
+weir_result_t connect(weir_transport_t* instance, const unsigned char* const* addresses,
+                      const size_t* address_bytes, uint64_t deadline_ns) {
+  try {
+    return from(instance)->join(addresses, address_bytes, deadline_ns);
+  } catch (const std::bad_alloc&) {
+    return from(instance)->report().fail(WEIR_ERROR_NO_MEMORY, "no memory while joining the ranks");
+  }
+}
+
+void close(weir_transport_t* instance) { delete from(instance); }
+
+weir_result_t send(weir_transport_t* instance, uint32_t peer, uint32_t lane, const void* data,
+                   uint64_t bytes, weir_transport_op_t* op) {
+  return from(instance)->send(peer, lane, data, bytes, from(op));
+}
+
+weir_result_t recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
+                   uint64_t bytes, weir_transport_op_t* op) {
+  return from(instance)->recv(peer, lane, data, bytes, from(op));
+}
+
+weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
+  return from(instance)->test(from(op));
+}
+
+weir_result_t progress(weir_transport_t* instance) { return from(instance)->progress(); }
+
+weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
+  return from(instance)->peer_alive(peer);
+}
+
+constexpr weir_transport_functions_t kFunctions = {
+    .abi_version = WEIR_PLUGIN_ABI_VERSION,
+    .struct_bytes = sizeof(weir_transport_functions_t),
+    .name = "ofi",
+    .summary = "ranks on one or many hosts, over libfabric's reliable datagram endpoints",
+    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF,
+             .memory_kinds = WEIR_MEMORY_HOST,
+             .lane_count = kLaneCount,
+             .message_bytes_max = kMessageBytesMax,
+             .rank_count_max = kRankCountMax,
+             .credit = kCredit},
+    .viable = viable,
+    .open = open,
+    .address = address,
+    .connect = connect,
+    .close = close,
+    .send = send,
+    .recv = recv,
+    .test = test,
+    .progress = progress,
+    .segment = nullptr,
+    .window_open = nullptr,
+    .window_close = nullptr,
+    .peer_alive = peer_alive,
+};
+
+}  // namespace
+}  // namespace weir::plugins::ofi
+
+extern "C" __attribute__((visibility("default"))) const weir_transport_functions_t*
+weir_transport_plugin(void) {
+  return &weir::plugins::ofi::kFunctions;
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages of an instance, and what becomes of them when a peer ends.
+#include <rdma/fi_errno.h>
+#include <time.h>
+
+#include "plugins/ofi/instance.h"
+
+namespace weir::plugins::ofi {
+namespace {
+
+// Operations of a direction of a channel that the provider may have, so that no channel takes all of
+// its room. Far below the 2^16 numbers of a tag.
+constexpr uint32_t kUnderWayMax = 16;
+// Polls that find nothing between two looks at the control connections.
+constexpr uint32_t kIdlePumps = 1024;
+// How long messages may still arrive behind the end of a peer that has said goodbye.
+constexpr uint64_t kLateNs = 2'000'000'000;
+
+}  // namespace
+
+uint64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+// The channel to a peer, or null with the error told.
+Channel* Instance::channel_of(uint32_t peer, uint32_t lane) {
+  if (joined_ && peer < identity_.rank_count && lane < kLaneCount) [[likely]] {
+    return &channels_[peer * kLaneCount + lane];
+  }
+  if (!joined_) {
+    report_.fail(WEIR_ERROR_INVALID_USAGE, "not connected");
+  } else {
+    report_.fail(WEIR_ERROR_INVALID_ARGUMENT, "peer " + text_of(peer) + ", lane " + text_of(lane) +
+                                                  ": there are " + text_of(identity_.rank_count) +
+                                                  " ranks and " + text_of(kLaneCount) + " lanes");
+  }
+  return nullptr;
+}
+
+weir_result_t Instance::send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
+                             Op* op) {
+  Channel* channel = channel_of(peer, lane);
+  if (channel == nullptr) return joined_ ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
+  op->data = static_cast<unsigned char*>(const_cast<void*>(data));
+  op->bytes = bytes;
+  op->is_send = 1;
+  return post(channel, op);
+}
+
+weir_result_t Instance::recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes, Op* op) {
+  Channel* channel = channel_of(peer, lane);
+  if (channel == nullptr) return joined_ ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
+  op->data = static_cast<unsigned char*>(data);
+  op->bytes = bytes;
+  op->is_send = 0;
+  return post(channel, op);
+}
+
+weir_result_t Instance::post(Channel* channel, Op* op) {
+  Direction& direction = channel->direction(*op);
+  if (op->bytes > kMessageBytesMax || op->bytes > endpoint_->message_bytes_max()) [[unlikely]] {
+    return report_.fail(WEIR_ERROR_INVALID_ARGUMENT, "a message of " + text_of(op->bytes) +
+                                                         " bytes; provider " +
+                                                         endpoint_->provider() + " moves at most " +
+                                                         text_of(endpoint_->message_bytes_max()));
+  }
+  if (broken_) [[unlikely]]
+    return broken();
+  op->channel = channel;
+  op->state = kOpPending;
+  op->posted = 0;
+  if (direction.failure().result == WEIR_OK && op->is_send == 0 &&
+      direction.numbered() >= channel->recv_limit) [[unlikely]] {
+    direction.set_failure({.result = WEIR_ERROR_PEER_LOST, .closed = true, .reason = ""});
+  }
+  if (direction.failure().result != WEIR_OK) [[unlikely]] {
+    op->state = kOpFailed + static_cast<uint64_t>(direction.failure().result);
+    return tell(*channel, *op);
+  }
+  const bool in_turn = direction.unposted() == nullptr;
+  direction.append(op);
+  if (in_turn && direction.under_way < kUnderWayMax) {
+    post_waiting(&direction, channel);
+    if (op->state == kOpDone) return WEIR_OK;
+    if (op->state >= kOpFailed) return tell(*channel, *op);
+  }
+  if (direction.unposted() != nullptr) wait_with(channel);
+  return WEIR_IN_PROGRESS;
+}
+
+// Gives the provider what it takes, in order.
+void Instance::post_waiting(Direction* direction, Channel* channel) {
+  while (Op* op = direction->unposted()) {
+    if (direction->under_way >= kUnderWayMax) return;
+    if (!post_to_provider(channel, direction, op)) return;
+  }
+}
+
+// False: nothing more can be posted on this direction now.
+bool Instance::post_to_provider(Channel* channel, Direction* direction, Op* op) {
+  const bool is_send = op->is_send != 0;
+  const uint32_t peer = channel->peer;
+  const uint64_t tag =
+      is_send ? make_tag(endpoint_->token_mask(), peers_[peer].token, channel->lane, identity_.rank,
+                         op->number)
+              : make_tag(endpoint_->token_mask(), own_token_, channel->lane, peer, op->number);
+  const Posted posted = is_send ? endpoint_->send(peer, tag, op) : endpoint_->recv(tag, op);
+  switch (posted) {
+    case Posted::kUnderWay:
+      direction->took_unposted();
+      ++direction->under_way;
+      return true;
+    case Posted::kComplete:
+      direction->took_unposted();
+      direction->moved(op);
+      return true;
+    case Posted::kFull:
+      return false;
+    case Posted::kFailed:
+      break;
+  }
+  fail_from(channel, op, {.result = WEIR_ERROR_PEER_LOST, .reason = endpoint_->reason()});
+  return false;
+}
+
+void Instance::wait_with(Channel* channel) {
+  if (channel->waiting) return;
+  channel->waiting = true;
+  channel->next_waiting = waiting_;
+  waiting_ = channel;
+}
+
+void Instance::drive_waiting() {
+  Channel** link = &waiting_;
+  while (*link != nullptr) {
+    Channel* channel = *link;
+    post_waiting(&channel->recv, channel);
+    post_waiting(&channel->send, channel);
+    if (channel->send.unposted() == nullptr && channel->recv.unposted() == nullptr) {
+      channel->waiting = false;
+      *link = channel->next_waiting;
+    } else {
+      link = &channel->next_waiting;
+    }
+  }
+}
+
+int Instance::pump() {
+  if (broken_) return 0;
+  Completion completions[Endpoint::kPollMax];
+  const int count = endpoint_->poll(completions);
+  if (count < 0) {
+    broken_ = true;
+    return 0;
+  }
+  for (int i = 0; i < count; ++i) settle(completions[i]);
+  if (waiting_ != nullptr) drive_waiting();
+  if (count == 0 && ++idle_pumps_ >= kIdlePumps) look_at_controls();
+  return count;
+}
+
+void Instance::settle(const Completion& completion) {
+  Op* op = completion.op;
+  // One that completed together with it has failed both.
+  if (op->state != kOpPending) return;
+  Channel* channel = op->channel;
+  Direction& direction = channel->direction(*op);
+  --direction.under_way;
+  if (completion.error == 0 && (op->is_send != 0 || completion.bytes == op->bytes)) {
+    direction.moved(op);
+    return;
+  }
+  Failure failure;
+  if (completion.error == 0 || completion.error == FI_ETRUNC) {
+    failure.result = WEIR_ERROR_MISMATCH;
+    failure.sent_bytes = completion.bytes;
+    failure.sent_bytes_known = completion.bytes_known;
+    failure.expected_bytes = op->bytes;
+  } else {
+    failure.result = WEIR_ERROR_PEER_LOST;
+    failure.reason = endpoint_->reason();
+  }
+  op->posted = 0;  // the provider has it no more
+  fail_from(channel, op, failure);
+}
+
+void Instance::fail_from(Channel* channel, Op* op, Failure failure) {
+  Direction& direction = channel->direction(*op);
+  if (failure.result == WEIR_ERROR_PEER_LOST && !failure.closed &&
+      channel->peer != identity_.rank) {
+    // A goodbye leaves before the endpoint closes; so who ends without one has died, though the
+    // control connection may not have ended yet.
+    Control& control = controls_[channel->peer];
+    control.drive();
+    failure.closed = control.left();
+    if (!control.left()) control.mark_lost();
+  }
+  direction.fail_from(op, failure, [&](Op* abandoned) {
+    endpoint_->forget(abandoned);
+    --direction.under_way;
+  });
+}
+
+weir_result_t Instance::test(Op* op) {
+  if (op->state == kOpPending || op->state == kOpMoved) pump();
+  if (op->state == kOpDone) return WEIR_OK;
+  if (op->state == kOpPending || op->state == kOpMoved) {
+    return broken_ ? broken() : WEIR_IN_PROGRESS;
+  }
+  if (op->state > kOpFailed) return tell(*op->channel, *op);
+  return report_.fail(WEIR_ERROR_INVALID_USAGE, "test of an operation never posted");
+}
+
+weir_result_t Instance::progress() {
+  constexpr int kBurst = 4;
+  for (int i = 0; i < kBurst; ++i) {
+    if (pump() < static_cast<int>(Endpoint::kPollMax)) break;
+  }
+  return broken_ ? broken() : WEIR_OK;
+}
+
+weir_result_t Instance::broken() const {
+  return report_.fail(WEIR_ERROR_SYSTEM, endpoint_->reason());
+}
+
+// Names the parties of a failed operation.
+weir_result_t Instance::tell(const Channel& channel, const Op& op) {
+  const bool is_send = op.is_send != 0;
+  const Failure& failure = is_send ? channel.send.failure() : channel.recv.failure();
+  const std::string peer = text_of(channel.peer);
+  const std::string me = text_of(identity_.rank);
+  const std::string lane = " (lane " + text_of(channel.lane) + ")";
+  if (failure.result == WEIR_ERROR_MISMATCH) {
+    return report_.fail(
+        failure.result,
+        "rank " + peer + " sent a message of " +
+            (failure.sent_bytes_known ? text_of(failure.sent_bytes)
+                                      : "more than " + text_of(failure.expected_bytes)) +
+            " bytes where rank " + me + " expected " + text_of(failure.expected_bytes) + lane);
+  }
+  std::string how = failure.closed           ? "has closed the communicator"
+                    : failure.reason.empty() ? "was lost: it ended without a goodbye"
+                                             : "was lost: " + failure.reason;
+  return report_.fail(failure.result,
+                      "rank " + peer + " " + how +
+                          (is_send ? ", while rank " + me + " sent to it"
+                                   : ", while rank " + me + " waited for a message") +
+                          lane);
+}
+
+void Instance::look_at_controls() {
+  idle_pumps_ = 0;
+  for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) look_at(peer);
+}
+
+void Instance::look_at(uint32_t peer) {
+  if (peer == identity_.rank) return;
+  Control& control = controls_[peer];
+  PeerState& state = peers_[peer];
+  control.drive();
+  if (control.left()) {
+    if (!state.handled_goodbye) take_goodbye(peer);
+    if (!state.said_taken && has_taken_all(peer)) {
+      state.said_taken = true;
+      control.say(Kind::kTaken);
+    }
+    if (control.ended() && state.ended_ns == 0) state.ended_ns = now_ns();
+    const bool late = state.ended_ns != 0 && now_ns() - state.ended_ns > kLateNs;
+    if (late && !state.handled_loss) lose(peer);
+  } else if (control.lost() && !state.handled_loss) {
+    lose(peer);
+  }
+}
+
+void Instance::lose(uint32_t peer) {
+  peers_[peer].handled_loss = true;
+  const bool closed = controls_[peer].left();
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    Channel& channel = channels_[peer * kLaneCount + lane];
+    for (Direction* direction : {&channel.send, &channel.recv}) {
+      const Failure failure = {.result = WEIR_ERROR_PEER_LOST, .closed = closed, .reason = ""};
+      if (direction->failure().result == WEIR_OK) direction->set_failure(failure);
+      if (!direction->empty()) fail_from(&channel, direction->head(), failure);
+    }
+  }
+}
+
+// What the peer has received is sent, whatever the provider still waits for; what it has not is
+// never received; what it has sent still arrives.
+void Instance::take_goodbye(uint32_t peer) {
+  peers_[peer].handled_goodbye = true;
+  const Goodbye& goodbye = controls_[peer].goodbye();
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    Channel& channel = channels_[peer * kLaneCount + lane];
+    Direction& send = channel.send;
+    while (Op* op = send.head()) {
+      if (op->number >= goodbye.received[lane] || op->posted == 0) break;
+      if (op->state == kOpPending) {
+        endpoint_->forget(op);
+        --send.under_way;
+      }
+      send.moved(op);
+    }
+    const Failure closed = {.result = WEIR_ERROR_PEER_LOST, .closed = true, .reason = ""};
+    if (send.failure().result == WEIR_OK) send.set_failure(closed);
+    if (!send.empty()) fail_from(&channel, send.head(), closed);
+    channel.recv_limit = goodbye.sent[lane];
+    for (Op* op = channel.recv.head(); op != nullptr; op = op->next) {
+      if (op->number < channel.recv_limit) continue;
+      fail_from(&channel, op, closed);
+      break;
+    }
+  }
+}
+
+bool Instance::has_taken_all(uint32_t peer) const {
+  const Goodbye& goodbye = controls_[peer].goodbye();
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    if (channels_[peer * kLaneCount + lane].recv.done() < goodbye.sent[lane]) return false;
+  }
+  return true;
+}
+
+weir_result_t Instance::peer_alive(uint32_t peer) {
+  if (!joined_ || peer >= identity_.rank_count) {
+    return report_.fail(WEIR_ERROR_INVALID_ARGUMENT, "peer_alive of rank " + text_of(peer) +
+                                                         " of " + text_of(identity_.rank_count));
+  }
+  if (peer == identity_.rank) return WEIR_OK;
+  look_at(peer);
+  if (!controls_[peer].lost()) return WEIR_OK;
+  return report_.fail(WEIR_ERROR_PEER_LOST,
+                      "rank " + text_of(peer) + " is dead: it ended without a goodbye");
+}
+
+}  // namespace weir::plugins::ofi
