@@ -25,7 +25,7 @@ std::string text_of(const Hosts& hosts) {
 
 void run_on_hosts(const Hosts& hosts, const Body& body, const Environment& more = {}) {
   const int n = static_cast<int>(hosts.size());
-  const std::vector<int> statuses = run_processes_status(n, body, [&](int rank) {
+  const std::vector<int> statuses = run_processes_each(n, body, [&](int rank) {
     Environment own = more;
     own.emplace_back("WEIR_HOST_ID", "host " + std::to_string(hosts[static_cast<size_t>(rank)]));
     return own;
@@ -114,7 +114,7 @@ TEST(SeveralHosts, ADeadRankIsNamedOnBoth) {
     const Hosts hosts = {0, 0, 1, 1};
     std::vector<int> expected(4, 0);
     expected[static_cast<size_t>(victim)] = 128 + SIGKILL;
-    const std::vector<int> statuses = run_processes_status(
+    const std::vector<int> statuses = run_processes_each(
         4,
         [&](int rank, weir_comm_t comm) {
           std::vector<float> data(10'000, 1.0f);

@@ -51,9 +51,9 @@ inline void run_threads(int n, const Body& body,
 }
 
 // Exit status of each rank; 128 + signal when one killed it.
-inline std::vector<int> run_processes_status(int n, const Body& body,
-                                             const EnvironmentOf& environment_of,
-                                             weir_comm_config_t config = WEIR_COMM_CONFIG_INIT) {
+inline std::vector<int> run_processes_each(int n, const Body& body,
+                                           const EnvironmentOf& environment_of,
+                                           weir_comm_config_t config = WEIR_COMM_CONFIG_INIT) {
   const weir_unique_id_t id = make_id();
   std::vector<pid_t> children;
   std::fflush(nullptr);
@@ -82,7 +82,7 @@ inline std::vector<int> run_processes_status(int n, const Body& body,
 inline std::vector<int> run_processes_status(int n, const Body& body,
                                              const Environment& environment = {},
                                              weir_comm_config_t config = WEIR_COMM_CONFIG_INIT) {
-  return run_processes_status(
+  return run_processes_each(
       n, body, [&](int) { return environment; }, config);
 }
 

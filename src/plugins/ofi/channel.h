@@ -25,7 +25,7 @@ struct Op {
   uint64_t is_send;
   uint64_t posted;  // the provider has it
 };
-static_assert(sizeof(Op) == sizeof(weir_transport_op_t));
+static_assert(sizeof(Op) == sizeof(weir_transport_op_t::word));
 inline constexpr uint64_t kOpPending = 1;
 inline constexpr uint64_t kOpMoved = 2;  // done but for an earlier one that is not
 inline constexpr uint64_t kOpDone = 3;

@@ -165,6 +165,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .window_open = nullptr,
     .window_close = nullptr,
     .peer_alive = peer_alive,
+    .notice_show = nullptr,
+    .notice_read = nullptr,
 };
 
 }  // namespace

@@ -47,7 +47,7 @@ struct Op {
   uint64_t status;      // of UCX, when state is kOpBroken
   uint64_t unused;
 };
-static_assert(sizeof(Op) == sizeof(weir_transport_op_t));
+static_assert(sizeof(Op) == sizeof(weir_transport_op_t::word));
 inline constexpr uint64_t kOpPending = 1;
 inline constexpr uint64_t kOpDone = 2;
 inline constexpr uint64_t kOpArrived = 3;  // done, but not yet its predecessors

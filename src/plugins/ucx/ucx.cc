@@ -265,6 +265,8 @@ const weir_transport_functions_t* functions() {
         .window_open = nullptr,
         .window_close = nullptr,
         .peer_alive = peer_alive,
+        .notice_show = nullptr,
+        .notice_read = nullptr,
     };
     Network network;
     if (network.open(1).empty()) made.caps.memory_kinds = network.memory_kinds();
