@@ -21,8 +21,9 @@ const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
 namespace hook_trace {
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
 }
-namespace hosts {
-const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
+namespace hook_hosts {
+const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner,
+                                       const weir_transport_functions_t* local);
 }
 
 std::span<const TransportFunction> builtin_transports() {
@@ -35,7 +36,9 @@ std::span<const BuiltinHook> builtin_hooks() {
   static constexpr BuiltinHook kHooks[] = {{"check", hook_check::wrap},
                                            {"fault", hook_fault::wrap},
                                            {"trace", hook_trace::wrap},
-                                           {"hosts", hosts::wrap}};
+                                           {"hosts", [](const weir_transport_functions_t* inner) {
+                                              return hook_hosts::wrap(inner, shm::transport());
+                                            }}};
   return kHooks;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hosts: a network transport for ranks on several hosts, with shared memory between those of one
-// host. It wraps the network transport as a hook does and opens `shm` beside it for the ranks of this
-// host, once the addresses have told which those are. Messages take one of the two, for good; words
+// Hosts: a network transport for ranks on several hosts, with another one, of shared memory, between
+// those of one host. It wraps the network transport as a hook does and opens the local one beside it
+// for the ranks of this host, once the addresses have told which those are. Messages take one of the two, for good; words
 // beside messages (notices) go over the network, which reaches everybody.
 //
 // Bytes of its address:
@@ -11,7 +11,7 @@
 //       24      …  address of the network transport
 //
 // In `connect`, over lane 0 of the network, every rank sends each other rank of its host one message
-// of kShmAddressBytes: the length of its shm address (2 bytes, little-endian), then the address.
+// of kLocalAddressBytes: the length of its local address (2 bytes, little-endian), then the address.
 #include <string.h>
 
 #include <algorithm>
@@ -21,16 +21,15 @@
 #include "net/interfaces.h"
 #include "plugins/hook/hook.h"
 
-namespace weir::plugins::shm {
-const weir_transport_functions_t* transport();
-}
-
-namespace weir::plugins::hosts {
+namespace weir::plugins::hook_hosts {
 namespace {
 
 constexpr size_t kHostBytes = sizeof(net::HostIdentity::bytes);
-constexpr size_t kShmAddressBytes = 2 + 254;
-constexpr uint64_t kViaShm = 1;  // in an operation's `wrapper`
+constexpr size_t kLocalAddressBytes = 2 + 254;
+constexpr uint64_t kViaLocal = 1;  // in an operation's `wrapper`
+
+// Set by wrap, before anything is opened.
+const weir_transport_functions_t* local_transport = nullptr;
 
 class Hosts final : public hook::Hook {
  public:
@@ -40,22 +39,22 @@ class Hosts final : public hook::Hook {
         const weir_transport_config_t& config)
       : Hook(host, inner, config),
         secret_(config.secret, config.secret + config.secret_bytes),
-        shm_config_(config),
+        local_config_(config),
         identity_(net::declared_host(setting("WEIR_HOST_ID"), setting("NCCL_HOSTID"))),
-        lane_count_(std::min(inner->caps.lane_count, shm::transport()->caps.lane_count)) {
-    shm_config_.secret = secret_.data();
+        lane_count_(std::min(inner->caps.lane_count, local_transport->caps.lane_count)) {
+    local_config_.secret = secret_.data();
     // Messages need none, and peers of other hosts would see another one.
-    shm_config_.segment_bytes = 1;
-    shm_host_ = *host;
-    shm_host_.context = this;
-    shm_host_.error = [](void* self, const char* text) {
-      static_cast<Hosts*>(self)->tell_of_shm(text);
+    local_config_.segment_bytes = 1;
+    local_host_ = *host;
+    local_host_.context = this;
+    local_host_.error = [](void* self, const char* text) {
+      static_cast<Hosts*>(self)->tell_of_local(text);
     };
-    shm_host_.log = [](void* self, int level, const char* text) {
+    local_host_.log = [](void* self, int level, const char* text) {
       const weir_host_t* outer = static_cast<Hosts*>(self)->host_;
       outer->log(outer->context, level, text);
     };
-    shm_host_.setting = [](void* self, const char* name) {
+    local_host_.setting = [](void* self, const char* name) {
       return static_cast<Hosts*>(self)->setting(name);
     };
   }
@@ -63,7 +62,7 @@ class Hosts final : public hook::Hook {
 
   // What both can do.
   static void limit(weir_transport_caps_t* caps) {
-    const weir_transport_caps_t& local = shm::transport()->caps;
+    const weir_transport_caps_t& local = local_transport->caps;
     caps->bits &= local.bits | WEIR_CAP_SELF | WEIR_CAP_NOTICE;
     caps->memory_kinds &= local.memory_kinds;
     caps->lane_count = std::min(caps->lane_count, local.lane_count);
@@ -112,21 +111,21 @@ class Hosts final : public hook::Hook {
       local_of_.assign(rank_count_, kElsewhere);
       return result;
     }
-    shm_config_.rank = local_of_[rank_];
-    shm_config_.rank_count = static_cast<uint32_t>(members_.size());
-    result = shm_->open(&shm_host_, &shm_config_, &local_);
+    local_config_.rank = local_of_[rank_];
+    local_config_.rank_count = static_cast<uint32_t>(members_.size());
+    result = local_functions_->open(&local_host_, &local_config_, &local_);
     if (result != WEIR_OK) return result;
-    std::vector<unsigned char> all(members_.size() * kShmAddressBytes);
-    result = gather_shm_addresses(all.data(), deadline_ns);
+    std::vector<unsigned char> all(members_.size() * kLocalAddressBytes);
+    result = gather_local_addresses(all.data(), deadline_ns);
     if (result != WEIR_OK) return result;
     std::vector<const unsigned char*> local(members_.size());
     std::vector<size_t> local_bytes(members_.size());
     for (size_t i = 0; i < members_.size(); ++i) {
-      const unsigned char* const at = all.data() + i * kShmAddressBytes;
-      local_bytes[i] = std::min<size_t>(at[0] + at[1] * size_t{256}, kShmAddressBytes - 2);
+      const unsigned char* const at = all.data() + i * kLocalAddressBytes;
+      local_bytes[i] = std::min<size_t>(at[0] + at[1] * size_t{256}, kLocalAddressBytes - 2);
       local[i] = at + 2;
     }
-    result = shm_->connect(local_, local.data(), local_bytes.data(), deadline_ns);
+    result = local_functions_->connect(local_, local.data(), local_bytes.data(), deadline_ns);
     if (result != WEIR_OK) return result;
     // To itself a rank sends over the network transport, which can do that.
     local_of_[rank_] = kElsewhere;
@@ -137,30 +136,31 @@ class Hosts final : public hook::Hook {
                      weir_transport_op_t* op) override {
     if (!is_local(peer)) return inner_->send(instance_, peer, lane, data, bytes, op);
     if (lane >= lane_count_) return bad_lane(lane);
-    op->wrapper = kViaShm;
-    return shm_->send(local_, local_of_[peer], lane, data, bytes, op);
+    op->wrapper = kViaLocal;
+    return local_functions_->send(local_, local_of_[peer], lane, data, bytes, op);
   }
   weir_result_t recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes,
                      weir_transport_op_t* op) override {
     if (!is_local(peer)) return inner_->recv(instance_, peer, lane, data, bytes, op);
     if (lane >= lane_count_) return bad_lane(lane);
-    op->wrapper = kViaShm;
-    return shm_->recv(local_, local_of_[peer], lane, data, bytes, op);
+    op->wrapper = kViaLocal;
+    return local_functions_->recv(local_, local_of_[peer], lane, data, bytes, op);
   }
   weir_result_t test(weir_transport_op_t* op) override {
-    return op->wrapper == kViaShm ? shm_->test(local_, op) : inner_->test(instance_, op);
+    return op->wrapper == kViaLocal ? local_functions_->test(local_, op)
+                                    : inner_->test(instance_, op);
   }
   weir_result_t progress() override {
-    const weir_result_t local = local_ != nullptr ? shm_->progress(local_) : WEIR_OK;
+    const weir_result_t local = local_ != nullptr ? local_functions_->progress(local_) : WEIR_OK;
     const weir_result_t network = inner_->progress(instance_);
     return local != WEIR_OK ? local : network;
   }
   weir_result_t peer_alive(uint32_t peer) override {
-    return is_local(peer) ? shm_->peer_alive(local_, local_of_[peer])
+    return is_local(peer) ? local_functions_->peer_alive(local_, local_of_[peer])
                           : inner_->peer_alive(instance_, peer);
   }
   void close() override {
-    if (local_ != nullptr) shm_->close(local_);
+    if (local_ != nullptr) local_functions_->close(local_);
     inner_->close(instance_);
   }
 
@@ -176,8 +176,8 @@ class Hosts final : public hook::Hook {
                 lane_count_);
   }
 
-  // shm numbers the ranks of this host from 0.
-  void tell_of_shm(const char* text) {
+  // The local transport numbers the ranks of this host from 0.
+  void tell_of_local(const char* text) {
     std::string ranks;
     for (const uint32_t member : members_) {
       ranks += (ranks.empty() ? "" : ", ") + std::to_string(member);
@@ -188,14 +188,15 @@ class Hosts final : public hook::Hook {
     host_->error(host_->context, all.c_str());
   }
 
-  weir_result_t gather_shm_addresses(unsigned char* all, uint64_t deadline_ns) {
-    unsigned char* const own = all + local_of_[rank_] * kShmAddressBytes;
+  weir_result_t gather_local_addresses(unsigned char* all, uint64_t deadline_ns) {
+    unsigned char* const own = all + local_of_[rank_] * kLocalAddressBytes;
     unsigned char address[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
     size_t bytes = sizeof address;
-    weir_result_t result = shm_->address(local_, address, &bytes);
+    weir_result_t result = local_functions_->address(local_, address, &bytes);
     if (result != WEIR_OK) return result;
-    if (bytes > kShmAddressBytes - 2) {
-      return fail(WEIR_ERROR_INTERNAL, "hosts: an address of %zu bytes of shm", bytes);
+    if (bytes > kLocalAddressBytes - 2) {
+      return fail(WEIR_ERROR_INTERNAL, "hosts: an address of %zu bytes of the local transport",
+                  bytes);
     }
     own[0] = static_cast<unsigned char>(bytes);
     own[1] = static_cast<unsigned char>(bytes >> 8);
@@ -211,9 +212,9 @@ class Hosts final : public hook::Hook {
       if (peer == rank_) continue;
       for (const bool sending : {false, true}) {
         Exchange& one = exchanges.emplace_back(Exchange{{}, peer, false});
-        unsigned char* const at = all + local_of_[peer] * kShmAddressBytes;
-        result = sending ? inner_->send(instance_, peer, 0, own, kShmAddressBytes, &one.op)
-                         : inner_->recv(instance_, peer, 0, at, kShmAddressBytes, &one.op);
+        unsigned char* const at = all + local_of_[peer] * kLocalAddressBytes;
+        result = sending ? inner_->send(instance_, peer, 0, own, kLocalAddressBytes, &one.op)
+                         : inner_->recv(instance_, peer, 0, at, kLocalAddressBytes, &one.op);
         if (result != WEIR_OK && result != WEIR_IN_PROGRESS) return result;
         one.done = result == WEIR_OK;
       }
@@ -239,10 +240,10 @@ class Hosts final : public hook::Hook {
     }
   }
 
-  const weir_transport_functions_t* const shm_ = shm::transport();
+  const weir_transport_functions_t* const local_functions_ = local_transport;
   std::vector<unsigned char> secret_;
-  weir_transport_config_t shm_config_;
-  weir_host_t shm_host_{};
+  weir_transport_config_t local_config_;
+  weir_host_t local_host_{};
   const net::HostIdentity identity_;
   const uint32_t lane_count_;
   weir_transport_t* local_ = nullptr;
@@ -252,8 +253,10 @@ class Hosts final : public hook::Hook {
 
 }  // namespace
 
-const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner) {
+const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner,
+                                       const weir_transport_functions_t* local) {
+  local_transport = local;
   return hook::Pool<Hosts>::wrap(inner);
 }
 
-}  // namespace weir::plugins::hosts
+}  // namespace weir::plugins::hook_hosts
