@@ -452,7 +452,7 @@ weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notic
   if (self->notice_waits) send_notice(self);
   memcpy(notice, control.notice(), control.notice_bytes());
   *bytes = control.notice_bytes();
-  return WEIR_OK;
+  return control.arrived() ? WEIR_OK : WEIR_IN_PROGRESS;
 }
 
 constexpr weir_transport_functions_t kFunctions = {
