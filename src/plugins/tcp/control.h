@@ -36,8 +36,8 @@ class Control {
   const unsigned char* notice() const { return notice_; }
   size_t notice_bytes() const { return notice_bytes_; }
 
-  // Another connection of the peer ended before any goodbye was read.
-  bool lane_lost = false;
+  // When another connection of the peer was seen to have ended before any goodbye; 0: none was.
+  uint64_t lane_ended_ns = 0;
 
  private:
   // True when all of the frame has left.
