@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -86,6 +88,34 @@ TEST_F(Hosts, ASlowLinkGivesTheSameResults) {
                  check_every_collective(comm, count);
                }
              });
+}
+
+TEST_F(Hosts, TheFiguresOfALinkAreMeasuredOnIt) {
+  if (std::system("tc -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "the program tc is missing";
+  std::string log = std::filesystem::temp_directory_path() / "weir-link-XXXXXX";
+  const int fd = mkstemp(log.data());
+  ASSERT_GE(fd, 0);
+  close(fd);
+  run_in_lab({.hosts = {{0, 2}, {1}},
+              .commands = {"tc qdisc add dev eth0 root tbf rate 200mbit burst 64kb latency 50ms"},
+              .environment = {{"WEIR_LOG", "info"}, {"WEIR_LOG_FILE", log}, {"WEIR_PROBE", "1"}}},
+             [](int, weir_comm_t comm) { ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK); });
+  std::ifstream file(log);
+  double within = 0;
+  double between = 0;
+  for (std::string line; std::getline(file, line);) {
+    const size_t comma = line.rfind(", ");
+    if (line.find("tcp within a host, measured by ranks 0 and 2") != std::string::npos) {
+      within = std::stod(line.substr(comma + 2));
+    } else if (line.find("tcp between hosts, measured by ranks 0 and 1") != std::string::npos) {
+      between = std::stod(line.substr(comma + 2));
+    }
+  }
+  // 200 Mbit/s are 40 ns per byte, and headers.
+  EXPECT_GT(between, 35);
+  EXPECT_GT(within, 0);
+  EXPECT_LT(within, between);
+  std::filesystem::remove(log);
 }
 
 TEST_F(Hosts, ADeadRankIsNamedByTheSurvivors) {

@@ -272,16 +272,13 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
                                               std::memory_order_release);
   }
   board_.open(context_);
-  auto table = agree_on_table(*bootstrap.value(), context_, settings, deadline_ns);
+  auto table =
+      agree_on_table(*bootstrap.value(), context_, settings, host_of_rank(all), deadline_ns);
   if (!table.ok()) return table.status();
 
   const bool shared = shares_cores(all, rank);
   bool any_shared = false;  // plans must be the same on every rank
-  std::set<int> cores;
-  for (Rank p = 0; p < rank_count; ++p) {
-    any_shared = any_shared || shares_cores(all, p);
-    cores.insert(all[p].cpus.begin(), all[p].cpus.end());
-  }
+  for (Rank p = 0; p < rank_count; ++p) any_shared = any_shared || shares_cores(all, p);
   wait_policy_ = settings.spin_us >= 0 ? WaitPolicy::spin_for(settings.spin_us)
                  : shared              ? WaitPolicy::with_shared_core()
                                        : WaitPolicy::with_own_core();
@@ -293,7 +290,8 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.table = table.take();
   planner.rules = rules.take();
   planner.explain = settings.explain;
-  planner.core_count = static_cast<uint32_t>(cores.size());
+  planner.core_count = cores_per_host(all);
+  planner.node_of_rank = host_of_rank(all);
   planner_ = std::make_unique<engine::Planner>(context_, std::move(planner));
   return Status();
 }

@@ -29,6 +29,13 @@ Introduction introduce_this_process();
 // Whether all ranks share a kernel and its network.
 bool is_one_host(const std::vector<Introduction>& all);
 
+// Hosts numbered in the order of their first rank; empty when there is one.
+std::vector<uint32_t> host_of_rank(const std::vector<Introduction>& all);
+
+// Cores that the ranks of a host may use, on the host that has the fewest for each rank; a machine's
+// cores are shared by all hosts that are namespaces of it.
+uint32_t cores_per_host(const std::vector<Introduction>& all);
+
 // Whether the ranks that are confined to the cores of rank `self` are more than those cores.
 bool shares_cores(const std::vector<Introduction>& all, Rank self);
 
