@@ -160,6 +160,8 @@ typedef struct weir_transport_functions {
   weir_result_t (*notice_show)(weir_transport_t* instance, const void* notice, size_t bytes);
   /* Copies the latest notice that has arrived from `peer` (the caller's own rank: what it shows) and
    * sets `*bytes`, 0 when there is none. `notice` has room for WEIR_TRANSPORT_NOTICE_BYTES_MAX.
+   * WEIR_IN_PROGRESS instead of WEIR_OK: what this rank shows has not come to that peer's host yet,
+   * from a transport that can tell; a link that is cut shows itself in this way.
    * Neither function touches posted operations: both may be called after one has failed. */
   weir_result_t (*notice_read)(weir_transport_t* instance, uint32_t peer, void* notice,
                                size_t* bytes);

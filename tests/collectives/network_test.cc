@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "support/collective_checks.h"
 #include "support/ranks.h"
@@ -118,6 +122,43 @@ TEST(ListOverTcp, TheSettingMayNameSeveralTransports) {
   run_processes(
       2, [](int, weir_comm_t comm) { check_every_collective(comm, 100); },
       {{"WEIR_TRANSPORT", "tcp,shm"}}, with_timeout(10'000));
+}
+
+TEST(CostsOverTcp, AreMeasuredOnTheConnectionsAndKeptApartFromThoseOfMemory) {
+  std::string pattern = std::filesystem::temp_directory_path() / "weir-costs-XXXXXX";
+  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+  const auto figures_of = [&](const std::string& transport) {
+    run_processes(
+        2, [](int, weir_comm_t comm) { ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK); },
+        {{"WEIR_TRANSPORT", transport}, {"WEIR_CACHE_DIR", pattern}, {"WEIR_PROBE", "1"}},
+        with_timeout(20'000));
+    std::set<double> message_ns;
+    for (const auto& entry : std::filesystem::directory_iterator(pattern)) {
+      std::ifstream file(entry.path());
+      const auto json = nlohmann::json::parse(file);
+      message_ns.insert(json["shm_shared_cache.message_ns"].get<double>());
+      EXPECT_GT(json["shm_shared_cache.slot_in_ns_per_byte_l3"].get<double>(), 0);
+    }
+    return message_ns;
+  };
+  const std::set<double> tcp = figures_of("tcp");
+  ASSERT_EQ(tcp.size(), 1u);
+  // Two system calls, at least.
+  EXPECT_GT(*tcp.begin(), 500);
+  EXPECT_EQ(figures_of("tcp"), tcp) << "they were measured again";
+  EXPECT_EQ(figures_of("shm").size(), 2u);
+  std::filesystem::remove_all(pattern);
+}
+
+TEST(ManyOverTcp, SixteenAndTwentyFourRanksGetTheRightResults) {
+  for (const int n : {16, 24}) {
+    run_processes(
+        n,
+        [](int, weir_comm_t comm) {
+          for (const size_t count : {size_t{1}, size_t{3000}}) check_every_collective(comm, count);
+        },
+        kTcp, with_timeout(60'000));
+  }
 }
 
 }  // namespace

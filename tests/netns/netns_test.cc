@@ -2,10 +2,15 @@
 // Communicators whose ranks are on several hosts, through the ordinary unique id.
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
 
 #include "netns/lab.h"
 #include "support/collective_checks.h"
+#include "support/promises.h"
 
 namespace weir::test {
 namespace {
@@ -85,6 +90,34 @@ TEST_F(Hosts, ASlowLinkGivesTheSameResults) {
              });
 }
 
+TEST_F(Hosts, TheFiguresOfALinkAreMeasuredOnIt) {
+  if (std::system("tc -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "the program tc is missing";
+  std::string log = std::filesystem::temp_directory_path() / "weir-link-XXXXXX";
+  const int fd = mkstemp(log.data());
+  ASSERT_GE(fd, 0);
+  close(fd);
+  run_in_lab({.hosts = {{0, 2}, {1}},
+              .commands = {"tc qdisc add dev eth0 root tbf rate 200mbit burst 64kb latency 50ms"},
+              .environment = {{"WEIR_LOG", "info"}, {"WEIR_LOG_FILE", log}, {"WEIR_PROBE", "1"}}},
+             [](int, weir_comm_t comm) { ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK); });
+  std::ifstream file(log);
+  double within = 0;
+  double between = 0;
+  for (std::string line; std::getline(file, line);) {
+    const size_t comma = line.rfind(", ");
+    if (line.find("tcp within a host, measured by ranks 0 and 2") != std::string::npos) {
+      within = std::stod(line.substr(comma + 2));
+    } else if (line.find("tcp between hosts, measured by ranks 0 and 1") != std::string::npos) {
+      between = std::stod(line.substr(comma + 2));
+    }
+  }
+  // 200 Mbit/s are 40 ns per byte, and headers.
+  EXPECT_GT(between, 35);
+  EXPECT_GT(within, 0);
+  EXPECT_LT(within, between);
+  std::filesystem::remove(log);
+}
+
 TEST_F(Hosts, ADeadRankIsNamedByTheSurvivors) {
   const std::vector<int> statuses =
       run_in_lab_status({.hosts = {{0}, {1}, {2}}}, [](int rank, weir_comm_t comm) {
@@ -111,6 +144,83 @@ TEST_F(Hosts, ADeadRankIsNamedByTheSurvivors) {
         ASSERT_EQ(weir_comm_destroy(rest), WEIR_OK);
       });
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
+}
+
+// Of the host that the calling rank is on.
+void set_link(bool up) {
+  EXPECT_EQ(std::system(up ? "ip link set eth0 up" : "ip link set eth0 down"), 0);
+}
+
+TEST_F(Hosts, AHostWhoseLinkIsCutIsNamedByTheOthersWithinTwiceTheTimeout) {
+  for (const std::vector<std::vector<int>>& hosts :
+       {std::vector<std::vector<int>>{{0}, {1}, {2}}, {{0}, {1, 2}, {3}}, {{1, 2}, {0}, {3}}}) {
+    // The last rank of the second host cuts it off.
+    const std::vector<int>& cut = hosts[1];
+    Promises promises;
+    promises.hold([&] {
+      run_in_lab({.hosts = hosts}, [&](int rank, weir_comm_t comm) {
+        constexpr int kTimeoutMs = 1500;
+        std::vector<float> data(50'000, 1.0f);
+        for (int i = 0; i < 20; ++i) {
+          ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
+                                    WEIR_MAX, nullptr),
+                    WEIR_OK)
+              << weir_last_error(comm);
+        }
+        ASSERT_EQ(weir_comm_set_timeout(comm, kTimeoutMs), WEIR_OK);
+        const bool is_cut = std::find(cut.begin(), cut.end(), rank) != cut.end();
+        if (rank == cut.back()) set_link(false);
+        weir_result_t result = WEIR_OK;
+        Clock::time_point start;
+        while (result == WEIR_OK) {
+          start = Clock::now();
+          result = weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
+                                   WEIR_MAX, nullptr);
+        }
+        promises.within(2e-3 * kTimeoutMs, start);
+        if (is_cut) return;
+        EXPECT_EQ(result, WEIR_ERROR_TIMEOUT) << weir_last_error(comm);
+        int lost[4];
+        int count = 0;
+        ASSERT_EQ(weir_comm_lost_ranks(comm, lost, 4, &count), WEIR_OK);
+        ASSERT_EQ(std::vector<int>(lost, lost + count), cut) << weir_last_error(comm);
+        weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+        config.timeout_ms = 60'000;
+        weir_comm_t rest = nullptr;
+        ASSERT_EQ(weir_comm_shrink(comm, lost, count, &config, &rest), WEIR_OK)
+            << weir_last_error(comm);
+        check_every_collective(rest, 1000);
+        ASSERT_EQ(weir_comm_destroy(rest), WEIR_OK);
+      });
+    });
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(Hosts, ALinkThatIsCutAndComesBackGivesTheRightResult) {
+  run_in_lab({.hosts = {{0}, {1}}}, [](int rank, weir_comm_t comm) {
+    constexpr size_t kCount = size_t{16} << 20;  // 64 MiB
+    std::vector<int32_t> data(kCount);
+    for (size_t i = 0; i < kCount; ++i) data[i] = static_cast<int32_t>(i % 1000) + rank;
+    ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+    std::thread cutter;
+    if (rank == 1) {
+      cutter = std::thread([] {
+        usleep(15'000);
+        set_link(false);
+        usleep(300'000);
+        set_link(true);
+      });
+    }
+    EXPECT_EQ(
+        weir_all_reduce(comm, data.data(), data.data(), kCount, WEIR_INT32, WEIR_SUM, nullptr),
+        WEIR_OK)
+        << weir_last_error(comm);
+    if (cutter.joinable()) cutter.join();
+    size_t wrong = 0;
+    for (size_t i = 0; i < kCount; ++i) wrong += data[i] != 2 * static_cast<int32_t>(i % 1000) + 1;
+    EXPECT_EQ(wrong, 0u);
+  });
 }
 
 }  // namespace

@@ -29,11 +29,16 @@ void Board::look(uint64_t now_ns) {
   for (Rank p = 0; p < rank_count(); ++p) {
     if (p == context_->rank) continue;
     size_t bytes = 0;
-    if (context_->transport->notice_read(context_->instance, p, notice, &bytes) != WEIR_OK ||
-        bytes == 0) {
-      continue;
-    }
+    const weir_result_t result =
+        context_->transport->notice_read(context_->instance, p, notice, &bytes);
+    if (result > WEIR_IN_PROGRESS) continue;
     Peer& peer = peers_[p];
+    if (result == WEIR_OK) {
+      peer.unreached_ns = 0;
+    } else if (peer.unreached_ns == 0) {
+      peer.unreached_ns = now_ns;
+    }
+    if (bytes == 0) continue;
     Standing standing;
     if (!decode(notice, bytes, rank_count(), &standing)) continue;
     if (peer.known && peer.standing.beat == standing.beat) continue;

@@ -14,8 +14,9 @@ namespace weir::comm {
 class Board {
  public:
   struct Peer {
-    bool known = false;     // it has shown something readable
-    uint64_t heard_ns = 0;  // when something new of it was last read; 0: never
+    bool known = false;         // it has shown something readable
+    uint64_t heard_ns = 0;      // when something new of it was last read; 0: never
+    uint64_t unreached_ns = 0;  // since when what we show has not come to it; 0: it has
     Standing standing;
   };
 

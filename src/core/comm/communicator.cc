@@ -238,13 +238,12 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
       settings.algorithm, describe_rules(rules.value()));
   std::vector<Introduction> all;
   WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
-  const std::vector<uint32_t> host_of_rank = number_hosts(all);
-  const uint32_t host_count = 1 + *std::max_element(host_of_rank.begin(), host_of_rank.end());
-  const bool one_host = host_count == 1;
+  const std::vector<uint32_t> hosts = host_of_rank(all);
+  const bool one_host = hosts.empty();
   if (!one_host && anywhere) {
-    auto between =
-        choose_transport(settings, host_, rank_count,
-                         host_count == rank_count ? Spread::kOneRankPerHost : Spread::kHosts);
+    const bool alone = *std::max_element(hosts.begin(), hosts.end()) + 1 == rank_count;
+    auto between = choose_transport(settings, host_, rank_count,
+                                    alone ? Spread::kOneRankPerHost : Spread::kHosts);
     if (!between.ok()) return between.status();
     if (between.value() != context_.transport) {
       context_.transport->close(context_.instance);
@@ -288,16 +287,12 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
                                               std::memory_order_release);
   }
   board_.open(context_);
-  auto table = agree_on_table(*bootstrap.value(), context_, settings, deadline_ns);
+  auto table = agree_on_table(*bootstrap.value(), context_, settings, hosts, deadline_ns);
   if (!table.ok()) return table.status();
 
   const bool shared = shares_cores(all, rank);
   bool any_shared = false;  // plans must be the same on every rank
-  std::set<int> cores;
-  for (Rank p = 0; p < rank_count; ++p) {
-    any_shared = any_shared || shares_cores(all, p);
-    cores.insert(all[p].cpus.begin(), all[p].cpus.end());
-  }
+  for (Rank p = 0; p < rank_count; ++p) any_shared = any_shared || shares_cores(all, p);
   wait_policy_ = settings.spin_us >= 0 ? WaitPolicy::spin_for(settings.spin_us)
                  : shared              ? WaitPolicy::with_shared_core()
                                        : WaitPolicy::with_own_core();
@@ -309,8 +304,8 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.table = table.take();
   planner.rules = rules.take();
   planner.explain = settings.explain;
-  if (!one_host) planner.node_of_rank = host_of_rank;
-  planner.core_count = static_cast<uint32_t>(cores.size());
+  planner.core_count = cores_per_host(all);
+  planner.node_of_rank = hosts;
   planner_ = std::make_unique<engine::Planner>(context_, std::move(planner));
   if (settings.recorder && rank_count > 1) open_recorder(config.comm_id, all, earlier);
   return Status();

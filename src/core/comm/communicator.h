@@ -169,6 +169,8 @@ class Communicator {
   void note_time(uint64_t began_ns, uint64_t now);
   // How long this rank has waited without a word of `peer`, not counting when it did not run.
   uint64_t silent_ns(Rank peer, uint64_t now) const;
+  // Nothing that this rank shows has come to the peer's host for so long.
+  bool is_unreached(Rank peer, uint64_t now, uint64_t while_ns) const;
   Status lost_report(const Request& request, const std::vector<Rank>& lost,
                      const std::string& how) const;
   std::vector<Rank> awaited(const Request& request) const;

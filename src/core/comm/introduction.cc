@@ -74,14 +74,36 @@ Introduction introduce_this_process() {
   return it;
 }
 
-std::vector<uint32_t> number_hosts(const std::vector<Introduction>& all) {
-  std::map<std::string, uint32_t> numbers;
-  std::vector<uint32_t> host_of_rank;
+std::vector<uint32_t> host_of_rank(const std::vector<Introduction>& all) {
+  std::vector<uint32_t> hosts;
+  std::map<std::string, uint32_t> known;
   for (const Introduction& it : all) {
-    const auto next = static_cast<uint32_t>(numbers.size());
-    host_of_rank.push_back(numbers.emplace(it.host, next).first->second);
+    hosts.push_back(known.emplace(it.host, static_cast<uint32_t>(known.size())).first->second);
   }
-  return host_of_rank;
+  if (known.size() <= 1) hosts.clear();
+  return hosts;
+}
+
+uint32_t cores_per_host(const std::vector<Introduction>& all) {
+  struct Machine {
+    std::set<int> cpus;
+    size_t ranks = 0;
+  };
+  std::map<std::string, Machine> machines;
+  std::map<std::string, size_t> populations;
+  size_t fullest = 0;
+  for (const Introduction& it : all) {
+    Machine& machine = machines[it.machine];
+    machine.cpus.insert(it.cpus.begin(), it.cpus.end());
+    ++machine.ranks;
+    fullest = std::max(fullest, ++populations[it.host]);
+  }
+  // What the ranks of the fullest host would have at the poorest machine's share.
+  size_t cores = ~size_t{0};
+  for (const auto& [name, machine] : machines) {
+    cores = std::min(cores, machine.cpus.size() * fullest / machine.ranks);
+  }
+  return static_cast<uint32_t>(std::max<size_t>(cores, 1));
 }
 
 bool shares_cores(const std::vector<Introduction>& all, Rank self) {

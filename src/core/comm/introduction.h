@@ -27,8 +27,12 @@ struct Introduction {
 // Machine, host and cores of this process; the rest is empty.
 Introduction introduce_this_process();
 
-// The host of each rank, numbered from 0 in the order of the ranks.
-std::vector<uint32_t> number_hosts(const std::vector<Introduction>& all);
+// Hosts numbered in the order of their first rank; empty when there is one.
+std::vector<uint32_t> host_of_rank(const std::vector<Introduction>& all);
+
+// Cores that the ranks of a host may use, on the host that has the fewest for each rank; a machine's
+// cores are shared by all hosts that are namespaces of it.
+uint32_t cores_per_host(const std::vector<Introduction>& all);
 
 // Whether the ranks that are confined to the cores of rank `self` are more than those cores.
 bool shares_cores(const std::vector<Introduction>& all, Rank self);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 #include "core/base/log.h"
 #include "core/cost/cache.h"
 #include "core/engine/probe.h"
+#include "core/engine/probe_link.h"
 #include "core/topo/discover.h"
 
 namespace weir::comm {
@@ -45,10 +47,129 @@ Result<cost::Table> unpack(const std::string& blob) {
   return cost::table_from_blob(std::as_bytes(std::span(blob.data(), blob.size())));
 }
 
+// Two ranks that measure a link; the first drives.
+struct Pair {
+  Rank first = 0;
+  Rank second = 0;
+  cost::Link link = cost::Link::kTcp;
+};
+
+// One pair within a host and one between hosts, where there are such.
+std::vector<Pair> pairs_to_measure(const std::vector<uint32_t>& host_of_rank, Rank rank_count) {
+  const auto host = [&](Rank r) { return host_of_rank.empty() ? 0 : host_of_rank[r]; };
+  std::vector<Pair> pairs;
+  for (Rank p = 1; p < rank_count; ++p) {
+    if (host(p) == host(0)) continue;
+    pairs.push_back({0, p, cost::Link::kTcp});
+    break;
+  }
+  for (Rank a = 0; a < rank_count; ++a) {
+    for (Rank b = a + 1; b < rank_count; ++b) {
+      if (host(a) != host(b)) continue;
+      pairs.push_back({a, b, cost::Link::kShmSharedCache});
+      return pairs;
+    }
+  }
+  return pairs;
+}
+
+// What a connection within this machine costs stays the same, as what its memory costs does.
+uint64_t hash_over(uint64_t topology, const std::string& transport) {
+  for (const char c : transport) {
+    topology = (topology ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  return topology;
+}
+
+// What this rank has measured, or failed to: its own core, if `decides`, and its links.
+Result<cost::Table> measure(engine::Context& context, const std::vector<Pair>& pairs, uint64_t hash,
+                            bool decides, uint64_t deadline_ns) {
+  cost::Table table = cost::built_in_table();
+  for (const Pair& pair : pairs) {
+    if (context.rank != pair.first && context.rank != pair.second) continue;
+    const bool drives = context.rank == pair.first;
+    WEIR_RETURN_IF_ERROR(engine::probe_link(context, drives ? pair.second : pair.first, drives,
+                                            cost::is_network(pair.link), deadline_ns,
+                                            &table.times.link(pair.link)));
+  }
+  if (decides) {
+    const std::vector<cost::LinkTimes> links(table.times.links.begin(), table.times.links.end());
+    auto own = engine::probe_tasks(context, hash, deadline_ns);
+    if (!own.ok()) return own;
+    table = own.take();
+    std::copy(links.begin(), links.end(), table.times.links.begin());
+  }
+  table.topology_hash = hash;
+  WEIR_RETURN_IF_ERROR(cost::validate(table));
+  return table;
+}
+
+// Over a transport without mapped memory: every link is measured by messages.
+Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
+                                   const Settings& settings,
+                                   const std::vector<uint32_t>& host_of_rank,
+                                   uint64_t deadline_ns) {
+  const bool decides = context.rank == 0;
+  const std::vector<Pair> pairs = pairs_to_measure(host_of_rank, context.rank_count);
+  // The network may be another one the next time.
+  const bool keeps = host_of_rank.empty();
+  uint64_t hash = 0;
+  std::string directory;
+  std::string told;
+  if (decides) {
+    std::optional<cost::Table> table;
+    hash = keeps ? topology_hash(settings.topology_file) : 0;
+    auto found = cost::cache_directory(settings.cache_dir);
+    if (found.ok() && hash != 0) directory = found.take();
+    if (hash != 0) hash = hash_over(hash, context.transport->name);
+    if (!directory.empty()) table = cost::load_cached_table(directory, hash).table;
+    told = table ? pack(*table) : std::string(kProbeNow);
+  }
+  auto first = bootstrap.all_gather(told, deadline_ns);
+  if (!first.ok()) return first.status();
+  if (first.value()[0] != kProbeNow) return unpack(first.value()[0]);
+
+  auto measured = measure(context, pairs, hash, decides, deadline_ns);
+  if (!measured.ok()) log_warn(measured.status().text() + "; built-in figures are used");
+  auto second = bootstrap.all_gather(
+      pack(measured.ok() ? measured.value() : cost::built_in_table()), deadline_ns);
+  if (!second.ok()) return second.status();
+  auto agreed = unpack(second.value()[0]);
+  if (!agreed.ok()) return agreed;
+  for (const Pair& pair : pairs) {
+    auto of_pair = unpack(second.value()[pair.first]);
+    if (!of_pair.ok()) return of_pair;
+    const cost::LinkTimes link = of_pair.value().times.link(pair.link);
+    agreed.value().times.link(pair.link) = link;
+    if (decides) {
+      log_info(fmt::format(
+          "{} {}, measured by ranks {} and {}: {:.2f} us for a small message, {:.3f} ns per byte",
+          context.transport->name, cost::is_network(pair.link) ? "between hosts" : "within a host",
+          pair.first, pair.second, link.message_ns / 1000,
+          std::max(
+              {link.wire_ns_per_byte, link.slot_in_ns_per_byte[1], link.slot_out_ns_per_byte[1]})));
+    }
+    if (cost::is_network(pair.link)) continue;
+    agreed.value().times.link(cost::Link::kShmSameSocket) = link;
+    agreed.value().times.link(cost::Link::kShmCrossSocket) = link;
+  }
+  if (decides && measured.ok() && !directory.empty()) {
+    const Status kept = cost::store_cached_table(directory, agreed.value());
+    if (!kept.ok()) log_info(fmt::format("measured costs are not kept: {}", kept.text()));
+  }
+  return agreed;
+}
+
 }  // namespace
 
 Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
-                                   const Settings& settings, uint64_t deadline_ns) {
+                                   const Settings& settings,
+                                   const std::vector<uint32_t>& host_of_rank,
+                                   uint64_t deadline_ns) {
+  // A hook may count operations, or fail them.
+  if (settings.probe && settings.hooks.empty() && !context.mapped() && context.rank_count > 1) {
+    return agree_on_links(bootstrap, context, settings, host_of_rank, deadline_ns);
+  }
   const bool decides = context.rank == 0;
   uint64_t hash = 0;
   std::string directory;

@@ -3,6 +3,8 @@
 // machine's topology, else measured now and kept, else the built-in figures. One thread at a time.
 #pragma once
 
+#include <vector>
+
 #include "core/base/settings.h"
 #include "core/base/status.h"
 #include "core/comm/bootstrap.h"
@@ -11,8 +13,11 @@
 
 namespace weir::comm {
 
-// Collective, after every rank has mapped the segment; also a barrier.
+// Collective, after every rank has mapped the segment; also a barrier. `host_of_rank`: empty when
+// all ranks share a host. Where no memory is shared, the table's shared-memory links get the figures
+// of messages within a host, and its network the figures of messages between two.
 Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
-                                   const Settings& settings, uint64_t deadline_ns);
+                                   const Settings& settings,
+                                   const std::vector<uint32_t>& host_of_rank, uint64_t deadline_ns);
 
 }  // namespace weir::comm

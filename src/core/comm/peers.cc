@@ -226,18 +226,33 @@ bool Communicator::find_culprits(const Request& request, uint64_t now,
     }
   }
   chain.erase(context_.rank);
-  std::vector<Rank> quiet;  // not heard of for a while: a stalled machine may be why
+  const uint64_t while_ns = std::max(timeout_ns / 4, 5 * beat_ns / 2);
+  std::set<Rank> quiet;     // not heard of for a while: a stalled machine may be why
   uint32_t long_quiet = 0;  // for nearly all the time
+  bool all_unreached = true;
   for (const Rank p : chain) {
-    if (silent_ns(p, now) < std::max(timeout_ns / 4, 5 * beat_ns / 2)) continue;
-    quiet.push_back(p);
+    if (silent_ns(p, now) < while_ns) continue;
+    quiet.insert(p);
     if (silent_ns(p, now) >= std::max(timeout_ns / 4 * 3, 3 * beat_ns)) ++long_quiet;
+    all_unreached = all_unreached && is_unreached(p, now, while_ns);
   }
-  // One that has been silent all the time is it. Otherwise more is known a little later.
-  const bool clear = quiet.size() == 1 && long_quiet == 1;
+  // One that has been silent all the time is it, and so are those behind a cut link. Otherwise more
+  // is known a little later.
+  const bool clear =
+      !quiet.empty() && long_quiet == quiet.size() && (quiet.size() == 1 || all_unreached);
   if (!clear && now < request.deadline_ns + timeout_ns / 2 + stalled_ns_) return false;
-  if (!quiet.empty()) *culprits = quiet;
+  if (quiet.empty()) return true;
+  // Who cannot be reached is lost to this operation, too, whoever waits for it.
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    if (p != context_.rank && is_unreached(p, now, while_ns)) quiet.insert(p);
+  }
+  culprits->assign(quiet.begin(), quiet.end());
   return true;
+}
+
+bool Communicator::is_unreached(Rank peer, uint64_t now, uint64_t while_ns) const {
+  const uint64_t since_ns = board_.peer(peer).unreached_ns;
+  return since_ns != 0 && now >= since_ns + stalled_ns_ + while_ns;
 }
 
 void Communicator::note_time(uint64_t began_ns, uint64_t now) {

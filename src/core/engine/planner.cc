@@ -107,8 +107,8 @@ Result<cost::Decision> Planner::choose(const Call& call, const algo::Problem& pr
   request.work.problem = problem;
   request.work.bytes = work_bytes(call, context_.rank_count);
   request.work.slicing = {.slice_bytes = kMessageSliceBytes, .in_flight = 4};
-  request.work.layout.host_of_rank = options_.node_of_rank;
   request.work.layout.cores_per_host = options_.core_count;
+  request.work.layout.host_of_rank = options_.node_of_rank;
   request.type = call.type;
   request.deterministic = options_.deterministic;
   std::vector<const algo::Algorithm*> candidates = candidates_for(call, problem);

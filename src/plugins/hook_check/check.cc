@@ -156,10 +156,10 @@ class Check final : public hook::Hook {
     if (peer >= rank_count_) return breach("notice_read", "there is no such rank");
     if (notice == nullptr || bytes == nullptr) return breach("notice_read", "there is no room");
     const weir_result_t result = Hook::notice_read(peer, notice, bytes);
-    if (result == WEIR_OK && *bytes > WEIR_TRANSPORT_NOTICE_BYTES_MAX) {
+    if (result <= WEIR_IN_PROGRESS && *bytes > WEIR_TRANSPORT_NOTICE_BYTES_MAX) {
       return fail(WEIR_ERROR_INTERNAL, "check(%s): a notice of %zu bytes", inner_->name, *bytes);
     }
-    return only(result, "notice_read", false);
+    return only(result, "notice_read", true);
   }
 
   void close() override {

@@ -2,7 +2,9 @@
 #include "plugins/tcp/control.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 namespace weir::plugins::tcp {
@@ -79,6 +81,14 @@ bool Control::send(const unsigned char* notice, size_t bytes, uint32_t version) 
   out_sent_ = 0;
   sent_version_ = version;
   return push() || broken_;
+}
+
+bool Control::arrived() {
+  if (fd_ < 0 || left_ || lost_ || broken_ || arrived_version_ == sent_version_) return true;
+  int waiting = 0;
+  if (out_sent_ < out_bytes_ || (ioctl(fd_, SIOCOUTQ, &waiting) == 0 && waiting > 0)) return false;
+  arrived_version_ = sent_version_;
+  return true;
 }
 
 void Control::say_goodbye(const unsigned char* notice, size_t bytes, uint32_t version) {

@@ -24,6 +24,8 @@ class Control {
   // Sends what is left of a frame that has begun, then `notice` if the peer has not been sent that
   // version of it. Versions count from 1; 0: there is none. False: something could not leave yet.
   bool send(const unsigned char* notice, size_t bytes, uint32_t version);
+  // Whether all that was sent has been acknowledged by the peer's host.
+  bool arrived();
   // The last words; what the peer has sent is thrown away, since a connection that is closed with
   // something unread takes back what it has sent.
   void say_goodbye(const unsigned char* notice, size_t bytes, uint32_t version);
@@ -34,8 +36,8 @@ class Control {
   const unsigned char* notice() const { return notice_; }
   size_t notice_bytes() const { return notice_bytes_; }
 
-  // Another connection of the peer ended before any goodbye was read.
-  bool lane_lost = false;
+  // When another connection of the peer was seen to have ended before any goodbye; 0: none was.
+  uint64_t lane_ended_ns = 0;
 
  private:
   // True when all of the frame has left.
@@ -58,6 +60,7 @@ class Control {
   size_t out_bytes_ = 0;
   size_t out_sent_ = 0;
   uint32_t sent_version_ = 0;
+  uint32_t arrived_version_ = 0;
   uint32_t sent_ = 0;  // notices
 };
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <memory>
@@ -34,6 +35,7 @@ constexpr uint32_t kCredit = 8;  // of 1 KiB; the least socket buffer holds seve
 constexpr size_t kSecretBytesMin = 8;
 constexpr size_t kSecretBytesMax = 4096;
 constexpr size_t kDirectMax = 8;
+constexpr uint64_t kGoodbyePatienceNs = 500'000'000;
 
 struct Instance {
   Report report;
@@ -74,6 +76,12 @@ struct Instance {
 };
 
 Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
+
+uint64_t monotonic_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
 
 std::string text_of(uint64_t number) { return std::to_string(number); }
 
@@ -273,7 +281,7 @@ weir_result_t tell(Instance* self, Channel* channel, bool is_send) {
     case WEIR_ERROR_PEER_LOST: {
       Control& control = self->controls[index / kLaneCount];
       control.receive();
-      control.lane_lost = !control.left();
+      if (!control.left() && control.lane_ended_ns == 0) control.lane_ended_ns = monotonic_ns();
       const std::string how =
           control.left()
               ? "has closed the communicator"
@@ -403,10 +411,11 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
         "tcp: peer_alive of rank " + text_of(peer) + " of " + text_of(self->identity.rank_count));
   }
   Control& control = self->controls[peer];
-  // A goodbye leaves before any connection ends; so one that has ended without is a death, though
-  // the control connection may not have ended yet.
   control.receive();
-  if (!control.lost() && (control.left() || !control.lane_lost)) return WEIR_OK;
+  // A goodbye leaves before any connection ends, but may take longer on its way.
+  const bool without_goodbye = control.lane_ended_ns != 0 && !control.left() &&
+                               monotonic_ns() - control.lane_ended_ns > kGoodbyePatienceNs;
+  if (!control.lost() && !without_goodbye) return WEIR_OK;
   return self->report.fail(
       WEIR_ERROR_PEER_LOST,
       "tcp: rank " + text_of(peer) + " is dead: its connections ended without a goodbye");
@@ -452,7 +461,7 @@ weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notic
   if (self->notice_waits) send_notice(self);
   memcpy(notice, control.notice(), control.notice_bytes());
   *bytes = control.notice_bytes();
-  return WEIR_OK;
+  return control.arrived() ? WEIR_OK : WEIR_IN_PROGRESS;
 }
 
 constexpr weir_transport_functions_t kFunctions = {
