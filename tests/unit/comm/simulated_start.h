@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A simulated start: the Node of every rank, with its real frames, over a network that is only a
 // queue of events. Hosts have some ranks each. A frame takes `latency_ns` on its way, and a rank
-// needs `frame_ns` for each frame that it reads or writes; what has arrived while it was busy is
-// read in one turn. A handshake is `handshake_ns` of the host's time and three latencies of the
+// needs `frame_ns` and a nanosecond for each byte of a frame that it reads or writes; what has arrived
+// while it was busy is read in one turn. A handshake is `handshake_ns` of the host's time and three latencies of the
 // guest's. The same seed gives the same events.
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,25 +39,25 @@ class SimulatedStart {
 
   // Until every rank is done with joining, or has failed. Returns the time.
   uint64_t join();
-  // One all_gather of blobs of `blob_bytes`; the time that it took.
+  // One all_gather of blobs of `blob_bytes`, which are compared and dropped; the time that it took.
   uint64_t all_gather(size_t blob_bytes);
-  // This rank's connections end while the others are in the midst of it.
-  void kill_at(Rank rank, uint64_t time_ns) { push({time_ns, 0, Event::kKill, rank, 0, {}}); }
+  // From then on the rank does nothing, and its connections end.
+  void kill_at(Rank rank, uint64_t time_ns);
 
   const Status& status(Rank rank) const { return ranks_[rank]->node.status(); }
-  std::vector<std::string> take_blobs(Rank rank) { return ranks_[rank]->node.take_blobs(); }
+  bool all_gathered() const { return gathered_count_ == network_.rank_count; }
   size_t connections_max() const { return connections_max_; }  // of any rank at any time
   size_t depth_max() const;                                    // links from a rank to the root
   uint64_t handshakes_of_root() const { return handshakes_of_root_; }
   uint64_t trace() const { return trace_; }  // a hash of all events in their order
 
  private:
+  enum class Kind : uint8_t { kStart, kKnock, kAdmit, kFrame, kClosed, kTurn, kKill };
   struct Event {
-    enum Kind : uint8_t { kStart, kArrive, kDeliver, kClose, kTurn, kAdmit, kKill };
     uint64_t time_ns = 0;
     uint64_t number = 0;  // of equal times the first that was made comes first
-    Kind kind = kStart;
-    Rank rank = 0;
+    Kind kind = Kind::kStart;
+    Rank rank = 0;  // where it happens
     Rank from = 0;
     std::string frame;
     bool operator>(const Event& other) const {
@@ -63,39 +65,43 @@ class SimulatedStart {
     }
   };
   struct One {
-    One(Rank rank, Rank count, uint64_t now, uint64_t deadline)
-        : node(rank, count, now, deadline) {}
+    One(Rank rank, Rank rank_count, uint64_t now_ns, uint64_t deadline_ns)
+        : node(rank, rank_count, now_ns, deadline_ns) {}
     Node node;
     std::map<Node::Link, Rank> peers;
     std::map<Rank, Node::Link> links;
-    std::optional<Rank> parent;
     std::deque<Event> inbox;
+    std::vector<Event> waiting;  // knocks that nobody can take as yet
     uint64_t free_at_ns = 0;
     bool turn_planned = false;
-    bool alive = true;
     bool started = false;
-    Node::Link next_link = 1;
+    bool dead = false;
+    bool gathered = false;
   };
 
   void push(Event event);
-  void run(uint64_t until_ns);
-  bool all_done() const;
-  void plan_turn(Rank rank, uint64_t now_ns);
-  void take_turn(Rank rank, uint64_t now_ns);
-  void knock(Rank guest, Rank host, uint64_t now_ns);
-  void arrive(Rank guest, Rank host, uint64_t now_ns);
-  void connect(Rank guest, Rank host, uint64_t now_ns);
+  void note(const Event& event);
+  void run(const std::function<bool()>& done);
+  bool expire_one();
+  void happen(Event event);
+  void start(Rank rank);
+  void take_turn(Rank rank);
+  void handle(One& one, Event& event);
+  bool answer_knock(One& host, const Event& event);
   void send_all(Rank rank);
-  void kill(Rank rank, uint64_t now_ns);
-  Rank leader_of(Rank rank) const {
-    return rank / network_.ranks_per_host * network_.ranks_per_host;
-  }
+  void check_gathered(Rank rank);
+  void kill(Rank rank);
+  bool is_settled(Rank rank) const;
 
   SimulatedNetwork network_;
   std::vector<std::unique_ptr<One>> ranks_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   uint64_t event_count_ = 0;
   uint64_t now_ns_ = 0;
+  std::vector<std::optional<Rank>> leaders_;  // by host: its first rank
+  size_t blob_bytes_ = 0;
+  Rank gathered_count_ = 0;
+  std::mt19937_64 random_;
   size_t connections_max_ = 0;
   uint64_t handshakes_of_root_ = 0;
   uint64_t trace_ = 0xcbf29ce484222325;
