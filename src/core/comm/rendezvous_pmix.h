@@ -2,7 +2,7 @@
 // Rendezvous through PMIx, the service that srun, mpirun and prun offer to what they start: rank 0
 // puts a few bytes, a fence follows, the others get them. libpmix is loaded when it is needed, so
 // that nothing depends on it. PMIx is left when the process ends, since it cannot be entered twice
-// and MPI_Init may come later; where it was in use before, at once. One call at a time per process.
+// and MPI_Init may come later; where it is in use already (by MPI), at once. One call at a time per process.
 #pragma once
 
 #include <cstdint>
