@@ -12,7 +12,7 @@
 namespace weir::test {
 namespace {
 
-constexpr int kRanksMax = 16;
+constexpr int kRanksMax = 64;
 constexpr int kHostsMax = 8;
 constexpr int kPatienceMs = 120'000;
 
