@@ -141,9 +141,9 @@ WEIR_API const char* weir_last_error(weir_comm_t comm);
 
 /* ---- Communicators -------------------------------------------------------------------------- */
 
-/* Makes an id that is good for one communicator. Any process of the host on which rank 0 will run
- * may make it (any process at all when all ranks share a host): the id tells the others where to
- * look for rank 0. Whoever holds it can join, so hand it on as you would a password. */
+/* Makes an id that is good for one communicator. At least one rank must run on the host of the
+ * process that makes it, most simply rank 0: the id tells the others where to look. Whoever holds
+ * it can join, so hand it on as you would a password. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_get_unique_id(weir_unique_id_t* id);
 
 /* Collective over `rank_count` callers with distinct `rank` in [0, rank_count). Blocks until all
@@ -153,7 +153,7 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_create(weir_comm_t* comm, int r
                                                         const weir_comm_config_t* config);
 
 /* The same with rank, size and meeting point from the launcher's environment: WEIR_RANK and
- * WEIR_SIZE, torchrun, Open MPI, MPICH (PMI), Slurm, in this order. */
+ * WEIR_SIZE, torchrun, Open MPI, MPICH (PMI), Slurm; between machines see docs/startup.md. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_create_from_env(weir_comm_t* comm,
                                                                  const weir_comm_config_t* config);
 

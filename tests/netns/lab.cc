@@ -12,7 +12,7 @@
 namespace weir::test {
 namespace {
 
-constexpr int kRanksMax = 16;
+constexpr int kRanksMax = 64;
 constexpr int kHostsMax = 8;
 constexpr int kPatienceMs = 120'000;
 
@@ -36,6 +36,15 @@ bool shell(const std::string& command) {
 bool await(const std::atomic<int>& number, int least) {
   for (int i = 0; i < kPatienceMs && number.load() < least; ++i) usleep(1000);
   return number.load() >= least;
+}
+
+// The kernel says a little later that the other end is up too.
+bool await_carrier() {
+  for (int i = 0; i < kPatienceMs / 10; ++i) {
+    if (std::system("ip link show dev eth0 up | grep -q LOWER_UP") == 0) return true;
+    usleep(10'000);
+  }
+  return false;
 }
 
 std::string with_number(std::string command, int number) {
@@ -92,7 +101,7 @@ void run_launched(const LabOptions& options, int host, int rank, int rank_count,
   if (!await(board->network_stands, 1)) _exit(2);
   bool good = shell("ip link set lo up") &&
               shell("ip addr add 10.77.0." + std::to_string(host + 1) + "/24 dev eth0") &&
-              shell("ip link set eth0 up");
+              shell("ip link set eth0 up") && await_carrier();
   for (const std::string& command : options.commands) {
     good = good && shell(with_number(command, host));
   }

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 
 #include "netns/lab.h"
 #include "support/collective_checks.h"
@@ -102,6 +103,44 @@ TEST_F(Start, ByAFileOnASharedFileSystem) {
 TEST_F(Start, ByUniqueIdWithRank0OnAnotherHost) {
   run_in_lab({.hosts = {{2}, {0, 1}}, .id_rank = 2}, check);
   run_in_lab({.hosts = {{0, 3}, {1}, {2}}, .id_rank = 1}, check);
+}
+
+TEST_F(Start, FortyRanksOfFourHostsFormATree) {
+  std::vector<std::vector<int>> hosts(4);
+  for (int rank = 0; rank < 40; ++rank) hosts[static_cast<size_t>(rank * 7 % 4)].push_back(rank);
+  run_in_lab(by_master(std::move(hosts)), [](int, weir_comm_t comm) {
+    int32_t sum = 1;
+    ASSERT_EQ(weir_all_reduce(comm, &sum, &sum, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK)
+        << weir_last_error(comm);
+    EXPECT_EQ(sum, 40);
+  });
+}
+
+// Until the process ends, connects to every port where the root may listen, and says something else.
+void scan_ports() {
+  const std::string greeting = "GET / HTTP/1.1\r\n\r\n";
+  for (;;) {
+    for (uint16_t port = 16384; port < 32768; ++port) {
+      sockaddr_in root{};
+      root.sin_family = AF_INET;
+      root.sin_port = htons(port);
+      root.sin_addr.s_addr = htonl(0x0a4d0001);  // 10.77.0.1
+      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      if (connect(fd, reinterpret_cast<const sockaddr*>(&root), sizeof root) == 0) {
+        (void)send(fd, greeting.data(), port % 3 == 0 ? greeting.size() : 0, MSG_NOSIGNAL);
+      }
+      close(fd);
+    }
+  }
+}
+
+TEST_F(Start, APortScanKeepsNobodyOut) {
+  LabOptions options = by_master({{0}, {1, 2}});
+  options.before = [](int rank) {
+    if (rank == 2) std::thread(scan_ports).detach();
+    if (rank != 2) usleep(300'000);  // the scan has begun
+  };
+  run_in_lab(options, check);
 }
 
 TEST_F(Start, WithoutASecretIsRefusedAtOnce) {

@@ -156,7 +156,7 @@ void Node::start_round(std::string_view blob, uint64_t now_ns, uint64_t deadline
   expiry_ns_ = is_root_ ? early(deadline_ns, now_ns) : with_grace(deadline_ns);
   state_ = State::kBusy;
   blobs_.clear();
-  blobs_.resize(rank_count_);
+  if (is_root_) blobs_.resize(rank_count_);
   given_.assign(is_root_ ? rank_count_ : 0, false);
   blob_count_ = 0;
   std::string record;
@@ -208,6 +208,7 @@ void Node::send_all_down() {
 
 void Node::take(std::string_view records, const wire::Header& header) {
   const std::string_view payload = records;
+  blobs_.resize(rank_count_);
   while (!records.empty()) {
     Rank rank = 0;
     std::string_view blob;

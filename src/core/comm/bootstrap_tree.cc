@@ -19,6 +19,8 @@ constexpr uint64_t kFarewellNs = 100'000'000;
 // Rank 0 is mostly on the host of the place. Another rank there is the root only where rank 0 has not
 // come for this long, or for a quarter of the time that there is.
 constexpr uint64_t kRank0FirstNs = 500'000'000;
+// Guests that may wait until a child can take them; more are hung up on, and knock again.
+constexpr size_t kWaitingMax = 64;
 // A guest that is sent on more often than this looks from the start again.
 constexpr int kRedirectsMax = 32;
 
@@ -219,6 +221,7 @@ Status Tree::work(Stop stop, uint64_t until_ns) {
     for (size_t i = 0; i < connection_count; ++i) {
       if (entries[first_connection + i].revents != 0) read(&connections_[i]);
     }
+    decide_waiting();
     std::erase_if(connections_, [](const Connection& one) { return !one.channel.is_open(); });
   }
   if (node_.status().ok()) deliver();
@@ -235,24 +238,32 @@ void Tree::serve_doors(const std::vector<pollfd>& entries) {
     if (!served.ok()) node_.fail(served);
     at += count;
   }
-  for (Arrival& arrival : arrivals) decide(&arrival);
+  for (Arrival& arrival : arrivals) decide(std::move(arrival));
 }
 
-void Tree::decide(Arrival* arrival) {
-  Channel channel = std::move(arrival->channel);
+void Tree::decide(Arrival arrival) {
+  Channel& channel = arrival.channel;
   if (!node_.status().ok()) {
     channel.send(wire::encode_failure(0, node_.status()));
     (void)channel.flush();
   } else if (node_.has_room()) {
     channel.send(wire::encode_admit());
     const Node::Link link = next_link_++;
-    node_.add_child(link, arrival->claim, arrival->pid, now_ns());
+    node_.add_child(link, arrival.claim, arrival.pid, now_ns());
     connections_.push_back({link, std::move(channel)});
   } else if (const auto to = node_.redirect()) {
     channel.send(wire::encode_redirect(*to));
     (void)channel.flush();
+  } else if (waiting_.size() < kWaitingMax) {
+    (void)channel.flush();
+    waiting_.push_back(std::move(arrival));
   }
-  // Who is neither admitted nor sent on is hung up on, and knocks again.
+}
+
+void Tree::decide_waiting() {
+  std::vector<Arrival> waiting;
+  waiting.swap(waiting_);
+  for (Arrival& arrival : waiting) decide(std::move(arrival));
 }
 
 void Tree::read(Connection* connection) {
@@ -332,6 +343,7 @@ void Tree::lose(Connection* connection) {
 
 void Tree::say_farewell() {
   send();
+  decide_waiting();
   const uint64_t until_ns = now_ns() + kFarewellNs;
   std::vector<pollfd> entries;
   for (;;) {

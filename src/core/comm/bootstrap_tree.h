@@ -52,7 +52,8 @@ class Tree final : public Bootstrap {
   // Runs the node until it is done, or, with kAtTime, at most until `until_ns`.
   Status work(Stop stop, uint64_t until_ns);
   void serve_doors(const std::vector<pollfd>& entries);
-  void decide(Arrival* arrival);
+  void decide(Arrival arrival);
+  void decide_waiting();
   void read(Connection* connection);
   void send();
   void deliver();
@@ -66,6 +67,7 @@ class Tree final : public Bootstrap {
   Node node_;
   std::vector<std::unique_ptr<Door>> doors_;  // as the first of this host; for those sent on
   std::vector<Connection> connections_;
+  std::vector<Arrival> waiting_;  // guests for whom there is no room, here or below, as yet
   Node::Link next_link_ = 1;
   uint32_t look_count_ = 0;
   uint64_t next_look_ns_ = 0;

@@ -17,6 +17,7 @@
 #include "core/comm/introduction.h"
 #include "core/comm/measured_table.h"
 #include "core/comm/process.h"
+#include "core/comm/start_times.h"
 #include "core/plugin/registry.h"
 
 namespace weir::comm {
@@ -215,8 +216,10 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
                         settings.transport.find(',') != std::string::npos ||
                         !needs_one_host(*plugin::find_transport(settings.transport).value());
   const Place reach = anywhere ? place : Place();
+  StartTimes times;
   auto bootstrap = Bootstrap::join(secret, rank, rank_count, deadline_ns, reach);
   if (!bootstrap.ok()) return bootstrap.status();
+  times.mark(nullptr);
 
   const Secret transport_secret = secret.derive("transport");
   weir_transport_config_t config{};
@@ -259,6 +262,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
       places_.push_back(std::move(found));
     }
   }
+  times.mark(&times.exchange_ns);
   std::vector<const unsigned char*> addresses;
   std::vector<size_t> sizes;
   for (const Introduction& it : all) {
@@ -268,6 +272,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   weir_result_t result =
       context_.transport->connect(context_.instance, addresses.data(), sizes.data(), deadline_ns);
   if (result != WEIR_OK) return transport_failed("connect", result);
+  times.mark(&times.connect_ns);
 
   if ((context_.transport->caps.bits & WEIR_CAP_SEGMENT) != 0) {
     weir_segment_t segment{};
@@ -289,6 +294,8 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   board_.open(context_);
   auto table = agree_on_table(*bootstrap.value(), context_, settings, hosts, deadline_ns);
   if (!table.ok()) return table.status();
+  times.mark(&times.costs_ns);
+  log_info(times.describe(name_, rank, rank_count, bootstrap.value()->times()));
 
   const bool shared = shares_cores(all, rank);
   bool any_shared = false;  // plans must be the same on every rank

@@ -5,11 +5,14 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <pmix.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 
+#include "core/base/clock.h"
 #include "core/comm/bounded_call.h"
 #include "net/auth.h"
 
@@ -22,6 +25,7 @@ constexpr const char* kKey = "weir.rendezvous";
 // The functions of PMIx 4 that are used; all are in every version since 2.
 struct Pmix {
   decltype(&PMIx_Init) init = nullptr;
+  decltype(&PMIx_Initialized) initialized = nullptr;
   decltype(&PMIx_Finalize) finalize = nullptr;
   decltype(&PMIx_Put) put = nullptr;
   decltype(&PMIx_Commit) commit = nullptr;
@@ -46,6 +50,7 @@ Pmix load() {
     return pmix;
   }
   find(library, "PMIx_Init", &pmix.init, &pmix);
+  find(library, "PMIx_Initialized", &pmix.initialized, &pmix);
   find(library, "PMIx_Finalize", &pmix.finalize, &pmix);
   find(library, "PMIx_Put", &pmix.put, &pmix);
   find(library, "PMIx_Commit", &pmix.commit, &pmix);
@@ -64,6 +69,21 @@ const Pmix& library() {
 void copy_key(const char* text, char* key) {
   std::strncpy(key, text, PMIX_MAX_KEYLEN);
   key[PMIX_MAX_KEYLEN] = '\0';
+}
+
+constexpr uint64_t kLeaveNsMax = 5'000'000'000;
+std::atomic<pid_t> member_pid{0};  // the process that is to leave PMIx when it ends
+
+// Without this, the launcher takes the end of the process for a crash.
+void leave() {
+  if (member_pid.exchange(0) != getpid()) return;  // or a forked child
+  (void)run_bounded([] { (void)library().finalize(nullptr, 0); }, now_ns() + kLeaveNsMax);
+}
+
+void leave_at_exit() {
+  member_pid = getpid();
+  static const int registered = std::atexit(leave);
+  (void)registered;
 }
 
 // What the thread that talks to PMIx owns.
@@ -123,6 +143,7 @@ struct Talk {
 
   Status run() {
     pmix_proc_t self{};
+    const bool is_first = library().initialized() == 0;
     pmix_status_t code = library().init(&self, nullptr, 0);
     if (code != PMIX_SUCCESS) return failed("init", code);
     Status result;
@@ -135,8 +156,12 @@ struct Talk {
     if (result.ok() && rank == 0) result = put();
     if (result.ok()) result = fence(self);
     if (result.ok() && rank != 0) result = get(self);
-    code = library().finalize(nullptr, 0);
-    if (result.ok() && code != PMIX_SUCCESS) result = failed("finalize", code);
+    // PMIx cannot be entered a second time once it was left by all, and MPI_Init may come later.
+    if (is_first) {
+      leave_at_exit();
+    } else {
+      (void)library().finalize(nullptr, 0);
+    }
     return result;
   }
 };

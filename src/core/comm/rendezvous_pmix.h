@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rendezvous through PMIx, the service that srun, mpirun and prun offer to what they start: rank 0
 // puts a few bytes, a fence follows, the others get them. libpmix is loaded when it is needed, so
-// that nothing depends on it; PMIx is left again before this returns, or, where the program uses it
-// too (MPI), one reference fewer is held. One call at a time per process.
+// that nothing depends on it. PMIx is left when the process ends, since it cannot be entered twice
+// and MPI_Init may come later; where it is in use already (by MPI), at once. One call at a time per process.
 #pragma once
 
 #include <cstdint>
