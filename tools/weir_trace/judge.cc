@@ -77,7 +77,7 @@ std::string difference(const Called& ours, const Called& theirs) {
   if ((ours.what & 0xffff0000u) != (theirs.what & 0xffff0000u)) {
     parts.push_back("another reduction");
   }
-  return fmt::format("{}", fmt::join(parts, " and "));
+  return parts.empty() ? "another call" : fmt::format("{}", fmt::join(parts, " and "));
 }
 
 // The first number under which two ranks called different collectives.

@@ -40,20 +40,6 @@ uint64_t Context::begin_operation(uint64_t new_entry_bytes, uint64_t new_ring_by
   return start;
 }
 
-void Context::describe(uint64_t of_sequence, const Call& call, uint32_t call_fingerprint,
-                       uint64_t input_window, uint64_t output_window) {
-  if (!mapped()) return;
-  DescriptorLine& line = control(rank).descriptor[of_sequence % kDescriptorCount];
-  // Published before to agree on windows: peers may still be reading it.
-  if (line.sequence.load(std::memory_order_relaxed) == of_sequence) return;
-  line.fingerprint.store(call_fingerprint, std::memory_order_relaxed);
-  line.what.store(pack_what(call), std::memory_order_relaxed);
-  line.count.store(call.count, std::memory_order_relaxed);
-  line.input_window.store(input_window, std::memory_order_relaxed);
-  line.output_window.store(output_window, std::memory_order_relaxed);
-  line.sequence.store(of_sequence, std::memory_order_release);
-}
-
 void Context::wake_all() {
   auto& wakeup = control(rank).wakeup;
   wakeup.sleepers.store(0, std::memory_order_relaxed);

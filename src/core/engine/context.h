@@ -79,14 +79,15 @@ class Context {
   }
   uint64_t ring_offset(uint64_t at) const { return (at - geometry_position) % ring_bytes; }
 
-  // Publishes which call the current sequence number is.
-  void describe_call(const Call& call, uint32_t call_fingerprint) {
-    describe(sequence, call, call_fingerprint, 0, 0);
+  // Publishes which call the current sequence number is. `what`: pack_what of it.
+  void describe_call(uint64_t what, uint64_t count, uint32_t call_fingerprint) {
+    describe(sequence, what, count, call_fingerprint, 0, 0);
   }
   // Publishes the call that comes next, and in which windows its buffers lie.
   void describe_next_call(const Call& call, uint32_t call_fingerprint, uint64_t input_window,
                           uint64_t output_window) {
-    describe(sequence + 1, call, call_fingerprint, input_window, output_window);
+    describe(sequence + 1, pack_what(call), call.count, call_fingerprint, input_window,
+             output_window);
   }
   // A peer that sleeps on this rank is woken. Cheap when nobody does.
   void wake_sleepers() {
@@ -97,8 +98,20 @@ class Context {
   void wake_all();
 
  private:
-  void describe(uint64_t of_sequence, const Call& call, uint32_t call_fingerprint,
-                uint64_t input_window, uint64_t output_window);
+  // Small enough to stand in the way of a warm call.
+  void describe(uint64_t of_sequence, uint64_t what, uint64_t count, uint32_t call_fingerprint,
+                uint64_t input_window, uint64_t output_window) {
+    if (!mapped()) return;
+    DescriptorLine& line = control(rank).descriptor[of_sequence % kDescriptorCount];
+    // Published before to agree on windows: peers may still be reading it.
+    if (line.sequence.load(std::memory_order_relaxed) == of_sequence) return;
+    line.fingerprint.store(call_fingerprint, std::memory_order_relaxed);
+    line.what.store(what, std::memory_order_relaxed);
+    line.count.store(count, std::memory_order_relaxed);
+    line.input_window.store(input_window, std::memory_order_relaxed);
+    line.output_window.store(output_window, std::memory_order_relaxed);
+    line.sequence.store(of_sequence, std::memory_order_release);
+  }
 };
 
 }  // namespace weir::engine

@@ -22,7 +22,7 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
   start_ = context.begin_operation(context.entry_bytes, context.ring_bytes, 1);
   sequence_ = context.sequence;
   own_header_ = {call_flag(sequence_, call_fingerprint), pack_what(call), call.count};
-  context.describe_call(call, call_fingerprint);
+  context.describe_call(own_header_.what, call.count, call_fingerprint);
 
   const uint64_t scratch = plan.scratch_bytes();
   const uint64_t wanted = scratch + (call.scaled ? plan.input_bytes_ : 0) + 64;

@@ -50,7 +50,7 @@ Advance LineRun::advance(Context& context) {
       if (!described_) {
         // What is published is on its way: use the time.
         prefetch_for_write(dst, bytes);
-        context.describe_call(*call_, fingerprint_);
+        context.describe_call(plan_->what_, call_->count, fingerprint_);
         described_ = true;
       }
       for (uint32_t k = 0; k < op.operand_count; ++k) {
@@ -95,7 +95,7 @@ Advance LineRun::advance(Context& context) {
       context.wake_sleepers();
     }
   }
-  if (!described_) context.describe_call(*call_, fingerprint_);
+  if (!described_) context.describe_call(plan_->what_, call_->count, fingerprint_);
   context.control(self).done.position.store(context.position, std::memory_order_release);
   if (plan_->hears_all_) context.all_done = std::max(context.all_done, start_);
   return Advance::kDone;

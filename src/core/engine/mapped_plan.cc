@@ -88,6 +88,7 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
   plan->slicing_ = slicing;
   plan->rank_ = program.rank;
   plan->rank_count_ = program.rank_count;
+  plan->what_ = pack_what(call);
   plan->element_bytes_ = element_bytes(call.type);
   plan->kernel_ = reduce_kernel(call.type, call.fold);
   plan->divisor_ = call.average ? program.rank_count : 1;

@@ -77,6 +77,7 @@ class MappedPlan {
   friend class LineRun;
 
   Slicing slicing_;
+  uint64_t what_ = 0;  // pack_what of the call
   Rank rank_ = 0;
   Rank rank_count_ = 1;
   uint64_t slice_count_ = 1;

@@ -201,7 +201,7 @@ Advance MappedRun::advance(Context& context) {
     }
   }
   if (!described_) {
-    context.describe_call(*call_, fingerprint_);
+    context.describe_call(plan_->what_, call_->count, fingerprint_);
     described_ = true;
   }
   if (next_slice_[stage_count - 1] == slice_count) {
