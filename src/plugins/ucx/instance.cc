@@ -398,8 +398,7 @@ void Instance::close_endpoint(Peer* peer) {
 }
 
 weir_result_t Instance::tell(Flow* flow) {
-  const bool is_send = flow >= sends.data() && flow < sends.data() + sends.size();
-  const auto index = static_cast<size_t>(flow - (is_send ? sends.data() : recvs.data()));
+  const size_t index = index_of(flow);
   const auto other = static_cast<uint32_t>(index / kLaneCount);
   const std::string lane = text_of(index % kLaneCount);
   const Failure& failure = flow->failure();
@@ -423,11 +422,12 @@ weir_result_t Instance::tell(Flow* flow) {
                 ucs_status_string(peer.status != UCS_OK ? peer.status : failure.status) + ")";
   const std::string how =
       peer.state == Peer::State::kLeft ? " has closed the communicator" : " was lost" + why;
-  return report.fail(failure.result,
-                     "ucx: rank " + text_of(other) + how +
-                         (is_send ? ", while rank " + text_of(rank) + " sent to it"
-                                  : ", while rank " + text_of(rank) + " waited for a message") +
-                         " (lane " + lane + ")");
+  return report.fail(
+      failure.result,
+      "ucx: rank " + text_of(other) + how +
+          (is_send(flow) ? ", while rank " + text_of(rank) + " sent to it"
+                         : ", while rank " + text_of(rank) + " waited for a message") +
+          " (lane " + lane + ")");
 }
 
 net::mesh::Bytes Instance::farewell_to(uint32_t other) const {

@@ -75,10 +75,21 @@ struct Instance {
   }
   // Asks whether the peer is there, and draws the consequences.
   void look_at(uint32_t rank);
+  // UCX has given the flow's peer up, and we do not know yet why.
+  bool is_unexplained(const Flow* flow) const {
+    return peers[index_of(flow) / kLaneCount].state == Peer::State::kBroken;
+  }
   // Gives the host the reason of a flow's failure and returns its code.
   weir_result_t tell(Flow* flow);
 
  private:
+  bool is_send(const Flow* flow) const {
+    return flow >= sends.data() && flow < sends.data() + sends.size();
+  }
+  size_t index_of(const Flow* flow) const {
+    return static_cast<size_t>(flow - (is_send(flow) ? sends.data() : recvs.data()));
+  }
+
   static constexpr uint32_t kIdleCountMax = 4096;
 
   static void on_endpoint_error(void* peer, ucp_ep_h endpoint, ucs_status_t status);

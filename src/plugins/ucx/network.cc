@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/ucx/network.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <mutex>
 #include <string_view>
 
@@ -15,6 +17,20 @@ namespace {
 std::mutex& life_mutex() {
   static auto* mutex = new std::mutex;
   return *mutex;
+}
+
+std::atomic<int> open_count{0};
+std::atomic<bool> forked_away{false};
+
+// UCX's own thread, which makes its connections, does not come along into a forked child, and UCX
+// does not start another while it believes to have one.
+void watch_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    (void)pthread_atfork(nullptr, nullptr, [] {
+      if (open_count.load() > 0) forked_away.store(true);
+    });
+  });
 }
 
 // UCX tells which transports it has only by printing them.
@@ -49,6 +65,12 @@ std::string Network::open(uint32_t rank_count) {
   be_quiet();
   const Listening listening(&heard_);
   const std::lock_guard lock(life_mutex());
+  watch_forks();
+  if (forked_away.load()) {
+    return "this process was forked from one that had a communicator over UCX open, which UCX does "
+           "not "
+           "survive; fork before the first one, or exec";
+  }
   const std::string reason = open_with(nullptr, rank_count);
   if (reason.empty() || getenv("UCX_TLS") != nullptr) return reason;
   // Of all transports one needs what may be too small, as in many containers: /dev/shm.
@@ -103,6 +125,7 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
     worker_ = nullptr;
     return failed("ucp_worker_create", status);
   }
+  ++open_count;
   return "";
 }
 
@@ -114,7 +137,10 @@ void Network::close() {
 }
 
 void Network::end() {
-  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  if (worker_ != nullptr) {
+    ucp_worker_destroy(worker_);
+    --open_count;
+  }
   if (context_ != nullptr) ucp_cleanup(context_);
   abandon();
 }

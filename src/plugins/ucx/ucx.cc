@@ -170,6 +170,20 @@ bool may_post(Instance* self, uint32_t peer, uint32_t lane, uint64_t bytes, weir
   return true;
 }
 
+// The end of an operation whose flow has failed. Why UCX gave a peer up is only known when its goodbye
+// or its death has been heard, which takes a moment; until then the operation is under way.
+weir_result_t fail_operation(Instance* self, Flow* flow, Op* op) {
+  if (flow->failure().result == WEIR_ERROR_PEER_LOST && self->is_unexplained(flow)) {
+    self->move();
+    if (self->is_unexplained(flow)) {
+      op->state = kOpFailed + WEIR_ERROR_PEER_LOST;
+      op->flow = reinterpret_cast<uint64_t>(flow);
+      return WEIR_IN_PROGRESS;
+    }
+  }
+  return self->tell(flow);
+}
+
 weir_result_t send(weir_transport_t* instance, uint32_t peer, uint32_t lane, const void* data,
                    uint64_t bytes, weir_transport_op_t* op) {
   Instance* self = from(instance);
@@ -181,7 +195,7 @@ weir_result_t send(weir_transport_t* instance, uint32_t peer, uint32_t lane, con
   result = flow->send(data, bytes, reinterpret_cast<Op*>(op));
   if (result == WEIR_OK || result == WEIR_IN_PROGRESS) [[likely]]
     return result;
-  return self->tell(flow);
+  return fail_operation(self, flow, reinterpret_cast<Op*>(op));
 }
 
 weir_result_t recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
@@ -195,12 +209,12 @@ weir_result_t recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, voi
   result = flow->recv(data, bytes, reinterpret_cast<Op*>(op));
   if (result == WEIR_OK || result == WEIR_IN_PROGRESS) [[likely]]
     return result;
-  return self->tell(flow);
+  return fail_operation(self, flow, reinterpret_cast<Op*>(op));
 }
 
 weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
   Instance* self = from(instance);
-  const auto* entry = reinterpret_cast<const Op*>(op);
+  auto* entry = reinterpret_cast<Op*>(op);
   const auto is_open = [&] { return entry->state != kOpDone && entry->state <= kOpFailed; };
   if (entry->state == 0) [[unlikely]] {
     return self->report.fail(WEIR_ERROR_INVALID_USAGE, "ucx: test of an operation never posted");
@@ -211,7 +225,7 @@ weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
     if (is_open()) return WEIR_IN_PROGRESS;
   }
   if (entry->state == kOpDone) return WEIR_OK;
-  return self->tell(reinterpret_cast<Flow*>(entry->flow));
+  return fail_operation(self, reinterpret_cast<Flow*>(entry->flow), entry);
 }
 
 weir_result_t progress(weir_transport_t* instance) {

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// Both ends of a mesh connection, without sockets: who holds the secret is let in, nobody else is.
+#include "net/mesh_link.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+namespace weir::net::mesh {
+namespace {
+
+Identity identity(uint32_t rank, const std::string& secret, const std::string& purpose = "test") {
+  Identity made;
+  made.key = mesh_key(secret.data(), secret.size(), purpose);
+  made.comm_id = 7;
+  made.rank = rank;
+  made.rank_count = 4;
+  return made;
+}
+
+Nonce nonce(unsigned char first) {
+  Nonce made{};
+  made[0] = first;
+  return made;
+}
+
+Bytes take(MeshLink* link) {
+  Bytes bytes(link->out(), link->out() + link->out_bytes());
+  link->sent(bytes.size());
+  return bytes;
+}
+
+// Gives all of `bytes`, as many at a time as are wanted and at most `step`; how many were taken.
+size_t give(MeshLink* link, const Bytes& bytes, size_t step = 4096) {
+  size_t at = 0;
+  while (at < bytes.size() && link->wanted() > 0) {
+    const size_t part = std::min({step, link->wanted(), bytes.size() - at});
+    link->feed(bytes.data() + at, part);
+    at += part;
+  }
+  return at;
+}
+
+class Links : public testing::Test {
+ protected:
+  void proceed(size_t step = 4096) {
+    for (int i = 0; i < 8; ++i) {
+      give(&host_, take(&guest_), step);
+      give(&guest_, take(&host_), step);
+      guest_.prove();
+    }
+  }
+  void make_guest(const Identity& who) { guest_ = MeshLink(who, nonce(1), &guest_card_, 1); }
+
+  Bytes guest_card_ = {1, 2, 3};
+  Bytes host_card_ = Bytes(5000, 9);
+  MeshLink guest_{identity(3, "secret"), nonce(1), &guest_card_, 1};
+  MeshLink host_{identity(1, "secret"), nonce(2), &host_card_};
+};
+
+TEST_F(Links, WhoHoldsTheSecretLearnsTheOthersCardAndKeys) {
+  for (const size_t step : {1u, 7u, 4096u}) {
+    make_guest(identity(3, "secret"));
+    host_ = MeshLink(identity(1, "secret"), nonce(2), &host_card_);
+    proceed(step);
+    ASSERT_EQ(guest_.state(), MeshLink::State::kJoined);
+    ASSERT_EQ(host_.state(), MeshLink::State::kJoined);
+    EXPECT_EQ(host_.peer(), 3u);
+    EXPECT_EQ(guest_.card(), host_card_);
+    EXPECT_EQ(host_.card(), guest_card_);
+    EXPECT_EQ(guest_.own_key(), host_.peer_key());
+    EXPECT_EQ(guest_.peer_key(), host_.own_key());
+    EXPECT_NE(guest_.own_key(), guest_.peer_key());
+  }
+}
+
+TEST_F(Links, AGoodbyeArrivesWithItsFarewell) {
+  proceed();
+  const Bytes farewell = {4, 5, 6};
+  host_.say_goodbye(farewell.data(), farewell.size());
+  give(&guest_, take(&host_));
+  EXPECT_EQ(guest_.state(), MeshLink::State::kLeft);
+  EXPECT_EQ(guest_.farewell(), farewell);
+}
+
+TEST_F(Links, WhoDoesNotHoldTheSecretIsRefusedAndToldSo) {
+  Identity other = identity(3, "secret");
+  for (int wrong = 0; wrong < 5; ++wrong) {
+    Identity who = other;
+    if (wrong == 0) who = identity(3, "Secret");
+    if (wrong == 1) who = identity(3, "secret", "another purpose");
+    if (wrong == 2) who.comm_id = 8;
+    if (wrong == 3) who.rank_count = 5;
+    if (wrong == 4) who.rank = 1;  // not above the host's
+    make_guest(who);
+    host_ = MeshLink(identity(1, "secret"), nonce(2), &host_card_);
+    proceed();
+    EXPECT_EQ(host_.state(), MeshLink::State::kRefused) << wrong;
+    EXPECT_EQ(guest_.state(), MeshLink::State::kRefused) << wrong;
+    EXPECT_TRUE(host_.card().empty());
+    EXPECT_TRUE(guest_.card().empty());
+  }
+}
+
+TEST_F(Links, AHostWithoutTheSecretLearnsNothing) {
+  // It lets everybody in, and shows the guest's own proof as its own.
+  give(&host_, take(&guest_));
+  give(&guest_, take(&host_));
+  guest_.prove();
+  const Bytes proof = take(&guest_);
+  Bytes reflected;
+  put_welcome(&reflected, get_mac(proof.data() + kHeaderBytes + 16));
+  give(&guest_, reflected);
+  EXPECT_EQ(guest_.state(), MeshLink::State::kRefused);
+  EXPECT_EQ(guest_.out_bytes(), 0u);
+}
+
+TEST_F(Links, AReplayedProofIsRefused) {
+  give(&host_, take(&guest_));
+  give(&guest_, take(&host_));
+  guest_.prove();
+  const Bytes proof = take(&guest_);
+  MeshLink later(identity(1, "secret"), nonce(77), &host_card_);
+  Bytes hello;
+  put_nonce(&hello, Kind::kHello, nonce(1));
+  give(&later, hello);
+  take(&later);
+  give(&later, proof);
+  EXPECT_EQ(later.state(), MeshLink::State::kRefused);
+}
+
+TEST_F(Links, ACardThatWasChangedOnItsWayIsNotTaken) {
+  give(&host_, take(&guest_));
+  give(&guest_, take(&host_));
+  guest_.prove();
+  give(&host_, take(&guest_));
+  Bytes welcome_and_card = take(&host_);
+  welcome_and_card.back() ^= 1;
+  give(&guest_, welcome_and_card);
+  EXPECT_EQ(guest_.state(), MeshLink::State::kMalformed);
+  EXPECT_TRUE(guest_.card().empty());
+}
+
+TEST_F(Links, OversizedAndUnexpectedFramesEndTheLinkBeforeTheirPayload) {
+  const auto header = [](Kind kind, uint32_t bytes) {
+    Bytes made;
+    put_nonce(&made, kind, nonce(1));
+    made.resize(kHeaderBytes);
+    for (size_t i = 0; i < 4; ++i) made[8 + i] = static_cast<unsigned char>(bytes >> (8 * i));
+    return made;
+  };
+  for (const auto& [kind, bytes] :
+       std::vector<std::pair<Kind, uint32_t>>{{Kind::kHello, 33},
+                                              {Kind::kHello, 0xffffffffu},
+                                              {Kind::kProof, 64},     // before the hello
+                                              {Kind::kCard, 100},     // before the proof
+                                              {Kind::kGoodbye, 100},  // before the proof
+                                              {static_cast<Kind>(99), 32}}) {
+    MeshLink host(identity(1, "secret"), nonce(2), &host_card_);
+    give(&host, header(kind, bytes));
+    EXPECT_EQ(host.state(), MeshLink::State::kMalformed) << static_cast<int>(kind);
+    EXPECT_EQ(host.wanted(), 0u);
+    EXPECT_EQ(host.out_bytes(), 0u) << "who speaks something else is told nothing";
+  }
+  proceed();
+  give(&host_, header(Kind::kGoodbye, kMacBytes + kFarewellBytesMax + 1));
+  EXPECT_EQ(host_.state(), MeshLink::State::kMalformed);
+}
+
+TEST_F(Links, AnotherVersionIsNamed) {
+  Bytes hello = take(&guest_);
+  hello[4] = 9;
+  give(&host_, hello);
+  EXPECT_EQ(host_.state(), MeshLink::State::kOtherVersion);
+  EXPECT_EQ(host_.other_version(), 9u);
+  give(&guest_, take(&host_));
+  EXPECT_EQ(guest_.state(), MeshLink::State::kOtherVersion);
+  EXPECT_EQ(guest_.other_version(), kProtocolVersion);
+}
+
+TEST(MeshAddress, RoundTripsAndRefusesWhatIsNone) {
+  Address address;
+  address.rank = 5;
+  address.host.bytes[3] = 1;
+  Offer offer;
+  offer.address.family = 4;
+  offer.address.bytes = {10, 0, 0, 1};
+  offer.port = 4000;
+  offer.prefix_bits = 24;
+  address.offers = {offer, offer};
+  unsigned char bytes[kAddressBytesMax];
+  const size_t count = encode(address, bytes);
+  Address again;
+  ASSERT_TRUE(decode(bytes, count, &again));
+  EXPECT_EQ(again.rank, 5u);
+  EXPECT_EQ(again.host, address.host);
+  ASSERT_EQ(again.offers.size(), 2u);
+  EXPECT_EQ(again.offers[1].address, offer.address);
+  EXPECT_EQ(again.offers[1].port, 4000);
+  EXPECT_FALSE(decode(bytes, count - 1, &again));
+  EXPECT_FALSE(decode(bytes, 10, &again));
+  EXPECT_FALSE(decode(nullptr, 0, &again));
+  for (const size_t at : {size_t{0}, size_t{4}, size_t{6}, size_t{36}}) {
+    unsigned char changed[kAddressBytesMax];
+    std::copy(bytes, bytes + count, changed);
+    changed[at] ^= 0xff;
+    EXPECT_FALSE(decode(changed, count, &again)) << at;
+  }
+}
+
+}  // namespace
+}  // namespace weir::net::mesh

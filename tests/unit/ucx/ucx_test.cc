@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the conformance suite cannot ask of the transport ucx: strangers, UCX's manners in somebody
+// else's process, settings, forks.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <vector>
+
+#include "core/plugin/registry.h"
+#include "net/mesh_wire.h"
+#include "unit/plugin/pair.h"
+
+namespace weir::plugins {
+namespace {
+
+const weir_transport_functions_t* ucx() { return plugin::find_transport("ucx").value(); }
+
+class Ucx : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto found = plugin::find_transport("ucx");
+    ASSERT_TRUE(found.ok()) << found.status().text();
+    char reason[512] = "";
+    weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
+                        [](void*, int, const char*) {},
+                        [](void*, const char*) -> const char* { return nullptr; }};
+    if (found.value()->viable(&host, reason, sizeof reason) != WEIR_OK) GTEST_SKIP() << reason;
+  }
+};
+
+void expect_exchange(Pair* pair) {
+  for (const uint64_t bytes : {uint64_t{8}, uint64_t{1024}, uint64_t{300'000}}) {
+    std::vector<unsigned char> out(bytes, 3), in(bytes, 0);
+    weir_transport_op_t send_op{}, recv_op{};
+    const weir_result_t received = pair->recv(1, in.data(), bytes, &recv_op);
+    const weir_result_t sent = pair->send(0, out.data(), bytes, &send_op);
+    ASSERT_EQ(pair->wait(1, &recv_op, received), WEIR_OK) << pair->end[1].error;
+    ASSERT_EQ(pair->wait(0, &send_op, sent), WEIR_OK) << pair->end[0].error;
+    EXPECT_EQ(in, out);
+  }
+}
+
+// Runs in a process of its own and gives what that wrote to stderr; the exit status must be 0.
+std::string stderr_of(const std::function<void()>& body) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    body();
+    std::fflush(nullptr);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  close(ends[1]);
+  std::string text;
+  char bytes[4096];
+  for (ssize_t got; (got = read(ends[0], bytes, sizeof bytes)) > 0;) {
+    text.append(bytes, static_cast<size_t>(got));
+  }
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0) << text;
+  return text;
+}
+
+TEST_F(Ucx, ItsHandlersOfFatalSignalsAreTakenOut) {
+  if (getenv("UCX_HANDLE_ERRORS") != nullptr || getenv("UCX_ERROR_SIGNALS") != nullptr) {
+    GTEST_SKIP() << "the environment asks for UCX's handlers";
+  }
+  ASSERT_NE(ucx(), nullptr);
+  std::ifstream status("/proc/self/status");
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
+    struct sigaction action;
+    ASSERT_EQ(sigaction(number, nullptr, &action), 0);
+    EXPECT_EQ(action.sa_handler, SIG_DFL) << "signal " << number;
+  }
+}
+
+TEST_F(Ucx, StrangersAtTheControlPortHoldNobodyUp) {
+  Pair pair(ucx());
+  ASSERT_EQ(pair.open(0), WEIR_OK) << pair.end[0].error;
+  ASSERT_EQ(pair.open(1), WEIR_OK) << pair.end[1].error;
+  net::mesh::Address address;
+  ASSERT_TRUE(net::mesh::decode(pair.end[0].address, pair.end[0].address_bytes, &address));
+  std::vector<int> strangers;
+  for (const net::mesh::Offer& offer : address.offers) {
+    if (offer.address.family != 4) continue;
+    for (int i = 0; i < 6; ++i) {
+      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      sockaddr_in name = {};
+      name.sin_family = AF_INET;
+      name.sin_port = htons(offer.port);
+      memcpy(&name.sin_addr, offer.address.bytes.data(), 4);
+      ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
+      // Silent, another protocol, a header that promises much, a hello and no more.
+      net::mesh::Bytes said;
+      if (i == 1) said.assign(300, 'x');
+      if (i >= 2) net::mesh::put_nonce(&said, net::mesh::Kind::kHello, {});
+      if (i == 2) said[10] = 0xff;
+      if (i == 3) said.resize(20);
+      if (!said.empty()) {
+        ASSERT_EQ(send(fd, said.data(), said.size(), MSG_NOSIGNAL),
+                  static_cast<ssize_t>(said.size()));
+      }
+      strangers.push_back(fd);
+    }
+  }
+  weir_result_t other = WEIR_OK;
+  std::thread helper([&] { other = pair.connect(1); });
+  EXPECT_EQ(pair.connect(0), WEIR_OK) << pair.end[0].error;
+  helper.join();
+  EXPECT_EQ(other, WEIR_OK) << pair.end[1].error;
+  expect_exchange(&pair);
+  for (const int fd : strangers) close(fd);
+}
+
+TEST_F(Ucx, NothingIsPrintedThoughAPeerDies) {
+  const std::string text = stderr_of([] {
+    Pair pair(ucx());
+    int to_child[2], to_parent[2];
+    ASSERT_EQ(pipe(to_child), 0);
+    ASSERT_EQ(pipe(to_parent), 0);
+    const pid_t peer = fork();
+    const uint32_t me = peer == 0 ? 1 : 0;
+    const int out = peer == 0 ? to_parent[1] : to_child[1];
+    const int in = peer == 0 ? to_child[0] : to_parent[0];
+    Pair::End& mine = pair.end[me];
+    Pair::End& other = pair.end[1 - me];
+    if (pair.open(me) != WEIR_OK) _exit(3);
+    // The size and the address, as an array of fixed size.
+    if (write(out, mine.address, sizeof mine.address) < 0 ||
+        write(out, &mine.address_bytes, sizeof mine.address_bytes) < 0 ||
+        read(in, other.address, sizeof other.address) <= 0 ||
+        read(in, &other.address_bytes, sizeof other.address_bytes) <= 0) {
+      _exit(4);
+    }
+    ASSERT_EQ(pair.connect(me), WEIR_OK) << mine.error;
+    std::vector<unsigned char> data(4'000'000, 1);
+    weir_transport_op_t op{}, recv_op{};
+    if (peer == 0) {
+      (void)pair.send(1, data.data(), data.size(), &op);
+      usleep(20'000);
+      kill(getpid(), SIGKILL);
+    }
+    std::vector<unsigned char> more(4'000'000, 1);
+    weir_result_t sent = pair.send(0, more.data(), more.size(), &op);
+    weir_result_t received = pair.recv(0, data.data(), 8, &recv_op);  // of another length, too
+    const uint64_t end = monotonic_ns() + 5'000'000'000;
+    weir_result_t alive = WEIR_OK;
+    while (alive == WEIR_OK && monotonic_ns() < end) {
+      if (sent == WEIR_IN_PROGRESS) sent = pair.f.test(mine.instance, &op);
+      if (received == WEIR_IN_PROGRESS) received = pair.f.test(mine.instance, &recv_op);
+      alive = pair.f.peer_alive(mine.instance, 1);
+    }
+    EXPECT_EQ(alive, WEIR_ERROR_PEER_LOST);
+    EXPECT_NE(mine.error.find("rank 1"), std::string::npos) << mine.error;
+    // Operations with the dead end, too.
+    while (sent == WEIR_IN_PROGRESS && monotonic_ns() < end) {
+      sent = pair.f.test(mine.instance, &op);
+    }
+    EXPECT_EQ(sent, WEIR_ERROR_PEER_LOST);
+    pair.close();
+    waitpid(peer, nullptr, 0);
+  });
+  EXPECT_EQ(text, "");
+}
+
+TEST_F(Ucx, WhoLeavesInOrderLeavesItsMessagesBehind) {
+  Pair pair(ucx());
+  pair.join();
+  if (HasFatalFailure()) return;
+  std::vector<unsigned char> in(1000);
+  weir_transport_op_t ops[4] = {};
+  for (int i = 0; i < 4; ++i) {
+    const std::vector<unsigned char> out(1000, static_cast<unsigned char>(i + 1));
+    const weir_result_t sent = pair.send(0, out.data(), out.size(), &ops[i]);
+    ASSERT_EQ(sent, WEIR_OK) << "a short message has its sender's buffer free at once";
+  }
+  pair.f.close(pair.end[0].instance);
+  pair.end[0].instance = nullptr;
+  const auto receive = [&] {
+    weir_transport_op_t op{};
+    weir_result_t result = pair.recv(1, in.data(), in.size(), &op);
+    const uint64_t end = monotonic_ns() + 5'000'000'000;
+    while (result == WEIR_IN_PROGRESS && monotonic_ns() < end) {
+      result = pair.f.test(pair.end[1].instance, &op);
+      if (result == WEIR_IN_PROGRESS) (void)pair.f.peer_alive(pair.end[1].instance, 0);
+    }
+    return result;
+  };
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_EQ(receive(), WEIR_OK) << pair.end[1].error;
+    EXPECT_EQ(in[999], i + 1);
+  }
+  EXPECT_EQ(pair.f.peer_alive(pair.end[1].instance, 0), WEIR_OK) << "leaving is not dying";
+  EXPECT_EQ(receive(), WEIR_ERROR_PEER_LOST);
+  EXPECT_NE(pair.end[1].error.find("rank 0 has closed the communicator"), std::string::npos)
+      << pair.end[1].error;
+}
+
+TEST_F(Ucx, AForkedChildMayCloseItsCopyButIsToldThatUcxDidNotComeAlong) {
+  Pair pair(ucx());
+  pair.join();
+  if (HasFatalFailure()) return;
+  expect_exchange(&pair);
+  const std::string text = stderr_of([&] {
+    pair.close();
+    Pair own(ucx());
+    EXPECT_EQ(own.open(0), WEIR_ERROR_UNSUPPORTED);
+    EXPECT_NE(own.end[0].error.find("forked"), std::string::npos) << own.end[0].error;
+  });
+  EXPECT_EQ(text, "");
+  expect_exchange(&pair);
+  EXPECT_EQ(pair.f.peer_alive(pair.end[0].instance, 1), WEIR_OK) << pair.end[0].error;
+}
+
+TEST_F(Ucx, ATransportThatUcxDoesNotHaveIsNamedWithARemedy) {
+  const std::string text = stderr_of([] {
+    setenv("UCX_TLS", "carrier_pigeon", 1);
+    char reason[512] = "";
+    weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
+                        [](void*, int, const char*) {},
+                        [](void*, const char*) -> const char* { return nullptr; }};
+    EXPECT_EQ(ucx()->viable(&host, reason, sizeof reason), WEIR_ERROR_UNSUPPORTED);
+    const std::string told = reason;
+    EXPECT_NE(told.find("UCX_TLS"), std::string::npos) << told;
+    Pair pair(ucx());
+    EXPECT_EQ(pair.open(0), WEIR_ERROR_UNSUPPORTED);
+    EXPECT_NE(pair.end[0].error.find("UCX_TLS"), std::string::npos) << pair.end[0].error;
+  });
+  EXPECT_EQ(text, "");
+}
+
+}  // namespace
+}  // namespace weir::plugins
