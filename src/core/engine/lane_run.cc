@@ -54,6 +54,7 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
     lane.slice = i / lane_count;
     lane.next_op = 0;
     lane.receiving = false;
+    lane.aside = false;
     for (Send& send : lane.sends) send.active = false;
     if (!context.mapped()) {
       lane.greeted_to.assign(plan.rank_count_, 0);
@@ -149,6 +150,31 @@ LaneRun::Outcome LaneRun::run_recv(Context& context, Lane& lane, Rank peer, void
   return Outcome::kFailed;
 }
 
+// What is sent from `data` must have left before it is received into. But a transport may keep a
+// long message until its receiver takes it, and that one may wait in the same way: so it is received
+// aside, and moved into its place when the sends have left.
+LaneRun::Outcome LaneRun::run_recv_behind_sends(Context& context, Lane& lane, Rank peer,
+                                                unsigned char* data, uint64_t bytes) {
+  if (!lane.receiving && !lane.aside) {
+    lane.aside = bytes > 0 && !settle_sends(context, lane, data, bytes);
+    lane.arrived = false;
+    if (!status_.ok()) return Outcome::kFailed;
+    if (lane.aside && lane.detour.size() < bytes) lane.detour.resize(plan_->slice_bytes_);
+  }
+  if (!lane.aside) return run_recv(context, lane, peer, data, bytes);
+  if (!lane.arrived) {
+    const Outcome outcome = run_recv(context, lane, peer, lane.detour.data(), bytes);
+    if (outcome != Outcome::kMoved) return outcome;
+    lane.arrived = true;
+  }
+  if (!settle_sends(context, lane, data, bytes)) {
+    return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
+  }
+  copy_bytes(data, lane.detour.data(), bytes, false);
+  lane.aside = false;
+  return Outcome::kMoved;
+}
+
 LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
   const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
   if (lane.next_op == ops.size() || lane.slice >= plan_->slice_count_) {
@@ -192,9 +218,6 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
   }
 
   unsigned char* dst = address(lane, op.dst);
-  if (bytes > 0 && !lane.receiving && !settle_sends(context, lane, dst, bytes)) {
-    return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
-  }
   if (op.code == OpCode::kRecv) {
     if (!context.mapped() && lane.greeted_from[op.peer] == 0) {
       const Outcome outcome =
@@ -210,15 +233,20 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
       }
       return Outcome::kMoved;
     }
-    const Outcome outcome = run_recv(context, lane, op.peer, dst, bytes);
+    const Outcome outcome = run_recv_behind_sends(context, lane, op.peer, dst, bytes);
     if (outcome == Outcome::kMoved) ++lane.next_op;
     return outcome;
+  }
+  // In place a copy may be one onto itself, which waits for nothing.
+  const bool stays = op.code == OpCode::kCopy && address(lane, op.src) == dst;
+  if (bytes > 0 && !stays && !settle_sends(context, lane, dst, bytes)) {
+    return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
   }
 
   const LanePlace* operands = plan_->operands_.data() + op.first_operand;
   if (op.code == OpCode::kCopy) {
     const unsigned char* src = address(lane, op.src);
-    copy_bytes(dst, src, bytes, false);
+    if (!stays) copy_bytes(dst, src, bytes, false);
   } else {
     sources_.resize(op.operand_count);
     for (uint32_t k = 0; k < op.operand_count; ++k) sources_[k] = address(lane, operands[k]);

@@ -44,6 +44,9 @@ class LaneRun final : public Run {
     uint64_t slice = 0;
     uint32_t next_op = 0;
     bool receiving = false;
+    bool aside = false;    // what is received goes into the detour first
+    bool arrived = false;  // and is there
+    std::vector<unsigned char> detour;
     weir_transport_op_t recv_op{};
     Header received{};
     Send sends[kSendsMax];
@@ -55,6 +58,8 @@ class LaneRun final : public Run {
   Outcome post_send(Context& context, Lane& lane, Rank peer, const void* data, uint64_t bytes);
   // kMoved when complete.
   Outcome run_recv(Context& context, Lane& lane, Rank peer, void* data, uint64_t bytes);
+  Outcome run_recv_behind_sends(Context& context, Lane& lane, Rank peer, unsigned char* data,
+                                uint64_t bytes);
   bool settle_sends(Context& context, Lane& lane, const unsigned char* data, uint64_t bytes);
   void transport_failed(Context& context, weir_result_t result, Rank peer, const char* what);
   bool check_peer_call(Context& context, Rank peer);
