@@ -17,7 +17,13 @@ weir_comm_config_t with_timeout(int64_t timeout_ms) {
   return config;
 }
 
-const Environment kTcp = {{"WEIR_TRANSPORT", "tcp"}};
+// tcp, or what WEIR_TEST_TRANSPORT names.
+const char* transport_under_test() {
+  const char* name = std::getenv("WEIR_TEST_TRANSPORT");
+  return name != nullptr ? name : "tcp";
+}
+
+const Environment kTcp = {{"WEIR_TRANSPORT", transport_under_test()}};
 
 unsigned test_seed() {
   const char* text = std::getenv("WEIR_TEST_SEED");
