@@ -9,12 +9,12 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-TEST(OfiProviders, HardwareComesFirstThenTcpThenMemoryThenWhatIsSlow) {
+TEST(OfiProviders, HardwareComesFirstThenTcpThenMemoryThenSocketsAndOthersOnlyByName) {
   EXPECT_EQ(order_providers({"udp;ofi_rxd", "net", "shm", "sockets", "tcp;ofi_rxm", "shm", "efa",
                              "verbs;ofi_rxd", "verbs;ofi_rxm"},
                             nullptr),
-            (Names{"efa", "verbs;ofi_rxm", "verbs;ofi_rxd", "tcp;ofi_rxm", "shm", "sockets",
-                   "udp;ofi_rxd", "net"}));
+            (Names{"efa", "verbs;ofi_rxm", "verbs;ofi_rxd", "tcp;ofi_rxm", "shm", "sockets"}));
+  EXPECT_EQ(order_providers({"net", "tcp;ofi_rxm"}, "net"), Names{"net"});
 }
 
 TEST(OfiProviders, TheSettingNamesAndOrdersThem) {
