@@ -53,11 +53,15 @@ void load(Loaded* loaded) {
 }  // namespace
 
 struct SignalHandlersKept::Saved {
+  std::lock_guard<std::mutex> alone;
   struct sigaction actions[NSIG];
   bool known[NSIG];
 };
 
-SignalHandlersKept::SignalHandlersKept() : saved_(new Saved()) {
+SignalHandlersKept::SignalHandlersKept() {
+  // Else one would take for what was there what another is about to take back.
+  static std::mutex mutex;
+  saved_ = new Saved{std::lock_guard(mutex), {}, {}};
   for (int signal = 1; signal < NSIG; ++signal) {
     saved_->known[signal] = sigaction(signal, nullptr, &saved_->actions[signal]) == 0;
   }

@@ -3,8 +3,8 @@
 // reason, where libfabric is not installed.
 //
 // Loading it must not change the process: Debian's libfabric pulls in libpsm2 and libinfinipath,
-// which install handlers of their own for SIGSEGV, SIGABRT, SIGINT, SIGTERM and others. The handlers
-// that were there are put back. Thread-safe.
+// which install handlers of their own for SIGSEGV, SIGABRT, SIGINT, SIGTERM and others, and so do
+// endpoints of the provider shm. The handlers that were there are put back. Thread-safe.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -33,7 +33,8 @@ struct Library {
 // Never unloaded. Null with the reason and the remedy.
 const Library* load_library(std::string* reason);
 
-// Puts back, when it ends, the signal handlers that were there when it was made.
+// Puts back, when it ends, the signal handlers that were there when it was made. One at a time in a
+// process: others wait.
 class SignalHandlersKept {
  public:
   SignalHandlersKept();

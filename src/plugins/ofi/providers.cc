@@ -16,6 +16,8 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
 // The provider under a layer of libfabric's own: "verbs" of "verbs;ofi_rxm".
 std::string_view core_of(std::string_view name) { return name.substr(0, name.find(';')); }
 
+constexpr uint32_t kByNameOnly = 5;
+
 uint32_t place_of(std::string_view name) {
   switch (class_of(name)) {
     case ProviderClass::kHardware:
@@ -25,9 +27,9 @@ uint32_t place_of(std::string_view name) {
     case ProviderClass::kMemory:
       return 3;
     case ProviderClass::kFallback:
-      return name == "sockets" ? 4 : name == "udp;ofi_rxd" ? 5 : 6;
+      return name == "sockets" ? 4 : kByNameOnly;
   }
-  return 6;
+  return kByNameOnly;
 }
 
 Info make_hints(const Library& library, const std::string& name) {
@@ -39,9 +41,11 @@ Info make_hints(const Library& library, const std::string& name) {
   hints->domain_attr->mr_mode = kRegistrationModes;
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
-  // The core calls progress; a thread of the provider would take a core from the ranks.
-  hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
-  hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
+  // The core calls progress; a thread of the provider would take a core from the ranks. But what
+  // sockets has been given moves only with one, when its rank is elsewhere.
+  const fi_progress progress = name == "sockets" ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL;
+  hints->domain_attr->control_progress = progress;
+  hints->domain_attr->data_progress = progress;
   if (!name.empty()) {
     hints->fabric_attr->prov_name = strdup(name.c_str());
     if (hints->fabric_attr->prov_name == nullptr) hints.reset();
@@ -107,7 +111,7 @@ std::vector<std::string> order_providers(const std::vector<std::string>& names,
     return ordered;
   }
   for (const std::string& name : names) {
-    if (!contains(ordered, name)) ordered.push_back(name);
+    if (!contains(ordered, name) && place_of(name) != kByNameOnly) ordered.push_back(name);
   }
   std::stable_sort(ordered.begin(), ordered.end(), [](const std::string& a, const std::string& b) {
     return place_of(a) < place_of(b);
@@ -132,7 +136,7 @@ bool list_providers(const Library& library, const char* wanted, std::vector<std:
   *reason = "libfabric " + std::to_string(FI_MAJOR(version)) + "." +
             std::to_string(FI_MINOR(version)) + " offers no provider with reliable tagged messages";
   if (wanted != nullptr) *reason += " of WEIR_OFI_PROVIDER=" + std::string(wanted);
-  if (!offered.empty()) *reason += "; it offers " + join_names(order_providers(offered, nullptr));
+  if (!offered.empty()) *reason += "; it offers " + join_names(offered);
   if (error != 0 && offered.empty()) *reason += " (" + library.reason(error) + ")";
   const char* filter = getenv("FI_PROVIDER");
   *reason += filter != nullptr ? "; FI_PROVIDER is set to " + std::string(filter)

@@ -37,14 +37,15 @@ enum class ProviderClass : uint8_t {
   kHardware,  // its own network
   kStream,    // software over the kernel's TCP
   kMemory,    // software over shared memory: ranks of one host only
-  kFallback,  // software that is slower, or that we do not know
+  kFallback,  // software that is slow, or that we do not know or do not trust
 };
 ProviderClass class_of(std::string_view name);
 
 // `names` are what libfabric offers, in its order and perhaps several times; each once, the best
 // first: hardware in libfabric's order; then TCP; then shared memory, which is left behind in
-// /dev/shm by a process that is killed; then sockets and UDP, which are slow; then what is not known.
-// With `wanted` (a comma list, or null) only those that it names, in its order.
+// /dev/shm by a process that is killed; then sockets, which is slow. Others are left out: they are
+// not known, or known to hang or to be silent where this transport must not. With `wanted` (a comma
+// list, or null) only those that it names, in its order, whatever they are.
 std::vector<std::string> order_providers(const std::vector<std::string>& names, const char* wanted);
 
 // The usable providers of this machine. False with the reason and the remedy when there are none.

@@ -85,8 +85,8 @@ size_t encode_goodbye(const Goodbye& goodbye, unsigned char* out);
 bool decode_card(const unsigned char* payload, Card* card);
 Goodbye decode_goodbye(const unsigned char* payload);
 
-// A tag says whose message it is: token | lane (4 bits) | sender (12) | number of the message on
-// this lane and direction (16, wraps). Providers whose tags are narrower get less of the token.
+// A tag says whose message it is: token (30 bits, 16 where a provider's tags are narrower) | lane (4) |
+// sender (12) | number of the message on this lane and direction (16, wraps).
 inline constexpr uint32_t kTagFixedBits = 32;
 inline uint64_t make_tag(uint64_t token_mask, uint32_t token, uint32_t lane, uint32_t sender,
                          uint64_t number) {
