@@ -68,7 +68,11 @@ std::string with_number(std::string command, int number) {
   if (!await(board->network_stands, 1)) _exit(2);
   bool good = shell("ip link set lo up") &&
               shell("ip addr add 10.77.0." + std::to_string(host + 1) + "/24 dev eth0") &&
-              shell("ip link set eth0 up");
+              shell("ip link set eth0 up") &&
+              // The kernel tells a little later that it runs, and only then is it offered.
+              shell(
+                  "for i in $(seq 500); do ip link show eth0 | grep -q 'state UP' && exit 0; "
+                  "sleep 0.01; done; exit 1");
   for (const std::string& command : options.commands) {
     good = good && shell(with_number(command, host));
   }

@@ -272,8 +272,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
                                               std::memory_order_release);
   }
   board_.open(context_);
-  auto table =
-      agree_on_table(*bootstrap.value(), context_, settings, host_of_rank(all), deadline_ns);
+  auto table = agree_on_table(*bootstrap.value(), context_, settings, all, deadline_ns);
   if (!table.ok()) return table.status();
 
   const bool shared = shares_cores(all, rank);

@@ -152,6 +152,15 @@ void Communicator::show_standing(RankState state, const Request* waiting) {
   board_.show(now_ns());
 }
 
+void Communicator::attend() {
+  if (!board_.is_open() || failed_code_.load(std::memory_order_relaxed) != 0) return;
+  if (!lock_.try_lock()) return;
+  std::lock_guard lock(lock_, std::adopt_lock);
+  if (now_ns() - board_.shown_ns() < board_.beat_interval_ns()) return;
+  const Request* waiting = first_ != nullptr ? first_ : messages_.empty() ? nullptr : messages_[0];
+  if (waiting != nullptr) show_standing(RankState::kHealthy, waiting);
+}
+
 void Communicator::tell_failure() {
   if (told_ || !board_.is_open()) return;
   told_ = true;
