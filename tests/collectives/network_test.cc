@@ -108,6 +108,37 @@ TEST(StoppedOverTcp, WhoWaitsForItNamesItAtTheDeadline) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL}));
 }
 
+TEST(StoppedOverTcp, ARankWhoseProgressThreadWorksIsNotTakenForIt) {
+  const std::vector<int> statuses = run_processes_status(
+      3,
+      [](int rank, weir_comm_t comm) {
+        ASSERT_EQ(weir_comm_set_timeout(comm, 1000), WEIR_OK);
+        std::vector<float> data(1000, 1.0f);
+        if (rank == 2) {
+          const pid_t self = getpid();
+          if (fork() == 0) {  // so that the test can collect it
+            usleep(3'000'000);
+            kill(self, SIGKILL);
+            _exit(0);
+          }
+          raise(SIGSTOP);
+        }
+        weir_request_t request = nullptr;
+        ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
+                                  WEIR_SUM, &request),
+                  WEIR_OK);
+        if (rank == 1) usleep(2'000'000);  // computes
+        EXPECT_EQ(weir_wait(&request), WEIR_ERROR_TIMEOUT);
+        int lost[3];
+        int count = 0;
+        ASSERT_EQ(weir_comm_lost_ranks(comm, lost, 3, &count), WEIR_OK);
+        EXPECT_EQ(std::vector<int>(lost, lost + count), std::vector<int>{2})
+            << weir_last_error(comm);
+      },
+      {{"WEIR_TRANSPORT", "tcp"}, {"WEIR_PROGRESS_THREAD", "1"}}, with_timeout(20'000));
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0, 128 + SIGKILL}));
+}
+
 TEST(MismatchOverTcp, ARankThatHearsAnotherCallSaysWhoCalledWhat) {
   run_processes(
       2,

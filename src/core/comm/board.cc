@@ -2,6 +2,7 @@
 #include "core/comm/board.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "weir/plugin.h"
 
@@ -12,6 +13,8 @@ namespace {
 // Of every rank to every other, so that it grows with their number.
 constexpr uint64_t kBeatNs = 50'000'000;
 constexpr uint64_t kBeatNsPerRank = 1'000'000;
+// As many as a run may name before they are sorted.
+constexpr size_t kDraftRanks = 256;
 
 }  // namespace
 
@@ -20,6 +23,9 @@ void Board::open(const engine::Context& context) {
   if (context.mapped() || !notices || context.rank_count < 2) return;
   context_ = &context;
   peers_.resize(context.rank_count);
+  for (Peer& peer : peers_) peer.standing.waited.reserve(Standing::kWaitedRanksMax);
+  read_.waited.reserve(Standing::kWaitedRanksMax);
+  draft_.waited.reserve(kDraftRanks);
   beat_interval_ns_ = std::max(kBeatNs, kBeatNsPerRank * context.rank_count);
 }
 
@@ -39,20 +45,19 @@ void Board::look(uint64_t now_ns) {
       peer.unreached_ns = now_ns;
     }
     if (bytes == 0) continue;
-    Standing standing;
-    if (!decode(notice, bytes, rank_count(), &standing)) continue;
-    if (peer.known && peer.standing.beat == standing.beat) continue;
+    if (!decode(notice, bytes, rank_count(), &read_)) continue;
+    if (peer.known && peer.standing.beat == read_.beat) continue;
     peer.known = true;
     peer.heard_ns = now_ns;
-    peer.standing = std::move(standing);
+    std::swap(peer.standing, read_);
   }
 }
 
-void Board::show(Standing standing, uint64_t now_ns) {
+void Board::show(uint64_t now_ns) {
   shown_ns_ = now_ns;
-  standing.beat = ++beat_;
+  ++draft_.beat;
   unsigned char notice[WEIR_TRANSPORT_NOTICE_BYTES_MAX];
-  const size_t bytes = encode(standing, notice);
+  const size_t bytes = encode(draft_, notice);
   // Nothing better can be done with an error here; who cannot be told finds out by its deadline.
   (void)context_->transport->notice_show(context_->instance, notice, bytes);
 }

@@ -29,8 +29,10 @@ class Board {
 
   // Reads what every peer shows.
   void look(uint64_t now_ns);
-  // Shows the standing, with the next beat.
-  void show(Standing standing, uint64_t now_ns);
+  // What is shown next; keeps its memory.
+  Standing& draft() { return draft_; }
+  // Shows the draft, with the next beat.
+  void show(uint64_t now_ns);
   uint64_t shown_ns() const { return shown_ns_; }
   uint64_t looked_ns() const { return looked_ns_; }
 
@@ -40,10 +42,11 @@ class Board {
  private:
   const engine::Context* context_ = nullptr;
   std::vector<Peer> peers_;
+  Standing draft_;
+  Standing read_;  // what was read last, or the memory of what it took the place of
   uint64_t beat_interval_ns_ = 0;
   uint64_t shown_ns_ = 0;
   uint64_t looked_ns_ = 0;
-  uint32_t beat_ = 0;
 };
 
 }  // namespace weir::comm

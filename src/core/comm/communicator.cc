@@ -292,7 +292,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
                                               std::memory_order_release);
   }
   board_.open(context_);
-  auto table = agree_on_table(*bootstrap.value(), context_, settings, hosts, deadline_ns);
+  auto table = agree_on_table(*bootstrap.value(), context_, settings, all, deadline_ns);
   if (!table.ok()) return table.status();
   times.mark(&times.costs_ns);
   log_info(times.describe(name_, rank, rank_count, bootstrap.value()->times()));

@@ -107,6 +107,9 @@ class Communicator {
 
   // Makes what progress can be made without waiting. False when another thread is at it.
   bool try_poll();
+  // Shows the peers that this rank lives, if they are to be told by now: for a thread that makes
+  // progress while nobody waits.
+  void attend();
   bool has_requests() const { return in_flight_.load(std::memory_order_relaxed) != 0; }
 
  private:

@@ -84,6 +84,15 @@ std::vector<uint32_t> host_of_rank(const std::vector<Introduction>& all) {
   return hosts;
 }
 
+std::string hosts_of(const std::vector<Introduction>& all) {
+  std::string hosts;
+  std::set<std::string> known;
+  for (const Introduction& it : all) {
+    if (known.insert(it.host).second) hosts += std::to_string(it.host.size()) + " " + it.host;
+  }
+  return hosts;
+}
+
 uint32_t cores_per_host(const std::vector<Introduction>& all) {
   struct Machine {
     std::set<int> cpus;

@@ -30,6 +30,9 @@ Introduction introduce_this_process();
 // Hosts numbered in the order of their first rank; empty when there is one.
 std::vector<uint32_t> host_of_rank(const std::vector<Introduction>& all);
 
+// The hosts of all ranks, as bytes: equal for communicators over the same hosts in the same order.
+std::string hosts_of(const std::vector<Introduction>& all);
+
 // Cores that the ranks of a host may use, on the host that has the fewest for each rank; a machine's
 // cores are shared by all hosts that are namespaces of it.
 uint32_t cores_per_host(const std::vector<Introduction>& all);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -81,6 +82,28 @@ uint64_t hash_over(uint64_t topology, const std::string& transport) {
   return topology;
 }
 
+// Tables of this process: its communicators are often made of one another.
+struct Memory {
+  std::mutex lock;
+  std::map<std::string, cost::Table> tables;
+};
+Memory& memory() {
+  static Memory* it = new Memory();
+  return *it;
+}
+constexpr size_t kTablesMax = 256;
+
+std::optional<cost::Table> recall(const std::string& key) {
+  std::lock_guard guard(memory().lock);
+  const auto found = memory().tables.find(key);
+  return found == memory().tables.end() ? std::nullopt : std::optional(found->second);
+}
+
+void remember(const std::string& key, const cost::Table& table) {
+  std::lock_guard guard(memory().lock);
+  if (memory().tables.size() < kTablesMax) memory().tables.emplace(key, table);
+}
+
 // What this rank has measured, or failed to: its own core, if `decides`, and its links.
 Result<cost::Table> measure(engine::Context& context, const std::vector<Pair>& pairs, uint64_t hash,
                             bool decides, uint64_t deadline_ns) {
@@ -106,13 +129,14 @@ Result<cost::Table> measure(engine::Context& context, const std::vector<Pair>& p
 
 // Over a transport without mapped memory: every link is measured by messages.
 Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
-                                   const Settings& settings,
-                                   const std::vector<uint32_t>& host_of_rank,
+                                   const Settings& settings, const std::vector<Introduction>& all,
                                    uint64_t deadline_ns) {
   const bool decides = context.rank == 0;
-  const std::vector<Pair> pairs = pairs_to_measure(host_of_rank, context.rank_count);
-  // The network may be another one the next time.
-  const bool keeps = host_of_rank.empty();
+  const std::vector<uint32_t> hosts = host_of_rank(all);
+  const std::vector<Pair> pairs = pairs_to_measure(hosts, context.rank_count);
+  // The network may be another one in the next run.
+  const bool keeps = hosts.empty();
+  const std::string key = context.transport->name + std::string(" ") + hosts_of(all);
   uint64_t hash = 0;
   std::string directory;
   std::string told;
@@ -123,6 +147,7 @@ Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
     if (found.ok() && hash != 0) directory = found.take();
     if (hash != 0) hash = hash_over(hash, context.transport->name);
     if (!directory.empty()) table = cost::load_cached_table(directory, hash).table;
+    if (!table) table = recall(key);
     told = table ? pack(*table) : std::string(kProbeNow);
   }
   auto first = bootstrap.all_gather(told, deadline_ns);
@@ -153,6 +178,7 @@ Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
     agreed.value().times.link(cost::Link::kShmSameSocket) = link;
     agreed.value().times.link(cost::Link::kShmCrossSocket) = link;
   }
+  if (decides && measured.ok()) remember(key, agreed.value());
   if (decides && measured.ok() && !directory.empty()) {
     const Status kept = cost::store_cached_table(directory, agreed.value());
     if (!kept.ok()) log_info(fmt::format("measured costs are not kept: {}", kept.text()));
@@ -163,12 +189,11 @@ Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
 }  // namespace
 
 Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
-                                   const Settings& settings,
-                                   const std::vector<uint32_t>& host_of_rank,
+                                   const Settings& settings, const std::vector<Introduction>& all,
                                    uint64_t deadline_ns) {
   // A hook may count operations, or fail them.
   if (settings.probe && settings.hooks.empty() && !context.mapped() && context.rank_count > 1) {
-    return agree_on_links(bootstrap, context, settings, host_of_rank, deadline_ns);
+    return agree_on_links(bootstrap, context, settings, all, deadline_ns);
   }
   const bool decides = context.rank == 0;
   uint64_t hash = 0;

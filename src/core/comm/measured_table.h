@@ -8,16 +8,17 @@
 #include "core/base/settings.h"
 #include "core/base/status.h"
 #include "core/comm/bootstrap.h"
+#include "core/comm/introduction.h"
 #include "core/cost/table.h"
 #include "core/engine/context.h"
 
 namespace weir::comm {
 
-// Collective, after every rank has mapped the segment; also a barrier. `host_of_rank`: empty when
-// all ranks share a host. Where no memory is shared, the table's shared-memory links get the figures
-// of messages within a host, and its network the figures of messages between two.
+// Collective, after every rank has mapped the segment; also a barrier. Where no memory is shared,
+// the table's shared-memory links get the figures of messages within a host, and its network the
+// figures of messages between two.
 Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
-                                   const Settings& settings,
-                                   const std::vector<uint32_t>& host_of_rank, uint64_t deadline_ns);
+                                   const Settings& settings, const std::vector<Introduction>& all,
+                                   uint64_t deadline_ns);
 
 }  // namespace weir::comm

@@ -127,23 +127,38 @@ bool Communicator::called_otherwise(Rank peer, uint64_t sequence, uint32_t finge
 void Communicator::show_standing(RankState state, const Request* waiting) {
   if (!board_.is_open()) return;
   const engine::LaneRun::Header& call = lane_run_.header();
-  Standing standing;
+  Standing& standing = board_.draft();
   standing.state = state;
   standing.sequence = context_.sequence;
   standing.fingerprint = static_cast<uint32_t>(call.flag);
   standing.what = call.what;
   standing.count = call.count;
   standing.finished = active_run_ != nullptr ? context_.sequence - 1 : context_.sequence;
+  standing.waits = waiting != nullptr;
+  standing.waited.clear();
   if (waiting != nullptr) {
-    standing.waits = true;
-    standing.waited = awaited(*waiting);
+    // A warm call must not allocate, however long it takes.
+    if (waiting->kind == RequestKind::kCollective && active_run_ == &lane_run_) {
+      lane_run_.waiting_for(&standing.waited);
+    } else {
+      standing.waited = awaited(*waiting);
+    }
   }
   if (state == RankState::kFailed || state == RankState::kAborted) {
     standing.code = failed_code_.load(std::memory_order_relaxed);
     standing.blamed = blamed_;
     standing.text = health().text();
   }
-  board_.show(std::move(standing), now_ns());
+  board_.show(now_ns());
+}
+
+void Communicator::attend() {
+  if (!board_.is_open() || failed_code_.load(std::memory_order_relaxed) != 0) return;
+  if (!lock_.try_lock()) return;
+  std::lock_guard lock(lock_, std::adopt_lock);
+  if (now_ns() - board_.shown_ns() < board_.beat_interval_ns()) return;
+  const Request* waiting = first_ != nullptr ? first_ : messages_.empty() ? nullptr : messages_[0];
+  if (waiting != nullptr) show_standing(RankState::kHealthy, waiting);
 }
 
 void Communicator::tell_failure() {

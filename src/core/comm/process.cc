@@ -18,6 +18,8 @@ namespace weir::comm {
 
 namespace {
 
+constexpr uint32_t kIdleMax = 1000;  // polls in vain before the progress thread sleeps in between
+
 struct Process {
   std::mutex lock;
   std::vector<Communicator*> communicators;
@@ -51,11 +53,13 @@ void progress_loop() {
       if (it.stop) return;
       bool moved = false;
       for (Communicator* comm : it.communicators) {
-        if (comm->has_requests()) moved = comm->try_poll() || moved;
+        if (!comm->has_requests()) continue;
+        moved = comm->try_poll() || moved;
+        if (idle > kIdleMax) comm->attend();
       }
       idle = moved ? 0 : idle + 1;
     }
-    if (idle > 1000) {
+    if (idle > kIdleMax) {
       const timespec nap{0, 100'000};
       nanosleep(&nap, nullptr);
     } else if (idle > 0) {

@@ -307,6 +307,13 @@ Advance LaneRun::advance(Context& context) {
 
 std::vector<Rank> LaneRun::waiting_for(const Context&) const {
   std::vector<Rank> ranks;
+  waiting_for(&ranks);
+  return ranks;
+}
+
+void LaneRun::waiting_for(std::vector<Rank>* found) const {
+  std::vector<Rank>& ranks = *found;
+  ranks.clear();
   for (const Lane& lane : lanes_) {
     const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
     if (lane.next_op < ops.size() && ops[lane.next_op].code == OpCode::kRecv &&
@@ -319,7 +326,6 @@ std::vector<Rank> LaneRun::waiting_for(const Context&) const {
   }
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
 }
 
 RunPosition LaneRun::position() const {

@@ -20,6 +20,8 @@ class LaneRun final : public Run {
   Advance advance(Context& context) override;
   std::vector<Rank> waiting_for(const Context& context) const override;
   RunPosition position() const override;
+  // The same into `ranks`, which keeps its memory.
+  void waiting_for(std::vector<Rank>* ranks) const;
 
   // What precedes the first message between two ranks in an operation where no memory is shared:
   // says which call it belongs to.

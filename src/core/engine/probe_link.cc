@@ -202,7 +202,7 @@ class LinkProbe {
   // receiver's core per byte, found with both asleep while there is nothing to do.
   Status bulk(uint64_t bytes, double* total, double* in, double* out) {
     *total = *in = *out = 1e18;
-    const uint32_t rounds = bytes > kBulkBytes[0] ? 2 : 4;
+    const uint32_t rounds = bytes == kBulkBytes.back() ? 2 : 4;
     for (uint32_t round = 0; round < rounds; ++round) {
       for (const bool naps : {false, true}) {
         WEIR_RETURN_IF_ERROR(ask({naps ? Phase::kQuietBulk : Phase::kBulk, bytes}));
