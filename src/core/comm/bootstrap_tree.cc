@@ -160,9 +160,10 @@ Status Tree::nobody_listens() const {
   if (place_.empty()) {
     return Status(
         Code::kTimeout,
-        fmt::format("timed out: the place of the first rank of {} stayed taken by a process "
-                    "that does not answer, for {:.3g} s (seen by rank {})",
-                    guest_.rank_count, seconds, guest_.rank));
+        fmt::format("timed out: nobody answers within {:.3g} s for rank {} of {} on this "
+                    "host, and no address of another is known; is the process that listens "
+                    "for the ranks stopped?",
+                    seconds, guest_.rank, guest_.rank_count));
   }
   std::string where;
   for (const net::IpAddress& address : place_.addresses) where += " " + net::to_string(address);
@@ -333,8 +334,8 @@ void Tree::lose(Connection* connection) {
   Channel& channel = connection->channel;
   for (;;) {
     const Channel::Read result = channel.read(node_.expected(connection->link));
-    if (result == Channel::Read::kNothing || result == Channel::Read::kClosed) break;
-    if (result != Channel::Read::kFrame || channel.header().kind != wire::Kind::kFailure) continue;
+    if (result != Channel::Read::kFrame) break;
+    if (channel.header().kind != wire::Kind::kFailure) continue;
     node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
     return;
   }

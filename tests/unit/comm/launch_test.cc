@@ -256,6 +256,27 @@ TEST(Launch, EveryJobHasItsOwnSecret) {
   EXPECT_NE(launch_secret(job).bytes, launch_secret(other).bytes);
 }
 
+TEST(Launch, TellsWhatTheRendezvousAsksFor) {
+  const Launch torch = good_launch(of_rank(kTorchrun, 1));
+  EXPECT_TRUE(torch.local_known);
+  EXPECT_FALSE(torch.named_by_parent);
+  EXPECT_EQ(torch.master_address, "localhost");
+  EXPECT_EQ(torch.master_port, "41337");
+  EXPECT_TRUE(torch.master_port_is_taken);
+  EXPECT_FALSE(torch.pmix_rank_fits);
+
+  const Launch mpi = good_launch(of_rank(kOpenMpi414, 1));
+  EXPECT_TRUE(mpi.local_known);
+  EXPECT_TRUE(mpi.pmix_rank_fits);
+  EXPECT_FALSE(good_launch(changed(of_rank(kOpenMpi414, 1), "PMIX_RANK", "0")).pmix_rank_fits);
+
+  const Launch bare = good_launch({"WEIR_RANK=0", "WEIR_SIZE=2"});
+  EXPECT_FALSE(bare.local_known);
+  EXPECT_TRUE(bare.named_by_parent);
+  EXPECT_EQ(bare.master_address, "");
+  EXPECT_FALSE(bare.master_port_is_taken);
+}
+
 TEST(LauncherProcess, IsTheNearestAncestorThatIsNotARank) {
   const Result<std::string> parent = describe_launcher_process("WEIR_TEST_NO_SUCH", "1");
   ASSERT_TRUE(parent.ok());
