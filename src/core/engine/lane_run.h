@@ -18,7 +18,7 @@ class LaneRun final : public Run {
   // Begins the next operation of the context; `plan` and `call` must live until the run is done.
   void start(const LanePlan& plan, const Call& call, uint32_t call_fingerprint, Context& context);
   Advance advance(Context& context) override;
-  std::vector<Rank> waiting_for(const Context& context) const override;
+  void collect_awaited(const Context& context, std::vector<Rank>* ranks) const override;
   RunPosition position() const override;
 
  private:
