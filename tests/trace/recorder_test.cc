@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <vector>
 
 #include "core/comm/record_file.h"
 #include "core/comm/record_folder.h"
@@ -141,7 +142,8 @@ TEST(Recorder, ALongWaitNamesWhomItIsFor) {
   wait.step_count = 5;
   wait.algorithm = "an_algorithm_with_a_name_that_is_longer_than_its_place";
   wait.protocol = "line";
-  wait.awaited = {1, 3};
+  const std::vector<Rank> awaited = {1, 3};
+  wait.awaited = awaited;
   recorder.waits(wait, now_ns());
   Record record = read(recorder);
   EXPECT_EQ(record.wait.kind, RecordKind::kCollective);
@@ -223,7 +225,8 @@ TEST(RecordFile, AnyBytesGetAnAnswerInRange) {
   Wait wait;
   wait.kind = RecordKind::kQueued;
   wait.sequence = 300;
-  wait.awaited = {0, 2};
+  const std::vector<Rank> awaited = {0, 2};
+  wait.awaited = awaited;
   recorder.waits(wait, now_ns());
   const std::string good = bytes_of(recorder.path());
   const char* given = std::getenv("WEIR_TEST_SEED");

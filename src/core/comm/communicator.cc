@@ -314,6 +314,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.core_count = cores_per_host(all);
   planner.node_of_rank = hosts;
   planner_ = std::make_unique<engine::Planner>(context_, std::move(planner));
+  awaited_ranks_.reserve(64 + 4 * size_t{rank_count});
   if (settings.recorder && rank_count > 1) open_recorder(config.comm_id, all, earlier);
   return Status();
 }

@@ -177,6 +177,7 @@ class Communicator {
   Status lost_report(const Request& request, const std::vector<Rank>& lost,
                      const std::string& how) const;
   std::vector<Rank> awaited(const Request& request) const;
+  void collect_awaited(const Request& request, std::vector<Rank>* ranks) const;  // the same
   std::string describe(const Request& request) const;
   SleepPlace sleep_place(const Request& request);
   void open_recorder(uint64_t comm_id, const std::vector<Introduction>& all,
@@ -201,6 +202,8 @@ class Communicator {
   SpinLock lock_;
   engine::Context context_;
   Recorder recorder_;
+  std::vector<Rank>
+      awaited_ranks_;  // of the latest long wait; kept, so that waiting allocates nothing
   std::unique_ptr<engine::Planner> planner_;
   engine::MappedRun mapped_run_;
   engine::LineRun line_run_;

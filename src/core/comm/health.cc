@@ -44,18 +44,25 @@ std::string Communicator::describe(const Request& request) const {
 
 std::vector<Rank> Communicator::awaited(const Request& request) const {
   std::vector<Rank> ranks;
+  collect_awaited(request, &ranks);
+  return ranks;
+}
+
+void Communicator::collect_awaited(const Request& request, std::vector<Rank>* ranks) const {
+  ranks->clear();
   switch (request.kind) {
     case RequestKind::kSend:
     case RequestKind::kRecv:
-      return {request.peer};
+      ranks->push_back(request.peer);
+      return;
     case RequestKind::kAllToAllV:
       for (const Request& part : request.parts) {
-        if (!part.done.load(std::memory_order_relaxed)) ranks.push_back(part.peer);
+        if (!part.done.load(std::memory_order_relaxed)) ranks->push_back(part.peer);
       }
       break;
     case RequestKind::kCollective: {
       if (active_run_ != nullptr) {
-        ranks = active_run_->waiting_for(context_);
+        active_run_->collect_awaited(context_, ranks);
         break;
       }
       if (!context_.mapped()) break;
@@ -74,14 +81,13 @@ std::vector<Rank> Communicator::awaited(const Request& request) const {
         const bool silent =
             first_ != nullptr && first_->described &&
             control.descriptor[next % engine::kDescriptorCount].sequence.load() != next;
-        if (behind || silent) ranks.push_back(p);
+        if (behind || silent) ranks->push_back(p);
       }
       break;
     }
   }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
+  std::sort(ranks->begin(), ranks->end());
+  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
 }
 
 Status Communicator::mismatch_report(const Request& request) {
@@ -179,7 +185,8 @@ void Communicator::record_wait(Request& request, uint64_t now_ns) {
   if (!recorder_.looked(request.waited_ns, now_ns)) return;
   Wait wait;
   wait.since_ns = request.waited_ns;
-  wait.awaited = awaited(request);
+  collect_awaited(request, &awaited_ranks_);
+  wait.awaited = awaited_ranks_;
   if (request.kind == RequestKind::kCollective && first_ != nullptr) {
     // Whichever collective is waited for, the head of the queue is what holds it up.
     const Request& head = *first_;
@@ -425,9 +432,9 @@ void Communicator::note_error(const Status& status) {
 SleepPlace Communicator::sleep_place(const Request& request) {
   std::lock_guard lock(lock_);
   if (!context_.mapped() || request.kind != RequestKind::kCollective) return {};
-  const std::vector<Rank> ranks = awaited(request);
-  if (ranks.empty()) return {};
-  auto& wakeup = context_.control(ranks.front()).wakeup;
+  collect_awaited(request, &awaited_ranks_);
+  if (awaited_ranks_.empty()) return {};
+  auto& wakeup = context_.control(awaited_ranks_.front()).wakeup;
   return {&wakeup.sleepers, &wakeup.wake};
 }
 

@@ -139,7 +139,7 @@ void Communicator::show_standing(RankState state, const Request* waiting) {
   if (waiting != nullptr) {
     // A warm call must not allocate, however long it takes.
     if (waiting->kind == RequestKind::kCollective && active_run_ == &lane_run_) {
-      lane_run_.waiting_for(&standing.waited);
+      lane_run_.collect_awaited(context_, &standing.waited);
     } else {
       standing.waited = awaited(*waiting);
     }

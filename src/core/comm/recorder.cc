@@ -71,7 +71,7 @@ void delist(Recorder* recorder) {
 
 void copy_text(char* to, size_t bytes, std::string_view from) {
   const size_t length = std::min(bytes - 1, from.size());
-  std::memcpy(to, from.data(), length);
+  if (length > 0) std::memcpy(to, from.data(), length);
   std::memset(to + length, 0, bytes - length);
 }
 

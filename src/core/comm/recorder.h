@@ -8,9 +8,9 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "core/base/status.h"
 #include "core/base/types.h"
@@ -47,7 +47,7 @@ struct Wait {
   uint64_t slice = 0, slice_count = 0;
   std::string_view algorithm;
   std::string_view protocol;
-  std::vector<Rank> awaited;
+  std::span<const Rank> awaited;
 };
 
 class Recorder {

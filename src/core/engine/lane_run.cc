@@ -305,27 +305,20 @@ Advance LaneRun::advance(Context& context) {
   return moved ? Advance::kMoved : Advance::kBlocked;
 }
 
-std::vector<Rank> LaneRun::waiting_for(const Context&) const {
-  std::vector<Rank> ranks;
-  waiting_for(&ranks);
-  return ranks;
-}
-
-void LaneRun::waiting_for(std::vector<Rank>* found) const {
-  std::vector<Rank>& ranks = *found;
-  ranks.clear();
+void LaneRun::collect_awaited(const Context&, std::vector<Rank>* ranks) const {
+  ranks->clear();
   for (const Lane& lane : lanes_) {
     const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
     if (lane.next_op < ops.size() && ops[lane.next_op].code == OpCode::kRecv &&
         lane.slice < plan_->slice_count_) {
-      ranks.push_back(ops[lane.next_op].peer);
+      ranks->push_back(ops[lane.next_op].peer);
     }
     for (const Send& send : lane.sends) {
-      if (send.active) ranks.push_back(send.peer);
+      if (send.active) ranks->push_back(send.peer);
     }
   }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::sort(ranks->begin(), ranks->end());
+  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
 }
 
 RunPosition LaneRun::position() const {

@@ -18,10 +18,8 @@ class LaneRun final : public Run {
   // Begins the next operation of the context; `plan` and `call` must live until the run is done.
   void start(const LanePlan& plan, const Call& call, uint32_t call_fingerprint, Context& context);
   Advance advance(Context& context) override;
-  std::vector<Rank> waiting_for(const Context& context) const override;
+  void collect_awaited(const Context& context, std::vector<Rank>* ranks) const override;
   RunPosition position() const override;
-  // The same into `ranks`, which keeps its memory.
-  void waiting_for(std::vector<Rank>* ranks) const;
 
   // What precedes the first message between two ranks in an operation where no memory is shared:
   // says which call it belongs to.

@@ -101,8 +101,8 @@ Advance LineRun::advance(Context& context) {
   return Advance::kDone;
 }
 
-std::vector<Rank> LineRun::waiting_for(const Context& context) const {
-  std::vector<Rank> ranks;
+void LineRun::collect_awaited(const Context& context, std::vector<Rank>* ranks) const {
+  ranks->clear();
   for (uint32_t i = next_op_; i < plan_->ops_.size(); ++i) {
     const MappedOp& op = plan_->ops_[i];
     if (op.dst.staged) continue;
@@ -111,12 +111,11 @@ std::vector<Rank> LineRun::waiting_for(const Context& context) const {
       if (!place.staged || place.base == kBaseStaging + context.rank) continue;
       const uint64_t seen =
           flag_of(bases_[place.base] + place.offset_bytes, op.length_bytes).load();
-      if (seen != flag_) ranks.push_back(place.base - kBaseStaging);
+      if (seen != flag_) ranks->push_back(place.base - kBaseStaging);
     }
   }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
+  std::sort(ranks->begin(), ranks->end());
+  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
 }
 
 RunPosition LineRun::position() const {

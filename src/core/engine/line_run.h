@@ -32,7 +32,7 @@ class LineRun final : public Run {
  public:
   void start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint, Context& context);
   Advance advance(Context& context) override;
-  std::vector<Rank> waiting_for(const Context& context) const override;
+  void collect_awaited(const Context& context, std::vector<Rank>* ranks) const override;
   RunPosition position() const override;
   uint64_t flag() const { return flag_; }  // call_flag of the operation
 

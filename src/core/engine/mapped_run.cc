@@ -213,8 +213,8 @@ Advance MappedRun::advance(Context& context) {
   return moved ? Advance::kMoved : Advance::kBlocked;
 }
 
-std::vector<Rank> MappedRun::waiting_for(const Context& context) const {
-  std::vector<Rank> ranks;
+void MappedRun::collect_awaited(const Context& context, std::vector<Rank>* ranks) const {
+  ranks->clear();
   for (uint32_t k = 0; k < plan_->stages_.size(); ++k) {
     const uint64_t slice = next_slice_[k];
     if (slice == plan_->slice_count_ || (k > 0 && slice >= next_slice_[k - 1])) continue;
@@ -226,19 +226,18 @@ std::vector<Rank> MappedRun::waiting_for(const Context& context) const {
       for (Rank p = 0; p < context.rank_count; ++p) {
         if (p != context.rank &&
             context.control(p).done.position.load(std::memory_order_acquire) < needed) {
-          ranks.push_back(p);
+          ranks->push_back(p);
         }
       }
     }
     if (stage.wait_phase < 0) continue;
     for (const Rank p : stage.wait_ranks) {
       const auto& line = context.control(p).phase[stage.wait_phase];
-      if (line.position.load(std::memory_order_acquire) < end) ranks.push_back(p);
+      if (line.position.load(std::memory_order_acquire) < end) ranks->push_back(p);
     }
   }
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
+  std::sort(ranks->begin(), ranks->end());
+  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
 }
 
 RunPosition MappedRun::position() const {

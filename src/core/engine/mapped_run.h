@@ -22,7 +22,7 @@ class MappedRun final : public Run {
              std::span<unsigned char* const> peer_outputs = {});
 
   Advance advance(Context& context) override;
-  std::vector<Rank> waiting_for(const Context& context) const override;
+  void collect_awaited(const Context& context, std::vector<Rank>* ranks) const override;
   RunPosition position() const override;
 
  private:

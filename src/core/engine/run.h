@@ -32,8 +32,9 @@ class Run {
  public:
   virtual ~Run() = default;
   virtual Advance advance(Context& context) = 0;
-  // The ranks whose progress the run waits for; for reports, not for speed.
-  virtual std::vector<Rank> waiting_for(const Context& context) const = 0;
+  // The ranks whose progress the run waits for, ascending; for reports, not for speed. `ranks` is
+  // overwritten: where it is used again, nothing is allocated.
+  virtual void collect_awaited(const Context& context, std::vector<Rank>* ranks) const = 0;
   virtual RunPosition position() const = 0;
   const Status& status() const { return status_; }
 
