@@ -43,7 +43,7 @@ void Flow::prepare(uint64_t bytes, Op* op) {
   op->bytes = bytes;
 }
 
-// `request`: what UCX gave for the operation; null: it is complete, or its state says what is wrong.
+// `request`: what UCX gave for the operation; null: it is complete.
 weir_result_t Flow::settle(ucs_status_ptr_t request, Op* op) {
   if (UCS_PTR_IS_ERR(request)) [[unlikely]]
     return refuse(UCS_PTR_STATUS(request));
@@ -129,27 +129,14 @@ weir_result_t Flow::recv(void* data, uint64_t bytes, Op* op) {
   }
   const ucp_tag_t tag = tag_ | (posted_ & kNumberMask);
   ucp_request_param_t param;
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  // UCX 1.13 does not tell how long a message was whose receive completes at once; so none does, and
+  // the callback tells, if need be before the call returns.
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = on_received;
   param.user_data = this;
   prepare(bytes, op);
-  // UCX 1.13 does not tell the length of a message that was there already when its receive completes
-  // at once; so such a message is looked at first.
-  ucp_tag_recv_info_t info;
-  const ucp_tag_message_h message = ucp_tag_probe_nb(worker_, tag, ~ucp_tag_t{0}, 1, &info);
-  ucs_status_ptr_t request = nullptr;
-  if (message == nullptr) {
-    request = ucp_tag_recv_nbx(worker_, data, bytes, tag, ~ucp_tag_t{0}, &param);
-  } else if (info.length == bytes) {
-    request = ucp_tag_msg_recv_nbx(worker_, data, bytes, message, &param);
-  } else {
-    param.cb.recv = on_discarded;
-    (void)ucp_tag_msg_recv_nbx(worker_, nullptr, 0, message, &param);
-    op->sent_bytes = info.length;
-    op->status = static_cast<uint64_t>(UCS_ERR_MESSAGE_TRUNCATED);
-    op->state = kOpBroken;
-  }
-  return settle(request, op);
+  return settle(ucp_tag_recv_nbx(worker_, data, bytes, tag, ~ucp_tag_t{0}, &param), op);
 }
 
 void Flow::finish(Op* op, ucs_status_t status) {
@@ -185,10 +172,6 @@ void Flow::on_received(void* request, ucs_status_t status, const ucp_tag_recv_in
   // A shorter message is no error to UCX.
   const bool shorter = status == UCS_OK && length != op->bytes;
   flow->finish(op, shorter ? UCS_ERR_MESSAGE_TRUNCATED : status);
-}
-
-void Flow::on_discarded(void* request, ucs_status_t, const ucp_tag_recv_info_t*, void*) {
-  ucp_request_free(request);
 }
 
 void Flow::on_slot_sent(void* request, ucs_status_t status, void* data) {
