@@ -79,24 +79,22 @@ weir_result_t Flow::refuse(ucs_status_t status) {
   return failure_.result;
 }
 
-// A short message is taken at once: by UCX, or where it has no room, into a slot. Null: taken.
+// From a slot, so that the sender has its buffer back even where UCX has no room. Null: taken.
 ucs_status_ptr_t Flow::send_short(const void* data, uint64_t bytes, ucp_tag_t tag) {
-  ucp_request_param_t param;
-  param.op_attr_mask = UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
-  ucs_status_ptr_t request = ucp_tag_send_nbx(endpoint_, data, bytes, tag, &param);
-  if (UCS_PTR_STATUS(request) != UCS_ERR_NO_RESOURCE) return request;
   const uint32_t free = ~busy_slots_ & ((1u << kSlotCount) - 1);
-  if (free == 0) return send_long(data, bytes, tag);
+  if (free == 0) [[unlikely]]
+    return send_long(data, bytes, tag);
   const auto index = static_cast<uint32_t>(__builtin_ctz(free));
   Slot& slot = slots_[index];
   unsigned char* copy = slot_memory_ + index * kSlotBytes;
   if (bytes != 0) memcpy(copy, data, bytes);
+  ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = on_slot_sent;
   param.user_data = &slot;
   slot.number = posted_;
   busy_slots_ |= 1u << index;
-  request = ucp_tag_send_nbx(endpoint_, copy, bytes, tag, &param);
+  const ucs_status_ptr_t request = ucp_tag_send_nbx(endpoint_, copy, bytes, tag, &param);
   if (UCS_PTR_IS_PTR(request)) return nullptr;
   busy_slots_ &= ~(1u << index);
   return request;
