@@ -30,6 +30,15 @@ set(ENV{LD_LIBRARY_PATH} "")
 run("installed all_reduce_perf" ${prefix}/bin/all_reduce_perf --ranks 2 -b 1K -e 1K -n 2
     --fixed-buffers)
 
+# So does the library its modules, wherever the tree was moved.
+foreach(module IN LISTS MODULES)
+  if(NOT EXISTS ${prefix}/${LIBDIR}/weir/plugins/libweir_${module}.so)
+    message(FATAL_ERROR "not installed: the module ${module}")
+  endif()
+  run("installed all_reduce_perf over ${module}" ${CMAKE_COMMAND} -E env WEIR_TRANSPORT=${module}
+      ${prefix}/bin/all_reduce_perf --ranks 2 -b 1K -e 1K -n 2 --fixed-buffers)
+endforeach()
+
 if(WAY STREQUAL "cmake")
   set(flags "")
   if(SANITIZE)

@@ -43,7 +43,7 @@ void Flow::prepare(uint64_t bytes, Op* op) {
   op->bytes = bytes;
 }
 
-// `request`: what UCX gave for the operation; null: it is complete, or its state says what is wrong.
+// `request`: what UCX gave for the operation; null: it is complete.
 weir_result_t Flow::settle(ucs_status_ptr_t request, Op* op) {
   if (UCS_PTR_IS_ERR(request)) [[unlikely]]
     return refuse(UCS_PTR_STATUS(request));
@@ -79,24 +79,22 @@ weir_result_t Flow::refuse(ucs_status_t status) {
   return failure_.result;
 }
 
-// A short message is taken at once: by UCX, or where it has no room, into a slot. Null: taken.
+// From a slot, so that the sender has its buffer back even where UCX has no room. Null: taken.
 ucs_status_ptr_t Flow::send_short(const void* data, uint64_t bytes, ucp_tag_t tag) {
-  ucp_request_param_t param;
-  param.op_attr_mask = UCP_OP_ATTR_FLAG_FORCE_IMM_CMPL;
-  ucs_status_ptr_t request = ucp_tag_send_nbx(endpoint_, data, bytes, tag, &param);
-  if (UCS_PTR_STATUS(request) != UCS_ERR_NO_RESOURCE) return request;
   const uint32_t free = ~busy_slots_ & ((1u << kSlotCount) - 1);
-  if (free == 0) return send_long(data, bytes, tag);
+  if (free == 0) [[unlikely]]
+    return send_long(data, bytes, tag);
   const auto index = static_cast<uint32_t>(__builtin_ctz(free));
   Slot& slot = slots_[index];
   unsigned char* copy = slot_memory_ + index * kSlotBytes;
   if (bytes != 0) memcpy(copy, data, bytes);
+  ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = on_slot_sent;
   param.user_data = &slot;
   slot.number = posted_;
   busy_slots_ |= 1u << index;
-  request = ucp_tag_send_nbx(endpoint_, copy, bytes, tag, &param);
+  const ucs_status_ptr_t request = ucp_tag_send_nbx(endpoint_, copy, bytes, tag, &param);
   if (UCS_PTR_IS_PTR(request)) return nullptr;
   busy_slots_ &= ~(1u << index);
   return request;
@@ -129,27 +127,14 @@ weir_result_t Flow::recv(void* data, uint64_t bytes, Op* op) {
   }
   const ucp_tag_t tag = tag_ | (posted_ & kNumberMask);
   ucp_request_param_t param;
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  // UCX 1.13 does not tell how long a message was whose receive completes at once; so none does, and
+  // the callback tells, if need be before the call returns.
+  param.op_attr_mask =
+      UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = on_received;
   param.user_data = this;
   prepare(bytes, op);
-  // UCX 1.13 does not tell the length of a message that was there already when its receive completes
-  // at once; so such a message is looked at first.
-  ucp_tag_recv_info_t info;
-  const ucp_tag_message_h message = ucp_tag_probe_nb(worker_, tag, ~ucp_tag_t{0}, 1, &info);
-  ucs_status_ptr_t request = nullptr;
-  if (message == nullptr) {
-    request = ucp_tag_recv_nbx(worker_, data, bytes, tag, ~ucp_tag_t{0}, &param);
-  } else if (info.length == bytes) {
-    request = ucp_tag_msg_recv_nbx(worker_, data, bytes, message, &param);
-  } else {
-    param.cb.recv = on_discarded;
-    (void)ucp_tag_msg_recv_nbx(worker_, nullptr, 0, message, &param);
-    op->sent_bytes = info.length;
-    op->status = static_cast<uint64_t>(UCS_ERR_MESSAGE_TRUNCATED);
-    op->state = kOpBroken;
-  }
-  return settle(request, op);
+  return settle(ucp_tag_recv_nbx(worker_, data, bytes, tag, ~ucp_tag_t{0}, &param), op);
 }
 
 void Flow::finish(Op* op, ucs_status_t status) {
@@ -185,10 +170,6 @@ void Flow::on_received(void* request, ucs_status_t status, const ucp_tag_recv_in
   // A shorter message is no error to UCX.
   const bool shorter = status == UCS_OK && length != op->bytes;
   flow->finish(op, shorter ? UCS_ERR_MESSAGE_TRUNCATED : status);
-}
-
-void Flow::on_discarded(void* request, ucs_status_t, const ucp_tag_recv_info_t*, void*) {
-  ucp_request_free(request);
 }
 
 void Flow::on_slot_sent(void* request, ucs_status_t status, void* data) {

@@ -105,8 +105,6 @@ class Flow {
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* flow);
   static void on_slot_sent(void* request, ucs_status_t status, void* slot);
-  static void on_discarded(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
-                           void* nothing);
   ucs_status_ptr_t send_short(const void* data, uint64_t bytes, ucp_tag_t tag);
   ucs_status_ptr_t send_long(const void* data, uint64_t bytes, ucp_tag_t tag);
   Op* release(void* request);

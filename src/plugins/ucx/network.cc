@@ -9,8 +9,6 @@
 #include <mutex>
 #include <string_view>
 
-#include "weir/plugin.h"
-
 namespace weir::plugins::ucx {
 namespace {
 
@@ -103,15 +101,7 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
     context_ = nullptr;
     return failed("ucp_init", status);
   }
-  ucp_context_attr_t attributes = {};
-  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
-  status = ucp_context_query(context_, &attributes);
-  if (status != UCS_OK) return failed("ucp_context_query", status);
-  memory_kinds_ = WEIR_MEMORY_HOST;
   shares_memory_ = false;
-  if ((attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0) {
-    memory_kinds_ |= WEIR_MEMORY_CUDA;
-  }
   const std::string description = describe(context_);
   for (const std::string_view name : {" posix/", " sysv/", " xpmem/"}) {
     shares_memory_ = shares_memory_ || description.find(name) != std::string::npos;

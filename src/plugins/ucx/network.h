@@ -32,8 +32,6 @@ class Network {
   ucp_worker_h worker() const { return worker_; }
   // How others reach the worker; of any length.
   std::string read_address(std::vector<unsigned char>* address) const;
-  // Memory kinds that UCX can move here: WEIR_MEMORY_*.
-  uint32_t memory_kinds() const { return memory_kinds_; }
   // UCX has a transport over memory that processes of one host share.
   bool shares_memory() const { return shares_memory_; }
   Heard& heard() { return heard_; }
@@ -44,7 +42,6 @@ class Network {
 
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
-  uint32_t memory_kinds_ = 0;
   bool shares_memory_ = false;
   mutable Heard heard_;
 };
