@@ -14,7 +14,7 @@
 namespace weir::plugins::ofi {
 namespace {
 
-constexpr size_t kRequestCountMin = 1024;
+constexpr size_t kRequestCountMin = 512;
 constexpr size_t kRequestsPerRank = 16;
 // Larger ones are faster sent than copied.
 constexpr uint64_t kInjectBytesMax = 4096;
@@ -27,14 +27,15 @@ void end(Object** object) {
 
 }  // namespace
 
-void Endpoint::Pool::make(size_t count, bool is_send, bool cells) {
+void Endpoint::Pool::make(size_t count, bool is_send, uint64_t cell_bytes) {
   requests.resize(count);
-  if (cells) memory.resize(count * kCellBytes);
+  memory_bytes = count * cell_bytes;
+  if (memory_bytes != 0) memory.reset(new unsigned char[memory_bytes]);
   for (size_t i = count; i-- > 0;) {
     Request& request = requests[i];
     request = {};
     request.is_send = is_send;
-    request.cell = cells ? memory.data() + i * kCellBytes : nullptr;
+    request.cell = cell_bytes != 0 ? memory.get() + i * cell_bytes : nullptr;
     request.next = free;
     free = &request;
   }
@@ -90,8 +91,9 @@ bool Endpoint::open(Info info, uint32_t rank_count, bool registers) {
   inject_bytes_ = std::min<uint64_t>(info_->tx_attr->inject_size, kInjectBytesMax);
   if (!open_objects()) return false;
   const size_t count = std::max(kRequestCountMin, rank_count * kRequestsPerRank);
-  sends_.make(count, true, registers_ || inject_bytes_ < kBufferedBytes);
-  recvs_.make(count, false, registers_);
+  const bool buffers = inject_bytes_ < kBufferedBytes;
+  sends_.make(count, true, registers_ ? kCellBytes : buffers ? kBufferedBytes : 0);
+  recvs_.make(count, false, registers_ ? kCellBytes : 0);
   if (registers_ && (!register_cells(&sends_, FI_SEND) || !register_cells(&recvs_, FI_RECV))) {
     return false;
   }
@@ -159,7 +161,7 @@ fid_mr* Endpoint::register_memory(const void* data, uint64_t bytes, uint64_t acc
 }
 
 bool Endpoint::register_cells(Pool* pool, uint64_t access) {
-  pool->region = register_memory(pool->memory.data(), pool->memory.size(), access);
+  pool->region = register_memory(pool->memory.get(), pool->memory_bytes, access);
   return pool->region != nullptr;
 }
 

@@ -89,10 +89,11 @@ class Endpoint {
   struct Pool {
     std::vector<Request> requests;
     Request* free = nullptr;
-    std::vector<unsigned char> memory;  // of cells
+    std::unique_ptr<unsigned char[]> memory;  // of cells; not touched before it is used
+    size_t memory_bytes = 0;
     fid_mr* region = nullptr;
 
-    void make(size_t count, bool is_send, bool cells);
+    void make(size_t count, bool is_send, uint64_t cell_bytes);
     Request* take() {
       Request* request = free;
       if (request != nullptr) {
