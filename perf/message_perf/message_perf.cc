@@ -80,10 +80,18 @@ class Rank {
     const unsigned char* data[] = {addresses[0].data, addresses[1].data};
     const size_t bytes[] = {addresses[0].bytes, addresses[1].bytes};
     require(f_.connect(instance_, data, bytes, now_ns() + 20'000'000'000), "connect");
-    out_.assign(job.bytes + 1, 1);
-    in_.assign(job.bytes + 1, 0);
+    for (unsigned char** buffer : {&out_, &in_}) {
+      *buffer =
+          static_cast<unsigned char*>(std::aligned_alloc(4096, (job.bytes + 4096) / 4096 * 4096));
+      if (*buffer == nullptr) give_up("no memory");
+      memset(*buffer, 1, job.bytes);
+    }
   }
-  ~Rank() { f_.close(instance_); }
+  ~Rank() {
+    f_.close(instance_);
+    free(out_);
+    free(in_);
+  }
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
@@ -93,7 +101,7 @@ class Rank {
     uint64_t before = now_ns();
     for (uint64_t i = 0; i < trips.size() * kTrips; ++i) {
       weir_transport_op_t recv_op{}, send_op{};
-      const weir_result_t received = f_.recv(instance_, peer_, 0, in_.data(), job_.bytes, &recv_op);
+      const weir_result_t received = f_.recv(instance_, peer_, 0, in_, job_.bytes, &recv_op);
       if (peer_ == 1) send(&send_op);
       finish(received, &recv_op);
       if (peer_ == 0) send(&send_op);
@@ -118,8 +126,8 @@ class Rank {
         continue;
       }
       ops[slot] = {};
-      posted[slot] = peer_ == 1 ? f_.send(instance_, 1, 0, out_.data(), job_.bytes, &ops[slot])
-                                : f_.recv(instance_, 0, 0, in_.data(), job_.bytes, &ops[slot]);
+      posted[slot] = peer_ == 1 ? f_.send(instance_, 1, 0, out_, job_.bytes, &ops[slot])
+                                : f_.recv(instance_, 0, 0, in_, job_.bytes, &ops[slot]);
     }
     uint64_t ack = 1;
     weir_transport_op_t op{};
@@ -138,7 +146,7 @@ class Rank {
     require(result, "a message");
   }
   void send(weir_transport_op_t* op) {
-    finish(f_.send(instance_, peer_, 0, out_.data(), job_.bytes, op), op);
+    finish(f_.send(instance_, peer_, 0, out_, job_.bytes, op), op);
   }
 
   const Job& job_;
@@ -146,12 +154,12 @@ class Rank {
   uint32_t peer_;
   weir_host_t host_{};
   weir_transport_t* instance_ = nullptr;
-  std::vector<unsigned char> out_, in_;
+  unsigned char* out_ = nullptr;
+  unsigned char* in_ = nullptr;
 };
 
 void play(const Job& job, uint32_t rank, int socket) {
   Rank self(job, rank, socket);
-  const auto count = static_cast<double>(job.count);
   if (job.latency) {
     self.bounce(job.count / 10 + 10);
     std::vector<uint64_t> trips = self.bounce(job.count);
@@ -159,14 +167,15 @@ void play(const Job& job, uint32_t rank, int socket) {
     const auto total =
         static_cast<double>(std::accumulate(trips.begin(), trips.end(), uint64_t{0}));
     if (rank == 0) {
-      printf("%.3f %.3f\n", static_cast<double>(trips[trips.size() / 2]) / 2e3,
-             total / 2e3 / count);
+      const auto trip_count = static_cast<double>(trips.size() * kTrips);
+      printf("%.3f %.3f\n", static_cast<double>(trips[trips.size() / 2]) / 2e3 / kTrips,
+             total / 2e3 / trip_count);
     }
     return;
   }
   self.stream(job.count / 10 + 10);
   const double seconds = static_cast<double>(self.stream(job.count)) / 1e9;
-  if (rank == 0) printf("%.3f\n", static_cast<double>(job.bytes) * count / 1048576 / seconds);
+  if (rank == 0) printf("%.3f\n", static_cast<double>(job.bytes * job.count) / 1048576 / seconds);
 }
 
 int run(int argc, char** argv) {
