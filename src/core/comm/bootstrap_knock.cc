@@ -7,14 +7,12 @@
 
 #include "core/base/clock.h"
 #include "core/comm/bootstrap_door.h"
+#include "core/comm/bootstrap_node.h"
 
 namespace weir::comm {
 namespace {
 
 using wire::Kind;
-
-// How much longer than its deadline a guest waits for news on a busy machine.
-constexpr uint64_t kGraceNs = 50'000'000;
 
 // How long a connection to another host may take, and the answer on it: we ask again.
 constexpr uint64_t kReachNsMin = 50'000'000;
@@ -22,10 +20,6 @@ constexpr uint32_t kReachDoublings = 4;
 constexpr uint64_t kAnswerNs = 5'000'000'000;
 // How long a host of ours, which has proven itself, may take to say whether it admits us.
 constexpr uint64_t kDecisionNs = 20'000'000'000;
-
-uint64_t with_grace(uint64_t deadline_ns) {
-  return deadline_ns > UINT64_MAX - kGraceNs ? UINT64_MAX : deadline_ns + kGraceNs;
-}
 
 uint64_t patience_us(uint64_t deadline_ns) {
   const uint64_t now = now_ns();
@@ -100,7 +94,7 @@ Knock enter(Channel channel, int64_t host_pid, const Guest& guest) {
 
   // At a port of the network somebody else may listen, and say nothing.
   const bool elsewhere = host_pid == kElsewherePid;
-  const uint64_t patience_end_ns = with_grace(guest.deadline_ns);
+  const uint64_t patience_end_ns = with_grace(guest.deadline_ns, now_ns());
   const uint64_t until_ns =
       elsewhere ? std::min(patience_end_ns, now_ns() + kAnswerNs) : patience_end_ns;
   wire::Claim claim;

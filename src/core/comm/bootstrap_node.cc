@@ -14,9 +14,8 @@ namespace {
 using wire::Kind;
 
 constexpr uint64_t kMarginNsMax = 50'000'000;
-// The root ends a round before the earliest deadline and tells why; this is how much longer the
-// others wait for that news when the machine is busy.
-constexpr uint64_t kGraceNs = 50'000'000;
+constexpr uint64_t kGraceNsMin = 50'000'000;
+constexpr uint64_t kGraceNsMax = 1'000'000'000;
 // Frames of records are closed at this size.
 constexpr size_t kBatchBytes = 64 << 10;
 constexpr int64_t kNotHere = INT64_MIN;
@@ -24,10 +23,6 @@ constexpr int64_t kNotHere = INT64_MIN;
 uint64_t early(uint64_t deadline_ns, uint64_t now_ns) {
   if (deadline_ns <= now_ns) return deadline_ns;
   return deadline_ns - std::min((deadline_ns - now_ns) / 8, kMarginNsMax);
-}
-
-uint64_t with_grace(uint64_t deadline_ns) {
-  return deadline_ns > UINT64_MAX - kGraceNs ? UINT64_MAX : deadline_ns + kGraceNs;
 }
 
 uint64_t patience_us(uint64_t deadline_ns, uint64_t now_ns) {
@@ -41,9 +36,15 @@ uint64_t deadline_of(uint64_t patience_us, uint64_t now_ns) {
 
 }  // namespace
 
+uint64_t with_grace(uint64_t deadline_ns, uint64_t now_ns) {
+  const uint64_t time_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+  const uint64_t grace_ns = std::clamp(time_ns / 4, kGraceNsMin, kGraceNsMax);
+  return deadline_ns > UINT64_MAX - grace_ns ? UINT64_MAX : deadline_ns + grace_ns;
+}
+
 Node::Node(Rank self, Rank rank_count, uint64_t now_ns, uint64_t deadline_ns)
     : self_(self), rank_count_(rank_count), start_ns_(now_ns), deadline_ns_(deadline_ns) {
-  expiry_ns_ = with_grace(deadline_ns);
+  expiry_ns_ = with_grace(deadline_ns, now_ns);
 }
 
 // ---- Joining
@@ -153,7 +154,7 @@ void Node::start_round(std::string_view blob, uint64_t now_ns, uint64_t deadline
   ++round_;
   start_ns_ = now_ns;
   deadline_ns_ = deadline_ns;
-  expiry_ns_ = is_root_ ? early(deadline_ns, now_ns) : with_grace(deadline_ns);
+  expiry_ns_ = is_root_ ? early(deadline_ns, now_ns) : with_grace(deadline_ns, now_ns);
   state_ = State::kBusy;
   blobs_.clear();
   if (is_root_) blobs_.resize(rank_count_);

@@ -189,7 +189,7 @@ TEST(Bootstrap, MissingRanksAreNamedTheSameWayOnAllThatCame) {
 }
 
 TEST(Bootstrap, AMissingRank0IsNamedByEachOfTheOthers) {
-  const auto outcomes = play_all(fresh_secret(), {{1, 3, 200}, {2, 3, 200}});
+  const auto outcomes = play_all(fresh_secret(), {{1, 3, 2'000}, {2, 3, 2'000}});
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.status.code(), Code::kTimeout);
     EXPECT_THAT(outcome.status.text(), HasSubstr("rank 0 of 3 has not joined"));
@@ -197,7 +197,7 @@ TEST(Bootstrap, AMissingRank0IsNamedByEachOfTheOthers) {
 }
 
 TEST(Bootstrap, TheMostImpatientRankDecidesForAll) {
-  const auto outcomes = play_all(fresh_secret(), {{0, 4, 20'000}, {1, 4, 20'000}, {3, 4, 300}});
+  const auto outcomes = play_all(fresh_secret(), {{0, 4, 20'000}, {1, 4, 20'000}, {3, 4, 1'500}});
   expect_same_error(outcomes, Code::kTimeout);
   EXPECT_THAT(outcomes[0].status.text(), HasSubstr("rank 2 of 4 has not joined"));
   for (const Outcome& outcome : outcomes) EXPECT_LT(outcome.seconds, kAtOnceSeconds);
@@ -221,7 +221,7 @@ TEST(Bootstrap, ARankThatDoesNotComeToAGatherIsNamedByAll) {
     auto joined = Bootstrap::join(secret, self, 4, deadline_in_ms(20'000));
     ASSERT_TRUE(joined.ok());
     ASSERT_TRUE(joined.value()->all_gather("x", deadline_in_ms(20'000)).ok());
-    auto failed = joined.value()->all_gather("x", deadline_in_ms(1'000));
+    auto failed = joined.value()->all_gather("x", deadline_in_ms(2'000));
     ++failed_count;
     ASSERT_FALSE(failed.ok());
     outcomes[slot].status = failed.status();
