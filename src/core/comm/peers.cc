@@ -179,7 +179,14 @@ Status Communicator::lost_report(const Request& request, const std::vector<Rank>
 
 Status Communicator::why_failed(Status status, const Request& request, std::vector<Rank>* blamed) {
   const bool loss = status.code() == Code::kPeerLost;
-  if (!board_.is_open() || (!loss && status.code() != Code::kMismatch)) return status;
+  if (!loss && status.code() != Code::kMismatch) return status;
+  if (!board_.is_open()) {
+    // Without words of the others, what the transport sees is all that there is.
+    look_at_peers(now_ns());
+    if (!loss || ended_.empty()) return status;
+    *blamed = ended_;
+    return lost_report(request, ended_, "died");
+  }
   // So that a peer with another call sees ours while we look for its.
   if (!loss) show_standing(RankState::kHealthy, &request);
   const uint64_t begin = now_ns();
