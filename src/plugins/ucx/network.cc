@@ -70,7 +70,9 @@ std::string Network::open(uint32_t rank_count) {
            "survive; fork before the first one, or exec";
   }
   const std::string reason = open_with(nullptr, rank_count);
-  if (reason.empty() || getenv("UCX_TLS") != nullptr) return reason;
+  const char* asked_for = getenv("UCX_TLS");
+  const bool any = asked_for == nullptr || std::string_view(asked_for) == "all";
+  if (reason.empty() || !any) return reason;
   // Of all transports one needs what may be too small, as in many containers: /dev/shm.
   end();
   return open_with("^posix", rank_count).empty() ? "" : reason;
