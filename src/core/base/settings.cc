@@ -43,6 +43,9 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
      "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
      "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},
+    {"WEIR_OFI_REGISTER", Kind::kChoice, "", "0|1",
+     "The transport ofi registers memory though the provider does not ask for it, to try that "
+     "way."},
     {"WEIR_PLUGIN_PATH", Kind::kPath, "", "",
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",

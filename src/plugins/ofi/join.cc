@@ -149,7 +149,8 @@ weir_result_t Instance::open_endpoint(const std::string& provider) {
   Info info = find_provider(library_, provider, source_address(), &reason);
   if (info == nullptr) return report_.fail(WEIR_ERROR_UNSUPPORTED, reason);
   endpoint_ = std::make_unique<Endpoint>(library_);
-  const bool registers = report_.setting("WEIR_TEST_OFI_REGISTER") != nullptr;
+  const char* wanted = report_.setting("WEIR_OFI_REGISTER");
+  const bool registers = wanted != nullptr && strcmp(wanted, "1") == 0;
   if (!endpoint_->open(std::move(info), identity_.rank_count, registers)) {
     return report_.fail(WEIR_ERROR_SYSTEM, endpoint_->reason());
   }

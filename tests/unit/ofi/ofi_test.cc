@@ -78,7 +78,7 @@ TEST_F(Ofi, EveryProviderThatIsAskedForByNameCarriesMessages) {
 TEST_F(Ofi, WithRegisteredMemoryTheSameMessagesArrive) {
   // As a provider with FI_MR_LOCAL would want it.
   Pair pair(functions_);
-  for (Pair::End& end : pair.end) end.settings["WEIR_TEST_OFI_REGISTER"] = "1";
+  for (Pair::End& end : pair.end) end.settings["WEIR_OFI_REGISTER"] = "1";
   pair.join();
   if (HasFatalFailure()) return;
   for (const size_t bytes : {0, 1, 8, 1024, 4096, 4097, 20'000, 300'000, 3'000'000}) {
