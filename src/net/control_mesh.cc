@@ -2,7 +2,9 @@
 #include "net/control_mesh.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +26,8 @@ constexpr uint64_t kRetryNsMax = 100'000'000;
 constexpr uint64_t kNoDescriptorNs = 5'000'000;
 constexpr int kAcceptCountMax = 64;
 constexpr uint64_t kBacklogMax = 4096;
+// In one look at a peer, that may go on sending.
+constexpr int kReadCountMax = 8192;
 
 uint64_t now_ns() {
   timespec t;
@@ -60,7 +64,14 @@ ControlMesh::~ControlMesh() {
   for (Peer& peer : peers_) {
     if (peer.fd < 0) continue;
     // A forked child has copies of the connections, which are its parent's to end.
-    if (ends) shutdown(peer.fd, SHUT_WR);
+    if (ends) {
+      shutdown(peer.fd, SHUT_WR);
+      // A connection that is closed with something unread takes back what it has sent.
+      unsigned char bytes[4096];
+      for (int i = 0; i < kReadCountMax; ++i) {
+        if (recv(peer.fd, bytes, sizeof bytes, MSG_DONTWAIT) <= 0) break;
+      }
+    }
     close(peer.fd);
   }
   explicit_bzero(identity_.key.data(), identity_.key.size());
@@ -117,6 +128,7 @@ ControlMesh::Outcome ControlMesh::join(const unsigned char* const* addresses,
                                        const size_t* address_bytes, const mesh::Bytes& card,
                                        uint64_t deadline_ns) {
   card_ = card;
+  notice_.reserve(mesh::kNoticeBytesMax);
   std::vector<mesh::Address> decoded(config_.rank_count);
   Outcome outcome = Outcome::kOk;
   for (uint32_t rank = 0; rank < config_.rank_count && outcome == Outcome::kOk; ++rank) {
@@ -497,8 +509,8 @@ ControlMesh::Outcome ControlMesh::time_out() {
 ControlMesh::Life ControlMesh::look(uint32_t rank) {
   Peer& peer = peers_[rank];
   if (peer.fd < 0 || peer.life != Life::kHere) return peer.life;
-  for (;;) {
-    unsigned char bytes[mesh::kHeaderBytes + mesh::kFarewellBytesMax];
+  for (int i = 0; i < kReadCountMax; ++i) {
+    unsigned char bytes[mesh::kNoticeFrameBytesMax];
     const size_t wanted = std::min(peer.link->wanted(), sizeof bytes);
     const ssize_t got = recv(peer.fd, bytes, wanted, MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
@@ -512,20 +524,65 @@ ControlMesh::Life ControlMesh::look(uint32_t rank) {
     peer.life = state == MeshLink::State::kLeft ? Life::kLeft : Life::kLost;
     return peer.life;
   }
+  return Life::kHere;
+}
+
+bool ControlMesh::push(Peer* peer) {
+  MeshLink& link = *peer->link;
+  while (link.out_bytes() > 0 && !peer->deaf) {
+    const ssize_t sent = send(peer->fd, link.out(), link.out_bytes(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && is_temporary(errno)) return false;
+    // Why is told by what can be read: the end, or a goodbye before it.
+    peer->deaf = sent < 0;
+    if (sent > 0) link.sent(static_cast<size_t>(sent));
+  }
+  return !peer->deaf;
+}
+
+bool ControlMesh::send_notice(Peer* peer) const {
+  if (peer->fd < 0 || peer->life != Life::kHere || peer->deaf) return true;
+  if (!push(peer)) return peer->deaf;
+  if (peer->sent_version == notice_version_) return true;
+  peer->link->say_notice(notice_.data(), notice_.size());
+  peer->sent_version = notice_version_;
+  return push(peer) || peer->deaf;
+}
+
+void ControlMesh::send_notices() {
+  notice_waits_ = false;
+  for (Peer& peer : peers_) notice_waits_ = !send_notice(&peer) || notice_waits_;
+}
+
+void ControlMesh::show(const unsigned char* notice, size_t bytes) {
+  notice_.assign(notice, notice + std::min(bytes, mesh::kNoticeBytesMax));
+  ++notice_version_;
+  send_notices();
+}
+
+const mesh::Bytes& ControlMesh::read_notice(uint32_t rank, bool* arrived) {
+  Peer& peer = peers_[rank];
+  (void)look(rank);
+  if (notice_waits_) send_notices();
+  *arrived = true;
+  if (peer.fd >= 0 && peer.life == Life::kHere && !peer.deaf &&
+      peer.arrived_version != notice_version_) {
+    int waiting = 0;
+    const bool acknowledged = peer.sent_version == notice_version_ && peer.link->out_bytes() == 0 &&
+                              !(ioctl(peer.fd, SIOCOUTQ, &waiting) == 0 && waiting > 0);
+    if (acknowledged) peer.arrived_version = notice_version_;
+    *arrived = acknowledged;
+  }
+  return peer.link->notice();
 }
 
 void ControlMesh::leave(uint32_t rank, const mesh::Bytes& farewell) {
   Peer& peer = peers_[rank];
   if (peer.fd < 0 || owner_ != getpid()) return;
+  (void)send_notice(&peer);
   peer.link->say_goodbye(farewell.data(), farewell.size());
-  // Small enough for the socket's buffer, in which nothing else is.
-  while (peer.link->out_bytes() > 0) {
-    const ssize_t sent =
-        send(peer.fd, peer.link->out(), peer.link->out_bytes(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) return;
-    peer.link->sent(static_cast<size_t>(sent));
-  }
+  // It waits for nobody: a peer that has read nothing for long may miss it.
+  (void)push(&peer);
 }
 
 }  // namespace weir::net

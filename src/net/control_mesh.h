@@ -4,7 +4,8 @@
 // can begin and cannot learn by itself: over it each rank shows that it holds the job's secret
 // before anything of it is believed, tells its card (its address in the transport's own network, of
 // any form, up to 64 KiB), and says goodbye at its end; so the end of a connection without one is a
-// death, seen at once.
+// death, seen at once. In between each rank may show a notice, which reaches all others past whatever
+// the transport's own network carries.
 //
 // Every rank listens at the addresses of its interfaces, never at a wildcard, while the mesh forms,
 // and connects to all ranks below its own. A peer's addresses are tried in the order in which they
@@ -78,7 +79,16 @@ class ControlMesh {
   Life look(uint32_t peer);
   // What the peer said with its goodbye; empty before.
   const mesh::Bytes& farewell(uint32_t peer) const { return peers_[peer].link->farewell(); }
-  // Says goodbye to one peer, with a farewell of at most mesh::kFarewellBytesMax bytes.
+  // What this rank shows to all others from now on: at most mesh::kNoticeBytesMax bytes. Never waits,
+  // allocates nothing: what cannot leave for a peer leaves in later calls of these two functions, as
+  // what is shown by then. After join.
+  void show(const unsigned char* notice, size_t bytes);
+  // Looks at the peer, and gives the latest notice that has come from it; empty before the first, and
+  // kept beyond its end. `arrived`: what this rank shows has come to the peer's host, or never will.
+  const mesh::Bytes& read_notice(uint32_t peer, bool* arrived);
+  // What this rank shows.
+  const mesh::Bytes& own_notice() const { return notice_; }
+  // Says goodbye to one peer, behind the latest notice, with a farewell of at most mesh::kFarewellBytesMax bytes.
   void leave(uint32_t peer, const mesh::Bytes& farewell);
 
  private:
@@ -103,6 +113,9 @@ class ControlMesh {
     int fd = -1;
     std::unique_ptr<mesh::MeshLink> link;  // from the proof on
     Life life = Life::kHere;
+    bool deaf = false;  // nothing can be sent any more
+    uint32_t sent_version = 0;
+    uint32_t arrived_version = 0;
     bool shares_host = false;
     std::string route;
   };
@@ -132,6 +145,10 @@ class ControlMesh {
   void end_connection(Connection* connection, int error_number);
   void settle(Connection* connection);
   Outcome time_out();
+  // Sends what is said already; false: not all of it could leave.
+  static bool push(Peer* peer);
+  bool send_notice(Peer* peer) const;  // false: it waits
+  void send_notices();
   void stop_listening();
 
   MeshConfig config_;
@@ -146,6 +163,9 @@ class ControlMesh {
   std::vector<Connection> connections_;  // oldest first
   std::vector<pollfd> entries_;
   uint32_t open_count_ = 0;  // peers that are missing
+  mesh::Bytes notice_;
+  uint32_t notice_version_ = 0;  // 0: none was shown
+  bool notice_waits_ = false;    // for some peer
   struct {
     uint32_t proof = 0, version = 0, malformed = 0, silent = 0;
     IpAddress last;

@@ -33,7 +33,7 @@ bool MeshLink::expects(Kind kind) const {
     case State::kProven:
       return kind == Kind::kCard;
     case State::kJoined:
-      return kind == Kind::kGoodbye;
+      return kind == Kind::kGoodbye || kind == Kind::kNotice;
     default:
       return false;
   }
@@ -98,6 +98,13 @@ void MeshLink::finish_frame() {
       state_ = version ? State::kOtherVersion : State::kRefused;
       return;
     }
+    case Kind::kNotice:
+      if (get_notice_number(payload) != notices_got_++) {
+        state_ = State::kMalformed;
+        return;
+      }
+      notice_.assign(payload + 4, payload + header_.payload_bytes);
+      return;
     case Kind::kCard:
     case Kind::kGoodbye: {
       const unsigned char* data = payload + kMacBytes;
@@ -151,7 +158,18 @@ void MeshLink::become_proven() {
   guest_key_ = session_key(identity_.key, Role::kGuest, claim_);
   host_key_ = session_key(identity_.key, Role::kHost, claim_);
   state_ = State::kProven;
+  // Notices come when nothing may be allocated.
+  in_.reserve(kNoticeFrameBytesMax);
+  out_.reserve(kNoticeFrameBytesMax);
+  notice_.reserve(kNoticeBytesMax);
   put_sealed(&out_, Kind::kCard, own_key(), own_card_->data(), own_card_->size());
+}
+
+void MeshLink::say_notice(const unsigned char* notice, size_t bytes) {
+  if (state_ != State::kJoined || out_bytes() != 0 || bytes > kNoticeBytesMax) return;
+  out_.clear();
+  sent_ = 0;
+  put_notice(&out_, notices_said_++, notice, bytes);
 }
 
 void MeshLink::say_goodbye(const unsigned char* farewell, size_t bytes) {

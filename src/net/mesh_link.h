@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // MeshLink: one end of a connection of a control mesh, fed with bytes, without sockets: the proof,
-// the cards and the goodbye of mesh_wire.h. Before the proof it keeps at most one frame of fixed
-// size; what it allocates for a card is bounded and comes after it. One thread at a time per object.
+// the cards, the notices and the goodbye of mesh_wire.h. Before the proof it keeps at most one frame of
+// fixed size; what it allocates for a card is bounded and comes after it; notices allocate nothing. One
+// thread at a time per object.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +47,9 @@ class MeshLink {
   State feed(const unsigned char* data, size_t bytes);
   // A guest that was challenged sends its proof.
   void prove();
-  // Once joined.
+  // Once joined, and when all that was said before has been `sent`; at most kNoticeBytesMax bytes.
+  void say_notice(const unsigned char* notice, size_t bytes);
+  // Once joined; behind what has not been `sent` yet.
   void say_goodbye(const unsigned char* farewell, size_t bytes);
 
   // What is to be sent; taken when the caller has `sent` it.
@@ -57,6 +60,7 @@ class MeshLink {
   uint32_t peer() const { return is_host_ ? claim_.guest : claim_.host; }
   uint32_t other_version() const { return other_version_; }
   const Bytes& card() const { return card_; }          // of the peer, from kJoined on
+  const Bytes& notice() const { return notice_; }      // the latest of the peer; empty before
   const Bytes& farewell() const { return farewell_; }  // of the peer, at kLeft
   // Known to both ends of this connection and to nobody else, from the proof on: the session key
   // under which the end `of_host` or the other one sends.
@@ -87,6 +91,9 @@ class MeshLink {
   size_t sent_ = 0;
   Bytes card_;
   Bytes farewell_;
+  Bytes notice_;
+  uint32_t notices_got_ = 0;
+  uint32_t notices_said_ = 0;
 };
 
 }  // namespace weir::net::mesh

@@ -65,6 +65,8 @@ bool may_have(Kind kind, uint32_t bytes) {
       return bytes >= kMacBytes && bytes <= kMacBytes + kCardBytesMax;
     case Kind::kGoodbye:
       return bytes >= kMacBytes && bytes <= kMacBytes + kFarewellBytesMax;
+    case Kind::kNotice:
+      return bytes >= 4 && bytes <= 4 + kNoticeBytesMax;
   }
   return false;
 }
@@ -145,6 +147,14 @@ void put_sealed(Bytes* out, Kind kind, const Mac& key, const unsigned char* data
   append(out, seal(key, kind, data, bytes));
   if (bytes != 0) out->insert(out->end(), data, data + bytes);
 }
+
+void put_notice(Bytes* out, uint32_t number, const unsigned char* notice, size_t bytes) {
+  begin(out, Kind::kNotice, 4 + bytes);
+  append(out, number);
+  if (bytes != 0) out->insert(out->end(), notice, notice + bytes);
+}
+
+uint32_t get_notice_number(const unsigned char* payload) { return load<uint32_t>(payload); }
 
 Nonce get_nonce(const unsigned char* payload) {
   Nonce nonce;

@@ -3,7 +3,8 @@
 // little-endian. Pure functions; thread-safe.
 //
 // A connection belongs to one pair of ranks; who has the higher rank connects. First the two ends
-// prove themselves, then each tells its card, and at its end its goodbye:
+// prove themselves, then each tells its card, then as many notices as it likes, and at its end its
+// goodbye:
 //
 //   guest (higher rank)             host (lower rank)
 //   kHello      ->                                  guest's nonce
@@ -13,6 +14,8 @@
 //                               <-  kRefused        instead of kChallenge or kWelcome: reason,
 //                                                   version; the connection ends
 //   kCard       ->              <-  kCard           sealed; how to reach the sender
+//   kNotice     ->              <-  kNotice         what the sender shows now; takes the place of the
+//                                                   one before
 //   kGoodbye    ->              <-  kGoodbye        sealed; the sender ends in order
 //
 // Each frame starts with 16 bytes:
@@ -39,6 +42,8 @@
 //                    32      n  card, n at most kCardBytesMax
 //   kGoodbye          0     32  seal
 //                    32      n  farewell, n at most kFarewellBytesMax
+//   kNotice           0      4  number: 0, 1, 2, … on this connection in this direction
+//                     4      n  notice, n at most kNoticeBytesMax
 //
 // With K = HMAC-SHA256(secret, "weir mesh " + the mesh's purpose), a proof is HMAC-SHA256 with the
 // key K over
@@ -56,7 +61,8 @@
 // The session key of a role is the same with "weirsess" in the first 8 bytes, and a seal is
 // HMAC-SHA256 with the sender's session key over 2 bytes of kind and what follows the seal. The role
 // keeps a proof from being reflected, the nonces keep it from being replayed, the host's rank keeps
-// a connection that went astray from being taken for another one.
+// a connection that went astray from being taken for another one. Notices are not sealed, as messages
+// are not: a seal would cost an allocation each, and who can write into a proven connection can end it.
 //
 // What a rank tells the others of itself, outside of any connection:
 //
@@ -87,11 +93,13 @@
 
 namespace weir::net::mesh {
 
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 inline constexpr size_t kHeaderBytes = 16;
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kCardBytesMax = 65536;
 inline constexpr size_t kFarewellBytesMax = 256;
+inline constexpr size_t kNoticeBytesMax = 1024;
+inline constexpr size_t kNoticeFrameBytesMax = kHeaderBytes + 4 + kNoticeBytesMax;
 inline constexpr size_t kOffersMax = 8;
 inline constexpr size_t kAddressBytesMax = 256;
 
@@ -103,6 +111,7 @@ enum class Kind : uint16_t {
   kRefused = 5,
   kCard = 6,
   kGoodbye = 7,
+  kNotice = 8,
 };
 enum class Role : uint16_t { kGuest = 1, kHost = 2 };
 enum class Refusal : uint32_t { kVersion = 1, kProof = 2 };
@@ -143,11 +152,13 @@ void put_refused(Bytes* out, Refusal reason);
 // kCard or kGoodbye.
 void put_sealed(Bytes* out, Kind kind, const Mac& session_key, const unsigned char* data,
                 size_t bytes);
+void put_notice(Bytes* out, uint32_t number, const unsigned char* notice, size_t bytes);
 
 // Each takes a payload of the size that its kind has.
 Nonce get_nonce(const unsigned char* payload);
 Mac get_proof(const unsigned char* payload, Claim* claim);
 Mac get_mac(const unsigned char* payload);
+uint32_t get_notice_number(const unsigned char* payload);
 void get_refused(const unsigned char* payload, uint32_t* reason, uint32_t* version);
 
 struct Offer {

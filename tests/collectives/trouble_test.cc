@@ -4,10 +4,12 @@
 // may be left behind.
 #include <dirent.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <string>
 
 #include "support/collective_checks.h"
 #include "support/promises.h"
@@ -84,6 +86,14 @@ TEST(Mismatch, DifferentCountsTypesOperatorsAndRootsAreFound) {
   }
 }
 
+// How far a root gets over UCX and libfabric is theirs to choose: a long send may wait for its receiver,
+// and short ones stop when a queue of the library is full.
+bool root_gets_far_ahead() {
+  const char* transport = getenv("WEIR_TRANSPORT");
+  const std::string name = transport == nullptr ? "" : transport;
+  return name != "ucx" && name != "ofi";
+}
+
 TEST(Mismatch, IsFoundAlthoughTheRootIsFarAhead) {
   // Through lines, and through slots, where the root's newest calls have taken the place of the mark.
   for (const size_t count : {size_t{4}, size_t{16'384}}) {
@@ -104,7 +114,7 @@ TEST(Mismatch, IsFoundAlthoughTheRootIsFarAhead) {
           expect_text(comm, "operation 21:");
           expect_text(comm, "float32");
           expect_text(comm, "int32");
-          if (rank == 0) {
+          if (rank == 0 && root_gets_far_ahead()) {
             EXPECT_GT(done, 60) << "the root could not work ahead";
           }
         },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instance: one communicator's use of this transport, from open to close. join.cc makes it,
-// traffic.cc moves its messages, leave.cc ends it, ofi.cc is the table of functions over it. One
+// traffic.cc moves its messages, notices.cc its notices, leave.cc ends it, ofi.cc is the table of functions over it. One
 // thread at a time.
 #pragma once
 
@@ -44,6 +44,10 @@ class Instance {
   weir_result_t test(Op* op);
   weir_result_t progress();
   weir_result_t peer_alive(uint32_t peer);
+  // These two leave operations alone: what the control connections tell of an end on the way is for a
+  // later call of another function.
+  weir_result_t notice_show(const void* notice, size_t bytes);
+  weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes);
 
   const Report& report() const { return report_; }
 
@@ -82,6 +86,9 @@ class Instance {
   weir_result_t tell(const Channel& channel, const Op& op);
   weir_result_t broken() const;
 
+  // notices.cc
+  void send_notice();
+
   // leave.cc
   void leave();
 
@@ -106,7 +113,11 @@ class Instance {
   std::vector<Channel> channels_;  // [peer * kLaneCount + lane]
   Channel* waiting_ = nullptr;     // channels with operations that the provider has not
   uint32_t idle_pumps_ = 0;
-  bool broken_ = false;  // the completion queue
+  bool broken_ = false;                         // the completion queue
+  unsigned char notice_[kNoticeBytesMax] = {};  // that this rank shows
+  size_t notice_bytes_ = 0;
+  uint32_t notice_version_ = 0;
+  bool notice_waits_ = false;  // it could not leave for every peer yet
 };
 
 }  // namespace weir::plugins::ofi

@@ -41,6 +41,7 @@ void Instance::leave() {
       goodbye.sent[lane] = channel.send.done();
       goodbye.received[lane] = channel.recv.done();
     }
+    (void)controls_[peer].send_notice(notice_, notice_bytes_, notice_version_);
     controls_[peer].say_goodbye(goodbye);
   }
   for (const Channel& channel : channels_) {

@@ -141,12 +141,20 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
   return from(instance)->peer_alive(peer);
 }
 
+weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
+  return from(instance)->notice_show(notice, bytes);
+}
+
+weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notice, size_t* bytes) {
+  return from(instance)->notice_read(peer, notice, bytes);
+}
+
 constexpr weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "ofi",
     .summary = "ranks on one or many hosts, over libfabric's reliable datagram endpoints",
-    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF,
+    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -165,8 +173,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .window_open = nullptr,
     .window_close = nullptr,
     .peer_alive = peer_alive,
-    .notice_show = nullptr,
-    .notice_read = nullptr,
+    .notice_show = notice_show,
+    .notice_read = notice_read,
 };
 
 }  // namespace

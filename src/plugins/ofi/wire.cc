@@ -24,9 +24,13 @@ uint64_t get(const unsigned char* in, size_t bytes) {
   return value;
 }
 
-unsigned char* begin(Kind kind, unsigned char* out) {
-  size_t bytes = 0;
-  payload_bytes(kind, &bytes);
+// Bytes of the payload of a kind that has always as many.
+size_t fixed_bytes(Kind kind) {
+  if (kind == Kind::kCard) return 8 + kNameBytesMax;
+  return kind == Kind::kGoodbye ? 16 * kLaneCount : 0;
+}
+
+unsigned char* begin(Kind kind, size_t bytes, unsigned char* out) {
   memset(out, 0, kHeaderBytes + bytes);
   out[0] = 'W';
   out[1] = 'O';
@@ -65,39 +69,44 @@ bool decode(const unsigned char* bytes, size_t byte_count, RankAddress* address)
          rest > 0;
 }
 
-bool payload_bytes(Kind kind, size_t* bytes) {
-  switch (kind) {
+bool decode_header(const unsigned char* bytes, Kind* kind, size_t* payload_bytes) {
+  *kind = static_cast<Kind>(bytes[2]);
+  *payload_bytes = get(bytes + 4, 4);
+  if (bytes[0] != 'W' || bytes[1] != 'O' || bytes[3] != 0) return false;
+  switch (*kind) {
     case Kind::kCard:
-      *bytes = 8 + kNameBytesMax;
-      return true;
     case Kind::kReady:
     case Kind::kTaken:
-      *bytes = 0;
-      return true;
     case Kind::kGoodbye:
-      *bytes = 16 * kLaneCount;
-      return true;
+      return *payload_bytes == fixed_bytes(*kind);
+    case Kind::kNotice:
+      return *payload_bytes >= 4 && *payload_bytes <= 4 + kNoticeBytesMax;
   }
   return false;
 }
 
-bool decode_header(const unsigned char* bytes, Kind* kind) {
-  *kind = static_cast<Kind>(bytes[2]);
-  size_t expected = 0;
-  return bytes[0] == 'W' && bytes[1] == 'O' && bytes[3] == 0 && payload_bytes(*kind, &expected) &&
-         get(bytes + 4, 4) == expected;
-}
-
 size_t encode_frame(Kind kind, unsigned char* out) {
-  return static_cast<size_t>(begin(kind, out) - out);
+  return static_cast<size_t>(begin(kind, fixed_bytes(kind), out) - out);
 }
 
 size_t encode_card(const Card& card, unsigned char* out) {
-  unsigned char* payload = begin(Kind::kCard, out);
+  unsigned char* payload = begin(Kind::kCard, fixed_bytes(Kind::kCard), out);
   put(payload, card.token, 4);
   put(payload + 4, card.name.size(), 4);
   memcpy(payload + 8, card.name.data(), card.name.size());
   return kHeaderBytes + 8 + kNameBytesMax;
+}
+
+size_t encode_notice(uint32_t number, const unsigned char* notice, size_t bytes,
+                     unsigned char* out) {
+  unsigned char* payload = begin(Kind::kNotice, 4 + bytes, out);
+  put(payload, number, 4);
+  if (bytes != 0) memcpy(payload + 4, notice, bytes);
+  return kHeaderBytes + 4 + bytes;
+}
+
+uint32_t decode_notice_number(const unsigned char* payload) {
+  return static_cast<uint32_t>(get(payload, 4));
 }
 
 bool decode_card(const unsigned char* payload, Card* card) {
@@ -110,7 +119,7 @@ bool decode_card(const unsigned char* payload, Card* card) {
 }
 
 size_t encode_goodbye(const Goodbye& goodbye, unsigned char* out) {
-  unsigned char* payload = begin(Kind::kGoodbye, out);
+  unsigned char* payload = begin(Kind::kGoodbye, fixed_bytes(Kind::kGoodbye), out);
   for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
     put(payload + 16 * lane, goodbye.sent[lane], 8);
     put(payload + 16 * lane + 8, goodbye.received[lane], 8);

@@ -14,7 +14,7 @@
 //       12         list of providers, the preferred one first, with commas
 //                  where the rank listens (plugins/ofi/meeting.h)
 //
-// Each control frame starts with 8 bytes; the size of its payload is fixed by its kind:
+// Each control frame starts with 8 bytes; the size of its payload is fixed by its kind, but for kNotice:
 //
 //   offset  bytes  field
 //        0      2  magic "WO"
@@ -29,9 +29,12 @@
 //   kReady                   every peer's first message has been received
 //   kGoodbye      16 i     8  messages that this rank has sent on lane i
 //               16 i+8     8  messages that it has received on lane i
+//   kNotice        0      4  number: 0, 1, 2, … on this connection in this direction
+//                  4      n  what the sender shows now, n at most kNoticeBytesMax
 //   kTaken                   all that the other end's goodbye speaks of has been received
 //
-// kCard is the first frame in each direction, kReady the second. After kGoodbye only kTaken follows.
+// kCard is the first frame in each direction, kReady the second. After kReady notices may come, after
+// kGoodbye only kTaken.
 #pragma once
 
 #include <array>
@@ -44,9 +47,10 @@
 
 namespace weir::plugins::ofi {
 
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 inline constexpr uint32_t kLaneCount = 5;
 inline constexpr size_t kNameBytesMax = 512;
+inline constexpr size_t kNoticeBytesMax = 1024;
 inline constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
 
 struct RankAddress {
@@ -60,10 +64,11 @@ size_t encode(const RankAddress& address, unsigned char* out);
 // False: these bytes are no address of this version.
 bool decode(const unsigned char* bytes, size_t byte_count, RankAddress* address);
 
-enum class Kind : uint8_t { kCard = 1, kReady = 2, kGoodbye = 3, kTaken = 4 };
+enum class Kind : uint8_t { kCard = 1, kReady = 2, kGoodbye = 3, kTaken = 4, kNotice = 5 };
 
 inline constexpr size_t kHeaderBytes = 8;
-inline constexpr size_t kPayloadBytesMax = 8 + kNameBytesMax;
+inline constexpr size_t kPayloadBytesMax = 4 + kNoticeBytesMax;
+static_assert(8 + kNameBytesMax <= kPayloadBytesMax && 16 * kLaneCount <= kPayloadBytesMax);
 
 struct Card {
   uint32_t token = 0;
@@ -74,14 +79,16 @@ struct Goodbye {
   std::array<uint64_t, kLaneCount> received{};
 };
 
-// Bytes of the payload of `kind`; false for what is no kind.
-bool payload_bytes(Kind kind, size_t* bytes);
-// False: these bytes begin no frame.
-bool decode_header(const unsigned char* bytes, Kind* kind);
+// False: these bytes begin no frame, or one whose payload has not the size of its kind.
+bool decode_header(const unsigned char* bytes, Kind* kind, size_t* payload_bytes);
 // Each writes a frame and returns its size; a payload has kPayloadBytesMax bytes at most.
 size_t encode_frame(Kind kind, unsigned char* out);
 size_t encode_card(const Card& card, unsigned char* out);
 size_t encode_goodbye(const Goodbye& goodbye, unsigned char* out);
+// `bytes` is at most kNoticeBytesMax.
+size_t encode_notice(uint32_t number, const unsigned char* notice, size_t bytes,
+                     unsigned char* out);
+uint32_t decode_notice_number(const unsigned char* payload);
 bool decode_card(const unsigned char* payload, Card* card);
 Goodbye decode_goodbye(const unsigned char* payload);
 

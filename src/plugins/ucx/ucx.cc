@@ -2,6 +2,7 @@
 // The transport `ucx`: ranks on one or many hosts, over whatever UCX finds between them. See
 // docs/transports.md.
 #include <stdio.h>
+#include <string.h>
 #include <sys/resource.h>
 
 #include <memory>
@@ -252,6 +253,36 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
       "ucx: rank " + text_of(peer) + " is dead: its connections ended without a goodbye");
 }
 
+weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
+  static_assert(net::mesh::kNoticeBytesMax == WEIR_TRANSPORT_NOTICE_BYTES_MAX);
+  Instance* self = from(instance);
+  if (!self->joined) return self->report.fail(WEIR_ERROR_INVALID_USAGE, "ucx: not connected");
+  if (bytes > net::mesh::kNoticeBytesMax) {
+    return self->report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ucx: a notice of " + text_of(bytes) +
+                                                              " bytes; there may be " +
+                                                              text_of(net::mesh::kNoticeBytesMax));
+  }
+  self->mesh->show(static_cast<const unsigned char*>(notice), bytes);
+  return WEIR_OK;
+}
+
+// What the mesh learns of the peer's end on the way is for a later call of another function: this one
+// leaves operations alone.
+weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notice, size_t* bytes) {
+  Instance* self = from(instance);
+  if (!self->joined || peer >= self->rank_count) {
+    return self->report.fail(
+        self->joined ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE,
+        "ucx: notice_read of rank " + text_of(peer) + " of " + text_of(self->rank_count));
+  }
+  bool arrived = true;
+  const net::mesh::Bytes& latest =
+      peer == self->rank ? self->mesh->own_notice() : self->mesh->read_notice(peer, &arrived);
+  if (!latest.empty()) memcpy(notice, latest.data(), latest.size());
+  *bytes = latest.size();
+  return arrived ? WEIR_OK : WEIR_IN_PROGRESS;
+}
+
 // Only memory of the host: short messages are copied here, and UCX as Debian builds it moves nothing
 // else.
 constexpr weir_transport_functions_t kFunctions = {
@@ -259,7 +290,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "ucx",
     .summary = "ranks on one or many hosts, over UCX: InfiniBand, RoCE, shared memory or TCP",
-    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF,
+    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -278,8 +309,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .window_open = nullptr,
     .window_close = nullptr,
     .peer_alive = peer_alive,
-    .notice_show = nullptr,
-    .notice_read = nullptr,
+    .notice_show = notice_show,
+    .notice_read = notice_read,
 };
 
 }  // namespace

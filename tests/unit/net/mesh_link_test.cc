@@ -84,6 +84,44 @@ TEST_F(Links, AGoodbyeArrivesWithItsFarewell) {
   EXPECT_EQ(guest_.farewell(), farewell);
 }
 
+TEST_F(Links, TheLatestNoticeIsKeptBeyondTheGoodbye) {
+  proceed();
+  EXPECT_TRUE(guest_.notice().empty());
+  const unsigned char* place = guest_.notice().data();
+  for (const size_t bytes : {size_t{5}, kNoticeBytesMax, size_t{0}, size_t{77}}) {
+    const Bytes notice(bytes, static_cast<unsigned char>(bytes));
+    host_.say_notice(notice.data(), notice.size());
+    for (const size_t step : {size_t{3}, size_t{4096}}) give(&guest_, take(&host_), step);
+    EXPECT_EQ(guest_.notice(), notice);
+    EXPECT_EQ(guest_.state(), MeshLink::State::kJoined);
+  }
+  EXPECT_EQ(guest_.notice().data(), place) << "a notice allocates nothing";
+  host_.say_goodbye(nullptr, 0);
+  give(&guest_, take(&host_));
+  EXPECT_EQ(guest_.state(), MeshLink::State::kLeft);
+  EXPECT_EQ(guest_.notice(), Bytes(77, 77));
+}
+
+TEST_F(Links, ANoticeWaitsUntilTheOneBeforeHasLeft) {
+  proceed();
+  const Bytes first = {1}, second = {2};
+  host_.say_notice(first.data(), first.size());
+  const size_t bytes = host_.out_bytes();
+  host_.say_notice(second.data(), second.size());
+  EXPECT_EQ(host_.out_bytes(), bytes);
+  give(&guest_, take(&host_));
+  EXPECT_EQ(guest_.notice(), first);
+}
+
+TEST_F(Links, ANoticeOutOfOrderEndsTheLink) {
+  proceed();
+  Bytes frame;
+  put_notice(&frame, 1, host_card_.data(), 10);
+  give(&guest_, frame);
+  EXPECT_EQ(guest_.state(), MeshLink::State::kMalformed);
+  EXPECT_TRUE(guest_.notice().empty());
+}
+
 TEST_F(Links, WhoDoesNotHoldTheSecretIsRefusedAndToldSo) {
   Identity other = identity(3, "secret");
   for (int wrong = 0; wrong < 5; ++wrong) {
@@ -156,6 +194,7 @@ TEST_F(Links, OversizedAndUnexpectedFramesEndTheLinkBeforeTheirPayload) {
                                               {Kind::kProof, 64},     // before the hello
                                               {Kind::kCard, 100},     // before the proof
                                               {Kind::kGoodbye, 100},  // before the proof
+                                              {Kind::kNotice, 100},   // before the proof
                                               {static_cast<Kind>(99), 32}}) {
     MeshLink host(identity(1, "secret"), nonce(2), &host_card_);
     give(&host, header(kind, bytes));
@@ -166,6 +205,14 @@ TEST_F(Links, OversizedAndUnexpectedFramesEndTheLinkBeforeTheirPayload) {
   proceed();
   give(&host_, header(Kind::kGoodbye, kMacBytes + kFarewellBytesMax + 1));
   EXPECT_EQ(host_.state(), MeshLink::State::kMalformed);
+  for (const uint32_t bytes : {0u, 3u, static_cast<uint32_t>(4 + kNoticeBytesMax + 1), ~0u}) {
+    make_guest(identity(3, "secret"));
+    host_ = MeshLink(identity(1, "secret"), nonce(2), &host_card_);
+    proceed();
+    ASSERT_EQ(host_.state(), MeshLink::State::kJoined);
+    give(&host_, header(Kind::kNotice, bytes));
+    EXPECT_EQ(host_.state(), MeshLink::State::kMalformed) << bytes;
+  }
 }
 
 TEST_F(Links, AnotherVersionIsNamed) {

@@ -138,6 +138,55 @@ TEST_F(OfiControl, FramesMayArriveInPiecesOfAnySize) {
   EXPECT_FALSE(control_.lost()) << "it said goodbye";
 }
 
+TEST_F(OfiControl, TheLatestNoticeIsKeptBeyondTheEnd) {
+  write_card();
+  unsigned char frame[kHeaderBytes + kPayloadBytesMax];
+  write_bytes(frame, encode_frame(Kind::kReady, frame));
+  uint32_t number = 0;
+  for (const size_t bytes : {size_t{5}, kNoticeBytesMax, size_t{0}, size_t{77}}) {
+    const std::vector<unsigned char> notice(bytes, static_cast<unsigned char>(bytes));
+    write_bytes(frame, encode_notice(number++, notice.data(), notice.size(), frame));
+    control_.drive();
+    ASSERT_EQ(control_.notice_bytes(), bytes);
+    EXPECT_EQ(memcmp(control_.notice(), notice.data(), bytes), 0);
+  }
+  end();
+  control_.drive();
+  EXPECT_TRUE(control_.lost());
+  EXPECT_EQ(control_.notice_bytes(), 77u);
+}
+
+TEST_F(OfiControl, ANoticeThatCannotLeaveGivesWayToTheLatest) {
+  unsigned char notice[kNoticeBytesMax] = {};
+  uint32_t version = 0;
+  while (control_.send_notice(notice, sizeof notice, ++version)) ASSERT_LT(version, 100'000u);
+  const uint32_t stuck = version;
+  for (int i = 0; i < 10; ++i) {
+    notice[0] = static_cast<unsigned char>(i);
+    EXPECT_FALSE(control_.send_notice(notice, sizeof notice, ++version));
+  }
+  Control peer;
+  const int fd = dup(fds_[1]);
+  peer.attach(fd);
+  unsigned char frame[2 * kHeaderBytes + kPayloadBytesMax];
+  size_t bytes = encode_card({7, {1}}, frame);
+  bytes += encode_frame(Kind::kReady, frame + bytes);
+  // They stand where the handshake of the two would have put them: before all notices.
+  int before[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, before), 0);
+  ASSERT_EQ(write(before[0], frame, bytes), static_cast<ssize_t>(bytes));
+  peer.attach(before[1]);
+  peer.drive();
+  peer.attach(fd);
+  while (!control_.send_notice(notice, sizeof notice, version)) peer.drive();
+  peer.drive();
+  EXPECT_FALSE(peer.ended());
+  EXPECT_EQ(peer.notice()[0], 9);
+  EXPECT_GT(version, stuck);
+  close(before[0]);
+  close(before[1]);
+}
+
 TEST_F(OfiControl, AnEndWithoutAGoodbyeIsALoss) {
   write_card();
   control_.drive();
@@ -181,6 +230,11 @@ TEST_F(OfiControl, WhatIsNoFrameEndsTheConnection) {
   bytes = frames({Kind::kCard});
   bytes[7] = 0xff;
   EXPECT_TRUE(ends(bytes)) << "four gigabytes to come";
+  EXPECT_TRUE(ends({'W', 'O', 5, 0, 3, 0, 0, 0})) << "a notice without a number";
+  EXPECT_TRUE(ends({'W', 'O', 5, 0, 5, 4, 0, 0})) << "a notice of one byte too many";
+  bytes = frames({Kind::kCard, Kind::kReady});
+  bytes.insert(bytes.end(), {'W', 'O', 5, 0, 5, 0, 0, 0, 1, 0, 0, 0, 42});
+  EXPECT_TRUE(ends(bytes)) << "the second notice first";
   for (const uint32_t name_bytes : {0u, static_cast<uint32_t>(kNameBytesMax + 1), ~0u}) {
     bytes = frames({Kind::kCard});
     for (size_t i = 0; i < 4; ++i) {
