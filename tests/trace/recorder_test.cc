@@ -332,7 +332,8 @@ TEST(RecordFolder, TheOldestOfTheDeadAreRemovedAndTheLivingStay) {
   const std::string living = add(getpid(), start, 0, 100'000);
   const std::string reused = add(getpid(), start + 1, 1, 1000);  // the number of a later process
   std::vector<std::string> dead;
-  for (int i = 0; i < 10; ++i) dead.push_back(add(getpid(), 1, static_cast<Rank>(10 + i), i));
+  // Not of this second, which a coarse clock may not have reached yet.
+  for (int i = 0; i < 10; ++i) dead.push_back(add(getpid(), 1, static_cast<Rank>(10 + i), 10 + i));
   std::ofstream(folder.path() + "/not-ours.txt");
   const int descriptor = open_record_folder(folder.path(), false, false).take();
   tidy_record_folder(descriptor, 5, 50'000);
