@@ -192,13 +192,19 @@ int run(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app("Optimizer kernels beside a streaming loop of the same traffic.");
-  app.add_option("--sizes", options.sizes, "millions (2^20) of parameters")->delimiter(',');
-  app.add_option("--threads", options.threads, "thread counts")->delimiter(',');
+  app.add_option("--sizes", options.sizes, "millions (2^20) of parameters")
+      ->delimiter(',')
+      ->check(CLI::Range(1e-3, 1e6));
+  app.add_option("--threads", options.threads, "thread counts")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
   std::string names = "all";
+  std::vector<std::string> allowed = {"all"};
   for (const NamedCase& named : all_cases()) {
+    allowed.push_back(named.contest.name);
     names += fmt::format("; {}: {}", named.contest.name, named.meaning);
   }
-  app.add_option("--cases", options.cases, names)->delimiter(',');
+  app.add_option("--cases", options.cases, names)->delimiter(',')->check(CLI::IsMember(allowed));
   app.add_option("--rounds", options.rounds, "rounds")->check(CLI::Range(1, 10000));
   app.add_flag("--all-instruction-sets", options.all_sets, "not only the best one");
   app.add_option("--json", options.json, "also write the results to this file");
