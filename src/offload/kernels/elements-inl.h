@@ -166,24 +166,11 @@ HWY_INLINE VFloat fused_minus(VFloat a, VFloat b, VFloat c) {
 #endif
 }
 
-// f(double lanes ...) of vectors of float, rounded to float once.
+// Doubles, half as many as DFloat has lanes.
 #if HWY_TARGET == HWY_SCALAR
 using DWide = hn::CappedTag<double, 1>;
-template <class Function, class... V>
-HWY_INLINE VFloat in_double(Function f, V... v) {
-  return round_to_float(DFloat(), f(hn::PromoteTo(DWide(), v)...));
-}
 #else
 using DWide = hn::Rebind<double, hn::Half<DFloat> >;
-template <class Function, class... V>
-HWY_INLINE VFloat in_double(Function f, V... v) {
-  const DFloat df;
-  const DWide dd;
-  const hn::Half<DFloat> dh;
-  const auto low = f(hn::PromoteTo(dd, hn::LowerHalf(dh, v))...);
-  const auto high = f(hn::PromoteTo(dd, hn::UpperHalf(dh, v))...);
-  return hn::Combine(df, round_to_float(dh, high), round_to_float(dh, low));
-}
 #endif
 
 // Which payload and sign survive depends on operand order, which the compiler may swap.

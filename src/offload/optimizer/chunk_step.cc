@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/base/check.h"
-#include "offload/kernels/parallel_step.h"
+#include "offload/kernels/step_kernel.h"
 
 namespace weir::offload {
 namespace {
@@ -12,8 +12,8 @@ namespace {
 class Stepper {
  public:
   Stepper(const GroupStep& group, const StateChunk& chunk, const unsigned char* source,
-          unsigned char* destination, WorkerPool* pool)
-      : group_(group), chunk_(chunk), pool_(pool) {
+          unsigned char* destination)
+      : group_(group), chunk_(chunk) {
     range_.layout = chunk.layout;
     range_.source = source;
     range_.destination = destination;
@@ -61,23 +61,19 @@ class Stepper {
                             element * element_bytes(group_.output.type);
     range.first_index = group_.first_element + element;
     WEIR_CHECK(validate(range).ok(), "the ranges of a chunk are valid");
-    if (pool_ != nullptr && range.count > kStepBlock)
-      parallel_step(*pool_, group_.factors, range);
-    else
-      step_range(group_.factors, range);
+    step_range(group_.factors, range);
   }
 
   const GroupStep& group_;
   const StateChunk& chunk_;
-  WorkerPool* pool_;
   StepRange range_;
 };
 
 }  // namespace
 
 void step_chunk(const GroupStep& group, const StateChunk& chunk, const unsigned char* source,
-                unsigned char* destination, WorkerPool* pool) {
-  Stepper(group, chunk, source, destination, pool).run();
+                unsigned char* destination) {
+  Stepper(group, chunk, source, destination).run();
 }
 
 }  // namespace weir::offload

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "offload/kernels/step_kernel.h"
-#include "offload/kernels/worker_pool.h"
 #include "offload/optimizer/gradients.h"
 #include "offload/optimizer/placement.h"
 
@@ -32,8 +31,8 @@ struct GroupStep {
   uint64_t first_element = 0;  // of the group
 };
 
-// source may be destination. Over the pool, or on this thread without one.
+// source may be destination.
 void step_chunk(const GroupStep& group, const StateChunk& chunk, const unsigned char* source,
-                unsigned char* destination, WorkerPool* pool);
+                unsigned char* destination);
 
 }  // namespace weir::offload

@@ -187,7 +187,7 @@ Status Optimizer::step_memory(uint64_t step, float factor, bool hold, StepReport
     for (uint64_t c = begin; c < end; ++c) {
       const StateChunk chunk = placement.state(c);
       step_chunk(steps[chunk.group], chunk, home_->resident(c),
-                 hold ? home_->second(c) : home_->resident(c), nullptr);
+                 hold ? home_->second(c) : home_->resident(c));
       progress_.done(c);
     }
   });
@@ -225,7 +225,7 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
   backward_ = !backward_;
   const auto body = [&](uint64_t c, unsigned char* state) -> Status {
     const StateChunk chunk = placement.state(c);
-    step_chunk(steps[chunk.group], chunk, state, state, nullptr);
+    step_chunk(steps[chunk.group], chunk, state, state);
     progress_.done(c);
     return {};
   };

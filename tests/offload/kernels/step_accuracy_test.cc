@@ -4,7 +4,6 @@
 
 #include <cmath>
 
-#include "offload/kernels/parallel_step.h"
 #include "offload/kernels/step_reference.h"
 #include "offload/kernels/support.h"
 

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "offload/kernels/float_environment.h"
-#include "offload/kernels/parallel_step.h"
+#include "offload/kernels/parts.h"
 #include "offload/kernels/support.h"
 
 namespace weir::offload {

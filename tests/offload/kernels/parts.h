@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "offload/kernels/parallel_step.h"
+// A step in parts: of a range one after the other, or shared out to a pool's threads.
+#pragma once
 
-namespace weir::offload {
+#include "offload/kernels/step_kernel.h"
+#include "offload/kernels/worker_pool.h"
 
-StepRange part_of(const StepRange& range, uint64_t begin, uint64_t count) {
+namespace weir::offload::test {
+
+// What one worker takes at a time, in elements; a multiple of kMomentBlock.
+inline constexpr uint64_t kStepBlock = 32 * 1024;
+
+// `count` elements of `range` from its own element `begin` on, as a range.
+inline StepRange part_of(const StepRange& range, uint64_t begin, uint64_t count) {
   StepRange part = range;
   part.first += begin;
   part.count = count;
@@ -19,11 +27,11 @@ StepRange part_of(const StepRange& range, uint64_t begin, uint64_t count) {
   return part;
 }
 
-void parallel_step(WorkerPool& pool, const StepFactors& factors, const StepRange& range) {
+inline void parallel_step(WorkerPool& pool, const StepFactors& factors, const StepRange& range) {
   // A range may begin anywhere; the blocks are cut where the chunk's are.
   pool.parallel_for(range.count, kStepBlock, [&](uint64_t begin, uint64_t end) {
     step_range(factors, part_of(range, begin, end - begin));
   });
 }
 
-}  // namespace weir::offload
+}  // namespace weir::offload::test
