@@ -51,9 +51,7 @@ class Control {
   // The connection has ended, or something was read that is no frame.
   bool ended() const { return ended_; }
   // The peer ended without a goodbye.
-  bool lost() const { return (ended_ || marked_lost_) && !left_; }
-  // Something else than this connection has told that the peer ended.
-  void mark_lost() { marked_lost_ = true; }
+  bool lost() const { return ended_ && !left_; }
 
   // Ends this direction; what was said still arrives, what the peer says is thrown away.
   void shut();
@@ -68,7 +66,6 @@ class Control {
   bool left_ = false;
   bool taken_ = false;
   bool ended_ = false;
-  bool marked_lost_ = false;
   Card card_;
   Goodbye goodbye_;
   unsigned char in_[kHeaderBytes + kPayloadBytesMax];

@@ -4,8 +4,7 @@
 // making progress, until each peer has received it, has left too, or has ended; for a bounded time,
 // since a peer may be busy elsewhere.
 //
-// A rank that leaves with operations in flight does not stay: their memory may be the caller's
-// again, and progress would touch it.
+// A rank that leaves with operations in flight does not stay.
 #include <time.h>
 
 #include "plugins/ofi/instance.h"
@@ -29,6 +28,17 @@ Instance::~Instance() {
   if (controls_ != nullptr) {
     for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) controls_[peer].shut();
   }
+}
+
+void Instance::quiesce() {
+  if (endpoint_ == nullptr) return;
+  broken_ = true;  // nothing is moved or posted any more
+  waiting_ = nullptr;
+  for (Channel& channel : channels_) {
+    channel.send.drop();
+    channel.recv.drop();
+  }
+  endpoint_.reset();
 }
 
 void Instance::leave() {

@@ -141,6 +141,8 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
   return from(instance)->peer_alive(peer);
 }
 
+void quiesce(weir_transport_t* instance) { from(instance)->quiesce(); }
+
 weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
   return from(instance)->notice_show(notice, bytes);
 }
@@ -154,7 +156,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "ofi",
     .summary = "ranks on one or many hosts, over libfabric's reliable datagram endpoints",
-    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
+    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
+                     WEIR_CAP_QUIESCE,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -175,6 +178,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = notice_show,
     .notice_read = notice_read,
+    .quiesce = quiesce,
 };
 
 }  // namespace

@@ -246,11 +246,15 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
   }
   const Listening listening(&self->network.heard());
   self->look_at(peer);
-  if (self->troubled_count != 0) self->move();
+  if (self->troubled_count != 0 && self->network.worker() != nullptr) self->move();
   if (self->peers[peer].state != Peer::State::kLost) return WEIR_OK;
   return self->report.fail(
       WEIR_ERROR_PEER_LOST,
       "ucx: rank " + text_of(peer) + " is dead: its connections ended without a goodbye");
+}
+
+void quiesce(weir_transport_t* instance) {
+  if (from(instance)->joined) from(instance)->quiesce();
 }
 
 weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
@@ -290,7 +294,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "ucx",
     .summary = "ranks on one or many hosts, over UCX: InfiniBand, RoCE, shared memory or TCP",
-    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
+    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
+                     WEIR_CAP_QUIESCE,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -311,6 +316,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = notice_show,
     .notice_read = notice_read,
+    .quiesce = quiesce,
 };
 
 }  // namespace
