@@ -40,6 +40,10 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_HOST_ID", Kind::kText, "", "",
      "Ranks with the same text count as being on one host and share memory, ranks with another one "
      "do not (NCCL_HOSTID holds where this one is unset); unset: by kernel and network namespace."},
+    {"WEIR_TLS", Kind::kChoice, "off", "off|control|all",
+     "TLS 1.3 around the network transports' control connections, or around messages between "
+     "hosts, "
+     "too (see faults.md); the same on all ranks. A transport that cannot do it is not used."},
     {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
      "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
      "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},
