@@ -53,7 +53,8 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_PLUGIN_PATH", Kind::kPath, "", "",
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",
-     "Comma-separated list of hooks around every transport, outermost first: trace, check, fault."},
+     "Comma-separated list of hooks around every transport, outermost first: trace, check, fault, "
+     "sum."},
     {"WEIR_FAULT", Kind::kText, "", "", "What the fault hook does, such as delay_us=100,seed=7."},
     {"WEIR_TRACE_FILE", Kind::kPath, "", "",
      "Where the trace hook writes its Chrome trace; %r stands for the rank."},
@@ -121,6 +122,7 @@ const Binding kBindings[] = {
     {"WEIR_LOG_FILE", &Settings::log_file},
     {"WEIR_TIMEOUT_MS", &Settings::timeout_ms},
     {"WEIR_TRANSPORT", &Settings::transport},
+    {"WEIR_TLS", &Settings::tls},
     {"WEIR_PLUGIN_PATH", &Settings::plugin_path},
     {"WEIR_HOOKS", &Settings::hooks},
     {"WEIR_FAULT", &Settings::fault},

@@ -234,12 +234,11 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
 
   Introduction self = introduce_this_process();
   if (!reach.empty()) self.place = pack(place_of_this_host());
-  const char* tls = host_setting(nullptr, "WEIR_TLS");
   self.settings = fmt::format(
       "hooks={} deterministic={} WEIR_STAGING_BYTES={} WEIR_SLICE_BYTES={} "
       "WEIR_ALGORITHM='{}' WEIR_TLS={} rules={}",
       settings.hooks, deterministic, settings.staging_bytes, settings.slice_bytes,
-      settings.algorithm, tls == nullptr || *tls == 0 ? "off" : tls, describe_rules(rules.value()));
+      settings.algorithm, settings.tls, describe_rules(rules.value()));
   std::vector<Introduction> all;
   WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
   const std::vector<uint32_t> hosts = host_of_rank(all);
