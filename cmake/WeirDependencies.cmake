@@ -5,7 +5,7 @@
 # What the rest of the build may use:
 #   required   fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json CLI11::CLI11 pugixml::pugixml
 #              PkgConfig::hwloc PkgConfig::hwy PkgConfig::tomlplusplus PkgConfig::xxhash
-#              OpenSSL::Crypto Threads::Threads GTest::gtest GTest::gmock (with WEIR_BUILD_TESTS)
+#              OpenSSL::Crypto OpenSSL::SSL Threads::Threads GTest::gtest GTest::gmock (with WEIR_BUILD_TESTS)
 #   optional   WEIR_HAVE_<X> (ON or OFF) and, when ON, the target:
 #              CUDA CUDA::cudart    NCCL WEIR_NCCL_INCLUDE_DIR    UCX PkgConfig::ucx
 #              LIBFABRIC PkgConfig::libfabric    PMIX PkgConfig::pmix    URING PkgConfig::uring
@@ -97,8 +97,8 @@ find_package(CLI11 QUIET)
 weir_require("CLI11" CLI11_FOUND "${CLI11_VERSION}" "command lines of the tools" libcli11-dev)
 find_package(pugixml QUIET CONFIG)
 weir_require("pugixml" pugixml_FOUND "${pugixml_VERSION}" "NCCL topology files" libpugixml-dev)
-find_package(OpenSSL QUIET COMPONENTS Crypto)
-weir_require("OpenSSL" OPENSSL_FOUND "${OPENSSL_VERSION}" "HMAC-SHA256 of the job secret" libssl-dev)
+find_package(OpenSSL QUIET COMPONENTS Crypto SSL)
+weir_require("OpenSSL" OPENSSL_FOUND "${OPENSSL_VERSION}" "proof of the job secret, TLS" libssl-dev)
 
 pkg_check_modules(hwloc QUIET IMPORTED_TARGET hwloc>=2.4)
 weir_require("hwloc" hwloc_FOUND "${hwloc_VERSION}" "the machine's topology" libhwloc-dev)

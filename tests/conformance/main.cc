@@ -88,9 +88,11 @@ void add_transport(const plugin::Viability& entry) {
   add_simple(name, "EveryDeclaredCapabilityHasAProperty",
              [transport] { every_capability_has_a_property(transport); });
   for (const bool processes : {false, true}) {
-    for (const std::string hook : {"", "check", "fault", "hosts"}) {
+    for (const std::string hook : {"", "check", "fault", "sum", "hosts"}) {
       // Beside shared memory, in place of which a network transport is not asked for.
       if (hook == "hosts" && !is_network(*transport)) continue;
+      // What it adds does not depend on where the ranks run.
+      if (hook == "sum" && processes) continue;
       auto wrapped = plugin::wrap_with_hooks(transport, hook);
       if (!wrapped.ok()) {
         const std::string text = wrapped.status().text();

@@ -25,8 +25,8 @@ Instance::~Instance() {
   }
   if (joined_) leave();
   endpoint_.reset();
-  if (controls_ != nullptr) {
-    for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) controls_[peer].shut();
+  for (uint32_t peer = 0; controls_ != nullptr && peer < identity_.rank_count; ++peer) {
+    if (peer != identity_.rank) mesh_->leave(peer, {});
   }
 }
 
@@ -51,7 +51,6 @@ void Instance::leave() {
       goodbye.sent[lane] = channel.send.done();
       goodbye.received[lane] = channel.recv.done();
     }
-    (void)controls_[peer].send_notice(notice_, notice_bytes_, notice_version_);
     controls_[peer].say_goodbye(goodbye);
   }
   for (const Channel& channel : channels_) {

@@ -38,7 +38,9 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
   try {
     net::InterfaceFilter filter;
     std::string text;
-    if (!read_filter({host}, &filter, &text)) {
+    net::TlsMode tls = net::TlsMode::kOff;
+    if (!read_filter({host}, &filter, &text) ||
+        !net::tls_mode_of(Report{host}.setting("WEIR_TLS"), net::TlsMode::kControl, &tls, &text)) {
       tell(text);
       return WEIR_ERROR_UNSUPPORTED;
     }
@@ -48,7 +50,8 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
       tell("UCX " + library_version() + " does not work here: " + text);
       return WEIR_ERROR_UNSUPPORTED;
     }
-    tell("UCX " + library_version());
+    tell("UCX " + library_version() +
+         (tls == net::TlsMode::kOff ? "" : "; control connections inside TLS 1.3"));
     return WEIR_OK;
   } catch (const std::bad_alloc&) {
     tell("no memory");
@@ -102,9 +105,12 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     if (!read_filter(report, &filter, &reason)) {
       return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ucx: " + reason);
     }
+    net::MeshConfig mesh;
+    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kControl, &mesh.tls, &reason)) {
+      return report.fail(WEIR_ERROR_UNSUPPORTED, "ucx: " + reason);
+    }
     reason = self->network.open(config->rank_count);
     if (!reason.empty()) return report.fail(WEIR_ERROR_UNSUPPORTED, "ucx: " + reason);
-    net::MeshConfig mesh;
     mesh.purpose = "ucx";
     mesh.comm_id = config->comm_id;
     mesh.rank = config->rank;
