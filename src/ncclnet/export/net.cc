@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -94,7 +95,7 @@ std::string wanted_transport() {
 
 // Sets up the library; with its lock held.
 Result set_up(Library* self, Logger log) {
-  const weir::Result<Settings>& settings = process_settings();
+  const weir::Result<Settings> settings = parse_settings(environ);
   if (!settings.ok()) return fail(log, kInvalidUsage, settings.status().text());
   self->timeout_ms = settings.value().timeout_ms;
   const std::string name = wanted_transport();
