@@ -25,6 +25,8 @@ constexpr uint64_t kRetryNsMax = 100'000'000;
 constexpr uint64_t kNoDescriptorNs = 5'000'000;
 constexpr int kAcceptCountMax = 64;
 constexpr uint64_t kBacklogMax = 4096;
+// How soon one who may be told to stop hears of it.
+constexpr uint64_t kCancelNs = 20'000'000;
 // Read at the end of a connection to a peer that may go on sending.
 constexpr int kReadCountMax = 8192;
 
@@ -215,7 +217,8 @@ ControlMesh::Outcome ControlMesh::form(uint64_t deadline_ns) {
   }
   while (open_count_ > 0) {
     const uint64_t now = now_ns();
-    if (now >= deadline_ns) return time_out();
+    const bool cancelled = config_.cancelled != nullptr && *config_.cancelled;
+    if (now >= deadline_ns || cancelled) return time_out();
     const Outcome started = start_attempts(now);
     if (started != Outcome::kOk) return started;
     wait_for_events(now, deadline_ns);
@@ -261,6 +264,7 @@ void ControlMesh::wait_for_events(uint64_t now, uint64_t deadline_ns) {
 
 uint64_t ControlMesh::next_event_ns(uint64_t now, uint64_t deadline_ns) const {
   uint64_t next = deadline_ns;
+  if (config_.cancelled != nullptr) next = std::min(next, now + kCancelNs);
   for (const Connection& connection : connections_) next = std::min(next, connection.expiry_ns);
   if (!accepting_) next = std::min(next, now + kNoDescriptorNs);
   for (const Peer& peer : peers_) {

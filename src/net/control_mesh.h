@@ -19,6 +19,7 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -41,6 +42,8 @@ struct MeshConfig {
   uint64_t unproven_ns = 2'000'000'000;  // from accept to proof
   size_t unproven_count = 256;           // connections without proof at a time
   TlsMode tls = TlsMode::kOff;
+  // Another thread may set it: `join` then gives up soon, as at its deadline.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 class ControlMesh {

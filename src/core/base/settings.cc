@@ -50,6 +50,11 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_OFI_REGISTER", Kind::kChoice, "", "0|1",
      "The transport ofi registers memory though the provider does not ask for it, to try that "
      "way."},
+    {"WEIR_NCCL_NET_TRANSPORT", Kind::kText, "tcp", "",
+     "Transport that libnccl-net-weir.so gives to NCCL: tcp, ucx or ofi."},
+    {"WEIR_NCCL_NET_PLUGIN", Kind::kText, "", "",
+     "NCCL network plugin that the transport ncclnet loads: a path, or NAME for "
+     "libnccl-net-NAME.so."},
     {"WEIR_PLUGIN_PATH", Kind::kPath, "", "",
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",
