@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The benchmark of perf/compare. One source, compiled against MPI with each package's mpicc, and
- * with -DCOMPARE_WEIR against weir.h: the same buffers, first touch, rotation, warm-up, number of
- * iterations per time, clock and verification on both sides; only the eight functions of the layer
- * below differ.
+ * The benchmark of perf/compare, perf/tcp_compare and perf/shaped_compare. One source, compiled
+ * against MPI with each package's mpicc, with -DCOMPARE_WEIR against weir.h, and with -DCOMPARE_LAYER
+ * against one of perf/compare_tcp: the same buffers, first touch, rotation, warm-up, number of
+ * iterations per time, clock and verification on all sides; only the functions of the layer below
+ * differ.
  *
  * For each operation and size rank 0 prints
  *   result,<op>,<bytes>,<iterations>,<microseconds>,<wrong elements>
@@ -83,6 +84,31 @@ static void broadcast(const float* s, float* r, size_t n) {
   (void)s; /* in place, as MPI has it */
   check(weir_broadcast(world, r, r, n, WEIR_FLOAT32, 0, NULL), "weir_broadcast");
 }
+
+#elif defined(COMPARE_LAYER)
+
+#include "../compare_tcp/layer.h"
+
+static void layer_start(int* argc, char*** argv) {
+  (void)argc;
+  (void)argv;
+  const char* rank = getenv("WEIR_RANK");
+  const char* size = getenv("WEIR_SIZE");
+  if (rank == NULL || size == NULL) die("start", "WEIR_RANK and WEIR_SIZE are not set");
+  rank_index = atoi(rank);
+  rank_count = atoi(size);
+  compare_start(rank_index, rank_count);
+}
+static void layer_end(void) { compare_end(); }
+static void layer_barrier(void) { compare_barrier(); }
+static double layer_max(double mine) { return compare_max(mine); }
+static void* layer_window(size_t bytes) {
+  (void)bytes;
+  die("--windows", "only Weir has them");
+  return NULL;
+}
+static void all_reduce(const float* s, float* r, size_t n) { compare_all_reduce(s, r, n); }
+static void exchange(const float* s, float* r, size_t n) { compare_exchange(s, r, n); }
 
 #else
 
@@ -166,9 +192,13 @@ struct operation {
 enum { ONE = 1, ALL = 2 };
 
 static const struct operation operations[] = {
-    {"all_reduce", all_reduce, ONE, ONE}, {"reduce_scatter", reduce_scatter, ALL, ONE},
-    {"all_gather", all_gather, ONE, ALL}, {"all_to_all", all_to_all, ALL, ALL},
-    {"broadcast", broadcast, 0, ONE},
+    {"all_reduce", all_reduce, ONE, ONE},
+#ifdef COMPARE_LAYER
+    {"exchange", exchange, ONE, ONE}, /* of two ranks, each other's buffer */
+#else
+    {"reduce_scatter", reduce_scatter, ALL, ONE}, {"all_gather", all_gather, ONE, ALL},
+    {"all_to_all", all_to_all, ALL, ALL},         {"broadcast", broadcast, 0, ONE},
+#endif
 };
 enum { OPERATION_COUNT = sizeof(operations) / sizeof(operations[0]) };
 
@@ -191,12 +221,22 @@ static float reduced(size_t i) {
 }
 
 static float expected(const struct operation* op, size_t count, size_t i) {
-  const size_t me = (size_t)rank_index;
   if (op->call == all_reduce) return reduced(i);
+#ifdef COMPARE_LAYER
+  (void)count;
+  return input(1 - rank_index, i);
+#else
+  const size_t me = (size_t)rank_index;
   if (op->call == reduce_scatter) return reduced(me * count + i);
   if (op->call == all_gather) return input((int)(i / count), i % count);
   if (op->call == all_to_all) return input((int)(i / count), me * count + i % count);
   return input(0, i);
+#endif
+}
+
+/* What the receive buffer holds before: an operation without a send buffer has its input there. */
+static float before(const struct operation* op, size_t i) {
+  return op->send_blocks == 0 && rank_index == 0 ? input(0, i) : -1;
 }
 
 /* ---- Buffers --------------------------------------------------------------------------------- */
@@ -207,7 +247,8 @@ struct settings {
   double target_ms;
   long iterations_min;
   int fixed;
-  int pin;
+  int pin;       /* by local rank */
+  int pin_world; /* by rank, where one machine stands for several hosts */
   int windows;
   size_t cache_bytes;
   int ranks; /* to fork; 0: a launcher has started them */
@@ -287,9 +328,7 @@ static void measure(const struct operation* op, size_t bytes, const struct setti
     float* out = (float*)(void*)(send + k * plan.send_stride);
     float* in = (float*)(void*)(recv + k * plan.recv_stride);
     for (size_t i = 0; i < send_count; ++i) out[i] = input(rank_index, i);
-    for (size_t i = 0; i < recv_count; ++i) {
-      in[i] = op->call == broadcast && rank_index == 0 ? input(0, i) : -1;
-    }
+    for (size_t i = 0; i < recv_count; ++i) in[i] = before(op, i);
   }
 
   /* Warm-up, twice as long each time until the fastest loop would fill a tenth of the target: a
@@ -330,13 +369,14 @@ static int listed(const char* list, const char* name) {
 }
 
 /* Before the library starts, so that it sees what it will live with. */
-static void pin_by_local_rank(void) {
-  const char* names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_RANK", "WEIR_RANK"};
+static void pin(int world) {
+  const char* names[] = {world ? "OMPI_COMM_WORLD_RANK" : "OMPI_COMM_WORLD_LOCAL_RANK",
+                         world ? "PMI_RANK" : "MPI_LOCALRANKID", "PMI_RANK", "WEIR_RANK"};
   const char* text = NULL;
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && text == NULL; ++i) {
     text = getenv(names[i]);
   }
-  if (text == NULL) die("--pin", "no local rank in the environment");
+  if (text == NULL) die("--pin", "no rank in the environment");
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) die("sched_getaffinity", "failed");
@@ -358,6 +398,8 @@ static void parse(int argc, char** argv, struct settings* s) {
       s->fixed = 1;
     } else if (strcmp(argv[i], "--pin") == 0) {
       s->pin = 1;
+    } else if (strcmp(argv[i], "--pin-world") == 0) {
+      s->pin_world = 1;
     } else if (strcmp(argv[i], "--windows") == 0) {
       s->windows = 1;
     } else if (value == NULL) {
@@ -381,18 +423,14 @@ static void parse(int argc, char** argv, struct settings* s) {
 }
 
 int main(int argc, char** argv) {
-  struct settings s = {"all_reduce,reduce_scatter,all_gather,all_to_all,broadcast",
-                       "8,1024,16384,262144,1048576,16777216,67108864",
-                       75,
-                       4,
-                       0,
-                       0,
-                       0,
-                       32u << 20,
-                       0};
+  struct settings s = {.ops = "all_reduce,reduce_scatter,all_gather,all_to_all,broadcast",
+                       .sizes = "8,1024,16384,262144,1048576,16777216,67108864",
+                       .target_ms = 75,
+                       .iterations_min = 4,
+                       .cache_bytes = 32u << 20};
   parse(argc, argv, &s);
   if (s.ranks > 0) fork_ranks(s.ranks);
-  if (s.pin) pin_by_local_rank();
+  if (s.pin || s.pin_world) pin(s.pin_world);
   layer_start(&argc, &argv);
 
   size_t send_bytes = 0;
