@@ -7,8 +7,7 @@
  * Environment: COMPARE_ADDRESS, the address of this rank's interface; COMPARE_FOLDER, an empty folder
  * that both ranks see, where they find each other.
  */
-#ifndef PERF_COMPARE_TCP_LAYER_H
-#define PERF_COMPARE_TCP_LAYER_H
+#pragma once
 
 #include <stddef.h>
 
@@ -29,6 +28,4 @@ void compare_exchange(const float* send, float* recv, size_t count);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif
