@@ -227,6 +227,20 @@ def when_and_where(cores):
     return f"{datetime.date.today()}, {processor()}, {cores} cores, {platform.system()} {kernel}"
 
 
+PATH_OPTIONS = ("--build", "--work", "--output", "--sched")
+
+
+def shown_command():
+    """What was called, less what only says where things lie."""
+    words, skip = ["perf/" + os.path.basename(sys.argv[0])], False
+    for word in sys.argv[1:]:
+        name = word.split("=")[0]
+        if not skip and name not in PATH_OPTIONS and name != "--publish":
+            words.append(word)
+        skip = not skip and name in PATH_OPTIONS and "=" not in word
+    return " ".join(words)
+
+
 # ---- The table ---------------------------------------------------------------------------------
 
 
