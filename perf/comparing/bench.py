@@ -60,7 +60,7 @@ def comma_list(convert):
 
 
 def find_library(folder):
-    for place, _, files in os.walk(folder):
+    for place, _, files in os.walk(os.path.abspath(folder)):
         if "libweir.so" in files:
             return os.path.join(place, "libweir.so")
     return None
