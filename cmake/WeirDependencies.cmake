@@ -10,7 +10,7 @@
 #              CUDA CUDA::cudart    NCCL WEIR_NCCL_INCLUDE_DIR    UCX PkgConfig::ucx
 #              LIBFABRIC PkgConfig::libfabric    PMIX PkgConfig::pmix    URING PkgConfig::uring
 #              OPENMPI, MPICH WEIR_<X>_CC and WEIR_<X>_RUN (programs)    PYTHON Python3::Interpreter
-#              BENCHMARK benchmark::benchmark
+#              BENCHMARK benchmark::benchmark    GLOO (perf/tcp_compare compiles against it by itself)
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
@@ -175,6 +175,16 @@ weir_optional(OPENMPI "Open MPI" WEIR_OPENMPI_BOTH "${WEIR_OPENMPI_VERSION}" "la
   "no mpicc.openmpi, install openmpi-bin libopenmpi-dev")
 weir_optional(MPICH "MPICH" WEIR_MPICH_BOTH "${WEIR_MPICH_VERSION}" "launcher, and peer of perf/compare"
   "no mpicc.mpich, install mpich libmpich-dev")
+
+# Another peer, of perf/tcp_compare.
+find_path(WEIR_GLOO_INCLUDE_DIR gloo/algorithm.h)
+find_library(WEIR_GLOO_LIBRARY gloo)
+mark_as_advanced(WEIR_GLOO_INCLUDE_DIR WEIR_GLOO_LIBRARY)
+set(WEIR_GLOO_BOTH OFF)
+if(WEIR_GLOO_INCLUDE_DIR AND WEIR_GLOO_LIBRARY)
+  set(WEIR_GLOO_BOTH ON)
+endif()
+weir_optional(GLOO "Gloo" WEIR_GLOO_BOTH found "peer of perf/tcp_compare" "not found, install libgloo-dev")
 
 find_package(Python3 QUIET COMPONENTS Interpreter)
 weir_optional(PYTHON "Python" Python3_FOUND "${Python3_VERSION}" "bindings and their tests"

@@ -71,6 +71,9 @@ constexpr SettingInfo kTable[] = {
      "hwloc XML or NCCL topology XML that is used instead of this machine's topology."},
     {"WEIR_CACHE_DIR", Kind::kPath, "", "",
      "Where measured costs are kept; unset: weir in the user's cache directory."},
+    {"WEIR_COSTS_FILE", Kind::kPath, "", "",
+     "Rank 0 of each new communicator writes the costs that its ranks agreed on to this file, for "
+     "weir-sched sim --costs."},
     {"WEIR_PROBE", Kind::kBool, "1", "",
      "Costs are measured at start-up when none are cached; 0: built-in figures."},
     {"WEIR_EXPLAIN", Kind::kBool, "0", "",
@@ -135,6 +138,7 @@ const Binding kBindings[] = {
     {"WEIR_TUNING_FILE", &Settings::tuning_file},
     {"WEIR_TOPOLOGY_FILE", &Settings::topology_file},
     {"WEIR_CACHE_DIR", &Settings::cache_dir},
+    {"WEIR_COSTS_FILE", &Settings::costs_file},
     {"WEIR_PROBE", &Settings::probe},
     {"WEIR_EXPLAIN", &Settings::explain},
     {"WEIR_DETERMINISTIC", &Settings::deterministic},

@@ -37,6 +37,7 @@ struct Settings {
   std::string tuning_file;    // WEIR_TUNING_FILE: rules that override the route
   std::string topology_file;  // WEIR_TOPOLOGY_FILE: hwloc or NCCL XML instead of this machine
   std::string cache_dir;      // WEIR_CACHE_DIR: where probe results are kept; "" = XDG cache
+  std::string costs_file;     // WEIR_COSTS_FILE: where rank 0 writes the task times it uses
   bool probe;                 // WEIR_PROBE: measure tasks at start-up (else built-in figures)
   bool explain;               // WEIR_EXPLAIN
   bool deterministic;         // WEIR_DETERMINISTIC: as WEIR_COMM_DETERMINISTIC for all
