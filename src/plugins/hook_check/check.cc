@@ -237,13 +237,12 @@ class Check final : public hook::Hook {
         (request.signal != nullptr && !is_remote(request.signal))) {
       return breach(request.name(), "the remote memory is not open");
     }
-    const uint64_t sum = request.is_get ? 0 : checksum(request.data, request.bytes);
     const weir_result_t result = access_inner(request, op);
-    const Record record = {op, nullptr, nullptr,         request.data, request.bytes,   sum,
-                           0,  0,       !request.is_get, true,         WEIR_IN_PROGRESS};
-    if (result == WEIR_IN_PROGRESS) *in_flight_.add(op) = record;
-    if (result == WEIR_OK && !request.is_get && checksum(request.data, request.bytes) != sum) {
-      return changed_put(record);
+    if (result == WEIR_IN_PROGRESS) {
+      // Not before: what is refused may name more than there is to read.
+      const uint64_t sum = request.is_get ? 0 : checksum(request.data, request.bytes);
+      *in_flight_.add(op) = {op, nullptr, nullptr,         request.data, request.bytes,   sum,
+                             0,  0,       !request.is_get, true,         WEIR_IN_PROGRESS};
     }
     return only(result, request.name(), true);
   }
