@@ -133,9 +133,10 @@ void bounds_hold(const Variant& variant) {
     }
     meet(r, 1);
     r.require(window.words == before, "what was refused has written");
+    meet(r, 2);
     weir_transport_op_t op{};
     r.wait(&op, r.f().put(r.instance(), remote, 0, data.data(), size, &op), "a put of all");
-    meet(r, 2);
+    meet(r, 3);
   });
 }
 

@@ -33,6 +33,7 @@ struct Region {
   uint64_t registration = 0;  // 0: none
   void* native = nullptr;     // the transport's
   uint64_t native_key = 0;
+  uint64_t native_address = 0;  // by which peers name the first byte
 };
 
 struct Signal {
