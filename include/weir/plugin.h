@@ -39,6 +39,7 @@ extern "C" {
 #define WEIR_TRANSPORT_ADDRESS_BYTES_MAX 512u
 #define WEIR_TRANSPORT_LANES_MAX 16u
 #define WEIR_TRANSPORT_NOTICE_BYTES_MAX 1024u
+#define WEIR_TRANSPORT_KEY_BYTES_MAX 1024u
 
 /* Capability bits. */
 enum {
@@ -52,7 +53,10 @@ enum {
   WEIR_CAP_NOTICE = 1u << 5, /* `notice_show`, `notice_read`: words beside all messages */
   /* Posted buffers are read or written also outside of calls of send, recv, test and progress (by a
    * network card, by a thread, by close); `quiesce` ends that. */
-  WEIR_CAP_QUIESCE = 1u << 6
+  WEIR_CAP_QUIESCE = 1u << 6,
+  WEIR_CAP_PUT = 1u << 7,   /* `memory_register` to `remote_close`, and `put` */
+  WEIR_CAP_GET = 1u << 8,   /* the same, and `get` */
+  WEIR_CAP_SIGNAL = 1u << 9 /* the same, and `put_signal`, `signal_read` */
 };
 
 /* Memory kinds that send and recv accept. */
@@ -104,7 +108,16 @@ typedef struct weir_transport_op {
   uint64_t wrapper;
 } weir_transport_op_t;
 
-typedef struct weir_transport weir_transport_t; /* an instance */
+typedef struct weir_transport weir_transport_t;               /* an instance */
+typedef struct weir_transport_memory weir_transport_memory_t; /* the caller's, registered */
+typedef struct weir_transport_remote weir_transport_remote_t; /* a peer's, from its key */
+
+/* What has been appended is NULL in a table that does not name it, in C++ without a warning, too. */
+#ifdef __cplusplus
+#define WEIR_PLUGIN_NULL = nullptr
+#else
+#define WEIR_PLUGIN_NULL
+#endif
 
 /* Functions are only ever appended. A table may be shorter than this one (it was built against an
  * earlier header): then it declares no capability whose functions lie beyond its end. */
@@ -173,8 +186,77 @@ typedef struct weir_transport_functions {
    * recv, test and progress no more: operations that are posted will never complete. When it returns
    * nothing reads or writes their buffers any more, nor their words, so that the caller may free them
    * while the instance lives on. Waits for no peer; valid from connect to close, and called again
-   * without effect. peer_alive and notices go on as before. */
-  void (*quiesce)(weir_transport_t* instance);
+   * without effect. peer_alive and notices go on as before. Registered and remote memory ends with it, as
+   * with close. */
+  void (*quiesce)(weir_transport_t* instance) WEIR_PLUGIN_NULL;
+
+  /* One-sided operations: WEIR_CAP_PUT, WEIR_CAP_GET, WEIR_CAP_SIGNAL. The target registers memory
+   * and packs a key of it; the caller brings the key to the origin; the origin opens it and then
+   * reads and writes that memory. The shape is that of UCX (ucp_rkey_pack, ucp_put_nbx) and of
+   * libfabric (fi_mr(3), fi_rma(3)). All are valid from connect to close, in one thread like the
+   * rest; those that make or end something may allocate, lock and make system calls. Both ends move
+   * things only within calls of this instance: a target that makes none may hold up what is done to
+   * its memory.
+   *
+   * Which of the three bits this instance has, some of those of the table: a transport may have
+   * found a network that can do less. What the others lack is written to `reason` (at most
+   * reason_bytes with the zero), "" when none is missing. The same on all ranks of a communicator. */
+  uint64_t (*remote_caps)(weir_transport_t* instance, char* reason,
+                          size_t reason_bytes) WEIR_PLUGIN_NULL;
+  /* [base, base + bytes) of the host's memory, at least a byte, may from now on be read and written
+   * by who holds a key of it. It stays the caller's, and stays mapped until it is deregistered.
+   * Several registrations may overlap. */
+  weir_result_t (*memory_register)(weir_transport_t* instance, void* base, uint64_t bytes,
+                                   weir_transport_memory_t** memory) WEIR_PLUGIN_NULL;
+  /* Writes the key, at most WEIR_TRANSPORT_KEY_BYTES_MAX bytes: good for the ranks of this
+   * communicator, on any of them, until the memory is deregistered. */
+  weir_result_t (*memory_key)(weir_transport_t* instance, const weir_transport_memory_t* memory,
+                              unsigned char* key, size_t* bytes) WEIR_PLUGIN_NULL;
+  /* The caller sees to it before that no peer has an operation on it under way. `close` deregisters
+   * what is left. */
+  void (*memory_deregister)(weir_transport_t* instance,
+                            weir_transport_memory_t* memory) WEIR_PLUGIN_NULL;
+  /* What `memory_key` wrote on rank `peer` (the own rank with WEIR_CAP_SELF). Copied. A key that is
+   * cut, changed, of another rank, communicator or transport is WEIR_ERROR_REFUSED, and none of it
+   * has been believed. */
+  weir_result_t (*remote_open)(weir_transport_t* instance, uint32_t peer, const unsigned char* key,
+                               size_t key_bytes, weir_transport_remote_t** remote) WEIR_PLUGIN_NULL;
+  /* Operations of it that are under way end as they would. `close` closes what is left. */
+  void (*remote_close)(weir_transport_t* instance,
+                       weir_transport_remote_t* remote) WEIR_PLUGIN_NULL;
+
+  /* Copies `bytes` bytes to, or from, `offset_bytes` of the remote memory; what does not lie within
+   * it is WEIR_ERROR_INVALID_ARGUMENT. The local buffer may be any memory that send and recv take.
+   * `op` as with send, and ended by `test`. Operations keep no order among each other, nor with
+   * messages. A put is complete when its bytes are in the target's memory: whatever the target learns of
+   * afterwards (by a message, a signal) it learns of after them. A get is complete when its bytes
+   * are in the local buffer. Errors: WEIR_ERROR_PEER_LOST, of operations under way too. */
+  weir_result_t (*put)(weir_transport_t* instance, const weir_transport_remote_t* remote,
+                       uint64_t offset_bytes, const void* data, uint64_t bytes,
+                       weir_transport_op_t* op) WEIR_PLUGIN_NULL;
+  weir_result_t (*get)(weir_transport_t* instance, const weir_transport_remote_t* remote,
+                       uint64_t offset_bytes, void* data, uint64_t bytes,
+                       weir_transport_op_t* op) WEIR_PLUGIN_NULL;
+
+  /* Copies `bytes` bytes (0: none, and `remote` may be NULL) as `put` does, then adds `value`, at
+   * least 1, to the 64-bit word at `signal_offset_bytes` of `signal`, which is memory of the same
+   * rank; the word's address is a multiple of 8. Each is added once. Complete when the buffer is
+   * the caller's again, which may be before the bytes have arrived.
+   *
+   * Order: once signal_read at the target returns a value that includes this `value`, the bytes of
+   * this put_signal, and of every put that the origin had seen complete before it, are in the
+   * target's memory and visible to the reader. Nothing is promised about other operations; signals
+   * of one origin may be added in any order. */
+  weir_result_t (*put_signal)(weir_transport_t* instance, const weir_transport_remote_t* remote,
+                              uint64_t offset_bytes, const void* data, uint64_t bytes,
+                              const weir_transport_remote_t* signal, uint64_t signal_offset_bytes,
+                              uint64_t value, weir_transport_op_t* op) WEIR_PLUGIN_NULL;
+  /* Makes progress, and reads the word at `offset_bytes` of the caller's own memory, a multiple of
+   * 8 in address. It is what the caller stored there before it gave the key away, and what has been
+   * added since: it never goes back, but for wrapping at 2^64. While peers may signal nobody else
+   * writes it. */
+  weir_result_t (*signal_read)(weir_transport_t* instance, const weir_transport_memory_t* memory,
+                               uint64_t offset_bytes, uint64_t* value) WEIR_PLUGIN_NULL;
 } weir_transport_functions_t;
 
 /* The one symbol of a plugin. */

@@ -30,6 +30,7 @@ struct Board {
   unsigned char addresses[kRanksMax][WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
   size_t address_bytes[kRanksMax];
   char failures[kRanksMax][1024];
+  char skips[kRanksMax][256];
   std::atomic<uint64_t> numbers[64];
   uint64_t comm_id;
 };
@@ -194,6 +195,8 @@ void Rank::await(uint32_t index) {
   }
 }
 
+void Rank::check_others() { require(!board_->failed, "another rank failed first"); }
+
 uint64_t Rank::read(uint32_t index) const { return board_->numbers[index]; }
 
 namespace {
@@ -204,6 +207,8 @@ void play(const Variant& variant, Board* board, uint32_t rank, uint32_t rank_cou
   try {
     Rank self(variant, board, rank, rank_count);
     body(self);
+  } catch (const Rank::Skipped& caught) {
+    snprintf(board->skips[rank], sizeof board->skips[rank], "%s", caught.text.c_str());
   } catch (const Rank::Failure& caught) {
     failure = caught.text.empty() ? "failed" : caught.text;
   } catch (const std::exception& caught) {
@@ -269,7 +274,9 @@ void run_ranks(const Variant& variant, uint32_t rank_count, const std::function<
   for (uint32_t i = 0; i < rank_count; ++i) {
     if (board->failures[i][0] != 0) ADD_FAILURE() << "rank " << i << ": " << board->failures[i];
   }
+  const std::string skipped = board->skips[0];
   munmap(memory, sizeof(Board));
+  if (!skipped.empty()) GTEST_SKIP() << skipped;
 }
 
 }  // namespace weir::conformance

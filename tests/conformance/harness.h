@@ -52,6 +52,13 @@ class Rank {
   weir_transport_t* instance() const { return instance_; }
   std::mt19937_64& random() { return random_; }
 
+  struct Skipped {
+    std::string text;
+  };
+  // The transport declares what the property needs, but what it found here has it not: `text` tells
+  // why, and the test is skipped with it. On all ranks or on none.
+  [[noreturn]] void skip(const std::string& text) { throw Skipped{text}; }
+
   // What open is told; change it before joining.
   weir_transport_config_t config{};
   unsigned char secret[32];
@@ -86,6 +93,8 @@ class Rank {
   // Waits until the number is not zero, making progress; fails like barrier.
   void await(uint32_t index);
   uint64_t read(uint32_t index) const;
+  // Fails when another rank has failed.
+  void check_others();
 
  private:
   friend struct HostCalls;
@@ -121,6 +130,7 @@ const std::vector<Property>& memory_properties();
 const std::vector<Property>& membership_properties();
 const std::vector<Property>& notice_properties();
 const std::vector<Property>& quiesce_properties();
+const std::vector<Property>& remote_properties();
 
 uint64_t monotonic_ns();
 

@@ -42,7 +42,7 @@ void add_simple(const std::string& suite, const char* name, const std::function<
 std::vector<const Property*> all_properties() {
   std::vector<const Property*> all;
   for (const auto* list : {&message_properties(), &memory_properties(), &membership_properties(),
-                           &notice_properties(), &quiesce_properties()}) {
+                           &notice_properties(), &quiesce_properties(), &remote_properties()}) {
     for (const Property& property : *list) all.push_back(&property);
   }
   return all;

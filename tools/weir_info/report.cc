@@ -38,10 +38,16 @@ std::string capabilities_of(const weir_transport_caps_t& caps) {
   static constexpr struct {
     uint64_t bit;
     const char* name;
-  } kNames[] = {{WEIR_CAP_SEND_RECV, "send/recv"}, {WEIR_CAP_SEGMENT, "mapped staging"},
-                {WEIR_CAP_WINDOW, "windows"},      {WEIR_CAP_PEER_FAILURE, "sees dead peers"},
-                {WEIR_CAP_SELF, "self"},           {WEIR_CAP_NOTICE, "notices"},
-                {WEIR_CAP_QUIESCE, "quiesce"}};
+  } kNames[] = {{WEIR_CAP_SEND_RECV, "send/recv"},
+                {WEIR_CAP_SEGMENT, "mapped staging"},
+                {WEIR_CAP_WINDOW, "windows"},
+                {WEIR_CAP_PEER_FAILURE, "sees dead peers"},
+                {WEIR_CAP_SELF, "self"},
+                {WEIR_CAP_NOTICE, "notices"},
+                {WEIR_CAP_QUIESCE, "quiesce"},
+                {WEIR_CAP_PUT, "put"},
+                {WEIR_CAP_GET, "get"},
+                {WEIR_CAP_SIGNAL, "put + signal"}};
   std::string text;
   for (const auto& [bit, name] : kNames)
     if (caps.bits & bit) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);

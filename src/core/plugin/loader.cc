@@ -19,6 +19,7 @@ namespace {
 
 // The table as the first header had it.
 constexpr size_t kFunctionsBytesMin = offsetof(weir_transport_functions_t, notice_show);
+constexpr uint64_t kRemoteBits = WEIR_CAP_PUT | WEIR_CAP_GET | WEIR_CAP_SIGNAL;
 
 Status refused(const std::string& path, std::string_view reason) {
   return Status(Code::kRefused, fmt::format("plugin {}: {}", path, reason));
@@ -90,7 +91,7 @@ Status check_functions(const weir_transport_functions_t* functions) {
   const weir_transport_caps_t& caps = functions->caps;
   constexpr uint64_t kKnownBits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
                                   WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                                  WEIR_CAP_QUIESCE;
+                                  WEIR_CAP_QUIESCE | kRemoteBits;
   if ((caps.bits & ~kKnownBits) != 0) {
     return bad(fmt::format("it declares unknown capabilities {:#x}", caps.bits & ~kKnownBits));
   }
@@ -102,11 +103,12 @@ Status check_functions(const weir_transport_functions_t* functions) {
   const bool messages = (caps.bits & WEIR_CAP_SEND_RECV) != 0;
   const bool notices = (caps.bits & WEIR_CAP_NOTICE) != 0;
   const bool quiesces = (caps.bits & WEIR_CAP_QUIESCE) != 0;
-  const auto reaches_past = [&](size_t offset) {
-    return functions->struct_bytes >= offset + sizeof(void (*)());
-  };
-  const bool reaches_notices = reaches_past(offsetof(weir_transport_functions_t, notice_read));
-  const bool reaches_quiesce = reaches_past(offsetof(weir_transport_functions_t, quiesce));
+  const bool remote = (caps.bits & kRemoteBits) != 0;
+  const bool signals = (caps.bits & WEIR_CAP_SIGNAL) != 0;
+  const auto reaches_to = [&](size_t offset) { return functions->struct_bytes >= offset; };
+  const bool reaches_notices = reaches_to(offsetof(weir_transport_functions_t, quiesce));
+  const bool reaches_quiesce = reaches_to(offsetof(weir_transport_functions_t, remote_caps));
+  const bool reaches_remote = reaches_to(sizeof *functions);
   if (messages && (caps.credit < 1 || caps.message_bytes_max < 1 || caps.memory_kinds == 0)) {
     return bad("it declares send and recv with no credit, no message size or no memory kind");
   }
@@ -131,6 +133,17 @@ Status check_functions(const weir_transport_functions_t* functions) {
       {"notice_show", notices, reaches_notices && functions->notice_show != nullptr},
       {"notice_read", notices, reaches_notices && functions->notice_read != nullptr},
       {"quiesce", quiesces, reaches_quiesce && functions->quiesce != nullptr},
+      {"remote_caps", remote, reaches_remote && functions->remote_caps != nullptr},
+      {"memory_register", remote, reaches_remote && functions->memory_register != nullptr},
+      {"memory_key", remote, reaches_remote && functions->memory_key != nullptr},
+      {"memory_deregister", remote, reaches_remote && functions->memory_deregister != nullptr},
+      {"remote_open", remote, reaches_remote && functions->remote_open != nullptr},
+      {"remote_close", remote, reaches_remote && functions->remote_close != nullptr},
+      {"put", (caps.bits & WEIR_CAP_PUT) != 0, reaches_remote && functions->put != nullptr},
+      {"get", (caps.bits & WEIR_CAP_GET) != 0, reaches_remote && functions->get != nullptr},
+      {"put_signal", signals, reaches_remote && functions->put_signal != nullptr},
+      {"signal_read", signals, reaches_remote && functions->signal_read != nullptr},
+      {"test", remote, functions->test != nullptr},
   };
   for (const auto& entry : entries) {
     if (entry.needed && !entry.there) {

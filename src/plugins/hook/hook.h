@@ -21,6 +21,22 @@ namespace weir::plugins::hook {
 
 // All traffic must pass the hook: memory that peers load and store directly would go around it.
 inline constexpr uint64_t kHiddenCaps = WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW;
+// Of these the inner table has the functions from remote_caps on.
+inline constexpr uint64_t kRemoteCaps = WEIR_CAP_PUT | WEIR_CAP_GET | WEIR_CAP_SIGNAL;
+
+// What put, get and put_signal are given; `signal` is null but for the last.
+struct RemoteRequest {
+  const weir_transport_remote_t* remote;
+  uint64_t offset_bytes;
+  void* data;  // only read, but by get
+  uint64_t bytes;
+  const weir_transport_remote_t* signal;
+  uint64_t signal_offset_bytes;
+  uint64_t value;
+  bool is_get;
+
+  const char* name() const { return is_get ? "get" : signal != nullptr ? "put_signal" : "put"; }
+};
 
 class Hook {
  public:
@@ -61,6 +77,41 @@ class Hook {
   virtual void quiesce() {
     if ((inner_->caps.bits & WEIR_CAP_QUIESCE) != 0) inner_->quiesce(instance_);
   }
+  virtual uint64_t remote_caps(char* reason, size_t reason_bytes) {
+    return inner_->remote_caps(instance_, reason, reason_bytes) & kRemoteCaps;
+  }
+  virtual weir_result_t memory_register(void* base, uint64_t bytes,
+                                        weir_transport_memory_t** memory) {
+    return inner_->memory_register(instance_, base, bytes, memory);
+  }
+  virtual weir_result_t memory_key(const weir_transport_memory_t* memory, unsigned char* key,
+                                   size_t* bytes) {
+    return inner_->memory_key(instance_, memory, key, bytes);
+  }
+  virtual void memory_deregister(weir_transport_memory_t* memory) {
+    inner_->memory_deregister(instance_, memory);
+  }
+  virtual weir_result_t remote_open(uint32_t peer, const unsigned char* key, size_t key_bytes,
+                                    weir_transport_remote_t** remote) {
+    return inner_->remote_open(instance_, peer, key, key_bytes, remote);
+  }
+  virtual void remote_close(weir_transport_remote_t* remote) {
+    inner_->remote_close(instance_, remote);
+  }
+  // put_signal: without a signal's memory it would be taken for a put.
+  weir_result_t signal(const RemoteRequest& request, weir_transport_op_t* op) {
+    if (request.signal != nullptr) return access(request, op);
+    return fail(WEIR_ERROR_INVALID_ARGUMENT, "%s: put_signal without memory of the signal",
+                inner_->name);
+  }
+  // put, get and put_signal.
+  virtual weir_result_t access(const RemoteRequest& request, weir_transport_op_t* op) {
+    return access_inner(request, op);
+  }
+  virtual weir_result_t signal_read(const weir_transport_memory_t* memory, uint64_t offset_bytes,
+                                    uint64_t* value) {
+    return inner_->signal_read(instance_, memory, offset_bytes, value);
+  }
   // Closes the inner instance; afterwards the hook itself is disposed of.
   virtual void close() { inner_->close(instance_); }
   virtual void dispose() { delete this; }
@@ -70,6 +121,14 @@ class Hook {
   }
 
  protected:
+  weir_result_t access_inner(const RemoteRequest& r, weir_transport_op_t* op) {
+    if (r.is_get) return inner_->get(instance_, r.remote, r.offset_bytes, r.data, r.bytes, op);
+    if (r.signal == nullptr) {
+      return inner_->put(instance_, r.remote, r.offset_bytes, r.data, r.bytes, op);
+    }
+    return inner_->put_signal(instance_, r.remote, r.offset_bytes, r.data, r.bytes, r.signal,
+                              r.signal_offset_bytes, r.value, op);
+  }
   [[gnu::format(printf, 3, 4)]] weir_result_t fail(weir_result_t code, const char* format,
                                                    ...) const;
   [[gnu::format(printf, 2, 3)]] void warn(const char* format, ...) const;
@@ -141,10 +200,51 @@ class Pool {
     if ((f.caps.bits & WEIR_CAP_QUIESCE) != 0) {
       f.quiesce = [](weir_transport_t* t) { from(t)->quiesce(); };
     }
+    if ((f.caps.bits & kRemoteCaps) != 0) add_remote(inner->caps.bits, &f);
     return &f;
   }
 
  private:
+  static void add_remote(uint64_t bits, weir_transport_functions_t* f) {
+    f->remote_caps = [](weir_transport_t* t, char* r, size_t b) {
+      return from(t)->remote_caps(r, b);
+    };
+    f->memory_register = [](weir_transport_t* t, void* d, uint64_t b, weir_transport_memory_t** m) {
+      return from(t)->memory_register(d, b, m);
+    };
+    f->memory_key = [](weir_transport_t* t, const weir_transport_memory_t* m, unsigned char* k,
+                       size_t* b) { return from(t)->memory_key(m, k, b); };
+    f->memory_deregister = [](weir_transport_t* t, weir_transport_memory_t* m) {
+      from(t)->memory_deregister(m);
+    };
+    f->remote_open = [](weir_transport_t* t, uint32_t p, const unsigned char* k, size_t b,
+                        weir_transport_remote_t** r) { return from(t)->remote_open(p, k, b, r); };
+    f->remote_close = [](weir_transport_t* t, weir_transport_remote_t* r) {
+      from(t)->remote_close(r);
+    };
+    if ((bits & WEIR_CAP_PUT) != 0) {
+      f->put = [](weir_transport_t* t, const weir_transport_remote_t* r, uint64_t at, const void* d,
+                  uint64_t b, weir_transport_op_t* o) {
+        return from(t)->access({r, at, const_cast<void*>(d), b, nullptr, 0, 0, false}, o);
+      };
+    }
+    if ((bits & WEIR_CAP_GET) != 0) {
+      f->get = [](weir_transport_t* t, const weir_transport_remote_t* r, uint64_t at, void* d,
+                  uint64_t b, weir_transport_op_t* o) {
+        return from(t)->access({r, at, d, b, nullptr, 0, 0, true}, o);
+      };
+    }
+    if ((bits & WEIR_CAP_SIGNAL) != 0) {
+      f->put_signal = [](weir_transport_t* t, const weir_transport_remote_t* r, uint64_t at,
+                         const void* d, uint64_t b, const weir_transport_remote_t* s, uint64_t word,
+                         uint64_t value, weir_transport_op_t* o) {
+        return from(t)->signal({r, at, const_cast<void*>(d), b, s, word, value, false}, o);
+      };
+      f->signal_read = [](weir_transport_t* t, const weir_transport_memory_t* m, uint64_t at,
+                          uint64_t* v) { return from(t)->signal_read(m, at, v); };
+    }
+  }
+
   struct Table {
     const weir_transport_functions_t* inner;
     char name[80];

@@ -5,13 +5,15 @@
 //
 // Checked of the caller: connected and not closed; one thread at a time; peer, lane and length in
 // range; operation zeroed, and not posted twice; a buffer that is being sent does not change; test
-// only of what is in flight. Checked of the transport: results that the call may return; completion
+// only of what is in flight; memory that is registered, remote memory that is open. Checked of the transport: results that the call may return; completion
 // in order per (peer, lane, direction); connect ends by its deadline.
 #include <inttypes.h>
 #include <string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "plugins/hook/hook.h"
 #include "plugins/hook/in_flight.h"
@@ -46,6 +48,7 @@ struct Record {
   uint32_t peer;
   uint32_t lane;
   bool sending;
+  bool remote;          // put, get or put_signal: keeps no order
   weir_result_t known;  // what the transport said when a later operation was tested
 };
 
@@ -170,7 +173,102 @@ class Check final : public hook::Hook {
     if (closed_) return (void)breach("quiesce", "the instance is closed");
     if (!connected_) return (void)breach("quiesce", "connect has not succeeded");
     quiet_ = true;
+    memories_.clear();
+    remotes_.clear();
     Hook::quiesce();
+  }
+
+  weir_result_t memory_register(void* base, uint64_t bytes,
+                                weir_transport_memory_t** memory) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    const weir_result_t checked = check_remote("memory_register");
+    if (checked != WEIR_OK) return checked;
+    if (base == nullptr || bytes == 0) return breach("memory_register", "there is no memory");
+    if (memory == nullptr) return breach("memory_register", "there is no room");
+    const weir_result_t result = Hook::memory_register(base, bytes, memory);
+    if (result == WEIR_OK) memories_.push_back(*memory);
+    return only(result, "memory_register", false);
+  }
+
+  weir_result_t memory_key(const weir_transport_memory_t* memory, unsigned char* key,
+                           size_t* bytes) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    const weir_result_t checked = check_remote("memory_key");
+    if (checked != WEIR_OK) return checked;
+    if (!is_memory(memory)) return breach("memory_key", "the memory is not registered");
+    const weir_result_t result = Hook::memory_key(memory, key, bytes);
+    if (result == WEIR_OK && *bytes > WEIR_TRANSPORT_KEY_BYTES_MAX) {
+      return fail(WEIR_ERROR_INTERNAL, "check(%s): a key of %zu bytes", inner_->name, *bytes);
+    }
+    return only(result, "memory_key", false);
+  }
+
+  void memory_deregister(weir_transport_memory_t* memory) override {
+    const Entered entered(this);
+    if (!is_memory(memory) || !entered.alone()) {
+      breach("memory_deregister", "the memory is not registered");
+      return;
+    }
+    std::erase(memories_, memory);
+    Hook::memory_deregister(memory);
+  }
+
+  weir_result_t remote_open(uint32_t peer, const unsigned char* key, size_t key_bytes,
+                            weir_transport_remote_t** remote) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    const weir_result_t checked = check_remote("remote_open");
+    if (checked != WEIR_OK) return checked;
+    if (peer >= rank_count_) return breach("remote_open", "there is no such rank");
+    if (key == nullptr || remote == nullptr) return breach("remote_open", "there is no key");
+    const weir_result_t result = Hook::remote_open(peer, key, key_bytes, remote);
+    if (result == WEIR_OK) remotes_.push_back(*remote);
+    return only(result, "remote_open", false);
+  }
+
+  void remote_close(weir_transport_remote_t* remote) override {
+    const Entered entered(this);
+    if (!is_remote(remote) || !entered.alone()) {
+      breach("remote_close", "the remote memory is not open");
+      return;
+    }
+    std::erase(remotes_, remote);
+    Hook::remote_close(remote);
+  }
+
+  weir_result_t access(const hook::RemoteRequest& request, weir_transport_op_t* op) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    weir_result_t checked = check_remote(request.name());
+    if (checked == WEIR_OK)
+      checked = check_operation(request.name(), request.data, request.bytes, op);
+    if (checked != WEIR_OK) return checked;
+    const bool no_bytes = request.signal != nullptr && request.bytes == 0;
+    if ((!is_remote(request.remote) && !(no_bytes && request.remote == nullptr)) ||
+        (request.signal != nullptr && !is_remote(request.signal))) {
+      return breach(request.name(), "the remote memory is not open");
+    }
+    const weir_result_t result = access_inner(request, op);
+    if (result == WEIR_IN_PROGRESS) {
+      // Not before: what is refused may name more than there is to read.
+      const uint64_t sum = request.is_get ? 0 : checksum(request.data, request.bytes);
+      *in_flight_.add(op) = {op, nullptr, nullptr,         request.data, request.bytes,   sum,
+                             0,  0,       !request.is_get, true,         WEIR_IN_PROGRESS};
+    }
+    return only(result, request.name(), true);
+  }
+
+  weir_result_t signal_read(const weir_transport_memory_t* memory, uint64_t offset_bytes,
+                            uint64_t* value) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    const weir_result_t checked = check_remote("signal_read");
+    if (checked != WEIR_OK) return checked;
+    if (!is_memory(memory)) return breach("signal_read", "the memory is not registered");
+    if (value == nullptr) return breach("signal_read", "there is no room");
+    return only(Hook::signal_read(memory, offset_bytes, value), "signal_read", false);
   }
 
   void close() override {
@@ -182,6 +280,8 @@ class Check final : public hook::Hook {
       warn("check(%s): %zu operations were in flight at close", inner_->name, in_flight_.count());
     }
     closed_ = true;
+    memories_.clear();
+    remotes_.clear();
     Hook::close();
   }
 
@@ -244,6 +344,11 @@ class Check final : public hook::Hook {
     }
     if (lane >= inner_->caps.lane_count) return breach(call, "there is no such lane");
     if (bytes > inner_->caps.message_bytes_max) return breach(call, "the message is too long");
+    return check_operation(call, data, bytes, op);
+  }
+
+  weir_result_t check_operation(const char* call, const void* data, uint64_t bytes,
+                                const weir_transport_op_t* op) {
     if (data == nullptr && bytes != 0) return breach(call, "there is no buffer");
     if (op == nullptr) return breach(call, "there is no operation");
     if (in_flight_.find(op) != nullptr) return breach(call, "the operation is in flight already");
@@ -261,8 +366,9 @@ class Check final : public hook::Hook {
 
   weir_result_t posted(bool sending, uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
                        uint64_t sum, weir_transport_op_t* op, weir_result_t result) {
-    Record record = {op,      last(sending, peer, lane), nullptr, data, bytes, sum, peer, lane,
-                     sending, WEIR_IN_PROGRESS};
+    Record record = {
+        op,    last(sending, peer, lane), nullptr, data, bytes, sum, peer, lane, sending,
+        false, WEIR_IN_PROGRESS};
     if (result == WEIR_IN_PROGRESS) {
       *in_flight_.add(op) = record;
       if (record.earlier != nullptr) in_flight_.find(record.earlier)->later = op;
@@ -301,8 +407,30 @@ class Check final : public hook::Hook {
                 inner_->name, record.bytes, record.peer, record.lane);
   }
 
+  weir_result_t changed_put(const Record& record) const {
+    return fail(WEIR_ERROR_INVALID_USAGE,
+                "check(%s): the buffer of a put of %" PRIu64
+                " bytes was changed while it was in flight",
+                inner_->name, record.bytes);
+  }
+
+  // What every call around remote memory asks for; WEIR_OK or the breach.
+  weir_result_t check_remote(const char* call) const {
+    if (closed_) return breach(call, "the instance is closed");
+    if (!connected_) return breach(call, "connect has not succeeded");
+    return WEIR_OK;
+  }
+
   weir_result_t finished(Record record, weir_result_t result) {
     weir_result_t verdict = only(result, "test", true);
+    if (record.remote) {
+      if (result == WEIR_OK && record.sending &&
+          checksum(record.data, record.bytes) != record.sum) {
+        verdict = changed_put(record);
+      }
+      in_flight_.remove(record.op);
+      return verdict;
+    }
     if (result == WEIR_OK) {
       verdict = check_order(record);
       if (verdict == WEIR_OK && record.sending &&
@@ -320,6 +448,15 @@ class Check final : public hook::Hook {
     return verdict;
   }
 
+  bool is_memory(const weir_transport_memory_t* memory) const {
+    return std::find(memories_.begin(), memories_.end(), memory) != memories_.end();
+  }
+  bool is_remote(const weir_transport_remote_t* remote) const {
+    return std::find(remotes_.begin(), remotes_.end(), remote) != remotes_.end();
+  }
+
+  std::vector<const weir_transport_memory_t*> memories_;
+  std::vector<const weir_transport_remote_t*> remotes_;
   std::atomic<bool> inside_{false};
   bool connected_ = false;
   bool closed_ = false;

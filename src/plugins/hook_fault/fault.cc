@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // hook_fault: makes a transport misbehave in the way that WEIR_FAULT tells, the same way every
 // time. See plan.h for the words. An operation that is held back holds back what is posted after it
-// on the same (peer, lane, direction): the order of messages is never changed.
+// on the same (peer, lane, direction): the order of messages is never changed. Puts count as sends,
+// gets as receives; they have no order, so none holds back another.
 #include <inttypes.h>
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "plugins/hook/hook.h"
@@ -26,6 +28,8 @@ struct Operation {
   void* data;
   uint64_t bytes;
   uint64_t due_ns;
+  bool one_sided;
+  hook::RemoteRequest request;  // of a one-sided one
 };
 
 enum class Stage { kHeld, kPosted, kFinished };
@@ -43,7 +47,7 @@ class Fault final : public hook::Hook {
   Fault(const weir_host_t* host, const weir_transport_functions_t* inner,
         const weir_transport_config_t& config)
       : Hook(host, inner, config),
-        held_count_(size_t{2} * inner->caps.lane_count * config.rank_count, 0),
+        held_count_(size_t{2} * inner->caps.lane_count * config.rank_count + 1, 0),
         blocked_(held_count_.size(), 0) {
     held_.reserve(hook::InFlight<Record>::kCapacity);
   }
@@ -63,7 +67,8 @@ class Fault final : public hook::Hook {
     if (!active_ || !in_range(peer, lane)) return Hook::send(peer, lane, data, bytes, op);
     ++sends_;
     Operation operation = {
-        true, false, sends_ == plan_.duplicate_at, peer, lane, const_cast<void*>(data), bytes, 0};
+        true,  false, sends_ == plan_.duplicate_at, peer, lane, const_cast<void*>(data), bytes, 0,
+        false, {}};
     if (sends_ == plan_.drop_at) operation.due_ns = kNever;
     return post(operation, op);
   }
@@ -72,8 +77,45 @@ class Fault final : public hook::Hook {
                      weir_transport_op_t* op) override {
     if (!active_ || !in_range(peer, lane)) return Hook::recv(peer, lane, data, bytes, op);
     if (bytes != 0) ++recvs_;
-    return post(
-        {false, bytes != 0 && recvs_ == plan_.corrupt_at, false, peer, lane, data, bytes, 0}, op);
+    return post({false,
+                 bytes != 0 && recvs_ == plan_.corrupt_at,
+                 false,
+                 peer,
+                 lane,
+                 data,
+                 bytes,
+                 0,
+                 false,
+                 {}},
+                op);
+  }
+
+  weir_result_t access(const hook::RemoteRequest& request, weir_transport_op_t* op) override {
+    if (!active_) return access_inner(request, op);
+    const bool is_get = request.is_get;
+    if (!is_get) ++sends_;
+    if (is_get && request.bytes != 0) ++recvs_;
+    Operation operation = {!is_get,
+                           is_get && request.bytes != 0 && recvs_ == plan_.corrupt_at,
+                           !is_get && sends_ == plan_.duplicate_at,
+                           0,
+                           0,
+                           request.data,
+                           request.bytes,
+                           0,
+                           true,
+                           request};
+    if (!is_get && sends_ == plan_.drop_at) operation.due_ns = kNever;
+    return post(operation, op);
+  }
+
+  // What is still to be issued needs it.
+  void remote_close(weir_transport_remote_t* remote) override {
+    if (is_held(remote)) {
+      closing_.push_back(remote);
+    } else {
+      Hook::remote_close(remote);
+    }
   }
 
   weir_result_t test(weir_transport_op_t* op) override {
@@ -112,6 +154,7 @@ class Fault final : public hook::Hook {
   }
 
   size_t channel_of(const Operation& operation) const {
+    if (operation.one_sided) return held_count_.size() - 1;
     const uint32_t direction = operation.sending ? 0 : inner_->caps.lane_count;
     return (direction + operation.lane) * size_t{rank_count_} + operation.peer;
   }
@@ -130,7 +173,7 @@ class Fault final : public hook::Hook {
       if (delay_us != 0) operation.due_ns = hook::monotonic_ns() + delay_us * 1000;
     }
     const size_t channel = channel_of(operation);
-    if (operation.due_ns != 0 || held_count_[channel] != 0) {
+    if (operation.due_ns != 0 || (!operation.one_sided && held_count_[channel] != 0)) {
       Record* record = records_.add(op);
       if (record == nullptr) return too_many();
       *record = {Stage::kHeld, WEIR_IN_PROGRESS, operation};
@@ -155,13 +198,18 @@ class Fault final : public hook::Hook {
 
   // Gives the operation to the inner transport; one that is to be sent twice, twice.
   weir_result_t issue(const Operation& o, weir_transport_op_t* op) {
-    if (!o.sending) return inner_->recv(instance_, o.peer, o.lane, o.data, o.bytes, op);
-    const weir_result_t first = inner_->send(instance_, o.peer, o.lane, o.data, o.bytes, op);
+    const weir_result_t first = issue_once(o, op);
     if (!o.duplicate || first > WEIR_IN_PROGRESS) return first;
     first_done_ = first == WEIR_OK;
-    second_ = inner_->send(instance_, o.peer, o.lane, o.data, o.bytes, &second_op_);
+    second_ = issue_once(o, &second_op_);
     if (second_ > WEIR_IN_PROGRESS) return second_;
     return first_done_ && second_ == WEIR_OK ? WEIR_OK : WEIR_IN_PROGRESS;
+  }
+
+  weir_result_t issue_once(const Operation& o, weir_transport_op_t* op) {
+    if (o.one_sided) return access_inner(o.request, op);
+    return o.sending ? inner_->send(instance_, o.peer, o.lane, o.data, o.bytes, op)
+                     : inner_->recv(instance_, o.peer, o.lane, o.data, o.bytes, op);
   }
 
   weir_result_t after_duplicate(weir_result_t first) {
@@ -188,7 +236,8 @@ class Fault final : public hook::Hook {
     size_t kept = 0;
     for (const Held held : held_) {
       Record* record = records_.find(held.op);
-      if (blocked_[held.channel] == round_ || record->operation.due_ns > now) {
+      const bool waits = !record->operation.one_sided && blocked_[held.channel] == round_;
+      if (waits || record->operation.due_ns > now) {
         blocked_[held.channel] = round_;
         held_[kept++] = held;
         continue;
@@ -207,6 +256,18 @@ class Fault final : public hook::Hook {
       }
     }
     held_.resize(kept);
+    std::erase_if(closing_, [&](weir_transport_remote_t* remote) {
+      if (is_held(remote)) return false;
+      Hook::remote_close(remote);
+      return true;
+    });
+  }
+
+  bool is_held(const weir_transport_remote_t* remote) {
+    return std::any_of(held_.begin(), held_.end(), [&](const Held& held) {
+      const hook::RemoteRequest& request = records_.find(held.op)->operation.request;
+      return request.remote == remote || request.signal == remote;
+    });
   }
 
   Plan plan_;
@@ -215,7 +276,8 @@ class Fault final : public hook::Hook {
   uint64_t sends_ = 0;
   uint64_t recvs_ = 0;  // of at least one byte
   hook::InFlight<Record> records_;
-  std::vector<Held> held_;            // in order of posting
+  std::vector<Held> held_;  // in order of posting
+  std::vector<weir_transport_remote_t*> closing_;
   std::vector<uint32_t> held_count_;  // per channel
   std::vector<uint64_t> blocked_;     // per channel: the round in which one had to stay
   uint64_t round_ = 0;

@@ -2,7 +2,7 @@
 // Hosts: a network transport for ranks on several hosts, with another one, of shared memory, between
 // those of one host. It wraps the network transport as a hook does and opens the local one beside it
 // for the ranks of this host, once the addresses have told which those are. Messages take one of the two, for good; words
-// beside messages (notices) go over the network, which reaches everybody.
+// beside messages (notices) and one-sided operations go over the network, which reaches everybody.
 //
 // Bytes of its address:
 //
@@ -63,7 +63,8 @@ class Hosts final : public hook::Hook {
   // What both can do.
   static void limit(weir_transport_caps_t* caps) {
     const weir_transport_caps_t& local = local_transport->caps;
-    caps->bits &= local.bits | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_QUIESCE;
+    caps->bits &=
+        local.bits | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_QUIESCE | hook::kRemoteCaps;
     caps->bits |= local.bits & WEIR_CAP_QUIESCE;
     caps->memory_kinds &= local.memory_kinds;
     caps->lane_count = std::min(caps->lane_count, local.lane_count);

@@ -12,7 +12,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "plugins/hook/hook.h"
 #include "plugins/hook/in_flight.h"
@@ -31,6 +33,7 @@ struct Event {
   uint16_t lane;
   bool sending;
   bool failed;
+  const char* name;
 };
 
 class Trace final : public hook::Hook {
@@ -83,6 +86,26 @@ class Trace final : public hook::Hook {
     return posted(event, op, inner_->recv(instance_, peer, lane, data, bytes, op));
   }
 
+  // Under the lane behind the last: it has none, and its peer is the memory's.
+  weir_result_t access(const hook::RemoteRequest& request, weir_transport_op_t* op) override {
+    const uint32_t peer = peer_of(request.bytes != 0 ? request.remote : request.signal);
+    Event event = begin(!request.is_get, peer, inner_->caps.lane_count, request.bytes);
+    event.name = request.name();
+    return posted(event, op, access_inner(request, op));
+  }
+
+  weir_result_t remote_open(uint32_t peer, const unsigned char* key, size_t key_bytes,
+                            weir_transport_remote_t** remote) override {
+    const weir_result_t result = Hook::remote_open(peer, key, key_bytes, remote);
+    if (result == WEIR_OK) remotes_[*remote] = peer;
+    return result;
+  }
+
+  void remote_close(weir_transport_remote_t* remote) override {
+    remotes_.erase(remote);
+    Hook::remote_close(remote);
+  }
+
   weir_result_t test(weir_transport_op_t* op) override {
     const weir_result_t result = inner_->test(instance_, op);
     if (result == WEIR_IN_PROGRESS) return result;
@@ -100,7 +123,13 @@ class Trace final : public hook::Hook {
 
  private:
   static Event begin(bool sending, uint32_t peer, uint32_t lane, uint64_t bytes) {
-    return {hook::monotonic_ns(), 0, bytes, peer, static_cast<uint16_t>(lane), sending, false};
+    return {hook::monotonic_ns(),        0,       bytes, peer,
+            static_cast<uint16_t>(lane), sending, false, sending ? "send" : "recv"};
+  }
+
+  uint32_t peer_of(const weir_transport_remote_t* remote) const {
+    const auto found = remotes_.find(remote);
+    return found != remotes_.end() ? found->second : rank_;
   }
 
   weir_result_t posted(const Event& event, weir_transport_op_t* op, weir_result_t result) {
@@ -141,11 +170,10 @@ class Trace final : public hook::Hook {
             rank_, rank_);
     for (uint64_t i = first; i < event_count_; ++i) {
       const Event& e = events_[i % kEventCount];
-      const char* name = e.sending ? "send" : "recv";
       fprintf(file,
               ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%u,"
               "\"tid\":%u,\"args\":{\"peer\":%u,\"lane\":%u,\"bytes\":%" PRIu64 ",\"failed\":%s}}",
-              name, name, static_cast<double>(e.start_ns - start_ns_) / 1e3,
+              e.name, e.name, static_cast<double>(e.start_ns - start_ns_) / 1e3,
               static_cast<double>(e.end_ns - e.start_ns) / 1e3, rank_,
               e.lane * 2u + (e.sending ? 0 : 1), e.peer, e.lane, e.bytes,
               e.failed ? "true" : "false");
@@ -161,6 +189,7 @@ class Trace final : public hook::Hook {
   uint64_t lost_ = 0;
   uint64_t start_ns_ = 0;
   hook::InFlight<Event> in_flight_;
+  std::map<const weir_transport_remote_t*, uint32_t> remotes_;  // their ranks
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "plugins/ofi/one_sided.h"
 #include "plugins/ofi/wire.h"
 
 namespace weir::plugins::ofi {
@@ -16,6 +17,7 @@ namespace {
 
 constexpr size_t kRequestCountMin = 512;
 constexpr size_t kRequestsPerRank = 16;
+constexpr size_t kRemoteCompletionsMax = 512;
 // Larger ones are faster sent than copied.
 constexpr uint64_t kInjectBytesMax = 4096;
 
@@ -35,6 +37,7 @@ void Endpoint::Pool::make(size_t count, bool is_send, uint64_t cell_bytes) {
     Request& request = requests[i];
     request = {};
     request.is_send = is_send;
+    request.home = this;
     request.cell = cell_bytes != 0 ? memory.get() + i * cell_bytes : nullptr;
     request.next = free;
     free = &request;
@@ -43,6 +46,7 @@ void Endpoint::Pool::make(size_t count, bool is_send, uint64_t cell_bytes) {
 
 void Endpoint::Pool::give_back(Request* request) {
   request->op = nullptr;
+  request->remote = nullptr;
   request->uses_cell = false;
   request->busy = false;
   request->next = free;
@@ -57,10 +61,12 @@ bool Endpoint::Pool::owns(const void* context) const {
 Endpoint::~Endpoint() {
   // First what stands on the others; a provider may refuse to close what is still in use.
   end(&endpoint_);
-  for (Pool* pool : {&sends_, &recvs_}) {
+  for (fid_mr* region : exposed_) end(&region);
+  for (Pool* pool : {&sends_, &recvs_, &remotes_, &signals_in_}) {
     for (Request& request : pool->requests) end(&request.region);
     end(&pool->region);
   }
+  for (const auto& pool : signals_out_) end(&pool->region);
   end(&addresses_);
   end(&queue_);
   end(&domain_);
@@ -88,12 +94,21 @@ bool Endpoint::open(Info info, uint32_t rank_count, bool registers) {
   // Few widths, so that devices of slightly different ones agree.
   const uint32_t token_bits = tag_bits >= 62 ? 30 : tag_bits >= 48 ? 16 : 0;
   token_mask_ = (uint64_t{1} << token_bits) - 1;
+  // Asked for to learn whether it is there; a message is complete without it.
+  const bool delivers = (info_->tx_attr->op_flags & FI_DELIVERY_COMPLETE) != 0;
+  info_->tx_attr->op_flags = 0;
+  if ((info_->caps & FI_RMA) == 0 || (info_->caps & FI_MSG) == 0 || !delivers) {
+    remote_gap_ = "provider " + provider_ +
+                  " has no one-sided operations whose delivery it tells (FI_RMA with "
+                  "FI_DELIVERY_COMPLETE)";
+  }
   inject_bytes_ = std::min<uint64_t>(info_->tx_attr->inject_size, kInjectBytesMax);
   if (!open_objects()) return false;
   const size_t count = std::max(kRequestCountMin, rank_count * kRequestsPerRank);
   const bool buffers = inject_bytes_ < kBufferedBytes;
   sends_.make(count, true, registers_ ? kCellBytes : buffers ? kBufferedBytes : 0);
   recvs_.make(count, false, registers_ ? kCellBytes : 0);
+  if (remote_gap_.empty()) remotes_.make(OneSided::kWithProviderMax, true, 0);
   if (registers_ && (!register_cells(&sends_, FI_SEND) || !register_cells(&recvs_, FI_RECV))) {
     return false;
   }
@@ -110,7 +125,7 @@ bool Endpoint::open_objects() {
   const size_t count = std::max(kRequestCountMin, peers_.size() * kRequestsPerRank);
   fi_cq_attr queue_attr{};
   queue_attr.format = FI_CQ_FORMAT_MSG;
-  queue_attr.size = 2 * count;
+  queue_attr.size = 2 * count + kRemoteCompletionsMax;
   queue_attr.wait_obj = FI_WAIT_NONE;
   error = fi_cq_open(domain_, &queue_attr, &queue_, nullptr);
   if (error != 0) return fail("fi_cq_open", error);
@@ -145,10 +160,9 @@ bool Endpoint::insert(uint32_t peer, const std::vector<unsigned char>& name) {
   return fail("fi_av_insert", inserted < 0 ? inserted : -FI_EINVAL);
 }
 
-fid_mr* Endpoint::register_memory(const void* data, uint64_t bytes, uint64_t access) {
+// `key` is ignored where the provider chooses keys; else no two may be the same.
+fid_mr* Endpoint::register_memory(const void* data, uint64_t bytes, uint64_t access, uint64_t key) {
   fid_mr* region = nullptr;
-  // Ignored where the provider chooses keys; else no two may be the same.
-  const uint64_t key = next_key_++;
   int error = fi_mr_reg(domain_, data, bytes, access, 0, key, 0, &region, nullptr);
   if (error == 0 && (info_->domain_attr->mr_mode & FI_MR_ENDPOINT) != 0) {
     error = fi_mr_bind(region, &endpoint_->fid, 0);
@@ -161,7 +175,7 @@ fid_mr* Endpoint::register_memory(const void* data, uint64_t bytes, uint64_t acc
 }
 
 bool Endpoint::register_cells(Pool* pool, uint64_t access) {
-  pool->region = register_memory(pool->memory.get(), pool->memory_bytes, access);
+  pool->region = register_memory(pool->memory.get(), pool->memory_bytes, access, next_key_++);
   return pool->region != nullptr;
 }
 
@@ -171,7 +185,8 @@ bool Endpoint::describe(Request* request, const void* data, uint64_t bytes, void
   if (!registers_ || bytes == 0) return true;
   Pool& pool = request->is_send ? sends_ : recvs_;
   if (!request->uses_cell) {
-    request->region = register_memory(data, bytes, request->is_send ? FI_SEND : FI_RECV);
+    request->region =
+        register_memory(data, bytes, request->is_send ? FI_SEND : FI_RECV, next_key_++);
     if (request->region == nullptr) return false;
   }
   *descriptor = fi_mr_desc(request->uses_cell ? pool.region : request->region);
@@ -179,11 +194,13 @@ bool Endpoint::describe(Request* request, const void* data, uint64_t bytes, void
 }
 
 Posted Endpoint::outcome(ssize_t result, Pool* pool, Request* request) {
-  if (result == 0) return request->op != nullptr ? Posted::kUnderWay : Posted::kComplete;
+  if (result == 0)
+    return request->op != nullptr || request->remote != nullptr ? Posted::kUnderWay
+                                                                : Posted::kComplete;
   end(&request->region);
   pool->give_back(request);
   if (result == -FI_EAGAIN) return Posted::kFull;
-  fail(pool == &sends_ ? "fi_tsend" : "fi_trecv", result);
+  fail(pool == &sends_ ? "fi_tsend" : pool == &recvs_ ? "fi_trecv" : "fi_writemsg", result);
   return Posted::kFailed;
 }
 
@@ -247,10 +264,23 @@ void Endpoint::forget(Op* op) {
 
 void Endpoint::finish(Request* request) {
   end(&request->region);
-  (request->is_send ? sends_ : recvs_).give_back(request);
+  request->home->give_back(request);
+}
+
+// Null: it is not ours.
+Endpoint::Request* Endpoint::request_of(void* context) {
+  bool ours = false;
+  for (const Pool* pool : {&sends_, &recvs_, &remotes_, &signals_in_}) {
+    ours = ours || pool->owns(context);
+  }
+  for (const auto& pool : signals_out_) ours = ours || pool->owns(context);
+  return ours ? static_cast<Request*>(context) : nullptr;
 }
 
 int Endpoint::poll(Completion* completions) {
+  if (!unposted_.empty()) [[unlikely]] {
+    std::erase_if(unposted_, [&](Request* request) { return post_signal_receive(request); });
+  }
   fi_cq_msg_entry entries[kPollMax];
   const ssize_t count = fi_cq_read(queue_, entries, kPollMax);
   if (count == -FI_EAGAIN) return 0;
@@ -261,14 +291,16 @@ int Endpoint::poll(Completion* completions) {
   }
   int told = 0;
   for (ssize_t i = 0; i < count; ++i) {
-    auto* request = static_cast<Request*>(entries[i].op_context);
-    if (!sends_.owns(request) && !recvs_.owns(request)) continue;
+    Request* request = request_of(entries[i].op_context);
+    if (request == nullptr || settle_signal(request, entries[i].len)) continue;
+    if (request->remote != nullptr) completions[told++] = {nullptr, request->remote, 0, true, 0};
     if (Op* op = request->op; op != nullptr) {
       if (request->uses_cell && !request->is_send) {
         memcpy(op->data, request->cell, std::min<uint64_t>(entries[i].len, op->bytes));
       }
       Completion& completion = completions[told++];
       completion.op = op;
+      completion.remote = nullptr;
       completion.bytes = entries[i].len;
       completion.bytes_known = true;
       completion.error = 0;
@@ -286,14 +318,16 @@ int Endpoint::read_error(Completion* completion) {
     fail("fi_cq_readerr", count);
     return static_cast<int>(count);
   }
-  auto* request = static_cast<Request*>(entry.op_context);
-  if (!sends_.owns(request) && !recvs_.owns(request)) return 0;
+  Request* request = request_of(entry.op_context);
+  if (request == nullptr || settle_signal(request, 0)) return 0;
   Op* op = request->op;
+  RemoteOp* remote = request->remote;
   finish(request);
-  if (op == nullptr) return 0;
+  if (op == nullptr && remote == nullptr) return 0;
   completion->op = op;
+  completion->remote = remote;
   completion->error = entry.err;
-  completion->bytes = op->bytes + entry.olen;
+  completion->bytes = (op != nullptr ? op->bytes : 0) + entry.olen;
   completion->bytes_known = entry.olen != 0;
   if (entry.err != FI_ETRUNC) {
     char text[128] = "";

@@ -6,6 +6,13 @@
 // the provider may write to. So an operation that its caller has been told failed may be forgotten
 // at once, whatever the provider still does with its context.
 //
+// Memory of peers (rma.cc). A write is asked for with FI_DELIVERY_COMPLETE: fi_cq(3) has it complete when
+// its bytes "have been placed at the destination". No order of operations (FI_ORDER_WAW, FI_ORDER_SAW) is
+// relied on, since providers differ in it and few keep it for data of all sizes; a signal is a message
+// that leaves when its write is complete, or that carries its bytes. Of the registration modes,
+// FI_MR_VIRT_ADDR decides whether peers name memory by its address or from 0, FI_MR_PROV_KEY who chooses
+// the key; basic registration (FI_MR_BASIC) is both of them with FI_MR_ALLOCATED, which is always so.
+//
 // Memory registration (FI_MR_LOCAL). Where the provider wants local buffers registered, up to
 // kCellBytes travel through registered cells of the pool, and larger buffers are registered for as
 // long as their operation is under way. They are not kept registered afterwards, since nobody tells
@@ -26,11 +33,16 @@
 
 #include "plugins/ofi/channel.h"
 #include "plugins/ofi/providers.h"
+#include "plugins/remote/regions.h"
 
 namespace weir::plugins::ofi {
 
+class OneSided;
+struct RemoteOp;
+
 struct Completion {
   Op* op;
+  RemoteOp* remote;  // in place of `op`
   uint64_t bytes;    // of the message; of a truncated one, all that was sent, if that is known
   bool bytes_known;  // false: a truncated message of unknown length
   int error;         // 0, FI_ETRUNC, or another one of the provider, told by reason()
@@ -43,9 +55,18 @@ enum class Posted : uint8_t {
   kFailed,    // reason() tells why
 };
 
+// Memory of a peer as its provider names it.
+struct Target {
+  uint32_t peer;
+  uint64_t address;
+  uint64_t key;
+};
+
 class Endpoint {
  public:
   static constexpr size_t kPollMax = 16;
+  // Of a put_signal: so many bytes travel in the signal's message.
+  static constexpr uint64_t kInlineBytes = 4096;
   // Messages of this size complete before they are received, whatever the provider does.
   static constexpr uint64_t kBufferedBytes = 1024;
   static constexpr uint64_t kCellBytes = 4096;
@@ -72,12 +93,37 @@ class Endpoint {
   // Makes progress and writes up to kPollMax completions; negative: the queue is broken.
   int poll(Completion* completions);
 
+  // rma.cc: one-sided operations. "" or why the provider has none.
+  const std::string& remote_gap() const { return remote_gap_; }
+  // Lets peers read and write the memory under `*key` and `*address`, until it is hidden or the
+  // endpoint ends. Null: reason().
+  fid_mr* expose(void* base, uint64_t bytes, uint64_t* key, uint64_t* address);
+  void hide(fid_mr* region);
+  // `local`: a registration that contains the buffer, or null. Ends with a Completion.
+  Posted write(const Target& target, const void* data, uint64_t bytes, fid_mr* local, RemoteOp* op);
+  Posted read(const Target& target, void* data, uint64_t bytes, fid_mr* local, RemoteOp* op);
+  void forget(RemoteOp* op);
+  // Signals that arrive are handed to `listener`, from poll. False: reason().
+  bool hear_signals(OneSided* listener);
+  // Room for signals to be sent. False: reason().
+  bool prepare_signals();
+  // kComplete: the payload is the caller's again.
+  Posted send_signal(uint32_t peer, const remote::Signal& signal, const void* payload);
+  // The peer has ended: what is under way to it is not waited for, and takes no room from others.
+  void forget_signals(uint32_t peer);
+  // Signals that have not come to their peers yet.
+  uint32_t signals_under_way() const { return signals_under_way_; }
+
   const std::string& reason() const { return reason_; }
 
  private:
+  struct Pool;
   struct Request {
     fi_context2 context;  // first: the provider hands its address back
     Op* op;               // null: nobody waits for it
+    RemoteOp* remote;     // in place of `op`
+    Pool* home;
+    uint32_t peer;        // of a signal
     Request* next;        // in the list of free ones
     fid_mr* region;       // of the caller's buffer
     unsigned char* cell;  // null: there are none
@@ -92,6 +138,8 @@ class Endpoint {
     std::unique_ptr<unsigned char[]> memory;  // of cells; not touched before it is used
     size_t memory_bytes = 0;
     fid_mr* region = nullptr;
+
+    uint64_t access = 0;  // of the cells
 
     void make(size_t count, bool is_send, uint64_t cell_bytes);
     Request* take() {
@@ -109,7 +157,13 @@ class Endpoint {
   bool fail(const char* what, int64_t error);
   bool open_objects();
   bool register_cells(Pool* pool, uint64_t access);
-  fid_mr* register_memory(const void* data, uint64_t bytes, uint64_t access);
+  fid_mr* register_memory(const void* data, uint64_t bytes, uint64_t access, uint64_t key);
+  Request* request_of(void* context);
+  Posted access_remote(const Target& target, const void* data, uint64_t bytes, fid_mr* local,
+                       bool is_read, RemoteOp* op);
+  bool add_signal_pool(size_t count);
+  bool post_signal_receive(Request* request);
+  bool settle_signal(Request* request, uint64_t bytes);
   bool describe(Request* request, const void* data, uint64_t bytes, void** descriptor);
   Posted outcome(ssize_t result, Pool* pool, Request* request);
   void finish(Request* request);
@@ -132,6 +186,14 @@ class Endpoint {
   fid_ep* endpoint_ = nullptr;
   Pool sends_;
   Pool recvs_;
+  std::string remote_gap_;
+  Pool remotes_;
+  Pool signals_in_;
+  std::vector<std::unique_ptr<Pool>> signals_out_;
+  std::vector<Request*> unposted_;  // of signals_in_
+  uint32_t signals_under_way_ = 0;
+  OneSided* listener_ = nullptr;
+  std::vector<fid_mr*> exposed_;
 };
 
 }  // namespace weir::plugins::ofi

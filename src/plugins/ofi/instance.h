@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instance: one communicator's use of this transport, from open to close. join.cc makes it,
-// traffic.cc moves its messages, notices.cc its notices, leave.cc ends it, ofi.cc is the table of functions over it. One
+// traffic.cc moves its messages, one_sided.h puts and gets, notices.cc its notices, leave.cc ends it, ofi.cc is the table of functions over it. One
 // thread at a time.
 #pragma once
 
@@ -16,6 +16,7 @@
 #include "plugins/ofi/control.h"
 #include "plugins/ofi/endpoint.h"
 #include "plugins/ofi/library.h"
+#include "plugins/ofi/one_sided.h"
 #include "plugins/ofi/report.h"
 #include "plugins/ofi/wire.h"
 #include "weir/plugin.h"
@@ -59,6 +60,26 @@ class Instance {
   weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes);
 
   const Report& report() const { return report_; }
+  bool joined() const { return joined_; }
+  uint32_t rank() const { return identity_.rank; }
+  uint32_t rank_count() const { return identity_.rank_count; }
+
+  // One-sided operations; valid once joined.
+  OneSided* one_sided() { return &one_sided_; }
+  // "" or why there are none.
+  const std::string& remote_gap() const { return endpoint_->remote_gap(); }
+  // Before join.
+  void set_key_proof(const net::Mac& proof) { key_proof_ = proof; }
+
+  // For OneSided. What goes to `peer` carries its token.
+  uint32_t token_of(uint32_t peer) const { return peers_[peer].token; }
+  bool has_ended(uint32_t peer) const {
+    return peers_[peer].handled_loss || peers_[peer].handled_goodbye;
+  }
+  bool has_left(uint32_t peer) const;
+  // The provider has failed in what concerns the peer: has that ended? `is_end`: if it has not said so,
+  // the error does.
+  bool ends_behind_error(uint32_t peer, bool is_end);
 
  private:
   // join.cc
@@ -106,6 +127,8 @@ class Instance {
   RankAddress own_;
   bool joined_ = false;
   uint32_t own_token_ = 0;
+  net::Mac key_proof_{};
+  OneSided one_sided_;
   std::unique_ptr<Endpoint> endpoint_;
   std::unique_ptr<Control[]> controls_;  // [peer]
   struct PeerState {

@@ -174,6 +174,7 @@ weir_result_t Instance::open_endpoint(const std::string& provider) {
   if (!endpoint_->open(std::move(info), identity_.rank_count, registers)) {
     return report_.fail(WEIR_ERROR_SYSTEM, endpoint_->reason());
   }
+  one_sided_.attach(this, endpoint_.get(), key_proof_);
   if (!net::fill_random(&own_token_, sizeof own_token_)) {
     return report_.fail(WEIR_ERROR_SYSTEM, "getrandom failed");
   }

@@ -39,10 +39,17 @@ void Instance::quiesce() {
     channel.recv.drop();
   }
   endpoint_.reset();
+  one_sided_ = OneSided();
 }
 
 void Instance::leave() {
   const uint32_t n = identity_.rank_count;
+  // What has been signalled is still to arrive, and is not counted by the goodbye.
+  const uint64_t signals_end_ns = now_ns() + kStayNs;
+  while (!broken_ && one_sided_.idle() && endpoint_->signals_under_way() != 0 &&
+         now_ns() < signals_end_ns) {
+    if (pump() == 0) look_at_controls();
+  }
   for (uint32_t peer = 0; peer < n; ++peer) {
     if (peer == identity_.rank) continue;
     Goodbye goodbye;
@@ -56,6 +63,7 @@ void Instance::leave() {
   for (const Channel& channel : channels_) {
     if (!channel.send.empty() || !channel.recv.empty()) return;
   }
+  if (!one_sided_.idle()) return;
   const uint64_t end_ns = now_ns() + kStayNs;
   for (;;) {
     pump();

@@ -100,6 +100,8 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     identity.rank = config->rank;
     identity.rank_count = config->rank_count;
     auto self = std::make_unique<Instance>(report, *library, identity);
+    self->set_key_proof(
+        remote::proof_key(config->secret, config->secret_bytes, "ofi", config->comm_id));
     const weir_result_t result = self->listen(config->secret, config->secret_bytes);
     if (result != WEIR_OK) return result;
     *instance = reinterpret_cast<weir_transport_t*>(self.release());
@@ -154,13 +156,107 @@ weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notic
   return from(instance)->notice_read(peer, notice, bytes);
 }
 
+constexpr uint64_t kRemoteCaps = WEIR_CAP_PUT | WEIR_CAP_GET | WEIR_CAP_SIGNAL;
+
+uint64_t remote_caps(weir_transport_t* instance, char* reason, size_t reason_bytes) {
+  const Instance& self = *from(instance);
+  const std::string gap = self.joined() ? self.remote_gap() : "not connected";
+  if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", gap.c_str());
+  return gap.empty() ? kRemoteCaps : 0;
+}
+
+// Runs `call`, which may allocate.
+template <typename Call>
+weir_result_t with_memory(weir_transport_t* instance, const Call& call) {
+  Instance* self = from(instance);
+  if (!self->joined()) return self->report().fail(WEIR_ERROR_INVALID_USAGE, "not connected");
+  try {
+    return call(self->one_sided());
+  } catch (const std::bad_alloc&) {
+    return self->report().fail(WEIR_ERROR_NO_MEMORY, "no memory for remote memory");
+  }
+}
+
+// The caller's is const, its count of operations is not.
+Remote* from(const weir_transport_remote_t* remote) {
+  return const_cast<Remote*>(reinterpret_cast<const Remote*>(remote));
+}
+const remote::Region& from(const weir_transport_memory_t* memory) {
+  return *reinterpret_cast<const remote::Region*>(memory);
+}
+RemoteOp* remote_from(weir_transport_op_t* op) { return reinterpret_cast<RemoteOp*>(op); }
+
+weir_result_t memory_register(weir_transport_t* instance, void* base, uint64_t bytes,
+                              weir_transport_memory_t** memory) {
+  return with_memory(instance, [&](OneSided* one_sided) {
+    remote::Region* region = nullptr;
+    const weir_result_t result = one_sided->memory_register(base, bytes, &region);
+    *memory = reinterpret_cast<weir_transport_memory_t*>(region);
+    return result;
+  });
+}
+
+weir_result_t memory_key(weir_transport_t* instance, const weir_transport_memory_t* memory,
+                         unsigned char* key, size_t* bytes) {
+  return with_memory(instance, [&](OneSided* one_sided) {
+    return one_sided->memory_key(from(memory), key, bytes);
+  });
+}
+
+void memory_deregister(weir_transport_t* instance, weir_transport_memory_t* memory) {
+  from(instance)->one_sided()->memory_deregister(reinterpret_cast<remote::Region*>(memory));
+}
+
+weir_result_t remote_open(weir_transport_t* instance, uint32_t peer, const unsigned char* key,
+                          size_t key_bytes, weir_transport_remote_t** remote) {
+  return with_memory(instance, [&](OneSided* one_sided) {
+    Remote* it = nullptr;
+    const weir_result_t result = one_sided->remote_open(peer, key, key_bytes, &it);
+    *remote = reinterpret_cast<weir_transport_remote_t*>(it);
+    return result;
+  });
+}
+
+void remote_close(weir_transport_t* instance, weir_transport_remote_t* remote) {
+  from(instance)->one_sided()->remote_close(from(remote));
+}
+
+weir_result_t put(weir_transport_t* instance, const weir_transport_remote_t* remote,
+                  uint64_t offset_bytes, const void* data, uint64_t bytes,
+                  weir_transport_op_t* op) {
+  return from(instance)->one_sided()->access(from(remote), offset_bytes, const_cast<void*>(data),
+                                             bytes, false, remote_from(op));
+}
+
+weir_result_t get(weir_transport_t* instance, const weir_transport_remote_t* remote,
+                  uint64_t offset_bytes, void* data, uint64_t bytes, weir_transport_op_t* op) {
+  return from(instance)->one_sided()->access(from(remote), offset_bytes, data, bytes, true,
+                                             remote_from(op));
+}
+
+weir_result_t put_signal(weir_transport_t* instance, const weir_transport_remote_t* remote,
+                         uint64_t offset_bytes, const void* data, uint64_t bytes,
+                         const weir_transport_remote_t* signal, uint64_t signal_offset_bytes,
+                         uint64_t value, weir_transport_op_t* op) {
+  return from(instance)->one_sided()->put_signal(from(remote), offset_bytes, data, bytes,
+                                                 from(signal), signal_offset_bytes, value,
+                                                 remote_from(op));
+}
+
+weir_result_t signal_read(weir_transport_t* instance, const weir_transport_memory_t* memory,
+                          uint64_t offset_bytes, uint64_t* value) {
+  const weir_result_t moved = from(instance)->progress();
+  if (moved != WEIR_OK) return moved;
+  return from(instance)->one_sided()->signal_read(from(memory), offset_bytes, value);
+}
+
 constexpr weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "ofi",
     .summary = "ranks on one or many hosts, over libfabric's reliable datagram endpoints",
     .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                     WEIR_CAP_QUIESCE,
+                     WEIR_CAP_QUIESCE | kRemoteCaps,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -182,6 +278,16 @@ constexpr weir_transport_functions_t kFunctions = {
     .notice_show = notice_show,
     .notice_read = notice_read,
     .quiesce = quiesce,
+    .remote_caps = remote_caps,
+    .memory_register = memory_register,
+    .memory_key = memory_key,
+    .memory_deregister = memory_deregister,
+    .remote_open = remote_open,
+    .remote_close = remote_close,
+    .put = put,
+    .get = get,
+    .put_signal = put_signal,
+    .signal_read = signal_read,
 };
 
 }  // namespace

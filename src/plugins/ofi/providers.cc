@@ -32,10 +32,14 @@ uint32_t place_of(std::string_view name) {
   return kByNameOnly;
 }
 
-Info make_hints(const Library& library, const std::string& name) {
+Info make_hints(const Library& library, const std::string& name, bool one_sided) {
   Info hints(library.dupinfo(nullptr), InfoDeleter{&library});
   if (hints == nullptr) return hints;
   hints->caps = FI_TAGGED;
+  if (one_sided) {
+    hints->caps |= FI_MSG | FI_RMA;
+    hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
+  }
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->mr_mode = kRegistrationModes;
@@ -53,8 +57,9 @@ Info make_hints(const Library& library, const std::string& name) {
   return hints;
 }
 
-Info ask(const Library& library, const std::string& name, const char* source, int* error) {
-  const Info hints = make_hints(library, name);
+Info ask_for(const Library& library, const std::string& name, const char* source, bool one_sided,
+             int* error) {
+  const Info hints = make_hints(library, name, one_sided);
   Info found(nullptr, InfoDeleter{&library});
   *error = -FI_ENOMEM;
   if (hints == nullptr) return found;
@@ -65,6 +70,13 @@ Info ask(const Library& library, const std::string& name, const char* source, in
                            source != nullptr ? FI_SOURCE | FI_NUMERICHOST : 0, hints.get(), &list);
   found.reset(*error == 0 ? list : nullptr);
   return found;
+}
+
+// With one-sided operations where the provider has them.
+Info ask(const Library& library, const std::string& name, const char* source, int* error) {
+  Info found = name.empty() ? Info(nullptr, InfoDeleter{&library})
+                            : ask_for(library, name, source, true, error);
+  return found != nullptr ? std::move(found) : ask_for(library, name, source, false, error);
 }
 
 bool is_ip(const fi_info& info) {

@@ -156,12 +156,14 @@ int Instance::pump() {
     return 0;
   }
   for (int i = 0; i < count; ++i) settle(completions[i]);
+  one_sided_.drive();
   if (waiting_ != nullptr) drive_waiting();
   if (count == 0 && ++idle_pumps_ >= kIdlePumps) look_at_controls();
   return count;
 }
 
 void Instance::settle(const Completion& completion) {
+  if (completion.remote != nullptr) return one_sided_.settle(completion);
   Op* op = completion.op;
   // One that completed together with it has failed both.
   if (op->state != kOpPending) return;
@@ -207,6 +209,13 @@ weir_result_t Instance::test(Op* op) {
   if (op->state == kOpDone) return WEIR_OK;
   if (op->state == kOpPending || op->state == kOpMoved) {
     return broken_ ? broken() : WEIR_IN_PROGRESS;
+  }
+  if ((op->state & kRemoteWaits) != 0) {
+    const auto* remote = reinterpret_cast<const RemoteOp*>(op);
+    if (is_under_way(*remote)) pump();
+    if (op->state == kOpDone) return WEIR_OK;
+    if (is_under_way(*remote)) return broken_ ? broken() : WEIR_IN_PROGRESS;
+    return one_sided_.outcome(*remote);
   }
   if (op->state > kOpFailed) return tell(*op->channel, *op);
   return report_.fail(WEIR_ERROR_INVALID_USAGE, "test of an operation never posted");
@@ -274,8 +283,21 @@ void Instance::look_at(uint32_t peer) {
   }
 }
 
+bool Instance::has_left(uint32_t peer) const {
+  return peer != identity_.rank && controls_[peer].left();
+}
+
+bool Instance::ends_behind_error(uint32_t peer, bool is_end) {
+  if (peer == identity_.rank) return is_end;
+  Control& control = controls_[peer];
+  control.drive();
+  return control.left() || control.lost() || is_end;
+}
+
 void Instance::lose(uint32_t peer) {
   peers_[peer].handled_loss = true;
+  if (endpoint_ == nullptr) return;
+  one_sided_.abandon(peer);
   const bool closed = controls_[peer].left();
   for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
     Channel& channel = channels_[peer * kLaneCount + lane];
@@ -291,6 +313,8 @@ void Instance::lose(uint32_t peer) {
 // never received; what it has sent still arrives.
 void Instance::take_goodbye(uint32_t peer) {
   peers_[peer].handled_goodbye = true;
+  if (endpoint_ == nullptr) return;
+  one_sided_.abandon(peer);  // its memory has gone with it
   const Goodbye& goodbye = controls_[peer].goodbye();
   for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
     Channel& channel = channels_[peer * kLaneCount + lane];

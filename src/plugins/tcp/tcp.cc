@@ -498,7 +498,6 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = notice_show,
     .notice_read = notice_read,
-    .quiesce = nullptr,
 };
 static_assert(kNoticeBytesMax == WEIR_TRANSPORT_NOTICE_BYTES_MAX);
 

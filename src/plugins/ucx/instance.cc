@@ -19,11 +19,13 @@ namespace {
 //        8      4  version of UCX: major << 16 | minor << 8 | release
 //       12      n  address of its worker
 //
-// Its farewell: for each lane 8 bytes, the number of messages to that peer that were sent.
+// Its farewell: for each lane 8 bytes, the number of messages to that peer that were sent; then 8
+// bytes, the number of signals.
 constexpr unsigned char kMagic[4] = {'W', 'U', 'C', 'X'};
-constexpr uint16_t kProtocolVersion = 1;
+constexpr uint16_t kProtocolVersion = 2;
 constexpr size_t kCardHeaderBytes = 12;
-static_assert(8 * kLaneCount <= net::mesh::kFarewellBytesMax);
+constexpr size_t kFarewellBytes = 8 * kLaneCount + 8;
+static_assert(kFarewellBytes <= net::mesh::kFarewellBytesMax);
 
 // The message with which two endpoints meet.
 constexpr unsigned char kHello[8] = {'w', 'e', 'i', 'r', ' ', 'u', 'c', 'x'};
@@ -116,6 +118,8 @@ weir_result_t Instance::connect(const unsigned char* const* addresses, const siz
   }
   const weir_result_t made = make_endpoints();
   if (made != WEIR_OK) return made;
+  const std::string problem = one_sided.attach(this, key_proof);
+  if (!problem.empty()) return report.fail(WEIR_ERROR_SYSTEM, "ucx: " + problem);
   const weir_result_t greeted = greet(deadline_ns);
   if (greeted != WEIR_OK) return greeted;
   for (uint32_t peer = 0; peer < rank; ++peer) {
@@ -347,13 +351,18 @@ void Instance::hear_goodbye(Peer* peer) {
   peer->since_ns = monotonic_ns();
   const net::mesh::Bytes& farewell = mesh->farewell(peer->rank);
   for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
-    const bool told = farewell.size() == 8 * kLaneCount;
+    const bool told = farewell.size() == kFarewellBytes;
     recvs[peer->rank * kLaneCount + lane].end_at(told ? load<uint64_t>(farewell.data() + 8 * lane)
                                                       : 0);
   }
 }
 
 bool Instance::has_all(const Peer& peer) const {
+  const net::mesh::Bytes& farewell = mesh->farewell(peer.rank);
+  if (farewell.size() == kFarewellBytes &&
+      one_sided.received_from(peer.rank) < load<uint64_t>(farewell.data() + 8 * kLaneCount)) {
+    return false;
+  }
   for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
     if (!recvs[peer.rank * kLaneCount + lane].at_end()) return false;
   }
@@ -386,6 +395,7 @@ void Instance::end_flows(Peer* peer) {
     close_endpoint(peer);
     drain();
   }
+  one_sided.abandon(peer->rank);
 }
 
 // UCX gives back what it still works on for the peer, at once where the endpoint reports errors.
@@ -435,10 +445,11 @@ weir_result_t Instance::tell(Flow* flow) {
 }
 
 net::mesh::Bytes Instance::farewell_to(uint32_t other) const {
-  net::mesh::Bytes farewell(8 * kLaneCount);
+  net::mesh::Bytes farewell(kFarewellBytes);
   for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
     store(farewell.data() + 8 * lane, sends[other * kLaneCount + lane].completed());
   }
+  store(farewell.data() + 8 * kLaneCount, one_sided.sent_to(other));
   return farewell;
 }
 
@@ -467,6 +478,7 @@ void Instance::end_network() {
   for (auto* flows : {&sends, &recvs}) {
     for (Flow& flow : *flows) flow.close();
   }
+  one_sided.close();
   for (Peer& peer : peers) close_endpoint(&peer);
   // UCX insists on it where errors are reported: an endpoint has given up its requests before the
   // worker ends.
@@ -499,7 +511,7 @@ Instance::~Instance() {
   const Listening listening(&network.heard());
   const auto is_idle = [](const Flow& flow) { return flow.idle(); };
   const bool idle = !quiet && std::all_of(sends.begin(), sends.end(), is_idle) &&
-                    std::all_of(recvs.begin(), recvs.end(), is_idle);
+                    std::all_of(recvs.begin(), recvs.end(), is_idle) && one_sided.idle();
   if (joined && idle) {
     for (uint32_t i = 0; i < rank_count; ++i) look_at(i);
     flush(monotonic_ns() + kFlushNs);

@@ -2,6 +2,7 @@
 // Instance: one rank's endpoints and flows, and what becomes of its peers. A control mesh
 // (net/control_mesh.h) lets in only who holds the secret, carries UCX's addresses, and tells ends and deaths
 // at once, whatever UCX's transport would notice of them; UCX's own report of a broken endpoint is heard, too.
+// One-sided operations are OneSided's.
 // One thread at a time.
 #pragma once
 
@@ -15,6 +16,7 @@
 #include "net/control_mesh.h"
 #include "plugins/ucx/flow.h"
 #include "plugins/ucx/network.h"
+#include "plugins/ucx/one_sided.h"
 #include "plugins/ucx/report.h"
 
 namespace weir::plugins::ucx {
@@ -51,9 +53,11 @@ struct Instance {
   std::vector<Flow> recvs;
   std::vector<Slot> slots;
   std::unique_ptr<unsigned char[]> slot_memory;  // touched where it is needed
-  uint32_t troubled_count = 0;                   // peers in kBroken or kLeft that have not ended
-  uint32_t idle_count = 0;                       // calls of UCX that moved nothing
-  uint32_t next_look = 0;                        // peer
+  net::Mac key_proof{};                          // of keys of remote memory
+  OneSided one_sided;
+  uint32_t troubled_count = 0;  // peers in kBroken or kLeft that have not ended
+  uint32_t idle_count = 0;      // calls of UCX that moved nothing
+  uint32_t next_look = 0;       // peer
 
   Instance() = default;
   ~Instance();
@@ -70,6 +74,7 @@ struct Instance {
       idle_count = 0;
       look_at_next();
     }
+    one_sided.move();
     if (troubled_count != 0) [[unlikely]]
       tend();
   }

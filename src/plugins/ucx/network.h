@@ -30,6 +30,7 @@ class Network {
   void abandon();
 
   ucp_worker_h worker() const { return worker_; }
+  ucp_context_h context() const { return context_; }
   // How others reach the worker; of any length.
   std::string read_address(std::vector<unsigned char>* address) const;
   // UCX has a transport over memory that processes of one host share.

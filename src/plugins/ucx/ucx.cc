@@ -117,6 +117,8 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     mesh.rank_count = config->rank_count;
     mesh.secret = config->secret;
     mesh.secret_bytes = config->secret_bytes;
+    self->key_proof =
+        remote::proof_key(config->secret, config->secret_bytes, "ucx", config->comm_id);
     self->mesh = std::make_unique<net::ControlMesh>(mesh);
     const auto outcome = self->mesh->listen(filter);
     if (outcome != net::ControlMesh::Outcome::kOk) {
@@ -219,6 +221,16 @@ weir_result_t recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, voi
   return fail_operation(self, flow, reinterpret_cast<Op*>(op));
 }
 
+// The end of a one-sided operation that has failed; under way until it is known why.
+weir_result_t fail_remote_operation(Instance* self, const weir_transport_op_t* op) {
+  const auto& entry = *reinterpret_cast<const RemoteOp*>(op);
+  const weir_result_t result = self->one_sided.outcome(entry);
+  if (result != WEIR_IN_PROGRESS) return result;
+  const Listening listening(&self->network.heard());
+  self->move();
+  return self->one_sided.outcome(entry);
+}
+
 weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
   Instance* self = from(instance);
   auto* entry = reinterpret_cast<Op*>(op);
@@ -232,6 +244,7 @@ weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
     if (is_open()) return WEIR_IN_PROGRESS;
   }
   if (entry->state == kOpDone) return WEIR_OK;
+  if (entry->state >= kRemoteFailed) return fail_remote_operation(self, op);
   return fail_operation(self, reinterpret_cast<Flow*>(entry->flow), entry);
 }
 
@@ -293,6 +306,108 @@ weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notic
   return arrived ? WEIR_OK : WEIR_IN_PROGRESS;
 }
 
+constexpr uint64_t kRemoteCaps = WEIR_CAP_PUT | WEIR_CAP_GET | WEIR_CAP_SIGNAL;
+
+// UCX makes up in software for what a network cannot, so all of it is there wherever UCX is.
+uint64_t remote_caps(weir_transport_t*, char* reason, size_t reason_bytes) {
+  if (reason_bytes != 0) reason[0] = 0;
+  return kRemoteCaps;
+}
+
+// Runs `call`, which may allocate.
+template <typename Call>
+weir_result_t with_memory(weir_transport_t* instance, const Call& call) {
+  Instance* self = from(instance);
+  if (!self->joined) return self->report.fail(WEIR_ERROR_INVALID_USAGE, "ucx: not connected");
+  const Listening listening(&self->network.heard());
+  try {
+    return call(self);
+  } catch (const std::bad_alloc&) {
+    return self->report.fail(WEIR_ERROR_NO_MEMORY, "ucx: no memory for remote memory");
+  }
+}
+
+remote::Region* from(weir_transport_memory_t* memory) {
+  return reinterpret_cast<remote::Region*>(memory);
+}
+const remote::Region* from(const weir_transport_memory_t* memory) {
+  return reinterpret_cast<const remote::Region*>(memory);
+}
+// The caller's is const, its count of operations is not.
+Remote* from(const weir_transport_remote_t* remote) {
+  return const_cast<Remote*>(reinterpret_cast<const Remote*>(remote));
+}
+RemoteOp* from(weir_transport_op_t* op) { return reinterpret_cast<RemoteOp*>(op); }
+
+weir_result_t memory_register(weir_transport_t* instance, void* base, uint64_t bytes,
+                              weir_transport_memory_t** memory) {
+  return with_memory(instance, [&](Instance* self) {
+    remote::Region* region = nullptr;
+    const weir_result_t result = self->one_sided.memory_register(base, bytes, &region);
+    *memory = reinterpret_cast<weir_transport_memory_t*>(region);
+    return result;
+  });
+}
+
+weir_result_t memory_key(weir_transport_t* instance, const weir_transport_memory_t* memory,
+                         unsigned char* key, size_t* bytes) {
+  return with_memory(instance, [&](Instance* self) {
+    return self->one_sided.memory_key(*from(memory), key, bytes);
+  });
+}
+
+void memory_deregister(weir_transport_t* instance, weir_transport_memory_t* memory) {
+  const Listening listening(&from(instance)->network.heard());
+  from(instance)->one_sided.memory_deregister(from(memory));
+}
+
+weir_result_t remote_open(weir_transport_t* instance, uint32_t peer, const unsigned char* key,
+                          size_t key_bytes, weir_transport_remote_t** remote) {
+  return with_memory(instance, [&](Instance* self) {
+    Remote* it = nullptr;
+    const weir_result_t result = self->one_sided.remote_open(peer, key, key_bytes, &it);
+    *remote = reinterpret_cast<weir_transport_remote_t*>(it);
+    return result;
+  });
+}
+
+void remote_close(weir_transport_t* instance, weir_transport_remote_t* remote) {
+  from(instance)->one_sided.remote_close(from(remote));
+}
+
+weir_result_t put(weir_transport_t* instance, const weir_transport_remote_t* remote,
+                  uint64_t offset_bytes, const void* data, uint64_t bytes,
+                  weir_transport_op_t* op) {
+  Instance* self = from(instance);
+  const Listening listening(&self->network.heard());
+  return self->one_sided.put(from(remote), offset_bytes, data, bytes, from(op));
+}
+
+weir_result_t get(weir_transport_t* instance, const weir_transport_remote_t* remote,
+                  uint64_t offset_bytes, void* data, uint64_t bytes, weir_transport_op_t* op) {
+  Instance* self = from(instance);
+  const Listening listening(&self->network.heard());
+  return self->one_sided.get(from(remote), offset_bytes, data, bytes, from(op));
+}
+
+weir_result_t put_signal(weir_transport_t* instance, const weir_transport_remote_t* remote,
+                         uint64_t offset_bytes, const void* data, uint64_t bytes,
+                         const weir_transport_remote_t* signal, uint64_t signal_offset_bytes,
+                         uint64_t value, weir_transport_op_t* op) {
+  Instance* self = from(instance);
+  const Listening listening(&self->network.heard());
+  return self->one_sided.put_signal(from(remote), offset_bytes, data, bytes, from(signal),
+                                    signal_offset_bytes, value, from(op));
+}
+
+weir_result_t signal_read(weir_transport_t* instance, const weir_transport_memory_t* memory,
+                          uint64_t offset_bytes, uint64_t* value) {
+  Instance* self = from(instance);
+  const Listening listening(&self->network.heard());
+  self->move();
+  return self->one_sided.signal_read(*from(memory), offset_bytes, value);
+}
+
 // Only memory of the host: short messages are copied here, and UCX as Debian builds it moves nothing
 // else.
 constexpr weir_transport_functions_t kFunctions = {
@@ -301,7 +416,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .name = "ucx",
     .summary = "ranks on one or many hosts, over UCX: InfiniBand, RoCE, shared memory or TCP",
     .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                     WEIR_CAP_QUIESCE,
+                     WEIR_CAP_QUIESCE | kRemoteCaps,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -323,6 +438,16 @@ constexpr weir_transport_functions_t kFunctions = {
     .notice_show = notice_show,
     .notice_read = notice_read,
     .quiesce = quiesce,
+    .remote_caps = remote_caps,
+    .memory_register = memory_register,
+    .memory_key = memory_key,
+    .memory_deregister = memory_deregister,
+    .remote_open = remote_open,
+    .remote_close = remote_close,
+    .put = put,
+    .get = get,
+    .put_signal = put_signal,
+    .signal_read = signal_read,
 };
 
 }  // namespace

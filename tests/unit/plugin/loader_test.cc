@@ -76,6 +76,7 @@ TEST_F(Loader, ATableOfAnEarlierHeaderIsTakenIfItsCapabilitiesEndWithIt) {
   ASSERT_TRUE(loaded.ok()) << loaded.status().text();
   EXPECT_STREQ(loaded.value()->name, "older");
   expect_refused(copy("short"), "notice_show is missing");
+  expect_refused(copy("before_put"), "remote_caps is missing");
 }
 
 TEST_F(Loader, AMissingSymbolIsRefused) { expect_refused(copy("symbol"), "weir_transport_plugin"); }

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// OneSided: put, get and put_signal of one instance over UCX's remote memory access.
+//
+// What UCX promises, and what is built on it (ucp.h of 1.13):
+//   - the completion of ucp_put_nbx means only that the buffer may be used again. "All the AMO and RMA
+//     operations issued on the ep prior to" ucp_ep_flush_nbx "are completed both at the origin and at
+//     the target" when the flush completes. So a put is its ucp_put_nbx and a flush behind it, and is
+//     complete with the flush.
+//   - ucp_worker_fence orders operations that follow it behind those before it. 1.13 does so within
+//     each network interface only, and an endpoint may use several; and active messages, with which
+//     UCX makes up for what a network lacks, do not count among them. The order of a signal
+//     does not rest on it.
+//   - nothing says that a word of 8 bytes that is put appears at once: over TCP it is read from a
+//     socket, in as many parts as come. And a network's atomic operations are atomic towards
+//     themselves, not towards another network's. So the word is never put. The signal is an active
+//     message, and the target's own thread adds it.
+// A put_signal of up to kInlineBytes is one active message with the bytes in it: they are stored before
+// the word is touched, by the same thread. A longer one is a put, its flush, and the message when the
+// flush is complete.
+//
+// One thread at a time. Nothing allocates but what registers and opens.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/auth.h"
+#include "plugins/remote/key.h"
+#include "plugins/remote/regions.h"
+#include "plugins/ucx/flow.h"
+
+namespace weir::plugins::ucx {
+
+struct Instance;
+
+// Memory of a peer.
+struct Remote {
+  uint32_t rank = 0;
+  ucp_rkey_h rkey = nullptr;
+  uint64_t address = 0;
+  uint64_t bytes = 0;
+  uint32_t region = 0;
+  uint64_t registration = 0;
+  uint32_t under_way = 0;  // operations
+  bool closed = false;     // by the caller
+};
+
+// Meaning of weir_transport_op_t::word of a one-sided operation; `state` as in Op.
+struct RemoteOp {
+  uint64_t state;
+  RemoteOp* next;  // in the list of those under way
+  RemoteOp* before;
+  uint64_t request;  // of UCX
+  Remote* remote;    // of a failed one its rank, in place of the pointer
+  Remote* signal;    // null but for put_signal
+  uint64_t word_offset_bytes;
+  uint64_t value;
+};
+static_assert(sizeof(RemoteOp) == sizeof(weir_transport_op_t::word));
+inline constexpr uint64_t kRemoteUnderWay = 6;
+inline constexpr uint64_t kRemoteArrived = 7;  // the bytes are there, the signal is to be sent
+inline constexpr uint64_t kRemoteFailed = 64;  // + weir_result_t
+
+class OneSided {
+ public:
+  static constexpr uint64_t kInlineBytes = 4096;
+  static constexpr uint32_t kCellCount = 32;
+
+  // Once endpoints are there. "" or the reason.
+  std::string attach(Instance* self, const net::Mac& proof);
+  // Ends what is registered and open; before the worker ends. Operations are not looked at any more.
+  void close();
+
+  weir_result_t memory_register(void* base, uint64_t bytes, remote::Region** region);
+  weir_result_t memory_key(const remote::Region& region, unsigned char* key, size_t* bytes) const;
+  void memory_deregister(remote::Region* region);
+  weir_result_t remote_open(uint32_t peer, const unsigned char* key, size_t key_bytes,
+                            Remote** remote);
+  void remote_close(Remote* remote);
+
+  weir_result_t put(Remote* remote, uint64_t offset_bytes, const void* data, uint64_t bytes,
+                    RemoteOp* op);
+  weir_result_t get(Remote* remote, uint64_t offset_bytes, void* data, uint64_t bytes,
+                    RemoteOp* op);
+  weir_result_t put_signal(Remote* remote, uint64_t offset_bytes, const void* data, uint64_t bytes,
+                           Remote* signal, uint64_t word_offset_bytes, uint64_t value,
+                           RemoteOp* op);
+  weir_result_t signal_read(const remote::Region& region, uint64_t offset_bytes,
+                            uint64_t* value) const;
+  // How a failed operation ended, told to the host; WEIR_IN_PROGRESS: that is not known yet.
+  weir_result_t outcome(const RemoteOp& op) const;
+
+  // Signals whose bytes have arrived leave.
+  void move() {
+    if (arrived_count_ != 0) [[unlikely]]
+      send_signals();
+  }
+  // The peer has ended: its operations fail, also those that UCX keeps.
+  void abandon(uint32_t peer);
+  bool idle() const { return head_ == nullptr; }
+  // Signals that have left for the peer, and that have come from it.
+  uint64_t sent_to(uint32_t peer) const { return peers_[peer].sent; }
+  uint64_t received_from(uint32_t peer) const { return peers_[peer].received; }
+
+ private:
+  struct Cell {
+    OneSided* owner = nullptr;
+    uint32_t peer = 0;
+    bool busy = false;
+    unsigned char bytes[remote::kSignalBytes + kInlineBytes];
+  };
+  struct PeerSide {
+    uint64_t token_out = 0;
+    uint64_t token_in = 0;
+    uint64_t sent = 0;
+    uint64_t received = 0;
+  };
+
+  static void on_done(void* request, ucs_status_t status, void* self);
+  static void on_sent(void* request, ucs_status_t status, void* cell);
+  static ucs_status_t on_signal(void* self, const void* header, size_t header_bytes, void* data,
+                                size_t bytes, const ucp_am_recv_param_t* param);
+  weir_result_t check(const Remote* remote, uint64_t offset_bytes, uint64_t bytes,
+                      const char* what) const;
+  weir_result_t lost(uint32_t rank) const;
+  weir_result_t refused(uint32_t rank, ucs_status_t status) const;
+  void begin(Remote* remote, Remote* signal, RemoteOp* op);
+  weir_result_t put_and_flush(uint64_t address, const void* data, uint64_t bytes, RemoteOp* op);
+  weir_result_t settle(ucs_status_ptr_t request, RemoteOp* op);
+  void finish(RemoteOp* op, ucs_status_t status);
+  void fail(RemoteOp* op, weir_result_t result);
+  void release(RemoteOp* op);
+  void let_go(Remote* remote);
+  void destroy(Remote* remote);
+  Cell* free_cell();
+  void send_cell(Cell* cell, const remote::Signal& signal, const void* data);
+  remote::Signal signal_of(const Remote& word, uint64_t word_offset_bytes, uint64_t value) const;
+  void send_signals();
+
+  Instance* self_ = nullptr;
+  net::Mac proof_{};
+  remote::Regions regions_;
+  std::vector<std::unique_ptr<Remote>> remotes_;
+  std::vector<PeerSide> peers_;
+  std::vector<std::unique_ptr<Cell>> cells_;
+  std::vector<std::unique_ptr<Cell>> kept_cells_;  // of peers that ended: UCX may still read them
+  RemoteOp* head_ = nullptr;
+  RemoteOp* posting_ = nullptr;
+  uint32_t arrived_count_ = 0;
+  bool closed_ = false;
+  bool told_of_refusal_ = false;
+};
+
+}  // namespace weir::plugins::ucx
