@@ -2,10 +2,12 @@
 // message_perf: messages of two processes over one transport, through the table of functions that the
 // core calls (plugin.h) and nothing above it, as the tools of UCX and libfabric measure theirs.
 //
-//   message_perf <transport> latency|bandwidth <bytes> <count> [<core>,<core>]
+//   message_perf <transport> latency|bandwidth|put_latency|put_bandwidth <bytes> <count> [<core>,<core>]
 //
 // latency: `count` round trips; prints microseconds of one way: the median of tens of them, and the mean.
 // bandwidth: `count` messages in one direction, up to 32 under way; prints MiB per second.
+// put_latency: as latency, each way one put_signal that the other waits for. put_bandwidth: as bandwidth,
+// each message a put, until the last is in the other's memory.
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -48,6 +50,7 @@ uint64_t now_ns() {
 struct Job {
   const weir_transport_functions_t* functions;
   bool latency;
+  bool put;
   uint64_t bytes;
   uint64_t count;
   int cores[2] = {-1, -1};
@@ -86,6 +89,7 @@ class Rank {
       if (*buffer == nullptr) give_up("no memory");
       memset(*buffer, 1, job.bytes);
     }
+    if (job.put) open_memory();
   }
   ~Rank() {
     f_.close(instance_);
@@ -100,17 +104,27 @@ class Rank {
     std::vector<uint64_t> trips((count + kTrips - 1) / kTrips);
     uint64_t before = now_ns();
     for (uint64_t i = 0; i < trips.size() * kTrips; ++i) {
-      weir_transport_op_t recv_op{}, send_op{};
-      const weir_result_t received = f_.recv(instance_, peer_, 0, in_, job_.bytes, &recv_op);
-      if (peer_ == 1) send(&send_op);
-      finish(received, &recv_op);
-      if (peer_ == 0) send(&send_op);
+      if (job_.put) {
+        if (peer_ == 1) put_signal();
+        await_signal();
+        if (peer_ == 0) put_signal();
+      } else {
+        bounce_once();
+      }
       if ((i + 1) % kTrips != 0) continue;
       const uint64_t now = now_ns();
       trips[i / kTrips] = now - before;
       before = now;
     }
     return trips;
+  }
+
+  void bounce_once() {
+    weir_transport_op_t recv_op{}, send_op{};
+    const weir_result_t received = f_.recv(instance_, peer_, 0, in_, job_.bytes, &recv_op);
+    if (peer_ == 1) send(&send_op);
+    finish(received, &recv_op);
+    if (peer_ == 0) send(&send_op);
   }
 
   // Rank 0 sends; the time ends when rank 1 has said that it has the last one.
@@ -126,11 +140,22 @@ class Rank {
         continue;
       }
       ops[slot] = {};
+      if (job_.put) {
+        posted[slot] =
+            peer_ == 1 ? f_.put(instance_, theirs_, 0, out_, job_.bytes, &ops[slot]) : WEIR_OK;
+        continue;
+      }
       posted[slot] = peer_ == 1 ? f_.send(instance_, 1, 0, out_, job_.bytes, &ops[slot])
                                 : f_.recv(instance_, 0, 0, in_, job_.bytes, &ops[slot]);
     }
     uint64_t ack = 1;
     weir_transport_op_t op{};
+    if (job_.put) {  // all are in its memory
+      finish(peer_ == 1 ? f_.send(instance_, 1, 1, &ack, sizeof ack, &op)
+                        : f_.recv(instance_, 0, 1, &ack, sizeof ack, &op),
+             &op);
+      return now_ns() - start;
+    }
     finish(peer_ == 1 ? f_.recv(instance_, 1, 1, &ack, sizeof ack, &op)
                       : f_.send(instance_, 0, 1, &ack, sizeof ack, &op),
            &op);
@@ -138,6 +163,37 @@ class Rank {
   }
 
  private:
+  // What the other may write to: the bytes of a message, and behind them the signal.
+  void open_memory() {
+    const uint64_t needed = WEIR_CAP_PUT | WEIR_CAP_SIGNAL;
+    if ((f_.caps.bits & needed) != needed) give_up("the transport has no put or no signal");
+    window_.resize((job_.bytes + 7) / 8 + 1);
+    signal_offset_ = (window_.size() - 1) * 8;
+    require(f_.memory_register(instance_, window_.data(), window_.size() * 8, &mine_),
+            "memory_register");
+    struct Key {
+      size_t bytes;
+      unsigned char data[WEIR_TRANSPORT_KEY_BYTES_MAX];
+    } own{}, other{};
+    require(f_.memory_key(instance_, mine_, own.data, &own.bytes), "memory_key");
+    weir_transport_op_t send_op{}, recv_op{};
+    const weir_result_t came = f_.recv(instance_, peer_, 0, &other, sizeof other, &recv_op);
+    const weir_result_t sent = f_.send(instance_, peer_, 0, &own, sizeof own, &send_op);
+    finish(came, &recv_op);
+    finish(sent, &send_op);
+    require(f_.remote_open(instance_, peer_, other.data, other.bytes, &theirs_), "remote_open");
+  }
+  void put_signal() {
+    weir_transport_op_t op{};
+    finish(f_.put_signal(instance_, theirs_, 0, out_, job_.bytes, theirs_, signal_offset_, 1, &op),
+           &op);
+  }
+  void await_signal() {
+    ++signal_count_;
+    for (uint64_t value = 0; value < signal_count_;) {
+      require(f_.signal_read(instance_, mine_, signal_offset_, &value), "signal_read");
+    }
+  }
   void require(weir_result_t result, const char* what) {
     if (result != WEIR_OK) give_up(what);
   }
@@ -156,6 +212,11 @@ class Rank {
   weir_transport_t* instance_ = nullptr;
   unsigned char* out_ = nullptr;
   unsigned char* in_ = nullptr;
+  std::vector<uint64_t> window_;
+  uint64_t signal_offset_ = 0;
+  uint64_t signal_count_ = 0;
+  weir_transport_memory_t* mine_ = nullptr;
+  weir_transport_remote_t* theirs_ = nullptr;
 };
 
 void play(const Job& job, uint32_t rank, int socket) {
@@ -180,13 +241,18 @@ void play(const Job& job, uint32_t rank, int socket) {
 
 int run(int argc, char** argv) {
   if (argc < 5 || argc > 6) {
-    give_up("usage: message_perf <transport> latency|bandwidth <bytes> <count> [<core>,<core>]");
+    give_up(
+        "usage: message_perf <transport> latency|bandwidth|put_latency|put_bandwidth <bytes> "
+        "<count> "
+        "[<core>,<core>]");
   }
   const auto found = plugin::find_transport(argv[1]);
   if (!found.ok()) give_up(found.status().text());
-  Job job = {found.value(), strcmp(argv[2], "latency") == 0, strtoull(argv[3], nullptr, 10),
+  const bool put = strncmp(argv[2], "put_", 4) == 0;
+  const char* const mode = argv[2] + (put ? 4 : 0);
+  Job job = {found.value(), strcmp(mode, "latency") == 0, put, strtoull(argv[3], nullptr, 10),
              strtoull(argv[4], nullptr, 10)};
-  if (!job.latency && strcmp(argv[2], "bandwidth") != 0) give_up("neither latency nor bandwidth");
+  if (!job.latency && strcmp(mode, "bandwidth") != 0) give_up("neither latency nor bandwidth");
   if (job.count < 1) give_up("at least one message is needed");
   if (argc == 6 && sscanf(argv[5], "%d,%d", &job.cores[0], &job.cores[1]) != 2) {
     give_up("the cores do not parse");

@@ -35,6 +35,8 @@ std::string OneSided::attach(Instance* self, const net::Mac& proof) {
   if (!net::fill_random(own_key.data(), own_key.size())) return "getrandom failed";
   for (uint32_t i = 0; i < self->rank_count; ++i) {
     const bool own = i == self->rank;
+    peers_[i].owner = this;
+    peers_[i].rank = i;
     peers_[i].token_out = token_of(own ? own_key : self->mesh->outbound_key(i));
     peers_[i].token_in = token_of(own ? own_key : self->mesh->inbound_key(i));
   }
@@ -80,6 +82,7 @@ weir_result_t OneSided::memory_register(void* base, uint64_t bytes, remote::Regi
         "ucx: " + text_of(bytes) + " bytes cannot be registered: " + ucs_status_string(status) +
             self_->network.heard().take() + "; `ulimit -l` limits what may be pinned");
   }
+  answers_.reserve(size_t{self_->rank_count} * kPartsMax);
   *region = regions_.add(base, bytes);
   (*region)->native = handle;
   return WEIR_OK;
@@ -226,6 +229,7 @@ void OneSided::let_go(Remote* remote) {
 }
 
 void OneSided::fail(RemoteOp* op, weir_result_t result) {
+  if (op->state == kRemoteInParts) give_back(reinterpret_cast<Transfer*>(op->request));
   const uint32_t rank = (op->remote != nullptr ? op->remote : op->signal)->rank;
   if (op->state == kRemoteArrived) --arrived_count_;
   release(op);
@@ -270,8 +274,7 @@ weir_result_t OneSided::settle(ucs_status_ptr_t request, RemoteOp* op) {
     op_of(request) = op;
   }
   if (op->state == kRemoteArrived) send_signals();
-  if (op->state == kOpDone) return WEIR_OK;
-  return op->state >= kRemoteFailed ? outcome(*op) : WEIR_IN_PROGRESS;
+  return state_of(*op);
 }
 
 weir_result_t OneSided::put_and_flush(uint64_t address, const void* data, uint64_t bytes,
@@ -284,10 +287,61 @@ weir_result_t OneSided::put_and_flush(uint64_t address, const void* data, uint64
   if (UCS_PTR_IS_ERR(put)) return settle(put, op);
   // The flush ends after it, at this end, too.
   if (put != nullptr) ucp_request_free(put);
+  PeerSide& side = peers_[op->remote->rank];
+  op->state = kRemoteUnflushed;
+  op->request = side.next_flush;
+  ++side.waiting;
+  if (!side.flushing) start_flush(&side);
+  if (op->state == kRemoteArrived) send_signals();
+  return state_of(*op);
+}
+
+void OneSided::start_flush(PeerSide* side) {
+  const ucp_ep_h endpoint = self_->peers[side->rank].endpoint;
+  if (endpoint == nullptr) return;
+  ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  param.cb.send = on_done;
-  param.user_data = this;
-  return settle(ucp_ep_flush_nbx(endpoint, &param), op);
+  param.cb.send = on_flushed;
+  param.user_data = side;
+  const uint64_t number = side->next_flush++;
+  side->waiting = 0;
+  side->flushing = true;
+  const ucs_status_ptr_t request = ucp_ep_flush_nbx(endpoint, &param);
+  if (UCS_PTR_IS_PTR(request)) return;
+  side->flushing = false;
+  flushed(*side, number, UCS_PTR_STATUS(request));
+}
+
+void OneSided::start_flushes() {
+  flushes_wanted_ = false;
+  for (PeerSide& side : peers_) {
+    if (!side.flushing && side.waiting != 0) start_flush(&side);
+  }
+}
+
+void OneSided::on_flushed(void* request, ucs_status_t status, void* data) {
+  ucp_request_free(request);
+  auto* side = static_cast<PeerSide*>(data);
+  side->flushing = false;
+  if (side->owner->closed_) return;
+  side->owner->flushed(*side, side->next_flush - 1, status);
+  if (side->waiting != 0) side->owner->flushes_wanted_ = true;
+}
+
+// The puts that waited for this flush have ended.
+void OneSided::flushed(const PeerSide& side, uint64_t number, ucs_status_t status) {
+  for (RemoteOp* op = head_; op != nullptr;) {
+    RemoteOp* next = op->next;
+    if (op->state == kRemoteUnflushed && op->remote->rank == side.rank && op->request <= number) {
+      finish(op, status);
+    }
+    op = next;
+  }
+}
+
+weir_result_t OneSided::state_of(const RemoteOp& op) const {
+  if (op.state == kOpDone) return WEIR_OK;
+  return op.state >= kRemoteFailed ? outcome(op) : WEIR_IN_PROGRESS;
 }
 
 weir_result_t OneSided::put(Remote* remote, uint64_t offset_bytes, const void* data, uint64_t bytes,
@@ -299,6 +353,9 @@ weir_result_t OneSided::put(Remote* remote, uint64_t offset_bytes, const void* d
     return WEIR_OK;
   }
   begin(remote, nullptr, op);
+  if (goes_in_parts(*remote)) {
+    return transfer(remote, offset_bytes, const_cast<void*>(data), bytes, false, op);
+  }
   return put_and_flush(remote->address + offset_bytes, data, bytes, op);
 }
 
@@ -311,6 +368,7 @@ weir_result_t OneSided::get(Remote* remote, uint64_t offset_bytes, void* data, u
     return WEIR_OK;
   }
   begin(remote, nullptr, op);
+  if (goes_in_parts(*remote)) return transfer(remote, offset_bytes, data, bytes, true, op);
   ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = on_done;
@@ -354,6 +412,9 @@ weir_result_t OneSided::put_signal(Remote* remote, uint64_t offset_bytes, const 
   begin(remote, signal, op);
   op->word_offset_bytes = word_offset_bytes;
   op->value = value;
+  if (bytes != 0 && goes_in_parts(*remote)) {
+    return transfer(remote, offset_bytes, const_cast<void*>(data), bytes, false, op);
+  }
   return bytes == 0 ? settle(nullptr, op)
                     : put_and_flush(remote->address + offset_bytes, data, bytes, op);
 }
@@ -436,6 +497,10 @@ ucs_status_t OneSided::on_signal(void* data, const void*, size_t, void* message,
     return UCS_OK;
   }
   ++self->peers_[signal.sender].received;
+  if (signal.value == 0) {
+    self->hear_part(signal, at + remote::kSignalBytes);
+    return UCS_OK;
+  }
   if (!self->regions_.apply(signal, at + remote::kSignalBytes) && !self->told_of_refusal_) {
     self->told_of_refusal_ = true;
     self->self_->report.log(Report::kWarning, "ucx: a signal of rank " + text_of(signal.sender) +
@@ -462,6 +527,10 @@ weir_result_t OneSided::signal_read(const remote::Region& region, uint64_t offse
 weir_result_t OneSided::outcome(const RemoteOp& op) const {
   const auto rank = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(op.remote));
   const auto result = static_cast<weir_result_t>(op.state - kRemoteFailed);
+  if (result == WEIR_ERROR_REFUSED) {
+    return self_->report.fail(
+        result, "ucx: rank " + text_of(rank) + " has not registered that memory, or no longer");
+  }
   if (result != WEIR_ERROR_PEER_LOST) {
     return self_->report.fail(
         result, "ucx: UCX has no memory for an operation" + self_->network.heard().take());
@@ -480,7 +549,8 @@ void OneSided::abandon(uint32_t peer) {
   for (RemoteOp* op = head_; op != nullptr;) {
     RemoteOp* next = op->next;
     if ((op->remote != nullptr ? op->remote : op->signal)->rank == peer) {
-      if (op->request != 0) op_of(reinterpret_cast<void*>(op->request)) = &abandoned;
+      if (op->state == kRemoteUnderWay && op->request != 0)
+        op_of(reinterpret_cast<void*>(op->request)) = &abandoned;
       fail(op, WEIR_ERROR_PEER_LOST);
     }
     op = next;

@@ -5,7 +5,7 @@
 //   - the completion of ucp_put_nbx means only that the buffer may be used again. "All the AMO and RMA
 //     operations issued on the ep prior to" ucp_ep_flush_nbx "are completed both at the origin and at
 //     the target" when the flush completes. So a put is its ucp_put_nbx and a flush behind it, and is
-//     complete with the flush.
+//     complete with the flush. One flush per endpoint is under way: puts that come meanwhile share the next.
 //   - ucp_worker_fence orders operations that follow it behind those before it. 1.13 does so within
 //     each network interface only, and an endpoint may use several; and active messages, with which
 //     UCX makes up for what a network lacks, do not count among them. The order of a signal
@@ -14,6 +14,12 @@
 //     socket, in as many parts as come. And a network's atomic operations are atomic towards
 //     themselves, not towards another network's. So the word is never put. The signal is an active
 //     message, and the target's own thread adds it.
+// Where an endpoint reports errors, so between hosts, put and get of UCX are left alone, too. What a network
+// lacks of them UCX 1.13 makes up with messages and answers, and when the other process dies in between, its
+// failure to answer is an error that ends this process ("Fatal: unexpected error: Endpoint timeout", seen over
+// tcp). There they are messages of our own (transfers.cc): parts of up to kInlineBytes, each checked and
+// answered by the target, so that a put is complete when all its parts have been answered.
+//
 // A put_signal of up to kInlineBytes is one active message with the bytes in it: they are stored before
 // the word is touched, by the same thread. A longer one is a put, its flush, and the message when the
 // flush is complete.
@@ -54,7 +60,7 @@ struct RemoteOp {
   uint64_t state;
   RemoteOp* next;  // in the list of those under way
   RemoteOp* before;
-  uint64_t request;  // of UCX
+  uint64_t request;  // of UCX; of a put that waits for its flush the number of that; a Transfer
   Remote* remote;    // of a failed one its rank, in place of the pointer
   Remote* signal;    // null but for put_signal
   uint64_t word_offset_bytes;
@@ -63,12 +69,16 @@ struct RemoteOp {
 static_assert(sizeof(RemoteOp) == sizeof(weir_transport_op_t::word));
 inline constexpr uint64_t kRemoteUnderWay = 6;
 inline constexpr uint64_t kRemoteArrived = 7;  // the bytes are there, the signal is to be sent
+inline constexpr uint64_t kRemoteUnflushed = 8;
+inline constexpr uint64_t kRemoteInParts = 9;
 inline constexpr uint64_t kRemoteFailed = 64;  // + weir_result_t
 
 class OneSided {
  public:
   static constexpr uint64_t kInlineBytes = 4096;
-  static constexpr uint32_t kCellCount = 32;
+  static constexpr uint32_t kCellCount = 64;
+  // Parts that a rank has under way to another one, unanswered.
+  static constexpr uint32_t kPartsMax = 16;
 
   // Once endpoints are there. "" or the reason.
   std::string attach(Instance* self, const net::Mac& proof);
@@ -96,8 +106,12 @@ class OneSided {
 
   // Signals whose bytes have arrived leave.
   void move() {
+    if (flushes_wanted_) [[unlikely]]
+      start_flushes();
     if (arrived_count_ != 0) [[unlikely]]
       send_signals();
+    if (!answers_.empty() || unsent_count_ != 0) [[unlikely]]
+      drive_transfers();
   }
   // The peer has ended: its operations fail, also those that UCX keeps.
   void abandon(uint32_t peer);
@@ -114,12 +128,42 @@ class OneSided {
     unsigned char bytes[remote::kSignalBytes + kInlineBytes];
   };
   struct PeerSide {
+    OneSided* owner = nullptr;
+    uint32_t rank = 0;
+    bool flushing = false;
+    uint64_t next_flush = 1;  // that puts will wait for
+    uint64_t waiting = 0;     // puts for the next flush
+    uint32_t parts = 0;       // unanswered
     uint64_t token_out = 0;
     uint64_t token_in = 0;
     uint64_t sent = 0;
     uint64_t received = 0;
   };
 
+  // A put or get that goes in parts.
+  struct Transfer {
+    RemoteOp* op = nullptr;  // null: free
+    uint64_t id = 0;
+    bool is_get = false;
+    unsigned char* data = nullptr;
+    uint64_t bytes = 0;
+    uint64_t offset_bytes = 0;  // in the remote memory
+    uint64_t sent = 0;
+    uint64_t done = 0;
+  };
+
+  // transfers.cc
+  bool goes_in_parts(const Remote& remote) const;
+  weir_result_t transfer(Remote* remote, uint64_t offset_bytes, void* data, uint64_t bytes,
+                         bool is_get, RemoteOp* op);
+  void drive_transfers();
+  bool send_part(Transfer* transfer);
+  bool send_answer(const remote::Signal& question);
+  void hear_part(const remote::Signal& message, const unsigned char* payload);
+  void take_answer(const remote::Signal& message, const unsigned char* payload);
+  void give_back(Transfer* transfer);
+
+  static void on_flushed(void* request, ucs_status_t status, void* peer_side);
   static void on_done(void* request, ucs_status_t status, void* self);
   static void on_sent(void* request, ucs_status_t status, void* cell);
   static ucs_status_t on_signal(void* self, const void* header, size_t header_bytes, void* data,
@@ -130,6 +174,10 @@ class OneSided {
   weir_result_t refused(uint32_t rank, ucs_status_t status) const;
   void begin(Remote* remote, Remote* signal, RemoteOp* op);
   weir_result_t put_and_flush(uint64_t address, const void* data, uint64_t bytes, RemoteOp* op);
+  void start_flush(PeerSide* side);
+  void start_flushes();
+  void flushed(const PeerSide& side, uint64_t number, ucs_status_t status);
+  weir_result_t state_of(const RemoteOp& op) const;
   weir_result_t settle(ucs_status_ptr_t request, RemoteOp* op);
   void finish(RemoteOp* op, ucs_status_t status);
   void fail(RemoteOp* op, weir_result_t result);
@@ -151,6 +199,11 @@ class OneSided {
   RemoteOp* head_ = nullptr;
   RemoteOp* posting_ = nullptr;
   uint32_t arrived_count_ = 0;
+  bool flushes_wanted_ = false;
+  std::vector<std::unique_ptr<Transfer>> transfers_;  // as many as there have been at once
+  uint64_t next_transfer_ = 1;
+  uint32_t unsent_count_ = 0;            // transfers with parts that have not left
+  std::vector<remote::Signal> answers_;  // that are owed
   bool closed_ = false;
   bool told_of_refusal_ = false;
 };
