@@ -18,7 +18,7 @@
 
 namespace weir::plugins::ncclnet {
 
-inline constexpr uint32_t kLaneCount = 2;
+inline constexpr uint32_t kLaneCount = 5;  // one, and four that programs of collectives may use
 inline constexpr uint32_t kRankCountMax = 64;
 
 struct Peer {
