@@ -111,6 +111,10 @@ Result<cost::Decision> Planner::choose(const Call& call, const algo::Problem& pr
   request.work.layout.host_of_rank = options_.node_of_rank;
   request.type = call.type;
   request.deterministic = options_.deterministic;
+  // One is kept for messages between two ranks.
+  if (context_.transport != nullptr) {
+    request.lane_count_max = context_.transport->caps.lane_count - 1;
+  }
   std::vector<const algo::Algorithm*> candidates = candidates_for(call, problem);
   for (const auto& [collective, name] : options_.forced) {
     if (collective != call.collective) continue;
