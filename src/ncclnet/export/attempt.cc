@@ -85,6 +85,7 @@ bool Attempt::open_mesh(std::string* reason) {
   mesh.rank_count = 2;
   mesh.secret = config_.secret.data();
   mesh.secret_bytes = config_.secret.size();
+  mesh.tls = config_.tls;
   mesh.cancelled = &cancelled_;
   mesh_ = std::make_unique<net::ControlMesh>(mesh);
   if (mesh_->listen(filter) != net::ControlMesh::Outcome::kOk) {

@@ -68,6 +68,8 @@ struct Instance {
   // Drives all flows that have something to do, and looks after the peers now and then.
   void move();
   void make_active(Flow* flow);
+  // The plugin lets go of the memory of all operations, which are not looked at any more.
+  void quiesce();
   // Asks whether the peer is there, and draws the consequences.
   void look_at(uint32_t peer);
   // The flow's peer failed in the plugin, and it may still turn out why.
