@@ -102,7 +102,6 @@ bool Attempt::open_mesh(std::string* reason) {
 }
 
 bool Attempt::start(const std::shared_ptr<Attempt>& attempt) {
-  attempt->started_ = true;
   // The threads of the process keep its signals.
   sigset_t all, before;
   sigfillset(&all);
@@ -114,6 +113,7 @@ bool Attempt::start(const std::shared_ptr<Attempt>& attempt) {
     good = false;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  attempt->started_ = good;
   return good;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -60,7 +61,7 @@ struct Library {
   net::TlsMode tls = net::TlsMode::kOff;
   Devices devices;
   std::map<std::string, Pending> pending;
-  Logger log = nullptr;  // the latest
+  std::atomic<Logger> log = nullptr;  // the latest
   Context* process_context = nullptr;
   uint32_t context_count = 0;
 };
@@ -207,12 +208,10 @@ Comm* make_comm(Kind kind, Logger log, std::unique_ptr<Link> link) {
   return comm.release();
 }
 
-// What is left of it is no comm any more, as far as that can be told.
 Result close(void* pointer, Kind kind, const char* function) {
   Comm* comm = comm_of(pointer, kind);
   if (comm == nullptr) return no_comm(function);
   if (comm->attempt != nullptr) comm->attempt->cancel();
-  comm->kind = Kind{};
   delete comm;
   return kSuccess;
 }
