@@ -85,6 +85,7 @@ bool Attempt::open_mesh(std::string* reason) {
   mesh.rank_count = 2;
   mesh.secret = config_.secret.data();
   mesh.secret_bytes = config_.secret.size();
+  mesh.tls = config_.tls;
   mesh.cancelled = &cancelled_;
   mesh_ = std::make_unique<net::ControlMesh>(mesh);
   if (mesh_->listen(filter) != net::ControlMesh::Outcome::kOk) {
@@ -101,7 +102,6 @@ bool Attempt::open_mesh(std::string* reason) {
 }
 
 bool Attempt::start(const std::shared_ptr<Attempt>& attempt) {
-  attempt->started_ = true;
   // The threads of the process keep its signals.
   sigset_t all, before;
   sigfillset(&all);
@@ -113,6 +113,7 @@ bool Attempt::start(const std::shared_ptr<Attempt>& attempt) {
     good = false;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  attempt->started_ = good;
   return good;
 }
 

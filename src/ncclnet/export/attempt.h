@@ -31,6 +31,7 @@ class Attempt {
     std::string move_over;
     net::Mac secret{};  // connection_secret
     int64_t timeout_ms = 0;
+    net::TlsMode tls = net::TlsMode::kOff;  // of the mesh
   };
 
   // The end that listens, at once. Null with the reason.

@@ -181,20 +181,11 @@ Result Link::take_head(Request* request) {
   return kSuccess;
 }
 
+// What had come before the failure is still given out.
 Result Link::test(Request* request, bool* done, uint64_t* bytes) {
   *done = false;
-  if (failed_ != kSuccess) return failed_;
-  if (receives_) {
-    const Result advanced = advance_receives();
-    if (advanced != kSuccess) return advanced;
-  }
-  if (request->state == Request::State::kBody) {
-    const bool head = settle(&request->head_result, &request->head_op);
-    if (head && request->head_result != WEIR_OK) return fail(request->head_result);
-    const bool body = settle(&request->body_result, &request->body_op);
-    if (body && request->body_result != WEIR_OK) return fail(request->body_result);
-    if (head && body) request->state = Request::State::kDone;
-  }
+  if (failed_ == kSuccess && receives_) (void)advance_receives();
+  if (request->state == Request::State::kBody) (void)finish_body(request);
   if (request->state == Request::State::kDone) {
     idle_count_ = 0;
     *done = true;
@@ -202,7 +193,21 @@ Result Link::test(Request* request, bool* done, uint64_t* bytes) {
     give_back(request);
     return kSuccess;
   }
+  if (failed_ != kSuccess) return failed_;
   return ++idle_count_ < kIdleCountMax ? kSuccess : look_after_peer();
+}
+
+Result Link::finish_body(Request* request) {
+  const auto is_open = [](weir_result_t result) { return result == WEIR_IN_PROGRESS; };
+  if (failed_ != kSuccess && (is_open(request->head_result) || is_open(request->body_result))) {
+    return failed_;
+  }
+  const bool head = settle(&request->head_result, &request->head_op);
+  if (head && request->head_result != WEIR_OK) return fail(request->head_result);
+  const bool body = settle(&request->body_result, &request->body_op);
+  if (body && request->body_result != WEIR_OK) return fail(request->body_result);
+  if (head && body) request->state = Request::State::kDone;
+  return kSuccess;
 }
 
 // A peer that died says nothing where the transport's own way is not cut by its death.

@@ -72,6 +72,7 @@ class Link {
   Result fail(weir_result_t result);
   Result advance_receives();
   Result take_head(Request* request);
+  Result finish_body(Request* request);
   Result look_after_peer();
   bool settle(weir_result_t* result, weir_transport_op_t* op);
 

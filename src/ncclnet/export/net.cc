@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,9 +58,10 @@ struct Library {
   const weir_transport_functions_t* transport = nullptr;  // null before the first init
   std::optional<net::Mac> job_secret;
   int64_t timeout_ms = 0;
+  net::TlsMode tls = net::TlsMode::kOff;
   Devices devices;
   std::map<std::string, Pending> pending;
-  Logger log = nullptr;  // the latest
+  std::atomic<Logger> log = nullptr;  // the latest
   Context* process_context = nullptr;
   uint32_t context_count = 0;
 };
@@ -117,6 +119,10 @@ Result set_up(Library* self, Logger log) {
   }
   if ((functions->caps.bits & WEIR_CAP_SEND_RECV) == 0 || functions->caps.rank_count_max < 2) {
     return fail(log, kInvalidUsage, "the transport " + name + " sends nothing to others");
+  }
+  // Whether it can have what is asked for is the transport's to say; where the ends meet it can be had.
+  if (!net::parse_tls_mode(getenv("WEIR_TLS"), &self->tls)) {
+    return fail(log, kInvalidUsage, "WEIR_TLS must be off, control or all");
   }
   const auto secret = comm::job_secret(now_ns() + 10'000'000'000);
   if (!secret.ok()) return fail(log, kSystemError, secret.status().text());
@@ -187,6 +193,7 @@ Result begin_connect(Library* self, const Context& context, int device, const un
   config.move_over = self->devices[device].move_over;
   config.secret = connection_secret(handle.key, self->job_secret ? &*self->job_secret : nullptr);
   config.timeout_ms = self->timeout_ms;
+  config.tls = self->tls;
   std::string reason;
   *attempt = Attempt::connect(config, handle.address, &reason);
   if (*attempt == nullptr) return fail(context.log, kSystemError, "connect: " + reason);
@@ -201,12 +208,10 @@ Comm* make_comm(Kind kind, Logger log, std::unique_ptr<Link> link) {
   return comm.release();
 }
 
-// What is left of it is no comm any more, as far as that can be told.
 Result close(void* pointer, Kind kind, const char* function) {
   Comm* comm = comm_of(pointer, kind);
   if (comm == nullptr) return no_comm(function);
   if (comm->attempt != nullptr) comm->attempt->cancel();
-  comm->kind = Kind{};
   delete comm;
   return kSuccess;
 }
@@ -325,6 +330,7 @@ Result net_listen(Context* context, int device, void* handle, void** listen_comm
   config.move_over = self.devices[device].move_over;
   config.secret = connection_secret(made.key, self.job_secret ? &*self.job_secret : nullptr);
   config.timeout_ms = self.timeout_ms;
+  config.tls = self.tls;
   std::string reason;
   auto attempt = Attempt::listen(config, &made.address, &reason);
   if (attempt == nullptr) return fail(context->log, kSystemError, "listen: " + reason);

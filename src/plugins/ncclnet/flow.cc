@@ -93,7 +93,7 @@ weir_result_t Flow::post(void* data, uint64_t bytes, Op* op) {
 }
 
 bool Flow::drive() {
-  if (failure_.result != WEIR_OK) return false;
+  if (failure_.result != WEIR_OK || comm_ == nullptr) return false;
   bool any = false;
   for (bool moved = true; moved;) {
     moved = false;
@@ -315,14 +315,13 @@ void Flow::fail(weir_result_t result, const std::string& text) {
   if (failure_.result != WEIR_OK) return;
   failure_.result = result;
   failure_.text = text;
+  Op* first = head_;
   close();
-  for (Op* op = head_; op != nullptr;) {
+  for (Op* op = first; op != nullptr;) {
     Op* next = next_of(op);
     op->state = kOpFailed + static_cast<uint64_t>(result);
     op = next;
   }
-  head_ = tail_ = cursor_ = long_op_ = nullptr;
-  slots_done_ = slots_posted_ = slots_filled_;
 }
 
 void Flow::close() {
@@ -335,6 +334,8 @@ void Flow::close() {
   if (slot_registration_ != nullptr) (void)plugin_->deregister_memory(comm_, slot_registration_);
   (void)(is_send_ ? plugin_->close_send(comm_) : plugin_->close_recv(comm_));
   comm_ = nullptr;
+  head_ = tail_ = cursor_ = long_op_ = nullptr;
+  slots_done_ = slots_posted_ = slots_filled_;
 }
 
 }  // namespace weir::plugins::ncclnet

@@ -149,6 +149,7 @@ void Instance::tend() {
     if (peer.state == Peer::State::kBroken) {
       look_at(i);
       if (peer.state == Peer::State::kBroken && now - peer.since_ns > kUnexplainedNs) end_flows(i);
+      if (peer.ended) continue;
     }
     if (peer.state != Peer::State::kLeft || peer.ended) continue;
     if (!is_waited_for(i)) peer.since_ns = now;
@@ -245,6 +246,15 @@ void Instance::flush(uint64_t deadline_ns) {
     if (idle || monotonic_ns() >= deadline_ns) return;
     sched_yield();
   }
+}
+
+void Instance::quiesce() {
+  for (auto* flows : {&sends, &recvs}) {
+    for (Flow& flow : *flows) flow.close();
+  }
+  for (Peer& peer : peers) peer.ended = true;
+  troubled_count = 0;
+  active = nullptr;
 }
 
 Instance::~Instance() {

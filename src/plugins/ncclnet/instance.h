@@ -18,7 +18,7 @@
 
 namespace weir::plugins::ncclnet {
 
-inline constexpr uint32_t kLaneCount = 2;
+inline constexpr uint32_t kLaneCount = 5;  // one, and four that programs of collectives may use
 inline constexpr uint32_t kRankCountMax = 64;
 
 struct Peer {
@@ -68,6 +68,8 @@ struct Instance {
   // Drives all flows that have something to do, and looks after the peers now and then.
   void move();
   void make_active(Flow* flow);
+  // The plugin lets go of the memory of all operations, which are not looked at any more.
+  void quiesce();
   // Asks whether the peer is there, and draws the consequences.
   void look_at(uint32_t peer);
   // The flow's peer failed in the plugin, and it may still turn out why.

@@ -141,7 +141,7 @@ weir_result_t Instance::look_while_joining(uint64_t now, uint64_t deadline_ns, c
       complete = complete && sends[i].attached() && recvs[i].attached();
     }
     if (complete && what[0] == 'c') continue;
-    if (mesh->look(peer) != net::ControlMesh::Life::kHere) {
+    if (mesh->look(peer) == net::ControlMesh::Life::kLost) {
       dead += (dead.empty() ? "" : ", ") + text_of(peer);
     }
     missing += (missing.empty() ? "" : ", ") + text_of(peer);

@@ -41,8 +41,10 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
     }
     net::InterfaceFilter filter;
     std::string text;
+    net::TlsMode tls = net::TlsMode::kOff;
     LoadedPlugin* plugin = nullptr;
-    if (read_filter(report, &filter, &text)) {
+    if (read_filter(report, &filter, &text) &&
+        net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kControl, &tls, &text)) {
       plugin = weir::ncclnet::open_plugin(wanted, 0, &text);
     }
     tell(plugin != nullptr ? plugin->description() : text);
@@ -91,9 +93,12 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     if (!read_filter(report, &filter, &reason)) {
       return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ncclnet: " + reason);
     }
+    net::MeshConfig mesh;
+    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kControl, &mesh.tls, &reason)) {
+      return report.fail(WEIR_ERROR_UNSUPPORTED, "ncclnet: " + reason);
+    }
     result = self->open_plugin(config->comm_id);
     if (result != WEIR_OK) return result;
-    net::MeshConfig mesh;
     mesh.purpose = "ncclnet";
     mesh.comm_id = config->comm_id;
     mesh.rank = config->rank;
@@ -242,6 +247,10 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
       "ncclnet: rank " + text_of(peer) + " is dead: its connections ended without a goodbye");
 }
 
+void quiesce(weir_transport_t* instance) {
+  if (from(instance)->joined) from(instance)->quiesce();
+}
+
 weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
   static_assert(net::mesh::kNoticeBytesMax == WEIR_TRANSPORT_NOTICE_BYTES_MAX);
   Instance* self = from(instance);
@@ -277,7 +286,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "ncclnet",
     .summary = "ranks on one or many hosts, over a network plugin made for NCCL",
-    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_NOTICE,
+    .caps = {.bits =
+                 WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_NOTICE | WEIR_CAP_QUIESCE,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -298,6 +308,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = notice_show,
     .notice_read = notice_read,
+    .quiesce = quiesce,
 };
 
 }  // namespace

@@ -119,6 +119,26 @@ TEST(NcclNetBadUse, AMessageLongerThanItsReceiveIsAnErrorWithBothLengths) {
   EXPECT_EQ(b.p->irecv(b.recv_comm, in.data(), in.size(), nullptr, &next), kInvalidUsage);
 }
 
+TEST(NcclNetBadUse, WhatCameBeforeAnErrorIsStillGivenOut) {
+  NetEnd a, b;
+  join(&a, &b);
+  if (HasFatalFailure()) return;
+  uint64_t out = 42, in[2] = {};
+  std::vector<unsigned char> large(1000);
+  void* sent[2] = {};
+  void* received[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(b.p->irecv(b.recv_comm, &in[i], 8, nullptr, &received[i]), kSuccess);
+  }
+  ASSERT_EQ(a.p->isend(a.send_comm, &out, 8, nullptr, &sent[0]), kSuccess);
+  ASSERT_EQ(a.p->isend(a.send_comm, large.data(), large.size(), nullptr, &sent[1]), kSuccess);
+  int bytes = 0;
+  EXPECT_EQ(b.finish(received[1], &bytes), kInvalidUsage) << "1000 bytes do not fit into 8";
+  ASSERT_EQ(b.finish(received[0], &bytes), kSuccess);
+  EXPECT_EQ(bytes, 8);
+  EXPECT_EQ(in[0], 42u);
+}
+
 TEST(NcclNetBadUse, WhatIsNoConnectionOfThisKindIsRefused) {
   NetEnd a, b;
   join(&a, &b);
