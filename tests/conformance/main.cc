@@ -77,6 +77,19 @@ bool is_network(const weir_transport_functions_t& transport) {
   return (transport.caps.bits & WEIR_CAP_SEGMENT) == 0 && transport.caps.rank_count_max > 1;
 }
 
+// failover: with tcp behind it; failover_check: the hook check around both; failover_fault: that hook around
+// the first of them.
+Result<const weir_transport_functions_t*> wrap(const weir_transport_functions_t* transport,
+                                               const std::string& hook) {
+  if (!hook.starts_with("failover")) return plugin::wrap_with_hooks(transport, hook);
+  auto first = plugin::wrap_with_hooks(transport, hook == "failover_fault" ? "fault" : "");
+  auto second = plugin::find_transport("tcp");
+  if (!first.ok() || !second.ok()) return first.ok() ? second : first;
+  auto chain = plugin::make_failover({first.value(), second.value()});
+  if (!chain.ok()) return chain;
+  return plugin::wrap_with_hooks(chain.value(), hook == "failover_check" ? "check" : "");
+}
+
 void add_transport(const plugin::Viability& entry) {
   const std::string name = entry.transport->name;
   if (!entry.viable) {
@@ -88,10 +101,11 @@ void add_transport(const plugin::Viability& entry) {
   add_simple(name, "EveryDeclaredCapabilityHasAProperty",
              [transport] { every_capability_has_a_property(transport); });
   for (const bool processes : {false, true}) {
-    for (const std::string hook : {"", "check", "fault", "hosts"}) {
+    for (const std::string hook :
+         {"", "check", "fault", "hosts", "failover", "failover_check", "failover_fault"}) {
       // Beside shared memory, in place of which a network transport is not asked for.
-      if (hook == "hosts" && !is_network(*transport)) continue;
-      auto wrapped = plugin::wrap_with_hooks(transport, hook);
+      if (!is_network(*transport) && (hook == "hosts" || hook.starts_with("failover"))) continue;
+      auto wrapped = wrap(transport, hook);
       if (!wrapped.ok()) {
         const std::string text = wrapped.status().text();
         add_simple(name, "CanBeWrapped", [text] { FAIL() << text; });
