@@ -124,25 +124,27 @@ TEST(TransportFails, AtAnyMessageAndTheResultsAreExact) {
 
 TEST(TransportFails, AtBothEndsAtOnceAndTheResultsAreExact) {
   Logs logs;
-  for (const unsigned k : moments(1, 11, 300)) {
+  const std::vector<unsigned> list = moments(1, 11, 300);
+  for (const unsigned k : list) {
     SCOPED_TRACE("fails from operation " + std::to_string(k) + " of both ranks on");
     run_processes(2, a_sequence_of_collectives, environment(logs, "fail_from=" + std::to_string(k)),
                   with_timeout(kTimeoutMs));
     if (HasFailure()) return;
   }
-  EXPECT_GE(logs.take({"goes on with rank"}).size(), 20u);
+  EXPECT_GE(logs.take({"goes on with rank"}).size(), list.size());
 }
 
 TEST(TransportFails, AndTheNextOneWhileItTakesOver) {
   Logs logs;
-  for (const unsigned k : moments(1, 11, 300)) {
+  const std::vector<unsigned> list = moments(1, 11, 300);
+  for (const unsigned k : list) {
     SCOPED_TRACE("fails from operation " + std::to_string(k) + " of each transport on");
     run_processes(2, a_sequence_of_collectives,
                   environment(logs, "fail_from=" + std::to_string(k) + ",rank=1", "tcp,tcp"),
                   with_timeout(kTimeoutMs));
     if (HasFailure()) return;
   }
-  EXPECT_GE(logs.take({"over tcp instead of fault(tcp)"}).size(), 10u);
+  EXPECT_GE(logs.take({"over tcp instead of fault(tcp)"}).size(), list.size() / 2);
 }
 
 TEST(TransportFails, BetweenTwoOfFourRanksOnly) {
