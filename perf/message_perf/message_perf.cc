@@ -2,7 +2,8 @@
 // message_perf: messages of two processes over one transport, through the table of functions that the
 // core calls (plugin.h) and nothing above it, as the tools of UCX and libfabric measure theirs.
 //
-//   message_perf <transport> latency|bandwidth|put_latency|put_bandwidth <bytes> <count> [<core>,<core>]
+//   message_perf <transport>[,<transport that takes over>] latency|bandwidth|put_latency|put_bandwidth
+//                <bytes> <count> [<core>,<core>]
 //
 // latency: `count` round trips; prints microseconds of one way: the median of tens of them, and the mean.
 // bandwidth: `count` messages in one direction, up to 32 under way; prints MiB per second.
@@ -239,14 +240,26 @@ void play(const Job& job, uint32_t rank, int socket) {
   if (rank == 0) printf("%.3f\n", static_cast<double>(job.bytes * job.count) / 1048576 / seconds);
 }
 
+// "ucx", or "ucx,tcp" for the one with the other behind it.
+Result<const weir_transport_functions_t*> find_transports(std::string names) {
+  std::vector<const weir_transport_functions_t*> chain;
+  for (char* name = strtok(names.data(), ","); name != nullptr; name = strtok(nullptr, ",")) {
+    auto found = plugin::find_transport(name);
+    if (!found.ok()) return found;
+    chain.push_back(found.value());
+  }
+  if (chain.size() == 1) return chain[0];
+  return plugin::make_failover(chain);
+}
+
 int run(int argc, char** argv) {
   if (argc < 5 || argc > 6) {
     give_up(
-        "usage: message_perf <transport> latency|bandwidth|put_latency|put_bandwidth <bytes> "
-        "<count> "
+        "usage: message_perf <transport>[,<transport>] latency|bandwidth|put_latency|put_bandwidth "
+        "<bytes> <count> "
         "[<core>,<core>]");
   }
-  const auto found = plugin::find_transport(argv[1]);
+  const auto found = find_transports(argv[1]);
   if (!found.ok()) give_up(found.status().text());
   const bool put = strncmp(argv[2], "put_", 4) == 0;
   const char* const mode = argv[2] + (put ? 4 : 0);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/builtin.h"
 
+#include "plugins/hook_failover/failover.h"
+
 namespace weir::plugins {
 
 namespace self {
@@ -44,6 +46,11 @@ std::span<const BuiltinHook> builtin_hooks() {
                                               return hook_hosts::wrap(inner, shm::transport());
                                             }}};
   return kHooks;
+}
+
+const weir_transport_functions_t* builtin_failover(
+    const std::vector<const weir_transport_functions_t*>& transports, std::string* reason) {
+  return hook_failover::wrap(transports, reason);
 }
 
 }  // namespace weir::plugins

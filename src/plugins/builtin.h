@@ -4,6 +4,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 #include "weir/plugin.h"
 
@@ -19,5 +21,10 @@ struct BuiltinHook {
 
 std::span<const TransportFunction> builtin_transports();
 std::span<const BuiltinHook> builtin_hooks();
+
+// A transport of which each but the first takes over when the one before it fails. The same list gives the
+// same one; null with the reason.
+const weir_transport_functions_t* builtin_failover(
+    const std::vector<const weir_transport_functions_t*>& transports, std::string* reason);
 
 }  // namespace weir::plugins

@@ -77,6 +77,25 @@ bool is_network(const weir_transport_functions_t& transport) {
   return (transport.caps.bits & WEIR_CAP_SEGMENT) == 0 && transport.caps.rank_count_max > 1;
 }
 
+// Lives as long as the program, as the tests do that refer to it.
+void add_variant(const Variant& variant) {
+  static std::vector<std::unique_ptr<Variant>> variants;
+  variants.push_back(std::make_unique<Variant>(variant));
+  add_variant(variants.back().get());
+}
+
+// `transport` with tcp behind it, which takes over when it fails. The hook fault is around the first of them,
+// check around both.
+Result<const weir_transport_functions_t*> with_another(const weir_transport_functions_t* transport,
+                                                       const std::string& hook) {
+  auto first = plugin::wrap_with_hooks(transport, hook == "fault" ? "fault" : "");
+  auto second = plugin::find_transport("tcp");
+  if (!first.ok() || !second.ok()) return first.ok() ? second : first;
+  auto chain = plugin::make_failover({first.value(), second.value()});
+  if (!chain.ok()) return chain;
+  return plugin::wrap_with_hooks(chain.value(), hook == "check" ? "check" : "");
+}
+
 void add_transport(const plugin::Viability& entry) {
   const std::string name = entry.transport->name;
   if (!entry.viable) {
@@ -99,11 +118,10 @@ void add_transport(const plugin::Viability& entry) {
         add_simple(name, "CanBeWrapped", [text] { FAIL() << text; });
         continue;
       }
-      // Lives as long as the program, as the tests do that refer to it.
-      static std::vector<std::unique_ptr<Variant>> variants;
-      variants.push_back(
-          std::make_unique<Variant>(Variant{wrapped.value(), name, processes, hook}));
-      add_variant(variants.back().get());
+      add_variant(Variant{wrapped.value(), name, processes, hook});
+      if (hook == "hosts" || !is_network(*transport)) continue;
+      auto both = with_another(transport, hook);
+      if (both.ok()) add_variant(Variant{both.value(), "failover_" + name, processes, hook});
     }
   }
 }

@@ -33,6 +33,12 @@ constexpr SettingInfo kTable[] = {
      "Deadline of each operation of a communicator that was not given its own."},
     {"WEIR_TRANSPORT", Kind::kText, "", "",
      "Comma-separated list of the transports that may be used; unset: every viable one."},
+    {"WEIR_FAILOVER", Kind::kText, "", "",
+     "Comma-separated list of transports that take over, one after the other, when the one before "
+     "fails between two ranks, such as tcp; unset: none does."},
+    {"WEIR_FAILOVER_MS", Kind::kMilliseconds, "2000", "100..600000",
+     "A transport that has stood still for so long, while the peer answers over the next one, has "
+     "failed."},
     {"WEIR_IFNAME", Kind::kText, "", "",
      "Network interfaces that may be used, in the syntax of NCCL_SOCKET_IFNAME (which holds where "
      "this one is unset): eth,ib for prefixes, =eth0 for a name, ^docker to exclude; unset: all "
@@ -131,6 +137,7 @@ const Binding kBindings[] = {
     {"WEIR_TIMEOUT_MS", &Settings::timeout_ms},
     {"WEIR_TRANSPORT", &Settings::transport},
     {"WEIR_TLS", &Settings::tls},
+    {"WEIR_FAILOVER", &Settings::failover},
     {"WEIR_PLUGIN_PATH", &Settings::plugin_path},
     {"WEIR_HOOKS", &Settings::hooks},
     {"WEIR_FAULT", &Settings::fault},

@@ -31,6 +31,7 @@ struct Settings {
   int64_t timeout_ms;         // WEIR_TIMEOUT_MS: deadline of an operation
   std::string transport;      // WEIR_TRANSPORT: comma list of transports allowed; "" = all viable
   std::string tls;            // WEIR_TLS: off, control or all; for network transports
+  std::string failover;       // WEIR_FAILOVER: comma list; each takes over from the one before it
   std::string hooks;          // WEIR_HOOKS: comma list of trace, check, fault; outermost first
   std::string fault;          // WEIR_FAULT: what hook_fault does, e.g. "delay_us=100,seed=7"
   std::string algorithm;      // WEIR_ALGORITHM: "all_reduce=ring,broadcast=binomial"; "" = routed

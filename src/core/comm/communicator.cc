@@ -70,6 +70,38 @@ enum class Spread : uint8_t {
   kHosts,  // of which one or more have several ranks
 };
 
+// With what WEIR_FAILOVER names behind it and WEIR_HOOKS around it. The hook fault then lies around each
+// transport but the last: what it does is for the next one to make up for.
+Result<const weir_transport_functions_t*> dress(const weir_transport_functions_t* transport,
+                                                const Settings& settings,
+                                                const std::string& hooks) {
+  if (settings.failover.empty() || needs_one_host(*transport) ||
+      transport->caps.rank_count_max < 2) {
+    return plugin::wrap_with_hooks(transport, hooks);
+  }
+  std::vector<const weir_transport_functions_t*> chain = {transport};
+  for (const std::string& name : names_in(settings.failover)) {
+    auto found = plugin::find_transport(name);
+    if (!found.ok()) return found.status().with_context("WEIR_FAILOVER");
+    chain.push_back(found.value());
+  }
+  std::string outside;
+  for (const std::string& hook : names_in(hooks)) {
+    if (hook != "fault") {
+      outside += (outside.empty() ? "" : ",") + hook;
+      continue;
+    }
+    for (size_t i = 0; i + 1 < chain.size(); ++i) {
+      auto faulty = plugin::wrap_with_hooks(chain[i], hook);
+      if (!faulty.ok()) return faulty;
+      chain[i] = faulty.value();
+    }
+  }
+  auto made = plugin::make_failover(chain);
+  if (!made.ok()) return made;
+  return plugin::wrap_with_hooks(made.value(), outside);
+}
+
 // The best of those that WEIR_TRANSPORT names, or of all.
 Result<const weir_transport_functions_t*> choose_transport(const Settings& settings,
                                                            const weir_host_t& host, Rank rank_count,
@@ -83,7 +115,7 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
                     fmt::format("transport '{}' holds {} ranks at most, not {}", wanted[0],
                                 found.value()->caps.rank_count_max, rank_count));
     }
-    return plugin::wrap_with_hooks(found.value(), settings.hooks);
+    return dress(found.value(), settings, settings.hooks);
   }
   if (settings.transport.empty() && rank_count == 1) {
     auto self = plugin::find_transport("self");
@@ -115,7 +147,7 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
     } else {
       std::string hooks = settings.hooks;
       if (spread == Spread::kHosts && shares_memory) hooks += hooks.empty() ? "hosts" : ",hosts";
-      return plugin::wrap_with_hooks(entry.transport, hooks);
+      return dress(entry.transport, settings, hooks);
     }
     reasons += fmt::format("; {}: {}", name, reason);
   }

@@ -238,6 +238,15 @@ Result<const weir_transport_functions_t*> wrap_with_hooks(const weir_transport_f
   return inner;
 }
 
+Result<const weir_transport_functions_t*> make_failover(
+    const std::vector<const weir_transport_functions_t*>& transports) {
+  const std::lock_guard lock(registry().mutex);
+  std::string reason;
+  const weir_transport_functions_t* made = plugins::builtin_failover(transports, &reason);
+  if (made == nullptr) return Status(Code::kUnsupported, "WEIR_FAILOVER: " + reason);
+  return made;
+}
+
 Result<const weir_transport_functions_t*> load_transport(const std::string& path) {
   Registry& known = registry();
   const std::lock_guard lock(known.mutex);

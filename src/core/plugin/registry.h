@@ -38,6 +38,11 @@ Result<const weir_transport_functions_t*> find_transport(std::string_view name);
 Result<const weir_transport_functions_t*> wrap_with_hooks(const weir_transport_functions_t* inner,
                                                           std::string_view hooks);
 
+// A transport that carries all messages over the first of `transports`, and over the next one when that fails
+// between two ranks. kUnsupported when one of them cannot take part. The struct lives for ever.
+Result<const weir_transport_functions_t*> make_failover(
+    const std::vector<const weir_transport_functions_t*>& transports);
+
 // Loads one shared object: absolute path, owned by root or by us, not writable by others, right ABI
 // version, struct size, name not taken. Errors name file and reason.
 Result<const weir_transport_functions_t*> load_transport(const std::string& path);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // hook_fault: makes a transport misbehave in the way that WEIR_FAULT tells, the same way every
 // time. See plan.h for the words. An operation that is held back holds back what is posted after it
-// on the same (peer, lane, direction): the order of messages is never changed. Puts count as sends,
-// gets as receives; they have no order, so none holds back another.
+// on the same (peer, lane, direction): but for reorder_at the order of messages is never changed. Puts
+// count as sends, gets as receives; they have no order, so none holds back another.
 #include <inttypes.h>
 #include <signal.h>
 #include <unistd.h>
@@ -70,6 +70,11 @@ class Fault final : public hook::Hook {
         true,  false, sends_ == plan_.duplicate_at, peer, lane, const_cast<void*>(data), bytes, 0,
         false, {}};
     if (sends_ == plan_.drop_at) operation.due_ns = kNever;
+    if (sends_ == plan_.reorder_at) {
+      operation.due_ns = hook::monotonic_ns() + kReorderMs * 1'000'000;
+      overtaken_ = op;
+      overtaken_channel_ = channel_of(operation);
+    }
     return post(operation, op);
   }
 
@@ -122,7 +127,11 @@ class Fault final : public hook::Hook {
     release_due();
     Record* record = records_.find(op);
     if (record == nullptr) return inner_->test(instance_, op);
-    if (record->stage == Stage::kHeld) {
+    if (has_failed(record->operation.peer)) {
+      records_.remove(op);
+      return failed();
+    }
+    if (record->stage == Stage::kHeld || stands_still(record->operation.peer)) {
       // Somebody who only tests this one operation still has to move the others.
       const weir_result_t result = inner_->progress(instance_);
       return result == WEIR_OK ? WEIR_IN_PROGRESS : result;
@@ -164,16 +173,19 @@ class Fault final : public hook::Hook {
     if (operations_ == plan_.kill_at) kill(getpid(), SIGKILL);
     if (operations_ == plan_.stop_at) kill(getpid(), SIGSTOP);
     if (operations_ == plan_.error_at) {
-      return fail(WEIR_ERROR_SYSTEM,
-                  "fault(%s): operation %" PRIu64 " of rank %u fails as WEIR_FAULT asks",
-                  inner_->name, operations_, rank_);
+      return failed();
     }
+    if (has_failed(operation.peer)) return failed();
+    if (stands_still(operation.peer)) operation.due_ns = kNever;
     if (plan_.delay_us != 0 && operation.due_ns == 0) {
       const uint64_t delay_us = mix(plan_.seed, rank_, operations_) % (plan_.delay_us + 1);
       if (delay_us != 0) operation.due_ns = hook::monotonic_ns() + delay_us * 1000;
     }
     const size_t channel = channel_of(operation);
-    if (operation.due_ns != 0 || (!operation.one_sided && held_count_[channel] != 0)) {
+    const bool overtakes =
+        overtaken_ != nullptr && overtaken_ != op && overtaken_channel_ == channel;
+    const bool waits_in_turn = !operation.one_sided && held_count_[channel] != 0;
+    if (!overtakes && (operation.due_ns != 0 || waits_in_turn)) {
       Record* record = records_.add(op);
       if (record == nullptr) return too_many();
       *record = {Stage::kHeld, WEIR_IN_PROGRESS, operation};
@@ -183,12 +195,35 @@ class Fault final : public hook::Hook {
     }
     const weir_result_t result = issue(operation, op);
     if (result == WEIR_OK) finish(operation);
-    if (result == WEIR_IN_PROGRESS && (operation.corrupt || operation.duplicate)) {
+    if (overtakes) {
+      if (Record* record = records_.find(overtaken_)) record->operation.due_ns = 0;
+      overtaken_ = nullptr;
+    }
+    if (result == WEIR_IN_PROGRESS && is_watched(operation)) {
       Record* record = records_.add(op);
       if (record == nullptr) return too_many();
       *record = {Stage::kPosted, WEIR_IN_PROGRESS, operation};
     }
     return result;
+  }
+
+  bool has_failed(uint32_t peer) const {
+    return plan_.fail_from != 0 && operations_ >= plan_.fail_from && concerns(peer);
+  }
+  bool stands_still(uint32_t peer) const {
+    return plan_.still_from != 0 && operations_ >= plan_.still_from && concerns(peer);
+  }
+  bool concerns(uint32_t peer) const { return plan_.peer == kEveryRank || plan_.peer == peer; }
+  // What becomes of it is not the inner transport's alone to say.
+  bool is_watched(const Operation& operation) const {
+    return operation.corrupt || operation.duplicate || plan_.fail_from != 0 ||
+           plan_.still_from != 0;
+  }
+
+  weir_result_t failed() const {
+    return fail(WEIR_ERROR_SYSTEM,
+                "fault(%s): operation %" PRIu64 " of rank %u fails as WEIR_FAULT asks",
+                inner_->name, operations_, rank_);
   }
 
   weir_result_t too_many() const {
@@ -236,6 +271,10 @@ class Fault final : public hook::Hook {
     size_t kept = 0;
     for (const Held held : held_) {
       Record* record = records_.find(held.op);
+      if (record == nullptr) {  // it has failed meanwhile
+        --held_count_[held.channel];
+        continue;
+      }
       const bool waits = !record->operation.one_sided && blocked_[held.channel] == round_;
       if (waits || record->operation.due_ns > now) {
         blocked_[held.channel] = round_;
@@ -249,7 +288,7 @@ class Fault final : public hook::Hook {
         if (result == WEIR_OK) finish(operation);
         record->stage = Stage::kFinished;
         record->result = result;
-      } else if (operation.corrupt || operation.duplicate) {
+      } else if (is_watched(operation)) {
         record->stage = Stage::kPosted;
       } else {
         records_.remove(held.op);
@@ -281,6 +320,8 @@ class Fault final : public hook::Hook {
   std::vector<uint32_t> held_count_;  // per channel
   std::vector<uint64_t> blocked_;     // per channel: the round in which one had to stay
   uint64_t round_ = 0;
+  const weir_transport_op_t* overtaken_ = nullptr;  // the send that the next one shall pass
+  size_t overtaken_channel_ = 0;
   bool first_done_ = false;  // of the send that is made twice
   weir_result_t second_ = WEIR_OK;
   weir_transport_op_t second_op_{};

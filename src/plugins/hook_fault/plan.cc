@@ -18,11 +18,15 @@ constexpr Key kKeys[] = {
     {"delay_us", &Plan::delay_us, 0, 60'000'000},
     {"drop_at", &Plan::drop_at, 1, kCountMax},
     {"duplicate_at", &Plan::duplicate_at, 1, kCountMax},
+    {"reorder_at", &Plan::reorder_at, 1, kCountMax},
     {"corrupt_at", &Plan::corrupt_at, 1, kCountMax},
     {"error_at", &Plan::error_at, 1, kCountMax},
+    {"fail_from", &Plan::fail_from, 1, kCountMax},
+    {"still_from", &Plan::still_from, 1, kCountMax},
     {"kill_at", &Plan::kill_at, 1, kCountMax},
     {"stop_at", &Plan::stop_at, 1, kCountMax},
     {"rank", &Plan::rank, 0, 0xfffffffe},
+    {"peer", &Plan::peer, 0, 0xfffffffe},
     {"seed", &Plan::seed, 0, UINT64_MAX},
 };
 constexpr size_t kKeyCount = sizeof kKeys / sizeof kKeys[0];

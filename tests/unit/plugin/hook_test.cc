@@ -247,7 +247,8 @@ TEST(HookFaultPlan, EveryWordIsRead) {
   hook_fault::Plan plan;
   EXPECT_EQ(
       hook_fault::parse_plan("delay_us=100,seed=7,corrupt_at=12,drop_at=3,duplicate_at=4,kill_at=5,"
-                             "stop_at=6,error_at=8,rank=2",
+                             "stop_at=6,error_at=8,rank=2,reorder_at=9,fail_from=10,still_from=11,"
+                             "peer=1",
                              &plan),
       "");
   EXPECT_EQ(plan.delay_us, 100u);
@@ -259,6 +260,10 @@ TEST(HookFaultPlan, EveryWordIsRead) {
   EXPECT_EQ(plan.stop_at, 6u);
   EXPECT_EQ(plan.error_at, 8u);
   EXPECT_EQ(plan.rank, 2u);
+  EXPECT_EQ(plan.reorder_at, 9u);
+  EXPECT_EQ(plan.fail_from, 10u);
+  EXPECT_EQ(plan.still_from, 11u);
+  EXPECT_EQ(plan.peer, 1u);
 }
 
 TEST(HookFaultPlan, WhatDoesNotParseIsNamed) {
@@ -378,6 +383,56 @@ TEST_F(HookFault, DelayedMessagesComeLaterAndInOrder) {
     EXPECT_EQ(pair_.wait(0, &ops[i], sent[i]), WEIR_OK);
   }
   EXPECT_GT(monotonic_ns() - start_ns, 1'000'000u);
+}
+
+TEST_F(HookFault, AReorderedSendArrivesBehindTheNext) {
+  start(0, "reorder_at=2");
+  uint64_t values[4] = {10, 11, 12, 13};
+  weir_transport_op_t ops[4] = {};
+  weir_result_t sent[4];
+  for (int i = 0; i < 4; ++i) sent[i] = pair_.send(0, &values[i], 8, &ops[i]);
+  for (const uint64_t expected : {10u, 12u, 11u, 13u}) {
+    uint64_t got = 99;
+    weir_transport_op_t recv_op{};
+    ASSERT_EQ(pair_.wait(1, &recv_op, pair_.recv(1, &got, 8, &recv_op)), WEIR_OK);
+    EXPECT_EQ(got, expected);
+  }
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(pair_.wait(0, &ops[i], sent[i]), WEIR_OK) << i;
+}
+
+TEST_F(HookFault, AReorderedSendWithNoneBehindItIsOnlyLate) {
+  start(0, "reorder_at=1");
+  uint64_t got = 0;
+  ASSERT_EQ(transfer(5, &got), WEIR_OK);
+  EXPECT_EQ(got, 5u);
+}
+
+TEST_F(HookFault, FromTheChosenOperationOnAllFailWithThePeerEvenThoseUnderWay) {
+  start(0, "fail_from=3,peer=1");
+  uint64_t got = 0, value = 1;
+  weir_transport_op_t recv_op{}, other_op{}, send_op{}, self_op{};
+  ASSERT_EQ(pair_.recv(0, &got, 8, &recv_op), WEIR_IN_PROGRESS);
+  ASSERT_EQ(pair_.recv(0, &got, 8, &other_op), WEIR_IN_PROGRESS);
+  EXPECT_EQ(pair_.send(0, &value, 8, &send_op), WEIR_ERROR_SYSTEM);
+  EXPECT_NE(pair_.end[0].error.find("WEIR_FAULT"), std::string::npos);
+  EXPECT_EQ(pair_.f.test(pair_.end[0].instance, &recv_op), WEIR_ERROR_SYSTEM);
+  EXPECT_EQ(pair_.f.test(pair_.end[0].instance, &other_op), WEIR_ERROR_SYSTEM);
+  EXPECT_EQ(pair_.f.send(pair_.end[0].instance, 0, 0, &value, 8, &self_op), WEIR_OK);
+}
+
+TEST_F(HookFault, FromTheChosenOperationOnNoneCompletesWithThePeer) {
+  start(0, "still_from=2,peer=1");
+  uint64_t got = 0, value = 7;
+  weir_transport_op_t recv_op{}, send_op{}, peer_op{}, self_op{};
+  ASSERT_EQ(pair_.recv(0, &got, 8, &recv_op), WEIR_IN_PROGRESS);
+  EXPECT_EQ(pair_.send(0, &value, 8, &send_op), WEIR_IN_PROGRESS);
+  EXPECT_EQ(pair_.send(1, &value, 8, &peer_op), WEIR_OK);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(pair_.f.progress(pair_.end[0].instance), WEIR_OK);
+    EXPECT_EQ(pair_.f.test(pair_.end[0].instance, &recv_op), WEIR_IN_PROGRESS);
+    EXPECT_EQ(pair_.f.test(pair_.end[0].instance, &send_op), WEIR_IN_PROGRESS);
+  }
+  EXPECT_EQ(pair_.f.send(pair_.end[0].instance, 0, 0, &value, 8, &self_op), WEIR_OK);
 }
 
 TEST_F(HookFault, OnlyTheNamedRankMisbehaves) {

@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/hook_failover/instance.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <algorithm>
+
+namespace weir::plugins::hook_failover {
+namespace {
+
+constexpr uint64_t kTendNs = 1'000'000;
+constexpr uint64_t kTendNsPerPeer = 20'000;
+constexpr uint32_t kCallsPerClock = 32;
+// How long a rank that leaves waits for its peers to say that they have everything.
+constexpr uint64_t kFarewellNs = 500'000'000;
+
+std::string text_of(uint64_t number) { return std::to_string(number); }
+
+}  // namespace
+
+uint64_t monotonic_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+Instance::Instance(const weir_host_t* host, const Chain& chain,
+                   const weir_transport_config_t& config)
+    : host_(host),
+      rank_(config.rank),
+      rank_count_(config.rank_count),
+      lane_count_(chain.caps.lane_count),
+      message_bytes_max_(chain.caps.message_bytes_max),
+      still_ns_(kStillDefaultMs * 1'000'000),
+      tend_ns_(std::max(kTendNs, kTendNsPerPeer * config.rank_count)),
+      members_(chain.transports.size()) {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = members_[i];
+    member.self = this;
+    member.functions = chain.transports[i];
+    member.host = *host;
+    member.host.struct_bytes = sizeof member.host;
+    member.host.context = &member;
+    // Told to the caller when it matters to it.
+    member.host.error = [](void* context, const char* text) {
+      static_cast<Member*>(context)->text = text;
+    };
+    member.host.log = [](void* context, int level, const char* text) {
+      static_cast<Member*>(context)->self->log(level, text);
+    };
+    member.host.setting = [](void* context, const char* setting) -> const char* {
+      const weir_host_t* outer = static_cast<Member*>(context)->self->host_;
+      return outer->setting == nullptr ? nullptr : outer->setting(outer->context, setting);
+    };
+  }
+}
+
+Instance::~Instance() {
+  if (joined_ && !quiet_) leave();
+  for (Member& member : members_) {
+    if (member.instance != nullptr) member.functions->close(member.instance);
+  }
+}
+
+weir_result_t Instance::fail(weir_result_t code, const std::string& text) const {
+  if (host_->error != nullptr) host_->error(host_->context, text.c_str());
+  return code;
+}
+
+void Instance::log(int level, const std::string& text) const {
+  if (host_->log != nullptr) host_->log(host_->context, level, text.c_str());
+}
+
+weir_result_t Instance::open(const weir_transport_config_t& config) {
+  const char* still =
+      host_->setting == nullptr ? nullptr : host_->setting(host_->context, kStillSetting);
+  if (still != nullptr && *still != 0) {
+    char* end = nullptr;
+    const unsigned long long value = strtoull(still, &end, 10);
+    if (*end != 0 || value < kStillMinMs || value > kStillMaxMs) {
+      return fail(WEIR_ERROR_INVALID_ARGUMENT,
+                  std::string("failover: ") + kStillSetting + "=" + still +
+                      " is not a number of milliseconds from " + text_of(kStillMinMs) + " to " +
+                      text_of(kStillMaxMs));
+    }
+    still_ns_ = value * 1'000'000;
+  }
+  for (Member& member : members_) {
+    const weir_result_t result = member.functions->open(&member.host, &config, &member.instance);
+    if (result != WEIR_OK) {
+      member.instance = nullptr;
+      return fail(result, member.text);
+    }
+  }
+  return WEIR_OK;
+}
+
+// For each transport two bytes of length, little-endian, and its address.
+weir_result_t Instance::address(unsigned char* address, size_t* bytes) {
+  size_t end = 0;
+  for (Member& member : members_) {
+    unsigned char own[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
+    size_t own_bytes = sizeof own;
+    const weir_result_t result = member.functions->address(member.instance, own, &own_bytes);
+    if (result != WEIR_OK) return fail(result, member.text);
+    if (end + 2 + own_bytes > WEIR_TRANSPORT_ADDRESS_BYTES_MAX) {
+      return fail(WEIR_ERROR_UNSUPPORTED, std::string("failover: the addresses up to that of '") +
+                                              member.functions->name + "' are longer than " +
+                                              text_of(WEIR_TRANSPORT_ADDRESS_BYTES_MAX) +
+                                              " bytes; allow fewer interfaces with WEIR_IFNAME");
+    }
+    address[end] = static_cast<unsigned char>(own_bytes);
+    address[end + 1] = static_cast<unsigned char>(own_bytes >> 8);
+    memcpy(address + end + 2, own, own_bytes);
+    end += 2 + own_bytes;
+  }
+  *bytes = end;
+  return WEIR_OK;
+}
+
+weir_result_t Instance::connect(const unsigned char* const* addresses, const size_t* address_bytes,
+                                uint64_t deadline_ns) {
+  if (!pairs_.empty()) return fail(WEIR_ERROR_INVALID_USAGE, "failover: connect was called twice");
+  std::vector<std::vector<const unsigned char*>> parts(members_.size());
+  std::vector<std::vector<size_t>> lengths(members_.size());
+  for (uint32_t peer = 0; peer < rank_count_; ++peer) {
+    size_t at = 0;
+    const size_t end = addresses[peer] == nullptr ? 0 : address_bytes[peer];
+    for (size_t i = 0; i < members_.size(); ++i) {
+      const bool fits = at + 2 <= end;
+      const size_t bytes = fits ? addresses[peer][at] + addresses[peer][at + 1] * size_t{256} : end;
+      if (!fits || at + 2 + bytes > end || (i + 1 == members_.size() && at + 2 + bytes != end)) {
+        return fail(WEIR_ERROR_INVALID_ARGUMENT, "failover: the address given for rank " +
+                                                     text_of(peer) + " does not hold " +
+                                                     text_of(members_.size()) + " addresses");
+      }
+      parts[i].push_back(addresses[peer] + at + 2);
+      lengths[i].push_back(bytes);
+      at += 2 + bytes;
+    }
+  }
+  pairs_ = std::vector<Pair>(rank_count_);
+  const uint64_t copy_bytes = kCopyMemoryBytes * lane_count_ * rank_count_;
+  copy_memory_.reset(new unsigned char[copy_bytes]);  // touched where it is needed
+  for (uint32_t peer = 0; peer < rank_count_; ++peer) {
+    Pair& pair = pairs_[peer];
+    pair.rank = peer;
+    // What a rank sends to itself needs no other way.
+    pair.level = peer == rank_ ? last() : 0;
+    pair.links.reset(new Link[members_.size()]);
+    for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+      const uint64_t index = uint64_t{peer} * lane_count_ + lane;
+      pair.sends[lane].attach(copy_memory_.get() + index * kCopyMemoryBytes, peer == rank_);
+    }
+  }
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Member& member = members_[i];
+    const weir_result_t result =
+        member.functions->connect(member.instance, parts[i].data(), lengths[i].data(), deadline_ns);
+    if (result != WEIR_OK) return fail(result, member.text);
+  }
+  joined_ = true;
+  return WEIR_OK;
+}
+
+weir_result_t Instance::check(const char* call, uint32_t peer, uint32_t lane,
+                              uint64_t bytes) const {
+  if (!joined_) return fail(WEIR_ERROR_INVALID_USAGE, "failover: not connected");
+  if (peer >= rank_count_ || lane >= lane_count_) {
+    return fail(WEIR_ERROR_INVALID_ARGUMENT, std::string("failover: ") + call + " with peer " +
+                                                 text_of(peer) + ", lane " + text_of(lane) +
+                                                 ": there are " + text_of(rank_count_) +
+                                                 " ranks and " + text_of(lane_count_) + " lanes");
+  }
+  if (bytes > message_bytes_max_) {
+    return fail(WEIR_ERROR_INVALID_ARGUMENT,
+                "failover: a message of " + text_of(bytes) + " bytes is above the limit");
+  }
+  return WEIR_OK;
+}
+
+// Where the stream of an operation is: peer, lane and direction.
+weir_result_t Instance::send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
+                             Op* op) {
+  const weir_result_t checked = check("send", peer, lane, bytes);
+  if (checked != WEIR_OK) [[unlikely]]
+    return checked;
+  Pair& pair = pairs_[peer];
+  SendStream& stream = pair.sends[lane];
+  op->stream = (uint64_t{peer} * lane_count_ + lane) * 2;
+  if (stream.result() != WEIR_OK) [[unlikely]]
+    return fail(stream.result(), pair.why);
+  stream.post(data, bytes, op);
+  drive_send(pair, lane);
+  lagging_ = lagging_ || stream.lags();
+  return outcome(op);
+}
+
+weir_result_t Instance::recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes, Op* op) {
+  const weir_result_t checked = check("recv", peer, lane, bytes);
+  if (checked != WEIR_OK) [[unlikely]]
+    return checked;
+  Pair& pair = pairs_[peer];
+  RecvStream& stream = pair.recvs[lane];
+  op->stream = (uint64_t{peer} * lane_count_ + lane) * 2 + 1;
+  if (stream.result() != WEIR_OK) [[unlikely]]
+    return fail(stream.result(), pair.why);
+  stream.post(data, bytes, op);
+  drive_recv(pair, lane);
+  lagging_ = lagging_ || stream.lags();
+  return outcome(op);
+}
+
+weir_result_t Instance::test(Op* op) {
+  if (op->state == 0) [[unlikely]] {
+    return fail(WEIR_ERROR_INVALID_USAGE, "failover: test of an operation never posted");
+  }
+  count_call();
+  if (op->state == kOpPending) {
+    const uint64_t channel = op->stream / 2;
+    Pair& pair = pairs_[channel / lane_count_];
+    const auto lane = static_cast<uint32_t>(channel % lane_count_);
+    if (op->stream % 2 == 0) {
+      drive_send(pair, lane);
+    } else {
+      drive_recv(pair, lane);
+    }
+  }
+  return outcome(op);
+}
+
+weir_result_t Instance::outcome(const Op* op) const {
+  if (op->state == kOpDone) return WEIR_OK;
+  if (op->state == kOpPending) return WEIR_IN_PROGRESS;
+  return fail(static_cast<weir_result_t>(op->state - kOpFailed),
+              pairs_[op->stream / 2 / lane_count_].why);
+}
+
+void Instance::drive_send(Pair& pair, uint32_t lane) {
+  // Until the peer has said what it has, nothing may be sent over another transport.
+  if (pair.state != Pair::State::kGood) return;
+  SendStream& stream = pair.sends[lane];
+  const weir_result_t result = stream.advance(route(pair, lane));
+  if (result != WEIR_OK) [[unlikely]] {
+    transport_failed(pair, &stream, result);
+  } else if (stream.wants_word() && pair.rank != rank_) {
+    poll_link(pair, pair.level);
+  }
+}
+
+void Instance::drive_recv(Pair& pair, uint32_t lane) {
+  if (pair.state != Pair::State::kGood && pair.state != Pair::State::kJoining) return;
+  RecvStream& stream = pair.recvs[lane];
+  const weir_result_t result = stream.advance(route(pair, lane));
+  if (stream.owes_word() && pair.rank != rank_) {
+    stream.word_given();
+    pair.links[pair.level].wanted = true;
+  }
+  const Link& link = pair.links[pair.level];
+  if (link.wanted) push_link(pair, pair.level);
+  if (stream.holds()) {
+    if (link.sending) push_link(pair, pair.level);
+    if (link.is_idle()) stream.release();
+  }
+  if (result != WEIR_OK) [[unlikely]]
+    transport_failed(pair, &stream, result);
+}
+
+void Instance::count_call() {
+  if (++calls_ % kCallsPerClock != 0 && !hurry_) return;
+  const uint64_t now_ns = monotonic_ns();
+  if (!hurry_ && now_ns - tended_ns_ < tend_ns_) return;
+  hurry_ = false;
+  tend(now_ns);
+  drive_lagging();
+}
+
+weir_result_t Instance::progress() {
+  if (!joined_) return WEIR_OK;
+  // What fails is told by the operations.
+  uint32_t lowest = last();
+  for (const Member& member : members_) {
+    if (member.instance == nullptr) continue;
+    lowest = static_cast<uint32_t>(&member - members_.data());
+    break;
+  }
+  (void)members_[lowest].functions->progress(members_[lowest].instance);
+  count_call();
+  if (lagging_) drive_lagging();
+  return WEIR_OK;
+}
+
+void Instance::drive_lagging() {
+  lagging_ = false;
+  for (Pair& pair : pairs_) {
+    for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+      if (pair.sends[lane].lags()) drive_send(pair, lane);
+      if (pair.recvs[lane].lags()) drive_recv(pair, lane);
+      lagging_ = lagging_ || pair.sends[lane].lags() || pair.recvs[lane].lags();
+    }
+  }
+}
+
+weir_result_t Instance::peer_alive(uint32_t peer) {
+  if (!joined_ || peer >= rank_count_) {
+    return fail(WEIR_ERROR_INVALID_ARGUMENT,
+                "failover: peer_alive of rank " + text_of(peer) + " of " + text_of(rank_count_));
+  }
+  const Pair& pair = pairs_[peer];
+  if (peer == rank_) return WEIR_OK;
+  // Dead is who is dead for all transports.
+  for (uint32_t level = pair.level; level <= last(); ++level) {
+    const Member& member = members_[level];
+    if (member.functions->peer_alive(member.instance, peer) == WEIR_ERROR_PEER_LOST) continue;
+    return WEIR_OK;
+  }
+  return fail(WEIR_ERROR_PEER_LOST, members_[last()].text);
+}
+
+void Instance::quiesce() {
+  quiet_ = true;
+  for (const Member& member : members_) {
+    const bool can = (member.functions->caps.bits & WEIR_CAP_QUIESCE) != 0;
+    if (can && member.instance != nullptr) member.functions->quiesce(member.instance);
+  }
+}
+
+weir_result_t Instance::notice_show(const void* notice, size_t bytes) {
+  if (!joined_) return fail(WEIR_ERROR_INVALID_USAGE, "failover: not connected");
+  Member& member = members_[last()];
+  const weir_result_t result = member.functions->notice_show(member.instance, notice, bytes);
+  return result == WEIR_OK ? result : fail(result, member.text);
+}
+
+weir_result_t Instance::notice_read(uint32_t peer, void* notice, size_t* bytes) {
+  if (!joined_) return fail(WEIR_ERROR_INVALID_USAGE, "failover: not connected");
+  Member& member = members_[last()];
+  const weir_result_t result = member.functions->notice_read(member.instance, peer, notice, bytes);
+  return result <= WEIR_IN_PROGRESS ? result : fail(result, member.text);
+}
+
+// A peer may still need what this rank has sent, or the word that this rank has received what the peer
+// sends, should the transport fail just now. So the peers are asked, and whoever answers has all.
+void Instance::leave() {
+  std::vector<Pair*> left;
+  leaving_ = true;
+  for (Pair& pair : pairs_) {
+    if (pair.rank == rank_) continue;
+    bool used = false;
+    for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+      // With operations in flight this is no orderly end.
+      if (pair.sends[lane].busy() || pair.recvs[lane].busy()) return;
+      used = used || pair.sends[lane].posted() + pair.recvs[lane].posted() != 0;
+    }
+    if (!used || pair.state == Pair::State::kLost) continue;
+    ask(pair, pair.level);
+    left.push_back(&pair);
+  }
+  const uint64_t end_ns = monotonic_ns() + kFarewellNs;
+  const auto is_done = [&](const Pair* pair) {
+    if (pair->state != Pair::State::kGood) return pair->state == Pair::State::kLost;
+    bool all = pair->links[pair->level].answered;
+    for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+      all = all && pair->sends[lane].has_word_of_all();
+    }
+    return all;
+  };
+  for (uint64_t now_ns = end_ns - kFarewellNs; now_ns < end_ns && !left.empty();
+       now_ns = monotonic_ns()) {
+    tend(now_ns);
+    drive_lagging();
+    std::erase_if(left, is_done);
+    if (!left.empty()) sched_yield();
+  }
+}
+
+}  // namespace weir::plugins::hook_failover

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instance: one rank's transports, of which the first carries all messages and the others stand by.
+//
+// For each peer there is a level: the number of the transport that carries the messages with it. When that
+// one reports an error, or stands still while the peer answers over another one, the level rises, at
+// both ends: each tells the other over the new transport how many messages it has received over the old
+// one, and the rest is sent again. A transport that a rank has left for one peer it closes, for only
+// then its posted receives are free of it (plugin.h); so it leaves it for all peers, and they follow.
+//
+// On each transport the last lane is for the frames of frame.h. They are written and read now and then
+// (`tend`), and where a send waits for word of its receiver at once. One thread at a time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugins/hook_failover/chain.h"
+#include "plugins/hook_failover/frame.h"
+#include "plugins/hook_failover/stream.h"
+
+namespace weir::plugins::hook_failover {
+
+// The control lane of one transport to one peer.
+struct Link {
+  bool broken = false;
+  bool armed = false;    // in_op is with the transport
+  bool sending = false;  // out_op is
+  bool wanted = false;   // a frame is to be sent
+  bool answered = true;  // the latest question
+  uint32_t ping = 0;
+  uint32_t pong = 0;
+  weir_transport_op_t in_op = {};
+  weir_transport_op_t out_op = {};
+  unsigned char in[kFrameBytes] = {};
+  unsigned char out[kFrameBytes] = {};
+  std::string why;  // broken
+
+  bool is_idle() const { return broken || !(wanted || sending); }
+};
+
+struct Pair {
+  enum class State : uint8_t {
+    kGood,
+    kSuspect,  // its transport has failed, and no other has shown yet that the peer lives
+    kJoining,  // this rank has come to a new transport, and the peer has not answered there
+    kLost,
+  };
+  enum class Probe : uint8_t {
+    kNone,
+    kFirst,   // asked over all transports
+    kSecond,  // and after a while again over those that stand by
+  };
+  uint32_t rank = 0;
+  uint32_t level = 0;
+  State state = State::kGood;
+  Probe probe = Probe::kNone;
+  uint64_t quiet_ns = 0;  // since when nothing has moved
+  bool answered_beside = false;
+  uint64_t probe_ns = 0;  // when it was asked, or answered over another transport
+  uint64_t moves = 0;     // as of then
+  SendStream sends[kLanesMax];
+  RecvStream recvs[kLanesMax];
+  std::unique_ptr<Link[]> links;   // by transport
+  weir_result_t result = WEIR_OK;  // kLost: how operations end
+  std::string why;                 // kSuspect, kLost
+};
+
+class Instance {
+ public:
+  Instance(const weir_host_t* host, const Chain& chain, const weir_transport_config_t& config);
+  ~Instance();
+  Instance(const Instance&) = delete;
+  Instance& operator=(const Instance&) = delete;
+
+  weir_result_t open(const weir_transport_config_t& config);
+  weir_result_t address(unsigned char* address, size_t* bytes);
+  weir_result_t connect(const unsigned char* const* addresses, const size_t* address_bytes,
+                        uint64_t deadline_ns);
+  weir_result_t send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes, Op* op);
+  weir_result_t recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes, Op* op);
+  weir_result_t test(Op* op);
+  weir_result_t progress();
+  weir_result_t peer_alive(uint32_t peer);
+  void quiesce();
+  weir_result_t notice_show(const void* notice, size_t bytes);
+  weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes);
+
+ private:
+  // A transport of the chain.
+  struct Member {
+    Instance* self = nullptr;
+    const weir_transport_functions_t* functions = nullptr;
+    weir_transport_t* instance = nullptr;  // null: not open yet, or left
+    weir_host_t host = {};
+    std::string text;  // its latest error
+  };
+
+  uint32_t last() const { return static_cast<uint32_t>(members_.size()) - 1; }
+  const char* name(uint32_t level) const { return members_[level].functions->name; }
+  Route route(const Pair& pair, uint32_t lane) const {
+    const Member& member = members_[pair.level];
+    return {member.functions, member.instance, pair.rank, lane};
+  }
+  weir_result_t fail(weir_result_t code, const std::string& text) const;
+  void log(int level, const std::string& text) const;
+  weir_result_t check(const char* call, uint32_t peer, uint32_t lane, uint64_t bytes) const;
+  void drive_send(Pair& pair, uint32_t lane);
+  void drive_recv(Pair& pair, uint32_t lane);
+  weir_result_t outcome(const Op* op) const;
+  void count_call();
+  void drive_lagging();
+  void leave();  // what is to be done before the transports are closed
+
+  // takeover.cc
+  void tend(uint64_t now_ns);
+  void poll_link(Pair& pair, uint32_t level);
+  void push_link(Pair& pair, uint32_t level);
+  void break_link(Pair& pair, uint32_t level);
+  void take_frame(Pair& pair, uint32_t level, const Frame& frame);
+  void ask(Pair& pair, uint32_t level);
+  void look_after(Pair& pair, uint64_t now_ns);
+  void look_for_standstill(Pair& pair, uint64_t now_ns);
+  void seek(Pair& pair, uint64_t now_ns);
+  bool is_waiting(const Pair& pair) const;
+  // The transport of the pair has failed an operation of stream `stream`.
+  void transport_failed(Pair& pair, Stream* stream, weir_result_t result);
+  void suspect(Pair& pair, const std::string& why);
+  void lose(Pair& pair, weir_result_t result, const std::string& why);
+  // All pairs of lower levels come to `level`, `cause` because of `why`.
+  void rise(uint32_t level, const Pair& cause, const std::string& why);
+  void resume(Pair& pair, const Frame& frame);
+
+  const weir_host_t* host_;
+  uint32_t rank_;
+  uint32_t rank_count_;
+  uint32_t lane_count_;
+  uint64_t message_bytes_max_;
+  bool joined_ = false;
+  uint64_t still_ns_;  // a transport that has stood still for so long has failed
+  uint64_t tend_ns_;   // between two times
+  uint64_t tended_ns_ = 0;
+  uint32_t calls_ = 0;
+  bool hurry_ = false;  // tend at the next call
+  bool leaving_ = false;
+  bool quiet_ = false;
+  bool lagging_ = false;  // some stream may
+  std::vector<Member> members_;
+  std::vector<Pair> pairs_;  // by rank
+  std::unique_ptr<unsigned char[]> copy_memory_;
+};
+
+uint64_t monotonic_ns();
+
+}  // namespace weir::plugins::hook_failover

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is done besides moving messages: frames, signs of life, and the way from one transport to the next.
+#include <algorithm>
+
+#include "plugins/hook_failover/instance.h"
+
+namespace weir::plugins::hook_failover {
+namespace {
+
+constexpr int kFramesPerPoll = 16;
+// Slower than this no transport is while it carries one long message, behind which an answer may wait.
+constexpr uint64_t kSlowBytesPerSecond = 16u << 20;
+
+std::string text_of(uint64_t number) { return std::to_string(number); }
+
+// The others are about the message, and would be the same over any transport.
+bool is_of_transport(weir_result_t result) {
+  switch (result) {
+    case WEIR_ERROR_MISMATCH:
+    case WEIR_ERROR_INVALID_ARGUMENT:
+    case WEIR_ERROR_INVALID_USAGE:
+    case WEIR_ERROR_UNSUPPORTED:
+      return false;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+void Instance::tend(uint64_t now_ns) {
+  tended_ns_ = now_ns;
+  for (Member& member : members_) {
+    if (member.instance != nullptr) (void)member.functions->progress(member.instance);
+  }
+  for (Pair& pair : pairs_) {
+    if (pair.rank == rank_ || pair.state == Pair::State::kLost) continue;
+    // Those that stand by last: whoever answers there has been asked on the other one before.
+    for (uint32_t level = 0; level <= last(); ++level) {
+      if (level >= pair.level) poll_link(pair, level);
+    }
+    look_after(pair, now_ns);
+    for (uint32_t level = pair.level; level <= last(); ++level) push_link(pair, level);
+  }
+}
+
+void Instance::poll_link(Pair& pair, uint32_t level) {
+  Member& member = members_[level];
+  Link& link = pair.links[level];
+  for (int i = 0; i < kFramesPerPoll && !link.broken; ++i) {
+    weir_result_t result;
+    if (link.armed) {
+      result = member.functions->test(member.instance, &link.in_op);
+    } else {
+      link.in_op = {};
+      result = member.functions->recv(member.instance, pair.rank, lane_count_, link.in, kFrameBytes,
+                                      &link.in_op);
+    }
+    link.armed = result == WEIR_IN_PROGRESS;
+    if (link.armed) return;
+    if (result != WEIR_OK) return break_link(pair, level);
+    Frame frame;
+    if (!decode(link.in, &frame) || frame.rank != pair.rank || frame.lane_count != lane_count_ ||
+        frame.level > last()) {
+      member.text = "what rank " + text_of(pair.rank) + " sent over " + name(level) +
+                    " is no frame of failover";
+      return break_link(pair, level);
+    }
+    take_frame(pair, level, frame);
+  }
+}
+
+void Instance::push_link(Pair& pair, uint32_t level) {
+  Member& member = members_[level];
+  Link& link = pair.links[level];
+  if (link.broken || !(link.sending || link.wanted)) return;
+  weir_result_t result = WEIR_OK;
+  if (link.sending) {
+    result = member.functions->test(member.instance, &link.out_op);
+    link.sending = result == WEIR_IN_PROGRESS;
+  }
+  if (result == WEIR_OK && link.wanted) {
+    link.wanted = false;
+    Frame frame;
+    frame.lane_count = lane_count_;
+    frame.level = pair.level;
+    frame.ping = link.ping;
+    frame.pong = link.pong;
+    frame.rank = rank_;
+    for (uint32_t i = 0; i < lane_count_; ++i) frame.received[i] = pair.recvs[i].received();
+    encode(frame, link.out);
+    link.out_op = {};
+    result = member.functions->send(member.instance, pair.rank, lane_count_, link.out, kFrameBytes,
+                                    &link.out_op);
+    // A transport may hold short messages back until it is asked for them.
+    if (result == WEIR_IN_PROGRESS) result = member.functions->test(member.instance, &link.out_op);
+    link.sending = result == WEIR_IN_PROGRESS;
+  }
+  if (result != WEIR_OK && result != WEIR_IN_PROGRESS) break_link(pair, level);
+}
+
+// Messages may still arrive over this transport: a peer that leaves ends its lanes one after the other.
+void Instance::break_link(Pair& pair, uint32_t level) {
+  Link& link = pair.links[level];
+  link.broken = true;
+  link.armed = link.sending = false;
+  link.why = members_[level].text;
+}
+
+void Instance::ask(Pair& pair, uint32_t level) {
+  Link& link = pair.links[level];
+  ++link.ping;
+  link.answered = false;
+  link.wanted = true;
+}
+
+void Instance::take_frame(Pair& pair, uint32_t level, const Frame& frame) {
+  Link& link = pair.links[level];
+  if (frame.pong == link.ping) link.answered = true;
+  if (frame.ping != link.pong) {
+    link.pong = frame.ping;
+    link.wanted = true;
+  }
+  if (frame.level > pair.level) {
+    rise(frame.level, pair, "that rank has left " + std::string(name(frame.level - 1)));
+  }
+  if (pair.state == Pair::State::kJoining && frame.level == pair.level) {
+    resume(pair, frame);
+    return;
+  }
+  for (uint32_t lane = 0; lane < lane_count_ && pair.state != Pair::State::kLost; ++lane) {
+    if (!pair.sends[lane].acknowledge(frame.received[lane])) {
+      lose(
+          pair, WEIR_ERROR_INTERNAL,
+          "rank " + text_of(pair.rank) + " says that it has received more messages than were sent");
+    }
+  }
+}
+
+void Instance::resume(Pair& pair, const Frame& frame) {
+  for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+    if (pair.sends[lane].resume(frame.received[lane])) continue;
+    lose(pair, WEIR_ERROR_INTERNAL,
+         "rank " + text_of(pair.rank) + " says that it has received " +
+             text_of(frame.received[lane]) + " messages on lane " + text_of(lane) +
+             ", with which rank " + text_of(rank_) + " cannot go on");
+    return;
+  }
+  pair.state = Pair::State::kGood;
+  pair.why.clear();
+  if (leaving_) ask(pair, pair.level);
+  hurry_ = true;
+}
+
+bool Instance::is_waiting(const Pair& pair) const {
+  if (pair.state == Pair::State::kJoining) return true;
+  for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+    if (pair.sends[lane].busy() || pair.recvs[lane].busy()) return true;
+    if (leaving_ && !pair.sends[lane].has_word_of_all()) return true;
+  }
+  return false;
+}
+
+void Instance::look_after(Pair& pair, uint64_t now_ns) {
+  if (pair.state == Pair::State::kLost) return;
+  if (pair.state != Pair::State::kSuspect) {
+    const Link& link = pair.links[pair.level];
+    bool needs_link = pair.state == Pair::State::kJoining || !link.answered;
+    for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+      needs_link = needs_link || pair.sends[lane].waits_for_word() ||
+                   (leaving_ && !pair.sends[lane].has_word_of_all());
+    }
+    if (needs_link && link.broken) suspect(pair, link.why);
+  }
+  if (pair.state == Pair::State::kSuspect) return seek(pair, now_ns);
+  if (pair.state != Pair::State::kLost && pair.level < last()) look_for_standstill(pair, now_ns);
+}
+
+// A transport stands still when nothing has come or gone over it for a while, and the peer, asked over all
+// transports, answers over another one, twice, but not over this one.
+void Instance::look_for_standstill(Pair& pair, uint64_t now_ns) {
+  uint64_t moves = 0;
+  uint64_t bytes = 0;
+  for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+    const SendStream& out = pair.sends[lane];
+    moves += out.settled() + out.acknowledged() + pair.recvs[lane].settled();
+    bytes += out.bytes_under_way() + pair.recvs[lane].bytes_under_way();
+  }
+  if (moves != pair.moves || pair.quiet_ns == 0 || !is_waiting(pair)) {
+    pair.moves = moves;
+    pair.quiet_ns = now_ns;
+    pair.probe = Pair::Probe::kNone;
+    return;
+  }
+  const auto answered_beside = [&] {
+    bool any = false;
+    for (uint32_t level = pair.level + 1; level <= last(); ++level) {
+      any = any || (pair.links[level].answered && !pair.links[level].broken);
+    }
+    return any;
+  };
+  switch (pair.probe) {
+    case Pair::Probe::kNone:
+      if (now_ns - pair.quiet_ns < still_ns_ / 4) return;
+      for (uint32_t level = pair.level; level <= last(); ++level) ask(pair, level);
+      pair.probe = Pair::Probe::kFirst;
+      pair.answered_beside = false;
+      return;
+    case Pair::Probe::kFirst:
+    case Pair::Probe::kSecond:
+      if (pair.links[pair.level].answered) {
+        pair.quiet_ns = now_ns;
+        pair.probe = Pair::Probe::kNone;
+        return;
+      }
+      if (!answered_beside()) return;
+      if (pair.probe == Pair::Probe::kSecond) {
+        return suspect(pair, "it stands still, and rank " + text_of(pair.rank) + " lives");
+      }
+      // From the first answer on, so that time in which the peer did not look does not count.
+      if (!pair.answered_beside) {
+        pair.answered_beside = true;
+        pair.probe_ns = now_ns;
+      }
+      if (now_ns - pair.probe_ns <
+          still_ns_ / 4 * 3 + bytes * 1'000'000'000 / kSlowBytesPerSecond) {
+        return;
+      }
+      for (uint32_t level = pair.level + 1; level <= last(); ++level) ask(pair, level);
+      pair.probe = Pair::Probe::kSecond;
+      return;
+  }
+}
+
+void Instance::transport_failed(Pair& pair, Stream* stream, weir_result_t result) {
+  const std::string text = members_[pair.level].text;
+  if (is_of_transport(result) && pair.level != last()) return suspect(pair, text);
+  pair.why = text;
+  stream->fail(result);
+}
+
+void Instance::suspect(Pair& pair, const std::string& why) {
+  if (pair.level == last()) return lose(pair, WEIR_ERROR_PEER_LOST, why);
+  pair.state = Pair::State::kSuspect;
+  pair.why = why;
+  pair.probe_ns = 0;
+  for (uint32_t level = pair.level + 1; level <= last(); ++level) ask(pair, level);
+  hurry_ = true;
+}
+
+// The first transport over which the peer shows that it lives; one further on only after a while.
+void Instance::seek(Pair& pair, uint64_t now_ns) {
+  bool earlier = false;
+  for (uint32_t level = pair.level + 1; level <= last(); ++level) {
+    Link& link = pair.links[level];
+    Member& member = members_[level];
+    if (!link.broken && member.functions->peer_alive(member.instance, pair.rank) != WEIR_OK) {
+      break_link(pair, level);
+    }
+    if (link.broken) continue;
+    if (link.answered) {
+      if (pair.probe_ns == 0) pair.probe_ns = now_ns;
+      if (!earlier || now_ns - pair.probe_ns > still_ns_) {
+        const std::string why = pair.why;
+        return rise(level, pair, why);
+      }
+    }
+    earlier = true;
+  }
+  if (earlier) return;
+  std::string why = pair.why;
+  for (uint32_t level = pair.level + 1; level <= last(); ++level) {
+    why += "; " + pair.links[level].why;
+  }
+  lose(pair, WEIR_ERROR_PEER_LOST, why);
+}
+
+void Instance::lose(Pair& pair, weir_result_t result, const std::string& why) {
+  pair.state = Pair::State::kLost;
+  pair.result = result;
+  pair.why =
+      "failover: rank " + text_of(pair.rank) + " cannot be reached over any transport: " + why;
+  // What has arrived is not lost.
+  for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+    if (pair.recvs[lane].result() != WEIR_OK) continue;
+    pair.recvs[lane].drain(route(pair, lane));
+    pair.recvs[lane].release();
+  }
+  for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+    if (pair.sends[lane].result() == WEIR_OK) pair.sends[lane].fail(result);
+    if (pair.recvs[lane].result() == WEIR_OK) pair.recvs[lane].fail(result);
+  }
+}
+
+void Instance::rise(uint32_t level, const Pair& cause, const std::string& why) {
+  std::string from;
+  for (Pair& pair : pairs_) {
+    if (pair.rank == rank_ || pair.level >= level) continue;
+    const std::string before = name(pair.level);
+    if (pair.state != Pair::State::kLost) {
+      // What has arrived counts; what arrives from now on is sent again.
+      for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+        if (pair.recvs[lane].result() == WEIR_OK) pair.recvs[lane].drain(route(pair, lane));
+        pair.recvs[lane].restart();
+      }
+      log(1, "failover: rank " + text_of(rank_) + " goes on with rank " + text_of(pair.rank) +
+                 " over " + name(level) + " instead of " + before + ": " +
+                 (&pair == &cause
+                      ? why
+                      : "it has left " + before + " because of rank " + text_of(cause.rank)));
+      pair.state = Pair::State::kJoining;
+      pair.probe = Pair::Probe::kNone;
+      pair.quiet_ns = 0;
+      pair.links[level].wanted = true;
+    }
+    for (uint32_t l = 0; l < level; ++l) pair.links[l].broken = true;
+    pair.level = level;
+  }
+  for (uint32_t l = 0; l < level; ++l) {
+    Member& member = members_[l];
+    if (member.instance == nullptr) continue;
+    member.functions->close(member.instance);
+    member.instance = nullptr;
+  }
+  hurry_ = true;
+}
+
+}  // namespace weir::plugins::hook_failover

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The frames of failover, and what a stream keeps of what it has sent.
+#include <gtest/gtest.h>
+#include <string.h>
+
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "core/plugin/registry.h"
+#include "plugins/hook_failover/frame.h"
+#include "plugins/hook_failover/stream.h"
+#include "unit/plugin/pair.h"
+
+namespace weir::plugins::hook_failover {
+namespace {
+
+Frame sample() {
+  Frame frame;
+  frame.lane_count = 4;
+  frame.level = 1;
+  frame.ping = 7;
+  frame.pong = 0xfffffffe;
+  frame.rank = 3;
+  for (uint32_t i = 0; i < 4; ++i) frame.received[i] = (uint64_t{1} << 40) + i;
+  return frame;
+}
+
+TEST(FailoverFrame, IsReadAsItWasWritten) {
+  unsigned char bytes[kFrameBytes];
+  encode(sample(), bytes);
+  Frame read;
+  ASSERT_TRUE(decode(bytes, &read));
+  EXPECT_EQ(read, sample());
+}
+
+TEST(FailoverFrame, BytesThatAreNoFrameAreRefused) {
+  unsigned char bytes[kFrameBytes];
+  Frame read;
+  for (const size_t at : {0u, 1u, 2u, 3u, 4u, 7u, 20u, 23u, 24u + 8 * 4, 24u + 8 * 8 - 1}) {
+    encode(sample(), bytes);
+    bytes[at] ^= 0x40;
+    EXPECT_FALSE(decode(bytes, &read)) << at;
+  }
+  for (const unsigned char lanes : {0, 9, 255}) {
+    encode(sample(), bytes);
+    bytes[5] = lanes;
+    EXPECT_FALSE(decode(bytes, &read)) << static_cast<int>(lanes);
+  }
+}
+
+// A transport of one direction whose messages a test delivers or loses.
+struct Wire {
+  struct Message {
+    std::vector<unsigned char> data;
+    weir_transport_op_t* op;
+  };
+  std::deque<Message> sent;
+  bool at_once = true;  // a send is complete when it is posted
+
+  static Wire* from(weir_transport_t* t) { return reinterpret_cast<Wire*>(t); }
+  Route route() {
+    static weir_transport_functions_t functions = [] {
+      weir_transport_functions_t f = {};
+      f.send = [](weir_transport_t* t, uint32_t, uint32_t, const void* data, uint64_t bytes,
+                  weir_transport_op_t* op) {
+        const auto* begin = static_cast<const unsigned char*>(data);
+        from(t)->sent.push_back({{begin, begin + bytes}, op});
+        return from(t)->at_once ? WEIR_OK : WEIR_IN_PROGRESS;
+      };
+      f.test = [](weir_transport_t* t, weir_transport_op_t*) {
+        return from(t)->at_once ? WEIR_OK : WEIR_IN_PROGRESS;
+      };
+      return f;
+    }();
+    return {&functions, reinterpret_cast<weir_transport_t*>(this), 1, 0};
+  }
+};
+
+struct Sender {
+  std::vector<unsigned char> memory = std::vector<unsigned char>(kCopyMemoryBytes);
+  SendStream stream;
+  Sender() { stream.attach(memory.data(), false); }
+};
+
+TEST(FailoverStream, AShortSendIsCompleteAtOnceAndALongOneWhenTheReceiverHasIt) {
+  Wire wire;
+  Sender sender;
+  std::vector<unsigned char> data(kCopyBytesMax + 1);
+  Op brief{}, extended{}, behind{};
+  sender.stream.post(data.data(), kCopyBytesMax, &brief);
+  sender.stream.post(data.data(), data.size(), &extended);
+  sender.stream.post(data.data(), 1, &behind);
+  ASSERT_EQ(sender.stream.advance(wire.route()), WEIR_OK);
+  EXPECT_EQ(brief.state, kOpDone);
+  EXPECT_EQ(extended.state, kOpPending);
+  EXPECT_EQ(behind.state, kOpPending);
+  EXPECT_TRUE(sender.stream.acknowledge(1));
+  EXPECT_EQ(extended.state, kOpPending);
+  EXPECT_TRUE(sender.stream.acknowledge(2));
+  EXPECT_EQ(extended.state, kOpDone);
+  EXPECT_EQ(behind.state, kOpDone);
+  EXPECT_FALSE(sender.stream.acknowledge(4)) << "more than was sent";
+}
+
+TEST(FailoverStream, WhatTheReceiverLacksIsSentAgainAsItWasThoughTheBuffersHaveChanged) {
+  const uint64_t seed = std::random_device{}();
+  printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    Wire wires[3];
+    Sender sender;
+    std::vector<std::vector<unsigned char>> originals;
+    std::vector<std::vector<unsigned char>> buffers;
+    std::deque<Op> ops;
+    uint64_t received = 0;
+    buffers.reserve(300);
+    for (int level = 0; level < 3; ++level) {
+      Wire& wire = wires[level];
+      wire.at_once = random() % 3 != 0;
+      const uint64_t begin = received;
+      for (int i = 0; i < 80; ++i) {
+        std::vector<unsigned char> data(random() % 8 == 0 ? kCopyBytesMax + random() % 5000
+                                                          : random() % 3000);
+        for (unsigned char& c : data) c = static_cast<unsigned char>(random());
+        originals.push_back(data);
+        buffers.push_back(data);
+        ops.emplace_back();
+        sender.stream.post(buffers.back().data(), data.size(), &ops.back());
+        ASSERT_EQ(sender.stream.advance(wire.route()), WEIR_OK);
+        for (size_t k = 0; k < ops.size(); ++k) {
+          if (ops[k].state == kOpDone) memset(buffers[k].data(), 0xee, buffers[k].size());
+        }
+        // Some arrive, and now and then the receiver says so.
+        received = std::min<uint64_t>(received + random() % 3, begin + wire.sent.size());
+        if (random() % 4 != 0) continue;
+        ASSERT_TRUE(sender.stream.acknowledge(received));
+      }
+      for (uint64_t k = begin; k < begin + wire.sent.size(); ++k) {
+        ASSERT_EQ(wire.sent[k - begin].data.size(), originals[k].size());
+        // What is complete has been written over meanwhile; the wire has a copy.
+        ASSERT_EQ(wire.sent[k - begin].data, originals[k]) << "message " << k;
+      }
+      ASSERT_TRUE(sender.stream.resume(received));
+    }
+  }
+}
+
+TEST(FailoverStream, AReceiverThatTakesBackItsWordOrClaimsTooMuchIsRefused) {
+  Wire wire;
+  Sender sender;
+  uint64_t value = 0;
+  Op ops[3] = {};
+  for (Op& op : ops) sender.stream.post(&value, sizeof value, &op);
+  ASSERT_EQ(sender.stream.advance(wire.route()), WEIR_OK);
+  ASSERT_TRUE(sender.stream.acknowledge(2));
+  EXPECT_FALSE(sender.stream.resume(1));
+  EXPECT_FALSE(sender.stream.resume(4));
+  EXPECT_TRUE(sender.stream.resume(2));
+}
+
+TEST(Failover, IsMadeOnceForEachListAndOnlyOfTransportsThatCanTakePart) {
+  const auto* tcp = plugin::find_transport("tcp").value();
+  const auto* shm = plugin::find_transport("shm").value();
+  auto made = plugin::make_failover({tcp, tcp});
+  ASSERT_TRUE(made.ok());
+  EXPECT_STREQ(made.value()->name, "failover(tcp,tcp)");
+  EXPECT_EQ(made.value()->caps.lane_count, tcp->caps.lane_count - 1);
+  EXPECT_EQ(plugin::make_failover({tcp, tcp}).value(), made.value());
+  EXPECT_FALSE(plugin::make_failover({tcp}).ok());
+  EXPECT_FALSE(plugin::make_failover({tcp, shm}).ok());
+  EXPECT_FALSE(plugin::make_failover({tcp, tcp, tcp, tcp, tcp}).ok());
+}
+
+TEST(Failover, ABoundThatIsNoNumberIsRefused) {
+  const auto* tcp = plugin::find_transport("tcp").value();
+  for (const char* text : {"x", "99", "600001", "1s"}) {
+    Pair pair(plugin::make_failover({tcp, tcp}).value());
+    pair.end[0].settings["WEIR_FAILOVER_MS"] = text;
+    EXPECT_EQ(pair.open(0), WEIR_ERROR_INVALID_ARGUMENT) << text;
+    EXPECT_NE(pair.end[0].error.find(text), std::string::npos) << pair.end[0].error;
+  }
+}
+
+}  // namespace
+}  // namespace weir::plugins::hook_failover
