@@ -40,6 +40,9 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_HOST_ID", Kind::kText, "", "",
      "Ranks with the same text count as being on one host and share memory, ranks with another one "
      "do not (NCCL_HOSTID holds where this one is unset); unset: by kernel and network namespace."},
+    {"WEIR_TCP_CONNECTIONS", Kind::kInteger, "1", "1..8",
+     "Connections of the transport tcp for each pair of interfaces; from two on, or where several "
+     "interfaces reach a peer, messages are spread over all of them."},
     {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
      "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
      "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},
