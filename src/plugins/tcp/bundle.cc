@@ -12,15 +12,16 @@
 namespace weir::plugins::tcp {
 namespace {
 
-constexpr uint32_t kStallMs = 500;
 constexpr uint64_t kLookNs = 50'000'000;
 constexpr uint64_t kIdleNs = 500'000;
-constexpr uint64_t kGoodbyePatienceNs = 500'000'000;
 // The peer is told at the latest after so much, or so many.
 constexpr uint64_t kTellBytes = 64 * 1024;
 constexpr uint64_t kTellFragments = 16;
 // A rail counts as at least this part of the fastest, so that it is tried again.
 constexpr double kSlowest = 1.0 / 64;
+
+constexpr uint64_t kEarlyBytesPerLane =
+    Bundle::kAheadCount * Bundle::kEagerBytes + Bundle::kLargeAheadCount * Bundle::kLargeBytes;
 
 uint64_t now() {
   timespec t;
@@ -39,7 +40,7 @@ Bundle::Bundle(uint32_t rail_count)
       controls_(rail_count),
       down_count_(rail_count),
       copies_(new unsigned char[kCopiesMax * kEagerBytes]),
-      early_(new unsigned char[kLaneCount * kAheadCount * kEagerBytes]) {
+      early_(new unsigned char[kLaneCount * kEarlyBytesPerLane]) {
   rails_.reserve(rail_count);
   for (uint32_t i = 0; i < rail_count; ++i) rails_.emplace_back(i);
   homeless_.reserve(size_t{rail_count} * Rail::kFragmentsMax * 2);
@@ -142,11 +143,11 @@ weir_result_t Bundle::post_recv(uint32_t lane_index, void* data, uint64_t bytes,
   Lane& lane = lanes_[lane_index];
   if (lane.recv.failure.result != WEIR_OK) return lane.recv.failure.result;
   begin(op, &lane, reinterpret_cast<uint64_t>(data), bytes, 0);
-  Early& early = lane.early[op->number % kAheadCount];
-  if (early.present) {
-    deliver(&lane, op, early);
-    early.present = false;
+  for (Early* early :
+       {&lane.small[op->number % kAheadCount], &lane.large[op->number % kLargeAheadCount]}) {
+    if (early->used && early->number == op->number) deliver(&lane, op, early);
   }
+  if (lane.recv.failure.result != WEIR_OK) return lane.recv.failure.result;
   // Who sends a long message waits for this; who sends short ones, when he is far ahead.
   if (bytes > kEagerBytes || lane.recv.posted - lane.told_posted >= kAheadCount / 2) {
     urgent_ = true;
@@ -173,8 +174,15 @@ Op* Bundle::find_recv(Lane* lane, uint64_t number) {
   return op;
 }
 
-unsigned char* Bundle::early_bytes(uint32_t lane, uint64_t number) {
-  return early_.get() + (lane * kAheadCount + number % kAheadCount) * kEagerBytes;
+Bundle::Early& Bundle::early_of(Lane* lane, uint64_t number, uint64_t bytes) {
+  return bytes <= kEagerBytes ? lane->small[number % kAheadCount]
+                              : lane->large[number % kLargeAheadCount];
+}
+
+unsigned char* Bundle::early_bytes(uint32_t lane, const Early& early) {
+  unsigned char* base = early_.get() + lane * kEarlyBytesPerLane;
+  if (early.bytes <= kEagerBytes) return base + early.number % kAheadCount * kEagerBytes;
+  return base + kAheadCount * kEagerBytes + early.number % kLargeAheadCount * kLargeBytes;
 }
 
 void Bundle::fail_recv(uint32_t lane_index, uint64_t sent_bytes, uint64_t expected_bytes) {
@@ -197,6 +205,12 @@ unsigned char* Bundle::place(const wire::FragmentHeader& header, bool* good) {
   const uint64_t number = header.message_number;
   *good = true;
   if (lane.recv.failure.result != WEIR_OK) return nullptr;
+  Early& early = early_of(&lane, number, header.message_bytes);
+  const bool has_begun = early.used && early.number == number;
+  if (has_begun) {
+    *good = early.bytes == header.message_bytes && header.message_bytes > kEagerBytes;
+    return *good ? early_bytes(header.lane, early) + header.offset : nullptr;
+  }
   if (number < lane.recv.posted) {
     Op* op = find_recv(&lane, number);
     // None: it has completed, and this one comes twice.
@@ -207,42 +221,50 @@ unsigned char* Bundle::place(const wire::FragmentHeader& header, bool* good) {
     fail_recv(header.lane, header.message_bytes, op->bytes);
     return nullptr;
   }
-  *good = number - lane.recv.posted < kAheadCount && header.message_bytes <= kEagerBytes &&
-          header.bytes == header.message_bytes;
-  if (!*good || lane.early[number % kAheadCount].present) return nullptr;
-  return early_bytes(header.lane, number);
+  const bool is_small = header.message_bytes <= kEagerBytes;
+  *good = !early.used && header.message_bytes <= kLargeBytes &&
+          number - lane.recv.posted < (is_small ? kAheadCount : kLargeAheadCount) &&
+          (!is_small || header.bytes == header.message_bytes);
+  if (!*good) return nullptr;
+  early = {number, header.message_bytes, 0, true, false};
+  return early_bytes(header.lane, early) + header.offset;
 }
 
 void Bundle::finish(const wire::FragmentHeader& header) {
   Lane& lane = lanes_[header.lane];
   if (lane.recv.failure.result != WEIR_OK) return;
   const uint64_t number = header.message_number;
-  if (number >= lane.recv.posted) {
-    lane.early[number % kAheadCount] = {number, header.message_bytes, true};
+  Early& early = early_of(&lane, number, header.message_bytes);
+  Op* op = number < lane.recv.posted ? find_recv(&lane, number) : nullptr;
+  if (early.used && early.number == number) {
+    early.got += header.bytes;
+    early.begun = true;
+    if (op != nullptr) deliver(&lane, op, &early);
     return;
   }
-  Op* op = find_recv(&lane, number);
   if (op == nullptr || (op->is_send & kComplete) != 0) return;
   op->done_bytes += header.bytes;
-  if (op->done_bytes < op->bytes) return;
+  if (op->done_bytes == op->bytes) complete_recv(&lane, op);
+}
+
+void Bundle::complete_recv(Lane* lane, Op* op) {
   op->is_send |= kComplete;
-  if (op->bytes > kEagerBytes) urgent_ = true;
-  for (; lane.recv.head != nullptr && (lane.recv.head->is_send & kComplete) != 0; --pending_) {
-    finish(&lane.recv);
+  if (op->bytes > kEagerBytes) urgent_ = true;  // the sender waits
+  for (; lane->recv.head != nullptr && (lane->recv.head->is_send & kComplete) != 0; --pending_) {
+    finish(&lane->recv);
   }
 }
 
-void Bundle::deliver(Lane* lane, Op* op, const Early& early) {
+// What came early, once all of it is there.
+void Bundle::deliver(Lane* lane, Op* op, Early* early) {
   const auto lane_index = static_cast<uint32_t>(lane - lanes_);
-  if (early.bytes != op->bytes) return fail_recv(lane_index, early.bytes, op->bytes);
-  if (early.bytes != 0) {
-    memcpy(reinterpret_cast<void*>(op->data), early_bytes(lane_index, op->number), early.bytes);
+  if (early->bytes != op->bytes) return fail_recv(lane_index, early->bytes, op->bytes);
+  if (!early->complete()) return;
+  if (early->bytes != 0) {
+    memcpy(reinterpret_cast<void*>(op->data), early_bytes(lane_index, *early), early->bytes);
   }
-  wire::FragmentHeader header;
-  header.lane = static_cast<uint8_t>(lane_index);
-  header.message_number = op->number;
-  header.bytes = static_cast<uint32_t>(early.bytes);
-  finish(header);
+  early->used = false;
+  complete_recv(lane, op);
 }
 
 // Sending.
@@ -285,8 +307,16 @@ bool Bundle::cut(uint32_t lane_index, uint64_t now_ns) {
   Op* op = lane.cut;
   if (op == nullptr) return false;
   const bool eager = op->bytes <= kEagerBytes;
-  if (op->number >= lane.granted + (eager ? kAheadCount : 0)) return false;
   const uint64_t done = op->is_send >> kCutShift;
+  uint64_t* ahead = ahead_of(&lane, op->number, op->bytes);
+  const bool is_ahead = op->number >= lane.granted;
+  if (is_ahead && *ahead != op->number + 1) {
+    // Its place at the receiver must be free for sure.
+    if (op->bytes > kLargeBytes || *ahead != 0 ||
+        op->number - lane.granted >= (eager ? kAheadCount : kLargeAheadCount)) {
+      return false;
+    }
+  }
   Fragment fragment;
   fragment.op = op;
   fragment.data = reinterpret_cast<const unsigned char*>(op->data) + done;
@@ -310,6 +340,7 @@ bool Bundle::cut(uint32_t lane_index, uint64_t now_ns) {
     fragment.op = nullptr;
   }
   if (!give(fragment, now_ns)) return false;
+  if (is_ahead) *ahead = op->number + 1;
   op->is_send += bytes << kCutShift;
   if (done + bytes == op->bytes) lane.cut = next_of(op);
   if (eager) {
@@ -317,6 +348,11 @@ bool Bundle::cut(uint32_t lane_index, uint64_t now_ns) {
     complete_send(&lane, op);
   }
   return true;
+}
+
+uint64_t* Bundle::ahead_of(Lane* lane, uint64_t number, uint64_t bytes) {
+  return bytes <= kEagerBytes ? &lane->small_ahead[number % kAheadCount]
+                              : &lane->large_ahead[number % kLargeAheadCount];
 }
 
 void Bundle::complete_send(Lane* lane, Op* op) {
@@ -361,13 +397,17 @@ bool Bundle::flush() {
 // What the peer has.
 
 void Bundle::arrived(const Fragment& fragment) {
-  if (fragment.op == nullptr) {
-    free_copies_.push_back(fragment.copy);
-    return;
-  }
+  Lane& lane = lanes_[fragment.lane];
   Op* op = fragment.op;
-  op->done_bytes += fragment.bytes;
-  if (op->done_bytes == op->bytes) complete_send(&lanes_[fragment.lane], op);
+  if (op != nullptr) op->done_bytes += fragment.bytes;
+  if (op != nullptr && op->done_bytes < op->bytes) return;
+  uint64_t* ahead = ahead_of(&lane, fragment.message_number, fragment.message_bytes);
+  if (*ahead == fragment.message_number + 1) *ahead = 0;
+  if (op == nullptr) {
+    free_copies_.push_back(fragment.copy);
+  } else {
+    complete_send(&lane, op);
+  }
 }
 
 bool Bundle::acknowledge(uint32_t rail, uint32_t count, uint64_t now_ns) {
@@ -451,105 +491,6 @@ void Bundle::drive() {
   push();
   if (now_ns_ - looked_ns_ >= kLookNs) look_after(now_ns_);
   tell();
-}
-
-// Rails.
-
-void Bundle::look_after(uint64_t now_ns) {
-  looked_ns_ = now_ns;
-  for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
-    if (links_[i].down) continue;
-    if (controls_[i].lost()) {
-      take_down(i, "its connection was closed");
-    } else if (up_count() > 1 && (Rail::is_stalled(rails_[i].fd(), kStallMs) ||
-                                  Rail::is_stalled(controls_[i].fd(), kStallMs))) {
-      take_down(i, "the peer's host does not answer over it");
-    }
-  }
-}
-
-// A peer that leaves says so on the other connection, which may take longer.
-void Bundle::begin_end(uint32_t i) {
-  Link& link = links_[i];
-  Control& control = controls_[i];
-  control.receive();
-  if (link.ending_ns == 0) link.ending_ns = now_ns_;
-  if (control.left() || control.lost() || now_ns_ - link.ending_ns > kGoodbyePatienceNs) {
-    take_down(i, rails_[i].health() == Rail::Health::kEnded ? "its connection was closed"
-                                                            : "its connection broke");
-  }
-}
-
-void Bundle::take_down(uint32_t i, const char* reason) {
-  Link& link = links_[i];
-  const int error_number = rails_[i].error_number();
-  link.down = true;
-  link.reason = reason;
-  ++down_count_;
-  news_ |= 1u << i;
-  controls_[i].receive();  // a goodbye may stand there
-  end(rails_[i].fd());
-  end(controls_[i].fd());
-  rails_[i].detach();
-  controls_[i].attach(-1);
-  urgent_ = true;
-  if (up_count() == 0) fail_all(WEIR_ERROR_PEER_LOST, error_number);
-}
-
-bool Bundle::may_return(uint32_t rail) const {
-  return links_[rail].down && links_[rail].peer_closed && !failed_ && !left();
-}
-
-void Bundle::forget_connection(uint32_t i) {
-  if (!links_[i].down) {
-    end(rails_[i].fd());
-    end(controls_[i].fd());
-    rails_[i].detach();
-    controls_[i].attach(-1);
-    links_[i].down = true;
-    ++down_count_;
-  }
-  take_back(i);
-}
-
-// The earliest is taken from the end of the list first.
-void Bundle::take_back(uint32_t i) {
-  const auto before = static_cast<ptrdiff_t>(homeless_.size());
-  rails_[i].take_back([this](const Fragment& fragment) { homeless_.push_back(fragment); });
-  std::reverse(homeless_.begin() + before, homeless_.end());
-}
-
-void Bundle::listen() {
-  for (Control& control : controls_) control.receive();
-}
-
-bool Bundle::left() const {
-  return std::any_of(controls_.begin(), controls_.end(),
-                     [](const Control& control) { return control.left(); });
-}
-
-bool Bundle::lost() const {
-  if (failed_ && up_count() == 0) return true;
-  for (uint32_t i = 0; i < rail_count(); ++i) {
-    if (!links_[i].down && !controls_[i].lost()) return false;
-  }
-  return true;
-}
-
-bool Bundle::notice_arrived() {
-  bool any_open = false;
-  for (Control& control : controls_) {
-    if (control.fd() < 0) continue;
-    if (control.arrived()) return true;
-    any_open = true;
-  }
-  return !any_open;
-}
-
-const Control& Bundle::latest_notice() const {
-  return *std::max_element(
-      controls_.begin(), controls_.end(),
-      [](const Control& a, const Control& b) { return a.notice_version() < b.notice_version(); });
 }
 
 }  // namespace weir::plugins::tcp

@@ -3,9 +3,10 @@
 //
 // A message is cut into fragments; each goes to the rail that will have sent it first, by what each
 // has under way and how fast it was measured to be. Fragments of a message whose receive was posted
-// are read straight into its buffer. A message of up to kEagerBytes may arrive up to kAheadCount
-// messages earlier: it is kept here until its receive comes. Longer ones wait at their sender until
-// the receiver has said that it has posted the receive, so that no lane blocks another.
+// are read straight into its buffer. Some may come before: up to kAheadCount messages of up to
+// kEagerBytes, and up to kLargeAheadCount of up to kLargeBytes per lane, are kept here until their
+// receives come. All else waits at its sender until the receiver has said that it has posted the
+// receive, so that no lane blocks another.
 //
 // A send is complete when the peer has all of it, a small one when a copy of it was made. So when a
 // rail fails, what the peer has not got from it goes over the others. Both ends close it and tell
@@ -33,6 +34,8 @@ class Bundle final : private Receiver {
  public:
   static constexpr uint64_t kEagerBytes = 8 * 1024;
   static constexpr uint32_t kAheadCount = 16;
+  static constexpr uint64_t kLargeBytes = 256 * 1024;
+  static constexpr uint32_t kLargeAheadCount = 4;
 
   explicit Bundle(uint32_t rail_count);
   // Closes all connections without a word.
@@ -101,18 +104,27 @@ class Bundle final : private Receiver {
     uint64_t posted = 0;
     Failure failure;
   };
+  // A message that has begun to arrive before its receive was posted.
   struct Early {
     uint64_t number = 0;
     uint64_t bytes = 0;
-    bool present = false;
+    uint64_t got = 0;
+    bool used = false;
+    bool complete() const { return used && got == bytes && begun; }
+    bool begun = false;  // a whole fragment is there
   };
   struct Lane {
     Queue send;
     Queue recv;
-    Op* cut = nullptr;         // the next send that has bytes for the rails
-    uint64_t granted = 0;      // receives that the peer has posted
-    uint64_t told_posted = 0;  // what the peer has been told of ours
-    Early early[kAheadCount];  // message k in [k % kAheadCount]
+    Op* cut = nullptr;              // the next send that has bytes for the rails
+    uint64_t granted = 0;           // receives that the peer has posted
+    uint64_t told_posted = 0;       // what the peer has been told of ours
+    Early small[kAheadCount];       // message k in [k % kAheadCount]
+    Early large[kLargeAheadCount];  // likewise
+    // Sends that began before their receives were known, until the peer has them: k + 1 in the same
+    // places.
+    uint64_t small_ahead[kAheadCount] = {};
+    uint64_t large_ahead[kLargeAheadCount] = {};
   };
   struct Link {
     bool down = true;
@@ -138,8 +150,11 @@ class Bundle final : private Receiver {
 
   Op* find_recv(Lane* lane, uint64_t number);
   void fail_recv(uint32_t lane, uint64_t sent_bytes, uint64_t expected_bytes);
-  void deliver(Lane* lane, Op* op, const Early& early);
-  unsigned char* early_bytes(uint32_t lane, uint64_t number);
+  Early& early_of(Lane* lane, uint64_t number, uint64_t bytes);
+  unsigned char* early_bytes(uint32_t lane, const Early& early);
+  void deliver(Lane* lane, Op* op, Early* early);
+  void complete_recv(Lane* lane, Op* op);
+  uint64_t* ahead_of(Lane* lane, uint64_t number, uint64_t bytes);
   bool acknowledge(uint32_t rail, uint32_t count, uint64_t now_ns);
   void arrived(const Fragment& fragment);
   void take_states();

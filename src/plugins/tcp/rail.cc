@@ -22,9 +22,9 @@ constexpr uint64_t kSampleBytes = 128 * 1024;
 // In a rail's time: one fragment, and what may be on its way.
 constexpr double kFragmentNs = 500e3;
 constexpr double kWindowNs = 4e6;
-constexpr uint32_t kFragmentBytesLeast = 32 * 1024;
+constexpr uint32_t kFragmentBytesLeast = 64 * 1024;
 constexpr uint32_t kFragmentBytesMost = 256 * 1024;
-constexpr uint64_t kWindowBytesLeast = 256 * 1024;
+constexpr uint64_t kWindowBytesLeast = 1024 * 1024;
 constexpr uint64_t kWindowBytesMost = 8 * 1024 * 1024;
 // A fragment of this size is read with nothing behind it but the next header.
 constexpr uint32_t kLargeBytes = 16 * 1024;

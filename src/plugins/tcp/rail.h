@@ -98,6 +98,8 @@ class Rail {
   uint64_t received() const { return received_; }  // whole fragments
   uint64_t received_bytes() const { return received_bytes_; }
   uint64_t sent_bytes() const { return sent_bytes_; }
+  // What is arriving; null: nothing.
+  const wire::FragmentHeader* current() const { return in_fragment_ ? &current_ : nullptr; }
   // Nobody wants what is arriving for this lane any more.
   void forget_lane(uint8_t lane);
 
