@@ -17,8 +17,10 @@ constexpr uint64_t kIdleNs = 500'000;
 // The peer is told at the latest after so much, or so many.
 constexpr uint64_t kTellBytes = 64 * 1024;
 constexpr uint64_t kTellFragments = 16;
-// A rail counts as at least this part of the fastest, so that it is tried again.
+// A rail counts as at least this part of the fastest, and as fast as that when it was not used for
+// so long: what was measured of it may not hold any more.
 constexpr double kSlowest = 1.0 / 64;
+constexpr uint64_t kRetryNs = 50'000'000;
 
 constexpr uint64_t kEarlyBytesPerLane =
     Bundle::kAheadCount * Bundle::kEagerBytes + Bundle::kLargeAheadCount * Bundle::kLargeBytes;
@@ -141,7 +143,7 @@ weir_result_t Bundle::post_send(uint32_t lane_index, const void* data, uint64_t 
 
 weir_result_t Bundle::post_recv(uint32_t lane_index, void* data, uint64_t bytes, Op* op) {
   Lane& lane = lanes_[lane_index];
-  if (lane.recv.failure.result != WEIR_OK) return lane.recv.failure.result;
+  if (lane.recv.failure.result != WEIR_OK) return take_legacy(lane_index, data, bytes, op);
   begin(op, &lane, reinterpret_cast<uint64_t>(data), bytes, 0);
   for (Early* early :
        {&lane.small[op->number % kAheadCount], &lane.large[op->number % kLargeAheadCount]}) {
@@ -156,6 +158,21 @@ weir_result_t Bundle::post_recv(uint32_t lane_index, void* data, uint64_t bytes,
   if (op->state == kOpPending) drive();
   if (op->state == kOpDone) return WEIR_OK;
   return lane.recv.failure.result != WEIR_OK ? lane.recv.failure.result : WEIR_IN_PROGRESS;
+}
+
+// What came early from a peer that has left since, or was lost, is still received.
+weir_result_t Bundle::take_legacy(uint32_t lane_index, void* data, uint64_t bytes, Op* op) {
+  Lane& lane = lanes_[lane_index];
+  Early& early = early_of(&lane, lane.recv.posted, bytes);
+  const bool is_there = lane.recv.failure.result == WEIR_ERROR_PEER_LOST && early.complete() &&
+                        early.number == lane.recv.posted && early.bytes == bytes;
+  if (!is_there) return lane.recv.failure.result;
+  if (bytes != 0) memcpy(data, early_bytes(lane_index, early), bytes);
+  early.used = false;
+  ++lane.recv.posted;
+  op->state = kOpDone;
+  op->is_send = kOfBundle;
+  return WEIR_OK;
 }
 
 bool Bundle::idle() const {
@@ -279,7 +296,8 @@ Rail* Bundle::choose(uint32_t bytes) {
   for (uint32_t i = 0; i < rail_count(); ++i) {
     if (!carries(i)) continue;
     Rail& rail = rails_[i];
-    const double rate = std::max(rail.rate(), fastest * kSlowest);
+    const bool is_due = rail.idle_ns(now_ns_) > kRetryNs;
+    const double rate = is_due ? fastest : std::max(rail.rate(), fastest * kSlowest);
     const double ns = static_cast<double>(rail.outstanding_bytes() + bytes) / rate;
     if (best != nullptr && ns >= best_ns) continue;
     best = &rail;

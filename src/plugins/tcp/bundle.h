@@ -140,6 +140,7 @@ class Bundle final : private Receiver {
   static void append(Queue* queue, Op* op);
   static void finish(Queue* queue);
   static void fail(Queue* queue, weir_result_t result, int error_number);
+  weir_result_t take_legacy(uint32_t lane, void* data, uint64_t bytes, Op* op);
   void fail_all(weir_result_t result, int error_number);
   void begin(Op* op, Lane* lane, uint64_t data, uint64_t bytes, uint64_t flags);
 

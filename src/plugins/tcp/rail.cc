@@ -43,6 +43,7 @@ void Rail::attach(int fd, uint64_t now_ns) {
   outstanding_bytes_ = 0;
   busy_since_ns_ = now_ns;
   sample_bytes_ = sample_ns_ = 0;
+  sample_count_ = 0;
   received_ = 0;
   in_fragment_ = false;
   got_ = 0;
@@ -91,7 +92,12 @@ void Rail::measure(uint64_t bytes, uint64_t now_ns) {
   busy_since_ns_ = now_ns;
   if (sample_bytes_ < kSampleBytes || sample_ns_ == 0) return;
   const double sample = static_cast<double>(sample_bytes_) / static_cast<double>(sample_ns_);
-  rate_ += 0.3 * (sample - rate_);
+  samples_[sample_count_++ % kSamples] = sample;
+  const uint32_t count = std::min(sample_count_, kSamples);
+  double sorted[kSamples];
+  std::copy_n(samples_, count, sorted);
+  std::nth_element(sorted, sorted + count / 2, sorted + count);
+  rate_ = sorted[count / 2];
   sample_bytes_ = sample_ns_ = 0;
 }
 

@@ -69,6 +69,10 @@ class Rail {
   bool has_unwritten() const { return written_ < queued_; }
   bool has_outstanding() const { return acknowledged_ < queued_; }
   uint64_t outstanding_bytes() const { return outstanding_bytes_; }
+  // Since when nothing is on its way; 0: something is.
+  uint64_t idle_ns(uint64_t now_ns) const {
+    return outstanding_bytes_ == 0 && now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
+  }
   // The peer has so many of them (modulo 2^32); `drop` takes each one off. False: more than were sent.
   template <typename Drop>
   bool acknowledge(uint32_t count, uint64_t now_ns, Drop drop) {
@@ -103,9 +107,9 @@ class Rail {
   // Nobody wants what is arriving for this lane any more.
   void forget_lane(uint8_t lane);
 
-  // Bytes per ns: what was told, then what was measured.
+  // Bytes per ns: the median of the latest measurements, so that neither a stall of one end nor what
+  // a link lets through after a pause decides.
   double rate() const { return rate_; }
-  void set_rate(double rate) { rate_ = rate; }
   uint32_t fragment_bytes() const;
   uint64_t window_bytes() const;
 
@@ -138,7 +142,10 @@ class Rail {
   uint64_t outstanding_bytes_ = 0;
   uint64_t sent_bytes_ = 0;
 
+  static constexpr uint32_t kSamples = 5;
   double rate_;
+  double samples_[kSamples] = {};
+  uint32_t sample_count_ = 0;
   uint64_t busy_since_ns_ = 0;
   uint64_t sample_bytes_ = 0;
   uint64_t sample_ns_ = 0;

@@ -158,6 +158,24 @@ TEST_F(TcpRails, TheEndOfTheLastRailIsTheLossOfThePeer) {
   EXPECT_FALSE(ends_[1]->left());
 }
 
+TEST_F(TcpRails, WhatCameBeforeAPeerLeftIsStillReceived) {
+  Message out[2] = {Message(100, 1), Message(20'000, 2)}, in[2] = {Message(100), Message(20'000)};
+  for (Message& m : out) ends_[0]->post_send(kLane, m.data.data(), m.data.size(), &m.op);
+  const uint64_t end = monotonic_ns() + 20'000'000'000;
+  while (out[1].op.state == kOpPending && monotonic_ns() < end) drive();
+  ASSERT_EQ(out[1].op.state, kOpDone);
+  for (uint32_t rail = 0; rail < kRails; ++rail) ends_[0]->control(rail).say_goodbye(nullptr, 0, 0);
+  for (uint32_t rail = 0; rail < kRails; ++rail) cut(rail);
+  while (!ends_[1]->lost() && monotonic_ns() < end) ends_[1]->drive();
+  EXPECT_TRUE(ends_[1]->left());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(ends_[1]->post_recv(kLane, in[i].data.data(), in[i].data.size(), &in[i].op), WEIR_OK);
+    EXPECT_EQ(in[i].data, out[i].data);
+  }
+  Op op{};
+  EXPECT_EQ(ends_[1]->post_recv(kLane, in[0].data.data(), 100, &op), WEIR_ERROR_PEER_LOST);
+}
+
 TEST_F(TcpRails, WhateverBreaksAndReturnsEveryMessageArrivesOnceAndInOrder) {
   std::mt19937_64 random(seed());
   for (int round = 0; round < 6; ++round) {
