@@ -90,6 +90,8 @@ void Bundle::fail(Queue* queue, weir_result_t result, int error_number) {
   if (queue->failure.result != WEIR_OK) return;
   queue->failure.result = result;
   queue->failure.error_number = error_number;
+  // Who waits for nothing is told nothing.
+  queue->failure.reported = queue->head == nullptr;
   while (queue->head != nullptr) {
     Op* op = queue->head;
     finish(queue);
