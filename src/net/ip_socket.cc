@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <string.h>
 #include <unistd.h>
 
 namespace weir::net {
@@ -54,7 +55,8 @@ int listen_at(const IpAddress& address, uint16_t* port, int backlog) {
   return fd;
 }
 
-int begin_connect(const IpAddress& address, uint16_t port, const IpAddress& source) {
+int begin_connect(const IpAddress& address, uint16_t port, const IpAddress& source,
+                  const char* device) {
   if (!address.is_host() || port == 0) {
     errno = EADDRNOTAVAIL;
     return -1;
@@ -62,6 +64,10 @@ int begin_connect(const IpAddress& address, uint16_t port, const IpAddress& sour
   const int fd = make_socket(address);
   if (fd < 0) return -1;
   sockaddr_storage name;
+  if (device != nullptr && *device != 0) {
+    const auto length = static_cast<socklen_t>(strlen(device));
+    (void)setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, length);
+  }
   if (source.valid() && source.family == address.family) {
     // The port is chosen at connect, so that many connections may share one.
     set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);

@@ -12,9 +12,11 @@ namespace weir::net {
 // Listens at `address`; port 0: the kernel chooses, and `*port` tells which. EADDRINUSE: taken.
 int listen_at(const IpAddress& address, uint16_t* port, int backlog);
 
-// Begins to connect, from `source` when it is valid; the socket is writable when the connection
-// stands or has failed (`connect_error`).
-int begin_connect(const IpAddress& address, uint16_t port, const IpAddress& source);
+// Begins to connect, from `source` when it is valid, over the interface `device` when one is given
+// and the kernel permits it; the socket is writable when the connection stands or has failed
+// (`connect_error`).
+int begin_connect(const IpAddress& address, uint16_t port, const IpAddress& source,
+                  const char* device = nullptr);
 
 // 0: connected; else the errno of the failed connection.
 int connect_error(int fd);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "plugins/tcp/address.h"
+#include "plugins/tcp/bundle.h"
 #include "plugins/tcp/channel.h"
 #include "plugins/tcp/control.h"
 #include "plugins/tcp/handshake.h"
@@ -98,12 +99,44 @@ void fuzz_control(const uint8_t* data, size_t bytes, size_t piece) {
   close(fds[0]);
 }
 
+// A bundle of two rails: the bytes arrive on a connection of one of them.
+void fuzz_rails(bool on_control, const uint8_t* data, size_t bytes, size_t piece) {
+  int ends[4][2];
+  for (auto& fds : ends) {
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
+  }
+  Bundle bundle(2);
+  for (uint32_t rail = 0; rail < 2; ++rail) {
+    bundle.attach(rail, ends[2 * rail][0], ends[2 * rail + 1][0], 0);
+  }
+  const size_t sizes[] = {8, 0, 100, 30'000};
+  std::vector<std::vector<unsigned char>> buffers;
+  Op ops[8] = {};
+  for (size_t i = 0; i < 4; ++i) {
+    buffers.emplace_back(sizes[i]);
+    bundle.post_recv(1, buffers[i].data(), sizes[i], &ops[i]);
+    bundle.post_send(2, buffers[i].data(), sizes[i], &ops[4 + i]);
+  }
+  const int to = ends[on_control ? 1 : 0][1];
+  while (bytes > 0) {
+    const size_t part = std::min(bytes, piece);
+    if (send(to, data, part, MSG_NOSIGNAL) != static_cast<ssize_t>(part)) break;
+    bundle.drive();
+    data += part;
+    bytes -= part;
+  }
+  for (const auto& fds : ends) close(fds[1]);
+  for (int i = 0; i < 64 && !bundle.idle(); ++i) bundle.drive();
+  // All rails have ended: nothing is in flight any more.
+  for (const Op& op : ops) require(op.state != kOpPending);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   if (bytes < 2) return 0;
   const size_t piece = 1 + data[1] % 64;
-  switch (data[0] % 5) {
+  switch (data[0] % 7) {
     case 0:
       fuzz_handshake(true, data + 2, bytes - 2, piece);
       break;
@@ -115,6 +148,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
       break;
     case 3:
       fuzz_address(data + 2, bytes - 2);
+      break;
+    case 5:
+    case 6:
+      fuzz_rails(data[0] % 7 == 6, data + 2, bytes - 2, piece);
       break;
     default:
       fuzz_control(data + 2, bytes - 2, piece);

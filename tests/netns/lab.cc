@@ -39,9 +39,10 @@ bool await(const std::atomic<int>& number, int least) {
 }
 
 // The kernel says a little later that the other end is up too.
-bool await_carrier() {
+bool await_carrier(const std::string& device) {
   for (int i = 0; i < kPatienceMs / 10; ++i) {
-    if (std::system("ip link show dev eth0 up | grep -q LOWER_UP") == 0) return true;
+    if (std::system(("ip link show dev " + device + " up | grep -q LOWER_UP").c_str()) == 0)
+      return true;
     usleep(10'000);
   }
   return false;
@@ -99,9 +100,14 @@ void run_launched(const LabOptions& options, int host, int rank, int rank_count,
   if (unshare(CLONE_NEWNET) != 0) _exit(2);
   board->host_has_namespace[host] = 1;
   if (!await(board->network_stands, 1)) _exit(2);
-  bool good = shell("ip link set lo up") &&
-              shell("ip addr add 10.77.0." + std::to_string(host + 1) + "/24 dev eth0") &&
-              shell("ip link set eth0 up") && await_carrier();
+  bool good = shell("ip link set lo up");
+  for (int k = 0; k < options.interfaces; ++k) {
+    const std::string device = "eth" + std::to_string(k);
+    good = good &&
+           shell("ip addr add 10." + std::to_string(77 + k) + ".0." + std::to_string(host + 1) +
+                 "/24 dev " + device) &&
+           shell("ip link set " + device + " up") && await_carrier(device);
+  }
   for (const std::string& command : options.commands) {
     good = good && shell(with_number(command, host));
   }
@@ -126,17 +132,27 @@ void run_launched(const LabOptions& options, int host, int rank, int rank_count,
 int be_switch(Board* board, const LabOptions& options, int rank_count, const Body& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (unshare(CLONE_NEWNET) != 0) return 2;
-  if (!shell("ip link add br0 type bridge") || !shell("ip link set br0 up")) return 2;
+  for (int k = 0; k < options.interfaces; ++k) {
+    const std::string bridge = "br" + std::to_string(k);
+    if (!shell("ip link add " + bridge + " type bridge") ||
+        !shell("ip link set " + bridge + " up")) {
+      return 2;
+    }
+  }
   std::vector<pid_t> hosts;
   for (size_t i = 0; i < options.hosts.size(); ++i) {
     const pid_t pid = fork();
     if (pid == 0) be_host(board, options, static_cast<int>(i), rank_count, body);
     hosts.push_back(pid);
     if (!await(board->host_has_namespace[i], 1)) return 2;
-    if (!shell("ip link add v" + std::to_string(i) + " type veth peer name eth0 netns " +
-               std::to_string(pid)) ||
-        !shell("ip link set v" + std::to_string(i) + " master br0 up")) {
-      return 2;
+    for (int k = 0; k < options.interfaces; ++k) {
+      const std::string end = "v" + std::to_string(i) + "-" + std::to_string(k);
+      const std::string number = std::to_string(k);
+      if (!shell("ip link add " + end + " type veth peer name eth" + number + " netns " +
+                 std::to_string(pid)) ||
+          !shell("ip link set " + end + " master br" + number + " up")) {
+        return 2;
+      }
     }
   }
   board->network_stands = 1;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lab: a few hosts on one machine. A host is a network namespace with one interface, eth0, at
-// 10.77.0.<number + 1>/24; all are joined by a bridge in a namespace of its own. The namespaces have
-// no names and belong to processes that die with the test, so nothing can be left behind.
+// 10.77.0.<number + 1>/24, or several: eth1 at 10.78.0.<number + 1>/24 and so on; those of one name are
+// joined by a bridge, all in a namespace of their own. The namespaces have no names and belong to
+// processes that die with the test, so nothing can be left behind.
 #pragma once
 
 #include <functional>
@@ -16,6 +17,7 @@ namespace weir::test {
 struct LabOptions {
   // Ranks of each host: {{0, 2}, {1}} are three ranks on two hosts. Rank 0's host makes the id.
   std::vector<std::vector<int>> hosts;
+  int interfaces = 1;  // of each host
   // Run by a shell in each host once its network stands; %i is the host's number.
   std::vector<std::string> commands = {};
   Environment environment = {};

@@ -50,6 +50,9 @@ constexpr SettingInfo kTable[] = {
      "TLS 1.3 around the network transports' control connections, or around messages between "
      "hosts, "
      "too (see faults.md); the same on all ranks. A transport that cannot do it is not used."},
+    {"WEIR_TCP_CONNECTIONS", Kind::kInteger, "1", "1..8",
+     "Connections of the transport tcp for each pair of interfaces; from two on, or where several "
+     "interfaces reach a peer, messages are spread over all of them."},
     {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
      "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
      "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},

@@ -13,7 +13,7 @@ namespace {
 
 constexpr unsigned char kMagic[4] = {'W', 'T', 'A', 'D'};
 constexpr size_t kFixedBytes = 36;
-constexpr size_t kOfferBytes = 25;
+constexpr size_t kOfferBytes = 26;
 constexpr unsigned char kLoopbackFlag = 1;
 constexpr unsigned char kAskedForFlag = 2;
 static_assert(kFixedBytes + kOffersMax * kOfferBytes <= WEIR_TRANSPORT_ADDRESS_BYTES_MAX);
@@ -36,6 +36,7 @@ size_t encode(const PeerAddress& address, unsigned char* out) {
   memcpy(out, kMagic, sizeof kMagic);
   put(out + 4, kProtocolVersion, 2);
   put(out + 6, static_cast<uint32_t>(count), 1);
+  put(out + 7, address.connections, 1);
   put(out + 8, address.rank, 4);
   memcpy(out + 12, address.host.bytes.data(), address.host.bytes.size());
   unsigned char* at = out + kFixedBytes;
@@ -47,7 +48,8 @@ size_t encode(const PeerAddress& address, unsigned char* out) {
     put(at + 2, offer.port, 2);
     put(at + 4, offer.speed_mbits, 4);
     put(at + 8, offer.prefix_bits, 1);
-    memcpy(at + 9, offer.address.bytes.data(), offer.address.bytes.size());
+    put(at + 9, offer.interface_number, 1);
+    memcpy(at + 10, offer.address.bytes.data(), offer.address.bytes.size());
   }
   return static_cast<size_t>(at - out);
 }
@@ -61,6 +63,8 @@ bool decode(const unsigned char* bytes, size_t byte_count, PeerAddress* address)
   if (count < 1 || count > kOffersMax || byte_count != kFixedBytes + count * kOfferBytes) {
     return false;
   }
+  address->connections = bytes[7];
+  if (address->connections < 1 || address->connections > kRailsMax) return false;
   address->rank = get(bytes + 8, 4);
   memcpy(address->host.bytes.data(), bytes + 12, address->host.bytes.size());
   address->offers.clear();
@@ -73,7 +77,8 @@ bool decode(const unsigned char* bytes, size_t byte_count, PeerAddress* address)
     offer.port = static_cast<uint16_t>(get(at + 2, 2));
     offer.speed_mbits = get(at + 4, 4);
     offer.prefix_bits = at[8];
-    memcpy(offer.address.bytes.data(), at + 9, offer.address.bytes.size());
+    offer.interface_number = at[9];
+    memcpy(offer.address.bytes.data(), at + 10, offer.address.bytes.size());
     if (!offer.address.is_host() || offer.port == 0 ||
         offer.prefix_bits > offer.address.byte_count() * 8) {
       return false;

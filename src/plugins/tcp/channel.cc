@@ -3,8 +3,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 
@@ -41,16 +39,11 @@ struct Pieces {
   }
 };
 
-bool is_temporary(int error_number) {
-  return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == ENOBUFS ||
-         error_number == ENOMEM;
-}
-
 }  // namespace
 
 void Channel::attach(int send_fd, int recv_fd, uint8_t lane) {
-  send_fd_ = send_fd;
-  recv_fd_ = recv_fd;
+  out_ = Stream(send_fd);
+  in_ = Stream(recv_fd);
   lane_ = lane;
 }
 
@@ -123,13 +116,10 @@ void Channel::drive_send() {
       wire::encode(header, headers[count]);
       pieces.add(*op, headers[count]);
     }
-    msghdr message{};
-    message.msg_iov = pieces.entries;
-    message.msg_iovlen = pieces.count;
-    const ssize_t sent = sendmsg(send_fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = out_.send(pieces.entries, pieces.count);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (!is_temporary(errno)) fail(&send_, WEIR_ERROR_PEER_LOST, errno);
+      if (!Stream::is_temporary(errno)) fail(&send_, WEIR_ERROR_PEER_LOST, errno);
       return;
     }
     ++call;
@@ -206,13 +196,10 @@ void Channel::drive_recv() {
     const uint64_t posted_bytes = pieces.bytes;
     // Only behind the last of the posted messages, so that what is read ahead belongs to none.
     if (count < kBatch && posted_bytes <= kAheadBytes) pieces.add(ahead_, kAheadBytes);
-    msghdr message{};
-    message.msg_iov = pieces.entries;
-    message.msg_iovlen = pieces.count;
-    const ssize_t got = recvmsg(recv_fd_, &message, MSG_DONTWAIT);
+    const ssize_t got = in_.receive(pieces.entries, pieces.count);
     if (got < 0) {
       if (errno == EINTR) continue;
-      if (!is_temporary(errno)) fail(&recv_, WEIR_ERROR_PEER_LOST, errno);
+      if (!Stream::is_temporary(errno)) fail(&recv_, WEIR_ERROR_PEER_LOST, errno);
       return;
     }
     if (got == 0) {

@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "plugins/tcp/stream.h"
 #include "plugins/tcp/wire.h"
 #include "weir/plugin.h"
 
@@ -65,8 +66,8 @@ class Channel {
   bool sending() const { return send_.head != nullptr; }
   bool receiving() const { return recv_.head != nullptr; }
   bool idle() const { return !sending() && !receiving(); }
-  int send_fd() const { return send_fd_; }
-  int recv_fd() const { return recv_fd_; }
+  int send_fd() const { return out_.fd(); }
+  int recv_fd() const { return in_.fd(); }
   Failure& send_failure() { return send_.failure; }
   Failure& recv_failure() { return recv_.failure; }
 
@@ -97,8 +98,8 @@ class Channel {
   // Spreads bytes that were received over the operations at the head; false after a failure.
   bool take(uint64_t bytes);
 
-  int send_fd_ = -1;
-  int recv_fd_ = -1;
+  Stream out_;
+  Stream in_;
   uint8_t lane_ = 0;
   Queue send_;
   Queue recv_;

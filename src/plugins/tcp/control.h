@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control: the connection to one peer that carries no messages but notices and the goodbye (wire.h).
-// Its end without a goodbye tells that the peer has died.
+// Control: the connection to one peer that carries no messages but notices, states and the goodbye
+// (wire.h). Its end without a goodbye tells that the peer has died, or its rail where there are several.
 //
-// Whatever the peer does, one frame in and one out are held here: a notice that cannot leave waits
-// for the next call, and what it says by then is what leaves. Nothing waits. One thread at a time.
+// Whatever the peer does, one frame in and one out are held here: a notice or state that cannot leave
+// waits for the next call, and what it says by then is what leaves. Nothing waits. One thread at a time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "plugins/tcp/stream.h"
 #include "plugins/tcp/wire.h"
 
 namespace weir::plugins::tcp {
 
 class Control {
  public:
-  // The descriptor stays the owner's.
-  void attach(int fd) { fd_ = fd; }
-  int fd() const { return fd_; }
+  // The descriptor stays the owner's. A connection that takes the place of an earlier one begins
+  // anew, but the notice that has arrived stays. -1: there is none at present.
+  void attach(int fd);
+  int fd() const { return stream_.fd(); }
 
   // Reads what has arrived, up to the end.
   void receive();
@@ -26,6 +28,16 @@ class Control {
   bool send(const unsigned char* notice, size_t bytes, uint32_t version);
   // Whether all that was sent has been acknowledged by the peer's host.
   bool arrived();
+  // Sends the state at once, or as soon as the connection takes it; a later one takes its place.
+  void send_state(const wire::PeerState& state);
+  // There is a state that could not leave yet.
+  bool waits() const {
+    return stream_.is_open() && !broken_ && (state_waits_ || out_sent_ < out_bytes_);
+  }
+  // Sends what could not leave yet.
+  void flush() { (void)push(); }
+  // The latest state that has come since the last call; false: none.
+  bool take_state(wire::PeerState* state);
   // The last words; what the peer has sent is thrown away, since a connection that is closed with
   // something unread takes back what it has sent.
   void say_goodbye(const unsigned char* notice, size_t bytes, uint32_t version);
@@ -35,23 +47,28 @@ class Control {
   // The latest notice that has arrived.
   const unsigned char* notice() const { return notice_; }
   size_t notice_bytes() const { return notice_bytes_; }
+  uint32_t notice_version() const { return notice_version_; }
 
   // When another connection of the peer was seen to have ended before any goodbye; 0: none was.
   uint64_t lane_ended_ns = 0;
 
  private:
-  // True when all of the frame has left.
+  // True when all that has begun, and the state, has left.
   bool push();
+  bool push_frame();
   // A frame stands complete in in_.
   void judge();
 
-  int fd_ = -1;
+  Stream stream_;
   bool left_ = false;
   bool lost_ = false;
   bool broken_ = false;  // nothing can be sent any more
   unsigned char notice_[kNoticeBytesMax] = {};
   size_t notice_bytes_ = 0;
-  uint32_t received_ = 0;  // notices, which are numbered
+  uint32_t notice_version_ = 0;
+  wire::PeerState state_;
+  bool has_state_ = false;
+  uint32_t received_ = 0;  // frames, which are numbered
   unsigned char in_[wire::kHeaderBytes + kNoticeBytesMax] = {};
   size_t in_bytes_ = 0;
   size_t in_wanted_ = wire::kHeaderBytes;
@@ -59,9 +76,12 @@ class Control {
   unsigned char out_[wire::kHeaderBytes + kNoticeBytesMax] = {};
   size_t out_bytes_ = 0;
   size_t out_sent_ = 0;
+  wire::PeerState next_state_;
+  bool state_waits_ = false;
   uint32_t sent_version_ = 0;
   uint32_t arrived_version_ = 0;
-  uint32_t sent_ = 0;  // notices
+  uint32_t sent_ = 0;  // frames
 };
+static_assert(wire::kStateBytesMax <= kNoticeBytesMax);
 
 }  // namespace weir::plugins::tcp

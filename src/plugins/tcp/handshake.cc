@@ -7,6 +7,18 @@ namespace weir::plugins::tcp {
 
 using wire::Kind;
 
+namespace {
+
+bool fits_a_rail(const wire::Claim& claim) {
+  if (claim.rail_count == 1) {
+    return claim.lane < kConnectionsPerPeer && claim.rail == 0 && claim.returns == 0;
+  }
+  return claim.rail_count != 0 && claim.rail_count <= kRailsMax && claim.rail < claim.rail_count &&
+         (claim.lane == kControlLane || claim.lane == kRailLane);
+}
+
+}  // namespace
+
 Handshake::Handshake(const Identity& identity, const wire::Nonce& nonce)
     : identity_(identity), is_host_(true), expected_(Kind::kHello) {
   claim_.host_nonce = nonce;
@@ -96,6 +108,12 @@ void Handshake::finish_frame() {
   }
 }
 
+void Handshake::set_rail(uint32_t rail, uint32_t rail_count, uint32_t returns) {
+  claim_.rail = static_cast<uint16_t>(rail);
+  claim_.rail_count = static_cast<uint16_t>(rail_count);
+  claim_.returns = returns;
+}
+
 void Handshake::prove() {
   if (state_ != State::kChallenged) return;
   state_ = State::kBusy;
@@ -110,11 +128,17 @@ void Handshake::judge_proof() {
   // Only a rank of the communicator can be wrong in what follows.
   const bool fits = claim_.host == identity_.rank && claim_.rank_count == identity_.rank_count &&
                     claim_.guest > identity_.rank && claim_.guest < identity_.rank_count &&
-                    claim_.lane < kConnectionsPerPeer;
+                    fits_a_rail(claim_);
   if (!proven || !fits) {
     refuse(wire::Refusal::kProof, State::kRefused);
     return;
   }
+  state_ = State::kClaimed;
+  if (!asks_) welcome();
+}
+
+void Handshake::welcome() {
+  if (state_ != State::kClaimed) return;
   say(wire::encode_welcome(wire::prove(identity_.key, wire::Role::kHost, claim_)));
   state_ = State::kProven;
 }

@@ -25,6 +25,7 @@ class Handshake {
   enum class State : uint8_t {
     kBusy,
     kChallenged,    // a guest: the host speaks our protocol; `prove` goes on
+    kClaimed,       // a host that asks: the guest has proven itself; `welcome` goes on
     kProven,        // both ends hold the secret; the connection belongs to peer() and lane()
     kRefused,       // the secret, the communicator or the rank count differ, or we reached another
                     // rank than we meant to
@@ -44,6 +45,11 @@ class Handshake {
   State feed(const unsigned char* data, size_t bytes);
   // A guest that was challenged sends its proof.
   void prove();
+  // A host that is asked whether it wants this connection before it says that it does.
+  void ask_before_welcome() { asks_ = true; }
+  void welcome();
+  // Before `prove`: which of the peer's rails the connection is for; else it has but one.
+  void set_rail(uint32_t rail, uint32_t rail_count, uint32_t returns);
 
   // What is to be sent; taken when the caller has `sent` it. A host that refuses has something to
   // send, too.
@@ -53,6 +59,9 @@ class Handshake {
 
   uint32_t peer() const { return is_host_ ? claim_.guest : claim_.host; }
   uint32_t lane() const { return claim_.lane; }
+  uint32_t rail() const { return claim_.rail; }
+  uint32_t rail_count() const { return claim_.rail_count; }
+  uint32_t returns() const { return claim_.returns; }
   uint32_t other_version() const { return other_version_; }
 
  private:
@@ -64,6 +73,7 @@ class Handshake {
 
   Identity identity_;
   bool is_host_;
+  bool asks_ = false;
   State state_ = State::kBusy;
   wire::Kind expected_;
   wire::Claim claim_;

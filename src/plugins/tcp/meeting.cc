@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "net/ip_socket.h"
 
@@ -21,6 +22,10 @@ constexpr uint64_t kStaggerNs = 50'000'000;
 constexpr uint64_t kRetryNsMin = 2'000'000;
 constexpr uint64_t kRetryNsMax = 100'000'000;
 constexpr uint64_t kNoDescriptorNs = 5'000'000;
+// From the first answer of a peer, for those over other interfaces.
+constexpr uint64_t kGatherNs = 250'000'000;
+// Attempts at a connection after which the way itself is sought again.
+constexpr uint32_t kSlotAttemptsMax = 12;
 constexpr int kAcceptCountMax = 64;
 constexpr int kBacklogMax = 4096;
 
@@ -42,16 +47,12 @@ weir_result_t code_of(int error_number) {
 
 std::string text_of(uint64_t number) { return std::to_string(number); }
 
-std::string describe(const Offer& offer) { return net::to_string(offer.address, offer.port); }
-
 }  // namespace
 
 Meeting::~Meeting() {
   stop_listening();
   for (Peer& peer : peers_) {
-    for (const int fd : peer.fds) {
-      if (fd >= 0) close(fd);
-    }
+    clear_slots(&peer);
   }
 }
 
@@ -76,16 +77,30 @@ weir_result_t Meeting::listen() {
     return report_.fail(WEIR_ERROR_SYSTEM, "tcp: " + reason);
   }
   own_.rank = identity_.rank;
+  if (const char* text = report_.setting("WEIR_TCP_CONNECTIONS"); text != nullptr && *text != 0) {
+    if (text[0] < '1' || text[0] > '0' + static_cast<char>(kRailsMax) || text[1] != 0) {
+      return report_.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                          std::string("tcp: WEIR_TCP_CONNECTIONS is '") + text +
+                              "', not a number from 1 to " + text_of(kRailsMax));
+    }
+    own_.connections = static_cast<uint32_t>(text[0] - '0');
+  }
   own_.host = net::this_host();
   const int backlog = static_cast<int>(
       std::min<uint64_t>(uint64_t{identity_.rank_count} * kConnectionsPerPeer + 64, kBacklogMax));
-  for (const net::Interface& one : interfaces) {
+  const std::vector<uint32_t> numbers = numbers_of(interfaces);
+  for (size_t i = 0; i < interfaces.size(); ++i) {
+    const net::Interface& one = interfaces[i];
     // Room is kept for one loopback address, which comes last.
     if (!one.is_loopback && own_.offers.size() + 1 >= kOffersMax) continue;
     if (own_.offers.size() == kOffersMax) break;
-    Offer offer{one.address,     0,
-                one.speed_mbits, one.prefix_bits,
-                one.is_loopback, filter.asks_for(one.name)};
+    Offer offer{one.address,
+                0,
+                one.speed_mbits,
+                one.prefix_bits,
+                numbers[i],
+                one.is_loopback,
+                filter.asks_for(one.name)};
     const int fd = net::listen_at(one.address, &offer.port, backlog);
     if (fd < 0) {
       // Addresses come and go; IPv6 may be switched off in the kernel.
@@ -108,41 +123,15 @@ weir_result_t Meeting::find_candidates(const std::vector<PeerAddress>& peers) {
   const bool all_here = std::all_of(peers.begin(), peers.end(), [&](const PeerAddress& peer) {
     return own_.host.known() && peer.host == own_.host;
   });
+  std::vector<net::Interface> interfaces;
+  for (const Listener& listener : listeners_) interfaces.push_back(listener.interface);
   for (uint32_t rank = 0; rank < identity_.rank; ++rank) {
-    const PeerAddress& peer = peers[rank];
-    std::vector<Candidate> same_net, others, loopback;
-    for (const Offer& offer : peer.offers) {
-      Candidate candidate;
-      candidate.offer = offer;
-      if (offer.is_loopback) {
-        const bool here = own_.host.known() && peer.host == own_.host;
-        if (!here || !(all_here || offer.is_asked_for)) continue;
-        candidate.why = all_here ? "loopback: all ranks share a host" : "loopback: asked for";
-        loopback.push_back(candidate);
-        continue;
-      }
-      for (const Listener& own : listeners_) {
-        if (!own.interface.is_loopback && !candidate.source.valid() &&
-            net::same_subnet(own.interface.address, offer.address, own.interface.prefix_bits)) {
-          candidate.source = own.interface.address;
-          candidate.why = "over " + own.interface.name + ": same subnet";
-        }
-      }
-      const bool near = candidate.source.valid();
-      if (!near) candidate.why = "by routing";
-      if (offer.speed_mbits != 0) candidate.why += ", " + text_of(offer.speed_mbits) + " Mbit/s";
-      (near ? same_net : others).push_back(candidate);
+    Peer& peer = peers_[rank];
+    peer.connections = std::min(own_.connections, peers[rank].connections);
+    for (const Way& way : ways_to(own_, interfaces, peers[rank], all_here)) {
+      peer.candidates.push_back({way, "", false, false});
     }
-    const auto faster = [](const Candidate& a, const Candidate& b) {
-      return a.offer.speed_mbits > b.offer.speed_mbits;
-    };
-    std::stable_sort(same_net.begin(), same_net.end(), faster);
-    std::stable_sort(others.begin(), others.end(), faster);
-    std::vector<Candidate>& all = peers_[rank].candidates;
-    for (const auto* list : {&loopback, &same_net, &others}) {
-      all.insert(all.end(), list->begin(), list->end());
-    }
-    if (all.empty()) {
+    if (peer.candidates.empty()) {
       return report_.fail(
           WEIR_ERROR_UNSUPPORTED,
           "tcp: rank " + text_of(rank) + " is on another host than rank " +
@@ -154,19 +143,63 @@ weir_result_t Meeting::find_candidates(const std::vector<PeerAddress>& peers) {
   return WEIR_OK;
 }
 
+void Meeting::clear_slots(Peer* peer) {
+  for (const Slot& slot : peer->slots) {
+    if (slot.fd >= 0) close(slot.fd);
+  }
+  peer->slots.clear();
+  peer->rail_count = 0;
+}
+
+void Meeting::make_slots(Peer* peer, uint32_t rail_count) {
+  clear_slots(peer);
+  peer->rail_count = rail_count;
+  if (rail_count == 1) {
+    for (uint32_t lane = 0; lane < kConnectionsPerPeer; ++lane) peer->slots.push_back({lane, 0});
+    return;
+  }
+  for (uint32_t rail = 0; rail < rail_count; ++rail) {
+    peer->slots.push_back({kControlLane, rail});
+    peer->slots.push_back({kRailLane, rail});
+  }
+}
+
+int Meeting::slot_of(const Peer& peer, uint32_t lane, uint32_t rail) {
+  for (size_t i = 0; i < peer.slots.size(); ++i) {
+    if (peer.slots[i].lane == lane && peer.slots[i].rail == rail) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+bool Meeting::is_missing(uint32_t rank) const {
+  const Peer& peer = peers_[rank];
+  if (rank == identity_.rank) return false;
+  return peer.slots.empty() || std::any_of(peer.slots.begin(), peer.slots.end(),
+                                           [](const Slot& slot) { return slot.fd < 0; });
+}
+
+bool Meeting::any_missing() const {
+  for (uint32_t rank = 0; rank < identity_.rank_count; ++rank) {
+    if (is_missing(rank)) return true;
+  }
+  return false;
+}
+
+size_t Meeting::candidate_of(const Peer& peer, const Slot& slot) const {
+  return peer.chosen[slot.rail % peer.chosen.size()];
+}
+
 weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t deadline_ns) {
   peers_.resize(identity_.rank_count);
-  for (Peer& peer : peers_) std::fill(std::begin(peer.fds), std::end(peer.fds), -1);
-  open_slots_ = uint64_t{identity_.rank_count - 1} * kConnectionsPerPeer;
   weir_result_t result = find_candidates(peers);
-  while (result == WEIR_OK && open_slots_ > 0) {
+  while (result == WEIR_OK && any_missing()) {
     const uint64_t now = now_ns();
     if (now >= deadline_ns) {
       result = time_out();
       break;
     }
     result = start_attempts(now);
-    if (result != WEIR_OK || open_slots_ == 0) break;
+    if (result != WEIR_OK || !any_missing()) break;
     entries_.clear();
     for (const Listener& listener : listeners_) {
       entries_.push_back({accepting_ ? listener.fd : -1, POLLIN, 0});
@@ -180,7 +213,7 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
     for (const Attempt& attempt : attempts_) {
       const short events =
           attempt.connecting ? static_cast<short>(POLLOUT) : events_of(attempt.handshake);
-      entries_.push_back({attempt.fd, events, 0});
+      entries_.push_back({attempt.held ? -1 : attempt.fd, events, 0});
     }
     const uint64_t until = next_event_ns(deadline_ns);
     const uint64_t left = until > now ? until - now : 0;
@@ -203,7 +236,7 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
     // that are begun meanwhile are not.
     for (size_t i = attempts_.size(); i-- > 0;) {
       if (i < attempts_.size() && entry[i].fd == attempts_[i].fd && entry[i].revents != 0) {
-        serve_attempt(i, entry[i].revents);
+        serve_attempt(i);
       }
     }
     const uint64_t later = now_ns();
@@ -219,7 +252,12 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
       if (!was_accepting || entries_[i].revents != 0) accept_all(listeners_[i].fd);
     }
   }
+  std::vector<Listener> kept;
+  const bool keeps = std::any_of(peers_.begin(), peers_.end(),
+                                 [](const Peer& peer) { return peer.rail_count > 1; });
+  if (result == WEIR_OK && keeps) kept.swap(listeners_);
   stop_listening();
+  listeners_.swap(kept);
   if (result != WEIR_OK) return result;
   for (uint32_t rank = 0; rank < identity_.rank; ++rank) {
     report_.log(Report::kInformation,
@@ -234,14 +272,12 @@ uint64_t Meeting::next_event_ns(uint64_t deadline_ns) const {
   if (!accepting_) next = std::min(next, now_ns() + kNoDescriptorNs);
   for (uint32_t rank = 0; rank < identity_.rank; ++rank) {
     const Peer& peer = peers_[rank];
-    if (peer.chosen < 0) {
-      next = std::min(next, peer.next_start_ns);
+    if (peer.chosen.empty()) {
+      next = std::min(next, peer.gather_end_ns != 0 ? peer.gather_end_ns : peer.next_start_ns);
       continue;
     }
-    for (uint32_t lane = 0; lane < kConnectionsPerPeer; ++lane) {
-      if (peer.fds[lane] < 0 && peer.under_way[lane] == 0) {
-        next = std::min(next, peer.retry_ns[lane]);
-      }
+    for (const Slot& slot : peer.slots) {
+      if (slot.fd < 0 && slot.under_way == 0) next = std::min(next, slot.retry_ns);
     }
   }
   return next;
@@ -250,14 +286,24 @@ uint64_t Meeting::next_event_ns(uint64_t deadline_ns) const {
 weir_result_t Meeting::start_attempts(uint64_t now) {
   for (uint32_t rank = 0; rank < identity_.rank; ++rank) {
     Peer& peer = peers_[rank];
-    if (peer.chosen < 0) {
+    if (peer.chosen.empty() && peer.gather_end_ns != 0) {
+      if (now >= peer.gather_end_ns || !goes_on_gathering(peer)) choose(rank);
+      continue;
+    }
+    if (peer.chosen.empty()) {
       const weir_result_t result = start_route(rank, now);
       if (result != WEIR_OK) return result;
       continue;
     }
-    for (uint32_t lane = 0; lane < kConnectionsPerPeer; ++lane) {
-      if (peer.fds[lane] >= 0 || peer.under_way[lane] != 0 || peer.retry_ns[lane] > now) continue;
-      start_attempt(rank, lane, static_cast<size_t>(peer.chosen), now);
+    for (size_t i = 0; i < peer.slots.size(); ++i) {
+      Slot& slot = peer.slots[i];
+      if (slot.fd >= 0 || slot.under_way != 0 || slot.retry_ns > now) continue;
+      if (slot.attempt_count >= kSlotAttemptsMax && peer.rail_count > 1) {
+        // A rail that has answered is gone: which there are is sought anew.
+        abandon(rank);
+        break;
+      }
+      start_attempt(rank, static_cast<int>(i), candidate_of(peer, slot), now);
     }
   }
   return WEIR_OK;
@@ -266,17 +312,17 @@ weir_result_t Meeting::start_attempts(uint64_t now) {
 // The control connection finds the way: the others follow it.
 weir_result_t Meeting::start_route(uint32_t rank, uint64_t now) {
   Peer& peer = peers_[rank];
-  if (now < peer.next_start_ns) return WEIR_OK;
-  if (peer.next_candidate < peer.candidates.size()) {
+  while (now >= peer.next_start_ns && peer.next_candidate < peer.candidates.size()) {
     const size_t candidate = peer.next_candidate++;
-    // One that fails at once leaves its place to the next one.
-    const bool started = start_attempt(rank, kControlLane, candidate, now);
-    peer.next_start_ns = started ? now + kStaggerNs : now;
-    return WEIR_OK;
+    const bool is_rail = peer.candidates[candidate].way.is_rail;
+    // One that fails at once leaves its place to the next one; rails are tried together.
+    const bool started = start_attempt(rank, -1, candidate, now);
+    const bool together = is_rail && peer.next_candidate < peer.candidates.size() &&
+                          peer.candidates[peer.next_candidate].way.is_rail;
+    peer.next_start_ns = started && !together ? now + kStaggerNs : now;
   }
-  const bool under_way = std::any_of(std::begin(peer.under_way), std::end(peer.under_way),
-                                     [](uint32_t count) { return count != 0; });
-  if (!under_way) {
+  if (now < peer.next_start_ns) return WEIR_OK;
+  if (peer.seeking == 0) {
     for (const Candidate& candidate : peer.candidates) {
       if (candidate.refused) return refused(rank);
     }
@@ -286,25 +332,30 @@ weir_result_t Meeting::start_route(uint32_t rank, uint64_t now) {
   return WEIR_OK;
 }
 
-bool Meeting::start_attempt(uint32_t rank, uint32_t lane, size_t candidate, uint64_t now) {
+bool Meeting::start_attempt(uint32_t rank, int slot_index, size_t candidate, uint64_t now) {
   Peer& peer = peers_[rank];
   Candidate& chosen = peer.candidates[candidate];
-  const uint64_t pause =
-      std::min(kRetryNsMax, kRetryNsMin << std::min(peer.attempt_count[lane], 6u));
-  ++peer.attempt_count[lane];
-  peer.retry_ns[lane] = now + pause;
+  const Way& way = chosen.way;
+  Slot* slot = slot_index >= 0 ? &peer.slots[static_cast<size_t>(slot_index)] : nullptr;
+  if (slot != nullptr) {
+    slot->retry_ns = now + std::min(kRetryNsMax, kRetryNsMin << std::min(slot->attempt_count, 6u));
+    ++slot->attempt_count;
+  }
   wire::Nonce nonce;
   if (!net::fill_random(nonce.data(), nonce.size())) {
     chosen.failure = "getrandom: " + reason_of(errno);
     return false;
   }
-  const int fd = net::begin_connect(chosen.offer.address, chosen.offer.port, chosen.source);
+  const int fd =
+      net::begin_connect(way.offer.address, way.offer.port, way.source, way.device.c_str());
   if (fd < 0) {
     chosen.failure = reason_of(errno);
     return false;
   }
-  ++peer.under_way[lane];
-  attempts_.push_back({fd, rank, lane, candidate, true, Handshake(identity_, nonce, rank, lane)});
+  Handshake handshake(identity_, nonce, rank, slot != nullptr ? slot->lane : kControlLane);
+  if (slot != nullptr) handshake.set_rail(slot->rail, peer.rail_count, 0);
+  ++(slot != nullptr ? slot->under_way : peer.seeking);
+  attempts_.push_back({fd, rank, slot_index, candidate, true, false, handshake});
   return true;
 }
 
@@ -313,55 +364,88 @@ void Meeting::drop_attempt(size_t index, const std::string& failure) {
   Peer& peer = peers_[attempt.peer];
   peer.candidates[attempt.candidate].failure = failure;
   close(attempt.fd);
-  if (attempt.lane == kControlLane) {
-    // Whatever was chosen does not answer any more, or the next one need not be waited for.
-    if (peer.chosen == static_cast<int>(attempt.candidate)) peer.chosen = -1;
-    if (peer.next_candidate < peer.candidates.size()) peer.next_start_ns = 0;
-  }
+  const uint32_t rank = attempt.peer;
+  const int slot = attempt.slot;
+  const bool is_control = slot >= 0 && peer.slots[static_cast<size_t>(slot)].lane == kControlLane;
+  // Whatever was chosen does not answer any more.
+  const bool ends =
+      is_control && (peer.rail_count == 1 || peer.candidates[attempt.candidate].refused);
+  // The next one need not be waited for.
+  if ((slot < 0 || ends) && peer.next_candidate < peer.candidates.size()) peer.next_start_ns = 0;
   forget_attempt(index);
+  if (ends) abandon(rank);
+}
+
+// Which way leads to the peer is sought anew.
+void Meeting::abandon(uint32_t rank) {
+  for (size_t i = attempts_.size(); i-- > 0;) {
+    if (attempts_[i].peer != rank) continue;
+    close(attempts_[i].fd);
+    forget_attempt(i);
+  }
+  clear_slots(&peers_[rank]);
+  peers_[rank].chosen.clear();
+  peers_[rank].gather_end_ns = 0;
 }
 
 void Meeting::forget_attempt(size_t index) {
   Attempt& attempt = attempts_[index];
-  --peers_[attempt.peer].under_way[attempt.lane];
+  Peer& peer = peers_[attempt.peer];
+  --(attempt.slot < 0 ? peer.seeking : peer.slots[static_cast<size_t>(attempt.slot)].under_way);
   if (&attempt != &attempts_.back()) attempt = std::move(attempts_.back());
   attempts_.pop_back();
 }
 
-// Sends and receives what can be without waiting.
-Meeting::Step Meeting::exchange(int fd, Handshake* handshake, int* error_number) {
-  for (;;) {
-    while (handshake->out_bytes() > 0) {
-      const ssize_t sent = send(fd, handshake->out(), handshake->out_bytes(), MSG_NOSIGNAL);
-      if (sent < 0) {
-        if (errno == EINTR) continue;
-        if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) return Step::kGoesOn;
-        *error_number = errno;
-        return Step::kEnded;
-      }
-      handshake->sent(static_cast<size_t>(sent));
-    }
-    if (handshake->state() == Handshake::State::kProven) return Step::kProven;
-    if (handshake->state() != Handshake::State::kBusy) return Step::kEnded;
-    unsigned char bytes[wire::kHeaderBytes + wire::kPayloadBytesMax];
-    const ssize_t got = recv(fd, bytes, std::min(handshake->wanted(), sizeof bytes), 0);
-    if (got < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) return Step::kGoesOn;
-      *error_number = errno;
-      return Step::kEnded;
-    }
-    if (got == 0) {
-      *error_number = ECONNRESET;
-      return Step::kEnded;
-    }
-    if (handshake->feed(bytes, static_cast<size_t>(got)) == Handshake::State::kChallenged) {
-      return Step::kGoesOn;
-    }
-  }
+bool Meeting::goes_on_gathering(const Peer& peer) const {
+  const Peer* wanted = &peer;
+  return std::any_of(attempts_.begin(), attempts_.end(), [&](const Attempt& attempt) {
+    return &peers_[attempt.peer] == wanted && attempt.slot < 0 && !attempt.held &&
+           peer.candidates[attempt.candidate].way.is_rail;
+  });
 }
 
-void Meeting::serve_attempt(size_t index, short) {
+// The rails, among the ways that have answered.
+void Meeting::choose(uint32_t rank) {
+  Peer& peer = peers_[rank];
+  std::vector<Way> ways;
+  std::vector<size_t> answered;
+  for (size_t i = 0; i < peer.candidates.size(); ++i) {
+    ways.push_back(peer.candidates[i].way);
+    if (peer.candidates[i].answered) answered.push_back(i);
+    peer.candidates[i].answered = false;
+  }
+  peer.gather_end_ns = 0;
+  peer.chosen = choose_rails(ways, answered);
+  const auto count = static_cast<uint32_t>(peer.chosen.size());
+  make_slots(&peer, std::min(kRailsMax, count * peer.connections));
+  // Only one proof is under way for each connection, so that both ends mean the same one.
+  for (size_t i = attempts_.size(); i-- > 0;) {
+    Attempt& attempt = attempts_[i];
+    if (attempt.peer != rank) continue;
+    const auto at = std::find(peer.chosen.begin(), peer.chosen.end(), attempt.candidate);
+    const int slot =
+        attempt.held && at != peer.chosen.end()
+            ? slot_of(peer, kControlLane, static_cast<uint32_t>(at - peer.chosen.begin()))
+            : -1;
+    if (slot < 0) {
+      Candidate& candidate = peer.candidates[attempt.candidate];
+      candidate.failure = attempt.held ? "another one was chosen" : "no answer in time";
+      close(attempt.fd);
+      forget_attempt(i);
+      continue;
+    }
+    Slot& taken = peer.slots[static_cast<size_t>(slot)];
+    --peer.seeking;
+    ++taken.under_way;
+    attempt.slot = slot;
+    attempt.held = false;
+    attempt.handshake.set_rail(taken.rail, peer.rail_count, 0);
+    attempt.handshake.prove();
+  }
+  tell_route(rank);
+}
+
+void Meeting::serve_attempt(size_t index) {
   if (attempts_[index].connecting) {
     const int error_number = net::connect_error(attempts_[index].fd);
     if (error_number != 0) return drop_attempt(index, reason_of(error_number));
@@ -372,31 +456,26 @@ void Meeting::serve_attempt(size_t index, short) {
   Attempt& attempt = attempts_[index];
   Peer& peer = peers_[attempt.peer];
   if (attempt.handshake.state() == Handshake::State::kChallenged) {
-    // Only one proof is under way per lane, so that both ends mean the same connection.
-    if (attempt.lane == kControlLane && peer.chosen >= 0) {
-      return drop_attempt(index, "answered later");
-    }
-    if (attempt.lane == kControlLane) {
-      peer.chosen = static_cast<int>(attempt.candidate);
-      std::fill(std::begin(peer.retry_ns), std::end(peer.retry_ns), 0);
+    if (attempt.slot < 0) {
+      attempt.held = true;
+      peer.candidates[attempt.candidate].answered = true;
+      if (peer.gather_end_ns == 0) peer.gather_end_ns = now_ns() + kGatherNs;
+      if (!goes_on_gathering(peer)) choose(attempt.peer);
+      return;
     }
     attempt.handshake.prove();
     step = exchange(attempt.fd, &attempt.handshake, &error_number);
   }
-  if (step == Step::kGoesOn) return;
+  if (step != Step::kGoesOn) finish_attempt(index, step, error_number);
+}
+
+void Meeting::finish_attempt(size_t index, Step step, int error_number) {
+  Attempt& attempt = attempts_[index];
+  Peer& peer = peers_[attempt.peer];
   Candidate& candidate = peer.candidates[attempt.candidate];
   if (step == Step::kProven) {
-    if (attempt.lane == kControlLane) {
-      peer.route = "rank " + text_of(attempt.peer) + " at " + describe(candidate.offer) + " (" +
-                   candidate.why;
-      for (size_t i = 0; i < attempt.candidate; ++i) {
-        const Candidate& before = peer.candidates[i];
-        peer.route += "; not " + describe(before.offer) + ": " +
-                      (before.failure.empty() ? "no answer yet" : before.failure);
-      }
-      peer.route += ")";
-    }
-    settle(attempt.peer, attempt.lane, attempt.fd);
+    const Slot& slot = peer.slots[static_cast<size_t>(attempt.slot)];
+    settle(&peer, slot.lane, slot.rail, attempt.fd);
     return forget_attempt(index);
   }
   switch (attempt.handshake.state()) {
@@ -421,7 +500,11 @@ void Meeting::serve_visitor(Visitor* visitor) {
   const Step step = exchange(visitor->fd, &visitor->handshake, &error_number);
   if (step == Step::kGoesOn) return;
   if (step == Step::kProven) {
-    settle(visitor->handshake.peer(), visitor->handshake.lane(), visitor->fd);
+    const Handshake& shown = visitor->handshake;
+    Peer& peer = peers_[shown.peer()];
+    // The guest has the choice, and may choose again.
+    if (peer.rail_count != shown.rail_count()) make_slots(&peer, shown.rail_count());
+    settle(&peer, shown.lane(), shown.rail(), visitor->fd);
     visitor->fd = -1;
     return;
   }
@@ -466,63 +549,28 @@ void Meeting::accept_all(int listener) {
   }
 }
 
-void Meeting::settle(uint32_t rank, uint32_t lane, int fd) {
-  int& slot = peers_[rank].fds[lane];
-  if (slot >= 0) {
-    // The peer has given that connection up: it never has two of a lane under way.
-    close(slot);
-  } else {
-    --open_slots_;
-  }
-  slot = fd;
+void Meeting::settle(Peer* peer, uint32_t lane, uint32_t rail, int fd) {
+  Slot& slot = peer->slots[static_cast<size_t>(slot_of(*peer, lane, rail))];
+  // An earlier one the peer has given up: it never has two of a slot under way.
+  if (slot.fd >= 0) close(slot.fd);
+  slot.fd = fd;
 }
 
-weir_result_t Meeting::refused(uint32_t rank) const {
-  std::string text = "tcp: rank " + text_of(rank) + " cannot be joined:";
-  for (const Candidate& candidate : peers_[rank].candidates) {
-    text += " " + describe(candidate.offer) + " " + candidate.failure + ";";
-  }
-  text += " do all ranks run the same version with the same id?";
-  return report_.fail(WEIR_ERROR_REFUSED, text);
+int Meeting::take_connection(uint32_t rank, uint32_t lane, uint32_t rail) {
+  Slot& slot = peers_[rank].slots[static_cast<size_t>(slot_of(peers_[rank], lane, rail))];
+  return std::exchange(slot.fd, -1);
 }
 
-weir_result_t Meeting::time_out() const {
-  std::string ranks;
-  std::string details;
-  uint32_t count = 0;
-  for (uint32_t rank = 0; rank < identity_.rank_count; ++rank) {
-    const Peer& peer = peers_[rank];
-    if (rank == identity_.rank ||
-        std::all_of(std::begin(peer.fds), std::end(peer.fds), [](int fd) { return fd >= 0; })) {
-      continue;
-    }
-    if (++count > 16) continue;
-    ranks += (count > 1 ? ", " : "") + text_of(rank);
-    for (const Candidate& candidate : peer.candidates) {
-      details += "; " + describe(candidate.offer) + " of rank " + text_of(rank) + ": " +
-                 (candidate.failure.empty() ? "no answer" : candidate.failure);
-    }
-  }
-  if (count > 16) ranks += " and " + text_of(count - 16) + " more";
-  std::string text = std::string("tcp: timed out: ") + (count == 1 ? "rank " : "ranks ") + ranks +
-                     " of " + text_of(identity_.rank_count) + (count == 1 ? " is" : " are") +
-                     " not connected to rank " + text_of(identity_.rank) + details;
-  const uint32_t turned_away =
-      turned_away_.proof + turned_away_.version + turned_away_.malformed + turned_away_.silent;
-  if (turned_away > 0) {
-    text += "; connections turned away meanwhile: " + text_of(turned_away_.proof) +
-            " without the secret, " + text_of(turned_away_.version) + " of another version, " +
-            text_of(turned_away_.malformed) + " of another protocol, " +
-            text_of(turned_away_.silent) + " silent (last: " + net::to_string(turned_away_.last) +
-            ")";
-  }
-  return report_.fail(WEIR_ERROR_TIMEOUT, text);
+const Way& Meeting::way(uint32_t rank, uint32_t rail) const {
+  const Peer& peer = peers_[rank];
+  return peer.candidates[peer.chosen[rail % peer.chosen.size()]].way;
 }
 
-int Meeting::take_connection(uint32_t peer, uint32_t lane) {
-  const int fd = peers_[peer].fds[lane];
-  peers_[peer].fds[lane] = -1;
-  return fd;
+std::vector<int> Meeting::take_listeners() {
+  std::vector<int> fds;
+  for (const Listener& listener : listeners_) fds.push_back(listener.fd);
+  listeners_.clear();
+  return fds;
 }
 
 }  // namespace weir::plugins::tcp

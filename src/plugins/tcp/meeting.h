@@ -4,9 +4,10 @@
 // connection (handshake.h).
 //
 // Which of a peer's addresses is used is found out by connecting: they are tried in the order in
-// which they are likely to be good (loopback where all ranks share a host, then a common subnet,
-// then speed), each a little later than the one before, and the first at which the peer answers in
-// our protocol wins.
+// which they are likely to be good (ways.h), each a little later than the one before, and the first
+// at which the peer answers in our protocol wins. Ways that could be rails side by side are tried
+// together: those that have answered a quarter of a second after the first one are the rails. Who
+// connects has the choice; the proof tells the other one.
 //
 // Nobody can hold a meeting up: before its proof a connection has a bounded time, a fixed number of
 // bytes, and a place in a bounded list whose oldest gives way (an honest rank comes again). One
@@ -20,8 +21,10 @@
 #include <vector>
 
 #include "plugins/tcp/address.h"
+#include "plugins/tcp/exchange.h"
 #include "plugins/tcp/handshake.h"
 #include "plugins/tcp/report.h"
+#include "plugins/tcp/ways.h"
 #include "weir/plugin.h"
 
 namespace weir::plugins::tcp {
@@ -47,42 +50,57 @@ class Meeting {
   // passed. `peers` is by rank. Ends the listening in either case.
   weir_result_t meet(const std::vector<PeerAddress>& peers, uint64_t deadline_ns);
 
-  // After meet: the connection to a peer; the caller's from then on.
-  int take_connection(uint32_t peer, uint32_t lane);
-  // "rank 0 at 10.0.0.1:4000 over eth0 (same subnet)"
+  // After meet. One rail: a connection per lane; several: kRailLane and kControlLane of each.
+  uint32_t rail_count(uint32_t peer) const { return peers_[peer].rail_count; }
+  // The connection to a peer; the caller's from then on.
+  int take_connection(uint32_t peer, uint32_t lane, uint32_t rail = 0);
+  // The way of a rail of a peer below our rank.
+  const Way& way(uint32_t peer, uint32_t rail) const;
+  // "rank 0 at 10.0.0.1:4000 (over eth0: same subnet)"
   const std::string& route(uint32_t peer) const { return peers_[peer].route; }
+  // Where a peer has several rails: what goes on listening, for rails that come back; the caller's.
+  std::vector<int> take_listeners();
 
  private:
   struct Listener {
     int fd = -1;
     net::Interface interface;
   };
-  // An address of a peer that this rank may connect to.
   struct Candidate {
-    Offer offer;
-    net::IpAddress source;
-    std::string why;      // it is where it is in the order
+    Way way;
     std::string failure;  // of the latest attempt
     bool refused = false;
+    bool answered = false;
+  };
+  // A connection that there must be.
+  struct Slot {
+    uint32_t lane;
+    uint32_t rail;
+    int fd = -1;
+    uint64_t retry_ns = 0;
+    uint32_t attempt_count = 0;
+    uint32_t under_way = 0;  // attempts
   };
   struct Peer {
     std::vector<Candidate> candidates;  // the likely ones first; empty: the peer comes to us
     size_t next_candidate = 0;
     uint64_t next_start_ns = 0;
-    int chosen = -1;
-    int fds[kConnectionsPerPeer];
-    uint64_t retry_ns[kConnectionsPerPeer] = {};
-    uint32_t attempt_count[kConnectionsPerPeer] = {};
-    uint32_t under_way[kConnectionsPerPeer] = {};  // attempts of each lane
+    uint32_t seeking = 0;        // attempts while nothing is chosen
+    uint64_t gather_end_ns = 0;  // 0: nobody has answered yet
+    uint32_t connections = 1;    // for each pair of interfaces
+    std::vector<size_t> chosen;  // candidates; empty: none yet
+    uint32_t rail_count = 0;     // 0: not known yet
+    std::vector<Slot> slots;
     std::string route;
   };
   // A connection that this rank makes.
   struct Attempt {
     int fd;
     uint32_t peer;
-    uint32_t lane;
+    int slot;  // -1: it seeks
     size_t candidate;
     bool connecting;
+    bool held;  // challenged, until the rails are chosen
     Handshake handshake;
   };
   // A connection that somebody made to this rank.
@@ -92,19 +110,27 @@ class Meeting {
     uint64_t expiry_ns;
     Handshake handshake;
   };
-  enum class Step { kGoesOn, kProven, kEnded };
-
   weir_result_t find_candidates(const std::vector<PeerAddress>& peers);
   weir_result_t start_attempts(uint64_t now);
   weir_result_t start_route(uint32_t peer, uint64_t now);
-  bool start_attempt(uint32_t peer, uint32_t lane, size_t candidate, uint64_t now);
+  bool start_attempt(uint32_t peer, int slot, size_t candidate, uint64_t now);
+  void abandon(uint32_t peer);
   void drop_attempt(size_t index, const std::string& failure);
   void forget_attempt(size_t index);
-  void serve_attempt(size_t index, short events);
+  void serve_attempt(size_t index);
+  void finish_attempt(size_t index, Step step, int error_number);
+  bool goes_on_gathering(const Peer& peer) const;
+  void choose(uint32_t peer);
+  void tell_route(uint32_t peer);
   void serve_visitor(Visitor* visitor);
   void accept_all(int listener);
-  Step exchange(int fd, Handshake* handshake, int* error_number);
-  void settle(uint32_t peer, uint32_t lane, int fd);
+  static void make_slots(Peer* peer, uint32_t rail_count);
+  static void clear_slots(Peer* peer);
+  bool is_missing(uint32_t peer) const;
+  bool any_missing() const;
+  size_t candidate_of(const Peer& peer, const Slot& slot) const;
+  static int slot_of(const Peer& peer, uint32_t lane, uint32_t rail);
+  void settle(Peer* peer, uint32_t lane, uint32_t rail, int fd);
   uint64_t next_event_ns(uint64_t deadline_ns) const;
   weir_result_t time_out() const;
   weir_result_t refused(uint32_t peer) const;
@@ -120,7 +146,6 @@ class Meeting {
   std::vector<Attempt> attempts_;
   std::vector<Visitor> visitors_;  // oldest first
   std::vector<pollfd> entries_;
-  uint64_t open_slots_ = 0;
   struct {
     uint32_t proof = 0, version = 0, malformed = 0, silent = 0;
     net::IpAddress last;

@@ -1,257 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport `tcp`: ranks on one or many hosts, over one TCP connection per peer and lane. See
+// The transport `tcp`: ranks on one or many hosts, over a TCP connection per peer and lane, or over
+// several rails where there are several ways to a peer or several connections are asked for. See
 // docs/transports.md.
 //
 // Progress is made by nonblocking calls on the connections that have something to do, without
 // epoll: with few of them the call that moves the bytes is also the cheapest way to ask whether
 // there are any. From kDirectMax connections up one poll asks for all.
-#include <errno.h>
 #include <poll.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
-#include <memory>
-#include <new>
 #include <string>
-#include <vector>
 
-#include "net/tls.h"
-#include "plugins/tcp/address.h"
-#include "plugins/tcp/channel.h"
-#include "plugins/tcp/control.h"
-#include "plugins/tcp/meeting.h"
-#include "plugins/tcp/report.h"
-#include "plugins/tcp/wire.h"
+#include "plugins/tcp/instance.h"
 #include "weir/plugin.h"
 
 namespace weir::plugins::tcp {
 namespace {
 
-constexpr uint32_t kRankCountMax = 512;  // every rank holds kConnectionsPerPeer to each other
 constexpr uint32_t kCredit = 8;  // of 1 KiB; the least socket buffer holds several times that
-constexpr size_t kSecretBytesMin = 8;
-constexpr size_t kSecretBytesMax = 4096;
+static_assert(kCredit <= Bundle::kAheadCount && 1024 <= Bundle::kEagerBytes);
 constexpr size_t kDirectMax = 8;
 constexpr uint64_t kGoodbyePatienceNs = 500'000'000;
-
-struct Instance {
-  Report report;
-  Identity identity;
-  pid_t owner = getpid();
-  std::unique_ptr<Meeting> meeting;
-  bool joined = false;
-  std::vector<Channel> channels;               // [peer * kLaneCount + lane]
-  std::vector<Control> controls;               // [peer]
-  unsigned char notice[kNoticeBytesMax] = {};  // that this rank shows
-  size_t notice_bytes = 0;
-  uint32_t notice_version = 0;
-  bool notice_waits = false;  // it could not leave for every peer yet
-  Channel* active = nullptr;  // channels with queued operations
-  size_t active_count = 0;
-  std::vector<pollfd> entries;  // room for two per channel
-
-  ~Instance() {
-    // A forked child has copies of the connections, which are its parent's to end.
-    const bool ends = owner == getpid();
-    for (Control& control : controls) {
-      if (control.fd() < 0) continue;
-      if (ends) {
-        control.say_goodbye(notice, notice_bytes, notice_version);
-        shutdown(control.fd(), SHUT_WR);
-      }
-      ::close(control.fd());
-    }
-    for (Channel& channel : channels) {
-      if (channel.send_fd() < 0) continue;
-      // What the kernel has taken still arrives.
-      if (ends) shutdown(channel.send_fd(), SHUT_WR);
-      ::close(channel.send_fd());
-      if (channel.recv_fd() != channel.send_fd()) ::close(channel.recv_fd());
-    }
-    explicit_bzero(identity.key.data(), identity.key.size());
-  }
-};
-
-Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
-
-uint64_t monotonic_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
-}
-
-std::string text_of(uint64_t number) { return std::to_string(number); }
-
-std::string reason_of(int error_number) {
-  char buffer[128];
-  return strerror_r(error_number, buffer, sizeof buffer);
-}
-
-weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
-  const auto tell = [&](const std::string& text) {
-    if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", text.c_str());
-  };
-  try {
-    const Report report = {host};
-    net::InterfaceFilter filter;
-    std::vector<net::Interface> interfaces;
-    std::string text;
-    net::TlsMode tls = net::TlsMode::kOff;
-    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kOff, &tls, &text) ||
-        !net::filter_from(report.setting("WEIR_IFNAME"), report.setting("NCCL_SOCKET_IFNAME"),
-                          &filter, &text) ||
-        !net::list_interfaces(filter, &interfaces, &text)) {
-      tell(text);
-      return WEIR_ERROR_UNSUPPORTED;
-    }
-    if (interfaces.empty()) {
-      tell("no network interface that is allowed is up and has an address");
-      return WEIR_ERROR_UNSUPPORTED;
-    }
-    for (const net::Interface& one : interfaces) {
-      text += (text.empty() ? "offers " : ", ") + one.name + " " + net::to_string(one.address);
-      if (one.speed_mbits != 0) text += " (" + text_of(one.speed_mbits) + " Mbit/s)";
-      if (one.is_loopback) text += filter.asks_for(one.name) ? " (asked for)" : " (on one host)";
-    }
-    tell(text);
-    return WEIR_OK;
-  } catch (const std::bad_alloc&) {
-    tell("no memory");
-    return WEIR_ERROR_UNSUPPORTED;
-  }
-}
-
-weir_result_t check_config(const Report& report, const weir_transport_config_t& config) {
-  if (config.struct_bytes < sizeof config) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "tcp: the configuration has " +
-                                                        text_of(config.struct_bytes) +
-                                                        " bytes, not " + text_of(sizeof config));
-  }
-  if (config.rank_count == 0 || config.rank_count > kRankCountMax ||
-      config.rank >= config.rank_count) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
-                       "tcp: rank " + text_of(config.rank) + " of " + text_of(config.rank_count) +
-                           ": there may be 1 to " + text_of(kRankCountMax) +
-                           " ranks, counted from 0");
-  }
-  if (config.secret == nullptr || config.secret_bytes < kSecretBytesMin ||
-      config.secret_bytes > kSecretBytesMax) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "tcp: a secret of " +
-                                                        text_of(config.secret_bytes) + " bytes; " +
-                                                        text_of(kSecretBytesMin) + " to " +
-                                                        text_of(kSecretBytesMax) + " are needed");
-  }
-  const uint64_t needed =
-      uint64_t{config.rank_count - 1} * kConnectionsPerPeer + 2 * kLaneCount + 2 * kOffersMax;
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed) {
-    return report.fail(WEIR_ERROR_SYSTEM, "tcp: " + text_of(config.rank_count) + " ranks need " +
-                                              text_of(needed) +
-                                              " open files in each, and this process may have " +
-                                              text_of(limit.rlim_cur) + "; raise `ulimit -n`");
-  }
-  return WEIR_OK;
-}
-
-weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
-                   weir_transport_t** instance) {
-  const Report report = {host};
-  try {
-    const weir_result_t checked = check_config(report, *config);
-    if (checked != WEIR_OK) return checked;
-    std::string reason;
-    net::TlsMode tls = net::TlsMode::kOff;
-    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kOff, &tls, &reason)) {
-      return report.fail(WEIR_ERROR_UNSUPPORTED, "tcp: " + reason);
-    }
-    auto self = std::make_unique<Instance>();
-    self->report = report;
-    self->identity.key = wire::handshake_key(config->secret, config->secret_bytes);
-    self->identity.comm_id = config->comm_id;
-    self->identity.rank = config->rank;
-    self->identity.rank_count = config->rank_count;
-    self->meeting = std::make_unique<Meeting>(report, self->identity);
-    const weir_result_t result = self->meeting->listen();
-    if (result != WEIR_OK) return result;
-    *instance = reinterpret_cast<weir_transport_t*>(self.release());
-    return WEIR_OK;
-  } catch (const std::bad_alloc&) {
-    return report.fail(WEIR_ERROR_NO_MEMORY, "tcp: no memory for an instance");
-  }
-}
-
-weir_result_t address(weir_transport_t* instance, unsigned char* out, size_t* bytes) {
-  const Instance& self = *from(instance);
-  if (self.meeting == nullptr) {
-    return self.report.fail(WEIR_ERROR_INVALID_USAGE, "tcp: address after connect");
-  }
-  *bytes = encode(self.meeting->own_address(), out);
-  return WEIR_OK;
-}
-
-weir_result_t read_addresses(const Instance& self, const unsigned char* const* addresses,
-                             const size_t* address_bytes, std::vector<PeerAddress>* peers) {
-  peers->resize(self.identity.rank_count);
-  for (uint32_t i = 0; i < self.identity.rank_count; ++i) {
-    PeerAddress& peer = (*peers)[i];
-    if (!decode(addresses[i], address_bytes[i], &peer) || peer.rank != i) {
-      return self.report.fail(WEIR_ERROR_INVALID_ARGUMENT,
-                              "tcp: the address given for rank " + text_of(i) +
-                                  " is not that of a rank " + text_of(i) + " of this version");
-    }
-  }
-  return WEIR_OK;
-}
-
-// A rank's lanes to itself are socket pairs, so that they behave as all others.
-weir_result_t join_self(Instance* self) {
-  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
-    int fds[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) {
-      return self->report.fail(WEIR_ERROR_SYSTEM, "tcp: socketpair: " + reason_of(errno));
-    }
-    self->channels[self->identity.rank * kLaneCount + lane].attach(fds[0], fds[1],
-                                                                   static_cast<uint8_t>(lane));
-  }
-  return WEIR_OK;
-}
-
-weir_result_t connect(weir_transport_t* instance, const unsigned char* const* addresses,
-                      const size_t* address_bytes, uint64_t deadline_ns) {
-  Instance* self = from(instance);
-  if (self->meeting == nullptr) {
-    return self->report.fail(WEIR_ERROR_INVALID_USAGE, "tcp: connect was called twice");
-  }
-  try {
-    const std::unique_ptr<Meeting> meeting = std::move(self->meeting);
-    std::vector<PeerAddress> peers;
-    weir_result_t result = read_addresses(*self, addresses, address_bytes, &peers);
-    if (result != WEIR_OK) return result;
-    result = meeting->meet(peers, deadline_ns);
-    if (result != WEIR_OK) return result;
-    const uint32_t n = self->identity.rank_count;
-    self->channels.resize(size_t{n} * kLaneCount);
-    self->controls.resize(n);
-    self->entries.resize(self->channels.size() * 2);
-    for (uint32_t peer = 0; peer < n; ++peer) {
-      if (peer == self->identity.rank) continue;
-      for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
-        const int fd = meeting->take_connection(peer, lane);
-        self->channels[peer * kLaneCount + lane].attach(fd, fd, static_cast<uint8_t>(lane));
-      }
-      self->controls[peer].attach(meeting->take_connection(peer, kControlLane));
-    }
-    result = join_self(self);
-    self->joined = result == WEIR_OK;
-    return result;
-  } catch (const std::bad_alloc&) {
-    return self->report.fail(WEIR_ERROR_NO_MEMORY, "tcp: no memory while joining the ranks");
-  }
-}
 
 void close(weir_transport_t* instance) { delete from(instance); }
 
@@ -271,43 +40,17 @@ Channel* channel_of(Instance* self, uint32_t peer, uint32_t lane) {
   return &self->channels[peer * kLaneCount + lane];
 }
 
-// Names the parties of a failed direction of a channel.
 weir_result_t tell(Instance* self, Channel* channel, bool is_send) {
-  Failure& failure = is_send ? channel->send_failure() : channel->recv_failure();
-  failure.reported = true;
   const auto index = static_cast<size_t>(channel - self->channels.data());
-  const std::string peer = text_of(index / kLaneCount);
-  const std::string lane = text_of(index % kLaneCount);
-  const std::string me = text_of(self->identity.rank);
-  switch (failure.result) {
-    case WEIR_ERROR_MISMATCH:
-      return self->report.fail(failure.result, "tcp: rank " + peer + " sent a message of " +
-                                                   text_of(failure.sent_bytes) +
-                                                   " bytes where rank " + me + " expected " +
-                                                   text_of(failure.expected_bytes) + " (lane " +
-                                                   lane + ")");
-    case WEIR_ERROR_PEER_LOST: {
-      Control& control = self->controls[index / kLaneCount];
-      control.receive();
-      if (!control.left() && control.lane_ended_ns == 0) control.lane_ended_ns = monotonic_ns();
-      const std::string how =
-          control.left()
-              ? "has closed the communicator"
-              : "was lost: its connection " + (failure.error_number == 0
-                                                   ? std::string("was closed")
-                                                   : "failed, " + reason_of(failure.error_number));
-      return self->report.fail(failure.result,
-                               "tcp: rank " + peer + " " + how +
-                                   (is_send ? ", while rank " + me + " sent to it"
-                                            : ", while rank " + me + " waited for a message") +
-                                   " (lane " + lane + ")");
-    }
-    default:
-      return self->report.fail(
-          failure.result, "tcp: what rank " + peer + " sent to rank " + me + " on lane " + lane +
-                              " is no message of this protocol: it was damaged on its "
-                              "way, or something else wrote into the connection");
-  }
+  return tell(self, static_cast<uint32_t>(index / kLaneCount),
+              static_cast<uint32_t>(index % kLaneCount), is_send,
+              is_send ? &channel->send_failure() : &channel->recv_failure());
+}
+
+weir_result_t tell(Instance* self, uint32_t peer, uint32_t lane, bool is_send) {
+  Bundle& bundle = *self->bundles[peer];
+  return tell(self, peer, lane, is_send,
+              is_send ? &bundle.send_failure(lane) : &bundle.recv_failure(lane));
 }
 
 weir_result_t settle(Instance* self, Channel* channel, bool is_send, weir_result_t result) {
@@ -320,6 +63,16 @@ weir_result_t settle(Instance* self, Channel* channel, bool is_send, weir_result
     ++self->active_count;
   }
   return result;
+}
+
+weir_result_t settle(Instance* self, uint32_t peer, uint32_t lane, bool is_send,
+                     weir_result_t result) {
+  Bundle& bundle = *self->bundles[peer];
+  if (!bundle.active && !bundle.idle()) {
+    bundle.active = true;
+    self->active_bundles.push_back(peer);
+  }
+  return result > WEIR_IN_PROGRESS ? tell(self, peer, lane, is_send) : result;
 }
 
 weir_result_t usage_error(const Instance* self) {
@@ -335,6 +88,10 @@ weir_result_t send(weir_transport_t* instance, uint32_t peer, uint32_t lane, con
     return self->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
                              "tcp: a message of " + text_of(bytes) + " bytes is above the limit");
   }
+  if (Bundle* bundle = self->bundles[peer].get(); bundle != nullptr) {
+    return settle(self, peer, lane, true,
+                  bundle->post_send(lane, data, bytes, reinterpret_cast<Op*>(op)));
+  }
   return settle(self, channel, true, channel->post_send(data, bytes, reinterpret_cast<Op*>(op)));
 }
 
@@ -347,12 +104,28 @@ weir_result_t recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, voi
     return self->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
                              "tcp: a message of " + text_of(bytes) + " bytes is above the limit");
   }
+  if (Bundle* bundle = self->bundles[peer].get(); bundle != nullptr) {
+    return settle(self, peer, lane, false,
+                  bundle->post_recv(lane, data, bytes, reinterpret_cast<Op*>(op)));
+  }
   return settle(self, channel, false, channel->post_recv(data, bytes, reinterpret_cast<Op*>(op)));
+}
+
+weir_result_t test_rails(Instance* self, Op* op) {
+  auto* bundle = reinterpret_cast<Bundle*>(op->channel);
+  if (op->state == kOpPending) bundle->drive();
+  if (op->state == kOpDone) return WEIR_OK;
+  if (op->state == kOpPending) return WEIR_IN_PROGRESS;
+  const bool is_send = Bundle::is_send(*op);
+  uint32_t peer = 0;
+  while (self->bundles[peer].get() != bundle) ++peer;
+  return tell(self, peer, Bundle::lane_of(*op), is_send);
 }
 
 weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
   Instance* self = from(instance);
   auto* entry = reinterpret_cast<Op*>(op);
+  if (Bundle::owns(*entry)) return test_rails(self, entry);
   auto* channel = reinterpret_cast<Channel*>(entry->channel);
   if (entry->state == kOpPending) {
     if (entry->is_send != 0) {
@@ -384,9 +157,46 @@ void drive_ready(Instance* self) {
   }
 }
 
+// What became of rails since the last time is told; those that are down are brought back.
+void look_after_rails(Instance* self, uint32_t peer, Bundle* bundle) {
+  const uint32_t news = bundle->take_news();
+  for (uint32_t rail = 0; news != 0 && rail < bundle->rail_count(); ++rail) {
+    if ((news >> rail & 1) == 0 || bundle->left() || bundle->lost()) continue;
+    self->report.log(Report::kWarning, "tcp: rail " + text_of(rail) + " to rank " + text_of(peer) +
+                                           " was taken out (" + bundle->down_reason(rail) +
+                                           "); its messages go over the others");
+  }
+  if (bundle->any_down()) self->rejoin->step(monotonic_ns());
+}
+
+weir_result_t progress_rails(Instance* self) {
+  weir_result_t result = WEIR_OK;
+  for (size_t i = 0; i < self->active_bundles.size();) {
+    const uint32_t peer = self->active_bundles[i];
+    Bundle* bundle = self->bundles[peer].get();
+    bundle->drive();
+    look_after_rails(self, peer, bundle);
+    for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+      for (const bool is_send : {true, false}) {
+        const Failure& failure = is_send ? bundle->send_failure(lane) : bundle->recv_failure(lane);
+        if (failure.result != WEIR_OK && !failure.reported)
+          result = tell(self, peer, lane, is_send);
+      }
+    }
+    if (!bundle->idle()) {
+      ++i;
+      continue;
+    }
+    bundle->active = false;
+    self->active_bundles[i] = self->active_bundles.back();
+    self->active_bundles.pop_back();
+  }
+  return result;
+}
+
 weir_result_t progress(weir_transport_t* instance) {
   Instance* self = from(instance);
-  weir_result_t result = WEIR_OK;
+  weir_result_t result = self->active_bundles.empty() ? WEIR_OK : progress_rails(self);
   const bool directly = self->active_count <= kDirectMax;
   if (!directly) drive_ready(self);
   Channel** link = &self->active;
@@ -418,6 +228,13 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
         WEIR_ERROR_INVALID_ARGUMENT,
         "tcp: peer_alive of rank " + text_of(peer) + " of " + text_of(self->identity.rank_count));
   }
+  if (Bundle* bundle = self->bundles[peer].get(); bundle != nullptr) {
+    bundle->listen();
+    if (bundle->left() || !bundle->lost()) return WEIR_OK;
+    return self->report.fail(WEIR_ERROR_PEER_LOST, "tcp: rank " + text_of(peer) +
+                                                       " is dead: all rails to it ended without a "
+                                                       "goodbye");
+  }
   Control& control = self->controls[peer];
   control.receive();
   // A goodbye leaves before any connection ends, but may take longer on its way.
@@ -431,10 +248,10 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
 
 void send_notice(Instance* self) {
   self->notice_waits = false;
-  for (Control& control : self->controls) {
+  self->for_each_control([self](Control& control) {
     const bool left = control.send(self->notice, self->notice_bytes, self->notice_version);
     self->notice_waits = self->notice_waits || !left;
-  }
+  });
 }
 
 weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
@@ -464,6 +281,18 @@ weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notic
     *bytes = self->notice_bytes;
     return WEIR_OK;
   }
+  if (Bundle* bundle = self->bundles[peer].get(); bundle != nullptr) {
+    bundle->listen();
+    if (self->notice_waits) send_notice(self);
+    // A rail that has come back has not carried it yet.
+    for (uint32_t rail = 0; rail < bundle->rail_count(); ++rail) {
+      (void)bundle->control(rail).send(self->notice, self->notice_bytes, self->notice_version);
+    }
+    const Control& latest = bundle->latest_notice();
+    memcpy(notice, latest.notice(), latest.notice_bytes());
+    *bytes = latest.notice_bytes();
+    return bundle->notice_arrived() ? WEIR_OK : WEIR_IN_PROGRESS;
+  }
   Control& control = self->controls[peer];
   control.receive();
   if (self->notice_waits) send_notice(self);
@@ -476,7 +305,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "tcp",
-    .summary = "ranks on one or many hosts, over a TCP connection per peer and lane",
+    .summary = "ranks on one or many hosts, over TCP, over several interfaces where there are",
     .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,

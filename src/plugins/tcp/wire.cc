@@ -50,7 +50,7 @@ size_t payload_bytes(Kind kind) {
     case Kind::kChallenge:
       return kNonceBytes;
     case Kind::kProof:
-      return 16 + net::kMacBytes;
+      return 24 + net::kMacBytes;
     case Kind::kWelcome:
       return net::kMacBytes;
     case Kind::kRefused:
@@ -74,7 +74,7 @@ net::Mac handshake_key(const void* secret, size_t secret_bytes) {
 }
 
 net::Mac prove(const net::Mac& key, Role role, const Claim& claim) {
-  unsigned char message[100];
+  unsigned char message[108];
   memcpy(message, kProofLabel, 8);
   unsigned char* at = put(message + 8, kProtocolVersion);
   at = put(at, static_cast<uint16_t>(role));
@@ -84,7 +84,10 @@ net::Mac prove(const net::Mac& key, Role role, const Claim& claim) {
   at = put(at, claim.guest);
   at = put(at, claim.host);
   at = put(at, claim.rank_count);
-  put(at, claim.lane);
+  at = put(at, claim.lane);
+  at = put(at, claim.rail);
+  at = put(at, claim.rail_count);
+  put(at, claim.returns);
   return net::hmac_sha256(key.data(), key.size(), message, sizeof message);
 }
 
@@ -100,6 +103,9 @@ Frame encode_proof(const Claim& claim, const net::Mac& proof) {
   at = put(at, claim.host);
   at = put(at, claim.rank_count);
   at = put(at, claim.lane);
+  at = put(at, claim.rail);
+  at = put(at, claim.rail_count);
+  at = put(at, claim.returns);
   put(at, proof);
   return frame;
 }
@@ -128,8 +134,11 @@ net::Mac decode_proof(const unsigned char* payload, Claim* claim) {
   claim->host = get<uint32_t>(payload + 4);
   claim->rank_count = get<uint32_t>(payload + 8);
   claim->lane = get<uint32_t>(payload + 12);
+  claim->rail = get<uint16_t>(payload + 16);
+  claim->rail_count = get<uint16_t>(payload + 18);
+  claim->returns = get<uint32_t>(payload + 20);
   net::Mac proof;
-  memcpy(proof.data(), payload + 16, proof.size());
+  memcpy(proof.data(), payload + 24, proof.size());
   return proof;
 }
 
@@ -149,7 +158,7 @@ void encode(const MessageHeader& header, unsigned char* out) {
   out[1] = 'T';
   out[2] = static_cast<unsigned char>(header.kind);
   out[3] = header.lane;
-  put(put(out + 4, header.number), header.bytes);
+  put(put(out + 4, header.number), header.bytes | uint64_t{header.version} << 32);
 }
 
 bool decode(const unsigned char* bytes, MessageHeader* header) {
@@ -157,10 +166,83 @@ bool decode(const unsigned char* bytes, MessageHeader* header) {
   header->lane = bytes[3];
   header->number = get<uint32_t>(bytes + 4);
   header->bytes = get<uint64_t>(bytes + 8);
+  header->version = 0;
   if (bytes[0] != 'W' || bytes[1] != 'T') return false;
-  if (header->kind == MessageKind::kGoodbye) return header->bytes == 0;
-  if (header->kind == MessageKind::kNotice) return header->bytes <= kNoticeBytesMax;
-  return header->kind == MessageKind::kMessage && header->bytes <= kMessageBytesMax;
+  switch (header->kind) {
+    case MessageKind::kMessage:
+      return header->bytes <= kMessageBytesMax;
+    case MessageKind::kGoodbye:
+      return header->bytes == 0;
+    case MessageKind::kNotice:
+      header->version = static_cast<uint32_t>(header->bytes >> 32);
+      header->bytes = static_cast<uint32_t>(header->bytes);
+      return header->bytes <= kNoticeBytesMax;
+    case MessageKind::kState:
+      return header->bytes > kLaneCount * 8 && header->bytes <= kStateBytesMax &&
+             (header->bytes - kLaneCount * 8) % 16 == 0;
+    case MessageKind::kFragment:
+      break;
+  }
+  return false;
+}
+
+void encode(const FragmentHeader& header, unsigned char* out) {
+  out[0] = 'W';
+  out[1] = 'T';
+  out[2] = static_cast<unsigned char>(MessageKind::kFragment);
+  out[3] = header.lane;
+  unsigned char* at = put(out + 4, header.fragment_number);
+  at = put(at, header.message_number);
+  at = put(at, header.message_bytes);
+  at = put(at, header.offset);
+  at = put(at, header.bytes);
+  at = put(at, header.received);
+  put(at, header.posted);
+}
+
+bool decode(const unsigned char* bytes, FragmentHeader* header) {
+  header->lane = bytes[3];
+  header->fragment_number = get<uint32_t>(bytes + 4);
+  header->message_number = get<uint64_t>(bytes + 8);
+  header->message_bytes = get<uint64_t>(bytes + 16);
+  header->offset = get<uint64_t>(bytes + 24);
+  header->bytes = get<uint32_t>(bytes + 32);
+  header->received = get<uint32_t>(bytes + 36);
+  header->posted = get<uint64_t>(bytes + 40);
+  return bytes[0] == 'W' && bytes[1] == 'T' &&
+         bytes[2] == static_cast<unsigned char>(MessageKind::kFragment) &&
+         header->lane < kLaneCount && header->bytes <= kFragmentBytesMax &&
+         header->message_bytes <= kMessageBytesMax && header->offset <= header->message_bytes &&
+         header->bytes <= header->message_bytes - header->offset &&
+         (header->bytes != 0 || header->message_bytes == 0);
+}
+
+size_t encode(const PeerState& state, unsigned char* out) {
+  unsigned char* at = out;
+  for (const uint64_t posted : state.posted) at = put(at, posted);
+  for (uint32_t i = 0; i < state.rail_count; ++i) {
+    at = put(at, state.rails[i].returns);
+    at = put(at, static_cast<uint32_t>(state.rails[i].closed ? 1 : 0));
+    at = put(at, state.rails[i].received);
+  }
+  return static_cast<size_t>(at - out);
+}
+
+bool decode(const unsigned char* bytes, size_t byte_count, PeerState* state) {
+  if (byte_count <= kLaneCount * 8 || byte_count > kStateBytesMax ||
+      (byte_count - kLaneCount * 8) % 16 != 0) {
+    return false;
+  }
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    state->posted[lane] = get<uint64_t>(bytes + lane * 8);
+  }
+  state->rail_count = static_cast<uint32_t>((byte_count - kLaneCount * 8) / 16);
+  const unsigned char* at = bytes + kLaneCount * 8;
+  for (uint32_t i = 0; i < state->rail_count; ++i, at += 16) {
+    if (get<uint32_t>(at + 4) > 1) return false;
+    state->rails[i] = {get<uint32_t>(at), get<uint32_t>(at + 4) == 1, get<uint64_t>(at + 8)};
+  }
+  return true;
 }
 
 }  // namespace weir::plugins::tcp::wire

@@ -2,8 +2,10 @@
 // The bytes that this transport puts on a connection, and nothing about sockets. Integers are
 // little-endian. Pure functions; thread-safe.
 //
-// A connection belongs to one pair of ranks and one lane; kControlLane carries no messages. Who has
-// the higher rank connects. First the two ends prove themselves:
+// A connection belongs to one pair of ranks and one lane; kControlLane carries no messages. Where a
+// pair has one rail, each lane has a connection of its own. Where it has several, each rail has two:
+// kRailLane carries fragments of the messages of all lanes, kControlLane what is said about them. Who
+// has the higher rank connects. First the two ends prove themselves:
 //
 //   guest (higher rank)             host (lower rank)
 //   kHello      ->                                  guest's nonce
@@ -29,7 +31,10 @@
 //                     4      4  rank of the host, as the guest believes
 //                     8      4  rank count
 //                    12      4  lane
-//                    16     32  proof, role "guest"
+//                    16      2  rail
+//                    18      2  number of rails of this pair of ranks
+//                    20      4  how often this rail has come back; 0 at the first time
+//                    24     32  proof, role "guest"
 //   kWelcome          0     32  proof, role "host"
 //   kRefused          0      4  reason
 //                     4      4  protocol version of the host
@@ -46,24 +51,51 @@
 //       88      4  rank of the host
 //       92      4  rank count
 //       96      4  lane
+//      100      2  rail
+//      102      2  number of rails
+//      104      4  how often the rail has come back
 //
 // The role keeps a proof from being reflected, the nonces keep it from being replayed, the host's
 // rank keeps a connection that went astray (two hosts may have the same private address) from being
 // taken for another one.
 //
-// From then on either end sends messages, each behind 16 bytes:
+// From then on either end sends messages and what is said beside them, each behind 16 bytes:
 //
 //   offset  bytes  field
 //        0      2  magic "WT"
-//        2      1  kind: 16 message, 17 goodbye, 18 notice
+//        2      1  kind: 16 message, 17 goodbye, 18 notice, 19 state
 //        3      1  lane
-//        4      4  number of the message on this connection and direction, from 0, modulo 2^32
-//        8      8  bytes that follow: of a message at most kMessageBytesMax, of a notice at most
-//                  kNoticeBytesMax, of a goodbye 0
+//        4      4  number of the frame on this connection and direction, from 0, modulo 2^32
+//        8      8  of a message: bytes that follow, at most kMessageBytesMax
+//        8      4  of the others: bytes that follow: of a notice at most kNoticeBytesMax, of a goodbye
+//                  0, of a state 40 + 16 * number of rails
+//       12      4  of a notice: its version, which grows; else 0
 //
-// Notice and goodbye are sent on the control lane only, and are numbered together. A notice is what
-// the rank wants all others to know (plugin.h); its bytes mean nothing here. Goodbye is the last
-// frame of a rank that ends in order, so that the end of its connections is not taken for a death.
+// The last three are sent on the control lane only, and are numbered together. A notice is what the
+// rank wants all others to know (plugin.h); its bytes mean nothing here. With several rails it is sent
+// on each, and the latest version holds. Goodbye is the last frame of a rank that ends in order, so
+// that the end of its connections is not taken for a death. A state is all that a sender must know of
+// its receiver; each one holds by itself and takes the place of those before:
+//
+//        0   5 * 8  for each lane: receives that were posted so far
+//       40      16  for each rail:
+//                   0   4  how often the rail has come back
+//                   4   4  1: this end has closed the rail
+//                   8   8  fragments that this end has received on it since it came back
+//
+// On a rail's other connection each fragment of a message is behind 48 bytes:
+//
+//        0      2  magic "WT"
+//        2      1  kind: 20
+//        3      1  lane
+//        4      4  number of the fragment on this connection and direction, from 0, modulo 2^32
+//        8      8  number of the message on this lane, from 0
+//       16      8  bytes of the message, at most kMessageBytesMax
+//       24      8  where in the message the fragment begins
+//       32      4  bytes that follow, at most kFragmentBytesMax; 0 only of a message without bytes
+//       36      4  fragments that this end has received on this connection, modulo 2^32
+//       40      8  receives that this end has posted on this lane
+//
 // Messages are not signed: who can write into the connection on its way can change them.
 #pragma once
 
@@ -75,10 +107,14 @@
 
 namespace weir::plugins::tcp {
 
-inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr uint16_t kProtocolVersion = 3;
 inline constexpr uint32_t kLaneCount = 5;
 inline constexpr uint32_t kControlLane = kLaneCount;
-inline constexpr uint32_t kConnectionsPerPeer = kLaneCount + 1;
+inline constexpr uint32_t kConnectionsPerPeer = kLaneCount + 1;  // that has one rail
+inline constexpr uint32_t kRailLane = kLaneCount + 1;
+inline constexpr uint32_t kConnectionsPerRail = 2;  // where there are several
+inline constexpr uint32_t kRailsMax = 8;
+inline constexpr uint32_t kFragmentBytesMax = uint32_t{1} << 20;
 inline constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
 inline constexpr size_t kNoticeBytesMax = 1024;
 
@@ -86,7 +122,7 @@ namespace wire {
 
 inline constexpr size_t kHeaderBytes = 16;
 inline constexpr size_t kNonceBytes = 32;
-inline constexpr size_t kPayloadBytesMax = 48;
+inline constexpr size_t kPayloadBytesMax = 56;
 
 enum class Kind : uint16_t {
   kHello = 1,
@@ -114,6 +150,9 @@ struct Claim {
   uint32_t host = 0;
   uint32_t rank_count = 0;
   uint32_t lane = 0;
+  uint16_t rail = 0;
+  uint16_t rail_count = 1;
+  uint32_t returns = 0;  // how often the rail has come back
 };
 
 // A frame of the handshake, ready to be sent.
@@ -143,17 +182,55 @@ net::Mac decode_proof(const unsigned char* payload, Claim* claim);
 net::Mac decode_welcome(const unsigned char* payload);
 void decode_refused(const unsigned char* payload, uint32_t* reason, uint32_t* version);
 
-// The header of a message.
-enum class MessageKind : uint8_t { kMessage = 16, kGoodbye = 17, kNotice = 18 };
+// The header of a message, or of what is said on the control lane.
+enum class MessageKind : uint8_t {
+  kMessage = 16,
+  kGoodbye = 17,
+  kNotice = 18,
+  kState = 19,
+  kFragment = 20,  // has a header of its own
+};
 struct MessageHeader {
   MessageKind kind = MessageKind::kMessage;
   uint8_t lane = 0;
   uint32_t number = 0;
   uint64_t bytes = 0;
+  uint32_t version = 0;  // of a notice
 };
 void encode(const MessageHeader& header, unsigned char* out);
-// False: these bytes are no header, or promise more than a message may have.
+// False: these bytes are no header, or promise more than a frame of their kind may have.
 bool decode(const unsigned char* bytes, MessageHeader* header);
+
+struct FragmentHeader {
+  uint8_t lane = 0;
+  uint32_t fragment_number = 0;
+  uint64_t message_number = 0;
+  uint64_t message_bytes = 0;
+  uint64_t offset = 0;
+  uint32_t bytes = 0;
+  uint32_t received = 0;
+  uint64_t posted = 0;
+};
+inline constexpr size_t kFragmentHeaderBytes = 48;
+void encode(const FragmentHeader& header, unsigned char* out);
+// False: these bytes are no header, or the fragment does not lie in its message.
+bool decode(const unsigned char* bytes, FragmentHeader* header);
+
+struct RailState {
+  uint32_t returns = 0;
+  bool closed = false;
+  uint64_t received = 0;
+};
+struct PeerState {
+  uint64_t posted[kLaneCount] = {};
+  uint32_t rail_count = 0;
+  RailState rails[kRailsMax];
+};
+inline constexpr size_t kStateBytesMax = kLaneCount * 8 + kRailsMax * 16;
+// Returns the number of bytes.
+size_t encode(const PeerState& state, unsigned char* out);
+// False: no state of so many bytes.
+bool decode(const unsigned char* bytes, size_t byte_count, PeerState* state);
 
 }  // namespace wire
 }  // namespace weir::plugins::tcp

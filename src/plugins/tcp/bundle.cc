@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/tcp/bundle.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace weir::plugins::tcp {
+namespace {
+
+constexpr uint64_t kLookNs = 50'000'000;
+constexpr uint64_t kIdleNs = 500'000;
+// The peer is told at the latest after so much, or so many.
+constexpr uint64_t kTellBytes = 64 * 1024;
+constexpr uint64_t kTellFragments = 16;
+// A rail counts as at least this part of the fastest, and as fast as that when it was not used for
+// so long: what was measured of it may not hold any more.
+constexpr double kSlowest = 1.0 / 64;
+constexpr uint64_t kRetryNs = 50'000'000;
+
+constexpr uint64_t kEarlyBytesPerLane =
+    Bundle::kAheadCount * Bundle::kEagerBytes + Bundle::kLargeAheadCount * Bundle::kLargeBytes;
+
+uint64_t now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+void end(int fd) {
+  if (fd >= 0) close(fd);
+}
+
+}  // namespace
+
+Bundle::Bundle(uint32_t rail_count)
+    : links_(rail_count),
+      controls_(rail_count),
+      down_count_(rail_count),
+      copies_(new unsigned char[kCopiesMax * kEagerBytes]),
+      early_(new unsigned char[kLaneCount * kEarlyBytesPerLane]) {
+  rails_.reserve(rail_count);
+  for (uint32_t i = 0; i < rail_count; ++i) rails_.emplace_back(i);
+  homeless_.reserve(size_t{rail_count} * Rail::kFragmentsMax * 2);
+  for (uint32_t i = kCopiesMax; i-- > 0;) free_copies_.push_back(i);
+}
+
+Bundle::~Bundle() {
+  for (uint32_t i = 0; i < rail_count(); ++i) {
+    end(rails_[i].fd());
+    end(controls_[i].fd());
+  }
+}
+
+void Bundle::attach(uint32_t rail, int data_fd, int control_fd, uint32_t returns) {
+  Link& link = links_[rail];
+  if (link.down) --down_count_;
+  link = Link();
+  link.down = false;
+  link.peer_closed = false;
+  link.returns = returns;
+  rails_[rail].attach(data_fd, now());
+  controls_[rail].attach(control_fd);
+  urgent_ = true;
+}
+
+// Operations.
+
+void Bundle::append(Queue* queue, Op* op) {
+  if (queue->tail != nullptr) {
+    queue->tail->next = reinterpret_cast<uint64_t>(op);
+  } else {
+    queue->head = op;
+  }
+  queue->tail = op;
+}
+
+void Bundle::finish(Queue* queue) {
+  Op* op = queue->head;
+  queue->head = next_of(op);
+  if (queue->head == nullptr) queue->tail = nullptr;
+  op->state = kOpDone;
+}
+
+void Bundle::fail(Queue* queue, weir_result_t result, int error_number) {
+  if (queue->failure.result != WEIR_OK) return;
+  queue->failure.result = result;
+  queue->failure.error_number = error_number;
+  // Who waits for nothing is told nothing.
+  queue->failure.reported = queue->head == nullptr;
+  while (queue->head != nullptr) {
+    Op* op = queue->head;
+    finish(queue);
+    op->state = kOpFailed + static_cast<uint64_t>(result);
+  }
+}
+
+void Bundle::fail_all(weir_result_t result, int error_number) {
+  if (failed_) return;
+  failed_ = true;
+  pending_ = 0;
+  homeless_.clear();
+  for (Lane& lane : lanes_) {
+    fail(&lane.send, result, error_number);
+    fail(&lane.recv, result, error_number);
+    lane.cut = nullptr;
+  }
+  // The buffers are their owners' again: nothing may leave from them or arrive in them.
+  for (uint32_t i = 0; i < rail_count(); ++i) {
+    end(rails_[i].fd());
+    rails_[i].detach();
+    rails_[i].take_back([](const Fragment&) {});
+  }
+}
+
+void Bundle::begin(Op* op, Lane* lane, uint64_t data, uint64_t bytes, uint64_t flags) {
+  Queue* queue = (flags & kSend) != 0 ? &lane->send : &lane->recv;
+  op->state = kOpPending;
+  op->next = 0;
+  op->channel = reinterpret_cast<uint64_t>(this);
+  op->data = data;
+  op->bytes = bytes;
+  op->done_bytes = 0;
+  op->number = queue->posted++;
+  op->is_send = flags | kOfBundle | static_cast<uint64_t>(lane - lanes_) << kLaneShift;
+  append(queue, op);
+  ++pending_;
+}
+
+weir_result_t Bundle::post_send(uint32_t lane_index, const void* data, uint64_t bytes, Op* op) {
+  Lane& lane = lanes_[lane_index];
+  if (lane.send.failure.result != WEIR_OK) return lane.send.failure.result;
+  begin(op, &lane, reinterpret_cast<uint64_t>(data), bytes, kSend);
+  if (lane.cut == nullptr) lane.cut = op;
+  now_ns_ = now();
+  schedule(now_ns_);
+  push();
+  if (op->state == kOpDone) return WEIR_OK;
+  return lane.send.failure.result != WEIR_OK ? lane.send.failure.result : WEIR_IN_PROGRESS;
+}
+
+weir_result_t Bundle::post_recv(uint32_t lane_index, void* data, uint64_t bytes, Op* op) {
+  Lane& lane = lanes_[lane_index];
+  if (lane.recv.failure.result != WEIR_OK) return take_legacy(lane_index, data, bytes, op);
+  begin(op, &lane, reinterpret_cast<uint64_t>(data), bytes, 0);
+  for (Early* early :
+       {&lane.small[op->number % kAheadCount], &lane.large[op->number % kLargeAheadCount]}) {
+    if (early->used && early->number == op->number) deliver(&lane, op, early);
+  }
+  if (lane.recv.failure.result != WEIR_OK) return lane.recv.failure.result;
+  // Who sends a long message waits for this; who sends short ones, when he is far ahead.
+  if (bytes > kEagerBytes || lane.recv.posted - lane.told_posted >= kAheadCount / 2) {
+    urgent_ = true;
+    tell();
+  }
+  if (op->state == kOpPending) drive();
+  if (op->state == kOpDone) return WEIR_OK;
+  return lane.recv.failure.result != WEIR_OK ? lane.recv.failure.result : WEIR_IN_PROGRESS;
+}
+
+// What came early from a peer that has left since, or was lost, is still received.
+weir_result_t Bundle::take_legacy(uint32_t lane_index, void* data, uint64_t bytes, Op* op) {
+  Lane& lane = lanes_[lane_index];
+  Early& early = early_of(&lane, lane.recv.posted, bytes);
+  const bool is_there = lane.recv.failure.result == WEIR_ERROR_PEER_LOST && early.complete() &&
+                        early.number == lane.recv.posted && early.bytes == bytes;
+  if (!is_there) return lane.recv.failure.result;
+  if (bytes != 0) memcpy(data, early_bytes(lane_index, early), bytes);
+  early.used = false;
+  ++lane.recv.posted;
+  op->state = kOpDone;
+  op->is_send = kOfBundle;
+  return WEIR_OK;
+}
+
+bool Bundle::idle() const {
+  return failed_ || (pending_ == 0 && down_count_ == 0 && homeless_.empty() &&
+                     std::none_of(rails_.begin(), rails_.end(),
+                                  [](const Rail& rail) { return rail.has_outstanding(); }) &&
+                     std::none_of(controls_.begin(), controls_.end(),
+                                  [](const Control& control) { return control.waits(); }));
+}
+
+// Receiving.
+
+Op* Bundle::find_recv(Lane* lane, uint64_t number) {
+  Op* op = lane->recv.head;
+  while (op != nullptr && op->number != number) op = next_of(op);
+  return op;
+}
+
+Bundle::Early& Bundle::early_of(Lane* lane, uint64_t number, uint64_t bytes) {
+  return bytes <= kEagerBytes ? lane->small[number % kAheadCount]
+                              : lane->large[number % kLargeAheadCount];
+}
+
+unsigned char* Bundle::early_bytes(uint32_t lane, const Early& early) {
+  unsigned char* base = early_.get() + lane * kEarlyBytesPerLane;
+  if (early.bytes <= kEagerBytes) return base + early.number % kAheadCount * kEagerBytes;
+  return base + kAheadCount * kEagerBytes + early.number % kLargeAheadCount * kLargeBytes;
+}
+
+void Bundle::fail_recv(uint32_t lane_index, uint64_t sent_bytes, uint64_t expected_bytes) {
+  Queue& queue = lanes_[lane_index].recv;
+  for (const Op* op = queue.head; op != nullptr; op = next_of(op)) --pending_;
+  queue.failure.sent_bytes = sent_bytes;
+  queue.failure.expected_bytes = expected_bytes;
+  fail(&queue, WEIR_ERROR_MISMATCH, 0);
+  for (Rail& rail : rails_) rail.forget_lane(static_cast<uint8_t>(lane_index));
+}
+
+bool Bundle::hear(uint32_t rail, const wire::FragmentHeader& header) {
+  Lane& lane = lanes_[header.lane];
+  lane.granted = std::max(lane.granted, header.posted);
+  return acknowledge(rail, header.received, now_ns_);
+}
+
+unsigned char* Bundle::place(const wire::FragmentHeader& header, bool* good) {
+  Lane& lane = lanes_[header.lane];
+  const uint64_t number = header.message_number;
+  *good = true;
+  if (lane.recv.failure.result != WEIR_OK) return nullptr;
+  Early& early = early_of(&lane, number, header.message_bytes);
+  const bool has_begun = early.used && early.number == number;
+  if (has_begun) {
+    *good = early.bytes == header.message_bytes && header.message_bytes > kEagerBytes;
+    return *good ? early_bytes(header.lane, early) + header.offset : nullptr;
+  }
+  if (number < lane.recv.posted) {
+    Op* op = find_recv(&lane, number);
+    // None: it has completed, and this one comes twice.
+    if (op == nullptr || (op->is_send & kComplete) != 0) return nullptr;
+    if (op->bytes == header.message_bytes) {
+      return reinterpret_cast<unsigned char*>(op->data) + header.offset;
+    }
+    fail_recv(header.lane, header.message_bytes, op->bytes);
+    return nullptr;
+  }
+  const bool is_small = header.message_bytes <= kEagerBytes;
+  *good = !early.used && header.message_bytes <= kLargeBytes &&
+          number - lane.recv.posted < (is_small ? kAheadCount : kLargeAheadCount) &&
+          (!is_small || header.bytes == header.message_bytes);
+  if (!*good) return nullptr;
+  early = {number, header.message_bytes, 0, true, false};
+  return early_bytes(header.lane, early) + header.offset;
+}
+
+void Bundle::finish(const wire::FragmentHeader& header) {
+  Lane& lane = lanes_[header.lane];
+  if (lane.recv.failure.result != WEIR_OK) return;
+  const uint64_t number = header.message_number;
+  Early& early = early_of(&lane, number, header.message_bytes);
+  Op* op = number < lane.recv.posted ? find_recv(&lane, number) : nullptr;
+  if (early.used && early.number == number) {
+    early.got += header.bytes;
+    early.begun = true;
+    if (op != nullptr) deliver(&lane, op, &early);
+    return;
+  }
+  if (op == nullptr || (op->is_send & kComplete) != 0) return;
+  op->done_bytes += header.bytes;
+  if (op->done_bytes == op->bytes) complete_recv(&lane, op);
+}
+
+void Bundle::complete_recv(Lane* lane, Op* op) {
+  op->is_send |= kComplete;
+  if (op->bytes > kEagerBytes) urgent_ = true;  // the sender waits
+  for (; lane->recv.head != nullptr && (lane->recv.head->is_send & kComplete) != 0; --pending_) {
+    finish(&lane->recv);
+  }
+}
+
+// What came early, once all of it is there.
+void Bundle::deliver(Lane* lane, Op* op, Early* early) {
+  const auto lane_index = static_cast<uint32_t>(lane - lanes_);
+  if (early->bytes != op->bytes) return fail_recv(lane_index, early->bytes, op->bytes);
+  if (!early->complete()) return;
+  if (early->bytes != 0) {
+    memcpy(reinterpret_cast<void*>(op->data), early_bytes(lane_index, *early), early->bytes);
+  }
+  early->used = false;
+  complete_recv(lane, op);
+}
+
+// Sending.
+
+Rail* Bundle::choose(uint32_t bytes) {
+  double fastest = 0;
+  for (uint32_t i = 0; i < rail_count(); ++i) {
+    if (carries(i)) fastest = std::max(fastest, rails_[i].rate());
+  }
+  Rail* best = nullptr;
+  double best_ns = 0;
+  for (uint32_t i = 0; i < rail_count(); ++i) {
+    if (!carries(i)) continue;
+    Rail& rail = rails_[i];
+    const bool is_due = rail.idle_ns(now_ns_) > kRetryNs;
+    const double rate = is_due ? fastest : std::max(rail.rate(), fastest * kSlowest);
+    const double ns = static_cast<double>(rail.outstanding_bytes() + bytes) / rate;
+    if (best != nullptr && ns >= best_ns) continue;
+    best = &rail;
+    best_ns = ns;
+  }
+  if (best == nullptr || !best->has_room()) return nullptr;
+  return best->outstanding_bytes() >= best->window_bytes() ? nullptr : best;
+}
+
+bool Bundle::give(Fragment fragment, uint64_t now_ns) {
+  Rail* rail = choose(fragment.bytes);
+  if (rail == nullptr) return false;
+  Lane& lane = lanes_[fragment.lane];
+  lane.told_posted = lane.recv.posted;
+  Link& link = links_[static_cast<size_t>(rail - rails_.data())];
+  link.told_received = rail->received();
+  link.told_bytes = rail->received_bytes();
+  rail->enqueue(fragment, lane.recv.posted, now_ns);
+  return true;
+}
+
+// One fragment of the lane's next send; false: not now.
+bool Bundle::cut(uint32_t lane_index, uint64_t now_ns) {
+  Lane& lane = lanes_[lane_index];
+  Op* op = lane.cut;
+  if (op == nullptr) return false;
+  const bool eager = op->bytes <= kEagerBytes;
+  const uint64_t done = op->is_send >> kCutShift;
+  uint64_t* ahead = ahead_of(&lane, op->number, op->bytes);
+  const bool is_ahead = op->number >= lane.granted;
+  if (is_ahead && *ahead != op->number + 1) {
+    // Its place at the receiver must be free for sure.
+    if (op->bytes > kLargeBytes || *ahead != 0 ||
+        op->number - lane.granted >= (eager ? kAheadCount : kLargeAheadCount)) {
+      return false;
+    }
+  }
+  Fragment fragment;
+  fragment.op = op;
+  fragment.data = reinterpret_cast<const unsigned char*>(op->data) + done;
+  fragment.message_number = op->number;
+  fragment.message_bytes = op->bytes;
+  fragment.offset = done;
+  fragment.lane = static_cast<uint8_t>(lane_index);
+  uint64_t bytes = op->bytes - done;
+  if (!eager) {
+    const Rail* rail = choose(static_cast<uint32_t>(std::min<uint64_t>(bytes, 64 * 1024)));
+    if (rail == nullptr) return false;
+    bytes = std::min<uint64_t>(bytes, rail->fragment_bytes());
+  }
+  fragment.bytes = static_cast<uint32_t>(bytes);
+  if (eager) {
+    if (free_copies_.empty()) return false;
+    fragment.copy = free_copies_.back();
+    unsigned char* copy = copies_.get() + size_t{fragment.copy} * kEagerBytes;
+    if (bytes != 0) memcpy(copy, fragment.data, bytes);
+    fragment.data = copy;
+    fragment.op = nullptr;
+  }
+  if (!give(fragment, now_ns)) return false;
+  if (is_ahead) *ahead = op->number + 1;
+  op->is_send += bytes << kCutShift;
+  if (done + bytes == op->bytes) lane.cut = next_of(op);
+  if (eager) {
+    free_copies_.pop_back();
+    complete_send(&lane, op);
+  }
+  return true;
+}
+
+uint64_t* Bundle::ahead_of(Lane* lane, uint64_t number, uint64_t bytes) {
+  return bytes <= kEagerBytes ? &lane->small_ahead[number % kAheadCount]
+                              : &lane->large_ahead[number % kLargeAheadCount];
+}
+
+void Bundle::complete_send(Lane* lane, Op* op) {
+  op->is_send |= kComplete;
+  Queue& queue = lane->send;
+  for (; queue.head != nullptr && (queue.head->is_send & kComplete) != 0; --pending_) {
+    finish(&queue);
+  }
+}
+
+void Bundle::schedule(uint64_t now_ns) {
+  if (failed_) return;
+  while (!homeless_.empty()) {
+    if (!give(homeless_.back(), now_ns)) return;
+    homeless_.pop_back();
+  }
+  for (bool any = true; any;) {
+    any = false;
+    for (uint32_t i = 0; i < kLaneCount; ++i) {
+      any = cut((first_lane_ + i) % kLaneCount, now_ns) || any;
+    }
+    first_lane_ = (first_lane_ + 1) % kLaneCount;
+  }
+}
+
+void Bundle::push() {
+  for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
+    if (!carries(i) || !rails_[i].has_unwritten()) continue;
+    rails_[i].push();
+    if (rails_[i].health() != Rail::Health::kUp) begin_end(i);
+  }
+}
+
+bool Bundle::flush() {
+  push();
+  for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
+    if (carries(i) && rails_[i].has_unwritten()) return false;
+  }
+  return true;
+}
+
+// What the peer has.
+
+void Bundle::arrived(const Fragment& fragment) {
+  Lane& lane = lanes_[fragment.lane];
+  Op* op = fragment.op;
+  if (op != nullptr) op->done_bytes += fragment.bytes;
+  if (op != nullptr && op->done_bytes < op->bytes) return;
+  uint64_t* ahead = ahead_of(&lane, fragment.message_number, fragment.message_bytes);
+  if (*ahead == fragment.message_number + 1) *ahead = 0;
+  if (op == nullptr) {
+    free_copies_.push_back(fragment.copy);
+  } else {
+    complete_send(&lane, op);
+  }
+}
+
+bool Bundle::acknowledge(uint32_t rail, uint32_t count, uint64_t now_ns) {
+  return rails_[rail].acknowledge(count, now_ns,
+                                  [this](const Fragment& fragment) { arrived(fragment); });
+}
+
+void Bundle::apply(const wire::PeerState& state) {
+  if (state.rail_count != rail_count()) return fail_all(WEIR_ERROR_INTERNAL, 0);
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    lanes_[lane].granted = std::max(lanes_[lane].granted, state.posted[lane]);
+  }
+  for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
+    const wire::RailState& said = state.rails[i];
+    Link& link = links_[i];
+    if (said.returns != link.returns || link.peer_closed) continue;
+    if (!acknowledge(i, static_cast<uint32_t>(said.received), now_ns_)) {
+      return fail_all(WEIR_ERROR_INTERNAL, 0);
+    }
+    if (!said.closed) continue;
+    if (!link.down) take_down(i, "the peer took it out");
+    if (failed_) return;
+    link.peer_closed = true;
+    take_back(i);
+  }
+}
+
+void Bundle::take_states() {
+  wire::PeerState state;
+  for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
+    controls_[i].flush();
+    controls_[i].receive();
+    if (controls_[i].take_state(&state)) apply(state);
+  }
+}
+
+void Bundle::tell() {
+  if (!urgent_ || failed_) return;
+  const Rail* best = nullptr;
+  for (uint32_t i = 0; i < rail_count(); ++i) {
+    if (links_[i].down || controls_[i].lost()) continue;
+    if (best == nullptr || rails_[i].rate() > best->rate() * 1.5) best = &rails_[i];
+  }
+  if (best == nullptr) return;
+  urgent_ = false;
+  wire::PeerState state;
+  state.rail_count = rail_count();
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    state.posted[lane] = lanes_[lane].told_posted = lanes_[lane].recv.posted;
+  }
+  for (uint32_t i = 0; i < rail_count(); ++i) {
+    state.rails[i] = {links_[i].returns, links_[i].down, rails_[i].received()};
+    links_[i].told_received = rails_[i].received();
+    links_[i].told_bytes = rails_[i].received_bytes();
+  }
+  controls_[static_cast<size_t>(best - rails_.data())].send_state(state);
+}
+
+void Bundle::drive() {
+  if (failed_) return;
+  const uint64_t now_ns = now();
+  // Nobody waits for what it may find; a rail that fails must be seen in the end.
+  if (pending_ == 0 && now_ns - now_ns_ < kIdleNs) return;
+  now_ns_ = now_ns;
+  uint64_t untold = 0;
+  uint64_t untold_bytes = 0;
+  for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
+    if (links_[i].down) continue;
+    Rail& rail = rails_[i];
+    if (links_[i].ending_ns == 0) rail.read(this);
+    if (rail.health() == Rail::Health::kDamaged) return fail_all(WEIR_ERROR_INTERNAL, 0);
+    if (rail.health() != Rail::Health::kUp) begin_end(i);
+    untold += rail.received() - links_[i].told_received;
+    untold_bytes += rail.received_bytes() - links_[i].told_bytes;
+  }
+  urgent_ = urgent_ || untold >= kTellFragments || untold_bytes >= kTellBytes;
+  const bool sends = std::any_of(std::begin(lanes_), std::end(lanes_),
+                                 [](const Lane& lane) { return lane.send.head != nullptr; });
+  if (sends || pending_ == 0 || down_count_ > 0 || ++drives_ % 16 == 0) take_states();
+  schedule(now_ns_);
+  push();
+  if (now_ns_ - looked_ns_ >= kLookNs) look_after(now_ns_);
+  tell();
+}
+
+}  // namespace weir::plugins::tcp

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bundle: the rails to one peer, and the messages of all lanes over them.
+//
+// A message is cut into fragments; each goes to the rail that will have sent it first, by what each
+// has under way and how fast it was measured to be. Fragments of a message whose receive was posted
+// are read straight into its buffer. Some may come before: up to kAheadCount messages of up to
+// kEagerBytes, and up to kLargeAheadCount of up to kLargeBytes per lane, are kept here until their
+// receives come. All else waits at its sender until the receiver has said that it has posted the
+// receive, so that no lane blocks another.
+//
+// A send is complete when the peer has all of it, a small one when a copy of it was made. So when a
+// rail fails, what the peer has not got from it goes over the others. Both ends close it and tell
+// each other how many of its fragments they have; from then on nothing more is read from it, so that
+// each fragment is counted once. A rail fails that ends, breaks, or whose bytes the peer's host does
+// not acknowledge while another one works. The last one is kept: when it ends, the peer is lost.
+//
+// Operations are queued in order of posting and complete in that order. One thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "plugins/tcp/channel.h"
+#include "plugins/tcp/control.h"
+#include "plugins/tcp/rail.h"
+#include "plugins/tcp/wire.h"
+
+namespace weir::plugins::tcp {
+
+class Bundle final : private Receiver {
+ public:
+  static constexpr uint64_t kEagerBytes = 8 * 1024;
+  static constexpr uint32_t kAheadCount = 16;
+  static constexpr uint64_t kLargeBytes = 256 * 1024;
+  static constexpr uint32_t kLargeAheadCount = 4;
+
+  explicit Bundle(uint32_t rail_count);
+  // Closes all connections without a word.
+  ~Bundle();
+  Bundle(const Bundle&) = delete;
+  Bundle& operator=(const Bundle&) = delete;
+
+  // The connections of a rail, which are the bundle's from then on; `returns` is how often it has
+  // come back.
+  void attach(uint32_t rail, int data_fd, int control_fd, uint32_t returns);
+
+  // As Channel's.
+  weir_result_t post_send(uint32_t lane, const void* data, uint64_t bytes, Op* op);
+  weir_result_t post_recv(uint32_t lane, void* data, uint64_t bytes, Op* op);
+  void drive();
+  // Whether `op` was posted here.
+  static bool owns(const Op& op) { return (op.is_send & kOfBundle) != 0; }
+  static bool is_send(const Op& op) { return (op.is_send & kSend) != 0; }
+  static uint32_t lane_of(const Op& op) { return (op.is_send >> kLaneShift) & 7; }
+
+  // There is nothing to drive.
+  bool idle() const;
+  bool active = false;  // in the instance's list of bundles that have something
+  Failure& send_failure(uint32_t lane) { return lanes_[lane].send.failure; }
+  Failure& recv_failure(uint32_t lane) { return lanes_[lane].recv.failure; }
+
+  uint32_t rail_count() const { return static_cast<uint32_t>(rails_.size()); }
+  Control& control(uint32_t rail) { return controls_[rail]; }
+  const Rail& rail(uint32_t rail) const { return rails_[rail]; }
+  int data_fd(uint32_t rail) const { return rails_[rail].fd(); }
+  // Reads what the peer says, of every rail; completes nothing.
+  void listen();
+  bool left() const;  // the peer has said goodbye
+  bool lost() const;  // no rail is left
+  // The one whose notice is the latest.
+  const Control& latest_notice() const;
+  // Ours has come to the peer's host over some rail, or never will.
+  bool notice_arrived();
+
+  // A rail that is down, and of which both ends know what the other one has: it may come back.
+  bool may_return(uint32_t rail) const;
+  uint32_t returns(uint32_t rail) const { return links_[rail].returns; }
+  bool is_down(uint32_t rail) const { return links_[rail].down; }
+  bool any_down() const { return down_count_ > 0; }
+  // The peer comes back with a rail whose latest connection it never had.
+  void forget_connection(uint32_t rail);
+  // Rails that went down since the last call, a bit for each.
+  uint32_t take_news() { return std::exchange(news_, 0); }
+  // Why the latest one went down.
+  const char* down_reason(uint32_t rail) const { return links_[rail].reason; }
+
+  // Sends what has been copied but not sent; true when nothing is left.
+  bool flush();
+
+ private:
+  static constexpr uint64_t kSend = 1;
+  static constexpr uint64_t kOfBundle = 2;
+  static constexpr uint64_t kComplete = 4;
+  static constexpr uint32_t kLaneShift = 3;   // three bits
+  static constexpr uint32_t kCutShift = 8;    // of a send's bytes that were given to rails
+  static constexpr uint32_t kCopiesMax = 64;  // more than are told of at once
+
+  struct Queue {
+    Op* head = nullptr;
+    Op* tail = nullptr;
+    uint64_t posted = 0;
+    Failure failure;
+  };
+  // A message that has begun to arrive before its receive was posted.
+  struct Early {
+    uint64_t number = 0;
+    uint64_t bytes = 0;
+    uint64_t got = 0;
+    bool used = false;
+    bool complete() const { return used && got == bytes && begun; }
+    bool begun = false;  // a whole fragment is there
+  };
+  struct Lane {
+    Queue send;
+    Queue recv;
+    Op* cut = nullptr;              // the next send that has bytes for the rails
+    uint64_t granted = 0;           // receives that the peer has posted
+    uint64_t told_posted = 0;       // what the peer has been told of ours
+    Early small[kAheadCount];       // message k in [k % kAheadCount]
+    Early large[kLargeAheadCount];  // likewise
+    // Sends that began before their receives were known, until the peer has them: k + 1 in the same
+    // places.
+    uint64_t small_ahead[kAheadCount] = {};
+    uint64_t large_ahead[kLargeAheadCount] = {};
+  };
+  struct Link {
+    bool down = true;
+    uint64_t ending_ns = 0;  // since when its data connection has ended; 0: it has not
+    uint32_t returns = 0;
+    bool peer_closed = true;  // and has told what it has of this rail
+    uint64_t told_received = 0;
+    uint64_t told_bytes = 0;
+    const char* reason = "";
+  };
+
+  static Op* next_of(const Op* op) { return reinterpret_cast<Op*>(op->next); }
+  static void append(Queue* queue, Op* op);
+  static void finish(Queue* queue);
+  static void fail(Queue* queue, weir_result_t result, int error_number);
+  weir_result_t take_legacy(uint32_t lane, void* data, uint64_t bytes, Op* op);
+  void fail_all(weir_result_t result, int error_number);
+  void begin(Op* op, Lane* lane, uint64_t data, uint64_t bytes, uint64_t flags);
+
+  // Receiver.
+  unsigned char* place(const wire::FragmentHeader& header, bool* good) override;
+  void finish(const wire::FragmentHeader& header) override;
+  bool hear(uint32_t rail, const wire::FragmentHeader& header) override;
+
+  Op* find_recv(Lane* lane, uint64_t number);
+  void fail_recv(uint32_t lane, uint64_t sent_bytes, uint64_t expected_bytes);
+  Early& early_of(Lane* lane, uint64_t number, uint64_t bytes);
+  unsigned char* early_bytes(uint32_t lane, const Early& early);
+  void deliver(Lane* lane, Op* op, Early* early);
+  void complete_recv(Lane* lane, Op* op);
+  uint64_t* ahead_of(Lane* lane, uint64_t number, uint64_t bytes);
+  bool acknowledge(uint32_t rail, uint32_t count, uint64_t now_ns);
+  void arrived(const Fragment& fragment);
+  void take_states();
+  void apply(const wire::PeerState& state);
+  void schedule(uint64_t now_ns);
+  bool give(Fragment fragment, uint64_t now_ns);
+  Rail* choose(uint32_t bytes);
+  void complete_send(Lane* lane, Op* op);
+  bool cut(uint32_t lane_index, uint64_t now_ns);
+  void push();
+  void tell();
+  void look_after(uint64_t now_ns);
+  void begin_end(uint32_t rail);
+  void take_down(uint32_t rail, const char* reason);
+  void take_back(uint32_t rail);
+  bool carries(uint32_t rail) const { return !links_[rail].down && links_[rail].ending_ns == 0; }
+  uint32_t up_count() const { return rail_count() - down_count_; }
+
+  std::vector<Rail> rails_;
+  std::vector<Link> links_;
+  std::vector<Control> controls_;
+  Lane lanes_[kLaneCount];
+  uint32_t down_count_;
+  bool failed_ = false;
+  bool urgent_ = false;   // the peer waits for our state
+  uint64_t pending_ = 0;  // operations
+  uint32_t first_lane_ = 0;
+  std::vector<Fragment> homeless_;  // of rails that went down, in reverse
+  std::unique_ptr<unsigned char[]> copies_;
+  std::vector<uint32_t> free_copies_;
+  std::unique_ptr<unsigned char[]> early_;
+  uint64_t now_ns_ = 0;
+  uint64_t looked_ns_ = 0;
+  uint32_t drives_ = 0;
+  uint32_t news_ = 0;
+};
+
+}  // namespace weir::plugins::tcp

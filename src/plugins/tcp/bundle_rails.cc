@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of a bundle's rails: how one is found to have failed, taken out and given back.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "plugins/tcp/bundle.h"
+
+namespace weir::plugins::tcp {
+namespace {
+
+constexpr uint32_t kStallMs = 500;
+constexpr uint64_t kGoodbyePatienceNs = 500'000'000;
+
+void end(int fd) {
+  if (fd >= 0) close(fd);
+}
+
+}  // namespace
+
+void Bundle::look_after(uint64_t now_ns) {
+  looked_ns_ = now_ns;
+  for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
+    if (links_[i].down) continue;
+    if (controls_[i].lost()) {
+      take_down(i, "its connection was closed");
+    } else if (up_count() > 1 && (Rail::is_stalled(rails_[i].fd(), kStallMs) ||
+                                  Rail::is_stalled(controls_[i].fd(), kStallMs))) {
+      take_down(i, "the peer's host does not answer over it");
+    }
+  }
+}
+
+// A peer that leaves says so on the other connection, which may take longer.
+void Bundle::begin_end(uint32_t i) {
+  Link& link = links_[i];
+  Control& control = controls_[i];
+  control.receive();
+  if (link.ending_ns == 0) link.ending_ns = now_ns_;
+  if (control.left() || control.lost() || now_ns_ - link.ending_ns > kGoodbyePatienceNs) {
+    take_down(i, rails_[i].health() == Rail::Health::kEnded ? "its connection was closed"
+                                                            : "its connection broke");
+  }
+}
+
+void Bundle::take_down(uint32_t i, const char* reason) {
+  Link& link = links_[i];
+  const int error_number = rails_[i].error_number();
+  link.down = true;
+  link.reason = reason;
+  ++down_count_;
+  news_ |= 1u << i;
+  controls_[i].receive();  // a goodbye may stand there
+  // A small message that was arriving early comes again; a large one keeps its place.
+  if (const wire::FragmentHeader* current = rails_[i].current(); current != nullptr) {
+    Early& early = lanes_[current->lane].small[current->message_number % kAheadCount];
+    if (early.number == current->message_number && !early.begun) early.used = false;
+  }
+  end(rails_[i].fd());
+  end(controls_[i].fd());
+  rails_[i].detach();
+  controls_[i].attach(-1);
+  urgent_ = true;
+  if (up_count() == 0) fail_all(WEIR_ERROR_PEER_LOST, error_number);
+}
+
+bool Bundle::may_return(uint32_t rail) const {
+  return links_[rail].down && links_[rail].peer_closed && !failed_ && !left();
+}
+
+void Bundle::forget_connection(uint32_t i) {
+  if (!links_[i].down) {
+    end(rails_[i].fd());
+    end(controls_[i].fd());
+    rails_[i].detach();
+    controls_[i].attach(-1);
+    links_[i].down = true;
+    ++down_count_;
+  }
+  take_back(i);
+}
+
+// The earliest is taken from the end of the list first.
+void Bundle::take_back(uint32_t i) {
+  const auto before = static_cast<ptrdiff_t>(homeless_.size());
+  rails_[i].take_back([this](const Fragment& fragment) { homeless_.push_back(fragment); });
+  std::reverse(homeless_.begin() + before, homeless_.end());
+}
+
+void Bundle::listen() {
+  for (Control& control : controls_) control.receive();
+}
+
+bool Bundle::left() const {
+  return std::any_of(controls_.begin(), controls_.end(),
+                     [](const Control& control) { return control.left(); });
+}
+
+bool Bundle::lost() const {
+  if (failed_ && up_count() == 0) return true;
+  for (uint32_t i = 0; i < rail_count(); ++i) {
+    if (!links_[i].down && !controls_[i].lost()) return false;
+  }
+  return true;
+}
+
+bool Bundle::notice_arrived() {
+  bool any_open = false;
+  for (Control& control : controls_) {
+    if (control.fd() < 0) continue;
+    if (control.arrived()) return true;
+    any_open = true;
+  }
+  return !any_open;
+}
+
+const Control& Bundle::latest_notice() const {
+  return *std::max_element(
+      controls_.begin(), controls_.end(),
+      [](const Control& a, const Control& b) { return a.notice_version() < b.notice_version(); });
+}
+
+}  // namespace weir::plugins::tcp

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instance: what this transport holds for one communicator, and what its functions have in common.
+// One thread at a time per object.
+#pragma once
+
+#include <poll.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plugins/tcp/bundle.h"
+#include "plugins/tcp/channel.h"
+#include "plugins/tcp/control.h"
+#include "plugins/tcp/meeting.h"
+#include "plugins/tcp/rejoin.h"
+#include "plugins/tcp/report.h"
+#include "plugins/tcp/wire.h"
+#include "weir/plugin.h"
+
+namespace weir::plugins::tcp {
+
+inline constexpr uint32_t kRankCountMax = 512;  // every rank holds connections to each other
+
+struct Instance {
+  Report report;
+  Identity identity;
+  pid_t owner = getpid();
+  std::unique_ptr<Meeting> meeting;
+  bool joined = false;
+  std::vector<Channel> channels;                 // [peer * kLaneCount + lane], of one rail
+  std::vector<Control> controls;                 // [peer], of one rail
+  std::vector<std::unique_ptr<Bundle>> bundles;  // [peer]; null: it has one rail
+  std::unique_ptr<Rejoin> rejoin;                // null: all have
+  unsigned char notice[kNoticeBytesMax] = {};    // that this rank shows
+  size_t notice_bytes = 0;
+  uint32_t notice_version = 0;
+  bool notice_waits = false;  // it could not leave for every peer yet
+  Channel* active = nullptr;  // channels with queued operations
+  size_t active_count = 0;
+  std::vector<uint32_t> active_bundles;  // peers whose bundles have something to do
+  std::vector<pollfd> entries;           // room for two per channel
+
+  ~Instance();
+
+  // Of every connection that carries notices.
+  template <typename Function>
+  void for_each_control(Function function) {
+    for (Control& control : controls) function(control);
+    for (const std::unique_ptr<Bundle>& bundle : bundles) {
+      for (uint32_t rail = 0; bundle != nullptr && rail < bundle->rail_count(); ++rail) {
+        function(bundle->control(rail));
+      }
+    }
+  }
+};
+
+inline Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
+
+uint64_t monotonic_ns();
+std::string text_of(uint64_t number);
+std::string reason_of(int error_number);
+
+// Reports a failed direction of a lane, and names the parties.
+weir_result_t tell(Instance* self, uint32_t peer, uint32_t lane, bool is_send, Failure* failure);
+
+// Of the table of functions.
+weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes);
+weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
+                   weir_transport_t** instance);
+weir_result_t address(weir_transport_t* instance, unsigned char* out, size_t* bytes);
+weir_result_t connect(weir_transport_t* instance, const unsigned char* const* addresses,
+                      const size_t* address_bytes, uint64_t deadline_ns);
+
+}  // namespace weir::plugins::tcp

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// How an instance begins: may it be here, who are the peers, and the connections to them.
+#include <errno.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "net/tls.h"
+#include "plugins/tcp/address.h"
+#include "plugins/tcp/instance.h"
+
+namespace weir::plugins::tcp {
+namespace {
+
+constexpr size_t kSecretBytesMin = 8;
+constexpr size_t kSecretBytesMax = 4096;
+
+weir_result_t check_config(const Report& report, const weir_transport_config_t& config) {
+  if (config.struct_bytes < sizeof config) {
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "tcp: the configuration has " +
+                                                        text_of(config.struct_bytes) +
+                                                        " bytes, not " + text_of(sizeof config));
+  }
+  if (config.rank_count == 0 || config.rank_count > kRankCountMax ||
+      config.rank >= config.rank_count) {
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                       "tcp: rank " + text_of(config.rank) + " of " + text_of(config.rank_count) +
+                           ": there may be 1 to " + text_of(kRankCountMax) +
+                           " ranks, counted from 0");
+  }
+  if (config.secret == nullptr || config.secret_bytes < kSecretBytesMin ||
+      config.secret_bytes > kSecretBytesMax) {
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "tcp: a secret of " +
+                                                        text_of(config.secret_bytes) + " bytes; " +
+                                                        text_of(kSecretBytesMin) + " to " +
+                                                        text_of(kSecretBytesMax) + " are needed");
+  }
+  const uint64_t needed =
+      uint64_t{config.rank_count - 1} * kConnectionsPerPeer + 2 * kLaneCount + 2 * kOffersMax;
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed) {
+    return report.fail(WEIR_ERROR_SYSTEM, "tcp: " + text_of(config.rank_count) + " ranks need " +
+                                              text_of(needed) +
+                                              " open files in each, and this process may have " +
+                                              text_of(limit.rlim_cur) + "; raise `ulimit -n`");
+  }
+  return WEIR_OK;
+}
+
+weir_result_t read_addresses(const Instance& self, const unsigned char* const* addresses,
+                             const size_t* address_bytes, std::vector<PeerAddress>* peers) {
+  peers->resize(self.identity.rank_count);
+  for (uint32_t i = 0; i < self.identity.rank_count; ++i) {
+    PeerAddress& peer = (*peers)[i];
+    if (!decode(addresses[i], address_bytes[i], &peer) || peer.rank != i) {
+      return self.report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                              "tcp: the address given for rank " + text_of(i) +
+                                  " is not that of a rank " + text_of(i) + " of this version");
+    }
+  }
+  return WEIR_OK;
+}
+
+// A rank's lanes to itself are socket pairs, so that they behave as all others.
+weir_result_t join_self(Instance* self) {
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    int fds[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) {
+      return self->report.fail(WEIR_ERROR_SYSTEM, "tcp: socketpair: " + reason_of(errno));
+    }
+    self->channels[self->identity.rank * kLaneCount + lane].attach(fds[0], fds[1],
+                                                                   static_cast<uint8_t>(lane));
+  }
+  return WEIR_OK;
+}
+
+// A peer with several rails; those of one below our rank are ours to bring back.
+void join_rails(Instance* self, Meeting* meeting, uint32_t peer) {
+  const uint32_t count = meeting->rail_count(peer);
+  self->bundles[peer] = std::make_unique<Bundle>(count);
+  Bundle* bundle = self->bundles[peer].get();
+  std::vector<Way> ways;
+  for (uint32_t rail = 0; rail < count; ++rail) {
+    const int data_fd = meeting->take_connection(peer, kRailLane, rail);
+    bundle->attach(rail, data_fd, meeting->take_connection(peer, kControlLane, rail), 0);
+    if (peer < self->identity.rank) ways.push_back(meeting->way(peer, rail));
+  }
+  if (self->rejoin == nullptr) {
+    self->rejoin =
+        std::make_unique<Rejoin>(self->report, self->identity, meeting->take_listeners());
+  }
+  self->rejoin->add(peer, bundle, std::move(ways));
+}
+
+}  // namespace
+
+weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
+  const auto tell = [&](const std::string& text) {
+    if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", text.c_str());
+  };
+  try {
+    const Report report = {host};
+    net::InterfaceFilter filter;
+    std::vector<net::Interface> interfaces;
+    std::string text;
+    net::TlsMode tls = net::TlsMode::kOff;
+    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kOff, &tls, &text) ||
+        !net::filter_from(report.setting("WEIR_IFNAME"), report.setting("NCCL_SOCKET_IFNAME"),
+                          &filter, &text) ||
+        !net::list_interfaces(filter, &interfaces, &text)) {
+      tell(text);
+      return WEIR_ERROR_UNSUPPORTED;
+    }
+    if (interfaces.empty()) {
+      tell("no network interface that is allowed is up and has an address");
+      return WEIR_ERROR_UNSUPPORTED;
+    }
+    for (const net::Interface& one : interfaces) {
+      text += (text.empty() ? "offers " : ", ") + one.name + " " + net::to_string(one.address);
+      if (one.speed_mbits != 0) text += " (" + text_of(one.speed_mbits) + " Mbit/s)";
+      if (one.is_loopback) text += filter.asks_for(one.name) ? " (asked for)" : " (on one host)";
+    }
+    tell(text);
+    return WEIR_OK;
+  } catch (const std::bad_alloc&) {
+    tell("no memory");
+    return WEIR_ERROR_UNSUPPORTED;
+  }
+}
+
+weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
+                   weir_transport_t** instance) {
+  const Report report = {host};
+  try {
+    const weir_result_t checked = check_config(report, *config);
+    if (checked != WEIR_OK) return checked;
+    std::string reason;
+    net::TlsMode tls = net::TlsMode::kOff;
+    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kOff, &tls, &reason)) {
+      return report.fail(WEIR_ERROR_UNSUPPORTED, "tcp: " + reason);
+    }
+    auto self = std::make_unique<Instance>();
+    self->report = report;
+    self->identity.key = wire::handshake_key(config->secret, config->secret_bytes);
+    self->identity.comm_id = config->comm_id;
+    self->identity.rank = config->rank;
+    self->identity.rank_count = config->rank_count;
+    self->meeting = std::make_unique<Meeting>(report, self->identity);
+    const weir_result_t result = self->meeting->listen();
+    if (result != WEIR_OK) return result;
+    *instance = reinterpret_cast<weir_transport_t*>(self.release());
+    return WEIR_OK;
+  } catch (const std::bad_alloc&) {
+    return report.fail(WEIR_ERROR_NO_MEMORY, "tcp: no memory for an instance");
+  }
+}
+
+weir_result_t address(weir_transport_t* instance, unsigned char* out, size_t* bytes) {
+  const Instance& self = *from(instance);
+  if (self.meeting == nullptr) {
+    return self.report.fail(WEIR_ERROR_INVALID_USAGE, "tcp: address after connect");
+  }
+  *bytes = encode(self.meeting->own_address(), out);
+  return WEIR_OK;
+}
+
+weir_result_t connect(weir_transport_t* instance, const unsigned char* const* addresses,
+                      const size_t* address_bytes, uint64_t deadline_ns) {
+  Instance* self = from(instance);
+  if (self->meeting == nullptr) {
+    return self->report.fail(WEIR_ERROR_INVALID_USAGE, "tcp: connect was called twice");
+  }
+  try {
+    const std::unique_ptr<Meeting> meeting = std::move(self->meeting);
+    std::vector<PeerAddress> peers;
+    weir_result_t result = read_addresses(*self, addresses, address_bytes, &peers);
+    if (result != WEIR_OK) return result;
+    result = meeting->meet(peers, deadline_ns);
+    if (result != WEIR_OK) return result;
+    const uint32_t n = self->identity.rank_count;
+    self->channels.resize(size_t{n} * kLaneCount);
+    self->controls.resize(n);
+    self->bundles.resize(n);
+    self->active_bundles.reserve(n);
+    self->entries.resize(self->channels.size() * 2);
+    for (uint32_t peer = 0; peer < n; ++peer) {
+      if (peer == self->identity.rank) continue;
+      if (meeting->rail_count(peer) > 1) {
+        join_rails(self, meeting.get(), peer);
+        continue;
+      }
+      for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+        const int fd = meeting->take_connection(peer, lane);
+        self->channels[peer * kLaneCount + lane].attach(fd, fd, static_cast<uint8_t>(lane));
+      }
+      self->controls[peer].attach(meeting->take_connection(peer, kControlLane));
+    }
+    result = join_self(self);
+    self->joined = result == WEIR_OK;
+    return result;
+  } catch (const std::bad_alloc&) {
+    return self->report.fail(WEIR_ERROR_NO_MEMORY, "tcp: no memory while joining the ranks");
+  }
+}
+
+}  // namespace weir::plugins::tcp

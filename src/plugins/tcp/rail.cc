@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "plugins/tcp/rail.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+
+namespace weir::plugins::tcp {
+namespace {
+
+using wire::kFragmentHeaderBytes;
+
+constexpr uint32_t kBurst = 8;  // system calls of one push or read
+constexpr size_t kPiecesMax = 16;
+constexpr uint64_t kCallBytesMax = 512 * 1024;
+constexpr double kFirstRate = 1.25;  // 10 Gbit/s, until something is known
+constexpr uint64_t kSampleBytes = 128 * 1024;
+// In a rail's time: one fragment, and what may be on its way.
+constexpr double kFragmentNs = 500e3;
+constexpr double kWindowNs = 4e6;
+constexpr uint32_t kFragmentBytesLeast = 64 * 1024;
+constexpr uint32_t kFragmentBytesMost = 256 * 1024;
+constexpr uint64_t kWindowBytesLeast = 1024 * 1024;
+constexpr uint64_t kWindowBytesMost = 8 * 1024 * 1024;
+// A fragment of this size is read with nothing behind it but the next header.
+constexpr uint32_t kLargeBytes = 16 * 1024;
+
+}  // namespace
+
+Rail::Rail(uint32_t index)
+    : index_(index), sent_(std::make_unique<Sent[]>(kFragmentsMax)), rate_(kFirstRate) {}
+
+void Rail::attach(int fd, uint64_t now_ns) {
+  stream_ = Stream(fd);
+  health_ = Health::kUp;
+  error_number_ = 0;
+  acknowledged_ = written_ = queued_ = 0;
+  part_ = 0;
+  outstanding_bytes_ = 0;
+  busy_since_ns_ = now_ns;
+  sample_bytes_ = sample_ns_ = 0;
+  sample_count_ = 0;
+  received_ = 0;
+  in_fragment_ = false;
+  got_ = 0;
+  ahead_begin_ = ahead_end_ = 0;
+}
+
+void Rail::fail(Health health, int error_number) {
+  health_ = health;
+  error_number_ = error_number;
+}
+
+uint32_t Rail::fragment_bytes() const {
+  const double bytes = rate_ * kFragmentNs;
+  if (bytes >= kFragmentBytesMost) return kFragmentBytesMost;
+  return std::max(kFragmentBytesLeast, static_cast<uint32_t>(bytes) & ~uint32_t{4095});
+}
+
+uint64_t Rail::window_bytes() const {
+  const double bytes = rate_ * kWindowNs;
+  if (bytes >= static_cast<double>(kWindowBytesMost)) return kWindowBytesMost;
+  return std::max(kWindowBytesLeast, static_cast<uint64_t>(bytes));
+}
+
+void Rail::enqueue(const Fragment& fragment, uint64_t posted, uint64_t now_ns) {
+  Sent& sent = sent_[queued_ % kFragmentsMax];
+  sent.fragment = fragment;
+  wire::FragmentHeader header;
+  header.lane = fragment.lane;
+  header.fragment_number = static_cast<uint32_t>(queued_);
+  header.message_number = fragment.message_number;
+  header.message_bytes = fragment.message_bytes;
+  header.offset = fragment.offset;
+  header.bytes = fragment.bytes;
+  header.received = static_cast<uint32_t>(received_);
+  header.posted = posted;
+  wire::encode(header, sent.header);
+  ++queued_;
+  if (outstanding_bytes_ == 0) busy_since_ns_ = now_ns;
+  outstanding_bytes_ += fragment.bytes + kFragmentHeaderBytes;
+}
+
+void Rail::measure(uint64_t bytes, uint64_t now_ns) {
+  outstanding_bytes_ -= std::min(outstanding_bytes_, bytes);
+  sample_bytes_ += bytes;
+  sample_ns_ += now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
+  busy_since_ns_ = now_ns;
+  if (sample_bytes_ < kSampleBytes || sample_ns_ == 0) return;
+  const double sample = static_cast<double>(sample_bytes_) / static_cast<double>(sample_ns_);
+  samples_[sample_count_++ % kSamples] = sample;
+  const uint32_t count = std::min(sample_count_, kSamples);
+  double sorted[kSamples];
+  std::copy_n(samples_, count, sorted);
+  std::nth_element(sorted, sorted + count / 2, sorted + count);
+  rate_ = sorted[count / 2];
+  sample_bytes_ = sample_ns_ = 0;
+}
+
+void Rail::push() {
+  for (uint32_t call = 0; call < kBurst && written_ < queued_ && health_ == Health::kUp;) {
+    iovec pieces[kPiecesMax];
+    size_t count = 0;
+    uint64_t bytes = 0;
+    size_t skip = part_;
+    for (uint64_t k = written_; k < queued_ && count + 2 <= kPiecesMax && bytes < kCallBytesMax;
+         ++k) {
+      Sent& sent = sent_[k % kFragmentsMax];
+      if (skip < kFragmentHeaderBytes) {
+        pieces[count++] = {sent.header + skip, kFragmentHeaderBytes - skip};
+        bytes += kFragmentHeaderBytes - skip;
+        skip = kFragmentHeaderBytes;
+      }
+      const size_t done = skip - kFragmentHeaderBytes;
+      if (sent.fragment.bytes > done) {
+        pieces[count++] = {const_cast<unsigned char*>(sent.fragment.data) + done,
+                           sent.fragment.bytes - done};
+        bytes += sent.fragment.bytes - done;
+      }
+      skip = 0;
+    }
+    const ssize_t sent = stream_.send(pieces, count);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (!Stream::is_temporary(errno)) fail(Health::kFailed, errno);
+      return;
+    }
+    ++call;
+    sent_bytes_ += static_cast<uint64_t>(sent);
+    size_t left = static_cast<size_t>(sent);
+    while (left > 0) {
+      const size_t whole = kFragmentHeaderBytes + sent_[written_ % kFragmentsMax].fragment.bytes;
+      const size_t part = std::min(left, whole - part_);
+      part_ += part;
+      left -= part;
+      if (part_ == whole) {
+        ++written_;
+        part_ = 0;
+      }
+    }
+    if (static_cast<uint64_t>(sent) < bytes) return;
+  }
+}
+
+bool Rail::begin_fragment(Receiver* receiver) {
+  const bool good = wire::decode(ahead_ + ahead_begin_, &current_) &&
+                    current_.fragment_number == static_cast<uint32_t>(received_) &&
+                    receiver->hear(index_, current_);
+  bool wanted = good;
+  to_ = good ? receiver->place(current_, &wanted) : nullptr;
+  if (!wanted) {
+    fail(Health::kDamaged, 0);
+    return false;
+  }
+  ahead_begin_ += kFragmentHeaderBytes;
+  in_fragment_ = true;
+  got_ = 0;
+  return true;
+}
+
+void Rail::end_fragment(Receiver* receiver) {
+  in_fragment_ = false;
+  ++received_;
+  received_bytes_ += current_.bytes;
+  receiver->finish(current_);
+}
+
+void Rail::forget_lane(uint8_t lane) {
+  if (in_fragment_ && current_.lane == lane) to_ = nullptr;
+}
+
+// Uses up what was read ahead but for a part of a header; false after a failure.
+bool Rail::take_ahead(Receiver* receiver) {
+  for (;;) {
+    if (!in_fragment_) {
+      if (ahead_end_ - ahead_begin_ < kFragmentHeaderBytes) break;
+      if (!begin_fragment(receiver)) return false;
+    }
+    const size_t part = std::min<size_t>(current_.bytes - got_, ahead_end_ - ahead_begin_);
+    if (to_ != nullptr && part > 0) memcpy(to_ + got_, ahead_ + ahead_begin_, part);
+    got_ += static_cast<uint32_t>(part);
+    ahead_begin_ += part;
+    if (got_ < current_.bytes) break;
+    end_fragment(receiver);
+  }
+  memmove(ahead_, ahead_ + ahead_begin_, ahead_end_ - ahead_begin_);
+  ahead_end_ -= ahead_begin_;
+  ahead_begin_ = 0;
+  return true;
+}
+
+void Rail::read(Receiver* receiver) {
+  unsigned char unwanted[4096];
+  for (uint32_t call = 0; call < kBurst && health_ == Health::kUp;) {
+    iovec pieces[2];
+    size_t count = 0;
+    size_t direct = 0;
+    if (in_fragment_) {
+      direct = current_.bytes - got_;
+      if (to_ == nullptr) direct = std::min(direct, sizeof unwanted);
+      pieces[count++] = {to_ != nullptr ? to_ + got_ : unwanted, direct};
+    }
+    const bool last = !in_fragment_ || got_ + direct == current_.bytes;
+    const bool large = in_fragment_ && current_.bytes >= kLargeBytes;
+    const size_t room = (large ? kFragmentHeaderBytes : kAheadBytes) - ahead_end_;
+    // What stands behind a part of an unwanted fragment is more of it.
+    if (last) pieces[count++] = {ahead_ + ahead_end_, room};
+    const ssize_t got = stream_.receive(pieces, count);
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      if (!Stream::is_temporary(errno)) fail(Health::kFailed, errno);
+      return;
+    }
+    if (got == 0) return fail(Health::kEnded, 0);
+    ++call;
+    const auto bytes = static_cast<size_t>(got);
+    const size_t asked = direct + (last ? room : 0);
+    if (in_fragment_) {
+      got_ += static_cast<uint32_t>(std::min(bytes, direct));
+      if (got_ == current_.bytes) end_fragment(receiver);
+    }
+    if (bytes > direct) ahead_end_ += bytes - direct;
+    if (!take_ahead(receiver) || bytes < asked) return;
+  }
+}
+
+bool Rail::is_stalled(int fd, uint32_t patience_ms) {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+  // With a window that is closed nothing is unacknowledged: a peer that does not read is no stall.
+  return info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 &&
+         info.tcpi_last_ack_recv >= patience_ms;
+}
+
+}  // namespace weir::plugins::tcp

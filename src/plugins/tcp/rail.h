@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rail: one of several connections between two ranks that carry the fragments of their messages
+// (wire.h), and how fast it is. What it was given stays known here until the peer has told that it
+// has it, so that it can go another way when the rail fails.
+//
+// It reads a fragment's bytes straight to where its Receiver wants them. It never waits, allocates
+// only at its making, and decides nothing: a rail that breaks says so and is left to its owner. One
+// thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "plugins/tcp/channel.h"
+#include "plugins/tcp/stream.h"
+#include "plugins/tcp/wire.h"
+
+namespace weir::plugins::tcp {
+
+// Takes what arrives.
+class Receiver {
+ public:
+  // Where the fragment's bytes go: null with `*good` when nobody wants them, false when no honest
+  // peer could have sent it now.
+  virtual unsigned char* place(const wire::FragmentHeader& header, bool* good) = 0;
+  // All of it has arrived there.
+  virtual void finish(const wire::FragmentHeader& header) = 0;
+  // What the header tells besides: how many of the fragments sent on this rail the peer has; how
+  // many receives it has posted on the lane.
+  virtual bool hear(uint32_t rail, const wire::FragmentHeader& header) = 0;
+
+ protected:
+  ~Receiver() = default;
+};
+
+// A part of a message that was given to a rail.
+struct Fragment {
+  Op* op = nullptr;   // null: the bytes are a copy, and the send has completed
+  uint32_t copy = 0;  // which, then
+  const unsigned char* data = nullptr;
+  uint64_t message_number = 0;
+  uint64_t message_bytes = 0;
+  uint64_t offset = 0;
+  uint32_t bytes = 0;
+  uint8_t lane = 0;
+};
+
+class Rail {
+ public:
+  enum class Health : uint8_t { kUp, kEnded, kFailed, kDamaged };
+  static constexpr uint32_t kFragmentsMax = 256;  // known at a time
+
+  explicit Rail(uint32_t index);
+  // Begins anew on this connection, whose descriptor stays the owner's.
+  void attach(int fd, uint64_t now_ns);
+  // The connection is given up.
+  void detach() { stream_ = Stream(); }
+
+  bool is_open() const { return stream_.is_open(); }
+  int fd() const { return stream_.fd(); }
+  Health health() const { return health_; }
+  int error_number() const { return error_number_; }  // of kFailed
+
+  // Sending.
+  bool has_room() const { return queued_ - acknowledged_ < kFragmentsMax; }
+  void enqueue(const Fragment& fragment, uint64_t posted, uint64_t now_ns);
+  void push();
+  bool has_unwritten() const { return written_ < queued_; }
+  bool has_outstanding() const { return acknowledged_ < queued_; }
+  uint64_t outstanding_bytes() const { return outstanding_bytes_; }
+  // Since when nothing is on its way; 0: something is.
+  uint64_t idle_ns(uint64_t now_ns) const {
+    return outstanding_bytes_ == 0 && now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
+  }
+  // The peer has so many of them (modulo 2^32); `drop` takes each one off. False: more than were sent.
+  template <typename Drop>
+  bool acknowledge(uint32_t count, uint64_t now_ns, Drop drop) {
+    const uint32_t fresh = count - static_cast<uint32_t>(acknowledged_);
+    if (fresh > queued_ - acknowledged_) return static_cast<int32_t>(fresh) < 0;
+    if (fresh == 0) return true;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < fresh; ++i) {
+      const Fragment& fragment = sent_[acknowledged_++ % kFragmentsMax].fragment;
+      bytes += fragment.bytes + wire::kFragmentHeaderBytes;
+      drop(fragment);
+    }
+    if (written_ < acknowledged_) return false;
+    measure(bytes, now_ns);
+    return true;
+  }
+  // Takes off what is left, in order.
+  template <typename Take>
+  void take_back(Take take) {
+    while (acknowledged_ < queued_) take(sent_[acknowledged_++ % kFragmentsMax].fragment);
+    written_ = queued_;
+    outstanding_bytes_ = 0;
+  }
+
+  // Receiving: what can be had without waiting, within a bound that keeps others served.
+  void read(Receiver* receiver);
+  uint64_t received() const { return received_; }  // whole fragments
+  uint64_t received_bytes() const { return received_bytes_; }
+  uint64_t sent_bytes() const { return sent_bytes_; }
+  // What is arriving; null: nothing.
+  const wire::FragmentHeader* current() const { return in_fragment_ ? &current_ : nullptr; }
+  // Nobody wants what is arriving for this lane any more.
+  void forget_lane(uint8_t lane);
+
+  // Bytes per ns: the median of the latest measurements, so that neither a stall of one end nor what
+  // a link lets through after a pause decides.
+  double rate() const { return rate_; }
+  uint32_t fragment_bytes() const;
+  uint64_t window_bytes() const;
+
+  // The kernel has waited too long for the peer's host to say that it has got what was sent.
+  static bool is_stalled(int fd, uint32_t patience_ms);
+
+ private:
+  static constexpr size_t kAheadBytes = 1024;
+  struct Sent {
+    Fragment fragment;
+    unsigned char header[wire::kFragmentHeaderBytes];
+  };
+
+  void fail(Health health, int error_number);
+  void measure(uint64_t bytes, uint64_t now_ns);
+  bool take_ahead(Receiver* receiver);
+  bool begin_fragment(Receiver* receiver);
+  void end_fragment(Receiver* receiver);
+
+  uint32_t index_;
+  Stream stream_;
+  Health health_ = Health::kUp;
+  int error_number_ = 0;
+
+  std::unique_ptr<Sent[]> sent_;  // fragment number k in [k % kFragmentsMax]
+  uint64_t acknowledged_ = 0;     // numbers: acknowledged_ <= written_ <= queued_
+  uint64_t written_ = 0;
+  uint64_t queued_ = 0;
+  size_t part_ = 0;  // bytes of fragment `written_` that have left, with its header
+  uint64_t outstanding_bytes_ = 0;
+  uint64_t sent_bytes_ = 0;
+
+  static constexpr uint32_t kSamples = 5;
+  double rate_;
+  double samples_[kSamples] = {};
+  uint32_t sample_count_ = 0;
+  uint64_t busy_since_ns_ = 0;
+  uint64_t sample_bytes_ = 0;
+  uint64_t sample_ns_ = 0;
+
+  uint64_t received_ = 0;
+  uint64_t received_bytes_ = 0;
+  bool in_fragment_ = false;
+  wire::FragmentHeader current_;
+  unsigned char* to_ = nullptr;
+  uint32_t got_ = 0;  // of the current fragment
+  size_t ahead_begin_ = 0;
+  size_t ahead_end_ = 0;
+  unsigned char ahead_[kAheadBytes];
+};
+
+}  // namespace weir::plugins::tcp

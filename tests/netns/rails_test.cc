@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// The transport tcp over hosts with two links: both carry, one may fail and come back.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "netns/lab.h"
+#include "support/collective_checks.h"
+
+namespace weir::test {
+namespace {
+
+class Rails : public testing::Test {
+ protected:
+  void SetUp() override {
+    static const std::string reason = why_no_lab();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
+  static LabOptions two_links() {
+    LabOptions options;
+    options.hosts = {{0}, {1}};
+    options.interfaces = 2;
+    options.environment = {{"WEIR_TRANSPORT", "tcp"}, {"WEIR_PROBE", "0"}};
+    return options;
+  }
+};
+
+// What the interface of the caller's host has sent so far.
+uint64_t sent_bytes(const std::string& device) {
+  std::ifstream file("/proc/net/dev");
+  for (std::string line; std::getline(file, line);) {
+    const size_t at = line.find(device + ":");
+    if (at == std::string::npos) continue;
+    std::istringstream numbers(line.substr(at + device.size() + 1));
+    uint64_t value = 0;
+    for (int i = 0; i < 9; ++i) numbers >> value;
+    return value;
+  }
+  ADD_FAILURE() << "there is no " << device;
+  return 0;
+}
+
+int32_t value_of(size_t index, int rank) { return static_cast<int32_t>(index % 1000) + rank; }
+
+// All-reduces so many numbers between two ranks and compares every one of them.
+void reduce_exactly(weir_comm_t comm, int rank, size_t count) {
+  std::vector<int32_t> data(count);
+  for (size_t i = 0; i < count; ++i) data[i] = value_of(i, rank);
+  ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), count, WEIR_INT32, WEIR_SUM, nullptr),
+            WEIR_OK)
+      << weir_last_error(comm);
+  size_t wrong = 0;
+  for (size_t i = 0; i < count; ++i) wrong += data[i] != value_of(i, 0) + value_of(i, 1);
+  ASSERT_EQ(wrong, 0u);
+}
+
+void set_link(const char* device, bool up) {
+  EXPECT_EQ(std::system(("ip link set " + std::string(device) + (up ? " up" : " down")).c_str()),
+            0);
+}
+
+constexpr size_t kMiB = size_t{1} << 18;  // numbers of four bytes
+
+TEST_F(Rails, BothLinksCarryAndTheResultsAreRight) {
+  run_in_lab(two_links(), [](int rank, weir_comm_t comm) {
+    const uint64_t before[] = {sent_bytes("eth0"), sent_bytes("eth1")};
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{5000}, size_t{70'001}}) {
+      check_every_collective(comm, count);
+    }
+    // Which link gets how much is a matter of speed; both get something before long.
+    int32_t carry = 0;
+    for (int i = 0; carry < 2; ++i) {
+      ASSERT_LT(i, 1000) << "a link does not carry";
+      reduce_exactly(comm, rank, 4 * kMiB);
+      const bool both = sent_bytes("eth0") - before[0] > (uint64_t{2} << 20) &&
+                        sent_bytes("eth1") - before[1] > (uint64_t{2} << 20);
+      carry = both ? 1 : 0;
+      ASSERT_EQ(weir_all_reduce(comm, &carry, &carry, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK)
+          << weir_last_error(comm);
+    }
+  });
+}
+
+TEST_F(Rails, FourRanksOnTwoHostsUseBothLinks) {
+  LabOptions options = two_links();
+  options.hosts = {{0, 2}, {1, 3}};
+  run_in_lab(options, [](int, weir_comm_t comm) {
+    for (const size_t count : {size_t{1}, size_t{5000}, size_t{200'000}}) {
+      check_every_collective(comm, count);
+    }
+  });
+}
+
+TEST_F(Rails, ALinkThatIsCutInTheMiddleLeavesTheResultExactAndCarriesAgainWhenItIsBack) {
+  for (const char* device : {"eth0", "eth1"}) {
+    run_in_lab(two_links(), [&](int rank, weir_comm_t comm) {
+      reduce_exactly(comm, rank, kMiB);
+      ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+      std::thread cutter;
+      if (rank == 1) {
+        cutter = std::thread([&] {
+          usleep(10'000);
+          set_link(device, false);
+        });
+      }
+      reduce_exactly(comm, rank, 64 * kMiB);
+      if (cutter.joinable()) cutter.join();
+      reduce_exactly(comm, rank, kMiB);
+      ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+      if (rank == 1) set_link(device, true);
+      // Rank 1's count decides for both how long they go on.
+      const uint64_t before = sent_bytes(device);
+      int32_t carries = 0;
+      for (int i = 0; carries == 0; ++i) {
+        ASSERT_LT(i, 4000) << "the link did not carry again";
+        reduce_exactly(comm, rank, kMiB);
+        usleep(5'000);
+        carries = rank == 1 && sent_bytes(device) - before > (uint64_t{1} << 20) ? 1 : 0;
+        ASSERT_EQ(weir_all_reduce(comm, &carries, &carries, 1, WEIR_INT32, WEIR_SUM, nullptr),
+                  WEIR_OK)
+            << weir_last_error(comm);
+      }
+    });
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace weir::test

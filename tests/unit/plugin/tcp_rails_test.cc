@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several rails between two ranks: both ends of them are in our hands, so that one can be broken at
+// any moment.
+#include <gtest/gtest.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "plugins/tcp/bundle.h"
+#include "plugins/tcp/ways.h"
+#include "unit/plugin/pair.h"
+
+namespace weir::plugins::tcp {
+namespace {
+
+constexpr uint32_t kLane = 2;
+
+uint64_t seed() {
+  const char* text = getenv("WEIR_TEST_SEED");
+  const uint64_t value = text != nullptr ? strtoull(text, nullptr, 0) : std::random_device{}();
+  printf("WEIR_TEST_SEED=%llu\n", static_cast<unsigned long long>(value));
+  return value;
+}
+
+struct Message {
+  explicit Message(size_t bytes, unsigned char first = 0) : data(bytes) {
+    for (size_t i = 0; i < bytes; ++i)
+      data[i] = static_cast<unsigned char>(first + i * 7 + i / 251);
+  }
+  std::vector<unsigned char> data;
+  Op op{};
+};
+
+class TcpRails : public testing::Test {
+ protected:
+  static constexpr uint32_t kRails = 3;
+
+  void SetUp() override {
+    for (Bundle*& end : ends_) end = (owned_.emplace_back(std::make_unique<Bundle>(kRails))).get();
+    for (uint32_t rail = 0; rail < kRails; ++rail) connect(rail, 0);
+  }
+  void connect(uint32_t rail, uint32_t returns) {
+    int data[2], control[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, data), 0);
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, control), 0);
+    for (int i = 0; i < 2; ++i) ends_[i]->attach(rail, data[i], control[i], returns);
+  }
+  // As the network would: neither end learns what the other has received.
+  void cut(uint32_t rail) {
+    for (Bundle* end : ends_) {
+      if (end->data_fd(rail) >= 0) shutdown(end->data_fd(rail), SHUT_RDWR);
+      if (end->control(rail).fd() >= 0) shutdown(end->control(rail).fd(), SHUT_RDWR);
+    }
+  }
+  void drive() {
+    for (Bundle* end : ends_) end->drive();
+  }
+  // Both ends make progress until the operations are done, within twenty seconds.
+  void await(std::initializer_list<const Op*> ops) {
+    const uint64_t end = monotonic_ns() + 20'000'000'000;
+    for (const Op* op : ops) {
+      while (op->state == kOpPending && monotonic_ns() < end) drive();
+      ASSERT_EQ(op->state, kOpDone);
+    }
+  }
+  uint64_t sent_on(int end, uint32_t rail) { return ends_[end]->rail(rail).sent_bytes(); }
+
+  std::vector<std::unique_ptr<Bundle>> owned_;
+  Bundle* ends_[2];
+};
+
+TEST_F(TcpRails, AMessageArrivesWhenItsReceiveWasPostedBeforeOrLater) {
+  for (const size_t bytes : {0, 1, 8192, 8193, 262'144, 262'145, 5'000'000}) {
+    for (const bool recv_first : {true, false}) {
+      Message out(bytes, 1), in(bytes, 9);
+      if (recv_first) ends_[1]->post_recv(kLane, in.data.data(), bytes, &in.op);
+      ends_[0]->post_send(kLane, out.data.data(), bytes, &out.op);
+      for (int i = 0; i < 3; ++i) drive();
+      if (!recv_first) ends_[1]->post_recv(kLane, in.data.data(), bytes, &in.op);
+      await({&in.op, &out.op});
+      EXPECT_EQ(in.data, out.data) << bytes;
+    }
+  }
+}
+
+TEST_F(TcpRails, ALargeMessageUsesEveryRail) {
+  Message out(16 << 20), in(16 << 20, 5);
+  ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
+  ends_[0]->post_send(kLane, out.data.data(), out.data.size(), &out.op);
+  await({&in.op, &out.op});
+  EXPECT_EQ(in.data, out.data);
+  for (uint32_t rail = 0; rail < kRails; ++rail) EXPECT_GT(sent_on(0, rail), 1u << 20);
+}
+
+TEST_F(TcpRails, ASmallSendIsCompleteAtOnceAndItsBufferFree) {
+  Message in(100);
+  for (uint32_t i = 0; i < Bundle::kAheadCount; ++i) {
+    Message out(100, static_cast<unsigned char>(i));
+    EXPECT_EQ(ends_[0]->post_send(kLane, out.data.data(), 100, &out.op), WEIR_OK);
+  }
+  Message last(100);
+  EXPECT_EQ(ends_[0]->post_send(kLane, last.data.data(), 100, &last.op), WEIR_IN_PROGRESS)
+      << "there is an end to it";
+  for (uint32_t i = 0; i < Bundle::kAheadCount; ++i) {
+    in.op = {};
+    ends_[1]->post_recv(kLane, in.data.data(), 100, &in.op);
+    await({&in.op});
+    EXPECT_EQ(in.data, Message(100, static_cast<unsigned char>(i)).data);
+  }
+}
+
+TEST_F(TcpRails, WhatARailHadNotDeliveredGoesOverTheOthers) {
+  for (const uint32_t broken : {0u, 1u}) {
+    Message out(32 << 20, 3), in(32 << 20);
+    ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
+    ends_[0]->post_send(kLane, out.data.data(), out.data.size(), &out.op);
+    for (int i = 0; i < 5; ++i) drive();
+    ASSERT_EQ(in.op.state, kOpPending);
+    cut(broken);
+    await({&in.op, &out.op});
+    EXPECT_EQ(in.data, out.data);
+    for (Bundle* end : ends_) {
+      EXPECT_TRUE(end->is_down(broken));
+      EXPECT_FALSE(end->lost());
+      EXPECT_NE(end->take_news() & 1u << broken, 0u);
+    }
+  }
+}
+
+TEST_F(TcpRails, ARailThatIsBackCarriesAgain) {
+  cut(1);
+  const uint64_t end = monotonic_ns() + 20'000'000'000;
+  while (!(ends_[0]->may_return(1) && ends_[1]->may_return(1)) && monotonic_ns() < end) drive();
+  ASSERT_TRUE(ends_[0]->may_return(1));
+  const uint64_t before = sent_on(0, 1);
+  connect(1, 1);
+  Message out(16 << 20, 3), in(16 << 20);
+  ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
+  ends_[0]->post_send(kLane, out.data.data(), out.data.size(), &out.op);
+  await({&in.op, &out.op});
+  EXPECT_EQ(in.data, out.data);
+  EXPECT_GT(sent_on(0, 1), before);
+}
+
+TEST_F(TcpRails, TheEndOfTheLastRailIsTheLossOfThePeer) {
+  Message in(100);
+  ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
+  for (uint32_t rail = 0; rail < kRails; ++rail) cut(rail);
+  const uint64_t end = monotonic_ns() + 20'000'000'000;
+  while (in.op.state == kOpPending && monotonic_ns() < end) drive();
+  EXPECT_EQ(in.op.state, kOpFailed + WEIR_ERROR_PEER_LOST);
+  EXPECT_TRUE(ends_[1]->lost());
+  EXPECT_FALSE(ends_[1]->left());
+}
+
+TEST_F(TcpRails, WhatCameBeforeAPeerLeftIsStillReceived) {
+  Message out[2] = {Message(100, 1), Message(20'000, 2)}, in[2] = {Message(100), Message(20'000)};
+  for (Message& m : out) ends_[0]->post_send(kLane, m.data.data(), m.data.size(), &m.op);
+  const uint64_t end = monotonic_ns() + 20'000'000'000;
+  while (out[1].op.state == kOpPending && monotonic_ns() < end) drive();
+  ASSERT_EQ(out[1].op.state, kOpDone);
+  for (uint32_t rail = 0; rail < kRails; ++rail) ends_[0]->control(rail).say_goodbye(nullptr, 0, 0);
+  for (uint32_t rail = 0; rail < kRails; ++rail) cut(rail);
+  while (!ends_[1]->lost() && monotonic_ns() < end) ends_[1]->drive();
+  EXPECT_TRUE(ends_[1]->left());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(ends_[1]->post_recv(kLane, in[i].data.data(), in[i].data.size(), &in[i].op), WEIR_OK);
+    EXPECT_EQ(in[i].data, out[i].data);
+  }
+  Op op{};
+  EXPECT_EQ(ends_[1]->post_recv(kLane, in[0].data.data(), 100, &op), WEIR_ERROR_PEER_LOST);
+}
+
+TEST_F(TcpRails, WhateverBreaksAndReturnsEveryMessageArrivesOnceAndInOrder) {
+  std::mt19937_64 random(seed());
+  for (int round = 0; round < 6; ++round) {
+    // Messages of one lane each way, of all sizes, posted by turns.
+    std::vector<std::unique_ptr<Message>> out[2], in[2];
+    for (int from = 0; from < 2; ++from) {
+      for (unsigned char k = 0; k < 24; ++k) {
+        const size_t largest =
+            std::initializer_list<size_t>{100, 9000, 300'000, 3'000'000}.begin()[random() % 4];
+        const size_t bytes = random() % largest;
+        out[from].push_back(std::make_unique<Message>(bytes, k));
+        in[from].push_back(std::make_unique<Message>(bytes, 200));
+      }
+    }
+    uint32_t returns[kRails];
+    for (uint32_t rail = 0; rail < kRails; ++rail) returns[rail] = ends_[0]->returns(rail);
+    size_t sends[2] = {}, recvs[2] = {};
+    const uint64_t end = monotonic_ns() + 20'000'000'000;
+    for (bool all = false; !all;) {
+      ASSERT_LT(monotonic_ns(), end) << "a message does not arrive";
+      const int from = static_cast<int>(random() % 2);
+      if (random() % 3 == 0 && sends[from] < out[from].size()) {
+        Message& m = *out[from][sends[from]++];
+        ends_[from]->post_send(kLane, m.data.data(), m.data.size(), &m.op);
+      }
+      if (random() % 3 == 0 && recvs[from] < in[from].size()) {
+        Message& m = *in[from][recvs[from]++];
+        ends_[1 - from]->post_recv(kLane, m.data.data(), m.data.size(), &m.op);
+      }
+      ends_[random() % 2]->drive();
+      const auto rail = static_cast<uint32_t>(random() % kRails);
+      // One rail at least stays: it is the one on which both ends agree.
+      if (random() % 40 == 0 && rail != static_cast<uint32_t>(round) % kRails) cut(rail);
+      if (ends_[0]->may_return(rail) && ends_[1]->may_return(rail)) connect(rail, ++returns[rail]);
+      all = true;
+      for (int i = 0; i < 2; ++i) {
+        all = all && sends[i] == out[i].size() && recvs[i] == in[i].size();
+        for (const auto& m : out[i]) all = all && m->op.state == kOpDone;
+        for (const auto& m : in[i]) all = all && m->op.state == kOpDone;
+      }
+    }
+    for (int from = 0; from < 2; ++from) {
+      for (size_t k = 0; k < in[from].size(); ++k) {
+        ASSERT_EQ(in[from][k]->data, out[from][k]->data)
+            << "message " << k << " of round " << round;
+      }
+    }
+    // The next round keeps another rail: all are there again before it.
+    for (uint32_t rail = 0; rail < kRails; ++rail) {
+      while (ends_[0]->is_down(rail) || ends_[1]->is_down(rail)) {
+        ASSERT_LT(monotonic_ns(), end) << "a rail cannot return";
+        usleep(600);
+        drive();
+        if (ends_[0]->may_return(rail) && ends_[1]->may_return(rail))
+          connect(rail, ++returns[rail]);
+      }
+    }
+  }
+}
+
+TEST_F(TcpRails, BytesThatAreNoFragmentAreAnError) {
+  Message in(100);
+  ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
+  unsigned char raw[wire::kFragmentHeaderBytes];
+  wire::FragmentHeader header;
+  header.lane = kLane;
+  header.fragment_number = 7;  // of a connection that has just begun
+  header.message_bytes = header.bytes = 100;
+  wire::encode(header, raw);
+  ASSERT_EQ(::send(ends_[0]->data_fd(0), raw, sizeof raw, 0), static_cast<ssize_t>(sizeof raw));
+  ends_[1]->drive();
+  EXPECT_EQ(in.op.state, kOpFailed + WEIR_ERROR_INTERNAL);
+}
+
+net::Interface interface(const char* name, unsigned char subnet, unsigned char host,
+                         uint32_t speed_mbits = 0) {
+  net::Interface one;
+  one.name = name;
+  one.address.family = 4;
+  one.address.bytes = {10, subnet, 0, host};
+  one.prefix_bits = 24;
+  one.speed_mbits = speed_mbits;
+  return one;
+}
+
+PeerAddress offered(const std::vector<net::Interface>& interfaces) {
+  PeerAddress address;
+  address.host.bytes[0] = 1;
+  const std::vector<uint32_t> numbers = numbers_of(interfaces);
+  for (size_t i = 0; i < interfaces.size(); ++i) {
+    Offer offer;
+    offer.address = interfaces[i].address;
+    offer.port = 1;
+    offer.speed_mbits = interfaces[i].speed_mbits;
+    offer.prefix_bits = interfaces[i].prefix_bits;
+    offer.interface_number = numbers[i];
+    address.offers.push_back(offer);
+  }
+  return address;
+}
+
+// "eth0-0 eth1-1": the chosen ones when all answer but those in `silent`.
+std::string rails_between(const std::vector<net::Interface>& own,
+                          const std::vector<net::Interface>& other,
+                          const std::string& silent = "") {
+  const std::vector<Way> ways = ways_to(PeerAddress(), own, offered(other), false);
+  std::vector<size_t> answered;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    if (silent.empty() || ways[i].device != silent) answered.push_back(i);
+  }
+  std::string text;
+  for (const size_t i : choose_rails(ways, answered)) {
+    text += (text.empty() ? "" : " ") + ways[i].device + "-" +
+            std::to_string(ways[i].offer.interface_number);
+  }
+  return text;
+}
+
+TEST(TcpWays, InterfacesAreMatchedBySubnetAndNotByOrder) {
+  const auto own = {interface("eth0", 1, 1), interface("eth1", 2, 1)};
+  EXPECT_EQ(rails_between(own, {interface("b", 2, 2), interface("a", 1, 2)}), "eth0-1 eth1-0");
+}
+
+TEST(TcpWays, AnInterfaceIsInOneRailOnly) {
+  // All in one subnet, and one with two addresses.
+  const auto own = {interface("eth0", 1, 1), interface("eth1", 1, 2), interface("eth1", 1, 3)};
+  EXPECT_EQ(rails_between(own, {interface("a", 1, 4), interface("b", 1, 5)}), "eth0-0 eth1-1");
+}
+
+TEST(TcpWays, OneThatDoesNotAnswerIsNoRail) {
+  const auto own = {interface("eth0", 1, 1), interface("eth1", 2, 1)};
+  EXPECT_EQ(rails_between(own, {interface("a", 1, 2), interface("b", 2, 2)}, "eth0"), "eth1-1");
+}
+
+TEST(TcpWays, WithoutACommonSubnetTheyAreTakenInStep) {
+  const auto own = {interface("eth0", 1, 1), interface("eth1", 2, 1)};
+  EXPECT_EQ(rails_between(own, {interface("a", 3, 2), interface("b", 4, 2)}), "eth0-0 eth1-1");
+}
+
+TEST(TcpWays, AMuchSlowerInterfaceIsNoRail) {
+  const auto own = {interface("eth0", 1, 1, 100'000), interface("eth1", 2, 1, 1000)};
+  const auto other = {interface("a", 1, 2, 100'000), interface("b", 2, 2, 1000)};
+  const std::vector<Way> ways = ways_to(PeerAddress(), own, offered(other), false);
+  for (const Way& way : ways) EXPECT_FALSE(way.is_rail) << way.why;
+}
+
+TEST(TcpWays, AnAddressThatIsOursTooIsNoRail) {
+  const auto own = {interface("eth0", 1, 1), interface("docker0", 2, 1)};
+  const std::vector<Way> ways =
+      ways_to(PeerAddress(), own, offered({interface("a", 1, 2), interface("b", 2, 1)}), false);
+  for (const Way& way : ways) EXPECT_FALSE(way.is_rail) << way.why;
+}
+
+}  // namespace
+}  // namespace weir::plugins::tcp
