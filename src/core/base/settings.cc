@@ -43,7 +43,7 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_TLS", Kind::kChoice, "off", "off|control|all",
      "TLS 1.3 around the network transports' control connections, or around messages between "
      "hosts, "
-     "too (see faults.md); the same on all ranks. A transport that cannot do it is not used."},
+     "too (see trust.md); the same on all ranks. A transport that cannot do it is not used."},
     {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
      "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
      "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},
