@@ -189,6 +189,24 @@ WEIR_API weir_result_t weir_comm_destroy(weir_comm_t comm);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_rank(weir_comm_t comm, int* rank);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_size(weir_comm_t comm, int* rank_count);
 
+/* How long the parts of making a communicator took on this rank, in nanoseconds, in the order in which
+ * they happen. */
+typedef struct weir_start_times {
+  size_t struct_bytes;
+  uint64_t rendezvous_ns; /* until this rank had its place among the others */
+  uint64_t handshake_ns;  /* until all ranks had one, each proven */
+  uint64_t exchange_ns;   /* opening the transport and telling each other about ourselves */
+  uint64_t connect_ns;    /* the transport's connections */
+  uint64_t costs_ns;      /* agreeing on measured costs, and measuring them where none are kept */
+} weir_start_times_t;
+
+#define WEIR_START_TIMES_INIT \
+  { sizeof(weir_start_times_t), 0, 0, 0, 0, 0 }
+
+/* `times` begins as WEIR_START_TIMES_INIT. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_start_times(weir_comm_t comm,
+                                                             weir_start_times_t* times);
+
 /* The error that the communicator is in, WEIR_OK while it is healthy. Lock-free. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_async_error(weir_comm_t comm,
                                                              weir_result_t* error);

@@ -235,6 +235,26 @@ weir_result_t weir_comm_size(weir_comm_t comm, int* rank_count) {
   });
 }
 
+weir_result_t weir_comm_start_times(weir_comm_t comm, weir_start_times_t* times) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_start_times");
+    if (times == nullptr) return invalid("comm_start_times: times is NULL", comm);
+    if (times->struct_bytes < sizeof *times) {
+      return invalid(fmt::format("comm_start_times: struct_bytes is {}, less than {}: start from "
+                                 "WEIR_START_TIMES_INIT",
+                                 times->struct_bytes, sizeof *times),
+                     comm);
+    }
+    const weir::comm::StartTimes& start = comm->comm->start_times();
+    times->rendezvous_ns = start.rendezvous_ns;
+    times->handshake_ns = start.handshake_ns;
+    times->exchange_ns = start.exchange_ns;
+    times->connect_ns = start.connect_ns;
+    times->costs_ns = start.costs_ns;
+    return WEIR_OK;
+  });
+}
+
 weir_result_t weir_comm_async_error(weir_comm_t comm, weir_result_t* error) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "comm_async_error");

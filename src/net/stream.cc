@@ -17,6 +17,8 @@ namespace weir::net {
 
 // What OpenSSL reads and writes through: the socket, without signals, with a limit before the proof.
 struct Stream::Session {
+  static constexpr size_t kGatheredBytes = 16384;  // a record of TLS
+
   SSL* ssl = nullptr;
   int fd = -1;
   bool judges = false;  // the other end's first bytes: of a server
@@ -27,6 +29,7 @@ struct Stream::Session {
   bool oversized = false;
   bool ended = false;    // the other end's direction
   int error_number = 0;  // of the socket
+  unsigned char gathered[kGatheredBytes];
 
   Session() = default;
   Session(const Session&) = delete;
@@ -39,6 +42,7 @@ struct Stream::Session {
   static int read_bytes(BIO* bio, char* data, int bytes);
   static long control(BIO* bio, int command, long, void*);
   bool judge(const char* data, size_t bytes);
+  size_t gather(const iovec* pieces, size_t count, size_t offset);
 };
 
 namespace {
@@ -120,6 +124,19 @@ bool Stream::Session::judge(const char* data, size_t bytes) {
   head_bytes += part;
   flight = judge_first_flight(head, head_bytes);
   return flight == FirstFlight::kMore || flight == FirstFlight::kGood;
+}
+
+// Fills `gathered` from the pieces, behind `offset` bytes of the first; how many bytes that are.
+size_t Stream::Session::gather(const iovec* pieces, size_t count, size_t offset) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < count && bytes < sizeof gathered; ++i, offset = 0) {
+    const size_t part = std::min(pieces[i].iov_len - offset, sizeof gathered - bytes);
+    if (part == 0) continue;
+    std::memcpy(gathered + bytes, static_cast<const unsigned char*>(pieces[i].iov_base) + offset,
+                part);
+    bytes += part;
+  }
+  return bytes;
 }
 
 int Stream::Session::read_bytes(BIO* bio, char* data, int bytes) {
@@ -242,13 +259,20 @@ ssize_t Stream::fail(int result) {
   return -1;
 }
 
+// False with errno: TLS has ended the stream.
+bool Stream::may_go_on() const {
+  if (failure_ == Failure::kNone) return true;
+  errno = EPROTO;
+  return false;
+}
+
 ssize_t Stream::send(const void* data, size_t bytes) {
-  if (session_ == nullptr) return send_plain(fd_, data, bytes);
+  return session_ == nullptr ? send_plain(fd_, data, bytes) : send_secured(data, bytes);
+}
+
+ssize_t Stream::send_secured(const void* data, size_t bytes) {
   if (bytes == 0) return 0;
-  if (failure_ != Failure::kNone) {
-    errno = EPROTO;
-    return -1;
-  }
+  if (!may_go_on()) return -1;
   ERR_clear_error();
   if (sent_bytes_ >= rekey_bytes_ && unfinished_bytes_ == 0 && is_ready_) {
     // It goes with the next bytes.
@@ -262,24 +286,76 @@ ssize_t Stream::send(const void* data, size_t bytes) {
     return after_handshake() ? static_cast<ssize_t>(done) : -1;
   }
   if (is_ready_) unfinished_bytes_ = bytes;
-  const ssize_t failed = fail(result);
-  if (failed < 0) return -1;
-  errno = EPIPE;
+  if (fail(result) == 0) errno = EPIPE;
   return -1;
+}
+
+ssize_t Stream::send(const iovec* pieces, size_t count) {
+  if (session_ == nullptr) {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(pieces);
+    message.msg_iovlen = count;
+    for (;;) {
+      const ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent >= 0 || errno != EINTR) return sent;
+    }
+  }
+  size_t total = 0;
+  size_t at = 0;
+  size_t offset = 0;  // in pieces[at]
+  while (at < count) {
+    const auto* data = static_cast<const unsigned char*>(pieces[at].iov_base) + offset;
+    size_t bytes = pieces[at].iov_len - offset;
+    // A record is filled, so that what is given again is never shorter than what was begun.
+    if (bytes < Session::kGatheredBytes && at + 1 < count) {
+      bytes = session_->gather(pieces + at, count - at, offset);
+      data = session_->gathered;
+    }
+    if (bytes == 0) break;
+    const ssize_t sent = send_secured(data, bytes);
+    if (sent < 0) return total != 0 && errno == EAGAIN ? static_cast<ssize_t>(total) : -1;
+    total += static_cast<size_t>(sent);
+    if (static_cast<size_t>(sent) < bytes) break;
+    for (offset += bytes; at < count && offset >= pieces[at].iov_len; ++at) {
+      offset -= pieces[at].iov_len;
+    }
+  }
+  return static_cast<ssize_t>(total);
 }
 
 ssize_t Stream::recv(void* data, size_t bytes) {
   if (session_ == nullptr) return recv_plain(fd_, data, bytes);
   if (bytes == 0) return 0;
-  if (failure_ != Failure::kNone) {
-    errno = EPROTO;
-    return -1;
-  }
+  if (!may_go_on()) return -1;
   ERR_clear_error();
   size_t done = 0;
   const int result = SSL_read_ex(session_->ssl, data, bytes, &done);
   if (result != 1) return fail(result);
   return after_handshake() ? static_cast<ssize_t>(done) : -1;
+}
+
+ssize_t Stream::recv(const iovec* pieces, size_t count) {
+  if (session_ == nullptr) {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(pieces);
+    message.msg_iovlen = count;
+    for (;;) {
+      const ssize_t got = recvmsg(fd_, &message, MSG_DONTWAIT);
+      if (got >= 0 || errno != EINTR) return got;
+    }
+  }
+  size_t total = 0;
+  for (size_t at = 0; at < count; ++at) {
+    auto* out = static_cast<unsigned char*>(pieces[at].iov_base);
+    for (size_t filled = 0; filled < pieces[at].iov_len;) {
+      const ssize_t got = recv(out + filled, pieces[at].iov_len - filled);
+      // What ends the stream is told by the next call.
+      if (got <= 0) return total != 0 ? static_cast<ssize_t>(total) : got;
+      filled += static_cast<size_t>(got);
+      total += static_cast<size_t>(got);
+    }
+  }
+  return static_cast<ssize_t>(total);
 }
 
 short Stream::events(bool writes) const {

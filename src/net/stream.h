@@ -6,6 +6,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -57,6 +58,10 @@ class Stream {
   // ECONNRESET.
   ssize_t send(const void* data, size_t bytes);
   ssize_t recv(void* data, size_t bytes);
+  // The same from and into several pieces, of which the first bytes are taken, as sendmsg and recvmsg do.
+  // Inside TLS small pieces share a record.
+  ssize_t send(const iovec* pieces, size_t count);
+  ssize_t recv(const iovec* pieces, size_t count);
   // What to poll for, of who waits to read and, `writes`, to send.
   short events(bool writes) const;
   // Says that nothing more is sent, as far as it can be said at once.
@@ -75,6 +80,8 @@ class Stream {
   // -1 with errno.
   ssize_t fail(int result);
   bool after_handshake();
+  bool may_go_on() const;
+  ssize_t send_secured(const void* data, size_t bytes);
 
   int fd_ = -1;
   bool is_ready_ = false;

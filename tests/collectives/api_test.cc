@@ -210,6 +210,43 @@ TEST(Communicators, SplitByColorAndKey) {
   });
 }
 
+TEST(Communicators, TellHowLongThePartsOfTheirMakingTook) {
+  const auto sum = [](const weir_start_times_t& times) {
+    return times.rendezvous_ns + times.handshake_ns + times.exchange_ns + times.connect_ns +
+           times.costs_ns;
+  };
+  const weir_unique_id_t id = make_id();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto before = std::chrono::steady_clock::now();
+      weir_comm_t comm = nullptr;
+      ASSERT_EQ(weir_comm_create(&comm, 3, &id, rank, nullptr), WEIR_OK)
+          << weir_last_error(nullptr);
+      const auto took = std::chrono::steady_clock::now() - before;
+      weir_start_times_t times = WEIR_START_TIMES_INIT;
+      ASSERT_EQ(weir_comm_start_times(comm, &times), WEIR_OK) << weir_last_error(comm);
+      EXPECT_GT(times.rendezvous_ns, 0u);
+      EXPECT_GT(times.exchange_ns, 0u);
+      EXPECT_GT(times.connect_ns, 0u);
+      EXPECT_LE(sum(times), static_cast<uint64_t>(std::chrono::nanoseconds(took).count()));
+      weir_comm_t part = nullptr;
+      ASSERT_EQ(weir_comm_split(comm, 0, rank, nullptr, &part), WEIR_OK);
+      weir_start_times_t later = WEIR_START_TIMES_INIT;
+      ASSERT_EQ(weir_comm_start_times(part, &later), WEIR_OK);
+      EXPECT_GT(sum(later), 0u);
+      EXPECT_EQ(weir_comm_start_times(comm, nullptr), WEIR_ERROR_INVALID_ARGUMENT);
+      EXPECT_EQ(weir_comm_start_times(nullptr, &times), WEIR_ERROR_INVALID_ARGUMENT);
+      weir_start_times_t shorter = {8, 7, 0, 0, 0, 0};
+      EXPECT_EQ(weir_comm_start_times(comm, &shorter), WEIR_ERROR_INVALID_ARGUMENT);
+      EXPECT_EQ(shorter.rendezvous_ns, 7u);
+      EXPECT_EQ(weir_comm_destroy(part), WEIR_OK);
+      EXPECT_EQ(weir_comm_destroy(comm), WEIR_OK);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(Threads, OneCommunicatorServesSeveral) {
   run_processes(2, [](int rank, weir_comm_t comm) {
     // Messages from several threads on one communicator, beside collectives from another.

@@ -94,6 +94,21 @@ TEST(Recorder, KeepsTheLatestOperationsInOrder) {
   }
 }
 
+TEST(Recorder, KeepsHowLongThePartsOfTheStartTook) {
+  TemporaryFolder folder;
+  Recorder recorder;
+  RecorderIdentity identity = identity_of(0);
+  identity.start.rendezvous_ns = 1'000'000;
+  identity.start.handshake_ns = 2'000'000;
+  identity.start.exchange_ns = 3'000'000;
+  identity.start.connect_ns = 4'000'000;
+  identity.start.costs_ns = 5'500'000;
+  recorder.open(identity, folder.path());
+  ASSERT_TRUE(recorder.on());
+  EXPECT_EQ(read(recorder).start.describe(),
+            "15.50 ms: rendezvous 1.00, handshake 2.00, exchange 3.00, connect 4.00, costs 5.50");
+}
+
 TEST(Recorder, NumbersBeyond32BitsAreTold) {
   TemporaryFolder folder;
   Recorder recorder;

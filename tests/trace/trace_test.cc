@@ -438,8 +438,17 @@ TEST(WeirInfoLive, ShowsWhoWaitsForWhomInARunningJob) {
   const CommandResult live =
       run_command(WEIR_INFO, {"--live"}, {"WEIR_RECORDER_DIR=" + job.folder().path()});
   EXPECT_EQ(live.status, 0);
-  for (const char* part : {"3 ranks", "barrier()", "for rank 2", "not in Weir", "alive"}) {
+  for (const char* part : {"3 ranks", "barrier()", "for rank 2", "not in Weir", "alive",
+                           "started, rank", " ms: rendezvous ", ", connect "}) {
     EXPECT_NE(live.out.find(part), std::string::npos) << part << "\n" << live.out;
+  }
+  const CommandResult as_json =
+      run_command(WEIR_INFO, {"--live", "--json"}, {"WEIR_RECORDER_DIR=" + job.folder().path()});
+  const auto json = nlohmann::json::parse(as_json.out);
+  for (const auto& rank : json["communicators"][0]["ranks"]) {
+    for (const char* part : {"rendezvous", "exchange", "connect"}) {
+      EXPECT_GT(rank["start_ns"][part].get<uint64_t>(), 0u) << part;
+    }
   }
   TemporaryFolder nothing;
   const CommandResult none =

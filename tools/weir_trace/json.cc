@@ -81,6 +81,11 @@ Json json_of_record(const Group& group, const Record& record, uint64_t now_ns) {
     json["code"] = record.code;
     json["why"] = record.why;
   }
+  json["start_ns"] = {{"rendezvous", record.start.rendezvous_ns},
+                      {"handshake", record.start.handshake_ns},
+                      {"exchange", record.start.exchange_ns},
+                      {"connect", record.start.connect_ns},
+                      {"costs", record.start.costs_ns}};
   json["completed"] = record.completed;
   json["called"] = called(record);
   json["activity"] = activity_of(group, record, now_ns);

@@ -112,6 +112,13 @@ std::string text_of(const Group& group, uint64_t now_ns) {
       group.rank_count(), group.rank_count() == 1 ? "" : "s", first.transport,
       hosts.size() == 1 ? "host " + *hosts.begin() : fmt::format("{} hosts", hosts.size()),
       first.program);
+  const auto slowest = std::max_element(
+      group.records.begin(), group.records.end(),
+      [](const Record& a, const Record& b) { return a.start.total_ns() < b.start.total_ns(); });
+  if (slowest->start.total_ns() != 0) {
+    text += fmt::format("  started, rank {} as the slowest, in {}\n", slowest->rank,
+                        slowest->start.describe());
+  }
   struct Row {
     std::string rank, process, state, completed, activity;
   };

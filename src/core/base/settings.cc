@@ -49,7 +49,7 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_TLS", Kind::kChoice, "off", "off|control|all",
      "TLS 1.3 around the network transports' control connections, or around messages between "
      "hosts, "
-     "too (see faults.md); the same on all ranks. A transport that cannot do it is not used."},
+     "too (see trust.md); the same on all ranks. A transport that cannot do it is not used."},
     {"WEIR_TCP_CONNECTIONS", Kind::kInteger, "1", "1..8",
      "Connections of the transport tcp for each pair of interfaces; from two on, or where several "
      "interfaces reach a peer, messages are spread over all of them."},

@@ -17,7 +17,6 @@
 #include "core/comm/introduction.h"
 #include "core/comm/measured_table.h"
 #include "core/comm/process.h"
-#include "core/comm/start_times.h"
 #include "core/plugin/registry.h"
 
 namespace weir::comm {
@@ -248,9 +247,11 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
                         settings.transport.find(',') != std::string::npos ||
                         !needs_one_host(*plugin::find_transport(settings.transport).value());
   const Place reach = anywhere ? place : Place();
-  StartTimes times;
+  StartTimes& times = start_times_;
   auto bootstrap = Bootstrap::join(secret, rank, rank_count, deadline_ns, reach);
   if (!bootstrap.ok()) return bootstrap.status();
+  times.rendezvous_ns = bootstrap.value()->times().rendezvous_ns;
+  times.handshake_ns = bootstrap.value()->times().handshake_ns;
   times.mark(nullptr);
 
   const Secret transport_secret = secret.derive("transport");
@@ -327,7 +328,8 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   auto table = agree_on_table(*bootstrap.value(), context_, settings, all, deadline_ns);
   if (!table.ok()) return table.status();
   times.mark(&times.costs_ns);
-  log_info(times.describe(name_, rank, rank_count, bootstrap.value()->times()));
+  log_info(fmt::format("communicator '{}': rank {} of {} started in {}", name_, rank, rank_count,
+                       times.describe()));
 
   const bool shared = shares_cores(all, rank);
   bool any_shared = false;  // plans must be the same on every rank
@@ -364,6 +366,7 @@ void Communicator::open_recorder(uint64_t comm_id, const std::vector<Introductio
   identity.name = name_;
   identity.transport = context_.transport->name;
   identity.earlier = earlier;
+  identity.start = start_times_;
   recorder_.open(identity, process_settings().value().recorder_dir);
 }
 

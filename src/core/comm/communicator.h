@@ -31,6 +31,7 @@
 #include "core/comm/recorder.h"
 #include "core/comm/request.h"
 #include "core/comm/spin_lock.h"
+#include "core/comm/start_times.h"
 #include "core/comm/wait.h"
 #include "core/engine/context.h"
 #include "core/engine/lane_run.h"
@@ -59,6 +60,8 @@ class Communicator {
 
   Rank rank() const { return context_.rank; }
   Rank rank_count() const { return context_.rank_count; }
+  // How long its making took.
+  const StartTimes& start_times() const { return start_times_; }
   const std::string& name() const { return name_; }
 
   // Collective; color < 0 gives nullptr.
@@ -187,6 +190,7 @@ class Communicator {
   void record_wait(Request& request, uint64_t now_ns);
 
   std::string name_;
+  StartTimes start_times_;
   Secret secret_;
   std::vector<Place> places_;  // by rank; empty: all ranks share a host
   WaitPolicy wait_policy_;

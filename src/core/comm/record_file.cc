@@ -277,6 +277,11 @@ Result<Record> parse_record(const void* data, size_t bytes, const std::string& p
   if (record.state != RecordState::kOpen) record.why = printable(file->why, sizeof file->why);
   const Clocks clocks(*file);
   record.made_ns = get(file->made.wall_ns);
+  record.start.rendezvous_ns = file->start_ns[0];
+  record.start.handshake_ns = file->start_ns[1];
+  record.start.exchange_ns = file->start_ns[2];
+  record.start.connect_ns = file->start_ns[3];
+  record.start.costs_ns = file->start_ns[4];
   record.latest_ns = get(file->latest.wall_ns);
   record.looked_ns = clocks.wall_of_monotonic(get(file->looked_ns));
   take_operations(*file, clocks, &record);

@@ -13,6 +13,7 @@
 #include "core/base/status.h"
 #include "core/base/types.h"
 #include "core/comm/record_format.h"
+#include "core/comm/start_times.h"
 
 namespace weir::comm {
 
@@ -76,6 +77,7 @@ struct Record {
   uint32_t code = 0;
   std::string why;
   uint64_t made_ns = 0;
+  StartTimes start;
   uint64_t looked_ns = 0;                     // when a waiting thread last looked around
   uint64_t latest_ns = 0;                     // the latest time in the file
   uint64_t completed = 0;                     // sequence number of the latest completed collective

@@ -27,6 +27,8 @@
 //   520     504     why it failed
 //   1024    8       latest completed collective
 //   1088    8       when a waiting thread last looked around, monotonic ns
+//   1096    8 each  how long the parts of making the communicator took, ns: rendezvous, handshake,
+//                   exchange, connect, costs (start_times.h); zero in files of earlier libraries
 //   1152    ~512    whom it waits for (WaitBlock)
 //   4096    32 each kOperationRecords operations, by sequence number
 //   12288   8 each  kOperationRecords ends, in ticks
@@ -131,6 +133,7 @@ struct RecordFile {
   char why[504];
   alignas(64) std::atomic<uint64_t> completed;
   alignas(64) std::atomic<uint64_t> looked_ns;
+  uint64_t start_ns[5];
   WaitBlock wait;
   alignas(4096) OperationRecord operations[kOperationRecords];
   std::atomic<uint64_t> end_ticks[kOperationRecords];
@@ -141,6 +144,7 @@ static_assert(offsetof(RecordFile, comm_id) == 24 && offsetof(RecordFile, proces
 static_assert(offsetof(RecordFile, boot_id) == 80 && offsetof(RecordFile, transport) == 384);
 static_assert(offsetof(RecordFile, made) == 416 && offsetof(RecordFile, state) == 512);
 static_assert(offsetof(RecordFile, completed) == 1024 && offsetof(RecordFile, wait) == 1152);
+static_assert(offsetof(RecordFile, start_ns) == 1096);
 static_assert(offsetof(RecordFile, operations) == 4096);
 static_assert(offsetof(RecordFile, end_ticks) == 12288);
 static_assert(offsetof(RecordFile, messages) == 14336);

@@ -174,6 +174,11 @@ void Recorder::open(const RecorderIdentity& identity, const std::string& folder)
   copy_text(file->program, sizeof file->program, program_invocation_short_name);
   copy_text(file->transport, sizeof file->transport, identity.transport);
   store(file->made, identity.earlier);
+  file->start_ns[0] = identity.start.rendezvous_ns;
+  file->start_ns[1] = identity.start.handshake_ns;
+  file->start_ns[2] = identity.start.exchange_ns;
+  file->start_ns[3] = identity.start.connect_ns;
+  file->start_ns[4] = identity.start.costs_ns;
   store(file->latest, ClockReading::now());
   file->state.store(static_cast<uint32_t>(RecordState::kOpen), std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);

@@ -15,6 +15,7 @@
 #include "core/base/status.h"
 #include "core/base/types.h"
 #include "core/comm/record_format.h"
+#include "core/comm/start_times.h"
 #include "core/comm/ticks.h"
 
 namespace weir::comm {
@@ -34,6 +35,7 @@ struct RecorderIdentity {
   Rank rank_count = 1;
   std::string name;
   std::string transport;
+  StartTimes start;
   ClockReading earlier;  // some time before now, so that the rate of the ticks is known
 };
 

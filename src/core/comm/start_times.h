@@ -5,21 +5,21 @@
 #include <cstdint>
 #include <string>
 
-#include "core/base/types.h"
-#include "core/comm/bootstrap.h"
-
 namespace weir::comm {
 
+// In the order in which they happen.
 struct StartTimes {
-  uint64_t exchange_ns = 0;  // opening the transport and telling each other about ourselves
-  uint64_t connect_ns = 0;   // of the transport
-  uint64_t costs_ns = 0;     // agreeing on measured costs, and measuring them where none are kept
+  uint64_t rendezvous_ns = 0;  // until this rank had its place among the others
+  uint64_t handshake_ns = 0;   // until all ranks had one
+  uint64_t exchange_ns = 0;    // opening the transport and telling each other about ourselves
+  uint64_t connect_ns = 0;     // of the transport
+  uint64_t costs_ns = 0;       // agreeing on measured costs, and measuring them where none are kept
 
+  uint64_t total_ns() const;
   // Gives the time since the last mark to `part`, or drops it.
   void mark(uint64_t* part);
-  // One line for the log.
-  std::string describe(const std::string& communicator, Rank rank, Rank rank_count,
-                       const JoinTimes& join) const;
+  // "12.34 ms: rendezvous 1.00, handshake 2.00, …"
+  std::string describe() const;
 
  private:
   uint64_t last_ns_ = 0;

@@ -353,6 +353,53 @@ TEST(Stream, WhatDoesNotFitIsSentLater) {
   EXPECT_EQ(other.a.events(false), POLLIN);
 }
 
+TEST(Stream, PiecesAreSentAndFilledInOrderAndShareRecords) {
+  const auto key = context_of("the secret");
+  std::mt19937 random(4);
+  for (const bool tls : {false, true}) {
+    Link link(tls ? key.get() : nullptr, tls ? key.get() : nullptr);
+    if (tls) link.shake_hands();
+    const size_t before = link.from_client.size();
+    Bytes out = pattern(300'000, 6), in(out.size());
+    size_t sent = 0, got = 0;
+    const auto cut = [&](Bytes* bytes, size_t from, size_t longest) {
+      std::vector<iovec> pieces;
+      for (size_t at = from; at < bytes->size() && pieces.size() < 8;) {
+        const size_t part = std::min<size_t>(random() % longest, bytes->size() - at);
+        pieces.push_back({bytes->data() + at, part});
+        at += part;
+      }
+      return pieces;
+    };
+    const auto all = [&](std::vector<iovec> pieces) {
+      size_t bytes = sent;
+      for (const iovec& piece : pieces) bytes += piece.iov_len;
+      pieces.push_back({out.data() + bytes, out.size() - bytes});
+      return pieces;
+    };
+    for (int idle = 0; got < out.size() && idle < 1000; ++idle) {
+      // The same again after a pause, in other pieces: what was begun is finished first.
+      const auto pieces = all(cut(&out, sent, idle % 2 == 0 ? 100 : 60'000));
+      const ssize_t count = link.a.send(pieces.data(), pieces.size());
+      ASSERT_TRUE(count >= 0 || errno == EAGAIN) << errno;
+      if (count > 0) sent += static_cast<size_t>(count);
+      link.carry();
+      const auto rooms = cut(&in, got, 50'000);
+      const ssize_t came = link.b.recv(rooms.data(), rooms.size());
+      ASSERT_TRUE(came > 0 || (came < 0 && errno == EAGAIN) || rooms[0].iov_len == 0) << errno;
+      if (came > 0) got += static_cast<size_t>(came);
+    }
+    EXPECT_EQ(in, out);
+    if (!tls) continue;
+    const iovec header_and_body[2] = {{out.data(), 16}, {out.data() + 16, 1000}};
+    const size_t records = link.from_client.size();
+    ASSERT_EQ(link.a.send(header_and_body, 2), 1016);
+    link.carry();
+    EXPECT_EQ(link.from_client.size() - records, 1016u + 22) << "one record";
+    EXPECT_GT(records, before);
+  }
+}
+
 TEST(Stream, KeysAreRenewedOnTheWay) {
   const auto key = context_of("the secret");
   size_t carried[2];
