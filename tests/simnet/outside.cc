@@ -161,6 +161,12 @@ std::span<const TransportFunction> builtin_transports() {
 
 std::span<const BuiltinHook> builtin_hooks() { return {}; }
 
+const weir_transport_functions_t* builtin_failover(
+    const std::vector<const weir_transport_functions_t*>&, std::string* reason) {
+  *reason = "there is one network";
+  return nullptr;
+}
+
 }  // namespace weir::plugins
 
 // ---- In the place of functions of the system and of the library (ld --wrap) ---------------------
