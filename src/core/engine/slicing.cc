@@ -20,23 +20,16 @@ uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / u
 
 // Two ranks that only exchange have nothing to overlap, so that fewer calls are all that counts.
 constexpr uint64_t kExchangeSliceBytes = 512 * 1024;
-// An all-reduce of two shares up to here has two slices of half a share each.
-constexpr uint64_t kShareInTwoBytesMax = 512 * 1024;
 
 }  // namespace
 
-uint64_t message_slice_bytes(Collective collective, uint64_t bytes, Rank rank_count) {
+uint64_t message_slice_bytes(Collective collective, Rank rank_count) {
   if (rank_count != 2) return kMessageSliceBytes;
   switch (collective) {
     case Collective::kAllGather:
     case Collective::kReduceScatter:
     case Collective::kAllToAll:
       return kExchangeSliceBytes;
-    case Collective::kAllReduce: {
-      const uint64_t share = bytes / rank_count;
-      const bool in_two = share > kShareInTwoBytesMax / 2 && share <= kShareInTwoBytesMax;
-      return in_two ? kShareInTwoBytesMax / 2 : kMessageSliceBytes;
-    }
     default:
       return kMessageSliceBytes;
   }

@@ -16,8 +16,8 @@ inline constexpr uint64_t kWindowBytesMin = 16 * 1024;
 inline constexpr uint64_t kRootedWindowBytesMin = 256 * 1024;
 // Slices of programs over messages; also of the probe that measures them.
 inline constexpr uint64_t kMessageSliceBytes = 128 * 1024;
-// The same for a collective whose largest buffer of a rank has `bytes`.
-uint64_t message_slice_bytes(Collective collective, uint64_t bytes, Rank rank_count);
+// Those of a collective.
+uint64_t message_slice_bytes(Collective collective, Rank rank_count);
 
 struct SlicingQuestion {
   uint64_t chunk_bytes_max = 0;  // longest chunk of the grid
