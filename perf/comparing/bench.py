@@ -125,6 +125,11 @@ def die_with_parent():
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def clean_up_when_told_to_end():
+    """SIGTERM goes through the finally clauses, as ctrl-c does."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
 def run_together(processes, seconds_max=RUN_SECONDS_MAX):
     """Runs (command, environment) of each rank or launcher side by side: all that was printed, and what went
     wrong or None. Nothing of them is left when this returns."""

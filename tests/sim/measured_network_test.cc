@@ -20,6 +20,7 @@ cost::Table some_table() {
   link.slot_out_ns_per_byte = {0.2, 0.1, 0.4};
   link.window_ns_per_byte = link.slot_out_ns_per_byte;
   link.wire_ns_per_byte = 8;
+  table.times.link(cost::Link::kShmSharedCache) = link;
   table.times.copy_ns_per_byte = {0.01, 0.02, 0.04};
   for (auto& figures : table.times.reduce_ns_per_byte) figures = {0.03, 0.06, 0.12};
   table.times.operation_ns = 50;
@@ -36,7 +37,8 @@ TEST(MeasuredNetwork, AMessageTakesWhatItTookWhenItWasMeasured) {
   EXPECT_DOUBLE_EQ(level.recv_overhead_ns, 300 + 50);
   EXPECT_DOUBLE_EQ(level.send_overhead_ns + level.latency_ns + level.recv_overhead_ns,
                    5000 + 2 * 50);
-  EXPECT_DOUBLE_EQ(level.ns_per_byte, 0.2);
+  EXPECT_DOUBLE_EQ(level.ns_per_byte, 0.4);
+  EXPECT_DOUBLE_EQ(measured_network(some_table(), 1 << 25).inter_node.ns_per_byte, 0.4);
   EXPECT_DOUBLE_EQ(network.nic.ns_per_byte, 8);
   EXPECT_EQ(network.nic.rails, 1u);
 }
@@ -47,7 +49,7 @@ TEST(MeasuredNetwork, SizeChoosesTheRegime) {
   EXPECT_DOUBLE_EQ(measured_network(table, 1 << 20).reduce_ns_per_byte, 0.06);
   EXPECT_DOUBLE_EQ(measured_network(table, 1 << 25).reduce_ns_per_byte, 0.12);
   EXPECT_DOUBLE_EQ(measured_network(table, 1 << 25).copy_ns_per_byte, 0.04);
-  EXPECT_DOUBLE_EQ(measured_network(table, 1 << 25).inter_node.ns_per_byte, 0.4);
+  EXPECT_DOUBLE_EQ(measured_network(table, 1 << 19).intra_node.ns_per_byte, 0.2);
 }
 
 TEST(MeasuredNetwork, EveryNodeHasOneWireThatItsRanksShare) {

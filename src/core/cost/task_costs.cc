@@ -76,9 +76,16 @@ Picoseconds TaskCosts::reduce(Rank self, const sched::Ref& dst,
   return ps_of_ns(static_cast<double>(bytes) * ns_per_byte * share_) + operation();
 }
 
+// What goes over a network has been computed since it was last sent, and passes through the
+// kernel's or the adapter's buffers: it is in no core's cache, whatever its size.
+Regime TaskCosts::regime_of_messages(Rank a, Rank b) const {
+  return is_network(layout_.link(a, b)) ? Regime::kDram : user_;
+}
+
 Picoseconds TaskCosts::send(Rank from, Rank to, uint64_t bytes) const {
   const LinkTimes& l = link(from, to);
-  const double ns = l.send_ns + static_cast<double>(bytes) * at(l.slot_in_ns_per_byte, user_);
+  const double ns = l.send_ns + static_cast<double>(bytes) *
+                                    at(l.slot_in_ns_per_byte, regime_of_messages(from, to));
   return ps_of_ns(ns * share_) + operation();
 }
 
@@ -89,7 +96,8 @@ Picoseconds TaskCosts::latency(Rank from, Rank to) const {
 
 Picoseconds TaskCosts::recv(Rank from, Rank to, uint64_t bytes) const {
   const LinkTimes& l = link(from, to);
-  const double ns = l.recv_ns + static_cast<double>(bytes) * at(l.slot_out_ns_per_byte, user_);
+  const double ns = l.recv_ns + static_cast<double>(bytes) *
+                                    at(l.slot_out_ns_per_byte, regime_of_messages(from, to));
   return ps_of_ns(ns * share_) + operation();
 }
 
@@ -100,8 +108,8 @@ Picoseconds TaskCosts::wire(Rank from, Rank to, uint64_t bytes) const {
 std::optional<LinkFigures> TaskCosts::like_links() const {
   if (!like_links_) return std::nullopt;
   const LinkTimes& l = link(0, 1);
-  const double in = at(l.slot_in_ns_per_byte, user_) * share_;
-  const double out = at(l.slot_out_ns_per_byte, user_) * share_;
+  const double in = at(l.slot_in_ns_per_byte, regime_of_messages(0, 1)) * share_;
+  const double out = at(l.slot_out_ns_per_byte, regime_of_messages(0, 1)) * share_;
   const double operation_ns = times_.operation_ns * share_;
   return LinkFigures{
       .send_overhead_ns = l.send_ns * share_ + operation_ns,

@@ -38,6 +38,7 @@ class TaskCosts final : public MemoryCosts {
   double call_ns() const { return times_.call_ns * share_; }
 
  private:
+  Regime regime_of_messages(Rank a, Rank b) const;
   const LinkTimes& link(Rank a, Rank b) const { return times_.link(layout_.link(a, b)); }
   double extra_of_peer(Rank self, const sched::Ref& ref) const;
 

@@ -106,7 +106,8 @@ Result<cost::Decision> Planner::choose(const Call& call, const algo::Problem& pr
   cost::Request request;
   request.work.problem = problem;
   request.work.bytes = work_bytes(call, context_.rank_count);
-  request.work.slicing = {.slice_bytes = kMessageSliceBytes, .in_flight = 4};
+  request.work.slicing = {.slice_bytes = message_slice_bytes(call.collective, context_.rank_count),
+                          .in_flight = 4};
   request.work.layout.cores_per_host = options_.core_count;
   request.work.layout.host_of_rank = options_.node_of_rank;
   request.type = call.type;
@@ -175,9 +176,10 @@ Result<std::unique_ptr<Plan>> Planner::make(const Call& call, bool windows) {
   plan->decision = record;
   if (!algorithm.needs_mapped && !algorithm.needs_user_windows) {
     plan->protocol = Protocol::kLanes;
-    auto bound = LanePlan::bind(program, call,
-                                wanted_slice_bytes != 0 ? wanted_slice_bytes : kMessageSliceBytes,
-                                context_.transport->caps.lane_count, algorithm.rank_order);
+    const uint64_t slice_bytes = message_slice_bytes(call.collective, context_.rank_count);
+    auto bound =
+        LanePlan::bind(program, call, wanted_slice_bytes != 0 ? wanted_slice_bytes : slice_bytes,
+                       context_.transport->caps.lane_count, algorithm.rank_order);
     if (!bound.ok()) return bound.status();
     plan->lanes = bound.take();
     return plan;

@@ -18,7 +18,22 @@ constexpr uint64_t kEntryBytesShared = 256 * 1024;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
+// Two ranks that only exchange have nothing to overlap, so that fewer calls are all that counts.
+constexpr uint64_t kExchangeSliceBytes = 512 * 1024;
+
 }  // namespace
+
+uint64_t message_slice_bytes(Collective collective, Rank rank_count) {
+  if (rank_count != 2) return kMessageSliceBytes;
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kAllToAll:
+      return kExchangeSliceBytes;
+    default:
+      return kMessageSliceBytes;
+  }
+}
 
 Slicing choose_slicing(const SlicingQuestion& question) {
   const uint64_t slots = std::max<uint64_t>(1, question.staging_slots);

@@ -14,8 +14,10 @@ namespace weir::engine {
 inline constexpr uint64_t kWindowBytesMin = 16 * 1024;
 // Rooted operations let the root work ahead, which agreeing ends.
 inline constexpr uint64_t kRootedWindowBytesMin = 256 * 1024;
-// Slices of programs over messages.
+// Slices of programs over messages; also of the probe that measures them.
 inline constexpr uint64_t kMessageSliceBytes = 128 * 1024;
+// Those of a collective.
+uint64_t message_slice_bytes(Collective collective, Rank rank_count);
 
 struct SlicingQuestion {
   uint64_t chunk_bytes_max = 0;  // longest chunk of the grid

@@ -35,7 +35,7 @@ Network measured_network(const cost::Table& table, uint64_t bytes, cost::Link ne
   const Regime regime = regime_of(bytes, times);
   return {
       .intra_node = level_of(times.link(cost::Link::kShmSharedCache), times, regime),
-      .inter_node = level_of(times.link(network), times, regime),
+      .inter_node = level_of(times.link(network), times, Regime::kDram),
       .nic = {.rails = 1, .gap_ns = 0, .ns_per_byte = times.link(network).wire_ns_per_byte},
       .copy_ns_per_byte = times.reduce_of(1, regime),
       .reduce_ns_per_byte = times.reduce_of(2, regime),

@@ -11,7 +11,7 @@
 namespace weir::sim {
 
 // For operations whose largest buffer of a rank has `bytes`, which decides in which regime copies
-// and reductions run. `network` joins the nodes; they have one rail each, which all of their
+// and reductions run; what goes over a network is in no cache. `network` joins the nodes; they have one rail each, which all of their
 // messages share. A message costs the ranks at both ends their overheads and is on its way for the
 // rest of its time. Ports are as fast as the slower of the two copies at their ends. Rank counts
 // above the cores of a host are not taken into account.

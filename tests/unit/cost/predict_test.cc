@@ -92,6 +92,28 @@ TEST(Prediction, RisesWithBytesAndWithRanks) {
   }
 }
 
+TEST(Prediction, WhatGoesOverANetworkIsInNoCacheButWithinAHostItMayBe) {
+  Table table = uniform_table();
+  const std::vector<uint32_t> hosts = own_hosts();
+  const algo::Algorithm& a = sim::algorithm(Collective::kAllGather, "ring");
+  Workload work{.problem = sim::problem(Collective::kAllGather, 2),
+                .bytes = 65536,
+                .slicing = {},
+                .layout = {}};
+  for (const Link link : {Link::kFabric, Link::kShmSharedCache}) {
+    LinkTimes& times = table.times.link(link);
+    times = table.times.link(Link::kFabric);
+    times.wire_ns_per_byte = 0;
+    times.slot_in_ns_per_byte = times.slot_out_ns_per_byte = {0.1, 0.1, 10};
+  }
+  work.layout.network = Link::kFabric;
+  const double within = predict(a, work, table);
+  work.layout.host_of_rank = std::span(hosts).first(2);
+  const double between = predict(a, work, table);
+  EXPECT_LT(within, 32768);  // half of the bytes come from the other rank
+  EXPECT_GT(between, 2 * 32768 * 10);
+}
+
 TEST(Prediction, SharingCoresCosts) {
   const algo::Algorithm& a = sim::algorithm(Collective::kAllReduce, "direct");
   Workload work{sim::problem(Collective::kAllReduce, 4), 8, {}, {}};
