@@ -76,9 +76,9 @@ inline constexpr uint64_t kRemoteFailed = 64;  // + weir_result_t
 class OneSided {
  public:
   static constexpr uint64_t kInlineBytes = 4096;
-  static constexpr uint32_t kCellCount = 64;
+  static constexpr uint32_t kCellCount = 160;
   // Parts that a rank has under way to another one, unanswered.
-  static constexpr uint32_t kPartsMax = 16;
+  static constexpr uint32_t kPartsMax = 64;
 
   // Once endpoints are there. "" or the reason.
   std::string attach(Instance* self, const net::Mac& proof);
