@@ -2,6 +2,7 @@
 #include "simnet/fabric.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -78,10 +79,19 @@ struct Mesh {
   std::vector<std::unique_ptr<Pipe>> pipes;
   std::vector<Board> boards;  // [from * n + to]
   std::vector<uint64_t> dead_seen_ns;
+  unsigned char* segment = nullptr;  // of all ranks, one after the other
+  uint64_t segment_stride_bytes = 0;
   std::vector<uint64_t> goodbye_ns;  // [from * n + to]: when `to` sees that `from` has closed
   uint32_t closed_count = 0;
   bool in_order = true;
   uint32_t rank_count() const { return static_cast<uint32_t>(instances.size()); }
+
+  Mesh() = default;
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+  ~Mesh() {
+    if (segment != nullptr) munmap(segment, segment_stride_bytes * rank_count());
+  }
 };
 
 struct Instance {
@@ -129,6 +139,7 @@ void Fabric::stop_at_post(uint32_t rank, uint64_t count, uint64_t until_ns) {
 }
 
 uint64_t Fabric::arrival_ns(uint32_t from, uint32_t to, uint64_t at_ns) {
+  if (options_.shares_memory) return at_ns;
   Random& random = world_.random();
   const bool near = host_of_rank_[from] == host_of_rank_[to];
   uint64_t ns =
@@ -325,6 +336,11 @@ void Fabric::kill(uint32_t rank) {
   world_.kill(rank);
 }
 
+void Fabric::stop(uint32_t rank) {
+  fault_ns_ = std::min(fault_ns_, world_.now_ns());
+  world_.stop(rank, kNever);
+}
+
 void Fabric::count_post(uint32_t rank) {
   const uint64_t count = ++post_counts_[rank];
   if (count == stop_at_[rank]) {
@@ -405,6 +421,13 @@ struct Functions {
       mesh->boards.resize(n * n);
       mesh->dead_seen_ns.assign(n, kNever);
       mesh->goodbye_ns.assign(n * n, kNever);
+      if (fabric.options_.shares_memory) {
+        mesh->segment_stride_bytes = (config->segment_bytes + 4095) / 4096 * 4096;
+        void* memory = mmap(nullptr, mesh->segment_stride_bytes * n, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        WEIR_CHECK(memory != MAP_FAILED, "there is memory for a segment");
+        mesh->segment = static_cast<unsigned char*>(memory);
+      }
     }
     auto* self = new Instance;
     self->host = host;
@@ -528,6 +551,12 @@ struct Functions {
     return WEIR_OK;
   }
 
+  static weir_result_t segment(weir_transport_t* instance, weir_segment_t* out) {
+    const Mesh& mesh = *from(instance)->mesh;
+    *out = {mesh.segment, mesh.segment_stride_bytes, mesh.segment_stride_bytes};
+    return WEIR_OK;
+  }
+
   static weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
     const Instance* self = from(instance);
     if (g_fabric->world_.closing()) return WEIR_OK;
@@ -614,7 +643,7 @@ const weir_transport_functions_t* Fabric::transport() {
       .recv = Functions::recv,
       .test = Functions::test,
       .progress = Functions::progress,
-      .segment = nullptr,
+      .segment = Functions::segment,
       .window_open = nullptr,
       .window_close = nullptr,
       .peer_alive = Functions::peer_alive,
@@ -624,6 +653,7 @@ const weir_transport_functions_t* Fabric::transport() {
   table.caps.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_SELF;
   if (g_fabric != nullptr) {
     const FabricOptions& options = g_fabric->options_;
+    if (options.shares_memory) table.caps.bits |= WEIR_CAP_SEGMENT;
     if (options.has_notices) table.caps.bits |= WEIR_CAP_NOTICE;
     if (options.sees_death) table.caps.bits |= WEIR_CAP_PEER_FAILURE;
     table.caps.lane_count = options.lane_count;
