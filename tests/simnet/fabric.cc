@@ -56,6 +56,7 @@ struct Pipe {
   uint64_t sender_end_ns = kNever;    // from then on the receiver sees the end of the connection
   uint64_t receiver_end_ns = kNever;  // from then on the sender does
   bool mismatched = false;
+  weir_result_t untold = WEIR_OK;  // a failure that nobody has asked about yet
 };
 
 struct Shown {
@@ -183,6 +184,7 @@ void Fabric::pump(Pipe& pipe) {
       world_.trace().add(now, me, What::kFailed, mesh.world_rank[pipe.to], pipe.lane,
                          WEIR_ERROR_PEER_LOST);
       fail_all(pipe.sends, WEIR_ERROR_PEER_LOST);
+      pipe.untold = WEIR_ERROR_PEER_LOST;
       return;
     }
     Op* op = pipe.sends.front();
@@ -236,6 +238,7 @@ void Fabric::drain(Pipe& pipe) {
     Op* op = pipe.recvs.front();
     if (pipe.mismatched) {
       fail_all(pipe.recvs, WEIR_ERROR_MISMATCH);
+      pipe.untold = WEIR_ERROR_MISMATCH;
       return;
     }
     if (pipe.wire.empty() || pipe.wire.front().arrival_ns > now) {
@@ -244,6 +247,7 @@ void Fabric::drain(Pipe& pipe) {
       if (ended) {
         world_.trace().add(now, me, What::kFailed, peer, pipe.lane, WEIR_ERROR_PEER_LOST);
         fail_all(pipe.recvs, WEIR_ERROR_PEER_LOST);
+        pipe.untold = WEIR_ERROR_PEER_LOST;
       }
       return;
     }
@@ -465,7 +469,8 @@ struct Functions {
     if (op->state == kPending) return WEIR_IN_PROGRESS;
     WEIR_CHECK(op->state > kFailedBase, "an operation is tested after it was posted");
     const auto result = static_cast<weir_result_t>(op->state - kFailedBase);
-    const Pipe* pipe = reinterpret_cast<const Pipe*>(op->pipe);
+    Pipe* pipe = reinterpret_cast<Pipe*>(op->pipe);
+    pipe->untold = WEIR_OK;
     const uint32_t peer = op->sends != 0 ? pipe->to : pipe->from;
     return fail(self, result,
                 fmt::format("sim: {} rank {} failed on lane {}: {}",
@@ -539,6 +544,9 @@ struct Functions {
     for (size_t i = 0; i < self->active.size();) {
       Pipe& pipe = *self->active[i];
       move(self, pipe);
+      if (g_fabric->options_.progress_tells && pipe.untold != WEIR_OK) {
+        return fail(self, std::exchange(pipe.untold, WEIR_OK), "sim: a connection has failed");
+      }
       const bool idle = (pipe.from != self->rank || pipe.sends.empty()) &&
                         (pipe.to != self->rank || pipe.recvs.empty());
       if (idle) {

@@ -31,8 +31,9 @@ struct FabricOptions {
   uint32_t credit = 4;
   bool shares_memory = false;  // WEIR_CAP_SEGMENT: then no messages are needed
   bool has_notices = true;
-  bool sees_death = true;      // WEIR_CAP_PEER_FAILURE
-  uint64_t damaged_piece = 0;  // the k-th piece of all has a bit turned on its way; 0: none
+  bool sees_death = true;       // WEIR_CAP_PEER_FAILURE
+  bool progress_tells = false;  // `progress` fails, too, when an operation has
+  uint64_t damaged_piece = 0;   // the k-th piece of all has a bit turned on its way; 0: none
 };
 
 // Between two ranks, both ways: what would arrive then arrives at `until_ns`, or never.

@@ -41,6 +41,7 @@ void draw_fabric(Random& random, Plan* plan) {
   const uint32_t lanes[] = {4, 8, 16, 16};
   fabric.lane_count = lanes[random.below(4)];
   fabric.credit = static_cast<uint32_t>(1 + random.below(8));
+  fabric.progress_tells = random.one_in(2);
   plan->world.yield_ns_max = 500 + random.of_any_size(50 * kMicrosecond);
 }
 
