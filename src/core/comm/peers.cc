@@ -298,6 +298,17 @@ bool Communicator::find_culprits(const Request& request, uint64_t now,
     }
   }
   chain.erase(context_.rank);
+  if (context_.mapped()) {
+    // There every look of a rank that waits is seen: who is the only one without any is it.
+    std::vector<Rank> unheard;
+    for (const Rank p : chain) {
+      if (beats_[p].heard_ns < wait_began_ns_) unheard.push_back(p);
+    }
+    if (unheard.size() == 1) {
+      *culprits = unheard;
+      return true;
+    }
+  }
   const uint64_t while_ns = std::max(timeout_ns / 4, 5 * beat_ns / 2);
   std::set<Rank> quiet;     // not heard of for a while: a stalled machine may be why
   uint32_t long_quiet = 0;  // for nearly all the time
