@@ -274,7 +274,8 @@ void Fabric::drain(Pipe& pipe) {
       finish(op, kDone);
       world_.trace().add(now, me, What::kReceived, peer, pipe.lane, op->bytes);
     }
-    if (random.one_in(8)) {
+    // What lies in shared memory is there as a whole.
+    if (!options_.shares_memory && random.one_in(8)) {
       world_.poke(me, now + kMicrosecond);
       return;
     }

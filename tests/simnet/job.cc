@@ -276,8 +276,10 @@ void Member::face_fault() {
     if (plan_.fault == Fault::kStop) job_.fabric.stop(rank_);
     if (over()) return;
   }
-  if (plan_.fault == Fault::kCut && job_.world.now_ns() < job_.cut_ns) {
-    job_.world.sleep(job_.cut_ns - job_.world.now_ns());
+  // Some have done all of theirs before the last one is there.
+  while (plan_.fault == Fault::kCut && !over() &&
+         (job_.created_count < plan_.rank_count || job_.world.now_ns() < job_.cut_ns)) {
+    job_.world.sleep(100 * kMicrosecond);
   }
   if (error_ == WEIR_OK) {
     const weir_result_t result =
