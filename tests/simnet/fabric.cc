@@ -2,6 +2,7 @@
 #include "simnet/fabric.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -55,6 +56,7 @@ struct Pipe {
   uint64_t sender_end_ns = kNever;    // from then on the receiver sees the end of the connection
   uint64_t receiver_end_ns = kNever;  // from then on the sender does
   bool mismatched = false;
+  weir_result_t untold = WEIR_OK;  // a failure that nobody has asked about yet
 };
 
 struct Shown {
@@ -78,10 +80,19 @@ struct Mesh {
   std::vector<std::unique_ptr<Pipe>> pipes;
   std::vector<Board> boards;  // [from * n + to]
   std::vector<uint64_t> dead_seen_ns;
+  unsigned char* segment = nullptr;  // of all ranks, one after the other
+  uint64_t segment_stride_bytes = 0;
   std::vector<uint64_t> goodbye_ns;  // [from * n + to]: when `to` sees that `from` has closed
   uint32_t closed_count = 0;
   bool in_order = true;
   uint32_t rank_count() const { return static_cast<uint32_t>(instances.size()); }
+
+  Mesh() = default;
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+  ~Mesh() {
+    if (segment != nullptr) munmap(segment, segment_stride_bytes * rank_count());
+  }
 };
 
 struct Instance {
@@ -129,6 +140,7 @@ void Fabric::stop_at_post(uint32_t rank, uint64_t count, uint64_t until_ns) {
 }
 
 uint64_t Fabric::arrival_ns(uint32_t from, uint32_t to, uint64_t at_ns) {
+  if (options_.shares_memory) return at_ns;
   Random& random = world_.random();
   const bool near = host_of_rank_[from] == host_of_rank_[to];
   uint64_t ns =
@@ -172,6 +184,7 @@ void Fabric::pump(Pipe& pipe) {
       world_.trace().add(now, me, What::kFailed, mesh.world_rank[pipe.to], pipe.lane,
                          WEIR_ERROR_PEER_LOST);
       fail_all(pipe.sends, WEIR_ERROR_PEER_LOST);
+      pipe.untold = WEIR_ERROR_PEER_LOST;
       return;
     }
     Op* op = pipe.sends.front();
@@ -225,6 +238,7 @@ void Fabric::drain(Pipe& pipe) {
     Op* op = pipe.recvs.front();
     if (pipe.mismatched) {
       fail_all(pipe.recvs, WEIR_ERROR_MISMATCH);
+      pipe.untold = WEIR_ERROR_MISMATCH;
       return;
     }
     if (pipe.wire.empty() || pipe.wire.front().arrival_ns > now) {
@@ -233,6 +247,7 @@ void Fabric::drain(Pipe& pipe) {
       if (ended) {
         world_.trace().add(now, me, What::kFailed, peer, pipe.lane, WEIR_ERROR_PEER_LOST);
         fail_all(pipe.recvs, WEIR_ERROR_PEER_LOST);
+        pipe.untold = WEIR_ERROR_PEER_LOST;
       }
       return;
     }
@@ -259,7 +274,8 @@ void Fabric::drain(Pipe& pipe) {
       finish(op, kDone);
       world_.trace().add(now, me, What::kReceived, peer, pipe.lane, op->bytes);
     }
-    if (random.one_in(8)) {
+    // What lies in shared memory is there as a whole.
+    if (!options_.shares_memory && random.one_in(8)) {
       world_.poke(me, now + kMicrosecond);
       return;
     }
@@ -323,6 +339,11 @@ void Fabric::die(uint32_t rank) {
 void Fabric::kill(uint32_t rank) {
   die(rank);
   world_.kill(rank);
+}
+
+void Fabric::stop(uint32_t rank) {
+  fault_ns_ = std::min(fault_ns_, world_.now_ns());
+  world_.stop(rank, kNever);
 }
 
 void Fabric::count_post(uint32_t rank) {
@@ -405,6 +426,13 @@ struct Functions {
       mesh->boards.resize(n * n);
       mesh->dead_seen_ns.assign(n, kNever);
       mesh->goodbye_ns.assign(n * n, kNever);
+      if (fabric.options_.shares_memory) {
+        mesh->segment_stride_bytes = (config->segment_bytes + 4095) / 4096 * 4096;
+        void* memory = mmap(nullptr, mesh->segment_stride_bytes * n, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        WEIR_CHECK(memory != MAP_FAILED, "there is memory for a segment");
+        mesh->segment = static_cast<unsigned char*>(memory);
+      }
     }
     auto* self = new Instance;
     self->host = host;
@@ -442,7 +470,8 @@ struct Functions {
     if (op->state == kPending) return WEIR_IN_PROGRESS;
     WEIR_CHECK(op->state > kFailedBase, "an operation is tested after it was posted");
     const auto result = static_cast<weir_result_t>(op->state - kFailedBase);
-    const Pipe* pipe = reinterpret_cast<const Pipe*>(op->pipe);
+    Pipe* pipe = reinterpret_cast<Pipe*>(op->pipe);
+    pipe->untold = WEIR_OK;
     const uint32_t peer = op->sends != 0 ? pipe->to : pipe->from;
     return fail(self, result,
                 fmt::format("sim: {} rank {} failed on lane {}: {}",
@@ -516,6 +545,9 @@ struct Functions {
     for (size_t i = 0; i < self->active.size();) {
       Pipe& pipe = *self->active[i];
       move(self, pipe);
+      if (g_fabric->options_.progress_tells && pipe.untold != WEIR_OK) {
+        return fail(self, std::exchange(pipe.untold, WEIR_OK), "sim: a connection has failed");
+      }
       const bool idle = (pipe.from != self->rank || pipe.sends.empty()) &&
                         (pipe.to != self->rank || pipe.recvs.empty());
       if (idle) {
@@ -525,6 +557,12 @@ struct Functions {
         ++i;
       }
     }
+    return WEIR_OK;
+  }
+
+  static weir_result_t segment(weir_transport_t* instance, weir_segment_t* out) {
+    const Mesh& mesh = *from(instance)->mesh;
+    *out = {mesh.segment, mesh.segment_stride_bytes, mesh.segment_stride_bytes};
     return WEIR_OK;
   }
 
@@ -614,7 +652,7 @@ const weir_transport_functions_t* Fabric::transport() {
       .recv = Functions::recv,
       .test = Functions::test,
       .progress = Functions::progress,
-      .segment = nullptr,
+      .segment = Functions::segment,
       .window_open = nullptr,
       .window_close = nullptr,
       .peer_alive = Functions::peer_alive,
@@ -624,6 +662,7 @@ const weir_transport_functions_t* Fabric::transport() {
   table.caps.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_SELF;
   if (g_fabric != nullptr) {
     const FabricOptions& options = g_fabric->options_;
+    if (options.shares_memory) table.caps.bits |= WEIR_CAP_SEGMENT;
     if (options.has_notices) table.caps.bits |= WEIR_CAP_NOTICE;
     if (options.sees_death) table.caps.bits |= WEIR_CAP_PEER_FAILURE;
     table.caps.lane_count = options.lane_count;

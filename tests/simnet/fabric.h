@@ -29,9 +29,11 @@ struct FabricOptions {
   uint64_t jitter_ns = 20 * kMicrosecond;
   uint32_t lane_count = 16;
   uint32_t credit = 4;
+  bool shares_memory = false;  // WEIR_CAP_SEGMENT: then no messages are needed
   bool has_notices = true;
-  bool sees_death = true;      // WEIR_CAP_PEER_FAILURE
-  uint64_t damaged_piece = 0;  // the k-th piece of all has a bit turned on its way; 0: none
+  bool sees_death = true;       // WEIR_CAP_PEER_FAILURE
+  bool progress_tells = false;  // `progress` fails, too, when an operation has
+  uint64_t damaged_piece = 0;   // the k-th piece of all has a bit turned on its way; 0: none
 };
 
 // Between two ranks, both ways: what would arrive then arrives at `until_ns`, or never.
@@ -60,8 +62,9 @@ class Fabric {
   // The rank dies, or stops until `until_ns`, when it posts its `count`-th operation from now on.
   void kill_at_post(uint32_t rank, uint64_t count);
   void stop_at_post(uint32_t rank, uint64_t count, uint64_t until_ns);
-  // To be told of each death that did not come from kill_at_post.
+  // At once, and for ever.
   void kill(uint32_t rank);
+  void stop(uint32_t rank);
   uint64_t fault_ns() const { return fault_ns_; }  // when a rank died or stopped; kNever: not yet
 
   // What every rank has posted that is not complete, and what lies between them.

@@ -40,6 +40,7 @@ struct Job {
         world(p.world, p.rank_count, &trace),
         fabric(world, p.fabric, p.host_of_rank),
         outside(world) {
+    world.set_diagnosis([this] { return fabric.waits(); });
     outside.host_of_rank = p.host_of_rank;
     outside.rules = p.rules;
     Settings& settings = outside.settings.value();
@@ -50,10 +51,35 @@ struct Job {
     settings.timeout_ms = p.timeout_ms;
     settings.deterministic = p.deterministic;
     for (const Stall& stall : p.stalls) fabric.add_stall(stall);
+    settings.staging_bytes = 64 << 10;
+    if (p.fabric.shares_memory) return;  // there the start of the job sets the time
     if (p.pause_ns != 0) fabric.stop_at_post(p.paused, p.pause_at, p.pause_ns);
     if (p.fault == Fault::kKill) fabric.kill_at_post(p.culprit, p.fault_at);
     if (p.fault == Fault::kStop) fabric.stop_at_post(p.culprit, p.fault_at, kNever);
-    world.set_diagnosis([this] { return fabric.waits(); });
+  }
+
+  // All ranks have their communicator.
+  void begin() {
+    const uint64_t now = world.now_ns();
+    if (plan.fault == Fault::kCut) {
+      cut_ns = now + plan.fault_at;
+      for (uint32_t a = 0; a < plan.rank_count; ++a) {
+        for (uint32_t b = 0; b < plan.rank_count; ++b) {
+          if (plan.is_cut_off(a) && !plan.is_cut_off(b)) fabric.add_stall({a, b, cut_ns, kNever});
+        }
+      }
+    }
+    if (!plan.fabric.shares_memory) return;
+    if (plan.fault == Fault::kKill) {
+      world.at(now + plan.fault_at, [this] { fabric.kill(plan.culprit); });
+    }
+    if (plan.fault == Fault::kStop) {
+      world.at(now + plan.fault_at, [this] { fabric.stop(plan.culprit); });
+    }
+    if (plan.pause_ns != 0) {
+      world.at(now + plan.pause_at,
+               [this] { world.stop(plan.paused, world.now_ns() + plan.pause_ns); });
+    }
   }
 
   const Plan& plan;
@@ -247,11 +273,13 @@ void Member::face_fault() {
   const bool is_culprit = rank_ == plan_.culprit;
   if (is_culprit && error_ == WEIR_OK && job_.fabric.fault_ns() == kNever) {
     if (plan_.fault == Fault::kKill) job_.fabric.kill(rank_);
-    if (plan_.fault == Fault::kStop) job_.world.stop(rank_, kNever);
+    if (plan_.fault == Fault::kStop) job_.fabric.stop(rank_);
     if (over()) return;
   }
-  if (plan_.fault == Fault::kCut && job_.world.now_ns() < job_.cut_ns) {
-    job_.world.sleep(job_.cut_ns - job_.world.now_ns());
+  // Some have done all of theirs before the last one is there.
+  while (plan_.fault == Fault::kCut && !over() &&
+         (job_.created_count < plan_.rank_count || job_.world.now_ns() < job_.cut_ns)) {
+    job_.world.sleep(100 * kMicrosecond);
   }
   if (error_ == WEIR_OK) {
     const weir_result_t result =
@@ -333,17 +361,7 @@ void Member::go_on_without(const std::vector<int>& lost) {
 
 void Member::run() {
   if (create()) {
-    if (plan_.fault == Fault::kCut && ++job_.created_count == plan_.rank_count) {
-      // All are there: now the host may be cut off.
-      job_.cut_ns = job_.world.now_ns() + plan_.fault_at;
-      for (uint32_t a = 0; a < plan_.rank_count; ++a) {
-        for (uint32_t b = 0; b < plan_.rank_count; ++b) {
-          if (plan_.is_cut_off(a) && !plan_.is_cut_off(b)) {
-            job_.fabric.add_stall({a, b, job_.cut_ns, kNever});
-          }
-        }
-      }
-    }
+    if (++job_.created_count == plan_.rank_count) job_.begin();
     perform(comm_, plan_.operations, true);
     if (error_ == WEIR_OK) split();
     face_fault();

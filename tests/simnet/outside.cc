@@ -2,10 +2,15 @@
 #include "simnet/outside.h"
 
 #include <fmt/format.h>
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdarg>
 #include <utility>
 
 #include "core/base/log.h"
@@ -179,6 +184,7 @@ extern "C" {
 int __real_clock_gettime(clockid_t clock, timespec* time);
 int __real_nanosleep(const timespec* wanted, timespec* left);
 int __real_sched_yield();
+long __real_syscall(long number, ...);
 
 int __wrap_clock_gettime(clockid_t clock, timespec* time) {
   World* world = World::inside();
@@ -201,6 +207,30 @@ int __wrap_sched_yield() {
   World* world = World::inside();
   if (world == nullptr) return __real_sched_yield();
   world->yield();
+  return 0;
+}
+
+// The library makes no other system call by number but those on a futex.
+long __wrap_syscall(long number, ...) {
+  va_list list;
+  va_start(list, number);
+  long argument[6];
+  for (long& it : argument) it = va_arg(list, long);
+  va_end(list);
+  World* world = World::inside();
+  if (world == nullptr || number != SYS_futex) {
+    return __real_syscall(number, argument[0], argument[1], argument[2], argument[3], argument[4],
+                          argument[5]);
+  }
+  const auto* word = reinterpret_cast<const std::atomic<uint32_t>*>(argument[0]);
+  if (argument[1] == FUTEX_WAIT && word->load() == static_cast<uint32_t>(argument[2])) {
+    world->sleep(1);
+  } else if (argument[1] == FUTEX_WAKE) {
+    // Whoever else is woken looks around and sleeps again.
+    for (uint32_t rank = 0; rank < g_outside->host_of_rank.size(); ++rank) {
+      if (rank != world->running()) world->poke(rank, world->now_ns());
+    }
+  }
   return 0;
 }
 

@@ -41,18 +41,20 @@ void draw_fabric(Random& random, Plan* plan) {
   const uint32_t lanes[] = {4, 8, 16, 16};
   fabric.lane_count = lanes[random.below(4)];
   fabric.credit = static_cast<uint32_t>(1 + random.below(8));
+  fabric.progress_tells = random.one_in(2);
   plan->world.yield_ns_max = 500 + random.of_any_size(50 * kMicrosecond);
 }
 
 // Algorithms and slices that the router would hardly choose for such sizes.
 void draw_rules(Random& random, Plan* plan) {
+  const bool mapped = plan->fabric.shares_memory;
   plan->rules.file = "rules.toml";
   for (uint32_t c = 0; c <= static_cast<uint32_t>(Collective::kBarrier); ++c) {
     if (random.one_in(4)) continue;
     std::vector<const algo::Algorithm*> algorithms;
     for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
-      if (algorithm->collective == static_cast<Collective>(c) && !algorithm->needs_mapped &&
-          !algorithm->needs_user_windows) {
+      if (algorithm->collective == static_cast<Collective>(c) &&
+          (mapped || !algorithm->needs_mapped) && !algorithm->needs_user_windows) {
         algorithms.push_back(algorithm);
       }
     }
@@ -80,7 +82,7 @@ void draw_fault(Random& random, Plan* plan) {
   switch (plan->fault) {
     case Fault::kKill:
     case Fault::kStop:
-      plan->fault_at = 1 + random.of_any_size(300);
+      plan->fault_at = 1 + random.of_any_size(plan->fabric.shares_memory ? 2 * kMillisecond : 300);
       break;
     case Fault::kCut:
       plan->fault_at = random.of_any_size(5 * kMillisecond);
@@ -94,6 +96,10 @@ void draw_fault(Random& random, Plan* plan) {
     case Fault::kNone:
       break;
   }
+  // A rank that waits for several operations at once tells the others only of one of them.
+  if (plan->fault == Fault::kStop || plan->fault == Fault::kCut) {
+    for (Operation& operation : plan->operations) operation.nonblocking = false;
+  }
   if (plan->fault == Fault::kNone) {
     plan->world.quiet_ns_max = 3 * kSecond;
     return;
@@ -105,7 +111,7 @@ void draw_fault(Random& random, Plan* plan) {
 // Trouble that passes, and must cost its time and nothing else.
 void draw_passing_trouble(Random& random, Plan* plan) {
   if (plan->fault != Fault::kNone) return;
-  if (random.one_in(3)) {
+  if (random.one_in(3) && !plan->fabric.shares_memory) {
     for (uint64_t i = random.between(1, 4); i > 0; --i) {
       Stall stall;
       stall.a = static_cast<uint32_t>(random.below(plan->rank_count));
@@ -117,7 +123,7 @@ void draw_passing_trouble(Random& random, Plan* plan) {
   }
   if (random.one_in(4)) {
     plan->paused = static_cast<uint32_t>(random.below(plan->rank_count));
-    plan->pause_at = 1 + random.of_any_size(200);
+    plan->pause_at = 1 + random.of_any_size(plan->fabric.shares_memory ? kMillisecond : 200);
     plan->pause_ns = 1 + random.of_any_size(kSecond / 2);
   }
 }
@@ -138,6 +144,10 @@ Plan draw_plan(uint64_t seed) {
       static_cast<uint32_t>(random.one_in(3) ? random.between(2, 9) : random.between(2, 5));
   draw_hosts(random, &plan);
   draw_fabric(random, &plan);
+  if (random.one_in(4)) {
+    plan.fabric.shares_memory = true;
+    plan.host_of_rank.assign(plan.rank_count, 0);
+  }
   draw_rules(random, &plan);
   plan.deterministic = random.one_in(5);
   OperationLimits limits;
@@ -175,6 +185,7 @@ Plan draw_plan(uint64_t seed) {
   if (plan.fault == Fault::kNone || plan.fault == Fault::kKill) {
     plan.fabric.has_notices = !random.one_in(6);
   }
+  if (plan.fabric.shares_memory) plan.fabric.has_notices = true;
   if (plan.fault == Fault::kNone) plan.fabric.sees_death = !random.one_in(6);
   return plan;
 }
@@ -182,11 +193,12 @@ Plan draw_plan(uint64_t seed) {
 std::string Plan::describe() const {
   std::string text = fmt::format(
       "seed {}: {} ranks on hosts {}; {} lanes, credit {}, eager {}, window {}, pieces {}{}{}{}; "
-      "timeout {} ms; fault {}",
+      "timeout {} ms; fault {}{}",
       seed, rank_count, fmt::join(host_of_rank, " "), fabric.lane_count, fabric.credit,
       fabric.eager_bytes, fabric.window_bytes, fabric.piece_bytes_max,
       fabric.has_notices ? "" : ", no notices", fabric.sees_death ? "" : ", deaths unseen",
-      deterministic ? ", deterministic" : "", timeout_ms, name_of(fault));
+      deterministic ? ", deterministic" : "", timeout_ms, name_of(fault),
+      fabric.shares_memory ? " in shared memory" : "");
   if (fault != Fault::kNone) text += fmt::format(" of rank {} at {}", culprit, fault_at);
   if (pause_ns != 0) {
     text += fmt::format("; rank {} pauses for {} ns at post {}", paused, pause_ns, pause_at);

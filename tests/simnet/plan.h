@@ -38,11 +38,13 @@ struct Plan {
   std::vector<Operation> after;                  // on what is left of the job, by shrink
 
   Fault fault = Fault::kNone;
-  uint32_t culprit = 0;       // kCut: its host
-  uint64_t fault_at = 0;      // kKill, kStop: post; kCut: ns after the start; else operation
+  uint32_t culprit = 0;  // kCut: its host
+  // kKill, kStop: post, or in shared memory ns after the start; kCut: ns after the start; else
+  // operation
+  uint64_t fault_at = 0;
   std::vector<Stall> stalls;  // that end
   uint32_t paused = 0;        // this rank stops for pause_ns at its pause_at-th post; 0 ns: nobody
-  uint64_t pause_at = 0;
+  uint64_t pause_at = 0;      // in shared memory ns after the start
   uint64_t pause_ns = 0;
 
   bool is_cut_off(uint32_t rank) const {

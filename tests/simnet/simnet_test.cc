@@ -119,6 +119,24 @@ TEST(Simulation, ADeadRankIsFoundOutWithinMilliseconds) {
   EXPECT_LT(verdict.virtual_ns, 2'000 * kMillisecond);
 }
 
+TEST(Simulation, NobodyIsBlamedForWaitingInSharedMemory) {
+  Plan plan = plain_plan(4, 500);
+  plan.fabric.shares_memory = true;
+  plan.fault = Fault::kStop;
+  plan.culprit = 3;
+  plan.timeout_ms = 900;
+  plan.after = {plan.operations[0]};
+  // The root of one waits for the stopped rank, the root of the next for that root.
+  plan.operations[0].kind = Kind::kGather;
+  plan.operations[0].root = 2;
+  plan.operations[0].nonblocking = false;
+  plan.operations[1] = plan.operations[0];
+  plan.operations[1].root = 1;
+  for (plan.fault_at = 0; plan.fault_at < 40'000; plan.fault_at += 1000) {
+    EXPECT_EQ(all_of(run_job(plan)), "") << plan.describe();
+  }
+}
+
 TEST(Simulation, ASeedThatGoesWrongPrintsTheCommandThatShowsIt) {
   Plan plan = plain_plan(2, 10);
   plan.seed = 77;

@@ -174,6 +174,7 @@ void Communicator::open_segment(const weir_segment_t& segment) {
   context_.segment_base = segment.base;
   context_.segment_stride_bytes = segment.stride_bytes;
   context_.staging_bytes = segment.bytes_per_rank - engine::kStagingOffset;
+  beats_.resize(context_.rank_count);
 }
 
 Status Communicator::transport_failed(const char* what, weir_result_t result) const {

@@ -167,6 +167,13 @@ class Communicator {
   // After the transport has failed an operation: why it did, as far as peers tell within a bounded
   // time.
   Status why_failed(Status status, const Request& request, std::vector<Rank>* blamed);
+  // Tells the peers that share memory that this rank lives, and whom it waits for.
+  void beat(const Request& waiting, uint64_t now);
+  void end_beats();  // it waits for nobody any more
+  // What a peer was last heard to wait for.
+  void collect_awaited_by(Rank peer, std::vector<Rank>* ranks) const;
+  // How often a rank whose operation waits shows that it lives; 0 where it does not.
+  uint64_t beat_interval_ns() const;
   // At the deadline: whom this rank waits for in the end. False: it is too early to say.
   bool find_culprits(const Request& request, uint64_t now, std::vector<Rank>* culprits) const;
   Status mismatch_report(const Request& request);
@@ -227,7 +234,14 @@ class Communicator {
   uint64_t split_count_ = 0;
   uint64_t shrink_count_ = 0;
   uint64_t window_count_ = 0;
-  Board board_;                 // where no memory is shared
+  Board board_;  // where no memory is shared
+  // Where it is: what every peer last showed there, and when it was seen to change.
+  struct Beat {
+    uint32_t count = 0;
+    uint64_t heard_ns = 0;
+  };
+  std::vector<Beat> beats_;
+  uint64_t beat_ns_ = 0;        // when this rank showed itself there last; 0: no operation waits
   bool told_ = false;           // the peers of the board have been shown the failure
   std::vector<Rank> blamed_;    // for it
   uint64_t wait_began_ns_ = 0;  // of the request that was checked last

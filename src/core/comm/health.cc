@@ -144,7 +144,7 @@ Status Communicator::timeout_report(const Request& request, const std::vector<Ra
     if (request.kind == RequestKind::kCollective && context_.mapped()) {
       const uint64_t sequence = request.started ? request.sequence : context_.sequence + 1;
       std::vector<Rank> absent;
-      for (Rank p = 0; p < context_.rank_count; ++p) {
+      for (const Rank p : ranks) {
         if (p == context_.rank) continue;
         const auto& line = context_.control(p).descriptor[sequence % engine::kDescriptorCount];
         if (line.sequence.load(std::memory_order_acquire) != sequence) absent.push_back(p);
@@ -234,7 +234,10 @@ void Communicator::check_slowly(Request& request) {
   const uint64_t began_ns = request.deadline_ns - timeout_ns;
   note_time(began_ns, now);
   const bool late = now >= request.deadline_ns;
-  if (late || now - last_look_ns_ > kLookNs) look_at_peers(now);
+  if (late || now - last_look_ns_ > kLookNs) {
+    look_at_peers(now);
+    if (context_.mapped()) beat(request, now);
+  }
   if (board_.is_open()) {
     const bool fresh = board_.shown_ns() < began_ns;  // it has not told of this operation yet
     const uint64_t due = fresh ? began_ns + kLookNs : board_.shown_ns() + board_.beat_interval_ns();

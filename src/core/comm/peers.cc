@@ -22,6 +22,8 @@ namespace {
 // How long the end of a connection may come before the word of why.
 constexpr uint64_t kWordPatienceNs = 1'000'000'000;
 constexpr timespec kBetweenLooks{0, 500'000};
+// In shared memory a rank that waits shows it at every look, some of which a busy machine delays.
+constexpr uint64_t kMappedBeatNs = 50'000'000;
 
 std::string read_text(const char* shared, size_t bytes) {
   std::string text(shared, strnlen(shared, bytes));
@@ -49,6 +51,45 @@ void Communicator::look_at_peers(uint64_t now) {
     }
   }
   if (board_.is_open()) board_.look(now);
+  if (!context_.mapped()) return;
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    const uint32_t count = context_.control(p).health.beat.load(std::memory_order_acquire);
+    if (count == beats_[p].count) continue;
+    beats_[p] = {count, now};
+  }
+}
+
+void Communicator::beat(const Request& waiting, uint64_t now) {
+  beat_ns_ = now;
+  collect_awaited(waiting, &awaited_ranks_);
+  uint64_t bits = 0;
+  for (const Rank p : awaited_ranks_) {
+    if (p < engine::kAwaitedRanksMax) bits |= uint64_t{1} << p;
+  }
+  auto& health = context_.control(context_.rank).health;
+  health.awaited.store(bits, std::memory_order_relaxed);
+  health.beat.fetch_add(1, std::memory_order_release);
+}
+
+void Communicator::end_beats() {
+  beat_ns_ = 0;
+  context_.control(context_.rank).health.awaited.store(0, std::memory_order_relaxed);
+}
+
+void Communicator::collect_awaited_by(Rank peer, std::vector<Rank>* ranks) const {
+  ranks->clear();
+  if (!context_.mapped()) {
+    if (board_.peer(peer).known) *ranks = board_.peer(peer).standing.waited;
+    return;
+  }
+  const uint64_t bits = context_.control(peer).health.awaited.load(std::memory_order_relaxed);
+  for (Rank p = 0; p < std::min(context_.rank_count, engine::kAwaitedRanksMax); ++p) {
+    if ((bits >> p & 1) != 0) ranks->push_back(p);
+  }
+}
+
+uint64_t Communicator::beat_interval_ns() const {
+  return context_.mapped() ? kMappedBeatNs : board_.is_open() ? board_.beat_interval_ns() : 0;
 }
 
 Status Communicator::failure_of(Rank peer, std::vector<Rank>* blamed) const {
@@ -153,12 +194,19 @@ void Communicator::show_standing(RankState state, const Request* waiting) {
 }
 
 void Communicator::attend() {
-  if (!board_.is_open() || failed_code_.load(std::memory_order_relaxed) != 0) return;
+  const uint64_t interval_ns = beat_interval_ns();
+  if (interval_ns == 0 || failed_code_.load(std::memory_order_relaxed) != 0) return;
   if (!lock_.try_lock()) return;
   std::lock_guard lock(lock_, std::adopt_lock);
-  if (now_ns() - board_.shown_ns() < board_.beat_interval_ns()) return;
+  const uint64_t now = now_ns();
+  if (now - (context_.mapped() ? beat_ns_ : board_.shown_ns()) < interval_ns) return;
   const Request* waiting = first_ != nullptr ? first_ : messages_.empty() ? nullptr : messages_[0];
-  if (waiting != nullptr) show_standing(RankState::kHealthy, waiting);
+  if (waiting == nullptr) return;
+  if (context_.mapped()) {
+    beat(*waiting, now);
+  } else {
+    show_standing(RankState::kHealthy, waiting);
+  }
 }
 
 void Communicator::tell_failure() {
@@ -180,7 +228,7 @@ Status Communicator::lost_report(const Request& request, const std::vector<Rank>
 Status Communicator::why_failed(Status status, const Request& request, std::vector<Rank>* blamed) {
   const bool loss = status.code() == Code::kPeerLost;
   if (!loss && status.code() != Code::kMismatch) return status;
-  if (!board_.is_open()) {
+  if (!board_.is_open() && !context_.mapped()) {
     // Without words of the others, what the transport sees is all that there is.
     look_at_peers(now_ns());
     if (!loss || ended_.empty()) return status;
@@ -233,21 +281,34 @@ Status Communicator::why_failed(Status status, const Request& request, std::vect
 bool Communicator::find_culprits(const Request& request, uint64_t now,
                                  std::vector<Rank>* culprits) const {
   *culprits = awaited(request);
-  if (!board_.is_open()) return true;
+  const uint64_t beat_ns = beat_interval_ns();
+  if (beat_ns == 0) return true;
   const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u;
-  const uint64_t beat_ns = board_.beat_interval_ns();
 
   // Those whom we wait for, those whom they wait for, and so on.
   std::set<Rank> chain(culprits->begin(), culprits->end());
+  std::vector<Rank> theirs;
   for (std::vector<Rank> left = *culprits; !left.empty();) {
     const Rank p = left.back();
     left.pop_back();
-    if (p == context_.rank || !board_.peer(p).known) continue;
-    for (const Rank next : board_.peer(p).standing.waited) {
+    if (p == context_.rank) continue;
+    collect_awaited_by(p, &theirs);
+    for (const Rank next : theirs) {
       if (chain.insert(next).second) left.push_back(next);
     }
   }
   chain.erase(context_.rank);
+  if (context_.mapped()) {
+    // There every look of a rank that waits is seen: who is the only one without any is it.
+    std::vector<Rank> unheard;
+    for (const Rank p : chain) {
+      if (beats_[p].heard_ns < wait_began_ns_) unheard.push_back(p);
+    }
+    if (unheard.size() == 1) {
+      *culprits = unheard;
+      return true;
+    }
+  }
   const uint64_t while_ns = std::max(timeout_ns / 4, 5 * beat_ns / 2);
   std::set<Rank> quiet;     // not heard of for a while: a stalled machine may be why
   uint32_t long_quiet = 0;  // for nearly all the time
@@ -273,6 +334,7 @@ bool Communicator::find_culprits(const Request& request, uint64_t now,
 }
 
 bool Communicator::is_unreached(Rank peer, uint64_t now, uint64_t while_ns) const {
+  if (!board_.is_open()) return false;
   const uint64_t since_ns = board_.peer(peer).unreached_ns;
   return since_ns != 0 && now >= since_ns + stalled_ns_ + while_ns;
 }
@@ -290,7 +352,8 @@ void Communicator::note_time(uint64_t began_ns, uint64_t now) {
 }
 
 uint64_t Communicator::silent_ns(Rank peer, uint64_t now) const {
-  const uint64_t since_ns = std::max(board_.peer(peer).heard_ns, wait_began_ns_) + stalled_ns_;
+  const uint64_t heard_ns = context_.mapped() ? beats_[peer].heard_ns : board_.peer(peer).heard_ns;
+  const uint64_t since_ns = std::max(heard_ns, wait_began_ns_) + stalled_ns_;
   return now > since_ns ? now - since_ns : 0;
 }
 

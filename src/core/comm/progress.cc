@@ -176,6 +176,7 @@ void Communicator::enqueue(Request& request) {
 
 void Communicator::complete(Request& request, const Status& status) {
   request.status = status;
+  if (beat_ns_ != 0) end_beats();
   if (recorder_.on() && status.ok()) {
     if (request.record != 0) recorder_.message_finished(request.record);
     recorder_.wait_ended();

@@ -29,6 +29,7 @@ inline constexpr uint32_t kFingerprintSlots = 7;
 inline constexpr uint32_t kDescriptorCount = 128;
 inline constexpr uint32_t kErrorTextBytes = 1024;
 inline constexpr uint32_t kBlamedRanksMax = 64;
+inline constexpr uint32_t kAwaitedRanksMax = 64;
 
 inline constexpr uint32_t kMutualLineEntries = 2;
 inline constexpr uint32_t kRootedLineEntries = 64;
@@ -68,6 +69,10 @@ struct Control {
   struct alignas(kCacheLineBytes) {
     std::atomic<uint32_t> state;  // RankState
     std::atomic<uint32_t> code;   // weir::Code once failed
+    // While an operation waits, at every slow look: counts them, and the ranks below
+    // kAwaitedRanksMax that are waited for, as bits.
+    std::atomic<uint32_t> beat;
+    std::atomic<uint64_t> awaited;
   } health;
   struct alignas(kCacheLineBytes) {
     std::atomic<uint32_t> sleepers;  // set by a peer that sleeps until this rank signals
