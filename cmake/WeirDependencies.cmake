@@ -5,12 +5,12 @@
 # What the rest of the build may use:
 #   required   fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json CLI11::CLI11 pugixml::pugixml
 #              PkgConfig::hwloc PkgConfig::hwy PkgConfig::tomlplusplus PkgConfig::xxhash
-#              OpenSSL::Crypto Threads::Threads GTest::gtest GTest::gmock (with WEIR_BUILD_TESTS)
+#              OpenSSL::Crypto OpenSSL::SSL Threads::Threads GTest::gtest GTest::gmock (with WEIR_BUILD_TESTS)
 #   optional   WEIR_HAVE_<X> (ON or OFF) and, when ON, the target:
 #              CUDA CUDA::cudart    NCCL WEIR_NCCL_INCLUDE_DIR    UCX PkgConfig::ucx
 #              LIBFABRIC PkgConfig::libfabric    PMIX PkgConfig::pmix    URING PkgConfig::uring
 #              OPENMPI, MPICH WEIR_<X>_CC and WEIR_<X>_RUN (programs)    PYTHON Python3::Interpreter
-#              BENCHMARK benchmark::benchmark
+#              BENCHMARK benchmark::benchmark    GLOO (perf/tcp_compare compiles against it by itself)
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
@@ -97,8 +97,8 @@ find_package(CLI11 QUIET)
 weir_require("CLI11" CLI11_FOUND "${CLI11_VERSION}" "command lines of the tools" libcli11-dev)
 find_package(pugixml QUIET CONFIG)
 weir_require("pugixml" pugixml_FOUND "${pugixml_VERSION}" "NCCL topology files" libpugixml-dev)
-find_package(OpenSSL QUIET COMPONENTS Crypto)
-weir_require("OpenSSL" OPENSSL_FOUND "${OPENSSL_VERSION}" "HMAC-SHA256 of the job secret" libssl-dev)
+find_package(OpenSSL QUIET COMPONENTS Crypto SSL)
+weir_require("OpenSSL" OPENSSL_FOUND "${OPENSSL_VERSION}" "proof of the job secret, TLS" libssl-dev)
 
 pkg_check_modules(hwloc QUIET IMPORTED_TARGET hwloc>=2.4)
 weir_require("hwloc" hwloc_FOUND "${hwloc_VERSION}" "the machine's topology" libhwloc-dev)
@@ -175,6 +175,16 @@ weir_optional(OPENMPI "Open MPI" WEIR_OPENMPI_BOTH "${WEIR_OPENMPI_VERSION}" "la
   "no mpicc.openmpi, install openmpi-bin libopenmpi-dev")
 weir_optional(MPICH "MPICH" WEIR_MPICH_BOTH "${WEIR_MPICH_VERSION}" "launcher, and peer of perf/compare"
   "no mpicc.mpich, install mpich libmpich-dev")
+
+# Another peer, of perf/tcp_compare.
+find_path(WEIR_GLOO_INCLUDE_DIR gloo/algorithm.h)
+find_library(WEIR_GLOO_LIBRARY gloo)
+mark_as_advanced(WEIR_GLOO_INCLUDE_DIR WEIR_GLOO_LIBRARY)
+set(WEIR_GLOO_BOTH OFF)
+if(WEIR_GLOO_INCLUDE_DIR AND WEIR_GLOO_LIBRARY)
+  set(WEIR_GLOO_BOTH ON)
+endif()
+weir_optional(GLOO "Gloo" WEIR_GLOO_BOTH found "peer of perf/tcp_compare" "not found, install libgloo-dev")
 
 find_package(Python3 QUIET COMPONENTS Interpreter)
 weir_optional(PYTHON "Python" Python3_FOUND "${Python3_VERSION}" "bindings and their tests"

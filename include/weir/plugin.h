@@ -22,7 +22,7 @@
  * After `connect` nothing may allocate, lock or log on a path that succeeds.
  *
  * Ownership. Addresses are copied. Buffers given to send and recv stay the caller's, and stay put
- * until the operation has completed or the instance is closed. Errors are weir_result_t values; the
+ * until the operation has completed, or the instance was closed or has returned from quiesce. Errors are weir_result_t values; the
  * text goes to `error` of the host functions.
  */
 
@@ -47,9 +47,12 @@ enum {
       1u << 1, /* `segment`: memory of every rank that every rank can load and store */
   WEIR_CAP_WINDOW = 1u << 2, /* `window_open`: further such memory, made after connect */
   WEIR_CAP_PEER_FAILURE =
-      1u << 3,              /* `peer_alive` sees a dead process without waiting for a deadline */
-  WEIR_CAP_SELF = 1u << 4,  /* a rank may send to itself */
-  WEIR_CAP_NOTICE = 1u << 5 /* `notice_show`, `notice_read`: words beside all messages */
+      1u << 3,               /* `peer_alive` sees a dead process without waiting for a deadline */
+  WEIR_CAP_SELF = 1u << 4,   /* a rank may send to itself */
+  WEIR_CAP_NOTICE = 1u << 5, /* `notice_show`, `notice_read`: words beside all messages */
+  /* Posted buffers are read or written also outside of calls of send, recv, test and progress (by a
+   * network card, by a thread, by close); `quiesce` ends that. */
+  WEIR_CAP_QUIESCE = 1u << 6
 };
 
 /* Memory kinds that send and recv accept. */
@@ -165,6 +168,13 @@ typedef struct weir_transport_functions {
    * Neither function touches posted operations: both may be called after one has failed. */
   weir_result_t (*notice_read)(weir_transport_t* instance, uint32_t peer, void* notice,
                                size_t* bytes);
+
+  /* WEIR_CAP_QUIESCE. The core calls it after an operation has failed or was given up, and calls send,
+   * recv, test and progress no more: operations that are posted will never complete. When it returns
+   * nothing reads or writes their buffers any more, nor their words, so that the caller may free them
+   * while the instance lives on. Waits for no peer; valid from connect to close, and called again
+   * without effect. peer_alive and notices go on as before. */
+  void (*quiesce)(weir_transport_t* instance);
 } weir_transport_functions_t;
 
 /* The one symbol of a plugin. */

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The benchmark of perf/compare. One source, compiled against MPI with each package's mpicc, and
- * with -DCOMPARE_WEIR against weir.h: the same buffers, first touch, rotation, warm-up, number of
- * iterations per time, clock and verification on both sides; only the eight functions of the layer
- * below differ.
+ * The benchmark of perf/compare, perf/tcp_compare and perf/shaped_compare. One source, compiled
+ * against MPI with each package's mpicc, with -DCOMPARE_WEIR against weir.h, and with -DCOMPARE_LAYER
+ * against one of perf/compare_tcp: the same buffers, first touch, rotation, warm-up, number of
+ * iterations per time, clock and verification on all sides; only the functions of the layer below
+ * differ.
  *
  * For each operation and size rank 0 prints
  *   result,<op>,<bytes>,<iterations>,<microseconds>,<wrong elements>
  * where bytes are those of the whole operation, and the time is that of one iteration of a loop
- * between two clock readings, the largest over the ranks.
+ * between two clock readings, the largest over the ranks. With --loops N it is the time that one of
+ * twenty of N such loops stays below: what is left when the machine also does other things.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -83,6 +85,31 @@ static void broadcast(const float* s, float* r, size_t n) {
   (void)s; /* in place, as MPI has it */
   check(weir_broadcast(world, r, r, n, WEIR_FLOAT32, 0, NULL), "weir_broadcast");
 }
+
+#elif defined(COMPARE_LAYER)
+
+#include "../compare_tcp/layer.h"
+
+static void layer_start(int* argc, char*** argv) {
+  (void)argc;
+  (void)argv;
+  const char* rank = getenv("WEIR_RANK");
+  const char* size = getenv("WEIR_SIZE");
+  if (rank == NULL || size == NULL) die("start", "WEIR_RANK and WEIR_SIZE are not set");
+  rank_index = atoi(rank);
+  rank_count = atoi(size);
+  compare_start(rank_index, rank_count);
+}
+static void layer_end(void) { compare_end(); }
+static void layer_barrier(void) { compare_barrier(); }
+static double layer_max(double mine) { return compare_max(mine); }
+static void* layer_window(size_t bytes) {
+  (void)bytes;
+  die("--windows", "only Weir has them");
+  return NULL;
+}
+static void all_reduce(const float* s, float* r, size_t n) { compare_all_reduce(s, r, n); }
+static void exchange(const float* s, float* r, size_t n) { compare_exchange(s, r, n); }
 
 #else
 
@@ -166,9 +193,13 @@ struct operation {
 enum { ONE = 1, ALL = 2 };
 
 static const struct operation operations[] = {
-    {"all_reduce", all_reduce, ONE, ONE}, {"reduce_scatter", reduce_scatter, ALL, ONE},
-    {"all_gather", all_gather, ONE, ALL}, {"all_to_all", all_to_all, ALL, ALL},
-    {"broadcast", broadcast, 0, ONE},
+    {"all_reduce", all_reduce, ONE, ONE},
+#ifdef COMPARE_LAYER
+    {"exchange", exchange, ONE, ONE}, /* of two ranks, each other's buffer */
+#else
+    {"reduce_scatter", reduce_scatter, ALL, ONE}, {"all_gather", all_gather, ONE, ALL},
+    {"all_to_all", all_to_all, ALL, ALL},         {"broadcast", broadcast, 0, ONE},
+#endif
 };
 enum { OPERATION_COUNT = sizeof(operations) / sizeof(operations[0]) };
 
@@ -191,12 +222,22 @@ static float reduced(size_t i) {
 }
 
 static float expected(const struct operation* op, size_t count, size_t i) {
-  const size_t me = (size_t)rank_index;
   if (op->call == all_reduce) return reduced(i);
+#ifdef COMPARE_LAYER
+  (void)count;
+  return input(1 - rank_index, i);
+#else
+  const size_t me = (size_t)rank_index;
   if (op->call == reduce_scatter) return reduced(me * count + i);
   if (op->call == all_gather) return input((int)(i / count), i % count);
   if (op->call == all_to_all) return input((int)(i / count), me * count + i % count);
   return input(0, i);
+#endif
+}
+
+/* What the receive buffer holds before: an operation without a send buffer has its input there. */
+static float before(const struct operation* op, size_t i) {
+  return op->send_blocks == 0 && rank_index == 0 ? input(0, i) : -1;
 }
 
 /* ---- Buffers --------------------------------------------------------------------------------- */
@@ -206,14 +247,16 @@ struct settings {
   const char* sizes;
   double target_ms;
   long iterations_min;
+  int loops;
   int fixed;
-  int pin;
+  int pin;       /* by local rank */
+  int pin_world; /* by rank, where one machine stands for several hosts */
   int windows;
   size_t cache_bytes;
   int ranks; /* to fork; 0: a launcher has started them */
 };
 
-enum { PAGE = 4096, LINE = 64 };
+enum { PAGE = 4096, LINE = 64, LOOPS_MAX = 1000 };
 
 struct slots {
   size_t count;
@@ -261,6 +304,12 @@ static double now_us(void) {
   return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
+static int compare_times(const void* a, const void* b) {
+  const double x = *(const double*)a;
+  const double y = *(const double*)b;
+  return (x > y) - (x < y);
+}
+
 /* Microseconds of one iteration, the largest over the ranks. */
 static double time_loop(const struct operation* op, size_t count, long iterations, char* send,
                         char* recv, const struct slots* plan, size_t* slot) {
@@ -287,9 +336,7 @@ static void measure(const struct operation* op, size_t bytes, const struct setti
     float* out = (float*)(void*)(send + k * plan.send_stride);
     float* in = (float*)(void*)(recv + k * plan.recv_stride);
     for (size_t i = 0; i < send_count; ++i) out[i] = input(rank_index, i);
-    for (size_t i = 0; i < recv_count; ++i) {
-      in[i] = op->call == broadcast && rank_index == 0 ? input(0, i) : -1;
-    }
+    for (size_t i = 0; i < recv_count; ++i) in[i] = before(op, i);
   }
 
   /* Warm-up, twice as long each time until the fastest loop would fill a tenth of the target: a
@@ -305,7 +352,12 @@ static void measure(const struct operation* op, size_t bytes, const struct setti
   }
   iterations = (long)(s->target_ms * 1000 / us);
   if (iterations < s->iterations_min) iterations = s->iterations_min;
-  us = time_loop(op, count, iterations, send, recv, &plan, &slot);
+  double times[LOOPS_MAX];
+  for (int i = 0; i < s->loops; ++i) {
+    times[i] = time_loop(op, count, iterations, send, recv, &plan, &slot);
+  }
+  qsort(times, (size_t)s->loops, sizeof(times[0]), compare_times);
+  us = times[s->loops / 20];
 
   long wrong = 0;
   const float* result = (const float*)(const void*)(recv + slot * plan.recv_stride);
@@ -330,13 +382,14 @@ static int listed(const char* list, const char* name) {
 }
 
 /* Before the library starts, so that it sees what it will live with. */
-static void pin_by_local_rank(void) {
-  const char* names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_RANK", "WEIR_RANK"};
+static void pin(int world) {
+  const char* names[] = {world ? "OMPI_COMM_WORLD_RANK" : "OMPI_COMM_WORLD_LOCAL_RANK",
+                         world ? "PMI_RANK" : "MPI_LOCALRANKID", "PMI_RANK", "WEIR_RANK"};
   const char* text = NULL;
   for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && text == NULL; ++i) {
     text = getenv(names[i]);
   }
-  if (text == NULL) die("--pin", "no local rank in the environment");
+  if (text == NULL) die("--pin", "no rank in the environment");
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) die("sched_getaffinity", "failed");
@@ -358,6 +411,8 @@ static void parse(int argc, char** argv, struct settings* s) {
       s->fixed = 1;
     } else if (strcmp(argv[i], "--pin") == 0) {
       s->pin = 1;
+    } else if (strcmp(argv[i], "--pin-world") == 0) {
+      s->pin_world = 1;
     } else if (strcmp(argv[i], "--windows") == 0) {
       s->windows = 1;
     } else if (value == NULL) {
@@ -370,6 +425,9 @@ static void parse(int argc, char** argv, struct settings* s) {
       s->target_ms = atof(argv[++i]);
     } else if (strcmp(argv[i], "--min-iterations") == 0) {
       s->iterations_min = atol(argv[++i]);
+    } else if (strcmp(argv[i], "--loops") == 0) {
+      s->loops = atoi(argv[++i]);
+      if (s->loops < 1 || s->loops > LOOPS_MAX) die("--loops", "from 1 to 1000");
     } else if (strcmp(argv[i], "--ranks") == 0) {
       s->ranks = atoi(argv[++i]);
     } else if (strcmp(argv[i], "--cache-bytes") == 0) {
@@ -381,18 +439,15 @@ static void parse(int argc, char** argv, struct settings* s) {
 }
 
 int main(int argc, char** argv) {
-  struct settings s = {"all_reduce,reduce_scatter,all_gather,all_to_all,broadcast",
-                       "8,1024,16384,262144,1048576,16777216,67108864",
-                       75,
-                       4,
-                       0,
-                       0,
-                       0,
-                       32u << 20,
-                       0};
+  struct settings s = {.ops = "all_reduce,reduce_scatter,all_gather,all_to_all,broadcast",
+                       .sizes = "8,1024,16384,262144,1048576,16777216,67108864",
+                       .target_ms = 75,
+                       .iterations_min = 4,
+                       .loops = 1,
+                       .cache_bytes = 32u << 20};
   parse(argc, argv, &s);
   if (s.ranks > 0) fork_ranks(s.ranks);
-  if (s.pin) pin_by_local_rank();
+  if (s.pin || s.pin_world) pin(s.pin_world);
   layer_start(&argc, &argv);
 
   size_t send_bytes = 0;

@@ -2,14 +2,13 @@
 #include "net/control_mesh.h"
 
 #include <errno.h>
-#include <linux/sockios.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "net/ip_socket.h"
 
@@ -26,7 +25,9 @@ constexpr uint64_t kRetryNsMax = 100'000'000;
 constexpr uint64_t kNoDescriptorNs = 5'000'000;
 constexpr int kAcceptCountMax = 64;
 constexpr uint64_t kBacklogMax = 4096;
-// In one look at a peer, that may go on sending.
+// How soon one who may be told to stop hears of it.
+constexpr uint64_t kCancelNs = 20'000'000;
+// Read at the end of a connection to a peer that may go on sending.
 constexpr int kReadCountMax = 8192;
 
 uint64_t now_ns() {
@@ -55,6 +56,12 @@ ControlMesh::ControlMesh(const MeshConfig& config)
   identity_.comm_id = config.comm_id;
   identity_.rank = config.rank;
   identity_.rank_count = config.rank_count;
+  if (config.tls != TlsMode::kOff) {
+    char id[17];
+    (void)snprintf(id, sizeof id, "%016llx", static_cast<unsigned long long>(config.comm_id));
+    tls_ = TlsContext::make(config.secret, config.secret_bytes, "mesh " + config.purpose + " " + id,
+                            &tls_reason_);
+  }
   config_.secret = nullptr;  // the caller's, and not needed any more
 }
 
@@ -62,17 +69,14 @@ ControlMesh::~ControlMesh() {
   stop_listening();
   const bool ends = owner_ == getpid();
   for (Peer& peer : peers_) {
-    if (peer.fd < 0) continue;
     // A forked child has copies of the connections, which are its parent's to end.
-    if (ends) {
-      shutdown(peer.fd, SHUT_WR);
-      // A connection that is closed with something unread takes back what it has sent.
-      unsigned char bytes[4096];
-      for (int i = 0; i < kReadCountMax; ++i) {
-        if (recv(peer.fd, bytes, sizeof bytes, MSG_DONTWAIT) <= 0) break;
-      }
+    if (!peer.stream.is_open() || !ends) continue;
+    peer.stream.shut();
+    // A connection that is closed with something unread takes back what it has sent.
+    unsigned char bytes[4096];
+    for (int i = 0; i < kReadCountMax; ++i) {
+      if (recv(peer.stream.fd(), bytes, sizeof bytes, MSG_DONTWAIT) <= 0) break;
     }
-    close(peer.fd);
   }
   explicit_bzero(identity_.key.data(), identity_.key.size());
 }
@@ -84,7 +88,6 @@ ControlMesh::Outcome ControlMesh::fail(Outcome outcome, std::string text) {
 
 void ControlMesh::stop_listening() {
   for (const Listener& listener : listeners_) close(listener.fd);
-  for (const Connection& connection : connections_) close(connection.fd);
   listeners_.clear();
   connections_.clear();
 }
@@ -92,9 +95,11 @@ void ControlMesh::stop_listening() {
 ControlMesh::Outcome ControlMesh::listen(const InterfaceFilter& filter) {
   std::vector<Interface> interfaces;
   std::string reason;
+  if (config_.tls != TlsMode::kOff && tls_ == nullptr) return fail(Outcome::kSystem, tls_reason_);
   if (!list_interfaces(filter, &interfaces, &reason)) return fail(Outcome::kSystem, reason);
   own_.rank = config_.rank;
   own_.host = this_host();
+  own_.tls = config_.tls;
   const auto backlog =
       static_cast<int>(std::min<uint64_t>(uint64_t{config_.rank_count} + 64, kBacklogMax));
   for (const Interface& one : interfaces) {
@@ -137,6 +142,12 @@ ControlMesh::Outcome ControlMesh::join(const unsigned char* const* addresses,
       outcome = fail(Outcome::kBadAddress, "the address given for rank " + text_of(rank) +
                                                " is not that of a rank " + text_of(rank) +
                                                " of this version");
+    } else if (decoded[rank].tls != config_.tls) {
+      outcome =
+          fail(Outcome::kRefused,
+               "rank " + text_of(rank) + " runs with WEIR_TLS=" + name_of(decoded[rank].tls) +
+                   ", rank " + text_of(config_.rank) + " with WEIR_TLS=" + name_of(config_.tls) +
+                   "; it must be the same on all ranks");
     }
   }
   if (outcome == Outcome::kOk) outcome = find_candidates(decoded);
@@ -206,7 +217,8 @@ ControlMesh::Outcome ControlMesh::form(uint64_t deadline_ns) {
   }
   while (open_count_ > 0) {
     const uint64_t now = now_ns();
-    if (now >= deadline_ns) return time_out();
+    const bool cancelled = config_.cancelled != nullptr && *config_.cancelled;
+    if (now >= deadline_ns || cancelled) return time_out();
     const Outcome started = start_attempts(now);
     if (started != Outcome::kOk) return started;
     wait_for_events(now, deadline_ns);
@@ -218,10 +230,11 @@ ControlMesh::Outcome ControlMesh::form(uint64_t deadline_ns) {
     }
     const uint64_t later = now_ns();
     for (Connection& connection : connections_) {
-      if (connection.fd < 0 || later < connection.expiry_ns) continue;
+      if (!connection.stream.is_open() || later < connection.expiry_ns) continue;
       end_connection(&connection, ETIMEDOUT);
     }
-    std::erase_if(connections_, [](const Connection& connection) { return connection.fd < 0; });
+    std::erase_if(connections_,
+                  [](const Connection& connection) { return !connection.stream.is_open(); });
     for (size_t i = 0; i < listeners_.size(); ++i) {
       if (!was_accepting || entries_[i].revents != 0) accept_all(listeners_[i].fd);
     }
@@ -235,10 +248,10 @@ void ControlMesh::wait_for_events(uint64_t now, uint64_t deadline_ns) {
     entries_.push_back({accepting_ ? listener.fd : -1, POLLIN, 0});
   }
   for (const Connection& connection : connections_) {
-    const int events = connection.connecting              ? POLLOUT
-                       : connection.link->out_bytes() > 0 ? POLLIN | POLLOUT
-                                                          : POLLIN;
-    entries_.push_back({connection.fd, static_cast<short>(events), 0});
+    const short events = connection.connecting
+                             ? static_cast<short>(POLLOUT)
+                             : connection.stream.events(connection.link->out_bytes() > 0);
+    entries_.push_back({connection.stream.fd(), events, 0});
   }
   const uint64_t until = next_event_ns(now, deadline_ns);
   const uint64_t left = until > now ? until - now : 0;
@@ -251,10 +264,11 @@ void ControlMesh::wait_for_events(uint64_t now, uint64_t deadline_ns) {
 
 uint64_t ControlMesh::next_event_ns(uint64_t now, uint64_t deadline_ns) const {
   uint64_t next = deadline_ns;
+  if (config_.cancelled != nullptr) next = std::min(next, now + kCancelNs);
   for (const Connection& connection : connections_) next = std::min(next, connection.expiry_ns);
   if (!accepting_) next = std::min(next, now + kNoDescriptorNs);
   for (const Peer& peer : peers_) {
-    if (peer.fd >= 0 || peer.proving >= 0) continue;
+    if (peer.stream.is_open() || peer.proving >= 0) continue;
     for (const Candidate& candidate : peer.candidates) {
       if (!candidate.under_way) next = std::min(next, candidate.retry_ns);
     }
@@ -265,7 +279,7 @@ uint64_t ControlMesh::next_event_ns(uint64_t now, uint64_t deadline_ns) const {
 ControlMesh::Outcome ControlMesh::start_attempts(uint64_t now) {
   for (uint32_t rank = 0; rank < config_.rank; ++rank) {
     Peer& peer = peers_[rank];
-    if (peer.fd >= 0 || peer.proving >= 0) continue;
+    if (peer.stream.is_open() || peer.proving >= 0) continue;
     bool all_tried = true;
     bool refused = false;
     for (size_t i = 0; i < peer.candidates.size(); ++i) {
@@ -302,8 +316,13 @@ bool ControlMesh::start_attempt(uint32_t rank, size_t index, uint64_t now) {
     candidate.failure = reason_of(errno);
     return false;
   }
+  Stream stream(fd);
+  if (!secure(&stream, Stream::Role::kClient)) {
+    candidate.failure = "no memory for TLS";
+    return false;
+  }
   candidate.under_way = true;
-  connections_.push_back({fd, true, true, rank, index, IpAddress(), UINT64_MAX,
+  connections_.push_back({std::move(stream), true, true, rank, index, IpAddress(), UINT64_MAX,
                           std::make_unique<MeshLink>(identity_, nonce, &card_, rank)});
   return true;
 }
@@ -316,11 +335,9 @@ void ControlMesh::accept_all(int listener) {
       accepting_ = accepting_ && (errno == EAGAIN || errno == EWOULDBLOCK);
       return;
     }
+    Stream stream(fd);
     mesh::Nonce nonce;
-    if (!fill_random(nonce.data(), nonce.size())) {
-      close(fd);
-      return;
-    }
+    if (!fill_random(nonce.data(), nonce.size()) || !secure(&stream, Stream::Role::kServer)) return;
     const auto unproven = [](const Connection& connection) {
       return !connection.is_guest && !connection.link->proven();
     };
@@ -330,28 +347,35 @@ void ControlMesh::accept_all(int listener) {
       end_connection(&*oldest, ETIMEDOUT);
       connections_.erase(oldest);
     }
-    connections_.push_back({fd, false, false, 0, 0, from, now_ns() + config_.unproven_ns,
+    connections_.push_back({std::move(stream), false, false, 0, 0, from,
+                            now_ns() + config_.unproven_ns,
                             std::make_unique<MeshLink>(identity_, nonce, &card_)});
   }
 }
 
-bool ControlMesh::exchange(int fd, MeshLink* link, int* error_number) {
+bool ControlMesh::secure(Stream* stream, Stream::Role role) const {
+  return tls_ == nullptr || stream->secure(*tls_, role);
+}
+
+bool ControlMesh::exchange(Connection* connection, int* error_number) {
+  MeshLink& link = *connection->link;
   for (;;) {
-    while (link->out_bytes() > 0) {
-      const ssize_t sent = send(fd, link->out(), link->out_bytes(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (link.out_bytes() > 0) {
+      const ssize_t sent = connection->stream.send(link.out(), link.out_bytes());
       if (sent < 0) {
-        if (errno == EINTR) continue;
         if (is_temporary(errno)) break;
         *error_number = errno;
         return false;
       }
-      link->sent(static_cast<size_t>(sent));
+      link.sent(static_cast<size_t>(sent));
     }
-    if (link->wanted() == 0 || link->state() == MeshLink::State::kJoined) return true;
+    if (link.wanted() == 0 || link.state() == MeshLink::State::kJoined) return true;
     unsigned char bytes[4096];
-    const ssize_t got = recv(fd, bytes, std::min(link->wanted(), sizeof bytes), MSG_DONTWAIT);
+    const bool was_ready = connection->stream.is_ready();
+    const ssize_t got = connection->stream.recv(bytes, std::min(link.wanted(), sizeof bytes));
     if (got < 0) {
-      if (errno == EINTR) continue;
+      // What had to wait for TLS's handshake may leave now.
+      if (is_temporary(errno) && !was_ready && connection->stream.is_ready()) continue;
       if (is_temporary(errno)) return true;
       *error_number = errno;
       return false;
@@ -360,7 +384,7 @@ bool ControlMesh::exchange(int fd, MeshLink* link, int* error_number) {
       *error_number = ECONNRESET;
       return false;
     }
-    link->feed(bytes, static_cast<size_t>(got));
+    link.feed(bytes, static_cast<size_t>(got));
   }
 }
 
@@ -368,18 +392,18 @@ void ControlMesh::serve(Connection* connection, uint64_t deadline_ns) {
   MeshLink& link = *connection->link;
   int error_number = 0;
   if (connection->connecting) {
-    error_number = connect_error(connection->fd);
+    error_number = connect_error(connection->stream.fd());
     if (error_number != 0) return end_connection(connection, error_number);
     connection->connecting = false;
   }
-  bool good = exchange(connection->fd, &link, &error_number);
+  bool good = exchange(connection, &error_number);
   if (good && link.state() == MeshLink::State::kChallenged) {
     Peer& peer = peers_[connection->peer];
     // Only one proof is under way per peer, so that both ends mean the same connection.
-    if (peer.proving >= 0 || peer.fd >= 0) return end_connection(connection, EALREADY);
+    if (peer.proving >= 0 || peer.stream.is_open()) return end_connection(connection, EALREADY);
     peer.proving = static_cast<int>(connection->candidate);
     link.prove();
-    good = exchange(connection->fd, &link, &error_number);
+    good = exchange(connection, &error_number);
   }
   if (!good) return end_connection(connection, error_number);
   switch (link.state()) {
@@ -399,10 +423,27 @@ void ControlMesh::serve(Connection* connection, uint64_t deadline_ns) {
 // `error_number`: of the system, or 0 when the link's state tells why.
 void ControlMesh::end_connection(Connection* connection, int error_number) {
   const MeshLink& link = *connection->link;
-  close(connection->fd);
-  connection->fd = -1;
+  const Stream::Failure failure = connection->stream.failure();
+  const std::string reason = connection->stream.reason();
+  connection->stream.close();
   if (!connection->is_guest) {
     if (link.proven()) return;  // an honest rank, which comes again
+    turned_away_.last = connection->from;
+    switch (failure) {
+      case Stream::Failure::kRefused:
+        ++turned_away_.proof;
+        return;
+      case Stream::Failure::kNotTls:
+        ++turned_away_.no_tls;
+        return;
+      case Stream::Failure::kOversized:
+      case Stream::Failure::kDamaged:
+        ++turned_away_.malformed;
+        return;
+      case Stream::Failure::kNone:
+      case Stream::Failure::kBroken:
+        break;
+    }
     switch (link.state()) {
       case MeshLink::State::kRefused:
         ++turned_away_.proof;
@@ -416,7 +457,6 @@ void ControlMesh::end_connection(Connection* connection, int error_number) {
       default:
         ++turned_away_.silent;
     }
-    turned_away_.last = connection->from;
     return;
   }
   Peer& peer = peers_[connection->peer];
@@ -427,11 +467,13 @@ void ControlMesh::end_connection(Connection* connection, int error_number) {
     return;
   }
   if (peer.proving == static_cast<int>(connection->candidate)) peer.proving = -1;
-  switch (link.state()) {
+  const bool no_tls = failure == Stream::Failure::kRefused;
+  switch (no_tls ? MeshLink::State::kRefused : link.state()) {
     case MeshLink::State::kRefused:
       candidate.refused = true;
       candidate.failure = "does not accept the secret, communicator or rank count of rank " +
-                          text_of(config_.rank) + ", or is another rank";
+                          text_of(config_.rank) + ", or is another rank" +
+                          (no_tls ? " (" + reason + ")" : "");
       break;
     case MeshLink::State::kOtherVersion:
       candidate.refused = true;
@@ -443,7 +485,7 @@ void ControlMesh::end_connection(Connection* connection, int error_number) {
       candidate.failure = "does not speak the protocol of this transport";
       break;
     default:
-      candidate.failure = reason_of(error_number);
+      candidate.failure = reason.empty() ? reason_of(error_number) : reason;
   }
   // The next one need not be waited for.
   for (Candidate& other : peer.candidates) {
@@ -457,9 +499,9 @@ void ControlMesh::end_connection(Connection* connection, int error_number) {
 void ControlMesh::settle(Connection* connection) {
   const uint32_t rank = connection->is_guest ? connection->peer : connection->link->peer();
   Peer& peer = peers_[rank];
-  if (peer.fd >= 0) {
+  if (peer.stream.is_open()) {
     // The peer has given that connection up: it never has two under way.
-    close(peer.fd);
+    peer.stream.close();
   } else {
     --open_count_;
   }
@@ -471,9 +513,8 @@ void ControlMesh::settle(Connection* connection) {
                  ")";
   }
   peer.proving = -1;
-  peer.fd = connection->fd;
+  peer.stream = std::move(connection->stream);
   peer.link = std::move(connection->link);
-  connection->fd = -1;
 }
 
 ControlMesh::Outcome ControlMesh::time_out() {
@@ -482,7 +523,7 @@ ControlMesh::Outcome ControlMesh::time_out() {
   uint32_t count = 0;
   for (uint32_t rank = 0; rank < config_.rank_count; ++rank) {
     const Peer& peer = peers_[rank];
-    if (rank == config_.rank || peer.fd >= 0) continue;
+    if (rank == config_.rank || peer.stream.is_open()) continue;
     if (++count > 16) continue;
     ranks += (count > 1 ? ", " : "") + text_of(rank);
     for (const Candidate& candidate : peer.candidates) {
@@ -495,94 +536,16 @@ ControlMesh::Outcome ControlMesh::time_out() {
   std::string text = std::string("timed out: ") + (count == 1 ? "rank " : "ranks ") + ranks +
                      " of " + text_of(config_.rank_count) + (count == 1 ? " is" : " are") +
                      " not connected to rank " + text_of(config_.rank) + details;
-  const uint32_t turned_away =
-      turned_away_.proof + turned_away_.version + turned_away_.malformed + turned_away_.silent;
+  const uint32_t turned_away = turned_away_.proof + turned_away_.version + turned_away_.malformed +
+                               turned_away_.no_tls + turned_away_.silent;
   if (turned_away > 0) {
     text += "; connections turned away meanwhile: " + text_of(turned_away_.proof) +
             " without the secret, " + text_of(turned_away_.version) + " of another version, " +
             text_of(turned_away_.malformed) + " of another protocol, " +
+            (config_.tls == TlsMode::kOff ? "" : text_of(turned_away_.no_tls) + " without TLS, ") +
             text_of(turned_away_.silent) + " silent (last: " + to_string(turned_away_.last) + ")";
   }
   return fail(Outcome::kTimeout, text);
-}
-
-ControlMesh::Life ControlMesh::look(uint32_t rank) {
-  Peer& peer = peers_[rank];
-  if (peer.fd < 0 || peer.life != Life::kHere) return peer.life;
-  for (int i = 0; i < kReadCountMax; ++i) {
-    unsigned char bytes[mesh::kNoticeFrameBytesMax];
-    const size_t wanted = std::min(peer.link->wanted(), sizeof bytes);
-    const ssize_t got = recv(peer.fd, bytes, wanted, MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && is_temporary(errno)) return Life::kHere;
-    if (got <= 0) {
-      peer.life = Life::kLost;
-      return peer.life;
-    }
-    const MeshLink::State state = peer.link->feed(bytes, static_cast<size_t>(got));
-    if (state == MeshLink::State::kJoined) continue;
-    peer.life = state == MeshLink::State::kLeft ? Life::kLeft : Life::kLost;
-    return peer.life;
-  }
-  return Life::kHere;
-}
-
-bool ControlMesh::push(Peer* peer) {
-  MeshLink& link = *peer->link;
-  while (link.out_bytes() > 0 && !peer->deaf) {
-    const ssize_t sent = send(peer->fd, link.out(), link.out_bytes(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && is_temporary(errno)) return false;
-    // Why is told by what can be read: the end, or a goodbye before it.
-    peer->deaf = sent < 0;
-    if (sent > 0) link.sent(static_cast<size_t>(sent));
-  }
-  return !peer->deaf;
-}
-
-bool ControlMesh::send_notice(Peer* peer) const {
-  if (peer->fd < 0 || peer->life != Life::kHere || peer->deaf) return true;
-  if (!push(peer)) return peer->deaf;
-  if (peer->sent_version == notice_version_) return true;
-  peer->link->say_notice(notice_.data(), notice_.size());
-  peer->sent_version = notice_version_;
-  return push(peer) || peer->deaf;
-}
-
-void ControlMesh::send_notices() {
-  notice_waits_ = false;
-  for (Peer& peer : peers_) notice_waits_ = !send_notice(&peer) || notice_waits_;
-}
-
-void ControlMesh::show(const unsigned char* notice, size_t bytes) {
-  notice_.assign(notice, notice + std::min(bytes, mesh::kNoticeBytesMax));
-  ++notice_version_;
-  send_notices();
-}
-
-const mesh::Bytes& ControlMesh::read_notice(uint32_t rank, bool* arrived) {
-  Peer& peer = peers_[rank];
-  (void)look(rank);
-  if (notice_waits_) send_notices();
-  *arrived = true;
-  if (peer.fd >= 0 && peer.life == Life::kHere && !peer.deaf &&
-      peer.arrived_version != notice_version_) {
-    int waiting = 0;
-    const bool acknowledged = peer.sent_version == notice_version_ && peer.link->out_bytes() == 0 &&
-                              !(ioctl(peer.fd, SIOCOUTQ, &waiting) == 0 && waiting > 0);
-    if (acknowledged) peer.arrived_version = notice_version_;
-    *arrived = acknowledged;
-  }
-  return peer.link->notice();
-}
-
-void ControlMesh::leave(uint32_t rank, const mesh::Bytes& farewell) {
-  Peer& peer = peers_[rank];
-  if (peer.fd < 0 || owner_ != getpid()) return;
-  (void)send_notice(&peer);
-  peer.link->say_goodbye(farewell.data(), farewell.size());
-  // It waits for nobody: a peer that has read nothing for long may miss it.
-  (void)push(&peer);
 }
 
 }  // namespace weir::net

@@ -5,12 +5,13 @@
 // before anything of it is believed, tells its card (its address in the transport's own network, of
 // any form, up to 64 KiB), and says goodbye at its end; so the end of a connection without one is a
 // death, seen at once. In between each rank may show a notice, which reaches all others past whatever
-// the transport's own network carries.
+// the transport's own network carries, and tell a peer words, each of which is heard once and in order.
 //
 // Every rank listens at the addresses of its interfaces, never at a wildcard, while the mesh forms,
 // and connects to all ranks below its own. A peer's addresses are tried in the order in which they
 // are likely to be good (loopback where all ranks share a host, then a common subnet, then speed),
-// each a little later than the one before; the first at which it answers in this protocol wins.
+// each a little later than the one before; the first at which it answers in this protocol wins. With
+// TLS (tls.h) all of a connection is inside it, the proofs, too; it is the same on all ranks.
 // Nobody can hold the forming up: before its proof a connection has a bounded time, a fixed number
 // of bytes, and a place in a bounded list whose oldest gives way. One thread at a time per object.
 #pragma once
@@ -18,6 +19,7 @@
 #include <poll.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,6 +27,8 @@
 
 #include "net/mesh_link.h"
 #include "net/mesh_wire.h"
+#include "net/stream.h"
+#include "net/tls.h"
 
 namespace weir::net {
 
@@ -37,6 +41,9 @@ struct MeshConfig {
   size_t secret_bytes = 0;
   uint64_t unproven_ns = 2'000'000'000;  // from accept to proof
   size_t unproven_count = 256;           // connections without proof at a time
+  TlsMode tls = TlsMode::kOff;
+  // Another thread may set it: `join` then gives up soon, as at its deadline.
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 class ControlMesh {
@@ -55,6 +62,7 @@ class ControlMesh {
   Outcome listen(const InterfaceFilter& filter);
   // After listen; at most mesh::kAddressBytesMax bytes.
   size_t address(unsigned char* out) const;
+  const mesh::Address& own_address() const { return own_; }
 
   // addresses[i] is what rank i's `address` wrote. Blocks until every peer's card has come, or the
   // deadline (CLOCK_MONOTONIC) has passed; ends the listening in either case. `card` has at most
@@ -70,6 +78,10 @@ class ControlMesh {
   // its inbound key is our outbound key.
   const Mac& outbound_key(uint32_t peer) const { return peers_[peer].link->own_key(); }
   const Mac& inbound_key(uint32_t peer) const { return peers_[peer].link->peer_key(); }
+  // Our end of the connection to the peer; after join.
+  IpAddress local_address(uint32_t peer) const;
+  // To wait with poll for what the peer says. After join.
+  int descriptor(uint32_t peer) const { return peers_[peer].stream.fd(); }
   // Both ranks run on one kernel and in one network namespace.
   bool shares_host(uint32_t peer) const { return peers_[peer].shares_host; }
   // "rank 0 at 10.0.0.1:4000 (over eth0: same subnet)"; "" of a peer that connected to us.
@@ -88,6 +100,14 @@ class ControlMesh {
   const mesh::Bytes& read_notice(uint32_t peer, bool* arrived);
   // What this rank shows.
   const mesh::Bytes& own_notice() const { return notice_; }
+  // Tells a peer a word of at most mesh::kWordBytesMax bytes, behind those before it. Never waits: what
+  // cannot leave leaves in later calls of `has_left` or `hear`. A peer holds mesh::kWordCountMax that it
+  // has not heard. After join.
+  void tell(uint32_t peer, const unsigned char* word, size_t bytes);
+  // Whether all that the peer was told has left for it, or never will.
+  bool has_left(uint32_t peer);
+  // Looks at the peer and takes the oldest word of it that was not heard; false: there is none.
+  bool hear(uint32_t peer, mesh::Bytes* word);
   // Says goodbye to one peer, behind the latest notice, with a farewell of at most mesh::kFarewellBytesMax bytes.
   void leave(uint32_t peer, const mesh::Bytes& farewell);
 
@@ -110,7 +130,7 @@ class ControlMesh {
   struct Peer {
     std::vector<Candidate> candidates;  // the likely ones first; empty: the peer comes to us
     int proving = -1;                   // the candidate whose connection was challenged
-    int fd = -1;
+    Stream stream;
     std::unique_ptr<mesh::MeshLink> link;  // from the proof on
     Life life = Life::kHere;
     bool deaf = false;  // nothing can be sent any more
@@ -121,7 +141,7 @@ class ControlMesh {
   };
   // One that is not settled yet, made by us (a guest's end) or by somebody else.
   struct Connection {
-    int fd;
+    Stream stream;
     bool is_guest;
     bool connecting;
     uint32_t peer;  // of a guest's end
@@ -132,6 +152,8 @@ class ControlMesh {
   };
 
   Outcome fail(Outcome outcome, std::string text);
+  // False: no memory.
+  bool secure(Stream* stream, Stream::Role role) const;
   Outcome find_candidates(const std::vector<mesh::Address>& addresses);
   Outcome form(uint64_t deadline_ns);
   Outcome start_attempts(uint64_t now);
@@ -141,7 +163,7 @@ class ControlMesh {
   void accept_all(int listener);
   void serve(Connection* connection, uint64_t deadline_ns);
   // Sends and receives what can be without waiting; false: the connection has ended.
-  static bool exchange(int fd, mesh::MeshLink* link, int* error_number);
+  static bool exchange(Connection* connection, int* error_number);
   void end_connection(Connection* connection, int error_number);
   void settle(Connection* connection);
   Outcome time_out();
@@ -153,6 +175,8 @@ class ControlMesh {
 
   MeshConfig config_;
   mesh::Identity identity_;
+  std::unique_ptr<const TlsContext> tls_;  // before all streams
+  std::string tls_reason_;                 // why there is none
   mesh::Address own_;
   pid_t owner_;
   std::string text_;
@@ -167,7 +191,7 @@ class ControlMesh {
   uint32_t notice_version_ = 0;  // 0: none was shown
   bool notice_waits_ = false;    // for some peer
   struct {
-    uint32_t proof = 0, version = 0, malformed = 0, silent = 0;
+    uint32_t proof = 0, version = 0, malformed = 0, no_tls = 0, silent = 0;
     IpAddress last;
   } turned_away_;
 };

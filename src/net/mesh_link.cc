@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include <utility>
+
 namespace weir::net::mesh {
 
 MeshLink::MeshLink(const Identity& identity, const Nonce& nonce, const Bytes* card)
@@ -33,7 +35,7 @@ bool MeshLink::expects(Kind kind) const {
     case State::kProven:
       return kind == Kind::kCard;
     case State::kJoined:
-      return kind == Kind::kGoodbye || kind == Kind::kNotice;
+      return kind == Kind::kGoodbye || kind == Kind::kNotice || kind == Kind::kWord;
     default:
       return false;
   }
@@ -99,19 +101,24 @@ void MeshLink::finish_frame() {
       return;
     }
     case Kind::kNotice:
-      if (get_notice_number(payload) != notices_got_++) {
+      if (get_number(payload) != notices_got_++) {
         state_ = State::kMalformed;
         return;
       }
       notice_.assign(payload + 4, payload + header_.payload_bytes);
       return;
     case Kind::kCard:
+    case Kind::kWord:
     case Kind::kGoodbye: {
       const unsigned char* data = payload + kMacBytes;
       const size_t bytes = header_.payload_bytes - kMacBytes;
       const Mac right = seal(peer_key(), header_.kind, data, bytes);
       if (!equal_in_constant_time(payload, right.data(), right.size())) {
         state_ = State::kMalformed;
+        return;
+      }
+      if (header_.kind == Kind::kWord) {
+        take_word(data, bytes);
         return;
       }
       const bool is_card = header_.kind == Kind::kCard;
@@ -165,15 +172,43 @@ void MeshLink::become_proven() {
   put_sealed(&out_, Kind::kCard, own_key(), own_card_->data(), own_card_->size());
 }
 
-void MeshLink::say_notice(const unsigned char* notice, size_t bytes) {
-  if (state_ != State::kJoined || out_bytes() != 0 || bytes > kNoticeBytesMax) return;
+void MeshLink::take_word(const unsigned char* numbered, size_t bytes) {
+  if (get_number(numbered) != words_got_++ || words_.size() >= kWordCountMax) {
+    state_ = State::kMalformed;
+    return;
+  }
+  words_.emplace_back(numbered + 4, numbered + bytes);
+}
+
+bool MeshLink::hear_word(Bytes* word) {
+  if (words_.empty()) return false;
+  *word = std::move(words_.front());
+  words_.pop_front();
+  return true;
+}
+
+// What was sent takes no room any more.
+void MeshLink::begin_to_say() {
+  if (out_bytes() != 0) return;
   out_.clear();
   sent_ = 0;
+}
+
+void MeshLink::say_notice(const unsigned char* notice, size_t bytes) {
+  if (state_ != State::kJoined || out_bytes() != 0 || bytes > kNoticeBytesMax) return;
+  begin_to_say();
   put_notice(&out_, notices_said_++, notice, bytes);
+}
+
+void MeshLink::say_word(const unsigned char* word, size_t bytes) {
+  if ((state_ != State::kJoined && state_ != State::kLeft) || bytes > kWordBytesMax) return;
+  begin_to_say();
+  put_word(&out_, words_said_++, own_key(), word, bytes);
 }
 
 void MeshLink::say_goodbye(const unsigned char* farewell, size_t bytes) {
   if (state_ != State::kJoined && state_ != State::kLeft) return;
+  begin_to_say();
   put_sealed(&out_, Kind::kGoodbye, own_key(), farewell, bytes);
 }
 

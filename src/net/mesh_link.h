@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // MeshLink: one end of a connection of a control mesh, fed with bytes, without sockets: the proof,
-// the cards, the notices and the goodbye of mesh_wire.h. Before the proof it keeps at most one frame of
+// the cards, the notices, the words and the goodbye of mesh_wire.h. Before the proof it keeps at most one frame of
 // fixed size; what it allocates for a card is bounded and comes after it; notices allocate nothing. One
 // thread at a time per object.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 
 #include "net/mesh_wire.h"
 
@@ -49,6 +50,11 @@ class MeshLink {
   void prove();
   // Once joined, and when all that was said before has been `sent`; at most kNoticeBytesMax bytes.
   void say_notice(const unsigned char* notice, size_t bytes);
+  // Once joined; behind what has not been `sent` yet; at most kWordBytesMax bytes.
+  void say_word(const unsigned char* word, size_t bytes);
+  // The oldest word of the peer that was not heard yet; false: there is none. More than kWordCountMax
+  // that wait to be heard end the link.
+  bool hear_word(Bytes* word);
   // Once joined; behind what has not been `sent` yet.
   void say_goodbye(const unsigned char* farewell, size_t bytes);
 
@@ -71,6 +77,8 @@ class MeshLink {
   void refuse(Refusal reason, State state);
   bool expects(Kind kind) const;
   void finish_frame();
+  void take_word(const unsigned char* numbered, size_t bytes);
+  void begin_to_say();
   void judge_proof();
   void judge_welcome();
   void become_proven();
@@ -94,6 +102,9 @@ class MeshLink {
   Bytes notice_;
   uint32_t notices_got_ = 0;
   uint32_t notices_said_ = 0;
+  std::deque<Bytes> words_;  // that were not heard
+  uint32_t words_got_ = 0;
+  uint32_t words_said_ = 0;
 };
 
 }  // namespace weir::net::mesh

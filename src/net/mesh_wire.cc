@@ -67,6 +67,8 @@ bool may_have(Kind kind, uint32_t bytes) {
       return bytes >= kMacBytes && bytes <= kMacBytes + kFarewellBytesMax;
     case Kind::kNotice:
       return bytes >= 4 && bytes <= 4 + kNoticeBytesMax;
+    case Kind::kWord:
+      return bytes >= kMacBytes + 4 && bytes <= kMacBytes + 4 + kWordBytesMax;
   }
   return false;
 }
@@ -154,7 +156,16 @@ void put_notice(Bytes* out, uint32_t number, const unsigned char* notice, size_t
   if (bytes != 0) out->insert(out->end(), notice, notice + bytes);
 }
 
-uint32_t get_notice_number(const unsigned char* payload) { return load<uint32_t>(payload); }
+void put_word(Bytes* out, uint32_t number, const Mac& key, const unsigned char* word,
+              size_t bytes) {
+  Bytes numbered;
+  numbered.reserve(4 + bytes);
+  append(&numbered, number);
+  if (bytes != 0) numbered.insert(numbered.end(), word, word + bytes);
+  put_sealed(out, Kind::kWord, key, numbered.data(), numbered.size());
+}
+
+uint32_t get_number(const unsigned char* payload) { return load<uint32_t>(payload); }
 
 Nonce get_nonce(const unsigned char* payload) {
   Nonce nonce;
@@ -186,6 +197,7 @@ size_t encode(const Address& address, unsigned char* out) {
   memcpy(out, kAddressMagic, sizeof kAddressMagic);
   store(out + 4, kProtocolVersion);
   out[6] = static_cast<unsigned char>(count);
+  out[7] = static_cast<unsigned char>(address.tls);
   store(out + 8, address.rank);
   memcpy(out + 12, address.host.bytes.data(), address.host.bytes.size());
   unsigned char* at = out + kFixedBytes;
@@ -212,6 +224,8 @@ bool decode(const unsigned char* bytes, size_t byte_count, Address* address) {
   if (count < 1 || count > kOffersMax || byte_count != kFixedBytes + count * kOfferBytes) {
     return false;
   }
+  if (bytes[7] >= kTlsModeCount) return false;
+  address->tls = static_cast<TlsMode>(bytes[7]);
   address->rank = load<uint32_t>(bytes + 8);
   memcpy(address->host.bytes.data(), bytes + 12, address->host.bytes.size());
   address->offers.clear();

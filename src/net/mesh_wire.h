@@ -3,8 +3,8 @@
 // little-endian. Pure functions; thread-safe.
 //
 // A connection belongs to one pair of ranks; who has the higher rank connects. First the two ends
-// prove themselves, then each tells its card, then as many notices as it likes, and at its end its
-// goodbye:
+// prove themselves, then each tells its card, then as many notices and words as it likes, and at its
+// end its goodbye:
 //
 //   guest (higher rank)             host (lower rank)
 //   kHello      ->                                  guest's nonce
@@ -16,6 +16,7 @@
 //   kCard       ->              <-  kCard           sealed; how to reach the sender
 //   kNotice     ->              <-  kNotice         what the sender shows now; takes the place of the
 //                                                   one before
+//   kWord       ->              <-  kWord           sealed; one of a sequence, each heard once
 //   kGoodbye    ->              <-  kGoodbye        sealed; the sender ends in order
 //
 // Each frame starts with 16 bytes:
@@ -44,6 +45,9 @@
 //                    32      n  farewell, n at most kFarewellBytesMax
 //   kNotice           0      4  number: 0, 1, 2, … on this connection in this direction
 //                     4      n  notice, n at most kNoticeBytesMax
+//   kWord             0     32  seal
+//                    32      4  number: 0, 1, 2, … on this connection in this direction
+//                    36      n  word, n at most kWordBytesMax
 //
 // With K = HMAC-SHA256(secret, "weir mesh " + the mesh's purpose), a proof is HMAC-SHA256 with the
 // key K over
@@ -70,7 +74,7 @@
 //        0      4  magic "WEMA"
 //        4      2  protocol version
 //        6      1  number of offers, 1 to kOffersMax
-//        7      1  zero
+//        7      1  TlsMode (tls.h)
 //        8      4  rank
 //       12     24  identity of the host: kernel and network namespace; zero when unknown
 //       36     25  for each offer:
@@ -90,16 +94,19 @@
 
 #include "net/auth.h"
 #include "net/interfaces.h"
+#include "net/tls.h"
 
 namespace weir::net::mesh {
 
-inline constexpr uint16_t kProtocolVersion = 2;
+inline constexpr uint16_t kProtocolVersion = 3;
 inline constexpr size_t kHeaderBytes = 16;
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kCardBytesMax = 65536;
 inline constexpr size_t kFarewellBytesMax = 256;
 inline constexpr size_t kNoticeBytesMax = 1024;
 inline constexpr size_t kNoticeFrameBytesMax = kHeaderBytes + 4 + kNoticeBytesMax;
+inline constexpr size_t kWordBytesMax = 1024;
+inline constexpr size_t kWordCountMax = 16;  // that have come and were not heard
 inline constexpr size_t kOffersMax = 8;
 inline constexpr size_t kAddressBytesMax = 256;
 
@@ -112,6 +119,7 @@ enum class Kind : uint16_t {
   kCard = 6,
   kGoodbye = 7,
   kNotice = 8,
+  kWord = 9,
 };
 enum class Role : uint16_t { kGuest = 1, kHost = 2 };
 enum class Refusal : uint32_t { kVersion = 1, kProof = 2 };
@@ -149,16 +157,19 @@ void put_nonce(Bytes* out, Kind kind, const Nonce& nonce);
 void put_proof(Bytes* out, const Claim& claim, const Mac& proof);
 void put_welcome(Bytes* out, const Mac& proof);
 void put_refused(Bytes* out, Refusal reason);
-// kCard or kGoodbye.
+// kCard, kGoodbye, or kWord, whose data begins with its number.
 void put_sealed(Bytes* out, Kind kind, const Mac& session_key, const unsigned char* data,
                 size_t bytes);
 void put_notice(Bytes* out, uint32_t number, const unsigned char* notice, size_t bytes);
+void put_word(Bytes* out, uint32_t number, const Mac& session_key, const unsigned char* word,
+              size_t bytes);
 
 // Each takes a payload of the size that its kind has.
 Nonce get_nonce(const unsigned char* payload);
 Mac get_proof(const unsigned char* payload, Claim* claim);
 Mac get_mac(const unsigned char* payload);
-uint32_t get_notice_number(const unsigned char* payload);
+// Of a notice; of a word, behind its seal.
+uint32_t get_number(const unsigned char* payload);
 void get_refused(const unsigned char* payload, uint32_t* reason, uint32_t* version);
 
 struct Offer {
@@ -172,6 +183,7 @@ struct Offer {
 
 struct Address {
   uint32_t rank = 0;
+  TlsMode tls = TlsMode::kOff;
   HostIdentity host;
   std::vector<Offer> offers;
 };

@@ -187,6 +187,24 @@ TEST(CostsOverTcp, AreMeasuredOnTheConnectionsAndKeptApartFromThoseOfMemory) {
   std::filesystem::remove_all(pattern);
 }
 
+TEST(CostsOverTcp, AreWrittenWhereTheSettingSays) {
+  std::string pattern = std::filesystem::temp_directory_path() / "weir-costs-XXXXXX";
+  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+  const std::string path = pattern + "/costs.json";
+  run_processes(
+      2, [](int, weir_comm_t comm) { ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK); },
+      {{"WEIR_TRANSPORT", "tcp"},
+       {"WEIR_CACHE_DIR", pattern},
+       {"WEIR_PROBE", "1"},
+       {"WEIR_COSTS_FILE", path}},
+      with_timeout(20'000));
+  std::ifstream file(path);
+  const auto json = nlohmann::json::parse(file);
+  EXPECT_EQ(json["version"].get<int>(), 1);
+  EXPECT_GT(json["shm_shared_cache.message_ns"].get<double>(), 500);
+  std::filesystem::remove_all(pattern);
+}
+
 TEST(ManyOverTcp, SixteenAndTwentyFourRanksGetTheRightResults) {
   for (const int n : {16, 24}) {
     run_processes(

@@ -120,6 +120,7 @@ const std::vector<Property>& message_properties();
 const std::vector<Property>& memory_properties();
 const std::vector<Property>& membership_properties();
 const std::vector<Property>& notice_properties();
+const std::vector<Property>& quiesce_properties();
 
 uint64_t monotonic_ns();
 

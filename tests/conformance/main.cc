@@ -42,7 +42,7 @@ void add_simple(const std::string& suite, const char* name, const std::function<
 std::vector<const Property*> all_properties() {
   std::vector<const Property*> all;
   for (const auto* list : {&message_properties(), &memory_properties(), &membership_properties(),
-                           &notice_properties()}) {
+                           &notice_properties(), &quiesce_properties()}) {
     for (const Property& property : *list) all.push_back(&property);
   }
   return all;
@@ -107,9 +107,11 @@ void add_transport(const plugin::Viability& entry) {
   add_simple(name, "EveryDeclaredCapabilityHasAProperty",
              [transport] { every_capability_has_a_property(transport); });
   for (const bool processes : {false, true}) {
-    for (const std::string hook : {"", "check", "fault", "hosts"}) {
+    for (const std::string hook : {"", "check", "fault", "sum", "hosts"}) {
       // Beside shared memory, in place of which a network transport is not asked for.
       if (hook == "hosts" && !is_network(*transport)) continue;
+      // What it adds does not depend on where the ranks run.
+      if (hook == "sum" && processes) continue;
       auto wrapped = plugin::wrap_with_hooks(transport, hook);
       if (!wrapped.ok()) {
         const std::string text = wrapped.status().text();
@@ -117,7 +119,7 @@ void add_transport(const plugin::Viability& entry) {
         continue;
       }
       add_variant(Variant{wrapped.value(), name, processes, hook});
-      if (hook == "hosts" || !is_network(*transport)) continue;
+      if (hook == "hosts" || hook == "sum" || !is_network(*transport)) continue;
       auto both = with_another(transport, hook);
       if (both.ok()) add_variant(Variant{both.value(), "failover_" + name, processes, hook});
     }

@@ -149,6 +149,7 @@ void outlives_a_killed_rank(const Variant& variant) {
   run_ranks(variant, 3,
             [](Rank& r) {
               r.join();
+              r.barrier();  // who dies while others still join fails their join
               if (r.rank() == 1) {
                 show(r, make(1, 5, 200));
                 r.publish(0, 1);

@@ -30,7 +30,8 @@ set(ENV{LD_LIBRARY_PATH} "")
 run("installed all_reduce_perf" ${prefix}/bin/all_reduce_perf --ranks 2 -b 1K -e 1K -n 2
     --fixed-buffers)
 
-# So does the library its modules, wherever the tree was moved.
+# So does the library its modules, wherever the tree was moved. (ncclnet gives ours back to ourselves.)
+set(ENV{WEIR_NCCL_NET_PLUGIN} ${prefix}/${LIBDIR}/libnccl-net-weir.so)
 foreach(module IN LISTS MODULES)
   if(NOT EXISTS ${prefix}/${LIBDIR}/weir/plugins/libweir_${module}.so)
     message(FATAL_ERROR "not installed: the module ${module}")

@@ -10,6 +10,8 @@
 #include <fstream>
 #include <string>
 
+#include "core/cost/cache.h"
+
 namespace weir {
 namespace {
 
@@ -98,6 +100,28 @@ TEST(WeirSched, VerifiesAllAlgorithms) {
   EXPECT_THAT(outcome.text, testing::Not(HasSubstr("WRONG")));
 }
 
+TEST(WeirSched, SimulatesWithTheDefaultNetworkOrWithMeasuredCosts) {
+  const auto total_ns = [](const std::string& more) {
+    const Outcome outcome = run("sim -c all_gather -a ring -n 2 --nodes 2 -b 1M --json " + more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+    const std::string key = "\"total_ns\": ";
+    const size_t at = outcome.text.find(key);
+    return at == std::string::npos ? -1 : std::stod(outcome.text.substr(at + key.size()));
+  };
+  const Scratch scratch;
+  const std::string file = scratch.file("costs.json");
+  cost::Table table = cost::built_in_table();
+  table.times.link(cost::Link::kTcp).wire_ns_per_byte = 8;  // 1 Gbit/s
+  ASSERT_TRUE(cost::write_table(file, table).ok());
+  const double slow = total_ns("--costs " + file);
+  // Half of the bytes come from the other node.
+  EXPECT_NEAR(slow, (1 << 19) * 8.0, (1 << 19) * 0.8);
+  table.times.link(cost::Link::kTcp).wire_ns_per_byte = 80;
+  ASSERT_TRUE(cost::write_table(file, table).ok());
+  EXPECT_NEAR(total_ns("--costs " + file), 10 * slow, slow);
+  EXPECT_LT(total_ns(""), slow / 10);
+}
+
 TEST(WeirSched, RefusesBadArgumentsByName) {
   struct Case {
     const char* arguments;
@@ -121,6 +145,8 @@ TEST(WeirSched, RefusesBadArgumentsByName) {
       {"verify --file /nonexistent.json", "No such file"},
       {"verify --algorithm nothing", "no algorithm is called"},
       {"list -c nothing", "unknown collective"},
+      {"sim -c all_reduce -a ring -n 2 --costs /nonexistent.json", "cannot open"},
+      {"sim -c all_reduce -a ring -n 2 --costs /a.json --net /b.toml", "excludes"},
   };
   for (const Case& test : cases) {
     const Outcome outcome = run(test.arguments);

@@ -40,7 +40,8 @@ std::string capabilities_of(const weir_transport_caps_t& caps) {
     const char* name;
   } kNames[] = {{WEIR_CAP_SEND_RECV, "send/recv"}, {WEIR_CAP_SEGMENT, "mapped staging"},
                 {WEIR_CAP_WINDOW, "windows"},      {WEIR_CAP_PEER_FAILURE, "sees dead peers"},
-                {WEIR_CAP_SELF, "self"},           {WEIR_CAP_NOTICE, "notices"}};
+                {WEIR_CAP_SELF, "self"},           {WEIR_CAP_NOTICE, "notices"},
+                {WEIR_CAP_QUIESCE, "quiesce"}};
   std::string text;
   for (const auto& [bit, name] : kNames)
     if (caps.bits & bit) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);

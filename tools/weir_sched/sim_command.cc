@@ -11,6 +11,8 @@
 #include <memory>
 
 #include "core/base/clock.h"
+#include "core/cost/cache.h"
+#include "core/sim/measured_network.h"
 #include "core/sim/report.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/problem_options.h"
@@ -31,6 +33,7 @@ struct SimOptions {
   std::vector<std::string> slow;
   std::vector<std::string> dead;
   std::string network_file;
+  std::string costs_file;
   std::string svg_file;
   bool json = false;
   bool all = false;
@@ -73,7 +76,7 @@ Result<std::pair<Rank, double>> parse_pair(const char* option, const std::string
       fmt::format("{}: \"{}\" is not of the form RANK{}NUMBER", option, text, separator));
 }
 
-Status fill(const SimOptions& given, sim::Options* options) {
+Status fill(const SimOptions& given, uint64_t bytes, sim::Options* options) {
   for (const std::string& text : given.slow) {
     const auto pair = parse_pair("--slow", text, ':');
     if (!pair.ok()) return pair.status();
@@ -88,6 +91,11 @@ Status fill(const SimOptions& given, sim::Options* options) {
     const Result<sim::Network> network = sim::load_network(given.network_file);
     if (!network.ok()) return network.status();
     options->network = network.value();
+  }
+  if (!given.costs_file.empty()) {
+    const Result<cost::Table> table = cost::read_table(given.costs_file);
+    if (!table.ok()) return table.status();
+    options->network = sim::measured_network(table.value(), bytes);
   }
   const Result<uint64_t> slice = parse_bytes("--slice", given.slice_bytes);
   if (!slice.ok()) return slice.status();
@@ -234,7 +242,7 @@ Status run(const SimOptions& given) {
     return invalid_argument("--all goes with neither --json nor --svg");
   }
   sim::Options options;
-  WEIR_RETURN_IF_ERROR(fill(given, &options));
+  WEIR_RETURN_IF_ERROR(fill(given, bytes.value(), &options));
   const std::vector<uint32_t> nodes = blocks_of_nodes(given.rank_count, given.node_count);
   algo::Problem problem;
   problem.collective = collective.value();
@@ -266,6 +274,10 @@ void add_sim_command(CLI::App& app, int* exit_code) {
   command->add_option("--slow", given->slow, "RANK:FACTOR, a rank that takes FACTOR times as long");
   command->add_option("--dead", given->dead, "RANK@MICROSECONDS, when a rank stops");
   command->add_option("--net", given->network_file, "TOML file with the figures of the network");
+  command
+      ->add_option("--costs", given->costs_file,
+                   "measured costs (WEIR_COSTS_FILE) instead of --net")
+      ->excludes("--net");
   command->add_option("--svg", given->svg_file, "writes what the first 64 ranks do over time");
   command->add_flag("--json", given->json, "result as JSON on standard output");
   command->footer("Example: weir-sched sim -c all_reduce -a ring -n 10240 -b 64M --nodes 1280");

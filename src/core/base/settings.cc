@@ -46,16 +46,26 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_HOST_ID", Kind::kText, "", "",
      "Ranks with the same text count as being on one host and share memory, ranks with another one "
      "do not (NCCL_HOSTID holds where this one is unset); unset: by kernel and network namespace."},
+    {"WEIR_TLS", Kind::kChoice, "off", "off|control|all",
+     "TLS 1.3 around the network transports' control connections, or around messages between "
+     "hosts, "
+     "too (see faults.md); the same on all ranks. A transport that cannot do it is not used."},
     {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
      "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
      "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},
     {"WEIR_OFI_REGISTER", Kind::kChoice, "", "0|1",
      "The transport ofi registers memory though the provider does not ask for it, to try that "
      "way."},
+    {"WEIR_NCCL_NET_TRANSPORT", Kind::kText, "tcp", "",
+     "Transport that libnccl-net-weir.so gives to NCCL: tcp, ucx or ofi."},
+    {"WEIR_NCCL_NET_PLUGIN", Kind::kText, "", "",
+     "NCCL network plugin that the transport ncclnet loads: a path, or NAME for "
+     "libnccl-net-NAME.so."},
     {"WEIR_PLUGIN_PATH", Kind::kPath, "", "",
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",
-     "Comma-separated list of hooks around every transport, outermost first: trace, check, fault."},
+     "Comma-separated list of hooks around every transport, outermost first: trace, check, fault, "
+     "sum."},
     {"WEIR_FAULT", Kind::kText, "", "", "What the fault hook does, such as delay_us=100,seed=7."},
     {"WEIR_TRACE_FILE", Kind::kPath, "", "",
      "Where the trace hook writes its Chrome trace; %r stands for the rank."},
@@ -67,6 +77,9 @@ constexpr SettingInfo kTable[] = {
      "hwloc XML or NCCL topology XML that is used instead of this machine's topology."},
     {"WEIR_CACHE_DIR", Kind::kPath, "", "",
      "Where measured costs are kept; unset: weir in the user's cache directory."},
+    {"WEIR_COSTS_FILE", Kind::kPath, "", "",
+     "Rank 0 of each new communicator writes the costs that its ranks agreed on to this file, for "
+     "weir-sched sim --costs."},
     {"WEIR_PROBE", Kind::kBool, "1", "",
      "Costs are measured at start-up when none are cached; 0: built-in figures."},
     {"WEIR_EXPLAIN", Kind::kBool, "0", "",
@@ -124,6 +137,7 @@ const Binding kBindings[] = {
     {"WEIR_TIMEOUT_MS", &Settings::timeout_ms},
     {"WEIR_TRANSPORT", &Settings::transport},
     {"WEIR_FAILOVER", &Settings::failover},
+    {"WEIR_TLS", &Settings::tls},
     {"WEIR_PLUGIN_PATH", &Settings::plugin_path},
     {"WEIR_HOOKS", &Settings::hooks},
     {"WEIR_FAULT", &Settings::fault},
@@ -131,6 +145,7 @@ const Binding kBindings[] = {
     {"WEIR_TUNING_FILE", &Settings::tuning_file},
     {"WEIR_TOPOLOGY_FILE", &Settings::topology_file},
     {"WEIR_CACHE_DIR", &Settings::cache_dir},
+    {"WEIR_COSTS_FILE", &Settings::costs_file},
     {"WEIR_PROBE", &Settings::probe},
     {"WEIR_EXPLAIN", &Settings::explain},
     {"WEIR_DETERMINISTIC", &Settings::deterministic},

@@ -31,12 +31,14 @@ struct Settings {
   int64_t timeout_ms;         // WEIR_TIMEOUT_MS: deadline of an operation
   std::string transport;      // WEIR_TRANSPORT: comma list of transports allowed; "" = all viable
   std::string failover;       // WEIR_FAILOVER: comma list; each takes over from the one before it
+  std::string tls;            // WEIR_TLS: off, control or all; for network transports
   std::string hooks;          // WEIR_HOOKS: comma list of trace, check, fault; outermost first
   std::string fault;          // WEIR_FAULT: what hook_fault does, e.g. "delay_us=100,seed=7"
   std::string algorithm;      // WEIR_ALGORITHM: "all_reduce=ring,broadcast=binomial"; "" = routed
   std::string tuning_file;    // WEIR_TUNING_FILE: rules that override the route
   std::string topology_file;  // WEIR_TOPOLOGY_FILE: hwloc or NCCL XML instead of this machine
   std::string cache_dir;      // WEIR_CACHE_DIR: where probe results are kept; "" = XDG cache
+  std::string costs_file;     // WEIR_COSTS_FILE: where rank 0 writes the task times it uses
   bool probe;                 // WEIR_PROBE: measure tasks at start-up (else built-in figures)
   bool explain;               // WEIR_EXPLAIN
   bool deterministic;         // WEIR_DETERMINISTIC: as WEIR_COMM_DETERMINISTIC for all

@@ -268,9 +268,9 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (!reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
       "hooks={} deterministic={} WEIR_STAGING_BYTES={} WEIR_SLICE_BYTES={} "
-      "WEIR_ALGORITHM='{}' rules={}",
+      "WEIR_ALGORITHM='{}' WEIR_TLS={} rules={}",
       settings.hooks, deterministic, settings.staging_bytes, settings.slice_bytes,
-      settings.algorithm, describe_rules(rules.value()));
+      settings.algorithm, settings.tls, describe_rules(rules.value()));
   std::vector<Introduction> all;
   WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
   const std::vector<uint32_t> hosts = host_of_rank(all);

@@ -350,6 +350,8 @@ std::vector<Rank> Communicator::lost_ranks() {
 
 void Communicator::fail_all(const Status& status) {
   active_run_ = nullptr;
+  // Whoever hears of the failure may free its buffers.
+  if (failed_code_.load() != 0 || first_ != nullptr || !messages_.empty()) context_.quiesce();
   while (first_ != nullptr) {
     Request* request = first_;
     first_ = request->next;

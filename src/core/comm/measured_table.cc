@@ -186,11 +186,8 @@ Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   return agreed;
 }
 
-}  // namespace
-
-Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
-                                   const Settings& settings, const std::vector<Introduction>& all,
-                                   uint64_t deadline_ns) {
+Result<cost::Table> agree(Bootstrap& bootstrap, engine::Context& context, const Settings& settings,
+                          const std::vector<Introduction>& all, uint64_t deadline_ns) {
   // A hook may count operations, or fail them.
   if (settings.probe && settings.hooks.empty() && !context.mapped() && context.rank_count > 1) {
     return agree_on_links(bootstrap, context, settings, all, deadline_ns);
@@ -229,6 +226,19 @@ Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& contex
   auto second = bootstrap.all_gather(told, deadline_ns);
   if (!second.ok()) return second.status();
   return unpack(second.value()[0]);
+}
+
+}  // namespace
+
+Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
+                                   const Settings& settings, const std::vector<Introduction>& all,
+                                   uint64_t deadline_ns) {
+  auto agreed = agree(bootstrap, context, settings, all, deadline_ns);
+  if (agreed.ok() && context.rank == 0 && !settings.costs_file.empty()) {
+    const Status written = cost::write_table(settings.costs_file, agreed.value());
+    if (!written.ok()) log_warn(fmt::format("WEIR_COSTS_FILE: {}", written.text()));
+  }
+  return agreed;
 }
 
 }  // namespace weir::comm

@@ -155,7 +155,24 @@ Status store_cached_table(const std::string& directory, const Table& table) {
   if (directory.empty()) return invalid_argument("the cache directory has no name");
   WEIR_RETURN_IF_ERROR(make_directories(directory));
   WEIR_RETURN_IF_ERROR(check_directory(directory));
-  const std::string path = directory + "/" + cache_file_name(table.topology_hash);
+  return write_table(directory + "/" + cache_file_name(table.topology_hash), table);
+}
+
+Result<Table> read_table(const std::string& path) {
+  const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return system_error("cannot open '" + path + "'");
+  struct stat info;
+  if (fstat(file.get(), &info) != 0) return system_error("cannot look at '" + path + "'");
+  if (!S_ISREG(info.st_mode)) return invalid_argument("'" + path + "' is not a regular file");
+  Result<std::string> text = read_all(file.get(), path);
+  if (!text.ok()) return text.status();
+  Result<Table> table = table_from_json(text.value());
+  if (!table.ok()) return table.status().with_context("'" + path + "'");
+  return table;
+}
+
+Status write_table(const std::string& path, const Table& table) {
+  WEIR_RETURN_IF_ERROR(validate(table));
   std::string temporary = path + ".XXXXXX";
   Status status;
   {

@@ -30,6 +30,11 @@ struct CacheLookup {
 // be a valid table of this topology.
 CacheLookup load_cached_table(const std::string& directory, uint64_t topology_hash);
 
+// A file of table.h's JSON anywhere, for tools: regular, of bounded size, valid.
+Result<Table> read_table(const std::string& path);
+// Replaces the file whole; mode 0600.
+Status write_table(const std::string& path, const Table& table);
+
 // Makes the directory (mode 0700) if needed; writes a temporary file (mode 0600), syncs, renames.
 Status store_cached_table(const std::string& directory, const Table& table);
 

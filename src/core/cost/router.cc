@@ -20,6 +20,10 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
     return "needs user windows";
   }
   if (!algorithm.supports(problem)) return "does not support this problem";
+  const bool messages = !algorithm.needs_mapped && !algorithm.needs_user_windows;
+  if (messages && algorithm.shape(problem).lane_count > request.lane_count_max) {
+    return "needs more lanes than the transport has";
+  }
   if (request.deterministic && reduces(problem.collective) && !algorithm.rank_order) {
     return "does not fold in rank order (deterministic mode)";
   }

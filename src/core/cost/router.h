@@ -25,6 +25,8 @@ struct Request {
   bool deterministic = false;
   // WEIR_ALGORITHM for this collective; empty: none.
   std::string_view forced;
+  // Lanes that there are for programs of messages.
+  uint32_t lane_count_max = ~uint32_t{0};
 };
 
 struct Candidate {

@@ -89,6 +89,12 @@ class Context {
     describe(sequence + 1, pack_what(call), call.count, call_fingerprint, input_window,
              output_window);
   }
+  // Buffers of operations that will never complete are their owners' again. No messages after it.
+  void quiesce() {
+    if (instance != nullptr && (transport->caps.bits & WEIR_CAP_QUIESCE) != 0) {
+      transport->quiesce(instance);
+    }
+  }
   // A peer that sleeps on this rank is woken. Cheap when nobody does.
   void wake_sleepers() {
     if (control(rank).wakeup.sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]] {

@@ -75,10 +75,8 @@ uint64_t work_bytes(const Call& call, Rank rank_count) {
 
 // What can run here. Where memory is mapped, messages over the same memory would only copy once
 // more, so they are left out unless nothing else is there or somebody asks for them. Uneven blocks
-// must not travel through slots that do not say whose they are. A transport may have few lanes, of which the
-// first is for messages of the caller.
-std::vector<const algo::Algorithm*> candidates_for(const Call& call, const algo::Problem& problem,
-                                                   uint32_t transport_lane_count) {
+// must not travel through slots that do not say whose they are.
+std::vector<const algo::Algorithm*> candidates_for(const Call& call, const algo::Problem& problem) {
   std::vector<const algo::Algorithm*> mapped;
   std::vector<const algo::Algorithm*> messages;
   for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
@@ -94,7 +92,7 @@ std::vector<const algo::Algorithm*> candidates_for(const Call& call, const algo:
       // Between two ranks, two phases move the same bytes with one more signal.
       if (problem.rank_count == 2 && name == "direct_two_phase") continue;
       if (problem.mapped) mapped.push_back(algorithm);
-    } else if (algorithm->shape(problem).lane_count < transport_lane_count) {
+    } else {
       messages.push_back(algorithm);
     }
   }
@@ -113,8 +111,11 @@ Result<cost::Decision> Planner::choose(const Call& call, const algo::Problem& pr
   request.work.layout.host_of_rank = options_.node_of_rank;
   request.type = call.type;
   request.deterministic = options_.deterministic;
-  std::vector<const algo::Algorithm*> candidates =
-      candidates_for(call, problem, context_.transport->caps.lane_count);
+  // One is kept for messages between two ranks.
+  if (context_.transport != nullptr) {
+    request.lane_count_max = context_.transport->caps.lane_count - 1;
+  }
+  std::vector<const algo::Algorithm*> candidates = candidates_for(call, problem);
   for (const auto& [collective, name] : options_.forced) {
     if (collective != call.collective) continue;
     request.forced = name;

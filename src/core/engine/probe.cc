@@ -167,12 +167,16 @@ class Probe {
       context_.transport->progress(context_.instance);
       result = context_.transport->test(context_.instance, &op);
       if (tries % 1024 == 0) {
-        if (now_ns() > deadline_ns_) return late();
+        if (now_ns() > deadline_ns_) {
+          context_.quiesce();  // the message lies on the stack
+          return late();
+        }
         sched_yield();
       }
     }
-    return result == WEIR_OK ? Status()
-                             : Status(static_cast<Code>(result), "the probe: a message failed");
+    if (result == WEIR_OK) return Status();
+    context_.quiesce();
+    return Status(static_cast<Code>(result), "the probe: a message failed");
   }
 
   Status messages(cost::LinkTimes& link, Rank peer, bool first) const {

@@ -141,10 +141,12 @@ class LinkProbe {
         sched_yield();
       }
       if (tries % 64 == 0 && now_ns() > deadline_ns_) {
+        context_.quiesce();  // messages lie on the stack
         return Status(Code::kTimeout, "the probe: two ranks did not meet within the deadline");
       }
     }
     if (result == WEIR_OK) return Status();
+    context_.quiesce();
     return Status(static_cast<Code>(result), "the probe: a message failed");
   }
   Status send(uint32_t lane, const void* data, uint64_t bytes) const {

@@ -89,7 +89,8 @@ Status check_functions(const weir_transport_functions_t* functions) {
   if (functions->summary == nullptr) return bad("its transport has no summary");
   const weir_transport_caps_t& caps = functions->caps;
   constexpr uint64_t kKnownBits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
-                                  WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE;
+                                  WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
+                                  WEIR_CAP_QUIESCE;
   if ((caps.bits & ~kKnownBits) != 0) {
     return bad(fmt::format("it declares unknown capabilities {:#x}", caps.bits & ~kKnownBits));
   }
@@ -100,7 +101,12 @@ Status check_functions(const weir_transport_functions_t* functions) {
   if (caps.rank_count_max < 1) return bad("it declares room for 0 ranks");
   const bool messages = (caps.bits & WEIR_CAP_SEND_RECV) != 0;
   const bool notices = (caps.bits & WEIR_CAP_NOTICE) != 0;
-  const bool reaches_notices = functions->struct_bytes >= sizeof *functions;
+  const bool quiesces = (caps.bits & WEIR_CAP_QUIESCE) != 0;
+  const auto reaches_past = [&](size_t offset) {
+    return functions->struct_bytes >= offset + sizeof(void (*)());
+  };
+  const bool reaches_notices = reaches_past(offsetof(weir_transport_functions_t, notice_read));
+  const bool reaches_quiesce = reaches_past(offsetof(weir_transport_functions_t, quiesce));
   if (messages && (caps.credit < 1 || caps.message_bytes_max < 1 || caps.memory_kinds == 0)) {
     return bad("it declares send and recv with no credit, no message size or no memory kind");
   }
@@ -124,6 +130,7 @@ Status check_functions(const weir_transport_functions_t* functions) {
       {"peer_alive", (caps.bits & WEIR_CAP_PEER_FAILURE) != 0, functions->peer_alive != nullptr},
       {"notice_show", notices, reaches_notices && functions->notice_show != nullptr},
       {"notice_read", notices, reaches_notices && functions->notice_read != nullptr},
+      {"quiesce", quiesces, reaches_quiesce && functions->quiesce != nullptr},
   };
   for (const auto& entry : entries) {
     if (entry.needed && !entry.there) {

@@ -57,6 +57,10 @@ class Hook {
   virtual weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes) {
     return inner_->notice_read(instance_, peer, notice, bytes);
   }
+  // The inner transport may have nothing to end.
+  virtual void quiesce() {
+    if ((inner_->caps.bits & WEIR_CAP_QUIESCE) != 0) inner_->quiesce(instance_);
+  }
   // Closes the inner instance; afterwards the hook itself is disposed of.
   virtual void close() { inner_->close(instance_); }
   virtual void dispose() { delete this; }
@@ -133,6 +137,9 @@ class Pool {
       f.notice_read = [](weir_transport_t* t, uint32_t p, void* n, size_t* b) {
         return from(t)->notice_read(p, n, b);
       };
+    }
+    if ((f.caps.bits & WEIR_CAP_QUIESCE) != 0) {
+      f.quiesce = [](weir_transport_t* t) { from(t)->quiesce(); };
     }
     return &f;
   }

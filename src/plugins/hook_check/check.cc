@@ -112,6 +112,7 @@ class Check final : public hook::Hook {
     const Entered entered(this);
     if (!entered.alone()) return crowded();
     if (closed_) return breach("test", "the instance is closed");
+    if (quiet_) return breach("test", "the instance was quiesced");
     Record* record = in_flight_.find(op);
     if (record == nullptr) return breach("test", "the operation is not in flight");
     const weir_result_t result =
@@ -125,6 +126,7 @@ class Check final : public hook::Hook {
     if (!entered.alone()) return crowded();
     if (closed_) return breach("progress", "the instance is closed");
     if (!connected_) return breach("progress", "connect has not succeeded");
+    if (quiet_) return breach("progress", "the instance was quiesced");
     return only(inner_->progress(instance_), "progress", false);
   }
 
@@ -162,12 +164,21 @@ class Check final : public hook::Hook {
     return only(result, "notice_read", true);
   }
 
+  void quiesce() override {
+    const Entered entered(this);
+    if (!entered.alone()) return (void)crowded();
+    if (closed_) return (void)breach("quiesce", "the instance is closed");
+    if (!connected_) return (void)breach("quiesce", "connect has not succeeded");
+    quiet_ = true;
+    Hook::quiesce();
+  }
+
   void close() override {
     if (closed_) {
       breach("close", "the instance is closed already");
       return;
     }
-    if (in_flight_.count() != 0) {
+    if (in_flight_.count() != 0 && !quiet_) {
       warn("check(%s): %zu operations were in flight at close", inner_->name, in_flight_.count());
     }
     closed_ = true;
@@ -226,6 +237,7 @@ class Check final : public hook::Hook {
                            uint64_t bytes, const weir_transport_op_t* op) {
     if (closed_) return breach(call, "the instance is closed");
     if (!connected_) return breach(call, "connect has not succeeded");
+    if (quiet_) return breach(call, "the instance was quiesced");
     if (peer >= rank_count_) return breach(call, "there is no such peer");
     if (peer == rank_ && (inner_->caps.bits & WEIR_CAP_SELF) == 0) {
       return breach(call, "to itself, which this transport cannot");
@@ -311,6 +323,7 @@ class Check final : public hook::Hook {
   std::atomic<bool> inside_{false};
   bool connected_ = false;
   bool closed_ = false;
+  bool quiet_ = false;
   bool disposed_ = false;
   hook::InFlight<Record> in_flight_;
   std::vector<weir_transport_op_t*> last_;  // newest in flight, per direction, lane, peer

@@ -63,7 +63,8 @@ class Hosts final : public hook::Hook {
   // What both can do.
   static void limit(weir_transport_caps_t* caps) {
     const weir_transport_caps_t& local = local_transport->caps;
-    caps->bits &= local.bits | WEIR_CAP_SELF | WEIR_CAP_NOTICE;
+    caps->bits &= local.bits | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_QUIESCE;
+    caps->bits |= local.bits & WEIR_CAP_QUIESCE;
     caps->memory_kinds &= local.memory_kinds;
     caps->lane_count = std::min(caps->lane_count, local.lane_count);
     caps->message_bytes_max = std::min(caps->message_bytes_max, local.message_bytes_max);
@@ -159,6 +160,12 @@ class Hosts final : public hook::Hook {
     return is_local(peer) ? local_functions_->peer_alive(local_, local_of_[peer])
                           : inner_->peer_alive(instance_, peer);
   }
+  void quiesce() override {
+    if (local_ != nullptr && (local_functions_->caps.bits & WEIR_CAP_QUIESCE) != 0) {
+      local_functions_->quiesce(local_);
+    }
+    Hook::quiesce();
+  }
   void close() override {
     if (local_ != nullptr) local_functions_->close(local_);
     inner_->close(instance_);
@@ -207,6 +214,11 @@ class Hosts final : public hook::Hook {
       bool done;
     };
     std::vector<Exchange> exchanges;
+    // What is posted lies in memory that ends here.
+    const auto give_up = [&](weir_result_t why) {
+      Hook::quiesce();
+      return why;
+    };
     exchanges.reserve(2 * members_.size());
     for (const uint32_t peer : members_) {
       if (peer == rank_) continue;
@@ -215,7 +227,7 @@ class Hosts final : public hook::Hook {
         unsigned char* const at = all + local_of_[peer] * kLocalAddressBytes;
         result = sending ? inner_->send(instance_, peer, 0, own, kLocalAddressBytes, &one.op)
                          : inner_->recv(instance_, peer, 0, at, kLocalAddressBytes, &one.op);
-        if (result != WEIR_OK && result != WEIR_IN_PROGRESS) return result;
+        if (result != WEIR_OK && result != WEIR_IN_PROGRESS) return give_up(result);
         one.done = result == WEIR_OK;
       }
     }
@@ -224,19 +236,19 @@ class Hosts final : public hook::Hook {
       for (Exchange& one : exchanges) {
         if (one.done) continue;
         result = inner_->test(instance_, &one.op);
-        if (result != WEIR_OK && result != WEIR_IN_PROGRESS) return result;
+        if (result != WEIR_OK && result != WEIR_IN_PROGRESS) return give_up(result);
         one.done = result == WEIR_OK;
         if (!one.done) missing = &one;
       }
       if (missing == nullptr) return WEIR_OK;
       if (hook::monotonic_ns() >= deadline_ns) {
-        return fail(WEIR_ERROR_TIMEOUT,
-                    "hosts: rank %u, on the host of rank %u, did not say in time where its shared "
-                    "memory is",
-                    missing->peer, rank_);
+        return give_up(fail(WEIR_ERROR_TIMEOUT,
+                            "hosts: rank %u, on the host of rank %u, did not say in time where its "
+                            "shared memory is",
+                            missing->peer, rank_));
       }
       result = inner_->progress(instance_);
-      if (result != WEIR_OK) return result;
+      if (result != WEIR_OK) return give_up(result);
     }
   }
 

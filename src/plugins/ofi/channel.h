@@ -70,6 +70,11 @@ class Direction {
     ++done_;
   }
   const Failure& failure() const { return failure_; }
+  // Forgets the operations that are posted, without a look at them.
+  void drop() {
+    head_ = tail_ = unposted_ = nullptr;
+    under_way = 0;
+  }
   void set_failure(Failure failure) { failure_ = static_cast<Failure&&>(failure); }
 
   uint32_t under_way = 0;  // in the provider

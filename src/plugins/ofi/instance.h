@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "net/control_mesh.h"
 #include "plugins/ofi/channel.h"
 #include "plugins/ofi/control.h"
 #include "plugins/ofi/endpoint.h"
 #include "plugins/ofi/library.h"
-#include "plugins/ofi/meeting.h"
 #include "plugins/ofi/report.h"
 #include "plugins/ofi/wire.h"
 #include "weir/plugin.h"
@@ -23,6 +23,13 @@
 namespace weir::plugins::ofi {
 
 uint64_t now_ns();
+
+// Who this rank is.
+struct Identity {
+  uint64_t comm_id = 0;
+  uint32_t rank = 0;
+  uint32_t rank_count = 0;
+};
 
 class Instance {
  public:
@@ -33,7 +40,7 @@ class Instance {
   Instance& operator=(const Instance&) = delete;
 
   // open: finds the providers, listens.
-  weir_result_t listen();
+  weir_result_t listen(const void* secret, size_t secret_bytes);
   weir_result_t address(unsigned char* out, size_t* bytes) const;
   // connect: meets the peers, opens the endpoint, and exchanges a first message with each.
   weir_result_t join(const unsigned char* const* addresses, const size_t* address_bytes,
@@ -44,6 +51,8 @@ class Instance {
   weir_result_t test(Op* op);
   weir_result_t progress();
   weir_result_t peer_alive(uint32_t peer);
+  // Ends the endpoint, which may still move messages while it closes; the control connections stay.
+  void quiesce();
   // These two leave operations alone: what the control connections tell of an end on the way is for a
   // later call of another function.
   weir_result_t notice_show(const void* notice, size_t bytes);
@@ -86,9 +95,6 @@ class Instance {
   weir_result_t tell(const Channel& channel, const Op& op);
   weir_result_t broken() const;
 
-  // notices.cc
-  void send_notice();
-
   // leave.cc
   void leave();
 
@@ -96,7 +102,7 @@ class Instance {
   const Library& library_;
   Identity identity_;
   pid_t owner_ = getpid();
-  std::unique_ptr<Meeting> meeting_;  // until join
+  std::unique_ptr<net::ControlMesh> mesh_;
   RankAddress own_;
   bool joined_ = false;
   uint32_t own_token_ = 0;
@@ -113,11 +119,7 @@ class Instance {
   std::vector<Channel> channels_;  // [peer * kLaneCount + lane]
   Channel* waiting_ = nullptr;     // channels with operations that the provider has not
   uint32_t idle_pumps_ = 0;
-  bool broken_ = false;                         // the completion queue
-  unsigned char notice_[kNoticeBytesMax] = {};  // that this rank shows
-  size_t notice_bytes_ = 0;
-  uint32_t notice_version_ = 0;
-  bool notice_waits_ = false;  // it could not leave for every peer yet
+  bool broken_ = false;  // the completion queue
 };
 
 }  // namespace weir::plugins::ofi

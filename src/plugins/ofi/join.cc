@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an instance comes to be connected: the ranks meet over TCP and prove themselves (plugins/ofi/meeting.h);
+// How an instance comes to be connected: the ranks meet in a control mesh, where they prove themselves;
 // each opens its endpoint at the address over which it met the others, and tells its name over the
 // proven connections; then every two ranks exchange a first message through the provider, so that
 // no connection is left to be made when nobody makes progress.
-#include <errno.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 
@@ -20,27 +18,27 @@ constexpr uint64_t kFilesBesides = 64;
 constexpr size_t kNamedRanksMax = 16;
 constexpr int kWaitMs = 1;
 
-weir_result_t code_of(MeetingResult result) {
-  switch (result) {
-    case MeetingResult::kMet:
+weir_result_t code_of(net::ControlMesh::Outcome outcome) {
+  switch (outcome) {
+    case net::ControlMesh::Outcome::kOk:
       return WEIR_OK;
-    case MeetingResult::kTimeout:
+    case net::ControlMesh::Outcome::kTimeout:
       return WEIR_ERROR_TIMEOUT;
-    case MeetingResult::kRefused:
+    case net::ControlMesh::Outcome::kRefused:
       return WEIR_ERROR_REFUSED;
-    case MeetingResult::kUnreachable:
+    case net::ControlMesh::Outcome::kUnsupported:
       return WEIR_ERROR_UNSUPPORTED;
-    case MeetingResult::kInvalid:
+    case net::ControlMesh::Outcome::kBadAddress:
       return WEIR_ERROR_INVALID_ARGUMENT;
-    case MeetingResult::kSystem:
-      return WEIR_ERROR_SYSTEM;
+    case net::ControlMesh::Outcome::kSystem:
+      break;
   }
-  return WEIR_ERROR_INTERNAL;
+  return WEIR_ERROR_SYSTEM;
 }
 
 }  // namespace
 
-weir_result_t Instance::listen() {
+weir_result_t Instance::listen(const void* secret, size_t secret_bytes) {
   const uint64_t needed = identity_.rank_count + kFilesBesides;
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed) {
@@ -53,17 +51,36 @@ weir_result_t Instance::listen() {
   if (!list_providers(library_, report_.setting("WEIR_OFI_PROVIDER"), &own_.providers, &reason)) {
     return report_.fail(WEIR_ERROR_UNSUPPORTED, reason);
   }
+  net::InterfaceFilter filter;
+  if (!net::filter_from(report_.setting("WEIR_IFNAME"), report_.setting("NCCL_SOCKET_IFNAME"),
+                        &filter, &reason)) {
+    return report_.fail(WEIR_ERROR_INVALID_ARGUMENT, reason);
+  }
+  net::MeshConfig config;
+  if (!net::tls_mode_of(report_.setting("WEIR_TLS"), net::TlsMode::kControl, &config.tls,
+                        &reason)) {
+    return report_.fail(WEIR_ERROR_UNSUPPORTED, reason);
+  }
+  config.purpose = "ofi";
+  config.comm_id = identity_.comm_id;
+  config.rank = identity_.rank;
+  config.rank_count = identity_.rank_count;
+  config.secret = secret;
+  config.secret_bytes = secret_bytes;
+  mesh_ = std::make_unique<net::ControlMesh>(config);
+  const auto outcome = mesh_->listen(filter);
+  if (outcome != net::ControlMesh::Outcome::kOk) {
+    return report_.fail(code_of(outcome), mesh_->text());
+  }
   own_.rank = identity_.rank;
-  meeting_ = std::make_unique<Meeting>(identity_);
-  const MeetingResult result =
-      meeting_->listen(report_.setting("WEIR_IFNAME"), report_.setting("NCCL_SOCKET_IFNAME"));
-  if (result != MeetingResult::kMet) return report_.fail(code_of(result), meeting_->text());
-  own_.place = meeting_->own_address();
+  own_.place = mesh_->own_address();
   return WEIR_OK;
 }
 
 weir_result_t Instance::address(unsigned char* out, size_t* bytes) const {
-  if (meeting_ == nullptr) return report_.fail(WEIR_ERROR_INVALID_USAGE, "address after connect");
+  if (controls_ != nullptr) {
+    return report_.fail(WEIR_ERROR_INVALID_USAGE, "address after connect");
+  }
   *bytes = encode(own_, out);
   return WEIR_OK;
 }
@@ -106,20 +123,27 @@ weir_result_t Instance::choose_provider(const std::vector<RankAddress>& ranks,
 }
 
 weir_result_t Instance::meet(const std::vector<RankAddress>& ranks, uint64_t deadline_ns) {
-  std::vector<Place> places;
-  for (const RankAddress& rank : ranks) places.push_back(rank.place);
-  const MeetingResult result = meeting_->meet(places, deadline_ns);
-  if (result != MeetingResult::kMet) return report_.fail(code_of(result), meeting_->text());
-  controls_ = std::make_unique<Control[]>(identity_.rank_count);
+  std::vector<net::mesh::Bytes> bytes(identity_.rank_count);
+  std::vector<const unsigned char*> addresses;
+  std::vector<size_t> address_bytes;
+  for (const RankAddress& rank : ranks) {
+    net::mesh::Bytes& one = bytes[rank.rank];
+    one.resize(net::mesh::kAddressBytesMax);
+    address_bytes.push_back(net::mesh::encode(rank.place, one.data()));
+    addresses.push_back(one.data());
+  }
+  const auto outcome = mesh_->join(addresses.data(), address_bytes.data(), {}, deadline_ns);
+  if (outcome != net::ControlMesh::Outcome::kOk) {
+    return report_.fail(code_of(outcome), mesh_->text());
+  }
   for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) {
     if (peer == identity_.rank) continue;
-    controls_[peer].attach(meeting_->take(peer));
+    controls_[peer].attach(mesh_.get(), peer);
     if (peer < identity_.rank) {
       report_.log(Report::kInformation,
-                  "rank " + text_of(identity_.rank) + " uses " + meeting_->route(peer));
+                  "rank " + text_of(identity_.rank) + " uses " + mesh_->route(peer));
     }
   }
-  meeting_.reset();
   return WEIR_OK;
 }
 
@@ -127,13 +151,9 @@ weir_result_t Instance::meet(const std::vector<RankAddress>& ranks, uint64_t dea
 net::IpAddress Instance::source_address() const {
   std::vector<net::IpAddress> found;
   for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) {
-    sockaddr_storage name{};
-    socklen_t bytes = sizeof name;
-    if (peer == identity_.rank ||
-        getsockname(controls_[peer].fd(), reinterpret_cast<sockaddr*>(&name), &bytes) != 0) {
-      continue;
-    }
-    found.push_back(net::from_sockaddr(reinterpret_cast<const sockaddr*>(&name)));
+    if (peer == identity_.rank) continue;
+    const net::IpAddress address = mesh_->local_address(peer);
+    if (address.valid()) found.push_back(address);
   }
   if (found.empty()) return own_.place.offers.back().address;
   const auto weight = [&](const net::IpAddress& address) {
@@ -285,17 +305,16 @@ weir_result_t Instance::exchange_ready(uint64_t deadline_ns) {
 
 weir_result_t Instance::join(const unsigned char* const* addresses, const size_t* address_bytes,
                              uint64_t deadline_ns) {
-  if (meeting_ == nullptr)
+  if (controls_ != nullptr) {
     return report_.fail(WEIR_ERROR_INVALID_USAGE, "connect was called twice");
+  }
+  controls_ = std::make_unique<Control[]>(identity_.rank_count);
   std::vector<RankAddress> ranks;
   std::string provider;
   weir_result_t result = read_addresses(addresses, address_bytes, &ranks);
   if (result == WEIR_OK) result = choose_provider(ranks, &provider);
   if (result == WEIR_OK) result = meet(ranks, deadline_ns);
-  if (result != WEIR_OK) {
-    meeting_.reset();
-    return result;
-  }
+  if (result != WEIR_OK) return result;
   result = open_endpoint(provider);
   if (result != WEIR_OK) return result;
   const uint32_t n = identity_.rank_count;

@@ -4,8 +4,7 @@
 // making progress, until each peer has received it, has left too, or has ended; for a bounded time,
 // since a peer may be busy elsewhere.
 //
-// A rank that leaves with operations in flight does not stay: their memory may be the caller's
-// again, and progress would touch it.
+// A rank that leaves with operations in flight does not stay.
 #include <time.h>
 
 #include "plugins/ofi/instance.h"
@@ -26,9 +25,20 @@ Instance::~Instance() {
   }
   if (joined_) leave();
   endpoint_.reset();
-  if (controls_ != nullptr) {
-    for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) controls_[peer].shut();
+  for (uint32_t peer = 0; controls_ != nullptr && peer < identity_.rank_count; ++peer) {
+    if (peer != identity_.rank) mesh_->leave(peer, {});
   }
+}
+
+void Instance::quiesce() {
+  if (endpoint_ == nullptr) return;
+  broken_ = true;  // nothing is moved or posted any more
+  waiting_ = nullptr;
+  for (Channel& channel : channels_) {
+    channel.send.drop();
+    channel.recv.drop();
+  }
+  endpoint_.reset();
 }
 
 void Instance::leave() {
@@ -41,7 +51,6 @@ void Instance::leave() {
       goodbye.sent[lane] = channel.send.done();
       goodbye.received[lane] = channel.recv.done();
     }
-    (void)controls_[peer].send_notice(notice_, notice_bytes_, notice_version_);
     controls_[peer].say_goodbye(goodbye);
   }
   for (const Channel& channel : channels_) {

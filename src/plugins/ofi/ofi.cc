@@ -37,6 +37,10 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
         !list_providers(*library, report.setting("WEIR_OFI_PROVIDER"), &names, &text)) {
       return tell(WEIR_ERROR_UNSUPPORTED, text);
     }
+    net::TlsMode tls = net::TlsMode::kOff;
+    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kControl, &tls, &text)) {
+      return tell(WEIR_ERROR_UNSUPPORTED, text);
+    }
     net::InterfaceFilter filter;
     std::vector<net::Interface> interfaces;
     if (!net::filter_from(report.setting("WEIR_IFNAME"), report.setting("NCCL_SOCKET_IFNAME"),
@@ -52,6 +56,7 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
     const uint32_t version = library->version();
     text = "libfabric " + text_of(FI_MAJOR(version)) + "." + text_of(FI_MINOR(version)) + ": ";
     for (size_t i = 0; i < names.size(); ++i) text += (i == 0 ? "" : ", else ") + names[i];
+    if (tls != net::TlsMode::kOff) text += "; control connections inside TLS 1.3";
     return tell(WEIR_OK, text);
   } catch (const std::bad_alloc&) {
     return tell(WEIR_ERROR_UNSUPPORTED, "no memory");
@@ -91,13 +96,11 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     const Library* library = load_library(&reason);
     if (library == nullptr) return report.fail(WEIR_ERROR_UNSUPPORTED, reason);
     Identity identity;
-    identity.key = handshake_key(config->secret, config->secret_bytes);
     identity.comm_id = config->comm_id;
     identity.rank = config->rank;
     identity.rank_count = config->rank_count;
     auto self = std::make_unique<Instance>(report, *library, identity);
-    explicit_bzero(identity.key.data(), identity.key.size());
-    const weir_result_t result = self->listen();
+    const weir_result_t result = self->listen(config->secret, config->secret_bytes);
     if (result != WEIR_OK) return result;
     *instance = reinterpret_cast<weir_transport_t*>(self.release());
     return WEIR_OK;
@@ -141,6 +144,8 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
   return from(instance)->peer_alive(peer);
 }
 
+void quiesce(weir_transport_t* instance) { from(instance)->quiesce(); }
+
 weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
   return from(instance)->notice_show(notice, bytes);
 }
@@ -154,7 +159,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "ofi",
     .summary = "ranks on one or many hosts, over libfabric's reliable datagram endpoints",
-    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
+    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
+                     WEIR_CAP_QUIESCE,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -175,6 +181,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = notice_show,
     .notice_read = notice_read,
+    .quiesce = quiesce,
 };
 
 }  // namespace

@@ -60,14 +60,14 @@ weir_result_t Instance::recv(uint32_t peer, uint32_t lane, void* data, uint64_t 
 
 weir_result_t Instance::post(Channel* channel, Op* op) {
   Direction& direction = channel->direction(*op);
+  if (broken_) [[unlikely]]
+    return broken();
   if (op->bytes > kMessageBytesMax || op->bytes > endpoint_->message_bytes_max()) [[unlikely]] {
     return report_.fail(WEIR_ERROR_INVALID_ARGUMENT, "a message of " + text_of(op->bytes) +
                                                          " bytes; provider " +
                                                          endpoint_->provider() + " moves at most " +
                                                          text_of(endpoint_->message_bytes_max()));
   }
-  if (broken_) [[unlikely]]
-    return broken();
   op->channel = channel;
   op->state = kOpPending;
   op->posted = 0;
@@ -190,12 +190,11 @@ void Instance::fail_from(Channel* channel, Op* op, Failure failure) {
   Direction& direction = channel->direction(*op);
   if (failure.result == WEIR_ERROR_PEER_LOST && !failure.closed &&
       channel->peer != identity_.rank) {
-    // A goodbye leaves before the endpoint closes; so who ends without one has died, though the
-    // control connection may not have ended yet.
+    // A goodbye leaves before the endpoint closes. Who has closed it without one may have died, which the
+    // control connection tells, or may have failed, and lives on.
     Control& control = controls_[channel->peer];
     control.drive();
     failure.closed = control.left();
-    if (!control.left()) control.mark_lost();
   }
   direction.fail_from(op, failure, [&](Op* abandoned) {
     endpoint_->forget(abandoned);
@@ -222,7 +221,8 @@ weir_result_t Instance::progress() {
 }
 
 weir_result_t Instance::broken() const {
-  return report_.fail(WEIR_ERROR_SYSTEM, endpoint_->reason());
+  return report_.fail(WEIR_ERROR_SYSTEM,
+                      endpoint_ != nullptr ? endpoint_->reason() : "the instance was quiesced");
 }
 
 // Names the parties of a failed operation.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned char kMagic[4] = {'W', 'O', 'F', 'I'};
 constexpr size_t kFixedBytes = 12;
-static_assert(kFixedBytes + kProviderListBytesMax + kPlaceBytesMax <=
+static_assert(kFixedBytes + kProviderListBytesMax + net::mesh::kAddressBytesMax <=
               WEIR_TRANSPORT_ADDRESS_BYTES_MAX);
 
 void put(unsigned char* out, uint64_t value, size_t bytes) {
@@ -24,19 +24,10 @@ uint64_t get(const unsigned char* in, size_t bytes) {
   return value;
 }
 
-// Bytes of the payload of a kind that has always as many.
-size_t fixed_bytes(Kind kind) {
-  if (kind == Kind::kCard) return 8 + kNameBytesMax;
-  return kind == Kind::kGoodbye ? 16 * kLaneCount : 0;
-}
-
-unsigned char* begin(Kind kind, size_t bytes, unsigned char* out) {
-  memset(out, 0, kHeaderBytes + bytes);
-  out[0] = 'W';
-  out[1] = 'O';
-  out[2] = static_cast<unsigned char>(kind);
-  put(out + 4, bytes, 4);
-  return out + kHeaderBytes;
+// Bytes of a word of a kind.
+size_t word_bytes(Kind kind) {
+  if (kind == Kind::kCard) return kWordBytesMax;
+  return 1 + (kind == Kind::kGoodbye ? 16 * kLaneCount : 0);
 }
 
 }  // namespace
@@ -50,7 +41,7 @@ size_t encode(const RankAddress& address, unsigned char* out) {
   put(out + 8, address.rank, 4);
   memcpy(out + kFixedBytes, names.data(), names.size());
   const size_t head = kFixedBytes + names.size();
-  return head + encode(address.place, out + head);
+  return head + net::mesh::encode(address.place, out + head);
 }
 
 bool decode(const unsigned char* bytes, size_t byte_count, RankAddress* address) {
@@ -64,74 +55,61 @@ bool decode(const unsigned char* bytes, size_t byte_count, RankAddress* address)
   address->rank = static_cast<uint32_t>(get(bytes + 8, 4));
   address->providers =
       split_names({reinterpret_cast<const char*>(bytes) + kFixedBytes, name_bytes});
-  const size_t rest = byte_count - head;
-  return !address->providers.empty() && decode(bytes + head, rest, &address->place) == rest &&
-         rest > 0;
+  return !address->providers.empty() &&
+         net::mesh::decode(bytes + head, byte_count - head, &address->place) &&
+         address->place.rank == address->rank;
 }
 
-bool decode_header(const unsigned char* bytes, Kind* kind, size_t* payload_bytes) {
-  *kind = static_cast<Kind>(bytes[2]);
-  *payload_bytes = get(bytes + 4, 4);
-  if (bytes[0] != 'W' || bytes[1] != 'O' || bytes[3] != 0) return false;
+bool decode_kind(const unsigned char* word, size_t bytes, Kind* kind) {
+  if (bytes == 0) return false;
+  *kind = static_cast<Kind>(word[0]);
   switch (*kind) {
     case Kind::kCard:
     case Kind::kReady:
-    case Kind::kTaken:
     case Kind::kGoodbye:
-      return *payload_bytes == fixed_bytes(*kind);
-    case Kind::kNotice:
-      return *payload_bytes >= 4 && *payload_bytes <= 4 + kNoticeBytesMax;
+    case Kind::kTaken:
+      return bytes == word_bytes(*kind);
   }
   return false;
 }
 
-size_t encode_frame(Kind kind, unsigned char* out) {
-  return static_cast<size_t>(begin(kind, fixed_bytes(kind), out) - out);
+size_t encode_word(Kind kind, unsigned char* out) {
+  memset(out, 0, word_bytes(kind));
+  out[0] = static_cast<unsigned char>(kind);
+  return word_bytes(kind);
 }
 
 size_t encode_card(const Card& card, unsigned char* out) {
-  unsigned char* payload = begin(Kind::kCard, fixed_bytes(Kind::kCard), out);
-  put(payload, card.token, 4);
-  put(payload + 4, card.name.size(), 4);
-  memcpy(payload + 8, card.name.data(), card.name.size());
-  return kHeaderBytes + 8 + kNameBytesMax;
+  const size_t bytes = encode_word(Kind::kCard, out);
+  put(out + 1, card.token, 4);
+  put(out + 5, card.name.size(), 4);
+  memcpy(out + 9, card.name.data(), card.name.size());
+  return bytes;
 }
 
-size_t encode_notice(uint32_t number, const unsigned char* notice, size_t bytes,
-                     unsigned char* out) {
-  unsigned char* payload = begin(Kind::kNotice, 4 + bytes, out);
-  put(payload, number, 4);
-  if (bytes != 0) memcpy(payload + 4, notice, bytes);
-  return kHeaderBytes + 4 + bytes;
-}
-
-uint32_t decode_notice_number(const unsigned char* payload) {
-  return static_cast<uint32_t>(get(payload, 4));
-}
-
-bool decode_card(const unsigned char* payload, Card* card) {
-  card->token = static_cast<uint32_t>(get(payload, 4));
-  const uint64_t bytes = get(payload + 4, 4);
+bool decode_card(const unsigned char* word, Card* card) {
+  card->token = static_cast<uint32_t>(get(word + 1, 4));
+  const uint64_t bytes = get(word + 5, 4);
   if (bytes < 1 || bytes > kNameBytesMax) return false;
   // Zeros follow, so that a provider that reads a whole structure reads within the vector.
-  card->name.assign(payload + 8, payload + 8 + kNameBytesMax);
+  card->name.assign(word + 9, word + 9 + kNameBytesMax);
   return true;
 }
 
 size_t encode_goodbye(const Goodbye& goodbye, unsigned char* out) {
-  unsigned char* payload = begin(Kind::kGoodbye, fixed_bytes(Kind::kGoodbye), out);
+  const size_t bytes = encode_word(Kind::kGoodbye, out);
   for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
-    put(payload + 16 * lane, goodbye.sent[lane], 8);
-    put(payload + 16 * lane + 8, goodbye.received[lane], 8);
+    put(out + 1 + 16 * lane, goodbye.sent[lane], 8);
+    put(out + 9 + 16 * lane, goodbye.received[lane], 8);
   }
-  return kHeaderBytes + 16 * kLaneCount;
+  return bytes;
 }
 
-Goodbye decode_goodbye(const unsigned char* payload) {
+Goodbye decode_goodbye(const unsigned char* word) {
   Goodbye goodbye;
   for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
-    goodbye.sent[lane] = get(payload + 16 * lane, 8);
-    goodbye.received[lane] = get(payload + 16 * lane + 8, 8);
+    goodbye.sent[lane] = get(word + 1 + 16 * lane, 8);
+    goodbye.received[lane] = get(word + 9 + 16 * lane, 8);
   }
   return goodbye;
 }

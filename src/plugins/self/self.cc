@@ -319,6 +319,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = nullptr,
     .notice_read = nullptr,
+    .quiesce = nullptr,
 };
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "net/tls.h"
 #include "plugins/tcp/address.h"
 #include "plugins/tcp/channel.h"
 #include "plugins/tcp/control.h"
@@ -99,7 +100,9 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
     net::InterfaceFilter filter;
     std::vector<net::Interface> interfaces;
     std::string text;
-    if (!net::filter_from(report.setting("WEIR_IFNAME"), report.setting("NCCL_SOCKET_IFNAME"),
+    net::TlsMode tls = net::TlsMode::kOff;
+    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kOff, &tls, &text) ||
+        !net::filter_from(report.setting("WEIR_IFNAME"), report.setting("NCCL_SOCKET_IFNAME"),
                           &filter, &text) ||
         !net::list_interfaces(filter, &interfaces, &text)) {
       tell(text);
@@ -160,6 +163,11 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
   try {
     const weir_result_t checked = check_config(report, *config);
     if (checked != WEIR_OK) return checked;
+    std::string reason;
+    net::TlsMode tls = net::TlsMode::kOff;
+    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kOff, &tls, &reason)) {
+      return report.fail(WEIR_ERROR_UNSUPPORTED, "tcp: " + reason);
+    }
     auto self = std::make_unique<Instance>();
     self->report = report;
     self->identity.key = wire::handshake_key(config->secret, config->secret_bytes);
@@ -490,6 +498,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = notice_show,
     .notice_read = notice_read,
+    .quiesce = nullptr,
 };
 static_assert(kNoticeBytesMax == WEIR_TRANSPORT_NOTICE_BYTES_MAX);
 

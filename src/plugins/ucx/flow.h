@@ -87,7 +87,10 @@ class Flow {
   // keeps fail, too.
   void abandon();
   // The instance ends: operations, which may be gone, are not looked at any more.
-  void close() { closed_ = true; }
+  void close() {
+    closed_ = true;
+    head_ = tail_ = nullptr;
+  }
   // No message from `count` on will ever come.
   void end_at(uint64_t count);
   // What end_at has said is complete.

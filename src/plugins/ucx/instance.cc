@@ -322,7 +322,11 @@ void Instance::tend() {
     if (peer.ended) continue;
     if (peer.state == Peer::State::kBroken) {
       look_at(peer.rank);
-      if (peer.state == Peer::State::kBroken && now - peer.since_ns > kUnexplainedNs) lose(&peer);
+      // Its process lives, for its control connection does; it may have failed and ended its endpoints.
+      if (peer.state == Peer::State::kBroken && now - peer.since_ns > kUnexplainedNs) {
+        end_flows(&peer);
+        continue;
+      }
     }
     if (peer.state == Peer::State::kLeft && !peer.ended &&
         (peer.status != UCS_OK || has_all(peer) || now - peer.since_ns > kFarewellNs)) {
@@ -458,31 +462,12 @@ void Instance::flush(uint64_t deadline_ns) {
   for (void* request : requests) ucp_request_free(request);
 }
 
-Instance::~Instance() {
-  if (owner != getpid()) {
-    // UCX does not work in a forked child, and what it holds is the parent's to end.
-    network.abandon();
-    return;
-  }
-  if (network.worker() == nullptr) return;
-  const Listening listening(&network.heard());
-  const auto is_idle = [](const Flow& flow) { return flow.idle(); };
-  const bool idle = std::all_of(sends.begin(), sends.end(), is_idle) &&
-                    std::all_of(recvs.begin(), recvs.end(), is_idle);
-  if (joined && idle) {
-    for (uint32_t i = 0; i < rank_count; ++i) look_at(i);
-  }
+// Endpoints and worker, and with them all that UCX knows of the callers' memory.
+void Instance::end_network() {
   for (auto* flows : {&sends, &recvs}) {
     for (Flow& flow : *flows) flow.close();
   }
-  if (joined && idle) flush(monotonic_ns() + kFlushNs);
-  for (uint32_t i = 0; joined && i < rank_count; ++i) {
-    if (i != rank) mesh->leave(i, farewell_to(i));
-  }
-  for (Peer& peer : peers) {
-    peer.ended = peer.ended || !idle;
-    close_endpoint(&peer);
-  }
+  for (Peer& peer : peers) close_endpoint(&peer);
   // UCX insists on it where errors are reported: an endpoint has given up its requests before the
   // worker ends.
   const uint64_t end = monotonic_ns() + kCloseNs;
@@ -492,7 +477,39 @@ Instance::~Instance() {
     }
     ucp_request_free(request);
   }
-  network.close();  // before the memory that it may still look at goes
+  closing_.clear();
+  network.close();
+}
+
+void Instance::quiesce() {
+  if (network.worker() == nullptr) return;
+  const Listening listening(&network.heard());
+  for (Peer& peer : peers) peer.ended = true;
+  troubled_count = 0;
+  end_network();
+}
+
+Instance::~Instance() {
+  if (owner != getpid()) {
+    // UCX does not work in a forked child, and what it holds is the parent's to end.
+    network.abandon();
+    return;
+  }
+  const bool quiet = network.worker() == nullptr;
+  const Listening listening(&network.heard());
+  const auto is_idle = [](const Flow& flow) { return flow.idle(); };
+  const bool idle = !quiet && std::all_of(sends.begin(), sends.end(), is_idle) &&
+                    std::all_of(recvs.begin(), recvs.end(), is_idle);
+  if (joined && idle) {
+    for (uint32_t i = 0; i < rank_count; ++i) look_at(i);
+    flush(monotonic_ns() + kFlushNs);
+  }
+  for (uint32_t i = 0; joined && i < rank_count; ++i) {
+    if (i != rank) mesh->leave(i, farewell_to(i));
+  }
+  if (quiet) return;
+  for (Peer& peer : peers) peer.ended = peer.ended || !idle;
+  end_network();  // before the memory that UCX may still look at goes
 }
 
 }  // namespace weir::plugins::ucx

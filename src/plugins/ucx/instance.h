@@ -77,8 +77,11 @@ struct Instance {
   void look_at(uint32_t rank);
   // UCX has given the flow's peer up, and we do not know yet why.
   bool is_unexplained(const Flow* flow) const {
-    return peers[index_of(flow) / kLaneCount].state == Peer::State::kBroken;
+    const Peer& peer = peers[index_of(flow) / kLaneCount];
+    return peer.state == Peer::State::kBroken && !peer.ended;
   }
+  // Nothing is moved any more; the control connections stay.
+  void quiesce();
   // Gives the host the reason of a flow's failure and returns its code.
   weir_result_t tell(Flow* flow);
 
@@ -105,6 +108,7 @@ struct Instance {
   void close_endpoint(Peer* peer);
   void drain();
   void flush(uint64_t deadline_ns);
+  void end_network();
   net::mesh::Bytes farewell_to(uint32_t rank) const;
 
   std::vector<void*> closing_;  // requests of UCX

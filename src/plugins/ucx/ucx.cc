@@ -38,7 +38,9 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
   try {
     net::InterfaceFilter filter;
     std::string text;
-    if (!read_filter({host}, &filter, &text)) {
+    net::TlsMode tls = net::TlsMode::kOff;
+    if (!read_filter({host}, &filter, &text) ||
+        !net::tls_mode_of(Report{host}.setting("WEIR_TLS"), net::TlsMode::kControl, &tls, &text)) {
       tell(text);
       return WEIR_ERROR_UNSUPPORTED;
     }
@@ -48,7 +50,8 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
       tell("UCX " + library_version() + " does not work here: " + text);
       return WEIR_ERROR_UNSUPPORTED;
     }
-    tell("UCX " + library_version());
+    tell("UCX " + library_version() +
+         (tls == net::TlsMode::kOff ? "" : "; control connections inside TLS 1.3"));
     return WEIR_OK;
   } catch (const std::bad_alloc&) {
     tell("no memory");
@@ -102,9 +105,12 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     if (!read_filter(report, &filter, &reason)) {
       return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ucx: " + reason);
     }
+    net::MeshConfig mesh;
+    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kControl, &mesh.tls, &reason)) {
+      return report.fail(WEIR_ERROR_UNSUPPORTED, "ucx: " + reason);
+    }
     reason = self->network.open(config->rank_count);
     if (!reason.empty()) return report.fail(WEIR_ERROR_UNSUPPORTED, "ucx: " + reason);
-    net::MeshConfig mesh;
     mesh.purpose = "ucx";
     mesh.comm_id = config->comm_id;
     mesh.rank = config->rank;
@@ -246,11 +252,15 @@ weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
   }
   const Listening listening(&self->network.heard());
   self->look_at(peer);
-  if (self->troubled_count != 0) self->move();
+  if (self->troubled_count != 0 && self->network.worker() != nullptr) self->move();
   if (self->peers[peer].state != Peer::State::kLost) return WEIR_OK;
   return self->report.fail(
       WEIR_ERROR_PEER_LOST,
       "ucx: rank " + text_of(peer) + " is dead: its connections ended without a goodbye");
+}
+
+void quiesce(weir_transport_t* instance) {
+  if (from(instance)->joined) from(instance)->quiesce();
 }
 
 weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
@@ -290,7 +300,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "ucx",
     .summary = "ranks on one or many hosts, over UCX: InfiniBand, RoCE, shared memory or TCP",
-    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
+    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
+                     WEIR_CAP_QUIESCE,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -311,6 +322,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = notice_show,
     .notice_read = notice_read,
+    .quiesce = quiesce,
 };
 
 }  // namespace

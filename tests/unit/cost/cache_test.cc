@@ -115,6 +115,37 @@ TEST_F(Cache, LinksDirectoriesAndHugeFilesAreIgnored) {
   expect_ignored("a table has at most");
 }
 
+TEST_F(Cache, ATableIsWrittenToAnyFileAndReadBack) {
+  const std::string file = root_ + "/costs.json";
+  ASSERT_TRUE(write_table(file, built_in_table()).ok());
+  ASSERT_TRUE(write_table(file, table()).ok());  // replaces
+  const Result<Table> read = read_table(file);
+  ASSERT_TRUE(read.ok()) << read.status().text();
+  EXPECT_EQ(to_blob(read.value()), to_blob(table()));
+  struct stat info;
+  ASSERT_EQ(stat(file.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  Table bad = table();
+  bad.times.call_ns = -1;
+  EXPECT_FALSE(write_table(file, bad).ok());
+  EXPECT_EQ(to_blob(read_table(file).value()), to_blob(table()));
+  EXPECT_FALSE(write_table(root_ + "/none/costs.json", table()).ok());
+}
+
+TEST_F(Cache, ReadingATableNamesWhatIsWrongWithTheFile) {
+  const auto expect_refused = [&](const std::string& file, const char* text) {
+    const Result<Table> read = read_table(file);
+    ASSERT_FALSE(read.ok());
+    EXPECT_NE(read.status().text().find(text), std::string::npos) << read.status().text();
+    EXPECT_NE(read.status().text().find(file), std::string::npos) << read.status().text();
+  };
+  expect_refused(root_ + "/none", "cannot open");
+  expect_refused(root_, "not a regular file");
+  const std::string file = root_ + "/costs.json";
+  std::ofstream(file) << "{";
+  expect_refused(file, "not a JSON object");
+}
+
 TEST_F(Cache, DirectoryComesFromTheSettingThenXdgThenHome) {
   EXPECT_EQ(cache_directory("/x").value(), "/x");
   setenv("XDG_CACHE_HOME", "/xdg", 1);

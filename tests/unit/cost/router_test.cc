@@ -103,6 +103,24 @@ TEST(Router, ARuleThatCannotBeFollowedIsPassedOverWithAReason) {
       << decision.value().reason;
 }
 
+TEST(Router, AProgramOfMessagesNeedsItsLanes) {
+  Request asked = request(Collective::kBroadcast, 8, 1 << 20, false);
+  const algo::Algorithm* wide = algo::find_algorithm(Collective::kBroadcast, "double_binary_tree");
+  const algo::Algorithm* narrow = algo::find_algorithm(Collective::kBroadcast, "chain");
+  ASSERT_TRUE(wide != nullptr && narrow != nullptr);
+  ASSERT_GT(wide->shape(asked.work.problem).lane_count, 1u);
+  asked.lane_count_max = 1;
+  const auto chosen = choose(asked, std::vector{wide, narrow}, built_in_table(), nullptr);
+  ASSERT_TRUE(chosen.ok()) << chosen.status().text();
+  EXPECT_EQ(chosen.value().algorithm, narrow);
+  asked.forced = "double_binary_tree";
+  const auto forced = choose(asked, {}, built_in_table(), nullptr);
+  ASSERT_FALSE(forced.ok());
+  EXPECT_NE(forced.status().text().find("needs more lanes than the transport has"),
+            std::string::npos)
+      << forced.status().text();
+}
+
 TEST(Router, WhatCannotBeForcedIsAnError) {
   Request r = request(Collective::kAllReduce, 4, 8, false);
   r.forced = "rign";

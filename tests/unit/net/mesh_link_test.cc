@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <string>
 
 namespace weir::net::mesh {
@@ -122,16 +123,65 @@ TEST_F(Links, ANoticeOutOfOrderEndsTheLink) {
   EXPECT_TRUE(guest_.notice().empty());
 }
 
+TEST_F(Links, WordsAreHeardOnceEachInOrderAndBeyondTheGoodbye) {
+  proceed();
+  Bytes word;
+  EXPECT_FALSE(guest_.hear_word(&word));
+  for (const size_t bytes : {size_t{1}, size_t{0}, kWordBytesMax, size_t{9}}) {
+    const Bytes said(bytes, static_cast<unsigned char>(bytes));
+    host_.say_word(said.data(), said.size());
+  }
+  host_.say_goodbye(nullptr, 0);
+  give(&guest_, take(&host_), 5);
+  EXPECT_EQ(guest_.state(), MeshLink::State::kLeft);
+  for (const size_t bytes : {size_t{1}, size_t{0}, kWordBytesMax, size_t{9}}) {
+    ASSERT_TRUE(guest_.hear_word(&word));
+    EXPECT_EQ(word, Bytes(bytes, static_cast<unsigned char>(bytes)));
+  }
+  EXPECT_FALSE(guest_.hear_word(&word));
+}
+
+TEST_F(Links, AWordThatWasChangedRepeatedOrLeftOutEndsTheLink) {
+  for (const int wrong : {0, 1, 2}) {
+    make_guest(identity(3, "secret"));
+    host_ = MeshLink(identity(1, "secret"), nonce(2), &host_card_);
+    proceed();
+    ASSERT_EQ(guest_.state(), MeshLink::State::kJoined);
+    host_.say_word(host_card_.data(), 10);
+    Bytes first = take(&host_);
+    host_.say_word(host_card_.data(), 11);
+    const Bytes second = take(&host_);
+    if (wrong == 0) first.back() ^= 1;
+    if (wrong != 2) give(&guest_, first);
+    if (wrong == 1) give(&guest_, first);
+    if (wrong == 2) give(&guest_, second);
+    EXPECT_EQ(guest_.state(), MeshLink::State::kMalformed) << wrong;
+  }
+}
+
+TEST_F(Links, APeerThatSaysMoreThanIsHeardEndsTheLink) {
+  proceed();
+  for (size_t i = 0; i <= kWordCountMax; ++i) {
+    ASSERT_EQ(guest_.state(), MeshLink::State::kJoined) << i;
+    host_.say_word(host_card_.data(), 3);
+    give(&guest_, take(&host_));
+  }
+  EXPECT_EQ(guest_.state(), MeshLink::State::kMalformed);
+}
+
 TEST_F(Links, WhoDoesNotHoldTheSecretIsRefusedAndToldSo) {
   Identity other = identity(3, "secret");
-  for (int wrong = 0; wrong < 5; ++wrong) {
+  for (int wrong = 0; wrong < 8; ++wrong) {
     Identity who = other;
     if (wrong == 0) who = identity(3, "Secret");
     if (wrong == 1) who = identity(3, "secret", "another purpose");
     if (wrong == 2) who.comm_id = 8;
     if (wrong == 3) who.rank_count = 5;
     if (wrong == 4) who.rank = 1;  // not above the host's
+    if (wrong == 5) who.rank = 0;
+    if (wrong == 6) who.rank = 4;  // there is none
     make_guest(who);
+    if (wrong == 7) guest_ = MeshLink(other, nonce(1), &guest_card_, 2);  // meant for another rank
     host_ = MeshLink(identity(1, "secret"), nonce(2), &host_card_);
     proceed();
     EXPECT_EQ(host_.state(), MeshLink::State::kRefused) << wrong;
@@ -195,6 +245,7 @@ TEST_F(Links, OversizedAndUnexpectedFramesEndTheLinkBeforeTheirPayload) {
                                               {Kind::kCard, 100},     // before the proof
                                               {Kind::kGoodbye, 100},  // before the proof
                                               {Kind::kNotice, 100},   // before the proof
+                                              {Kind::kWord, 100},     // before the proof
                                               {static_cast<Kind>(99), 32}}) {
     MeshLink host(identity(1, "secret"), nonce(2), &host_card_);
     give(&host, header(kind, bytes));
@@ -212,6 +263,30 @@ TEST_F(Links, OversizedAndUnexpectedFramesEndTheLinkBeforeTheirPayload) {
     ASSERT_EQ(host_.state(), MeshLink::State::kJoined);
     give(&host_, header(Kind::kNotice, bytes));
     EXPECT_EQ(host_.state(), MeshLink::State::kMalformed) << bytes;
+  }
+  for (const uint32_t bytes :
+       {0u, 35u, static_cast<uint32_t>(kMacBytes + 4 + kWordBytesMax + 1), ~0u}) {
+    make_guest(identity(3, "secret"));
+    host_ = MeshLink(identity(1, "secret"), nonce(2), &host_card_);
+    proceed();
+    ASSERT_EQ(host_.state(), MeshLink::State::kJoined);
+    give(&host_, header(Kind::kWord, bytes));
+    EXPECT_EQ(host_.state(), MeshLink::State::kMalformed) << bytes;
+  }
+}
+
+TEST_F(Links, RandomFramesNeverProveAnything) {
+  std::mt19937 random(3);
+  for (int round = 0; round < 2000; ++round) {
+    MeshLink host(identity(1, "secret"), nonce(2), &host_card_);
+    for (int i = 0; i < 200 && host.wanted() > 0; ++i) {
+      unsigned char bytes[64];
+      for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random());
+      if (round % 2 == 0 && i == 0) std::copy_n("WEIM\3\0\1\0", 8, bytes);
+      host.feed(bytes, std::min<size_t>(1 + random() % 64, host.wanted()));
+    }
+    EXPECT_FALSE(host.proven());
+    EXPECT_EQ(host.wanted(), 0u);
   }
 }
 

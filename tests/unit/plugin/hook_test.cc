@@ -162,6 +162,85 @@ TEST(HookCheckEarly, ATransportThatCompletesOutOfOrderIsTold) {
       << pair.end[0].error;
 }
 
+// ---- sum ----
+
+class HookSum : public testing::Test {
+ protected:
+  // `fault` happens to rank 1, beneath the checksums.
+  void start(const char* transport, const std::string& fault) {
+    auto inner = plugin::find_transport(transport);
+    ASSERT_TRUE(inner.ok()) << inner.status().text();
+    auto wrapped =
+        plugin::wrap_with_hooks(inner.value(), fault.empty() ? "sum,check" : "sum,fault,check");
+    ASSERT_TRUE(wrapped.ok()) << wrapped.status().text();
+    pair_ = std::make_unique<Pair>(wrapped.value());
+    pair_->end[1].settings["WEIR_FAULT"] = fault;
+    pair_->join();
+  }
+  // A message from rank 0 to rank 1; the receiver's end.
+  weir_result_t transfer(size_t bytes, uint32_t seed, std::vector<unsigned char>* in) {
+    std::vector<unsigned char> out(bytes);
+    for (size_t i = 0; i < bytes; ++i) out[i] = static_cast<unsigned char>(i * 7 + seed);
+    in->assign(bytes, 0);
+    weir_transport_op_t send_op{}, recv_op{};
+    const auto sent = pair_->send(0, out.data(), bytes, &send_op);
+    const auto received = pair_->wait(1, &recv_op, pair_->recv(1, in->data(), bytes, &recv_op));
+    EXPECT_EQ(pair_->wait(0, &send_op, sent), WEIR_OK) << pair_->end[0].error;
+    same_ = *in == out;
+    return received;
+  }
+  std::unique_ptr<Pair> pair_;
+  bool same_ = false;
+};
+
+TEST_F(HookSum, WholeMessagesOfAnySizeArrive) {
+  for (const char* transport : {"shm", "tcp"}) {
+    start(transport, "");
+    std::vector<unsigned char> in;
+    uint32_t seed = 0;
+    for (const size_t bytes : {0u, 1u, 23u, 24u, 25u, 1000u, 100'000u, 3'000'000u}) {
+      ASSERT_EQ(transfer(bytes, ++seed, &in), WEIR_OK) << pair_->end[1].error;
+      EXPECT_TRUE(same_) << bytes;
+    }
+  }
+}
+
+TEST_F(HookSum, OneChangedBitIsAnErrorThatNamesTheMessage) {
+  for (const char* transport : {"shm", "tcp"}) {
+    for (const size_t bytes : {8u, 24u, 100'000u}) {
+      // The third message of rank 1 with a byte is the second one's body, the fourth its checksum.
+      for (const char* fault : {"corrupt_at=3,seed=11", "corrupt_at=4,seed=12"}) {
+        start(transport, fault);
+        std::vector<unsigned char> in;
+        ASSERT_EQ(transfer(bytes, 1, &in), WEIR_OK) << pair_->end[1].error;
+        EXPECT_EQ(transfer(bytes, 2, &in), WEIR_ERROR_SYSTEM) << transport << " " << fault;
+        const std::string& text = pair_->end[1].error;
+        EXPECT_NE(text.find("from rank 0 to rank 1 (lane 0"), std::string::npos) << text;
+      }
+    }
+  }
+}
+
+TEST_F(HookSum, WithoutItTheChangedBitIsNotSeen) {
+  pair_ = std::make_unique<Pair>(hooked("fault"));
+  pair_->end[1].settings["WEIR_FAULT"] = "corrupt_at=2";
+  pair_->join();
+  std::vector<unsigned char> in;
+  ASSERT_EQ(transfer(100, 1, &in), WEIR_OK);
+  ASSERT_EQ(transfer(100, 2, &in), WEIR_OK);
+  EXPECT_FALSE(same_);
+}
+
+TEST_F(HookSum, ARepeatedMessageIsFoundEvenIfItIsAsLongAsAChecksum) {
+  auto wrapped = plugin::wrap_with_hooks(plugin::find_transport("shm").value(), "sum,fault");
+  pair_ = std::make_unique<Pair>(wrapped.value());
+  pair_->end[0].settings["WEIR_FAULT"] = "duplicate_at=1";
+  pair_->join();
+  std::vector<unsigned char> in;
+  EXPECT_EQ(transfer(24, 1, &in), WEIR_ERROR_SYSTEM);
+  EXPECT_NE(pair_->end[1].error.find("lost or repeated"), std::string::npos) << pair_->end[1].error;
+}
+
 // ---- fault ----
 
 TEST(HookFaultPlan, EveryWordIsRead) {

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several hosts on one machine: network namespaces joined by veth, for programs that measure between hosts.
+
+A host is a namespace that a process of this program holds. When that process ends, however it ends, the
+kernel takes namespace and interfaces away: nothing has a name outside, and nothing is left behind.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+
+CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+READY_SECONDS_MAX = 20
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+# What a holder runs: new namespaces, one line when they stand, then nothing until its input ends.
+HOLD = ("import ctypes,sys\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "libc.prctl(%d, %d)\n"
+        "if libc.unshare(%d) != 0: sys.exit('unshare: error %%d' %% ctypes.get_errno())\n"
+        "name = sys.argv[1].encode()\n"
+        "libc.sethostname(name, len(name))\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n") % (PR_SET_PDEATHSIG, SIGKILL, CLONE_NEWUTS | CLONE_NEWNET)
+
+
+class NoHosts(Exception):
+    """This machine or user cannot make hosts; the text says why."""
+
+
+def ip(*words):
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise NoHosts(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+
+class Hosts:
+    """`count` hosts with the addresses 10.77.0.1, … at eth0. Two are joined by one veth pair, more by a bridge."""
+
+    title = "between network namespaces joined by veth"
+    interface = "eth0"
+    spans = True
+
+    def __init__(self, count):
+        self.holders = []
+        if os.geteuid() != 0:
+            raise NoHosts("only root can make network namespaces")
+        self.addresses = [f"10.77.0.{i + 1}" for i in range(count)]
+        try:
+            for i in range(count):
+                self.holders.append(self.hold(f"weir{i}"))
+            if count == 2:
+                self.join_two()
+            else:
+                self.join_by_bridge()
+            for i in range(count):
+                self.configure(i)
+        except OSError as error:
+            self.close()
+            raise NoHosts(str(error)) from error
+        except NoHosts:
+            self.close()
+            raise
+
+    def hold(self, name):
+        holder = subprocess.Popen([sys.executable, "-c", HOLD, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, text=True)
+        if holder.stdout.readline().strip() != "ready":
+            raise NoHosts(f"this machine does not let namespaces be made: {holder.stderr.read().strip()}")
+        return holder
+
+    def pid(self, host):
+        return self.holders[host].pid
+
+    def inside(self, host, *command):
+        return ["nsenter", "-t", str(self.pid(host)), "-n", "-u", "--", *command]
+
+    def do(self, host, *command):
+        done = subprocess.run(self.inside(host, *command), capture_output=True, text=True)
+        if done.returncode != 0:
+            raise NoHosts(f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def join_two(self):
+        ip("link", "add", "eth0", "netns", str(self.pid(0)), "type", "veth", "peer", "name", "eth0", "netns",
+           str(self.pid(1)))
+
+    def join_by_bridge(self):
+        self.holders.append(self.hold("weirswitch"))
+        switch = len(self.holders) - 1
+        self.do(switch, "ip", "link", "add", "br0", "type", "bridge")
+        self.do(switch, "ip", "link", "set", "br0", "up")
+        for i in range(len(self.addresses)):
+            self.do(switch, "ip", "link", "add", f"v{i}", "type", "veth", "peer", "name", "eth0", "netns",
+                    str(self.pid(i)))
+            self.do(switch, "ip", "link", "set", f"v{i}", "master", "br0", "up")
+
+    def configure(self, host):
+        self.do(host, "ip", "link", "set", "lo", "up")
+        self.do(host, "ip", "addr", "add", self.addresses[host] + "/24", "dev", "eth0")
+        self.do(host, "ip", "link", "set", "eth0", "up")
+
+    def await_carrier(self):
+        """The kernel says a little later that the other ends are up too."""
+        end = time.monotonic() + READY_SECONDS_MAX
+        for host in range(len(self.addresses)):
+            while "LOWER_UP" not in self.do(host, "ip", "link", "show", "dev", "eth0"):
+                if time.monotonic() > end:
+                    raise NoHosts("the interfaces do not come up")
+                time.sleep(0.02)
+
+    def shape(self, host, mbit, burst_bytes):
+        """What leaves the host is held back by a token bucket; again with other figures replaces it."""
+        # Larger packets the bucket would have to cut into the wire's, which costs more than all else; and a bucket
+        # of one packet would stand still for as long as a timer is late.
+        self.do(host, "ip", "link", "set", "dev", "eth0", "gso_max_size", str(burst_bytes // 4))
+        # The queue takes what several connections may have under way, so that nothing is dropped.
+        self.do(host, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", f"{mbit}mbit", "burst",
+                str(burst_bytes), "limit", str(64 << 20))
+
+    def close(self):
+        for holder in self.holders:
+            holder.kill()
+            holder.wait()
+            for pipe in (holder.stdin, holder.stdout, holder.stderr):
+                pipe.close()
+        self.holders = []

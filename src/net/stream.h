@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stream: a connected, nonblocking stream socket, plain or inside TLS (tls.h), with the same two calls for
+// both. It never waits. TLS's handshake is part of the first calls; until it is over nobody's bytes are
+// handed out, and the other end may send a bounded number of bytes, the first of which are judged before
+// memory is taken for what they announce. One thread at a time per object.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "net/tls.h"
+
+namespace weir::net {
+
+class Stream {
+ public:
+  enum class Role : uint8_t { kClient, kServer };
+  // Why TLS has ended a stream; errno is EPROTO then.
+  enum class Failure : uint8_t {
+    kNone,
+    kRefused,    // the other end does not hold the secret, or says that we do not
+    kNotTls,     // it speaks something else
+    kOversized,  // its part of the handshake is longer than that of an honest end
+    kDamaged,    // what came is not what was sent: changed, repeated or left out on its way
+    kBroken,     // OpenSSL says something else: reason()
+  };
+
+  // Bytes of the other end's part of the handshake.
+  static constexpr size_t kHandshakeBytesMax = 4096;
+  // Sent under one key: far below what AES-GCM allows.
+  static constexpr uint64_t kRekeyBytes = uint64_t{1} << 36;
+
+  Stream();
+  // Owns `fd`.
+  explicit Stream(int fd);
+  ~Stream();
+  Stream(Stream&& other) noexcept;
+  Stream& operator=(Stream&& other) noexcept;
+
+  int fd() const { return fd_; }
+  bool is_open() const { return fd_ >= 0; }
+  void close();
+
+  // Before the first byte. False: no memory. `context` outlives the stream.
+  bool secure(const TlsContext& context, Role role);
+  bool is_secured() const { return session_ != nullptr; }
+  // The handshake is over, or there is none.
+  bool is_ready() const { return session_ == nullptr || is_ready_; }
+
+  // As send(2) and recv(2) with MSG_DONTWAIT and MSG_NOSIGNAL: the count, or -1 with errno, or 0 when the
+  // other end has ended its direction. EAGAIN: later, when poll sees one of `events`; what was to be sent is
+  // then given again, at least as much of it, before anything else. An end that TLS was not told is
+  // ECONNRESET.
+  ssize_t send(const void* data, size_t bytes);
+  ssize_t recv(void* data, size_t bytes);
+  // What to poll for, of who waits to read and, `writes`, to send.
+  short events(bool writes) const;
+  // Says that nothing more is sent, as far as it can be said at once.
+  void shut();
+
+  Failure failure() const { return failure_; }
+  // "" or a sentence for kNotTls, kBroken and the like, without a stop.
+  const std::string& reason() const { return reason_; }
+
+  // For tests.
+  void set_rekey_bytes(uint64_t bytes) { rekey_bytes_ = bytes; }
+
+ private:
+  struct Session;
+
+  // -1 with errno.
+  ssize_t fail(int result);
+  bool after_handshake();
+
+  int fd_ = -1;
+  bool is_ready_ = false;
+  Failure failure_ = Failure::kNone;
+  std::unique_ptr<Session> session_;
+  uint64_t rekey_bytes_ = kRekeyBytes;
+  uint64_t sent_bytes_ = 0;      // under the key of now
+  size_t unfinished_bytes_ = 0;  // of a send that must be given again
+  std::string reason_;
+};
+
+}  // namespace weir::net

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs from elsewhere (sched/json.h) are refused with a reason, or read as they are written: what
+// was read is written and read again to the byte, every program prints, and the verifier has a
+// verdict on all of them.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "core/sched/json.h"
+#include "core/sched/print.h"
+#include "core/sched/validate.h"
+#include "core/sched/verify.h"
+
+using namespace weir;
+using namespace weir::sched;
+
+namespace {
+
+// What the verifier is asked about here; it takes time and memory as the programs need them.
+constexpr Rank kRanksMax = 16;
+constexpr uint32_t kChunksMax = 512;
+constexpr size_t kOpsMax = 1000;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+bool small(const ProgramSet& set) {
+  size_t ops = 0;
+  uint64_t chunks = 0;
+  for (const Program& program : set.programs) {
+    for (const Op& op : program.ops) ops += 1 + op.count;
+    chunks += uint64_t{program.shape.chunk_count} + program.shape.scratch_slots +
+              program.shape.staging_slots;
+  }
+  return set.programs.size() <= kRanksMax && ops <= kOpsMax && chunks <= kChunksMax;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(data), bytes);
+  const Result<ProgramSet> read = from_json(text);
+  if (!read.ok()) {
+    require(!read.status().text().empty());
+    return 0;
+  }
+  const ProgramSet& set = read.value();
+  const Flaw heads = validate_heads(set.programs);
+  if (heads.found()) {
+    require(!heads.text.empty());
+    return 0;
+  }
+  if (!small(set)) return 0;
+  const std::string written = to_json(set);
+  const Result<ProgramSet> again = from_json(written);
+  require(again.ok() && to_json(again.value()) == written);
+  for (const Program& program : set.programs) require(!print(program).empty());
+  for (const uint32_t credit : {1u, 8u}) {
+    const Verdict verdict = verify(set.programs, {.access = set.access, .credit = credit});
+    require(verdict.ok() || !verdict.flaw.text.empty());
+  }
+  return 0;
+}
