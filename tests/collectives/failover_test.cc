@@ -102,7 +102,7 @@ void a_sequence_of_collectives(int, weir_comm_t comm) {
 
 TEST(TransportFails, AtAnyMessageAndTheResultsAreExact) {
   Logs logs;
-  std::vector<unsigned> list = moments(20, 7, 420);
+  std::vector<unsigned> list = moments(10, 17, 420);
   // Past all messages: nothing fails where nothing is asked for.
   list.push_back(1'000'000);
   size_t takeovers = 0;
@@ -124,7 +124,7 @@ TEST(TransportFails, AtAnyMessageAndTheResultsAreExact) {
 
 TEST(TransportFails, AtBothEndsAtOnceAndTheResultsAreExact) {
   Logs logs;
-  const std::vector<unsigned> list = moments(1, 11, 300);
+  const std::vector<unsigned> list = moments(1, 29, 300);
   for (const unsigned k : list) {
     SCOPED_TRACE("fails from operation " + std::to_string(k) + " of both ranks on");
     run_processes(2, a_sequence_of_collectives, environment(logs, "fail_from=" + std::to_string(k)),
@@ -136,7 +136,7 @@ TEST(TransportFails, AtBothEndsAtOnceAndTheResultsAreExact) {
 
 TEST(TransportFails, AndTheNextOneWhileItTakesOver) {
   Logs logs;
-  const std::vector<unsigned> list = moments(1, 11, 300);
+  const std::vector<unsigned> list = moments(1, 29, 300);
   for (const unsigned k : list) {
     SCOPED_TRACE("fails from operation " + std::to_string(k) + " of each transport on");
     run_processes(2, a_sequence_of_collectives,

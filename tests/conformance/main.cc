@@ -119,7 +119,7 @@ void add_transport(const plugin::Viability& entry) {
         continue;
       }
       add_variant(Variant{wrapped.value(), name, processes, hook});
-      if (hook == "hosts" || !is_network(*transport)) continue;
+      if (hook == "hosts" || hook == "sum" || !is_network(*transport)) continue;
       auto both = with_another(transport, hook);
       if (both.ok()) add_variant(Variant{both.value(), "failover_" + name, processes, hook});
     }

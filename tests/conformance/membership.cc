@@ -301,7 +301,11 @@ int killed_in_a_small_world(const Variant& variant) {
   // The ranks are the family's children and are reaped by init: wait for their sockets to go.
   for (int i = 0; i < 2000 && !sockets_left().empty(); ++i) usleep(1000);
   if (!sockets_left().empty()) return 4;
-  if (names_in("/dev/shm").size() > 2) return 5;
+  for (const std::string& name : names_in("/dev/shm")) {
+    // UCX 1.13 itself: it makes a segment by name and takes the name away a moment later.
+    const bool of_ucx = name.rfind("ucx_shm_posix", 0) == 0;
+    if (name != "." && name != ".." && !of_ucx) return 5;
+  }
   for (const std::string& name : names_in("/tmp")) {
     if (temporary.count(name) == 0 && name.find("weir") != std::string::npos) return 6;
   }

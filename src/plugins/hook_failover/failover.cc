@@ -94,6 +94,7 @@ constexpr std::array<Entry, kTables> kEntries = make_entries(std::make_index_seq
 
 weir_transport_caps_t caps_of(const std::vector<const weir_transport_functions_t*>& transports) {
   weir_transport_caps_t caps = transports[0]->caps;
+  uint64_t quiesce = 0;
   for (const weir_transport_functions_t* transport : transports) {
     const weir_transport_caps_t& other = transport->caps;
     caps.bits &= other.bits;
@@ -101,11 +102,9 @@ weir_transport_caps_t caps_of(const std::vector<const weir_transport_functions_t
     caps.message_bytes_max = std::min(caps.message_bytes_max, other.message_bytes_max);
     caps.rank_count_max = std::min(caps.rank_count_max, other.rank_count_max);
     caps.credit = std::min(caps.credit, other.credit);
+    quiesce |= other.bits & WEIR_CAP_QUIESCE;
   }
-  caps.bits &= kCaps;
-  for (const weir_transport_functions_t* transport : transports) {
-    caps.bits |= transport->caps.bits & WEIR_CAP_QUIESCE;
-  }
+  caps.bits = (caps.bits & kCaps) | quiesce;
   caps.memory_kinds = WEIR_MEMORY_HOST;  // copies are made
   caps.lane_count = std::min(caps.lane_count - 1, kLanesMax);
   caps.credit = std::min(caps.credit, kWindow);

@@ -311,21 +311,15 @@ weir_result_t Instance::peer_alive(uint32_t peer) {
   }
   const Pair& pair = pairs_[peer];
   if (peer == rank_) return WEIR_OK;
-  // Dead is who is dead for all transports.
-  for (uint32_t level = pair.level; level <= last(); ++level) {
+  // Dead is who is dead for all transports. One that has failed does not count: a peer that has left it in order
+  // is not dead for it, whatever became of the peer since.
+  const bool failed = pair.state == Pair::State::kSuspect || pair.state == Pair::State::kLost;
+  for (uint32_t level = std::min(pair.level + (failed ? 1 : 0), last()); level <= last(); ++level) {
     const Member& member = members_[level];
     if (member.functions->peer_alive(member.instance, peer) == WEIR_ERROR_PEER_LOST) continue;
     return WEIR_OK;
   }
   return fail(WEIR_ERROR_PEER_LOST, members_[last()].text);
-}
-
-void Instance::quiesce() {
-  quiet_ = true;
-  for (const Member& member : members_) {
-    const bool can = (member.functions->caps.bits & WEIR_CAP_QUIESCE) != 0;
-    if (can && member.instance != nullptr) member.functions->quiesce(member.instance);
-  }
 }
 
 weir_result_t Instance::notice_show(const void* notice, size_t bytes) {
@@ -340,6 +334,16 @@ weir_result_t Instance::notice_read(uint32_t peer, void* notice, size_t* bytes) 
   Member& member = members_[last()];
   const weir_result_t result = member.functions->notice_read(member.instance, peer, notice, bytes);
   return result <= WEIR_IN_PROGRESS ? result : fail(result, member.text);
+}
+
+void Instance::quiesce() {
+  quiet_ = true;
+  for (Member& member : members_) {
+    if (member.instance == nullptr) continue;
+    if ((member.functions->caps.bits & WEIR_CAP_QUIESCE) != 0) {
+      member.functions->quiesce(member.instance);
+    }
+  }
 }
 
 // A peer may still need what this rank has sent, or the word that this rank has received what the peer

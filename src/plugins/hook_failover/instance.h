@@ -82,9 +82,9 @@ class Instance {
   weir_result_t test(Op* op);
   weir_result_t progress();
   weir_result_t peer_alive(uint32_t peer);
-  void quiesce();
   weir_result_t notice_show(const void* notice, size_t bytes);
   weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes);
+  void quiesce();
 
  private:
   // A transport of the chain.
@@ -137,13 +137,13 @@ class Instance {
   uint32_t lane_count_;
   uint64_t message_bytes_max_;
   bool joined_ = false;
-  uint64_t still_ns_;  // a transport that has stood still for so long has failed
-  uint64_t tend_ns_;   // between two times
+  bool quiet_ = false;  // nothing is sent or received any more
+  uint64_t still_ns_;   // a transport that has stood still for so long has failed
+  uint64_t tend_ns_;    // between two times
   uint64_t tended_ns_ = 0;
   uint32_t calls_ = 0;
   bool hurry_ = false;  // tend at the next call
   bool leaving_ = false;
-  bool quiet_ = false;
   bool lagging_ = false;  // some stream may
   std::vector<Member> members_;
   std::vector<Pair> pairs_;  // by rank
