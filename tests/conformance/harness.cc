@@ -14,6 +14,8 @@
 #include <atomic>
 #include <thread>
 
+#include "conformance/two_hosts.h"
+
 namespace weir::conformance {
 namespace {
 
@@ -258,6 +260,7 @@ void run_ranks(const Variant& variant, uint32_t rank_count, const std::function<
     for (uint32_t i = 0; i < rank_count; ++i) {
       const pid_t child = fork();
       if (child == 0) {
+        if (two_hosts().are_there() && !two_hosts().enter(i)) _exit(99);
         play(variant, board, i, rank_count, body);
         _exit(0);
       }

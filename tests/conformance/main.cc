@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "conformance/harness.h"
+#include "conformance/two_hosts.h"
 #include "core/plugin/registry.h"
 
 namespace weir::conformance {
@@ -135,6 +136,13 @@ int main(int argc, char** argv) {
   weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
                       [](void*, int, const char*) {},
                       [](void*, const char* name) -> const char* { return getenv(name); }};
+  if (getenv("WEIR_CONFORMANCE_HOSTS") != nullptr) {
+    const std::string reason = weir::conformance::two_hosts().make();
+    if (!reason.empty()) {
+      printf("[  SKIPPED ] ranks on two hosts: %s\n", reason.c_str());
+      return 77;
+    }
+  }
   weir::plugin::load_modules();
   for (const auto& entry : weir::plugin::list_transports(host)) {
     weir::conformance::add_transport(entry);
