@@ -96,10 +96,6 @@ void draw_fault(Random& random, Plan* plan) {
     case Fault::kNone:
       break;
   }
-  // A rank that waits for several operations at once tells the others only of one of them.
-  if (plan->fault == Fault::kStop || plan->fault == Fault::kCut) {
-    for (Operation& operation : plan->operations) operation.nonblocking = false;
-  }
   if (plan->fault == Fault::kNone) {
     plan->world.quiet_ns_max = 3 * kSecond;
     return;

@@ -25,7 +25,7 @@ void Board::open(const engine::Context& context) {
   peers_.resize(context.rank_count);
   for (Peer& peer : peers_) peer.standing.waited.reserve(Standing::kWaitedRanksMax);
   read_.waited.reserve(Standing::kWaitedRanksMax);
-  draft_.waited.reserve(kDraftRanks);
+  draft_.waited.reserve(kDraftRanks + size_t{context.rank_count} * 2);
   beat_interval_ns_ = std::max(kBeatNs, kBeatNsPerRank * context.rank_count);
 }
 

@@ -389,7 +389,7 @@ Communicator::~Communicator() {
   }
   if (board_.is_open() && failed_code_.load() == 0) {
     std::lock_guard lock(lock_);
-    show_standing(engine::RankState::kGone, nullptr);
+    show_standing(engine::RankState::kGone, false);
   }
   for (const Window& window : windows_) close_window(window);
   if (context_.instance != nullptr) context_.transport->close(context_.instance);

@@ -161,14 +161,14 @@ class Communicator {
   bool is_gone(Rank peer) const;  // it has destroyed the communicator
   bool has_finished(Rank peer, uint64_t sequence) const;
   bool called_otherwise(Rank peer, uint64_t sequence, uint32_t fingerprint) const;
-  // Shows the board's peers how this rank stands; `waiting` may be null.
-  void show_standing(engine::RankState state, const Request* waiting);
+  // Shows the board's peers how this rank stands; `waits`: and whom its operations wait for.
+  void show_standing(engine::RankState state, bool waits);
   void tell_failure();  // once
   // After the transport has failed an operation: why it did, as far as peers tell within a bounded
   // time.
   Status why_failed(Status status, const Request& request, std::vector<Rank>* blamed);
-  // Tells the peers that share memory that this rank lives, and whom it waits for.
-  void beat(const Request& waiting, uint64_t now);
+  // Tells the peers that share memory that this rank lives, and whom its operations wait for.
+  void beat(uint64_t now);
   void end_beats();  // it waits for nobody any more
   // What a peer was last heard to wait for.
   void collect_awaited_by(Rank peer, std::vector<Rank>* ranks) const;
@@ -188,6 +188,10 @@ class Communicator {
                      const std::string& how) const;
   std::vector<Rank> awaited(const Request& request) const;
   void collect_awaited(const Request& request, std::vector<Rank>* ranks) const;  // the same
+  // Whom all operations under way need: a peer must not take a rank for free of somebody because
+  // the operation that is waited for first does not need it. Allocates nothing once `ranks` has
+  // room for every rank twice.
+  void collect_awaited_by_all(std::vector<Rank>* ranks) const;
   std::string describe(const Request& request) const;
   SleepPlace sleep_place(const Request& request);
   void open_recorder(uint64_t comm_id, const std::vector<Introduction>& all,

@@ -90,6 +90,28 @@ void Communicator::collect_awaited(const Request& request, std::vector<Rank>* ra
   ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
 }
 
+void Communicator::collect_awaited_by_all(std::vector<Rank>* ranks) const {
+  ranks->clear();
+  if (first_ != nullptr) collect_awaited(*first_, ranks);
+  if (messages_.empty()) return;
+  const auto sort = [&] {
+    std::sort(ranks->begin(), ranks->end());
+    ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+  };
+  // However many messages there are, each rank stands there twice at most.
+  const auto add = [&](Rank rank) {
+    if (ranks->size() >= size_t{context_.rank_count} * 2) sort();
+    ranks->push_back(rank);
+  };
+  for (const Request* message : messages_) {
+    if (message->kind != RequestKind::kAllToAllV) add(message->peer);
+    for (const Request& part : message->parts) {
+      if (!part.done.load(std::memory_order_relaxed)) add(part.peer);
+    }
+  }
+  sort();
+}
+
 Status Communicator::mismatch_report(const Request& request) {
   const uint64_t sequence = request.started ? request.sequence : context_.sequence + 1;
   // A peer publishes what it called right after its first data: give it a moment to get there.
@@ -236,12 +258,12 @@ void Communicator::check_slowly(Request& request) {
   const bool late = now >= request.deadline_ns;
   if (late || now - last_look_ns_ > kLookNs) {
     look_at_peers(now);
-    if (context_.mapped()) beat(request, now);
+    if (context_.mapped()) beat(now);
   }
   if (board_.is_open()) {
     const bool fresh = board_.shown_ns() < began_ns;  // it has not told of this operation yet
     const uint64_t due = fresh ? began_ns + kLookNs : board_.shown_ns() + board_.beat_interval_ns();
-    if (now >= due) show_standing(RankState::kHealthy, &request);
+    if (now >= due) show_standing(RankState::kHealthy, true);
   }
 
   if (first_ != nullptr) {

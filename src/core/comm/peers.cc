@@ -59,9 +59,9 @@ void Communicator::look_at_peers(uint64_t now) {
   }
 }
 
-void Communicator::beat(const Request& waiting, uint64_t now) {
+void Communicator::beat(uint64_t now) {
   beat_ns_ = now;
-  collect_awaited(waiting, &awaited_ranks_);
+  collect_awaited_by_all(&awaited_ranks_);
   uint64_t bits = 0;
   for (const Rank p : awaited_ranks_) {
     if (p < engine::kAwaitedRanksMax) bits |= uint64_t{1} << p;
@@ -165,7 +165,7 @@ bool Communicator::called_otherwise(Rank peer, uint64_t sequence, uint32_t finge
   return standing.sequence == sequence && standing.fingerprint != fingerprint;
 }
 
-void Communicator::show_standing(RankState state, const Request* waiting) {
+void Communicator::show_standing(RankState state, bool waits) {
   if (!board_.is_open()) return;
   const engine::LaneRun::Header& call = lane_run_.header();
   Standing& standing = board_.draft();
@@ -175,16 +175,10 @@ void Communicator::show_standing(RankState state, const Request* waiting) {
   standing.what = call.what;
   standing.count = call.count;
   standing.finished = active_run_ != nullptr ? context_.sequence - 1 : context_.sequence;
-  standing.waits = waiting != nullptr;
+  standing.waits = waits;
   standing.waited.clear();
-  if (waiting != nullptr) {
-    // A warm call must not allocate, however long it takes.
-    if (waiting->kind == RequestKind::kCollective && active_run_ == &lane_run_) {
-      lane_run_.collect_awaited(context_, &standing.waited);
-    } else {
-      standing.waited = awaited(*waiting);
-    }
-  }
+  // A warm call must not allocate, however long it takes.
+  if (waits) collect_awaited_by_all(&standing.waited);
   if (state == RankState::kFailed || state == RankState::kAborted) {
     standing.code = failed_code_.load(std::memory_order_relaxed);
     standing.blamed = blamed_;
@@ -200,19 +194,18 @@ void Communicator::attend() {
   std::lock_guard lock(lock_, std::adopt_lock);
   const uint64_t now = now_ns();
   if (now - (context_.mapped() ? beat_ns_ : board_.shown_ns()) < interval_ns) return;
-  const Request* waiting = first_ != nullptr ? first_ : messages_.empty() ? nullptr : messages_[0];
-  if (waiting == nullptr) return;
+  if (first_ == nullptr && messages_.empty()) return;
   if (context_.mapped()) {
-    beat(*waiting, now);
+    beat(now);
   } else {
-    show_standing(RankState::kHealthy, waiting);
+    show_standing(RankState::kHealthy, true);
   }
 }
 
 void Communicator::tell_failure() {
   if (told_ || !board_.is_open()) return;
   told_ = true;
-  show_standing(aborted_.load() ? RankState::kAborted : RankState::kFailed, nullptr);
+  show_standing(aborted_.load() ? RankState::kAborted : RankState::kFailed, false);
 }
 
 Status Communicator::lost_report(const Request& request, const std::vector<Rank>& lost,
@@ -236,7 +229,7 @@ Status Communicator::why_failed(Status status, const Request& request, std::vect
     return lost_report(request, ended_, "died");
   }
   // So that a peer with another call sees ours while we look for its.
-  if (!loss) show_standing(RankState::kHealthy, &request);
+  if (!loss) show_standing(RankState::kHealthy, true);
   const uint64_t begin = now_ns();
   const uint64_t patience =
       loss ? std::min(kWordPatienceNs, static_cast<uint64_t>(timeout_ms_.load()) * 500'000u)
@@ -291,8 +284,12 @@ bool Communicator::find_culprits(const Request& request, uint64_t now,
   for (std::vector<Rank> left = *culprits; !left.empty();) {
     const Rank p = left.back();
     left.pop_back();
-    if (p == context_.rank) continue;
-    collect_awaited_by(p, &theirs);
+    // Somebody in the chain may wait for another of this rank's operations.
+    if (p == context_.rank) {
+      collect_awaited_by_all(&theirs);
+    } else {
+      collect_awaited_by(p, &theirs);
+    }
     for (const Rank next : theirs) {
       if (chain.insert(next).second) left.push_back(next);
     }
