@@ -257,6 +257,13 @@ typedef struct weir_transport_functions {
    * writes it. */
   weir_result_t (*signal_read)(weir_transport_t* instance, const weir_transport_memory_t* memory,
                                uint64_t offset_bytes, uint64_t* value) WEIR_PLUGIN_NULL;
+
+  /* Any transport may have it. Writes one line for people on how this rank reaches another one and why in
+   * this way, at most text_bytes with the zero, cut where it is longer: "rank 0 at 10.0.0.1:4000
+   * (over eth0: same subnet)"; "" when there is nothing to tell. Waits for nobody; valid from connect
+   * to close. */
+  void (*describe_peer)(weir_transport_t* instance, uint32_t peer, char* text,
+                        size_t text_bytes) WEIR_PLUGIN_NULL;
 } weir_transport_functions_t;
 
 /* The one symbol of a plugin. */

@@ -86,6 +86,8 @@ class ControlMesh {
   bool shares_host(uint32_t peer) const { return peers_[peer].shares_host; }
   // "rank 0 at 10.0.0.1:4000 (over eth0: same subnet)"; "" of a peer that connected to us.
   const std::string& route(uint32_t peer) const { return peers_[peer].route; }
+  // The same for people, of any peer: "rank 3, which came to 10.0.0.2 and chose the way". After join.
+  std::string describe(uint32_t peer) const;
 
   // Asks the kernel, once, whether the peer is still there. Does not wait.
   Life look(uint32_t peer);

@@ -121,6 +121,14 @@ IpAddress ControlMesh::local_address(uint32_t rank) const {
   return from_sockaddr(address);
 }
 
+std::string ControlMesh::describe(uint32_t rank) const {
+  if (rank >= peers_.size() || rank == config_.rank) return "";
+  if (!peers_[rank].route.empty()) return peers_[rank].route;
+  const IpAddress here = local_address(rank);
+  return "rank " + std::to_string(rank) + ", which came to " +
+         (here.valid() ? to_string(here) : "this rank") + " and chose the way";
+}
+
 void ControlMesh::leave(uint32_t rank, const mesh::Bytes& farewell) {
   Peer& peer = peers_[rank];
   if (!peer.stream.is_open() || owner_ != getpid()) return;

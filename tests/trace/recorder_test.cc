@@ -214,6 +214,76 @@ TEST(Recorder, TheFileIsRemovedUnlessTheCommunicatorFailed) {
   }
 }
 
+TEST(Recorder, KeepsHowItReachesItsPeersWithinBounds) {
+  TemporaryFolder folder;
+  RecorderIdentity identity = identity_of(1);
+  identity.ways = {{0, "rank 0 at 10.0.0.1:4000 (over eth0: same subnet)"},
+                   {2, ""},
+                   {3, std::string(1000, 'x') + "\n"}};
+  {
+    Recorder recorder;
+    recorder.open(identity, folder.path());
+    const Record record = read(recorder);
+    ASSERT_EQ(record.ways.size(), 2u);
+    EXPECT_EQ(record.ways[0].peer, 0u);
+    EXPECT_EQ(record.ways[0].text, identity.ways[0].text);
+    EXPECT_EQ(record.ways[1].peer, 3u);
+    EXPECT_EQ(record.ways[1].text, std::string(kWayTextBytesMax, 'x'));
+  }
+  identity.rank_count = 4096;
+  identity.rank = 4095;
+  identity.ways.clear();
+  for (Rank p = 0; p < 4095; ++p) identity.ways.push_back({p, std::string(100, 'y')});
+  Recorder recorder;
+  recorder.open(identity, folder.path());
+  EXPECT_LE(std::filesystem::file_size(recorder.path()), sizeof(RecordFile) + kWaysBytesMax);
+  const Record record = read(recorder);
+  ASSERT_EQ(record.ways.size(), kWaysBytesMax / (kWayHeaderBytes + 100));
+  EXPECT_EQ(record.ways.back().peer, record.ways.size() - 1);
+}
+
+TEST(RecordFile, WaysThatAreNoneEndTheListAndTheRestIsRead) {
+  TemporaryFolder folder;
+  Recorder recorder;
+  RecorderIdentity identity = identity_of(1);
+  identity.ways = {{0, "one\nline"}, {2, "two"}, {3, "three"}};
+  recorder.open(identity, folder.path());
+  const std::string whole = bytes_of(recorder.path());
+  const size_t second = sizeof(RecordFile) + kWayHeaderBytes + 8;
+  const auto count_with = [&](size_t at, char value) {
+    std::string bytes = whole;
+    bytes[at] = value;
+    const Result<Record> record = parse_record(bytes.data(), bytes.size(), "bytes");
+    EXPECT_TRUE(record.ok()) << record.status().text();
+    if (!record.ok()) return size_t{99};
+    EXPECT_EQ(record.value().ways.empty() ? "one?line" : record.value().ways[0].text, "one?line");
+    return record.value().ways.size();
+  };
+  EXPECT_EQ(count_with(second + kWayHeaderBytes, 'T'), 3u);
+  EXPECT_EQ(count_with(second, 4), 1u);       // no rank
+  EXPECT_EQ(count_with(second, 1), 1u);       // its own
+  EXPECT_EQ(count_with(second, 0), 1u);       // once more
+  EXPECT_EQ(count_with(second + 4, 0), 1u);   // no text
+  EXPECT_EQ(count_with(second + 4, 99), 1u);  // beyond the end
+  EXPECT_EQ(count_with(second + 5, 1), 1u);   // too long
+  EXPECT_EQ(count_with(whole.size() - 6, 9), 2u);
+
+  // A file of an earlier library ends before them.
+  std::string earlier = whole.substr(0, sizeof(RecordFile));
+  const uint64_t file_bytes = earlier.size();
+  std::memcpy(earlier.data() + offsetof(RecordFile, file_bytes), &file_bytes, sizeof file_bytes);
+  EXPECT_FALSE(parse_record(earlier.data(), earlier.size(), "bytes").ok());
+  std::memset(earlier.data() + offsetof(RecordFile, ways_bytes), 0, sizeof(uint32_t));
+  const Result<Record> record = parse_record(earlier.data(), earlier.size(), "bytes");
+  ASSERT_TRUE(record.ok()) << record.status().text();
+  EXPECT_TRUE(record.value().ways.empty());
+  // More than there may be.
+  std::string large = whole;
+  const uint32_t ways_bytes = 1u << 30;
+  std::memcpy(large.data() + offsetof(RecordFile, ways_bytes), &ways_bytes, sizeof ways_bytes);
+  EXPECT_FALSE(parse_record(large.data(), large.size(), "bytes").ok());
+}
+
 TEST(RecordFile, ACallThatIsHalfWrittenIsLeftOut) {
   TemporaryFolder folder;
   Recorder recorder;

@@ -457,5 +457,44 @@ TEST(WeirInfoLive, ShowsWhoWaitsForWhomInARunningJob) {
   EXPECT_NE(none.out.find("no communicator"), std::string::npos);
 }
 
+TEST(WeirInfoLive, ShowsWhichWayLeadsToEachPeerAndWhy) {
+  const Job job(3,
+                [](int rank, weir_comm_t comm) {
+                  ASSERT_EQ(all_reduce(comm, 2), WEIR_OK);
+                  if (rank == 2) hang();
+                  whatever(weir_barrier(comm, nullptr));
+                  hang();
+                },
+                {{"WEIR_TRANSPORT", "tcp"}});
+  look_until(job.folder().path(), "never called");
+  const std::string folder = "WEIR_RECORDER_DIR=" + job.folder().path();
+  const CommandResult live = run_command(WEIR_INFO, {"--live"}, {folder});
+  EXPECT_EQ(live.status, 0);
+  for (const char* part : {"rank 1 reaches\n    rank 0 at ", "rank 2, which came to ",
+                           " and chose the way\n  rank 2 reaches\n    rank 0 at "}) {
+    EXPECT_NE(live.out.find(part), std::string::npos) << part << "\n" << live.out;
+  }
+  // A process that was killed leaves it, too.
+  job.signal(2, SIGKILL);
+  look_until(job.folder().path(), "died");
+  const CommandResult as_json = run_command(WEIR_INFO, {"--live", "--json"}, {folder});
+  const auto json = nlohmann::json::parse(as_json.out);
+  ASSERT_EQ(json["communicators"].size(), 1u) << as_json.out;
+  const auto& ranks = json["communicators"][0]["ranks"];
+  ASSERT_EQ(ranks.size(), 3u) << as_json.out;
+  for (const auto& rank : ranks) {
+    ASSERT_EQ(rank["ways"].size(), 2u) << rank;
+    for (const auto& way : rank["ways"]) {
+      const auto peer = way["peer"].get<uint32_t>();
+      const auto text = way["text"].get<std::string>();
+      const bool chose = peer < rank["rank"].get<uint32_t>();
+      const std::string begin = "rank " + std::to_string(peer) + (chose ? " at " : ", which came ");
+      EXPECT_EQ(text.substr(0, begin.size()), begin);
+      // The reason stands in brackets.
+      EXPECT_EQ(chose, text.find(" (") != std::string::npos) << text;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace weir::test

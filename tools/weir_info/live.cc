@@ -14,6 +14,28 @@
 
 namespace weir::info {
 
+namespace {
+
+// Of a rank; the JSON has them all.
+constexpr size_t kWaysShownMax = 16;
+
+std::string ways_of(const trace::Group& group) {
+  std::string text;
+  for (const comm::Record& record : group.records) {
+    if (!record.ways.empty()) text += fmt::format("  rank {} reaches\n", record.rank);
+    for (size_t i = 0; i < std::min(record.ways.size(), kWaysShownMax); ++i) {
+      text += fmt::format("    {}\n", record.ways[i].text);
+    }
+    if (record.ways.size() > kWaysShownMax) {
+      text +=
+          fmt::format("    and {} more, which --json shows\n", record.ways.size() - kWaysShownMax);
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string live_report(bool json) {
   const char* set = std::getenv("WEIR_RECORDER_DIR");
   trace::JudgeOptions options;
@@ -42,7 +64,7 @@ std::string live_report(bool json) {
   }
   std::string text;
   for (size_t i = 0; i < report.groups.size(); ++i) {
-    text += trace::text_of(report.groups[i], report.now_ns);
+    text += trace::text_of(report.groups[i], report.now_ns) + ways_of(report.groups[i]);
     if (report.verdicts[i].finding != trace::Finding::kNothing) {
       text += fmt::format("  {}: {}\n", trace::name_of(report.verdicts[i].finding),
                           report.verdicts[i].text);

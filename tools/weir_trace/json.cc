@@ -86,6 +86,10 @@ Json json_of_record(const Group& group, const Record& record, uint64_t now_ns) {
                       {"exchange", record.start.exchange_ns},
                       {"connect", record.start.connect_ns},
                       {"costs", record.start.costs_ns}};
+  json["ways"] = Json::array();
+  for (const comm::RecordedWay& way : record.ways) {
+    json["ways"].push_back({{"peer", way.peer}, {"text", way.text}});
+  }
   json["completed"] = record.completed;
   json["called"] = called(record);
   json["activity"] = activity_of(group, record, now_ns);

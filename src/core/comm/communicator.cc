@@ -368,6 +368,15 @@ void Communicator::open_recorder(uint64_t comm_id, const std::vector<Introductio
   identity.transport = context_.transport->name;
   identity.earlier = earlier;
   identity.start = start_times_;
+  const weir_transport_functions_t& transport = *context_.transport;
+  constexpr size_t kEnd = offsetof(weir_transport_functions_t, describe_peer) + sizeof(void*);
+  const bool tells = transport.struct_bytes >= kEnd && transport.describe_peer != nullptr;
+  for (Rank p = 0; p < context_.rank_count && tells; ++p) {
+    if (p == context_.rank) continue;
+    char text[kWayTextBytesMax + 1] = {};
+    transport.describe_peer(context_.instance, p, text, sizeof text);
+    identity.ways.push_back({p, std::string(text, strnlen(text, sizeof text - 1))});
+  }
   recorder_.open(identity, process_settings().value().recorder_dir);
 }
 

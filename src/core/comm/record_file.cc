@@ -186,6 +186,25 @@ void take_wait(const RecordFile& file, const Clocks& clocks, Record* record) {
   record->wait = std::move(wait);
 }
 
+// What is no such list ends it.
+void take_ways(const unsigned char* at, size_t bytes, Record* record) {
+  while (bytes >= kWayHeaderBytes) {
+    uint32_t peer;
+    uint16_t text_bytes;
+    std::memcpy(&peer, at, sizeof peer);
+    std::memcpy(&text_bytes, at + sizeof peer, sizeof text_bytes);
+    const bool ascends = record->ways.empty() || peer > record->ways.back().peer;
+    if (peer >= record->rank_count || peer == record->rank || !ascends || text_bytes == 0 ||
+        text_bytes > kWayTextBytesMax || text_bytes > bytes - kWayHeaderBytes) {
+      return;
+    }
+    const auto* text = reinterpret_cast<const char*>(at + kWayHeaderBytes);
+    record->ways.push_back({peer, printable(text, text_bytes)});
+    at += kWayHeaderBytes + text_bytes;
+    bytes -= kWayHeaderBytes + text_bytes;
+  }
+}
+
 Life life_of(const Record& record) {
   if (record.boot_id.empty() || record.boot_id != boot_id_of_machine() ||
       record.pid_namespace != pid_namespace_of_self()) {
@@ -245,9 +264,12 @@ Result<Record> parse_record(const void* data, size_t bytes, const std::string& p
     return refused(fmt::format("version {} of the format, this program reads {}", file->version,
                                kRecordVersion));
   }
-  if (bytes != sizeof(RecordFile) || file->file_bytes != sizeof(RecordFile)) {
-    return refused(
-        fmt::format("{} bytes instead of {}: cut short, or damaged", bytes, sizeof(RecordFile)));
+  if (file->ways_bytes > kWaysBytesMax) {
+    return refused(fmt::format("{} bytes of ways: damaged", file->ways_bytes));
+  }
+  const size_t whole = sizeof(RecordFile) + file->ways_bytes;
+  if (bytes != whole || file->file_bytes != whole) {
+    return refused(fmt::format("{} bytes instead of {}: cut short, or damaged", bytes, whole));
   }
   if (file->rank_count == 0 || file->rank_count > (1u << 20) || file->rank >= file->rank_count) {
     return refused(fmt::format("rank {} of {}: damaged", file->rank, file->rank_count));
@@ -287,6 +309,8 @@ Result<Record> parse_record(const void* data, size_t bytes, const std::string& p
   take_operations(*file, clocks, &record);
   take_messages(*file, clocks, &record);
   take_wait(*file, clocks, &record);
+  take_ways(static_cast<const unsigned char*>(data) + sizeof(RecordFile), file->ways_bytes,
+            &record);
   record.latest_ns = std::max(record.latest_ns, record.looked_ns);
   for (const RecordedOperation& operation : record.operations) {
     record.latest_ns = std::max({record.latest_ns, operation.begin_ns, operation.end_ns});

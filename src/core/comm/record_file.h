@@ -63,6 +63,11 @@ struct RecordedWait {
   uint32_t awaited_count = 0;
 };
 
+struct RecordedWay {
+  Rank peer = 0;
+  std::string text;
+};
+
 struct Record {
   std::string path;
   uint64_t comm_id = 0;
@@ -84,6 +89,7 @@ struct Record {
   std::vector<RecordedOperation> operations;  // ascending
   std::vector<RecordedMessage> messages;      // ascending
   RecordedWait wait;
+  std::vector<RecordedWay> ways;  // how it reaches its peers, ascending; as of the start
 
   Life life = Life::kUnknown;  // set by read_record
 

@@ -15,7 +15,7 @@
 //   48      4, 4    process, user
 //   56      8       start of the process, in clock ticks since the machine's start
 //   64      8       PID namespace (inode)
-//   72      8       zero
+//   72      4, 4    bytes of the ways below, 0 in files of earlier libraries; zero
 //   80      48      boot id of the machine
 //   128     64      host name
 //   192     128     name of the communicator
@@ -33,8 +33,10 @@
 //   4096    32 each kOperationRecords operations, by sequence number
 //   12288   8 each  kOperationRecords ends, in ticks
 //   14336   64 each kMessageRecords point-to-point operations, by number
+//   20480   ways    how it reaches its peers, by ascending rank, those for which there is room: 4 rank,
+//                   2 bytes of text, the text
 //
-// Every text ends with a zero byte.
+// Every other text ends with a zero byte.
 #pragma once
 
 #include <atomic>
@@ -51,6 +53,9 @@ inline constexpr uint32_t kRecordByteOrder = 0x01020304;
 inline constexpr uint32_t kOperationRecords = 256;
 inline constexpr uint32_t kMessageRecords = 64;
 inline constexpr uint32_t kAwaitedRanksMax = 64;
+inline constexpr size_t kWayHeaderBytes = 6;
+inline constexpr size_t kWayTextBytesMax = 240;
+inline constexpr size_t kWaysBytesMax = 65536;
 
 enum class RecordState : uint32_t {
   kOpen = 1,    // in use, or its process died
@@ -120,7 +125,8 @@ struct RecordFile {
   uint32_t user;
   uint64_t process_start;
   uint64_t pid_namespace;
-  uint64_t reserved;
+  uint32_t ways_bytes;
+  uint32_t reserved;
   char boot_id[48];
   char host[64];
   char name[128];
@@ -147,7 +153,8 @@ static_assert(offsetof(RecordFile, completed) == 1024 && offsetof(RecordFile, wa
 static_assert(offsetof(RecordFile, start_ns) == 1096);
 static_assert(offsetof(RecordFile, operations) == 4096);
 static_assert(offsetof(RecordFile, end_ticks) == 12288);
-static_assert(offsetof(RecordFile, messages) == 14336);
+static_assert(offsetof(RecordFile, messages) == 14336 && sizeof(RecordFile) == 20480);
+static_assert(offsetof(RecordFile, ways_bytes) == 72);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 }  // namespace weir::comm

@@ -92,17 +92,31 @@ void store(ClockSample& to, const ClockReading& from) {
   to.wall_ns.store(from.wall_ns, std::memory_order_relaxed);
 }
 
+std::string encode(const std::vector<PeerWay>& ways) {
+  std::string bytes;
+  for (const PeerWay& way : ways) {
+    const size_t length = std::min(way.text.size(), kWayTextBytesMax);
+    if (length == 0) continue;
+    if (bytes.size() + kWayHeaderBytes + length > kWaysBytesMax) break;
+    const uint32_t peer = way.peer;
+    const auto text_bytes = static_cast<uint16_t>(length);
+    bytes.append(reinterpret_cast<const char*>(&peer), sizeof peer);
+    bytes.append(reinterpret_cast<const char*>(&text_bytes), sizeof text_bytes);
+    bytes.append(way.text, 0, length);
+  }
+  return bytes;
+}
+
 // A new file of zeros with its memory in place, mapped; nullptr and errno otherwise.
-RecordFile* make_file(int folder, const std::string& name) {
+RecordFile* make_file(int folder, const std::string& name, size_t bytes) {
   const int file =
       openat(folder, name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file < 0) return nullptr;
   void* memory = MAP_FAILED;
   // A full file system must be met here: later it would be a signal in the middle of a store.
-  errno = posix_fallocate(file, 0, sizeof(RecordFile));
+  errno = posix_fallocate(file, 0, static_cast<off_t>(bytes));
   if (errno == 0) {
-    memory = mmap(nullptr, sizeof(RecordFile), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
-                  file, 0);
+    memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
   }
   const int error = errno;
   close(file);
@@ -129,6 +143,8 @@ void Recorder::open(const RecorderIdentity& identity, const std::string& folder)
   name.instance = identity.instance;
   name.rank = identity.rank;
 
+  const std::string ways = encode(identity.ways);
+  const size_t file_bytes = sizeof(RecordFile) + ways.size();
   std::string place;
   RecordFile* file = nullptr;
   int error = 0;
@@ -144,7 +160,7 @@ void Recorder::open(const RecorderIdentity& identity, const std::string& folder)
     }
     static std::atomic<pid_t> tidied{0};
     if (tidied.exchange(getpid()) != getpid()) tidy_record_folder(opened.value());
-    file = make_file(opened.value(), name.text());
+    file = make_file(opened.value(), name.text(), file_bytes);
     error = errno;
     ::close(opened.value());
     if (file == nullptr && error != ENOENT) break;
@@ -157,7 +173,10 @@ void Recorder::open(const RecorderIdentity& identity, const std::string& folder)
 
   file->version = kRecordVersion;
   file->byte_order = kRecordByteOrder;
-  file->file_bytes = sizeof(RecordFile);
+  file->file_bytes = file_bytes;
+  file->ways_bytes = static_cast<uint32_t>(ways.size());
+  if (!ways.empty())
+    std::memcpy(reinterpret_cast<char*>(file) + sizeof(RecordFile), ways.data(), ways.size());
   file->comm_id = identity.comm_id;
   file->instance = identity.instance;
   file->rank = identity.rank;
@@ -190,6 +209,7 @@ void Recorder::open(const RecorderIdentity& identity, const std::string& folder)
   path_ = (std::filesystem::absolute(place, ignored) / name.text()).string();
   folder_ = folder.empty() ? place : std::string();
   file_ = file;
+  file_bytes_ = file_bytes;
   enlist(this);
 }
 
@@ -200,7 +220,7 @@ void Recorder::close() {
   file_ = nullptr;
   const bool keep =
       file->state.load(std::memory_order_relaxed) != static_cast<uint32_t>(RecordState::kOpen);
-  munmap(file, sizeof(RecordFile));
+  munmap(file, file_bytes_);
   if (owner_ != getpid() || keep) return;
   unlink(path_.c_str());
   if (!folder_.empty()) rmdir(folder_.c_str());  // only when it is empty

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/base/types.h"
@@ -28,6 +29,12 @@ struct ClockReading {
   static ClockReading now();
 };
 
+// How this rank reaches a peer, as its transport says it.
+struct PeerWay {
+  Rank peer = 0;
+  std::string text;
+};
+
 struct RecorderIdentity {
   uint64_t comm_id = 0;   // public
   uint64_t instance = 0;  // see record_format.h
@@ -36,7 +43,8 @@ struct RecorderIdentity {
   std::string name;
   std::string transport;
   StartTimes start;
-  ClockReading earlier;  // some time before now, so that the rate of the ticks is known
+  std::vector<PeerWay> ways;  // ascending
+  ClockReading earlier;       // some time before now, so that the rate of the ticks is known
 };
 
 struct Wait {
@@ -108,6 +116,7 @@ class Recorder {
   void sample_clocks();
 
   RecordFile* file_ = nullptr;
+  size_t file_bytes_ = 0;
   uint64_t message_count_ = 0;
   uint64_t waits_written_ns_ = 0;
   bool waiting_ = false;

@@ -108,7 +108,7 @@ Status check_functions(const weir_transport_functions_t* functions) {
   const auto reaches_to = [&](size_t offset) { return functions->struct_bytes >= offset; };
   const bool reaches_notices = reaches_to(offsetof(weir_transport_functions_t, quiesce));
   const bool reaches_quiesce = reaches_to(offsetof(weir_transport_functions_t, remote_caps));
-  const bool reaches_remote = reaches_to(sizeof *functions);
+  const bool reaches_remote = reaches_to(offsetof(weir_transport_functions_t, describe_peer));
   if (messages && (caps.credit < 1 || caps.message_bytes_max < 1 || caps.memory_kinds == 0)) {
     return bad("it declares send and recv with no credit, no message size or no memory kind");
   }

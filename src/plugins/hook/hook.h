@@ -7,6 +7,7 @@
 // Threads as in plugin.h; Pool::wrap is called under the registry's lock.
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -112,6 +113,13 @@ class Hook {
                                     uint64_t* value) {
     return inner_->signal_read(instance_, memory, offset_bytes, value);
   }
+  virtual void describe_peer(uint32_t peer, char* text, size_t text_bytes) {
+    if (text_bytes == 0) return;
+    text[0] = 0;
+    constexpr size_t kEnd = offsetof(weir_transport_functions_t, describe_peer) + sizeof(void*);
+    if (inner_->struct_bytes < kEnd || inner_->describe_peer == nullptr) return;
+    inner_->describe_peer(instance_, peer, text, text_bytes);
+  }
   // Closes the inner instance; afterwards the hook itself is disposed of.
   virtual void close() { inner_->close(instance_); }
   virtual void dispose() { delete this; }
@@ -201,6 +209,9 @@ class Pool {
       f.quiesce = [](weir_transport_t* t) { from(t)->quiesce(); };
     }
     if ((f.caps.bits & kRemoteCaps) != 0) add_remote(inner->caps.bits, &f);
+    f.describe_peer = [](weir_transport_t* t, uint32_t p, char* text, size_t b) {
+      from(t)->describe_peer(p, text, b);
+    };
     return &f;
   }
 

@@ -178,6 +178,22 @@ class Check final : public hook::Hook {
     Hook::quiesce();
   }
 
+  void describe_peer(uint32_t peer, char* text, size_t text_bytes) override {
+    const Entered entered(this);
+    if (text == nullptr || text_bytes == 0) {
+      return (void)breach("describe_peer", "there is no room");
+    }
+    text[0] = 0;
+    if (!entered.alone()) return (void)crowded();
+    if (closed_) return (void)breach("describe_peer", "the instance is closed");
+    if (!connected_) return (void)breach("describe_peer", "connect has not succeeded");
+    if (peer >= rank_count_) return (void)breach("describe_peer", "there is no such rank");
+    Hook::describe_peer(peer, text, text_bytes);
+    if (memchr(text, 0, text_bytes) != nullptr) return;
+    text[0] = 0;
+    warn("check(%s): describe_peer: the text has no end", inner_->name);
+  }
+
   weir_result_t memory_register(void* base, uint64_t bytes,
                                 weir_transport_memory_t** memory) override {
     const Entered entered(this);

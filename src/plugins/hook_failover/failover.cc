@@ -153,6 +153,9 @@ weir_transport_functions_t functions_of(size_t index) {
   if ((f.caps.bits & WEIR_CAP_QUIESCE) != 0) {
     f.quiesce = [](weir_transport_t* t) { from(t)->quiesce(); };
   }
+  f.describe_peer = [](weir_transport_t* t, uint32_t p, char* text, size_t b) {
+    from(t)->describe_peer(p, text, b);
+  };
   return f;
 }
 

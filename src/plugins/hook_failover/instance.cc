@@ -336,6 +336,19 @@ weir_result_t Instance::notice_read(uint32_t peer, void* notice, size_t* bytes) 
   return result <= WEIR_IN_PROGRESS ? result : fail(result, member.text);
 }
 
+void Instance::describe_peer(uint32_t peer, char* text, size_t text_bytes) const {
+  if (text_bytes == 0) return;
+  text[0] = 0;
+  if (!joined_ || peer >= rank_count_) return;
+  const Member& member = members_[pairs_[peer].level];
+  const int bytes = snprintf(text, text_bytes, "over %s: ", member.functions->name);
+  if (bytes < 0 || static_cast<size_t>(bytes) >= text_bytes || member.instance == nullptr) return;
+  constexpr size_t kEnd = offsetof(weir_transport_functions_t, describe_peer) + sizeof(void*);
+  if (member.functions->struct_bytes < kEnd || member.functions->describe_peer == nullptr) return;
+  member.functions->describe_peer(member.instance, peer, text + bytes,
+                                  text_bytes - static_cast<size_t>(bytes));
+}
+
 void Instance::quiesce() {
   quiet_ = true;
   for (Member& member : members_) {

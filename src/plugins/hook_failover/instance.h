@@ -85,6 +85,8 @@ class Instance {
   weir_result_t notice_show(const void* notice, size_t bytes);
   weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes);
   void quiesce();
+  // Of the transport that carries the messages with the peer at present.
+  void describe_peer(uint32_t peer, char* text, size_t text_bytes) const;
 
  private:
   // A transport of the chain.

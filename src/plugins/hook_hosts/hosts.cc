@@ -161,6 +161,10 @@ class Hosts final : public hook::Hook {
     return is_local(peer) ? local_functions_->peer_alive(local_, local_of_[peer])
                           : inner_->peer_alive(instance_, peer);
   }
+  void describe_peer(uint32_t peer, char* text, size_t text_bytes) override {
+    if (!is_local(peer)) return Hook::describe_peer(peer, text, text_bytes);
+    snprintf(text, text_bytes, "rank %u over %s (on this host)", peer, local_functions_->name);
+  }
   void quiesce() override {
     if (local_ != nullptr && (local_functions_->caps.bits & WEIR_CAP_QUIESCE) != 0) {
       local_functions_->quiesce(local_);

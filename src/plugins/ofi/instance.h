@@ -59,6 +59,9 @@ class Instance {
   weir_result_t notice_show(const void* notice, size_t bytes);
   weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes);
 
+  // How the peer is reached, for people; "" of ourselves.
+  std::string describe(uint32_t peer) const;
+
   const Report& report() const { return report_; }
   bool joined() const { return joined_; }
   uint32_t rank() const { return identity_.rank; }

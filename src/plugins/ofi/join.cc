@@ -147,6 +147,14 @@ weir_result_t Instance::meet(const std::vector<RankAddress>& ranks, uint64_t dea
   return WEIR_OK;
 }
 
+std::string Instance::describe(uint32_t peer) const {
+  std::string text = joined_ ? mesh_->describe(peer) : "";
+  if (!text.empty() && endpoint_ != nullptr) {
+    text += "; its data by provider " + endpoint_->provider();
+  }
+  return text;
+}
+
 // The address over which most peers were met; loopback only when all were.
 net::IpAddress Instance::source_address() const {
   std::vector<net::IpAddress> found;

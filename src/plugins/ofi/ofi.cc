@@ -250,6 +250,10 @@ weir_result_t signal_read(weir_transport_t* instance, const weir_transport_memor
   return from(instance)->one_sided()->signal_read(from(memory), offset_bytes, value);
 }
 
+void describe_peer(weir_transport_t* instance, uint32_t peer, char* text, size_t text_bytes) {
+  snprintf(text, text_bytes, "%s", from(instance)->describe(peer).c_str());
+}
+
 constexpr weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
@@ -288,6 +292,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .get = get,
     .put_signal = put_signal,
     .signal_read = signal_read,
+    .describe_peer = describe_peer,
 };
 
 }  // namespace

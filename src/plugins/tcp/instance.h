@@ -33,6 +33,7 @@ struct Instance {
   std::vector<Channel> channels;                 // [peer * kLaneCount + lane], of one rail
   std::vector<Control> controls;                 // [peer], of one rail
   std::vector<std::unique_ptr<Bundle>> bundles;  // [peer]; null: it has one rail
+  std::vector<std::string> ways;                 // [peer]; as it was chosen, for people
   std::unique_ptr<Rejoin> rejoin;                // null: all have
   unsigned char notice[kNoticeBytesMax] = {};    // that this rank shows
   size_t notice_bytes = 0;

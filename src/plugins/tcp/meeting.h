@@ -58,6 +58,9 @@ class Meeting {
   const Way& way(uint32_t peer, uint32_t rail) const;
   // "rank 0 at 10.0.0.1:4000 (over eth0: same subnet)"
   const std::string& route(uint32_t peer) const { return peers_[peer].route; }
+  // The same of any peer, before its connections are taken: "rank 3, which came to 10.0.0.2 and chose
+  // the way".
+  std::string way_text(uint32_t peer) const;
   // Where a peer has several rails: what goes on listening, for rails that come back; the caller's.
   std::vector<int> take_listeners();
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a meeting says: which ways were chosen and why, and who did not come.
+#include <sys/socket.h>
+
 #include <algorithm>
 
 #include "plugins/tcp/meeting.h"
@@ -33,6 +35,20 @@ void Meeting::tell_route(uint32_t rank) {
   peer.route = "rank " + text_of(rank) + " at " + chosen + others;
   if (peer.chosen.size() == 1) peer.route += ")";
   if (peer.rail_count > 1) peer.route += ", " + text_of(peer.rail_count) + " rails";
+}
+
+std::string Meeting::way_text(uint32_t rank) const {
+  const Peer& peer = peers_[rank];
+  if (!peer.route.empty()) return peer.route;
+  sockaddr_storage name{};
+  socklen_t bytes = sizeof name;
+  auto* address = reinterpret_cast<sockaddr*>(&name);
+  std::string here = "this rank";
+  if (!peer.slots.empty() && getsockname(peer.slots[0].fd, address, &bytes) == 0) {
+    here = net::to_string(net::from_sockaddr(address));
+  }
+  return "rank " + text_of(rank) + ", which came to " + here + " and chose the way" +
+         (peer.rail_count > 1 ? ", " + text_of(peer.rail_count) + " rails" : "");
 }
 
 weir_result_t Meeting::refused(uint32_t rank) const {

@@ -185,10 +185,12 @@ weir_result_t connect(weir_transport_t* instance, const unsigned char* const* ad
     self->channels.resize(size_t{n} * kLaneCount);
     self->controls.resize(n);
     self->bundles.resize(n);
+    self->ways.resize(n);
     self->active_bundles.reserve(n);
     self->entries.resize(self->channels.size() * 2);
     for (uint32_t peer = 0; peer < n; ++peer) {
       if (peer == self->identity.rank) continue;
+      self->ways[peer] = meeting->way_text(peer);
       if (meeting->rail_count(peer) > 1) {
         join_rails(self, meeting.get(), peer);
         continue;

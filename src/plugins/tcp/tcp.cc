@@ -301,6 +301,11 @@ weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notic
   return control.arrived() ? WEIR_OK : WEIR_IN_PROGRESS;
 }
 
+void describe_peer(weir_transport_t* instance, uint32_t peer, char* text, size_t text_bytes) {
+  const Instance& self = *from(instance);
+  snprintf(text, text_bytes, "%s", peer < self.ways.size() ? self.ways[peer].c_str() : "");
+}
+
 constexpr weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
@@ -327,6 +332,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = notice_show,
     .notice_read = notice_read,
+    .describe_peer = describe_peer,
 };
 static_assert(kNoticeBytesMax == WEIR_TRANSPORT_NOTICE_BYTES_MAX);
 

@@ -408,6 +408,12 @@ weir_result_t signal_read(weir_transport_t* instance, const weir_transport_memor
   return self->one_sided.signal_read(*from(memory), offset_bytes, value);
 }
 
+void describe_peer(weir_transport_t* instance, uint32_t peer, char* text, size_t text_bytes) {
+  const Instance& self = *from(instance);
+  const std::string way = self.joined ? self.mesh->describe(peer) : "";
+  snprintf(text, text_bytes, "%s%s", way.c_str(), way.empty() ? "" : "; its data as UCX chose");
+}
+
 // Only memory of the host: short messages are copied here, and UCX as Debian builds it moves nothing
 // else.
 constexpr weir_transport_functions_t kFunctions = {
@@ -448,6 +454,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .get = get,
     .put_signal = put_signal,
     .signal_read = signal_read,
+    .describe_peer = describe_peer,
 };
 
 }  // namespace

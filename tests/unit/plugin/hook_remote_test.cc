@@ -127,6 +127,9 @@ const weir_transport_functions_t* mirror() {
       memcpy(value, of(m)->base + at, 8);
       return WEIR_OK;
     };
+    f.describe_peer = [](weir_transport_t*, uint32_t peer, char* text, size_t text_bytes) {
+      snprintf(text, text_bytes, "rank %u in the mirror", peer);
+    };
     return f;
   }();
   return &table;
@@ -134,8 +137,9 @@ const weir_transport_functions_t* mirror() {
 
 // The rank behind hooks, with 64 words of memory registered and open.
 struct Stage {
-  explicit Stage(const char* hooks, std::map<std::string, std::string> with = {})
-      : f(*plugin::wrap_with_hooks(mirror(), hooks).value()), settings(std::move(with)) {
+  explicit Stage(const char* hooks, std::map<std::string, std::string> with = {},
+                 const weir_transport_functions_t* inner = mirror())
+      : f(*plugin::wrap_with_hooks(inner, hooks).value()), settings(std::move(with)) {
     host = {sizeof host, this,
             [](void* self, const char* text) { static_cast<Stage*>(self)->error = text; },
             [](void*, int, const char*) {},
@@ -206,6 +210,29 @@ TEST(HooksOfPuts, AllOfThemPassOnWhatIsAskedFor) {
     EXPECT_EQ(stage.f.signal_read(stage.instance, stage.memory, 72, &back), WEIR_OK);
     EXPECT_EQ(back, 1u);
   }
+}
+
+TEST(Hooks, PassOnHowAPeerIsReachedAndSayNothingForATransportThatDoesNot) {
+  static const weir_transport_functions_t earlier = [] {
+    weir_transport_functions_t f = *mirror();
+    f.name = "earlier";
+    f.struct_bytes = offsetof(weir_transport_functions_t, describe_peer);
+    return f;
+  }();
+  for (const char* hooks : {"check", "fault", "trace", "trace,check,fault"}) {
+    Stage stage(hooks, {{"WEIR_TRACE_FILE", "/dev/null"}});
+    char text[20] = "?";
+    stage.f.describe_peer(stage.instance, 0, text, sizeof text);
+    EXPECT_STREQ(text, "rank 0 in the mirro") << hooks;  // cut
+    Stage silent(hooks, {{"WEIR_TRACE_FILE", "/dev/null"}}, &earlier);
+    silent.f.describe_peer(silent.instance, 0, text, sizeof text);
+    EXPECT_STREQ(text, "") << hooks;
+  }
+  Stage stage("check");
+  char text[20] = "?";
+  stage.f.describe_peer(stage.instance, 7, text, sizeof text);
+  EXPECT_STREQ(text, "");
+  EXPECT_NE(stage.error.find("no such rank"), std::string::npos) << stage.error;
 }
 
 TEST(HooksOfPuts, CheckTellsTheCallersBreaches) {
