@@ -45,6 +45,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   require(record.rank < record.rank_count);
   for (const weir::Rank rank : record.wait.awaited) require(rank < record.rank_count);
   for (const auto& message : record.messages) require(message.peer < record.rank_count);
+  for (const auto& way : record.ways) {
+    require(way.peer < record.rank_count && way.text.size() <= weir::comm::kWayTextBytesMax);
+  }
   for (const auto& operation : record.operations)
     require(record.find(operation.sequence) != nullptr);
 
