@@ -5,6 +5,7 @@
 #include <net/if.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -12,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 
@@ -335,6 +337,32 @@ void many_ranks(const Variant& variant) {
   });
 }
 
+void described_peers(const Variant& variant) {
+  run_ranks(variant, variant.rank_count(3), [](Rank& r) {
+    r.join();
+    constexpr size_t kEnd = offsetof(weir_transport_functions_t, describe_peer) + sizeof(void*);
+    if (r.f().struct_bytes < kEnd || r.f().describe_peer == nullptr) {
+      r.skip("the transport tells nothing of how it reaches a peer");
+    }
+    for (uint32_t peer = 0; peer < r.count(); ++peer) {
+      char text[256];
+      memset(text, 'x', sizeof text);
+      r.f().describe_peer(r.instance(), peer, text, sizeof text);
+      const size_t length = strnlen(text, sizeof text);
+      r.require(length < sizeof text, "the text has no end");
+      const std::string name = "rank " + std::to_string(peer);
+      r.require(length == 0 || std::string(text).find(name) != std::string::npos,
+                "the text does not name the peer: " + std::string(text));
+      char cut[8];
+      memset(cut, 'x', sizeof cut);
+      r.f().describe_peer(r.instance(), peer, cut, 5);
+      r.require(strnlen(cut, 5) == std::min<size_t>(length, 4), "it was not cut where it must be");
+      r.require(cut[5] == 'x', "it wrote beyond the end");
+    }
+    r.barrier();
+  });
+}
+
 bool in_processes(const Variant& v) { return v.processes; }
 bool in_bare_processes(const Variant& v) { return v.processes && v.hook.empty(); }
 
@@ -352,6 +380,7 @@ const std::vector<Property>& membership_properties() {
       {"LivingPeersAreToldAlive", WEIR_CAP_PEER_FAILURE, 1, living_peers},
       {"ADeadPeerIsToldWithinASecond", WEIR_CAP_PEER_FAILURE, 3, dead_peer, in_processes},
       {"NothingIsLeftAfterSigkill", WEIR_CAP_SEND_RECV, 3, nothing_is_left, in_bare_processes},
+      {"HowAPeerIsReachedIsToldWithinTheRoomThatThereIs", 0, 1, described_peers},
       {"TwelveRanksJoin", WEIR_CAP_SEND_RECV, 1, many_ranks},
   };
   return properties;

@@ -2,6 +2,8 @@
 #include "plugins/hook_failover/instance.h"
 
 #include <sched.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -339,14 +341,19 @@ weir_result_t Instance::notice_read(uint32_t peer, void* notice, size_t* bytes) 
 void Instance::describe_peer(uint32_t peer, char* text, size_t text_bytes) const {
   if (text_bytes == 0) return;
   text[0] = 0;
-  if (!joined_ || peer >= rank_count_) return;
+  if (!joined_ || peer >= rank_count_ || peer == rank_) return;
   const Member& member = members_[pairs_[peer].level];
-  const int bytes = snprintf(text, text_bytes, "over %s: ", member.functions->name);
-  if (bytes < 0 || static_cast<size_t>(bytes) >= text_bytes || member.instance == nullptr) return;
+  char way[512] = "";
   constexpr size_t kEnd = offsetof(weir_transport_functions_t, describe_peer) + sizeof(void*);
-  if (member.functions->struct_bytes < kEnd || member.functions->describe_peer == nullptr) return;
-  member.functions->describe_peer(member.instance, peer, text + bytes,
-                                  text_bytes - static_cast<size_t>(bytes));
+  if (member.instance != nullptr && member.functions->struct_bytes >= kEnd &&
+      member.functions->describe_peer != nullptr) {
+    member.functions->describe_peer(member.instance, peer, way, sizeof way);
+  }
+  if (way[0] != 0) {
+    snprintf(text, text_bytes, "%s: %s", member.functions->name, way);
+  } else {
+    snprintf(text, text_bytes, "%s: rank %u", member.functions->name, peer);
+  }
 }
 
 void Instance::quiesce() {
