@@ -363,6 +363,31 @@ TEST_F(TcpTls, AMessageThatWasChangedOnItsWayIsNotDelivered) {
   EXPECT_EQ(got.find('t'), std::string::npos) << "not even in part";
 }
 
+TEST_F(TcpTls, ARailOnWhichABitWasChangedIsTakenOutAndTheMessagesArrive) {
+  open("all", "all", 3);
+  const std::unique_ptr<Wire> wire = put_wire_between();
+  connect();
+  for (int round = 0; round < 6; ++round) {
+    std::string text(300'000, static_cast<char>('a' + round));
+    std::string got(text.size(), 0);
+    weir_transport_op_t send_op{}, recv_op{};
+    weir_result_t received = pair_.recv(0, got.data(), got.size(), &recv_op);
+    if (round % 2 == 0) wire->damage_next();
+    weir_result_t sent = pair_.send(1, text.data(), text.size(), &send_op);
+    for (const uint64_t end = monotonic_ns() + 20'000'000'000;
+         (received == WEIR_IN_PROGRESS || sent == WEIR_IN_PROGRESS) && monotonic_ns() < end;) {
+      (void)pair_.f.progress(pair_.end[0].instance);
+      (void)pair_.f.progress(pair_.end[1].instance);
+      if (received == WEIR_IN_PROGRESS) received = pair_.f.test(pair_.end[0].instance, &recv_op);
+      if (sent == WEIR_IN_PROGRESS) sent = pair_.f.test(pair_.end[1].instance, &send_op);
+    }
+    ASSERT_EQ(received, WEIR_OK) << pair_.end[0].error;
+    ASSERT_EQ(sent, WEIR_OK) << pair_.end[1].error;
+    EXPECT_TRUE(got == text) << round;
+    EXPECT_TRUE(wire->damaged());
+  }
+}
+
 TEST_F(TcpTls, ACutIsNoGoodbyeAndAGoodbyeIsNoDeath) {
   for (const char* mode : {"control", "all"}) {
     for (const int connections : {1, 2}) {
