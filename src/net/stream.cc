@@ -370,6 +370,13 @@ short Stream::events(bool writes) const {
   }
 }
 
+bool Stream::has_unread() const { return session_ != nullptr && SSL_pending(session_->ssl) > 0; }
+
+int Stream::release() {
+  session_.reset();
+  return std::exchange(fd_, -1);
+}
+
 void Stream::shut() {
   if (fd_ < 0) return;
   if (session_ != nullptr && is_ready_ && failure_ == Failure::kNone) {

@@ -64,8 +64,13 @@ class Stream {
   ssize_t recv(const iovec* pieces, size_t count);
   // What to poll for, of who waits to read and, `writes`, to send.
   short events(bool writes) const;
+  // Bytes that have come and been decrypted, but not been asked for: poll does not tell of them.
+  bool has_unread() const;
   // Says that nothing more is sent, as far as it can be said at once.
   void shut();
+  // The descriptor, without TLS from here on, is the caller's. What was sent has all left, and the other end
+  // leaves TLS at the same byte; see has_unread().
+  int release();
 
   Failure failure() const { return failure_; }
   // "" or a sentence for kNotTls, kBroken and the like, without a stop.

@@ -49,7 +49,7 @@ void fuzz_messages(const uint8_t* data, size_t bytes, size_t piece) {
   int fds[2];
   require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
   Channel channel;
-  channel.attach(fds[0], fds[0], 1);
+  channel.attach(Stream(fds[0]), Stream(fds[0]), 1);
   const size_t sizes[] = {8, 0, 100, 3};
   std::vector<std::vector<unsigned char>> buffers;
   Op ops[4] = {};
@@ -83,7 +83,7 @@ void fuzz_control(const uint8_t* data, size_t bytes, size_t piece) {
   int fds[2];
   require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
   Control control;
-  control.attach(fds[0]);
+  control.attach(Stream(fds[0]));
   while (bytes > 0) {
     const size_t part = std::min(bytes, piece);
     if (write(fds[1], data, part) != static_cast<ssize_t>(part)) break;
@@ -107,7 +107,7 @@ void fuzz_rails(bool on_control, const uint8_t* data, size_t bytes, size_t piece
   }
   Bundle bundle(2);
   for (uint32_t rail = 0; rail < 2; ++rail) {
-    bundle.attach(rail, ends[2 * rail][0], ends[2 * rail + 1][0], 0);
+    bundle.attach(rail, Stream(ends[2 * rail][0]), Stream(ends[2 * rail + 1][0]), 0);
   }
   const size_t sizes[] = {8, 0, 100, 30'000};
   std::vector<std::vector<unsigned char>> buffers;

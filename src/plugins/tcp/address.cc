@@ -12,7 +12,7 @@ namespace weir::plugins::tcp {
 namespace {
 
 constexpr unsigned char kMagic[4] = {'W', 'T', 'A', 'D'};
-constexpr size_t kFixedBytes = 36;
+constexpr size_t kFixedBytes = 40;
 constexpr size_t kOfferBytes = 26;
 constexpr unsigned char kLoopbackFlag = 1;
 constexpr unsigned char kAskedForFlag = 2;
@@ -39,6 +39,7 @@ size_t encode(const PeerAddress& address, unsigned char* out) {
   put(out + 7, address.connections, 1);
   put(out + 8, address.rank, 4);
   memcpy(out + 12, address.host.bytes.data(), address.host.bytes.size());
+  out[36] = static_cast<unsigned char>(address.tls_mode);
   unsigned char* at = out + kFixedBytes;
   for (size_t i = 0; i < count; ++i, at += kOfferBytes) {
     const Offer& offer = address.offers[i];
@@ -65,6 +66,8 @@ bool decode(const unsigned char* bytes, size_t byte_count, PeerAddress* address)
   }
   address->connections = bytes[7];
   if (address->connections < 1 || address->connections > kRailsMax) return false;
+  if (bytes[36] >= net::kTlsModeCount || get(bytes + 37, 3) != 0) return false;
+  address->tls_mode = static_cast<net::TlsMode>(bytes[36]);
   address->rank = get(bytes + 8, 4);
   memcpy(address->host.bytes.data(), bytes + 12, address->host.bytes.size());
   address->offers.clear();

@@ -8,7 +8,9 @@
 //        7      1  connections wanted for each pair of interfaces, 1 to kRailsMax
 //        8      4  rank
 //       12     24  identity of the host: kernel and network namespace; zero when unknown
-//       36     26  for each offer:
+//       36      1  which connections are inside TLS: a net::TlsMode
+//       37      3  zero
+//       40     26  for each offer:
 //                    0   1  family: 4 or 6
 //                    1   1  flags: 1 loopback, 2 asked for by name
 //                    2   2  port
@@ -23,6 +25,7 @@
 #include <vector>
 
 #include "net/interfaces.h"
+#include "net/tls.h"
 
 namespace weir::plugins::tcp {
 
@@ -41,6 +44,7 @@ struct Offer {
 struct PeerAddress {
   uint32_t rank = 0;
   uint32_t connections = 1;
+  net::TlsMode tls_mode = net::TlsMode::kOff;
   net::HostIdentity host;
   std::vector<Offer> offers;
 };

@@ -31,10 +31,6 @@ uint64_t now() {
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
 }
 
-void end(int fd) {
-  if (fd >= 0) close(fd);
-}
-
 }  // namespace
 
 Bundle::Bundle(uint32_t rail_count)
@@ -51,20 +47,20 @@ Bundle::Bundle(uint32_t rail_count)
 
 Bundle::~Bundle() {
   for (uint32_t i = 0; i < rail_count(); ++i) {
-    end(rails_[i].fd());
-    end(controls_[i].fd());
+    rails_[i].stream().close();
+    controls_[i].stream().close();
   }
 }
 
-void Bundle::attach(uint32_t rail, int data_fd, int control_fd, uint32_t returns) {
+void Bundle::attach(uint32_t rail, Stream data, Stream control, uint32_t returns) {
   Link& link = links_[rail];
   if (link.down) --down_count_;
   link = Link();
   link.down = false;
   link.peer_closed = false;
   link.returns = returns;
-  rails_[rail].attach(data_fd, now());
-  controls_[rail].attach(control_fd);
+  rails_[rail].attach(data, now());
+  controls_[rail].attach(control);
   urgent_ = true;
 }
 
@@ -111,7 +107,7 @@ void Bundle::fail_all(weir_result_t result, int error_number) {
   }
   // The buffers are their owners' again: nothing may leave from them or arrive in them.
   for (uint32_t i = 0; i < rail_count(); ++i) {
-    end(rails_[i].fd());
+    rails_[i].stream().close();
     rails_[i].detach();
     rails_[i].take_back([](const Fragment&) {});
   }

@@ -45,7 +45,7 @@ class Bundle final : private Receiver {
 
   // The connections of a rail, which are the bundle's from then on; `returns` is how often it has
   // come back.
-  void attach(uint32_t rail, int data_fd, int control_fd, uint32_t returns);
+  void attach(uint32_t rail, Stream data, Stream control, uint32_t returns);
 
   // As Channel's.
   weir_result_t post_send(uint32_t lane, const void* data, uint64_t bytes, Op* op);
@@ -65,7 +65,7 @@ class Bundle final : private Receiver {
   uint32_t rail_count() const { return static_cast<uint32_t>(rails_.size()); }
   Control& control(uint32_t rail) { return controls_[rail]; }
   const Rail& rail(uint32_t rail) const { return rails_[rail]; }
-  int data_fd(uint32_t rail) const { return rails_[rail].fd(); }
+  const Stream& data_stream(uint32_t rail) { return rails_[rail].stream(); }
   // Reads what the peer says, of every rail; completes nothing.
   void listen();
   bool left() const;  // the peer has said goodbye

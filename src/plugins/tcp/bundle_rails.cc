@@ -12,10 +12,6 @@ namespace {
 constexpr uint32_t kStallMs = 500;
 constexpr uint64_t kGoodbyePatienceNs = 500'000'000;
 
-void end(int fd) {
-  if (fd >= 0) close(fd);
-}
-
 }  // namespace
 
 void Bundle::look_after(uint64_t now_ns) {
@@ -56,10 +52,10 @@ void Bundle::take_down(uint32_t i, const char* reason) {
     Early& early = lanes_[current->lane].small[current->message_number % kAheadCount];
     if (early.number == current->message_number && !early.begun) early.used = false;
   }
-  end(rails_[i].fd());
-  end(controls_[i].fd());
+  rails_[i].stream().close();
+  controls_[i].stream().close();
   rails_[i].detach();
-  controls_[i].attach(-1);
+  controls_[i].attach(Stream());
   urgent_ = true;
   if (up_count() == 0) fail_all(WEIR_ERROR_PEER_LOST, error_number);
 }
@@ -70,10 +66,10 @@ bool Bundle::may_return(uint32_t rail) const {
 
 void Bundle::forget_connection(uint32_t i) {
   if (!links_[i].down) {
-    end(rails_[i].fd());
-    end(controls_[i].fd());
+    rails_[i].stream().close();
+    controls_[i].stream().close();
     rails_[i].detach();
-    controls_[i].attach(-1);
+    controls_[i].attach(Stream());
     links_[i].down = true;
     ++down_count_;
   }

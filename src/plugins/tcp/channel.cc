@@ -41,9 +41,9 @@ struct Pieces {
 
 }  // namespace
 
-void Channel::attach(int send_fd, int recv_fd, uint8_t lane) {
-  out_ = Stream(send_fd);
-  in_ = Stream(recv_fd);
+void Channel::attach(Stream send, Stream recv, uint8_t lane) {
+  out_ = send;
+  in_ = recv;
   lane_ = lane;
 }
 
@@ -62,6 +62,11 @@ void Channel::fail(Queue* queue, weir_result_t result, int error_number) {
     finish_head(queue);
     op->state = kOpFailed + static_cast<uint64_t>(result);
   }
+}
+
+void Channel::lose(Queue* queue, const Stream& stream, int error_number) {
+  if (stream.was_damaged()) return fail(queue, WEIR_ERROR_INTERNAL, 0);
+  fail(queue, WEIR_ERROR_PEER_LOST, error_number);
 }
 
 weir_result_t Channel::post(Queue* queue, uint64_t data, uint64_t bytes, bool is_send, Op* op) {
@@ -119,7 +124,7 @@ void Channel::drive_send() {
     const ssize_t sent = out_.send(pieces.entries, pieces.count);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      if (!Stream::is_temporary(errno)) fail(&send_, WEIR_ERROR_PEER_LOST, errno);
+      if (!Stream::is_temporary(errno)) lose(&send_, out_, errno);
       return;
     }
     ++call;
@@ -199,7 +204,7 @@ void Channel::drive_recv() {
     const ssize_t got = in_.receive(pieces.entries, pieces.count);
     if (got < 0) {
       if (errno == EINTR) continue;
-      if (!Stream::is_temporary(errno)) fail(&recv_, WEIR_ERROR_PEER_LOST, errno);
+      if (!Stream::is_temporary(errno)) lose(&recv_, in_, errno);
       return;
     }
     if (got == 0) {

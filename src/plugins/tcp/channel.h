@@ -51,8 +51,8 @@ struct Failure {
 
 class Channel {
  public:
-  // The descriptors stay the owner's; both are the same but for a rank's channel to itself.
-  void attach(int send_fd, int recv_fd, uint8_t lane);
+  // The connections stay the owner's; both are the same but for a rank's channel to itself.
+  void attach(Stream send, Stream recv, uint8_t lane);
 
   // Each queues the operation, or completes it at once. WEIR_OK, WEIR_IN_PROGRESS or the error that
   // this direction is in.
@@ -66,8 +66,8 @@ class Channel {
   bool sending() const { return send_.head != nullptr; }
   bool receiving() const { return recv_.head != nullptr; }
   bool idle() const { return !sending() && !receiving(); }
-  int send_fd() const { return out_.fd(); }
-  int recv_fd() const { return in_.fd(); }
+  Stream& send_stream() { return out_; }
+  Stream& recv_stream() { return in_; }
   Failure& send_failure() { return send_.failure; }
   Failure& recv_failure() { return recv_.failure; }
 
@@ -92,6 +92,7 @@ class Channel {
   weir_result_t post(Queue* queue, uint64_t data, uint64_t bytes, bool is_send, Op* op);
   static void finish_head(Queue* queue);
   static void fail(Queue* queue, weir_result_t result, int error_number);
+  static void lose(Queue* queue, const Stream& stream, int error_number);
   bool check_header(const Op& op);
   // Fills the operations at the head with what was read ahead; false after a failure.
   bool take_ahead();

@@ -8,8 +8,8 @@
 
 namespace weir::plugins::tcp {
 
-void Control::attach(int fd) {
-  stream_ = Stream(fd);
+void Control::attach(Stream stream) {
+  stream_ = stream;
   lost_ = broken_ = has_state_ = state_waits_ = false;
   received_ = sent_ = sent_version_ = arrived_version_ = 0;
   in_bytes_ = out_bytes_ = out_sent_ = 0;

@@ -16,10 +16,11 @@ namespace weir::plugins::tcp {
 
 class Control {
  public:
-  // The descriptor stays the owner's. A connection that takes the place of an earlier one begins
-  // anew, but the notice that has arrived stays. -1: there is none at present.
-  void attach(int fd);
+  // The connection stays the owner's. One that takes the place of an earlier one begins anew, but
+  // the notice that has arrived stays. One that is not open: there is none at present.
+  void attach(Stream stream);
   int fd() const { return stream_.fd(); }
+  Stream& stream() { return stream_; }
 
   // Reads what has arrived, up to the end.
   void receive();

@@ -5,16 +5,17 @@
 
 #include <algorithm>
 
-#include "plugins/tcp/stream.h"
-
 namespace weir::plugins::tcp {
 
-Step exchange(int fd, Handshake* handshake, int* error_number) {
-  const Stream stream(fd);
+bool begin_tls(const Identity& identity, net::Stream::Role role, Stream* stream) {
+  return identity.tls == nullptr || stream->secure(*identity.tls, role);
+}
+
+Step exchange(Stream* stream, Handshake* handshake, int* error_number) {
   for (;;) {
     while (handshake->out_bytes() > 0) {
       const iovec piece = {const_cast<unsigned char*>(handshake->out()), handshake->out_bytes()};
-      const ssize_t sent = stream.send(&piece, 1);
+      const ssize_t sent = stream->send(&piece, 1);
       if (sent < 0) {
         if (errno == EINTR) continue;
         if (Stream::is_temporary(errno)) return Step::kGoesOn;
@@ -23,11 +24,15 @@ Step exchange(int fd, Handshake* handshake, int* error_number) {
       }
       handshake->sent(static_cast<size_t>(sent));
     }
-    if (handshake->state() == Handshake::State::kProven) return Step::kProven;
+    if (handshake->state() == Handshake::State::kProven) {
+      if (!handshake->ends_tls() || stream->leave_tls()) return Step::kProven;
+      *error_number = EPROTO;
+      return Step::kEnded;
+    }
     if (handshake->state() != Handshake::State::kBusy) return Step::kEnded;
     unsigned char bytes[wire::kHeaderBytes + wire::kPayloadBytesMax];
     const iovec piece = {bytes, std::min(handshake->wanted(), sizeof bytes)};
-    const ssize_t got = stream.receive(&piece, 1);
+    const ssize_t got = stream->receive(&piece, 1);
     if (got < 0) {
       if (errno == EINTR) continue;
       if (Stream::is_temporary(errno)) return Step::kGoesOn;

@@ -8,16 +8,19 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "net/tls.h"
 #include "plugins/tcp/wire.h"
 
 namespace weir::plugins::tcp {
 
-// What all handshakes of a rank have in common.
+// What all connections of a rank have in common.
 struct Identity {
   net::Mac key{};  // wire::handshake_key
   uint64_t comm_id = 0;
   uint32_t rank = 0;
   uint32_t rank_count = 0;
+  net::TlsMode tls_mode = net::TlsMode::kOff;
+  const net::TlsContext* tls = nullptr;  // where that is not kOff
 };
 
 class Handshake {
@@ -56,6 +59,11 @@ class Handshake {
   const unsigned char* out() const { return out_.bytes + sent_; }
   size_t out_bytes() const { return out_.size - sent_; }
   void sent(size_t bytes) { sent_ += bytes; }
+
+  // The connection was inside TLS for its proof only. From kProven on.
+  bool ends_tls() const {
+    return identity_.tls_mode == net::TlsMode::kControl && lane() != kControlLane;
+  }
 
   uint32_t peer() const { return is_host_ ? claim_.guest : claim_.host; }
   uint32_t lane() const { return claim_.lane; }

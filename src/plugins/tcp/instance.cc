@@ -11,10 +11,6 @@ namespace {
 // For what was copied and not sent when a rank leaves.
 constexpr uint64_t kFarewellNs = 500'000'000;
 
-void shut(int fd) {
-  if (fd >= 0) shutdown(fd, SHUT_WR);
-}
-
 void flush(Bundle* bundle) {
   const uint64_t end = monotonic_ns() + kFarewellNs;
   while (!bundle->flush() && monotonic_ns() < end) {
@@ -34,23 +30,23 @@ Instance::~Instance() {
     }
     for_each_control([this](Control& control) {
       control.say_goodbye(notice, notice_bytes, notice_version);
-      shut(control.fd());
+      control.stream().shut();
     });
     for (const std::unique_ptr<Bundle>& bundle : bundles) {
       for (uint32_t rail = 0; bundle != nullptr && rail < bundle->rail_count(); ++rail) {
-        shut(bundle->data_fd(rail));
+        bundle->data_stream(rail).shut();
       }
     }
   }
   for (Control& control : controls) {
-    if (control.fd() >= 0) ::close(control.fd());
+    control.stream().close();
   }
   for (Channel& channel : channels) {
-    if (channel.send_fd() < 0) continue;
+    const bool is_one = channel.recv_stream().fd() == channel.send_stream().fd();
     // What the kernel has taken still arrives.
-    if (ends) shut(channel.send_fd());
-    ::close(channel.send_fd());
-    if (channel.recv_fd() != channel.send_fd()) ::close(channel.recv_fd());
+    if (ends) channel.send_stream().shut();
+    channel.send_stream().close();
+    if (!is_one) channel.recv_stream().close();
   }
   explicit_bzero(identity.key.data(), identity.key.size());
 }

@@ -28,6 +28,7 @@ struct Instance {
   Report report;
   Identity identity;
   pid_t owner = getpid();
+  std::unique_ptr<const net::TlsContext> tls;  // before all connections; null: they are plain
   std::unique_ptr<Meeting> meeting;
   bool joined = false;
   std::vector<Channel> channels;                 // [peer * kLaneCount + lane], of one rail

@@ -58,8 +58,8 @@ Meeting::~Meeting() {
 
 void Meeting::stop_listening() {
   for (const Listener& listener : listeners_) close(listener.fd);
-  for (const Attempt& attempt : attempts_) close(attempt.fd);
-  for (const Visitor& visitor : visitors_) close(visitor.fd);
+  for (Attempt& attempt : attempts_) attempt.stream.close();
+  for (Visitor& visitor : visitors_) visitor.stream.close();
   listeners_.clear();
   attempts_.clear();
   visitors_.clear();
@@ -77,6 +77,7 @@ weir_result_t Meeting::listen() {
     return report_.fail(WEIR_ERROR_SYSTEM, "tcp: " + reason);
   }
   own_.rank = identity_.rank;
+  own_.tls_mode = identity_.tls_mode;
   if (const char* text = report_.setting("WEIR_TCP_CONNECTIONS"); text != nullptr && *text != 0) {
     if (text[0] < '1' || text[0] > '0' + static_cast<char>(kRailsMax) || text[1] != 0) {
       return report_.fail(WEIR_ERROR_INVALID_ARGUMENT,
@@ -144,9 +145,7 @@ weir_result_t Meeting::find_candidates(const std::vector<PeerAddress>& peers) {
 }
 
 void Meeting::clear_slots(Peer* peer) {
-  for (const Slot& slot : peer->slots) {
-    if (slot.fd >= 0) close(slot.fd);
-  }
+  for (Slot& slot : peer->slots) slot.stream.close();
   peer->slots.clear();
   peer->rail_count = 0;
 }
@@ -175,7 +174,7 @@ bool Meeting::is_missing(uint32_t rank) const {
   const Peer& peer = peers_[rank];
   if (rank == identity_.rank) return false;
   return peer.slots.empty() || std::any_of(peer.slots.begin(), peer.slots.end(),
-                                           [](const Slot& slot) { return slot.fd < 0; });
+                                           [](const Slot& slot) { return !slot.stream.is_open(); });
 }
 
 bool Meeting::any_missing() const {
@@ -204,16 +203,15 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
     for (const Listener& listener : listeners_) {
       entries_.push_back({accepting_ ? listener.fd : -1, POLLIN, 0});
     }
-    const auto events_of = [](const Handshake& handshake) {
-      return static_cast<short>(handshake.out_bytes() > 0 ? POLLIN | POLLOUT : POLLIN);
+    const auto events_of = [](const auto& connection) {
+      return connection.stream.events(connection.handshake.out_bytes() > 0);
     };
     for (const Visitor& visitor : visitors_) {
-      entries_.push_back({visitor.fd, events_of(visitor.handshake), 0});
+      entries_.push_back({visitor.stream.fd(), events_of(visitor), 0});
     }
     for (const Attempt& attempt : attempts_) {
-      const short events =
-          attempt.connecting ? static_cast<short>(POLLOUT) : events_of(attempt.handshake);
-      entries_.push_back({attempt.held ? -1 : attempt.fd, events, 0});
+      const short events = attempt.connecting ? static_cast<short>(POLLOUT) : events_of(attempt);
+      entries_.push_back({attempt.held ? -1 : attempt.stream.fd(), events, 0});
     }
     const uint64_t until = next_event_ns(deadline_ns);
     const uint64_t left = until > now ? until - now : 0;
@@ -235,19 +233,19 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
     // From the end, since one that has ended is taken out by moving the last into its place; those
     // that are begun meanwhile are not.
     for (size_t i = attempts_.size(); i-- > 0;) {
-      if (i < attempts_.size() && entry[i].fd == attempts_[i].fd && entry[i].revents != 0) {
+      if (i < attempts_.size() && entry[i].fd == attempts_[i].stream.fd() &&
+          entry[i].revents != 0) {
         serve_attempt(i);
       }
     }
     const uint64_t later = now_ns();
     for (Visitor& visitor : visitors_) {
-      if (visitor.fd < 0 || later < visitor.expiry_ns) continue;
+      if (!visitor.stream.is_open() || later < visitor.expiry_ns) continue;
       ++turned_away_.silent;
       turned_away_.last = visitor.from;
-      close(visitor.fd);
-      visitor.fd = -1;
+      visitor.stream.close();
     }
-    std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.fd < 0; });
+    std::erase_if(visitors_, [](const Visitor& visitor) { return !visitor.stream.is_open(); });
     for (size_t i = 0; i < listeners_.size(); ++i) {
       if (!was_accepting || entries_[i].revents != 0) accept_all(listeners_[i].fd);
     }
@@ -277,7 +275,7 @@ uint64_t Meeting::next_event_ns(uint64_t deadline_ns) const {
       continue;
     }
     for (const Slot& slot : peer.slots) {
-      if (slot.fd < 0 && slot.under_way == 0) next = std::min(next, slot.retry_ns);
+      if (!slot.stream.is_open() && slot.under_way == 0) next = std::min(next, slot.retry_ns);
     }
   }
   return next;
@@ -297,7 +295,7 @@ weir_result_t Meeting::start_attempts(uint64_t now) {
     }
     for (size_t i = 0; i < peer.slots.size(); ++i) {
       Slot& slot = peer.slots[i];
-      if (slot.fd >= 0 || slot.under_way != 0 || slot.retry_ns > now) continue;
+      if (slot.stream.is_open() || slot.under_way != 0 || slot.retry_ns > now) continue;
       if (slot.attempt_count >= kSlotAttemptsMax && peer.rail_count > 1) {
         // A rail that has answered is gone: which there are is sought anew.
         abandon(rank);
@@ -352,10 +350,16 @@ bool Meeting::start_attempt(uint32_t rank, int slot_index, size_t candidate, uin
     chosen.failure = reason_of(errno);
     return false;
   }
+  Stream stream(fd);
+  if (!begin_tls(identity_, net::Stream::Role::kClient, &stream)) {
+    stream.close();
+    chosen.failure = "no memory for TLS";
+    return false;
+  }
   Handshake handshake(identity_, nonce, rank, slot != nullptr ? slot->lane : kControlLane);
   if (slot != nullptr) handshake.set_rail(slot->rail, peer.rail_count, 0);
   ++(slot != nullptr ? slot->under_way : peer.seeking);
-  attempts_.push_back({fd, rank, slot_index, candidate, true, false, handshake});
+  attempts_.push_back({stream, rank, slot_index, candidate, true, false, handshake});
   return true;
 }
 
@@ -363,7 +367,7 @@ void Meeting::drop_attempt(size_t index, const std::string& failure) {
   Attempt& attempt = attempts_[index];
   Peer& peer = peers_[attempt.peer];
   peer.candidates[attempt.candidate].failure = failure;
-  close(attempt.fd);
+  attempt.stream.close();
   const uint32_t rank = attempt.peer;
   const int slot = attempt.slot;
   const bool is_control = slot >= 0 && peer.slots[static_cast<size_t>(slot)].lane == kControlLane;
@@ -380,7 +384,7 @@ void Meeting::drop_attempt(size_t index, const std::string& failure) {
 void Meeting::abandon(uint32_t rank) {
   for (size_t i = attempts_.size(); i-- > 0;) {
     if (attempts_[i].peer != rank) continue;
-    close(attempts_[i].fd);
+    attempts_[i].stream.close();
     forget_attempt(i);
   }
   clear_slots(&peers_[rank]);
@@ -430,7 +434,7 @@ void Meeting::choose(uint32_t rank) {
     if (slot < 0) {
       Candidate& candidate = peer.candidates[attempt.candidate];
       candidate.failure = attempt.held ? "another one was chosen" : "no answer in time";
-      close(attempt.fd);
+      attempt.stream.close();
       forget_attempt(i);
       continue;
     }
@@ -447,12 +451,12 @@ void Meeting::choose(uint32_t rank) {
 
 void Meeting::serve_attempt(size_t index) {
   if (attempts_[index].connecting) {
-    const int error_number = net::connect_error(attempts_[index].fd);
+    const int error_number = net::connect_error(attempts_[index].stream.fd());
     if (error_number != 0) return drop_attempt(index, reason_of(error_number));
     attempts_[index].connecting = false;
   }
   int error_number = 0;
-  Step step = exchange(attempts_[index].fd, &attempts_[index].handshake, &error_number);
+  Step step = exchange(&attempts_[index].stream, &attempts_[index].handshake, &error_number);
   Attempt& attempt = attempts_[index];
   Peer& peer = peers_[attempt.peer];
   if (attempt.handshake.state() == Handshake::State::kChallenged) {
@@ -464,7 +468,7 @@ void Meeting::serve_attempt(size_t index) {
       return;
     }
     attempt.handshake.prove();
-    step = exchange(attempt.fd, &attempt.handshake, &error_number);
+    step = exchange(&attempt.stream, &attempt.handshake, &error_number);
   }
   if (step != Step::kGoesOn) finish_attempt(index, step, error_number);
 }
@@ -475,14 +479,19 @@ void Meeting::finish_attempt(size_t index, Step step, int error_number) {
   Candidate& candidate = peer.candidates[attempt.candidate];
   if (step == Step::kProven) {
     const Slot& slot = peer.slots[static_cast<size_t>(attempt.slot)];
-    settle(&peer, slot.lane, slot.rail, attempt.fd);
+    settle(&peer, slot.lane, slot.rail, attempt.stream);
     return forget_attempt(index);
   }
-  switch (attempt.handshake.state()) {
+  // It has ended before the proof, then.
+  const net::Stream* tls = attempt.stream.tls();
+  const bool no_secret = tls != nullptr && tls->failure() == net::Stream::Failure::kRefused;
+  const std::string reason = tls != nullptr ? tls->reason() : "";
+  switch (no_secret ? Handshake::State::kRefused : attempt.handshake.state()) {
     case Handshake::State::kRefused:
       candidate.refused = true;
       return drop_attempt(index, "does not accept the secret, communicator or rank count of rank " +
-                                     text_of(identity_.rank) + ", or is another rank");
+                                     text_of(identity_.rank) + ", or is another rank" +
+                                     (no_secret ? " (" + reason + ")" : ""));
     case Handshake::State::kOtherVersion:
       candidate.refused = true;
       return drop_attempt(index, "speaks version " + text_of(attempt.handshake.other_version()) +
@@ -491,24 +500,30 @@ void Meeting::finish_attempt(size_t index, Step step, int error_number) {
     case Handshake::State::kMalformed:
       return drop_attempt(index, "does not speak the protocol of this transport");
     default:
-      return drop_attempt(index, reason_of(error_number));
+      return drop_attempt(index, reason.empty() ? reason_of(error_number) : reason);
   }
 }
 
 void Meeting::serve_visitor(Visitor* visitor) {
   int error_number = 0;
-  const Step step = exchange(visitor->fd, &visitor->handshake, &error_number);
+  const Step step = exchange(&visitor->stream, &visitor->handshake, &error_number);
   if (step == Step::kGoesOn) return;
   if (step == Step::kProven) {
     const Handshake& shown = visitor->handshake;
     Peer& peer = peers_[shown.peer()];
     // The guest has the choice, and may choose again.
     if (peer.rail_count != shown.rail_count()) make_slots(&peer, shown.rail_count());
-    settle(&peer, shown.lane(), shown.rail(), visitor->fd);
-    visitor->fd = -1;
+    settle(&peer, shown.lane(), shown.rail(), visitor->stream);
+    visitor->stream = Stream();
     return;
   }
-  switch (visitor->handshake.state()) {
+  using Failure = net::Stream::Failure;
+  const net::Stream* tls = visitor->stream.tls();
+  const Failure failure = tls != nullptr ? tls->failure() : Failure::kNone;
+  const bool no_secret = failure == Failure::kRefused;
+  const bool no_tls = failure == Failure::kNotTls;
+  turned_away_.no_tls += no_tls ? 1 : 0;
+  switch (no_secret ? Handshake::State::kRefused : visitor->handshake.state()) {
     case Handshake::State::kRefused:
       ++turned_away_.proof;
       break;
@@ -519,11 +534,10 @@ void Meeting::serve_visitor(Visitor* visitor) {
       ++turned_away_.malformed;
       break;
     default:
-      ++turned_away_.silent;
+      turned_away_.silent += no_tls ? 0 : 1;
   }
   turned_away_.last = visitor->from;
-  close(visitor->fd);
-  visitor->fd = -1;
+  visitor->stream.close();
 }
 
 void Meeting::accept_all(int listener) {
@@ -535,30 +549,33 @@ void Meeting::accept_all(int listener) {
       return;
     }
     wire::Nonce nonce;
-    if (!net::fill_random(nonce.data(), nonce.size())) {
-      close(fd);
+    Stream stream(fd);
+    if (!net::fill_random(nonce.data(), nonce.size()) ||
+        !begin_tls(identity_, net::Stream::Role::kServer, &stream)) {
+      stream.close();
       return;
     }
     if (visitors_.size() >= limits_.unproven_count) {
       ++turned_away_.silent;
       turned_away_.last = visitors_.front().from;
-      close(visitors_.front().fd);
+      visitors_.front().stream.close();
       visitors_.erase(visitors_.begin());
     }
-    visitors_.push_back({fd, from, now_ns() + limits_.unproven_ns, Handshake(identity_, nonce)});
+    visitors_.push_back(
+        {stream, from, now_ns() + limits_.unproven_ns, Handshake(identity_, nonce)});
   }
 }
 
-void Meeting::settle(Peer* peer, uint32_t lane, uint32_t rail, int fd) {
+void Meeting::settle(Peer* peer, uint32_t lane, uint32_t rail, Stream stream) {
   Slot& slot = peer->slots[static_cast<size_t>(slot_of(*peer, lane, rail))];
   // An earlier one the peer has given up: it never has two of a slot under way.
-  if (slot.fd >= 0) close(slot.fd);
-  slot.fd = fd;
+  slot.stream.close();
+  slot.stream = stream;
 }
 
-int Meeting::take_connection(uint32_t rank, uint32_t lane, uint32_t rail) {
+Stream Meeting::take_connection(uint32_t rank, uint32_t lane, uint32_t rail) {
   Slot& slot = peers_[rank].slots[static_cast<size_t>(slot_of(peers_[rank], lane, rail))];
-  return std::exchange(slot.fd, -1);
+  return std::exchange(slot.stream, Stream());
 }
 
 const Way& Meeting::way(uint32_t rank, uint32_t rail) const {

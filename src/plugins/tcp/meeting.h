@@ -24,6 +24,7 @@
 #include "plugins/tcp/exchange.h"
 #include "plugins/tcp/handshake.h"
 #include "plugins/tcp/report.h"
+#include "plugins/tcp/stream.h"
 #include "plugins/tcp/ways.h"
 #include "weir/plugin.h"
 
@@ -53,7 +54,7 @@ class Meeting {
   // After meet. One rail: a connection per lane; several: kRailLane and kControlLane of each.
   uint32_t rail_count(uint32_t peer) const { return peers_[peer].rail_count; }
   // The connection to a peer; the caller's from then on.
-  int take_connection(uint32_t peer, uint32_t lane, uint32_t rail = 0);
+  Stream take_connection(uint32_t peer, uint32_t lane, uint32_t rail = 0);
   // The way of a rail of a peer below our rank.
   const Way& way(uint32_t peer, uint32_t rail) const;
   // "rank 0 at 10.0.0.1:4000 (over eth0: same subnet)"
@@ -79,7 +80,7 @@ class Meeting {
   struct Slot {
     uint32_t lane;
     uint32_t rail;
-    int fd = -1;
+    Stream stream = Stream();
     uint64_t retry_ns = 0;
     uint32_t attempt_count = 0;
     uint32_t under_way = 0;  // attempts
@@ -98,7 +99,7 @@ class Meeting {
   };
   // A connection that this rank makes.
   struct Attempt {
-    int fd;
+    Stream stream;
     uint32_t peer;
     int slot;  // -1: it seeks
     size_t candidate;
@@ -108,7 +109,7 @@ class Meeting {
   };
   // A connection that somebody made to this rank.
   struct Visitor {
-    int fd;
+    Stream stream;
     net::IpAddress from;
     uint64_t expiry_ns;
     Handshake handshake;
@@ -133,7 +134,7 @@ class Meeting {
   bool any_missing() const;
   size_t candidate_of(const Peer& peer, const Slot& slot) const;
   static int slot_of(const Peer& peer, uint32_t lane, uint32_t rail);
-  void settle(Peer* peer, uint32_t lane, uint32_t rail, int fd);
+  void settle(Peer* peer, uint32_t lane, uint32_t rail, Stream stream);
   uint64_t next_event_ns(uint64_t deadline_ns) const;
   weir_result_t time_out() const;
   weir_result_t refused(uint32_t peer) const;
@@ -150,7 +151,7 @@ class Meeting {
   std::vector<Visitor> visitors_;  // oldest first
   std::vector<pollfd> entries_;
   struct {
-    uint32_t proof = 0, version = 0, malformed = 0, silent = 0;
+    uint32_t proof = 0, version = 0, malformed = 0, no_tls = 0, silent = 0;
     net::IpAddress last;
   } turned_away_;
 };

@@ -78,12 +78,13 @@ weir_result_t Meeting::time_out() const {
   std::string text = std::string("tcp: timed out: ") + (count == 1 ? "rank " : "ranks ") + ranks +
                      " of " + text_of(identity_.rank_count) + (count == 1 ? " is" : " are") +
                      " not connected to rank " + text_of(identity_.rank) + details;
-  const uint32_t turned_away =
-      turned_away_.proof + turned_away_.version + turned_away_.malformed + turned_away_.silent;
+  const uint32_t turned_away = turned_away_.proof + turned_away_.version + turned_away_.malformed +
+                               turned_away_.no_tls + turned_away_.silent;
   if (turned_away > 0) {
     text += "; connections turned away meanwhile: " + text_of(turned_away_.proof) +
             " without the secret, " + text_of(turned_away_.version) + " of another version, " +
             text_of(turned_away_.malformed) + " of another protocol, " +
+            (identity_.tls == nullptr ? "" : text_of(turned_away_.no_tls) + " without TLS, ") +
             text_of(turned_away_.silent) + " silent (last: " + net::to_string(turned_away_.last) +
             ")";
   }

@@ -61,6 +61,14 @@ weir_result_t read_addresses(const Instance& self, const unsigned char* const* a
                               "tcp: the address given for rank " + text_of(i) +
                                   " is not that of a rank " + text_of(i) + " of this version");
     }
+    const net::TlsMode own = self.identity.tls_mode;
+    if (peer.tls_mode != own) {
+      return self.report.fail(
+          WEIR_ERROR_REFUSED,
+          "tcp: rank " + text_of(i) + " runs with WEIR_TLS=" + net::name_of(peer.tls_mode) +
+              ", rank " + text_of(self.identity.rank) + " with WEIR_TLS=" + net::name_of(own) +
+              "; it must be the same on all ranks");
+    }
   }
   return WEIR_OK;
 }
@@ -72,7 +80,7 @@ weir_result_t join_self(Instance* self) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) {
       return self->report.fail(WEIR_ERROR_SYSTEM, "tcp: socketpair: " + reason_of(errno));
     }
-    self->channels[self->identity.rank * kLaneCount + lane].attach(fds[0], fds[1],
+    self->channels[self->identity.rank * kLaneCount + lane].attach(Stream(fds[0]), Stream(fds[1]),
                                                                    static_cast<uint8_t>(lane));
   }
   return WEIR_OK;
@@ -85,8 +93,8 @@ void join_rails(Instance* self, Meeting* meeting, uint32_t peer) {
   Bundle* bundle = self->bundles[peer].get();
   std::vector<Way> ways;
   for (uint32_t rail = 0; rail < count; ++rail) {
-    const int data_fd = meeting->take_connection(peer, kRailLane, rail);
-    bundle->attach(rail, data_fd, meeting->take_connection(peer, kControlLane, rail), 0);
+    const Stream data = meeting->take_connection(peer, kRailLane, rail);
+    bundle->attach(rail, data, meeting->take_connection(peer, kControlLane, rail), 0);
     if (peer < self->identity.rank) ways.push_back(meeting->way(peer, rail));
   }
   if (self->rejoin == nullptr) {
@@ -108,7 +116,7 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
     std::vector<net::Interface> interfaces;
     std::string text;
     net::TlsMode tls = net::TlsMode::kOff;
-    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kOff, &tls, &text) ||
+    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kAll, &tls, &text) ||
         !net::filter_from(report.setting("WEIR_IFNAME"), report.setting("NCCL_SOCKET_IFNAME"),
                           &filter, &text) ||
         !net::list_interfaces(filter, &interfaces, &text)) {
@@ -140,7 +148,7 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     if (checked != WEIR_OK) return checked;
     std::string reason;
     net::TlsMode tls = net::TlsMode::kOff;
-    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kOff, &tls, &reason)) {
+    if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kAll, &tls, &reason)) {
       return report.fail(WEIR_ERROR_UNSUPPORTED, "tcp: " + reason);
     }
     auto self = std::make_unique<Instance>();
@@ -149,6 +157,15 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     self->identity.comm_id = config->comm_id;
     self->identity.rank = config->rank;
     self->identity.rank_count = config->rank_count;
+    if (tls != net::TlsMode::kOff) {
+      char id[17];
+      (void)snprintf(id, sizeof id, "%016llx", static_cast<unsigned long long>(config->comm_id));
+      self->tls = net::TlsContext::make(config->secret, config->secret_bytes,
+                                        std::string("tcp ") + id, &reason);
+      if (self->tls == nullptr) return report.fail(WEIR_ERROR_SYSTEM, "tcp: " + reason);
+      self->identity.tls_mode = tls;
+      self->identity.tls = self->tls.get();
+    }
     self->meeting = std::make_unique<Meeting>(report, self->identity);
     const weir_result_t result = self->meeting->listen();
     if (result != WEIR_OK) return result;
@@ -196,8 +213,8 @@ weir_result_t connect(weir_transport_t* instance, const unsigned char* const* ad
         continue;
       }
       for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
-        const int fd = meeting->take_connection(peer, lane);
-        self->channels[peer * kLaneCount + lane].attach(fd, fd, static_cast<uint8_t>(lane));
+        const Stream stream = meeting->take_connection(peer, lane);
+        self->channels[peer * kLaneCount + lane].attach(stream, stream, static_cast<uint8_t>(lane));
       }
       self->controls[peer].attach(meeting->take_connection(peer, kControlLane));
     }

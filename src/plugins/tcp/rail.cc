@@ -34,8 +34,8 @@ constexpr uint32_t kLargeBytes = 16 * 1024;
 Rail::Rail(uint32_t index)
     : index_(index), sent_(std::make_unique<Sent[]>(kFragmentsMax)), rate_(kFirstRate) {}
 
-void Rail::attach(int fd, uint64_t now_ns) {
-  stream_ = Stream(fd);
+void Rail::attach(Stream stream, uint64_t now_ns) {
+  stream_ = stream;
   health_ = Health::kUp;
   error_number_ = 0;
   acknowledged_ = written_ = queued_ = 0;

@@ -52,13 +52,14 @@ class Rail {
   static constexpr uint32_t kFragmentsMax = 256;  // known at a time
 
   explicit Rail(uint32_t index);
-  // Begins anew on this connection, whose descriptor stays the owner's.
-  void attach(int fd, uint64_t now_ns);
+  // Begins anew on this connection, which stays the owner's.
+  void attach(Stream stream, uint64_t now_ns);
   // The connection is given up.
   void detach() { stream_ = Stream(); }
 
   bool is_open() const { return stream_.is_open(); }
   int fd() const { return stream_.fd(); }
+  Stream& stream() { return stream_; }
   Health health() const { return health_; }
   int error_number() const { return error_number_; }  // of kFailed
 

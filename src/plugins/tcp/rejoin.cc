@@ -22,12 +22,10 @@ constexpr int kAcceptCountMax = 64;
 
 Rejoin::~Rejoin() {
   for (const int fd : listeners_) close(fd);
-  for (const Attempt& attempt : attempts_) close(attempt.fd);
-  for (const Visitor& visitor : visitors_) close(visitor.fd);
-  for (const Peer& peer : peers_) {
-    for (const Absent& rail : peer.rails) {
-      if (rail.control_fd >= 0) close(rail.control_fd);
-    }
+  for (Attempt& attempt : attempts_) attempt.stream.close();
+  for (Visitor& visitor : visitors_) visitor.stream.close();
+  for (Peer& peer : peers_) {
+    for (Absent& rail : peer.rails) rail.control.close();
   }
 }
 
@@ -50,22 +48,21 @@ void Rejoin::step(uint64_t now_ns) {
   accept_all(now_ns);
   for (Visitor& visitor : visitors_) {
     int error_number = 0;
-    Step step = exchange(visitor.fd, &visitor.handshake, &error_number);
+    Step step = exchange(&visitor.stream, &visitor.handshake, &error_number);
     if (visitor.handshake.state() == Handshake::State::kClaimed) {
       if (may_come(visitor.handshake)) visitor.handshake.welcome();
-      step = exchange(visitor.fd, &visitor.handshake, &error_number);
+      step = exchange(&visitor.stream, &visitor.handshake, &error_number);
     }
     if (step == Step::kGoesOn && visitor.handshake.state() != Handshake::State::kClaimed &&
         now_ns < visitor.expiry_ns)
       continue;
     if (step == Step::kProven) {
-      settle(visitor);
+      settle(&visitor);
     } else {
-      close(visitor.fd);
+      visitor.stream.close();
     }
-    visitor.fd = -1;
   }
-  std::erase_if(visitors_, [](const Visitor& visitor) { return visitor.fd < 0; });
+  std::erase_if(visitors_, [](const Visitor& visitor) { return !visitor.stream.is_open(); });
 }
 
 // The guest's end.
@@ -92,16 +89,20 @@ bool Rejoin::begin(size_t index, uint32_t rail_index, uint32_t lane, uint64_t no
   const int fd =
       net::begin_connect(way.offer.address, way.offer.port, way.source, way.device.c_str());
   if (fd < 0) return false;
+  Stream stream(fd);
+  if (!begin_tls(identity_, net::Stream::Role::kClient, &stream)) {
+    stream.close();
+    return false;
+  }
   Handshake handshake(identity_, nonce, peer.rank, lane);
   handshake.set_rail(rail_index, peer.bundle->rail_count(), peer.rails[rail_index].returns);
-  attempts_.push_back({fd, index, rail_index, true, now_ns + kPatienceNs, handshake});
+  attempts_.push_back({stream, index, rail_index, true, now_ns + kPatienceNs, handshake});
   return true;
 }
 
 void Rejoin::give_up(Absent* rail, uint64_t now_ns) {
   rail->under_way = false;
-  if (rail->control_fd >= 0) close(rail->control_fd);
-  rail->control_fd = -1;
+  rail->control.close();
   rail->next_ns = now_ns + std::min(kPauseNsMax, kPauseNsMin << std::min(rail->attempt_count, 5u));
   ++rail->attempt_count;
 }
@@ -111,34 +112,34 @@ bool Rejoin::serve(Attempt* attempt, uint64_t now_ns) {
   Peer& peer = peers_[attempt->peer];
   Absent& rail = peer.rails[attempt->rail];
   const auto fail = [&] {
-    close(attempt->fd);
+    attempt->stream.close();
     give_up(&rail, now_ns);
     return false;
   };
   if (now_ns >= attempt->expiry_ns || !peer.bundle->may_return(attempt->rail)) return fail();
   if (attempt->connecting) {
     // Not connected yet looks like a temporary failure of the first send.
-    if (net::connect_error(attempt->fd) != 0) return fail();
+    if (net::connect_error(attempt->stream.fd()) != 0) return fail();
   }
   int error_number = 0;
-  Step step = exchange(attempt->fd, &attempt->handshake, &error_number);
+  Step step = exchange(&attempt->stream, &attempt->handshake, &error_number);
   if (attempt->handshake.state() == Handshake::State::kChallenged) {
     attempt->handshake.prove();
-    step = exchange(attempt->fd, &attempt->handshake, &error_number);
+    step = exchange(&attempt->stream, &attempt->handshake, &error_number);
   }
   if (step == Step::kGoesOn) return true;
   if (step == Step::kEnded) return fail();
-  const int fd = attempt->fd;
+  const Stream stream = attempt->stream;
   const uint32_t rail_index = attempt->rail;
   const size_t index = attempt->peer;
   if (attempt->handshake.lane() == kControlLane) {
-    rail.control_fd = fd;
+    rail.control = stream;
     if (!begin(index, rail_index, kRailLane, now_ns)) give_up(&rail, now_ns);
     return false;
   }
   rail.under_way = false;
   rail.next_ns = 0;
-  join(&peer, rail_index, fd);
+  join(&peer, rail_index, stream);
   return false;
 }
 
@@ -151,15 +152,17 @@ void Rejoin::accept_all(uint64_t now_ns) {
       const int fd = net::accept_from(listener, &from);
       if (fd < 0) break;
       wire::Nonce nonce;
-      if (!net::fill_random(nonce.data(), nonce.size())) {
-        close(fd);
+      Stream stream(fd);
+      if (!net::fill_random(nonce.data(), nonce.size()) ||
+          !begin_tls(identity_, net::Stream::Role::kServer, &stream)) {
+        stream.close();
         break;
       }
       if (visitors_.size() >= kVisitorsMax) {
-        close(visitors_.front().fd);
+        visitors_.front().stream.close();
         visitors_.erase(visitors_.begin());
       }
-      visitors_.push_back({fd, now_ns + kPatienceNs, Handshake(identity_, nonce)});
+      visitors_.push_back({stream, now_ns + kPatienceNs, Handshake(identity_, nonce)});
       visitors_.back().handshake.ask_before_welcome();
     }
   }
@@ -182,32 +185,34 @@ bool Rejoin::may_come(const Handshake& shown) {
   const bool is_again = shown.returns() == bundle.returns(i) && !bundle.left();
   if (!is_next && !is_again) return false;
   const Absent& rail = peer->rails[i];
-  return shown.lane() == kControlLane || (rail.control_fd >= 0 && rail.returns == shown.returns());
+  return shown.lane() == kControlLane ||
+         (rail.control.is_open() && rail.returns == shown.returns());
 }
 
-void Rejoin::settle(const Visitor& visitor) {
-  const Handshake& shown = visitor.handshake;
+void Rejoin::settle(Visitor* visitor) {
+  const Handshake& shown = visitor->handshake;
+  Stream stream = std::exchange(visitor->stream, Stream());
   Peer* peer = peer_of(shown);
   const uint32_t i = shown.rail();
   Absent& rail = peer->rails[i];
   if (shown.lane() == kControlLane) {
-    if (rail.control_fd >= 0) close(rail.control_fd);
-    rail.control_fd = visitor.fd;
+    rail.control.close();
+    rail.control = stream;
     rail.returns = shown.returns();
     return;
   }
   // Since it was welcomed, all may have changed only by this very peer.
   if (!may_come(shown)) {
-    close(visitor.fd);
+    stream.close();
     return;
   }
   if (shown.returns() == peer->bundle->returns(i)) peer->bundle->forget_connection(i);
-  join(peer, i, visitor.fd);
+  join(peer, i, stream);
 }
 
-void Rejoin::join(Peer* peer, uint32_t rail_index, int data_fd) {
+void Rejoin::join(Peer* peer, uint32_t rail_index, Stream data) {
   Absent& rail = peer->rails[rail_index];
-  peer->bundle->attach(rail_index, data_fd, std::exchange(rail.control_fd, -1), rail.returns);
+  peer->bundle->attach(rail_index, data, std::exchange(rail.control, Stream()), rail.returns);
   report_.log(Report::kInformation, "tcp: rail " + std::to_string(rail_index) + " to rank " +
                                         std::to_string(peer->rank) + " is back");
 }

@@ -12,6 +12,7 @@
 #include "plugins/tcp/exchange.h"
 #include "plugins/tcp/handshake.h"
 #include "plugins/tcp/report.h"
+#include "plugins/tcp/stream.h"
 #include "plugins/tcp/ways.h"
 
 namespace weir::plugins::tcp {
@@ -36,7 +37,7 @@ class Rejoin {
  private:
   static constexpr size_t kVisitorsMax = 64;
   struct Absent {
-    int control_fd = -1;   // proven; waits for the other one
+    Stream control;        // proven; waits for the other one
     uint32_t returns = 0;  // that it is for
     uint64_t next_ns = 0;
     uint32_t attempt_count = 0;
@@ -49,7 +50,7 @@ class Rejoin {
     std::vector<Absent> rails;
   };
   struct Attempt {
-    int fd;
+    Stream stream;
     size_t peer;
     uint32_t rail;
     bool connecting;
@@ -57,7 +58,7 @@ class Rejoin {
     Handshake handshake;
   };
   struct Visitor {
-    int fd;
+    Stream stream;
     uint64_t expiry_ns;
     Handshake handshake;
   };
@@ -69,8 +70,8 @@ class Rejoin {
   void accept_all(uint64_t now_ns);
   Peer* peer_of(const Handshake& shown);
   bool may_come(const Handshake& shown);
-  void settle(const Visitor& visitor);
-  void join(Peer* peer, uint32_t rail, int data_fd);
+  void settle(Visitor* visitor);
+  void join(Peer* peer, uint32_t rail, Stream data);
 
   Report report_;
   Identity identity_;

@@ -143,17 +143,22 @@ weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
 // Asks for all active channels at once, and drives those that can move.
 void drive_ready(Instance* self) {
   nfds_t count = 0;
+  bool any_unread = false;
   for (Channel* channel = self->active; channel != nullptr; channel = channel->next_active) {
-    if (channel->sending()) self->entries[count++] = {channel->send_fd(), POLLOUT, 0};
-    if (channel->receiving()) self->entries[count++] = {channel->recv_fd(), POLLIN, 0};
+    if (channel->sending()) self->entries[count++] = {channel->send_stream().fd(), POLLOUT, 0};
+    if (!channel->receiving()) continue;
+    // What TLS has decrypted already, poll does not see.
+    if (channel->recv_stream().has_unread()) any_unread = true;
+    self->entries[count++] = {channel->recv_stream().fd(), POLLIN, 0};
   }
   const int ready = poll(self->entries.data(), count, 0);
-  if (ready <= 0) return;
+  if (ready <= 0 && !any_unread) return;
   const pollfd* entry = self->entries.data();
   for (Channel* channel = self->active; channel != nullptr; channel = channel->next_active) {
     const bool receiving = channel->receiving();
     if (channel->sending() && (entry++)->revents != 0) channel->drive_send();
-    if (receiving && (entry++)->revents != 0) channel->drive_recv();
+    if (!receiving) continue;
+    if ((entry++)->revents != 0 || channel->recv_stream().has_unread()) channel->drive_recv();
   }
 }
 

@@ -96,7 +96,9 @@
 //       36      4  fragments that this end has received on this connection, modulo 2^32
 //       40      8  receives that this end has posted on this lane
 //
-// Messages are not signed: who can write into the connection on its way can change them.
+// Under WEIR_TLS all of a control connection, and the proofs of the others, are inside TLS; with `all`
+// the messages, too. Messages outside are not signed: who can write into the connection on its way can
+// change them.
 #pragma once
 
 #include <array>

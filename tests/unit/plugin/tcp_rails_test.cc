@@ -48,12 +48,13 @@ class TcpRails : public testing::Test {
     int data[2], control[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, data), 0);
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, control), 0);
-    for (int i = 0; i < 2; ++i) ends_[i]->attach(rail, data[i], control[i], returns);
+    for (int i = 0; i < 2; ++i)
+      ends_[i]->attach(rail, Stream(data[i]), Stream(control[i]), returns);
   }
   // As the network would: neither end learns what the other has received.
   void cut(uint32_t rail) {
     for (Bundle* end : ends_) {
-      if (end->data_fd(rail) >= 0) shutdown(end->data_fd(rail), SHUT_RDWR);
+      if (end->data_stream(rail).fd() >= 0) shutdown(end->data_stream(rail).fd(), SHUT_RDWR);
       if (end->control(rail).fd() >= 0) shutdown(end->control(rail).fd(), SHUT_RDWR);
     }
   }
@@ -245,7 +246,8 @@ TEST_F(TcpRails, BytesThatAreNoFragmentAreAnError) {
   header.fragment_number = 7;  // of a connection that has just begun
   header.message_bytes = header.bytes = 100;
   wire::encode(header, raw);
-  ASSERT_EQ(::send(ends_[0]->data_fd(0), raw, sizeof raw, 0), static_cast<ssize_t>(sizeof raw));
+  ASSERT_EQ(::send(ends_[0]->data_stream(0).fd(), raw, sizeof raw, 0),
+            static_cast<ssize_t>(sizeof raw));
   ends_[1]->drive();
   EXPECT_EQ(in.op.state, kOpFailed + WEIR_ERROR_INTERNAL);
 }

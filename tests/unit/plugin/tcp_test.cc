@@ -296,7 +296,7 @@ class TcpBytes : public testing::Test {
  protected:
   TcpBytes() {
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds_), 0);
-    channel_.attach(fds_[0], fds_[0], 3);
+    channel_.attach(Stream(fds_[0]), Stream(fds_[0]), 3);
   }
   ~TcpBytes() override {
     close(fds_[0]);
@@ -344,7 +344,7 @@ TEST_F(TcpBytes, WhatIsNoMessageIsAnError) {
     int fds[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     Channel channel;
-    channel.attach(fds[0], fds[0], 3);
+    channel.attach(Stream(fds[0]), Stream(fds[0]), 3);
     unsigned char raw[wire::kHeaderBytes];
     wire::encode(header, raw);
     ASSERT_EQ(write(fds[1], raw, sizeof raw), static_cast<ssize_t>(sizeof raw));
@@ -396,7 +396,7 @@ TEST_F(TcpBytes, MessagesThatWereReadAheadFindTheirReceives) {
     int fds[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
     Channel channel;
-    channel.attach(fds[0], fds[0], 3);
+    channel.attach(Stream(fds[0]), Stream(fds[0]), 3);
     ASSERT_EQ(write(fds[1], raw.data(), first_part), static_cast<ssize_t>(first_part));
     Op ops[4] = {};
     std::vector<unsigned char> buffers[4];
