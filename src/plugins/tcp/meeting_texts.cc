@@ -44,7 +44,7 @@ std::string Meeting::way_text(uint32_t rank) const {
   socklen_t bytes = sizeof name;
   auto* address = reinterpret_cast<sockaddr*>(&name);
   std::string here = "this rank";
-  if (!peer.slots.empty() && getsockname(peer.slots[0].fd, address, &bytes) == 0) {
+  if (!peer.slots.empty() && getsockname(peer.slots[0].stream.fd(), address, &bytes) == 0) {
     here = net::to_string(net::from_sockaddr(address));
   }
   return "rank " + text_of(rank) + ", which came to " + here + " and chose the way" +
