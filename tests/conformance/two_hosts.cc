@@ -16,6 +16,15 @@ bool shell(const std::string& command) {
   return system((command + " >/dev/null 2>&1").c_str()) == 0;
 }
 
+// The kernel says a little later that the other end is up too.
+bool await_carrier(const std::string& inside) {
+  for (int i = 0; i < 1000; ++i) {
+    if (shell(inside + "link show dev eth0 up | grep -q LOWER_UP")) return true;
+    usleep(10'000);
+  }
+  return false;
+}
+
 // Sleeps in a network namespace of its own, once the other end of the pipe has heard of it.
 [[noreturn]] void keep(int pipe_fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
