@@ -71,6 +71,9 @@ std::string TwoHosts::make() {
            shell(inside + "addr add 10.79.0." + std::to_string(i + 1) + "/24 dev eth0") &&
            shell(inside + "link set eth0 up");
   }
+  for (int i = 0; i < 2 && good; ++i) {
+    good = await_carrier("nsenter -t " + std::to_string(keepers_[i]) + " -n ip ");
+  }
   if (!good)
     return "this machine does not let veth be made (or the programs ip, nsenter are missing)";
   for (int i = 0; i < 2; ++i) {
