@@ -93,7 +93,9 @@ weir_result_t await_packet(const Party& party, int socket, uint64_t deadline_ns,
                            size_t data_bytes, size_t* received, int* fd) {
   const Report& report = party.report;
   for (;;) {
-    const ssize_t got = receive_packet(socket, data, data_bytes, fd);
+    ssize_t got = receive_packet(socket, data, data_bytes, fd);
+    // When a packet and the end come while the kernel looks, it tells of the end first.
+    if (got == 0) got = receive_packet(socket, data, data_bytes, fd);
     if (got > 0) {
       *received = static_cast<size_t>(got);
       return WEIR_OK;
