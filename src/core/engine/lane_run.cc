@@ -55,7 +55,6 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
     lane.transport_lane = 1 + i;
     lane.slice = i / lane_count;
     lane.next_op = 0;
-    lane.greeting = false;
     lane.receiving = false;
     lane.aside = false;
     for (Send& send : lane.sends) send.active = false;
@@ -178,44 +177,6 @@ LaneRun::Outcome LaneRun::run_recv_behind_sends(Context& context, Lane& lane, Ra
   return Outcome::kMoved;
 }
 
-LaneRun::Outcome LaneRun::greeted(Lane& lane, Rank peer) {
-  lane.greeting = false;
-  lane.greeted_from[peer] = 1;
-  if (lane.received.flag == own_header_.flag) return Outcome::kMoved;
-  other_rank_ = peer;
-  other_header_ = lane.received;
-  status_ = Status(Code::kMismatch, std::string());
-  return Outcome::kFailed;
-}
-
-// The message behind the greeting is asked for together with it, so that both come with one call to
-// the kernel and a sender that waits to be asked need not wait for the greeting's way.
-LaneRun::Outcome LaneRun::run_first_recv(Context& context, Lane& lane, Rank peer,
-                                         unsigned char* data, uint64_t bytes) {
-  weir_result_t result;
-  Outcome behind = Outcome::kBlocked;
-  if (!lane.greeting) {
-    lane.greeting_op = {};
-    result = context.transport->recv(context.instance, peer, lane.transport_lane, &lane.received,
-                                     sizeof lane.received, &lane.greeting_op);
-    lane.greeting = result == WEIR_IN_PROGRESS;
-    if (lane.greeting) {
-      behind = run_recv_behind_sends(context, lane, peer, data, bytes);
-      if (behind == Outcome::kBlocked) return behind;
-      // The greeting came before what has arrived or failed, and may be why.
-      result = context.transport->test(context.instance, &lane.greeting_op);
-    }
-  } else {
-    result = context.transport->test(context.instance, &lane.greeting_op);
-    if (result == WEIR_IN_PROGRESS) return Outcome::kBlocked;
-  }
-  if (result == WEIR_OK && greeted(lane, peer) == Outcome::kFailed) return Outcome::kFailed;
-  if (behind == Outcome::kFailed || (behind == Outcome::kMoved && result == WEIR_OK)) return behind;
-  if (result == WEIR_OK) return run_recv_behind_sends(context, lane, peer, data, bytes);
-  transport_failed(context, result, peer, "receiving from");
-  return Outcome::kFailed;
-}
-
 LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
   const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
   if (lane.next_op == ops.size() || lane.slice >= plan_->slice_count_) {
@@ -260,9 +221,20 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
 
   unsigned char* dst = address(lane, op.dst);
   if (op.code == OpCode::kRecv) {
-    const bool first = !context.mapped() && lane.greeted_from[op.peer] == 0;
-    const Outcome outcome = first ? run_first_recv(context, lane, op.peer, dst, bytes)
-                                  : run_recv_behind_sends(context, lane, op.peer, dst, bytes);
+    if (!context.mapped() && lane.greeted_from[op.peer] == 0) {
+      const Outcome outcome =
+          run_recv(context, lane, op.peer, &lane.received, sizeof lane.received);
+      if (outcome != Outcome::kMoved) return outcome;
+      lane.greeted_from[op.peer] = 1;
+      if (lane.received.flag != own_header_.flag) {
+        other_rank_ = op.peer;
+        other_header_ = lane.received;
+        status_ = Status(Code::kMismatch, std::string());
+        return Outcome::kFailed;
+      }
+      return Outcome::kMoved;
+    }
+    const Outcome outcome = run_recv_behind_sends(context, lane, op.peer, dst, bytes);
     if (outcome == Outcome::kMoved) ++lane.next_op;
     return outcome;
   }

@@ -50,13 +50,11 @@ class LaneRun final : public Run {
     uint32_t transport_lane = 0;
     uint64_t slice = 0;
     uint32_t next_op = 0;
-    bool greeting = false;  // what says which call the messages of a peer belong to is awaited
     bool receiving = false;
     bool aside = false;    // what is received goes into the detour first
     bool arrived = false;  // and is there
     std::vector<unsigned char> detour;
     weir_transport_op_t recv_op{};
-    weir_transport_op_t greeting_op{};
     Header received{};
     Send sends[kSendsMax];
     std::vector<uint8_t> greeted_to, greeted_from;  // by peer; headers only
@@ -69,11 +67,6 @@ class LaneRun final : public Run {
   Outcome run_recv(Context& context, Lane& lane, Rank peer, void* data, uint64_t bytes);
   Outcome run_recv_behind_sends(Context& context, Lane& lane, Rank peer, unsigned char* data,
                                 uint64_t bytes);
-  // The first of a peer in an operation.
-  Outcome run_first_recv(Context& context, Lane& lane, Rank peer, unsigned char* data,
-                         uint64_t bytes);
-  // kMoved: the peer is in the same call.
-  Outcome greeted(Lane& lane, Rank peer);
   bool settle_sends(Context& context, Lane& lane, const unsigned char* data, uint64_t bytes);
   void transport_failed(Context& context, weir_result_t result, Rank peer, const char* what);
   bool check_peer_call(Context& context, Rank peer);
