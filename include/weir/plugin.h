@@ -142,7 +142,8 @@ typedef struct weir_transport_functions {
                            const size_t* address_bytes, uint64_t deadline_ns);
   void (*close)(weir_transport_t* instance);
 
-  /* Post. WEIR_OK: complete already; WEIR_IN_PROGRESS: ask `test`. */
+  /* Post. WEIR_OK: complete already; WEIR_IN_PROGRESS: ask `test`. What a complete send has sent
+   * arrives without further calls of its rank. */
   weir_result_t (*send)(weir_transport_t* instance, uint32_t peer, uint32_t lane, const void* data,
                         uint64_t bytes, weir_transport_op_t* op);
   weir_result_t (*recv)(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,

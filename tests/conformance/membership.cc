@@ -191,42 +191,47 @@ void living_peers(const Variant& variant) {
 }
 
 void dead_peer(const Variant& variant) {
-  run_ranks(
-      variant, 3,
-      [](Rank& r) {
-        r.join();
-        r.barrier();  // who dies while others still join fails their join
-        std::vector<unsigned char> data(std::min<uint64_t>(8u << 20, r.f().caps.message_bytes_max));
-        weir_transport_op_t op{};
-        if (r.rank() == 1) {
-          const weir_result_t posted =
-              r.f().send(r.instance(), 0, 0, data.data(), data.size(), &op);
-          r.require(posted == WEIR_IN_PROGRESS, "8 MiB went in one step");
-          // Rank 0 is in the middle of this message when we die.
-          while (r.read(1) == 0) r.f().test(r.instance(), &op);
-          r.publish(0, monotonic_ns());
-          kill(getpid(), SIGKILL);
-        }
-        weir_result_t received = WEIR_OK;
-        if (r.rank() == 0) received = r.f().recv(r.instance(), 1, 0, data.data(), data.size(), &op);
-        r.publish(1, 1);
-        r.await(0);
-        weir_result_t alive = WEIR_OK;
-        while (alive == WEIR_OK && monotonic_ns() - r.read(0) < 2'000'000'000) {
-          if (r.rank() == 0 && received == WEIR_IN_PROGRESS)
-            received = r.f().test(r.instance(), &op);
-          alive = r.f().peer_alive(r.instance(), 1);
-        }
-        r.require(monotonic_ns() - r.read(0) < 1'000'000'000, "a death was told after a second");
-        r.require_error(alive, {WEIR_ERROR_PEER_LOST}, {"1"});
-        r.require_ok(r.f().peer_alive(r.instance(), r.rank() == 0 ? 2 : 0),
-                     "peer_alive of a survivor");
-        while (r.read(2) + r.read(3) < 2) {  // both survivors have asked
-          r.publish(r.rank() == 0 ? 2 : 3, 1);
-          usleep(10);
-        }
-      },
-      {{1}});
+  run_ranks(variant, 3,
+            [](Rank& r) {
+              r.join();
+              r.barrier();  // who dies while others still join fails their join
+              // More than the sockets of a system hold: it does not go in one step while nobody receives.
+              std::vector<unsigned char> data(
+                  std::min<uint64_t>(64u << 20, r.f().caps.message_bytes_max));
+              weir_transport_op_t op{};
+              if (r.rank() == 1) {
+                const weir_result_t posted =
+                    r.f().send(r.instance(), 0, 0, data.data(), data.size(), &op);
+                r.require(posted == WEIR_IN_PROGRESS, "64 MiB went in one step");
+                r.publish(4, 1);
+                // Rank 0 is in the middle of this message when we die.
+                while (r.read(1) == 0) r.f().test(r.instance(), &op);
+                r.publish(0, monotonic_ns());
+                kill(getpid(), SIGKILL);
+              }
+              weir_result_t received = WEIR_OK;
+              r.await(4);
+              if (r.rank() == 0)
+                received = r.f().recv(r.instance(), 1, 0, data.data(), data.size(), &op);
+              r.publish(1, 1);
+              r.await(0);
+              weir_result_t alive = WEIR_OK;
+              while (alive == WEIR_OK && monotonic_ns() - r.read(0) < 2'000'000'000) {
+                if (r.rank() == 0 && received == WEIR_IN_PROGRESS)
+                  received = r.f().test(r.instance(), &op);
+                alive = r.f().peer_alive(r.instance(), 1);
+              }
+              r.require(monotonic_ns() - r.read(0) < 1'000'000'000,
+                        "a death was told after a second");
+              r.require_error(alive, {WEIR_ERROR_PEER_LOST}, {"1"});
+              r.require_ok(r.f().peer_alive(r.instance(), r.rank() == 0 ? 2 : 0),
+                           "peer_alive of a survivor");
+              while (r.read(2) + r.read(3) < 2) {  // both survivors have asked
+                r.publish(r.rank() == 0 ? 2 : 3, 1);
+                usleep(10);
+              }
+            },
+            {{1}});
 }
 
 std::set<std::string> names_in(const char* directory) {

@@ -256,6 +256,35 @@ void many_posted_ahead(const Variant& variant) {
   });
 }
 
+// Who has ended a collective may compute for long, and what it has sent may not wait for its next call.
+void sent_arrives_by_itself(const Variant& variant) {
+  run_ranks(variant, 2, [](Rank& r) {
+    r.join();
+    std::mt19937_64 shape(test_seed() * 31 + 5);  // the same on both ranks
+    for (int burst = 0; burst < 30; ++burst) {
+      std::vector<Message> messages(1 + shape() % 40);
+      std::vector<weir_result_t> posted(messages.size());
+      for (size_t i = 0; i < messages.size(); ++i) {
+        Message& m = messages[i];
+        const uint64_t size = shape() % 4 == 0 ? shape() % (300 << 10) : shape() % 200;
+        m.data.resize(std::min<uint64_t>(size, r.f().caps.message_bytes_max));
+        m.expected.resize(m.data.size());
+        std::vector<unsigned char>& sent = r.rank() == 0 ? m.data : m.expected;
+        fill(&sent, 0, 1, 0, static_cast<uint64_t>(burst) * 1000 + i);
+        posted[i] = r.rank() == 0
+                        ? r.f().send(r.instance(), 1, 0, m.data.data(), m.data.size(), &m.op)
+                        : r.f().recv(r.instance(), 0, 0, m.data.data(), m.data.size(), &m.op);
+      }
+      for (size_t i = 0; i < messages.size(); ++i) {
+        r.wait(&messages[i].op, posted[i], "a message of a burst");
+        if (r.rank() == 1)
+          r.require(messages[i].data == messages[i].expected, "it arrived changed");
+      }
+      r.barrier();  // makes no progress
+    }
+  });
+}
+
 void self_send(const Variant& variant) {
   run_ranks(variant, variant.rank_count(2), [](Rank& r) {
     r.join();
@@ -326,6 +355,8 @@ const std::vector<Property>& message_properties() {
       {"DifferentLengthsAreReportedWithBoth", WEIR_CAP_SEND_RECV, 2, mismatch_is_detected},
       {"AsManySendsAsTheCreditCompleteBeforeARecv", WEIR_CAP_SEND_RECV, 2, credit_holds},
       {"OperationsMayBePostedFarAhead", WEIR_CAP_SEND_RECV, 2, many_posted_ahead},
+      {"WhatIsSentArrivesWhileItsSenderMakesNoCalls", WEIR_CAP_SEND_RECV, 2,
+       sent_arrives_by_itself},
       {"ARankSendsToItself", WEIR_CAP_SEND_RECV | WEIR_CAP_SELF, 1, self_send},
       {"BadArgumentsAreErrorsWithAText", WEIR_CAP_SEND_RECV, 1, bad_arguments},
       {"CloseEndsOperationsInFlight", WEIR_CAP_SEND_RECV, 1, close_in_flight},

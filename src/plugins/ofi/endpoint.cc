@@ -19,7 +19,6 @@ constexpr size_t kRequestCountMin = 512;
 constexpr size_t kRequestsPerRank = 16;
 constexpr size_t kRemoteCompletionsMax = 512;
 // Larger ones are faster sent than copied.
-constexpr uint64_t kInjectBytesMax = 4096;
 
 template <typename Object>
 void end(Object** object) {
@@ -107,11 +106,9 @@ bool Endpoint::open(Info info, uint32_t rank_count, bool registers) {
                   ": libfabric 1.17 does not complete all one-sided operations under load, and "
                   "crashes when a peer has left";
   }
-  inject_bytes_ = std::min<uint64_t>(info_->tx_attr->inject_size, kInjectBytesMax);
   if (!open_objects()) return false;
   const size_t count = std::max(kRequestCountMin, rank_count * kRequestsPerRank);
-  const bool buffers = inject_bytes_ < kBufferedBytes;
-  sends_.make(count, true, registers_ ? kCellBytes : buffers ? kBufferedBytes : 0);
+  sends_.make(count, true, registers_ ? kCellBytes : 0);
   recvs_.make(count, false, registers_ ? kCellBytes : 0);
   if (remote_gap_.empty()) remotes_.make(OneSided::kWithProviderMax, true, 0);
   if (registers_ && (!register_cells(&sends_, FI_SEND) || !register_cells(&recvs_, FI_RECV))) {
@@ -212,22 +209,14 @@ Posted Endpoint::outcome(ssize_t result, Pool* pool, Request* request) {
 Posted Endpoint::send(uint32_t peer, uint64_t tag, Op* op) {
   static const unsigned char kNothing = 0;
   const unsigned char* data = op->bytes != 0 ? op->data : &kNothing;
-  if (op->bytes <= inject_bytes_) {
-    const ssize_t result = fi_tinject(endpoint_, data, op->bytes, peers_[peer], tag);
-    if (result == 0) return Posted::kComplete;
-    if (result == -FI_EAGAIN) return Posted::kFull;
-    fail("fi_tinject", result);
-    return Posted::kFailed;
-  }
   Request* request = sends_.take();
   if (request == nullptr) return Posted::kFull;
-  request->uses_cell =
-      request->cell != nullptr && op->bytes <= (registers_ ? kCellBytes : kBufferedBytes);
+  request->uses_cell = request->cell != nullptr && op->bytes <= kCellBytes;
   if (request->uses_cell) {
     memcpy(request->cell, data, op->bytes);
     data = request->cell;
   }
-  request->op = request->uses_cell ? nullptr : op;
+  request->op = op;
   void* descriptor = nullptr;
   if (!describe(request, data, op->bytes, &descriptor)) {
     sends_.give_back(request);

@@ -67,8 +67,6 @@ class Endpoint {
   static constexpr size_t kPollMax = 16;
   // Of a put_signal: so many bytes travel in the signal's message.
   static constexpr uint64_t kInlineBytes = 4096;
-  // Messages of this size complete before they are received, whatever the provider does.
-  static constexpr uint64_t kBufferedBytes = 1024;
   static constexpr uint64_t kCellBytes = 4096;
 
   explicit Endpoint(const Library& library) : library_(library), info_(nullptr, {&library}) {}
@@ -176,7 +174,6 @@ class Endpoint {
   std::vector<unsigned char> name_;
   std::vector<fi_addr_t> peers_;
   uint64_t token_mask_ = 0;
-  uint64_t inject_bytes_ = 0;
   bool registers_ = false;
   uint64_t next_key_ = 1;
   fid_fabric* fabric_ = nullptr;
