@@ -68,7 +68,7 @@ typedef struct weir_transport_caps {
   uint32_t lane_count;   /* 1 to WEIR_TRANSPORT_LANES_MAX */
   uint64_t message_bytes_max;
   uint32_t rank_count_max;
-  uint32_t credit; /* messages a sender may have under way per (peer, lane) before a recv */
+  uint32_t credit; /* sends of up to 1 KiB that complete per (peer, lane) before a recv */
 } weir_transport_caps_t;
 
 /* What the core offers to a transport; valid as long as the instance. */

@@ -53,6 +53,9 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_TCP_CONNECTIONS", Kind::kInteger, "1", "1..8",
      "Connections of the transport tcp for each pair of interfaces; from two on, or where several "
      "interfaces reach a peer, messages are spread over all of them."},
+    {"WEIR_TCP_ZEROCOPY", Kind::kChoice, "auto", "auto|on|off",
+     "The transport tcp sends large messages from the caller's memory itself: where that is "
+     "measured to cost less, always, or never. Never inside TLS."},
     {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
      "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
      "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},

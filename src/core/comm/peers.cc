@@ -321,7 +321,18 @@ bool Communicator::find_culprits(const Request& request, uint64_t now,
   const bool clear =
       !quiet.empty() && long_quiet == quiet.size() && (quiet.size() == 1 || all_unreached);
   if (!clear && now < request.deadline_ns + timeout_ns / 2 + stalled_ns_) return false;
-  if (quiet.empty()) return true;
+  if (quiet.empty()) {
+    // All of them live. Who waits for nobody else is what holds up the others.
+    std::vector<Rank> slow;
+    for (const Rank p : chain) {
+      collect_awaited_by(p, &theirs);
+      if (std::all_of(theirs.begin(), theirs.end(), [p](Rank next) { return next == p; })) {
+        slow.push_back(p);
+      }
+    }
+    if (!slow.empty()) *culprits = slow;
+    return true;
+  }
   // Who cannot be reached is lost to this operation, too, whoever waits for it.
   for (Rank p = 0; p < context_.rank_count; ++p) {
     if (p != context_.rank && is_unreached(p, now, while_ns)) quiet.insert(p);

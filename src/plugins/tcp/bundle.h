@@ -87,6 +87,8 @@ class Bundle final : private Receiver {
   // Why the latest one went down.
   const char* down_reason(uint32_t rail) const { return links_[rail].reason; }
 
+  // Ends all operations without a word to them. What has been copied still leaves, up to what is not.
+  void quiesce();
   // Sends what has been copied but not sent; true when nothing is left.
   bool flush();
 

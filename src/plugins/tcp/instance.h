@@ -31,6 +31,7 @@ struct Instance {
   std::unique_ptr<const net::TlsContext> tls;  // before all connections; null: they are plain
   std::unique_ptr<Meeting> meeting;
   bool joined = false;
+  ZeroCopy::Wish zero_copy = ZeroCopy::Wish::kAuto;
   std::vector<Channel> channels;                 // [peer * kLaneCount + lane], of one rail
   std::vector<Control> controls;                 // [peer], of one rail
   std::vector<std::unique_ptr<Bundle>> bundles;  // [peer]; null: it has one rail

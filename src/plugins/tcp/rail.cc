@@ -146,6 +146,12 @@ void Rail::push() {
   }
 }
 
+void Rail::drop_owned() {
+  uint64_t kept = written_;
+  while (kept < queued_ && sent_[kept % kFragmentsMax].fragment.op == nullptr) ++kept;
+  queued_ = kept;
+}
+
 bool Rail::begin_fragment(Receiver* receiver) {
   const bool good = wire::decode(ahead_ + ahead_begin_, &current_) &&
                     current_.fragment_number == static_cast<uint32_t>(received_) &&

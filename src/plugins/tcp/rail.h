@@ -98,6 +98,9 @@ class Rail {
     outstanding_bytes_ = 0;
   }
 
+  // Forgets what is sent from memory that is not its owner's any more, and all that is behind it.
+  void drop_owned();
+
   // Receiving: what can be had without waiting, within a bound that keeps others served.
   void read(Receiver* receiver);
   uint64_t received() const { return received_; }  // whole fragments
