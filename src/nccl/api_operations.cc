@@ -257,34 +257,3 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
   });
 }
 WEIR_NCCL_TWIN(RedOpDestroy);
-
-// ---- One-sided ----------------------------------------------------------------------------------
-
-namespace {
-
-ncclResult_t no_one_sided(const char* function, ncclComm_t handle) noexcept {
-  return guarded(function, [&]() -> Outcome {
-    if (weir::nccl::find(handle) == nullptr) return weir::nccl::no_such_handle(function, handle);
-    return invalid_usage(fmt::format(
-        "{}: one-sided operations are not available on host memory; use ncclSend and ncclRecv",
-        function));
-  });
-}
-
-}  // namespace
-
-ncclResult_t ncclPutSignal(const void*, size_t, ncclDataType_t, int, ncclWindow_t, size_t, int, int,
-                           unsigned int, ncclComm_t comm, cudaStream_t) {
-  return no_one_sided("ncclPutSignal", comm);
-}
-WEIR_NCCL_TWIN(PutSignal);
-
-ncclResult_t ncclSignal(int, int, int, unsigned int, ncclComm_t comm, cudaStream_t) {
-  return no_one_sided("ncclSignal", comm);
-}
-WEIR_NCCL_TWIN(Signal);
-
-ncclResult_t ncclWaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t comm, cudaStream_t) {
-  return no_one_sided("ncclWaitSignal", comm);
-}
-WEIR_NCCL_TWIN(WaitSignal);

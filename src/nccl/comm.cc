@@ -7,6 +7,7 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "nccl/one_sided.h"
 #include "nccl/translate.h"
 
 namespace weir::nccl {
@@ -110,6 +111,7 @@ void Comm::abort() {
   std::lock_guard lock(lock_);
   aborted_.store(true, std::memory_order_release);
   if (weir_comm_t comm = weir(); comm != nullptr) weir_comm_abort(comm);
+  if (one_sided_ != nullptr) one_sided_->abort();
 }
 
 Outcome Comm::revoke(const char* function) {
@@ -118,12 +120,16 @@ Outcome Comm::revoke(const char* function) {
     return invalid_argument(fmt::format("{}, {}: revoked already", function, title()));
   }
   weir_comm_abort(weir());
+  end_one_sided();
   return {};
 }
 
 Outcome Comm::stop(const char* function) {
   if (weir() == nullptr) return made(function);
-  if (!revoked_.exchange(true)) weir_comm_abort(weir());
+  if (!revoked_.exchange(true)) {
+    weir_comm_abort(weir());
+    end_one_sided();
+  }
   return {};
 }
 
@@ -231,9 +237,8 @@ bool Comm::remove_registration(void* handle) {
   return registrations_.erase(handle) != 0;
 }
 
-ncclWindow_t Comm::add_window(weir_window_t window, void* buffer, size_t bytes) {
-  auto made = std::make_unique<ncclWindow_vidmem>();
-  *made = {window, buffer, bytes};
+ncclWindow_t Comm::add_window(ncclWindow_vidmem window) {
+  auto made = std::make_unique<ncclWindow_vidmem>(std::move(window));
   ncclWindow_t handle = made.get();
   std::lock_guard lock(lock_);
   windows_.emplace(handle, std::move(made));
@@ -249,11 +254,26 @@ std::unique_ptr<ncclWindow_vidmem> Comm::remove_window(ncclWindow_t window) {
   return taken;
 }
 
-std::optional<void*> Comm::window_buffer(ncclWindow_t window) const {
+std::optional<ncclWindow_vidmem> Comm::window(ncclWindow_t window) const {
   std::lock_guard lock(lock_);
   const auto found = windows_.find(window);
   if (found == windows_.end()) return std::nullopt;
-  return found->second->buffer;
+  return *found->second;
+}
+
+std::shared_ptr<OneSided> Comm::one_sided() const {
+  std::lock_guard lock(lock_);
+  return one_sided_;
+}
+
+void Comm::set_one_sided(std::shared_ptr<OneSided> state) {
+  std::lock_guard lock(lock_);
+  one_sided_ = std::move(state);
+  if (stopped_here()) one_sided_->abort();
+}
+
+void Comm::end_one_sided() {
+  if (const auto state = one_sided(); state != nullptr) state->abort();
 }
 
 // ---- Handles ------------------------------------------------------------------------------------

@@ -16,7 +16,14 @@ namespace weir::nccl {
 struct Config {
   bool blocking = true;
   std::string name;
+  // One-sided operations: contexts, signals in each, and whether they are opened with the
+  // communicator rather than with its first window.
+  int rma_contexts = 1;
+  int rma_signals = 1;
+  bool rma_eager = false;
 
+  // Deadline of the operations.
+  int64_t timeout_ms() const;
   // For weir_comm_create and its like; points into `name`.
   weir_comm_config_t weir() const;
 };

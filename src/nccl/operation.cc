@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "nccl/one_sided.h"
 #include "nccl/translate.h"
 
 namespace weir::nccl {
@@ -88,6 +89,8 @@ weir_result_t call(const Operation& o, weir_comm_t comm, weir_redop_t op, weir_r
       return weir_send(comm, o.send, o.count, o.type, o.peer, request);
     case OperationKind::kRecv:
       return weir_recv(comm, o.recv, o.count, o.type, o.peer, request);
+    case OperationKind::kOneSided:
+      break;
   }
   return WEIR_ERROR_INTERNAL;
 }
@@ -161,6 +164,11 @@ Outcome check(const Arguments& a, Operation* operation) {
 Outcome start(const Operation& operation, weir_request_t* request) {
   const Comm& comm = *operation.comm;
   weir_comm_t weir = comm.weir();
+  if (operation.kind == OperationKind::kOneSided) {
+    OneSidedCall& one_sided = *operation.one_sided;
+    Outcome outcome = one_sided.state->begin(operation.function, comm, one_sided);
+    return outcome.ok() && request == nullptr ? finish(operation) : outcome;
+  }
   if (!operation.factor.has_value()) {
     return comm.outcome(operation.function, call(operation, weir, operation.op, request));
   }
@@ -176,6 +184,11 @@ Outcome start(const Operation& operation, weir_request_t* request) {
     return comm.outcome(operation.function, gone);
   }
   return outcome;
+}
+
+Outcome finish(const Operation& operation) {
+  OneSidedCall& one_sided = *operation.one_sided;
+  return one_sided.state->finish(operation.function, *operation.comm, one_sided);
 }
 
 }  // namespace weir::nccl

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "nccl/device.h"
+#include "nccl/one_sided.h"
 #include "nccl/translate.h"
 
 namespace weir::nccl {
@@ -30,7 +31,7 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
             fmt::format("{}: {}", function, weir_last_error(nullptr))};
   }
   comm.attach(made);
-  return {};
+  return comm.config().rma_eager ? OneSided::open(function, comm) : Outcome();
 }
 
 Outcome create(const char* function, Comm& comm, int rank_count, const weir_unique_id_t& id,
