@@ -221,7 +221,7 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
           if (rank == 1) {
             const pid_t self = getpid();
             if (fork() == 0) {  // wakes it at the end, so that the test can collect it
-              usleep(3'000'000);
+              usleep(6'000'000);
               kill(self, SIGKILL);
               _exit(0);
             }
@@ -240,7 +240,7 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
           EXPECT_EQ(lost, 1);
           usleep(300'000);  // who leaves is lost, too: not before the other survivor has asked
         },
-        {}, with_timeout(1'000));
+        {}, with_timeout(2'000));
     EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
   });
 }
