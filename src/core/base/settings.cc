@@ -56,6 +56,9 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_TCP_ZEROCOPY", Kind::kChoice, "auto", "auto|on|off",
      "The transport tcp sends large messages from the caller's memory itself: where that is "
      "measured to cost less, always, or never. Never inside TLS."},
+    {"WEIR_TCP_IO", Kind::kChoice, "auto", "auto|io_uring|poll",
+     "How the transport tcp asks its connections: by io_uring, many in one system call, or each by "
+     "itself."},
     {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
      "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
      "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},

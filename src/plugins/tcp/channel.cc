@@ -274,17 +274,21 @@ bool Channel::take_ahead() {
 
 bool Channel::prepare_recv(Transfer* transfer) {
   if (ahead_begin_ < ahead_end_ && !take_ahead()) return false;
+  if (recv_.head == nullptr) return false;
+  uint64_t posted_bytes = 0;
+  for (const Op* op = recv_.head; op != nullptr && posted_bytes <= kSmallBytesMax;
+       op = next_of(op)) {
+    posted_bytes += kHeaderBytes + op->bytes - op->done_bytes;
+  }
+  transfer->ahead = posted_bytes <= kSmallBytesMax;
+  if (transfer->ahead) {
+    transfer->add(ahead_, kAheadBytes);
+    return true;
+  }
   uint32_t count = 0;
   for (Op* op = recv_.head; op != nullptr && count < kBatch && transfer->bytes < kBatchBytesMax;
        op = next_of(op), ++count) {
     add(*op, headers_[op->number % kBatch], transfer);
-  }
-  if (count == 0) return false;
-  transfer->ahead = transfer->bytes <= kSmallBytesMax;
-  if (transfer->ahead) {
-    transfer->pieces[0] = {ahead_, kAheadBytes};
-    transfer->count = 1;
-    transfer->bytes = kAheadBytes;
   }
   return true;
 }

@@ -58,7 +58,7 @@ struct Failure {
 class Channel {
  public:
   // The connections stay the owner's; both are the same but for a rank's channel to itself.
-  void attach(Stream send, Stream recv, uint8_t lane, ZeroCopy::Wish wish);
+  void attach(Stream send, Stream recv, uint8_t lane, ZeroCopy::Wish wish = ZeroCopy::Wish::kOff);
 
   // Each queues the operation, or completes it at once. WEIR_OK, WEIR_IN_PROGRESS or the error that
   // this direction is in.
@@ -103,8 +103,8 @@ class Channel {
   // Longest message that is held back.
   static constexpr uint64_t kHeldBytesMax = 64;
   // Small messages of a call, with what follows them, are read in one piece.
-  static constexpr uint64_t kSmallBytesMax = 2048;
-  static constexpr size_t kAheadBytes = 4096;
+  static constexpr uint64_t kSmallBytesMax = 4096 + 256;
+  static constexpr size_t kAheadBytes = kSmallBytesMax;
 
   // An operation's `is_send`: what it is (2 is Bundle's), and from kCallShift up the number of the last zero-copy
   // call that took bytes of it, plus one.

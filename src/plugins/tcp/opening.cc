@@ -104,6 +104,15 @@ void join_rails(Instance* self, Meeting* meeting, uint32_t peer) {
   self->rejoin->add(peer, bundle, std::move(ways));
 }
 
+void choose_io(Instance* self) {
+  if (self->io_wish != IoWish::kUring) return;
+  std::string reason;
+  self->batch = Batch::make(&reason);
+  if (self->batch != nullptr) return;
+  self->report.log(Report::kWarning,
+                   "tcp: sockets are asked one by one, not by io_uring: " + reason);
+}
+
 }  // namespace
 
 weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
@@ -156,6 +165,10 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     if (!ZeroCopy::parse(report.setting("WEIR_TCP_ZEROCOPY"), &self->zero_copy)) {
       return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
                          "tcp: WEIR_TCP_ZEROCOPY is none of auto, on and off");
+    }
+    if (!parse_io(report.setting("WEIR_TCP_IO"), &self->io_wish)) {
+      return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                         "tcp: WEIR_TCP_IO is none of auto, io_uring and poll");
     }
     self->identity.key = wire::handshake_key(config->secret, config->secret_bytes);
     self->identity.comm_id = config->comm_id;
@@ -223,6 +236,7 @@ weir_result_t connect(weir_transport_t* instance, const unsigned char* const* ad
       }
       self->controls[peer].attach(meeting->take_connection(peer, kControlLane));
     }
+    choose_io(self);
     result = join_self(self);
     self->joined = result == WEIR_OK;
     return result;

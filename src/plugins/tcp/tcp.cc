@@ -141,12 +141,22 @@ weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
   return self->report.fail(WEIR_ERROR_INVALID_USAGE, "tcp: test of an operation never posted");
 }
 
+void drive(Instance* self, Channel* channel, bool sends, bool receives) {
+  Batch* batch = self->batch.get();
+  if (sends && batch == nullptr) channel->drive_send();
+  if (sends && batch != nullptr) batch->send(channel);
+  if (receives && batch == nullptr) channel->drive_recv();
+  if (receives && batch != nullptr) batch->receive(channel);
+}
+
+bool sends(const Channel& channel) { return channel.sending() || channel.awaits_kernel(); }
+
 // Asks for all active channels at once, and drives those that can move.
 void drive_ready(Instance* self) {
   nfds_t count = 0;
   bool any_unread = false;
   for (Channel* channel = self->active; channel != nullptr; channel = channel->next_active) {
-    if (channel->sending() || channel->awaits_kernel()) {
+    if (sends(*channel)) {
       const short events = channel->sending() ? POLLOUT : 0;  // the kernel's word is always told of
       self->entries[count++] = {channel->send_stream().fd(), events, 0};
     }
@@ -159,11 +169,10 @@ void drive_ready(Instance* self) {
   if (ready <= 0 && !any_unread) return;
   const pollfd* entry = self->entries.data();
   for (Channel* channel = self->active; channel != nullptr; channel = channel->next_active) {
-    const bool receiving = channel->receiving();
-    const bool sends = channel->sending() || channel->awaits_kernel();
-    if (sends && (entry++)->revents != 0) channel->drive_send();
-    if (!receiving) continue;
-    if ((entry++)->revents != 0 || channel->recv_stream().has_unread()) channel->drive_recv();
+    const bool can_send = sends(*channel) && (entry++)->revents != 0;
+    const bool can_receive =
+        channel->receiving() && ((entry++)->revents != 0 || channel->recv_stream().has_unread());
+    drive(self, channel, can_send, can_receive);
   }
 }
 
@@ -209,13 +218,14 @@ weir_result_t progress(weir_transport_t* instance) {
   weir_result_t result = self->active_bundles.empty() ? WEIR_OK : progress_rails(self);
   const bool directly = self->active_count <= kDirectMax;
   if (!directly) drive_ready(self);
+  for (Channel* channel = self->active; directly && channel != nullptr;
+       channel = channel->next_active) {
+    drive(self, channel, sends(*channel), channel->receiving());
+  }
+  if (self->batch != nullptr) self->batch->flush();
   Channel** link = &self->active;
   while (*link != nullptr) {
     Channel* channel = *link;
-    if (directly) {
-      if (channel->sending() || channel->awaits_kernel()) channel->drive_send();
-      if (channel->receiving()) channel->drive_recv();
-    }
     for (const bool is_send : {true, false}) {
       const Failure& failure = is_send ? channel->send_failure() : channel->recv_failure();
       if (failure.result != WEIR_OK && !failure.reported) result = tell(self, channel, is_send);

@@ -19,7 +19,12 @@ struct Transfer {
   // Not more than the kernel takes at once; also what keeps an overflow of its counts away.
   static constexpr uint64_t kPieceBytesMax = uint64_t{1} << 30;
 
-  Transfer() : count(0), bytes(0), shared(false), timed(false), ahead(false) {}
+  Transfer() { clear(); }
+  void clear() {
+    count = 0;
+    bytes = 0;
+    shared = timed = ahead = false;
+  }
 
   void add(void* at, uint64_t length) {
     if (length == 0) return;
