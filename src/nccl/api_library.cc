@@ -11,9 +11,9 @@
 
 #include "nccl/comm.h"
 #include "nccl/outcome.h"
+#include "nccl/own.h"
 #include "nccl/setups.h"
 #include "nccl/translate.h"
-#include "nccl/twin.h"
 
 using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
@@ -33,25 +33,24 @@ Allocations& allocations() {
 
 }  // namespace
 
-ncclResult_t ncclGetVersion(int* version) {
+ncclResult_t weir::nccl::own::GetVersion(int* version) {
   return guarded("ncclGetVersion", [&]() -> Outcome {
     if (version == nullptr) return invalid_argument("ncclGetVersion: version is NULL");
     *version = NCCL_VERSION_CODE;
     return {};
   });
 }
-WEIR_NCCL_TWIN(GetVersion);
 
-ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+ncclResult_t weir::nccl::own::GetUniqueId(ncclUniqueId* id) {
   return guarded("ncclGetUniqueId",
                  [&] { return weir::nccl::make_unique_id("ncclGetUniqueId", id); });
 }
-WEIR_NCCL_TWIN(GetUniqueId);
 
-const char* ncclGetErrorString(ncclResult_t result) { return weir::nccl::describe(result); }
-WEIR_NCCL_TWIN(GetErrorString);
+const char* weir::nccl::own::GetErrorString(ncclResult_t result) {
+  return weir::nccl::describe(result);
+}
 
-const char* ncclGetLastError(ncclComm_t handle) {
+const char* weir::nccl::own::GetLastError(ncclComm_t handle) {
   try {
     if (handle != nullptr) {
       if (const auto comm = weir::nccl::find(handle); comm != nullptr) {
@@ -65,13 +64,11 @@ const char* ncclGetLastError(ncclComm_t handle) {
     return "";
   }
 }
-WEIR_NCCL_TWIN(GetLastError);
 
 // NCCL reads its variables for logging again; Weir's are read once.
-void ncclResetDebugInit(void) {}
-WEIR_NCCL_TWIN(ResetDebugInit);
+void weir::nccl::own::ResetDebugInit(void) {}
 
-ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
+ncclResult_t weir::nccl::own::MemAlloc(void** memory, size_t bytes) {
   return guarded("ncclMemAlloc", [&]() -> Outcome {
     if (memory == nullptr) return invalid_argument("ncclMemAlloc: ptr is NULL");
     *memory = nullptr;
@@ -99,9 +96,8 @@ ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
     return {};
   });
 }
-WEIR_NCCL_TWIN(MemAlloc);
 
-ncclResult_t ncclMemFree(void* memory) {
+ncclResult_t weir::nccl::own::MemFree(void* memory) {
   return guarded("ncclMemFree", [&]() -> Outcome {
     if (memory == nullptr) return {};
     size_t bytes = 0;
@@ -122,4 +118,3 @@ ncclResult_t ncclMemFree(void* memory) {
     return {};
   });
 }
-WEIR_NCCL_TWIN(MemFree);
