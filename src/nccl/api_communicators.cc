@@ -8,9 +8,9 @@
 #include "nccl/device.h"
 #include "nccl/group.h"
 #include "nccl/outcome.h"
+#include "nccl/own.h"
 #include "nccl/setups.h"
 #include "nccl/translate.h"
-#include "nccl/twin.h"
 
 using weir::nccl::Comm;
 using weir::nccl::guarded;
@@ -60,25 +60,25 @@ ncclResult_t number_of(const char* function, ncclComm_t handle, int* number, Ask
 
 // ---- Making -------------------------------------------------------------------------------------
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int rank_count, ncclUniqueId id, int rank,
-                                    ncclConfig_t* config) {
+ncclResult_t weir::nccl::own::CommInitRankConfig(ncclComm_t* comm, int rank_count, ncclUniqueId id,
+                                                 int rank, ncclConfig_t* config) {
   return set_up("ncclCommInitRankConfig", [&](Setup* setup) {
     return weir::nccl::make_init("ncclCommInitRankConfig", comm, rank_count, id, rank,
                                  weir::nccl::current_device(), config, setup);
   });
 }
-WEIR_NCCL_TWIN(CommInitRankConfig);
 
-ncclResult_t ncclCommInitRank(ncclComm_t* comm, int rank_count, ncclUniqueId id, int rank) {
+ncclResult_t weir::nccl::own::CommInitRank(ncclComm_t* comm, int rank_count, ncclUniqueId id,
+                                           int rank) {
   return set_up("ncclCommInitRank", [&](Setup* setup) {
     return weir::nccl::make_init("ncclCommInitRank", comm, rank_count, id, rank,
                                  weir::nccl::current_device(), nullptr, setup);
   });
 }
-WEIR_NCCL_TWIN(CommInitRank);
 
-ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int rank_count, int rank, int id_count,
-                                      ncclUniqueId* ids, ncclConfig_t* config) {
+ncclResult_t weir::nccl::own::CommInitRankScalable(ncclComm_t* comm, int rank_count, int rank,
+                                                   int id_count, ncclUniqueId* ids,
+                                                   ncclConfig_t* config) {
   constexpr const char* kFunction = "ncclCommInitRankScalable";
   return set_up(kFunction, [&](Setup* setup) -> Outcome {
     if (ids == nullptr) return invalid_argument(fmt::format("{}: commIds is NULL", kFunction));
@@ -91,9 +91,8 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int rank_count, int rank
                                  weir::nccl::current_device(), config, setup);
   });
 }
-WEIR_NCCL_TWIN(CommInitRankScalable);
 
-ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
+ncclResult_t weir::nccl::own::CommInitAll(ncclComm_t* comms, int count, const int* devices) {
   constexpr const char* kFunction = "ncclCommInitAll";
   try {
     if (comms == nullptr) {
@@ -131,10 +130,9 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
         weir::nccl::outcome_of_exception(kFunction, std::current_exception()));
   }
 }
-WEIR_NCCL_TWIN(CommInitAll);
 
-ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* new_comm,
-                           ncclConfig_t* config) {
+ncclResult_t weir::nccl::own::CommSplit(ncclComm_t handle, int color, int key, ncclComm_t* new_comm,
+                                        ncclConfig_t* config) {
   constexpr const char* kFunction = "ncclCommSplit";
   return set_up(kFunction, [&](Setup* setup) -> Outcome {
     auto parent = weir::nccl::find(handle);
@@ -145,10 +143,9 @@ ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t* ne
                                   setup);
   });
 }
-WEIR_NCCL_TWIN(CommSplit);
 
-ncclResult_t ncclCommShrink(ncclComm_t handle, int* excluded, int excluded_count,
-                            ncclComm_t* new_comm, ncclConfig_t* config, int flags) {
+ncclResult_t weir::nccl::own::CommShrink(ncclComm_t handle, int* excluded, int excluded_count,
+                                         ncclComm_t* new_comm, ncclConfig_t* config, int flags) {
   constexpr const char* kFunction = "ncclCommShrink";
   return set_up(kFunction, [&](Setup* setup) -> Outcome {
     auto parent = weir::nccl::find(handle);
@@ -171,18 +168,16 @@ ncclResult_t ncclCommShrink(ncclComm_t handle, int* excluded, int excluded_count
                                    config, setup);
   });
 }
-WEIR_NCCL_TWIN(CommShrink);
 
-ncclResult_t ncclCommGetUniqueId(ncclComm_t handle, ncclUniqueId* id) {
+ncclResult_t weir::nccl::own::CommGetUniqueId(ncclComm_t handle, ncclUniqueId* id) {
   return with_comm("ncclCommGetUniqueId", handle, [&](Comm& comm) -> Outcome {
     Outcome outcome = comm.ready("ncclCommGetUniqueId");
     return outcome.ok() ? weir::nccl::make_unique_id("ncclCommGetUniqueId", id) : outcome;
   });
 }
-WEIR_NCCL_TWIN(CommGetUniqueId);
 
-ncclResult_t ncclCommGrow(ncclComm_t handle, int rank_count, const ncclUniqueId* id, int rank,
-                          ncclComm_t* new_comm, ncclConfig_t* config) {
+ncclResult_t weir::nccl::own::CommGrow(ncclComm_t handle, int rank_count, const ncclUniqueId* id,
+                                       int rank, ncclComm_t* new_comm, ncclConfig_t* config) {
   constexpr const char* kFunction = "ncclCommGrow";
   return set_up(kFunction, [&](Setup* setup) -> Outcome {
     std::shared_ptr<Comm> parent;
@@ -196,17 +191,15 @@ ncclResult_t ncclCommGrow(ncclComm_t handle, int rank_count, const ncclUniqueId*
                                  config, setup);
   });
 }
-WEIR_NCCL_TWIN(CommGrow);
 
 // ---- Ending -------------------------------------------------------------------------------------
 
-ncclResult_t ncclCommFinalize(ncclComm_t handle) {
+ncclResult_t weir::nccl::own::CommFinalize(ncclComm_t handle) {
   return with_comm("ncclCommFinalize", handle,
                    [](Comm& comm) { return comm.finalize("ncclCommFinalize"); });
 }
-WEIR_NCCL_TWIN(CommFinalize);
 
-ncclResult_t ncclCommDestroy(ncclComm_t handle) {
+ncclResult_t weir::nccl::own::CommDestroy(ncclComm_t handle) {
   return guarded("ncclCommDestroy", [&]() -> Outcome {
     if (handle == nullptr) return {};
     const auto comm = weir::nccl::close_handle(handle);
@@ -215,9 +208,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
     return {};
   });
 }
-WEIR_NCCL_TWIN(CommDestroy);
 
-ncclResult_t ncclCommAbort(ncclComm_t handle) {
+ncclResult_t weir::nccl::own::CommAbort(ncclComm_t handle) {
   return guarded("ncclCommAbort", [&]() -> Outcome {
     if (handle == nullptr) return {};
     const auto comm = weir::nccl::close_handle(handle);
@@ -226,9 +218,8 @@ ncclResult_t ncclCommAbort(ncclComm_t handle) {
     return {};
   });
 }
-WEIR_NCCL_TWIN(CommAbort);
 
-ncclResult_t ncclCommRevoke(ncclComm_t handle, int flags) {
+ncclResult_t weir::nccl::own::CommRevoke(ncclComm_t handle, int flags) {
   return with_comm("ncclCommRevoke", handle, [&](Comm& comm) -> Outcome {
     if (flags != NCCL_REVOKE_DEFAULT) {
       return invalid_argument(
@@ -237,38 +228,33 @@ ncclResult_t ncclCommRevoke(ncclComm_t handle, int flags) {
     return comm.revoke("ncclCommRevoke");
   });
 }
-WEIR_NCCL_TWIN(CommRevoke);
 
 // ---- Asking -------------------------------------------------------------------------------------
 
-ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
+ncclResult_t weir::nccl::own::CommGetAsyncError(ncclComm_t handle, ncclResult_t* error) {
   return with_comm("ncclCommGetAsyncError", handle, [&](Comm& comm) -> Outcome {
     if (error == nullptr) return invalid_argument("ncclCommGetAsyncError: asyncError is NULL");
     *error = comm.async_error();
     return {};
   });
 }
-WEIR_NCCL_TWIN(CommGetAsyncError);
 
-ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+ncclResult_t weir::nccl::own::CommCount(const ncclComm_t comm, int* count) {
   return number_of("ncclCommCount", comm, count, [](Comm& it) { return it.rank_count(); });
 }
-WEIR_NCCL_TWIN(CommCount);
 
-ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
+ncclResult_t weir::nccl::own::CommCuDevice(const ncclComm_t comm, int* device) {
   return number_of("ncclCommCuDevice", comm, device, [](Comm& it) { return it.device(); });
 }
-WEIR_NCCL_TWIN(CommCuDevice);
 
-ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+ncclResult_t weir::nccl::own::CommUserRank(const ncclComm_t comm, int* rank) {
   return number_of("ncclCommUserRank", comm, rank, [](Comm& it) { return it.rank(); });
 }
-WEIR_NCCL_TWIN(CommUserRank);
 
 // ---- Suspending ---------------------------------------------------------------------------------
 // A communicator holds no device memory here that could be given back.
 
-ncclResult_t ncclCommSuspend(ncclComm_t handle, int flags) {
+ncclResult_t weir::nccl::own::CommSuspend(ncclComm_t handle, int flags) {
   return with_comm("ncclCommSuspend", handle, [&](Comm& comm) -> Outcome {
     if (flags != NCCL_SUSPEND_MEM) {
       return invalid_argument(
@@ -277,15 +263,14 @@ ncclResult_t ncclCommSuspend(ncclComm_t handle, int flags) {
     return comm.suspend("ncclCommSuspend");
   });
 }
-WEIR_NCCL_TWIN(CommSuspend);
 
-ncclResult_t ncclCommResume(ncclComm_t handle) {
+ncclResult_t weir::nccl::own::CommResume(ncclComm_t handle) {
   return with_comm("ncclCommResume", handle,
                    [](Comm& comm) { return comm.resume("ncclCommResume"); });
 }
-WEIR_NCCL_TWIN(CommResume);
 
-ncclResult_t ncclCommMemStats(ncclComm_t handle, ncclCommMemStat_t stat, uint64_t* value) {
+ncclResult_t weir::nccl::own::CommMemStats(ncclComm_t handle, ncclCommMemStat_t stat,
+                                           uint64_t* value) {
   return with_comm("ncclCommMemStats", handle, [&](Comm& comm) -> Outcome {
     if (value == nullptr) return invalid_argument("ncclCommMemStats: value is NULL");
     const auto number = static_cast<unsigned>(stat);
@@ -298,4 +283,3 @@ ncclResult_t ncclCommMemStats(ncclComm_t handle, ncclCommMemStat_t stat, uint64_
     return outcome;
   });
 }
-WEIR_NCCL_TWIN(CommMemStats);

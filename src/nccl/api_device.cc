@@ -9,7 +9,7 @@
 #include "nccl/comm.h"
 #include "nccl/device_api.h"
 #include "nccl/outcome.h"
-#include "nccl/twin.h"
+#include "nccl/own.h"
 
 using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
@@ -47,7 +47,7 @@ ncclTeam_t everybody(const weir::nccl::Comm& comm) { return {comm.rank_count(), 
 
 }  // namespace
 
-ncclResult_t ncclCommQueryProperties(ncclComm_t handle, ncclCommProperties* props) {
+ncclResult_t weir::nccl::own::CommQueryProperties(ncclComm_t handle, ncclCommProperties* props) {
   constexpr const char* kFunction = "ncclCommQueryProperties";
   return guarded(kFunction, [&]() -> Outcome {
     const auto comm = weir::nccl::find(handle);
@@ -73,117 +73,106 @@ ncclResult_t ncclCommQueryProperties(ncclComm_t handle, ncclCommProperties* prop
     return {};
   });
 }
-WEIR_NCCL_TWIN(CommQueryProperties);
 
-ncclResult_t ncclDevCommCreate(ncclComm_t, const ncclDevCommRequirements*, ncclDevComm*) {
+ncclResult_t weir::nccl::own::DevCommCreate(ncclComm_t, const ncclDevCommRequirements*,
+                                            ncclDevComm*) {
   return no_device("ncclDevCommCreate");
 }
-WEIR_NCCL_TWIN(DevCommCreate);
 
-ncclResult_t ncclDevCommDestroy(ncclComm_t, const ncclDevComm*) {
+ncclResult_t weir::nccl::own::DevCommDestroy(ncclComm_t, const ncclDevComm*) {
   return no_device("ncclDevCommDestroy");
 }
-WEIR_NCCL_TWIN(DevCommDestroy);
 
-ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t, size_t, void**) {
+ncclResult_t weir::nccl::own::GetLsaMultimemDevicePointer(ncclWindow_t, size_t, void**) {
   return no_device("ncclGetLsaMultimemDevicePointer");
 }
-WEIR_NCCL_TWIN(GetLsaMultimemDevicePointer);
 
-ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t, size_t, ncclMultimemHandle, void**) {
+ncclResult_t weir::nccl::own::GetMultimemDevicePointer(ncclWindow_t, size_t, ncclMultimemHandle,
+                                                       void**) {
   return no_device("ncclGetMultimemDevicePointer");
 }
-WEIR_NCCL_TWIN(GetMultimemDevicePointer);
 
-ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t, size_t, int, void**) {
+ncclResult_t weir::nccl::own::GetLsaDevicePointer(ncclWindow_t, size_t, int, void**) {
   return no_device("ncclGetLsaDevicePointer");
 }
-WEIR_NCCL_TWIN(GetLsaDevicePointer);
 
-ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t, size_t, int, void**) {
+ncclResult_t weir::nccl::own::GetPeerDevicePointer(ncclWindow_t, size_t, int, void**) {
   return no_device("ncclGetPeerDevicePointer");
 }
-WEIR_NCCL_TWIN(GetPeerDevicePointer);
 
-ncclResult_t ncclGetMultimemDeviceLeInfo(ncclWindow_t, size_t, uint32_t*, size_t*) {
+ncclResult_t weir::nccl::own::GetMultimemDeviceLeInfo(ncclWindow_t, size_t, uint32_t*, size_t*) {
   return no_device("ncclGetMultimemDeviceLeInfo");
 }
-WEIR_NCCL_TWIN(GetMultimemDeviceLeInfo);
 
-ncclResult_t ncclGetCftDeviceLeInfo(ncclWindow_t, size_t, int, ncclTeam_t, uint32_t*, size_t*) {
+ncclResult_t weir::nccl::own::GetCftDeviceLeInfo(ncclWindow_t, size_t, int, ncclTeam_t, uint32_t*,
+                                                 size_t*) {
   return no_device("ncclGetCftDeviceLeInfo");
 }
-WEIR_NCCL_TWIN(GetCftDeviceLeInfo);
 
-ncclResult_t ncclGetPeerDeviceLeInfo(ncclWindow_t, size_t, int, uint32_t*, size_t*) {
+ncclResult_t weir::nccl::own::GetPeerDeviceLeInfo(ncclWindow_t, size_t, int, uint32_t*, size_t*) {
   return no_device("ncclGetPeerDeviceLeInfo");
 }
-WEIR_NCCL_TWIN(GetPeerDeviceLeInfo);
 
 // ---- Teams --------------------------------------------------------------------------------------
 
-ncclTeam_t ncclTeamWorld(ncclComm_t comm) { return team_of("ncclTeamWorld", comm, everybody); }
-WEIR_NCCL_TWIN(TeamWorld);
+ncclTeam_t weir::nccl::own::TeamWorld(ncclComm_t comm) {
+  return team_of("ncclTeamWorld", comm, everybody);
+}
 
-ncclTeam_t ncclTeamLsa(ncclComm_t comm) { return team_of("ncclTeamLsa", comm, alone); }
-WEIR_NCCL_TWIN(TeamLsa);
+ncclTeam_t weir::nccl::own::TeamLsa(ncclComm_t comm) { return team_of("ncclTeamLsa", comm, alone); }
 
-ncclTeam_t ncclTeamRail(ncclComm_t comm) { return team_of("ncclTeamRail", comm, everybody); }
-WEIR_NCCL_TWIN(TeamRail);
+ncclTeam_t weir::nccl::own::TeamRail(ncclComm_t comm) {
+  return team_of("ncclTeamRail", comm, everybody);
+}
 
-ncclTeam_t ncclTeamCft(ncclComm_t comm, int) { return team_of("ncclTeamCft", comm, alone); }
-WEIR_NCCL_TWIN(TeamCft);
+ncclTeam_t weir::nccl::own::TeamCft(ncclComm_t comm, int) {
+  return team_of("ncclTeamCft", comm, alone);
+}
 
-ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm) {
+ncclTeam_t weir::nccl::own::TeamCftMultimem(ncclComm_t comm) {
   return team_of("ncclTeamCftMultimem", comm, alone);
 }
-WEIR_NCCL_TWIN(TeamCftMultimem);
 
-int ncclTeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank) {
+int weir::nccl::own::TeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank) {
   const ncclTeam_t world = team_of("ncclTeamRankToWorld", comm, everybody);
   return world.nRanks == 0 ? -1 : world.rank + (rank - team.rank) * team.stride;
 }
-WEIR_NCCL_TWIN(TeamRankToWorld);
 
-int ncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank) {
+int weir::nccl::own::TeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank) {
   const ncclTeam_t world = team_of("ncclTeamRankToLsa", comm, alone);
   return world.nRanks == 0 ? -1 : world.rank + (rank - team.rank) * team.stride;
 }
-WEIR_NCCL_TWIN(TeamRankToLsa);
 
 // ---- Requirements -------------------------------------------------------------------------------
 
-ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t, int, ncclLsaBarrierHandle*,
-                                             ncclDevResourceRequirements*) {
+ncclResult_t weir::nccl::own::LsaBarrierCreateRequirement(ncclTeam_t, int, ncclLsaBarrierHandle*,
+                                                          ncclDevResourceRequirements*) {
   return no_device("ncclLsaBarrierCreateRequirement");
 }
-WEIR_NCCL_TWIN(LsaBarrierCreateRequirement);
 
-ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t, ncclTeam_t, int, ncclGinBarrierHandle*,
-                                             ncclDevResourceRequirements*) {
+ncclResult_t weir::nccl::own::GinBarrierCreateRequirement(ncclComm_t, ncclTeam_t, int,
+                                                          ncclGinBarrierHandle*,
+                                                          ncclDevResourceRequirements*) {
   return no_device("ncclGinBarrierCreateRequirement");
 }
-WEIR_NCCL_TWIN(GinBarrierCreateRequirement);
 
-ncclResult_t ncclGinOutboxCreateRequirement(int, int, ncclGinOutboxHandle*,
-                                            ncclDevResourceRequirements*) {
+ncclResult_t weir::nccl::own::GinOutboxCreateRequirement(int, int, ncclGinOutboxHandle*,
+                                                         ncclDevResourceRequirements*) {
   return no_device("ncclGinOutboxCreateRequirement");
 }
-WEIR_NCCL_TWIN(GinOutboxCreateRequirement);
 
-ncclResult_t ncclGinInboxA2ACreateRequirement(ncclTeam_t, int, int, ncclGinInboxA2AHandle*,
-                                              ncclDevResourceRequirements*) {
+ncclResult_t weir::nccl::own::GinInboxA2ACreateRequirement(ncclTeam_t, int, int,
+                                                           ncclGinInboxA2AHandle*,
+                                                           ncclDevResourceRequirements*) {
   return no_device("ncclGinInboxA2ACreateRequirement");
 }
-WEIR_NCCL_TWIN(GinInboxA2ACreateRequirement);
 
 // One slot holds 8 bytes.
-int ncclLLA2ACalcSlots(int elements_max, int element_bytes_max) {
+int weir::nccl::own::LLA2ACalcSlots(int elements_max, int element_bytes_max) {
   return elements_max * ((element_bytes_max + 7) / 8);
 }
-WEIR_NCCL_TWIN(LLA2ACalcSlots);
 
-ncclResult_t ncclLLA2ACreateRequirement(int, int, ncclLLA2AHandle*, ncclDevResourceRequirements*) {
+ncclResult_t weir::nccl::own::LLA2ACreateRequirement(int, int, ncclLLA2AHandle*,
+                                                     ncclDevResourceRequirements*) {
   return no_device("ncclLLA2ACreateRequirement");
 }
-WEIR_NCCL_TWIN(LLA2ACreateRequirement);

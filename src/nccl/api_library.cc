@@ -2,34 +2,33 @@
 // nccl.h: the library, its errors, and memory that belongs to no communicator.
 #include "nccl/comm.h"
 #include "nccl/outcome.h"
+#include "nccl/own.h"
 #include "nccl/setups.h"
 #include "nccl/symmetric.h"
 #include "nccl/translate.h"
-#include "nccl/twin.h"
 
 using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
 using weir::nccl::Outcome;
 
-ncclResult_t ncclGetVersion(int* version) {
+ncclResult_t weir::nccl::own::GetVersion(int* version) {
   return guarded("ncclGetVersion", [&]() -> Outcome {
     if (version == nullptr) return invalid_argument("ncclGetVersion: version is NULL");
     *version = NCCL_VERSION_CODE;
     return {};
   });
 }
-WEIR_NCCL_TWIN(GetVersion);
 
-ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+ncclResult_t weir::nccl::own::GetUniqueId(ncclUniqueId* id) {
   return guarded("ncclGetUniqueId",
                  [&] { return weir::nccl::make_unique_id("ncclGetUniqueId", id); });
 }
-WEIR_NCCL_TWIN(GetUniqueId);
 
-const char* ncclGetErrorString(ncclResult_t result) { return weir::nccl::describe(result); }
-WEIR_NCCL_TWIN(GetErrorString);
+const char* weir::nccl::own::GetErrorString(ncclResult_t result) {
+  return weir::nccl::describe(result);
+}
 
-const char* ncclGetLastError(ncclComm_t handle) {
+const char* weir::nccl::own::GetLastError(ncclComm_t handle) {
   try {
     if (handle != nullptr) {
       if (const auto comm = weir::nccl::find(handle); comm != nullptr) {
@@ -43,13 +42,11 @@ const char* ncclGetLastError(ncclComm_t handle) {
     return "";
   }
 }
-WEIR_NCCL_TWIN(GetLastError);
 
 // NCCL reads its variables for logging again; Weir's are read once.
-void ncclResetDebugInit(void) {}
-WEIR_NCCL_TWIN(ResetDebugInit);
+void weir::nccl::own::ResetDebugInit(void) {}
 
-ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
+ncclResult_t weir::nccl::own::MemAlloc(void** memory, size_t bytes) {
   return guarded("ncclMemAlloc", [&]() -> Outcome {
     if (memory == nullptr) return invalid_argument("ncclMemAlloc: ptr is NULL");
     *memory = nullptr;
@@ -57,12 +54,10 @@ ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
     return weir::nccl::allocate_symmetric("ncclMemAlloc", bytes, memory);
   });
 }
-WEIR_NCCL_TWIN(MemAlloc);
 
-ncclResult_t ncclMemFree(void* memory) {
+ncclResult_t weir::nccl::own::MemFree(void* memory) {
   return guarded("ncclMemFree", [&]() -> Outcome {
     if (memory == nullptr) return {};
     return weir::nccl::free_symmetric("ncclMemFree", memory);
   });
 }
-WEIR_NCCL_TWIN(MemFree);

@@ -9,7 +9,7 @@
 #include "nccl/group.h"
 #include "nccl/one_sided.h"
 #include "nccl/outcome.h"
-#include "nccl/twin.h"
+#include "nccl/own.h"
 
 using weir::nccl::Comm;
 using weir::nccl::guarded;
@@ -41,7 +41,8 @@ Outcome no_such_window(const char* function) {
 
 }  // namespace
 
-ncclResult_t ncclCommRegister(const ncclComm_t handle, void* buffer, size_t bytes, void** out) {
+ncclResult_t weir::nccl::own::CommRegister(const ncclComm_t handle, void* buffer, size_t bytes,
+                                           void** out) {
   constexpr const char* kFunction = "ncclCommRegister";
   return guarded(kFunction, [&]() -> Outcome {
     const auto comm = weir::nccl::find(handle);
@@ -56,9 +57,8 @@ ncclResult_t ncclCommRegister(const ncclComm_t handle, void* buffer, size_t byte
     return outcome;
   });
 }
-WEIR_NCCL_TWIN(CommRegister);
 
-ncclResult_t ncclCommDeregister(const ncclComm_t handle, void* registration) {
+ncclResult_t weir::nccl::own::CommDeregister(const ncclComm_t handle, void* registration) {
   constexpr const char* kFunction = "ncclCommDeregister";
   return guarded(kFunction, [&]() -> Outcome {
     const auto comm = weir::nccl::find(handle);
@@ -70,10 +70,9 @@ ncclResult_t ncclCommDeregister(const ncclComm_t handle, void* registration) {
         kFunction, registration));
   });
 }
-WEIR_NCCL_TWIN(CommDeregister);
 
-ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* buffer, size_t bytes,
-                                    ncclWindow_t* window, int flags) {
+ncclResult_t weir::nccl::own::CommWindowRegister(ncclComm_t handle, void* buffer, size_t bytes,
+                                                 ncclWindow_t* window, int flags) {
   constexpr const char* kFunction = "ncclCommWindowRegister";
   try {
     const auto comm = weir::nccl::find(handle);
@@ -106,9 +105,8 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* buffer, size_t byte
         weir::nccl::outcome_of_exception(kFunction, std::current_exception()));
   }
 }
-WEIR_NCCL_TWIN(CommWindowRegister);
 
-ncclResult_t ncclCommWindowDeregister(ncclComm_t handle, ncclWindow_t window) {
+ncclResult_t weir::nccl::own::CommWindowDeregister(ncclComm_t handle, ncclWindow_t window) {
   constexpr const char* kFunction = "ncclCommWindowDeregister";
   return guarded(kFunction, [&]() -> Outcome {
     const auto comm = weir::nccl::find(handle);
@@ -122,9 +120,8 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t handle, ncclWindow_t window) {
     return comm->outcome(kFunction, weir_deregister(comm->weir(), taken->window));
   });
 }
-WEIR_NCCL_TWIN(CommWindowDeregister);
 
-ncclResult_t ncclWinGetUserPtr(ncclComm_t handle, ncclWindow_t window, void** out) {
+ncclResult_t weir::nccl::own::WinGetUserPtr(ncclComm_t handle, ncclWindow_t window, void** out) {
   constexpr const char* kFunction = "ncclWinGetUserPtr";
   return guarded(kFunction, [&]() -> Outcome {
     const auto comm = weir::nccl::find(handle);
@@ -136,4 +133,3 @@ ncclResult_t ncclWinGetUserPtr(ncclComm_t handle, ncclWindow_t window, void** ou
     return {};
   });
 }
-WEIR_NCCL_TWIN(WinGetUserPtr);

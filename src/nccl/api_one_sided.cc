@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nccl.h: one-sided operations.
+// own.h: one-sided operations.
 #include <fmt/format.h>
 
 #include "nccl/comm.h"
@@ -7,8 +7,8 @@
 #include "nccl/one_sided.h"
 #include "nccl/operation.h"
 #include "nccl/outcome.h"
+#include "nccl/own.h"
 #include "nccl/translate.h"
-#include "nccl/twin.h"
 
 using weir::nccl::Comm;
 using weir::nccl::invalid_argument;
@@ -81,9 +81,10 @@ ncclResult_t enqueue(const char* function, ncclComm_t handle, Make make) noexcep
 
 }  // namespace
 
-ncclResult_t ncclPutSignal(const void* data, size_t count, ncclDataType_t datatype, int peer,
-                           ncclWindow_t window, size_t offset, int signal, int context,
-                           unsigned int flags, ncclComm_t handle, cudaStream_t) {
+ncclResult_t weir::nccl::own::PutSignal(const void* data, size_t count, ncclDataType_t datatype,
+                                        int peer, ncclWindow_t window, size_t offset, int signal,
+                                        int context, unsigned int flags, ncclComm_t handle,
+                                        cudaStream_t) {
   constexpr const char* kFunction = "ncclPutSignal";
   return enqueue(kFunction, handle, [&](Comm& comm, OneSidedCall& call) -> Outcome {
     Outcome outcome = check_peer(kFunction, comm, *call.state, peer, signal, context);
@@ -124,10 +125,9 @@ ncclResult_t ncclPutSignal(const void* data, size_t count, ncclDataType_t dataty
     return {};
   });
 }
-WEIR_NCCL_TWIN(PutSignal);
 
-ncclResult_t ncclSignal(int peer, int signal, int context, unsigned int flags, ncclComm_t handle,
-                        cudaStream_t) {
+ncclResult_t weir::nccl::own::Signal(int peer, int signal, int context, unsigned int flags,
+                                     ncclComm_t handle, cudaStream_t) {
   constexpr const char* kFunction = "ncclSignal";
   return enqueue(kFunction, handle, [&](Comm& comm, OneSidedCall& call) -> Outcome {
     Outcome outcome = check_peer(kFunction, comm, *call.state, peer, signal, context);
@@ -138,10 +138,9 @@ ncclResult_t ncclSignal(int peer, int signal, int context, unsigned int flags, n
     return outcome;
   });
 }
-WEIR_NCCL_TWIN(Signal);
 
-ncclResult_t ncclWaitSignal(int count, ncclWaitSignalDesc_t* descriptors, ncclComm_t handle,
-                            cudaStream_t) {
+ncclResult_t weir::nccl::own::WaitSignal(int count, ncclWaitSignalDesc_t* descriptors,
+                                         ncclComm_t handle, cudaStream_t) {
   constexpr const char* kFunction = "ncclWaitSignal";
   return enqueue(kFunction, handle, [&](Comm& comm, OneSidedCall& call) -> Outcome {
     if (count < 0) return invalid_argument(fmt::format("{}: nDesc is {}", kFunction, count));
@@ -167,4 +166,3 @@ ncclResult_t ncclWaitSignal(int count, ncclWaitSignalDesc_t* descriptors, ncclCo
     return {};
   });
 }
-WEIR_NCCL_TWIN(WaitSignal);

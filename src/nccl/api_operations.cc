@@ -10,8 +10,8 @@
 #include "nccl/group.h"
 #include "nccl/operation.h"
 #include "nccl/outcome.h"
+#include "nccl/own.h"
 #include "nccl/translate.h"
-#include "nccl/twin.h"
 
 using weir::nccl::Arguments;
 using weir::nccl::Factor;
@@ -42,158 +42,146 @@ ncclResult_t enqueue(const Arguments& arguments) noexcept {
 
 // ---- Collectives --------------------------------------------------------------------------------
 
-ncclResult_t ncclAllReduceConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
-                                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream,
-                                 const ncclCollConfig_t* config) {
+ncclResult_t weir::nccl::own::AllReduceConfig(const void* send, void* recv, size_t count,
+                                              ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                                              cudaStream_t stream, const ncclCollConfig_t* config) {
   return enqueue({"ncclAllReduce", OperationKind::kAllReduce, comm, send, recv, count, type, op, 0,
                   stream, config});
 }
-WEIR_NCCL_TWIN(AllReduceConfig);
 
-ncclResult_t ncclReduceConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
-                              ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream,
-                              const ncclCollConfig_t* config) {
+ncclResult_t weir::nccl::own::ReduceConfig(const void* send, void* recv, size_t count,
+                                           ncclDataType_t type, ncclRedOp_t op, int root,
+                                           ncclComm_t comm, cudaStream_t stream,
+                                           const ncclCollConfig_t* config) {
   return enqueue({"ncclReduce", OperationKind::kReduce, comm, send, recv, count, type, op, root,
                   stream, config});
 }
-WEIR_NCCL_TWIN(ReduceConfig);
 
-ncclResult_t ncclBroadcastConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
-                                 int root, ncclComm_t comm, cudaStream_t stream,
-                                 const ncclCollConfig_t* config) {
+ncclResult_t weir::nccl::own::BroadcastConfig(const void* send, void* recv, size_t count,
+                                              ncclDataType_t type, int root, ncclComm_t comm,
+                                              cudaStream_t stream, const ncclCollConfig_t* config) {
   return enqueue({"ncclBroadcast", OperationKind::kBroadcast, comm, send, recv, count, type,
                   ncclSum, root, stream, config});
 }
-WEIR_NCCL_TWIN(BroadcastConfig);
 
-ncclResult_t ncclReduceScatterConfig(const void* send, void* recv, size_t count,
-                                     ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                                     cudaStream_t stream, const ncclCollConfig_t* config) {
+ncclResult_t weir::nccl::own::ReduceScatterConfig(const void* send, void* recv, size_t count,
+                                                  ncclDataType_t type, ncclRedOp_t op,
+                                                  ncclComm_t comm, cudaStream_t stream,
+                                                  const ncclCollConfig_t* config) {
   return enqueue({"ncclReduceScatter", OperationKind::kReduceScatter, comm, send, recv, count, type,
                   op, 0, stream, config});
 }
-WEIR_NCCL_TWIN(ReduceScatterConfig);
 
-ncclResult_t ncclAllGatherConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
-                                 ncclComm_t comm, cudaStream_t stream,
-                                 const ncclCollConfig_t* config) {
+ncclResult_t weir::nccl::own::AllGatherConfig(const void* send, void* recv, size_t count,
+                                              ncclDataType_t type, ncclComm_t comm,
+                                              cudaStream_t stream, const ncclCollConfig_t* config) {
   return enqueue({"ncclAllGather", OperationKind::kAllGather, comm, send, recv, count, type,
                   ncclSum, 0, stream, config});
 }
-WEIR_NCCL_TWIN(AllGatherConfig);
 
-ncclResult_t ncclAlltoAllConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
-                                ncclComm_t comm, cudaStream_t stream,
-                                const ncclCollConfig_t* config) {
+ncclResult_t weir::nccl::own::AlltoAllConfig(const void* send, void* recv, size_t count,
+                                             ncclDataType_t type, ncclComm_t comm,
+                                             cudaStream_t stream, const ncclCollConfig_t* config) {
   return enqueue({"ncclAlltoAll", OperationKind::kAllToAll, comm, send, recv, count, type, ncclSum,
                   0, stream, config});
 }
-WEIR_NCCL_TWIN(AlltoAllConfig);
 
-ncclResult_t ncclGatherConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
-                              int root, ncclComm_t comm, cudaStream_t stream,
-                              const ncclCollConfig_t* config) {
+ncclResult_t weir::nccl::own::GatherConfig(const void* send, void* recv, size_t count,
+                                           ncclDataType_t type, int root, ncclComm_t comm,
+                                           cudaStream_t stream, const ncclCollConfig_t* config) {
   return enqueue({"ncclGather", OperationKind::kGather, comm, send, recv, count, type, ncclSum,
                   root, stream, config});
 }
-WEIR_NCCL_TWIN(GatherConfig);
 
-ncclResult_t ncclScatterConfig(const void* send, void* recv, size_t count, ncclDataType_t type,
-                               int root, ncclComm_t comm, cudaStream_t stream,
-                               const ncclCollConfig_t* config) {
+ncclResult_t weir::nccl::own::ScatterConfig(const void* send, void* recv, size_t count,
+                                            ncclDataType_t type, int root, ncclComm_t comm,
+                                            cudaStream_t stream, const ncclCollConfig_t* config) {
   return enqueue({"ncclScatter", OperationKind::kScatter, comm, send, recv, count, type, ncclSum,
                   root, stream, config});
 }
-WEIR_NCCL_TWIN(ScatterConfig);
 
-ncclResult_t ncclAllReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
-                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t weir::nccl::own::AllReduce(const void* send, void* recv, size_t count,
+                                        ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                                        cudaStream_t stream) {
   return enqueue({"ncclAllReduce", OperationKind::kAllReduce, comm, send, recv, count, type, op, 0,
                   stream, nullptr});
 }
-WEIR_NCCL_TWIN(AllReduce);
 
-ncclResult_t ncclReduce(const void* send, void* recv, size_t count, ncclDataType_t type,
-                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t weir::nccl::own::Reduce(const void* send, void* recv, size_t count,
+                                     ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
+                                     cudaStream_t stream) {
   return enqueue({"ncclReduce", OperationKind::kReduce, comm, send, recv, count, type, op, root,
                   stream, nullptr});
 }
-WEIR_NCCL_TWIN(Reduce);
 
-ncclResult_t ncclBroadcast(const void* send, void* recv, size_t count, ncclDataType_t type,
-                           int root, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t weir::nccl::own::Broadcast(const void* send, void* recv, size_t count,
+                                        ncclDataType_t type, int root, ncclComm_t comm,
+                                        cudaStream_t stream) {
   return enqueue({"ncclBroadcast", OperationKind::kBroadcast, comm, send, recv, count, type,
                   ncclSum, root, stream, nullptr});
 }
-WEIR_NCCL_TWIN(Broadcast);
 
-ncclResult_t ncclBcast(void* buffer, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                       cudaStream_t stream) {
+ncclResult_t weir::nccl::own::Bcast(void* buffer, size_t count, ncclDataType_t type, int root,
+                                    ncclComm_t comm, cudaStream_t stream) {
   return enqueue({"ncclBcast", OperationKind::kBroadcast, comm, buffer, buffer, count, type,
                   ncclSum, root, stream, nullptr});
 }
-WEIR_NCCL_TWIN(Bcast);
 
-ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type,
-                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t weir::nccl::own::ReduceScatter(const void* send, void* recv, size_t count,
+                                            ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                                            cudaStream_t stream) {
   return enqueue({"ncclReduceScatter", OperationKind::kReduceScatter, comm, send, recv, count, type,
                   op, 0, stream, nullptr});
 }
-WEIR_NCCL_TWIN(ReduceScatter);
 
-ncclResult_t ncclAllGather(const void* send, void* recv, size_t count, ncclDataType_t type,
-                           ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t weir::nccl::own::AllGather(const void* send, void* recv, size_t count,
+                                        ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
   return enqueue({"ncclAllGather", OperationKind::kAllGather, comm, send, recv, count, type,
                   ncclSum, 0, stream, nullptr});
 }
-WEIR_NCCL_TWIN(AllGather);
 
-ncclResult_t ncclAlltoAll(const void* send, void* recv, size_t count, ncclDataType_t type,
-                          ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t weir::nccl::own::AlltoAll(const void* send, void* recv, size_t count,
+                                       ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
   return enqueue({"ncclAlltoAll", OperationKind::kAllToAll, comm, send, recv, count, type, ncclSum,
                   0, stream, nullptr});
 }
-WEIR_NCCL_TWIN(AlltoAll);
 
-ncclResult_t ncclGather(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
-                        ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t weir::nccl::own::Gather(const void* send, void* recv, size_t count,
+                                     ncclDataType_t type, int root, ncclComm_t comm,
+                                     cudaStream_t stream) {
   return enqueue({"ncclGather", OperationKind::kGather, comm, send, recv, count, type, ncclSum,
                   root, stream, nullptr});
 }
-WEIR_NCCL_TWIN(Gather);
 
-ncclResult_t ncclScatter(const void* send, void* recv, size_t count, ncclDataType_t type, int root,
-                         ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t weir::nccl::own::Scatter(const void* send, void* recv, size_t count,
+                                      ncclDataType_t type, int root, ncclComm_t comm,
+                                      cudaStream_t stream) {
   return enqueue({"ncclScatter", OperationKind::kScatter, comm, send, recv, count, type, ncclSum,
                   root, stream, nullptr});
 }
-WEIR_NCCL_TWIN(Scatter);
 
 // ---- Messages -----------------------------------------------------------------------------------
 
-ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t weir::nccl::own::Send(const void* send, size_t count, ncclDataType_t type, int peer,
+                                   ncclComm_t comm, cudaStream_t stream) {
   return enqueue({"ncclSend", OperationKind::kSend, comm, send, nullptr, count, type, ncclSum, peer,
                   stream, nullptr});
 }
-WEIR_NCCL_TWIN(Send);
 
-ncclResult_t ncclRecv(void* recv, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
+ncclResult_t weir::nccl::own::Recv(void* recv, size_t count, ncclDataType_t type, int peer,
+                                   ncclComm_t comm, cudaStream_t stream) {
   return enqueue({"ncclRecv", OperationKind::kRecv, comm, nullptr, recv, count, type, ncclSum, peer,
                   stream, nullptr});
 }
-WEIR_NCCL_TWIN(Recv);
 
 // ---- Groups -------------------------------------------------------------------------------------
 
-ncclResult_t ncclGroupStart(void) {
+ncclResult_t weir::nccl::own::GroupStart(void) {
   weir::nccl::group_start();
   return ncclSuccess;
 }
-WEIR_NCCL_TWIN(GroupStart);
 
-ncclResult_t ncclGroupEnd(void) {
+ncclResult_t weir::nccl::own::GroupEnd(void) {
   try {
     return weir::nccl::group_end();
   } catch (...) {
@@ -201,9 +189,8 @@ ncclResult_t ncclGroupEnd(void) {
         weir::nccl::outcome_of_exception("ncclGroupEnd", std::current_exception()));
   }
 }
-WEIR_NCCL_TWIN(GroupEnd);
 
-ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
+ncclResult_t weir::nccl::own::GroupSimulateEnd(ncclSimInfo_t* info) {
   return guarded("ncclGroupSimulateEnd", [&]() -> Outcome {
     Outcome outcome = weir::nccl::check_sim_info("ncclGroupSimulateEnd", info);
     if (!outcome.ok()) return outcome;
@@ -213,12 +200,13 @@ ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
     return outcome;
   });
 }
-WEIR_NCCL_TWIN(GroupSimulateEnd);
 
 // ---- Reductions with a factor -------------------------------------------------------------------
 
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
-                                      ncclScalarResidence_t residence, ncclComm_t handle) {
+ncclResult_t weir::nccl::own::RedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar,
+                                                   ncclDataType_t datatype,
+                                                   ncclScalarResidence_t residence,
+                                                   ncclComm_t handle) {
   constexpr const char* kFunction = "ncclRedOpCreatePreMulSum";
   return guarded(kFunction, [&]() -> Outcome {
     const auto comm = weir::nccl::find(handle);
@@ -246,9 +234,8 @@ ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataTyp
     return comm->create_factor(kFunction, factor, op);
   });
 }
-WEIR_NCCL_TWIN(RedOpCreatePreMulSum);
 
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
+ncclResult_t weir::nccl::own::RedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
   constexpr const char* kFunction = "ncclRedOpDestroy";
   return guarded(kFunction, [&]() -> Outcome {
     const auto comm = weir::nccl::find(handle);
@@ -256,4 +243,3 @@ ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
     return comm->destroy_factor(kFunction, op);
   });
 }
-WEIR_NCCL_TWIN(RedOpDestroy);

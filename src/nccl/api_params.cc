@@ -12,7 +12,7 @@
 #include <string>
 
 #include "nccl/outcome.h"
-#include "nccl/twin.h"
+#include "nccl/own.h"
 
 using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
@@ -82,7 +82,7 @@ ncclResult_t get_integer(const char* function, ncclParamHandle_t handle, Integer
 
 }  // namespace
 
-ncclResult_t ncclParamBind(ncclParamHandle_t* out, const char* key) {
+ncclResult_t weir::nccl::own::ParamBind(ncclParamHandle_t* out, const char* key) {
   return guarded("ncclParamBind", [&]() -> Outcome {
     if (out == nullptr) return invalid_argument("ncclParamBind: out is NULL");
     *out = nullptr;
@@ -91,49 +91,40 @@ ncclResult_t ncclParamBind(ncclParamHandle_t* out, const char* key) {
     return outcome;
   });
 }
-WEIR_NCCL_TWIN(ParamBind);
 
-ncclResult_t ncclParamGetI8(ncclParamHandle_t handle, int8_t* out) {
+ncclResult_t weir::nccl::own::ParamGetI8(ncclParamHandle_t handle, int8_t* out) {
   return get_integer("ncclParamGetI8", handle, out);
 }
-WEIR_NCCL_TWIN(ParamGetI8);
 
-ncclResult_t ncclParamGetI16(ncclParamHandle_t handle, int16_t* out) {
+ncclResult_t weir::nccl::own::ParamGetI16(ncclParamHandle_t handle, int16_t* out) {
   return get_integer("ncclParamGetI16", handle, out);
 }
-WEIR_NCCL_TWIN(ParamGetI16);
 
-ncclResult_t ncclParamGetI32(ncclParamHandle_t handle, int32_t* out) {
+ncclResult_t weir::nccl::own::ParamGetI32(ncclParamHandle_t handle, int32_t* out) {
   return get_integer("ncclParamGetI32", handle, out);
 }
-WEIR_NCCL_TWIN(ParamGetI32);
 
-ncclResult_t ncclParamGetI64(ncclParamHandle_t handle, int64_t* out) {
+ncclResult_t weir::nccl::own::ParamGetI64(ncclParamHandle_t handle, int64_t* out) {
   return get_integer("ncclParamGetI64", handle, out);
 }
-WEIR_NCCL_TWIN(ParamGetI64);
 
-ncclResult_t ncclParamGetU8(ncclParamHandle_t handle, uint8_t* out) {
+ncclResult_t weir::nccl::own::ParamGetU8(ncclParamHandle_t handle, uint8_t* out) {
   return get_integer("ncclParamGetU8", handle, out);
 }
-WEIR_NCCL_TWIN(ParamGetU8);
 
-ncclResult_t ncclParamGetU16(ncclParamHandle_t handle, uint16_t* out) {
+ncclResult_t weir::nccl::own::ParamGetU16(ncclParamHandle_t handle, uint16_t* out) {
   return get_integer("ncclParamGetU16", handle, out);
 }
-WEIR_NCCL_TWIN(ParamGetU16);
 
-ncclResult_t ncclParamGetU32(ncclParamHandle_t handle, uint32_t* out) {
+ncclResult_t weir::nccl::own::ParamGetU32(ncclParamHandle_t handle, uint32_t* out) {
   return get_integer("ncclParamGetU32", handle, out);
 }
-WEIR_NCCL_TWIN(ParamGetU32);
 
-ncclResult_t ncclParamGetU64(ncclParamHandle_t handle, uint64_t* out) {
+ncclResult_t weir::nccl::own::ParamGetU64(ncclParamHandle_t handle, uint64_t* out) {
   return get_integer("ncclParamGetU64", handle, out);
 }
-WEIR_NCCL_TWIN(ParamGetU64);
 
-ncclResult_t ncclParamGetStr(ncclParamHandle_t handle, const char** out) {
+ncclResult_t weir::nccl::own::ParamGetStr(ncclParamHandle_t handle, const char** out) {
   return guarded("ncclParamGetStr", [&]() -> Outcome {
     Outcome outcome = check_handle("ncclParamGetStr", handle, out);
     if (!outcome.ok()) return outcome;
@@ -143,10 +134,10 @@ ncclResult_t ncclParamGetStr(ncclParamHandle_t handle, const char** out) {
     return {};
   });
 }
-WEIR_NCCL_TWIN(ParamGetStr);
 
 // The bytes of the value's text, without an end.
-ncclResult_t ncclParamGet(ncclParamHandle_t handle, void* out, int bytes_max, int* bytes) {
+ncclResult_t weir::nccl::own::ParamGet(ncclParamHandle_t handle, void* out, int bytes_max,
+                                       int* bytes) {
   return guarded("ncclParamGet", [&]() -> Outcome {
     Outcome outcome = check_handle("ncclParamGet", handle, out);
     if (!outcome.ok()) return outcome;
@@ -161,9 +152,8 @@ ncclResult_t ncclParamGet(ncclParamHandle_t handle, void* out, int bytes_max, in
     return {};
   });
 }
-WEIR_NCCL_TWIN(ParamGet);
 
-ncclResult_t ncclParamGetParameter(const char* key, const char** value, int* length) {
+ncclResult_t weir::nccl::own::ParamGetParameter(const char* key, const char** value, int* length) {
   return guarded("ncclParamGetParameter", [&]() -> Outcome {
     if (value == nullptr) return invalid_argument("ncclParamGetParameter: value is NULL");
     Outcome outcome = check_key("ncclParamGetParameter", key);
@@ -175,9 +165,8 @@ ncclResult_t ncclParamGetParameter(const char* key, const char** value, int* len
     return {};
   });
 }
-WEIR_NCCL_TWIN(ParamGetParameter);
 
-ncclResult_t ncclParamGetAllParameterKeys(const char*** table, int* length) {
+ncclResult_t weir::nccl::own::ParamGetAllParameterKeys(const char*** table, int* length) {
   return guarded("ncclParamGetAllParameterKeys", [&]() -> Outcome {
     if (table == nullptr || length == nullptr) {
       return invalid_argument("ncclParamGetAllParameterKeys: table or tableLen is NULL");
@@ -187,11 +176,9 @@ ncclResult_t ncclParamGetAllParameterKeys(const char*** table, int* length) {
     return {};
   });
 }
-WEIR_NCCL_TWIN(ParamGetAllParameterKeys);
 
-void ncclParamDumpAll(void) {
+void weir::nccl::own::ParamDumpAll(void) {
   for (const ncclParamHandle& param : kParams) {
     std::fprintf(stderr, "%s=%s\n", param.key, value_of(param));
   }
 }
-WEIR_NCCL_TWIN(ParamDumpAll);

@@ -7,6 +7,7 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "nccl/backend.h"
 #include "nccl/one_sided.h"
 #include "nccl/translate.h"
 
@@ -30,6 +31,7 @@ Comm::Comm(Config config, int rank, int rank_count, int device)
     : config_(std::move(config)), device_(device), rank_(rank), rank_count_(rank_count) {}
 
 Comm::~Comm() {
+  if (ncclComm_t real = release_real(); real != nullptr) (void)backend().real->CommAbort(real);
   weir_comm_t comm = weir();
   if (comm == nullptr) return;
   for (auto& [handle, window] : windows_) ignore(weir_deregister(comm, window->window));
@@ -325,6 +327,15 @@ std::shared_ptr<Comm> close_handle(ncclComm_t handle) {
   it.closed.emplace_back(handle);
   if (it.closed.size() > kClosedMax) it.closed.pop_front();
   return comm;
+}
+
+bool is_own_window(ncclWindow_t window) {
+  Handles& it = handles();
+  std::shared_lock lock(it.lock);
+  for (const auto& [handle, comm] : it.open) {
+    if (comm->window_buffer(window).has_value()) return true;
+  }
+  return false;
 }
 
 Outcome no_such_handle(const char* function, ncclComm_t handle) {

@@ -61,6 +61,12 @@ class Comm {
   // nullptr until it is made.
   weir_comm_t weir() const { return weir_.load(std::memory_order_acquire); }
 
+  // The real NCCL's communicator that does the work instead (forwarding.h); nullptr: there is none.
+  // It is aborted with this one, unless it was released to a new owner.
+  ncclComm_t real() const { return real_.load(std::memory_order_acquire); }
+  void forward_to(ncclComm_t real) { real_.store(real, std::memory_order_release); }
+  ncclComm_t release_real() { return real_.exchange(nullptr); }
+
   int rank() const { return rank_.load(std::memory_order_relaxed); }
   int rank_count() const { return rank_count_.load(std::memory_order_relaxed); }
   int device() const { return device_; }
@@ -124,6 +130,7 @@ class Comm {
   std::atomic<int> rank_;
   std::atomic<int> rank_count_;
   std::atomic<weir_comm_t> weir_{nullptr};
+  std::atomic<ncclComm_t> real_{nullptr};
   std::atomic<int> in_flight_{0};
   std::atomic<int> failure_{ncclSuccess};  // of a call in the background
   std::atomic<bool> aborted_{false};
@@ -146,6 +153,8 @@ ncclComm_t open_handle(std::shared_ptr<Comm> comm);
 std::shared_ptr<Comm> find(ncclComm_t handle);
 // Takes the handle out of the table and gives what it stood for.
 std::shared_ptr<Comm> close_handle(ncclComm_t handle);
+// Whether a communicator that is alive has made the window.
+bool is_own_window(ncclWindow_t window);
 // What to say of a handle that `find` does not know.
 Outcome no_such_handle(const char* function, ncclComm_t handle);
 

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "nccl/comm.h"
+#include "nccl/route.h"
 
 namespace weir::nccl {
 
@@ -11,6 +12,9 @@ namespace {
 
 thread_local std::string t_error;
 thread_local std::string t_held;
+// What the real library's latest text was when this thread reported an error, and whether it did.
+thread_local std::string t_real_text;
+thread_local bool t_has_reported = false;
 
 // Threads may report while the process ends: never destroyed.
 struct LastOfProcess {
@@ -22,12 +26,24 @@ LastOfProcess& last_of_process() {
   return *it;
 }
 
+void note_real_text() {
+  const Table* real = route_state::real_table;
+  const char* text = real != nullptr ? real->GetLastError(nullptr) : nullptr;
+  t_real_text = text != nullptr ? text : "";
+  t_has_reported = true;
+}
+
 }  // namespace
+
+bool own_error_is_later(const char* real_text) {
+  return t_has_reported && t_real_text == (real_text != nullptr ? real_text : "");
+}
 
 ncclResult_t report(const Outcome& outcome, Comm* comm) {
   if (outcome.ok() || outcome.code == ncclInProgress) return outcome.code;
   try {
     t_error = outcome.text;
+    note_real_text();
     if (comm != nullptr) comm->note_error(outcome.text);
     LastOfProcess& last = last_of_process();
     std::lock_guard lock(last.lock);

@@ -32,6 +32,10 @@ inline Outcome invalid_usage(std::string text) { return {ncclInvalidUsage, std::
 // communicator.
 ncclResult_t report(const Outcome& outcome, Comm* comm = nullptr);
 
+// Whether the calling thread has reported an error since the real library's latest text became
+// `real_text`.
+bool own_error_is_later(const char* real_text);
+
 // For ncclGetLastError: the calling thread's latest text, else the process's. Good until the thread
 // asks again.
 const char* last_error();

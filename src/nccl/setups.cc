@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "nccl/device.h"
+#include "nccl/forwarding.h"
 #include "nccl/one_sided.h"
 #include "nccl/translate.h"
 
@@ -34,11 +35,19 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
   return comm.config().rma_eager ? OneSided::open(function, comm) : Outcome();
 }
 
+// `forwarding` nullptr: it is not to go to the real NCCL.
 Outcome create(const char* function, Comm& comm, int rank_count, const weir_unique_id_t& id,
-               int rank) {
+               int rank, const Forwarding* forwarding) {
   const weir_comm_config_t config = comm.config().weir();
   weir_comm_t made = nullptr;
   const weir_result_t result = weir_comm_create(&made, rank_count, &id, rank, &config);
+  if (result == WEIR_OK && forwarding != nullptr) {
+    Outcome outcome = forwarding->agree(function, comm, made);
+    if (!outcome.ok() || comm.real() != nullptr) {
+      weir_comm_destroy(made);
+      return outcome;
+    }
+  }
   return attach(function, comm, result, made);
 }
 
@@ -113,8 +122,9 @@ Outcome make_init(const char* function, ncclComm_t* out, int rank_count, const n
   outcome = read_config(function, given, &config);
   if (!outcome.ok()) return outcome;
   open(setup, function, std::move(config), rank, rank_count, device, out);
-  setup->work = [function, comm = setup->made, rank_count, id = to_weir_id(id), rank] {
-    return create(function, *comm, rank_count, id, rank);
+  setup->work = [function, comm = setup->made, rank_count, id = to_weir_id(id), rank,
+                 forwarding = Forwarding(given, device)] {
+    return create(function, *comm, rank_count, id, rank, &forwarding);
   };
   return {};
 }
@@ -214,7 +224,7 @@ Outcome make_grow(const char* function, std::shared_ptr<Comm> parent, int rank_c
       Outcome spread = spread_id(function, *parent, mine.empty() ? nullptr : mine.data(), &agreed);
       if (!spread.ok()) return spread;
     }
-    return create(function, *comm, rank_count, agreed, rank);
+    return create(function, *comm, rank_count, agreed, rank, nullptr);
   };
   return {};
 }

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DNM=nm -DLIBRARY=libnccl.so.2 -DLIST=symbols.txt -P exported_symbols.cmake
-# The library exports the functions of the list and their twins, and nothing else.
+# The library exports the functions of the list and their twins, the mark by which it knows itself, and
+# nothing else.
 
 execute_process(COMMAND ${NM} -D --defined-only --format=posix ${LIBRARY}
   OUTPUT_VARIABLE symbols RESULT_VARIABLE failed)
@@ -11,7 +12,7 @@ string(REGEX MATCHALL "(^|\n)[^ \n]+" exported "${symbols}")
 list(TRANSFORM exported STRIP)
 
 file(STRINGS ${LIST} rows REGEX "^[0-9]")
-set(listed "")
+set(listed weir_nccl_marker)
 foreach(row IN LISTS rows)
   string(REGEX REPLACE "^[0-9.]+ " "" name "${row}")
   list(APPEND listed ${name} p${name})

@@ -70,6 +70,17 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_NCCL_NET_PLUGIN", Kind::kText, "", "",
      "NCCL network plugin that the transport ncclnet loads: a path, or NAME for "
      "libnccl-net-NAME.so."},
+    {"WEIR_NCCL_LIBRARY", Kind::kPath, "", "",
+     "The real libnccl.so.2 behind Weir's; unset: searched for next to the framework, on "
+     "LD_LIBRARY_PATH, in the CUDA toolkit and by the loader."},
+    {"WEIR_BACKEND", Kind::kChoice, "auto", "auto|weir|nccl",
+     "Whose communicators NCCL programs get: NCCL's where every rank has a GPU and they start, "
+     "else Weir's; or only the one or the other."},
+    {"WEIR_DISABLE", Kind::kBool, "0", "",
+     "Weir's libnccl.so.2 passes every call to the real one and does nothing itself."},
+    {"WEIR_METRICS", Kind::kPath, "", "",
+     "NCCL calls are counted and timed, by function and communicator, in this file in Prometheus' "
+     "text format; %p stands for the process number, %h for the host name."},
     {"WEIR_PLUGIN_PATH", Kind::kPath, "", "",
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",
@@ -270,8 +281,9 @@ bool assign(Settings* settings, const SettingInfo& info, std::string_view text) 
   const Field field = field_of(info.name);
   if (info.kind == Kind::kBool) {
     const std::optional<bool> value = parse_bool(text);
-    if (value) settings->*std::get<bool Settings::*>(field) = *value;
-    return value.has_value();
+    if (!value) return false;
+    if (const auto* member = std::get_if<bool Settings::*>(&field)) settings->** member = *value;
+    return true;
   }
   if (is_number(info.kind)) {
     const std::optional<int64_t> value = parse_number(info.kind, text);

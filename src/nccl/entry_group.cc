@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exported: groups. Both libraries are told of a group's beginning and end, so that it may mix
+// communicators of both; each holds its own part of it.
+#include <utility>
+#include <vector>
+
+#include "nccl/comm.h"
+#include "nccl/config.h"
+#include "nccl/entry.h"
+#include "nccl/outcome.h"
+
+using weir::nccl::Backend;
+using weir::nccl::backend;
+using weir::nccl::FunctionIndex;
+using weir::nccl::Outcome;
+
+namespace weir::nccl {
+
+namespace {
+
+struct Group {
+  int depth = 0;
+  std::vector<ncclComm_t*> made;  // to be handed out at its end
+};
+
+thread_local Group t_group;
+
+// The handle of the real library, which is the caller's from now on.
+void exchange(ncclComm_t* out) {
+  if (out == nullptr) return;
+  const auto comm = find(*out);
+  if (comm == nullptr || comm->real() == nullptr || !comm->config().blocking) return;
+  const ncclComm_t handle = *out;
+  *out = comm->release_real();
+  (void)close_handle(handle);
+}
+
+// An error is what the caller is to learn, then that something is still in progress.
+ncclResult_t worse(ncclResult_t a, ncclResult_t b) {
+  const auto is_error = [](ncclResult_t it) { return it != ncclSuccess && it != ncclInProgress; };
+  if (is_error(a) || b == ncclSuccess) return a;
+  return is_error(b) || a == ncclSuccess ? b : a;
+}
+
+// Ends one level of the group, in both libraries. `end_real` and `end_own` make the calls.
+template <typename EndReal, typename EndOwn>
+ncclResult_t end_group(const Backend& it, EndReal end_real, EndOwn end_own) {
+  if (t_group.depth == 0) return end_own();  // which says that there is none
+  std::vector<ncclComm_t*> made;
+  if (--t_group.depth == 0) made = std::exchange(t_group.made, {});
+  // The real one starts its part and returns, Weir's waits for its own.
+  const ncclResult_t real = it.real != nullptr ? end_real() : ncclSuccess;
+  const ncclResult_t own = end_own();
+  if (own == ncclSuccess) {
+    for (ncclComm_t* out : made) exchange(out);
+  }
+  return worse(real, own);
+}
+
+}  // namespace
+
+ncclResult_t hand_out(ncclResult_t result, ncclComm_t* out, int count) {
+  if (result != ncclSuccess) return result;
+  return guarded("the making of a communicator", [&]() -> Outcome {
+    for (int i = 0; i < count; ++i) {
+      if (t_group.depth > 0) {
+        t_group.made.push_back(out + i);
+      } else {
+        exchange(out + i);
+      }
+    }
+    return {};
+  });
+}
+
+}  // namespace weir::nccl
+
+ncclResult_t ncclGroupStart(void) {
+  const Backend& it = backend();
+  if (WEIR_NCCL_PASSES_BY(it)) return it.real->GroupStart();
+  if (it.real != nullptr) {
+    if (const ncclResult_t result = it.real->GroupStart(); result != ncclSuccess) return result;
+  }
+  ++weir::nccl::t_group.depth;
+  return it.own->GroupStart();
+}
+WEIR_NCCL_TWIN(GroupStart);
+
+ncclResult_t ncclGroupEnd(void) {
+  const Backend& it = backend();
+  if (WEIR_NCCL_PASSES_BY(it)) return it.real->GroupEnd();
+  return weir::nccl::end_group(
+      it, [&] { return it.real->GroupEnd(); }, [&] { return it.own->GroupEnd(); });
+}
+WEIR_NCCL_TWIN(GroupEnd);
+
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
+  const Backend& it = backend();
+  if (WEIR_NCCL_PASSES_BY(it)) return it.real->GroupSimulateEnd(info);
+  // When the arguments are wrong the group stays open, and where the function is missing.
+  if (!weir::nccl::check_sim_info("ncclGroupSimulateEnd", info).ok()) {
+    return it.own->GroupSimulateEnd(info);
+  }
+  if (it.real != nullptr && !it.library->has(FunctionIndex::kGroupSimulateEnd)) {
+    return it.real->GroupSimulateEnd(info);
+  }
+  return weir::nccl::end_group(
+      it, [&] { return it.real->GroupSimulateEnd(info); },
+      [&] { return it.own->GroupSimulateEnd(it.real != nullptr ? nullptr : info); });
+}
+WEIR_NCCL_TWIN(GroupSimulateEnd);

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/real_library.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <link.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <type_traits>
+
+#include "nccl/outcome.h"
+#include "nccl/real_search.h"
+
+// Tells a library of Weir's from NCCL's own, whatever its file is called.
+extern "C" WEIR_NCCL_API const char weir_nccl_marker[] = "weir";
+
+namespace weir::nccl {
+
+namespace {
+
+// Without these it is of no use.
+constexpr FunctionIndex kNeeded[] = {
+    FunctionIndex::kGetVersion,  FunctionIndex::kGetUniqueId, FunctionIndex::kCommInitRank,
+    FunctionIndex::kCommDestroy, FunctionIndex::kCommAbort,   FunctionIndex::kCommGetAsyncError,
+    FunctionIndex::kGroupStart,  FunctionIndex::kGroupEnd,    FunctionIndex::kAllReduce,
+};
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr int kBinding = 0;  // AddressSanitizer refuses libraries that bind to themselves
+#else
+constexpr int kBinding = RTLD_DEEPBIND;
+#endif
+
+// The one that is open; what its functions lack is told with its version.
+std::atomic<const RealLibrary*> the_open_one{nullptr};
+
+std::atomic<const std::string*> why_absent{nullptr};
+
+ncclResult_t refuse_missing(FunctionIndex function) noexcept {
+  if (const std::string* reason = why_absent.load(std::memory_order_acquire); reason != nullptr) {
+    return report({ncclSystemError, fmt::format("{}: WEIR_DISABLE is set, but {}",
+                                                info_of(function).name, *reason)});
+  }
+  return guarded(info_of(function).name, [&]() -> Outcome {
+    const RealLibrary* real = the_open_one.load(std::memory_order_acquire);
+    return invalid_usage(fmt::format(
+        "{} came with NCCL {}; the NCCL behind this library is {} ({}): install a newer one, or "
+        "name "
+        "it in WEIR_NCCL_LIBRARY",
+        info_of(function).name, info_of(function).since,
+        real != nullptr ? real->version_text() : "older", real != nullptr ? real->path() : ""));
+  });
+}
+
+template <FunctionIndex function, typename Pointer>
+struct Missing;
+
+template <FunctionIndex function, typename Result, typename... Arguments>
+struct Missing<function, Result (*)(Arguments...)> {
+  static Result call(Arguments...) {
+    if constexpr (std::is_same_v<Result, const char*>) {
+      return "";  // the texts of errors themselves
+    } else {
+      const ncclResult_t result = refuse_missing(function);
+      if constexpr (std::is_same_v<Result, ncclResult_t>) {
+        return result;
+      } else if constexpr (std::is_same_v<Result, int>) {
+        return -1;
+      } else if constexpr (!std::is_void_v<Result>) {
+        return Result{};
+      }
+    }
+  }
+};
+
+// The file of this library itself.
+bool is_own_file(const std::string& path) {
+  Dl_info info;
+  struct stat own, other;
+  return dladdr(weir_nccl_marker, &info) != 0 && info.dli_fname != nullptr &&
+         stat(info.dli_fname, &own) == 0 && stat(path.c_str(), &other) == 0 &&
+         own.st_dev == other.st_dev && own.st_ino == other.st_ino;
+}
+
+std::string soname_of(const link_map& map) {
+  const char* strings = nullptr;
+  size_t offset = 0;
+  for (const ElfW(Dyn)* entry = map.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+    if (entry->d_tag == DT_SONAME) offset = entry->d_un.d_val;
+  }
+  return strings != nullptr && offset != 0 ? strings + offset : "";
+}
+
+struct Range {
+  const char* base;
+  uintptr_t begin = 0;
+  uintptr_t end = 0;
+};
+
+int find_code(dl_phdr_info* info, size_t, void* wanted) {
+  auto& range = *static_cast<Range*>(wanted);
+  if (info->dlpi_addr != reinterpret_cast<uintptr_t>(range.base)) return 0;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& segment = info->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_X) == 0) continue;
+    const uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
+    range.begin = range.end == 0 ? begin : std::min(range.begin, begin);
+    range.end = std::max(range.end, begin + segment.p_memsz);
+  }
+  return 1;
+}
+
+}  // namespace
+
+const Table& absent_table(const std::string* reason) {
+  static constexpr Table kAbsent = {
+#define WEIR_NCCL_ABSENT(name, since) Missing<FunctionIndex::k##name, decltype(Table::name)>::call,
+      WEIR_NCCL_FUNCTIONS(WEIR_NCCL_ABSENT)
+#undef WEIR_NCCL_ABSENT
+  };
+  why_absent.store(reason, std::memory_order_release);
+  return kAbsent;
+}
+
+std::string RealLibrary::version_text() const { return weir::nccl::version_text(version_); }
+
+// One candidate. nullptr: `reason` says why not.
+std::unique_ptr<RealLibrary> RealLibrary::open_file(const std::string& path, bool any_soname,
+                                                    std::string* reason) {
+  if (is_own_file(path)) {
+    *reason = "is Weir's own";
+    return nullptr;
+  }
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | kBinding);
+  if (library == nullptr) {
+    const char* text = dlerror();
+    *reason = text != nullptr ? text : "cannot be opened";
+    return nullptr;
+  }
+  const auto reject = [&](std::string why) {
+    *reason = std::move(why);
+    dlclose(library);
+    return nullptr;
+  };
+  if (dlsym(library, "weir_nccl_marker") != nullptr) return reject("is Weir's own");
+  link_map* map = nullptr;
+  if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) {
+    return reject("the loader does not know it");
+  }
+  if (const std::string soname = soname_of(*map); !any_soname && soname != "libnccl.so.2") {
+    return reject(fmt::format("its SONAME is '{}', not libnccl.so.2", soname));
+  }
+  std::unique_ptr<RealLibrary> real(new RealLibrary());
+  // What the Table's members are called in the library; a missing one gets a function that says so.
+#define WEIR_NCCL_RESOLVE(name, since)                                                \
+  if (void* found = dlsym(library, "nccl" #name); found != nullptr) {                 \
+    real->table_.name = reinterpret_cast<decltype(Table::name)>(found);               \
+    real->has_[static_cast<unsigned>(FunctionIndex::k##name)] = true;                 \
+  } else {                                                                            \
+    real->table_.name = Missing<FunctionIndex::k##name, decltype(Table::name)>::call; \
+  }
+  WEIR_NCCL_FUNCTIONS(WEIR_NCCL_RESOLVE)
+#undef WEIR_NCCL_RESOLVE
+  for (const FunctionIndex function : kNeeded) {
+    if (!real->has(function)) {
+      return reject(fmt::format("has no function {}", info_of(function).name));
+    }
+  }
+  if (real->table_.GetVersion(&real->version_) != ncclSuccess || real->version_ <= 0) {
+    return reject("ncclGetVersion fails");
+  }
+  real->path_ = path;
+  Range range{reinterpret_cast<const char*>(map->l_addr)};
+  dl_iterate_phdr(find_code, &range);
+  real->begin_ = range.begin;
+  real->end_ = range.end;
+  return real;
+}
+
+std::unique_ptr<RealLibrary> RealLibrary::open(const std::string& explicit_path,
+                                               std::string* reason) {
+  std::unique_ptr<RealLibrary> real;
+  if (!explicit_path.empty()) {
+    std::string why;
+    real = open_file(explicit_path, true, &why);
+    if (real == nullptr) {
+      *reason = fmt::format("WEIR_NCCL_LIBRARY names {}: {}", explicit_path, why);
+      return nullptr;
+    }
+    real->found_by_ = "WEIR_NCCL_LIBRARY";
+  } else {
+    std::string looked;
+    for (const Place& place : places_of_nccl()) {
+      std::string why;
+      real = open_file(place.path, false, &why);
+      if (real != nullptr) {
+        real->found_by_ = place.reason;
+        break;
+      }
+      looked += fmt::format("; {} ({}): {}", place.path, place.reason, why);
+    }
+    if (real == nullptr) {
+      *reason =
+          "no real libnccl.so.2 was found next to the framework, on LD_LIBRARY_PATH, in the CUDA "
+          "toolkit or by the loader" +
+          looked + "; WEIR_NCCL_LIBRARY may name one";
+      return nullptr;
+    }
+  }
+  the_open_one.store(real.get(), std::memory_order_release);
+  return real;
+}
+
+}  // namespace weir::nccl

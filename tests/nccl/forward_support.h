@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of the way to a real NCCL: the libraries that play it and CUDA's driver, and ranks with a
+// device each. What the environment of a test says decides the way, so that each is a run of its own.
+#pragma once
+
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nccl/fake/fake_nccl.h"
+#include "nccl/support.h"
+
+namespace weir::nccl::test {
+
+// The functions of the library in WEIR_NCCL_LIBRARY, which the library under test loads too.
+class Fake {
+ public:
+  Fake() {
+    int version = 0;
+    // FAKE_FIRST: loaded before the library under test could bind it to itself, so that its calls of
+    // its own exports come to the library under test.
+    if (std::getenv("FAKE_FIRST") == nullptr) {
+      EXPECT_NCCL(ncclGetVersion(&version));
+    }
+    library_ = dlopen(std::getenv("WEIR_NCCL_LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+    EXPECT_NE(library_, nullptr) << dlerror();
+  }
+
+  template <typename Function>
+  Function* get(const char* name) const {
+    auto* found = reinterpret_cast<Function*>(dlsym(library_, name));
+    EXPECT_NE(found, nullptr) << name;
+    return found;
+  }
+  int calls(const char* name) const { return get<int(const char*)>("fake_calls")(name); }
+  int started() const { return get<int()>("fake_started")(); }
+  int alive() const { return get<int()>("fake_alive")(); }
+  int device_of(ncclComm_t comm) const { return get<int(void*)>("fake_device_of")(comm); }
+  std::string name_of(ncclComm_t comm) const {
+    return get<const char*(void*)>("fake_name_of")(comm);
+  }
+  void fail(int rank, ncclResult_t code, bool hang) const {
+    get<void(int, int, int)>("fake_fail")(rank, code, hang ? 1 : 0);
+  }
+
+ private:
+  void* library_ = nullptr;
+};
+
+// As cudaSetDevice for the calling thread; without a driver, nothing.
+inline void choose_device(int device) {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (driver == nullptr) return;
+  auto* choose = reinterpret_cast<int (*)(void*)>(dlsym(driver, "cuCtxSetCurrent"));
+  if (choose != nullptr) choose(reinterpret_cast<void*>(static_cast<intptr_t>(device + 1)));
+}
+
+// Whether the handle is the real library's own.
+inline bool is_real(ncclComm_t comm) {
+  uint64_t mark = 0;
+  std::memcpy(&mark, static_cast<const void*>(comm), sizeof mark);
+  return mark == 0x0280028002800280ull;
+}
+
+// One thread a rank, on devices[rank]; `body` gets a communicator that is made, and ends it.
+inline void run_on_devices(const std::vector<int>& devices, const Body& body) {
+  const ncclUniqueId id = make_id();
+  const int n = static_cast<int>(devices.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] {
+      choose_device(devices[static_cast<size_t>(rank)]);
+      ncclComm_t comm = nullptr;
+      ASSERT_NCCL(ncclCommInitRank(&comm, n, id, rank));
+      body(rank, comm);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// What an all-reduce gives: the real library's sum, or the ranks' own.
+inline int sum_on(ncclComm_t comm, int rank) {
+  int sum = 0;
+  EXPECT_NCCL(sum_of_ranks(comm, rank, &sum));
+  return sum;
+}
+
+}  // namespace weir::nccl::test
