@@ -35,6 +35,8 @@ struct ncclWindow_vidmem {
 
 namespace weir::nccl {
 
+class Proxy;
+
 // A factor of ncclRedOpCreatePreMulSum, as an operation takes it along.
 struct Factor {
   weir_datatype_t type = WEIR_FLOAT32;
@@ -87,6 +89,21 @@ class Comm {
   void background_begins() { in_flight_.fetch_add(1); }
   void background_ends(const Outcome& outcome);
 
+  // ---- In stream order ----
+  // What runs the operations that are enqueued on streams; made at the first call.
+  std::shared_ptr<Proxy> proxy();
+  // Returns when all that was enqueued has been run, or the communicator is broken: for calls that
+  // use it beside its streams, which all ranks are to see in the same order.
+  void wait_for_streams() const;
+  bool streams_idle() const;
+  // An operation failed in a stream: the communicator's error, unless it was stopped here.
+  void stream_failed(const Outcome& outcome);
+  // Whether nothing further is to be run.
+  bool broken() const { return stopped_here() || failure_.load() != ncclSuccess; }
+  // All ranks cut large operations into slices of so many bytes; 0: they do not.
+  uint64_t chunk_bytes() const { return chunk_bytes_.load(std::memory_order_relaxed); }
+  void agree_on_chunk_bytes(uint64_t bytes) { chunk_bytes_ = bytes; }
+
   // Text of the latest error.
   void note_error(const std::string& text);
   std::string last_error() const;
@@ -105,6 +122,7 @@ class Comm {
   std::optional<void*> window_buffer(ncclWindow_t window) const;
 
  private:
+  std::shared_ptr<Proxy> known_proxy() const;
   std::string title() const;  // "rank 1 of 4", with the name where there is one
 
   const Config config_;
@@ -118,8 +136,11 @@ class Comm {
   std::atomic<bool> revoked_{false};
   std::atomic<bool> finalized_{false};
   std::atomic<bool> suspended_{false};
+  std::atomic<bool> has_proxy_{false};
+  std::atomic<uint64_t> chunk_bytes_{0};
 
   mutable std::mutex lock_;  // guards what follows, and abort against attach
+  std::shared_ptr<Proxy> proxy_;
   std::string error_text_;
   std::unordered_map<int, Factor> factors_;
   std::unordered_set<void*> registrations_;
