@@ -111,6 +111,10 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_HUGE_PAGES", Kind::kBool, "1", "", "Shared memory asks for huge pages."},
     {"WEIR_STAGING_BYTES", Kind::kBytes, "2MiB", "64KiB..1GiB",
      "Staging memory of each rank for each communicator."},
+    {"WEIR_NCCL_CHUNK_BYTES", Kind::kBytes, "1MiB", "4KiB..1GiB",
+     "Operations of libnccl.so.2 on device memory move in pieces of so many bytes, which are "
+     "copied "
+     "while others are on the way; the ranks agree on the least."},
     {"WEIR_SLICE_BYTES", Kind::kBytes, "0", "0..1GiB",
      "Bytes of a pipeline step; 0: chosen by the size of the operation."},
     {"WEIR_SPIN_US", Kind::kInteger, "-1", "-1..1000000",
@@ -171,6 +175,7 @@ const Binding kBindings[] = {
     {"WEIR_DETERMINISTIC", &Settings::deterministic},
     {"WEIR_HUGE_PAGES", &Settings::huge_pages},
     {"WEIR_STAGING_BYTES", &Settings::staging_bytes},
+    {"WEIR_NCCL_CHUNK_BYTES", &Settings::nccl_chunk_bytes},
     {"WEIR_SLICE_BYTES", &Settings::slice_bytes},
     {"WEIR_SPIN_US", &Settings::spin_us},
     {"WEIR_PROGRESS_THREAD", &Settings::progress_thread},
