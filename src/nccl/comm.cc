@@ -367,7 +367,7 @@ bool is_own_window(ncclWindow_t window) {
   Handles& it = handles();
   std::shared_lock lock(it.lock);
   for (const auto& [handle, comm] : it.open) {
-    if (comm->window_buffer(window).has_value()) return true;
+    if (comm->window(window).has_value()) return true;
   }
   return false;
 }
