@@ -21,7 +21,8 @@ constexpr uint32_t kBurst = 8;  // system calls of one push or read
 constexpr size_t kPiecesMax = 16;
 constexpr uint64_t kCallBytesMax = 512 * 1024;
 constexpr double kFirstRate = 1.25;  // 10 Gbit/s, until something is known
-constexpr uint64_t kSampleBytes = 128 * 1024;
+constexpr uint64_t kSampleBytes = 64 * 1024;
+constexpr uint32_t kSilentMax = 32;
 // In a rail's time: one fragment, and what may be on its way.
 constexpr double kFragmentNs = 500e3;
 constexpr double kFragmentNsLeast = 50e3;
@@ -49,6 +50,8 @@ void Rail::attach(Stream stream, uint64_t now_ns) {
   busy_since_ns_ = now_ns;
   sample_bytes_ = sample_ns_ = 0;
   sample_count_ = 0;
+  kernel_rate_ = 0;
+  silent_count_ = 0;
   received_ = 0;
   in_fragment_ = false;
   got_ = 0;
@@ -81,17 +84,6 @@ void Rail::look_ahead() {
   ahead_bytes_ = std::min(outstanding_bytes_, unwritten_bytes_ + static_cast<uint64_t>(in_socket));
 }
 
-// 0: it does not tell.
-double Rail::kernel_rate() const {
-  tcp_info info{};
-  socklen_t bytes = sizeof info;
-  if (getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 ||
-      bytes < offsetof(tcp_info, tcpi_delivery_rate) + sizeof info.tcpi_delivery_rate) {
-    return 0;
-  }
-  return static_cast<double>(info.tcpi_delivery_rate) / 1e9;
-}
-
 uint64_t Rail::window_bytes() const {
   const double bytes = rate_ * kWindowNs;
   if (bytes >= static_cast<double>(kWindowBytesMost)) return kWindowBytesMost;
@@ -119,14 +111,32 @@ void Rail::enqueue(const Fragment& fragment, uint64_t posted, uint64_t now_ns) {
   ahead_bytes_ += bytes;
 }
 
+// 0: none.
+double Rail::take_sample() {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  const bool tells = getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+                     bytes >= offsetof(tcp_info, tcpi_delivery_rate) + sizeof(uint64_t);
+  // One that it has told before is not new.
+  if (tells && info.tcpi_delivery_rate_app_limited == 0 && info.tcpi_delivery_rate != 0 &&
+      info.tcpi_delivery_rate != kernel_rate_) {
+    kernel_rate_ = info.tcpi_delivery_rate;
+    silent_count_ = 0;
+    return static_cast<double>(kernel_rate_) / 1e9;
+  }
+  if (tells && ++silent_count_ < kSilentMax) return 0;
+  return static_cast<double>(sample_bytes_) / static_cast<double>(sample_ns_);
+}
+
 void Rail::measure(uint64_t bytes, uint64_t now_ns) {
   outstanding_bytes_ -= std::min(outstanding_bytes_, bytes);
   sample_bytes_ += bytes;
   sample_ns_ += now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
   busy_since_ns_ = now_ns;
   if (sample_bytes_ < kSampleBytes || sample_ns_ == 0) return;
-  double sample = kernel_rate();
-  if (sample <= 0) sample = static_cast<double>(sample_bytes_) / static_cast<double>(sample_ns_);
+  const double sample = take_sample();
+  sample_bytes_ = sample_ns_ = 0;
+  if (sample == 0) return;
   samples_[sample_count_++ % kSamples] = sample;
   const uint32_t count = std::min(sample_count_, kSamples);
   double sorted[kSamples];
@@ -134,7 +144,6 @@ void Rail::measure(uint64_t bytes, uint64_t now_ns) {
   std::nth_element(sorted, sorted + (count - 1) / 2, sorted + count);
   rate_ = sorted[(count - 1) / 2];
   is_measured_ = true;
-  sample_bytes_ = sample_ns_ = 0;
 }
 
 void Rail::push() {

@@ -114,9 +114,10 @@ class Rail {
   // Nobody wants what is arriving for this lane any more.
   void forget_lane(uint8_t lane);
 
-  // Bytes per ns: the median of the latest measurements, so that what a link lets through after a
-  // pause does not decide. They are the kernel's where it has any: it sees the acknowledgements come
-  // while this thread, or the peer's, has no processor.
+  // Bytes per ns: the median of the latest measurements. They are the kernel's, of times in which
+  // the link was what held the rail up: it sees acknowledgements come while this thread, or the
+  // peer's, has no processor, and knows apart what a link lets through after a pause. Where it says
+  // nothing for long, that is not what holds this rail up, and what is acknowledged counts.
   double rate() const { return rate_; }
   bool is_measured() const { return is_measured_; }  // else it is a guess
   // Longest and shortest fragment that is good for this rail.
@@ -136,7 +137,7 @@ class Rail {
 
   void fail(Health health, int error_number);
   void measure(uint64_t bytes, uint64_t now_ns);
-  double kernel_rate() const;
+  double take_sample();
   bool take_ahead(Receiver* receiver);
   bool begin_fragment(Receiver* receiver);
   void end_fragment(Receiver* receiver);
@@ -164,6 +165,8 @@ class Rail {
   uint64_t busy_since_ns_ = 0;
   uint64_t sample_bytes_ = 0;
   uint64_t sample_ns_ = 0;
+  uint64_t kernel_rate_ = 0;   // bytes per second, the latest that it told
+  uint32_t silent_count_ = 0;  // samples since then
 
   uint64_t received_ = 0;
   uint64_t received_bytes_ = 0;
