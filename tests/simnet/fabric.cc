@@ -309,7 +309,8 @@ void Fabric::end_pipes(Instance& instance, bool died) {
   Mesh& mesh = *instance.mesh;
   Random& random = world_.random();
   const uint64_t now = world_.now_ns();
-  const uint64_t lost_after_ns = died ? now + random.of_any_size(2 * options_.jitter_ns) : kNever;
+  const bool loses = died && options_.death_loses;
+  const uint64_t lost_after_ns = loses ? now + random.of_any_size(2 * options_.jitter_ns) : kNever;
   for (const auto& pipe : mesh.pipes) {
     if (pipe == nullptr) continue;
     const uint32_t me = mesh.world_rank[instance.rank];

@@ -32,6 +32,7 @@ struct FabricOptions {
   bool shares_memory = false;  // WEIR_CAP_SEGMENT: then no messages are needed
   bool has_notices = true;
   bool sees_death = true;       // WEIR_CAP_PEER_FAILURE
+  bool death_loses = true;      // some of what a rank has sent is lost when it dies
   bool progress_tells = false;  // `progress` fails, too, when an operation has
   // Against the contract: the end of a message leaves with a later call of its sender.
   bool withholds = false;

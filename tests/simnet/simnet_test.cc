@@ -120,6 +120,37 @@ TEST(Simulation, ADeadRankIsFoundOutWithinMilliseconds) {
   EXPECT_LT(verdict.virtual_ns, 2'000 * kMillisecond);
 }
 
+TEST(Simulation, WhatADeadRankHasDoneItsPartOfEndsWell) {
+  // Rank 2 dies at once after the first operation, while rank 1 still waits for rank 3, which is slow.
+  Plan plan = plain_plan(4, 100);
+  cost::Rule rule;
+  rule.collective = Collective::kAllReduce;
+  rule.algorithm = algo::find_algorithm(Collective::kAllReduce, "recursive_doubling");
+  ASSERT_NE(rule.algorithm, nullptr);
+  plan.rules.file = "rules.toml";
+  plan.rules.rules = {rule};
+  plan.timeout_ms = 2000;
+  plan.fault = Fault::kKill;
+  plan.culprit = 2;
+  plan.fabric.death_loses = false;
+  plan.fault_at = 9;  // its first post of the second operation
+  plan.paused = 3;
+  plan.pause_at = 5;  // when it has what rank 2 sends
+  plan.pause_ns = 300 * kMillisecond;
+  plan.after = {plan.operations[0]};
+  for (plan.seed = 1; plan.seed <= 20; ++plan.seed) {
+    plan.world.seed = plan.seed;
+    const Verdict verdict = run_job(plan, true);
+    EXPECT_EQ(all_of(verdict), "") << "seed " << plan.seed;
+    for (const uint32_t rank : {0u, 1u, 3u}) {
+      const std::string done = fmt::format("rank {} {} gave ", rank, plan.operations[0].describe());
+      const size_t at = verdict.trace.find(done);
+      ASSERT_NE(at, std::string::npos) << done;
+      EXPECT_EQ(verdict.trace[at + done.size()], '0') << "seed " << plan.seed << ", rank " << rank;
+    }
+  }
+}
+
 TEST(Simulation, NobodyIsBlamedForWaitingInSharedMemory) {
   Plan plan = plain_plan(4, 500);
   plan.fabric.shares_memory = true;
