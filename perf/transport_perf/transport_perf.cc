@@ -4,6 +4,7 @@
 // stack that it stands on.
 //
 //   transport_perf <transport> <bytes>[,<bytes>…] <round trips>
+// WEIR_TLS holds as it does in the core: with `all` messages are sealed where the transport does not encrypt them.
 //
 // Prints one line for each size: bytes, microseconds of one way, megabytes (10^6) per second.
 #include <stdio.h>
@@ -123,6 +124,9 @@ int run(int argc, char** argv) {
   if (count < 1) give_up("at least one round trip is needed");
   const auto found = plugin::find_transport(argv[1]);
   if (!found.ok()) give_up(found.status().text());
+  const auto sealed = plugin::sealed_for(getenv("WEIR_TLS"), found.value());
+  if (!sealed.ok()) give_up(sealed.status().text());
+  const weir_transport_functions_t& functions = *sealed.value();
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) give_up("socketpair");
   fflush(nullptr);
@@ -130,10 +134,10 @@ int run(int argc, char** argv) {
   if (child < 0) give_up("fork");
   if (child == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    _exit(play(*found.value(), 1, sockets[1], sizes, count));
+    _exit(play(functions, 1, sockets[1], sizes, count));
   }
   close(sockets[1]);
-  const int result = play(*found.value(), 0, sockets[0], sizes, count);
+  const int result = play(functions, 0, sockets[0], sizes, count);
   int status = 0;
   waitpid(child, &status, 0);
   return result != 0 || status != 0 ? 1 : 0;
