@@ -47,9 +47,9 @@ constexpr SettingInfo kTable[] = {
      "Ranks with the same text count as being on one host and share memory, ranks with another one "
      "do not (NCCL_HOSTID holds where this one is unset); unset: by kernel and network namespace."},
     {"WEIR_TLS", Kind::kChoice, "off", "off|control|all",
-     "TLS 1.3 around the network transports' control connections, or around messages between "
-     "hosts, "
-     "too (see trust.md); the same on all ranks. A transport that cannot do it is not used."},
+     "TLS 1.3 between hosts around the bootstrap and the network transports' control connections, "
+     "or around messages, too, which Weir seals by itself where a transport cannot (see trust.md); "
+     "the same on all ranks."},
     {"WEIR_TCP_CONNECTIONS", Kind::kInteger, "1", "1..8",
      "Connections of the transport tcp for each pair of interfaces; from two on, or where several "
      "interfaces reach a peer, messages are spread over all of them."},
@@ -85,7 +85,7 @@ constexpr SettingInfo kTable[] = {
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",
      "Comma-separated list of hooks around every transport, outermost first: trace, check, fault, "
-     "sum."},
+     "sum, seal."},
     {"WEIR_FAULT", Kind::kText, "", "", "What the fault hook does, such as delay_us=100,seed=7."},
     {"WEIR_TRACE_FILE", Kind::kPath, "", "",
      "Where the trace hook writes its Chrome trace; %r stands for the rank."},

@@ -354,7 +354,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .name = "tcp",
     .summary = "ranks on one or many hosts, over TCP, over several interfaces where there are",
     .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                     WEIR_CAP_QUIESCE,
+                     WEIR_CAP_QUIESCE | WEIR_CAP_SEALED,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
