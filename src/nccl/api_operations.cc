@@ -21,6 +21,7 @@ using weir::nccl::invalid_usage;
 using weir::nccl::Operation;
 using weir::nccl::OperationKind;
 using weir::nccl::Outcome;
+using weir::nccl::Setup;
 
 namespace {
 
@@ -31,7 +32,21 @@ ncclResult_t enqueue(const Arguments& arguments) noexcept {
     if (!outcome.ok()) {
       return weir::nccl::refuse(outcome, weir::nccl::find(arguments.comm).get());
     }
-    return weir::nccl::submit(std::move(operation));
+    const bool connects = operation.options.need_sibling() &&
+                          operation.comm->sibling(operation.options.sibling()) == nullptr;
+    if (!connects) return weir::nccl::submit(std::move(operation));
+    // What makes communicators goes before the operations of a group.
+    Setup setup;
+    setup.function = arguments.function;
+    setup.parent = operation.comm;
+    setup.work = [function = arguments.function, comm = operation.comm,
+                  options = operation.options] {
+      return weir::nccl::make_sibling(function, *comm, options);
+    };
+    weir::nccl::group_start();
+    (void)weir::nccl::submit(std::move(setup));
+    (void)weir::nccl::submit(std::move(operation));
+    return weir::nccl::group_end();
   } catch (...) {
     return weir::nccl::report(
         weir::nccl::outcome_of_exception(arguments.function, std::current_exception()));

@@ -36,6 +36,7 @@ Comm::~Comm() {
   weir_comm_t comm = weir();
   if (comm == nullptr) return;
   for (auto& [handle, window] : windows_) ignore(weir_deregister(comm, window->window));
+  for (const auto& [name, sibling] : siblings_) weir_comm_destroy(sibling);
   weir_comm_destroy(comm);
 }
 
@@ -107,15 +108,25 @@ ncclResult_t Comm::async_error() {
   if (const weir_result_t asked = weir_comm_async_error(comm, &error); asked != WEIR_OK) {
     return to_nccl(asked);
   }
-  if (error != WEIR_OK) note_error(weir_last_error(comm));
-  return to_nccl(error, aborted());
+  if (error != WEIR_OK) {
+    note_error(weir_last_error(comm));
+    return to_nccl(error, aborted());
+  }
+  std::lock_guard lock(lock_);
+  for (const auto& [name, sibling] : siblings_) {
+    if (weir_comm_async_error(sibling, &error) == WEIR_OK && error != WEIR_OK) {
+      error_text_ = weir_last_error(sibling);
+      return to_nccl(error, aborted());
+    }
+  }
+  return ncclSuccess;
 }
 
 void Comm::abort() {
   std::lock_guard lock(lock_);
   aborted_.store(true, std::memory_order_release);
   if (weir_comm_t comm = weir(); comm != nullptr) weir_comm_abort(comm);
-  if (one_sided_ != nullptr) one_sided_->abort();
+  end_the_rest();
 }
 
 Outcome Comm::revoke(const char* function) {
@@ -124,7 +135,8 @@ Outcome Comm::revoke(const char* function) {
     return invalid_argument(fmt::format("{}, {}: revoked already", function, title()));
   }
   weir_comm_abort(weir());
-  end_one_sided();
+  std::lock_guard lock(lock_);
+  end_the_rest();
   return {};
 }
 
@@ -132,7 +144,8 @@ Outcome Comm::stop(const char* function) {
   if (weir() == nullptr) return made(function);
   if (!revoked_.exchange(true)) {
     weir_comm_abort(weir());
-    end_one_sided();
+    std::lock_guard lock(lock_);
+    end_the_rest();
   }
   return {};
 }
@@ -308,8 +321,21 @@ void Comm::set_one_sided(std::shared_ptr<OneSided> state) {
   if (stopped_here()) one_sided_->abort();
 }
 
-void Comm::end_one_sided() {
-  if (const auto state = one_sided(); state != nullptr) state->abort();
+weir_comm_t Comm::sibling(const std::string& name) const {
+  std::lock_guard lock(lock_);
+  const auto found = siblings_.find(name);
+  return found == siblings_.end() ? nullptr : found->second;
+}
+
+void Comm::add_sibling(const std::string& name, weir_comm_t made) {
+  std::lock_guard lock(lock_);
+  siblings_.emplace(name, made);
+  if (stopped_here()) weir_comm_abort(made);
+}
+
+void Comm::end_the_rest() {
+  if (one_sided_ != nullptr) one_sided_->abort();
+  for (const auto& [name, sibling] : siblings_) weir_comm_abort(sibling);
 }
 
 // ---- Handles ------------------------------------------------------------------------------------

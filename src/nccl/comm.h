@@ -134,6 +134,10 @@ class Comm {
   // A copy of what the handle stands for.
   std::optional<ncclWindow_vidmem> window(ncclWindow_t window) const;
 
+  // Further communicators of the same ranks, by name; they go with this one.
+  weir_comm_t sibling(const std::string& name) const;
+  void add_sibling(const std::string& name, weir_comm_t made);
+
   // One-sided operations; empty until they are opened.
   std::shared_ptr<OneSided> one_sided() const;
   void set_one_sided(std::shared_ptr<OneSided> state);
@@ -141,7 +145,7 @@ class Comm {
  private:
   std::shared_ptr<Proxy> known_proxy() const;
   std::string title() const;  // "rank 1 of 4", with the name where there is one
-  void end_one_sided();
+  void end_the_rest();        // with the lock held: siblings and one-sided operations
 
   const Config config_;
   const int device_;
@@ -164,6 +168,7 @@ class Comm {
   std::unordered_map<int, Factor> factors_;
   std::unordered_set<void*> registrations_;
   std::unordered_map<ncclWindow_t, std::unique_ptr<ncclWindow_vidmem>> windows_;
+  std::unordered_map<std::string, weir_comm_t> siblings_;
   std::shared_ptr<OneSided> one_sided_;
 };
 

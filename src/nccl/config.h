@@ -34,6 +34,7 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
 // Where no configuration was given: NCCL_COMM_BLOCKING.
 Config default_config();
 
+// Leaves the options of vendors to options.h.
 Outcome check_call_config(const char* function, const ncclCollConfig_t* config);
 
 Outcome check_sim_info(const char* function, const ncclSimInfo_t* info);

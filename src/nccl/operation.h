@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "nccl/comm.h"
+#include "nccl/options.h"
 #include "nccl/outcome.h"
 #include "weir/nccl.h"
 #include "weir/weir.h"
@@ -45,6 +46,7 @@ struct Operation {
   std::optional<Factor> factor;  // a pre-multiplied sum instead of `op`
   int peer = 0;                  // or the root
   cudaStream_t stream = nullptr;
+  CallOptions options;
   std::shared_ptr<OneSidedCall> one_sided;  // of kOneSided; nothing else but `comm` counts then
   bool in_stream_order = false;
   void* context = nullptr;  // CUDA's, of the caller, where `stream` is NULL
