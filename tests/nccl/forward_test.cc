@@ -174,7 +174,8 @@ TEST(NcclForward, ANonblockingCommunicatorFallsToWeirToo) {
   }
   for (std::thread& thread : threads) thread.join();
   fake.fail(-1, ncclSuccess, false);
-  EXPECT_EQ(fake.alive(), 0) << "what the other rank had made is ended";
+  // What the other rank has made is ended, by the thread that makes it.
+  while (fake.alive() != 0) std::this_thread::yield();
 }
 
 TEST(NcclForward, AGroupMayMixBothKindsAndNothingStartsBeforeItsEnd) {
