@@ -121,6 +121,29 @@ TEST(NcclForward, ACommunicatorThatTheRealLibraryMadeByItselfIsServed) {
   EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kBindsToItself = false;  // AddressSanitizer does not allow it
+#else
+constexpr bool kBindsToItself = true;
+#endif
+
+// The program is linked with the library under test, which so comes first for everybody else.
+TEST(NcclForward, TheRealLibrarysCallsOfItsOwnExportsStayInItOrComeBack) {
+  const Fake fake;
+  const bool loaded_before = std::getenv("FAKE_FIRST") != nullptr;
+  EXPECT_EQ(fake.get<int()>("fake_binds_to_itself")(), kBindsToItself && !loaded_before ? 1 : 0);
+  // It gets an id, opens a group and makes communicators, all by calls of its own exports.
+  const int calls = fake.calls("ncclCommInitRankConfig");
+  ncclComm_t comms[2] = {};
+  ASSERT_EQ(fake.get<decltype(ncclCommInitAll)>("ncclCommInitAll")(comms, 2, nullptr), ncclSuccess);
+  EXPECT_EQ(fake.calls("ncclCommInitRankConfig"), calls + 2);
+  for (ncclComm_t comm : comms) {
+    ASSERT_TRUE(is_real(comm));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  }
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage) << "its group is closed, and ours was never open";
+}
+
 TEST(NcclForward, RanksThatShareAGpuRunOnWeir) {
   const Fake fake;
   const int calls = fake.calls("ncclCommInitRankConfig");
