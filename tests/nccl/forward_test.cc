@@ -292,7 +292,7 @@ TEST(NcclForward, MoreCommunicatorsThanTheTableOfKnownOnesHolds) {
   ncclUniqueId id;
   auto* make = fake.get<decltype(ncclCommInitRank)>("ncclCommInitRank");
   ASSERT_EQ(fake.get<decltype(ncclGetUniqueId)>("ncclGetUniqueId")(&id), ncclSuccess);
-  std::vector<ncclComm_t> comms(3000);
+  std::vector<ncclComm_t> comms(1500);
   for (ncclComm_t& comm : comms) ASSERT_EQ(make(&comm, 1, id, 0), ncclSuccess);
   for (int round = 0; round < 2; ++round) {
     for (ncclComm_t comm : comms) ASSERT_EQ(sum_on(comm, 0), FAKE_SUM);
