@@ -75,6 +75,15 @@ int fake_alive(void) {
   return count;
 }
 
+int fake_binds_to_itself(void) {
+  Dl_info own, found;
+  ncclResult_t (*const volatile get_version)(int*) = ncclGetVersion;
+  void* address = NULL;
+  memcpy(&address, (const void*)&get_version, sizeof address);
+  return dladdr((void*)calls, &own) != 0 && dladdr(address, &found) != 0 &&
+         own.dli_fbase == found.dli_fbase;
+}
+
 int fake_device_of(void* comm) { return ((struct fake_comm*)comm)->device; }
 const char* fake_name_of(void* comm) { return ((struct fake_comm*)comm)->name; }
 

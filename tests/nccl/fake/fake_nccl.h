@@ -18,6 +18,9 @@ void fake_fail(int rank, int code, int hang);
 /* Operations that the outermost ncclGroupEnd of a thread, or a call outside a group, has started. */
 int fake_started(void);
 
+/* 1 when this library's calls of its own exports find its own. */
+int fake_binds_to_itself(void);
+
 /* The device that was chosen when a communicator was made; the name in its configuration. */
 int fake_device_of(void* comm);
 const char* fake_name_of(void* comm);

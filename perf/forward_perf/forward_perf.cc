@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Weir's libnccl.so.2 adds to an all-reduce that goes to the real library: the same call into a
+// real library that does nothing, straight and through Weir's, in turns of 2000 calls, so that what
+// else the machine does meets both alike. Medians over the turns.
+//
+//   forward_perf [RUNS [TURNS]]
+//
+// Each way is measured in a process of its own: forwarded (WEIR_BACKEND=nccl), passed through
+// (WEIR_DISABLE=1), and forwarded with counters (WEIR_METRICS).
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "weir/nccl.h"
+
+namespace {
+
+constexpr int kTurnCalls = 2000;
+
+double now_ns() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<double>(time.tv_sec) * 1e9 + static_cast<double>(time.tv_nsec);
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
+}
+
+// Nanoseconds of a call.
+double turn(decltype(&ncclAllReduce) all_reduce, ncclComm_t comm) {
+  float value = 0;
+  const double begin = now_ns();
+  for (int i = 0; i < kTurnCalls; ++i) {
+    if (all_reduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr) != ncclSuccess) _exit(1);
+  }
+  return (now_ns() - begin) / kTurnCalls;
+}
+
+void measure(const char* title, int turns) {
+  ncclUniqueId id;
+  ncclComm_t comm = nullptr;
+  if (ncclGetUniqueId(&id) != ncclSuccess || ncclCommInitRank(&comm, 1, id, 0) != ncclSuccess) {
+    fmt::print(stderr, "forward_perf: {}\n", ncclGetLastError(nullptr));
+    _exit(1);
+  }
+  void* real = dlopen(WEIR_NOTHING_NCCL, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  void* straight = real != nullptr ? dlsym(real, "ncclAllReduce") : nullptr;
+  void* self = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+  void* through = self != nullptr ? dlsym(self, "ncclAllReduce") : nullptr;
+  if (straight == nullptr || through == nullptr || straight == through) {
+    fmt::print(stderr, "forward_perf: the two libraries cannot be told apart\n");
+    _exit(1);
+  }
+  const auto direct = reinterpret_cast<decltype(&ncclAllReduce)>(straight);
+  const auto forwarded = reinterpret_cast<decltype(&ncclAllReduce)>(through);
+  std::vector<double> direct_ns, forwarded_ns, added_ns;
+  for (int i = 0; i < turns; ++i) {
+    const bool first = i % 2 == 0;
+    double a = first ? turn(direct, comm) : 0;
+    const double b = turn(forwarded, comm);
+    if (!first) a = turn(direct, comm);
+    direct_ns.push_back(a);
+    forwarded_ns.push_back(b);
+    added_ns.push_back(b - a);
+  }
+  fmt::print("{:24} straight {:6.2f} ns   through Weir's {:6.2f} ns   added {:6.2f} ns\n", title,
+             median(direct_ns), median(forwarded_ns), median(added_ns));
+  std::fflush(stdout);
+}
+
+int run(const char* title, const char* variable, const std::string& value, int turns) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("WEIR_NCCL_LIBRARY", WEIR_NOTHING_NCCL, 1);
+    setenv("WEIR_BACKEND", "nccl", 1);
+    if (variable != nullptr) setenv(variable, value.c_str(), 1);
+    measure(title, turns);
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int runs = argc > 1 ? std::max(1, atoi(argv[1])) : 5;
+  const int turns = argc > 2 ? std::max(1, atoi(argv[2])) : 500;
+  std::string folder = "/tmp/forward_perf.XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) return 1;
+  const std::string metrics = folder + "/metrics.prom";
+  int failed = 0;
+  for (int i = 0; i < runs && failed == 0; ++i) {
+    failed |= run("forwarded", nullptr, "", turns);
+    failed |= run("passed through", "WEIR_DISABLE", "1", turns);
+    failed |= run("forwarded, counted", "WEIR_METRICS", metrics, turns);
+  }
+  unlink(metrics.c_str());
+  rmdir(folder.c_str());
+  return failed;
+}
