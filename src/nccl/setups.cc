@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "nccl/device.h"
+#include "nccl/one_sided.h"
 #include "nccl/stream/enqueue.h"
 #include "nccl/translate.h"
 
@@ -39,7 +40,7 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
       weir_all_reduce(made, &mine, &least, 1, WEIR_UINT64, WEIR_MIN, nullptr);
   if (agreed != WEIR_OK) return comm.outcome(function, agreed);
   comm.agree_on_chunk_bytes(least == UINT64_MAX ? 0 : least);
-  return {};
+  return comm.config().rma_eager ? OneSided::open(function, comm) : Outcome();
 }
 
 Outcome create(const char* function, Comm& comm, int rank_count, const weir_unique_id_t& id,
