@@ -10,9 +10,9 @@
 #else
 #include "hostcuda/runtime/types.h"
 //
-#include "hostcuda/runtime/functions.h"
+#include "hostcuda/runtime/functions-inl.h"
 // The two faces have some types in common under two names.
 #include "hostcuda/driver/types.h"
 //
-#include "hostcuda/driver/functions.h"
+#include "hostcuda/driver/functions-inl.h"
 #endif

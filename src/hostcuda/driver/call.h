@@ -10,7 +10,7 @@
 #include "hostcuda/core/error.h"
 #include "hostcuda/driver/types.h"
 //
-#include "hostcuda/driver/functions.h"
+#include "hostcuda/driver/functions-inl.h"
 
 #define WEIR_CUDA extern "C" __attribute__((visibility("default")))
 

@@ -4,4 +4,4 @@
 
 #include "hostcuda/runtime/types.h"
 //
-#include "hostcuda/runtime/functions.h"
+#include "hostcuda/runtime/functions-inl.h"
