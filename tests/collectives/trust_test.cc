@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -24,12 +23,11 @@ weir_comm_config_t with_timeout(int64_t timeout_ms) {
   return config;
 }
 
-// The values of WEIR_TLS, but off, that the transport can do.
+// The values of WEIR_TLS, but off, where it is about anything.
 std::vector<std::string> tls_modes() {
   const char* transport = getenv("WEIR_TRANSPORT");
   if (transport == nullptr || std::string(transport) == "shm") return {};
-  if (std::string(transport) == "tcp") return {"control", "all"};
-  return {"control"};
+  return {"control", "all"};
 }
 
 void expect_sum(int rank, weir_comm_t comm, int count) {
@@ -158,25 +156,8 @@ TEST(Tls, RanksThatDisagreeAreToldWhoAndHow) {
   }
 }
 
-TEST(Tls, WhatATransportCannotEncryptItDoesNotSend) {
-  if (getenv("WEIR_TRANSPORT") == nullptr) GTEST_SKIP() << "for network transports";
-  const std::vector<std::string> modes = tls_modes();
-  if (std::find(modes.begin(), modes.end(), "all") != modes.end()) {
-    GTEST_SKIP() << "it can encrypt all";
-  }
-  const std::vector<End> ends = create_each(
-      2, make_id(),
-      [](int) -> Environment {
-        return {{"WEIR_TLS", "all"}};
-      },
-      [](int, weir_comm_t) { ADD_FAILURE() << "was made"; });
-  for (const End& end : ends) {
-    EXPECT_EQ(end.status, WEIR_ERROR_UNSUPPORTED) << end.text;
-    EXPECT_NE(end.text.find("WEIR_TLS=all asks for"), std::string::npos) << end.text;
-  }
-}
-
-TEST(Checksums, AChangedBitIsNoWrongResultButAnErrorThatNamesTheRanks) {
+// Where `hooks` begins with one that looks.
+void expect_a_changed_bit_is_found(const std::string& hooks) {
   for (const bool asked : {true, false}) {
     run_processes(
         2,
@@ -205,9 +186,25 @@ TEST(Checksums, AChangedBitIsNoWrongResultButAnErrorThatNamesTheRanks) {
           EXPECT_NE(text.find("from rank 0 to rank 1"), std::string::npos) << text;
           EXPECT_NE(text.find("was changed on its way"), std::string::npos) << text;
         },
-        {{"WEIR_HOOKS", asked ? "sum,fault" : "fault"},
+        {{"WEIR_HOOKS", asked ? hooks : "fault"},
          {"WEIR_FAULT", "corrupt_at=11,rank=1,seed=3"},
          {"WEIR_PROBE", "0"}},
+        with_timeout(20'000));
+  }
+}
+
+TEST(Checksums, AChangedBitIsNoWrongResultButAnErrorThatNamesTheRanks) {
+  expect_a_changed_bit_is_found("sum,fault");
+}
+
+TEST(Seal, AChangedBitIsNoWrongResultButAnErrorThatNamesTheRanks) {
+  expect_a_changed_bit_is_found("seal,fault");
+}
+
+TEST(Seal, CommunicatorsOfManySizesAreRightUnderIt) {
+  for (const int n : {2, 3, 5}) {
+    run_processes(
+        n, [n](int rank, weir_comm_t comm) { expect_sum(rank, comm, n); }, {{"WEIR_HOOKS", "seal"}},
         with_timeout(20'000));
   }
 }

@@ -234,7 +234,9 @@ void reap(const std::vector<pid_t>& children, Board* board, const RunOptions& op
     const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     const bool expected =
         std::find(options.killed.begin(), options.killed.end(), i) != options.killed.end();
-    if (expected) {
+    if (board->skips[i][0] != 0) {
+      EXPECT_TRUE(WIFEXITED(status)) << "rank " << i << " has skipped what kills it";
+    } else if (expected) {
       EXPECT_TRUE(killed) << "rank " << i << " was to be killed";
     } else {
       EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)

@@ -89,6 +89,7 @@ void run_launched(const LabOptions& options, int host, int rank, int rank_count,
     board->id_is_made = 1;
   }
   if (!await(board->id_is_made, 1)) _exit(3);
+  if (options.before) options.before(rank);
   run_rank(rank_count, rank, board->id, body, config);
   std::fflush(nullptr);
   _exit(testing::Test::HasFailure() ? 1 : 0);
