@@ -180,7 +180,9 @@ Result<const weir_transport_functions_t*> wrap_once(Registry* known, std::string
 Result<const weir_transport_functions_t*> seal_once(Registry* known, const char* tls,
                                                     const weir_transport_functions_t* transport) {
   const bool is_all = tls != nullptr && std::string_view(tls) == "all";
-  if (!is_all || (transport->caps.bits & WEIR_CAP_SEALED) != 0) return transport;
+  const bool leaves_the_rank = transport->caps.rank_count_max > 1;
+  if (!is_all || !leaves_the_rank || (transport->caps.bits & WEIR_CAP_SEALED) != 0)
+    return transport;
   return wrap_once(known, "seal", transport);
 }
 
