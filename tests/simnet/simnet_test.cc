@@ -136,7 +136,7 @@ TEST(Simulation, WhatADeadRankHasDoneItsPartOfEndsWell) {
   plan.fault_at = 9;  // its first post of the second operation
   plan.paused = 3;
   plan.pause_at = 5;  // when it has what rank 2 sends
-  plan.pause_ns = 300 * kMillisecond;
+  plan.pause_ns = 500 * kMillisecond;
   plan.after = {plan.operations[0]};
   for (plan.seed = 1; plan.seed <= 20; ++plan.seed) {
     plan.world.seed = plan.seed;

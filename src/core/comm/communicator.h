@@ -153,6 +153,9 @@ class Communicator {
   // Looks at what is too slow to look at in each poll. Fails the communicator where something is
   // wrong.
   void check_slowly(Request& request);
+  // True when a rank that the request needs, or may need, has died or gone: the communicator has failed, or
+  // will when that stays so. `waited_ns`: since the last look; `late`: the deadline has passed.
+  bool look_for_lost(Request& request, uint64_t waited_ns, bool late);
   // Notes in `ended_` which peers' processes have ended, and reads what peers tell.
   void look_at_peers(uint64_t now);
   // The failure that a peer tells of; ok when it tells of none. `blamed`: whom it blames.
@@ -181,8 +184,8 @@ class Communicator {
   Status timeout_report(const Request& request, const std::vector<Rank>& culprits) const;
   std::string silence_of(const std::vector<Rank>& ranks) const;
   int64_t timeout_ms_of(const Request& request) const;
-  // How long an end may be known before the word of why, or of whom it concerns.
-  uint64_t word_patience_ns() const;
+  // How long a dead rank is none of this one's concern while somebody else may still need it.
+  uint64_t chain_patience_ns() const;
   void note_time(uint64_t began_ns, uint64_t now, uint64_t timeout_ns);
   // How long this rank has waited without a word of `peer`, not counting when it did not run.
   uint64_t silent_ns(Rank peer, uint64_t now) const;

@@ -279,12 +279,14 @@ void Communicator::check_slowly(Request& request) {
     }
   }
   if (adopt_failure()) return;
+  if (look_for_lost(request, waited_ns, late)) return;
   std::vector<Rank> culprits;
   if (late && find_culprits(request, now, &culprits)) {
     fail(timeout_report(request, culprits), culprits);
-    return;
   }
+}
 
+bool Communicator::look_for_lost(Request& request, uint64_t waited_ns, bool late) {
   std::vector<Rank> lost;
   std::vector<Rank> finished;  // gone after it had done all of this operation
   const char* how = "died";
@@ -307,7 +309,7 @@ void Communicator::check_slowly(Request& request) {
       how = "died";
     }
   }
-  if (lost.empty()) return;
+  if (lost.empty()) return false;
   // Only a rank that this request still needs is a loss; and what it left behind counts, so look
   // once more. Those whom a collective waits for may need a dead rank in their turn: they say so at
   // once, but for one that has not called yet; and they may have all they need of it.
@@ -320,15 +322,16 @@ void Communicator::check_slowly(Request& request) {
     direct = direct || is_needed;
     if (chained || is_needed) missing.push_back(p);
   }
-  if (missing.empty()) return;
+  if (missing.empty()) return false;
   if (++lost_looks_ < 2) {
     lost_wait_ns_ = 0;
-    return;
+    return true;
   }
   lost_wait_ns_ += waited_ns;
-  if (!direct && lost_wait_ns_ < word_patience_ns()) return;
+  if (!direct && !late && lost_wait_ns_ < chain_patience_ns()) return true;
   std::sort(missing.begin(), missing.end());
   fail(lost_report(request, missing, how), missing);
+  return true;
 }
 
 void Communicator::fail(Status status, const std::vector<Rank>& blamed) {

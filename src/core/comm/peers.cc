@@ -19,6 +19,7 @@ using engine::RankState;
 
 namespace {
 
+// How long the end of a connection may come before the word of why.
 constexpr uint64_t kWordPatienceNs = 1'000'000'000;
 constexpr timespec kBetweenLooks{0, 500'000};
 // In shared memory a rank that waits shows it at every look, some of which a busy machine delays.
@@ -221,8 +222,11 @@ Status Communicator::lost_report(const Request& request, const std::vector<Rank>
                             direct ? them : describe_ranks(needed), describe(request), them));
 }
 
-uint64_t Communicator::word_patience_ns() const {
-  return std::min(kWordPatienceNs, static_cast<uint64_t>(timeout_ms_.load()) * 500'000u);
+// Whoever needs it tells so, unless there are no words. Those who have not called yet will, and without
+// them there is no going on either.
+uint64_t Communicator::chain_patience_ns() const {
+  if (!board_.is_open() && !context_.mapped()) return 0;
+  return static_cast<uint64_t>(timeout_ms_.load()) * 500'000u;
 }
 
 Status Communicator::why_failed(Status status, const Request& request, std::vector<Rank>* blamed) {
@@ -238,7 +242,9 @@ Status Communicator::why_failed(Status status, const Request& request, std::vect
   // So that a peer with another call sees ours while we look for its.
   if (!loss) show_standing(RankState::kHealthy, true);
   const uint64_t begin = now_ns();
-  const uint64_t patience = loss ? word_patience_ns() : uint64_t{20'000'000};
+  const uint64_t patience =
+      loss ? std::min(kWordPatienceNs, static_cast<uint64_t>(timeout_ms_.load()) * 500'000u)
+           : uint64_t{20'000'000};
   do {
     look_at_peers(now_ns());
     for (Rank p = 0; p < context_.rank_count; ++p) {
