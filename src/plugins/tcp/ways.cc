@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "plugins/tcp/wire.h"
 
@@ -81,6 +82,15 @@ std::vector<Way> rails_to(const std::vector<net::Interface>& interfaces, const P
   return ways;
 }
 
+// Of those that a rail may use.
+uint32_t interface_count(const PeerAddress& address) {
+  std::set<uint32_t> numbers;
+  for (const Offer& offer : address.offers) {
+    if (!offer.is_loopback) numbers.insert(offer.interface_number);
+  }
+  return static_cast<uint32_t>(numbers.size());
+}
+
 }  // namespace
 
 std::vector<uint32_t> numbers_of(const std::vector<net::Interface>& interfaces) {
@@ -142,6 +152,18 @@ std::vector<size_t> choose_rails(const std::vector<Way>& ways,
   }
   if (chosen.empty() && !answered.empty()) chosen.push_back(answered.front());
   return chosen;
+}
+
+ConnectionCount connections_between(const PeerAddress& one, const PeerAddress& other) {
+  const uint32_t wanted = std::min(one.connections, other.connections);
+  const bool here = one.host.known() && one.host == other.host;
+  const uint32_t pairs = here ? 1 : std::min(interface_count(one), interface_count(other));
+  const auto of = [](uint32_t rails) {
+    return rails > 1 ? std::min(rails, kRailsMax) * kConnectionsPerRail : kConnectionsPerPeer;
+  };
+  const uint32_t most = std::max(pairs, 1u) * wanted;
+  if (wanted > 1 || most == 1) return {of(wanted), of(most)};
+  return {of(2), std::max(of(1), of(most))};
 }
 
 }  // namespace weir::plugins::tcp

@@ -37,4 +37,12 @@ std::vector<Way> ways_to(const PeerAddress& own, const std::vector<net::Interfac
 // once; or the first one alone when there is no such.
 std::vector<size_t> choose_rails(const std::vector<Way>& ways, const std::vector<size_t>& answered);
 
+// How many connections two ranks make at least and at most: which of their interfaces reach each
+// other only trying tells.
+struct ConnectionCount {
+  uint32_t least = 0;
+  uint32_t most = 0;
+};
+ConnectionCount connections_between(const PeerAddress& one, const PeerAddress& other);
+
 }  // namespace weir::plugins::tcp

@@ -331,5 +331,33 @@ TEST(TcpWays, AnAddressThatIsOursTooIsNoRail) {
   for (const Way& way : ways) EXPECT_FALSE(way.is_rail) << way.why;
 }
 
+PeerAddress rank_on(unsigned char host, uint32_t connections, uint32_t interface_count) {
+  PeerAddress address;
+  address.host.bytes[0] = host;
+  address.connections = connections;
+  for (uint32_t i = 0; i < interface_count; ++i) {
+    Offer offer;
+    offer.interface_number = i;
+    address.offers.push_back(offer);
+  }
+  return address;
+}
+
+std::string connections(const PeerAddress& one, const PeerAddress& other) {
+  const ConnectionCount count = connections_between(one, other);
+  return std::to_string(count.least) + " to " + std::to_string(count.most);
+}
+
+TEST(TcpWays, HowManyConnectionsThereMayBeCountsRails) {
+  EXPECT_EQ(connections(rank_on(1, 1, 1), rank_on(2, 1, 1)), "6 to 6") << "the lanes and control";
+  EXPECT_EQ(connections(rank_on(1, 1, 2), rank_on(2, 1, 2)), "4 to 6") << "two rails, or one";
+  EXPECT_EQ(connections(rank_on(1, 1, 5), rank_on(2, 1, 4)), "4 to 8");
+  EXPECT_EQ(connections(rank_on(1, 8, 1), rank_on(2, 8, 1)), "16 to 16");
+  EXPECT_EQ(connections(rank_on(1, 3, 2), rank_on(2, 2, 2)), "4 to 8");
+  EXPECT_EQ(connections(rank_on(1, 8, 8), rank_on(2, 8, 8)), "16 to 16") << "eight rails at most";
+  EXPECT_EQ(connections(rank_on(1, 2, 8), rank_on(1, 2, 8)), "4 to 4") << "one host";
+  EXPECT_EQ(connections(rank_on(1, 1, 8), rank_on(1, 1, 8)), "6 to 6");
+}
+
 }  // namespace
 }  // namespace weir::plugins::tcp

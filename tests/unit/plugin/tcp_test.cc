@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -509,6 +510,29 @@ TEST(TcpChoice, OnlyInterfacesThatAreAllowedAreOffered) {
   for (const Offer& offer : address.offers) {
     EXPECT_TRUE(offer.is_loopback);
     EXPECT_TRUE(offer.is_asked_for);
+  }
+}
+
+TEST(TcpLimits, TooFewDescriptorsAreAnErrorThatSaysHowManyAreNeeded) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const char* connections : {"1", "8"}) {
+    Pair pair(tcp());
+    for (Pair::End& end : pair.end) end.settings["WEIR_TCP_CONNECTIONS"] = connections;
+    ASSERT_EQ(pair.open(0), WEIR_OK) << pair.end[0].error;
+    ASSERT_EQ(pair.open(1), WEIR_OK) << pair.end[1].error;
+    const int next = dup(0);  // all below are open
+    ASSERT_GE(next, 0);
+    close(next);
+    rlimit limit = before;
+    limit.rlim_cur = static_cast<rlim_t>(next) + 10;  // not for another rank
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    const weir_result_t result = pair.connect(0);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(result, WEIR_ERROR_SYSTEM);
+    const std::string needed = *connections == '1' ? "needs 16 open files" : "needs 26 open files";
+    EXPECT_NE(pair.end[0].error.find(needed), std::string::npos) << pair.end[0].error;
+    EXPECT_NE(pair.end[0].error.find("ulimit -n"), std::string::npos) << pair.end[0].error;
   }
 }
 
