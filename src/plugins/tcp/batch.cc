@@ -30,22 +30,36 @@ struct Batch::Ring {
   ~Ring() { io_uring_queue_exit(&ring); }
 };
 
-std::unique_ptr<Batch> Batch::make(std::string* reason) {
-  io_uring ring = {};
+namespace {
+
+bool make_ring(unsigned entries, io_uring* ring, std::string* reason) {
   // Without the first flag (Linux 5.18) the kernel stops at a request that it does not take.
   int number = 0;
   for (const unsigned flags : {unsigned{IORING_SETUP_SUBMIT_ALL}, 0u}) {
-    number = -io_uring_queue_init(kSlots, &ring, flags);
+    number = -io_uring_queue_init(entries, ring, flags);
     if (number != EINVAL) break;
   }
-  if (number != 0) {
-    char text[128];
-    *reason = std::string("io_uring_setup: ") + strerror_r(number, text, sizeof text);
-    *reason += number == ENOMEM
-                   ? "; raise the limit of locked memory (ulimit -l)"
-                   : "; it needs kernel.io_uring_disabled=0 and a container that allows it";
-    return nullptr;
-  }
+  if (number == 0) return true;
+  char text[128];
+  *reason = std::string("io_uring_setup: ") + strerror_r(number, text, sizeof text);
+  *reason += number == ENOMEM
+                 ? "; raise the limit of locked memory (ulimit -l)"
+                 : "; it needs kernel.io_uring_disabled=0 and a container that allows it";
+  return false;
+}
+
+}  // namespace
+
+bool Batch::allowed(std::string* reason) {
+  io_uring ring = {};
+  if (!make_ring(1, &ring, reason)) return false;
+  io_uring_queue_exit(&ring);
+  return true;
+}
+
+std::unique_ptr<Batch> Batch::make(std::string* reason) {
+  io_uring ring = {};
+  if (!make_ring(kSlots, &ring, reason)) return nullptr;
   std::unique_ptr<Batch> batch(new Batch());
   batch->ring_ = std::make_unique<Ring>();
   batch->ring_->ring = ring;
@@ -109,8 +123,13 @@ void Batch::submit() {
 
 struct Batch::Ring {};
 
-std::unique_ptr<Batch> Batch::make(std::string* reason) {
+bool Batch::allowed(std::string* reason) {
   *reason = "this build is without liburing";
+  return false;
+}
+
+std::unique_ptr<Batch> Batch::make(std::string* reason) {
+  (void)allowed(reason);
   return nullptr;
 }
 

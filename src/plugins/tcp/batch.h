@@ -28,6 +28,8 @@ class Batch {
  public:
   static constexpr uint32_t kSlots = 64;
 
+  // Whether the kernel makes such a ring for this process; if not, `*reason` says why.
+  static bool allowed(std::string* reason);
   // Null: `*reason` says why.
   static std::unique_ptr<Batch> make(std::string* reason);
   ~Batch();

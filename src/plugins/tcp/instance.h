@@ -23,6 +23,8 @@
 
 namespace weir::plugins::tcp {
 
+// Connections that are asked each by itself; of more, one poll asks which are ready.
+inline constexpr size_t kDirectMax = 8;
 inline constexpr uint32_t kRankCountMax = 512;  // every rank holds connections to each other
 
 struct Instance {

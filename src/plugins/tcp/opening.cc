@@ -135,12 +135,13 @@ void join_rails(Instance* self, Meeting* meeting, uint32_t peer) {
 }
 
 void choose_io(Instance* self) {
-  if (self->io_wish != IoWish::kUring) return;
+  const bool few = uint64_t{self->identity.rank_count - 1} * kLaneCount <= kDirectMax;
+  if (self->io_wish == IoWish::kPoll || (self->io_wish == IoWish::kAuto && few)) return;
   std::string reason;
   self->batch = Batch::make(&reason);
   if (self->batch != nullptr) return;
-  self->report.log(Report::kWarning,
-                   "tcp: sockets are asked one by one, not by io_uring: " + reason);
+  self->report.log(self->io_wish == IoWish::kUring ? Report::kWarning : Report::kInformation,
+                   "tcp: connections are asked one by one, not by io_uring: " + reason);
 }
 
 }  // namespace
@@ -153,7 +154,7 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
     const Report report = {host};
     net::InterfaceFilter filter;
     std::vector<net::Interface> interfaces;
-    std::string text;
+    std::string text, reason_of_io;
     net::TlsMode tls = net::TlsMode::kOff;
     if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kAll, &tls, &text) ||
         !net::filter_from(report.setting("WEIR_IFNAME"), report.setting("NCCL_SOCKET_IFNAME"),
@@ -170,6 +171,11 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
       text += (text.empty() ? "offers " : ", ") + one.name + " " + net::to_string(one.address);
       if (one.speed_mbits != 0) text += " (" + text_of(one.speed_mbits) + " Mbit/s)";
       if (one.is_loopback) text += filter.asks_for(one.name) ? " (asked for)" : " (on one host)";
+    }
+    IoWish io = IoWish::kAuto;
+    if (parse_io(report.setting("WEIR_TCP_IO"), &io) && io != IoWish::kPoll &&
+        !Batch::allowed(&reason_of_io)) {
+      text += "; no io_uring: " + reason_of_io;
     }
     tell(text);
     return WEIR_OK;

@@ -5,7 +5,8 @@
 //
 // Progress is made by nonblocking calls on the connections that have something to do, without
 // epoll: with few of them the call that moves the bytes is also the cheapest way to ask whether
-// there are any. From kDirectMax connections up one poll asks for all.
+// there are any. Above kDirectMax connections one poll asks for all, and the calls on those that are
+// ready share one of io_uring, where that is allowed.
 #include <poll.h>
 #include <string.h>
 
@@ -19,7 +20,6 @@ namespace {
 
 constexpr uint32_t kCredit = 8;  // of 1 KiB; the least socket buffer holds several times that
 static_assert(kCredit <= Bundle::kAheadCount && 1024 <= Bundle::kEagerBytes);
-constexpr size_t kDirectMax = 8;
 constexpr uint64_t kGoodbyePatienceNs = 500'000'000;
 constexpr uint64_t kQuiescePatienceNs = 100'000'000;
 
@@ -141,8 +141,7 @@ weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
   return self->report.fail(WEIR_ERROR_INVALID_USAGE, "tcp: test of an operation never posted");
 }
 
-void drive(Instance* self, Channel* channel, bool sends, bool receives) {
-  Batch* batch = self->batch.get();
+void drive(Batch* batch, Channel* channel, bool sends, bool receives) {
   if (sends && batch == nullptr) channel->drive_send();
   if (sends && batch != nullptr) batch->send(channel);
   if (receives && batch == nullptr) channel->drive_recv();
@@ -172,7 +171,7 @@ void drive_ready(Instance* self) {
     const bool can_send = sends(*channel) && (entry++)->revents != 0;
     const bool can_receive =
         channel->receiving() && ((entry++)->revents != 0 || channel->recv_stream().has_unread());
-    drive(self, channel, can_send, can_receive);
+    drive(self->batch.get(), channel, can_send, can_receive);
   }
 }
 
@@ -217,10 +216,11 @@ weir_result_t progress(weir_transport_t* instance) {
   Instance* self = from(instance);
   weir_result_t result = self->active_bundles.empty() ? WEIR_OK : progress_rails(self);
   const bool directly = self->active_count <= kDirectMax;
+  Batch* batch = self->io_wish == IoWish::kUring ? self->batch.get() : nullptr;
   if (!directly) drive_ready(self);
   for (Channel* channel = self->active; directly && channel != nullptr;
        channel = channel->next_active) {
-    drive(self, channel, sends(*channel), channel->receiving());
+    drive(batch, channel, sends(*channel), channel->receiving());
   }
   if (self->batch != nullptr) self->batch->flush();
   Channel** link = &self->active;
@@ -345,7 +345,19 @@ weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notic
 
 void describe_peer(weir_transport_t* instance, uint32_t peer, char* text, size_t text_bytes) {
   const Instance& self = *from(instance);
-  snprintf(text, text_bytes, "%s", peer < self.ways.size() ? self.ways[peer].c_str() : "");
+  std::string way;
+  if (peer < self.ways.size()) way = self.ways[peer];
+  if (!way.empty() && self.bundles[peer] == nullptr) {
+    // Of the lane that has tried most; the way is the same for all.
+    const Channel* lanes = &self.channels[size_t{peer} * kLaneCount];
+    const Channel* known = lanes;
+    for (const Channel* lane = lanes; lane < lanes + kLaneCount; ++lane) {
+      if (lane->zero_copy().knows() && !known->zero_copy().knows()) known = lane;
+    }
+    way += "; large sends " + known->zero_copy().describe();
+  }
+  if (!way.empty() && self.batch != nullptr && !self.batch->is_broken()) way += "; io_uring";
+  snprintf(text, text_bytes, "%s", way.c_str());
 }
 
 constexpr weir_transport_functions_t kFunctions = {

@@ -35,6 +35,8 @@ class ZeroCopy {
   // Not on this connection; `why` is static text.
   void turn_off(const char* why);
 
+  // There is nothing left to find out.
+  bool knows() const { return state_ != State::kTrial; }
   bool is_off() const { return state_ == State::kOff; }
   // Whether a message of so many bytes, about to begin, is to be sent so.
   bool choose(uint64_t bytes);
