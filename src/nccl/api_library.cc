@@ -1,37 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // nccl.h: the library, its errors, and memory that belongs to no communicator.
-#include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <mutex>
-#include <unordered_map>
-
 #include "nccl/comm.h"
 #include "nccl/outcome.h"
 #include "nccl/own.h"
 #include "nccl/setups.h"
+#include "nccl/symmetric.h"
 #include "nccl/translate.h"
 
 using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
 using weir::nccl::Outcome;
-
-namespace {
-
-// Sizes of what ncclMemAlloc gave; never destroyed, since threads may free while the process ends.
-struct Allocations {
-  std::mutex lock;
-  std::unordered_map<void*, size_t> bytes;
-};
-Allocations& allocations() {
-  static Allocations* it = new Allocations();
-  return *it;
-}
-
-}  // namespace
 
 ncclResult_t weir::nccl::own::GetVersion(int* version) {
   return guarded("ncclGetVersion", [&]() -> Outcome {
@@ -73,48 +51,13 @@ ncclResult_t weir::nccl::own::MemAlloc(void** memory, size_t bytes) {
     if (memory == nullptr) return invalid_argument("ncclMemAlloc: ptr is NULL");
     *memory = nullptr;
     if (bytes == 0) return {};
-    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-    if (bytes > PTRDIFF_MAX - page) {
-      return invalid_argument(
-          fmt::format("ncclMemAlloc: size {} exceeds the address space", bytes));
-    }
-    const size_t mapped = (bytes + page - 1) / page * page;
-    void* made = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made == MAP_FAILED) {
-      return {ncclSystemError,
-              fmt::format("ncclMemAlloc: mmap of {} bytes: {}", mapped, std::strerror(errno))};
-    }
-    try {
-      Allocations& it = allocations();
-      std::lock_guard lock(it.lock);
-      it.bytes.emplace(made, mapped);
-    } catch (...) {
-      munmap(made, mapped);
-      throw;
-    }
-    *memory = made;
-    return {};
+    return weir::nccl::allocate_symmetric("ncclMemAlloc", bytes, memory);
   });
 }
 
 ncclResult_t weir::nccl::own::MemFree(void* memory) {
   return guarded("ncclMemFree", [&]() -> Outcome {
     if (memory == nullptr) return {};
-    size_t bytes = 0;
-    {
-      Allocations& it = allocations();
-      std::lock_guard lock(it.lock);
-      const auto found = it.bytes.find(memory);
-      if (found == it.bytes.end()) {
-        return invalid_argument(
-            fmt::format("ncclMemFree: {} was not given by ncclMemAlloc, or is "
-                        "freed already",
-                        memory));
-      }
-      bytes = found->second;
-      it.bytes.erase(found);
-    }
-    munmap(memory, bytes);
-    return {};
+    return weir::nccl::free_symmetric("ncclMemFree", memory);
   });
 }

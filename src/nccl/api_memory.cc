@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// nccl.h: memory that is registered with a communicator. On host memory a registration is a record:
-// operations find out by themselves what their buffers are.
+// nccl.h: memory that is registered with a communicator. A buffer's registration is a record, since
+// operations find out by themselves what their buffers are; a window is what peers may write to.
 #include <fmt/format.h>
 
 #include <memory>
 
 #include "nccl/comm.h"
 #include "nccl/group.h"
+#include "nccl/one_sided.h"
 #include "nccl/outcome.h"
 #include "nccl/own.h"
 
@@ -87,10 +88,14 @@ ncclResult_t weir::nccl::own::CommWindowRegister(ncclComm_t handle, void* buffer
     setup.function = kFunction;
     setup.parent = comm;
     setup.work = [comm, buffer, bytes, made]() -> Outcome {
+      Outcome result = weir::nccl::OneSided::open(kFunction, *comm);
+      if (!result.ok()) return result;
+      std::shared_ptr<weir::nccl::SharedWindow> shared;
+      result = comm->one_sided()->add_window(kFunction, *comm, buffer, bytes, &shared);
+      if (!result.ok()) return result;
       weir_window_t registered = nullptr;
-      Outcome result =
-          comm->outcome(kFunction, weir_register(comm->weir(), buffer, bytes, &registered));
-      if (result.ok()) *made = comm->add_window(registered, buffer, bytes);
+      result = comm->outcome(kFunction, weir_register(comm->weir(), buffer, bytes, &registered));
+      if (result.ok()) *made = comm->add_window({registered, buffer, bytes, std::move(shared)});
       return result;
     };
     setup.publish = [made, window] { *window = *made; };
@@ -109,6 +114,9 @@ ncclResult_t weir::nccl::own::CommWindowDeregister(ncclComm_t handle, ncclWindow
     if (window == nullptr) return {};
     const auto taken = comm->remove_window(window);
     if (taken == nullptr) return no_such_window(kFunction);
+    if (const auto state = comm->one_sided(); state != nullptr) {
+      state->remove_window(*taken->shared);
+    }
     return comm->outcome(kFunction, weir_deregister(comm->weir(), taken->window));
   });
 }
@@ -119,9 +127,9 @@ ncclResult_t weir::nccl::own::WinGetUserPtr(ncclComm_t handle, ncclWindow_t wind
     const auto comm = weir::nccl::find(handle);
     if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
     if (out == nullptr) return invalid_argument(fmt::format("{}: outUserPtr is NULL", kFunction));
-    const auto buffer = comm->window_buffer(window);
-    if (!buffer.has_value()) return no_such_window(kFunction);
-    *out = *buffer;
+    const auto known = comm->window(window);
+    if (!known.has_value()) return no_such_window(kFunction);
+    *out = known->buffer;
     return {};
   });
 }

@@ -21,6 +21,7 @@ using weir::nccl::invalid_usage;
 using weir::nccl::Operation;
 using weir::nccl::OperationKind;
 using weir::nccl::Outcome;
+using weir::nccl::Setup;
 
 namespace {
 
@@ -31,7 +32,21 @@ ncclResult_t enqueue(const Arguments& arguments) noexcept {
     if (!outcome.ok()) {
       return weir::nccl::refuse(outcome, weir::nccl::find(arguments.comm).get());
     }
-    return weir::nccl::submit(std::move(operation));
+    const bool connects = operation.options.need_sibling() &&
+                          operation.comm->sibling(operation.options.sibling()) == nullptr;
+    if (!connects) return weir::nccl::submit(std::move(operation));
+    // What makes communicators goes before the operations of a group.
+    Setup setup;
+    setup.function = arguments.function;
+    setup.parent = operation.comm;
+    setup.work = [function = arguments.function, comm = operation.comm,
+                  options = operation.options] {
+      return weir::nccl::make_sibling(function, *comm, options);
+    };
+    weir::nccl::group_start();
+    (void)weir::nccl::submit(std::move(setup));
+    (void)weir::nccl::submit(std::move(operation));
+    return weir::nccl::group_end();
   } catch (...) {
     return weir::nccl::report(
         weir::nccl::outcome_of_exception(arguments.function, std::current_exception()));
@@ -242,34 +257,4 @@ ncclResult_t weir::nccl::own::RedOpDestroy(ncclRedOp_t op, ncclComm_t handle) {
     if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
     return comm->destroy_factor(kFunction, op);
   });
-}
-
-// ---- One-sided ----------------------------------------------------------------------------------
-
-namespace {
-
-ncclResult_t no_one_sided(const char* function, ncclComm_t handle) noexcept {
-  return guarded(function, [&]() -> Outcome {
-    if (weir::nccl::find(handle) == nullptr) return weir::nccl::no_such_handle(function, handle);
-    return invalid_usage(fmt::format(
-        "{}: one-sided operations are not available on host memory; use ncclSend and ncclRecv",
-        function));
-  });
-}
-
-}  // namespace
-
-ncclResult_t weir::nccl::own::PutSignal(const void*, size_t, ncclDataType_t, int, ncclWindow_t,
-                                        size_t, int, int, unsigned int, ncclComm_t comm,
-                                        cudaStream_t) {
-  return no_one_sided("ncclPutSignal", comm);
-}
-
-ncclResult_t weir::nccl::own::Signal(int, int, int, unsigned int, ncclComm_t comm, cudaStream_t) {
-  return no_one_sided("ncclSignal", comm);
-}
-
-ncclResult_t weir::nccl::own::WaitSignal(int, ncclWaitSignalDesc_t*, ncclComm_t comm,
-                                         cudaStream_t) {
-  return no_one_sided("ncclWaitSignal", comm);
 }

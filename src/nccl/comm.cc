@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "nccl/backend.h"
+#include "nccl/one_sided.h"
 #include "nccl/translate.h"
 
 namespace weir::nccl {
@@ -34,6 +35,7 @@ Comm::~Comm() {
   weir_comm_t comm = weir();
   if (comm == nullptr) return;
   for (auto& [handle, window] : windows_) ignore(weir_deregister(comm, window->window));
+  for (const auto& [name, sibling] : siblings_) weir_comm_destroy(sibling);
   weir_comm_destroy(comm);
 }
 
@@ -104,14 +106,25 @@ ncclResult_t Comm::async_error() {
   if (const weir_result_t asked = weir_comm_async_error(comm, &error); asked != WEIR_OK) {
     return to_nccl(asked);
   }
-  if (error != WEIR_OK) note_error(weir_last_error(comm));
-  return to_nccl(error, aborted());
+  if (error != WEIR_OK) {
+    note_error(weir_last_error(comm));
+    return to_nccl(error, aborted());
+  }
+  std::lock_guard lock(lock_);
+  for (const auto& [name, sibling] : siblings_) {
+    if (weir_comm_async_error(sibling, &error) == WEIR_OK && error != WEIR_OK) {
+      error_text_ = weir_last_error(sibling);
+      return to_nccl(error, aborted());
+    }
+  }
+  return ncclSuccess;
 }
 
 void Comm::abort() {
   std::lock_guard lock(lock_);
   aborted_.store(true, std::memory_order_release);
   if (weir_comm_t comm = weir(); comm != nullptr) weir_comm_abort(comm);
+  end_the_rest();
 }
 
 Outcome Comm::revoke(const char* function) {
@@ -120,12 +133,18 @@ Outcome Comm::revoke(const char* function) {
     return invalid_argument(fmt::format("{}, {}: revoked already", function, title()));
   }
   weir_comm_abort(weir());
+  std::lock_guard lock(lock_);
+  end_the_rest();
   return {};
 }
 
 Outcome Comm::stop(const char* function) {
   if (weir() == nullptr) return made(function);
-  if (!revoked_.exchange(true)) weir_comm_abort(weir());
+  if (!revoked_.exchange(true)) {
+    weir_comm_abort(weir());
+    std::lock_guard lock(lock_);
+    end_the_rest();
+  }
   return {};
 }
 
@@ -233,9 +252,8 @@ bool Comm::remove_registration(void* handle) {
   return registrations_.erase(handle) != 0;
 }
 
-ncclWindow_t Comm::add_window(weir_window_t window, void* buffer, size_t bytes) {
-  auto made = std::make_unique<ncclWindow_vidmem>();
-  *made = {window, buffer, bytes};
+ncclWindow_t Comm::add_window(ncclWindow_vidmem window) {
+  auto made = std::make_unique<ncclWindow_vidmem>(std::move(window));
   ncclWindow_t handle = made.get();
   std::lock_guard lock(lock_);
   windows_.emplace(handle, std::move(made));
@@ -251,11 +269,39 @@ std::unique_ptr<ncclWindow_vidmem> Comm::remove_window(ncclWindow_t window) {
   return taken;
 }
 
-std::optional<void*> Comm::window_buffer(ncclWindow_t window) const {
+std::optional<ncclWindow_vidmem> Comm::window(ncclWindow_t window) const {
   std::lock_guard lock(lock_);
   const auto found = windows_.find(window);
   if (found == windows_.end()) return std::nullopt;
-  return found->second->buffer;
+  return *found->second;
+}
+
+std::shared_ptr<OneSided> Comm::one_sided() const {
+  std::lock_guard lock(lock_);
+  return one_sided_;
+}
+
+void Comm::set_one_sided(std::shared_ptr<OneSided> state) {
+  std::lock_guard lock(lock_);
+  one_sided_ = std::move(state);
+  if (stopped_here()) one_sided_->abort();
+}
+
+weir_comm_t Comm::sibling(const std::string& name) const {
+  std::lock_guard lock(lock_);
+  const auto found = siblings_.find(name);
+  return found == siblings_.end() ? nullptr : found->second;
+}
+
+void Comm::add_sibling(const std::string& name, weir_comm_t made) {
+  std::lock_guard lock(lock_);
+  siblings_.emplace(name, made);
+  if (stopped_here()) weir_comm_abort(made);
+}
+
+void Comm::end_the_rest() {
+  if (one_sided_ != nullptr) one_sided_->abort();
+  for (const auto& [name, sibling] : siblings_) weir_comm_abort(sibling);
 }
 
 // ---- Handles ------------------------------------------------------------------------------------
@@ -313,7 +359,7 @@ bool is_own_window(ncclWindow_t window) {
   Handles& it = handles();
   std::shared_lock lock(it.lock);
   for (const auto& [handle, comm] : it.open) {
-    if (comm->window_buffer(window).has_value()) return true;
+    if (comm->window(window).has_value()) return true;
   }
   return false;
 }

@@ -27,10 +27,16 @@ struct ncclComm {
   uint64_t mark;
 };
 
+namespace weir::nccl {
+class OneSided;
+struct SharedWindow;
+}  // namespace weir::nccl
+
 struct ncclWindow_vidmem {
   weir_window_t window;
   void* buffer;
   size_t bytes;
+  std::shared_ptr<weir::nccl::SharedWindow> shared;
 };
 
 namespace weir::nccl {
@@ -106,12 +112,22 @@ class Comm {
   // Registered memory; handles are looked up and never followed.
   void* add_registration();
   bool remove_registration(void* handle);
-  ncclWindow_t add_window(weir_window_t window, void* buffer, size_t bytes);
+  ncclWindow_t add_window(ncclWindow_vidmem window);
   std::unique_ptr<ncclWindow_vidmem> remove_window(ncclWindow_t window);
-  std::optional<void*> window_buffer(ncclWindow_t window) const;
+  // A copy of what the handle stands for.
+  std::optional<ncclWindow_vidmem> window(ncclWindow_t window) const;
+
+  // Further communicators of the same ranks, by name; they go with this one.
+  weir_comm_t sibling(const std::string& name) const;
+  void add_sibling(const std::string& name, weir_comm_t made);
+
+  // One-sided operations; empty until they are opened.
+  std::shared_ptr<OneSided> one_sided() const;
+  void set_one_sided(std::shared_ptr<OneSided> state);
 
  private:
   std::string title() const;  // "rank 1 of 4", with the name where there is one
+  void end_the_rest();        // with the lock held: siblings and one-sided operations
 
   const Config config_;
   const int device_;
@@ -131,6 +147,8 @@ class Comm {
   std::unordered_map<int, Factor> factors_;
   std::unordered_set<void*> registrations_;
   std::unordered_map<ncclWindow_t, std::unique_ptr<ncclWindow_vidmem>> windows_;
+  std::unordered_map<std::string, weir_comm_t> siblings_;
+  std::shared_ptr<OneSided> one_sided_;
 };
 
 // ---- Handles ------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ constexpr IntField kFields[] = {
     WEIR_FIELD(nvlsCTAs, 22700, 1, INT_MAX),
     WEIR_FIELD(nChannelsPerNetPeer, 22800, 1, INT_MAX),
     WEIR_FIELD(nvlinkCentricSched, 22800, 0, 1),
+    WEIR_FIELD(numRmaCtx, 22900, 0, INT_MAX),
+    WEIR_FIELD(numRmaSig, 23100, 0, INT_MAX),
+    WEIR_FIELD(rmaEagerInit, 23100, 0, 1),
 };
 #undef WEIR_FIELD
 constexpr size_t kCommNameEnd = offsetof(ncclConfig_t, commName) + sizeof(char*);
@@ -63,6 +66,12 @@ Outcome check_head(const char* function, const char* what, size_t size, size_t l
 }
 
 }  // namespace
+
+int64_t Config::timeout_ms() const {
+  const char* text = std::getenv("WEIR_TIMEOUT_MS");
+  const int64_t given = text != nullptr ? std::strtoll(text, nullptr, 10) : 0;
+  return given > 0 ? given : kTimeoutMs;
+}
 
 weir_comm_config_t Config::weir() const {
   weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
@@ -107,6 +116,9 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
     }
     if (field.offset == offsetof(ncclConfig_t, minCTAs)) min_ctas = value;
     if (field.offset == offsetof(ncclConfig_t, maxCTAs)) max_ctas = value;
+    if (field.offset == offsetof(ncclConfig_t, numRmaCtx)) config->rma_contexts = value;
+    if (field.offset == offsetof(ncclConfig_t, numRmaSig)) config->rma_signals = value;
+    if (field.offset == offsetof(ncclConfig_t, rmaEagerInit)) config->rma_eager = value != 0;
   }
   if (min_ctas > max_ctas) {
     return invalid_argument(fmt::format("{}: config.minCTAs {} is above config.maxCTAs {}",

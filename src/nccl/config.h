@@ -16,7 +16,14 @@ namespace weir::nccl {
 struct Config {
   bool blocking = true;
   std::string name;
+  // One-sided operations: contexts, signals in each, and whether they are opened with the
+  // communicator rather than with its first window.
+  int rma_contexts = 1;
+  int rma_signals = 1;
+  bool rma_eager = false;
 
+  // Deadline of the operations.
+  int64_t timeout_ms() const;
   // For weir_comm_create and its like; points into `name`.
   weir_comm_config_t weir() const;
 };
@@ -27,6 +34,7 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
 // Where no configuration was given: NCCL_COMM_BLOCKING.
 Config default_config();
 
+// Leaves the options of vendors to options.h.
 Outcome check_call_config(const char* function, const ncclCollConfig_t* config);
 
 Outcome check_sim_info(const char* function, const ncclSimInfo_t* info);

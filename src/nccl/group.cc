@@ -138,20 +138,30 @@ Outcome run_operations(const std::vector<Operation>& operations) {
   if (operations.size() == 1) return start(operations[0], nullptr);
   Outcome first;
   std::vector<weir_request_t> requests(operations.size());
+  std::vector<bool> begun(operations.size());
   for (size_t i = 0; i < operations.size(); ++i) {
     Outcome outcome = start(operations[i], &requests[i]);
+    begun[i] = outcome.ok();
     if (outcome.ok()) continue;
     operations[i].comm->note_error(outcome.text);
     requests[i] = nullptr;
     if (first.ok()) first = std::move(outcome);
   }
+  const auto note = [&](const Operation& operation, Outcome outcome) {
+    if (outcome.ok()) return;
+    operation.comm->note_error(outcome.text);
+    if (first.ok()) first = std::move(outcome);
+  };
   for (size_t i = 0; i < operations.size(); ++i) {
     if (requests[i] == nullptr) continue;
     const Operation& operation = operations[i];
-    Outcome outcome = operation.comm->outcome(operation.function, weir_wait(&requests[i]));
-    if (outcome.ok()) continue;
-    operation.comm->note_error(outcome.text);
-    if (first.ok()) first = std::move(outcome);
+    note(operation, operation.comm->outcome(operation.function, weir_wait(&requests[i])));
+  }
+  // No rank's operations wait for another to have taken its signals: they may come last.
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if (operations[i].kind == OperationKind::kOneSided && begun[i]) {
+      note(operations[i], finish(operations[i]));
+    }
   }
   return first;
 }

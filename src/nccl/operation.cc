@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "nccl/one_sided.h"
 #include "nccl/translate.h"
 
 namespace weir::nccl {
@@ -88,6 +89,8 @@ weir_result_t call(const Operation& o, weir_comm_t comm, weir_redop_t op, weir_r
       return weir_send(comm, o.send, o.count, o.type, o.peer, request);
     case OperationKind::kRecv:
       return weir_recv(comm, o.recv, o.count, o.type, o.peer, request);
+    case OperationKind::kOneSided:
+      break;
   }
   return WEIR_ERROR_INTERNAL;
 }
@@ -96,6 +99,9 @@ weir_result_t call(const Operation& o, weir_comm_t comm, weir_redop_t op, weir_r
 
 Outcome check(const Arguments& a, Operation* operation) {
   Outcome outcome = check_call_config(a.function, a.config);
+  if (outcome.ok() && a.config != nullptr) {
+    outcome = read_options(a.function, a.config->ext, &operation->options);
+  }
   if (!outcome.ok()) return outcome;
   std::shared_ptr<Comm> comm = find(a.comm);
   if (comm == nullptr) return no_such_handle(a.function, a.comm);
@@ -158,9 +164,11 @@ Outcome check(const Arguments& a, Operation* operation) {
   return {};
 }
 
-Outcome start(const Operation& operation, weir_request_t* request) {
+namespace {
+
+// Starts it on `weir`, or runs it to its end.
+Outcome run_on(weir_comm_t weir, const Operation& operation, weir_request_t* request) {
   const Comm& comm = *operation.comm;
-  weir_comm_t weir = comm.weir();
   if (!operation.factor.has_value()) {
     return comm.outcome(operation.function, call(operation, weir, operation.op, request));
   }
@@ -176,6 +184,41 @@ Outcome start(const Operation& operation, weir_request_t* request) {
     return comm.outcome(operation.function, gone);
   }
   return outcome;
+}
+
+// A deadline is the communicator's, of the operations that start from then on.
+Outcome run_with_deadline(weir_comm_t weir, const Operation& operation, weir_request_t* request) {
+  const Comm& comm = *operation.comm;
+  weir_request_t own = nullptr;
+  Outcome outcome =
+      comm.outcome(operation.function, weir_comm_set_timeout(weir, operation.options.timeout_ms));
+  if (!outcome.ok()) return outcome;
+  outcome = run_on(weir, operation, request != nullptr ? request : &own);
+  const weir_result_t reset = weir_comm_set_timeout(weir, comm.config().timeout_ms());
+  if (outcome.ok() && own != nullptr) {
+    outcome = comm.outcome(operation.function, weir_wait(&own));
+  }
+  return outcome.ok() ? comm.outcome(operation.function, reset) : outcome;
+}
+
+}  // namespace
+
+Outcome start(const Operation& operation, weir_request_t* request) {
+  const Comm& comm = *operation.comm;
+  if (operation.kind == OperationKind::kOneSided) {
+    OneSidedCall& one_sided = *operation.one_sided;
+    Outcome outcome = one_sided.state->begin(operation.function, comm, one_sided);
+    return outcome.ok() && request == nullptr ? finish(operation) : outcome;
+  }
+  const CallOptions& options = operation.options;
+  weir_comm_t weir = options.need_sibling() ? comm.sibling(options.sibling()) : comm.weir();
+  return options.timeout_ms > 0 ? run_with_deadline(weir, operation, request)
+                                : run_on(weir, operation, request);
+}
+
+Outcome finish(const Operation& operation) {
+  OneSidedCall& one_sided = *operation.one_sided;
+  return one_sided.state->finish(operation.function, *operation.comm, one_sided);
 }
 
 }  // namespace weir::nccl

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "nccl/comm.h"
+#include "nccl/options.h"
 #include "nccl/outcome.h"
 #include "weir/nccl.h"
 #include "weir/weir.h"
@@ -28,7 +29,10 @@ enum class OperationKind : uint8_t {
   kScatter,
   kSend,
   kRecv,
+  kOneSided,  // a put, a signal or a wait for signals: one_sided.h
 };
+
+struct OneSidedCall;
 
 struct Operation {
   const char* function = "";
@@ -42,6 +46,8 @@ struct Operation {
   std::optional<Factor> factor;  // a pre-multiplied sum instead of `op`
   int peer = 0;                  // or the root
   cudaStream_t stream = nullptr;
+  CallOptions options;
+  std::shared_ptr<OneSidedCall> one_sided;  // of kOneSided; nothing else but `comm` counts then
 };
 
 // What a caller passes.
@@ -64,5 +70,7 @@ Outcome check(const Arguments& arguments, Operation* operation);
 
 // Starts it; with request == nullptr, runs it to its end.
 Outcome start(const Operation& operation, weir_request_t* request);
+// The rest of a one-sided operation, which has no request; after all that was started before it.
+Outcome finish(const Operation& operation);
 
 }  // namespace weir::nccl

@@ -8,6 +8,7 @@
 
 #include "nccl/device.h"
 #include "nccl/forwarding.h"
+#include "nccl/one_sided.h"
 #include "nccl/translate.h"
 
 namespace weir::nccl {
@@ -31,7 +32,7 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
             fmt::format("{}: {}", function, weir_last_error(nullptr))};
   }
   comm.attach(made);
-  return {};
+  return comm.config().rma_eager ? OneSided::open(function, comm) : Outcome();
 }
 
 // `forwarding` nullptr: it is not to go to the real NCCL.

@@ -223,7 +223,8 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   }
   const Result<Settings>& process = process_settings();
   if (!process.ok()) return process.status();
-  const Settings& settings = process.value();
+  Settings settings = process.value();
+  if (!options.transport.empty()) settings.transport = options.transport;
   const ClockReading earlier = ClockReading::now();
   secret_ = secret;
   timeout_ms_ = options.timeout_ms > 0 ? options.timeout_ms : settings.timeout_ms;

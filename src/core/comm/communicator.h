@@ -45,7 +45,8 @@ namespace weir::comm {
 struct CommOptions {
   int64_t timeout_ms = 0;  // 0: WEIR_TIMEOUT_MS
   bool deterministic = false;
-  std::string name;  // "": made from the id
+  std::string name;       // "": made from the id
+  std::string transport;  // instead of WEIR_TRANSPORT; "": that
 };
 
 class Communicator {
@@ -179,7 +180,8 @@ class Communicator {
   Status mismatch_report(const Request& request);
   Status timeout_report(const Request& request, const std::vector<Rank>& culprits) const;
   std::string silence_of(const std::vector<Rank>& ranks) const;
-  void note_time(uint64_t began_ns, uint64_t now);
+  int64_t timeout_ms_of(const Request& request) const;
+  void note_time(uint64_t began_ns, uint64_t now, uint64_t timeout_ns);
   // How long this rank has waited without a word of `peer`, not counting when it did not run.
   uint64_t silent_ns(Rank peer, uint64_t now) const;
   // Nothing that this rank shows has come to the peer's host for so long.

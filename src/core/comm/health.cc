@@ -199,7 +199,7 @@ Status Communicator::timeout_report(const Request& request, const std::vector<Ra
       fmt::format("{} did not finish within {} ms on rank {}: waiting for {}. Look at what "
                   "that rank does (stopped, stuck elsewhere, slower than the deadline?), or "
                   "raise WEIR_TIMEOUT_MS",
-                  describe(request), timeout_ms_.load(), context_.rank, whom));
+                  describe(request), timeout_ms_of(request), context_.rank, whom));
 }
 
 void Communicator::record_wait(Request& request, uint64_t now_ns) {
@@ -250,11 +250,11 @@ void Communicator::check_slowly(Request& request) {
     return;
   }
   const uint64_t now = now_ns();
-  const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u;
+  const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_of(request)) * 1'000'000u;
   if (request.deadline_ns == 0) request.deadline_ns = now + timeout_ns;
   if (recorder_.on()) record_wait(request, now);
   const uint64_t began_ns = request.deadline_ns - timeout_ns;
-  note_time(began_ns, now);
+  note_time(began_ns, now, timeout_ns);
   const bool late = now >= request.deadline_ns;
   if (late || now - last_look_ns_ > kLookNs) {
     look_at_peers(now);

@@ -276,7 +276,7 @@ bool Communicator::find_culprits(const Request& request, uint64_t now,
   *culprits = awaited(request);
   const uint64_t beat_ns = beat_interval_ns();
   if (beat_ns == 0) return true;
-  const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u;
+  const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_of(request)) * 1'000'000u;
 
   // Those whom we wait for, those whom they wait for, and so on.
   std::set<Rank> chain(culprits->begin(), culprits->end());
@@ -336,14 +336,18 @@ bool Communicator::is_unreached(Rank peer, uint64_t now, uint64_t while_ns) cons
   return since_ns != 0 && now >= since_ns + stalled_ns_ + while_ns;
 }
 
-void Communicator::note_time(uint64_t began_ns, uint64_t now) {
+int64_t Communicator::timeout_ms_of(const Request& request) const {
+  return request.timeout_ms > 0 ? request.timeout_ms : timeout_ms_.load();
+}
+
+void Communicator::note_time(uint64_t began_ns, uint64_t now, uint64_t timeout_ns) {
   if (wait_began_ns_ != began_ns) {
     wait_began_ns_ = began_ns;
     stalled_ns_ = 0;
     checked_ns_ = now;
   }
   const uint64_t gap_ns = now - checked_ns_;
-  const uint64_t usual_ns = static_cast<uint64_t>(timeout_ms_.load()) * 1'000'000u / 4;
+  const uint64_t usual_ns = timeout_ns / 4;
   if (gap_ns > usual_ns) stalled_ns_ += gap_ns - usual_ns;
   checked_ns_ = now;
 }

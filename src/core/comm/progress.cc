@@ -92,6 +92,7 @@ Status Communicator::start(Request& request) {
 Status Communicator::start_locked(Request& request) {
   if (failed_code_.load(std::memory_order_acquire) != 0) return health();
   request.comm = this;
+  request.timeout_ms = timeout_ms_.load();
   if (!request.block_counts.empty()) request.call.block_counts = request.block_counts.data();
   if (!request.block_displacements.empty()) {
     request.call.block_displacements = request.block_displacements.data();
@@ -392,6 +393,7 @@ void Communicator::release_request(Request* request) {
   request->op = {};
   request->next = nullptr;
   request->started = request->described = false;
+  request->timeout_ms = 0;
   request->deadline_ns = request->begin_ns = request->waited_ns = request->record = 0;
   request->status = Status();
   request->done.store(false, std::memory_order_relaxed);

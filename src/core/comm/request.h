@@ -35,6 +35,7 @@ struct Request {
   bool started = false;
   bool described = false;    // the call has been published, to agree on windows
   uint64_t sequence = 0;     // of a collective, once started
+  int64_t timeout_ms = 0;    // the communicator's when it was started; 0: the one it has now
   uint64_t deadline_ns = 0;  // 0 until somebody has to wait
   uint64_t begin_ns = 0;     // when it began, where times are recorded
   uint64_t waited_ns = 0;    // since when somebody waits, as of the first slow look; 0: nobody

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/symmetric.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string_view>
+
+namespace weir::nccl {
+
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr std::string_view kName = "weir-symmetric";
+
+// The last page: a process that maps the memory knows by it that it is the right one.
+struct Tail {
+  char magic[8];  // "weirsym1"
+  unsigned char number[16];
+};
+constexpr char kMagic[8] = {'w', 'e', 'i', 'r', 's', 'y', 'm', '1'};
+
+size_t page_bytes() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+uint64_t machine_bytes() {
+  struct sysinfo info {};
+  if (sysinfo(&info) != 0) return UINT64_MAX;
+  return (uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
+}
+
+Outcome failed(const char* function, const char* what, size_t bytes) {
+  return {ncclSystemError,
+          fmt::format("{}: {} of {} bytes: {}", function, what, bytes, std::strerror(errno))};
+}
+
+// Closes a descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return number_; }
+  int release() {
+    const int number = number_;
+    number_ = -1;
+    return number;
+  }
+
+ private:
+  int number_;
+};
+
+// What ncclMemAlloc gave, by address; never destroyed, since threads may free while the process ends.
+struct Allocations {
+  std::mutex lock;
+  std::map<const unsigned char*, std::shared_ptr<Allocation>> all;
+};
+Allocations& allocations() {
+  static Allocations* it = new Allocations();
+  return *it;
+}
+
+}  // namespace
+
+// ---- Allocation ---------------------------------------------------------------------------------
+
+Outcome Allocation::make(const char* function, size_t bytes, std::shared_ptr<Allocation>* made) {
+  const size_t page = page_bytes();
+  if (bytes > PTRDIFF_MAX - 2 * page) {
+    return invalid_argument(fmt::format("{}: size {} exceeds the address space", function, bytes));
+  }
+  const size_t rounded = (bytes + page - 1) / page * page;
+  // Memory that is missing when it is first written would end the process.
+  if (rounded > machine_bytes()) {
+    errno = ENOMEM;
+    return failed(function, "shared memory", bytes);
+  }
+  std::shared_ptr<Allocation> it(new Allocation());
+  Descriptor fd(memfd_create(kName.data(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() < 0) return failed(function, "memfd_create for shared memory", bytes);
+  if (ftruncate(fd.get(), static_cast<off_t>(rounded + page)) != 0) {
+    return failed(function, "shared memory", bytes);
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return failed(function, "sealing memory", bytes);
+  Tail tail{};
+  std::memcpy(tail.magic, kMagic, sizeof tail.magic);
+  if (getrandom(tail.number, sizeof tail.number, 0) != static_cast<ssize_t>(sizeof tail.number)) {
+    return failed(function, "a random number for memory", bytes);
+  }
+  if (pwrite(fd.get(), &tail, sizeof tail, static_cast<off_t>(rounded)) !=
+      static_cast<ssize_t>(sizeof tail)) {
+    return failed(function, "writing to shared memory", bytes);
+  }
+  void* base = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (base == MAP_FAILED) return failed(function, "mmap", bytes);
+  it->base_ = static_cast<unsigned char*>(base);
+  it->bytes_ = rounded;
+  it->descriptor_ = fd.release();
+  std::memcpy(it->number_, tail.number, sizeof it->number_);
+  *made = std::move(it);
+  return {};
+}
+
+Allocation::~Allocation() {
+  if (base_ != nullptr) munmap(base_, bytes_);
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+Share Allocation::share_of(const void* memory) const {
+  Share share;
+  share.process = getpid();
+  share.descriptor = descriptor_;
+  share.mapped_bytes = bytes_;
+  share.offset = static_cast<uint64_t>(static_cast<const unsigned char*>(memory) - base_);
+  std::memcpy(share.number, number_, sizeof share.number);
+  return share;
+}
+
+Outcome allocate_symmetric(const char* function, size_t bytes, void** memory) {
+  std::shared_ptr<Allocation> made;
+  Outcome outcome = Allocation::make(function, bytes, &made);
+  if (!outcome.ok()) return outcome;
+  *memory = made->base();
+  Allocations& it = allocations();
+  std::lock_guard lock(it.lock);
+  it.all.emplace(made->base(), made);
+  return {};
+}
+
+Outcome free_symmetric(const char* function, void* memory) {
+  std::shared_ptr<Allocation> gone;  // unmapped without the lock
+  Allocations& it = allocations();
+  std::lock_guard lock(it.lock);
+  const auto found = it.all.find(static_cast<unsigned char*>(memory));
+  if (found == it.all.end()) {
+    return invalid_argument(
+        fmt::format("{}: {} was not given by ncclMemAlloc, or is freed already", function, memory));
+  }
+  gone = std::move(found->second);
+  it.all.erase(found);
+  return {};
+}
+
+std::shared_ptr<Allocation> symmetric_owner(const void* memory, size_t bytes) {
+  const auto* address = static_cast<const unsigned char*>(memory);
+  Allocations& it = allocations();
+  std::lock_guard lock(it.lock);
+  auto after = it.all.upper_bound(address);
+  if (after == it.all.begin()) return nullptr;
+  const auto& owner = std::prev(after)->second;
+  const auto offset = static_cast<size_t>(address - owner->base());
+  return offset <= owner->bytes() && bytes <= owner->bytes() - offset ? owner : nullptr;
+}
+
+// ---- Mapping ------------------------------------------------------------------------------------
+
+std::unique_ptr<Mapping> Mapping::open(const Share& share, uint64_t range_bytes) {
+  const size_t page = page_bytes();
+  if (share.process <= 0 || share.descriptor < 0 || share.mapped_bytes % page != 0 ||
+      share.mapped_bytes > PTRDIFF_MAX - page || share.offset > share.mapped_bytes ||
+      range_bytes > share.mapped_bytes - share.offset) {
+    return nullptr;
+  }
+  const std::string path = fmt::format("/proc/{}/fd/{}", share.process, share.descriptor);
+  // Looked at before it is opened: to open what is no memory may have consequences.
+  char name[64];
+  const ssize_t length = readlink(path.c_str(), name, sizeof name);
+  if (length <= 0 ||
+      std::string_view(name, static_cast<size_t>(length)).find(kName) == std::string_view::npos) {
+    return nullptr;
+  }
+  const Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (fd.get() < 0) return nullptr;
+  struct stat status {};
+  if (fstat(fd.get(), &status) != 0 ||
+      static_cast<uint64_t>(status.st_size) != share.mapped_bytes + page) {
+    return nullptr;
+  }
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) return nullptr;
+  Tail tail{};
+  if (pread(fd.get(), &tail, sizeof tail, static_cast<off_t>(share.mapped_bytes)) !=
+          static_cast<ssize_t>(sizeof tail) ||
+      std::memcmp(tail.magic, kMagic, sizeof kMagic) != 0 ||
+      std::memcmp(tail.number, share.number, sizeof tail.number) != 0) {
+    return nullptr;
+  }
+  void* base = mmap(nullptr, share.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (base == MAP_FAILED) return nullptr;
+  return std::unique_ptr<Mapping>(
+      new Mapping(base, share.mapped_bytes, static_cast<unsigned char*>(base) + share.offset));
+}
+
+Mapping::~Mapping() { munmap(base_, bytes_); }
+
+}  // namespace weir::nccl
