@@ -54,9 +54,13 @@ enum {
   /* Posted buffers are read or written also outside of calls of send, recv, test and progress (by a
    * network card, by a thread, by close); `quiesce` ends that. */
   WEIR_CAP_QUIESCE = 1u << 6,
-  WEIR_CAP_PUT = 1u << 7,   /* `memory_register` to `remote_close`, and `put` */
-  WEIR_CAP_GET = 1u << 8,   /* the same, and `get` */
-  WEIR_CAP_SIGNAL = 1u << 9 /* the same, and `put_signal`, `signal_read` */
+  WEIR_CAP_PUT = 1u << 7,    /* `memory_register` to `remote_close`, and `put` */
+  WEIR_CAP_GET = 1u << 8,    /* the same, and `get` */
+  WEIR_CAP_SIGNAL = 1u << 9, /* the same, and `put_signal`, `signal_read` */
+  /* With WEIR_TLS=all no message leaves the host but encrypted and authenticated by the transport. Without
+   * this bit the core seals the messages, and asks the transport, with WEIR_TLS=control, for what else it
+   * sends; one-sided operations are then not used. */
+  WEIR_CAP_SEALED = 1u << 10
 };
 
 /* Memory kinds that send and recv accept. */
@@ -68,7 +72,7 @@ typedef struct weir_transport_caps {
   uint32_t lane_count;   /* 1 to WEIR_TRANSPORT_LANES_MAX */
   uint64_t message_bytes_max;
   uint32_t rank_count_max;
-  uint32_t credit; /* messages a sender may have under way per (peer, lane) before a recv */
+  uint32_t credit; /* sends of up to 1 KiB that complete per (peer, lane) before a recv */
 } weir_transport_caps_t;
 
 /* What the core offers to a transport; valid as long as the instance. */

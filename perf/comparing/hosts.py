@@ -39,14 +39,16 @@ def ip(*words):
 
 
 class Hosts:
-    """`count` hosts with the addresses 10.77.0.1, … at eth0. Two are joined by one veth pair, more by a bridge."""
+    """`count` hosts with the addresses 10.77.0.1, … at eth0. Two are joined by a veth pair, more by a bridge; two
+    may have several links, the next of which is eth1 with 10.78.0.1 and 10.78.0.2."""
 
     title = "between network namespaces joined by veth"
     interface = "eth0"
     spans = True
 
-    def __init__(self, count):
+    def __init__(self, count, link_count=1):
         self.holders = []
+        self.link_count = link_count
         if os.geteuid() != 0:
             raise NoHosts("only root can make network namespaces")
         self.addresses = [f"10.77.0.{i + 1}" for i in range(count)]
@@ -86,8 +88,9 @@ class Hosts:
         return done.stdout
 
     def join_two(self):
-        ip("link", "add", "eth0", "netns", str(self.pid(0)), "type", "veth", "peer", "name", "eth0", "netns",
-           str(self.pid(1)))
+        for link in range(self.link_count):
+            ip("link", "add", f"eth{link}", "netns", str(self.pid(0)), "type", "veth", "peer", "name", f"eth{link}",
+               "netns", str(self.pid(1)))
 
     def join_by_bridge(self):
         self.holders.append(self.hold("weirswitch"))
@@ -101,25 +104,29 @@ class Hosts:
 
     def configure(self, host):
         self.do(host, "ip", "link", "set", "lo", "up")
-        self.do(host, "ip", "addr", "add", self.addresses[host] + "/24", "dev", "eth0")
-        self.do(host, "ip", "link", "set", "eth0", "up")
+        for link in range(self.link_count):
+            address = f"10.{77 + link}.0.{host + 1}/24"
+            self.do(host, "ip", "addr", "add", address, "dev", f"eth{link}")
+            self.do(host, "ip", "link", "set", f"eth{link}", "up")
 
     def await_carrier(self):
         """The kernel says a little later that the other ends are up too."""
         end = time.monotonic() + READY_SECONDS_MAX
         for host in range(len(self.addresses)):
-            while "LOWER_UP" not in self.do(host, "ip", "link", "show", "dev", "eth0"):
-                if time.monotonic() > end:
-                    raise NoHosts("the interfaces do not come up")
-                time.sleep(0.02)
+            for link in range(self.link_count):
+                while "LOWER_UP" not in self.do(host, "ip", "link", "show", "dev", f"eth{link}"):
+                    if time.monotonic() > end:
+                        raise NoHosts("the interfaces do not come up")
+                    time.sleep(0.02)
 
-    def shape(self, host, mbit, burst_bytes):
+    def shape(self, host, mbit, burst_bytes, link=0):
         """What leaves the host is held back by a token bucket; again with other figures replaces it."""
         # Larger packets the bucket would have to cut into the wire's, which costs more than all else; and a bucket
         # of one packet would stand still for as long as a timer is late.
-        self.do(host, "ip", "link", "set", "dev", "eth0", "gso_max_size", str(burst_bytes // 4))
+        device = f"eth{link}"
+        self.do(host, "ip", "link", "set", "dev", device, "gso_max_size", str(burst_bytes // 4))
         # The queue takes what several connections may have under way, so that nothing is dropped.
-        self.do(host, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", f"{mbit}mbit", "burst",
+        self.do(host, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{mbit}mbit", "burst",
                 str(burst_bytes), "limit", str(64 << 20))
 
     def close(self):

@@ -5,6 +5,8 @@
 //   message_perf <transport>[,<transport that takes over>] latency|bandwidth|put_latency|put_bandwidth
 //                <bytes> <count> [<core>,<core>]
 //
+// WEIR_TLS holds as it does in the core: with `all` messages are sealed where the transport does not encrypt them.
+//
 // latency: `count` round trips; prints microseconds of one way: the median of tens of them, and the mean.
 // bandwidth: `count` messages in one direction, up to 32 under way; prints MiB per second.
 // put_latency: as latency, each way one put_signal that the other waits for. put_bandwidth: as bandwidth,
@@ -261,9 +263,11 @@ int run(int argc, char** argv) {
   }
   const auto found = find_transports(argv[1]);
   if (!found.ok()) give_up(found.status().text());
+  const auto sealed = plugin::sealed_for(getenv("WEIR_TLS"), found.value());
+  if (!sealed.ok()) give_up(sealed.status().text());
   const bool put = strncmp(argv[2], "put_", 4) == 0;
   const char* const mode = argv[2] + (put ? 4 : 0);
-  Job job = {found.value(), strcmp(mode, "latency") == 0, put, strtoull(argv[3], nullptr, 10),
+  Job job = {sealed.value(), strcmp(mode, "latency") == 0, put, strtoull(argv[3], nullptr, 10),
              strtoull(argv[4], nullptr, 10)};
   if (!job.latency && strcmp(mode, "bandwidth") != 0) give_up("neither latency nor bandwidth");
   if (job.count < 1) give_up("at least one message is needed");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// nccl.h: one-sided operations.
+// own.h: one-sided operations.
 #include <fmt/format.h>
 
 #include "nccl/comm.h"

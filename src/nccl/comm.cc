@@ -9,6 +9,7 @@
 
 #include "nccl/backend.h"
 #include "nccl/one_sided.h"
+#include "nccl/stream/proxy.h"
 #include "nccl/translate.h"
 
 namespace weir::nccl {
@@ -102,6 +103,7 @@ ncclResult_t Comm::async_error() {
   weir_comm_t comm = weir();
   if (comm == nullptr) return ncclInProgress;  // in a group that has not ended
   if (revoked_.load()) return ncclSuccess;
+  if (finalized_.load() && !streams_idle()) return ncclInProgress;
   weir_result_t error = WEIR_OK;
   if (const weir_result_t asked = weir_comm_async_error(comm, &error); asked != WEIR_OK) {
     return to_nccl(asked);
@@ -158,6 +160,7 @@ Outcome Comm::finalize(const char* function) {
   if (finalized_.exchange(true)) {
     return invalid_argument(fmt::format("{}, {}: finalized already", function, title()));
   }
+  if (config_.blocking) wait_for_streams();
   return {};
 }
 
@@ -185,6 +188,37 @@ void Comm::background_ends(const Outcome& outcome) {
     failure_ = outcome.code;
   }
   in_flight_.fetch_sub(1, std::memory_order_release);
+}
+
+std::shared_ptr<Proxy> Comm::proxy() {
+  std::lock_guard lock(lock_);
+  if (proxy_ == nullptr) {
+    proxy_ = std::make_shared<Proxy>();
+    has_proxy_.store(true, std::memory_order_release);
+  }
+  return proxy_;
+}
+
+std::shared_ptr<Proxy> Comm::known_proxy() const {
+  if (!has_proxy_.load(std::memory_order_acquire)) return nullptr;
+  std::lock_guard lock(lock_);
+  return proxy_;
+}
+
+void Comm::wait_for_streams() const {
+  if (const auto proxy = known_proxy(); proxy != nullptr) proxy->wait_until_idle(*this);
+}
+
+bool Comm::streams_idle() const {
+  const auto proxy = known_proxy();
+  return proxy == nullptr || broken() || proxy->idle();
+}
+
+void Comm::stream_failed(const Outcome& outcome) {
+  if (stopped_here()) return;
+  (void)report(outcome, this);
+  int none = ncclSuccess;
+  failure_.compare_exchange_strong(none, outcome.code);
 }
 
 void Comm::note_error(const std::string& text) {

@@ -41,6 +41,8 @@ struct ncclWindow_vidmem {
 
 namespace weir::nccl {
 
+class Proxy;
+
 // A factor of ncclRedOpCreatePreMulSum, as an operation takes it along.
 struct Factor {
   weir_datatype_t type = WEIR_FLOAT32;
@@ -99,6 +101,21 @@ class Comm {
   void background_begins() { in_flight_.fetch_add(1); }
   void background_ends(const Outcome& outcome);
 
+  // ---- In stream order ----
+  // What runs the operations that are enqueued on streams; made at the first call.
+  std::shared_ptr<Proxy> proxy();
+  // Returns when all that was enqueued has been run, or the communicator is broken: for calls that
+  // use it beside its streams, which all ranks are to see in the same order.
+  void wait_for_streams() const;
+  bool streams_idle() const;
+  // An operation failed in a stream: the communicator's error, unless it was stopped here.
+  void stream_failed(const Outcome& outcome);
+  // Whether nothing further is to be run.
+  bool broken() const { return stopped_here() || failure_.load() != ncclSuccess; }
+  // All ranks cut large operations into slices of so many bytes; 0: they do not.
+  uint64_t chunk_bytes() const { return chunk_bytes_.load(std::memory_order_relaxed); }
+  void agree_on_chunk_bytes(uint64_t bytes) { chunk_bytes_ = bytes; }
+
   // Text of the latest error.
   void note_error(const std::string& text);
   std::string last_error() const;
@@ -126,6 +143,7 @@ class Comm {
   void set_one_sided(std::shared_ptr<OneSided> state);
 
  private:
+  std::shared_ptr<Proxy> known_proxy() const;
   std::string title() const;  // "rank 1 of 4", with the name where there is one
   void end_the_rest();        // with the lock held: siblings and one-sided operations
 
@@ -141,8 +159,11 @@ class Comm {
   std::atomic<bool> revoked_{false};
   std::atomic<bool> finalized_{false};
   std::atomic<bool> suspended_{false};
+  std::atomic<bool> has_proxy_{false};
+  std::atomic<uint64_t> chunk_bytes_{0};
 
   mutable std::mutex lock_;  // guards what follows, and abort against attach
+  std::shared_ptr<Proxy> proxy_;
   std::string error_text_;
   std::unordered_map<int, Factor> factors_;
   std::unordered_set<void*> registrations_;

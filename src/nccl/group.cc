@@ -3,11 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <iterator>
 #include <mutex>
 
 #include "nccl/background.h"
+#include "nccl/stream/enqueue.h"
 
 namespace weir::nccl {
 
@@ -50,6 +53,7 @@ struct Chain {
 
 Outcome run_setup(const Setup& setup) {
   try {
+    if (setup.parent != nullptr) setup.parent->wait_for_streams();
     return setup.work();
   } catch (...) {
     return outcome_of_exception(setup.function, std::current_exception());
@@ -134,7 +138,25 @@ Outcome run_setups(std::vector<Setup> setups) {
 
 // ---- Operations ---------------------------------------------------------------------------------
 
-Outcome run_operations(const std::vector<Operation>& operations) {
+bool all_in_stream_order(const std::vector<Operation>& operations) {
+  return std::all_of(operations.begin(), operations.end(),
+                     [](const Operation& it) { return it.in_stream_order; });
+}
+
+Outcome run_operations(std::vector<Operation> operations) {
+  const auto on_streams =
+      std::stable_partition(operations.begin(), operations.end(),
+                            [](const Operation& it) { return !it.in_stream_order; });
+  if (on_streams != operations.end()) {
+    Outcome outcome =
+        enqueue({std::make_move_iterator(on_streams), std::make_move_iterator(operations.end())});
+    operations.erase(on_streams, operations.end());
+    if (!outcome.ok() || operations.empty()) return outcome;
+  }
+  for (const Operation& it : operations) it.comm->wait_for_streams();
+  if (std::any_of(operations.begin(), operations.end(), must_cut)) {
+    return run_cut(std::move(operations));
+  }
   if (operations.size() == 1) return start(operations[0], nullptr);
   Outcome first;
   std::vector<weir_request_t> requests(operations.size());
@@ -173,7 +195,7 @@ Outcome run(Batch& batch) {
     Outcome outcome = run_setups(std::move(batch.setups));
     if (!outcome.ok()) return outcome;
   }
-  return batch.operations.empty() ? Outcome() : run_operations(batch.operations);
+  return batch.operations.empty() ? Outcome() : run_operations(std::move(batch.operations));
 }
 
 // The communicators of a batch, each once.
@@ -236,6 +258,10 @@ ncclResult_t run_or_queue(Batch batch) {
     }
     outcome = run(batch);
     if (!outcome.ok() && !made.empty()) withdraw(made);
+    return outcome.ok() ? ncclSuccess : report(outcome);
+  }
+  if (batch.setups.empty() && all_in_stream_order(batch.operations)) {
+    outcome = enqueue(std::move(batch.operations));
     return outcome.ok() ? ncclSuccess : report(outcome);
   }
   auto queued = std::make_shared<Batch>(std::move(batch));
@@ -308,9 +334,19 @@ ncclResult_t refuse(const Outcome& outcome, Comm* comm) {
 }
 
 ncclResult_t submit(Operation operation) {
+  find_order(&operation);
   if (t_group.depth == 0 && operation.comm->config().blocking) {
-    const Outcome outcome = start(operation, nullptr);
-    return outcome.ok() ? ncclSuccess : report(outcome, operation.comm.get());
+    const std::shared_ptr<Comm> comm = operation.comm;
+    Outcome outcome;
+    if (!operation.in_stream_order && !must_cut(operation)) {
+      comm->wait_for_streams();
+      outcome = start(operation, nullptr);
+    } else {
+      std::vector<Operation> one;
+      one.push_back(std::move(operation));
+      outcome = run_operations(std::move(one));
+    }
+    return outcome.ok() ? ncclSuccess : report(outcome, comm.get());
   }
   return add_or_run([&](Batch& batch) { batch.operations.push_back(std::move(operation)); });
 }

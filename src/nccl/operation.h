@@ -2,8 +2,8 @@
 // Operation: a collective or message as the caller gave it, checked, and not yet started. It holds
 // all that it needs, so that a group may run it when the reduction it names is destroyed already.
 //
-// Here the way of an operation is chosen: today all of them run on Weir's own engine, on host memory
-// and with no regard to the stream. Device memory and stream order enter at `start`.
+// `start` runs it on Weir's engine, on host memory and with no regard to the stream; stream/enqueue.h
+// puts it on its stream, where there is one.
 // A value; not thread-safe.
 #pragma once
 
@@ -48,6 +48,8 @@ struct Operation {
   cudaStream_t stream = nullptr;
   CallOptions options;
   std::shared_ptr<OneSidedCall> one_sided;  // of kOneSided; nothing else but `comm` counts then
+  bool in_stream_order = false;
+  void* context = nullptr;  // CUDA's, of the caller, where `stream` is NULL
 };
 
 // What a caller passes.

@@ -9,6 +9,7 @@
 #include "nccl/device.h"
 #include "nccl/forwarding.h"
 #include "nccl/one_sided.h"
+#include "nccl/stream/enqueue.h"
 #include "nccl/translate.h"
 
 namespace weir::nccl {
@@ -32,6 +33,14 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
             fmt::format("{}: {}", function, weir_last_error(nullptr))};
   }
   comm.attach(made);
+  // Some ranks may use CUDA and others not: all are to cut alike.
+  const uint64_t wanted = wanted_chunk_bytes();
+  const uint64_t mine = wanted == 0 ? UINT64_MAX : wanted;
+  uint64_t least = 0;
+  const weir_result_t agreed =
+      weir_all_reduce(made, &mine, &least, 1, WEIR_UINT64, WEIR_MIN, nullptr);
+  if (agreed != WEIR_OK) return comm.outcome(function, agreed);
+  comm.agree_on_chunk_bytes(least == UINT64_MAX ? 0 : least);
   return comm.config().rma_eager ? OneSided::open(function, comm) : Outcome();
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/tls.h"
 
-#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/err.h>
-#include <openssl/kdf.h>
 
 #include <cstring>
+
+#include "net/hkdf.h"
 
 namespace weir::net {
 namespace {
@@ -20,28 +20,6 @@ std::string last_error(const char* what) {
   char text[256] = "";
   ERR_error_string_n(ERR_get_error(), text, sizeof text);
   return std::string(what) + ": " + text;
-}
-
-bool hkdf(const void* secret, size_t secret_bytes, std::string_view info, unsigned char* key,
-          size_t key_bytes) {
-  EVP_KDF* kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
-  EVP_KDF_CTX* context = kdf == nullptr ? nullptr : EVP_KDF_CTX_new(kdf);
-  EVP_KDF_free(kdf);
-  if (context == nullptr) return false;
-  char digest[] = "SHA256";
-  const OSSL_PARAM parameters[] = {
-      OSSL_PARAM_construct_utf8_string(OSSL_KDF_PARAM_DIGEST, digest, 0),
-      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_KEY, const_cast<void*>(secret),
-                                        secret_bytes),
-      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_SALT, const_cast<char*>(kSalt),
-                                        sizeof kSalt - 1),
-      OSSL_PARAM_construct_octet_string(OSSL_KDF_PARAM_INFO, const_cast<char*>(info.data()),
-                                        info.size()),
-      OSSL_PARAM_construct_end(),
-  };
-  const bool done = EVP_KDF_derive(context, key, key_bytes, parameters) == 1;
-  EVP_KDF_CTX_free(context);
-  return done;
 }
 
 const TlsContext* context_of(SSL* ssl) {
@@ -134,7 +112,7 @@ std::unique_ptr<const TlsContext> TlsContext::make(const void* secret, size_t se
   std::unique_ptr<TlsContext> made(new TlsContext());
   made->identity_ = "weir " + std::string(context);
   ERR_clear_error();
-  if (!hkdf(secret, secret_bytes, context, made->key_, sizeof made->key_)) {
+  if (!hkdf_sha256(secret, secret_bytes, kSalt, context, made->key_, sizeof made->key_)) {
     *reason = last_error("OpenSSL cannot derive the key for TLS (HKDF)");
     return nullptr;
   }

@@ -20,6 +20,9 @@ const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
 namespace hook_fault {
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
 }
+namespace hook_seal {
+const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
+}
 namespace hook_sum {
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
 }
@@ -40,6 +43,7 @@ std::span<const TransportFunction> builtin_transports() {
 std::span<const BuiltinHook> builtin_hooks() {
   static constexpr BuiltinHook kHooks[] = {{"check", hook_check::wrap},
                                            {"fault", hook_fault::wrap},
+                                           {"seal", hook_seal::wrap},
                                            {"sum", hook_sum::wrap},
                                            {"trace", hook_trace::wrap},
                                            {"hosts", [](const weir_transport_functions_t* inner) {

@@ -87,14 +87,9 @@ TEST(Mismatch, DifferentCountsTypesOperatorsAndRootsAreFound) {
   }
 }
 
-// How far a root gets over UCX and libfabric is theirs to choose: a long send may wait for its receiver,
-// and short ones stop when a queue of the library is full. With another transport behind it a long one always
-// waits.
-bool root_gets_far_ahead() {
-  const char* transport = getenv("WEIR_TRANSPORT");
-  const std::string name = transport == nullptr ? "" : transport;
-  return name != "ucx" && name != "ofi" && getenv("WEIR_FAILOVER") == nullptr;
-}
+// In shared memory the engine promises it. A message may always wait for its receiver, but for the
+// few short ones of a transport's credit: over connections it is the room in these that says how far.
+bool root_gets_far_ahead() { return getenv("WEIR_TRANSPORT") == nullptr; }
 
 TEST(Mismatch, IsFoundAlthoughTheRootIsFarAhead) {
   // Through lines, and through slots, where the root's newest calls have taken the place of the mark.
@@ -221,7 +216,7 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
           if (rank == 1) {
             const pid_t self = getpid();
             if (fork() == 0) {  // wakes it at the end, so that the test can collect it
-              usleep(3'000'000);
+              usleep(6'000'000);
               kill(self, SIGKILL);
               _exit(0);
             }
@@ -231,7 +226,7 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
           EXPECT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
                                     WEIR_SUM, nullptr),
                     WEIR_ERROR_TIMEOUT);
-          promises.within(2.0, start);
+          promises.within(4.0, start);
           expect_text(comm, "rank 1");
           int lost = -1;
           int lost_count = 0;
@@ -240,7 +235,7 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
           EXPECT_EQ(lost, 1);
           usleep(300'000);  // who leaves is lost, too: not before the other survivor has asked
         },
-        {}, with_timeout(1'000));
+        {}, with_timeout(2'000));
     EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
   });
 }

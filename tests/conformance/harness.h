@@ -62,6 +62,8 @@ class Rank {
   // What open is told; change it before joining.
   weir_transport_config_t config{};
   unsigned char secret[32];
+  // A variable of the environment, for this rank; before opening.
+  void set(const std::string& name, const std::string& value) { settings_[name] = value; }
 
   void require(bool condition, const std::string& text);
   // The call failed with one of `codes` and told the host why; the text contains every one of

@@ -104,7 +104,14 @@ void add_transport(const plugin::Viability& entry) {
     add_simple(name, "IsViableHere", [reason] { GTEST_SKIP() << reason; });
     return;
   }
-  const auto* transport = entry.transport;
+  // What the core would make of it.
+  const auto sealed = plugin::sealed_for(getenv("WEIR_TLS"), entry.transport);
+  if (!sealed.ok()) {
+    const std::string text = sealed.status().text();
+    add_simple(name, "CanBeSealed", [text] { FAIL() << text; });
+    return;
+  }
+  const auto* transport = sealed.value();
   add_simple(name, "EveryDeclaredCapabilityHasAProperty",
              [transport] { every_capability_has_a_property(transport); });
   for (const bool processes : {false, true}) {

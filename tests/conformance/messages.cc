@@ -212,6 +212,29 @@ void mismatch_is_detected(const Variant& variant) {
   mismatch(variant, 0, 1);
 }
 
+// That nobody reads them is for tests that see the wire.
+void all_is_sealed(const Variant& variant) {
+  run_ranks(variant, 2, [](Rank& r) {
+    r.set("WEIR_TLS", "all");
+    r.join();
+    std::vector<unsigned char> data, expected;
+    for (const size_t bytes : {size_t{0}, size_t{8}, size_t{1000}, size_t{300'000}}) {
+      for (uint32_t sender = 0; sender < 2; ++sender) {
+        data.assign(bytes, 0);
+        expected.assign(bytes, 0);
+        fill(&expected, sender, 1 - sender, 0, static_cast<uint32_t>(bytes));
+        if (r.rank() == sender) {
+          r.send(1 - sender, 0, expected.data(), bytes);
+        } else {
+          r.recv(sender, 0, data.data(), bytes);
+          r.require(data == expected, "a message arrived changed");
+        }
+      }
+    }
+    r.barrier();
+  });
+}
+
 void credit_holds(const Variant& variant) {
   run_ranks(variant, 2, [](Rank& r) {
     r.join();
@@ -353,6 +376,7 @@ const std::vector<Property>& message_properties() {
       {"AFullLaneDoesNotBlockAnother", WEIR_CAP_SEND_RECV, 2, lanes_are_independent,
        [](const Variant& v) { return v.functions->caps.lane_count > 1; }},
       {"DifferentLengthsAreReportedWithBoth", WEIR_CAP_SEND_RECV, 2, mismatch_is_detected},
+      {"MessagesArriveThatAreEncrypted", WEIR_CAP_SEND_RECV | WEIR_CAP_SEALED, 2, all_is_sealed},
       {"AsManySendsAsTheCreditCompleteBeforeARecv", WEIR_CAP_SEND_RECV, 2, credit_holds},
       {"OperationsMayBePostedFarAhead", WEIR_CAP_SEND_RECV, 2, many_posted_ahead},
       {"WhatIsSentArrivesWhileItsSenderMakesNoCalls", WEIR_CAP_SEND_RECV, 2,

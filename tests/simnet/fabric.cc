@@ -56,6 +56,7 @@ struct Pipe {
   uint64_t sender_end_ns = kNever;    // from then on the receiver sees the end of the connection
   uint64_t receiver_end_ns = kNever;  // from then on the sender does
   bool mismatched = false;
+  bool withheld = false;
   weir_result_t untold = WEIR_OK;  // a failure that nobody has asked about yet
 };
 
@@ -174,6 +175,22 @@ Pipe& Fabric::pipe(Mesh& mesh, uint32_t from, uint32_t to, uint32_t lane) {
   return *place;
 }
 
+void Fabric::release(Instance& instance) {
+  if (!options_.withholds) return;
+  Mesh& mesh = *instance.mesh;
+  const uint32_t me = mesh.world_rank[instance.rank];
+  for (const auto& pipe : mesh.pipes) {
+    if (pipe == nullptr || pipe->from != instance.rank || !pipe->withheld) continue;
+    pipe->withheld = false;
+    const uint32_t peer = mesh.world_rank[pipe->to];
+    for (Piece& piece : pipe->wire) {
+      if (piece.arrival_ns != kNever) continue;
+      piece.arrival_ns = arrival_ns(me, peer, world_.now_ns());
+      world_.poke(peer, piece.arrival_ns);
+    }
+  }
+}
+
 void Fabric::pump(Pipe& pipe) {
   Mesh& mesh = *pipe.mesh;
   Random& random = world_.random();
@@ -207,7 +224,12 @@ void Fabric::pump(Pipe& pipe) {
     if (bytes > 0 && ++piece_count_ == options_.damaged_piece) piece.data.front() ^= 1;
     piece.arrival_ns =
         std::max(pipe.last_arrival_ns, arrival_ns(me, mesh.world_rank[pipe.to], now));
-    pipe.last_arrival_ns = piece.arrival_ns;
+    if (options_.withholds && piece.last) {
+      pipe.withheld = true;
+      piece.arrival_ns = kNever;
+    } else {
+      pipe.last_arrival_ns = piece.arrival_ns;
+    }
     pipe.wire_bytes += bytes;
     if (piece.first) ++pipe.messages_begun;
     op->moved += bytes;
@@ -287,7 +309,8 @@ void Fabric::end_pipes(Instance& instance, bool died) {
   Mesh& mesh = *instance.mesh;
   Random& random = world_.random();
   const uint64_t now = world_.now_ns();
-  const uint64_t lost_after_ns = died ? now + random.of_any_size(2 * options_.jitter_ns) : kNever;
+  const bool loses = died && options_.death_loses;
+  const uint64_t lost_after_ns = loses ? now + random.of_any_size(2 * options_.jitter_ns) : kNever;
   for (const auto& pipe : mesh.pipes) {
     if (pipe == nullptr) continue;
     const uint32_t me = mesh.world_rank[instance.rank];
@@ -491,6 +514,7 @@ struct Functions {
       return fail(self, WEIR_ERROR_INVALID_ARGUMENT, "sim: no such peer or lane");
     }
     fabric.count_post(me);
+    fabric.release(*self);
     if (fabric.world_.closing()) return fail(self, WEIR_ERROR_SYSTEM, "sim: the world ends");
     Pipe& pipe = sends ? fabric.pipe(mesh, self->rank, peer, lane)
                        : fabric.pipe(mesh, peer, self->rank, lane);
@@ -533,6 +557,7 @@ struct Functions {
   static weir_result_t test(weir_transport_t* instance, weir_transport_op_t* words) {
     Instance* self = from(instance);
     auto* op = reinterpret_cast<Op*>(words);
+    g_fabric->release(*self);
     if (op->state == kPending && !g_fabric->world_.closing()) {
       move(self, *reinterpret_cast<Pipe*>(op->pipe));
     }
@@ -542,6 +567,7 @@ struct Functions {
   static weir_result_t progress(weir_transport_t* instance) {
     Instance* self = from(instance);
     if (g_fabric->world_.closing()) return WEIR_OK;
+    g_fabric->release(*self);
     for (size_t i = 0; i < self->active.size();) {
       Pipe& pipe = *self->active[i];
       move(self, pipe);

@@ -32,8 +32,11 @@ struct FabricOptions {
   bool shares_memory = false;  // WEIR_CAP_SEGMENT: then no messages are needed
   bool has_notices = true;
   bool sees_death = true;       // WEIR_CAP_PEER_FAILURE
+  bool death_loses = true;      // some of what a rank has sent is lost when it dies
   bool progress_tells = false;  // `progress` fails, too, when an operation has
-  uint64_t damaged_piece = 0;   // the k-th piece of all has a bit turned on its way; 0: none
+  // Against the contract: the end of a message leaves with a later call of its sender.
+  bool withholds = false;
+  uint64_t damaged_piece = 0;  // the k-th piece of all has a bit turned on its way; 0: none
 };
 
 // Between two ranks, both ways: what would arrive then arrives at `until_ns`, or never.
@@ -81,8 +84,9 @@ class Fabric {
   void die(uint32_t rank);
   void count_post(uint32_t rank);
   Pipe& pipe(Mesh& mesh, uint32_t from, uint32_t to, uint32_t lane);
-  void pump(Pipe& pipe);   // out of the sender's memory
-  void drain(Pipe& pipe);  // into the receiver's
+  void release(Instance& instance);  // what it has withheld
+  void pump(Pipe& pipe);             // out of the sender's memory
+  void drain(Pipe& pipe);            // into the receiver's
   void end_pipes(Instance& instance, bool died);
   void close(Instance* instance);
 

@@ -39,7 +39,8 @@ struct Job {
         trace(keeps_trace),
         world(p.world, p.rank_count, &trace),
         fabric(world, p.fabric, p.host_of_rank),
-        outside(world) {
+        outside(world),
+        settled_count(p.rank_count, 0) {
     world.set_diagnosis([this] { return fabric.waits(); });
     outside.host_of_rank = p.host_of_rank;
     outside.rules = p.rules;
@@ -89,7 +90,8 @@ struct Job {
   Outside outside;
   std::vector<std::string> wrong;
   uint32_t created_count = 0;
-  uint64_t cut_ns = 0;  // when the host is cut off
+  std::vector<size_t> settled_count;  // by rank: how many operations it has done and checked
+  uint64_t cut_ns = 0;                // when the host is cut off
 
   uint64_t bound_ns() const {
     return 2 * static_cast<uint64_t>(plan.timeout_ms) * kMillisecond + kSlackNs;
@@ -113,6 +115,7 @@ class Member {
   bool create();
   void perform(weir_comm_t comm, const std::vector<Operation>& operations, bool with_faults);
   bool settle(weir_comm_t comm);  // false after an error
+  void stay_away();
   void note_error(weir_comm_t comm, weir_result_t result, const std::string& what);
   void split();
   void face_fault();
@@ -247,11 +250,27 @@ void Member::perform(weir_comm_t comm, const std::vector<Operation>& operations,
     if (result != WEIR_OK) note_error(comm, result, what);
     ++unsettled;
     const bool last = i + 1 == operations.size();
-    if (result != WEIR_OK || last || unsettled == 4 || random_.one_in(2)) {
+    // All ranks wait for the same operations before one of them stays away.
+    const bool settles = plan_.stays_away ? mix(plan_.seed, 11, i) % 2 == 0 : random_.one_in(2);
+    if (result != WEIR_OK || last || unsettled == 4 || settles) {
       if (!settle(comm)) return;
       unsettled = 0;
+      if (!with_faults) continue;
+      job_.settled_count[rank_] = i + 1;
+      if (plan_.stays_away && random_.one_in(2)) stay_away();
     }
   }
+}
+
+// What the others need of this rank for the operations that it has done is with them, or on its way.
+void Member::stay_away() {
+  const size_t done = job_.settled_count[rank_];
+  const auto wait = [this] { job_.world.sleep(random_.of_any_size(10 * kMillisecond)); };
+  while (!over() &&
+         *std::min_element(job_.settled_count.begin(), job_.settled_count.end()) < done) {
+    wait();
+  }
+  if (!over()) wait();
 }
 
 void Member::split() {

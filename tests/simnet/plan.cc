@@ -13,6 +13,7 @@ namespace weir::simnet {
 namespace {
 
 constexpr uint64_t kSecond = 1000 * kMillisecond;
+constexpr uint64_t kElementBytesMax = 8;
 
 void draw_hosts(Random& random, Plan* plan) {
   const uint32_t n = plan->rank_count;
@@ -67,6 +68,18 @@ void draw_rules(Random& random, Plan* plan) {
   }
 }
 
+// How long at most a sender with so small a window naps while its receiver takes what it has sent.
+int64_t slowest_ms(const Plan& plan) {
+  uint64_t turns = 0;
+  for (const Operation& op : plan.operations) {
+    uint64_t elements = op.count * plan.rank_count;
+    for (const size_t count : op.counts) elements += count;
+    for (const Message& message : op.messages) elements += message.count;
+    turns += elements * kElementBytesMax / plan.fabric.window_bytes;
+  }
+  return static_cast<int64_t>(turns * plan.world.nap_ns_max / kMillisecond);
+}
+
 void draw_fault(Random& random, Plan* plan) {
   const uint64_t which = random.below(100);
   plan->fault = which < 60   ? Fault::kNone
@@ -100,7 +113,8 @@ void draw_fault(Random& random, Plan* plan) {
     plan->world.quiet_ns_max = 3 * kSecond;
     return;
   }
-  plan->timeout_ms = static_cast<int64_t>(random.between(400, 2000));
+  // A network that needs longer than the deadline is no fault of the culprit's.
+  plan->timeout_ms = static_cast<int64_t>(random.between(400, 2000)) + slowest_ms(*plan);
   plan->world.quiet_ns_max = static_cast<uint64_t>(plan->timeout_ms) * 4 * kMillisecond;
 }
 
@@ -183,6 +197,7 @@ Plan draw_plan(uint64_t seed) {
   }
   if (plan.fabric.shares_memory) plan.fabric.has_notices = true;
   if (plan.fault == Fault::kNone) plan.fabric.sees_death = !random.one_in(6);
+  plan.stays_away = plan.fault == Fault::kNone && random.one_in(2);
   return plan;
 }
 
@@ -195,6 +210,7 @@ std::string Plan::describe() const {
       fabric.has_notices ? "" : ", no notices", fabric.sees_death ? "" : ", deaths unseen",
       deterministic ? ", deterministic" : "", timeout_ms, name_of(fault),
       fabric.shares_memory ? " in shared memory" : "");
+  if (stays_away) text += "; ranks stay away";
   if (fault != Fault::kNone) text += fmt::format(" of rank {} at {}", culprit, fault_at);
   if (pause_ns != 0) {
     text += fmt::format("; rank {} pauses for {} ns at post {}", paused, pause_ns, pause_at);

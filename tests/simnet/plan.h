@@ -46,6 +46,8 @@ struct Plan {
   uint32_t paused = 0;        // this rank stops for pause_ns at its pause_at-th post; 0 ns: nobody
   uint64_t pause_at = 0;      // in shared memory ns after the start
   uint64_t pause_ns = 0;
+  // Whoever has its results may make no calls until all others have theirs.
+  bool stays_away = false;
 
   bool is_cut_off(uint32_t rank) const {
     return fault == Fault::kCut && host_of_rank[rank] == host_of_rank[culprit];

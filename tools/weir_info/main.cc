@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // weir-info: what Weir is, sees and would use on this machine. The first thing to send along with a
-// question. Exit status 1 when a WEIR_* variable does not parse.
+// question. Exit status 1 when a WEIR_* variable does not parse, or when the doctor finds something bad.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
 
 #include "core/base/settings.h"
+#include "weir_info/doctor.h"
 #include "weir_info/live.h"
 #include "weir_info/report.h"
 
@@ -19,7 +21,20 @@ int main(int argc, char** argv) {
   app.add_flag(
       "--live", live,
       "Print the communicators that run on this machine as this user, and who waits for whom");
+  auto* doctor = app.add_subcommand("doctor",
+                                    "Check this installation: which libnccl.so.2 a program loads "
+                                    "and why, versions, missing symbols, "
+                                    "transports, limits, hidden topology, each with its remedy");
+  std::string program;
+  doctor->add_option("program", program, "A program, by path or name: yours, or python3");
+  doctor->add_flag("--json", json, "Print the checks as JSON");
   CLI11_PARSE(app, argc, argv);
+
+  if (doctor->parsed()) {
+    const auto sections = weir::info::examine(program);
+    std::fputs((json ? json_of(sections) : text_of(sections)).c_str(), stdout);
+    return any_bad(sections) ? 1 : 0;
+  }
 
   if (markdown) {
     std::fputs(weir::settings_markdown().c_str(), stdout);

@@ -47,12 +47,18 @@ constexpr SettingInfo kTable[] = {
      "Ranks with the same text count as being on one host and share memory, ranks with another one "
      "do not (NCCL_HOSTID holds where this one is unset); unset: by kernel and network namespace."},
     {"WEIR_TLS", Kind::kChoice, "off", "off|control|all",
-     "TLS 1.3 around the network transports' control connections, or around messages between "
-     "hosts, "
-     "too (see trust.md); the same on all ranks. A transport that cannot do it is not used."},
+     "TLS 1.3 between hosts around the bootstrap and the network transports' control connections, "
+     "or around messages, too, which Weir seals by itself where a transport cannot (see trust.md); "
+     "the same on all ranks."},
     {"WEIR_TCP_CONNECTIONS", Kind::kInteger, "1", "1..8",
      "Connections of the transport tcp for each pair of interfaces; from two on, or where several "
      "interfaces reach a peer, messages are spread over all of them."},
+    {"WEIR_TCP_ZEROCOPY", Kind::kChoice, "auto", "auto|on|off",
+     "The transport tcp sends large messages from the caller's memory itself: where that is "
+     "measured to cost less, always, or never. Never inside TLS."},
+    {"WEIR_TCP_IO", Kind::kChoice, "auto", "auto|io_uring|poll",
+     "How the transport tcp asks its connections: by io_uring, many in one system call, or each by "
+     "itself."},
     {"WEIR_OFI_PROVIDER", Kind::kText, "", "",
      "Comma-separated list of the libfabric providers that the transport ofi may use, the best "
      "first, such as tcp;ofi_rxm,shm; unset: chosen by capability."},
@@ -79,7 +85,7 @@ constexpr SettingInfo kTable[] = {
      "Directory from which further transports are loaded."},
     {"WEIR_HOOKS", Kind::kText, "", "",
      "Comma-separated list of hooks around every transport, outermost first: trace, check, fault, "
-     "sum."},
+     "sum, seal."},
     {"WEIR_FAULT", Kind::kText, "", "", "What the fault hook does, such as delay_us=100,seed=7."},
     {"WEIR_TRACE_FILE", Kind::kPath, "", "",
      "Where the trace hook writes its Chrome trace; %r stands for the rank."},
@@ -105,6 +111,10 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_HUGE_PAGES", Kind::kBool, "1", "", "Shared memory asks for huge pages."},
     {"WEIR_STAGING_BYTES", Kind::kBytes, "2MiB", "64KiB..1GiB",
      "Staging memory of each rank for each communicator."},
+    {"WEIR_NCCL_CHUNK_BYTES", Kind::kBytes, "1MiB", "4KiB..1GiB",
+     "Operations of libnccl.so.2 on device memory move in pieces of so many bytes, which are "
+     "copied "
+     "while others are on the way; the ranks agree on the least."},
     {"WEIR_SLICE_BYTES", Kind::kBytes, "0", "0..1GiB",
      "Bytes of a pipeline step; 0: chosen by the size of the operation."},
     {"WEIR_SPIN_US", Kind::kInteger, "-1", "-1..1000000",
@@ -165,6 +175,7 @@ const Binding kBindings[] = {
     {"WEIR_DETERMINISTIC", &Settings::deterministic},
     {"WEIR_HUGE_PAGES", &Settings::huge_pages},
     {"WEIR_STAGING_BYTES", &Settings::staging_bytes},
+    {"WEIR_NCCL_CHUNK_BYTES", &Settings::nccl_chunk_bytes},
     {"WEIR_SLICE_BYTES", &Settings::slice_bytes},
     {"WEIR_SPIN_US", &Settings::spin_us},
     {"WEIR_PROGRESS_THREAD", &Settings::progress_thread},

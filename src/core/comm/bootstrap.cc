@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "core/comm/bootstrap_tls.h"
 #include "core/comm/bootstrap_tree.h"
 
 namespace weir::comm {
@@ -35,7 +36,11 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::join(const Secret& secret, Rank ra
     return invalid_argument(fmt::format("rank {} is not below rank_count {}", rank, rank_count));
   }
   if (rank_count == 1) return std::unique_ptr<Bootstrap>(new Alone);
-  return Tree::join(secret, rank, rank_count, deadline_ns, place, look_again);
+  const Result<bool> tls = is_bootstrap_tls_asked();
+  if (!tls.ok()) return tls.status();
+  TreeOptions options;
+  options.tls = tls.value();
+  return Tree::join(secret, rank, rank_count, deadline_ns, place, look_again, options);
 }
 
 }  // namespace weir::comm

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/comm/bootstrap_channel.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace weir::comm {
 
@@ -12,6 +14,37 @@ void Channel::protect(const Secret& send_key, const Secret& receive_key) {
   protected_ = true;
   send_key_ = send_key;
   receive_key_ = receive_key;
+}
+
+bool Channel::secure(std::shared_ptr<const net::TlsContext> tls, net::Stream::Role role) {
+  std::unique_ptr<net::Stream, Borrowed> stream(new net::Stream(fd_.get()));
+  if (!stream->secure(*tls, role)) return false;
+  tls_ = std::move(tls);
+  stream_ = std::move(stream);
+  return true;
+}
+
+short Channel::events() const {
+  if (stream_ != nullptr) return stream_->events(sending());
+  return static_cast<short>(sending() ? POLLIN | POLLOUT : POLLIN);
+}
+
+Channel::Read Channel::ended() const {
+  if (stream_ == nullptr) return Read::kClosed;
+  switch (stream_->failure()) {
+    case net::Stream::Failure::kNone:
+      return Read::kClosed;
+    case net::Stream::Failure::kRefused:
+      return Read::kNoSecret;
+    case net::Stream::Failure::kNotTls:
+    case net::Stream::Failure::kOversized:
+      return Read::kMalformed;
+    case net::Stream::Failure::kDamaged:
+      return Read::kDamaged;
+    case net::Stream::Failure::kBroken:
+      break;
+  }
+  return stream_->reason().empty() ? Read::kClosed : Read::kDamaged;
 }
 
 std::string Channel::with_macs(std::string_view frames) {
@@ -41,7 +74,9 @@ void Channel::send(std::string bytes) {
 bool Channel::flush() {
   while (!outgoing_.empty()) {
     const std::string_view rest = std::string_view(outgoing_.front()).substr(sent_bytes_);
-    const ssize_t sent = ::send(fd_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+    const ssize_t sent = stream_ != nullptr
+                             ? stream_->send(rest.data(), rest.size())
+                             : ::send(fd_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
       return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM;
@@ -57,7 +92,8 @@ bool Channel::flush() {
 
 ssize_t Channel::receive(void* data, size_t bytes) {
   for (;;) {
-    const ssize_t got = recv(fd_.get(), data, bytes, 0);
+    const ssize_t got =
+        stream_ != nullptr ? stream_->recv(data, bytes) : recv(fd_.get(), data, bytes, 0);
     if (got > 0) return got;
     if (got == 0) return -1;
     if (errno == EINTR) continue;
@@ -72,7 +108,7 @@ Channel::Read Channel::read(const std::vector<wire::Kind>& expected) {
   while (header_received_ < wire::kHeaderBytes) {
     const ssize_t got =
         receive(header_bytes_ + header_received_, wire::kHeaderBytes - header_received_);
-    if (got < 0) return Read::kClosed;
+    if (got < 0) return ended();
     if (got == 0) return Read::kNothing;
     header_received_ += static_cast<size_t>(got);
     if (header_received_ < wire::kHeaderBytes) continue;
@@ -87,7 +123,7 @@ Channel::Read Channel::read(const std::vector<wire::Kind>& expected) {
   while (payload_received_ < payload_.size()) {
     const ssize_t got =
         receive(payload_.data() + payload_received_, payload_.size() - payload_received_);
-    if (got < 0) return Read::kClosed;
+    if (got < 0) return ended();
     if (got == 0) return Read::kNothing;
     payload_received_ += static_cast<size_t>(got);
   }

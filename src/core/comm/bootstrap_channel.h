@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Channel: frames over one nonblocking stream socket. Bytes arrive and leave in any pieces; a frame
-// is judged by its header before memory is taken for its payload. One thread at a time per object.
+// Channel: frames over one nonblocking stream socket, plain or inside TLS. Bytes arrive and leave in any pieces; a
+// frame is judged by its header before memory is taken for its payload. One thread at a time per object.
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "core/base/secret.h"
 #include "core/comm/bootstrap_socket.h"
 #include "core/comm/bootstrap_wire.h"
+#include "net/stream.h"
 
 namespace weir::comm {
 
@@ -22,6 +24,8 @@ class Channel {
     kClosed,        // the peer has closed the connection or died
     kOtherVersion,  // header().version is not ours
     kMalformed,     // no frame, not one of the kinds that are expected, or of a size it cannot have
+    kNoSecret,      // TLS: the peer does not hold the secret, or says that we do not
+    kDamaged,       // TLS: what came is not what was sent
   };
 
   Channel() = default;
@@ -30,6 +34,15 @@ class Channel {
   int fd() const { return fd_.get(); }
   bool is_open() const { return fd_.valid(); }
   void close() { *this = Channel(); }
+
+  // Before the first byte: all of the connection is inside TLS. False: no memory. It is bounded before the peer has
+  // shown that it holds the secret (stream.h).
+  bool secure(std::shared_ptr<const net::TlsContext> tls, net::Stream::Role role);
+  bool is_secured() const { return stream_ != nullptr; }
+  // What to poll for.
+  short events() const;
+  // Bytes have come that poll does not tell of: read before waiting.
+  bool has_unread() const { return stream_ != nullptr && stream_->has_unread(); }
 
   // From now on every frame in either direction is followed by a MAC of it and of its number in
   // that direction; a frame without the right one is kMalformed.
@@ -54,8 +67,20 @@ class Channel {
   size_t mac_bytes() const { return protected_ ? wire::kProofBytes : 0; }
   // Reads up to `bytes` bytes; the count, 0 when none has arrived, -1 when the peer is gone.
   ssize_t receive(void* data, size_t bytes);
+  // What an end of the connection is.
+  Read ended() const;
+
+  // The descriptor is the channel's.
+  struct Borrowed {
+    void operator()(net::Stream* stream) const {
+      (void)stream->release();
+      delete stream;
+    }
+  };
 
   Fd fd_;
+  std::shared_ptr<const net::TlsContext> tls_;
+  std::unique_ptr<net::Stream, Borrowed> stream_;  // null: plain
   std::deque<std::string> outgoing_;
   size_t sent_bytes_ = 0;  // of outgoing_.front()
   unsigned char header_bytes_[wire::kHeaderBytes] = {};

@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "core/base/clock.h"
+#include "core/comm/bootstrap_tls.h"
 #include "net/ip_socket.h"
 
 namespace weir::comm {
@@ -78,8 +80,7 @@ void Door::append_poll_entries(std::vector<pollfd>* entries) const {
     entries->push_back({listening_ ? listener.get() : -1, POLLIN, 0});
   }
   for (const Knock& knock : knocks_) {
-    const short events = knock.channel.sending() ? POLLIN | POLLOUT : POLLIN;
-    entries->push_back({knock.channel.fd(), events, 0});
+    entries->push_back({knock.channel.fd(), knock.channel.events(), 0});
   }
 }
 
@@ -158,13 +159,34 @@ Status Door::admit(Fd connection, bool from_network) {
   Knock knock;
   knock.channel = Channel(std::move(connection));
   knock.pid = pid;
+  knock.begun = !from_network;
   knock.expiry_ns = now_ns() + limits_.unproven_ns;
   knocks_.push_back(std::move(knock));
   return Status();
 }
 
+// The first byte tells TLS from a frame.
+void Door::begin(Knock* knock) {
+  constexpr unsigned char kHandshakeRecord = 22;
+  unsigned char first = 0;
+  const ssize_t got = recv(knock->channel.fd(), &first, 1, MSG_PEEK);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  knock->begun = true;
+  if (got != 1 || first != kHandshakeRecord) return;  // an end is for who reads
+  if (tls_ == nullptr) {
+    Result<std::shared_ptr<const net::TlsContext>> made = bootstrap_tls(secret_);
+    if (made.ok()) tls_ = made.take();
+  }
+  // The rank knocks again.
+  if (tls_ == nullptr || !knock->channel.secure(tls_, net::Stream::Role::kServer)) {
+    knock->done = true;
+  }
+}
+
 void Door::serve_knock(Knock* knock, std::vector<Arrival>* arrivals) {
-  if (!knock->channel.flush()) knock->done = true;
+  if (!knock->begun) begin(knock);
+  if (!knock->begun) return;
+  if (!knock->done && !knock->channel.flush()) knock->done = true;
   while (!knock->done) {
     switch (knock->channel.read({knock->challenged ? Kind::kProof : Kind::kHello})) {
       case Channel::Read::kNothing:
@@ -175,7 +197,13 @@ void Door::serve_knock(Knock* knock, std::vector<Arrival>* arrivals) {
       case Channel::Read::kOtherVersion:
         turn_away(knock, wire::TurnedAway::kVersion);
         return;
+      case Channel::Read::kNoSecret:
+        ++turned_away_.proof;
+        turned_away_.last_pid = knock->pid;
+        knock->done = true;
+        return;
       case Channel::Read::kMalformed:
+      case Channel::Read::kDamaged:
         ++turned_away_.malformed;
         turned_away_.last_pid = knock->pid;
         knock->done = true;

@@ -2,7 +2,9 @@
 // Door: where a rank takes children. It listens, asks whoever knocks for proof of the secret, and hands over
 // those who gave it; it does not judge what they claim. Nobody can hold it up: before the proof a
 // connection has a bounded time, a fixed number of bytes, and a place in a bounded list, whose
-// oldest gives way when it is full (an honest rank knocks again). One thread at a time per object.
+// oldest gives way when it is full (an honest rank knocks again). From the network it lets in who begins with TLS and
+// who does not, so that ranks which disagree about that can be told; the arrival's channel tells which it is. One
+// thread at a time per object.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +17,7 @@
 #include "core/comm/bootstrap_channel.h"
 #include "core/comm/bootstrap_place.h"
 #include "core/comm/bootstrap_wire.h"
+#include "net/tls.h"
 
 namespace weir::comm {
 
@@ -67,6 +70,7 @@ class Door {
     wire::Claim claim;
     int64_t pid = 0;  // kElsewherePid: it came over the network
     uint64_t expiry_ns = 0;
+    bool begun = false;  // it is known whether the connection is inside TLS
     bool challenged = false;
     bool done = false;  // handed over or turned away
   };
@@ -77,11 +81,13 @@ class Door {
   int backlog() const;
   Status accept_all(const Fd& listener);
   Status admit(Fd connection, bool from_network);
+  void begin(Knock* knock);
   void serve_knock(Knock* knock, std::vector<Arrival>* arrivals);
   void turn_away(Knock* knock, wire::TurnedAway reason);
   void check_proof(Knock* knock, std::vector<Arrival>* arrivals);
 
   Secret secret_;
+  std::shared_ptr<const net::TlsContext> tls_;  // made when somebody begins with TLS
   Rank rank_;
   Rank rank_count_;
   DoorLimits limits_;

@@ -8,6 +8,7 @@
 #include "core/base/clock.h"
 #include "core/comm/bootstrap_door.h"
 #include "core/comm/bootstrap_node.h"
+#include "core/comm/bootstrap_tls.h"
 
 namespace weir::comm {
 namespace {
@@ -38,6 +39,8 @@ Result<Reply> exchange(Channel* channel, std::string request, const std::vector<
       case Channel::Read::kFrame:
         return channel->header().kind == Kind::kTurnedAway ? Reply::kTurnedAway : Reply::kFrame;
       case Channel::Read::kClosed:
+      case Channel::Read::kNoSecret:
+      case Channel::Read::kDamaged:
         return Reply::kHungUp;
       case Channel::Read::kOtherVersion:
         return Reply::kOtherVersion;
@@ -47,7 +50,7 @@ Result<Reply> exchange(Channel* channel, std::string request, const std::vector<
         break;
     }
     if (now_ns() >= until_ns) return Reply::kSilent;
-    const short events = can_write && channel->sending() ? POLLIN | POLLOUT : POLLIN;
+    const short events = can_write ? channel->events() : static_cast<short>(POLLIN);
     std::vector<pollfd> entries{{channel->fd(), events, 0}};
     WEIR_RETURN_IF_ERROR(wait_for_events(&entries, until_ns));
   }
@@ -94,6 +97,9 @@ Knock enter(Channel channel, int64_t host_pid, const Guest& guest) {
 
   // At a port of the network somebody else may listen, and say nothing.
   const bool elsewhere = host_pid == kElsewherePid;
+  if (elsewhere && guest.tls != nullptr && !channel.secure(guest.tls, net::Stream::Role::kClient)) {
+    return Status(Code::kNoMemory, "no memory for TLS");
+  }
   const uint64_t patience_end_ns = with_grace(guest.deadline_ns, now_ns());
   const uint64_t until_ns =
       elsewhere ? std::min(patience_end_ns, now_ns() + kAnswerNs) : patience_end_ns;
@@ -230,6 +236,13 @@ Knock knock_at_door(const Guest& guest, const wire::DoorAddress& address) {
 bool is_answered(const Secret& secret, const Place& place, uint64_t deadline_ns) {
   Fd connection;
   if (connect_to(door_name(secret), &connection).ok() && connection.valid()) return true;
+  std::shared_ptr<const net::TlsContext> tls;
+  const Result<bool> asked = is_bootstrap_tls_asked();
+  if (asked.ok() && asked.value()) {
+    Result<std::shared_ptr<const net::TlsContext>> made = bootstrap_tls(secret);
+    if (!made.ok()) return false;
+    tls = made.take();
+  }
   // Another host: a challenge is answer enough, and costs whoever waits there nothing.
   for (uint32_t i = 0; i < kPlacePortCount && now_ns() < deadline_ns; ++i) {
     for (const net::IpAddress& address : place.addresses) {
@@ -242,6 +255,7 @@ bool is_answered(const Secret& secret, const Place& place, uint64_t deadline_ns)
         continue;
       }
       Channel channel(std::move(connection));
+      if (tls != nullptr && !channel.secure(tls, net::Stream::Role::kClient)) return false;
       const Result<Reply> reply =
           exchange(&channel, wire::encode_hello({}), {Kind::kChallenge}, reach_ns);
       if (reply.ok() && reply.value() == Reply::kFrame) return true;

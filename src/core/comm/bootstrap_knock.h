@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -20,6 +21,7 @@ struct Guest {
   Rank rank = 0;
   Rank rank_count = 0;
   uint64_t deadline_ns = 0;
+  std::shared_ptr<const net::TlsContext> tls = nullptr;  // of `secret`; null: not asked for
 };
 
 // Who let us in, or, when `redirect` is set, to whom we were sent.
@@ -41,7 +43,7 @@ Knock knock_at(const Guest& guest, const Place& place, uint32_t look);
 // At the door to which an entry was sent.
 Knock knock_at_door(const Guest& guest, const wire::DoorAddress& address);
 
-// Whether somebody listens where `secret` and `place` lead.
+// Whether somebody listens where `secret` and `place` lead; inside TLS where WEIR_TLS asks for it.
 bool is_answered(const Secret& secret, const Place& place, uint64_t deadline_ns);
 
 }  // namespace weir::comm

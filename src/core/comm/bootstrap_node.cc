@@ -334,6 +334,15 @@ void Node::receive_malformed(Link link, const wire::Header& header) {
   if (peer != nullptr && status_.ok()) out_of_turn(*peer, header);
 }
 
+void Node::receive_damaged(Link link) {
+  const Peer* peer = find(link);
+  if (peer == nullptr) return;
+  fail(Status(Code::kSystem,
+              fmt::format("what {} sent was changed on its way to rank {}, before {}; suspect "
+                          "somebody on the network between the two",
+                          describe(*peer), self_, occasion())));
+}
+
 void Node::out_of_turn(const Peer& peer, const wire::Header& header) {
   fail(Status(Code::kInternal,
               fmt::format("{} sent a frame that is out of turn before {} (kind {}, round {}, {} "

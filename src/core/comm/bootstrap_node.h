@@ -62,6 +62,8 @@ class Node {
   std::vector<wire::Kind> expected(Link link) const;
   void receive(Link link, const wire::Header& header, std::string_view payload, uint64_t now_ns);
   void receive_malformed(Link link, const wire::Header& header);
+  // TLS has found that what came over `link` is not what was sent.
+  void receive_damaged(Link link);
   void closed(Link link);
   // After the events of one moment: what they led to is sent.
   void end_turn(uint64_t now_ns);

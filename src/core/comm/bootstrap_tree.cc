@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/base/clock.h"
+#include "core/comm/bootstrap_tls.h"
 
 namespace weir::comm {
 namespace {
@@ -39,12 +40,21 @@ void Tree::set_place(const Place& place) {
   is_here_ = options_.own_hosts ? guest_.rank == 0 : place_.empty() || is_here(place_);
 }
 
+Status Tree::set_tls() {
+  if (!options_.tls) return Status();
+  auto made = bootstrap_tls(guest_.secret);
+  if (!made.ok()) return made.status();
+  guest_.tls = made.take();
+  return Status();
+}
+
 Result<std::unique_ptr<Bootstrap>> Tree::join(const Secret& secret, Rank rank, Rank rank_count,
                                               uint64_t deadline_ns, const Place& place,
                                               const LookAgain& look_again,
                                               const TreeOptions& options) {
   std::unique_ptr<Tree> tree(new Tree({secret, rank, rank_count, deadline_ns}, place, options));
-  Status status = tree->find_place(look_again);
+  Status status = tree->set_tls();
+  if (status.ok()) status = tree->find_place(look_again);
   tree->times_.rendezvous_ns = now_ns() - tree->start_ns_;
   if (status.ok()) status = tree->work(Stop::kWhenDone, UINT64_MAX);
   if (!status.ok()) return status;
@@ -63,6 +73,7 @@ Status Tree::find_place(const LookAgain& look_again) {
       if (!changed.ok()) return changed.status();
       if (changed.value()) {
         set_place(place);
+        WEIR_RETURN_IF_ERROR(set_tls());
         look_count_ = 0;
       }
     }
@@ -209,8 +220,8 @@ Status Tree::work(Stop stop, uint64_t until_ns) {
     }
     const size_t first_connection = entries.size();
     for (const Connection& one : connections_) {
-      const short events = one.channel.sending() ? POLLIN | POLLOUT : POLLIN;
-      entries.push_back({one.channel.fd(), events, 0});
+      entries.push_back({one.channel.fd(), one.channel.events(), 0});
+      if (one.channel.has_unread()) wake_ns = now;
     }
     const Status waited = wait_for_events(&entries, wake_ns);
     if (!waited.ok()) {
@@ -220,7 +231,8 @@ Status Tree::work(Stop stop, uint64_t until_ns) {
     const size_t connection_count = connections_.size();
     serve_doors(entries);
     for (size_t i = 0; i < connection_count; ++i) {
-      if (entries[first_connection + i].revents != 0) read(&connections_[i]);
+      const bool has_event = entries[first_connection + i].revents != 0;
+      if (has_event || connections_[i].channel.has_unread()) read(&connections_[i]);
     }
     decide_waiting();
     std::erase_if(connections_, [](const Connection& one) { return !one.channel.is_open(); });
@@ -242,7 +254,22 @@ void Tree::serve_doors(const std::vector<pollfd>& entries) {
   for (Arrival& arrival : arrivals) decide(std::move(arrival));
 }
 
+// All ranks must agree, or nothing of what goes between hosts is where WEIR_TLS wants it.
+void Tree::check_tls(const Arrival& arrival) {
+  if (arrival.pid != kElsewherePid || arrival.channel.is_secured() == options_.tls) return;
+  if (!node_.status().ok()) return;
+  const char* const with = "WEIR_TLS=control or all";
+  const char* const without = "WEIR_TLS=off";
+  node_.fail(Status(
+      Code::kMismatch,
+      fmt::format("rank {} of {} ({}) runs with {}, rank {} with {}; all ranks must "
+                  "run with the same",
+                  arrival.claim.rank, guest_.rank_count, describe_process(arrival.pid),
+                  options_.tls ? without : with, guest_.rank, options_.tls ? with : without)));
+}
+
 void Tree::decide(Arrival arrival) {
+  check_tls(arrival);
   Channel& channel = arrival.channel;
   if (!node_.status().ok()) {
     channel.send(wire::encode_failure(0, node_.status()));
@@ -280,8 +307,12 @@ void Tree::read(Connection* connection) {
       case Channel::Read::kFrame:
         node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
         break;
+      case Channel::Read::kDamaged:
+        node_.receive_damaged(connection->link);
+        return;
       case Channel::Read::kOtherVersion:
       case Channel::Read::kMalformed:
+      case Channel::Read::kNoSecret:
         node_.receive_malformed(connection->link, channel.header());
         return;
     }

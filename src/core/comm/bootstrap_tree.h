@@ -21,6 +21,8 @@ struct TreeOptions {
   // For tests: every rank behaves as if it were alone on a host with the addresses of the place, and
   // rank 0 on the host of the place.
   bool own_hosts = false;
+  // Connections between hosts are inside TLS (bootstrap_tls.h).
+  bool tls = false;
 };
 
 class Tree final : public Bootstrap {
@@ -44,6 +46,7 @@ class Tree final : public Bootstrap {
   // Until this rank is the root or has a parent.
   Status find_place(const LookAgain& look_again);
   void set_place(const Place& place);
+  Status set_tls();  // for the guest's secret
   Status look(bool may_open);
   Status settle(Entry entry);
   Status open_child_door();
@@ -52,6 +55,7 @@ class Tree final : public Bootstrap {
   // Runs the node until it is done, or, with kAtTime, at most until `until_ns`.
   Status work(Stop stop, uint64_t until_ns);
   void serve_doors(const std::vector<pollfd>& entries);
+  void check_tls(const Arrival& arrival);
   void decide(Arrival arrival);
   void decide_waiting();
   void read(Connection* connection);

@@ -80,7 +80,8 @@
 //      100      4  rank of the host; 0 in the guest's proof
 //
 // The role keeps a proof from being reflected, the two nonces keep it from being replayed, and
-// everything that either side goes on to believe is under it. After kWelcome frames are not signed
+// everything that either side goes on to believe is under it. With WEIR_TLS=control and all, a network socket is inside
+// TLS 1.3 from its first byte on (bootstrap_tls.h), and all that follows is said inside. After kWelcome frames are not signed
 // on a socket of one machine: nobody else can write into the connection. On a network socket each
 // is followed by 32 bytes, HMAC-SHA256 over
 //

@@ -69,11 +69,22 @@ enum class Spread : uint8_t {
   kHosts,  // of which one or more have several ranks
 };
 
+// Sealed where WEIR_TLS wants it and the transport does not encrypt, unless WEIR_HOOKS says where the seal lies.
+Result<const weir_transport_functions_t*> seal(const weir_transport_functions_t* transport,
+                                               const Settings& settings, const std::string& hooks) {
+  const std::vector<std::string> names = names_in(hooks);
+  if (std::find(names.begin(), names.end(), "seal") != names.end()) return transport;
+  return plugin::sealed_for(settings.tls.c_str(), transport);
+}
+
 // With what WEIR_FAILOVER names behind it and WEIR_HOOKS around it. The hook fault then lies around each
 // transport but the last: what it does is for the next one to make up for.
-Result<const weir_transport_functions_t*> dress(const weir_transport_functions_t* transport,
+Result<const weir_transport_functions_t*> dress(const weir_transport_functions_t* bare,
                                                 const Settings& settings,
                                                 const std::string& hooks) {
+  const auto sealed = seal(bare, settings, hooks);
+  if (!sealed.ok()) return sealed;
+  const weir_transport_functions_t* const transport = sealed.value();
   if (settings.failover.empty() || needs_one_host(*transport) ||
       transport->caps.rank_count_max < 2) {
     return plugin::wrap_with_hooks(transport, hooks);
@@ -82,7 +93,9 @@ Result<const weir_transport_functions_t*> dress(const weir_transport_functions_t
   for (const std::string& name : names_in(settings.failover)) {
     auto found = plugin::find_transport(name);
     if (!found.ok()) return found.status().with_context("WEIR_FAILOVER");
-    chain.push_back(found.value());
+    auto next = seal(found.value(), settings, hooks);
+    if (!next.ok()) return next;
+    chain.push_back(next.value());
   }
   std::string outside;
   for (const std::string& hook : names_in(hooks)) {

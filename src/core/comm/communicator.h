@@ -181,6 +181,8 @@ class Communicator {
   Status timeout_report(const Request& request, const std::vector<Rank>& culprits) const;
   std::string silence_of(const std::vector<Rank>& ranks) const;
   int64_t timeout_ms_of(const Request& request) const;
+  // How long an end may be known before the word of why, or of whom it concerns.
+  uint64_t word_patience_ns() const;
   void note_time(uint64_t began_ns, uint64_t now, uint64_t timeout_ns);
   // How long this rank has waited without a word of `peer`, not counting when it did not run.
   uint64_t silent_ns(Rank peer, uint64_t now) const;
@@ -254,8 +256,9 @@ class Communicator {
   uint64_t checked_ns_ = 0;
   uint64_t stalled_ns_ = 0;  // of that wait: this thread did not run, so silence means nothing
   uint64_t last_look_ns_ = 0;
-  std::vector<Rank> ended_;  // processes, as of the last look
-  uint32_t lost_looks_ = 0;  // a peer is only lost once a poll after the news of it moved nothing
+  std::vector<Rank> ended_;    // processes, as of the last look
+  uint32_t lost_looks_ = 0;    // a peer is only lost once a poll after the news of it moved nothing
+  uint64_t lost_wait_ns_ = 0;  // since then, while only others may need it
 };
 
 }  // namespace weir::comm

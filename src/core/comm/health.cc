@@ -253,6 +253,8 @@ void Communicator::check_slowly(Request& request) {
   const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_of(request)) * 1'000'000u;
   if (request.deadline_ns == 0) request.deadline_ns = now + timeout_ns;
   if (recorder_.on()) record_wait(request, now);
+  // However long this thread did not run.
+  const uint64_t waited_ns = std::min(now - checked_ns_, kLookNs);
   const uint64_t began_ns = request.deadline_ns - timeout_ns;
   note_time(began_ns, now, timeout_ns);
   const bool late = now >= request.deadline_ns;
@@ -307,17 +309,24 @@ void Communicator::check_slowly(Request& request) {
   }
   if (lost.empty()) return;
   // Only a rank that this request still needs is a loss; and what it left behind counts, so look
-  // once more.
+  // once more. Those whom a collective waits for may need a dead rank in their turn: they say so at
+  // once, but for one that has not called yet; and they may have all they need of it.
   const std::vector<Rank> needed = awaited(request);
   const bool chained = request.kind == RequestKind::kCollective && std::string_view(how) == "died";
+  bool direct = false;
   std::vector<Rank> missing;
   for (const Rank p : lost) {
-    if (chained || std::find(needed.begin(), needed.end(), p) != needed.end()) {
-      missing.push_back(p);
-    }
+    const bool is_needed = std::find(needed.begin(), needed.end(), p) != needed.end();
+    direct = direct || is_needed;
+    if (chained || is_needed) missing.push_back(p);
   }
   if (missing.empty()) return;
-  if (++lost_looks_ < 2) return;
+  if (++lost_looks_ < 2) {
+    lost_wait_ns_ = 0;
+    return;
+  }
+  lost_wait_ns_ += waited_ns;
+  if (!direct && lost_wait_ns_ < word_patience_ns()) return;
   std::sort(missing.begin(), missing.end());
   fail(lost_report(request, missing, how), missing);
 }

@@ -19,7 +19,6 @@ using engine::RankState;
 
 namespace {
 
-// How long the end of a connection may come before the word of why.
 constexpr uint64_t kWordPatienceNs = 1'000'000'000;
 constexpr timespec kBetweenLooks{0, 500'000};
 // In shared memory a rank that waits shows it at every look, some of which a busy machine delays.
@@ -211,11 +210,19 @@ void Communicator::tell_failure() {
 Status Communicator::lost_report(const Request& request, const std::vector<Rank>& lost,
                                  const std::string& how) const {
   const char* them = lost.size() == 1 ? "it" : "them";
-  return Status(
-      Code::kPeerLost,
-      fmt::format("{} {} while rank {} waited for {} in {}; exclude {} with "
-                  "weir_comm_shrink to go on",
-                  describe_ranks(lost), how, context_.rank, them, describe(request), them));
+  const std::vector<Rank> needed = awaited(request);
+  const bool direct = needed.empty() || std::any_of(lost.begin(), lost.end(), [&](Rank rank) {
+                        return contains(needed, rank);
+                      });
+  return Status(Code::kPeerLost,
+                fmt::format("{} {} while rank {} waited for {} in {}; exclude {} with "
+                            "weir_comm_shrink to go on",
+                            describe_ranks(lost), how, context_.rank,
+                            direct ? them : describe_ranks(needed), describe(request), them));
+}
+
+uint64_t Communicator::word_patience_ns() const {
+  return std::min(kWordPatienceNs, static_cast<uint64_t>(timeout_ms_.load()) * 500'000u);
 }
 
 Status Communicator::why_failed(Status status, const Request& request, std::vector<Rank>* blamed) {
@@ -231,9 +238,7 @@ Status Communicator::why_failed(Status status, const Request& request, std::vect
   // So that a peer with another call sees ours while we look for its.
   if (!loss) show_standing(RankState::kHealthy, true);
   const uint64_t begin = now_ns();
-  const uint64_t patience =
-      loss ? std::min(kWordPatienceNs, static_cast<uint64_t>(timeout_ms_.load()) * 500'000u)
-           : uint64_t{20'000'000};
+  const uint64_t patience = loss ? word_patience_ns() : uint64_t{20'000'000};
   do {
     look_at_peers(now_ns());
     for (Rank p = 0; p < context_.rank_count; ++p) {
@@ -321,7 +326,18 @@ bool Communicator::find_culprits(const Request& request, uint64_t now,
   const bool clear =
       !quiet.empty() && long_quiet == quiet.size() && (quiet.size() == 1 || all_unreached);
   if (!clear && now < request.deadline_ns + timeout_ns / 2 + stalled_ns_) return false;
-  if (quiet.empty()) return true;
+  if (quiet.empty()) {
+    // All of them live. Who waits for nobody else is what holds up the others.
+    std::vector<Rank> slow;
+    for (const Rank p : chain) {
+      collect_awaited_by(p, &theirs);
+      if (std::all_of(theirs.begin(), theirs.end(), [p](Rank next) { return next == p; })) {
+        slow.push_back(p);
+      }
+    }
+    if (!slow.empty()) *culprits = slow;
+    return true;
+  }
   // Who cannot be reached is lost to this operation, too, whoever waits for it.
   for (Rank p = 0; p < context_.rank_count; ++p) {
     if (p != context_.rank && is_unreached(p, now, while_ns)) quiet.insert(p);

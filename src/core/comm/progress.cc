@@ -329,7 +329,13 @@ bool Communicator::try_poll() {
 bool Communicator::test(Request& request) {
   if (!request.done.load(std::memory_order_acquire)) {
     std::lock_guard lock(lock_);
-    if (!request.done.load(std::memory_order_relaxed) && !poll_locked()) check_slowly(request);
+    if (!request.done.load(std::memory_order_relaxed)) {
+      if (poll_locked()) {
+        lost_looks_ = 0;
+      } else {
+        check_slowly(request);
+      }
+    }
   }
   return request.done.load(std::memory_order_acquire);
 }

@@ -128,6 +128,11 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
       lane.push_back(bound);
     }
   }
+  for (const std::vector<LaneOp>& lane : plan->lanes_) {
+    const auto sends = static_cast<uint32_t>(std::count_if(
+        lane.begin(), lane.end(), [](const LaneOp& op) { return op.code == OpCode::kSend; }));
+    plan->sends_max_ = std::max(plan->sends_max_, sends + std::min(sends, n));
+  }
   return plan;
 }
 

@@ -55,6 +55,7 @@ class LanePlan {
   uint64_t slice_count_ = 1;
   uint32_t in_flight_ = 1;
   uint64_t scratch_slots_ = 0;
+  uint32_t sends_max_ = 0;  // of one lane and slice, with the words of greeting
   uint32_t signal_count_ = 0;
   std::vector<uint64_t> signals_;  // how often a program raises each index
   uint64_t element_bytes_ = 1;

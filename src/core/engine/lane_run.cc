@@ -57,7 +57,10 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
     lane.next_op = 0;
     lane.receiving = false;
     lane.aside = false;
-    for (Send& send : lane.sends) send.active = false;
+    lane.sends_under_way = 0;
+    while (lane.sends.size() < std::min(kSendsAtFirst, plan.sends_max_)) {
+      lane.sends.push_back(std::make_unique<Send>());
+    }
     if (!context.mapped()) {
       lane.greeted_to.assign(plan.rank_count_, 0);
       lane.greeted_from.assign(plan.rank_count_, 0);
@@ -94,42 +97,48 @@ bool LaneRun::check_peer_call(Context& context, Rank peer) {
 bool LaneRun::settle_sends(Context& context, Lane& lane, const unsigned char* data,
                            uint64_t bytes) {
   bool settled = true;
-  for (Send& send : lane.sends) {
-    if (!send.active) continue;
+  for (size_t i = 0; i < lane.sends_under_way;) {
+    Send& send = *lane.sends[i];
     const weir_result_t result = context.transport->test(context.instance, &send.op);
     if (result == WEIR_OK) {
-      send.active = false;
-    } else if (result != WEIR_IN_PROGRESS) {
+      std::swap(lane.sends[i], lane.sends[--lane.sends_under_way]);
+      continue;
+    }
+    if (result != WEIR_IN_PROGRESS) {
       transport_failed(context, result, send.peer, "sending to");
       return false;
-    } else if (data == nullptr || (send.data < data + bytes && data < send.data + send.bytes)) {
+    }
+    if (data == nullptr || (send.data < data + bytes && data < send.data + send.bytes)) {
       settled = false;
     }
+    ++i;
   }
   return settled;
 }
 
 LaneRun::Outcome LaneRun::post_send(Context& context, Lane& lane, Rank peer, const void* data,
                                     uint64_t bytes) {
-  Send* free = nullptr;
-  for (Send& send : lane.sends) {
-    if (!send.active) free = &send;
-  }
-  if (free == nullptr) {
+  if (lane.sends_under_way == lane.sends.size()) {
     settle_sends(context, lane, nullptr, 0);
-    return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
+    if (!status_.ok()) return Outcome::kFailed;
+    if (lane.sends_under_way == lane.sends.size()) {
+      // Whoever takes them may wait for what comes after them here.
+      if (lane.sends.size() >= plan_->sends_max_) return Outcome::kBlocked;
+      lane.sends.push_back(std::make_unique<Send>());
+    }
   }
-  free->op = {};
-  free->peer = peer;
-  free->data = static_cast<const unsigned char*>(data);
-  free->bytes = bytes;
+  Send& send = *lane.sends[lane.sends_under_way];
+  send.op = {};
+  send.peer = peer;
+  send.data = static_cast<const unsigned char*>(data);
+  send.bytes = bytes;
   const weir_result_t result =
-      context.transport->send(context.instance, peer, lane.transport_lane, data, bytes, &free->op);
+      context.transport->send(context.instance, peer, lane.transport_lane, data, bytes, &send.op);
   if (result != WEIR_OK && result != WEIR_IN_PROGRESS) {
     transport_failed(context, result, peer, "sending to");
     return Outcome::kFailed;
   }
-  free->active = result == WEIR_IN_PROGRESS;
+  if (result == WEIR_IN_PROGRESS) ++lane.sends_under_way;
   return Outcome::kMoved;
 }
 
@@ -305,20 +314,26 @@ Advance LaneRun::advance(Context& context) {
   return moved ? Advance::kMoved : Advance::kBlocked;
 }
 
-void LaneRun::collect_awaited(const Context&, std::vector<Rank>* ranks) const {
+void LaneRun::collect_awaited(const Context& context, std::vector<Rank>* ranks) const {
   ranks->clear();
+  const auto sort = [ranks] {
+    std::sort(ranks->begin(), ranks->end());
+    ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+  };
+  // However many messages there are, each rank stands there twice at most.
+  const auto add = [&](Rank rank) {
+    if (ranks->size() >= size_t{context.rank_count} * 2) sort();
+    ranks->push_back(rank);
+  };
   for (const Lane& lane : lanes_) {
     const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
     if (lane.next_op < ops.size() && ops[lane.next_op].code == OpCode::kRecv &&
-        lane.slice < plan_->slice_count_) {
-      ranks->push_back(ops[lane.next_op].peer);
+        lane.slice < plan_->slice_count_ && !(lane.aside && lane.arrived)) {
+      add(ops[lane.next_op].peer);
     }
-    for (const Send& send : lane.sends) {
-      if (send.active) ranks->push_back(send.peer);
-    }
+    for (size_t i = 0; i < lane.sends_under_way; ++i) add(lane.sends[i]->peer);
   }
-  std::sort(ranks->begin(), ranks->end());
-  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+  sort();
 }
 
 RunPosition LaneRun::position() const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // LaneRun: executes a LanePlan over the transport's send and recv. Lanes advance independently; a
-// send is posted and overtaken until an operation needs its memory. Restarted for each operation: a
-// warm call allocates nothing.
+// send is posted and overtaken until an operation needs its memory, so that a program ends also
+// where the transport keeps every message until its receiver takes it. Restarted for each operation:
+// a warm call allocates nothing.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +36,9 @@ class LaneRun final : public Run {
   const Header& other_header() const { return other_header_; }
 
  private:
-  static constexpr uint32_t kSendsMax = 8;
+  static constexpr uint32_t kSendsAtFirst = 8;
 
   struct Send {
-    bool active = false;
     Rank peer = 0;
     const unsigned char* data = nullptr;
     uint64_t bytes = 0;
@@ -56,7 +56,10 @@ class LaneRun final : public Run {
     std::vector<unsigned char> detour;
     weir_transport_op_t recv_op{};
     Header received{};
-    Send sends[kSendsMax];
+    // A transport holds on to those that are under way: they stay where they are. The first
+    // `sends_under_way` of them are. There are never more than one slice's program has.
+    std::vector<std::unique_ptr<Send>> sends;
+    size_t sends_under_way = 0;
     std::vector<uint8_t> greeted_to, greeted_from;  // by peer; headers only
   };
 
@@ -67,6 +70,8 @@ class LaneRun final : public Run {
   Outcome run_recv(Context& context, Lane& lane, Rank peer, void* data, uint64_t bytes);
   Outcome run_recv_behind_sends(Context& context, Lane& lane, Rank peer, unsigned char* data,
                                 uint64_t bytes);
+  // False while some of the lane's sends that read [data, data + bytes), all of them when `data` is
+  // nullptr, have not left; and after a failure.
   bool settle_sends(Context& context, Lane& lane, const unsigned char* data, uint64_t bytes);
   void transport_failed(Context& context, weir_result_t result, Rank peer, const char* what);
   bool check_peer_call(Context& context, Rank peer);

@@ -91,7 +91,7 @@ Status check_functions(const weir_transport_functions_t* functions) {
   const weir_transport_caps_t& caps = functions->caps;
   constexpr uint64_t kKnownBits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
                                   WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                                  WEIR_CAP_QUIESCE | kRemoteBits;
+                                  WEIR_CAP_QUIESCE | WEIR_CAP_SEALED | kRemoteBits;
   if ((caps.bits & ~kKnownBits) != 0) {
     return bad(fmt::format("it declares unknown capabilities {:#x}", caps.bits & ~kKnownBits));
   }

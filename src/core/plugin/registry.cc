@@ -177,15 +177,26 @@ Result<const weir_transport_functions_t*> wrap_once(Registry* known, std::string
       fmt::format("WEIR_HOOKS: there is no hook '{}'; known are {}", name, names));
 }
 
+Result<const weir_transport_functions_t*> seal_once(Registry* known, const char* tls,
+                                                    const weir_transport_functions_t* transport) {
+  const bool is_all = tls != nullptr && std::string_view(tls) == "all";
+  if (!is_all || (transport->caps.bits & WEIR_CAP_SEALED) != 0) return transport;
+  return wrap_once(known, "seal", transport);
+}
+
 }  // namespace
 
 std::vector<Viability> list_transports(const weir_host_t& host) {
   Registry& known = registry();
   const std::lock_guard lock(known.mutex);
+  const char* tls = host.setting == nullptr ? nullptr : host.setting(host.context, "WEIR_TLS");
   std::vector<Viability> list;
   for (const Entry& entry : known.entries) {
     char reason[512] = "";
-    const bool viable = entry.transport->viable(&host, reason, sizeof reason) == WEIR_OK;
+    const auto asked = seal_once(&known, tls, entry.transport);
+    const bool viable =
+        asked.ok() && asked.value()->viable(&host, reason, sizeof reason) == WEIR_OK;
+    if (!asked.ok()) snprintf(reason, sizeof reason, "%s", asked.status().text().c_str());
     reason[sizeof reason - 1] = 0;
     if (!viable && reason[0] == 0) snprintf(reason, sizeof reason, "it gives no reason");
     list.push_back({entry.transport, viable, reason, entry.origin});
@@ -236,6 +247,13 @@ Result<const weir_transport_functions_t*> wrap_with_hooks(const weir_transport_f
     if (hooks.empty()) return invalid_argument("WEIR_HOOKS: an empty name before a comma");
   }
   return inner;
+}
+
+Result<const weir_transport_functions_t*> sealed_for(const char* tls,
+                                                     const weir_transport_functions_t* transport) {
+  Registry& known = registry();
+  const std::lock_guard lock(known.mutex);
+  return seal_once(&known, tls, transport);
 }
 
 Result<const weir_transport_functions_t*> make_failover(

@@ -20,7 +20,8 @@ struct Viability {
   std::string origin;  // "built in" or the file
 };
 
-// All transports that are loaded, with their viability on this machine, best first.
+// All transports that are loaded, with their viability on this machine, best first: of those whose messages
+// WEIR_TLS wants sealed, as sealed_for tells.
 std::vector<Viability> list_transports(const weir_host_t& host);
 
 // Loads every module that lies beside the library (module_folder.h), for who wants to see them all. A
@@ -37,6 +38,11 @@ Result<const weir_transport_functions_t*> find_transport(std::string_view name);
 // error.
 Result<const weir_transport_functions_t*> wrap_with_hooks(const weir_transport_functions_t* inner,
                                                           std::string_view hooks);
+
+// `transport` itself, or, where WEIR_TLS is "all" and it does not encrypt its messages (WEIR_CAP_SEALED), the hook
+// seal around it. `tls` is the value of WEIR_TLS, null or "" where it is unset. The struct lives for ever.
+Result<const weir_transport_functions_t*> sealed_for(const char* tls,
+                                                     const weir_transport_functions_t* transport);
 
 // A transport that carries all messages over the first of `transports`, and over the next one when that fails
 // between two ranks. kUnsupported when one of them cannot take part. The struct lives for ever.

@@ -37,6 +37,7 @@ Executor::Executor(std::span<const Program> programs, const Layout& layout, uint
     }
     thread.end = static_cast<uint32_t>(lane_ops_.size());
   }
+  if (credit_ == kKeepsNothing) readers_.resize(layout.place_count());
   if (needs_clocks()) {
     clocks_ = std::make_unique<HappensBefore>(static_cast<uint32_t>(threads_.size()),
                                               layout.place_count());
@@ -118,10 +119,12 @@ void Executor::run_thread(ThreadId id) {
   Thread& thread = threads_[id];
   thread.blocked_channel = kNone;
   thread.blocked_peer = kNone;
+  thread.blocked_place = Layout::kNowhere;
   while (thread.next != thread.end) {
     if (!step(id)) return;
     ++thread.next;
     thread.wait_cursor = 0;
+    thread.part = 0;
   }
   no_open_put(id, "at the end of the program");
 }
@@ -154,26 +157,41 @@ bool Executor::step(ThreadId id) {
 
 bool Executor::do_send(ThreadId id, const Op& op) {
   const Rank rank = rank_of(id);
-  Channel& to = channel(rank, op.peer, op.lane);
-  if (to.length >= credit_) {
+  const bool keeps = credit_ != kKeepsNothing;
+  if (keeps && channel(rank, op.peer, op.lane).length >= credit_) {
     threads_[id].blocked_channel = channel_id(rank, op.peer, op.lane);
     return false;
   }
   if (!no_open_put(id, "before a send")) return false;
+  const Layout::Place src = op.count > 0 ? layout_.find(op.src, op.count) : Layout::kNowhere;
+  for (uint32_t i = 0; i < op.count; ++i) {
+    if (!on_read(id, op.src, src + i, i)) return false;
+  }
+  if (keeps || op.count == 0) {
+    push_message(id, op, src, op.count);
+  } else {
+    for (uint32_t i = 0; i < op.count; ++i) push_message(id, op, src + i, 1);
+  }
+  const ThreadId receiver = thread_of(op.peer, op.lane);
+  if (threads_[receiver].blocked_channel == channel_id(rank, op.peer, op.lane)) wake(receiver);
+  return true;
+}
 
-  uint32_t index = free_message_;
+void Executor::push_message(ThreadId id, const Op& op, Layout::Place src, uint32_t count) {
+  uint32_t index = free_messages_;
   if (index == kNone) {
     index = static_cast<uint32_t>(messages_.size());
     messages_.emplace_back();
   } else {
-    free_message_ = messages_[index].next;
+    free_messages_ = messages_[index].next;
   }
   Message& message = messages_[index];
-  message.count = op.count;
+  message.count = count;
   message.next = kNone;
   message.op_index = op_index_of(threads_[id]);
-  if (op.count > 0) {
-    const int size_class = std::bit_width(op.count - 1);
+  message.src = src;
+  if (count > 0) {
+    const int size_class = std::bit_width(count - 1);
     std::vector<uint32_t>& free = free_values_[static_cast<size_t>(size_class)];
     if (free.empty()) {
       message.first_value = static_cast<uint32_t>(message_values_.size());
@@ -182,13 +200,13 @@ bool Executor::do_send(ThreadId id, const Op& op) {
       message.first_value = free.back();
       free.pop_back();
     }
-    const Layout::Place src = layout_.find(op.src, op.count);
-    for (uint32_t i = 0; i < op.count; ++i) {
-      if (!on_read(id, op.src, src + i, i)) return false;
+    for (uint32_t i = 0; i < count; ++i) {
       message_values_[message.first_value + i] = values_[src + i];
+      if (!readers_.empty()) ++readers_[src + i];
     }
   }
   if (clocks_) message.snapshot = clocks_->release(id);
+  Channel& to = channel(rank_of(id), op.peer, op.lane);
   if (to.head == kNone) {
     to.head = index;
   } else {
@@ -197,20 +215,46 @@ bool Executor::do_send(ThreadId id, const Op& op) {
   to.tail = index;
   ++to.length;
   ++message_count_;
-  const ThreadId receiver = thread_of(op.peer, op.lane);
-  if (threads_[receiver].blocked_channel == channel_id(rank, op.peer, op.lane)) wake(receiver);
-  return true;
 }
 
-bool Executor::do_recv(ThreadId id, const Op& op) {
+// The next message, which has left the channel; kNone: there is none.
+uint32_t Executor::take_message(ThreadId id, const Op& op) {
   const Rank rank = rank_of(id);
   Channel& from = channel(op.peer, rank, op.lane);
   if (from.length == 0) {
     threads_[id].blocked_channel = channel_id(op.peer, rank, op.lane);
-    return false;
+    return kNone;
   }
   const uint32_t index = from.head;
+  const Message& message = messages_[index];
+  from.head = message.next;
+  --from.length;
+  const ThreadId sender = thread_of(op.peer, op.lane);
+  if (threads_[sender].blocked_channel == channel_id(op.peer, rank, op.lane)) wake(sender);
+  if (readers_.empty()) return index;
+  for (uint32_t i = 0; i < message.count; ++i) --readers_[message.src + i];
+  for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+    const ThreadId waiting = thread_of(op.peer, lane);
+    if (threads_[waiting].blocked_place != Layout::kNowhere) wake(waiting);
+  }
+  return index;
+}
+
+void Executor::free_message(uint32_t index) {
   Message& message = messages_[index];
+  if (message.count > 0) {
+    const int size_class = std::bit_width(message.count - 1);
+    free_values_[static_cast<size_t>(size_class)].push_back(message.first_value);
+  }
+  message.next = free_messages_;
+  free_messages_ = index;
+}
+
+bool Executor::do_recv(ThreadId id, const Op& op) {
+  if (credit_ == kKeepsNothing) return receive_by_parts(id, op);
+  const uint32_t index = take_message(id, op);
+  if (index == kNone) return false;
+  const Message& message = messages_[index];
   if (message.count != op.count) {
     return fail(
         Flaw::Kind::kValue, id,
@@ -226,15 +270,42 @@ bool Executor::do_recv(ThreadId id, const Op& op) {
     for (uint32_t i = 0; i < op.count; ++i) {
       if (!on_write(id, op.dst, dst + i, i, message_values_[message.first_value + i])) return false;
     }
-    const int size_class = std::bit_width(op.count - 1);
-    free_values_[static_cast<size_t>(size_class)].push_back(message.first_value);
   }
-  from.head = message.next;
-  --from.length;
-  message.next = free_message_;
-  free_message_ = index;
-  const ThreadId sender = thread_of(op.peer, op.lane);
-  if (threads_[sender].blocked_channel == channel_id(op.peer, rank, op.lane)) wake(sender);
+  free_message(index);
+  return true;
+}
+
+bool Executor::receive_by_parts(ThreadId id, const Op& op) {
+  Thread& thread = threads_[id];
+  const uint32_t part_count = std::max(1u, op.count);
+  for (; thread.part < part_count; ++thread.part) {
+    if (thread.aside == kNone) thread.aside = take_message(id, op);
+    if (thread.aside == kNone) return false;
+    const Message& message = messages_[thread.aside];
+    const Layout::Place dst =
+        op.count > 0 ? layout_.find(op.dst, op.count) + thread.part : Layout::kNowhere;
+    if (op.count > 0 && !may_overwrite(id, dst, 1)) return false;
+    if (clocks_) {
+      clocks_->acquire(id, message.snapshot);
+      clocks_->drop(message.snapshot);
+    }
+    if (op.count > 0 &&
+        !on_write(id, op.dst, dst, thread.part, message_values_[message.first_value])) {
+      return false;
+    }
+    free_message(thread.aside);
+    thread.aside = kNone;
+  }
+  return true;
+}
+
+bool Executor::may_overwrite(ThreadId id, Layout::Place place, uint32_t count) {
+  if (readers_.empty()) return true;
+  for (uint32_t i = 0; i < count; ++i) {
+    if (readers_[place + i] == 0) continue;
+    threads_[id].blocked_place = place + i;
+    return false;
+  }
   return true;
 }
 
@@ -242,6 +313,7 @@ bool Executor::do_copy(ThreadId id, const Op& op) {
   const Layout::Place src = layout_.find(op.src, op.count);
   const Layout::Place dst = layout_.find(op.dst, op.count);
   if (src == dst) return true;
+  if (!may_overwrite(id, dst, op.count)) return false;
   for (uint32_t i = 0; i < op.count; ++i) {
     if (!on_read(id, op.src, src + i, i)) return false;
     if (!on_write(id, op.dst, dst + i, i, values_[src + i])) return false;
@@ -252,6 +324,7 @@ bool Executor::do_copy(ThreadId id, const Op& op) {
 bool Executor::do_reduce(ThreadId id, const Op& op) {
   const Program& program = programs_[rank_of(id)];
   const Layout::Place dst = layout_.find(op.dst, op.count);
+  if (!may_overwrite(id, dst, op.count)) return false;
   for (uint32_t i = 0; i < op.count; ++i) {
     FoldBuilder fold;
     for (uint32_t k = 0; k < op.operand_count; ++k) {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor: one symbolic execution of all ranks' programs at one credit; the heart of verify.h,
-// apart from it so that the checks of the result stand by themselves. Used by one thread. Programs
-// must have passed validate.h.
+// Executor: one symbolic execution of all ranks' programs at one credit, or where no message is
+// kept for its receiver; the heart of verify.h, apart from it so that the checks of the result stand
+// by themselves. Used by one thread. Programs must have passed validate.h.
+//
+// Where nothing is kept, a send goes by but its memory is not written before the message has been
+// received; a receive takes its message aside and then waits for the sends that read its own memory.
+// Messages are of one chunk each. So does engine::LaneRun over a transport that keeps nothing.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +24,8 @@ namespace weir::sched {
 
 class Executor {
  public:
+  static constexpr uint32_t kKeepsNothing = 0;  // as a credit
+
   // The arguments outlive the executor.
   Executor(std::span<const Program> programs, const Layout& layout, uint32_t credit);
 
@@ -41,7 +47,10 @@ class Executor {
     uint32_t end = 0;
     uint32_t wait_cursor = 0;  // first peer not yet seen by a wait for all
     uint32_t blocked_channel = kNone;
-    uint32_t blocked_peer = kNone;  // whose signal a wait lacks
+    uint32_t blocked_peer = kNone;                   // whose signal a wait lacks
+    Layout::Place blocked_place = Layout::kNowhere;  // that a message is still to be sent from
+    uint32_t part = 0;                               // of a receive, one message after the other
+    uint32_t aside = kNone;                          // message that this receive has taken
     bool queued = false;
   };
   struct Channel {
@@ -55,6 +64,7 @@ class Executor {
     uint32_t next = kNone;
     HappensBefore::Snapshot snapshot = 0;
     uint32_t op_index = 0;
+    Layout::Place src = Layout::kNowhere;  // where nothing is kept: what it reads until it is taken
   };
   // A signal that was given, for the clock it carries.
   struct GivenSignal {
@@ -97,7 +107,13 @@ class Executor {
   // Executes the next operation; false when it must wait (or a flaw was found).
   bool step(ThreadId id);
   bool do_send(ThreadId id, const Op& op);
+  void push_message(ThreadId id, const Op& op, Layout::Place src, uint32_t count);
   bool do_recv(ThreadId id, const Op& op);
+  uint32_t take_message(ThreadId id, const Op& op);
+  void free_message(uint32_t index);
+  bool receive_by_parts(ThreadId id, const Op& op);
+  // Whether all messages that read these places have been taken.
+  bool may_overwrite(ThreadId id, Layout::Place place, uint32_t count);
   bool do_copy(ThreadId id, const Op& op);
   bool do_reduce(ThreadId id, const Op& op);
   bool do_signal(ThreadId id, const Op& op);
@@ -116,6 +132,7 @@ class Executor {
   std::string locate_thread(ThreadId id, uint32_t op_index) const;
   Flaw deadlock() const;
   ThreadId waits_for(ThreadId id, std::string* reason) const;
+  ThreadId holds_place(ThreadId id, std::string* reason) const;
   void check_end();
   void check_users_memory_released();
   void check_barrier();
@@ -132,7 +149,7 @@ class Executor {
   std::vector<ThreadId> ready_;
   std::vector<Channel> channels_;
   std::vector<Message> messages_;
-  uint32_t free_message_ = kNone;
+  uint32_t free_messages_ = kNone;
   std::vector<Expression> message_values_;
   std::vector<std::vector<uint32_t>> free_values_;  // by log2 of capacity
   std::vector<uint32_t> counters_;
@@ -140,6 +157,7 @@ class Executor {
   std::vector<Expression> values_;
   std::vector<uint32_t> writer_thread_;
   std::vector<uint32_t> writer_op_;
+  std::vector<uint32_t> readers_;  // by place, where nothing is kept: messages still to be taken
   std::vector<OpenPut> open_puts_;
   std::unique_ptr<HappensBefore> clocks_;
   std::vector<uint32_t> user_access_epoch_;  // by (owner, thread), of accesses by other ranks

@@ -38,6 +38,7 @@ bool Executor::fail_race(ThreadId id, const Ref& ref, uint32_t index, bool is_wr
 Executor::ThreadId Executor::waits_for(ThreadId id, std::string* reason) const {
   const Op& op = op_of(id);
   const Thread& thread = threads_[id];
+  if (thread.blocked_place != Layout::kNowhere) return holds_place(id, reason);
   switch (op.code) {
     case OpCode::kSend:
       *reason = fmt::format("rank {} to receive an earlier message (credit {})", op.peer, credit_);
@@ -64,6 +65,24 @@ Executor::ThreadId Executor::waits_for(ThreadId id, std::string* reason) const {
   }
 }
 
+// The same for a thread whose operation writes what a message is still to be sent from.
+Executor::ThreadId Executor::holds_place(ThreadId id, std::string* reason) const {
+  const Rank rank = rank_of(id);
+  for (Rank peer = 0; peer < rank_count_; ++peer) {
+    for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+      for (uint32_t i = channels_[channel_id(rank, peer, lane)].head; i != kNone;
+           i = messages_[i].next) {
+        const Message& message = messages_[i];
+        if (threads_[id].blocked_place - message.src >= message.count) continue;
+        *reason = fmt::format("rank {} to receive what {} sends from there", peer,
+                              locate_thread(thread_of(rank, lane), message.op_index));
+        return thread_of(peer, lane);
+      }
+    }
+  }
+  return kNone;
+}
+
 Flaw Executor::deadlock() const {
   ThreadId id = 0;
   while (threads_[id].next == threads_[id].end) ++id;
@@ -85,7 +104,9 @@ Flaw Executor::deadlock() const {
   }
   const auto start = std::find(path.begin(), path.end(), id) - path.begin();
   const size_t length = path.size() - static_cast<size_t>(start);
-  std::string text = fmt::format("a cycle of {} waits at credit {}: ", length, credit_);
+  std::string text = credit_ == kKeepsNothing
+                         ? fmt::format("a cycle of {} waits where no message is kept: ", length)
+                         : fmt::format("a cycle of {} waits at credit {}: ", length, credit_);
   constexpr size_t kShownMax = 8;
   for (size_t i = 0; i < length && i < kShownMax; ++i) {
     const ThreadId waiting = path[static_cast<size_t>(start) + i];

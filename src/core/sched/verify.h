@@ -5,10 +5,11 @@
 // What is checked:
 //   bounds    every lane, peer, signal, operand, chunk and slot is in range and reachable
 //             (validate.h)
-//   deadlock  the programs end when a sender may be `credit` messages ahead of a receiver, and also
-//             when it may be only one ahead; no message is left over. More credit cannot harm, so
-//             the execution at credit one stands for all; its flaw names the cycle of ranks and
-//             operations.
+//   deadlock  the programs end when a sender may be `credit` messages ahead of a receiver, when it
+//             may be only one ahead, and where nothing is kept for a receiver: there a send goes by,
+//             but what it reads may be written only once the message has been received. No message
+//             is left over. More credit cannot harm, so the executions at credit one and without any
+//             stand for all; the flaw names the cycle of ranks and operations.
 //   race      no two accesses of different lanes or ranks to the same place, one of them a write,
 //             are unordered by lanes, messages and signals; a put is fenced before what follows it
 //             is signalled; the user's memory of a peer is touched only between a signal of that
@@ -31,7 +32,7 @@
 //
 // A copy from a place to itself (in place) is no access: the engine leaves it out.
 //
-// Memory: 32 bytes per place, 12 per (sender, receiver, lane), 4 per (sender, receiver, signal),
+// Memory: 36 bytes per place, 12 per (sender, receiver, lane), 4 per (sender, receiver, signal),
 // and 4 n^2 bytes of clocks per lane^2 where lanes or mapped memory make races possible.
 // Collisions: see expression.h. Time is linear in operations and operands, plus n per wait where
 // clocks are kept.

@@ -153,7 +153,7 @@ class Hook {
 uint64_t monotonic_ns();
 
 // `kName` and a constructor like Hook's are asked of HookClass; `limit`, if it has one, may take away
-// from the inner transport's capabilities.
+// from the inner transport's capabilities, and `viable`, if it has one, answers in its place.
 template <class HookClass>
 class Pool {
  public:
@@ -270,7 +270,12 @@ class Pool {
 
   template <size_t kIndex>
   static weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
-    return tables_[kIndex].inner->viable(host, reason, reason_bytes);
+    const weir_transport_functions_t* const inner = tables_[kIndex].inner;
+    if constexpr (requires { HookClass::viable(inner, host, reason, reason_bytes); }) {
+      return HookClass::viable(inner, host, reason, reason_bytes);
+    } else {
+      return inner->viable(host, reason, reason_bytes);
+    }
   }
 
   template <size_t kIndex>

@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kTables = 16;
 constexpr uint64_t kCaps =
-    WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE;
+    WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_SEALED;
 constexpr uint64_t kNeededCaps = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_NOTICE;
 
 struct Table {

@@ -298,7 +298,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .name = "self",
     .summary = "one rank alone, by memory copies",
     .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
-                     WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF,
+                     WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_SEALED,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = WEIR_TRANSPORT_LANES_MAX,
              .message_bytes_max = uint64_t{1} << 62,

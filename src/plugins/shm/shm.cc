@@ -475,7 +475,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .name = "shm",
     .summary = "ranks on one machine, over sealed memory that has no name",
     .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
-                     WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
+                     WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_SEALED,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = uint64_t{1} << 62,

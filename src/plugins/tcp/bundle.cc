@@ -17,10 +17,6 @@ constexpr uint64_t kIdleNs = 500'000;
 // The peer is told at the latest after so much, or so many.
 constexpr uint64_t kTellBytes = 64 * 1024;
 constexpr uint64_t kTellFragments = 16;
-// A rail counts as at least this part of the fastest, and as fast as that when it was not used for
-// so long: what was measured of it may not hold any more.
-constexpr double kSlowest = 1.0 / 64;
-constexpr uint64_t kRetryNs = 50'000'000;
 
 constexpr uint64_t kEarlyBytesPerLane =
     Bundle::kAheadCount * Bundle::kEagerBytes + Bundle::kLargeAheadCount * Bundle::kLargeBytes;
@@ -284,37 +280,81 @@ void Bundle::deliver(Lane* lane, Op* op, Early* early) {
 
 // Sending.
 
-Rail* Bundle::choose(uint32_t bytes) {
+uint32_t Bundle::find_flows(Flow* flows, uint32_t* rails) const {
+  uint32_t count = 0;
   double fastest = 0;
-  for (uint32_t i = 0; i < rail_count(); ++i) {
-    if (carries(i)) fastest = std::max(fastest, rails_[i].rate());
-  }
-  Rail* best = nullptr;
-  double best_ns = 0;
+  double measured_sum = 0;
+  uint32_t measured_count = 0;
   for (uint32_t i = 0; i < rail_count(); ++i) {
     if (!carries(i)) continue;
-    Rail& rail = rails_[i];
-    const bool is_due = rail.idle_ns(now_ns_) > kRetryNs;
-    const double rate = is_due ? fastest : std::max(rail.rate(), fastest * kSlowest);
-    const double ns = static_cast<double>(rail.outstanding_bytes() + bytes) / rate;
-    if (best != nullptr && ns >= best_ns) continue;
-    best = &rail;
-    best_ns = ns;
+    rails[count++] = i;
+    if (!rails_[i].is_measured()) continue;
+    fastest = std::max(fastest, rails_[i].rate());
+    measured_sum += rails_[i].rate();
+    ++measured_count;
   }
-  if (best == nullptr || !best->has_room()) return nullptr;
-  return best->outstanding_bytes() >= best->window_bytes() ? nullptr : best;
+  for (uint32_t k = 0; k < count; ++k) {
+    const Rail& rail = rails_[rails[k]];
+    double rate = rail.rate();
+    if (rail.is_measured()) {
+      rate = counted_rate(rate, fastest, rail.idle_ns(now_ns_));
+    } else if (measured_count > 0) {
+      rate = measured_sum / measured_count;
+    }
+    flows[k] = {rate, rail.ahead_bytes(), rail.fragment_bytes_least()};
+  }
+  return count;
 }
 
-bool Bundle::give(Fragment fragment, uint64_t now_ns) {
-  Rail* rail = choose(fragment.bytes);
-  if (rail == nullptr) return false;
+bool Bundle::takes_more(const Rail& rail) {
+  return rail.has_room() && rail.outstanding_bytes() < rail.window_bytes();
+}
+
+// For so many bytes in one piece: the rail that will have sent them first, if it takes them now.
+Rail* Bundle::choose(uint32_t bytes) {
+  Flow flows[kRailsMax];
+  uint32_t rails[kRailsMax];
+  const uint32_t count = find_flows(flows, rails);
+  Rail* best = nullptr;
+  double best_ns = 0;
+  for (uint32_t k = 0; k < count; ++k) {
+    const double ns = static_cast<double>(flows[k].ahead_bytes + bytes) / flows[k].rate;
+    if (best != nullptr && ns >= best_ns) continue;
+    best = &rails_[rails[k]];
+    best_ns = ns;
+  }
+  return best != nullptr && takes_more(*best) ? best : nullptr;
+}
+
+// For a part of so many bytes that are to end together: of the rails that have a share of them and
+// take it now, the one that comes to it first.
+Rail* Bundle::choose_part(uint64_t bytes, uint32_t* part_bytes) {
+  Flow flows[kRailsMax];
+  uint32_t rails[kRailsMax];
+  uint64_t shares[kRailsMax];
+  const uint32_t count = find_flows(flows, rails);
+  if (count == 0) return nullptr;
+  share_out(flows, count, bytes, shares);
+  Rail* best = nullptr;
+  double best_ns = 0;
+  for (uint32_t k = 0; k < count; ++k) {
+    Rail& rail = rails_[rails[k]];
+    const double ns = static_cast<double>(flows[k].ahead_bytes) / flows[k].rate;
+    if (shares[k] == 0 || !takes_more(rail) || (best != nullptr && ns >= best_ns)) continue;
+    best = &rail;
+    best_ns = ns;
+    *part_bytes = static_cast<uint32_t>(std::min<uint64_t>(shares[k], rail.fragment_bytes()));
+  }
+  return best;
+}
+
+void Bundle::give(Fragment fragment, Rail* rail, uint64_t now_ns) {
   Lane& lane = lanes_[fragment.lane];
   lane.told_posted = lane.recv.posted;
   Link& link = links_[static_cast<size_t>(rail - rails_.data())];
   link.told_received = rail->received();
   link.told_bytes = rail->received_bytes();
   rail->enqueue(fragment, lane.recv.posted, now_ns);
-  return true;
 }
 
 // One fragment of the lane's next send; false: not now.
@@ -340,24 +380,21 @@ bool Bundle::cut(uint32_t lane_index, uint64_t now_ns) {
   fragment.message_bytes = op->bytes;
   fragment.offset = done;
   fragment.lane = static_cast<uint8_t>(lane_index);
-  uint64_t bytes = op->bytes - done;
-  if (!eager) {
-    const Rail* rail = choose(static_cast<uint32_t>(std::min<uint64_t>(bytes, 64 * 1024)));
-    if (rail == nullptr) return false;
-    bytes = std::min<uint64_t>(bytes, rail->fragment_bytes());
-  }
-  fragment.bytes = static_cast<uint32_t>(bytes);
+  if (eager && free_copies_.empty()) return false;
+  auto bytes = static_cast<uint32_t>(op->bytes);
+  Rail* rail = eager ? choose(bytes) : choose_part(op->bytes - done, &bytes);
+  if (rail == nullptr) return false;
+  fragment.bytes = bytes;
   if (eager) {
-    if (free_copies_.empty()) return false;
     fragment.copy = free_copies_.back();
     unsigned char* copy = copies_.get() + size_t{fragment.copy} * kEagerBytes;
     if (bytes != 0) memcpy(copy, fragment.data, bytes);
     fragment.data = copy;
     fragment.op = nullptr;
   }
-  if (!give(fragment, now_ns)) return false;
+  give(fragment, rail, now_ns);
   if (is_ahead) *ahead = op->number + 1;
-  op->is_send += bytes << kCutShift;
+  op->is_send += uint64_t{bytes} << kCutShift;
   if (done + bytes == op->bytes) lane.cut = next_of(op);
   if (eager) {
     free_copies_.pop_back();
@@ -381,8 +418,14 @@ void Bundle::complete_send(Lane* lane, Op* op) {
 
 void Bundle::schedule(uint64_t now_ns) {
   if (failed_) return;
+  const bool sends = !homeless_.empty() || std::any_of(std::begin(lanes_), std::end(lanes_),
+                                                       [](const Lane& lane) { return lane.cut; });
+  if (!sends) return;
+  for (Rail& rail : rails_) rail.look_ahead();
   while (!homeless_.empty()) {
-    if (!give(homeless_.back(), now_ns)) return;
+    Rail* rail = choose(homeless_.back().bytes);
+    if (rail == nullptr) return;
+    give(homeless_.back(), rail, now_ns);
     homeless_.pop_back();
   }
   for (bool any = true; any;) {

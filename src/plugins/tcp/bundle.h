@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bundle: the rails to one peer, and the messages of all lanes over them.
 //
-// A message is cut into fragments; each goes to the rail that will have sent it first, by what each
-// has under way and how fast it was measured to be. Fragments of a message whose receive was posted
+// A message is cut into fragments so that all rails end together, by what each has under way and how
+// fast it was measured to be (striping.h). Fragments of a message whose receive was posted
 // are read straight into its buffer. Some may come before: up to kAheadCount messages of up to
 // kEagerBytes, and up to kLargeAheadCount of up to kLargeBytes per lane, are kept here until their
 // receives come. All else waits at its sender until the receiver has said that it has posted the
@@ -26,6 +26,7 @@
 #include "plugins/tcp/channel.h"
 #include "plugins/tcp/control.h"
 #include "plugins/tcp/rail.h"
+#include "plugins/tcp/striping.h"
 #include "plugins/tcp/wire.h"
 
 namespace weir::plugins::tcp {
@@ -87,6 +88,8 @@ class Bundle final : private Receiver {
   // Why the latest one went down.
   const char* down_reason(uint32_t rail) const { return links_[rail].reason; }
 
+  // Ends all operations without a word to them. What has been copied still leaves, up to what is not.
+  void quiesce();
   // Sends what has been copied but not sent; true when nothing is left.
   bool flush();
 
@@ -161,8 +164,11 @@ class Bundle final : private Receiver {
   void take_states();
   void apply(const wire::PeerState& state);
   void schedule(uint64_t now_ns);
-  bool give(Fragment fragment, uint64_t now_ns);
+  void give(Fragment fragment, Rail* rail, uint64_t now_ns);
+  uint32_t find_flows(Flow* flows, uint32_t* rails) const;
+  static bool takes_more(const Rail& rail);
   Rail* choose(uint32_t bytes);
+  Rail* choose_part(uint64_t bytes, uint32_t* part_bytes);
   void complete_send(Lane* lane, Op* op);
   bool cut(uint32_t lane_index, uint64_t now_ns);
   void push();

@@ -83,6 +83,15 @@ void Bundle::take_back(uint32_t i) {
   std::reverse(homeless_.begin() + before, homeless_.end());
 }
 
+void Bundle::quiesce() {
+  for (Lane& lane : lanes_) {
+    lane.send.head = lane.send.tail = lane.recv.head = lane.recv.tail = lane.cut = nullptr;
+  }
+  pending_ = 0;
+  homeless_.clear();
+  for (Rail& rail : rails_) rail.drop_owned();
+}
+
 void Bundle::listen() {
   for (Control& control : controls_) control.receive();
 }

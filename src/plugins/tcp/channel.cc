@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include <algorithm>
 
@@ -15,36 +16,44 @@ using wire::kHeaderBytes;
 constexpr uint32_t kBurst = 4;
 // Messages behind one of this size wait for the next call: a large one fills the socket anyway.
 constexpr uint64_t kBatchBytesMax = 65536;
-// Not more than the kernel takes at once; also what keeps an overflow of its counts away.
-constexpr uint64_t kCallBytesMax = uint64_t{1} << 30;
-
 Op* next_of(const Op* op) { return reinterpret_cast<Op*>(op->next); }
 
-// What is still to be moved of header and message.
-struct Pieces {
-  iovec entries[17];
-  size_t count = 0;
-  uint64_t bytes = 0;
+uint64_t now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
 
-  void add(void* at, uint64_t length) {
-    if (length == 0) return;
-    length = std::min(length, kCallBytesMax);
-    entries[count++] = {at, static_cast<size_t>(length)};
-    bytes += length;
+// What is still to be moved of header and message.
+void add(const Op& op, unsigned char* header, Transfer* transfer) {
+  if (op.done_bytes < kHeaderBytes) {
+    transfer->add(header + op.done_bytes, kHeaderBytes - op.done_bytes);
   }
-  void add(const Op& op, unsigned char* header) {
-    if (op.done_bytes < kHeaderBytes) add(header + op.done_bytes, kHeaderBytes - op.done_bytes);
-    const uint64_t done = op.done_bytes > kHeaderBytes ? op.done_bytes - kHeaderBytes : 0;
-    add(reinterpret_cast<unsigned char*>(op.data) + done, op.bytes - done);
+  const uint64_t done = op.done_bytes > kHeaderBytes ? op.done_bytes - kHeaderBytes : 0;
+  transfer->add(reinterpret_cast<unsigned char*>(op.data) + done, op.bytes - done);
+}
+
+void gather(Transfer* transfer) {
+  unsigned char* at = transfer->gathered;
+  for (size_t i = 0; i < transfer->count; ++i) {
+    memcpy(at, transfer->pieces[i].iov_base, transfer->pieces[i].iov_len);
+    at += transfer->pieces[i].iov_len;
   }
-};
+  transfer->pieces[0] = {transfer->gathered, static_cast<size_t>(transfer->bytes)};
+  transfer->count = 1;
+}
 
 }  // namespace
 
-void Channel::attach(Stream send, Stream recv, uint8_t lane) {
+void Channel::attach(Stream send, Stream recv, uint8_t lane, ZeroCopy::Wish wish) {
   out_ = send;
   in_ = recv;
   lane_ = lane;
+  if (send.is_secured()) {
+    zero_copy_.turn_off("inside TLS");
+  } else {
+    zero_copy_.attach(send.fd(), wish);
+  }
 }
 
 void Channel::finish_head(Queue* queue) {
@@ -57,6 +66,7 @@ void Channel::finish_head(Queue* queue) {
 void Channel::fail(Queue* queue, weir_result_t result, int error_number) {
   queue->failure.result = result;
   queue->failure.error_number = error_number;
+  if (queue == &send_) unsent_ = nullptr;
   while (queue->head != nullptr) {
     Op* op = queue->head;
     finish_head(queue);
@@ -78,21 +88,23 @@ weir_result_t Channel::post(Queue* queue, uint64_t data, uint64_t bytes, bool is
   op->bytes = bytes;
   op->done_bytes = 0;
   op->number = queue->posted++;
-  op->is_send = is_send ? 1 : 0;
+  op->is_send = is_send ? kSend : 0;
+  const bool first = is_send ? unsent_ == nullptr : queue->head == nullptr;
   if (queue->tail != nullptr) {
     queue->tail->next = reinterpret_cast<uint64_t>(op);
-    queue->tail = op;
-    if (!is_send || !holds_back_) return WEIR_IN_PROGRESS;
-    drive_send();
   } else {
-    queue->head = queue->tail = op;
-    if (!is_send) {
-      drive_recv();
-    } else if (bytes <= kHeldBytesMax) {
-      holds_back_ = true;
-    } else {
-      drive_send();
-    }
+    queue->head = op;
+  }
+  queue->tail = op;
+  if (is_send && first) unsent_ = op;
+  if (!is_send) {
+    if (!first) return WEIR_IN_PROGRESS;
+    drive_recv();
+  } else if (first && bytes <= kHeldBytesMax) {
+    holds_back_ = true;
+  } else {
+    if (!first && !holds_back_) return WEIR_IN_PROGRESS;
+    drive_send();
   }
   if (op->state == kOpDone) return WEIR_OK;
   return queue->failure.result != WEIR_OK ? queue->failure.result : WEIR_IN_PROGRESS;
@@ -106,37 +118,108 @@ weir_result_t Channel::post_recv(void* data, uint64_t bytes, Op* op) {
   return post(&recv_, reinterpret_cast<uint64_t>(data), bytes, false, op);
 }
 
-void Channel::drive_send() {
+// Sends complete in order, those whose memory the kernel holds when it has given it back.
+void Channel::retire() {
+  while (send_.head != unsent_) {
+    const uint64_t call = send_.head->is_send >> kCallShift;
+    if (call != 0 && !zero_copy_.is_back(call - 1)) return;
+    finish_head(&send_);
+  }
+}
+
+void Channel::release() {
+  zero_copy_.collect();
+  retire();
+}
+
+bool Channel::recall(uint64_t patience_ns) {
+  send_.head = send_.tail = recv_.head = recv_.tail = unsent_ = nullptr;
   holds_back_ = false;
-  for (uint32_t call = 0; call < kBurst && send_.head != nullptr;) {
-    unsigned char headers[kBatch][kHeaderBytes];
-    Pieces pieces;
-    uint32_t count = 0;
-    for (Op* op = send_.head; op != nullptr && count < kBatch && pieces.bytes < kBatchBytesMax;
-         op = next_of(op), ++count) {
-      wire::MessageHeader header;
-      header.lane = lane_;
-      header.number = static_cast<uint32_t>(op->number);
-      header.bytes = op->bytes;
-      wire::encode(header, headers[count]);
-      pieces.add(*op, headers[count]);
+  return !zero_copy_.holds() || zero_copy_.recall(patience_ns);
+}
+
+bool Channel::prepare_send(Transfer* transfer) {
+  holds_back_ = false;
+  uint32_t count = 0;
+  for (Op* op = unsent_; op != nullptr && count < kBatch && transfer->bytes < kBatchBytesMax;
+       op = next_of(op), ++count) {
+    unsigned char* header = transfer->headers[count];
+    if (op->bytes >= ZeroCopy::kBytesMin && !zero_copy_.is_off()) {
+      if (count > 0) break;  // a call of its own
+      if ((op->is_send & kChosen) == 0) {
+        // The headers that the kernel holds, too, must not meet.
+        const bool fits = op->number - send_.head->number < kBatch;
+        op->is_send |= kChosen | (fits && zero_copy_.choose(op->bytes) ? kShared : 0);
+        spent_ns_ = 0;
+      }
+      transfer->timed = zero_copy_.on_trial();
+      transfer->shared = (op->is_send & kShared) != 0 && zero_copy_.has_room();
+      if (transfer->shared) header = shared_headers_[op->number % kBatch];
     }
-    const ssize_t sent = out_.send(pieces.entries, pieces.count);
-    if (sent < 0) {
-      if (errno == EINTR) continue;
-      if (!Stream::is_temporary(errno)) lose(&send_, out_, errno);
-      return;
+    if (op->done_bytes < kHeaderBytes) {
+      wire::MessageHeader fields;
+      fields.lane = lane_;
+      fields.number = static_cast<uint32_t>(op->number);
+      fields.bytes = op->bytes;
+      wire::encode(fields, header);
     }
-    ++call;
-    auto left = static_cast<uint64_t>(sent);
-    while (left > 0) {
-      Op* op = send_.head;
-      const uint64_t part = std::min(left, kHeaderBytes + op->bytes - op->done_bytes);
-      op->done_bytes += part;
-      left -= part;
-      if (op->done_bytes == kHeaderBytes + op->bytes) finish_head(&send_);
+    add(*op, header, transfer);
+    if (transfer->shared) break;
+  }
+  const bool small = transfer->bytes <= Transfer::kGatheredBytesMax && !transfer->shared;
+  if (small && transfer->count > 1) gather(transfer);
+  return transfer->count > 0;
+}
+
+ssize_t Channel::send(const Transfer& transfer) {
+  const uint64_t begin_ns = transfer.timed ? now() : 0;
+  ssize_t sent;
+  if (transfer.shared) {
+    sent = out_.send_shared(transfer.pieces, transfer.count);
+  } else if (transfer.count == 1) {
+    sent = out_.send(transfer.pieces[0].iov_base, transfer.pieces[0].iov_len);
+  } else {
+    sent = out_.send(transfer.pieces, transfer.count);
+  }
+  if (sent < 0) sent = -errno;
+  if (transfer.timed) spent_ns_ += now() - begin_ns;
+  return sent;
+}
+
+bool Channel::take_sent(const Transfer& transfer, ssize_t result) {
+  if (result < 0) {
+    const auto error_number = static_cast<int>(-result);
+    if (error_number == EINTR) return true;
+    if (error_number == ENOBUFS && transfer.shared) {
+      zero_copy_.refused();
+      unsent_->is_send &= ~kShared;
+      return true;
     }
-    if (static_cast<uint64_t>(sent) < pieces.bytes) return;
+    if (!Stream::is_temporary(error_number)) lose(&send_, out_, error_number);
+    return false;
+  }
+  const uint64_t call = transfer.shared && result > 0 ? zero_copy_.begin() + 1 : 0;
+  for (auto left = static_cast<uint64_t>(result); left > 0;) {
+    Op* op = unsent_;
+    const uint64_t part = std::min(left, kHeaderBytes + op->bytes - op->done_bytes);
+    op->done_bytes += part;
+    left -= part;
+    if (call != 0) op->is_send = (op->is_send & kKindMask) | call << kCallShift;
+    if (op->done_bytes < kHeaderBytes + op->bytes) break;
+    if (transfer.timed) {
+      zero_copy_.measured((op->is_send & kShared) != 0, op->bytes, spent_ns_);
+    }
+    unsent_ = next_of(op);
+  }
+  retire();
+  return static_cast<uint64_t>(result) == transfer.bytes;
+}
+
+void Channel::drive_send() {
+  if (awaits_kernel()) release();
+  for (uint32_t call = 0; call < kBurst; ++call) {
+    Transfer transfer;
+    if (!prepare_send(&transfer) || !take_sent(transfer, send(transfer))) return;
   }
 }
 
@@ -189,35 +272,62 @@ bool Channel::take_ahead() {
   return true;
 }
 
-void Channel::drive_recv() {
-  if (ahead_begin_ < ahead_end_ && !take_ahead()) return;
-  for (uint32_t call = 0; call < kBurst && recv_.head != nullptr;) {
-    Pieces pieces;
-    uint32_t count = 0;
-    for (Op* op = recv_.head; op != nullptr && count < kBatch && pieces.bytes < kBatchBytesMax;
-         op = next_of(op), ++count) {
-      pieces.add(*op, headers_[op->number % kBatch]);
-    }
-    const uint64_t posted_bytes = pieces.bytes;
-    // Only behind the last of the posted messages, so that what is read ahead belongs to none.
-    if (count < kBatch && posted_bytes <= kAheadBytes) pieces.add(ahead_, kAheadBytes);
-    const ssize_t got = in_.receive(pieces.entries, pieces.count);
-    if (got < 0) {
-      if (errno == EINTR) continue;
-      if (!Stream::is_temporary(errno)) lose(&recv_, in_, errno);
-      return;
-    }
-    if (got == 0) {
-      fail(&recv_, WEIR_ERROR_PEER_LOST, 0);
-      return;
-    }
-    ++call;
-    // What a later message's bytes did to a posted buffer does not matter after a mismatch: it is
-    // the receive that fails.
-    const auto bytes = static_cast<uint64_t>(got);
+bool Channel::prepare_recv(Transfer* transfer) {
+  if (ahead_begin_ < ahead_end_ && !take_ahead()) return false;
+  if (recv_.head == nullptr) return false;
+  uint64_t posted_bytes = 0;
+  for (const Op* op = recv_.head; op != nullptr && posted_bytes <= kSmallBytesMax;
+       op = next_of(op)) {
+    posted_bytes += kHeaderBytes + op->bytes - op->done_bytes;
+  }
+  transfer->ahead = posted_bytes <= kSmallBytesMax;
+  if (transfer->ahead) {
+    transfer->add(ahead_, kAheadBytes);
+    return true;
+  }
+  uint32_t count = 0;
+  for (Op* op = recv_.head; op != nullptr && count < kBatch && transfer->bytes < kBatchBytesMax;
+       op = next_of(op), ++count) {
+    add(*op, headers_[op->number % kBatch], transfer);
+  }
+  return true;
+}
+
+ssize_t Channel::receive(const Transfer& transfer) const {
+  const ssize_t got = transfer.count == 1
+                          ? in_.receive(transfer.pieces[0].iov_base, transfer.pieces[0].iov_len)
+                          : in_.receive(transfer.pieces, transfer.count);
+  return got < 0 ? -errno : got;
+}
+
+bool Channel::take_received(const Transfer& transfer, ssize_t result) {
+  if (result < 0) {
+    const auto error_number = static_cast<int>(-result);
+    if (error_number == EINTR) return true;
+    if (!Stream::is_temporary(error_number)) lose(&recv_, in_, error_number);
+    return false;
+  }
+  if (result == 0) {
+    fail(&recv_, WEIR_ERROR_PEER_LOST, 0);
+    return false;
+  }
+  // What a later message's bytes did to a posted buffer does not matter after a mismatch: it is the
+  // receive that fails.
+  const auto bytes = static_cast<uint64_t>(result);
+  if (transfer.ahead) {
     ahead_begin_ = 0;
-    ahead_end_ = bytes > posted_bytes ? static_cast<size_t>(bytes - posted_bytes) : 0;
-    if (!take(std::min(bytes, posted_bytes)) || bytes < posted_bytes) return;
+    ahead_end_ = static_cast<size_t>(bytes);
+    if (!take_ahead()) return false;
+  } else if (!take(bytes)) {
+    return false;
+  }
+  return bytes == transfer.bytes;
+}
+
+void Channel::drive_recv() {
+  for (uint32_t call = 0; call < kBurst; ++call) {
+    Transfer transfer;
+    if (!prepare_recv(&transfer) || !take_received(transfer, receive(transfer))) return;
   }
 }
 

@@ -8,8 +8,12 @@
 // hold: nothing is ever allocated for what the wire says.
 //
 // Small messages often come in pairs (what is called, then its data). So a very small one is held
-// back until the next post or drive of its channel, which sends both in one call; and a small
-// receive also asks for kAheadBytes of what follows, which the next receive then finds here.
+// back until the next post or drive of its channel, which sends both in one call. What is small is
+// gathered for a call of one piece, and read through kAheadBytes of room here, with what follows it,
+// which the next receive then finds: calls of several pieces cost the kernel more than the copy.
+//
+// A large message may leave from the caller's memory itself (zero_copy.h). Its send is then complete
+// when the kernel has given the memory back, and so are those behind it.
 //
 // Operations are queued in order of posting; a queued operation's words link the queue. One thread
 // at a time.
@@ -19,7 +23,9 @@
 #include <cstdint>
 
 #include "plugins/tcp/stream.h"
+#include "plugins/tcp/transfer.h"
 #include "plugins/tcp/wire.h"
+#include "plugins/tcp/zero_copy.h"
 #include "weir/plugin.h"
 
 namespace weir::plugins::tcp {
@@ -33,7 +39,7 @@ struct Op {
   uint64_t bytes;
   uint64_t done_bytes;  // of header and message
   uint64_t number;      // of the message
-  uint64_t is_send;
+  uint64_t is_send;     // and more about it
 };
 static_assert(sizeof(Op) == sizeof(weir_transport_op_t::word));
 inline constexpr uint64_t kOpPending = 1;
@@ -52,7 +58,7 @@ struct Failure {
 class Channel {
  public:
   // The connections stay the owner's; both are the same but for a rank's channel to itself.
-  void attach(Stream send, Stream recv, uint8_t lane);
+  void attach(Stream send, Stream recv, uint8_t lane, ZeroCopy::Wish wish = ZeroCopy::Wish::kOff);
 
   // Each queues the operation, or completes it at once. WEIR_OK, WEIR_IN_PROGRESS or the error that
   // this direction is in.
@@ -63,9 +69,26 @@ class Channel {
   void drive_send();
   void drive_recv();
 
-  bool sending() const { return send_.head != nullptr; }
+  // The same in steps, for who makes the calls of many channels at once: what the next call is to do
+  // (false: nothing), and what came of it: the bytes that it moved, or -errno.
+  bool prepare_send(Transfer* transfer);
+  ssize_t send(const Transfer& transfer);
+  void settle_send(const Transfer& transfer, ssize_t result) { (void)take_sent(transfer, result); }
+  bool prepare_recv(Transfer* transfer);
+  ssize_t receive(const Transfer& transfer) const;
+  void settle_recv(const Transfer& transfer, ssize_t result) {
+    (void)take_received(transfer, result);
+  }
+
+  bool sending() const { return unsent_ != nullptr; }
   bool receiving() const { return recv_.head != nullptr; }
-  bool idle() const { return !sending() && !receiving(); }
+  // Some send has left and awaits that the kernel gives its memory back; `release` asks for it.
+  bool awaits_kernel() const { return send_.head != unsent_; }
+  void release();
+  bool idle() const { return send_.head == nullptr && !receiving(); }
+  const ZeroCopy& zero_copy() const { return zero_copy_; }
+  // Ends all operations without a word to them, and gets their memory back (ZeroCopy::recall).
+  bool recall(uint64_t patience_ns);
   Stream& send_stream() { return out_; }
   Stream& recv_stream() { return in_; }
   Failure& send_failure() { return send_.failure; }
@@ -76,11 +99,20 @@ class Channel {
   bool active = false;
 
  private:
-  // Messages that one system call may carry.
-  static constexpr uint32_t kBatch = 8;
+  static constexpr uint32_t kBatch = Transfer::kMessagesMax;
   // Longest message that is held back.
   static constexpr uint64_t kHeldBytesMax = 64;
-  static constexpr size_t kAheadBytes = 512;
+  // Small messages of a call, with what follows them, are read in one piece.
+  static constexpr uint64_t kSmallBytesMax = 4096 + 256;
+  static constexpr size_t kAheadBytes = kSmallBytesMax;
+
+  // An operation's `is_send`: what it is (2 is Bundle's), and from kCallShift up the number of the last zero-copy
+  // call that took bytes of it, plus one.
+  static constexpr uint64_t kSend = 1;
+  static constexpr uint64_t kShared = 4;  // leaves from the caller's memory itself
+  static constexpr uint64_t kChosen = 8;  // whether it does has been decided
+  static constexpr uint64_t kKindMask = 255;
+  static constexpr uint32_t kCallShift = 8;
 
   struct Queue {
     Op* head = nullptr;
@@ -91,9 +123,13 @@ class Channel {
 
   weir_result_t post(Queue* queue, uint64_t data, uint64_t bytes, bool is_send, Op* op);
   static void finish_head(Queue* queue);
-  static void fail(Queue* queue, weir_result_t result, int error_number);
-  static void lose(Queue* queue, const Stream& stream, int error_number);
+  void fail(Queue* queue, weir_result_t result, int error_number);
+  void lose(Queue* queue, const Stream& stream, int error_number);
   bool check_header(const Op& op);
+  void retire();
+  // Each takes what a call did; true: it did all that was asked, and another one may do more.
+  bool take_sent(const Transfer& transfer, ssize_t result);
+  bool take_received(const Transfer& transfer, ssize_t result);
   // Fills the operations at the head with what was read ahead; false after a failure.
   bool take_ahead();
   // Spreads bytes that were received over the operations at the head; false after a failure.
@@ -104,11 +140,16 @@ class Channel {
   uint8_t lane_ = 0;
   Queue send_;
   Queue recv_;
-  bool holds_back_ = false;  // the one message in the queue of sends
-  size_t ahead_begin_ = 0;   // what was read ahead; empty while a receive is pending
+  Op* unsent_ = nullptr;     // the first send with bytes left; those before await the kernel
+  bool holds_back_ = false;  // the one message that is not sent
+  ZeroCopy zero_copy_;
+  uint64_t spent_ns_ = 0;   // in calls for the large message that is being sent, on trial
+  size_t ahead_begin_ = 0;  // what was read ahead; empty while a receive is pending
   size_t ahead_end_ = 0;
   unsigned char ahead_[kAheadBytes];
   unsigned char headers_[kBatch][wire::kHeaderBytes] = {};  // of message k in [k % kBatch]
+  // Of sends that leave from the caller's memory, in the same way; the kernel holds them, too.
+  unsigned char shared_headers_[kBatch][wire::kHeaderBytes] = {};
 };
 
 }  // namespace weir::plugins::tcp

@@ -8,7 +8,7 @@
 namespace weir::plugins::tcp {
 namespace {
 
-// For what was copied and not sent when a rank leaves.
+// For what has not left, or whose memory the kernel holds, when a rank leaves.
 constexpr uint64_t kFarewellNs = 500'000'000;
 
 void flush(Bundle* bundle) {
@@ -41,7 +41,9 @@ Instance::~Instance() {
   for (Control& control : controls) {
     control.stream().close();
   }
+  const uint64_t patience_ns = ends ? monotonic_ns() + kFarewellNs : 0;
   for (Channel& channel : channels) {
+    if (ends) (void)channel.recall(patience_ns);
     const bool is_one = channel.recv_stream().fd() == channel.send_stream().fd();
     // What the kernel has taken still arrives.
     if (ends) channel.send_stream().shut();

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "plugins/tcp/batch.h"
 #include "plugins/tcp/bundle.h"
 #include "plugins/tcp/channel.h"
 #include "plugins/tcp/control.h"
@@ -31,6 +32,9 @@ struct Instance {
   std::unique_ptr<const net::TlsContext> tls;  // before all connections; null: they are plain
   std::unique_ptr<Meeting> meeting;
   bool joined = false;
+  IoWish io_wish = IoWish::kAuto;
+  std::unique_ptr<Batch> batch;  // null: each connection is asked by itself
+  ZeroCopy::Wish zero_copy = ZeroCopy::Wish::kAuto;
   std::vector<Channel> channels;                 // [peer * kLaneCount + lane], of one rail
   std::vector<Control> controls;                 // [peer], of one rail
   std::vector<std::unique_ptr<Bundle>> bundles;  // [peer]; null: it has one rail

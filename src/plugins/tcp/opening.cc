@@ -80,8 +80,8 @@ weir_result_t join_self(Instance* self) {
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) {
       return self->report.fail(WEIR_ERROR_SYSTEM, "tcp: socketpair: " + reason_of(errno));
     }
-    self->channels[self->identity.rank * kLaneCount + lane].attach(Stream(fds[0]), Stream(fds[1]),
-                                                                   static_cast<uint8_t>(lane));
+    self->channels[self->identity.rank * kLaneCount + lane].attach(
+        Stream(fds[0]), Stream(fds[1]), static_cast<uint8_t>(lane), ZeroCopy::Wish::kOff);
   }
   return WEIR_OK;
 }
@@ -102,6 +102,15 @@ void join_rails(Instance* self, Meeting* meeting, uint32_t peer) {
         std::make_unique<Rejoin>(self->report, self->identity, meeting->take_listeners());
   }
   self->rejoin->add(peer, bundle, std::move(ways));
+}
+
+void choose_io(Instance* self) {
+  if (self->io_wish != IoWish::kUring) return;
+  std::string reason;
+  self->batch = Batch::make(&reason);
+  if (self->batch != nullptr) return;
+  self->report.log(Report::kWarning,
+                   "tcp: sockets are asked one by one, not by io_uring: " + reason);
 }
 
 }  // namespace
@@ -153,6 +162,14 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     }
     auto self = std::make_unique<Instance>();
     self->report = report;
+    if (!ZeroCopy::parse(report.setting("WEIR_TCP_ZEROCOPY"), &self->zero_copy)) {
+      return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                         "tcp: WEIR_TCP_ZEROCOPY is none of auto, on and off");
+    }
+    if (!parse_io(report.setting("WEIR_TCP_IO"), &self->io_wish)) {
+      return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                         "tcp: WEIR_TCP_IO is none of auto, io_uring and poll");
+    }
     self->identity.key = wire::handshake_key(config->secret, config->secret_bytes);
     self->identity.comm_id = config->comm_id;
     self->identity.rank = config->rank;
@@ -214,10 +231,12 @@ weir_result_t connect(weir_transport_t* instance, const unsigned char* const* ad
       }
       for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
         const Stream stream = meeting->take_connection(peer, lane);
-        self->channels[peer * kLaneCount + lane].attach(stream, stream, static_cast<uint8_t>(lane));
+        self->channels[peer * kLaneCount + lane].attach(stream, stream, static_cast<uint8_t>(lane),
+                                                        self->zero_copy);
       }
       self->controls[peer].attach(meeting->take_connection(peer, kControlLane));
     }
+    choose_io(self);
     result = join_self(self);
     self->joined = result == WEIR_OK;
     return result;

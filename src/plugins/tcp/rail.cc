@@ -2,12 +2,15 @@
 #include "plugins/tcp/rail.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cstddef>
 
 namespace weir::plugins::tcp {
 namespace {
@@ -18,11 +21,14 @@ constexpr uint32_t kBurst = 8;  // system calls of one push or read
 constexpr size_t kPiecesMax = 16;
 constexpr uint64_t kCallBytesMax = 512 * 1024;
 constexpr double kFirstRate = 1.25;  // 10 Gbit/s, until something is known
-constexpr uint64_t kSampleBytes = 128 * 1024;
+constexpr uint64_t kSampleBytes = 64 * 1024;
+constexpr uint32_t kSilentMax = 32;
 // In a rail's time: one fragment, and what may be on its way.
 constexpr double kFragmentNs = 500e3;
+constexpr double kFragmentNsLeast = 50e3;
 constexpr double kWindowNs = 4e6;
-constexpr uint32_t kFragmentBytesLeast = 64 * 1024;
+constexpr uint32_t kFragmentBytesLeast = 8 * 1024;
+constexpr uint32_t kFragmentBytesUsual = 64 * 1024;
 constexpr uint32_t kFragmentBytesMost = 256 * 1024;
 constexpr uint64_t kWindowBytesLeast = 1024 * 1024;
 constexpr uint64_t kWindowBytesMost = 8 * 1024 * 1024;
@@ -40,10 +46,12 @@ void Rail::attach(Stream stream, uint64_t now_ns) {
   error_number_ = 0;
   acknowledged_ = written_ = queued_ = 0;
   part_ = 0;
-  outstanding_bytes_ = 0;
+  outstanding_bytes_ = unwritten_bytes_ = ahead_bytes_ = 0;
   busy_since_ns_ = now_ns;
   sample_bytes_ = sample_ns_ = 0;
   sample_count_ = 0;
+  kernel_rate_ = 0;
+  silent_count_ = 0;
   received_ = 0;
   in_fragment_ = false;
   got_ = 0;
@@ -58,7 +66,22 @@ void Rail::fail(Health health, int error_number) {
 uint32_t Rail::fragment_bytes() const {
   const double bytes = rate_ * kFragmentNs;
   if (bytes >= kFragmentBytesMost) return kFragmentBytesMost;
+  return std::max(kFragmentBytesUsual, static_cast<uint32_t>(bytes) & ~uint32_t{4095});
+}
+
+uint32_t Rail::fragment_bytes_least() const {
+  const double bytes = rate_ * kFragmentNsLeast;
+  if (bytes >= kFragmentBytesUsual) return kFragmentBytesUsual;
   return std::max(kFragmentBytesLeast, static_cast<uint32_t>(bytes) & ~uint32_t{4095});
+}
+
+void Rail::look_ahead() {
+  int in_socket = 0;
+  ahead_bytes_ = outstanding_bytes_;
+  if (outstanding_bytes_ < kFragmentBytesLeast || ioctl(fd(), SIOCOUTQ, &in_socket) != 0 ||
+      in_socket < 0)
+    return;
+  ahead_bytes_ = std::min(outstanding_bytes_, unwritten_bytes_ + static_cast<uint64_t>(in_socket));
 }
 
 uint64_t Rail::window_bytes() const {
@@ -82,7 +105,27 @@ void Rail::enqueue(const Fragment& fragment, uint64_t posted, uint64_t now_ns) {
   wire::encode(header, sent.header);
   ++queued_;
   if (outstanding_bytes_ == 0) busy_since_ns_ = now_ns;
-  outstanding_bytes_ += fragment.bytes + kFragmentHeaderBytes;
+  const uint64_t bytes = fragment.bytes + kFragmentHeaderBytes;
+  outstanding_bytes_ += bytes;
+  unwritten_bytes_ += bytes;
+  ahead_bytes_ += bytes;
+}
+
+// 0: none.
+double Rail::take_sample() {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  const bool tells = getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
+                     bytes >= offsetof(tcp_info, tcpi_delivery_rate) + sizeof(uint64_t);
+  // One that it has told before is not new.
+  if (tells && info.tcpi_delivery_rate_app_limited == 0 && info.tcpi_delivery_rate != 0 &&
+      info.tcpi_delivery_rate != kernel_rate_) {
+    kernel_rate_ = info.tcpi_delivery_rate;
+    silent_count_ = 0;
+    return static_cast<double>(kernel_rate_) / 1e9;
+  }
+  if (tells && ++silent_count_ < kSilentMax) return 0;
+  return static_cast<double>(sample_bytes_) / static_cast<double>(sample_ns_);
 }
 
 void Rail::measure(uint64_t bytes, uint64_t now_ns) {
@@ -91,14 +134,16 @@ void Rail::measure(uint64_t bytes, uint64_t now_ns) {
   sample_ns_ += now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
   busy_since_ns_ = now_ns;
   if (sample_bytes_ < kSampleBytes || sample_ns_ == 0) return;
-  const double sample = static_cast<double>(sample_bytes_) / static_cast<double>(sample_ns_);
+  const double sample = take_sample();
+  sample_bytes_ = sample_ns_ = 0;
+  if (sample == 0) return;
   samples_[sample_count_++ % kSamples] = sample;
   const uint32_t count = std::min(sample_count_, kSamples);
   double sorted[kSamples];
   std::copy_n(samples_, count, sorted);
-  std::nth_element(sorted, sorted + count / 2, sorted + count);
-  rate_ = sorted[count / 2];
-  sample_bytes_ = sample_ns_ = 0;
+  std::nth_element(sorted, sorted + (count - 1) / 2, sorted + count);
+  rate_ = sorted[(count - 1) / 2];
+  is_measured_ = true;
 }
 
 void Rail::push() {
@@ -131,6 +176,7 @@ void Rail::push() {
     }
     ++call;
     sent_bytes_ += static_cast<uint64_t>(sent);
+    unwritten_bytes_ -= static_cast<uint64_t>(sent);
     size_t left = static_cast<size_t>(sent);
     while (left > 0) {
       const size_t whole = kFragmentHeaderBytes + sent_[written_ % kFragmentsMax].fragment.bytes;
@@ -144,6 +190,12 @@ void Rail::push() {
     }
     if (static_cast<uint64_t>(sent) < bytes) return;
   }
+}
+
+void Rail::drop_owned() {
+  uint64_t kept = written_;
+  while (kept < queued_ && sent_[kept % kFragmentsMax].fragment.op == nullptr) ++kept;
+  queued_ = kept;
 }
 
 bool Rail::begin_fragment(Receiver* receiver) {

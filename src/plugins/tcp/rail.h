@@ -70,6 +70,9 @@ class Rail {
   bool has_unwritten() const { return written_ < queued_; }
   bool has_outstanding() const { return acknowledged_ < queued_; }
   uint64_t outstanding_bytes() const { return outstanding_bytes_; }
+  // Of those, what has not come to the peer's host, as of the last look and with what came since.
+  uint64_t ahead_bytes() const { return ahead_bytes_; }
+  void look_ahead();
   // Since when nothing is on its way; 0: something is.
   uint64_t idle_ns(uint64_t now_ns) const {
     return outstanding_bytes_ == 0 && now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
@@ -95,8 +98,11 @@ class Rail {
   void take_back(Take take) {
     while (acknowledged_ < queued_) take(sent_[acknowledged_++ % kFragmentsMax].fragment);
     written_ = queued_;
-    outstanding_bytes_ = 0;
+    outstanding_bytes_ = unwritten_bytes_ = ahead_bytes_ = 0;
   }
+
+  // Forgets what is sent from memory that is not its owner's any more, and all that is behind it.
+  void drop_owned();
 
   // Receiving: what can be had without waiting, within a bound that keeps others served.
   void read(Receiver* receiver);
@@ -108,10 +114,15 @@ class Rail {
   // Nobody wants what is arriving for this lane any more.
   void forget_lane(uint8_t lane);
 
-  // Bytes per ns: the median of the latest measurements, so that neither a stall of one end nor what
-  // a link lets through after a pause decides.
+  // Bytes per ns: the median of the latest measurements. They are the kernel's, of times in which
+  // the link was what held the rail up: it sees acknowledgements come while this thread, or the
+  // peer's, has no processor, and knows apart what a link lets through after a pause. Where it says
+  // nothing for long, that is not what holds this rail up, and what is acknowledged counts.
   double rate() const { return rate_; }
+  bool is_measured() const { return is_measured_; }  // else it is a guess
+  // Longest and shortest fragment that is good for this rail.
   uint32_t fragment_bytes() const;
+  uint32_t fragment_bytes_least() const;
   uint64_t window_bytes() const;
 
   // The kernel has waited too long for the peer's host to say that it has got what was sent.
@@ -126,6 +137,7 @@ class Rail {
 
   void fail(Health health, int error_number);
   void measure(uint64_t bytes, uint64_t now_ns);
+  double take_sample();
   bool take_ahead(Receiver* receiver);
   bool begin_fragment(Receiver* receiver);
   void end_fragment(Receiver* receiver);
@@ -141,15 +153,20 @@ class Rail {
   uint64_t queued_ = 0;
   size_t part_ = 0;  // bytes of fragment `written_` that have left, with its header
   uint64_t outstanding_bytes_ = 0;
+  uint64_t unwritten_bytes_ = 0;
+  uint64_t ahead_bytes_ = 0;
   uint64_t sent_bytes_ = 0;
 
   static constexpr uint32_t kSamples = 5;
   double rate_;
+  bool is_measured_ = false;
   double samples_[kSamples] = {};
   uint32_t sample_count_ = 0;
   uint64_t busy_since_ns_ = 0;
   uint64_t sample_bytes_ = 0;
   uint64_t sample_ns_ = 0;
+  uint64_t kernel_rate_ = 0;   // bytes per second, the latest that it told
+  uint32_t silent_count_ = 0;  // samples since then
 
   uint64_t received_ = 0;
   uint64_t received_bytes_ = 0;

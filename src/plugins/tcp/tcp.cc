@@ -21,6 +21,7 @@ constexpr uint32_t kCredit = 8;  // of 1 KiB; the least socket buffer holds seve
 static_assert(kCredit <= Bundle::kAheadCount && 1024 <= Bundle::kEagerBytes);
 constexpr size_t kDirectMax = 8;
 constexpr uint64_t kGoodbyePatienceNs = 500'000'000;
+constexpr uint64_t kQuiescePatienceNs = 100'000'000;
 
 void close(weir_transport_t* instance) { delete from(instance); }
 
@@ -140,12 +141,25 @@ weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
   return self->report.fail(WEIR_ERROR_INVALID_USAGE, "tcp: test of an operation never posted");
 }
 
+void drive(Instance* self, Channel* channel, bool sends, bool receives) {
+  Batch* batch = self->batch.get();
+  if (sends && batch == nullptr) channel->drive_send();
+  if (sends && batch != nullptr) batch->send(channel);
+  if (receives && batch == nullptr) channel->drive_recv();
+  if (receives && batch != nullptr) batch->receive(channel);
+}
+
+bool sends(const Channel& channel) { return channel.sending() || channel.awaits_kernel(); }
+
 // Asks for all active channels at once, and drives those that can move.
 void drive_ready(Instance* self) {
   nfds_t count = 0;
   bool any_unread = false;
   for (Channel* channel = self->active; channel != nullptr; channel = channel->next_active) {
-    if (channel->sending()) self->entries[count++] = {channel->send_stream().fd(), POLLOUT, 0};
+    if (sends(*channel)) {
+      const short events = channel->sending() ? POLLOUT : 0;  // the kernel's word is always told of
+      self->entries[count++] = {channel->send_stream().fd(), events, 0};
+    }
     if (!channel->receiving()) continue;
     // What TLS has decrypted already, poll does not see.
     if (channel->recv_stream().has_unread()) any_unread = true;
@@ -155,10 +169,10 @@ void drive_ready(Instance* self) {
   if (ready <= 0 && !any_unread) return;
   const pollfd* entry = self->entries.data();
   for (Channel* channel = self->active; channel != nullptr; channel = channel->next_active) {
-    const bool receiving = channel->receiving();
-    if (channel->sending() && (entry++)->revents != 0) channel->drive_send();
-    if (!receiving) continue;
-    if ((entry++)->revents != 0 || channel->recv_stream().has_unread()) channel->drive_recv();
+    const bool can_send = sends(*channel) && (entry++)->revents != 0;
+    const bool can_receive =
+        channel->receiving() && ((entry++)->revents != 0 || channel->recv_stream().has_unread());
+    drive(self, channel, can_send, can_receive);
   }
 }
 
@@ -204,13 +218,14 @@ weir_result_t progress(weir_transport_t* instance) {
   weir_result_t result = self->active_bundles.empty() ? WEIR_OK : progress_rails(self);
   const bool directly = self->active_count <= kDirectMax;
   if (!directly) drive_ready(self);
+  for (Channel* channel = self->active; directly && channel != nullptr;
+       channel = channel->next_active) {
+    drive(self, channel, sends(*channel), channel->receiving());
+  }
+  if (self->batch != nullptr) self->batch->flush();
   Channel** link = &self->active;
   while (*link != nullptr) {
     Channel* channel = *link;
-    if (directly) {
-      if (channel->sending()) channel->drive_send();
-      if (channel->receiving()) channel->drive_recv();
-    }
     for (const bool is_send : {true, false}) {
       const Failure& failure = is_send ? channel->send_failure() : channel->recv_failure();
       if (failure.result != WEIR_OK && !failure.reported) result = tell(self, channel, is_send);
@@ -224,6 +239,28 @@ weir_result_t progress(weir_transport_t* instance) {
     }
   }
   return result;
+}
+
+// What the peers' hosts take soon still leaves; a connection whose memory is not given back by then is
+// broken off. They have been told before why (plugin.h).
+void quiesce(weir_transport_t* instance) {
+  Instance* self = from(instance);
+  const uint64_t patience_ns = monotonic_ns() + kQuiescePatienceNs;
+  for (Channel& channel : self->channels) {
+    if (!channel.recall(patience_ns)) {
+      self->report.log(Report::kWarning,
+                       "tcp: a network interface holds memory of a send that was given up");
+    }
+    channel.active = false;
+  }
+  self->active = nullptr;
+  self->active_count = 0;
+  for (const std::unique_ptr<Bundle>& bundle : self->bundles) {
+    if (bundle == nullptr) continue;
+    bundle->quiesce();
+    bundle->active = false;
+  }
+  self->active_bundles.clear();
 }
 
 weir_result_t peer_alive(weir_transport_t* instance, uint32_t peer) {
@@ -316,7 +353,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "tcp",
     .summary = "ranks on one or many hosts, over TCP, over several interfaces where there are",
-    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE,
+    .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
+                     WEIR_CAP_QUIESCE | WEIR_CAP_SEALED,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
@@ -337,6 +375,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = notice_show,
     .notice_read = notice_read,
+    .quiesce = quiesce,
     .describe_peer = describe_peer,
 };
 static_assert(kNoticeBytesMax == WEIR_TRANSPORT_NOTICE_BYTES_MAX);

@@ -2,8 +2,7 @@
 /* What tests ask of the library that plays the real NCCL (fake_nccl.c). Its communicators begin with
  * NCCL's mark; an all-reduce of ints writes fake_sum(rank), so that a test sees who worked. It calls
  * its own exports by name, as NCCL does. Its exports that do nothing come from symbols.txt. */
-#ifndef WEIR_TESTS_FAKE_NCCL_H_
-#define WEIR_TESTS_FAKE_NCCL_H_
+#pragma once
 
 #ifdef __cplusplus
 extern "C" {
@@ -34,5 +33,3 @@ int fake_alive(void);
 #ifdef __cplusplus
 }
 #endif
-
-#endif /* WEIR_TESTS_FAKE_NCCL_H_ */

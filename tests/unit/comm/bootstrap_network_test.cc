@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bootstrap between hosts: the same meeting at a network door, with a MAC on every frame.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 
 #include "core/base/clock.h"
+#include "core/comm/bootstrap_channel.h"
 #include "core/comm/bootstrap_door.h"
+#include "core/comm/bootstrap_tls.h"
 #include "core/comm/bootstrap_tree.h"
 #include "net/ip_socket.h"
 #include "unit/comm/bootstrap_support.h"
@@ -17,19 +21,24 @@ namespace {
 
 using wire::Kind;
 
-Place loopback() {
+Place loopback(unsigned char last = 1) {
   net::IpAddress address;
   address.family = 4;
-  address.bytes = {127, 0, 0, 1};
+  address.bytes = {127, 0, 0, last};
   return Place{{address}};
 }
 
+struct Setting {
+  bool tls = false;
+  Place place = loopback();
+};
+
 // A rank that behaves as if it were alone on its host, with rank 0 at the place.
-Outcome play_alone(const Secret& secret, Rank rank, Rank rank_count, int rounds,
-                   size_t blob_bytes) {
+Outcome play_alone(const Secret& secret, Rank rank, Rank rank_count, int rounds, size_t blob_bytes,
+                   const Setting& setting = {}) {
   Outcome outcome;
-  auto joined = Tree::join(secret, rank, rank_count, deadline_in_ms(20'000), loopback(), {},
-                           {.door = {}, .own_hosts = true});
+  auto joined = Tree::join(secret, rank, rank_count, deadline_in_ms(20'000), setting.place, {},
+                           {.door = {}, .own_hosts = true, .tls = setting.tls});
   outcome.status = joined.status();
   for (int round = 0; joined.ok() && outcome.status.ok() && round < rounds; ++round) {
     auto blobs = joined.value()->all_gather(std::to_string(rank) + std::string(blob_bytes, 'x'),
@@ -40,12 +49,14 @@ Outcome play_alone(const Secret& secret, Rank rank, Rank rank_count, int rounds,
   return outcome;
 }
 
-std::vector<Outcome> play_over_network(const Secret& secret, Rank rank_count, size_t blob_bytes) {
+std::vector<Outcome> play_over_network(const Secret& secret, Rank rank_count, size_t blob_bytes,
+                                       const Setting& setting = {}) {
   std::vector<Outcome> outcomes(rank_count);
   std::vector<std::thread> ranks;
   for (Rank rank = 0; rank < rank_count; ++rank) {
-    ranks.emplace_back(
-        [&, rank] { outcomes[rank] = play_alone(secret, rank, rank_count, 3, blob_bytes); });
+    ranks.emplace_back([&, rank] {
+      outcomes[rank] = play_alone(secret, rank, rank_count, 3, blob_bytes, setting);
+    });
   }
   for (std::thread& rank : ranks) rank.join();
   return outcomes;
@@ -132,6 +143,200 @@ TEST(BootstrapNetwork, AFrameWithoutItsMacIsNotBelieved) {
   zero.join();
   EXPECT_EQ(outcome.status.code(), Code::kInternal) << outcome.status.text();
   EXPECT_NE(outcome.status.text().find("rank 1"), std::string::npos) << outcome.status.text();
+}
+
+// ---- Inside TLS ----
+
+constexpr const char* kBlobEnd = "0xxxxxxxxxxxxxxxx";  // of what rank 0 gives
+
+// Between rank 1, which looks for the root at 127.0.0.2, and the root at 127.0.0.1: keeps what goes by, and changes
+// a bit of what rank 1 says when so many bytes of it have gone by.
+class Tap {
+ public:
+  Tap(const Secret& secret, size_t changed_at) : changed_at_(changed_at) {
+    for (uint32_t i = 0; i < kPlacePortCount; ++i) {
+      uint16_t port = place_port(secret, i);
+      listeners_.push_back({Fd(net::listen_at(loopback(2).addresses[0], &port, 8)), port});
+    }
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Tap() { stop(); }
+  bool listens() const {
+    return std::all_of(listeners_.begin(), listeners_.end(),
+                       [](const Listener& one) { return one.fd.valid(); });
+  }
+  // Both directions, one after the other.
+  const std::string& seen() {
+    stop();
+    return seen_;
+  }
+
+ private:
+  struct Listener {
+    Fd fd;
+    uint16_t port;
+  };
+  struct Lines {
+    Fd ends[2];  // to rank 1, to the root
+  };
+
+  void stop() {
+    stopped_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+  static bool send_all(int fd, const char* data, size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t sent = send(fd, data, bytes, MSG_NOSIGNAL);
+      if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
+      if (sent < 0) usleep(100);
+      data += std::max<ssize_t>(sent, 0);
+      bytes -= static_cast<size_t>(std::max<ssize_t>(sent, 0));
+    }
+    return true;
+  }
+
+  // False: the connection has ended.
+  bool carry(Lines* lines, int from) {
+    char data[4096];
+    const ssize_t got = recv(lines->ends[from].get(), data, sizeof data, MSG_DONTWAIT);
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got == 0) return false;
+    const auto bytes = static_cast<size_t>(got);
+    seen_.append(data, bytes);
+    if (from == 0) {
+      if (told_bytes_ <= changed_at_ && changed_at_ < told_bytes_ + bytes) {
+        data[changed_at_ - told_bytes_] = static_cast<char>(data[changed_at_ - told_bytes_] ^ 1);
+      }
+      told_bytes_ += bytes;
+    }
+    return send_all(lines->ends[1 - from].get(), data, bytes);
+  }
+
+  void run() {
+    std::vector<Lines> all;
+    while (!stopped_) {
+      for (const Listener& one : listeners_) {
+        Fd guest, root;
+        if (!one.fd.valid() || accept_at(one.fd.get(), &guest) != Accept::kAccepted) continue;
+        begin_connect_to(loopback().addresses[0], one.port, &root);
+        std::vector<pollfd> entries{{root.get(), POLLOUT, 0}};
+        if (!root.valid() || !wait_for_events(&entries, deadline_in_ms(5'000)).ok() ||
+            !is_connected(root.get())) {
+          continue;
+        }
+        told_bytes_ = 0;
+        all.push_back({{std::move(guest), std::move(root)}});
+      }
+      std::erase_if(all, [this](Lines& one) { return !carry(&one, 0) || !carry(&one, 1); });
+      usleep(100);
+    }
+  }
+
+  size_t changed_at_;
+  size_t told_bytes_ = 0;  // by rank 1, over the newest connection
+  std::vector<Listener> listeners_;
+  std::string seen_;
+  std::atomic<bool> stopped_{false};
+  std::thread thread_;
+};
+
+TEST(BootstrapTls, RanksOfSeveralHostsGatherInsideIt) {
+  for (const size_t blob_bytes : {size_t{0}, size_t{100}, size_t{300'000}}) {
+    expect_gathered(play_over_network(fresh_secret(), 4, blob_bytes, {.tls = true}), blob_bytes);
+  }
+}
+
+TEST(BootstrapTls, HostsThatTheRootHasNoRoomForAreSentOn) {
+  expect_gathered(play_over_network(fresh_secret(), 18, 500, {.tls = true}), 500);
+}
+
+TEST(BootstrapTls, NothingOfItIsReadOnTheWire) {
+  for (const bool tls : {false, true}) {
+    const Secret secret = fresh_secret();
+    Tap tap(secret, SIZE_MAX);
+    if (!tap.listens()) GTEST_SKIP() << "somebody else has a port";
+    std::vector<Outcome> outcomes(2);
+    std::thread zero([&] { outcomes[0] = play_alone(secret, 0, 2, 3, 2000, {.tls = tls}); });
+    outcomes[1] = play_alone(secret, 1, 2, 3, 2000, {.tls = tls, .place = loopback(2)});
+    zero.join();
+    expect_gathered(outcomes, 2000);
+    const std::string& seen = tap.seen();
+    EXPECT_GT(seen.size(), 12'000u) << "the tap has seen it all";
+    EXPECT_EQ(seen.find(kBlobEnd) != std::string::npos, !tls) << "what ranks give";
+    // The first bytes of a frame: magic, version, and a kind that each way through has.
+    for (const Kind kind : {Kind::kHello, Kind::kProof, Kind::kWelcome, Kind::kGive, Kind::kTake}) {
+      std::string frame = wire::encode_admit().substr(0, 6);
+      frame.push_back(static_cast<char>(kind));
+      EXPECT_EQ(seen.find(frame) != std::string::npos, !tls) << wire::name_of(kind);
+    }
+  }
+}
+
+TEST(BootstrapTls, ABitThatChangesOnTheWireEndsItWithTheNameOfTheSender) {
+  const Secret secret = fresh_secret();
+  Tap tap(secret, 100'000);
+  if (!tap.listens()) GTEST_SKIP() << "somebody else has a port";
+  std::vector<Outcome> outcomes(2);
+  std::thread zero([&] { outcomes[0] = play_alone(secret, 0, 2, 3, 300'000, {.tls = true}); });
+  outcomes[1] = play_alone(secret, 1, 2, 3, 300'000, {.tls = true, .place = loopback(2)});
+  zero.join();
+  EXPECT_EQ(outcomes[0].status.code(), Code::kSystem) << outcomes[0].status.text();
+  EXPECT_NE(outcomes[0].status.text().find("rank 1 of 2"), std::string::npos);
+  EXPECT_NE(outcomes[0].status.text().find("changed on its way to rank 0"), std::string::npos)
+      << outcomes[0].status.text();
+  EXPECT_FALSE(outcomes[1].status.ok());
+}
+
+TEST(BootstrapTls, RanksThatDisagreeAreToldWhoAndHow) {
+  for (const bool root_has_it : {true, false}) {
+    const Secret secret = fresh_secret();
+    std::vector<Outcome> outcomes(2);
+    std::thread zero([&] { outcomes[0] = play_alone(secret, 0, 2, 1, 0, {.tls = root_has_it}); });
+    outcomes[1] = play_alone(secret, 1, 2, 1, 0, {.tls = !root_has_it});
+    zero.join();
+    const char* const expected[] = {
+        "rank 1 of 2 (a process on another host) runs with WEIR_TLS=",
+        root_has_it ? "WEIR_TLS=off, rank 0" : "rank 0 with WEIR_TLS=off"};
+    for (const Outcome& outcome : outcomes) {
+      EXPECT_EQ(outcome.status.code(), Code::kMismatch) << outcome.status.text();
+      for (const char* words : expected) {
+        EXPECT_NE(outcome.status.text().find(words), std::string::npos) << outcome.status.text();
+      }
+    }
+  }
+}
+
+TEST(BootstrapTls, WithoutTheSecretIsTurnedAwayAndTheRanksMeet) {
+  const Secret secret = fresh_secret();
+  std::vector<Outcome> outcomes(2);
+  std::thread zero([&] { outcomes[0] = play_alone(secret, 0, 2, 1, 0, {.tls = true}); });
+  {
+    // One that says TLS and no more, one with another secret, and one that shouts.
+    Stranger silent(connect_to_door(secret));
+    silent.send(std::string("\x16\x03\x01", 3));
+    const auto guess = bootstrap_tls(fresh_secret());
+    ASSERT_TRUE(guess.ok());
+    Channel guesses(connect_to_door(secret));
+    ASSERT_TRUE(guesses.secure(guess.value(), net::Stream::Role::kClient));
+    guesses.send(wire::encode_hello({}));
+    bool writes = true;
+    Channel::Read read = Channel::Read::kNothing;
+    for (const uint64_t end_ns = deadline_in_ms(15'000);
+         read == Channel::Read::kNothing && now_ns() < end_ns;) {
+      writes = writes && guesses.flush();
+      read = guesses.read({Kind::kChallenge});
+      usleep(200);
+    }
+    EXPECT_TRUE(read == Channel::Read::kNoSecret || read == Channel::Read::kClosed ||
+                read == Channel::Read::kDamaged);
+    Stranger loud(connect_to_door(secret));
+    loud.send(std::string("\x16\x03\x01\xff\xff\x01", 6) + std::string(70'000, 'x'));
+    EXPECT_TRUE(loud.is_hung_up(15'000));
+  }
+  outcomes[1] = play_alone(secret, 1, 2, 1, 0, {.tls = true});
+  zero.join();
+  expect_gathered(outcomes, 0);
 }
 
 TEST(BootstrapPlace, PassesThroughItsBytes) {

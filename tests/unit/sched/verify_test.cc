@@ -111,6 +111,53 @@ TEST(Verifier, FindsADeadlockAtCreditOneThatMoreCreditWouldHide) {
   expect_flaw(hand.verify({}, 2), Flaw::Kind::kDeadlock, 0, {"credit 2 is enough"});
 }
 
+// Rank 0 sends twice from one place, and rank 1 takes the first only after what follows the second.
+Hand sends_twice_from_one_place(bool from_one_place) {
+  Hand hand(Collective::kAllGather, 3, {.chunk_count = 3, .scratch_slots = 2});
+  Builder zero = hand.at(0);
+  const Ref again = zero.scratch(from_one_place ? 0 : 1);
+  zero.copy(zero.scratch(0), zero.input(0));
+  zero.send(1, zero.scratch(0));
+  zero.copy(again, zero.input(0));
+  zero.send(2, again);
+  zero.recv(1, zero.output(1));
+  zero.recv(2, zero.output(2));
+  zero.copy(zero.output(0), zero.input(0));
+  Builder one = hand.at(1);
+  one.recv(2, one.output(2));
+  one.recv(0, one.output(0));
+  one.send(0, one.input(1));
+  one.send(2, one.input(1));
+  one.copy(one.output(1), one.input(1));
+  Builder two = hand.at(2);
+  two.recv(0, two.output(0));
+  two.send(1, two.input(2));
+  two.send(0, two.input(2));
+  two.recv(1, two.output(1));
+  two.copy(two.output(2), two.input(2));
+  return hand;
+}
+
+TEST(Verifier, FindsADeadlockThatOnlyKeptMessagesHide) {
+  EXPECT_TRUE(sends_twice_from_one_place(false).verify().ok());
+  expect_flaw(sends_twice_from_one_place(true).verify(), Flaw::Kind::kDeadlock, 0,
+              {"a cycle of 3 waits where no message is kept", "rank 0 op 2",
+               "rank 1 to receive what rank 0 op 1", "rank 1 op 0", "rank 2 op 0"});
+}
+
+TEST(Verifier, AReceiveGoesAsideWhileItsMemoryIsStillToBeSent) {
+  Hand hand(Collective::kAllGather, 2, {.chunk_count = 2, .scratch_slots = 1});
+  for (Rank rank : {0u, 1u}) {
+    Builder b = hand.at(rank);
+    b.copy(b.scratch(0), b.input(rank));
+    b.send(1 - rank, b.scratch(0));
+    b.recv(1 - rank, b.scratch(0));
+    b.copy(b.output(1 - rank), b.scratch(0));
+    b.copy(b.output(rank), b.input(rank));
+  }
+  EXPECT_TRUE(hand.verify().ok()) << hand.verify().flaw.text;
+}
+
 TEST(Verifier, NamesAReceiveThatNobodyServes) {
   Hand hand = exchange();
   hand.program(1).ops.erase(hand.program(1).ops.begin());

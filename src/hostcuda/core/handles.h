@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Handles that a program holds: the object's address, looked up before it is used, so that a handle
+// that was destroyed or never made is an error and not a crash. Thread-safe.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+namespace weir::hostcuda {
+
+template <class T>
+class HandleTable {
+ public:
+  T* add(std::shared_ptr<T> object) {
+    T* const handle = object.get();
+    const std::lock_guard lock(mutex_);
+    objects_.emplace(handle, std::move(object));
+    return handle;
+  }
+
+  // nullptr when there is no such handle.
+  std::shared_ptr<T> find(const void* handle) const {
+    const std::lock_guard lock(mutex_);
+    const auto at = objects_.find(handle);
+    return at == objects_.end() ? nullptr : at->second;
+  }
+
+  std::shared_ptr<T> take(const void* handle) {
+    const std::lock_guard lock(mutex_);
+    const auto at = objects_.find(handle);
+    if (at == objects_.end()) return nullptr;
+    std::shared_ptr<T> object = std::move(at->second);
+    objects_.erase(at);
+    return object;
+  }
+
+  template <class Predicate>
+  void erase_if(Predicate predicate) {
+    std::unordered_map<const void*, std::shared_ptr<T>> gone;
+    const std::lock_guard lock(mutex_);
+    for (auto at = objects_.begin(); at != objects_.end();) {
+      if (predicate(*at->second)) {
+        gone.insert(objects_.extract(at++));
+      } else {
+        ++at;
+      }
+    }
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, std::shared_ptr<T>> objects_;
+};
+
+}  // namespace weir::hostcuda

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels: what a program's compiled code registers, and the host functions that stand for some of
+// them. Thread-safe.
+#pragma once
+
+#include <cstddef>
+
+#include "hostcuda/core/error.h"
+#include "hostcuda/core/operation.h"
+
+namespace weir::hostcuda {
+
+// From __cudaRegisterFunction: the address that a launch names, and the kernel's name.
+void add_kernel_symbol(const void* symbol, const char* name);
+// nullptr when the address is no kernel.
+const char* kernel_name(const void* symbol);
+
+struct LaunchShape {
+  unsigned grid[3];
+  unsigned block[3];
+  size_t shared_bytes;
+};
+
+// kInvalidDeviceFunction, with a line on stderr once for each kernel, when there is no host function.
+Error make_kernel(const void* symbol, const LaunchShape& shape, void* const* arguments,
+                  KernelOperation* operation);
+
+}  // namespace weir::hostcuda

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// All memory that CUDA knows of: of devices, of the host (pinned or registered), managed, and what
+// another process opened to us. Says of any address what it is. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "hostcuda/core/device.h"
+#include "hostcuda/core/error.h"
+
+namespace weir::hostcuda {
+
+enum class MemoryKind : uint8_t { kDevice, kHost, kRegistered, kManaged, kImported, kMapped };
+
+struct Allocation {
+  uintptr_t base = 0;
+  size_t bytes = 0;
+  MemoryKind kind = MemoryKind::kDevice;
+  int device = 0;
+  unsigned flags = 0;
+  uint64_t id = 0;             // of this allocation, never used again
+  std::shared_ptr<Pool> pool;  // for memory of a pool
+
+  bool on_device() const {
+    return kind == MemoryKind::kDevice || kind == MemoryKind::kImported ||
+           kind == MemoryKind::kMapped;
+  }
+  bool on_host() const { return kind == MemoryKind::kHost || kind == MemoryKind::kRegistered; }
+};
+
+std::optional<Allocation> find_allocation(const void* address);
+// kInvalidValue when [address, address + bytes) begins in an allocation and ends outside it.
+Error check_range(const void* address, size_t bytes);
+
+Error allocate_device(Device& device, size_t bytes, MemoryKind kind, void** out,
+                      std::shared_ptr<Pool> pool = nullptr);
+// Waits for the device first, as cudaFree does.
+Error free_device(void* address);
+// At once, in stream order or for a pool.
+Error release_device(void* address);
+
+Error allocate_host(size_t bytes, unsigned flags, void** out);
+Error free_host(void* address);
+Error register_host(void* address, size_t bytes, unsigned flags);
+Error unregister_host(void* address);
+
+// Memory that lies outside the arenas and that its maker unmaps.
+Error add_allocation(const Allocation& allocation);
+std::optional<Allocation> remove_allocation(const void* base);
+void forget_allocations(int device);
+
+struct IpcHandle {
+  char bytes[64];
+};
+Error ipc_export(const void* address, IpcHandle* handle);
+Error ipc_open(const IpcHandle& handle, void** out);
+Error ipc_close(void* address);
+
+}  // namespace weir::hostcuda

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hostcuda/core/settings.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+
+#include "hostcuda/core/device.h"
+
+namespace weir::hostcuda {
+
+namespace {
+
+constexpr size_t kDefaultBytes = size_t{16} << 30;
+constexpr size_t kLeastBytes = size_t{1} << 20;
+constexpr size_t kMostBytes = size_t{1} << 42;
+
+DeviceSettings read_settings() {
+  DeviceSettings settings;
+  settings.device_bytes = kDefaultBytes;
+  if (const char* text = std::getenv("WEIR_HOSTCUDA_DEVICES"); text != nullptr && *text != '\0') {
+    char* end = nullptr;
+    const long count = std::strtol(text, &end, 10);
+    if (end == text || *end != '\0' || count < 0 || count > kDevicesMax) {
+      std::fprintf(stderr, "hostcuda: WEIR_HOSTCUDA_DEVICES is '%s', not 0 to %d: 1 is used\n",
+                   text, kDevicesMax);
+    } else {
+      settings.device_count = static_cast<int>(count);
+    }
+  }
+  if (const char* text = std::getenv("WEIR_HOSTCUDA_MEMORY"); text != nullptr && *text != '\0') {
+    size_t bytes = 0;
+    if (!parse_bytes(text, &bytes) || bytes < kLeastBytes || bytes > kMostBytes) {
+      std::fprintf(stderr, "hostcuda: WEIR_HOSTCUDA_MEMORY is '%s', not 1M to 4096G: 16G is used\n",
+                   text);
+    } else {
+      settings.device_bytes = bytes / 4096 * 4096;
+    }
+  }
+  return settings;
+}
+
+}  // namespace
+
+bool parse_bytes(const char* text, size_t* bytes) {
+  if (*text < '0' || *text > '9') return false;
+  char* end = nullptr;
+  errno = 0;
+  const unsigned long long number = std::strtoull(text, &end, 10);
+  if (errno != 0) return false;
+  int shift = 0;
+  if (*end == 'K' || *end == 'k') shift = 10;
+  if (*end == 'M' || *end == 'm') shift = 20;
+  if (*end == 'G' || *end == 'g') shift = 30;
+  if (shift != 0) ++end;
+  if (*end != '\0' || number > (UINT64_MAX >> shift)) return false;
+  *bytes = static_cast<size_t>(number << shift);
+  return true;
+}
+
+const DeviceSettings& device_settings() {
+  static const DeviceSettings settings = read_settings();
+  return settings;
+}
+
+}  // namespace weir::hostcuda

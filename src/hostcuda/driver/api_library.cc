@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library, its errors, and devices.
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+
+#include "hostcuda/core/facts.h"
+#include "hostcuda/driver/call.h"
+
+namespace weir::hostcuda::driver {
+
+namespace {
+
+constexpr int kVersion = 13000;
+std::atomic<bool> called_init{false};
+
+}  // namespace
+
+// A program that uses the runtime has initialized the driver with it.
+bool initialized() { return called_init.load() || chosen_device() >= 0; }
+
+}  // namespace weir::hostcuda::driver
+
+using namespace weir::hostcuda;          // NOLINT: this file is their C face
+using namespace weir::hostcuda::driver;  // NOLINT
+
+WEIR_CUDA CUresult cuInit(unsigned int flags) {
+  if (flags != 0) return number(Error::kInvalidValue);
+  if (check_process() != Error::kSuccess) return number(Error::kNotInitialized);
+  if (device_count() == 0) return number(Error::kNoDevice);
+  called_init.store(true);
+  return CUDA_SUCCESS;
+}
+
+WEIR_CUDA CUresult cuDriverGetVersion(int* version) {
+  if (version == nullptr) return number(Error::kInvalidValue);
+  *version = kVersion;
+  return CUDA_SUCCESS;
+}
+
+WEIR_CUDA CUresult cuGetErrorName(CUresult error, const char** text) {
+  if (text == nullptr) return number(Error::kInvalidValue);
+  const ErrorText* const row = error_text(error);
+  *text = row == nullptr ? nullptr : row->driver_name;
+  return *text == nullptr ? number(Error::kInvalidValue) : CUDA_SUCCESS;
+}
+
+WEIR_CUDA CUresult cuGetErrorString(CUresult error, const char** text) {
+  if (text == nullptr) return number(Error::kInvalidValue);
+  const ErrorText* const row = error_text(error);
+  *text = row == nullptr || row->driver_name == nullptr ? nullptr : row->text;
+  return *text == nullptr ? number(Error::kInvalidValue) : CUDA_SUCCESS;
+}
+
+WEIR_CUDA CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  return plain_call([&] {
+    if (device == nullptr) return Error::kInvalidValue;
+    if (device_at(ordinal) == nullptr) return Error::kInvalidDevice;
+    *device = ordinal;
+    return Error::kSuccess;
+  });
+}
+
+WEIR_CUDA CUresult cuDeviceGetCount(int* count) {
+  return plain_call([&] {
+    if (count == nullptr) return Error::kInvalidValue;
+    *count = device_count();
+    return Error::kSuccess;
+  });
+}
+
+WEIR_CUDA CUresult cuDeviceGetName(char* name, int bytes, CUdevice device) {
+  return plain_call([&] {
+    if (name == nullptr || bytes <= 0) return Error::kInvalidValue;
+    if (device_at(device) == nullptr) return Error::kInvalidDevice;
+    std::snprintf(name, static_cast<size_t>(bytes), "%s", kDeviceName);
+    return Error::kSuccess;
+  });
+}
+
+WEIR_CUDA CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  return plain_call([&] {
+    if (uuid == nullptr) return Error::kInvalidValue;
+    if (device_at(device) == nullptr) return Error::kInvalidDevice;
+    device_uuid(device, uuid->bytes);
+    return Error::kSuccess;
+  });
+}
+
+WEIR_CUDA CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice index) {
+  return plain_call([&] {
+    if (bytes == nullptr) return Error::kInvalidValue;
+    const Device* const device = device_at(index);
+    if (device == nullptr) return Error::kInvalidDevice;
+    *bytes = device->arena.total_bytes();
+    return Error::kSuccess;
+  });
+}
+
+WEIR_CUDA CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice index) {
+  return plain_call([&] {
+    if (value == nullptr) return Error::kInvalidValue;
+    const Device* const device = device_at(index);
+    if (device == nullptr) return Error::kInvalidDevice;
+    return device_attribute(*device, static_cast<int>(attribute), value);
+  });
+}
+
+WEIR_CUDA CUresult cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
+  return plain_call([&] {
+    if (text == nullptr || bytes <= 0) return Error::kInvalidValue;
+    if (device_at(device) == nullptr) return Error::kInvalidDevice;
+    const int length =
+        std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0", pci_bus(device));
+    return length < bytes ? Error::kSuccess : Error::kInvalidValue;
+  });
+}
+
+WEIR_CUDA CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
+  return plain_call([&] {
+    if (device == nullptr || text == nullptr) return Error::kInvalidValue;
+    return device_of_pci(text, device);
+  });
+}
+
+WEIR_CUDA CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) {
+  return plain_call([&] {
+    if (can == nullptr) return Error::kInvalidValue;
+    if (device_at(device) == nullptr || device_at(peer) == nullptr) return Error::kInvalidDevice;
+    *can = device != peer ? 1 : 0;
+    return Error::kSuccess;
+  });
+}
+
+WEIR_CUDA CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute,
+                                           CUdevice source, CUdevice destination) {
+  return plain_call([&] {
+    if (value == nullptr || source == destination) return Error::kInvalidValue;
+    if (device_at(source) == nullptr || device_at(destination) == nullptr) {
+      return Error::kInvalidDevice;
+    }
+    *value = attribute == CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED ? 1 : 0;
+    return Error::kSuccess;
+  });
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every function of the driver API does around its work: no exception leaves it, and cuInit must
+// have come before. Thread-safe.
+#pragma once
+
+#include <exception>
+#include <new>
+
+#include "hostcuda/core/device.h"
+#include "hostcuda/core/error.h"
+#include "hostcuda/driver/types.h"
+//
+#include "hostcuda/driver/functions-inl.h"
+
+#define WEIR_CUDA extern "C" __attribute__((visibility("default")))
+
+namespace weir::hostcuda::driver {
+
+bool initialized();
+
+inline CUresult number(Error error) { return static_cast<CUresult>(error); }
+inline void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+inline CUdeviceptr address_of(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
+
+template <class Body>
+CUresult plain_call(Body body) {
+  try {
+    if (!initialized()) return number(Error::kNotInitialized);
+    const Error error = check_process();
+    return number(error == Error::kSuccess ? body() : error);
+  } catch (const std::bad_alloc&) {
+    return number(Error::kOutOfMemory);
+  } catch (const std::exception&) {
+    return number(Error::kUnknown);
+  }
+}
+
+// For functions that need a current context.
+template <class Body>
+CUresult context_call(Body body) {
+  return plain_call([&] {
+    return chosen_device() < 0 || current_device() == nullptr ? Error::kInvalidContext : body();
+  });
+}
+
+}  // namespace weir::hostcuda::driver

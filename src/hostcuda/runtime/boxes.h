@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runtime's copies and fills as the core's operations. Thread-safe.
+#pragma once
+
+#include "hostcuda/core/operation.h"
+#include "hostcuda/runtime/cuda.h"
+
+namespace weir::hostcuda::runtime {
+
+inline CopyOperation row_copy(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t width, size_t height, enum cudaMemcpyKind kind) {
+  CopyOperation operation;
+  operation.destination = to;
+  operation.source = from;
+  operation.width_bytes = width;
+  operation.height = height;
+  operation.destination_pitch = to_pitch;
+  operation.source_pitch = from_pitch;
+  operation.kind = static_cast<CopyKind>(kind);
+  return operation;
+}
+
+inline CopyOperation flat_copy(void* to, const void* from, size_t bytes, enum cudaMemcpyKind kind) {
+  return row_copy(to, bytes, from, bytes, bytes, 1, kind);
+}
+
+inline FillOperation row_fill(void* address, size_t pitch, int value, size_t width, size_t height) {
+  FillOperation operation;
+  operation.destination = address;
+  operation.pitch_bytes = pitch;
+  operation.value = static_cast<unsigned char>(value);
+  operation.width = width;
+  operation.height = height;
+  return operation;
+}
+
+// kNotSupported for arrays, which only device code reads.
+inline Error to_operation(const struct cudaMemcpy3DParms* box, CopyOperation* operation) {
+  if (box == nullptr) return Error::kInvalidValue;
+  if (box->srcArray != nullptr || box->dstArray != nullptr) return Error::kNotSupported;
+  const size_t to_slice = box->dstPtr.pitch * box->dstPtr.ysize;
+  const size_t from_slice = box->srcPtr.pitch * box->srcPtr.ysize;
+  if (box->dstPtr.ptr == nullptr || box->srcPtr.ptr == nullptr) return Error::kInvalidValue;
+  *operation = row_copy(static_cast<char*>(box->dstPtr.ptr) + box->dstPos.z * to_slice +
+                            box->dstPos.y * box->dstPtr.pitch + box->dstPos.x,
+                        box->dstPtr.pitch,
+                        static_cast<const char*>(box->srcPtr.ptr) + box->srcPos.z * from_slice +
+                            box->srcPos.y * box->srcPtr.pitch + box->srcPos.x,
+                        box->srcPtr.pitch, box->extent.width, box->extent.height, box->kind);
+  operation->depth = box->extent.depth;
+  operation->destination_slice = to_slice;
+  operation->source_slice = from_slice;
+  return Error::kSuccess;
+}
+
+}  // namespace weir::hostcuda::runtime

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of CUDA's driver interface that the library uses, in declarations of its own, so that it
+// is built and loaded without CUDA. tests/nccl/cuda_abi_real.cc compares them with cuda.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace weir::cuda {
+
+using Result = int;
+using Device = int;
+using Context = void*;
+using Stream = void*;
+using Event = void*;
+using Graph = void*;
+using UserObject = void*;
+using DevicePointer = unsigned long long;
+using HostFunction = void (*)(void* argument);
+
+inline constexpr Result kSuccess = 0;
+
+// CUpointer_attribute
+inline constexpr int kAttributeMemoryType = 2;
+inline constexpr int kAttributeIsManaged = 8;
+// CUmemorytype
+inline constexpr unsigned kMemoryDevice = 2;
+// cuMemHostAlloc
+inline constexpr unsigned kHostPortable = 0x1;
+inline constexpr unsigned kHostDeviceMap = 0x2;
+// cuEventCreate
+inline constexpr unsigned kEventDisableTiming = 0x2;
+// CUstreamBatchMemOpType
+inline constexpr uint32_t kWaitValue32 = 1;
+inline constexpr uint32_t kWriteValue32 = 2;
+inline constexpr unsigned kBatchMax = 255;
+// CUstreamWaitValue_flags, CUstreamWriteValue_flags
+inline constexpr unsigned kWaitEqual = 0x1;
+inline constexpr unsigned kWriteDefault = 0x0;
+// CUstreamCaptureStatus
+inline constexpr int kCaptureNone = 0;
+inline constexpr int kCaptureActive = 1;
+inline constexpr int kCaptureInvalidated = 2;
+// CUstreamCaptureMode
+inline constexpr int kCaptureModeRelaxed = 2;
+// CUuserObject_flags, CUuserObjectRetain_flags
+inline constexpr unsigned kNoDestructorSync = 1;
+inline constexpr unsigned kObjectMove = 1;
+
+// CUstreamBatchMemOpParams, as its waitValue and its writeValue.
+struct BatchEntry {
+  uint32_t operation = 0;
+  DevicePointer address = 0;
+  uint64_t value = 0;
+  unsigned flags = 0;
+  DevicePointer alias = 0;
+  uint64_t reserved = 0;
+};
+
+}  // namespace weir::cuda

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flight: the operations of one group on one communicator, cut into slices, as the stream and the
+// proxy carry them out together. The stream brings data that lie on a device into staging, rings,
+// waits for the answer and takes the results back; the proxy runs Weir's operations in between. This
+// file is the proxy's half, which knows no CUDA; program.h is the stream's.
+//
+// Two forms. A *gated* flight rings once, before everything, and is answered once, after everything:
+// when nothing is to be copied, and when no operation has more than one slice. Otherwise each slice
+// has its own turn, and each operation a few places (`depth`) which its slices use one after the
+// other. Slices are started in the order of `items`, the same on all ranks as far as they meet: the
+// first slices of all operations, then the second ones, …
+//
+// Not thread-safe: built by one thread, then the proxy's.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "nccl/comm.h"
+#include "nccl/operation.h"
+#include "nccl/outcome.h"
+#include "nccl/stream/slices.h"
+#include "nccl/stream/staging.h"
+
+namespace weir::nccl {
+
+// Slices of an operation that are under way at the same time.
+inline constexpr size_t kDepthMax = 4;
+// Staging of a flight, above which it is content with less depth.
+inline constexpr size_t kStagingMax = size_t{256} << 20;
+
+// One operation of a flight.
+struct Lane {
+  Operation operation;
+  Cut cut;
+  bool send_on_device = false;
+  bool recv_on_device = false;
+  bool scalar_on_device = false;
+  size_t depth = 1;
+  size_t first_mailbox = 0;    // of `depth`, in a flight that is not gated
+  size_t send_offset = kNone;  // of `depth` times cut.send_bytes() in the staging's bytes
+  size_t recv_offset = kNone;  // the same for cut.recv_bytes()
+  size_t scalar_offset = kNone;
+
+  static constexpr size_t kNone = ~size_t{0};
+
+  size_t slice_width(size_t slice) const {
+    const size_t begin = slice * cut.width;
+    return std::min(cut.width, operation.count - begin);
+  }
+};
+
+struct Item {
+  size_t lane = 0;
+  size_t slice = 0;
+};
+
+struct Flight {
+  std::shared_ptr<Comm> comm;  // of the first operation; run_here() allows several
+  std::vector<Lane> lanes;
+  std::vector<Item> items;
+  bool gated = true;
+  size_t mailbox_count = 1;
+  size_t byte_count = 0;
+  std::shared_ptr<Staging> staging;  // empty: run_here()
+  uint32_t number = 0;               // what the stream writes to ring; not 0
+  size_t rings = 0;                  // how often the stream will ring; less when enqueueing failed
+
+  char* send_stage(const Lane& lane, size_t slice) const;
+  char* recv_stage(const Lane& lane, size_t slice) const;
+  Mailbox& mailbox(const Lane& lane, size_t slice) const;
+  // The first to ring.
+  Mailbox& door() const { return staging->mailboxes[0]; }
+};
+
+// Cuts the operations and lays out the staging. `on_device` tells
+// of a pointer whether only a device reaches it.
+std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations,
+                                    bool (*on_device)(const void* context, const void* pointer),
+                                    const void* context);
+
+// Runs a flight whose door has rung, to its end: every ring of the stream is answered, also when the
+// communicator is broken, aborted or revoked. Returns early when `leave` becomes true.
+void run(Flight& flight, const std::atomic<bool>& leave);
+
+// The same with no stream at all: `memory` has byte_count bytes. Nothing of it is on a device.
+Outcome run_here(Flight& flight, char* memory);
+
+}  // namespace weir::nccl

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pause: what a thread does between two looks at something that changes soon: it gives the core away,
+// and sleeps when that has not helped for a while. Not thread-safe; one for each wait.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace weir::nccl {
+
+class Pause {
+ public:
+  void reset() { looks_ = 0; }
+  void wait() {
+    if (++looks_ <= kYields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(nap());
+    }
+  }
+  // How long to sleep now; 0 while yielding is better.
+  std::chrono::microseconds nap() const {
+    if (looks_ <= kYields) return std::chrono::microseconds(0);
+    const int doublings = std::min((looks_ - kYields) / kLooksPerNap, kDoublingsMax);
+    return kNapMin * (1 << doublings);
+  }
+  void look() { ++looks_; }
+
+ private:
+  static constexpr int kYields = 200;
+  static constexpr int kLooksPerNap = 100;
+  static constexpr int kDoublingsMax = 6;
+  static constexpr std::chrono::microseconds kNapMin{20};
+
+  int looks_ = 0;
+};
+
+}  // namespace weir::nccl

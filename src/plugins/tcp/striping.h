@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Striping: how the bytes of a message are shared out among rails so that all of them end together.
+// Pure functions; thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "plugins/tcp/wire.h"
+
+namespace weir::plugins::tcp {
+
+// A rail, as far as it matters for that.
+struct Flow {
+  double rate = 1;           // bytes per ns, above 0
+  uint64_t ahead_bytes = 0;  // that leave before anything new
+  uint64_t least_bytes = 0;  // fewer are not worth a fragment
+};
+
+// Sets shares[i] of `flow_count` (1 to kRailsMax) flows; their sum is `bytes`. Flows that get a share
+// end at one time, none later than any flow would end that got all; where several get one, each gets
+// its least_bytes.
+void share_out(const Flow* flows, uint32_t flow_count, uint64_t bytes, uint64_t* shares);
+
+// How fast a rail that was last measured at `rate` and not used for `idle_ns` counts beside others of
+// which the fastest has `fastest`. One that is much slower is hardly ever used and so hardly
+// measured: it is given a better chance now and then, since what slowed it may be gone.
+double counted_rate(double rate, double fastest, uint64_t idle_ns);
+
+}  // namespace weir::plugins::tcp

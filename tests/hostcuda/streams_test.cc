@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams are asynchronous and in order, and the default streams are ordered as CUDA says.
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "hostcuda/support.h"
+
+namespace weir::test {
+namespace {
+
+constexpr int kNotReady = 600;
+
+TEST(HostCudaStreams, AHostFunctionMayWaitForWhatTheHostDoesAfterEnqueueing) {
+  const cudaStream_t stream = make_stream();
+  std::atomic<bool> released{false};
+  ASSERT_CUDA(cudaLaunchHostFunc(
+      stream,
+      [](void* data) {
+        while (!static_cast<std::atomic<bool>*>(data)->load()) std::this_thread::yield();
+      },
+      &released));
+  Words words(2);
+  words.write(7, 0);
+  // All of this returns although the stream stands.
+  ASSERT_CUDA(cuStreamWriteValue32_v2(stream, device_address(words.at(1)), 9, 0));
+  const cudaEvent_t event = make_event();
+  ASSERT_CUDA(cudaEventRecord(event, stream));
+  EXPECT_EQ(cudaStreamQuery(stream), kNotReady);
+  EXPECT_EQ(cudaEventQuery(event), kNotReady);
+  EXPECT_EQ(words.read(1), 0U);
+  released.store(true);
+  EXPECT_CUDA(cudaEventSynchronize(event));
+  EXPECT_EQ(words.read(1), 9U);
+  EXPECT_CUDA(cudaStreamSynchronize(stream));
+  EXPECT_CUDA(cudaStreamQuery(stream));
+  EXPECT_CUDA(cudaEventDestroy(event));
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+}
+
+TEST(HostCudaStreams, WorkOfOneStreamIsDoneInOrder) {
+  const cudaStream_t stream = make_stream();
+  struct Step {
+    std::vector<int>* order;
+    int index;
+  };
+  std::vector<int> order;
+  std::vector<Step> steps;
+  for (int i = 0; i < 200; ++i) steps.push_back({&order, i});
+  for (Step& step : steps) {
+    ASSERT_CUDA(cudaLaunchHostFunc(
+        stream,
+        [](void* data) {
+          auto* const mine = static_cast<Step*>(data);
+          mine->order->push_back(mine->index);
+        },
+        &step));
+  }
+  ASSERT_CUDA(cudaStreamSynchronize(stream));
+  ASSERT_EQ(order.size(), 200U);
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+}
+
+TEST(HostCudaStreams, AnEventOrdersTwoStreamsByItsRecordAtTheTimeOfTheWait) {
+  const cudaStream_t first = make_stream(kNonBlocking);
+  const cudaStream_t second = make_stream(kNonBlocking);
+  const cudaEvent_t event = make_event(2);
+  Gate gate;
+  Gate later;
+  Words words;
+  gate.close(first);
+  ASSERT_CUDA(cudaEventRecord(event, first));
+  ASSERT_CUDA(cudaStreamWaitEvent(second, event, 0));
+  ASSERT_CUDA(cuStreamWriteValue32_v2(second, device_address(words.at()), 5, 0));
+  EXPECT_EQ(cudaStreamQuery(second), kNotReady);
+  // A further record does not hold up the wait that came before it.
+  later.close(first);
+  ASSERT_CUDA(cudaEventRecord(event, first));
+  EXPECT_EQ(words.read(), 0U);
+  gate.open();
+  EXPECT_CUDA(cudaStreamSynchronize(second));
+  EXPECT_EQ(words.read(), 5U);
+  EXPECT_EQ(cudaEventQuery(event), kNotReady);
+  later.open();
+  EXPECT_CUDA(cudaEventSynchronize(event));
+  EXPECT_CUDA(cudaEventDestroy(event));
+  EXPECT_CUDA(cudaStreamDestroy(first));
+  EXPECT_CUDA(cudaStreamDestroy(second));
+}
+
+TEST(HostCudaStreams, TheLegacyStreamWaitsForBlockingStreamsAndTheyForIt) {
+  const cudaStream_t blocking = make_stream();
+  const cudaStream_t apart = make_stream(kNonBlocking);
+  const cudaEvent_t in_legacy = make_event();
+  const cudaEvent_t in_blocking = make_event();
+  const cudaEvent_t in_apart = make_event();
+  {
+    Gate gate;
+    gate.close(blocking);
+    ASSERT_CUDA(cudaEventRecord(in_legacy, nullptr));
+    ASSERT_CUDA(cudaEventRecord(in_apart, apart));
+    EXPECT_CUDA(cudaEventSynchronize(in_apart));
+    EXPECT_EQ(cudaEventQuery(in_legacy), kNotReady);
+    EXPECT_EQ(cudaStreamQuery(nullptr), kNotReady);
+    gate.open();
+    EXPECT_CUDA(cudaEventSynchronize(in_legacy));
+  }
+  {
+    Gate gate;
+    gate.close(nullptr);
+    ASSERT_CUDA(cudaEventRecord(in_blocking, blocking));
+    ASSERT_CUDA(cudaEventRecord(in_apart, apart));
+    EXPECT_CUDA(cudaEventSynchronize(in_apart));
+    EXPECT_EQ(cudaEventQuery(in_blocking), kNotReady);
+    gate.open();
+    EXPECT_CUDA(cudaEventSynchronize(in_blocking));
+  }
+  for (const cudaEvent_t event : {in_legacy, in_blocking, in_apart}) {
+    EXPECT_CUDA(cudaEventDestroy(event));
+  }
+  EXPECT_CUDA(cudaStreamDestroy(blocking));
+  EXPECT_CUDA(cudaStreamDestroy(apart));
+}
+
+TEST(HostCudaStreams, EveryThreadHasADefaultStreamOfItsOwn) {
+  const cudaEvent_t mine = make_event();
+  const cudaEvent_t others = make_event();
+  Gate gate;
+  gate.close(kPerThread);
+  ASSERT_CUDA(cudaEventRecord(mine, kPerThread));
+  std::thread([&] {
+    EXPECT_CUDA(cudaEventRecord(others, kPerThread));
+    EXPECT_CUDA(cudaStreamSynchronize(kPerThread));
+  }).join();
+  EXPECT_CUDA(cudaEventQuery(others));
+  EXPECT_EQ(cudaEventQuery(mine), kNotReady);
+  gate.open();
+  EXPECT_CUDA(cudaStreamSynchronize(kPerThread));
+  EXPECT_CUDA(cudaEventQuery(mine));
+  EXPECT_CUDA(cudaEventDestroy(mine));
+  EXPECT_CUDA(cudaEventDestroy(others));
+}
+
+TEST(HostCudaStreams, ADestroyedStreamFinishesItsWork) {
+  const cudaStream_t stream = make_stream(kNonBlocking);
+  const cudaEvent_t event = make_event();
+  Gate gate;
+  Words words;
+  gate.close(stream);
+  ASSERT_CUDA(cuStreamWriteValue32_v2(stream, device_address(words.at()), 3, 0));
+  ASSERT_CUDA(cudaEventRecord(event, stream));
+  ASSERT_CUDA(cudaStreamDestroy(stream));
+  EXPECT_EQ(cudaEventQuery(event), kNotReady);
+  EXPECT_CUDA_ERROR(400, cudaStreamQuery(stream));
+  gate.open();
+  EXPECT_CUDA(cudaEventSynchronize(event));
+  EXPECT_EQ(words.read(), 3U);
+  EXPECT_CUDA(cudaEventDestroy(event));
+}
+
+TEST(HostCudaStreams, ADeviceIsSynchronizedWhenAllItsStreamsAre) {
+  const cudaStream_t first = make_stream();
+  const cudaStream_t second = make_stream(kNonBlocking);
+  Words words(2);
+  ASSERT_CUDA(cuStreamWriteValue32_v2(first, device_address(words.at(0)), 1, 0));
+  ASSERT_CUDA(cuStreamWriteValue32_v2(second, device_address(words.at(1)), 2, 0));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  EXPECT_EQ(words.read(0), 1U);
+  EXPECT_EQ(words.read(1), 2U);
+  EXPECT_CUDA(cudaStreamDestroy(first));
+  EXPECT_CUDA(cudaStreamDestroy(second));
+}
+
+TEST(HostCudaStreams, AHostFunctionMayNotCallCuda) {
+  const cudaStream_t stream = make_stream();
+  struct Outcome {
+    cudaStream_t stream;
+    int copied;
+    int created;
+  } outcome{stream, 0, 0};
+  ASSERT_CUDA(cudaLaunchHostFunc(
+      stream,
+      [](void* data) {
+        auto* const mine = static_cast<Outcome*>(data);
+        mine->copied = cudaMemsetAsync(nullptr, 0, 0, mine->stream) == cudaSuccess
+                           ? static_cast<int>(cudaStreamSynchronize(mine->stream))
+                           : 800;
+        cudaStream_t made = nullptr;
+        mine->created = cudaStreamCreate(&made);
+      },
+      &outcome));
+  ASSERT_CUDA(cudaStreamSynchronize(stream));
+  EXPECT_EQ(outcome.copied, 800);
+  EXPECT_EQ(outcome.created, 800);
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+}
+
+TEST(HostCudaStreams, ACallbackGetsItsStreamAndComesInOrder) {
+  const cudaStream_t stream = make_stream();
+  struct Seen {
+    cudaStream_t stream = nullptr;
+    int status = -1;
+  } seen;
+  ASSERT_CUDA(cudaStreamAddCallback(
+      stream,
+      [](cudaStream_t given, cudaError_t status, void* data) {
+        auto* const mine = static_cast<Seen*>(data);
+        mine->stream = given;
+        mine->status = status;
+      },
+      &seen, 0));
+  ASSERT_CUDA(cudaStreamSynchronize(stream));
+  EXPECT_EQ(seen.stream, stream);
+  EXPECT_EQ(seen.status, 0);
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+}
+
+TEST(HostCudaStreams, TimeBetweenEventsIsOfWhenTheStreamCameThere) {
+  const cudaStream_t stream = make_stream();
+  const cudaEvent_t start = make_event();
+  const cudaEvent_t end = make_event();
+  const cudaEvent_t untimed = make_event(2);
+  float ms = -1;
+  EXPECT_CUDA_ERROR(400, cudaEventElapsedTime(&ms, start, end));  // never recorded
+  ASSERT_CUDA(cudaEventRecord(start, stream));
+  Gate gate;
+  gate.close(stream);
+  ASSERT_CUDA(cudaEventRecord(end, stream));
+  EXPECT_CUDA(cudaEventSynchronize(start));
+  EXPECT_CUDA_ERROR(600, cudaEventElapsedTime(&ms, start, end));
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  gate.open();
+  EXPECT_CUDA(cudaEventSynchronize(end));
+  EXPECT_CUDA(cudaEventElapsedTime(&ms, start, end));
+  EXPECT_GE(ms, 5.0F);
+  EXPECT_CUDA(cudaEventRecord(untimed, stream));
+  EXPECT_CUDA_ERROR(400, cudaEventElapsedTime(&ms, start, untimed));
+  for (const cudaEvent_t event : {start, end, untimed}) EXPECT_CUDA(cudaEventDestroy(event));
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+}
+
+TEST(HostCudaStreams, HandlesThatAreNoneAreRefused) {
+  int nothing = 0;
+  auto* const stream = reinterpret_cast<cudaStream_t>(&nothing);
+  auto* const event = reinterpret_cast<cudaEvent_t>(&nothing);
+  EXPECT_CUDA_ERROR(400, cudaStreamSynchronize(stream));
+  EXPECT_CUDA_ERROR(400, cudaStreamDestroy(stream));
+  EXPECT_CUDA_ERROR(400, cudaEventRecord(event, nullptr));
+  EXPECT_CUDA_ERROR(400, cudaEventSynchronize(event));
+  EXPECT_CUDA_ERROR(400, cudaPeekAtLastError());
+  EXPECT_CUDA_ERROR(400, cudaGetLastError());
+  EXPECT_CUDA(cudaGetLastError());
+  EXPECT_CUDA_ERROR(1, cudaStreamCreateWithFlags(nullptr, 0));
+  cudaStream_t made = nullptr;
+  EXPECT_CUDA_ERROR(1, cudaStreamCreateWithFlags(&made, 2));
+  EXPECT_CUDA_ERROR(1, cudaLaunchHostFunc(nullptr, nullptr, nullptr));
+}
+
+}  // namespace
+}  // namespace weir::test

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled only: the library's own declarations of CUDA's driver are those of cuda.h.
+#include <cuda.h>
+
+#include <cstddef>
+#include <type_traits>
+
+#include "nccl/cuda/driver.h"
+
+namespace weir::cuda {
+namespace {
+
+// Handles are pointers of another type, enumerations are int: what counts is size and kind.
+template <typename A, typename B>
+constexpr bool same_word() {
+  return sizeof(A) == sizeof(B) && std::is_pointer_v<A> == std::is_pointer_v<B>;
+}
+
+template <typename Ours, typename Theirs>
+struct SameCall : std::false_type {};
+template <typename RA, typename... A, typename RB, typename... B>
+struct SameCall<RA (*)(A...), RB (*)(B...)> {
+  static constexpr bool words() {
+    if constexpr (sizeof...(A) == sizeof...(B)) {
+      return same_word<RA, RB>() && (same_word<A, B>() && ...);
+    } else {
+      return false;
+    }
+  }
+  static constexpr bool value = words();
+};
+
+#define SAME_CALL(member, function) \
+  static_assert(SameCall<decltype(Driver::member), decltype(&function)>::value, #function)
+
+SAME_CALL(get_error_name, cuGetErrorName);
+SAME_CALL(get_error_string, cuGetErrorString);
+SAME_CALL(ctx_get_current, cuCtxGetCurrent);
+SAME_CALL(ctx_get_device, cuCtxGetDevice);
+SAME_CALL(ctx_push_current, cuCtxPushCurrent);
+SAME_CALL(ctx_pop_current, cuCtxPopCurrent);
+SAME_CALL(pointer_get_attributes, cuPointerGetAttributes);
+SAME_CALL(mem_host_alloc, cuMemHostAlloc);
+SAME_CALL(mem_free_host, cuMemFreeHost);
+SAME_CALL(memcpy_async, cuMemcpyAsync);
+SAME_CALL(stream_get_ctx, cuStreamGetCtx);
+SAME_CALL(stream_write_value32, cuStreamWriteValue32);
+SAME_CALL(stream_wait_value32, cuStreamWaitValue32);
+SAME_CALL(stream_wait_event, cuStreamWaitEvent);
+SAME_CALL(stream_is_capturing, cuStreamIsCapturing);
+SAME_CALL(event_create, cuEventCreate);
+SAME_CALL(event_record, cuEventRecord);
+SAME_CALL(event_destroy, cuEventDestroy);
+SAME_CALL(thread_exchange_stream_capture_mode, cuThreadExchangeStreamCaptureMode);
+SAME_CALL(stream_batch_mem_op, cuStreamBatchMemOp);
+SAME_CALL(user_object_create, cuUserObjectCreate);
+SAME_CALL(user_object_release, cuUserObjectRelease);
+SAME_CALL(graph_retain_user_object, cuGraphRetainUserObject);
+#if CUDA_VERSION >= 13000
+SAME_CALL(stream_get_capture_info_v3, cuStreamGetCaptureInfo);
+#elif CUDA_VERSION >= 12000
+SAME_CALL(stream_get_capture_info_v2, cuStreamGetCaptureInfo);
+#endif
+
+static_assert(sizeof(DevicePointer) == sizeof(CUdeviceptr));
+static_assert(sizeof(Device) == sizeof(CUdevice));
+static_assert(kSuccess == CUDA_SUCCESS);
+static_assert(kAttributeMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
+static_assert(kAttributeIsManaged == CU_POINTER_ATTRIBUTE_IS_MANAGED);
+static_assert(kMemoryDevice == CU_MEMORYTYPE_DEVICE);
+static_assert(kHostPortable == CU_MEMHOSTALLOC_PORTABLE);
+static_assert(kHostDeviceMap == CU_MEMHOSTALLOC_DEVICEMAP);
+static_assert(kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
+static_assert(kWaitValue32 == CU_STREAM_MEM_OP_WAIT_VALUE_32);
+static_assert(kWriteValue32 == CU_STREAM_MEM_OP_WRITE_VALUE_32);
+static_assert(kWaitEqual == CU_STREAM_WAIT_VALUE_EQ);
+static_assert(kWriteDefault == CU_STREAM_WRITE_VALUE_DEFAULT);
+static_assert(kCaptureNone == CU_STREAM_CAPTURE_STATUS_NONE);
+static_assert(kCaptureActive == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+static_assert(kCaptureInvalidated == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+static_assert(kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
+static_assert(kNoDestructorSync == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+static_assert(kObjectMove == CU_GRAPH_USER_OBJECT_MOVE);
+
+using Wait = CUstreamBatchMemOpParams::CUstreamMemOpWaitValueParams_st;
+using Write = CUstreamBatchMemOpParams::CUstreamMemOpWriteValueParams_st;
+static_assert(sizeof(BatchEntry) == sizeof(CUstreamBatchMemOpParams));
+static_assert(offsetof(BatchEntry, operation) == offsetof(Wait, operation));
+static_assert(offsetof(BatchEntry, address) == offsetof(Wait, address));
+static_assert(offsetof(BatchEntry, value) == offsetof(Wait, value));
+static_assert(offsetof(BatchEntry, flags) == offsetof(Wait, flags));
+static_assert(offsetof(BatchEntry, address) == offsetof(Write, address));
+static_assert(offsetof(BatchEntry, value) == offsetof(Write, value));
+static_assert(offsetof(BatchEntry, flags) == offsetof(Write, flags));
+
+}  // namespace
+}  // namespace weir::cuda

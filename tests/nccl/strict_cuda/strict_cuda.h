@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// A strict libcuda.so.1 for tests of stream order: a thread of its own carries out what streams hold,
+// memory of the device cannot be touched by the host (its addresses fault), and calls that a stream
+// capture forbids fail and spoil the capture. Only what the tests and libnccl.so.2 call is there.
+// Thread-safe.
+#pragma once
+
+#include "nccl/cuda/abi.h"
+
+#define STRICT_CUDA_API extern "C" __attribute__((visibility("default"))) weir::cuda::Result
+
+namespace weir::cuda {
+using GraphExec = void*;
+inline constexpr Result kErrorInvalidValue = 1;
+inline constexpr Result kErrorInvalidContext = 201;
+inline constexpr Result kErrorInvalidHandle = 400;
+inline constexpr Result kErrorCaptureUnsupported = 900;
+inline constexpr Result kErrorCaptureInvalidated = 901;
+inline constexpr Result kErrorCaptureIsolation = 905;
+inline constexpr Result kErrorInjected = 999;
+}  // namespace weir::cuda
+
+STRICT_CUDA_API cuInit(unsigned flags);
+STRICT_CUDA_API cuDevicePrimaryCtxRetain(weir::cuda::Context* context, weir::cuda::Device device);
+STRICT_CUDA_API cuCtxSetCurrent(weir::cuda::Context context);
+STRICT_CUDA_API cuMemAlloc_v2(weir::cuda::DevicePointer* memory, size_t bytes);
+STRICT_CUDA_API cuMemFree_v2(weir::cuda::DevicePointer memory);
+STRICT_CUDA_API cuMemHostAlloc(void** memory, size_t bytes, unsigned flags);
+STRICT_CUDA_API cuMemFreeHost(void* memory);
+STRICT_CUDA_API cuMemcpyAsync(weir::cuda::DevicePointer to, weir::cuda::DevicePointer from,
+                              size_t bytes, weir::cuda::Stream stream);
+STRICT_CUDA_API cuStreamCreate(weir::cuda::Stream* stream, unsigned flags);
+STRICT_CUDA_API cuStreamDestroy_v2(weir::cuda::Stream stream);
+STRICT_CUDA_API cuStreamSynchronize(weir::cuda::Stream stream);
+STRICT_CUDA_API cuStreamQuery(weir::cuda::Stream stream);
+STRICT_CUDA_API cuStreamWriteValue32_v2(weir::cuda::Stream stream,
+                                        weir::cuda::DevicePointer address, uint32_t value,
+                                        unsigned flags);
+STRICT_CUDA_API cuStreamWaitValue32_v2(weir::cuda::Stream stream, weir::cuda::DevicePointer address,
+                                       uint32_t value, unsigned flags);
+STRICT_CUDA_API cuStreamWaitEvent(weir::cuda::Stream stream, weir::cuda::Event event,
+                                  unsigned flags);
+STRICT_CUDA_API cuEventCreate(weir::cuda::Event* event, unsigned flags);
+STRICT_CUDA_API cuEventRecord(weir::cuda::Event event, weir::cuda::Stream stream);
+STRICT_CUDA_API cuEventDestroy_v2(weir::cuda::Event event);
+// mode 0: global, 1: of the thread, 2: relaxed
+STRICT_CUDA_API cuStreamBeginCapture_v2(weir::cuda::Stream stream, int mode);
+STRICT_CUDA_API cuStreamEndCapture(weir::cuda::Stream stream, weir::cuda::Graph* graph);
+STRICT_CUDA_API cuGraphInstantiateWithFlags(weir::cuda::GraphExec* exec, weir::cuda::Graph graph,
+                                            unsigned long long flags);
+STRICT_CUDA_API cuGraphLaunch(weir::cuda::GraphExec exec, weir::cuda::Stream stream);
+STRICT_CUDA_API cuGraphDestroy(weir::cuda::Graph graph);
+STRICT_CUDA_API cuGraphExecDestroy(weir::cuda::GraphExec exec);
+
+// The call of `function` after `calls` more of them fails, once, with kErrorInjected.
+extern "C" __attribute__((visibility("default"))) void strict_cuda_fail(const char* function,
+                                                                        int calls);
+// User objects that are alive: one for each recording that a graph holds.
+extern "C" __attribute__((visibility("default"))) int strict_cuda_user_objects();

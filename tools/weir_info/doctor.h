@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// weir-info doctor: what is wrong with an installation, and the remedy of each thing. What a program would load as
+// libnccl.so.2 and why, versions and missing symbols, transports that are not viable, limits, hidden topology.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "weir_info/hidden_topology.h"
+#include "weir_info/loading.h"
+#include "weir_info/report.h"
+
+namespace weir::info {
+
+enum class Verdict { kGood, kNote, kBad };
+
+struct Check {
+  Verdict verdict;
+  std::string subject;
+  std::string finding;
+  std::string remedy;  // "" when there is nothing to do
+};
+
+struct Section {
+  std::string title;
+  std::vector<Check> checks;
+};
+
+// The library that an object gets, with what only opening it tells.
+struct NcclFound {
+  Loading loading;
+  bool weirs = false;  // it is this project's libnccl.so.2
+  int version = 0;     // of ncclGetVersion; 0: it does not load
+};
+
+// Pure judgements of what was gathered, so that they are tested without such machines.
+std::vector<Check> judge_nccl(const NcclFound& found);
+std::vector<Check> judge_transports(const std::vector<TransportLine>& transports);
+std::vector<Check> judge_limits(const std::vector<Finding>& machine);
+Check judge_topology(const PciTree& tree, bool topology_file_given);
+
+// Looks at this machine, and at `program` unless it is "".
+std::vector<Section> examine(const std::string& program);
+
+bool any_bad(const std::vector<Section>& sections);
+std::string text_of(const std::vector<Section>& sections);
+std::string json_of(const std::vector<Section>& sections);
+
+}  // namespace weir::info

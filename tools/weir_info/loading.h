@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which libnccl.so.2 a program gets, and why. The program's own loader is asked (--list, as ldd does): the program does
+// not run, but its loader does, so ask only about programs that you would run.
+//
+// Source: ld.so(8) for the order: LD_PRELOAD, RPATH of what asks, LD_LIBRARY_PATH, its RUNPATH, the cache, default folders.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace weir::info {
+
+inline constexpr const char* kNcclName = "libnccl.so.2";
+
+// Symbols that `object` wants of libnccl.so.2 and does not find there.
+struct MissingSymbols {
+  std::string object;
+  std::vector<std::string> names;
+};
+
+struct Loading {
+  std::string object;  // the program or library that was asked about, absolute
+  bool linked =
+      false;  // it needs libnccl.so.2 itself, or what it needs does; else what dlopen by that name finds
+  std::string path;    // of the library; "" when there is none
+  std::string reason;  // "LD_PRELOAD names it"; or why there is none
+  std::vector<MissingSymbols> missing;
+};
+
+// `program`: a path, or a name that is looked for on PATH; a script stands for what its first line names.
+Result<std::string> find_program(const std::string& program);
+
+// `object`: an absolute path of a program or a library.
+Result<Loading> nccl_of(const std::string& object);
+
+// Where the loader of `object` finds the library `name` by that name, "" when it does not.
+std::string path_by_name(const std::string& object, const std::string& name);
+
+// What a Python interpreter finds in its packages, "" for what it has not.
+struct PythonPackages {
+  std::string torch;  // …/torch/lib/libtorch_cuda.so, which needs libnccl.so.2
+  std::string nccl;   // …/nvidia/nccl/lib/libnccl.so.2
+};
+bool is_python(const std::string& program);
+PythonPackages packages_of_python(const std::string& program);
+
+// What ncclGetVersion of the library answers (22809), in a process of its own; 0 when it does not load.
+int nccl_version_of(const std::string& library);
+
+}  // namespace weir::info

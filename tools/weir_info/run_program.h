@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a program to its end and keeps what it prints.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace weir::info {
+
+struct Output {
+  int exit_code = 0;  // 128 + the signal that ended it
+  std::string out;    // of its standard output
+  std::string err;
+};
+
+// `arguments` begins with the path of the program; `environment` is added to that of this process. A program that
+// is not done after `timeout_ms`, or prints more than a mebibyte, is killed, which is an error.
+Result<Output> run_program(const std::vector<std::string>& arguments,
+                           const std::vector<std::pair<std::string, std::string>>& environment,
+                           int timeout_ms);
+
+}  // namespace weir::info
