@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 
@@ -282,7 +283,11 @@ int killed_in_a_small_world(const Variant& variant) {
       mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64k") != 0 || !raise_loopback()) {
     return 77;
   }
-  const std::set<std::string> temporary = names_in("/tmp");
+  // Other tests make files in /tmp meanwhile: a /tmp of its own, unless the tests themselves lie there.
+  std::error_code error;
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
+  const bool own_tmp = self.rfind("/tmp/", 0) != 0;
+  if (own_tmp && mount("tmpfs", "/tmp", "tmpfs", 0, "size=64m") != 0) return 77;
   std::mt19937_64 random(test_seed());
   for (int round = 0; round < 10; ++round) {
     const uint64_t life_us = round == 0 ? 100'000 : random() % 8000;
@@ -317,7 +322,7 @@ int killed_in_a_small_world(const Variant& variant) {
     if (name != "." && name != ".." && !of_ucx) return 5;
   }
   for (const std::string& name : names_in("/tmp")) {
-    if (temporary.count(name) == 0 && name.find("weir") != std::string::npos) return 6;
+    if (own_tmp && name != "." && name != "..") return 6;
   }
   return 0;
 }

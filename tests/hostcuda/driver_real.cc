@@ -4,4 +4,4 @@
 //
 #include "hostcuda/driver/functions-inl.h"
 //
-#include "hostcuda/driver_facts.h"
+#include "hostcuda/driver_facts-inl.h"

@@ -5,4 +5,4 @@
 //
 #include "hostcuda/runtime/functions-inl.h"
 //
-#include "hostcuda/runtime_facts.h"
+#include "hostcuda/runtime_facts-inl.h"
