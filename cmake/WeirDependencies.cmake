@@ -150,7 +150,7 @@ endmacro()
 weir_optional_module(UCX "UCX" ucx "transport ucx" libucx-dev)
 weir_optional_module(LIBFABRIC "libfabric" libfabric "transport ofi" libfabric-dev)
 weir_optional_module(PMIX "PMIx" pmix "start under PMIx launchers" libpmix-dev)
-weir_optional_module(URING "liburing" liburing "optimizer state on NVMe" liburing-dev)
+weir_optional_module(URING "liburing" liburing "optimizer state on NVMe, many connections of tcp" liburing-dev)
 
 # Both MPIs are only peers to compare with, and launchers: never linked into the library. Debian
 # installs both side by side under these names.

@@ -242,6 +242,29 @@ TEST(Recorder, KeepsHowItReachesItsPeersWithinBounds) {
   EXPECT_EQ(record.ways.back().peer, record.ways.size() - 1);
 }
 
+TEST(Recorder, HowAPeerIsReachedMayChangeWithinTheRoomLeftForIt) {
+  TemporaryFolder folder;
+  RecorderIdentity identity = identity_of(1);
+  identity.ways = {{0, "on trial", 20}, {2, "settled"}, {3, "last"}};
+  Recorder recorder;
+  recorder.open(identity, folder.path());
+  const auto told = [&] {
+    std::vector<std::string> texts;
+    for (const RecordedWay& way : read(recorder).ways) texts.push_back(way.text);
+    return texts;
+  };
+  EXPECT_EQ(told(), (std::vector<std::string>{"on trial", "settled", "last"}));
+  recorder.way_changed(0, "measured");
+  EXPECT_EQ(told(), (std::vector<std::string>{"measured", "settled", "last"}));
+  recorder.way_changed(0, std::string(40, 'a'));
+  recorder.way_changed(2, "longer than settled");
+  recorder.way_changed(3, "x");
+  recorder.way_changed(5, "nobody");
+  EXPECT_EQ(told(), (std::vector<std::string>{std::string(20, 'a'), "longer ", "x"}));
+  recorder.way_changed(3, "");
+  EXPECT_EQ(told().back(), "x") << "a text that says nothing changes nothing";
+}
+
 TEST(RecordFile, WaysThatAreNoneEndTheListAndTheRestIsRead) {
   TemporaryFolder folder;
   Recorder recorder;

@@ -368,6 +368,25 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   return Status();
 }
 
+std::string Communicator::way_to(Rank peer) const {
+  const weir_transport_functions_t& transport = *context_.transport;
+  constexpr size_t kEnd = offsetof(weir_transport_functions_t, describe_peer) + sizeof(void*);
+  if (transport.struct_bytes < kEnd || transport.describe_peer == nullptr) return std::string();
+  char text[kWayTextBytesMax + 1] = {};
+  transport.describe_peer(context_.instance, peer, text, sizeof text);
+  return std::string(text, strnlen(text, sizeof text - 1));
+}
+
+// What a transport finds out on the way, such as how to send what is large.
+void Communicator::record_ways(uint64_t now_ns) {
+  constexpr uint64_t kIntervalNs = 500'000'000;
+  if (now_ns - ways_recorded_ns_ < kIntervalNs) return;
+  ways_recorded_ns_ = now_ns;
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    if (p != context_.rank) recorder_.way_changed(p, way_to(p));
+  }
+}
+
 void Communicator::open_recorder(uint64_t comm_id, const std::vector<Introduction>& all,
                                  const ClockReading& earlier) {
   RecorderIdentity identity;
@@ -382,14 +401,11 @@ void Communicator::open_recorder(uint64_t comm_id, const std::vector<Introductio
   identity.transport = context_.transport->name;
   identity.earlier = earlier;
   identity.start = start_times_;
-  const weir_transport_functions_t& transport = *context_.transport;
-  constexpr size_t kEnd = offsetof(weir_transport_functions_t, describe_peer) + sizeof(void*);
-  const bool tells = transport.struct_bytes >= kEnd && transport.describe_peer != nullptr;
-  for (Rank p = 0; p < context_.rank_count && tells; ++p) {
+  constexpr size_t kGrowth = 64;
+  for (Rank p = 0; p < context_.rank_count; ++p) {
     if (p == context_.rank) continue;
-    char text[kWayTextBytesMax + 1] = {};
-    transport.describe_peer(context_.instance, p, text, sizeof text);
-    identity.ways.push_back({p, std::string(text, strnlen(text, sizeof text - 1))});
+    const std::string way = way_to(p);
+    identity.ways.push_back({p, way, way.size() + kGrowth});
   }
   recorder_.open(identity, process_settings().value().recorder_dir);
 }

@@ -203,6 +203,9 @@ class Communicator {
   SleepPlace sleep_place(const Request& request);
   void open_recorder(uint64_t comm_id, const std::vector<Introduction>& all,
                      const ClockReading& earlier);
+  // As the transport tells it at present; "": it does not.
+  std::string way_to(Rank peer) const;
+  void record_ways(uint64_t now_ns);
   void record_message(Request& request);
   // Tells the recorder that somebody waits, and once the wait is long for whom.
   void record_wait(Request& request, uint64_t now_ns);
@@ -259,6 +262,7 @@ class Communicator {
   uint64_t checked_ns_ = 0;
   uint64_t stalled_ns_ = 0;  // of that wait: this thread did not run, so silence means nothing
   uint64_t last_look_ns_ = 0;
+  uint64_t ways_recorded_ns_ = 0;
   std::vector<Rank> ended_;    // processes, as of the last look
   uint32_t lost_looks_ = 0;    // a peer is only lost once a poll after the news of it moved nothing
   uint64_t lost_wait_ns_ = 0;  // since then, while only others may need it

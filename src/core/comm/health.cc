@@ -252,7 +252,10 @@ void Communicator::check_slowly(Request& request) {
   const uint64_t now = now_ns();
   const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_of(request)) * 1'000'000u;
   if (request.deadline_ns == 0) request.deadline_ns = now + timeout_ns;
-  if (recorder_.on()) record_wait(request, now);
+  if (recorder_.on()) {
+    record_wait(request, now);
+    record_ways(now);
+  }
   // However long this thread did not run.
   const uint64_t waited_ns = std::min(now - checked_ns_, kLookNs);
   const uint64_t began_ns = request.deadline_ns - timeout_ns;

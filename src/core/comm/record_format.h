@@ -34,7 +34,7 @@
 //   12288   8 each  kOperationRecords ends, in ticks
 //   14336   64 each kMessageRecords point-to-point operations, by number
 //   20480   ways    how it reaches its peers, by ascending rank, those for which there is room: 4 rank,
-//                   2 bytes of text, the text
+//                   2 bytes of text, the text, which a zero byte may end before; it may change
 //
 // Every other text ends with a zero byte.
 #pragma once

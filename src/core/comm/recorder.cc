@@ -97,14 +97,37 @@ std::string encode(const std::vector<PeerWay>& ways) {
   for (const PeerWay& way : ways) {
     const size_t length = std::min(way.text.size(), kWayTextBytesMax);
     if (length == 0) continue;
-    if (bytes.size() + kWayHeaderBytes + length > kWaysBytesMax) break;
+    const size_t room = std::min(std::max(length, way.room), kWayTextBytesMax);
+    if (bytes.size() + kWayHeaderBytes + room > kWaysBytesMax) break;
     const uint32_t peer = way.peer;
-    const auto text_bytes = static_cast<uint16_t>(length);
+    const auto text_bytes = static_cast<uint16_t>(room);
     bytes.append(reinterpret_cast<const char*>(&peer), sizeof peer);
     bytes.append(reinterpret_cast<const char*>(&text_bytes), sizeof text_bytes);
     bytes.append(way.text, 0, length);
+    bytes.append(room - length, '\0');
   }
   return bytes;
+}
+
+// Writes the peer's text where `encode` has left room for it. Who reads meanwhile may see half of each.
+void rewrite(unsigned char* at, size_t bytes, Rank peer, const std::string& text) {
+  while (bytes >= kWayHeaderBytes) {
+    uint32_t entry_peer;
+    uint16_t room;
+    std::memcpy(&entry_peer, at, sizeof entry_peer);
+    std::memcpy(&room, at + sizeof entry_peer, sizeof room);
+    if (room > kWayTextBytesMax || room > bytes - kWayHeaderBytes) return;  // not what we wrote
+    if (entry_peer == peer) {
+      char padded[kWayTextBytesMax] = {};
+      std::memcpy(padded, text.data(), std::min<size_t>(text.size(), room));
+      if (std::memcmp(at + kWayHeaderBytes, padded, room) != 0) {
+        std::memcpy(at + kWayHeaderBytes, padded, room);
+      }
+      return;
+    }
+    at += kWayHeaderBytes + room;
+    bytes -= kWayHeaderBytes + room;
+  }
 }
 
 // A new file of zeros with its memory in place, mapped; nullptr and errno otherwise.
@@ -296,6 +319,12 @@ void Recorder::end_wait() {
 }
 
 void Recorder::sample_clocks() { store(file_->latest, ClockReading::now()); }
+
+void Recorder::way_changed(Rank peer, const std::string& text) {
+  if (file_ == nullptr || text.empty()) return;
+  rewrite(reinterpret_cast<unsigned char*>(file_) + sizeof(RecordFile), file_->ways_bytes, peer,
+          text);
+}
 
 void Recorder::failed(const Status& status) {
   if (file_ == nullptr) return;

@@ -33,6 +33,7 @@ struct ClockReading {
 struct PeerWay {
   Rank peer = 0;
   std::string text;
+  size_t room = 0;  // of bytes, for a longer text later
 };
 
 struct RecorderIdentity {
@@ -94,6 +95,9 @@ class Recorder {
   // --- Point to point. A message has the number that message_begun gives. ---
   uint64_t message_begun(RecordKind kind, Rank peer, uint64_t bytes);
   void message_finished(uint64_t number);
+
+  // How a peer is reached is told otherwise from now on, as far as there is room.
+  void way_changed(Rank peer, const std::string& text);
 
   // --- Long waits ---
   // A waiting thread has looked around. True when it is time to write whom it waits for.

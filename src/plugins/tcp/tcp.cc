@@ -347,7 +347,9 @@ void describe_peer(weir_transport_t* instance, uint32_t peer, char* text, size_t
   const Instance& self = *from(instance);
   std::string way;
   if (peer < self.ways.size()) way = self.ways[peer];
-  if (!way.empty() && self.bundles[peer] == nullptr) {
+  if (!way.empty() && self.bundles[peer] != nullptr) {
+    way += "; large sends copied: over several rails";
+  } else if (!way.empty()) {
     // Of the lane that has tried most; the way is the same for all.
     const Channel* lanes = &self.channels[size_t{peer} * kLaneCount];
     const Channel* known = lanes;
