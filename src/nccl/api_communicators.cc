@@ -63,7 +63,7 @@ ncclResult_t number_of(const char* function, ncclComm_t handle, int* number, Ask
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int rank_count, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
   return set_up("ncclCommInitRankConfig", [&](Setup* setup) {
-    return weir::nccl::make_init("ncclCommInitRankConfig", comm, rank_count, id, rank,
+    return weir::nccl::make_init("ncclCommInitRankConfig", comm, rank_count, {id}, rank,
                                  weir::nccl::current_device(), config, setup);
   });
 }
@@ -71,7 +71,7 @@ WEIR_NCCL_TWIN(CommInitRankConfig);
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int rank_count, ncclUniqueId id, int rank) {
   return set_up("ncclCommInitRank", [&](Setup* setup) {
-    return weir::nccl::make_init("ncclCommInitRank", comm, rank_count, id, rank,
+    return weir::nccl::make_init("ncclCommInitRank", comm, rank_count, {id}, rank,
                                  weir::nccl::current_device(), nullptr, setup);
   });
 }
@@ -86,8 +86,7 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int rank_count, int rank
       return invalid_argument(fmt::format("{}: nId is {}, allowed are 1 to the number of ranks, {}",
                                           kFunction, id_count, rank_count));
     }
-    // Several ids spread the load of a meeting point; the first is enough to meet.
-    return weir::nccl::make_init(kFunction, comm, rank_count, ids[0], rank,
+    return weir::nccl::make_init(kFunction, comm, rank_count, {ids, ids + id_count}, rank,
                                  weir::nccl::current_device(), config, setup);
   });
 }
@@ -117,7 +116,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
     for (int rank = 0; rank < count; ++rank) {
       Setup setup;
       const Outcome outcome =
-          weir::nccl::make_init(kFunction, &comms[rank], count, id, rank,
+          weir::nccl::make_init(kFunction, &comms[rank], count, {id}, rank,
                                 devices != nullptr ? devices[rank] : rank, nullptr, &setup);
       if (outcome.ok()) {
         (void)weir::nccl::submit(std::move(setup));

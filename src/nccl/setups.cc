@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
+#include "api/unique_id.h"
+#include "core/base/secret.h"
 #include "nccl/device.h"
+#include "nccl/environment.h"
 #include "nccl/one_sided.h"
 #include "nccl/translate.h"
 
@@ -31,7 +35,14 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
             fmt::format("{}: {}", function, weir_last_error(nullptr))};
   }
   comm.attach(made);
+  if (comm.rank() == 0) dump_topology();
   return comm.config().rma_eager ? OneSided::open(function, comm) : Outcome();
+}
+
+weir_unique_id_t to_weir_id(const ncclUniqueId& id) {
+  weir_unique_id_t weir;
+  std::memcpy(weir.bytes, id.internal, sizeof weir.bytes);
+  return weir;
 }
 
 Outcome create(const char* function, Comm& comm, int rank_count, const weir_unique_id_t& id,
@@ -42,11 +53,60 @@ Outcome create(const char* function, Comm& comm, int rank_count, const weir_uniq
   return attach(function, comm, result, made);
 }
 
-weir_unique_id_t to_weir_id(const ncclUniqueId& id) {
-  weir_unique_id_t weir;
-  std::memcpy(weir.bytes, id.internal, sizeof weir.bytes);
-  return weir;
+Outcome check_ids(const char* function, const std::vector<ncclUniqueId>& ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    comm::Place place;
+    const std::string_view packed(ids[i].internal + kIdPlaceOffset, comm::kPlaceBytesMax);
+    if (std::memcmp(ids[i].internal, kIdMagic, sizeof kIdMagic) != 0 ||
+        !comm::unpack(packed, &place)) {
+      return invalid_argument(
+          fmt::format("{}: commId{} was not made by ncclGetUniqueId of this library, or is damaged",
+                      function, ids.size() > 1 ? fmt::format("s[{}]", i) : std::string()));
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (std::memcmp(ids[i].internal, ids[j].internal, sizeof ids[i].internal) == 0) {
+        return invalid_argument(
+            fmt::format("{}: commIds[{}] and commIds[{}] are the same", function, j, i));
+      }
+    }
+  }
+  return {};
 }
+
+// The ranks meet at the first id; then each learns whether all were given the same.
+Outcome create_with_ids(const char* function, Comm& comm, int rank_count,
+                        const std::vector<ncclUniqueId>& ids, int rank) {
+  const weir_comm_config_t config = comm.config().weir();
+  const weir_unique_id_t first = to_weir_id(ids[0]);
+  weir_comm_t made = nullptr;
+  const weir_result_t result = weir_comm_create(&made, rank_count, &first, rank, &config);
+  if (result != WEIR_OK) return attach(function, comm, result, nullptr);
+  // The ids are secrets: what is told is made from them.
+  const std::string_view text(reinterpret_cast<const char*>(ids.data()),
+                              ids.size() * sizeof ids[0]);
+  const Secret mine = secret_from_text(text).derive("the list of ids");
+  std::vector<Secret> all(static_cast<size_t>(rank_count));
+  const weir_result_t told =
+      weir_all_gather(made, mine.bytes.data(), all.data(), sizeof mine.bytes, WEIR_UINT8, nullptr);
+  Outcome outcome = told == WEIR_OK
+                        ? Outcome()
+                        : Outcome(to_nccl(told, comm.aborted()),
+                                  fmt::format("{}: {}", function, weir_last_error(nullptr)));
+  for (int peer = 0; outcome.ok() && peer < rank_count; ++peer) {
+    if (all[static_cast<size_t>(peer)].bytes == mine.bytes) continue;
+    outcome = invalid_argument(fmt::format(
+        "{}, rank {} of {}: rank {} was given other commIds, or in another order: the {} ids are "
+        "the same on every rank",
+        function, rank, rank_count, peer, ids.size()));
+  }
+  if (!outcome.ok()) {
+    weir_comm_destroy(made);
+    return outcome;
+  }
+  return attach(function, comm, WEIR_OK, made);
+}
+
+static_assert(sizeof(Secret) == sizeof(Secret::bytes));
 
 Outcome check_rank(const char* function, int rank, int rank_count) {
   if (rank_count < 1) {
@@ -95,6 +155,11 @@ static_assert(sizeof(ncclUniqueId) == sizeof(weir_unique_id_t));
 
 Outcome make_unique_id(const char* function, ncclUniqueId* id) {
   if (id == nullptr) return invalid_argument(fmt::format("{}: uniqueId is NULL", function));
+  Outcome outcome = apply_environment(function);
+  if (!outcome.ok()) return outcome;
+  bool set = false;
+  outcome = id_of_environment(function, &set, id);
+  if (set || !outcome.ok()) return outcome;
   weir_unique_id_t made;
   if (const weir_result_t result = weir_get_unique_id(&made); result != WEIR_OK) {
     return {to_nccl(result), fmt::format("{}: {}", function, weir_last_error(nullptr))};
@@ -103,18 +168,22 @@ Outcome make_unique_id(const char* function, ncclUniqueId* id) {
   return {};
 }
 
-Outcome make_init(const char* function, ncclComm_t* out, int rank_count, const ncclUniqueId& id,
-                  int rank, int device, const ncclConfig_t* given, Setup* setup) {
+Outcome make_init(const char* function, ncclComm_t* out, int rank_count,
+                  const std::vector<ncclUniqueId>& ids, int rank, int device,
+                  const ncclConfig_t* given, Setup* setup) {
   if (out == nullptr) return invalid_argument(fmt::format("{}: comm is NULL", function));
   *out = nullptr;
   Outcome outcome = check_rank(function, rank, rank_count);
+  if (outcome.ok()) outcome = apply_environment(function);
+  if (outcome.ok()) outcome = check_ids(function, ids);
   if (!outcome.ok()) return outcome;
   Config config = default_config();
   outcome = read_config(function, given, &config);
   if (!outcome.ok()) return outcome;
   open(setup, function, std::move(config), rank, rank_count, device, out);
-  setup->work = [function, comm = setup->made, rank_count, id = to_weir_id(id), rank] {
-    return create(function, *comm, rank_count, id, rank);
+  setup->work = [function, comm = setup->made, rank_count, ids, rank]() -> Outcome {
+    if (ids.size() == 1) return create(function, *comm, rank_count, to_weir_id(ids[0]), rank);
+    return create_with_ids(function, *comm, rank_count, ids, rank);
   };
   return {};
 }
@@ -196,6 +265,8 @@ Outcome make_grow(const char* function, std::shared_ptr<Comm> parent, int rank_c
   }
   if (parent != nullptr) rank = parent->rank();
   Outcome outcome = check_rank(function, rank, rank_count);
+  if (outcome.ok()) outcome = apply_environment(function);
+  if (outcome.ok() && id != nullptr) outcome = check_ids(function, {*id});
   if (!outcome.ok()) return outcome;
   Config config = parent != nullptr ? parent->config() : default_config();
   config.name.clear();
