@@ -9,6 +9,7 @@
 #include "api/checks.h"
 #include "api/errors.h"
 #include "api/handles.h"
+#include "api/unique_id.h"
 #include "core/base/clock.h"
 #include "core/base/settings.h"
 #include "core/comm/bootstrap_place.h"
@@ -26,18 +27,6 @@ using weir::comm::CommOptions;
 using weir::comm::Communicator;
 
 namespace {
-
-// The bytes of an id:
-//
-//   offset  bytes  field
-//        0      8  "weirid02"
-//        8     32  secret
-//       40     77  the host that made it and its addresses, packed as a Place
-//      117     11  zero
-constexpr char kIdMagic[8] = {'w', 'e', 'i', 'r', 'i', 'd', '0', '2'};
-
-constexpr size_t kIdPlaceOffset = 40;
-static_assert(kIdPlaceOffset + weir::comm::kPlaceBytesMax <= sizeof(weir_unique_id_t::bytes));
 
 Result<CommOptions> read_config(const weir_comm_config_t* config) {
   CommOptions options;

@@ -63,7 +63,7 @@ ncclResult_t number_of(const char* function, ncclComm_t handle, int* number, Ask
 ncclResult_t weir::nccl::own::CommInitRankConfig(ncclComm_t* comm, int rank_count, ncclUniqueId id,
                                                  int rank, ncclConfig_t* config) {
   return set_up("ncclCommInitRankConfig", [&](Setup* setup) {
-    return weir::nccl::make_init("ncclCommInitRankConfig", comm, rank_count, id, rank,
+    return weir::nccl::make_init("ncclCommInitRankConfig", comm, rank_count, {id}, rank,
                                  weir::nccl::current_device(), config, setup);
   });
 }
@@ -71,7 +71,7 @@ ncclResult_t weir::nccl::own::CommInitRankConfig(ncclComm_t* comm, int rank_coun
 ncclResult_t weir::nccl::own::CommInitRank(ncclComm_t* comm, int rank_count, ncclUniqueId id,
                                            int rank) {
   return set_up("ncclCommInitRank", [&](Setup* setup) {
-    return weir::nccl::make_init("ncclCommInitRank", comm, rank_count, id, rank,
+    return weir::nccl::make_init("ncclCommInitRank", comm, rank_count, {id}, rank,
                                  weir::nccl::current_device(), nullptr, setup);
   });
 }
@@ -86,8 +86,7 @@ ncclResult_t weir::nccl::own::CommInitRankScalable(ncclComm_t* comm, int rank_co
       return invalid_argument(fmt::format("{}: nId is {}, allowed are 1 to the number of ranks, {}",
                                           kFunction, id_count, rank_count));
     }
-    // Several ids spread the load of a meeting point; the first is enough to meet.
-    return weir::nccl::make_init(kFunction, comm, rank_count, ids[0], rank,
+    return weir::nccl::make_init(kFunction, comm, rank_count, {ids, ids + id_count}, rank,
                                  weir::nccl::current_device(), config, setup);
   });
 }
@@ -116,7 +115,7 @@ ncclResult_t weir::nccl::own::CommInitAll(ncclComm_t* comms, int count, const in
     for (int rank = 0; rank < count; ++rank) {
       Setup setup;
       const Outcome outcome =
-          weir::nccl::make_init(kFunction, &comms[rank], count, id, rank,
+          weir::nccl::make_init(kFunction, &comms[rank], count, {id}, rank,
                                 devices != nullptr ? devices[rank] : rank, nullptr, &setup);
       if (outcome.ok()) {
         (void)weir::nccl::submit(std::move(setup));

@@ -7,10 +7,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <string>
+#include <vector>
 
+#include "nccl/environment.h"
 #include "nccl/outcome.h"
 #include "nccl/own.h"
 
@@ -18,34 +19,37 @@ using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
 using weir::nccl::Outcome;
 
-struct ncclParamHandle {
-  const char* key;
-  const char* default_value;
-};
+// The handle of a parameter is its place in the table of variables.
+struct ncclParamHandle : weir::nccl::Variable {};
 
 namespace {
 
-constexpr ncclParamHandle kParams[] = {
-    {"NCCL_COMM_BLOCKING", "1"},
-};
-const char* const kKeys[] = {"NCCL_COMM_BLOCKING"};
-static_assert(std::size(kParams) == std::size(kKeys));
+using weir::nccl::Variable;
+
+const std::vector<ncclParamHandle>& params() {
+  static const auto* all = [] {
+    auto* made = new std::vector<ncclParamHandle>();
+    for (const Variable& one : weir::nccl::honoured_variables()) made->push_back({one});
+    return made;
+  }();
+  return *all;
+}
 
 const char* value_of(const ncclParamHandle& param) {
-  const char* value = std::getenv(param.key);
+  const char* value = std::getenv(param.name);
   return value != nullptr ? value : param.default_value;
 }
 
 const ncclParamHandle* find_param(const char* key) {
-  const auto* found = std::find_if(std::begin(kParams), std::end(kParams), [&](const auto& param) {
-    return std::strcmp(param.key, key) == 0;
-  });
-  return found == std::end(kParams) ? nullptr : found;
+  for (const ncclParamHandle& param : params()) {
+    if (std::strcmp(param.name, key) == 0) return &param;
+  }
+  return nullptr;
 }
 
 Outcome check_handle(const char* function, ncclParamHandle_t handle, const void* out) {
   if (out == nullptr) return invalid_argument(fmt::format("{}: out is NULL", function));
-  const bool known = std::any_of(std::begin(kParams), std::end(kParams),
+  const bool known = std::any_of(params().begin(), params().end(),
                                  [&](const auto& param) { return &param == handle; });
   if (!known) {
     return invalid_argument(fmt::format("{}: the handle was not given by ncclParamBind", function));
@@ -73,7 +77,7 @@ ncclResult_t get_integer(const char* function, ncclParamHandle_t handle, Integer
     const auto parsed = std::from_chars(text, end, value);
     if (parsed.ec != std::errc() || parsed.ptr != end) {
       return invalid_argument(fmt::format("{}: {} is '{}', which is no integer of {} bits",
-                                          function, handle->key, text, 8 * sizeof value));
+                                          function, handle->name, text, 8 * sizeof value));
     }
     *out = value;
     return {};
@@ -145,7 +149,7 @@ ncclResult_t weir::nccl::own::ParamGet(ncclParamHandle_t handle, void* out, int 
     const std::string value = value_of(*handle);
     if (bytes_max < 0 || value.size() > static_cast<size_t>(bytes_max)) {
       return invalid_argument(fmt::format("ncclParamGet: {} needs {} bytes, maxLen is {}",
-                                          handle->key, value.size(), bytes_max));
+                                          handle->name, value.size(), bytes_max));
     }
     std::memcpy(out, value.data(), value.size());
     *bytes = static_cast<int>(value.size());
@@ -171,14 +175,19 @@ ncclResult_t weir::nccl::own::ParamGetAllParameterKeys(const char*** table, int*
     if (table == nullptr || length == nullptr) {
       return invalid_argument("ncclParamGetAllParameterKeys: table or tableLen is NULL");
     }
-    *table = const_cast<const char**>(kKeys);
-    *length = static_cast<int>(std::size(kKeys));
+    static const auto* keys = [] {
+      auto* made = new std::vector<const char*>();
+      for (const ncclParamHandle& param : params()) made->push_back(param.name);
+      return made;
+    }();
+    *table = const_cast<const char**>(keys->data());
+    *length = static_cast<int>(keys->size());
     return {};
   });
 }
 
 void weir::nccl::own::ParamDumpAll(void) {
-  for (const ncclParamHandle& param : kParams) {
-    std::fprintf(stderr, "%s=%s\n", param.key, value_of(param));
+  for (const ncclParamHandle& param : params()) {
+    std::fprintf(stderr, "%s=%s\n", param.name, value_of(param));
   }
 }

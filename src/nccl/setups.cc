@@ -5,8 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 
+#include "api/unique_id.h"
+#include "core/base/secret.h"
 #include "nccl/device.h"
+#include "nccl/environment.h"
 #include "nccl/forwarding.h"
 #include "nccl/one_sided.h"
 #include "nccl/stream/enqueue.h"
@@ -41,29 +45,77 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
       weir_all_reduce(made, &mine, &least, 1, WEIR_UINT64, WEIR_MIN, nullptr);
   if (agreed != WEIR_OK) return comm.outcome(function, agreed);
   comm.agree_on_chunk_bytes(least == UINT64_MAX ? 0 : least);
+  if (comm.rank() == 0) dump_topology();
   return comm.config().rma_eager ? OneSided::open(function, comm) : Outcome();
-}
-
-// `forwarding` nullptr: it is not to go to the real NCCL.
-Outcome create(const char* function, Comm& comm, int rank_count, const weir_unique_id_t& id,
-               int rank, const Forwarding* forwarding) {
-  const weir_comm_config_t config = comm.config().weir();
-  weir_comm_t made = nullptr;
-  const weir_result_t result = weir_comm_create(&made, rank_count, &id, rank, &config);
-  if (result == WEIR_OK && forwarding != nullptr) {
-    Outcome outcome = forwarding->agree(function, comm, made);
-    if (!outcome.ok() || comm.real() != nullptr) {
-      weir_comm_destroy(made);
-      return outcome;
-    }
-  }
-  return attach(function, comm, result, made);
 }
 
 weir_unique_id_t to_weir_id(const ncclUniqueId& id) {
   weir_unique_id_t weir;
   std::memcpy(weir.bytes, id.internal, sizeof weir.bytes);
   return weir;
+}
+
+Outcome check_ids(const char* function, const std::vector<ncclUniqueId>& ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    comm::Place place;
+    const std::string_view packed(ids[i].internal + kIdPlaceOffset, comm::kPlaceBytesMax);
+    if (std::memcmp(ids[i].internal, kIdMagic, sizeof kIdMagic) != 0 ||
+        !comm::unpack(packed, &place)) {
+      return invalid_argument(
+          fmt::format("{}: commId{} was not made by ncclGetUniqueId of this library, or is damaged",
+                      function, ids.size() > 1 ? fmt::format("s[{}]", i) : std::string()));
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (std::memcmp(ids[i].internal, ids[j].internal, sizeof ids[i].internal) == 0) {
+        return invalid_argument(
+            fmt::format("{}: commIds[{}] and commIds[{}] are the same", function, j, i));
+      }
+    }
+  }
+  return {};
+}
+
+// Whether all ranks were given the same ids.
+Outcome compare_ids(const char* function, Comm& comm, weir_comm_t made, int rank_count,
+                    const std::vector<weir_unique_id_t>& ids, int rank) {
+  // The ids are secrets: what is told is made from them.
+  const std::string_view text(reinterpret_cast<const char*>(ids.data()),
+                              ids.size() * sizeof ids[0]);
+  const Secret mine = secret_from_text(text).derive("the list of ids");
+  std::vector<Secret> all(static_cast<size_t>(rank_count));
+  const weir_result_t told =
+      weir_all_gather(made, mine.bytes.data(), all.data(), sizeof mine.bytes, WEIR_UINT8, nullptr);
+  if (told != WEIR_OK) {
+    return Outcome(to_nccl(told, comm.aborted()),
+                   fmt::format("{}: {}", function, weir_last_error(nullptr)));
+  }
+  for (int peer = 0; peer < rank_count; ++peer) {
+    if (all[static_cast<size_t>(peer)].bytes == mine.bytes) continue;
+    return invalid_argument(fmt::format(
+        "{}, rank {} of {}: rank {} was given other commIds, or in another order: the {} ids are "
+        "the same on every rank",
+        function, rank, rank_count, peer, ids.size()));
+  }
+  return {};
+}
+
+static_assert(sizeof(Secret) == sizeof(Secret::bytes));
+
+// The ranks meet at the first id. `forwarding` nullptr: it is not to go to the real NCCL.
+Outcome create(const char* function, Comm& comm, int rank_count,
+               const std::vector<weir_unique_id_t>& ids, int rank, const Forwarding* forwarding) {
+  const weir_comm_config_t config = comm.config().weir();
+  weir_comm_t made = nullptr;
+  const weir_result_t result = weir_comm_create(&made, rank_count, ids.data(), rank, &config);
+  if (result != WEIR_OK) return attach(function, comm, result, nullptr);
+  Outcome outcome;
+  if (ids.size() > 1) outcome = compare_ids(function, comm, made, rank_count, ids, rank);
+  if (outcome.ok() && forwarding != nullptr) outcome = forwarding->agree(function, comm, made);
+  if (!outcome.ok() || comm.real() != nullptr) {
+    weir_comm_destroy(made);
+    return outcome;
+  }
+  return attach(function, comm, WEIR_OK, made);
 }
 
 Outcome check_rank(const char* function, int rank, int rank_count) {
@@ -113,6 +165,11 @@ static_assert(sizeof(ncclUniqueId) == sizeof(weir_unique_id_t));
 
 Outcome make_unique_id(const char* function, ncclUniqueId* id) {
   if (id == nullptr) return invalid_argument(fmt::format("{}: uniqueId is NULL", function));
+  Outcome outcome = apply_environment(function);
+  if (!outcome.ok()) return outcome;
+  bool set = false;
+  outcome = id_of_environment(function, &set, id);
+  if (set || !outcome.ok()) return outcome;
   weir_unique_id_t made;
   if (const weir_result_t result = weir_get_unique_id(&made); result != WEIR_OK) {
     return {to_nccl(result), fmt::format("{}: {}", function, weir_last_error(nullptr))};
@@ -121,19 +178,24 @@ Outcome make_unique_id(const char* function, ncclUniqueId* id) {
   return {};
 }
 
-Outcome make_init(const char* function, ncclComm_t* out, int rank_count, const ncclUniqueId& id,
-                  int rank, int device, const ncclConfig_t* given, Setup* setup) {
+Outcome make_init(const char* function, ncclComm_t* out, int rank_count,
+                  const std::vector<ncclUniqueId>& ids, int rank, int device,
+                  const ncclConfig_t* given, Setup* setup) {
   if (out == nullptr) return invalid_argument(fmt::format("{}: comm is NULL", function));
   *out = nullptr;
   Outcome outcome = check_rank(function, rank, rank_count);
+  if (outcome.ok()) outcome = apply_environment(function);
+  if (outcome.ok()) outcome = check_ids(function, ids);
   if (!outcome.ok()) return outcome;
   Config config = default_config();
   outcome = read_config(function, given, &config);
   if (!outcome.ok()) return outcome;
   open(setup, function, std::move(config), rank, rank_count, device, out);
-  setup->work = [function, comm = setup->made, rank_count, id = to_weir_id(id), rank,
+  std::vector<weir_unique_id_t> places;
+  for (const ncclUniqueId& id : ids) places.push_back(to_weir_id(id));
+  setup->work = [function, comm = setup->made, rank_count, places, rank,
                  forwarding = Forwarding(given, device)] {
-    return create(function, *comm, rank_count, id, rank, &forwarding);
+    return create(function, *comm, rank_count, places, rank, &forwarding);
   };
   return {};
 }
@@ -215,6 +277,8 @@ Outcome make_grow(const char* function, std::shared_ptr<Comm> parent, int rank_c
   }
   if (parent != nullptr) rank = parent->rank();
   Outcome outcome = check_rank(function, rank, rank_count);
+  if (outcome.ok()) outcome = apply_environment(function);
+  if (outcome.ok() && id != nullptr) outcome = check_ids(function, {*id});
   if (!outcome.ok()) return outcome;
   Config config = parent != nullptr ? parent->config() : default_config();
   config.name.clear();
@@ -233,7 +297,7 @@ Outcome make_grow(const char* function, std::shared_ptr<Comm> parent, int rank_c
       Outcome spread = spread_id(function, *parent, mine.empty() ? nullptr : mine.data(), &agreed);
       if (!spread.ok()) return spread;
     }
-    return create(function, *comm, rank_count, agreed, rank, nullptr);
+    return create(function, *comm, rank_count, {agreed}, rank, nullptr);
   };
   return {};
 }

@@ -14,8 +14,10 @@ namespace weir::nccl {
 
 Outcome make_unique_id(const char* function, ncclUniqueId* id);
 
-Outcome make_init(const char* function, ncclComm_t* out, int rank_count, const ncclUniqueId& id,
-                  int rank, int device, const ncclConfig_t* config, Setup* setup);
+// `ids`: at least one, the same on all ranks.
+Outcome make_init(const char* function, ncclComm_t* out, int rank_count,
+                  const std::vector<ncclUniqueId>& ids, int rank, int device,
+                  const ncclConfig_t* config, Setup* setup);
 // `color` NCCL_SPLIT_NOCOLOR: the setup makes none.
 Outcome make_split(const char* function, std::shared_ptr<Comm> parent, int color, int key,
                    ncclComm_t* out, const ncclConfig_t* config, Setup* setup);

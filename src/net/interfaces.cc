@@ -98,12 +98,23 @@ bool InterfaceFilter::allows(std::string_view name) const {
   return names_.empty() || matches(name) != excludes_;
 }
 
+bool InterfaceFilter::set_family(std::string_view name) {
+  if (name == "AF_INET") family_ = 4;
+  if (name == "AF_INET6") family_ = 6;
+  return name.empty() || name == "AF_INET" || name == "AF_INET6";
+}
+
 bool filter_from(const char* weir_ifname, const char* nccl_socket_ifname, InterfaceFilter* filter,
                  std::string* reason) {
   const bool ours = weir_ifname != nullptr && *weir_ifname != 0;
   const char* text = ours ? weir_ifname : nccl_socket_ifname;
   std::string why;
-  if (InterfaceFilter::parse(text != nullptr ? text : "", filter, &why)) return true;
+  if (InterfaceFilter::parse(text != nullptr ? text : "", filter, &why)) {
+    const char* family = std::getenv("NCCL_SOCKET_FAMILY");
+    if (filter->set_family(family != nullptr ? family : "")) return true;
+    *reason = std::string("NCCL_SOCKET_FAMILY is '") + family + "', not AF_INET or AF_INET6";
+    return false;
+  }
   *reason = std::string(ours ? "WEIR_IFNAME" : "NCCL_SOCKET_IFNAME") + ": " + why +
             "; write eth,ib for prefixes, =eth0 for a name, ^ to exclude";
   return false;
@@ -124,7 +135,8 @@ bool list_interfaces(const InterfaceFilter& filter, std::vector<Interface>* inte
     found.name = one->ifa_name;
     found.address = from_sockaddr(one->ifa_addr);
     found.is_loopback = (one->ifa_flags & IFF_LOOPBACK) != 0;
-    if (!found.address.is_host() || is_link_local(found.address) || !filter.allows(found.name)) {
+    if (!found.address.is_host() || is_link_local(found.address) || !filter.allows(found.name) ||
+        !filter.allows_family(found.address.family)) {
       continue;
     }
     found.prefix_bits = count_bits(one->ifa_netmask);

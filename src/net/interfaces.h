@@ -39,6 +39,10 @@ class InterfaceFilter {
   bool named() const { return !names_.empty() && !excludes_; }
   const std::string& text() const { return text_; }
 
+  // NCCL_SOCKET_FAMILY, AF_INET or AF_INET6: addresses of this family only. False: it is neither.
+  bool set_family(std::string_view name);
+  bool allows_family(int family) const { return family_ == 0 || family == family_; }
+
  private:
   bool matches(std::string_view name) const;
 
@@ -46,9 +50,11 @@ class InterfaceFilter {
   std::vector<std::string> names_;
   bool excludes_ = false;
   bool exact_ = false;
+  int family_ = 0;  // 4 or 6, as IpAddress; 0: any
 };
 
-// WEIR_IFNAME if it is set, else NCCL_SOCKET_IFNAME. Null or empty: not set.
+// WEIR_IFNAME if it is set, else NCCL_SOCKET_IFNAME; and the family of NCCL_SOCKET_FAMILY. Null or
+// empty: not set.
 bool filter_from(const char* weir_ifname, const char* nccl_socket_ifname, InterfaceFilter* filter,
                  std::string* reason);
 

@@ -54,6 +54,36 @@ TEST(NcclLifecycle, SeveralUniqueIdsMakeOneCommunicator) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST(NcclLifecycle, RanksThatWereGivenOtherUniqueIdsAreNamed) {
+  const std::vector<ncclUniqueId> right = {make_id(), make_id(), make_id()};
+  const std::vector<ncclUniqueId> wrong = {right[0], right[2], right[1]};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      std::vector<ncclUniqueId> ids = rank == 2 ? wrong : right;
+      ncclComm_t comm = nullptr;
+      EXPECT_EQ(ncclCommInitRankScalable(&comm, 3, rank, 3, ids.data(), nullptr),
+                ncclInvalidArgument);
+      EXPECT_EQ(comm, nullptr);
+      expect_error_with({"ncclCommInitRankScalable", rank == 2 ? "rank 0" : "rank 2", "commIds"});
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(NcclLifecycle, EveryUniqueIdIsLookedAt) {
+  std::vector<ncclUniqueId> ids = {make_id(), make_id()};
+  ncclComm_t comm = nullptr;
+  ids[1].internal[0] ^= 1;
+  EXPECT_EQ(ncclCommInitRankScalable(&comm, 2, 0, 2, ids.data(), nullptr), ncclInvalidArgument);
+  expect_error_with({"commIds[1]", "damaged"});
+  ids[1] = ids[0];
+  EXPECT_EQ(ncclCommInitRankScalable(&comm, 2, 0, 2, ids.data(), nullptr), ncclInvalidArgument);
+  expect_error_with({"commIds[0] and commIds[1] are the same"});
+  EXPECT_EQ(ncclCommInitRank(&comm, 1, ncclUniqueId{}, 0), ncclInvalidArgument);
+  expect_error_with({"commId was not made by ncclGetUniqueId"});
+}
+
 TEST(NcclLifecycle, SplitsOfOneParentInOneGroupKeepTheirOrder) {
   const AllRanks ranks(4);
   ncclComm_t halves[4] = {};

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options of one call: ncclCollConfig_t.ext. Ranks are processes, whose environment and sockets are
 // their own.
-#include <dirent.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <random>
-#include <set>
-#include <sstream>
 
 #include "nccl/processes.h"
+#include "nccl/sockets.h"
 #include "weir/nccl_options.h"
 
 namespace weir::nccl::test {
@@ -25,30 +22,6 @@ ncclCollConfig_t with(ncclConfigExt_t* options) {
 ncclResult_t reduce(ncclComm_t comm, int* value, ncclConfigExt_t* options) {
   const ncclCollConfig_t config = with(options);
   return ncclAllReduceConfig(value, value, 1, ncclInt, ncclSum, comm, nullptr, &config);
-}
-
-// TCP sockets of this process.
-size_t tcp_sockets() {
-  std::set<std::string> inodes;
-  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
-    std::ifstream file(table);
-    std::string line, word;
-    while (std::getline(file, line)) {
-      std::istringstream words(line);
-      for (int i = 0; i < 10 && words >> word; ++i) {
-      }
-      inodes.insert("socket:[" + word + "]");
-    }
-  }
-  size_t count = 0;
-  DIR* folder = opendir("/proc/self/fd");
-  while (const dirent* entry = readdir(folder)) {
-    char name[64] = {};
-    const std::string path = std::string("/proc/self/fd/") + entry->d_name;
-    if (readlink(path.c_str(), name, sizeof name - 1) > 0) count += inodes.count(name);
-  }
-  closedir(folder);
-  return count;
 }
 
 TEST(NcclOptions, ADeadlineHoldsForItsCallOnly) {

@@ -23,8 +23,9 @@ Place place_of_this_host() {
   net::InterfaceFilter filter;
   std::vector<net::Interface> interfaces;
   std::string reason;
-  if (!net::filter_from(std::getenv("WEIR_IFNAME"), std::getenv("NCCL_SOCKET_IFNAME"), &filter,
-                        &reason) ||
+  const char* oob = std::getenv("NCCL_OOB_NET_IFNAME");
+  if (oob == nullptr || *oob == '\0') oob = std::getenv("NCCL_SOCKET_IFNAME");
+  if (!net::filter_from(std::getenv("WEIR_IFNAME"), oob, &filter, &reason) ||
       !net::list_interfaces(filter, &interfaces, &reason)) {
     log_warn(fmt::format("ranks on other hosts will not find this one: {}", reason));
     return place;

@@ -34,8 +34,8 @@ struct Place {
   bool empty() const { return addresses.empty(); }
 };
 
-// Addresses of this host on the interfaces that WEIR_IFNAME (or NCCL_SOCKET_IFNAME) allows, the
-// fastest first, without loopback. Empty where there is none.
+// Addresses of this host on the interfaces that WEIR_IFNAME (or NCCL_OOB_NET_IFNAME, or
+// NCCL_SOCKET_IFNAME) allows, the fastest first, without loopback. Empty where there is none.
 Place place_of_this_host();
 
 // Names this host and its network namespace in a Place; 0: the kernel does not say.

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// What NCCL's variables become: pure functions.
+#include "nccl/environment.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "core/comm/bootstrap_place.h"
+#include "net/interfaces.h"
+
+namespace weir::nccl {
+namespace {
+
+using Lines = std::vector<std::string>;
+const Lines kAll = {"shm", "ucx", "ofi", "tcp"};
+
+struct Made {
+  Lines lines;
+  Lines ignored;
+  std::string error;
+};
+
+Made made_of(const Lines& environment, const Lines& transports = kAll) {
+  Made it;
+  it.lines = translate_environment(environment, transports, &it.ignored, &it.error);
+  return it;
+}
+
+TEST(NcclEnvironment, DebugLevelsAndFilesBecomeTheLogs) {
+  EXPECT_EQ(made_of({"NCCL_DEBUG=INFO"}).lines, (Lines{"WEIR_LOG=info"}));
+  EXPECT_EQ(made_of({"NCCL_DEBUG=version"}).lines, (Lines{"WEIR_LOG=warn"}));
+  EXPECT_EQ(made_of({"NCCL_DEBUG=TRACE"}).lines, (Lines{"WEIR_LOG=trace"}));
+  EXPECT_EQ(made_of({"NCCL_DEBUG_FILE=/x/%h.%p"}).lines, (Lines{"WEIR_LOG_FILE=/x/%h.%p"}));
+  EXPECT_EQ(made_of({"NCCL_DEBUG=LOUD"}).error,
+            "NCCL_DEBUG='LOUD': expected NONE, VERSION, WARN, INFO, ABORT or TRACE");
+}
+
+TEST(NcclEnvironment, NetworksAndWhatIsDisabledChooseTheTransports) {
+  EXPECT_EQ(made_of({"NCCL_NET=Socket"}).lines, (Lines{"WEIR_TRANSPORT=shm,tcp"}));
+  EXPECT_EQ(made_of({"NCCL_NET=IB"}).lines, (Lines{"WEIR_TRANSPORT=shm,ucx,ofi"}));
+  EXPECT_EQ(made_of({"NCCL_NET=ofi"}).lines, (Lines{"WEIR_TRANSPORT=shm,ofi"}));
+  EXPECT_EQ(made_of({"NCCL_IB_DISABLE=1"}).lines, (Lines{"WEIR_TRANSPORT=shm,tcp"}));
+  EXPECT_EQ(made_of({"NCCL_IB_DISABLE=0"}).lines, Lines());
+  EXPECT_EQ(made_of({"NCCL_SHM_DISABLE=1"}).lines, (Lines{"WEIR_TRANSPORT=ucx,ofi,tcp"}));
+  EXPECT_EQ(made_of({"NCCL_SHM_DISABLE=1"}, {"shm", "tcp"}).lines, (Lines{"WEIR_TRANSPORT=tcp"}));
+  EXPECT_EQ(made_of({"NCCL_SHM_DISABLE=1", "NCCL_NET=Socket"}).lines,
+            (Lines{"WEIR_TRANSPORT=tcp"}));
+  EXPECT_NE(made_of({"NCCL_NET=Pigeon"}).error.find("NCCL_NET='Pigeon'"), std::string::npos);
+  EXPECT_NE(made_of({"NCCL_NET=IB"}, {"shm", "tcp"}).error.find("NCCL_NET"), std::string::npos);
+}
+
+TEST(NcclEnvironment, DevicesAndIndicesAreUcxs) {
+  EXPECT_EQ(made_of({"NCCL_IB_HCA=mlx5_0,mlx5_1:2"}).lines,
+            (Lines{"UCX_NET_DEVICES=mlx5_0:1,mlx5_1:2"}));
+  EXPECT_EQ(made_of({"NCCL_IB_HCA==mlx5_3"}).lines, (Lines{"UCX_NET_DEVICES=mlx5_3:1"}));
+  EXPECT_EQ(made_of({"NCCL_IB_HCA=^mlx5_3"}).lines, Lines());
+  EXPECT_EQ(made_of({"NCCL_IB_GID_INDEX=3"}).lines, (Lines{"UCX_IB_GID_INDEX=3"}));
+}
+
+TEST(NcclEnvironment, SizesFilesAndPluginsHaveTheirCounterparts) {
+  EXPECT_EQ(made_of({"NCCL_BUFFSIZE=1048576"}).lines, (Lines{"WEIR_STAGING_BYTES=1048576"}));
+  EXPECT_EQ(made_of({"NCCL_BUFFSIZE=1"}).lines, (Lines{"WEIR_STAGING_BYTES=65536"}));
+  EXPECT_EQ(made_of({"NCCL_BUFFSIZE=4M"}).error, "NCCL_BUFFSIZE='4M': expected a number of bytes");
+  EXPECT_EQ(made_of({"NCCL_TOPO_FILE=/t.xml"}).lines, (Lines{"WEIR_TOPOLOGY_FILE=/t.xml"}));
+  EXPECT_EQ(made_of({"NCCL_NET_PLUGIN=aws"}).lines, (Lines{"WEIR_NCCL_NET_PLUGIN=aws"}));
+  EXPECT_EQ(made_of({"NCCL_NET_PLUGIN=none"}).lines, Lines());
+}
+
+TEST(NcclEnvironment, WhatIsSetInWeirsOwnWordsHolds) {
+  EXPECT_EQ(made_of({"NCCL_DEBUG=INFO", "WEIR_LOG=error"}).lines, Lines());
+  EXPECT_EQ(made_of({"NCCL_NET=Socket", "WEIR_TRANSPORT=ofi"}).lines, Lines());
+}
+
+TEST(NcclEnvironment, WhatMeansNothingIsNamed) {
+  const Made it = made_of({"NCCL_PROTO=LL", "NCCL_ALGO=Ring", "NCCL_HOSTID=a", "PATH=/bin",
+                           "NCCL_MIN_NCHANNELS=4", "NCCL_DEBUG_SUBSYS=ALL"});
+  EXPECT_EQ(it.ignored,
+            (Lines{"NCCL_ALGO", "NCCL_DEBUG_SUBSYS", "NCCL_MIN_NCHANNELS", "NCCL_PROTO"}));
+  EXPECT_EQ(it.error, "");
+}
+
+TEST(NcclEnvironment, AConfigurationFileHasAVariableALine) {
+  EXPECT_EQ(parse_configuration("# first\n NCCL_DEBUG = WARN # loud\n\nNCCL_NET=Socket\r\nPATH=/x\n"
+                                "=3\nNCCL_ALGO"),
+            (Lines{"NCCL_DEBUG=WARN", "NCCL_NET=Socket"}));
+}
+
+TEST(NcclEnvironment, ASocketFamilyLeavesTheOtherOut) {
+  for (const auto& [name, family] : {std::pair{"AF_INET", 4}, std::pair{"AF_INET6", 6}}) {
+    setenv("NCCL_SOCKET_FAMILY", name, 1);
+    net::InterfaceFilter filter;
+    std::string reason;
+    ASSERT_TRUE(net::filter_from(nullptr, nullptr, &filter, &reason)) << reason;
+    std::vector<net::Interface> found;
+    ASSERT_TRUE(net::list_interfaces(filter, &found, &reason)) << reason;
+    for (const net::Interface& one : found) EXPECT_EQ(one.address.family, family) << one.name;
+    EXPECT_TRUE(family == 6 || !found.empty());
+  }
+  setenv("NCCL_SOCKET_FAMILY", "AF_X25", 1);
+  net::InterfaceFilter filter;
+  std::string reason;
+  EXPECT_FALSE(net::filter_from(nullptr, nullptr, &filter, &reason));
+  EXPECT_NE(reason.find("NCCL_SOCKET_FAMILY is 'AF_X25'"), std::string::npos) << reason;
+  unsetenv("NCCL_SOCKET_FAMILY");
+}
+
+TEST(NcclEnvironment, TheInterfacesToMeetOnMayDifferFromThoseOfTheData) {
+  const comm::Place usual = comm::place_of_this_host();
+  if (usual.empty()) GTEST_SKIP() << "this machine has no interface but loopback";
+  setenv("NCCL_SOCKET_IFNAME", "=nosuch0", 1);
+  EXPECT_TRUE(comm::place_of_this_host().empty());
+  setenv("NCCL_OOB_NET_IFNAME", "^=nosuch0", 1);
+  EXPECT_EQ(comm::place_of_this_host().addresses.size(), usual.addresses.size());
+  unsetenv("NCCL_OOB_NET_IFNAME");
+  unsetenv("NCCL_SOCKET_IFNAME");
+}
+
+}  // namespace
+}  // namespace weir::nccl
