@@ -32,7 +32,8 @@ DeviceSettings read_settings() {
   if (const char* text = std::getenv("WEIR_HOSTCUDA_MEMORY"); text != nullptr && *text != '\0') {
     size_t bytes = 0;
     if (!parse_bytes(text, &bytes) || bytes < kLeastBytes || bytes > kMostBytes) {
-      std::fprintf(stderr, "hostcuda: WEIR_HOSTCUDA_MEMORY is '%s', not 1M to 4096G: 16G is used\n",
+      std::fprintf(stderr,
+                   "hostcuda: WEIR_HOSTCUDA_MEMORY is '%s', not 1MiB to 4096GiB: 16GiB is used\n",
                    text);
     } else {
       settings.device_bytes = bytes / 4096 * 4096;
@@ -54,6 +55,7 @@ bool parse_bytes(const char* text, size_t* bytes) {
   if (*end == 'M' || *end == 'm') shift = 20;
   if (*end == 'G' || *end == 'g') shift = 30;
   if (shift != 0) ++end;
+  if (shift != 0 && end[0] == 'i' && end[1] == 'B') end += 2;
   if (*end != '\0' || number > (UINT64_MAX >> shift)) return false;
   *bytes = static_cast<size_t>(number << shift);
   return true;

@@ -15,7 +15,7 @@ struct DeviceSettings {
 
 const DeviceSettings& device_settings();
 
-// Exposed for tests: "16G", "512M", "4096". False when `text` is none.
+// "16GiB", "512M", "4096". False when `text` is none.
 bool parse_bytes(const char* text, size_t* bytes);
 
 }  // namespace weir::hostcuda

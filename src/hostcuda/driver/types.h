@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "hostcuda/uuid.h"
+
 // NOLINTBEGIN: names and forms are CUDA's.
 
 typedef enum cudaError_enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 } CUresult;
@@ -23,9 +25,7 @@ typedef struct CUgraphNode_st* CUgraphNode;
 typedef struct CUgraphExec_st* CUgraphExec;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 
-typedef struct CUuuid_st {
-  char bytes[16];
-} CUuuid;
+typedef struct CUuuid_st CUuuid;
 typedef struct CUipcMemHandle_st {
   char reserved[64];
 } CUipcMemHandle;

@@ -2,6 +2,7 @@
 // The runtime's copies and fills as the core's operations. Thread-safe.
 #pragma once
 
+#include "hostcuda/core/kernels.h"
 #include "hostcuda/core/operation.h"
 #include "hostcuda/runtime/cuda.h"
 
@@ -51,6 +52,32 @@ inline Error to_operation(const struct cudaMemcpy3DParms* box, CopyOperation* op
   operation->destination_slice = to_slice;
   operation->source_slice = from_slice;
   return Error::kSuccess;
+}
+
+inline Error to_operation(const struct cudaMemsetParams* fill, FillOperation* operation) {
+  if (fill == nullptr || fill->dst == nullptr) return Error::kInvalidValue;
+  if (fill->elementSize != 1 && fill->elementSize != 2 && fill->elementSize != 4) {
+    return Error::kInvalidValue;
+  }
+  operation->destination = fill->dst;
+  operation->pitch_bytes = fill->pitch;
+  operation->value = fill->value;
+  operation->element_bytes = fill->elementSize;
+  operation->width = fill->width;
+  operation->height = fill->height;
+  return Error::kSuccess;
+}
+
+inline LaunchShape shape_of(const dim3& grid, const dim3& block, size_t shared_bytes) {
+  return {{grid.x, grid.y, grid.z}, {block.x, block.y, block.z}, shared_bytes};
+}
+
+inline Error to_operation(const struct cudaKernelNodeParams* kernel, KernelOperation* operation) {
+  if (kernel == nullptr) return Error::kInvalidValue;
+  if (kernel->extra != nullptr) return Error::kNotSupported;
+  return make_kernel(kernel->func,
+                     shape_of(kernel->gridDim, kernel->blockDim, kernel->sharedMemBytes),
+                     kernel->kernelParams, operation);
 }
 
 }  // namespace weir::hostcuda::runtime

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 
+#include "hostcuda/uuid.h"
+
 // NOLINTBEGIN: names and forms are CUDA's.
 
 typedef enum cudaError {
@@ -73,9 +75,6 @@ struct cudaPointerAttributes {
   long reserved[8];
 };
 
-struct CUuuid_st {
-  char bytes[16];
-};
 typedef struct CUuuid_st cudaUUID_t;
 
 struct cudaDeviceProp {

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several pretended devices, pools, kernels, the ways to the driver, and a device's end.
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include <weir/hostcuda.h>
+
+#include "hostcuda/support.h"
+
+// What nvcc's code calls for every kernel of a program.
+extern "C" {
+void** __cudaRegisterFatBinary(void* binary);
+void __cudaRegisterFunction(void** handle, const char* symbol, char* device, const char* name,
+                            int limit, uint3* tid, uint3* bid, dim3* block, dim3* grid, int* size);
+void __cudaUnregisterFatBinary(void** handle);
+}
+
+namespace weir::test {
+namespace {
+
+// The program runs with WEIR_HOSTCUDA_DEVICES=3 and WEIR_HOSTCUDA_MEMORY=64M.
+TEST(HostCudaDevices, ThereAreAsManyAsAskedFor) {
+  int count = 0;
+  ASSERT_CUDA(cudaGetDeviceCount(&count));
+  ASSERT_EQ(count, 3);
+  cudaDeviceProp first{};
+  cudaDeviceProp second{};
+  ASSERT_CUDA(cudaGetDeviceProperties(&first, 0));
+  ASSERT_CUDA(cudaGetDeviceProperties(&second, 1));
+  EXPECT_NE(std::memcmp(&first.uuid, &second.uuid, sizeof first.uuid), 0);
+  EXPECT_NE(first.pciBusID, second.pciBusID);
+  EXPECT_EQ(first.totalGlobalMem, size_t{64} << 20);
+  EXPECT_STRNE(first.name, "");
+  EXPECT_CUDA_ERROR(101, cudaSetDevice(3));
+  EXPECT_CUDA_ERROR(101, cudaSetDevice(-1));
+  EXPECT_CUDA_ERROR(101, cudaGetDeviceProperties(&first, 3));
+  char bus[32];
+  int index = -1;
+  ASSERT_CUDA(cudaDeviceGetPCIBusId(bus, sizeof bus, 2));
+  ASSERT_CUDA(cudaDeviceGetByPCIBusId(&index, bus));
+  EXPECT_EQ(index, 2);
+  int value = 0;
+  ASSERT_CUDA(cudaDeviceGetAttribute(&value, static_cast<cudaDeviceAttr>(41), 0));
+  EXPECT_EQ(value, 1);  // unified addresses
+}
+
+TEST(HostCudaDevices, EachThreadChoosesAndEachDeviceCountsItsOwn) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  const size_t first_before = free_bytes();
+  ASSERT_CUDA(cudaSetDevice(1));
+  const size_t second_before = free_bytes();
+  void* const memory = allocate(1 << 20);
+  EXPECT_LT(free_bytes(), second_before);
+  int elsewhere = -1;
+  std::thread([&] { EXPECT_CUDA(cudaGetDevice(&elsewhere)); }).join();
+  EXPECT_EQ(elsewhere, 0);
+  ASSERT_CUDA(cudaSetDevice(0));
+  EXPECT_EQ(free_bytes(), first_before);
+  cudaPointerAttributes a{};
+  ASSERT_CUDA(cudaPointerGetAttributes(&a, memory));
+  EXPECT_EQ(a.device, 1);
+  EXPECT_CUDA(cudaFree(memory));  // from any device
+  ASSERT_CUDA(cudaSetDevice(1));
+  EXPECT_EQ(free_bytes(), second_before);
+  // An event is recorded in a stream of its device only, but any stream may wait for it.
+  const cudaEvent_t event = make_event();
+  const cudaStream_t mine = make_stream();
+  ASSERT_CUDA(cudaSetDevice(0));
+  const cudaStream_t other = make_stream();
+  EXPECT_CUDA_ERROR(400, cudaEventRecord(event, other));
+  EXPECT_CUDA(cudaEventRecord(event, mine));
+  EXPECT_CUDA(cudaStreamWaitEvent(other, event, 0));
+  EXPECT_CUDA(cudaStreamSynchronize(other));
+  EXPECT_CUDA(cudaStreamDestroy(other));
+  EXPECT_CUDA(cudaStreamDestroy(mine));
+  EXPECT_CUDA(cudaEventDestroy(event));
+}
+
+TEST(HostCudaDevices, PeerAccessIsCountedPerPair) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  int can = 0;
+  ASSERT_CUDA(cudaDeviceCanAccessPeer(&can, 0, 1));
+  EXPECT_EQ(can, 1);
+  EXPECT_CUDA_ERROR(705, cudaDeviceDisablePeerAccess(1));
+  EXPECT_CUDA(cudaDeviceEnablePeerAccess(1, 0));
+  EXPECT_CUDA_ERROR(704, cudaDeviceEnablePeerAccess(1, 0));
+  EXPECT_CUDA_ERROR(101, cudaDeviceEnablePeerAccess(0, 0));
+  EXPECT_CUDA(cudaDeviceDisablePeerAccess(1));
+}
+
+TEST(HostCudaDevices, AResetDropsWhatWaitsAndFreesTheRest) {
+  ASSERT_CUDA(cudaSetDevice(2));
+  const cudaStream_t stream = make_stream(kNonBlocking);
+  const size_t before = free_bytes();
+  auto* const memory = static_cast<uint32_t*>(allocate(4096));
+  ASSERT_CUDA(cudaMemset(memory, 0, 4096));
+  ASSERT_CUDA(cudaStreamSynchronize(nullptr));
+  // Nobody will ever write the value.
+  ASSERT_CUDA(cuStreamWaitValue32_v2(stream, device_address(memory), 1, 1));
+  ASSERT_CUDA(cudaDeviceReset());
+  EXPECT_CUDA_ERROR(400, cudaStreamQuery(stream));
+  EXPECT_CUDA_ERROR(1, cudaFree(memory));
+  EXPECT_EQ(free_bytes(), before);
+  // And the device serves again.
+  const cudaStream_t again = make_stream();
+  EXPECT_CUDA(cudaStreamSynchronize(again));
+  EXPECT_CUDA(cudaMemset(allocate(16), 0, 16));
+  EXPECT_CUDA(cudaDeviceReset());
+  ASSERT_CUDA(cudaSetDevice(0));
+}
+
+TEST(HostCudaPools, MemoryIsFreedWhenTheStreamComesThere) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  const cudaStream_t stream = make_stream(kNonBlocking);
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  const size_t before = free_bytes();
+  cudaMemPool_t pool = nullptr;
+  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&pool, 0));
+  const auto used = [&] {
+    uint64_t bytes = 0;
+    EXPECT_CUDA(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &bytes));
+    return bytes;
+  };
+  void* memory = nullptr;
+  Gate gate;
+  gate.close(stream);
+  ASSERT_CUDA(cudaMallocAsync(&memory, 10000, stream));
+  EXPECT_EQ(used(), 10000U);
+  ASSERT_CUDA(cudaMemsetAsync(memory, 7, 10000, stream));
+  ASSERT_CUDA(cudaFreeAsync(memory, stream));
+  EXPECT_EQ(used(), 0U);
+  EXPECT_LT(free_bytes(), before);
+  EXPECT_CUDA_ERROR(1, cudaFreeAsync(memory, stream));
+  // The same stream may have it again at once.
+  void* again = nullptr;
+  ASSERT_CUDA(cudaMallocAsync(&again, 10000, stream));
+  EXPECT_EQ(again, memory);
+  // Another stream may not.
+  const cudaStream_t other = make_stream(kNonBlocking);
+  void* apart = nullptr;
+  ASSERT_CUDA(cudaFreeAsync(again, stream));
+  ASSERT_CUDA(cudaMallocAsync(&apart, 10000, other));
+  EXPECT_NE(apart, memory);
+  ASSERT_CUDA(cudaFreeAsync(apart, other));
+  gate.open();
+  EXPECT_CUDA(cudaStreamSynchronize(stream));
+  EXPECT_CUDA(cudaStreamSynchronize(other));
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+  EXPECT_CUDA(cudaStreamDestroy(other));
+}
+
+TEST(HostCudaPools, APoolOfTheProgramsOwnHasItsLimit) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = 1;
+  properties.maxSize = 1 << 20;
+  cudaMemPool_t pool = nullptr;
+  ASSERT_CUDA(cudaMemPoolCreate(&pool, &properties));
+  void* memory = nullptr;
+  void* more = nullptr;
+  ASSERT_CUDA(cudaMallocFromPoolAsync(&memory, 1 << 20, pool, nullptr));
+  EXPECT_CUDA_ERROR(2, cudaMallocFromPoolAsync(&more, 1, pool, nullptr));
+  cudaPointerAttributes a{};
+  ASSERT_CUDA(cudaPointerGetAttributes(&a, memory));
+  EXPECT_EQ(a.device, 1);
+  EXPECT_CUDA(cudaFree(memory));
+  EXPECT_CUDA(cudaMallocFromPoolAsync(&more, 1, pool, nullptr));
+  EXPECT_CUDA(cudaMemPoolDestroy(pool));
+  EXPECT_CUDA(cudaFreeAsync(more, nullptr));  // outlives its pool's handle
+  EXPECT_CUDA(cudaStreamSynchronize(nullptr));
+  cudaMemPool_t standard = nullptr;
+  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&standard, 0));
+  EXPECT_CUDA_ERROR(1, cudaMemPoolDestroy(standard));
+}
+
+const char add_symbol = 0;
+const char other_symbol = 0;
+
+void add_on_host(const weir_hostcuda_launch* launch, void* context) {
+  auto* const sum = *static_cast<int**>(launch->arguments[0]);
+  const int value = *static_cast<int*>(launch->arguments[1]);
+  *sum += value * static_cast<int>(launch->grid[0] * launch->block[0]);
+  ++*static_cast<int*>(context);
+}
+
+TEST(HostCudaKernels, AKernelWithAHostFunctionRunsInStreamOrderAndAnotherIsRefused) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  void** const handle = __cudaRegisterFatBinary(nullptr);
+  char name[] = "_ZN4sums3addEPii";
+  char other[] = "_Z5othervv";
+  __cudaRegisterFunction(handle, &add_symbol, name, name, -1, nullptr, nullptr, nullptr, nullptr,
+                         nullptr);
+  __cudaRegisterFunction(handle, &other_symbol, other, other, -1, nullptr, nullptr, nullptr,
+                         nullptr, nullptr);
+  int calls = 0;
+  const size_t sizes[] = {sizeof(int*), sizeof(int)};
+  EXPECT_EQ(weir_hostcuda_register_kernel(nullptr, add_on_host, &calls, sizes, 2), 1);
+  ASSERT_EQ(weir_hostcuda_register_kernel("sums::add", add_on_host, &calls, sizes, 2), 0);
+  const cudaStream_t stream = make_stream(kNonBlocking);
+  auto* sum = static_cast<int*>(allocate(sizeof(int)));
+  ASSERT_CUDA(cudaMemsetAsync(sum, 0, sizeof(int), stream));
+  Gate gate;
+  gate.close(stream);
+  int value = 5;
+  void* arguments[] = {&sum, &value};
+  const dim3 grid{4, 1, 1};
+  const dim3 block{8, 1, 1};
+  ASSERT_CUDA(cudaLaunchKernel(&add_symbol, grid, block, arguments, 0, stream));
+  value = 1000;  // the launch has its copy
+  EXPECT_CUDA_ERROR(98, cudaLaunchKernel(&other_symbol, grid, block, nullptr, 0, stream));
+  EXPECT_CUDA_ERROR(98, cudaGetLastError());
+  const dim3 too_many{2048, 1, 1};
+  EXPECT_CUDA_ERROR(9, cudaLaunchKernel(&add_symbol, grid, too_many, arguments, 0, stream));
+  gate.open();
+  int result = 0;
+  ASSERT_CUDA(cudaMemcpyAsync(&result, sum, sizeof result, cudaMemcpyDeviceToHost, stream));
+  EXPECT_EQ(result, 160);
+  EXPECT_EQ(calls, 1);
+  EXPECT_CUDA(cudaFree(sum));
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+  __cudaUnregisterFatBinary(handle);
+}
+
+TEST(HostCudaDriver, FunctionsAreFoundByNameAndVersion) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  ASSERT_CUDA(
+      cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &function, 12000, 0, &result));
+  EXPECT_EQ(result, cudaDriverEntryPointSuccess);
+  EXPECT_EQ(function, reinterpret_cast<void*>(&cuStreamWriteValue32_v2));
+  EXPECT_CUDA(cudaGetDriverEntryPointByVersion("cuNoSuchThing", &function, 12000, 0, &result));
+  EXPECT_EQ(result, cudaDriverEntryPointSymbolNotFound);
+  EXPECT_EQ(function, nullptr);
+  EXPECT_CUDA(cudaGetDriverEntryPointByVersion("cuStreamGetId", &function, 11000, 0, &result));
+  EXPECT_EQ(result, cudaDriverEntryPointVersionNotSufficent);
+  CUdriverProcAddressQueryResult state{};
+  EXPECT_CUDA(cuGetProcAddress_v2("cuMemAlloc", &function, 13000, 0, &state));
+  EXPECT_EQ(function, reinterpret_cast<void*>(&cuMemAlloc_v2));
+}
+
+TEST(HostCudaDriver, TheCurrentContextIsTheRuntimesDevice) {
+  ASSERT_CUDA(cuInit(0));
+  ASSERT_CUDA(cudaSetDevice(1));
+  CUcontext context = nullptr;
+  CUdevice device = -1;
+  ASSERT_CUDA(cuCtxGetDevice(&device));
+  EXPECT_EQ(device, 1);
+  ASSERT_CUDA(cuDevicePrimaryCtxRetain(&context, 2));
+  ASSERT_CUDA(cuCtxPushCurrent_v2(context));
+  int chosen = -1;
+  ASSERT_CUDA(cudaGetDevice(&chosen));
+  EXPECT_EQ(chosen, 2);
+  CUcontext popped = nullptr;
+  ASSERT_CUDA(cuCtxPopCurrent_v2(&popped));
+  EXPECT_EQ(popped, context);
+  ASSERT_CUDA(cudaGetDevice(&chosen));
+  EXPECT_EQ(chosen, 1);
+  EXPECT_CUDA(cuDevicePrimaryCtxRelease_v2(2));
+  std::thread([] {
+    CUdeviceptr address = 0;
+    CUcontext none = nullptr;
+    EXPECT_CUDA(cuCtxGetCurrent(&none));
+    EXPECT_EQ(none, nullptr);
+    EXPECT_CUDA_ERROR(201, cuMemAlloc_v2(&address, 16));
+  }).join();
+  const char* text = nullptr;
+  EXPECT_CUDA(cuGetErrorName(static_cast<CUresult>(201), &text));
+  EXPECT_STREQ(text, "CUDA_ERROR_INVALID_CONTEXT");
+  EXPECT_STREQ(cudaGetErrorName(static_cast<cudaError_t>(2)), "cudaErrorMemoryAllocation");
+  ASSERT_CUDA(cudaSetDevice(0));
+}
+
+}  // namespace
+}  // namespace weir::test
