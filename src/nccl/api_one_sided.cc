@@ -67,12 +67,14 @@ Outcome check_flags(const char* function, unsigned int flags) {
 
 // `make` checks the arguments and fills in the operation.
 template <typename Make>
-ncclResult_t enqueue(const char* function, ncclComm_t handle, Make make) noexcept {
+ncclResult_t enqueue(const char* function, ncclComm_t handle, cudaStream_t stream,
+                     Make make) noexcept {
   try {
     Operation operation;
     Outcome outcome = ready(function, handle, &operation);
     if (outcome.ok()) outcome = make(*operation.comm, *operation.one_sided);
     if (!outcome.ok()) return weir::nccl::refuse(outcome, operation.comm.get());
+    operation.stream = stream;
     return weir::nccl::submit(std::move(operation));
   } catch (...) {
     return weir::nccl::report(weir::nccl::outcome_of_exception(function, std::current_exception()));
@@ -84,9 +86,9 @@ ncclResult_t enqueue(const char* function, ncclComm_t handle, Make make) noexcep
 ncclResult_t weir::nccl::own::PutSignal(const void* data, size_t count, ncclDataType_t datatype,
                                         int peer, ncclWindow_t window, size_t offset, int signal,
                                         int context, unsigned int flags, ncclComm_t handle,
-                                        cudaStream_t) {
+                                        cudaStream_t stream) {
   constexpr const char* kFunction = "ncclPutSignal";
-  return enqueue(kFunction, handle, [&](Comm& comm, OneSidedCall& call) -> Outcome {
+  return enqueue(kFunction, handle, stream, [&](Comm& comm, OneSidedCall& call) -> Outcome {
     Outcome outcome = check_peer(kFunction, comm, *call.state, peer, signal, context);
     if (outcome.ok()) outcome = check_flags(kFunction, flags);
     if (!outcome.ok()) return outcome;
@@ -127,9 +129,9 @@ ncclResult_t weir::nccl::own::PutSignal(const void* data, size_t count, ncclData
 }
 
 ncclResult_t weir::nccl::own::Signal(int peer, int signal, int context, unsigned int flags,
-                                     ncclComm_t handle, cudaStream_t) {
+                                     ncclComm_t handle, cudaStream_t stream) {
   constexpr const char* kFunction = "ncclSignal";
-  return enqueue(kFunction, handle, [&](Comm& comm, OneSidedCall& call) -> Outcome {
+  return enqueue(kFunction, handle, stream, [&](Comm& comm, OneSidedCall& call) -> Outcome {
     Outcome outcome = check_peer(kFunction, comm, *call.state, peer, signal, context);
     if (outcome.ok()) outcome = check_flags(kFunction, flags);
     call.peer = peer;
@@ -140,9 +142,9 @@ ncclResult_t weir::nccl::own::Signal(int peer, int signal, int context, unsigned
 }
 
 ncclResult_t weir::nccl::own::WaitSignal(int count, ncclWaitSignalDesc_t* descriptors,
-                                         ncclComm_t handle, cudaStream_t) {
+                                         ncclComm_t handle, cudaStream_t stream) {
   constexpr const char* kFunction = "ncclWaitSignal";
-  return enqueue(kFunction, handle, [&](Comm& comm, OneSidedCall& call) -> Outcome {
+  return enqueue(kFunction, handle, stream, [&](Comm& comm, OneSidedCall& call) -> Outcome {
     if (count < 0) return invalid_argument(fmt::format("{}: nDesc is {}", kFunction, count));
     if (descriptors == nullptr && count > 0) {
       return invalid_argument(

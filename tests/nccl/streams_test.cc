@@ -285,6 +285,62 @@ TEST_F(NcclStreams, TheDefaultStreamIsAStream) {
   it.check();
 }
 
+TEST_F(NcclStreams, RanksOfOneGroupMayShareAStream) {
+  const AllRanks ranks(3);
+  const Stream stream;
+  const Stream other;
+  for (const size_t count : {size_t{10}, size_t{4000}}) {
+    const Exchange sum(Kind::kAllReduce, 3, count, 0, 1, device);
+    const Exchange all(Kind::kAllGather, 3, count, 0, 2, device);
+    ASSERT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 3; ++r) {
+      EXPECT_NCCL(sum.call_on(r, ranks[r], stream));
+      EXPECT_NCCL(all.call_on(r, ranks[r], r == 1 ? other : stream));
+    }
+    ASSERT_NCCL(ncclGroupEnd());
+    stream.synchronize();
+    other.synchronize();
+    sum.check();
+    all.check();
+  }
+}
+
+TEST_F(NcclStreams, SignalsAndWaitsKeepTheOrderOfTheStream) {
+  run_threads(2, [](int rank, ncclComm_t comm) {
+    use_device(0);
+    const Stream stream;
+    void* memory = nullptr;
+    ASSERT_NCCL(ncclMemAlloc(&memory, 4096));
+    auto* numbers_there = static_cast<int*>(memory);
+    numbers_there[0] = 0;
+    ncclWindow_t window = nullptr;
+    ASSERT_NCCL(ncclCommWindowRegister(comm, memory, 4096, &window, NCCL_WIN_COLL_SYMMETRIC));
+    const Array sent(MemoryKind::kHost, 1);
+    const Array got(MemoryKind::kDevice, 1);
+    const std::vector<int> late = {70 + rank};
+    ncclWaitSignalDesc_t one = {1, 1 - rank, 0, 0};
+    sent.set({-1});
+    Gate gate(stream);
+    // What is put is what the stream has written before.
+    sent.write(late, stream);
+    EXPECT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(
+        ncclPutSignal(sent.data(), 1, ncclInt, 1 - rank, window, 0, 0, 0, 0, comm, stream.nccl()));
+    EXPECT_NCCL(ncclWaitSignal(1, &one, comm, stream.nccl()));
+    EXPECT_NCCL(ncclGroupEnd());
+    EXPECT_CUDA(cuMemcpyAsync(reinterpret_cast<uintptr_t>(got.data()),
+                              reinterpret_cast<uintptr_t>(memory), sizeof(int), stream.get()));
+    gate.open();
+    stream.synchronize();
+    EXPECT_EQ(got.get(), std::vector<int>{70 + 1 - rank});
+    EXPECT_EQ(
+        ncclPutSignal(got.data(), 1, ncclInt, 1 - rank, window, 0, 0, 0, 0, comm, stream.nccl()),
+        ncclInvalidUsage);
+    EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
+    EXPECT_NCCL(ncclMemFree(memory));
+  });
+}
+
 TEST_F(NcclStreams, ManyCallsAreEnqueuedBeforeTheFirstRuns) {
   const StreamRanks ranks(2);
   std::vector<Array> data;

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "core/base/settings.h"
 #include "nccl/cuda/driver.h"
+#include "nccl/one_sided.h"
 #include "nccl/stream/flight.h"
 #include "nccl/stream/program.h"
 #include "nccl/stream/proxy.h"
@@ -127,16 +129,6 @@ Outcome settle_in(const Driver& driver, const char* function, Bank& bank, Flight
   return {};
 }
 
-std::vector<cuda::Stream> streams_of(const std::vector<Operation>& operations) {
-  std::vector<cuda::Stream> streams;
-  for (const Operation& it : operations) {
-    if (std::find(streams.begin(), streams.end(), it.stream) == streams.end()) {
-      streams.push_back(it.stream);
-    }
-  }
-  return streams;
-}
-
 // All streams of a flight are captured together, or none is.
 Outcome common_capture(const Driver& driver, const char* function,
                        const std::vector<cuda::Stream>& streams, Capture* capture) {
@@ -146,18 +138,87 @@ Outcome common_capture(const Driver& driver, const char* function,
     if (!outcome.ok()) return outcome;
     if (i == 0) *capture = it;
     if (it.active != capture->active || it.number != capture->number) {
-      return invalid_usage(fmt::format(
-          "{}: the group uses {} streams on one communicator, of which some are captured and "
-          "others are not, or into another graph",
-          function, streams.size()));
+      return invalid_usage(
+          fmt::format("{}: the group uses {} streams together, of which some are captured and "
+                      "others are not, or into another graph",
+                      function, streams.size()));
     }
   }
   return {};
 }
 
-// From the first call to CUDA that changes a stream. The first stream leads, and the others wait.
-Outcome enqueue_flight(const Driver& driver, const char* function,
-                       const std::vector<cuda::Stream>& streams, Bank& bank, Flight& flight) {
+// The operations of one communicator, on their way.
+struct Part {
+  std::shared_ptr<Comm> comm;
+  std::vector<Operation> operations;
+  std::shared_ptr<Proxy> proxy;
+  std::shared_ptr<Recording> recording;
+  std::unique_ptr<Flight> flight;
+  bool begun = false;
+
+  Bank& bank() const { return recording != nullptr ? recording->bank : proxy->bank(); }
+};
+
+// Communicators that have a stream in common: it must ring for all of them before it waits for one,
+// for one may be the peer of the other.
+struct Convoy {
+  std::vector<cuda::Stream> streams;  // the first one leads
+  std::vector<Part> parts;
+
+  bool has(cuda::Stream stream) const {
+    return std::find(streams.begin(), streams.end(), stream) != streams.end();
+  }
+  void add(cuda::Stream stream) {
+    if (!has(stream)) streams.push_back(stream);
+  }
+  bool meets(const Convoy& other) const {
+    return std::any_of(other.streams.begin(), other.streams.end(),
+                       [&](cuda::Stream it) { return has(it); });
+  }
+};
+
+std::vector<Convoy> convoys_of(std::vector<Operation> operations) {
+  std::vector<Convoy> all;
+  for (Operation& operation : operations) {
+    auto mine = std::find_if(all.begin(), all.end(),
+                             [&](const Convoy& it) { return it.parts[0].comm == operation.comm; });
+    if (mine == all.end()) {
+      mine = all.insert(all.end(), Convoy());
+      mine->parts.emplace_back().comm = operation.comm;
+    }
+    mine->add(operation.stream);
+    mine->parts[0].operations.push_back(std::move(operation));
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t k = i + 1; k < all.size();) {
+      if (!all[i].meets(all[k])) {
+        ++k;
+        continue;
+      }
+      for (const cuda::Stream it : all[k].streams) all[i].add(it);
+      for (Part& it : all[k].parts) all[i].parts.push_back(std::move(it));
+      all.erase(all.begin() + static_cast<std::ptrdiff_t>(k));
+      k = i + 1;  // the grown one may meet some that it did not meet before
+    }
+  }
+  return all;
+}
+
+Outcome check_one_sided(const Driver& driver, const std::vector<Operation>& operations) {
+  for (const Operation& it : operations) {
+    if (it.kind == OperationKind::kOneSided && cuda::only_on_device(driver, it.one_sided->data)) {
+      return invalid_usage(
+          fmt::format("{}: localbuff is memory of a device; one-sided operations take host memory, "
+                      "ncclSend and ncclRecv take either",
+                      it.function));
+    }
+  }
+  return {};
+}
+
+// From the first call to CUDA that changes a stream.
+Outcome enqueue_flights(const Driver& driver, const char* function, const Convoy& convoy) {
+  const std::vector<cuda::Stream>& streams = convoy.streams;
   const cuda::Stream lead = streams[0];
   for (size_t i = 1; i < streams.size(); ++i) {
     StreamEvent reached;
@@ -165,55 +226,75 @@ Outcome enqueue_flight(const Driver& driver, const char* function,
     if (outcome.ok()) outcome = wait(driver, function, lead, reached);
     if (!outcome.ok()) return outcome;
   }
-  if (bank.last.get() != nullptr) {
-    Outcome outcome = wait(driver, function, lead, bank.last);
+  std::vector<Flight*> flights;
+  for (const Part& part : convoy.parts) {
+    flights.push_back(part.flight.get());
+    if (part.bank().last == nullptr) continue;
+    Outcome outcome = wait(driver, function, lead, *part.bank().last);
     if (!outcome.ok()) return outcome;
   }
-  Outcome outcome = enqueue_program(driver, lead, flight);
+  Outcome outcome = enqueue_program(driver, lead, flights);
   if (!outcome.ok()) return outcome;
-  StreamEvent end;
-  outcome = record(driver, function, lead, &end);
+  auto end = std::make_shared<StreamEvent>();
+  outcome = record(driver, function, lead, end.get());
   for (size_t i = 1; i < streams.size() && outcome.ok(); ++i) {
-    outcome = wait(driver, function, streams[i], end);
+    outcome = wait(driver, function, streams[i], *end);
   }
-  if (outcome.ok()) bank.last = std::move(end);
-  return outcome;
+  if (!outcome.ok()) return outcome;
+  for (const Part& part : convoy.parts) part.bank().last = end;
+  return {};
 }
 
-// `operations` are of one communicator.
-Outcome enqueue_one(const Driver& driver, std::vector<Operation> operations) {
-  const char* function = operations[0].function;
-  const std::shared_ptr<Comm> comm = operations[0].comm;
-  const std::vector<cuda::Stream> streams = streams_of(operations);
-  const cuda::ContextScope context(driver, streams[0], operations[0].context);
-  Capture capture;
-  Outcome outcome = common_capture(driver, function, streams, &capture);
+Outcome prepare(const Driver& driver, const Capture& capture, Part& part) {
+  const char* function = part.operations[0].function;
+  Outcome outcome = check_one_sided(driver, part.operations);
   if (!outcome.ok()) return outcome;
-  auto flight = plan_flight(std::move(operations), on_device, &driver);
-
-  const std::shared_ptr<Proxy> proxy = comm->proxy();
-  std::lock_guard one_at_a_time(proxy->enqueue_lock());
-  proxy->enqueue_begins();
-  std::shared_ptr<Recording> recording;
-  try {
-    if (capture.active) {
-      recording = proxy->find_recording(capture.number);
-      if (recording == nullptr) {
-        outcome = start_recording(driver, function, proxy, capture, &recording);
-      }
+  part.flight = plan_flight(std::move(part.operations), on_device, &driver);
+  part.proxy->enqueue_begins();
+  part.begun = true;
+  if (capture.active) {
+    part.recording = part.proxy->find_recording(capture.number);
+    if (part.recording == nullptr) {
+      outcome = start_recording(driver, function, part.proxy, capture, &part.recording);
+      if (!outcome.ok()) return outcome;
     }
-    Bank& bank = recording != nullptr ? recording->bank : proxy->bank();
-    if (outcome.ok()) outcome = settle_in(driver, function, bank, *flight);
-    if (outcome.ok()) outcome = enqueue_flight(driver, function, streams, bank, *flight);
-    // What a broken stream will not undo: the flight waits there, but nobody is to work for it. (A
-    // capture that has failed takes it along.)
-    if (!outcome.ok() && flight->rings > 0 && !capture.active) comm->stream_failed(outcome);
+  }
+  return settle_in(driver, function, part.bank(), *part.flight);
+}
+
+Outcome enqueue_convoy(const Driver& driver, Convoy convoy) {
+  const Operation& first = convoy.parts[0].operations[0];
+  const char* function = first.function;
+  const cuda::ContextScope context(driver, convoy.streams[0], first.context);
+  Capture capture;
+  Outcome outcome = common_capture(driver, function, convoy.streams, &capture);
+  if (!outcome.ok()) return outcome;
+  for (Part& part : convoy.parts) part.proxy = part.comm->proxy();
+  // One order of locks for all threads.
+  std::sort(convoy.parts.begin(), convoy.parts.end(),
+            [](const Part& a, const Part& b) { return a.proxy < b.proxy; });
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (const Part& part : convoy.parts) locks.emplace_back(part.proxy->enqueue_lock());
+  try {
+    for (Part& part : convoy.parts) {
+      outcome = prepare(driver, capture, part);
+      if (!outcome.ok()) break;
+    }
+    if (outcome.ok()) outcome = enqueue_flights(driver, function, convoy);
   } catch (...) {
     outcome = outcome_of_exception(function, std::current_exception());
-    if (flight->rings > 0 && !capture.active) comm->stream_failed(outcome);
   }
-  if (flight->rings == 0) flight.reset();
-  proxy->enqueue_ends(std::move(flight), recording);
+  for (Part& part : convoy.parts) {
+    if (!part.begun) continue;
+    if (part.flight->rings == 0) {
+      part.flight.reset();
+    } else if (!outcome.ok() && !capture.active) {
+      // The stream will ring and wait, but nobody is to work for it. (A capture that has failed
+      // takes what it holds along.)
+      part.comm->stream_failed(outcome);
+    }
+    part.proxy->enqueue_ends(std::move(part.flight), part.recording);
+  }
   return outcome;
 }
 
@@ -232,14 +313,9 @@ void find_order(Operation* operation) {
 Outcome enqueue(std::vector<Operation> operations) {
   const Driver& driver = *cuda::driver(true);
   Outcome first;
-  while (!operations.empty()) {
-    const std::shared_ptr<Comm> comm = operations[0].comm;
-    const auto others = std::stable_partition(operations.begin(), operations.end(),
-                                              [&](const Operation& it) { return it.comm == comm; });
-    std::vector<Operation> mine(std::make_move_iterator(operations.begin()),
-                                std::make_move_iterator(others));
-    operations.erase(operations.begin(), others);
-    Outcome outcome = enqueue_one(driver, std::move(mine));
+  for (Convoy& convoy : convoys_of(std::move(operations))) {
+    const std::shared_ptr<Comm> comm = convoy.parts[0].comm;
+    Outcome outcome = enqueue_convoy(driver, std::move(convoy));
     if (outcome.ok()) continue;
     comm->note_error(outcome.text);
     if (first.ok()) first = std::move(outcome);

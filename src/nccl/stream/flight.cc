@@ -42,6 +42,7 @@ class Runner {
     for (const Lane& it : flight.lanes) places += it.depth;
     busy_.resize(places);
     running_.reserve(places);
+    late_.reserve(places);
   }
 
   Outcome run() {
@@ -52,7 +53,7 @@ class Runner {
       return first_;
     }
     Pause pause;
-    while (done_ < last_ && !leave_.load(std::memory_order_relaxed)) {
+    while (done_ + late_.size() < last_ && !leave_.load(std::memory_order_relaxed)) {
       bool moved = start_what_can();
       moved = test_all() || moved;
       if (moved) {
@@ -67,6 +68,7 @@ class Runner {
     }
     // Weir's operations hold buffers until they have ended, which they do by their deadlines.
     for (Running& it : running_) wait_for(it);
+    for (const Running& it : late_) end_one_sided(it);
     return first_;
   }
 
@@ -153,7 +155,9 @@ class Runner {
       busy_[place(it.item)] = true;
       moved = true;
       begin(it);
-      if (it.request != nullptr) {
+      if (lane(it.item).one_sided() && !broken(it.item)) {
+        late_.push_back(it);
+      } else if (it.request != nullptr) {
         running_.push_back(it);  // there is room: each has its place
       } else {
         finish(it, WEIR_OK);
@@ -176,6 +180,15 @@ class Runner {
       moved = true;
     }
     return moved;
+  }
+
+  void end_one_sided(const Running& it) {
+    try {
+      if (!broken(it.item)) fail(nccl::finish(lane(it.item).operation));
+    } catch (...) {
+      fail(outcome_of_exception(lane(it.item).operation.function, std::current_exception()));
+    }
+    finish(it, WEIR_OK);
   }
 
   void wait_for(Running& it) { finish(it, weir_wait(&it.request)); }
@@ -206,6 +219,7 @@ class Runner {
   size_t next_ = 0;
   size_t done_ = 0;
   std::vector<Running> running_;
+  std::vector<Running> late_;  // one-sided
   Outcome first_;
 };
 

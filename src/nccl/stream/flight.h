@@ -8,7 +8,8 @@
 // when nothing is to be copied, and when no operation has more than one slice. Otherwise each slice
 // has its own turn, and each operation a few places (`depth`) which its slices use one after the
 // other. Slices are started in the order of `items`, the same on all ranks as far as they meet: the
-// first slices of all operations, then the second ones, …
+// first slices of all operations, then the second ones, … One-sided operations, which may wait for a
+// peer's signal, are begun like the others and ended after them.
 //
 // Not thread-safe: built by one thread, then the proxy's.
 #pragma once
@@ -45,6 +46,7 @@ struct Lane {
 
   static constexpr size_t kNone = ~size_t{0};
 
+  bool one_sided() const { return operation.kind == OperationKind::kOneSided; }
   size_t slice_width(size_t slice) const {
     const size_t begin = slice * cut.width;
     return std::min(cut.width, operation.count - begin);

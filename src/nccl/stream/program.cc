@@ -14,70 +14,84 @@ cuda::DevicePointer address(const void* pointer) {
 
 class Program {
  public:
-  Program(const cuda::Driver& driver, cuda::Stream stream, Flight& flight)
-      : driver_(driver), stream_(stream), flight_(flight) {}
+  Program(const cuda::Driver& driver, cuda::Stream stream, const std::vector<Flight*>& flights)
+      : driver_(driver), stream_(stream), flights_(flights), rings_(flights.size(), 0) {}
 
   Outcome enqueue() {
-    for (const Lane& lane : flight_.lanes) {
-      if (lane.scalar_on_device) copy_scalar(lane);
+    size_t last_step = 1;
+    for (const Flight* flight : flights_) {
+      for (const Lane& lane : flight->lanes) {
+        if (lane.scalar_on_device) copy_scalar(*flight, lane);
+        if (!flight->gated) last_step = std::max(last_step, lane.cut.slice_count + lane.depth - 1);
+      }
     }
-    if (flight_.gated) {
-      gated();
-    } else {
-      pipelined();
+    for (size_t step = 0; step <= last_step; ++step) {
+      for (const Flight* flight : flights_) take_results(*flight, step, step == last_step);
+      for (size_t i = 0; i < flights_.size(); ++i) hand_over(i, step);
     }
     flush();
     return std::move(outcome_);
   }
 
  private:
-  void gated() {
-    for (const Lane& lane : flight_.lanes) copy_in(lane, 0);
-    ring(flight_.door());
-    await(flight_.door());
-    for (const Lane& lane : flight_.lanes) copy_out(lane, 0);
-    clear(flight_.door());
-  }
-
-  void pipelined() {
-    size_t steps = 0;
-    for (const Lane& lane : flight_.lanes) {
-      steps = std::max(steps, lane.cut.slice_count + lane.depth);
+  // The results of slices whose places are needed, or that are the last ones.
+  void take_results(const Flight& flight, size_t step, bool last) {
+    if (flight.gated) {
+      if (step != 1) return;
+      await(flight.door());
+      for (const Lane& lane : flight.lanes) copy_out(flight, lane, 0);
+      clear(flight.door());
+      return;
     }
-    for (size_t step = 0; step < steps; ++step) {
-      for (const Lane& lane : flight_.lanes) {
-        if (step < lane.depth || step - lane.depth >= lane.cut.slice_count) continue;
-        Mailbox& mailbox = flight_.mailbox(lane, step - lane.depth);
-        await(mailbox);
-        copy_out(lane, step - lane.depth);
-        clear(mailbox);
+    for (const Lane& lane : flight.lanes) {
+      size_t slice = step - lane.depth;
+      if (lane.one_sided()) {
+        // It may wait for what the others bring.
+        if (!last) continue;
+        slice = 0;
+      } else if (step < lane.depth || slice >= lane.cut.slice_count) {
+        continue;
       }
-      for (const Lane& lane : flight_.lanes) {
-        if (step >= lane.cut.slice_count) continue;
-        copy_in(lane, step);
-        ring(flight_.mailbox(lane, step));
-      }
+      Mailbox& mailbox = flight.mailbox(lane, slice);
+      await(mailbox);
+      copy_out(flight, lane, slice);
+      clear(mailbox);
     }
   }
 
-  void copy_scalar(const Lane& lane) {
-    copy(flight_.staging->bytes + lane.scalar_offset, lane.operation.factor->device_scalar,
+  void hand_over(size_t index, size_t step) {
+    const Flight& flight = *flights_[index];
+    if (flight.gated) {
+      if (step != 0) return;
+      for (const Lane& lane : flight.lanes) copy_in(flight, lane, 0);
+      ring(index, flight.door());
+      return;
+    }
+    for (const Lane& lane : flight.lanes) {
+      if (step >= lane.cut.slice_count) continue;
+      copy_in(flight, lane, step);
+      ring(index, flight.mailbox(lane, step));
+    }
+  }
+
+  void copy_scalar(const Flight& flight, const Lane& lane) {
+    copy(flight.staging->bytes + lane.scalar_offset, lane.operation.factor->device_scalar,
          lane.cut.element_bytes);
   }
 
-  void copy_in(const Lane& lane, size_t slice) {
+  void copy_in(const Flight& flight, const Lane& lane, size_t slice) {
     if (!lane.send_on_device) return;
     const size_t bytes = lane.slice_width(slice) * lane.cut.element_bytes;
     const auto* from = static_cast<const char*>(lane.operation.send);
-    move(flight_.send_stage(lane, slice), bytes, from + begin(lane, slice), stride(lane),
+    move(flight.send_stage(lane, slice), bytes, from + begin(lane, slice), stride(lane),
          lane.cut.send_blocks, bytes);
   }
 
-  void copy_out(const Lane& lane, size_t slice) {
+  void copy_out(const Flight& flight, const Lane& lane, size_t slice) {
     if (!lane.recv_on_device) return;
     const size_t bytes = lane.slice_width(slice) * lane.cut.element_bytes;
     auto* to = static_cast<char*>(lane.operation.recv);
-    move(to + begin(lane, slice), stride(lane), flight_.recv_stage(lane, slice), bytes,
+    move(to + begin(lane, slice), stride(lane), flight.recv_stage(lane, slice), bytes,
          lane.cut.recv_blocks, bytes);
   }
 
@@ -101,9 +115,9 @@ class Program {
     hold("cuMemcpyAsync", driver_.memcpy_async(address(to), address(from), bytes, stream_));
   }
 
-  void ring(Mailbox& mailbox) {
-    ++rings_;
-    add(cuda::kWriteValue32, &mailbox.ready, flight_.number, cuda::kWriteDefault);
+  void ring(size_t index, Mailbox& mailbox) {
+    ++rings_[index];
+    add(cuda::kWriteValue32, &mailbox.ready, flights_[index]->number, cuda::kWriteDefault);
   }
   void await(Mailbox& mailbox) { add(cuda::kWaitValue32, &mailbox.done, 1, cuda::kWaitEqual); }
   void clear(Mailbox& mailbox) { add(cuda::kWriteValue32, &mailbox.done, 0, cuda::kWriteDefault); }
@@ -132,29 +146,32 @@ class Program {
           }
         }
       }
-      if (outcome_.ok()) flight_.rings = rings_;
+      for (size_t i = 0; outcome_.ok() && i < flights_.size(); ++i) {
+        flights_[i]->rings = rings_[i];
+      }
     }
     entries_.clear();
   }
 
   void hold(const char* call, cuda::Result result) {
     if (result != cuda::kSuccess) {
-      outcome_ = cuda::failed(driver_, flight_.lanes[0].operation.function, call, result);
+      outcome_ = cuda::failed(driver_, flights_[0]->lanes[0].operation.function, call, result);
     }
   }
 
   const cuda::Driver& driver_;
   const cuda::Stream stream_;
-  Flight& flight_;
+  const std::vector<Flight*>& flights_;
   std::vector<cuda::BatchEntry> entries_;
-  size_t rings_ = 0;  // with those that are not enqueued yet
+  std::vector<size_t> rings_;  // of each flight, with those that are not enqueued yet
   Outcome outcome_;
 };
 
 }  // namespace
 
-Outcome enqueue_program(const cuda::Driver& driver, cuda::Stream stream, Flight& flight) {
-  return Program(driver, stream, flight).enqueue();
+Outcome enqueue_program(const cuda::Driver& driver, cuda::Stream stream,
+                        const std::vector<Flight*>& flights) {
+  return Program(driver, stream, flights).enqueue();
 }
 
 }  // namespace weir::nccl

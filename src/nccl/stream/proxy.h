@@ -52,7 +52,7 @@ class StreamEvent {
 struct Bank {
   std::shared_ptr<Staging> staging;
   uint32_t last_number = 0;
-  StreamEvent last;  // the end of the latest flight
+  std::shared_ptr<StreamEvent> last;  // the end of the latest flight
 };
 
 // Flights in one graph.

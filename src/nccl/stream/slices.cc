@@ -43,6 +43,9 @@ Cut cut(const Operation& operation, uint64_t chunk_bytes) {
       it.send_blocks = root ? n : 0;
       it.recv_blocks = 1;
       break;
+    case OperationKind::kOneSided:
+      larger = 1;
+      break;
     case OperationKind::kSend:
       it.send_blocks = larger = 1;
       break;
