@@ -52,8 +52,6 @@ Cut cut(const Operation& operation, uint64_t chunk_bytes) {
     case OperationKind::kRecv:
       it.recv_blocks = larger = 1;
       break;
-    case OperationKind::kOneSided:  // stays whole, and is not staged
-      break;
   }
   it.element_bytes = element_bytes(operation.type);
   it.width = operation.count;
