@@ -19,9 +19,11 @@ std::vector<sched::Program> compile_all(const Algorithm& algorithm, const Proble
   return programs;
 }
 
-sched::Verdict verify(const Algorithm& algorithm, const Problem& problem, uint32_t credit) {
-  return sched::verify(compile_all(algorithm, problem),
-                       {.access = access_of(problem), .credit = credit});
+sched::Verdict verify(const Algorithm& algorithm, const Problem& problem, uint32_t credit,
+                      bool keeps_nothing) {
+  return sched::verify(
+      compile_all(algorithm, problem),
+      {.access = access_of(problem), .credit = credit, .keeps_nothing = keeps_nothing});
 }
 
 }  // namespace weir::algo

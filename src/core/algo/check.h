@@ -16,7 +16,8 @@ sched::Access access_of(const Problem& problem);
 // Programs of all ranks, by rank. supports() must hold.
 std::vector<sched::Program> compile_all(const Algorithm& algorithm, const Problem& problem);
 
-// supports() must hold. `credit` as in sched::VerifyOptions.
-sched::Verdict verify(const Algorithm& algorithm, const Problem& problem, uint32_t credit = 1);
+// supports() must hold. `credit` and `keeps_nothing` as in sched::VerifyOptions.
+sched::Verdict verify(const Algorithm& algorithm, const Problem& problem, uint32_t credit = 1,
+                      bool keeps_nothing = true);
 
 }  // namespace weir::algo

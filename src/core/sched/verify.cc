@@ -165,7 +165,7 @@ Verdict verify(std::span<const Program> programs, const VerifyOptions& options) 
                           options.credit);
   }
   if (verdict.ok()) ResultChecker(programs, layout, executor).check(&verdict);
-  if (verdict.ok() && verdict.message_count > 0) {
+  if (verdict.ok() && options.keeps_nothing && verdict.message_count > 0) {
     verdict.flaw = Executor(programs, layout, Executor::kKeepsNothing).run();
   }
   return verdict;

@@ -49,7 +49,8 @@ namespace weir::sched {
 
 struct VerifyOptions {
   Access access;
-  uint32_t credit = 1;  // of the transport; >= 1
+  uint32_t credit = 1;        // of the transport; >= 1
+  bool keeps_nothing = true;  // also where nothing is kept for a receiver
 };
 
 struct Verdict {
