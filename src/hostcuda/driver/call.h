@@ -8,8 +8,6 @@
 
 #include "hostcuda/core/device.h"
 #include "hostcuda/core/error.h"
-#include "hostcuda/driver/types.h"
-//
 #include "hostcuda/driver/functions.h"
 
 #define WEIR_CUDA extern "C" __attribute__((visibility("default")))
