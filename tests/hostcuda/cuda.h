@@ -8,11 +8,6 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #else
-#include "hostcuda/runtime/types.h"
-//
-#include "hostcuda/runtime/functions-inl.h"
-// The two faces have some types in common under two names.
-#include "hostcuda/driver/types.h"
-//
-#include "hostcuda/driver/functions-inl.h"
+#include "hostcuda/driver/functions.h"
+#include "hostcuda/runtime/functions.h"
 #endif

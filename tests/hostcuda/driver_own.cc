@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hostcuda/driver/types.h"
 //
-#include "hostcuda/driver_facts-inl.h"
+#include "hostcuda/driver_facts.h"

@@ -2,6 +2,6 @@
 // As runtime_real.cc, for the driver API.
 #include <cuda.h>
 //
-#include "hostcuda/driver/functions-inl.h"
+#include "hostcuda/driver/functions.h"
 //
-#include "hostcuda/driver_facts-inl.h"
+#include "hostcuda/driver_facts.h"

@@ -1,4 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hostcuda/runtime/types.h"
 //
-#include "hostcuda/runtime_facts-inl.h"
+#include "hostcuda/runtime_facts.h"

@@ -3,6 +3,6 @@
 // function that is declared twice with two types is an error. The same facts must hold for both types.
 #include <cuda_runtime_api.h>
 //
-#include "hostcuda/runtime/functions-inl.h"
+#include "hostcuda/runtime/functions.h"
 //
-#include "hostcuda/runtime_facts-inl.h"
+#include "hostcuda/runtime_facts.h"

@@ -8,9 +8,7 @@
 
 #include "hostcuda/core/device.h"
 #include "hostcuda/core/error.h"
-#include "hostcuda/driver/types.h"
-//
-#include "hostcuda/driver/functions-inl.h"
+#include "hostcuda/driver/functions.h"
 
 #define WEIR_CUDA extern "C" __attribute__((visibility("default")))
 

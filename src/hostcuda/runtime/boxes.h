@@ -4,7 +4,7 @@
 
 #include "hostcuda/core/kernels.h"
 #include "hostcuda/core/operation.h"
-#include "hostcuda/runtime/cuda.h"
+#include "hostcuda/runtime/functions.h"
 
 namespace weir::hostcuda::runtime {
 

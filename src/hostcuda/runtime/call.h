@@ -9,7 +9,7 @@
 
 #include "hostcuda/core/device.h"
 #include "hostcuda/core/error.h"
-#include "hostcuda/runtime/cuda.h"
+#include "hostcuda/runtime/functions.h"
 
 #define WEIR_CUDART extern "C" __attribute__((visibility("default")))
 

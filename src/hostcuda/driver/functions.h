@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of CUDA 13's driver API that this library gives, under the names of the symbols and
-// with CUDA's prototypes. It includes nothing: tests/hostcuda compiles it after the toolkit's header,
-// which then must agree. What each does is told in CUDA's documentation; where this library differs, in
-// docs/hostcuda.md.
+// The functions of CUDA 13's driver API that this library gives, under the names of the symbols and with
+// CUDA's prototypes. After the toolkit's header it uses that one's types: tests/hostcuda compiles it so,
+// and then the prototypes must agree. What each does is told in CUDA's documentation; where this library
+// differs, in docs/hostcuda.md.
+#pragma once
+
+#ifndef CUDA_VERSION  // the toolkit's header is not there
+#include "hostcuda/driver/types.h"
+#endif
 
 // NOLINTBEGIN: names and forms are CUDA's.
 extern "C" {

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of CUDA 13's runtime that this library gives, with CUDA's prototypes. It includes
-// nothing: tests/hostcuda compiles it after the toolkit's header, which then must agree. What each does
-// is told in CUDA's documentation; where this library differs, in docs/hostcuda.md.
+// The functions of CUDA 13's runtime that this library gives, with CUDA's prototypes. After the toolkit's
+// header it uses that one's types: tests/hostcuda compiles it so, and then the prototypes must agree. What
+// each does is told in CUDA's documentation; where this library differs, in docs/hostcuda.md.
+#pragma once
+
+#ifndef CUDART_VERSION  // the toolkit's header is not there
+#include "hostcuda/runtime/types.h"
+#endif
 
 // NOLINTBEGIN: names and forms are CUDA's.
 extern "C" {

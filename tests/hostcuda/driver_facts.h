@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sizes, offsets and numbers of the types of CUDA 13's driver API.
-// Included after a header that declares them. No include guard: it is checked where it is included.
+// Included after a header that declares them.
+#pragma once
+
 #include <cstddef>
 
 static_assert(CUDA_SUCCESS == 0);
