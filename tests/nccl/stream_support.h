@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of operations in stream order, on the strict libcuda or the stand-in: memory of each kind, streams, and
+// For tests of operations in stream order, on the strict libcuda: memory of each kind, streams, and
 // what each collective must give.
 #pragma once
 
