@@ -21,6 +21,7 @@ namespace weir::nccl::test {
 // The calling thread uses a device.
 inline void use_device(int device) {
   cuda::Context context = nullptr;
+  EXPECT_CUDA(cuInit(0));
   EXPECT_CUDA(cuDevicePrimaryCtxRetain(&context, device));
   EXPECT_CUDA(cuCtxSetCurrent(context));
 }
@@ -48,14 +49,27 @@ class Stream {
 class Gate {
  public:
   explicit Gate(const Stream& stream) {
-    EXPECT_CUDA(cuStreamWaitValue32_v2(stream.get(), reinterpret_cast<uintptr_t>(&*value_), 1,
+    void* pinned = nullptr;
+    EXPECT_CUDA(cuMemHostAlloc(&pinned, sizeof(uint32_t), cuda::kHostPortable));
+    value_ = static_cast<uint32_t*>(pinned);
+    *value_ = 0;
+    EXPECT_CUDA(cuStreamWaitValue32_v2(stream.get(), reinterpret_cast<uintptr_t>(value_), 1,
                                        cuda::kWaitEqual));
   }
+  // After the stream has passed.
+  ~Gate() {
+    if (value_ != nullptr) (void)cuMemFreeHost(value_);
+  }
+  Gate(Gate&& other) noexcept : value_(std::exchange(other.value_, nullptr)) {}
+  Gate& operator=(Gate&&) = delete;
   void open() { std::atomic_ref(*value_).store(1); }
 
  private:
-  std::shared_ptr<uint32_t> value_ = std::make_shared<uint32_t>(0);
+  uint32_t* value_ = nullptr;
 };
+
+// What receive buffers hold before.
+inline constexpr int kUntouched = -77;
 
 enum class MemoryKind { kDevice, kPinned, kHost };
 
