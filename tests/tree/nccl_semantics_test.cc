@@ -39,7 +39,9 @@ TEST(NcclSemantics, EveryTestThatThePageNamesExists) {
       mode.replace(mode.find('_'), 1, " ");
       EXPECT_NE(programs.find('"' + mode + '"'), std::string::npos) << name;
     } else {
-      EXPECT_NE(programs.find("NAME " + name), std::string::npos) << name;
+      const bool made = programs.find("NAME " + name) != std::string::npos ||
+                        programs.find("weir_test(" + name + " ") != std::string::npos;
+      EXPECT_TRUE(made) << name;
     }
   }
   EXPECT_GT(count, 50u);
