@@ -294,7 +294,7 @@ Outcome apply_environment(const char* function) {
       log_warn(fmt::format("NCCL version {}.{}.{} (Weir)", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH));
     }
     if (!ignored.empty()) {
-      log_warn(fmt::format("ignored, since it means nothing on host memory: {}",
+      log_warn(fmt::format("ignored by Weir itself, which has no use for it: {}",
                            fmt::join(ignored, ", ")));
     }
   }
