@@ -6,6 +6,7 @@
 #include "hostcuda/core/event.h"
 #include "hostcuda/core/graph.h"
 #include "hostcuda/core/operation.h"
+#include "hostcuda/core/user_object.h"
 #include "hostcuda/driver/call.h"
 
 using namespace weir::hostcuda;          // NOLINT: this file is their C face
@@ -172,6 +173,31 @@ WEIR_CUDA CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) 
 
 WEIR_CUDA CUresult cuGraphLaunch(CUgraphExec executable, CUstream stream) {
   return context_call([&] { return launch(executable, stream); });
+}
+
+WEIR_CUDA CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned int count,
+                                           unsigned int flags) {
+  return plain_call([&] { return give_user_object(graph, object, count, flags); });
+}
+
+WEIR_CUDA CUresult cuGraphReleaseUserObject(CUgraph graph, CUuserObject object,
+                                            unsigned int count) {
+  return plain_call([&] { return take_user_object(graph, object, count); });
+}
+
+WEIR_CUDA CUresult cuUserObjectCreate(CUuserObject* object, void* data, CUhostFn destroy,
+                                      unsigned int count, unsigned int flags) {
+  return plain_call([&] {
+    return create_user_object(reinterpret_cast<void**>(object), data, destroy, count, flags);
+  });
+}
+
+WEIR_CUDA CUresult cuUserObjectRetain(CUuserObject object, unsigned int count) {
+  return plain_call([&] { return retain_user_object(object, count); });
+}
+
+WEIR_CUDA CUresult cuUserObjectRelease(CUuserObject object, unsigned int count) {
+  return plain_call([&] { return release_user_object(object, count); });
 }
 
 WEIR_CUDA CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value,

@@ -125,6 +125,8 @@ const Name kNames[] = {
     WEIR_ROW(cuGetProcAddress, 12000, cuGetProcAddress_v2),
     WEIR_ROW(cuGetProcAddress, 11030, cuGetProcAddress),
     WEIR_SAME(cuGraphLaunch, 10000),
+    WEIR_SAME(cuGraphReleaseUserObject, 11030),
+    WEIR_SAME(cuGraphRetainUserObject, 11030),
     WEIR_SAME(cuInit, 2000),
     WEIR_SAME(cuIpcCloseMemHandle, 4010),
     WEIR_SAME(cuIpcGetMemHandle, 4010),
@@ -199,6 +201,9 @@ const Name kNames[] = {
     WEIR_ROW(cuStreamWriteValue32, 8000, cuStreamWriteValue32_v2),
     WEIR_ROW(cuStreamWriteValue64, 9000, cuStreamWriteValue64_v2),
     WEIR_SAME(cuThreadExchangeStreamCaptureMode, 10010),
+    WEIR_SAME(cuUserObjectCreate, 11030),
+    WEIR_SAME(cuUserObjectRelease, 11030),
+    WEIR_SAME(cuUserObjectRetain, 11030),
 };
 
 }  // namespace

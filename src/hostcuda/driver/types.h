@@ -23,6 +23,7 @@ typedef struct CUevent_st* CUevent;
 typedef struct CUgraph_st* CUgraph;
 typedef struct CUgraphNode_st* CUgraphNode;
 typedef struct CUgraphExec_st* CUgraphExec;
+typedef struct CUuserObject_st* CUuserObject;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 
 typedef struct CUuuid_st CUuuid;

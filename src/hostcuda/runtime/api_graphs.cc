@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Graphs as wholes: making, instantiating, launching, updating, and what lives with them.
-#include <mutex>
-#include <unordered_map>
-
 #include "hostcuda/core/graph.h"
 #include "hostcuda/core/kernels.h"
+#include "hostcuda/core/user_object.h"
 #include "hostcuda/runtime/boxes.h"
 #include "hostcuda/runtime/call.h"
 
@@ -12,41 +10,6 @@ using namespace weir::hostcuda;           // NOLINT: this file is their C face
 using namespace weir::hostcuda::runtime;  // NOLINT
 
 namespace {
-
-// The references that the program itself holds.
-struct Held {
-  std::weak_ptr<UserObject> object;
-  UserObjectRef own;
-  size_t count = 0;
-};
-
-struct HeldTable {
-  std::mutex mutex;
-  std::unordered_map<const void*, Held> by_handle;
-};
-
-HeldTable& held() {
-  static auto* const table = new HeldTable;
-  return *table;
-}
-
-// The object behind a handle, taking `drop` of the program's references away.
-UserObjectRef find_object(const void* handle, size_t drop, Error* error) {
-  HeldTable& table = held();
-  const std::lock_guard lock(table.mutex);
-  *error = Error::kInvalidValue;
-  const auto at = table.by_handle.find(handle);
-  if (at == table.by_handle.end() || at->second.count < drop) return nullptr;
-  UserObjectRef object = at->second.object.lock();
-  if (object == nullptr) {
-    table.by_handle.erase(at);
-    return nullptr;
-  }
-  at->second.count -= drop;
-  if (at->second.count == 0) at->second.own.reset();
-  *error = Error::kSuccess;
-  return object;
-}
 
 Error make_executable(cudaGraphExec_t* out, cudaGraph_t graph, unsigned long long flags) {
   if (out == nullptr || (flags & ~0xfULL) != 0) return Error::kInvalidValue;
@@ -234,73 +197,24 @@ WEIR_CUDART cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void* dat
                                              cudaHostFn_t destroy, unsigned int count,
                                              unsigned int flags) {
   return plain_call([&] {
-    // CUDA wants the flag that says that the destructor need not have run when a call returns.
-    if (object == nullptr || destroy == nullptr || count == 0 || flags != 1) {
-      return Error::kInvalidValue;
-    }
-    const auto made = std::make_shared<UserObject>(data, destroy);
-    HeldTable& table = held();
-    const std::lock_guard lock(table.mutex);
-    table.by_handle[made.get()] = {made, made, count};
-    *object = reinterpret_cast<cudaUserObject_t>(made.get());
-    return Error::kSuccess;
+    return create_user_object(reinterpret_cast<void**>(object), data, destroy, count, flags);
   });
 }
 
 WEIR_CUDART cudaError_t cudaUserObjectRetain(cudaUserObject_t object, unsigned int count) {
-  return plain_call([&] {
-    Error error{};
-    const UserObjectRef found = find_object(object, 0, &error);
-    if (found == nullptr || count == 0) return Error::kInvalidValue;
-    HeldTable& table = held();
-    const std::lock_guard lock(table.mutex);
-    Held& entry = table.by_handle[object];
-    entry.own = found;
-    entry.count += count;
-    return Error::kSuccess;
-  });
+  return plain_call([&] { return retain_user_object(object, count); });
 }
 
 WEIR_CUDART cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned int count) {
-  return plain_call([&] {
-    Error error{};
-    if (count == 0) return Error::kInvalidValue;
-    (void)find_object(object, count, &error);
-    return error;
-  });
+  return plain_call([&] { return release_user_object(object, count); });
 }
 
 WEIR_CUDART cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object,
                                                   unsigned int count, unsigned int flags) {
-  return plain_call([&] {
-    if (count == 0 || flags > 1) return Error::kInvalidValue;
-    const GraphRef found = find_graph(graph);
-    if (found == nullptr) return Error::kInvalidValue;
-    Error error{};
-    const UserObjectRef held_object = find_object(object, flags == 1 ? count : 0, &error);
-    if (held_object == nullptr) return error;
-    const std::lock_guard lock(graph_lock());
-    found->objects.insert(found->objects.end(), count, held_object);
-    return Error::kSuccess;
-  });
+  return plain_call([&] { return give_user_object(graph, object, count, flags); });
 }
 
 WEIR_CUDART cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph, cudaUserObject_t object,
                                                    unsigned int count) {
-  return plain_call([&] {
-    std::vector<UserObjectRef> gone;  // the program's destructor runs after the lock
-    const GraphRef found = find_graph(graph);
-    if (found == nullptr || count == 0) return Error::kInvalidValue;
-    const std::lock_guard lock(graph_lock());
-    auto& objects = found->objects;
-    for (auto at = objects.begin(); at != objects.end() && gone.size() < count;) {
-      if (static_cast<const void*>(at->get()) == object) {
-        gone.push_back(std::move(*at));
-        at = objects.erase(at);
-      } else {
-        ++at;
-      }
-    }
-    return gone.size() == count ? Error::kSuccess : Error::kInvalidValue;
-  });
+  return plain_call([&] { return take_user_object(graph, object, count); });
 }
