@@ -248,10 +248,11 @@ bool Flow::post_frames(bool* moved) {
   while (cursor_ != nullptr && long_op_ == nullptr && slots_filled_ - slots_done_ < kSlotCount) {
     Slot& own = slot(slots_filled_);
     own = {};
-    if (!check(plugin_->irecv(comm_, memory(slots_filled_), kSlotBytes, slot_registration_,
-                              &own.request),
-               "irecv")) {
-      return false;
+    const weir::ncclnet::Result posted =
+        plugin_->irecv(comm_, memory(slots_filled_), kSlotBytes, slot_registration_, &own.request);
+    if (posted != weir::ncclnet::kSuccess) {
+      // The plugin may have met a message that is too long for this receive: the frame before it tells why.
+      return finish_receives(moved) && check(posted, "irecv");
     }
     if (own.request == nullptr) return true;
     Op* op = cursor_;
