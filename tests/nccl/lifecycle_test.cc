@@ -131,6 +131,26 @@ TEST(NcclLifecycle, ShrinkLeavesRanksOutAndTheParentGoesOn) {
   EXPECT_TRUE(sums_up(ranks));
 }
 
+TEST(NcclLifecycle, WhoWasLeftOutOfOneShrinkTakesPartInAnother) {
+  const AllRanks ranks(3);
+  for (int out : {2, 0, 2}) {
+    ncclComm_t rest[3] = {};
+    ASSERT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 3; ++r) {
+      if (r == out) continue;
+      EXPECT_NCCL(ncclCommShrink(ranks[r], &out, 1, &rest[r], nullptr, NCCL_SHRINK_DEFAULT));
+    }
+    ASSERT_NCCL(ncclGroupEnd());
+    for (int r = 0; r < 3; ++r) {
+      if (r == out) continue;
+      int count = 0;
+      EXPECT_NCCL(ncclCommCount(rest[r], &count));
+      EXPECT_EQ(count, 2);
+      EXPECT_NCCL(ncclCommDestroy(rest[r]));
+    }
+  }
+}
+
 TEST(NcclLifecycle, GrowTakesInNewRanks) {
   const ncclUniqueId id = make_id();
   std::atomic<bool> has_grow_id{false};

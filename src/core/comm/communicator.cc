@@ -494,18 +494,17 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const Rank>
   if (out.count(rank()) != 0) {
     return invalid_argument(fmt::format("shrink: rank {} excludes itself", rank()));
   }
+  // The list is part of the name: ranks that disagree on it do not meet, and the deadline names
+  // them. Numbers count by list: who was left out of one shrink may take part in another.
+  std::string without;
+  for (const Rank r : out) without += fmt::format(" {}", r);
   uint64_t number;
   {
     std::lock_guard lock(lock_);
-    number = shrink_count_++;
+    number = shrink_counts_[without]++;
   }
-  // The list is part of the name: ranks that disagree on it do not meet, and the deadline names
-  // them.
-  std::string label = fmt::format("shrink {} without", number);
+  const std::string label = fmt::format("shrink {} without{}", number, without);
   Rank new_rank = 0;
-  for (const Rank r : out) {
-    label += fmt::format(" {}", r);
-  }
   for (Rank r = 0; r < rank(); ++r) new_rank += out.count(r) == 0;
   Rank first = 0;
   while (out.count(first) != 0) ++first;

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -246,7 +247,7 @@ class Communicator {
   std::vector<Scale> scales_;
   std::unique_ptr<unsigned char, void (*)(void*)> private_segment_{nullptr, std::free};
   uint64_t split_count_ = 0;
-  uint64_t shrink_count_ = 0;
+  std::map<std::string, uint64_t> shrink_counts_;  // by the list of who was left out
   uint64_t window_count_ = 0;
   Board board_;  // where no memory is shared
   // Where it is: what every peer last showed there, and when it was seen to change.
