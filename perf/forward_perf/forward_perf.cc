@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -99,7 +100,7 @@ int run(const char* title, const char* variable, const std::string& value, int t
 int main(int argc, char** argv) {
   const int runs = argc > 1 ? std::max(1, atoi(argv[1])) : 5;
   const int turns = argc > 2 ? std::max(1, atoi(argv[2])) : 500;
-  std::string folder = "/tmp/forward_perf.XXXXXX";
+  std::string folder = (std::filesystem::temp_directory_path() / "forward_perf.XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return 1;
   const std::string metrics = folder + "/metrics.prom";
   int failed = 0;
