@@ -479,6 +479,8 @@ void Instance::end_network() {
     for (Flow& flow : *flows) flow.close();
   }
   one_sided.close();
+  // A copy out of the peer's memory that has begun must end: UCX aborts where an endpoint goes with one.
+  drain();
   for (Peer& peer : peers) close_endpoint(&peer);
   // UCX insists on it where errors are reported: an endpoint has given up its requests before the
   // worker ends.

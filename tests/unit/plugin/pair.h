@@ -31,6 +31,7 @@ class Pair {
     std::map<std::string, std::string> settings;
     std::string error;
     std::string warning;
+    std::string log;  // all of them, a line each
   };
 
   explicit Pair(const weir_transport_functions_t* functions) : f(*functions) {
@@ -92,7 +93,9 @@ class Pair {
  private:
   static void error(void* context, const char* text) { static_cast<End*>(context)->error = text; }
   static void log(void* context, int, const char* text) {
-    static_cast<End*>(context)->warning = text;
+    auto* end = static_cast<End*>(context);
+    end->warning = text;
+    end->log.append(text).append("\n");
   }
   static const char* setting(void* context, const char* name) {
     const auto& settings = static_cast<End*>(context)->settings;

@@ -171,6 +171,19 @@ class TcpTls : public testing::Test {
     EXPECT_EQ(pair_.wait(from, &send_op, sent), WEIR_OK) << pair_.end[from].error;
     EXPECT_EQ(got, text);
   }
+  // As both ends have told.
+  int rails_down() const {
+    int down = 0;
+    for (const Pair::End& end : pair_.end) {
+      down += count(end.log, "was taken out") - count(end.log, "is back");
+    }
+    return down;
+  }
+  static int count(const std::string& text, const std::string& words) {
+    int found = 0;
+    for (size_t at = 0; (at = text.find(words, at)) != std::string::npos; ++at) ++found;
+    return found;
+  }
   // Rank 0's notice comes to rank 1.
   void show(const std::string& text) {
     ASSERT_EQ(pair_.f.notice_show(pair_.end[0].instance, text.data(), text.size()), WEIR_OK);
@@ -418,7 +431,14 @@ TEST_F(TcpTls, ARailOnWhichABitWasChangedIsTakenOutAndTheMessagesArrive) {
     ASSERT_EQ(sent, WEIR_OK) << pair_.end[1].error;
     EXPECT_TRUE(got == text) << round;
     EXPECT_TRUE(wire->damaged());
+    // Three rails stand three of these only if they come back.
+    for (const uint64_t end = monotonic_ns() + 20'000'000'000;
+         rails_down() != 0 && monotonic_ns() < end;) {
+      carry(1, "x");
+    }
+    ASSERT_EQ(rails_down(), 0) << pair_.end[0].log << pair_.end[1].log;
   }
+  EXPECT_NE(pair_.end[0].log.find("is back"), std::string::npos) << pair_.end[0].log;
 }
 
 TEST_F(TcpTls, ACutIsNoGoodbyeAndAGoodbyeIsNoDeath) {
