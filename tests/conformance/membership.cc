@@ -166,11 +166,16 @@ Holdings count_holdings(Rank& r) {
   return holdings;
 }
 
+// To the last descriptor, so that hooks and handshakes, which make a life long, need fewer of them than the
+// bare transport.
 void nothing_leaks(const Variant& variant) {
-  run_ranks(variant, variant.rank_count(2), [](Rank& r) {
+  const bool is_bare = variant.hook.empty() && std::getenv("WEIR_TLS") == nullptr;
+  const int life_count = is_bare ? 200 : 40;
+  run_ranks(variant, variant.rank_count(2), [life_count](Rank& r) {
+    constexpr int kFirstLives = 10;  // of which something may stay
     Holdings before;
-    for (int i = 0; i < 210; ++i) {
-      if (i == 10) before = count_holdings(r);
+    for (int i = 0; i < kFirstLives + life_count; ++i) {
+      if (i == kFirstLives) before = count_holdings(r);
       r.join();
       exchange(r);
       if (r.variant().can(WEIR_CAP_WINDOW) && i % 8 == 0) {
@@ -395,7 +400,7 @@ const std::vector<Property>& membership_properties() {
       {"AnotherUserIsRefused", WEIR_CAP_SEGMENT, 2, wrong_user, in_processes},
       {"BadConfigurationsAreRefused", 0, 1, bad_configuration},
       {"BadAddressesAreRefused", 0, 2, bad_addresses},
-      {"DescriptorsAndMappingsAreAsBeforeAfter200Lives", WEIR_CAP_SEND_RECV, 1, nothing_leaks},
+      {"DescriptorsAndMappingsAreAsBeforeAfterManyLives", WEIR_CAP_SEND_RECV, 1, nothing_leaks},
       {"LivingPeersAreToldAlive", WEIR_CAP_PEER_FAILURE, 1, living_peers},
       {"ADeadPeerIsToldWithinASecond", WEIR_CAP_PEER_FAILURE, 3, dead_peer, in_processes},
       {"NothingIsLeftAfterSigkill", WEIR_CAP_SEND_RECV, 3, nothing_is_left, in_bare_processes},
