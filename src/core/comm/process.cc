@@ -19,6 +19,9 @@ namespace weir::comm {
 namespace {
 
 constexpr uint32_t kIdleMax = 1000;  // polls in vain before the progress thread sleeps in between
+// So many polls in vain before it looks whether a beat is due: where many threads share a core, each
+// of them costs milliseconds.
+constexpr uint32_t kAttendPolls = 16;
 
 struct Process {
   std::mutex lock;
@@ -55,7 +58,7 @@ void progress_loop() {
       for (Communicator* comm : it.communicators) {
         if (!comm->has_requests()) continue;
         moved = comm->try_poll() || moved;
-        if (idle > kIdleMax) comm->attend();
+        if (idle > kIdleMax || idle % kAttendPolls == kAttendPolls - 1) comm->attend();
       }
       idle = moved ? 0 : idle + 1;
     }

@@ -19,6 +19,11 @@ namespace {
 // path. So a sleep is short.
 constexpr timespec kSleep{0, 1'000'000};
 constexpr timespec kNap{0, 50'000};
+// Between slow checks, while the core is handed on: polls, or time, since a poll may take the time slices of
+// many other threads.
+constexpr uint32_t kYieldsPerCheck = 64;
+constexpr uint32_t kYieldsPerClock = 4;
+constexpr uint64_t kCheckNs = 1'000'000;
 constexpr uint32_t kPollsPerUs = 20;  // a pause instruction and a look at a few cache lines
 
 }  // namespace
@@ -36,7 +41,15 @@ bool Waiter::pause() {
     return polls_ % 1024 == 0;
   }
   sched_yield();
-  return polls_ % 64 == 0;
+  if (polls_ % kYieldsPerCheck == 0) return true;
+  return polls_ % kYieldsPerClock == 0 && is_time();
+}
+
+bool Waiter::is_time() {
+  const uint64_t now = now_ns();
+  if (now - looked_ns_ < kCheckNs) return false;
+  looked_ns_ = now;
+  return true;
 }
 
 void Waiter::nap() { nanosleep(&kNap, nullptr); }

@@ -47,11 +47,13 @@ class Waiter {
   }
 
  private:
+  bool is_time();
   static void nap();
   static void futex_wait(std::atomic<uint32_t>* word, uint32_t seen);
 
   WaitPolicy policy_;
   uint32_t polls_ = 0;
+  uint64_t looked_ns_ = 0;  // when it was time last
 };
 
 }  // namespace weir::comm
