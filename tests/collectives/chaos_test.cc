@@ -73,7 +73,8 @@ weir_result_t one_collective(weir_comm_t comm, int n, std::mt19937& random,
 }
 
 void survive(const Round& round, Scene* scene, Promises& promises, int rank, weir_comm_t comm) {
-  ASSERT_EQ(weir_comm_set_timeout(comm, kTimeoutMs), WEIR_OK);
+  const int timeout_ms = kTimeoutMs * promises.scale();
+  ASSERT_EQ(weir_comm_set_timeout(comm, timeout_ms), WEIR_OK);
   if (rank == round.victim) scene->pid = getpid();
   std::mt19937 random(round.seed);
   std::vector<int32_t> in(150'000, rank + 1), out(150'000);
@@ -84,7 +85,7 @@ void survive(const Round& round, Scene* scene, Promises& promises, int rank, wei
     result = one_collective(comm, round.rank_count, random, in, out);
   }
   const int64_t since_us = std::max(began_us, scene->struck_us.load());
-  promises.within(2e-3 * kTimeoutMs, Clock::time_point(std::chrono::microseconds(since_us)));
+  promises.within(2e-3 * timeout_ms, Clock::time_point(std::chrono::microseconds(since_us)));
   ++scene->told;
   ASSERT_NE(rank, round.victim) << weir_last_error(comm);
   const std::string text = weir_last_error(comm);

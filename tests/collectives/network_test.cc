@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dead and stopped ranks where ranks share no memory but only connections.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -108,26 +112,60 @@ TEST(StoppedOverTcp, WhoWaitsForItNamesItAtTheDeadline) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL}));
 }
 
+// Processes that want one processor all the time.
+class BusyNeighbours {
+ public:
+  explicit BusyNeighbours(int cpu) : pids_(8) {
+    for (pid_t& pid : pids_) {
+      pid = fork();
+      if (pid != 0) continue;
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      stay_on(cpu);
+      for (volatile uint64_t count = 0;;) count = count + 1;
+    }
+  }
+  ~BusyNeighbours() {
+    for (const pid_t pid : pids_) kill(pid, SIGKILL);
+    for (const pid_t pid : pids_) waitpid(pid, nullptr, 0);
+  }
+  BusyNeighbours(const BusyNeighbours&) = delete;
+  BusyNeighbours& operator=(const BusyNeighbours&) = delete;
+
+  static void stay_on(int cpu) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpu, &set);
+    ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
+  }
+
+ private:
+  std::vector<pid_t> pids_;
+};
+
+// Where every yield of that thread hands its processor to many others, too.
 TEST(StoppedOverTcp, ARankWhoseProgressThreadWorksIsNotTakenForIt) {
+  const int cpu = sched_getcpu();
+  const BusyNeighbours neighbours(cpu);
   const std::vector<int> statuses = run_processes_status(
       3,
-      [](int rank, weir_comm_t comm) {
-        ASSERT_EQ(weir_comm_set_timeout(comm, 1000), WEIR_OK);
+      [cpu](int rank, weir_comm_t comm) {
+        ASSERT_EQ(weir_comm_set_timeout(comm, 2000), WEIR_OK);
         std::vector<float> data(1000, 1.0f);
         if (rank == 2) {
           const pid_t self = getpid();
           if (fork() == 0) {  // so that the test can collect it
-            usleep(3'000'000);
+            usleep(5'000'000);
             kill(self, SIGKILL);
             _exit(0);
           }
           raise(SIGSTOP);
         }
+        if (rank == 1) BusyNeighbours::stay_on(cpu);
         weir_request_t request = nullptr;
         ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
                                   WEIR_SUM, &request),
                   WEIR_OK);
-        if (rank == 1) usleep(2'000'000);  // computes
+        if (rank == 1) usleep(3'000'000);  // computes
         EXPECT_EQ(weir_wait(&request), WEIR_ERROR_TIMEOUT);
         int lost[3];
         int count = 0;

@@ -129,13 +129,14 @@ TEST(Deadline, NamesTheRankThatNeverCalled) {
   Promises promises;
   promises.hold([&] {
     told.get() = 0;
+    const int timeout_ms = 500 * promises.scale();
     run_processes(
         3,
         [&](int rank, weir_comm_t comm) {
           int32_t value = 1;
           ASSERT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr),
                     WEIR_OK);
-          ASSERT_EQ(weir_comm_set_timeout(comm, 500), WEIR_OK);
+          ASSERT_EQ(weir_comm_set_timeout(comm, timeout_ms), WEIR_OK);
           if (rank == 2) {
             for (int i = 0; i < 60'000 && told.get() < 2; ++i) usleep(1000);
             return;
@@ -143,11 +144,11 @@ TEST(Deadline, NamesTheRankThatNeverCalled) {
           const auto start = Clock::now();
           EXPECT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr),
                     WEIR_ERROR_TIMEOUT);
-          promises.within(1.0, start);
+          promises.within(2e-3 * timeout_ms, start);
           ++told.get();
           expect_text(comm, "rank 2");
           expect_text(comm, "all_reduce(int32, sum, count 1)");
-          expect_text(comm, "500 ms");
+          expect_text(comm, std::to_string(timeout_ms) + " ms");
         },
         {}, with_timeout(60'000));
   });
@@ -217,6 +218,7 @@ TEST(LeavingRank, AfterItsLastOperationIsNoLossToThoseStillAtWork) {
 TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
   Promises promises;
   promises.hold([&] {
+    const int timeout_ms = 2'000 * promises.scale();
     const std::vector<int> statuses = run_processes_status(
         3,
         [&](int rank, weir_comm_t comm) {
@@ -224,7 +226,7 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
           if (rank == 1) {
             const pid_t self = getpid();
             if (fork() == 0) {  // wakes it at the end, so that the test can collect it
-              usleep(6'000'000);
+              std::this_thread::sleep_for(std::chrono::milliseconds(3 * timeout_ms));
               kill(self, SIGKILL);
               _exit(0);
             }
@@ -234,7 +236,7 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
           EXPECT_EQ(weir_all_reduce(comm, data.data(), data.data(), data.size(), WEIR_FLOAT32,
                                     WEIR_SUM, nullptr),
                     WEIR_ERROR_TIMEOUT);
-          promises.within(4.0, start);
+          promises.within(2e-3 * timeout_ms, start);
           expect_text(comm, "rank 1");
           int lost = -1;
           int lost_count = 0;
@@ -243,7 +245,7 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
           EXPECT_EQ(lost, 1);
           usleep(300'000);  // who leaves is lost, too: not before the other survivor has asked
         },
-        {}, with_timeout(2'000));
+        {}, with_timeout(timeout_ms));
     EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
   });
 }
@@ -341,14 +343,15 @@ TEST(Creation, NamesTheRanksThatAreMissing) {
   Promises promises;
   promises.hold([&] {
     const weir_unique_id_t id = make_id();
-    const weir_comm_config_t config = with_timeout(500);
+    const int timeout_ms = 500 * promises.scale();
+    const weir_comm_config_t config = with_timeout(timeout_ms);
     std::vector<std::thread> threads;
     for (const int rank : {0, 2}) {
       threads.emplace_back([&, rank] {
         weir_comm_t comm = nullptr;
         const auto start = Clock::now();
         EXPECT_EQ(weir_comm_create(&comm, 4, &id, rank, &config), WEIR_ERROR_TIMEOUT);
-        promises.within(1.0, start);
+        promises.within(2e-3 * timeout_ms, start);
         const std::string text = weir_last_error(nullptr);
         EXPECT_NE(text.find("ranks 1, 3"), std::string::npos) << text;
       });

@@ -18,7 +18,8 @@ inline double seconds_since(Clock::time_point start) {
 }
 
 // Times that are promised. A shared machine may stall any process, so a scenario in which something
-// was late runs again; what is late five times is late by itself.
+// was late runs again; what is late five times is late by itself. Where the promise is a share of a timeout, the
+// scenario takes `scale` times that timeout: it doubles with every attempt, and stalls do not.
 class Promises {
  public:
   Promises()
@@ -32,9 +33,11 @@ class Promises {
   void within(double seconds, Clock::time_point start) {
     if (seconds_since(start) >= seconds) late_->store(true);
   }
+  int scale() const { return scale_; }
   template <class Scenario>
   void hold(Scenario scenario) {
-    for (int attempt = 0; attempt < 5; ++attempt) {
+    scale_ = 1;
+    for (int attempt = 0; attempt < 5; ++attempt, scale_ *= 2) {
       late_->store(false);
       scenario();
       if (testing::Test::HasFailure() || !late_->load()) return;
@@ -44,6 +47,7 @@ class Promises {
 
  private:
   std::atomic<bool>* const late_;
+  int scale_ = 1;
 };
 
 }  // namespace weir::test

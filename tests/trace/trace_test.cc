@@ -41,12 +41,17 @@ Looked look(const std::string& folder, const std::vector<std::string>& more = {}
   return looked;
 }
 
-// Looks until the verdict is `finding`: processes take the time that the machine gives them.
-Looked look_until(const std::string& folder, const std::string& finding) {
+// Looks until the verdict is `finding`, of these ranks if they are given: processes take the time that the machine
+// gives them, and are found on their way.
+Looked look_until(const std::string& folder, const std::string& finding,
+                  const std::vector<int>& ranks = {}) {
   Looked looked;
   for (int attempt = 0; attempt < 600; ++attempt) {
     looked = look(folder);
-    if (looked.json.is_object() && looked.json["verdict"]["finding"] == finding) return looked;
+    if (looked.json.is_object() && looked.json["verdict"]["finding"] == finding &&
+        (ranks.empty() || looked.json["verdict"]["ranks"] == Json(ranks))) {
+      return looked;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   ADD_FAILURE() << "never judged '" << finding << "': " << looked.text;
@@ -100,7 +105,7 @@ TEST_P(Trace, NamesTheRankThatNeverMadeACall) {
         hang();
       },
       environment());
-  const Looked looked = look_until(job.folder().path(), "never called");
+  const Looked looked = look_until(job.folder().path(), "never called", {1});
   expect_verdict(looked, {1}, 301, "rank 1 never called operation 301");
   expect_verdict(looked, {1}, 301, "broadcast(float32, count 1000, root 1)");
   const Json& waiter = looked.json["ranks"][0];
@@ -159,7 +164,7 @@ TEST_P(Trace, NamesTheRankThatWasKilledWhileTheOthersLive) {
       environment());
   wait_for_operations(job, 3);
   job.signal(1, SIGKILL);
-  const Looked looked = look_until(job.folder().path(), "died");
+  const Looked looked = look_until(job.folder().path(), "died", {1});
   expect_verdict(looked, {1}, 0, "rank 1 died");
   EXPECT_GE(looked.json["verdict"]["operation"], 10) << looked.json["verdict"];
   EXPECT_EQ(looked.json["ranks"][1]["life"], "dead");
@@ -176,7 +181,7 @@ TEST_P(Trace, NamesTheRankThatWasStopped) {
       environment());
   wait_for_operations(job, 3);
   job.signal(2, SIGSTOP);
-  const Looked looked = look_until(job.folder().path(), "stopped");
+  const Looked looked = look_until(job.folder().path(), "stopped", {2});
   expect_verdict(looked, {2}, 0, "rank 2 stopped");
   EXPECT_EQ(looked.json["ranks"][2]["life"], "stopped");
   EXPECT_GE(looked.json["verdict"]["operation"], 10) << looked.json["verdict"];
@@ -196,7 +201,7 @@ TEST_P(Trace, NamesTheRankThatBeganAndWentNoFurther) {
         whatever(weir_wait(&request));
       },
       environment());
-  const Looked looked = look_until(job.folder().path(), "stuck inside");
+  const Looked looked = look_until(job.folder().path(), "stuck inside", {0});
   expect_verdict(looked, {0}, 2, "rank 0 began operation 2 and went no further");
   EXPECT_GT(looked.json["ranks"][1]["wait"]["step_count"], 0) << looked.text;
 }
@@ -212,7 +217,7 @@ TEST_P(Trace, NamesTheRankThatNeverSentAMessage) {
         hang();
       },
       environment());
-  const Looked looked = look_until(job.folder().path(), "never called");
+  const Looked looked = look_until(job.folder().path(), "never called", {1});
   expect_verdict(looked, {1}, 0, "rank 0 waits for a message of 40 bytes from rank 1");
   EXPECT_EQ(looked.json["ranks"][0]["messages"][0]["completed"], false);
 }

@@ -21,7 +21,7 @@ namespace {
 constexpr uint32_t kIdleMax = 1000;  // polls in vain before the progress thread sleeps in between
 // So many polls in vain before it looks whether a beat is due: where many threads share a core, each
 // of them costs milliseconds.
-constexpr uint32_t kAttendPolls = 16;
+constexpr uint32_t kAttendPolls = 4;
 
 struct Process {
   std::mutex lock;

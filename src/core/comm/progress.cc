@@ -52,8 +52,7 @@ Status Communicator::run(const engine::Call& call) {
         }
         Waiter waiter(wait_policy_);
         for (uint32_t polls = 0; advance == Advance::kBlocked || advance == Advance::kMoved;) {
-          if (++polls > kPollsPerTurn || waiter.should_sleep()) break;
-          waiter.pause();
+          if (++polls > kPollsPerTurn || (waiter.pause() && waiter.yields())) break;
           advance = line_run_.advance(context_);
         }
         if (advance == Advance::kDone) {

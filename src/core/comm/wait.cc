@@ -47,6 +47,7 @@ bool Waiter::pause() {
 
 bool Waiter::is_time() {
   const uint64_t now = now_ns();
+  if (looked_ns_ == 0) looked_ns_ = now;
   if (now - looked_ns_ < kCheckNs) return false;
   looked_ns_ = now;
   return true;

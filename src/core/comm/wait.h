@@ -34,6 +34,8 @@ class Waiter {
   // Call after a poll that moved nothing. True when it is time for slow checks (deadline, peers'
   // health).
   bool pause();
+  // It hands the core on: the next poll may be long in coming.
+  bool yields() const { return polls_ > policy_.spin_count; }
   // True when spinning and yielding were in vain; then `sleep` instead of `pause`.
   bool should_sleep() const { return polls_ > policy_.spin_count + policy_.yield_count; }
   // Sleeps for a millisecond at most; `still_blocked` is asked after announcing the sleep.
