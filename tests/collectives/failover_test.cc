@@ -166,6 +166,8 @@ void expect_others_stay(Logs* logs, int a, int b, size_t least) {
   const size_t between = count([&](const std::string& line) { return is_between(line, a, b); });
   const size_t forced =
       count([](const std::string& line) { return line.find("cannot leave") != std::string::npos; });
+  std::printf("%zu pairs' ends went over, %zu of them because it could not leave one only\n",
+              lines.size(), forced);
   EXPECT_GE(between, least);
   EXPECT_LE(between, 2u);
   if (first_transport() == "tcp") {
@@ -256,7 +258,7 @@ TEST(PeerDies, IsNamedAsWithoutAnotherTransport) {
   const unsigned seed = test_seed();
   std::printf("WEIR_TEST_SEED=%u\n", seed);
   std::mt19937 random(seed);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < 8; ++round) {
     // In half of the rounds its transport fails a little before, to both others or to one of them.
     const std::string fault = round % 2 == 0 ? "rank=0"
                                              : "fail_from=" + std::to_string(1 + random() % 200) +

@@ -158,8 +158,11 @@ void one_peer_may_be_left(const Variant& variant) {
       for (int i = 0; i < 1000; ++i) (void)r.f().progress(r.instance());
       uint64_t word = 0;
       weir_transport_op_t op = {};
-      r.require_error(r.f().send(r.instance(), 1, 0, &word, 8, &op), {WEIR_ERROR_PEER_LOST});
-      r.require_error(r.f().recv(r.instance(), 1, 0, &word, 8, &op), {WEIR_ERROR_PEER_LOST});
+      const weir_result_t sent = r.f().send(r.instance(), 1, 0, &word, 8, &op);
+      r.require_error(r.wait_result(&op, sent), {WEIR_ERROR_PEER_LOST});
+      op = {};
+      const weir_result_t received = r.f().recv(r.instance(), 1, 0, &word, 8, &op);
+      r.require_error(r.wait_result(&op, received), {WEIR_ERROR_PEER_LOST});
       r.require(receives.untouched(), "the words of a receive were touched after peer_leave");
       r.require_error(r.f().peer_leave(r.instance(), 0), {WEIR_ERROR_INVALID_ARGUMENT});
       r.require_error(r.f().peer_leave(r.instance(), 3), {WEIR_ERROR_INVALID_ARGUMENT});

@@ -234,7 +234,10 @@ class Seal final : public hook::Hook {
 
   // What the inner transport holds on to are pieces, whose memory stays as long as the instance.
   weir_result_t peer_leave(uint32_t peer) override {
-    if (!is_joined_ || peer >= rank_count_ || peer == rank_) return leave_inner(peer);
+    if (!is_joined_ || peer >= rank_count_ || peer == rank_) {
+      return fail(WEIR_ERROR_INVALID_ARGUMENT, "seal(%s): peer_leave of rank %u of %u by rank %u",
+                  inner_->name, peer, rank_count_, rank_);
+    }
     for (uint32_t which = peer; which < channels_.size(); which += rank_count_) {
       Channel& channel = channels_[which];
       while (channel.first != kNone) {
