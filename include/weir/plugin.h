@@ -269,6 +269,16 @@ typedef struct weir_transport_functions {
    * to close. */
   void (*describe_peer)(weir_transport_t* instance, uint32_t peer, char* text,
                         size_t text_bytes) WEIR_PLUGIN_NULL;
+
+  /* Any transport may have it. Gives up one peer, never the own rank, and keeps the others. WEIR_OK: nothing
+   * reads or writes the buffers of operations with it any more, nor their words; they are never tested
+   * again. Later operations with it are WEIR_ERROR_PEER_LOST. What was under way either way may be
+   * lost, and notices of the two need not come through. The peer is told nothing: its operations
+   * fail, or stay as they are until it gives up this rank, too. There is no way back within the instance.
+   * Any other result: that cannot be done, now or ever, and only `close` and `quiesce` end the hold on
+   * those buffers; nothing may be sent to or received from that peer before. Waits for no peer; valid from
+   * connect to close, and called again for the same peer without effect. */
+  weir_result_t (*peer_leave)(weir_transport_t* instance, uint32_t peer) WEIR_PLUGIN_NULL;
 } weir_transport_functions_t;
 
 /* The one symbol of a plugin. */

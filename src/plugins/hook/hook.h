@@ -120,6 +120,11 @@ class Hook {
     if (inner_->struct_bytes < kEnd || inner_->describe_peer == nullptr) return;
     inner_->describe_peer(instance_, peer, text, text_bytes);
   }
+  // A hook that holds something of operations under way must let go of it, and so says itself that it can.
+  virtual weir_result_t peer_leave(uint32_t) {
+    return fail(WEIR_ERROR_UNSUPPORTED, "a hook around %s cannot leave one peer only",
+                inner_->name);
+  }
   // Closes the inner instance; afterwards the hook itself is disposed of.
   virtual void close() { inner_->close(instance_); }
   virtual void dispose() { delete this; }
@@ -136,6 +141,13 @@ class Hook {
     }
     return inner_->put_signal(instance_, r.remote, r.offset_bytes, r.data, r.bytes, r.signal,
                               r.signal_offset_bytes, r.value, op);
+  }
+  weir_result_t leave_inner(uint32_t peer) {
+    constexpr size_t kEnd = offsetof(weir_transport_functions_t, peer_leave) + sizeof(void*);
+    if (inner_->struct_bytes < kEnd || inner_->peer_leave == nullptr) {
+      return fail(WEIR_ERROR_UNSUPPORTED, "%s cannot leave one peer only", inner_->name);
+    }
+    return inner_->peer_leave(instance_, peer);
   }
   [[gnu::format(printf, 3, 4)]] weir_result_t fail(weir_result_t code, const char* format,
                                                    ...) const;
@@ -212,6 +224,7 @@ class Pool {
     f.describe_peer = [](weir_transport_t* t, uint32_t p, char* text, size_t b) {
       from(t)->describe_peer(p, text, b);
     };
+    f.peer_leave = [](weir_transport_t* t, uint32_t p) { return from(t)->peer_leave(p); };
     return &f;
   }
 

@@ -60,6 +60,15 @@ class InFlight {
     --count_;
   }
 
+  // Removes those of which `goes(op, record)` is true.
+  template <typename Goes>
+  void remove_if(const Goes& goes) {
+    for (Entry& entry : entries_) {
+      // Another one may come to where one was removed.
+      while (entry.op != nullptr && goes(entry.op, entry.record)) remove(entry.op);
+    }
+  }
+
   size_t count() const { return count_; }
   bool full() const { return count_ == kCapacity; }
 

@@ -21,6 +21,12 @@ constexpr uint64_t kFarewellNs = 500'000'000;
 
 std::string text_of(uint64_t number) { return std::to_string(number); }
 
+// Of connect: not a wrong secret, address or setting.
+bool is_of_network(weir_result_t result) {
+  return result == WEIR_ERROR_TIMEOUT || result == WEIR_ERROR_PEER_LOST ||
+         result == WEIR_ERROR_SYSTEM;
+}
+
 }  // namespace
 
 uint64_t monotonic_ns() {
@@ -158,14 +164,39 @@ weir_result_t Instance::connect(const unsigned char* const* addresses, const siz
       pair.sends[lane].attach(copy_memory_.get() + index * kCopyMemoryBytes, peer == rank_);
     }
   }
-  for (size_t i = 0; i < members_.size(); ++i) {
-    Member& member = members_[i];
+  for (uint32_t level = 0; level <= last(); ++level) {
+    Member& member = members_[level];
+    // Time is left for the next one.
+    const uint64_t now_ns = monotonic_ns();
+    const uint64_t part_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
     const weir_result_t result =
-        member.functions->connect(member.instance, parts[i].data(), lengths[i].data(), deadline_ns);
-    if (result != WEIR_OK) return fail(result, member.text);
+        member.functions->connect(member.instance, parts[level].data(), lengths[level].data(),
+                                  level == last() ? deadline_ns : now_ns + part_ns);
+    if (result == WEIR_OK) continue;
+    if (level == last() || !is_of_network(result)) return fail(result, member.text);
+    do_without(level);
   }
   joined_ = true;
+  note_carriers();
   return WEIR_OK;
+}
+
+// A transport that has not come to be on this rank: its peers follow when they hear of it.
+void Instance::do_without(uint32_t level) {
+  Member& member = members_[level];
+  log(1,
+      "failover: rank " + text_of(rank_) + " begins without " + name(level) + ": " + member.text);
+  member.functions->close(member.instance);
+  member.instance = nullptr;
+  for (Pair& pair : pairs_) {
+    if (pair.rank == rank_) continue;
+    pair.links[level].broken = true;
+    pair.links[level].why = member.text;
+    if (pair.level != level) continue;
+    pair.level = level + 1;
+    pair.state = Pair::State::kJoining;
+    pair.links[level + 1].wanted = true;
+  }
 }
 
 weir_result_t Instance::check(const char* call, uint32_t peer, uint32_t lane,
@@ -283,13 +314,11 @@ void Instance::count_call() {
 weir_result_t Instance::progress() {
   if (!joined_) return WEIR_OK;
   // What fails is told by the operations.
-  uint32_t lowest = last();
-  for (const Member& member : members_) {
-    if (member.instance == nullptr) continue;
-    lowest = static_cast<uint32_t>(&member - members_.data());
-    break;
+  for (uint32_t level = 0; level <= last(); ++level) {
+    const Member& member = members_[level];
+    if ((carriers_ >> level & 1) == 0 || member.instance == nullptr) continue;
+    (void)member.functions->progress(member.instance);
   }
-  (void)members_[lowest].functions->progress(members_[lowest].instance);
   count_call();
   if (lagging_) drive_lagging();
   return WEIR_OK;
@@ -318,6 +347,7 @@ weir_result_t Instance::peer_alive(uint32_t peer) {
   const bool failed = pair.state == Pair::State::kSuspect || pair.state == Pair::State::kLost;
   for (uint32_t level = std::min(pair.level + (failed ? 1 : 0), last()); level <= last(); ++level) {
     const Member& member = members_[level];
+    if (member.instance == nullptr) continue;
     if (member.functions->peer_alive(member.instance, peer) == WEIR_ERROR_PEER_LOST) continue;
     return WEIR_OK;
   }

@@ -4,8 +4,9 @@
 // For each peer there is a level: the number of the transport that carries the messages with it. When that
 // one reports an error, or stands still while the peer answers over another one, the level rises, at
 // both ends: each tells the other over the new transport how many messages it has received over the old
-// one, and the rest is sent again. A transport that a rank has left for one peer it closes, for only
-// then its posted receives are free of it (plugin.h); so it leaves it for all peers, and they follow.
+// one, and the rest is sent again. The transport that has failed must let go of the posted receives first:
+// those of this peer, where it can (peer_leave of plugin.h), and the other pairs keep it. Else it is closed,
+// and all pairs that it carried go on over the same next one. A level never goes back.
 //
 // On each transport the last lane is for the frames of frame.h. They are written and read now and then
 // (`tend`), and where a send waits for word of its receiver at once. One thread at a time.
@@ -106,6 +107,7 @@ class Instance {
   }
   weir_result_t fail(weir_result_t code, const std::string& text) const;
   void log(int level, const std::string& text) const;
+  void do_without(uint32_t level);
   weir_result_t check(const char* call, uint32_t peer, uint32_t lane, uint64_t bytes) const;
   void drive_send(Pair& pair, uint32_t lane);
   void drive_recv(Pair& pair, uint32_t lane);
@@ -129,8 +131,11 @@ class Instance {
   void transport_failed(Pair& pair, Stream* stream, weir_result_t result);
   void suspect(Pair& pair, const std::string& why);
   void lose(Pair& pair, weir_result_t result, const std::string& why);
-  // All pairs of lower levels come to `level`, `cause` because of `why`.
-  void rise(uint32_t level, const Pair& cause, const std::string& why);
+  // The pair goes on at `level` because of `why`.
+  void rise(uint32_t level, Pair& pair, const std::string& why);
+  void move(uint32_t level, Pair& pair, const std::string& why);
+  void leave_member(uint32_t left, const Pair& pair, uint32_t level);
+  void note_carriers();
   void resume(Pair& pair, const Frame& frame);
 
   const weir_host_t* host_;
@@ -146,7 +151,8 @@ class Instance {
   uint32_t calls_ = 0;
   bool hurry_ = false;  // tend at the next call
   bool leaving_ = false;
-  bool lagging_ = false;  // some stream may
+  bool lagging_ = false;   // some stream may
+  uint32_t carriers_ = 1;  // a bit for each transport that carries messages with some peer
   std::vector<Member> members_;
   std::vector<Pair> pairs_;  // by rank
   std::unique_ptr<unsigned char[]> copy_memory_;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is done besides moving messages: frames, signs of life, and the way from one transport to the next.
+#include <stddef.h>
+
 #include <algorithm>
 
 #include "plugins/hook_failover/instance.h"
@@ -292,37 +294,71 @@ void Instance::lose(Pair& pair, weir_result_t result, const std::string& why) {
   }
 }
 
-void Instance::rise(uint32_t level, const Pair& cause, const std::string& why) {
-  std::string from;
-  for (Pair& pair : pairs_) {
-    if (pair.rank == rank_ || pair.level >= level) continue;
-    const std::string before = name(pair.level);
-    if (pair.state != Pair::State::kLost) {
-      // What has arrived counts; what arrives from now on is sent again.
-      for (uint32_t lane = 0; lane < lane_count_; ++lane) {
-        if (pair.recvs[lane].result() == WEIR_OK) pair.recvs[lane].drain(route(pair, lane));
-        pair.recvs[lane].restart();
-      }
-      log(1, "failover: rank " + text_of(rank_) + " goes on with rank " + text_of(pair.rank) +
-                 " over " + name(level) + " instead of " + before + ": " +
-                 (&pair == &cause
-                      ? why
-                      : "it has left " + before + " because of rank " + text_of(cause.rank)));
-      pair.state = Pair::State::kJoining;
-      pair.probe = Pair::Probe::kNone;
-      pair.quiet_ns = 0;
-      pair.links[level].wanted = true;
-    }
-    for (uint32_t l = 0; l < level; ++l) pair.links[l].broken = true;
-    pair.level = level;
-  }
-  for (uint32_t l = 0; l < level; ++l) {
-    Member& member = members_[l];
-    if (member.instance == nullptr) continue;
-    member.functions->close(member.instance);
-    member.instance = nullptr;
-  }
+void Instance::rise(uint32_t level, Pair& pair, const std::string& why) {
+  const uint32_t before = pair.level;
+  move(level, pair, why);
+  for (uint32_t l = before; l < level; ++l) leave_member(l, pair, level);
+  note_carriers();
   hurry_ = true;
+}
+
+void Instance::move(uint32_t level, Pair& pair, const std::string& why) {
+  if (pair.state != Pair::State::kLost) {
+    // What has arrived counts; what arrives from now on is sent again.
+    for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+      if (pair.recvs[lane].result() == WEIR_OK) pair.recvs[lane].drain(route(pair, lane));
+      pair.recvs[lane].restart();
+    }
+    log(1, "failover: rank " + text_of(rank_) + " goes on with rank " + text_of(pair.rank) +
+               " over " + name(level) + " instead of " + name(pair.level) + ": " + why);
+    pair.state = Pair::State::kJoining;
+    pair.probe = Pair::Probe::kNone;
+    pair.quiet_ns = 0;
+    pair.links[level].wanted = true;
+  }
+  for (uint32_t l = pair.level; l < level; ++l) pair.links[l].broken = true;
+  pair.level = level;
+}
+
+// Ends a transport's hold on the posted operations of a pair that has moved to `level`: for this pair only, if
+// the transport can do that, else by its close.
+void Instance::leave_member(uint32_t left, const Pair& pair, uint32_t level) {
+  Member& member = members_[left];
+  if (member.instance == nullptr) return;
+  constexpr size_t kEnd = offsetof(weir_transport_functions_t, peer_leave) + sizeof(void*);
+  const bool may_leave =
+      member.functions->struct_bytes >= kEnd && member.functions->peer_leave != nullptr;
+  // With nobody else there it needs to stay for nobody.
+  const bool carries_others = std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& other) {
+    return other.rank != rank_ && other.rank != pair.rank && other.state != Pair::State::kLost &&
+           (other.level == left || (other.level < left && !other.links[left].broken));
+  });
+  if (may_leave && carries_others &&
+      member.functions->peer_leave(member.instance, pair.rank) == WEIR_OK) {
+    return;
+  }
+  for (Pair& other : pairs_) {
+    if (other.rank == rank_ || other.rank == pair.rank) continue;
+    if (other.level == left) {
+      move(level, other,
+           "rank " + text_of(rank_) + " cannot leave " + name(left) + " for rank " +
+               text_of(pair.rank) + " only" + (may_leave ? " (" + member.text + ")" : ""));
+    }
+    Link& link = other.links[left];
+    if (link.broken) continue;
+    link.broken = true;
+    link.armed = link.sending = false;
+    link.why = std::string("rank ") + text_of(rank_) + " has left " + name(left);
+  }
+  member.functions->close(member.instance);
+  member.instance = nullptr;
+}
+
+void Instance::note_carriers() {
+  carriers_ = 0;
+  for (const Pair& pair : pairs_) {
+    if (pair.rank != rank_ || rank_count_ == 1) carriers_ |= 1u << pair.level;
+  }
 }
 
 }  // namespace weir::plugins::hook_failover

@@ -62,6 +62,14 @@ class Fault final : public hook::Hook {
     return WEIR_OK;
   }
 
+  weir_result_t connect(const unsigned char* const* addresses, const size_t* address_bytes,
+                        uint64_t deadline_ns) override {
+    const weir_result_t result = Hook::connect(addresses, address_bytes, deadline_ns);
+    if (result != WEIR_OK || !active_ || plan_.connect_fails == 0) return result;
+    return fail(WEIR_ERROR_TIMEOUT, "fault(%s): connect of rank %u fails as WEIR_FAULT asks",
+                inner_->name, rank_);
+  }
+
   weir_result_t send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
                      weir_transport_op_t* op) override {
     if (!active_ || !in_range(peer, lane)) return Hook::send(peer, lane, data, bytes, op);
@@ -145,6 +153,22 @@ class Fault final : public hook::Hook {
     }
     records_.remove(op);
     return result;
+  }
+
+  weir_result_t peer_leave(uint32_t peer) override {
+    const weir_result_t result = leave_inner(peer);
+    if (result != WEIR_OK) return result;
+    const auto goes = [peer](const weir_transport_op_t*, const Record& record) {
+      return !record.operation.one_sided && record.operation.peer == peer;
+    };
+    std::erase_if(held_, [&](const Held& held) {
+      const Record* record = records_.find(held.op);
+      const bool gone = record == nullptr || goes(held.op, *record);
+      if (gone) --held_count_[held.channel];
+      return gone;
+    });
+    records_.remove_if(goes);
+    return WEIR_OK;
   }
 
   weir_result_t progress() override {

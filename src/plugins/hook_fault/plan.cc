@@ -23,6 +23,7 @@ constexpr Key kKeys[] = {
     {"error_at", &Plan::error_at, 1, kCountMax},
     {"fail_from", &Plan::fail_from, 1, kCountMax},
     {"still_from", &Plan::still_from, 1, kCountMax},
+    {"connect_fails", &Plan::connect_fails, 1, 1},
     {"kill_at", &Plan::kill_at, 1, kCountMax},
     {"stop_at", &Plan::stop_at, 1, kCountMax},
     {"rank", &Plan::rank, 0, 0xfffffffe},

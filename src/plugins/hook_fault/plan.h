@@ -10,6 +10,7 @@
 //   error_at=K      the K-th operation fails with WEIR_ERROR_SYSTEM
 //   fail_from=K     from the K-th operation on all fail so, those under way included
 //   still_from=K    from the K-th operation on none completes any more
+//   connect_fails=1 connect fails with WEIR_ERROR_TIMEOUT, when all ranks have met
 //   kill_at=K       the process is killed (SIGKILL) when it posts its K-th operation
 //   stop_at=K       the process is stopped (SIGSTOP) there
 //   rank=R          all of this happens on rank R only; without it on every rank
@@ -38,6 +39,7 @@ struct Plan {
   uint64_t reorder_at = 0;
   uint64_t fail_from = 0;
   uint64_t still_from = 0;
+  uint64_t connect_fails = 0;
   uint64_t kill_at = 0;
   uint64_t stop_at = 0;
   uint64_t rank = kEveryRank;

@@ -232,6 +232,27 @@ class Seal final : public hook::Hook {
     Hook::quiesce();
   }
 
+  // What the inner transport holds on to are pieces, whose memory stays as long as the instance.
+  weir_result_t peer_leave(uint32_t peer) override {
+    if (!is_joined_ || peer >= rank_count_ || peer == rank_) {
+      return fail(WEIR_ERROR_INVALID_ARGUMENT, "seal(%s): peer_leave of rank %u of %u by rank %u",
+                  inner_->name, peer, rank_count_, rank_);
+    }
+    for (uint32_t which = peer; which < channels_.size(); which += rank_count_) {
+      Channel& channel = channels_[which];
+      while (channel.first != kNone) {
+        const uint32_t index = channel.first;
+        channel.first = messages_[index].next;
+        free_message(index);
+      }
+      channel.last = channel.posting = kNone;
+      break_off(which, WEIR_ERROR_PEER_LOST, "this rank has left the other one");
+    }
+    tidy();
+    (void)leave_inner(peer);
+    return WEIR_OK;
+  }
+
   uint64_t remote_caps(char* reason, size_t reason_bytes) override {
     if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", kNoRemote);
     return 0;

@@ -8,6 +8,7 @@
 #include <new>
 #include <string>
 
+#include "plugins/common/config.h"
 #include "plugins/ncclnet/instance.h"
 #include "weir/plugin.h"
 
@@ -15,8 +16,6 @@ namespace weir::plugins::ncclnet {
 namespace {
 
 constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
-constexpr size_t kSecretBytesMin = 8;
-constexpr size_t kSecretBytesMax = 4096;
 
 Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
 
@@ -55,35 +54,12 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
   }
 }
 
-weir_result_t check_config(const Report& report, const weir_transport_config_t& config) {
-  if (config.struct_bytes < sizeof config) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ncclnet: the configuration has " +
-                                                        text_of(config.struct_bytes) +
-                                                        " bytes, not " + text_of(sizeof config));
-  }
-  if (config.rank_count == 0 || config.rank_count > kRankCountMax ||
-      config.rank >= config.rank_count) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
-                       "ncclnet: rank " + text_of(config.rank) + " of " +
-                           text_of(config.rank_count) + ": there may be 1 to " +
-                           text_of(kRankCountMax) + " ranks, counted from 0");
-  }
-  if (config.secret == nullptr || config.secret_bytes < kSecretBytesMin ||
-      config.secret_bytes > kSecretBytesMax) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ncclnet: a secret of " +
-                                                        text_of(config.secret_bytes) + " bytes; " +
-                                                        text_of(kSecretBytesMin) + " to " +
-                                                        text_of(kSecretBytesMax) + " are needed");
-  }
-  return WEIR_OK;
-}
-
 weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
                    weir_transport_t** instance) {
   const Report report = {host};
   try {
-    weir_result_t result = check_config(report, *config);
-    if (result != WEIR_OK) return result;
+    const std::string problem = common::config_problem(*config, kRankCountMax);
+    if (!problem.empty()) return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ncclnet: " + problem);
     auto self = std::make_unique<Instance>();
     self->report = report;
     self->rank = config->rank;
@@ -97,7 +73,7 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kControl, &mesh.tls, &reason)) {
       return report.fail(WEIR_ERROR_UNSUPPORTED, "ncclnet: " + reason);
     }
-    result = self->open_plugin(config->comm_id);
+    const weir_result_t result = self->open_plugin(config->comm_id);
     if (result != WEIR_OK) return result;
     mesh.purpose = "ncclnet";
     mesh.comm_id = config->comm_id;

@@ -250,6 +250,8 @@ void Endpoint::forget(Op* op) {
   for (Request& request : pool.requests) {
     if (!request.busy || request.op != op) continue;
     request.op = nullptr;
+    request.forgotten = true;
+    ++forgotten_count_;
     // Its completion gives the request back, whether it can be cancelled or not.
     (void)fi_cancel(&endpoint_->fid, &request.context);
     return;
@@ -258,6 +260,8 @@ void Endpoint::forget(Op* op) {
 
 void Endpoint::finish(Request* request) {
   end(&request->region);
+  if (request->forgotten) --forgotten_count_;
+  request->forgotten = false;
   request->home->give_back(request);
 }
 

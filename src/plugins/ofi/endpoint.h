@@ -88,6 +88,8 @@ class Endpoint {
   Posted recv(uint64_t tag, Op* op);
   // No completion of `op` will be told any more; its buffer is left alone as far as the provider can.
   void forget(Op* op);
+  // Operations that were forgotten, and that the provider has not given back.
+  uint32_t forgotten_count() const { return forgotten_count_; }
   // Makes progress and writes up to kPollMax completions; negative: the queue is broken.
   int poll(Completion* completions);
 
@@ -128,6 +130,7 @@ class Endpoint {
     bool is_send;
     bool uses_cell;
     bool busy;
+    bool forgotten;
   };
   // A fixed number of requests.
   struct Pool {
@@ -181,6 +184,7 @@ class Endpoint {
   fid_cq* queue_ = nullptr;
   fid_av* addresses_ = nullptr;
   fid_ep* endpoint_ = nullptr;
+  uint32_t forgotten_count_ = 0;
   Pool sends_;
   Pool recvs_;
   std::string remote_gap_;

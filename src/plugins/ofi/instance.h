@@ -52,6 +52,7 @@ class Instance {
   weir_result_t test(Op* op);
   weir_result_t progress();
   weir_result_t peer_alive(uint32_t peer);
+  weir_result_t peer_leave(uint32_t peer);
   // Ends the endpoint, which may still move messages while it closes; the control connections stay.
   void quiesce();
   // These two leave operations alone: what the control connections tell of an end on the way is for a

@@ -13,6 +13,7 @@ namespace weir::plugins::ofi {
 namespace {
 
 constexpr uint64_t kStayNs = 500'000'000;
+constexpr int kGiveBackPolls = 1000;
 
 }  // namespace
 
@@ -40,6 +41,22 @@ void Instance::quiesce() {
   }
   endpoint_.reset();
   one_sided_ = OneSided();
+}
+
+// The provider gives back at once what it has not begun with.
+weir_result_t Instance::peer_leave(uint32_t peer) {
+  if (!joined_ || peer >= identity_.rank_count || peer == identity_.rank) {
+    return report_.fail(joined_ ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE,
+                        "peer_leave of rank " + text_of(peer) + " of " +
+                            text_of(identity_.rank_count) + " by rank " + text_of(identity_.rank));
+  }
+  if (endpoint_ == nullptr) return WEIR_OK;
+  if (!peers_[peer].handled_loss) lose(peer);
+  for (int i = 0; i < kGiveBackPolls && endpoint_->forgotten_count() != 0; ++i) pump();
+  if (endpoint_->forgotten_count() == 0 && !broken_) return WEIR_OK;
+  return report_.fail(WEIR_ERROR_UNSUPPORTED,
+                      "provider " + endpoint_->provider() + " has begun with messages of rank " +
+                          text_of(peer) + " and lets go of their buffers only when it ends");
 }
 
 void Instance::leave() {
@@ -72,7 +89,8 @@ void Instance::leave() {
       if (peer == identity_.rank) continue;
       look_at(peer);
       const Control& control = controls_[peer];
-      const bool done = control.left() || control.ended() || control.taken();
+      const bool done =
+          control.left() || control.ended() || control.taken() || peers_[peer].handled_loss;
       all = all && done && !(control.sending() && !control.ended());
     }
     if (all || broken_ || now_ns() >= end_ns) return;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "net/interfaces.h"
+#include "plugins/common/config.h"
 #include "plugins/ofi/instance.h"
 #include "plugins/ofi/library.h"
 #include "plugins/ofi/providers.h"
@@ -17,8 +18,6 @@ namespace {
 
 constexpr uint32_t kRankCountMax = 512;  // every rank holds a control connection to each other
 constexpr uint32_t kCredit = 8;
-constexpr size_t kSecretBytesMin = 8;
-constexpr size_t kSecretBytesMax = 4096;
 
 Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
 Op* from(weir_transport_op_t* op) { return reinterpret_cast<Op*>(op); }
@@ -63,35 +62,12 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
   }
 }
 
-weir_result_t check_config(const Report& report, const weir_transport_config_t& config) {
-  if (config.struct_bytes != sizeof config) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
-                       "a configuration of " + text_of(config.struct_bytes) + " bytes, not " +
-                           text_of(sizeof config) + "; rebuild the plugin against this plugin.h");
-  }
-  if (config.rank_count < 1 || config.rank_count > kRankCountMax ||
-      config.rank >= config.rank_count) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
-                       "rank " + text_of(config.rank) + " of " + text_of(config.rank_count) +
-                           ": there may be 1 to " + text_of(kRankCountMax) +
-                           " ranks, counted from 0");
-  }
-  if (config.secret == nullptr || config.secret_bytes < kSecretBytesMin ||
-      config.secret_bytes > kSecretBytesMax) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "a secret of " + text_of(config.secret_bytes) +
-                                                        " bytes; " + text_of(kSecretBytesMin) +
-                                                        " to " + text_of(kSecretBytesMax) +
-                                                        " are needed");
-  }
-  return WEIR_OK;
-}
-
 weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
                    weir_transport_t** instance) {
   const Report report = {host};
   try {
-    const weir_result_t checked = check_config(report, *config);
-    if (checked != WEIR_OK) return checked;
+    const std::string problem = common::config_problem(*config, kRankCountMax);
+    if (!problem.empty()) return report.fail(WEIR_ERROR_INVALID_ARGUMENT, problem);
     std::string reason;
     const Library* library = load_library(&reason);
     if (library == nullptr) return report.fail(WEIR_ERROR_UNSUPPORTED, reason);
@@ -293,6 +269,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .put_signal = put_signal,
     .signal_read = signal_read,
     .describe_peer = describe_peer,
+    .peer_leave = [](weir_transport_t* instance,
+                     uint32_t peer) { return from(instance)->peer_leave(peer); },
 };
 
 }  // namespace

@@ -90,6 +90,8 @@ class Bundle final : private Receiver {
 
   // Ends all operations without a word to them. What has been copied still leaves, up to what is not.
   void quiesce();
+  // The peer is given up: all operations are forgotten, and the rails are closed for ever.
+  void leave();
   // Sends what has been copied but not sent; true when nothing is left.
   bool flush();
 

@@ -92,6 +92,15 @@ void Bundle::quiesce() {
   for (Rail& rail : rails_) rail.drop_owned();
 }
 
+void Bundle::leave() {
+  quiesce();
+  for (uint32_t i = 0; i < rail_count(); ++i) {
+    if (!links_[i].down) take_down(i, "its peer was left");
+  }
+  news_ = 0;
+  for (Lane& lane : lanes_) lane.send.failure.reported = lane.recv.failure.reported = true;
+}
+
 void Bundle::listen() {
   for (Control& control : controls_) control.receive();
 }

@@ -138,6 +138,19 @@ bool Channel::recall(uint64_t patience_ns) {
   return !zero_copy_.holds() || zero_copy_.recall(patience_ns);
 }
 
+bool Channel::leave() {
+  const bool is_free = recall(0);
+  out_.close();
+  in_ = Stream();  // the same one: the peer is another rank
+  for (Queue* queue : {&send_, &recv_}) {
+    queue->failure = Failure();
+    queue->failure.result = WEIR_ERROR_PEER_LOST;
+    queue->failure.reported = true;
+  }
+  ahead_begin_ = ahead_end_ = 0;
+  return is_free;
+}
+
 bool Channel::prepare_send(Transfer* transfer) {
   holds_back_ = false;
   uint32_t count = 0;

@@ -89,6 +89,9 @@ class Channel {
   const ZeroCopy& zero_copy() const { return zero_copy_; }
   // Ends all operations without a word to them, and gets their memory back (ZeroCopy::recall).
   bool recall(uint64_t patience_ns);
+  // The peer is given up: the connection is closed, and all operations are forgotten. False: a network
+  // interface holds memory of one.
+  bool leave();
   Stream& send_stream() { return out_; }
   Stream& recv_stream() { return in_; }
   Failure& send_failure() { return send_.failure; }

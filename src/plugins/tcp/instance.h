@@ -81,5 +81,6 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
 weir_result_t address(weir_transport_t* instance, unsigned char* out, size_t* bytes);
 weir_result_t connect(weir_transport_t* instance, const unsigned char* const* addresses,
                       const size_t* address_bytes, uint64_t deadline_ns);
+weir_result_t peer_leave(weir_transport_t* instance, uint32_t peer);
 
 }  // namespace weir::plugins::tcp

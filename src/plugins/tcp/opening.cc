@@ -11,37 +11,12 @@
 #include <utility>
 
 #include "net/tls.h"
+#include "plugins/common/config.h"
 #include "plugins/tcp/address.h"
 #include "plugins/tcp/instance.h"
 
 namespace weir::plugins::tcp {
 namespace {
-
-constexpr size_t kSecretBytesMin = 8;
-constexpr size_t kSecretBytesMax = 4096;
-
-weir_result_t check_config(const Report& report, const weir_transport_config_t& config) {
-  if (config.struct_bytes < sizeof config) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "tcp: the configuration has " +
-                                                        text_of(config.struct_bytes) +
-                                                        " bytes, not " + text_of(sizeof config));
-  }
-  if (config.rank_count == 0 || config.rank_count > kRankCountMax ||
-      config.rank >= config.rank_count) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
-                       "tcp: rank " + text_of(config.rank) + " of " + text_of(config.rank_count) +
-                           ": there may be 1 to " + text_of(kRankCountMax) +
-                           " ranks, counted from 0");
-  }
-  if (config.secret == nullptr || config.secret_bytes < kSecretBytesMin ||
-      config.secret_bytes > kSecretBytesMax) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "tcp: a secret of " +
-                                                        text_of(config.secret_bytes) + " bytes; " +
-                                                        text_of(kSecretBytesMin) + " to " +
-                                                        text_of(kSecretBytesMax) + " are needed");
-  }
-  return WEIR_OK;
-}
 
 // Those that this process has open now; 0 when it cannot be told.
 uint64_t count_descriptors() {
@@ -189,8 +164,8 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
                    weir_transport_t** instance) {
   const Report report = {host};
   try {
-    const weir_result_t checked = check_config(report, *config);
-    if (checked != WEIR_OK) return checked;
+    const std::string problem = common::config_problem(*config, kRankCountMax);
+    if (!problem.empty()) return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "tcp: " + problem);
     std::string reason;
     net::TlsMode tls = net::TlsMode::kOff;
     if (!net::tls_mode_of(report.setting("WEIR_TLS"), net::TlsMode::kAll, &tls, &reason)) {

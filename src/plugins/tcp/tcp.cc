@@ -391,6 +391,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .notice_read = notice_read,
     .quiesce = quiesce,
     .describe_peer = describe_peer,
+    .peer_leave = peer_leave,
 };
 static_assert(kNoticeBytesMax == WEIR_TRANSPORT_NOTICE_BYTES_MAX);
 

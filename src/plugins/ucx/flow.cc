@@ -142,6 +142,9 @@ void Flow::finish(Op* op, ucs_status_t status) {
   op->request = 0;
   op->status = static_cast<uint64_t>(status);
   op->state = status == UCS_OK ? kOpArrived : kOpBroken;
+  // A receive that UCX gave up by itself.
+  if (status != UCS_OK && !failing_ && endpoint_ == nullptr) [[unlikely]]
+    holds_ = true;
   if (posted && !failing_) advance();
 }
 
@@ -238,7 +241,10 @@ void Flow::sweep() {
 
 void Flow::abandon() {
   for (Op* op = head_; op != nullptr; op = next_of(op)) {
-    if (op->request != 0) op_of(reinterpret_cast<void*>(op->request)) = &abandoned;
+    if (op->request != 0) {
+      op_of(reinterpret_cast<void*>(op->request)) = &abandoned;
+      holds_ = true;
+    }
     op->request = 0;
   }
   sweep();

@@ -100,6 +100,10 @@ class Flow {
   bool idle() const { return head_ == nullptr; }
   // Messages that are complete at this end, all before them, too.
   uint64_t completed() const;
+  // After abandon: UCX will read and write none of the buffers that the flow was ever given. It gives back a
+  // receive that it has begun with when the endpoint ends, yet what the peer has been told to write
+  // may still come.
+  bool has_let_go() const { return !holds_; }
   bool reported = false;  // the failure has been told to the host
 
  private:
@@ -132,6 +136,7 @@ class Flow {
   Op* posting_ = nullptr;
   bool closed_ = false;
   bool failing_ = false;  // callbacks only mark
+  bool holds_ = false;    // see has_let_go
   Failure failure_;
 };
 

@@ -345,6 +345,18 @@ void Instance::lose(Peer* peer) {
   if (!peer->ended) end_flows(peer);
 }
 
+bool Instance::leave(uint32_t other) {
+  const Listening listening(&network.heard());
+  Peer& peer = peers[other];
+  if (network.worker() != nullptr) lose(&peer);
+  for (const auto* flows : {&sends, &recvs}) {
+    for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+      if (!(*flows)[other * kLaneCount + lane].has_let_go()) return false;
+    }
+  }
+  return true;
+}
+
 void Instance::hear_goodbye(Peer* peer) {
   if (peer->state == Peer::State::kHere) ++troubled_count;
   peer->state = Peer::State::kLeft;

@@ -85,6 +85,8 @@ struct Instance {
     const Peer& peer = peers[index_of(flow) / kLaneCount];
     return peer.state == Peer::State::kBroken && !peer.ended;
   }
+  // Gives the peer up. False: UCX may still read or write buffers of operations with it.
+  bool leave(uint32_t rank);
   // Nothing is moved any more; the control connections stay.
   void quiesce();
   // Gives the host the reason of a flow's failure and returns its code.

@@ -9,6 +9,7 @@
 #include <new>
 #include <string>
 
+#include "plugins/common/config.h"
 #include "plugins/ucx/instance.h"
 #include "weir/plugin.h"
 
@@ -18,8 +19,6 @@ namespace {
 constexpr uint32_t kRankCountMax = 1024;  // every rank holds a control connection to each other
 constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
 constexpr uint32_t kCredit = Flow::kSlotCount;
-constexpr size_t kSecretBytesMin = 8;
-constexpr size_t kSecretBytesMax = 4096;
 constexpr uint64_t kDescriptorsBesides = 64;  // of UCX itself, at least
 
 Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
@@ -60,25 +59,8 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
 }
 
 weir_result_t check_config(const Report& report, const weir_transport_config_t& config) {
-  if (config.struct_bytes < sizeof config) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ucx: the configuration has " +
-                                                        text_of(config.struct_bytes) +
-                                                        " bytes, not " + text_of(sizeof config));
-  }
-  if (config.rank_count == 0 || config.rank_count > kRankCountMax ||
-      config.rank >= config.rank_count) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
-                       "ucx: rank " + text_of(config.rank) + " of " + text_of(config.rank_count) +
-                           ": there may be 1 to " + text_of(kRankCountMax) +
-                           " ranks, counted from 0");
-  }
-  if (config.secret == nullptr || config.secret_bytes < kSecretBytesMin ||
-      config.secret_bytes > kSecretBytesMax) {
-    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ucx: a secret of " +
-                                                        text_of(config.secret_bytes) + " bytes; " +
-                                                        text_of(kSecretBytesMin) + " to " +
-                                                        text_of(kSecretBytesMax) + " are needed");
-  }
+  const std::string problem = common::config_problem(config, kRankCountMax);
+  if (!problem.empty()) return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "ucx: " + problem);
   const uint64_t needed = config.rank_count - 1 + kDescriptorsBesides;
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed) {
@@ -414,6 +396,20 @@ void describe_peer(weir_transport_t* instance, uint32_t peer, char* text, size_t
   snprintf(text, text_bytes, "%s%s", way.c_str(), way.empty() ? "" : "; its data as UCX chose");
 }
 
+weir_result_t peer_leave(weir_transport_t* instance, uint32_t peer) {
+  Instance* self = from(instance);
+  if (!self->joined || peer >= self->rank_count || peer == self->rank) {
+    return self->report.fail(self->joined ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE,
+                             "ucx: peer_leave of rank " + std::to_string(peer) + " of " +
+                                 std::to_string(self->rank_count) + " by rank " +
+                                 std::to_string(self->rank));
+  }
+  if (self->leave(peer)) return WEIR_OK;
+  return self->report.fail(WEIR_ERROR_UNSUPPORTED,
+                           "ucx: UCX has begun with messages of rank " + std::to_string(peer) +
+                               " and lets go of their buffers only when it ends");
+}
+
 // Only memory of the host: short messages are copied here, and UCX as Debian builds it moves nothing
 // else.
 constexpr weir_transport_functions_t kFunctions = {
@@ -455,6 +451,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .put_signal = put_signal,
     .signal_read = signal_read,
     .describe_peer = describe_peer,
+    .peer_leave = peer_leave,
 };
 
 }  // namespace

@@ -172,6 +172,18 @@ TEST(Failover, IsMadeOnceForEachListAndOnlyOfTransportsThatCanTakePart) {
   EXPECT_FALSE(plugin::make_failover({tcp, tcp, tcp, tcp, tcp}).ok());
 }
 
+TEST(Failover, HasNoOneSidedOperationsWhateverItsTransportsHave) {
+  weir_transport_functions_t able = *plugin::find_transport("tcp").value();
+  able.name = "able";
+  able.caps.bits |= WEIR_CAP_PUT | WEIR_CAP_GET | WEIR_CAP_SIGNAL;
+  // Lists of transports are remembered.
+  static const weir_transport_functions_t kept = able;
+  const auto* chain = plugin::make_failover({&kept, &kept}).value();
+  EXPECT_EQ(chain->caps.bits & (WEIR_CAP_PUT | WEIR_CAP_GET | WEIR_CAP_SIGNAL), 0u);
+  EXPECT_EQ(chain->put, nullptr);
+  EXPECT_EQ(chain->put_signal, nullptr);
+}
+
 TEST(Failover, ABoundThatIsNoNumberIsRefused) {
   const auto* tcp = plugin::find_transport("tcp").value();
   for (const char* text : {"x", "99", "600001", "1s"}) {

@@ -248,7 +248,7 @@ TEST(HookFaultPlan, EveryWordIsRead) {
   EXPECT_EQ(
       hook_fault::parse_plan("delay_us=100,seed=7,corrupt_at=12,drop_at=3,duplicate_at=4,kill_at=5,"
                              "stop_at=6,error_at=8,rank=2,reorder_at=9,fail_from=10,still_from=11,"
-                             "peer=1",
+                             "peer=1,connect_fails=1",
                              &plan),
       "");
   EXPECT_EQ(plan.delay_us, 100u);
@@ -264,6 +264,7 @@ TEST(HookFaultPlan, EveryWordIsRead) {
   EXPECT_EQ(plan.fail_from, 10u);
   EXPECT_EQ(plan.still_from, 11u);
   EXPECT_EQ(plan.peer, 1u);
+  EXPECT_EQ(plan.connect_fails, 1u);
 }
 
 TEST(HookFaultPlan, WhatDoesNotParseIsNamed) {

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every network transport asks of a configuration before it opens an instance. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "weir/plugin.h"
+
+namespace weir::plugins::common {
+
+inline constexpr size_t kSecretBytesMin = 8;
+inline constexpr size_t kSecretBytesMax = 4096;
+
+// "" or what is wrong with it, for people; then it is WEIR_ERROR_INVALID_ARGUMENT.
+inline std::string config_problem(const weir_transport_config_t& config, uint32_t rank_count_max) {
+  const auto text_of = [](uint64_t number) { return std::to_string(number); };
+  if (config.struct_bytes < sizeof config) {
+    return "the configuration has " + text_of(config.struct_bytes) + " bytes, not " +
+           text_of(sizeof config);
+  }
+  if (config.rank_count == 0 || config.rank_count > rank_count_max ||
+      config.rank >= config.rank_count) {
+    return "rank " + text_of(config.rank) + " of " + text_of(config.rank_count) +
+           ": there may be 1 to " + text_of(rank_count_max) + " ranks, counted from 0";
+  }
+  if (config.secret == nullptr || config.secret_bytes < kSecretBytesMin ||
+      config.secret_bytes > kSecretBytesMax) {
+    return "a secret of " + text_of(config.secret_bytes) + " bytes; " + text_of(kSecretBytesMin) +
+           " to " + text_of(kSecretBytesMax) + " are needed";
+  }
+  return "";
+}
+
+}  // namespace weir::plugins::common
