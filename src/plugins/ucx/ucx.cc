@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint32_t kRankCountMax = 1024;  // every rank holds a control connection to each other
 constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
-constexpr uint32_t kCredit = Flow::kSlotCount;
+constexpr uint32_t kCredit = 8;  // network.h makes room for it
 constexpr size_t kSecretBytesMin = 8;
 constexpr size_t kSecretBytesMax = 4096;
 constexpr uint64_t kDescriptorsBesides = 64;  // of UCX itself, at least
@@ -414,8 +414,7 @@ void describe_peer(weir_transport_t* instance, uint32_t peer, char* text, size_t
   snprintf(text, text_bytes, "%s%s", way.c_str(), way.empty() ? "" : "; its data as UCX chose");
 }
 
-// Only memory of the host: short messages are copied here, and UCX as Debian builds it moves nothing
-// else.
+// Only memory of the host: UCX as Debian builds it moves nothing else.
 constexpr weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
