@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/ucx/flow.h"
 
-#include <string.h>
-
-#include <algorithm>
-
 namespace weir::plugins::ucx {
 namespace {
 
@@ -24,14 +20,10 @@ weir_result_t result_of(ucs_status_t status) {
 
 }  // namespace
 
-void Flow::attach(ucp_worker_h worker, ucp_ep_h endpoint, ucp_tag_t tag, Slot* slots,
-                  unsigned char* slot_memory) {
+void Flow::attach(ucp_worker_h worker, ucp_ep_h endpoint, ucp_tag_t tag) {
   worker_ = worker;
   endpoint_ = endpoint;
   tag_ = tag;
-  slots_ = slots;
-  slot_memory_ = slot_memory;
-  for (uint32_t i = 0; slots != nullptr && i < kSlotCount; ++i) slots[i].flow = this;
 }
 
 void Flow::prepare(uint64_t bytes, Op* op) {
@@ -79,43 +71,16 @@ weir_result_t Flow::refuse(ucs_status_t status) {
   return failure_.result;
 }
 
-// From a slot, so that the sender has its buffer back even where UCX has no room. Null: taken.
-ucs_status_ptr_t Flow::send_short(const void* data, uint64_t bytes, ucp_tag_t tag) {
-  const uint32_t free = ~busy_slots_ & ((1u << kSlotCount) - 1);
-  if (free == 0) [[unlikely]]
-    return send_long(data, bytes, tag);
-  const auto index = static_cast<uint32_t>(__builtin_ctz(free));
-  Slot& slot = slots_[index];
-  unsigned char* copy = slot_memory_ + index * kSlotBytes;
-  if (bytes != 0) memcpy(copy, data, bytes);
-  ucp_request_param_t param;
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  param.cb.send = on_slot_sent;
-  param.user_data = &slot;
-  slot.number = posted_;
-  busy_slots_ |= 1u << index;
-  const ucs_status_ptr_t request = ucp_tag_send_nbx(endpoint_, copy, bytes, tag, &param);
-  if (UCS_PTR_IS_PTR(request)) return nullptr;
-  busy_slots_ &= ~(1u << index);
-  return request;
-}
-
-ucs_status_ptr_t Flow::send_long(const void* data, uint64_t bytes, ucp_tag_t tag) {
-  ucp_request_param_t param;
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  param.cb.send = on_sent;
-  param.user_data = this;
-  return ucp_tag_send_nbx(endpoint_, data, bytes, tag, &param);
-}
-
 weir_result_t Flow::send(const void* data, uint64_t bytes, Op* op) {
   if (failure_.result != WEIR_OK) [[unlikely]]
     return failure_.result;
   const ucp_tag_t tag = tag_ | (posted_ & kNumberMask);
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = on_sent;
+  param.user_data = this;
   prepare(bytes, op);
-  return settle(bytes <= kSlotBytes && slots_ != nullptr ? send_short(data, bytes, tag)
-                                                         : send_long(data, bytes, tag),
-                op);
+  return settle(ucp_tag_send_nbx(endpoint_, data, bytes, tag, &param), op);
 }
 
 weir_result_t Flow::recv(void* data, uint64_t bytes, Op* op) {
@@ -173,14 +138,6 @@ void Flow::on_received(void* request, ucs_status_t status, const ucp_tag_recv_in
   // A shorter message is no error to UCX.
   const bool shorter = status == UCS_OK && length != op->bytes;
   flow->finish(op, shorter ? UCS_ERR_MESSAGE_TRUNCATED : status);
-}
-
-void Flow::on_slot_sent(void* request, ucs_status_t status, void* data) {
-  ucp_request_free(request);
-  auto* slot = static_cast<Slot*>(data);
-  Flow* flow = slot->flow;
-  flow->busy_slots_ &= ~(1u << (slot - flow->slots_));
-  if (status != UCS_OK && !flow->closed_) flow->fail(result_of(status), status);
 }
 
 // Tells what is complete at the head of the queue.
@@ -255,14 +212,6 @@ void Flow::end_at(uint64_t count) {
   if (failure_.result == WEIR_OK && popped_ >= end_ && head_ != nullptr) {
     fail(WEIR_ERROR_PEER_LOST);
   }
-}
-
-uint64_t Flow::completed() const {
-  uint64_t count = popped_;
-  for (uint32_t i = 0; i < kSlotCount; ++i) {
-    if ((busy_slots_ >> i & 1) != 0) count = std::min(count, slots_[i].number);
-  }
-  return count;
 }
 
 }  // namespace weir::plugins::ucx

@@ -11,6 +11,9 @@
 // another length is noticed where it arrives. UCX may finish a later message first; a flow tells its
 // operations complete in the order in which they were posted.
 //
+// A send is complete when UCX's own request is, and not before: then UCX holds none of it back (network.h
+// tells by what), so that it arrives though this rank makes no further call.
+//
 // Operations are queued through their own words, and a request of UCX points back to its operation, so
 // that it can be made to forget it. One thread at a time.
 #pragma once
@@ -63,18 +66,10 @@ struct Failure {
   uint64_t expected_bytes = 0;
 };
 
-// Where short messages wait whose sender has its buffer back, though UCX has not sent them.
-struct Slot;
-
 class Flow {
  public:
-  static constexpr uint32_t kSlotCount = 8;
-  static constexpr uint64_t kSlotBytes = 1024;
-
-  // `slots`: kSlotCount of them with their memory, of a flow of sends; null: short messages have no
-  // other place than the caller's.
-  void attach(ucp_worker_h worker, ucp_ep_h endpoint, ucp_tag_t tag, Slot* slots,
-              unsigned char* slot_memory);
+  // `endpoint`: null for a flow of receives.
+  void attach(ucp_worker_h worker, ucp_ep_h endpoint, ucp_tag_t tag);
 
   // WEIR_OK: complete. WEIR_IN_PROGRESS: queued. Else the flow's failure.
   weir_result_t send(const void* data, uint64_t bytes, Op* op);
@@ -99,7 +94,7 @@ class Flow {
   const Failure& failure() const { return failure_; }
   bool idle() const { return head_ == nullptr; }
   // Messages that are complete at this end, all before them, too.
-  uint64_t completed() const;
+  uint64_t completed() const { return popped_; }
   // After abandon: UCX will read and write none of the buffers that the flow was ever given. It gives back a
   // receive that it has begun with when the endpoint ends, yet what the peer has been told to write
   // may still come.
@@ -107,13 +102,9 @@ class Flow {
   bool reported = false;  // the failure has been told to the host
 
  private:
-  friend struct Slot;
   static void on_sent(void* request, ucs_status_t status, void* flow);
   static void on_received(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                           void* flow);
-  static void on_slot_sent(void* request, ucs_status_t status, void* slot);
-  ucs_status_ptr_t send_short(const void* data, uint64_t bytes, ucp_tag_t tag);
-  ucs_status_ptr_t send_long(const void* data, uint64_t bytes, ucp_tag_t tag);
   Op* release(void* request);
   void prepare(uint64_t bytes, Op* op);
   weir_result_t settle(ucs_status_ptr_t request, Op* op);
@@ -130,19 +121,11 @@ class Flow {
   uint64_t posted_ = 0;  // numbers the messages
   uint64_t popped_ = 0;  // of them complete and told
   uint64_t end_ = UINT64_MAX;
-  Slot* slots_ = nullptr;
-  unsigned char* slot_memory_ = nullptr;
-  uint32_t busy_slots_ = 0;  // a bit each
   Op* posting_ = nullptr;
   bool closed_ = false;
   bool failing_ = false;  // callbacks only mark
   bool holds_ = false;    // see has_let_go
   Failure failure_;
-};
-
-struct Slot {
-  Flow* flow = nullptr;
-  uint64_t number = 0;  // of the message
 };
 
 }  // namespace weir::plugins::ucx

@@ -134,8 +134,6 @@ weir_result_t Instance::make_endpoints() {
   peers.resize(rank_count);
   sends.resize(size_t{rank_count} * kLaneCount);
   recvs.resize(sends.size());
-  slots.resize(sends.size() * Flow::kSlotCount);
-  slot_memory.reset(new unsigned char[slots.size() * Flow::kSlotBytes]);
   net::Mac own_key;
   if (!net::fill_random(own_key.data(), own_key.size())) {
     return report.fail(WEIR_ERROR_SYSTEM, "ucx: getrandom failed");
@@ -184,10 +182,8 @@ weir_result_t Instance::make_endpoints() {
     const uint32_t in = token_of(i == rank ? own_key : mesh->inbound_key(i));
     for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
       const size_t index = size_t{i} * kLaneCount + lane;
-      sends[index].attach(network.worker(), peer.endpoint, tag_base(out, rank, lane),
-                          &slots[index * Flow::kSlotCount],
-                          slot_memory.get() + index * Flow::kSlotCount * Flow::kSlotBytes);
-      recvs[index].attach(network.worker(), nullptr, tag_base(in, i, lane), nullptr, nullptr);
+      sends[index].attach(network.worker(), peer.endpoint, tag_base(out, rank, lane));
+      recvs[index].attach(network.worker(), nullptr, tag_base(in, i, lane));
     }
   }
   return WEIR_OK;
@@ -228,9 +224,8 @@ weir_result_t Instance::greet(uint64_t deadline_ns) {
     Greeting& it = greetings[i];
     const uint32_t out = token_of(mesh->outbound_key(i));
     const uint32_t in = token_of(mesh->inbound_key(i));
-    it.in.attach(network.worker(), nullptr, tag_base(in, i, kHelloLane), nullptr, nullptr);
-    it.out.attach(network.worker(), peers[i].endpoint, tag_base(out, rank, kHelloLane), nullptr,
-                  nullptr);
+    it.in.attach(network.worker(), nullptr, tag_base(in, i, kHelloLane));
+    it.out.attach(network.worker(), peers[i].endpoint, tag_base(out, rank, kHelloLane));
     (void)it.in.recv(it.hello, sizeof it.hello, &it.recv);
     (void)it.out.send(kHello, sizeof kHello, &it.send);
   }

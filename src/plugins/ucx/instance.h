@@ -51,9 +51,7 @@ struct Instance {
   std::vector<Peer> peers;
   std::vector<Flow> sends;  // [peer * kLaneCount + lane]
   std::vector<Flow> recvs;
-  std::vector<Slot> slots;
-  std::unique_ptr<unsigned char[]> slot_memory;  // touched where it is needed
-  net::Mac key_proof{};                          // of keys of remote memory
+  net::Mac key_proof{};  // of keys of remote memory
   OneSided one_sided;
   uint32_t troubled_count = 0;  // peers in kBroken or kLeft that have not ended
   uint32_t idle_count = 0;      // calls of UCX that moved nothing

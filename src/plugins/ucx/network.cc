@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
+#include <initializer_list>
 #include <mutex>
 #include <string_view>
 
@@ -44,7 +46,30 @@ std::string describe(ucp_context_h context) {
   return description;
 }
 
+bool has_any(const std::string& description, std::initializer_list<std::string_view> transports) {
+  return std::any_of(transports.begin(), transports.end(), [&](std::string_view name) {
+    return description.find(" " + std::string(name)) != std::string::npos;
+  });
+}
+
+// Who sets the size of the queues knows better.
+bool queue_is_set() {
+  return getenv("UCX_MM_FIFO_SIZE") != nullptr || getenv("UCX_POSIX_FIFO_SIZE") != nullptr ||
+         getenv("UCX_SYSV_FIFO_SIZE") != nullptr || getenv("UCX_XPMEM_FIFO_SIZE") != nullptr;
+}
+
 }  // namespace
+
+// Up to here the memory behind them is that of UCX's own 64.
+uint32_t queue_places(uint32_t rank_count) { return rank_count <= 2 ? 128 : 256; }
+
+// What UCX is asked for beyond what the environment says.
+struct Network::Wishes {
+  uint32_t rank_count = 0;
+  const char* transports = nullptr;  // in place of UCX_TLS
+  bool copies_nothing = false;       // UCX_ZCOPY_THRESH is 0
+  uint32_t queue_places = 0;         // 0: as UCX has it
+};
 
 uint32_t library_version_number() {
   unsigned major = 0, minor = 0, release = 0;
@@ -78,47 +103,69 @@ std::string Network::open(uint32_t rank_count) {
   return open_with("^posix", rank_count).empty() ? "" : reason;
 }
 
-// `transports`: in place of UCX_TLS; null: as it says.
+// `transports`: in place of UCX_TLS; null: as it says. What UCX has decides what else is asked of it.
 std::string Network::open_with(const char* transports, uint32_t rank_count) {
-  const auto failed = [&](const char* call, ucs_status_t status) {
-    return std::string(call) + ": " + ucs_status_string(status) + heard_.take() +
-           "; is what UCX_TLS and UCX_NET_DEVICES ask for there (`ucx_info -d` lists it)?";
-  };
-  ucp_config_t* config = nullptr;
-  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
-  if (status != UCS_OK) return failed("ucp_config_read", status);
-  if (transports != nullptr) (void)ucp_config_modify(config, "TLS", transports);
-  ucp_params_t params = {};
-  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS |
-                      UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_REQUEST_SIZE |
-                      UCP_PARAM_FIELD_REQUEST_INIT;
-  params.features = UCP_FEATURE_TAG | UCP_FEATURE_RMA | UCP_FEATURE_AM;
-  params.estimated_num_eps = rank_count;
-  params.name = "weir";
-  params.request_size = sizeof(void*);
-  params.request_init = [](void* request) { *static_cast<void**>(request) = nullptr; };
-  status = ucp_init(&params, config, &context_);
-  ucp_config_release(config);
-  if (status != UCS_OK) {
-    context_ = nullptr;
-    return failed("ucp_init", status);
-  }
-  shares_memory_ = false;
+  Wishes wishes = {rank_count, transports};
+  std::string reason = make_context(wishes);
+  if (!reason.empty()) return reason;
   const std::string description = describe(context_);
-  for (const std::string_view name : {" posix/", " sysv/", " xpmem/"}) {
-    shares_memory_ = shares_memory_ || description.find(name) != std::string::npos;
+  shares_memory_ = has_any(description, {"posix/", "sysv/", "xpmem/"});
+  wishes.copies_nothing =
+      has_any(description, {"tcp/"}) && !has_any(description, {"rc_", "dc_", "ud_"});
+  if (shares_memory_ && !queue_is_set()) wishes.queue_places = queue_places(rank_count);
+  if (wishes.copies_nothing || wishes.queue_places != 0) {
+    ucp_cleanup(context_);
+    reason = make_context(wishes);
+    if (!reason.empty()) return reason;
   }
   ucp_worker_params_t worker_params = {};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   // One thread at a time, but not always the same.
   worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  status = ucp_worker_create(context_, &worker_params, &worker_);
+  const ucs_status_t status = ucp_worker_create(context_, &worker_params, &worker_);
   if (status != UCS_OK) {
     worker_ = nullptr;
     return failed("ucp_worker_create", status);
   }
   ++open_count;
   return "";
+}
+
+std::string Network::failed(const char* call, ucs_status_t status) {
+  return std::string(call) + ": " + ucs_status_string(status) + heard_.take() +
+         "; is what UCX_TLS and UCX_NET_DEVICES ask for there (`ucx_info -d` lists it)?";
+}
+
+std::string Network::make_context(const Wishes& wishes) {
+  context_ = nullptr;
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) return failed("ucp_config_read", status);
+  if (wishes.transports != nullptr) (void)ucp_config_modify(config, "TLS", wishes.transports);
+  if (wishes.copies_nothing) {
+    status = ucp_config_modify(config, "ZCOPY_THRESH", "0");
+    if (status != UCS_OK) {
+      ucp_config_release(config);
+      return failed("UCX_ZCOPY_THRESH=0", status);
+    }
+  }
+  if (wishes.queue_places != 0) {
+    (void)ucp_config_modify(config, "MM_FIFO_SIZE", std::to_string(wishes.queue_places).c_str());
+  }
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS |
+                      UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_REQUEST_SIZE |
+                      UCP_PARAM_FIELD_REQUEST_INIT;
+  params.features = UCP_FEATURE_TAG | UCP_FEATURE_RMA | UCP_FEATURE_AM;
+  params.estimated_num_eps = wishes.rank_count;
+  params.name = "weir";
+  params.request_size = sizeof(void*);
+  params.request_init = [](void* request) { *static_cast<void**>(request) = nullptr; };
+  status = ucp_init(&params, config, &context_);
+  ucp_config_release(config);
+  if (status == UCS_OK) return "";
+  context_ = nullptr;
+  return failed("ucp_init", status);
 }
 
 void Network::close() {

@@ -3,6 +3,24 @@
 // with room for one pointer, null until somebody writes it. Making and ending one takes a
 // lock of the process, because UCX reads its settings and loads its parts then; all else belongs to
 // one thread at a time.
+//
+// When UCX says that a message is sent (1.13.1):
+//   - over shared memory it is in the receiver's queue, which is the receiver's memory, or, where the
+//     receiver copies it itself, the receiver has it;
+//   - over InfiniBand the card has it;
+//   - over tcp a message that UCX has copied may still be with UCX, since the socket has taken only a part of
+//     it, and leaves during later calls. One that is sent from where it is ("zcopy") is sent when the kernel has
+//     all of it. A flush is no way out: over tcp it waits for an answer of the receiver. So UCX_ZCOPY_THRESH
+//     is 0 here wherever tcp is the only network, whatever the environment says: UCX then copies none.
+// So what it has sent arrives without a further call of its rank. Where UCX has InfiniBand or RoCE, too, and
+// takes tcp for a pair of ranks, that does not hold; UCX_ZCOPY_THRESH=0 would make it.
+//
+// Room for messages that the receiver has not taken, because it makes no call:
+//   - over shared memory the receiver's queue, which all ranks of the host fill and in which the room of what
+//     was taken is given back by halves: of n places n / 2 + 1 are sure. UCX makes 64; queue_places makes
+//     that the credit of all lanes of one other rank, or of two, for sure fits at once. UCX_SYSV_FIFO_SIZE and
+//     the like in the environment are left alone.
+//   - over tcp the buffers of the two sockets, 4 MB as Linux sets them.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -14,6 +32,9 @@
 #include "plugins/ucx/quiet.h"
 
 namespace weir::plugins::ucx {
+
+// Of a rank's queue in shared memory, the same on all ranks.
+uint32_t queue_places(uint32_t rank_count);
 
 class Network {
  public:
@@ -38,7 +59,10 @@ class Network {
   Heard& heard() { return heard_; }
 
  private:
+  struct Wishes;
   std::string open_with(const char* transports, uint32_t rank_count);
+  std::string make_context(const Wishes& wishes);
+  std::string failed(const char* call, ucs_status_t status);
   void end();
 
   ucp_context_h context_ = nullptr;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint32_t kRankCountMax = 1024;  // every rank holds a control connection to each other
 constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
-constexpr uint32_t kCredit = Flow::kSlotCount;
+constexpr uint32_t kCredit = 8;               // network.h makes room for it
 constexpr uint64_t kDescriptorsBesides = 64;  // of UCX itself, at least
 
 Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
@@ -410,8 +410,7 @@ weir_result_t peer_leave(weir_transport_t* instance, uint32_t peer) {
                                " and lets go of their buffers only when it ends");
 }
 
-// Only memory of the host: short messages are copied here, and UCX as Debian builds it moves nothing
-// else.
+// Only memory of the host: UCX as Debian builds it moves nothing else.
 constexpr weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
