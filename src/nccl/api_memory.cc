@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <vector>
 
+#include "api/handles.h"
 #include "nccl/comm.h"
 #include "nccl/group.h"
 #include "nccl/one_sided.h"
@@ -32,6 +34,17 @@ Outcome check_window_arguments(const char* function, const void* buffer, size_t 
         fmt::format("{}: winFlags {:#x} has bits that NCCL does not know", function, flags));
   }
   return {};
+}
+
+// Peers then reach the memory itself instead of what it is copied to.
+void collectives_go_by(const Comm& comm, weir::nccl::SharedWindow& window) {
+  std::vector<unsigned char*> addresses;
+  std::vector<uint64_t> bytes;
+  for (const auto& peer : window.peers) {
+    addresses.push_back(peer.address);
+    bytes.push_back(peer.bytes);
+  }
+  window.reachable = comm.weir()->comm->add_reachable(std::move(addresses), std::move(bytes));
 }
 
 Outcome no_such_window(const char* function) {
@@ -93,6 +106,7 @@ ncclResult_t weir::nccl::own::CommWindowRegister(ncclComm_t handle, void* buffer
       std::shared_ptr<weir::nccl::SharedWindow> shared;
       result = comm->one_sided()->add_window(kFunction, *comm, buffer, bytes, &shared);
       if (!result.ok()) return result;
+      if (shared->everywhere) collectives_go_by(*comm, *shared);
       weir_window_t registered = nullptr;
       result = comm->outcome(kFunction, weir_register(comm->weir(), buffer, bytes, &registered));
       if (result.ok()) *made = comm->add_window({registered, buffer, bytes, std::move(shared)});
@@ -114,6 +128,9 @@ ncclResult_t weir::nccl::own::CommWindowDeregister(ncclComm_t handle, ncclWindow
     if (window == nullptr) return {};
     const auto taken = comm->remove_window(window);
     if (taken == nullptr) return no_such_window(kFunction);
+    if (taken->shared->reachable != 0) {
+      comm->weir()->comm->withdraw_reachable(taken->shared->reachable);
+    }
     if (const auto state = comm->one_sided(); state != nullptr) {
       state->remove_window(*taken->shared);
     }

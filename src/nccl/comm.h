@@ -115,6 +115,16 @@ class Comm {
   // All ranks cut large operations into slices of so many bytes; 0: they do not.
   uint64_t chunk_bytes() const { return chunk_bytes_.load(std::memory_order_relaxed); }
   void agree_on_chunk_bytes(uint64_t bytes) { chunk_bytes_ = bytes; }
+  // Whether the ranks try to reach each other's memory of devices (direct/direct_call.h).
+  bool direct() const { return direct_.load(std::memory_order_relaxed); }
+  bool in_one_process() const { return in_one_process_.load(std::memory_order_relaxed); }
+  void agree_on_direct(bool direct, bool in_one_process) {
+    direct_ = direct;
+    in_one_process_ = in_one_process;
+  }
+  void give_up_direct() { direct_ = false; }
+  // True the first time: an operation has gone that way.
+  bool note_direct() { return !went_direct_.exchange(true); }
 
   // Text of the latest error.
   void note_error(const std::string& text);
@@ -161,6 +171,9 @@ class Comm {
   std::atomic<bool> suspended_{false};
   std::atomic<bool> has_proxy_{false};
   std::atomic<uint64_t> chunk_bytes_{0};
+  std::atomic<bool> direct_{false};
+  std::atomic<bool> in_one_process_{false};
+  std::atomic<bool> went_direct_{false};
 
   mutable std::mutex lock_;  // guards what follows, and abort against attach
   std::shared_ptr<Proxy> proxy_;

@@ -3,19 +3,17 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <stdexcept>
 #include <thread>
 
 #include "core/comm/bootstrap_place.h"
+#include "nccl/process.h"
 
 namespace weir::nccl {
 
@@ -30,8 +28,8 @@ constexpr std::chrono::milliseconds kLook{20};  // between two looks at who is a
 
 // What ranks tell each other of a range of memory.
 struct Entry {
-  unsigned char process[16];  // a number that only this process has
-  uint64_t host;              // 0: not known
+  ProcessNumber process;
+  uint64_t host;  // 0: not known
   uint64_t pid_namespace;
   uint64_t address;
   uint64_t bytes;
@@ -42,30 +40,9 @@ struct Entry {
   uint32_t zero;
 };
 
-// Threads may ask while the process ends; a forked child is another process.
-void this_process(unsigned char number[16]) {
-  static std::mutex lock;
-  static pid_t process = 0;
-  static unsigned char known[16];
-  std::lock_guard guard(lock);
-  if (process != getpid()) {
-    if (getrandom(known, sizeof known, 0) != static_cast<ssize_t>(sizeof known)) {
-      throw std::runtime_error("no random number for this process");
-    }
-    process = getpid();
-  }
-  std::memcpy(number, known, sizeof known);
-}
-
 uint64_t pid_namespace() {
   struct stat status {};
   return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
-}
-
-// NCCL_P2P_DISABLE: no rank reaches another's memory, be it of the same process.
-bool direct_allowed() {
-  const char* text = std::getenv("NCCL_P2P_DISABLE");
-  return text == nullptr || *text == '\0' || std::strcmp(text, "0") == 0;
 }
 
 std::atomic<uint64_t>* counters_of(unsigned char* memory) {
@@ -126,8 +103,9 @@ Outcome OneSided::open(const char* function, Comm& comm) {
   const size_t bytes = std::max<size_t>(count, 1) * sizeof(uint64_t);
   Outcome outcome = Allocation::make(function, bytes, &it->counters_);
   if (!outcome.ok()) return outcome;
-  outcome =
-      it->reach(function, comm, it->counters_->base(), bytes, it->counters_, &it->peer_counters_);
+  bool everywhere = false;
+  outcome = it->reach(function, comm, it->counters_->base(), bytes, it->counters_,
+                      &it->peer_counters_, &everywhere);
   if (outcome.ok()) comm.set_one_sided(std::move(it));
   return outcome;
 }
@@ -135,9 +113,9 @@ Outcome OneSided::open(const char* function, Comm& comm) {
 // Tells the peers of the range and learns of theirs; opens the courier where somebody needs it.
 Outcome OneSided::reach(const char* function, Comm& comm, void* memory, size_t bytes,
                         const std::shared_ptr<Allocation>& owner,
-                        std::vector<SharedWindow::Peer>* peers) {
+                        std::vector<SharedWindow::Peer>* peers, bool* everywhere) {
   Entry mine{};
-  this_process(mine.process);
+  mine.process = this_process();
   mine.host = comm::host_tag();
   mine.pid_namespace = pid_namespace();
   mine.address = reinterpret_cast<uintptr_t>(memory);
@@ -166,7 +144,7 @@ Outcome OneSided::reach(const char* function, Comm& comm, void* memory, size_t b
       continue;
     }
     const bool allowed = mine.direct != 0 && entry.direct != 0;
-    if (allowed && std::memcmp(entry.process, mine.process, sizeof mine.process) == 0) {
+    if (allowed && entry.process == mine.process) {
       peer.address = reinterpret_cast<unsigned char*>(static_cast<uintptr_t>(entry.address));
     } else if (allowed && entry.host != 0 && entry.host == mine.host &&
                entry.pid_namespace == mine.pid_namespace && entry.bytes > 0) {
@@ -178,10 +156,8 @@ Outcome OneSided::reach(const char* function, Comm& comm, void* memory, size_t b
   std::vector<unsigned char> reached(all.size());
   outcome = exchange(function, comm, &everybody, reached.data(), 1);
   if (!outcome.ok()) return outcome;
-  if (courier_ != nullptr ||
-      std::all_of(reached.begin(), reached.end(), [](auto r) { return r; })) {
-    return {};
-  }
+  *everywhere = std::all_of(reached.begin(), reached.end(), [](auto r) { return r != 0; });
+  if (courier_ != nullptr || *everywhere) return {};
   const weir_comm_config_t config = comm.config().weir();
   weir_comm_t made = nullptr;
   outcome = comm.outcome(function, weir_comm_split(comm.weir(), 0, rank_, &config, &made));
@@ -205,7 +181,8 @@ Outcome OneSided::add_window(const char* function, Comm& comm, void* memory, siz
     window->number = next_window_++;
     windows_[window->number] = {window->memory, bytes, 0};
   }
-  Outcome outcome = reach(function, comm, memory, bytes, window->owner, &window->peers);
+  Outcome outcome =
+      reach(function, comm, memory, bytes, window->owner, &window->peers, &window->everywhere);
   if (!outcome.ok()) {
     remove_window(*window);
     return outcome;

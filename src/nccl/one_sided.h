@@ -39,6 +39,8 @@ struct SharedWindow {
   uint64_t bytes = 0;
   std::shared_ptr<Allocation> owner;  // of it, where ncclMemAlloc gave it
   std::vector<Peer> peers;
+  bool everywhere = false;  // every rank reaches the memory of all
+  uint64_t reachable = 0;   // Communicator::add_reachable's number, where collectives go by it
 };
 
 struct Awaited {
@@ -97,7 +99,8 @@ class OneSided : private Courier::Receiver {
   bool signal(int origin, uint32_t context, uint32_t signal) override;
 
   Outcome reach(const char* function, Comm& comm, void* memory, size_t bytes,
-                const std::shared_ptr<Allocation>& owner, std::vector<SharedWindow::Peer>* peers);
+                const std::shared_ptr<Allocation>& owner, std::vector<SharedWindow::Peer>* peers,
+                bool* everywhere);
   size_t counter_index(int origin, uint32_t context, uint32_t signal) const;
   // Takes the signals if all are there; else names the ranks that have not sent theirs.
   bool take(const std::vector<Awaited>& awaited, std::vector<int>* missing);

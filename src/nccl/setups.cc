@@ -9,10 +9,13 @@
 
 #include "api/unique_id.h"
 #include "core/base/secret.h"
+#include "core/comm/bootstrap_place.h"
 #include "nccl/device.h"
+#include "nccl/direct/direct_call.h"
 #include "nccl/environment.h"
 #include "nccl/forwarding.h"
 #include "nccl/one_sided.h"
+#include "nccl/process.h"
 #include "nccl/stream/enqueue.h"
 #include "nccl/translate.h"
 
@@ -30,6 +33,36 @@ void open(Setup* setup, const char* function, Config config, int rank, int rank_
   *out = setup->handle;
 }
 
+// What ranks tell each other of the memory that they are going to use.
+struct MemoryEntry {
+  uint64_t chunk_bytes;  // 0: this rank has no CUDA
+  uint64_t host;         // 0: not known
+  uint64_t direct;       // 1: it can reach memory of devices
+  ProcessNumber process;
+};
+
+// Some ranks may use CUDA and others not: all are to cut alike, and to go the same ways.
+Outcome agree_on_memory(const char* function, Comm& comm) {
+  const MemoryEntry mine{wanted_chunk_bytes(), comm::host_tag(), can_go_direct() ? 1u : 0u,
+                         this_process()};
+  std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
+  const weir_result_t told =
+      weir_all_gather(comm.weir(), &mine, all.data(), sizeof mine, WEIR_UINT8, nullptr);
+  if (told != WEIR_OK) return comm.outcome(function, told);
+  uint64_t least = 0;
+  bool direct = comm.rank_count() > 1;
+  bool one_process = true;
+  for (const MemoryEntry& it : all) {
+    if (it.chunk_bytes != 0 && (least == 0 || it.chunk_bytes < least)) least = it.chunk_bytes;
+    const bool here = it.process == all[0].process;
+    one_process = one_process && here;
+    direct = direct && it.direct == 1 && (here || (it.host != 0 && it.host == all[0].host));
+  }
+  comm.agree_on_chunk_bytes(least);
+  comm.agree_on_direct(direct, one_process);
+  return {};
+}
+
 // The end of a call of Weir's that makes a communicator.
 Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm_t made) {
   if (result != WEIR_OK) {
@@ -37,14 +70,8 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
             fmt::format("{}: {}", function, weir_last_error(nullptr))};
   }
   comm.attach(made);
-  // Some ranks may use CUDA and others not: all are to cut alike.
-  const uint64_t wanted = wanted_chunk_bytes();
-  const uint64_t mine = wanted == 0 ? UINT64_MAX : wanted;
-  uint64_t least = 0;
-  const weir_result_t agreed =
-      weir_all_reduce(made, &mine, &least, 1, WEIR_UINT64, WEIR_MIN, nullptr);
-  if (agreed != WEIR_OK) return comm.outcome(function, agreed);
-  comm.agree_on_chunk_bytes(least == UINT64_MAX ? 0 : least);
+  Outcome outcome = agree_on_memory(function, comm);
+  if (!outcome.ok()) return outcome;
   if (comm.rank() == 0) dump_topology();
   return comm.config().rma_eager ? OneSided::open(function, comm) : Outcome();
 }

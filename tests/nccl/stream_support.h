@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -26,9 +27,10 @@ inline void use_device(int device) {
   EXPECT_CUDA(cuCtxSetCurrent(context));
 }
 
+// Apart from the legacy default stream, for which others would wait, and it for them.
 class Stream {
  public:
-  Stream() { EXPECT_CUDA(cuStreamCreate(&stream_, 0)); }
+  Stream() { EXPECT_CUDA(cuStreamCreate(&stream_, cuda::kStreamNonBlocking)); }
   ~Stream() {
     if (stream_ == nullptr) return;
     EXPECT_CUDA(cuStreamDestroy_v2(stream_));
@@ -79,9 +81,9 @@ class Array {
   Array(MemoryKind kind, size_t size) : kind_(kind), size_(size) {
     const size_t bytes = std::max<size_t>(size, 1) * sizeof(int);
     if (kind == MemoryKind::kDevice) {
-      cuda::DevicePointer device = 0;
-      EXPECT_CUDA(cuMemAlloc_v2(&device, bytes));
-      data_ = reinterpret_cast<int*>(static_cast<uintptr_t>(device));
+      cuda::DevicePointer address = 0;
+      EXPECT_CUDA(cuMemAlloc_v2(&address, bytes));
+      data_ = reinterpret_cast<int*>(static_cast<uintptr_t>(address));
     } else if (kind == MemoryKind::kPinned) {
       void* pinned = nullptr;
       EXPECT_CUDA(cuMemHostAlloc(&pinned, bytes, cuda::kHostPortable));
@@ -107,7 +109,13 @@ class Array {
   int* data() const { return data_; }
   size_t size() const { return size_; }
 
-  // In stream order; `values` stays until the stream has passed.
+  // In stream order, without waiting for it where neither is plain host memory and one is a device's.
+  void copy_of(const Array& from, const Stream& stream) const {
+    EXPECT_EQ(size_, from.size_);
+    copy(data_, from.data_, stream);
+  }
+  // In stream order; `values` stays until the stream has passed, for which the call may wait: they are
+  // not pinned.
   void write(const std::vector<int>& values, const Stream& stream) const {
     copy(data_, values.data(), stream);
   }
@@ -228,6 +236,44 @@ inline std::vector<int> numbers(size_t size, int rank, int seed) {
   }
   return values;
 }
+
+// Every rank's arrays for one call, and what they must hold after it.
+struct Exchange {
+  Exchange(Kind the_kind, int n, size_t the_count, int the_root, int seed,
+           const std::function<MemoryKind(int)>& memory)
+      : kind(the_kind), count(the_count), root(the_root) {
+    const auto ranks = static_cast<size_t>(n);
+    for (int rank = 0; rank < n; ++rank) {
+      values.push_back(numbers(send_size(kind, ranks, count), rank, seed));
+      sends.emplace_back(memory(2 * rank), values.back().size());
+      recvs.emplace_back(memory(2 * rank + 1), recv_size(kind, ranks, count));
+      sends.back().set(values.back());
+      recvs.back().set(std::vector<int>(recvs.back().size(), kUntouched));
+    }
+  }
+  ncclResult_t call_on(int rank, ncclComm_t comm, const Stream& stream) const {
+    const auto i = static_cast<size_t>(rank);
+    return call(kind, sends[i].data(), recvs[i].data(), count, root, comm, stream.nccl());
+  }
+  void check() const {
+    for (size_t i = 0; i < recvs.size(); ++i) {
+      const auto wanted = expected(kind, values, static_cast<int>(i), count, root);
+      if (!wanted.empty()) {
+        EXPECT_EQ(recvs[i].get(), wanted)
+            << "kind " << static_cast<int>(kind) << ", count " << count << ", rank " << i;
+      }
+    }
+  }
+
+  Kind kind;
+  size_t count;
+  int root;
+  std::vector<std::vector<int>> values;
+  std::vector<Array> sends;
+  std::vector<Array> recvs;
+};
+
+inline MemoryKind device(int) { return MemoryKind::kDevice; }
 
 // n ranks in the calling thread, with a stream each.
 class StreamRanks {

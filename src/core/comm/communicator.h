@@ -97,6 +97,13 @@ class Communicator {
   // Symmetric memory.
   Result<void*> mem_alloc(uint64_t bytes);
   Status mem_free(void* memory);
+  // Memory of the caller's own that every rank reaches: by rank, its address in this process and its
+  // length. Called at the same place among the collectives on all ranks, each of which has found that
+  // it reaches all. An operation goes by it when the buffers of all ranks lie in memory of one call.
+  // Gives the number to withdraw it by; 0: no more can be had.
+  uint64_t add_reachable(std::vector<unsigned char*> addresses, std::vector<uint64_t> bytes);
+  // Local: from then on the ranks copy. No operation may be in flight on the memory.
+  void withdraw_reachable(uint64_t number);
 
   // Pre-multiplied sums: numbers from kFirstScale.
   static constexpr int kFirstScale = 16;
@@ -123,6 +130,13 @@ class Communicator {
     bool shared = false;       // every rank maps it; else memory of this rank only
   };
 
+  // The caller's own memory, by rank.
+  struct Reachable {
+    uint64_t number = 0;
+    std::vector<unsigned char*> addresses;
+    std::vector<uint64_t> bytes;
+  };
+
   Communicator() = default;
 
   void open_segment(const weir_segment_t& segment);
@@ -147,9 +161,11 @@ class Communicator {
   // The communicator is broken from now on; `blamed`: the ranks that were waited for in vain.
   void fail(Status status, const std::vector<Rank>& blamed = {});
   void close_window(const Window& window);
+  bool has_windows() const { return !windows_.empty() || reachable_count_ > 0; }
   // Window number + 1 and offset of a buffer in one word; 0 when it lies in none.
   uint64_t window_word(const void* buffer, uint64_t bytes) const;
-  unsigned char* at_peer(uint64_t window_word, Rank peer, uint64_t bytes) const;
+  // `first`: the word of rank 0.
+  unsigned char* at_peer(uint64_t window_word, uint64_t first, Rank peer, uint64_t bytes) const;
 
   // Looks at what is too slow to look at in each poll. Fails the communicator where something is
   // wrong.
@@ -244,6 +260,8 @@ class Communicator {
   std::vector<Request*> free_requests_;
   std::atomic<uint32_t> in_flight_{0};
   std::vector<Window> windows_;
+  std::vector<Reachable> reachable_;
+  uint64_t reachable_count_ = 0;  // that were ever added: the same on all ranks
   std::vector<Scale> scales_;
   std::unique_ptr<unsigned char, void (*)(void*)> private_segment_{nullptr, std::free};
   uint64_t split_count_ = 0;

@@ -188,7 +188,7 @@ void Communicator::complete(Request& request, const Status& status) {
 bool Communicator::begin_collective(Request& request) {
   if (!context_.may_begin()) return false;
   bool windows = false;
-  if (!windows_.empty() && !agree_on_windows(request, &windows)) return false;
+  if (has_windows() && !agree_on_windows(request, &windows)) return false;
   auto found = planner_->plan_for(request.call, windows);
   if (!found.ok()) {
     // The same call fails in the same way on every rank, and nothing has been sent.

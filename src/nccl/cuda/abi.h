@@ -19,15 +19,23 @@ using DevicePointer = unsigned long long;
 using HostFunction = void (*)(void* argument);
 
 inline constexpr Result kSuccess = 0;
+inline constexpr Result kErrorNotReady = 600;
 
 // CUpointer_attribute
 inline constexpr int kAttributeMemoryType = 2;
+inline constexpr int kAttributeBufferId = 7;
 inline constexpr int kAttributeIsManaged = 8;
+inline constexpr int kAttributeRangeStart = 11;
+inline constexpr int kAttributeRangeBytes = 12;
 // CUmemorytype
 inline constexpr unsigned kMemoryDevice = 2;
 // cuMemHostAlloc
 inline constexpr unsigned kHostPortable = 0x1;
 inline constexpr unsigned kHostDeviceMap = 0x2;
+// cuStreamCreate
+inline constexpr unsigned kStreamNonBlocking = 0x1;
+// cuIpcOpenMemHandle
+inline constexpr unsigned kIpcLazyEnablePeerAccess = 0x1;
 // cuEventCreate
 inline constexpr unsigned kEventDisableTiming = 0x2;
 // CUstreamBatchMemOpType
@@ -46,6 +54,11 @@ inline constexpr int kCaptureModeRelaxed = 2;
 // CUuserObject_flags, CUuserObjectRetain_flags
 inline constexpr unsigned kNoDestructorSync = 1;
 inline constexpr unsigned kObjectMove = 1;
+
+// CUipcMemHandle
+struct IpcHandle {
+  char reserved[64] = {};
+};
 
 // CUstreamBatchMemOpParams, as its waitValue and its writeValue.
 struct BatchEntry {

@@ -39,6 +39,12 @@ bool look_up_all(void* library, Driver* d) {
                         look_up(library, "cuEventDestroy_v2", &d->event_destroy) &&
                         look_up(library, "cuThreadExchangeStreamCaptureMode",
                                 &d->thread_exchange_stream_capture_mode);
+  look_up(library, "cuStreamCreate", &d->stream_create);
+  look_up(library, "cuStreamDestroy_v2", &d->stream_destroy);
+  look_up(library, "cuStreamQuery", &d->stream_query);
+  look_up(library, "cuIpcGetMemHandle", &d->ipc_get_mem_handle);
+  look_up(library, "cuIpcOpenMemHandle_v2", &d->ipc_open_mem_handle);
+  look_up(library, "cuIpcCloseMemHandle", &d->ipc_close_mem_handle);
   look_up(library, "cuStreamBatchMemOp_v2", &d->stream_batch_mem_op);
   look_up(library, "cuUserObjectCreate", &d->user_object_create);
   look_up(library, "cuUserObjectRelease", &d->user_object_release);

@@ -38,6 +38,12 @@ struct Driver {
   Result (*event_destroy)(Event event) = nullptr;
   Result (*thread_exchange_stream_capture_mode)(int* mode) = nullptr;
   // These may be missing: nullptr.
+  Result (*stream_create)(Stream* stream, unsigned flags) = nullptr;
+  Result (*stream_destroy)(Stream stream) = nullptr;
+  Result (*stream_query)(Stream stream) = nullptr;
+  Result (*ipc_get_mem_handle)(IpcHandle* handle, DevicePointer pointer) = nullptr;
+  Result (*ipc_open_mem_handle)(DevicePointer* pointer, IpcHandle handle, unsigned flags) = nullptr;
+  Result (*ipc_close_mem_handle)(DevicePointer pointer) = nullptr;
   Result (*stream_batch_mem_op)(Stream stream, unsigned count, BatchEntry* entries,
                                 unsigned flags) = nullptr;
   Result (*user_object_create)(UserObject* object, void* argument, HostFunction destroy,
@@ -51,6 +57,15 @@ struct Driver {
                                        const void** dependencies, const void** edges,
                                        size_t* count) = nullptr;
 
+  // What a stream of the library's own needs.
+  bool can_make_streams() const {
+    return stream_create != nullptr && stream_destroy != nullptr && stream_query != nullptr;
+  }
+  // What memory of other processes needs.
+  bool can_share() const {
+    return ipc_get_mem_handle != nullptr && ipc_open_mem_handle != nullptr &&
+           ipc_close_mem_handle != nullptr;
+  }
   // What records of a graph need.
   bool can_capture() const {
     return user_object_create != nullptr && user_object_release != nullptr &&

@@ -8,6 +8,7 @@
 
 #include "core/base/settings.h"
 #include "nccl/cuda/driver.h"
+#include "nccl/direct/direct_call.h"
 #include "nccl/one_sided.h"
 #include "nccl/stream/flight.h"
 #include "nccl/stream/program.h"
@@ -250,6 +251,10 @@ Outcome prepare(const Driver& driver, const Capture& capture, Part& part) {
   Outcome outcome = check_one_sided(driver, part.operations);
   if (!outcome.ok()) return outcome;
   part.flight = plan_flight(std::move(part.operations), on_device, &driver);
+  if (part.flight->copied_by_proxy) {
+    outcome = part.proxy->queue(driver, function, &part.flight->queue);
+    if (!outcome.ok()) return outcome;
+  }
   part.proxy->enqueue_begins();
   part.begun = true;
   if (capture.active) {
@@ -331,14 +336,21 @@ uint64_t wanted_chunk_bytes() {
 
 bool must_cut(const Operation& operation) {
   const uint64_t chunk_bytes = operation.comm->chunk_bytes();
-  return chunk_bytes > 0 && cut(operation, chunk_bytes).slice_count > 1;
+  return (chunk_bytes > 0 && cut(operation, chunk_bytes).slice_count > 1) || goes_direct(operation);
 }
 
 Outcome run_cut(std::vector<Operation> operations) {
+  std::vector<std::vector<Operation>> by_comm;
+  for (Operation& it : operations) {
+    auto mine = std::find_if(by_comm.begin(), by_comm.end(),
+                             [&](const auto& known) { return known[0].comm == it.comm; });
+    if (mine == by_comm.end()) mine = by_comm.emplace(by_comm.end());
+    mine->push_back(std::move(it));
+  }
   const auto nowhere = [](const void*, const void*) { return false; };
-  const auto flight = plan_flight(std::move(operations), nowhere, nullptr);
-  const std::unique_ptr<char[]> memory(new char[flight->byte_count]);
-  return run_here(*flight, memory.get());
+  std::vector<std::unique_ptr<Flight>> flights;
+  for (auto& it : by_comm) flights.push_back(plan_flight(std::move(it), nowhere, nullptr));
+  return run_here(flights);
 }
 
 }  // namespace weir::nccl

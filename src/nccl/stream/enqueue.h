@@ -24,8 +24,8 @@ Outcome enqueue(std::vector<Operation> operations);
 // is not used. The ranks agree on the least of those that are not 0.
 uint64_t wanted_chunk_bytes();
 
-// Host memory, no stream, and peers that have CUDA: they cut the operation, so it is cut here too.
-// False when there is nothing to cut.
+// Host memory, no stream, and peers that have CUDA: they cut the operation, so it is cut here too, or
+// they ask where its buffers lie, and this rank answers. False when neither is so.
 bool must_cut(const Operation& operation);
 Outcome run_cut(std::vector<Operation> operations);
 

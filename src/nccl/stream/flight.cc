@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/base/check.h"
+#include "nccl/direct/direct_call.h"
 #include "nccl/stream/pause.h"
 
 namespace weir::nccl {
@@ -41,42 +43,76 @@ class Runner {
     size_t places = 0;
     for (const Lane& it : flight.lanes) places += it.depth;
     busy_.resize(places);
+    started_.resize(flight.items.size());
+    ways_.resize(flight.lanes.size(), Way::kUnknown);
+    blocked_.resize(flight.lanes.size());
     running_.reserve(places);
     late_.reserve(places);
   }
 
-  Outcome run() {
-    if (flight_.items.size() == 1 && !rings_ && !broken(flight_.items[0])) {
-      const Item& item = flight_.items[0];
-      fail(start(sliced(item), nullptr));
-      if (first_.ok()) unpack(item);
-      return first_;
+  // A flight of one plain operation, to its end. False: it is not.
+  bool run_at_once() {
+    if (flight_.items.size() != 1 || rings_ || flight_.queue != nullptr) return false;
+    const Item& item = flight_.items[0];
+    if (broken(item) || goes_direct(lane(item).operation)) return false;
+    fail(nccl::start(sliced(item), nullptr));
+    if (first_.ok()) unpack(item);
+    return true;
+  }
+
+  bool finished() const { return done_ + late_.size() >= last_; }
+  // True when something moved.
+  bool advance() {
+    const bool started = start_what_can();
+    return test_all() || started;
+  }
+  // Whether there is nothing to do but to wait for Weir's operations.
+  bool may_wait() const {
+    return next_ == last_ && direct_ == nullptr && !running_.empty() &&
+           std::all_of(running_.begin(), running_.end(), [](const Running& it) {
+             return it.step == Step::kRunning && it.request != nullptr;
+           });
+  }
+  void wait() { settle(running_.front(), weir_wait(&running_.front().request)); }
+
+  Outcome end() {
+    // Weir's operations hold buffers until they have ended, which they do by their deadlines.
+    direct_.reset();
+    for (Running& it : running_) {
+      if (it.request != nullptr) settle(it, weir_wait(&it.request));
+      finish(it);
     }
+    for (const Running& it : late_) end_one_sided(it);
+    return std::move(first_);
+  }
+
+  Outcome run() {
+    if (run_at_once()) return std::move(first_);
     Pause pause;
-    while (done_ + late_.size() < last_ && !leave_.load(std::memory_order_relaxed)) {
-      bool moved = start_what_can();
-      moved = test_all() || moved;
-      if (moved) {
+    while (!finished() && !leave_.load(std::memory_order_relaxed)) {
+      if (advance()) {
         pause.reset();
-      } else if (next_ == last_ && !running_.empty()) {
-        wait_for(running_.front());
-        running_.erase(running_.begin());
+      } else if (may_wait()) {
+        wait();
         pause.reset();
       } else {
         pause.wait();
       }
     }
-    // Weir's operations hold buffers until they have ended, which they do by their deadlines.
-    for (Running& it : running_) wait_for(it);
-    for (const Running& it : late_) end_one_sided(it);
-    return first_;
+    return end();
   }
 
  private:
+  // Where a slice that has been started is.
+  enum class Step : uint8_t { kComing, kRunning, kLeaving };
   struct Running {
     Item item;
     weir_request_t request = nullptr;
+    Step step = Step::kRunning;
+    uint32_t mark = 0;  // of the queue, while it comes from a device or leaves to it
   };
+  // How a lane's operation goes: all ranks find out together, before its first slice.
+  enum class Way : uint8_t { kUnknown, kAsking, kSlices, kDirect };
 
   bool broken(const Item& item) { return !first_.ok() || lane(item).operation.comm->broken(); }
 
@@ -89,6 +125,12 @@ class Runner {
   char* stage(size_t offset, size_t row_bytes, const Lane& lane, size_t slice) const {
     return offset == Lane::kNone ? nullptr : memory_ + offset + slice % lane.depth * row_bytes;
   }
+  char* send_stage(const Lane& lane, size_t slice) const {
+    return stage(lane.send_offset, lane.cut.send_bytes(), lane, slice);
+  }
+  char* recv_stage(const Lane& lane, size_t slice) const {
+    return stage(lane.recv_offset, lane.cut.recv_bytes(), lane, slice);
+  }
 
   // The operation of one slice, with its data in place.
   Operation sliced(const Item& item) {
@@ -98,7 +140,7 @@ class Runner {
     const size_t bytes = operation.count * it.cut.element_bytes;
     const size_t begin = item.slice * it.cut.width * it.cut.element_bytes;
     const size_t stride = it.operation.count * it.cut.element_bytes;
-    if (char* to = stage(it.send_offset, it.cut.send_bytes(), it, item.slice); to != nullptr) {
+    if (char* to = send_stage(it, item.slice); to != nullptr) {
       if (!it.send_on_device) {
         move_blocks(to, bytes, static_cast<const char*>(operation.send) + begin, stride,
                     it.cut.send_blocks, bytes);
@@ -107,7 +149,7 @@ class Runner {
     } else if (operation.send != nullptr) {
       operation.send = static_cast<const char*>(operation.send) + begin;
     }
-    if (char* to = stage(it.recv_offset, it.cut.recv_bytes(), it, item.slice); to != nullptr) {
+    if (char* to = recv_stage(it, item.slice); to != nullptr) {
       operation.recv = to;
     } else if (operation.recv != nullptr) {
       operation.recv = static_cast<char*>(operation.recv) + begin;
@@ -116,15 +158,38 @@ class Runner {
     return operation;
   }
 
-  // Results that the stream does not take, to where the caller wants them.
+  // Results that no stream takes, to where the caller wants them.
   void unpack(const Item& item) {
     Lane& it = lane(item);
-    char* from = stage(it.recv_offset, it.cut.recv_bytes(), it, item.slice);
+    char* from = recv_stage(it, item.slice);
     if (from == nullptr || it.recv_on_device) return;
     const size_t bytes = it.slice_width(item.slice) * it.cut.element_bytes;
     move_blocks(
         static_cast<char*>(it.operation.recv) + item.slice * it.cut.width * it.cut.element_bytes,
         it.operation.count * it.cut.element_bytes, from, bytes, it.cut.recv_blocks, bytes);
+  }
+
+  // Between a device and the staging, by the flight's own queue.
+  void copy_on_queue(Running& it, bool to_stage) {
+    DeviceQueue& queue = *flight_.queue;
+    Lane& on = lane(it.item);
+    const char* function = on.operation.function;
+    const size_t bytes = on.slice_width(it.item.slice) * on.cut.element_bytes;
+    const size_t begin = it.item.slice * on.cut.width * on.cut.element_bytes;
+    const size_t stride = on.operation.count * on.cut.element_bytes;
+    const cuda::ContextScope scope(queue.driver(), nullptr, queue.context());
+    Outcome outcome;
+    if (to_stage) {
+      outcome = queue.copy(function, send_stage(on, it.item.slice), bytes,
+                           static_cast<const char*>(on.operation.send) + begin, stride,
+                           on.cut.send_blocks, bytes);
+    } else {
+      outcome = queue.copy(function, static_cast<char*>(on.operation.recv) + begin, stride,
+                           recv_stage(on, it.item.slice), bytes, on.cut.recv_blocks, bytes);
+    }
+    Outcome marked = queue.mark(function);
+    it.mark = queue.latest();
+    fail(outcome.ok() ? std::move(marked) : std::move(outcome));
   }
 
   // In which its lane's slices take turns.
@@ -138,48 +203,155 @@ class Runner {
     return !busy_[place(item)];
   }
 
-  // Whatever happens, an item that is begun is finished: the stream waits for it.
-  void begin(Running& it) {
+  void start_operation(Running& it) {
     try {
-      if (!broken(it.item)) fail(start(sliced(it.item), &it.request));
+      if (!broken(it.item)) fail(nccl::start(sliced(it.item), &it.request));
     } catch (...) {
       fail(outcome_of_exception(lane(it.item).operation.function, std::current_exception()));
     }
   }
 
+  // Whatever happens, an item that is begun is finished: the stream waits for it.
+  void begin(Running& it) {
+    const Lane& on = lane(it.item);
+    if (flight_.queue != nullptr && on.send_on_device && !broken(it.item)) {
+      it.step = Step::kComing;
+      copy_on_queue(it, true);
+    } else {
+      start_operation(it);
+    }
+  }
+
+  // Finds out how the lane goes. False while it is not known.
+  bool know_way(const Item& item) {
+    Way& way = ways_[item.lane];
+    if (way == Way::kUnknown) {
+      const Lane& it = lane(item);
+      if (broken(item) || it.one_sided() || !goes_direct(it.operation)) {
+        way = Way::kSlices;
+      } else {
+        WEIR_CHECK(!rings_, "an operation that may go directly is not copied by its stream");
+        const bool on_device = flight_.queue != nullptr &&
+                               (it.cut.send_blocks == 0 || it.send_on_device) &&
+                               (it.cut.recv_blocks == 0 || it.recv_on_device);
+        direct_ = std::make_unique<DirectCall>(it.operation, on_device ? flight_.queue : nullptr);
+        way = Way::kAsking;
+      }
+    }
+    return way != Way::kAsking;
+  }
+
   bool start_what_can() {
     bool moved = false;
-    while (next_ < last_ && can_start(flight_.items[next_])) {
-      Running it{flight_.items[next_++], nullptr};
-      if (rings_) flight_.mailbox(lane(it.item), it.item.slice).take();
-      busy_[place(it.item)] = true;
-      moved = true;
-      begin(it);
-      if (lane(it.item).one_sided() && !broken(it.item)) {
-        late_.push_back(it);
-      } else if (it.request != nullptr) {
-        running_.push_back(it);  // there is room: each has its place
+    for (; next_ < last_; ++next_) {
+      const Item& item = flight_.items[next_];
+      if (started_[next_]) continue;
+      if (!know_way(item)) {
+        // A peer may come to the collective only after these.
+        return start_messages() || moved;
+      }
+      if (ways_[item.lane] == Way::kDirect) {
+        ++done_;
+      } else if (can_start(item)) {
+        start(next_);
       } else {
-        finish(it, WEIR_OK);
+        break;
+      }
+      moved = true;
+    }
+    return moved;
+  }
+
+  // What is behind the next item and no collective; slices of a lane in their order.
+  bool start_messages() {
+    bool moved = false;
+    std::fill(blocked_.begin(), blocked_.end(), false);
+    for (size_t i = next_ + 1; i < last_; ++i) {
+      const Item& item = flight_.items[i];
+      if (started_[i] || blocked_[item.lane] || !is_message(lane(item))) continue;
+      if (can_start(item)) {
+        start(i);
+        moved = true;
+      } else {
+        blocked_[item.lane] = true;
       }
     }
     return moved;
   }
 
+  static bool is_message(const Lane& lane) {
+    const OperationKind kind = lane.operation.kind;
+    return kind == OperationKind::kSend || kind == OperationKind::kRecv || lane.one_sided();
+  }
+
+  void start(size_t index) {
+    Running it{flight_.items[index]};
+    started_[index] = true;
+    if (rings_) flight_.mailbox(lane(it.item), it.item.slice).take();
+    busy_[place(it.item)] = true;
+    begin(it);
+    if (lane(it.item).one_sided() && !broken(it.item)) {
+      late_.push_back(it);
+    } else if (it.request != nullptr || it.step != Step::kRunning || !step_on(it)) {
+      running_.push_back(it);  // there is room: each has its place
+    } else {
+      finish(it);
+    }
+  }
+
+  // Looks at one that is under way. True when it is over.
+  bool step_on(Running& it) {
+    if (it.step == Step::kComing) {
+      if (!flight_.queue->passed(it.mark)) return false;
+      it.step = Step::kRunning;
+      start_operation(it);
+    }
+    if (it.step == Step::kRunning) {
+      if (it.request != nullptr) {
+        int done = 0;
+        const weir_result_t result = weir_test(&it.request, &done);
+        if (done == 0 && it.request != nullptr) return false;
+        settle(it, result);
+      }
+      if (flight_.queue == nullptr || !lane(it.item).recv_on_device || broken(it.item)) return true;
+      it.step = Step::kLeaving;
+      copy_on_queue(it, false);
+    }
+    return flight_.queue->passed(it.mark);
+  }
+
   bool test_all() {
-    bool moved = false;
+    bool moved = advance_direct();
     for (size_t i = 0; i < running_.size();) {
-      int done = 0;
-      const weir_result_t result = weir_test(&running_[i].request, &done);
-      if (done == 0 && running_[i].request != nullptr) {
+      const Step before = running_[i].step;
+      if (!step_on(running_[i])) {
+        moved = moved || running_[i].step != before;
         ++i;
         continue;
       }
-      finish(running_[i], result);
+      finish(running_[i]);
       running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
       moved = true;
     }
     return moved;
+  }
+
+  bool advance_direct() {
+    if (direct_ == nullptr) return false;
+    DirectCall::State state = DirectCall::State::kGoing;
+    bool moved = false;
+    Outcome outcome;
+    try {
+      outcome = direct_->advance(&state, &moved);
+    } catch (...) {
+      outcome = outcome_of_exception(flight_.lanes[0].operation.function, std::current_exception());
+    }
+    if (outcome.ok() && state == DirectCall::State::kGoing) return moved;
+    direct_.reset();
+    const size_t asked = flight_.items[next_].lane;
+    ways_[asked] = state == DirectCall::State::kDone ? Way::kDirect : Way::kSlices;
+    fail(std::move(outcome));  // its slices then are finished without a start
+    return true;
   }
 
   void end_one_sided(const Running& it) {
@@ -188,20 +360,22 @@ class Runner {
     } catch (...) {
       fail(outcome_of_exception(lane(it.item).operation.function, std::current_exception()));
     }
-    finish(it, WEIR_OK);
+    finish(it);
   }
 
-  void wait_for(Running& it) { finish(it, weir_wait(&it.request)); }
-
-  void finish(const Running& it, weir_result_t result) {
-    if (result != WEIR_OK && first_.ok()) {
-      try {
-        const Operation& operation = lane(it.item).operation;
-        fail(operation.comm->outcome(operation.function, result));
-      } catch (...) {
-        first_.code = ncclSystemError;  // no memory for the text
-      }
+  // Weir's operation has ended.
+  void settle(Running& it, weir_result_t result) {
+    it.request = nullptr;
+    if (result == WEIR_OK || !first_.ok()) return;
+    try {
+      const Operation& operation = lane(it.item).operation;
+      fail(operation.comm->outcome(operation.function, result));
+    } catch (...) {
+      first_.code = ncclSystemError;  // no memory for the text
     }
+  }
+
+  void finish(const Running& it) {
     if (!broken(it.item)) unpack(it.item);
     busy_[place(it.item)] = false;
     ++done_;
@@ -215,7 +389,11 @@ class Runner {
   const bool rings_;   // each slice does, and is answered
   const size_t last_;  // items that will come
   const std::atomic<bool>& leave_;
-  std::vector<char> busy_;  // places
+  std::vector<char> busy_;              // places
+  std::vector<char> started_;           // items
+  std::vector<char> blocked_;           // lanes, while messages are started
+  std::vector<Way> ways_;               // of lanes
+  std::unique_ptr<DirectCall> direct_;  // of the lane of the next item
   size_t next_ = 0;
   size_t done_ = 0;
   std::vector<Running> running_;
@@ -283,7 +461,11 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations,
       once_bytes += lane.cut.recv_bytes();
     }
   }
-  flight->gated = slices_max == 1 || !any_on_device;
+  flight->copied_by_proxy =
+      any_on_device && std::any_of(flight->lanes.begin(), flight->lanes.end(), [](const Lane& it) {
+        return !it.one_sided() && goes_direct(it.operation);
+      });
+  flight->gated = slices_max == 1 || !any_on_device || flight->copied_by_proxy;
   const size_t affordable = once_bytes == 0 ? kDepthMax : kStagingMax / once_bytes;
   size_t offset = 0;
   size_t mailbox = 0;
@@ -331,10 +513,50 @@ void run(Flight& flight, const std::atomic<bool>& leave) {
   if (flight.gated && !leave.load(std::memory_order_relaxed)) flight.door().answer();
 }
 
-Outcome run_here(Flight& flight, char* memory) {
+Outcome run_here(const std::vector<std::unique_ptr<Flight>>& flights) {
   static const std::atomic<bool> never{false};
-  Runner runner(flight, memory, false, never);
-  return runner.run();
+  std::vector<std::unique_ptr<char[]>> memory;
+  std::vector<std::unique_ptr<Runner>> runners;
+  for (const auto& flight : flights) {
+    memory.emplace_back(new char[flight->byte_count]);
+    runners.push_back(std::make_unique<Runner>(*flight, memory.back().get(), false, never));
+  }
+  if (runners.size() == 1) return runners[0]->run();
+  // They may be each other's peers: none waits for one alone before all have been started.
+  Pause pause;
+  for (bool all_finished = false; !all_finished;) {
+    all_finished = true;
+    bool moved = false;
+    Runner* waits = nullptr;
+    bool all_wait = true;
+    for (const auto& it : runners) {
+      if (it->finished()) continue;
+      all_finished = false;
+      moved = it->advance() || moved;
+      if (it->finished()) continue;
+      if (it->may_wait()) {
+        waits = it.get();
+      } else {
+        all_wait = false;
+      }
+    }
+    if (moved) {
+      pause.reset();
+    } else if (waits != nullptr && all_wait) {
+      waits->wait();
+      pause.reset();
+    } else if (!all_finished) {
+      pause.wait();
+    }
+  }
+  Outcome first;
+  for (size_t i = 0; i < runners.size(); ++i) {
+    Outcome outcome = runners[i]->end();
+    if (outcome.ok()) continue;
+    flights[i]->comm->note_error(outcome.text);
+    if (first.ok()) first = std::move(outcome);
+  }
+  return first;
 }
 
 }  // namespace weir::nccl

@@ -11,6 +11,10 @@
 // first slices of all operations, then the second ones, … One-sided operations, which may wait for a
 // peer's signal, are begun like the others and ended after them.
 //
+// A flight of which operations may go directly from device to device (direct/direct_call.h) is gated, and
+// the stream copies nothing: whether they do is known only when all ranks have come. What then does go
+// through the staging is copied by the proxy, on the flight's DeviceQueue.
+//
 // Not thread-safe: built by one thread, then the proxy's.
 #pragma once
 
@@ -19,6 +23,7 @@
 #include <vector>
 
 #include "nccl/comm.h"
+#include "nccl/direct/device_queue.h"
 #include "nccl/operation.h"
 #include "nccl/outcome.h"
 #include "nccl/stream/slices.h"
@@ -59,10 +64,12 @@ struct Item {
 };
 
 struct Flight {
-  std::shared_ptr<Comm> comm;  // of the first operation; run_here() allows several
+  std::shared_ptr<Comm> comm;
   std::vector<Lane> lanes;
   std::vector<Item> items;
   bool gated = true;
+  bool copied_by_proxy = false;
+  std::shared_ptr<DeviceQueue> queue;  // where it is
   size_t mailbox_count = 1;
   size_t byte_count = 0;
   std::shared_ptr<Staging> staging;  // empty: run_here()
@@ -86,7 +93,7 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations,
 // communicator is broken, aborted or revoked. Returns early when `leave` becomes true.
 void run(Flight& flight, const std::atomic<bool>& leave);
 
-// The same with no stream at all: `memory` has byte_count bytes. Nothing of it is on a device.
-Outcome run_here(Flight& flight, char* memory);
+// The same with no stream at all, one flight for each communicator. Nothing of them is on a device.
+Outcome run_here(const std::vector<std::unique_ptr<Flight>>& flights);
 
 }  // namespace weir::nccl

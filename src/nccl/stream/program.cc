@@ -80,7 +80,7 @@ class Program {
   }
 
   void copy_in(const Flight& flight, const Lane& lane, size_t slice) {
-    if (!lane.send_on_device) return;
+    if (!lane.send_on_device || flight.copied_by_proxy) return;
     const size_t bytes = lane.slice_width(slice) * lane.cut.element_bytes;
     const auto* from = static_cast<const char*>(lane.operation.send);
     move(flight.send_stage(lane, slice), bytes, from + begin(lane, slice), stride(lane),
@@ -88,7 +88,7 @@ class Program {
   }
 
   void copy_out(const Flight& flight, const Lane& lane, size_t slice) {
-    if (!lane.recv_on_device) return;
+    if (!lane.recv_on_device || flight.copied_by_proxy) return;
     const size_t bytes = lane.slice_width(slice) * lane.cut.element_bytes;
     auto* to = static_cast<char*>(lane.operation.recv);
     move(to + begin(lane, slice), stride(lane), flight.recv_stage(lane, slice), bytes,

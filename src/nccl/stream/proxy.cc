@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "nccl/background.h"
+#include "nccl/direct/reach.h"
 #include "nccl/stream/pause.h"
 
 namespace weir::nccl {
@@ -46,6 +47,21 @@ void prepare_exit() {
 }
 
 }  // namespace
+
+Outcome Proxy::queue(const cuda::Driver& driver, const char* function,
+                     std::shared_ptr<DeviceQueue>* queue) {
+  cuda::Context context = nullptr;
+  (void)driver.ctx_get_current(&context);
+  for (const auto& known : queues_) {
+    if (known->context() == context) {
+      *queue = known;
+      return {};
+    }
+  }
+  Outcome outcome = DeviceQueue::make(driver, function, queue);
+  if (outcome.ok()) queues_.push_back(*queue);
+  return outcome;
+}
 
 void Proxy::enqueue_begins() {
   prepare_exit();
@@ -171,6 +187,8 @@ void Proxy::serve() noexcept {
     }
   }
   serving_ = false;
+  lock.unlock();
+  if (!leaving) close_dead_mappings();
   --serving_count;
 }
 

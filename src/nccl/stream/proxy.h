@@ -2,12 +2,12 @@
 // Proxy: what runs a communicator's operations when its streams have reached them. It has the
 // flights that were enqueued, which it runs in the order of the calls, and the recordings: flights in
 // graphs, each of which it runs whenever a launch of the graph rings for it. A thread serves while
-// there are any; it makes no call to CUDA that waits.
+// there are any; it makes no call to CUDA that waits for a stream of the program's.
 //
 // Flights of one communicator follow each other in stream order too, whatever their streams, and so
 // share one staging (Bank).
 //
-// Thread-safe, but for banks, which are used under enqueue_lock().
+// Thread-safe, but for banks and queues, which are used under enqueue_lock().
 #pragma once
 
 #include <atomic>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "nccl/cuda/driver.h"
+#include "nccl/direct/device_queue.h"
 #include "nccl/stream/flight.h"
 #include "nccl/stream/staging.h"
 
@@ -85,6 +86,9 @@ class Proxy : public std::enable_shared_from_this<Proxy> {
   // added.
   std::mutex& enqueue_lock() { return enqueue_lock_; }
   Bank& bank() { return bank_; }
+  // For the current context; made at the first call. Under enqueue_lock().
+  Outcome queue(const cuda::Driver& driver, const char* function,
+                std::shared_ptr<DeviceQueue>* queue);
 
   // Makes sure that there is a thread, and that it stays until enqueue_ends. Waits while very many
   // flights are enqueued. Throws when there can be no thread.
@@ -113,6 +117,7 @@ class Proxy : public std::enable_shared_from_this<Proxy> {
 
   std::mutex enqueue_lock_;
   Bank bank_;
+  std::vector<std::shared_ptr<DeviceQueue>> queues_;
 
   std::mutex lock_;
   std::condition_variable changed_;

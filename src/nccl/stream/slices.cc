@@ -11,18 +11,18 @@ Cut cut(const Operation& operation, uint64_t chunk_bytes) {
   const auto n = static_cast<size_t>(operation.comm->rank_count());
   const bool root = operation.comm->rank() == operation.peer;
   Cut it;
-  size_t larger = n;  // blocks of the larger buffer, on whichever rank it is
+  it.larger_blocks = n;
   switch (operation.kind) {
     case OperationKind::kAllReduce:
-      it.send_blocks = it.recv_blocks = larger = 1;
+      it.send_blocks = it.recv_blocks = it.larger_blocks = 1;
       break;
     case OperationKind::kReduce:
-      it.send_blocks = larger = 1;
+      it.send_blocks = it.larger_blocks = 1;
       it.recv_blocks = root ? 1 : 0;
       break;
     case OperationKind::kBroadcast:
       it.send_blocks = root ? 1 : 0;
-      it.recv_blocks = larger = 1;
+      it.recv_blocks = it.larger_blocks = 1;
       break;
     case OperationKind::kReduceScatter:
       it.send_blocks = n;
@@ -44,19 +44,19 @@ Cut cut(const Operation& operation, uint64_t chunk_bytes) {
       it.recv_blocks = 1;
       break;
     case OperationKind::kOneSided:
-      larger = 1;
+      it.larger_blocks = 1;
       break;
     case OperationKind::kSend:
-      it.send_blocks = larger = 1;
+      it.send_blocks = it.larger_blocks = 1;
       break;
     case OperationKind::kRecv:
-      it.recv_blocks = larger = 1;
+      it.recv_blocks = it.larger_blocks = 1;
       break;
   }
   it.element_bytes = element_bytes(operation.type);
   it.width = operation.count;
   if (chunk_bytes == 0 || operation.count == 0) return it;
-  const size_t fits = std::max<size_t>(1, chunk_bytes / (it.element_bytes * larger));
+  const size_t fits = std::max<size_t>(1, chunk_bytes / (it.element_bytes * it.larger_blocks));
   const size_t least = (operation.count + kSlicesMax - 1) / kSlicesMax;
   it.width = std::min(operation.count, std::max(fits, least));
   it.slice_count = (operation.count + it.width - 1) / it.width;

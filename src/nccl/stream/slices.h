@@ -18,6 +18,7 @@ inline constexpr size_t kSlicesMax = 512;
 struct Cut {
   size_t send_blocks = 0;  // 0: this rank does not use the buffer
   size_t recv_blocks = 0;
+  size_t larger_blocks = 1;  // of the larger buffer, on whichever rank it is
   size_t element_bytes = 1;
   size_t width = 0;        // elements of a block in a slice, but for the last one
   size_t slice_count = 1;  // at least one, also of nothing

@@ -86,6 +86,7 @@ struct World {
   std::deque<Object*> doomed;
   std::map<std::string, int> faults;
   int objects = 0;
+  int host_copies = 0;
   uint64_t next_capture = 1;
   StreamState legacy;
 };
@@ -405,6 +406,11 @@ STRICT_CUDA_API cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes
         std::fprintf(stderr, "strict libcuda: a copy of %zu bytes leaves its allocation\n", bytes);
         std::abort();
       }
+      const auto on_device = [](DevicePointer pointer) {
+        uintptr_t base = 0;
+        return find_device(world(), static_cast<uintptr_t>(pointer), &base) != nullptr;
+      };
+      if (on_device(to) != on_device(from)) ++world().host_copies;
       std::memcpy(target, source, bytes);
       return true;
     };
@@ -681,4 +687,10 @@ extern "C" int strict_cuda_user_objects() {
   World& it = world();
   std::lock_guard lock(it.lock);
   return it.objects;
+}
+
+extern "C" int strict_cuda_host_copies() {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  return it.host_copies;
 }

@@ -57,3 +57,5 @@ extern "C" __attribute__((visibility("default"))) void strict_cuda_fail(const ch
                                                                         int calls);
 // User objects that are alive: one for each recording that a graph holds.
 extern "C" __attribute__((visibility("default"))) int strict_cuda_user_objects();
+// Copies that have been carried out between a device and memory of the host.
+extern "C" __attribute__((visibility("default"))) int strict_cuda_host_copies();

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/direct/device_queue.h"
+
+#include <atomic>
+
+namespace weir::nccl {
+
+namespace {
+
+constexpr uint32_t kLooksPerQuery = 4096;
+
+cuda::DevicePointer address(const void* pointer) {
+  return static_cast<cuda::DevicePointer>(reinterpret_cast<uintptr_t>(pointer));
+}
+
+}  // namespace
+
+Outcome DeviceQueue::make(const cuda::Driver& driver, const char* function,
+                          std::shared_ptr<DeviceQueue>* made) {
+  std::shared_ptr<DeviceQueue> it(new DeviceQueue(driver));
+  cuda::Result result = driver.ctx_get_current(&it->context_);
+  if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuCtxGetCurrent", result);
+  Outcome outcome = get_staging(driver, function, 1, 0, &it->flags_);
+  if (!outcome.ok()) return outcome;
+  const cuda::RelaxedCapture relaxed(driver);
+  result = driver.stream_create(&it->stream_, cuda::kStreamNonBlocking);
+  if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuStreamCreate", result);
+  *made = std::move(it);
+  return {};
+}
+
+DeviceQueue::~DeviceQueue() {
+  if (stream_ == nullptr) return;
+  const bool empty = passed(latest_) && failed_ == cuda::kSuccess;
+  const cuda::RelaxedCapture relaxed(driver_);
+  (void)driver_.stream_destroy(stream_);
+  // The flags may be used again once nothing writes to them; else they stay as they are, and rest.
+  if (empty) flags_->mailboxes[0].take();
+}
+
+Outcome DeviceQueue::copy(const char* function, void* to, size_t to_stride, const void* from,
+                          size_t from_stride, size_t blocks, size_t bytes) {
+  if (bytes == 0 || blocks == 0) return {};
+  if (failed_ != cuda::kSuccess) return cuda::failed(driver_, function, "cuStreamQuery", failed_);
+  if (to_stride == bytes && from_stride == bytes) {
+    bytes *= blocks;
+    blocks = 1;
+  }
+  for (size_t i = 0; i < blocks; ++i) {
+    const cuda::Result result = driver_.memcpy_async(
+        address(static_cast<char*>(to) + i * to_stride),
+        address(static_cast<const char*>(from) + i * from_stride), bytes, stream_);
+    if (result != cuda::kSuccess) {
+      return cuda::failed(driver_, function, "cuMemcpyAsync", result);
+    }
+  }
+  return {};
+}
+
+Outcome DeviceQueue::mark(const char* function) {
+  if (failed_ != cuda::kSuccess) return cuda::failed(driver_, function, "cuStreamQuery", failed_);
+  const uint32_t next = latest_ + 1;
+  const cuda::Result result = driver_.stream_write_value32(
+      stream_, address(&flags_->mailboxes[0].ready), next, cuda::kWriteDefault);
+  if (result != cuda::kSuccess) {
+    unmarked_ = true;
+    return cuda::failed(driver_, function, "cuStreamWriteValue32", result);
+  }
+  latest_ = next;
+  return {};
+}
+
+bool DeviceQueue::passed(uint32_t mark) {
+  const bool told = static_cast<int32_t>(flags_->mailboxes[0].rung() - mark) >= 0;
+  if (told && !unmarked_) return true;
+  if ((unmarked_ || ++looks_ % kLooksPerQuery == 0) && failed_ == cuda::kSuccess) {
+    const cuda::RelaxedCapture relaxed(driver_);
+    const cuda::Result result = driver_.stream_query(stream_);
+    if (result != cuda::kErrorNotReady) {
+      failed_ = result;
+      unmarked_ = false;
+      return told || failed_ != cuda::kSuccess;
+    }
+  }
+  return failed_ != cuda::kSuccess;
+}
+
+}  // namespace weir::nccl

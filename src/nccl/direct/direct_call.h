@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// DirectCall: a collective on memory of devices that ranks of one machine carry out by copying from
+// each other's buffers, with nothing of it passing through host memory.
+//
+//   each rank:  tells where its buffers lie       a small all-gather
+//               reaches for those that it needs   a vote: all or none
+//               copies them on its DeviceQueue
+//               meets the others                  a barrier: the buffers are their owners' again
+//
+// The three are collectives of the communicator, so that deadlines, lost ranks and ranks that do not
+// agree are told as always. Where one rank's buffers cannot be used this way, all ranks learn of it in
+// the same step and go the other way. Where a rank cannot reach another's memory at all, the
+// communicator gives direct access up, on all ranks after the same operation.
+//
+// Not thread-safe; used by the thread that runs the communicator's operations.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "nccl/direct/device_queue.h"
+#include "nccl/direct/reach.h"
+#include "nccl/operation.h"
+#include "nccl/outcome.h"
+
+namespace weir::nccl {
+
+// Below so many bytes of the larger buffer, what is told takes longer than what is saved.
+inline constexpr size_t kDirectBytesMin = size_t{64} << 10;
+
+// Whether the ranks are to try, by what they agree on. The answer changes once at most, to false,
+// between two operations of the communicator.
+bool goes_direct(const Operation& operation);
+
+// For a communicator that is made: whether this process can do its part.
+bool can_go_direct();
+
+class DirectCall {
+ public:
+  enum class State { kGoing, kDone, kRefused };
+
+  // `queue` empty: this rank's buffers do not lie on a device. The operation must stay until the call
+  // has ended.
+  DirectCall(const Operation& operation, std::shared_ptr<DeviceQueue> queue);
+  ~DirectCall();
+  DirectCall(const DirectCall&) = delete;
+  DirectCall& operator=(const DirectCall&) = delete;
+
+  // Does what can be done now. After an error, or any state but kGoing, it is over and nothing of it is
+  // under way. `moved`: another look may find more to do at once.
+  Outcome advance(State* state, bool* moved);
+
+ private:
+  struct Entry;
+  enum class Phase { kBegin, kTelling, kVoting, kCopying, kMeeting };
+
+  Outcome begin();
+  Outcome vote();
+  Outcome copy();
+  Outcome compare() const;
+  bool reach_all();
+  // Of a collective of Weir's: starts it by `call`, with the operation's deadline.
+  template <typename Call>
+  Outcome start(Call call);
+  // True when it has ended.
+  bool ended(Outcome* outcome);
+  void explain(const std::string& text) const;
+
+  const Operation& operation_;
+  const Comm& comm_;
+  const std::shared_ptr<DeviceQueue> queue_;
+  Phase phase_ = Phase::kBegin;
+  weir_request_t request_ = nullptr;
+  uint32_t mark_ = 0;
+  Outcome failure_;  // of the copies
+  std::vector<Entry> entries_;
+  std::vector<Reached> sends_;  // by rank
+  std::string reason_;
+  static constexpr uint32_t kNobody = UINT32_MAX;
+  uint32_t refusal_ = kNobody;
+  uint32_t first_refusal_ = kNobody;
+};
+
+}  // namespace weir::nccl

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reach: how a rank comes to another's memory of a device. In one process an address is an address;
+// between processes of a machine CUDA hands allocations over (CUDA IPC), which are mapped once and kept
+// for later operations.
+//
+// What a peer tells is looked at before it is used: a range must lie in the allocation that it names.
+// Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "nccl/cuda/driver.h"
+#include "nccl/process.h"
+
+namespace weir::nccl {
+
+// Mappings that a process holds at most; further ones are refused.
+inline constexpr size_t kMappingsMax = 1024;
+
+// Memory of a device as others find it. Crosses the wire.
+struct DeviceRange {
+  uint64_t address = 0;     // in its owner's process
+  uint64_t base = 0;        // of the allocation
+  uint64_t bytes = 0;       // of the allocation
+  uint64_t allocation = 0;  // its number, which its process gives once
+  uint32_t shared = 0;      // 1: the handle is one
+  uint32_t zero = 0;
+  cuda::IpcHandle handle;
+};
+
+// `for_others`: other processes are to reach it, too; `shared` tells whether they may.
+DeviceRange range_of(const cuda::Driver& driver, const void* memory, bool for_others);
+
+// Another process's allocation in this one.
+class DeviceMapping;
+
+// What keeps an address valid.
+struct Reached {
+  char* address = nullptr;  // nullptr: it cannot be reached
+  std::shared_ptr<DeviceMapping> mapping;
+  std::string reason;  // why not
+};
+
+// `bytes` from the range's address on, for the device of the current context.
+Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const DeviceRange& range,
+              uint64_t bytes);
+
+// Gives back mappings of allocations that their owners have freed, as far as this process has learned
+// of it. It may wait for the device.
+void close_dead_mappings();
+
+// How many there are.
+size_t mapping_count();
+
+}  // namespace weir::nccl

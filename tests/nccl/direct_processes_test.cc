@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives that copy from device to device between processes, on Weir's stand-in for CUDA, whose
+// devices' memory other processes can map. A program of its own: nothing here starts a thread, or CUDA,
+// before it forks.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "hostcuda/driver/functions.h"
+#include "nccl/processes.h"
+
+#define EXPECT_CUDA(call) EXPECT_EQ(call, CUDA_SUCCESS)
+
+namespace weir::nccl::test {
+namespace {
+
+const bool kEnvironment = [] {
+  setenv("WEIR_NCCL_CHUNK_BYTES", "64KiB", 1);
+  setenv("WEIR_EXPLAIN", "1", 1);
+  setenv("WEIR_HOSTCUDA_DEVICES", "2", 1);
+  setenv("WEIR_HOSTCUDA_MEMORY", "256M", 1);
+  return true;
+}();
+
+constexpr size_t kCount = 30011;
+constexpr const char* kDirectly = "memory of devices goes from rank to rank directly";
+constexpr const char* kGivenUp = "memory of devices goes through host memory from now on";
+
+void use_device(int device) {
+  CUcontext context = nullptr;
+  EXPECT_CUDA(cuInit(0));
+  EXPECT_CUDA(cuDevicePrimaryCtxRetain(&context, device));
+  EXPECT_CUDA(cuCtxSetCurrent(context));
+}
+
+// A communicator that is made when the process uses a device.
+ncclComm_t use_device_in(ncclComm_t first, int rank, int device) {
+  use_device(device);
+  ncclComm_t comm = nullptr;
+  EXPECT_NCCL(ncclCommSplit(first, 0, rank, &comm, nullptr));
+  EXPECT_NCCL(ncclCommDestroy(first));
+  return comm;
+}
+
+// `count` numbers on the current device.
+class Numbers {
+ public:
+  // `pooled`: memory of a kind that cannot be handed to another process.
+  explicit Numbers(size_t count, bool pooled = false) : count_(count), pooled_(pooled) {
+    if (pooled) {
+      EXPECT_CUDA(cuMemAllocAsync(&device_, bytes(), nullptr));
+    } else {
+      EXPECT_CUDA(cuMemAlloc_v2(&device_, bytes()));
+    }
+  }
+  ~Numbers() {
+    if (pooled_) {
+      EXPECT_CUDA(cuMemFreeAsync(device_, nullptr));
+    } else {
+      EXPECT_CUDA(cuMemFree_v2(device_));
+    }
+  }
+  Numbers(const Numbers&) = delete;
+  Numbers& operator=(const Numbers&) = delete;
+  int* data() const { return reinterpret_cast<int*>(static_cast<uintptr_t>(device_)); }
+  void set(const std::vector<int>& values) {
+    EXPECT_CUDA(cuMemcpyHtoD_v2(device_, values.data(), bytes()));
+  }
+  std::vector<int> get() const {
+    std::vector<int> values(count_);
+    EXPECT_CUDA(cuMemcpyDtoH_v2(values.data(), device_, bytes()));
+    return values;
+  }
+
+ private:
+  size_t bytes() const { return count_ * sizeof(int); }
+  size_t count_;
+  bool pooled_;
+  CUdeviceptr device_ = 0;
+};
+
+std::vector<int> values_of(int rank, size_t count, int seed) {
+  std::vector<int> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = rank * 1000003 + static_cast<int>(i) * 7 + seed;
+  return values;
+}
+
+// All-gather, all-to-all and broadcast of `count`, each value looked at.
+void run_round(ncclComm_t comm, int rank, int n, size_t count, int seed, bool pooled = false) {
+  const auto ranks = static_cast<size_t>(n);
+  CUstream stream = nullptr;
+  EXPECT_CUDA(cuStreamCreate(&stream, 0));
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
+  {
+    Numbers in(ranks * count, pooled);
+    const Numbers gathered(ranks * count, pooled);
+    const Numbers swapped(ranks * count, pooled);
+    const Numbers told(ranks * count, pooled);
+    in.set(values_of(rank, ranks * count, seed));
+    EXPECT_NCCL(ncclAllGather(in.data(), gathered.data(), count, ncclInt, comm, on));
+    EXPECT_NCCL(ncclAlltoAll(in.data(), swapped.data(), count, ncclInt, comm, on));
+    EXPECT_NCCL(ncclBroadcast(in.data(), told.data(), ranks * count, ncclInt, n - 1, comm, on));
+    EXPECT_CUDA(cuStreamSynchronize(stream));
+    std::vector<int> all;
+    std::vector<int> mine;
+    for (int r = 0; r < n; ++r) {
+      const auto theirs = values_of(r, ranks * count, seed);
+      const auto begin =
+          theirs.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(rank) * count);
+      all.insert(all.end(), theirs.begin(), theirs.begin() + static_cast<std::ptrdiff_t>(count));
+      mine.insert(mine.end(), begin, begin + static_cast<std::ptrdiff_t>(count));
+    }
+    EXPECT_EQ(gathered.get(), all);
+    EXPECT_EQ(swapped.get(), mine);
+    EXPECT_EQ(told.get(), values_of(n - 1, ranks * count, seed));
+  }
+  EXPECT_CUDA(cuStreamDestroy_v2(stream));
+}
+
+size_t count_of(const std::string& text, const std::string& words) {
+  size_t count = 0;
+  for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1))
+    ++count;
+  return count;
+}
+
+TEST(NcclDirectProcesses, CopyFromEachOthersDevicesWhateverIsFreedAndAllocatedBetween) {
+  ASSERT_TRUE(kEnvironment);
+  EXPECT_EQ(run_processes(3,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, rank % 2);
+                            testing::internal::CaptureStderr();
+                            for (int round = 0; round < 12; ++round) {
+                              const auto more = static_cast<size_t>(round % 4) * 5000;
+                              run_round(comm, rank, 3, kCount + more, round);
+                            }
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kDirectly), rank == 0 ? 1u : 0u) << told;
+                            EXPECT_EQ(count_of(told, kGivenUp), 0u) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(3, 0));
+}
+
+TEST(NcclDirectProcesses, WhatCannotBeHandedOverIsStagedAndTheFirstRankThatFindsItSaysSoOnce) {
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, 0);
+                            testing::internal::CaptureStderr();
+                            for (int round = 0; round < 3; ++round) {
+                              run_round(comm, rank, 2, kCount, round, rank == 1);
+                            }
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kGivenUp), rank == 0 ? 1u : 0u) << told;
+                            EXPECT_EQ(count_of(told, kDirectly), 0u) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(2, 0));
+}
+
+TEST(NcclDirectProcesses, NoRankCopiesDirectlyWhereOneMustNot) {
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            if (rank == 1) setenv("NCCL_P2P_DISABLE", "1", 1);
+                            ncclComm_t comm = use_device_in(first, rank, 0);
+                            testing::internal::CaptureStderr();
+                            run_round(comm, rank, 2, kCount, 1);
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kDirectly), 0u) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(2, 0));
+}
+
+TEST(NcclDirectProcesses, AStreamIsReleasedWhenAPeerHasDied) {
+  const auto statuses = run_processes(2, [](int rank, ncclComm_t first) {
+    ncclComm_t comm = use_device_in(first, rank, 0);
+    run_round(comm, rank, 2, kCount, 1);
+    if (rank == 1) _exit(0);
+    CUstream stream = nullptr;
+    EXPECT_CUDA(cuStreamCreate(&stream, 0));
+    const Numbers in(kCount);
+    const Numbers out(2 * kCount);
+    EXPECT_NCCL(ncclAllGather(in.data(), out.data(), kCount, ncclInt, comm,
+                              reinterpret_cast<cudaStream_t>(stream)));
+    EXPECT_CUDA(cuStreamSynchronize(stream));
+    ncclResult_t error = ncclSuccess;
+    EXPECT_NCCL(ncclCommGetAsyncError(comm, &error));
+    EXPECT_EQ(error, ncclRemoteError);
+    EXPECT_NCCL(ncclCommAbort(comm));
+  });
+  EXPECT_EQ(statuses, std::vector<int>(2, 0));
+}
+
+}  // namespace
+}  // namespace weir::nccl::test
