@@ -14,5 +14,6 @@
 #include "weir/weir.h"
 
 inline constexpr char kIdMagic[8] = {'w', 'e', 'i', 'r', 'i', 'd', '0', '2'};
+inline constexpr size_t kIdSecretOffset = 8;
 inline constexpr size_t kIdPlaceOffset = 40;
 static_assert(kIdPlaceOffset + weir::comm::kPlaceBytesMax <= sizeof(weir_unique_id_t::bytes));

@@ -8,6 +8,7 @@
 #include "nccl/cuda_driver.h"
 #include "nccl/metrics.h"
 #include "nccl/own.h"
+#include "nccl/recording.h"
 #include "nccl/route.h"
 
 namespace weir::nccl {
@@ -21,6 +22,11 @@ std::string_view setting(const char* name) {
   return value != nullptr ? std::string_view(value) : std::string_view();
 }
 
+bool is_on(const char* name) {
+  const std::string_view text = setting(name);
+  return text == "1" || text == "true" || text == "on";
+}
+
 Wish wish() {
   const std::string_view text = setting("WEIR_BACKEND");
   return text == "nccl" ? Wish::kNccl : text == "weir" ? Wish::kWeir : Wish::kAuto;
@@ -29,8 +35,7 @@ Wish wish() {
 Backend find_out() {
   Backend it;
   it.wish = wish();
-  const std::string_view disable = setting("WEIR_DISABLE");
-  it.disabled = disable == "1" || disable == "true" || disable == "on";
+  it.disabled = is_on("WEIR_DISABLE");
   it.own = &kOwnTable;
   if (!it.disabled && it.wish == Wish::kWeir) {
     it.reason = "WEIR_BACKEND=weir";
@@ -50,6 +55,7 @@ Backend find_out() {
     log_info("the real NCCL " + it.library->version_text() + " is behind this library: " +
              it.library->path() + " (" + it.library->found_by() + ")");
   }
+  wrap_with_recording(is_on("WEIR_RECORDER_NCCL"), &it);
   wrap_with_metrics(std::string(setting("WEIR_METRICS")), &it);
   publish_real_table(it.real);
   return it;

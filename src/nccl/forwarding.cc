@@ -2,6 +2,7 @@
 #include "nccl/forwarding.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,11 +15,14 @@
 #include <string_view>
 #include <thread>
 
+#include "api/unique_id.h"
 #include "core/base/log.h"
+#include "core/base/secret.h"
 #include "core/base/settings.h"
 #include "nccl/background.h"
 #include "nccl/choice.h"
 #include "nccl/cuda_driver.h"
+#include "nccl/recording.h"
 #include "nccl/reentry.h"
 #include "nccl/translate.h"
 
@@ -48,6 +52,7 @@ struct News {
   int32_t code = ncclSuccess;
   char text[252] = {};
   ncclUniqueId id{};
+  uint64_t instance = 0;  // of the record of the calls
 
   void say(ncclResult_t why, std::string_view what) {
     code = why;
@@ -209,6 +214,13 @@ void start_attempt(const std::shared_ptr<Attempt>& attempt, const Forwarding& fo
   }
 }
 
+// As Weir's communicators are named.
+uint64_t public_id_of(const weir_unique_id_t& id) {
+  Secret secret;
+  std::memcpy(secret.bytes.data(), id.bytes + kIdSecretOffset, secret.bytes.size());
+  return secret.public_id();
+}
+
 std::string title(const Comm& comm, const Meeting& meeting) {
   std::string text = fmt::format("communicator of {} ranks", meeting.rank_count());
   if (!comm.config().name.empty()) text += fmt::format(" '{}'", comm.config().name);
@@ -325,7 +337,9 @@ ncclConfig_t* Forwarding::config(std::vector<unsigned char>* place) const {
   return reinterpret_cast<ncclConfig_t*>(place->data());
 }
 
-Outcome Forwarding::agree(const char* function, Comm& comm, weir_comm_t weir) const {
+Outcome Forwarding::agree(const char* function, Comm& comm, weir_comm_t weir,
+                          const weir_unique_id_t& id) const {
+  const comm::ClockReading earlier = comm::ClockReading::now();
   Meeting meeting(function, comm, weir);
   std::vector<Candidate> candidates;
   Outcome outcome = meeting.all_gather(candidate_of(backend(), device_), &candidates);
@@ -347,6 +361,7 @@ Outcome Forwarding::agree(const char* function, Comm& comm, weir_comm_t weir) co
     const InsideReal inside;
     const ncclResult_t code = real.GetUniqueId(&root.id);
     if (code != ncclSuccess) root.say(code, text_of(real, code));
+    root.instance = comm::ClockReading::now().wall_ns ^ static_cast<uint64_t>(getpid()) << 40;
   }
   outcome = meeting.broadcast(&root);
   if (!outcome.ok()) return outcome;
@@ -360,6 +375,8 @@ Outcome Forwarding::agree(const char* function, Comm& comm, weir_comm_t weir) co
     outcome = start_everywhere(meeting, *attempt, comm, &up);
     if (outcome.ok() && up) {
       std::lock_guard lock(attempt->lock);
+      start_recording(attempt->comm, {public_id_of(id), root.instance, comm.rank(),
+                                      comm.rank_count(), comm.config().name, earlier});
       comm.forward_to(std::exchange(attempt->comm, nullptr));
       explain(comm, meeting,
               fmt::format("the real NCCL {} ({}, {}): {}", library.version_text(), library.path(),

@@ -24,9 +24,11 @@ class Forwarding {
   // it is, with its strings.
   Forwarding(const ncclConfig_t* given, int device);
 
-  // Collective over `weir`. Success with comm.real(): the real NCCL does the work, and `weir` has
-  // served. Success without: `weir` does it. An error is one on all ranks.
-  Outcome agree(const char* function, Comm& comm, weir_comm_t weir) const;
+  // Collective over `weir`, which the ranks made with `id`. Success with comm.real(): the real NCCL
+  // does the work, and `weir` has served. Success without: `weir` does it. An error is one on all
+  // ranks.
+  Outcome agree(const char* function, Comm& comm, weir_comm_t weir,
+                const weir_unique_id_t& id) const;
 
   // The configuration for the real library, or nullptr; good as long as this object.
   ncclConfig_t* config(std::vector<unsigned char>* place) const;

@@ -137,7 +137,8 @@ Outcome create(const char* function, Comm& comm, int rank_count,
   if (result != WEIR_OK) return attach(function, comm, result, nullptr);
   Outcome outcome;
   if (ids.size() > 1) outcome = compare_ids(function, comm, made, rank_count, ids, rank);
-  if (outcome.ok() && forwarding != nullptr) outcome = forwarding->agree(function, comm, made);
+  if (outcome.ok() && forwarding != nullptr)
+    outcome = forwarding->agree(function, comm, made, ids[0]);
   if (!outcome.ok() || comm.real() != nullptr) {
     weir_comm_destroy(made);
     return outcome;

@@ -132,6 +132,87 @@ TEST(Judge, TellsTypeRootAndOperationApart) {
   }
 }
 
+// As a communicator of the real NCCL: nobody is seen to wait, and calls have times. All ranks have made
+// five calls, the last of them ten seconds ago.
+World forwarded(Rank rank_count) {
+  World world(rank_count);
+  for (Record& record : world.records) {
+    record.transport = comm::kForwardedTransport;
+    for (auto& operation : record.operations) {
+      operation.begin_ns = kNow - (15 - operation.sequence) * kSecond;
+    }
+  }
+  return world;
+}
+
+void call_forwarded(World& world, Rank rank, uint64_t ago_ns) {
+  Record& record = world.records[rank];
+  World::call(record, Collective::kAllReduce, 60);
+  record.operations.back().begin_ns = kNow - ago_ns;
+}
+
+TEST(JudgeForwarded, FindsNothingWhereAllRanksMadeTheSameCalls) {
+  expect(forwarded(3).verdict(), Finding::kNothing, {}, "every rank made the same calls");
+}
+
+TEST(JudgeForwarded, FindsWhoNeverCalledOnceTheOthersCallIsOld) {
+  World world = forwarded(3);
+  for (const Rank rank : {0, 2}) call_forwarded(world, rank, kSecond / 2);
+  expect(world.verdict(), Finding::kNothing, {}, "");
+  world = forwarded(3);
+  for (const Rank rank : {0, 2}) call_forwarded(world, rank, 2 * kSecond);
+  for (const Rank rank : {0, 2}) world.records[rank].completed = 6;
+  expect(world.verdict(), Finding::kNeverCalled, {1}, "rank 1 never called operation 6");
+}
+
+TEST(JudgeForwarded, ACallThatHasLeftTheRingIsOld) {
+  World world = forwarded(2);
+  world.records[0].completed = 900;
+  world.records[0].operations.clear();
+  expect(world.verdict(), Finding::kNeverCalled, {1}, "long ago");
+}
+
+TEST(JudgeForwarded, FindsWhoDiedOrIsStopped) {
+  for (const auto& [life, finding] :
+       {std::pair(Life::kDead, Finding::kDied), std::pair(Life::kStopped, Finding::kStopped)}) {
+    World world = forwarded(3);
+    for (const Rank rank : {0, 1}) call_forwarded(world, rank, 2 * kSecond);
+    world.records[2].life = life;
+    expect(world.verdict(), finding, {2}, "before operation 6");
+  }
+}
+
+TEST(JudgeForwarded, FindsWhoDidNotComeBackFromTheCall) {
+  World world = forwarded(3);
+  for (const Rank rank : {0, 1, 2}) call_forwarded(world, rank, 2 * kSecond);
+  for (const Rank rank : {0, 1}) world.records[rank].completed = 6;
+  expect(world.verdict(), Finding::kStuckInside, {2}, "rank 2 did not come back");
+  for (const Rank rank : {0, 1}) world.records[rank].completed = 5;
+  expect(world.verdict(), Finding::kStuckInside, {}, "every rank called it");
+}
+
+TEST(JudgeForwarded, OfAJobThatHasEndedTheLatestSignOfLifeCounts) {
+  for (const uint64_t looked_ago_ns : {uint64_t{4 * kSecond}, uint64_t{8 * kSecond}}) {
+    World world = forwarded(2);
+    call_forwarded(world, 0, 8 * kSecond);
+    world.records[0].completed = 6;
+    for (Record& record : world.records) {
+      record.life = Life::kDead;
+      record.latest_ns = kNow - looked_ago_ns;
+    }
+    const bool long_enough = looked_ago_ns < 7 * kSecond;
+    EXPECT_EQ(world.verdict().finding, long_enough ? Finding::kNeverCalled : Finding::kNothing);
+  }
+}
+
+TEST(JudgeForwarded, AMismatchComesFirst) {
+  World world = forwarded(3);
+  for (const Rank rank : {0, 1, 2}) call_forwarded(world, rank, 2 * kSecond);
+  world.records[1].operations.back().count = 61;
+  call_forwarded(world, 0, kSecond);
+  expect(world.verdict(), Finding::kCalledOtherwise, {1}, "another count");
+}
+
 TEST(Judge, SeesThatACallWasSkipped) {
   World world(3);
   for (const Rank rank : {0, 1, 2}) {

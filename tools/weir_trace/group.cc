@@ -12,8 +12,10 @@
 
 namespace weir::trace {
 
+using comm::Life;
 using comm::Record;
 using comm::RecordKind;
+using comm::RecordState;
 
 namespace {
 
@@ -42,6 +44,8 @@ std::vector<Rank> Group::missing() const {
   return ranks;
 }
 
+bool Group::forwarded() const { return records.front().transport == comm::kForwardedTransport; }
+
 std::vector<Group> group_records(std::vector<Record> records) {
   using Key = std::tuple<uint64_t, uint64_t, Rank>;  // ranks that disagree on their number: apart
   std::map<Key, std::map<Rank, Record>> sorted;
@@ -60,6 +64,15 @@ std::vector<Group> group_records(std::vector<Record> records) {
   std::stable_sort(groups.begin(), groups.end(),
                    [](const Group& a, const Group& b) { return a.latest_ns() > b.latest_ns(); });
   return groups;
+}
+
+bool failed(const Record& record) { return record.state != RecordState::kOpen; }
+
+bool died(const Group& group, const Record& record) {
+  if (record.life != Life::kDead || failed(record)) return false;
+  return std::any_of(group.records.begin(), group.records.end(), [](const Record& other) {
+    return failed(other) || other.life == Life::kAlive || other.life == Life::kStopped;
+  });
 }
 
 bool same_process(const Record& a, const Record& b) {

@@ -27,6 +27,7 @@ struct Group {
   uint64_t latest_ns() const;
   const comm::Record* find(Rank rank) const;
   std::vector<Rank> missing() const;  // ranks that left no record; the first 64
+  bool forwarded() const;             // its calls go to the real NCCL
 };
 
 // Groups with the latest sign of life first.
@@ -34,6 +35,10 @@ std::vector<Group> group_records(std::vector<comm::Record> records);
 
 // The newest group and all that share a process with it, or with one that does.
 std::vector<Group> latest_job(const std::vector<Group>& groups);
+
+bool failed(const comm::Record& record);
+// It ended without an error of its own, while others went on or failed.
+bool died(const Group& group, const comm::Record& record);
 
 bool same_process(const comm::Record& a, const comm::Record& b);
 

@@ -27,16 +27,6 @@ bool is_collective(const RecordedWait& wait) {
   return wait.kind == RecordKind::kCollective || wait.kind == RecordKind::kQueued;
 }
 
-bool failed(const Record& record) { return record.state != RecordState::kOpen; }
-
-// It ended without an error of its own, while others went on or failed.
-bool died(const Group& group, const Record& record) {
-  if (record.life != Life::kDead || failed(record)) return false;
-  return std::any_of(group.records.begin(), group.records.end(), [](const Record& other) {
-    return failed(other) || other.life == Life::kAlive || other.life == Life::kStopped;
-  });
-}
-
 // Where nobody can tell whether the process lives: it stopped looking around while it waited, and
 // the others went on doing so.
 bool fell_silent(const Group& group, const Record& record, const JudgeOptions& options) {
@@ -365,6 +355,9 @@ uint64_t waited_ns(const Group& group, const Record& record, uint64_t now_ns) {
 
 Verdict judge(const Group& group, const JudgeOptions& options) {
   if (const std::optional<Verdict> mismatch = find_mismatch(group)) return *mismatch;
+  if (group.forwarded()) {
+    if (const std::optional<Verdict> verdict = judge_forwarded(group, options)) return *verdict;
+  }
   bool any_failed = false;
   std::vector<Rank> long_waits;
   std::vector<Rank> messages;
@@ -387,6 +380,12 @@ Verdict judge(const Group& group, const JudgeOptions& options) {
   if (any_failed || any_died) return judge_failure(group);
 
   Verdict verdict;
+  if (group.forwarded()) {
+    verdict.text =
+        "every rank made the same calls, as far as they are kept; what a device does "
+        "with them is not seen here";
+    return verdict;
+  }
   const bool all_dead =
       std::all_of(group.records.begin(), group.records.end(),
                   [](const Record& record) { return record.life == Life::kDead; });

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,11 @@ struct JudgeOptions {
 };
 
 Verdict judge(const Group& group, const JudgeOptions& options);
+
+// The part for communicators of the real NCCL whose ranks called alike as far as each of them came:
+// nobody is seen to wait there, but an operation that one rank called long ago and another did not call
+// holds up the first. nullopt: nothing to say.
+std::optional<Verdict> judge_forwarded(const Group& group, const JudgeOptions& options);
 
 // Verdicts on all groups, in their order. Where the rank that one communicator waits for is itself
 // held up in another, the text says so.

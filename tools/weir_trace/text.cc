@@ -100,7 +100,7 @@ std::string activity_of(const Group& group, const Record& record, uint64_t now_n
   if (pending != record.messages.end()) {
     return message_text(pending->kind, pending->peer, pending->bytes) + " is begun";
   }
-  return "not in Weir";
+  return group.forwarded() ? "in no call" : "not in Weir";
 }
 
 std::string text_of(const Group& group, uint64_t now_ns) {
@@ -122,7 +122,8 @@ std::string text_of(const Group& group, uint64_t now_ns) {
   struct Row {
     std::string rank, process, state, completed, activity;
   };
-  std::vector<Row> rows = {{"rank", "process", "state", "completed", "now"}};
+  std::vector<Row> rows = {
+      {"rank", "process", "state", group.forwarded() ? "called" : "completed", "now"}};
   for (const Record& record : group.records) {
     std::string completed = "none";
     if (record.completed > 0) {

@@ -129,6 +129,8 @@ constexpr SettingInfo kTable[] = {
      "What each rank did last is kept in a small file per communicator, for weir-trace."},
     {"WEIR_RECORDER_DIR", Kind::kPath, "", "",
      "Folder of these files; unset: a private one in XDG_RUNTIME_DIR, /dev/shm or /tmp."},
+    {"WEIR_RECORDER_NCCL", Kind::kBool, "0", "",
+     "The recorder also keeps the calls of communicators that go to the real NCCL."},
     {"WEIR_RANK", Kind::kInteger, "", "0..1048575",
      "Rank of this process, where no launcher says it; goes with WEIR_SIZE."},
     {"WEIR_SIZE", Kind::kInteger, "", "1..1048576",

@@ -53,6 +53,9 @@ inline constexpr uint32_t kRecordByteOrder = 0x01020304;
 inline constexpr uint32_t kOperationRecords = 256;
 inline constexpr uint32_t kMessageRecords = 64;
 inline constexpr uint32_t kAwaitedRanksMax = 64;
+// The transport of a communicator whose calls go to the real NCCL. There "completed" means that the
+// call has returned: its work may still be queued on the device.
+inline constexpr char kForwardedTransport[] = "the real NCCL";
 inline constexpr size_t kWayHeaderBytes = 6;
 inline constexpr size_t kWayTextBytesMax = 240;
 inline constexpr size_t kWaysBytesMax = 65536;

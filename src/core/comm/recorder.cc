@@ -285,6 +285,12 @@ bool Recorder::looked(uint64_t since_ns, uint64_t now_ns) {
   return now_ns - since_ns >= kLongWaitNs && now_ns - waits_written_ns_ >= kWaitRefreshNs;
 }
 
+void Recorder::looked_after() {
+  sample_clocks();
+  file_->looked_ns.store(file_->latest.monotonic_ns.load(std::memory_order_relaxed),
+                         std::memory_order_relaxed);
+}
+
 void Recorder::waits(const Wait& wait, uint64_t now_ns) {
   waits_written_ns_ = now_ns;
   waiting_ = true;

@@ -92,12 +92,20 @@ class Recorder {
     finished(sequence);
   }
 
+  // It was begun and refused: its number is given to the next one.
+  void withdrawn(uint64_t sequence) {
+    file_->operations[sequence % kOperationRecords].flag.store(0, std::memory_order_release);
+  }
+
   // --- Point to point. A message has the number that message_begun gives. ---
   uint64_t message_begun(RecordKind kind, Rank peer, uint64_t bytes);
   void message_finished(uint64_t number);
 
   // How a peer is reached is told otherwise from now on, as far as there is room.
   void way_changed(Rank peer, const std::string& text);
+
+  // The program looks after the communicator: a sign of life where nobody waits in Weir.
+  void looked_after();
 
   // --- Long waits ---
   // A waiting thread has looked around. True when it is time to write whom it waits for.

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/recording.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/base/settings.h"
+#include "core/comm/recorder.h"
+#include "core/engine/call.h"
+#include "core/engine/control.h"
+#include "nccl/backend.h"
+#include "nccl/translate.h"
+
+namespace weir::nccl {
+
+namespace {
+
+// So often the clocks are read together, from which times of the day are reckoned.
+constexpr uint64_t kSampleCalls = 64;
+
+// The real library's functions, which those that record call.
+const Table* g_real = nullptr;
+
+// The record of one communicator.
+struct Book {
+  std::mutex lock;
+  comm::Recorder recorder;
+  uint64_t sequence = 0;  // of the latest collective
+  bool failed = false;
+};
+
+struct Books {
+  std::shared_mutex lock;
+  std::unordered_map<ncclComm_t, std::shared_ptr<Book>> open;
+};
+
+// Threads may call while the process ends: never destroyed.
+Books& books() {
+  static Books* it = new Books();
+  return *it;
+}
+
+std::shared_ptr<Book> book_of(ncclComm_t comm) {
+  Books& it = books();
+  std::shared_lock lock(it.lock);
+  const auto found = it.open.find(comm);
+  return found == it.open.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<Book> take_book(ncclComm_t comm) {
+  Books& it = books();
+  std::lock_guard lock(it.lock);
+  const auto found = it.open.find(comm);
+  if (found == it.open.end()) return nullptr;
+  std::shared_ptr<Book> book = std::move(found->second);
+  it.open.erase(found);
+  return book;
+}
+
+// What was begun and has not returned.
+struct Entry {
+  std::shared_ptr<Book> book;
+  bool is_message = false;
+  uint64_t number = 0;
+
+  void returned() const {
+    std::lock_guard lock(book->lock);
+    if (is_message) {
+      book->recorder.message_finished(number);
+    } else {
+      book->recorder.finished_at(number, comm::ticks());
+    }
+  }
+  // It was refused. Another thread may have begun the next one meanwhile: then it stays.
+  void refused() const {
+    std::lock_guard lock(book->lock);
+    if (is_message) {
+      book->recorder.message_finished(number);
+    } else if (book->sequence == number) {
+      book->recorder.withdrawn(book->sequence--);
+    }
+  }
+};
+
+struct ThreadState {
+  int depth = 0;             // of groups
+  bool inside = false;       // a call of the real library, which may call its own exports
+  std::vector<Entry> group;  // to return at the outermost end
+};
+
+thread_local ThreadState t_state;
+
+struct Inside {
+  Inside() : before(std::exchange(t_state.inside, true)) {}
+  ~Inside() { t_state.inside = before; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  const bool before;
+};
+
+bool is_error(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
+// What the arguments of a call say, in their order.
+struct Described {
+  ncclComm_t comm = nullptr;
+  size_t count = 0;
+  ncclDataType_t type = ncclInt8;
+  ncclRedOp_t op = ncclSum;
+  int peer_or_root = 0;
+
+  template <typename Argument>
+  void add(const Argument& argument) {
+    if constexpr (std::is_same_v<Argument, ncclComm_t>) comm = argument;
+    if constexpr (std::is_same_v<Argument, size_t>) count = argument;
+    if constexpr (std::is_same_v<Argument, ncclDataType_t>) type = argument;
+    if constexpr (std::is_same_v<Argument, ncclRedOp_t>) op = argument;
+    if constexpr (std::is_same_v<Argument, int>) peer_or_root = argument;
+  }
+};
+
+engine::Call call_of(Collective collective, const Described& described) {
+  engine::Call call;
+  call.collective = collective;
+  if (const auto type = to_weir(described.type)) call.type = static_cast<DataType>(*type);
+  if (described.op == ncclAvg) {
+    call.average = true;
+  } else if (const auto op = to_weir(described.op)) {
+    call.fold = static_cast<Fold>(*op);
+  } else {
+    call.scaled = true;
+  }
+  call.root = static_cast<Rank>(described.peer_or_root);
+  call.count = described.count;
+  return call;
+}
+
+Entry begin(Collective collective, std::shared_ptr<Book> book, const Described& described) {
+  const engine::Call call = call_of(collective, described);
+  const uint64_t what = engine::pack_what(call);
+  std::lock_guard lock(book->lock);
+  const uint64_t number = ++book->sequence;
+  if (number % kSampleCalls == 0) book->recorder.looked_after();
+  book->recorder.begun(number, engine::call_flag(number, engine::fingerprint(what, call.count)),
+                       what, call.count, comm::ticks());
+  return {std::move(book), false, number};
+}
+
+Entry begin(comm::RecordKind kind, std::shared_ptr<Book> book, const Described& described) {
+  const auto type = to_weir(described.type);
+  const size_t bytes = described.count * (type.has_value() ? element_bytes(*type) : 1);
+  std::lock_guard lock(book->lock);
+  const uint64_t number =
+      book->recorder.message_begun(kind, static_cast<Rank>(described.peer_or_root), bytes);
+  return {std::move(book), true, number};
+}
+
+// Empty when there is nothing to record, or no memory for it.
+template <typename Kind>
+Entry begin_safely(Kind kind, const Described& described) noexcept {
+  try {
+    if (t_state.inside) return {};
+    std::shared_ptr<Book> book = book_of(described.comm);
+    if (book == nullptr) return {};
+    if (t_state.depth > 0) t_state.group.reserve(t_state.group.size() + 1);
+    return begin(kind, std::move(book), described);
+  } catch (...) {
+    return {};
+  }
+}
+
+template <auto member, auto kind>
+struct Recorded;
+
+template <typename... Arguments, ncclResult_t (*Table::*member)(Arguments...), auto kind>
+struct Recorded<member, kind> {
+  static ncclResult_t call(Arguments... arguments) {
+    Described described;
+    (described.add(arguments), ...);
+    Entry entry = begin_safely(kind, described);
+    if (entry.book == nullptr) return (g_real->*member)(arguments...);
+    ncclResult_t result = ncclSuccess;
+    {
+      const Inside inside;
+      result = (g_real->*member)(arguments...);
+    }
+    if (is_error(result)) {
+      entry.refused();
+    } else if (t_state.depth > 0) {
+      t_state.group.push_back(std::move(entry));
+    } else {
+      entry.returned();
+    }
+    return result;
+  }
+};
+
+// ---- Groups -------------------------------------------------------------------------------------
+
+ncclResult_t group_start() {
+  const ncclResult_t result = g_real->GroupStart();
+  if (!t_state.inside && result == ncclSuccess) ++t_state.depth;
+  return result;
+}
+
+// What the group held, when its outermost level ends.
+std::vector<Entry> leave_group() {
+  if (t_state.inside || t_state.depth == 0 || --t_state.depth > 0) return {};
+  return std::exchange(t_state.group, {});
+}
+
+ncclResult_t group_end() {
+  const std::vector<Entry> entries = leave_group();
+  ncclResult_t result = ncclSuccess;
+  {
+    const Inside inside;
+    result = g_real->GroupEnd();
+  }
+  // After an error nobody knows which of them were begun: they stay as they are.
+  if (!is_error(result)) {
+    for (const Entry& entry : entries) entry.returned();
+  }
+  return result;
+}
+
+ncclResult_t group_simulate_end(ncclSimInfo_t* info) {
+  const std::vector<Entry> entries = leave_group();
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) entry->refused();
+  const Inside inside;
+  return g_real->GroupSimulateEnd(info);
+}
+
+// ---- Communicators ------------------------------------------------------------------------------
+
+ncclResult_t async_error(ncclComm_t comm, ncclResult_t* error) {
+  const ncclResult_t result = g_real->CommGetAsyncError(comm, error);
+  if (result != ncclSuccess || error == nullptr) return result;
+  const std::shared_ptr<Book> book = book_of(comm);
+  if (book == nullptr) return result;
+  std::lock_guard lock(book->lock);
+  book->recorder.looked_after();
+  if (!is_error(*error) || std::exchange(book->failed, true)) return result;
+  try {
+    const char* text = g_real->GetLastError(comm);
+    book->recorder.failed(Status(
+        Code::kPeerLost,
+        fmt::format("{}{}{}", g_real->GetErrorString(*error),
+                    text != nullptr && *text != '\0' ? ": " : "", text != nullptr ? text : "")));
+  } catch (...) {
+    // Without memory its text is missing.
+  }
+  return result;
+}
+
+ncclResult_t destroy(ncclComm_t comm) {
+  const std::shared_ptr<Book> book = take_book(comm);
+  return g_real->CommDestroy(comm);
+}
+
+ncclResult_t abort(ncclComm_t comm) {
+  if (const std::shared_ptr<Book> book = take_book(comm); book != nullptr) {
+    book->recorder.aborted();
+  }
+  return g_real->CommAbort(comm);
+}
+
+Table recording_table(const Table& real) {
+  Table table = real;
+#define WEIR_NCCL_RECORDED(name, kind) table.name = Recorded<&Table::name, kind>::call
+  WEIR_NCCL_RECORDED(AllReduce, Collective::kAllReduce);
+  WEIR_NCCL_RECORDED(ReduceScatter, Collective::kReduceScatter);
+  WEIR_NCCL_RECORDED(AllGather, Collective::kAllGather);
+  WEIR_NCCL_RECORDED(AlltoAll, Collective::kAllToAll);
+  WEIR_NCCL_RECORDED(Broadcast, Collective::kBroadcast);
+  WEIR_NCCL_RECORDED(Bcast, Collective::kBroadcast);
+  WEIR_NCCL_RECORDED(Reduce, Collective::kReduce);
+  WEIR_NCCL_RECORDED(Gather, Collective::kGather);
+  WEIR_NCCL_RECORDED(Scatter, Collective::kScatter);
+  WEIR_NCCL_RECORDED(AllReduceConfig, Collective::kAllReduce);
+  WEIR_NCCL_RECORDED(ReduceScatterConfig, Collective::kReduceScatter);
+  WEIR_NCCL_RECORDED(AllGatherConfig, Collective::kAllGather);
+  WEIR_NCCL_RECORDED(AlltoAllConfig, Collective::kAllToAll);
+  WEIR_NCCL_RECORDED(BroadcastConfig, Collective::kBroadcast);
+  WEIR_NCCL_RECORDED(ReduceConfig, Collective::kReduce);
+  WEIR_NCCL_RECORDED(GatherConfig, Collective::kGather);
+  WEIR_NCCL_RECORDED(ScatterConfig, Collective::kScatter);
+  WEIR_NCCL_RECORDED(Send, comm::RecordKind::kSend);
+  WEIR_NCCL_RECORDED(Recv, comm::RecordKind::kRecv);
+#undef WEIR_NCCL_RECORDED
+  table.GroupStart = group_start;
+  table.GroupEnd = group_end;
+  table.GroupSimulateEnd = group_simulate_end;
+  table.CommGetAsyncError = async_error;
+  table.CommDestroy = destroy;
+  table.CommAbort = abort;
+  return table;
+}
+
+}  // namespace
+
+void wrap_with_recording(bool on, Backend* backend) {
+  if (!on || backend->real == nullptr || backend->disabled) return;
+  g_real = backend->real;
+  // As long as the process, since threads may call until its end.
+  backend->real = new Table(recording_table(*g_real));
+}
+
+void start_recording(ncclComm_t real, const RecordedComm& comm) {
+  const Result<Settings>& settings = process_settings();
+  if (g_real == nullptr || comm.rank_count < 2 || !settings.ok() || !settings.value().recorder) {
+    return;
+  }
+  comm::RecorderIdentity identity;
+  identity.comm_id = comm.comm_id;
+  identity.instance = comm.instance;
+  identity.rank = static_cast<Rank>(comm.rank);
+  identity.rank_count = static_cast<Rank>(comm.rank_count);
+  identity.name = comm.name.empty() ? fmt::format("{:08x}", comm.comm_id & 0xffffffffu) : comm.name;
+  identity.transport = comm::kForwardedTransport;
+  identity.earlier = comm.earlier;
+  auto book = std::make_shared<Book>();
+  book->recorder.open(identity, settings.value().recorder_dir);
+  if (!book->recorder.on()) return;
+  Books& it = books();
+  std::lock_guard lock(it.lock);
+  it.open[real] = std::move(book);
+}
+
+}  // namespace weir::nccl
