@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever arrives on a connection of tcp, in pieces of any size, is answered without reading past
-// what was asked for: handshakes of both ends, messages, addresses, notices.
+// what was asked for: handshakes of both ends, messages, addresses, notices, early messages.
 //
 // The first byte chooses what is fed, the second how large the pieces are.
 #include <sys/socket.h>
@@ -99,6 +99,50 @@ void fuzz_control(const uint8_t* data, size_t bytes, size_t piece) {
   close(fds[0]);
 }
 
+// Channels without connections: the bytes arrive on the control connection.
+void fuzz_early(bool is_host, const uint8_t* data, size_t bytes, size_t piece) {
+  int fds[2];
+  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
+  Control control;
+  control.attach(Stream(fds[0]));
+  std::vector<unsigned char> memory(Prelude::kMemoryBytes);
+  bool news = false;
+  Prelude prelude(memory.data(), is_host, &news);
+  control.carry(&prelude);
+  Channel channels[2];
+  const size_t sizes[] = {8, 0, 100, 3000};
+  std::vector<std::vector<unsigned char>> buffers;
+  Op ops[8] = {};
+  for (uint32_t i = 0; i < 2; ++i) {
+    channels[i].attach_later(&control, &prelude, static_cast<uint8_t>(1 + i), ZeroCopy::Wish::kOff);
+  }
+  for (size_t i = 0; i < 4; ++i) {
+    buffers.emplace_back(sizes[i]);
+    channels[0].post_recv(buffers[i].data(), sizes[i], &ops[i]);
+    channels[1].post_send(buffers[i].data(), sizes[i], &ops[4 + i]);
+  }
+  uint64_t word = 0;
+  Op last = {};
+  channels[0].post_send(&word, sizeof word, &last);
+  while (bytes > 0) {
+    const size_t part = std::min(bytes, piece);
+    if (send(fds[1], data, part, MSG_NOSIGNAL) != static_cast<ssize_t>(part)) break;
+    for (Channel& channel : channels) {
+      channel.drive_send();
+      channel.drive_recv();
+    }
+    data += part;
+    bytes -= part;
+  }
+  close(fds[1]);
+  for (int i = 0; i < 64 && !control.lost() && !control.left(); ++i) control.receive();
+  channels[0].give_up(WEIR_ERROR_PEER_LOST, 0);
+  channels[1].give_up(WEIR_ERROR_PEER_LOST, 0);
+  // The connection has ended: nothing is in flight any more.
+  for (const Op& op : ops) require(op.state != kOpPending);
+  close(fds[0]);
+}
+
 // A bundle of two rails: the bytes arrive on a connection of one of them.
 void fuzz_rails(bool on_control, const uint8_t* data, size_t bytes, size_t piece) {
   int ends[4][2];
@@ -136,7 +180,7 @@ void fuzz_rails(bool on_control, const uint8_t* data, size_t bytes, size_t piece
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   if (bytes < 2) return 0;
   const size_t piece = 1 + data[1] % 64;
-  switch (data[0] % 7) {
+  switch (data[0] % 9) {
     case 0:
       fuzz_handshake(true, data + 2, bytes - 2, piece);
       break;
@@ -151,7 +195,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
       break;
     case 5:
     case 6:
-      fuzz_rails(data[0] % 7 == 6, data + 2, bytes - 2, piece);
+      fuzz_rails(data[0] % 9 == 6, data + 2, bytes - 2, piece);
+      break;
+    case 7:
+    case 8:
+      fuzz_early(data[0] % 9 == 7, data + 2, bytes - 2, piece);
       break;
     default:
       fuzz_control(data + 2, bytes - 2, piece);

@@ -9,7 +9,8 @@
 //        8      4  rank
 //       12     24  identity of the host: kernel and network namespace; zero when unknown
 //       36      1  which connections are inside TLS: a net::TlsMode
-//       37      3  zero
+//       37      1  1: this rank would make the connections of lanes when they are needed; else 0
+//       38      2  zero
 //       40     26  for each offer:
 //                    0   1  family: 4 or 6
 //                    1   1  flags: 1 loopback, 2 asked for by name
@@ -45,6 +46,7 @@ struct PeerAddress {
   uint32_t rank = 0;
   uint32_t connections = 1;
   net::TlsMode tls_mode = net::TlsMode::kOff;
+  bool is_lazy = false;
   net::HostIdentity host;
   std::vector<Offer> offers;
 };

@@ -16,7 +16,6 @@ using wire::kHeaderBytes;
 constexpr uint32_t kBurst = 4;
 // Messages behind one of this size wait for the next call: a large one fills the socket anyway.
 constexpr uint64_t kBatchBytesMax = 65536;
-Op* next_of(const Op* op) { return reinterpret_cast<Op*>(op->next); }
 
 uint64_t now() {
   timespec t;
@@ -54,6 +53,13 @@ void Channel::attach(Stream send, Stream recv, uint8_t lane, ZeroCopy::Wish wish
   } else {
     zero_copy_.attach(send.fd(), wish);
   }
+}
+
+void Channel::attach_later(Control* control, Prelude* prelude, uint8_t lane, ZeroCopy::Wish wish) {
+  control_ = control;
+  prelude_ = prelude;
+  lane_ = lane;
+  wish_ = wish;
 }
 
 void Channel::finish_head(Queue* queue) {
@@ -97,7 +103,9 @@ weir_result_t Channel::post(Queue* queue, uint64_t data, uint64_t bytes, bool is
   }
   queue->tail = op;
   if (is_send && first) unsent_ = op;
-  if (!is_send) {
+  if (prelude_ != nullptr) [[unlikely]] {
+    is_send ? drive_send() : drive_recv();
+  } else if (!is_send) {
     if (!first) return WEIR_IN_PROGRESS;
     drive_recv();
   } else if (first && bytes <= kHeldBytesMax) {
@@ -140,8 +148,9 @@ bool Channel::recall(uint64_t patience_ns) {
 
 bool Channel::leave() {
   const bool is_free = recall(0);
-  out_.close();
-  in_ = Stream();  // the same one: the peer is another rank
+  // All the same one: the peer is another rank.
+  (data_.is_open() ? data_ : out_).close();
+  data_ = out_ = in_ = Stream();
   for (Queue* queue : {&send_, &recv_}) {
     queue->failure = Failure();
     queue->failure.result = WEIR_ERROR_PEER_LOST;
@@ -229,6 +238,10 @@ bool Channel::take_sent(const Transfer& transfer, ssize_t result) {
 }
 
 void Channel::drive_send() {
+  if (prelude_ != nullptr) [[unlikely]] {
+    if (!out_.is_open()) send_early();
+    if (!out_.is_open()) return;
+  }
   if (awaits_kernel()) release();
   for (uint32_t call = 0; call < kBurst; ++call) {
     Transfer transfer;
@@ -338,6 +351,10 @@ bool Channel::take_received(const Transfer& transfer, ssize_t result) {
 }
 
 void Channel::drive_recv() {
+  if (prelude_ != nullptr) [[unlikely]] {
+    if (!in_.is_open()) receive_early();
+    if (!in_.is_open()) return;
+  }
   for (uint32_t call = 0; call < kBurst; ++call) {
     Transfer transfer;
     if (!prepare_recv(&transfer) || !take_received(transfer, receive(transfer))) return;

@@ -15,6 +15,10 @@
 // A large message may leave from the caller's memory itself (zero_copy.h). Its send is then complete
 // when the kernel has given the memory back, and so are those behind it.
 //
+// A channel may begin without a connection. Its small messages then travel over the control connection,
+// a bounded number of them ahead of their receives (prelude.h); all others wait for the connection, on
+// which the numbers of the messages go on.
+//
 // Operations are queued in order of posting; a queued operation's words link the queue. One thread
 // at a time.
 #pragma once
@@ -22,6 +26,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "plugins/tcp/control.h"
+#include "plugins/tcp/prelude.h"
 #include "plugins/tcp/stream.h"
 #include "plugins/tcp/transfer.h"
 #include "plugins/tcp/wire.h"
@@ -60,6 +66,18 @@ class Channel {
   // The connections stay the owner's; both are the same but for a rank's channel to itself.
   void attach(Stream send, Stream recv, uint8_t lane, ZeroCopy::Wish wish = ZeroCopy::Wish::kOff);
 
+  // There is no connection yet, but the one that carries notices; both are the owner's.
+  void attach_later(Control* control, Prelude* prelude, uint8_t lane, ZeroCopy::Wish wish);
+  // The connection, which is used when the peer has been told and when the peer has told.
+  void connect(Stream stream);
+  // At least one direction is not on its connection.
+  bool is_early() const { return prelude_ != nullptr; }
+  bool sends_early() const { return prelude_ != nullptr && !out_.is_open(); }
+  bool receives_early() const { return prelude_ != nullptr && !in_.is_open(); }
+  bool is_connected() const { return data_.is_open() || out_.is_open(); }
+  // There will be no connection.
+  void give_up(weir_result_t result, int error_number);
+
   // Each queues the operation, or completes it at once. WEIR_OK, WEIR_IN_PROGRESS or the error that
   // this direction is in.
   weir_result_t post_send(const void* data, uint64_t bytes, Op* op);
@@ -92,6 +110,9 @@ class Channel {
   // The peer is given up: the connection is closed, and all operations are forgotten. False: a network
   // interface holds memory of one.
   bool leave();
+  // The connection while it is not used both ways; not open: it is, or there is none.
+  Stream& unused_stream() { return data_; }
+  Control* control() { return control_; }
   Stream& send_stream() { return out_; }
   Stream& recv_stream() { return in_; }
   Failure& send_failure() { return send_.failure; }
@@ -124,6 +145,7 @@ class Channel {
     Failure failure;
   };
 
+  static Op* next_of(const Op* op) { return reinterpret_cast<Op*>(op->next); }
   weir_result_t post(Queue* queue, uint64_t data, uint64_t bytes, bool is_send, Op* op);
   static void finish_head(Queue* queue);
   void fail(Queue* queue, weir_result_t result, int error_number);
@@ -133,6 +155,12 @@ class Channel {
   // Each takes what a call did; true: it did all that was asked, and another one may do more.
   bool take_sent(const Transfer& transfer, ssize_t result);
   bool take_received(const Transfer& transfer, ssize_t result);
+  // While there is no connection.
+  void send_early();
+  void receive_early();
+  void take_early();
+  void want();
+  void settle_early();
   // Fills the operations at the head with what was read ahead; false after a failure.
   bool take_ahead();
   // Spreads bytes that were received over the operations at the head; false after a failure.
@@ -143,8 +171,9 @@ class Channel {
   uint8_t lane_ = 0;
   Queue send_;
   Queue recv_;
-  Op* unsent_ = nullptr;     // the first send with bytes left; those before await the kernel
-  bool holds_back_ = false;  // the one message that is not sent
+  Op* unsent_ = nullptr;        // the first send with bytes left; those before await the kernel
+  bool holds_back_ = false;     // the one message that is not sent
+  Prelude* prelude_ = nullptr;  // null: both directions are on the connection
   ZeroCopy zero_copy_;
   uint64_t spent_ns_ = 0;   // in calls for the large message that is being sent, on trial
   size_t ahead_begin_ = 0;  // what was read ahead; empty while a receive is pending
@@ -153,6 +182,10 @@ class Channel {
   unsigned char headers_[kBatch][wire::kHeaderBytes] = {};  // of message k in [k % kBatch]
   // Of sends that leave from the caller's memory, in the same way; the kernel holds them, too.
   unsigned char shared_headers_[kBatch][wire::kHeaderBytes] = {};
+  Control* control_ = nullptr;
+  Stream data_;
+  ZeroCopy::Wish wish_ = ZeroCopy::Wish::kOff;
+  Failure given_up_;
 };
 
 }  // namespace weir::plugins::tcp

@@ -5,8 +5,20 @@
 #include <linux/sockios.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 namespace weir::plugins::tcp {
+namespace {
+
+using wire::MessageKind;
+
+// What the socket holds while the peer reads nothing, and how much of that notices may take: the rest is
+// for the early messages of all lanes.
+constexpr int kRoomBytes = 192 * 1024;
+constexpr int kNoticeRoomBytes = 16 * 1024;
+static_assert(kRoomBytes >= 2 * (kNoticeRoomBytes + static_cast<int>(Prelude::kMemoryBytes)));
+
+}  // namespace
 
 void Control::attach(Stream stream) {
   stream_ = stream;
@@ -32,34 +44,57 @@ void Control::receive() {
   }
 }
 
+// False: no frame that may come now.
+bool Control::judge_header() {
+  if (!wire::decode(in_, &in_header_) || in_header_.number != received_) return false;
+  switch (in_header_.kind) {
+    case MessageKind::kGoodbye:
+    case MessageKind::kNotice:
+    case MessageKind::kState:
+      return in_header_.lane == kControlLane;
+    case MessageKind::kEarly:
+      return prelude_ != nullptr && prelude_->place(in_header_.lane, in_header_.bytes) != nullptr;
+    case MessageKind::kTaken:
+    case MessageKind::kWish:
+    case MessageKind::kBegin:
+      return prelude_ != nullptr && prelude_->hear(in_header_);
+    default:
+      return false;
+  }
+}
+
 void Control::judge() {
   if (in_wanted_ == wire::kHeaderBytes) {
-    const bool good = wire::decode(in_, &in_header_) && in_header_.lane == kControlLane &&
-                      in_header_.kind != wire::MessageKind::kMessage &&
-                      in_header_.number == received_;
-    if (!good) {
+    if (!judge_header()) {
       lost_ = true;
       return;
     }
-    if (in_header_.kind == wire::MessageKind::kGoodbye) {
+    if (in_header_.kind == MessageKind::kGoodbye) {
       left_ = true;
       return;
     }
     in_wanted_ += in_header_.bytes;
     if (in_bytes_ < in_wanted_) return;
   }
+  frame_ends();
   ++received_;
+  in_bytes_ = 0;
+  in_wanted_ = wire::kHeaderBytes;
+}
+
+void Control::frame_ends() {
   const size_t bytes = in_wanted_ - wire::kHeaderBytes;
-  if (in_header_.kind == wire::MessageKind::kState) {
+  if (in_header_.kind == MessageKind::kState) {
     has_state_ = wire::decode(in_ + wire::kHeaderBytes, bytes, &state_);
     lost_ = !has_state_;
-  } else {
+  } else if (in_header_.kind == MessageKind::kNotice) {
     notice_version_ = in_header_.version;
     notice_bytes_ = bytes;
     memcpy(notice_, in_ + wire::kHeaderBytes, bytes);
+  } else if (in_header_.kind == MessageKind::kEarly) {
+    memcpy(prelude_->place(in_header_.lane, bytes), in_ + wire::kHeaderBytes, bytes);
+    prelude_->arrived(in_header_.lane, bytes);
   }
-  in_bytes_ = 0;
-  in_wanted_ = wire::kHeaderBytes;
 }
 
 bool Control::push_frame() {
@@ -78,15 +113,49 @@ bool Control::push_frame() {
   return !broken_;
 }
 
-bool Control::push() {
-  if (!push_frame()) return false;
-  if (!state_waits_) return true;
-  state_waits_ = false;
-  const size_t bytes = wire::encode(next_state_, out_ + wire::kHeaderBytes);
-  wire::encode({wire::MessageKind::kState, kControlLane, sent_++, bytes}, out_);
-  out_bytes_ = wire::kHeaderBytes + bytes;
+// What follows the header stands behind it in out_ already.
+void Control::begin_frame(const wire::MessageHeader& header) {
+  wire::encode(header, out_);
+  out_bytes_ = wire::kHeaderBytes + header.bytes;
   out_sent_ = 0;
-  return push_frame();
+  ++sent_;
+}
+
+bool Control::next_frame() {
+  wire::MessageHeader word;
+  if (state_waits_) {
+    state_waits_ = false;
+    word.kind = MessageKind::kState;
+    word.lane = kControlLane;
+    word.bytes = wire::encode(next_state_, out_ + wire::kHeaderBytes);
+  } else if (prelude_ == nullptr || !prelude_->next_word(&word)) {
+    return false;
+  }
+  word.number = sent_;
+  begin_frame(word);
+  return true;
+}
+
+bool Control::push() {
+  do {
+    if (!push_frame()) return false;
+  } while (next_frame());
+  return true;
+}
+
+void Control::carry(Prelude* prelude) {
+  prelude_ = prelude;
+  (void)setsockopt(fd(), SOL_SOCKET, SO_SNDBUF, &kRoomBytes, sizeof kRoomBytes);
+}
+
+bool Control::send_early(uint32_t lane, const void* data, uint64_t bytes, uint32_t* number) {
+  if (!stream_.is_open() || left_ || broken_ || !push()) return false;
+  *number = sent_;
+  if (bytes != 0) memcpy(out_ + wire::kHeaderBytes, data, bytes);
+  begin_frame({MessageKind::kEarly, static_cast<uint8_t>(lane), sent_, bytes});
+  prelude_->sent(lane);
+  (void)push_frame();
+  return true;
 }
 
 void Control::send_state(const wire::PeerState& state) {
@@ -107,10 +176,13 @@ bool Control::send(const unsigned char* notice, size_t bytes, uint32_t version) 
   if (!stream_.is_open() || left_ || broken_) return true;
   if (!push()) return broken_;
   if (sent_version_ == version) return true;
-  wire::encode({wire::MessageKind::kNotice, kControlLane, sent_++, bytes, version}, out_);
-  memcpy(out_ + wire::kHeaderBytes, notice, bytes);
-  out_bytes_ = wire::kHeaderBytes + bytes;
-  out_sent_ = 0;
+  int waiting = 0;
+  if (prelude_ != nullptr && prelude_->in_use() && ioctl(fd(), SIOCOUTQ, &waiting) == 0 &&
+      waiting > kNoticeRoomBytes) {
+    return false;
+  }
+  if (bytes != 0) memcpy(out_ + wire::kHeaderBytes, notice, bytes);
+  begin_frame({MessageKind::kNotice, kControlLane, sent_, bytes, version});
   sent_version_ = version;
   return push() || broken_;
 }
@@ -129,9 +201,7 @@ void Control::say_goodbye(const unsigned char* notice, size_t bytes, uint32_t ve
   (void)send(notice, bytes, version);
   // A goodbye in the middle of a notice would be taken for a part of it.
   if (push()) {
-    wire::encode({wire::MessageKind::kGoodbye, kControlLane, sent_, 0}, out_);
-    out_bytes_ = wire::kHeaderBytes;
-    out_sent_ = 0;
+    begin_frame({MessageKind::kGoodbye, kControlLane, sent_, 0});
     (void)push();
   }
   // At most what a socket holds: a peer that goes on sending is not waited for.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control: the connection to one peer that carries no messages but notices, states and the goodbye
-// (wire.h). Its end without a goodbye tells that the peer has died, or its rail where there are several.
+// Control: the connection to one peer that carries notices, states and the goodbye, and of lanes that
+// have no connection yet the early messages and what is said about them (prelude.h). Its end without a goodbye tells that the peer has died, or its rail where there are several.
 //
 // Whatever the peer does, one frame in and one out are held here: a notice or state that cannot leave
 // waits for the next call, and what it says by then is what leaves. Nothing waits. One thread at a time.
@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "plugins/tcp/prelude.h"
 #include "plugins/tcp/stream.h"
 #include "plugins/tcp/wire.h"
 
@@ -19,6 +20,9 @@ class Control {
   // The connection stays the owner's. One that takes the place of an earlier one begins anew, but
   // the notice that has arrived stays. One that is not open: there is none at present.
   void attach(Stream stream);
+  // Lanes begin on this connection. Room is kept in its socket for their messages, which must be able to
+  // leave while the peer reads nothing.
+  void carry(Prelude* prelude);
   int fd() const { return stream_.fd(); }
   Stream& stream() { return stream_; }
 
@@ -35,7 +39,13 @@ class Control {
   bool waits() const {
     return stream_.is_open() && !broken_ && (state_waits_ || out_sent_ < out_bytes_);
   }
-  // Sends what could not leave yet.
+  // An early message: its frame begins to leave. False: not now. It has left when `has_left` says so of
+  // its number.
+  bool send_early(uint32_t lane, const void* data, uint64_t bytes, uint32_t* number);
+  bool has_left(uint32_t number) const {
+    return sent_ != number + 1 || (out_sent_ == out_bytes_ && !broken_);
+  }
+  // Sends what could not leave yet, and what the prelude has to say.
   void flush() { (void)push(); }
   // The latest state that has come since the last call; false: none.
   bool take_state(wire::PeerState* state);
@@ -57,10 +67,15 @@ class Control {
   // True when all that has begun, and the state, has left.
   bool push();
   bool push_frame();
-  // A frame stands complete in in_.
+  // A frame, or its header, stands complete in in_.
   void judge();
+  bool judge_header();
+  void frame_ends();
+  bool next_frame();
+  void begin_frame(const wire::MessageHeader& header);
 
   Stream stream_;
+  Prelude* prelude_ = nullptr;
   bool left_ = false;
   bool lost_ = false;
   bool broken_ = false;  // nothing can be sent any more
@@ -83,6 +98,6 @@ class Control {
   uint32_t arrived_version_ = 0;
   uint32_t sent_ = 0;  // frames
 };
-static_assert(wire::kStateBytesMax <= kNoticeBytesMax);
+static_assert(wire::kStateBytesMax <= kNoticeBytesMax && kEarlyBytesMax <= kNoticeBytesMax);
 
 }  // namespace weir::plugins::tcp

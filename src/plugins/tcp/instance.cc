@@ -44,11 +44,15 @@ Instance::~Instance() {
   const uint64_t patience_ns = ends ? monotonic_ns() + kFarewellNs : 0;
   for (Channel& channel : channels) {
     if (ends) (void)channel.recall(patience_ns);
-    const bool is_one = channel.recv_stream().fd() == channel.send_stream().fd();
+    // One that is not used both ways yet is closed as what it is.
+    const int unused = channel.unused_stream().fd();
+    const bool is_one = unused >= 0 || channel.recv_stream().fd() == channel.send_stream().fd();
+    if (unused >= 0) channel.recv_stream() = Stream();
     // What the kernel has taken still arrives.
     if (ends) channel.send_stream().shut();
-    channel.send_stream().close();
+    if (unused < 0) channel.send_stream().close();
     if (!is_one) channel.recv_stream().close();
+    channel.unused_stream().close();
   }
   explicit_bzero(identity.key.data(), identity.key.size());
 }
@@ -97,6 +101,12 @@ weir_result_t tell(Instance* self, uint32_t peer_index, uint32_t lane_index, boo
                                             : ", while rank " + me + " waited for a message") +
                                    " (lane " + lane + ")");
     }
+    case WEIR_ERROR_SYSTEM:
+      return self->report.fail(
+          failure.result, "tcp: rank " + me + " cannot connect lane " + lane + " to rank " + peer +
+                              ": " + reason_of(failure.error_number) +
+                              "; raise `ulimit -n`, or have all connections made at the start "
+                              "with WEIR_TCP_LAZY=0");
     default:
       return self->report.fail(
           failure.result, "tcp: what rank " + peer + " sent to rank " + me + " on lane " + lane +

@@ -15,6 +15,8 @@
 #include "plugins/tcp/bundle.h"
 #include "plugins/tcp/channel.h"
 #include "plugins/tcp/control.h"
+#include "plugins/tcp/joiner.h"
+#include "plugins/tcp/lazy.h"
 #include "plugins/tcp/meeting.h"
 #include "plugins/tcp/rejoin.h"
 #include "plugins/tcp/report.h"
@@ -25,7 +27,7 @@ namespace weir::plugins::tcp {
 
 // Connections that are asked each by itself; of more, one poll asks which are ready.
 inline constexpr size_t kDirectMax = 8;
-inline constexpr uint32_t kRankCountMax = 512;  // every rank holds connections to each other
+inline constexpr uint32_t kRankCountMax = 512;  // every rank holds a connection to each other
 
 struct Instance {
   Report report;
@@ -41,7 +43,9 @@ struct Instance {
   std::vector<Control> controls;                 // [peer], of one rail
   std::vector<std::unique_ptr<Bundle>> bundles;  // [peer]; null: it has one rail
   std::vector<std::string> ways;                 // [peer]; as it was chosen, for people
-  std::unique_ptr<Rejoin> rejoin;                // null: all have
+  std::unique_ptr<Joiner> joiner;                // null: all connections are there, for good
+  std::unique_ptr<Rejoin> rejoin;                // null: all have one rail
+  std::unique_ptr<Lazy> lazy;                    // null: all have all connections
   unsigned char notice[kNoticeBytesMax] = {};    // that this rank shows
   size_t notice_bytes = 0;
   uint32_t notice_version = 0;

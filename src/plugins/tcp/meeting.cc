@@ -28,6 +28,8 @@ constexpr uint64_t kGatherNs = 250'000'000;
 constexpr uint32_t kSlotAttemptsMax = 12;
 constexpr int kAcceptCountMax = 64;
 constexpr int kBacklogMax = 4096;
+// Of more, most pairs never use most of their lanes.
+constexpr uint32_t kEagerRanksMax = 8;
 
 uint64_t now_ns() {
   timespec t;
@@ -54,6 +56,7 @@ Meeting::~Meeting() {
   for (Peer& peer : peers_) {
     clear_slots(&peer);
   }
+  for (Early& one : early_) one.stream.close();
 }
 
 void Meeting::stop_listening() {
@@ -63,6 +66,14 @@ void Meeting::stop_listening() {
   listeners_.clear();
   attempts_.clear();
   visitors_.clear();
+}
+
+// Connections to some peer may come later.
+bool Meeting::listens_on() const {
+  for (uint32_t rank = 0; rank < identity_.rank_count; ++rank) {
+    if (peers_[rank].rail_count > 1 || (rank > identity_.rank && is_lazy(rank))) return true;
+  }
+  return false;
 }
 
 weir_result_t Meeting::listen() {
@@ -86,6 +97,13 @@ weir_result_t Meeting::listen() {
     }
     own_.connections = static_cast<uint32_t>(text[0] - '0');
   }
+  const char* lazy = report_.setting("WEIR_TCP_LAZY");
+  const std::string wish = lazy != nullptr && *lazy != 0 ? lazy : "auto";
+  if (wish != "auto" && wish != "0" && wish != "1") {
+    return report_.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                        "tcp: WEIR_TCP_LAZY is '" + wish + "', none of auto, 0 and 1");
+  }
+  own_.is_lazy = wish == "1" || (wish == "auto" && identity_.rank_count > kEagerRanksMax);
   own_.host = net::this_host();
   const int backlog = static_cast<int>(
       std::min<uint64_t>(uint64_t{identity_.rank_count} * kConnectionsPerPeer + 64, kBacklogMax));
@@ -126,6 +144,9 @@ weir_result_t Meeting::find_candidates(const std::vector<PeerAddress>& peers) {
   });
   std::vector<net::Interface> interfaces;
   for (const Listener& listener : listeners_) interfaces.push_back(listener.interface);
+  for (uint32_t rank = 0; rank < identity_.rank_count; ++rank) {
+    peers_[rank].is_lazy = tcp::is_lazy(own_, peers[rank]);
+  }
   for (uint32_t rank = 0; rank < identity_.rank; ++rank) {
     Peer& peer = peers_[rank];
     peer.connections = std::min(own_.connections, peers[rank].connections);
@@ -153,6 +174,10 @@ void Meeting::clear_slots(Peer* peer) {
 void Meeting::make_slots(Peer* peer, uint32_t rail_count) {
   clear_slots(peer);
   peer->rail_count = rail_count;
+  if (rail_count == 1 && peer->is_lazy) {
+    peer->slots.push_back({kControlLane, 0});
+    return;
+  }
   if (rail_count == 1) {
     for (uint32_t lane = 0; lane < kConnectionsPerPeer; ++lane) peer->slots.push_back({lane, 0});
     return;
@@ -251,11 +276,14 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
     }
   }
   std::vector<Listener> kept;
-  const bool keeps = std::any_of(peers_.begin(), peers_.end(),
-                                 [](const Peer& peer) { return peer.rail_count > 1; });
-  if (result == WEIR_OK && keeps) kept.swap(listeners_);
+  std::vector<Visitor> visitors;
+  if (result == WEIR_OK && listens_on()) {
+    kept.swap(listeners_);
+    visitors.swap(visitors_);
+  }
   stop_listening();
   listeners_.swap(kept);
+  visitors_.swap(visitors);
   if (result != WEIR_OK) return result;
   for (uint32_t rank = 0; rank < identity_.rank; ++rank) {
     report_.log(Report::kInformation,
@@ -567,7 +595,13 @@ void Meeting::accept_all(int listener) {
 }
 
 void Meeting::settle(Peer* peer, uint32_t lane, uint32_t rail, Stream stream) {
-  Slot& slot = peer->slots[static_cast<size_t>(slot_of(*peer, lane, rail))];
+  const int index = slot_of(*peer, lane, rail);
+  if (index < 0) {
+    // The peer has ended its meeting, and uses a lane.
+    early_.push_back({static_cast<uint32_t>(peer - peers_.data()), lane, stream});
+    return;
+  }
+  Slot& slot = peer->slots[static_cast<size_t>(index)];
   // An earlier one the peer has given up: it never has two of a slot under way.
   slot.stream.close();
   slot.stream = stream;

@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plugins/tcp/address.h"
@@ -47,14 +48,15 @@ class Meeting {
   weir_result_t listen();
   const PeerAddress& own_address() const { return own_; }
 
-  // Blocks until every peer is connected on all its lanes, or the deadline (CLOCK_MONOTONIC) has
+  // Blocks until every peer is connected on all its lanes, or those that are not lazy, or the deadline (CLOCK_MONOTONIC) has
   // passed. `peers` is by rank. Ends the listening in either case.
   weir_result_t meet(const std::vector<PeerAddress>& peers, uint64_t deadline_ns);
 
-  // After meet. One rail: a connection per lane; several: kRailLane and kControlLane of each.
+  // After meet. One rail: a connection per lane, of a lazy peer for control only; several: kRailLane and kControlLane of each.
   uint32_t rail_count(uint32_t peer) const { return peers_[peer].rail_count; }
   // The connection to a peer; the caller's from then on.
   Stream take_connection(uint32_t peer, uint32_t lane, uint32_t rail = 0);
+  bool is_lazy(uint32_t peer) const { return peers_[peer].is_lazy && peers_[peer].rail_count == 1; }
   // The way of a rail of a peer below our rank.
   const Way& way(uint32_t peer, uint32_t rail) const;
   // "rank 0 at 10.0.0.1:4000 (over eth0: same subnet)"
@@ -62,8 +64,16 @@ class Meeting {
   // The same of any peer, before its connections are taken: "rank 3, which came to 10.0.0.2 and chose
   // the way".
   std::string way_text(uint32_t peer) const;
-  // Where a peer has several rails: what goes on listening, for rails that come back; the caller's.
+  // Where a peer is lazy or has several rails: what goes on listening, for connections that are made
+  // later; and what has come of those already, with a proof or without. The caller's.
   std::vector<int> take_listeners();
+  struct Early {
+    uint32_t peer;
+    uint32_t lane;
+    Stream stream;
+  };
+  std::vector<Early> take_early() { return std::exchange(early_, {}); }
+  std::vector<Visitor> take_visitors() { return std::exchange(visitors_, {}); }
 
  private:
   struct Listener {
@@ -92,6 +102,7 @@ class Meeting {
     uint32_t seeking = 0;        // attempts while nothing is chosen
     uint64_t gather_end_ns = 0;  // 0: nobody has answered yet
     uint32_t connections = 1;    // for each pair of interfaces
+    bool is_lazy = false;        // if it has one rail
     std::vector<size_t> chosen;  // candidates; empty: none yet
     uint32_t rail_count = 0;     // 0: not known yet
     std::vector<Slot> slots;
@@ -105,13 +116,6 @@ class Meeting {
     size_t candidate;
     bool connecting;
     bool held;  // challenged, until the rails are chosen
-    Handshake handshake;
-  };
-  // A connection that somebody made to this rank.
-  struct Visitor {
-    Stream stream;
-    net::IpAddress from;
-    uint64_t expiry_ns;
     Handshake handshake;
   };
   weir_result_t find_candidates(const std::vector<PeerAddress>& peers);
@@ -139,6 +143,7 @@ class Meeting {
   weir_result_t time_out() const;
   weir_result_t refused(uint32_t peer) const;
   void stop_listening();
+  bool listens_on() const;
 
   Report report_;
   Identity identity_;
@@ -149,6 +154,7 @@ class Meeting {
   std::vector<Peer> peers_;
   std::vector<Attempt> attempts_;
   std::vector<Visitor> visitors_;  // oldest first
+  std::vector<Early> early_;
   std::vector<pollfd> entries_;
   struct {
     uint32_t proof = 0, version = 0, malformed = 0, no_tls = 0, silent = 0;

@@ -52,7 +52,8 @@ weir_result_t check_descriptors(const Instance& self, const PeerAddress& own,
                            text_of(open) + " that its process has, which may have " +
                            text_of(limit.rlim_cur) + " in all; raise `ulimit -n`";
   if (open + least > limit.rlim_cur) return self.report.fail(WEIR_ERROR_SYSTEM, text);
-  self.report.log(Report::kWarning, text);
+  // Lazy ones hardly ever need all.
+  self.report.log(own.is_lazy ? Report::kInformation : Report::kWarning, text);
   return WEIR_OK;
 }
 
@@ -103,10 +104,40 @@ void join_rails(Instance* self, Meeting* meeting, uint32_t peer) {
     if (peer < self->identity.rank) ways.push_back(meeting->way(peer, rail));
   }
   if (self->rejoin == nullptr) {
-    self->rejoin =
-        std::make_unique<Rejoin>(self->report, self->identity, meeting->take_listeners());
+    self->rejoin = std::make_unique<Rejoin>(self->report, self->joiner.get());
   }
   self->rejoin->add(peer, bundle, std::move(ways));
+}
+
+// A peer with one rail.
+void join_lanes(Instance* self, Meeting* meeting, uint32_t peer) {
+  self->controls[peer].attach(meeting->take_connection(peer, kControlLane));
+  if (meeting->is_lazy(peer)) {
+    if (self->lazy == nullptr) {
+      self->lazy = std::make_unique<Lazy>(self->identity.rank, self->identity.rank_count,
+                                          self->channels.data(), self->joiner.get());
+    }
+    const Way way = peer < self->identity.rank ? meeting->way(peer, 0) : Way();
+    return self->lazy->add(peer, &self->controls[peer], self->zero_copy, way);
+  }
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    const Stream stream = meeting->take_connection(peer, lane);
+    self->channels[peer * kLaneCount + lane].attach(stream, stream, static_cast<uint8_t>(lane),
+                                                    self->zero_copy);
+  }
+}
+
+// What others have begun to make while this rank waited for the last ones.
+void join_early(Instance* self, Meeting* meeting) {
+  self->joiner->set_owners(self->rejoin.get(), self->lazy.get());
+  self->joiner->adopt(meeting->take_visitors());
+  for (Meeting::Early& one : meeting->take_early()) {
+    if (self->channels[size_t{one.peer} * kLaneCount + one.lane].is_connected()) {
+      one.stream.close();
+    } else {
+      self->lazy->take(one.peer, one.lane, one.stream);
+    }
+  }
 }
 
 void choose_io(Instance* self) {
@@ -235,6 +266,7 @@ weir_result_t connect(weir_transport_t* instance, const unsigned char* const* ad
     self->ways.resize(n);
     self->active_bundles.reserve(n);
     self->entries.resize(self->channels.size() * 2);
+    self->joiner = std::make_unique<Joiner>(self->identity, meeting->take_listeners());
     for (uint32_t peer = 0; peer < n; ++peer) {
       if (peer == self->identity.rank) continue;
       self->ways[peer] = meeting->way_text(peer);
@@ -242,13 +274,9 @@ weir_result_t connect(weir_transport_t* instance, const unsigned char* const* ad
         join_rails(self, meeting.get(), peer);
         continue;
       }
-      for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
-        const Stream stream = meeting->take_connection(peer, lane);
-        self->channels[peer * kLaneCount + lane].attach(stream, stream, static_cast<uint8_t>(lane),
-                                                        self->zero_copy);
-      }
-      self->controls[peer].attach(meeting->take_connection(peer, kControlLane));
+      join_lanes(self, meeting.get(), peer);
     }
+    join_early(self, meeting.get());
     choose_io(self);
     result = join_self(self);
     self->joined = result == WEIR_OK;

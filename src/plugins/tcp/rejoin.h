@@ -1,27 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rejoin: how a rail that was taken out comes back. The rank that made its connections tries again
-// over the same way, at growing intervals, with the whole proof for each of the two connections; the
-// other one, which still listens, takes them. What holds for strangers at a meeting holds here.
-// Steps without waiting, and only while a rail is down. One thread at a time.
+// over the same way, at growing intervals, with the whole proof for each of the two connections
+// (joiner.h). Steps without waiting, and only while a rail is down. One thread at a time.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "plugins/tcp/bundle.h"
-#include "plugins/tcp/exchange.h"
 #include "plugins/tcp/handshake.h"
+#include "plugins/tcp/joiner.h"
 #include "plugins/tcp/report.h"
 #include "plugins/tcp/stream.h"
 #include "plugins/tcp/ways.h"
 
 namespace weir::plugins::tcp {
 
-class Rejoin {
+class Rejoin final : public Joiner::Owner {
  public:
-  // The listeners are its own from then on.
-  Rejoin(const Report& report, const Identity& identity, std::vector<int> listeners)
-      : report_(report), identity_(identity), listeners_(std::move(listeners)) {}
+  // The joiner outlives this.
+  Rejoin(const Report& report, Joiner* joiner) : report_(report), joiner_(joiner) {}
   ~Rejoin();
   Rejoin(const Rejoin&) = delete;
   Rejoin& operator=(const Rejoin&) = delete;
@@ -35,7 +33,6 @@ class Rejoin {
   void step(uint64_t now_ns);
 
  private:
-  static constexpr size_t kVisitorsMax = 64;
   struct Absent {
     Stream control;        // proven; waits for the other one
     uint32_t returns = 0;  // that it is for
@@ -49,36 +46,22 @@ class Rejoin {
     std::vector<Way> ways;  // empty: it comes to us
     std::vector<Absent> rails;
   };
-  struct Attempt {
-    Stream stream;
-    size_t peer;
-    uint32_t rail;
-    bool connecting;
-    uint64_t expiry_ns;
-    Handshake handshake;
-  };
-  struct Visitor {
-    Stream stream;
-    uint64_t expiry_ns;
-    Handshake handshake;
-  };
 
-  void start(size_t peer, uint32_t rail, uint64_t now_ns);
-  bool begin(size_t peer, uint32_t rail, uint32_t lane, uint64_t now_ns);
-  bool serve(Attempt* attempt, uint64_t now_ns);
-  void give_up(Absent* rail, uint64_t now_ns);
-  void accept_all(uint64_t now_ns);
+  // Owner.
+  bool may_come(const Handshake& shown) override;
+  void join(const Handshake& shown, Stream stream, uint64_t now_ns) override;
+  void fail(const Handshake& meant, int error_number, uint64_t now_ns) override;
+  bool goes_on(const Handshake& meant) override;
+
+  void start(Peer* peer, uint32_t rail, uint64_t now_ns);
+  bool begin(const Peer& peer, uint32_t rail, uint32_t lane, uint64_t now_ns);
+  static void give_up(Absent* rail, uint64_t now_ns);
   Peer* peer_of(const Handshake& shown);
-  bool may_come(const Handshake& shown);
-  void settle(Visitor* visitor);
-  void join(Peer* peer, uint32_t rail, Stream data);
+  void finish(Peer* peer, uint32_t rail, Stream data);
 
   Report report_;
-  Identity identity_;
-  std::vector<int> listeners_;
+  Joiner* joiner_;
   std::vector<Peer> peers_;
-  std::vector<Attempt> attempts_;
-  std::vector<Visitor> visitors_;
   uint64_t next_ns_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The transport `tcp`: ranks on one or many hosts, over a TCP connection per peer and lane, or over
-// several rails where there are several ways to a peer or several connections are asked for. See
-// docs/transports.md.
+// several rails where there are several ways to a peer or several connections are asked for. Among many
+// ranks a lane's connection is made when the first operation needs it. See docs/transports.md.
 //
 // Progress is made by nonblocking calls on the connections that have something to do, without
 // epoll: with few of them the call that moves the bytes is also the cheapest way to ask whether
@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <string.h>
 
+#include <algorithm>
 #include <string>
 
 #include "plugins/tcp/instance.h"
@@ -63,6 +64,8 @@ weir_result_t settle(Instance* self, Channel* channel, bool is_send, weir_result
     self->active = channel;
     ++self->active_count;
   }
+  if (channel->is_early() && self->lazy->is_due()) [[unlikely]]
+    self->lazy->step(monotonic_ns());
   return result;
 }
 
@@ -129,6 +132,8 @@ weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
   if (Bundle::owns(*entry)) return test_rails(self, entry);
   auto* channel = reinterpret_cast<Channel*>(entry->channel);
   if (entry->state == kOpPending) {
+    if (channel->is_early()) [[unlikely]]
+      self->lazy->step(monotonic_ns());
     if (entry->is_send != 0) {
       channel->drive_send();
     } else {
@@ -142,6 +147,8 @@ weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
 }
 
 void drive(Batch* batch, Channel* channel, bool sends, bool receives) {
+  if (channel->is_early()) [[unlikely]]
+    batch = nullptr;
   if (sends && batch == nullptr) channel->drive_send();
   if (sends && batch != nullptr) batch->send(channel);
   if (receives && batch == nullptr) channel->drive_recv();
@@ -151,10 +158,18 @@ void drive(Batch* batch, Channel* channel, bool sends, bool receives) {
 bool sends(const Channel& channel) { return channel.sending() || channel.awaits_kernel(); }
 
 // Asks for all active channels at once, and drives those that can move.
-void drive_ready(Instance* self) {
+// Returns whether there are early ones.
+bool drive_ready(Instance* self) {
   nfds_t count = 0;
+  bool any_early = false;
   bool any_unread = false;
   for (Channel* channel = self->active; channel != nullptr; channel = channel->next_active) {
+    // Each by itself: what is to be waited for is not its own connection.
+    if (channel->is_early()) [[unlikely]] {
+      drive(nullptr, channel, sends(*channel), channel->receiving());
+      any_early = any_early || channel->is_early();
+      if (channel->is_early()) continue;
+    }
     if (sends(*channel)) {
       const short events = channel->sending() ? POLLOUT : 0;  // the kernel's word is always told of
       self->entries[count++] = {channel->send_stream().fd(), events, 0};
@@ -165,14 +180,17 @@ void drive_ready(Instance* self) {
     self->entries[count++] = {channel->recv_stream().fd(), POLLIN, 0};
   }
   const int ready = poll(self->entries.data(), count, 0);
-  if (ready <= 0 && !any_unread) return;
+  if (ready <= 0 && !any_unread) return any_early;
   const pollfd* entry = self->entries.data();
   for (Channel* channel = self->active; channel != nullptr; channel = channel->next_active) {
+    if (channel->is_early()) [[unlikely]]
+      continue;
     const bool can_send = sends(*channel) && (entry++)->revents != 0;
     const bool can_receive =
         channel->receiving() && ((entry++)->revents != 0 || channel->recv_stream().has_unread());
     drive(self->batch.get(), channel, can_send, can_receive);
   }
+  return any_early;
 }
 
 // What became of rails since the last time is told; those that are down are brought back.
@@ -217,12 +235,16 @@ weir_result_t progress(weir_transport_t* instance) {
   weir_result_t result = self->active_bundles.empty() ? WEIR_OK : progress_rails(self);
   const bool directly = self->active_count <= kDirectMax;
   Batch* batch = self->io_wish == IoWish::kUring ? self->batch.get() : nullptr;
-  if (!directly) drive_ready(self);
+  bool any_early = directly ? false : drive_ready(self);
   for (Channel* channel = self->active; directly && channel != nullptr;
        channel = channel->next_active) {
     drive(batch, channel, sends(*channel), channel->receiving());
+    any_early = any_early || channel->is_early();
   }
   if (self->batch != nullptr) self->batch->flush();
+  if (self->lazy != nullptr && (any_early || self->lazy->is_due())) [[unlikely]] {
+    self->lazy->step(monotonic_ns());
+  }
   Channel** link = &self->active;
   while (*link != nullptr) {
     Channel* channel = *link;
@@ -357,6 +379,12 @@ void describe_peer(weir_transport_t* instance, uint32_t peer, char* text, size_t
       if (lane->zero_copy().knows() && !known->zero_copy().knows()) known = lane;
     }
     way += "; large sends " + known->zero_copy().describe();
+    const auto early = std::count_if(lanes, lanes + kLaneCount,
+                                     [](const Channel& lane) { return lane.is_early(); });
+    if (early > 0) {
+      way += "; " + text_of(kLaneCount - static_cast<uint64_t>(early)) + " of " +
+             text_of(kLaneCount) + " lanes needed a connection so far";
+    }
   }
   if (!way.empty() && self.batch != nullptr && !self.batch->is_broken()) way += "; io_uring";
   snprintf(text, text_bytes, "%s", way.c_str());

@@ -37,8 +37,13 @@ std::vector<Way> ways_to(const PeerAddress& own, const std::vector<net::Interfac
 // once; or the first one alone when there is no such.
 std::vector<size_t> choose_rails(const std::vector<Way>& ways, const std::vector<size_t>& answered);
 
+// Whether two ranks that have one rail make the connections of their lanes when they are needed.
+inline bool is_lazy(const PeerAddress& one, const PeerAddress& other) {
+  return one.is_lazy && other.is_lazy;
+}
+
 // How many connections two ranks make at least and at most: which of their interfaces reach each
-// other only trying tells.
+// other only trying tells, and which lanes are used.
 struct ConnectionCount {
   uint32_t least = 0;
   uint32_t most = 0;

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include <utility>
+
 namespace weir::plugins::tcp::wire {
 namespace {
 
@@ -158,7 +160,9 @@ void encode(const MessageHeader& header, unsigned char* out) {
   out[1] = 'T';
   out[2] = static_cast<unsigned char>(header.kind);
   out[3] = header.lane;
-  put(put(out + 4, header.number), header.bytes | uint64_t{header.version} << 32);
+  const bool counts = header.kind == MessageKind::kTaken || header.kind == MessageKind::kBegin;
+  put(put(out + 4, header.number),
+      counts ? header.count : header.bytes | uint64_t{header.version} << 32);
 }
 
 bool decode(const unsigned char* bytes, MessageHeader* header) {
@@ -167,6 +171,7 @@ bool decode(const unsigned char* bytes, MessageHeader* header) {
   header->number = get<uint32_t>(bytes + 4);
   header->bytes = get<uint64_t>(bytes + 8);
   header->version = 0;
+  header->count = 0;
   if (bytes[0] != 'W' || bytes[1] != 'T') return false;
   switch (header->kind) {
     case MessageKind::kMessage:
@@ -180,6 +185,14 @@ bool decode(const unsigned char* bytes, MessageHeader* header) {
     case MessageKind::kState:
       return header->bytes > kLaneCount * 8 && header->bytes <= kStateBytesMax &&
              (header->bytes - kLaneCount * 8) % 16 == 0;
+    case MessageKind::kEarly:
+      return header->bytes <= kEarlyBytesMax && header->lane < kLaneCount;
+    case MessageKind::kWish:
+      return header->bytes == 0 && header->lane < kLaneCount;
+    case MessageKind::kTaken:
+    case MessageKind::kBegin:
+      header->count = std::exchange(header->bytes, 0);
+      return header->lane < kLaneCount;
     case MessageKind::kFragment:
       break;
   }

@@ -2,10 +2,11 @@
 // The bytes that this transport puts on a connection, and nothing about sockets. Integers are
 // little-endian. Pure functions; thread-safe.
 //
-// A connection belongs to one pair of ranks and one lane; kControlLane carries no messages. Where a
-// pair has one rail, each lane has a connection of its own. Where it has several, each rail has two:
-// kRailLane carries fragments of the messages of all lanes, kControlLane what is said about them. Who
-// has the higher rank connects. First the two ends prove themselves:
+// A connection belongs to one pair of ranks and one lane. Where a pair has one rail, each lane has a
+// connection of its own for its messages; kControlLane carries what is said beside them, and early
+// messages of lanes whose connections are made when they are needed. Where a pair has several rails,
+// each rail has two: kRailLane carries fragments of the messages of all lanes, kControlLane what is said
+// about them. Who has the higher rank connects. First the two ends prove themselves:
 //
 //   guest (higher rank)             host (lower rank)
 //   kHello      ->                                  guest's nonce
@@ -63,15 +64,18 @@
 //
 //   offset  bytes  field
 //        0      2  magic "WT"
-//        2      1  kind: 16 message, 17 goodbye, 18 notice, 19 state
-//        3      1  lane
-//        4      4  number of the frame on this connection and direction, from 0, modulo 2^32
+//        2      1  kind: 16 message, 17 goodbye, 18 notice, 19 state, 21 early message, 22 taken,
+//                  23 wish, 24 begin
+//        3      1  lane; of a goodbye, a notice and a state kControlLane
+//        4      4  of a message: its number on this lane and direction, from 0, modulo 2^32; of the
+//                  others: that of the frame on this connection and direction, likewise
 //        8      8  of a message: bytes that follow, at most kMessageBytesMax
 //        8      4  of the others: bytes that follow: of a notice at most kNoticeBytesMax, of a goodbye
-//                  0, of a state 40 + 16 * number of rails
+//                  0, of a state 40 + 16 * number of rails, of an early message at most kEarlyBytesMax
 //       12      4  of a notice: its version, which grows; else 0
+//        8      8  of taken, wish and begin, which nothing follows: a count; of a wish 0
 //
-// The last three are sent on the control lane only, and are numbered together. A notice is what the
+// All but messages are sent on the control lane only, and are numbered together. A notice is what the
 // rank wants all others to know (plugin.h); its bytes mean nothing here. With several rails it is sent
 // on each, and the latest version holds. Goodbye is the last frame of a rank that ends in order, so
 // that the end of its connections is not taken for a death. A state is all that a sender must know of
@@ -82,6 +86,12 @@
 //                   0   4  how often the rail has come back
 //                   4   4  1: this end has closed the rail
 //                   8   8  fragments that this end has received on it since it came back
+//
+// A lane without a connection sends its messages of up to kEarlyBytesMax early: they are its first ones,
+// in order. `taken` tells how many of them receives have taken so far; no more than kEarlyCount may be
+// sent beyond that. A guest connects a lane when it needs it, or when it hears a wish. When the
+// connection is proven, each end says `begin` with the number of its first message on it, and sends
+// nothing early on this lane any more.
 //
 // On a rail's other connection each fragment of a message is behind 48 bytes:
 //
@@ -109,7 +119,7 @@
 
 namespace weir::plugins::tcp {
 
-inline constexpr uint16_t kProtocolVersion = 3;
+inline constexpr uint16_t kProtocolVersion = 4;
 inline constexpr uint32_t kLaneCount = 5;
 inline constexpr uint32_t kControlLane = kLaneCount;
 inline constexpr uint32_t kConnectionsPerPeer = kLaneCount + 1;  // that has one rail
@@ -119,6 +129,8 @@ inline constexpr uint32_t kRailsMax = 8;
 inline constexpr uint32_t kFragmentBytesMax = uint32_t{1} << 20;
 inline constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
 inline constexpr size_t kNoticeBytesMax = 1024;
+inline constexpr uint32_t kEarlyBytesMax = 1024;
+inline constexpr uint32_t kEarlyCount = 16;
 
 namespace wire {
 
@@ -191,6 +203,10 @@ enum class MessageKind : uint8_t {
   kNotice = 18,
   kState = 19,
   kFragment = 20,  // has a header of its own
+  kEarly = 21,
+  kTaken = 22,
+  kWish = 23,
+  kBegin = 24,
 };
 struct MessageHeader {
   MessageKind kind = MessageKind::kMessage;
@@ -198,6 +214,7 @@ struct MessageHeader {
   uint32_t number = 0;
   uint64_t bytes = 0;
   uint32_t version = 0;  // of a notice
+  uint64_t count = 0;    // of kTaken and kBegin
 };
 void encode(const MessageHeader& header, unsigned char* out);
 // False: these bytes are no header, or promise more than a frame of their kind may have.
