@@ -39,6 +39,12 @@ struct RemoteRequest {
   const char* name() const { return is_get ? "get" : signal != nullptr ? "put_signal" : "put"; }
 };
 
+// The table may end before it.
+inline bool can_leave(const weir_transport_functions_t& inner) {
+  constexpr size_t kEnd = offsetof(weir_transport_functions_t, peer_leave) + sizeof(void*);
+  return inner.struct_bytes >= kEnd && inner.peer_leave != nullptr;
+}
+
 class Hook {
  public:
   Hook(const weir_host_t* host, const weir_transport_functions_t* inner,
@@ -143,11 +149,7 @@ class Hook {
                               r.signal_offset_bytes, r.value, op);
   }
   weir_result_t leave_inner(uint32_t peer) {
-    constexpr size_t kEnd = offsetof(weir_transport_functions_t, peer_leave) + sizeof(void*);
-    if (inner_->struct_bytes < kEnd || inner_->peer_leave == nullptr) {
-      return fail(WEIR_ERROR_UNSUPPORTED, "%s cannot leave one peer only", inner_->name);
-    }
-    return inner_->peer_leave(instance_, peer);
+    return inner_->peer_leave(instance_, peer);  // a hook has it where the inner transport has it
   }
   [[gnu::format(printf, 3, 4)]] weir_result_t fail(weir_result_t code, const char* format,
                                                    ...) const;
@@ -224,7 +226,9 @@ class Pool {
     f.describe_peer = [](weir_transport_t* t, uint32_t p, char* text, size_t b) {
       from(t)->describe_peer(p, text, b);
     };
-    f.peer_leave = [](weir_transport_t* t, uint32_t p) { return from(t)->peer_leave(p); };
+    if (can_leave(*inner)) {
+      f.peer_leave = [](weir_transport_t* t, uint32_t p) { return from(t)->peer_leave(p); };
+    }
     return &f;
   }
 

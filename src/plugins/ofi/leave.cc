@@ -51,9 +51,20 @@ weir_result_t Instance::peer_leave(uint32_t peer) {
                             text_of(identity_.rank_count) + " by rank " + text_of(identity_.rank));
   }
   if (endpoint_ == nullptr) return WEIR_OK;
-  if (!peers_[peer].handled_loss) lose(peer);
-  for (int i = 0; i < kGiveBackPolls && endpoint_->forgotten_count() != 0; ++i) pump();
-  if (endpoint_->forgotten_count() == 0 && !broken_) return WEIR_OK;
+  // fi_cancel gives back receives only.
+  const auto sends = [&] {
+    uint32_t count = 0;
+    for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+      count += channels_[peer * kLaneCount + lane].send.under_way;
+    }
+    return count;
+  };
+  for (int i = 0; i < kGiveBackPolls && sends() != 0; ++i) pump();
+  if (sends() == 0) {
+    if (!peers_[peer].handled_loss) lose(peer);
+    for (int i = 0; i < kGiveBackPolls && endpoint_->forgotten_count() != 0; ++i) pump();
+    if (endpoint_->forgotten_count() == 0 && !broken_) return WEIR_OK;
+  }
   return report_.fail(WEIR_ERROR_UNSUPPORTED,
                       "provider " + endpoint_->provider() + " has begun with messages of rank " +
                           text_of(peer) + " and lets go of their buffers only when it ends");
