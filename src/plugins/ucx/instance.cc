@@ -22,7 +22,7 @@ namespace {
 // Its farewell: for each lane 8 bytes, the number of messages to that peer that were sent; then 8
 // bytes, the number of signals.
 constexpr unsigned char kMagic[4] = {'W', 'U', 'C', 'X'};
-constexpr uint16_t kProtocolVersion = 2;
+constexpr uint16_t kProtocolVersion = 3;
 constexpr size_t kCardHeaderBytes = 12;
 constexpr size_t kFarewellBytes = 8 * kLaneCount + 8;
 static_assert(kFarewellBytes <= net::mesh::kFarewellBytesMax);

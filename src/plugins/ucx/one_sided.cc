@@ -10,8 +10,6 @@
 namespace weir::plugins::ucx {
 namespace {
 
-constexpr unsigned kSignalId = 1;  // of the active message
-
 // Where a request keeps its operation; null: it is being posted, or nobody waits for it.
 RemoteOp*& op_of(void* request) { return *static_cast<RemoteOp**>(request); }
 
@@ -83,6 +81,7 @@ weir_result_t OneSided::memory_register(void* base, uint64_t bytes, remote::Regi
             self_->network.heard().take() + "; `ulimit -l` limits what may be pinned");
   }
   answers_.reserve(size_t{self_->rank_count} * kPartsMax);
+  make_cells();
   *region = regions_.add(base, bytes);
   (*region)->native = handle;
   return WEIR_OK;
@@ -148,11 +147,16 @@ weir_result_t OneSided::remote_open(uint32_t peer, const unsigned char* bytes, s
   it->registration = key.registration;
   *remote = it.get();
   remotes_.push_back(std::move(it));
+  make_cells();
+  return WEIR_OK;
+}
+
+// Who has memory open sends from them, and who has registered some answers.
+void OneSided::make_cells() {
   while (cells_.size() < kCellCount) {
     cells_.push_back(std::make_unique<Cell>());
     cells_.back()->owner = this;
   }
-  return WEIR_OK;
 }
 
 void OneSided::remote_close(Remote* remote) {
@@ -482,26 +486,31 @@ void OneSided::send_signals() {
 }
 
 // Whatever it names is looked up here and checked; who does not know the token is not heard.
-ucs_status_t OneSided::on_signal(void* data, const void*, size_t, void* message, size_t bytes,
-                                 const ucp_am_recv_param_t* param) {
+ucs_status_t OneSided::on_signal(void* data, const void* header, size_t header_bytes, void* message,
+                                 size_t bytes, const ucp_am_recv_param_t* param) {
   auto* self = static_cast<OneSided*>(data);
-  if (self->closed_ || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ||
-      bytes < remote::kSignalBytes) {
+  const bool has_header = header_bytes == remote::kSignalBytes;
+  const bool is_to_come = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  if (self->closed_ || (is_to_come && !has_header) ||
+      (!has_header && (header_bytes != 0 || bytes < remote::kSignalBytes))) {
     return UCS_OK;
   }
-  const auto* at = static_cast<const unsigned char*>(message);
+  const auto* at = static_cast<const unsigned char*>(has_header ? header : message);
   const remote::Signal signal = remote::decode_signal(at);
+  const unsigned char* payload =
+      has_header ? static_cast<const unsigned char*>(message) : at + remote::kSignalBytes;
   if (signal.sender >= self->peers_.size() ||
       signal.token != self->peers_[signal.sender].token_in ||
-      signal.bytes != bytes - remote::kSignalBytes) {
+      signal.bytes != bytes - (has_header ? 0 : remote::kSignalBytes)) {
     return UCS_OK;
   }
+  if (is_to_come) return self->land(signal, message);
   ++self->peers_[signal.sender].received;
   if (signal.value == 0) {
-    self->hear_part(signal, at + remote::kSignalBytes);
+    self->hear_part(signal, payload);
     return UCS_OK;
   }
-  if (!self->regions_.apply(signal, at + remote::kSignalBytes) && !self->told_of_refusal_) {
+  if (!self->regions_.apply(signal, payload) && !self->told_of_refusal_) {
     self->told_of_refusal_ = true;
     self->self_->report.log(Report::kWarning, "ucx: a signal of rank " + text_of(signal.sender) +
                                                   " for memory that rank " +

@@ -17,8 +17,10 @@
 // Where an endpoint reports errors, so between hosts, put and get of UCX are left alone, too. What a network
 // lacks of them UCX 1.13 makes up with messages and answers, and when the other process dies in between, its
 // failure to answer is an error that ends this process ("Fatal: unexpected error: Endpoint timeout", seen over
-// tcp). There they are messages of our own (transfers.cc): parts of up to kInlineBytes, each checked and
-// answered by the target, so that a put is complete when all its parts have been answered.
+// tcp). There they are messages of our own (transfers.cc), in parts that the target checks and answers, so
+// that a put is complete when all its parts have been answered. Parts of gets, and short ones of puts, travel
+// beside their description in one of our cells; a longer part of a put is sent from where it is, up to
+// kPartBytes, with its description as the header, and by UCX's rendezvous goes straight to where it belongs.
 //
 // A put_signal of up to kInlineBytes is one active message with the bytes in it: they are stored before
 // the word is touched, by the same thread. A longer one is a put, its flush, and the message when the
@@ -32,6 +34,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "net/auth.h"
@@ -73,12 +76,24 @@ inline constexpr uint64_t kRemoteUnflushed = 8;
 inline constexpr uint64_t kRemoteInParts = 9;
 inline constexpr uint64_t kRemoteFailed = 64;  // + weir_result_t
 
+inline constexpr unsigned kSignalId = 1;  // of the active message
+
 class OneSided {
  public:
   static constexpr uint64_t kInlineBytes = 4096;
   static constexpr uint32_t kCellCount = 160;
+  // Of a part of a put that is sent from where it is.
+  static constexpr uint64_t kPartBytes = uint64_t{1} << 20;
   // Parts that a rank has under way to another one, unanswered.
   static constexpr uint32_t kPartsMax = 64;
+
+  OneSided() = default;
+  // After the worker has ended.
+  ~OneSided() {
+    while (landings_ != nullptr) landings_ = std::move(landings_->next);
+  }
+  OneSided(const OneSided&) = delete;
+  OneSided& operator=(const OneSided&) = delete;
 
   // Once endpoints are there. "" or the reason.
   std::string attach(Instance* self, const net::Mac& proof);
@@ -121,10 +136,12 @@ class OneSided {
   uint64_t received_from(uint32_t peer) const { return peers_[peer].received; }
 
  private:
+  struct Transfer;
   struct Cell {
     OneSided* owner = nullptr;
     uint32_t peer = 0;
     bool busy = false;
+    Transfer* transfer = nullptr;  // whose bytes UCX reads
     unsigned char bytes[remote::kSignalBytes + kInlineBytes];
   };
   struct PeerSide {
@@ -150,6 +167,16 @@ class OneSided {
     uint64_t offset_bytes = 0;  // in the remote memory
     uint64_t sent = 0;
     uint64_t done = 0;
+    uint32_t reading = 0;  // parts that UCX still reads where they are
+    bool refused = false;
+  };
+
+  // A part of a put that UCX receives to where it belongs.
+  struct Landing {
+    OneSided* owner = nullptr;
+    bool busy = false;
+    remote::Signal question;
+    std::unique_ptr<Landing> next;
   };
 
   // transfers.cc
@@ -160,9 +187,17 @@ class OneSided {
   bool send_part(Transfer* transfer);
   bool send_answer(const remote::Signal& question);
   void hear_part(const remote::Signal& message, const unsigned char* payload);
+  void send_in_place(Cell* cell, const remote::Signal& part, Transfer* transfer,
+                     const unsigned char* data);
+  Landing* free_landing();
+  ucs_status_t land(const remote::Signal& message, void* descriptor);
+  void answer_put(const remote::Signal& question, bool stored);
   void take_answer(const remote::Signal& message, const unsigned char* payload);
+  void settle(Transfer* transfer);
   void give_back(Transfer* transfer);
 
+  static void on_part_read(void* request, ucs_status_t status, void* cell);
+  static void on_landed(void* request, ucs_status_t status, size_t bytes, void* landing);
   static void on_flushed(void* request, ucs_status_t status, void* peer_side);
   static void on_done(void* request, ucs_status_t status, void* self);
   static void on_sent(void* request, ucs_status_t status, void* cell);
@@ -184,6 +219,7 @@ class OneSided {
   void release(RemoteOp* op);
   void let_go(Remote* remote);
   void destroy(Remote* remote);
+  void make_cells();
   Cell* free_cell();
   void send_cell(Cell* cell, const remote::Signal& signal, const void* data);
   remote::Signal signal_of(const Remote& word, uint64_t word_offset_bytes, uint64_t value) const;
@@ -204,6 +240,7 @@ class OneSided {
   uint64_t next_transfer_ = 1;
   uint32_t unsent_count_ = 0;            // transfers with parts that have not left
   std::vector<remote::Signal> answers_;  // that are owed
+  std::unique_ptr<Landing> landings_;    // as many as there have been at once
   bool closed_ = false;
   bool told_of_refusal_ = false;
 };

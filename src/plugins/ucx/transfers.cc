@@ -6,9 +6,14 @@
 //   word_registration  number of the transfer, chosen by who asked
 //   region, registration, offset   as of a signal; in an answer `offset` is the part's, as it was asked for
 //   word_region        of kGet: bytes that are asked for; of an answer: bytes of the part, 0 if refused
+//
+// The bytes follow in the message, or, of a put, are the message whose header this is.
 #include <string.h>
 
 #include <algorithm>
+#include <memory>
+#include <new>
+#include <utility>
 
 #include "plugins/ucx/instance.h"
 #include "plugins/ucx/one_sided.h"
@@ -38,8 +43,13 @@ weir_result_t OneSided::transfer(Remote*, uint64_t offset_bytes, void* data, uin
     transfers_.push_back(std::make_unique<Transfer>());
     free = transfers_.back().get();
   }
-  *free = {op,    next_transfer_++, is_get, static_cast<unsigned char*>(data),
-           bytes, offset_bytes,     0,      0};
+  *free = {};
+  free->op = op;
+  free->id = next_transfer_++;
+  free->is_get = is_get;
+  free->data = static_cast<unsigned char*>(data);
+  free->bytes = bytes;
+  free->offset_bytes = offset_bytes;
   op->state = kRemoteInParts;
   op->request = reinterpret_cast<uint64_t>(free);
   ++unsent_count_;
@@ -49,7 +59,25 @@ weir_result_t OneSided::transfer(Remote*, uint64_t offset_bytes, void* data, uin
 
 void OneSided::give_back(Transfer* transfer) {
   if (transfer->sent < transfer->bytes) --unsent_count_;
+  if (transfer->reading != 0) {
+    for (const auto* cells : {&cells_, &kept_cells_}) {
+      for (const auto& cell : *cells) {
+        if (cell->transfer == transfer) cell->transfer = nullptr;
+      }
+    }
+  }
   transfer->op = nullptr;
+}
+
+// The operation ends with its last answer, and not while UCX reads its bytes.
+void OneSided::settle(Transfer* transfer) {
+  if (transfer->op == nullptr || transfer->reading != 0) return;
+  RemoteOp* op = transfer->op;
+  if (transfer->refused) return fail(op, WEIR_ERROR_REFUSED);
+  if (transfer->done < transfer->bytes) return;
+  give_back(transfer);
+  op->state = kRemoteUnderWay;
+  finish(op, UCS_OK);
 }
 
 // What waits for cells, and parts that their peers take. Answers first: who owes none asks on.
@@ -61,7 +89,9 @@ void OneSided::drive_transfers() {
   for (bool moved = true; moved && unsent_count_ != 0;) {
     moved = false;
     for (const auto& one : transfers_) {
-      if (one->op != nullptr && one->sent < one->bytes) moved = send_part(one.get()) || moved;
+      if (one->op != nullptr && one->sent < one->bytes && !one->refused) {
+        moved = send_part(one.get()) || moved;
+      }
     }
   }
 }
@@ -73,7 +103,8 @@ bool OneSided::send_part(Transfer* transfer) {
   if (side.parts >= kPartsMax || self_->peers[remote.rank].endpoint == nullptr) return false;
   Cell* cell = free_cell();
   if (cell == nullptr) return false;
-  const uint64_t bytes = std::min(kInlineBytes, transfer->bytes - transfer->sent);
+  const uint64_t bytes =
+      std::min(transfer->is_get ? kInlineBytes : kPartBytes, transfer->bytes - transfer->sent);
   remote::Signal part;
   part.token = side.token_out;
   part.sender = self_->rank;
@@ -89,8 +120,44 @@ bool OneSided::send_part(Transfer* transfer) {
   if (transfer->sent == transfer->bytes) --unsent_count_;
   ++side.parts;
   cell->peer = remote.rank;
-  send_cell(cell, part, data);
+  if (part.bytes > kInlineBytes) {
+    send_in_place(cell, part, transfer, data);
+  } else {
+    send_cell(cell, part, data);
+  }
   return true;
+}
+
+// UCX chooses how; the cell holds the header.
+void OneSided::send_in_place(Cell* cell, const remote::Signal& part, Transfer* transfer,
+                             const unsigned char* data) {
+  remote::encode(part, cell->bytes);
+  ucp_request_param_t param;
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  param.cb.send = on_part_read;
+  param.user_data = cell;
+  cell->busy = true;
+  cell->transfer = transfer;
+  ++transfer->reading;
+  const ucs_status_ptr_t request =
+      ucp_am_send_nbx(self_->peers[cell->peer].endpoint, kSignalId, cell->bytes,
+                      remote::kSignalBytes, data, part.bytes, &param);
+  if (UCS_PTR_IS_PTR(request)) return;
+  cell->busy = false;
+  cell->transfer = nullptr;
+  --transfer->reading;
+  if (request == nullptr) ++peers_[cell->peer].sent;
+}
+
+void OneSided::on_part_read(void* request, ucs_status_t status, void* data) {
+  auto* cell = static_cast<Cell*>(data);
+  OneSided* self = cell->owner;
+  Transfer* transfer = cell->transfer;
+  cell->transfer = nullptr;
+  on_sent(request, status, cell);
+  if (transfer == nullptr || self->closed_) return;
+  --transfer->reading;
+  self->settle(transfer);
 }
 
 bool OneSided::send_answer(const remote::Signal& question) {
@@ -130,14 +197,71 @@ void OneSided::hear_part(const remote::Signal& message, const unsigned char* pay
   if (answers_.size() == answers_.capacity() || (!is_put && message.word_offset_bytes != kGet)) {
     return;
   }
-  remote::Signal question = message;
-  if (is_put) {
-    const remote::Region* region =
-        regions_.find(message.region, message.registration, message.offset_bytes, message.bytes);
-    if (region != nullptr) memcpy(region->base + message.offset_bytes, payload, message.bytes);
-    question.word_region = region != nullptr ? message.bytes : 0;
+  if (!is_put) {
+    answers_.push_back(message);
+    return;
   }
+  const remote::Region* region =
+      regions_.find(message.region, message.registration, message.offset_bytes, message.bytes);
+  if (region != nullptr) memcpy(region->base + message.offset_bytes, payload, message.bytes);
+  answer_put(message, region != nullptr);
+}
+
+void OneSided::answer_put(const remote::Signal& question, bool stored) {
+  if (answers_.size() == answers_.capacity()) return;
   answers_.push_back(question);
+  answers_.back().word_region = stored ? question.bytes : 0;
+}
+
+// Null: no memory.
+OneSided::Landing* OneSided::free_landing() {
+  for (Landing* one = landings_.get(); one != nullptr; one = one->next.get()) {
+    if (!one->busy) return one;
+  }
+  std::unique_ptr<Landing> made(new (std::nothrow) Landing);
+  if (made == nullptr) return nullptr;
+  made->owner = this;
+  made->next = std::move(landings_);
+  landings_ = std::move(made);
+  return landings_.get();
+}
+
+// From the message handler: the bytes have not come yet. UCS_OK: they are not wanted, and UCX lets their
+// sender go.
+ucs_status_t OneSided::land(const remote::Signal& message, void* descriptor) {
+  const bool is_put = message.value == 0 && message.word_offset_bytes == kPut && message.bytes != 0;
+  const remote::Region* region = is_put ? regions_.find(message.region, message.registration,
+                                                        message.offset_bytes, message.bytes)
+                                        : nullptr;
+  Landing* landing = region != nullptr ? free_landing() : nullptr;
+  if (landing != nullptr) {
+    landing->busy = true;
+    landing->question = message;
+    ucp_request_param_t param;
+    param.op_attr_mask =
+        UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+    param.cb.recv_am = on_landed;
+    param.user_data = landing;
+    const ucs_status_ptr_t request =
+        ucp_am_recv_data_nbx(self_->network.worker(), descriptor,
+                             region->base + message.offset_bytes, message.bytes, &param);
+    if (UCS_PTR_IS_PTR(request)) return UCS_INPROGRESS;
+    landing->busy = false;
+  }
+  ++peers_[message.sender].received;
+  if (is_put) answer_put(message, false);
+  return UCS_OK;
+}
+
+void OneSided::on_landed(void* request, ucs_status_t status, size_t bytes, void* data) {
+  ucp_request_free(request);
+  auto* landing = static_cast<Landing*>(data);
+  OneSided* self = landing->owner;
+  landing->busy = false;
+  // A part that UCX could not bring is its sender's end.
+  if (self->closed_ || status != UCS_OK || bytes != landing->question.bytes) return;
+  ++self->peers_[landing->question.sender].received;
+  self->answer_put(landing->question, true);
 }
 
 void OneSided::take_answer(const remote::Signal& message, const unsigned char* payload) {
@@ -153,16 +277,14 @@ void OneSided::take_answer(const remote::Signal& message, const unsigned char* p
   const uint64_t at = message.offset_bytes - transfer->offset_bytes;
   const bool fits = op->remote->rank == message.sender &&
                     transfer->is_get == (message.word_offset_bytes == kGetDone) &&
-                    (!transfer->is_get || bytes == message.bytes) && bytes <= kInlineBytes &&
+                    (!transfer->is_get || bytes == message.bytes) &&
+                    bytes <= (transfer->is_get ? kInlineBytes : kPartBytes) &&
                     remote::is_within(at, bytes, transfer->sent);
   if (!fits) return;
-  if (bytes == 0) return fail(op, WEIR_ERROR_REFUSED);
-  if (transfer->is_get) memcpy(transfer->data + at, payload, bytes);
+  transfer->refused = transfer->refused || bytes == 0;
+  if (transfer->is_get && bytes != 0) memcpy(transfer->data + at, payload, bytes);
   transfer->done += bytes;
-  if (transfer->done < transfer->bytes) return;
-  give_back(transfer);
-  op->state = kRemoteUnderWay;
-  finish(op, UCS_OK);
+  settle(transfer);
 }
 
 }  // namespace weir::plugins::ucx

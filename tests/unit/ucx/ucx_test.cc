@@ -244,5 +244,42 @@ TEST_F(Ucx, ATransportThatUcxDoesNotHaveIsNamedWithARemedy) {
   EXPECT_EQ(text, "");
 }
 
+TEST_F(Ucx, APutToMemoryThatIsNoLongerRegisteredIsRefusedWhateverItsSize) {
+  const char* transports = getenv("UCX_TLS");
+  if (transports == nullptr || std::string(transports) != "tcp") {
+    GTEST_SKIP() << "asked of endpoints that report errors, which UCX_TLS=tcp makes on one host";
+  }
+  Pair pair(ucx());
+  pair.join();
+  if (HasFatalFailure()) return;
+  constexpr uint64_t kBytes = 5 << 20;
+  std::vector<unsigned char> window(kBytes, 7), data(kBytes, 8);
+  weir_transport_memory_t* memories[2] = {};
+  weir_transport_remote_t* remotes[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(pair.f.memory_register(pair.end[1].instance, window.data(), kBytes, &memories[i]),
+              WEIR_OK);
+    unsigned char key[WEIR_TRANSPORT_KEY_BYTES_MAX];
+    size_t key_bytes = 0;
+    ASSERT_EQ(pair.f.memory_key(pair.end[1].instance, memories[i], key, &key_bytes), WEIR_OK);
+    ASSERT_EQ(pair.f.remote_open(pair.end[0].instance, 1, key, key_bytes, &remotes[i]), WEIR_OK);
+  }
+  pair.f.memory_deregister(pair.end[1].instance, memories[0]);
+  for (const uint64_t bytes : {uint64_t{100}, uint64_t{5000}, uint64_t{100'000}, kBytes}) {
+    weir_transport_op_t refused{}, stored{};
+    const weir_result_t first =
+        pair.f.put(pair.end[0].instance, remotes[0], 0, data.data(), bytes, &refused);
+    EXPECT_EQ(pair.wait(0, &refused, first), WEIR_ERROR_REFUSED) << bytes;
+    EXPECT_NE(pair.end[0].error.find("rank 1 has not registered"), std::string::npos)
+        << pair.end[0].error;
+    EXPECT_EQ(window, std::vector<unsigned char>(kBytes, 7));
+    const weir_result_t second =
+        pair.f.put(pair.end[0].instance, remotes[1], 0, data.data(), bytes, &stored);
+    EXPECT_EQ(pair.wait(0, &stored, second), WEIR_OK) << pair.end[0].error;
+    EXPECT_EQ(std::count(window.begin(), window.end(), 8), static_cast<ptrdiff_t>(bytes));
+    std::fill(window.begin(), window.end(), 7);
+  }
+}
+
 }  // namespace
 }  // namespace weir::plugins
