@@ -174,6 +174,33 @@ TEST_F(NcclDirect, OperationsOfAGroupMixWithThoseOutsideOfOne) {
   }
 }
 
+TEST_F(NcclDirect, CollectivesOfOneGroupKeepTheirOrderWhateverTheirSizesAndMemory) {
+  const StreamRanks ranks(3);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<Exchange> all;
+    int seed = round;
+    for (const size_t count : {size_t{100}, kCount, size_t{700}}) {
+      for (const Kind kind : kKinds) {
+        const int of_call = seed++;
+        all.emplace_back(kind, 3, count, of_call % 3, of_call, [&](int i) {
+          // In the first round all of it lies on devices.
+          return round == 0 ? MemoryKind::kDevice : static_cast<MemoryKind>((i + of_call) % 4 % 3);
+        });
+      }
+    }
+    ASSERT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 3; ++r) {
+      for (const Exchange& it : all) {
+        EXPECT_NCCL(it.call_on(r, ranks.comm(r), ranks.stream(r)));
+      }
+    }
+    ASSERT_NCCL(ncclGroupEnd());
+    ranks.synchronize();
+    for (int r = 0; r < 3; ++r) EXPECT_EQ(async_error(ranks.comm(r)), ncclSuccess);
+    for (const Exchange& it : all) it.check();
+  }
+}
+
 TEST_F(NcclDirect, RanksWithoutAStreamTakePartWithHostMemory) {
   for (const Kind kind : kKinds) {
     std::vector<std::vector<int>> values;

@@ -214,12 +214,14 @@ class Runner {
   // Whatever happens, an item that is begun is finished: the stream waits for it.
   void begin(Running& it) {
     const Lane& on = lane(it.item);
-    if (flight_.queue != nullptr && on.send_on_device && !broken(it.item)) {
-      it.step = Step::kComing;
-      copy_on_queue(it, true);
-    } else {
+    if (flight_.queue == nullptr || on.one_sided() || broken(it.item)) {
       start_operation(it);
+      return;
     }
+    // Also what need not come: operations start in the order of the items.
+    it.step = Step::kComing;
+    it.mark = flight_.queue->latest();
+    if (on.send_on_device) copy_on_queue(it, true);
   }
 
   // Finds out how the lane goes. False while it is not known.
@@ -235,6 +237,7 @@ class Runner {
                                (it.cut.send_blocks == 0 || it.send_on_device) &&
                                (it.cut.recv_blocks == 0 || it.recv_on_device);
         direct_ = std::make_unique<DirectCall>(it.operation, on_device ? flight_.queue : nullptr);
+        direct_began_ = false;
         way = Way::kAsking;
       }
     }
@@ -322,9 +325,12 @@ class Runner {
 
   bool test_all() {
     bool moved = advance_direct();
+    bool held_up = false;
     for (size_t i = 0; i < running_.size();) {
       const Step before = running_[i].step;
-      if (!step_on(running_[i])) {
+      // None overtakes another.
+      held_up = held_up || (before == Step::kComing && !flight_.queue->passed(running_[i].mark));
+      if ((before == Step::kComing && held_up) || !step_on(running_[i])) {
         moved = moved || running_[i].step != before;
         ++i;
         continue;
@@ -338,6 +344,13 @@ class Runner {
 
   bool advance_direct() {
     if (direct_ == nullptr) return false;
+    // It begins with a collective, after those before it.
+    if (!direct_began_ && std::any_of(running_.begin(), running_.end(), [&](const Running& it) {
+          return it.step == Step::kComing && !is_message(lane(it.item));
+        })) {
+      return false;
+    }
+    direct_began_ = true;
     DirectCall::State state = DirectCall::State::kGoing;
     bool moved = false;
     Outcome outcome;
@@ -394,6 +407,7 @@ class Runner {
   std::vector<char> blocked_;           // lanes, while messages are started
   std::vector<Way> ways_;               // of lanes
   std::unique_ptr<DirectCall> direct_;  // of the lane of the next item
+  bool direct_began_ = false;
   size_t next_ = 0;
   size_t done_ = 0;
   std::vector<Running> running_;
