@@ -136,7 +136,7 @@ if(WEIR_NCCL_INCLUDE_DIR)
   string(REGEX MATCHALL "[0-9]+" WEIR_NCCL_VERSION "${WEIR_NCCL_LINES}")
   list(JOIN WEIR_NCCL_VERSION "." WEIR_NCCL_VERSION)
 endif()
-weir_optional(NCCL "NCCL header" WEIR_NCCL_INCLUDE_DIR "${WEIR_NCCL_VERSION}" "transport nccl, shim checks"
+weir_optional(NCCL "NCCL header" WEIR_NCCL_INCLUDE_DIR "${WEIR_NCCL_VERSION}" "shim checks"
   "no nccl.h, install libnccl-dev or set NCCL_HOME")
 
 # An optional pkg-config module: name, component, module, purpose, Debian package.

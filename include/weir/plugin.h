@@ -60,7 +60,9 @@ enum {
   /* With WEIR_TLS=all no message leaves the host but encrypted and authenticated by the transport. Without
    * this bit the core seals the messages, and asks the transport, with WEIR_TLS=control, for what else it
    * sends; one-sided operations are then not used. */
-  WEIR_CAP_SEALED = 1u << 10
+  WEIR_CAP_SEALED = 1u << 10,
+  WEIR_CAP_COLLECTIVES =
+      1u << 11 /* `collectives`: whole collectives, such as on memory of devices */
 };
 
 /* Memory kinds that send and recv accept. */
@@ -115,6 +117,82 @@ typedef struct weir_transport_op {
 typedef struct weir_transport weir_transport_t;               /* an instance */
 typedef struct weir_transport_memory weir_transport_memory_t; /* the caller's, registered */
 typedef struct weir_transport_remote weir_transport_remote_t; /* a peer's, from its key */
+
+/* ---- Whole collectives ------------------------------------------------------------------------- */
+
+/* Which collective; shapes and buffers as in weir.h. */
+enum {
+  WEIR_COLLECTIVE_ALL_REDUCE = 0,
+  WEIR_COLLECTIVE_REDUCE = 1,
+  WEIR_COLLECTIVE_BROADCAST = 2,
+  WEIR_COLLECTIVE_REDUCE_SCATTER = 3,
+  WEIR_COLLECTIVE_ALL_GATHER = 4,
+  WEIR_COLLECTIVE_ALL_TO_ALL = 5,
+  WEIR_COLLECTIVE_GATHER = 6,
+  WEIR_COLLECTIVE_SCATTER = 7,
+  WEIR_COLLECTIVE_REDUCE_SCATTER_V = 8, /* recv_counts */
+  WEIR_COLLECTIVE_ALL_GATHER_V = 9,     /* recv_counts, recv_displacements */
+  WEIR_COLLECTIVE_ALL_TO_ALL_V = 10     /* all four */
+};
+
+/* Beside WEIR_SUM to WEIR_AVG: the sum of what each rank has multiplied by its factor. */
+enum { WEIR_COLLECTIVE_SCALED_SUM = 16 };
+
+typedef struct weir_collective_call {
+  size_t struct_bytes;
+  uint32_t kind; /* WEIR_COLLECTIVE_* */
+  int32_t type;  /* weir_datatype_t */
+  int32_t op;    /* of a reduction */
+  uint32_t root;
+  const void* send;
+  void* recv;
+  uint64_t count;              /* elements, as weir.h counts them; the v-variants do not use it */
+  const uint64_t* send_counts; /* rank_count entries each, in elements; not used: NULL */
+  const uint64_t* send_displacements;
+  const uint64_t* recv_counts;
+  const uint64_t* recv_displacements;
+  const void* scale; /* one element, of WEIR_COLLECTIVE_SCALED_SUM */
+  void* stream;      /* CUstream, where on_stream is 1 */
+  uint32_t
+      on_stream; /* 1: ordered behind what `stream` holds; 0: at once, on a stream of the transport */
+} weir_collective_call_t;
+
+/* WEIR_CAP_COLLECTIVES. The core calls open, `introduce`, `join` and `joined`, `start` with `enqueued`
+ * and `test` of each operation, `abort` after a failure, close. Of the other functions it asks nothing
+ * unless their capabilities are declared; a transport that has only this one carries no messages: its
+ * address and connect may refuse. Nothing here waits, and buffers lie in one of the table's
+ * memory_kinds. All ranks start the same operations in the same order. */
+typedef struct weir_collective_functions {
+  uint32_t struct_bytes;
+  /* Bits 1 << WEIR_COLLECTIVE_*, 1 << weir_datatype_t, 1 << WEIR_SUM to WEIR_AVG and
+   * 1 << WEIR_COLLECTIVE_SCALED_SUM. */
+  uint32_t kinds;
+  uint32_t types;
+  uint32_t ops;
+
+  /* What the other ranks must know of this one, whose memory lies on device `device` of its process;
+   * at most WEIR_TRANSPORT_ADDRESS_BYTES_MAX bytes. WEIR_ERROR_UNSUPPORTED: it cannot take part. */
+  weir_result_t (*introduce)(weir_transport_t* instance, int device, unsigned char* text,
+                             size_t* bytes);
+  /* texts[i] is what rank i's `introduce` wrote. Begins to connect the ranks; an error that follows from
+   * the texts is the same on all of them. WEIR_IN_PROGRESS: ask `joined`. */
+  weir_result_t (*join)(weir_transport_t* instance, const unsigned char* const* texts,
+                        const size_t* bytes);
+  weir_result_t (*joined)(weir_transport_t* instance);
+  /* Takes the operation: WEIR_IN_PROGRESS. WEIR_ERROR_INVALID_ARGUMENT, _INVALID_USAGE,
+   * _UNSUPPORTED: it has not, the instance is as before, and the same call fails so on every rank. The
+   * next one may be started once this one is enqueued. */
+  weir_result_t (*start)(weir_transport_t* instance, const weir_collective_call_t* call,
+                         weir_transport_op_t* op);
+  /* WEIR_OK: what the stream is given from now on comes after the operation. */
+  weir_result_t (*enqueued)(weir_transport_t* instance, weir_transport_op_t* op);
+  /* WEIR_OK: the device is done with it, and the words of `op` are free; of an operation that was captured
+   * into a graph, once it is enqueued. An error of any operation means that no other will complete. */
+  weir_result_t (*test)(weir_transport_t* instance, weir_transport_op_t* op);
+  /* Ends all operations, whatever peers do. WEIR_IN_PROGRESS: call it again. WEIR_OK: nothing reads or
+   * writes their buffers any more. Only close follows. */
+  weir_result_t (*abort)(weir_transport_t* instance);
+} weir_collective_functions_t;
 
 /* What has been appended is NULL in a table that does not name it, in C++ without a warning, too. */
 #ifdef __cplusplus
@@ -279,6 +357,9 @@ typedef struct weir_transport_functions {
    * those buffers; nothing may be sent to or received from that peer before. Waits for no peer; valid from
    * connect to close, and called again for the same peer without effect. */
   weir_result_t (*peer_leave)(weir_transport_t* instance, uint32_t peer) WEIR_PLUGIN_NULL;
+
+  /* WEIR_CAP_COLLECTIVES; lives for ever. */
+  const weir_collective_functions_t* collectives WEIR_PLUGIN_NULL;
 } weir_transport_functions_t;
 
 /* The one symbol of a plugin. */

@@ -113,7 +113,9 @@ typedef struct weir_unique_id {
 enum {
   /* Results are bit-identical whatever algorithm, chunk size and transport are used: every element
    * is one fold over the ranks in rank order. */
-  WEIR_COMM_DETERMINISTIC = 1u << 0
+  WEIR_COMM_DETERMINISTIC = 1u << 0,
+  /* All buffers are memory that the host can read and write: no call asks the CUDA driver. */
+  WEIR_COMM_HOST_MEMORY = 1u << 1
 };
 
 /* Start from WEIR_COMM_CONFIG_INIT; fields may be appended in later versions. */
@@ -231,6 +233,29 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_mem_free(weir_comm_t comm, void* mem
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_register(weir_comm_t comm, void* memory, size_t bytes,
                                                      weir_window_t* window);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window);
+
+/* ---- Memory of devices ---------------------------------------------------------------------- */
+/*
+ * Collectives take memory of a CUDA device as they take that of the host, one kind per call: all
+ * buffers that a call uses, on every rank, lie on devices, or all in memory that the host can read
+ * (managed and pinned memory are). They go to the real NCCL as whole collectives; what is missing
+ * for that is WEIR_ERROR_UNSUPPORTED on every rank, and the communicator stays as it was. The first
+ * such call makes an NCCL communicator of all ranks. Messages (weir_send, weir_recv) and barriers are
+ * the host's. docs/nccl_plugin.md
+ *
+ * Without a stream the buffers must be ready when an operation is called, and it is complete when
+ * the device is done with it. With weir_comm_set_stream operations are ordered behind what the stream
+ * holds, a call returns once its operation is on the stream, and a request is complete when the device
+ * is done.
+ */
+
+#define WEIR_NO_STREAM ((void*)(intptr_t)-1)
+
+/* Operations on device memory that are called from now on go by `stream`, a cudaStream_t or CUstream of
+ * their device (NULL: the default stream), which stays the caller's; WEIR_NO_STREAM: as at the
+ * beginning. Each rank may have its own choice. WEIR_ERROR_UNSUPPORTED without a CUDA driver. Also
+ * looks for a driver that the program has started since the communicator was made. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_set_stream(weir_comm_t comm, void* stream);
 
 /* ---- Reductions with a factor --------------------------------------------------------------- */
 

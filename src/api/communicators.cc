@@ -41,12 +41,13 @@ Result<CommOptions> read_config(const weir_comm_config_t* config) {
     return weir::invalid_argument(
         fmt::format("config.timeout_ms is {}: it must not be negative", config->timeout_ms));
   }
-  if ((config->flags & ~uint32_t{WEIR_COMM_DETERMINISTIC}) != 0) {
+  if ((config->flags & ~uint32_t{WEIR_COMM_DETERMINISTIC | WEIR_COMM_HOST_MEMORY}) != 0) {
     return weir::invalid_argument(
         fmt::format("config.flags {:#x} has bits that this version does not know", config->flags));
   }
   options.timeout_ms = config->timeout_ms;
   options.deterministic = (config->flags & WEIR_COMM_DETERMINISTIC) != 0;
+  options.host_memory = (config->flags & WEIR_COMM_HOST_MEMORY) != 0;
   if (config->name != nullptr) {
     if (strnlen(config->name, 257) > 256) {
       return weir::invalid_argument("config.name is longer than 256 characters");
@@ -307,6 +308,14 @@ weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window) {
     }
     delete window;
     return WEIR_OK;
+  });
+}
+
+weir_result_t weir_comm_set_stream(weir_comm_t comm, void* stream) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_set_stream");
+    const bool on_stream = stream != WEIR_NO_STREAM;
+    return report(comm->comm->set_stream(on_stream, on_stream ? stream : nullptr), comm);
   });
 }
 

@@ -57,6 +57,10 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
   Request* request = communicator.acquire_request();
   request->comm = &communicator;
   fill(*request);
+  if (const Status status = communicator.route(*request); !status.ok()) {
+    communicator.release_request(request);
+    return report(status, comm);
+  }
   if (t_group.depth > 0) {
     t_group.operations.push_back({comm, request, out});
     if (out != nullptr) *out = handle_of(request);
@@ -70,11 +74,10 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
   if (out != nullptr) {
     *out = handle_of(request);
     weir::comm::request_started();
+    communicator.settle(*request);
     return WEIR_OK;
   }
-  status = communicator.wait(*request);
-  communicator.release_request(request);
-  return report(status, comm);
+  return report(communicator.finish(request), comm);
 }
 
 weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
@@ -507,6 +510,28 @@ weir_result_t weir_all_to_all_v(weir_comm_t comm, const void* send, const size_t
                          call);
     if (call.in_place) text = "send and recv must not be the same buffer";
     if (!text.empty()) return wrong(comm, kFunction, text);
+    const void* const buffers[] = {send_end > 0 ? send : nullptr, recv_end > 0 ? recv : nullptr};
+    const auto device = comm->comm->device_of(buffers);
+    if (!device.ok()) return report(device.status(), comm);
+    if (device.value() >= 0) {
+      return launch(comm, out, [&](Request& request) {
+        request.call.collective = Collective::kAllToAll;
+        request.call.type = static_cast<DataType>(type);
+        request.call.input = send;
+        request.call.output = recv;
+        comm->comm->lies_on_device(request, device.value());
+        weir::comm::DeviceCall& whole = *request.device;
+        whole.is_all_to_all_v = true;
+        whole.send_counts.assign(send_counts, send_counts + n);
+        whole.recv_counts.assign(recv_counts, recv_counts + n);
+        if (send_displacements != nullptr) {
+          whole.send_displacements.assign(send_displacements, send_displacements + n);
+        }
+        if (recv_displacements != nullptr) {
+          whole.recv_displacements.assign(recv_displacements, recv_displacements + n);
+        }
+      });
+    }
     return launch(comm, out, [&](Request& request) {
       request.kind = RequestKind::kAllToAllV;
       request.parts.reserve(2 * size_t{n});
@@ -593,12 +618,14 @@ weir_result_t weir_group_end(void) {
     }
     if (background) weir::comm::request_started();
     for (Deferred& deferred : operations) {
-      if (deferred.out != nullptr) continue;
+      if (deferred.out != nullptr) {
+        deferred.comm->comm->settle(*deferred.request);
+        continue;
+      }
       // While it waits for one, the others of this thread move too (progress_others).
-      const Status status = deferred.comm->comm->wait(*deferred.request);
+      const Status status = deferred.comm->comm->finish(deferred.request);
       const weir_result_t result = report(status, deferred.comm);
       if (first == WEIR_OK) first = result;
-      deferred.comm->comm->release_request(deferred.request);
     }
     return first;
   });

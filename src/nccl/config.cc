@@ -78,6 +78,7 @@ weir_comm_config_t Config::weir() const {
   const char* timeout = std::getenv("WEIR_TIMEOUT_MS");
   if (timeout == nullptr || *timeout == '\0') config.timeout_ms = kTimeoutMs;
   if (!name.empty()) config.name = name.c_str();
+  config.flags |= WEIR_COMM_HOST_MEMORY;  // what lies on devices is staged above
   return config;
 }
 

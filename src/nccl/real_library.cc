@@ -4,14 +4,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <link.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <type_traits>
 
 #include "nccl/outcome.h"
-#include "nccl/real_search.h"
+#include "nccl/real_open.h"
 
 // Tells a library of Weir's from NCCL's own, whatever its file is called.
 extern "C" WEIR_NCCL_API const char weir_nccl_marker[] = "weir";
@@ -26,12 +25,6 @@ constexpr FunctionIndex kNeeded[] = {
     FunctionIndex::kCommDestroy, FunctionIndex::kCommAbort,   FunctionIndex::kCommGetAsyncError,
     FunctionIndex::kGroupStart,  FunctionIndex::kGroupEnd,    FunctionIndex::kAllReduce,
 };
-
-#if defined(__SANITIZE_ADDRESS__)
-constexpr int kBinding = 0;  // AddressSanitizer refuses libraries that bind to themselves
-#else
-constexpr int kBinding = RTLD_DEEPBIND;
-#endif
 
 // The one that is open; what its functions lack is told with its version.
 std::atomic<const RealLibrary*> the_open_one{nullptr};
@@ -75,25 +68,6 @@ struct Missing<function, Result (*)(Arguments...)> {
   }
 };
 
-// The file of this library itself.
-bool is_own_file(const std::string& path) {
-  Dl_info info;
-  struct stat own, other;
-  return dladdr(weir_nccl_marker, &info) != 0 && info.dli_fname != nullptr &&
-         stat(info.dli_fname, &own) == 0 && stat(path.c_str(), &other) == 0 &&
-         own.st_dev == other.st_dev && own.st_ino == other.st_ino;
-}
-
-std::string soname_of(const link_map& map) {
-  const char* strings = nullptr;
-  size_t offset = 0;
-  for (const ElfW(Dyn)* entry = map.l_ld; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
-    if (entry->d_tag == DT_STRTAB) strings = reinterpret_cast<const char*>(entry->d_un.d_ptr);
-    if (entry->d_tag == DT_SONAME) offset = entry->d_un.d_val;
-  }
-  return strings != nullptr && offset != 0 ? strings + offset : "";
-}
-
 struct Range {
   const char* base;
   uintptr_t begin = 0;
@@ -127,32 +101,8 @@ const Table& absent_table(const std::string* reason) {
 
 std::string RealLibrary::version_text() const { return weir::nccl::version_text(version_); }
 
-// One candidate. nullptr: `reason` says why not.
-std::unique_ptr<RealLibrary> RealLibrary::open_file(const std::string& path, bool any_soname,
-                                                    std::string* reason) {
-  if (is_own_file(path)) {
-    *reason = "is Weir's own";
-    return nullptr;
-  }
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | kBinding);
-  if (library == nullptr) {
-    const char* text = dlerror();
-    *reason = text != nullptr ? text : "cannot be opened";
-    return nullptr;
-  }
-  const auto reject = [&](std::string why) {
-    *reason = std::move(why);
-    dlclose(library);
-    return nullptr;
-  };
-  if (dlsym(library, "weir_nccl_marker") != nullptr) return reject("is Weir's own");
-  link_map* map = nullptr;
-  if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) {
-    return reject("the loader does not know it");
-  }
-  if (const std::string soname = soname_of(*map); !any_soname && soname != "libnccl.so.2") {
-    return reject(fmt::format("its SONAME is '{}', not libnccl.so.2", soname));
-  }
+std::unique_ptr<RealLibrary> RealLibrary::of(void* library, const std::string& path,
+                                             std::string* reason) {
   std::unique_ptr<RealLibrary> real(new RealLibrary());
   // What the Table's members are called in the library; a missing one gets a function that says so.
 #define WEIR_NCCL_RESOLVE(name, since)                                                \
@@ -166,13 +116,20 @@ std::unique_ptr<RealLibrary> RealLibrary::open_file(const std::string& path, boo
 #undef WEIR_NCCL_RESOLVE
   for (const FunctionIndex function : kNeeded) {
     if (!real->has(function)) {
-      return reject(fmt::format("has no function {}", info_of(function).name));
+      *reason = fmt::format("has no function {}", info_of(function).name);
+      return nullptr;
     }
   }
   if (real->table_.GetVersion(&real->version_) != ncclSuccess || real->version_ <= 0) {
-    return reject("ncclGetVersion fails");
+    *reason = "ncclGetVersion fails";
+    return nullptr;
   }
   real->path_ = path;
+  link_map* map = nullptr;
+  if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) {
+    *reason = "the loader does not know it";
+    return nullptr;
+  }
   Range range{reinterpret_cast<const char*>(map->l_addr)};
   dl_iterate_phdr(find_code, &range);
   real->begin_ = range.begin;
@@ -183,33 +140,13 @@ std::unique_ptr<RealLibrary> RealLibrary::open_file(const std::string& path, boo
 std::unique_ptr<RealLibrary> RealLibrary::open(const std::string& explicit_path,
                                                std::string* reason) {
   std::unique_ptr<RealLibrary> real;
-  if (!explicit_path.empty()) {
-    std::string why;
-    real = open_file(explicit_path, true, &why);
-    if (real == nullptr) {
-      *reason = fmt::format("WEIR_NCCL_LIBRARY names {}: {}", explicit_path, why);
-      return nullptr;
-    }
-    real->found_by_ = "WEIR_NCCL_LIBRARY";
-  } else {
-    std::string looked;
-    for (const Place& place : places_of_nccl()) {
-      std::string why;
-      real = open_file(place.path, false, &why);
-      if (real != nullptr) {
-        real->found_by_ = place.reason;
-        break;
-      }
-      looked += fmt::format("; {} ({}): {}", place.path, place.reason, why);
-    }
-    if (real == nullptr) {
-      *reason =
-          "no real libnccl.so.2 was found next to the framework, on LD_LIBRARY_PATH, in the CUDA "
-          "toolkit or by the loader" +
-          looked + "; WEIR_NCCL_LIBRARY may name one";
-      return nullptr;
-    }
-  }
+  const auto accept = [&](void* library, const std::string& path, std::string* why) {
+    real = of(library, path, why);
+    return real != nullptr;
+  };
+  const OpenedNccl opened = open_real_nccl(explicit_path, accept, reason);
+  if (opened.library == nullptr) return nullptr;
+  real->found_by_ = opened.found_by;
   the_open_one.store(real.get(), std::memory_order_release);
   return real;
 }

@@ -35,8 +35,9 @@ class RealLibrary {
 
  private:
   RealLibrary() = default;
-  static std::unique_ptr<RealLibrary> open_file(const std::string& path, bool any_soname,
-                                                std::string* reason);
+  // Of what was opened; nullptr: `reason` says what is wrong with it.
+  static std::unique_ptr<RealLibrary> of(void* library, const std::string& path,
+                                         std::string* reason);
 
   Table table_{};
   bool has_[static_cast<unsigned>(FunctionIndex::kCount)] = {};

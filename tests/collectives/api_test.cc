@@ -273,6 +273,17 @@ TEST(Threads, OneCommunicatorServesSeveral) {
   });
 }
 
+TEST(Api, WithoutACudaDriverThereIsNoStreamToGoBy) {
+  weir_comm_t comm = nullptr;
+  const weir_unique_id_t id = make_id();
+  ASSERT_EQ(weir_comm_create(&comm, 1, &id, 0, nullptr), WEIR_OK) << weir_last_error(nullptr);
+  EXPECT_EQ(weir_comm_set_stream(nullptr, nullptr), WEIR_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(weir_comm_set_stream(comm, nullptr), WEIR_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(weir_last_error(comm)).find("libcuda.so.1"), std::string::npos);
+  EXPECT_EQ(weir_comm_set_stream(comm, WEIR_NO_STREAM), WEIR_OK);
+  EXPECT_EQ(weir_comm_destroy(comm), WEIR_OK);
+}
+
 TEST(Deterministic, SumsAreTheSameBitsForEveryAlgorithmSliceAndTransport) {
   const uint32_t seed =
       std::getenv("WEIR_TEST_SEED") != nullptr

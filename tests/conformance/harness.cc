@@ -129,6 +129,28 @@ void Rank::join() {
   require_ok(connect(20'000), "connect");
 }
 
+void Rank::join_collectives() {
+  open();
+  const weir_collective_functions_t& whole = *f().collectives;
+  size_t own_bytes = WEIR_TRANSPORT_ADDRESS_BYTES_MAX;
+  require_ok(
+      whole.introduce(instance_, static_cast<int>(rank_), board_->addresses[rank_], &own_bytes),
+      "introduce");
+  board_->address_bytes[rank_] = own_bytes;
+  barrier();
+  std::vector<const unsigned char*> texts(rank_count_);
+  for (uint32_t i = 0; i < rank_count_; ++i) texts[i] = board_->addresses[i];
+  weir_result_t result = whole.join(instance_, texts.data(), board_->address_bytes);
+  const uint64_t end = monotonic_ns() + kPatienceNs;
+  while (result == WEIR_IN_PROGRESS) {
+    require(monotonic_ns() < end, "joined does not come to an end");
+    check_others();
+    usleep(50);
+    result = whole.joined(instance_);
+  }
+  require_ok(result, "join");
+}
+
 void Rank::close() {
   if (instance_ != nullptr) f().close(instance_);
   instance_ = nullptr;

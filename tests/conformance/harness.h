@@ -78,6 +78,8 @@ class Rank {
   weir_result_t connect(uint64_t timeout_ms);
   // open and connect.
   void join();
+  // WEIR_CAP_COLLECTIVES: open, introduce on the device of the rank's number, and join to its end.
+  void join_collectives();
   void close();
 
   void send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes);
@@ -133,6 +135,7 @@ const std::vector<Property>& membership_properties();
 const std::vector<Property>& notice_properties();
 const std::vector<Property>& quiesce_properties();
 const std::vector<Property>& remote_properties();
+const std::vector<Property>& whole_properties();
 
 uint64_t monotonic_ns();
 

@@ -42,8 +42,9 @@ void add_simple(const std::string& suite, const char* name, const std::function<
 
 std::vector<const Property*> all_properties() {
   std::vector<const Property*> all;
-  for (const auto* list : {&message_properties(), &memory_properties(), &membership_properties(),
-                           &notice_properties(), &quiesce_properties(), &remote_properties()}) {
+  for (const auto* list :
+       {&message_properties(), &memory_properties(), &membership_properties(), &notice_properties(),
+        &quiesce_properties(), &remote_properties(), &whole_properties()}) {
     for (const Property& property : *list) all.push_back(&property);
   }
   return all;
@@ -53,6 +54,8 @@ void add_variant(const Variant* variant) {
   for (const Property* property : all_properties()) {
     if (!variant->can(property->caps)) continue;
     if (variant->functions->caps.rank_count_max < property->rank_count_min) continue;
+    // What carries no messages is joined in another way.
+    if (!variant->can(WEIR_CAP_SEND_RECV) && (property->caps & WEIR_CAP_COLLECTIVES) == 0) continue;
     if (property->applies != nullptr && !property->applies(*variant)) continue;
     testing::RegisterTest(variant->name().c_str(), property->name, nullptr, nullptr, __FILE__,
                           __LINE__,
@@ -75,7 +78,8 @@ void every_capability_has_a_property(const weir_transport_functions_t* transport
 }
 
 bool is_network(const weir_transport_functions_t& transport) {
-  return (transport.caps.bits & WEIR_CAP_SEGMENT) == 0 && transport.caps.rank_count_max > 1;
+  constexpr uint64_t kBits = WEIR_CAP_SEGMENT | WEIR_CAP_SEND_RECV;
+  return (transport.caps.bits & kBits) == WEIR_CAP_SEND_RECV && transport.caps.rank_count_max > 1;
 }
 
 // Lives as long as the program, as the tests do that refer to it.
@@ -118,6 +122,8 @@ void add_transport(const plugin::Viability& entry) {
     for (const std::string hook : {"", "check", "fault", "sum", "hosts"}) {
       // Beside shared memory, in place of which a network transport is not asked for.
       if (hook == "hosts" && !is_network(*transport)) continue;
+      // Hooks are about messages.
+      if (!hook.empty() && (transport->caps.bits & WEIR_CAP_SEND_RECV) == 0) continue;
       // What it adds does not depend on where the ranks run.
       if (hook == "sum" && processes) continue;
       auto wrapped = plugin::wrap_with_hooks(transport, hook);

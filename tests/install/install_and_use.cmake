@@ -36,6 +36,9 @@ foreach(module IN LISTS MODULES)
   if(NOT EXISTS ${prefix}/${LIBDIR}/weir/plugins/libweir_${module}.so)
     message(FATAL_ERROR "not installed: the module ${module}")
   endif()
+  if(module STREQUAL "nccl")
+    continue()  # it carries no messages
+  endif()
   run("installed all_reduce_perf over ${module}" ${CMAKE_COMMAND} -E env WEIR_TRANSPORT=${module}
       ${prefix}/bin/all_reduce_perf --ranks 2 -b 1K -e 1K -n 2 --fixed-buffers)
 endforeach()

@@ -122,6 +122,12 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
   if (wanted.size() == 1 && !wanted[0].empty()) {
     auto found = plugin::find_transport(wanted[0]);
     if (!found.ok()) return found.status().with_context("WEIR_TRANSPORT");
+    if ((found.value()->caps.bits & WEIR_CAP_SEND_RECV) == 0) {
+      return Status(Code::kUnsupported,
+                    fmt::format("transport '{}' carries no messages: leave it out of "
+                                "WEIR_TRANSPORT, it is found where it is needed",
+                                wanted[0]));
+    }
     if (found.value()->caps.rank_count_max < rank_count) {
       return Status(Code::kUnsupported,
                     fmt::format("transport '{}' holds {} ranks at most, not {}", wanted[0],
@@ -153,6 +159,8 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
       reason = entry.reason;
     } else if (entry.transport->caps.rank_count_max < rank_count) {
       reason = "too few ranks";
+    } else if ((entry.transport->caps.bits & WEIR_CAP_SEND_RECV) == 0) {
+      reason = "carries no messages";
     } else if (spread != Spread::kOneHost && needs_one_host(*entry.transport)) {
       reason = "the ranks are on several hosts";
       shares_memory = shares_memory || name == "shm";
@@ -243,6 +251,9 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   timeout_ms_ = options.timeout_ms > 0 ? options.timeout_ms : settings.timeout_ms;
   const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ms_) * 1'000'000u;
   const bool deterministic = options.deterministic || settings.deterministic;
+  deterministic_ = deterministic;
+  host_memory_ = options.host_memory;
+  if (!host_memory_) look_for_driver();
   auto forced = engine::parse_forced_algorithms(settings.algorithm);
   if (!forced.ok()) return forced.status();
   Result<cost::Rules> rules = settings.tuning_file.empty() ? Result<cost::Rules>(cost::Rules{})
@@ -291,6 +302,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
   const std::vector<uint32_t> hosts = host_of_rank(all);
   const bool one_host = hosts.empty();
+  leaves_host_ = !one_host;
   if (!one_host && anywhere) {
     const bool alone = *std::max_element(hosts.begin(), hosts.end()) + 1 == rank_count;
     auto between = choose_transport(settings, host_, rank_count,
@@ -413,6 +425,10 @@ void Communicator::open_recorder(uint64_t comm_id, const std::vector<Introductio
 Communicator::~Communicator() {
   unregister_communicator(this);
   if (planner_ != nullptr) planner_->explain_totals();
+  if (device_ != nullptr) {
+    std::lock_guard lock(lock_);
+    poll_locked();  // what the device is done with
+  }
   if (has_requests()) abort();
   {
     std::lock_guard lock(lock_);
@@ -430,6 +446,7 @@ Communicator::~Communicator() {
     std::lock_guard lock(lock_);
     show_standing(engine::RankState::kGone, false);
   }
+  close_device();
   for (const Window& window : windows_) close_window(window);
   if (context_.instance != nullptr) context_.transport->close(context_.instance);
 }

@@ -28,6 +28,8 @@
 #include "core/base/status.h"
 #include "core/comm/board.h"
 #include "core/comm/bootstrap.h"
+#include "core/comm/device_memory.h"
+#include "core/comm/device_side.h"
 #include "core/comm/introduction.h"
 #include "core/comm/recorder.h"
 #include "core/comm/request.h"
@@ -46,8 +48,9 @@ namespace weir::comm {
 struct CommOptions {
   int64_t timeout_ms = 0;  // 0: WEIR_TIMEOUT_MS
   bool deterministic = false;
-  std::string name;       // "": made from the id
-  std::string transport;  // instead of WEIR_TRANSPORT; "": that
+  bool host_memory = false;  // see WEIR_COMM_HOST_MEMORY
+  std::string name;          // "": made from the id
+  std::string transport;     // instead of WEIR_TRANSPORT; "": that
 };
 
 class Communicator {
@@ -79,6 +82,21 @@ class Communicator {
   // One poll; true when the request is done (its status then says how).
   bool test(Request& request);
   Status wait(Request& request);
+
+  // Waits until the caller may go on, and releases a request of the pool: it is done, or goes by a stream
+  // of the caller's and is on that.
+  Status finish(Request* request);
+  // Of an operation that goes by a stream of the caller's: waits until it is on that, or has failed, as the
+  // request then tells. Any other one: nothing.
+  void settle(Request& request);
+
+  // Makes a request whose buffers lie on a device one of that kind. Fails where they may not.
+  Status route(Request& request);
+  // The device on which the buffers that are not NULL lie, -1: the host reads them. Both is an error.
+  Result<int> device_of(std::span<const void* const> buffers) const;
+  // For route, and for who knows already.
+  void lies_on_device(Request& request, int device);
+  Status set_stream(bool on_stream, void* stream);
 
   // Requests of the pool, for the nonblocking calls.
   Request* acquire_request();
@@ -138,6 +156,38 @@ class Communicator {
   };
 
   Communicator() = default;
+
+  // ---- Collectives on device memory: device.cc ----
+  bool may_have_device_memory() const { return !host_memory_ && driver_is_known(); }
+  Result<int> device_of(const engine::Call& call) const;
+  Status run_on_device(const engine::Call& call, int device);
+  // With the lock held:
+  Status take_on_device(Request& request);
+  void open_device(int device);
+  Status find_device_transport(int device);
+  void begin_exchange();
+  void exchange_done();
+  void refuse_device(const Status& reason);
+  bool poll_device();  // true when something moved
+  bool poll_joining();
+  bool serve_device();
+  void device_failed(Request& request, weir_result_t result);
+  void fail_device(const Status& status);
+  bool end_device();  // true when no operation is left
+  std::string way_of_device() const;
+  void close_device();
+  void watch_device();  // operations that nobody waits for
+  void take_out(Request* before, Request& request);
+  // The transport has it: NCCL does not tell whom it waits for.
+  bool is_with_device(const Request& request) const {
+    return request.kind == RequestKind::kDevice && device_ != nullptr &&
+           device_->state == DeviceSide::State::kReady;
+  }
+  bool device_waits() const { return device_ != nullptr && device_->first != nullptr; }
+  bool is_meeting(const Request& request) const {
+    return device_ != nullptr && &request == &device_->meeting;
+  }
+  void release_locked(Request* request);
 
   void open_segment(const weir_segment_t& segment);
   Status join(const Secret& secret, Rank rank, Rank rank_count, const CommOptions& options,
@@ -263,6 +313,13 @@ class Communicator {
   std::vector<Reachable> reachable_;
   uint64_t reachable_count_ = 0;  // that were ever added: the same on all ranks
   std::vector<Scale> scales_;
+  std::unique_ptr<DeviceSide> device_;  // once there was a collective on device memory
+  std::atomic<bool> has_device_{false};
+  bool host_memory_ = false;
+  bool deterministic_ = false;
+  bool leaves_host_ = false;  // the ranks are on several hosts
+  bool on_stream_ = false;    // of weir_comm_set_stream
+  void* stream_ = nullptr;
   std::unique_ptr<unsigned char, void (*)(void*)> private_segment_{nullptr, std::free};
   uint64_t split_count_ = 0;
   std::map<std::string, uint64_t> shrink_counts_;  // by the list of who was left out

@@ -23,6 +23,16 @@ namespace {
 
 constexpr uint64_t kLookNs = 10'000'000;
 constexpr uint64_t kAbortPatienceNs = 20'000'000;
+// A process that ends may have done its part on the device.
+constexpr uint64_t kDevicePatienceNs = 200'000'000;
+
+// What the first collective on device memory begins with (device_side.h).
+std::string describe_meeting() {
+  engine::Call call;
+  call.collective = Collective::kAllGather;
+  call.count = sizeof(MeetingRecord);
+  return engine::describe(call);
+}
 
 }  // namespace
 
@@ -38,6 +48,12 @@ std::string Communicator::describe(const Request& request) const {
                          name_);
     case RequestKind::kAllToAllV:
       return fmt::format("all_to_all_v on '{}'", name_);
+    case RequestKind::kDevice:
+      return request.device->is_all_to_all_v
+                 ? fmt::format("all_to_all_v on memory of device {} on '{}'",
+                               request.device->device, name_)
+                 : fmt::format("{} on memory of device {} on '{}'", engine::describe(request.call),
+                               request.device->device, name_);
   }
   return name_;
 }
@@ -60,6 +76,14 @@ void Communicator::collect_awaited(const Request& request, std::vector<Rank>* ra
         if (!part.done.load(std::memory_order_relaxed)) ranks->push_back(part.peer);
       }
       break;
+    case RequestKind::kDevice:
+      if (is_with_device(request)) {
+        for (Rank p = 0; p < context_.rank_count; ++p) {
+          if (p != context_.rank) ranks->push_back(p);
+        }
+        break;
+      }
+      [[fallthrough]];  // waits in the meeting
     case RequestKind::kCollective: {
       if (active_run_ != nullptr) {
         active_run_->collect_awaited(context_, ranks);
@@ -93,6 +117,7 @@ void Communicator::collect_awaited(const Request& request, std::vector<Rank>* ra
 void Communicator::collect_awaited_by_all(std::vector<Rank>* ranks) const {
   ranks->clear();
   if (first_ != nullptr) collect_awaited(*first_, ranks);
+  if (device_waits()) collect_awaited(*device_->first, ranks);
   if (messages_.empty()) return;
   const auto sort = [&] {
     std::sort(ranks->begin(), ranks->end());
@@ -155,11 +180,18 @@ Status Communicator::mismatch_report(const Request& request) {
   text +=
       " every rank must call the same collectives in the same order, with the same count, type, "
       "operation and root";
+  if (is_meeting(request) || calls.count(describe_meeting()) != 0) {
+    text += fmt::format(
+        ", on the same kind of memory: the first collective on device memory begins with {}",
+        describe_meeting());
+  }
   return Status(Code::kMismatch, text);
 }
 
 Status Communicator::timeout_report(const Request& request, const std::vector<Rank>& ranks) const {
-  std::string whom = "no rank in particular";
+  std::string whom = is_with_device(request)
+                         ? "the other ranks, of which all that can be told seems well"
+                         : "no rank in particular";
   if (!ranks.empty()) {
     whom = describe_ranks(ranks);
     if (board_.is_open()) whom += silence_of(ranks);
@@ -253,7 +285,7 @@ void Communicator::check_slowly(Request& request) {
   const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_of(request)) * 1'000'000u;
   if (request.deadline_ns == 0) request.deadline_ns = now + timeout_ns;
   if (recorder_.on()) {
-    record_wait(request, now);
+    if (request.kind != RequestKind::kDevice) record_wait(request, now);
     record_ways(now);
   }
   // However long this thread did not run.
@@ -295,13 +327,16 @@ bool Communicator::look_for_lost(Request& request, uint64_t waited_ns, bool late
   const char* how = "died";
   for (Rank p = 0; p < context_.rank_count; ++p) {
     if (p == context_.rank || !is_gone(p)) continue;
-    const bool collective = request.kind == RequestKind::kCollective;
+    const bool collective = request.kind == RequestKind::kCollective ||
+                            (request.kind == RequestKind::kDevice && !is_with_device(request));
     const bool done =
         collective && first_ != nullptr && first_->started && has_finished(p, first_->sequence);
     // Over connections the goodbye may overtake what was sent before it.
     const bool may_arrive = !collective && board_.is_open() &&
                             std::find(ended_.begin(), ended_.end(), p) == ended_.end();
-    (done || may_arrive ? finished : lost).push_back(p);
+    // NCCL's communicator may have done its part for a rank that has gone since.
+    const bool may_end = is_with_device(request) && !late;
+    (done || may_arrive || may_end ? finished : lost).push_back(p);
     if (lost.empty() || lost.back() != p) continue;
     how = "destroyed the communicator";
   }
@@ -317,12 +352,14 @@ bool Communicator::look_for_lost(Request& request, uint64_t waited_ns, bool late
   // once more. Those whom a collective waits for may need a dead rank in their turn: they say so at
   // once, but for one that has not called yet; and they may have all they need of it.
   const std::vector<Rank> needed = awaited(request);
-  const bool chained = request.kind == RequestKind::kCollective && std::string_view(how) == "died";
+  const bool collective =
+      request.kind == RequestKind::kCollective || request.kind == RequestKind::kDevice;
+  const bool chained = collective && std::string_view(how) == "died";
   bool direct = false;
   std::vector<Rank> missing;
   for (const Rank p : lost) {
     const bool is_needed = std::find(needed.begin(), needed.end(), p) != needed.end();
-    direct = direct || is_needed;
+    direct = direct || (is_needed && !is_with_device(request));
     if (chained || is_needed) missing.push_back(p);
   }
   if (missing.empty()) return false;
@@ -331,7 +368,10 @@ bool Communicator::look_for_lost(Request& request, uint64_t waited_ns, bool late
     return true;
   }
   lost_wait_ns_ += waited_ns;
-  if (!direct && !late && lost_wait_ns_ < chain_patience_ns()) return true;
+  const uint64_t patience_ns = is_with_device(request)
+                                   ? std::min(kDevicePatienceNs, chain_patience_ns())
+                                   : chain_patience_ns();
+  if (!direct && !late && lost_wait_ns_ < patience_ns) return true;
   std::sort(missing.begin(), missing.end());
   fail(lost_report(request, missing, how), missing);
   return true;
@@ -399,6 +439,7 @@ void Communicator::fail_all(const Status& status) {
   }
   for (Request* request : messages_) complete(*request, status);
   messages_.clear();
+  if (device_ != nullptr) fail_device(status);
 }
 
 void Communicator::abort() {
@@ -421,7 +462,8 @@ void Communicator::abort() {
         .health.state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::kAborted));
     context_.wake_all();
   }
-  if (!board_.is_open()) return;
+  const bool on_device = has_device_.load(std::memory_order_acquire);
+  if (!board_.is_open() && !on_device) return;
   // A thread that waits holds the lock for the time of a poll, and tells the peers itself when it
   // has seen the abort; so nothing is missed when there is no time to wait for it.
   const uint64_t until = now_ns() + kAbortPatienceNs;
@@ -429,6 +471,7 @@ void Communicator::abort() {
     if (lock_.try_lock()) {
       std::lock_guard lock(lock_, std::adopt_lock);
       tell_failure();
+      if (on_device) fail_device(status);
       return;
     }
     sched_yield();

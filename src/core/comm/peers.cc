@@ -188,13 +188,14 @@ void Communicator::show_standing(RankState state, bool waits) {
 }
 
 void Communicator::attend() {
+  if (has_device_.load(std::memory_order_acquire)) watch_device();
   const uint64_t interval_ns = beat_interval_ns();
   if (interval_ns == 0 || failed_code_.load(std::memory_order_relaxed) != 0) return;
   if (!lock_.try_lock()) return;
   std::lock_guard lock(lock_, std::adopt_lock);
   const uint64_t now = now_ns();
   if (now - (context_.mapped() ? beat_ns_ : board_.shown_ns()) < interval_ns) return;
-  if (first_ == nullptr && messages_.empty()) return;
+  if (first_ == nullptr && messages_.empty() && !device_waits()) return;
   if (context_.mapped()) {
     beat(now);
   } else {

@@ -103,7 +103,10 @@ void unregister_communicator(Communicator* comm) {
 
 void request_started() {
   const Result<Settings>& settings = process_settings();
-  if (!settings.ok() || !settings.value().progress_thread) return;
+  if (settings.ok() && settings.value().progress_thread) watch_requests();
+}
+
+void watch_requests() {
   Process& it = process();
   std::lock_guard lock(it.lock);
   if (!it.thread.joinable() && !it.stop) it.thread = std::thread(progress_loop);

@@ -13,6 +13,8 @@ void unregister_communicator(Communicator* comm);
 // A request was started without somebody waiting for it: wakes the progress thread where there is
 // one.
 void request_started();
+// The same whatever WEIR_PROGRESS_THREAD says: for operations that nobody waits for.
+void watch_requests();
 
 // Polls every communicator but `mine` that has requests in flight.
 void progress_others(const Communicator* mine);

@@ -35,6 +35,11 @@ Request::Request(Request&& other) noexcept
 }
 
 Status Communicator::run(const engine::Call& call) {
+  if (may_have_device_memory()) [[unlikely]] {
+    const Result<int> device = device_of(call);
+    if (!device.ok()) return device.status();
+    if (device.value() >= 0) return run_on_device(call, device.value());
+  }
   {
     std::unique_lock lock(lock_);
     if (first_ == nullptr && failed_code_.load(std::memory_order_relaxed) == 0) [[likely]] {
@@ -76,6 +81,8 @@ Status Communicator::run(const engine::Call& call) {
       }
     }
   }
+  // The program may have begun to use CUDA since.
+  if (!host_memory_ && !driver_is_known() && look_for_driver()) return run(call);
   Request request;
   request.comm = this;
   request.call = call;
@@ -97,10 +104,19 @@ Status Communicator::start_locked(Request& request) {
     request.call.block_displacements = request.block_displacements.data();
   }
   in_flight_.fetch_add(1, std::memory_order_relaxed);
-  if (recorder_.on() && request.kind != RequestKind::kCollective) record_message(request);
+  if (recorder_.on() && request.kind != RequestKind::kCollective &&
+      request.kind != RequestKind::kDevice) {
+    record_message(request);
+  }
   switch (request.kind) {
     case RequestKind::kCollective:
       enqueue(request);
+      break;
+    case RequestKind::kDevice:
+      if (const Status status = take_on_device(request); !status.ok()) {
+        in_flight_.fetch_sub(1, std::memory_order_relaxed);
+        return status;
+      }
       break;
     case RequestKind::kAllToAllV:
       // Receives first, so that what arrives finds its place.
@@ -182,11 +198,14 @@ void Communicator::complete(Request& request, const Status& status) {
     recorder_.wait_ended();
   }
   in_flight_.fetch_sub(1, std::memory_order_relaxed);
+  const bool detached = request.device != nullptr && request.device->detached;
   request.done.store(true, std::memory_order_release);
+  if (detached) release_locked(&request);
 }
 
 bool Communicator::begin_collective(Request& request) {
   if (!context_.may_begin()) return false;
+  if (is_meeting(request) && !device_->exchanging) return false;
   bool windows = false;
   if (has_windows() && !agree_on_windows(request, &windows)) return false;
   auto found = planner_->plan_for(request.call, windows);
@@ -261,7 +280,7 @@ bool Communicator::poll_message(Request& request, Status* failure) {
 }
 
 bool Communicator::poll_locked() {
-  bool moved = false;
+  bool moved = device_ != nullptr && poll_device();
   while (first_ != nullptr) {
     Request& request = *first_;
     if (active_run_ == nullptr && !begin_collective(request)) break;
@@ -276,6 +295,10 @@ bool Communicator::poll_locked() {
       if (recorder_.on()) recorder_.finished_at(request.sequence, ticks());
       if (request.begin_ns != 0) {
         planner_->measured(*active_plan_, static_cast<double>(now_ns() - request.begin_ns));
+      }
+      if (is_meeting(request)) {
+        exchange_done();
+        continue;
       }
       first_ = request.next;
       complete(request, Status());
@@ -340,7 +363,9 @@ bool Communicator::test(Request& request) {
 }
 
 Status Communicator::wait(Request& request) {
-  Waiter waiter(wait_policy_);
+  // A device takes longer than a core is worth spinning for.
+  constexpr WaitPolicy kOnDevice{200, 0};
+  Waiter waiter(request.kind == RequestKind::kDevice ? kOnDevice : wait_policy_);
   while (!request.done.load(std::memory_order_acquire)) {
     bool slow = false;
     bool sleep = false;
@@ -390,11 +415,16 @@ Request* Communicator::acquire_request() {
 
 void Communicator::release_request(Request* request) {
   std::lock_guard lock(lock_);
+  release_locked(request);
+}
+
+void Communicator::release_locked(Request* request) {
   request->kind = RequestKind::kCollective;
   request->call = engine::Call{};
   request->block_counts.clear();
   request->block_displacements.clear();
   request->parts.clear();
+  request->device.reset();
   request->op = {};
   request->next = nullptr;
   request->started = request->described = false;

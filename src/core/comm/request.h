@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/base/status.h"
@@ -15,7 +16,19 @@ namespace weir::comm {
 
 class Communicator;
 
-enum class RequestKind : uint8_t { kCollective, kSend, kRecv, kAllToAllV };
+enum class RequestKind : uint8_t { kCollective, kSend, kRecv, kAllToAllV, kDevice };
+
+// Of a collective on device memory, as the call was made.
+struct DeviceCall {
+  int device = 0;
+  bool on_stream = false;  // the caller's; its call ends when the operation is on it
+  void* stream = nullptr;
+  bool is_all_to_all_v = false;
+  std::vector<uint64_t> send_counts, send_displacements, recv_counts, recv_displacements;
+  bool taken = false;  // by the transport
+  bool enqueued = false;
+  bool detached = false;  // nobody has a handle of it: the communicator releases it
+};
 
 struct Request {
   Communicator* comm = nullptr;
@@ -30,8 +43,9 @@ struct Request {
   weir_transport_op_t op{};
   // All-to-all-v: one message each way per peer.
   std::vector<Request> parts;
+  std::unique_ptr<DeviceCall> device;  // kDevice
 
-  Request* next = nullptr;  // in the communicator's queue of collectives
+  Request* next = nullptr;  // in the communicator's queue of collectives, or of those on devices
   bool started = false;
   bool described = false;    // the call has been published, to agree on windows
   uint64_t sequence = 0;     // of a collective, once started

@@ -91,7 +91,8 @@ Status check_functions(const weir_transport_functions_t* functions) {
   const weir_transport_caps_t& caps = functions->caps;
   constexpr uint64_t kKnownBits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
                                   WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                                  WEIR_CAP_QUIESCE | WEIR_CAP_SEALED | kRemoteBits;
+                                  WEIR_CAP_QUIESCE | WEIR_CAP_SEALED | WEIR_CAP_COLLECTIVES |
+                                  kRemoteBits;
   if ((caps.bits & ~kKnownBits) != 0) {
     return bad(fmt::format("it declares unknown capabilities {:#x}", caps.bits & ~kKnownBits));
   }
@@ -109,8 +110,23 @@ Status check_functions(const weir_transport_functions_t* functions) {
   const bool reaches_notices = reaches_to(offsetof(weir_transport_functions_t, quiesce));
   const bool reaches_quiesce = reaches_to(offsetof(weir_transport_functions_t, remote_caps));
   const bool reaches_remote = reaches_to(offsetof(weir_transport_functions_t, describe_peer));
+  const bool collects = (caps.bits & WEIR_CAP_COLLECTIVES) != 0;
+  const weir_collective_functions_t* whole =
+      reaches_to(offsetof(weir_transport_functions_t, collectives) + sizeof(void*))
+          ? functions->collectives
+          : nullptr;
   if (messages && (caps.credit < 1 || caps.message_bytes_max < 1 || caps.memory_kinds == 0)) {
     return bad("it declares send and recv with no credit, no message size or no memory kind");
+  }
+  if (collects && whole != nullptr) {
+    if (whole->struct_bytes != sizeof *whole) {
+      return bad(fmt::format(
+          "its table of collectives has {} bytes, not {}; rebuild it against this weir/plugin.h",
+          whole->struct_bytes, sizeof *whole));
+    }
+    if (caps.memory_kinds == 0 || whole->kinds == 0 || whole->types == 0) {
+      return bad("it declares collectives of no kind, no type or on no memory");
+    }
   }
   const struct {
     const char* name;
@@ -144,6 +160,10 @@ Status check_functions(const weir_transport_functions_t* functions) {
       {"put_signal", signals, reaches_remote && functions->put_signal != nullptr},
       {"signal_read", signals, reaches_remote && functions->signal_read != nullptr},
       {"test", remote, functions->test != nullptr},
+      {"collectives", collects,
+       whole != nullptr && whole->introduce != nullptr && whole->join != nullptr &&
+           whole->joined != nullptr && whole->start != nullptr && whole->enqueued != nullptr &&
+           whole->test != nullptr && whole->abort != nullptr},
   };
   for (const auto& entry : entries) {
     if (entry.needed && !entry.there) {

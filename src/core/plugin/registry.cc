@@ -180,7 +180,9 @@ Result<const weir_transport_functions_t*> wrap_once(Registry* known, std::string
 Result<const weir_transport_functions_t*> seal_once(Registry* known, const char* tls,
                                                     const weir_transport_functions_t* transport) {
   const bool is_all = tls != nullptr && std::string_view(tls) == "all";
-  const bool leaves_the_rank = transport->caps.rank_count_max > 1;
+  // What carries no messages has none to seal.
+  const bool leaves_the_rank =
+      transport->caps.rank_count_max > 1 && (transport->caps.bits & WEIR_CAP_SEND_RECV) != 0;
   if (!is_all || !leaves_the_rank || (transport->caps.bits & WEIR_CAP_SEALED) != 0)
     return transport;
   return wrap_once(known, "seal", transport);

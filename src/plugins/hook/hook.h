@@ -21,7 +21,7 @@
 namespace weir::plugins::hook {
 
 // All traffic must pass the hook: memory that peers load and store directly would go around it.
-inline constexpr uint64_t kHiddenCaps = WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW;
+inline constexpr uint64_t kHiddenCaps = WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW | WEIR_CAP_COLLECTIVES;
 // Of these the inner table has the functions from remote_caps on.
 inline constexpr uint64_t kRemoteCaps = WEIR_CAP_PUT | WEIR_CAP_GET | WEIR_CAP_SIGNAL;
 

@@ -77,6 +77,7 @@ TEST_F(Loader, ATableOfAnEarlierHeaderIsTakenIfItsCapabilitiesEndWithIt) {
   EXPECT_STREQ(loaded.value()->name, "older");
   expect_refused(copy("short"), "notice_show is missing");
   expect_refused(copy("before_put"), "remote_caps is missing");
+  expect_refused(copy("before_whole"), "collectives is missing");
 }
 
 TEST_F(Loader, AMissingSymbolIsRefused) { expect_refused(copy("symbol"), "weir_transport_plugin"); }
@@ -87,6 +88,7 @@ TEST_F(Loader, ATakenNameIsRefusedAndItsOwnerNamed) {
 
 TEST_F(Loader, ADeclaredCapabilityWithoutItsFunctionIsRefused) {
   expect_refused(copy("incomplete"), "segment is missing");
+  expect_refused(copy("no_whole"), "collectives is missing");
 }
 
 TEST_F(Loader, ABadNameIsRefused) { expect_refused(copy("name"), "a-z"); }

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a buffer is memory of a CUDA device. The driver is never linked: a process that has device memory
+// has loaded libcuda.so.1, or CUDA's runtime. Thread-safe.
+#pragma once
+
+#include <atomic>
+
+namespace weir::comm {
+
+namespace device_memory {
+extern std::atomic<bool> known;
+}
+
+// The process is known to use CUDA's driver; costs a load.
+inline bool driver_is_known() { return device_memory::known.load(std::memory_order_acquire); }
+
+// Looks for it. Cheap when nothing has been loaded since the last look, but not for every call.
+bool look_for_driver();
+
+// The number of the device that alone reaches the memory at `pointer`; -1: the host reads it too, as it does
+// managed and pinned memory, or there is no driver. Asks the driver.
+int device_of_memory(const void* pointer);
+
+}  // namespace weir::comm
