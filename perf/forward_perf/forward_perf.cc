@@ -5,8 +5,9 @@
 //
 //   forward_perf [RUNS [TURNS]]
 //
-// Each way is measured in a process of its own: forwarded (WEIR_BACKEND=nccl), passed through
-// (WEIR_DISABLE=1), and forwarded with counters (WEIR_METRICS).
+// Each way is measured in a process of its own: forwarded (WEIR_BACKEND=nccl), the same of a nonblocking
+// communicator, which keeps Weir's handle, passed through (WEIR_DISABLE=1), and forwarded with counters
+// (WEIR_METRICS) or recorded (WEIR_RECORDER_NCCL; a communicator of two ranks in one process).
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <stdlib.h>
@@ -49,10 +50,31 @@ double turn(decltype(&ncclAllReduce) all_reduce, ncclComm_t comm) {
   return (now_ns() - begin) / kTurnCalls;
 }
 
-void measure(const char* title, int turns) {
+enum class Maker { kRank, kNonblocking, kTwoRanks };
+
+ncclResult_t make(Maker maker, ncclComm_t* comm) {
+  if (maker == Maker::kTwoRanks) {
+    ncclComm_t comms[2] = {};
+    const ncclResult_t result = ncclCommInitAll(comms, 2, nullptr);
+    *comm = comms[0];
+    return result;
+  }
   ncclUniqueId id;
+  ncclResult_t result = ncclGetUniqueId(&id);
+  if (result != ncclSuccess) return result;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = maker == Maker::kNonblocking ? 0 : 1;
+  result = ncclCommInitRankConfig(comm, 1, id, 0, &config);
+  while (result == ncclInProgress) {
+    usleep(1000);
+    if (ncclCommGetAsyncError(*comm, &result) != ncclSuccess) return ncclInternalError;
+  }
+  return result;
+}
+
+void measure(const char* title, Maker maker, int turns) {
   ncclComm_t comm = nullptr;
-  if (ncclGetUniqueId(&id) != ncclSuccess || ncclCommInitRank(&comm, 1, id, 0) != ncclSuccess) {
+  if (make(maker, &comm) != ncclSuccess) {
     fmt::print(stderr, "forward_perf: {}\n", ncclGetLastError(nullptr));
     _exit(1);
   }
@@ -81,13 +103,13 @@ void measure(const char* title, int turns) {
   std::fflush(stdout);
 }
 
-int run(const char* title, const char* variable, const std::string& value, int turns) {
+int run(const char* title, Maker maker, const char* variable, const std::string& value, int turns) {
   const pid_t child = fork();
   if (child == 0) {
     setenv("WEIR_NCCL_LIBRARY", WEIR_NOTHING_NCCL, 1);
     setenv("WEIR_BACKEND", "nccl", 1);
     if (variable != nullptr) setenv(variable, value.c_str(), 1);
-    measure(title, turns);
+    measure(title, maker, turns);
     _exit(0);
   }
   int status = 0;
@@ -103,13 +125,16 @@ int main(int argc, char** argv) {
   std::string folder = (std::filesystem::temp_directory_path() / "forward_perf.XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return 1;
   const std::string metrics = folder + "/metrics.prom";
+  setenv("WEIR_RECORDER_DIR", folder.c_str(), 1);
   int failed = 0;
   for (int i = 0; i < runs && failed == 0; ++i) {
-    failed |= run("forwarded", nullptr, "", turns);
-    failed |= run("passed through", "WEIR_DISABLE", "1", turns);
-    failed |= run("forwarded, counted", "WEIR_METRICS", metrics, turns);
+    failed |= run("forwarded", Maker::kRank, nullptr, "", turns);
+    failed |= run("forwarded, nonblocking", Maker::kNonblocking, nullptr, "", turns);
+    failed |= run("passed through", Maker::kRank, "WEIR_DISABLE", "1", turns);
+    failed |= run("forwarded, counted", Maker::kRank, "WEIR_METRICS", metrics, turns);
+    failed |= run("forwarded, recorded", Maker::kTwoRanks, "WEIR_RECORDER_NCCL", "1", turns);
   }
-  unlink(metrics.c_str());
-  rmdir(folder.c_str());
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
   return failed;
 }

@@ -16,6 +16,7 @@ using weir::nccl::Comm;
 using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
 using weir::nccl::Outcome;
+using weir::nccl::Parent;
 using weir::nccl::Setup;
 
 namespace {
@@ -134,12 +135,11 @@ ncclResult_t weir::nccl::own::CommSplit(ncclComm_t handle, int color, int key, n
                                         ncclConfig_t* config) {
   constexpr const char* kFunction = "ncclCommSplit";
   return set_up(kFunction, [&](Setup* setup) -> Outcome {
-    auto parent = weir::nccl::find(handle);
-    if (parent == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
-    Outcome outcome = parent->shareable(kFunction);
+    const Parent parent = weir::nccl::find_parent(handle);
+    if (parent.comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    Outcome outcome = parent.comm->shareable(kFunction);
     if (!outcome.ok()) return outcome;
-    return weir::nccl::make_split(kFunction, std::move(parent), color, key, new_comm, config,
-                                  setup);
+    return weir::nccl::make_split(kFunction, parent, color, key, new_comm, config, setup);
   });
 }
 
@@ -147,8 +147,8 @@ ncclResult_t weir::nccl::own::CommShrink(ncclComm_t handle, int* excluded, int e
                                          ncclComm_t* new_comm, ncclConfig_t* config, int flags) {
   constexpr const char* kFunction = "ncclCommShrink";
   return set_up(kFunction, [&](Setup* setup) -> Outcome {
-    auto parent = weir::nccl::find(handle);
-    if (parent == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    const Parent parent = weir::nccl::find_parent(handle);
+    if (parent.comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
     if (flags != NCCL_SHRINK_DEFAULT && flags != NCCL_SHRINK_ABORT) {
       return invalid_argument(
           fmt::format("{}: shrinkFlags {:#x} is neither NCCL_SHRINK_DEFAULT nor NCCL_SHRINK_ABORT",
@@ -159,19 +159,22 @@ ncclResult_t weir::nccl::own::CommShrink(ncclComm_t handle, int* excluded, int e
           fmt::format("{}: excludeRanksList {} with excludeRanksCount {} names no rank", kFunction,
                       fmt::ptr(excluded), excluded_count));
     }
-    Outcome outcome =
-        flags == NCCL_SHRINK_ABORT ? parent->stop(kFunction) : parent->shareable(kFunction);
+    Outcome outcome = flags == NCCL_SHRINK_ABORT ? parent.comm->stop(kFunction)
+                                                 : parent.comm->shareable(kFunction);
     if (!outcome.ok()) return outcome;
-    return weir::nccl::make_shrink(kFunction, std::move(parent),
-                                   std::vector<int>(excluded, excluded + excluded_count), new_comm,
-                                   config, setup);
+    return weir::nccl::make_shrink(kFunction, parent,
+                                   std::vector<int>(excluded, excluded + excluded_count), flags,
+                                   new_comm, config, setup);
   });
 }
 
 ncclResult_t weir::nccl::own::CommGetUniqueId(ncclComm_t handle, ncclUniqueId* id) {
-  return with_comm("ncclCommGetUniqueId", handle, [&](Comm& comm) -> Outcome {
-    Outcome outcome = comm.ready("ncclCommGetUniqueId");
-    return outcome.ok() ? weir::nccl::make_unique_id("ncclCommGetUniqueId", id) : outcome;
+  constexpr const char* kFunction = "ncclCommGetUniqueId";
+  return guarded(kFunction, [&]() -> Outcome {
+    const Parent parent = weir::nccl::find_parent(handle);
+    if (parent.comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    Outcome outcome = parent.comm->ready(kFunction);
+    return outcome.ok() ? weir::nccl::make_unique_id(kFunction, id) : outcome;
   });
 }
 
@@ -179,15 +182,14 @@ ncclResult_t weir::nccl::own::CommGrow(ncclComm_t handle, int rank_count, const 
                                        int rank, ncclComm_t* new_comm, ncclConfig_t* config) {
   constexpr const char* kFunction = "ncclCommGrow";
   return set_up(kFunction, [&](Setup* setup) -> Outcome {
-    std::shared_ptr<Comm> parent;
+    Parent parent;
     if (handle != nullptr) {
-      parent = weir::nccl::find(handle);
-      if (parent == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
-      Outcome outcome = parent->ready(kFunction);
+      parent = weir::nccl::find_parent(handle);
+      if (parent.comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+      Outcome outcome = parent.comm->ready(kFunction);
       if (!outcome.ok()) return outcome;
     }
-    return weir::nccl::make_grow(kFunction, std::move(parent), rank_count, id, rank, new_comm,
-                                 config, setup);
+    return weir::nccl::make_grow(kFunction, parent, rank_count, id, rank, new_comm, config, setup);
   });
 }
 

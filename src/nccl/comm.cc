@@ -52,6 +52,23 @@ void Comm::attach(weir_comm_t made) {
   if (aborted_) weir_comm_abort(made);
 }
 
+void Comm::forward_to(ncclComm_t real, int rank, int rank_count) {
+  rank_ = rank;
+  rank_count_ = rank_count;
+  forwarded_.store(true, std::memory_order_release);
+  real_.store(real, std::memory_order_release);
+}
+
+std::shared_ptr<Kin> Comm::kin() const {
+  std::lock_guard lock(lock_);
+  return kin_;
+}
+
+void Comm::set_kin(std::shared_ptr<Kin> kin) {
+  std::lock_guard lock(lock_);
+  kin_ = std::move(kin);
+}
+
 std::string Comm::title() const {
   std::string text = rank_count() > 0 ? fmt::format("rank {} of {}", rank(), rank_count())
                                       : std::string("a communicator that is not made yet");
@@ -60,9 +77,10 @@ std::string Comm::title() const {
 }
 
 Outcome Comm::made(const char* function) const {
-  if (in_flight_.load(std::memory_order_acquire) > 0 || weir() == nullptr) {
+  const bool is_made = weir() != nullptr || forwarded();
+  if (in_flight_.load(std::memory_order_acquire) > 0 || !is_made) {
     const int failed = failure_.load();
-    if (weir() == nullptr && failed != ncclSuccess) {
+    if (!is_made && failed != ncclSuccess) {
       return {static_cast<ncclResult_t>(failed),
               fmt::format("{}: the communicator could not be made: {}", function, last_error())};
     }
@@ -141,6 +159,7 @@ Outcome Comm::revoke(const char* function) {
 }
 
 Outcome Comm::stop(const char* function) {
+  if (forwarded()) return {};  // the real library stops what is its own
   if (weir() == nullptr) return made(function);
   if (!revoked_.exchange(true)) {
     weir_comm_abort(weir());
@@ -350,6 +369,7 @@ struct Handles {
   std::shared_mutex lock;
   std::unordered_map<ncclComm_t, std::shared_ptr<Comm>> open;
   std::deque<std::unique_ptr<ncclComm>> closed;
+  std::unordered_map<ncclComm_t, std::shared_ptr<Comm>> forwarded;  // by the real handle
 };
 
 // Threads may use handles while the process ends: never destroyed.
@@ -374,6 +394,32 @@ std::shared_ptr<Comm> find(ncclComm_t handle) {
   std::shared_lock lock(it.lock);
   const auto found = it.open.find(handle);
   return found == it.open.end() ? nullptr : found->second;
+}
+
+Parent find_parent(ncclComm_t handle) {
+  Handles& it = handles();
+  std::shared_lock lock(it.lock);
+  if (const auto found = it.open.find(handle); found != it.open.end()) {
+    return {found->second, found->second->real()};
+  }
+  const auto found = it.forwarded.find(handle);
+  return found != it.forwarded.end() ? Parent{found->second, handle} : Parent{};
+}
+
+void keep_forwarded(ncclComm_t real, std::shared_ptr<Comm> comm) {
+  Handles& it = handles();
+  std::lock_guard lock(it.lock);
+  it.forwarded[real] = std::move(comm);
+}
+
+void forget_forwarded(ncclComm_t real) {
+  std::shared_ptr<Comm> last;  // ends outside the lock
+  Handles& it = handles();
+  std::lock_guard lock(it.lock);
+  const auto found = it.forwarded.find(real);
+  if (found == it.forwarded.end()) return;
+  last = std::move(found->second);
+  it.forwarded.erase(found);
 }
 
 std::shared_ptr<Comm> close_handle(ncclComm_t handle) {

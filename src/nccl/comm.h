@@ -28,6 +28,7 @@ struct ncclComm {
 };
 
 namespace weir::nccl {
+class Kin;
 class OneSided;
 struct SharedWindow;
 }  // namespace weir::nccl
@@ -66,8 +67,12 @@ class Comm {
   // The real NCCL's communicator that does the work instead (forwarding.h); nullptr: there is none.
   // It is aborted with this one, unless it was released to a new owner.
   ncclComm_t real() const { return real_.load(std::memory_order_acquire); }
-  void forward_to(ncclComm_t real) { real_.store(real, std::memory_order_release); }
+  void forward_to(ncclComm_t real, int rank, int rank_count);
   ncclComm_t release_real() { return real_.exchange(nullptr); }
+  // Where its ranks can meet again; empty: Weir does the work.
+  std::shared_ptr<Kin> kin() const;
+  void set_kin(std::shared_ptr<Kin> kin);
+  bool forwarded() const { return forwarded_.load(std::memory_order_acquire); }
 
   int rank() const { return rank_.load(std::memory_order_relaxed); }
   int rank_count() const { return rank_count_.load(std::memory_order_relaxed); }
@@ -170,6 +175,7 @@ class Comm {
   std::atomic<bool> finalized_{false};
   std::atomic<bool> suspended_{false};
   std::atomic<bool> has_proxy_{false};
+  std::atomic<bool> forwarded_{false};
   std::atomic<uint64_t> chunk_bytes_{0};
   std::atomic<bool> direct_{false};
   std::atomic<bool> in_one_process_{false};
@@ -177,6 +183,7 @@ class Comm {
 
   mutable std::mutex lock_;  // guards what follows, and abort against attach
   std::shared_ptr<Proxy> proxy_;
+  std::shared_ptr<Kin> kin_;
   std::string error_text_;
   std::unordered_map<int, Factor> factors_;
   std::unordered_set<void*> registrations_;
@@ -190,6 +197,18 @@ class Comm {
 ncclComm_t open_handle(std::shared_ptr<Comm> comm);
 // Empty when there is no such handle (any more).
 std::shared_ptr<Comm> find(ncclComm_t handle);
+
+// A communicator from which another is made.
+struct Parent {
+  std::shared_ptr<Comm> comm;  // empty: there is none
+  ncclComm_t real = nullptr;   // the real library's that serves it; nullptr: Weir does
+};
+// Of a handle of Weir's, or of the real library's where the ranks met for it.
+Parent find_parent(ncclComm_t handle);
+// `comm`, which the ranks met for, is known by the real handle that was given out.
+void keep_forwarded(ncclComm_t real, std::shared_ptr<Comm> comm);
+void forget_forwarded(ncclComm_t real);
+
 // Takes the handle out of the table and gives what it stood for.
 std::shared_ptr<Comm> close_handle(ncclComm_t handle);
 // Whether a communicator that is alive has made the window.

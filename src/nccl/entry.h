@@ -23,6 +23,26 @@ namespace weir::nccl {
 // for is handed out in its place, at once or when the thread's group ends.
 ncclResult_t hand_out(ncclResult_t result, ncclComm_t* out, int count = 1);
 
+// The way of a call that makes a communicator from another. Where the ranks met for a communicator of
+// the real library's, they meet again: the call is Weir's, which asks the real library.
+Route maker_route(ncclComm_t comm, FunctionIndex function, const void* return_address);
+
+// Calls a maker on its way.
+template <auto member, typename... Arguments>
+ncclResult_t make_from(FunctionIndex function, const void* return_address, ncclComm_t comm,
+                       ncclComm_t* out, Arguments... arguments) {
+  const Route way = maker_route(comm, function, return_address);
+  const ncclResult_t result = (way.table->*member)(way.comm, arguments...);
+  return way.table == backend().real ? result : hand_out(result, out);
+}
+
+// Before the abort of a communicator of the real library's: nobody waits any more for what is being made
+// from it.
+void stop_making_from(ncclComm_t comm);
+
+// Whether a handle of Weir's has work that its caller does not wait for.
+bool is_in_background(ncclComm_t comm);
+
 // For functions that have no communicator: the real library's, where one is behind this library and
 // has the function.
 const Table& table_without_comm(FunctionIndex function);

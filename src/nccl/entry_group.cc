@@ -32,6 +32,7 @@ void exchange(ncclComm_t* out) {
   if (comm == nullptr || comm->real() == nullptr || !comm->config().blocking) return;
   const ncclComm_t handle = *out;
   *out = comm->release_real();
+  keep_forwarded(*out, comm);
   (void)close_handle(handle);
 }
 

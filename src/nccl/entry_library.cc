@@ -14,8 +14,10 @@ using weir::nccl::backend;
 using weir::nccl::FunctionIndex;
 using weir::nccl::InsideReal;
 using weir::nccl::leave_route;
+using weir::nccl::make_from;
 using weir::nccl::Route;
 using weir::nccl::route;
+using weir::nccl::Table;
 using weir::nccl::table_without_comm;
 
 namespace {
@@ -171,8 +173,8 @@ ncclResult_t ncclCommGrow(ncclComm_t comm, int rank_count, const ncclUniqueId* i
   if (comm == nullptr && id != nullptr && goes_straight(it, *id, __builtin_return_address(0))) {
     return it.real->CommGrow(comm, rank_count, id, rank, new_comm, config);
   }
-  const Route way = route(comm);
-  return way.table->CommGrow(way.comm, rank_count, id, rank, new_comm, config);
+  return make_from<&Table::CommGrow>(FunctionIndex::kCommGrow, __builtin_return_address(0), comm,
+                                     new_comm, rank_count, id, rank, new_comm, config);
 }
 WEIR_NCCL_TWIN(CommGrow);
 
@@ -185,6 +187,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 WEIR_NCCL_TWIN(CommDestroy);
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  weir::nccl::stop_making_from(comm);
   const Route way = leave_route(comm);
   return way.table->CommAbort(way.comm);
 }

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <sstream>
 
 #include "api/unique_id.h"
@@ -54,8 +55,11 @@ std::string lower_case(std::string text) {
 
 class Translator {
  public:
-  Translator(Environment environment, std::vector<std::string> transports)
-      : environment_(std::move(environment)), transports_(std::move(transports)) {}
+  Translator(Environment environment, std::vector<std::string> transports,
+             std::vector<InfinibandPort> ports)
+      : environment_(std::move(environment)),
+        transports_(std::move(transports)),
+        ports_(std::move(ports)) {}
 
   std::vector<std::string> run() {
     log();
@@ -133,19 +137,25 @@ class Translator {
     set("WEIR_TRANSPORT", list);
   }
 
-  // What UCX reads. A list that excludes has no counterpart there.
+  // What UCX and libfabric read. Where the machine has no such device, or nothing is said, they look
+  // for themselves; where none is left, they are not to use any.
   void infiniband() {
-    std::string devices = value("NCCL_IB_HCA");
-    if (!devices.empty() && devices[0] == '=') devices.erase(0, 1);
-    if (!devices.empty() && devices[0] != '^') {
+    const std::string filter = value("NCCL_IB_HCA");
+    if (!filter.empty() && !ports_.empty()) {
+      const std::vector<InfinibandPort> allowed = allowed_ports(filter, ports_);
       std::string list;
-      std::istringstream names(devices);
-      for (std::string name; std::getline(names, name, ',');) {
-        if (name.empty()) continue;
-        if (name.find(':') == std::string::npos) name += ":1";
-        list += (list.empty() ? "" : ",") + name;
+      std::set<std::string> devices;
+      for (const InfinibandPort& port : allowed) {
+        list += (list.empty() ? "" : ",") + port.text();
+        devices.insert(port.device);
       }
-      set("UCX_NET_DEVICES", list);
+      if (allowed.empty()) {
+        set("UCX_TLS", "^ib");
+        set("FI_PROVIDER", "^verbs");
+      } else if (allowed != ports_) {
+        set("UCX_NET_DEVICES", list);
+        if (devices.size() == 1) set("FI_VERBS_DEVICE_NAME", *devices.begin());
+      }
     }
     copy("NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX");
   }
@@ -169,6 +179,7 @@ class Translator {
 
   const Environment environment_;
   const std::vector<std::string> transports_;
+  const std::vector<InfinibandPort> ports_;
   std::vector<std::string> made_;
   std::string error_;
 };
@@ -191,6 +202,11 @@ std::vector<std::string> process_environment() {
   std::vector<std::string> all;
   for (char** one = environ; one != nullptr && *one != nullptr; ++one) all.emplace_back(*one);
   return all;
+}
+
+bool is_set(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0';
 }
 
 // As NCCL: NCCL_CONF_FILE, or else the user's file; then the machine's.
@@ -260,6 +276,7 @@ std::vector<std::string> parse_configuration(std::string_view text) {
 
 std::vector<std::string> translate_environment(const std::vector<std::string>& environment,
                                                const std::vector<std::string>& transports,
+                                               const std::vector<InfinibandPort>& ports,
                                                std::vector<std::string>* ignored,
                                                std::string* error) {
   Environment all = read(environment);
@@ -267,7 +284,7 @@ std::vector<std::string> translate_environment(const std::vector<std::string>& e
   for (const auto& [name, value] : all) {
     if (name.rfind("NCCL_", 0) == 0 && !is_honoured(name)) ignored->push_back(name);
   }
-  Translator translator(std::move(all), transports);
+  Translator translator(std::move(all), transports, ports);
   std::vector<std::string> made = translator.run();
   *error = translator.error();
   return made;
@@ -283,8 +300,8 @@ Outcome apply_environment(const char* function) {
     load_configuration();
     std::vector<std::string> ignored;
     std::string error;
-    for (const std::string& one :
-         translate_environment(process_environment(), installed_transports(), &ignored, &error)) {
+    for (const std::string& one : translate_environment(
+             process_environment(), installed_transports(), infiniband_ports(), &ignored, &error)) {
       const size_t equals = one.find('=');
       setenv(one.substr(0, equals).c_str(), one.substr(equals + 1).c_str(), 0);
     }
@@ -292,6 +309,11 @@ Outcome apply_environment(const char* function) {
     const char* level = std::getenv("NCCL_DEBUG");
     if (level != nullptr && lower_case(level) == "version") {
       log_warn(fmt::format("NCCL version {}.{}.{} (Weir)", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH));
+    }
+    if (is_set("NCCL_TOPO_FILE") || is_set("WEIR_TOPOLOGY_FILE")) {
+      log_info(
+          "the topology file names this machine for measured costs; no transport of Weir's chooses "
+          "its devices by it");
     }
     if (!ignored.empty()) {
       log_warn(fmt::format("ignored by Weir itself, which has no use for it: {}",

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "nccl/infiniband.h"
 #include "nccl/outcome.h"
 
 namespace weir::nccl {
@@ -34,9 +35,10 @@ Outcome id_of_environment(const char* function, bool* set, ncclUniqueId* id);
 // NCCL_TOPO_DUMP_FILE: writes this machine's topology there, once a process.
 void dump_topology();
 
-// For the tests: what the translation sets, as NAME=VALUE, for a given environment.
+// For the tests: what the translation sets, as NAME=VALUE, for a given environment and machine.
 std::vector<std::string> translate_environment(const std::vector<std::string>& environment,
                                                const std::vector<std::string>& transports,
+                                               const std::vector<InfinibandPort>& ports,
                                                std::vector<std::string>* ignored,
                                                std::string* error);
 // Lines NAME=VALUE of a configuration file of NCCL's; # begins a comment.

@@ -4,7 +4,7 @@
 // and a jump; others are looked up among Weir's handles, then by the mark with which NCCL's begin.
 //
 // A nonblocking communicator has to have a handle before the ranks have agreed on its way: it keeps
-// Weir's handle, which stands for the real one.
+// Weir's handle, which stands for the real one and is known by one more comparison.
 //
 // Thread-safe; no lock on the way of a known handle.
 #pragma once

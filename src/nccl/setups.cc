@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string_view>
 
 #include "api/unique_id.h"
@@ -14,6 +15,7 @@
 #include "nccl/direct/direct_call.h"
 #include "nccl/environment.h"
 #include "nccl/forwarding.h"
+#include "nccl/kin.h"
 #include "nccl/one_sided.h"
 #include "nccl/process.h"
 #include "nccl/stream/enqueue.h"
@@ -128,22 +130,72 @@ Outcome compare_ids(const char* function, Comm& comm, weir_comm_t made, int rank
 
 static_assert(sizeof(Secret) == sizeof(Secret::bytes));
 
-// The ranks meet at the first id. `forwarding` nullptr: it is not to go to the real NCCL.
+// Whether the real NCCL is to do the work of a communicator that the ranks met for at an id.
+using Forward = std::function<Outcome(weir_comm_t made, const weir_unique_id_t& id)>;
+
+// What was made serves the communicator, unless the real NCCL does.
+Outcome attach_unless_forwarded(const char* function, Comm& comm, weir_comm_t made,
+                                const Outcome& forwarded) {
+  if (forwarded.ok() && comm.real() == nullptr) return attach(function, comm, WEIR_OK, made);
+  weir_comm_destroy(made);
+  return forwarded;
+}
+
+// The ranks meet at the first id.
 Outcome create(const char* function, Comm& comm, int rank_count,
-               const std::vector<weir_unique_id_t>& ids, int rank, const Forwarding* forwarding) {
+               const std::vector<weir_unique_id_t>& ids, int rank, const Forward& forward) {
   const weir_comm_config_t config = comm.config().weir();
   weir_comm_t made = nullptr;
   const weir_result_t result = weir_comm_create(&made, rank_count, ids.data(), rank, &config);
   if (result != WEIR_OK) return attach(function, comm, result, nullptr);
   Outcome outcome;
   if (ids.size() > 1) outcome = compare_ids(function, comm, made, rank_count, ids, rank);
-  if (outcome.ok() && forwarding != nullptr)
-    outcome = forwarding->agree(function, comm, made, ids[0]);
-  if (!outcome.ok() || comm.real() != nullptr) {
-    weir_comm_destroy(made);
-    return outcome;
+  if (outcome.ok()) outcome = forward(made, ids[0]);
+  return attach_unless_forwarded(function, comm, made, outcome);
+}
+
+// The ranks of a communicator of the real NCCL's meet again, to make another one.
+Outcome meet_again(const char* function, const Parent& parent, const weir_unique_id_t& id,
+                   weir_comm_t* made) {
+  const weir_comm_config_t config = parent.comm->config().weir();
+  const weir_result_t result =
+      weir_comm_create(made, parent.comm->rank_count(), &id, parent.comm->rank(), &config);
+  return parent.comm->outcome(function, result);
+}
+
+Outcome split_forwarded(const char* function, const Parent& parent, Comm* comm,
+                        const Config& config, int color, int key, const Forwarding& forwarding) {
+  const weir_unique_id_t id = parent.comm->kin()->next_id("split", 0);
+  weir_comm_t all = nullptr;
+  Outcome outcome = meet_again(function, parent, id, &all);
+  if (!outcome.ok()) return outcome;
+  const weir_comm_config_t weir = config.weir();
+  weir_comm_t made = nullptr;
+  outcome = parent.comm->outcome(function, weir_comm_split(all, color, key, &weir, &made));
+  if (outcome.ok()) {
+    outcome = forwarding.split(function, parent, color, key, all, comm, made, id);
   }
-  return attach(function, comm, WEIR_OK, made);
+  weir_comm_destroy(all);
+  return made == nullptr ? outcome : attach_unless_forwarded(function, *comm, made, outcome);
+}
+
+Outcome shrink_forwarded(const char* function, const Parent& parent, Comm& comm,
+                         std::vector<int> excluded, int flags, const Forwarding& forwarding) {
+  std::sort(excluded.begin(), excluded.end());
+  excluded.erase(std::unique(excluded.begin(), excluded.end()), excluded.end());
+  int first = 0;
+  int rank = parent.comm->rank();
+  for (const int left_out : excluded) {
+    if (left_out == first) ++first;
+    if (left_out < parent.comm->rank()) --rank;
+  }
+  const int rank_count = parent.comm->rank_count() - static_cast<int>(excluded.size());
+  const weir_unique_id_t id =
+      parent.comm->kin()->next_id(fmt::format("shrink by {}", fmt::join(excluded, " ")), first);
+  return create(function, comm, rank_count, {id}, rank,
+                [&](weir_comm_t made, const weir_unique_id_t& at) {
+                  return forwarding.shrink(function, parent, excluded, flags, comm, made, at);
+                });
 }
 
 Outcome check_rank(const char* function, int rank, int rank_count) {
@@ -165,8 +217,8 @@ struct GrowEntry {
 };
 
 // The id that one of the parent's ranks has, told to all of them.
-Outcome spread_id(const char* function, const Comm& parent, const weir_unique_id_t* mine,
-                  weir_unique_id_t* id) {
+Outcome spread_id(const char* function, const Comm& parent, weir_comm_t weir,
+                  const weir_unique_id_t* mine, weir_unique_id_t* id) {
   GrowEntry entry{};
   if (mine != nullptr) {
     entry.has_id = 1;
@@ -174,7 +226,7 @@ Outcome spread_id(const char* function, const Comm& parent, const weir_unique_id
   }
   std::vector<GrowEntry> all(static_cast<size_t>(parent.rank_count()));
   const weir_result_t result =
-      weir_all_gather(parent.weir(), &entry, all.data(), sizeof entry, WEIR_UINT8, nullptr);
+      weir_all_gather(weir, &entry, all.data(), sizeof entry, WEIR_UINT8, nullptr);
   if (result != WEIR_OK) return parent.outcome(function, result);
   const auto holds = [](const GrowEntry& it) { return it.has_id == 1; };
   const auto holders = std::count_if(all.begin(), all.end(), holds);
@@ -223,13 +275,16 @@ Outcome make_init(const char* function, ncclComm_t* out, int rank_count,
   for (const ncclUniqueId& id : ids) places.push_back(to_weir_id(id));
   setup->work = [function, comm = setup->made, rank_count, places, rank,
                  forwarding = Forwarding(given, device)] {
-    return create(function, *comm, rank_count, places, rank, &forwarding);
+    return create(function, *comm, rank_count, places, rank,
+                  [&](weir_comm_t made, const weir_unique_id_t& id) {
+                    return forwarding.agree(function, *comm, made, id, places.size());
+                  });
   };
   return {};
 }
 
-Outcome make_split(const char* function, std::shared_ptr<Comm> parent, int color, int key,
-                   ncclComm_t* out, const ncclConfig_t* given, Setup* setup) {
+Outcome make_split(const char* function, const Parent& from, int color, int key, ncclComm_t* out,
+                   const ncclConfig_t* given, Setup* setup) {
   if (out == nullptr) return invalid_argument(fmt::format("{}: newcomm is NULL", function));
   *out = nullptr;
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
@@ -237,6 +292,7 @@ Outcome make_split(const char* function, std::shared_ptr<Comm> parent, int color
         fmt::format("{}: color {} is neither NCCL_SPLIT_NOCOLOR ({}) nor at least 0", function,
                     color, NCCL_SPLIT_NOCOLOR));
   }
+  const std::shared_ptr<Comm>& parent = from.comm;
   Config config = parent->config();
   config.name.clear();
   Outcome outcome = read_config(function, given, &config);
@@ -244,6 +300,13 @@ Outcome make_split(const char* function, std::shared_ptr<Comm> parent, int color
   setup->function = function;
   setup->parent = parent;
   if (color >= 0) open(setup, function, config, 0, 0, parent->device(), out);
+  if (from.real != nullptr) {
+    setup->work = [function, from, comm = setup->made, config, color, key,
+                   forwarding = Forwarding(given, parent->device())] {
+      return split_forwarded(function, from, comm.get(), config, color, key, forwarding);
+    };
+    return {};
+  }
   setup->work = [function, parent, comm = setup->made, config, color, key]() -> Outcome {
     const weir_comm_config_t weir = config.weir();
     weir_comm_t made = nullptr;
@@ -254,10 +317,11 @@ Outcome make_split(const char* function, std::shared_ptr<Comm> parent, int color
   return {};
 }
 
-Outcome make_shrink(const char* function, std::shared_ptr<Comm> parent, std::vector<int> excluded,
+Outcome make_shrink(const char* function, const Parent& from, std::vector<int> excluded, int flags,
                     ncclComm_t* out, const ncclConfig_t* given, Setup* setup) {
   if (out == nullptr) return invalid_argument(fmt::format("{}: newcomm is NULL", function));
   *out = nullptr;
+  const std::shared_ptr<Comm>& parent = from.comm;
   for (const int rank : excluded) {
     if (rank < 0 || rank >= parent->rank_count()) {
       return invalid_argument(
@@ -276,6 +340,13 @@ Outcome make_shrink(const char* function, std::shared_ptr<Comm> parent, std::vec
   if (!outcome.ok()) return outcome;
   open(setup, function, config, 0, 0, parent->device(), out);
   setup->parent = parent;
+  if (from.real != nullptr) {
+    setup->work = [function, from, comm = setup->made, excluded = std::move(excluded), flags,
+                   forwarding = Forwarding(given, parent->device())] {
+      return shrink_forwarded(function, from, *comm, excluded, flags, forwarding);
+    };
+    return {};
+  }
   setup->work = [function, parent, comm = setup->made, excluded = std::move(excluded)] {
     const weir_comm_config_t weir = comm->config().weir();
     weir_comm_t made = nullptr;
@@ -286,11 +357,11 @@ Outcome make_shrink(const char* function, std::shared_ptr<Comm> parent, std::vec
   return {};
 }
 
-Outcome make_grow(const char* function, std::shared_ptr<Comm> parent, int rank_count,
-                  const ncclUniqueId* id, int rank, ncclComm_t* out, const ncclConfig_t* given,
-                  Setup* setup) {
+Outcome make_grow(const char* function, const Parent& from, int rank_count, const ncclUniqueId* id,
+                  int rank, ncclComm_t* out, const ncclConfig_t* given, Setup* setup) {
   if (out == nullptr) return invalid_argument(fmt::format("{}: newcomm is NULL", function));
   *out = nullptr;
+  const std::shared_ptr<Comm>& parent = from.comm;
   if (parent == nullptr && id == nullptr) {
     return invalid_argument(fmt::format("{}: a new rank passes the unique id", function));
   }
@@ -317,15 +388,27 @@ Outcome make_grow(const char* function, std::shared_ptr<Comm> parent, int rank_c
   setup->parent = parent;
   std::vector<weir_unique_id_t> mine;
   if (id != nullptr) mine.push_back(to_weir_id(*id));
-  setup->work = [function, parent, comm = setup->made, rank_count, mine, rank]() -> Outcome {
+  setup->work = [function, from, comm = setup->made, rank_count, mine, rank,
+                 forwarding = Forwarding(given, setup->made->device())]() -> Outcome {
     weir_unique_id_t agreed{};
-    if (parent == nullptr) {
+    Outcome told;
+    if (from.comm == nullptr) {
       agreed = mine[0];
     } else {
-      Outcome spread = spread_id(function, *parent, mine.empty() ? nullptr : mine.data(), &agreed);
-      if (!spread.ok()) return spread;
+      weir_comm_t met = nullptr;
+      if (from.real != nullptr) {
+        told = meet_again(function, from, from.comm->kin()->next_id("grow", 0), &met);
+        if (!told.ok()) return told;
+      }
+      told = spread_id(function, *from.comm, met != nullptr ? met : from.comm->weir(),
+                       mine.empty() ? nullptr : mine.data(), &agreed);
+      if (met != nullptr) weir_comm_destroy(met);
     }
-    return create(function, *comm, rank_count, {agreed}, rank, nullptr);
+    if (!told.ok()) return told;
+    return create(function, *comm, rank_count, {agreed}, rank,
+                  [&](weir_comm_t made, const weir_unique_id_t& at) {
+                    return forwarding.grow(function, from, *comm, made, at);
+                  });
   };
   return {};
 }

@@ -19,12 +19,12 @@ Outcome make_init(const char* function, ncclComm_t* out, int rank_count,
                   const std::vector<ncclUniqueId>& ids, int rank, int device,
                   const ncclConfig_t* config, Setup* setup);
 // `color` NCCL_SPLIT_NOCOLOR: the setup makes none.
-Outcome make_split(const char* function, std::shared_ptr<Comm> parent, int color, int key,
-                   ncclComm_t* out, const ncclConfig_t* config, Setup* setup);
-Outcome make_shrink(const char* function, std::shared_ptr<Comm> parent, std::vector<int> excluded,
-                    ncclComm_t* out, const ncclConfig_t* config, Setup* setup);
+Outcome make_split(const char* function, const Parent& parent, int color, int key, ncclComm_t* out,
+                   const ncclConfig_t* config, Setup* setup);
+Outcome make_shrink(const char* function, const Parent& parent, std::vector<int> excluded,
+                    int flags, ncclComm_t* out, const ncclConfig_t* config, Setup* setup);
 // `parent` empty: the calling rank is new. `id` NULL: it is another rank that holds it.
-Outcome make_grow(const char* function, std::shared_ptr<Comm> parent, int rank_count,
+Outcome make_grow(const char* function, const Parent& parent, int rank_count,
                   const ncclUniqueId* id, int rank, ncclComm_t* out, const ncclConfig_t* config,
                   Setup* setup);
 

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "core/comm/bootstrap_place.h"
 #include "net/interfaces.h"
+#include "trace/temporary_folder.h"
 
 namespace weir::nccl {
 namespace {
@@ -21,9 +23,13 @@ struct Made {
   std::string error;
 };
 
-Made made_of(const Lines& environment, const Lines& transports = kAll) {
+const std::vector<InfinibandPort> kPorts = {
+    {"mlx5_0", 1}, {"mlx5_1", 1}, {"mlx5_1", 2}, {"mlx5_10", 1}, {"rxe0", 1}};
+
+Made made_of(const Lines& environment, const Lines& transports = kAll,
+             const std::vector<InfinibandPort>& ports = kPorts) {
   Made it;
-  it.lines = translate_environment(environment, transports, &it.ignored, &it.error);
+  it.lines = translate_environment(environment, transports, ports, &it.ignored, &it.error);
   return it;
 }
 
@@ -50,12 +56,47 @@ TEST(NcclEnvironment, NetworksAndWhatIsDisabledChooseTheTransports) {
   EXPECT_NE(made_of({"NCCL_NET=IB"}, {"shm", "tcp"}).error.find("NCCL_NET"), std::string::npos);
 }
 
-TEST(NcclEnvironment, DevicesAndIndicesAreUcxs) {
-  EXPECT_EQ(made_of({"NCCL_IB_HCA=mlx5_0,mlx5_1:2"}).lines,
-            (Lines{"UCX_NET_DEVICES=mlx5_0:1,mlx5_1:2"}));
-  EXPECT_EQ(made_of({"NCCL_IB_HCA==mlx5_3"}).lines, (Lines{"UCX_NET_DEVICES=mlx5_3:1"}));
-  EXPECT_EQ(made_of({"NCCL_IB_HCA=^mlx5_3"}).lines, Lines());
+TEST(NcclEnvironment, InfinibandDevicesAreChosenAsNcclDoes) {
+  struct Row {
+    const char* filter;
+    const char* ucx;
+  };
+  for (const Row& row : {
+           Row{"mlx5_0,rxe", "mlx5_0:1,rxe0:1"},  // names are prefixes
+           Row{"mlx5_1", "mlx5_1:1,mlx5_1:2,mlx5_10:1"}, Row{"mlx5_1:2", "mlx5_1:2"},
+           Row{"=mlx5_1", "mlx5_1:1,mlx5_1:2"}, Row{"=mlx5_1:1,mlx5_10", "mlx5_1:1,mlx5_10:1"},
+           Row{"^mlx5_1", "mlx5_0:1,rxe0:1"}, Row{"^mlx5_1:1,rxe0", "mlx5_0:1,mlx5_1:2"},
+           Row{"^=mlx5_1", "mlx5_0:1,mlx5_10:1,rxe0:1"},
+           Row{"^=mlx5_1:2", "mlx5_0:1,mlx5_1:1,mlx5_10:1,rxe0:1"},
+           Row{"mlx5_1:x,,mlx5_0", "mlx5_0:1"},  // what is no name matches nothing
+       }) {
+    const Lines lines = made_of({std::string("NCCL_IB_HCA=") + row.filter}).lines;
+    ASSERT_FALSE(lines.empty()) << row.filter;
+    EXPECT_EQ(lines[0], std::string("UCX_NET_DEVICES=") + row.ucx) << row.filter;
+  }
+}
+
+TEST(NcclEnvironment, OneDeviceIsLibfabricsTooAndWhereNoneIsLeftNeitherUsesAny) {
+  EXPECT_EQ(made_of({"NCCL_IB_HCA==mlx5_1"}).lines,
+            (Lines{"UCX_NET_DEVICES=mlx5_1:1,mlx5_1:2", "FI_VERBS_DEVICE_NAME=mlx5_1"}));
+  EXPECT_EQ(made_of({"NCCL_IB_HCA=mlx4"}).lines, (Lines{"UCX_TLS=^ib", "FI_PROVIDER=^verbs"}));
+  EXPECT_EQ(made_of({"NCCL_IB_HCA=^mlx5,rxe"}).lines, (Lines{"UCX_TLS=^ib", "FI_PROVIDER=^verbs"}));
+  EXPECT_EQ(made_of({"NCCL_IB_HCA=mlx5,rxe"}).lines, Lines()) << "all are allowed";
+  EXPECT_EQ(made_of({"NCCL_IB_HCA=mlx5_0"}, kAll, {}).lines, Lines()) << "there is none";
+  EXPECT_EQ(made_of({"NCCL_IB_HCA=rxe", "UCX_NET_DEVICES=mlx5_0:1"}).lines,
+            (Lines{"FI_VERBS_DEVICE_NAME=rxe0"}));
   EXPECT_EQ(made_of({"NCCL_IB_GID_INDEX=3"}).lines, (Lines{"UCX_IB_GID_INDEX=3"}));
+}
+
+TEST(NcclEnvironment, PortsAreThoseThatTheKernelShows) {
+  const weir::test::TemporaryFolder folder;
+  for (const char* port :
+       {"mlx5_10/ports/1", "mlx5_2/ports/2", "mlx5_2/ports/1", "mlx5_3/ports/x"}) {
+    std::filesystem::create_directories(folder.path() + "/" + port);
+  }
+  EXPECT_EQ(infiniband_ports(folder.path()),
+            (std::vector<InfinibandPort>{{"mlx5_10", 1}, {"mlx5_2", 1}, {"mlx5_2", 2}}));
+  EXPECT_TRUE(infiniband_ports(folder.path() + "/none").empty());
 }
 
 TEST(NcclEnvironment, SizesFilesAndPluginsHaveTheirCounterparts) {

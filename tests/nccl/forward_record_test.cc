@@ -172,6 +172,19 @@ TEST_F(NcclRecorded, TheRankThatIsStoppedBeforeItsCallIsNamed) {
   expect_said({"stopped", "rank 0 stopped before operation 3"});
 }
 
+TEST_F(NcclRecorded, ACommunicatorThatIsSplitFromOneIsRecordedToo) {
+  const Job job(3, [](int rank, ncclComm_t comm) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.commName = "the split one";
+    ncclComm_t child = nullptr;
+    ASSERT_NCCL(ncclCommSplit(comm, 0, -rank, &child, &config));
+    all_reduces(comm, 3, 4);
+    all_reduces(child, 1, rank == 2 ? 9 : 8);
+  });
+  expect_said({"begin with communicator 'the split one': called otherwise", "rank 0 called",
+               "count 9) as operation 1"});
+}
+
 TEST_F(NcclRecorded, ACallThatIsRefusedIsNoCall) {
   const Job job(2, [](int rank, ncclComm_t comm) {
     float data[4] = {};

@@ -48,6 +48,9 @@ class Fake {
   void fail(int rank, ncclResult_t code, bool hang) const {
     get<void(int, int, int)>("fake_fail")(rank, code, hang ? 1 : 0);
   }
+  void fail_making(int rank, ncclResult_t code, bool hang) const {
+    get<void(int, int, int)>("fake_fail_making")(rank, code, hang ? 1 : 0);
+  }
 
  private:
   void* library_ = nullptr;

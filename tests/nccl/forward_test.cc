@@ -121,6 +121,28 @@ TEST(NcclForward, ACommunicatorThatTheRealLibraryMadeByItselfIsServed) {
   EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
+TEST(NcclForward, OfSeveralUniqueIdsTheRealLibraryGetsAsManyOfItsOwn) {
+  const Fake fake;
+  const std::vector<ncclUniqueId> ids = {make_id(), make_id(), make_id()};
+  const int made = fake.calls("ncclGetUniqueId");
+  const int calls = fake.calls("ncclCommInitRankScalable");
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 5; ++rank) {
+    threads.emplace_back([&, rank] {
+      choose_device(rank);
+      std::vector<ncclUniqueId> mine = ids;
+      ncclComm_t comm = nullptr;
+      ASSERT_NCCL(ncclCommInitRankScalable(&comm, 5, rank, 3, mine.data(), nullptr));
+      EXPECT_TRUE(is_real(comm));
+      EXPECT_EQ(sum_on(comm, rank), FAKE_SUM + rank);
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(fake.calls("ncclGetUniqueId"), made + 3);
+  EXPECT_EQ(fake.calls("ncclCommInitRankScalable"), calls + 5);
+}
+
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool kBindsToItself = false;  // AddressSanitizer does not allow it
 #else

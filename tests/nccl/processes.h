@@ -7,20 +7,24 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <functional>
 #include <vector>
 
 #include "nccl/support.h"
 
 namespace weir::nccl::test {
 
-// One process a rank; the exit status of each, or 128 + signal.
-inline std::vector<int> run_processes(int n, const Body& body) {
+// One process a rank; the exit status of each, or 128 + signal. `prepare` runs in each before its
+// communicator is made.
+inline std::vector<int> run_processes(int n, const Body& body,
+                                      const std::function<void(int rank)>& prepare = {}) {
   const ncclUniqueId id = make_id();
   std::vector<pid_t> children;
   for (int rank = 0; rank < n; ++rank) {
     const pid_t pid = fork();
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (prepare) prepare(rank);
       ncclComm_t comm = nullptr;
       if (ncclCommInitRank(&comm, n, id, rank) != ncclSuccess) _exit(90);
       body(rank, comm);

@@ -12,7 +12,7 @@ namespace {
 
 // "NcclGroup.X" for every TEST(NcclGroup, X) of tests/nccl.
 std::set<std::string> tests_of_the_tree() {
-  static const std::regex kTest("TEST\\((\\w+),\\s*(\\w+)\\)");
+  static const std::regex kTest("TEST(?:_F)?\\((\\w+),\\s*(\\w+)\\)");
   std::set<std::string> names;
   for (const std::string& path : files()) {
     if (!starts_with(path, "tests/nccl/") || !ends_with(path, ".cc")) continue;

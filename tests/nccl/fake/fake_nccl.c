@@ -28,6 +28,7 @@ static struct {
   int count;
 } calls[NAMES_MAX];
 static int fail_rank = -1, fail_code, fail_hang, started, alive, ids;
+static int making_rank = -1, making_code, making_hang;
 static char last_error[256];
 static __thread int depth, queued;
 
@@ -58,6 +59,14 @@ void fake_fail(int rank, int code, int hang) {
   fail_rank = rank;
   fail_code = code;
   fail_hang = hang;
+  pthread_mutex_unlock(&lock);
+}
+
+void fake_fail_making(int rank, int code, int hang) {
+  pthread_mutex_lock(&lock);
+  making_rank = rank;
+  making_code = code;
+  making_hang = hang;
   pthread_mutex_unlock(&lock);
 }
 
@@ -175,6 +184,23 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int rank_count, ncclUniqueId id,
   return ncclCommInitRankConfig(comm, rank_count, id, rank, NULL);
 }
 
+#if FAKE_VERSION >= 22304
+/* The ids are different ones of this library's. */
+ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int rank_count, int rank, int id_count,
+                                      ncclUniqueId* ids, ncclConfig_t* config) {
+  fake_note(__func__);
+  for (int i = 1; i < id_count; ++i) {
+    for (int j = 0; j < i; ++j) {
+      if (strncmp(ids[i].internal, "fakeid ", 7) != 0 ||
+          memcmp(&ids[i], &ids[j], sizeof ids[i]) == 0) {
+        return fail(ncclInvalidArgument, "fake: an id that is not mine, or twice the same");
+      }
+    }
+  }
+  return ncclCommInitRankConfig(comm, rank_count, ids[0], rank, config);
+}
+#endif
+
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
   (void)devices;
   fake_note(__func__);
@@ -188,14 +214,66 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int count, const int* devices) {
   return result;
 }
 
+/* What fake_fail_making asks for, of `rank` of the parent. */
+static ncclResult_t making(int rank) {
+  pthread_mutex_lock(&lock);
+  const int failing = making_rank, code = making_code, hang = making_hang;
+  pthread_mutex_unlock(&lock);
+  if (failing == rank) return fail((ncclResult_t)code, "fake: Duplicate GPU detected");
+  if (failing >= 0 && hang) {
+    for (;;) pause();
+  }
+  return ncclSuccess;
+}
+
+/* Numbers are the parent's, as nobody asks for those of the new communicator. */
+static ncclResult_t make_from(const struct fake_comm* parent, int makes_one, int rank_count,
+                              ncclComm_t* out, const ncclConfig_t* config) {
+  if (parent->mark != MARK) return fail(ncclInvalidArgument, "fake: corrupted comm object");
+  const ncclResult_t result = making(parent->rank);
+  if (result != ncclSuccess) return result;
+  *out = makes_one ? make(parent->rank, rank_count, config) : NULL;
+  return *out != NULL && ((struct fake_comm*)*out)->polls > 0 ? ncclInProgress : ncclSuccess;
+}
+
 #if FAKE_VERSION >= 21801
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* out,
                            ncclConfig_t* config) {
   (void)key;
   fake_note(__func__);
   const struct fake_comm* parent = (struct fake_comm*)comm;
-  *out = color < 0 ? NULL : make(parent->rank, parent->rank_count, config);
-  return ncclSuccess;
+  return make_from(parent, color >= 0, parent->rank_count, out, config);
+}
+#endif
+
+#if FAKE_VERSION >= 22902
+ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int excluded_count, ncclComm_t* out,
+                            ncclConfig_t* config, int flags) {
+  (void)excluded, (void)flags;
+  fake_note(__func__);
+  const struct fake_comm* parent = (struct fake_comm*)comm;
+  return make_from(parent, 1, parent->rank_count - excluded_count, out, config);
+}
+
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* id) {
+  (void)comm;
+  fake_note(__func__);
+  return ncclGetUniqueId(id);
+}
+
+/* Of the old ranks, number 0 alone passes the id; a new one passes it and its number. */
+ncclResult_t ncclCommGrow(ncclComm_t comm, int rank_count, const ncclUniqueId* id, int rank,
+                          ncclComm_t* out, ncclConfig_t* config) {
+  fake_note(__func__);
+  const struct fake_comm* parent = (struct fake_comm*)comm;
+  if ((id != NULL) != (parent == NULL || parent->rank == 0) || (parent != NULL) != (rank == -1) ||
+      (id != NULL && strncmp(id->internal, "fakeid ", 7) != 0)) {
+    return fail(ncclInvalidArgument, "fake: not how one grows");
+  }
+  if (parent != NULL) return make_from(parent, 1, rank_count, out, config);
+  const ncclResult_t result = making(rank);
+  if (result == ncclSuccess) *out = make(rank, rank_count, config);
+  return result;
 }
 #endif
 

@@ -15,6 +15,10 @@ int fake_calls(const char* name);
  * fails with rank -1. */
 void fake_fail(int rank, int code, int hang);
 
+/* The same for the start of communicators that are made from another, by the rank in that one, or, of
+ * one that is new, in the one that is made. */
+void fake_fail_making(int rank, int code, int hang);
+
 /* Operations that the outermost ncclGroupEnd of a thread, or a call outside a group, has started. */
 int fake_started(void);
 
