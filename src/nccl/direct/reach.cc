@@ -9,50 +9,26 @@
 
 namespace weir::nccl {
 
-class DeviceMapping {
- public:
-  DeviceMapping(const cuda::Driver& the_driver, cuda::Context the_context,
-                const ProcessNumber& the_owner, const DeviceRange& range)
-      : driver(the_driver),
-        context(the_context),
-        owner(the_owner),
-        base(range.base),
-        bytes(range.bytes),
-        allocation(range.allocation) {}
-  ~DeviceMapping() {
-    if (pointer == 0) return;
-    const cuda::RelaxedCapture relaxed(driver);
-    const cuda::ContextScope scope(driver, nullptr, context);
-    (void)driver.ipc_close_mem_handle(pointer);
-  }
-  DeviceMapping(const DeviceMapping&) = delete;
-  DeviceMapping& operator=(const DeviceMapping&) = delete;
+namespace {
+
+// Another process's allocation in this one.
+struct Mapping {
+  cuda::Context context = nullptr;
+  ProcessNumber owner{};
+  uint64_t base = 0;
+  uint64_t bytes = 0;
+  uint64_t allocation = 0;
+  cuda::DevicePointer pointer = 0;
 
   bool is(cuda::Context wanted, const ProcessNumber& of, const DeviceRange& range) const {
     return context == wanted && owner == of && allocation == range.allocation &&
            base == range.base && bytes == range.bytes;
   }
-  // The owner has other memory there now.
-  bool is_replaced_by(const ProcessNumber& of, const DeviceRange& range) const {
-    return owner == of && allocation != range.allocation && base < range.base + range.bytes &&
-           range.base < base + bytes;
-  }
-
-  const cuda::Driver& driver;
-  const cuda::Context context;
-  const ProcessNumber owner;
-  const uint64_t base;
-  const uint64_t bytes;
-  const uint64_t allocation;
-  cuda::DevicePointer pointer = 0;
 };
-
-namespace {
 
 struct Mappings {
   std::mutex lock;
-  std::vector<std::shared_ptr<DeviceMapping>> alive;
-  std::vector<std::shared_ptr<DeviceMapping>> dead;
+  std::vector<Mapping> all;
 };
 
 // Threads may use it until the process ends, when CUDA takes all back: never destroyed.
@@ -113,51 +89,27 @@ Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const Devi
   (void)driver.ctx_get_current(&context);
   Mappings& all = mappings();
   std::lock_guard lock(all.lock);
-  for (size_t i = 0; i < all.alive.size();) {
-    if (all.alive[i]->is_replaced_by(owner, range)) {
-      all.dead.push_back(std::move(all.alive[i]));
-      all.alive.erase(all.alive.begin() + static_cast<std::ptrdiff_t>(i));
-    } else {
-      ++i;
-    }
-  }
-  const auto known = std::find_if(all.alive.begin(), all.alive.end(), [&](const auto& mapping) {
-    return mapping->is(context, owner, range);
+  auto known = std::find_if(all.all.begin(), all.all.end(), [&](const Mapping& mapping) {
+    return mapping.is(context, owner, range);
   });
-  if (known != all.alive.end()) {
-    it.mapping = *known;
-  } else {
-    if (all.alive.size() + all.dead.size() >= kMappingsMax) {
-      it.reason = fmt::format("this process maps {} allocations of others already", kMappingsMax);
+  if (known == all.all.end()) {
+    if (all.all.size() >= kMappingsMax) {
+      it.reason = fmt::format("this process has mapped {} allocations of others", kMappingsMax);
       return it;
     }
-    auto made = std::make_shared<DeviceMapping>(driver, context, owner, range);
+    Mapping made{context, owner, range.base, range.bytes, range.allocation};
+    all.all.reserve(all.all.size() + 1);  // before there is something to lose
     const cuda::RelaxedCapture relaxed(driver);
     const cuda::Result result =
-        driver.ipc_open_mem_handle(&made->pointer, range.handle, cuda::kIpcLazyEnablePeerAccess);
+        driver.ipc_open_mem_handle(&made.pointer, range.handle, cuda::kIpcLazyEnablePeerAccess);
     if (result != cuda::kSuccess) {
-      made->pointer = 0;
       it.reason = cuda::failed(driver, "CUDA IPC", "cuIpcOpenMemHandle", result).text;
       return it;
     }
-    all.alive.push_back(made);
-    it.mapping = std::move(made);
+    known = all.all.insert(all.all.end(), made);
   }
-  it.address = pointer_of(it.mapping->pointer + (range.address - range.base));
+  it.address = pointer_of(known->pointer + (range.address - range.base));
   return it;
-}
-
-void close_dead_mappings() {
-  std::vector<std::shared_ptr<DeviceMapping>> dead;  // given back without the lock
-  Mappings& all = mappings();
-  std::lock_guard lock(all.lock);
-  dead.swap(all.dead);
-}
-
-size_t mapping_count() {
-  Mappings& all = mappings();
-  std::lock_guard lock(all.lock);
-  return all.alive.size() + all.dead.size();
 }
 
 }  // namespace weir::nccl

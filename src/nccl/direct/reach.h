@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reach: how a rank comes to another's memory of a device. In one process an address is an address;
 // between processes of a machine CUDA hands allocations over (CUDA IPC), which are mapped once and kept
-// for later operations.
+// until the process ends: to close a mapping may wait for the device, which may be waiting for us.
 //
 // What a peer tells is looked at before it is used: a range must lie in the allocation that it names.
 // Thread-safe.
@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "nccl/cuda/driver.h"
@@ -18,7 +17,7 @@
 namespace weir::nccl {
 
 // Mappings that a process holds at most; further ones are refused.
-inline constexpr size_t kMappingsMax = 1024;
+inline constexpr size_t kMappingsMax = 512;
 
 // Memory of a device as others find it. Crosses the wire.
 struct DeviceRange {
@@ -34,25 +33,13 @@ struct DeviceRange {
 // `for_others`: other processes are to reach it, too; `shared` tells whether they may.
 DeviceRange range_of(const cuda::Driver& driver, const void* memory, bool for_others);
 
-// Another process's allocation in this one.
-class DeviceMapping;
-
-// What keeps an address valid.
 struct Reached {
   char* address = nullptr;  // nullptr: it cannot be reached
-  std::shared_ptr<DeviceMapping> mapping;
-  std::string reason;  // why not
+  std::string reason;       // why not
 };
 
 // `bytes` from the range's address on, for the device of the current context.
 Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const DeviceRange& range,
               uint64_t bytes);
-
-// Gives back mappings of allocations that their owners have freed, as far as this process has learned
-// of it. It may wait for the device.
-void close_dead_mappings();
-
-// How many there are.
-size_t mapping_count();
 
 }  // namespace weir::nccl

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "nccl/background.h"
-#include "nccl/direct/reach.h"
 #include "nccl/stream/pause.h"
 
 namespace weir::nccl {
@@ -187,8 +186,6 @@ void Proxy::serve() noexcept {
     }
   }
   serving_ = false;
-  lock.unlock();
-  if (!leaving) close_dead_mappings();
   --serving_count;
 }
 
