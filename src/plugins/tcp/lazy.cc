@@ -43,7 +43,7 @@ void Lazy::add(uint32_t peer, Control* control, ZeroCopy::Wish wish, const Way& 
 void Lazy::take(uint32_t peer, uint32_t lane, Stream stream) {
   Channel& channel = channels_[index_of(peer, lane)];
   channel.connect(stream);
-  if (channel.sends_early()) settling_.push_back(index_of(peer, lane));
+  if (channel.is_early()) settling_.push_back(index_of(peer, lane));
 }
 
 void Lazy::step(uint64_t now_ns) {
@@ -60,8 +60,10 @@ void Lazy::step(uint64_t now_ns) {
   joiner_->step(now_ns);
   if (joiner_->lacks_descriptors()) fail_for_want_of_descriptors(EMFILE);
   std::erase_if(settling_, [this](size_t index) {
-    channels_[index].drive_send();
-    return !channels_[index].sends_early() || channels_[index].control()->lost();
+    Channel& channel = channels_[index];
+    if (channel.sends_early()) channel.drive_send();
+    channel.look_for_begin();
+    return !channel.is_early() || channel.control()->lost() || channel.control()->left();
   });
 }
 
