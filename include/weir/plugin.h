@@ -19,7 +19,7 @@
  *
  * Threads. The core calls the functions of one instance from one thread at a time; instances are
  * independent. Nothing blocks but `connect` (bounded by the given deadline). Completion is polled.
- * After `connect` nothing may allocate, lock or log on a path that succeeds.
+ * After `connect` nothing may allocate, lock or log on a path that succeeds, but once to connect two ranks.
  *
  * Ownership. Addresses are copied. Buffers given to send and recv stay the caller's, and stay put
  * until the operation has completed, or the instance was closed or has returned from quiesce. Errors are weir_result_t values; the

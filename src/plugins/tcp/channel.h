@@ -70,8 +70,17 @@ class Channel {
   void attach_later(Control* control, Prelude* prelude, uint8_t lane, ZeroCopy::Wish wish);
   // The connection, which is used when the peer has been told and when the peer has told.
   void connect(Stream stream);
-  // At least one direction is not on its connection.
+  // At least one direction is not on the connection.
   bool is_early() const { return prelude_ != nullptr; }
+  // One of them has operations.
+  bool is_early_and_active() const {
+    return prelude_ != nullptr &&
+           ((!out_.is_open() && sending()) || (!in_.is_open() && receiving()));
+  }
+  // Looks whether the peer has begun, for a lane that this rank receives nothing on.
+  void look_for_begin() {
+    if (receives_early()) receive_early();
+  }
   bool sends_early() const { return prelude_ != nullptr && !out_.is_open(); }
   bool receives_early() const { return prelude_ != nullptr && !in_.is_open(); }
   bool is_connected() const { return data_.is_open() || out_.is_open(); }

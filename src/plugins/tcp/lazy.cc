@@ -50,7 +50,7 @@ void Lazy::take(uint32_t peer, uint32_t lane, Stream stream) {
   // Given up since it was welcomed.
   if (channel.control()->fd() < 0) return stream.close();
   channel.connect(stream);
-  if (channel.sends_early()) settling_.push_back(index_of(peer, lane));
+  if (channel.is_early()) settling_.push_back(index_of(peer, lane));
 }
 
 void Lazy::step(uint64_t now_ns) {
@@ -67,9 +67,11 @@ void Lazy::step(uint64_t now_ns) {
   joiner_->step(now_ns);
   if (joiner_->lacks_descriptors()) fail_for_want_of_descriptors(EMFILE);
   std::erase_if(settling_, [this](size_t index) {
-    channels_[index].drive_send();
-    const Control& control = *channels_[index].control();
-    return !channels_[index].sends_early() || control.lost() || control.fd() < 0;
+    Channel& channel = channels_[index];
+    if (channel.control()->fd() < 0) return true;
+    if (channel.sends_early()) channel.drive_send();
+    channel.look_for_begin();
+    return !channel.is_early() || is_gone(*channel.control());
   });
 }
 

@@ -63,7 +63,7 @@ class Lazy final : public Joiner::Owner {
   std::vector<Peer> peers_;
   std::vector<Lane> lanes_;       // as the channels
   std::vector<size_t> wanted_;    // lanes that this rank is to connect and has not begun to
-  std::vector<size_t> settling_;  // connected, and the peer does not know yet
+  std::vector<size_t> settling_;  // connected, and one end does not know yet
   bool news_ = false;             // a lane has become wanted
   uint64_t next_ns_ = 0;
 };

@@ -64,7 +64,7 @@ weir_result_t settle(Instance* self, Channel* channel, bool is_send, weir_result
     self->active = channel;
     ++self->active_count;
   }
-  if (channel->is_early() && self->lazy->is_due()) [[unlikely]]
+  if (channel->is_early_and_active()) [[unlikely]]
     self->lazy->step(monotonic_ns());
   return result;
 }
@@ -132,7 +132,7 @@ weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
   if (Bundle::owns(*entry)) return test_rails(self, entry);
   auto* channel = reinterpret_cast<Channel*>(entry->channel);
   if (entry->state == kOpPending) {
-    if (channel->is_early()) [[unlikely]]
+    if (channel->is_early_and_active()) [[unlikely]]
       self->lazy->step(monotonic_ns());
     if (entry->is_send != 0) {
       channel->drive_send();
@@ -147,7 +147,7 @@ weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
 }
 
 void drive(Batch* batch, Channel* channel, bool sends, bool receives) {
-  if (channel->is_early()) [[unlikely]]
+  if (channel->is_early_and_active()) [[unlikely]]
     batch = nullptr;
   if (sends && batch == nullptr) channel->drive_send();
   if (sends && batch != nullptr) batch->send(channel);
@@ -165,10 +165,12 @@ bool drive_ready(Instance* self) {
   bool any_unread = false;
   for (Channel* channel = self->active; channel != nullptr; channel = channel->next_active) {
     // Each by itself: what is to be waited for is not its own connection.
-    if (channel->is_early()) [[unlikely]] {
+    if (channel->is_early_and_active()) [[unlikely]] {
       drive(nullptr, channel, sends(*channel), channel->receiving());
-      any_early = any_early || channel->is_early();
-      if (channel->is_early()) continue;
+      if (channel->is_early_and_active()) {
+        any_early = true;
+        continue;
+      }
     }
     if (sends(*channel)) {
       const short events = channel->sending() ? POLLOUT : 0;  // the kernel's word is always told of
@@ -183,7 +185,7 @@ bool drive_ready(Instance* self) {
   if (ready <= 0 && !any_unread) return any_early;
   const pollfd* entry = self->entries.data();
   for (Channel* channel = self->active; channel != nullptr; channel = channel->next_active) {
-    if (channel->is_early()) [[unlikely]]
+    if (channel->is_early_and_active()) [[unlikely]]
       continue;
     const bool can_send = sends(*channel) && (entry++)->revents != 0;
     const bool can_receive =
@@ -239,7 +241,7 @@ weir_result_t progress(weir_transport_t* instance) {
   for (Channel* channel = self->active; directly && channel != nullptr;
        channel = channel->next_active) {
     drive(batch, channel, sends(*channel), channel->receiving());
-    any_early = any_early || channel->is_early();
+    any_early = any_early || channel->is_early_and_active();
   }
   if (self->batch != nullptr) self->batch->flush();
   if (self->lazy != nullptr && (any_early || self->lazy->is_due())) [[unlikely]] {
