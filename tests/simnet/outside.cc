@@ -139,6 +139,8 @@ void unregister_communicator(Communicator* comm) {
 
 void request_started() {}
 
+void watch_requests() {}
+
 void progress_others(const Communicator* mine) {
   const uint32_t rank = simnet::world()->running();
   // A poll may give the turn away, and other ranks come and go meanwhile.
