@@ -210,8 +210,8 @@ void every_type_and_reduction(const Variant& variant) {
     const Cuda cuda(r);
     r.join_collectives();
     const weir_collective_functions_t& f = *r.f().collectives;
-    Buffer send(r, cuda, kBlock);
-    Buffer recv(r, cuda, kBlock);
+    Buffer send(r, cuda, kBlock + 1);
+    Buffer recv(r, cuda, kBlock + 1);
     static constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
     for (uint32_t type = 0; type < 32; ++type) {
       if ((f.types >> type & 1) == 0 || (f.kinds >> WEIR_COLLECTIVE_BROADCAST & 1) == 0) continue;

@@ -12,6 +12,7 @@
 
 #include "hostcuda/cuda.h"
 #include "support/ranks.h"
+#include "support/shared_counter.h"
 #include "weir/weir.h"
 
 namespace weir::test {
@@ -86,6 +87,12 @@ inline void expect_sum_on_host(weir_comm_t comm, int rank, int n) {
   int value = rank + 1;
   ASSERT_WEIR(comm, weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr));
   EXPECT_EQ(value, sum_of_ranks(n));
+}
+
+// Until all n ranks are here, without a word over the communicator: whoever goes on may then end it.
+inline void meet(const SharedCounter& here, int n) {
+  here.get().fetch_add(1);
+  while (here.get().load() < n) usleep(100);
 }
 
 inline void expect_text(const std::string& text, const std::string& part) {

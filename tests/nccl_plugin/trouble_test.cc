@@ -228,10 +228,12 @@ TEST(DeviceTrouble, ADeathReleasesAStreamThatNobodyWaitsFor) {
 }
 
 TEST(DeviceTrouble, AnAbortFromAnotherThreadEndsADeviceCollectiveEverywhere) {
+  const SharedCounter here;
   run_on_devices(
       2,
-      [](int rank, weir_comm_t comm) {
+      [&](int rank, weir_comm_t comm) {
         expect_sum_on_device(comm, rank, 2);
+        meet(here, 2);
         if (rank == 1) {
           // Takes no part, and hears of the abort in its next call.
           int value = 0;
@@ -256,10 +258,12 @@ TEST(DeviceTrouble, AnAbortFromAnotherThreadEndsADeviceCollectiveEverywhere) {
 }
 
 TEST(DeviceTrouble, ARankThatStaysAwayMeetsTheDeadline) {
+  const SharedCounter here;
   run_on_devices(
       2,
-      [](int rank, weir_comm_t comm) {
+      [&](int rank, weir_comm_t comm) {
         expect_sum_on_device(comm, rank, 2);
+        meet(here, 2);
         if (rank == 1) {
           // Until the other one has told of its failure.
           int value = 0;
@@ -278,10 +282,12 @@ TEST(DeviceTrouble, ARankThatStaysAwayMeetsTheDeadline) {
 }
 
 TEST(DeviceTrouble, AnErrorOfNcclsIsToldOnEveryRank) {
+  const SharedCounter here;
   run_on_devices(
       2,
-      [](int rank, weir_comm_t comm) {
+      [&](int rank, weir_comm_t comm) {
         expect_sum_on_device(comm, rank, 2);
+        meet(here, 2);
         OnDevice<int> data(std::vector<int>(10, 1));
         EXPECT_EQ(
             weir_all_reduce(comm, data.data(), data.data(), 10, WEIR_INT32, WEIR_SUM, nullptr),
@@ -293,13 +299,14 @@ TEST(DeviceTrouble, AnErrorOfNcclsIsToldOnEveryRank) {
 }
 
 TEST(DeviceTrouble, DestroyGivesUpWhatIsUnderWay) {
+  const SharedCounter here;
   run_on_devices(
       2,
-      [](int rank, weir_comm_t comm) {
+      [&](int rank, weir_comm_t comm) {
         weir_comm_t other = nullptr;
         ASSERT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &other));
         expect_sum_on_device(other, rank, 2);
-        EXPECT_WEIR(comm, weir_barrier(comm, nullptr));
+        meet(here, 2);
         OnDevice<int> data(std::vector<int>(10, 1));
         weir_request_t request = nullptr;
         if (rank == 0) {

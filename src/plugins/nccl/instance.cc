@@ -215,9 +215,9 @@ weir_result_t Instance::start(const weir_collective_call_t& call, weir_transport
 
 weir_result_t Instance::enqueued(weir_transport_op_t* op) {
   if (op->word[kPhase] != kStarting) return WEIR_OK;
+  const DriverScope scope(driver_, context_);
   const weir_result_t now = state("a collective");
   if (now != WEIR_OK) return now;
-  const DriverScope scope(driver_, context_);
   void* const stream = reinterpret_cast<void*>(op->word[kStream]);
   int capturing = kCaptureNone;
   if (driver_.stream_is_capturing(stream, &capturing) == 0 && capturing != kCaptureNone) {

@@ -133,6 +133,8 @@ size_t bytes_of(ncclDataType_t type) {
   switch (type) {
     case ncclInt8:
     case ncclUint8:
+    case ncclFloat8e4m3:
+    case ncclFloat8e5m2:
       return 1;
     case ncclFloat16:
     case ncclBfloat16:
