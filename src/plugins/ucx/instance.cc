@@ -340,16 +340,22 @@ void Instance::lose(Peer* peer) {
   if (!peer->ended) end_flows(peer);
 }
 
+// The endpoint stays: the peer may still send on its own, and UCX 1.13 aborts where it has to answer on one that it
+// has made anew for that when the worker ends.
 bool Instance::leave(uint32_t other) {
+  if (network.worker() == nullptr) return true;
   const Listening listening(&network.heard());
-  Peer& peer = peers[other];
-  if (network.worker() != nullptr) lose(&peer);
-  for (const auto* flows : {&sends, &recvs}) {
-    for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
-      if (!(*flows)[other * kLaneCount + lane].has_let_go()) return false;
+  const auto each_flow = [&](auto what) {
+    for (auto* flows : {&sends, &recvs}) {
+      for (uint32_t lane = 0; lane < kLaneCount; ++lane) what((*flows)[other * kLaneCount + lane]);
     }
-  }
-  return true;
+  };
+  each_flow([](Flow& flow) { flow.fail(WEIR_ERROR_PEER_LOST); });
+  drain();
+  each_flow([](Flow& flow) { flow.abandon(); });
+  bool has_let_go = one_sided.idle();
+  each_flow([&](const Flow& flow) { has_let_go = has_let_go && flow.has_let_go(); });
+  return has_let_go;
 }
 
 void Instance::hear_goodbye(Peer* peer) {
