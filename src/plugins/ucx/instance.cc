@@ -491,9 +491,10 @@ void Instance::end_network() {
   for (auto* flows : {&sends, &recvs}) {
     for (Flow& flow : *flows) flow.close();
   }
+  // A copy out of the peer's memory that has begun must end: UCX aborts where an endpoint goes with one. With puts under
+  // way it must not go on: the memory that they go to may be gone, and UCX aborts over what that ends.
+  if (one_sided.idle()) drain();
   one_sided.close();
-  // A copy out of the peer's memory that has begun must end: UCX aborts where an endpoint goes with one.
-  drain();
   for (Peer& peer : peers) close_endpoint(&peer);
   // UCX insists on it where errors are reported: an endpoint has given up its requests before the
   // worker ends.
