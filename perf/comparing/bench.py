@@ -60,10 +60,10 @@ def comma_list(convert):
 
 
 def find_library(folder):
-    for place, _, files in os.walk(os.path.abspath(folder)):
-        if "libweir.so" in files:
-            return os.path.join(place, "libweir.so")
-    return None
+    """The newest below the folder: tests install copies of their own, which grow old."""
+    found = [os.path.join(place, "libweir.so") for place, _, files in os.walk(os.path.abspath(folder))
+             if "libweir.so" in files]
+    return max(found, key=os.path.getmtime, default=None)
 
 
 def weir_library(build):

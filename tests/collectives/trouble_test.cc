@@ -155,17 +155,25 @@ TEST(Deadline, NamesTheRankThatNeverCalled) {
 }
 
 TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
+  // Until every rank has finished the first operation, a rank that dies may fail it for the others.
+  const SharedCounter finished;
   for (const size_t count : {size_t{1}, size_t{3'000'000}}) {
     Promises promises;
     promises.hold([&] {
+      finished.get() = 0;
       const std::vector<int> statuses = run_processes_status(
           4,
           [&](int rank, weir_comm_t comm) {
             std::vector<float> data(count, 1.0f);
             ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), count, WEIR_FLOAT32, WEIR_SUM,
                                       nullptr),
-                      WEIR_OK);
-            if (rank == 2) raise(SIGKILL);
+                      WEIR_OK)
+                << weir_last_error(comm);
+            ++finished.get();
+            if (rank == 2) {
+              for (int i = 0; i < 60'000 && finished.get() < 4; ++i) usleep(1000);
+              raise(SIGKILL);
+            }
             const auto start = Clock::now();
             weir_result_t result = WEIR_OK;
             while (result == WEIR_OK) {

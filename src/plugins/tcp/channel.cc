@@ -246,6 +246,7 @@ void Channel::drive_send() {
   for (uint32_t call = 0; call < kBurst; ++call) {
     Transfer transfer;
     if (!prepare_send(&transfer) || !take_sent(transfer, send(transfer))) return;
+    if (transfer.ends_turn()) return;
   }
 }
 
@@ -358,6 +359,7 @@ void Channel::drive_recv() {
   for (uint32_t call = 0; call < kBurst; ++call) {
     Transfer transfer;
     if (!prepare_recv(&transfer) || !take_received(transfer, receive(transfer))) return;
+    if (transfer.ends_turn()) return;
   }
 }
 

@@ -16,8 +16,10 @@ namespace weir::plugins::tcp {
 struct Transfer {
   static constexpr uint32_t kMessagesMax = 8;
   static constexpr uint64_t kGatheredBytesMax = 2048;
-  // Not more than the kernel takes at once; also what keeps an overflow of its counts away.
-  static constexpr uint64_t kPieceBytesMax = uint64_t{1} << 30;
+  // After so much of a message the other direction has its turn: two ranks that send to each other
+  // then receive what is still in their caches. Above the credit, which one call must be able to
+  // send.
+  static constexpr uint64_t kPieceBytesMax = 96 << 10;
 
   Transfer() { clear(); }
   void clear() {
@@ -32,6 +34,7 @@ struct Transfer {
     pieces[count++] = {at, static_cast<size_t>(length)};
     bytes += length;
   }
+  bool ends_turn() const { return bytes >= kPieceBytesMax; }
 
   iovec pieces[2 * kMessagesMax + 1];
   size_t count;
