@@ -25,12 +25,10 @@ using weir::test::TemporaryFolder;
 
 // The library looks at the environment once a process: one folder for all tests.
 const TemporaryFolder& folder() {
-  static const auto* it = [] {
-    auto* made = new TemporaryFolder();
-    setenv("WEIR_RECORDER_DIR", made->path().c_str(), 1);
-    return made;
-  }();
-  return *it;
+  static const TemporaryFolder made;
+  static const bool is_set = setenv("WEIR_RECORDER_DIR", made.path().c_str(), 1) == 0;
+  EXPECT_TRUE(is_set);
+  return made;
 }
 
 size_t record_count() { return folder().files().size(); }

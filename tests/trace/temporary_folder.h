@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder of its own below the system's place for temporary files; removed with the object.
+// A folder of its own below the system's place for temporary files; removed with the object by the
+// process that made it, not by those that it forked.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -18,6 +20,7 @@ class TemporaryFolder {
     EXPECT_NE(mkdtemp(path_.data()), nullptr);
   }
   ~TemporaryFolder() {
+    if (getpid() != owner_) return;
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
@@ -36,6 +39,7 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+  pid_t owner_ = getpid();
 };
 
 }  // namespace weir::test
