@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+// device_perf: collectives of libnccl.so.2 on device memory, beside the device's own copies.
+//
+//   device_perf [-c collective] [-n ranks] [-b bytes] [-e bytes] [-f factor] [-i calls] [-r rounds] [--json FILE]
+//
+// One process a rank; ranks take the devices in turn, so that several may share one. For each size, rounds of
+// `calls` collectives on a stream and of as many copies of the same bytes within the device alternate: medians of
+// microseconds a call, of algorithm and bus bandwidth as nccl-tests define them, and of the copy's bandwidth
+// (bytes read, not read and written). The last call of a size is checked. WEIR_BACKEND chooses Weir or the real
+// NCCL. The exit status is not 0 when a value was wrong or something failed.
+#include <sys/mman.h>
+#include <time.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "fmt/format.h"
+#include "perf/device_perf/cuda_device.h"
+#include "perf/harness/launch.h"
+#include "weir/nccl.h"
+
+namespace weir::perf {
+namespace {
+
+struct Options {
+  std::string collective = "all_reduce";
+  int ranks = 2;
+  uint64_t bytes_min = 1 << 10;
+  uint64_t bytes_max = 64 << 20;
+  uint64_t factor = 4;
+  int calls = 20;
+  int rounds = 7;
+  std::string json;
+};
+
+// How much a collective of `bytes` (of the largest buffer of a rank) moves over a bus, as a part of
+// it: nccl-tests' doc/PERFORMANCE.md.
+double bus_factor(const std::string& collective, int n) {
+  const double others = n > 1 ? static_cast<double>(n - 1) / n : 1;
+  if (collective == "all_reduce") return n > 1 ? 2 * others : 1;
+  return collective == "broadcast" ? 1 : others;
+}
+
+struct Shared {
+  std::atomic<int> id_is_there{0};
+  std::atomic<int> gave_up{0};
+  ncclUniqueId id;
+};
+
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
+
+void require(ncclResult_t result, const char* what) {
+  if (result == ncclSuccess) return;
+  fail(fmt::format("{}: {}: {}", what, ncclGetErrorString(result), ncclGetLastError(nullptr)));
+}
+
+double now_us() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return 1e6 * static_cast<double>(t.tv_sec) + 1e-3 * static_cast<double>(t.tv_nsec);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+class Rank {
+ public:
+  Rank(const Options& options, int rank, Shared* shared)
+      : options_(options), rank_(rank), device_(rank) {
+    if (rank == 0) {
+      require(ncclGetUniqueId(&shared->id), "ncclGetUniqueId");
+      shared->id_is_there = 1;
+    }
+    while (shared->id_is_there == 0) {
+      if (shared->gave_up != 0) fail("rank 0 has given up");
+      usleep(1000);
+    }
+    require(ncclCommInitRank(&comm_, options.ranks, shared->id, rank), "ncclCommInitRank");
+    send_ = device_.allocate(options.bytes_max);
+    recv_ = device_.allocate(options.bytes_max);
+    copy_ = device_.allocate(options.bytes_max);
+  }
+
+  void run() {
+    if (rank_ == 0) {
+      fmt::print("{} of {} ranks on {}, float32, {} calls a round, medians of {} rounds\n\n",
+                 options_.collective, options_.ranks, device_.name(), options_.calls,
+                 options_.rounds);
+      fmt::print("| bytes | time us | algbw GB/s | busbw GB/s | copy GB/s | busbw / copy |\n");
+      fmt::print("| ---: | ---: | ---: | ---: | ---: | ---: |\n");
+    }
+    for (uint64_t bytes = options_.bytes_min; bytes <= options_.bytes_max;
+         bytes *= options_.factor) {
+      measure(bytes);
+    }
+    require(ncclCommDestroy(comm_), "ncclCommDestroy");
+    if (rank_ == 0 && !options_.json.empty()) {
+      std::ofstream file(options_.json);
+      file << rows_.dump(1) << '\n';
+      if (!file.good()) fail(options_.json + " cannot be written");
+    }
+  }
+
+ private:
+  // A whole number of floats for each rank.
+  uint64_t count_of(uint64_t bytes) const {
+    return bytes / sizeof(float) / static_cast<uint64_t>(options_.ranks);
+  }
+
+  void collective(uint64_t bytes) {
+    const size_t part = count_of(bytes);
+    const size_t whole = part * static_cast<size_t>(options_.ranks);
+    const auto stream = static_cast<cudaStream_t>(device_.stream());
+    const std::string& name = options_.collective;
+    if (name == "all_reduce") {
+      require(ncclAllReduce(send_, recv_, whole, ncclFloat, ncclSum, comm_, stream), "AllReduce");
+    } else if (name == "all_gather") {
+      require(ncclAllGather(send_, recv_, part, ncclFloat, comm_, stream), "AllGather");
+    } else if (name == "reduce_scatter") {
+      require(ncclReduceScatter(send_, recv_, part, ncclFloat, ncclSum, comm_, stream),
+              "ReduceScatter");
+    } else if (name == "broadcast") {
+      require(ncclBroadcast(send_, recv_, whole, ncclFloat, 0, comm_, stream), "Broadcast");
+    } else {
+      require(ncclAlltoAll(send_, recv_, part, ncclFloat, comm_, stream), "AlltoAll");
+    }
+  }
+
+  // Whole numbers, so that sums are exact in any order.
+  static float given(int rank, size_t i) { return static_cast<float>(rank + 1 + i % 7); }
+
+  float wanted(size_t i, size_t part) const {
+    const std::string& name = options_.collective;
+    const auto me = static_cast<size_t>(rank_);
+    if (name == "broadcast") return given(0, i);
+    if (name == "all_gather") return given(static_cast<int>(i / part), i % part);
+    if (name == "alltoall") return given(static_cast<int>(i / part), me * part + i % part);
+    float sum = 0;
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      sum += given(rank, name == "reduce_scatter" ? me * part + i : i);
+    }
+    return sum;
+  }
+
+  void check(uint64_t bytes) {
+    const size_t part = count_of(bytes);
+    const size_t size =
+        options_.collective == "reduce_scatter" ? part : part * static_cast<size_t>(options_.ranks);
+    std::vector<float> got(size);
+    device_.copy(got.data(), recv_, size * sizeof(float));
+    device_.synchronize();
+    for (size_t i = 0; i < size; ++i) {
+      if (got[i] == wanted(i, part)) continue;
+      fail(fmt::format("{} bytes: element {} is {} and should be {}", bytes, i, got[i],
+                       wanted(i, part)));
+    }
+  }
+
+  template <typename Call>
+  double round_us(const Call& one) {
+    const double begin_us = now_us();
+    for (int i = 0; i < options_.calls; ++i) one();
+    device_.synchronize();
+    return (now_us() - begin_us) / options_.calls;
+  }
+
+  void measure(uint64_t asked) {
+    const uint64_t bytes = count_of(asked) * sizeof(float) * static_cast<uint64_t>(options_.ranks);
+    if (bytes == 0) return;
+    std::vector<float> input(bytes / sizeof(float));
+    for (size_t i = 0; i < input.size(); ++i) input[i] = given(rank_, i);
+    device_.copy(send_, input.data(), bytes);
+    device_.synchronize();
+    std::vector<double> times_us;
+    std::vector<double> copies_us;
+    for (int round = -1; round < options_.rounds; ++round) {  // the first one warms up
+      const double time_us = round_us([&] { collective(bytes); });
+      const double copy_us = round_us([&] { device_.copy(copy_, send_, bytes); });
+      if (round < 0) continue;
+      times_us.push_back(time_us);
+      copies_us.push_back(copy_us);
+    }
+    check(bytes);
+    if (rank_ != 0) return;
+    const double time_us = median(times_us);
+    const double algorithm = 1e-3 * static_cast<double>(bytes) / time_us;
+    const double bus = algorithm * bus_factor(options_.collective, options_.ranks);
+    const double copy = 1e-3 * static_cast<double>(bytes) / median(copies_us);
+    fmt::print("| {} | {:.2f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} |\n", bytes, time_us, algorithm,
+               bus, copy, bus / copy);
+    std::fflush(stdout);
+    rows_.push_back({{"collective", options_.collective},
+                     {"ranks", options_.ranks},
+                     {"device", device_.name()},
+                     {"bytes", bytes},
+                     {"time_us", time_us},
+                     {"algbw_gb_s", algorithm},
+                     {"busbw_gb_s", bus},
+                     {"copy_gb_s", copy}});
+  }
+
+  const Options& options_;
+  const int rank_;
+  CudaDevice device_;
+  ncclComm_t comm_ = nullptr;
+  void* send_ = nullptr;
+  void* recv_ = nullptr;
+  void* copy_ = nullptr;
+  nlohmann::json rows_ = nlohmann::json::array();
+};
+
+int run(const Options& options) {
+  void* memory =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return 1;
+  auto* shared = new (memory) Shared;
+  return run_processes(options.ranks, "device_perf", [&](int rank) {
+    try {
+      Rank(options, rank, shared).run();
+      return 0;
+    } catch (const std::exception& error) {
+      shared->gave_up = 1;
+      fmt::print(stderr, "device_perf: rank {}: {}\n", rank, error.what());
+      return 1;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace weir::perf
+
+int main(int argc, char** argv) {
+  weir::perf::Options options;
+  CLI::App app("Collectives of libnccl.so.2 on device memory, beside the device's own copies");
+  app.add_option("-c,--collective", options.collective)
+      ->check(
+          CLI::IsMember({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall"}))
+      ->capture_default_str();
+  app.add_option("-n,--ranks", options.ranks, "processes")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("-b,--bytes-min", options.bytes_min, "of the largest buffer of a rank; also 64KB")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app.add_option("-e,--bytes-max", options.bytes_max, "the last size")
+      ->transform(CLI::AsSizeValue(false))
+      ->capture_default_str();
+  app.add_option("-f,--factor", options.factor, "from size to size")
+      ->check(CLI::Range(2, 1024))
+      ->capture_default_str();
+  app.add_option("-i,--calls", options.calls, "calls of a round")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("-r,--rounds", options.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--json", options.json, "also writes the rows there");
+  CLI11_PARSE(app, argc, argv);
+  if (options.bytes_min == 0 || options.bytes_min > options.bytes_max) {
+    fmt::print(stderr, "device_perf: sizes from {} to {} bytes are none\n", options.bytes_min,
+               options.bytes_max);
+    return 2;
+  }
+  return weir::perf::run(options);
+}
