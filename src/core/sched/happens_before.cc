@@ -1,24 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/sched/happens_before.h"
 
-#include <algorithm>
 #include <cstring>
 
+#include "core/sched/clocks.h"
+
 namespace weir::sched {
-namespace {
-
-// Clocks are padded to this, so that the loop over them needs no tail.
-constexpr uint32_t kClockGranule = 16;
-
-void join(uint32_t* __restrict to, const uint32_t* __restrict from, uint32_t count) {
-  for (uint32_t block = 0; block < count; block += kClockGranule) {
-    for (uint32_t i = 0; i < kClockGranule; ++i) {
-      to[block + i] = std::max(to[block + i], from[block + i]);
-    }
-  }
-}
-
-}  // namespace
 
 HappensBefore::HappensBefore(uint32_t thread_count, uint32_t place_count)
     : stride_((thread_count + kClockGranule - 1) / kClockGranule * kClockGranule),
@@ -44,7 +31,7 @@ HappensBefore::Snapshot HappensBefore::release(ThreadId thread) {
 }
 
 void HappensBefore::acquire(ThreadId thread, Snapshot snapshot) {
-  join(clock(thread), snapshots_.data() + size_t{snapshot} * stride_, stride_);
+  join_clocks(clock(thread), snapshots_.data() + size_t{snapshot} * stride_, stride_);
 }
 
 HappensBefore::Conflict HappensBefore::read(ThreadId thread, Layout::Place place,
