@@ -97,17 +97,27 @@ bool root_gets_far_ahead() {
 
 TEST(Mismatch, IsFoundAlthoughTheRootIsFarAhead) {
   // Through lines, and through slots, where the root's newest calls have taken the place of the mark.
+  const SharedCounter ahead;
+  const auto wait_until_ahead = [&](int calls) {
+    if (!root_gets_far_ahead()) usleep(200'000);
+    for (int i = 0; i < 60'000 && root_gets_far_ahead() && ahead.get() < calls; ++i) usleep(1000);
+  };
   for (const size_t count : {size_t{4}, size_t{16'384}}) {
+    // The slots hold 32 calls of 64 KiB.
+    const int far = count == 4 ? 61 : 51;
+    ahead.get() = 0;
     run_processes(
         2,
         [&](int rank, weir_comm_t comm) {
           std::vector<float> data(count, static_cast<float>(rank));
-          if (rank == 1) usleep(200'000);
+          if (rank == 1) wait_until_ahead(30);
           weir_result_t result = WEIR_OK;
-          int done = 0;
-          for (int i = 0; i < 100 && result == WEIR_OK; ++i, ++done) {
-            const weir_datatype_t type = rank == 1 && i == 20 ? WEIR_INT32 : WEIR_FLOAT32;
+          for (int i = 0; i < 100 && result == WEIR_OK; ++i) {
+            const bool is_wrong = rank == 1 && i == 20;
+            if (is_wrong) wait_until_ahead(far);
+            const weir_datatype_t type = is_wrong ? WEIR_INT32 : WEIR_FLOAT32;
             result = weir_broadcast(comm, data.data(), data.data(), data.size(), type, 0, nullptr);
+            if (rank == 0 && result == WEIR_OK) ++ahead.get();
           }
           // Where connections hold all that a root sends, it learns of it when it waits.
           if (result == WEIR_OK) result = weir_barrier(comm, nullptr);
@@ -116,7 +126,7 @@ TEST(Mismatch, IsFoundAlthoughTheRootIsFarAhead) {
           expect_text(comm, "float32");
           expect_text(comm, "int32");
           if (rank == 0 && root_gets_far_ahead()) {
-            EXPECT_GT(done, 60) << "the root could not work ahead";
+            EXPECT_GE(ahead.get(), far) << "the root could not work ahead";
           }
         },
         {}, with_timeout(5'000));

@@ -72,6 +72,22 @@ void wait_for_operations(const Job& job, size_t rank_count) {
   ADD_FAILURE() << "the ranks never ran";
 }
 
+// Until a rank has written that it still waits, long enough after what it has written by now: of a dead one
+// nothing else tells how long it has waited.
+void wait_for_sign(const Job& job, size_t rank) {
+  uint64_t first_ns = 0;
+  for (int attempt = 0; attempt < 600; ++attempt) {
+    const Looked looked = look(job.folder().path());
+    if (looked.json.is_object()) {
+      const uint64_t latest_ns = looked.json["ranks"][rank]["latest_ns"];
+      if (first_ns == 0) first_ns = latest_ns;
+      if (latest_ns > first_ns + 150'000'000) return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  ADD_FAILURE() << "rank " << rank << " never wrote that it waits";
+}
+
 void expect_verdict(const Looked& looked, const std::vector<int>& ranks, uint64_t operation,
                     const std::string& part) {
   ASSERT_TRUE(looked.json.is_object()) << looked.text;
@@ -244,6 +260,7 @@ TEST(Records, SurviveSigkillOfEveryRank) {
     whatever(weir_barrier(comm, nullptr));
   });
   look_until(job.folder().path(), "never called");
+  wait_for_sign(job, 0);
   job.signal(0, SIGKILL);
   job.signal(1, SIGKILL);
   job.join();
