@@ -293,7 +293,7 @@ TEST_F(Ucx, RanksWhoseTcpSegmentsDifferAreToldSoAndSendNothing) {
   EXPECT_EQ(text, "");
 }
 
-TEST_F(Ucx, APutToMemoryThatIsNoLongerRegisteredIsRefusedWhateverItsSize) {
+TEST_F(Ucx, PutsAndGetsOfMemoryThatIsNoLongerRegisteredAreRefusedWhateverTheirSize) {
   if (!only_tcp()) {
     GTEST_SKIP() << "asked of endpoints that report errors, which UCX_TLS=tcp makes on one host";
   }
@@ -325,6 +325,17 @@ TEST_F(Ucx, APutToMemoryThatIsNoLongerRegisteredIsRefusedWhateverItsSize) {
         pair.f.put(pair.end[0].instance, remotes[1], 0, data.data(), bytes, &stored);
     EXPECT_EQ(pair.wait(0, &stored, second), WEIR_OK) << pair.end[0].error;
     EXPECT_EQ(std::count(window.begin(), window.end(), 8), static_cast<ptrdiff_t>(bytes));
+    std::vector<unsigned char> brought(bytes + 1, 9);
+    weir_transport_op_t refused_get{}, get{};
+    const weir_result_t third =
+        pair.f.get(pair.end[0].instance, remotes[0], 0, brought.data(), bytes, &refused_get);
+    EXPECT_EQ(pair.wait(0, &refused_get, third), WEIR_ERROR_REFUSED) << bytes;
+    EXPECT_EQ(brought, std::vector<unsigned char>(bytes + 1, 9));
+    const weir_result_t fourth =
+        pair.f.get(pair.end[0].instance, remotes[1], 0, brought.data(), bytes, &get);
+    EXPECT_EQ(pair.wait(0, &get, fourth), WEIR_OK) << pair.end[0].error;
+    EXPECT_EQ(std::count(brought.begin(), brought.end(), 8), static_cast<ptrdiff_t>(bytes));
+    EXPECT_EQ(brought[bytes], 9);
     std::fill(window.begin(), window.end(), 7);
   }
 }
