@@ -173,8 +173,11 @@ weir_result_t Instance::make_endpoints() {
     params.address = reinterpret_cast<const ucp_address_t*>(address);
     // UCX's shared memory knows no peer failures, and is not taken where they are asked for. On one
     // host the control connection tells them as soon as the kernel does.
-    peer.reports_errors = i != rank && !(mesh->shares_host(i) && network.shares_memory());
-    const std::string segment = peer.reports_errors ? segment_of(mesh->card(i)) : "";
+    // Of a rank to itself they are asked for where only a network can carry them: without, UCX opens a lane on
+    // each of its interfaces, all of which it then asks in every call.
+    peer.reports_errors =
+        i == rank ? !network.has_loopback() : !(mesh->shares_host(i) && network.shares_memory());
+    const std::string segment = peer.reports_errors && i != rank ? segment_of(mesh->card(i)) : "";
     const std::string own_segment = network.tcp_segment().substr(0, kSegmentBytes);
     if (!segment.empty() && !own_segment.empty() && segment != own_segment) {
       return report.fail(WEIR_ERROR_UNSUPPORTED, "ucx: UCX_TCP_RX_SEG_SIZE is " + own_segment +

@@ -134,6 +134,7 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
   if (!reason.empty()) return reason;
   const std::string description = describe(context_);
   shares_memory_ = has_any(description, {"posix/", "sysv/", "xpmem/"});
+  has_loopback_ = shares_memory_ || has_any(description, {"self/"});
   wishes.copies_nothing =
       has_any(description, {"tcp/"}) && !has_any(description, {"rc_", "dc_", "ud_"});
   if (shares_memory_ && !queue_is_set()) wishes.queue_places = queue_places(rank_count);

@@ -77,6 +77,8 @@ class Network {
   std::string read_address(std::vector<unsigned char>* address) const;
   // UCX has a transport over memory that processes of one host share.
   bool shares_memory() const { return shares_memory_; }
+  // UCX has a transport within one process.
+  bool has_loopback() const { return has_loopback_; }
   // The longest segment that UCX's tcp sends and takes, as the environment words it or in bytes; "" without tcp.
   const std::string& tcp_segment() const { return tcp_segment_; }
   Heard& heard() { return heard_; }
@@ -91,6 +93,7 @@ class Network {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   bool shares_memory_ = false;
+  bool has_loopback_ = false;
   std::string tcp_segment_;
   mutable Heard heard_;
 };
