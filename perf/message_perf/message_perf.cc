@@ -2,15 +2,15 @@
 // message_perf: messages of two processes over one transport, through the table of functions that the
 // core calls (plugin.h) and nothing above it, as the tools of UCX and libfabric measure theirs.
 //
-//   message_perf <transport>[,<transport that takes over>] latency|bandwidth|put_latency|put_bandwidth
-//                <bytes> <count> [<core>,<core>]
+//   message_perf <transport>[,<transport that takes over>] latency|bandwidth|put_latency|put_bandwidth|
+//                get_bandwidth <bytes> <count> [<core>,<core>]
 //
 // WEIR_TLS holds as it does in the core: with `all` messages are sealed where the transport does not encrypt them.
 //
 // latency: `count` round trips; prints microseconds of one way: the median of tens of them, and the mean.
 // bandwidth: `count` messages in one direction, up to 32 under way; prints MiB per second.
 // put_latency: as latency, each way one put_signal that the other waits for. put_bandwidth: as bandwidth,
-// each message a put, until the last is in the other's memory.
+// each message a put, until the last is in the other's memory. get_bandwidth: each message a get by rank 0.
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -54,6 +54,7 @@ struct Job {
   const weir_transport_functions_t* functions;
   bool latency;
   bool put;
+  bool get;
   uint64_t bytes;
   uint64_t count;
   int cores[2] = {-1, -1};
@@ -92,7 +93,7 @@ class Rank {
       if (*buffer == nullptr) give_up("no memory");
       memset(*buffer, 1, job.bytes);
     }
-    if (job.put) open_memory();
+    if (job.put || job.get) open_memory();
   }
   ~Rank() {
     f_.close(instance_);
@@ -143,6 +144,11 @@ class Rank {
         continue;
       }
       ops[slot] = {};
+      if (job_.get) {
+        posted[slot] =
+            peer_ == 1 ? f_.get(instance_, theirs_, 0, in_, job_.bytes, &ops[slot]) : WEIR_OK;
+        continue;
+      }
       if (job_.put) {
         posted[slot] =
             peer_ == 1 ? f_.put(instance_, theirs_, 0, out_, job_.bytes, &ops[slot]) : WEIR_OK;
@@ -153,7 +159,7 @@ class Rank {
     }
     uint64_t ack = 1;
     weir_transport_op_t op{};
-    if (job_.put) {  // all are in its memory
+    if (job_.put || job_.get) {  // all are in the memory of who they are for
       finish(peer_ == 1 ? f_.send(instance_, 1, 1, &ack, sizeof ack, &op)
                         : f_.recv(instance_, 0, 1, &ack, sizeof ack, &op),
              &op);
@@ -168,8 +174,8 @@ class Rank {
  private:
   // What the other may write to: the bytes of a message, and behind them the signal.
   void open_memory() {
-    const uint64_t needed = WEIR_CAP_PUT | WEIR_CAP_SIGNAL;
-    if ((f_.caps.bits & needed) != needed) give_up("the transport has no put or no signal");
+    const uint64_t needed = job_.get ? WEIR_CAP_GET : WEIR_CAP_PUT | WEIR_CAP_SIGNAL;
+    if ((f_.caps.bits & needed) != needed) give_up("the transport has no put, get or signal");
     window_.resize((job_.bytes + 7) / 8 + 1);
     signal_offset_ = (window_.size() - 1) * 8;
     require(f_.memory_register(instance_, window_.data(), window_.size() * 8, &mine_),
@@ -257,8 +263,8 @@ Result<const weir_transport_functions_t*> find_transports(std::string names) {
 int run(int argc, char** argv) {
   if (argc < 5 || argc > 6) {
     give_up(
-        "usage: message_perf <transport>[,<transport>] latency|bandwidth|put_latency|put_bandwidth "
-        "<bytes> <count> "
+        "usage: message_perf <transport>[,<transport>] "
+        "latency|bandwidth|put_latency|put_bandwidth|get_bandwidth <bytes> <count> "
         "[<core>,<core>]");
   }
   const auto found = find_transports(argv[1]);
@@ -266,10 +272,17 @@ int run(int argc, char** argv) {
   const auto sealed = plugin::sealed_for(getenv("WEIR_TLS"), found.value());
   if (!sealed.ok()) give_up(sealed.status().text());
   const bool put = strncmp(argv[2], "put_", 4) == 0;
-  const char* const mode = argv[2] + (put ? 4 : 0);
-  Job job = {sealed.value(), strcmp(mode, "latency") == 0, put, strtoull(argv[3], nullptr, 10),
+  const bool get = strncmp(argv[2], "get_", 4) == 0;
+  const char* const mode = argv[2] + (put || get ? 4 : 0);
+  Job job = {sealed.value(),
+             strcmp(mode, "latency") == 0,
+             put,
+             get,
+             strtoull(argv[3], nullptr, 10),
              strtoull(argv[4], nullptr, 10)};
-  if (!job.latency && strcmp(mode, "bandwidth") != 0) give_up("neither latency nor bandwidth");
+  if ((!job.latency || get) && strcmp(mode, "bandwidth") != 0) {
+    give_up("neither latency nor bandwidth");
+  }
   if (job.count < 1) give_up("at least one message is needed");
   if (argc == 6 && sscanf(argv[5], "%d,%d", &job.cores[0], &job.cores[1]) != 2) {
     give_up("the cores do not parse");

@@ -17,13 +17,15 @@ namespace {
 //        4      2  protocol version
 //        6      2  zero
 //        8      4  version of UCX: major << 16 | minor << 8 | release
-//       12      n  address of its worker
+//       12     16  longest segment of its UCX's tcp, as text, filled up with zeros
+//       28      n  address of its worker
 //
 // Its farewell: for each lane 8 bytes, the number of messages to that peer that were sent; then 8
 // bytes, the number of signals.
 constexpr unsigned char kMagic[4] = {'W', 'U', 'C', 'X'};
-constexpr uint16_t kProtocolVersion = 3;
-constexpr size_t kCardHeaderBytes = 12;
+constexpr uint16_t kProtocolVersion = 4;
+constexpr size_t kSegmentBytes = 16;
+constexpr size_t kCardHeaderBytes = 12 + kSegmentBytes;
 constexpr size_t kFarewellBytes = 8 * kLaneCount + 8;
 static_assert(kFarewellBytes <= net::mesh::kFarewellBytesMax);
 
@@ -57,11 +59,12 @@ Integer load(const unsigned char* in) {
 
 std::string text_of(uint64_t number) { return std::to_string(number); }
 
-net::mesh::Bytes make_card(const std::vector<unsigned char>& address) {
+net::mesh::Bytes make_card(const std::vector<unsigned char>& address, const std::string& segment) {
   net::mesh::Bytes card(kCardHeaderBytes);
   memcpy(card.data(), kMagic, sizeof kMagic);
   store(card.data() + 4, kProtocolVersion);
   store(card.data() + 8, library_version_number());
+  memcpy(card.data() + 12, segment.data(), std::min(segment.size(), kSegmentBytes));
   card.insert(card.end(), address.begin(), address.end());
   return card;
 }
@@ -69,6 +72,12 @@ net::mesh::Bytes make_card(const std::vector<unsigned char>& address) {
 bool is_card(const net::mesh::Bytes& card) {
   return card.size() > kCardHeaderBytes && memcmp(card.data(), kMagic, sizeof kMagic) == 0 &&
          load<uint16_t>(card.data() + 4) == kProtocolVersion;
+}
+
+// Of a card: "" where UCX has no tcp.
+std::string segment_of(const net::mesh::Bytes& card) {
+  const auto* text = reinterpret_cast<const char*>(card.data()) + 12;
+  return std::string(text, strnlen(text, kSegmentBytes));
 }
 
 uint32_t token_of(const net::Mac& key) {
@@ -112,7 +121,8 @@ weir_result_t Instance::connect(const unsigned char* const* addresses, const siz
                        "ucx: the address of this rank's worker has " + text_of(address.size()) +
                            " bytes, which is too long; use fewer devices with UCX_NET_DEVICES");
   }
-  const auto outcome = mesh->join(addresses, address_bytes, make_card(address), deadline_ns);
+  const auto outcome =
+      mesh->join(addresses, address_bytes, make_card(address, network.tcp_segment()), deadline_ns);
   if (outcome != net::ControlMesh::Outcome::kOk) {
     return report.fail(code_of(outcome), "ucx: " + mesh->text());
   }
@@ -163,7 +173,18 @@ weir_result_t Instance::make_endpoints() {
     params.address = reinterpret_cast<const ucp_address_t*>(address);
     // UCX's shared memory knows no peer failures, and is not taken where they are asked for. On one
     // host the control connection tells them as soon as the kernel does.
-    peer.reports_errors = i != rank && !(mesh->shares_host(i) && network.shares_memory());
+    // Of a rank to itself they are asked for where only a network can carry them: without, UCX opens a lane on
+    // each of its interfaces, all of which it then asks in every call.
+    peer.reports_errors =
+        i == rank ? !network.has_loopback() : !(mesh->shares_host(i) && network.shares_memory());
+    const std::string segment = peer.reports_errors && i != rank ? segment_of(mesh->card(i)) : "";
+    const std::string own_segment = network.tcp_segment().substr(0, kSegmentBytes);
+    if (!segment.empty() && !own_segment.empty() && segment != own_segment) {
+      return report.fail(WEIR_ERROR_UNSUPPORTED, "ucx: UCX_TCP_RX_SEG_SIZE is " + own_segment +
+                                                     " at rank " + text_of(rank) + " and " +
+                                                     segment + " at rank " + text_of(i) +
+                                                     "; set it to the same on all ranks");
+    }
     params.err_mode = peer.reports_errors ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
     params.err_handler.cb = on_endpoint_error;
     params.err_handler.arg = &peer;

@@ -4,12 +4,14 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <algorithm>
 #include <atomic>
 #include <initializer_list>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
 namespace weir::plugins::ucx {
 namespace {
@@ -58,6 +60,10 @@ bool queue_is_set() {
          getenv("UCX_SYSV_FIFO_SIZE") != nullptr || getenv("UCX_XPMEM_FIFO_SIZE") != nullptr;
 }
 
+constexpr const char* kTcpSegmentName = "UCX_TCP_RX_SEG_SIZE";
+constexpr const char* kTcpSegmentKey =
+    "RX_SEG_SIZE";  // for ucp_config_modify; no other transport has it
+
 }  // namespace
 
 // Up to here the memory behind them is that of UCX's own 64.
@@ -69,7 +75,25 @@ struct Network::Wishes {
   const char* transports = nullptr;  // in place of UCX_TLS
   bool copies_nothing = false;       // UCX_ZCOPY_THRESH is 0
   uint32_t queue_places = 0;         // 0: as UCX has it
+  uint64_t tcp_segment_bytes = 0;    // 0: as UCX or the environment has it
+
+  bool any() const { return copies_nothing || queue_places != 0 || tcp_segment_bytes != 0; }
+  // Names as ucp_config_modify wants them.
+  std::vector<std::pair<const char*, std::string>> settings() const;
 };
+
+std::vector<std::pair<const char*, std::string>> Network::Wishes::settings() const {
+  std::vector<std::pair<const char*, std::string>> list;
+  if (transports != nullptr) list.emplace_back("TLS", transports);
+  if (copies_nothing) list.emplace_back("ZCOPY_THRESH", "0");
+  if (queue_places != 0) list.emplace_back("MM_FIFO_SIZE", std::to_string(queue_places));
+  if (tcp_segment_bytes != 0) {
+    list.emplace_back(kTcpSegmentKey, std::to_string(tcp_segment_bytes));
+    // What nobody has asked for yet would else take a segment's room each, 128 of which are allocated at once.
+    if (getenv("UCX_RX_MPOOL_SIZES") == nullptr) list.emplace_back("RX_MPOOL_SIZES", "64,1kb,64kb");
+  }
+  return list;
+}
 
 uint32_t library_version_number() {
   unsigned major = 0, minor = 0, release = 0;
@@ -110,10 +134,17 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
   if (!reason.empty()) return reason;
   const std::string description = describe(context_);
   shares_memory_ = has_any(description, {"posix/", "sysv/", "xpmem/"});
+  has_loopback_ = shares_memory_ || has_any(description, {"self/"});
   wishes.copies_nothing =
       has_any(description, {"tcp/"}) && !has_any(description, {"rc_", "dc_", "ud_"});
   if (shares_memory_ && !queue_is_set()) wishes.queue_places = queue_places(rank_count);
-  if (wishes.copies_nothing || wishes.queue_places != 0) {
+  tcp_segment_.clear();
+  if (has_any(description, {"tcp/"})) {
+    const char* asked_for = getenv(kTcpSegmentName);
+    if (asked_for == nullptr) wishes.tcp_segment_bytes = tcp_segment_bytes(rank_count);
+    tcp_segment_ = asked_for != nullptr ? asked_for : std::to_string(wishes.tcp_segment_bytes);
+  }
+  if (wishes.any()) {
     ucp_cleanup(context_);
     reason = make_context(wishes);
     if (!reason.empty()) return reason;
@@ -126,6 +157,11 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
   if (status != UCS_OK) {
     worker_ = nullptr;
     return failed("ucp_worker_create", status);
+  }
+  // UCX warns of a name that it does not know, as a later one may not.
+  if (wishes.tcp_segment_bytes != 0 && strstr(heard_.text, kTcpSegmentKey) != nullptr) {
+    (void)heard_.take();
+    tcp_segment_ = "UCX's own";
   }
   ++open_count;
   return "";
@@ -141,16 +177,11 @@ std::string Network::make_context(const Wishes& wishes) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return failed("ucp_config_read", status);
-  if (wishes.transports != nullptr) (void)ucp_config_modify(config, "TLS", wishes.transports);
-  if (wishes.copies_nothing) {
-    status = ucp_config_modify(config, "ZCOPY_THRESH", "0");
-    if (status != UCS_OK) {
-      ucp_config_release(config);
-      return failed("UCX_ZCOPY_THRESH=0", status);
-    }
-  }
-  if (wishes.queue_places != 0) {
-    (void)ucp_config_modify(config, "MM_FIFO_SIZE", std::to_string(wishes.queue_places).c_str());
+  for (const auto& [name, value] : wishes.settings()) {
+    status = ucp_config_modify(config, name, value.c_str());
+    if (status == UCS_OK) continue;
+    ucp_config_release(config);
+    return failed((std::string(name) + "=" + value).c_str(), status);
   }
   ucp_params_t params = {};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS |

@@ -21,10 +21,18 @@
 //     that the credit of all lanes of one other rank, or of two, for sure fits at once. UCX_SYSV_FIFO_SIZE and
 //     the like in the environment are left alone.
 //   - over tcp the buffers of the two sockets, 4 MB as Linux sets them.
+//
+// Long messages over tcp. Where an endpoint reports errors UCX sends them in active messages of at most one segment,
+// which the receiver reads into a buffer of twice that and copies. With UCX's 64 KiB the processor spends more on
+// that than on the bytes; tcp_segment_bytes is from where on it does not. An endpoint has a buffer only while a part of
+// a message has come; UCX allocates eight at a time. Nothing in UCX checks that a segment fits into the
+// receiver's buffer, so ranks tell each other theirs before they make endpoints. UCX_TCP_RX_SEG_SIZE in the
+// environment is left alone. Messages that nobody has asked for go into pieces of up to 64 KiB as before.
 #pragma once
 
 #include <ucp/api/ucp.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -35,6 +43,19 @@ namespace weir::plugins::ucx {
 
 // Of a rank's queue in shared memory, the same on all ranks.
 uint32_t queue_places(uint32_t rank_count);
+
+// Of UCX's tcp, the same on all ranks: as long as pays, but all buffers of a rank together take no more than
+// kTcpBuffersBytesMax, or what UCX's own segments would take.
+inline constexpr uint64_t kTcpSegmentBytesMax = uint64_t{768} << 10;
+inline constexpr uint64_t kTcpSegmentBytesMin = uint64_t{64} << 10;  // UCX's own
+inline constexpr uint64_t kTcpBuffersBytesMax = uint64_t{16} << 20;
+constexpr uint64_t tcp_segment_bytes(uint32_t rank_count) {
+  const uint64_t share = kTcpBuffersBytesMax / 2 / std::max(rank_count, 2u);
+  return std::clamp(share / 4096 * 4096, kTcpSegmentBytesMin, kTcpSegmentBytesMax);
+}
+static_assert(tcp_segment_bytes(2) == kTcpSegmentBytesMax);
+static_assert(tcp_segment_bytes(64) * 2 * 63 <= kTcpBuffersBytesMax);
+static_assert(tcp_segment_bytes(1024) == kTcpSegmentBytesMin);
 
 class Network {
  public:
@@ -56,6 +77,10 @@ class Network {
   std::string read_address(std::vector<unsigned char>* address) const;
   // UCX has a transport over memory that processes of one host share.
   bool shares_memory() const { return shares_memory_; }
+  // UCX has a transport within one process.
+  bool has_loopback() const { return has_loopback_; }
+  // The longest segment that UCX's tcp sends and takes, as the environment words it or in bytes; "" without tcp.
+  const std::string& tcp_segment() const { return tcp_segment_; }
   Heard& heard() { return heard_; }
 
  private:
@@ -68,6 +93,8 @@ class Network {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   bool shares_memory_ = false;
+  bool has_loopback_ = false;
+  std::string tcp_segment_;
   mutable Heard heard_;
 };
 

@@ -18,9 +18,9 @@
 // lacks of them UCX 1.13 makes up with messages and answers, and when the other process dies in between, its
 // failure to answer is an error that ends this process ("Fatal: unexpected error: Endpoint timeout", seen over
 // tcp). There they are messages of our own (transfers.cc), in parts that the target checks and answers, so
-// that a put is complete when all its parts have been answered. Parts of gets, and short ones of puts, travel
-// beside their description in one of our cells; a longer part of a put is sent from where it is, up to
-// kPartBytes, with its description as the header, and by UCX's rendezvous goes straight to where it belongs.
+// that a put is complete when all its parts have been answered. Short parts travel beside their description in one
+// of our cells; a longer one, up to kPartBytes, is sent from where it is, with its description as the header, and
+// received by UCX to where it belongs.
 //
 // A put_signal of up to kInlineBytes is one active message with the bytes in it: they are stored before
 // the word is touched, by the same thread. A longer one is a put, its flush, and the message when the
@@ -82,7 +82,7 @@ class OneSided {
  public:
   static constexpr uint64_t kInlineBytes = 4096;
   static constexpr uint32_t kCellCount = 160;
-  // Of a part of a put that is sent from where it is.
+  // Of a part that is sent from where it is.
   static constexpr uint64_t kPartBytes = uint64_t{1} << 20;
   // Parts that a rank has under way to another one, unanswered.
   static constexpr uint32_t kPartsMax = 64;
@@ -167,15 +167,17 @@ class OneSided {
     uint64_t offset_bytes = 0;  // in the remote memory
     uint64_t sent = 0;
     uint64_t done = 0;
-    uint32_t reading = 0;  // parts that UCX still reads where they are
+    uint32_t in_use = 0;  // parts that UCX still reads or writes where they are
     bool refused = false;
+    bool lacks_memory = false;
   };
 
-  // A part of a put that UCX receives to where it belongs.
+  // A part that UCX receives to where it belongs.
   struct Landing {
     OneSided* owner = nullptr;
     bool busy = false;
-    remote::Signal question;
+    Transfer* transfer = nullptr;  // of a get; null: the get has ended, or a put
+    remote::Signal message;
     std::unique_ptr<Landing> next;
   };
 
@@ -193,6 +195,7 @@ class OneSided {
   ucs_status_t land(const remote::Signal& message, void* descriptor);
   void answer_put(const remote::Signal& question, bool stored);
   void take_answer(const remote::Signal& message, const unsigned char* payload);
+  Transfer* answered_by(const remote::Signal& message) const;
   void settle(Transfer* transfer);
   void give_back(Transfer* transfer);
 

@@ -7,7 +7,7 @@
 //   region, registration, offset   as of a signal; in an answer `offset` is the part's, as it was asked for
 //   word_region        of kGet: bytes that are asked for; of an answer: bytes of the part, 0 if refused
 //
-// The bytes follow in the message, or, of a put, are the message whose header this is.
+// The bytes follow in the message, or are the message whose header this is.
 #include <string.h>
 
 #include <algorithm>
@@ -59,20 +59,24 @@ weir_result_t OneSided::transfer(Remote*, uint64_t offset_bytes, void* data, uin
 
 void OneSided::give_back(Transfer* transfer) {
   if (transfer->sent < transfer->bytes) --unsent_count_;
-  if (transfer->reading != 0) {
+  if (transfer->in_use != 0) {
     for (const auto* cells : {&cells_, &kept_cells_}) {
       for (const auto& cell : *cells) {
         if (cell->transfer == transfer) cell->transfer = nullptr;
       }
     }
+    for (Landing* one = landings_.get(); one != nullptr; one = one->next.get()) {
+      if (one->transfer == transfer) one->transfer = nullptr;
+    }
   }
   transfer->op = nullptr;
 }
 
-// The operation ends with its last answer, and not while UCX reads its bytes.
+// The operation ends with its last answer, and not while UCX has its bytes.
 void OneSided::settle(Transfer* transfer) {
-  if (transfer->op == nullptr || transfer->reading != 0) return;
+  if (transfer->op == nullptr || transfer->in_use != 0) return;
   RemoteOp* op = transfer->op;
+  if (transfer->lacks_memory) return fail(op, WEIR_ERROR_NO_MEMORY);
   if (transfer->refused) return fail(op, WEIR_ERROR_REFUSED);
   if (transfer->done < transfer->bytes) return;
   give_back(transfer);
@@ -103,8 +107,7 @@ bool OneSided::send_part(Transfer* transfer) {
   if (side.parts >= kPartsMax || self_->peers[remote.rank].endpoint == nullptr) return false;
   Cell* cell = free_cell();
   if (cell == nullptr) return false;
-  const uint64_t bytes =
-      std::min(transfer->is_get ? kInlineBytes : kPartBytes, transfer->bytes - transfer->sent);
+  const uint64_t bytes = std::min(kPartBytes, transfer->bytes - transfer->sent);
   remote::Signal part;
   part.token = side.token_out;
   part.sender = self_->rank;
@@ -128,7 +131,7 @@ bool OneSided::send_part(Transfer* transfer) {
   return true;
 }
 
-// UCX chooses how; the cell holds the header.
+// UCX chooses how; the cell holds the header. `transfer`: null for an answer, whose bytes are registered memory.
 void OneSided::send_in_place(Cell* cell, const remote::Signal& part, Transfer* transfer,
                              const unsigned char* data) {
   remote::encode(part, cell->bytes);
@@ -138,14 +141,14 @@ void OneSided::send_in_place(Cell* cell, const remote::Signal& part, Transfer* t
   param.user_data = cell;
   cell->busy = true;
   cell->transfer = transfer;
-  ++transfer->reading;
+  if (transfer != nullptr) ++transfer->in_use;
   const ucs_status_ptr_t request =
       ucp_am_send_nbx(self_->peers[cell->peer].endpoint, kSignalId, cell->bytes,
                       remote::kSignalBytes, data, part.bytes, &param);
   if (UCS_PTR_IS_PTR(request)) return;
   cell->busy = false;
   cell->transfer = nullptr;
-  --transfer->reading;
+  if (transfer != nullptr) --transfer->in_use;
   if (request == nullptr) ++peers_[cell->peer].sent;
 }
 
@@ -156,7 +159,7 @@ void OneSided::on_part_read(void* request, ucs_status_t status, void* data) {
   cell->transfer = nullptr;
   on_sent(request, status, cell);
   if (transfer == nullptr || self->closed_) return;
-  --transfer->reading;
+  --transfer->in_use;
   self->settle(transfer);
 }
 
@@ -172,7 +175,7 @@ bool OneSided::send_answer(const remote::Signal& question) {
   if (question.word_offset_bytes == kGet) {
     const uint64_t bytes = question.word_region;
     const remote::Region* region =
-        bytes > kInlineBytes
+        bytes > kPartBytes
             ? nullptr
             : regions_.find(question.region, question.registration, question.offset_bytes, bytes);
     if (region != nullptr) data = region->base + question.offset_bytes;
@@ -183,7 +186,11 @@ bool OneSided::send_answer(const remote::Signal& question) {
     answer.word_offset_bytes = kPutDone;
   }
   cell->peer = question.sender;
-  send_cell(cell, answer, data);
+  if (answer.bytes > kInlineBytes) {
+    send_in_place(cell, answer, nullptr, data);
+  } else {
+    send_cell(cell, answer, data);
+  }
   return true;
 }
 
@@ -229,27 +236,42 @@ OneSided::Landing* OneSided::free_landing() {
 // From the message handler: the bytes have not come yet. UCS_OK: they are not wanted, and UCX lets their
 // sender go.
 ucs_status_t OneSided::land(const remote::Signal& message, void* descriptor) {
-  const bool is_put = message.value == 0 && message.word_offset_bytes == kPut && message.bytes != 0;
+  const bool is_part = message.value == 0 && message.bytes != 0;
+  const bool is_put = is_part && message.word_offset_bytes == kPut;
+  const bool is_answer = is_part && message.word_offset_bytes == kGetDone;
   const remote::Region* region = is_put ? regions_.find(message.region, message.registration,
                                                         message.offset_bytes, message.bytes)
                                         : nullptr;
-  Landing* landing = region != nullptr ? free_landing() : nullptr;
+  Transfer* transfer = is_answer ? answered_by(message) : nullptr;
+  Landing* landing = region != nullptr || transfer != nullptr ? free_landing() : nullptr;
   if (landing != nullptr) {
+    unsigned char* const to =
+        region != nullptr ? region->base + message.offset_bytes
+                          : transfer->data + (message.offset_bytes - transfer->offset_bytes);
     landing->busy = true;
-    landing->question = message;
+    landing->transfer = transfer;
+    landing->message = message;
+    if (transfer != nullptr) ++transfer->in_use;
     ucp_request_param_t param;
     param.op_attr_mask =
         UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
     param.cb.recv_am = on_landed;
     param.user_data = landing;
     const ucs_status_ptr_t request =
-        ucp_am_recv_data_nbx(self_->network.worker(), descriptor,
-                             region->base + message.offset_bytes, message.bytes, &param);
+        ucp_am_recv_data_nbx(self_->network.worker(), descriptor, to, message.bytes, &param);
     if (UCS_PTR_IS_PTR(request)) return UCS_INPROGRESS;
     landing->busy = false;
+    landing->transfer = nullptr;
+    if (transfer != nullptr) --transfer->in_use;
   }
-  ++peers_[message.sender].received;
+  PeerSide& side = peers_[message.sender];
+  ++side.received;
   if (is_put) answer_put(message, false);
+  if (is_answer && side.parts != 0) --side.parts;
+  if (transfer != nullptr) {
+    transfer->lacks_memory = true;
+    settle(transfer);
+  }
   return UCS_OK;
 }
 
@@ -257,32 +279,52 @@ void OneSided::on_landed(void* request, ucs_status_t status, size_t bytes, void*
   ucp_request_free(request);
   auto* landing = static_cast<Landing*>(data);
   OneSided* self = landing->owner;
+  const remote::Signal message = landing->message;
+  Transfer* transfer = landing->transfer;
   landing->busy = false;
+  landing->transfer = nullptr;
+  if (self->closed_) return;
+  if (transfer != nullptr) --transfer->in_use;
   // A part that UCX could not bring is its sender's end.
-  if (self->closed_ || status != UCS_OK || bytes != landing->question.bytes) return;
-  ++self->peers_[landing->question.sender].received;
-  self->answer_put(landing->question, true);
+  if (status == UCS_OK && bytes == message.bytes) {
+    PeerSide& side = self->peers_[message.sender];
+    ++side.received;
+    if (message.word_offset_bytes == kPut) {
+      self->answer_put(message, true);
+    } else {
+      if (side.parts != 0) --side.parts;
+      if (transfer != nullptr) transfer->done += bytes;
+    }
+  }
+  if (transfer != nullptr) self->settle(transfer);
+}
+
+// Null: it has failed meanwhile, or waits for something else.
+OneSided::Transfer* OneSided::answered_by(const remote::Signal& message) const {
+  const auto found = std::find_if(transfers_.begin(), transfers_.end(), [&](const auto& one) {
+    return one->op != nullptr && one->id == message.word_registration;
+  });
+  if (found == transfers_.end()) return nullptr;
+  Transfer* transfer = found->get();
+  const uint64_t bytes = message.word_region;
+  const uint64_t at = message.offset_bytes - transfer->offset_bytes;
+  const bool fits = transfer->op->remote->rank == message.sender &&
+                    transfer->is_get == (message.word_offset_bytes == kGetDone) &&
+                    (!transfer->is_get || bytes == message.bytes) && bytes <= kPartBytes &&
+                    remote::is_within(at, bytes, transfer->sent);
+  return fits ? transfer : nullptr;
 }
 
 void OneSided::take_answer(const remote::Signal& message, const unsigned char* payload) {
   PeerSide& side = peers_[message.sender];
   if (side.parts != 0) --side.parts;
-  const auto found = std::find_if(transfers_.begin(), transfers_.end(), [&](const auto& one) {
-    return one->op != nullptr && one->id == message.word_registration;
-  });
-  if (found == transfers_.end()) return;  // it has failed meanwhile
-  Transfer* transfer = found->get();
-  RemoteOp* op = transfer->op;
+  Transfer* transfer = answered_by(message);
+  if (transfer == nullptr) return;
   const uint64_t bytes = message.word_region;
-  const uint64_t at = message.offset_bytes - transfer->offset_bytes;
-  const bool fits = op->remote->rank == message.sender &&
-                    transfer->is_get == (message.word_offset_bytes == kGetDone) &&
-                    (!transfer->is_get || bytes == message.bytes) &&
-                    bytes <= (transfer->is_get ? kInlineBytes : kPartBytes) &&
-                    remote::is_within(at, bytes, transfer->sent);
-  if (!fits) return;
   transfer->refused = transfer->refused || bytes == 0;
-  if (transfer->is_get && bytes != 0) memcpy(transfer->data + at, payload, bytes);
+  if (transfer->is_get && bytes != 0) {
+    memcpy(transfer->data + (message.offset_bytes - transfer->offset_bytes), payload, bytes);
+  }
   transfer->done += bytes;
   settle(transfer);
 }

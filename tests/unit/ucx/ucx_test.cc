@@ -36,8 +36,14 @@ class Ucx : public testing::Test {
   }
 };
 
+bool only_tcp() {
+  const char* transports = getenv("UCX_TLS");
+  return transports != nullptr && std::string(transports) == "tcp";
+}
+
 void expect_exchange(Pair* pair) {
-  for (const uint64_t bytes : {uint64_t{8}, uint64_t{1024}, uint64_t{300'000}}) {
+  for (const uint64_t bytes :
+       {uint64_t{8}, uint64_t{1024}, uint64_t{300'000}, uint64_t{5'000'001}}) {
     std::vector<unsigned char> out(bytes, 3), in(bytes, 0);
     weir_transport_op_t send_op{}, recv_op{};
     const weir_result_t received = pair->recv(1, in.data(), bytes, &recv_op);
@@ -244,9 +250,51 @@ TEST_F(Ucx, ATransportThatUcxDoesNotHaveIsNamedWithARemedy) {
   EXPECT_EQ(text, "");
 }
 
-TEST_F(Ucx, APutToMemoryThatIsNoLongerRegisteredIsRefusedWhateverItsSize) {
-  const char* transports = getenv("UCX_TLS");
-  if (transports == nullptr || std::string(transports) != "tcp") {
+// UCX opens nothing whose tcp takes shorter segments than it sends copies of, and takes 64 KiB if nobody asks otherwise.
+TEST_F(Ucx, TcpTakesLongSegmentsUnlessTheEnvironmentSaysHowLong) {
+  if (!only_tcp()) GTEST_SKIP() << "asked where UCX_TLS=tcp";
+  const std::string text = stderr_of([] {
+    setenv("UCX_TCP_TX_SEG_SIZE", "128k", 1);
+    Pair ours(ucx());
+    ours.join();
+    if (HasFatalFailure()) return;
+    expect_exchange(&ours);
+    setenv("UCX_TCP_RX_SEG_SIZE", "64k", 1);
+    Pair theirs(ucx());
+    EXPECT_EQ(theirs.open(0), WEIR_ERROR_UNSUPPORTED);
+    EXPECT_NE(theirs.end[0].error.find("RX segment size"), std::string::npos)
+        << theirs.end[0].error;
+  });
+  EXPECT_EQ(text, "");
+}
+
+TEST_F(Ucx, RanksWhoseTcpSegmentsDifferAreToldSoAndSendNothing) {
+  if (!only_tcp()) GTEST_SKIP() << "asked where UCX_TLS=tcp";
+  const std::string text = stderr_of([] {
+    Pair pair(ucx());
+    ASSERT_EQ(pair.open(0), WEIR_OK) << pair.end[0].error;
+    setenv("UCX_TCP_RX_SEG_SIZE", "64k", 1);
+    ASSERT_EQ(pair.open(1), WEIR_OK) << pair.end[1].error;
+    weir_result_t results[2] = {};
+    std::thread helper([&] { results[1] = pair.connect(1); });
+    results[0] = pair.connect(0);
+    helper.join();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(results[i], WEIR_ERROR_UNSUPPORTED);
+      const std::string& error = pair.end[i].error;
+      EXPECT_NE(error.find("UCX_TCP_RX_SEG_SIZE"), std::string::npos) << error;
+      EXPECT_NE(error.find("64k"), std::string::npos) << error;
+    }
+    pair.close();
+    Pair alike(ucx());
+    alike.join();
+    if (!HasFatalFailure()) expect_exchange(&alike);
+  });
+  EXPECT_EQ(text, "");
+}
+
+TEST_F(Ucx, PutsAndGetsOfMemoryThatIsNoLongerRegisteredAreRefusedWhateverTheirSize) {
+  if (!only_tcp()) {
     GTEST_SKIP() << "asked of endpoints that report errors, which UCX_TLS=tcp makes on one host";
   }
   Pair pair(ucx());
@@ -277,6 +325,17 @@ TEST_F(Ucx, APutToMemoryThatIsNoLongerRegisteredIsRefusedWhateverItsSize) {
         pair.f.put(pair.end[0].instance, remotes[1], 0, data.data(), bytes, &stored);
     EXPECT_EQ(pair.wait(0, &stored, second), WEIR_OK) << pair.end[0].error;
     EXPECT_EQ(std::count(window.begin(), window.end(), 8), static_cast<ptrdiff_t>(bytes));
+    std::vector<unsigned char> brought(bytes + 1, 9);
+    weir_transport_op_t refused_get{}, get{};
+    const weir_result_t third =
+        pair.f.get(pair.end[0].instance, remotes[0], 0, brought.data(), bytes, &refused_get);
+    EXPECT_EQ(pair.wait(0, &refused_get, third), WEIR_ERROR_REFUSED) << bytes;
+    EXPECT_EQ(brought, std::vector<unsigned char>(bytes + 1, 9));
+    const weir_result_t fourth =
+        pair.f.get(pair.end[0].instance, remotes[1], 0, brought.data(), bytes, &get);
+    EXPECT_EQ(pair.wait(0, &get, fourth), WEIR_OK) << pair.end[0].error;
+    EXPECT_EQ(std::count(brought.begin(), brought.end(), 8), static_cast<ptrdiff_t>(bytes));
+    EXPECT_EQ(brought[bytes], 9);
     std::fill(window.begin(), window.end(), 7);
   }
 }
