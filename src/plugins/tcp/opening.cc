@@ -130,7 +130,6 @@ void join_lanes(Instance* self, Meeting* meeting, uint32_t peer) {
 // What others have begun to make while this rank waited for the last ones.
 void join_early(Instance* self, Meeting* meeting) {
   self->joiner->set_owners(self->rejoin.get(), self->lazy.get());
-  self->joiner->adopt(meeting->take_visitors());
   for (Meeting::Early& one : meeting->take_early()) {
     if (self->channels[size_t{one.peer} * kLaneCount + one.lane].is_connected()) {
       one.stream.close();
@@ -266,7 +265,7 @@ weir_result_t connect(weir_transport_t* instance, const unsigned char* const* ad
     self->ways.resize(n);
     self->active_bundles.reserve(n);
     self->entries.resize(self->channels.size() * 2);
-    self->joiner = std::make_unique<Joiner>(self->identity, meeting->take_listeners());
+    self->joiner = std::make_unique<Joiner>(self->identity, meeting->take_acceptor());
     for (uint32_t peer = 0; peer < n; ++peer) {
       if (peer == self->identity.rank) continue;
       self->ways[peer] = meeting->way_text(peer);
