@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -113,7 +115,7 @@ TEST_F(TcpLazy, NoLaneHasAConnectionBeforeItIsUsedAndOnlyThatOneAfterwards) {
 
 TEST_F(TcpLazy, AFewSmallMessagesNeedNoConnection) {
   open();
-  for (uint32_t k = 0; k < Prelude::kTellCount - 1; ++k) {
+  for (uint32_t k = 0; k < Prelude::kFewCount - 1; ++k) {
     carry(0, 1, 1024);
     carry(1, 1, 8);
   }
@@ -148,6 +150,104 @@ TEST_F(TcpLazy, SendsWithinCreditCompleteWhileTheReceiverMakesNoCalls) {
     }
     pair_.close();
   }
+}
+
+// How far a lane with a connection gets, its sockets decide; one without gets as far as its window reaches.
+TEST_F(TcpLazy, ASenderGetsAWindowAheadOfAReceiverThatMakesNoCalls) {
+  for (const uint32_t from : {0u, 1u}) {
+    for (const size_t bytes : {size_t{1024}, size_t{8}}) {
+      open();
+      const uint64_t count = kEarlyWindowBytes / (wire::kHeaderBytes + bytes);
+      for (uint64_t k = 0; k < count; ++k) {
+        const std::vector<unsigned char> out = message(bytes, k);
+        weir_transport_op_t op{};
+        ASSERT_EQ(finish_alone(from, &op, send(from, 1, out.data(), bytes, &op)), WEIR_OK)
+            << "message " << k;
+      }
+      const std::vector<unsigned char> last = message(bytes, count);
+      weir_transport_op_t last_op{};
+      const weir_result_t posted = send(from, 1, last.data(), bytes, &last_op);
+      EXPECT_EQ(posted, WEIR_IN_PROGRESS);
+      for (uint64_t k = 0; k < count; ++k) {
+        std::vector<unsigned char> in(bytes);
+        weir_transport_op_t op{};
+        ASSERT_EQ(finish_alone(1 - from, &op, recv(1 - from, 1, in.data(), bytes, &op)), WEIR_OK)
+            << "message " << k;
+        EXPECT_TRUE(in == message(bytes, k));
+      }
+      std::vector<unsigned char> in(bytes);
+      weir_transport_op_t op{};
+      EXPECT_EQ(finish(1 - from, &op, recv(1 - from, 1, in.data(), bytes, &op)), WEIR_OK);
+      EXPECT_EQ(finish(from, &last_op, posted), WEIR_OK);
+      EXPECT_TRUE(in == last);
+      pair_.close();
+    }
+  }
+}
+
+class TcpPrelude : public testing::Test {
+ protected:
+  bool hear_all() {
+    bool good = true;
+    for (wire::MessageHeader word; receiver_.next_word(&word);) good = good && sender_.hear(word);
+    return good;
+  }
+
+  std::vector<unsigned char> memory_[2] = {std::vector<unsigned char>(Prelude::kMemoryBytes),
+                                           std::vector<unsigned char>(Prelude::kMemoryBytes)};
+  bool news_ = false;
+  Prelude sender_{memory_[0].data(), true, &news_};
+  Prelude receiver_{memory_[1].data(), false, &news_};
+};
+
+TEST_F(TcpPrelude, WhatMayBeSentMayArriveAndIsTakenInOrder) {
+  std::mt19937_64 random(seed());
+  struct Lane {
+    uint64_t sent = 0, taken = 0, kept_bytes = 0;
+    std::deque<size_t> lengths;
+  } lanes[kLaneCount];
+  // Long times of one lane's sends, or of its receives, so that windows fill and empty.
+  for (int time = 0; time < 300; ++time) {
+    const auto lane = static_cast<uint32_t>(random() % kLaneCount);
+    const bool sends = random() % 2 == 0;
+    const size_t bytes_max = random() % 2 == 0 ? 20 : kEarlyBytesMax;
+    Lane& one = lanes[lane];
+    for (uint64_t k = random() % 400; k > 0; --k) {
+      if (sends) {
+        const size_t bytes = random() % (bytes_max + 1);
+        if (!sender_.may_send(lane, bytes)) break;
+        ASSERT_TRUE(receiver_.may_arrive(lane, bytes));
+        sender_.sent(lane, bytes);
+        receiver_.arrived(lane, message(bytes, one.sent++).data(), bytes);
+        one.lengths.push_back(bytes);
+        one.kept_bytes += wire::kHeaderBytes + bytes;
+      } else {
+        ASSERT_EQ(receiver_.has_message(lane), !one.lengths.empty());
+        if (one.lengths.empty()) break;
+        ASSERT_EQ(receiver_.message_bytes(lane), one.lengths.front());
+        std::vector<unsigned char> in(one.lengths.front());
+        receiver_.take(lane, in.data());
+        ASSERT_TRUE(in == message(in.size(), one.taken++));
+        one.lengths.pop_front();
+        one.kept_bytes -= wire::kHeaderBytes + in.size();
+      }
+      ASSERT_TRUE(hear_all());
+      // What was taken is told soon enough for most of the window to be there again.
+      const uint64_t counted_bytes = one.kept_bytes + Prelude::kTellBytes;
+      if (counted_bytes + wire::kHeaderBytes + kEarlyBytesMax <= kEarlyWindowBytes) {
+        ASSERT_TRUE(sender_.may_send(lane, kEarlyBytesMax));
+      }
+    }
+  }
+}
+
+TEST_F(TcpPrelude, MoreThanTheWindowIsOfNoHonestPeer) {
+  unsigned char data[kEarlyBytesMax] = {};
+  uint64_t count = 0;
+  for (; receiver_.may_arrive(3, sizeof data); ++count) receiver_.arrived(3, data, sizeof data);
+  EXPECT_EQ(count, kEarlyWindowBytes / (wire::kHeaderBytes + sizeof data));
+  EXPECT_FALSE(receiver_.may_arrive(2, kEarlyBytesMax + 1)) << "in another lane's empty window";
+  EXPECT_TRUE(receiver_.may_arrive(2, kEarlyBytesMax));
 }
 
 // As many as no receiver of these has asked for: what is said beside messages takes none of their room.
