@@ -3,8 +3,9 @@
 // connects over the way that the meeting has found; the host, which still listens (acceptor.h), asks the
 // connection's owner whether it may come before it welcomes it.
 //
-// What connections are for is their owners' matter: of a pair with several rails, those that come back
-// (rejoin.h); of a pair with one, those of lanes (lazy.h). Steps without waiting. One thread at a time.
+// What connections are for is their owners' matter: of a pair with several rails, those of rails that come
+// back or are needed (rejoin.h); of a pair with one, those of lanes (lazy.h). Steps without waiting. One
+// thread at a time.
 #pragma once
 
 #include <poll.h>

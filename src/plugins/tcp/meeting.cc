@@ -148,7 +148,7 @@ void Meeting::make_slots(Peer* peer, uint32_t rail_count) {
   }
   for (uint32_t rail = 0; rail < rail_count; ++rail) {
     peer->slots.push_back({kControlLane, rail});
-    peer->slots.push_back({kRailLane, rail});
+    if (rail == 0 || !peer->is_lazy) peer->slots.push_back({kRailLane, rail});
   }
 }
 
@@ -455,8 +455,8 @@ void Meeting::join(const Handshake& shown, Stream stream, uint64_t) {
 void Meeting::settle(Peer* peer, uint32_t lane, uint32_t rail, Stream stream) {
   const int index = slot_of(*peer, lane, rail);
   if (index < 0) {
-    // The peer has ended its meeting, and uses a lane.
-    early_.push_back({static_cast<uint32_t>(peer - peers_.data()), lane, stream});
+    // The peer has ended its meeting, and uses a lane or a rail.
+    early_.push_back({static_cast<uint32_t>(peer - peers_.data()), lane, rail, stream});
     return;
   }
   Slot& slot = peer->slots[static_cast<size_t>(index)];

@@ -49,11 +49,12 @@ class Meeting final : private Acceptor::Owner {
   // passed. `peers` is by rank. Ends the listening in either case.
   weir_result_t meet(const std::vector<PeerAddress>& peers, uint64_t deadline_ns);
 
-  // After meet. One rail: a connection per lane, of a lazy peer for control only; several: kRailLane and kControlLane of each.
+  // After meet. One rail: a connection per lane, of a lazy peer for control only; several: kControlLane
+  // and kRailLane of each, the latter of a lazy peer for the first one only.
   uint32_t rail_count(uint32_t peer) const { return peers_[peer].rail_count; }
   // The connection to a peer; the caller's from then on.
   Stream take_connection(uint32_t peer, uint32_t lane, uint32_t rail = 0);
-  bool is_lazy(uint32_t peer) const { return peers_[peer].is_lazy && peers_[peer].rail_count == 1; }
+  bool is_lazy(uint32_t peer) const { return peers_[peer].is_lazy; }
   // The way of a rail of a peer below our rank.
   const Way& way(uint32_t peer, uint32_t rail) const;
   // "rank 0 at 10.0.0.1:4000 (over eth0: same subnet)"
@@ -68,6 +69,7 @@ class Meeting final : private Acceptor::Owner {
   struct Early {
     uint32_t peer;
     uint32_t lane;
+    uint32_t rail;
     Stream stream;
   };
   std::vector<Early> take_early() { return std::exchange(early_, {}); }
@@ -95,7 +97,7 @@ class Meeting final : private Acceptor::Owner {
     uint32_t seeking = 0;        // attempts while nothing is chosen
     uint64_t gather_end_ns = 0;  // 0: nobody has answered yet
     uint32_t connections = 1;    // for each pair of interfaces
-    bool is_lazy = false;        // if it has one rail
+    bool is_lazy = false;
     std::vector<size_t> chosen;  // candidates; empty: none yet
     uint32_t rail_count = 0;     // 0: not known yet
     std::vector<Slot> slots;

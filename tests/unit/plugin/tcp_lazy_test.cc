@@ -13,9 +13,13 @@
 
 #include <atomic>
 #include <deque>
+#include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plugin/registry.h"
@@ -52,9 +56,10 @@ std::vector<unsigned char> message(size_t bytes, uint64_t number) {
 
 class TcpLazy : public testing::Test {
  protected:
-  void open(const char* tls = "off") {
+  void open(const char* tls = "off", const char* rails = "1") {
     for (uint32_t i = 0; i < 2; ++i) {
       pair_.end[i].settings["WEIR_TCP_LAZY"] = "1";
+      pair_.end[i].settings["WEIR_TCP_CONNECTIONS"] = rails;
       pair_.end[i].settings["WEIR_TLS"] = tls;
     }
     pair_.join();
@@ -113,6 +118,44 @@ TEST_F(TcpLazy, NoLaneHasAConnectionBeforeItIsUsedAndOnlyThatOneAfterwards) {
   }
 }
 
+int count_sockets() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string what = std::filesystem::read_symlink(entry.path(), gone).string();
+    count += what.rfind("socket:", 0) == 0 ? 1 : 0;
+  }
+  return count;
+}
+
+TEST_F(TcpLazy, OfSeveralRailsAllButTheFirstAreConnectedWhenTheyAreNeeded) {
+  for (const char* tls : {"off", "control", "all"}) {
+    for (const uint32_t from : {0u, 1u}) {
+      open(tls, "3");
+      const int before = count_sockets();
+      carry(from, 2, 1000);
+      carry(1 - from, 0, 8192);
+      for (const uint32_t rank : {0u, 1u}) {
+        EXPECT_NE(describe(rank).find("1 of 3 rails"), std::string::npos) << describe(rank);
+      }
+      EXPECT_EQ(count_sockets(), before);
+      carry(from, 2, kLarge);
+      const auto is_connected = [this](uint32_t rank) {
+        return describe(rank).find("rails needed") == std::string::npos;
+      };
+      for (const uint64_t end = monotonic_ns() + kPatienceNs;
+           !(is_connected(0) && is_connected(1)) && monotonic_ns() < end;) {
+        for (Pair::End& one : pair_.end) (void)pair_.f.progress(one.instance);
+      }
+      EXPECT_TRUE(is_connected(0)) << describe(0);
+      EXPECT_TRUE(is_connected(1)) << describe(1);
+      EXPECT_EQ(count_sockets(), before + 4) << "two rails, of which both ends are here";
+      carry(1 - from, 2, 4'000'000);
+      pair_.close();
+    }
+  }
+}
+
 TEST_F(TcpLazy, AFewSmallMessagesNeedNoConnection) {
   open();
   for (uint32_t k = 0; k < Prelude::kFewCount - 1; ++k) {
@@ -123,8 +166,9 @@ TEST_F(TcpLazy, AFewSmallMessagesNeedNoConnection) {
 }
 
 TEST_F(TcpLazy, SendsWithinCreditCompleteWhileTheReceiverMakesNoCalls) {
-  for (const uint32_t from : {0u, 1u}) {
-    open();
+  for (const uint32_t way : {0u, 1u, 2u, 3u}) {
+    const uint32_t from = way % 2;
+    open("off", way < 2 ? "1" : "3");
     uint64_t number = 0;
     for (int round = 0; round < 12; ++round) {
       for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
@@ -281,9 +325,10 @@ TEST_F(TcpLazy, NoticesThatNobodyReadsLeaveRoomForSendsWithinCredit) {
 TEST_F(TcpLazy, WhateverIsPostedWheneverArrivesOnceAndInOrder) {
   std::mt19937_64 random(seed());
   constexpr size_t kSizes[] = {0, 1, 64, 1000, 1024, 1025, 5000, 70'000, 1'000'000};
-  for (const char* tls : {"off", "control", "all"}) {
-    SCOPED_TRACE(tls);
-    open(tls);
+  for (const auto& [tls, rails] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"off", "1"}, {"control", "1"}, {"all", "1"}, {"off", "3"}, {"all", "3"}}) {
+    SCOPED_TRACE(std::string(tls) + ", rails: " + rails);
+    open(tls, rails);
     struct Message {
       std::vector<unsigned char> out, in;
       weir_transport_op_t send_op{}, recv_op{};
