@@ -11,6 +11,8 @@
 #include <cstdio>
 
 #include "net/ip_socket.h"
+#include "net/listening.h"
+#include "net/missing_ranks.h"
 
 namespace weir::net {
 namespace {
@@ -24,7 +26,6 @@ constexpr uint64_t kRetryNsMin = 2'000'000;
 constexpr uint64_t kRetryNsMax = 100'000'000;
 constexpr uint64_t kNoDescriptorNs = 5'000'000;
 constexpr int kAcceptCountMax = 64;
-constexpr uint64_t kBacklogMax = 4096;
 // How soon one who may be told to stop hears of it.
 constexpr uint64_t kCancelNs = 20'000'000;
 // Read at the end of a connection to a peer that may go on sending.
@@ -42,6 +43,22 @@ std::string reason_of(int error_number) {
 }
 
 std::string text_of(uint64_t number) { return std::to_string(number); }
+
+TurnedAway::Why reason_to_turn_away(Stream::Failure failure, MeshLink::State state) {
+  using Why = TurnedAway::Why;
+  Why why = Why::kSilent;
+  if (TurnedAway::why_of(failure, &why)) return why;
+  switch (state) {
+    case MeshLink::State::kRefused:
+      return Why::kNoSecret;
+    case MeshLink::State::kOtherVersion:
+      return Why::kOtherVersion;
+    case MeshLink::State::kMalformed:
+      return Why::kMalformed;
+    default:
+      return Why::kSilent;
+  }
+}
 
 bool is_temporary(int error_number) {
   return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == ENOBUFS ||
@@ -100,31 +117,16 @@ ControlMesh::Outcome ControlMesh::listen(const InterfaceFilter& filter) {
   own_.rank = config_.rank;
   own_.host = this_host();
   own_.tls = config_.tls;
-  const auto backlog =
-      static_cast<int>(std::min<uint64_t>(uint64_t{config_.rank_count} + 64, kBacklogMax));
-  for (const Interface& one : interfaces) {
-    // Room is kept for one loopback address, which comes last.
-    if (!one.is_loopback && own_.offers.size() + 1 >= mesh::kOffersMax) continue;
-    if (own_.offers.size() == mesh::kOffersMax) break;
-    mesh::Offer offer{one.address,     0,
-                      one.speed_mbits, one.prefix_bits,
-                      one.is_loopback, filter.asks_for(one.name)};
-    const int fd = listen_at(one.address, &offer.port, backlog);
-    if (fd < 0) {
-      // Addresses come and go; IPv6 may be switched off in the kernel.
-      reason += (reason.empty() ? "" : "; ") + one.name + " " + to_string(one.address) + ": " +
-                reason_of(errno);
-      continue;
-    }
-    listeners_.push_back({fd, one});
-    own_.offers.push_back(offer);
+  const std::vector<Listening> all =
+      listen_at_all(interfaces, filter, mesh::kOffersMax, config_.rank_count, &reason);
+  if (all.empty()) return fail(Outcome::kUnsupported, reason);
+  for (const Listening& listening : all) {
+    const Interface& one = interfaces[listening.interface];
+    listeners_.push_back({listening.fd, one});
+    own_.offers.push_back({one.address, listening.port, one.speed_mbits, one.prefix_bits,
+                           one.is_loopback, filter.asks_for(one.name)});
   }
-  if (!own_.offers.empty()) return Outcome::kOk;
-  const std::string allowed =
-      filter.text().empty() ? "" : " that the setting '" + filter.text() + "' allows";
-  return fail(Outcome::kUnsupported, "no network interface" + allowed +
-                                         " is up and has an address" +
-                                         (reason.empty() ? "" : " (" + reason + ")"));
+  return Outcome::kOk;
 }
 
 size_t ControlMesh::address(unsigned char* out) const { return mesh::encode(own_, out); }
@@ -428,35 +430,7 @@ void ControlMesh::end_connection(Connection* connection, int error_number) {
   connection->stream.close();
   if (!connection->is_guest) {
     if (link.proven()) return;  // an honest rank, which comes again
-    turned_away_.last = connection->from;
-    switch (failure) {
-      case Stream::Failure::kRefused:
-        ++turned_away_.proof;
-        return;
-      case Stream::Failure::kNotTls:
-        ++turned_away_.no_tls;
-        return;
-      case Stream::Failure::kOversized:
-      case Stream::Failure::kDamaged:
-        ++turned_away_.malformed;
-        return;
-      case Stream::Failure::kNone:
-      case Stream::Failure::kBroken:
-        break;
-    }
-    switch (link.state()) {
-      case MeshLink::State::kRefused:
-        ++turned_away_.proof;
-        break;
-      case MeshLink::State::kOtherVersion:
-        ++turned_away_.version;
-        break;
-      case MeshLink::State::kMalformed:
-        ++turned_away_.malformed;
-        break;
-      default:
-        ++turned_away_.silent;
-    }
+    turned_away_.add(reason_to_turn_away(failure, link.state()), connection->from);
     return;
   }
   Peer& peer = peers_[connection->peer];
@@ -518,34 +492,19 @@ void ControlMesh::settle(Connection* connection) {
 }
 
 ControlMesh::Outcome ControlMesh::time_out() {
-  std::string ranks;
+  MissingRanks missing;
   std::string details;
-  uint32_t count = 0;
   for (uint32_t rank = 0; rank < config_.rank_count; ++rank) {
     const Peer& peer = peers_[rank];
-    if (rank == config_.rank || peer.stream.is_open()) continue;
-    if (++count > 16) continue;
-    ranks += (count > 1 ? ", " : "") + text_of(rank);
+    if (rank == config_.rank || peer.stream.is_open() || !missing.add(rank)) continue;
     for (const Candidate& candidate : peer.candidates) {
       details += "; " + to_string(candidate.offer.address, candidate.offer.port) + " of rank " +
                  text_of(rank) + ": " +
                  (candidate.failure.empty() ? "no answer" : candidate.failure);
     }
   }
-  if (count > 16) ranks += " and " + text_of(count - 16) + " more";
-  std::string text = std::string("timed out: ") + (count == 1 ? "rank " : "ranks ") + ranks +
-                     " of " + text_of(config_.rank_count) + (count == 1 ? " is" : " are") +
-                     " not connected to rank " + text_of(config_.rank) + details;
-  const uint32_t turned_away = turned_away_.proof + turned_away_.version + turned_away_.malformed +
-                               turned_away_.no_tls + turned_away_.silent;
-  if (turned_away > 0) {
-    text += "; connections turned away meanwhile: " + text_of(turned_away_.proof) +
-            " without the secret, " + text_of(turned_away_.version) + " of another version, " +
-            text_of(turned_away_.malformed) + " of another protocol, " +
-            (config_.tls == TlsMode::kOff ? "" : text_of(turned_away_.no_tls) + " without TLS, ") +
-            text_of(turned_away_.silent) + " silent (last: " + to_string(turned_away_.last) + ")";
-  }
-  return fail(Outcome::kTimeout, text);
+  return fail(Outcome::kTimeout, missing.text(config_.rank, config_.rank_count) + details +
+                                     turned_away_.text(config_.tls != TlsMode::kOff));
 }
 
 }  // namespace weir::net

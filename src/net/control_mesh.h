@@ -29,6 +29,7 @@
 #include "net/mesh_wire.h"
 #include "net/stream.h"
 #include "net/tls.h"
+#include "net/turned_away.h"
 
 namespace weir::net {
 
@@ -192,10 +193,7 @@ class ControlMesh {
   mesh::Bytes notice_;
   uint32_t notice_version_ = 0;  // 0: none was shown
   bool notice_waits_ = false;    // for some peer
-  struct {
-    uint32_t proof = 0, version = 0, malformed = 0, no_tls = 0, silent = 0;
-    IpAddress last;
-  } turned_away_;
+  TurnedAway turned_away_;
 };
 
 }  // namespace weir::net

@@ -9,7 +9,7 @@
 //        8      4  rank
 //       12     24  identity of the host: kernel and network namespace; zero when unknown
 //       36      1  which connections are inside TLS: a net::TlsMode
-//       37      1  1: this rank would make the connections of lanes when they are needed; else 0
+//       37      1  1: this rank would make connections when they are needed; else 0
 //       38      2  zero
 //       40     26  for each offer:
 //                    0   1  family: 4 or 6

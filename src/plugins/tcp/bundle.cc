@@ -60,6 +60,25 @@ void Bundle::attach(uint32_t rail, Stream data, Stream control, uint32_t returns
   urgent_ = true;
 }
 
+void Bundle::attach_control(uint32_t i, Stream control) {
+  Link& link = links_[i];
+  if (link.down) --down_count_;
+  link = Link();
+  link.down = false;
+  link.peer_closed = false;
+  link.rests = true;
+  ++resting_count_;
+  controls_[i].attach(control);
+}
+
+void Bundle::attach_data(uint32_t i, Stream data) {
+  // It has failed since its connection was asked for.
+  if (!links_[i].rests || failed_) return data.close();
+  links_[i].rests = false;
+  --resting_count_;
+  rails_[i].attach(data, now());
+}
+
 // Operations.
 
 void Bundle::append(Queue* queue, Op* op) {
@@ -127,6 +146,7 @@ weir_result_t Bundle::post_send(uint32_t lane_index, const void* data, uint64_t 
   Lane& lane = lanes_[lane_index];
   if (lane.send.failure.result != WEIR_OK) return lane.send.failure.result;
   begin(op, &lane, reinterpret_cast<uint64_t>(data), bytes, kSend);
+  needs_rails_ = needs_rails_ || bytes > kEagerBytes;
   if (lane.cut == nullptr) lane.cut = op;
   now_ns_ = now();
   schedule(now_ns_);
@@ -139,6 +159,7 @@ weir_result_t Bundle::post_recv(uint32_t lane_index, void* data, uint64_t bytes,
   Lane& lane = lanes_[lane_index];
   if (lane.recv.failure.result != WEIR_OK) return take_legacy(lane_index, data, bytes, op);
   begin(op, &lane, reinterpret_cast<uint64_t>(data), bytes, 0);
+  needs_rails_ = needs_rails_ || bytes > kEagerBytes;
   for (Early* early :
        {&lane.small[op->number % kAheadCount], &lane.large[op->number % kLargeAheadCount]}) {
     if (early->used && early->number == op->number) deliver(&lane, op, early);
@@ -170,7 +191,7 @@ weir_result_t Bundle::take_legacy(uint32_t lane_index, void* data, uint64_t byte
 }
 
 bool Bundle::idle() const {
-  return failed_ || (pending_ == 0 && down_count_ == 0 && homeless_.empty() &&
+  return failed_ || (pending_ == 0 && down_count_ == 0 && !needs_rails() && homeless_.empty() &&
                      std::none_of(rails_.begin(), rails_.end(),
                                   [](const Rail& rail) { return rail.has_outstanding(); }) &&
                      std::none_of(controls_.begin(), controls_.end(),
@@ -534,7 +555,7 @@ void Bundle::drive() {
   uint64_t untold = 0;
   uint64_t untold_bytes = 0;
   for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
-    if (links_[i].down) continue;
+    if (links_[i].down || links_[i].rests) continue;
     Rail& rail = rails_[i];
     if (links_[i].ending_ns == 0) rail.read(this);
     if (rail.health() == Rail::Health::kDamaged) return fail_all(WEIR_ERROR_INTERNAL, 0);

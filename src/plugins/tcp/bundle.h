@@ -14,6 +14,9 @@
 // each fragment is counted once. A rail fails that ends, breaks, or whose bytes the peer's host does
 // not acknowledge while another one works. The last one is kept: when it ends, the peer is lost.
 //
+// A rail may rest: it has its control connection only, and carries nothing until it gets the other one,
+// which is made when messages are long enough to be shared out, or when a rail has failed.
+//
 // Operations are queued in order of posting and complete in that order. One thread at a time.
 #pragma once
 
@@ -47,6 +50,13 @@ class Bundle final : private Receiver {
   // The connections of a rail, which are the bundle's from then on; `returns` is how often it has
   // come back.
   void attach(uint32_t rail, Stream data, Stream control, uint32_t returns);
+  // Those of one that rests at first, one after the other.
+  void attach_control(uint32_t rail, Stream control);
+  void attach_data(uint32_t rail, Stream data);
+  bool rests(uint32_t rail) const { return links_[rail].rests; }
+  uint32_t resting_count() const { return resting_count_; }
+  // There is something for those that rest.
+  bool needs_rails() const { return needs_rails_ && resting_count_ > 0 && !failed_ && !left(); }
 
   // As Channel's.
   weir_result_t post_send(uint32_t lane, const void* data, uint64_t bytes, Op* op);
@@ -133,6 +143,7 @@ class Bundle final : private Receiver {
   };
   struct Link {
     bool down = true;
+    bool rests = false;
     uint64_t ending_ns = 0;  // since when its data connection has ended; 0: it has not
     uint32_t returns = 0;
     bool peer_closed = true;  // and has told what it has of this rail
@@ -179,7 +190,10 @@ class Bundle final : private Receiver {
   void begin_end(uint32_t rail);
   void take_down(uint32_t rail, const char* reason);
   void take_back(uint32_t rail);
-  bool carries(uint32_t rail) const { return !links_[rail].down && links_[rail].ending_ns == 0; }
+  bool carries(uint32_t rail) const {
+    const Link& link = links_[rail];
+    return !link.down && !link.rests && link.ending_ns == 0;
+  }
   uint32_t up_count() const { return rail_count() - down_count_; }
 
   std::vector<Rail> rails_;
@@ -187,6 +201,8 @@ class Bundle final : private Receiver {
   std::vector<Control> controls_;
   Lane lanes_[kLaneCount];
   uint32_t down_count_;
+  uint32_t resting_count_ = 0;
+  bool needs_rails_ = false;
   bool failed_ = false;
   bool urgent_ = false;   // the peer waits for our state
   uint64_t pending_ = 0;  // operations

@@ -42,6 +42,9 @@ void Bundle::begin_end(uint32_t i) {
 void Bundle::take_down(uint32_t i, const char* reason) {
   Link& link = links_[i];
   const int error_number = rails_[i].error_number();
+  if (link.rests) --resting_count_;
+  link.rests = false;
+  needs_rails_ = true;
   link.down = true;
   link.reason = reason;
   ++down_count_;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a channel does while it has no connection, and how it comes to use the one that it gets.
-#include <string.h>
-
 #include <utility>
 
 #include "plugins/tcp/channel.h"
@@ -32,7 +30,7 @@ void Channel::send_early() {
     Op* op = unsent_;
     if (op->done_bytes == 0) {
       uint32_t number = 0;
-      if (op->bytes > kEarlyBytesMax || !prelude_->may_send(lane_) ||
+      if (!prelude_->may_send(lane_, op->bytes) ||
           !control_->send_early(lane_, reinterpret_cast<const void*>(op->data), op->bytes,
                                 &number)) {
         break;
@@ -43,7 +41,7 @@ void Channel::send_early() {
     unsent_ = next_of(op);
     finish_head(&send_);
   }
-  if (unsent_ != nullptr || prelude_->sent_count(lane_) >= Prelude::kTellCount) {
+  if (unsent_ != nullptr || prelude_->sent_count(lane_) >= Prelude::kFewCount) {
     want();
   }
   const bool in_frame = unsent_ != nullptr && unsent_->done_bytes != 0;
@@ -65,15 +63,13 @@ void Channel::send_early() {
 void Channel::take_early() {
   while (recv_.head != nullptr && prelude_->has_message(lane_)) {
     Op* op = recv_.head;
-    uint64_t bytes = 0;
-    const unsigned char* message = prelude_->message(lane_, &bytes);
+    const uint64_t bytes = prelude_->message_bytes(lane_);
     if (bytes != op->bytes) {
       recv_.failure.sent_bytes = bytes;
       recv_.failure.expected_bytes = op->bytes;
       return fail(&recv_, WEIR_ERROR_MISMATCH, 0);
     }
-    if (bytes != 0) memcpy(reinterpret_cast<void*>(op->data), message, bytes);
-    prelude_->take(lane_);
+    prelude_->take(lane_, reinterpret_cast<void*>(op->data));
     finish_head(&recv_);
   }
 }

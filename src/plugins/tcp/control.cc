@@ -12,11 +12,12 @@ namespace {
 
 using wire::MessageKind;
 
-// What the socket holds while the peer reads nothing, and how much of that notices may take: the rest is
-// for the early messages of all lanes.
-constexpr int kRoomBytes = 192 * 1024;
+// What the socket is to hold while the peer reads nothing, of which the kernel grants twice what
+// net.core.wmem_max allows, by default 416 KiB; and how much of that notices may take: the rest is for the
+// early messages of all lanes.
+constexpr int kRoomBytes = 384 * 1024;
 constexpr int kNoticeRoomBytes = 16 * 1024;
-static_assert(kRoomBytes >= 2 * (kNoticeRoomBytes + static_cast<int>(Prelude::kMemoryBytes)));
+static_assert(kRoomBytes >= kNoticeRoomBytes + static_cast<int>(Prelude::kMemoryBytes));
 
 }  // namespace
 
@@ -53,7 +54,7 @@ bool Control::judge_header() {
     case MessageKind::kState:
       return in_header_.lane == kControlLane;
     case MessageKind::kEarly:
-      return prelude_ != nullptr && prelude_->place(in_header_.lane, in_header_.bytes) != nullptr;
+      return prelude_ != nullptr && prelude_->may_arrive(in_header_.lane, in_header_.bytes);
     case MessageKind::kTaken:
     case MessageKind::kWish:
     case MessageKind::kBegin:
@@ -92,8 +93,7 @@ void Control::frame_ends() {
     notice_bytes_ = bytes;
     memcpy(notice_, in_ + wire::kHeaderBytes, bytes);
   } else if (in_header_.kind == MessageKind::kEarly) {
-    memcpy(prelude_->place(in_header_.lane, bytes), in_ + wire::kHeaderBytes, bytes);
-    prelude_->arrived(in_header_.lane, bytes);
+    prelude_->arrived(in_header_.lane, in_ + wire::kHeaderBytes, bytes);
   }
 }
 
@@ -153,7 +153,7 @@ bool Control::send_early(uint32_t lane, const void* data, uint64_t bytes, uint32
   *number = sent_;
   if (bytes != 0) memcpy(out_ + wire::kHeaderBytes, data, bytes);
   begin_frame({MessageKind::kEarly, static_cast<uint8_t>(lane), sent_, bytes});
-  prelude_->sent(lane);
+  prelude_->sent(lane, bytes);
   (void)push_frame();
   return true;
 }

@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // Joiner: connections between two ranks that are made after the meeting, with the same proof. The guest
-// connects over the way that the meeting has found; the host, which still listens, asks the connection's
-// owner whether it may come before it welcomes it. What holds for strangers at a meeting holds here:
-// until its proof a connection has a bounded time, and a place in a bounded list.
+// connects over the way that the meeting has found; the host, which still listens (acceptor.h), asks the
+// connection's owner whether it may come before it welcomes it.
 //
-// What connections are for is their owners' matter: of a pair with several rails, those that come back
-// (rejoin.h); of a pair with one, those of lanes (lazy.h). Steps without waiting. One thread at a time.
+// What connections are for is their owners' matter: of a pair with several rails, those of rails that come
+// back or are needed (rejoin.h); of a pair with one, those of lanes (lazy.h). Steps without waiting. One
+// thread at a time.
 #pragma once
 
 #include <poll.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "plugins/tcp/exchange.h"
+#include "plugins/tcp/acceptor.h"
+#include "plugins/tcp/attempt.h"
 #include "plugins/tcp/handshake.h"
 #include "plugins/tcp/stream.h"
 #include "plugins/tcp/ways.h"
 
 namespace weir::plugins::tcp {
 
-class Joiner {
+class Joiner final : private Acceptor::Owner {
  public:
-  class Owner {
+  // At the guest's end, too, `join` gives it the proven connection; it may begin further ones.
+  class Owner : public Acceptor::Owner {
    public:
-    // The host's: whether this connection is expected.
-    virtual bool may_come(const Handshake& shown) = 0;
-    // A proven connection, which is the owner's from then on. May begin further ones.
-    virtual void join(const Handshake& shown, Stream stream, uint64_t now_ns) = 0;
     // The guest's: an attempt has ended without a connection.
     virtual void fail(const Handshake& meant, int error_number, uint64_t now_ns) = 0;
     // The guest's: whether an attempt is still wanted.
@@ -37,9 +36,7 @@ class Joiner {
     ~Owner() = default;
   };
 
-  // The listeners are its own from then on. It may be none.
-  Joiner(const Identity& identity, std::vector<int> listeners)
-      : identity_(identity), listeners_(std::move(listeners)) {}
+  Joiner(const Identity& identity, std::unique_ptr<Acceptor> acceptor);
   ~Joiner();
   Joiner(const Joiner&) = delete;
   Joiner& operator=(const Joiner&) = delete;
@@ -49,8 +46,6 @@ class Joiner {
     rails_ = rails;
     lanes_ = lanes;
   }
-  // Connections that came to the meeting and had not proven themselves when it ended.
-  void adopt(std::vector<Visitor> visitors);
 
   struct Wanted {
     uint32_t peer = 0;
@@ -65,34 +60,29 @@ class Joiner {
   // Moves what can be moved.
   void step(uint64_t now_ns);
   // Something is between its beginning and its proof.
-  bool is_busy() const { return !attempts_.empty() || !visitors_.empty(); }
+  bool is_busy() const { return !attempts_.empty() || acceptor_->has_visitors(); }
   // The latest step could not accept a connection: the process has as many open files as it may.
-  bool lacks_descriptors() const { return lacks_descriptors_; }
+  bool lacks_descriptors() const { return acceptor_->lacks_descriptors(); }
 
  private:
-  static constexpr size_t kVisitorsMax = 256;
-  struct Attempt {
-    Stream stream;
-    bool connecting;
+  struct Attempt : tcp::Attempt {
     uint64_t expiry_ns;  // of its challenge; from then on the host's word is awaited
-    Handshake handshake;
     Owner* owner;
   };
 
+  // Acceptor::Owner.
+  bool may_come(const Handshake& shown) override;
+  void join(const Handshake& shown, Stream stream, uint64_t now_ns) override;
+
   Owner* owner_of(const Handshake& shown) const { return shown.rail_count() > 1 ? rails_ : lanes_; }
   bool serve(Attempt* attempt, uint64_t now_ns);
-  void serve(Visitor* visitor, uint64_t now_ns);
-  void accept_all(int listener, uint64_t now_ns);
-  bool has_room(uint64_t now_ns);
 
   Identity identity_;
-  std::vector<int> listeners_;
+  std::unique_ptr<Acceptor> acceptor_;
   Owner* rails_ = nullptr;
   Owner* lanes_ = nullptr;
   std::vector<Attempt> attempts_;
-  std::vector<Visitor> visitors_;  // oldest first
   std::vector<pollfd> entries_;
-  bool lacks_descriptors_ = false;
 };
 
 }  // namespace weir::plugins::tcp

@@ -3,15 +3,12 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "net/ip_socket.h"
+#include "net/listening.h"
 
 namespace weir::plugins::tcp {
 namespace {
@@ -21,13 +18,10 @@ constexpr uint64_t kStaggerNs = 50'000'000;
 // Between attempts at the same address, growing with their number.
 constexpr uint64_t kRetryNsMin = 2'000'000;
 constexpr uint64_t kRetryNsMax = 100'000'000;
-constexpr uint64_t kNoDescriptorNs = 5'000'000;
 // From the first answer of a peer, for those over other interfaces.
 constexpr uint64_t kGatherNs = 250'000'000;
 // Attempts at a connection after which the way itself is sought again.
 constexpr uint32_t kSlotAttemptsMax = 12;
-constexpr int kAcceptCountMax = 64;
-constexpr int kBacklogMax = 4096;
 // Of more, most pairs never use most of their lanes.
 constexpr uint32_t kEagerRanksMax = 8;
 
@@ -52,20 +46,9 @@ std::string text_of(uint64_t number) { return std::to_string(number); }
 }  // namespace
 
 Meeting::~Meeting() {
-  stop_listening();
-  for (Peer& peer : peers_) {
-    clear_slots(&peer);
-  }
-  for (Early& one : early_) one.stream.close();
-}
-
-void Meeting::stop_listening() {
-  for (const Listener& listener : listeners_) close(listener.fd);
   for (Attempt& attempt : attempts_) attempt.stream.close();
-  for (Visitor& visitor : visitors_) visitor.stream.close();
-  listeners_.clear();
-  attempts_.clear();
-  visitors_.clear();
+  for (Peer& peer : peers_) clear_slots(&peer);
+  for (Early& one : early_) one.stream.close();
 }
 
 // Connections to some peer may come later.
@@ -105,52 +88,33 @@ weir_result_t Meeting::listen() {
   }
   own_.is_lazy = wish == "1" || (wish == "auto" && identity_.rank_count > kEagerRanksMax);
   own_.host = net::this_host();
-  const int backlog = static_cast<int>(
-      std::min<uint64_t>(uint64_t{identity_.rank_count} * kConnectionsPerPeer + 64, kBacklogMax));
+  const uint64_t connection_count = uint64_t{identity_.rank_count} * kConnectionsPerPeer;
+  const std::vector<net::Listening> all =
+      net::listen_at_all(interfaces, filter, kOffersMax, connection_count, &reason);
+  if (all.empty()) return report_.fail(WEIR_ERROR_UNSUPPORTED, "tcp: " + reason);
   const std::vector<uint32_t> numbers = numbers_of(interfaces);
-  for (size_t i = 0; i < interfaces.size(); ++i) {
-    const net::Interface& one = interfaces[i];
-    // Room is kept for one loopback address, which comes last.
-    if (!one.is_loopback && own_.offers.size() + 1 >= kOffersMax) continue;
-    if (own_.offers.size() == kOffersMax) break;
-    Offer offer{one.address,
-                0,
-                one.speed_mbits,
-                one.prefix_bits,
-                numbers[i],
-                one.is_loopback,
-                filter.asks_for(one.name)};
-    const int fd = net::listen_at(one.address, &offer.port, backlog);
-    if (fd < 0) {
-      // Addresses come and go; IPv6 may be switched off in the kernel.
-      reason += (reason.empty() ? "" : "; ") + one.name + " " + net::to_string(one.address) + ": " +
-                reason_of(errno);
-      continue;
-    }
-    listeners_.push_back({fd, one});
-    own_.offers.push_back(offer);
+  for (const net::Listening& listening : all) {
+    const net::Interface& one = interfaces[listening.interface];
+    acceptor_->add(listening.fd);
+    interfaces_.push_back(one);
+    own_.offers.push_back({one.address, listening.port, one.speed_mbits, one.prefix_bits,
+                           numbers[listening.interface], one.is_loopback,
+                           filter.asks_for(one.name)});
   }
-  if (!own_.offers.empty()) return WEIR_OK;
-  const std::string allowed =
-      filter.text().empty() ? "" : " that the setting '" + filter.text() + "' allows";
-  return report_.fail(WEIR_ERROR_UNSUPPORTED, "tcp: no network interface" + allowed +
-                                                  " is up and has an address" +
-                                                  (reason.empty() ? "" : " (" + reason + ")"));
+  return WEIR_OK;
 }
 
 weir_result_t Meeting::find_candidates(const std::vector<PeerAddress>& peers) {
   const bool all_here = std::all_of(peers.begin(), peers.end(), [&](const PeerAddress& peer) {
     return own_.host.known() && peer.host == own_.host;
   });
-  std::vector<net::Interface> interfaces;
-  for (const Listener& listener : listeners_) interfaces.push_back(listener.interface);
   for (uint32_t rank = 0; rank < identity_.rank_count; ++rank) {
     peers_[rank].is_lazy = tcp::is_lazy(own_, peers[rank]);
   }
   for (uint32_t rank = 0; rank < identity_.rank; ++rank) {
     Peer& peer = peers_[rank];
     peer.connections = std::min(own_.connections, peers[rank].connections);
-    for (const Way& way : ways_to(own_, interfaces, peers[rank], all_here)) {
+    for (const Way& way : ways_to(own_, interfaces_, peers[rank], all_here)) {
       peer.candidates.push_back({way, "", false, false});
     }
     if (peer.candidates.empty()) {
@@ -184,7 +148,7 @@ void Meeting::make_slots(Peer* peer, uint32_t rail_count) {
   }
   for (uint32_t rail = 0; rail < rail_count; ++rail) {
     peer->slots.push_back({kControlLane, rail});
-    peer->slots.push_back({kRailLane, rail});
+    if (rail == 0 || !peer->is_lazy) peer->slots.push_back({kRailLane, rail});
   }
 }
 
@@ -225,20 +189,12 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
     result = start_attempts(now);
     if (result != WEIR_OK || !any_missing()) break;
     entries_.clear();
-    for (const Listener& listener : listeners_) {
-      entries_.push_back({accepting_ ? listener.fd : -1, POLLIN, 0});
-    }
-    const auto events_of = [](const auto& connection) {
-      return connection.stream.events(connection.handshake.out_bytes() > 0);
-    };
-    for (const Visitor& visitor : visitors_) {
-      entries_.push_back({visitor.stream.fd(), events_of(visitor), 0});
-    }
     for (const Attempt& attempt : attempts_) {
-      const short events = attempt.connecting ? static_cast<short>(POLLOUT) : events_of(attempt);
-      entries_.push_back({attempt.held ? -1 : attempt.stream.fd(), events, 0});
+      entries_.push_back({attempt.held ? -1 : attempt.stream.fd(), attempt.events(), 0});
     }
-    const uint64_t until = next_event_ns(deadline_ns);
+    const size_t attempt_count = attempts_.size();
+    acceptor_->append_entries(now, &entries_);
+    const uint64_t until = next_event_ns(now, deadline_ns);
     const uint64_t left = until > now ? until - now : 0;
     const timespec patience = {static_cast<time_t>(left / 1'000'000'000),
                                static_cast<long>(left % 1'000'000'000)};
@@ -247,43 +203,19 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
       result = report_.fail(code_of(errno), "tcp: ppoll: " + reason_of(errno));
       break;
     }
-    const bool was_accepting = accepting_;
-    accepting_ = true;
-    const size_t visitor_count = visitors_.size();
-    const pollfd* entry = entries_.data() + listeners_.size();
-    for (size_t i = 0; i < visitor_count; ++i) {
-      if (entry[i].revents != 0) serve_visitor(&visitors_[i]);
-    }
-    entry += visitor_count;
     // From the end, since one that has ended is taken out by moving the last into its place; those
     // that are begun meanwhile are not.
-    for (size_t i = attempts_.size(); i-- > 0;) {
-      if (i < attempts_.size() && entry[i].fd == attempts_[i].stream.fd() &&
-          entry[i].revents != 0) {
+    for (size_t i = attempt_count; i-- > 0;) {
+      if (i < attempts_.size() && entries_[i].fd == attempts_[i].stream.fd() &&
+          entries_[i].revents != 0) {
         serve_attempt(i);
       }
     }
-    const uint64_t later = now_ns();
-    for (Visitor& visitor : visitors_) {
-      if (!visitor.stream.is_open() || later < visitor.expiry_ns) continue;
-      ++turned_away_.silent;
-      turned_away_.last = visitor.from;
-      visitor.stream.close();
-    }
-    std::erase_if(visitors_, [](const Visitor& visitor) { return !visitor.stream.is_open(); });
-    for (size_t i = 0; i < listeners_.size(); ++i) {
-      if (!was_accepting || entries_[i].revents != 0) accept_all(listeners_[i].fd);
-    }
+    acceptor_->serve(entries_.data() + attempt_count, now_ns(), this);
   }
-  std::vector<Listener> kept;
-  std::vector<Visitor> visitors;
-  if (result == WEIR_OK && listens_on()) {
-    kept.swap(listeners_);
-    visitors.swap(visitors_);
-  }
-  stop_listening();
-  listeners_.swap(kept);
-  visitors_.swap(visitors);
+  for (Attempt& attempt : attempts_) attempt.stream.close();
+  attempts_.clear();
+  if (result != WEIR_OK || !listens_on()) acceptor_->close();
   if (result != WEIR_OK) return result;
   for (uint32_t rank = 0; rank < identity_.rank; ++rank) {
     report_.log(Report::kInformation,
@@ -292,10 +224,8 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
   return WEIR_OK;
 }
 
-uint64_t Meeting::next_event_ns(uint64_t deadline_ns) const {
-  uint64_t next = deadline_ns;
-  for (const Visitor& visitor : visitors_) next = std::min(next, visitor.expiry_ns);
-  if (!accepting_) next = std::min(next, now_ns() + kNoDescriptorNs);
+uint64_t Meeting::next_event_ns(uint64_t now, uint64_t deadline_ns) const {
+  uint64_t next = std::min(deadline_ns, acceptor_->next_event_ns(now));
   for (uint32_t rank = 0; rank < identity_.rank; ++rank) {
     const Peer& peer = peers_[rank];
     if (peer.chosen.empty()) {
@@ -361,33 +291,21 @@ weir_result_t Meeting::start_route(uint32_t rank, uint64_t now) {
 bool Meeting::start_attempt(uint32_t rank, int slot_index, size_t candidate, uint64_t now) {
   Peer& peer = peers_[rank];
   Candidate& chosen = peer.candidates[candidate];
-  const Way& way = chosen.way;
   Slot* slot = slot_index >= 0 ? &peer.slots[static_cast<size_t>(slot_index)] : nullptr;
   if (slot != nullptr) {
     slot->retry_ns = now + std::min(kRetryNsMax, kRetryNsMin << std::min(slot->attempt_count, 6u));
     ++slot->attempt_count;
   }
-  wire::Nonce nonce;
-  if (!net::fill_random(nonce.data(), nonce.size())) {
-    chosen.failure = "getrandom: " + reason_of(errno);
+  int error_number = 0;
+  std::optional<tcp::Attempt> begun = begin_attempt(
+      identity_, chosen.way, rank, slot != nullptr ? slot->lane : kControlLane, &error_number);
+  if (!begun) {
+    chosen.failure = reason_of(error_number);
     return false;
   }
-  const int fd =
-      net::begin_connect(way.offer.address, way.offer.port, way.source, way.device.c_str());
-  if (fd < 0) {
-    chosen.failure = reason_of(errno);
-    return false;
-  }
-  Stream stream(fd);
-  if (!begin_tls(identity_, net::Stream::Role::kClient, &stream)) {
-    stream.close();
-    chosen.failure = "no memory for TLS";
-    return false;
-  }
-  Handshake handshake(identity_, nonce, rank, slot != nullptr ? slot->lane : kControlLane);
-  if (slot != nullptr) handshake.set_rail(slot->rail, peer.rail_count, 0);
+  if (slot != nullptr) begun->handshake.set_rail(slot->rail, peer.rail_count, 0);
   ++(slot != nullptr ? slot->under_way : peer.seeking);
-  attempts_.push_back({stream, rank, slot_index, candidate, true, false, handshake});
+  attempts_.push_back({std::move(*begun), rank, slot_index, candidate});
   return true;
 }
 
@@ -478,14 +396,9 @@ void Meeting::choose(uint32_t rank) {
 }
 
 void Meeting::serve_attempt(size_t index) {
-  if (attempts_[index].connecting) {
-    const int error_number = net::connect_error(attempts_[index].stream.fd());
-    if (error_number != 0) return drop_attempt(index, reason_of(error_number));
-    attempts_[index].connecting = false;
-  }
-  int error_number = 0;
-  Step step = exchange(&attempts_[index].stream, &attempts_[index].handshake, &error_number);
   Attempt& attempt = attempts_[index];
+  int error_number = 0;
+  Step step = attempt.move(&error_number);
   Peer& peer = peers_[attempt.peer];
   if (attempt.handshake.state() == Handshake::State::kChallenged) {
     if (attempt.slot < 0) {
@@ -532,73 +445,18 @@ void Meeting::finish_attempt(size_t index, Step step, int error_number) {
   }
 }
 
-void Meeting::serve_visitor(Visitor* visitor) {
-  int error_number = 0;
-  const Step step = exchange(&visitor->stream, &visitor->handshake, &error_number);
-  if (step == Step::kGoesOn) return;
-  if (step == Step::kProven) {
-    const Handshake& shown = visitor->handshake;
-    Peer& peer = peers_[shown.peer()];
-    // The guest has the choice, and may choose again.
-    if (peer.rail_count != shown.rail_count()) make_slots(&peer, shown.rail_count());
-    settle(&peer, shown.lane(), shown.rail(), visitor->stream);
-    visitor->stream = Stream();
-    return;
-  }
-  using Failure = net::Stream::Failure;
-  const net::Stream* tls = visitor->stream.tls();
-  const Failure failure = tls != nullptr ? tls->failure() : Failure::kNone;
-  const bool no_secret = failure == Failure::kRefused;
-  const bool no_tls = failure == Failure::kNotTls;
-  turned_away_.no_tls += no_tls ? 1 : 0;
-  switch (no_secret ? Handshake::State::kRefused : visitor->handshake.state()) {
-    case Handshake::State::kRefused:
-      ++turned_away_.proof;
-      break;
-    case Handshake::State::kOtherVersion:
-      ++turned_away_.version;
-      break;
-    case Handshake::State::kMalformed:
-      ++turned_away_.malformed;
-      break;
-    default:
-      turned_away_.silent += no_tls ? 0 : 1;
-  }
-  turned_away_.last = visitor->from;
-  visitor->stream.close();
-}
-
-void Meeting::accept_all(int listener) {
-  for (int i = 0; i < kAcceptCountMax; ++i) {
-    net::IpAddress from;
-    const int fd = net::accept_from(listener, &from);
-    if (fd < 0) {
-      accepting_ = accepting_ && (errno == EAGAIN || errno == EWOULDBLOCK);
-      return;
-    }
-    wire::Nonce nonce;
-    Stream stream(fd);
-    if (!net::fill_random(nonce.data(), nonce.size()) ||
-        !begin_tls(identity_, net::Stream::Role::kServer, &stream)) {
-      stream.close();
-      return;
-    }
-    if (visitors_.size() >= limits_.unproven_count) {
-      ++turned_away_.silent;
-      turned_away_.last = visitors_.front().from;
-      visitors_.front().stream.close();
-      visitors_.erase(visitors_.begin());
-    }
-    visitors_.push_back(
-        {stream, from, now_ns() + limits_.unproven_ns, Handshake(identity_, nonce)});
-  }
+void Meeting::join(const Handshake& shown, Stream stream, uint64_t) {
+  Peer& peer = peers_[shown.peer()];
+  // The guest has the choice, and may choose again.
+  if (peer.rail_count != shown.rail_count()) make_slots(&peer, shown.rail_count());
+  settle(&peer, shown.lane(), shown.rail(), stream);
 }
 
 void Meeting::settle(Peer* peer, uint32_t lane, uint32_t rail, Stream stream) {
   const int index = slot_of(*peer, lane, rail);
   if (index < 0) {
-    // The peer has ended its meeting, and uses a lane.
-    early_.push_back({static_cast<uint32_t>(peer - peers_.data()), lane, stream});
+    // The peer has ended its meeting, and uses a lane or a rail.
+    early_.push_back({static_cast<uint32_t>(peer - peers_.data()), lane, rail, stream});
     return;
   }
   Slot& slot = peer->slots[static_cast<size_t>(index)];
@@ -615,13 +473,6 @@ Stream Meeting::take_connection(uint32_t rank, uint32_t lane, uint32_t rail) {
 const Way& Meeting::way(uint32_t rank, uint32_t rail) const {
   const Peer& peer = peers_[rank];
   return peer.candidates[peer.chosen[rail % peer.chosen.size()]].way;
-}
-
-std::vector<int> Meeting::take_listeners() {
-  std::vector<int> fds;
-  for (const Listener& listener : listeners_) fds.push_back(listener.fd);
-  listeners_.clear();
-  return fds;
 }
 
 }  // namespace weir::plugins::tcp

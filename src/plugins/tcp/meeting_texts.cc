@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "net/missing_ranks.h"
 #include "plugins/tcp/meeting.h"
 
 namespace weir::plugins::tcp {
@@ -61,34 +62,18 @@ weir_result_t Meeting::refused(uint32_t rank) const {
 }
 
 weir_result_t Meeting::time_out() const {
-  std::string ranks;
+  net::MissingRanks missing;
   std::string details;
-  uint32_t count = 0;
   for (uint32_t rank = 0; rank < identity_.rank_count; ++rank) {
-    const Peer& peer = peers_[rank];
-    if (!is_missing(rank)) continue;
-    if (++count > 16) continue;
-    ranks += (count > 1 ? ", " : "") + text_of(rank);
-    for (const Candidate& candidate : peer.candidates) {
+    if (!is_missing(rank) || !missing.add(rank)) continue;
+    for (const Candidate& candidate : peers_[rank].candidates) {
       details += "; " + describe(candidate.way.offer) + " of rank " + text_of(rank) + ": " +
                  (candidate.failure.empty() ? "no answer" : candidate.failure);
     }
   }
-  if (count > 16) ranks += " and " + text_of(count - 16) + " more";
-  std::string text = std::string("tcp: timed out: ") + (count == 1 ? "rank " : "ranks ") + ranks +
-                     " of " + text_of(identity_.rank_count) + (count == 1 ? " is" : " are") +
-                     " not connected to rank " + text_of(identity_.rank) + details;
-  const uint32_t turned_away = turned_away_.proof + turned_away_.version + turned_away_.malformed +
-                               turned_away_.no_tls + turned_away_.silent;
-  if (turned_away > 0) {
-    text += "; connections turned away meanwhile: " + text_of(turned_away_.proof) +
-            " without the secret, " + text_of(turned_away_.version) + " of another version, " +
-            text_of(turned_away_.malformed) + " of another protocol, " +
-            (identity_.tls == nullptr ? "" : text_of(turned_away_.no_tls) + " without TLS, ") +
-            text_of(turned_away_.silent) + " silent (last: " + net::to_string(turned_away_.last) +
-            ")";
-  }
-  return report_.fail(WEIR_ERROR_TIMEOUT, text);
+  return report_.fail(WEIR_ERROR_TIMEOUT,
+                      "tcp: " + missing.text(identity_.rank, identity_.rank_count) + details +
+                          acceptor_->turned_away().text(identity_.tls != nullptr));
 }
 
 }  // namespace weir::plugins::tcp

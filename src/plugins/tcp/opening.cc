@@ -99,8 +99,12 @@ void join_rails(Instance* self, Meeting* meeting, uint32_t peer) {
   Bundle* bundle = self->bundles[peer].get();
   std::vector<Way> ways;
   for (uint32_t rail = 0; rail < count; ++rail) {
-    const Stream data = meeting->take_connection(peer, kRailLane, rail);
-    bundle->attach(rail, data, meeting->take_connection(peer, kControlLane, rail), 0);
+    const Stream control = meeting->take_connection(peer, kControlLane, rail);
+    if (rail > 0 && meeting->is_lazy(peer)) {
+      bundle->attach_control(rail, control);
+    } else {
+      bundle->attach(rail, meeting->take_connection(peer, kRailLane, rail), control, 0);
+    }
     if (peer < self->identity.rank) ways.push_back(meeting->way(peer, rail));
   }
   if (self->rejoin == nullptr) {
@@ -130,9 +134,10 @@ void join_lanes(Instance* self, Meeting* meeting, uint32_t peer) {
 // What others have begun to make while this rank waited for the last ones.
 void join_early(Instance* self, Meeting* meeting) {
   self->joiner->set_owners(self->rejoin.get(), self->lazy.get());
-  self->joiner->adopt(meeting->take_visitors());
   for (Meeting::Early& one : meeting->take_early()) {
-    if (self->channels[size_t{one.peer} * kLaneCount + one.lane].is_connected()) {
+    if (self->bundles[one.peer] != nullptr) {
+      self->rejoin->take(one.peer, one.rail, one.stream);
+    } else if (self->channels[size_t{one.peer} * kLaneCount + one.lane].is_connected()) {
       one.stream.close();
     } else {
       self->lazy->take(one.peer, one.lane, one.stream);
@@ -266,7 +271,7 @@ weir_result_t connect(weir_transport_t* instance, const unsigned char* const* ad
     self->ways.resize(n);
     self->active_bundles.reserve(n);
     self->entries.resize(self->channels.size() * 2);
-    self->joiner = std::make_unique<Joiner>(self->identity, meeting->take_listeners());
+    self->joiner = std::make_unique<Joiner>(self->identity, meeting->take_acceptor());
     for (uint32_t peer = 0; peer < n; ++peer) {
       if (peer == self->identity.rank) continue;
       self->ways[peer] = meeting->way_text(peer);

@@ -1,29 +1,69 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/tcp/prelude.h"
 
+#include <string.h>
+
 #include <algorithm>
 #include <utility>
 
 namespace weir::plugins::tcp {
 
-unsigned char* Prelude::place(uint32_t lane_index, uint64_t bytes) {
-  const Lane& lane = lanes_[lane_index];
-  // What was taken and not told of yet is still counted by who sends.
-  const bool may_come = !lane.peer_began && lane.got - lane.told_taken < kEarlyCount;
-  return may_come && bytes <= kEarlyBytesMax ? at(lane_index, lane.got) : nullptr;
+void Prelude::put(uint32_t lane, uint64_t at, const void* data, size_t bytes) {
+  unsigned char* ring = memory_ + lane * kEarlyWindowBytes;
+  const size_t first = at % kEarlyWindowBytes;
+  const size_t part = std::min<size_t>(bytes, kEarlyWindowBytes - first);
+  memcpy(ring + first, data, part);
+  memcpy(ring, static_cast<const unsigned char*>(data) + part, bytes - part);
 }
 
-void Prelude::arrived(uint32_t lane_index, uint64_t bytes) {
+void Prelude::get(uint32_t lane, uint64_t at, void* data, size_t bytes) const {
+  const unsigned char* ring = memory_ + lane * kEarlyWindowBytes;
+  const size_t first = at % kEarlyWindowBytes;
+  const size_t part = std::min<size_t>(bytes, kEarlyWindowBytes - first);
+  memcpy(data, ring + first, part);
+  memcpy(static_cast<unsigned char*>(data) + part, ring, bytes - part);
+}
+
+bool Prelude::may_arrive(uint32_t lane_index, uint64_t bytes) const {
+  const Lane& lane = lanes_[lane_index];
+  // What was taken and not told of yet is still counted by who sends.
+  return !lane.peer_began && bytes <= kEarlyBytesMax &&
+         lane.got_bytes - lane.told_taken_bytes + wire::kHeaderBytes + bytes <= kEarlyWindowBytes;
+}
+
+void Prelude::arrived(uint32_t lane_index, const unsigned char* data, uint64_t bytes) {
   Lane& lane = lanes_[lane_index];
-  lane.bytes[lane.got++ % kEarlyCount] = static_cast<uint16_t>(bytes);
+  // Most lanes never touch more than the first page.
+  if (lane.taken == lane.got) lane.kept_begin = lane.kept_end = 0;
+  const auto length = static_cast<uint32_t>(bytes);
+  put(lane_index, lane.kept_end, &length, kLengthBytes);
+  if (length != 0) put(lane_index, lane.kept_end + kLengthBytes, data, length);
+  lane.kept_end += kLengthBytes + length;
+  lane.got_bytes += wire::kHeaderBytes + bytes;
+  ++lane.got;
+}
+
+uint64_t Prelude::message_bytes(uint32_t lane) const {
+  uint32_t length = 0;
+  get(lane, lanes_[lane].kept_begin, &length, kLengthBytes);
+  return length;
+}
+
+void Prelude::take(uint32_t lane_index, void* data) {
+  Lane& lane = lanes_[lane_index];
+  const uint64_t bytes = message_bytes(lane_index);
+  if (bytes != 0) get(lane_index, lane.kept_begin + kLengthBytes, data, bytes);
+  lane.kept_begin += kLengthBytes + bytes;
+  lane.taken_bytes += wire::kHeaderBytes + bytes;
+  ++lane.taken;
 }
 
 bool Prelude::hear(const wire::MessageHeader& word) {
   Lane& lane = lanes_[word.lane];
   switch (word.kind) {
     case wire::MessageKind::kTaken:
-      if (word.count <= lane.peer_took || word.count > lane.sent) return false;
-      lane.peer_took = word.count;
+      if (word.count <= lane.peer_took_bytes || word.count > lane.sent_bytes) return false;
+      lane.peer_took_bytes = word.count;
       return true;
     case wire::MessageKind::kWish:
       if (is_host_) return false;
@@ -36,12 +76,6 @@ bool Prelude::hear(const wire::MessageHeader& word) {
     default:
       return false;
   }
-}
-
-const unsigned char* Prelude::message(uint32_t lane_index, uint64_t* bytes) const {
-  const Lane& lane = lanes_[lane_index];
-  *bytes = lane.bytes[lane.taken % kEarlyCount];
-  return at(lane_index, lane.taken);
 }
 
 bool Prelude::in_use() const {
@@ -65,8 +99,8 @@ bool Prelude::next_word(wire::MessageHeader* word) {
       word->kind = wire::MessageKind::kWish;
       return true;
     }
-    if (lane.taken - lane.told_taken >= kTellCount && !lane.peer_began) {
-      word->count = lane.told_taken = lane.taken;
+    if (lane.taken_bytes - lane.told_taken_bytes >= kTellBytes && !lane.peer_began) {
+      word->count = lane.told_taken_bytes = lane.taken_bytes;
       word->kind = wire::MessageKind::kTaken;
       return true;
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rejoin: how a rail that was taken out comes back. The rank that made its connections tries again
-// over the same way, at growing intervals, with the whole proof for each of the two connections
-// (joiner.h). Steps without waiting, and only while a rail is down. One thread at a time.
+// Rejoin: how rails get connections after the meeting. One that was taken out comes back: the rank that
+// made its connections tries again over the same way, at growing intervals, with the whole proof for each
+// of the two connections (joiner.h). One that rests (bundle.h) gets its second connection in the same way.
+// Steps without waiting, and only while a rail is down or needed. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,10 @@ class Rejoin final : public Joiner::Owner {
   // A bundle to a rank below ours: the way of each rail.
   void add(uint32_t peer, Bundle* bundle, std::vector<Way> ways);
 
-  // Moves what can be moved; at most every 10 ms, however often it is called.
+  // The second connection of a rail that rests, which has come before this one was there.
+  void take(uint32_t peer, uint32_t rail, Stream data);
+  // Moves what can be moved; at most every 10 ms, or every 0.1 ms while a rail is needed, however often it
+  // is called.
   void step(uint64_t now_ns);
 
  private:

@@ -204,7 +204,7 @@ void look_after_rails(Instance* self, uint32_t peer, Bundle* bundle) {
                                            " was taken out (" + bundle->down_reason(rail) +
                                            "); its messages go over the others");
   }
-  if (bundle->any_down()) self->rejoin->step(monotonic_ns());
+  if (bundle->any_down() || bundle->needs_rails()) self->rejoin->step(monotonic_ns());
 }
 
 weir_result_t progress_rails(Instance* self) {
@@ -235,6 +235,10 @@ weir_result_t progress_rails(Instance* self) {
 weir_result_t progress(weir_transport_t* instance) {
   Instance* self = from(instance);
   weir_result_t result = self->active_bundles.empty() ? WEIR_OK : progress_rails(self);
+  // What was under way for rails whose peer has died in the meantime ends, too.
+  if (self->rejoin != nullptr && self->joiner->is_busy()) [[unlikely]] {
+    self->rejoin->step(monotonic_ns());
+  }
   const bool directly = self->active_count <= kDirectMax;
   Batch* batch = self->io_wish == IoWish::kUring ? self->batch.get() : nullptr;
   bool any_early = directly ? false : drive_ready(self);
@@ -372,7 +376,12 @@ void describe_peer(weir_transport_t* instance, uint32_t peer, char* text, size_t
   std::string way;
   if (peer < self.ways.size()) way = self.ways[peer];
   if (!way.empty() && self.bundles[peer] != nullptr) {
+    const Bundle& bundle = *self.bundles[peer];
     way += "; large sends copied: over several rails";
+    if (bundle.resting_count() > 0) {
+      way += "; " + text_of(bundle.rail_count() - bundle.resting_count()) + " of " +
+             text_of(bundle.rail_count()) + " rails needed so far";
+    }
   } else if (!way.empty()) {
     // Of the lane that has tried most; the way is the same for all.
     const Channel* lanes = &self.channels[size_t{peer} * kLaneCount];

@@ -162,8 +162,10 @@ ConnectionCount connections_between(const PeerAddress& one, const PeerAddress& o
     return rails > 1 ? std::min(rails, kRailsMax) * kConnectionsPerRail : kConnectionsPerPeer;
   };
   const uint32_t most = std::max(pairs, 1u) * wanted;
-  const uint32_t one_rail = is_lazy(one, other) ? 1 : of(1);
-  if (wanted > 1) return {of(wanted), of(most)};
+  const bool lazy = is_lazy(one, other);
+  const uint32_t one_rail = lazy ? 1 : of(1);
+  // One for control of each rail, and the first one's other.
+  if (wanted > 1) return {lazy ? std::min(wanted, kRailsMax) + 1 : of(wanted), of(most)};
   if (most == 1) return {one_rail, of(1)};
   return {std::min(one_rail, of(2)), std::max(of(1), of(most))};
 }

@@ -37,7 +37,8 @@ std::vector<Way> ways_to(const PeerAddress& own, const std::vector<net::Interfac
 // once; or the first one alone when there is no such.
 std::vector<size_t> choose_rails(const std::vector<Way>& ways, const std::vector<size_t>& answered);
 
-// Whether two ranks that have one rail make the connections of their lanes when they are needed.
+// Whether two ranks make the connections of their lanes, or of their rails but the first, when they are
+// needed.
 inline bool is_lazy(const PeerAddress& one, const PeerAddress& other) {
   return one.is_lazy && other.is_lazy;
 }

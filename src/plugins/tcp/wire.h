@@ -73,7 +73,7 @@
 //        8      4  of the others: bytes that follow: of a notice at most kNoticeBytesMax, of a goodbye
 //                  0, of a state 40 + 16 * number of rails, of an early message at most kEarlyBytesMax
 //       12      4  of a notice: its version, which grows; else 0
-//        8      8  of taken, wish and begin, which nothing follows: a count; of a wish 0
+//        8      8  of taken, wish and begin, which nothing follows: a count (below); of a wish 0
 //
 // All but messages are sent on the control lane only, and are numbered together. A notice is what the
 // rank wants all others to know (plugin.h); its bytes mean nothing here. With several rails it is sent
@@ -88,10 +88,10 @@
 //                   8   8  fragments that this end has received on it since it came back
 //
 // A lane without a connection sends its messages of up to kEarlyBytesMax early: they are its first ones,
-// in order. `taken` tells how many of them receives have taken so far; no more than kEarlyCount may be
-// sent beyond that. A guest connects a lane when it needs it, or when it hears a wish. When the
-// connection is proven, each end says `begin` with the number of its first message on it, and sends
-// nothing early on this lane any more.
+// in order. `taken` tells how many bytes of them receives have taken so far; no more than
+// kEarlyWindowBytes may be sent beyond that. Each message counts with the 16 bytes of its header. A guest
+// connects a lane when it needs it, or when it hears a wish. When the connection is proven, each end says
+// `begin` with the number of its first message on it, and sends nothing early on this lane any more.
 //
 // On a rail's other connection each fragment of a message is behind 48 bytes:
 //
@@ -119,7 +119,7 @@
 
 namespace weir::plugins::tcp {
 
-inline constexpr uint16_t kProtocolVersion = 4;
+inline constexpr uint16_t kProtocolVersion = 5;
 inline constexpr uint32_t kLaneCount = 5;
 inline constexpr uint32_t kControlLane = kLaneCount;
 inline constexpr uint32_t kConnectionsPerPeer = kLaneCount + 1;  // that has one rail
@@ -130,7 +130,7 @@ inline constexpr uint32_t kFragmentBytesMax = uint32_t{1} << 20;
 inline constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
 inline constexpr size_t kNoticeBytesMax = 1024;
 inline constexpr uint32_t kEarlyBytesMax = 1024;
-inline constexpr uint32_t kEarlyCount = 16;
+inline constexpr uint64_t kEarlyWindowBytes = uint64_t{64} << 10;
 
 namespace wire {
 
@@ -214,7 +214,7 @@ struct MessageHeader {
   uint32_t number = 0;
   uint64_t bytes = 0;
   uint32_t version = 0;  // of a notice
-  uint64_t count = 0;    // of kTaken and kBegin
+  uint64_t count = 0;    // of kTaken (bytes) and kBegin (messages)
 };
 void encode(const MessageHeader& header, unsigned char* out);
 // False: these bytes are no header, or promise more than a frame of their kind may have.

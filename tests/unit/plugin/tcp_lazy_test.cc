@@ -12,8 +12,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <initializer_list>
 #include <memory>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/plugin/registry.h"
@@ -50,9 +56,10 @@ std::vector<unsigned char> message(size_t bytes, uint64_t number) {
 
 class TcpLazy : public testing::Test {
  protected:
-  void open(const char* tls = "off") {
+  void open(const char* tls = "off", const char* rails = "1") {
     for (uint32_t i = 0; i < 2; ++i) {
       pair_.end[i].settings["WEIR_TCP_LAZY"] = "1";
+      pair_.end[i].settings["WEIR_TCP_CONNECTIONS"] = rails;
       pair_.end[i].settings["WEIR_TLS"] = tls;
     }
     pair_.join();
@@ -111,9 +118,47 @@ TEST_F(TcpLazy, NoLaneHasAConnectionBeforeItIsUsedAndOnlyThatOneAfterwards) {
   }
 }
 
+int count_sockets() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string what = std::filesystem::read_symlink(entry.path(), gone).string();
+    count += what.rfind("socket:", 0) == 0 ? 1 : 0;
+  }
+  return count;
+}
+
+TEST_F(TcpLazy, OfSeveralRailsAllButTheFirstAreConnectedWhenTheyAreNeeded) {
+  for (const char* tls : {"off", "control", "all"}) {
+    for (const uint32_t from : {0u, 1u}) {
+      open(tls, "3");
+      const int before = count_sockets();
+      carry(from, 2, 1000);
+      carry(1 - from, 0, 8192);
+      for (const uint32_t rank : {0u, 1u}) {
+        EXPECT_NE(describe(rank).find("1 of 3 rails"), std::string::npos) << describe(rank);
+      }
+      EXPECT_EQ(count_sockets(), before);
+      carry(from, 2, kLarge);
+      const auto is_connected = [this](uint32_t rank) {
+        return describe(rank).find("rails needed") == std::string::npos;
+      };
+      for (const uint64_t end = monotonic_ns() + kPatienceNs;
+           !(is_connected(0) && is_connected(1)) && monotonic_ns() < end;) {
+        for (Pair::End& one : pair_.end) (void)pair_.f.progress(one.instance);
+      }
+      EXPECT_TRUE(is_connected(0)) << describe(0);
+      EXPECT_TRUE(is_connected(1)) << describe(1);
+      EXPECT_EQ(count_sockets(), before + 4) << "two rails, of which both ends are here";
+      carry(1 - from, 2, 4'000'000);
+      pair_.close();
+    }
+  }
+}
+
 TEST_F(TcpLazy, AFewSmallMessagesNeedNoConnection) {
   open();
-  for (uint32_t k = 0; k < Prelude::kTellCount - 1; ++k) {
+  for (uint32_t k = 0; k < Prelude::kFewCount - 1; ++k) {
     carry(0, 1, 1024);
     carry(1, 1, 8);
   }
@@ -121,8 +166,9 @@ TEST_F(TcpLazy, AFewSmallMessagesNeedNoConnection) {
 }
 
 TEST_F(TcpLazy, SendsWithinCreditCompleteWhileTheReceiverMakesNoCalls) {
-  for (const uint32_t from : {0u, 1u}) {
-    open();
+  for (const uint32_t way : {0u, 1u, 2u, 3u}) {
+    const uint32_t from = way % 2;
+    open("off", way < 2 ? "1" : "3");
     uint64_t number = 0;
     for (int round = 0; round < 12; ++round) {
       for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
@@ -148,6 +194,104 @@ TEST_F(TcpLazy, SendsWithinCreditCompleteWhileTheReceiverMakesNoCalls) {
     }
     pair_.close();
   }
+}
+
+// How far a lane with a connection gets, its sockets decide; one without gets as far as its window reaches.
+TEST_F(TcpLazy, ASenderGetsAWindowAheadOfAReceiverThatMakesNoCalls) {
+  for (const uint32_t from : {0u, 1u}) {
+    for (const size_t bytes : {size_t{1024}, size_t{8}}) {
+      open();
+      const uint64_t count = kEarlyWindowBytes / (wire::kHeaderBytes + bytes);
+      for (uint64_t k = 0; k < count; ++k) {
+        const std::vector<unsigned char> out = message(bytes, k);
+        weir_transport_op_t op{};
+        ASSERT_EQ(finish_alone(from, &op, send(from, 1, out.data(), bytes, &op)), WEIR_OK)
+            << "message " << k;
+      }
+      const std::vector<unsigned char> last = message(bytes, count);
+      weir_transport_op_t last_op{};
+      const weir_result_t posted = send(from, 1, last.data(), bytes, &last_op);
+      EXPECT_EQ(posted, WEIR_IN_PROGRESS);
+      for (uint64_t k = 0; k < count; ++k) {
+        std::vector<unsigned char> in(bytes);
+        weir_transport_op_t op{};
+        ASSERT_EQ(finish_alone(1 - from, &op, recv(1 - from, 1, in.data(), bytes, &op)), WEIR_OK)
+            << "message " << k;
+        EXPECT_TRUE(in == message(bytes, k));
+      }
+      std::vector<unsigned char> in(bytes);
+      weir_transport_op_t op{};
+      EXPECT_EQ(finish(1 - from, &op, recv(1 - from, 1, in.data(), bytes, &op)), WEIR_OK);
+      EXPECT_EQ(finish(from, &last_op, posted), WEIR_OK);
+      EXPECT_TRUE(in == last);
+      pair_.close();
+    }
+  }
+}
+
+class TcpPrelude : public testing::Test {
+ protected:
+  bool hear_all() {
+    bool good = true;
+    for (wire::MessageHeader word; receiver_.next_word(&word);) good = good && sender_.hear(word);
+    return good;
+  }
+
+  std::vector<unsigned char> memory_[2] = {std::vector<unsigned char>(Prelude::kMemoryBytes),
+                                           std::vector<unsigned char>(Prelude::kMemoryBytes)};
+  bool news_ = false;
+  Prelude sender_{memory_[0].data(), true, &news_};
+  Prelude receiver_{memory_[1].data(), false, &news_};
+};
+
+TEST_F(TcpPrelude, WhatMayBeSentMayArriveAndIsTakenInOrder) {
+  std::mt19937_64 random(seed());
+  struct Lane {
+    uint64_t sent = 0, taken = 0, kept_bytes = 0;
+    std::deque<size_t> lengths;
+  } lanes[kLaneCount];
+  // Long times of one lane's sends, or of its receives, so that windows fill and empty.
+  for (int time = 0; time < 300; ++time) {
+    const auto lane = static_cast<uint32_t>(random() % kLaneCount);
+    const bool sends = random() % 2 == 0;
+    const size_t bytes_max = random() % 2 == 0 ? 20 : kEarlyBytesMax;
+    Lane& one = lanes[lane];
+    for (uint64_t k = random() % 400; k > 0; --k) {
+      if (sends) {
+        const size_t bytes = random() % (bytes_max + 1);
+        if (!sender_.may_send(lane, bytes)) break;
+        ASSERT_TRUE(receiver_.may_arrive(lane, bytes));
+        sender_.sent(lane, bytes);
+        receiver_.arrived(lane, message(bytes, one.sent++).data(), bytes);
+        one.lengths.push_back(bytes);
+        one.kept_bytes += wire::kHeaderBytes + bytes;
+      } else {
+        ASSERT_EQ(receiver_.has_message(lane), !one.lengths.empty());
+        if (one.lengths.empty()) break;
+        ASSERT_EQ(receiver_.message_bytes(lane), one.lengths.front());
+        std::vector<unsigned char> in(one.lengths.front());
+        receiver_.take(lane, in.data());
+        ASSERT_TRUE(in == message(in.size(), one.taken++));
+        one.lengths.pop_front();
+        one.kept_bytes -= wire::kHeaderBytes + in.size();
+      }
+      ASSERT_TRUE(hear_all());
+      // What was taken is told soon enough for most of the window to be there again.
+      const uint64_t counted_bytes = one.kept_bytes + Prelude::kTellBytes;
+      if (counted_bytes + wire::kHeaderBytes + kEarlyBytesMax <= kEarlyWindowBytes) {
+        ASSERT_TRUE(sender_.may_send(lane, kEarlyBytesMax));
+      }
+    }
+  }
+}
+
+TEST_F(TcpPrelude, MoreThanTheWindowIsOfNoHonestPeer) {
+  unsigned char data[kEarlyBytesMax] = {};
+  uint64_t count = 0;
+  for (; receiver_.may_arrive(3, sizeof data); ++count) receiver_.arrived(3, data, sizeof data);
+  EXPECT_EQ(count, kEarlyWindowBytes / (wire::kHeaderBytes + sizeof data));
+  EXPECT_FALSE(receiver_.may_arrive(2, kEarlyBytesMax + 1)) << "in another lane's empty window";
+  EXPECT_TRUE(receiver_.may_arrive(2, kEarlyBytesMax));
 }
 
 // As many as no receiver of these has asked for: what is said beside messages takes none of their room.
@@ -181,9 +325,10 @@ TEST_F(TcpLazy, NoticesThatNobodyReadsLeaveRoomForSendsWithinCredit) {
 TEST_F(TcpLazy, WhateverIsPostedWheneverArrivesOnceAndInOrder) {
   std::mt19937_64 random(seed());
   constexpr size_t kSizes[] = {0, 1, 64, 1000, 1024, 1025, 5000, 70'000, 1'000'000};
-  for (const char* tls : {"off", "control", "all"}) {
-    SCOPED_TRACE(tls);
-    open(tls);
+  for (const auto& [tls, rails] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"off", "1"}, {"control", "1"}, {"all", "1"}, {"off", "3"}, {"all", "3"}}) {
+    SCOPED_TRACE(std::string(tls) + ", rails: " + rails);
+    open(tls, rails);
     struct Message {
       std::vector<unsigned char> out, in;
       weir_transport_op_t send_op{}, recv_op{};

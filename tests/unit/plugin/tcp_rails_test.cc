@@ -6,7 +6,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <random>
 #include <vector>
@@ -67,6 +69,53 @@ class TcpRails : public testing::Test {
     for (const Op* op : ops) {
       while (op->state == kOpPending && monotonic_ns() < end) drive();
       ASSERT_EQ(op->state, kOpDone);
+    }
+  }
+  // A rail of which both ends know all.
+  void give_back(uint32_t rail) {
+    if (!ends_[0]->may_return(rail) || !ends_[1]->may_return(rail)) return;
+    connect(rail, std::max(ends_[0]->returns(rail), ends_[1]->returns(rail)) + 1);
+  }
+  // Messages of one lane each way, of all sizes, posted by turns; `meanwhile` is told of some rail.
+  void exchange_at_random(std::mt19937_64* source,
+                          const std::function<void(uint32_t rail)>& meanwhile) {
+    std::mt19937_64& random = *source;
+    std::vector<std::unique_ptr<Message>> out[2], in[2];
+    for (int from = 0; from < 2; ++from) {
+      for (unsigned char k = 0; k < 24; ++k) {
+        const size_t largest =
+            std::initializer_list<size_t>{100, 9000, 300'000, 3'000'000}.begin()[random() % 4];
+        const size_t bytes = random() % largest;
+        out[from].push_back(std::make_unique<Message>(bytes, k));
+        in[from].push_back(std::make_unique<Message>(bytes, 200));
+      }
+    }
+    size_t sends[2] = {}, recvs[2] = {};
+    const uint64_t end = monotonic_ns() + 20'000'000'000;
+    for (bool all = false; !all;) {
+      ASSERT_LT(monotonic_ns(), end) << "a message does not arrive";
+      const int from = static_cast<int>(random() % 2);
+      if (random() % 3 == 0 && sends[from] < out[from].size()) {
+        Message& m = *out[from][sends[from]++];
+        ends_[from]->post_send(kLane, m.data.data(), m.data.size(), &m.op);
+      }
+      if (random() % 3 == 0 && recvs[from] < in[from].size()) {
+        Message& m = *in[from][recvs[from]++];
+        ends_[1 - from]->post_recv(kLane, m.data.data(), m.data.size(), &m.op);
+      }
+      ends_[random() % 2]->drive();
+      meanwhile(static_cast<uint32_t>(random() % kRails));
+      all = true;
+      for (int i = 0; i < 2; ++i) {
+        all = all && sends[i] == out[i].size() && recvs[i] == in[i].size();
+        for (const auto& m : out[i]) all = all && m->op.state == kOpDone;
+        for (const auto& m : in[i]) all = all && m->op.state == kOpDone;
+      }
+    }
+    for (int from = 0; from < 2; ++from) {
+      for (size_t k = 0; k < in[from].size(); ++k) {
+        ASSERT_EQ(in[from][k]->data, out[from][k]->data) << "message " << k;
+      }
     }
   }
   uint64_t sent_on(int end, uint32_t rail) { return ends_[end]->rail(rail).sent_bytes(); }
@@ -180,60 +229,132 @@ TEST_F(TcpRails, WhatCameBeforeAPeerLeftIsStillReceived) {
 TEST_F(TcpRails, WhateverBreaksAndReturnsEveryMessageArrivesOnceAndInOrder) {
   std::mt19937_64 random(seed());
   for (int round = 0; round < 6; ++round) {
-    // Messages of one lane each way, of all sizes, posted by turns.
-    std::vector<std::unique_ptr<Message>> out[2], in[2];
-    for (int from = 0; from < 2; ++from) {
-      for (unsigned char k = 0; k < 24; ++k) {
-        const size_t largest =
-            std::initializer_list<size_t>{100, 9000, 300'000, 3'000'000}.begin()[random() % 4];
-        const size_t bytes = random() % largest;
-        out[from].push_back(std::make_unique<Message>(bytes, k));
-        in[from].push_back(std::make_unique<Message>(bytes, 200));
-      }
-    }
-    uint32_t returns[kRails];
-    for (uint32_t rail = 0; rail < kRails; ++rail) returns[rail] = ends_[0]->returns(rail);
-    size_t sends[2] = {}, recvs[2] = {};
-    const uint64_t end = monotonic_ns() + 20'000'000'000;
-    for (bool all = false; !all;) {
-      ASSERT_LT(monotonic_ns(), end) << "a message does not arrive";
-      const int from = static_cast<int>(random() % 2);
-      if (random() % 3 == 0 && sends[from] < out[from].size()) {
-        Message& m = *out[from][sends[from]++];
-        ends_[from]->post_send(kLane, m.data.data(), m.data.size(), &m.op);
-      }
-      if (random() % 3 == 0 && recvs[from] < in[from].size()) {
-        Message& m = *in[from][recvs[from]++];
-        ends_[1 - from]->post_recv(kLane, m.data.data(), m.data.size(), &m.op);
-      }
-      ends_[random() % 2]->drive();
-      const auto rail = static_cast<uint32_t>(random() % kRails);
+    SCOPED_TRACE(round);
+    exchange_at_random(&random, [&](uint32_t rail) {
       // One rail at least stays: it is the one on which both ends agree.
       if (random() % 40 == 0 && rail != static_cast<uint32_t>(round) % kRails) cut(rail);
-      if (ends_[0]->may_return(rail) && ends_[1]->may_return(rail)) connect(rail, ++returns[rail]);
-      all = true;
-      for (int i = 0; i < 2; ++i) {
-        all = all && sends[i] == out[i].size() && recvs[i] == in[i].size();
-        for (const auto& m : out[i]) all = all && m->op.state == kOpDone;
-        for (const auto& m : in[i]) all = all && m->op.state == kOpDone;
-      }
-    }
-    for (int from = 0; from < 2; ++from) {
-      for (size_t k = 0; k < in[from].size(); ++k) {
-        ASSERT_EQ(in[from][k]->data, out[from][k]->data)
-            << "message " << k << " of round " << round;
-      }
-    }
+      give_back(rail);
+    });
+    if (HasFatalFailure()) return;
     // The next round keeps another rail: all are there again before it.
+    const uint64_t end = monotonic_ns() + 20'000'000'000;
     for (uint32_t rail = 0; rail < kRails; ++rail) {
       while (ends_[0]->is_down(rail) || ends_[1]->is_down(rail)) {
         ASSERT_LT(monotonic_ns(), end) << "a rail cannot return";
         usleep(600);
         drive();
-        if (ends_[0]->may_return(rail) && ends_[1]->may_return(rail))
-          connect(rail, ++returns[rail]);
+        give_back(rail);
       }
     }
+  }
+}
+
+// All rails but the first have their control connections only.
+class TcpRestingRails : public TcpRails {
+ protected:
+  void SetUp() override { begin(); }
+  void begin() {
+    owned_.clear();
+    for (Bundle*& end : ends_) end = (owned_.emplace_back(std::make_unique<Bundle>(kRails))).get();
+    connect(0, 0);
+    for (uint32_t rail = 1; rail < kRails; ++rail) {
+      int control[2];
+      ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, control), 0);
+      for (int i = 0; i < 2; ++i) ends_[i]->attach_control(rail, Stream(control[i]));
+    }
+  }
+  void wake(uint32_t rail) {
+    int data[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, data), 0);
+    for (int i = 0; i < 2; ++i) ends_[i]->attach_data(rail, Stream(data[i]));
+  }
+  void expect_both_need(bool needed) {
+    for (Bundle* end : ends_) EXPECT_EQ(end->needs_rails(), needed);
+  }
+  void carry(size_t bytes) {
+    Message out(bytes, 3), in(bytes);
+    ends_[1]->post_recv(kLane, in.data.data(), bytes, &in.op);
+    ends_[0]->post_send(kLane, out.data.data(), bytes, &out.op);
+    await({&in.op, &out.op});
+    EXPECT_EQ(in.data, out.data);
+  }
+};
+
+TEST_F(TcpRestingRails, AreNeededByMessagesThatAreSharedOutAndCarryThemWhenTheyAreThere) {
+  for (const size_t bytes : {size_t{0}, size_t{100}, size_t{Bundle::kEagerBytes}}) carry(bytes);
+  expect_both_need(false);
+  carry(Bundle::kEagerBytes + 1);
+  expect_both_need(true);
+  EXPECT_FALSE(ends_[0]->idle()) << "there is a connection to be made";
+  carry(1 << 20);
+  for (uint32_t rail = 1; rail < kRails; ++rail) {
+    EXPECT_EQ(sent_on(0, rail), 0u);
+    wake(rail);
+  }
+  expect_both_need(false);
+  carry(16 << 20);
+  for (uint32_t rail = 0; rail < kRails; ++rail) EXPECT_GT(sent_on(0, rail), 1u << 20);
+}
+
+TEST_F(TcpRestingRails, TakeWhatTheFirstOneHadNotDelivered) {
+  Message small(100, 1), small_in(100);
+  EXPECT_EQ(ends_[0]->post_send(0, small.data.data(), 100, &small.op), WEIR_OK);
+  Message out(32 << 20, 3), in(32 << 20);
+  ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
+  ends_[0]->post_send(kLane, out.data.data(), out.data.size(), &out.op);
+  for (int i = 0; i < 5; ++i) drive();
+  ASSERT_EQ(in.op.state, kOpPending);
+  cut(0);
+  const uint64_t end = monotonic_ns() + 20'000'000'000;
+  while (!(ends_[0]->is_down(0) && ends_[1]->is_down(0)) && monotonic_ns() < end) drive();
+  expect_both_need(true);
+  for (Bundle* one : ends_) EXPECT_FALSE(one->lost());
+  wake(2);
+  await({&in.op, &out.op});
+  EXPECT_EQ(in.data, out.data);
+  ends_[1]->post_recv(0, small_in.data.data(), 100, &small_in.op);
+  await({&small_in.op});
+  EXPECT_EQ(small_in.data, small.data);
+}
+
+TEST_F(TcpRestingRails, AreNoRailsWhenTheirPeerHasDied) {
+  Message in(100);
+  ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
+  for (uint32_t rail = 0; rail < kRails; ++rail) cut(rail);
+  const uint64_t end = monotonic_ns() + 20'000'000'000;
+  while (in.op.state == kOpPending && monotonic_ns() < end) drive();
+  EXPECT_EQ(in.op.state, kOpFailed + WEIR_ERROR_PEER_LOST);
+  EXPECT_TRUE(ends_[1]->lost());
+  EXPECT_FALSE(ends_[1]->needs_rails());
+}
+
+TEST_F(TcpRestingRails, WheneverTheyWakeOrBreakEveryMessageArrivesOnceAndInOrder) {
+  std::mt19937_64 random(seed());
+  for (int round = 0; round < 6; ++round) {
+    SCOPED_TRACE(round);
+    begin();
+    int waking[kRails];
+    std::fill_n(waking, kRails, -1);
+    exchange_at_random(&random, [&](uint32_t rail) {
+      // One end has its connection before the other.
+      if (waking[rail] >= 0 && random() % 8 == 0) {
+        ends_[round % 2]->attach_data(rail, Stream(waking[rail]));
+        waking[rail] = -1;
+      } else if (random() % 40 == 0 && ends_[0]->rests(rail) && ends_[1]->rests(rail)) {
+        int data[2];
+        ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, data), 0);
+        ends_[1 - round % 2]->attach_data(rail, Stream(data[0]));
+        waking[rail] = data[1];
+      } else if (random() % 40 == 0 && rail != static_cast<uint32_t>(round) % kRails) {
+        cut(rail);
+      } else if (waking[rail] < 0) {
+        give_back(rail);
+      }
+    });
+    for (const int fd : waking) {
+      if (fd >= 0) close(fd);
+    }
+    if (HasFatalFailure()) return;
   }
 }
 
@@ -343,6 +464,12 @@ PeerAddress rank_on(unsigned char host, uint32_t connections, uint32_t interface
   return address;
 }
 
+PeerAddress lazy_on(unsigned char host, uint32_t connections, uint32_t interface_count) {
+  PeerAddress address = rank_on(host, connections, interface_count);
+  address.is_lazy = true;
+  return address;
+}
+
 std::string connections(const PeerAddress& one, const PeerAddress& other) {
   const ConnectionCount count = connections_between(one, other);
   return std::to_string(count.least) + " to " + std::to_string(count.most);
@@ -357,6 +484,10 @@ TEST(TcpWays, HowManyConnectionsThereMayBeCountsRails) {
   EXPECT_EQ(connections(rank_on(1, 8, 8), rank_on(2, 8, 8)), "16 to 16") << "eight rails at most";
   EXPECT_EQ(connections(rank_on(1, 2, 8), rank_on(1, 2, 8)), "4 to 4") << "one host";
   EXPECT_EQ(connections(rank_on(1, 1, 8), rank_on(1, 1, 8)), "6 to 6");
+  EXPECT_EQ(connections(lazy_on(1, 1, 1), lazy_on(2, 1, 1)), "1 to 6") << "control, and lanes";
+  EXPECT_EQ(connections(lazy_on(1, 3, 1), lazy_on(1, 3, 1)), "4 to 6") << "control, and the first";
+  EXPECT_EQ(connections(lazy_on(1, 1, 2), lazy_on(2, 1, 2)), "1 to 6") << "two rails, or one";
+  EXPECT_EQ(connections(lazy_on(1, 3, 1), rank_on(1, 3, 1)), "6 to 6") << "only one of them is";
 }
 
 }  // namespace
