@@ -1,84 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/cuda_driver.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
+
+#include "cuda/driver_table.h"
 
 namespace weir::nccl {
 
 namespace {
 
-// The driver's types, which are pointers and numbers.
-using Device = int;
-using Context = void*;
-struct Uuid {
-  unsigned char bytes[16];
-};
-
-struct Driver {
-  bool there = false;
-  std::string reason;
-  int (*init)(unsigned flags) = nullptr;
-  int (*device_count)(int* count) = nullptr;
-  int (*device_get)(Device* device, int ordinal) = nullptr;
-  int (*device_uuid)(Uuid* uuid, Device device) = nullptr;
-  int (*context_device)(Device* device) = nullptr;
-  int (*primary_context)(Context* context, Device device) = nullptr;
-  int (*context_choose)(Context context) = nullptr;
-};
-
-template <typename Function>
-bool resolve(void* library, const char* name, Function* function) {
-  *function = reinterpret_cast<Function>(dlsym(library, name));
-  return *function != nullptr;
+// nullptr, with `reason`: none that the real NCCL could use.
+const cuda::Driver* driver(const char** reason) {
+  const cuda::Driver* it = cuda::find_driver(cuda::Look::kAnyhow);
+  if (it == nullptr) {
+    *reason = "there is no CUDA driver (libcuda.so.1)";
+  } else if (it->is_stand_in) {
+    *reason = "libcuda.so.1 is Weir's stand-in, whose devices are host memory";
+  } else if (!it->can_choose_device()) {
+    *reason = "libcuda.so.1 lacks functions of CUDA's driver";
+  } else {
+    return it;
+  }
+  return nullptr;
 }
 
-Driver load() {
-  Driver driver;
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    driver.reason = "there is no CUDA driver (libcuda.so.1)";
-    return driver;
-  }
-  // A stand-in's devices are host memory, which the real NCCL cannot use.
-  if (dlsym(library, "weir_hostcuda_register_kernel") != nullptr) {
-    driver.reason = "libcuda.so.1 is Weir's stand-in, whose devices are host memory";
-    return driver;
-  }
-  driver.there = resolve(library, "cuInit", &driver.init) &&
-                 resolve(library, "cuDeviceGetCount", &driver.device_count) &&
-                 resolve(library, "cuDeviceGet", &driver.device_get) &&
-                 (resolve(library, "cuDeviceGetUuid_v2", &driver.device_uuid) ||
-                  resolve(library, "cuDeviceGetUuid", &driver.device_uuid)) &&
-                 resolve(library, "cuCtxGetDevice", &driver.context_device) &&
-                 resolve(library, "cuDevicePrimaryCtxRetain", &driver.primary_context) &&
-                 resolve(library, "cuCtxSetCurrent", &driver.context_choose);
-  if (!driver.there) driver.reason = "libcuda.so.1 lacks functions of CUDA's driver";
-  return driver;
-}
-
-// Stays loaded. Threads may use it while the process ends: never destroyed.
-const Driver& driver() {
-  static const Driver* it = new Driver(load());
-  return *it;
+// A process without one is not asked again: its communicators all go one way.
+const cuda::Driver* usable(const char** why = nullptr) {
+  static const char* reason = "";
+  static const cuda::Driver* it = driver(&reason);
+  if (why != nullptr) *why = reason;
+  return it;
 }
 
 }  // namespace
 
-bool cuda_is_there() { return driver().there; }
+bool cuda_is_there() { return usable() != nullptr; }
 
 int cuda_device_count(std::string* reason) {
-  const Driver& cuda = driver();
-  if (!cuda.there) {
-    *reason = cuda.reason;
+  const char* why = "";
+  const cuda::Driver* it = usable(&why);
+  if (it == nullptr) {
+    *reason = why;
     return 0;
   }
-  if (const int error = cuda.init(0); error != 0) {
+  if (const int error = it->init(0); error != 0) {
     *reason = fmt::format("the CUDA driver does not start (cuInit: error {})", error);
     return 0;
   }
   int count = 0;
-  if (const int error = cuda.device_count(&count); error != 0) {
+  if (const int error = it->device_get_count(&count); error != 0) {
     *reason = fmt::format("the CUDA driver does not count its devices (error {})", error);
     return 0;
   }
@@ -87,10 +57,11 @@ int cuda_device_count(std::string* reason) {
 }
 
 bool cuda_device_id(int device, DeviceId* id) {
-  const Driver& cuda = driver();
-  Device found = 0;
-  Uuid uuid{};
-  if (!cuda.there || cuda.device_get(&found, device) != 0 || cuda.device_uuid(&uuid, found) != 0) {
+  const cuda::Driver* it = usable();
+  cuda::Device found = 0;
+  cuda::Uuid uuid;
+  if (it == nullptr || it->device_get(&found, device) != cuda::kSuccess ||
+      it->device_get_uuid(&uuid, found) != cuda::kSuccess) {
     return false;
   }
   for (size_t i = 0; i < id->size(); ++i) (*id)[i] = uuid.bytes[i];
@@ -98,19 +69,19 @@ bool cuda_device_id(int device, DeviceId* id) {
 }
 
 int cuda_current_device() {
-  const Driver& cuda = driver();
-  Device device = 0;
-  if (!cuda.there || cuda.context_device(&device) != 0) return 0;
-  return device;
+  const cuda::Driver* it = usable();
+  cuda::Device device = 0;
+  return it != nullptr && it->ctx_get_device(&device) == cuda::kSuccess ? device : 0;
 }
 
 bool cuda_choose_device(int device) {
-  const Driver& cuda = driver();
-  Device found = 0;
-  Context context = nullptr;
+  const cuda::Driver* it = usable();
+  cuda::Device found = 0;
+  cuda::Context context = nullptr;
   // The runtime retains the same context, once a process, and never gives it back.
-  return cuda.there && cuda.device_get(&found, device) == 0 &&
-         cuda.primary_context(&context, found) == 0 && cuda.context_choose(context) == 0;
+  return it != nullptr && it->device_get(&found, device) == cuda::kSuccess &&
+         it->device_primary_ctx_retain(&context, found) == cuda::kSuccess &&
+         it->ctx_set_current(context) == cuda::kSuccess;
 }
 
 }  // namespace weir::nccl

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few functions of CUDA's driver that tell whether a communicator may go to the real NCCL, found
-// at run time in libcuda.so.1. Looking whether the driver is there does not start it: a process that
-// has started it cannot use it in its forked children. Thread-safe.
+// What CUDA's driver tells of whether a communicator may go to the real NCCL, and where. Looking whether
+// the driver is there does not start it. Thread-safe.
 #pragma once
 
 #include <array>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled only: the library's own declarations of CUDA's driver are those of cuda.h.
+// Compiled only: Weir's own declarations of CUDA's driver are those of cuda.h.
 #include <cuda.h>
 
 #include <cstddef>
 #include <type_traits>
 
-#include "nccl/cuda/driver.h"
+#include "cuda/driver_table.h"
 
 namespace weir::cuda {
 namespace {
@@ -33,6 +33,12 @@ struct SameCall<RA (*)(A...), RB (*)(B...)> {
 #define SAME_CALL(member, function) \
   static_assert(SameCall<decltype(Driver::member), decltype(&function)>::value, #function)
 
+SAME_CALL(init, cuInit);
+SAME_CALL(device_get_count, cuDeviceGetCount);
+SAME_CALL(device_get, cuDeviceGet);
+SAME_CALL(device_get_uuid, cuDeviceGetUuid);
+SAME_CALL(device_primary_ctx_retain, cuDevicePrimaryCtxRetain);
+SAME_CALL(device_primary_ctx_release, cuDevicePrimaryCtxRelease);
 SAME_CALL(get_error_name, cuGetErrorName);
 SAME_CALL(get_error_string, cuGetErrorString);
 SAME_CALL(ctx_get_current, cuCtxGetCurrent);
@@ -41,7 +47,7 @@ SAME_CALL(stream_destroy, cuStreamDestroy);
 SAME_CALL(stream_query, cuStreamQuery);
 SAME_CALL(ipc_get_mem_handle, cuIpcGetMemHandle);
 SAME_CALL(ipc_open_mem_handle, cuIpcOpenMemHandle);
-SAME_CALL(ipc_close_mem_handle, cuIpcCloseMemHandle);
+SAME_CALL(ctx_set_current, cuCtxSetCurrent);
 SAME_CALL(ctx_get_device, cuCtxGetDevice);
 SAME_CALL(ctx_push_current, cuCtxPushCurrent);
 SAME_CALL(ctx_pop_current, cuCtxPopCurrent);
@@ -56,6 +62,7 @@ SAME_CALL(stream_wait_event, cuStreamWaitEvent);
 SAME_CALL(stream_is_capturing, cuStreamIsCapturing);
 SAME_CALL(event_create, cuEventCreate);
 SAME_CALL(event_record, cuEventRecord);
+SAME_CALL(event_query, cuEventQuery);
 SAME_CALL(event_destroy, cuEventDestroy);
 SAME_CALL(thread_exchange_stream_capture_mode, cuThreadExchangeStreamCaptureMode);
 SAME_CALL(stream_batch_mem_op, cuStreamBatchMemOp);
@@ -78,6 +85,8 @@ static_assert(kAttributeRangeStart == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR);
 static_assert(kAttributeRangeBytes == CU_POINTER_ATTRIBUTE_RANGE_SIZE);
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING);
 static_assert(kIpcLazyEnablePeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+static_assert(sizeof(Uuid) == sizeof(CUuuid));
+static_assert(kAttributeDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 static_assert(sizeof(IpcHandle) == sizeof(CUipcMemHandle));
 static_assert(kAttributeIsManaged == CU_POINTER_ATTRIBUTE_IS_MANAGED);
 static_assert(kMemoryDevice == CU_MEMORYTYPE_DEVICE);

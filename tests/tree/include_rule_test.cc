@@ -41,7 +41,7 @@ std::string core_folder_of(std::string path) {
 // The folders that each folder of the core may include besides itself. The first seven are the
 // chain; `plugin` (loading transports) and `sim` (running programs on a virtual clock) stand beside
 // it.
-// Everything may include `src/net`, which includes only itself.
+// Everything may include `src/net` and `src/cuda`, which include only themselves.
 const std::map<std::string, std::vector<std::string>> kMayInclude = {
     {"base", {}},
     {"topo", {"base"}},
@@ -75,6 +75,11 @@ std::string broken_rule(const std::string& file, const std::string& include) {
     const bool ours =
         !to.empty() || starts_with(include, "plugins/") || starts_with(include, "weir/");
     return ours ? "src/net stands below everything" : "";
+  }
+  if (starts_with(file, "src/cuda/")) {
+    const bool own_or_system =
+        starts_with(include, "cuda/") || include.find('/') == std::string::npos;
+    return own_or_system ? "" : "src/cuda stands below everything";
   }
   if (starts_with(file, "src/plugins/")) {
     if (!to.empty()) return "a transport includes nothing of the core: weir/plugin.h is enough";
@@ -118,6 +123,9 @@ TEST(IncludeRule, TheRuleRefusesWhatItMust) {
   EXPECT_EQ(broken_rule("src/plugins/shm/shm.cc", "weir/plugin.h"), "");
   EXPECT_NE(broken_rule("src/net/auth.cc", "core/base/log.h"), "");
   EXPECT_EQ(broken_rule("src/plugins/tcp/tcp.cc", "net/auth.h"), "");
+  EXPECT_NE(broken_rule("src/cuda/driver_table.cc", "core/base/log.h"), "");
+  EXPECT_NE(broken_rule("src/cuda/driver_table.cc", "nccl/outcome.h"), "");
+  EXPECT_EQ(broken_rule("src/nccl/cuda_driver.cc", "cuda/driver_table.h"), "");
   EXPECT_EQ(broken_rule("src/core/comm/x.cc", "core/engine/plan.h"), "");
 }
 

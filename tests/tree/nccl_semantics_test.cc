@@ -1,27 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each test that docs/nccl_semantics.md and docs/nccl.md name exists.
+// Each test that docs/nccl_semantics.md and docs/nccl.md name exists, and each function that libnccl.so.2 exports has
+// one that calls it.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <regex>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "tree/tree_files.h"
 
 namespace weir::tree {
 namespace {
 
-// "NcclGroup.X" for every TEST(NcclGroup, X) of tests/nccl.
-std::set<std::string> tests_of_the_tree() {
+// "NcclGroup.X" for every TEST(NcclGroup, X) of tests/nccl, and the text of the file that has it.
+std::map<std::string, std::string> tests_with_files() {
   static const std::regex kTest("TEST(?:_F)?\\((\\w+),\\s*(\\w+)\\)");
-  std::set<std::string> names;
+  std::map<std::string, std::string> names;
   for (const std::string& path : files()) {
     if (!starts_with(path, "tests/nccl/") || !ends_with(path, ".cc")) continue;
     const std::string text = read(path);
     for (std::sregex_iterator it(text.begin(), text.end(), kTest), end; it != end; ++it) {
-      names.insert((*it)[1].str() + "." + (*it)[2].str());
+      names[(*it)[1].str() + "." + (*it)[2].str()] = text;
     }
   }
   return names;
+}
+
+std::set<std::string> tests_of_the_tree() {
+  std::set<std::string> names;
+  for (const auto& [name, text] : tests_with_files()) names.insert(name);
+  return names;
+}
+
+// Of tests/nccl/symbols.txt, which another test compares with what the library exports.
+std::set<std::string> exported_functions() {
+  std::set<std::string> names;
+  for (const std::string& line : lines_of(read("tests/nccl/symbols.txt"))) {
+    const size_t at = line.find(" nccl");
+    if (!starts_with(line, "#") && at != std::string::npos) names.insert(line.substr(at + 1));
+  }
+  return names;
+}
+
+// What stands in backticks.
+std::vector<std::string> quoted(const std::string& text) {
+  static const std::regex kQuoted("`([^`]+)`");
+  std::vector<std::string> words;
+  for (std::sregex_iterator it(text.begin(), text.end(), kQuoted), end; it != end; ++it) {
+    words.push_back((*it)[1]);
+  }
+  return words;
 }
 
 TEST(NcclSemantics, EveryTestThatThePageNamesExists) {
@@ -58,9 +88,39 @@ TEST(NcclSemantics, EveryTestThatTheTableOfVariablesNamesExists) {
   EXPECT_GT(count, 10u);
 }
 
+// The table "Function by function": each row has functions, what they do, tests.
+TEST(NcclSemantics, EveryExportedFunctionHasARowWithATestThatCallsIt) {
+  const std::set<std::string> exported = exported_functions();
+  EXPECT_GT(exported.size(), 90u);
+  const std::map<std::string, std::string> tests = tests_with_files();
+  const std::string page = read("docs/nccl_semantics.md");
+  const size_t begin = page.find("## Function by function");
+  ASSERT_NE(begin, std::string::npos);
+  std::set<std::string> named;
+  for (const std::string& line : lines_of(page.substr(begin, page.find("\n## ", begin) - begin))) {
+    if (!starts_with(line, "| `")) continue;
+    const std::string first = line.substr(0, line.find(" |", 2));
+    std::string files;
+    for (const std::string& name : quoted(line.substr(line.rfind("| `")))) {
+      if (starts_with(name, "nccl_program_")) files += read("tests/nccl/program.c");
+      if (const auto found = tests.find(name); found != tests.end()) files += found->second;
+    }
+    for (const std::string& function : quoted(first)) {
+      EXPECT_TRUE(named.insert(function).second) << function << " has two rows";
+      EXPECT_TRUE(exported.count(function) == 1) << function << " is not exported";
+      EXPECT_TRUE(std::regex_search(files, std::regex("\\b" + function + "\\b")))
+          << "no test of its row calls " << function;
+    }
+  }
+  for (const std::string& function : exported) {
+    EXPECT_TRUE(named.count(function) == 1) << function << " has no row";
+  }
+}
+
 TEST(NcclSemantics, EveryRowHasATest) {
   for (const std::string& line : lines_of(read("docs/nccl_semantics.md"))) {
-    if (!starts_with(line, "| ") || starts_with(line, "| ---") || starts_with(line, "| promise")) {
+    if (!starts_with(line, "| ") || starts_with(line, "| ---") || starts_with(line, "| promise") ||
+        starts_with(line, "| functions")) {
       continue;
     }
     EXPECT_NE(line.find("| `", 2), std::string::npos) << line;

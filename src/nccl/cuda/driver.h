@@ -1,78 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver of this process, real or stand-in, as a table of functions that is looked up in
-// the libcuda.so.1 that the process has. Without one there is no table, and nothing else here.
+// The CUDA driver of a process that orders its work by streams, real or stand-in, and what the library
+// does with its contexts and captures. Without one there is no table, and nothing else here.
 // Thread-safe.
 #pragma once
 
-#include <memory>
-#include <string>
-
-#include "nccl/cuda/abi.h"
+#include "cuda/driver_table.h"
 #include "nccl/outcome.h"
 
 namespace weir::cuda {
-
-// One member for each function: the name without "cu", in snake case.
-struct Driver {
-  Result (*get_error_name)(Result error, const char** name) = nullptr;
-  Result (*get_error_string)(Result error, const char** text) = nullptr;
-  Result (*ctx_get_current)(Context* context) = nullptr;
-  Result (*ctx_get_device)(Device* device) = nullptr;
-  Result (*ctx_push_current)(Context context) = nullptr;
-  Result (*ctx_pop_current)(Context* context) = nullptr;
-  Result (*pointer_get_attributes)(unsigned count, int* attributes, void** data,
-                                   DevicePointer pointer) = nullptr;
-  Result (*mem_host_alloc)(void** memory, size_t bytes, unsigned flags) = nullptr;
-  Result (*mem_free_host)(void* memory) = nullptr;
-  Result (*memcpy_async)(DevicePointer to, DevicePointer from, size_t bytes,
-                         Stream stream) = nullptr;
-  Result (*stream_get_ctx)(Stream stream, Context* context) = nullptr;
-  Result (*stream_write_value32)(Stream stream, DevicePointer address, uint32_t value,
-                                 unsigned flags) = nullptr;
-  Result (*stream_wait_value32)(Stream stream, DevicePointer address, uint32_t value,
-                                unsigned flags) = nullptr;
-  Result (*stream_wait_event)(Stream stream, Event event, unsigned flags) = nullptr;
-  Result (*stream_is_capturing)(Stream stream, int* status) = nullptr;
-  Result (*event_create)(Event* event, unsigned flags) = nullptr;
-  Result (*event_record)(Event event, Stream stream) = nullptr;
-  Result (*event_destroy)(Event event) = nullptr;
-  Result (*thread_exchange_stream_capture_mode)(int* mode) = nullptr;
-  // These may be missing: nullptr.
-  Result (*stream_create)(Stream* stream, unsigned flags) = nullptr;
-  Result (*stream_destroy)(Stream stream) = nullptr;
-  Result (*stream_query)(Stream stream) = nullptr;
-  Result (*ipc_get_mem_handle)(IpcHandle* handle, DevicePointer pointer) = nullptr;
-  Result (*ipc_open_mem_handle)(DevicePointer* pointer, IpcHandle handle, unsigned flags) = nullptr;
-  Result (*ipc_close_mem_handle)(DevicePointer pointer) = nullptr;
-  Result (*stream_batch_mem_op)(Stream stream, unsigned count, BatchEntry* entries,
-                                unsigned flags) = nullptr;
-  Result (*user_object_create)(UserObject* object, void* argument, HostFunction destroy,
-                               unsigned references, unsigned flags) = nullptr;
-  Result (*user_object_release)(UserObject object, unsigned count) = nullptr;
-  Result (*graph_retain_user_object)(Graph graph, UserObject object, unsigned count,
-                                     unsigned flags) = nullptr;
-  Result (*stream_get_capture_info_v2)(Stream stream, int* status, uint64_t* id, Graph* graph,
-                                       const void** dependencies, size_t* count) = nullptr;
-  Result (*stream_get_capture_info_v3)(Stream stream, int* status, uint64_t* id, Graph* graph,
-                                       const void** dependencies, const void** edges,
-                                       size_t* count) = nullptr;
-
-  // What a stream of the library's own needs.
-  bool can_make_streams() const {
-    return stream_create != nullptr && stream_destroy != nullptr && stream_query != nullptr;
-  }
-  // What memory of other processes needs.
-  bool can_share() const {
-    return ipc_get_mem_handle != nullptr && ipc_open_mem_handle != nullptr &&
-           ipc_close_mem_handle != nullptr;
-  }
-  // What records of a graph need.
-  bool can_capture() const {
-    return user_object_create != nullptr && user_object_release != nullptr &&
-           graph_retain_user_object != nullptr &&
-           (stream_get_capture_info_v2 != nullptr || stream_get_capture_info_v3 != nullptr);
-  }
-};
 
 // nullptr when the process uses no CUDA, or one that lacks something. `asked`: a caller has named a
 // stream, so that there is one to look for. Once found, it stays.

@@ -11,11 +11,7 @@ namespace weir::plugins::nccl {
 
 namespace {
 
-constexpr unsigned kStreamNonBlocking = 1;   // CU_STREAM_NON_BLOCKING
-constexpr unsigned kEventDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
-constexpr int kNotReady = 600;               // CUDA_ERROR_NOT_READY
-constexpr int kCaptureNone = 0;              // CU_STREAM_CAPTURE_STATUS_NONE
-constexpr int kVersionOfFloat8 = 22403;      // ncclFloat8e4m3, ncclFloat8e5m2
+constexpr int kVersionOfFloat8 = 22403;  // ncclFloat8e4m3, ncclFloat8e5m2
 constexpr int kFinishMs = 5000;
 constexpr int kAbortMs = 5000;
 
@@ -63,7 +59,7 @@ Instance::~Instance() {
     if (stream_ != nullptr) (void)driver_.stream_destroy(stream_);
   }
   int device = 0;
-  if (driver_.device_get(&device, device_) == 0) (void)driver_.primary_context_release(device);
+  if (driver_.device_get(&device, device_) == 0) (void)driver_.device_primary_ctx_release(device);
 }
 
 weir_result_t Instance::fail(weir_result_t code, const std::string& text) const {
@@ -86,7 +82,7 @@ weir_result_t Instance::fail_nccl(const char* function, ncclResult_t result) con
 }
 
 weir_result_t Instance::fail_cuda(const char* function, int error) const {
-  return fail(WEIR_ERROR_SYSTEM, std::string(function) + ": " + driver_.name_of(error));
+  return fail(WEIR_ERROR_SYSTEM, std::string(function) + ": " + name_of(driver_, error));
 }
 
 weir_result_t Instance::introduce(int device, unsigned char* text, size_t* bytes) {
@@ -99,16 +95,17 @@ weir_result_t Instance::introduce(int device, unsigned char* text, size_t* bytes
   if (error == 0 && device >= 0) error = driver_.device_get(&found, device);
   if (device < 0 || error != 0) {
     return fail(WEIR_ERROR_UNSUPPORTED, "there is no device " + std::to_string(device) +
-                                            (error != 0 ? ": " + driver_.name_of(error) : ""));
+                                            (error != 0 ? ": " + name_of(driver_, error) : ""));
   }
   Introduction self;
   self.version = library_.version;
   self.device = device;
-  error = driver_.device_get_uuid(self.uuid, found);
-  if (error == 0 && context_ == nullptr) error = driver_.primary_context_retain(&context_, found);
+  error = driver_.device_get_uuid(&self.uuid, found);
+  if (error == 0 && context_ == nullptr)
+    error = driver_.device_primary_ctx_retain(&context_, found);
   if (error != 0) {
     return fail(WEIR_ERROR_UNSUPPORTED,
-                "device " + std::to_string(device) + ": " + driver_.name_of(error));
+                "device " + std::to_string(device) + ": " + name_of(driver_, error));
   }
   device_ = device;
   if (gethostname(self.host, sizeof self.host - 1) != 0) self.host[0] = '\0';
@@ -143,7 +140,7 @@ weir_result_t Instance::join(const unsigned char* const* texts, const size_t* by
                                               ": install one version everywhere");
     }
     for (uint32_t q = 0; q < p; ++q) {
-      if (memcmp(all[p].uuid, all[q].uuid, sizeof all[p].uuid) != 0) continue;
+      if (memcmp(&all[p].uuid, &all[q].uuid, sizeof all[p].uuid) != 0) continue;
       return fail(WEIR_ERROR_UNSUPPORTED,
                   "ranks " + std::to_string(q) + " and " + std::to_string(p) + " share device " +
                       std::to_string(all[p].device) + " of '" + all[p].host +
@@ -200,7 +197,7 @@ weir_result_t Instance::start(const weir_collective_call_t& call, weir_transport
   void* stream = call.stream;
   if (call.on_stream == 0) {
     if (stream_ == nullptr) {
-      const int error = driver_.stream_create(&stream_, kStreamNonBlocking);
+      const int error = driver_.stream_create(&stream_, cuda::kStreamNonBlocking);
       if (error != 0) return fail_cuda("cuStreamCreate", error);
     }
     stream = stream_;
@@ -219,14 +216,14 @@ weir_result_t Instance::enqueued(weir_transport_op_t* op) {
   const weir_result_t now = state("a collective");
   if (now != WEIR_OK) return now;
   void* const stream = reinterpret_cast<void*>(op->word[kStream]);
-  int capturing = kCaptureNone;
-  if (driver_.stream_is_capturing(stream, &capturing) == 0 && capturing != kCaptureNone) {
+  int capturing = cuda::kCaptureNone;
+  if (driver_.stream_is_capturing(stream, &capturing) == 0 && capturing != cuda::kCaptureNone) {
     op->word[kPhase] = kCaptured;
     return WEIR_OK;
   }
   void* event = nullptr;
   if (free_events_.empty()) {
-    const int error = driver_.event_create(&event, kEventDisableTiming);
+    const int error = driver_.event_create(&event, cuda::kEventDisableTiming);
     if (error != 0) return fail_cuda("cuEventCreate", error);
     all_events_.push_back(event);
     free_events_.reserve(all_events_.size());
@@ -257,7 +254,7 @@ weir_result_t Instance::test(weir_transport_op_t* op) {
     free_events_.push_back(event);
     return WEIR_OK;
   }
-  if (error != kNotReady) return fail_cuda("a collective", error);
+  if (error != cuda::kErrorNotReady) return fail_cuda("a collective", error);
   const weir_result_t now = state("a collective");
   return now == WEIR_OK ? WEIR_IN_PROGRESS : now;
 }

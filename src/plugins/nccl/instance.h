@@ -31,7 +31,7 @@ struct Introduction {
   int32_t version = 0;
   int32_t device = 0;
   uint32_t id_bytes = 0;
-  unsigned char uuid[16] = {};
+  cuda::Uuid uuid;
   ncclUniqueId id{};
   char host[76] = {};
 };

@@ -5,7 +5,7 @@
 // Thread-safe.
 #pragma once
 
-#include "nccl/cuda/abi.h"
+#include "cuda/abi.h"
 
 #define STRICT_CUDA_API extern "C" __attribute__((visibility("default"))) weir::cuda::Result
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of CUDA's driver interface that the library uses, in declarations of its own, so that it
-// is built and loaded without CUDA. tests/nccl/cuda_abi_real.cc compares them with cuda.h.
+// The part of CUDA's driver interface that Weir uses, in declarations of its own, so that it is built
+// and loaded without CUDA. tests/nccl/cuda_abi_real.cc compares them with cuda.h.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,7 @@ inline constexpr Result kErrorNotReady = 600;
 inline constexpr int kAttributeMemoryType = 2;
 inline constexpr int kAttributeBufferId = 7;
 inline constexpr int kAttributeIsManaged = 8;
+inline constexpr int kAttributeDeviceOrdinal = 9;
 inline constexpr int kAttributeRangeStart = 11;
 inline constexpr int kAttributeRangeBytes = 12;
 // CUmemorytype
@@ -54,6 +55,11 @@ inline constexpr int kCaptureModeRelaxed = 2;
 // CUuserObject_flags, CUuserObjectRetain_flags
 inline constexpr unsigned kNoDestructorSync = 1;
 inline constexpr unsigned kObjectMove = 1;
+
+// CUuuid
+struct Uuid {
+  unsigned char bytes[16] = {};
+};
 
 // CUipcMemHandle
 struct IpcHandle {
