@@ -126,6 +126,17 @@ find_package(CUDAToolkit QUIET)
 weir_optional(CUDA "CUDA toolkit" CUDAToolkit_FOUND "${CUDAToolkit_VERSION}" "device memory and kernels"
   "no nvcc or toolkit headers, set CUDAToolkit_ROOT")
 
+# Of the toolkit only nvcc: what it compiles is loaded through CUDA's driver, and nothing is linked.
+set(WEIR_CUDA_ARCHITECTURES 80 90 CACHE STRING
+  "Architectures that the reduction kernels are compiled for; PTX serves all others from 75 on")
+set(WEIR_NVCC_FOUND OFF)
+if(WEIR_HAVE_CUDA AND CUDAToolkit_NVCC_EXECUTABLE)
+  set(WEIR_NVCC_FOUND ON)
+endif()
+list(JOIN WEIR_CUDA_ARCHITECTURES "," WEIR_CUDA_ARCHITECTURES_TEXT)
+weir_optional(KERNELS "device kernels" WEIR_NVCC_FOUND "sm ${WEIR_CUDA_ARCHITECTURES_TEXT}"
+  "reductions of libnccl.so.2 on devices" "no CUDA toolkit with nvcc")
+
 find_path(WEIR_NCCL_INCLUDE_DIR nccl.h
   HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV NCCL_HOME PATH_SUFFIXES include)
 mark_as_advanced(WEIR_NCCL_INCLUDE_DIR)

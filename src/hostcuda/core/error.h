@@ -15,6 +15,7 @@ enum class Error : int {
   kInvalidDeviceFunction = 98,
   kNoDevice = 100,
   kInvalidDevice = 101,
+  kInvalidImage = 200,
   kInvalidContext = 201,
   kMapFailed = 205,
   kAlreadyMapped = 208,

@@ -12,6 +12,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "nccl/kernels/reduce_host.h"
+
 namespace weir::hostcuda {
 
 namespace {
@@ -29,8 +31,27 @@ struct Kernels {
   std::set<std::string> refused;
 };
 
-Kernels& kernels() {
-  static auto* const instance = new Kernels;
+// Those of Weir's own NCCL, so that what it does on devices runs here as well. `context` is the number of
+// the data type, in a place of its own.
+void run_reduction(const weir_hostcuda_launch* launch, void* context) {
+  const auto& arguments = *static_cast<const kernels::ReduceArguments*>(launch->arguments[0]);
+  kernels::reduce_on_host(*static_cast<const uint32_t*>(context), arguments,
+                          uint64_t{launch->grid[0]} * launch->block[0]);
+}
+
+Kernels* make_kernels() {
+  static uint32_t types[kernels::kReduceCount];
+  auto* const made = new Kernels;
+  for (uint32_t type = 0; type < kernels::kReduceCount; ++type) {
+    types[type] = type;
+    made->functions[kernels::kReduceNames[type]] = {
+        run_reduction, &types[type], {sizeof(kernels::ReduceArguments)}};
+  }
+  return made;
+}
+
+Kernels& all_kernels() {
+  static Kernels* const instance = make_kernels();
   return *instance;
 }
 
@@ -42,6 +63,22 @@ std::string source_name(const std::string& name) {
   std::string plain = text;
   std::free(text);
   return plain.substr(0, plain.find('('));
+}
+
+// With the lock. nullptr, with a line on stderr once for each kernel, when there is none.
+const HostKernel* find_host_kernel(Kernels& known, const std::string& name) {
+  auto found = known.functions.find(name);
+  if (found == known.functions.end()) found = known.functions.find(source_name(name));
+  if (!name.empty() && found != known.functions.end()) return &found->second;
+  if (known.refused.insert(name).second) {
+    std::fprintf(
+        stderr,
+        "hostcuda: the program wants kernel '%s', and there is no GPU to run it on. Give a host "
+        "function for it with weir_hostcuda_register_kernel (weir/hostcuda.h), or run "
+        "this program with NVIDIA's CUDA runtime on a machine with a GPU.\n",
+        name.empty() ? "(not registered)" : source_name(name).c_str());
+  }
+  return nullptr;
 }
 
 constexpr unsigned kThreadsPerBlockMax = 1024;
@@ -58,39 +95,40 @@ bool shape_fits(const LaunchShape& shape) {
 }  // namespace
 
 void add_kernel_symbol(const void* symbol, const char* name) {
-  Kernels& known = kernels();
+  Kernels& known = all_kernels();
   const std::lock_guard lock(known.mutex);
   known.names[symbol] = name;
 }
 
+void remove_kernel_symbol(const void* symbol) {
+  Kernels& known = all_kernels();
+  const std::lock_guard lock(known.mutex);
+  known.names.erase(symbol);
+}
+
 const char* kernel_name(const void* symbol) {
-  Kernels& known = kernels();
+  Kernels& known = all_kernels();
   const std::lock_guard lock(known.mutex);
   const auto at = known.names.find(symbol);
   return at == known.names.end() ? nullptr : at->second.c_str();
 }
 
+bool has_host_function(const char* name) {
+  Kernels& known = all_kernels();
+  const std::lock_guard lock(known.mutex);
+  return find_host_kernel(known, name) != nullptr;
+}
+
 Error make_kernel(const void* symbol, const LaunchShape& shape, void* const* arguments,
                   KernelOperation* operation) {
-  Kernels& known = kernels();
+  Kernels& known = all_kernels();
   const std::lock_guard lock(known.mutex);
   const auto named = known.names.find(symbol);
   const std::string name = named == known.names.end() ? std::string() : named->second;
-  auto found = known.functions.find(name);
-  if (found == known.functions.end()) found = known.functions.find(source_name(name));
-  if (name.empty() || found == known.functions.end()) {
-    if (known.refused.insert(name).second) {
-      std::fprintf(
-          stderr,
-          "hostcuda: kernel '%s' was launched, and there is no GPU to run it on. Give a host "
-          "function for it with weir_hostcuda_register_kernel (weir/hostcuda.h), or run "
-          "this program with NVIDIA's CUDA runtime on a machine with a GPU.\n",
-          name.empty() ? "(not registered)" : source_name(name).c_str());
-    }
-    return Error::kInvalidDeviceFunction;
-  }
+  const HostKernel* const found = find_host_kernel(known, name);
+  if (found == nullptr) return Error::kInvalidDeviceFunction;
   if (!shape_fits(shape)) return Error::kInvalidConfiguration;
-  const HostKernel& kernel = found->second;
+  const HostKernel& kernel = *found;
   if (!kernel.argument_bytes.empty() && arguments == nullptr) return Error::kInvalidValue;
   operation->symbol = symbol;
   operation->name = name;
@@ -114,8 +152,8 @@ int weir_hostcuda_register_kernel(const char* name, weir_hostcuda_kernel kernel,
       (argument_count > 0 && argument_bytes == nullptr)) {
     return 1;
   }
-  using weir::hostcuda::kernels;
-  auto& known = kernels();
+  using weir::hostcuda::all_kernels;
+  auto& known = all_kernels();
   const std::lock_guard lock(known.mutex);
   known.functions[name] = {kernel, context,
                            std::vector<size_t>(argument_bytes, argument_bytes + argument_count)};

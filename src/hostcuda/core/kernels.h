@@ -10,10 +10,14 @@
 
 namespace weir::hostcuda {
 
-// From __cudaRegisterFunction: the address that a launch names, and the kernel's name.
+// The address that a launch names, and the kernel's name: from __cudaRegisterFunction, or of a module.
 void add_kernel_symbol(const void* symbol, const char* name);
+void remove_kernel_symbol(const void* symbol);
 // nullptr when the address is no kernel.
 const char* kernel_name(const void* symbol);
+
+// False, with a line on stderr once for each kernel, when there is none.
+bool has_host_function(const char* name);
 
 struct LaunchShape {
   unsigned grid[3];

@@ -24,6 +24,8 @@ typedef struct CUgraph_st* CUgraph;
 typedef struct CUgraphNode_st* CUgraphNode;
 typedef struct CUgraphExec_st* CUgraphExec;
 typedef struct CUuserObject_st* CUuserObject;
+typedef struct CUmod_st* CUmodule;
+typedef struct CUfunc_st* CUfunction;
 typedef struct CUctxCreateParams_st CUctxCreateParams;
 
 typedef struct CUuuid_st CUuuid;
@@ -62,6 +64,8 @@ typedef enum CUmemorytype_enum {
 
 typedef void (*CUhostFn)(void* data);
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void* data);
+
+typedef enum CUjit_option_enum { CU_JIT_MAX_REGISTERS = 0 } CUjit_option;
 
 typedef enum CUstreamCaptureMode_enum { CU_STREAM_CAPTURE_MODE_GLOBAL = 0 } CUstreamCaptureMode;
 typedef enum CUstreamCaptureStatus_enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 } CUstreamCaptureStatus;

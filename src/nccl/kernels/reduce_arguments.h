@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a reduction kernel on a device is given, by value. The same bytes for the library, the kernels
+// that nvcc compiles, and their host functions in Weir's stand-in for CUDA. Plain data.
+#pragma once
+
+#include <cstdint>
+
+namespace weir::kernels {
+
+// Buffers of one launch: ranks of one machine.
+inline constexpr uint32_t kRanksMax = 64;
+// Threads of a block, and blocks of a launch at most.
+inline constexpr uint32_t kBlockThreads = 256;
+inline constexpr uint32_t kBlocksMax = 512;
+// What a thread reads of each source at once, where all buffers allow it.
+inline constexpr uint32_t kVectorBytes = 16;
+
+enum class ReduceFold : uint32_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3 };
+
+// destinations[d][i] = fold(sources[0][i], sources[1][i], …) for i below `count` and all d. A destination
+// may be exactly one of the sources. Every address is a multiple of the element's size.
+struct ReduceArguments {
+  uint64_t count = 0;
+  uint32_t source_count = 0;       // 1 to kRanksMax
+  uint32_t destination_count = 0;  // 1 to kRanksMax
+  ReduceFold fold = ReduceFold::kSum;
+  uint32_t divisor = 1;  // the fold is divided by it; integers truncate towards zero
+  // 1: source s is multiplied by scales[s] first, one element of the type in its first bytes, and what
+  // comes of that rounded to the type.
+  uint32_t scaled = 0;
+  uint32_t zero = 0;
+  uint64_t head_count = 0;  // elements before the first whole vector; `count`: there are no vectors
+  const void* sources[kRanksMax] = {};
+  void* destinations[kRanksMax] = {};
+  uint64_t scales[kRanksMax] = {};
+};
+static_assert(sizeof(ReduceArguments) == 40 + 24 * kRanksMax);
+static_assert(sizeof(ReduceArguments) < 4096, "parameters of a kernel");
+
+// Of the kernel for a data type, by its number in weir.h.
+inline constexpr const char* kReduceNames[] = {
+    "weir_reduce_int8",     "weir_reduce_uint8",      "weir_reduce_int32",
+    "weir_reduce_uint32",   "weir_reduce_int64",      "weir_reduce_uint64",
+    "weir_reduce_float16",  "weir_reduce_float32",    "weir_reduce_float64",
+    "weir_reduce_bfloat16", "weir_reduce_float8e4m3", "weir_reduce_float8e5m2"};
+inline constexpr uint32_t kReduceCount = sizeof kReduceNames / sizeof kReduceNames[0];
+
+}  // namespace weir::kernels
