@@ -99,6 +99,11 @@ class Fault final : public hook::Hook {
 
   weir_result_t device_message(const hook::DeviceMessage& m, weir_transport_op_t* op) override {
     if (!active_ || !in_range(m.peer, m.lane)) return device_message_inner(m, op);
+    // What cannot be posted is refused at once.
+    char reason[256];
+    if (Hook::device_viable(m.peer, m.device, reason, sizeof reason) != WEIR_OK) {
+      return device_message_inner(m, op);
+    }
     if (m.sending) return post_send(m, op);
     return post({false, false, false, m.peer, m.lane, m.data, m.bytes, 0, false, {}, m.device}, op);
   }

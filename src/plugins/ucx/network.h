@@ -56,6 +56,8 @@ class Network {
   std::string read_address(std::vector<unsigned char>* address) const;
   // UCX has a transport over memory that processes of one host share.
   bool shares_memory() const { return shares_memory_; }
+  // It sends from and receives into memory of CUDA devices.
+  bool takes_cuda() const { return takes_cuda_; }
   Heard& heard() { return heard_; }
 
  private:
@@ -68,6 +70,7 @@ class Network {
   ucp_context_h context_ = nullptr;
   ucp_worker_h worker_ = nullptr;
   bool shares_memory_ = false;
+  bool takes_cuda_ = false;
   mutable Heard heard_;
 };
 
