@@ -62,10 +62,12 @@ enum {
    * sends; one-sided operations are then not used. */
   WEIR_CAP_SEALED = 1u << 10,
   WEIR_CAP_COLLECTIVES =
-      1u << 11 /* `collectives`: whole collectives, such as on memory of devices */
+      1u << 11, /* `collectives`: whole collectives, such as on memory of devices */
+  WEIR_CAP_DEVICE_MEMORY = 1u << 12 /* `device_viable`, `device_send`, `device_recv` */
 };
 
-/* Memory kinds that send and recv accept. */
+/* Kinds of memory that a transport takes. send, recv and one-sided operations take that of the host, which
+ * includes what the host reads itself, such as pinned and managed memory of CUDA. */
 enum { WEIR_MEMORY_HOST = 1u << 0, WEIR_MEMORY_CUDA = 1u << 1 };
 
 typedef struct weir_transport_caps {
@@ -360,6 +362,31 @@ typedef struct weir_transport_functions {
 
   /* WEIR_CAP_COLLECTIVES; lives for ever. */
   const weir_collective_functions_t* collectives WEIR_PLUGIN_NULL;
+
+  /* WEIR_CAP_DEVICE_MEMORY, with WEIR_CAP_SEND_RECV and WEIR_MEMORY_CUDA: messages whose buffer, at this end,
+   * is memory that only CUDA device `device` (its number in this process) is sure to reach. Valid from
+   * connect to close, in one thread like the rest.
+   *
+   * Can messages with `peer` lie there? WEIR_OK, or WEIR_ERROR_UNSUPPORTED with what is missing in
+   * `reason` (at most reason_bytes with the zero): what a library below was built with is only known
+   * where it runs. Each rank finds out for itself. Waits for nobody. */
+  weir_result_t (*device_viable)(weir_transport_t* instance, uint32_t peer, int device,
+                                 char* reason, size_t reason_bytes) WEIR_PLUGIN_NULL;
+  /* As send and recv, and in one order with them: the buffer at the other end may be of any kind that
+   * its rank can post. The transport knows no streams. When it is called, what is to be sent is in the
+   * device's memory, and nothing that the device has been given still uses the buffer of a receive.
+   * When it is complete, whatever the device is given from then on may write what was sent, and reads
+   * what was received. Nothing but the device, and what moves the bytes for it, touches the buffer.
+   * From the first of them on the device's primary context is current in send, recv, test and progress, too.
+   * There is no credit: a send of any size may stay in progress until it is received.
+   * WEIR_ERROR_UNSUPPORTED: this memory cannot be moved, nothing has been posted, and the instance is as
+   * before. */
+  weir_result_t (*device_send)(weir_transport_t* instance, uint32_t peer, uint32_t lane,
+                               const void* data, uint64_t bytes, int device,
+                               weir_transport_op_t* op) WEIR_PLUGIN_NULL;
+  weir_result_t (*device_recv)(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
+                               uint64_t bytes, int device,
+                               weir_transport_op_t* op) WEIR_PLUGIN_NULL;
 } weir_transport_functions_t;
 
 /* The one symbol of a plugin. */

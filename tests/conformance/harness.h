@@ -136,6 +136,7 @@ const std::vector<Property>& notice_properties();
 const std::vector<Property>& quiesce_properties();
 const std::vector<Property>& remote_properties();
 const std::vector<Property>& whole_properties();
+const std::vector<Property>& device_properties();
 
 uint64_t monotonic_ns();
 

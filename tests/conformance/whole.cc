@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Properties of whole collectives (WEIR_CAP_COLLECTIVES), on memory of the kind that the transport takes. Each
 // rank has the device of its number.
-#include <dlfcn.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -9,76 +8,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "conformance/cuda.h"
 #include "conformance/harness.h"
 
 namespace weir::conformance {
 namespace {
 
-// CUDA's driver as far as the memory of a rank goes; it is started in the rank, never before.
-struct Cuda {
-  int (*init)(unsigned) = nullptr;
-  int (*device_get)(int*, int) = nullptr;
-  int (*retain)(void**, int) = nullptr;
-  int (*set_current)(void*) = nullptr;
-  int (*alloc)(unsigned long long*, size_t) = nullptr;
-  int (*free)(unsigned long long) = nullptr;
-  int (*to_device)(unsigned long long, const void*, size_t) = nullptr;
-  int (*to_host)(void*, unsigned long long, size_t) = nullptr;
-
-  explicit Cuda(Rank& r) {
-    void* library = dlopen("libcuda.so.1", RTLD_NOW);
-    r.require(library != nullptr, "there is no libcuda.so.1");
-    const auto find = [&](auto* function, const char* name) {
-      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
-      r.require(*function != nullptr, std::string("libcuda.so.1 has no ") + name);
-    };
-    find(&init, "cuInit");
-    find(&device_get, "cuDeviceGet");
-    find(&retain, "cuDevicePrimaryCtxRetain");
-    find(&set_current, "cuCtxSetCurrent");
-    find(&alloc, "cuMemAlloc_v2");
-    find(&free, "cuMemFree_v2");
-    find(&to_device, "cuMemcpyHtoD_v2");
-    find(&to_host, "cuMemcpyDtoH_v2");
-    int device = 0;
-    void* context = nullptr;
-    r.require(init(0) == 0 && device_get(&device, static_cast<int>(r.rank())) == 0 &&
-                  retain(&context, device) == 0 && set_current(context) == 0,
-              "there is no device for this rank");
-  }
-};
-
 constexpr uint64_t kBlock = 1000;
 
-// Elements of 8 bytes, of which shorter types use a part.
-class Buffer {
- public:
-  Buffer(Rank& r, const Cuda& cuda, size_t words) : cuda_(cuda), bytes_(words * 8) {
-    r.require(cuda_.alloc(&address_, bytes_) == 0, "no memory on the device");
-  }
-  ~Buffer() { (void)cuda_.free(address_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  void* data() const { return reinterpret_cast<void*>(static_cast<uintptr_t>(address_)); }
-  template <typename T>
-  void write(const std::vector<T>& values) {
-    (void)cuda_.to_device(address_, values.data(), values.size() * sizeof(T));
-  }
-  template <typename T>
-  std::vector<T> read(size_t count) const {
-    std::vector<T> values(count);
-    (void)cuda_.to_host(values.data(), address_, count * sizeof(T));
-    return values;
-  }
-
- private:
-  const Cuda& cuda_;
-  size_t bytes_;
-  unsigned long long address_ = 0;
-};
-
-weir_collective_call_t make_call(uint32_t kind, const Buffer& send, const Buffer& recv) {
+weir_collective_call_t make_call(uint32_t kind, const DeviceBuffer& send,
+                                 const DeviceBuffer& recv) {
   weir_collective_call_t call{};
   call.struct_bytes = sizeof call;
   call.kind = kind;
@@ -180,8 +119,8 @@ void every_collective(const Variant& variant) {
     r.join_collectives();
     const uint32_t n = r.count();
     const uint64_t words = n * kBlock;
-    Buffer send(r, cuda, words);
-    Buffer recv(r, cuda, words);
+    DeviceBuffer send(r, cuda, words);
+    DeviceBuffer recv(r, cuda, words);
     std::vector<int32_t> inputs(words);
     for (uint64_t i = 0; i < words; ++i) inputs[i] = input(r.rank(), i);
     const std::vector<uint64_t> counts = {7, 0, 900};
@@ -210,8 +149,8 @@ void every_type_and_reduction(const Variant& variant) {
     const Cuda cuda(r);
     r.join_collectives();
     const weir_collective_functions_t& f = *r.f().collectives;
-    Buffer send(r, cuda, kBlock + 1);
-    Buffer recv(r, cuda, kBlock + 1);
+    DeviceBuffer send(r, cuda, kBlock + 1);
+    DeviceBuffer recv(r, cuda, kBlock + 1);
     static constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
     for (uint32_t type = 0; type < 32; ++type) {
       if ((f.types >> type & 1) == 0 || (f.kinds >> WEIR_COLLECTIVE_BROADCAST & 1) == 0) continue;
@@ -258,8 +197,8 @@ void refused_calls(const Variant& variant) {
   run_ranks(variant, 2, [](Rank& r) {
     const Cuda cuda(r);
     r.join_collectives();
-    Buffer send(r, cuda, kBlock);
-    Buffer recv(r, cuda, kBlock);
+    DeviceBuffer send(r, cuda, kBlock);
+    DeviceBuffer recv(r, cuda, kBlock);
     send.write(std::vector<int32_t>(kBlock, 1));
     weir_collective_call_t call = make_call(WEIR_COLLECTIVE_ALL_REDUCE, send, recv);
     call.struct_bytes = 8;
@@ -277,8 +216,8 @@ void abort_ends_all(const Variant& variant) {
     const Cuda cuda(r);
     r.join_collectives();
     const weir_collective_functions_t& f = *r.f().collectives;
-    Buffer send(r, cuda, kBlock);
-    Buffer recv(r, cuda, kBlock);
+    DeviceBuffer send(r, cuda, kBlock);
+    DeviceBuffer recv(r, cuda, kBlock);
     // The other one never calls it.
     const weir_collective_call_t call = make_call(WEIR_COLLECTIVE_ALL_REDUCE, send, recv);
     weir_transport_op_t op{};

@@ -48,7 +48,8 @@ std::string capabilities_of(const weir_transport_caps_t& caps) {
                 {WEIR_CAP_PUT, "put"},
                 {WEIR_CAP_GET, "get"},
                 {WEIR_CAP_SIGNAL, "put + signal"},
-                {WEIR_CAP_COLLECTIVES, "whole collectives"}};
+                {WEIR_CAP_COLLECTIVES, "whole collectives"},
+                {WEIR_CAP_DEVICE_MEMORY, "device memory (if its library has it)"}};
   std::string text;
   for (const auto& [bit, name] : kNames)
     if (caps.bits & bit) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);

@@ -92,7 +92,7 @@ Status check_functions(const weir_transport_functions_t* functions) {
   constexpr uint64_t kKnownBits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
                                   WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
                                   WEIR_CAP_QUIESCE | WEIR_CAP_SEALED | WEIR_CAP_COLLECTIVES |
-                                  kRemoteBits;
+                                  WEIR_CAP_DEVICE_MEMORY | kRemoteBits;
   if ((caps.bits & ~kKnownBits) != 0) {
     return bad(fmt::format("it declares unknown capabilities {:#x}", caps.bits & ~kKnownBits));
   }
@@ -110,6 +110,9 @@ Status check_functions(const weir_transport_functions_t* functions) {
   const bool reaches_notices = reaches_to(offsetof(weir_transport_functions_t, quiesce));
   const bool reaches_quiesce = reaches_to(offsetof(weir_transport_functions_t, remote_caps));
   const bool reaches_remote = reaches_to(offsetof(weir_transport_functions_t, describe_peer));
+  const bool devices = (caps.bits & WEIR_CAP_DEVICE_MEMORY) != 0;
+  const bool reaches_devices =
+      reaches_to(offsetof(weir_transport_functions_t, device_recv) + sizeof(void*));
   const bool collects = (caps.bits & WEIR_CAP_COLLECTIVES) != 0;
   const weir_collective_functions_t* whole =
       reaches_to(offsetof(weir_transport_functions_t, collectives) + sizeof(void*))
@@ -117,6 +120,9 @@ Status check_functions(const weir_transport_functions_t* functions) {
           : nullptr;
   if (messages && (caps.credit < 1 || caps.message_bytes_max < 1 || caps.memory_kinds == 0)) {
     return bad("it declares send and recv with no credit, no message size or no memory kind");
+  }
+  if (devices && (!messages || (caps.memory_kinds & WEIR_MEMORY_CUDA) == 0)) {
+    return bad("it declares messages on memory of devices, but no messages or no such memory");
   }
   if (collects && whole != nullptr) {
     if (whole->struct_bytes != sizeof *whole) {
@@ -164,6 +170,9 @@ Status check_functions(const weir_transport_functions_t* functions) {
        whole != nullptr && whole->introduce != nullptr && whole->join != nullptr &&
            whole->joined != nullptr && whole->start != nullptr && whole->enqueued != nullptr &&
            whole->test != nullptr && whole->abort != nullptr},
+      {"device_viable", devices, reaches_devices && functions->device_viable != nullptr},
+      {"device_send", devices, reaches_devices && functions->device_send != nullptr},
+      {"device_recv", devices, reaches_devices && functions->device_recv != nullptr},
   };
   for (const auto& entry : entries) {
     if (entry.needed && !entry.there) {

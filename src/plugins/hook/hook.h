@@ -39,6 +39,16 @@ struct RemoteRequest {
   const char* name() const { return is_get ? "get" : signal != nullptr ? "put_signal" : "put"; }
 };
 
+// What device_send and device_recv are given.
+struct DeviceMessage {
+  bool sending;
+  uint32_t peer;
+  uint32_t lane;
+  void* data;  // only read, but by device_recv
+  uint64_t bytes;
+  int device;
+};
+
 // The table may end before it.
 inline bool can_leave(const weir_transport_functions_t& inner) {
   constexpr size_t kEnd = offsetof(weir_transport_functions_t, peer_leave) + sizeof(void*);
@@ -126,6 +136,14 @@ class Hook {
     if (inner_->struct_bytes < kEnd || inner_->describe_peer == nullptr) return;
     inner_->describe_peer(instance_, peer, text, text_bytes);
   }
+  virtual weir_result_t device_viable(uint32_t peer, int device, char* reason,
+                                      size_t reason_bytes) {
+    return inner_->device_viable(instance_, peer, device, reason, reason_bytes);
+  }
+  // device_send and device_recv. Only of hooks that pass them, see Pool.
+  virtual weir_result_t device_message(const DeviceMessage& message, weir_transport_op_t* op) {
+    return device_message_inner(message, op);
+  }
   // A hook that holds something of operations under way must let go of it, and so says itself that it can.
   virtual weir_result_t peer_leave(uint32_t) {
     return fail(WEIR_ERROR_UNSUPPORTED, "a hook around %s cannot leave one peer only",
@@ -148,6 +166,11 @@ class Hook {
     return inner_->put_signal(instance_, r.remote, r.offset_bytes, r.data, r.bytes, r.signal,
                               r.signal_offset_bytes, r.value, op);
   }
+  weir_result_t device_message_inner(const DeviceMessage& m, weir_transport_op_t* op) {
+    return m.sending
+               ? inner_->device_send(instance_, m.peer, m.lane, m.data, m.bytes, m.device, op)
+               : inner_->device_recv(instance_, m.peer, m.lane, m.data, m.bytes, m.device, op);
+  }
   weir_result_t leave_inner(uint32_t peer) {
     return inner_->peer_leave(instance_, peer);  // a hook has it where the inner transport has it
   }
@@ -167,7 +190,8 @@ class Hook {
 uint64_t monotonic_ns();
 
 // `kName` and a constructor like Hook's are asked of HookClass; `limit`, if it has one, may take away
-// from the inner transport's capabilities, and `viable`, if it has one, answers in its place.
+// from the inner transport's capabilities, and `viable`, if it has one, answers in its place. Messages on
+// memory of devices are only there with a `kPassesDevices`: other hooks read or copy what passes them.
 template <class HookClass>
 class Pool {
  public:
@@ -189,6 +213,10 @@ class Pool {
     f.summary = inner->summary;
     f.caps = inner->caps;
     f.caps.bits &= ~kHiddenCaps;
+    if constexpr (!requires { HookClass::kPassesDevices; }) {
+      if ((f.caps.bits & WEIR_CAP_DEVICE_MEMORY) != 0) f.caps.memory_kinds &= WEIR_MEMORY_HOST;
+      f.caps.bits &= ~uint64_t{WEIR_CAP_DEVICE_MEMORY};
+    }
     if constexpr (requires { HookClass::limit(&f.caps); }) HookClass::limit(&f.caps);
     f.viable = kEntries[index].viable;
     f.open = kEntries[index].open;
@@ -226,6 +254,7 @@ class Pool {
     f.describe_peer = [](weir_transport_t* t, uint32_t p, char* text, size_t b) {
       from(t)->describe_peer(p, text, b);
     };
+    if ((f.caps.bits & WEIR_CAP_DEVICE_MEMORY) != 0) add_devices(&f);
     if (can_leave(*inner)) {
       f.peer_leave = [](weir_transport_t* t, uint32_t p) { return from(t)->peer_leave(p); };
     }
@@ -271,6 +300,20 @@ class Pool {
       f->signal_read = [](weir_transport_t* t, const weir_transport_memory_t* m, uint64_t at,
                           uint64_t* v) { return from(t)->signal_read(m, at, v); };
     }
+  }
+
+  static void add_devices(weir_transport_functions_t* f) {
+    f->device_viable = [](weir_transport_t* t, uint32_t p, int d, char* r, size_t b) {
+      return from(t)->device_viable(p, d, r, b);
+    };
+    f->device_send = [](weir_transport_t* t, uint32_t p, uint32_t l, const void* d, uint64_t b,
+                        int device, weir_transport_op_t* o) {
+      return from(t)->device_message({true, p, l, const_cast<void*>(d), b, device}, o);
+    };
+    f->device_recv = [](weir_transport_t* t, uint32_t p, uint32_t l, void* d, uint64_t b,
+                        int device, weir_transport_op_t* o) {
+      return from(t)->device_message({false, p, l, d, b, device}, o);
+    };
   }
 
   struct Table {

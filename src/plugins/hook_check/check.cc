@@ -4,7 +4,7 @@
 // "check(name)".
 //
 // Checked of the caller: connected and not closed; one thread at a time; peer, lane and length in
-// range; operation zeroed, and not posted twice; a buffer that is being sent does not change; test
+// range; operation zeroed, and not posted twice; a buffer of the host's that is being sent does not change; test
 // only of what is in flight; memory that is registered, remote memory that is open. Checked of the transport: results that the call may return; completion
 // in order per (peer, lane, direction); connect ends by its deadline.
 #include <inttypes.h>
@@ -55,6 +55,7 @@ struct Record {
 class Check final : public hook::Hook {
  public:
   static constexpr char kName[] = "check";
+  static constexpr bool kPassesDevices = true;
 
   Check(const weir_host_t* host, const weir_transport_functions_t* inner,
         const weir_transport_config_t& config)
@@ -109,6 +110,33 @@ class Check final : public hook::Hook {
     if (checked != WEIR_OK) return checked;
     const weir_result_t result = inner_->recv(instance_, peer, lane, data, bytes, op);
     return posted(false, peer, lane, data, bytes, 0, op, result);
+  }
+
+  weir_result_t device_viable(uint32_t peer, int device, char* reason,
+                              size_t reason_bytes) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    if (closed_) return breach("device_viable", "the instance is closed");
+    if (!connected_) return breach("device_viable", "connect has not succeeded");
+    if (peer >= rank_count_) return breach("device_viable", "there is no such rank");
+    if (reason == nullptr || reason_bytes == 0) return breach("device_viable", "there is no room");
+    const weir_result_t result = Hook::device_viable(peer, device, reason, reason_bytes);
+    if (result == WEIR_ERROR_UNSUPPORTED && memchr(reason, 0, reason_bytes) == reason) {
+      return fail(WEIR_ERROR_INTERNAL, "check(%s): device_viable gave no reason", inner_->name);
+    }
+    return only(result, "device_viable", false);
+  }
+
+  // What is sent is not looked at: the device alone reaches it.
+  weir_result_t device_message(const hook::DeviceMessage& m, weir_transport_op_t* op) override {
+    const Entered entered(this);
+    if (!entered.alone()) return crowded();
+    const char* const call = m.sending ? "device_send" : "device_recv";
+    const weir_result_t checked = check_post(call, m.peer, m.lane, m.data, m.bytes, op);
+    if (checked != WEIR_OK) return checked;
+    if (m.device < 0) return breach(call, "there is no such device");
+    const weir_result_t result = device_message_inner(m, op);
+    return posted(m.sending, m.peer, m.lane, nullptr, 0, checksum(nullptr, 0), op, result);
   }
 
   weir_result_t test(weir_transport_op_t* op) override {

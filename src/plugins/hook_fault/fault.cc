@@ -2,7 +2,8 @@
 // hook_fault: makes a transport misbehave in the way that WEIR_FAULT tells, the same way every
 // time. See plan.h for the words. An operation that is held back holds back what is posted after it
 // on the same (peer, lane, direction): but for reorder_at the order of messages is never changed. Puts
-// count as sends, gets as receives; they have no order, so none holds back another.
+// count as sends, gets as receives; they have no order, so none holds back another. What is received into
+// memory of a device is not corrupted: the host does not reach it.
 #include <inttypes.h>
 #include <signal.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@ namespace weir::plugins::hook_fault {
 namespace {
 
 constexpr uint64_t kNever = UINT64_MAX;
+constexpr int kHost = -1;
 
 struct Operation {
   bool sending;
@@ -30,6 +32,7 @@ struct Operation {
   uint64_t due_ns;
   bool one_sided;
   hook::RemoteRequest request;  // of a one-sided one
+  int device = kHost;           // on which the buffer lies
 };
 
 enum class Stage { kHeld, kPosted, kFinished };
@@ -43,6 +46,7 @@ struct Record {
 class Fault final : public hook::Hook {
  public:
   static constexpr char kName[] = "fault";
+  static constexpr bool kPassesDevices = true;
 
   Fault(const weir_host_t* host, const weir_transport_functions_t* inner,
         const weir_transport_config_t& config)
@@ -73,17 +77,7 @@ class Fault final : public hook::Hook {
   weir_result_t send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
                      weir_transport_op_t* op) override {
     if (!active_ || !in_range(peer, lane)) return Hook::send(peer, lane, data, bytes, op);
-    ++sends_;
-    Operation operation = {
-        true,  false, sends_ == plan_.duplicate_at, peer, lane, const_cast<void*>(data), bytes, 0,
-        false, {}};
-    if (sends_ == plan_.drop_at) operation.due_ns = kNever;
-    if (sends_ == plan_.reorder_at) {
-      operation.due_ns = hook::monotonic_ns() + kReorderMs * 1'000'000;
-      overtaken_ = op;
-      overtaken_channel_ = channel_of(operation);
-    }
-    return post(operation, op);
+    return post_send({true, peer, lane, const_cast<void*>(data), bytes, kHost}, op);
   }
 
   weir_result_t recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes,
@@ -101,6 +95,17 @@ class Fault final : public hook::Hook {
                  false,
                  {}},
                 op);
+  }
+
+  weir_result_t device_message(const hook::DeviceMessage& m, weir_transport_op_t* op) override {
+    if (!active_ || !in_range(m.peer, m.lane)) return device_message_inner(m, op);
+    // What cannot be posted is refused at once.
+    char reason[256];
+    if (Hook::device_viable(m.peer, m.device, reason, sizeof reason) != WEIR_OK) {
+      return device_message_inner(m, op);
+    }
+    if (m.sending) return post_send(m, op);
+    return post({false, false, false, m.peer, m.lane, m.data, m.bytes, 0, false, {}, m.device}, op);
   }
 
   weir_result_t access(const hook::RemoteRequest& request, weir_transport_op_t* op) override {
@@ -192,6 +197,20 @@ class Fault final : public hook::Hook {
     return (direction + operation.lane) * size_t{rank_count_} + operation.peer;
   }
 
+  weir_result_t post_send(const hook::DeviceMessage& m, weir_transport_op_t* op) {
+    ++sends_;
+    Operation operation = {
+        true, false,   sends_ == plan_.duplicate_at, m.peer, m.lane, m.data, m.bytes, 0, false,
+        {},   m.device};
+    if (sends_ == plan_.drop_at) operation.due_ns = kNever;
+    if (sends_ == plan_.reorder_at) {
+      operation.due_ns = hook::monotonic_ns() + kReorderMs * 1'000'000;
+      overtaken_ = op;
+      overtaken_channel_ = channel_of(operation);
+    }
+    return post(operation, op);
+  }
+
   weir_result_t post(Operation operation, weir_transport_op_t* op) {
     ++operations_;
     if (operations_ == plan_.kill_at) kill(getpid(), SIGKILL);
@@ -267,6 +286,9 @@ class Fault final : public hook::Hook {
 
   weir_result_t issue_once(const Operation& o, weir_transport_op_t* op) {
     if (o.one_sided) return access_inner(o.request, op);
+    if (o.device != kHost) {
+      return device_message_inner({o.sending, o.peer, o.lane, o.data, o.bytes, o.device}, op);
+    }
     return o.sending ? inner_->send(instance_, o.peer, o.lane, o.data, o.bytes, op)
                      : inner_->recv(instance_, o.peer, o.lane, o.data, o.bytes, op);
   }

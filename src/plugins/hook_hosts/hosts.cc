@@ -34,6 +34,7 @@ const weir_transport_functions_t* local_transport = nullptr;
 class Hosts final : public hook::Hook {
  public:
   static constexpr char kName[] = "hosts";
+  static constexpr bool kPassesDevices = true;
 
   Hosts(const weir_host_t* host, const weir_transport_functions_t* inner,
         const weir_transport_config_t& config)
@@ -63,10 +64,11 @@ class Hosts final : public hook::Hook {
   // What both can do.
   static void limit(weir_transport_caps_t* caps) {
     const weir_transport_caps_t& local = local_transport->caps;
-    caps->bits &=
-        local.bits | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_QUIESCE | hook::kRemoteCaps;
+    caps->bits &= local.bits | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_QUIESCE |
+                  WEIR_CAP_DEVICE_MEMORY | hook::kRemoteCaps;
     caps->bits |= local.bits & WEIR_CAP_QUIESCE;
-    caps->memory_kinds &= local.memory_kinds;
+    // device_viable tells with whom.
+    if ((caps->bits & WEIR_CAP_DEVICE_MEMORY) == 0) caps->memory_kinds &= local.memory_kinds;
     caps->lane_count = std::min(caps->lane_count, local.lane_count);
     caps->message_bytes_max = std::min(caps->message_bytes_max, local.message_bytes_max);
     caps->credit = std::min(caps->credit, local.credit);
@@ -147,6 +149,22 @@ class Hosts final : public hook::Hook {
     if (lane >= lane_count_) return bad_lane(lane);
     op->wrapper = kViaLocal;
     return local_functions_->recv(local_, local_of_[peer], lane, data, bytes, op);
+  }
+  // Messages with one rank keep one order, and go one way.
+  weir_result_t device_viable(uint32_t peer, int device, char* reason,
+                              size_t reason_bytes) override {
+    if (!is_local(peer)) return Hook::device_viable(peer, device, reason, reason_bytes);
+    snprintf(reason, reason_bytes,
+             "rank %u is on this host, and transport '%s' between them takes memory of the host",
+             peer, local_functions_->name);
+    return WEIR_ERROR_UNSUPPORTED;
+  }
+  weir_result_t device_message(const hook::DeviceMessage& m, weir_transport_op_t* op) override {
+    if (!is_local(m.peer)) return device_message_inner(m, op);
+    return fail(WEIR_ERROR_UNSUPPORTED,
+                "hosts: rank %u is on this host, and transport '%s' between them takes memory of "
+                "the host",
+                m.peer, local_functions_->name);
   }
   weir_result_t test(weir_transport_op_t* op) override {
     return op->wrapper == kViaLocal ? local_functions_->test(local_, op)

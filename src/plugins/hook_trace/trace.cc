@@ -39,6 +39,7 @@ struct Event {
 class Trace final : public hook::Hook {
  public:
   static constexpr char kName[] = "trace";
+  static constexpr bool kPassesDevices = true;
   using Hook::Hook;
 
   weir_result_t start(const weir_transport_config_t& config) override {
@@ -84,6 +85,12 @@ class Trace final : public hook::Hook {
                      weir_transport_op_t* op) override {
     const Event event = begin(false, peer, lane, bytes);
     return posted(event, op, inner_->recv(instance_, peer, lane, data, bytes, op));
+  }
+
+  weir_result_t device_message(const hook::DeviceMessage& m, weir_transport_op_t* op) override {
+    Event event = begin(m.sending, m.peer, m.lane, m.bytes);
+    event.name = m.sending ? "device_send" : "device_recv";
+    return posted(event, op, device_message_inner(m, op));
   }
 
   // Under the lane behind the last: it has none, and its peer is the memory's.

@@ -10,6 +10,8 @@
 
 #include "weir/plugin.h"
 
+struct fid_mr;  // of libfabric
+
 namespace weir::plugins::ofi {
 
 struct Channel;
@@ -22,8 +24,9 @@ struct Op {
   unsigned char* data;  // only read of a send
   uint64_t bytes;
   uint64_t number;  // of the message on its lane and direction
-  uint64_t is_send;
-  uint64_t posted;  // the provider has it
+  uint32_t is_send;
+  uint32_t posted;  // the provider has it
+  fid_mr* region;   // of a buffer on a device, until the provider has it
 };
 static_assert(sizeof(Op) == sizeof(weir_transport_op_t::word));
 inline constexpr uint64_t kOpPending = 1;

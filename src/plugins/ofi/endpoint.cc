@@ -61,6 +61,7 @@ Endpoint::~Endpoint() {
   // First what stands on the others; a provider may refuse to close what is still in use.
   end(&endpoint_);
   for (fid_mr* region : exposed_) end(&region);
+  for (fid_mr* region : placed_) end(&region);
   for (Pool* pool : {&sends_, &recvs_, &remotes_, &signals_in_}) {
     for (Request& request : pool->requests) end(&request.region);
     end(&pool->region);
@@ -163,17 +164,59 @@ bool Endpoint::insert(uint32_t peer, const std::vector<unsigned char>& name) {
 }
 
 // `key` is ignored where the provider chooses keys; else no two may be the same.
-fid_mr* Endpoint::register_memory(const void* data, uint64_t bytes, uint64_t access, uint64_t key) {
+fid_mr* Endpoint::register_memory(const void* data, uint64_t bytes, uint64_t access, uint64_t key,
+                                  int device) {
   fid_mr* region = nullptr;
-  int error = fi_mr_reg(domain_, data, bytes, access, 0, key, 0, &region, nullptr);
+  int error = 0;
+  if (device == kHost) {
+    error = fi_mr_reg(domain_, data, bytes, access, 0, key, 0, &region, nullptr);
+  } else {
+    const iovec memory = {const_cast<void*>(data), bytes};
+    fi_mr_attr attr{};
+    attr.mr_iov = &memory;
+    attr.iov_count = 1;
+    attr.access = access;
+    attr.requested_key = key;
+    attr.iface = FI_HMEM_CUDA;
+    attr.device.cuda = device;
+    error = fi_mr_regattr(domain_, &attr, 0, &region);
+  }
   if (error == 0 && (info_->domain_attr->mr_mode & FI_MR_ENDPOINT) != 0) {
     error = fi_mr_bind(region, &endpoint_->fid, 0);
     if (error == 0) error = fi_mr_enable(region);
   }
   if (error == 0) return region;
   end(&region);
-  fail("fi_mr_reg", error);
+  fail(device == kHost ? "fi_mr_reg" : "fi_mr_regattr of memory of a CUDA device", error);
   return nullptr;
+}
+
+bool Endpoint::place(Op* op, int device) {
+  op->region = nullptr;
+  const bool wants_it = registers_ || (info_->domain_attr->mr_mode & FI_MR_HMEM) != 0;
+  if (!wants_it || op->bytes == 0) return true;
+  placed_.reserve(placed_.size() + 1);
+  op->region = register_memory(op->data, op->bytes, op->is_send != 0 ? FI_SEND : FI_RECV,
+                               next_key_++, device);
+  if (op->region == nullptr) return false;
+  placed_.push_back(op->region);
+  return true;
+}
+
+void Endpoint::displace(Op* op) {
+  if (op->region == nullptr) return;
+  std::erase(placed_, op->region);
+  end(&op->region);
+}
+
+// What the provider has taken holds its registration until it is done.
+Posted Endpoint::keep(Posted posted, Request* request, Op* op) {
+  if (posted == Posted::kUnderWay && op->region != nullptr) [[unlikely]] {
+    std::erase(placed_, op->region);
+    request->region = op->region;
+    op->region = nullptr;
+  }
+  return posted;
 }
 
 bool Endpoint::register_cells(Pool* pool, uint64_t access) {
@@ -211,20 +254,23 @@ Posted Endpoint::send(uint32_t peer, uint64_t tag, Op* op) {
   const unsigned char* data = op->bytes != 0 ? op->data : &kNothing;
   Request* request = sends_.take();
   if (request == nullptr) return Posted::kFull;
-  request->uses_cell = request->cell != nullptr && op->bytes <= kCellBytes;
+  request->uses_cell = request->cell != nullptr && op->bytes <= kCellBytes && op->region == nullptr;
   if (request->uses_cell) {
     memcpy(request->cell, data, op->bytes);
     data = request->cell;
   }
   request->op = op;
   void* descriptor = nullptr;
-  if (!describe(request, data, op->bytes, &descriptor)) {
+  if (op->region != nullptr) {
+    descriptor = fi_mr_desc(op->region);
+  } else if (!describe(request, data, op->bytes, &descriptor)) {
     sends_.give_back(request);
     return Posted::kFailed;
   }
-  return outcome(
-      fi_tsend(endpoint_, data, op->bytes, descriptor, peers_[peer], tag, &request->context),
-      &sends_, request);
+  return keep(outcome(fi_tsend(endpoint_, data, op->bytes, descriptor, peers_[peer], tag,
+                               &request->context),
+                      &sends_, request),
+              request, op);
 }
 
 Posted Endpoint::recv(uint64_t tag, Op* op) {
@@ -233,16 +279,19 @@ Posted Endpoint::recv(uint64_t tag, Op* op) {
   if (request == nullptr) return Posted::kFull;
   request->op = op;
   unsigned char* data = op->bytes != 0 ? op->data : &nothing;
-  request->uses_cell = request->cell != nullptr && op->bytes <= kCellBytes;
+  request->uses_cell = request->cell != nullptr && op->bytes <= kCellBytes && op->region == nullptr;
   if (request->uses_cell) data = request->cell;
   void* descriptor = nullptr;
-  if (!describe(request, data, op->bytes, &descriptor)) {
+  if (op->region != nullptr) {
+    descriptor = fi_mr_desc(op->region);
+  } else if (!describe(request, data, op->bytes, &descriptor)) {
     recvs_.give_back(request);
     return Posted::kFailed;
   }
-  return outcome(
-      fi_trecv(endpoint_, data, op->bytes, descriptor, FI_ADDR_UNSPEC, tag, 0, &request->context),
-      &recvs_, request);
+  return keep(outcome(fi_trecv(endpoint_, data, op->bytes, descriptor, FI_ADDR_UNSPEC, tag, 0,
+                               &request->context),
+                      &recvs_, request),
+              request, op);
 }
 
 void Endpoint::forget(Op* op) {

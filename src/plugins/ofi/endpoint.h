@@ -19,6 +19,10 @@
 // a transport when memory is unmapped, and a registration that outlives its mapping moves the wrong
 // bytes; the providers that need registration (verbs, efa) watch the mappings, and make registering
 // again cheap.
+//
+// Memory of devices (FI_HMEM), where the provider granted it. With FI_MR_HMEM or FI_MR_LOCAL a buffer is
+// registered, with its device, when its message is called, so that memory which cannot be is refused before
+// anything is posted; cells are for memory of the host.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -65,6 +69,7 @@ struct Target {
 class Endpoint {
  public:
   static constexpr size_t kPollMax = 16;
+  static constexpr int kHost = -1;  // in place of a device
   // Of a put_signal: so many bytes travel in the signal's message.
   static constexpr uint64_t kInlineBytes = 4096;
   static constexpr uint64_t kCellBytes = 4096;
@@ -83,6 +88,13 @@ class Endpoint {
   uint64_t message_bytes_max() const { return info_->ep_attr->max_msg_size; }
   // Rank `peer` is reached by `name`.
   bool insert(uint32_t peer, const std::vector<unsigned char>& name);
+
+  // The provider takes memory of devices.
+  bool takes_devices() const { return (info_->caps & FI_HMEM) != 0; }
+  // `op`, to be posted, has its buffer on that CUDA device. False: it cannot be registered, reason().
+  bool place(Op* op, int device);
+  // It will not be posted.
+  void displace(Op* op);
 
   Posted send(uint32_t peer, uint64_t tag, Op* op);
   Posted recv(uint64_t tag, Op* op);
@@ -158,7 +170,9 @@ class Endpoint {
   bool fail(const char* what, int64_t error);
   bool open_objects();
   bool register_cells(Pool* pool, uint64_t access);
-  fid_mr* register_memory(const void* data, uint64_t bytes, uint64_t access, uint64_t key);
+  fid_mr* register_memory(const void* data, uint64_t bytes, uint64_t access, uint64_t key,
+                          int device = kHost);
+  Posted keep(Posted posted, Request* request, Op* op);
   Request* request_of(void* context);
   Posted access_remote(const Target& target, const void* data, uint64_t bytes, fid_mr* local,
                        bool is_read, RemoteOp* op);
@@ -195,6 +209,7 @@ class Endpoint {
   uint32_t signals_under_way_ = 0;
   OneSided* listener_ = nullptr;
   std::vector<fid_mr*> exposed_;
+  std::vector<fid_mr*> placed_;  // of operations that the provider has not
 };
 
 }  // namespace weir::plugins::ofi

@@ -49,6 +49,10 @@ class Instance {
 
   weir_result_t send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes, Op* op);
   weir_result_t recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes, Op* op);
+  // "" or why no message may lie on a device.
+  std::string device_gap() const;
+  weir_result_t device_message(bool sending, uint32_t peer, uint32_t lane, void* data,
+                               uint64_t bytes, int device, Op* op);
   weir_result_t test(Op* op);
   weir_result_t progress();
   weir_result_t peer_alive(uint32_t peer);
@@ -146,7 +150,8 @@ class Instance {
   std::vector<Channel> channels_;  // [peer * kLaneCount + lane]
   Channel* waiting_ = nullptr;     // channels with operations that the provider has not
   uint32_t idle_pumps_ = 0;
-  bool broken_ = false;  // the completion queue
+  bool broken_ = false;     // the completion queue
+  bool uses_cuda_ = false;  // the process, when the endpoint was opened
 };
 
 }  // namespace weir::plugins::ofi

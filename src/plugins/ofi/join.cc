@@ -3,6 +3,7 @@
 // each opens its endpoint at the address over which it met the others, and tells its name over the
 // proven connections; then every two ranks exchange a first message through the provider, so that
 // no connection is left to be made when nobody makes progress.
+#include <dlfcn.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -174,7 +175,11 @@ net::IpAddress Instance::source_address() const {
 
 weir_result_t Instance::open_endpoint(const std::string& provider) {
   std::string reason;
-  Info info = find_provider(library_, provider, source_address(), &reason);
+  // Memory of devices may cost that of the host something: only who uses CUDA asks for it.
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  uses_cuda_ = driver != nullptr;
+  if (driver != nullptr) dlclose(driver);
+  Info info = find_provider(library_, provider, source_address(), uses_cuda_, &reason);
   if (info == nullptr) return report_.fail(WEIR_ERROR_UNSUPPORTED, reason);
   endpoint_ = std::make_unique<Endpoint>(library_);
   const char* wanted = report_.setting("WEIR_OFI_REGISTER");

@@ -230,14 +230,32 @@ void describe_peer(weir_transport_t* instance, uint32_t peer, char* text, size_t
   snprintf(text, text_bytes, "%s", from(instance)->describe(peer).c_str());
 }
 
+weir_result_t device_viable(weir_transport_t* instance, uint32_t, int, char* reason,
+                            size_t reason_bytes) {
+  const std::string gap = from(instance)->device_gap();
+  if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", gap.c_str());
+  return gap.empty() ? WEIR_OK : WEIR_ERROR_UNSUPPORTED;
+}
+
+weir_result_t device_send(weir_transport_t* instance, uint32_t peer, uint32_t lane,
+                          const void* data, uint64_t bytes, int device, weir_transport_op_t* op) {
+  return from(instance)->device_message(true, peer, lane, const_cast<void*>(data), bytes, device,
+                                        from(op));
+}
+
+weir_result_t device_recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
+                          uint64_t bytes, int device, weir_transport_op_t* op) {
+  return from(instance)->device_message(false, peer, lane, data, bytes, device, from(op));
+}
+
 constexpr weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "ofi",
     .summary = "ranks on one or many hosts, over libfabric's reliable datagram endpoints",
     .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                     WEIR_CAP_QUIESCE | kRemoteCaps,
-             .memory_kinds = WEIR_MEMORY_HOST,
+                     WEIR_CAP_QUIESCE | WEIR_CAP_DEVICE_MEMORY | kRemoteCaps,
+             .memory_kinds = WEIR_MEMORY_HOST | WEIR_MEMORY_CUDA,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
              .rank_count_max = kRankCountMax,
@@ -271,6 +289,10 @@ constexpr weir_transport_functions_t kFunctions = {
     .describe_peer = describe_peer,
     .peer_leave = [](weir_transport_t* instance,
                      uint32_t peer) { return from(instance)->peer_leave(peer); },
+    .collectives = nullptr,
+    .device_viable = device_viable,
+    .device_send = device_send,
+    .device_recv = device_recv,
 };
 
 }  // namespace

@@ -32,17 +32,27 @@ uint32_t place_of(std::string_view name) {
   return kByNameOnly;
 }
 
-Info make_hints(const Library& library, const std::string& name, bool one_sided) {
+// What is asked for beyond reliable tagged messages.
+struct Wishes {
+  bool one_sided = false;
+  bool devices = false;
+};
+
+Info make_hints(const Library& library, const std::string& name, const Wishes& wishes) {
   Info hints(library.dupinfo(nullptr), InfoDeleter{&library});
   if (hints == nullptr) return hints;
   hints->caps = FI_TAGGED;
-  if (one_sided) {
+  if (wishes.one_sided) {
     hints->caps |= FI_MSG | FI_RMA;
     hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
   }
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->mr_mode = kRegistrationModes;
+  if (wishes.devices) {
+    hints->caps |= FI_HMEM;
+    hints->domain_attr->mr_mode |= FI_MR_HMEM;
+  }
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
   // The core calls progress; a thread of the provider would take a core from the ranks. But what
@@ -57,26 +67,33 @@ Info make_hints(const Library& library, const std::string& name, bool one_sided)
   return hints;
 }
 
-Info ask_for(const Library& library, const std::string& name, const char* source, bool one_sided,
-             int* error) {
-  const Info hints = make_hints(library, name, one_sided);
+Info ask_for(const Library& library, const std::string& name, const char* source,
+             const Wishes& wishes, int* error) {
+  const Info hints = make_hints(library, name, wishes);
   Info found(nullptr, InfoDeleter{&library});
   *error = -FI_ENOMEM;
   if (hints == nullptr) return found;
   // Providers start up within the first call, and may take signals as the library's loading does.
   const SignalHandlersKept kept;
   fi_info* list = nullptr;
-  *error = library.getinfo(kApiVersion, source, nullptr,
+  *error = library.getinfo(wishes.devices ? kDeviceApiVersion : kApiVersion, source, nullptr,
                            source != nullptr ? FI_SOURCE | FI_NUMERICHOST : 0, hints.get(), &list);
   found.reset(*error == 0 ? list : nullptr);
   return found;
 }
 
-// With one-sided operations where the provider has them.
-Info ask(const Library& library, const std::string& name, const char* source, int* error) {
-  Info found = name.empty() ? Info(nullptr, InfoDeleter{&library})
-                            : ask_for(library, name, source, true, error);
-  return found != nullptr ? std::move(found) : ask_for(library, name, source, false, error);
+// With one-sided operations where the provider has them; with memory of devices, where that is wanted, as far
+// as it costs none of those.
+Info ask(const Library& library, const std::string& name, const char* source, bool devices,
+         int* error) {
+  Info found(nullptr, InfoDeleter{&library});
+  for (const bool one_sided : {true, false}) {
+    if (one_sided && name.empty()) continue;
+    if (devices) found = ask_for(library, name, source, {one_sided, true}, error);
+    if (found == nullptr) found = ask_for(library, name, source, {one_sided, false}, error);
+    if (found != nullptr) break;
+  }
+  return found;
 }
 
 bool is_ip(const fi_info& info) {
@@ -134,7 +151,7 @@ std::vector<std::string> order_providers(const std::vector<std::string>& names,
 bool list_providers(const Library& library, const char* wanted, std::vector<std::string>* names,
                     std::string* reason) {
   int error = 0;
-  const Info list = ask(library, "", nullptr, &error);
+  const Info list = ask(library, "", nullptr, false, &error);
   std::vector<std::string> offered;
   for (const fi_info* info = list.get(); info != nullptr; info = info->next) {
     const char* name = info->fabric_attr != nullptr ? info->fabric_attr->prov_name : nullptr;
@@ -169,9 +186,9 @@ std::string common_provider(const std::vector<std::vector<std::string>>& lists, 
 }
 
 Info find_provider(const Library& library, const std::string& name, const net::IpAddress& source,
-                   std::string* reason) {
+                   bool devices, std::string* reason) {
   int error = 0;
-  Info first = ask(library, name, nullptr, &error);
+  Info first = ask(library, name, nullptr, devices, &error);
   // A name may be a prefix of another one's layering; only the very one is meant.
   const auto is_it = [&](const fi_info& info) { return name == info.fabric_attr->prov_name; };
   const auto only = [&](Info list) {
@@ -184,7 +201,7 @@ Info find_provider(const Library& library, const std::string& name, const net::I
   const bool ip = first != nullptr && is_ip(*first);
   if (ip && source.valid()) {
     int ignored = 0;
-    Info bound = only(ask(library, name, to_string(source).c_str(), &ignored));
+    Info bound = only(ask(library, name, to_string(source).c_str(), devices, &ignored));
     // Hardware may have another network than the one on which the ranks found each other.
     if (bound != nullptr || class_of(name) != ProviderClass::kHardware) {
       if (bound == nullptr) {

@@ -21,6 +21,8 @@
 namespace weir::plugins::ofi {
 
 inline constexpr uint32_t kApiVersion = FI_VERSION(1, 9);
+inline constexpr uint32_t kDeviceApiVersion =
+    FI_VERSION(1, 10);  // FI_HMEM, and the device in fi_mr_attr
 inline constexpr int kRegistrationModes =
     FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 // All names of a rank, with commas, have to fit into its address.
@@ -57,9 +59,10 @@ bool list_providers(const Library& library, const char* wanted, std::vector<std:
 std::string common_provider(const std::vector<std::vector<std::string>>& lists, bool one_host);
 
 // What libfabric offers of a provider, bound to the local address `source` where the provider has
-// IP addresses. Null with the reason.
+// IP addresses. `devices`: with memory of devices (FI_HMEM) where it has that, as its caps then tell. Null
+// with the reason.
 Info find_provider(const Library& library, const std::string& name, const net::IpAddress& source,
-                   std::string* reason);
+                   bool devices, std::string* reason);
 
 // "a,b" <-> {"a", "b"}
 std::string join_names(const std::vector<std::string>& names);

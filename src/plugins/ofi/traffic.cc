@@ -46,6 +46,7 @@ weir_result_t Instance::send(uint32_t peer, uint32_t lane, const void* data, uin
   op->data = static_cast<unsigned char*>(const_cast<void*>(data));
   op->bytes = bytes;
   op->is_send = 1;
+  op->region = nullptr;
   return post(channel, op);
 }
 
@@ -55,7 +56,36 @@ weir_result_t Instance::recv(uint32_t peer, uint32_t lane, void* data, uint64_t 
   op->data = static_cast<unsigned char*>(data);
   op->bytes = bytes;
   op->is_send = 0;
+  op->region = nullptr;
   return post(channel, op);
+}
+
+std::string Instance::device_gap() const {
+  if (!joined_ || endpoint_ == nullptr) return "not connected";
+  if (!uses_cuda_) {
+    return "the process had not loaded CUDA's driver (libcuda.so.1) when the communicator was made";
+  }
+  return endpoint_->takes_devices()
+             ? ""
+             : "provider " + endpoint_->provider() + " has no memory of devices here (FI_HMEM)";
+}
+
+weir_result_t Instance::device_message(bool sending, uint32_t peer, uint32_t lane, void* data,
+                                       uint64_t bytes, int device, Op* op) {
+  Channel* channel = channel_of(peer, lane);
+  if (channel == nullptr) return joined_ ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
+  const std::string gap = device_gap();
+  if (!gap.empty()) return report_.fail(WEIR_ERROR_UNSUPPORTED, gap);
+  op->data = static_cast<unsigned char*>(data);
+  op->bytes = bytes;
+  op->is_send = sending ? 1 : 0;
+  if (!endpoint_->place(op, device)) {
+    *op = {};
+    return report_.fail(WEIR_ERROR_UNSUPPORTED, endpoint_->reason());
+  }
+  const weir_result_t result = post(channel, op);
+  if (result != WEIR_OK && result != WEIR_IN_PROGRESS) endpoint_->displace(op);
+  return result;
 }
 
 weir_result_t Instance::post(Channel* channel, Op* op) {
@@ -198,6 +228,7 @@ void Instance::fail_from(Channel* channel, Op* op, Failure failure) {
     control.drive();
     failure.closed = control.left();
   }
+  for (Op* at = op; at != nullptr; at = at->next) endpoint_->displace(at);
   direction.fail_from(op, failure, [&](Op* abandoned) {
     endpoint_->forget(abandoned);
     --direction.under_way;

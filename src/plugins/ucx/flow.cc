@@ -71,7 +71,7 @@ weir_result_t Flow::refuse(ucs_status_t status) {
   return failure_.result;
 }
 
-weir_result_t Flow::send(const void* data, uint64_t bytes, Op* op) {
+weir_result_t Flow::send(const void* data, uint64_t bytes, Op* op, ucs_memory_type_t memory) {
   if (failure_.result != WEIR_OK) [[unlikely]]
     return failure_.result;
   const ucp_tag_t tag = tag_ | (posted_ & kNumberMask);
@@ -79,11 +79,16 @@ weir_result_t Flow::send(const void* data, uint64_t bytes, Op* op) {
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = on_sent;
   param.user_data = this;
+  if (memory != UCS_MEMORY_TYPE_UNKNOWN) [[unlikely]] {
+    // What completes at once UCX may send inline, and reads it with the processor.
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+    param.memory_type = memory;
+  }
   prepare(bytes, op);
   return settle(ucp_tag_send_nbx(endpoint_, data, bytes, tag, &param), op);
 }
 
-weir_result_t Flow::recv(void* data, uint64_t bytes, Op* op) {
+weir_result_t Flow::recv(void* data, uint64_t bytes, Op* op, ucs_memory_type_t memory) {
   if (failure_.result != WEIR_OK) [[unlikely]]
     return failure_.result;
   if (posted_ >= end_) [[unlikely]] {
@@ -98,6 +103,10 @@ weir_result_t Flow::recv(void* data, uint64_t bytes, Op* op) {
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = on_received;
   param.user_data = this;
+  if (memory != UCS_MEMORY_TYPE_UNKNOWN) [[unlikely]] {
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    param.memory_type = memory;
+  }
   prepare(bytes, op);
   return settle(ucp_tag_recv_nbx(worker_, data, bytes, tag, ~ucp_tag_t{0}, &param), op);
 }

@@ -71,9 +71,12 @@ class Flow {
   // `endpoint`: null for a flow of receives.
   void attach(ucp_worker_h worker, ucp_ep_h endpoint, ucp_tag_t tag);
 
-  // WEIR_OK: complete. WEIR_IN_PROGRESS: queued. Else the flow's failure.
-  weir_result_t send(const void* data, uint64_t bytes, Op* op);
-  weir_result_t recv(void* data, uint64_t bytes, Op* op);
+  // WEIR_OK: complete. WEIR_IN_PROGRESS: queued. Else the flow's failure. `memory`: where the buffer lies;
+  // unknown: where the host reaches it, or UCX finds out.
+  weir_result_t send(const void* data, uint64_t bytes, Op* op,
+                     ucs_memory_type_t memory = UCS_MEMORY_TYPE_UNKNOWN);
+  weir_result_t recv(void* data, uint64_t bytes, Op* op,
+                     ucs_memory_type_t memory = UCS_MEMORY_TYPE_UNKNOWN);
 
   // Ends the flow: all operations fail as soon as UCX has done with their buffers. The first reason
   // stays.

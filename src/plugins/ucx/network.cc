@@ -149,6 +149,10 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
     reason = make_context(wishes);
     if (!reason.empty()) return reason;
   }
+  ucp_context_attr_t attributes = {};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  takes_cuda_ = ucp_context_query(context_, &attributes) == UCS_OK &&
+                (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
   ucp_worker_params_t worker_params = {};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   // One thread at a time, but not always the same.

@@ -81,6 +81,8 @@ class Network {
   bool has_loopback() const { return has_loopback_; }
   // The longest segment that UCX's tcp sends and takes, as the environment words it or in bytes; "" without tcp.
   const std::string& tcp_segment() const { return tcp_segment_; }
+  // It sends from and receives into memory of CUDA devices.
+  bool takes_cuda() const { return takes_cuda_; }
   Heard& heard() { return heard_; }
 
  private:
@@ -95,6 +97,7 @@ class Network {
   bool shares_memory_ = false;
   bool has_loopback_ = false;
   std::string tcp_segment_;
+  bool takes_cuda_ = false;
   mutable Heard heard_;
 };
 

@@ -2,6 +2,7 @@
 // The transport `ucx`: ranks on one or many hosts, over whatever UCX finds between them. See
 // docs/transports.md.
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -175,32 +176,74 @@ weir_result_t fail_operation(Instance* self, Flow* flow, Op* op) {
   return self->tell(flow);
 }
 
-weir_result_t send(weir_transport_t* instance, uint32_t peer, uint32_t lane, const void* data,
-                   uint64_t bytes, weir_transport_op_t* op) {
+weir_result_t post_send(weir_transport_t* instance, uint32_t peer, uint32_t lane, const void* data,
+                        uint64_t bytes, ucs_memory_type_t memory, weir_transport_op_t* op) {
   Instance* self = from(instance);
   weir_result_t result = WEIR_OK;
   if (!may_post(self, peer, lane, bytes, &result)) [[unlikely]]
     return result;
   const Listening listening(&self->network.heard());
   Flow* flow = &self->sends[peer * kLaneCount + lane];
-  result = flow->send(data, bytes, reinterpret_cast<Op*>(op));
+  result = flow->send(data, bytes, reinterpret_cast<Op*>(op), memory);
   if (result == WEIR_OK || result == WEIR_IN_PROGRESS) [[likely]]
     return result;
   return fail_operation(self, flow, reinterpret_cast<Op*>(op));
 }
 
-weir_result_t recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
-                   uint64_t bytes, weir_transport_op_t* op) {
+weir_result_t post_recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
+                        uint64_t bytes, ucs_memory_type_t memory, weir_transport_op_t* op) {
   Instance* self = from(instance);
   weir_result_t result = WEIR_OK;
   if (!may_post(self, peer, lane, bytes, &result)) [[unlikely]]
     return result;
   const Listening listening(&self->network.heard());
   Flow* flow = &self->recvs[peer * kLaneCount + lane];
-  result = flow->recv(data, bytes, reinterpret_cast<Op*>(op));
+  result = flow->recv(data, bytes, reinterpret_cast<Op*>(op), memory);
   if (result == WEIR_OK || result == WEIR_IN_PROGRESS) [[likely]]
     return result;
   return fail_operation(self, flow, reinterpret_cast<Op*>(op));
+}
+
+weir_result_t send(weir_transport_t* instance, uint32_t peer, uint32_t lane, const void* data,
+                   uint64_t bytes, weir_transport_op_t* op) {
+  return post_send(instance, peer, lane, data, bytes, UCS_MEMORY_TYPE_UNKNOWN, op);
+}
+
+weir_result_t recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
+                   uint64_t bytes, weir_transport_op_t* op) {
+  return post_recv(instance, peer, lane, data, bytes, UCS_MEMORY_TYPE_UNKNOWN, op);
+}
+
+// Why UCX moves no memory of devices here; "": it does.
+std::string device_gap(const Instance& self) {
+  if (self.network.takes_cuda()) return "";
+  const char* transports = getenv("UCX_TLS");
+  const bool all = transports == nullptr || strcmp(transports, "all") == 0;
+  return "UCX " + library_version() +
+         " has no CUDA memory here: it was built without CUDA, or finds no device" +
+         (all ? "" : ", or UCX_TLS=" + std::string(transports) + " leaves it out");
+}
+
+weir_result_t device_viable(weir_transport_t* instance, uint32_t, int, char* reason,
+                            size_t reason_bytes) {
+  const std::string gap = device_gap(*from(instance));
+  if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", gap.c_str());
+  return gap.empty() ? WEIR_OK : WEIR_ERROR_UNSUPPORTED;
+}
+
+// UCX finds the device by the address.
+weir_result_t device_send(weir_transport_t* instance, uint32_t peer, uint32_t lane,
+                          const void* data, uint64_t bytes, int, weir_transport_op_t* op) {
+  const std::string gap = device_gap(*from(instance));
+  if (!gap.empty()) return from(instance)->report.fail(WEIR_ERROR_UNSUPPORTED, "ucx: " + gap);
+  return post_send(instance, peer, lane, data, bytes, UCS_MEMORY_TYPE_CUDA, op);
+}
+
+weir_result_t device_recv(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
+                          uint64_t bytes, int, weir_transport_op_t* op) {
+  const std::string gap = device_gap(*from(instance));
+  if (!gap.empty()) return from(instance)->report.fail(WEIR_ERROR_UNSUPPORTED, "ucx: " + gap);
+  return post_recv(instance, peer, lane, data, bytes, UCS_MEMORY_TYPE_CUDA, op);
 }
 
 // The end of a one-sided operation that has failed; under way until it is known why.
@@ -410,15 +453,15 @@ weir_result_t peer_leave(weir_transport_t* instance, uint32_t peer) {
                                " and lets go of their buffers only when it ends");
 }
 
-// Only memory of the host: UCX as Debian builds it moves nothing else.
+// device_viable tells whether it is more than memory of the host.
 constexpr weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "ucx",
     .summary = "ranks on one or many hosts, over UCX: InfiniBand, RoCE, shared memory or TCP",
     .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                     WEIR_CAP_QUIESCE | kRemoteCaps,
-             .memory_kinds = WEIR_MEMORY_HOST,
+                     WEIR_CAP_QUIESCE | WEIR_CAP_DEVICE_MEMORY | kRemoteCaps,
+             .memory_kinds = WEIR_MEMORY_HOST | WEIR_MEMORY_CUDA,
              .lane_count = kLaneCount,
              .message_bytes_max = kMessageBytesMax,
              .rank_count_max = kRankCountMax,
@@ -451,6 +494,10 @@ constexpr weir_transport_functions_t kFunctions = {
     .signal_read = signal_read,
     .describe_peer = describe_peer,
     .peer_leave = peer_leave,
+    .collectives = nullptr,
+    .device_viable = device_viable,
+    .device_send = device_send,
+    .device_recv = device_recv,
 };
 
 }  // namespace

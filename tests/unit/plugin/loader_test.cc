@@ -78,6 +78,7 @@ TEST_F(Loader, ATableOfAnEarlierHeaderIsTakenIfItsCapabilitiesEndWithIt) {
   expect_refused(copy("short"), "notice_show is missing");
   expect_refused(copy("before_put"), "remote_caps is missing");
   expect_refused(copy("before_whole"), "collectives is missing");
+  expect_refused(copy("before_devices"), "device_viable is missing");
 }
 
 TEST_F(Loader, AMissingSymbolIsRefused) { expect_refused(copy("symbol"), "weir_transport_plugin"); }
@@ -89,6 +90,10 @@ TEST_F(Loader, ATakenNameIsRefusedAndItsOwnerNamed) {
 TEST_F(Loader, ADeclaredCapabilityWithoutItsFunctionIsRefused) {
   expect_refused(copy("incomplete"), "segment is missing");
   expect_refused(copy("no_whole"), "collectives is missing");
+}
+
+TEST_F(Loader, MessagesOnDevicesWithoutAKindOfMemoryAreRefused) {
+  expect_refused(copy("no_devices"), "no such memory");
 }
 
 TEST_F(Loader, ABadNameIsRefused) { expect_refused(copy("name"), "a-z"); }

@@ -18,6 +18,9 @@
 #ifndef SAMPLE_BITS
 #define SAMPLE_BITS 0
 #endif
+#ifndef SAMPLE_MEMORY /* kinds; with any of them it has functions of messages, too */
+#define SAMPLE_MEMORY 0
+#endif
 #ifndef SAMPLE_SYMBOL
 #define SAMPLE_SYMBOL weir_transport_plugin
 #endif
@@ -60,18 +63,52 @@ static weir_result_t progress(weir_transport_t* instance) {
   return WEIR_OK;
 }
 
+#if SAMPLE_MEMORY
+static weir_result_t send_data(weir_transport_t* instance, uint32_t peer, uint32_t lane,
+                               const void* data, uint64_t bytes, weir_transport_op_t* op) {
+  (void)instance;
+  (void)peer;
+  (void)lane;
+  (void)data;
+  (void)bytes;
+  (void)op;
+  return WEIR_ERROR_UNSUPPORTED;
+}
+
+static weir_result_t recv_data(weir_transport_t* instance, uint32_t peer, uint32_t lane, void* data,
+                               uint64_t bytes, weir_transport_op_t* op) {
+  return send_data(instance, peer, lane, data, bytes, op);
+}
+
+static weir_result_t test_op(weir_transport_t* instance, weir_transport_op_t* op) {
+  (void)instance;
+  (void)op;
+  return WEIR_ERROR_UNSUPPORTED;
+}
+#endif
+
 static const weir_transport_functions_t functions = {
     .abi_version = SAMPLE_ABI_VERSION,
     .struct_bytes = SAMPLE_STRUCT_BYTES,
     .name = SAMPLE_NAME,
     .summary = "a sample",
-    .caps = {.bits = SAMPLE_BITS, .lane_count = 1, .rank_count_max = 1},
+    .caps = {.bits = SAMPLE_BITS,
+             .memory_kinds = SAMPLE_MEMORY,
+             .lane_count = 1,
+             .message_bytes_max = 1,
+             .rank_count_max = 1,
+             .credit = 1},
     .viable = viable,
     .open = open_instance,
     .address = address,
     .connect = connect_peers,
     .close = close_instance,
     .progress = progress,
+#if SAMPLE_MEMORY
+    .send = send_data,
+    .recv = recv_data,
+    .test = test_op,
+#endif
 };
 
 __attribute__((visibility("default"))) const weir_transport_functions_t* SAMPLE_SYMBOL(void);
