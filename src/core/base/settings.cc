@@ -54,10 +54,9 @@ constexpr SettingInfo kTable[] = {
      "Connections of the transport tcp for each pair of interfaces; from two on, or where several "
      "interfaces reach a peer, messages are spread over all of them."},
     {"WEIR_TCP_LAZY", Kind::kChoice, "auto", "auto|0|1",
-     "The transport tcp makes the connection of a lane to a peer when the first operation needs "
-     "it: "
-     "where there are more than eight ranks, never, or always. Two ranks that disagree make it at "
-     "the start."},
+     "The transport tcp makes the connection of a lane to a peer, or of any rail but the first, "
+     "when an operation needs it: where there are more than eight ranks, never, or always. Two "
+     "ranks that disagree make it at the start."},
     {"WEIR_TCP_ZEROCOPY", Kind::kChoice, "auto", "auto|on|off",
      "The transport tcp sends large messages from the caller's memory itself: where that is "
      "measured to cost less, always, or never. Never inside TLS."},

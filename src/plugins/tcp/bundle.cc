@@ -3,11 +3,12 @@
 
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "plugins/tcp/clock.h"
 
 namespace weir::plugins::tcp {
 namespace {
@@ -20,12 +21,6 @@ constexpr uint64_t kTellFragments = 16;
 
 constexpr uint64_t kEarlyBytesPerLane =
     Bundle::kAheadCount * Bundle::kEagerBytes + Bundle::kLargeAheadCount * Bundle::kLargeBytes;
-
-uint64_t now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
-}
 
 }  // namespace
 
@@ -55,7 +50,7 @@ void Bundle::attach(uint32_t rail, Stream data, Stream control, uint32_t returns
   link.down = false;
   link.peer_closed = false;
   link.returns = returns;
-  rails_[rail].attach(data, now());
+  rails_[rail].attach(data, monotonic_ns());
   controls_[rail].attach(control);
   urgent_ = true;
 }
@@ -76,7 +71,7 @@ void Bundle::attach_data(uint32_t i, Stream data) {
   if (!links_[i].rests || failed_) return data.close();
   links_[i].rests = false;
   --resting_count_;
-  rails_[i].attach(data, now());
+  rails_[i].attach(data, monotonic_ns());
 }
 
 // Operations.
@@ -148,7 +143,7 @@ weir_result_t Bundle::post_send(uint32_t lane_index, const void* data, uint64_t 
   begin(op, &lane, reinterpret_cast<uint64_t>(data), bytes, kSend);
   needs_rails_ = needs_rails_ || bytes > kEagerBytes;
   if (lane.cut == nullptr) lane.cut = op;
-  now_ns_ = now();
+  now_ns_ = monotonic_ns();
   schedule(now_ns_);
   push();
   if (op->state == kOpDone) return WEIR_OK;
@@ -548,7 +543,7 @@ void Bundle::tell() {
 
 void Bundle::drive() {
   if (failed_) return;
-  const uint64_t now_ns = now();
+  const uint64_t now_ns = monotonic_ns();
   // Nobody waits for what it may find; a rail that fails must be seen in the end.
   if (pending_ == 0 && now_ns - now_ns_ < kIdleNs) return;
   now_ns_ = now_ns;

@@ -3,9 +3,10 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include <algorithm>
+
+#include "plugins/tcp/clock.h"
 
 namespace weir::plugins::tcp {
 namespace {
@@ -16,12 +17,6 @@ using wire::kHeaderBytes;
 constexpr uint32_t kBurst = 4;
 // Messages behind one of this size wait for the next call: a large one fills the socket anyway.
 constexpr uint64_t kBatchBytesMax = 65536;
-
-uint64_t now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
-}
 
 // What is still to be moved of header and message.
 void add(const Op& op, unsigned char* header, Transfer* transfer) {
@@ -194,7 +189,7 @@ bool Channel::prepare_send(Transfer* transfer) {
 }
 
 ssize_t Channel::send(const Transfer& transfer) {
-  const uint64_t begin_ns = transfer.timed ? now() : 0;
+  const uint64_t begin_ns = transfer.timed ? monotonic_ns() : 0;
   ssize_t sent;
   if (transfer.shared) {
     sent = out_.send_shared(transfer.pieces, transfer.count);
@@ -204,7 +199,7 @@ ssize_t Channel::send(const Transfer& transfer) {
     sent = out_.send(transfer.pieces, transfer.count);
   }
   if (sent < 0) sent = -errno;
-  if (transfer.timed) spent_ns_ += now() - begin_ns;
+  if (transfer.timed) spent_ns_ += monotonic_ns() - begin_ns;
   return sent;
 }
 

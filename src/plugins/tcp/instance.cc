@@ -57,19 +57,6 @@ Instance::~Instance() {
   explicit_bzero(identity.key.data(), identity.key.size());
 }
 
-uint64_t monotonic_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
-}
-
-std::string text_of(uint64_t number) { return std::to_string(number); }
-
-std::string reason_of(int error_number) {
-  char buffer[128];
-  return strerror_r(error_number, buffer, sizeof buffer);
-}
-
 weir_result_t tell(Instance* self, uint32_t peer_index, uint32_t lane_index, bool is_send,
                    Failure* told) {
   Failure& failure = *told;

@@ -14,6 +14,7 @@
 #include "plugins/tcp/batch.h"
 #include "plugins/tcp/bundle.h"
 #include "plugins/tcp/channel.h"
+#include "plugins/tcp/clock.h"
 #include "plugins/tcp/control.h"
 #include "plugins/tcp/joiner.h"
 #include "plugins/tcp/lazy.h"
@@ -70,10 +71,6 @@ struct Instance {
 };
 
 inline Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
-
-uint64_t monotonic_ns();
-std::string text_of(uint64_t number);
-std::string reason_of(int error_number);
 
 // Reports a failed direction of a lane, and names the parties.
 weir_result_t tell(Instance* self, uint32_t peer, uint32_t lane, bool is_send, Failure* failure);

@@ -2,13 +2,13 @@
 #include "plugins/tcp/meeting.h"
 
 #include <errno.h>
-#include <string.h>
 #include <time.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "net/listening.h"
+#include "plugins/tcp/clock.h"
 
 namespace weir::plugins::tcp {
 namespace {
@@ -25,23 +25,10 @@ constexpr uint32_t kSlotAttemptsMax = 12;
 // Of more, most pairs never use most of their lanes.
 constexpr uint32_t kEagerRanksMax = 8;
 
-uint64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
-}
-
-std::string reason_of(int error_number) {
-  char buffer[128];
-  return strerror_r(error_number, buffer, sizeof buffer);
-}
-
 weir_result_t code_of(int error_number) {
   return error_number == ENOMEM || error_number == ENOBUFS ? WEIR_ERROR_NO_MEMORY
                                                            : WEIR_ERROR_SYSTEM;
 }
-
-std::string text_of(uint64_t number) { return std::to_string(number); }
 
 }  // namespace
 
@@ -181,7 +168,7 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
   peers_.resize(identity_.rank_count);
   weir_result_t result = find_candidates(peers);
   while (result == WEIR_OK && any_missing()) {
-    const uint64_t now = now_ns();
+    const uint64_t now = monotonic_ns();
     if (now >= deadline_ns) {
       result = time_out();
       break;
@@ -211,7 +198,7 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
         serve_attempt(i);
       }
     }
-    acceptor_->serve(entries_.data() + attempt_count, now_ns(), this);
+    acceptor_->serve(entries_.data() + attempt_count, monotonic_ns(), this);
   }
   for (Attempt& attempt : attempts_) attempt.stream.close();
   attempts_.clear();
@@ -404,7 +391,7 @@ void Meeting::serve_attempt(size_t index) {
     if (attempt.slot < 0) {
       attempt.held = true;
       peer.candidates[attempt.candidate].answered = true;
-      if (peer.gather_end_ns == 0) peer.gather_end_ns = now_ns() + kGatherNs;
+      if (peer.gather_end_ns == 0) peer.gather_end_ns = monotonic_ns() + kGatherNs;
       if (!goes_on_gathering(peer)) choose(attempt.peer);
       return;
     }

@@ -10,8 +10,6 @@
 namespace weir::plugins::tcp {
 namespace {
 
-std::string text_of(uint64_t number) { return std::to_string(number); }
-
 std::string describe(const Offer& offer) { return net::to_string(offer.address, offer.port); }
 
 }  // namespace

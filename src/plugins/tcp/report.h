@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Report: how this plugin hands texts to its host. A value; safe on any thread that the host's
-// functions are safe on.
+// Report: how this plugin hands texts to its host, and what they are made of. A value; safe on any thread
+// that the host's functions are safe on.
 #pragma once
 
+#include <string.h>
+
+#include <cstdint>
 #include <string>
 
 #include "weir/plugin.h"
@@ -27,5 +30,12 @@ struct Report {
                                                        : nullptr;
   }
 };
+
+inline std::string text_of(uint64_t number) { return std::to_string(number); }
+// Of an errno.
+inline std::string reason_of(int error_number) {
+  char buffer[128];
+  return strerror_r(error_number, buffer, sizeof buffer);
+}
 
 }  // namespace weir::plugins::tcp

@@ -6,7 +6,8 @@
 // connection of its own for its messages; kControlLane carries what is said beside them, and early
 // messages of lanes whose connections are made when they are needed. Where a pair has several rails,
 // each rail has two: kRailLane carries fragments of the messages of all lanes, kControlLane what is said
-// about them. Who has the higher rank connects. First the two ends prove themselves:
+// about them; where connections are made when they are needed, the former may come later on all but the
+// first rail. Who has the higher rank connects. First the two ends prove themselves:
 //
 //   guest (higher rank)             host (lower rank)
 //   kHello      ->                                  guest's nonce

@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "plugins/tcp/clock.h"
+
 namespace weir::plugins::tcp {
 namespace {
 
@@ -21,12 +23,6 @@ constexpr double kGainLeast = 0.9;
 constexpr uint64_t kRefusedMax = 16;
 // What a network interface may take to let go of pages that nobody wants sent any more.
 constexpr uint64_t kInterfaceNs = 1'000'000'000;
-
-uint64_t now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
-}
 
 double median(const double* values, uint32_t count) {
   double sorted[ZeroCopy::kTrialCount];
@@ -123,12 +119,12 @@ void ZeroCopy::collect() {
     msghdr message{};
     message.msg_control = control;
     message.msg_controllen = sizeof control;
-    const uint64_t begin_ns = on_trial() ? now() : 0;
+    const uint64_t begin_ns = on_trial() ? monotonic_ns() : 0;
     if (recvmsg(fd_, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) {
       if (errno == EINTR) continue;
       return;
     }
-    if (on_trial()) collecting_ns_ += now() - begin_ns;
+    if (on_trial()) collecting_ns_ += monotonic_ns() - begin_ns;
     for (cmsghdr* one = CMSG_FIRSTHDR(&message); one != nullptr; one = CMSG_NXTHDR(&message, one)) {
       const bool is_error = (one->cmsg_level == SOL_IP && one->cmsg_type == IP_RECVERR) ||
                             (one->cmsg_level == SOL_IPV6 && one->cmsg_type == IPV6_RECVERR);
@@ -145,7 +141,7 @@ bool ZeroCopy::wait_until(uint64_t end_ns) {
   for (;;) {
     collect();
     if (!holds()) return true;
-    if (now() >= end_ns) return false;
+    if (monotonic_ns() >= end_ns) return false;
     // The error queue is told of without being asked for; so is an end, which must not make us spin.
     pollfd entry = {fd_, 0, 0};
     if (poll(&entry, 1, 1) == 1 && (entry.revents & POLLERR) == 0) {
@@ -161,7 +157,7 @@ bool ZeroCopy::recall(uint64_t patience_ns) {
   sockaddr nowhere{};
   nowhere.sa_family = AF_UNSPEC;
   (void)connect(fd_, &nowhere, sizeof nowhere);
-  return wait_until(now() + kInterfaceNs);
+  return wait_until(monotonic_ns() + kInterfaceNs);
 }
 
 std::string ZeroCopy::describe() const {
