@@ -45,6 +45,10 @@ bool look_up_all(void* library, Driver* d) {
   look_up(library, "cuIpcGetMemHandle", &d->ipc_get_mem_handle);
   look_up(library, "cuIpcOpenMemHandle_v2", &d->ipc_open_mem_handle);
   look_up(library, "cuIpcCloseMemHandle", &d->ipc_close_mem_handle);
+  look_up(library, "cuCtxEnablePeerAccess", &d->ctx_enable_peer_access);
+  look_up(library, "cuModuleLoadData", &d->module_load_data);
+  look_up(library, "cuModuleGetFunction", &d->module_get_function);
+  look_up(library, "cuLaunchKernel", &d->launch_kernel);
   look_up(library, "cuStreamBatchMemOp_v2", &d->stream_batch_mem_op);
   look_up(library, "cuUserObjectCreate", &d->user_object_create);
   look_up(library, "cuUserObjectRelease", &d->user_object_release);
