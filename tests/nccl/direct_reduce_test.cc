@@ -233,27 +233,40 @@ TEST_F(NcclDirectReduce, AFactorMayLieOnTheDeviceAndIsReadWhenTheStreamComesToIt
   }
 }
 
-TEST_F(NcclDirectReduce, ReductionsOfDifferentDevicesOfOneProcess) {
-  run_threads(2, [](int rank, ncclComm_t first) {
-    use_device(rank);
+// Some rounds of a sum on memory of the thread's device.
+void sum_rounds(int rank, ncclComm_t comm) {
+  const Stream stream;
+  const Array in(MemoryKind::kDevice, kCount);
+  const Array out(MemoryKind::kDevice, kCount);
+  for (int round = 0; round < 3; ++round) {
+    in.set(numbers(kCount, rank, round));
+    EXPECT_NCCL(
+        ncclAllReduce(in.data(), out.data(), kCount, ncclInt, ncclSum, comm, stream.nccl()));
+    stream.synchronize();
+    EXPECT_EQ(out.get(),
+              expected(Kind::kAllReduce, {numbers(kCount, 0, round), numbers(kCount, 1, round)},
+                       rank, kCount, 0));
+  }
+}
+
+// Of two ranks, on communicators made before the threads had a context, and after.
+void sum_on(const std::function<int(int rank)>& device_of) {
+  run_threads(2, [&](int rank, ncclComm_t first) {
+    use_device(device_of(rank));
+    sum_rounds(rank, first);
     ncclComm_t comm = nullptr;
     EXPECT_NCCL(ncclCommSplit(first, 0, rank, &comm, nullptr));
-    {
-      const Stream stream;
-      const Array in(MemoryKind::kDevice, kCount);
-      const Array out(MemoryKind::kDevice, kCount);
-      for (int round = 0; round < 3; ++round) {
-        in.set(numbers(kCount, rank, round));
-        EXPECT_NCCL(
-            ncclAllReduce(in.data(), out.data(), kCount, ncclInt, ncclSum, comm, stream.nccl()));
-        stream.synchronize();
-        EXPECT_EQ(out.get(),
-                  expected(Kind::kAllReduce, {numbers(kCount, 0, round), numbers(kCount, 1, round)},
-                           rank, kCount, 0));
-      }
-    }
+    sum_rounds(rank, comm);
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
+}
+
+TEST_F(NcclDirectReduce, ReductionsOfDifferentDevicesOfOneProcess) {
+  const int before = kernels();
+  sum_on([](int rank) { return rank; });
+  if (strict_cuda_kernels != nullptr && WEIR_TEST_HAS_KERNELS == 1) {
+    EXPECT_EQ(kernels(), before + 2 * 2 * 3);
+  }
 }
 
 TEST_F(NcclDirectReduce, RanksThatNameDifferentReductionsAreTold) {
@@ -372,6 +385,14 @@ TEST_F(NcclDirectReduceFaults, WhereKernelsReachNotAllMemoryReductionsAreStagedA
     }
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
+}
+
+TEST_F(NcclDirectReduceFaults, KernelsThatCannotBeLoadedAreDoneWithout) {
+  if (WEIR_TEST_HAS_KERNELS == 0) GTEST_SKIP() << "built without nvcc, so without kernels";
+  const int before = kernels();
+  strict_cuda_fail("cuModuleLoadData", 0);
+  sum_on([](int) { return 6; });  // which no other test uses
+  EXPECT_EQ(kernels(), before);
 }
 
 TEST_F(NcclDirectReduceFaults, ABufferThatIsNotAtAMultipleOfItsTypeIsStaged) {

@@ -236,7 +236,7 @@ Outcome DirectCall::begin() {
       };
       const bool aligned =
           fits(operation_.send) && (whole.recv_blocks == 0 || fits(operation_.recv));
-      if (kernels_ == nullptr || !aligned) mine.usable = 0;
+      if (!aligned) mine.usable = 0;
     }
   }
   if (is_reduction(operation_.kind)) {
@@ -305,6 +305,7 @@ bool DirectCall::found(const Reached& reached, size_t rank) {
 
 // All send buffers, and the receive buffers of those that receive what others reduce.
 bool DirectCall::reach_for_reduction() {
+  if (kernels_ == nullptr) return false;
   const auto n = static_cast<size_t>(comm_.rank_count());
   const bool scatter = operation_.kind == OperationKind::kReduceScatter;
   const size_t bytes = operation_.count * element_bytes(operation_.type);
