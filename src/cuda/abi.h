@@ -15,17 +15,22 @@ using Stream = void*;
 using Event = void*;
 using Graph = void*;
 using UserObject = void*;
+using Module = void*;
+using Function = void*;
 using DevicePointer = unsigned long long;
 using HostFunction = void (*)(void* argument);
 
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kErrorNotReady = 600;
+inline constexpr Result kErrorPeerAlreadyEnabled = 704;
 
 // CUpointer_attribute
+inline constexpr int kAttributeContext = 1;
 inline constexpr int kAttributeMemoryType = 2;
 inline constexpr int kAttributeBufferId = 7;
 inline constexpr int kAttributeIsManaged = 8;
 inline constexpr int kAttributeDeviceOrdinal = 9;
+inline constexpr int kAttributeIsIpcCapable = 10;
 inline constexpr int kAttributeRangeStart = 11;
 inline constexpr int kAttributeRangeBytes = 12;
 // CUmemorytype

@@ -53,6 +53,10 @@ Driver look_up_all(void* library) {
   look_up(library, &d.stream_query, "cuStreamQuery");
   look_up(library, &d.ipc_get_mem_handle, "cuIpcGetMemHandle");
   look_up(library, &d.ipc_open_mem_handle, "cuIpcOpenMemHandle_v2");
+  look_up(library, &d.ctx_enable_peer_access, "cuCtxEnablePeerAccess");
+  look_up(library, &d.module_load_data, "cuModuleLoadData");
+  look_up(library, &d.module_get_function, "cuModuleGetFunction");
+  look_up(library, &d.launch_kernel, "cuLaunchKernel");
   look_up(library, &d.stream_batch_mem_op, "cuStreamBatchMemOp_v2");
   look_up(library, &d.user_object_create, "cuUserObjectCreate");
   look_up(library, &d.user_object_release, "cuUserObjectRelease");

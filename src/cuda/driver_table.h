@@ -47,6 +47,13 @@ struct Driver {
   Result (*stream_query)(Stream stream) = nullptr;
   Result (*ipc_get_mem_handle)(IpcHandle* handle, DevicePointer pointer) = nullptr;
   Result (*ipc_open_mem_handle)(DevicePointer* pointer, IpcHandle handle, unsigned flags) = nullptr;
+  Result (*ctx_enable_peer_access)(Context peer, unsigned flags) = nullptr;
+  Result (*module_load_data)(Module* module, const void* image) = nullptr;
+  Result (*module_get_function)(Function* function, Module module, const char* name) = nullptr;
+  Result (*launch_kernel)(Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                          unsigned block_x, unsigned block_y, unsigned block_z,
+                          unsigned shared_bytes, Stream stream, void** arguments,
+                          void** extra) = nullptr;
   Result (*stream_batch_mem_op)(Stream stream, unsigned count, BatchEntry* entries,
                                 unsigned flags) = nullptr;
   Result (*user_object_create)(UserObject* object, void* argument, HostFunction destroy,
@@ -80,6 +87,10 @@ struct Driver {
   }
   // What memory of other processes needs.
   bool can_share() const { return ipc_get_mem_handle != nullptr && ipc_open_mem_handle != nullptr; }
+  // What kernels of the library's own need.
+  bool can_launch() const {
+    return has(ctx_enable_peer_access, module_load_data, module_get_function, launch_kernel);
+  }
   // What records of a graph need.
   bool can_capture() const {
     return user_object_create != nullptr && user_object_release != nullptr &&

@@ -123,13 +123,18 @@ class Comm {
   // Whether the ranks try to reach each other's memory of devices (direct/direct_call.h).
   bool direct() const { return direct_.load(std::memory_order_relaxed); }
   bool in_one_process() const { return in_one_process_.load(std::memory_order_relaxed); }
-  void agree_on_direct(bool direct, bool in_one_process) {
+  // `reduces`: also to reduce there.
+  void agree_on_direct(bool direct, bool reduces, bool in_one_process) {
     direct_ = direct;
+    reduces_direct_ = direct && reduces;
     in_one_process_ = in_one_process;
   }
   void give_up_direct() { direct_ = false; }
+  bool reduces_direct() const { return reduces_direct_.load(std::memory_order_relaxed); }
+  void give_up_direct_reductions() { reduces_direct_ = false; }
   // True the first time: an operation has gone that way.
   bool note_direct() { return !went_direct_.exchange(true); }
+  bool note_direct_reduction() { return !reduced_direct_.exchange(true); }
 
   // Text of the latest error.
   void note_error(const std::string& text);
@@ -180,6 +185,8 @@ class Comm {
   std::atomic<bool> direct_{false};
   std::atomic<bool> in_one_process_{false};
   std::atomic<bool> went_direct_{false};
+  std::atomic<bool> reduces_direct_{false};
+  std::atomic<bool> reduced_direct_{false};
 
   mutable std::mutex lock_;  // guards what follows, and abort against attach
   std::shared_ptr<Proxy> proxy_;

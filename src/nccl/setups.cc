@@ -39,13 +39,17 @@ void open(Setup* setup, const char* function, Config config, int rank, int rank_
 struct MemoryEntry {
   uint64_t chunk_bytes;  // 0: this rank has no CUDA
   uint64_t host;         // 0: not known
-  uint64_t direct;       // 1: it can reach memory of devices
+  uint32_t direct;       // 1: it can reach memory of devices
+  uint32_t reduces;      // 1: it can reduce there
   ProcessNumber process;
 };
 
 // Some ranks may use CUDA and others not: all are to cut alike, and to go the same ways.
 Outcome agree_on_memory(const char* function, Comm& comm) {
-  const MemoryEntry mine{wanted_chunk_bytes(), comm::host_tag(), can_go_direct() ? 1u : 0u,
+  std::string reason;
+  const bool can = comm.rank_count() > 1 && can_go_direct();
+  const MemoryEntry mine{wanted_chunk_bytes(), comm::host_tag(), can ? 1u : 0u,
+                         can && can_reduce_direct(comm.rank_count(), &reason) ? 1u : 0u,
                          this_process()};
   std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
   const weir_result_t told =
@@ -53,15 +57,20 @@ Outcome agree_on_memory(const char* function, Comm& comm) {
   if (told != WEIR_OK) return comm.outcome(function, told);
   uint64_t least = 0;
   bool direct = comm.rank_count() > 1;
+  bool reduces = true;
   bool one_process = true;
   for (const MemoryEntry& it : all) {
     if (it.chunk_bytes != 0 && (least == 0 || it.chunk_bytes < least)) least = it.chunk_bytes;
     const bool here = it.process == all[0].process;
     one_process = one_process && here;
+    reduces = reduces && it.reduces == 1;
     direct = direct && it.direct == 1 && (here || (it.host != 0 && it.host == all[0].host));
   }
   comm.agree_on_chunk_bytes(least);
-  comm.agree_on_direct(direct, one_process);
+  comm.agree_on_direct(direct, reduces, one_process);
+  if (direct && mine.reduces == 0) {
+    explain(comm, "reductions of memory of devices go through host memory: " + reason);
+  }
   return {};
 }
 

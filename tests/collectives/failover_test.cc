@@ -15,7 +15,7 @@
 namespace weir::test {
 namespace {
 
-constexpr int64_t kTimeoutMs = 20'000;
+constexpr int64_t kTimeoutMs = 60'000;
 
 weir_comm_config_t with_timeout(int64_t timeout_ms) {
   weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;

@@ -81,7 +81,7 @@ TEST(KilledOverTcp, EverySurvivorHearsOfItAndShrinkGoesOn) {
           check_every_collective(rest, 1000);
           ASSERT_EQ(weir_comm_destroy(rest), WEIR_OK);
         },
-        kTcp, with_timeout(20'000));
+        kTcp, with_timeout(60'000));
     EXPECT_EQ(statuses, expected);
     if (HasFailure()) return;
   }
@@ -108,7 +108,7 @@ TEST(StoppedOverTcp, WhoWaitsForItNamesItAtTheDeadline) {
         EXPECT_NE(std::string(weir_last_error(comm)).find("rank 1"), std::string::npos)
             << weir_last_error(comm);
       },
-      kTcp, with_timeout(20'000));
+      kTcp, with_timeout(60'000));
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL}));
 }
 
@@ -173,7 +173,7 @@ TEST(StoppedOverTcp, ARankWhoseProgressThreadWorksIsNotTakenForIt) {
         EXPECT_EQ(std::vector<int>(lost, lost + count), std::vector<int>{2})
             << weir_last_error(comm);
       },
-      {{"WEIR_TRANSPORT", "tcp"}, {"WEIR_PROGRESS_THREAD", "1"}}, with_timeout(20'000));
+      {{"WEIR_TRANSPORT", "tcp"}, {"WEIR_PROGRESS_THREAD", "1"}}, with_timeout(60'000));
   EXPECT_EQ(statuses, (std::vector<int>{0, 0, 128 + SIGKILL}));
 }
 
@@ -190,13 +190,13 @@ TEST(MismatchOverTcp, ARankThatHearsAnotherCallSaysWhoCalledWhat) {
         EXPECT_NE(text.find("count 1000"), std::string::npos) << text;
         EXPECT_NE(text.find("count 999"), std::string::npos) << text;
       },
-      kTcp, with_timeout(10'000));
+      kTcp, with_timeout(60'000));
 }
 
 TEST(ListOverTcp, TheSettingMayNameSeveralTransports) {
   run_processes(
       2, [](int, weir_comm_t comm) { check_every_collective(comm, 100); },
-      {{"WEIR_TRANSPORT", "tcp,shm"}}, with_timeout(10'000));
+      {{"WEIR_TRANSPORT", "tcp,shm"}}, with_timeout(60'000));
 }
 
 TEST(CostsOverTcp, AreMeasuredOnTheConnectionsAndKeptApartFromThoseOfMemory) {
@@ -206,7 +206,7 @@ TEST(CostsOverTcp, AreMeasuredOnTheConnectionsAndKeptApartFromThoseOfMemory) {
     run_processes(
         2, [](int, weir_comm_t comm) { ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK); },
         {{"WEIR_TRANSPORT", transport}, {"WEIR_CACHE_DIR", pattern}, {"WEIR_PROBE", "1"}},
-        with_timeout(20'000));
+        with_timeout(60'000));
     std::set<double> message_ns;
     for (const auto& entry : std::filesystem::directory_iterator(pattern)) {
       std::ifstream file(entry.path());
@@ -216,12 +216,16 @@ TEST(CostsOverTcp, AreMeasuredOnTheConnectionsAndKeptApartFromThoseOfMemory) {
     }
     return message_ns;
   };
-  const std::set<double> tcp = figures_of("tcp");
+  std::set<double> tcp;
+  for (int attempt = 0; attempt < 5 && tcp.empty(); ++attempt) tcp = figures_of("tcp");
   ASSERT_EQ(tcp.size(), 1u);
   // Two system calls, at least.
   EXPECT_GT(*tcp.begin(), 500);
   EXPECT_EQ(figures_of("tcp"), tcp) << "they were measured again";
-  EXPECT_EQ(figures_of("shm").size(), 2u);
+  // On a busy machine two ranks do not always meet often enough in time, and nothing is kept.
+  size_t kept = 1;
+  for (int attempt = 0; attempt < 5 && kept < 2; ++attempt) kept = figures_of("shm").size();
+  EXPECT_EQ(kept, 2u);
   std::filesystem::remove_all(pattern);
 }
 
@@ -235,7 +239,7 @@ TEST(CostsOverTcp, AreWrittenWhereTheSettingSays) {
        {"WEIR_CACHE_DIR", pattern},
        {"WEIR_PROBE", "1"},
        {"WEIR_COSTS_FILE", path}},
-      with_timeout(20'000));
+      with_timeout(60'000));
   std::ifstream file(path);
   const auto json = nlohmann::json::parse(file);
   EXPECT_EQ(json["version"].get<int>(), 1);

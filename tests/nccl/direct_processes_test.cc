@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives that copy from device to device between processes, on Weir's stand-in for CUDA, whose
+// Collectives from device to device between processes, on Weir's stand-in for CUDA, whose
 // devices' memory other processes can map. A program of its own: nothing here starts a thread, or CUDA,
 // before it forks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,7 @@ namespace {
 const bool kEnvironment = [] {
   setenv("WEIR_NCCL_CHUNK_BYTES", "64KiB", 1);
   setenv("WEIR_EXPLAIN", "1", 1);
+  setenv("WEIR_DETERMINISTIC", "1", 1);  // also what is staged is folded in the order of the ranks
   setenv("WEIR_HOSTCUDA_DEVICES", "2", 1);
   setenv("WEIR_HOSTCUDA_MEMORY", "256M", 1);
   return true;
@@ -26,6 +29,8 @@ const bool kEnvironment = [] {
 
 constexpr size_t kCount = 30011;
 constexpr const char* kDirectly = "memory of devices goes from rank to rank directly";
+constexpr const char* kReduced = "memory of devices is reduced on the devices directly";
+constexpr const char* kReductionsGivenUp = "reductions of memory of devices go through host memory";
 constexpr const char* kGivenUp = "memory of devices goes through host memory from now on";
 
 void use_device(int device) {
@@ -119,6 +124,68 @@ void run_round(ncclComm_t comm, int rank, int n, size_t count, int seed, bool po
   EXPECT_CUDA(cuStreamDestroy_v2(stream));
 }
 
+// A number for each element, of a size at which sums of them round.
+float float_of(int rank, size_t i, int seed) {
+  return static_cast<float>((static_cast<int>(i) * 7919 + rank * 104729 + seed * 31) % 20011) /
+         3.0f;
+}
+
+float bits_to_float(int bits) {
+  float value = 0;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// A sum, a maximum at a root and an average scattered, of buffers that begin at an element of their own;
+// each value looked at: all are folded in the order of the ranks.
+void reduce_round(ncclComm_t comm, int rank, int n, size_t count, int seed, bool pooled = false) {
+  const auto ranks = static_cast<size_t>(n);
+  const size_t shift = static_cast<size_t>(seed % 3 == 0 ? rank : seed) % 5;
+  const int root = seed % n;
+  CUstream stream = nullptr;
+  EXPECT_CUDA(cuStreamCreate(&stream, 0));
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
+  {
+    const size_t size = ranks * count + 8;
+    Numbers in(size, pooled);
+    const Numbers sum(size, pooled);
+    const Numbers most(size, pooled);
+    const Numbers mean(size, pooled);
+    std::vector<int> values(size);
+    for (size_t i = 0; i + shift < size; ++i) {
+      const float value = float_of(rank, i, seed);
+      std::memcpy(&values[i + shift], &value, sizeof value);
+    }
+    in.set(values);
+    const int* from = in.data() + shift;
+    EXPECT_NCCL(ncclAllReduce(from, sum.data() + shift, count, ncclFloat, ncclSum, comm, on));
+    EXPECT_NCCL(ncclReduce(from, most.data(), count, ncclFloat, ncclMax, root, comm, on));
+    EXPECT_NCCL(ncclReduceScatter(from, mean.data(), count, ncclFloat, ncclAvg, comm, on));
+    EXPECT_CUDA(cuStreamSynchronize(stream));
+    const auto sums = sum.get();
+    const auto mosts = most.get();
+    const auto means = mean.get();
+    for (size_t i = 0; i < count; ++i) {
+      const size_t at = static_cast<size_t>(rank) * count + i;
+      float total = float_of(0, i, seed);
+      float largest = total;
+      float average = float_of(0, at, seed);
+      for (int r = 1; r < n; ++r) {
+        total += float_of(r, i, seed);
+        largest = std::max(largest, float_of(r, i, seed));
+        average += float_of(r, at, seed);
+      }
+      average = n == 2 ? average * 0.5f : average / static_cast<float>(n);
+      ASSERT_EQ(bits_to_float(sums[i + shift]), total) << i;
+      if (rank == root) {
+        ASSERT_EQ(bits_to_float(mosts[i]), largest) << i;
+      }
+      ASSERT_EQ(bits_to_float(means[i]), average) << i;
+    }
+  }
+  EXPECT_CUDA(cuStreamDestroy_v2(stream));
+}
+
 size_t count_of(const std::string& text, const std::string& words) {
   size_t count = 0;
   for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1))
@@ -142,6 +209,44 @@ TEST(NcclDirectProcesses, CopyFromEachOthersDevicesWhateverIsFreedAndAllocatedBe
                             EXPECT_NCCL(ncclCommDestroy(comm));
                           }),
             std::vector<int>(3, 0));
+}
+
+TEST(NcclDirectProcesses, ReduceOnEachOthersDevices) {
+  EXPECT_EQ(
+      run_processes(
+          3,
+          [](int rank, ncclComm_t first) {
+            testing::internal::CaptureStderr();
+            ncclComm_t comm = use_device_in(first, rank, rank % 2);
+            for (int round = 0; round < 8; ++round) {
+              const auto more = static_cast<size_t>(round % 4) * 1237;
+              reduce_round(comm, rank, 3, kCount + more, round);
+            }
+            const std::string told = testing::internal::GetCapturedStderr();
+            const size_t times = rank == 0 ? WEIR_TEST_HAS_KERNELS : 0;
+            EXPECT_EQ(count_of(told, kReduced), times) << told;
+            EXPECT_EQ(count_of(told, kReductionsGivenUp), WEIR_TEST_HAS_KERNELS == 1 ? 0u : 1u)
+                << told;
+            EXPECT_NCCL(ncclCommDestroy(comm));
+          }),
+      std::vector<int>(3, 0));
+}
+
+TEST(NcclDirectProcesses, ReductionsOfWhatCannotBeHandedOverAreStaged) {
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            testing::internal::CaptureStderr();
+                            ncclComm_t comm = use_device_in(first, rank, 0);
+                            for (int round = 0; round < 3; ++round) {
+                              reduce_round(comm, rank, 2, kCount, round, rank == 1);
+                            }
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kReduced), 0u) << told;
+                            const bool tells = rank == 0 || WEIR_TEST_HAS_KERNELS == 0;
+                            EXPECT_EQ(count_of(told, kReductionsGivenUp), tells ? 1u : 0u) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(2, 0));
 }
 
 TEST(NcclDirectProcesses, WhatCannotBeHandedOverIsStagedAndTheFirstRankThatFindsItSaysSoOnce) {

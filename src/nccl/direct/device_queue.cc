@@ -41,7 +41,7 @@ DeviceQueue::~DeviceQueue() {
 Outcome DeviceQueue::copy(const char* function, void* to, size_t to_stride, const void* from,
                           size_t from_stride, size_t blocks, size_t bytes) {
   if (bytes == 0 || blocks == 0) return {};
-  if (failed_ != cuda::kSuccess) return cuda::failed(driver_, function, "cuStreamQuery", failed_);
+  if (failed_ != cuda::kSuccess) return failure(function);
   if (to_stride == bytes && from_stride == bytes) {
     bytes *= blocks;
     blocks = 1;
@@ -57,8 +57,23 @@ Outcome DeviceQueue::copy(const char* function, void* to, size_t to_stride, cons
   return {};
 }
 
+Outcome DeviceQueue::launch(const char* function, cuda::Function kernel,
+                            const kernels::ReduceArguments& arguments, unsigned blocks) {
+  if (failed_ != cuda::kSuccess) return failure(function);
+  void* all[] = {const_cast<kernels::ReduceArguments*>(&arguments)};
+  const cuda::Result result = driver_.launch_kernel(kernel, blocks, 1, 1, kernels::kBlockThreads, 1,
+                                                    1, 0, stream_, all, nullptr);
+  if (result == cuda::kSuccess) return {};
+  return cuda::failed(driver_, function, "cuLaunchKernel", result);
+}
+
+Outcome DeviceQueue::failure(const char* function) const {
+  if (failed_ == cuda::kSuccess) return {};
+  return cuda::failed(driver_, function, "cuStreamQuery", failed_);
+}
+
 Outcome DeviceQueue::mark(const char* function) {
-  if (failed_ != cuda::kSuccess) return cuda::failed(driver_, function, "cuStreamQuery", failed_);
+  if (failed_ != cuda::kSuccess) return failure(function);
   const uint32_t next = latest_ + 1;
   const cuda::Result result = driver_.stream_write_value32(
       stream_, address(&flags_->mailboxes[0].ready), next, cuda::kWriteDefault);

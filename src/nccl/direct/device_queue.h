@@ -11,6 +11,7 @@
 #include <memory>
 
 #include "nccl/cuda/driver.h"
+#include "nccl/kernels/reduce_arguments.h"
 #include "nccl/outcome.h"
 #include "nccl/stream/staging.h"
 
@@ -31,12 +32,17 @@ class DeviceQueue {
   // `blocks` rows of `bytes`, at distances of their own on both sides.
   Outcome copy(const char* function, void* to, size_t to_stride, const void* from,
                size_t from_stride, size_t blocks, size_t bytes);
+  // A kernel of ReduceArguments, on so many blocks (kernels/reduce_arguments.h).
+  Outcome launch(const char* function, cuda::Function kernel,
+                 const kernels::ReduceArguments& arguments, unsigned blocks);
   // Notes the end of what was put in so far. Where it fails, the latest mark is passed when the stream is
   // empty.
   Outcome mark(const char* function);
   uint32_t latest() const { return latest_; }
   // Whether the stream has passed a mark, or will not because CUDA has failed: then further calls fail.
   bool passed(uint32_t mark);
+  // Of what was put in: what CUDA has told since, when it has failed.
+  Outcome failure(const char* function) const;
 
  private:
   explicit DeviceQueue(const cuda::Driver& driver) : driver_(driver) {}

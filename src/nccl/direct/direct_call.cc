@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 
 #include "core/base/log.h"
 #include "core/base/settings.h"
+#include "nccl/kernels/reduce_layout.h"
 #include "nccl/stream/slices.h"
 #include "nccl/translate.h"
 
@@ -17,13 +20,26 @@ struct DirectCall::Entry {
   uint32_t kind;
   uint32_t type;
   int32_t root;
-  uint32_t usable;  // 1: its buffers lie on a device, and peers may copy from them
+  uint32_t op;      // of a reduction: the fold, or kScaledSum
+  uint32_t usable;  // 1: its buffers lie on a device, and peers may work in them
+  uint32_t zero;
   uint64_t count;
+  uint64_t factor;  // of a pre-multiplied sum
   ProcessNumber process;
   DeviceRange send;
+  DeviceRange recv;  // where peers write
 };
 
 namespace {
+
+constexpr uint32_t kScaledSum = 0x100;
+// What ranks reduce begins at this multiple, but for where a buffer does.
+constexpr size_t kPartAlign = 256;
+
+bool is_reduction(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
+         kind == OperationKind::kReduceScatter;
+}
 
 bool is_copy(OperationKind kind) {
   return kind == OperationKind::kBroadcast || kind == OperationKind::kAllGather ||
@@ -31,12 +47,26 @@ bool is_copy(OperationKind kind) {
          kind == OperationKind::kScatter;
 }
 
+kernels::ReduceFold fold_of(weir_redop_t op) {
+  switch (op) {
+    case WEIR_PROD:
+      return kernels::ReduceFold::kProd;
+    case WEIR_MAX:
+      return kernels::ReduceFold::kMax;
+    case WEIR_MIN:
+      return kernels::ReduceFold::kMin;
+    default:  // also of an average
+      return kernels::ReduceFold::kSum;
+  }
+}
+
 }  // namespace
 
 bool goes_direct(const Operation& operation) {
-  if (!is_copy(operation.kind) || !operation.comm->direct() || operation.options.need_sibling()) {
-    return false;
-  }
+  const bool wanted = is_copy(operation.kind)
+                          ? operation.comm->direct()
+                          : is_reduction(operation.kind) && operation.comm->reduces_direct();
+  if (!wanted || operation.options.need_sibling()) return false;
   const Cut whole = cut(operation, 0);
   return operation.count * whole.element_bytes * whole.larger_blocks >= kDirectBytesMin;
 }
@@ -46,8 +76,32 @@ bool can_go_direct() {
   return driver != nullptr && driver->can_make_streams() && direct_allowed();
 }
 
-DirectCall::DirectCall(const Operation& operation, std::shared_ptr<DeviceQueue> queue)
-    : operation_(operation), comm_(*operation.comm), queue_(std::move(queue)) {}
+bool can_reduce_direct(int rank_count, std::string* reason) {
+  if (!can_go_direct()) return false;
+  if (static_cast<uint32_t>(rank_count) > kernels::kRanksMax) {
+    *reason = fmt::format("a kernel reduces buffers of {} ranks at most", kernels::kRanksMax);
+    return false;
+  }
+  const cuda::Driver& driver = *cuda::driver_in_use();
+  cuda::Context context = nullptr;
+  (void)driver.ctx_get_current(&context);
+  // Where the call is made by a thread without a context, the kernels are loaded with the first queue.
+  return context == nullptr ? has_reduce_kernels(driver, reason)
+                            : reduce_kernels(driver, reason) != nullptr;
+}
+
+void explain(const Comm& comm, const std::string& text) {
+  std::string line = fmt::format("communicator of {} ranks", comm.rank_count());
+  if (!comm.config().name.empty()) line += fmt::format(" '{}'", comm.config().name);
+  line += ": " + text;
+  log_info(line);
+  const Result<Settings>& settings = process_settings();
+  if (settings.ok() && settings.value().explain) std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+DirectCall::DirectCall(const Operation& operation, std::shared_ptr<DeviceQueue> queue,
+                       const void* factor)
+    : operation_(operation), comm_(*operation.comm), queue_(std::move(queue)), factor_(factor) {}
 
 DirectCall::~DirectCall() {
   // Weir's operations hold buffers of this until they have ended, which they do by their deadlines.
@@ -103,32 +157,56 @@ Outcome DirectCall::advance(State* state, bool* moved) {
     case Phase::kVoting:
       if (*moved = ended(&outcome); !*moved || !outcome.ok()) return outcome;
       if (first_refusal_ != kNobody) {
-        operation_.comm->give_up_direct();
-        if (first_refusal_ == static_cast<uint32_t>(comm_.rank())) {
-          explain("memory of devices goes through host memory from now on: " + reason_);
-        }
+        refused();
         *state = State::kRefused;
         return {};
       }
-      phase_ = Phase::kCopying;
-      failure_ = copy();
+      phase_ = Phase::kWorking;
+      failure_ = is_reduction(operation_.kind) ? reduce() : copy();
       return {};
-    case Phase::kCopying:
+    case Phase::kWorking:
       // After an error, too: what has been put in is under way, and peers wait to be met.
       if (*moved = queue_->passed(mark_); !*moved) return {};
+      if (failure_.ok()) failure_ = queue_->failure(operation_.function);
       phase_ = Phase::kMeeting;
-      return start(
-          [](weir_comm_t comm, weir_request_t* request) { return weir_barrier(comm, request); });
+      return meet();
     case Phase::kMeeting:
       if (*moved = ended(&outcome); !*moved || !outcome.ok()) return outcome;
       if (!failure_.ok()) return failure_;
-      if (operation_.comm->note_direct() && comm_.rank() == 0) {
-        explain("memory of devices goes from rank to rank directly");
+      if (first_refusal_ != kNobody) {
+        return {
+            ncclRemoteError,
+            fmt::format("{}: rank {} could not reduce its part on its device, and so this rank's "
+                        "result is not whole",
+                        operation_.function, first_refusal_)};
+      }
+      if (is_reduction(operation_.kind)) {
+        if (operation_.comm->note_direct_reduction() && comm_.rank() == 0) {
+          explain(comm_, "memory of devices is reduced on the devices directly");
+        }
+      } else if (operation_.comm->note_direct() && comm_.rank() == 0) {
+        explain(comm_, "memory of devices goes from rank to rank directly");
       }
       *state = State::kDone;
       return {};
   }
   return {};
+}
+
+void DirectCall::refused() {
+  const bool told_here = first_refusal_ == static_cast<uint32_t>(comm_.rank());
+  if (is_reduction(operation_.kind)) {
+    operation_.comm->give_up_direct_reductions();
+    if (told_here) {
+      explain(comm_,
+              "reductions of memory of devices go through host memory from now on: " + reason_);
+    }
+    return;
+  }
+  operation_.comm->give_up_direct();
+  if (told_here) {
+    explain(comm_, "memory of devices goes through host memory from now on: " + reason_);
+  }
 }
 
 Outcome DirectCall::begin() {
@@ -143,9 +221,27 @@ Outcome DirectCall::begin() {
   const bool in_place_exchange =
       operation_.kind == OperationKind::kAllToAll && operation_.send == operation_.recv;
   mine.usable = queue_ != nullptr && !in_place_exchange ? 1 : 0;
-  if (mine.usable == 1 && cut(operation_, 0).send_blocks > 0) {
+  if (mine.usable == 1) {
+    const Cut whole = cut(operation_, 0);
     const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
-    mine.send = range_of(queue_->driver(), operation_.send, !comm_.in_one_process());
+    const bool others = !comm_.in_one_process();
+    if (whole.send_blocks > 0) mine.send = range_of(queue_->driver(), operation_.send, others);
+    if (is_reduction(operation_.kind)) {
+      if (whole.recv_blocks > 0 && operation_.kind != OperationKind::kReduceScatter) {
+        mine.recv = range_of(queue_->driver(), operation_.recv, others);
+      }
+      kernels_ = reduce_kernels(queue_->driver(), &reason_);
+      const auto fits = [&](const void* it) {
+        return reinterpret_cast<uintptr_t>(it) % whole.element_bytes == 0;
+      };
+      const bool aligned =
+          fits(operation_.send) && (whole.recv_blocks == 0 || fits(operation_.recv));
+      if (!aligned) mine.usable = 0;
+    }
+  }
+  if (is_reduction(operation_.kind)) {
+    mine.op = factor_ != nullptr ? kScaledSum : static_cast<uint32_t>(operation_.op);
+    if (factor_ != nullptr) std::memcpy(&mine.factor, factor_, element_bytes(operation_.type));
   }
   entries_.resize(n + 1);
   entries_[n] = mine;
@@ -161,15 +257,15 @@ Outcome DirectCall::compare() const {
   for (size_t rank = 0; rank < n; ++rank) {
     const Entry& it = entries_[rank];
     if (it.kind == mine.kind && it.count == mine.count && it.root == mine.root &&
-        it.type == mine.type) {
+        it.type == mine.type && it.op == mine.op) {
       continue;
     }
     return invalid_usage(
-        fmt::format("{}: rank {} calls operation {} with count {}, type {} and root {}, rank {} "
-                    "operation {} with "
-                    "count {}, type {} and root {}: they are the same on all ranks",
-                    operation_.function, me, mine.kind, mine.count, mine.type, mine.root, rank,
-                    it.kind, it.count, it.type, it.root));
+        fmt::format("{}: rank {} calls operation {} with count {}, type {}, root {} and reduction "
+                    "{}, rank {} operation {} with count {}, type {}, root {} and reduction {}: "
+                    "they are the same on all ranks",
+                    operation_.function, me, mine.kind, mine.count, mine.type, mine.root, mine.op,
+                    rank, it.kind, it.count, it.type, it.root, it.op));
   }
   return {};
 }
@@ -195,17 +291,45 @@ bool DirectCall::reach_all() {
       continue;
     }
     sends_[rank] = reach(queue_->driver(), entries_[rank].process, entries_[rank].send, bytes);
-    if (sends_[rank].address == nullptr) {
-      reason_ = fmt::format("rank {} cannot reach rank {}'s memory: {}", comm_.rank(), rank,
-                            sends_[rank].reason);
-      return false;
-    }
+    if (!found(sends_[rank], rank)) return false;
   }
   return true;
 }
 
+bool DirectCall::found(const Reached& reached, size_t rank) {
+  if (reached.address != nullptr) return true;
+  reason_ =
+      fmt::format("rank {} cannot reach rank {}'s memory: {}", comm_.rank(), rank, reached.reason);
+  return false;
+}
+
+// All send buffers, and the receive buffers of those that receive what others reduce.
+bool DirectCall::reach_for_reduction() {
+  if (kernels_ == nullptr) return false;
+  const auto n = static_cast<size_t>(comm_.rank_count());
+  const bool scatter = operation_.kind == OperationKind::kReduceScatter;
+  const size_t bytes = operation_.count * element_bytes(operation_.type);
+  const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
+  const auto find = [&](std::vector<Reached>* all, const DeviceRange& range, size_t rank,
+                        size_t range_bytes) {
+    all->push_back(reach_by_kernel(queue_->driver(), entries_[rank].process, range, range_bytes));
+    return found(all->back(), rank);
+  };
+  for (size_t rank = 0; rank < n; ++rank) {
+    if (!find(&sends_, entries_[rank].send, rank, bytes * (scatter ? n : 1))) return false;
+    if (scatter || (operation_.kind == OperationKind::kReduce &&
+                    rank != static_cast<size_t>(operation_.peer))) {
+      continue;
+    }
+    if (!find(&receives_, entries_[rank].recv, rank, bytes)) return false;
+  }
+  if (scatter) receives_.push_back({static_cast<char*>(operation_.recv), {}});
+  return true;
+}
+
 Outcome DirectCall::vote() {
-  refusal_ = reach_all() ? kNobody : static_cast<uint32_t>(comm_.rank());
+  const bool reached = is_reduction(operation_.kind) ? reach_for_reduction() : reach_all();
+  refusal_ = reached ? kNobody : static_cast<uint32_t>(comm_.rank());
   return start([&](weir_comm_t comm, weir_request_t* request) {
     return weir_all_reduce(comm, &refusal_, &first_refusal_, 1, WEIR_UINT32, WEIR_MIN, request);
   });
@@ -252,13 +376,62 @@ Outcome DirectCall::copy() {
   return outcome.ok() ? std::move(marked) : std::move(outcome);
 }
 
-void DirectCall::explain(const std::string& text) const {
-  std::string line = fmt::format("communicator of {} ranks", comm_.rank_count());
-  if (!comm_.config().name.empty()) line += fmt::format(" '{}'", comm_.config().name);
-  line += ": " + text;
-  log_info(line);
-  const Result<Settings>& settings = process_settings();
-  if (settings.ok() && settings.value().explain) std::fprintf(stderr, "%s\n", line.c_str());
+Outcome DirectCall::reduce() {
+  const Operation& it = operation_;
+  const auto n = static_cast<size_t>(comm_.rank_count());
+  const auto me = static_cast<size_t>(comm_.rank());
+  const size_t bytes = element_bytes(it.type);
+  size_t begin = 0;       // of this rank's part
+  size_t end = it.count;  // in elements
+  size_t block = 0;       // where the part's block begins in the send buffers
+  if (it.kind == OperationKind::kReduceScatter) {
+    block = me * it.count;
+  } else {
+    const size_t align = kPartAlign / bytes;
+    const size_t part = ((it.count + n - 1) / n + align - 1) / align * align;
+    begin = std::min(me * part, it.count);
+    end = std::min(begin + part, it.count);
+  }
+  kernels::ReduceArguments arguments;
+  arguments.count = end - begin;
+  arguments.source_count = static_cast<uint32_t>(n);
+  arguments.destination_count = static_cast<uint32_t>(receives_.size());
+  arguments.fold = fold_of(it.op);
+  arguments.divisor = it.op == WEIR_AVG ? static_cast<uint32_t>(n) : 1;
+  if (factor_ != nullptr) {
+    arguments.fold = kernels::ReduceFold::kSum;
+    arguments.divisor = 1;
+    arguments.scaled = 1;
+  }
+  for (size_t rank = 0; rank < n; ++rank) {
+    arguments.sources[rank] = sends_[rank].address + (block + begin) * bytes;
+    arguments.scales[rank] = entries_[rank].factor;
+  }
+  for (size_t i = 0; i < receives_.size(); ++i) {
+    // Nobody is written to by all at once.
+    arguments.destinations[i] = receives_[(me + i) % receives_.size()].address + begin * bytes;
+  }
+  const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
+  Outcome outcome;
+  if (arguments.count > 0) {
+    const unsigned blocks = kernels::lay_out(&arguments, bytes);
+    outcome = queue_->launch(it.function, kernels_->of(it.type), arguments, blocks);
+  }
+  Outcome marked = queue_->mark(it.function);
+  mark_ = queue_->latest();
+  return outcome.ok() ? std::move(marked) : std::move(outcome);
+}
+
+// The end, for all together.
+Outcome DirectCall::meet() {
+  if (!is_reduction(operation_.kind)) {
+    return start(
+        [](weir_comm_t comm, weir_request_t* request) { return weir_barrier(comm, request); });
+  }
+  refusal_ = failure_.ok() ? kNobody : static_cast<uint32_t>(comm_.rank());
+  return start([&](weir_comm_t comm, weir_request_t* request) {
+    return weir_all_reduce(comm, &refusal_, &first_refusal_, 1, WEIR_UINT32, WEIR_MIN, request);
+  });
 }
 
 }  // namespace weir::nccl

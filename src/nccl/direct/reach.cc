@@ -112,4 +112,34 @@ Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const Devi
   return it;
 }
 
+Reached reach_by_kernel(const cuda::Driver& driver, const ProcessNumber& owner,
+                        const DeviceRange& range, uint64_t bytes) {
+  Reached it = reach(driver, owner, range, bytes);
+  // What CUDA IPC has opened, it has opened for the context.
+  if (it.address == nullptr || owner != this_process()) return it;
+  cuda::Context mine = nullptr;
+  cuda::Device here = -1;
+  (void)driver.ctx_get_current(&mine);
+  (void)driver.ctx_get_device(&here);
+  cuda::Context theirs = nullptr;
+  cuda::Device there = -1;
+  unsigned capable = 0;
+  int attributes[] = {cuda::kAttributeContext, cuda::kAttributeDeviceOrdinal,
+                      cuda::kAttributeIsIpcCapable};
+  void* data[] = {&theirs, &there, &capable};
+  cuda::Result result = driver.pointer_get_attributes(3, attributes, data, range.address);
+  if (result != cuda::kSuccess) {
+    return {nullptr, cuda::failed(driver, "its place", "cuPointerGetAttributes", result).text};
+  }
+  if (theirs == mine || (theirs == nullptr && there == here)) return it;
+  // Access between contexts is to what cuMemAlloc gave.
+  if (theirs == nullptr || capable == 0) {
+    return {nullptr, "it is on another device, and of a pool or made by mapping"};
+  }
+  const cuda::RelaxedCapture relaxed(driver);
+  result = driver.ctx_enable_peer_access(theirs, 0);
+  if (result == cuda::kSuccess || result == cuda::kErrorPeerAlreadyEnabled) return it;
+  return {nullptr, cuda::failed(driver, "its device", "cuCtxEnablePeerAccess", result).text};
+}
+
 }  // namespace weir::nccl

@@ -42,4 +42,9 @@ struct Reached {
 Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const DeviceRange& range,
               uint64_t bytes);
 
+// The same for kernels, which reach less: memory of another device of this process must be of a kind,
+// and on a device, to which the context may be given access.
+Reached reach_by_kernel(const cuda::Driver& driver, const ProcessNumber& owner,
+                        const DeviceRange& range, uint64_t bytes);
+
 }  // namespace weir::nccl

@@ -38,7 +38,8 @@ WEIR_KERNEL Vector<Stored> load_vector(const Stored* from) {
 template <class Stored>
 WEIR_KERNEL void store_vector(Stored* to, const Vector<Stored>& vector) {
 #ifdef __CUDA_ARCH__
-  *reinterpret_cast<uint4*>(to) = bits_as<uint4>(vector);
+  // A plain assignment becomes four stores.
+  __stwb(reinterpret_cast<uint4*>(to), bits_as<uint4>(vector));
 #else
   memcpy(to, &vector, sizeof vector);
 #endif

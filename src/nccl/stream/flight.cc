@@ -132,6 +132,14 @@ class Runner {
     return stage(lane.recv_offset, lane.cut.recv_bytes(), lane, slice);
   }
 
+  // Of a pre-multiplied sum, where the host reads it; else nullptr.
+  const void* factor(const Lane& it) const {
+    if (!it.operation.factor.has_value()) return nullptr;
+    if (it.scalar_on_device) return memory_ + it.scalar_offset;
+    const Factor& known = *it.operation.factor;
+    return known.device_scalar != nullptr ? known.device_scalar : known.value;
+  }
+
   // The operation of one slice, with its data in place.
   Operation sliced(const Item& item) {
     Lane& it = lane(item);
@@ -236,7 +244,8 @@ class Runner {
         const bool on_device = flight_.queue != nullptr &&
                                (it.cut.send_blocks == 0 || it.send_on_device) &&
                                (it.cut.recv_blocks == 0 || it.recv_on_device);
-        direct_ = std::make_unique<DirectCall>(it.operation, on_device ? flight_.queue : nullptr);
+        direct_ = std::make_unique<DirectCall>(it.operation, on_device ? flight_.queue : nullptr,
+                                               factor(it));
         direct_began_ = false;
         way = Way::kAsking;
       }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "nccl/background.h"
+#include "nccl/direct/reduce_kernels.h"
 #include "nccl/stream/pause.h"
 
 namespace weir::nccl {
@@ -57,6 +58,9 @@ Outcome Proxy::queue(const cuda::Driver& driver, const char* function,
       return {};
     }
   }
+  // Now, since a stream that waits for this call may hold up the load.
+  std::string ignored;
+  (void)reduce_kernels(driver, &ignored);
   Outcome outcome = DeviceQueue::make(driver, function, queue);
   if (outcome.ok()) queues_.push_back(*queue);
   return outcome;

@@ -20,6 +20,8 @@
 #include <thread>
 #include <vector>
 
+#include "nccl/kernels/reduce_host.h"
+
 namespace {
 
 using namespace weir::cuda;  // NOLINT: this file is that library
@@ -71,6 +73,7 @@ struct EventState {
 struct Memory {
   size_t bytes = 0;
   char* real = nullptr;  // where this library reaches it
+  Context context = nullptr;
 };
 
 struct World {
@@ -85,8 +88,11 @@ struct World {
   std::set<Recorded*> captures;
   std::deque<Object*> doomed;
   std::map<std::string, int> faults;
+  std::set<std::pair<Context, Context>>
+      access;  // the first one's kernels, to the second one's memory
   int objects = 0;
   int host_copies = 0;
+  int kernels = 0;
   uint64_t next_capture = 1;
   StreamState legacy;
 };
@@ -290,6 +296,7 @@ STRICT_CUDA_API cuGetErrorName(Result error, const char** name) {
       {kErrorCaptureUnsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
       {kErrorCaptureInvalidated, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"},
       {kErrorCaptureIsolation, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION"},
+      {kErrorNotFound, "CUDA_ERROR_NOT_FOUND"},
       {kErrorInjected, "CUDA_ERROR_UNKNOWN"}};
   const auto found = names.find(error);
   *name = found == names.end() ? nullptr : found->second;
@@ -344,7 +351,8 @@ STRICT_CUDA_API cuMemAlloc_v2(DevicePointer* memory, size_t bytes) {
   if (real == MAP_FAILED || shown == MAP_FAILED) return kErrorInvalidValue;
   std::memset(real, 0xa5, mapped);
   const auto address = reinterpret_cast<uintptr_t>(shown);
-  it.device[address] = {bytes, static_cast<char*>(real)};
+  it.device[address] = {bytes, static_cast<char*>(real),
+                        t_context != nullptr ? t_context : &contexts[0]};
   *memory = address;
   return kSuccess;
 }
@@ -384,12 +392,19 @@ STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** d
   World& it = world();
   std::lock_guard lock(it.lock);
   uintptr_t base = 0;
-  const bool device = find_device(it, static_cast<uintptr_t>(pointer), &base) != nullptr;
+  const Memory* memory = find_device(it, static_cast<uintptr_t>(pointer), &base);
+  const bool device = memory != nullptr;
   for (unsigned i = 0; i < count; ++i) {
     if (attributes[i] == kAttributeMemoryType) {
       *static_cast<unsigned*>(data[i]) = device ? kMemoryDevice : 0;
     } else if (attributes[i] == kAttributeIsManaged) {
       *static_cast<int*>(data[i]) = 0;
+    } else if (attributes[i] == kAttributeContext && device) {
+      *static_cast<Context*>(data[i]) = memory->context;
+    } else if (attributes[i] == kAttributeDeviceOrdinal && device) {
+      *static_cast<int*>(data[i]) = static_cast<int>(static_cast<int*>(memory->context) - contexts);
+    } else if (attributes[i] == kAttributeIsIpcCapable) {
+      *static_cast<bool*>(data[i]) = device;
     } else {
       return kErrorInvalidValue;
     }
@@ -412,6 +427,83 @@ STRICT_CUDA_API cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes
       };
       if (on_device(to) != on_device(from)) ++world().host_copies;
       std::memcpy(target, source, bytes);
+      return true;
+    };
+  });
+}
+
+// ---- Kernels ------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr size_t kElementBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+int module_of_all = 0;
+int functions[weir::kernels::kReduceCount];  // only their addresses count
+
+// What a kernel of the context may touch, as this library reaches it; all else ends the process.
+char* reach_from(Context context, const void* pointer, size_t bytes) {
+  World& it = world();
+  const auto address = reinterpret_cast<uintptr_t>(pointer);
+  uintptr_t base = 0;
+  const Memory* memory = find_device(it, address, &base);
+  const bool allowed = memory != nullptr && (memory->context == context ||
+                                             it.access.count({context, memory->context}) != 0);
+  char* reached = allowed ? reach(it, address, bytes) : nullptr;
+  if (reached != nullptr) return reached;
+  std::fprintf(stderr, "strict libcuda: a kernel touches %zu bytes that are not for it\n", bytes);
+  std::abort();
+}
+
+}  // namespace
+
+STRICT_CUDA_API cuCtxEnablePeerAccess(Context peer, unsigned) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  if (const Result result = forbidden(it, "cuCtxEnablePeerAccess"); result != kSuccess) {
+    return result;
+  }
+  if (t_context == nullptr || peer == t_context) return kErrorInvalidContext;
+  return it.access.insert({t_context, peer}).second ? kSuccess : kErrorPeerAlreadyEnabled;
+}
+
+STRICT_CUDA_API cuModuleLoadData(Module* module, const void* image) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  if (const Result result = forbidden(it, "cuModuleLoadData"); result != kSuccess) return result;
+  if (t_context == nullptr) return kErrorInvalidContext;
+  if (image == nullptr) return kErrorInvalidValue;
+  *module = &module_of_all;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuModuleGetFunction(Function* function, Module, const char* name) {
+  for (uint32_t i = 0; i < weir::kernels::kReduceCount; ++i) {
+    if (std::strcmp(name, weir::kernels::kReduceNames[i]) == 0) {
+      *function = &functions[i];
+      return kSuccess;
+    }
+  }
+  return kErrorNotFound;
+}
+
+STRICT_CUDA_API cuLaunchKernel(Function function, unsigned grid_x, unsigned, unsigned,
+                               unsigned block_x, unsigned, unsigned, unsigned, Stream stream,
+                               void** arguments, void**) {
+  const auto type = static_cast<uint32_t>(static_cast<int*>(function) - functions);
+  auto given = *static_cast<const weir::kernels::ReduceArguments*>(arguments[0]);
+  const Context context = t_context;
+  return issue("cuLaunchKernel", stream, [=]() -> Work {
+    return [=] {
+      auto all = given;
+      const size_t bytes = all.count * kElementBytes[type];
+      for (uint32_t i = 0; i < all.source_count; ++i) {
+        all.sources[i] = reach_from(context, all.sources[i], bytes);
+      }
+      for (uint32_t i = 0; i < all.destination_count; ++i) {
+        all.destinations[i] = reach_from(context, all.destinations[i], bytes);
+      }
+      weir::kernels::reduce_on_host(type, all, uint64_t{grid_x} * block_x);
+      ++world().kernels;
       return true;
     };
   });
@@ -693,4 +785,10 @@ extern "C" int strict_cuda_host_copies() {
   World& it = world();
   std::lock_guard lock(it.lock);
   return it.host_copies;
+}
+
+extern "C" int strict_cuda_kernels() {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  return it.kernels;
 }

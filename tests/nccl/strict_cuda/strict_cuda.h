@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A strict libcuda.so.1 for tests of stream order: a thread of its own carries out what streams hold,
 // memory of the device cannot be touched by the host (its addresses fault), and calls that a stream
-// capture forbids fail and spoil the capture. Only what the tests and libnccl.so.2 call is there.
+// capture forbids fail and spoil the capture. Only what the tests and libnccl.so.2 call is there; of
+// kernels, those of that library, which reach memory of their own device and of those made accessible.
 // Thread-safe.
 #pragma once
 
@@ -14,6 +15,7 @@ using GraphExec = void*;
 inline constexpr Result kErrorInvalidValue = 1;
 inline constexpr Result kErrorInvalidContext = 201;
 inline constexpr Result kErrorInvalidHandle = 400;
+inline constexpr Result kErrorNotFound = 500;
 inline constexpr Result kErrorCaptureUnsupported = 900;
 inline constexpr Result kErrorCaptureInvalidated = 901;
 inline constexpr Result kErrorCaptureIsolation = 905;
@@ -59,3 +61,5 @@ extern "C" __attribute__((visibility("default"))) void strict_cuda_fail(const ch
 extern "C" __attribute__((visibility("default"))) int strict_cuda_user_objects();
 // Copies that have been carried out between a device and memory of the host.
 extern "C" __attribute__((visibility("default"))) int strict_cuda_host_copies();
+// Kernels that have been carried out.
+extern "C" __attribute__((visibility("default"))) int strict_cuda_kernels();
