@@ -93,14 +93,13 @@ DeviceContext::~DeviceContext() {
   (void)driver_.primary_context_release(handle_);
 }
 
-DeviceContext::Scope::Scope(const DeviceContext* context)
-    : context_(context), mode_(kCaptureModeRelaxed) {
-  if (context_ == nullptr) return;
+void DeviceContext::Scope::enter() {
+  mode_ = kCaptureModeRelaxed;
   exchanged_ = context_->driver_.exchange_capture_mode(&mode_) == 0;
   pushed_ = context_->driver_.context_push(context_->context_) == 0;
 }
 
-DeviceContext::Scope::~Scope() {
+void DeviceContext::Scope::leave() {
   void* popped = nullptr;
   if (pushed_) (void)context_->driver_.context_pop(&popped);
   if (exchanged_) (void)context_->driver_.exchange_capture_mode(&mode_);

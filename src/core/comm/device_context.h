@@ -29,14 +29,23 @@ class DeviceContext {
   // of a stream by any thread otherwise forbids. Of null it does nothing.
   class Scope {
    public:
-    explicit Scope(const DeviceContext* context);
-    ~Scope();
+    explicit Scope(const DeviceContext* context) : context_(context) {
+      if (context_ != nullptr) [[unlikely]]
+        enter();
+    }
+    ~Scope() {
+      if (context_ != nullptr) [[unlikely]]
+        leave();
+    }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
+    void enter();
+    void leave();
+
     const DeviceContext* context_;
-    int mode_;
+    int mode_ = 0;
     bool exchanged_ = false;
     bool pushed_ = false;
   };
