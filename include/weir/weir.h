@@ -240,13 +240,13 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_wi
  * buffers that a call uses, on every rank, lie on devices, or all in memory that the host can read
  * (managed and pinned memory are). They go to the real NCCL as whole collectives; what is missing
  * for that is WEIR_ERROR_UNSUPPORTED on every rank, and the communicator stays as it was. The first
- * such call makes an NCCL communicator of all ranks. Messages (weir_send, weir_recv) and barriers are
- * the host's. docs/nccl_plugin.md
+ * such call makes an NCCL communicator of all ranks. docs/nccl_plugin.md. Messages (weir_send, weir_recv) go by
+ * a transport that takes such memory, else they are WEIR_ERROR_UNSUPPORTED. Barriers are the host's.
  *
  * Without a stream the buffers must be ready when an operation is called, and it is complete when
  * the device is done with it. With weir_comm_set_stream operations are ordered behind what the stream
- * holds, a call returns once its operation is on the stream, and a request is complete when the device
- * is done.
+ * holds. A collective's call returns once it is on the stream, its request is complete when the device
+ * is done. A message begins when the stream has come to its call; the stream does not wait for it.
  */
 
 #define WEIR_NO_STREAM ((void*)(intptr_t)-1)

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <cstdint>
+#include <cstdlib>
 
 #include "plugins/hook/hook.h"
 
@@ -55,7 +56,7 @@ class DeviceDouble final : public hook::Hook {
   }
   weir_result_t device_viable(uint32_t peer, int device, char* reason,
                               size_t reason_bytes) override {
-    const char* refused = setting("WEIR_DEVICE_DOUBLE_REFUSES");
+    const char* refused = getenv("DEVICE_DOUBLE_REFUSES");
     if (refused == nullptr || device != atoi(refused)) return WEIR_OK;
     snprintf(reason, reason_bytes, "device_double was told to refuse device %d (rank %u)", device,
              peer);

@@ -448,6 +448,7 @@ Communicator::~Communicator() {
   }
   close_device();
   for (const Window& window : windows_) close_window(window);
+  const DeviceContext::Scope scope(message_device_.get());
   if (context_.instance != nullptr) context_.transport->close(context_.instance);
 }
 

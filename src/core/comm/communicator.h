@@ -28,6 +28,7 @@
 #include "core/base/status.h"
 #include "core/comm/board.h"
 #include "core/comm/bootstrap.h"
+#include "core/comm/device_context.h"
 #include "core/comm/device_memory.h"
 #include "core/comm/device_side.h"
 #include "core/comm/introduction.h"
@@ -189,6 +190,13 @@ class Communicator {
   }
   void release_locked(Request* request);
 
+  // ---- Messages on device memory: device_messages.cc ----
+  Status route_message(Request& request, int device);
+  // With the lock held: posts of the messages that wait those whose turn has come. True when it did.
+  bool post_waiting();
+  bool is_waiting(const Request& request) const;
+  void drop_mark(Request& request);
+
   void open_segment(const weir_segment_t& segment);
   Status join(const Secret& secret, Rank rank, Rank rank_count, const CommOptions& options,
               const Place& place);
@@ -201,6 +209,7 @@ class Communicator {
   // With the lock held:
   Status start_locked(Request& request);
   void enqueue(Request& request);
+  void post(Request& request);              // a message to the transport
   bool begin_collective(Request& request);  // true when its run has started, or it has failed
   bool agree_on_windows(Request& request, bool* windows);
   bool poll_locked();  // true when something moved
@@ -305,7 +314,10 @@ class Communicator {
   engine::Run* active_run_ = nullptr;  // of the head of the queue
   Request* first_ = nullptr;  // collectives in the order of the calls, linked by Request::next
   Request* last_ = nullptr;
-  std::vector<Request*> messages_;  // started, not done
+  std::vector<Request*> messages_;  // posted, not done
+  // Started, not posted, in the order of the calls: their streams have not come to them, or they come
+  // behind one of which that is so.
+  std::vector<Request*> waiting_;
   std::vector<std::unique_ptr<Request>> pool_;
   std::vector<Request*> free_requests_;
   std::atomic<uint32_t> in_flight_{0};
@@ -315,6 +327,7 @@ class Communicator {
   std::vector<Scale> scales_;
   std::unique_ptr<DeviceSide> device_;  // once there was a collective on device memory
   std::atomic<bool> has_device_{false};
+  std::unique_ptr<DeviceContext> message_device_;  // once there was a message on device memory
   bool host_memory_ = false;
   bool deterministic_ = false;
   bool leaves_host_ = false;  // the ranks are on several hosts

@@ -174,13 +174,8 @@ Status Communicator::route(Request& request) {
   }
   if ((request.kind == RequestKind::kSend || request.kind == RequestKind::kRecv) &&
       request.bytes > 0) {
-    if (const int device = device_of_memory(request.call.input); device >= 0) {
-      return Status(
-          Code::kUnsupported,
-          fmt::format("the buffer of a message on '{}' lies on device {}: messages take memory "
-                      "of the host; a collective such as all_to_all_v takes that of devices",
-                      name_, device));
-    }
+    const int device = device_of_memory(request.call.input);
+    if (device >= 0) return route_message(request, device);
   }
   return Status();
 }

@@ -69,9 +69,10 @@ void Communicator::collect_awaited(const Request& request, std::vector<Rank>* ra
   switch (request.kind) {
     case RequestKind::kSend:
     case RequestKind::kRecv:
-      ranks->push_back(request.peer);
+      if (!is_waiting(request)) ranks->push_back(request.peer);
       return;
     case RequestKind::kAllToAllV:
+      if (is_waiting(request)) return;
       for (const Request& part : request.parts) {
         if (!part.done.load(std::memory_order_relaxed)) ranks->push_back(part.peer);
       }
@@ -191,7 +192,8 @@ Status Communicator::mismatch_report(const Request& request) {
 Status Communicator::timeout_report(const Request& request, const std::vector<Rank>& ranks) const {
   std::string whom = is_with_device(request)
                          ? "the other ranks, of which all that can be told seems well"
-                         : "no rank in particular";
+                     : is_waiting(request) ? "the stream, which has not come to it"
+                                           : "no rank in particular";
   if (!ranks.empty()) {
     whom = describe_ranks(ranks);
     if (board_.is_open()) whom += silence_of(ranks);
@@ -439,6 +441,8 @@ void Communicator::fail_all(const Status& status) {
   }
   for (Request* request : messages_) complete(*request, status);
   messages_.clear();
+  for (Request* request : waiting_) complete(*request, status);
+  waiting_.clear();
   if (device_ != nullptr) fail_device(status);
 }
 

@@ -195,7 +195,7 @@ void Communicator::attend() {
   std::lock_guard lock(lock_, std::adopt_lock);
   const uint64_t now = now_ns();
   if (now - (context_.mapped() ? beat_ns_ : board_.shown_ns()) < interval_ns) return;
-  if (first_ == nullptr && messages_.empty() && !device_waits()) return;
+  if (first_ == nullptr && messages_.empty() && waiting_.empty() && !device_waits()) return;
   if (context_.mapped()) {
     beat(now);
   } else {

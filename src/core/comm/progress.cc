@@ -119,55 +119,77 @@ Status Communicator::start_locked(Request& request) {
       }
       break;
     case RequestKind::kAllToAllV:
-      // Receives first, so that what arrives finds its place.
-      for (Request& part : request.parts) {
-        part.comm = this;
-        part.started = true;
-        const bool sends = part.kind == RequestKind::kSend;
-        const weir_result_t result =
-            sends ? context_.transport->send(context_.instance, part.peer, kPointToPointLane,
-                                             part.call.input, part.bytes, &part.op)
-                  : context_.transport->recv(context_.instance, part.peer, kPointToPointLane,
-                                             part.call.output, part.bytes, &part.op);
-        if (result == WEIR_OK) {
-          part.done.store(true, std::memory_order_relaxed);
-        } else if (result != WEIR_IN_PROGRESS) {
-          part.status = Status(static_cast<Code>(result),
-                               fmt::format("{} rank {}: {}", sends ? "send to" : "receive from",
-                                           part.peer, transport_error_));
-          part.done.store(true, std::memory_order_relaxed);
-        }
-      }
-      request.started = true;
-      messages_.push_back(&request);
-      break;
     case RequestKind::kSend:
-    case RequestKind::kRecv: {
-      const bool sends = request.kind == RequestKind::kSend;
+    case RequestKind::kRecv:
       request.started = true;
-      const weir_result_t result =
-          sends ? context_.transport->send(context_.instance, request.peer, kPointToPointLane,
-                                           request.call.input, request.bytes, &request.op)
-                : context_.transport->recv(context_.instance, request.peer, kPointToPointLane,
-                                           request.call.output, request.bytes, &request.op);
-      if (result == WEIR_OK) {
-        complete(request, Status());
-      } else if (result == WEIR_IN_PROGRESS) {
-        messages_.push_back(&request);
+      if (waiting_.empty() && (request.device == nullptr || request.device->mark == nullptr)) {
+        post(request);
       } else {
-        const Status status(static_cast<Code>(result),
-                            fmt::format("{} rank {}: {}", sends ? "send to" : "receive from",
-                                        request.peer, transport_error_));
-        messages_.push_back(&request);  // ends with all others
-        std::vector<Rank> blamed;
-        const Status reason = why_failed(status, request, &blamed);
-        fail(reason, blamed);
+        waiting_.push_back(&request);
       }
       break;
-    }
   }
   poll_locked();
   return Status();
+}
+
+void Communicator::post(Request& request) {
+  const DeviceContext::Scope scope(message_device_.get());
+  const weir_transport_functions_t& transport = *context_.transport;
+  if (request.kind == RequestKind::kAllToAllV) {
+    // Receives first, so that what arrives finds its place.
+    for (Request& part : request.parts) {
+      part.comm = this;
+      part.started = true;
+      const bool sends = part.kind == RequestKind::kSend;
+      const weir_result_t result =
+          sends ? transport.send(context_.instance, part.peer, kPointToPointLane, part.call.input,
+                                 part.bytes, &part.op)
+                : transport.recv(context_.instance, part.peer, kPointToPointLane, part.call.output,
+                                 part.bytes, &part.op);
+      if (result == WEIR_OK) {
+        part.done.store(true, std::memory_order_relaxed);
+      } else if (result != WEIR_IN_PROGRESS) {
+        part.status = Status(static_cast<Code>(result),
+                             fmt::format("{} rank {}: {}", sends ? "send to" : "receive from",
+                                         part.peer, transport_error_));
+        part.done.store(true, std::memory_order_relaxed);
+      }
+    }
+    messages_.push_back(&request);
+    return;
+  }
+  const bool sends = request.kind == RequestKind::kSend;
+  const engine::Call& call = request.call;
+  weir_result_t result = WEIR_OK;
+  if (request.device == nullptr) {
+    result = sends ? transport.send(context_.instance, request.peer, kPointToPointLane, call.input,
+                                    request.bytes, &request.op)
+                   : transport.recv(context_.instance, request.peer, kPointToPointLane, call.output,
+                                    request.bytes, &request.op);
+  } else {
+    const int device = request.device->device;
+    result = sends ? transport.device_send(context_.instance, request.peer, kPointToPointLane,
+                                           call.input, request.bytes, device, &request.op)
+                   : transport.device_recv(context_.instance, request.peer, kPointToPointLane,
+                                           call.output, request.bytes, device, &request.op);
+  }
+  if (result == WEIR_OK) return complete(request, Status());
+  if (result == WEIR_IN_PROGRESS) {
+    messages_.push_back(&request);
+    return;
+  }
+  const Status status(static_cast<Code>(result),
+                      fmt::format("{} rank {}: {}", sends ? "send to" : "receive from",
+                                  request.peer, transport_error_));
+  // Nothing has been posted.
+  if (request.device != nullptr && result == WEIR_ERROR_UNSUPPORTED) {
+    return complete(request, status);
+  }
+  messages_.push_back(&request);  // ends with all others
+  std::vector<Rank> blamed;
+  const Status reason = why_failed(status, request, &blamed);
+  fail(reason, blamed);
 }
 
 void Communicator::record_message(Request& request) {
@@ -199,6 +221,7 @@ void Communicator::complete(Request& request, const Status& status) {
   }
   in_flight_.fetch_sub(1, std::memory_order_relaxed);
   const bool detached = request.device != nullptr && request.device->detached;
+  drop_mark(request);
   request.done.store(true, std::memory_order_release);
   if (detached) release_locked(&request);
 }
@@ -280,6 +303,7 @@ bool Communicator::poll_message(Request& request, Status* failure) {
 }
 
 bool Communicator::poll_locked() {
+  const DeviceContext::Scope scope(message_device_.get());
   bool moved = device_ != nullptr && poll_device();
   while (first_ != nullptr) {
     Request& request = *first_;
@@ -319,6 +343,7 @@ bool Communicator::poll_locked() {
     }
     break;
   }
+  if (!waiting_.empty() && post_waiting()) moved = true;
   if (!messages_.empty()) {
     context_.transport->progress(context_.instance);
     for (size_t i = 0; i < messages_.size();) {
@@ -424,6 +449,7 @@ void Communicator::release_locked(Request* request) {
   request->block_counts.clear();
   request->block_displacements.clear();
   request->parts.clear();
+  drop_mark(*request);
   request->device.reset();
   request->op = {};
   request->next = nullptr;

@@ -18,9 +18,12 @@ class Communicator;
 
 enum class RequestKind : uint8_t { kCollective, kSend, kRecv, kAllToAllV, kDevice };
 
-// Of a collective on device memory, as the call was made.
+// Of a call on device memory, as it was made.
 struct DeviceCall {
   int device = 0;
+  // Of a message: where its stream must have come to (DeviceContext::Mark); null: it has.
+  void* mark = nullptr;
+  // The rest of a collective.
   bool on_stream = false;  // the caller's; its call ends when the operation is on it
   void* stream = nullptr;
   bool is_all_to_all_v = false;
@@ -43,7 +46,7 @@ struct Request {
   weir_transport_op_t op{};
   // All-to-all-v: one message each way per peer.
   std::vector<Request> parts;
-  std::unique_ptr<DeviceCall> device;  // kDevice
+  std::unique_ptr<DeviceCall> device;  // kDevice, and messages on device memory
 
   Request* next = nullptr;  // in the communicator's queue of collectives, or of those on devices
   bool started = false;
