@@ -81,6 +81,12 @@ struct Driver {
                stream_is_capturing, event_create, event_record, event_destroy,
                thread_exchange_stream_capture_mode);
   }
+  // What learning how far a program's stream has come needs, in threads of any context.
+  bool can_mark() const {
+    return has(get_error_name, device_get, device_primary_ctx_retain, device_primary_ctx_release,
+               ctx_push_current, ctx_pop_current, stream_is_capturing, event_create, event_record,
+               event_query, event_destroy, thread_exchange_stream_capture_mode);
+  }
   // What a stream of the library's own needs.
   bool can_make_streams() const {
     return stream_create != nullptr && stream_destroy != nullptr && stream_query != nullptr;

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceContext: what a communicator needs of CUDA's driver for messages on memory of its device: the device's
 // primary context in the threads that move them, and marks on streams, by which it learns that the device
-// has come so far. The driver is the one that the process has loaded (device_memory.h). One thread at a time.
+// has come so far. The driver is the one that the process has loaded. One thread at a time.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "core/base/status.h"
+#include "cuda/driver_table.h"
 
 namespace weir::comm {
-
-struct DriverFunctions;
 
 class DeviceContext {
  public:
@@ -57,9 +56,9 @@ class DeviceContext {
   void remove(Mark mark);
 
  private:
-  explicit DeviceContext(const DriverFunctions& driver) : driver_(driver) {}
+  explicit DeviceContext(const cuda::Driver& driver) : driver_(driver) {}
 
-  const DriverFunctions& driver_;
+  const cuda::Driver& driver_;
   int device_ = 0;
   int handle_ = 0;  // the driver's for it
   void* context_ = nullptr;
