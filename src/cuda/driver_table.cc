@@ -38,6 +38,8 @@ Driver look_up_all(void* library) {
   look_up(library, &d.mem_host_alloc, "cuMemHostAlloc");
   look_up(library, &d.mem_free_host, "cuMemFreeHost");
   look_up(library, &d.memcpy_async, "cuMemcpyAsync");
+  look_up(library, &d.mem_alloc_async, "cuMemAllocAsync");
+  look_up(library, &d.mem_free_async, "cuMemFreeAsync");
   look_up(library, &d.stream_get_ctx, "cuStreamGetCtx");
   look_up(library, &d.stream_write_value32, "cuStreamWriteValue32_v2");
   look_up(library, &d.stream_wait_value32, "cuStreamWaitValue32_v2");

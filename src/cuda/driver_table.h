@@ -30,6 +30,8 @@ struct Driver {
   Result (*mem_free_host)(void* memory) = nullptr;
   Result (*memcpy_async)(DevicePointer to, DevicePointer from, size_t bytes,
                          Stream stream) = nullptr;
+  Result (*mem_alloc_async)(DevicePointer* pointer, size_t bytes, Stream stream) = nullptr;
+  Result (*mem_free_async)(DevicePointer pointer, Stream stream) = nullptr;
   Result (*stream_get_ctx)(Stream stream, Context* context) = nullptr;
   Result (*stream_write_value32)(Stream stream, DevicePointer address, uint32_t value,
                                  unsigned flags) = nullptr;

@@ -12,7 +12,10 @@
 #include <cstring>
 #include <thread>
 
+#include "api/handles.h"
+#include "core/base/clock.h"
 #include "core/comm/bootstrap_place.h"
+#include "core/comm/communicator.h"
 #include "nccl/process.h"
 
 namespace weir::nccl {
@@ -23,6 +26,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kCountersMax = uint64_t{1} << 27;
 constexpr int kSpins = 2000;
+constexpr std::chrono::milliseconds kSpinTime{2};
 constexpr std::chrono::microseconds kSleep{50};
 constexpr std::chrono::milliseconds kLook{20};  // between two looks at who is alive
 
@@ -68,6 +72,35 @@ std::vector<int> lost_ranks(const Comm& comm) {
   }
   ranks.resize(static_cast<size_t>(std::min(count, comm.rank_count())));
   return ranks;
+}
+
+// What the recorder keeps of a call.
+struct Recorded {
+  comm::RecordKind kind;
+  Rank peer;
+  uint64_t units;  // bytes, or signals
+
+  explicit Recorded(const OneSidedCall& call)
+      : kind(call.wait                ? comm::RecordKind::kWaitSignal
+             : call.window != nullptr ? comm::RecordKind::kPutSignal
+                                      : comm::RecordKind::kSignal),
+        peer(static_cast<Rank>(call.wait ? call.awaited.front().peer : call.peer)),
+        units(call.bytes) {
+    for (const Awaited& one : call.awaited) units += one.count;
+  }
+};
+
+uint64_t record_begun(const Comm& comm, const OneSidedCall& call) {
+  if (call.wait && call.awaited.empty()) return 0;
+  const Recorded it(call);
+  return comm.weir()->comm->one_sided_begun(it.kind, it.peer, it.units);
+}
+
+void record_wait(const Comm& comm, const OneSidedCall& call, uint64_t since_ns,
+                 const std::vector<Rank>& awaited) {
+  if (call.record == 0) return;
+  const Recorded it(call);
+  comm.weir()->comm->one_sided_waits(call.record, it.kind, it.units, since_ns, awaited);
 }
 
 }  // namespace
@@ -242,6 +275,7 @@ size_t OneSided::counter_index(int origin, uint32_t context, uint32_t signal) co
 // ---- Operations ---------------------------------------------------------------------------------
 
 Outcome OneSided::begin(const char* function, const Comm& comm, OneSidedCall& call) {
+  call.record = record_begun(comm, call);
   if (call.wait) return {};
   const SharedWindow::Peer& counters = peer_counters_[static_cast<size_t>(call.peer)];
   unsigned char* target =
@@ -281,9 +315,12 @@ Outcome OneSided::begin(const char* function, const Comm& comm, OneSidedCall& ca
 }
 
 Outcome OneSided::finish(const char* function, const Comm& comm, OneSidedCall& call) {
-  if (call.wait) return wait_for_signals(function, comm, call);
-  if (call.parcel == nullptr) return {};
-  return wait_for_parcel(function, comm, call);
+  Outcome outcome = call.wait                ? wait_for_signals(function, comm, call)
+                    : call.parcel == nullptr ? Outcome()
+                                             : wait_for_parcel(function, comm, call);
+  // What failed stays as it was in the record.
+  if (outcome.ok()) comm.weir()->comm->one_sided_done(call.record);
+  return outcome;
 }
 
 // Why nothing can be waited for any more; ok while it can.
@@ -303,6 +340,8 @@ Outcome OneSided::wait_for_parcel(const char* function, const Comm& comm,
                                   const OneSidedCall& call) {
   const Parcel& parcel = *call.parcel;
   const auto until = Clock::now() + std::chrono::milliseconds(comm.config().timeout_ms());
+  const uint64_t since_ns = now_ns();
+  const std::vector<Rank> awaited = {static_cast<Rank>(call.peer)};
   for (;;) {
     courier_->wait(parcel, kLook.count());
     const int state = parcel.state.load();
@@ -316,6 +355,7 @@ Outcome OneSided::wait_for_parcel(const char* function, const Comm& comm,
               fmt::format("{}, {}: rank {} has no such window any more, or no {} bytes at {} in it",
                           function, title(comm), call.peer, call.bytes, call.offset)};
     }
+    record_wait(comm, call, since_ns, awaited);
     Outcome outcome = stopped(function, comm);
     if (outcome.ok() && Clock::now() > until) {
       outcome = {
@@ -354,13 +394,18 @@ Outcome OneSided::wait_for_signals(const char* function, const Comm& comm,
   const auto began = Clock::now();
   const auto until = began + std::chrono::milliseconds(comm.config().timeout_ms());
   auto next_look = began + kLook;
+  const uint64_t since_ns = now_ns();
   std::vector<int> missing;
+  std::vector<Rank> awaited;
   for (int polls = 0; !take(call.awaited, &missing); ++polls) {
-    if (polls < kSpins) {
+    // On a crowded machine a yield may take long.
+    if (polls < kSpins && Clock::now() - began < kSpinTime) {
       std::this_thread::yield();
       continue;
     }
     std::this_thread::sleep_for(kSleep);
+    awaited.assign(missing.begin(), missing.end());
+    record_wait(comm, call, since_ns, awaited);
     Outcome outcome = stopped(function, comm);
     const auto now = Clock::now();
     if (outcome.ok() && now >= next_look) {

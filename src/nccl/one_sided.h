@@ -69,6 +69,7 @@ struct OneSidedCall {
   std::vector<Awaited> awaited;
   // While it runs:
   std::shared_ptr<Parcel> parcel;
+  uint64_t record = 0;  // its number in the recorder
 };
 
 class OneSided : private Courier::Receiver {

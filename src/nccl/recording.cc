@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <type_traits>
 #include <unordered_map>
@@ -107,21 +109,35 @@ struct Inside {
 
 bool is_error(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
-// What the arguments of a call say, in their order.
+// What the arguments of a call say, in their order. Of a put they are followed by an offset, a signal and a context,
+// which are not recorded.
 struct Described {
   ncclComm_t comm = nullptr;
-  size_t count = 0;
+  std::optional<size_t> elements;
   ncclDataType_t type = ncclInt8;
   ncclRedOp_t op = ncclSum;
-  int peer_or_root = 0;
+  std::optional<int> number;  // peer or root; of a wait for signals, how many descriptors follow
+  const ncclWaitSignalDesc_t* signals = nullptr;
 
   template <typename Argument>
   void add(const Argument& argument) {
     if constexpr (std::is_same_v<Argument, ncclComm_t>) comm = argument;
-    if constexpr (std::is_same_v<Argument, size_t>) count = argument;
+    if constexpr (std::is_same_v<Argument, size_t>) elements = elements.value_or(argument);
     if constexpr (std::is_same_v<Argument, ncclDataType_t>) type = argument;
     if constexpr (std::is_same_v<Argument, ncclRedOp_t>) op = argument;
-    if constexpr (std::is_same_v<Argument, int>) peer_or_root = argument;
+    if constexpr (std::is_same_v<Argument, int>) number = number.value_or(argument);
+    if constexpr (std::is_same_v<Argument, ncclWaitSignalDesc_t*>) signals = argument;
+  }
+
+  size_t count() const {
+    if (signals == nullptr) return elements.value_or(0);
+    size_t sum = 0;
+    for (int i = 0; i < *number; ++i) sum += static_cast<size_t>(std::max(signals[i].opCnt, 0));
+    return sum;
+  }
+  Rank peer_or_root() const {
+    return static_cast<Rank>(signals != nullptr && *number > 0 ? signals[0].peer
+                                                               : number.value_or(0));
   }
 };
 
@@ -136,8 +152,8 @@ engine::Call call_of(Collective collective, const Described& described) {
   } else {
     call.scaled = true;
   }
-  call.root = static_cast<Rank>(described.peer_or_root);
-  call.count = described.count;
+  call.root = described.peer_or_root();
+  call.count = described.count();
   return call;
 }
 
@@ -154,10 +170,9 @@ Entry begin(Collective collective, std::shared_ptr<Book> book, const Described& 
 
 Entry begin(comm::RecordKind kind, std::shared_ptr<Book> book, const Described& described) {
   const auto type = to_weir(described.type);
-  const size_t bytes = described.count * (type.has_value() ? element_bytes(*type) : 1);
+  const size_t bytes = described.count() * (type.has_value() ? element_bytes(*type) : 1);
   std::lock_guard lock(book->lock);
-  const uint64_t number =
-      book->recorder.message_begun(kind, static_cast<Rank>(described.peer_or_root), bytes);
+  const uint64_t number = book->recorder.message_begun(kind, described.peer_or_root(), bytes);
   return {std::move(book), true, number};
 }
 
@@ -292,6 +307,9 @@ Table recording_table(const Table& real) {
   WEIR_NCCL_RECORDED(ScatterConfig, Collective::kScatter);
   WEIR_NCCL_RECORDED(Send, comm::RecordKind::kSend);
   WEIR_NCCL_RECORDED(Recv, comm::RecordKind::kRecv);
+  WEIR_NCCL_RECORDED(PutSignal, comm::RecordKind::kPutSignal);
+  WEIR_NCCL_RECORDED(Signal, comm::RecordKind::kSignal);
+  WEIR_NCCL_RECORDED(WaitSignal, comm::RecordKind::kWaitSignal);
 #undef WEIR_NCCL_RECORDED
   table.GroupStart = group_start;
   table.GroupEnd = group_end;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recording of calls that go to the real NCCL, on request (WEIR_RECORDER_NCCL), in the files that
 // weir-trace reads: then the table of the real library's functions is replaced by one whose
-// collectives and messages write what they were asked for before they are made. Off, nothing is on
+// collectives, messages and one-sided operations write what they were asked for before they are made. Off, nothing is on
 // the way of a call. Thread-safe.
 //
 // A collective has "begun" when it is called and is "completed" when the call, or the outermost group

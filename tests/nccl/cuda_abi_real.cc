@@ -59,6 +59,8 @@ SAME_CALL(pointer_get_attributes, cuPointerGetAttributes);
 SAME_CALL(mem_host_alloc, cuMemHostAlloc);
 SAME_CALL(mem_free_host, cuMemFreeHost);
 SAME_CALL(memcpy_async, cuMemcpyAsync);
+SAME_CALL(mem_alloc_async, cuMemAllocAsync);
+SAME_CALL(mem_free_async, cuMemFreeAsync);
 SAME_CALL(stream_get_ctx, cuStreamGetCtx);
 SAME_CALL(stream_write_value32, cuStreamWriteValue32);
 SAME_CALL(stream_wait_value32, cuStreamWaitValue32);

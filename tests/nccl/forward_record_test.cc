@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -220,6 +221,36 @@ TEST_F(NcclRecorded, OperationsOfAGroupHaveReturnedWhenItsOutermostLevelHas) {
       << result.out;
   expect_said(
       {"stuck inside", "rank 1 did not come back from the real NCCL's call of operation 2"});
+}
+
+TEST_F(NcclRecorded, OneSidedOperationsStandAmongTheMessages) {
+  const Job job(2, [](int rank, ncclComm_t comm) {
+    char data[12] = {};
+    ncclWaitSignalDesc_t three[] = {{1, 1 - rank, 0, 0}, {2, 1 - rank, 1, 0}};
+    EXPECT_NCCL(ncclPutSignal(data, 3, ncclInt, 1 - rank, nullptr, 77, 0, 0, 0, comm, nullptr));
+    EXPECT_NCCL(ncclSignal(1 - rank, 5, 0, 0, comm, nullptr));
+    EXPECT_NCCL(ncclWaitSignal(2, three, comm, nullptr));
+    EXPECT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclPutSignal(data, 2, ncclInt, 1 - rank, nullptr, 0, 0, 0, 0, comm, nullptr));
+  });
+  const CommandResult result = weir::test::run_command(WEIR_TRACE, {"--json", folder().path()});
+  const auto json = nlohmann::json::parse(result.out);
+  for (const auto& rank : json["communicators"][0]["ranks"]) {
+    const auto& messages = rank["messages"];
+    ASSERT_EQ(messages.size(), 4u) << rank.dump(1);
+    const int peer = 1 - rank["rank"].get<int>();
+    EXPECT_EQ(messages[0]["kind"], "put with signal");
+    EXPECT_EQ(messages[0]["bytes"], 12);
+    EXPECT_EQ(messages[1]["kind"], "signal");
+    EXPECT_EQ(messages[2]["kind"], "wait for signals");
+    EXPECT_EQ(messages[2]["signals"], 3);
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(messages[i]["peer"], peer) << i;
+      EXPECT_EQ(messages[i]["completed"], i < 3) << i << ": the group has not ended";
+    }
+    EXPECT_EQ(rank["activity"],
+              "put of 8 bytes with a signal to rank " + std::to_string(peer) + " is begun");
+  }
 }
 
 TEST_F(NcclRecorded, AnOrderlyEndLeavesNothingAndAnAbortLeavesTheRecord) {

@@ -89,6 +89,56 @@ TEST(NcclLoader, EveryListedFunctionAndItsTwinAreThere) {
   }
 }
 
+// What programs that are built against NCCL look up or link, by their sources. A name that is missing fails at load.
+struct Wanted {
+  const char* program;
+  const char* names;  // without "nccl"
+};
+constexpr Wanted kWanted[] = {
+    {"PyTorch 2.6",
+     "AllGather AllReduce Bcast Broadcast CommAbort CommCount CommDeregister CommDestroy "
+     "CommFinalize CommGetAsyncError CommInitAll CommInitRank CommInitRankConfig CommRegister "
+     "CommSplit CommUserRank GetErrorString GetLastError GetUniqueId GetVersion GroupEnd "
+     "GroupStart Recv RedOpCreatePreMulSum RedOpDestroy Reduce ReduceScatter Send"},
+    {"later PyTorch",
+     "CommInitRankScalable CommShrink CommWindowRegister CommWindowDeregister MemAlloc MemFree "
+     "DevCommCreate DevCommDestroy CommRevoke CommGetUniqueId CommGrow CommSuspend CommResume "
+     "CommMemStats WinGetUserPtr PutSignal Signal WaitSignal GetLsaMultimemDevicePointer"},
+    {"vLLM, SGLang",
+     "GetErrorString GetVersion GetUniqueId CommInitRank AllReduce Reduce AllGather ReduceScatter "
+     "Broadcast Send Recv GroupStart GroupEnd CommDestroy CommWindowRegister "
+     "CommWindowDeregister CommQueryProperties"},
+    {"CuPy",
+     "GetVersion GetUniqueId GetErrorString CommInitRank CommInitAll CommDestroy CommAbort "
+     "CommGetAsyncError CommCuDevice CommUserRank CommCount AllReduce Reduce Broadcast Bcast "
+     "ReduceScatter AllGather Send Recv GroupStart GroupEnd"},
+    {"JAX (XLA)",
+     "GetVersion GetUniqueId GetErrorString GetLastError CommInitRank CommInitRankConfig "
+     "CommInitRankScalable CommSplit CommCount CommUserRank CommAbort CommDestroy CommFinalize "
+     "CommGetAsyncError CommRegister CommDeregister CommWindowRegister CommWindowDeregister "
+     "MemAlloc MemFree AllReduce AllGather ReduceScatter Reduce Broadcast Send Recv GroupStart "
+     "GroupEnd"},
+    {"TensorRT-LLM",
+     "GetVersion GetUniqueId GetErrorString CommInitRank CommInitRankConfig CommCount "
+     "CommUserRank CommDestroy CommAbort CommGetAsyncError AllReduce AllGather ReduceScatter "
+     "Broadcast Reduce Send Recv GroupStart GroupEnd MemAlloc MemFree CommWindowRegister "
+     "CommWindowDeregister"},
+};
+
+TEST(NcclLoader, WhatFrameworksAskForIsThere) {
+  void* library = dlopen(WEIR_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << dlerror();
+  for (const Wanted& wanted : kWanted) {
+    std::istringstream names(wanted.names);
+    int count = 0;
+    for (std::string name; names >> name; ++count) {
+      EXPECT_NE(dlsym(library, ("nccl" + name).c_str()), nullptr)
+          << wanted.program << ": nccl" << name;
+    }
+    EXPECT_GT(count, 15) << wanted.program;
+  }
+}
+
 TEST(NcclLoader, NothingOfWeirsOwnApiIsExported) {
   void* library = dlopen(WEIR_NCCL_LIBRARY, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << dlerror();

@@ -163,6 +163,15 @@ void copies(weir_comm_t comm, int n, int rank, Way way) {
     return weir_all_to_all(comm, out.data(), all.data(), 1000, WEIR_FLOAT32, request);
   });
   EXPECT_EQ(all.read(), expected);
+  // In place, there and back.
+  perform(comm, way, [&](weir_request_t* request) {
+    return weir_all_to_all(comm, out.data(), out.data(), 1000, WEIR_FLOAT32, request);
+  });
+  EXPECT_EQ(out.read(), expected);
+  perform(comm, way, [&](weir_request_t* request) {
+    return weir_all_to_all(comm, out.data(), out.data(), 1000, WEIR_FLOAT32, request);
+  });
+  EXPECT_EQ(out.read(), mine);
 }
 
 void blocks_that_differ(weir_comm_t comm, int n, int rank, Way way) {

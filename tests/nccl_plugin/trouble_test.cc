@@ -100,9 +100,18 @@ TEST(DeviceRefusals, WhatCannotBeCalledLeavesTheCommunicatorAsItWas) {
         expect_text(weir_last_error(comm), "messages take memory of the host");
         EXPECT_EQ(weir_recv(comm, data.data(), 1, WEIR_INT32, peer, nullptr),
                   WEIR_ERROR_UNSUPPORTED);
+        cudaStream_t stream = nullptr;
+        cudaGraph_t graph = nullptr;
+        ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+        ASSERT_WEIR(comm, weir_comm_set_stream(comm, stream));
+        ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
         EXPECT_EQ(weir_all_to_all(comm, data.data(), data.data(), 1, WEIR_INT32, nullptr),
                   WEIR_ERROR_UNSUPPORTED);
-        expect_text(weir_last_error(comm), "in place");
+        expect_text(weir_last_error(comm), "in place while the stream is captured");
+        EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+        EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+        EXPECT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
+        EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
         expect_sum_on_device(comm, rank, 2);
         // Another device of the same rank.
         ASSERT_EQ(cudaSetDevice(rank + 4), cudaSuccess);

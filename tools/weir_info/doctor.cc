@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "weir_info/elf_file.h"
 
@@ -145,6 +146,28 @@ std::vector<Check> judge_nccl(const NcclFound& found) {
   return checks;
 }
 
+namespace {
+
+// What makes a transport viable that says what it lacks.
+const char* remedy_of_transport(const std::string& name) {
+  static constexpr std::pair<const char*, const char*> kRemedies[] = {
+      {"shm", "allow memfd_create in the container's seccomp profile; ranks then share memory"},
+      {"tcp", "bring an interface up, or name the one that is: WEIR_IFNAME"},
+      {"ucx", "ucx_info -d lists what UCX finds; UCX_TLS and UCX_NET_DEVICES may exclude it"},
+      {"ofi", "fi_info -l lists what libfabric finds; FI_PROVIDER may exclude it"},
+      {"nccl",
+       "for memory of devices only: install NVIDIA's driver and NCCL, or name its file: "
+       "WEIR_NCCL_LIBRARY"},
+      {"ncclnet", "for a network plugin of NCCL's only: name its file, WEIR_NCCL_NET_PLUGIN"},
+  };
+  for (const auto& [transport, remedy] : kRemedies) {
+    if (name == transport) return remedy;
+  }
+  return "install what it needs, or leave it out: WEIR_TRANSPORT";
+}
+
+}  // namespace
+
 std::vector<Check> judge_transports(const std::vector<TransportLine>& transports) {
   std::vector<Check> checks;
   bool between_hosts = false;
@@ -153,7 +176,7 @@ std::vector<Check> judge_transports(const std::vector<TransportLine>& transports
     checks.push_back({line.viable ? Verdict::kGood : Verdict::kNote, line.name,
                       line.viable ? (line.reason.empty() ? "viable" : "viable: " + line.reason)
                                   : "not viable: " + line.reason,
-                      ""});
+                      line.viable ? "" : remedy_of_transport(line.name)});
   }
   for (const char* name : {"ucx", "ofi"}) {
     bool there = false;

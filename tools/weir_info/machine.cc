@@ -169,7 +169,10 @@ std::vector<Finding> judge_machine(const Machine& machine) {
       machine.memfd ? ""
                     : "memfd_create is refused: allow it in the seccomp profile of the container");
   add("/dev/shm", machine.dev_shm_bytes == 0 ? "not mounted" : text_of_bytes(machine.dev_shm_bytes),
-      "");
+      machine.dev_shm_bytes < 256 * kMiB
+          ? "enough for Weir; the real NCCL shares memory there, and PyTorch's loaders do: docker "
+            "run --shm-size=1g, or mount -o remount,size=1G /dev/shm"
+          : "");
 
   add("descriptors",
       machine.descriptors_max == kUnlimited ? "unlimited"

@@ -10,7 +10,6 @@
 namespace weir::trace {
 
 using comm::Record;
-using comm::RecordKind;
 using Json = nlohmann::json;
 
 namespace {
@@ -108,14 +107,12 @@ void add_record(Json* events, const Group& group, size_t process, const Record& 
       named("thread_name", process, messages, fmt::format("rank {}, messages", record.rank)));
   for (const comm::RecordedMessage& message : record.messages) {
     if (message.begin_ns == 0) continue;
-    const char* name = message.kind == RecordKind::kSend   ? "send"
-                       : message.kind == RecordKind::kRecv ? "receive"
-                                                           : "all_to_all_v";
-    Json one = event(name, message.done ? "message" : "unfinished", process, messages,
-                     message.begin_ns, message.done ? message.end_ns : until_ns, origin_ns);
+    Json one =
+        event(name_of_kind(message.kind), message.done ? "message" : "unfinished", process,
+              messages, message.begin_ns, message.done ? message.end_ns : until_ns, origin_ns);
     one["args"] = {{"number", message.number},
                    {"peer", message.peer},
-                   {"bytes", message.bytes},
+                   {units_of(message.kind), message.bytes},
                    {"completed", message.done}};
     events->push_back(std::move(one));
   }

@@ -14,8 +14,6 @@ using comm::RecordKind;
 using comm::RecordState;
 using Json = nlohmann::ordered_json;
 
-namespace {
-
 const char* name_of_kind(RecordKind kind) {
   switch (kind) {
     case RecordKind::kNothing:
@@ -30,9 +28,21 @@ const char* name_of_kind(RecordKind kind) {
       return "receive";
     case RecordKind::kAllToAllV:
       return "all_to_all_v";
+    case RecordKind::kPutSignal:
+      return "put with signal";
+    case RecordKind::kSignal:
+      return "signal";
+    case RecordKind::kWaitSignal:
+      return "wait for signals";
   }
   return "?";
 }
+
+const char* units_of(RecordKind kind) {
+  return kind == RecordKind::kWaitSignal ? "signals" : "bytes";
+}
+
+namespace {
 
 const char* name_of_state(RecordState state) {
   switch (state) {
@@ -61,7 +71,7 @@ Json json_of_wait(const Group& group, const Record& record, uint64_t now_ns) {
     json["slice"] = wait.slice;
     json["slice_count"] = wait.slice_count;
   } else {
-    json["bytes"] = wait.count;
+    json[units_of(wait.kind)] = wait.count;
   }
   json["waited_ns"] = waited_ns(group, record, now_ns);
   json["awaited_ranks"] = wait.awaited;
@@ -108,7 +118,7 @@ Json json_of_record(const Group& group, const Record& record, uint64_t now_ns) {
     json["messages"].push_back({{"number", message.number},
                                 {"kind", name_of_kind(message.kind)},
                                 {"peer", message.peer},
-                                {"bytes", message.bytes},
+                                {units_of(message.kind), message.bytes},
                                 {"completed", message.done},
                                 {"begin_ns", message.begin_ns},
                                 {"end_ns", message.end_ns}});

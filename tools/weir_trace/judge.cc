@@ -35,15 +35,31 @@ bool fell_silent(const Group& group, const Record& record, const JudgeOptions& o
          record.wait.kind != RecordKind::kNothing;
 }
 
+// "a message of 8 bytes from rank 1"
+std::string message_of(const RecordedWait& wait) {
+  const std::string peers = describe_ranks(wait.awaited);
+  switch (wait.kind) {
+    case RecordKind::kSend:
+      return fmt::format("a message of {} bytes to {}", wait.count, peers);
+    case RecordKind::kRecv:
+      return fmt::format("a message of {} bytes from {}", wait.count, peers);
+    case RecordKind::kPutSignal:
+    case RecordKind::kSignal:
+      return fmt::format("{} to take a put of {} bytes and its signal", peers, wait.count);
+    case RecordKind::kWaitSignal:
+      return fmt::format("signals of {} ({} asked for in all)", peers, wait.count);
+    default:
+      return fmt::format("an all_to_all_v of {} bytes with {}", wait.count, peers);
+  }
+}
+
 // What the rank is at besides the operation that the others wait for.
 std::string whereabouts(const Record& record, uint64_t sequence) {
   const RecordedWait& wait = record.wait;
   const bool elsewhere =
       wait.kind != RecordKind::kNothing && !(is_collective(wait) && wait.sequence >= sequence);
   if (elsewhere && !wait.awaited.empty() && !is_collective(wait)) {
-    return fmt::format("it waits for a message {} {}",
-                       wait.kind == RecordKind::kSend ? "to" : "from",
-                       describe_ranks(wait.awaited));
+    return fmt::format("it waits for {}", message_of(wait));
   }
   if (record.begun() > record.completed) {
     return fmt::format("operation {} is begun there and not completed, and nobody waits for it",
@@ -264,13 +280,7 @@ Verdict judge_messages(const Group& group, const std::vector<Rank>& waiters) {
     }
   }
   const RecordedWait& wait = group.find(waiters[0])->wait;
-  const std::string held =
-      fmt::format("rank {} waits for {} of {} bytes {} {}", waiters[0],
-                  wait.kind == RecordKind::kAllToAllV ? "an all_to_all_v" : "a message", wait.count,
-                  wait.kind == RecordKind::kSend   ? "to"
-                  : wait.kind == RecordKind::kRecv ? "from"
-                                                   : "with",
-                  describe_ranks(wait.awaited));
+  const std::string held = fmt::format("rank {} waits for {}", waiters[0], message_of(wait));
   if (ends.empty()) {
     return verdict_of(Finding::kStuckInside, {}, 0,
                       fmt::format("ranks wait for messages of each other: {}", held));

@@ -32,6 +32,10 @@ std::string chrome_of(const Report& report);
 // What the rank is at: "operation 12, all_reduce(float32, sum, count 8), waits 3 s for rank 2".
 std::string activity_of(const Group& group, const comm::Record& record, uint64_t now_ns);
 
+// "send", "wait for signals", and what is counted of it: "bytes", "signals".
+const char* name_of_kind(comm::RecordKind kind);
+const char* units_of(comm::RecordKind kind);
+
 uint64_t wall_clock_ns();
 
 }  // namespace weir::trace

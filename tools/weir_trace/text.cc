@@ -38,6 +38,13 @@ std::string message_text(RecordKind kind, Rank peer, uint64_t bytes) {
       return fmt::format("send of {} bytes to rank {}", bytes, peer);
     case RecordKind::kRecv:
       return fmt::format("receive of {} bytes from rank {}", bytes, peer);
+    case RecordKind::kPutSignal:
+      return fmt::format("put of {} bytes with a signal to rank {}", bytes, peer);
+    case RecordKind::kSignal:
+      return fmt::format("signal to rank {}", peer);
+    case RecordKind::kWaitSignal:
+      return fmt::format("wait for {} signal{}, of rank {} the first", bytes, bytes == 1 ? "" : "s",
+                         peer);
     default:
       return fmt::format("all_to_all_v of {} bytes", bytes);
   }
@@ -84,6 +91,9 @@ std::string activity_of(const Group& group, const Record& record, uint64_t now_n
     case RecordKind::kSend:
     case RecordKind::kRecv:
     case RecordKind::kAllToAllV:
+    case RecordKind::kPutSignal:
+    case RecordKind::kSignal:
+    case RecordKind::kWaitSignal:
       return fmt::format(
           "{}, {}", message_text(wait.kind, wait.awaited.empty() ? 0 : wait.awaited[0], wait.count),
           wait_text(group, record, now_ns));

@@ -113,6 +113,13 @@ class Communicator {
   void note_error(const Status& status);
   void set_timeout(int64_t timeout_ms) { timeout_ms_.store(timeout_ms); }
 
+  // One-sided operations, which others carry (src/nccl), in this communicator's record. The number is 0 where nothing
+  // is recorded. `units`: bytes, or signals of a wait. `waits` is to be called again and again while it waits.
+  uint64_t one_sided_begun(RecordKind kind, Rank peer, uint64_t units);
+  void one_sided_waits(uint64_t number, RecordKind kind, uint64_t units, uint64_t since_ns,
+                       std::span<const Rank> awaited);
+  void one_sided_done(uint64_t number);
+
   // Symmetric memory.
   Result<void*> mem_alloc(uint64_t bytes);
   Status mem_free(void* memory);

@@ -202,6 +202,34 @@ void Communicator::record_message(Request& request) {
   request.record = recorder_.message_begun(kind, request.peer, bytes);
 }
 
+uint64_t Communicator::one_sided_begun(RecordKind kind, Rank peer, uint64_t units) {
+  const std::lock_guard lock(lock_);
+  return recorder_.on() ? recorder_.message_begun(kind, peer, units) : 0;
+}
+
+void Communicator::one_sided_waits(uint64_t number, RecordKind kind, uint64_t units,
+                                   uint64_t since_ns, std::span<const Rank> awaited) {
+  if (number == 0) return;
+  const uint64_t now = now_ns();
+  const std::lock_guard lock(lock_);
+  if (!recorder_.on() || !recorder_.looked(since_ns, now)) return;
+  Wait wait;
+  wait.kind = kind;
+  wait.sequence = number;
+  wait.count = units;
+  wait.since_ns = since_ns;
+  wait.awaited = awaited;
+  recorder_.waits(wait, now);
+}
+
+void Communicator::one_sided_done(uint64_t number) {
+  if (number == 0) return;
+  const std::lock_guard lock(lock_);
+  if (!recorder_.on()) return;
+  recorder_.message_finished(number);
+  recorder_.wait_ended();
+}
+
 void Communicator::enqueue(Request& request) {
   request.next = nullptr;
   if (first_ == nullptr) {

@@ -140,11 +140,7 @@ void take_messages(const RecordFile& file, const Clocks& clocks, Record* record)
     message.number = get(slot.number);
     if (message.number == 0 || message.number % kMessageRecords != i) continue;
     const uint32_t kind = get(slot.kind);
-    if (kind != static_cast<uint32_t>(RecordKind::kSend) &&
-        kind != static_cast<uint32_t>(RecordKind::kRecv) &&
-        kind != static_cast<uint32_t>(RecordKind::kAllToAllV)) {
-      continue;
-    }
+    if (!is_message(static_cast<RecordKind>(kind))) continue;
     message.kind = static_cast<RecordKind>(kind);
     message.peer = get(slot.peer);
     if (message.peer >= record->rank_count) continue;
@@ -163,7 +159,7 @@ void take_messages(const RecordFile& file, const Clocks& clocks, Record* record)
 void take_wait(const RecordFile& file, const Clocks& clocks, Record* record) {
   const WaitBlock& block = file.wait;
   const uint32_t kind = get(block.kind);
-  if (kind == 0 || kind > static_cast<uint32_t>(RecordKind::kAllToAllV)) return;
+  if (kind == 0 || kind > kRecordKindMax) return;
   RecordedWait wait;
   wait.kind = static_cast<RecordKind>(kind);
   wait.sequence = get(block.sequence);

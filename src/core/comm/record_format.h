@@ -32,7 +32,7 @@
 //   1152    ~512    whom it waits for (WaitBlock)
 //   4096    32 each kOperationRecords operations, by sequence number
 //   12288   8 each  kOperationRecords ends, in ticks
-//   14336   64 each kMessageRecords point-to-point operations, by number
+//   14336   64 each kMessageRecords point-to-point and one-sided operations, by number
 //   20480   ways    how it reaches its peers, by ascending rank, those for which there is room: 4 rank,
 //                   2 bytes of text, the text, which a zero byte may end before; it may change
 //
@@ -74,7 +74,20 @@ enum class RecordKind : uint32_t {
   kSend = 3,
   kRecv = 4,
   kAllToAllV = 5,
+  // One-sided, of the NCCL API. What is counted of a wait is signals, and its peer is the first of those awaited.
+  kPutSignal = 6,
+  kSignal = 7,
+  kWaitSignal = 8,
 };
+inline constexpr uint32_t kRecordKindMax = 8;
+
+// Of one peer each, and kept among the messages.
+constexpr bool is_message(RecordKind kind) {
+  return kind >= RecordKind::kSend && static_cast<uint32_t>(kind) <= kRecordKindMax;
+}
+constexpr bool is_one_sided(RecordKind kind) {
+  return kind >= RecordKind::kPutSignal && static_cast<uint32_t>(kind) <= kRecordKindMax;
+}
 
 struct ClockSample {
   std::atomic<uint64_t> ticks;

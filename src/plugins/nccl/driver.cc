@@ -9,8 +9,9 @@ namespace {
 bool is_complete(const Driver& d) {
   return Driver::has(d.init, d.get_error_name, d.device_get, d.device_get_uuid,
                      d.device_primary_ctx_retain, d.device_primary_ctx_release, d.ctx_push_current,
-                     d.ctx_pop_current, d.stream_create, d.stream_destroy, d.stream_is_capturing,
-                     d.event_create, d.event_record, d.event_query, d.event_destroy,
+                     d.ctx_pop_current, d.mem_alloc_async, d.mem_free_async, d.memcpy_async,
+                     d.stream_create, d.stream_destroy, d.stream_is_capturing, d.event_create,
+                     d.event_record, d.event_query, d.event_destroy,
                      d.thread_exchange_stream_capture_mode);
 }
 

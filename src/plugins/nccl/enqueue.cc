@@ -7,25 +7,6 @@ namespace weir::plugins::nccl {
 
 namespace {
 
-size_t element_bytes(int32_t type) {
-  switch (type) {
-    case WEIR_INT8:
-    case WEIR_UINT8:
-    case WEIR_FLOAT8_E4M3:
-    case WEIR_FLOAT8_E5M2:
-      return 1;
-    case WEIR_FLOAT16:
-    case WEIR_BFLOAT16:
-      return 2;
-    case WEIR_INT32:
-    case WEIR_UINT32:
-    case WEIR_FLOAT32:
-      return 4;
-    default:
-      return 8;
-  }
-}
-
 const char* at(const void* buffer, uint64_t bytes) {
   return static_cast<const char*>(buffer) + bytes;
 }
@@ -49,6 +30,25 @@ struct Blocks {
 };
 
 }  // namespace
+
+size_t element_bytes(int32_t type) {
+  switch (type) {
+    case WEIR_INT8:
+    case WEIR_UINT8:
+    case WEIR_FLOAT8_E4M3:
+    case WEIR_FLOAT8_E5M2:
+      return 1;
+    case WEIR_FLOAT16:
+    case WEIR_BFLOAT16:
+      return 2;
+    case WEIR_INT32:
+    case WEIR_UINT32:
+    case WEIR_FLOAT32:
+      return 4;
+    default:
+      return 8;
+  }
+}
 
 ncclResult_t Instance::enqueue(const weir_collective_call_t& call, void* stream) {
   if (call.op != WEIR_COLLECTIVE_SCALED_SUM) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace weir::plugins::nccl {
 
@@ -55,6 +56,7 @@ Instance::~Instance() {
   if (context_ == nullptr || !ended) return;
   {
     const DriverScope scope(driver_, context_);
+    for (const cuda::DevicePointer copy : copies_) (void)driver_.mem_free_async(copy, nullptr);
     for (void* event : all_events_) (void)driver_.event_destroy(event);
     if (stream_ != nullptr) (void)driver_.stream_destroy(stream_);
   }
@@ -176,13 +178,37 @@ weir_result_t Instance::check(const weir_collective_call_t& call) const {
                                             version_text(kVersionOfFloat8) + ", this one is " +
                                             version_text(library_.version));
   }
-  const bool exchanges =
-      call.kind == WEIR_COLLECTIVE_ALL_TO_ALL || call.kind == WEIR_COLLECTIVE_ALL_TO_ALL_V;
-  if (exchanges && call.send == call.recv && call.send != nullptr) {
+  if (call.kind == WEIR_COLLECTIVE_ALL_TO_ALL_V && call.send == call.recv && call.send != nullptr) {
     return fail(WEIR_ERROR_UNSUPPORTED,
-                "all_to_all in place: NCCL needs a receive buffer apart from the send buffer");
+                "all_to_all_v in place: NCCL needs a receive buffer apart from the send buffer");
   }
   return WEIR_OK;
+}
+
+weir_result_t Instance::copy_of_send(const weir_collective_call_t& call, void* stream,
+                                     cuda::DevicePointer* copy) {
+  int capturing = cuda::kCaptureNone;
+  if (driver_.stream_is_capturing(stream, &capturing) == 0 && capturing != cuda::kCaptureNone) {
+    return fail(WEIR_ERROR_UNSUPPORTED,
+                "all_to_all in place while the stream is captured: NCCL needs a receive buffer "
+                "apart from the send buffer, so give it one");
+  }
+  const size_t bytes = call.count * element_bytes(call.type) * rank_count_;
+  copies_.reserve(copies_.size() + 1);
+  if (const int error = driver_.mem_alloc_async(copy, bytes, stream); error != 0) {
+    return fail_cuda("cuMemAllocAsync for an all_to_all in place", error);
+  }
+  copies_.push_back(*copy);
+  const int error =
+      driver_.memcpy_async(*copy, reinterpret_cast<uintptr_t>(call.send), bytes, stream);
+  if (error == 0) return WEIR_OK;
+  free_copy(*copy, stream);
+  return fail_cuda("cuMemcpyAsync", error);
+}
+
+void Instance::free_copy(cuda::DevicePointer copy, void* stream) {
+  copies_.erase(std::find(copies_.begin(), copies_.end(), copy));
+  (void)driver_.mem_free_async(copy, stream);
 }
 
 weir_result_t Instance::start(const weir_collective_call_t& call, weir_transport_op_t* op) {
@@ -202,9 +228,21 @@ weir_result_t Instance::start(const weir_collective_call_t& call, weir_transport
     }
     stream = stream_;
   }
-  const ncclResult_t result = enqueue(call, stream);
-  if (result != ncclSuccess && result != ncclInProgress) return fail_nccl("a collective", result);
+  cuda::DevicePointer copy = 0;
+  weir_collective_call_t apart = call;
+  if (call.kind == WEIR_COLLECTIVE_ALL_TO_ALL && call.send == call.recv && call.count > 0) {
+    if (const weir_result_t copied = copy_of_send(call, stream, &copy); copied != WEIR_OK) {
+      return copied;
+    }
+    apart.send = reinterpret_cast<const void*>(static_cast<uintptr_t>(copy));
+  }
+  const ncclResult_t result = enqueue(apart, stream);
+  if (result != ncclSuccess && result != ncclInProgress) {
+    if (copy != 0) free_copy(copy, stream);
+    return fail_nccl("a collective", result);
+  }
   op->word[kPhase] = kStarting;
+  op->word[kCopy] = copy;
   op->word[kStream] = reinterpret_cast<uint64_t>(stream);
   op->word[kEvent] = 0;
   return WEIR_IN_PROGRESS;
@@ -216,6 +254,7 @@ weir_result_t Instance::enqueued(weir_transport_op_t* op) {
   const weir_result_t now = state("a collective");
   if (now != WEIR_OK) return now;
   void* const stream = reinterpret_cast<void*>(op->word[kStream]);
+  if (op->word[kCopy] != 0) free_copy(std::exchange(op->word[kCopy], 0), stream);
   int capturing = cuda::kCaptureNone;
   if (driver_.stream_is_capturing(stream, &capturing) == 0 && capturing != cuda::kCaptureNone) {
     op->word[kPhase] = kCaptured;

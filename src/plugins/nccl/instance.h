@@ -37,6 +37,9 @@ struct Introduction {
 };
 static_assert(sizeof(Introduction) == 236 && sizeof(ncclUniqueId) == 128);
 
+// Of a weir_datatype_t.
+size_t element_bytes(int32_t type);
+
 class Instance {
  public:
   Instance(const weir_host_t* host, const weir_transport_config_t& config, const Library& library,
@@ -57,7 +60,7 @@ class Instance {
 
  private:
   // The meaning of weir_transport_op_t::word.
-  enum Word { kPhase, kStream, kEvent };
+  enum Word { kPhase, kStream, kEvent, kCopy };
   enum Phase : uint64_t { kStarting = 1, kEnqueued = 2, kCaptured = 3 };
 
   weir_result_t fail(weir_result_t code, const std::string& text) const;
@@ -67,6 +70,11 @@ class Instance {
   weir_result_t state(const char* what) const;
   // What cannot be done, before anything is done.
   weir_result_t check(const weir_collective_call_t& call) const;
+  // Enqueues a copy of what an in-place all_to_all sends, since NCCL needs buffers that are apart.
+  weir_result_t copy_of_send(const weir_collective_call_t& call, void* stream,
+                             cuda::DevicePointer* copy);
+  // Frees it in the order of the stream.
+  void free_copy(cuda::DevicePointer copy, void* stream);
   // Calls of NCCL's (enqueue.cc); ncclInProgress counts as success.
   ncclResult_t enqueue(const weir_collective_call_t& call, void* stream);
   ncclResult_t enqueue_in_group(const weir_collective_call_t& call, ncclRedOp_t op, void* stream);
@@ -84,6 +92,7 @@ class Instance {
   void* stream_ = nullptr;  // for calls that name none
   std::vector<void*> free_events_;
   std::vector<void*> all_events_;
+  std::vector<cuda::DevicePointer> copies_;  // that NCCL's calls read
   Ending ending_;
 };
 

@@ -70,6 +70,17 @@ TEST(Doctor, WithoutATransportBetweenHostsSomethingIsBad) {
   EXPECT_FALSE(mentions(judge_transports(transports), Verdict::kBad, ""));
 }
 
+TEST(Doctor, EveryTransportThatIsNotViableHasARemedy) {
+  for (const char* name : {"shm", "tcp", "ucx", "ofi", "nccl", "ncclnet", "somebodys"}) {
+    const auto checks = judge_transports({{name, "", "", "", false, "it lacks something"}});
+    EXPECT_EQ(checks[0].subject, name);
+    EXPECT_EQ(checks[0].verdict, Verdict::kNote);
+    EXPECT_EQ(checks[0].finding, "not viable: it lacks something");
+    EXPECT_NE(checks[0].remedy, "") << name;
+    EXPECT_EQ(judge_transports({{name, "", "", "", true, ""}})[0].remedy, "") << name;
+  }
+}
+
 TEST(Doctor, ALimitWithARemedyIsNoted) {
   const auto checks =
       judge_limits({{"locked memory", "8 MiB", "ulimit -l unlimited"}, {"kernel", "6.1", ""}});
