@@ -5,12 +5,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "core/comm/record_file.h"
@@ -422,6 +424,17 @@ TEST(RecordFolder, AnothersIsRefused) {
   ASSERT_EQ(chown(path.c_str(), 12345, 12345), 0);
   EXPECT_FALSE(open_record_folder(path, true, false).ok());
   EXPECT_FALSE(open_record_folder(path, true, true).ok());
+}
+
+TEST(RecordFolder, AProcessThatEndsWhileItIsLookedAtIsNoProcess) {
+  for (int i = 0; i < 100; ++i) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) _exit(0);
+    std::thread reaper([child] { EXPECT_EQ(waitpid(child, nullptr, 0), child); });
+    while (process_start_of(child) != 0) continue;
+    reaper.join();
+  }
 }
 
 TEST(RecordFolder, TheOldestOfTheDeadAreRemovedAndTheLivingStay) {

@@ -12,7 +12,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "core/comm/record_format.h"
@@ -22,11 +21,15 @@ namespace weir::comm {
 namespace {
 
 constexpr size_t kEntriesMax = 1 << 16;  // of a folder that are looked at
+constexpr size_t kStatBytesMax = 4096;
 
 // Text of /proc/<process>/stat behind the name of the program, which may hold anything.
 std::string stat_behind_name(pid_t process) {
   std::ifstream file(fmt::format("/proc/{}/stat", process));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  // A process that ends meanwhile is an error of the read, which an iterator would throw.
+  std::string text(kStatBytesMax, 0);
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
   const size_t end = text.rfind(") ");
   return end == std::string::npos ? std::string() : text.substr(end + 2);
 }
