@@ -155,13 +155,11 @@ Reduction random_reduction(std::mt19937_64& random, int n, int type, int op) {
     const double near_double = near;
     if (it.type == ncclFloat32) std::memcpy(&factor, &near, sizeof near);
     if (it.type == ncclFloat64) std::memcpy(&factor, &near_double, sizeof factor);
-    // Small floats are rounded before they are summed here, and not always so where they are staged:
-    // 1 and -1, which need no rounding.
-    const bool minus = random() % 2 == 0;
-    if (it.type == ncclFloat16) factor = minus ? 0xbc00 : 0x3c00;
-    if (it.type == ncclBfloat16) factor = minus ? 0xbf80 : 0x3f80;
-    if (it.type == ncclFloat8e4m3) factor = minus ? 0xb8 : 0x38;
-    if (it.type == ncclFloat8e5m2) factor = minus ? 0xbc : 0x3c;
+    // From 1 up, so that products must be rounded.
+    if (it.type == ncclFloat16) factor = 0x3c00 + random() % 64;
+    if (it.type == ncclBfloat16) factor = 0x3f80 + random() % 16;
+    if (it.type == ncclFloat8e4m3) factor = 0x38 + random() % 4;
+    if (it.type == ncclFloat8e5m2) factor = 0x3c + random() % 2;
     it.factors.push_back(factor);
   }
   return it;

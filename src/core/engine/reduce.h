@@ -2,8 +2,9 @@
 // Reduction and copy kernels: one source (reduce-inl via Highway), compiled for every instruction
 // set and chosen at run time. f16, bf16 and fp8 are widened to f32, folded there over all sources,
 // and rounded to nearest even once; so the fold of k sources in one call is not the same as k - 1
-// calls. The bits of the result do not depend on instruction set, alignment or element count.
-// Thread-safe.
+// calls. What is scaled is rounded to its type before it is folded, so that it makes no difference
+// whether it is scaled in the same call. The bits of the result do not depend on instruction set,
+// alignment or element count. Thread-safe.
 //
 // NaN: a NaN among the operands gives NaN in every fold, and so does inf - inf; it is always the
 // positive quiet NaN (0x7fc00000, 0x7e00, 0x7fc0, 0x7f, 0x7f). -0 is less than +0. One source that

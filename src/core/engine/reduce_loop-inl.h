@@ -304,7 +304,12 @@ class Reduction {
     const auto wide = Element::widen(dw, lanes);
     if constexpr (!kPlain) {
       if (HWY_UNLIKELY(s == scaled_source_)) {
-        return Element::scale(dw, wide, hn::Set(dw, factor_));
+        const auto scaled = Element::scale(dw, wide, hn::Set(dw, factor_));
+        // As it is where it was scaled in a call of its own.
+        if constexpr (kFloat && sizeof(Stored) < sizeof(Wide)) {
+          return Element::widen(dw, Element::narrow(dw, canonical(dw, scaled)));
+        }
+        return scaled;
       }
     }
     return wide;

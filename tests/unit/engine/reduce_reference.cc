@@ -105,6 +105,9 @@ std::vector<uint8_t> reduce_as(Fold fold, const ReduceArgs& args, Read read, Wri
       auto value = read(load<Stored>(args.sources[s], i));
       if (s == args.scaled_source) {
         value = fold_two(Fold::kProd, value, read(load<Stored>(args.scale, 0)));
+        if constexpr (std::is_floating_point_v<decltype(value)>) {
+          if (!std::isnan(value)) value = read(static_cast<Stored>(write(value)));
+        }
       }
       return value;
     };
