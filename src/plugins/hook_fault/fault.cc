@@ -136,6 +136,13 @@ class Fault final : public hook::Hook {
     }
   }
 
+  // A dropped operation is never issued, and holds its remote memory open until here.
+  void close() override {
+    for (weir_transport_remote_t* remote : closing_) Hook::remote_close(remote);
+    closing_.clear();
+    Hook::close();
+  }
+
   weir_result_t test(weir_transport_op_t* op) override {
     release_due();
     Record* record = records_.find(op);

@@ -25,6 +25,12 @@
 #include "core/comm/resolve.h"
 #include "unit/comm/bootstrap_support.h"
 
+// libpmix keeps a few strings of pmix_rte_init. Asked by LeakSanitizer where it is built in.
+extern "C" __attribute__((visibility("default"))) const char*
+__lsan_default_suppressions() {  // NOLINT: its name
+  return "leak:libpmix.so\n";
+}
+
 namespace weir::comm {
 namespace {
 
