@@ -126,6 +126,7 @@ static void aborted(Buffers* b) {
   const ncclUniqueId id = common_id();
   ncclComm_t comm = NULL;
   NCCL(ncclCommInitRank(&comm, ranks, id, rank));
+  MPI_Barrier(MPI_COMM_WORLD);  // who is still at it would be told of the abort
   if (rank != ranks - 1) {
     NCCL(ncclAllReduce(b->in, b->out, COUNT, ncclFloat, ncclSum, comm, b->stream));
   }

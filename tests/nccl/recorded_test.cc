@@ -119,7 +119,7 @@ TEST_F(NcclOwnRecord, EveryReplayOfAGraphIsAnOperation) {
     EXPECT_CUDA(cuStreamEndCapture(stream.get(), &graph));
     EXPECT_CUDA(cuGraphInstantiateWithFlags(&exec, graph, 0));
     EXPECT_CUDA(cuGraphDestroy(graph));
-    data.write(std::vector<int>(kCount, rank), stream);
+    data.set(std::vector<int>(kCount, rank));
     for (int replay = 0; replay < kReplays; ++replay) {
       EXPECT_CUDA(cuGraphLaunch(exec, stream.get()));
       stream.synchronize();
