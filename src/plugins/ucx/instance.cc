@@ -348,8 +348,10 @@ void Instance::tend() {
         continue;
       }
     }
+    // The end of its endpoint may be heard before the last that it sent on another connection.
+    const uint64_t patience_ns = peer.status != UCS_OK ? kUnexplainedNs : kFarewellNs;
     if (peer.state == Peer::State::kLeft && !peer.ended &&
-        (peer.status != UCS_OK || has_all(peer) || now - peer.since_ns > kFarewellNs)) {
+        (has_all(peer) || now - peer.since_ns > patience_ns)) {
       end_flows(&peer);
     }
   }
