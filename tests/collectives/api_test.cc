@@ -17,15 +17,15 @@ namespace weir::test {
 namespace {
 
 TEST(WarmCalls, AllocateNothing) {
-  // A rank that has to wait long looks after its peers, which may allocate; so the best round
-  // counts.
+  // A rank that has to wait long looks after its peers, which may allocate; so the best ten calls in
+  // a row count.
   for (const bool messages : {false, true}) {
     run_processes(
         2,
         [&](int, weir_comm_t comm) {
           for (const size_t count : {size_t{2}, size_t{16'384}, size_t{1'000'000}}) {
             std::vector<float> data(count, 0.0f);
-            uint64_t least = UINT64_MAX;
+            int clean = 0, longest = 0;  // rounds in a row
             for (int round = 0; round < 100; ++round) {
               const uint64_t before = allocation_count();
               ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), count, WEIR_FLOAT32,
@@ -36,9 +36,10 @@ TEST(WarmCalls, AllocateNothing) {
                                         WEIR_MAX, &request),
                         WEIR_OK);
               ASSERT_EQ(weir_wait(&request), WEIR_OK);
-              least = std::min(least, allocation_count() - before);
+              clean = allocation_count() == before ? clean + 1 : 0;
+              longest = std::max(longest, clean);
             }
-            EXPECT_EQ(least, 0u) << count << " elements";
+            EXPECT_GE(longest, 5) << count << " elements";
           }
         },
         messages ? Environment{{"WEIR_ALGORITHM", "all_reduce=ring"}} : Environment{});
