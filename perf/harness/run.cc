@@ -485,15 +485,22 @@ int Runner::run() {
     fmt::print(stderr, "{}: rank {}: {}\n", operation_.program(), job_.rank, error.text);
     return kExitError;
   }
+  int status = wrong_here_ > 0 ? kExitWrong : kExitOk;
   if (report_) {
     report_->print_footer();
+    if (report_->wrong_total() > 0) status = kExitWrong;
     if (std::string e = report_->write_files(); !e.empty()) {
       fmt::print(stderr, "{}: {}\n", operation_.program(), e);
-      return kExitError;
+      status = kExitError;
     }
-    if (report_->wrong_total() > 0) return kExitWrong;
   }
-  return wrong_here_ > 0 ? kExitWrong : kExitOk;
+  // A launcher may end all ranks when one ends with an error: not before rank 0 has reported.
+  if (weir_barrier(job_.comm, nullptr) != WEIR_OK && status == kExitOk) {
+    fmt::print(stderr, "{}: rank {}: {}\n", operation_.program(), job_.rank,
+               weir_last_error(job_.comm));
+    status = kExitError;
+  }
+  return status;
 }
 
 }  // namespace
