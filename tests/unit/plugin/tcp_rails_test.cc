@@ -54,6 +54,16 @@ class TcpRails : public testing::Test {
       ends_[i]->attach(rail, Stream(data[i]), Stream(control[i]), returns);
   }
   // As the network would: neither end learns what the other has received.
+  // End 1 waits for a message while every rail is cut.
+  void lose_the_peer() {
+    Message in(100);
+    ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
+    for (uint32_t rail = 0; rail < kRails; ++rail) cut(rail);
+    const uint64_t end = monotonic_ns() + 20'000'000'000;
+    while (in.op.state == kOpPending && monotonic_ns() < end) drive();
+    EXPECT_EQ(in.op.state, kOpFailed + WEIR_ERROR_PEER_LOST);
+    EXPECT_TRUE(ends_[1]->lost());
+  }
   void cut(uint32_t rail) {
     for (Bundle* end : ends_) {
       if (end->data_stream(rail).fd() >= 0) shutdown(end->data_stream(rail).fd(), SHUT_RDWR);
@@ -198,13 +208,7 @@ TEST_F(TcpRails, ARailThatIsBackCarriesAgain) {
 }
 
 TEST_F(TcpRails, TheEndOfTheLastRailIsTheLossOfThePeer) {
-  Message in(100);
-  ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
-  for (uint32_t rail = 0; rail < kRails; ++rail) cut(rail);
-  const uint64_t end = monotonic_ns() + 20'000'000'000;
-  while (in.op.state == kOpPending && monotonic_ns() < end) drive();
-  EXPECT_EQ(in.op.state, kOpFailed + WEIR_ERROR_PEER_LOST);
-  EXPECT_TRUE(ends_[1]->lost());
+  lose_the_peer();
   EXPECT_FALSE(ends_[1]->left());
 }
 
@@ -318,13 +322,7 @@ TEST_F(TcpRestingRails, TakeWhatTheFirstOneHadNotDelivered) {
 }
 
 TEST_F(TcpRestingRails, AreNoRailsWhenTheirPeerHasDied) {
-  Message in(100);
-  ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
-  for (uint32_t rail = 0; rail < kRails; ++rail) cut(rail);
-  const uint64_t end = monotonic_ns() + 20'000'000'000;
-  while (in.op.state == kOpPending && monotonic_ns() < end) drive();
-  EXPECT_EQ(in.op.state, kOpFailed + WEIR_ERROR_PEER_LOST);
-  EXPECT_TRUE(ends_[1]->lost());
+  lose_the_peer();
   EXPECT_FALSE(ends_[1]->needs_rails());
 }
 
