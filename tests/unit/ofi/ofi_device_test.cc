@@ -57,15 +57,6 @@ class OfiDevice : public testing::Test {
     }
     pair->join();
   }
-  static void close_both(Pair* pair) {
-    std::thread other([&] {
-      pair->f.close(pair->end[1].instance);
-      pair->end[1].instance = nullptr;
-    });
-    pair->f.close(pair->end[0].instance);
-    pair->end[0].instance = nullptr;
-    other.join();
-  }
   std::string gap(Pair* pair) const {
     char reason[512] = "";
     const weir_result_t result =
@@ -145,7 +136,7 @@ TEST_F(OfiDevice, WithoutCudaNobodyAsksForFiHmem) {
   if (HasFatalFailure()) return;
   EXPECT_EQ(fabric_double()->asked_count, 0);
   expect_refused(&pair, "libcuda.so.1");
-  close_both(&pair);
+  pair.close_together();
 }
 
 TEST_F(OfiDevice,
@@ -157,7 +148,7 @@ TEST_F(OfiDevice,
   if (HasFatalFailure()) return;
   EXPECT_EQ(gap(&pair), "");
   exchange(&pair);
-  close_both(&pair);
+  pair.close_together();
   EXPECT_EQ(fabric_double()->closed_count, fabric_double()->registered_count);
 }
 
@@ -168,7 +159,7 @@ TEST_F(OfiDevice, WithRegisteredMemoryOfTheHostTooTheSameMessagesArrive) {
   join(&pair, "1");
   if (HasFatalFailure()) return;
   exchange(&pair);
-  close_both(&pair);
+  pair.close_together();
   EXPECT_EQ(fabric_double()->closed_count, fabric_double()->registered_count);
 }
 
@@ -201,7 +192,7 @@ TEST_F(OfiDevice, WhereFiHmemIsNotGrantedItSaysSoAndMemoryOfTheHostGoesOn) {
   EXPECT_GT(fabric_double()->asked_count, 0);
   expect_refused(&pair, "provider tcp;ofi_rxm has no memory of devices");
   EXPECT_EQ(fabric_double()->registered_count, 0);
-  close_both(&pair);
+  pair.close_together();
 }
 
 TEST_F(OfiDevice, MemoryThatCannotBeRegisteredIsRefusedBeforeAnythingIsPosted) {
@@ -212,7 +203,7 @@ TEST_F(OfiDevice, MemoryThatCannotBeRegisteredIsRefusedBeforeAnythingIsPosted) {
   join(&pair);
   if (HasFatalFailure()) return;
   expect_refused(&pair, "fi_mr_regattr of memory of a CUDA device");
-  close_both(&pair);
+  pair.close_together();
 }
 
 TEST_F(OfiDevice, SealedItTakesMemoryOfTheHostOnly) {

@@ -45,15 +45,6 @@ class Ofi : public testing::Test {
     ASSERT_EQ(pair->wait(0, &send_op, sent), WEIR_OK) << pair->end[0].error;
     ASSERT_EQ(in, out);
   }
-  static void close_both(Pair* pair) {
-    std::thread other([&] {
-      pair->f.close(pair->end[1].instance);
-      pair->end[1].instance = nullptr;
-    });
-    pair->f.close(pair->end[0].instance);
-    pair->end[0].instance = nullptr;
-    other.join();
-  }
   const weir_transport_functions_t* functions_ = nullptr;
 };
 
@@ -71,7 +62,7 @@ TEST_F(Ofi, EveryProviderThatIsAskedForByNameCarriesMessages) {
     if (HasFatalFailure()) return;
     EXPECT_NE(pair.end[0].warning.find(provider), std::string::npos) << pair.end[0].warning;
     for (const size_t bytes : {0, 1, 8, 1024, 4096, 4097, 20'000, 300'000}) exchange(&pair, bytes);
-    close_both(&pair);
+    pair.close_together();
   }
 }
 
@@ -84,7 +75,7 @@ TEST_F(Ofi, WithRegisteredMemoryTheSameMessagesArrive) {
   for (const size_t bytes : {0, 1, 8, 1024, 4096, 4097, 20'000, 300'000, 3'000'000}) {
     exchange(&pair, bytes);
   }
-  close_both(&pair);
+  pair.close_together();
 }
 
 TEST_F(Ofi, AProviderThatIsNotThereIsAnErrorThatNamesTheSettingAndWhatThereIs) {

@@ -68,6 +68,16 @@ class Pair {
       e.instance = nullptr;
     }
   }
+  // As ranks do, for transports whose close waits for the peer's.
+  void close_together() {
+    std::thread other([&] {
+      f.close(end[1].instance);
+      end[1].instance = nullptr;
+    });
+    f.close(end[0].instance);
+    end[0].instance = nullptr;
+    other.join();
+  }
 
   weir_result_t send(uint32_t from, const void* data, uint64_t bytes, weir_transport_op_t* op) {
     return f.send(end[from].instance, 1 - from, 0, data, bytes, op);
