@@ -18,3 +18,12 @@ struct weir_comm {
 struct weir_window {
   weir_comm_t comm = nullptr;
 };
+
+namespace weir {
+
+// As weir_send and weir_recv with a buffer that the caller knows to lie on `device`; also on a communicator
+// made with WEIR_COMM_HOST_MEMORY.
+weir_result_t device_message(bool sends, weir_comm_t comm, void* buffer, size_t count,
+                             weir_datatype_t type, int peer, int device, weir_request_t* request);
+
+}  // namespace weir

@@ -238,7 +238,8 @@ weir_result_t collective(const Ask& ask, Collective kind, size_t block_count, in
 }
 
 weir_result_t message(const char* function, bool sends, weir_comm_t comm, void* buffer,
-                      size_t count, weir_datatype_t type, int peer, weir_request_t* out) {
+                      size_t count, weir_datatype_t type, int peer, weir_request_t* out,
+                      int device = -1) {
   std::string text = wrong_type_or_count(type, count, 1);
   if (!text.empty()) return wrong(comm, function, text);
   const auto n = static_cast<int>(comm->comm->rank_count());
@@ -258,12 +259,22 @@ weir_result_t message(const char* function, bool sends, weir_comm_t comm, void* 
     request.kind = sends ? RequestKind::kSend : RequestKind::kRecv;
     request.peer = static_cast<Rank>(peer);
     request.bytes = bytes;
+    request.known_device = device;
     request.call.input = buffer;
     request.call.output = buffer;
   });
 }
 
 }  // namespace
+
+weir_result_t weir::device_message(bool sends, weir_comm_t comm, void* buffer, size_t count,
+                                   weir_datatype_t type, int peer, int device,
+                                   weir_request_t* request) {
+  return guarded([&] {
+    return message(sends ? "send" : "recv", sends, comm, buffer, count, type, peer, request,
+                   device);
+  });
+}
 
 weir_result_t weir_all_reduce(weir_comm_t comm, const void* send, void* recv, size_t count,
                               weir_datatype_t type, weir_redop_t op, weir_request_t* request) {

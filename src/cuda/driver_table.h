@@ -81,17 +81,13 @@ struct Driver {
                ctx_pop_current, pointer_get_attributes, mem_host_alloc, mem_free_host, memcpy_async,
                stream_get_ctx, stream_write_value32, stream_wait_value32, stream_wait_event,
                stream_is_capturing, event_create, event_record, event_destroy,
-               thread_exchange_stream_capture_mode);
+               thread_exchange_stream_capture_mode, stream_create, stream_destroy, stream_query);
   }
   // What learning how far a program's stream has come needs, in threads of any context.
   bool can_mark() const {
     return has(get_error_name, device_get, device_primary_ctx_retain, device_primary_ctx_release,
                ctx_push_current, ctx_pop_current, stream_is_capturing, event_create, event_record,
                event_query, event_destroy, thread_exchange_stream_capture_mode);
-  }
-  // What a stream of the library's own needs.
-  bool can_make_streams() const {
-    return stream_create != nullptr && stream_destroy != nullptr && stream_query != nullptr;
   }
   // What memory of other processes needs.
   bool can_share() const { return ipc_get_mem_handle != nullptr && ipc_open_mem_handle != nullptr; }

@@ -7,6 +7,7 @@
 #include <shared_mutex>
 #include <vector>
 
+#include "api/handles.h"
 #include "nccl/backend.h"
 #include "nccl/one_sided.h"
 #include "nccl/stream/proxy.h"
@@ -236,6 +237,7 @@ bool Comm::streams_idle() const {
 void Comm::stream_failed(const Outcome& outcome) {
   if (stopped_here()) return;
   (void)report(outcome, this);
+  couple_failures();
   int none = ncclSuccess;
   failure_.compare_exchange_strong(none, outcome.code);
 }
@@ -350,6 +352,32 @@ void Comm::add_sibling(const std::string& name, weir_comm_t made) {
   std::lock_guard lock(lock_);
   siblings_.emplace(name, made);
   if (stopped_here()) weir_comm_abort(made);
+}
+
+void Comm::set_answers(weir_comm_t made) {
+  add_sibling("answers of devices", made);
+  answers_.store(made, std::memory_order_release);
+}
+
+void Comm::couple_failures() {
+  weir_comm_t answers = this->answers();
+  if (answers == nullptr) return;
+  weir()->comm->fail_with(*answers->comm);
+  answers->comm->fail_with(*weir()->comm);
+}
+
+void Comm::note_unreachable_for(int peer) {
+  std::lock_guard lock(lock_);
+  unreachable_for_.insert(peer);
+}
+
+bool Comm::is_unreachable_for(int peer) const {
+  std::lock_guard lock(lock_);
+  return unreachable_for_.count(peer) != 0;
+}
+
+int Comm::passes(int peer, const void* buffer) const {
+  return weir()->comm->passes_on_device(static_cast<Rank>(peer), buffer);
 }
 
 void Comm::end_the_rest() {

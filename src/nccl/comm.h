@@ -120,7 +120,7 @@ class Comm {
   // All ranks cut large operations into slices of so many bytes; 0: they do not.
   uint64_t chunk_bytes() const { return chunk_bytes_.load(std::memory_order_relaxed); }
   void agree_on_chunk_bytes(uint64_t bytes) { chunk_bytes_ = bytes; }
-  // Whether the ranks try to reach each other's memory of devices (direct/direct_call.h).
+  // Whether the ranks try to reach each other's memory of devices (src/nccl/direct).
   bool direct() const { return direct_.load(std::memory_order_relaxed); }
   bool in_one_process() const { return in_one_process_.load(std::memory_order_relaxed); }
   // `reduces`: also to reduce there.
@@ -135,6 +135,19 @@ class Comm {
   // True the first time: an operation has gone that way.
   bool note_direct() { return !went_direct_.exchange(true); }
   bool note_direct_reduction() { return !reduced_direct_.exchange(true); }
+
+  // Of messages from device to device: the communicator that their answers go by; nullptr: there are none such.
+  weir_comm_t answers() const { return answers_.load(std::memory_order_acquire); }
+  void set_answers(weir_comm_t made);
+  // Of this one and the answers', one has failed: so have both. Nothing where neither has.
+  void couple_failures();
+  // A peer that cannot reach what this rank sends to it.
+  void note_unreachable_for(int peer);
+  bool is_unreachable_for(int peer) const;
+  // True the first time.
+  bool note_direct_message() { return !sent_direct_.exchange(true); }
+  // The device on which `buffer` lies, where the transport itself takes messages with `peer` there, else -1.
+  int passes(int peer, const void* buffer) const;
 
   // Text of the latest error.
   void note_error(const std::string& text);
@@ -187,6 +200,8 @@ class Comm {
   std::atomic<bool> went_direct_{false};
   std::atomic<bool> reduces_direct_{false};
   std::atomic<bool> reduced_direct_{false};
+  std::atomic<bool> sent_direct_{false};
+  std::atomic<weir_comm_t> answers_{nullptr};  // one of siblings_
 
   mutable std::mutex lock_;  // guards what follows, and abort against attach
   std::shared_ptr<Proxy> proxy_;
@@ -196,6 +211,7 @@ class Comm {
   std::unordered_set<void*> registrations_;
   std::unordered_map<ncclWindow_t, std::unique_ptr<ncclWindow_vidmem>> windows_;
   std::unordered_map<std::string, weir_comm_t> siblings_;
+  std::unordered_set<int> unreachable_for_;
   std::shared_ptr<OneSided> one_sided_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "api/handles.h"
 #include "nccl/one_sided.h"
 #include "nccl/translate.h"
 
@@ -19,10 +20,6 @@ bool reduces(OperationKind kind) {
 bool has_root(OperationKind kind) {
   return kind == OperationKind::kReduce || kind == OperationKind::kBroadcast ||
          kind == OperationKind::kGather || kind == OperationKind::kScatter;
-}
-
-bool is_message(OperationKind kind) {
-  return kind == OperationKind::kSend || kind == OperationKind::kRecv;
 }
 
 // Which buffers this rank uses; the others may be NULL.
@@ -86,9 +83,13 @@ weir_result_t call(const Operation& o, weir_comm_t comm, weir_redop_t op, weir_r
     case OperationKind::kScatter:
       return weir_scatter(comm, o.send, o.recv, o.count, o.type, o.peer, request);
     case OperationKind::kSend:
-      return weir_send(comm, o.send, o.count, o.type, o.peer, request);
+      return o.device < 0 ? weir_send(comm, o.send, o.count, o.type, o.peer, request)
+                          : device_message(true, comm, const_cast<void*>(o.send), o.count, o.type,
+                                           o.peer, o.device, request);
     case OperationKind::kRecv:
-      return weir_recv(comm, o.recv, o.count, o.type, o.peer, request);
+      return o.device < 0
+                 ? weir_recv(comm, o.recv, o.count, o.type, o.peer, request)
+                 : device_message(false, comm, o.recv, o.count, o.type, o.peer, o.device, request);
     case OperationKind::kOneSided:
       break;
   }

@@ -32,6 +32,14 @@ enum class OperationKind : uint8_t {
   kOneSided,  // a put, a signal or a wait for signals: one_sided.h
 };
 
+constexpr bool is_reduction(OperationKind kind) {
+  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
+         kind == OperationKind::kReduceScatter;
+}
+constexpr bool is_message(OperationKind kind) {
+  return kind == OperationKind::kSend || kind == OperationKind::kRecv;
+}
+
 struct OneSidedCall;
 
 struct Operation {
@@ -45,6 +53,7 @@ struct Operation {
   weir_redop_t op = WEIR_SUM;
   std::optional<Factor> factor;  // a pre-multiplied sum instead of `op`
   int peer = 0;                  // or the root
+  int device = -1;               // of a message that the transport takes there; else -1
   cudaStream_t stream = nullptr;
   CallOptions options;
   std::shared_ptr<OneSidedCall> one_sided;  // of kOneSided; nothing else but `comm` counts then

@@ -98,6 +98,10 @@ class Communicator {
   // For route, and for who knows already.
   void lies_on_device(Request& request, int device);
   Status set_stream(bool on_stream, void* stream);
+  // Whether the transport takes messages with `peer` on memory of `device`. Asks it.
+  bool takes_device_messages(Rank peer, int device);
+  // The device in whose memory `buffer` lies, if messages with `peer` may lie there, else -1.
+  int passes_on_device(Rank peer, const void* buffer);
 
   // Requests of the pool, for the nonblocking calls.
   Request* acquire_request();
@@ -111,6 +115,9 @@ class Communicator {
   Status async_error();            // the same, or what a peer has reported; waits for nobody
   std::string last_error() const;  // text of the latest error of this communicator
   void note_error(const Status& status);
+  // Where `other`, a communicator of the same ranks that does a part of this one's work, has failed, this one has
+  // from now on, too.
+  void fail_with(Communicator& other);
   void set_timeout(int64_t timeout_ms) { timeout_ms_.store(timeout_ms); }
 
   // One-sided operations, which others carry (src/nccl), in this communicator's record. The number is 0 where nothing

@@ -165,6 +165,7 @@ void Communicator::lies_on_device(Request& request, int device) {
 }
 
 Status Communicator::route(Request& request) {
+  if (request.known_device >= 0) return route_message(request, request.known_device);
   if (host_memory_ || (!driver_is_known() && !look_for_driver())) return Status();
   if (request.kind == RequestKind::kCollective) {
     const Result<int> device = device_of(request.call);

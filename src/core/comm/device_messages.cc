@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/comm/communicator.h"
+#include "core/comm/device_memory.h"
 
 namespace weir::comm {
 
@@ -19,6 +20,23 @@ bool share_an_order(const Request& a, const Request& b) {
 }
 
 }  // namespace
+
+bool Communicator::takes_device_messages(Rank peer, int device) {
+  if ((context_.transport->caps.bits & WEIR_CAP_DEVICE_MEMORY) == 0) return false;
+  char reason[512] = "";
+  std::lock_guard lock(lock_);
+  const bool other_device = message_device_ != nullptr && message_device_->device() != device;
+  return !other_device && context_.transport->device_viable(context_.instance, peer, device, reason,
+                                                            sizeof reason) == WEIR_OK;
+}
+
+int Communicator::passes_on_device(Rank peer, const void* buffer) {
+  if ((context_.transport->caps.bits & WEIR_CAP_DEVICE_MEMORY) == 0 || !look_for_driver()) {
+    return -1;
+  }
+  const int device = device_of_memory(buffer);
+  return device >= 0 && takes_device_messages(peer, device) ? device : -1;
+}
 
 Status Communicator::route_message(Request& request, int device) {
   std::lock_guard lock(lock_);

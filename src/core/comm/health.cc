@@ -416,6 +416,18 @@ void Communicator::fail(Status status, const std::vector<Rank>& blamed) {
   fail_all(status);
 }
 
+void Communicator::fail_with(Communicator& other) {
+  const Status failure = other.health();
+  if (failure.ok() || !health().ok()) return;
+  std::vector<Rank> blamed;
+  {
+    std::lock_guard lock(other.lock_);
+    blamed = other.blamed_;
+  }
+  std::lock_guard lock(lock_);
+  fail(failure.with_context(fmt::format("for '{}'", name_)), blamed);
+}
+
 std::vector<Rank> Communicator::lost_ranks() {
   std::lock_guard lock(lock_);
   look_at_peers(now_ns());

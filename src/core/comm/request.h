@@ -43,6 +43,8 @@ struct Request {
   // Point to point.
   Rank peer = 0;
   uint64_t bytes = 0;
+  int known_device =
+      -1;  // on which the caller knows that the buffer lies, also where it else is the host's
   weir_transport_op_t op{};
   // All-to-all-v: one message each way per peer.
   std::vector<Request> parts;

@@ -4,11 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 
-#include "core/base/log.h"
-#include "core/base/settings.h"
+#include "nccl/direct/ways.h"
 #include "nccl/kernels/reduce_layout.h"
 #include "nccl/stream/slices.h"
 #include "nccl/translate.h"
@@ -36,17 +34,6 @@ constexpr uint32_t kScaledSum = 0x100;
 // What ranks reduce begins at this multiple, but for where a buffer does.
 constexpr size_t kPartAlign = 256;
 
-bool is_reduction(OperationKind kind) {
-  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
-         kind == OperationKind::kReduceScatter;
-}
-
-bool is_copy(OperationKind kind) {
-  return kind == OperationKind::kBroadcast || kind == OperationKind::kAllGather ||
-         kind == OperationKind::kAllToAll || kind == OperationKind::kGather ||
-         kind == OperationKind::kScatter;
-}
-
 kernels::ReduceFold fold_of(weir_redop_t op) {
   switch (op) {
     case WEIR_PROD:
@@ -62,79 +49,15 @@ kernels::ReduceFold fold_of(weir_redop_t op) {
 
 }  // namespace
 
-bool goes_direct(const Operation& operation) {
-  const bool wanted = is_copy(operation.kind)
-                          ? operation.comm->direct()
-                          : is_reduction(operation.kind) && operation.comm->reduces_direct();
-  if (!wanted || operation.options.need_sibling()) return false;
-  const Cut whole = cut(operation, 0);
-  return operation.count * whole.element_bytes * whole.larger_blocks >= kDirectBytesMin;
-}
-
-bool can_go_direct() {
-  const cuda::Driver* driver = cuda::driver_in_use();
-  return driver != nullptr && driver->can_make_streams() && direct_allowed();
-}
-
-bool can_reduce_direct(int rank_count, std::string* reason) {
-  if (!can_go_direct()) return false;
-  if (static_cast<uint32_t>(rank_count) > kernels::kRanksMax) {
-    *reason = fmt::format("a kernel reduces buffers of {} ranks at most", kernels::kRanksMax);
-    return false;
-  }
-  const cuda::Driver& driver = *cuda::driver_in_use();
-  cuda::Context context = nullptr;
-  (void)driver.ctx_get_current(&context);
-  // Where the call is made by a thread without a context, the kernels are loaded with the first queue.
-  return context == nullptr ? has_reduce_kernels(driver, reason)
-                            : reduce_kernels(driver, reason) != nullptr;
-}
-
-void explain(const Comm& comm, const std::string& text) {
-  std::string line = fmt::format("communicator of {} ranks", comm.rank_count());
-  if (!comm.config().name.empty()) line += fmt::format(" '{}'", comm.config().name);
-  line += ": " + text;
-  log_info(line);
-  const Result<Settings>& settings = process_settings();
-  if (settings.ok() && settings.value().explain) std::fprintf(stderr, "%s\n", line.c_str());
-}
-
 DirectCall::DirectCall(const Operation& operation, std::shared_ptr<DeviceQueue> queue,
                        const void* factor)
-    : operation_(operation), comm_(*operation.comm), queue_(std::move(queue)), factor_(factor) {}
+    : operation_(operation),
+      comm_(*operation.comm),
+      queue_(std::move(queue)),
+      factor_(factor),
+      call_(operation, operation.comm->weir()) {}
 
-DirectCall::~DirectCall() {
-  // Weir's operations hold buffers of this until they have ended, which they do by their deadlines.
-  if (request_ == nullptr) return;
-  [[maybe_unused]] const weir_result_t ended = weir_wait(&request_);
-}
-
-template <typename Call>
-Outcome DirectCall::start(Call call) {
-  weir_comm_t comm = comm_.weir();
-  const int64_t deadline_ms = operation_.options.timeout_ms;
-  if (deadline_ms > 0) {
-    Outcome outcome = comm_.outcome(operation_.function, weir_comm_set_timeout(comm, deadline_ms));
-    if (!outcome.ok()) return outcome;
-  }
-  Outcome outcome = comm_.outcome(operation_.function, call(comm, &request_));
-  if (!outcome.ok()) request_ = nullptr;
-  if (deadline_ms > 0) {
-    const weir_result_t reset = weir_comm_set_timeout(comm, comm_.config().timeout_ms());
-    if (outcome.ok() && reset != WEIR_OK) return comm_.outcome(operation_.function, reset);
-  }
-  return outcome;
-}
-
-bool DirectCall::ended(Outcome* outcome) {
-  if (request_ == nullptr) return true;
-  int done = 0;
-  const weir_result_t result = weir_test(&request_, &done);
-  if (done == 0 && request_ != nullptr) return false;
-  request_ = nullptr;
-  if (result != WEIR_OK) *outcome = comm_.outcome(operation_.function, result);
-  return true;
-}
+DirectCall::~DirectCall() = default;
 
 Outcome DirectCall::advance(State* state, bool* moved) {
   *state = State::kGoing;
@@ -145,7 +68,7 @@ Outcome DirectCall::advance(State* state, bool* moved) {
       phase_ = Phase::kTelling;
       return begin();
     case Phase::kTelling:
-      if (*moved = ended(&outcome); !*moved || !outcome.ok()) return outcome;
+      if (*moved = call_.ended(&outcome); !*moved || !outcome.ok()) return outcome;
       outcome = compare();
       if (!outcome.ok()) return outcome;
       for (const Entry& it : entries_) {
@@ -155,7 +78,7 @@ Outcome DirectCall::advance(State* state, bool* moved) {
       phase_ = Phase::kVoting;
       return vote();
     case Phase::kVoting:
-      if (*moved = ended(&outcome); !*moved || !outcome.ok()) return outcome;
+      if (*moved = call_.ended(&outcome); !*moved || !outcome.ok()) return outcome;
       if (first_refusal_ != kNobody) {
         refused();
         *state = State::kRefused;
@@ -171,7 +94,7 @@ Outcome DirectCall::advance(State* state, bool* moved) {
       phase_ = Phase::kMeeting;
       return meet();
     case Phase::kMeeting:
-      if (*moved = ended(&outcome); !*moved || !outcome.ok()) return outcome;
+      if (*moved = call_.ended(&outcome); !*moved || !outcome.ok()) return outcome;
       if (!failure_.ok()) return failure_;
       if (first_refusal_ != kNobody) {
         return {
@@ -245,7 +168,7 @@ Outcome DirectCall::begin() {
   }
   entries_.resize(n + 1);
   entries_[n] = mine;
-  return start([&](weir_comm_t comm, weir_request_t* request) {
+  return call_.start([&](weir_comm_t comm, weir_request_t* request) {
     return weir_all_gather(comm, &entries_[n], entries_.data(), sizeof(Entry), WEIR_UINT8, request);
   });
 }
@@ -330,7 +253,7 @@ bool DirectCall::reach_for_reduction() {
 Outcome DirectCall::vote() {
   const bool reached = is_reduction(operation_.kind) ? reach_for_reduction() : reach_all();
   refusal_ = reached ? kNobody : static_cast<uint32_t>(comm_.rank());
-  return start([&](weir_comm_t comm, weir_request_t* request) {
+  return call_.start([&](weir_comm_t comm, weir_request_t* request) {
     return weir_all_reduce(comm, &refusal_, &first_refusal_, 1, WEIR_UINT32, WEIR_MIN, request);
   });
 }
@@ -425,11 +348,11 @@ Outcome DirectCall::reduce() {
 // The end, for all together.
 Outcome DirectCall::meet() {
   if (!is_reduction(operation_.kind)) {
-    return start(
+    return call_.start(
         [](weir_comm_t comm, weir_request_t* request) { return weir_barrier(comm, request); });
   }
   refusal_ = failure_.ok() ? kNobody : static_cast<uint32_t>(comm_.rank());
-  return start([&](weir_comm_t comm, weir_request_t* request) {
+  return call_.start([&](weir_comm_t comm, weir_request_t* request) {
     return weir_all_reduce(comm, &refusal_, &first_refusal_, 1, WEIR_UINT32, WEIR_MIN, request);
   });
 }

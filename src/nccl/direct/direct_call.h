@@ -25,43 +25,23 @@
 #include <vector>
 
 #include "nccl/direct/device_queue.h"
+#include "nccl/direct/direct_operation.h"
 #include "nccl/direct/reach.h"
 #include "nccl/direct/reduce_kernels.h"
+#include "nccl/direct/weir_call.h"
 #include "nccl/operation.h"
 #include "nccl/outcome.h"
 
 namespace weir::nccl {
 
-// Below so many bytes of the larger buffer, what is told takes longer than what is saved.
-inline constexpr size_t kDirectBytesMin = size_t{64} << 10;
-
-// Whether the ranks are to try, by what they agree on. The answer changes once at most, to false,
-// between two operations of the communicator.
-bool goes_direct(const Operation& operation);
-
-// For a communicator that is made: whether this process can do its part.
-bool can_go_direct();
-
-// The same for reductions of `rank_count` ranks, besides; if not, why. Loads the kernels.
-bool can_reduce_direct(int rank_count, std::string* reason);
-
-// Says how a communicator goes, where the environment asks for it.
-void explain(const Comm& comm, const std::string& text);
-
-class DirectCall {
+class DirectCall : public DirectOperation {
  public:
-  enum class State { kGoing, kDone, kRefused };
-
   // `queue` empty: this rank's buffers do not lie on a device. `factor`: of a pre-multiplied sum, in
   // memory of the host; else nullptr. The operation must stay until the call has ended.
   DirectCall(const Operation& operation, std::shared_ptr<DeviceQueue> queue, const void* factor);
-  ~DirectCall();
-  DirectCall(const DirectCall&) = delete;
-  DirectCall& operator=(const DirectCall&) = delete;
+  ~DirectCall() override;
 
-  // Does what can be done now. After an error, or any state but kGoing, it is over and nothing of it is
-  // under way. `moved`: another look may find more to do at once.
-  Outcome advance(State* state, bool* moved);
+  Outcome advance(State* state, bool* moved) override;
 
  private:
   struct Entry;
@@ -78,18 +58,13 @@ class DirectCall {
   bool reach_for_reduction();
   // True when there is an address; else the reason is kept.
   bool found(const Reached& reached, size_t rank);
-  // Of a collective of Weir's: starts it by `call`, with the operation's deadline.
-  template <typename Call>
-  Outcome start(Call call);
-  // True when it has ended.
-  bool ended(Outcome* outcome);
+
   const Operation& operation_;
   const Comm& comm_;
   const std::shared_ptr<DeviceQueue> queue_;
   const void* const factor_;
   const ReduceKernels* kernels_ = nullptr;
   Phase phase_ = Phase::kBegin;
-  weir_request_t request_ = nullptr;
   uint32_t mark_ = 0;
   Outcome failure_;  // of the copies or the reduction
   std::vector<Entry> entries_;
@@ -100,6 +75,7 @@ class DirectCall {
   // In a vote: this rank, if it says no, and the first that did.
   uint32_t refusal_ = kNobody;
   uint32_t first_refusal_ = kNobody;
+  WeirCall call_;  // the one that is under way; uses what is above
 };
 
 }  // namespace weir::nccl

@@ -8,11 +8,12 @@
 
 #include "core/base/settings.h"
 #include "nccl/cuda/driver.h"
-#include "nccl/direct/direct_call.h"
+#include "nccl/direct/ways.h"
 #include "nccl/one_sided.h"
 #include "nccl/stream/flight.h"
 #include "nccl/stream/program.h"
 #include "nccl/stream/proxy.h"
+#include "nccl/stream/runner.h"
 
 namespace weir::nccl {
 
@@ -246,11 +247,12 @@ Outcome enqueue_flights(const Driver& driver, const char* function, const Convoy
   return {};
 }
 
-Outcome prepare(const Driver& driver, const Capture& capture, Part& part) {
+// `alone`: nothing else waits for the stream.
+Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& part) {
   const char* function = part.operations[0].function;
   Outcome outcome = check_one_sided(driver, part.operations);
   if (!outcome.ok()) return outcome;
-  part.flight = plan_flight(std::move(part.operations), on_device, &driver);
+  part.flight = plan_flight(std::move(part.operations), alone, on_device, &driver);
   if (part.flight->copied_by_proxy) {
     outcome = part.proxy->queue(driver, function, &part.flight->queue);
     if (!outcome.ok()) return outcome;
@@ -282,7 +284,7 @@ Outcome enqueue_convoy(const Driver& driver, Convoy convoy) {
   for (const Part& part : convoy.parts) locks.emplace_back(part.proxy->enqueue_lock());
   try {
     for (Part& part : convoy.parts) {
-      outcome = prepare(driver, capture, part);
+      outcome = prepare(driver, capture, convoy.parts.size() == 1, part);
       if (!outcome.ok()) break;
     }
     if (outcome.ok()) outcome = enqueue_flights(driver, function, convoy);
@@ -349,7 +351,7 @@ Outcome run_cut(std::vector<Operation> operations) {
   }
   const auto nowhere = [](const void*, const void*) { return false; };
   std::vector<std::unique_ptr<Flight>> flights;
-  for (auto& it : by_comm) flights.push_back(plan_flight(std::move(it), nowhere, nullptr));
+  for (auto& it : by_comm) flights.push_back(plan_flight(std::move(it), false, nowhere, nullptr));
   return run_here(flights);
 }
 

@@ -2,11 +2,9 @@
 #include "nccl/stream/flight.h"
 
 #include <algorithm>
-#include <cstring>
+#include <unordered_map>
 
-#include "core/base/check.h"
-#include "nccl/direct/direct_call.h"
-#include "nccl/stream/pause.h"
+#include "nccl/direct/ways.h"
 
 namespace weir::nccl {
 
@@ -22,424 +20,22 @@ bool needs_stage(const Cut& cut, size_t blocks, bool on_device) {
   return blocks > 0 && (on_device || (blocks > 1 && cut.slice_count > 1));
 }
 
-// A slice of several blocks between the caller's buffer and the stage, by the host.
-void move_blocks(char* to, size_t to_stride, const char* from, size_t from_stride, size_t blocks,
-                 size_t bytes) {
-  if (bytes == 0) return;
-  for (size_t i = 0; i < blocks; ++i) {
-    std::memcpy(to + i * to_stride, from + i * from_stride, bytes);
-  }
-}
-
-class Runner {
+// What starts one after the other.
+class Orders {
  public:
-  // `memory`: of the staging. `answers`: there is a stream that rings and waits.
-  Runner(Flight& flight, char* memory, bool answers, const std::atomic<bool>& leave)
-      : flight_(flight),
-        memory_(memory),
-        rings_(answers && !flight.gated),
-        last_(rings_ ? flight.rings : flight.items.size()),
-        leave_(leave) {
-    size_t places = 0;
-    for (const Lane& it : flight.lanes) places += it.depth;
-    busy_.resize(places);
-    started_.resize(flight.items.size());
-    ways_.resize(flight.lanes.size(), Way::kUnknown);
-    blocked_.resize(flight.lanes.size());
-    running_.reserve(places);
-    late_.reserve(places);
-  }
-
-  // A flight of one plain operation, to its end. False: it is not.
-  bool run_at_once() {
-    if (flight_.items.size() != 1 || rings_ || flight_.queue != nullptr) return false;
-    const Item& item = flight_.items[0];
-    if (broken(item) || goes_direct(lane(item).operation)) return false;
-    fail(nccl::start(sliced(item), nullptr));
-    if (first_.ok()) unpack(item);
-    return true;
-  }
-
-  bool finished() const { return done_ + late_.size() >= last_; }
-  // True when something moved.
-  bool advance() {
-    const bool started = start_what_can();
-    return test_all() || started;
-  }
-  // Whether there is nothing to do but to wait for Weir's operations.
-  bool may_wait() const {
-    return next_ == last_ && direct_ == nullptr && !running_.empty() &&
-           std::all_of(running_.begin(), running_.end(), [](const Running& it) {
-             return it.step == Step::kRunning && it.request != nullptr;
-           });
-  }
-  void wait() { settle(running_.front(), weir_wait(&running_.front().request)); }
-
-  Outcome end() {
-    // Weir's operations hold buffers until they have ended, which they do by their deadlines.
-    direct_.reset();
-    for (Running& it : running_) {
-      if (it.request != nullptr) settle(it, weir_wait(&it.request));
-      finish(it);
+  size_t of(const Operation& operation) {
+    size_t key = 0;
+    if (operation.kind == OperationKind::kOneSided) key = 1;
+    if (is_message(operation.kind)) {
+      key = 2 + 2 * static_cast<size_t>(operation.peer) + (operation.kind == OperationKind::kSend);
     }
-    for (const Running& it : late_) end_one_sided(it);
-    return std::move(first_);
+    return known_.try_emplace(key, known_.size()).first->second;
   }
-
-  Outcome run() {
-    if (run_at_once()) return std::move(first_);
-    Pause pause;
-    while (!finished() && !leave_.load(std::memory_order_relaxed)) {
-      if (advance()) {
-        pause.reset();
-      } else if (may_wait()) {
-        wait();
-        pause.reset();
-      } else {
-        pause.wait();
-      }
-    }
-    return end();
-  }
+  size_t count() const { return known_.size(); }
 
  private:
-  // Where a slice that has been started is.
-  enum class Step : uint8_t { kComing, kRunning, kLeaving };
-  struct Running {
-    Item item;
-    weir_request_t request = nullptr;
-    Step step = Step::kRunning;
-    uint32_t mark = 0;  // of the queue, while it comes from a device or leaves to it
-  };
-  // How a lane's operation goes: all ranks find out together, before its first slice.
-  enum class Way : uint8_t { kUnknown, kAsking, kSlices, kDirect };
-
-  bool broken(const Item& item) { return !first_.ok() || lane(item).operation.comm->broken(); }
-
-  void fail(Outcome outcome) {
-    if (!outcome.ok() && first_.ok()) first_ = std::move(outcome);
-  }
-
-  Lane& lane(const Item& item) { return flight_.lanes[item.lane]; }
-
-  char* stage(size_t offset, size_t row_bytes, const Lane& lane, size_t slice) const {
-    return offset == Lane::kNone ? nullptr : memory_ + offset + slice % lane.depth * row_bytes;
-  }
-  char* send_stage(const Lane& lane, size_t slice) const {
-    return stage(lane.send_offset, lane.cut.send_bytes(), lane, slice);
-  }
-  char* recv_stage(const Lane& lane, size_t slice) const {
-    return stage(lane.recv_offset, lane.cut.recv_bytes(), lane, slice);
-  }
-
-  // Of a pre-multiplied sum, where the host reads it; else nullptr.
-  const void* factor(const Lane& it) const {
-    if (!it.operation.factor.has_value()) return nullptr;
-    if (it.scalar_on_device) return memory_ + it.scalar_offset;
-    const Factor& known = *it.operation.factor;
-    return known.device_scalar != nullptr ? known.device_scalar : known.value;
-  }
-
-  // The operation of one slice, with its data in place.
-  Operation sliced(const Item& item) {
-    Lane& it = lane(item);
-    Operation operation = it.operation;
-    operation.count = it.slice_width(item.slice);
-    const size_t bytes = operation.count * it.cut.element_bytes;
-    const size_t begin = item.slice * it.cut.width * it.cut.element_bytes;
-    const size_t stride = it.operation.count * it.cut.element_bytes;
-    if (char* to = send_stage(it, item.slice); to != nullptr) {
-      if (!it.send_on_device) {
-        move_blocks(to, bytes, static_cast<const char*>(operation.send) + begin, stride,
-                    it.cut.send_blocks, bytes);
-      }
-      operation.send = to;
-    } else if (operation.send != nullptr) {
-      operation.send = static_cast<const char*>(operation.send) + begin;
-    }
-    if (char* to = recv_stage(it, item.slice); to != nullptr) {
-      operation.recv = to;
-    } else if (operation.recv != nullptr) {
-      operation.recv = static_cast<char*>(operation.recv) + begin;
-    }
-    if (it.scalar_on_device) operation.factor->device_scalar = memory_ + it.scalar_offset;
-    return operation;
-  }
-
-  // Results that no stream takes, to where the caller wants them.
-  void unpack(const Item& item) {
-    Lane& it = lane(item);
-    char* from = recv_stage(it, item.slice);
-    if (from == nullptr || it.recv_on_device) return;
-    const size_t bytes = it.slice_width(item.slice) * it.cut.element_bytes;
-    move_blocks(
-        static_cast<char*>(it.operation.recv) + item.slice * it.cut.width * it.cut.element_bytes,
-        it.operation.count * it.cut.element_bytes, from, bytes, it.cut.recv_blocks, bytes);
-  }
-
-  // Between a device and the staging, by the flight's own queue.
-  void copy_on_queue(Running& it, bool to_stage) {
-    DeviceQueue& queue = *flight_.queue;
-    Lane& on = lane(it.item);
-    const char* function = on.operation.function;
-    const size_t bytes = on.slice_width(it.item.slice) * on.cut.element_bytes;
-    const size_t begin = it.item.slice * on.cut.width * on.cut.element_bytes;
-    const size_t stride = on.operation.count * on.cut.element_bytes;
-    const cuda::ContextScope scope(queue.driver(), nullptr, queue.context());
-    Outcome outcome;
-    if (to_stage) {
-      outcome = queue.copy(function, send_stage(on, it.item.slice), bytes,
-                           static_cast<const char*>(on.operation.send) + begin, stride,
-                           on.cut.send_blocks, bytes);
-    } else {
-      outcome = queue.copy(function, static_cast<char*>(on.operation.recv) + begin, stride,
-                           recv_stage(on, it.item.slice), bytes, on.cut.recv_blocks, bytes);
-    }
-    Outcome marked = queue.mark(function);
-    it.mark = queue.latest();
-    fail(outcome.ok() ? std::move(marked) : std::move(outcome));
-  }
-
-  // In which its lane's slices take turns.
-  size_t place(const Item& item) {
-    const Lane& it = lane(item);
-    return it.first_mailbox + item.slice % it.depth;
-  }
-
-  bool can_start(const Item& item) {
-    if (rings_) return flight_.mailbox(lane(item), item.slice).rung() == flight_.number;
-    return !busy_[place(item)];
-  }
-
-  void start_operation(Running& it) {
-    try {
-      if (!broken(it.item)) fail(nccl::start(sliced(it.item), &it.request));
-    } catch (...) {
-      fail(outcome_of_exception(lane(it.item).operation.function, std::current_exception()));
-    }
-  }
-
-  // Whatever happens, an item that is begun is finished: the stream waits for it.
-  void begin(Running& it) {
-    const Lane& on = lane(it.item);
-    if (flight_.queue == nullptr || on.one_sided() || broken(it.item)) {
-      start_operation(it);
-      return;
-    }
-    // Also what need not come: operations start in the order of the items.
-    it.step = Step::kComing;
-    it.mark = flight_.queue->latest();
-    if (on.send_on_device) copy_on_queue(it, true);
-  }
-
-  // Finds out how the lane goes. False while it is not known.
-  bool know_way(const Item& item) {
-    Way& way = ways_[item.lane];
-    if (way == Way::kUnknown) {
-      const Lane& it = lane(item);
-      if (broken(item) || it.one_sided() || !goes_direct(it.operation)) {
-        way = Way::kSlices;
-      } else {
-        WEIR_CHECK(!rings_, "an operation that may go directly is not copied by its stream");
-        const bool on_device = flight_.queue != nullptr &&
-                               (it.cut.send_blocks == 0 || it.send_on_device) &&
-                               (it.cut.recv_blocks == 0 || it.recv_on_device);
-        direct_ = std::make_unique<DirectCall>(it.operation, on_device ? flight_.queue : nullptr,
-                                               factor(it));
-        direct_began_ = false;
-        way = Way::kAsking;
-      }
-    }
-    return way != Way::kAsking;
-  }
-
-  bool start_what_can() {
-    bool moved = false;
-    for (; next_ < last_; ++next_) {
-      const Item& item = flight_.items[next_];
-      if (started_[next_]) continue;
-      if (!know_way(item)) {
-        // A peer may come to the collective only after these.
-        return start_messages() || moved;
-      }
-      if (ways_[item.lane] == Way::kDirect) {
-        ++done_;
-      } else if (can_start(item)) {
-        start(next_);
-      } else {
-        break;
-      }
-      moved = true;
-    }
-    return moved;
-  }
-
-  // What is behind the next item and no collective; slices of a lane in their order.
-  bool start_messages() {
-    bool moved = false;
-    std::fill(blocked_.begin(), blocked_.end(), false);
-    for (size_t i = next_ + 1; i < last_; ++i) {
-      const Item& item = flight_.items[i];
-      if (started_[i] || blocked_[item.lane] || !is_message(lane(item))) continue;
-      if (can_start(item)) {
-        start(i);
-        moved = true;
-      } else {
-        blocked_[item.lane] = true;
-      }
-    }
-    return moved;
-  }
-
-  static bool is_message(const Lane& lane) {
-    const OperationKind kind = lane.operation.kind;
-    return kind == OperationKind::kSend || kind == OperationKind::kRecv || lane.one_sided();
-  }
-
-  void start(size_t index) {
-    Running it{flight_.items[index]};
-    started_[index] = true;
-    if (rings_) flight_.mailbox(lane(it.item), it.item.slice).take();
-    busy_[place(it.item)] = true;
-    begin(it);
-    if (lane(it.item).one_sided() && !broken(it.item)) {
-      late_.push_back(it);
-    } else if (it.request != nullptr || it.step != Step::kRunning || !step_on(it)) {
-      running_.push_back(it);  // there is room: each has its place
-    } else {
-      finish(it);
-    }
-  }
-
-  // Looks at one that is under way. True when it is over.
-  bool step_on(Running& it) {
-    if (it.step == Step::kComing) {
-      if (!flight_.queue->passed(it.mark)) return false;
-      it.step = Step::kRunning;
-      start_operation(it);
-    }
-    if (it.step == Step::kRunning) {
-      if (it.request != nullptr) {
-        int done = 0;
-        const weir_result_t result = weir_test(&it.request, &done);
-        if (done == 0 && it.request != nullptr) return false;
-        settle(it, result);
-      }
-      if (flight_.queue == nullptr || !lane(it.item).recv_on_device || broken(it.item)) return true;
-      it.step = Step::kLeaving;
-      copy_on_queue(it, false);
-    }
-    return flight_.queue->passed(it.mark);
-  }
-
-  bool test_all() {
-    bool moved = advance_direct();
-    bool held_up = false;
-    for (size_t i = 0; i < running_.size();) {
-      const Step before = running_[i].step;
-      // None overtakes another.
-      held_up = held_up || (before == Step::kComing && !flight_.queue->passed(running_[i].mark));
-      if ((before == Step::kComing && held_up) || !step_on(running_[i])) {
-        moved = moved || running_[i].step != before;
-        ++i;
-        continue;
-      }
-      finish(running_[i]);
-      running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
-      moved = true;
-    }
-    return moved;
-  }
-
-  bool advance_direct() {
-    if (direct_ == nullptr) return false;
-    // It begins with a collective, after those before it.
-    if (!direct_began_ && std::any_of(running_.begin(), running_.end(), [&](const Running& it) {
-          return it.step == Step::kComing && !is_message(lane(it.item));
-        })) {
-      return false;
-    }
-    direct_began_ = true;
-    DirectCall::State state = DirectCall::State::kGoing;
-    bool moved = false;
-    Outcome outcome;
-    try {
-      outcome = direct_->advance(&state, &moved);
-    } catch (...) {
-      outcome = outcome_of_exception(flight_.lanes[0].operation.function, std::current_exception());
-    }
-    if (outcome.ok() && state == DirectCall::State::kGoing) return moved;
-    direct_.reset();
-    const size_t asked = flight_.items[next_].lane;
-    ways_[asked] = state == DirectCall::State::kDone ? Way::kDirect : Way::kSlices;
-    fail(std::move(outcome));  // its slices then are finished without a start
-    return true;
-  }
-
-  void end_one_sided(const Running& it) {
-    try {
-      if (!broken(it.item)) fail(nccl::finish(lane(it.item).operation));
-    } catch (...) {
-      fail(outcome_of_exception(lane(it.item).operation.function, std::current_exception()));
-    }
-    finish(it);
-  }
-
-  // Weir's operation has ended.
-  void settle(Running& it, weir_result_t result) {
-    it.request = nullptr;
-    if (result == WEIR_OK || !first_.ok()) return;
-    try {
-      const Operation& operation = lane(it.item).operation;
-      fail(operation.comm->outcome(operation.function, result));
-    } catch (...) {
-      first_.code = ncclSystemError;  // no memory for the text
-    }
-  }
-
-  void finish(const Running& it) {
-    if (!broken(it.item)) unpack(it.item);
-    busy_[place(it.item)] = false;
-    ++done_;
-    if (rings_ && !leave_.load(std::memory_order_relaxed)) {
-      flight_.mailbox(lane(it.item), it.item.slice).answer();
-    }
-  }
-
-  Flight& flight_;
-  char* const memory_;
-  const bool rings_;   // each slice does, and is answered
-  const size_t last_;  // items that will come
-  const std::atomic<bool>& leave_;
-  std::vector<char> busy_;              // places
-  std::vector<char> started_;           // items
-  std::vector<char> blocked_;           // lanes, while messages are started
-  std::vector<Way> ways_;               // of lanes
-  std::unique_ptr<DirectCall> direct_;  // of the lane of the next item
-  bool direct_began_ = false;
-  size_t next_ = 0;
-  size_t done_ = 0;
-  std::vector<Running> running_;
-  std::vector<Running> late_;  // one-sided
-  Outcome first_;
+  std::unordered_map<size_t, size_t> known_;
 };
-
-// For a flight that there is no memory to run.
-void answer_all(Flight& flight, const std::atomic<bool>& leave) {
-  Pause pause;
-  for (size_t i = 0; i < flight.rings;) {
-    if (leave.load(std::memory_order_relaxed)) return;
-    Mailbox& it = flight.mailbox(flight.lanes[flight.items[i].lane], flight.items[i].slice);
-    if (it.rung() != flight.number) {
-      pause.wait();
-      continue;
-    }
-    it.take();
-    it.answer();
-    ++i;
-    pause.reset();
-  }
-}
 
 }  // namespace
 
@@ -455,7 +51,7 @@ Mailbox& Flight::mailbox(const Lane& lane, size_t slice) const {
   return staging->mailboxes[gated ? 0 : lane.first_mailbox + slice % lane.depth];
 }
 
-std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations,
+std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations, bool alone,
                                     bool (*on_device)(const void* context, const void* pointer),
                                     const void* context) {
   auto flight = std::make_unique<Flight>();
@@ -463,6 +59,7 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations,
   bool any_on_device = false;
   size_t slices_max = 1;
   size_t once_bytes = 0;  // of staging, at depth 1
+  Orders orders;
   for (Operation& operation : operations) {
     Lane& lane = flight->lanes.emplace_back();
     lane.operation = std::move(operation);
@@ -476,6 +73,12 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations,
     lane.scalar_on_device = factor.has_value() && factor->device_scalar != nullptr &&
                             on_device(context, factor->device_scalar);
     any_on_device = any_on_device || lane.send_on_device || lane.recv_on_device;
+    lane.order = orders.of(lane.operation);
+    if (lane.message() && (lane.send_on_device || lane.recv_on_device)) {
+      lane.operation.device = flight->comm->passes(
+          lane.operation.peer, lane.send_on_device ? lane.operation.send : lane.operation.recv);
+      if (lane.passed()) lane.send_on_device = lane.recv_on_device = false;
+    }
     slices_max = std::max(slices_max, lane.cut.slice_count);
     if (needs_stage(lane.cut, lane.cut.send_blocks, lane.send_on_device)) {
       once_bytes += lane.cut.send_bytes();
@@ -484,10 +87,13 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations,
       once_bytes += lane.cut.recv_bytes();
     }
   }
+  flight->order_count = orders.count();
+  const bool by_slices = alone && flight->lanes.size() == 1;
   flight->copied_by_proxy =
-      any_on_device && std::any_of(flight->lanes.begin(), flight->lanes.end(), [](const Lane& it) {
-        return !it.one_sided() && goes_direct(it.operation);
-      });
+      any_on_device && ((!by_slices && slices_max > 1) ||
+                        std::any_of(flight->lanes.begin(), flight->lanes.end(), [](const Lane& it) {
+                          return it.passed() || (!it.one_sided() && goes_direct(it.operation));
+                        }));
   flight->gated = slices_max == 1 || !any_on_device || flight->copied_by_proxy;
   const size_t affordable = once_bytes == 0 ? kDepthMax : kStagingMax / once_bytes;
   size_t offset = 0;
@@ -514,72 +120,10 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations,
   }
   flight->mailbox_count = flight->gated ? 1 : mailbox;
   flight->byte_count = offset;
-  for (size_t slice = 0; slice < slices_max; ++slice) {
-    for (size_t i = 0; i < flight->lanes.size(); ++i) {
-      if (slice < flight->lanes[i].cut.slice_count) flight->items.push_back({i, slice});
-    }
+  for (size_t i = 0; i < flight->lanes.size(); ++i) {
+    for (size_t k = 0; k < flight->lanes[i].cut.slice_count; ++k) flight->items.push_back({i, k});
   }
   return flight;
-}
-
-void run(Flight& flight, const std::atomic<bool>& leave) {
-  if (flight.gated) flight.door().take();
-  Outcome outcome;
-  try {
-    Runner runner(flight, flight.staging->bytes, true, leave);
-    outcome = runner.run();
-  } catch (...) {
-    outcome = outcome_of_exception(flight.lanes[0].operation.function, std::current_exception());
-    if (!flight.gated) answer_all(flight, leave);
-  }
-  if (!outcome.ok()) flight.comm->stream_failed(outcome);
-  if (flight.gated && !leave.load(std::memory_order_relaxed)) flight.door().answer();
-}
-
-Outcome run_here(const std::vector<std::unique_ptr<Flight>>& flights) {
-  static const std::atomic<bool> never{false};
-  std::vector<std::unique_ptr<char[]>> memory;
-  std::vector<std::unique_ptr<Runner>> runners;
-  for (const auto& flight : flights) {
-    memory.emplace_back(new char[flight->byte_count]);
-    runners.push_back(std::make_unique<Runner>(*flight, memory.back().get(), false, never));
-  }
-  if (runners.size() == 1) return runners[0]->run();
-  // They may be each other's peers: none waits for one alone before all have been started.
-  Pause pause;
-  for (bool all_finished = false; !all_finished;) {
-    all_finished = true;
-    bool moved = false;
-    Runner* waits = nullptr;
-    bool all_wait = true;
-    for (const auto& it : runners) {
-      if (it->finished()) continue;
-      all_finished = false;
-      moved = it->advance() || moved;
-      if (it->finished()) continue;
-      if (it->may_wait()) {
-        waits = it.get();
-      } else {
-        all_wait = false;
-      }
-    }
-    if (moved) {
-      pause.reset();
-    } else if (waits != nullptr && all_wait) {
-      waits->wait();
-      pause.reset();
-    } else if (!all_finished) {
-      pause.wait();
-    }
-  }
-  Outcome first;
-  for (size_t i = 0; i < runners.size(); ++i) {
-    Outcome outcome = runners[i]->end();
-    if (outcome.ok()) continue;
-    flights[i]->comm->note_error(outcome.text);
-    if (first.ok()) first = std::move(outcome);
-  }
-  return first;
 }
 
 }  // namespace weir::nccl

@@ -4,21 +4,24 @@
 // waits for the answer and takes the results back; the proxy runs Weir's operations in between. This
 // file is the proxy's half, which knows no CUDA; program.h is the stream's.
 //
-// Two forms. A *gated* flight rings once, before everything, and is answered once, after everything:
-// when nothing is to be copied, and when no operation has more than one slice. Otherwise each slice
-// has its own turn, and each operation a few places (`depth`) which its slices use one after the
-// other. Slices are started in the order of `items`, the same on all ranks as far as they meet: the
-// first slices of all operations, then the second ones, … One-sided operations, which may wait for a
-// peer's signal, are begun like the others and ended after them.
+// Two forms. A *gated* flight rings once, before everything, and is answered once, after everything. It is the
+// form of all but an operation that is alone on its streams, and has more than one slice to copy: then each
+// slice has its own turn, and the operation a few places (`depth`) which its slices use one after the other.
+// Were there several, the stream would wait for one before it hands over the rest of another; but a peer may
+// come to the first only when it has all of the second.
 //
-// A flight of which operations may go directly from device to device (direct/direct_call.h) is gated, and
-// the stream copies nothing: whether they do is known only when all ranks have come. What then does go
-// through the staging is copied by the proxy, on the flight's DeviceQueue.
+// What a gated flight has on a device is copied by the stream where each operation has one slice; else by the proxy, on
+// the flight's DeviceQueue, and so is one of which operations may go directly (direct/ways.h): whether they do
+// is known only when all ranks have come.
+//
+// Orders: the collectives are one, the one-sided operations another, and the messages with each peer in each
+// direction are one each. Operations of one order start one after the other, all slices of the first and then
+// those of the next, so that it makes no difference what the peers have in a group; orders do not wait for
+// each other. One-sided operations, which may wait for a peer's signal, are ended after all else.
 //
 // Not thread-safe: built by one thread, then the proxy's.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -43,6 +46,7 @@ struct Lane {
   bool send_on_device = false;
   bool recv_on_device = false;
   bool scalar_on_device = false;
+  size_t order = 0;
   size_t depth = 1;
   size_t first_mailbox = 0;    // of `depth`, in a flight that is not gated
   size_t send_offset = kNone;  // of `depth` times cut.send_bytes() in the staging's bytes
@@ -51,6 +55,9 @@ struct Lane {
 
   static constexpr size_t kNone = ~size_t{0};
 
+  // A message that the transport itself takes from its device or brings there, and that nobody copies.
+  bool passed() const { return operation.device >= 0; }
+  bool message() const { return is_message(operation.kind); }
   bool one_sided() const { return operation.kind == OperationKind::kOneSided; }
   size_t slice_width(size_t slice) const {
     const size_t begin = slice * cut.width;
@@ -67,6 +74,7 @@ struct Flight {
   std::shared_ptr<Comm> comm;
   std::vector<Lane> lanes;
   std::vector<Item> items;
+  size_t order_count = 0;
   bool gated = true;
   bool copied_by_proxy = false;
   std::shared_ptr<DeviceQueue> queue;  // where it is
@@ -83,17 +91,10 @@ struct Flight {
   Mailbox& door() const { return staging->mailboxes[0]; }
 };
 
-// Cuts the operations and lays out the staging. `on_device` tells
-// of a pointer whether only a device reaches it.
-std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations,
+// Cuts the operations and lays out the staging. `alone`: no other flight uses its streams in between.
+// `on_device` tells of a pointer whether only a device reaches it.
+std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations, bool alone,
                                     bool (*on_device)(const void* context, const void* pointer),
                                     const void* context);
-
-// Runs a flight whose door has rung, to its end: every ring of the stream is answered, also when the
-// communicator is broken, aborted or revoked. Returns early when `leave` becomes true.
-void run(Flight& flight, const std::atomic<bool>& leave);
-
-// The same with no stream at all, one flight for each communicator. Nothing of them is on a device.
-Outcome run_here(const std::vector<std::unique_ptr<Flight>>& flights);
 
 }  // namespace weir::nccl

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/base/check.h"
+
 namespace weir::nccl {
 
 namespace {
@@ -18,59 +20,49 @@ class Program {
       : driver_(driver), stream_(stream), flights_(flights), rings_(flights.size(), 0) {}
 
   Outcome enqueue() {
-    size_t last_step = 1;
     for (const Flight* flight : flights_) {
       for (const Lane& lane : flight->lanes) {
         if (lane.scalar_on_device) copy_scalar(*flight, lane);
-        if (!flight->gated) last_step = std::max(last_step, lane.cut.slice_count + lane.depth - 1);
       }
     }
-    for (size_t step = 0; step <= last_step; ++step) {
-      for (const Flight* flight : flights_) take_results(*flight, step, step == last_step);
-      for (size_t i = 0; i < flights_.size(); ++i) hand_over(i, step);
+    if (flights_[0]->gated) {
+      enqueue_whole();
+    } else {
+      WEIR_CHECK(flights_.size() == 1 && flights_[0]->lanes.size() == 1,
+                 "slices take turns in the stream only where nothing else waits for it");
+      enqueue_slices(*flights_[0], flights_[0]->lanes[0]);
     }
     flush();
     return std::move(outcome_);
   }
 
  private:
-  // The results of slices whose places are needed, or that are the last ones.
-  void take_results(const Flight& flight, size_t step, bool last) {
-    if (flight.gated) {
-      if (step != 1) return;
-      await(flight.door());
-      for (const Lane& lane : flight.lanes) copy_out(flight, lane, 0);
-      clear(flight.door());
-      return;
+  void enqueue_whole() {
+    for (size_t i = 0; i < flights_.size(); ++i) {
+      const Flight& flight = *flights_[i];
+      for (const Lane& lane : flight.lanes) copy_in(flight, lane, 0);
+      ring(i, flight.door());
     }
-    for (const Lane& lane : flight.lanes) {
-      size_t slice = step - lane.depth;
-      if (lane.one_sided()) {
-        // It may wait for what the others bring.
-        if (!last) continue;
-        slice = 0;
-      } else if (step < lane.depth || slice >= lane.cut.slice_count) {
-        continue;
-      }
-      Mailbox& mailbox = flight.mailbox(lane, slice);
-      await(mailbox);
-      copy_out(flight, lane, slice);
-      clear(mailbox);
+    for (const Flight* flight : flights_) {
+      await(flight->door());
+      for (const Lane& lane : flight->lanes) copy_out(*flight, lane, 0);
+      clear(flight->door());
     }
   }
 
-  void hand_over(size_t index, size_t step) {
-    const Flight& flight = *flights_[index];
-    if (flight.gated) {
-      if (step != 0) return;
-      for (const Lane& lane : flight.lanes) copy_in(flight, lane, 0);
-      ring(index, flight.door());
-      return;
-    }
-    for (const Lane& lane : flight.lanes) {
-      if (step >= lane.cut.slice_count) continue;
-      copy_in(flight, lane, step);
-      ring(index, flight.mailbox(lane, step));
+  void enqueue_slices(const Flight& flight, const Lane& lane) {
+    const size_t slices = lane.cut.slice_count;
+    for (size_t step = 0; step < slices + lane.depth; ++step) {
+      if (step >= lane.depth) {
+        Mailbox& mailbox = flight.mailbox(lane, step - lane.depth);
+        await(mailbox);
+        copy_out(flight, lane, step - lane.depth);
+        clear(mailbox);
+      }
+      if (step < slices) {
+        copy_in(flight, lane, step);
+        ring(0, flight.mailbox(lane, step));
+      }
     }
   }
 

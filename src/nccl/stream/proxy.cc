@@ -11,6 +11,7 @@
 #include "nccl/background.h"
 #include "nccl/direct/reduce_kernels.h"
 #include "nccl/stream/pause.h"
+#include "nccl/stream/runner.h"
 
 namespace weir::nccl {
 

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/direct/direct_message.h"
+
+#include <fmt/format.h>
+
+#include "nccl/direct/ways.h"
+#include "nccl/translate.h"
+
+namespace weir::nccl {
+
+DirectMessage::DirectMessage(const Operation& operation, std::shared_ptr<DeviceQueue> queue)
+    : operation_(operation),
+      comm_(*operation.comm),
+      queue_(std::move(queue)),
+      call_(operation, operation.comm->weir()),
+      answer_call_(operation, operation.comm->answers()) {}
+
+Outcome DirectMessage::advance(State* state, bool* moved) {
+  Outcome outcome = step(state, moved);
+  // Peers that wait in the communicator itself are to hear of what has failed beside it.
+  if (!outcome.ok()) comm_.couple_failures();
+  return outcome;
+}
+
+Outcome DirectMessage::step(State* state, bool* moved) {
+  *state = State::kGoing;
+  *moved = true;
+  Outcome outcome;
+  switch (phase_) {
+    case Phase::kBegin:
+      phase_ = Phase::kTelling;
+      return begin();
+    case Phase::kTelling:
+      if (*moved = call_.ended(&outcome); !*moved || !outcome.ok()) return outcome;
+      return told(state);
+    case Phase::kCopying:
+      if (*moved = queue_->passed(mark_); !*moved) return {};
+      if (failure_.ok()) failure_ = queue_->failure(operation_.function);
+      return answer(failure_.ok() ? Answer::kCopied : Answer::kFailed);
+    case Phase::kAnswering:
+      if (*moved = answer_call_.ended(&outcome); !*moved || !outcome.ok()) return outcome;
+      return answered(state);
+  }
+  return {};
+}
+
+Outcome DirectMessage::begin() {
+  shown_.bytes = operation_.count * element_bytes(operation_.type);
+  const auto bytes = sizeof shown_;
+  if (!sends()) {
+    return call_.start([&](weir_comm_t comm, weir_request_t* request) {
+      return weir_recv(comm, &shown_, bytes, WEIR_UINT8, operation_.peer, request);
+    });
+  }
+  shown_.usable = queue_ != nullptr && !comm_.is_unreachable_for(operation_.peer) ? 1 : 0;
+  if (shown_.usable == 1) {
+    const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
+    shown_.process = this_process();
+    shown_.range = range_of(queue_->driver(), operation_.send, !comm_.in_one_process());
+  }
+  return call_.start([&](weir_comm_t comm, weir_request_t* request) {
+    return weir_send(comm, &shown_, bytes, WEIR_UINT8, operation_.peer, request);
+  });
+}
+
+Outcome DirectMessage::told(State* state) {
+  if (shown_.usable != 1) {
+    *state = State::kRefused;
+    return {};
+  }
+  if (sends()) {
+    phase_ = Phase::kAnswering;
+    return answer_call_.start([&](weir_comm_t comm, weir_request_t* request) {
+      return weir_recv(comm, &answer_, sizeof answer_, WEIR_UINT8, operation_.peer, request);
+    });
+  }
+  // A sender that has given up has its buffer for itself again.
+  weir_result_t gone = WEIR_OK;
+  if (weir_comm_async_error(comm_.answers(), &gone) == WEIR_OK && gone != WEIR_OK) {
+    return {to_nccl(gone, comm_.stopped_here()),
+            fmt::format("{}: {}", operation_.function, weir_last_error(comm_.answers()))};
+  }
+  const size_t bytes = operation_.count * element_bytes(operation_.type);
+  if (shown_.bytes != bytes) {
+    failure_ = invalid_usage(fmt::format(
+        "{}: rank {} sends {} bytes, rank {} receives {}: a send and its receive have the same "
+        "count and type",
+        operation_.function, operation_.peer, shown_.bytes, comm_.rank(), bytes));
+    return answer(Answer::kFailed);
+  }
+  if (queue_ == nullptr) return answer(Answer::kNotThisTime);
+  const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
+  const Reached from = reach(queue_->driver(), shown_.process, shown_.range, bytes);
+  if (from.address == nullptr) {
+    explain(comm_, fmt::format("what rank {} sends to rank {} goes through host memory from now "
+                               "on: rank {} cannot reach its memory: {}",
+                               operation_.peer, comm_.rank(), comm_.rank(), from.reason));
+    return answer(Answer::kUnreachable);
+  }
+  failure_ =
+      queue_->copy(operation_.function, operation_.recv, bytes, from.address, bytes, 1, bytes);
+  Outcome marked = queue_->mark(operation_.function);
+  if (failure_.ok()) failure_ = std::move(marked);
+  mark_ = queue_->latest();
+  phase_ = Phase::kCopying;
+  return {};
+}
+
+Outcome DirectMessage::answer(Answer it) {
+  answer_ = it;
+  phase_ = Phase::kAnswering;
+  return answer_call_.start([&](weir_comm_t comm, weir_request_t* request) {
+    return weir_send(comm, &answer_, sizeof answer_, WEIR_UINT8, operation_.peer, request);
+  });
+}
+
+Outcome DirectMessage::answered(State* state) {
+  switch (answer_) {
+    case Answer::kCopied:
+      if (comm_.note_direct_message()) {
+        explain(comm_,
+                fmt::format("messages of rank {} on memory of devices go directly", comm_.rank()));
+      }
+      *state = State::kDone;
+      return {};
+    case Answer::kNotThisTime:
+      *state = State::kRefused;
+      return {};
+    case Answer::kUnreachable:
+      if (sends()) comm_.note_unreachable_for(operation_.peer);
+      *state = State::kRefused;
+      return {};
+    case Answer::kFailed:
+      break;
+  }
+  if (!failure_.ok()) return failure_;
+  return {ncclRemoteError,
+          fmt::format("{}: rank {} could not take the {} bytes of rank {}", operation_.function,
+                      operation_.peer, shown_.bytes, comm_.rank())};
+}
+
+}  // namespace weir::nccl

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// DirectMessage: one end of a message that its receiver copies out of the sender's memory, with nothing of it
+// passing through host memory. Both are ranks of one machine.
+//
+//   sender:    tells where its buffer lies              waits for the answer: the buffer is its own again
+//   receiver:              reaches for it, copies on its DeviceQueue, answers
+//
+// What the sender tells takes the message's place among those of the pair. The answers have a communicator of
+// their own (Comm::answers), for messages that go the other way have no order with them. Where one of the two
+// buffers cannot be used this way, both ends learn of it here, and the message follows.
+//
+// Messages of one pair and direction come one after the other: the next begins when this is over. Not
+// thread-safe; used by the thread that runs the communicator's operations.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "nccl/direct/device_queue.h"
+#include "nccl/direct/direct_operation.h"
+#include "nccl/direct/reach.h"
+#include "nccl/direct/weir_call.h"
+#include "nccl/operation.h"
+#include "nccl/process.h"
+
+namespace weir::nccl {
+
+class DirectMessage : public DirectOperation {
+ public:
+  // `queue` empty: this end's buffer does not lie on a device. The operation must stay until it has ended.
+  DirectMessage(const Operation& operation, std::shared_ptr<DeviceQueue> queue);
+
+  Outcome advance(State* state, bool* moved) override;
+
+ private:
+  enum class Phase { kBegin, kTelling, kCopying, kAnswering };
+  // Crosses the wire.
+  struct Shown {
+    uint64_t bytes;
+    uint32_t usable;  // 1: the range may be tried
+    uint32_t zero;
+    ProcessNumber process;
+    DeviceRange range;
+  };
+  // So does this.
+  enum class Answer : uint32_t {
+    kCopied = 1,
+    kNotThisTime,  // the receiver's buffer is of another kind
+    kUnreachable,  // nor any later one
+    kFailed,       // the message has another length, or CUDA has refused the copy
+  };
+
+  Outcome step(State* state, bool* moved);
+  Outcome begin();
+  Outcome told(State* state);      // the receiver knows what the sender has shown
+  Outcome answered(State* state);  // the answer has come, or is on its way
+  Outcome answer(Answer it);
+  bool sends() const { return operation_.kind == OperationKind::kSend; }
+
+  const Operation& operation_;
+  Comm& comm_;
+  const std::shared_ptr<DeviceQueue> queue_;
+  Phase phase_ = Phase::kBegin;
+  uint32_t mark_ = 0;
+  Outcome failure_;  // what the answer kFailed stands for
+  Shown shown_{};
+  Answer answer_{};
+  // The latter is the answer's; both use what is above.
+  WeirCall call_;
+  WeirCall answer_call_;
+};
+
+}  // namespace weir::nccl

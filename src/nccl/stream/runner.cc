@@ -1,0 +1,484 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/stream/runner.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/check.h"
+#include "nccl/direct/direct_call.h"
+#include "nccl/direct/direct_message.h"
+#include "nccl/direct/ways.h"
+#include "nccl/stream/pause.h"
+
+namespace weir::nccl {
+
+namespace {
+
+// A slice of several blocks between the caller's buffer and the stage, by the host.
+void move_blocks(char* to, size_t to_stride, const char* from, size_t from_stride, size_t blocks,
+                 size_t bytes) {
+  if (bytes == 0) return;
+  for (size_t i = 0; i < blocks; ++i) {
+    std::memcpy(to + i * to_stride, from + i * from_stride, bytes);
+  }
+}
+
+class Runner {
+ public:
+  // `memory`: of the staging. `answers`: there is a stream that rings and waits.
+  Runner(Flight& flight, char* memory, bool answers, const std::atomic<bool>& leave)
+      : flight_(flight),
+        memory_(memory),
+        rings_(answers && !flight.gated),
+        last_(rings_ ? flight.rings : flight.items.size()),
+        leave_(leave) {
+    size_t places = 0;
+    for (const Lane& it : flight.lanes) places += it.depth;
+    busy_.resize(places);
+    ways_.resize(flight.lanes.size(), Way::kUnknown);
+    orders_.resize(flight.order_count);
+    for (size_t i = 0; i < last_; ++i) {
+      const Item& item = flight.items[i];
+      orders_[lane(item).order].items.push_back(item);
+    }
+    running_.reserve(places);
+    late_.reserve(places);
+  }
+
+  // A flight of one plain operation, to its end. False: it is not.
+  bool run_at_once() {
+    if (flight_.items.size() != 1 || rings_ || flight_.queue != nullptr) return false;
+    const Item& item = flight_.items[0];
+    if (broken(item) || goes_direct(lane(item).operation)) return false;
+    fail(nccl::start(sliced(item), nullptr));
+    if (first_.ok()) unpack(item);
+    return true;
+  }
+
+  bool finished() const { return done_ + late_.size() >= last_; }
+  // True when something moved.
+  bool advance() {
+    bool moved = false;
+    for (Order& it : orders_) moved = start_what_can(it) || moved;
+    return test_all() || moved;
+  }
+  // Whether there is nothing to do but to wait for Weir's operations.
+  bool may_wait() const {
+    return std::all_of(orders_.begin(), orders_.end(),
+                       [](const Order& it) { return it.next == it.items.size(); }) &&
+           !running_.empty() &&
+           std::all_of(running_.begin(), running_.end(), [](const Running& it) {
+             return it.step == Step::kRunning && it.request != nullptr;
+           });
+  }
+  void wait() { settle(running_.front(), weir_wait(&running_.front().request)); }
+
+  Outcome end() {
+    // Weir's operations hold buffers until they have ended, which they do by their deadlines.
+    for (Order& it : orders_) it.direct.reset();
+    for (Running& it : running_) {
+      if (it.request != nullptr) settle(it, weir_wait(&it.request));
+      finish(it);
+    }
+    for (const Running& it : late_) end_one_sided(it);
+    return std::move(first_);
+  }
+
+  Outcome run() {
+    if (run_at_once()) return std::move(first_);
+    Pause pause;
+    while (!finished() && !leave_.load(std::memory_order_relaxed)) {
+      if (advance()) {
+        pause.reset();
+      } else if (may_wait()) {
+        wait();
+        pause.reset();
+      } else {
+        pause.wait();
+      }
+    }
+    return end();
+  }
+
+ private:
+  // Where a slice that has been started is.
+  enum class Step : uint8_t { kComing, kRunning, kLeaving };
+  struct Running {
+    Item item;
+    weir_request_t request = nullptr;
+    Step step = Step::kRunning;
+    uint32_t mark = 0;  // of the queue, while it comes from a device or leaves to it
+  };
+  // Items that start one after the other.
+  struct Order {
+    std::vector<Item> items;
+    size_t next = 0;
+    size_t coming = 0;                        // are on their way to the staging, and not Weir's yet
+    std::unique_ptr<DirectOperation> direct;  // of the next item's lane
+  };
+  // How a lane's operation goes: all ranks find out together, before its first slice.
+  enum class Way : uint8_t { kUnknown, kAsking, kSlices, kDirect };
+
+  bool broken(const Item& item) { return !first_.ok() || lane(item).operation.comm->broken(); }
+
+  void fail(Outcome outcome) {
+    if (!outcome.ok() && first_.ok()) first_ = std::move(outcome);
+  }
+
+  Lane& lane(const Item& item) { return flight_.lanes[item.lane]; }
+
+  char* stage(size_t offset, size_t row_bytes, const Lane& lane, size_t slice) const {
+    return offset == Lane::kNone ? nullptr : memory_ + offset + slice % lane.depth * row_bytes;
+  }
+  char* send_stage(const Lane& lane, size_t slice) const {
+    return stage(lane.send_offset, lane.cut.send_bytes(), lane, slice);
+  }
+  char* recv_stage(const Lane& lane, size_t slice) const {
+    return stage(lane.recv_offset, lane.cut.recv_bytes(), lane, slice);
+  }
+
+  // Of a pre-multiplied sum, where the host reads it; else nullptr.
+  const void* factor(const Lane& it) const {
+    if (!it.operation.factor.has_value()) return nullptr;
+    if (it.scalar_on_device) return memory_ + it.scalar_offset;
+    const Factor& known = *it.operation.factor;
+    return known.device_scalar != nullptr ? known.device_scalar : known.value;
+  }
+
+  // The operation of one slice, with its data in place.
+  Operation sliced(const Item& item) {
+    Lane& it = lane(item);
+    Operation operation = it.operation;
+    operation.count = it.slice_width(item.slice);
+    const size_t bytes = operation.count * it.cut.element_bytes;
+    const size_t begin = item.slice * it.cut.width * it.cut.element_bytes;
+    const size_t stride = it.operation.count * it.cut.element_bytes;
+    if (char* to = send_stage(it, item.slice); to != nullptr) {
+      if (!it.send_on_device) {
+        move_blocks(to, bytes, static_cast<const char*>(operation.send) + begin, stride,
+                    it.cut.send_blocks, bytes);
+      }
+      operation.send = to;
+    } else if (operation.send != nullptr) {
+      operation.send = static_cast<const char*>(operation.send) + begin;
+    }
+    if (char* to = recv_stage(it, item.slice); to != nullptr) {
+      operation.recv = to;
+    } else if (operation.recv != nullptr) {
+      operation.recv = static_cast<char*>(operation.recv) + begin;
+    }
+    if (it.scalar_on_device) operation.factor->device_scalar = memory_ + it.scalar_offset;
+    return operation;
+  }
+
+  // Results that no stream takes, to where the caller wants them.
+  void unpack(const Item& item) {
+    Lane& it = lane(item);
+    char* from = recv_stage(it, item.slice);
+    if (from == nullptr || it.recv_on_device) return;
+    const size_t bytes = it.slice_width(item.slice) * it.cut.element_bytes;
+    move_blocks(
+        static_cast<char*>(it.operation.recv) + item.slice * it.cut.width * it.cut.element_bytes,
+        it.operation.count * it.cut.element_bytes, from, bytes, it.cut.recv_blocks, bytes);
+  }
+
+  // Between a device and the staging, by the flight's own queue.
+  void copy_on_queue(Running& it, bool to_stage) {
+    DeviceQueue& queue = *flight_.queue;
+    Lane& on = lane(it.item);
+    const char* function = on.operation.function;
+    const size_t bytes = on.slice_width(it.item.slice) * on.cut.element_bytes;
+    const size_t begin = it.item.slice * on.cut.width * on.cut.element_bytes;
+    const size_t stride = on.operation.count * on.cut.element_bytes;
+    const cuda::ContextScope scope(queue.driver(), nullptr, queue.context());
+    Outcome outcome;
+    if (to_stage) {
+      outcome = queue.copy(function, send_stage(on, it.item.slice), bytes,
+                           static_cast<const char*>(on.operation.send) + begin, stride,
+                           on.cut.send_blocks, bytes);
+    } else {
+      outcome = queue.copy(function, static_cast<char*>(on.operation.recv) + begin, stride,
+                           recv_stage(on, it.item.slice), bytes, on.cut.recv_blocks, bytes);
+    }
+    Outcome marked = queue.mark(function);
+    it.mark = queue.latest();
+    fail(outcome.ok() ? std::move(marked) : std::move(outcome));
+  }
+
+  // In which its lane's slices take turns.
+  size_t place(const Item& item) {
+    const Lane& it = lane(item);
+    return it.first_mailbox + item.slice % it.depth;
+  }
+
+  bool can_start(const Item& item) {
+    if (rings_) return flight_.mailbox(lane(item), item.slice).rung() == flight_.number;
+    return !busy_[place(item)];
+  }
+
+  void start_operation(Running& it) {
+    try {
+      if (!broken(it.item)) fail(nccl::start(sliced(it.item), &it.request));
+    } catch (...) {
+      fail(outcome_of_exception(lane(it.item).operation.function, std::current_exception()));
+    }
+  }
+
+  // Whatever happens, an item that is begun is finished: the stream waits for it.
+  void begin(Running& it) {
+    const Lane& on = lane(it.item);
+    if (flight_.queue == nullptr || on.one_sided() || broken(it.item)) {
+      start_operation(it);
+      return;
+    }
+    // Also what need not come: operations start in the order of the items.
+    it.step = Step::kComing;
+    ++orders_[on.order].coming;
+    it.mark = flight_.queue->latest();
+    if (on.send_on_device) copy_on_queue(it, true);
+  }
+
+  // Finds out how the lane goes. False while it is not known.
+  bool know_way(Order& order, const Item& item) {
+    Way& way = ways_[item.lane];
+    if (way == Way::kUnknown) {
+      const Lane& it = lane(item);
+      if (broken(item) || it.one_sided() || it.passed() || !goes_direct(it.operation)) {
+        way = Way::kSlices;
+      } else {
+        WEIR_CHECK(!rings_, "an operation that may go directly is not copied by its stream");
+        const bool on_device = flight_.queue != nullptr &&
+                               (it.cut.send_blocks == 0 || it.send_on_device) &&
+                               (it.cut.recv_blocks == 0 || it.recv_on_device);
+        order.direct = try_direct(it, on_device ? flight_.queue : nullptr);
+        way = Way::kAsking;
+      }
+    }
+    return way != Way::kAsking;
+  }
+
+  std::unique_ptr<DirectOperation> try_direct(const Lane& it, std::shared_ptr<DeviceQueue> queue) {
+    if (it.message()) return std::make_unique<DirectMessage>(it.operation, std::move(queue));
+    return std::make_unique<DirectCall>(it.operation, std::move(queue), factor(it));
+  }
+
+  bool start_what_can(Order& order) {
+    bool moved = false;
+    for (; order.next < order.items.size(); ++order.next) {
+      const Item& item = order.items[order.next];
+      if (!know_way(order, item)) {
+        // It begins with operations of Weir's, after those before it.
+        if (order.coming > 0 || !advance_direct(order)) break;
+        moved = true;
+        if (ways_[item.lane] == Way::kAsking) break;
+      }
+      if (ways_[item.lane] == Way::kDirect) {
+        ++done_;
+      } else if (can_start(item)) {
+        start(item);
+      } else {
+        break;
+      }
+      moved = true;
+    }
+    return moved;
+  }
+
+  void start(const Item& item) {
+    Running it{item};
+    if (rings_) flight_.mailbox(lane(it.item), it.item.slice).take();
+    busy_[place(it.item)] = true;
+    begin(it);
+    if (lane(it.item).one_sided() && !broken(it.item)) {
+      late_.push_back(it);
+    } else if (it.request != nullptr || it.step != Step::kRunning || !step_on(it)) {
+      running_.push_back(it);  // there is room: each has its place
+    } else {
+      finish(it);
+    }
+  }
+
+  // Looks at one that is under way. True when it is over.
+  bool step_on(Running& it) {
+    if (it.step == Step::kComing) {
+      if (!flight_.queue->passed(it.mark)) return false;
+      --orders_[lane(it.item).order].coming;
+      it.step = Step::kRunning;
+      start_operation(it);
+    }
+    if (it.step == Step::kRunning) {
+      if (it.request != nullptr) {
+        int done = 0;
+        const weir_result_t result = weir_test(&it.request, &done);
+        if (done == 0 && it.request != nullptr) return false;
+        settle(it, result);
+      }
+      if (flight_.queue == nullptr || !lane(it.item).recv_on_device || broken(it.item)) return true;
+      it.step = Step::kLeaving;
+      copy_on_queue(it, false);
+    }
+    return flight_.queue->passed(it.mark);
+  }
+
+  bool test_all() {
+    bool moved = false;
+    bool held_up = false;
+    for (size_t i = 0; i < running_.size();) {
+      const Step before = running_[i].step;
+      // None overtakes another.
+      held_up = held_up || (before == Step::kComing && !flight_.queue->passed(running_[i].mark));
+      if ((before == Step::kComing && held_up) || !step_on(running_[i])) {
+        moved = moved || running_[i].step != before;
+        ++i;
+        continue;
+      }
+      finish(running_[i]);
+      running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(i));
+      moved = true;
+    }
+    return moved;
+  }
+
+  // True when it moved, or has ended, as the lane's way then tells.
+  bool advance_direct(Order& order) {
+    const size_t asked = order.items[order.next].lane;
+    auto state = DirectOperation::State::kGoing;
+    bool moved = false;
+    Outcome outcome;
+    try {
+      outcome = order.direct->advance(&state, &moved);
+    } catch (...) {
+      outcome =
+          outcome_of_exception(flight_.lanes[asked].operation.function, std::current_exception());
+    }
+    if (outcome.ok() && state == DirectOperation::State::kGoing) return moved;
+    order.direct.reset();
+    ways_[asked] = state == DirectOperation::State::kDone ? Way::kDirect : Way::kSlices;
+    fail(std::move(outcome));  // its slices then are finished without a start
+    return true;
+  }
+
+  void end_one_sided(const Running& it) {
+    try {
+      if (!broken(it.item)) fail(nccl::finish(lane(it.item).operation));
+    } catch (...) {
+      fail(outcome_of_exception(lane(it.item).operation.function, std::current_exception()));
+    }
+    finish(it);
+  }
+
+  // Weir's operation has ended.
+  void settle(Running& it, weir_result_t result) {
+    it.request = nullptr;
+    if (result == WEIR_OK || !first_.ok()) return;
+    try {
+      const Operation& operation = lane(it.item).operation;
+      fail(operation.comm->outcome(operation.function, result));
+    } catch (...) {
+      first_.code = ncclSystemError;  // no memory for the text
+    }
+  }
+
+  void finish(const Running& it) {
+    if (!broken(it.item)) unpack(it.item);
+    busy_[place(it.item)] = false;
+    ++done_;
+    if (rings_ && !leave_.load(std::memory_order_relaxed)) {
+      flight_.mailbox(lane(it.item), it.item.slice).answer();
+    }
+  }
+
+  Flight& flight_;
+  char* const memory_;
+  const bool rings_;   // each slice does, and is answered
+  const size_t last_;  // items that will come
+  const std::atomic<bool>& leave_;
+  std::vector<char> busy_;  // places
+  std::vector<Way> ways_;   // of lanes
+  std::vector<Order> orders_;
+  size_t done_ = 0;
+  std::vector<Running> running_;
+  std::vector<Running> late_;  // one-sided
+  Outcome first_;
+};
+
+// For a flight that there is no memory to run.
+void answer_all(Flight& flight, const std::atomic<bool>& leave) {
+  Pause pause;
+  for (size_t i = 0; i < flight.rings;) {
+    if (leave.load(std::memory_order_relaxed)) return;
+    Mailbox& it = flight.mailbox(flight.lanes[flight.items[i].lane], flight.items[i].slice);
+    if (it.rung() != flight.number) {
+      pause.wait();
+      continue;
+    }
+    it.take();
+    it.answer();
+    ++i;
+    pause.reset();
+  }
+}
+
+}  // namespace
+
+void run(Flight& flight, const std::atomic<bool>& leave) {
+  if (flight.gated) flight.door().take();
+  Outcome outcome;
+  try {
+    Runner runner(flight, flight.staging->bytes, true, leave);
+    outcome = runner.run();
+  } catch (...) {
+    outcome = outcome_of_exception(flight.lanes[0].operation.function, std::current_exception());
+    if (!flight.gated) answer_all(flight, leave);
+  }
+  if (!outcome.ok()) flight.comm->stream_failed(outcome);
+  if (flight.gated && !leave.load(std::memory_order_relaxed)) flight.door().answer();
+}
+
+Outcome run_here(const std::vector<std::unique_ptr<Flight>>& flights) {
+  static const std::atomic<bool> never{false};
+  std::vector<std::unique_ptr<char[]>> memory;
+  std::vector<std::unique_ptr<Runner>> runners;
+  for (const auto& flight : flights) {
+    memory.emplace_back(new char[flight->byte_count]);
+    runners.push_back(std::make_unique<Runner>(*flight, memory.back().get(), false, never));
+  }
+  if (runners.size() == 1) return runners[0]->run();
+  // They may be each other's peers: none waits for one alone before all have been started.
+  Pause pause;
+  for (bool all_finished = false; !all_finished;) {
+    all_finished = true;
+    bool moved = false;
+    Runner* waits = nullptr;
+    bool all_wait = true;
+    for (const auto& it : runners) {
+      if (it->finished()) continue;
+      all_finished = false;
+      moved = it->advance() || moved;
+      if (it->finished()) continue;
+      if (it->may_wait()) {
+        waits = it.get();
+      } else {
+        all_wait = false;
+      }
+    }
+    if (moved) {
+      pause.reset();
+    } else if (waits != nullptr && all_wait) {
+      waits->wait();
+      pause.reset();
+    } else if (!all_finished) {
+      pause.wait();
+    }
+  }
+  Outcome first;
+  for (size_t i = 0; i < runners.size(); ++i) {
+    Outcome outcome = runners[i]->end();
+    if (outcome.ok()) continue;
+    flights[i]->comm->note_error(outcome.text);
+    if (first.ok()) first = std::move(outcome);
+  }
+  return first;
+}
+
+}  // namespace weir::nccl
