@@ -174,7 +174,7 @@ TEST_F(NcclDirectMessages, ThoseOfAGroupDoNotWaitForEachOther) {
   }
 }
 
-TEST_F(NcclDirectMessages, BetweenDevicesOfOneProcess) {
+TEST_F(NcclDirectMessages, BetweenDifferentDevicesOfOneProcess) {
   run_threads(2, [](int rank, ncclComm_t comm) {
     use_device(rank);
     const Stream stream;

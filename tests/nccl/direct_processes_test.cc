@@ -31,6 +31,8 @@ constexpr size_t kCount = 30011;
 constexpr const char* kDirectly = "memory of devices goes from rank to rank directly";
 constexpr const char* kReduced = "memory of devices is reduced on the devices directly";
 constexpr const char* kReductionsGivenUp = "reductions of memory of devices go through host memory";
+constexpr const char* kMessages = "on memory of devices go directly";
+constexpr const char* kMessagesGivenUp = "cannot reach its memory";
 constexpr const char* kGivenUp = "memory of devices goes through host memory from now on";
 
 void use_device(int device) {
@@ -263,6 +265,80 @@ TEST(NcclDirectProcesses, WhatCannotBeHandedOverIsStagedAndTheFirstRankThatFinds
                             EXPECT_NCCL(ncclCommDestroy(comm));
                           }),
             std::vector<int>(2, 0));
+}
+
+// To the next rank, from the one before, in a group.
+void pass_round(ncclComm_t comm, int rank, int n, size_t count, int seed, bool pooled = false) {
+  CUstream stream = nullptr;
+  EXPECT_CUDA(cuStreamCreate(&stream, 0));
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
+  {
+    Numbers out(count, pooled);
+    const Numbers in(count, pooled);
+    out.set(values_of(rank, count, seed));
+    EXPECT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclSend(out.data(), count, ncclInt, (rank + 1) % n, comm, on));
+    EXPECT_NCCL(ncclRecv(in.data(), count, ncclInt, (rank + n - 1) % n, comm, on));
+    EXPECT_NCCL(ncclGroupEnd());
+    EXPECT_CUDA(cuStreamSynchronize(stream));
+    EXPECT_EQ(in.get(), values_of((rank + n - 1) % n, count, seed));
+  }
+  EXPECT_CUDA(cuStreamDestroy_v2(stream));
+}
+
+TEST(NcclDirectProcesses, ReceiveFromEachOthersDevices) {
+  EXPECT_EQ(run_processes(3,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, rank % 2);
+                            testing::internal::CaptureStderr();
+                            for (int round = 0; round < 12; ++round) {
+                              const auto more = static_cast<size_t>(round % 4) * 50000;
+                              pass_round(comm, rank, 3, kCount + more, round);
+                            }
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kMessages), 1u) << told;
+                            EXPECT_EQ(count_of(told, kMessagesGivenUp), 0u) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(3, 0));
+}
+
+TEST(NcclDirectProcesses, MessagesFromWhatCannotBeHandedOverAreStagedAndTheReceiverSaysSoOnce) {
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, 0);
+                            testing::internal::CaptureStderr();
+                            for (int round = 0; round < 3; ++round) {
+                              pass_round(comm, rank, 2, kCount, round, rank == 1);
+                            }
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kMessagesGivenUp), rank == 0 ? 1u : 0u)
+                                << told;
+                            // What rank 0 sends goes directly.
+                            EXPECT_EQ(count_of(told, kMessages), 1u) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(2, 0));
+}
+
+TEST(NcclDirectProcesses, AMessageOfAPeerThatHasDiedReleasesTheStream) {
+  const auto statuses = run_processes(3, [](int rank, ncclComm_t first) {
+    ncclComm_t comm = use_device_in(first, rank, 0);
+    pass_round(comm, rank, 3, kCount, 1);
+    if (rank == 1) _exit(0);
+    CUstream stream = nullptr;
+    EXPECT_CUDA(cuStreamCreate(&stream, 0));
+    const auto on = reinterpret_cast<cudaStream_t>(stream);
+    const Numbers data(kCount);
+    EXPECT_NCCL(rank == 0 ? ncclSend(data.data(), kCount, ncclInt, 1, comm, on)
+                          : ncclRecv(data.data(), kCount, ncclInt, 1, comm, on));
+    EXPECT_CUDA(cuStreamSynchronize(stream));
+    ncclResult_t error = ncclSuccess;
+    EXPECT_NCCL(ncclCommGetAsyncError(comm, &error));
+    EXPECT_EQ(error, ncclRemoteError);
+    EXPECT_NCCL(ncclCommAbort(comm));
+  });
+  EXPECT_EQ(statuses, std::vector<int>(3, 0));
 }
 
 TEST(NcclDirectProcesses, NoRankCopiesDirectlyWhereOneMustNot) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/stream/flight.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <unordered_map>
 
@@ -77,7 +79,14 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations, bool alon
     if (lane.message() && (lane.send_on_device || lane.recv_on_device)) {
       lane.operation.device = flight->comm->passes(
           lane.operation.peer, lane.send_on_device ? lane.operation.send : lane.operation.recv);
-      if (lane.passed()) lane.send_on_device = lane.recv_on_device = false;
+      if (lane.passed()) {
+        lane.send_on_device = lane.recv_on_device = false;
+        if (flight->comm->note_passed()) {
+          explain(*flight->comm,
+                  fmt::format("messages of rank {} on memory of devices are the transport's",
+                              flight->comm->rank()));
+        }
+      }
     }
     slices_max = std::max(slices_max, lane.cut.slice_count);
     if (needs_stage(lane.cut, lane.cut.send_blocks, lane.send_on_device)) {
