@@ -4,15 +4,13 @@
 // Thread-safe.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
 #include "nccl/functions.h"
 #include "nccl/real_library.h"
+#include "nccl/wishes.h"
 
 namespace weir::nccl {
-
-enum class Wish : uint8_t { kAuto, kWeir, kNccl };  // WEIR_BACKEND
 
 struct Backend {
   Wish wish = Wish::kAuto;

@@ -19,13 +19,6 @@ namespace weir::nccl {
 
 namespace {
 
-// Without these it is of no use.
-constexpr FunctionIndex kNeeded[] = {
-    FunctionIndex::kGetVersion,  FunctionIndex::kGetUniqueId, FunctionIndex::kCommInitRank,
-    FunctionIndex::kCommDestroy, FunctionIndex::kCommAbort,   FunctionIndex::kCommGetAsyncError,
-    FunctionIndex::kGroupStart,  FunctionIndex::kGroupEnd,    FunctionIndex::kAllReduce,
-};
-
 // The one that is open; what its functions lack is told with its version.
 std::atomic<const RealLibrary*> the_open_one{nullptr};
 
@@ -104,9 +97,12 @@ std::string RealLibrary::version_text() const { return weir::nccl::version_text(
 std::unique_ptr<RealLibrary> RealLibrary::of(void* library, const std::string& path,
                                              std::string* reason) {
   std::unique_ptr<RealLibrary> real(new RealLibrary());
-  // What the Table's members are called in the library; a missing one gets a function that says so.
+  RealFunctions functions;
+  if (!find_functions(library, &functions, reason)) return nullptr;
+  real->version_ = functions.version;
+  // A missing one gets a function that says so.
 #define WEIR_NCCL_RESOLVE(name, since)                                                \
-  if (void* found = dlsym(library, "nccl" #name); found != nullptr) {                 \
+  if (void* found = functions.of(FunctionIndex::k##name); found != nullptr) {         \
     real->table_.name = reinterpret_cast<decltype(Table::name)>(found);               \
     real->has_[static_cast<unsigned>(FunctionIndex::k##name)] = true;                 \
   } else {                                                                            \
@@ -114,16 +110,6 @@ std::unique_ptr<RealLibrary> RealLibrary::of(void* library, const std::string& p
   }
   WEIR_NCCL_FUNCTIONS(WEIR_NCCL_RESOLVE)
 #undef WEIR_NCCL_RESOLVE
-  for (const FunctionIndex function : kNeeded) {
-    if (!real->has(function)) {
-      *reason = fmt::format("has no function {}", info_of(function).name);
-      return nullptr;
-    }
-  }
-  if (real->table_.GetVersion(&real->version_) != ncclSuccess || real->version_ <= 0) {
-    *reason = "ncclGetVersion fails";
-    return nullptr;
-  }
   real->path_ = path;
   link_map* map = nullptr;
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) != 0 || map == nullptr) {

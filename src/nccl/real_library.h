@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "nccl/functions.h"
+#include "nccl/real_functions.h"
 
 namespace weir::nccl {
 
@@ -52,10 +52,4 @@ class RealLibrary {
 // gives `reason`, which lives as long as the process.
 const Table& absent_table(const std::string* reason);
 
-// "2.28.9" of 22809; before 2.9 a major version was worth 1000.
-inline std::string version_text(int version) {
-  const int major_worth = version < 10000 ? 1000 : 10000;
-  return std::to_string(version / major_worth) + "." + std::to_string(version % major_worth / 100) +
-         "." + std::to_string(version % 100);
-}
 }  // namespace weir::nccl

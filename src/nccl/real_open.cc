@@ -5,8 +5,6 @@
 #include <link.h>
 #include <sys/stat.h>
 
-#include "nccl/real_search.h"
-
 namespace weir::nccl {
 
 namespace {
@@ -70,7 +68,8 @@ void* open_file(const std::string& path, bool any_soname, std::string* reason) {
 OpenedNccl open_real_nccl(
     const std::string& explicit_path,
     const std::function<bool(void* library, const std::string& path, std::string* reason)>& accept,
-    std::string* reason) {
+    std::string* reason, const Seeker& seeker) {
+  OpenedNccl opened;
   const auto try_file = [&](const std::string& path, bool any_soname, std::string* why) -> void* {
     void* library = open_file(path, any_soname, why);
     if (library == nullptr || accept(library, path, why)) return library;
@@ -79,26 +78,33 @@ OpenedNccl open_real_nccl(
   };
   if (!explicit_path.empty()) {
     std::string why;
-    void* library = try_file(explicit_path, true, &why);
-    if (library == nullptr) {
+    opened.library = try_file(explicit_path, true, &why);
+    if (opened.library == nullptr) {
       *reason = "WEIR_NCCL_LIBRARY names " + explicit_path + ": " + why;
-      return {};
+      opened.refused.push_back({explicit_path, "WEIR_NCCL_LIBRARY", why});
+      return opened;
     }
-    return {library, explicit_path, "WEIR_NCCL_LIBRARY"};
+    opened.path = explicit_path;
+    opened.found_by = "WEIR_NCCL_LIBRARY";
+    return opened;
   }
   std::string looked;
-  for (const Place& place : places_of_nccl()) {
+  for (const Place& place : places_of_nccl(seeker)) {
     std::string why;
-    if (void* library = try_file(place.path, false, &why); library != nullptr) {
-      return {library, place.path, place.reason};
+    opened.library = try_file(place.path, false, &why);
+    if (opened.library != nullptr) {
+      opened.path = place.path;
+      opened.found_by = place.reason;
+      return opened;
     }
     looked += "; " + place.path + " (" + place.reason + "): " + why;
+    opened.refused.push_back({place.path, place.reason, why});
   }
   *reason =
       "no real libnccl.so.2 was found next to the framework, on LD_LIBRARY_PATH, in the CUDA "
       "toolkit or by the loader" +
       looked + "; WEIR_NCCL_LIBRARY may name one";
-  return {};
+  return opened;
 }
 
 }  // namespace weir::nccl

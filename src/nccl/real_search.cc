@@ -116,13 +116,6 @@ int note_packages_folder(dl_phdr_info* info, size_t, void* folders) {
   return 0;
 }
 
-// Of the libraries that this process has loaded.
-std::vector<std::string> loaded_packages_folders() {
-  std::vector<std::string> folders;
-  dl_iterate_phdr(note_packages_folder, &folders);
-  return folders;
-}
-
 const char* environment(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr && *value != '\0' ? value : nullptr;
@@ -153,9 +146,18 @@ std::string packages_folder_of(std::string_view path) {
   return {};
 }
 
-std::vector<Place> places_of_nccl() {
+Seeker seeker_here() {
+  Seeker seeker;
+  char self[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+  if (length > 0) seeker.program.assign(self, static_cast<size_t>(length));
+  dl_iterate_phdr(note_packages_folder, &seeker.packages_folders);
+  return seeker;
+}
+
+std::vector<Place> places_of_nccl(const Seeker& seeker) {
   Places places;
-  for (const std::string& folder : loaded_packages_folders()) {
+  for (const std::string& folder : seeker.packages_folders) {
     places.add(fs::path(folder) / kInPackages, "next to a Python package that is loaded");
   }
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
@@ -163,14 +165,10 @@ std::vector<Place> places_of_nccl() {
       places.add_python(prefix, "the Python environment");
     }
   }
-  char self[PATH_MAX];
-  const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-  if (length > 0) {
-    const fs::path program(std::string(self, static_cast<size_t>(length)));
-    if (program.filename().string().starts_with("python")) {
-      places.add_python(program.parent_path().parent_path(), "the Python that runs");
-      places.add_python("/usr/local", "the Python that runs");
-    }
+  const fs::path program(seeker.program);
+  if (program.filename().string().starts_with("python")) {
+    places.add_python(program.parent_path().parent_path(), "the Python that runs");
+    places.add_python("/usr/local", "the Python that runs");
   }
   if (const char* folders = environment("LD_LIBRARY_PATH"); folders != nullptr) {
     std::string_view rest = folders;

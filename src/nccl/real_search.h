@@ -15,8 +15,15 @@ struct Place {
   std::string reason;  // "the loader's cache"
 };
 
+// The process that is to load it.
+struct Seeker {
+  std::string program;                        // its file, absolute
+  std::vector<std::string> packages_folders;  // those of Python that it has loaded something from
+};
+Seeker seeker_here();  // this process
+
 // Each file once.
-std::vector<Place> places_of_nccl();
+std::vector<Place> places_of_nccl(const Seeker& seeker);
 
 // The paths that a file /etc/ld.so.cache holds for `soname`, for programs of this kind of processor.
 // `cache` is not trusted: what is damaged gives none.

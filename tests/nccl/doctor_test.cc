@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <tuple>
 
 #include "weir_info/loading.h"
 
@@ -106,6 +107,49 @@ TEST(DoctorOnPrograms, ProgramsAreFoundByNameByPathAndBehindScripts) {
     EXPECT_EQ(fs::path(found.value()).filename(), "sh");
   }
   fs::remove(script);
+}
+
+TEST(DoctorOnPrograms, RelativeFoldersAndNamesOfTheEnvironmentAreUnderstood) {
+  const std::string folder = fs::path(WEIR_OURS).parent_path().string();
+  const fs::path before = fs::current_path();
+  fs::current_path(fs::path(folder).parent_path());
+  const std::string relative = fs::path(folder).filename().string();
+  for (const auto& [variable, value, reason] :
+       {std::tuple("LD_PRELOAD", relative + "/libnccl.so.2", "LD_PRELOAD names it"),
+        {"LD_LIBRARY_PATH", relative, "LD_LIBRARY_PATH"}}) {
+    const Variable set(variable, value);
+    const Loading loading = loading_of(WEIR_PROGRAM_RUNPATH);
+    EXPECT_EQ(real_path(loading.path), real_path(WEIR_OURS)) << variable;
+    EXPECT_EQ(loading.reason, reason);
+  }
+  fs::current_path(before);
+  const Variable folders("LD_LIBRARY_PATH", folder);
+  const Variable preload("LD_PRELOAD", "libnccl.so.2");
+  EXPECT_EQ(loading_of(WEIR_PROGRAM_RPATH).reason, "LD_PRELOAD names it");
+}
+
+TEST(DoctorOnPrograms, AScriptThatIsCalledPythonIsAskedForItsInterpreter) {
+  const fs::path folder =
+      fs::temp_directory_path() / ("weir-doctor-python-" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  const std::string interpreter = (folder / "python3.11").string();
+  fs::copy_file(WEIR_PROGRAM_RPATH, interpreter);
+  const std::string script = (folder / "python3").string();
+  const auto write = [&](const std::string& text) {
+    FILE* file = fopen(script.c_str(), "w");
+    ASSERT_NE(file, nullptr);
+    fputs(text.c_str(), file);
+    fclose(file);
+    fs::permissions(script, fs::perms::owner_all);
+  };
+  write("#!/bin/sh\necho " + interpreter + "\n");
+  const auto found = interpreter_of_python(script);
+  EXPECT_TRUE(found.ok() && found.value() == interpreter) << found.status().text();
+  write("#!/bin/sh\necho no such version >&2\nexit 1\n");
+  const auto none = interpreter_of_python(script);
+  EXPECT_FALSE(none.ok());
+  EXPECT_NE(none.status().text().find("no such version"), std::string::npos);
+  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/topo/discover.h"
+#include "nccl/real_functions.h"
 #include "weir_info/elf_file.h"
 
 namespace weir::info {
@@ -18,12 +20,6 @@ namespace fs = std::filesystem;
 // What every libnccl.so.2 of this project exports (src/nccl/real_library.cc).
 constexpr const char* kMarker = "weir_nccl_marker";
 constexpr size_t kNamesShown = 5;
-
-std::string version_text(int version) {
-  return version < 10000
-             ? fmt::format("{}.{}.{}", version / 1000, version % 1000 / 100, version % 100)
-             : fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
-}
 
 bool is_set(const char* name) {
   const char* value = std::getenv(name);
@@ -39,59 +35,53 @@ NcclFound found_of(Loading loading) {
   return found;
 }
 
-void add_object(const std::string& object, std::vector<Check>* checks) {
+// What the look at a program tells of who loads Weir's library there.
+struct Seen {
+  bool weirs = false;
+  nccl::Seeker seeker;
+  std::string driver;
+  std::vector<std::string> wanted;
+};
+
+void add_object(const std::string& object, std::vector<Check>* checks, Seen* seen) {
   auto loading = nccl_of(object);
   if (!loading.ok()) {
     checks->push_back({Verdict::kBad, object, loading.status().text(),
                        "give a program of this kind of processor"});
     return;
   }
-  for (Check& check : judge_nccl(found_of(std::move(loading.value()))))
-    checks->push_back(std::move(check));
+  const NcclFound found = found_of(std::move(loading.value()));
+  for (Check& check : judge_nccl(found)) checks->push_back(std::move(check));
+  if (!found.weirs) return;
+  seen->weirs = true;
+  const auto& wanted = found.loading.wanted;
+  seen->wanted.insert(seen->wanted.end(), wanted.begin(), wanted.end());
 }
 
-Section section_of_program(const std::string& program) {
+Section section_of_program(const std::string& program, Seen* seen) {
   Section section{"libnccl.so.2 of " + program, {}};
-  const auto path = find_program(program);
+  const auto path = is_python(program) ? interpreter_of_python(program) : find_program(program);
   if (!path.ok()) {
     section.checks.push_back(
         {Verdict::kBad, program, path.status().text(), "give the path of a program"});
     return section;
   }
-  add_object(path.value(), &section.checks);
-  if (!is_python(program)) return section;
-  const PythonPackages packages = packages_of_python(program);
-  if (!packages.torch.empty()) add_object(packages.torch, &section.checks);
+  std::error_code error;
+  seen->seeker.program = fs::canonical(path.value(), error).string();
+  seen->driver = path_linked(path.value(), "libcuda.so.1");
+  add_object(path.value(), &section.checks, seen);
+  if (!is_python(path.value())) return section;
+  const PythonPackages packages = packages_of_python(path.value());
+  for (const std::string& file : {packages.torch, packages.nccl}) {
+    const std::string folder = nccl::packages_folder_of(file);
+    if (!folder.empty()) seen->seeker.packages_folders.push_back(folder);
+  }
+  if (!packages.torch.empty()) add_object(packages.torch, &section.checks, seen);
   if (!packages.nccl.empty()) {
     section.checks.push_back(
         {Verdict::kNote, "its packages", "have NCCL at " + packages.nccl,
          "frameworks that open it by this path do not see LD_LIBRARY_PATH: preload Weir's, "
          "LD_PRELOAD=…/lib/weir/libnccl.so.2"});
-  }
-  return section;
-}
-
-Section section_of_cuda() {
-  Section section{"CUDA", {}};
-  std::error_code error;
-  const bool driver = fs::exists("/proc/driver/nvidia/version", error);
-  const bool device = fs::exists("/dev/nvidiactl", error);
-  const std::string library = path_by_name("/proc/self/exe", "libcuda.so.1");
-  section.checks.push_back({driver || library.empty() ? Verdict::kGood : Verdict::kNote, "driver",
-                            driver ? "loaded" : "not loaded: host memory only",
-                            driver || library.empty()
-                                ? ""
-                                : "there is a libcuda.so.1 and no driver: a stand-in, or a "
-                                  "container without --gpus all"});
-  section.checks.push_back({library.empty() && driver ? Verdict::kBad : Verdict::kGood,
-                            "libcuda.so.1", library.empty() ? "not found" : library,
-                            library.empty() && driver
-                                ? "install the driver's user part (libcuda1), or start the "
-                                  "container with --gpus all"
-                                : ""});
-  if (driver && !device) {
-    section.checks.push_back({Verdict::kBad, "devices", "/dev/nvidiactl is not there",
-                              "start the container with --gpus all, or run nvidia-modprobe"});
   }
   return section;
 }
@@ -113,11 +103,11 @@ std::vector<Check> judge_nccl(const NcclFound& found) {
          fmt::format("LD_PRELOAD=…/lib/weir/{}, or LD_LIBRARY_PATH=…/lib/weir", kNcclName)});
     return checks;
   }
-  checks.push_back({Verdict::kGood, loading.object,
-                    fmt::format("{} {}, by {}",
-                                loading.linked ? "loads" : "is not linked to it; by name it finds",
-                                loading.path, loading.reason),
-                    ""});
+  checks.push_back(
+      {Verdict::kGood, loading.object,
+       fmt::format("{} {} ({})", loading.linked ? "loads" : "is not linked to it; by name it finds",
+                   loading.path, loading.reason),
+       ""});
   if (found.version == 0) {
     checks.push_back({Verdict::kBad, "version",
                       loading.path + " cannot be opened, or has no ncclGetVersion",
@@ -125,20 +115,17 @@ std::vector<Check> judge_nccl(const NcclFound& found) {
   } else {
     checks.push_back(
         {Verdict::kGood, "version",
-         fmt::format("{}, {}", version_text(found.version), found.weirs ? "Weir's" : "not Weir's"),
+         found.weirs
+             ? fmt::format("Weir's, with NCCL's API through {}", nccl::version_text(found.version))
+             : nccl::version_text(found.version) + ", not Weir's",
          found.weirs ? "" : fmt::format("to use Weir: LD_PRELOAD=…/lib/weir/{}", kNcclName)});
   }
   for (const MissingSymbols& missing : loading.missing) {
-    std::string names;
-    for (size_t i = 0; i < missing.names.size() && i < kNamesShown; ++i) {
-      names += (i == 0 ? "" : ", ") + missing.names[i];
-    }
-    if (missing.names.size() > kNamesShown)
-      names += fmt::format(" and {} more", missing.names.size() - kNamesShown);
-    checks.push_back({Verdict::kBad, "symbols",
-                      fmt::format("{} wants {}, which it has not", missing.object, names),
-                      "it was built for a newer NCCL: take a newer library, or Weir's, which has "
-                      "all through 2.31"});
+    checks.push_back(
+        {Verdict::kBad, "symbols",
+         fmt::format("{} wants {}, which it has not", missing.object, list_of(missing.names)),
+         "it was built for a newer NCCL: take a newer library, or Weir's, which has "
+         "all through 2.31"});
   }
   if (loading.missing.empty() && loading.linked) {
     checks.push_back({Verdict::kGood, "symbols", "all that is asked of it is there", ""});
@@ -167,6 +154,37 @@ const char* remedy_of_transport(const std::string& name) {
 }
 
 }  // namespace
+
+std::vector<Check> judge_driver(const InstalledDriver& driver) {
+  std::vector<Check> checks;
+  const bool loaded = driver.loaded;
+  const bool library = !driver.library.empty();
+  checks.push_back({loaded || !library ? Verdict::kGood : Verdict::kNote, "driver",
+                    loaded ? "loaded" + (driver.version.empty() ? "" : ", " + driver.version)
+                           : "not loaded: host memory only",
+                    loaded || !library
+                        ? ""
+                        : "there is a libcuda.so.1 and no driver: a stand-in, or a container "
+                          "without --gpus all"});
+  checks.push_back({library || !loaded ? Verdict::kGood : Verdict::kBad, "libcuda.so.1",
+                    library ? driver.library : "not found",
+                    library || !loaded ? ""
+                                       : "install the driver's user part (libcuda1), or start the "
+                                         "container with --gpus all"});
+  if (loaded && !driver.device_file) {
+    checks.push_back({Verdict::kBad, "devices", "/dev/nvidiactl is not there",
+                      "start the container with --gpus all, or run nvidia-modprobe"});
+  }
+  if (!driver.version.empty() && !driver.library_version.empty() &&
+      driver.version != driver.library_version) {
+    checks.push_back({Verdict::kNote, "versions",
+                      fmt::format("the kernel's part of the driver is {}, libcuda.so.1 is {}",
+                                  driver.version, driver.library_version),
+                      "after an update reload the driver or restart the machine; a compatibility "
+                      "package (cuda-compat) may differ on purpose"});
+  }
+  return checks;
+}
 
 std::vector<Check> judge_transports(const std::vector<TransportLine>& transports) {
   std::vector<Check> checks;
@@ -222,15 +240,33 @@ Check judge_topology(const PciTree& tree, bool topology_file_given) {
       "NCCL_TOPO_FILE"};
 }
 
+Check check_topology_file(const std::string& variable, const std::string& path) {
+  const auto topology = topo::read_file(path);
+  return {topology.ok() ? Verdict::kGood : Verdict::kBad, variable,
+          topology.ok() ? path + " can be read" : topology.status().text(),
+          topology.ok() ? "" : "name a topology file of hwloc's or NCCL's, or unset it"};
+}
+
 std::vector<Section> examine(const std::string& program) {
   std::vector<Section> sections;
-  if (!program.empty()) sections.push_back(section_of_program(program));
+  Seen seen;
+  if (!program.empty()) sections.push_back(section_of_program(program, &seen));
+  if (program.empty()) seen.seeker = nccl::seeker_here();
+  if (program.empty() || seen.weirs) {
+    // Before the transports, which may start CUDA's driver: a forked process could not start it again.
+    sections.push_back({"Behind Weir's libnccl.so.2",
+                        judge_behind(look_behind(seen.seeker, seen.driver), seen.wanted)});
+  }
   const Report report = make_report();
-  sections.push_back(section_of_cuda());
+  sections.push_back({"CUDA", judge_driver(gather_driver("/"))});
   sections.push_back({"Transports", judge_transports(report.transports)});
   Section machine{"Machine", judge_limits(report.machine)};
-  machine.checks.push_back(judge_topology(
-      gather_pci_tree("/"), is_set("WEIR_TOPOLOGY_FILE") || is_set("NCCL_TOPO_FILE")));
+  // The first one counts (docs/nccl.md).
+  const char* file = is_set("WEIR_TOPOLOGY_FILE") ? "WEIR_TOPOLOGY_FILE"
+                     : is_set("NCCL_TOPO_FILE")   ? "NCCL_TOPO_FILE"
+                                                  : nullptr;
+  machine.checks.push_back(judge_topology(gather_pci_tree("/"), file != nullptr));
+  if (file != nullptr) machine.checks.push_back(check_topology_file(file, std::getenv(file)));
   sections.push_back(std::move(machine));
   Section variables{"Variables", {}};
   variables.checks.push_back(
@@ -239,6 +275,15 @@ std::vector<Section> examine(const std::string& program) {
        report.settings_error.empty() ? "" : "weir-info lists what each takes"});
   sections.push_back(std::move(variables));
   return sections;
+}
+
+std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kNamesShown; ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kNamesShown) text += fmt::format(" and {} more", names.size() - kNamesShown);
+  return text;
 }
 
 bool any_bad(const std::vector<Section>& sections) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // weir-info doctor: what is wrong with an installation, and the remedy of each thing. What a program would load as
-// libnccl.so.2 and why, versions and missing symbols, transports that are not viable, limits, hidden topology.
+// libnccl.so.2 and why, what stands behind it where that is Weir's, versions and missing symbols, transports that are not viable, limits, hidden topology.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "weir_info/behind.h"
 #include "weir_info/hidden_topology.h"
+#include "weir_info/installed_driver.h"
 #include "weir_info/loading.h"
 #include "weir_info/report.h"
 
@@ -35,9 +37,18 @@ struct NcclFound {
 
 // Pure judgements of what was gathered, so that they are tested without such machines.
 std::vector<Check> judge_nccl(const NcclFound& found);
+// `wanted`: the symbols of NCCL that the program asks for.
+std::vector<Check> judge_behind(const Behind& behind, const std::vector<std::string>& wanted);
+std::vector<Check> judge_driver(const InstalledDriver& driver);
 std::vector<Check> judge_transports(const std::vector<TransportLine>& transports);
 std::vector<Check> judge_limits(const std::vector<Finding>& machine);
 Check judge_topology(const PciTree& tree, bool topology_file_given);
+
+// Whether the topology file that `variable` names can be read.
+Check check_topology_file(const std::string& variable, const std::string& path);
+
+// "a, b, c, d, e and 3 more"
+std::string list_of(const std::vector<std::string>& names);
 
 // Looks at this machine, and at `program` unless it is "".
 std::vector<Section> examine(const std::string& program);

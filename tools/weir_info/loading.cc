@@ -3,9 +3,6 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +10,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <set>
 #include <sstream>
 
 #include "weir_info/elf_file.h"
@@ -58,6 +57,12 @@ struct Entry {
   std::string path;  // "" when it was not found
 };
 
+// Folders of the environment may be relative. "" for what is no path: "not found", the kernel's linux-vdso.so.1.
+std::string absolute_if_path(const std::string& text) {
+  std::error_code error;
+  return text.find('/') == std::string::npos ? "" : fs::absolute(text, error).string();
+}
+
 // Lines of the loader: "name => /path (0x…)", "/path (0x…)", "name => not found".
 std::vector<Entry> entries_in(const std::string& listing) {
   std::vector<Entry> entries;
@@ -68,11 +73,10 @@ std::vector<Entry> entries_in(const std::string& listing) {
     if (const size_t base = line.rfind(" (0x"); base != std::string::npos) line.resize(base);
     const size_t arrow = line.find(" => ");
     if (arrow == std::string::npos) {
-      entries.push_back({line, line.starts_with('/') ? line : ""});
+      entries.push_back({line, absolute_if_path(line)});
       continue;
     }
-    const std::string path = line.substr(arrow + 4);
-    entries.push_back({line.substr(0, arrow), path == "not found" ? "" : path});
+    entries.push_back({line.substr(0, arrow), absolute_if_path(line.substr(arrow + 4))});
   }
   return entries;
 }
@@ -146,7 +150,9 @@ struct User {
 
 std::string reason_for(const std::string& path, const std::vector<User>& users) {
   for (const std::string& one : split(variable("LD_PRELOAD"), ": ")) {
-    if (canonical(one) == canonical(path)) return "LD_PRELOAD names it";
+    const bool by_name = one.find('/') == std::string::npos;  // which is then looked for
+    if (by_name ? fs::path(path).filename() == one : canonical(one) == canonical(path))
+      return "LD_PRELOAD names it";
   }
   const std::string folder = canonical(fs::path(path).parent_path().string());
   const auto origin = [](const User& user) {
@@ -163,6 +169,10 @@ std::string reason_for(const std::string& path, const std::vector<User>& users) 
   return "the loader's cache (ldconfig -p) or its default folders";
 }
 
+bool is_of_nccl(const std::string& name) {
+  return name.starts_with("nccl") || name.starts_with("pnccl");
+}
+
 std::vector<MissingSymbols> missing_in(const std::string& library, const std::vector<User>& users) {
   std::vector<MissingSymbols> missing;
   const auto offered = read_elf_file(library);
@@ -170,8 +180,7 @@ std::vector<MissingSymbols> missing_in(const std::string& library, const std::ve
   for (const User& user : users) {
     MissingSymbols one{user.path, {}};
     for (const std::string& name : user.file.imported) {
-      const bool of_nccl = name.starts_with("nccl") || name.starts_with("pnccl");
-      if (of_nccl && !offered.value().exported.contains(name)) one.names.push_back(name);
+      if (is_of_nccl(name) && !offered.value().exported.contains(name)) one.names.push_back(name);
     }
     if (!one.names.empty()) missing.push_back(std::move(one));
   }
@@ -246,7 +255,22 @@ Result<Loading> nccl_of(const std::string& object) {
   }
   loading.reason = reason_for(loading.path, users);
   loading.missing = missing_in(loading.path, users);
+  std::set<std::string> wanted;
+  for (const User& user : users) {
+    std::copy_if(user.file.imported.begin(), user.file.imported.end(),
+                 std::inserter(wanted, wanted.end()), is_of_nccl);
+  }
+  loading.wanted.assign(wanted.begin(), wanted.end());
   return loading;
+}
+
+std::string path_linked(const std::string& object, const std::string& name) {
+  const auto entries = listing_of(object, "");
+  if (!entries.ok()) return "";
+  for (const Entry& entry : entries.value()) {
+    if (entry.name == name && !entry.path.empty()) return entry.path;
+  }
+  return "";
 }
 
 std::string path_by_name(const std::string& object, const std::string& name) {
@@ -256,6 +280,18 @@ std::string path_by_name(const std::string& object, const std::string& name) {
     if (entry.name == name && !entry.path.empty()) return entry.path;
   }
   return "";
+}
+
+Result<std::string> interpreter_of_python(const std::string& program) {
+  const auto path = find_program(program);
+  if (!path.ok() || is_python(path.value())) return path;
+  const auto output = run_program(
+      {"/usr/bin/env", program, "-c", "import sys; print(sys.executable)"}, {}, kPythonMs);
+  if (!output.ok()) return output.status();
+  const auto lines = split(output.value().out, "\n");
+  if (output.value().exit_code == 0 && !lines.empty()) return find_program(lines.front());
+  return invalid_argument(program +
+                          " does not say which interpreter it runs: " + output.value().err);
 }
 
 bool is_python(const std::string& program) {
@@ -279,30 +315,19 @@ PythonPackages packages_of_python(const std::string& program) {
 }
 
 int nccl_version_of(const std::string& library) {
-  int ends[2];
-  if (pipe(ends) != 0) return 0;
-  const pid_t child = fork();
-  if (child == 0) {
-    void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-    const auto get = handle == nullptr
-                         ? nullptr
-                         : reinterpret_cast<int (*)(int*)>(dlsym(handle, "ncclGetVersion"));
-    int version = 0;
-    if (get == nullptr || get(&version) != 0) version = 0;
-    const ssize_t written = write(ends[1], &version, sizeof version);
-    _exit(written == sizeof version ? 0 : 1);
-  }
-  close(ends[1]);
-  int version = 0;
-  pollfd wait = {ends[0], POLLIN, 0};
-  const bool answered = child > 0 && poll(&wait, 1, kVersionMs) == 1 &&
-                        read(ends[0], &version, sizeof version) == sizeof version;
-  close(ends[0]);
-  if (child > 0) {
-    kill(child, SIGKILL);
-    waitpid(child, nullptr, 0);
-  }
-  return answered ? version : 0;
+  const auto answer = answer_of_fork(
+      [&]() -> std::string {
+        setenv("WEIR_BACKEND", "weir", 1);
+        unsetenv("WEIR_DISABLE");
+        void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+        const auto get = handle == nullptr
+                             ? nullptr
+                             : reinterpret_cast<int (*)(int*)>(dlsym(handle, "ncclGetVersion"));
+        int version = 0;
+        return std::to_string(get != nullptr && get(&version) == 0 ? version : 0);
+      },
+      kVersionMs);
+  return answer.ok() ? std::atoi(answer.value().c_str()) : 0;
 }
 
 }  // namespace weir::info

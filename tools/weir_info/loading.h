@@ -27,6 +27,7 @@ struct Loading {
   std::string path;    // of the library; "" when there is none
   std::string reason;  // "LD_PRELOAD names it"; or why there is none
   std::vector<MissingSymbols> missing;
+  std::vector<std::string> wanted;  // the symbols of NCCL that it and what it needs ask for
 };
 
 // `program`: a path, or a name that is looked for on PATH; a script stands for what its first line names.
@@ -35,7 +36,11 @@ Result<std::string> find_program(const std::string& program);
 // `object`: an absolute path of a program or a library.
 Result<Loading> nccl_of(const std::string& object);
 
-// Where the loader of `object` finds the library `name` by that name, "" when it does not.
+// The library `name` that is loaded with `object` when it starts, "" when none is.
+std::string path_linked(const std::string& object, const std::string& name);
+
+// Where the loader of `object` (by its own path: /proc/self is another process there) finds the library `name` by that
+// name, "" when it does not.
 std::string path_by_name(const std::string& object, const std::string& name);
 
 // What a Python interpreter finds in its packages, "" for what it has not.
@@ -44,9 +49,12 @@ struct PythonPackages {
   std::string nccl;   // …/nvidia/nccl/lib/libnccl.so.2
 };
 bool is_python(const std::string& program);
+// As find_program; a script by that name, such as those of version managers, is asked for the interpreter behind it.
+Result<std::string> interpreter_of_python(const std::string& program);
 PythonPackages packages_of_python(const std::string& program);
 
-// What ncclGetVersion of the library answers (22809), in a process of its own; 0 when it does not load.
+// What ncclGetVersion of the library answers (22809), in a process of its own; 0 when it does not load. Weir's answers
+// for itself, not for a real NCCL behind it.
 int nccl_version_of(const std::string& library);
 
 }  // namespace weir::info

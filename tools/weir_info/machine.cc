@@ -19,6 +19,7 @@ namespace weir::info {
 namespace {
 
 constexpr uint64_t kMiB = 1u << 20;
+constexpr uint64_t kSharedBytesMin = 256 * kMiB;
 
 std::string first_line_of(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -119,8 +120,10 @@ Machine gather_machine(const std::filesystem::path& root) {
   machine.memlock_bytes_max = limit_of(RLIMIT_MEMLOCK);
   machine.descriptors_max = limit_of(RLIMIT_NOFILE);
   struct statvfs shm {};
-  if (statvfs((root / "dev/shm").c_str(), &shm) == 0)
+  if (statvfs((root / "dev/shm").c_str(), &shm) == 0) {
     machine.dev_shm_bytes = static_cast<uint64_t>(shm.f_frsize) * shm.f_blocks;
+    machine.dev_shm_bytes_free = static_cast<uint64_t>(shm.f_frsize) * shm.f_bavail;
+  }
   machine.memfd = can_make_sealed_memfd();
 
   const auto huge = root / "sys/kernel/mm/hugepages/hugepages-2048kB";
@@ -168,16 +171,28 @@ std::vector<Finding> judge_machine(const Machine& machine) {
   add("unnamed shared memory", machine.memfd ? "yes" : "no",
       machine.memfd ? ""
                     : "memfd_create is refused: allow it in the seccomp profile of the container");
-  add("/dev/shm", machine.dev_shm_bytes == 0 ? "not mounted" : text_of_bytes(machine.dev_shm_bytes),
-      machine.dev_shm_bytes < 256 * kMiB
-          ? "enough for Weir; the real NCCL shares memory there, and PyTorch's loaders do: docker "
-            "run --shm-size=1g, or mount -o remount,size=1G /dev/shm"
-          : "");
+  std::string shm =
+      machine.dev_shm_bytes == 0 ? "not mounted" : text_of_bytes(machine.dev_shm_bytes);
+  if (machine.dev_shm_bytes > 0) shm += ", " + text_of_bytes(machine.dev_shm_bytes_free) + " free";
+  std::string shm_remedy;
+  if (machine.dev_shm_bytes < kSharedBytesMin) {
+    shm_remedy =
+        "enough for Weir; the real NCCL shares memory there, and PyTorch's loaders do: docker "
+        "run --shm-size=1g, or mount -o remount,size=1G /dev/shm";
+  } else if (machine.dev_shm_bytes_free < kSharedBytesMin) {
+    shm_remedy =
+        "enough for Weir; the real NCCL shares memory there, and PyTorch's loaders do: remove what "
+        "ended programs left (ls -lt /dev/shm), or make it larger: mount -o remount,size=… "
+        "/dev/shm";
+  }
+  add("/dev/shm", shm, shm_remedy);
 
   add("descriptors",
       machine.descriptors_max == kUnlimited ? "unlimited"
                                             : fmt::format("{}", machine.descriptors_max),
-      machine.descriptors_max < 1024 ? "each communicator needs a few per peer: ulimit -n 65536"
+      machine.descriptors_max < 1024 ? "each communicator needs a few per peer: ulimit -n 65536 "
+                                       "(docker run --ulimit nofile=65536, LimitNOFILE=65536 in "
+                                       "systemd)"
                                      : "");
 
   add("locked memory", text_of_bytes(machine.memlock_bytes_max),

@@ -22,7 +22,8 @@ struct Machine {
   uint64_t memory_bytes_max = kUnlimited;  // of the control group
   uint64_t memlock_bytes_max = 0;
   uint64_t descriptors_max = 0;
-  uint64_t dev_shm_bytes = 0;        // 0: not mounted
+  uint64_t dev_shm_bytes = 0;  // 0: not mounted
+  uint64_t dev_shm_bytes_free = 0;
   bool memfd = false;                // unnamed shared memory with seals can be made
   uint64_t huge_pages_reserved = 0;  // of 2 MiB
   uint64_t huge_pages_free = 0;

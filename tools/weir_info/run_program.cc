@@ -119,4 +119,39 @@ Result<Output> run_program(const std::vector<std::string>& arguments,
   return output;
 }
 
+Result<std::string> answer_of_fork(const std::function<std::string()>& work, int timeout_ms) {
+  Pipe pipes[2];  // the second one stays closed
+  if (pipe2(pipes[0].ends, O_CLOEXEC) != 0) return system_error("pipe");
+  const pid_t child = fork();
+  if (child < 0) return system_error("fork");
+  if (child == 0) {
+    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    dup2(nowhere, STDOUT_FILENO);
+    dup2(nowhere, STDERR_FILENO);
+    const std::string answer = work();
+    size_t done = 0;
+    while (done < answer.size()) {
+      const ssize_t count = write(pipes[0].ends[1], answer.data() + done, answer.size() - done);
+      if (count <= 0 && errno != EINTR) break;
+      if (count > 0) done += static_cast<size_t>(count);
+    }
+    _exit(done == answer.size() ? 0 : 1);
+  }
+  Pipe::shut(&pipes[0].ends[1]);
+  Output output;
+  const bool done = read_all(pipes, &output, timeout_ms);
+  if (!done) kill(child, SIGKILL);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!done) {
+    return Status(Code::kTimeout, "it did not end in " + std::to_string(timeout_ms) + " ms");
+  }
+  if (WIFSIGNALED(status)) {
+    return Status(Code::kSystem, "it was ended by signal " + std::to_string(WTERMSIG(status)));
+  }
+  if (WEXITSTATUS(status) != 0) return Status(Code::kSystem, "it ended without an answer");
+  return output.out;
+}
+
 }  // namespace weir::info

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a program to its end and keeps what it prints.
+// Runs a program, or a function of this one in a process of its own, to its end and keeps what it says.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,5 +22,9 @@ struct Output {
 Result<Output> run_program(const std::vector<std::string>& arguments,
                            const std::vector<std::pair<std::string, std::string>>& environment,
                            int timeout_ms);
+
+// What `work` gives in a forked process, whose own output goes nowhere: for libraries that may hang, crash or print
+// when they are opened. An error says how it ended without an answer.
+Result<std::string> answer_of_fork(const std::function<std::string()>& work, int timeout_ms);
 
 }  // namespace weir::info

@@ -3,11 +3,13 @@
 
 #include <elf.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 
@@ -39,7 +41,7 @@ bool mentions(const std::vector<Check>& checks, Verdict verdict, const std::stri
 TEST(Doctor, ALibraryThatLacksSymbolsIsBadAndNamesThem) {
   NcclFound found;
   found.loading = {
-      "/app", true, "/lib/libnccl.so.2", "RPATH of /app", {{"/app", {"ncclCommResume"}}}};
+      "/app", true, "/lib/libnccl.so.2", "RPATH of /app", {{"/app", {"ncclCommResume"}}}, {}};
   found.version = 22809;
   const auto checks = judge_nccl(found);
   EXPECT_TRUE(mentions(checks, Verdict::kBad, "ncclCommResume"));
@@ -49,7 +51,7 @@ TEST(Doctor, ALibraryThatLacksSymbolsIsBadAndNamesThem) {
 
 TEST(Doctor, AProgramThatNeedsALibraryThatIsNotThereIsBad) {
   NcclFound found;
-  found.loading = {"/app", true, "", "no folder has one", {}};
+  found.loading = {"/app", true, "", "no folder has one", {}, {}};
   EXPECT_TRUE(mentions(judge_nccl(found), Verdict::kBad, "no folder has one"));
   found.loading.linked = false;
   EXPECT_FALSE(mentions(judge_nccl(found), Verdict::kBad, ""));
@@ -57,8 +59,128 @@ TEST(Doctor, AProgramThatNeedsALibraryThatIsNotThereIsBad) {
 
 TEST(Doctor, ALibraryThatDoesNotOpenIsBad) {
   NcclFound found;
-  found.loading = {"/app", true, "/lib/libnccl.so.2", "LD_PRELOAD names it", {}};
+  found.loading = {"/app", true, "/lib/libnccl.so.2", "LD_PRELOAD names it", {}, {}};
   EXPECT_TRUE(mentions(judge_nccl(found), Verdict::kBad, "cannot be opened"));
+}
+
+Behind behind_of(int devices, const std::string& path) {
+  Behind behind;
+  behind.devices = devices;
+  if (devices == 0) behind.no_devices = behind.not_looked = "there is no CUDA driver";
+  behind.path = path;
+  behind.found_by = "the loader's cache";
+  behind.version = 22809;
+  return behind;
+}
+
+TEST(Doctor, WhoDoesTheWorkFollowsTheLibrarysRules) {
+  const auto work_of = [](const Behind& behind) { return judge_behind(behind, {}).back(); };
+  const std::string real = "/lib/libnccl.so.2";
+  EXPECT_EQ(work_of(behind_of(0, real)).finding, "Weir's transports: there is no CUDA driver");
+  EXPECT_EQ(work_of(behind_of(0, "")).verdict, Verdict::kGood);
+  EXPECT_EQ(work_of(behind_of(2, real)).finding.find("the real NCCL for communicators"), 0u);
+  EXPECT_EQ(work_of(behind_of(2, "")).finding, "Weir's transports: there is no real NCCL");
+  EXPECT_TRUE(mentions(judge_behind(behind_of(2, ""), {}), Verdict::kNote, "WEIR_NCCL_LIBRARY"));
+
+  Behind forced = behind_of(2, real);
+  forced.wishes.wish = nccl::Wish::kNccl;
+  EXPECT_EQ(work_of(forced).verdict, Verdict::kGood);
+  for (Behind bad : {behind_of(0, real), behind_of(2, "")}) {
+    bad.wishes.wish = nccl::Wish::kNccl;
+    EXPECT_EQ(work_of(bad).verdict, Verdict::kBad);
+    EXPECT_EQ(work_of(bad).remedy, "unset WEIR_BACKEND");
+    bad.wishes.wish = nccl::Wish::kAuto;
+    bad.wishes.disabled = true;
+    EXPECT_EQ(work_of(bad).verdict, Verdict::kBad);
+    EXPECT_EQ(work_of(bad).remedy, "unset WEIR_DISABLE");
+  }
+  Behind disabled = behind_of(2, real);
+  disabled.wishes.disabled = true;
+  EXPECT_EQ(work_of(disabled).verdict, Verdict::kGood);
+}
+
+TEST(Doctor, AFunctionThatTheRealOneLacksIsBadForAProgramThatWantsIt) {
+  Behind behind = behind_of(1, "/lib/libnccl.so.2");
+  behind.missing = {"ncclCommShrink (since 2.27.3)", "ncclCommGrow (since 2.29.2)"};
+  EXPECT_FALSE(mentions(judge_behind(behind, {"ncclAllReduce"}), Verdict::kBad, ""));
+  EXPECT_TRUE(
+      mentions(judge_behind(behind, {"ncclAllReduce"}), Verdict::kGood, "ncclCommGrow (since"));
+  for (const char* wanted : {"ncclCommShrink", "pncclCommShrink"}) {
+    const auto checks = judge_behind(behind, {wanted});
+    EXPECT_TRUE(mentions(checks, Verdict::kBad, "ncclCommShrink (since 2.27.3)"));
+    EXPECT_FALSE(mentions(checks, Verdict::kBad, "ncclCommGrow"));
+  }
+}
+
+TEST(Doctor, FilesThatAreNotTheRealOneAreNamedWithTheReason) {
+  Behind behind = behind_of(1, "/lib/libnccl.so.2");
+  behind.refused = {{"/opt/weir/libnccl.so.2", "LD_LIBRARY_PATH", "is Weir's own"}};
+  EXPECT_TRUE(mentions(judge_behind(behind, {}), Verdict::kGood,
+                       "/opt/weir/libnccl.so.2 (LD_LIBRARY_PATH): is Weir's own"));
+  behind.path.clear();
+  behind.wishes.library = behind.refused[0].path;
+  EXPECT_TRUE(mentions(judge_behind(behind, {}), Verdict::kBad, "is Weir's own"));
+  behind = Behind();
+  behind.trouble = "it was ended by signal 11";
+  EXPECT_TRUE(mentions(judge_behind(behind, {}), Verdict::kBad, "signal 11"));
+}
+
+TEST(Doctor, ADriverThatIsNotWholeHasARemedy) {
+  const InstalledDriver whole = {true, "550.54.15", true, "/lib/libcuda.so.1", "550.54.15"};
+  for (const Check& check : judge_driver(whole)) EXPECT_EQ(check.verdict, Verdict::kGood);
+  for (const Check& check : judge_driver({})) EXPECT_EQ(check.verdict, Verdict::kGood);
+  InstalledDriver driver = whole;
+  driver.library = driver.library_version = "";
+  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kBad, "libcuda1"));
+  driver = whole;
+  driver.device_file = false;
+  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kBad, "nvidia-modprobe"));
+  driver = whole;
+  driver.library_version = "535.161.08";
+  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kNote, "535.161.08"));
+  driver = {false, "", false, "/lib/libcuda.so.1", ""};
+  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kNote, "stand-in"));
+}
+
+TEST(Doctor, TheDriversVersionIsReadAsNvidiaWritesIt) {
+  EXPECT_EQ(driver_version_in("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  "
+                              "5 22:23:56 UTC 2024\nGCC version:  gcc version 12.2.0\n"),
+            "550.54.15");
+  EXPECT_EQ(driver_version_in("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  "
+                              "Release Build  (root@host)\n"),
+            "570.86.15");
+  EXPECT_EQ(driver_version_in("GCC version:  gcc version 12.2.0\n"), "");
+  EXPECT_EQ(driver_version_of_file("libcuda.so.550.54.15"), "550.54.15");
+  EXPECT_EQ(driver_version_of_file("libcuda.so.1"), "");
+  EXPECT_EQ(driver_version_of_file("other.so.1.2"), "");
+}
+
+TEST(Doctor, ATopologyFileThatCannotBeReadIsBadAndNamed) {
+  const Check missing = check_topology_file("NCCL_TOPO_FILE", "/nowhere/topology.xml");
+  EXPECT_EQ(missing.verdict, Verdict::kBad);
+  EXPECT_EQ(missing.subject, "NCCL_TOPO_FILE");
+  EXPECT_NE(missing.finding.find("/nowhere/topology.xml"), std::string::npos);
+  EXPECT_NE(missing.remedy, "");
+  for (const auto& entry : fs::directory_iterator(WEIR_TEST_FIXTURES "/topologies")) {
+    if (entry.path().extension() != ".xml") continue;
+    const Check check = check_topology_file("WEIR_TOPOLOGY_FILE", entry.path().string());
+    EXPECT_EQ(check.verdict, Verdict::kGood) << check.finding;
+  }
+}
+
+TEST(Doctor, JsonHoldsEveryCheckWithItsRemedy) {
+  const std::vector<Section> sections = {
+      {"One", {{Verdict::kGood, "a", "fine", ""}, {Verdict::kBad, "b", "br\"oken", "mend it"}}},
+      {"Two", {}}};
+  const auto json = nlohmann::json::parse(json_of(sections));
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_EQ(json[0]["section"], "One");
+  const nlohmann::json bad = {
+      {"verdict", "BAD"}, {"subject", "b"}, {"finding", "br\"oken"}, {"remedy", "mend it"}};
+  EXPECT_EQ(json[0]["checks"][1], bad);
+  EXPECT_EQ(json[0]["checks"][0]["verdict"], "ok");
+  EXPECT_TRUE(json[1]["checks"].empty());
+  EXPECT_TRUE(any_bad(sections));
 }
 
 TEST(Doctor, WithoutATransportBetweenHostsSomethingIsBad) {
@@ -125,12 +247,21 @@ TEST(Doctor, GpusSideBySideInAVirtualMachineAreHiddenTopology) {
   EXPECT_EQ(judge_topology(tree, true).verdict, Verdict::kGood);
 }
 
-TEST(Doctor, GpusBehindSwitchesAreShownTopology) {
+TEST(Doctor, GpusBehindACommonSwitchAreShownTopology) {
+  FakeRoot root;
+  root.processor("fpu hypervisor sse2");
+  root.device("pci0000:00/0000:00:01.0/0000:01:00.0", "0000:02:00.0", "0x030200");
+  root.device("pci0000:00/0000:00:01.0/0000:01:00.1", "0000:03:00.0", "0x020700");
+  EXPECT_FALSE(hides_topology(gather_pci_tree(root.path())));
+}
+
+TEST(Doctor, GpusBehindAPortOfTheirOwnEachAreHiddenTopology) {
   FakeRoot root;
   root.processor("fpu hypervisor sse2");
   root.device("pci0000:00/0000:00:01.0", "0000:01:00.0", "0x030200");
-  root.device("pci0000:00/0000:00:01.0", "0000:01:00.1", "0x020700");
-  EXPECT_FALSE(hides_topology(gather_pci_tree(root.path())));
+  root.device("pci0000:00/0000:00:01.0", "0000:01:00.1", "0x030200");  // the same card
+  root.device("pci0000:00/0000:00:02.0", "0000:02:00.0", "0x030200");
+  EXPECT_TRUE(hides_topology(gather_pci_tree(root.path())));
 }
 
 TEST(Doctor, OnBareMetalNothingIsHidden) {
@@ -188,6 +319,33 @@ TEST(RunProgram, ItsOutputsAndExitAreKept) {
   EXPECT_EQ(output.value().out, "yes\n");
   EXPECT_EQ(output.value().err, "no\n");
   EXPECT_EQ(output.value().exit_code, 7);
+}
+
+TEST(AnswerOfFork, ItIsWholeOrAnErrorThatSaysHowItEnded) {
+  const std::string large(300'000, 'x');
+  const auto answer = answer_of_fork(
+      [&] {
+        puts("nobody sees this");
+        return large;
+      },
+      30'000);
+  ASSERT_TRUE(answer.ok()) << answer.status().text();
+  EXPECT_EQ(answer.value(), large);
+  const auto killed = answer_of_fork(
+      []() -> std::string {
+        raise(SIGKILL);
+        return "never";
+      },
+      30'000);
+  ASSERT_FALSE(killed.ok());
+  EXPECT_NE(killed.status().text().find("signal 9"), std::string::npos);
+  const auto hangs = answer_of_fork(
+      []() -> std::string {
+        for (;;) pause();
+      },
+      100);
+  ASSERT_FALSE(hangs.ok());
+  EXPECT_NE(hangs.status().text().find("100 ms"), std::string::npos);
 }
 
 TEST(RunProgram, OneThatDoesNotEndIsKilledAndNamed) {

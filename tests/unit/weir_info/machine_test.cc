@@ -19,7 +19,7 @@ Machine good_machine() {
   machine.cpus_allowed = 8;
   machine.memlock_bytes_max = kUnlimited;
   machine.descriptors_max = 65536;
-  machine.dev_shm_bytes = 1u << 30;
+  machine.dev_shm_bytes = machine.dev_shm_bytes_free = 1u << 30;
   machine.memfd = true;
   machine.huge_pages_reserved = machine.huge_pages_free = 128;
   machine.transparent_shmem = "never";
@@ -67,6 +67,7 @@ TEST(Machine, EachLimitThatHurtsGetsItsRemedyAndNoOther) {
        "WEIR_STAGING_BYTES"},
       {"unnamed shared memory", [](Machine& m) { m.memfd = false; }, "seccomp"},
       {"/dev/shm", [](Machine& m) { m.dev_shm_bytes = 64u << 20; }, "--shm-size"},
+      {"/dev/shm", [](Machine& m) { m.dev_shm_bytes_free = 1u << 20; }, "ls -lt /dev/shm"},
       {"descriptors", [](Machine& m) { m.descriptors_max = 256; }, "ulimit -n"},
       {"locked memory", [](Machine& m) { m.memlock_bytes_max = 8u << 20; }, "ulimit -l"},
       {"huge pages", [](Machine& m) { m.huge_pages_free = 0; }, "nr_hugepages"},

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// CUDA's driver as it is installed on this machine: the kernel's part, the library that belongs to it, and the file through
+// which a process reaches the devices. Nothing of it is started.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace weir::info {
+
+struct InstalledDriver {
+  bool loaded = false;          // the kernel has its part
+  std::string version;          // of that part: "550.54.15"; "" when it is not told
+  bool device_file = false;     // /dev/nvidiactl
+  std::string library;          // libcuda.so.1 as the loader finds it; "" when it does not
+  std::string library_version;  // by the name of the file behind it; "" when that has none
+};
+
+// Reads below `root`, normally "/"; the library is that of this process's loader.
+InstalledDriver gather_driver(const std::filesystem::path& root);
+
+// "550.54.15" of the text of /proc/driver/nvidia/version and of the name of a file libcuda.so.550.54.15; "" when there is none.
+std::string driver_version_in(const std::string& text);
+std::string driver_version_of_file(const std::string& name);
+
+}  // namespace weir::info
