@@ -178,19 +178,27 @@ TEST(NcclDocumented, AConfigurationOfAChildStandsAloneAndWithoutOneTheParentsHol
 
 // ---- Nonblocking communicators ------------------------------------------------------------------
 
-// Documented programs poll the parent and then use what was made from it.
+// Documented programs poll the parent and then use what was made from it. With many at once, the last of them
+// would be late.
 TEST(NcclDocumented, AChildIsReadyWhenItsParentIsNoLongerInProgress) {
+  constexpr size_t kChildren = 400;
   ncclComm_t comm = nullptr;
   ncclConfig_t config = nonblocking();
   (void)ncclCommInitRankConfig(&comm, 1, make_id(), 0, &config);
   ASSERT_EQ(settle(comm), ncclSuccess);
-  for (int round = 0; round < 100; ++round) {
-    ncclComm_t child = nullptr;
-    ASSERT_EQ(ncclCommSplit(comm, 0, 0, &child, nullptr), ncclInProgress);
-    ASSERT_EQ(settle(comm), ncclSuccess);
-    int count = 0;
-    ASSERT_NCCL(ncclCommCount(child, &count)) << "round " << round;
-    EXPECT_NCCL(ncclCommDestroy(child));
+  for (int round = 0; round < 2; ++round) {
+    std::vector<ncclComm_t> children(kChildren, nullptr);
+    ASSERT_NCCL(ncclGroupStart());
+    for (ncclComm_t& child : children) EXPECT_NCCL(ncclCommSplit(comm, 0, 0, &child, nullptr));
+    EXPECT_EQ(ncclGroupEnd(), ncclInProgress);
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress) ASSERT_NCCL(ncclCommGetAsyncError(comm, &state));
+    ASSERT_EQ(state, ncclSuccess);
+    for (size_t i = kChildren; i-- > 0;) {
+      int count = 0;
+      ASSERT_NCCL(ncclCommCount(children[i], &count)) << "round " << round << ", child " << i;
+    }
+    for (ncclComm_t child : children) EXPECT_NCCL(ncclCommDestroy(child));
   }
   EXPECT_NCCL(ncclCommDestroy(comm));
 }
