@@ -113,16 +113,22 @@ ncclResult_t weir::nccl::own::CommInitAll(ncclComm_t* comms, int count, const in
       return weir::nccl::refuse(made);
     }
     weir::nccl::group_start();
-    for (int rank = 0; rank < count; ++rank) {
-      Setup setup;
-      const Outcome outcome =
-          weir::nccl::make_init(kFunction, &comms[rank], count, {id}, rank,
-                                devices != nullptr ? devices[rank] : rank, nullptr, &setup);
-      if (outcome.ok()) {
+    try {
+      for (int rank = 0; rank < count; ++rank) {
+        Setup setup;
+        const Outcome outcome =
+            weir::nccl::make_init(kFunction, &comms[rank], count, {id}, rank,
+                                  devices != nullptr ? devices[rank] : rank, nullptr, &setup);
+        if (!outcome.ok()) {
+          (void)weir::nccl::refuse(outcome);
+          break;
+        }
         (void)weir::nccl::submit(std::move(setup));
-      } else {
-        (void)weir::nccl::refuse(outcome);
       }
+    } catch (...) {
+      // Told by the end, which takes back what there is: the group of this call does not stay open.
+      (void)weir::nccl::refuse(
+          weir::nccl::outcome_of_exception(kFunction, std::current_exception()));
     }
     return weir::nccl::group_end();
   } catch (...) {
@@ -159,6 +165,11 @@ ncclResult_t weir::nccl::own::CommShrink(ncclComm_t handle, int* excluded, int e
           fmt::format("{}: excludeRanksList {} with excludeRanksCount {} names no rank", kFunction,
                       fmt::ptr(excluded), excluded_count));
     }
+    if (excluded_count > parent.comm->rank_count()) {
+      return invalid_argument(
+          fmt::format("{}: excludeRanksCount is {}, the communicator has {} ranks", kFunction,
+                      excluded_count, parent.comm->rank_count()));
+    }
     Outcome outcome = flags == NCCL_SHRINK_ABORT ? parent.comm->stop(kFunction)
                                                  : parent.comm->shareable(kFunction);
     if (!outcome.ok()) return outcome;
@@ -174,7 +185,9 @@ ncclResult_t weir::nccl::own::CommGetUniqueId(ncclComm_t handle, ncclUniqueId* i
     const Parent parent = weir::nccl::find_parent(handle);
     if (parent.comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
     Outcome outcome = parent.comm->ready(kFunction);
-    return outcome.ok() ? weir::nccl::make_unique_id(kFunction, id) : outcome;
+    if (outcome.ok()) outcome = weir::nccl::make_unique_id(kFunction, id);
+    if (outcome.ok()) parent.comm->hold_grow_id(weir::nccl::to_weir_id(*id));
+    return outcome;
   });
 }
 

@@ -3,6 +3,7 @@
 // operations find out by themselves what their buffers are; a window is what peers may write to.
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -21,19 +22,27 @@ using weir::nccl::Setup;
 
 namespace {
 
+// A range of memory of the caller's.
+Outcome check_range(const char* function, const void* buffer, size_t bytes) {
+  if (buffer == nullptr && bytes > 0) {
+    return invalid_argument(fmt::format("{}: buff is NULL but size is {}", function, bytes));
+  }
+  if (bytes > PTRDIFF_MAX || bytes > UINTPTR_MAX - reinterpret_cast<uintptr_t>(buffer)) {
+    return invalid_argument(fmt::format("{}: size {} exceeds the address space", function, bytes));
+  }
+  return {};
+}
+
 constexpr int kWindowFlags = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | 0x04;
 
 Outcome check_window_arguments(const char* function, const void* buffer, size_t bytes,
                                const ncclWindow_t* window, int flags) {
   if (window == nullptr) return invalid_argument(fmt::format("{}: win is NULL", function));
-  if (buffer == nullptr && bytes > 0) {
-    return invalid_argument(fmt::format("{}: buff is NULL but size is {}", function, bytes));
-  }
   if ((flags & ~kWindowFlags) != 0) {
     return invalid_argument(
         fmt::format("{}: winFlags {:#x} has bits that NCCL does not know", function, flags));
   }
-  return {};
+  return check_range(function, buffer, bytes);
 }
 
 // Peers then reach the memory itself instead of what it is copied to.
@@ -62,10 +71,8 @@ ncclResult_t weir::nccl::own::CommRegister(const ncclComm_t handle, void* buffer
     if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
     if (out == nullptr) return invalid_argument(fmt::format("{}: handle is NULL", kFunction));
     *out = nullptr;
-    if (buffer == nullptr && bytes > 0) {
-      return invalid_argument(fmt::format("{}: buff is NULL but size is {}", kFunction, bytes));
-    }
-    Outcome outcome = comm->ready(kFunction);
+    Outcome outcome = check_range(kFunction, buffer, bytes);
+    if (outcome.ok()) outcome = comm->ready(kFunction);
     if (outcome.ok()) *out = comm->add_registration();
     return outcome;
   });

@@ -89,7 +89,6 @@ ncclResult_t get_integer(const char* function, ncclParamHandle_t handle, Integer
 ncclResult_t weir::nccl::own::ParamBind(ncclParamHandle_t* out, const char* key) {
   return guarded("ncclParamBind", [&]() -> Outcome {
     if (out == nullptr) return invalid_argument("ncclParamBind: out is NULL");
-    *out = nullptr;
     Outcome outcome = check_key("ncclParamBind", key);
     if (outcome.ok()) *out = const_cast<ncclParamHandle_t>(find_param(key));
     return outcome;
@@ -147,12 +146,12 @@ ncclResult_t weir::nccl::own::ParamGet(ncclParamHandle_t handle, void* out, int 
     if (!outcome.ok()) return outcome;
     if (bytes == nullptr) return invalid_argument("ncclParamGet: len is NULL");
     const std::string value = value_of(*handle);
+    *bytes = static_cast<int>(value.size());  // also when it does not fit
     if (bytes_max < 0 || value.size() > static_cast<size_t>(bytes_max)) {
       return invalid_argument(fmt::format("ncclParamGet: {} needs {} bytes, maxLen is {}",
                                           handle->name, value.size(), bytes_max));
     }
     std::memcpy(out, value.data(), value.size());
-    *bytes = static_cast<int>(value.size());
     return {};
   });
 }

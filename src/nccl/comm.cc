@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <shared_mutex>
+#include <utility>
 #include <vector>
 
 #include "api/handles.h"
@@ -131,6 +132,7 @@ ncclResult_t Comm::async_error() {
     note_error(weir_last_error(comm));
     return to_nccl(error, aborted());
   }
+  if (!has_siblings_.load(std::memory_order_acquire)) return ncclSuccess;
   std::lock_guard lock(lock_);
   for (const auto& [name, sibling] : siblings_) {
     if (weir_comm_async_error(sibling, &error) == WEIR_OK && error != WEIR_OK) {
@@ -351,6 +353,7 @@ weir_comm_t Comm::sibling(const std::string& name) const {
 void Comm::add_sibling(const std::string& name, weir_comm_t made) {
   std::lock_guard lock(lock_);
   siblings_.emplace(name, made);
+  has_siblings_.store(true, std::memory_order_release);
   if (stopped_here()) weir_comm_abort(made);
 }
 
@@ -378,6 +381,16 @@ bool Comm::is_unreachable_for(int peer) const {
 
 int Comm::passes(int peer, const void* buffer) const {
   return weir()->comm->passes_on_device(static_cast<Rank>(peer), buffer);
+}
+
+void Comm::hold_grow_id(const weir_unique_id_t& id) {
+  std::lock_guard lock(lock_);
+  grow_id_ = id;
+}
+
+std::optional<weir_unique_id_t> Comm::take_grow_id() {
+  std::lock_guard lock(lock_);
+  return std::exchange(grow_id_, std::nullopt);
 }
 
 void Comm::end_the_rest() {

@@ -172,6 +172,11 @@ class Comm {
   weir_comm_t sibling(const std::string& name) const;
   void add_sibling(const std::string& name, weir_comm_t made);
 
+  // The id that this rank has made for the next one that grows from this one (ncclCommGetUniqueId);
+  // good for one.
+  void hold_grow_id(const weir_unique_id_t& id);
+  std::optional<weir_unique_id_t> take_grow_id();
+
   // One-sided operations; empty until they are opened.
   std::shared_ptr<OneSided> one_sided() const;
   void set_one_sided(std::shared_ptr<OneSided> state);
@@ -194,6 +199,7 @@ class Comm {
   std::atomic<bool> finalized_{false};
   std::atomic<bool> suspended_{false};
   std::atomic<bool> has_proxy_{false};
+  std::atomic<bool> has_siblings_{false};
   std::atomic<bool> forwarded_{false};
   std::atomic<uint64_t> chunk_bytes_{0};
   std::atomic<bool> direct_{false};
@@ -214,6 +220,7 @@ class Comm {
   std::unordered_map<ncclWindow_t, std::unique_ptr<ncclWindow_vidmem>> windows_;
   std::unordered_map<std::string, weir_comm_t> siblings_;
   std::unordered_set<int> unreachable_for_;
+  std::optional<weir_unique_id_t> grow_id_;
   std::shared_ptr<OneSided> one_sided_;
 };
 

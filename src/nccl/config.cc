@@ -42,9 +42,13 @@ constexpr IntField kFields[] = {
     WEIR_FIELD(nvlsCTAs, 22700, 1, INT_MAX),
     WEIR_FIELD(nChannelsPerNetPeer, 22800, 1, INT_MAX),
     WEIR_FIELD(nvlinkCentricSched, 22800, 0, 1),
+    WEIR_FIELD(graphUsageMode, 22900, 0, 2),
     WEIR_FIELD(numRmaCtx, 22900, 0, INT_MAX),
+    WEIR_FIELD(graphStreamOrdering, 23000, 0, 1),
+    WEIR_FIELD(launchOrderImplicit, 23100, 0, 1),
     WEIR_FIELD(numRmaSig, 23100, 0, INT_MAX),
     WEIR_FIELD(rmaEagerInit, 23100, 0, 1),
+    WEIR_FIELD(hostCftMode, 23100, ncclHostCftEnable, ncclHostCftFallback),
 };
 #undef WEIR_FIELD
 constexpr size_t kCommNameEnd = offsetof(ncclConfig_t, commName) + sizeof(char*);
@@ -106,6 +110,8 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
   };
   int min_ctas = 1;
   int max_ctas = INT_MAX;
+  int ordering = 1;
+  int usage = 0;
   for (const IntField& field : kFields) {
     const int value = value_of(field);
     if (value == NCCL_CONFIG_UNDEF_INT) continue;
@@ -117,6 +123,8 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
     }
     if (field.offset == offsetof(ncclConfig_t, minCTAs)) min_ctas = value;
     if (field.offset == offsetof(ncclConfig_t, maxCTAs)) max_ctas = value;
+    if (field.offset == offsetof(ncclConfig_t, graphStreamOrdering)) ordering = value;
+    if (field.offset == offsetof(ncclConfig_t, graphUsageMode)) usage = value;
     if (field.offset == offsetof(ncclConfig_t, numRmaCtx)) config->rma_contexts = value;
     if (field.offset == offsetof(ncclConfig_t, numRmaSig)) config->rma_signals = value;
     if (field.offset == offsetof(ncclConfig_t, rmaEagerInit)) config->rma_eager = value != 0;
@@ -124,6 +132,10 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
   if (min_ctas > max_ctas) {
     return invalid_argument(fmt::format("{}: config.minCTAs {} is above config.maxCTAs {}",
                                         function, min_ctas, max_ctas));
+  }
+  if (ordering == 0 && usage == 2) {
+    return invalid_argument(fmt::format(
+        "{}: config.graphStreamOrdering 0 needs config.graphUsageMode 0 or 1, not 2", function));
   }
   const int blocking = value_of(kFields[0]);
   if (blocking != NCCL_CONFIG_UNDEF_INT) config->blocking = blocking != 0;

@@ -276,7 +276,10 @@ ncclResult_t run_or_queue(Batch batch) {
         ended = outcome_of_exception("a call in the background", std::current_exception());
       }
       if (!ended.ok()) (void)report(ended);
-      for (const auto& comm : communicators) comm->background_ends(ended);
+      // What was made before what it was made from: a program may look at the latter only, and use the
+      // former when that is no longer in progress.
+      std::for_each(communicators.rbegin(), communicators.rend(),
+                    [&](const auto& comm) { comm->background_ends(ended); });
     });
   } catch (...) {
     outcome = outcome_of_exception("ncclGroupEnd", std::current_exception());

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "api/handles.h"
 #include "nccl/one_sided.h"
 #include "nccl/translate.h"
@@ -10,6 +12,8 @@
 namespace weir::nccl {
 
 namespace {
+
+constexpr size_t kBytesMax = size_t{1} << 57;  // no processor gives a process more addresses
 
 bool reduces(OperationKind kind) {
   return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce ||
@@ -142,15 +146,20 @@ Outcome check(const Arguments& a, Operation* operation) {
   }
   size_t bytes = 0;
   if (__builtin_mul_overflow(a.count, element_bytes(*type) * block_count(a.kind, n), &bytes) ||
-      bytes > PTRDIFF_MAX) {
+      bytes > kBytesMax) {
     return wrong(a, *comm, fmt::format("count {} exceeds the address space", a.count));
   }
   const Uses uses = uses_of(a.kind, comm->rank() == a.peer);
+  const bool one_buffer = std::string_view(a.function) == "ncclBcast";
   if (a.count > 0 && uses.send && a.send == nullptr) {
-    return wrong(a, *comm, fmt::format("sendbuff is NULL but count is {}", a.count));
+    return wrong(
+        a, *comm,
+        fmt::format("{} is NULL but count is {}", one_buffer ? "buff" : "sendbuff", a.count));
   }
   if (a.count > 0 && uses.recv && a.recv == nullptr) {
-    return wrong(a, *comm, fmt::format("recvbuff is NULL but count is {}", a.count));
+    return wrong(
+        a, *comm,
+        fmt::format("{} is NULL but count is {}", one_buffer ? "buff" : "recvbuff", a.count));
   }
 
   operation->function = a.function;

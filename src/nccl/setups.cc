@@ -2,10 +2,12 @@
 #include "nccl/setups.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "api/handles.h"
@@ -26,6 +28,8 @@
 namespace weir::nccl {
 
 namespace {
+
+constexpr int kRankCountMax = 65536;  // of a communicator of Weir's
 
 // Gives `setup` a communicator that is still to be made, and the caller its handle.
 void open(Setup* setup, const char* function, Config config, int rank, int rank_count, int device,
@@ -130,12 +134,6 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
   return comm.config().rma_eager ? OneSided::open(function, comm) : Outcome();
 }
 
-weir_unique_id_t to_weir_id(const ncclUniqueId& id) {
-  weir_unique_id_t weir;
-  std::memcpy(weir.bytes, id.internal, sizeof weir.bytes);
-  return weir;
-}
-
 Outcome check_ids(const char* function, const std::vector<ncclUniqueId>& ids) {
   for (size_t i = 0; i < ids.size(); ++i) {
     comm::Place place;
@@ -199,6 +197,10 @@ Outcome create(const char* function, Comm& comm, int rank_count,
   const weir_comm_config_t config = comm.config().weir();
   weir_comm_t made = nullptr;
   const weir_result_t result = weir_comm_create(&made, rank_count, ids.data(), rank, &config);
+  // Two ranks with one number, another number of ranks, another version: how it was called.
+  if (result == WEIR_ERROR_REFUSED) {
+    return invalid_usage(fmt::format("{}: {}", function, weir_last_error(nullptr)));
+  }
   if (result != WEIR_OK) return attach(function, comm, result, nullptr);
   Outcome outcome;
   if (ids.size() > 1) outcome = compare_ids(function, comm, made, rank_count, ids, rank);
@@ -250,10 +252,19 @@ Outcome shrink_forwarded(const char* function, const Parent& parent, Comm& comm,
                 });
 }
 
+// What a communicator that is made from another without a configuration takes over; a field that a
+// configuration leaves undefined has its default instead.
+Config inherited(const Comm& parent) {
+  Config config = parent.config();
+  config.name.clear();
+  return config;
+}
+
 Outcome check_rank(const char* function, int rank, int rank_count) {
-  if (rank_count < 1) {
+  if (rank_count < 1 || rank_count > kRankCountMax) {
     return invalid_argument(
-        fmt::format("{}: nranks is {}, at least 1 is needed", function, rank_count));
+        fmt::format("{}: nranks is {}, at least 1 is needed and at most {} are possible", function,
+                    rank_count, kRankCountMax));
   }
   if (rank < 0 || rank >= rank_count) {
     return invalid_argument(fmt::format("{}: rank {} of {} ranks: allowed are 0 to {}", function,
@@ -264,36 +275,66 @@ Outcome check_rank(const char* function, int rank, int rank_count) {
 
 // What ranks of a communicator tell each other when it grows.
 struct GrowEntry {
-  unsigned char has_id;
-  unsigned char id[sizeof(weir_unique_id_t)];
+  unsigned char has_made;
+  unsigned char has_passed;
+  weir_unique_id_t made;    // by ncclCommGetUniqueId, since the last time
+  weir_unique_id_t passed;  // to ncclCommGrow
 };
 
-// The id that one of the parent's ranks has, told to all of them.
-Outcome spread_id(const char* function, const Comm& parent, weir_comm_t weir,
-                  const weir_unique_id_t* mine, weir_unique_id_t* id) {
+// The id that the new ranks were given, told to all the old ones.
+Outcome spread_id(const char* function, Comm& parent, weir_comm_t weir,
+                  const std::optional<weir_unique_id_t>& passed, weir_unique_id_t* id) {
   GrowEntry entry{};
-  if (mine != nullptr) {
-    entry.has_id = 1;
-    std::memcpy(entry.id, mine->bytes, sizeof entry.id);
-  }
+  const std::optional<weir_unique_id_t> own = parent.take_grow_id();
+  entry.has_made = own.has_value();
+  entry.has_passed = passed.has_value();
+  entry.made = own.value_or(weir_unique_id_t{});
+  entry.passed = passed.value_or(weir_unique_id_t{});
   std::vector<GrowEntry> all(static_cast<size_t>(parent.rank_count()));
   const weir_result_t result =
       weir_all_gather(weir, &entry, all.data(), sizeof entry, WEIR_UINT8, nullptr);
   if (result != WEIR_OK) return parent.outcome(function, result);
-  const auto holds = [](const GrowEntry& it) { return it.has_id == 1; };
-  const auto holders = std::count_if(all.begin(), all.end(), holds);
-  if (holders != 1) {
-    return invalid_argument(
-        fmt::format("{}: exactly one rank of the old communicator passes the unique id, not {}",
-                    function, holders));
+  std::vector<size_t> made;
+  std::vector<size_t> given;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].has_made == 1) made.push_back(rank);
+    if (all[rank].has_passed == 1) given.push_back(rank);
   }
-  std::memcpy(id->bytes, std::find_if(all.begin(), all.end(), holds)->id, sizeof id->bytes);
+  const auto wrong = [&](const std::string& what) {
+    return invalid_argument(
+        fmt::format("{}, rank {} of {}: {}", function, parent.rank(), parent.rank_count(), what));
+  };
+  if (made.size() == 1) {
+    *id = all[made[0]].made;
+    return {};
+  }
+  if (given.empty()) {
+    return wrong(made.empty()
+                     ? "no rank of the old communicator has made an id for it: one of them "
+                       "calls ncclCommGetUniqueId before each ncclCommGrow"
+                     : fmt::format("ranks {} have each made an id with ncclCommGetUniqueId: "
+                                   "one of them makes it, and the new ranks are given it",
+                                   fmt::join(made, ", ")));
+  }
+  for (const size_t rank : given) {
+    if (std::memcmp(&all[rank].passed, &all[given[0]].passed, sizeof all[rank].passed) == 0) {
+      continue;
+    }
+    return wrong(fmt::format("ranks {} and {} pass different unique ids", given[0], rank));
+  }
+  *id = all[given[0]].passed;
   return {};
 }
 
 static_assert(sizeof(ncclUniqueId) == sizeof(weir_unique_id_t));
 
 }  // namespace
+
+weir_unique_id_t to_weir_id(const ncclUniqueId& id) {
+  weir_unique_id_t weir;
+  std::memcpy(weir.bytes, id.internal, sizeof weir.bytes);
+  return weir;
+}
 
 Outcome make_unique_id(const char* function, ncclUniqueId* id) {
   if (id == nullptr) return invalid_argument(fmt::format("{}: uniqueId is NULL", function));
@@ -345,8 +386,7 @@ Outcome make_split(const char* function, const Parent& from, int color, int key,
                     color, NCCL_SPLIT_NOCOLOR));
   }
   const std::shared_ptr<Comm>& parent = from.comm;
-  Config config = parent->config();
-  config.name.clear();
+  Config config = given == nullptr ? inherited(*parent) : default_config();
   Outcome outcome = read_config(function, given, &config);
   if (!outcome.ok()) return outcome;
   setup->function = function;
@@ -386,8 +426,7 @@ Outcome make_shrink(const char* function, const Parent& from, std::vector<int> e
           function, rank));
     }
   }
-  Config config = parent->config();
-  config.name.clear();
+  Config config = given == nullptr ? inherited(*parent) : default_config();
   Outcome outcome = read_config(function, given, &config);
   if (!outcome.ok()) return outcome;
   open(setup, function, config, 0, 0, parent->device(), out);
@@ -429,31 +468,34 @@ Outcome make_grow(const char* function, const Parent& from, int rank_count, cons
   if (parent != nullptr) rank = parent->rank();
   Outcome outcome = check_rank(function, rank, rank_count);
   if (outcome.ok()) outcome = apply_environment(function);
-  if (outcome.ok() && id != nullptr) outcome = check_ids(function, {*id});
+  // Old ranks may pass what they like: documented programs pass NULL, others an id that is not filled in.
+  std::optional<weir_unique_id_t> passed;
+  if (outcome.ok() && id != nullptr) {
+    Outcome sound = check_ids(function, {*id});
+    if (sound.ok()) passed = to_weir_id(*id);
+    if (parent == nullptr) outcome = std::move(sound);
+  }
   if (!outcome.ok()) return outcome;
-  Config config = parent != nullptr ? parent->config() : default_config();
-  config.name.clear();
+  Config config = given == nullptr && parent != nullptr ? inherited(*parent) : default_config();
   outcome = read_config(function, given, &config);
   if (!outcome.ok()) return outcome;
   open(setup, function, std::move(config), rank, rank_count,
        parent != nullptr ? parent->device() : current_device(), out);
   setup->parent = parent;
-  std::vector<weir_unique_id_t> mine;
-  if (id != nullptr) mine.push_back(to_weir_id(*id));
-  setup->work = [function, from, comm = setup->made, rank_count, mine, rank,
+  setup->work = [function, from, comm = setup->made, rank_count, passed, rank,
                  forwarding = Forwarding(given, setup->made->device())]() -> Outcome {
     weir_unique_id_t agreed{};
     Outcome told;
     if (from.comm == nullptr) {
-      agreed = mine[0];
+      agreed = *passed;
     } else {
       weir_comm_t met = nullptr;
       if (from.real != nullptr) {
         told = meet_again(function, from, from.comm->kin()->next_id("grow", 0), &met);
         if (!told.ok()) return told;
       }
-      told = spread_id(function, *from.comm, met != nullptr ? met : from.comm->weir(),
-                       mine.empty() ? nullptr : mine.data(), &agreed);
+      told = spread_id(function, *from.comm, met != nullptr ? met : from.comm->weir(), passed,
+                       &agreed);
       if (met != nullptr) weir_comm_destroy(met);
     }
     if (!told.ok()) return told;

@@ -13,6 +13,7 @@
 namespace weir::nccl {
 
 Outcome make_unique_id(const char* function, ncclUniqueId* id);
+weir_unique_id_t to_weir_id(const ncclUniqueId& id);
 
 // `ids`: at least one, the same on all ranks.
 Outcome make_init(const char* function, ncclComm_t* out, int rank_count,
@@ -23,7 +24,9 @@ Outcome make_split(const char* function, const Parent& parent, int color, int ke
                    const ncclConfig_t* config, Setup* setup);
 Outcome make_shrink(const char* function, const Parent& parent, std::vector<int> excluded,
                     int flags, ncclComm_t* out, const ncclConfig_t* config, Setup* setup);
-// `parent` empty: the calling rank is new. `id` NULL: it is another rank that holds it.
+// `parent` empty: the calling rank is new and passes the id. The old ranks find the id among themselves: it
+// is that of the rank which made it for this communicator, whatever they pass; where none has, or
+// several have, the one that they pass.
 Outcome make_grow(const char* function, const Parent& parent, int rank_count,
                   const ncclUniqueId* id, int rank, ncclComm_t* out, const ncclConfig_t* config,
                   Setup* setup);

@@ -156,7 +156,7 @@ void grow(int device, const std::function<void(int rank, ncclComm_t grown)>& bod
       }
       while (!has_id) std::this_thread::yield();
       ASSERT_NCCL(
-          ncclCommGrow(comm, 3, rank == 0 ? nullptr : &id, rank == 2 ? 2 : -1, &grown, nullptr));
+          ncclCommGrow(comm, 3, rank == 2 ? &id : nullptr, rank == 2 ? 2 : -1, &grown, nullptr));
       body(rank, grown);
       EXPECT_NCCL(ncclCommDestroy(grown));
       EXPECT_NCCL(ncclCommDestroy(comm));
