@@ -144,8 +144,9 @@ class Comm {
   // A peer that cannot reach what this rank sends to it.
   void note_unreachable_for(int peer);
   bool is_unreachable_for(int peer) const;
-  // True the first time: a message has gone that way, or been taken by the transport.
+  // True the first time: a message has gone that way, could not, or has been taken by the transport.
   bool note_direct_message() { return !sent_direct_.exchange(true); }
+  bool note_unshared() { return !unshared_.exchange(true); }
   bool note_passed() { return !passed_.exchange(true); }
   // The device on which `buffer` lies, where the transport itself takes messages with `peer` there, else -1.
   int passes(int peer, const void* buffer) const;
@@ -208,6 +209,7 @@ class Comm {
   std::atomic<bool> reduces_direct_{false};
   std::atomic<bool> reduced_direct_{false};
   std::atomic<bool> sent_direct_{false};
+  std::atomic<bool> unshared_{false};
   std::atomic<bool> passed_{false};
   std::atomic<weir_comm_t> answers_{nullptr};  // one of siblings_
 

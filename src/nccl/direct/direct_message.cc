@@ -57,6 +57,14 @@ Outcome DirectMessage::begin() {
     const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
     shown_.process = this_process();
     shown_.range = range_of(queue_->driver(), operation_.send, !comm_.in_one_process());
+    if (!comm_.in_one_process() && shown_.range.shared == 0) {
+      shown_.usable = 0;
+      if (comm_.note_unshared()) {
+        explain(comm_, fmt::format("some of what rank {} sends goes through host memory: CUDA does "
+                                   "not hand it to other processes (cuIpcGetMemHandle)",
+                                   comm_.rank()));
+      }
+    }
   }
   return call_.start([&](weir_comm_t comm, weir_request_t* request) {
     return weir_send(comm, &shown_, bytes, WEIR_UINT8, operation_.peer, request);
