@@ -129,10 +129,18 @@ class Rank {
               "ReduceScatter");
     } else if (name == "broadcast") {
       require(ncclBroadcast(send_, recv_, whole, ncclFloat, 0, comm_, stream), "Broadcast");
+    } else if (name == "sendrecv") {
+      require(ncclGroupStart(), "GroupStart");
+      require(ncclSend(send_, whole, ncclFloat, (rank_ + 1) % options_.ranks, comm_, stream),
+              "Send");
+      require(ncclRecv(recv_, whole, ncclFloat, before(), comm_, stream), "Recv");
+      require(ncclGroupEnd(), "GroupEnd");
     } else {
       require(ncclAlltoAll(send_, recv_, part, ncclFloat, comm_, stream), "AlltoAll");
     }
   }
+
+  int before() const { return (rank_ + options_.ranks - 1) % options_.ranks; }
 
   // Whole numbers, so that sums are exact in any order.
   static float given(int rank, size_t i) { return static_cast<float>(rank + 1 + i % 7); }
@@ -141,6 +149,7 @@ class Rank {
     const std::string& name = options_.collective;
     const auto me = static_cast<size_t>(rank_);
     if (name == "broadcast") return given(0, i);
+    if (name == "sendrecv") return given(before(), i);
     if (name == "all_gather") return given(static_cast<int>(i / part), i % part);
     if (name == "alltoall") return given(static_cast<int>(i / part), me * part + i % part);
     float sum = 0;
@@ -241,8 +250,8 @@ int main(int argc, char** argv) {
   weir::perf::Options options;
   CLI::App app("Collectives of libnccl.so.2 on device memory, beside the device's own copies");
   app.add_option("-c,--collective", options.collective)
-      ->check(
-          CLI::IsMember({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall"}))
+      ->check(CLI::IsMember(
+          {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"}))
       ->capture_default_str();
   app.add_option("-n,--ranks", options.ranks, "processes")
       ->check(CLI::Range(1, 64))
