@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What device_perf needs of CUDA's driver, looked up in the libcuda.so.1 that the loader finds: the
-// GPU's, or the stand-in's. One thread.
+// GPU's, or the stand-in's. Not by src/cuda, whose table has what the library uses (not device memory, for one): a perf
+// tool stands where a program of a user does, and uses what such a program could. One thread.
 #pragma once
 
 #include <dlfcn.h>

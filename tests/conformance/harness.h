@@ -135,6 +135,7 @@ const std::vector<Property>& membership_properties();
 const std::vector<Property>& notice_properties();
 const std::vector<Property>& quiesce_properties();
 const std::vector<Property>& remote_properties();
+const std::vector<Property>& remote_end_properties();
 const std::vector<Property>& whole_properties();
 const std::vector<Property>& device_properties();
 

@@ -42,9 +42,9 @@ void add_simple(const std::string& suite, const char* name, const std::function<
 
 std::vector<const Property*> all_properties() {
   std::vector<const Property*> all;
-  for (const auto* list :
-       {&message_properties(), &memory_properties(), &membership_properties(), &notice_properties(),
-        &quiesce_properties(), &remote_properties(), &whole_properties(), &device_properties()}) {
+  for (const auto* list : {&message_properties(), &memory_properties(), &membership_properties(),
+                           &notice_properties(), &quiesce_properties(), &remote_properties(),
+                           &remote_end_properties(), &whole_properties(), &device_properties()}) {
     for (const Property& property : *list) all.push_back(&property);
   }
   return all;

@@ -10,11 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "nccl/stream_support.h"
-
-// Only the strict libcuda counts.
-extern "C" __attribute__((weak)) int strict_cuda_host_copies();
-extern "C" __attribute__((weak)) int strict_cuda_kernels();
+#include "nccl/direct_support.h"
+#include "nccl/graph_support.h"
 
 namespace weir::nccl::test {
 namespace {
@@ -38,9 +35,6 @@ constexpr size_t kElementBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 static_assert(sizeof kElementBytes / sizeof kElementBytes[0] == ncclNumTypes);
 constexpr size_t kBytes = size_t{64} << 10;
 constexpr size_t kCount = kBytes / sizeof(int) + 1001;
-
-int host_copies() { return strict_cuda_host_copies == nullptr ? 0 : strict_cuda_host_copies(); }
-int kernels() { return strict_cuda_kernels == nullptr ? 0 : strict_cuda_kernels(); }
 
 uint64_t seed() {
   const char* text = std::getenv("WEIR_TEST_SEED");
@@ -308,26 +302,18 @@ TEST_F(NcclDirectReduceFaults, EveryLaunchOfAGraphReducesAgain) {
       const Stream stream;
       const Array mine(MemoryKind::kDevice, kCount);
       const Array sum(MemoryKind::kDevice, kCount);
-      EXPECT_CUDA(cuStreamBeginCapture_v2(stream.get(), 1));
-      EXPECT_NCCL(
-          ncclAllReduce(mine.data(), sum.data(), kCount, ncclInt, ncclSum, comm, stream.nccl()));
-      EXPECT_NCCL(
-          ncclAllReduce(sum.data(), sum.data(), kCount, ncclInt, ncclMax, comm, stream.nccl()));
-      cuda::Graph graph = nullptr;
-      cuda::GraphExec exec = nullptr;
-      EXPECT_CUDA(cuStreamEndCapture(stream.get(), &graph));
-      EXPECT_CUDA(cuGraphInstantiateWithFlags(&exec, graph, 0));
-      EXPECT_CUDA(cuGraphDestroy(graph));
-      for (int round = 0; round < 4; ++round) {
-        mine.set(numbers(kCount, rank, round));
-        EXPECT_CUDA(cuGraphLaunch(exec, stream.get()));
-        stream.synchronize();
+      const auto calls = [&] {
+        EXPECT_NCCL(
+            ncclAllReduce(mine.data(), sum.data(), kCount, ncclInt, ncclSum, comm, stream.nccl()));
+        EXPECT_NCCL(
+            ncclAllReduce(sum.data(), sum.data(), kCount, ncclInt, ncclMax, comm, stream.nccl()));
+      };
+      launch_again_and_again(stream, mine, rank, calls, [&](int round) {
         EXPECT_EQ(sum.get(), expected(Kind::kAllReduce,
                                       {numbers(kCount, 0, round), numbers(kCount, 1, round),
                                        numbers(kCount, 2, round)},
                                       rank, kCount, 0));
-      }
-      EXPECT_CUDA(cuGraphExecDestroy(exec));
+      });
     }
     EXPECT_NCCL(ncclCommDestroy(comm));
   });

@@ -9,10 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "nccl/stream_support.h"
-
-// Only the strict libcuda counts.
-extern "C" __attribute__((weak)) int strict_cuda_host_copies();
+#include "nccl/direct_support.h"
+#include "nccl/graph_support.h"
 
 namespace weir::nccl::test {
 namespace {
@@ -35,8 +33,6 @@ using NcclDirectFaults = NcclDirect;
 constexpr size_t kCount = 30011;
 constexpr Kind kCopies[] = {Kind::kBroadcast, Kind::kAllGather, Kind::kAlltoAll, Kind::kGather,
                             Kind::kScatter};
-
-int host_copies() { return strict_cuda_host_copies == nullptr ? 0 : strict_cuda_host_copies(); }
 
 void call_all(const StreamRanks& ranks, const Exchange& it) {
   ASSERT_NCCL(ncclGroupStart());
@@ -274,23 +270,15 @@ TEST_F(NcclDirectGraphs, EveryLaunchOfAGraphCopiesAgain) {
     const Array mine(MemoryKind::kDevice, kCount);
     const Array all(MemoryKind::kDevice, 3 * kCount);
     const Array swapped(MemoryKind::kDevice, 3 * kCount);
-    EXPECT_CUDA(cuStreamBeginCapture_v2(stream.get(), 1));
-    EXPECT_NCCL(ncclAllGather(mine.data(), all.data(), kCount, ncclInt, comm, stream.nccl()));
-    EXPECT_NCCL(ncclAlltoAll(all.data(), swapped.data(), kCount, ncclInt, comm, stream.nccl()));
-    cuda::Graph graph = nullptr;
-    cuda::GraphExec exec = nullptr;
-    EXPECT_CUDA(cuStreamEndCapture(stream.get(), &graph));
-    EXPECT_CUDA(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    EXPECT_CUDA(cuGraphDestroy(graph));
-    for (int round = 0; round < 4; ++round) {
-      mine.set(numbers(kCount, rank, round));
-      EXPECT_CUDA(cuGraphLaunch(exec, stream.get()));
-      stream.synchronize();
+    const auto calls = [&] {
+      EXPECT_NCCL(ncclAllGather(mine.data(), all.data(), kCount, ncclInt, comm, stream.nccl()));
+      EXPECT_NCCL(ncclAlltoAll(all.data(), swapped.data(), kCount, ncclInt, comm, stream.nccl()));
+    };
+    launch_again_and_again(stream, mine, rank, calls, [&](int round) {
       const auto own = numbers(kCount, rank, round);
       const auto got = swapped.get();
       for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], own[i % kCount]) << round;
-    }
-    EXPECT_CUDA(cuGraphExecDestroy(exec));
+    });
   });
 }
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "nccl/stream_support.h"
+#include "nccl/graph_support.h"
 #include "perf/command.h"
 #include "trace/temporary_folder.h"
 
@@ -111,17 +111,13 @@ TEST_F(NcclOwnRecord, EveryReplayOfAGraphIsAnOperation) {
     use_device(0);
     const Stream stream;
     const Array data(MemoryKind::kDevice, kCount);
-    cuda::Graph graph = nullptr;
-    cuda::GraphExec exec = nullptr;
-    EXPECT_CUDA(cuStreamBeginCapture_v2(stream.get(), 1));
-    EXPECT_NCCL(
-        ncclAllReduce(data.data(), data.data(), kCount, ncclInt, ncclSum, comm, stream.nccl()));
-    EXPECT_CUDA(cuStreamEndCapture(stream.get(), &graph));
-    EXPECT_CUDA(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    EXPECT_CUDA(cuGraphDestroy(graph));
+    const Graph graph(stream, [&] {
+      EXPECT_NCCL(
+          ncclAllReduce(data.data(), data.data(), kCount, ncclInt, ncclSum, comm, stream.nccl()));
+    });
     data.set(std::vector<int>(kCount, rank));
     for (int replay = 0; replay < kReplays; ++replay) {
-      EXPECT_CUDA(cuGraphLaunch(exec, stream.get()));
+      graph.launch(stream);
       stream.synchronize();
     }
     ++ready;
@@ -139,7 +135,6 @@ TEST_F(NcclOwnRecord, EveryReplayOfAGraphIsAnOperation) {
       looked = true;
     }
     while (!looked) std::this_thread::yield();
-    EXPECT_CUDA(cuGraphExecDestroy(exec));
   });
 }
 

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "nccl/stream_support.h"
+#include "nccl/graph_support.h"
 
 namespace weir::nccl::test {
 namespace {
@@ -14,34 +14,6 @@ namespace {
 class NcclGraphs : public testing::Test {
  protected:
   void SetUp() override { use_device(0); }
-};
-
-// A graph of what `body` enqueues on the stream.
-class Graph {
- public:
-  Graph(const Stream& stream, const std::function<void()>& body) {
-    EXPECT_CUDA(cuStreamBeginCapture_v2(stream.get(), 1));
-    body();
-    cuda::Graph graph = nullptr;
-    result_ = cuStreamEndCapture(stream.get(), &graph);
-    if (result_ != cuda::kSuccess) return;
-    EXPECT_CUDA(cuGraphInstantiateWithFlags(&exec_, graph, 0));
-    EXPECT_CUDA(cuGraphDestroy(graph));
-  }
-  ~Graph() {
-    if (exec_ == nullptr) return;
-    EXPECT_CUDA(cuGraphExecDestroy(exec_));
-  }
-  Graph(Graph&& other) noexcept
-      : exec_(std::exchange(other.exec_, nullptr)), result_(other.result_) {}
-  Graph& operator=(Graph&&) = delete;
-
-  void launch(const Stream& stream) const { EXPECT_CUDA(cuGraphLaunch(exec_, stream.get())); }
-  cuda::Result result() const { return result_; }
-
- private:
-  cuda::GraphExec exec_ = nullptr;
-  cuda::Result result_ = cuda::kSuccess;
 };
 
 void expect_no_recordings() {

@@ -3,13 +3,13 @@
 // each opens its endpoint at the address over which it met the others, and tells its name over the
 // proven connections; then every two ranks exchange a first message through the provider, so that
 // no connection is left to be made when nobody makes progress.
-#include <dlfcn.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 
+#include "cuda/driver_table.h"
 #include "plugins/ofi/instance.h"
 
 namespace weir::plugins::ofi {
@@ -176,9 +176,7 @@ net::IpAddress Instance::source_address() const {
 weir_result_t Instance::open_endpoint(const std::string& provider) {
   std::string reason;
   // Memory of devices may cost that of the host something: only who uses CUDA asks for it.
-  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  uses_cuda_ = driver != nullptr;
-  if (driver != nullptr) dlclose(driver);
+  uses_cuda_ = cuda::find_driver(cuda::Look::kInUse) != nullptr;
   Info info = find_provider(library_, provider, source_address(), uses_cuda_, &reason);
   if (info == nullptr) return report_.fail(WEIR_ERROR_UNSUPPORTED, reason);
   endpoint_ = std::make_unique<Endpoint>(library_);

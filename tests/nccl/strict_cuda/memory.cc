@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "nccl/strict_cuda/world.h"
+
+using namespace strict_cuda;  // NOLINT: this is a part of it
+
+STRICT_CUDA_API cuMemAlloc_v2(DevicePointer* memory, size_t bytes) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  if (const Result result = forbidden(it, "cuMemAlloc"); result != kSuccess) return result;
+  const int file = memfd_create("device", MFD_CLOEXEC);
+  const size_t mapped = (bytes + 4095) / 4096 * 4096;
+  if (file < 0 || ftruncate(file, static_cast<off_t>(mapped)) != 0) return kErrorInvalidValue;
+  void* real = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  void* shown =
+      mmap(nullptr, mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  close(file);
+  if (real == MAP_FAILED || shown == MAP_FAILED) return kErrorInvalidValue;
+  std::memset(real, 0xa5, mapped);
+  const auto address = reinterpret_cast<uintptr_t>(shown);
+  it.device[address] = {bytes, static_cast<char*>(real),
+                        t_context != nullptr ? t_context : &contexts[0]};
+  *memory = address;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemFree_v2(DevicePointer memory) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  const auto found = it.device.find(static_cast<uintptr_t>(memory));
+  if (found == it.device.end()) return kErrorInvalidValue;
+  const size_t mapped = (found->second.bytes + 4095) / 4096 * 4096;
+  munmap(found->second.real, mapped);
+  munmap(reinterpret_cast<void*>(found->first), mapped);
+  it.device.erase(found);
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  if (const Result result = forbidden(it, "cuMemHostAlloc"); result != kSuccess) return result;
+  if (t_context == nullptr) return kErrorInvalidContext;
+  *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  it.pinned[reinterpret_cast<uintptr_t>(*memory)] = bytes;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemFreeHost(void* memory) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  if (it.pinned.erase(reinterpret_cast<uintptr_t>(memory)) == 0) return kErrorInvalidValue;
+  std::free(memory);
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** data,
+                                       DevicePointer pointer) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  uintptr_t base = 0;
+  const Memory* memory = find_device(it, static_cast<uintptr_t>(pointer), &base);
+  const bool device = memory != nullptr;
+  for (unsigned i = 0; i < count; ++i) {
+    if (attributes[i] == kAttributeMemoryType) {
+      *static_cast<unsigned*>(data[i]) = device ? kMemoryDevice : 0;
+    } else if (attributes[i] == kAttributeIsManaged) {
+      *static_cast<int*>(data[i]) = 0;
+    } else if (attributes[i] == kAttributeContext && device) {
+      *static_cast<Context*>(data[i]) = memory->context;
+    } else if (attributes[i] == kAttributeDeviceOrdinal && device) {
+      *static_cast<int*>(data[i]) = static_cast<int>(static_cast<int*>(memory->context) - contexts);
+    } else if (attributes[i] == kAttributeIsIpcCapable) {
+      *static_cast<bool*>(data[i]) = device;
+    } else {
+      return kErrorInvalidValue;
+    }
+  }
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes, Stream stream) {
+  return issue("cuMemcpyAsync", stream, [=]() -> Work {
+    return [=] {
+      char* target = reach(world(), to, bytes);
+      const char* source = reach(world(), from, bytes);
+      if (target == nullptr || source == nullptr) {
+        std::fprintf(stderr, "strict libcuda: a copy of %zu bytes leaves its allocation\n", bytes);
+        std::abort();
+      }
+      const auto on_device = [](DevicePointer pointer) {
+        uintptr_t base = 0;
+        return find_device(world(), static_cast<uintptr_t>(pointer), &base) != nullptr;
+      };
+      if (on_device(to) != on_device(from)) ++world().host_copies;
+      std::memcpy(target, source, bytes);
+      return true;
+    };
+  });
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+
+#include "nccl/strict_cuda/world.h"
+
+using namespace strict_cuda;  // NOLINT: this is a part of it
+
+namespace {
+
+std::atomic_ref<uint32_t> flag(DevicePointer address) {
+  return std::atomic_ref(*reinterpret_cast<uint32_t*>(static_cast<uintptr_t>(address)));
+}
+
+std::function<Work()> make_write(DevicePointer address, uint32_t value) {
+  return [=]() -> Work {
+    return [=] {
+      flag(address).store(value);
+      return true;
+    };
+  };
+}
+
+std::function<Work()> make_wait(DevicePointer address, uint32_t value, unsigned flags) {
+  return [=]() -> Work {
+    return [=] {
+      const uint32_t now = flag(address).load();
+      return flags == kWaitEqual ? now == value : static_cast<int32_t>(now - value) >= 0;
+    };
+  };
+}
+
+}  // namespace
+
+STRICT_CUDA_API cuStreamCreate(Stream* stream, unsigned) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  auto* made = new StreamState();
+  it.streams.insert(made);
+  *stream = made;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuStreamDestroy_v2(Stream handle) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  StreamState* stream = find_stream(it, handle);
+  if (stream == nullptr || stream == &it.legacy) return kErrorInvalidHandle;
+  stream->destroyed = true;
+  it.work.notify_all();
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuStreamGetCtx(Stream, Context* context) {
+  *context = t_context != nullptr ? t_context : &contexts[0];
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuStreamSynchronize(Stream handle) {
+  World& it = world();
+  std::unique_lock lock(it.lock);
+  StreamState* stream = find_stream(it, handle);
+  if (stream == nullptr) return kErrorInvalidHandle;
+  if (stream->capture != nullptr) {
+    stream->capture->spoiled = true;
+    return kErrorCaptureUnsupported;
+  }
+  const uint64_t point = stream->enqueued;
+  it.moved.wait(lock, [&] { return stream->done >= point; });
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuStreamQuery(Stream handle) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  StreamState* stream = find_stream(it, handle);
+  if (stream == nullptr) return kErrorInvalidHandle;
+  return stream->queue.empty() ? kSuccess : 600;
+}
+
+STRICT_CUDA_API cuStreamWriteValue32_v2(Stream stream, DevicePointer address, uint32_t value,
+                                        unsigned) {
+  return issue("cuStreamWriteValue32", stream, make_write(address, value));
+}
+
+STRICT_CUDA_API cuStreamWaitValue32_v2(Stream stream, DevicePointer address, uint32_t value,
+                                       unsigned flags) {
+  return issue("cuStreamWaitValue32", stream, make_wait(address, value, flags));
+}
+
+STRICT_CUDA_API cuStreamBatchMemOp_v2(Stream stream, unsigned count, BatchEntry* entries,
+                                      unsigned) {
+  if (count > kBatchMax) return kErrorInvalidValue;
+  std::vector<BatchEntry> all(entries, entries + count);
+  return issue("cuStreamBatchMemOp", stream, [all]() -> Work {
+    auto next = std::make_shared<size_t>(0);
+    return [all, next] {
+      for (; *next < all.size(); ++*next) {
+        const BatchEntry& it = all[*next];
+        const auto value = static_cast<uint32_t>(it.value);
+        const auto make = it.operation == kWaitValue32 ? make_wait(it.address, value, it.flags)
+                                                       : make_write(it.address, value);
+        if (!make()()) return false;
+      }
+      return true;
+    };
+  });
+}
+
+STRICT_CUDA_API cuEventCreate(Event* event, unsigned) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  if (fault(it, "cuEventCreate")) return kErrorInjected;
+  auto* made = new EventState();
+  it.events.insert(made);
+  *event = made;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuEventDestroy_v2(Event handle) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  auto* event = static_cast<EventState*>(handle);
+  if (it.events.erase(event) == 0) return kErrorInvalidHandle;
+  delete event;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuEventRecord(Event handle, Stream stream_handle) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  if (fault(it, "cuEventRecord")) return kErrorInjected;
+  auto* event = static_cast<EventState*>(handle);
+  StreamState* stream = find_stream(it, stream_handle);
+  if (it.events.count(event) == 0 || stream == nullptr) return kErrorInvalidHandle;
+  event->stream = stream;
+  event->point = stream->enqueued;
+  event->capture = stream->capture;
+  event->nodes = stream->last;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuStreamWaitEvent(Stream stream_handle, Event handle, unsigned) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  if (fault(it, "cuStreamWaitEvent")) return kErrorInjected;
+  auto* event = static_cast<EventState*>(handle);
+  StreamState* stream = find_stream(it, stream_handle);
+  if (it.events.count(event) == 0 || stream == nullptr) return kErrorInvalidHandle;
+  if (event->capture != nullptr && it.captures.count(event->capture) != 0) {
+    if (stream->capture == nullptr) {
+      stream->capture = event->capture;
+      stream->capture->streams.insert(stream);
+      stream->last.clear();
+    }
+    if (stream->capture != event->capture) return kErrorCaptureIsolation;
+    stream->last.insert(stream->last.end(), event->nodes.begin(), event->nodes.end());
+    return kSuccess;
+  }
+  if (stream->capture != nullptr) {
+    stream->capture->spoiled = true;
+    return kErrorCaptureIsolation;
+  }
+  if (event->stream == nullptr) return kSuccess;
+  push(it, stream,
+       [target = event->stream, point = event->point] { return target->done >= point; });
+  return kSuccess;
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/strict_cuda/world.h"
+
+#include <chrono>
+
+namespace strict_cuda {
+
+int contexts[kContextCount];
+thread_local Context t_context = nullptr;
+thread_local int t_mode = 0;
+
+namespace {
+
+constexpr int kThreadLocal = 1;
+
+void serve(World& it) {
+  std::unique_lock lock(it.lock);
+  for (;;) {
+    bool any = false;
+    bool moved = false;
+    std::vector<StreamState*> gone;
+    for (StreamState* stream : it.streams) {
+      while (!stream->queue.empty()) {
+        any = true;
+        if (!stream->queue.front()()) break;
+        stream->queue.pop_front();
+        ++stream->done;
+        moved = true;
+      }
+      if (stream->destroyed && stream->queue.empty()) gone.push_back(stream);
+    }
+    for (StreamState* stream : gone) {
+      it.streams.erase(stream);
+      it.ended.emplace_back(stream);
+    }
+    while (!it.doomed.empty()) {
+      Object* object = it.doomed.front();
+      it.doomed.pop_front();
+      lock.unlock();
+      object->destroy(object->argument);
+      delete object;
+      lock.lock();
+      --it.objects;
+      moved = true;
+    }
+    if (moved) it.moved.notify_all();
+    if (!any && it.doomed.empty()) {
+      it.work.wait(lock);
+    } else if (!moved) {
+      it.work.wait_for(lock, std::chrono::microseconds(20));
+    }
+  }
+}
+
+}  // namespace
+
+World& world() {
+  static World* it = [] {
+    auto* made = new World();
+    made->streams.insert(&made->legacy);
+    std::thread([made] { serve(*made); }).detach();
+    return made;
+  }();
+  return *it;
+}
+
+bool fault(World& it, const char* function) {
+  const auto found = it.faults.find(function);
+  if (found == it.faults.end() || found->second-- > 0) return false;
+  it.faults.erase(found);
+  return true;
+}
+
+StreamState* find_stream(World& it, Stream handle) {
+  if (handle == nullptr) return t_context == nullptr ? nullptr : &it.legacy;
+  auto* stream = static_cast<StreamState*>(handle);
+  return it.streams.count(stream) != 0 && !stream->destroyed ? stream : nullptr;
+}
+
+void push(World& it, StreamState* stream, Work work) {
+  stream->queue.push_back(std::move(work));
+  ++stream->enqueued;
+  it.work.notify_all();
+}
+
+Result issue(const char* function, Stream handle, std::function<Work()> make) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  if (fault(it, function)) return kErrorInjected;
+  StreamState* stream = find_stream(it, handle);
+  if (stream == nullptr) return kErrorInvalidHandle;
+  if (stream->capture != nullptr) {
+    if (stream->capture->spoiled) return kErrorCaptureInvalidated;
+    stream->capture->nodes.push_back({std::move(make), stream->last});
+    stream->last = {stream->capture->nodes.size() - 1};
+    return kSuccess;
+  }
+  push(it, stream, make());
+  return kSuccess;
+}
+
+Result forbidden(World& it, const char* function) {
+  if (fault(it, function)) return kErrorInjected;
+  if (t_mode == kCaptureModeRelaxed) return kSuccess;
+  bool any = false;
+  for (Recorded* capture : it.captures) {
+    const bool mine = capture->owner == std::this_thread::get_id();
+    if (capture->mode == kCaptureModeRelaxed || (capture->mode == kThreadLocal && !mine)) continue;
+    capture->spoiled = any = true;
+  }
+  return any ? kErrorCaptureUnsupported : kSuccess;
+}
+
+const Memory* find_device(World& it, uintptr_t address, uintptr_t* base) {
+  auto at = it.device.upper_bound(address);
+  if (at == it.device.begin()) return nullptr;
+  --at;
+  if (address >= at->first + at->second.bytes) return nullptr;
+  *base = at->first;
+  return &at->second;
+}
+
+char* reach(World& it, DevicePointer pointer, size_t bytes) {
+  const auto address = static_cast<uintptr_t>(pointer);
+  uintptr_t base = 0;
+  const Memory* memory = find_device(it, address, &base);
+  if (memory == nullptr) return reinterpret_cast<char*>(address);
+  if (address - base + bytes > memory->bytes) return nullptr;
+  return memory->real + (address - base);
+}
+
+}  // namespace strict_cuda

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of the strict libcuda.so.1 share: what streams hold and the thread that carries it out, memory of the
+// device, captures. One lock guards all of it; work of streams is carried out with the lock held.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "nccl/strict_cuda/strict_cuda.h"
+
+namespace strict_cuda {
+
+using namespace weir::cuda;  // NOLINT: this is that library
+
+// Returns true when it is done; false to be asked again.
+using Work = std::function<bool()>;
+
+struct Node {
+  // Makes the work of one launch.
+  std::function<Work()> make;
+  std::vector<size_t> after;
+};
+
+struct Object {
+  HostFunction destroy = nullptr;
+  void* argument = nullptr;
+  int references = 0;
+};
+
+struct Recorded {
+  uint64_t id = 0;
+  std::vector<Node> nodes;
+  std::vector<Object*> objects;
+  bool spoiled = false;
+  int mode = 0;
+  std::thread::id owner;
+  std::set<void*> streams;
+};
+
+struct StreamState {
+  std::deque<Work> queue;
+  uint64_t enqueued = 0;
+  uint64_t done = 0;
+  bool destroyed = false;
+  Recorded* capture = nullptr;
+  bool origin = false;
+  std::vector<size_t> last;  // nodes on which the next one depends
+};
+
+struct EventState {
+  StreamState* stream = nullptr;
+  uint64_t point = 0;
+  Recorded* capture = nullptr;
+  std::vector<size_t> nodes;
+};
+
+struct Memory {
+  size_t bytes = 0;
+  char* real = nullptr;  // where this library reaches it
+  Context context = nullptr;
+};
+
+struct World {
+  std::mutex lock;
+  std::condition_variable work;
+  std::condition_variable moved;
+  std::set<StreamState*> streams;
+  std::vector<std::unique_ptr<StreamState>> ended;  // events may still name them
+  std::set<EventState*> events;
+  std::map<uintptr_t, Memory> device;
+  std::map<uintptr_t, size_t> pinned;
+  std::set<Recorded*> captures;
+  std::deque<Object*> doomed;
+  std::map<std::string, int> faults;
+  std::set<std::pair<Context, Context>>
+      access;  // the first one's kernels, to the second one's memory
+  int objects = 0;
+  int host_copies = 0;
+  int kernels = 0;
+  uint64_t next_capture = 1;
+  StreamState legacy;
+};
+
+// Threads use it until the process ends: never destroyed.
+World& world();
+
+inline constexpr int kContextCount = 16;
+extern int contexts[kContextCount];  // only their addresses count
+extern thread_local Context t_context;
+extern thread_local int t_mode;
+
+// All below with the lock held, but `issue`.
+
+// Whether this call is the one that is to fail.
+bool fault(World& it, const char* function);
+
+StreamState* find_stream(World& it, Stream handle);
+void push(World& it, StreamState* stream, Work work);
+
+// Enqueues, or records. Takes the lock.
+Result issue(const char* function, Stream handle, std::function<Work()> make);
+
+// A call that no capture allows, but in a relaxed thread.
+Result forbidden(World& it, const char* function);
+
+const Memory* find_device(World& it, uintptr_t address, uintptr_t* base);
+
+// Where this library reaches the bytes; nullptr when they leave an allocation of the device.
+char* reach(World& it, DevicePointer pointer, size_t bytes);
+
+}  // namespace strict_cuda
