@@ -43,7 +43,7 @@ struct Options {
 double bus_factor(const std::string& collective, int n) {
   const double others = n > 1 ? static_cast<double>(n - 1) / n : 1;
   if (collective == "all_reduce") return n > 1 ? 2 * others : 1;
-  return collective == "broadcast" ? 1 : others;
+  return collective == "broadcast" || collective == "sendrecv" ? 1 : others;
 }
 
 struct Shared {

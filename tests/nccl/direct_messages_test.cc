@@ -274,6 +274,20 @@ TEST_F(NcclDirectMessages, AReceiverThatComesAfterTheDeadlineIsRefused) {
   for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommAbort(comm));
 }
 
+// CUDA is asked whether it has failed meanwhile.
+TEST_F(NcclDirectMessageFaults, ACopyMayTakeLong) {
+  const StreamRanks ranks(2);
+  const Buffer out(MemoryKind::kDevice, numbers(kCount, 0, 1));
+  const Buffer in(MemoryKind::kDevice, kCount);
+  strict_cuda_slow(100);
+  EXPECT_NCCL(send(ranks, 0, 1, out));
+  EXPECT_NCCL(receive(ranks, 1, 0, in));
+  ranks.synchronize();
+  strict_cuda_slow(0);
+  EXPECT_EQ(async_error(ranks.comm(1)), ncclSuccess) << ncclGetLastError(ranks.comm(1));
+  EXPECT_EQ(in.memory.get(), numbers(kCount, 0, 1));
+}
+
 // Which the strict libcuda brings about.
 TEST_F(NcclDirectMessageFaults, ACopyThatCudaRefusesIsToldAtBothEnds) {
   for (const char* function : {"cuMemcpyAsync", "cuStreamWriteValue32"}) {

@@ -7,7 +7,8 @@ namespace weir::nccl {
 
 namespace {
 
-constexpr uint32_t kLooksPerQuery = 4096;
+// Between two questions to CUDA whether the stream has failed.
+constexpr std::chrono::milliseconds kQuery{10};
 
 cuda::DevicePointer address(const void* pointer) {
   return static_cast<cuda::DevicePointer>(reinterpret_cast<uintptr_t>(pointer));
@@ -32,6 +33,7 @@ Outcome DeviceQueue::make(const cuda::Driver& driver, const char* function,
 DeviceQueue::~DeviceQueue() {
   if (stream_ == nullptr) return;
   const bool empty = passed(latest_) && failed_ == cuda::kSuccess;
+  const cuda::ContextScope scope(driver_, nullptr, context_);
   const cuda::RelaxedCapture relaxed(driver_);
   (void)driver_.stream_destroy(stream_);
   // The flags may be used again once nothing writes to them; else they stay as they are, and rest.
@@ -82,13 +84,18 @@ Outcome DeviceQueue::mark(const char* function) {
     return cuda::failed(driver_, function, "cuStreamWriteValue32", result);
   }
   latest_ = next;
+  next_query_ = std::chrono::steady_clock::now() + kQuery;
   return {};
 }
 
 bool DeviceQueue::passed(uint32_t mark) {
   const bool told = static_cast<int32_t>(flags_->mailboxes[0].rung() - mark) >= 0;
   if (told && !unmarked_) return true;
-  if ((unmarked_ || ++looks_ % kLooksPerQuery == 0) && failed_ == cuda::kSuccess) {
+  const auto now = std::chrono::steady_clock::now();
+  if ((unmarked_ || now >= next_query_) && failed_ == cuda::kSuccess) {
+    next_query_ = now + kQuery;
+    // Whoever looks may have no context, or another one.
+    const cuda::ContextScope scope(driver_, nullptr, context_);
     const cuda::RelaxedCapture relaxed(driver_);
     const cuda::Result result = driver_.stream_query(stream_);
     if (result != cuda::kErrorNotReady) {

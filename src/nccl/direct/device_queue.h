@@ -6,6 +6,7 @@
 // Made by the thread that enqueues; after that, the proxy's.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -53,7 +54,7 @@ class DeviceQueue {
   std::shared_ptr<Staging> flags_;
   uint32_t latest_ = 0;
   bool unmarked_ = false;  // something is under way that no mark follows
-  uint32_t looks_ = 0;     // in vain, since CUDA was asked last
+  std::chrono::steady_clock::time_point next_query_;
   cuda::Result failed_ = cuda::kSuccess;
 };
 

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -87,7 +88,10 @@ STRICT_CUDA_API cuPointerGetAttributes(unsigned count, int* attributes, void** d
 
 STRICT_CUDA_API cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes, Stream stream) {
   return issue("cuMemcpyAsync", stream, [=]() -> Work {
+    const auto begin = std::chrono::steady_clock::now();
     return [=] {
+      const auto spent = std::chrono::steady_clock::now() - begin;
+      if (spent < std::chrono::milliseconds(world().copy_ms)) return false;
       char* target = reach(world(), to, bytes);
       const char* source = reach(world(), from, bytes);
       if (target == nullptr || source == nullptr) {

@@ -72,6 +72,7 @@ STRICT_CUDA_API cuStreamSynchronize(Stream handle) {
 STRICT_CUDA_API cuStreamQuery(Stream handle) {
   World& it = world();
   std::lock_guard lock(it.lock);
+  if (t_context == nullptr) return kErrorInvalidContext;
   StreamState* stream = find_stream(it, handle);
   if (stream == nullptr) return kErrorInvalidHandle;
   return stream->queue.empty() ? kSuccess : 600;

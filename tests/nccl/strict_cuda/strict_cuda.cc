@@ -70,6 +70,12 @@ extern "C" int strict_cuda_user_objects() {
   return it.objects;
 }
 
+extern "C" void strict_cuda_slow(int copy_ms) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  it.copy_ms = copy_ms;
+}
+
 extern "C" int strict_cuda_host_copies() {
   World& it = world();
   std::lock_guard lock(it.lock);

@@ -57,6 +57,8 @@ STRICT_CUDA_API cuGraphExecDestroy(weir::cuda::GraphExec exec);
 // The call of `function` after `calls` more of them fails, once, with kErrorInjected.
 extern "C" __attribute__((visibility("default"))) void strict_cuda_fail(const char* function,
                                                                         int calls);
+// A copy is carried out so long after it was enqueued, at the earliest.
+extern "C" __attribute__((visibility("default"))) void strict_cuda_slow(int copy_ms);
 // User objects that are alive: one for each recording that a graph holds.
 extern "C" __attribute__((visibility("default"))) int strict_cuda_user_objects();
 // Copies that have been carried out between a device and memory of the host.

@@ -87,6 +87,7 @@ Result issue(const char* function, Stream handle, std::function<Work()> make) {
   World& it = world();
   std::lock_guard lock(it.lock);
   if (fault(it, function)) return kErrorInjected;
+  if (t_context == nullptr) return kErrorInvalidContext;
   StreamState* stream = find_stream(it, handle);
   if (stream == nullptr) return kErrorInvalidHandle;
   if (stream->capture != nullptr) {

@@ -86,6 +86,7 @@ struct World {
   std::set<std::pair<Context, Context>>
       access;  // the first one's kernels, to the second one's memory
   int objects = 0;
+  int copy_ms = 0;
   int host_copies = 0;
   int kernels = 0;
   uint64_t next_capture = 1;
