@@ -354,6 +354,23 @@ TEST(NcclBadUse, RanksThatCallOtherwiseAreNamedWhateverIsOther) {
   }
 }
 
+TEST(NcclBadUse, AMessageOfAnotherSizeIsToldByWhoReceivesIt) {
+  for (const auto& [sent, wanted] :
+       {std::pair<size_t, size_t>{4, 3}, {3, 4}, {100000, 3}, {0, 3}}) {
+    ncclComm_t comms[2] = {};
+    ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+    std::vector<int> out(100000, 1);
+    std::vector<int> in(100000, 7);
+    ASSERT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclSend(out.data(), sent, ncclInt, 1, comms[0], nullptr));
+    EXPECT_NCCL(ncclRecv(in.data(), wanted, ncclInt, 0, comms[1], nullptr));
+    EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage) << sent << " for " << wanted;
+    expect_error_with({"rank 0", std::to_string(4 * sent), std::to_string(4 * wanted)});
+    for (size_t i = wanted; i < in.size(); ++i) ASSERT_EQ(in[i], 7) << "beyond what was asked for";
+    for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommAbort(comm));
+  }
+}
+
 // ---- Anything at all --------------------------------------------------------------------------------
 
 // Random calls on a communicator of one rank, where whatever is right is done at once.
