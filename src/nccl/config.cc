@@ -51,6 +51,8 @@ constexpr IntField kFields[] = {
     WEIR_FIELD(hostCftMode, 23100, ncclHostCftEnable, ncclHostCftFallback),
 };
 #undef WEIR_FIELD
+constexpr size_t kNetNameEnd = offsetof(ncclConfig_t, netName) + sizeof(char*);
+constexpr unsigned kNetNameSince = 21700;
 constexpr size_t kCommNameEnd = offsetof(ncclConfig_t, commName) + sizeof(char*);
 constexpr unsigned kCommNameSince = 22700;
 constexpr size_t kConfigBytesMin = 24;  // 2.14, the first version that had one
@@ -75,6 +77,11 @@ int64_t Config::timeout_ms() const {
   const char* text = std::getenv("WEIR_TIMEOUT_MS");
   const int64_t given = text != nullptr ? std::strtoll(text, nullptr, 10) : 0;
   return given > 0 ? given : kTimeoutMs;
+}
+
+bool Config::opens_signals_at_once() const {
+  const char* set = std::getenv("NCCL_RMA_EAGER_INIT");
+  return set != nullptr && *set != '\0' ? std::strcmp(set, "0") != 0 : rma_eager;
 }
 
 weir_comm_config_t Config::weir() const {
@@ -110,6 +117,7 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
   };
   int min_ctas = 1;
   int max_ctas = INT_MAX;
+  int traffic_class = NCCL_CONFIG_UNDEF_INT;
   int ordering = 1;
   int usage = 0;
   for (const IntField& field : kFields) {
@@ -123,6 +131,7 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
     }
     if (field.offset == offsetof(ncclConfig_t, minCTAs)) min_ctas = value;
     if (field.offset == offsetof(ncclConfig_t, maxCTAs)) max_ctas = value;
+    if (field.offset == offsetof(ncclConfig_t, trafficClass)) traffic_class = value;
     if (field.offset == offsetof(ncclConfig_t, graphStreamOrdering)) ordering = value;
     if (field.offset == offsetof(ncclConfig_t, graphUsageMode)) usage = value;
     if (field.offset == offsetof(ncclConfig_t, numRmaCtx)) config->rma_contexts = value;
@@ -139,6 +148,17 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
   }
   const int blocking = value_of(kFields[0]);
   if (blocking != NCCL_CONFIG_UNDEF_INT) config->blocking = blocking != 0;
+  if (known_bytes >= kNetNameEnd && own.version >= kNetNameSince && own.netName != nullptr) {
+    if (strnlen(own.netName, kNameCharactersMax + 1) > kNameCharactersMax) {
+      return invalid_argument(fmt::format("{}: config.netName is longer than {} characters",
+                                          function, kNameCharactersMax));
+    }
+    config->unheard = fmt::format("config.netName '{}'", own.netName);
+  }
+  if (traffic_class != NCCL_CONFIG_UNDEF_INT) {
+    config->unheard +=
+        fmt::format("{}config.trafficClass {}", config->unheard.empty() ? "" : ", ", traffic_class);
+  }
   if (known_bytes >= kCommNameEnd && own.version >= kCommNameSince && own.commName != nullptr) {
     if (strnlen(own.commName, kNameCharactersMax + 1) > kNameCharactersMax) {
       return invalid_argument(fmt::format("{}: config.commName is longer than {} characters",

@@ -21,7 +21,11 @@ struct Config {
   int rma_contexts = 1;
   int rma_signals = 1;
   bool rma_eager = false;
+  // What it asks of the network, which Weir's transports are not asked by a communicator; empty: nothing.
+  std::string unheard;
 
+  // With the communicator rather than with its first window, as NCCL_RMA_EAGER_INIT says before all.
+  bool opens_signals_at_once() const;
   // Deadline of the operations.
   int64_t timeout_ms() const;
   // For weir_comm_create and its like; points into `name`.

@@ -251,6 +251,7 @@ const std::vector<Variable>& honoured_variables() {
       {"NCCL_NET_PLUGIN", ""},
       {"NCCL_OOB_NET_IFNAME", ""},
       {"NCCL_P2P_DISABLE", "0"},
+      {"NCCL_RMA_EAGER_INIT", "0"},
       {"NCCL_SHM_DISABLE", "0"},
       {"NCCL_SOCKET_FAMILY", ""},
       {"NCCL_SOCKET_IFNAME", ""},

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -12,6 +13,7 @@
 
 #include "api/handles.h"
 #include "api/unique_id.h"
+#include "core/base/log.h"
 #include "core/base/secret.h"
 #include "core/comm/bootstrap_place.h"
 #include "nccl/cuda/driver.h"
@@ -121,6 +123,16 @@ Outcome agree_on_memory(const char* function, Comm& comm) {
   return {};
 }
 
+// Once a process.
+void say_what_is_unheard(const Config& config) {
+  static std::atomic<bool> said{false};
+  if (config.unheard.empty() || said.exchange(true)) return;
+  log_warn(
+      fmt::format("ignored by Weir itself: {}; NCCL_NET or WEIR_TRANSPORT say which network a "
+                  "process uses",
+                  config.unheard));
+}
+
 // The end of a call of Weir's that makes a communicator.
 Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm_t made) {
   if (result != WEIR_OK) {
@@ -131,7 +143,8 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
   Outcome outcome = agree_on_memory(function, comm);
   if (!outcome.ok()) return outcome;
   if (comm.rank() == 0) dump_topology();
-  return comm.config().rma_eager ? OneSided::open(function, comm) : Outcome();
+  say_what_is_unheard(comm.config());
+  return comm.config().opens_signals_at_once() ? OneSided::open(function, comm) : Outcome();
 }
 
 Outcome check_ids(const char* function, const std::vector<ncclUniqueId>& ids) {

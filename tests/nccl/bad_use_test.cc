@@ -262,6 +262,115 @@ TEST(NcclBadUse, EveryArgumentOfEveryOperationIsNamedWithTheRank) {
   EXPECT_TRUE(sums_up(ranks)) << "the communicator is as before";
 }
 
+// ---- Ranks that do not agree ------------------------------------------------------------------------
+
+// What rank `r` of two calls: everything but one argument is the same on both. (Roots of a broadcast or a scatter
+// wait for nobody, so that two of them do not find each other.)
+struct Disagreement {
+  const char* what;
+  std::function<ncclResult_t(int r, ncclComm_t comm, int* a, int* b)> call;
+};
+
+const std::vector<Disagreement>& disagreements() {
+  static const std::vector<Disagreement> all = {
+      {"counts of an all-reduce",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclAllReduce(a, b, r == 0 ? 3 : 4, ncclInt, ncclSum, comm, nullptr);
+       }},
+      {"nothing and something",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclAllReduce(a, b, r == 0 ? 0 : 4, ncclInt, ncclSum, comm, nullptr);
+       }},
+      {"counts of an all-gather",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclAllGather(a, b, r == 0 ? 2 : 1, ncclInt, comm, nullptr);
+       }},
+      {"counts of a reduce-scatter",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclReduceScatter(a, b, r == 0 ? 2 : 1, ncclInt, ncclSum, comm, nullptr);
+       }},
+      {"counts of an all-to-all",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclAlltoAll(a, b, r == 0 ? 2 : 1, ncclInt, comm, nullptr);
+       }},
+      {"counts of a gather",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclGather(a, b, r == 0 ? 2 : 1, ncclInt, 0, comm, nullptr);
+       }},
+      {"counts of a scatter",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclScatter(a, b, r == 0 ? 2 : 1, ncclInt, 0, comm, nullptr);
+       }},
+      {"counts of a broadcast",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclBroadcast(a, b, r == 0 ? 2 : 1, ncclInt, 0, comm, nullptr);
+       }},
+      {"types",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclAllReduce(a, b, 2, r == 0 ? ncclInt : ncclFloat, ncclSum, comm, nullptr);
+       }},
+      {"reductions",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclReduce(a, b, 2, ncclInt, r == 0 ? ncclMin : ncclMax, 0, comm, nullptr);
+       }},
+      {"roots of a reduce",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return ncclReduce(a, b, 2, ncclInt, ncclSum, r, comm, nullptr);
+       }},
+      {"roots of a gather", [](int r, ncclComm_t comm, int* a,
+                               int* b) { return ncclGather(a, b, 2, ncclInt, r, comm, nullptr); }},
+      {"operations",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         return r == 0 ? ncclAllGather(a, b, 2, ncclInt, comm, nullptr)
+                       : ncclAlltoAll(a, b, 2, ncclInt, comm, nullptr);
+       }},
+      {"with a factor and without one",
+       [](int r, ncclComm_t comm, int* a, int* b) {
+         ncclRedOp_t op = ncclSum;
+         int two = 2;
+         if (r == 0) {
+           EXPECT_NCCL(ncclRedOpCreatePreMulSum(&op, &two, ncclInt, ncclScalarHostImmediate, comm));
+         }
+         return ncclAllReduce(a, b, 2, ncclInt, op, comm, nullptr);
+       }},
+  };
+  return all;
+}
+
+TEST(NcclBadUse, RanksThatCallOtherwiseAreNamedWhateverIsOther) {
+  for (const Disagreement& it : disagreements()) {
+    ncclComm_t comms[2] = {};
+    ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+    int a[2][8] = {};
+    int b[2][8] = {};
+    ASSERT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; ++r) EXPECT_NCCL(it.call(r, comms[r], a[r], b[r])) << it.what;
+    EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage) << it.what;
+    expect_error_with({"rank 0", "rank 1"});
+    ncclResult_t state = ncclSuccess;
+    EXPECT_NCCL(ncclCommGetAsyncError(comms[0], &state));
+    EXPECT_EQ(state, ncclInvalidUsage) << it.what;
+    for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommAbort(comm));
+  }
+}
+
+TEST(NcclBadUse, AMessageOfAnotherSizeIsToldByWhoReceivesIt) {
+  for (const auto& [sent, wanted] :
+       {std::pair<size_t, size_t>{4, 3}, {3, 4}, {100000, 3}, {0, 3}}) {
+    ncclComm_t comms[2] = {};
+    ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+    std::vector<int> out(100000, 1);
+    std::vector<int> in(100000, 7);
+    ASSERT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclSend(out.data(), sent, ncclInt, 1, comms[0], nullptr));
+    EXPECT_NCCL(ncclRecv(in.data(), wanted, ncclInt, 0, comms[1], nullptr));
+    EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage) << sent << " for " << wanted;
+    expect_error_with({"rank 0", std::to_string(4 * sent), std::to_string(4 * wanted)});
+    for (size_t i = wanted; i < in.size(); ++i) ASSERT_EQ(in[i], 7) << "beyond what was asked for";
+    for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommAbort(comm));
+  }
+}
+
 // ---- Anything at all --------------------------------------------------------------------------------
 
 // Random calls on a communicator of one rank, where whatever is right is done at once.

@@ -46,6 +46,16 @@ TEST(NcclDocumented, RanksThatWereToldDifferentNumbersOfRanksAreNamed) {
   expect_error_with({"ncclCommInitRank", "rank 1", "rank_count 3", "rank_count 2"});
 }
 
+TEST(NcclDocumented, MoreRanksThanACommunicatorCanHaveAreRefusedAtOnce) {
+  ncclComm_t comm = nullptr;
+  EXPECT_EQ(ncclCommInitAll(&comm, 65537, nullptr), ncclInvalidArgument);
+  expect_error_with({"ncclCommInitAll", "nranks is 65537", "65536"});
+  EXPECT_EQ(ncclCommInitRank(&comm, INT_MAX, make_id(), 0), ncclInvalidArgument);
+  expect_error_with({"ncclCommInitRank", "nranks is 2147483647"});
+  EXPECT_EQ(comm, nullptr);
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage) << "no group is left open";
+}
+
 // ---- Configurations -----------------------------------------------------------------------------
 
 ncclResult_t init_with(const ncclConfig_t& config) {
@@ -239,6 +249,29 @@ TEST(NcclDocumented, OtherThreadsMayAskForTheAsyncErrorWhileOperationsRun) {
   for (int round = 0; round < 50 || asked < 100; ++round) EXPECT_TRUE(sums_up(ranks));
   over = true;
   for (std::thread& watchdog : watchdogs) watchdog.join();
+}
+
+// The guide's example of thread safety: one thread makes them all, and others poll and use one each.
+TEST(NcclDocumented, OneThreadMakesCommunicatorsThatOthersPollAndUse) {
+  constexpr int kRanks = 4;
+  const ncclUniqueId id = make_id();
+  ncclComm_t comms[kRanks] = {};
+  ncclConfig_t config = nonblocking();
+  ASSERT_NCCL(ncclGroupStart());
+  for (int r = 0; r < kRanks; ++r) (void)ncclCommInitRankConfig(&comms[r], kRanks, id, r, &config);
+  EXPECT_EQ(ncclGroupEnd(), ncclInProgress);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < kRanks; ++r) {
+    threads.emplace_back([&, r] {
+      ASSERT_EQ(settle(comms[r]), ncclSuccess);
+      int sum = 0;
+      EXPECT_EQ(sum_of_ranks(comms[r], r, &sum), ncclInProgress) << ncclGetLastError(comms[r]);
+      ASSERT_EQ(settle(comms[r]), ncclSuccess);
+      EXPECT_EQ(sum, 10);
+      EXPECT_NCCL(ncclCommDestroy(comms[r]));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 // ---- Messages -----------------------------------------------------------------------------------

@@ -6,14 +6,18 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "nccl/fake/fake_nccl.h"
+#include "nccl/functions.h"
 #include "nccl/support.h"
 
 namespace weir::nccl::test {
@@ -85,6 +89,61 @@ inline void run_on_devices(const std::vector<int>& devices, const Body& body) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// What the library that plays the real one does by itself; its other functions only count their calls.
+inline bool plays(const std::string& name) {
+  static const char* const kPlayed[] = {
+      "GetVersion",  "GetUniqueId", "GetErrorString",  "GetLastError",       "CommInitRank",
+      "CommInitAll", "CommSplit",   "CommShrink",      "CommInitRankConfig", "CommInitRankScalable",
+      "CommGrow",    "CommDestroy", "CommGetUniqueId", "CommAbort",          "CommGetAsyncError",
+      "CommCount",   "AllReduce",   "CommUserRank",    "GroupStart",         "GroupEnd",
+      "MemAlloc",    "MemFree"};
+  return std::find(std::begin(kPlayed), std::end(kPlayed), name) != std::end(kPlayed);
+}
+
+// An argument of a type: the communicator, or zeros.
+template <typename Type>
+Type argument_of([[maybe_unused]] ncclComm_t comm) {
+  if constexpr (std::is_same_v<Type, ncclComm_t>) return comm;
+  return Type{};
+}
+
+template <typename Result, typename... Types>
+void call_on(Result (*function)(Types...), [[maybe_unused]] ncclComm_t comm) {
+  (void)function(argument_of<Types>(comm)...);
+}
+
+// Calls every exported function that the real library only counts, on `comm`: each is one call of the real
+// library's function of the same name, and of no other.
+inline void expect_every_function_to_be_the_real_ones(const Fake& fake, ncclComm_t comm,
+                                                      const std::string& but = "") {
+  struct Function {
+    const char* name;
+    void (*call)(ncclComm_t comm);
+  };
+  static const Function kAll[] = {
+#define WEIR_CALL(name, since) {#name, [](ncclComm_t it) { call_on(&nccl##name, it); }},
+      WEIR_NCCL_FUNCTIONS(WEIR_CALL)
+#undef WEIR_CALL
+  };
+  const auto calls = [&] {
+    std::vector<int> all;
+    for (const Function& it : kAll) {
+      all.push_back(fake.calls((std::string("nccl") + it.name).c_str()));
+    }
+    return all;
+  };
+  int called = 0;
+  for (size_t i = 0; i < std::size(kAll); ++i) {
+    if (plays(kAll[i].name) || kAll[i].name == but) continue;
+    std::vector<int> expected = calls();
+    ++expected[i];
+    kAll[i].call(comm);
+    EXPECT_EQ(calls(), expected) << kAll[i].name;
+    ++called;
+  }
+  EXPECT_GT(called, 70);
 }
 
 // What an all-reduce gives: the real library's sum, or the ranks' own.

@@ -300,6 +300,16 @@ TEST(NcclForward, MemoryGoesBackToTheLibraryThatGaveIt) {
   EXPECT_EQ(fake.calls("ncclMemFree"), freed + 1);
 }
 
+// A simulated end is one of both libraries (above); that of no group is Weir's to refuse.
+TEST(NcclForward, EveryFunctionOfARealCommunicatorIsTheRealOnes) {
+  const Fake fake;
+  run_on_devices({0}, [&](int, ncclComm_t comm) {
+    ASSERT_TRUE(is_real(comm));
+    expect_every_function_to_be_the_real_ones(fake, comm, "GroupSimulateEnd");
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
 TEST(NcclForward, AHandleThatIsNoneIsAnErrorAndNoCrash) {
   int count = 0;
   for (const uintptr_t value : {uintptr_t{1}, uintptr_t{0x1230}, ~uintptr_t{0xffff}}) {

@@ -47,6 +47,57 @@ TEST(NcclDisabled, EveryCallGoesToTheRealLibrary) {
   EXPECT_EQ(fake.alive(), 0);
 }
 
+TEST(NcclDisabled, EveryCallOfEveryFunctionIsOneOfTheRealLibrarys) {
+  const Fake fake;
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
+  expect_every_function_to_be_the_real_ones(fake, comm);
+  expect_every_function_to_be_the_real_ones(fake, nullptr);
+  const auto once = [&](const char* name, const auto& call) {
+    const int before = fake.calls(name);
+    call();
+    EXPECT_EQ(fake.calls(name), before + 1) << name;
+  };
+  int number = 0;
+  int excluded = 5;
+  void* memory = nullptr;
+  ncclComm_t made = nullptr;
+  ncclUniqueId id{};
+  ncclResult_t state = ncclSuccess;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  once("ncclGetVersion", [&] { EXPECT_NCCL(ncclGetVersion(&number)); });
+  once("ncclGetUniqueId", [&] { EXPECT_NCCL(ncclGetUniqueId(&id)); });
+  once("ncclGetErrorString", [&] { (void)ncclGetErrorString(ncclSuccess); });
+  once("ncclGetLastError", [&] { (void)ncclGetLastError(comm); });
+  once("ncclCommCount", [&] { EXPECT_NCCL(ncclCommCount(comm, &number)); });
+  once("ncclCommUserRank", [&] { EXPECT_NCCL(ncclCommUserRank(comm, &number)); });
+  once("ncclCommGetAsyncError", [&] { EXPECT_NCCL(ncclCommGetAsyncError(comm, &state)); });
+  once("ncclAllReduce", [&] { EXPECT_EQ(sum_on(comm, 0), FAKE_SUM); });
+  once("ncclGroupStart", [&] { EXPECT_NCCL(ncclGroupStart()); });
+  once("ncclGroupEnd", [&] { EXPECT_NCCL(ncclGroupEnd()); });
+  once("ncclMemAlloc", [&] { EXPECT_NCCL(ncclMemAlloc(&memory, 8)); });
+  once("ncclMemFree", [&] { EXPECT_NCCL(ncclMemFree(memory)); });
+  once("ncclCommGetUniqueId", [&] { EXPECT_NCCL(ncclCommGetUniqueId(comm, &id)); });
+  const auto makes = [&](const char* name, const auto& call) {
+    once(name, [&] { EXPECT_NCCL(call()); });
+    EXPECT_TRUE(is_real(made)) << name;
+    EXPECT_NCCL(ncclCommDestroy(made));
+  };
+  makes("ncclCommSplit", [&] { return ncclCommSplit(comm, 0, 0, &made, nullptr); });
+  makes("ncclCommShrink", [&] { return ncclCommShrink(comm, &excluded, 1, &made, nullptr, 0); });
+  makes("ncclCommGrow", [&] { return ncclCommGrow(comm, 2, &id, -1, &made, nullptr); });
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  makes("ncclCommInitRank", [&] { return ncclCommInitRank(&made, 1, id, 0); });
+  makes("ncclCommInitRankConfig", [&] { return ncclCommInitRankConfig(&made, 1, id, 0, &config); });
+  makes("ncclCommInitRankScalable",
+        [&] { return ncclCommInitRankScalable(&made, 1, 0, 1, &id, &config); });
+  makes("ncclCommInitAll", [&] { return ncclCommInitAll(&made, 1, nullptr); });
+  ASSERT_NCCL(ncclCommInitAll(&made, 1, nullptr));
+  once("ncclCommAbort", [&] { EXPECT_NCCL(ncclCommAbort(made)); });
+  once("ncclCommDestroy", [&] { EXPECT_NCCL(ncclCommDestroy(comm)); });
+  EXPECT_EQ(fake.alive(), 0);
+}
+
 TEST(NcclDisabled, WithoutARealLibraryEveryCallIsAnErrorThatSaysSo) {
   int version = 0;
   EXPECT_EQ(ncclGetVersion(&version), ncclSystemError);

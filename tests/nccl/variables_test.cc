@@ -149,6 +149,40 @@ TEST(NcclVariables, WithoutSharedMemoryRanksUseTheNetwork) {
   close(told[1]);
 }
 
+TEST(NcclVariables, SignalsAreOpenedWhenTheEnvironmentSaysSo) {
+  for (const char* set : {"0", "1"}) {
+    in_processes(1, [&](int) {
+      setenv("NCCL_RMA_EAGER_INIT", set, 1);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.rmaEagerInit = *set == '0' ? 1 : 0;  // the environment goes before it
+      ncclComm_t comm = nullptr;
+      ASSERT_NCCL(ncclCommInitRankConfig(&comm, 1, make_id(), 0, &config));
+      EXPECT_EQ(ncclSignal(0, 0, 0, 0, comm, nullptr),
+                *set == '0' ? ncclInvalidUsage : ncclSuccess);
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+}
+
+TEST(NcclVariables, WhatAConfigurationAsksOfTheNetworkIsNamedOnceAsIgnored) {
+  const Folder folder;
+  in_processes(1, [&](int) {
+    setenv("WEIR_LOG_FILE", (folder / "log").c_str(), 1);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.netName = "Socket";
+    config.trafficClass = 3;
+    for (int time = 0; time < 2; ++time) {
+      ncclComm_t comm = nullptr;
+      ASSERT_NCCL(ncclCommInitRankConfig(&comm, 1, make_id(), 0, &config));
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    }
+    const std::string text = text_of(folder / "log");
+    const size_t at = text.find("config.netName 'Socket', config.trafficClass 3");
+    EXPECT_NE(at, std::string::npos) << text;
+    EXPECT_EQ(text.find("config.netName", at + 1), std::string::npos) << "named once: " << text;
+  });
+}
+
 TEST(NcclVariables, HostIdTellsHostsApart) {
   const ncclUniqueId id = make_id();
   in_processes(2, [&](int rank) {
