@@ -32,6 +32,7 @@ Outcome DeviceQueue::make(const cuda::Driver& driver, const char* function,
 DeviceQueue::~DeviceQueue() {
   if (stream_ == nullptr) return;
   const bool empty = passed(latest_) && failed_ == cuda::kSuccess;
+  const cuda::ContextScope scope(driver_, nullptr, context_);
   const cuda::RelaxedCapture relaxed(driver_);
   (void)driver_.stream_destroy(stream_);
   // The flags may be used again once nothing writes to them; else they stay as they are, and rest.
@@ -89,6 +90,8 @@ bool DeviceQueue::passed(uint32_t mark) {
   const bool told = static_cast<int32_t>(flags_->mailboxes[0].rung() - mark) >= 0;
   if (told && !unmarked_) return true;
   if ((unmarked_ || ++looks_ % kLooksPerQuery == 0) && failed_ == cuda::kSuccess) {
+    // The threads that look have no context of their own.
+    const cuda::ContextScope scope(driver_, nullptr, context_);
     const cuda::RelaxedCapture relaxed(driver_);
     const cuda::Result result = driver_.stream_query(stream_);
     if (result != cuda::kErrorNotReady) {
