@@ -18,6 +18,7 @@ using UserObject = void*;
 using Module = void*;
 using Function = void*;
 using DevicePointer = unsigned long long;
+using AllocationHandle = unsigned long long;
 using HostFunction = void (*)(void* argument);
 
 inline constexpr Result kSuccess = 0;
@@ -33,6 +34,8 @@ inline constexpr int kAttributeDeviceOrdinal = 9;
 inline constexpr int kAttributeIsIpcCapable = 10;
 inline constexpr int kAttributeRangeStart = 11;
 inline constexpr int kAttributeRangeBytes = 12;
+inline constexpr int kAttributeAllowedHandles = 14;
+inline constexpr int kAttributePool = 17;
 // CUmemorytype
 inline constexpr unsigned kMemoryDevice = 2;
 // cuMemHostAlloc
@@ -42,6 +45,12 @@ inline constexpr unsigned kHostDeviceMap = 0x2;
 inline constexpr unsigned kStreamNonBlocking = 0x1;
 // cuIpcOpenMemHandle
 inline constexpr unsigned kIpcLazyEnablePeerAccess = 0x1;
+// CUmemAllocationHandleType
+inline constexpr int kHandleDescriptor = 0x1;
+// CUmemLocationType
+inline constexpr int kLocationDevice = 0x1;
+// CUmemAccess_flags
+inline constexpr int kAccessReadWrite = 0x3;
 // cuEventCreate
 inline constexpr unsigned kEventDisableTiming = 0x2;
 // CUstreamBatchMemOpType
@@ -69,6 +78,18 @@ struct Uuid {
 // CUipcMemHandle
 struct IpcHandle {
   char reserved[64] = {};
+};
+
+// CUmemLocation
+struct MemoryLocation {
+  int type = 0;
+  int id = 0;
+};
+
+// CUmemAccessDesc
+struct MemoryAccess {
+  MemoryLocation location;
+  int flags = 0;
 };
 
 // CUstreamBatchMemOpParams, as its waitValue and its writeValue.

@@ -55,6 +55,16 @@ Driver look_up_all(void* library) {
   look_up(library, &d.stream_query, "cuStreamQuery");
   look_up(library, &d.ipc_get_mem_handle, "cuIpcGetMemHandle");
   look_up(library, &d.ipc_open_mem_handle, "cuIpcOpenMemHandle_v2");
+  look_up(library, &d.mem_get_address_range, "cuMemGetAddressRange_v2");
+  look_up(library, &d.mem_retain_allocation_handle, "cuMemRetainAllocationHandle");
+  look_up(library, &d.mem_release, "cuMemRelease");
+  look_up(library, &d.mem_export_to_shareable_handle, "cuMemExportToShareableHandle");
+  look_up(library, &d.mem_import_from_shareable_handle, "cuMemImportFromShareableHandle");
+  look_up(library, &d.mem_address_reserve, "cuMemAddressReserve");
+  look_up(library, &d.mem_address_free, "cuMemAddressFree");
+  look_up(library, &d.mem_map, "cuMemMap");
+  look_up(library, &d.mem_set_access, "cuMemSetAccess");
+  look_up(library, &d.mem_get_access, "cuMemGetAccess");
   look_up(library, &d.ctx_enable_peer_access, "cuCtxEnablePeerAccess");
   look_up(library, &d.module_load_data, "cuModuleLoadData");
   look_up(library, &d.module_get_function, "cuModuleGetFunction");

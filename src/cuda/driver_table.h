@@ -49,6 +49,23 @@ struct Driver {
   Result (*stream_query)(Stream stream) = nullptr;
   Result (*ipc_get_mem_handle)(IpcHandle* handle, DevicePointer pointer) = nullptr;
   Result (*ipc_open_mem_handle)(DevicePointer* pointer, IpcHandle handle, unsigned flags) = nullptr;
+  Result (*mem_get_address_range)(DevicePointer* base, size_t* bytes,
+                                  DevicePointer pointer) = nullptr;
+  Result (*mem_retain_allocation_handle)(AllocationHandle* handle, void* address) = nullptr;
+  Result (*mem_release)(AllocationHandle handle) = nullptr;
+  Result (*mem_export_to_shareable_handle)(void* shared, AllocationHandle handle, int type,
+                                           unsigned long long flags) = nullptr;
+  Result (*mem_import_from_shareable_handle)(AllocationHandle* handle, void* shared,
+                                             int type) = nullptr;
+  Result (*mem_address_reserve)(DevicePointer* address, size_t bytes, size_t alignment,
+                                DevicePointer wanted, unsigned long long flags) = nullptr;
+  Result (*mem_address_free)(DevicePointer address, size_t bytes) = nullptr;
+  Result (*mem_map)(DevicePointer address, size_t bytes, size_t offset, AllocationHandle handle,
+                    unsigned long long flags) = nullptr;
+  Result (*mem_set_access)(DevicePointer address, size_t bytes, const MemoryAccess* accesses,
+                           size_t count) = nullptr;
+  Result (*mem_get_access)(unsigned long long* flags, const MemoryLocation* location,
+                           DevicePointer address) = nullptr;
   Result (*ctx_enable_peer_access)(Context peer, unsigned flags) = nullptr;
   Result (*module_load_data)(Module* module, const void* image) = nullptr;
   Result (*module_get_function)(Function* function, Module module, const char* name) = nullptr;
@@ -91,6 +108,12 @@ struct Driver {
   }
   // What memory of other processes needs.
   bool can_share() const { return ipc_get_mem_handle != nullptr && ipc_open_mem_handle != nullptr; }
+  // The same for memory that is made by mapping.
+  bool can_share_mapped() const {
+    return has(mem_get_address_range, mem_retain_allocation_handle, mem_release,
+               mem_export_to_shareable_handle, mem_import_from_shareable_handle,
+               mem_address_reserve, mem_address_free, mem_map, mem_set_access);
+  }
   // What kernels of the library's own need.
   bool can_launch() const {
     return has(ctx_enable_peer_access, module_load_data, module_get_function, launch_kernel);

@@ -89,6 +89,47 @@ TEST(HostCudaDevices, PeerAccessIsCountedPerPair) {
   EXPECT_CUDA(cudaDeviceDisablePeerAccess(1));
 }
 
+TEST(HostCudaDevices, MappedMemoryIsGivenToEachDeviceByItself) {
+  constexpr size_t kUnit = size_t{2} << 20;
+  ASSERT_CUDA(cudaSetDevice(0));
+  CUmemAllocationProp wanted{};
+  wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  wanted.location.id = 1;
+  CUdeviceptr range = 0;
+  CUmemGenericAllocationHandle memory = 0;
+  ASSERT_CUDA(cuMemAddressReserve(&range, kUnit, 0, 0, 0));
+  ASSERT_CUDA(cuMemCreate(&memory, kUnit, &wanted, 0));
+  ASSERT_CUDA(cuMemMap(range, kUnit, 0, memory, 0));
+  const auto give = [&](int device, CUmemAccess_flags flags) {
+    CUmemAccessDesc access{};
+    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    access.location.id = device;
+    access.flags = flags;
+    EXPECT_CUDA(cuMemSetAccess(range, kUnit, &access, 1));
+  };
+  const auto access_of = [&](int device) {
+    CUmemLocation location{};
+    location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    location.id = device;
+    unsigned long long flags = 7;
+    EXPECT_CUDA(cuMemGetAccess(&flags, &location, range));
+    return flags;
+  };
+  EXPECT_EQ(access_of(1), 0U);
+  give(1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  give(2, CU_MEM_ACCESS_FLAGS_PROT_READ);
+  EXPECT_EQ(access_of(0), 0U);
+  EXPECT_EQ(access_of(1), 3U);
+  EXPECT_EQ(access_of(2), 1U);
+  give(1, CU_MEM_ACCESS_FLAGS_PROT_NONE);
+  EXPECT_EQ(access_of(1), 0U);
+  EXPECT_EQ(access_of(2), 1U);
+  ASSERT_CUDA(cuMemUnmap(range, kUnit));
+  ASSERT_CUDA(cuMemRelease(memory));
+  ASSERT_CUDA(cuMemAddressFree(range, kUnit));
+}
+
 TEST(HostCudaDevices, AResetDropsWhatWaitsAndFreesTheRest) {
   ASSERT_CUDA(cudaSetDevice(2));
   const cudaStream_t stream = make_stream(kNonBlocking);

@@ -83,6 +83,48 @@ TEST(HostCudaVirtual, MemoryIsMappedIntoAReservedRangeAndItsDescriptorMapsTheSam
   ASSERT_CUDA(cuMemAddressFree(range, 2 * unit));
 }
 
+TEST(HostCudaVirtual, AnAddressTellsItsReservationItsMappingAndHowItsMemoryIsExported) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  CUdeviceptr range = 0;
+  ASSERT_CUDA(cuMemAddressReserve(&range, 4 * kUnit, 0, 0, 0));
+  CUmemAllocationProp wanted = properties();
+  for (const CUdeviceptr at : {range + kUnit, range + 2 * kUnit}) {
+    CUmemGenericAllocationHandle memory = 0;
+    ASSERT_CUDA(cuMemCreate(&memory, kUnit, &wanted, 0));
+    ASSERT_CUDA(cuMemMap(at, kUnit, 0, memory, 0));
+    ASSERT_CUDA(cuMemRelease(memory));
+    wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  }
+  for (const size_t second : {0, 1}) {
+    CUdeviceptr base = 0;
+    size_t bytes = 0;
+    unsigned long long handles = 7;
+    void* pool = &base;
+    CUpointer_attribute attributes[] = {
+        CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+        CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+    void* data[] = {&base, &bytes, &handles, &pool};
+    const CUdeviceptr at = range + (1 + second) * kUnit + 100;
+    ASSERT_CUDA(cuPointerGetAttributes(4, attributes, data, at));
+    EXPECT_EQ(base, range);
+    EXPECT_EQ(bytes, 4 * kUnit);
+    EXPECT_EQ(handles, second == 0 ? 1U : 0U);
+    EXPECT_EQ(pool, nullptr);
+    ASSERT_CUDA(cuMemGetAddressRange_v2(&base, &bytes, at));
+    EXPECT_EQ(base, range + (1 + second) * kUnit);
+    EXPECT_EQ(bytes, kUnit);
+  }
+  ASSERT_CUDA(cuMemUnmap(range + kUnit, 2 * kUnit));
+  ASSERT_CUDA(cuMemAddressFree(range, 4 * kUnit));
+
+  CUdeviceptr pooled = 0;
+  ASSERT_CUDA(cuMemAllocAsync(&pooled, 1000, nullptr));
+  void* pool = nullptr;
+  ASSERT_CUDA(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pooled));
+  EXPECT_NE(pool, nullptr);
+  ASSERT_CUDA(cuMemFreeAsync(pooled, nullptr));
+}
+
 TEST(HostCudaVirtual, WhatDoesNotFitIsRefused) {
   ASSERT_CUDA(cudaSetDevice(0));
   const CUmemAllocationProp wanted = properties();

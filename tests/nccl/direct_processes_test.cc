@@ -3,17 +3,22 @@
 // devices' memory other processes can map. A program of its own: nothing here starts a thread, or CUDA,
 // before it forks.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "hostcuda/driver/functions.h"
+#include "hostcuda/runtime/functions.h"
+#include "nccl/mapped_memory.h"
 #include "nccl/processes.h"
-
-#define EXPECT_CUDA(call) EXPECT_EQ(call, CUDA_SUCCESS)
 
 namespace weir::nccl::test {
 namespace {
@@ -35,13 +40,6 @@ constexpr const char* kMessages = "on memory of devices go directly";
 constexpr const char* kMessagesStaged = "some of what rank 1 sends goes through host memory";
 constexpr const char* kGivenUp = "memory of devices goes through host memory from now on";
 
-void use_device(int device) {
-  CUcontext context = nullptr;
-  EXPECT_CUDA(cuInit(0));
-  EXPECT_CUDA(cuDevicePrimaryCtxRetain(&context, device));
-  EXPECT_CUDA(cuCtxSetCurrent(context));
-}
-
 // A communicator that is made when the process uses a device.
 ncclComm_t use_device_in(ncclComm_t first, int rank, int device) {
   use_device(device);
@@ -51,21 +49,34 @@ ncclComm_t use_device_in(ncclComm_t first, int rank, int device) {
   return comm;
 }
 
+enum class Kind {
+  kAllocated,
+  kPooled,  // which cannot be handed to another process
+  kMapped,
+  kMappedForOne,  // made by mapping, without a handle for others
+};
+
 // `count` numbers on the current device.
 class Numbers {
  public:
-  // `pooled`: memory of a kind that cannot be handed to another process.
-  explicit Numbers(size_t count, bool pooled = false) : count_(count), pooled_(pooled) {
-    if (pooled) {
+  explicit Numbers(size_t count, Kind kind = Kind::kAllocated) : count_(count), kind_(kind) {
+    if (kind == Kind::kPooled) {
       EXPECT_CUDA(cuMemAllocAsync(&device_, bytes(), nullptr));
-    } else {
+    } else if (kind == Kind::kAllocated) {
       EXPECT_CUDA(cuMemAlloc_v2(&device_, bytes()));
+    } else {
+      CUdevice here = -1;
+      EXPECT_CUDA(cuCtxGetDevice(&here));
+      const size_t units = (bytes() + kSkipBytes + kMappedUnit - 1) / kMappedUnit;
+      mapped_ =
+          std::make_unique<MappedMemory>(std::vector<size_t>{units}, here, kind == Kind::kMapped);
+      device_ = mapped_->address() + kSkipBytes;
     }
   }
   ~Numbers() {
-    if (pooled_) {
+    if (kind_ == Kind::kPooled) {
       EXPECT_CUDA(cuMemFreeAsync(device_, nullptr));
-    } else {
+    } else if (kind_ == Kind::kAllocated) {
       EXPECT_CUDA(cuMemFree_v2(device_));
     }
   }
@@ -82,9 +93,11 @@ class Numbers {
   }
 
  private:
+  static constexpr size_t kSkipBytes = 4096;  // of what is mapped: it need not begin with a buffer
   size_t bytes() const { return count_ * sizeof(int); }
   size_t count_;
-  bool pooled_;
+  Kind kind_;
+  std::unique_ptr<MappedMemory> mapped_;
   CUdeviceptr device_ = 0;
 };
 
@@ -95,16 +108,17 @@ std::vector<int> values_of(int rank, size_t count, int seed) {
 }
 
 // All-gather, all-to-all and broadcast of `count`, each value looked at.
-void run_round(ncclComm_t comm, int rank, int n, size_t count, int seed, bool pooled = false) {
+void run_round(ncclComm_t comm, int rank, int n, size_t count, int seed,
+               Kind kind = Kind::kAllocated) {
   const auto ranks = static_cast<size_t>(n);
   CUstream stream = nullptr;
   EXPECT_CUDA(cuStreamCreate(&stream, 0));
   const auto on = reinterpret_cast<cudaStream_t>(stream);
   {
-    Numbers in(ranks * count, pooled);
-    const Numbers gathered(ranks * count, pooled);
-    const Numbers swapped(ranks * count, pooled);
-    const Numbers told(ranks * count, pooled);
+    Numbers in(ranks * count, kind);
+    const Numbers gathered(ranks * count, kind);
+    const Numbers swapped(ranks * count, kind);
+    const Numbers told(ranks * count, kind);
     in.set(values_of(rank, ranks * count, seed));
     EXPECT_NCCL(ncclAllGather(in.data(), gathered.data(), count, ncclInt, comm, on));
     EXPECT_NCCL(ncclAlltoAll(in.data(), swapped.data(), count, ncclInt, comm, on));
@@ -140,7 +154,8 @@ float bits_to_float(int bits) {
 
 // A sum, a maximum at a root and an average scattered, of buffers that begin at an element of their own;
 // each value looked at: all are folded in the order of the ranks.
-void reduce_round(ncclComm_t comm, int rank, int n, size_t count, int seed, bool pooled = false) {
+void reduce_round(ncclComm_t comm, int rank, int n, size_t count, int seed,
+                  Kind kind = Kind::kAllocated) {
   const auto ranks = static_cast<size_t>(n);
   const size_t shift = static_cast<size_t>(seed % 3 == 0 ? rank : seed) % 5;
   const int root = seed % n;
@@ -149,10 +164,10 @@ void reduce_round(ncclComm_t comm, int rank, int n, size_t count, int seed, bool
   const auto on = reinterpret_cast<cudaStream_t>(stream);
   {
     const size_t size = ranks * count + 8;
-    Numbers in(size, pooled);
-    const Numbers sum(size, pooled);
-    const Numbers most(size, pooled);
-    const Numbers mean(size, pooled);
+    Numbers in(size, kind);
+    const Numbers sum(size, kind);
+    const Numbers most(size, kind);
+    const Numbers mean(size, kind);
     std::vector<int> values(size);
     for (size_t i = 0; i + shift < size; ++i) {
       const float value = float_of(rank, i, seed);
@@ -193,6 +208,61 @@ size_t count_of(const std::string& text, const std::string& words) {
   for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1))
     ++count;
   return count;
+}
+
+constexpr const char* kNoDescriptors =
+    "this machine does not let a process take another's descriptors";
+
+// As a container does that is started without SYS_PTRACE.
+bool refuse_descriptors() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_getfd, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{static_cast<unsigned short>(std::size(filter)), filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+// A sum and an all-gather in a graph, launched with other values each time.
+void replay(ncclComm_t comm, int rank, int n) {
+  const auto ranks = static_cast<size_t>(n);
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  CUgraphExec launchable = nullptr;
+  EXPECT_CUDA(cuStreamCreate(&stream, 0));
+  const auto on = reinterpret_cast<cudaStream_t>(stream);
+  {
+    Numbers in(kCount, Kind::kMapped);
+    const Numbers sum(kCount, Kind::kMapped);
+    const Numbers gathered(ranks * kCount, Kind::kMapped);
+    EXPECT_CUDA(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT_NCCL(ncclAllReduce(in.data(), sum.data(), kCount, ncclInt, ncclSum, comm, on));
+    EXPECT_NCCL(ncclAllGather(sum.data(), gathered.data(), kCount, ncclInt, comm, on));
+    EXPECT_CUDA(cuStreamEndCapture(stream, &graph));
+    EXPECT_EQ(cudaGraphInstantiate(&launchable, graph, 0), cudaSuccess);
+    for (int launch = 0; launch < 3; ++launch) {
+      in.set(values_of(rank, kCount, launch));
+      EXPECT_CUDA(cuGraphLaunch(launchable, stream));
+      EXPECT_CUDA(cuStreamSynchronize(stream));
+      std::vector<int> expected(kCount);
+      for (int r = 0; r < n; ++r) {
+        const auto theirs = values_of(r, kCount, launch);
+        for (size_t i = 0; i < kCount; ++i) expected[i] += theirs[i];
+      }
+      EXPECT_EQ(sum.get(), expected);
+      const auto all = gathered.get();
+      for (size_t r = 0; r < ranks; ++r) {
+        EXPECT_TRUE(std::equal(expected.begin(), expected.end(),
+                               all.begin() + static_cast<std::ptrdiff_t>(r * kCount)));
+      }
+    }
+    EXPECT_EQ(cudaGraphExecDestroy(launchable), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  }
+  EXPECT_CUDA(cuStreamDestroy_v2(stream));
 }
 
 TEST(NcclDirectProcesses, CopyFromEachOthersDevicesWhateverIsFreedAndAllocatedBetween) {
@@ -240,7 +310,8 @@ TEST(NcclDirectProcesses, ReductionsOfWhatCannotBeHandedOverAreStaged) {
                             testing::internal::CaptureStderr();
                             ncclComm_t comm = use_device_in(first, rank, 0);
                             for (int round = 0; round < 3; ++round) {
-                              reduce_round(comm, rank, 2, kCount, round, rank == 1);
+                              reduce_round(comm, rank, 2, kCount, round,
+                                           rank == 1 ? Kind::kPooled : Kind::kAllocated);
                             }
                             const std::string told = testing::internal::GetCapturedStderr();
                             EXPECT_EQ(count_of(told, kReduced), 0u) << told;
@@ -257,7 +328,8 @@ TEST(NcclDirectProcesses, WhatCannotBeHandedOverIsStagedAndTheFirstRankThatFinds
                             ncclComm_t comm = use_device_in(first, rank, 0);
                             testing::internal::CaptureStderr();
                             for (int round = 0; round < 3; ++round) {
-                              run_round(comm, rank, 2, kCount, round, rank == 1);
+                              run_round(comm, rank, 2, kCount, round,
+                                        rank == 1 ? Kind::kPooled : Kind::kAllocated);
                             }
                             const std::string told = testing::internal::GetCapturedStderr();
                             EXPECT_EQ(count_of(told, kGivenUp), rank == 0 ? 1u : 0u) << told;
@@ -267,14 +339,117 @@ TEST(NcclDirectProcesses, WhatCannotBeHandedOverIsStagedAndTheFirstRankThatFinds
             std::vector<int>(2, 0));
 }
 
+TEST(NcclDirectProcesses, MemoryMadeByMappingIsCopiedWhateverIsMappedAnewBetween) {
+  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
+  EXPECT_EQ(run_processes(3,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, rank % 2);
+                            testing::internal::CaptureStderr();
+                            for (int round = 0; round < 12; ++round) {
+                              const auto more = static_cast<size_t>(round % 4) * 5000;
+                              run_round(comm, rank, 3, kCount + more, round, Kind::kMapped);
+                            }
+                            // Beside memory of the other kind.
+                            run_round(comm, rank, 3, kCount, 5,
+                                      rank == 1 ? Kind::kMapped : Kind::kAllocated);
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kDirectly), rank == 0 ? 1u : 0u) << told;
+                            EXPECT_EQ(count_of(told, kGivenUp), 0u) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(3, 0));
+}
+
+TEST(NcclDirectProcesses, MemoryMadeByMappingIsReduced) {
+  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
+  EXPECT_EQ(
+      run_processes(
+          3,
+          [](int rank, ncclComm_t first) {
+            testing::internal::CaptureStderr();
+            ncclComm_t comm = use_device_in(first, rank, rank % 2);
+            for (int round = 0; round < 8; ++round) {
+              const auto more = static_cast<size_t>(round % 4) * 1237;
+              reduce_round(comm, rank, 3, kCount + more, round, Kind::kMapped);
+            }
+            const std::string told = testing::internal::GetCapturedStderr();
+            const size_t times = rank == 0 ? WEIR_TEST_HAS_KERNELS : 0;
+            EXPECT_EQ(count_of(told, kReduced), times) << told;
+            EXPECT_EQ(count_of(told, kReductionsGivenUp), WEIR_TEST_HAS_KERNELS == 1 ? 0u : 1u)
+                << told;
+            EXPECT_NCCL(ncclCommDestroy(comm));
+          }),
+      std::vector<int>(3, 0));
+}
+
+TEST(NcclDirectProcesses, ReductionsAndCopiesOfMemoryMadeByMappingAreCapturedAndReplayed) {
+  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, rank);
+                            testing::internal::CaptureStderr();
+                            replay(comm, rank, 2);
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kDirectly), rank == 0 ? 1u : 0u) << told;
+                            const size_t times = rank == 0 ? WEIR_TEST_HAS_KERNELS : 0;
+                            EXPECT_EQ(count_of(told, kReduced), times) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(2, 0));
+}
+
+TEST(NcclDirectProcesses, MemoryMadeByMappingWithoutAHandleForOthersIsStagedAndTheReasonIsTold) {
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, 0);
+                            testing::internal::CaptureStderr();
+                            for (int round = 0; round < 3; ++round) {
+                              run_round(comm, rank, 2, kCount, round, Kind::kMappedForOne);
+                              reduce_round(comm, rank, 2, kCount, round, Kind::kMappedForOne);
+                            }
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kDirectly), 0u) << told;
+                            EXPECT_EQ(count_of(told, kReduced), 0u) << told;
+                            EXPECT_EQ(count_of(told, kGivenUp), rank == 0 ? 1u : 0u) << told;
+                            const size_t times = rank == 0 ? 1 + WEIR_TEST_HAS_KERNELS : 0;
+                            EXPECT_EQ(count_of(told, "requestedHandleTypes"), times) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(2, 0));
+}
+
+TEST(NcclDirectProcesses, WhereTheKernelHandsOutNoDescriptorsMemoryMadeByMappingIsStaged) {
+  const auto statuses = run_processes(
+      2,
+      [](int rank, ncclComm_t first) {
+        ncclComm_t comm = use_device_in(first, rank, 0);
+        testing::internal::CaptureStderr();
+        for (int round = 0; round < 2; ++round) {
+          run_round(comm, rank, 2, kCount, round, Kind::kMapped);
+        }
+        const std::string told = testing::internal::GetCapturedStderr();
+        EXPECT_EQ(count_of(told, kDirectly), 0u) << told;
+        EXPECT_EQ(count_of(told, kGivenUp), rank == 0 ? 1u : 0u) << told;
+        EXPECT_EQ(count_of(told, "the kernel refuses a descriptor"), rank == 0 ? 1u : 0u) << told;
+        EXPECT_EQ(count_of(told, "SYS_PTRACE"), rank == 0 ? 1u : 0u) << told;
+        EXPECT_NCCL(ncclCommDestroy(comm));
+      },
+      [](int) {
+        if (!refuse_descriptors()) _exit(77);
+      });
+  if (statuses == std::vector<int>(2, 77)) GTEST_SKIP() << "no filter of system calls can be set";
+  EXPECT_EQ(statuses, std::vector<int>(2, 0));
+}
+
 // To the next rank, from the one before, in a group.
-void pass_round(ncclComm_t comm, int rank, int n, size_t count, int seed, bool pooled = false) {
+void pass_round(ncclComm_t comm, int rank, int n, size_t count, int seed,
+                Kind kind = Kind::kAllocated) {
   CUstream stream = nullptr;
   EXPECT_CUDA(cuStreamCreate(&stream, 0));
   const auto on = reinterpret_cast<cudaStream_t>(stream);
   {
-    Numbers out(count, pooled);
-    const Numbers in(count, pooled);
+    Numbers out(count, kind);
+    const Numbers in(count, kind);
     out.set(values_of(rank, count, seed));
     EXPECT_NCCL(ncclGroupStart());
     EXPECT_NCCL(ncclSend(out.data(), count, ncclInt, (rank + 1) % n, comm, on));
@@ -303,13 +478,31 @@ TEST(NcclDirectProcesses, ReceiveFromEachOthersDevices) {
             std::vector<int>(3, 0));
 }
 
+TEST(NcclDirectProcesses, ReceiveFromMemoryMadeByMapping) {
+  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, 0);
+                            testing::internal::CaptureStderr();
+                            for (int round = 0; round < 6; ++round) {
+                              pass_round(comm, rank, 2, kCount, round, Kind::kMapped);
+                            }
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kMessages), 1u) << told;
+                            EXPECT_EQ(count_of(told, "goes through host memory"), 0u) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(2, 0));
+}
+
 TEST(NcclDirectProcesses, MessagesFromWhatCannotBeHandedOverAreStagedAndTheSenderSaysSoOnce) {
   EXPECT_EQ(run_processes(2,
                           [](int rank, ncclComm_t first) {
                             ncclComm_t comm = use_device_in(first, rank, 0);
                             testing::internal::CaptureStderr();
                             for (int round = 0; round < 3; ++round) {
-                              pass_round(comm, rank, 2, kCount, round, rank == 1 && round < 2);
+                              pass_round(comm, rank, 2, kCount, round,
+                                         rank == 1 && round < 2 ? Kind::kPooled : Kind::kAllocated);
                             }
                             const std::string told = testing::internal::GetCapturedStderr();
                             EXPECT_EQ(count_of(told, kMessagesStaged), rank == 1 ? 1u : 0u) << told;

@@ -23,6 +23,10 @@ struct Allocation {
   unsigned flags = 0;
   uint64_t id = 0;             // of this allocation, never used again
   std::shared_ptr<Pool> pool;  // for memory of a pool
+  // Of memory that is mapped: the reservation that it lies in, and the handles it can be exported by.
+  uintptr_t reserved_base = 0;
+  size_t reserved_bytes = 0;
+  unsigned handle_types = 0;
 
   bool on_device() const {
     return kind == MemoryKind::kDevice || kind == MemoryKind::kImported ||

@@ -54,6 +54,7 @@ void put(void* data, Type value) {
 
 Error read_attribute(void* data, CUpointer_attribute attribute, const Allocation& found,
                      CUdeviceptr address) {
+  const bool mapped = found.kind == MemoryKind::kMapped;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       put(data, reinterpret_cast<CUcontext>(device_at(found.device)));
@@ -84,22 +85,26 @@ Error read_attribute(void* data, CUpointer_attribute attribute, const Allocation
       put(data, static_cast<bool>(found.kind == MemoryKind::kDevice && found.pool == nullptr));
       return Error::kSuccess;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      put(data, reinterpret_cast<void*>(found.base));
+      // Of memory that is mapped these two tell the reservation, and cuMemGetAddressRange the mapping.
+      put(data, reinterpret_cast<void*>(mapped ? found.reserved_base : found.base));
       return Error::kSuccess;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      put(data, found.bytes);
+      put(data, mapped ? found.reserved_bytes : found.bytes);
       return Error::kSuccess;
     case CU_POINTER_ATTRIBUTE_MAPPED:
       put(data, true);
       return Error::kSuccess;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      put(data, static_cast<unsigned long long>(found.kind == MemoryKind::kMapped ? 1 : 0));
+      put(data, static_cast<unsigned long long>(found.handle_types));
       return Error::kSuccess;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       put(data, false);
       return Error::kSuccess;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       put(data, 3u);
+      return Error::kSuccess;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      put(data, found.pool.get());
       return Error::kSuccess;
   }
   return Error::kNotSupported;

@@ -8,7 +8,9 @@
 
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "hostcuda/core/capture.h"
 #include "hostcuda/core/handles.h"
@@ -43,7 +45,7 @@ using PhysicalRef = std::shared_ptr<Physical>;
 struct Mapping {
   size_t bytes = 0;
   PhysicalRef memory;
-  unsigned access = 0;
+  std::map<int, unsigned> access;  // by device
 };
 
 struct Virtual {
@@ -73,13 +75,14 @@ Error check_properties(const CUmemAllocationProp* properties, Device** device) {
   return *device == nullptr ? Error::kInvalidDevice : Error::kSuccess;
 }
 
-// Under the lock: a reservation holds the whole range.
-bool is_reserved(const Virtual& all, CUdeviceptr address, size_t bytes) {
+// Under the lock: the reservation that holds the whole range, or the end.
+std::map<CUdeviceptr, size_t>::const_iterator reservation(const Virtual& all, CUdeviceptr address,
+                                                          size_t bytes) {
   auto at = all.reserved.upper_bound(address);
-  if (at == all.reserved.begin()) return false;
+  if (at == all.reserved.begin()) return all.reserved.end();
   --at;
   const size_t skip = address - at->first;
-  return skip <= at->second && bytes <= at->second - skip;
+  return skip <= at->second && bytes <= at->second - skip ? at : all.reserved.end();
 }
 
 bool reserve_again(CUdeviceptr address, size_t bytes) {
@@ -205,7 +208,8 @@ WEIR_CUDA CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     Virtual& all = state();
     const std::lock_guard lock(all.mutex);
     const PhysicalRef memory = all.memory.find(key(handle));
-    if (memory == nullptr || bytes > memory->bytes || !is_reserved(all, address, bytes)) {
+    const auto reserved = reservation(all, address, bytes);
+    if (memory == nullptr || bytes > memory->bytes || reserved == all.reserved.end()) {
       return Error::kInvalidValue;
     }
     Allocation allocation;
@@ -213,6 +217,9 @@ WEIR_CUDA CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     allocation.bytes = bytes;
     allocation.kind = MemoryKind::kMapped;
     allocation.device = memory->device->index;
+    allocation.reserved_base = reserved->first;
+    allocation.reserved_bytes = reserved->second;
+    allocation.handle_types = static_cast<unsigned>(memory->properties.requestedHandleTypes);
     if (add_allocation(allocation) != Error::kSuccess) return Error::kInvalidValue;
     // No access before cuMemSetAccess.
     if (mmap(pointer(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->descriptor, 0) ==
@@ -221,7 +228,7 @@ WEIR_CUDA CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
       (void)reserve_again(address, bytes);
       return Error::kMapFailed;
     }
-    all.mapped.emplace(address, Mapping{bytes, memory, 0});
+    all.mapped.emplace(address, Mapping{bytes, memory, {}});
     return Error::kSuccess;
   });
 }
@@ -246,25 +253,28 @@ WEIR_CUDA CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmem
                                   size_t count) {
   return plain_call([&] {
     if (list == nullptr || count == 0) return Error::kInvalidValue;
-    // All devices are the host's memory: what one of them may do, the mapping allows.
-    unsigned access = 0;
+    std::map<int, unsigned> given;
     for (size_t i = 0; i < count; ++i) {
-      if (list[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
-          device_at(list[i].location.id) == nullptr) {
-        return Error::kInvalidDevice;
-      }
-      access |= static_cast<unsigned>(list[i].flags);
+      const auto flags = static_cast<unsigned>(list[i].flags);
+      if (list[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) return Error::kNotSupported;
+      if (device_at(list[i].location.id) == nullptr) return Error::kInvalidDevice;
+      if (flags != 0 && flags != 1 && flags != 3) return Error::kInvalidValue;
+      given[list[i].location.id] = flags;
     }
-    if (access != 0 && access != 1 && access != 3) return Error::kInvalidValue;
-    const int protection =
-        ((access & 1) != 0 ? PROT_READ : PROT_NONE) | ((access & 2) != 0 ? PROT_WRITE : PROT_NONE);
     Virtual& all = state();
     const std::lock_guard lock(all.mutex);
     return for_mappings(all, address, bytes, [&](auto at) {
+      std::map<int, unsigned> access = given;
+      access.insert(at->second.access.begin(), at->second.access.end());
+      // All devices are the host's memory: what one of them may do, the mapping allows.
+      unsigned flags = 0;
+      for (const auto& [device, its] : access) flags |= its;
+      const int protection =
+          ((flags & 1) != 0 ? PROT_READ : PROT_NONE) | ((flags & 2) != 0 ? PROT_WRITE : PROT_NONE);
       if (mprotect(pointer(at->first), at->second.bytes, protection) != 0) {
         return Error::kInvalidValue;
       }
-      at->second.access = access;
+      at->second.access = std::move(access);
       return Error::kSuccess;
     });
   });
@@ -281,7 +291,9 @@ WEIR_CUDA CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation
     }
     --at;
     if (address - at->first >= at->second.bytes) return Error::kInvalidValue;
-    *flags = at->second.access;
+    if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return Error::kNotSupported;
+    const auto given = at->second.access.find(location->id);
+    *flags = given == at->second.access.end() ? 0 : given->second;
     return Error::kSuccess;
   });
 }

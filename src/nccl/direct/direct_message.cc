@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "nccl/direct/exports.h"
 #include "nccl/direct/ways.h"
 #include "nccl/translate.h"
 
@@ -56,13 +57,14 @@ Outcome DirectMessage::begin() {
   if (shown_.usable == 1) {
     const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
     shown_.process = this_process();
-    shown_.range = range_of(queue_->driver(), operation_.send, !comm_.in_one_process());
-    if (!comm_.in_one_process() && shown_.range.shared == 0) {
+    shown_.range =
+        range_of(queue_->driver(), operation_.send, !comm_.in_one_process(), shown_.bytes);
+    if (!comm_.in_one_process() && shown_.range.shared == kSharedNot) {
       shown_.usable = 0;
       if (comm_.note_unshared()) {
-        explain(comm_, fmt::format("some of what rank {} sends goes through host memory: CUDA does "
-                                   "not hand it to other processes (cuIpcGetMemHandle)",
-                                   comm_.rank()));
+        explain(comm_,
+                fmt::format("some of what rank {} sends goes through host memory: {}", comm_.rank(),
+                            text_of(static_cast<Refusal>(shown_.range.refusal))));
       }
     }
   }

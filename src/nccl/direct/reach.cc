@@ -4,8 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <vector>
+
+#include "nccl/direct/exports.h"
+#include "nccl/direct/imports.h"
 
 namespace weir::nccl {
 
@@ -18,13 +22,17 @@ struct Mapping {
   uint64_t base = 0;
   uint64_t bytes = 0;
   uint64_t allocation = 0;
+  uint32_t shared = kSharedNot;
   cuda::DevicePointer pointer = 0;
+  std::string reason;  // where there is no pointer
 
   bool is(cuda::Context wanted, const ProcessNumber& of, const DeviceRange& range) const {
     return context == wanted && owner == of && allocation == range.allocation &&
-           base == range.base && bytes == range.bytes;
+           base == range.base && bytes == range.bytes && shared == range.shared;
   }
 };
+
+static_assert(sizeof(ExportKey) <= sizeof(cuda::IpcHandle));
 
 struct Mappings {
   std::mutex lock;
@@ -47,26 +55,86 @@ char* pointer_of(uint64_t address) {
   return reinterpret_cast<char*>(static_cast<uintptr_t>(address));
 }
 
+// True when the mapping is to be kept, with a pointer or without; else `reason` says why there is none.
+bool open_mapping(const cuda::Driver& driver, const DeviceRange& range, Mapping* made,
+                  std::string* reason) {
+  const cuda::RelaxedCapture relaxed(driver);
+  if (range.shared == kSharedByExport) {
+    ExportKey key;
+    std::memcpy(static_cast<void*>(&key), range.handle.reserved, sizeof key);
+    Imported imported = import_memory(driver, made->owner, key, range.allocation, range.bytes);
+    made->pointer = imported.pointer;
+    made->reason = imported.reason;
+    *reason = std::move(imported.reason);
+    return made->pointer != 0 || imported.is_stuck;
+  }
+  if (!driver.can_share()) {
+    *reason = "this CUDA has no IPC";
+    return false;
+  }
+  const cuda::Result result =
+      driver.ipc_open_mem_handle(&made->pointer, range.handle, cuda::kIpcLazyEnablePeerAccess);
+  if (result == cuda::kSuccess) return true;
+  *reason = cuda::failed(driver, "CUDA IPC", "cuIpcOpenMemHandle", result).text;
+  return false;
+}
+
+// Whether the program has given all of it to the device.
+bool is_given(const cuda::Driver& driver, cuda::Device device, uint64_t address, uint64_t bytes) {
+  if (driver.mem_get_access == nullptr || driver.mem_get_address_range == nullptr) return false;
+  const cuda::MemoryLocation here{cuda::kLocationDevice, device};
+  const uint64_t end = address + bytes;
+  for (uint64_t at = address; at < end;) {
+    unsigned long long flags = 0;
+    cuda::DevicePointer base = 0;
+    size_t length = 0;
+    if (driver.mem_get_access(&flags, &here, at) != cuda::kSuccess ||
+        flags != cuda::kAccessReadWrite ||
+        driver.mem_get_address_range(&base, &length, at) != cuda::kSuccess || base > at ||
+        length <= at - base) {
+      return false;
+    }
+    at = base + length;
+  }
+  return true;
+}
+
 }  // namespace
 
-DeviceRange range_of(const cuda::Driver& driver, const void* memory, bool for_others) {
+DeviceRange range_of(const cuda::Driver& driver, const void* memory, bool for_others,
+                     uint64_t bytes) {
   DeviceRange range;
   range.address = reinterpret_cast<uintptr_t>(memory);
-  if (!for_others || !driver.can_share()) return range;
+  if (!for_others) return range;
   const cuda::RelaxedCapture relaxed(driver);
   cuda::DevicePointer base = 0;
-  size_t bytes = 0;
+  size_t range_bytes = 0;
   unsigned long long number = 0;
+  unsigned capable = 0;
   int attributes[] = {cuda::kAttributeRangeStart, cuda::kAttributeRangeBytes,
-                      cuda::kAttributeBufferId};
-  void* data[] = {&base, &bytes, &number};
-  if (driver.pointer_get_attributes(3, attributes, data, range.address) != cuda::kSuccess) {
+                      cuda::kAttributeBufferId, cuda::kAttributeIsIpcCapable};
+  void* data[] = {&base, &range_bytes, &number, &capable};
+  if (driver.pointer_get_attributes(4, attributes, data, range.address) != cuda::kSuccess) {
+    range.refusal = static_cast<uint32_t>(Refusal::kUnknown);
     return range;
   }
-  range.base = base;
-  range.bytes = bytes;
-  range.allocation = number;
-  range.shared = driver.ipc_get_mem_handle(&range.handle, base) == cuda::kSuccess ? 1 : 0;
+  if (capable != 0 && driver.can_share() &&
+      driver.ipc_get_mem_handle(&range.handle, base) == cuda::kSuccess) {
+    range.base = base;
+    range.bytes = range_bytes;
+    range.allocation = number;
+    range.shared = kSharedByIpc;
+    return range;
+  }
+  Export exported;
+  const Refusal refusal = export_memory(driver, range.address, bytes, &exported);
+  range.refusal = static_cast<uint32_t>(refusal);
+  if (refusal != Refusal::kNone) return range;
+  range.base = exported.base;
+  range.bytes = exported.bytes;
+  range.allocation = exported.number;
+  range.shared = kSharedByExport;
+  std::memcpy(range.handle.reserved, &exported.key, sizeof exported.key);
   return range;
 }
 
@@ -77,12 +145,12 @@ Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const Devi
     it.address = pointer_of(range.address);
     return it;
   }
-  if (range.shared == 0 || !lies_in(range, bytes)) {
-    it.reason = "its owner cannot share it";
+  if (range.shared != kSharedByIpc && range.shared != kSharedByExport) {
+    it.reason = text_of(static_cast<Refusal>(range.refusal));
     return it;
   }
-  if (!driver.can_share()) {
-    it.reason = "this CUDA has no IPC";
+  if (!lies_in(range, bytes)) {
+    it.reason = "it goes on past the end of the allocation that it begins in";
     return it;
   }
   cuda::Context context = nullptr;
@@ -97,17 +165,16 @@ Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const Devi
       it.reason = fmt::format("this process has mapped {} allocations of others", kMappingsMax);
       return it;
     }
-    Mapping made{context, owner, range.base, range.bytes, range.allocation};
+    Mapping made{context, owner, range.base, range.bytes, range.allocation, range.shared, 0, {}};
     all.all.reserve(all.all.size() + 1);  // before there is something to lose
-    const cuda::RelaxedCapture relaxed(driver);
-    const cuda::Result result =
-        driver.ipc_open_mem_handle(&made.pointer, range.handle, cuda::kIpcLazyEnablePeerAccess);
-    if (result != cuda::kSuccess) {
-      it.reason = cuda::failed(driver, "CUDA IPC", "cuIpcOpenMemHandle", result).text;
-      return it;
-    }
-    known = all.all.insert(all.all.end(), made);
+    if (!open_mapping(driver, range, &made, &it.reason)) return it;
+    known = all.all.insert(all.all.end(), std::move(made));
   }
+  if (known->pointer == 0) {
+    it.reason = known->reason;
+    return it;
+  }
+  it.reason.clear();
   it.address = pointer_of(known->pointer + (range.address - range.base));
   return it;
 }
@@ -115,7 +182,7 @@ Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const Devi
 Reached reach_by_kernel(const cuda::Driver& driver, const ProcessNumber& owner,
                         const DeviceRange& range, uint64_t bytes) {
   Reached it = reach(driver, owner, range, bytes);
-  // What CUDA IPC has opened, it has opened for the context.
+  // Another process's memory has been mapped for the context.
   if (it.address == nullptr || owner != this_process()) return it;
   cuda::Context mine = nullptr;
   cuda::Device here = -1;
@@ -132,9 +199,13 @@ Reached reach_by_kernel(const cuda::Driver& driver, const ProcessNumber& owner,
     return {nullptr, cuda::failed(driver, "its place", "cuPointerGetAttributes", result).text};
   }
   if (theirs == mine || (theirs == nullptr && there == here)) return it;
-  // Access between contexts is to what cuMemAlloc gave.
+  // Access between contexts is to what cuMemAlloc gave; of the rest the program decides.
   if (theirs == nullptr || capable == 0) {
-    return {nullptr, "it is on another device, and of a pool or made by mapping"};
+    if (is_given(driver, here, range.address, bytes)) return it;
+    return {
+        nullptr,
+        "it is on another device, and of a pool, or made by mapping and not given to this device "
+        "(cuMemSetAccess)"};
   }
   const cuda::RelaxedCapture relaxed(driver);
   result = driver.ctx_enable_peer_access(theirs, 0);

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/direct/imports.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "nccl/cuda/driver.h"
+#include "nccl/direct/descriptors.h"
+
+namespace weir::nccl {
+
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr const char* kTakenBack = "its owner has unmapped it since";
+
+template <typename Value>
+bool read_at(const OwnedDescriptor& file, off_t offset, Value* value) {
+  return pread(file.get(), value, sizeof *value, offset) == static_cast<ssize_t>(sizeof *value);
+}
+
+// Of another process: what is taken may be any file, and is not read before it is known to be memory.
+bool is_book(const OwnedDescriptor& file, const ProcessNumber& owner) {
+  struct stat facts {};
+  BookHead head{};
+  return fstat(file.get(), &facts) == 0 && S_ISREG(facts.st_mode) &&
+         fcntl(file.get(), F_GET_SEALS) == kSeals && read_at(file, 0, &head) &&
+         head.magic == kBookMagic && head.process == owner;
+}
+
+bool is_whole(const BookRecord& record, uint64_t number, uint64_t bytes) {
+  if (record.number != number || record.bytes != bytes || record.piece_count == 0 ||
+      record.piece_count > kPiecesMax) {
+    return false;
+  }
+  uint64_t total_bytes = 0;
+  for (uint32_t i = 0; i < record.piece_count; ++i) {
+    const BookPiece& piece = record.pieces[i];
+    if (piece.bytes == 0 || piece.bytes > bytes - total_bytes || piece.descriptor < 0) return false;
+    total_bytes += piece.bytes;
+  }
+  return total_bytes == bytes;
+}
+
+// Handles of what is imported: a mapping does not need them.
+class Handles {
+ public:
+  explicit Handles(const cuda::Driver& driver) : driver_(driver) {}
+  ~Handles() {
+    for (const cuda::AllocationHandle it : all) (void)driver_.mem_release(it);
+  }
+  Handles(const Handles&) = delete;
+  Handles& operator=(const Handles&) = delete;
+  std::vector<cuda::AllocationHandle> all;
+
+ private:
+  const cuda::Driver& driver_;
+};
+
+std::string failed(const cuda::Driver& driver, const char* call, cuda::Result result) {
+  return cuda::failed(driver, "memory by mapping", call, result).text;
+}
+
+// The descriptors of a record's pieces, as handles.
+bool take_all(const cuda::Driver& driver, const OtherProcess& process, const BookRecord& record,
+              Handles* handles, std::string* reason) {
+  handles->all.reserve(record.piece_count);
+  for (uint32_t i = 0; i < record.piece_count; ++i) {
+    const OwnedDescriptor piece = process.take(record.pieces[i].descriptor, reason);
+    if (!piece.ok()) return false;
+    cuda::AllocationHandle handle = 0;
+    const cuda::Result result = driver.mem_import_from_shareable_handle(
+        &handle, reinterpret_cast<void*>(static_cast<uintptr_t>(piece.get())),
+        cuda::kHandleDescriptor);
+    if (result != cuda::kSuccess) {
+      *reason = failed(driver, "cuMemImportFromShareableHandle", result);
+      return false;
+    }
+    handles->all.push_back(handle);
+  }
+  return true;
+}
+
+// Side by side, in their order.
+Imported map_all(const cuda::Driver& driver, const BookRecord& record, const Handles& handles) {
+  Imported it;
+  cuda::MemoryAccess access;
+  access.location.type = cuda::kLocationDevice;
+  access.flags = cuda::kAccessReadWrite;
+  cuda::Result result = driver.ctx_get_device(&access.location.id);
+  if (result != cuda::kSuccess) {
+    it.reason = failed(driver, "cuCtxGetDevice", result);
+    return it;
+  }
+  cuda::DevicePointer base = 0;
+  result = driver.mem_address_reserve(&base, record.bytes, 0, 0, 0);
+  if (result != cuda::kSuccess) {
+    it.reason = failed(driver, "cuMemAddressReserve", result);
+    return it;
+  }
+  uint64_t offset = 0;
+  for (uint32_t i = 0; i < record.piece_count; ++i) {
+    const uint64_t bytes = record.pieces[i].bytes;
+    result = driver.mem_map(base + offset, bytes, 0, handles.all[i], 0);
+    if (result != cuda::kSuccess) {
+      it.reason = failed(driver, "cuMemMap", result);
+      it.is_stuck = i > 0;
+      if (!it.is_stuck) (void)driver.mem_address_free(base, record.bytes);
+      return it;
+    }
+    offset += bytes;
+  }
+  result = driver.mem_set_access(base, record.bytes, &access, 1);
+  if (result != cuda::kSuccess) {
+    it.reason = failed(driver, "cuMemSetAccess", result);
+    it.is_stuck = true;
+    return it;
+  }
+  it.pointer = base;
+  return it;
+}
+
+}  // namespace
+
+Imported import_memory(const cuda::Driver& driver, const ProcessNumber& owner, const ExportKey& key,
+                       uint64_t number, uint64_t bytes) {
+  Imported it;
+  if (!driver.can_share_mapped()) {
+    it.reason = "this CUDA has no functions for memory by mapping";
+    return it;
+  }
+  if (number == 0 || key.process <= 0 || key.book < 0 || key.record >= kExportsMax) {
+    it.reason = "what its owner told of it makes no sense";
+    return it;
+  }
+  const OtherProcess process(key.process, &it.reason);
+  if (!process.ok()) return it;
+  const OwnedDescriptor book = process.take(key.book, &it.reason);
+  if (!book.ok()) return it;
+  if (!is_book(book, owner)) {
+    it.reason = fmt::format(
+        "process {} is another one here: containers need one view of processes (--pid=host)",
+        key.process);
+    return it;
+  }
+  const auto offset =
+      static_cast<off_t>(sizeof(BookHead) + size_t{key.record} * sizeof(BookRecord));
+  BookRecord record{};
+  if (!read_at(book, offset, &record) || !is_whole(record, number, bytes)) {
+    it.reason = kTakenBack;
+    return it;
+  }
+  Handles handles(driver);
+  if (!take_all(driver, process, record, &handles, &it.reason)) return it;
+  // The owner clears a record before it closes what that names: what was taken was that.
+  uint64_t still = 0;
+  if (!read_at(book, offset, &still) || still != number) {
+    it.reason = kTakenBack;
+    return it;
+  }
+  return map_all(driver, record, handles);
+}
+
+}  // namespace weir::nccl
