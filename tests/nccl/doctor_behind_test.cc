@@ -192,6 +192,21 @@ TEST_F(DoctorBehind, AProgramThatLoadsWeirsIsToldWhoWouldDoTheWork) {
   EXPECT_TRUE(has(checks, "ok", "who does the work", "Weir's transports: WEIR_BACKEND=weir"));
 }
 
+TEST_F(DoctorBehind, TheRemedyNamesTheLibraryThatIsInstalledBesideIt) {
+  const auto checks = section_of(std::string("libnccl.so.2 of ") + WEIR_PROGRAM_LOST,
+                                 WEIR_PROGRAM_LOST, {{"LD_LIBRARY_PATH", WEIR_OLD_FOLDER}});
+  const std::string words = "to use Weir: LD_PRELOAD=";
+  int told = 0;
+  for (const auto& check : checks) {
+    const auto remedy = check["remedy"].get<std::string>();
+    if (remedy.find(words) != 0) continue;
+    ++told;
+    EXPECT_EQ(real_path(remedy.substr(words.size())), real_path(WEIR_OURS));
+  }
+  EXPECT_EQ(told, 1) << checks;
+  EXPECT_TRUE(has(checks, "BAD", "libraries", "libnowhere.so.7 not found")) << checks;
+}
+
 TEST_F(DoctorBehind, TheDriversLibraryIsTheOneThatTheLoaderFinds) {
   const auto checks = section_of("CUDA", "", {{"LD_LIBRARY_PATH", folder_of(WEIR_FAKE_CUDA)}});
   ASSERT_EQ(checks.size(), 2u) << checks;

@@ -109,6 +109,14 @@ TEST(DoctorOnPrograms, ProgramsAreFoundByNameByPathAndBehindScripts) {
   fs::remove(script);
 }
 
+TEST(DoctorOnPrograms, WhatAProgramNeedsAndDoesNotFindIsNamed) {
+  const Loading loading = loading_of(WEIR_PROGRAM_LOST);
+  EXPECT_TRUE(loading.linked);
+  EXPECT_EQ(loading.path, "");
+  EXPECT_EQ(loading.reason, "no folder that the loader looks in has one");
+  EXPECT_EQ(loading.not_found, std::vector<std::string>{"libnowhere.so.7"});
+}
+
 TEST(DoctorOnPrograms, RelativeFoldersAndNamesOfTheEnvironmentAreUnderstood) {
   const std::string folder = fs::path(WEIR_OURS).parent_path().string();
   const fs::path before = fs::current_path();
@@ -145,6 +153,20 @@ TEST(DoctorOnPrograms, AScriptThatIsCalledPythonIsAskedForItsInterpreter) {
   write("#!/bin/sh\necho " + interpreter + "\n");
   const auto found = interpreter_of_python(script);
   EXPECT_TRUE(found.ok() && found.value() == interpreter) << found.status().text();
+  // Also where another script begins with it.
+  const std::string user = (folder / "train.py").string();
+  FILE* file = fopen(user.c_str(), "w");
+  ASSERT_NE(file, nullptr);
+  fputs("#!/usr/bin/env python3\n", file);
+  fclose(file);
+  {
+    const char* before = getenv("PATH");
+    const std::string path = before == nullptr ? "" : before;
+    setenv("PATH", (folder.string() + ":" + path).c_str(), 1);
+    const auto behind = find_program(user);
+    EXPECT_TRUE(behind.ok() && behind.value() == interpreter) << behind.status().text();
+    setenv("PATH", path.c_str(), 1);
+  }
   write("#!/bin/sh\necho no such version >&2\nexit 1\n");
   const auto none = interpreter_of_python(script);
   EXPECT_FALSE(none.ok());

@@ -463,9 +463,11 @@ static int run_processes(int ranks) {
 
 int main(int argc, char** argv) {
   int version = 0;
-  if (argc != 3) return 2;
-  shared_ranks = atoi(argv[2]);
-  if (shared_ranks < 1 || shared_ranks > 4) return 2;
+  shared_ranks = argc == 3 ? atoi(argv[2]) : 0;
+  if (shared_ranks < 1 || shared_ranks > 4) {
+    fprintf(stderr, "usage: %s all|threads|processes RANKS, 1 to 4 of them\n", argv[0]);
+    return 2;
+  }
   CHECK(ncclGetVersion(&version));
   EXPECT(version >= NCCL_VERSION_CODE);
   CHECK(ncclGetUniqueId(&shared_id));

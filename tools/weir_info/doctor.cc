@@ -10,6 +10,7 @@
 
 #include "core/topo/discover.h"
 #include "nccl/real_functions.h"
+#include "weir_info/build.h"
 #include "weir_info/elf_file.h"
 
 namespace weir::info {
@@ -26,8 +27,21 @@ bool is_set(const char* name) {
   return value != nullptr && *value != '\0';
 }
 
+// Beside this program, installed or in the build folder.
+std::string installed_nccl() {
+  std::error_code error;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  for (const char* to_lib : {kBinToLib, "../lib"}) {
+    const fs::path file = (folder / to_lib / "weir" / kNcclName).lexically_normal();
+    if (fs::exists(file, error)) return file.string();
+  }
+  return NcclFound().installed;
+}
+
 NcclFound found_of(Loading loading) {
-  NcclFound found{std::move(loading)};
+  NcclFound found;
+  found.loading = std::move(loading);
+  found.installed = installed_nccl();
   if (found.loading.path.empty()) return found;
   const auto file = read_elf_file(found.loading.path);
   found.weirs = file.ok() && file.value().exported.contains(kMarker);
@@ -38,8 +52,9 @@ NcclFound found_of(Loading loading) {
 // What the look at a program tells of who loads Weir's library there.
 struct Seen {
   bool weirs = false;
+  std::string object;  // the program
   nccl::Seeker seeker;
-  std::string driver;
+  std::string driver;  // that it is linked with
   std::vector<std::string> wanted;
 };
 
@@ -68,6 +83,7 @@ Section section_of_program(const std::string& program, Seen* seen) {
   }
   std::error_code error;
   seen->seeker.program = fs::canonical(path.value(), error).string();
+  seen->object = path.value();
   seen->driver = path_linked(path.value(), "libcuda.so.1");
   add_object(path.value(), &section.checks, seen);
   if (!is_python(path.value())) return section;
@@ -81,7 +97,8 @@ Section section_of_program(const std::string& program, Seen* seen) {
     section.checks.push_back(
         {Verdict::kNote, "its packages", "have NCCL at " + packages.nccl,
          "frameworks that open it by this path do not see LD_LIBRARY_PATH: preload Weir's, "
-         "LD_PRELOAD=…/lib/weir/libnccl.so.2"});
+         "LD_PRELOAD=" +
+             installed_nccl()});
   }
   return section;
 }
@@ -95,12 +112,19 @@ const char* mark_of(Verdict verdict) {
 std::vector<Check> judge_nccl(const NcclFound& found) {
   const Loading& loading = found.loading;
   std::vector<Check> checks;
+  if (!loading.not_found.empty()) {
+    checks.push_back(
+        {Verdict::kBad, "libraries",
+         fmt::format("{} does not start: {} not found", loading.object, list_of(loading.not_found)),
+         "install what has them, or name their folders in LD_LIBRARY_PATH"});
+  }
   if (loading.path.empty()) {
     checks.push_back(
         {loading.linked ? Verdict::kBad : Verdict::kNote, loading.object,
          loading.linked ? fmt::format("needs {}: {}", kNcclName, loading.reason)
                         : fmt::format("does not need {}, and finds none by that name", kNcclName),
-         fmt::format("LD_PRELOAD=…/lib/weir/{}, or LD_LIBRARY_PATH=…/lib/weir", kNcclName)});
+         fmt::format("to use Weir: LD_PRELOAD={}, or LD_LIBRARY_PATH={}", found.installed,
+                     fs::path(found.installed).parent_path().string())});
     return checks;
   }
   checks.push_back(
@@ -113,12 +137,11 @@ std::vector<Check> judge_nccl(const NcclFound& found) {
                       loading.path + " cannot be opened, or has no ncclGetVersion",
                       "ldd tells what it lacks; install it again"});
   } else {
-    checks.push_back(
-        {Verdict::kGood, "version",
-         found.weirs
-             ? fmt::format("Weir's, with NCCL's API through {}", nccl::version_text(found.version))
-             : nccl::version_text(found.version) + ", not Weir's",
-         found.weirs ? "" : fmt::format("to use Weir: LD_PRELOAD=…/lib/weir/{}", kNcclName)});
+    checks.push_back({Verdict::kGood, "version",
+                      found.weirs ? fmt::format("Weir's, with NCCL's API through {}",
+                                                nccl::version_text(found.version))
+                                  : nccl::version_text(found.version) + ", not Weir's",
+                      found.weirs ? "" : "to use Weir: LD_PRELOAD=" + found.installed});
   }
   for (const MissingSymbols& missing : loading.missing) {
     checks.push_back(
@@ -159,18 +182,18 @@ std::vector<Check> judge_driver(const InstalledDriver& driver) {
   std::vector<Check> checks;
   const bool loaded = driver.loaded;
   const bool library = !driver.library.empty();
-  checks.push_back({loaded || !library ? Verdict::kGood : Verdict::kNote, "driver",
-                    loaded ? "loaded" + (driver.version.empty() ? "" : ", " + driver.version)
-                           : "not loaded: host memory only",
-                    loaded || !library
-                        ? ""
-                        : "there is a libcuda.so.1 and no driver: a stand-in, or a container "
-                          "without --gpus all"});
-  checks.push_back({library || !loaded ? Verdict::kGood : Verdict::kBad, "libcuda.so.1",
-                    library ? driver.library : "not found",
-                    library || !loaded ? ""
-                                       : "install the driver's user part (libcuda1), or start the "
-                                         "container with --gpus all"});
+  const bool alone = library && !loaded && !driver.stand_in;
+  checks.push_back(
+      {alone ? Verdict::kNote : Verdict::kGood, "driver",
+       loaded ? "loaded" + (driver.version.empty() ? "" : ", " + driver.version)
+              : "not loaded: host memory only",
+       alone ? "there is a libcuda.so.1 and no driver: start the container with --gpus all" : ""});
+  checks.push_back(
+      {library || !loaded ? Verdict::kGood : Verdict::kBad, "libcuda.so.1",
+       library ? driver.library + (driver.stand_in ? ", Weir's stand-in" : "") : "not found",
+       library || !loaded ? ""
+                          : "install the driver's user part (libcuda1), or start the container "
+                            "with --gpus all"});
   if (loaded && !driver.device_file) {
     checks.push_back({Verdict::kBad, "devices", "/dev/nvidiactl is not there",
                       "start the container with --gpus all, or run nvidia-modprobe"});
@@ -250,6 +273,9 @@ Check check_topology_file(const std::string& variable, const std::string& path) 
 std::vector<Section> examine(const std::string& program) {
   std::vector<Section> sections;
   Seen seen;
+  std::error_code error;
+  // By its own path: in the loader's process /proc/self is the loader.
+  seen.object = fs::read_symlink("/proc/self/exe", error).string();
   if (!program.empty()) sections.push_back(section_of_program(program, &seen));
   if (program.empty()) seen.seeker = nccl::seeker_here();
   if (program.empty() || seen.weirs) {
@@ -258,7 +284,7 @@ std::vector<Section> examine(const std::string& program) {
                         judge_behind(look_behind(seen.seeker, seen.driver), seen.wanted)});
   }
   const Report report = make_report();
-  sections.push_back({"CUDA", judge_driver(gather_driver("/"))});
+  sections.push_back({"CUDA", judge_driver(gather_driver("/", seen.object))});
   sections.push_back({"Transports", judge_transports(report.transports)});
   Section machine{"Machine", judge_limits(report.machine)};
   // The first one counts (docs/nccl.md).

@@ -31,8 +31,9 @@ struct Section {
 // The library that an object gets, with what only opening it tells.
 struct NcclFound {
   Loading loading;
-  bool weirs = false;  // it is this project's libnccl.so.2
-  int version = 0;     // of ncclGetVersion; 0: it does not load
+  bool weirs = false;                                 // it is this project's libnccl.so.2
+  int version = 0;                                    // of ncclGetVersion; 0: it does not load
+  std::string installed = "…/lib/weir/libnccl.so.2";  // this project's, for the remedies
 };
 
 // Pure judgements of what was gathered, so that they are tested without such machines.

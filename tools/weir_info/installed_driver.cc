@@ -6,6 +6,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "weir_info/elf_file.h"
 #include "weir_info/loading.h"
 
 namespace weir::info {
@@ -14,6 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libcuda.so.";
+// What src/cuda knows it by, too.
+constexpr const char* kMarkOfStandIn = "weir_hostcuda_register_kernel";
 
 // Digits with dots between them, one dot at least.
 bool is_version(const std::string& word) {
@@ -43,18 +46,19 @@ std::string driver_version_of_file(const std::string& name) {
   return is_version(version) ? version : "";
 }
 
-InstalledDriver gather_driver(const fs::path& root) {
+InstalledDriver gather_driver(const fs::path& root, const std::string& object) {
   InstalledDriver driver;
   std::ifstream file(root / "proc/driver/nvidia/version");
   driver.loaded = file.is_open();
   driver.version = driver_version_in(std::string(std::istreambuf_iterator<char>(file), {}));
   std::error_code error;
   driver.device_file = fs::exists(root / "dev/nvidiactl", error);
-  // Its own path, since in the loader's process /proc/self is the loader.
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  driver.library = path_by_name(self.string(), "libcuda.so.1");
+  driver.library = path_by_name(object, "libcuda.so.1");
+  if (driver.library.empty()) return driver;
   const fs::path real = fs::canonical(driver.library, error);
   if (!error) driver.library_version = driver_version_of_file(real.filename().string());
+  const auto library = read_elf_file(driver.library);
+  driver.stand_in = library.ok() && library.value().exported.contains(kMarkOfStandIn);
   return driver;
 }
 

@@ -14,10 +14,11 @@ struct InstalledDriver {
   bool device_file = false;     // /dev/nvidiactl
   std::string library;          // libcuda.so.1 as the loader finds it; "" when it does not
   std::string library_version;  // by the name of the file behind it; "" when that has none
+  bool stand_in = false;        // it is Weir's, whose devices are host memory
 };
 
-// Reads below `root`, normally "/"; the library is that of this process's loader.
-InstalledDriver gather_driver(const std::filesystem::path& root);
+// Reads below `root`, normally "/"; the library is the one that the loader of `object`, a program, finds.
+InstalledDriver gather_driver(const std::filesystem::path& root, const std::string& object);
 
 // "550.54.15" of the text of /proc/driver/nvidia/version and of the name of a file libcuda.so.550.54.15; "" when there is none.
 std::string driver_version_in(const std::string& text);

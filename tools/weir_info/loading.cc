@@ -55,12 +55,17 @@ bool is_executable(const std::string& path) {
 struct Entry {
   std::string name;  // as it was asked for
   std::string path;  // "" when it was not found
+  std::string text;  // what the loader says of it
 };
+
+constexpr const char* kNotFound = "not found";
 
 // Folders of the environment may be relative. "" for what is no path: "not found", the kernel's linux-vdso.so.1.
 std::string absolute_if_path(const std::string& text) {
   std::error_code error;
-  return text.find('/') == std::string::npos ? "" : fs::absolute(text, error).string();
+  return text.find('/') == std::string::npos
+             ? ""
+             : fs::absolute(text, error).lexically_normal().string();
 }
 
 // Lines of the loader: "name => /path (0x…)", "/path (0x…)", "name => not found".
@@ -73,10 +78,11 @@ std::vector<Entry> entries_in(const std::string& listing) {
     if (const size_t base = line.rfind(" (0x"); base != std::string::npos) line.resize(base);
     const size_t arrow = line.find(" => ");
     if (arrow == std::string::npos) {
-      entries.push_back({line, absolute_if_path(line)});
+      entries.push_back({line, absolute_if_path(line), line});
       continue;
     }
-    entries.push_back({line.substr(0, arrow), absolute_if_path(line.substr(arrow + 4))});
+    const std::string text = line.substr(arrow + 4);
+    entries.push_back({line.substr(0, arrow), absolute_if_path(text), text});
   }
   return entries;
 }
@@ -104,7 +110,12 @@ Result<std::vector<Entry>> listing_of(const std::string& object, const std::stri
     const std::string before = variable("LD_PRELOAD");
     environment.push_back({"LD_PRELOAD", before.empty() ? preload : before + ":" + preload});
   }
-  const auto output = run_program({loader.value(), "--list", object}, environment, kLoaderMs);
+  // As ldd does: with --list the C library's ends at the first library that is missing. Others know only that.
+  const bool of_musl = fs::path(loader.value()).filename().string().starts_with("ld-musl");
+  std::vector<std::string> command = {loader.value(), object};
+  if (of_musl) command.insert(command.begin() + 1, "--list");
+  environment.push_back({"LD_TRACE_LOADED_OBJECTS", of_musl ? "" : "1"});
+  const auto output = run_program(command, environment, kLoaderMs);
   if (!output.ok()) return output.status();
   std::vector<Entry> entries = entries_in(output.value().out);
   if (entries.empty() && output.value().exit_code != 0) {
@@ -211,7 +222,7 @@ Result<std::string> find_program(const std::string& program) {
   }
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return invalid_argument("there is no program " + path);
-  path = fs::absolute(path, error).string();
+  path = fs::absolute(path, error).lexically_normal().string();
   const auto words = first_line_of_script(path);
   if (words.empty()) return path;
   if (fs::path(words[0]).filename() != "env") return words[0];
@@ -219,7 +230,7 @@ Result<std::string> find_program(const std::string& program) {
     if (words[i].starts_with('-') || words[i].find('=') != std::string::npos) continue;
     // A name that env would look for; never a script again, which keeps this from going round.
     if (words[i].find('/') == std::string::npos && words[i] != program)
-      return find_program(words[i]);
+      return is_python(words[i]) ? interpreter_of_python(words[i]) : find_program(words[i]);
   }
   return invalid_argument("the first line of " + path + " names no program");
 }
@@ -237,6 +248,10 @@ Result<Loading> nccl_of(const std::string& object) {
   for (const std::string& path : paths) {
     auto file = read_elf_file(path);
     if (file.ok() && needs_nccl(file.value())) users.push_back({path, std::move(file.value())});
+  }
+  for (const Entry& entry : entries.value()) {
+    const bool missing = entry.path.empty() && entry.text == kNotFound;
+    if (missing && entry.name != kNcclName) loading.not_found.push_back(entry.name);
   }
   loading.linked = !users.empty();
   loading.path = nccl_among(entries.value());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which libnccl.so.2 a program gets, and why. The program's own loader is asked (--list, as ldd does): the program does
+// Which libnccl.so.2 a program gets, and why. The program's own loader is asked, as ldd does: the program does
 // not run, but its loader does, so ask only about programs that you would run.
 //
 // Source: ld.so(8) for the order: LD_PRELOAD, RPATH of what asks, LD_LIBRARY_PATH, its RUNPATH, the cache, default folders.
@@ -28,6 +28,8 @@ struct Loading {
   std::string reason;  // "LD_PRELOAD names it"; or why there is none
   std::vector<MissingSymbols> missing;
   std::vector<std::string> wanted;  // the symbols of NCCL that it and what it needs ask for
+  std::vector<std::string>
+      not_found;  // libraries, other than that one, without which it does not start
 };
 
 // `program`: a path, or a name that is looked for on PATH; a script stands for what its first line names.

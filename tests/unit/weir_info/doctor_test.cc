@@ -41,7 +41,7 @@ bool mentions(const std::vector<Check>& checks, Verdict verdict, const std::stri
 TEST(Doctor, ALibraryThatLacksSymbolsIsBadAndNamesThem) {
   NcclFound found;
   found.loading = {
-      "/app", true, "/lib/libnccl.so.2", "RPATH of /app", {{"/app", {"ncclCommResume"}}}, {}};
+      "/app", true, "/lib/libnccl.so.2", "RPATH of /app", {{"/app", {"ncclCommResume"}}}, {}, {}};
   found.version = 22809;
   const auto checks = judge_nccl(found);
   EXPECT_TRUE(mentions(checks, Verdict::kBad, "ncclCommResume"));
@@ -51,15 +51,17 @@ TEST(Doctor, ALibraryThatLacksSymbolsIsBadAndNamesThem) {
 
 TEST(Doctor, AProgramThatNeedsALibraryThatIsNotThereIsBad) {
   NcclFound found;
-  found.loading = {"/app", true, "", "no folder has one", {}, {}};
+  found.loading = {"/app", true, "", "no folder has one", {}, {}, {}};
   EXPECT_TRUE(mentions(judge_nccl(found), Verdict::kBad, "no folder has one"));
   found.loading.linked = false;
   EXPECT_FALSE(mentions(judge_nccl(found), Verdict::kBad, ""));
+  found.loading.not_found = {"libcudart.so.12"};
+  EXPECT_TRUE(mentions(judge_nccl(found), Verdict::kBad, "libcudart.so.12 not found"));
 }
 
 TEST(Doctor, ALibraryThatDoesNotOpenIsBad) {
   NcclFound found;
-  found.loading = {"/app", true, "/lib/libnccl.so.2", "LD_PRELOAD names it", {}, {}};
+  found.loading = {"/app", true, "/lib/libnccl.so.2", "LD_PRELOAD names it", {}, {}, {}};
   EXPECT_TRUE(mentions(judge_nccl(found), Verdict::kBad, "cannot be opened"));
 }
 
@@ -126,7 +128,7 @@ TEST(Doctor, FilesThatAreNotTheRealOneAreNamedWithTheReason) {
 }
 
 TEST(Doctor, ADriverThatIsNotWholeHasARemedy) {
-  const InstalledDriver whole = {true, "550.54.15", true, "/lib/libcuda.so.1", "550.54.15"};
+  const InstalledDriver whole = {true, "550.54.15", true, "/lib/libcuda.so.1", "550.54.15", false};
   for (const Check& check : judge_driver(whole)) EXPECT_EQ(check.verdict, Verdict::kGood);
   for (const Check& check : judge_driver({})) EXPECT_EQ(check.verdict, Verdict::kGood);
   InstalledDriver driver = whole;
@@ -138,8 +140,11 @@ TEST(Doctor, ADriverThatIsNotWholeHasARemedy) {
   driver = whole;
   driver.library_version = "535.161.08";
   EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kNote, "535.161.08"));
-  driver = {false, "", false, "/lib/libcuda.so.1", ""};
-  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kNote, "stand-in"));
+  driver = {false, "", false, "/lib/libcuda.so.1", "", false};
+  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kNote, "--gpus all"));
+  driver.stand_in = true;
+  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kGood, "Weir's stand-in"));
+  EXPECT_FALSE(mentions(judge_driver(driver), Verdict::kNote, ""));
 }
 
 TEST(Doctor, TheDriversVersionIsReadAsNvidiaWritesIt) {
