@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
+#include <cstdint>
 #include <cstring>
 
 #include "nccl/comm.h"
@@ -44,6 +46,20 @@ ncclTeam_t team_of(const char* function, ncclComm_t handle, Make make) noexcept 
 // Without devices no rank can load from another's memory: every rank is a team of its own.
 ncclTeam_t alone(const weir::nccl::Comm&) { return {1, 0, 1}; }
 ncclTeam_t everybody(const weir::nccl::Comm& comm) { return {comm.rank_count(), comm.rank(), 1}; }
+
+int narrowed(int64_t value, int otherwise) {
+  return value >= INT_MIN && value <= INT_MAX ? static_cast<int>(value) : otherwise;
+}
+
+// A rank of `team` as one of `others`, which the caller is in too. -1: the caller is in none.
+int rank_in(ncclTeam_t others, ncclTeam_t team, int rank) {
+  if (others.nRanks == 0) return -1;
+  const int64_t steps = int64_t{rank} - team.rank;
+  int64_t distance = 0;
+  if (__builtin_mul_overflow(steps, int64_t{team.stride}, &distance)) return -1;
+  return __builtin_add_overflow(distance, int64_t{others.rank}, &distance) ? -1
+                                                                           : narrowed(distance, -1);
+}
 
 }  // namespace
 
@@ -134,13 +150,11 @@ ncclTeam_t weir::nccl::own::TeamCftMultimem(ncclComm_t comm) {
 }
 
 int weir::nccl::own::TeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank) {
-  const ncclTeam_t world = team_of("ncclTeamRankToWorld", comm, everybody);
-  return world.nRanks == 0 ? -1 : world.rank + (rank - team.rank) * team.stride;
+  return rank_in(team_of("ncclTeamRankToWorld", comm, everybody), team, rank);
 }
 
 int weir::nccl::own::TeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank) {
-  const ncclTeam_t world = team_of("ncclTeamRankToLsa", comm, alone);
-  return world.nRanks == 0 ? -1 : world.rank + (rank - team.rank) * team.stride;
+  return rank_in(team_of("ncclTeamRankToLsa", comm, alone), team, rank);
 }
 
 // ---- Requirements -------------------------------------------------------------------------------
@@ -169,7 +183,7 @@ ncclResult_t weir::nccl::own::GinInboxA2ACreateRequirement(ncclTeam_t, int, int,
 
 // One slot holds 8 bytes.
 int weir::nccl::own::LLA2ACalcSlots(int elements_max, int element_bytes_max) {
-  return elements_max * ((element_bytes_max + 7) / 8);
+  return narrowed(int64_t{elements_max} * ((int64_t{element_bytes_max} + 7) / 8), INT_MAX);
 }
 
 ncclResult_t weir::nccl::own::LLA2ACreateRequirement(int, int, ncclLLA2AHandle*,

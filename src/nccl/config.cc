@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <string_view>
 
 namespace weir::nccl {
@@ -73,6 +74,18 @@ Outcome check_head(const char* function, const char* what, size_t size, size_t l
 
 }  // namespace
 
+namespace {
+
+// NCCL_COMM_BLOCKING, which goes before every configuration; empty: it says nothing.
+std::optional<bool> blocking_of_environment() {
+  const char* text = std::getenv("NCCL_COMM_BLOCKING");
+  const std::string_view value = text != nullptr ? text : "";
+  if (value != "0" && value != "1") return std::nullopt;
+  return value == "1";
+}
+
+}  // namespace
+
 int64_t Config::timeout_ms() const {
   const char* text = std::getenv("WEIR_TIMEOUT_MS");
   const int64_t given = text != nullptr ? std::strtoll(text, nullptr, 10) : 0;
@@ -95,8 +108,7 @@ weir_comm_config_t Config::weir() const {
 
 Config default_config() {
   Config config;
-  const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
-  if (blocking != nullptr) config.blocking = std::strcmp(blocking, "0") != 0;
+  config.blocking = blocking_of_environment().value_or(true);
   return config;
 }
 
@@ -147,7 +159,9 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
         "{}: config.graphStreamOrdering 0 needs config.graphUsageMode 0 or 1, not 2", function));
   }
   const int blocking = value_of(kFields[0]);
-  if (blocking != NCCL_CONFIG_UNDEF_INT) config->blocking = blocking != 0;
+  if (blocking != NCCL_CONFIG_UNDEF_INT && !blocking_of_environment().has_value()) {
+    config->blocking = blocking != 0;
+  }
   if (known_bytes >= kNetNameEnd && own.version >= kNetNameSince && own.netName != nullptr) {
     if (strnlen(own.netName, kNameCharactersMax + 1) > kNameCharactersMax) {
       return invalid_argument(fmt::format("{}: config.netName is longer than {} characters",

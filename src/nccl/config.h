@@ -35,7 +35,7 @@ struct Config {
 // `given` may be NULL: then, and where a field is undefined, `config` stays as it is.
 Outcome read_config(const char* function, const ncclConfig_t* given, Config* config);
 
-// Where no configuration was given: NCCL_COMM_BLOCKING.
+// Where no configuration was given.
 Config default_config();
 
 // Leaves the options of vendors to options.h.

@@ -274,6 +274,51 @@ TEST(NcclDocumented, OneThreadMakesCommunicatorsThatOthersPollAndUse) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// ---- Ending -------------------------------------------------------------------------------------
+
+// One thread with several ranks ends them in one group, as documented, also with operations before that.
+TEST(NcclDocumented, CommunicatorsAreFinalizedAndDestroyedInTheGroupOfTheirLastOperations) {
+  ncclComm_t comms[3] = {};
+  ASSERT_NCCL(ncclCommInitAll(comms, 3, nullptr));
+  int values[3] = {1, 2, 4};
+  ASSERT_NCCL(ncclGroupStart());
+  for (int r = 0; r < 3; ++r) {
+    EXPECT_NCCL(ncclAllReduce(&values[r], &values[r], 1, ncclInt, ncclSum, comms[r], nullptr));
+    EXPECT_NCCL(ncclCommFinalize(comms[r]));
+  }
+  for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
+  ASSERT_NCCL(ncclGroupEnd());
+  EXPECT_EQ(std::vector<int>(values, values + 3), (std::vector<int>{7, 7, 7}));
+  for (ncclComm_t comm : comms) EXPECT_EQ(ncclCommDestroy(comm), ncclInvalidArgument);
+}
+
+// Rank 2 never calls: the others leave it out, and with it what waits for it.
+TEST(NcclDocumented, ShrinkingWithAnAbortEndsWhatIsUnderWay) {
+  std::atomic<int> shrunk{0};
+  run_threads(3, [&](int rank, ncclComm_t comm) {
+    if (rank == 2) {
+      while (shrunk < 2) std::this_thread::yield();
+      return;
+    }
+    std::atomic<bool> calls{false};
+    std::thread stuck([&] {
+      int sum = 0;
+      calls = true;
+      EXPECT_NE(sum_of_ranks(comm, rank, &sum), ncclSuccess);
+    });
+    while (!calls) std::this_thread::yield();
+    int excluded[] = {2};
+    ncclComm_t rest = nullptr;
+    EXPECT_NCCL(ncclCommShrink(comm, excluded, 1, &rest, nullptr, NCCL_SHRINK_ABORT));
+    stuck.join();
+    int sum = 0;
+    EXPECT_NCCL(sum_of_ranks(rest, rank, &sum));
+    EXPECT_EQ(sum, 3);
+    EXPECT_NCCL(ncclCommDestroy(rest));
+    ++shrunk;
+  });
+}
+
 // ---- Messages -----------------------------------------------------------------------------------
 
 int value_of(int rank, int message, size_t at) {

@@ -3,6 +3,7 @@
 // parameters, and what a group, a communicator and its memory answer at their edges.
 #include <gtest/gtest.h>
 
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -81,6 +82,7 @@ TEST(NcclFunctions, ATeamOfLocalMemoryHasOneRankAndTheOthersHaveAll) {
     EXPECT_EQ(ncclTeamRankToWorld(ranks[rank], ncclTeamRail(ranks[rank]), 2), 2);
     EXPECT_EQ(ncclTeamRankToWorld(ranks[rank], ncclTeamLsa(ranks[rank]), 0), rank);
     EXPECT_EQ(ncclTeamRankToLsa(ranks[rank], ncclTeamWorld(ranks[rank]), rank), 0);
+    EXPECT_EQ(ncclTeamRankToWorld(ranks[rank], {3, INT_MIN, INT_MAX}, INT_MAX), -1);
   }
 }
 
@@ -100,6 +102,7 @@ TEST(NcclFunctions, SlotsAreCountedByWholeElements) {
   EXPECT_EQ(ncclLLA2ACalcSlots(5, 1), 5);
   EXPECT_EQ(ncclLLA2ACalcSlots(5, 8), 5);
   EXPECT_EQ(ncclLLA2ACalcSlots(5, 9), 10);
+  EXPECT_EQ(ncclLLA2ACalcSlots(INT_MAX, INT_MAX), INT_MAX) << "more than there are numbers";
 }
 
 // ---- Parameters -----------------------------------------------------------------------------------

@@ -149,6 +149,33 @@ TEST(NcclVariables, WithoutSharedMemoryRanksUseTheNetwork) {
   close(told[1]);
 }
 
+TEST(NcclVariables, CommBlockingGoesBeforeEveryConfiguration) {
+  struct Row {
+    const char* set;
+    int given;
+    bool blocks;
+  };
+  for (const Row& row :
+       {Row{"0", 1, false}, Row{"1", 0, true}, Row{"2", 0, false}, Row{"", 1, true}}) {
+    in_processes(1, [&](int) {
+      setenv("NCCL_COMM_BLOCKING", row.set, 1);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = row.given;
+      ncclComm_t comm = nullptr;
+      EXPECT_EQ(ncclCommInitRankConfig(&comm, 1, make_id(), 0, &config),
+                row.blocks ? ncclSuccess : ncclInProgress)
+          << "'" << row.set << "' and " << row.given;
+      EXPECT_EQ(settle(comm), ncclSuccess);
+      ncclComm_t child = nullptr;
+      EXPECT_EQ(ncclCommSplit(comm, 0, 0, &child, &config),
+                row.blocks ? ncclSuccess : ncclInProgress);
+      EXPECT_EQ(settle(comm), ncclSuccess);
+      EXPECT_NCCL(ncclCommDestroy(child));
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+}
+
 TEST(NcclVariables, SignalsAreOpenedWhenTheEnvironmentSaysSo) {
   for (const char* set : {"0", "1"}) {
     in_processes(1, [&](int) {
