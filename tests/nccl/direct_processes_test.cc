@@ -53,7 +53,8 @@ enum class Kind {
   kAllocated,
   kPooled,  // which cannot be handed to another process
   kMapped,
-  kMappedForOne,  // made by mapping, without a handle for others
+  kMappedSideBySide,  // over several allocations
+  kMappedForOne,      // made by mapping, without a handle for others
 };
 
 // `count` numbers on the current device.
@@ -68,8 +69,10 @@ class Numbers {
       CUdevice here = -1;
       EXPECT_CUDA(cuCtxGetDevice(&here));
       const size_t units = (bytes() + kSkipBytes + kMappedUnit - 1) / kMappedUnit;
-      mapped_ =
-          std::make_unique<MappedMemory>(std::vector<size_t>{units}, here, kind == Kind::kMapped);
+      const bool one = kind != Kind::kMappedSideBySide;
+      mapped_ = std::make_unique<MappedMemory>(
+          one ? std::vector<size_t>{units} : std::vector<size_t>(units, 1), here,
+          kind != Kind::kMappedForOne);
       device_ = mapped_->address() + kSkipBytes;
     }
   }
@@ -486,6 +489,24 @@ TEST(NcclDirectProcesses, ReceiveFromMemoryMadeByMapping) {
                             testing::internal::CaptureStderr();
                             for (int round = 0; round < 6; ++round) {
                               pass_round(comm, rank, 2, kCount, round, Kind::kMapped);
+                            }
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kMessages), 1u) << told;
+                            EXPECT_EQ(count_of(told, "goes through host memory"), 0u) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(2, 0));
+}
+
+TEST(NcclDirectProcesses, AMessageMayLieInAllocationsSideBySide) {
+  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, 0);
+                            testing::internal::CaptureStderr();
+                            int seed = 0;
+                            for (const size_t count : {1500007, 500009, 1100003}) {
+                              pass_round(comm, rank, 2, count, ++seed, Kind::kMappedSideBySide);
                             }
                             const std::string told = testing::internal::GetCapturedStderr();
                             EXPECT_EQ(count_of(told, kMessages), 1u) << told;
