@@ -498,6 +498,28 @@ TEST(NcclDirectProcesses, ReceiveFromMemoryMadeByMapping) {
             std::vector<int>(2, 0));
 }
 
+TEST(NcclDirectProcesses, TheBuffersOfACollectiveMayLieInAllocationsSideBySide) {
+  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
+  EXPECT_EQ(
+      run_processes(2,
+                    [](int rank, ncclComm_t first) {
+                      ncclComm_t comm = use_device_in(first, rank, 0);
+                      testing::internal::CaptureStderr();
+                      int seed = 0;
+                      for (const size_t count : {600007, 500009}) {
+                        run_round(comm, rank, 2, count, ++seed, Kind::kMappedSideBySide);
+                        reduce_round(comm, rank, 2, count, ++seed, Kind::kMappedSideBySide);
+                      }
+                      const std::string told = testing::internal::GetCapturedStderr();
+                      EXPECT_EQ(count_of(told, kGivenUp), 0u) << told;
+                      EXPECT_EQ(count_of(told, kDirectly), rank == 0 ? 1u : 0u) << told;
+                      EXPECT_EQ(count_of(told, kReduced), rank == 0 ? WEIR_TEST_HAS_KERNELS : 0u)
+                          << told;
+                      EXPECT_NCCL(ncclCommDestroy(comm));
+                    }),
+      std::vector<int>(2, 0));
+}
+
 TEST(NcclDirectProcesses, AMessageMayLieInAllocationsSideBySide) {
   if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
   EXPECT_EQ(run_processes(2,

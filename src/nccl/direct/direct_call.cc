@@ -148,10 +148,14 @@ Outcome DirectCall::begin() {
     const Cut whole = cut(operation_, 0);
     const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
     const bool others = !comm_.in_one_process();
-    if (whole.send_blocks > 0) mine.send = range_of(queue_->driver(), operation_.send, others);
+    const auto range = [&](const void* buffer, size_t blocks) {
+      return range_of(queue_->driver(), buffer, others,
+                      operation_.count * whole.element_bytes * blocks);
+    };
+    if (whole.send_blocks > 0) mine.send = range(operation_.send, whole.send_blocks);
     if (is_reduction(operation_.kind)) {
       if (whole.recv_blocks > 0 && operation_.kind != OperationKind::kReduceScatter) {
-        mine.recv = range_of(queue_->driver(), operation_.recv, others);
+        mine.recv = range(operation_.recv, whole.recv_blocks);
       }
       kernels_ = reduce_kernels(queue_->driver(), &reason_);
       const auto fits = [&](const void* it) {

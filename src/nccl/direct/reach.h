@@ -34,11 +34,10 @@ inline constexpr uint32_t kSharedNot = 0;
 inline constexpr uint32_t kSharedByIpc = 1;
 inline constexpr uint32_t kSharedByExport = 2;
 
-// `for_others`: other processes are to reach it, too; `shared` tells whether they may. `bytes` of it are to
-// be reached: with them, memory that was made by mapping may go on over several allocations; else it ends
-// with the one that `memory` lies in.
+// `for_others`: other processes are to reach `bytes` of it, too; `shared` tells whether they may. Memory that
+// was made by mapping may go on over several allocations; else it ends with the one that `memory` lies in.
 DeviceRange range_of(const cuda::Driver& driver, const void* memory, bool for_others,
-                     uint64_t bytes = 0);
+                     uint64_t bytes);
 
 struct Reached {
   char* address = nullptr;  // nullptr: it cannot be reached
