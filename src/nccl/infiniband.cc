@@ -17,11 +17,17 @@ bool parse_port(std::string_view text, int* port) {
   return !text.empty() && problem == std::errc() && stop == end;
 }
 
-// One name of the list, "mlx5_1" or "mlx5_1:2".
+// One entry of the list, DEVICE[:PORT[:RAIL[:PLANE]]] with a port that may be empty. Rails and planes are names
+// that NCCL gives to devices, and choose none.
 bool matches(std::string_view one, bool exact, const InfinibandPort& port) {
   int wanted = kAnyPort;
   const size_t colon = one.find(':');
-  if (colon != std::string_view::npos && !parse_port(one.substr(colon + 1), &wanted)) return false;
+  if (colon != std::string_view::npos) {
+    const std::string_view rest = one.substr(colon + 1);
+    const std::string_view number = rest.substr(0, rest.find(':'));
+    const bool any = number.empty() && number.size() < rest.size();
+    if (!any && !parse_port(number, &wanted)) return false;
+  }
   const std::string_view name = one.substr(0, colon);
   if (name.empty() || (wanted != kAnyPort && wanted != port.port)) return false;
   return exact ? port.device == name : port.device.starts_with(name);

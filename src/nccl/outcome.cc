@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/outcome.h"
 
+#include <strings.h>
+
+#include <cstdlib>
 #include <mutex>
 
+#include "core/base/log.h"
 #include "nccl/comm.h"
+#include "nccl/environment.h"
 #include "nccl/route.h"
 
 namespace weir::nccl {
@@ -33,6 +38,22 @@ void note_real_text() {
   t_has_reported = true;
 }
 
+// NCCL_DEBUG=WARN, or more: every call that fails is told in the log.
+bool are_errors_logged() {
+  const char* level = std::getenv("NCCL_DEBUG");
+  if (level == nullptr) return false;
+  for (const char* loud : {"WARN", "INFO", "ABORT", "TRACE"}) {
+    if (strcasecmp(level, loud) == 0) return true;
+  }
+  return false;
+}
+
+void log_error_of(const std::string& text) {
+  if (!are_errors_logged()) return;
+  (void)apply_environment("the log");  // which says where the log goes
+  log_warn(text);
+}
+
 }  // namespace
 
 bool own_error_is_later(const char* real_text) {
@@ -45,6 +66,7 @@ ncclResult_t report(const Outcome& outcome, Comm* comm) {
     t_error = outcome.text;
     note_real_text();
     if (comm != nullptr) comm->note_error(outcome.text);
+    log_error_of(outcome.text);
     LastOfProcess& last = last_of_process();
     std::lock_guard lock(last.lock);
     last.text = outcome.text;

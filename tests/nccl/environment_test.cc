@@ -63,12 +63,19 @@ TEST(NcclEnvironment, InfinibandDevicesAreChosenAsNcclDoes) {
   };
   for (const Row& row : {
            Row{"mlx5_0,rxe", "mlx5_0:1,rxe0:1"},  // names are prefixes
-           Row{"mlx5_1", "mlx5_1:1,mlx5_1:2,mlx5_10:1"}, Row{"mlx5_1:2", "mlx5_1:2"},
-           Row{"=mlx5_1", "mlx5_1:1,mlx5_1:2"}, Row{"=mlx5_1:1,mlx5_10", "mlx5_1:1,mlx5_10:1"},
-           Row{"^mlx5_1", "mlx5_0:1,rxe0:1"}, Row{"^mlx5_1:1,rxe0", "mlx5_0:1,mlx5_1:2"},
+           Row{"mlx5_1", "mlx5_1:1,mlx5_1:2,mlx5_10:1"},
+           Row{"mlx5_1:2", "mlx5_1:2"},
+           Row{"=mlx5_1", "mlx5_1:1,mlx5_1:2"},
+           Row{"=mlx5_1:1,mlx5_10", "mlx5_1:1,mlx5_10:1"},
+           Row{"^mlx5_1", "mlx5_0:1,rxe0:1"},
+           Row{"^mlx5_1:1,rxe0", "mlx5_0:1,mlx5_1:2"},
            Row{"^=mlx5_1", "mlx5_0:1,mlx5_10:1,rxe0:1"},
            Row{"^=mlx5_1:2", "mlx5_0:1,mlx5_1:1,mlx5_10:1,rxe0:1"},
            Row{"mlx5_1:x,,mlx5_0", "mlx5_0:1"},  // what is no name matches nothing
+           // since 2.30 with a rail and a plane
+           Row{"=mlx5_1:2:0:1", "mlx5_1:2"},
+           Row{"=mlx5_0::0:0,mlx5_1:1:0", "mlx5_0:1,mlx5_1:1"},
+           Row{"=mlx5_1:,mlx5_0", "mlx5_0:1"},
        }) {
     const Lines lines = made_of({std::string("NCCL_IB_HCA=") + row.filter}).lines;
     ASSERT_FALSE(lines.empty()) << row.filter;
@@ -153,8 +160,11 @@ TEST(NcclEnvironment, TheInterfacesToMeetOnMayDifferFromThoseOfTheData) {
   EXPECT_TRUE(comm::place_of_this_host().empty());
   setenv("NCCL_OOB_NET_IFNAME", "^=nosuch0", 1);
   EXPECT_EQ(comm::place_of_this_host().addresses.size(), usual.addresses.size());
-  unsetenv("NCCL_OOB_NET_IFNAME");
+  // With NCCL_NET=IB it names devices, and ranks meet by IP all the same.
   unsetenv("NCCL_SOCKET_IFNAME");
+  setenv("NCCL_OOB_NET_IFNAME", "=mlx5_1", 1);
+  EXPECT_EQ(comm::place_of_this_host().addresses.size(), usual.addresses.size());
+  unsetenv("NCCL_OOB_NET_IFNAME");
 }
 
 }  // namespace

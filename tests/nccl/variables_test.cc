@@ -123,6 +123,28 @@ TEST(NcclVariables, TheLogGoesWhereDebugFileSaysAndNamesWhatIsIgnored) {
   });
 }
 
+TEST(NcclVariables, EveryCallThatFailsIsToldInTheLogWhenDebugIsWarn) {
+  const Folder folder;
+  for (const char* level : {"WARN", "info", "VERSION"}) {
+    in_processes(1, [&](int) {
+      setenv("NCCL_DEBUG", level, 1);
+      setenv("NCCL_DEBUG_FILE", (folder / level).c_str(), 1);
+      int count = 0;
+      EXPECT_EQ(ncclCommCount(nullptr, &count), ncclInvalidArgument);
+      ncclComm_t comm = nullptr;
+      ASSERT_NCCL(make_alone(&comm));
+      EXPECT_EQ(ncclBroadcast(&count, &count, 1, ncclInt, 7, comm, nullptr), ncclInvalidArgument);
+      EXPECT_NCCL(ncclCommDestroy(comm));
+      const std::string text = text_of(folder / level);
+      for (const char* told :
+           {"ncclCommCount: comm is NULL", "ncclBroadcast, rank 0 of 1: root 7"}) {
+        EXPECT_EQ(text.find(told) != std::string::npos, level != std::string("VERSION"))
+            << level << ": " << text;
+      }
+    });
+  }
+}
+
 // The unique id comes from a rank, so that nothing of the library has run before the variables are set.
 TEST(NcclVariables, WithoutSharedMemoryRanksUseTheNetwork) {
   int told[2];

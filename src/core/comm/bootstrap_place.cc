@@ -16,24 +16,34 @@ namespace {
 constexpr size_t kAddressBytes = 17;
 constexpr size_t kHeadBytes = 9;
 
+// What others can reach of the interfaces that a list allows. False with a reason.
+bool find_addresses(const char* nccl_list, Place* place, std::string* reason) {
+  net::InterfaceFilter filter;
+  std::vector<net::Interface> interfaces;
+  if (!net::filter_from(std::getenv("WEIR_IFNAME"), nccl_list, &filter, reason) ||
+      !net::list_interfaces(filter, &interfaces, reason)) {
+    return false;
+  }
+  for (const net::Interface& one : interfaces) {
+    if (!one.is_loopback && place->addresses.size() < kPlaceAddressesMax) {
+      place->addresses.push_back(one.address);
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 Place place_of_this_host() {
   Place place;
-  net::InterfaceFilter filter;
-  std::vector<net::Interface> interfaces;
   std::string reason;
   const char* oob = std::getenv("NCCL_OOB_NET_IFNAME");
-  if (oob == nullptr || *oob == '\0') oob = std::getenv("NCCL_SOCKET_IFNAME");
-  if (!net::filter_from(std::getenv("WEIR_IFNAME"), oob, &filter, &reason) ||
-      !net::list_interfaces(filter, &interfaces, &reason)) {
+  // That list may be of InfiniBand devices, as NCCL_NET says; ranks meet by IP.
+  const bool found = oob != nullptr && *oob != '\0' && find_addresses(oob, &place, &reason) &&
+                     !place.addresses.empty();
+  if (!found && !find_addresses(std::getenv("NCCL_SOCKET_IFNAME"), &place, &reason)) {
     log_warn(fmt::format("ranks on other hosts will not find this one: {}", reason));
     return place;
-  }
-  for (const net::Interface& one : interfaces) {
-    if (!one.is_loopback && place.addresses.size() < kPlaceAddressesMax) {
-      place.addresses.push_back(one.address);
-    }
   }
   place.host = host_tag();
   return place;
