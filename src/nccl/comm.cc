@@ -359,24 +359,14 @@ void Comm::add_sibling(const std::string& name, weir_comm_t made) {
 
 void Comm::set_answers(weir_comm_t made) {
   add_sibling("answers of devices", made);
-  answers_.store(made, std::memory_order_release);
+  devices_.set_answers(made);
 }
 
 void Comm::couple_failures() {
-  weir_comm_t answers = this->answers();
+  weir_comm_t answers = devices_.answers();
   if (answers == nullptr) return;
   weir()->comm->fail_with(*answers->comm);
   answers->comm->fail_with(*weir()->comm);
-}
-
-void Comm::note_unreachable_for(int peer) {
-  std::lock_guard lock(lock_);
-  unreachable_for_.insert(peer);
-}
-
-bool Comm::is_unreachable_for(int peer) const {
-  std::lock_guard lock(lock_);
-  return unreachable_for_.count(peer) != 0;
 }
 
 int Comm::passes(int peer, const void* buffer) const {

@@ -18,6 +18,7 @@
 #include <unordered_set>
 
 #include "nccl/config.h"
+#include "nccl/device_ways.h"
 #include "nccl/outcome.h"
 #include "weir/nccl.h"
 #include "weir/weir.h"
@@ -117,37 +118,12 @@ class Comm {
   void stream_failed(const Outcome& outcome);
   // Whether nothing further is to be run.
   bool broken() const { return stopped_here() || failure_.load() != ncclSuccess; }
-  // All ranks cut large operations into slices of so many bytes; 0: they do not.
-  uint64_t chunk_bytes() const { return chunk_bytes_.load(std::memory_order_relaxed); }
-  void agree_on_chunk_bytes(uint64_t bytes) { chunk_bytes_ = bytes; }
-  // Whether the ranks try to reach each other's memory of devices (src/nccl/direct).
-  bool direct() const { return direct_.load(std::memory_order_relaxed); }
-  bool in_one_process() const { return in_one_process_.load(std::memory_order_relaxed); }
-  // `reduces`: also to reduce there.
-  void agree_on_direct(bool direct, bool reduces, bool in_one_process) {
-    direct_ = direct;
-    reduces_direct_ = direct && reduces;
-    in_one_process_ = in_one_process;
-  }
-  void give_up_direct() { direct_ = false; }
-  bool reduces_direct() const { return reduces_direct_.load(std::memory_order_relaxed); }
-  void give_up_direct_reductions() { reduces_direct_ = false; }
-  // True the first time: an operation has gone that way.
-  bool note_direct() { return !went_direct_.exchange(true); }
-  bool note_direct_reduction() { return !reduced_direct_.exchange(true); }
-
-  // Of messages from device to device: the communicator that their answers go by; nullptr: there are none such.
-  weir_comm_t answers() const { return answers_.load(std::memory_order_acquire); }
+  DeviceWays& devices() { return devices_; }
+  const DeviceWays& devices() const { return devices_; }
+  // Takes ownership of what goes to devices().set_answers.
   void set_answers(weir_comm_t made);
   // Of this one and the answers', one has failed: so have both. Nothing where neither has.
   void couple_failures();
-  // A peer that cannot reach what this rank sends to it.
-  void note_unreachable_for(int peer);
-  bool is_unreachable_for(int peer) const;
-  // True the first time: a message has gone that way, could not, or has been taken by the transport.
-  bool note_direct_message() { return !sent_direct_.exchange(true); }
-  bool note_unshared() { return !unshared_.exchange(true); }
-  bool note_passed() { return !passed_.exchange(true); }
   // The device on which `buffer` lies, where the transport itself takes messages with `peer` there, else -1.
   int passes(int peer, const void* buffer) const;
 
@@ -202,16 +178,8 @@ class Comm {
   std::atomic<bool> has_proxy_{false};
   std::atomic<bool> has_siblings_{false};
   std::atomic<bool> forwarded_{false};
-  std::atomic<uint64_t> chunk_bytes_{0};
-  std::atomic<bool> direct_{false};
-  std::atomic<bool> in_one_process_{false};
-  std::atomic<bool> went_direct_{false};
-  std::atomic<bool> reduces_direct_{false};
-  std::atomic<bool> reduced_direct_{false};
-  std::atomic<bool> sent_direct_{false};
-  std::atomic<bool> unshared_{false};
-  std::atomic<bool> passed_{false};
-  std::atomic<weir_comm_t> answers_{nullptr};  // one of siblings_
+
+  DeviceWays devices_;
 
   mutable std::mutex lock_;  // guards what follows, and abort against attach
   std::shared_ptr<Proxy> proxy_;
@@ -221,7 +189,6 @@ class Comm {
   std::unordered_set<void*> registrations_;
   std::unordered_map<ncclWindow_t, std::unique_ptr<ncclWindow_vidmem>> windows_;
   std::unordered_map<std::string, weir_comm_t> siblings_;
-  std::unordered_set<int> unreachable_for_;
   std::optional<weir_unique_id_t> grow_id_;
   std::shared_ptr<OneSided> one_sided_;
 };

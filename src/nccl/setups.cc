@@ -11,20 +11,16 @@
 #include <optional>
 #include <string_view>
 
-#include "api/handles.h"
 #include "api/unique_id.h"
 #include "core/base/log.h"
 #include "core/base/secret.h"
 #include "core/comm/bootstrap_place.h"
-#include "nccl/cuda/driver.h"
 #include "nccl/device.h"
-#include "nccl/direct/ways.h"
+#include "nccl/direct/agreement.h"
 #include "nccl/environment.h"
 #include "nccl/forwarding.h"
 #include "nccl/kin.h"
 #include "nccl/one_sided.h"
-#include "nccl/process.h"
-#include "nccl/stream/enqueue.h"
 #include "nccl/translate.h"
 
 namespace weir::nccl {
@@ -41,86 +37,6 @@ void open(Setup* setup, const char* function, Config config, int rank, int rank_
   setup->out = out;
   setup->handle = open_handle(setup->made);
   *out = setup->handle;
-}
-
-// What ranks tell each other of the memory that they are going to use.
-struct MemoryEntry {
-  uint64_t chunk_bytes;  // 0: this rank has no CUDA
-  uint64_t host;         // 0: not known
-  uint32_t direct;       // 1: it can reach memory of devices
-  uint32_t reduces;      // 1: it can reduce there
-  uint32_t passes;       // 1: its transport takes messages on it
-  uint32_t zero;
-  ProcessNumber process;
-};
-
-// Collective.
-Outcome make_answers(const char* function, Comm& comm) {
-  comm::CommOptions options;
-  options.timeout_ms = comm.config().timeout_ms();
-  options.name = comm.weir()->comm->name() + " (answers)";
-  options.host_memory = true;
-  auto made = comm.weir()->comm->split(0, comm.rank(), options);
-  if (!made.ok()) {
-    return {to_nccl(static_cast<weir_result_t>(made.status().code()), comm.stopped_here()),
-            fmt::format("{}, rank {} of {}: connecting for messages on memory of devices: {}",
-                        function, comm.rank(), comm.rank_count(), made.status().text())};
-  }
-  auto handle = std::make_unique<weir_comm>();
-  handle->comm = made.take();
-  comm.set_answers(handle.release());
-  return {};
-}
-
-bool passes_messages(const Comm& comm) {
-  const auto device = cuda::current_device();
-  for (int peer = 0; peer < comm.rank_count(); ++peer) {
-    if (peer != comm.rank() &&
-        comm.weir()->comm->takes_device_messages(static_cast<Rank>(peer), device)) {
-      return true;
-    }
-  }
-  return false;
-}
-
-// Some ranks may use CUDA and others not: all are to cut alike, and to go the same ways.
-Outcome agree_on_memory(const char* function, Comm& comm) {
-  std::string reason;
-  const bool can = comm.rank_count() > 1 && can_go_direct();
-  const MemoryEntry mine{wanted_chunk_bytes(),
-                         comm::host_tag(),
-                         can ? 1u : 0u,
-                         can && can_reduce_direct(comm.rank_count(), &reason) ? 1u : 0u,
-                         can && passes_messages(comm) ? 1u : 0u,
-                         0,
-                         this_process()};
-  std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
-  const weir_result_t told =
-      weir_all_gather(comm.weir(), &mine, all.data(), sizeof mine, WEIR_UINT8, nullptr);
-  if (told != WEIR_OK) return comm.outcome(function, told);
-  uint64_t least = 0;
-  bool direct = comm.rank_count() > 1;
-  bool reduces = true;
-  bool messages = true;
-  bool one_process = true;
-  for (const MemoryEntry& it : all) {
-    if (it.chunk_bytes != 0 && (least == 0 || it.chunk_bytes < least)) least = it.chunk_bytes;
-    const bool here = it.process == all[0].process;
-    one_process = one_process && here;
-    reduces = reduces && it.reduces == 1;
-    messages = messages && it.passes == 0;
-    direct = direct && it.direct == 1 && (here || (it.host != 0 && it.host == all[0].host));
-  }
-  comm.agree_on_chunk_bytes(least);
-  comm.agree_on_direct(direct, reduces, one_process);
-  if (direct && messages) {
-    Outcome outcome = make_answers(function, comm);
-    if (!outcome.ok()) return outcome;
-  }
-  if (direct && mine.reduces == 0) {
-    explain(comm, "reductions of memory of devices go through host memory: " + reason);
-  }
-  return {};
 }
 
 // Once a process.
@@ -140,7 +56,7 @@ Outcome attach(const char* function, Comm& comm, weir_result_t result, weir_comm
             fmt::format("{}: {}", function, weir_last_error(nullptr))};
   }
   comm.attach(made);
-  Outcome outcome = agree_on_memory(function, comm);
+  Outcome outcome = agree_on_devices(function, comm);
   if (!outcome.ok()) return outcome;
   if (comm.rank() == 0) dump_topology();
   say_what_is_unheard(comm.config());

@@ -104,10 +104,10 @@ Outcome DirectCall::advance(State* state, bool* moved) {
                         operation_.function, first_refusal_)};
       }
       if (is_reduction(operation_.kind)) {
-        if (operation_.comm->note_direct_reduction() && comm_.rank() == 0) {
+        if (operation_.comm->devices().note(DeviceWays::Event::kReduced) && comm_.rank() == 0) {
           explain(comm_, "memory of devices is reduced on the devices directly");
         }
-      } else if (operation_.comm->note_direct() && comm_.rank() == 0) {
+      } else if (operation_.comm->devices().note(DeviceWays::Event::kCopied) && comm_.rank() == 0) {
         explain(comm_, "memory of devices goes from rank to rank directly");
       }
       *state = State::kDone;
@@ -119,14 +119,14 @@ Outcome DirectCall::advance(State* state, bool* moved) {
 void DirectCall::refused() {
   const bool told_here = first_refusal_ == static_cast<uint32_t>(comm_.rank());
   if (is_reduction(operation_.kind)) {
-    operation_.comm->give_up_direct_reductions();
+    operation_.comm->devices().give_up_reductions();
     if (told_here) {
       explain(comm_,
               "reductions of memory of devices go through host memory from now on: " + reason_);
     }
     return;
   }
-  operation_.comm->give_up_direct();
+  operation_.comm->devices().give_up_copies();
   if (told_here) {
     explain(comm_, "memory of devices goes through host memory from now on: " + reason_);
   }
@@ -147,7 +147,7 @@ Outcome DirectCall::begin() {
   if (mine.usable == 1) {
     const Cut whole = cut(operation_, 0);
     const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
-    const bool others = !comm_.in_one_process();
+    const bool others = !comm_.devices().in_one_process();
     const auto range = [&](const void* buffer, size_t blocks) {
       return range_of(queue_->driver(), buffer, others,
                       operation_.count * whole.element_bytes * blocks);

@@ -14,7 +14,7 @@ DirectMessage::DirectMessage(const Operation& operation, std::shared_ptr<DeviceQ
       comm_(*operation.comm),
       queue_(std::move(queue)),
       call_(operation, operation.comm->weir()),
-      answer_call_(operation, operation.comm->answers()) {}
+      answer_call_(operation, operation.comm->devices().answers()) {}
 
 Outcome DirectMessage::advance(State* state, bool* moved) {
   Outcome outcome = step(state, moved);
@@ -53,15 +53,15 @@ Outcome DirectMessage::begin() {
       return weir_recv(comm, &shown_, bytes, WEIR_UINT8, operation_.peer, request);
     });
   }
-  shown_.usable = queue_ != nullptr && !comm_.is_unreachable_for(operation_.peer) ? 1 : 0;
+  shown_.usable = queue_ != nullptr && comm_.devices().tries_messages_to(operation_.peer) ? 1 : 0;
   if (shown_.usable == 1) {
     const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
     shown_.process = this_process();
-    shown_.range =
-        range_of(queue_->driver(), operation_.send, !comm_.in_one_process(), shown_.bytes);
-    if (!comm_.in_one_process() && shown_.range.shared == kSharedNot) {
+    shown_.range = range_of(queue_->driver(), operation_.send, !comm_.devices().in_one_process(),
+                            shown_.bytes);
+    if (!comm_.devices().in_one_process() && shown_.range.shared == kSharedNot) {
       shown_.usable = 0;
-      if (comm_.note_unshared()) {
+      if (comm_.devices().note(DeviceWays::Event::kNotShared)) {
         explain(comm_,
                 fmt::format("some of what rank {} sends goes through host memory: {}", comm_.rank(),
                             text_of(static_cast<Refusal>(shown_.range.refusal))));
@@ -86,9 +86,9 @@ Outcome DirectMessage::told(State* state) {
   }
   // A sender that has given up has its buffer for itself again.
   weir_result_t gone = WEIR_OK;
-  if (weir_comm_async_error(comm_.answers(), &gone) == WEIR_OK && gone != WEIR_OK) {
+  if (weir_comm_async_error(comm_.devices().answers(), &gone) == WEIR_OK && gone != WEIR_OK) {
     return {to_nccl(gone, comm_.stopped_here()),
-            fmt::format("{}: {}", operation_.function, weir_last_error(comm_.answers()))};
+            fmt::format("{}: {}", operation_.function, weir_last_error(comm_.devices().answers()))};
   }
   const size_t bytes = operation_.count * element_bytes(operation_.type);
   if (shown_.bytes != bytes) {
@@ -127,7 +127,7 @@ Outcome DirectMessage::answer(Answer it) {
 Outcome DirectMessage::answered(State* state) {
   switch (answer_) {
     case Answer::kCopied:
-      if (comm_.note_direct_message()) {
+      if (comm_.devices().note(DeviceWays::Event::kSent)) {
         explain(comm_,
                 fmt::format("messages of rank {} on memory of devices go directly", comm_.rank()));
       }
@@ -137,7 +137,7 @@ Outcome DirectMessage::answered(State* state) {
       *state = State::kRefused;
       return {};
     case Answer::kUnreachable:
-      if (sends()) comm_.note_unreachable_for(operation_.peer);
+      if (sends()) comm_.devices().give_up_messages_to(operation_.peer);
       *state = State::kRefused;
       return {};
     case Answer::kFailed:

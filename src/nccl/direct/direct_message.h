@@ -6,7 +6,7 @@
 //   receiver:              reaches for it, copies on its DeviceQueue, answers
 //
 // What the sender tells takes the message's place among those of the pair. The answers have a communicator of
-// their own (Comm::answers), for messages that go the other way have no order with them. Where one of the two
+// their own (DeviceWays::answers), for messages that go the other way have no order with them. Where one of the two
 // buffers cannot be used this way, both ends learn of it here, and the message follows.
 //
 // Messages of one pair and direction come one after the other: the next begins when this is over. Not

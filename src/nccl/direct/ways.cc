@@ -27,10 +27,10 @@ bool is_copy(OperationKind kind) {
 
 bool goes_direct(const Operation& operation) {
   const Comm& comm = *operation.comm;
-  const bool wanted = is_copy(operation.kind) ? comm.direct()
+  const bool wanted = is_copy(operation.kind) ? comm.devices().copies()
                       : is_message(operation.kind)
-                          ? comm.answers() != nullptr
-                          : is_reduction(operation.kind) && comm.reduces_direct();
+                          ? comm.devices().answers() != nullptr
+                          : is_reduction(operation.kind) && comm.devices().reduces();
   if (!wanted || operation.options.need_sibling()) return false;
   const Cut whole = cut(operation, 0);
   return operation.count * whole.element_bytes * whole.larger_blocks >= kDirectBytesMin;

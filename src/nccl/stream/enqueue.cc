@@ -337,7 +337,7 @@ uint64_t wanted_chunk_bytes() {
 }
 
 bool must_cut(const Operation& operation) {
-  const uint64_t chunk_bytes = operation.comm->chunk_bytes();
+  const uint64_t chunk_bytes = operation.comm->devices().chunk_bytes();
   return (chunk_bytes > 0 && cut(operation, chunk_bytes).slice_count > 1) || goes_direct(operation);
 }
 

@@ -65,7 +65,7 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations, bool alon
   for (Operation& operation : operations) {
     Lane& lane = flight->lanes.emplace_back();
     lane.operation = std::move(operation);
-    lane.cut = cut(lane.operation, lane.operation.comm->chunk_bytes());
+    lane.cut = cut(lane.operation, flight->comm->devices().chunk_bytes());
     const bool some = lane.operation.count > 0;
     lane.send_on_device =
         some && lane.cut.send_blocks > 0 && on_device(context, lane.operation.send);
@@ -81,7 +81,7 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations, bool alon
           lane.operation.peer, lane.send_on_device ? lane.operation.send : lane.operation.recv);
       if (lane.passed()) {
         lane.send_on_device = lane.recv_on_device = false;
-        if (flight->comm->note_passed()) {
+        if (flight->comm->devices().note(DeviceWays::Event::kTransported)) {
           explain(*flight->comm,
                   fmt::format("messages of rank {} on memory of devices are the transport's",
                               flight->comm->rank()));

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceWays: how a communicator's operations on memory of devices go: what its ranks agreed on when it was made, what
+// has turned out since, and what has been said of it (src/nccl/direct, src/nccl/stream). Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <unordered_set>
+
+#include "weir/weir.h"
+
+namespace weir::nccl {
+
+class DeviceWays {
+ public:
+  // ---- Agreed, the same on all ranks ----
+  struct Agreed {
+    uint64_t chunk_bytes = 0;  // large operations are cut into slices of so many; 0: they are not
+    bool direct = false;       // ranks try to reach each other's memory
+    bool reduces = false;      // also to reduce there
+    bool in_one_process = false;  // all ranks are
+  };
+  // Before the communicator is used.
+  void agree(const Agreed& agreed) {
+    chunk_bytes_ = agreed.chunk_bytes;
+    copies_ = agreed.direct;
+    reduces_ = agreed.direct && agreed.reduces;
+    in_one_process_ = agreed.in_one_process;
+  }
+  uint64_t chunk_bytes() const { return chunk_bytes_.load(std::memory_order_relaxed); }
+  bool in_one_process() const { return in_one_process_.load(std::memory_order_relaxed); }
+  // Whether collectives that only copy are tried, and reductions. Given up by all ranks after the same operation.
+  bool copies() const { return copies_.load(std::memory_order_relaxed); }
+  bool reduces() const { return reduces_.load(std::memory_order_relaxed); }
+  void give_up_copies() { copies_ = false; }
+  void give_up_reductions() { reduces_ = false; }
+  // The communicator that answers to messages go by, whose owner is Comm; nullptr: messages are not tried.
+  weir_comm_t answers() const { return answers_.load(std::memory_order_acquire); }
+  void set_answers(weir_comm_t comm) { answers_.store(comm, std::memory_order_release); }
+
+  // ---- This rank's own ----
+  // A peer that cannot reach what this rank sends to it.
+  void give_up_messages_to(int peer) {
+    std::lock_guard lock(lock_);
+    unreachable_for_.insert(peer);
+  }
+  bool tries_messages_to(int peer) const {
+    std::lock_guard lock(lock_);
+    return unreachable_for_.count(peer) == 0;
+  }
+  // What is explained once for each communicator.
+  enum class Event : uint32_t {
+    kCopied = 1,       // a collective has gone directly
+    kReduced = 2,      // a reduction has
+    kSent = 4,         // a message has
+    kNotShared = 8,    // a message could not, for CUDA does not hand its buffer over
+    kTransported = 16  // the transport takes messages itself
+  };
+  // True the first time.
+  bool note(Event event) {
+    const auto bit = static_cast<uint32_t>(event);
+    return (noted_.fetch_or(bit) & bit) == 0;
+  }
+
+ private:
+  std::atomic<uint64_t> chunk_bytes_{0};
+  std::atomic<bool> copies_{false};
+  std::atomic<bool> reduces_{false};
+  std::atomic<bool> in_one_process_{false};
+  std::atomic<weir_comm_t> answers_{nullptr};
+  std::atomic<uint32_t> noted_{0};
+  mutable std::mutex lock_;
+  std::unordered_set<int> unreachable_for_;
+};
+
+}  // namespace weir::nccl
