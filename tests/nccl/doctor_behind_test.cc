@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "weir_info/behind.h"
+#include "weir_info/doctor.h"
 #include "weir_info/run_program.h"
 
 namespace weir::info {
@@ -23,8 +24,9 @@ std::string folder_of(const std::string& path) { return fs::path(path).parent_pa
 class DoctorBehind : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX", "WEIR_NCCL_LIBRARY", "WEIR_BACKEND",
-                             "WEIR_DISABLE", "LD_LIBRARY_PATH", "FAKE_CUDA_DEVICES"}) {
+    for (const char* name :
+         {"VIRTUAL_ENV", "CONDA_PREFIX", "WEIR_NCCL_LIBRARY", "WEIR_BACKEND", "WEIR_DISABLE",
+          "LD_LIBRARY_PATH", "FAKE_CUDA_DEVICES", "LD_PRELOAD", "VLLM_NCCL_SO_PATH"}) {
       unsetenv(name);
     }
     folder_ = fs::temp_directory_path() / ("weir-behind-" + std::to_string(getpid()));
@@ -143,22 +145,32 @@ TEST_F(DoctorBehind, ALibraryThatEndsItsProcessIsToldAndEndsNoDoctor) {
   EXPECT_NE(behind.trouble.find("signal 9"), std::string::npos) << behind.trouble;
 }
 
-// The checks of one section of what `weir-info doctor --json` prints of a program; null: there is no such section.
-nlohmann::json section_of(const std::string& title, const std::string& program,
-                          const std::vector<std::pair<std::string, std::string>>& environment,
-                          int* exit_code = nullptr) {
+// The checks of one section of a report; null: there is no such section.
+nlohmann::json section_in(const std::string& report_text, const std::string& title) {
+  const auto report = nlohmann::json::parse(report_text, nullptr, false);
+  EXPECT_TRUE(report.is_array()) << report_text;
+  for (const auto& section : report) {
+    if (section["section"] == title) return section["checks"];
+  }
+  return nullptr;
+}
+
+// Of what the doctor says of a program in this environment.
+nlohmann::json section_of(const std::string& title, const std::string& program) {
+  return section_in(json_of(examine_nccl(program).sections), title);
+}
+
+// Of what `weir-info doctor --json` prints.
+nlohmann::json printed_section(const std::string& title, const std::string& program,
+                               const std::vector<std::pair<std::string, std::string>>& environment,
+                               int* exit_code = nullptr) {
   std::vector<std::string> command = {WEIR_INFO, "doctor", "--json"};
   if (!program.empty()) command.push_back(program);
   const auto output = run_program(command, environment, 60'000);
   EXPECT_TRUE(output.ok()) << output.status().text();
   if (!output.ok()) return nullptr;
   if (exit_code != nullptr) *exit_code = output.value().exit_code;
-  const auto report = nlohmann::json::parse(output.value().out, nullptr, false);
-  EXPECT_TRUE(report.is_array()) << output.value().out << output.value().err;
-  for (const auto& section : report) {
-    if (section["section"] == title) return section["checks"];
-  }
-  return nullptr;
+  return section_in(output.value().out, title);
 }
 
 bool has(const nlohmann::json& checks, const char* verdict, const char* subject,
@@ -173,28 +185,29 @@ constexpr const char* kBehind = "Behind Weir's libnccl.so.2";
 
 TEST_F(DoctorBehind, AProgramThatLoadsWeirsIsToldWhoWouldDoTheWork) {
   const std::string folders = folder_of(WEIR_OURS) + ":" + folder_of(WEIR_FAKE_CUDA);
-  auto checks = section_of(kBehind, WEIR_PROGRAM_RUNPATH,
-                           {{"LD_LIBRARY_PATH", folders}, {"WEIR_NCCL_LIBRARY", WEIR_FAKE}});
+  auto checks = printed_section(kBehind, WEIR_PROGRAM_RUNPATH,
+                                {{"LD_LIBRARY_PATH", folders}, {"WEIR_NCCL_LIBRARY", WEIR_FAKE}});
   ASSERT_TRUE(checks.is_array());
   EXPECT_TRUE(has(checks, "ok", "real NCCL", "2.31.99, " WEIR_FAKE)) << checks;
   EXPECT_TRUE(has(checks, "ok", "its symbols", "all through 2.31")) << checks;
   EXPECT_TRUE(has(checks, "ok", "who does the work", "8 GPUs")) << checks;
 
   int exit_code = 0;
-  checks = section_of(kBehind, WEIR_PROGRAM_RUNPATH,
-                      {{"LD_LIBRARY_PATH", folders}, {"WEIR_NCCL_LIBRARY", WEIR_FAKE_OLDER}},
-                      &exit_code);
+  checks = printed_section(kBehind, WEIR_PROGRAM_RUNPATH,
+                           {{"LD_LIBRARY_PATH", folders}, {"WEIR_NCCL_LIBRARY", WEIR_FAKE_OLDER}},
+                           &exit_code);
   EXPECT_TRUE(has(checks, "BAD", "its symbols", "ncclCommSplit (since 2.18.1)")) << checks;
   EXPECT_EQ(exit_code, 1);
 
-  checks = section_of(kBehind, WEIR_PROGRAM_RUNPATH,
-                      {{"LD_PRELOAD", WEIR_OURS}, {"WEIR_BACKEND", "weir"}});
+  set("LD_PRELOAD", WEIR_OURS);
+  set("WEIR_BACKEND", "weir");
+  checks = section_of(kBehind, WEIR_PROGRAM_RUNPATH);
   EXPECT_TRUE(has(checks, "ok", "who does the work", "Weir's transports: WEIR_BACKEND=weir"));
 }
 
 TEST_F(DoctorBehind, TheRemedyNamesTheLibraryThatIsInstalledBesideIt) {
-  const auto checks = section_of(std::string("libnccl.so.2 of ") + WEIR_PROGRAM_LOST,
-                                 WEIR_PROGRAM_LOST, {{"LD_LIBRARY_PATH", WEIR_OLD_FOLDER}});
+  const auto checks = printed_section(std::string("libnccl.so.2 of ") + WEIR_PROGRAM_LOST,
+                                      WEIR_PROGRAM_LOST, {{"LD_LIBRARY_PATH", WEIR_OLD_FOLDER}});
   const std::string words = "to use Weir: LD_PRELOAD=";
   int told = 0;
   for (const auto& check : checks) {
@@ -207,17 +220,30 @@ TEST_F(DoctorBehind, TheRemedyNamesTheLibraryThatIsInstalledBesideIt) {
   EXPECT_TRUE(has(checks, "BAD", "libraries", "libnowhere.so.7 not found")) << checks;
 }
 
+TEST_F(DoctorBehind, ThePathThatVllmIsGivenIsLookedAt) {
+  const std::string python = copy_to(WEIR_PROGRAM_RPATH, "bin/python3.11");
+  const auto checks_for = [&](const std::string& path) {
+    set("VLLM_NCCL_SO_PATH", path);
+    return section_of("libnccl.so.2 of " + python, python);
+  };
+  EXPECT_TRUE(has(checks_for(WEIR_FAKE), "ok", "VLLM_NCCL_SO_PATH", "2.31.99, not Weir's"));
+  EXPECT_TRUE(has(checks_for(WEIR_OURS), "ok", "VLLM_NCCL_SO_PATH", ": Weir's"));
+  EXPECT_TRUE(has(checks_for("/nowhere/libnccl.so.2"), "BAD", "VLLM_NCCL_SO_PATH", "/nowhere/"));
+}
+
 TEST_F(DoctorBehind, TheDriversLibraryIsTheOneThatTheLoaderFinds) {
-  const auto checks = section_of("CUDA", "", {{"LD_LIBRARY_PATH", folder_of(WEIR_FAKE_CUDA)}});
-  ASSERT_EQ(checks.size(), 2u) << checks;
-  EXPECT_EQ(checks[1]["subject"], "libcuda.so.1");
-  EXPECT_EQ(real_path(checks[1]["finding"].get<std::string>()), real_path(WEIR_FAKE_CUDA));
+  const auto checks = printed_section("CUDA", "", {{"LD_LIBRARY_PATH", folder_of(WEIR_FAKE_CUDA)}});
+  const auto found = std::find_if(checks.begin(), checks.end(), [](const nlohmann::json& check) {
+    return check["subject"] == "libcuda.so.1";
+  });
+  ASSERT_NE(found, checks.end()) << checks;
+  EXPECT_EQ(real_path((*found)["finding"].get<std::string>()), real_path(WEIR_FAKE_CUDA));
 }
 
 TEST_F(DoctorBehind, WhatIsBehindIsToldForWeirsLibraryOnlyAndWithoutAProgram) {
-  EXPECT_TRUE(section_of(kBehind, WEIR_PROGRAM_RPATH, {}).is_null());
+  EXPECT_TRUE(section_of(kBehind, WEIR_PROGRAM_RPATH).is_null());
   const auto checks =
-      section_of(kBehind, "", {{"WEIR_DISABLE", "1"}, {"WEIR_NCCL_LIBRARY", WEIR_OURS}});
+      printed_section(kBehind, "", {{"WEIR_DISABLE", "1"}, {"WEIR_NCCL_LIBRARY", WEIR_OURS}});
   EXPECT_TRUE(has(checks, "BAD", "WEIR_NCCL_LIBRARY", "is Weir's own")) << checks;
   EXPECT_TRUE(has(checks, "BAD", "who does the work", "WEIR_DISABLE")) << checks;
 }

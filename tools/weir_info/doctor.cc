@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 // What every libnccl.so.2 of this project exports (src/nccl/real_library.cc).
 constexpr const char* kMarker = "weir_nccl_marker";
 constexpr size_t kNamesShown = 5;
+constexpr const char* kPathOfVllm = "VLLM_NCCL_SO_PATH";
 
 bool is_set(const char* name) {
   const char* value = std::getenv(name);
@@ -73,6 +74,21 @@ void add_object(const std::string& object, std::vector<Check>* checks, Seen* see
   seen->wanted.insert(seen->wanted.end(), wanted.begin(), wanted.end());
 }
 
+// vLLM and SGLang open what the variable names, whatever is preloaded.
+Check check_path_of_vllm(Seen* seen) {
+  Loading named;
+  named.path = std::getenv(kPathOfVllm);
+  const NcclFound found = found_of(std::move(named));
+  seen->weirs = seen->weirs || found.weirs;
+  const bool opens = found.version != 0;
+  return {opens ? Verdict::kGood : Verdict::kBad, kPathOfVllm,
+          fmt::format("{}: {}", found.loading.path,
+                      !opens        ? "cannot be opened, or has no ncclGetVersion"
+                      : found.weirs ? "Weir's"
+                                    : nccl::version_text(found.version) + ", not Weir's"),
+          opens && found.weirs ? "" : "to use Weir: name " + found.installed};
+}
+
 Section section_of_program(const std::string& program, Seen* seen) {
   Section section{"libnccl.so.2 of " + program, {}};
   const auto path = is_python(program) ? interpreter_of_python(program) : find_program(program);
@@ -96,10 +112,11 @@ Section section_of_program(const std::string& program, Seen* seen) {
   if (!packages.nccl.empty()) {
     section.checks.push_back(
         {Verdict::kNote, "its packages", "have NCCL at " + packages.nccl,
-         "frameworks that open it by this path do not see LD_LIBRARY_PATH: preload Weir's, "
-         "LD_PRELOAD=" +
-             installed_nccl()});
+         fmt::format("what is linked with it (PyTorch) gets Weir's by LD_PRELOAD={}; what opens it "
+                     "by its path does not, and must be given another path",
+                     installed_nccl())});
   }
+  if (is_set(kPathOfVllm)) section.checks.push_back(check_path_of_vllm(seen));
   return section;
 }
 
@@ -270,21 +287,31 @@ Check check_topology_file(const std::string& variable, const std::string& path) 
           topology.ok() ? "" : "name a topology file of hwloc's or NCCL's, or unset it"};
 }
 
-std::vector<Section> examine(const std::string& program) {
-  std::vector<Section> sections;
-  Seen seen;
+NcclExamined examine_nccl(const std::string& program) {
+  NcclExamined examined;
   std::error_code error;
+  Seen seen;
   // By its own path: in the loader's process /proc/self is the loader.
   seen.object = fs::read_symlink("/proc/self/exe", error).string();
-  if (!program.empty()) sections.push_back(section_of_program(program, &seen));
-  if (program.empty()) seen.seeker = nccl::seeker_here();
-  if (program.empty() || seen.weirs) {
-    // Before the transports, which may start CUDA's driver: a forked process could not start it again.
-    sections.push_back({"Behind Weir's libnccl.so.2",
-                        judge_behind(look_behind(seen.seeker, seen.driver), seen.wanted)});
+  if (program.empty()) {
+    seen.seeker = nccl::seeker_here();
+  } else {
+    examined.sections.push_back(section_of_program(program, &seen));
   }
+  if (program.empty() || seen.weirs) {
+    examined.sections.push_back({"Behind Weir's libnccl.so.2",
+                                 judge_behind(look_behind(seen.seeker, seen.driver), seen.wanted)});
+  }
+  examined.object = seen.object;
+  return examined;
+}
+
+std::vector<Section> examine(const std::string& program) {
+  // First, since the transports may start CUDA's driver: a forked process could not start it again.
+  NcclExamined nccl = examine_nccl(program);
+  std::vector<Section> sections = std::move(nccl.sections);
   const Report report = make_report();
-  sections.push_back({"CUDA", judge_driver(gather_driver("/", seen.object))});
+  sections.push_back({"CUDA", judge_driver(gather_driver("/", nccl.object))});
   sections.push_back({"Transports", judge_transports(report.transports)});
   Section machine{"Machine", judge_limits(report.machine)};
   // The first one counts (docs/nccl.md).

@@ -51,7 +51,14 @@ Check check_topology_file(const std::string& variable, const std::string& path);
 // "a, b, c, d, e and 3 more"
 std::string list_of(const std::vector<std::string>& names);
 
-// Looks at this machine, and at `program` unless it is "".
+// Which library `program` loads and what stands behind it; without one ("") what stands behind Weir's.
+struct NcclExamined {
+  std::vector<Section> sections;
+  std::string object;  // the file that was asked about: the program, or this one
+};
+NcclExamined examine_nccl(const std::string& program);
+
+// The same, and this machine.
 std::vector<Section> examine(const std::string& program);
 
 bool any_bad(const std::vector<Section>& sections);
