@@ -186,6 +186,44 @@ TEST(NcclDocumented, AConfigurationOfAChildStandsAloneAndWithoutOneTheParentsHol
   for (ncclComm_t comm : parents) EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
+// Nothing is shared, whatever splitShare and shrinkShare say: an abort of the parent leaves its children.
+TEST(NcclDocumented, AChildOutlivesItsParentHoweverThatEnds) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.splitShare = config.shrinkShare = 1;
+  for (const bool aborts : {false, true}) {
+    ncclComm_t parents[3] = {};
+    ncclComm_t children[3] = {};
+    ncclComm_t rest[2] = {};
+    const ncclUniqueId id = make_id();
+    ASSERT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 3; ++r) {
+      EXPECT_NCCL(ncclCommInitRankConfig(&parents[r], 3, id, r, &config));
+    }
+    ASSERT_NCCL(ncclGroupEnd());
+    int excluded[] = {2};
+    ASSERT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 3; ++r) {
+      EXPECT_NCCL(ncclCommSplit(parents[r], 0, -r, &children[r], nullptr));
+      if (r == 2) continue;
+      EXPECT_NCCL(ncclCommShrink(parents[r], excluded, 1, &rest[r], nullptr, NCCL_SHRINK_DEFAULT));
+    }
+    ASSERT_NCCL(ncclGroupEnd());
+    for (ncclComm_t comm : parents) {
+      EXPECT_NCCL(aborts ? ncclCommAbort(comm) : ncclCommDestroy(comm));
+    }
+    int values[5] = {1, 2, 4, 8, 16};
+    ASSERT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 5; ++r) {
+      EXPECT_NCCL(ncclAllReduce(&values[r], &values[r], 1, ncclInt, ncclSum,
+                                r < 3 ? children[r] : rest[r - 3], nullptr));
+    }
+    ASSERT_NCCL(ncclGroupEnd());
+    EXPECT_EQ(std::vector<int>(values, values + 5), (std::vector<int>{7, 7, 7, 24, 24}));
+    for (ncclComm_t comm : children) EXPECT_NCCL(ncclCommDestroy(comm));
+    for (ncclComm_t comm : rest) EXPECT_NCCL(ncclCommDestroy(comm));
+  }
+}
+
 // ---- Nonblocking communicators ------------------------------------------------------------------
 
 // Documented programs poll the parent and then use what was made from it. With many at once, the last of them
