@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives from device to device between processes, on Weir's stand-in for CUDA, whose
-// devices' memory other processes can map. A program of its own: nothing here starts a thread, or CUDA,
-// before it forks.
+// Collectives from device to device between processes.
+#include "nccl/direct_processes.h"
+
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -9,106 +9,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "hostcuda/driver/functions.h"
 #include "hostcuda/runtime/functions.h"
-#include "nccl/mapped_memory.h"
-#include "nccl/processes.h"
 
 namespace weir::nccl::test {
 namespace {
-
-const bool kEnvironment = [] {
-  setenv("WEIR_NCCL_CHUNK_BYTES", "64KiB", 1);
-  setenv("WEIR_EXPLAIN", "1", 1);
-  setenv("WEIR_DETERMINISTIC", "1", 1);  // also what is staged is folded in the order of the ranks
-  setenv("WEIR_HOSTCUDA_DEVICES", "2", 1);
-  setenv("WEIR_HOSTCUDA_MEMORY", "256M", 1);
-  return true;
-}();
-
-constexpr size_t kCount = 30011;
-constexpr const char* kDirectly = "memory of devices goes from rank to rank directly";
-constexpr const char* kReduced = "memory of devices is reduced on the devices directly";
-constexpr const char* kReductionsGivenUp = "reductions of memory of devices go through host memory";
-constexpr const char* kMessages = "on memory of devices go directly";
-constexpr const char* kMessagesStaged = "some of what rank 1 sends goes through host memory";
-constexpr const char* kGivenUp = "memory of devices goes through host memory from now on";
-
-// A communicator that is made when the process uses a device.
-ncclComm_t use_device_in(ncclComm_t first, int rank, int device) {
-  use_device(device);
-  ncclComm_t comm = nullptr;
-  EXPECT_NCCL(ncclCommSplit(first, 0, rank, &comm, nullptr));
-  EXPECT_NCCL(ncclCommDestroy(first));
-  return comm;
-}
-
-enum class Kind {
-  kAllocated,
-  kPooled,  // which cannot be handed to another process
-  kMapped,
-  kMappedSideBySide,  // over several allocations
-  kMappedForOne,      // made by mapping, without a handle for others
-};
-
-// `count` numbers on the current device.
-class Numbers {
- public:
-  explicit Numbers(size_t count, Kind kind = Kind::kAllocated) : count_(count), kind_(kind) {
-    if (kind == Kind::kPooled) {
-      EXPECT_CUDA(cuMemAllocAsync(&device_, bytes(), nullptr));
-    } else if (kind == Kind::kAllocated) {
-      EXPECT_CUDA(cuMemAlloc_v2(&device_, bytes()));
-    } else {
-      CUdevice here = -1;
-      EXPECT_CUDA(cuCtxGetDevice(&here));
-      const size_t units = (bytes() + kSkipBytes + kMappedUnit - 1) / kMappedUnit;
-      const bool one = kind != Kind::kMappedSideBySide;
-      mapped_ = std::make_unique<MappedMemory>(
-          one ? std::vector<size_t>{units} : std::vector<size_t>(units, 1), here,
-          kind != Kind::kMappedForOne);
-      device_ = mapped_->address() + kSkipBytes;
-    }
-  }
-  ~Numbers() {
-    if (kind_ == Kind::kPooled) {
-      EXPECT_CUDA(cuMemFreeAsync(device_, nullptr));
-    } else if (kind_ == Kind::kAllocated) {
-      EXPECT_CUDA(cuMemFree_v2(device_));
-    }
-  }
-  Numbers(const Numbers&) = delete;
-  Numbers& operator=(const Numbers&) = delete;
-  int* data() const { return reinterpret_cast<int*>(static_cast<uintptr_t>(device_)); }
-  void set(const std::vector<int>& values) {
-    EXPECT_CUDA(cuMemcpyHtoD_v2(device_, values.data(), bytes()));
-  }
-  std::vector<int> get() const {
-    std::vector<int> values(count_);
-    EXPECT_CUDA(cuMemcpyDtoH_v2(values.data(), device_, bytes()));
-    return values;
-  }
-
- private:
-  static constexpr size_t kSkipBytes = 4096;  // of what is mapped: it need not begin with a buffer
-  size_t bytes() const { return count_ * sizeof(int); }
-  size_t count_;
-  Kind kind_;
-  std::unique_ptr<MappedMemory> mapped_;
-  CUdeviceptr device_ = 0;
-};
-
-std::vector<int> values_of(int rank, size_t count, int seed) {
-  std::vector<int> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = rank * 1000003 + static_cast<int>(i) * 7 + seed;
-  return values;
-}
 
 // All-gather, all-to-all and broadcast of `count`, each value looked at.
 void run_round(ncclComm_t comm, int rank, int n, size_t count, int seed,
@@ -205,16 +113,6 @@ void reduce_round(ncclComm_t comm, int rank, int n, size_t count, int seed,
   }
   EXPECT_CUDA(cuStreamDestroy_v2(stream));
 }
-
-size_t count_of(const std::string& text, const std::string& words) {
-  size_t count = 0;
-  for (size_t at = text.find(words); at != std::string::npos; at = text.find(words, at + 1))
-    ++count;
-  return count;
-}
-
-constexpr const char* kNoDescriptors =
-    "this machine does not let a process take another's descriptors";
 
 // As a container does that is started without SYS_PTRACE.
 bool refuse_descriptors() {
@@ -444,60 +342,6 @@ TEST(NcclDirectProcesses, WhereTheKernelHandsOutNoDescriptorsMemoryMadeByMapping
   EXPECT_EQ(statuses, std::vector<int>(2, 0));
 }
 
-// To the next rank, from the one before, in a group.
-void pass_round(ncclComm_t comm, int rank, int n, size_t count, int seed,
-                Kind kind = Kind::kAllocated) {
-  CUstream stream = nullptr;
-  EXPECT_CUDA(cuStreamCreate(&stream, 0));
-  const auto on = reinterpret_cast<cudaStream_t>(stream);
-  {
-    Numbers out(count, kind);
-    const Numbers in(count, kind);
-    out.set(values_of(rank, count, seed));
-    EXPECT_NCCL(ncclGroupStart());
-    EXPECT_NCCL(ncclSend(out.data(), count, ncclInt, (rank + 1) % n, comm, on));
-    EXPECT_NCCL(ncclRecv(in.data(), count, ncclInt, (rank + n - 1) % n, comm, on));
-    EXPECT_NCCL(ncclGroupEnd());
-    EXPECT_CUDA(cuStreamSynchronize(stream));
-    EXPECT_EQ(in.get(), values_of((rank + n - 1) % n, count, seed));
-  }
-  EXPECT_CUDA(cuStreamDestroy_v2(stream));
-}
-
-TEST(NcclDirectProcesses, ReceiveFromEachOthersDevices) {
-  EXPECT_EQ(run_processes(3,
-                          [](int rank, ncclComm_t first) {
-                            ncclComm_t comm = use_device_in(first, rank, rank % 2);
-                            testing::internal::CaptureStderr();
-                            for (int round = 0; round < 12; ++round) {
-                              const auto more = static_cast<size_t>(round % 4) * 50000;
-                              pass_round(comm, rank, 3, kCount + more, round);
-                            }
-                            const std::string told = testing::internal::GetCapturedStderr();
-                            EXPECT_EQ(count_of(told, kMessages), 1u) << told;
-                            EXPECT_EQ(count_of(told, kMessagesStaged), 0u) << told;
-                            EXPECT_NCCL(ncclCommDestroy(comm));
-                          }),
-            std::vector<int>(3, 0));
-}
-
-TEST(NcclDirectProcesses, ReceiveFromMemoryMadeByMapping) {
-  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
-  EXPECT_EQ(run_processes(2,
-                          [](int rank, ncclComm_t first) {
-                            ncclComm_t comm = use_device_in(first, rank, 0);
-                            testing::internal::CaptureStderr();
-                            for (int round = 0; round < 6; ++round) {
-                              pass_round(comm, rank, 2, kCount, round, Kind::kMapped);
-                            }
-                            const std::string told = testing::internal::GetCapturedStderr();
-                            EXPECT_EQ(count_of(told, kMessages), 1u) << told;
-                            EXPECT_EQ(count_of(told, "goes through host memory"), 0u) << told;
-                            EXPECT_NCCL(ncclCommDestroy(comm));
-                          }),
-            std::vector<int>(2, 0));
-}
-
 TEST(NcclDirectProcesses, TheBuffersOfACollectiveMayLieInAllocationsSideBySide) {
   if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
   EXPECT_EQ(
@@ -518,62 +362,6 @@ TEST(NcclDirectProcesses, TheBuffersOfACollectiveMayLieInAllocationsSideBySide) 
                       EXPECT_NCCL(ncclCommDestroy(comm));
                     }),
       std::vector<int>(2, 0));
-}
-
-TEST(NcclDirectProcesses, AMessageMayLieInAllocationsSideBySide) {
-  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
-  EXPECT_EQ(run_processes(2,
-                          [](int rank, ncclComm_t first) {
-                            ncclComm_t comm = use_device_in(first, rank, 0);
-                            testing::internal::CaptureStderr();
-                            int seed = 0;
-                            for (const size_t count : {1500007, 500009, 1100003}) {
-                              pass_round(comm, rank, 2, count, ++seed, Kind::kMappedSideBySide);
-                            }
-                            const std::string told = testing::internal::GetCapturedStderr();
-                            EXPECT_EQ(count_of(told, kMessages), 1u) << told;
-                            EXPECT_EQ(count_of(told, "goes through host memory"), 0u) << told;
-                            EXPECT_NCCL(ncclCommDestroy(comm));
-                          }),
-            std::vector<int>(2, 0));
-}
-
-TEST(NcclDirectProcesses, MessagesFromWhatCannotBeHandedOverAreStagedAndTheSenderSaysSoOnce) {
-  EXPECT_EQ(run_processes(2,
-                          [](int rank, ncclComm_t first) {
-                            ncclComm_t comm = use_device_in(first, rank, 0);
-                            testing::internal::CaptureStderr();
-                            for (int round = 0; round < 3; ++round) {
-                              pass_round(comm, rank, 2, kCount, round,
-                                         rank == 1 && round < 2 ? Kind::kPooled : Kind::kAllocated);
-                            }
-                            const std::string told = testing::internal::GetCapturedStderr();
-                            EXPECT_EQ(count_of(told, kMessagesStaged), rank == 1 ? 1u : 0u) << told;
-                            // What rank 0 sends goes directly.
-                            EXPECT_EQ(count_of(told, kMessages), 1u) << told;
-                            EXPECT_NCCL(ncclCommDestroy(comm));
-                          }),
-            std::vector<int>(2, 0));
-}
-
-TEST(NcclDirectProcesses, AMessageOfAPeerThatHasDiedReleasesTheStream) {
-  const auto statuses = run_processes(3, [](int rank, ncclComm_t first) {
-    ncclComm_t comm = use_device_in(first, rank, 0);
-    pass_round(comm, rank, 3, kCount, 1);
-    if (rank == 1) _exit(0);
-    CUstream stream = nullptr;
-    EXPECT_CUDA(cuStreamCreate(&stream, 0));
-    const auto on = reinterpret_cast<cudaStream_t>(stream);
-    const Numbers data(kCount);
-    EXPECT_NCCL(rank == 0 ? ncclSend(data.data(), kCount, ncclInt, 1, comm, on)
-                          : ncclRecv(data.data(), kCount, ncclInt, 1, comm, on));
-    EXPECT_CUDA(cuStreamSynchronize(stream));
-    ncclResult_t error = ncclSuccess;
-    EXPECT_NCCL(ncclCommGetAsyncError(comm, &error));
-    EXPECT_EQ(error, ncclRemoteError);
-    EXPECT_NCCL(ncclCommAbort(comm));
-  });
-  EXPECT_EQ(statuses, std::vector<int>(3, 0));
 }
 
 TEST(NcclDirectProcesses, NoRankCopiesDirectlyWhereOneMustNot) {
