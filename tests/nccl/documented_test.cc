@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstddef>
 #include <cstring>
@@ -395,6 +396,33 @@ TEST(NcclDocumented, SeveralMessagesOfAGroupMeetSeparateCallsInTheirOrder) {
       }
     }
   });
+}
+
+// Descriptors of one rank, signal and context add up.
+TEST(NcclDocumented, TwoDescriptorsOfOneRankWaitForTheSignalsOfBoth) {
+  const AllRanks ranks(2);
+  int memory[2] = {};
+  ncclWindow_t windows[2] = {};
+  ASSERT_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_NCCL(ncclCommWindowRegister(ranks[r], &memory[r], sizeof memory[r], &windows[r], 0));
+  }
+  ASSERT_NCCL(ncclGroupEnd());
+  EXPECT_NCCL(ncclSignal(1, 0, 0, 0, ranks[0], nullptr));
+  std::atomic<bool> waits{false};
+  std::atomic<bool> second{false};
+  std::thread waiter([&] {
+    ncclWaitSignalDesc_t both[] = {{1, 0, 0, 0}, {1, 0, 0, 0}};
+    waits = true;
+    EXPECT_NCCL(ncclWaitSignal(2, both, ranks[1], nullptr));
+    EXPECT_TRUE(second) << "one signal was taken for two";
+  });
+  while (!waits) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // time for what is wrong to show
+  second = true;
+  EXPECT_NCCL(ncclSignal(1, 0, 0, 0, ranks[0], nullptr));
+  waiter.join();
+  for (int r = 0; r < 2; ++r) EXPECT_NCCL(ncclCommWindowDeregister(ranks[r], windows[r]));
 }
 
 // ---- Operations ---------------------------------------------------------------------------------
