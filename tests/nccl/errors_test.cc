@@ -88,6 +88,8 @@ TEST(NcclErrors, WrongArgumentsOfAMakerAreNamed) {
   EXPECT_EQ(ncclCommShrink(ranks[0], nobody, 1, &comm, nullptr, 0), ncclInvalidArgument);
   EXPECT_EQ(ncclCommShrink(ranks[0], nobody, 0, &comm, nullptr, 0), ncclInvalidArgument);
   EXPECT_EQ(ncclCommShrink(ranks[0], nobody, 1, &comm, nullptr, 8), ncclInvalidArgument);
+  EXPECT_EQ(ncclCommShrink(ranks[0], nobody, 3, &comm, nullptr, 0), ncclInvalidArgument);
+  expect_error_with({"excludeRanksCount is 3", "2 ranks"});
   EXPECT_EQ(ncclCommGrow(nullptr, 3, nullptr, 2, &comm, nullptr), ncclInvalidArgument);
   EXPECT_EQ(ncclCommGrow(ranks[0], 2, nullptr, -1, &comm, nullptr), ncclInvalidArgument);
   EXPECT_EQ(ncclCommCount(ranks[0], nullptr), ncclInvalidArgument);

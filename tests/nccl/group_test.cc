@@ -138,6 +138,14 @@ TEST(NcclGroup, ASimulatedEndRunsNothing) {
   info.magic = 0;
   EXPECT_EQ(ncclGroupSimulateEnd(&info), ncclInvalidArgument);
   EXPECT_TRUE(sums_up(ranks));
+  // What was to be made is not.
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclGroupStart());
+  EXPECT_NCCL(ncclCommInitRank(&comm, 2, make_id(), 0));
+  const ncclComm_t handle = comm;
+  EXPECT_NCCL(ncclGroupSimulateEnd(nullptr));
+  EXPECT_EQ(comm, nullptr);
+  EXPECT_EQ(ncclCommAbort(handle), ncclInvalidArgument);
 }
 
 TEST(NcclGroup, AMessageToOneselfNeedsAGroup) {

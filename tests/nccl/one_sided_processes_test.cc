@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "nccl/processes.h"
@@ -79,6 +81,38 @@ TEST(NcclOneSidedProcesses, EveryRankWritesToEveryOtherInOrdinaryMemory) {
                             EXPECT_NCCL(ncclCommDestroy(comm));
                           }),
             std::vector<int>(3, 0));
+}
+
+// Memory of ncclMemAlloc, this process's or another's, that this process has mapped.
+int mapped_allocations() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("weir-symmetric") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
+TEST(NcclOneSidedProcesses, AWindowMapsThePeersMemoryUnlessThatIsDisabled) {
+  for (const bool disabled : {false, true}) {
+    if (disabled) setenv("NCCL_P2P_DISABLE", "1", 1);
+    EXPECT_EQ(run_processes(2,
+                            [&](int, ncclComm_t comm) {
+                              void* memory = nullptr;
+                              ncclWindow_t window = nullptr;
+                              ASSERT_NCCL(ncclMemAlloc(&memory, 8192));
+                              EXPECT_EQ(mapped_allocations(), 1);
+                              ASSERT_NCCL(ncclCommWindowRegister(comm, memory, 8192, &window, 0));
+                              // Windows, and counters of signals.
+                              EXPECT_EQ(mapped_allocations(), disabled ? 2 : 4);
+                              meet(comm);
+                              EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
+                              EXPECT_NCCL(ncclMemFree(memory));
+                              EXPECT_NCCL(ncclCommDestroy(comm));
+                            }),
+              std::vector<int>(2, 0));
+    unsetenv("NCCL_P2P_DISABLE");
+  }
 }
 
 TEST(NcclOneSidedProcesses, WithoutDirectAccessAllGoesAsMessages) {

@@ -83,9 +83,12 @@ TEST(NcclOptions, ADeterministicCallIsOneFoldInRankOrder) {
   }
   const std::vector<int> statuses = run_processes(kRanks, [&](int rank, ncclComm_t comm) {
     const std::vector<float>& input = inputs[static_cast<size_t>(rank)];
+    // Over shared memory others fold in rank order, too.
+    ncclConfigExt_t tcp = weir_nccl_transport("tcp", nullptr);
     ncclConfigExt_t exact = weir_nccl_deterministic(1, nullptr);
-    const ncclCollConfig_t config = with(&exact);
-    for (int round = 0; round < 3; ++round) {
+    ncclConfigExt_t exact_over_tcp = weir_nccl_deterministic(1, &tcp);
+    for (int round = 0; round < 4; ++round) {
+      const ncclCollConfig_t config = with(round % 2 == 0 ? &exact : &exact_over_tcp);
       std::vector<float> output(kCount);
       EXPECT_NCCL(ncclAllReduceConfig(input.data(), output.data(), kCount, ncclFloat, ncclSum, comm,
                                       nullptr, &config));
@@ -110,6 +113,19 @@ TEST(NcclOptions, ACallGoesOverTheTransportThatItNames) {
     EXPECT_NCCL(reduce(comm, &value, &tcp));
     EXPECT_EQ(value, 8);
     EXPECT_GT(tcp_sockets(), before);
+    // It is the data that go there, and without the option they do not.
+    std::vector<int> large(100000, 1);
+    const uint64_t sent = tcp_bytes_sent();
+    EXPECT_NCCL(
+        ncclAllReduce(large.data(), large.data(), large.size(), ncclInt, ncclSum, comm, nullptr));
+    EXPECT_LT(tcp_bytes_sent() - sent, 50000u);
+    const ncclCollConfig_t over_tcp = with(&tcp);
+    EXPECT_NCCL(ncclAllReduceConfig(large.data(), large.data(), large.size(), ncclInt, ncclSum,
+                                    comm, nullptr, &over_tcp));
+    if (sent > 0) {  // else this kernel does not count
+      EXPECT_GE(tcp_bytes_sent() - sent, 200000u);
+    }
+    EXPECT_EQ(large, std::vector<int>(100000, 4));
     // Both options, and one in a group with a call without any.
     ncclConfigExt_t exact = weir_nccl_deterministic(1, &tcp);
     int other = 1;

@@ -3,8 +3,14 @@
 #pragma once
 
 #include <dirent.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -34,6 +40,23 @@ inline size_t tcp_sockets() {
   }
   closedir(folder);
   return count;
+}
+
+// Bytes that the TCP sockets of this process have sent.
+inline uint64_t tcp_bytes_sent() {
+  uint64_t bytes = 0;
+  DIR* folder = opendir("/proc/self/fd");
+  while (const dirent* entry = readdir(folder)) {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    const int file = std::atoi(entry->d_name);
+    if (getsockopt(file, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
+    if (size >= offsetof(tcp_info, tcpi_bytes_sent) + sizeof info.tcpi_bytes_sent) {
+      bytes += info.tcpi_bytes_sent;
+    }
+  }
+  closedir(folder);
+  return bytes;
 }
 
 }  // namespace weir::nccl::test
