@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -404,13 +405,15 @@ size_t shared_mapping_count() {
   return count;
 }
 
-// But the recorder's folder, which is private to the user and keeps what failed communicators did
-// last.
+// This user's, but the recorder's folder, which is private to the user and keeps what failed communicators
+// did last.
 std::set<std::string> names_in_shm() {
   const std::string recorder = "weir-" + std::to_string(geteuid());
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     const std::string name = entry.path().filename().string();
+    struct stat status {};
+    if (lstat(entry.path().c_str(), &status) != 0 || status.st_uid != geteuid()) continue;
     if (name.find("weir") != std::string::npos && name != recorder) names.insert(name);
   }
   return names;
