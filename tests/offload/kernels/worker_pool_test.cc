@@ -64,6 +64,16 @@ TEST(WorkerPool, ManyShortLoopsInARowAreAllWhole) {
   }
 }
 
+// Also where a worker has not seen the loop yet.
+TEST(WorkerPool, EndsRightAfterALoop) {
+  for (int round = 0; round < 5000; ++round) {
+    const auto pool = WorkerPool::create({.thread_count = 4}).take();
+    std::atomic<uint64_t> sum{0};
+    pool->parallel_for(8, 1, [&](uint64_t begin, uint64_t end) { sum += end - begin; });
+    ASSERT_EQ(sum.load(), 8u);
+  }
+}
+
 TEST(WorkerPool, TheCallerCanDoSomethingElseMeanwhile) {
   const auto pool = make(2, false);
   for (int round = 0; round < 200; ++round) {
