@@ -43,11 +43,13 @@ void serve(World& it) {
       --it.objects;
       moved = true;
     }
-    if (moved) it.moved.notify_all();
-    if (!any && it.doomed.empty()) {
-      it.work.wait(lock);
-    } else if (!moved) {
+    if (moved) {
+      // Look again: more may have come while the lock was free.
+      it.moved.notify_all();
+    } else if (any) {
       it.work.wait_for(lock, std::chrono::microseconds(20));
+    } else {
+      it.work.wait(lock);
     }
   }
 }
