@@ -7,25 +7,13 @@
 #include <thread>
 #include <vector>
 
-#include "nccl/stream_support.h"
-
-// Only the strict libcuda counts.
-extern "C" __attribute__((weak)) int strict_cuda_host_copies();
+#include "nccl/direct_support.h"
+#include "nccl/graph_support.h"
 
 namespace weir::nccl::test {
 namespace {
 
-// What is staged is so in several pieces; settings are read at the first call.
-const int kEnvironment = setenv("WEIR_NCCL_CHUNK_BYTES", "64KiB", 1);
-
-class NcclDirectMessages : public testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_EQ(kEnvironment, 0);
-    use_device(0);
-  }
-};
-
+using NcclDirectMessages = DirectTest;
 using NcclDirectMessageGraphs = NcclDirectMessages;
 using NcclDirectMessageFaults = NcclDirectMessages;
 
@@ -33,8 +21,6 @@ using NcclDirectMessageFaults = NcclDirectMessages;
 // at a time.
 constexpr size_t kCount = 30011;
 constexpr size_t kLong = 12 * 16384 + 5;
-
-int host_copies() { return strict_cuda_host_copies == nullptr ? 0 : strict_cuda_host_copies(); }
 
 // One rank's memory for a message, sent or received.
 struct Buffer {
@@ -197,23 +183,15 @@ TEST_F(NcclDirectMessageGraphs, EveryLaunchOfAGraphSendsAgain) {
     const Stream stream;
     const Array mine(MemoryKind::kDevice, kCount);
     const Array theirs(MemoryKind::kDevice, kCount);
-    EXPECT_CUDA(cuStreamBeginCapture_v2(stream.get(), 1));
-    EXPECT_NCCL(ncclGroupStart());
-    EXPECT_NCCL(ncclSend(mine.data(), kCount, ncclInt, 1 - rank, comm, stream.nccl()));
-    EXPECT_NCCL(ncclRecv(theirs.data(), kCount, ncclInt, 1 - rank, comm, stream.nccl()));
-    EXPECT_NCCL(ncclGroupEnd());
-    cuda::Graph graph = nullptr;
-    cuda::GraphExec exec = nullptr;
-    EXPECT_CUDA(cuStreamEndCapture(stream.get(), &graph));
-    EXPECT_CUDA(cuGraphInstantiateWithFlags(&exec, graph, 0));
-    EXPECT_CUDA(cuGraphDestroy(graph));
-    for (int round = 0; round < 4; ++round) {
-      mine.set(numbers(kCount, rank, round));
-      EXPECT_CUDA(cuGraphLaunch(exec, stream.get()));
-      stream.synchronize();
-      ASSERT_EQ(theirs.get(), numbers(kCount, 1 - rank, round)) << round;
-    }
-    EXPECT_CUDA(cuGraphExecDestroy(exec));
+    launch_again_and_again(
+        stream, mine, rank,
+        [&] {
+          EXPECT_NCCL(ncclGroupStart());
+          EXPECT_NCCL(ncclSend(mine.data(), kCount, ncclInt, 1 - rank, comm, stream.nccl()));
+          EXPECT_NCCL(ncclRecv(theirs.data(), kCount, ncclInt, 1 - rank, comm, stream.nccl()));
+          EXPECT_NCCL(ncclGroupEnd());
+        },
+        [&](int round) { EXPECT_EQ(theirs.get(), numbers(kCount, 1 - rank, round)) << round; });
   });
 }
 

@@ -17,15 +17,14 @@ namespace weir::nccl::test {
 namespace {
 
 // Both ways then fold in the order of the ranks.
-const int kEnvironment =
-    setenv("WEIR_DETERMINISTIC", "1", 1) + setenv("WEIR_NCCL_CHUNK_BYTES", "64KiB", 1);
+const int kInOrder = setenv("WEIR_DETERMINISTIC", "1", 1);
 
 // On the stand-in, too.
-class NcclDirectReduce : public testing::Test {
+class NcclDirectReduce : public DirectTest {
  protected:
   void SetUp() override {
-    ASSERT_EQ(kEnvironment, 0);
-    use_device(0);
+    ASSERT_EQ(kInOrder, 0);
+    DirectTest::SetUp();
   }
 };
 // On the strict libcuda alone.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of what goes from device to device: what the strict libcuda counts of it; on another libcuda, nothing.
+// For tests of what goes from device to device, with what the strict libcuda counts of it; on another libcuda, nothing.
 #pragma once
+
+#include <cstdlib>
 
 #include "nccl/stream_support.h"
 
@@ -13,5 +15,16 @@ inline int host_copies() {
   return strict_cuda_host_copies == nullptr ? 0 : strict_cuda_host_copies();
 }
 inline int kernels() { return strict_cuda_kernels == nullptr ? 0 : strict_cuda_kernels(); }
+
+// What is staged after all is so in several pieces; settings are read at the first call.
+inline const int kStagedInPieces = setenv("WEIR_NCCL_CHUNK_BYTES", "64KiB", 1);
+
+class DirectTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(kStagedInPieces, 0);
+    use_device(0);
+  }
+};
 
 }  // namespace weir::nccl::test

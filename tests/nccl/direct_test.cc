@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,17 +14,7 @@
 namespace weir::nccl::test {
 namespace {
 
-// What is staged after all is so in several pieces; settings are read at the first call.
-const int kEnvironment = setenv("WEIR_NCCL_CHUNK_BYTES", "64KiB", 1);
-
-class NcclDirect : public testing::Test {
- protected:
-  void SetUp() override {
-    ASSERT_EQ(kEnvironment, 0);
-    use_device(0);
-  }
-};
-
+using NcclDirect = DirectTest;
 using NcclDirectGraphs = NcclDirect;
 using NcclDirectFaults = NcclDirect;
 
