@@ -184,16 +184,17 @@ TEST(NcclDirectProcesses, CopyFromEachOthersDevicesWhateverIsFreedAndAllocatedBe
             std::vector<int>(3, 0));
 }
 
-TEST(NcclDirectProcesses, ReduceOnEachOthersDevices) {
+// Reductions of three ranks on two devices, where they are reduced if there are kernels.
+void expect_reduced_on_devices(Kind kind) {
   EXPECT_EQ(
       run_processes(
           3,
-          [](int rank, ncclComm_t first) {
+          [kind](int rank, ncclComm_t first) {
             testing::internal::CaptureStderr();
             ncclComm_t comm = use_device_in(first, rank, rank % 2);
             for (int round = 0; round < 8; ++round) {
               const auto more = static_cast<size_t>(round % 4) * 1237;
-              reduce_round(comm, rank, 3, kCount + more, round);
+              reduce_round(comm, rank, 3, kCount + more, round, kind);
             }
             const std::string told = testing::internal::GetCapturedStderr();
             const size_t times = rank == 0 ? WEIR_TEST_HAS_KERNELS : 0;
@@ -203,6 +204,10 @@ TEST(NcclDirectProcesses, ReduceOnEachOthersDevices) {
             EXPECT_NCCL(ncclCommDestroy(comm));
           }),
       std::vector<int>(3, 0));
+}
+
+TEST(NcclDirectProcesses, ReduceOnEachOthersDevices) {
+  expect_reduced_on_devices(Kind::kAllocated);
 }
 
 TEST(NcclDirectProcesses, ReductionsOfWhatCannotBeHandedOverAreStaged) {
@@ -263,24 +268,7 @@ TEST(NcclDirectProcesses, MemoryMadeByMappingIsCopiedWhateverIsMappedAnewBetween
 
 TEST(NcclDirectProcesses, MemoryMadeByMappingIsReduced) {
   if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
-  EXPECT_EQ(
-      run_processes(
-          3,
-          [](int rank, ncclComm_t first) {
-            testing::internal::CaptureStderr();
-            ncclComm_t comm = use_device_in(first, rank, rank % 2);
-            for (int round = 0; round < 8; ++round) {
-              const auto more = static_cast<size_t>(round % 4) * 1237;
-              reduce_round(comm, rank, 3, kCount + more, round, Kind::kMapped);
-            }
-            const std::string told = testing::internal::GetCapturedStderr();
-            const size_t times = rank == 0 ? WEIR_TEST_HAS_KERNELS : 0;
-            EXPECT_EQ(count_of(told, kReduced), times) << told;
-            EXPECT_EQ(count_of(told, kReductionsGivenUp), WEIR_TEST_HAS_KERNELS == 1 ? 0u : 1u)
-                << told;
-            EXPECT_NCCL(ncclCommDestroy(comm));
-          }),
-      std::vector<int>(3, 0));
+  expect_reduced_on_devices(Kind::kMapped);
 }
 
 TEST(NcclDirectProcesses, ReductionsAndCopiesOfMemoryMadeByMappingAreCapturedAndReplayed) {

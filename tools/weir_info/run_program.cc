@@ -79,6 +79,15 @@ bool read_all(Pipe (&pipes)[2], Output* output, int timeout_ms) {
   return true;
 }
 
+// What the child writes, and how it ended; false: it was killed, since it took longer or wrote too much.
+bool read_to_end(pid_t child, Pipe (&pipes)[2], Output* output, int* status, int timeout_ms) {
+  const bool done = read_all(pipes, output, timeout_ms);
+  if (!done) kill(child, SIGKILL);
+  while (waitpid(child, status, 0) < 0 && errno == EINTR) {
+  }
+  return done;
+}
+
 }  // namespace
 
 Result<Output> run_program(const std::vector<std::string>& arguments,
@@ -106,11 +115,8 @@ Result<Output> run_program(const std::vector<std::string>& arguments,
   for (Pipe& pipe : pipes) Pipe::shut(&pipe.ends[1]);
 
   Output output;
-  const bool done = read_all(pipes, &output, timeout_ms);
-  if (!done) kill(child, SIGKILL);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  const bool done = read_to_end(child, pipes, &output, &status, timeout_ms);
   if (!done) {
     return Status(Code::kTimeout, arguments[0] + " did not end in " + std::to_string(timeout_ms) +
                                       " ms, or printed too much");
@@ -139,11 +145,8 @@ Result<std::string> answer_of_fork(const std::function<std::string()>& work, int
   }
   Pipe::shut(&pipes[0].ends[1]);
   Output output;
-  const bool done = read_all(pipes, &output, timeout_ms);
-  if (!done) kill(child, SIGKILL);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  const bool done = read_to_end(child, pipes, &output, &status, timeout_ms);
   if (!done) {
     return Status(Code::kTimeout, "it did not end in " + std::to_string(timeout_ms) + " ms");
   }
