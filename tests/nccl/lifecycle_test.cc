@@ -240,6 +240,26 @@ TEST(NcclLifecycle, AbortFromAnotherThreadEndsACallWhosePeerNeverComes) {
   EXPECT_NCCL(ncclCommAbort(comms[1]));
 }
 
+// What has come of its group shows that the call has begun.
+TEST(NcclLifecycle, AbortFromAnotherThreadEndsACallThatIsUnderWay) {
+  ncclComm_t comms[2] = {};
+  ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+  std::thread stuck([&] {
+    int sent = 7;
+    int value = 1;
+    EXPECT_NCCL(ncclGroupStart());
+    EXPECT_NCCL(ncclSend(&sent, 1, ncclInt, 1, comms[0], nullptr));
+    EXPECT_NCCL(ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comms[0], nullptr));
+    EXPECT_NE(ncclGroupEnd(), ncclSuccess);
+  });
+  int received = 0;
+  EXPECT_NCCL(ncclRecv(&received, 1, ncclInt, 0, comms[1], nullptr));
+  EXPECT_EQ(received, 7);
+  EXPECT_NCCL(ncclCommAbort(comms[0]));
+  stuck.join();
+  EXPECT_NCCL(ncclCommAbort(comms[1]));
+}
+
 TEST(NcclLifecycle, RevokeEndsACallAndLeavesACommunicatorThatCanBeSplit) {
   ncclComm_t comms[2] = {};
   ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
