@@ -10,13 +10,18 @@ namespace weir::api {
 
 inline bool valid_type(int type) { return type >= 0 && type < static_cast<int>(kDataTypeCount); }
 
+// The error of a handle that is not alive in this process.
+weir_result_t no_communicator(weir_comm_t comm, const char* function);
+// The error of what belongs to the communicator of a process that this one was forked from. The
+// communicator is left alone: its locks may be held for ever.
+weir_result_t of_parent(const comm::Communicator& comm, const char* function);
+
 }  // namespace weir::api
 
-// Returns from the calling function when the handle is none.
-#define WEIR_CHECK_COMM(comm, function)                                                         \
-  do {                                                                                          \
-    if ((comm) == nullptr) return ::weir::api::invalid(function ": the communicator is NULL");  \
-    if ((comm)->mark != kCommMark) {                                                            \
-      return ::weir::api::invalid(function ": the communicator is destroyed or was never one"); \
-    }                                                                                           \
+// Returns from the calling function when the handle is none of this process.
+#define WEIR_CHECK_COMM(comm, function)                          \
+  do {                                                           \
+    if ((comm) == nullptr || !(comm)->is_alive()) [[unlikely]] { \
+      return ::weir::api::no_communicator(comm, function);       \
+    }                                                            \
   } while (false)

@@ -74,6 +74,8 @@ int weir_version(void) { return WEIR_VERSION; }
 weir_result_t weir_get_unique_id(weir_unique_id_t* id) {
   return guarded([&] {
     if (id == nullptr) return invalid("get_unique_id: id is NULL");
+    const Status usable = weir::comm::check_interfaces();
+    if (!usable.ok()) return report(usable.with_context("get_unique_id"));
     auto secret = Secret::random();
     if (!secret.ok()) return report(secret.status());
     std::memset(id, 0, sizeof *id);
@@ -200,8 +202,13 @@ weir_result_t weir_comm_abort(weir_comm_t comm) {
 weir_result_t weir_comm_destroy(weir_comm_t comm) {
   return guarded([&] {
     if (comm == nullptr) return WEIR_OK;
-    WEIR_CHECK_COMM(comm, "comm_destroy");
-    comm->mark = 0;
+    if (comm->is_of_parent()) {
+      comm->mark = 0;
+      Communicator::leave_to_parent(std::move(comm->comm));
+    } else {
+      WEIR_CHECK_COMM(comm, "comm_destroy");
+      comm->mark = 0;
+    }
     delete comm;
     return WEIR_OK;
   });

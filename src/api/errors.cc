@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/errors.h"
 
+#include "api/checks.h"
 #include "api/handles.h"
 
 namespace weir::api {
@@ -15,6 +16,18 @@ weir_result_t report(const Status& status, weir_comm_t comm) {
   thread_error() = status.text();
   if (comm != nullptr) comm->comm->note_error(status);
   return static_cast<weir_result_t>(status.code());
+}
+
+weir_result_t no_communicator(weir_comm_t comm, const char* function) {
+  const std::string where = std::string(function) + ": ";
+  if (comm == nullptr) return invalid(where + "the communicator is NULL");
+  if (comm->is_of_parent()) return of_parent(*comm->comm, function);
+  return invalid(where + "the communicator is destroyed or was never one");
+}
+
+weir_result_t of_parent(const comm::Communicator& comm, const char* function) {
+  return report(Status(Code::kInvalidUsage,
+                       std::string(function) + ": " + comm.maker().refusal("communicator")));
 }
 
 }  // namespace weir::api
@@ -32,8 +45,8 @@ const char* weir_result_string(weir_result_t result) {
 const char* weir_last_error(weir_comm_t comm) {
   static thread_local std::string held;
   try {
-    held = comm == nullptr || comm->mark != kCommMark ? weir::api::thread_error()
-                                                      : comm->comm->last_error();
+    held =
+        comm == nullptr || !comm->is_alive() ? weir::api::thread_error() : comm->comm->last_error();
   } catch (...) {
     return "";
   }

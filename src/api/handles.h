@@ -4,15 +4,23 @@
 
 #include <memory>
 
+#include "core/base/process_generation.h"
 #include "core/comm/communicator.h"
 #include "weir/weir.h"
 
-// A handle that was never one, or is destroyed, is told by its mark where the memory still says so.
+// A handle that was never one, is destroyed, or was made by the process that this one was forked
+// from, is told by its mark where the memory still says so: this and the generation of the process.
 inline constexpr uint64_t kCommMark = 0x6d6f632d72696577ull;  // "weir-com"
 
 struct weir_comm {
-  uint64_t mark = kCommMark;
+  uint64_t mark = kCommMark + weir::process_generation();
   std::unique_ptr<weir::comm::Communicator> comm;
+
+  bool is_alive() const { return mark == kCommMark + weir::process_generation_if_known(); }
+  // It is one of a process that this one was forked from.
+  bool is_of_parent() const {
+    return mark > kCommMark && mark < kCommMark + weir::process_generation();
+  }
 };
 
 struct weir_window {

@@ -9,6 +9,7 @@
 #include "api/checks.h"
 #include "api/errors.h"
 #include "api/offload_config.h"
+#include "core/base/process_generation.h"
 #include "offload/optimizer/optimizer.h"
 
 using weir::Result;
@@ -27,6 +28,7 @@ constexpr uint64_t kOptimizerMark = 0x74706f2d72696577ull;  // "weir-opt"
 
 struct weir_optimizer {
   uint64_t mark = kOptimizerMark;
+  const weir::MakingProcess maker;
   std::unique_ptr<Optimizer> optimizer;
 };
 
@@ -52,17 +54,23 @@ weir_result_t make(const char* function, Maker maker, weir_optimizer_t* optimize
   return WEIR_OK;
 }
 
+weir_result_t of_parent(const weir_optimizer& optimizer, const char* function) {
+  return report(Status(weir::Code::kInvalidUsage,
+                       fmt::format("{}: {}", function, optimizer.maker.refusal("optimizer"))));
+}
+
 // The optimizer layer checks the number's range; negative ones become too large.
 uint32_t group_number(int group) { return static_cast<uint32_t>(group); }
 
 }  // namespace
 
-// Returns from the calling function when the handle is none.
+// Returns from the calling function when the handle is none of this process.
 #define WEIR_CHECK_OPTIMIZER(handle, function)                                   \
   do {                                                                           \
     if ((handle) == nullptr) return invalid(function ": the optimizer is NULL"); \
     if ((handle)->mark != kOptimizerMark)                                        \
       return invalid(function ": the optimizer is destroyed or was never one");  \
+    if (!(handle)->maker.is_this()) return of_parent(*(handle), function);       \
   } while (false)
 
 #define WEIR_CHECK_NOT_NULL(argument, function)                                    \
@@ -113,7 +121,11 @@ weir_result_t weir_optimizer_restore(weir_optimizer_t optimizer, const char* con
 weir_result_t weir_optimizer_destroy(weir_optimizer_t optimizer) {
   return guarded([&] {
     if (optimizer == nullptr) return WEIR_OK;
-    WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_destroy");
+    if (optimizer->mark == kOptimizerMark && !optimizer->maker.is_this()) {
+      Optimizer::leave_to_parent(std::move(optimizer->optimizer));
+    } else {
+      WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_destroy");
+    }
     optimizer->mark = 0;
     delete optimizer;
     return WEIR_OK;
@@ -183,14 +195,16 @@ weir_result_t weir_optimizer_set_hyper(weir_optimizer_t optimizer, int group,
   });
 }
 
-weir_result_t weir_optimizer_gradient_stats(weir_optimizer_t optimizer, double* sum_of_squares,
+weir_result_t weir_optimizer_gradient_stats(weir_optimizer_t optimizer,
+                                            double* sum_of_squares_of_scaled_gradients,
                                             int* all_finite) {
   return guarded([&] {
     WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_gradient_stats");
-    WEIR_CHECK_NOT_NULL(sum_of_squares, "optimizer_gradient_stats");
+    WEIR_CHECK_NOT_NULL(sum_of_squares_of_scaled_gradients, "optimizer_gradient_stats");
     WEIR_CHECK_NOT_NULL(all_finite, "optimizer_gradient_stats");
     bool finite = false;
-    const Status status = optimizer->optimizer->gradient_stats(sum_of_squares, &finite);
+    const Status status =
+        optimizer->optimizer->gradient_stats(sum_of_squares_of_scaled_gradients, &finite);
     *all_finite = finite ? 1 : 0;
     return report(status);
   });
@@ -294,6 +308,19 @@ weir_result_t weir_optimizer_checkpoint(weir_optimizer_t optimizer, const char* 
   });
 }
 
+weir_result_t weir_optimizer_store_report(weir_optimizer_t optimizer, weir_store_report_t* out) {
+  return guarded([&] {
+    WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_store_report");
+    WEIR_CHECK_NOT_NULL(out, "optimizer_store_report");
+    if (Status status = weir::api::check_report(out); !status.ok())
+      return report(status.with_context("optimizer_store_report"));
+    weir::offload::StoreReport made;
+    const Status status = optimizer->optimizer->store_report(&made);
+    if (status.ok()) weir::api::write_report(made, out);
+    return report(status);
+  });
+}
+
 weir_result_t weir_optimizer_memory(weir_optimizer_t optimizer, uint64_t* bytes) {
   return guarded([&] {
     WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_memory");
@@ -305,7 +332,9 @@ weir_result_t weir_optimizer_memory(weir_optimizer_t optimizer, uint64_t* bytes)
 const char* weir_optimizer_describe(weir_optimizer_t optimizer) {
   static thread_local std::string held;
   try {
-    if (optimizer == nullptr || optimizer->mark != kOptimizerMark) return "";
+    if (optimizer == nullptr || optimizer->mark != kOptimizerMark || !optimizer->maker.is_this()) {
+      return "";
+    }
     held = optimizer->optimizer->describe();
   } catch (...) {
     return "";

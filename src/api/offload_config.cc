@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <cstring>
 
 namespace weir::api {
@@ -41,8 +42,10 @@ Result<std::vector<std::string>> read_paths(const char* const* paths, int count,
 Result<offload::OptimizerOptions> read_offload_config(const weir_offload_config_t* config) {
   offload::OptimizerOptions options;
   if (config == nullptr) return options;
+  // A program that was built with the first version has no fields behind the flags.
+  constexpr size_t kFirstVersion = offsetof(weir_offload_config_t, order);
   WEIR_RETURN_IF_ERROR(
-      check_struct("config", config->struct_bytes, sizeof *config, "WEIR_OFFLOAD_CONFIG_INIT"));
+      check_struct("config", config->struct_bytes, kFirstVersion, "WEIR_OFFLOAD_CONFIG_INIT"));
   if (config->model != nullptr) {
     Result<std::string> model = read_name(config->model, "config.model");
     if (!model.ok()) return model.status();
@@ -59,7 +62,8 @@ Result<offload::OptimizerOptions> read_offload_config(const weir_offload_config_
         {"timeout_ms", config->timeout_ms}})
     if (value < 0)
       return invalid_argument(fmt::format("config.{} is {}: it must not be negative", name, value));
-  constexpr unsigned int kKnown = WEIR_OFFLOAD_UNDO_IN_MEMORY | WEIR_OFFLOAD_READ_ONLY;
+  constexpr unsigned int kKnown = WEIR_OFFLOAD_UNDO_IN_MEMORY | WEIR_OFFLOAD_READ_ONLY |
+                                  WEIR_OFFLOAD_SQPOLL | WEIR_OFFLOAD_IOPOLL | WEIR_OFFLOAD_VERIFY;
   if ((config->flags & ~kKnown) != 0)
     return invalid_argument(
         fmt::format("config.flags {:#x} has bits that this version does not know", config->flags));
@@ -77,6 +81,26 @@ Result<offload::OptimizerOptions> read_offload_config(const weir_offload_config_
   if (config->trace_file != nullptr) options.trace_file = config->trace_file;
   options.undo_in_memory = (config->flags & WEIR_OFFLOAD_UNDO_IN_MEMORY) != 0;
   options.read_only = (config->flags & WEIR_OFFLOAD_READ_ONLY) != 0;
+  options.sqpoll = (config->flags & WEIR_OFFLOAD_SQPOLL) != 0;
+  options.iopoll = (config->flags & WEIR_OFFLOAD_IOPOLL) != 0;
+  options.verify = (config->flags & WEIR_OFFLOAD_VERIFY) != 0;
+  constexpr size_t kSecondVersion =
+      offsetof(weir_offload_config_t, verify_progress_context) + sizeof(void*);
+  if (config->struct_bytes < kSecondVersion) return options;
+  const int order = static_cast<int>(config->order);
+  if (order < 0 || order >= static_cast<int>(offload::kSweepOrderCount))
+    return invalid_argument(fmt::format("config.order is {}", order));
+  options.order = static_cast<offload::SweepOrder>(order);
+  if (config->core_count < 0 || (config->core_count > 0 && config->cores == nullptr))
+    return invalid_argument(fmt::format("config.core_count is {} and config.cores {}",
+                                        config->core_count,
+                                        config->cores == nullptr ? "NULL" : "not NULL"));
+  options.cores.assign(config->cores, config->cores + config->core_count);
+  options.scrub_bytes_per_s = config->scrub_bytes_per_s;
+  if (config->verify_progress != nullptr)
+    options.verify_progress = [tell = config->verify_progress,
+                               context = config->verify_progress_context](
+                                  uint64_t done, uint64_t total) { tell(context, done, total); };
   return options;
 }
 
@@ -118,7 +142,7 @@ Result<offload::StepOptions> read_step_options(const weir_step_options_t* option
       check_struct("options", options->struct_bytes, sizeof *options, "WEIR_STEP_OPTIONS_INIT"));
   read.loss_scale = options->loss_scale;
   read.norm_max = options->norm_max;
-  read.sum_of_squares = options->sum_of_squares;
+  read.sum_of_squares_of_scaled_gradients = options->sum_of_squares_of_scaled_gradients;
   read.hold = options->hold != 0;
   return read;
 }
@@ -141,6 +165,54 @@ void write_report(const offload::StepReport& from, weir_step_report_t* to) {
   to->disk_wait_seconds = from.disk_wait_seconds;
   to->compute_seconds = from.compute_seconds;
   to->compute_hidden = from.compute_hidden;
+  to->not_finite_count = from.not_finite.count;
+  to->not_finite_group = from.not_finite.count == 0 ? -1 : static_cast<int>(from.not_finite.group);
+  to->not_finite_element = from.not_finite.element;
+}
+
+Status check_report(const weir_store_report_t* report) {
+  return check_struct("report", report->struct_bytes, sizeof *report, "WEIR_STORE_REPORT_INIT");
+}
+
+void write_report(const offload::StoreReport& from, weir_store_report_t* to) {
+  static thread_local std::string file;
+  static thread_local std::string text;
+  const offload::ChunkDamage* damage = nullptr;
+  text.clear();
+  to->went_back = WEIR_WENT_BACK_NOT;
+  to->lost_epoch = to->lost_step = 0;
+  if (from.went_back) {
+    const bool chunk = from.went_back->cause == offload::Fallback::Cause::kBadChunk;
+    to->went_back = chunk ? WEIR_WENT_BACK_CHUNK : WEIR_WENT_BACK_RECORD;
+    to->lost_epoch = from.went_back->lost_epoch;
+    to->lost_step = from.went_back->lost_step;
+    text = from.went_back->text();
+    if (chunk) damage = &from.went_back->damage;
+  }
+  to->damaged = from.scrub.damage.bad_count > 0 ? 1 : 0;
+  if (to->damaged != 0) {
+    if (!text.empty()) text += "; ";
+    text += "the background scrub found: " + from.scrub.damage.text();
+    if (damage == nullptr) damage = &from.scrub.damage;
+  }
+  if (!from.scrub.stopped.ok()) {
+    if (!text.empty()) text += "; ";
+    text += "the background scrub has stopped: " + from.scrub.stopped.text();
+  }
+  file = damage == nullptr ? "" : damage->file;
+  to->step = from.step;
+  to->epoch = from.epoch;
+  to->bad_chunk_count = damage == nullptr ? 0 : damage->bad_count;
+  to->bad_chunk = damage == nullptr ? 0 : damage->chunks[0];
+  to->bad_file = file.c_str();
+  to->bad_offset_bytes = damage == nullptr ? 0 : damage->offset_bytes;
+  to->text = text.c_str();
+  to->chunk_count = from.chunk_count;
+  to->verified_chunk_count = from.verified_chunk_count;
+  to->verify_bytes = from.verify_bytes;
+  to->verify_seconds = from.verify_seconds;
+  to->scrub_bytes = from.scrub.read_bytes;
+  to->scrub_pass_count = from.scrub.pass_count;
 }
 
 }  // namespace weir::api

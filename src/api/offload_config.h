@@ -22,5 +22,8 @@ offload::Hyper read_hyper(const weir_hyper_t& hyper);
 // kInvalidArgument when the report is of another version.
 Status check_report(const weir_step_report_t* report);
 void write_report(const offload::StepReport& from, weir_step_report_t* to);
+Status check_report(const weir_store_report_t* report);
+// The texts of `to` live until the calling thread's next call.
+void write_report(const offload::StoreReport& from, weir_store_report_t* to);
 
 }  // namespace weir::api

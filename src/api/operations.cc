@@ -39,10 +39,20 @@ struct Deferred {
 
 struct Group {
   uint32_t depth = 0;
+  uint64_t generation = 0;  // of the process that opened it
   std::vector<Deferred> operations;
 };
 
 thread_local Group t_group;
+
+// One that was open at a fork is the parent's; here there is none.
+[[gnu::noinline]] bool is_group_of_this_process() {
+  if (t_group.generation == weir::process_generation()) return true;
+  t_group = Group();
+  return false;
+}
+
+inline bool in_group() { return t_group.depth != 0 && is_group_of_this_process(); }
 
 // ---- Requests --------------------------------------------------------------------------------
 
@@ -61,7 +71,7 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
     communicator.release_request(request);
     return report(status, comm);
   }
-  if (t_group.depth > 0) {
+  if (in_group()) {
     t_group.operations.push_back({comm, request, out});
     if (out != nullptr) *out = handle_of(request);
     return WEIR_OK;
@@ -81,7 +91,7 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
 }
 
 weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
-  if (out == nullptr && t_group.depth == 0) [[likely]] {
+  if (out == nullptr && !in_group()) [[likely]] {
     const Status status = comm->comm->run(call);
     return status.ok() ? WEIR_OK : report(status, comm);
   }
@@ -248,7 +258,7 @@ weir_result_t message(const char* function, bool sends, weir_comm_t comm, void* 
   }
   const size_t bytes = count * weir::element_bytes(static_cast<DataType>(type));
   if (buffer == nullptr && bytes > 0) return wrong(comm, function, "the buffer is NULL");
-  if (static_cast<Rank>(peer) == comm->comm->rank() && out == nullptr && t_group.depth == 0) {
+  if (static_cast<Rank>(peer) == comm->comm->rank() && out == nullptr && !in_group()) {
     return report(Status(weir::Code::kInvalidUsage,
                          fmt::format("{} on '{}': a blocking message to oneself never ends; use a "
                                      "group or a request",
@@ -601,14 +611,16 @@ weir_result_t weir_recv(weir_comm_t comm, void* buffer, size_t count, weir_datat
 // ---- Groups and requests -----------------------------------------------------------------------
 
 weir_result_t weir_group_start(void) {
+  if (!in_group()) t_group.generation = weir::process_generation();
   ++t_group.depth;
   return WEIR_OK;
 }
 
 weir_result_t weir_group_end(void) {
   return guarded([&] {
-    if (t_group.depth == 0) {
-      return report(Status(weir::Code::kInvalidUsage, "group_end without group_start"));
+    if (!in_group()) {
+      return report(
+          Status(weir::Code::kInvalidUsage, "group_end without group_start (in this process)"));
     }
     if (--t_group.depth > 0) return WEIR_OK;
     std::vector<Deferred> operations = std::move(t_group.operations);
@@ -649,6 +661,10 @@ weir_result_t weir_test(weir_request_t* handle, int* done) {
     *done = 0;
     Request* request = request_of(*handle);
     Communicator* comm = request->comm;
+    if (!comm->maker().is_this()) [[unlikely]] {
+      *handle = nullptr;
+      return weir::api::of_parent(*comm, "test");
+    }
     if (!comm->test(*request)) return WEIR_OK;
     *done = 1;
     const Status status = request->status;
@@ -661,12 +677,16 @@ weir_result_t weir_test(weir_request_t* handle, int* done) {
 weir_result_t weir_wait(weir_request_t* handle) {
   return guarded([&] {
     if (handle == nullptr || *handle == nullptr) return invalid("wait: the request is NULL");
-    if (t_group.depth > 0) {
+    if (in_group()) {
       return report(Status(weir::Code::kInvalidUsage,
                            "wait inside a group: its operations have not started; end the group"));
     }
     Request* request = request_of(*handle);
     Communicator* comm = request->comm;
+    if (!comm->maker().is_this()) [[unlikely]] {
+      *handle = nullptr;
+      return weir::api::of_parent(*comm, "wait");
+    }
     const Status status = comm->wait(*request);
     *handle = nullptr;
     comm->release_request(request);

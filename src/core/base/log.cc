@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "core/base/per_process.h"
 #include "core/base/settings.h"
 
 namespace weir {
@@ -61,19 +62,19 @@ std::string expand_file_name(const std::string& pattern) {
   return name;
 }
 
-// The loggers of a process outlive every static destructor that may still want to say something.
 struct Log {
+  Log();
+
   std::unique_ptr<spdlog::logger> logger;
   LogLevel level = LogLevel::kWarn;
 };
 
-Log* make_log() {
-  auto* made = new Log;
+Log::Log() {
   std::string file_error;
   std::shared_ptr<spdlog::sinks::sink> sink;
   const Result<Settings>& settings = process_settings();
   if (settings.ok()) {
-    made->level = level_from(settings.value().log_level);
+    level = level_from(settings.value().log_level);
     const std::string& pattern = settings.value().log_file;
     if (!pattern.empty()) {
       const std::string name = expand_file_name(pattern);
@@ -90,11 +91,10 @@ Log* make_log() {
     sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
     sink->set_pattern("%H:%M:%S.%e weir[%P] %^%l%$: %v");
   }
-  made->logger = std::make_unique<spdlog::logger>("weir", std::move(sink));
-  made->logger->set_level(spdlog_level(made->level));
-  made->logger->flush_on(spdlog::level::trace);
-  if (!file_error.empty()) made->logger->warn(file_error);
-  return made;
+  logger = std::make_unique<spdlog::logger>("weir", std::move(sink));
+  logger->set_level(spdlog_level(level));
+  logger->flush_on(spdlog::level::trace);
+  if (!file_error.empty()) logger->warn(file_error);
 }
 
 constexpr int kUnknownLevel = -1;
@@ -103,9 +103,10 @@ std::atomic<int> log_level{kUnknownLevel};
 Log& process_log() {
   // First, because reading the settings may log, which must not meet a log that is being made.
   (void)process_settings();
-  static Log* instance = make_log();
-  log_level.store(static_cast<int>(instance->level), std::memory_order_relaxed);
-  return *instance;
+  static constinit PerProcess<Log> instance;
+  Log& log = instance.get();
+  log_level.store(static_cast<int>(log.level), std::memory_order_relaxed);
+  return log;
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <variant>
 
 #include "core/base/log.h"
+#include "core/base/per_process.h"
 
 namespace weir {
 namespace {
@@ -123,6 +124,10 @@ constexpr SettingInfo kTable[] = {
      "Operations of libnccl.so.2 on device memory move in pieces of so many bytes, which are "
      "copied "
      "while others are on the way; the ranks agree on the least."},
+    {"WEIR_DIRECT", Kind::kChoice, "auto", "auto|0|1",
+     "Operations of libnccl.so.2 between devices of one machine do not pass through host memory: "
+     "with Weir's stand-in for CUDA only (a real driver may hang, see nccl_streams.md), never, or "
+     "always; every rank must allow it."},
     {"WEIR_SLICE_BYTES", Kind::kBytes, "0", "0..1GiB",
      "Bytes of a pipeline step; 0: chosen by the size of the operation."},
     {"WEIR_SPIN_US", Kind::kInteger, "-1", "-1..1000000",
@@ -186,6 +191,7 @@ const Binding kBindings[] = {
     {"WEIR_HUGE_PAGES", &Settings::huge_pages},
     {"WEIR_STAGING_BYTES", &Settings::staging_bytes},
     {"WEIR_NCCL_CHUNK_BYTES", &Settings::nccl_chunk_bytes},
+    {"WEIR_DIRECT", &Settings::direct},
     {"WEIR_SLICE_BYTES", &Settings::slice_bytes},
     {"WEIR_SPIN_US", &Settings::spin_us},
     {"WEIR_PROGRESS_THREAD", &Settings::progress_thread},
@@ -415,25 +421,20 @@ Result<Settings> parse_settings(char** environment) {
 }
 
 const Result<Settings>& process_settings() {
-  // A forked child is a process of its own: it may have changed its environment since. What was
-  // handed out before stays valid, so nothing is freed.
   struct Parsed {
-    pid_t pid;
-    Result<Settings> settings;
+    Result<Settings> settings = parse_settings(environ);
+    std::atomic<bool> warned{false};
   };
-  static std::atomic<const Parsed*> latest{nullptr};
-  const Parsed* parsed = latest.load(std::memory_order_acquire);
-  if (parsed != nullptr && parsed->pid == getpid()) return parsed->settings;
-  const auto* mine = new Parsed{getpid(), parse_settings(environ)};
-  if (!latest.compare_exchange_strong(parsed, mine)) {
-    delete mine;  // another thread was first
-    return parsed->settings;
+  // A forked child may have changed its environment since.
+  static constinit PerProcess<Parsed> parsed;
+  Parsed& mine = parsed.get();
+  if (!mine.warned.load(std::memory_order_relaxed) && !mine.warned.exchange(true)) {
+    // The log reads the settings too, which are in place by now.
+    if (mine.settings.ok()) {
+      for (const std::string& warning : mine.settings.value().warnings) log_warn(warning);
+    }
   }
-  // The log reads the settings too, which are in place by now.
-  if (mine->settings.ok()) {
-    for (const std::string& warning : mine->settings.value().warnings) log_warn(warning);
-  }
-  return mine->settings;
+  return mine.settings;
 }
 
 std::string describe_settings(const Settings& settings) {

@@ -59,8 +59,11 @@ const char* name_of(Code code) {
 Status system_error(const std::string& what) { return system_error(what, errno); }
 
 Status system_error(const std::string& what, int error_number) {
+  const char* remedy = error_number == EMFILE   ? "; raise `ulimit -n`"
+                       : error_number == ENFILE ? "; raise the machine's limit fs.file-max"
+                                                : "";
   return Status(Code::kSystem, what + ": " + std::generic_category().message(error_number) +
-                                   " (errno " + std::to_string(error_number) + ")");
+                                   " (errno " + std::to_string(error_number) + ")" + remedy);
 }
 
 }  // namespace weir

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/base/process_generation.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace weir {
+
+namespace {
+
+// Where no page can be had that is wiped.
+std::atomic<uint64_t> kept_word{0};
+// Not wiped: what a child counts on from.
+std::atomic<uint64_t> latest{0};
+
+std::atomic<uint64_t>* writable_word() {
+  return const_cast<std::atomic<uint64_t>*>(
+      process_generation_detail::word.load(std::memory_order_acquire));
+}
+
+void begin_in_child() { writable_word()->store(latest.fetch_add(1) + 1); }
+
+// The first call in the process that all others descend from.
+void set_up() {
+  // Twice, where two threads come at once, counts a child's number up by two.
+  (void)pthread_atfork(nullptr, nullptr, begin_in_child);
+  const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* page = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return;
+  const std::atomic<uint64_t>* expected = &kept_word;
+  if (madvise(page, bytes, MADV_WIPEONFORK) != 0 ||
+      !process_generation_detail::word.compare_exchange_strong(
+          expected, static_cast<std::atomic<uint64_t>*>(page))) {
+    munmap(page, bytes);
+  }
+}
+
+}  // namespace
+
+namespace process_generation_detail {
+
+std::atomic<const std::atomic<uint64_t>*> word{&kept_word};
+
+uint64_t find_out() {
+  if (latest.load() == 0) set_up();
+  std::atomic<uint64_t>* const here = writable_word();
+  // Any thread may come first. One that comes second leaves a number out.
+  uint64_t known = 0;
+  const uint64_t next = latest.fetch_add(1) + 1;
+  return here->compare_exchange_strong(known, next) ? next : known;
+}
+
+}  // namespace process_generation_detail
+
+MakingProcess::MakingProcess() : generation_(process_generation()), id_(getpid()) {}
+
+std::string MakingProcess::refusal(const char* what) const {
+  return fmt::format(
+      "this {} was made by process {}, and this is its child {}, which cannot use it: make one "
+      "here, or call exec; here destroy frees it and tells nobody",
+      what, id_, getpid());
+}
+
+}  // namespace weir
