@@ -101,6 +101,18 @@ Result<const weir_transport_functions_t*> with_another(const weir_transport_func
   return plugin::wrap_with_hooks(chain.value(), hook == "check" ? "check" : "");
 }
 
+// Buffers are the caller's again after a failure, whatever lies around the transport.
+void what_is_posted_can_be_taken_back(const weir_transport_functions_t* transport) {
+  if ((transport->caps.bits & WEIR_CAP_SEND_RECV) == 0 || transport->caps.rank_count_max < 2)
+    return;
+  for (const std::string hook : {"", "trace", "check", "fault", "sum", "hosts"}) {
+    if (hook == "hosts" && !is_network(*transport)) continue;
+    auto wrapped = plugin::wrap_with_hooks(transport, hook);
+    ASSERT_TRUE(wrapped.ok()) << wrapped.status().text();
+    EXPECT_NE(wrapped.value()->caps.bits & WEIR_CAP_QUIESCE, 0u) << "hook '" << hook << "'";
+  }
+}
+
 void add_transport(const plugin::Viability& entry) {
   const std::string name = entry.transport->name;
   if (!entry.viable) {
@@ -118,6 +130,8 @@ void add_transport(const plugin::Viability& entry) {
   const auto* transport = sealed.value();
   add_simple(name, "EveryDeclaredCapabilityHasAProperty",
              [transport] { every_capability_has_a_property(transport); });
+  add_simple(name, "WhatIsPostedCanBeTakenBack",
+             [transport] { what_is_posted_can_be_taken_back(transport); });
   for (const bool processes : {false, true}) {
     for (const std::string hook : {"", "check", "fault", "sum", "hosts"}) {
       // Beside shared memory, in place of which a network transport is not asked for.

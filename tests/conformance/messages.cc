@@ -279,6 +279,37 @@ void many_posted_ahead(const Variant& variant) {
   });
 }
 
+// Each is waited for before the next one, so that who receives is never told of more than that.
+void many_answered_by_one(const Variant& variant) {
+  run_ranks(variant, 2, [](Rank& r) {
+    r.join();
+    const uint32_t peer = 1 - r.rank();
+    std::vector<unsigned char> data(4096), expected(4096);
+    const auto move = [&](bool sends, uint32_t lane, size_t bytes, uint64_t index) {
+      data.resize(bytes);
+      expected.resize(bytes);
+      std::vector<unsigned char>& sent = sends ? data : expected;
+      fill(&sent, sends ? r.rank() : peer, sends ? peer : r.rank(), lane, index);
+      if (sends) return r.send(peer, lane, data.data(), bytes);
+      std::fill(data.begin(), data.end(), static_cast<unsigned char>(0xee));
+      r.recv(peer, lane, data.data(), bytes);
+      r.require(data == expected, "a message arrived changed or out of order");
+    };
+    for (const uint32_t lane : {0u, r.f().caps.lane_count - 1}) {
+      for (const size_t bytes : {size_t{8}, size_t{4096}}) {
+        for (uint32_t count = 1; count <= 17; ++count) {
+          for (uint32_t round = 0; round < 8; ++round) {
+            const bool sends = (round / 4 + r.rank()) % 2 == 0;
+            for (uint32_t k = 0; k < count; ++k) move(sends, lane, bytes, round * 100 + k);
+            move(!sends, lane, bytes, round);
+          }
+        }
+      }
+    }
+    r.barrier();
+  });
+}
+
 // Who has ended a collective may compute for long, and what it has sent may not wait for its next call.
 void sent_arrives_by_itself(const Variant& variant) {
   run_ranks(variant, 2, [](Rank& r) {
@@ -379,6 +410,7 @@ const std::vector<Property>& message_properties() {
       {"MessagesArriveThatAreEncrypted", WEIR_CAP_SEND_RECV | WEIR_CAP_SEALED, 2, all_is_sealed},
       {"AsManySendsAsTheCreditCompleteBeforeARecv", WEIR_CAP_SEND_RECV, 2, credit_holds},
       {"OperationsMayBePostedFarAhead", WEIR_CAP_SEND_RECV, 2, many_posted_ahead},
+      {"AnyNumberOfMessagesMayBeAnsweredByOne", WEIR_CAP_SEND_RECV, 2, many_answered_by_one},
       {"WhatIsSentArrivesWhileItsSenderMakesNoCalls", WEIR_CAP_SEND_RECV, 2,
        sent_arrives_by_itself},
       {"ARankSendsToItself", WEIR_CAP_SEND_RECV | WEIR_CAP_SELF, 1, self_send},

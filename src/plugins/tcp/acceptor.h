@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptor: a rank's listeners, and the connections that came to them and have not proven themselves yet.
-// Nobody can hold the rank up by them: each has a bounded time, a fixed number of bytes (handshake.h), and
-// a place in a bounded list whose oldest gives way (an honest rank comes again). What a connection is for
-// is its owner's matter, who is asked before it is welcomed. Steps without waiting. One thread at a time.
+// Acceptor: a rank's listeners, and the connections that came to them and have not proven
+// themselves yet. Nobody can hold the rank up by them: each has a bounded time, a fixed number of
+// bytes (handshake.h), and a place in a bounded list in which one gives way (net/give_way.h; an
+// honest rank comes again). What a connection is for is its owner's matter, who is asked before it
+// is welcomed. Steps without waiting. One thread at a time.
 #pragma once
 
 #include <poll.h>
@@ -11,6 +12,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "net/give_way.h"
 #include "net/ip_address.h"
 #include "net/turned_away.h"
 #include "plugins/tcp/exchange.h"
@@ -46,9 +48,6 @@ class Acceptor {
 
   // A listener, which is its own from then on.
   void add(int listener) { listeners_.push_back(listener); }
-  // One that is younger does not give way. For an owner that may not look for a while: those that come
-  // meanwhile would be thrown out before they were heard.
-  void spare(uint64_t ns) { spared_ns_ = ns; }
   // Ends all listening, and the connections without proof.
   void close();
 
@@ -68,18 +67,21 @@ class Acceptor {
   struct Visitor {
     Stream stream;
     net::IpAddress from;
-    uint64_t expiry_ns;
+    uint64_t accepted_ns;
     Handshake handshake;
   };
   void serve(Visitor* visitor, uint64_t now_ns, Owner* owner);
   void turn_away(Visitor* visitor, net::TurnedAway::Why why);
   net::TurnedAway::Why reason_of(const Visitor& visitor) const;
-  bool has_room(uint64_t now_ns) const;
-  void accept_all(int listener, uint64_t now_ns);
+  uint64_t expiry_ns(const Visitor& visitor) const {
+    return visitor.accepted_ns + limits_.unproven_ns;
+  }
+  net::GivesWay who_gives_way(uint64_t now_ns) const;
+  bool drop_silent();
+  void accept_all(int listener, uint64_t now_ns, Owner* owner);
 
   Identity identity_;
   AcceptorLimits limits_;
-  uint64_t spared_ns_ = 0;
   std::vector<int> listeners_;
   std::vector<Visitor> visitors_;  // oldest first
   int stall_ = 0;                  // why the latest `serve` could not accept; 0: it could

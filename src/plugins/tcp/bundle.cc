@@ -8,12 +8,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "plugins/tcp/clock.h"
-
 namespace weir::plugins::tcp {
 namespace {
 
-constexpr uint64_t kLookNs = 50'000'000;
 constexpr uint64_t kIdleNs = 500'000;
 // The peer is told at the latest after so much, or so many.
 constexpr uint64_t kTellBytes = 64 * 1024;
@@ -24,12 +21,15 @@ constexpr uint64_t kEarlyBytesPerLane =
 
 }  // namespace
 
-Bundle::Bundle(uint32_t rail_count)
-    : links_(rail_count),
+Bundle::Bundle(uint32_t rail_count, Clock clock)
+    : clock_(clock),
+      links_(rail_count),
       controls_(rail_count),
       down_count_(rail_count),
       copies_(new unsigned char[kCopiesMax * kEagerBytes]),
       early_(new unsigned char[kLaneCount * kEarlyBytesPerLane]) {
+  static_assert(kTellFragments * 4 <= std::min(kCopiesMax, Rail::kFragmentsMax));
+  static_assert(kTellBytes * 4 <= Rail::kWindowBytesLeast);
   rails_.reserve(rail_count);
   for (uint32_t i = 0; i < rail_count; ++i) rails_.emplace_back(i);
   homeless_.reserve(size_t{rail_count} * Rail::kFragmentsMax * 2);
@@ -50,7 +50,7 @@ void Bundle::attach(uint32_t rail, Stream data, Stream control, uint32_t returns
   link.down = false;
   link.peer_closed = false;
   link.returns = returns;
-  rails_[rail].attach(data, monotonic_ns());
+  rails_[rail].attach(data, clock_());
   controls_[rail].attach(control);
   urgent_ = true;
 }
@@ -71,7 +71,7 @@ void Bundle::attach_data(uint32_t i, Stream data) {
   if (!links_[i].rests || failed_) return data.close();
   links_[i].rests = false;
   --resting_count_;
-  rails_[i].attach(data, monotonic_ns());
+  rails_[i].attach(data, clock_());
 }
 
 // Operations.
@@ -143,7 +143,7 @@ weir_result_t Bundle::post_send(uint32_t lane_index, const void* data, uint64_t 
   begin(op, &lane, reinterpret_cast<uint64_t>(data), bytes, kSend);
   needs_rails_ = needs_rails_ || bytes > kEagerBytes;
   if (lane.cut == nullptr) lane.cut = op;
-  now_ns_ = monotonic_ns();
+  now_ns_ = clock_();
   schedule(now_ns_);
   push();
   if (op->state == kOpDone) return WEIR_OK;
@@ -232,12 +232,6 @@ unsigned char* Bundle::place(const wire::FragmentHeader& header, bool* good) {
   const uint64_t number = header.message_number;
   *good = true;
   if (lane.recv.failure.result != WEIR_OK) return nullptr;
-  Early& early = early_of(&lane, number, header.message_bytes);
-  const bool has_begun = early.used && early.number == number;
-  if (has_begun) {
-    *good = early.bytes == header.message_bytes && header.message_bytes > kEagerBytes;
-    return *good ? early_bytes(header.lane, early) + header.offset : nullptr;
-  }
   if (number < lane.recv.posted) {
     Op* op = find_recv(&lane, number);
     // None: it has completed, and this one comes twice.
@@ -247,6 +241,11 @@ unsigned char* Bundle::place(const wire::FragmentHeader& header, bool* good) {
     }
     fail_recv(header.lane, header.message_bytes, op->bytes);
     return nullptr;
+  }
+  Early& early = early_of(&lane, number, header.message_bytes);
+  if (early.used && early.number == number) {
+    *good = early.bytes == header.message_bytes && header.message_bytes > kEagerBytes;
+    return *good ? early_bytes(header.lane, early) + header.offset : nullptr;
   }
   const bool is_small = header.message_bytes <= kEagerBytes;
   *good = !early.used && header.message_bytes <= kLargeBytes &&
@@ -261,14 +260,13 @@ void Bundle::finish(const wire::FragmentHeader& header) {
   Lane& lane = lanes_[header.lane];
   if (lane.recv.failure.result != WEIR_OK) return;
   const uint64_t number = header.message_number;
-  Early& early = early_of(&lane, number, header.message_bytes);
-  Op* op = number < lane.recv.posted ? find_recv(&lane, number) : nullptr;
-  if (early.used && early.number == number) {
+  if (number >= lane.recv.posted) {
+    Early& early = early_of(&lane, number, header.message_bytes);
     early.got += header.bytes;
     early.begun = true;
-    if (op != nullptr) deliver(&lane, op, &early);
     return;
   }
+  Op* op = find_recv(&lane, number);
   if (op == nullptr || (op->is_send & kComplete) != 0) return;
   op->done_bytes += header.bytes;
   if (op->done_bytes == op->bytes) complete_recv(&lane, op);
@@ -282,16 +280,21 @@ void Bundle::complete_recv(Lane* lane, Op* op) {
   }
 }
 
-// What came early, once all of it is there.
+// What has come early; the rest of it comes to the receive's buffer.
 void Bundle::deliver(Lane* lane, Op* op, Early* early) {
   const auto lane_index = static_cast<uint32_t>(lane - lanes_);
   if (early->bytes != op->bytes) return fail_recv(lane_index, early->bytes, op->bytes);
-  if (!early->complete()) return;
   if (early->bytes != 0) {
     memcpy(reinterpret_cast<void*>(op->data), early_bytes(lane_index, *early), early->bytes);
   }
+  op->done_bytes = early->got;
+  const bool is_complete = early->complete();
   early->used = false;
-  complete_recv(lane, op);
+  if (is_complete) return complete_recv(lane, op);
+  for (Rail& rail : rails_) {
+    rail.redirect(static_cast<uint8_t>(lane_index), op->number,
+                  reinterpret_cast<unsigned char*>(op->data));
+  }
 }
 
 // Sending.
@@ -380,15 +383,8 @@ bool Bundle::cut(uint32_t lane_index, uint64_t now_ns) {
   if (op == nullptr) return false;
   const bool eager = op->bytes <= kEagerBytes;
   const uint64_t done = op->is_send >> kCutShift;
-  uint64_t* ahead = ahead_of(&lane, op->number, op->bytes);
-  const bool is_ahead = op->number >= lane.granted;
-  if (is_ahead && *ahead != op->number + 1) {
-    // Its place at the receiver must be free for sure.
-    if (op->bytes > kLargeBytes || *ahead != 0 ||
-        op->number - lane.granted >= (eager ? kAheadCount : kLargeAheadCount)) {
-      return false;
-    }
-  }
+  const uint32_t ahead = eager ? kAheadCount : op->bytes <= kLargeBytes ? kLargeAheadCount : 0;
+  if (op->number >= lane.granted && op->number - lane.granted >= ahead) return false;
   Fragment fragment;
   fragment.op = op;
   fragment.data = reinterpret_cast<const unsigned char*>(op->data) + done;
@@ -409,7 +405,6 @@ bool Bundle::cut(uint32_t lane_index, uint64_t now_ns) {
     fragment.op = nullptr;
   }
   give(fragment, rail, now_ns);
-  if (is_ahead) *ahead = op->number + 1;
   op->is_send += uint64_t{bytes} << kCutShift;
   if (done + bytes == op->bytes) lane.cut = next_of(op);
   if (eager) {
@@ -417,11 +412,6 @@ bool Bundle::cut(uint32_t lane_index, uint64_t now_ns) {
     complete_send(&lane, op);
   }
   return true;
-}
-
-uint64_t* Bundle::ahead_of(Lane* lane, uint64_t number, uint64_t bytes) {
-  return bytes <= kEagerBytes ? &lane->small_ahead[number % kAheadCount]
-                              : &lane->large_ahead[number % kLargeAheadCount];
 }
 
 void Bundle::complete_send(Lane* lane, Op* op) {
@@ -472,17 +462,10 @@ bool Bundle::flush() {
 // What the peer has.
 
 void Bundle::arrived(const Fragment& fragment) {
-  Lane& lane = lanes_[fragment.lane];
   Op* op = fragment.op;
-  if (op != nullptr) op->done_bytes += fragment.bytes;
-  if (op != nullptr && op->done_bytes < op->bytes) return;
-  uint64_t* ahead = ahead_of(&lane, fragment.message_number, fragment.message_bytes);
-  if (*ahead == fragment.message_number + 1) *ahead = 0;
-  if (op == nullptr) {
-    free_copies_.push_back(fragment.copy);
-  } else {
-    complete_send(&lane, op);
-  }
+  if (op == nullptr) return free_copies_.push_back(fragment.copy);
+  op->done_bytes += fragment.bytes;
+  if (op->done_bytes == op->bytes) complete_send(&lanes_[fragment.lane], op);
 }
 
 bool Bundle::acknowledge(uint32_t rail, uint32_t count, uint64_t now_ns) {
@@ -543,7 +526,7 @@ void Bundle::tell() {
 
 void Bundle::drive() {
   if (failed_) return;
-  const uint64_t now_ns = monotonic_ns();
+  const uint64_t now_ns = clock_();
   // Nobody waits for what it may find; a rail that fails must be seen in the end.
   if (pending_ == 0 && now_ns - now_ns_ < kIdleNs) return;
   now_ns_ = now_ns;

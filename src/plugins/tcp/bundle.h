@@ -8,6 +8,22 @@
 // receives come. All else waits at its sender until the receiver has said that it has posted the
 // receive, so that no lane blocks another.
 //
+// A sender whose receiver has posted never waits for ever:
+//
+// - The place of an early message is in use only while its receive is not posted: posting takes out
+//   what is there, and what is still arriving of it goes to the receive's buffer. So a sender that
+//   was told, on whichever connection, of the first g receives of a lane knows that the places of
+//   messages 0 to g - 1 are free, and may send message n before its receive is known if
+//   n < g + kAheadCount (kLargeAheadCount). No acknowledgement is needed for that.
+// - A receiver tells of a receive of more than kEagerBytes at once, and of shorter ones before
+//   kAheadCount / 2 of them are untold: it never waits for a message that its sender holds back.
+//   When the two lengths differ, the sender may wait for more than that; so a receive that has
+//   waited from one look at the rails to the next is told of, too.
+// - Of acknowledgements, which are counted by rail, a sender needs some only when kCopiesMax small
+//   messages, Rail::kFragmentsMax fragments or Rail::window_bytes() of a rail have none. A receiver
+//   tells of all rails when a quarter of that is untold, and when it has all of a longer message.
+// - What was told on a rail that fails is told again on another one.
+//
 // A send is complete when the peer has all of it, a small one when a copy of it was made. So when a
 // rail fails, what the peer has not got from it goes over the others. Both ends close it and tell
 // each other how many of its fragments they have; from then on nothing more is read from it, so that
@@ -27,6 +43,7 @@
 #include <vector>
 
 #include "plugins/tcp/channel.h"
+#include "plugins/tcp/clock.h"
 #include "plugins/tcp/control.h"
 #include "plugins/tcp/rail.h"
 #include "plugins/tcp/striping.h"
@@ -40,8 +57,12 @@ class Bundle final : private Receiver {
   static constexpr uint32_t kAheadCount = 16;
   static constexpr uint64_t kLargeBytes = 256 * 1024;
   static constexpr uint32_t kLargeAheadCount = 4;
+  // How often rails are looked after, also those of a bundle that is idle.
+  static constexpr uint64_t kLookNs = 50'000'000;
 
-  explicit Bundle(uint32_t rail_count);
+  using Clock = uint64_t (*)();
+
+  explicit Bundle(uint32_t rail_count, Clock clock = monotonic_ns);
   // Closes all connections without a word.
   ~Bundle();
   Bundle(const Bundle&) = delete;
@@ -109,9 +130,9 @@ class Bundle final : private Receiver {
   static constexpr uint64_t kSend = 1;
   static constexpr uint64_t kOfBundle = 2;
   static constexpr uint64_t kComplete = 4;
-  static constexpr uint32_t kLaneShift = 3;   // three bits
-  static constexpr uint32_t kCutShift = 8;    // of a send's bytes that were given to rails
-  static constexpr uint32_t kCopiesMax = 64;  // more than are told of at once
+  static constexpr uint32_t kLaneShift = 3;  // three bits
+  static constexpr uint32_t kCutShift = 8;   // of a send's bytes that were given to rails
+  static constexpr uint32_t kCopiesMax = 64;
 
   struct Queue {
     Op* head = nullptr;
@@ -119,7 +140,7 @@ class Bundle final : private Receiver {
     uint64_t posted = 0;
     Failure failure;
   };
-  // A message that has begun to arrive before its receive was posted.
+  // A message that has begun to arrive and whose receive is not posted.
   struct Early {
     uint64_t number = 0;
     uint64_t bytes = 0;
@@ -134,12 +155,9 @@ class Bundle final : private Receiver {
     Op* cut = nullptr;              // the next send that has bytes for the rails
     uint64_t granted = 0;           // receives that the peer has posted
     uint64_t told_posted = 0;       // what the peer has been told of ours
+    uint64_t looked_posted = 0;     // ours at the latest look
     Early small[kAheadCount];       // message k in [k % kAheadCount]
     Early large[kLargeAheadCount];  // likewise
-    // Sends that began before their receives were known, until the peer has them: k + 1 in the same
-    // places.
-    uint64_t small_ahead[kAheadCount] = {};
-    uint64_t large_ahead[kLargeAheadCount] = {};
   };
   struct Link {
     bool down = true;
@@ -171,7 +189,6 @@ class Bundle final : private Receiver {
   unsigned char* early_bytes(uint32_t lane, const Early& early);
   void deliver(Lane* lane, Op* op, Early* early);
   void complete_recv(Lane* lane, Op* op);
-  uint64_t* ahead_of(Lane* lane, uint64_t number, uint64_t bytes);
   bool acknowledge(uint32_t rail, uint32_t count, uint64_t now_ns);
   void arrived(const Fragment& fragment);
   void take_states();
@@ -196,6 +213,7 @@ class Bundle final : private Receiver {
   }
   uint32_t up_count() const { return rail_count() - down_count_; }
 
+  const Clock clock_;
   std::vector<Rail> rails_;
   std::vector<Link> links_;
   std::vector<Control> controls_;

@@ -25,6 +25,11 @@ void Bundle::look_after(uint64_t now_ns) {
       take_down(i, "the peer's host does not answer over it");
     }
   }
+  for (Lane& lane : lanes_) {
+    const bool waits = lane.recv.head != nullptr && lane.recv.head->number < lane.looked_posted;
+    urgent_ = urgent_ || (waits && lane.told_posted < lane.recv.posted);
+    lane.looked_posted = lane.recv.posted;
+  }
 }
 
 // A peer that leaves says so on the other connection, which may take longer.
@@ -41,6 +46,11 @@ void Bundle::begin_end(uint32_t i) {
 
 void Bundle::take_down(uint32_t i, const char* reason) {
   Link& link = links_[i];
+  // What the peer said last may be that it has everything; a goodbye may stand behind it.
+  controls_[i].receive();
+  wire::PeerState state;
+  if (controls_[i].take_state(&state)) apply(state);
+  if (link.down || failed_) return;
   const int error_number = rails_[i].error_number();
   if (link.rests) --resting_count_;
   link.rests = false;
@@ -49,7 +59,6 @@ void Bundle::take_down(uint32_t i, const char* reason) {
   link.reason = reason;
   ++down_count_;
   news_ |= 1u << i;
-  controls_[i].receive();  // a goodbye may stand there
   // A small message that was arriving early comes again; a large one keeps its place.
   if (const wire::FragmentHeader* current = rails_[i].current(); current != nullptr) {
     Early& early = lanes_[current->lane].small[current->message_number % kAheadCount];
@@ -92,7 +101,10 @@ void Bundle::quiesce() {
   }
   pending_ = 0;
   homeless_.clear();
-  for (Rail& rail : rails_) rail.drop_owned();
+  for (Rail& rail : rails_) {
+    rail.drop_owned();
+    for (uint8_t lane = 0; lane < kLaneCount; ++lane) rail.forget_lane(lane);
+  }
 }
 
 void Bundle::leave() {

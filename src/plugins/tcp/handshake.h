@@ -42,6 +42,8 @@ class Handshake {
   Handshake(const Identity& identity, const wire::Nonce& nonce, uint32_t peer, uint32_t lane);
 
   State state() const { return state_; }
+  // Of a host's end: the guest has said nothing yet that is of this protocol.
+  bool is_silent() const { return expected_ == wire::Kind::kHello; }
   // Bytes that may be fed next; 0 when nothing is to be read.
   size_t wanted() const;
   // `bytes` is at most wanted().

@@ -54,7 +54,9 @@ struct Instance {
   Channel* active = nullptr;  // channels with queued operations
   size_t active_count = 0;
   std::vector<uint32_t> active_bundles;  // peers whose bundles have something to do
-  std::vector<pollfd> entries;           // room for two per channel
+  uint32_t progress_calls = 0;
+  uint64_t looked_ns = 0;       // after all bundles
+  std::vector<pollfd> entries;  // room for two per channel
 
   ~Instance();
 

@@ -5,17 +5,9 @@
 #include <utility>
 
 namespace weir::plugins::tcp {
-namespace {
-
-// A rank that computes does not look at its door: those that came just before must be heard first.
-constexpr uint64_t kSparedNs = 100'000'000;
-
-}  // namespace
 
 Joiner::Joiner(const Identity& identity, std::unique_ptr<Acceptor> acceptor)
-    : identity_(identity), acceptor_(std::move(acceptor)) {
-  acceptor_->spare(kSparedNs);
-}
+    : identity_(identity), acceptor_(std::move(acceptor)) {}
 
 Joiner::~Joiner() {
   for (Attempt& attempt : attempts_) attempt.stream.close();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "net/listening.h"
+#include "plugins/common/look.h"
 #include "plugins/tcp/clock.h"
 
 namespace weir::plugins::tcp {
@@ -173,6 +174,11 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
       result = time_out();
       break;
     }
+    if (now >= next_look_ns_) {
+      next_look_ns_ = now + common::kLookNs;
+      result = common::look(report_.host);
+      if (result != WEIR_OK) break;
+    }
     result = start_attempts(now);
     if (result != WEIR_OK || !any_missing()) break;
     entries_.clear();
@@ -212,7 +218,7 @@ weir_result_t Meeting::meet(const std::vector<PeerAddress>& peers, uint64_t dead
 }
 
 uint64_t Meeting::next_event_ns(uint64_t now, uint64_t deadline_ns) const {
-  uint64_t next = std::min(deadline_ns, acceptor_->next_event_ns(now));
+  uint64_t next = std::min({deadline_ns, next_look_ns_, acceptor_->next_event_ns(now)});
   for (uint32_t rank = 0; rank < identity_.rank; ++rank) {
     const Peer& peer = peers_[rank];
     if (peer.chosen.empty()) {

@@ -145,6 +145,7 @@ class Meeting final : private Acceptor::Owner {
   std::vector<Attempt> attempts_;
   std::vector<Early> early_;
   std::vector<pollfd> entries_;
+  uint64_t next_look_ns_ = 0;  // at what the host has heard
 };
 
 }  // namespace weir::plugins::tcp

@@ -30,7 +30,6 @@ constexpr double kWindowNs = 4e6;
 constexpr uint32_t kFragmentBytesLeast = 8 * 1024;
 constexpr uint32_t kFragmentBytesUsual = 64 * 1024;
 constexpr uint32_t kFragmentBytesMost = 256 * 1024;
-constexpr uint64_t kWindowBytesLeast = 1024 * 1024;
 constexpr uint64_t kWindowBytesMost = 8 * 1024 * 1024;
 // A fragment of this size is read with nothing behind it but the next header.
 constexpr uint32_t kLargeBytes = 16 * 1024;
@@ -219,6 +218,11 @@ void Rail::end_fragment(Receiver* receiver) {
   ++received_;
   received_bytes_ += current_.bytes;
   receiver->finish(current_);
+}
+
+void Rail::redirect(uint8_t lane, uint64_t message_number, unsigned char* data) {
+  if (!in_fragment_ || current_.lane != lane || current_.message_number != message_number) return;
+  to_ = data + current_.offset;
 }
 
 void Rail::forget_lane(uint8_t lane) {

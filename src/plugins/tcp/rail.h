@@ -50,6 +50,7 @@ class Rail {
  public:
   enum class Health : uint8_t { kUp, kEnded, kFailed, kDamaged };
   static constexpr uint32_t kFragmentsMax = 256;  // known at a time
+  static constexpr uint64_t kWindowBytesLeast = 1024 * 1024;
 
   explicit Rail(uint32_t index);
   // Begins anew on this connection, which stays the owner's.
@@ -111,6 +112,8 @@ class Rail {
   uint64_t sent_bytes() const { return sent_bytes_; }
   // What is arriving; null: nothing.
   const wire::FragmentHeader* current() const { return in_fragment_ ? &current_ : nullptr; }
+  // What is arriving of this message goes to `data`, where its first bytes have been copied.
+  void redirect(uint8_t lane, uint64_t message_number, unsigned char* data);
   // Nobody wants what is arriving for this lane any more.
   void forget_lane(uint8_t lane);
 

@@ -69,13 +69,15 @@ weir_result_t settle(Instance* self, Channel* channel, bool is_send, weir_result
   return result;
 }
 
+void activate(Instance* self, uint32_t peer) {
+  self->bundles[peer]->active = true;
+  self->active_bundles.push_back(peer);
+}
+
 weir_result_t settle(Instance* self, uint32_t peer, uint32_t lane, bool is_send,
                      weir_result_t result) {
   Bundle& bundle = *self->bundles[peer];
-  if (!bundle.active && !bundle.idle()) {
-    bundle.active = true;
-    self->active_bundles.push_back(peer);
-  }
+  if (!bundle.active && !bundle.idle()) activate(self, peer);
   return result > WEIR_IN_PROGRESS ? tell(self, peer, lane, is_send) : result;
 }
 
@@ -232,8 +234,23 @@ weir_result_t progress_rails(Instance* self) {
   return result;
 }
 
+// A bundle that has nothing is looked after, too: what its peer was told last may have been lost
+// with a rail, and is told again when that is seen.
+void look_after_idle_bundles(Instance* self) {
+  constexpr uint32_t kCallsPerClock = 64;
+  if (++self->progress_calls % kCallsPerClock != 0) return;
+  const uint64_t now_ns = monotonic_ns();
+  if (now_ns - self->looked_ns < Bundle::kLookNs) return;
+  self->looked_ns = now_ns;
+  for (uint32_t peer = 0; peer < self->bundles.size(); ++peer) {
+    const Bundle* bundle = self->bundles[peer].get();
+    if (bundle != nullptr && !bundle->active) activate(self, peer);
+  }
+}
+
 weir_result_t progress(weir_transport_t* instance) {
   Instance* self = from(instance);
+  if (self->rejoin != nullptr) look_after_idle_bundles(self);
   weir_result_t result = self->active_bundles.empty() ? WEIR_OK : progress_rails(self);
   // What was under way for rails whose peer has died in the meantime ends, too.
   if (self->rejoin != nullptr && self->joiner->is_busy()) [[unlikely]] {

@@ -2,12 +2,13 @@
 // The bytes that this transport puts on a connection, and nothing about sockets. Integers are
 // little-endian. Pure functions; thread-safe.
 //
-// A connection belongs to one pair of ranks and one lane. Where a pair has one rail, each lane has a
-// connection of its own for its messages; kControlLane carries what is said beside them, and early
-// messages of lanes whose connections are made when they are needed. Where a pair has several rails,
-// each rail has two: kRailLane carries fragments of the messages of all lanes, kControlLane what is said
-// about them; where connections are made when they are needed, the former may come later on all but the
-// first rail. Who has the higher rank connects. First the two ends prove themselves:
+// A connection belongs to one pair of ranks and one lane. Where a pair has one rail, each lane has
+// a connection of its own for its messages; kControlLane carries what is said beside them, and
+// early messages of lanes whose connections are made when they are needed. Where a pair has several
+// rails, each rail has two: kRailLane carries fragments of the messages of all lanes, kControlLane
+// what is said about them; where connections are made when they are needed, the former may come
+// later on all but the first rail. Who has the higher rank connects. First the two ends prove
+// themselves:
 //
 //   guest (higher rank)             host (lower rank)
 //   kHello      ->                                  guest's nonce
@@ -71,16 +72,17 @@
 //        4      4  of a message: its number on this lane and direction, from 0, modulo 2^32; of the
 //                  others: that of the frame on this connection and direction, likewise
 //        8      8  of a message: bytes that follow, at most kMessageBytesMax
-//        8      4  of the others: bytes that follow: of a notice at most kNoticeBytesMax, of a goodbye
-//                  0, of a state 40 + 16 * number of rails, of an early message at most kEarlyBytesMax
+//        8      4  of the others: bytes that follow: of a notice at most kNoticeBytesMax, of a
+//                  goodbye 0, of a state 40 + 16 * number of rails, of an early message at most
+//                  kEarlyBytesMax
 //       12      4  of a notice: its version, which grows; else 0
 //        8      8  of taken, wish and begin, which nothing follows: a count (below); of a wish 0
 //
-// All but messages are sent on the control lane only, and are numbered together. A notice is what the
-// rank wants all others to know (plugin.h); its bytes mean nothing here. With several rails it is sent
-// on each, and the latest version holds. Goodbye is the last frame of a rank that ends in order, so
-// that the end of its connections is not taken for a death. A state is all that a sender must know of
-// its receiver; each one holds by itself and takes the place of those before:
+// All but messages are sent on the control lane only, and are numbered together. A notice is what
+// the rank wants all others to know (plugin.h); its bytes mean nothing here. With several rails it
+// is sent on each, and the latest version holds. Goodbye is the last frame of a rank that ends in
+// order, so that the end of its connections is not taken for a death. A state is all that a sender
+// must know of its receiver; each one holds by itself and takes the place of those before:
 //
 //        0   5 * 8  for each lane: receives that were posted so far
 //       40      16  for each rail:
@@ -88,11 +90,12 @@
 //                   4   4  1: this end has closed the rail
 //                   8   8  fragments that this end has received on it since it came back
 //
-// A lane without a connection sends its messages of up to kEarlyBytesMax early: they are its first ones,
-// in order. `taken` tells how many bytes of them receives have taken so far; no more than
-// kEarlyWindowBytes may be sent beyond that. Each message counts with the 16 bytes of its header. A guest
-// connects a lane when it needs it, or when it hears a wish. When the connection is proven, each end says
-// `begin` with the number of its first message on it, and sends nothing early on this lane any more.
+// A lane without a connection sends its messages of up to kEarlyBytesMax early: they are its first
+// ones, in order. `taken` tells how many bytes of them receives have taken so far; no more than
+// kEarlyWindowBytes may be sent beyond that. Each message counts with the 16 bytes of its header. A
+// guest connects a lane when it needs it, or when it hears a wish. When the connection is proven,
+// each end says `begin` with the number of its first message on it, and sends nothing early on this
+// lane any more.
 //
 // On a rail's other connection each fragment of a message is behind 48 bytes:
 //
@@ -105,11 +108,12 @@
 //       24      8  where in the message the fragment begins
 //       32      4  bytes that follow, at most kFragmentBytesMax; 0 only of a message without bytes
 //       36      4  fragments that this end has received on this connection, modulo 2^32
-//       40      8  receives that this end has posted on this lane
+//       40      8  receives that this end has posted on this lane; it keeps no room for
+//                   their messages any more
 //
-// Under WEIR_TLS all of a control connection, and the proofs of the others, are inside TLS; with `all`
-// the messages, too. Messages outside are not signed: who can write into the connection on its way can
-// change them.
+// Under WEIR_TLS all of a control connection, and the proofs of the others, are inside TLS; with
+// `all` the messages, too. Messages outside are not signed: who can write into the connection on
+// its way can change them.
 #pragma once
 
 #include <array>
@@ -120,7 +124,7 @@
 
 namespace weir::plugins::tcp {
 
-inline constexpr uint16_t kProtocolVersion = 5;
+inline constexpr uint16_t kProtocolVersion = 6;
 inline constexpr uint32_t kLaneCount = 5;
 inline constexpr uint32_t kControlLane = kLaneCount;
 inline constexpr uint32_t kConnectionsPerPeer = kLaneCount + 1;  // that has one rail

@@ -69,6 +69,16 @@ class TcpAcceptor : public testing::Test, public Acceptor::Owner {
     char byte;
     return recv(strangers_[stranger], &byte, 1, MSG_DONTWAIT) == 0;
   }
+  // The latest one begins to prove itself.
+  void say_hello() {
+    const auto hello = wire::encode_nonce(wire::Kind::kHello, {});
+    ASSERT_EQ(send(strangers_.back(), hello.bytes, hello.size, MSG_NOSIGNAL),
+              static_cast<ssize_t>(hello.size));
+  }
+  bool is_challenged(size_t stranger) {
+    unsigned char bytes[256];
+    return recv(strangers_[stranger], bytes, sizeof bytes, MSG_DONTWAIT) > 0;
+  }
   static bool awaits_closing(int fd) {
     pollfd entry = {fd, POLLIN, 0};
     return poll(&entry, 1, 60'000) == 1;
@@ -76,7 +86,7 @@ class TcpAcceptor : public testing::Test, public Acceptor::Owner {
 
   int listener_ = -1;
   Way way_;
-  Acceptor acceptor_{identity(0), {.unproven_ns = 1'000'000, .unproven_count = 2}};
+  Acceptor acceptor_{identity(0), {.unproven_ns = 1'000'000'000, .unproven_count = 2}};
   std::vector<int> strangers_;
   std::vector<uint32_t> joined_;
 };
@@ -93,27 +103,45 @@ TEST_F(TcpAcceptor, TheOldestGivesWayWhenThereAreTooMany) {
   EXPECT_NE(acceptor_.turned_away().text(false).find("1 silent"), std::string::npos);
 }
 
-TEST_F(TcpAcceptor, OneThatIsSparedKeepsItsPlaceForItsTime) {
-  acceptor_.spare(500);
-  for (int i = 0; i < 3; ++i) {
+TEST_F(TcpAcceptor, WhoSaysNothingGivesWayBeforeWhoHasBegun) {
+  for (const bool speaks : {true, false, true}) {
     connect();
+    if (speaks) say_hello();
     serve(1000);
   }
-  serve(1499);
-  for (size_t i = 0; i < 3; ++i) EXPECT_FALSE(was_closed(i)) << i;
-  serve(1500);
+  EXPECT_TRUE(awaits_closing(strangers_[1]));
+  EXPECT_TRUE(was_closed(1));
+  EXPECT_TRUE(is_challenged(0));
+  EXPECT_TRUE(is_challenged(2));
+}
+
+TEST_F(TcpAcceptor, WhoHasBegunKeepsItsPlaceForAWhile) {
+  for (int i = 0; i < 3; ++i) {
+    connect();
+    say_hello();
+    serve(1000);
+  }
+  EXPECT_TRUE(is_challenged(0));
+  EXPECT_TRUE(is_challenged(1));
+  const uint64_t room_ns = 1000 + net::kHeardSparedNs;
+  EXPECT_EQ(acceptor_.next_event_ns(1000), room_ns);
+  serve(room_ns - 1);
+  EXPECT_FALSE(was_closed(0));
+  EXPECT_FALSE(is_challenged(2));  // it waits to be accepted
+  serve(room_ns);
   EXPECT_TRUE(awaits_closing(strangers_[0]));
   EXPECT_TRUE(was_closed(0));
   EXPECT_FALSE(was_closed(1));
+  EXPECT_TRUE(is_challenged(2));
 }
 
 TEST_F(TcpAcceptor, WhoSaysNothingHasABoundedTime) {
   connect();
   serve(1000);
-  EXPECT_EQ(acceptor_.next_event_ns(1000), 1'001'000u);
-  serve(1'000'999);
+  EXPECT_EQ(acceptor_.next_event_ns(1000), 1'000'001'000u);
+  serve(1'000'000'999);
   EXPECT_FALSE(was_closed(0));
-  serve(1'001'000);
+  serve(1'000'001'000);
   EXPECT_TRUE(awaits_closing(strangers_[0]));
   EXPECT_FALSE(acceptor_.has_visitors());
 }

@@ -13,7 +13,9 @@
 #include <random>
 #include <vector>
 
+#include "core/plugin/registry.h"
 #include "plugins/tcp/bundle.h"
+#include "plugins/tcp/instance.h"
 #include "plugins/tcp/ways.h"
 #include "unit/plugin/pair.h"
 
@@ -369,6 +371,26 @@ TEST_F(TcpRails, BytesThatAreNoFragmentAreAnError) {
             static_cast<ssize_t>(sizeof raw));
   ends_[1]->drive();
   EXPECT_EQ(in.op.state, kOpFailed + WEIR_ERROR_INTERNAL);
+}
+
+// What it has told its peer may have been lost with the rail.
+TEST(TcpIdleRails, ARankThatWaitsForNothingSeesThatARailIsLost) {
+  Pair pair(plugin::find_transport("tcp").value());
+  for (Pair::End& end : pair.end) end.settings["WEIR_TCP_CONNECTIONS"] = "2";
+  ASSERT_NO_FATAL_FAILURE(pair.join());
+  Bundle& here = *from(pair.end[0].instance)->bundles[1];
+  Bundle& there = *from(pair.end[1].instance)->bundles[0];
+  uint64_t value = 7, got = 0;
+  weir_transport_op_t in{}, out{};
+  const weir_result_t posted = pair.recv(1, &got, sizeof got, &in);
+  ASSERT_LE(pair.send(0, &value, sizeof value, &out), WEIR_IN_PROGRESS);
+  ASSERT_EQ(pair.wait(1, &in, posted), WEIR_OK);
+  ASSERT_TRUE(there.idle());
+  for (const int fd : {here.data_stream(1).fd(), here.control(1).fd()}) shutdown(fd, SHUT_RDWR);
+  const uint64_t end = monotonic_ns() + 20'000'000'000;
+  while (!there.is_down(1) && monotonic_ns() < end) (void)pair.f.progress(pair.end[1].instance);
+  EXPECT_TRUE(there.is_down(1));
+  EXPECT_FALSE(there.lost());
 }
 
 net::Interface interface(const char* name, unsigned char subnet, unsigned char host,

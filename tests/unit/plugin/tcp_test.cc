@@ -156,6 +156,18 @@ TEST(TcpMeeting, AFloodOfHalfOpenConnectionsMakesTheOldestGiveWay) {
   EXPECT_EQ(other, WEIR_OK);
 }
 
+// Default limits; half of them go on to be challenged, and then say nothing more.
+TEST_F(TcpStrangers, AThousandThatGoNoFurtherDoNotKeepTheRanksFromMeeting) {
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  expect_join_in_spite_of([&] {
+    const auto hello = wire::encode_nonce(wire::Kind::kHello, {});
+    for (int i = 0; i < 1000; ++i) {
+      strangers.push_back(std::make_unique<Stranger>(pair_, 0));
+      if (i % 2 == 0) strangers.back()->send(hello.bytes, hello.size);
+    }
+  });
+}
+
 TEST_F(TcpStrangers, GarbageIsTurnedAway) {
   expect_join_in_spite_of([this] {
     std::mt19937 random(1);
