@@ -51,15 +51,15 @@ enum {
       1u << 3,               /* `peer_alive` sees a dead process without waiting for a deadline */
   WEIR_CAP_SELF = 1u << 4,   /* a rank may send to itself */
   WEIR_CAP_NOTICE = 1u << 5, /* `notice_show`, `notice_read`: words beside all messages */
-  /* Posted buffers are read or written also outside of calls of send, recv, test and progress (by a
-   * network card, by a thread, by close); `quiesce` ends that. */
+  /* `quiesce`. Needed where posted buffers are read or written also outside of calls of send, recv,
+   * test and progress (by a network card, by a thread, by close). */
   WEIR_CAP_QUIESCE = 1u << 6,
   WEIR_CAP_PUT = 1u << 7,    /* `memory_register` to `remote_close`, and `put` */
   WEIR_CAP_GET = 1u << 8,    /* the same, and `get` */
   WEIR_CAP_SIGNAL = 1u << 9, /* the same, and `put_signal`, `signal_read` */
-  /* With WEIR_TLS=all no message leaves the host but encrypted and authenticated by the transport. Without
-   * this bit the core seals the messages, and asks the transport, with WEIR_TLS=control, for what else it
-   * sends; one-sided operations are then not used. */
+  /* With WEIR_TLS=all no message leaves the host but encrypted and authenticated by the transport.
+   * Without this bit the core seals the messages, and asks the transport, with WEIR_TLS=control,
+   * for what else it sends; one-sided operations are then not used. */
   WEIR_CAP_SEALED = 1u << 10,
   WEIR_CAP_COLLECTIVES =
       1u << 11, /* `collectives`: whole collectives, such as on memory of devices */
@@ -79,6 +79,14 @@ typedef struct weir_transport_caps {
   uint32_t credit; /* sends of up to 1 KiB that complete per (peer, lane) before a recv */
 } weir_transport_caps_t;
 
+/* What has been appended is NULL in a table that does not name it, in C++ without a warning, too.
+ */
+#ifdef __cplusplus
+#define WEIR_PLUGIN_NULL = nullptr
+#else
+#define WEIR_PLUGIN_NULL
+#endif
+
 /* What the core offers to a transport; valid as long as the instance. */
 typedef struct weir_host {
   size_t struct_bytes;
@@ -89,6 +97,11 @@ typedef struct weir_host {
   void (*log)(void* context, int level, const char* text);
   /* Value of a WEIR_* or NCCL_* variable, or NULL. */
   const char* (*setting)(void* context, const char* name);
+  /* Asked by `connect`, in its thread, every few milliseconds while it waits for peers: WEIR_OK, or
+   * an error when the caller has heard that not all of them will come. `connect` then fails with it
+   * at once, and leaves the reason as this call has kept it. Never waits. Not in a host of fewer
+   * struct_bytes; may be NULL. */
+  weir_result_t (*look)(void* context) WEIR_PLUGIN_NULL;
 } weir_host_t;
 
 typedef struct weir_transport_config {
@@ -196,13 +209,6 @@ typedef struct weir_collective_functions {
   weir_result_t (*abort)(weir_transport_t* instance);
 } weir_collective_functions_t;
 
-/* What has been appended is NULL in a table that does not name it, in C++ without a warning, too. */
-#ifdef __cplusplus
-#define WEIR_PLUGIN_NULL = nullptr
-#else
-#define WEIR_PLUGIN_NULL
-#endif
-
 /* Functions are only ever appended. A table may be shorter than this one (it was built against an
  * earlier header): then it declares no capability whose functions lie beyond its end. */
 typedef struct weir_transport_functions {
@@ -224,6 +230,9 @@ typedef struct weir_transport_functions {
    * WEIR_ERROR_TIMEOUT naming the missing ranks; deadline_ns is of CLOCK_MONOTONIC. */
   weir_result_t (*connect)(weir_transport_t* instance, const unsigned char* const* addresses,
                            const size_t* address_bytes, uint64_t deadline_ns);
+  /* Also called in a child that was forked from the process of `open`. There it frees what is the
+   * child's own; connections, shared memory and rings belong to the parent, so nothing is told,
+   * shut down, written or waited for. No other function is called there. */
   void (*close)(weir_transport_t* instance);
 
   /* Post. WEIR_OK: complete already; WEIR_IN_PROGRESS: ask `test`. What a complete send has sent

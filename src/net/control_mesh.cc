@@ -26,8 +26,8 @@ constexpr uint64_t kRetryNsMin = 2'000'000;
 constexpr uint64_t kRetryNsMax = 100'000'000;
 constexpr uint64_t kNoDescriptorNs = 5'000'000;
 constexpr int kAcceptCountMax = 64;
-// How soon one who may be told to stop hears of it.
-constexpr uint64_t kCancelNs = 20'000'000;
+// Between two questions whether to stop.
+constexpr uint64_t kAskNs = 20'000'000;
 // Read at the end of a connection to a peer that may go on sending.
 constexpr int kReadCountMax = 8192;
 
@@ -219,8 +219,7 @@ ControlMesh::Outcome ControlMesh::form(uint64_t deadline_ns) {
   }
   while (open_count_ > 0) {
     const uint64_t now = now_ns();
-    const bool cancelled = config_.cancelled != nullptr && *config_.cancelled;
-    if (now >= deadline_ns || cancelled) return time_out();
+    if (now >= deadline_ns || is_stopped(now)) return time_out();
     const Outcome started = start_attempts(now);
     if (started != Outcome::kOk) return started;
     wait_for_events(now, deadline_ns);
@@ -238,16 +237,23 @@ ControlMesh::Outcome ControlMesh::form(uint64_t deadline_ns) {
     std::erase_if(connections_,
                   [](const Connection& connection) { return !connection.stream.is_open(); });
     for (size_t i = 0; i < listeners_.size(); ++i) {
-      if (!was_accepting || entries_[i].revents != 0) accept_all(listeners_[i].fd);
+      if (!was_accepting || entries_[i].revents != 0) accept_all(listeners_[i].fd, deadline_ns);
     }
   }
   return Outcome::kOk;
 }
 
+bool ControlMesh::is_stopped(uint64_t now) {
+  if (!config_.stop || now < next_ask_ns_) return false;
+  next_ask_ns_ = now + kAskNs;
+  return config_.stop();
+}
+
 void ControlMesh::wait_for_events(uint64_t now, uint64_t deadline_ns) {
   entries_.clear();
+  const bool accepts = accepting_ && who_gives_way(now).room_ns <= now;
   for (const Listener& listener : listeners_) {
-    entries_.push_back({accepting_ ? listener.fd : -1, POLLIN, 0});
+    entries_.push_back({accepts ? listener.fd : -1, POLLIN, 0});
   }
   for (const Connection& connection : connections_) {
     const short events = connection.connecting
@@ -266,9 +272,12 @@ void ControlMesh::wait_for_events(uint64_t now, uint64_t deadline_ns) {
 
 uint64_t ControlMesh::next_event_ns(uint64_t now, uint64_t deadline_ns) const {
   uint64_t next = deadline_ns;
-  if (config_.cancelled != nullptr) next = std::min(next, now + kCancelNs);
+  if (config_.stop) next = std::min(next, next_ask_ns_);
   for (const Connection& connection : connections_) next = std::min(next, connection.expiry_ns);
   if (!accepting_) next = std::min(next, now + kNoDescriptorNs);
+  if (const uint64_t room_ns = who_gives_way(now).room_ns; room_ns > now) {
+    next = std::min(next, room_ns);
+  }
   for (const Peer& peer : peers_) {
     if (peer.stream.is_open() || peer.proving >= 0) continue;
     for (const Candidate& candidate : peer.candidates) {
@@ -324,34 +333,62 @@ bool ControlMesh::start_attempt(uint32_t rank, size_t index, uint64_t now) {
     return false;
   }
   candidate.under_way = true;
-  connections_.push_back({std::move(stream), true, true, rank, index, IpAddress(), UINT64_MAX,
+  connections_.push_back({std::move(stream), true, true, rank, index, IpAddress(), now, UINT64_MAX,
                           std::make_unique<MeshLink>(identity_, nonce, &card_, rank)});
   return true;
 }
 
-void ControlMesh::accept_all(int listener) {
-  for (int i = 0; i < kAcceptCountMax; ++i) {
+// Without room nobody is accepted: who has come waits in the kernel's queue.
+GivesWay ControlMesh::who_gives_way(uint64_t now_ns) const {
+  const auto is_unproven = [&](size_t i) {
+    return !connections_[i].is_guest && !connections_[i].link->proven();
+  };
+  size_t count = 0;
+  for (size_t i = 0; i < connections_.size(); ++i) count += is_unproven(i) ? 1u : 0u;
+  if (count < config_.unproven_count) return {GivesWay::kNobody, now_ns};
+  return net::who_gives_way(
+      connections_.size(), now_ns, is_unproven,
+      [&](size_t i) { return connections_[i].link->is_silent(); },
+      [&](size_t i) { return connections_[i].accepted_ns; });
+}
+
+// The oldest that has said nothing goes. False: there is none.
+bool ControlMesh::drop_silent() {
+  const auto silent =
+      std::find_if(connections_.begin(), connections_.end(), [](const Connection& connection) {
+        return !connection.is_guest && connection.link->is_silent();
+      });
+  if (silent == connections_.end()) return false;
+  end_connection(&*silent, ETIMEDOUT);
+  connections_.erase(silent);
+  return true;
+}
+
+void ControlMesh::accept_all(int listener, uint64_t deadline_ns) {
+  uint64_t now = now_ns();
+  for (int i = 0; i < kAcceptCountMax && who_gives_way(now).room_ns <= now; ++i) {
     IpAddress from;
     const int fd = accept_from(listener, &from);
     if (fd < 0) {
+      if ((errno == EMFILE || errno == ENFILE) && drop_silent()) continue;
       accepting_ = accepting_ && (errno == EAGAIN || errno == EWOULDBLOCK);
       return;
     }
     Stream stream(fd);
     mesh::Nonce nonce;
     if (!fill_random(nonce.data(), nonce.size()) || !secure(&stream, Stream::Role::kServer)) return;
-    const auto unproven = [](const Connection& connection) {
-      return !connection.is_guest && !connection.link->proven();
-    };
-    const auto count = std::count_if(connections_.begin(), connections_.end(), unproven);
-    if (static_cast<size_t>(count) >= config_.unproven_count) {
-      const auto oldest = std::find_if(connections_.begin(), connections_.end(), unproven);
-      end_connection(&*oldest, ETIMEDOUT);
-      connections_.erase(oldest);
+    now = now_ns();
+    if (const size_t index = who_gives_way(now).index; index != GivesWay::kNobody) {
+      const auto at = connections_.begin() + static_cast<std::ptrdiff_t>(index);
+      end_connection(&*at, ETIMEDOUT);
+      connections_.erase(at);
     }
-    connections_.push_back({std::move(stream), false, false, 0, 0, from,
-                            now_ns() + config_.unproven_ns,
+    connections_.push_back({std::move(stream), false, false, 0, 0, from, now,
+                            now + config_.unproven_ns,
                             std::make_unique<MeshLink>(identity_, nonce, &card_)});
+    // Mostly its hello has come already.
+    serve(&connections_.back(), deadline_ns);
+    if (!connections_.back().stream.is_open()) connections_.pop_back();
   }
 }
 

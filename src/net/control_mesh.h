@@ -19,12 +19,13 @@
 #include <poll.h>
 #include <sys/types.h>
 
-#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "net/give_way.h"
 #include "net/mesh_link.h"
 #include "net/mesh_wire.h"
 #include "net/stream.h"
@@ -43,8 +44,9 @@ struct MeshConfig {
   uint64_t unproven_ns = 2'000'000'000;  // from accept to proof
   size_t unproven_count = 256;           // connections without proof at a time
   TlsMode tls = TlsMode::kOff;
-  // Another thread may set it: `join` then gives up soon, as at its deadline.
-  const std::atomic<bool>* cancelled = nullptr;
+  // Asked by `join`, in its thread, every few milliseconds: true ends it, as its deadline does. May
+  // be empty.
+  std::function<bool()> stop{};
 };
 
 class ControlMesh {
@@ -149,7 +151,8 @@ class ControlMesh {
     bool connecting;
     uint32_t peer;  // of a guest's end
     size_t candidate;
-    IpAddress from;  // of a host's end
+    IpAddress from;        // of a host's end
+    uint64_t accepted_ns;  // of a host's end
     uint64_t expiry_ns;
     std::unique_ptr<mesh::MeshLink> link;
   };
@@ -163,7 +166,10 @@ class ControlMesh {
   bool start_attempt(uint32_t rank, size_t index, uint64_t now);
   void wait_for_events(uint64_t now, uint64_t deadline_ns);
   uint64_t next_event_ns(uint64_t now, uint64_t deadline_ns) const;
-  void accept_all(int listener);
+  // Of those without proof. `room_ns` tells when a newcomer may be accepted.
+  GivesWay who_gives_way(uint64_t now_ns) const;
+  bool drop_silent();
+  void accept_all(int listener, uint64_t deadline_ns);
   void serve(Connection* connection, uint64_t deadline_ns);
   // Sends and receives what can be without waiting; false: the connection has ended.
   static bool exchange(Connection* connection, int* error_number);
@@ -174,6 +180,7 @@ class ControlMesh {
   static bool push(Peer* peer);
   bool send_notice(Peer* peer) const;  // false: it waits
   void send_notices();
+  bool is_stopped(uint64_t now);
   void stop_listening();
 
   MeshConfig config_;
@@ -184,7 +191,8 @@ class ControlMesh {
   pid_t owner_;
   std::string text_;
   std::vector<Listener> listeners_;
-  bool accepting_ = true;  // false while no descriptor is free
+  uint64_t next_ask_ns_ = 0;  // whether to stop
+  bool accepting_ = true;     // false while no descriptor is free
   mesh::Bytes card_;
   std::vector<Peer> peers_;
   std::vector<Connection> connections_;  // oldest first

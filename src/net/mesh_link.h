@@ -41,6 +41,8 @@ class MeshLink {
   MeshLink(const Identity& identity, const Nonce& nonce, const Bytes* card, uint32_t peer);
 
   State state() const { return state_; }
+  // Of a host's end: the guest has said nothing yet that is of this protocol.
+  bool is_silent() const { return expected_ == Kind::kHello; }
   bool proven() const { return state_ == State::kProven || state_ == State::kJoined; }
   // Bytes that may be fed next; 0 when nothing is to be read.
   size_t wanted() const;

@@ -2,6 +2,7 @@
 #include "plugins/builtin.h"
 
 #include "plugins/hook_failover/failover.h"
+#include "plugins/hook_fault/plan.h"
 
 namespace weir::plugins {
 
@@ -50,6 +51,11 @@ std::span<const BuiltinHook> builtin_hooks() {
                                               return hook_hosts::wrap(inner, shm::transport());
                                             }}};
   return kHooks;
+}
+
+std::string fault_problem(std::string_view text) {
+  hook_fault::Plan plan;
+  return hook_fault::parse_plan(text, &plan);
 }
 
 const weir_transport_functions_t* builtin_failover(

@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "weir/plugin.h"
@@ -21,6 +22,9 @@ struct BuiltinHook {
 
 std::span<const TransportFunction> builtin_transports();
 std::span<const BuiltinHook> builtin_hooks();
+
+// "" or what is wrong with the text of WEIR_FAULT, which tells the hook `fault` what to do.
+std::string fault_problem(std::string_view text);
 
 // A transport of which each but the first takes over when the one before it fails. The same list gives the
 // same one; null with the reason.

@@ -82,7 +82,6 @@ Environment environment(const Logs& logs, const std::string& fault,
           {"WEIR_HOOKS", "fault"},
           {"WEIR_FAULT", fault},
           {"WEIR_FAILOVER_MS", "400"},
-          {"WEIR_PROBE", "0"},
           {"WEIR_LOG_FILE", logs.pattern()},
           {"WEIR_RECORDER", "0"}};
 }

@@ -48,6 +48,7 @@ struct Room {
   std::vector<bool> here;
   std::vector<std::vector<std::string>> rounds;  // [round][rank]
   std::vector<std::vector<bool>> given;
+  Status failure;  // why a rank has given up
 };
 
 class Meeting final : public comm::Bootstrap {
@@ -63,14 +64,21 @@ class Meeting final : public comm::Bootstrap {
     }
     room_->rounds[round][rank_] = blob;
     room_->given[round][rank_] = true;
-    const Status status = wait([&] { return room_->given[round]; }, deadline_ns);
+    const Status status = wait([&] { return room_->given[round]; }, room_->failure, deadline_ns);
     if (!status.ok()) return status;
     return room_->rounds[round];
   }
 
+  Status look() override { return room_->failure; }
+  Status give_up(const Status& reason) override {
+    if (room_->failure.ok()) room_->failure = reason;
+    return room_->failure;
+  }
+
   template <typename There>
-  static Status wait(There there, uint64_t deadline_ns) {
+  static Status wait(There there, const Status& failure, uint64_t deadline_ns) {
     for (;;) {
+      if (!failure.ok()) return failure;
       const std::vector<bool> now_there = there();
       const auto missing = std::find(now_there.begin(), now_there.end(), false);
       if (missing == now_there.end()) {
@@ -102,7 +110,8 @@ using simnet::g_outside;
 
 Result<std::unique_ptr<Bootstrap>> Bootstrap::join(const Secret& secret, Rank rank, Rank rank_count,
                                                    uint64_t deadline_ns, const Place&,
-                                                   const LookAgain&) {
+                                                   const LookAgain&, const StillPossible&,
+                                                   uint64_t) {
   const std::string key(reinterpret_cast<const char*>(secret.bytes.data()), secret.bytes.size());
   auto& room = g_outside->rooms[key];
   if (room == nullptr) {
@@ -113,7 +122,8 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::join(const Secret& secret, Rank ra
     return Status(Code::kRefused, "the ranks do not agree who they are");
   }
   room->here[rank] = true;
-  const Status status = simnet::Meeting::wait([&] { return room->here; }, deadline_ns);
+  const Status status =
+      simnet::Meeting::wait([&] { return room->here; }, room->failure, deadline_ns);
   if (!status.ok()) return status;
   return std::unique_ptr<Bootstrap>(new simnet::Meeting(room.get(), rank));
 }
@@ -167,6 +177,8 @@ std::span<const TransportFunction> builtin_transports() {
 }
 
 std::span<const BuiltinHook> builtin_hooks() { return {}; }
+
+std::string fault_problem(std::string_view) { return ""; }
 
 const weir_transport_functions_t* builtin_failover(
     const std::vector<const weir_transport_functions_t*>&, std::string* reason) {

@@ -21,13 +21,17 @@ class Alone final : public Bootstrap {
     }
     return std::vector<std::string>{std::string(blob)};
   }
+  Status look() override { return Status(); }
+  Status give_up(const Status& reason) override { return reason; }
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Bootstrap>> Bootstrap::join(const Secret& secret, Rank rank, Rank rank_count,
                                                    uint64_t deadline_ns, const Place& place,
-                                                   const LookAgain& look_again) {
+                                                   const LookAgain& look_again,
+                                                   const StillPossible& still_possible,
+                                                   uint64_t began_ns) {
   if (rank_count == 0 || rank_count > kRankCountMax) {
     return invalid_argument(
         fmt::format("rank_count {} is not in 1..{}", rank_count, kRankCountMax));
@@ -40,6 +44,8 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::join(const Secret& secret, Rank ra
   if (!tls.ok()) return tls.status();
   TreeOptions options;
   options.tls = tls.value();
+  options.began_ns = began_ns;
+  options.still_possible = still_possible;
   return Tree::join(secret, rank, rank_count, deadline_ns, place, look_again, options);
 }
 

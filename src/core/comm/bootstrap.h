@@ -28,6 +28,10 @@ inline constexpr size_t kBlobBytesMax = 1u << 20;
 // returns true, when they have changed.
 using LookAgain = std::function<Result<bool>(Secret* secret, Place* place)>;
 
+// Asked every few milliseconds while ranks are missing; an error ends the joining, for all who have
+// come. A caller gives it that can learn elsewhere that one of the missing ranks will not come.
+using StillPossible = std::function<Status()>;
+
 // How long the parts of `join` took.
 struct JoinTimes {
   uint64_t rendezvous_ns = 0;  // until this rank had its place in the tree
@@ -43,15 +47,25 @@ class Bootstrap {
   // Ranks of one host meet at an abstract socket. `place` is a host on which at least one rank runs
   // and where the ranks of other hosts look for it; when it is empty, only ranks of one host can
   // meet. The secret must then be a random one: over the network it is all that a rank is known by.
-  // With `look_again` the root is rank 0.
+  // With `look_again` the root is rank 0. `began_ns`: when the time up to the deadline began, for
+  // what is said when it is over; 0: now.
   static Result<std::unique_ptr<Bootstrap>> join(const Secret& secret, Rank rank, Rank rank_count,
                                                  uint64_t deadline_ns, const Place& place = {},
-                                                 const LookAgain& look_again = {});
+                                                 const LookAgain& look_again = {},
+                                                 const StillPossible& still_possible = {},
+                                                 uint64_t began_ns = 0);
   virtual ~Bootstrap() = default;
 
   // Every rank gives a blob and receives all, by rank. Also a barrier.
   virtual Result<std::vector<std::string>> all_gather(std::string_view blob,
                                                       uint64_t deadline_ns) = 0;
+
+  // Between two gathers: ok, or why another rank has given up, or a neighbour has ended. Never
+  // waits.
+  virtual Status look() = 0;
+  // This rank cannot go on, for the reason given: tells all others, whose gather then fails with
+  // it, and ends this object. Gives the reason, or the one that another rank has told before.
+  virtual Status give_up(const Status& reason) = 0;
 
   const JoinTimes& times() const { return times_; }
 

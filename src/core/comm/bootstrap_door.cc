@@ -74,10 +74,21 @@ uint16_t Door::listen_at_any_port(const Place& place) {
   return network_listeners_.empty() ? 0 : port;
 }
 
+// Without room nobody is accepted: who has come waits in the kernel's queue.
+net::GivesWay Door::who_gives_way() const {
+  const uint64_t now = now_ns();
+  if (knocks_.size() < limits_.unproven_count) return {net::GivesWay::kNobody, now};
+  return net::who_gives_way(
+      knocks_.size(), now, [](size_t) { return true; },
+      [&](size_t i) { return !knocks_[i].challenged; },
+      [&](size_t i) { return knocks_[i].accepted_ns; });
+}
+
 void Door::append_poll_entries(std::vector<pollfd>* entries) const {
-  entries->push_back({listening_ ? listener_.get() : -1, POLLIN, 0});
+  const bool accepts = listening_ && who_gives_way().room_ns <= now_ns();
+  entries->push_back({accepts ? listener_.get() : -1, POLLIN, 0});
   for (const Fd& listener : network_listeners_) {
-    entries->push_back({listening_ ? listener.get() : -1, POLLIN, 0});
+    entries->push_back({accepts ? listener.get() : -1, POLLIN, 0});
   }
   for (const Knock& knock : knocks_) {
     entries->push_back({knock.channel.fd(), knock.channel.events(), 0});
@@ -87,7 +98,12 @@ void Door::append_poll_entries(std::vector<pollfd>* entries) const {
 uint64_t Door::next_expiry_ns() const {
   // While no descriptor is free, look again every few milliseconds.
   uint64_t next = listening_ ? UINT64_MAX : now_ns() + 5'000'000;
-  for (const Knock& knock : knocks_) next = std::min(next, knock.expiry_ns);
+  if (const uint64_t room_ns = who_gives_way().room_ns; room_ns > now_ns()) {
+    next = std::min(next, room_ns);
+  }
+  for (const Knock& knock : knocks_) {
+    next = std::min(next, knock.accepted_ns + limits_.unproven_ns);
+  }
   return next;
 }
 
@@ -100,28 +116,39 @@ Status Door::serve(const pollfd* first, std::vector<Arrival>* arrivals) {
   }
   const uint64_t now = now_ns();
   for (Knock& knock : knocks_) {
-    if (knock.done || now < knock.expiry_ns) continue;
+    if (knock.done || now < knock.accepted_ns + limits_.unproven_ns) continue;
     ++turned_away_.silent;
     knock.done = true;
   }
   std::erase_if(knocks_, [](const Knock& knock) { return knock.done; });
   for (size_t i = 0; i < listener_count; ++i) {
     if (was_listening && (first[i].revents & POLLIN) == 0) continue;
-    WEIR_RETURN_IF_ERROR(accept_all(i == 0 ? listener_ : network_listeners_[i - 1]));
+    WEIR_RETURN_IF_ERROR(accept_all(i == 0 ? listener_ : network_listeners_[i - 1], arrivals));
   }
   return Status();
 }
 
-Status Door::accept_all(const Fd& listener) {
-  for (int i = 0; i < kAcceptCountMax; ++i) {
+// The oldest that has said nothing goes. False: there is none.
+bool Door::drop_silent() {
+  const auto silent = std::find_if(knocks_.begin(), knocks_.end(),
+                                   [](const Knock& knock) { return !knock.challenged; });
+  if (silent == knocks_.end()) return false;
+  ++turned_away_.silent;
+  knocks_.erase(silent);
+  return true;
+}
+
+Status Door::accept_all(const Fd& listener, std::vector<Arrival>* arrivals) {
+  for (int i = 0; i < kAcceptCountMax && who_gives_way().room_ns <= now_ns(); ++i) {
     Fd connection;
     switch (accept_at(listener.get(), &connection)) {
       case Accept::kAccepted:
-        WEIR_RETURN_IF_ERROR(admit(std::move(connection), &listener != &listener_));
+        WEIR_RETURN_IF_ERROR(admit(std::move(connection), &listener != &listener_, arrivals));
         break;
       case Accept::kNobody:
         return Status();
       case Accept::kNoDescriptor:
+        if (drop_silent()) break;
         if (knocks_.empty()) {
           return Status(Code::kSystem,
                         fmt::format("rank {} may open no more files and cannot let others of {} "
@@ -137,7 +164,7 @@ Status Door::accept_all(const Fd& listener) {
   return Status();
 }
 
-Status Door::admit(Fd connection, bool from_network) {
+Status Door::admit(Fd connection, bool from_network, std::vector<Arrival>* arrivals) {
   int64_t pid = kElsewherePid;
   if (from_network) {
     net::prepare_stream(connection.get());
@@ -152,16 +179,18 @@ Status Door::admit(Fd connection, bool from_network) {
       return Status();
     }
   }
-  if (knocks_.size() >= limits_.unproven_count) {
+  if (const size_t index = who_gives_way().index; index != net::GivesWay::kNobody) {
     ++turned_away_.silent;
-    knocks_.erase(knocks_.begin());
+    knocks_.erase(knocks_.begin() + static_cast<std::ptrdiff_t>(index));
   }
   Knock knock;
   knock.channel = Channel(std::move(connection));
   knock.pid = pid;
   knock.begun = !from_network;
-  knock.expiry_ns = now_ns() + limits_.unproven_ns;
-  knocks_.push_back(std::move(knock));
+  knock.accepted_ns = now_ns();
+  // Mostly its hello has come already.
+  serve_knock(&knock, arrivals);
+  if (!knock.done) knocks_.push_back(std::move(knock));
   return Status();
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Door: where a rank takes children. It listens, asks whoever knocks for proof of the secret, and hands over
-// those who gave it; it does not judge what they claim. Nobody can hold it up: before the proof a
-// connection has a bounded time, a fixed number of bytes, and a place in a bounded list, whose
-// oldest gives way when it is full (an honest rank knocks again). From the network it lets in who begins with TLS and
-// who does not, so that ranks which disagree about that can be told; the arrival's channel tells which it is. One
-// thread at a time per object.
+// Door: where a rank takes children. It listens, asks whoever knocks for proof of the secret, and
+// hands over those who gave it; it does not judge what they claim. Nobody can hold it up: before
+// the proof a connection has a bounded time, a fixed number of bytes, and a place in a bounded
+// list, in which one gives way when it is full (net/give_way.h; an honest rank knocks again). From
+// the network it lets in who begins with TLS and who does not, so that ranks which disagree about
+// that can be told; the arrival's channel tells which it is. One thread at a time per object.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include "core/comm/bootstrap_channel.h"
 #include "core/comm/bootstrap_place.h"
 #include "core/comm/bootstrap_wire.h"
+#include "net/give_way.h"
 #include "net/tls.h"
 
 namespace weir::comm {
@@ -69,7 +70,7 @@ class Door {
     Channel channel;
     wire::Claim claim;
     int64_t pid = 0;  // kElsewherePid: it came over the network
-    uint64_t expiry_ns = 0;
+    uint64_t accepted_ns = 0;
     bool begun = false;  // it is known whether the connection is inside TLS
     bool challenged = false;
     bool done = false;  // handed over or turned away
@@ -79,8 +80,10 @@ class Door {
       : secret_(secret), rank_(rank), rank_count_(rank_count), limits_(limits) {}
 
   int backlog() const;
-  Status accept_all(const Fd& listener);
-  Status admit(Fd connection, bool from_network);
+  net::GivesWay who_gives_way() const;
+  bool drop_silent();
+  Status accept_all(const Fd& listener, std::vector<Arrival>* arrivals);
+  Status admit(Fd connection, bool from_network, std::vector<Arrival>* arrivals);
   void begin(Knock* knock);
   void serve_knock(Knock* knock, std::vector<Arrival>* arrivals);
   void turn_away(Knock* knock, wire::TurnedAway reason);

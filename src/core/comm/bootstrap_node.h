@@ -36,7 +36,8 @@ class Node {
     std::string frame;
   };
 
-  Node(Rank self, Rank rank_count, uint64_t now_ns, uint64_t deadline_ns);
+  // `began_ns`: when the time up to the deadline began, for texts; 0: now.
+  Node(Rank self, Rank rank_count, uint64_t now_ns, uint64_t deadline_ns, uint64_t began_ns = 0);
 
   // ---- Joining: first be_root or, once the link stands, set_parent. Children may come before.
   void be_root();
@@ -95,6 +96,7 @@ class Node {
 
   Peer* find_child(Link link);
   const Peer* find(Link link) const;
+  std::string describe_time(uint64_t now_ns) const;
   std::string occasion() const;  // "all ranks had joined", "all_gather 3 was complete"
   std::string describe(const Peer& peer) const;
   void fail(const Status& status, std::optional<Link> told_by);
@@ -121,8 +123,10 @@ class Node {
   size_t next_redirect_ = 0;
 
   uint32_t round_ = 0;
-  uint64_t start_ns_ = 0;
-  uint64_t deadline_ns_ = 0;  // the earliest of this node and of those below
+  const uint64_t began_ns_;
+  uint64_t start_ns_ = 0;                   // of joining, or of the round
+  uint64_t deadline_ns_ = 0;                // the earliest of this node and of those below
+  std::optional<uint64_t> others_left_ns_;  // what was left of it when one of those told it
   uint64_t expiry_ns_ = 0;
 
   // Joining.

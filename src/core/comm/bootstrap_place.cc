@@ -2,10 +2,12 @@
 #include "core/comm/bootstrap_place.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "core/base/log.h"
 #include "net/interfaces.h"
@@ -33,6 +35,28 @@ bool find_addresses(const char* nccl_list, Place* place, std::string* reason) {
 }
 
 }  // namespace
+
+Status check_interfaces() {
+  const char* wanted = std::getenv("WEIR_IFNAME");
+  if (wanted == nullptr || *wanted == '\0') return Status();
+  net::InterfaceFilter filter;
+  std::string reason;
+  if (!net::filter_from(wanted, nullptr, &filter, &reason)) return invalid_argument(reason);
+  std::vector<net::Interface> allowed;
+  std::vector<net::Interface> all;
+  if (!net::list_interfaces(filter, &allowed, &reason) ||
+      !net::list_interfaces({}, &all, &reason)) {
+    return Status(Code::kSystem, reason);
+  }
+  if (!allowed.empty()) return Status();
+  std::set<std::string> names;
+  for (const net::Interface& one : all) names.insert(one.name);
+  return invalid_argument(fmt::format(
+      "WEIR_IFNAME={} allows no network interface of this host that is up and has an address{}; "
+      "name one of them, or unset it",
+      wanted,
+      names.empty() ? " (it has none)" : fmt::format(" (those are {})", fmt::join(names, ", "))));
+}
 
 Place place_of_this_host() {
   Place place;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/base/secret.h"
+#include "core/base/status.h"
 #include "net/ip_address.h"
 
 namespace weir::comm {
@@ -37,6 +38,10 @@ struct Place {
 // Addresses of this host on the interfaces that WEIR_IFNAME (or NCCL_OOB_NET_IFNAME, or
 // NCCL_SOCKET_IFNAME) allows, the fastest first, without loopback. Empty where there is none.
 Place place_of_this_host();
+
+// What the user says about it is checked before anybody is waited for: WEIR_IFNAME must be a list
+// of names, of which one at least is an interface of this host that is up and has an address.
+Status check_interfaces();
 
 // Names this host and its network namespace in a Place; 0: the kernel does not say.
 uint64_t host_tag();

@@ -17,11 +17,15 @@ constexpr uint64_t kPauseNsMax = 5'000'000;
 constexpr uint64_t kNetworkPauseNs = 10'000'000;
 // How long a failure may take to reach the neighbours that do not read just now.
 constexpr uint64_t kFarewellNs = 100'000'000;
+// How long a rank that another one has left waits to hear why.
+constexpr uint64_t kReasonNs = 300'000'000;
 // Rank 0 is mostly on the host of the place. Another rank there is the root only where rank 0 has not
 // come for this long, or for a quarter of the time that there is.
 constexpr uint64_t kRank0FirstNs = 500'000'000;
 // Guests that may wait until a child can take them; more are hung up on, and knock again.
 constexpr size_t kWaitingMax = 64;
+// Between two questions whether all will come.
+constexpr uint64_t kCheckNs = 20'000'000;
 // A guest that is sent on more often than this looks from the start again.
 constexpr int kRedirectsMax = 32;
 
@@ -30,7 +34,7 @@ constexpr int kRedirectsMax = 32;
 Tree::Tree(const Guest& guest, const Place& place, const TreeOptions& options)
     : guest_(guest),
       options_(options),
-      node_(guest.rank, guest.rank_count, now_ns(), guest.deadline_ns),
+      node_(guest.rank, guest.rank_count, now_ns(), guest.deadline_ns, options.began_ns),
       start_ns_(now_ns()) {
   set_place(place);
 }
@@ -58,6 +62,7 @@ Result<std::unique_ptr<Bootstrap>> Tree::join(const Secret& secret, Rank rank, R
   tree->times_.rendezvous_ns = now_ns() - tree->start_ns_;
   if (status.ok()) status = tree->work(Stop::kWhenDone, UINT64_MAX);
   if (!status.ok()) return status;
+  tree->joined_ = true;
   tree->times_.handshake_ns = now_ns() - tree->start_ns_ - tree->times_.rendezvous_ns;
   tree->doors_.clear();
   return std::unique_ptr<Bootstrap>(std::move(tree));
@@ -80,8 +85,9 @@ Status Tree::find_place(const LookAgain& look_again) {
     WEIR_RETURN_IF_ERROR(look(!follows));
     if (node_.is_root() || node_.has_parent()) return Status();
     const uint64_t now = now_ns();
-    if (now >= guest_.deadline_ns) {
-      node_.fail(nobody_listens());
+    const Status possible = check_still_possible();
+    if (now >= guest_.deadline_ns || !possible.ok()) {
+      node_.fail(possible.ok() ? nobody_listens() : possible);
       return work(Stop::kWhenDone, UINT64_MAX);
     }
     if (doors_.empty()) {
@@ -166,8 +172,15 @@ Status Tree::open_child_door() {
   return Status();
 }
 
+Status Tree::check_still_possible() {
+  if (!options_.still_possible || now_ns() < next_check_ns_) return Status();
+  next_check_ns_ = now_ns() + kCheckNs;
+  return options_.still_possible();
+}
+
 Status Tree::nobody_listens() const {
-  const double seconds = static_cast<double>(now_ns() - start_ns_) * 1e-9;
+  const uint64_t began_ns = options_.began_ns == 0 ? start_ns_ : options_.began_ns;
+  const double seconds = static_cast<double>(now_ns() - began_ns) * 1e-9;
   if (place_.empty()) {
     return Status(
         Code::kTimeout,
@@ -203,6 +216,10 @@ Status Tree::work(Stop stop, uint64_t until_ns) {
   std::vector<pollfd> entries;
   for (;;) {
     const uint64_t now = now_ns();
+    if (!joined_) {
+      const Status possible = check_still_possible();
+      if (!possible.ok()) node_.fail(possible);
+    }
     node_.end_turn(now);
     send();
     if (!node_.busy()) break;
@@ -213,6 +230,7 @@ Status Tree::work(Stop stop, uint64_t until_ns) {
     }
     uint64_t wake_ns = node_.expiry_ns();
     if (stop == Stop::kAtTime) wake_ns = std::min(wake_ns, until_ns);
+    if (options_.still_possible && !joined_) wake_ns = std::min(wake_ns, next_check_ns_);
     entries.clear();
     for (const auto& door : doors_) {
       door->append_poll_entries(&entries);
@@ -221,7 +239,7 @@ Status Tree::work(Stop stop, uint64_t until_ns) {
     const size_t first_connection = entries.size();
     for (const Connection& one : connections_) {
       entries.push_back({one.channel.fd(), one.channel.events(), 0});
-      if (one.channel.has_unread()) wake_ns = now;
+      if (one.channel.has_unread() || !one.early.empty()) wake_ns = now;
     }
     const Status waited = wait_for_events(&entries, wake_ns);
     if (!waited.ok()) {
@@ -232,7 +250,8 @@ Status Tree::work(Stop stop, uint64_t until_ns) {
     serve_doors(entries);
     for (size_t i = 0; i < connection_count; ++i) {
       const bool has_event = entries[first_connection + i].revents != 0;
-      if (has_event || connections_[i].channel.has_unread()) read(&connections_[i]);
+      Connection& one = connections_[i];
+      if (has_event || one.channel.has_unread() || !one.early.empty()) read(&one);
     }
     decide_waiting();
     std::erase_if(connections_, [](const Connection& one) { return !one.channel.is_open(); });
@@ -297,6 +316,12 @@ void Tree::decide_waiting() {
 void Tree::read(Connection* connection) {
   Channel& channel = connection->channel;
   while (node_.busy()) {
+    if (!connection->early.empty()) {
+      const EarlyFrame frame = std::move(connection->early.front());
+      connection->early.pop_front();
+      node_.receive(connection->link, frame.header, frame.payload, now_ns());
+      continue;
+    }
     switch (channel.read(node_.expected(connection->link))) {
       case Channel::Read::kNothing:
         return;
@@ -360,17 +385,75 @@ void Tree::deliver() {
   }
 }
 
-// It may have left word why.
-void Tree::lose(Connection* connection) {
+bool Tree::read_reason(Connection* connection) {
   Channel& channel = connection->channel;
   for (;;) {
     const Channel::Read result = channel.read(node_.expected(connection->link));
-    if (result != Channel::Read::kFrame) break;
+    if (result != Channel::Read::kFrame) return false;
     if (channel.header().kind != wire::Kind::kFailure) continue;
     node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
-    return;
+    return true;
   }
-  node_.closed(connection->link);
+}
+
+// It may have left word why.
+void Tree::lose(Connection* connection) {
+  if (!read_reason(connection)) node_.closed(connection->link);
+}
+
+void Tree::read_ahead(Connection* connection) {
+  Channel& channel = connection->channel;
+  while (node_.status().ok()) {
+    switch (channel.read(node_.expected(connection->link))) {
+      case Channel::Read::kNothing:
+        return;
+      case Channel::Read::kFrame:
+        if (channel.header().kind == wire::Kind::kFailure) {
+          node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
+        } else {
+          connection->early.push_back({channel.header(), std::string(channel.payload())});
+        }
+        break;
+      case Channel::Read::kDamaged:
+        node_.receive_damaged(connection->link);
+        return;
+      case Channel::Read::kOtherVersion:
+      case Channel::Read::kMalformed:
+      case Channel::Read::kNoSecret:
+        node_.receive_malformed(connection->link, channel.header());
+        return;
+      case Channel::Read::kClosed:
+        // What it has told before counts.
+        if (connection->early.empty()) node_.closed(connection->link);
+        channel.close();
+        return;
+    }
+  }
+}
+
+Status Tree::look() {
+  for (Connection& one : connections_) {
+    if (one.channel.is_open()) read_ahead(&one);
+  }
+  node_.end_turn(now_ns());
+  if (!node_.status().ok()) say_farewell();
+  return node_.status();
+}
+
+Status Tree::give_up(const Status& reason) {
+  // What fails here may follow from what has failed there, and the news of that is on its way.
+  const bool follows = reason.code() == Code::kPeerLost || reason.code() == Code::kAborted;
+  const uint64_t until_ns = now_ns() + (follows ? kReasonNs : 0);
+  for (;;) {
+    for (Connection& one : connections_) {
+      if (node_.status().ok()) (void)read_reason(&one);
+    }
+    if (!node_.status().ok() || now_ns() >= until_ns) break;
+    sleep_ns(kPauseNsMin, until_ns);
+  }
+  node_.fail(reason);
+  say_farewell();
+  return node_.status();
 }
 
 void Tree::say_farewell() {

@@ -4,6 +4,7 @@
 // object.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +24,8 @@ struct TreeOptions {
   bool own_hosts = false;
   // Connections between hosts are inside TLS (bootstrap_tls.h).
   bool tls = false;
+  StillPossible still_possible{};  // may be empty
+  uint64_t began_ns = 0;           // as Bootstrap::join has it
 };
 
 class Tree final : public Bootstrap {
@@ -33,11 +36,19 @@ class Tree final : public Bootstrap {
                                                  const TreeOptions& options = {});
 
   Result<std::vector<std::string>> all_gather(std::string_view blob, uint64_t deadline_ns) override;
+  Status look() override;
+  Status give_up(const Status& reason) override;
 
  private:
+  // Of the next round, whose neighbour is there before this rank.
+  struct EarlyFrame {
+    wire::Header header;
+    std::string payload;
+  };
   struct Connection {
     Node::Link link = Node::kUp;
     Channel channel;
+    std::deque<EarlyFrame> early = {};
   };
   enum class Stop { kWhenDone, kAtTime };
 
@@ -51,6 +62,8 @@ class Tree final : public Bootstrap {
   Status settle(Entry entry);
   Status open_child_door();
   Status nobody_listens() const;
+  // Whether it is known by other means that not all will come, asked now and then.
+  Status check_still_possible();
   std::string remark() const;  // on ranks that have not joined
   // Runs the node until it is done, or, with kAtTime, at most until `until_ns`.
   Status work(Stop stop, uint64_t until_ns);
@@ -62,12 +75,15 @@ class Tree final : public Bootstrap {
   void send();
   void deliver();
   void lose(Connection* connection);
+  bool read_reason(Connection* connection);  // true when its neighbour has told why it failed
+  void read_ahead(Connection* connection);
   void say_farewell();
 
   Guest guest_;
   Place place_;
   TreeOptions options_;
   bool is_here_ = false;
+  bool joined_ = false;  // all have come
   Node node_;
   std::vector<std::unique_ptr<Door>> doors_;  // as the first of this host; for those sent on
   std::vector<Connection> connections_;
@@ -75,6 +91,7 @@ class Tree final : public Bootstrap {
   Node::Link next_link_ = 1;
   uint32_t look_count_ = 0;
   uint64_t next_look_ns_ = 0;
+  uint64_t next_check_ns_ = 0;
   uint64_t start_ns_ = 0;
 };
 

@@ -12,11 +12,13 @@
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/per_process.h"
 #include "core/base/settings.h"
 #include "core/comm/bootstrap.h"
 #include "core/comm/introduction.h"
 #include "core/comm/measured_table.h"
 #include "core/comm/process.h"
+#include "core/comm/rank_list.h"
 #include "core/plugin/registry.h"
 
 namespace weir::comm {
@@ -25,9 +27,6 @@ namespace {
 
 constexpr Rank kRankCountMax = 65536;
 
-void host_error(void* context, const char* text) {
-  static_cast<std::string*>(context)->assign(text);
-}
 void host_log(void*, int level, const char* text) {
   log(static_cast<LogLevel>(std::clamp(level, 0, 4)), text);
 }
@@ -180,9 +179,10 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
 Result<std::unique_ptr<Communicator>> Communicator::create(const Secret& secret, Rank rank,
                                                            Rank rank_count,
                                                            const CommOptions& options,
-                                                           const Place& place) {
+                                                           const Place& place,
+                                                           const StillPossible& still_possible) {
   std::unique_ptr<Communicator> comm(new Communicator());
-  Status status = comm->join(secret, rank, rank_count, options, place);
+  Status status = comm->join(secret, rank, rank_count, options, place, still_possible);
   if (!status.ok()) {
     return status.with_context(
         fmt::format("rank {} of {} creating communicator '{}'", rank, rank_count, comm->name_));
@@ -233,7 +233,8 @@ Status Communicator::introduce(Bootstrap& bootstrap, const weir_transport_config
 }
 
 Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
-                          const CommOptions& options, const Place& place) {
+                          const CommOptions& options, const Place& place,
+                          const StillPossible& still_possible) {
   name_ =
       options.name.empty() ? fmt::format("{:08x}", secret.public_id() & 0xffffffffu) : options.name;
   if (rank_count == 0 || rank_count > kRankCountMax || rank >= rank_count) {
@@ -249,18 +250,27 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   const ClockReading earlier = ClockReading::now();
   secret_ = secret;
   timeout_ms_ = options.timeout_ms > 0 ? options.timeout_ms : settings.timeout_ms;
-  const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ms_) * 1'000'000u;
+  const uint64_t began_ns = now_ns();
+  const uint64_t deadline_ns = began_ns + static_cast<uint64_t>(timeout_ms_) * 1'000'000u;
   const bool deterministic = options.deterministic || settings.deterministic;
   deterministic_ = deterministic;
   host_memory_ = options.host_memory;
   if (!host_memory_) look_for_driver();
+  WEIR_RETURN_IF_ERROR(plugin::check_fault(settings.fault, settings.hooks));
   auto forced = engine::parse_forced_algorithms(settings.algorithm);
   if (!forced.ok()) return forced.status();
   Result<cost::Rules> rules = settings.tuning_file.empty() ? Result<cost::Rules>(cost::Rules{})
                                                            : cost::load_rules(settings.tuning_file);
   if (!rules.ok()) return rules.status().with_context("WEIR_TUNING_FILE");
 
-  host_ = {sizeof host_, &transport_error_, host_error, host_log, host_setting};
+  host_.struct_bytes = sizeof host_;
+  host_.context = this;
+  host_.error = [](void* self, const char* text) {
+    static_cast<Communicator*>(self)->transport_error_ = text;
+  };
+  host_.log = host_log;
+  host_.setting = host_setting;
+  host_.look = [](void* self) { return static_cast<Communicator*>(self)->look_while_connecting(); };
   auto transport = choose_transport(settings, host_, rank_count, Spread::kOneHost);
   if (!transport.ok()) return transport.status();
   context_.rank = rank;
@@ -272,9 +282,11 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   const bool anywhere = settings.transport.empty() ||
                         settings.transport.find(',') != std::string::npos ||
                         !needs_one_host(*plugin::find_transport(settings.transport).value());
+  if (anywhere && rank_count > 1) WEIR_RETURN_IF_ERROR(check_interfaces());
   const Place reach = anywhere ? place : Place();
   StartTimes& times = start_times_;
-  auto bootstrap = Bootstrap::join(secret, rank, rank_count, deadline_ns, reach);
+  auto bootstrap =
+      Bootstrap::join(secret, rank, rank_count, deadline_ns, reach, {}, still_possible, began_ns);
   if (!bootstrap.ok()) return bootstrap.status();
   times.rendezvous_ns = bootstrap.value()->times().rendezvous_ns;
   times.handshake_ns = bootstrap.value()->times().handshake_ns;
@@ -329,15 +341,22 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
     addresses.push_back(reinterpret_cast<const unsigned char*>(it.address.data()));
     sizes.push_back(it.address.size());
   }
+  bootstrap_ = bootstrap.value().get();
   weir_result_t result =
       context_.transport->connect(context_.instance, addresses.data(), sizes.data(), deadline_ns);
-  if (result != WEIR_OK) return transport_failed("connect", result);
+  bootstrap_ = nullptr;
+  // From here on whoever fails tells the others, which may be further.
+  const auto give_up = [&](const char* what) {
+    return bootstrap.value()->give_up(
+        transport_failed(what, result).with_context(fmt::format("rank {}", rank)));
+  };
+  if (result != WEIR_OK) return give_up("connect");
   times.mark(&times.connect_ns);
 
   if ((context_.transport->caps.bits & WEIR_CAP_SEGMENT) != 0) {
     weir_segment_t segment{};
     result = context_.transport->segment(context_.instance, &segment);
-    if (result != WEIR_OK) return transport_failed("segment", result);
+    if (result != WEIR_OK) return give_up("segment");
     open_segment(segment);
   } else if (rank_count == 1 && settings.hooks.empty()) {
     const uint64_t bytes = (config.segment_bytes + 4095) / 4096 * 4096;
@@ -352,7 +371,8 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
                                               std::memory_order_release);
   }
   board_.open(context_);
-  auto table = agree_on_table(*bootstrap.value(), context_, settings, all, deadline_ns);
+  auto table =
+      agree_on_table(*bootstrap.value(), context_, settings, all, deadline_ns, transport_error_);
   if (!table.ok()) return table.status();
   times.mark(&times.costs_ns);
   log_info(fmt::format("communicator '{}': rank {} of {} started in {}", name_, rank, rank_count,
@@ -378,6 +398,13 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   awaited_ranks_.reserve(64 + 4 * size_t{rank_count});
   if (settings.recorder && rank_count > 1) open_recorder(config.comm_id, all, earlier);
   return Status();
+}
+
+weir_result_t Communicator::look_while_connecting() {
+  if (bootstrap_ == nullptr) return WEIR_OK;
+  const Status seen = bootstrap_->look();
+  if (!seen.ok()) transport_error_ = seen.text();
+  return static_cast<weir_result_t>(seen.code());
 }
 
 std::string Communicator::way_to(Rank peer) const {
@@ -422,7 +449,29 @@ void Communicator::open_recorder(uint64_t comm_id, const std::vector<Introductio
   recorder_.open(identity, process_settings().value().recorder_dir);
 }
 
+void Communicator::leave_to_parent(std::unique_ptr<Communicator> comm) {
+  if (comm->lock_.try_lock()) {
+    comm->lock_.unlock();
+    return;
+  }
+  // Kept where it is found, for who looks for what is lost.
+  static constinit PerProcess<std::vector<Communicator*>> kept;
+  static constinit PerProcess<std::mutex> lock;
+  const std::lock_guard guard(lock.get());
+  kept->push_back(comm.release());
+}
+
 Communicator::~Communicator() {
+  if (!maker_.is_this()) {
+    // CUDA's objects do not work in a forked child, not even to be destroyed.
+    (void)device_.release();
+    (void)message_device_.release();
+    for (const Window& window : windows_) {
+      if (!window.shared) close_window(window);  // the transport unmaps the others
+    }
+    if (context_.instance != nullptr) context_.transport->close(context_.instance);
+    return;
+  }
   unregister_communicator(this);
   if (planner_ != nullptr) planner_->explain_totals();
   if (device_ != nullptr) {
@@ -530,7 +579,22 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const Rank>
   if (child.timeout_ms <= 0) child.timeout_ms = timeout_ms_.load();
   if (child.name.empty()) child.name = fmt::format("{}/shrunk{}", name_, number);
   return create(secret_.derive(label), new_rank, rank_count() - static_cast<Rank>(out.size()),
-                child, place_of(first));
+                child, place_of(first), [&] { return check_survivors(out); });
+}
+
+// Who has died since the list was made will not come: that is told now, and not at the deadline.
+Status Communicator::check_survivors(const std::set<Rank>& out) {
+  std::lock_guard lock(lock_);
+  look_at_peers(now_ns());
+  std::vector<Rank> dead;
+  for (const Rank p : ended_) {
+    if (out.count(p) == 0) dead.push_back(p);
+  }
+  if (dead.empty()) return Status();
+  return Status(Code::kPeerLost,
+                fmt::format("shrink of '{}': {} died too, before all had come to it; ask "
+                            "weir_comm_lost_ranks again and exclude {} as well",
+                            name_, describe_ranks(dead), dead.size() == 1 ? "it" : "them"));
 }
 
 }  // namespace weir::comm

@@ -20,10 +20,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/base/process_generation.h"
 #include "core/base/secret.h"
 #include "core/base/status.h"
 #include "core/comm/board.h"
@@ -56,11 +58,16 @@ struct CommOptions {
 
 class Communicator {
  public:
-  // Collective; see weir_comm_create.
+  // Collective; see weir_comm_create. `still_possible`: as in Bootstrap::join.
   static Result<std::unique_ptr<Communicator>> create(const Secret& secret, Rank rank,
                                                       Rank rank_count, const CommOptions& options,
-                                                      const Place& place = {});
+                                                      const Place& place = {},
+                                                      const StillPossible& still_possible = {});
+  // In a child made by fork it frees what is the child's own and tells nobody.
   ~Communicator();
+  // The end of one that a process has made from which this one was forked. Where a thread of that
+  // process was at it, it stays as it is until this one ends.
+  static void leave_to_parent(std::unique_ptr<Communicator> comm);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -69,6 +76,7 @@ class Communicator {
   // How long its making took.
   const StartTimes& start_times() const { return start_times_; }
   const std::string& name() const { return name_; }
+  const MakingProcess& maker() const { return maker_; }
 
   // Collective; color < 0 gives nullptr.
   Result<std::unique_ptr<Communicator>> split(int color, int key, const CommOptions& options);
@@ -213,7 +221,12 @@ class Communicator {
 
   void open_segment(const weir_segment_t& segment);
   Status join(const Secret& secret, Rank rank, Rank rank_count, const CommOptions& options,
-              const Place& place);
+              const Place& place, const StillPossible& still_possible);
+  // Those who take part in a shrink without `out` are all alive, as far as this communicator knows.
+  Status check_survivors(const std::set<Rank>& out);
+  // WEIR_OK, or what the bootstrap has heard of another rank meanwhile; its text is the transport's
+  // error.
+  weir_result_t look_while_connecting();
   // Opens the transport and exchanges introductions.
   Status introduce(Bootstrap& bootstrap, const weir_transport_config_t& config, Introduction self,
                    uint64_t deadline_ns, std::vector<Introduction>* all);
@@ -300,12 +313,14 @@ class Communicator {
   // Tells the recorder that somebody waits, and once the wait is long for whom.
   void record_wait(Request& request, uint64_t now_ns);
 
+  const MakingProcess maker_;
   std::string name_;
   StartTimes start_times_;
   Secret secret_;
   std::vector<Place> places_;  // by rank; empty: all ranks share a host
   WaitPolicy wait_policy_;
   weir_host_t host_{};
+  Bootstrap* bootstrap_ = nullptr;  // while the transport connects the ranks
   mutable std::mutex error_lock_;
   std::string error_text_;  // of transport or API, guarded by error_lock_
   std::string transport_error_;

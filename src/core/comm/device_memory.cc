@@ -4,7 +4,6 @@
 #include <link.h>
 
 #include <cstdint>
-#include <mutex>
 
 #include "cuda/driver_table.h"
 
@@ -32,9 +31,6 @@ bool look_for_driver() {
   unsigned long long loaded = 0;
   dl_iterate_phdr(read_loaded, &loaded);
   if (loaded == loaded_seen.load(std::memory_order_relaxed)) return false;
-  static std::mutex* lock = new std::mutex();
-  const std::lock_guard guard(*lock);
-  if (driver_is_known()) return true;
   const cuda::Driver* found = cuda::find_driver(cuda::Look::kInUse);
   if (found != nullptr && found->pointer_get_attributes != nullptr) {
     driver.store(found, std::memory_order_release);

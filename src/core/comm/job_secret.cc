@@ -13,10 +13,10 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/per_process.h"
 #include "net/auth.h"
 
 namespace weir::comm {
@@ -110,15 +110,11 @@ Status read_stream(int descriptor, const std::string& source, uint64_t until_ns,
 }
 
 struct Store {
-  std::mutex mutex;
   std::optional<JobSecret> secret;
   std::string path;  // of the file that it came from
 };
 
-Store& store() {
-  static Store* instance = new Store;  // outlives every thread that may still ask
-  return *instance;
-}
+constinit InheritedState<Store> store;
 
 const char* find(const char* name) {
   const char* text = std::getenv(name);
@@ -208,8 +204,8 @@ Result<Secret> secret_from_file(const std::string& path) {
 }
 
 Result<std::optional<JobSecret>> job_secret(uint64_t deadline_ns) {
-  Store& kept = store();
-  std::lock_guard lock(kept.mutex);
+  const auto access = store.use();
+  Store& kept = *access;
   const char* descriptor = find("WEIR_SECRET_FD");
   const char* file = find("WEIR_SECRET_FILE");
   const char* text = find("WEIR_SECRET");

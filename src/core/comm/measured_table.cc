@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/per_process.h"
 #include "core/cost/cache.h"
 #include "core/engine/probe.h"
 #include "core/engine/probe_link.h"
@@ -23,12 +23,14 @@ namespace {
 
 // What rank 0 tells the others: a table, or that ranks 0 and 1 measure one first.
 constexpr std::string_view kProbeNow = "probe";
+// After a table that was measured in part, as there was no time for more.
+constexpr std::string_view kCutShort = "cut short";
 
 // Discovery takes tens of milliseconds and the machine stays the same.
 uint64_t topology_hash(const std::string& file) {
-  static std::mutex lock;
-  static std::optional<uint64_t> known;
-  std::lock_guard guard(lock);
+  static constinit InheritedState<std::optional<uint64_t>> state;
+  const auto access = state.use();
+  std::optional<uint64_t>& known = *access;
   if (!known) {
     auto topology = file.empty() ? topo::discover() : topo::read_file(file);
     if (!topology.ok()) {
@@ -49,7 +51,7 @@ Result<cost::Table> unpack(const std::string& blob) {
   return cost::table_from_blob(std::as_bytes(std::span(blob.data(), blob.size())));
 }
 
-// Two ranks that measure a link; the first drives.
+// Two ranks that measure a link; the first leads.
 struct Pair {
   Rank first = 0;
   Rank second = 0;
@@ -84,41 +86,40 @@ uint64_t hash_over(uint64_t topology, const std::string& transport) {
 }
 
 // Tables of this process: its communicators are often made of one another.
-struct Memory {
-  std::mutex lock;
-  std::map<std::string, cost::Table> tables;
-};
-Memory& memory() {
-  static Memory* it = new Memory();
-  return *it;
-}
+using Memory = std::map<std::string, cost::Table>;
+constinit InheritedState<Memory> memory;
 constexpr size_t kTablesMax = 256;
 
 std::optional<cost::Table> recall(const std::string& key) {
-  std::lock_guard guard(memory().lock);
-  const auto found = memory().tables.find(key);
-  return found == memory().tables.end() ? std::nullopt : std::optional(found->second);
+  const auto tables = memory.use();
+  const auto found = tables->find(key);
+  return found == tables->end() ? std::nullopt : std::optional(found->second);
 }
 
 void remember(const std::string& key, const cost::Table& table) {
-  std::lock_guard guard(memory().lock);
-  if (memory().tables.size() < kTablesMax) memory().tables.emplace(key, table);
+  const auto tables = memory.use();
+  if (tables->size() < kTablesMax) tables->emplace(key, table);
 }
 
-// What this rank has measured, or failed to: its own core, if `decides`, and its links.
+// What this rank has measured: its own core, if `decides`, and its links.
 Result<cost::Table> measure(engine::Context& context, const std::vector<Pair>& pairs, uint64_t hash,
-                            bool decides, uint64_t deadline_ns) {
+                            bool decides, uint64_t deadline_ns, const engine::ProbeWatch& watch,
+                            bool* complete) {
   cost::Table table = cost::built_in_table();
+  *complete = true;
   for (const Pair& pair : pairs) {
     if (context.rank != pair.first && context.rank != pair.second) continue;
-    const bool drives = context.rank == pair.first;
-    WEIR_RETURN_IF_ERROR(engine::probe_link(context, drives ? pair.second : pair.first, drives,
-                                            cost::is_network(pair.link), deadline_ns,
-                                            &table.times.link(pair.link)));
+    const bool leads = context.rank == pair.first;
+    bool whole = true;
+    WEIR_RETURN_IF_ERROR(engine::probe_link(context, leads ? pair.second : pair.first, leads,
+                                            cost::is_network(pair.link), deadline_ns, watch,
+                                            &table.times.link(pair.link), &whole));
+    *complete = *complete && whole;
   }
   if (decides) {
+    bool whole = true;
     const std::vector<cost::LinkTimes> links(table.times.links.begin(), table.times.links.end());
-    auto own = engine::probe_tasks(context, hash, deadline_ns);
+    auto own = engine::probe_tasks(context, hash, deadline_ns, watch, &whole);
     if (!own.ok()) return own;
     table = own.take();
     std::copy(links.begin(), links.end(), table.times.links.begin());
@@ -128,18 +129,25 @@ Result<cost::Table> measure(engine::Context& context, const std::vector<Pair>& p
   return table;
 }
 
-// On a machine that does other things two ranks may take long to meet as often as the measuring takes:
-// then the built-in figures serve, and there must be time left to say so.
+// So early that the other ranks hear who waited for whom before their own deadline is over.
 uint64_t end_of_probe(uint64_t deadline_ns) {
-  constexpr uint64_t kProbeNsMax = 5'000'000'000;
+  constexpr uint64_t kReserveNsMax = 1'000'000'000;
   const uint64_t now = now_ns();
-  return now + std::min(kProbeNsMax, deadline_ns > now ? (deadline_ns - now) / 2 : 0);
+  return deadline_ns > now ? deadline_ns - std::min(kReserveNsMax, (deadline_ns - now) / 4) : now;
+}
+
+// The probe has failed on this rank: there is no communicator, on any rank, and all say why.
+Status fail_start(Bootstrap& bootstrap, const Status& status, const std::string& transport_error) {
+  const bool is_transports = status.code() != Code::kTimeout && status.code() != Code::kAborted &&
+                             !transport_error.empty();
+  return bootstrap.give_up(
+      is_transports ? Status(status.code(), status.text() + ": " + transport_error) : status);
 }
 
 // Over a transport without mapped memory: every link is measured by messages.
 Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
-                                   uint64_t deadline_ns) {
+                                   uint64_t deadline_ns, const std::string& transport_error) {
   const bool decides = context.rank == 0;
   const std::vector<uint32_t> hosts = host_of_rank(all);
   const std::vector<Pair> pairs = pairs_to_measure(hosts, context.rank_count);
@@ -163,11 +171,22 @@ Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   if (!first.ok()) return first.status();
   if (first.value()[0] != kProbeNow) return unpack(first.value()[0]);
 
-  auto measured = measure(context, pairs, hash, decides, end_of_probe(deadline_ns));
-  if (!measured.ok()) log_warn(measured.status().text() + "; built-in figures are used");
+  bool complete = true;
+  auto measured = measure(
+      context, pairs, hash, decides, end_of_probe(deadline_ns), [&] { return bootstrap.look(); },
+      &complete);
+  if (!measured.ok()) return fail_start(bootstrap, measured.status(), transport_error);
+  const bool measures = std::any_of(pairs.begin(), pairs.end(),
+                                    [&](const Pair& pair) { return pair.first == context.rank; });
   auto second = bootstrap.all_gather(
-      pack(measured.ok() ? measured.value() : cost::built_in_table()), deadline_ns);
+      measures || decides ? pack(measured.value()) + (complete ? "" : std::string(kCutShort)) : "",
+      deadline_ns);
   if (!second.ok()) return second.status();
+  for (std::string& told_by : second.value()) {
+    if (!told_by.ends_with(kCutShort)) continue;
+    told_by.resize(told_by.size() - kCutShort.size());
+    complete = false;
+  }
   auto agreed = unpack(second.value()[0]);
   if (!agreed.ok()) return agreed;
   for (const Pair& pair : pairs) {
@@ -187,8 +206,8 @@ Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
     agreed.value().times.link(cost::Link::kShmSameSocket) = link;
     agreed.value().times.link(cost::Link::kShmCrossSocket) = link;
   }
-  if (decides && measured.ok()) remember(key, agreed.value());
-  if (decides && measured.ok() && !directory.empty()) {
+  if (decides) remember(key, agreed.value());
+  if (decides && complete && !directory.empty()) {
     const Status kept = cost::store_cached_table(directory, agreed.value());
     if (!kept.ok()) log_info(fmt::format("measured costs are not kept: {}", kept.text()));
   }
@@ -196,12 +215,15 @@ Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
 }
 
 Result<cost::Table> agree(Bootstrap& bootstrap, engine::Context& context, const Settings& settings,
-                          const std::vector<Introduction>& all, uint64_t deadline_ns) {
-  // A hook may count operations, or fail them.
-  if (settings.probe && settings.hooks.empty() && !context.mapped() && context.rank_count > 1) {
-    return agree_on_links(bootstrap, context, settings, all, deadline_ns);
-  }
+                          const std::vector<Introduction>& all, uint64_t deadline_ns,
+                          const std::string& transport_error) {
   const bool decides = context.rank == 0;
+  // Rank 0 says whether there is a probe, whatever is set elsewhere: who leads must find who
+  // serves. A hook may count operations, or fail them.
+  if ((settings.probe || !decides) && settings.hooks.empty() && !context.mapped() &&
+      context.rank_count > 1) {
+    return agree_on_links(bootstrap, context, settings, all, deadline_ns, transport_error);
+  }
   uint64_t hash = 0;
   std::string directory;
   std::string told;
@@ -222,14 +244,16 @@ Result<cost::Table> agree(Bootstrap& bootstrap, engine::Context& context, const 
 
   told.clear();
   if (context.rank <= 1) {
-    auto measured = engine::probe_tasks(context, hash, end_of_probe(deadline_ns));
+    bool complete = true;
+    auto measured = engine::probe_tasks(
+        context, hash, end_of_probe(deadline_ns), [&] { return bootstrap.look(); }, &complete);
+    if (!measured.ok()) return fail_start(bootstrap, measured.status(), transport_error);
     if (decides) {
-      if (measured.ok() && !directory.empty()) {
+      if (complete && !directory.empty()) {
         const Status kept = cost::store_cached_table(directory, measured.value());
         if (!kept.ok()) log_info(fmt::format("measured costs are not kept: {}", kept.text()));
       }
-      if (!measured.ok()) log_warn(measured.status().text() + "; built-in figures are used");
-      told = pack(measured.ok() ? measured.value() : cost::built_in_table());
+      told = pack(measured.value());
     }
   }
   auto second = bootstrap.all_gather(told, deadline_ns);
@@ -241,8 +265,8 @@ Result<cost::Table> agree(Bootstrap& bootstrap, engine::Context& context, const 
 
 Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
-                                   uint64_t deadline_ns) {
-  auto agreed = agree(bootstrap, context, settings, all, deadline_ns);
+                                   uint64_t deadline_ns, const std::string& transport_error) {
+  auto agreed = agree(bootstrap, context, settings, all, deadline_ns, transport_error);
   if (agreed.ok() && context.rank == 0 && !settings.costs_file.empty()) {
     const Status written = cost::write_table(settings.costs_file, agreed.value());
     if (!written.ok()) log_warn(fmt::format("WEIR_COSTS_FILE: {}", written.text()));

@@ -3,6 +3,7 @@
 // machine's topology, else measured now and kept, else the built-in figures. One thread at a time.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/base/settings.h"
@@ -16,9 +17,11 @@ namespace weir::comm {
 
 // Collective, after every rank has mapped the segment; also a barrier. Where no memory is shared,
 // the table's shared-memory links get the figures of messages within a host, and its network the
-// figures of messages between two.
+// figures of messages between two. Where the probe fails there is no table, on any rank, and every
+// rank has the reason: the communicator cannot be used. `transport_error`: where the transport's
+// texts go.
 Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
-                                   uint64_t deadline_ns);
+                                   uint64_t deadline_ns, const std::string& transport_error);
 
 }  // namespace weir::comm

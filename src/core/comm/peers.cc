@@ -19,8 +19,10 @@ using engine::RankState;
 
 namespace {
 
-// How long the end of a connection may come before the word of why.
-constexpr uint64_t kWordPatienceNs = 1'000'000'000;
+// How long the end of a connection may come before the word of why. The connections of a process
+// that dies are closed one after the other, and where others take the processor it stands still
+// between two.
+constexpr uint64_t kWordPatienceNs = 5'000'000'000;
 constexpr timespec kBetweenLooks{0, 500'000};
 // In shared memory a rank that waits shows it at every look, some of which a busy machine delays.
 constexpr uint64_t kMappedBeatNs = 50'000'000;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/comm/process.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <time.h>
 
@@ -11,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/per_process.h"
 #include "core/base/settings.h"
 #include "core/comm/communicator.h"
 
@@ -31,15 +31,12 @@ struct Process {
   bool stop = false;
 };
 
-// Lives as long as there are communicators that threads may still touch: never destroyed.
+// Lives as long as there are communicators that threads may still touch. A forked child has neither
+// its parent's threads nor the right to use the transports of its communicators.
 Process& process() {
-  static Process* it = new Process();
-  return *it;
+  static constinit PerProcess<Process> it;
+  return it.get();
 }
-
-// A forked child has the list of its parent's communicators and neither its threads nor its right
-// to use their transports.
-void forget_after_fork() { new (&process()) Process(); }
 
 bool any_in_flight(const Process& it) {
   return std::any_of(it.communicators.begin(), it.communicators.end(),
@@ -74,8 +71,6 @@ void progress_loop() {
 }  // namespace
 
 void register_communicator(Communicator* comm) {
-  static const int once = pthread_atfork(nullptr, nullptr, forget_after_fork);
-  (void)once;
   Process& it = process();
   std::lock_guard lock(it.lock);
   it.communicators.push_back(comm);

@@ -15,9 +15,11 @@
 #include <filesystem>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/per_process.h"
 #include "core/comm/record_folder.h"
 
 namespace weir::comm {
@@ -32,17 +34,15 @@ constexpr uint64_t kWaitRefreshNs = 20'000'000;
 struct OpenFiles {
   std::mutex lock;
   std::set<Recorder*> recorders;
-  pid_t process = 0;
+  bool tidied = false;  // the folder
 };
 OpenFiles& open_files() {
-  static auto* files = new OpenFiles();
-  return *files;
+  static constinit PerProcess<OpenFiles> files;
+  return files.get();
 }
 
 void remove_at_exit() {
   OpenFiles& files = open_files();
-  // A forked child has inherited the list, but the files are its parent's.
-  if (files.process != getpid()) return;
   std::unique_lock lock(files.lock, std::try_to_lock);
   if (!lock.owns_lock()) return;
   for (const Recorder* recorder : files.recorders) {
@@ -53,13 +53,8 @@ void remove_at_exit() {
 void enlist(Recorder* recorder) {
   OpenFiles& files = open_files();
   std::lock_guard lock(files.lock);
-  if (files.process != getpid()) {
-    files.process = getpid();
-    files.recorders.clear();
-    // A forked child has inherited the registration as well.
-    static const int registered = std::atexit(remove_at_exit);
-    (void)registered;
-  }
+  static const int registered = std::atexit(remove_at_exit);  // a forked child has inherited it
+  (void)registered;
   files.recorders.insert(recorder);
 }
 
@@ -67,6 +62,12 @@ void delist(Recorder* recorder) {
   OpenFiles& files = open_files();
   std::lock_guard lock(files.lock);
   files.recorders.erase(recorder);
+}
+
+bool is_first_to_tidy() {
+  OpenFiles& files = open_files();
+  std::lock_guard lock(files.lock);
+  return !std::exchange(files.tidied, true);
 }
 
 void copy_text(char* to, size_t bytes, std::string_view from) {
@@ -181,8 +182,7 @@ void Recorder::open(const RecorderIdentity& identity, const std::string& folder)
                       identity.name, opened.status().text()));
       return;
     }
-    static std::atomic<pid_t> tidied{0};
-    if (tidied.exchange(getpid()) != getpid()) tidy_record_folder(opened.value());
+    if (is_first_to_tidy()) tidy_record_folder(opened.value());
     file = make_file(opened.value(), name.text(), file_bytes);
     error = errno;
     ::close(opened.value());
@@ -226,7 +226,7 @@ void Recorder::open(const RecorderIdentity& identity, const std::string& folder)
   std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(file->magic, kRecordMagic, sizeof file->magic);
 
-  owner_ = getpid();
+  maker_.emplace();
   // The process may change its directory before the file is to go.
   std::error_code ignored;
   path_ = (std::filesystem::absolute(place, ignored) / name.text()).string();
@@ -238,13 +238,14 @@ void Recorder::open(const RecorderIdentity& identity, const std::string& folder)
 
 void Recorder::close() {
   if (file_ == nullptr) return;
-  delist(this);
+  const bool is_ours = maker_->is_this();
+  if (is_ours) delist(this);
   RecordFile* file = file_;
   file_ = nullptr;
   const bool keep =
       file->state.load(std::memory_order_relaxed) != static_cast<uint32_t>(RecordState::kOpen);
   munmap(file, file_bytes_);
-  if (owner_ != getpid() || keep) return;
+  if (!is_ours || keep) return;
   unlink(path_.c_str());
   if (!folder_.empty()) rmdir(folder_.c_str());  // only when it is empty
   path_.clear();

@@ -8,11 +8,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/base/process_generation.h"
 #include "core/base/status.h"
 #include "core/base/types.h"
 #include "core/comm/record_format.h"
@@ -132,7 +134,7 @@ class Recorder {
   uint64_t message_count_ = 0;
   uint64_t waits_written_ns_ = 0;
   bool waiting_ = false;
-  int owner_ = 0;  // process
+  std::optional<MakingProcess> maker_;  // of the file
   std::string path_;
   std::string folder_;  // that we may remove once it is empty; "": the user's own
 };

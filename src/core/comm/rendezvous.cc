@@ -9,11 +9,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <optional>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/per_process.h"
 #include "core/base/settings.h"
 #include "core/comm/bootstrap.h"
 #include "core/comm/bootstrap_socket.h"
@@ -46,15 +46,11 @@ struct Agreement {
 };
 
 struct State {
-  std::mutex mutex;
   uint64_t generation = 0;
   std::optional<Agreement> agreement;
 };
 
-State& state() {
-  static State* instance = new State;
-  return *instance;
-}
+constinit InheritedState<State> state;
 
 bool spans_machines(const Launch& launch) {
   return launch.local_known && launch.local_count < launch.rank_count;
@@ -283,6 +279,7 @@ Result<Meeting> arrange(const Launch& launch, State& kept, uint64_t deadline_ns)
   const Result<Choice> chosen = choose(launch, job.has_value());
   if (!chosen.ok()) return chosen.status();
   const Choice& choice = chosen.value();
+  if (choice.way != Way::kLocal) WEIR_RETURN_IF_ERROR(check_interfaces());
   Meeting meeting;
   switch (choice.way) {
     case Way::kLocal:
@@ -326,9 +323,8 @@ Result<Meeting> arrange(const Launch& launch, State& kept, uint64_t deadline_ns)
 }  // namespace
 
 Result<Meeting> next_meeting(const Launch& launch, uint64_t deadline_ns) {
-  State& kept = state();
-  std::lock_guard lock(kept.mutex);
-  Result<Meeting> meeting = arrange(launch, kept, deadline_ns);
+  const auto kept = state.use();
+  Result<Meeting> meeting = arrange(launch, *kept, deadline_ns);
   if (!meeting.ok()) {
     return meeting.status().with_context(
         fmt::format("rank {} of {} ({})", launch.rank, launch.rank_count, launch.launcher));

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/engine/probe.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
 
 #include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/engine/probe_messages.h"
 #include "core/engine/reduce.h"
 
 namespace weir::engine {
@@ -24,7 +29,9 @@ constexpr std::array<uint64_t, cost::kRegimeCount> kRegimeBytes = {64 * 1024, 10
 constexpr uint32_t kRounds = 5;
 constexpr uint32_t kPingCount = 200;
 constexpr uint64_t kSlotBytes = 32 * 1024;
-constexpr uint32_t kProbeLane = 0;
+constexpr double kRoundNs = 50e6;  // that a round of pings may take
+// No round is begun later than this after the ranks have met.
+constexpr uint64_t kBudgetNs = 1'000'000'000;
 
 // The least of some rounds: whatever else the machine does only adds.
 double least_ns(const std::function<void()>& task) {
@@ -42,189 +49,281 @@ struct FreeDeleter {
   void operator()(unsigned char* memory) const { std::free(memory); }
 };
 
-class Probe {
+uint64_t cache_bytes(int name, uint64_t otherwise) {
+  const long bytes = sysconf(name);
+  return bytes > 0 ? static_cast<uint64_t>(bytes) : otherwise;
+}
+
+// What one core does by itself.
+void probe_own_core(cost::TaskTimes* into) {
+  cost::TaskTimes& times = *into;
+  const uint64_t all = 3 * kRegimeBytes.back();
+  std::unique_ptr<unsigned char, FreeDeleter> memory(
+      static_cast<unsigned char*>(std::aligned_alloc(4096, all)));
+  if (memory == nullptr) return;
+  std::memset(memory.get(), 0, all);
+  for (size_t r = 0; r < cost::kRegimeCount; ++r) {
+    const uint64_t bytes = kRegimeBytes[r];
+    unsigned char* a = memory.get();
+    unsigned char* b = a + bytes;
+    unsigned char* c = b + bytes;
+    const bool streams = r + 1 == cost::kRegimeCount;
+    times.copy_ns_per_byte[r] =
+        least_ns([&] { copy_bytes(b, a, bytes, streams); }) / static_cast<double>(bytes);
+    double before = 0;
+    for (size_t k = 0; k < cost::kReduceSources.size(); ++k) {
+      const uint32_t count = cost::kReduceSources[k];
+      // As many sources as fit into the same memory, so that the regime stays the same.
+      const uint64_t part = std::max<uint64_t>(4096, 2 * bytes / (count + 1) / 4096 * 4096);
+      std::array<const void*, 16> sources{};
+      for (uint32_t s = 0; s < count; ++s) sources[s] = a + s * part / 2 / 64 * 64;
+      ReduceArgs args;
+      args.dst = c;
+      args.sources = sources.data();
+      args.source_count = count;
+      args.element_count = part / 2 / sizeof(float);
+      args.streaming = streams;
+      const ReduceKernel kernel = reduce_kernel(DataType::kFloat32, Fold::kSum);
+      const double per_byte = least_ns([&] { kernel(args); }) / static_cast<double>(part / 2);
+      before = times.reduce_ns_per_byte[k][r] = std::max(before, per_byte);
+    }
+  }
+  times.l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, times.l2_bytes);
+  times.l3_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, times.l3_bytes);
+}
+
+class PairProbe {
  public:
-  Probe(Context& context, uint64_t deadline_ns) : context_(context), deadline_ns_(deadline_ns) {}
+  PairProbe(Context& context, const cost::ByRegime& copy_ns_per_byte, uint64_t deadline_ns,
+            const ProbeWatch& watch)
+      : context_(context),
+        patience_(context, 1 - context.rank, deadline_ns, [this] { return told(); }),
+        watch_(watch),
+        messages_(context, 1 - context.rank, patience_),
+        copy_ns_per_byte_(copy_ns_per_byte) {}
 
-  void own_core(cost::TaskTimes& times) {
-    const uint64_t all = 3 * kRegimeBytes.back();
-    std::unique_ptr<unsigned char, FreeDeleter> memory(
-        static_cast<unsigned char*>(std::aligned_alloc(4096, all)));
-    if (memory == nullptr) return;
-    std::memset(memory.get(), 0, all);
-    for (size_t r = 0; r < cost::kRegimeCount; ++r) {
-      const uint64_t bytes = kRegimeBytes[r];
-      unsigned char* a = memory.get();
-      unsigned char* b = a + bytes;
-      unsigned char* c = b + bytes;
-      const bool streams = r + 1 == cost::kRegimeCount;
-      times.copy_ns_per_byte[r] =
-          least_ns([&] { copy_bytes(b, a, bytes, streams); }) / static_cast<double>(bytes);
-      double before = 0;
-      for (size_t k = 0; k < cost::kReduceSources.size(); ++k) {
-        const uint32_t count = cost::kReduceSources[k];
-        // As many sources as fit into the same memory, so that the regime stays the same.
-        const uint64_t part = std::max<uint64_t>(4096, 2 * bytes / (count + 1) / 4096 * 4096);
-        std::array<const void*, 16> sources{};
-        for (uint32_t s = 0; s < count; ++s) sources[s] = a + s * part / 2 / 64 * 64;
-        ReduceArgs args;
-        args.dst = c;
-        args.sources = sources.data();
-        args.source_count = count;
-        args.element_count = part / 2 / sizeof(float);
-        args.streaming = streams;
-        const ReduceKernel kernel = reduce_kernel(DataType::kFloat32, Fold::kSum);
-        const double per_byte = least_ns([&] { kernel(args); }) / static_cast<double>(part / 2);
-        before = times.reduce_ns_per_byte[k][r] = std::max(before, per_byte);
-      }
-    }
-    times.l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, times.l2_bytes);
-    times.l3_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, times.l3_bytes);
+  // Rank 0 leads, rank 1 does what it is asked for until it is told to stop; then neither touches
+  // the other's memory any more.
+  Status run(cost::LinkTimes* link, bool* complete) {
+    const Status status = context_.rank == 0 ? lead(link) : serve();
+    // Who waits here for this rank is not left waiting.
+    if (!status.ok()) own_word().store(kFailed, std::memory_order_release);
+    *complete = has_time();
+    return status;
   }
-
-  Status pair(cost::LinkTimes& link) {
-    const bool first = context_.rank == 0;
-    const Rank peer = 1 - context_.rank;
-    // Signals: a counter in each rank's staging, the other's read.
-    auto& mine = *reinterpret_cast<std::atomic<uint64_t>*>(context_.staging(context_.rank));
-    auto& theirs = *reinterpret_cast<std::atomic<uint64_t>*>(context_.staging(peer));
-    uint64_t turn = 0;
-    auto meet = [&]() -> bool {
-      ++turn;
-      if (first) mine.store(turn, std::memory_order_release);
-      if (!wait_for(theirs, turn)) return false;
-      if (!first) mine.store(turn, std::memory_order_release);
-      return true;
-    };
-    if (!meet()) return late();
-    double least = 1e18;
-    for (uint32_t round = 0; round < kRounds; ++round) {
-      const uint64_t begin = now_ns();
-      for (uint32_t i = 0; i < kPingCount; ++i) {
-        if (!meet()) return late();
-      }
-      least = std::min(least, static_cast<double>(now_ns() - begin) / kPingCount / 2);
-    }
-    link.signal_ns = least;
-
-    // Slots: rank 0 writes what rank 1 has read before, rank 1 reads what rank 0 has written.
-    unsigned char* slot = context_.staging(0) + 4096;
-    std::unique_ptr<unsigned char, FreeDeleter> own(
-        static_cast<unsigned char*>(std::aligned_alloc(4096, kSlotBytes)));
-    if (own == nullptr) return Status(Code::kNoMemory, "the probe's buffer");
-    std::memset(own.get(), 1, kSlotBytes);
-    double fill = 1e18;
-    double drain = 1e18;
-    for (uint32_t round = 0; round < 4 * kRounds; ++round) {
-      const uint64_t begin = now_ns();
-      if (first) copy_bytes(slot, own.get(), kSlotBytes, true);
-      fill = std::min(fill, static_cast<double>(now_ns() - begin));
-      if (!meet()) return late();
-      const uint64_t middle = now_ns();
-      if (!first) copy_bytes(own.get(), slot, kSlotBytes, false);
-      drain = std::min(drain, static_cast<double>(now_ns() - middle));
-      if (!first) {
-        // Rank 0 keeps the table: it is told how long the reading took.
-        std::memcpy(context_.staging(1) + 2048, &drain, sizeof drain);
-      }
-      if (!meet()) return late();
-    }
-    if (first) std::memcpy(&drain, context_.staging(1) + 2048, sizeof drain);
-    for (size_t r = 0; r < cost::kRegimeCount; ++r) {
-      const double memory = std::max(1e-4, 0.5 * context_copy_[r]);
-      link.slot_in_ns_per_byte[r] = std::max(fill / kSlotBytes, memory);
-      link.slot_out_ns_per_byte[r] = std::max(drain / kSlotBytes, memory);
-      link.window_ns_per_byte[r] = std::max(drain / kSlotBytes, memory);
-    }
-    return messages(link, peer, first);
-  }
-
-  void copy_times(const cost::ByRegime& copy) { context_copy_ = copy; }
 
  private:
-  static uint64_t cache_bytes(int name, uint64_t otherwise) {
-    const long bytes = sysconf(name);
-    return bytes > 0 ? static_cast<uint64_t>(bytes) : otherwise;
+  // What rank 0 asks for next: a number that grows by one, in its lowest bits a Step, above it a
+  // count. Rank 1 answers with the same word.
+  enum Step : uint64_t { kMeet = 1, kDrain = 2, kMessages = 3, kStop = 4 };
+  static constexpr uint64_t kStepBits = 8;
+  static constexpr uint64_t kCountBits = 8;
+  static constexpr uint64_t kFailed = UINT64_MAX;
+  static constexpr uint64_t kTimeAt = 2048;  // in rank 1's staging
+  static constexpr uint64_t kSlotAt = 4096;  // in rank 0's
+
+  Rank peer() const { return 1 - context_.rank; }
+  std::atomic<uint64_t>& word_of(Rank rank) const {
+    return *reinterpret_cast<std::atomic<uint64_t>*>(context_.staging(rank));
+  }
+  std::atomic<uint64_t>& own_word() const { return word_of(context_.rank); }
+
+  Status told() const {
+    if (watch_) WEIR_RETURN_IF_ERROR(watch_());
+    if (word_of(peer()).load(std::memory_order_acquire) != kFailed) return Status();
+    return Status(Code::kAborted,
+                  fmt::format("the start-up probe: it has failed on rank {}", peer()));
   }
 
-  static Status late() {
-    return Status(Code::kTimeout, "the probe: ranks 0 and 1 did not meet within the deadline");
-  }
-
-  bool wait_for(const std::atomic<uint64_t>& counter, uint64_t value) const {
-    for (uint32_t tries = 1; counter.load(std::memory_order_acquire) < value; ++tries) {
+  // Until the other rank shows what `is_it` accepts.
+  template <class Accept>
+  Status wait_for(const Accept& is_it, uint64_t* word) {
+    const std::atomic<uint64_t>& theirs = word_of(peer());
+    for (uint32_t tries = 1;; ++tries) {
+      *word = theirs.load(std::memory_order_acquire);
+      if (is_it(*word)) return Status();
       cpu_relax();
       if (tries % 1024 == 0) {
-        if (now_ns() > deadline_ns_) return false;
+        WEIR_RETURN_IF_ERROR(patience_.look());
         sched_yield();
       }
     }
-    return true;
   }
 
-  Status finish_message(weir_result_t result, weir_transport_op_t& op) const {
-    for (uint32_t tries = 1; result == WEIR_IN_PROGRESS; ++tries) {
-      context_.transport->progress(context_.instance);
-      result = context_.transport->test(context_.instance, &op);
-      if (tries % 1024 == 0) {
-        if (now_ns() > deadline_ns_) {
-          context_.quiesce();  // the message lies on the stack
-          return late();
-        }
-        sched_yield();
-      }
-    }
-    if (result == WEIR_OK) return Status();
-    context_.quiesce();
-    return Status(static_cast<Code>(result), "the probe: a message failed");
+  void ask(Step step, uint64_t count = 0) {
+    asked_ = ++turn_ << (kStepBits + kCountBits) | count << kStepBits | step;
+    own_word().store(asked_, std::memory_order_release);
   }
-
-  Status messages(cost::LinkTimes& link, Rank peer, bool first) const {
+  Status answered() {
     uint64_t word = 0;
+    return wait_for([this](uint64_t shown) { return shown == asked_; }, &word);
+  }
+  Status meet(Step step = kMeet) {
+    ask(step);
+    return answered();
+  }
+  bool has_time() const { return now_ns() - began_ns_ < kBudgetNs; }
+
+  Status lead(cost::LinkTimes* link) {
+    WEIR_RETURN_IF_ERROR(meet());
+    began_ns_ = now_ns();
+    // Signals: a counter in each rank's staging, the other's read.
     double least = 1e18;
-    double send_least = 1e18;
-    for (uint32_t round = 0; round < kRounds; ++round) {
+    uint32_t count = 4;  // the first round tells how many fit
+    for (uint32_t round = 0; round <= kRounds; ++round) {
       const uint64_t begin = now_ns();
-      uint64_t sending = 0;
-      for (uint32_t i = 0; i < kPingCount; ++i) {
-        for (const bool sends : {first, !first}) {
-          weir_transport_op_t op{};
-          const uint64_t before = i % 16 == 0 && sends ? now_ns() : 0;
-          const weir_result_t result =
-              sends ? context_.transport->send(context_.instance, peer, kProbeLane, &word,
-                                               sizeof word, &op)
-                    : context_.transport->recv(context_.instance, peer, kProbeLane, &word,
-                                               sizeof word, &op);
-          if (before != 0) sending += now_ns() - before;
-          WEIR_RETURN_IF_ERROR(finish_message(result, op));
-        }
-      }
-      least = std::min(least, static_cast<double>(now_ns() - begin) / kPingCount / 2);
-      send_least = std::min(send_least, static_cast<double>(sending) / (kPingCount / 16.0));
+      for (uint32_t i = 0; i < count; ++i) WEIR_RETURN_IF_ERROR(meet());
+      const double one_way_ns = static_cast<double>(now_ns() - begin) / count / 2;
+      least = std::min(least, one_way_ns);
+      if (!has_time()) break;
+      count = pings_that_fit(one_way_ns);
     }
-    link.message_ns = least;
-    link.send_ns = std::min(least, send_least);
-    link.recv_ns = std::min(least, link.recv_ns);
+    link->signal_ns = least;
+    WEIR_RETURN_IF_ERROR(slots(link));
+    WEIR_RETURN_IF_ERROR(messages(link));
+    return meet(kStop);
+  }
+
+  static uint32_t pings_that_fit(double one_way_ns) {
+    return static_cast<uint32_t>(
+        std::clamp(kRoundNs / (2 * one_way_ns + 1), 1.0, static_cast<double>(kPingCount)));
+  }
+
+  // Rank 0 writes what rank 1 has read before, rank 1 reads what rank 0 has written.
+  Status slots(cost::LinkTimes* link) {
+    const auto own = slot_buffer();
+    if (own == nullptr) return Status(Code::kNoMemory, "the start-up probe's buffer");
+    double fill = 1e18;
+    double drain = 1e18;
+    for (uint32_t round = 0; round < 4 * kRounds && (round == 0 || has_time()); ++round) {
+      const uint64_t begin = now_ns();
+      copy_bytes(context_.staging(0) + kSlotAt, own.get(), kSlotBytes, true);
+      fill = std::min(fill, static_cast<double>(now_ns() - begin));
+      WEIR_RETURN_IF_ERROR(meet(kDrain));
+      double drained = 0;
+      std::memcpy(&drained, context_.staging(1) + kTimeAt, sizeof drained);
+      drain = std::min(drain, drained);
+    }
+    for (size_t r = 0; r < cost::kRegimeCount; ++r) {
+      const double memory = std::max(1e-4, 0.5 * copy_ns_per_byte_[r]);
+      link->slot_in_ns_per_byte[r] = std::max(fill / kSlotBytes, memory);
+      link->slot_out_ns_per_byte[r] = std::max(drain / kSlotBytes, memory);
+      link->window_ns_per_byte[r] = std::max(drain / kSlotBytes, memory);
+    }
     return Status();
   }
 
+  Status messages(cost::LinkTimes* link) {
+    double least = 1e18;
+    double send_least = 1e18;
+    uint64_t count = 4;
+    for (uint32_t round = 0; round <= kRounds; ++round) {
+      ask(kMessages, count);
+      uint64_t word = 0;
+      const uint64_t begin = now_ns();
+      uint64_t sending = 0;
+      uint64_t timed = 0;
+      for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t before = i % 16 == 0 ? now_ns() : 0;
+        WEIR_RETURN_IF_ERROR(messages_.send(&word, sizeof word));
+        if (before != 0) {
+          sending += now_ns() - before;
+          ++timed;
+        }
+        WEIR_RETURN_IF_ERROR(messages_.recv(&word, sizeof word));
+      }
+      const double one_way_ns =
+          static_cast<double>(now_ns() - begin) / static_cast<double>(count) / 2;
+      least = std::min(least, one_way_ns);
+      send_least = std::min(send_least, static_cast<double>(sending) / static_cast<double>(timed));
+      WEIR_RETURN_IF_ERROR(answered());
+      if (!has_time()) break;
+      count = pings_that_fit(one_way_ns);
+    }
+    link->message_ns = least;
+    link->send_ns = std::min(least, send_least);
+    link->recv_ns = std::min(least, link->recv_ns);
+    return Status();
+  }
+
+  Status serve() {
+    const auto own = slot_buffer();
+    if (own == nullptr) return Status(Code::kNoMemory, "the start-up probe's buffer");
+    for (;;) {
+      ++turn_;
+      uint64_t asked = 0;
+      WEIR_RETURN_IF_ERROR(wait_for(
+          [this](uint64_t shown) { return shown >> (kStepBits + kCountBits) == turn_; }, &asked));
+      switch (asked & ((1u << kStepBits) - 1)) {
+        case kMeet:
+        case kStop:
+          break;
+        case kDrain: {
+          const uint64_t begin = now_ns();
+          copy_bytes(own.get(), context_.staging(0) + kSlotAt, kSlotBytes, false);
+          // Rank 0 keeps the table: it is told how long the reading took.
+          const auto drain = static_cast<double>(now_ns() - begin);
+          std::memcpy(context_.staging(1) + kTimeAt, &drain, sizeof drain);
+          break;
+        }
+        case kMessages: {
+          const uint64_t count = asked >> kStepBits & ((1u << kCountBits) - 1);
+          uint64_t word = 0;
+          for (uint64_t i = 0; i < count; ++i) {
+            WEIR_RETURN_IF_ERROR(messages_.recv(&word, sizeof word));
+            WEIR_RETURN_IF_ERROR(messages_.send(&word, sizeof word));
+          }
+          break;
+        }
+        default:
+          return Status(Code::kRefused,
+                        "the start-up probe: rank 0 asks rank 1 for what is not "
+                        "known here");
+      }
+      own_word().store(asked, std::memory_order_release);
+      if ((asked & ((1u << kStepBits) - 1)) == kStop) return Status();
+    }
+  }
+
+  static std::unique_ptr<unsigned char, FreeDeleter> slot_buffer() {
+    std::unique_ptr<unsigned char, FreeDeleter> buffer(
+        static_cast<unsigned char*>(std::aligned_alloc(4096, kSlotBytes)));
+    if (buffer != nullptr) std::memset(buffer.get(), 1, kSlotBytes);
+    return buffer;
+  }
+
   Context& context_;
-  uint64_t deadline_ns_;
-  cost::ByRegime context_copy_{};
+  ProbePatience patience_;
+  const ProbeWatch watch_;
+  ProbeMessages messages_;
+  uint64_t began_ns_ = 0;  // the ranks have met
+  uint64_t turn_ = 0;
+  uint64_t asked_ = 0;
+  const cost::ByRegime copy_ns_per_byte_;
 };
 
 }  // namespace
 
-Result<cost::Table> probe_tasks(Context& context, uint64_t topology_hash, uint64_t deadline_ns) {
+Result<cost::Table> probe_tasks(Context& context, uint64_t topology_hash, uint64_t deadline_ns,
+                                const ProbeWatch& watch, bool* complete) {
   cost::Table table = cost::built_in_table();
-  Probe probe(context, deadline_ns);
-  probe.own_core(table.times);
+  *complete = true;
+  probe_own_core(&table.times);
   if (context.rank_count > 1 && context.mapped()) {
-    probe.copy_times(table.times.copy_ns_per_byte);
-    WEIR_RETURN_IF_ERROR(probe.pair(table.times.link(cost::Link::kShmSharedCache)));
-    // One machine's ranks are taken as equally far from each other: what is measured holds for all.
-    const cost::LinkTimes measured = table.times.link(cost::Link::kShmSharedCache);
-    table.times.link(cost::Link::kShmSameSocket) = measured;
+    PairProbe probe(context, table.times.copy_ns_per_byte, deadline_ns, watch);
+    cost::LinkTimes& link = table.times.link(cost::Link::kShmSharedCache);
+    const cost::LinkTimes built_in = link;
+    WEIR_RETURN_IF_ERROR(probe.run(&link, complete));
+    if (*complete) {
+      // One machine's ranks are taken as equally far from each other: what is measured holds for
+      // all.
+      table.times.link(cost::Link::kShmSameSocket) = link;
+    } else {
+      link = built_in;
+      log_info(
+          "ranks 0 and 1 did not get enough of their cores to measure shared memory: built-in "
+          "figures serve");
+    }
   }
   table.topology_hash = topology_hash;
   const Status valid = cost::validate(table);

@@ -205,11 +205,10 @@ Result<const weir_transport_functions_t*> open_plugin(const std::string& path) {
     const char* text = dlerror();
     return refused(path, text != nullptr ? text : "dlopen failed");
   }
-  // From here on the object stays loaded when something is wrong: its constructors have run, and
-  // unloading what we do not trust gains nothing but the space.
+  // Never closed, also when something is wrong: its constructors have run, and a thread that they
+  // started, or a handler that they registered, would go on in code that is gone.
   auto entry = reinterpret_cast<weir_transport_plugin_fn>(dlsym(object, WEIR_PLUGIN_SYMBOL));
   if (entry == nullptr) {
-    dlclose(object);
     return refused(path, "it has no symbol " WEIR_PLUGIN_SYMBOL "; is it a Weir transport?");
   }
   const weir_transport_functions_t* functions = entry();

@@ -10,8 +10,9 @@
 
 namespace weir::plugin {
 
-// The table of the plugin in `path`. The object stays loaded for ever. Does not look at the name's
-// uniqueness: that is the registry's.
+// The table of the plugin in `path`. An object that was opened stays loaded until the process ends,
+// also one that is refused: what its constructors have started may still run. Does not look at the
+// name's uniqueness: that is the registry's.
 Result<const weir_transport_functions_t*> open_plugin(const std::string& path);
 
 // All that can be said about a table without calling it: version, size, functions for the declared

@@ -8,10 +8,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
-#include <mutex>
 
 #include "core/base/log.h"
+#include "core/base/per_process.h"
 #include "core/base/settings.h"
 #include "core/plugin/loader.h"
 #include "core/plugin/module_folder.h"
@@ -39,9 +40,10 @@ struct Wrapped {
   const weir_transport_functions_t* outer;
 };
 
-// Made at first use and never destroyed: transports outlive everything that may call them.
+// Never destroyed: transports outlive everything that may call them.
 struct Registry {
-  std::mutex mutex;
+  Registry();
+
   std::deque<Entry> entries;     // built in first, in order of preference
   std::deque<Failure> failures;  // of WEIR_PLUGIN_PATH and of modules
   std::deque<Wrapped> wrapped;
@@ -113,21 +115,22 @@ void add_directory(Registry* registry, const std::string& directory) {
   }
 }
 
-Registry& registry() {
-  static Registry* instance = [] {
-    auto* made = new Registry;
-    for (const plugins::TransportFunction transport : plugins::builtin_transports()) {
-      const Status checked = check_functions(transport());
-      WEIR_CHECK(checked.ok(), "a built-in transport has a complete function table");
-      made->entries.push_back({transport(), "built in"});
-    }
-    const Result<Settings>& settings = process_settings();
-    if (settings.ok() && !settings.value().plugin_path.empty()) {
-      add_directory(made, settings.value().plugin_path);
-    }
-    return made;
-  }();
-  return *instance;
+Registry::Registry() {
+  for (const plugins::TransportFunction transport : plugins::builtin_transports()) {
+    const Status checked = check_functions(transport());
+    WEIR_CHECK(checked.ok(), "a built-in transport has a complete function table");
+    entries.push_back({transport(), "built in"});
+  }
+  const Result<Settings>& settings = process_settings();
+  if (settings.ok() && !settings.value().plugin_path.empty()) {
+    add_directory(this, settings.value().plugin_path);
+  }
+}
+
+// Locked until the result goes.
+InheritedState<Registry>::Access registry() {
+  static constinit InheritedState<Registry> it;
+  return it.use();
 }
 
 // The transport that WEIR_PLUGIN_PATH or a program has given the name of a module stays.
@@ -191,8 +194,8 @@ Result<const weir_transport_functions_t*> seal_once(Registry* known, const char*
 }  // namespace
 
 std::vector<Viability> list_transports(const weir_host_t& host) {
-  Registry& known = registry();
-  const std::lock_guard lock(known.mutex);
+  const auto locked = registry();
+  Registry& known = *locked;
   const char* tls = host.setting == nullptr ? nullptr : host.setting(host.context, "WEIR_TLS");
   std::vector<Viability> list;
   for (const Entry& entry : known.entries) {
@@ -212,15 +215,15 @@ std::vector<Viability> list_transports(const weir_host_t& host) {
 }
 
 void load_modules() {
-  Registry& known = registry();
-  const std::lock_guard lock(known.mutex);
+  const auto locked = registry();
+  Registry& known = *locked;
   // What is wrong with one is listed with it.
   for (const std::string& path : module_files()) (void)add_module(&known, path);
 }
 
 Result<const weir_transport_functions_t*> find_transport(std::string_view name) {
-  Registry& known = registry();
-  const std::lock_guard lock(known.mutex);
+  const auto locked = registry();
+  Registry& known = *locked;
   if (const Entry* entry = find_entry(known, name)) return entry->transport;
   const std::string module = module_path(name);
   if (!module.empty() && access(module.c_str(), F_OK) == 0) {
@@ -237,8 +240,8 @@ Result<const weir_transport_functions_t*> find_transport(std::string_view name) 
 
 Result<const weir_transport_functions_t*> wrap_with_hooks(const weir_transport_functions_t* inner,
                                                           std::string_view hooks) {
-  Registry& known = registry();
-  const std::lock_guard lock(known.mutex);
+  const auto locked = registry();
+  Registry& known = *locked;
   // The last name is next to the transport.
   while (!hooks.empty()) {
     const size_t comma = hooks.rfind(',');
@@ -253,16 +256,30 @@ Result<const weir_transport_functions_t*> wrap_with_hooks(const weir_transport_f
   return inner;
 }
 
+Status check_fault(std::string_view fault, std::string_view hooks) {
+  if (fault.empty()) return Status();
+  const std::string problem = plugins::fault_problem(fault);
+  if (!problem.empty()) return invalid_argument(fmt::format("WEIR_FAULT={}: {}", fault, problem));
+  const std::string listed = fmt::format(",{},", hooks);
+  static std::atomic<bool> was_told = false;
+  if (listed.find(",fault,") != std::string::npos || was_told.exchange(true)) return Status();
+  log_warn(
+      fmt::format("WEIR_FAULT={} is without effect: the hook that heeds it is not among "
+                  "WEIR_HOOKS='{}'; add `fault` to them, or unset WEIR_FAULT",
+                  fault, hooks));
+  return Status();
+}
+
 Result<const weir_transport_functions_t*> sealed_for(const char* tls,
                                                      const weir_transport_functions_t* transport) {
-  Registry& known = registry();
-  const std::lock_guard lock(known.mutex);
+  const auto locked = registry();
+  Registry& known = *locked;
   return seal_once(&known, tls, transport);
 }
 
 Result<const weir_transport_functions_t*> make_failover(
     const std::vector<const weir_transport_functions_t*>& transports) {
-  const std::lock_guard lock(registry().mutex);
+  const auto locked = registry();
   std::string reason;
   const weir_transport_functions_t* made = plugins::builtin_failover(transports, &reason);
   if (made == nullptr) return Status(Code::kUnsupported, "WEIR_FAILOVER: " + reason);
@@ -270,8 +287,8 @@ Result<const weir_transport_functions_t*> make_failover(
 }
 
 Result<const weir_transport_functions_t*> load_transport(const std::string& path) {
-  Registry& known = registry();
-  const std::lock_guard lock(known.mutex);
+  const auto locked = registry();
+  Registry& known = *locked;
   WEIR_RETURN_IF_ERROR(add_file(&known, path));
   for (const Entry& entry : known.entries) {
     if (entry.origin == path) return entry.transport;

@@ -39,6 +39,10 @@ Result<const weir_transport_functions_t*> find_transport(std::string_view name);
 Result<const weir_transport_functions_t*> wrap_with_hooks(const weir_transport_functions_t* inner,
                                                           std::string_view hooks);
 
+// WEIR_FAULT is checked whether the hook that heeds it is there or not; one that nothing heeds is
+// warned of, once.
+Status check_fault(std::string_view fault, std::string_view hooks);
+
 // `transport` itself, or, where WEIR_TLS is "all" and it does not encrypt its messages (WEIR_CAP_SEALED), the hook
 // seal around it. `tls` is the value of WEIR_TLS, null or "" where it is unset. The struct lives for ever.
 Result<const weir_transport_functions_t*> sealed_for(const char* tls,

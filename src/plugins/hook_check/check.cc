@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
 #include <vector>
 
 #include "plugins/hook/hook.h"
@@ -333,14 +332,9 @@ class Check final : public hook::Hook {
     if (disposed_) return;
     disposed_ = true;
     // The shell stays for a while: a use after close then finds `closed_` and not freed memory.
-    static std::mutex mutex;
-    static Check* quarantine[kQuarantine];
-    static size_t next = 0;
-    const std::lock_guard lock(mutex);
-    Check* oldest = quarantine[next];
-    quarantine[next] = this;
-    next = (next + 1) % kQuarantine;
-    delete oldest;
+    static std::atomic<Check*> quarantine[kQuarantine];
+    static std::atomic<size_t> next{0};
+    delete quarantine[next.fetch_add(1) % kQuarantine].exchange(this);
   }
 
  private:

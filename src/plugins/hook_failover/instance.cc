@@ -10,6 +10,8 @@
 
 #include <algorithm>
 
+#include "plugins/common/look.h"
+
 namespace weir::plugins::hook_failover {
 namespace {
 
@@ -63,11 +65,16 @@ Instance::Instance(const weir_host_t* host, const Chain& chain,
       const weir_host_t* outer = static_cast<Member*>(context)->self->host_;
       return outer->setting == nullptr ? nullptr : outer->setting(outer->context, setting);
     };
+    member.host.look = [](void* context) {
+      const weir_host_t* outer = static_cast<Member*>(context)->self->host_;
+      return common::look(outer);
+    };
   }
 }
 
 Instance::~Instance() {
-  if (joined_ && !quiet_) leave();
+  // In a forked child there is nothing to ask the peers: they talk with its parent.
+  if (joined_ && !quiet_ && owner_ == getpid()) leave();
   for (Member& member : members_) {
     if (member.instance != nullptr) member.functions->close(member.instance);
   }

@@ -12,6 +12,9 @@
 // (`tend`), and where a send waits for word of its receiver at once. One thread at a time.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -139,6 +142,7 @@ class Instance {
   void resume(Pair& pair, const Frame& frame);
 
   const weir_host_t* host_;
+  pid_t owner_ = getpid();
   uint32_t rank_;
   uint32_t rank_count_;
   uint32_t lane_count_;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "net/interfaces.h"
+#include "plugins/common/look.h"
 #include "plugins/hook/hook.h"
 
 namespace weir::plugins::hook_hosts {
@@ -58,6 +59,8 @@ class Hosts final : public hook::Hook {
     local_host_.setting = [](void* self, const char* name) {
       return static_cast<Hosts*>(self)->setting(name);
     };
+    local_host_.struct_bytes = sizeof local_host_;
+    local_host_.look = [](void* self) { return common::look(static_cast<Hosts*>(self)->host_); };
   }
   ~Hosts() override { explicit_bzero(secret_.data(), secret_.size()); }
 

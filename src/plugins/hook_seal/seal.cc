@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "plugins/common/look.h"
 #include "plugins/hook/hook.h"
 #include "plugins/hook_seal/cipher.h"
 #include "plugins/hook_seal/keys.h"
@@ -60,6 +61,7 @@ struct HostView {
       const bool is_all = value != nullptr && strcmp(value, "all") == 0;
       return is_all && strcmp(name, "WEIR_TLS") == 0 ? "control" : value;
     };
+    host.look = [](void* self) { return common::look(static_cast<HostView*>(self)->outer); };
   }
   HostView(const HostView&) = delete;
   HostView& operator=(const HostView&) = delete;

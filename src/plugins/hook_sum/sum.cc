@@ -53,7 +53,7 @@ class Sum final : public hook::Hook {
   // Only messages are seen here, and each takes two.
   static void limit(weir_transport_caps_t* caps) {
     caps->bits &= WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                  WEIR_CAP_SEALED;
+                  WEIR_CAP_QUIESCE | WEIR_CAP_SEALED;
     caps->credit = caps->credit > 2 ? caps->credit / 2 : 1;
   }
 

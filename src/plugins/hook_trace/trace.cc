@@ -125,7 +125,7 @@ class Trace final : public hook::Hook {
 
   void close() override {
     Hook::close();
-    write();
+    if (owner_ == getpid()) write();  // else a forked child: the file is its parent's
   }
 
  private:
@@ -190,6 +190,7 @@ class Trace final : public hook::Hook {
     if (fclose(file) != 0 || broken) warn("WEIR_TRACE_FILE: %s is incomplete", path_.c_str());
   }
 
+  const pid_t owner_ = getpid();
   std::string path_;
   std::vector<Event> events_;
   uint64_t event_count_ = 0;

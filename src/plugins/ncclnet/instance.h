@@ -13,6 +13,7 @@
 
 #include "ncclnet/loaded_plugin.h"
 #include "net/control_mesh.h"
+#include "plugins/common/look.h"
 #include "plugins/ncclnet/flow.h"
 #include "plugins/ncclnet/report.h"
 
@@ -39,6 +40,7 @@ struct Instance {
   uint32_t rank = 0;
   uint32_t rank_count = 0;
   pid_t owner = getpid();
+  weir_result_t heard = WEIR_OK;  // from the host while the ranks meet
   bool joined = false;
   std::unique_ptr<net::ControlMesh> mesh;
   LoadedPlugin* plugin = nullptr;
@@ -63,6 +65,11 @@ struct Instance {
 
   // Loads the plugin that the setting names, and chooses its fastest device.
   weir_result_t open_plugin(uint64_t comm_id);
+  // What the host has heard of other ranks ends the waiting for them.
+  bool hears_bad_news() {
+    heard = common::look(report.host);
+    return heard != WEIR_OK;
+  }
   weir_result_t connect(const unsigned char* const* addresses, const size_t* address_bytes,
                         uint64_t deadline_ns);
   // Drives all flows that have something to do, and looks after the peers now and then.

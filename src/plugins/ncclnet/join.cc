@@ -114,6 +114,7 @@ weir_result_t Instance::connect(const unsigned char* const* addresses, const siz
   weir_result_t result = listen(&card);
   if (result != WEIR_OK) return result;
   const auto outcome = mesh->join(addresses, address_bytes, card, deadline_ns);
+  if (heard != WEIR_OK) return heard;
   if (outcome != net::ControlMesh::Outcome::kOk) {
     return report.fail(code_of(outcome), "ncclnet: " + mesh->text());
   }

@@ -75,6 +75,7 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     }
     const weir_result_t result = self->open_plugin(config->comm_id);
     if (result != WEIR_OK) return result;
+    mesh.stop = [it = self.get()] { return it->hears_bad_news(); };
     mesh.purpose = "ncclnet";
     mesh.comm_id = config->comm_id;
     mesh.rank = config->rank;

@@ -20,9 +20,14 @@ void Control::say_goodbye(const Goodbye& goodbye) {
 
 void Control::drive() {
   if (mesh_ == nullptr || ended_) return;
-  while (!ended_ && mesh_->hear(peer_, &word_)) ended_ = !take_word(word_.data(), word_.size());
-  // Behind what was said before the end.
-  ended_ = ended_ || mesh_->look(peer_) != net::ControlMesh::Life::kHere;
+  // Looked at first: what is heard behind the end is all that there will be.
+  bool ends = mesh_->look(peer_) != net::ControlMesh::Life::kHere;
+  while (mesh_->hear(peer_, &word_)) {
+    if (take_word(word_.data(), word_.size())) continue;
+    ends = true;
+    break;
+  }
+  ended_ = ends;
 }
 
 bool Control::take_word(const unsigned char* word, size_t bytes) {

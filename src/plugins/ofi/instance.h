@@ -69,13 +69,17 @@ class Instance {
 
   const Report& report() const { return report_; }
   bool joined() const { return joined_; }
+  // From connect to quiesce.
+  bool has_endpoint() const { return joined_ && endpoint_ != nullptr; }
   uint32_t rank() const { return identity_.rank; }
   uint32_t rank_count() const { return identity_.rank_count; }
 
   // One-sided operations; valid once joined.
   OneSided* one_sided() { return &one_sided_; }
   // "" or why there are none.
-  const std::string& remote_gap() const { return endpoint_->remote_gap(); }
+  std::string remote_gap() const {
+    return endpoint_ != nullptr ? endpoint_->remote_gap() : "the endpoint has ended";
+  }
   // Before join.
   void set_key_proof(const net::Mac& proof) { key_proof_ = proof; }
 
@@ -98,11 +102,22 @@ class Instance {
   weir_result_t open_endpoint(const std::string& provider);
   net::IpAddress source_address() const;
   weir_result_t exchange_cards(uint64_t deadline_ns);
+  // With each peer; the provider refers to them until they are all done, or it has ended.
+  struct FirstMessages {
+    std::vector<Op> sends;
+    std::vector<Op> recvs;
+    std::vector<uint64_t> greetings;
+    uint64_t mine;
+  };
   weir_result_t exchange_first_messages(uint64_t deadline_ns);
+  weir_result_t post_first_messages(FirstMessages* messages);
+  weir_result_t await_first_messages(const FirstMessages& messages, uint64_t deadline_ns);
   weir_result_t exchange_ready(uint64_t deadline_ns);
   weir_result_t wait_for_control(uint64_t deadline_ns, const char* what,
                                  bool (*has)(const Control&), bool moves_messages);
   weir_result_t missing(const char* what, const std::vector<uint32_t>& ranks) const;
+  // What of the time went to libfabric on this rank, for the error of a start that came too late.
+  std::string own_work() const;
   weir_result_t gone(uint32_t peer) const;
 
   // traffic.cc
@@ -150,8 +165,11 @@ class Instance {
   std::vector<Channel> channels_;  // [peer * kLaneCount + lane]
   Channel* waiting_ = nullptr;     // channels with operations that the provider has not
   uint32_t idle_pumps_ = 0;
-  bool broken_ = false;     // the completion queue
-  bool uses_cuda_ = false;  // the process, when the endpoint was opened
+  bool broken_ = false;           // the completion queue
+  weir_result_t told_ = WEIR_OK;  // by the host while the ranks meet
+  uint64_t list_ns_ = 0;          // libfabric took to list its providers
+  uint64_t open_ns_ = 0;          // and to open the endpoint
+  bool uses_cuda_ = false;        // the process, when the endpoint was opened
 };
 
 }  // namespace weir::plugins::ofi

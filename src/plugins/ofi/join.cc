@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "cuda/driver_table.h"
+#include "plugins/common/look.h"
 #include "plugins/ofi/instance.h"
 
 namespace weir::plugins::ofi {
@@ -49,9 +50,11 @@ weir_result_t Instance::listen(const void* secret, size_t secret_bytes) {
                                                text_of(limit.rlim_cur) + "; raise `ulimit -n`");
   }
   std::string reason;
+  const uint64_t start_ns = now_ns();
   if (!list_providers(library_, report_.setting("WEIR_OFI_PROVIDER"), &own_.providers, &reason)) {
     return report_.fail(WEIR_ERROR_UNSUPPORTED, reason);
   }
+  list_ns_ = now_ns() - start_ns;
   net::InterfaceFilter filter;
   if (!net::filter_from(report_.setting("WEIR_IFNAME"), report_.setting("NCCL_SOCKET_IFNAME"),
                         &filter, &reason)) {
@@ -62,6 +65,10 @@ weir_result_t Instance::listen(const void* secret, size_t secret_bytes) {
                         &reason)) {
     return report_.fail(WEIR_ERROR_UNSUPPORTED, reason);
   }
+  config.stop = [this] {
+    told_ = common::look(report_.host);
+    return told_ != WEIR_OK;
+  };
   config.purpose = "ofi";
   config.comm_id = identity_.comm_id;
   config.rank = identity_.rank;
@@ -134,8 +141,10 @@ weir_result_t Instance::meet(const std::vector<RankAddress>& ranks, uint64_t dea
     addresses.push_back(one.data());
   }
   const auto outcome = mesh_->join(addresses.data(), address_bytes.data(), {}, deadline_ns);
+  if (told_ != WEIR_OK) return told_;
   if (outcome != net::ControlMesh::Outcome::kOk) {
-    return report_.fail(code_of(outcome), mesh_->text());
+    const bool is_late = outcome == net::ControlMesh::Outcome::kTimeout;
+    return report_.fail(code_of(outcome), mesh_->text() + (is_late ? own_work() : ""));
   }
   for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) {
     if (peer == identity_.rank) continue;
@@ -176,6 +185,7 @@ net::IpAddress Instance::source_address() const {
 weir_result_t Instance::open_endpoint(const std::string& provider) {
   std::string reason;
   // Memory of devices may cost that of the host something: only who uses CUDA asks for it.
+  const uint64_t start_ns = now_ns();
   uses_cuda_ = cuda::find_driver(cuda::Look::kInUse) != nullptr;
   Info info = find_provider(library_, provider, source_address(), uses_cuda_, &reason);
   if (info == nullptr) return report_.fail(WEIR_ERROR_UNSUPPORTED, reason);
@@ -185,6 +195,7 @@ weir_result_t Instance::open_endpoint(const std::string& provider) {
   if (!endpoint_->open(std::move(info), identity_.rank_count, registers)) {
     return report_.fail(WEIR_ERROR_SYSTEM, endpoint_->reason());
   }
+  open_ns_ = now_ns() - start_ns;
   one_sided_.attach(this, endpoint_.get(), key_proof_);
   if (!net::fill_random(&own_token_, sizeof own_token_)) {
     return report_.fail(WEIR_ERROR_SYSTEM, "getrandom failed");
@@ -201,10 +212,19 @@ weir_result_t Instance::missing(const char* what, const std::vector<uint32_t>& r
   }
   if (ranks.size() > kNamedRanksMax)
     list += " and " + text_of(ranks.size() - kNamedRanksMax) + " more";
-  return report_.fail(WEIR_ERROR_TIMEOUT, std::string("timed out: ") +
-                                              (ranks.size() == 1 ? "rank " : "ranks ") + list +
-                                              " of " + text_of(identity_.rank_count) + " " + what +
-                                              " (provider " + endpoint_->provider() + ")");
+  return report_.fail(WEIR_ERROR_TIMEOUT,
+                      std::string("timed out: ") + (ranks.size() == 1 ? "rank " : "ranks ") + list +
+                          " of " + text_of(identity_.rank_count) + " " + what + " (provider " +
+                          endpoint_->provider() + ")" + own_work());
+}
+
+std::string Instance::own_work() const {
+  const auto text_ms = [](uint64_t ns) { return text_of(ns / 1'000'000) + " ms"; };
+  return "; of the time, libfabric took " + text_ms(list_ns_) + " to list its providers on rank " +
+         text_of(identity_.rank) +
+         (open_ns_ != 0 ? " and " + text_ms(open_ns_) + " to open its endpoint" : "") +
+         ", and other ranks may have taken longer: raise the timeout (WEIR_TIMEOUT_MS) if the "
+         "machine is busy";
 }
 
 weir_result_t Instance::gone(uint32_t peer) const {
@@ -259,34 +279,44 @@ weir_result_t Instance::exchange_cards(uint64_t deadline_ns) {
 
 weir_result_t Instance::exchange_first_messages(uint64_t deadline_ns) {
   const uint32_t n = identity_.rank_count;
-  std::vector<Op> sends(n), recvs(n);
-  std::vector<uint64_t> greetings(n);
-  const uint64_t mine = identity_.rank;
+  FirstMessages messages = {std::vector<Op>(n), std::vector<Op>(n), std::vector<uint64_t>(n),
+                            identity_.rank};
+  weir_result_t result = post_first_messages(&messages);
+  if (result == WEIR_OK) result = await_first_messages(messages, deadline_ns);
+  // The operations end with this function, however it ends: nothing may refer to them.
+  if (result != WEIR_OK) quiesce();
+  return result;
+}
+
+weir_result_t Instance::post_first_messages(FirstMessages* messages) {
+  const uint32_t n = identity_.rank_count;
   for (uint32_t peer = 0; peer < n; ++peer) {
-    const weir_result_t result =
-        recv(peer, 0, &greetings[peer], sizeof greetings[peer], &recvs[peer]);
+    uint64_t* greeting = &messages->greetings[peer];
+    const weir_result_t result = recv(peer, 0, greeting, sizeof *greeting, &messages->recvs[peer]);
     if (result != WEIR_IN_PROGRESS && result != WEIR_OK) return result;
   }
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t peer = (identity_.rank + i) % n;  // not all at the same one
-    const weir_result_t result = send(peer, 0, &mine, sizeof mine, &sends[peer]);
+    const uint64_t* mine = &messages->mine;
+    const weir_result_t result = send(peer, 0, mine, sizeof *mine, &messages->sends[peer]);
     if (result != WEIR_IN_PROGRESS && result != WEIR_OK) return result;
   }
-  weir_result_t result = WEIR_OK;
+  return WEIR_OK;
+}
+
+weir_result_t Instance::await_first_messages(const FirstMessages& messages, uint64_t deadline_ns) {
+  const uint32_t n = identity_.rank_count;
   for (uint32_t idle = 0;;) {
     std::vector<uint32_t> silent;
-    for (uint32_t peer = 0; peer < n && result == WEIR_OK; ++peer) {
-      for (Op* op : {&sends[peer], &recvs[peer]}) {
+    for (uint32_t peer = 0; peer < n; ++peer) {
+      for (const Op* op : {&messages.sends[peer], &messages.recvs[peer]}) {
         if (op->state == kOpDone) continue;
-        if (op->state >= kOpFailed) result = tell(*op->channel, *op);
+        if (op->state >= kOpFailed) return tell(*op->channel, *op);
         if (silent.empty() || silent.back() != peer) silent.push_back(peer);
       }
     }
-    if (silent.empty() || result != WEIR_OK) break;
-    if (now_ns() >= deadline_ns) {
-      result = missing("cannot be reached through the provider", silent);
-      break;
-    }
+    if (silent.empty()) return WEIR_OK;
+    if (now_ns() >= deadline_ns) return missing("cannot be reached through the provider", silent);
     if (broken_) return broken();
     if (pump() > 0) {
       idle = 0;
@@ -297,14 +327,11 @@ weir_result_t Instance::exchange_first_messages(uint64_t deadline_ns) {
     for (const uint32_t peer : silent) {
       if (peer == identity_.rank) continue;
       controls_[peer].drive();
-      if (controls_[peer].left() || controls_[peer].ended()) result = gone(peer);
+      if (controls_[peer].left() || controls_[peer].ended()) return gone(peer);
     }
     const timespec pause = {0, 50'000};
     nanosleep(&pause, nullptr);
   }
-  // The operations end with this function: nothing may refer to them.
-  if (result != WEIR_OK) endpoint_.reset();
-  return result;
 }
 
 weir_result_t Instance::exchange_ready(uint64_t deadline_ns) {

@@ -2,15 +2,33 @@
 #include "plugins/ofi/library.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 
 #include <mutex>
+#include <new>
 
 namespace weir::plugins::ofi {
 namespace {
 
 constexpr char kFile[] = "libfabric.so.1";
+
+// Another thread may hold one at a fork: a child has its own.
+struct Locks {
+  std::mutex signals;
+  std::mutex library;
+};
+Locks& locks() {
+  static Locks* const made = [] {
+    auto* locks = new Locks;
+    static Locks* kept = nullptr;
+    kept = locks;
+    (void)pthread_atfork(nullptr, nullptr, [] { new (kept) Locks; });
+    return locks;
+  }();
+  return *made;
+}
 
 struct Loaded {
   Library library;
@@ -60,8 +78,7 @@ struct SignalHandlersKept::Saved {
 
 SignalHandlersKept::SignalHandlersKept() {
   // Else one would take for what was there what another is about to take back.
-  static std::mutex mutex;
-  saved_ = new Saved{std::lock_guard(mutex), {}, {}};
+  saved_ = new Saved{std::lock_guard(locks().signals), {}, {}};
   for (int signal = 1; signal < NSIG; ++signal) {
     saved_->known[signal] = sigaction(signal, nullptr, &saved_->actions[signal]) == 0;
   }
@@ -80,9 +97,8 @@ SignalHandlersKept::~SignalHandlersKept() {
 }
 
 const Library* load_library(std::string* reason) {
-  static std::mutex mutex;
   static Loaded* const loaded = new Loaded;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(locks().library);
   if (!loaded->tried) {
     const SignalHandlersKept kept;
     load(loaded);

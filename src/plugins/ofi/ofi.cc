@@ -141,11 +141,14 @@ uint64_t remote_caps(weir_transport_t* instance, char* reason, size_t reason_byt
   return gap.empty() ? kRemoteCaps : 0;
 }
 
-// Runs `call`, which may allocate.
+// Runs `call`, which may allocate, where there is an endpoint.
 template <typename Call>
 weir_result_t with_memory(weir_transport_t* instance, const Call& call) {
   Instance* self = from(instance);
-  if (!self->joined()) return self->report().fail(WEIR_ERROR_INVALID_USAGE, "not connected");
+  if (!self->has_endpoint()) {
+    return self->report().fail(WEIR_ERROR_INVALID_USAGE,
+                               self->joined() ? "the instance was quiesced" : "not connected");
+  }
   try {
     return call(self->one_sided());
   } catch (const std::bad_alloc&) {
@@ -180,6 +183,8 @@ weir_result_t memory_key(weir_transport_t* instance, const weir_transport_memory
 }
 
 void memory_deregister(weir_transport_t* instance, weir_transport_memory_t* memory) {
+  // Registrations end with the endpoint.
+  if (!from(instance)->has_endpoint()) return;
   from(instance)->one_sided()->memory_deregister(reinterpret_cast<remote::Region*>(memory));
 }
 
@@ -194,29 +199,34 @@ weir_result_t remote_open(weir_transport_t* instance, uint32_t peer, const unsig
 }
 
 void remote_close(weir_transport_t* instance, weir_transport_remote_t* remote) {
+  if (!from(instance)->has_endpoint()) return;
   from(instance)->one_sided()->remote_close(from(remote));
 }
 
 weir_result_t put(weir_transport_t* instance, const weir_transport_remote_t* remote,
                   uint64_t offset_bytes, const void* data, uint64_t bytes,
                   weir_transport_op_t* op) {
-  return from(instance)->one_sided()->access(from(remote), offset_bytes, const_cast<void*>(data),
-                                             bytes, false, remote_from(op));
+  return with_memory(instance, [&](OneSided* one_sided) {
+    return one_sided->access(from(remote), offset_bytes, const_cast<void*>(data), bytes, false,
+                             remote_from(op));
+  });
 }
 
 weir_result_t get(weir_transport_t* instance, const weir_transport_remote_t* remote,
                   uint64_t offset_bytes, void* data, uint64_t bytes, weir_transport_op_t* op) {
-  return from(instance)->one_sided()->access(from(remote), offset_bytes, data, bytes, true,
-                                             remote_from(op));
+  return with_memory(instance, [&](OneSided* one_sided) {
+    return one_sided->access(from(remote), offset_bytes, data, bytes, true, remote_from(op));
+  });
 }
 
 weir_result_t put_signal(weir_transport_t* instance, const weir_transport_remote_t* remote,
                          uint64_t offset_bytes, const void* data, uint64_t bytes,
                          const weir_transport_remote_t* signal, uint64_t signal_offset_bytes,
                          uint64_t value, weir_transport_op_t* op) {
-  return from(instance)->one_sided()->put_signal(from(remote), offset_bytes, data, bytes,
-                                                 from(signal), signal_offset_bytes, value,
-                                                 remote_from(op));
+  return with_memory(instance, [&](OneSided* one_sided) {
+    return one_sided->put_signal(from(remote), offset_bytes, data, bytes, from(signal),
+                                 signal_offset_bytes, value, remote_from(op));
+  });
 }
 
 weir_result_t signal_read(weir_transport_t* instance, const weir_transport_memory_t* memory,

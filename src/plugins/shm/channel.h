@@ -97,6 +97,8 @@ class Channel {
   void drive_recv();
 
   bool idle() const { return head_ == nullptr; }
+  // Forgets what is queued, whose memory may go, and touches none of it.
+  void forget() { head_ = tail_ = nullptr; }
 
   // After a failure: the code, and the two lengths of a mismatch.
   weir_result_t failure() const { return failure_; }

@@ -6,6 +6,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "plugins/shm/wire.h"
 
 namespace weir::plugins::shm {
@@ -13,6 +15,8 @@ namespace {
 
 // Connections that have not said who they are; more than this and the oldest goes.
 constexpr size_t kStrangersMax = 64;
+// Accepted at once before the others get their turn again.
+constexpr int kAcceptCountMax = 256;
 
 // "2, 5-7": at most a few hundred characters.
 std::string rank_list(const std::vector<bool>& member, bool wanted) {
@@ -68,16 +72,25 @@ void Guests::drop(size_t index) {
   guests_.erase(guests_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
-void Guests::accept_all() {
-  for (;;) {
+bool Guests::drop_a_stranger() {
+  for (size_t i = 0; i < guests_.size(); ++i) {
+    if (guests_[i].rank >= 0) continue;
+    drop(i);
+    return true;
+  }
+  return false;
+}
+
+bool Guests::accept_all(weir_result_t* fatal, std::string* why) {
+  for (int i = 0; i < kAcceptCountMax; ++i) {
     Guest guest;
     guest.fd = accept4(party_.listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (guest.fd < 0) {
-      if (errno == EMFILE || errno == ENFILE) {
-        last_refusal_ = "the limit of open files is reached, raise it with ulimit -n";
-        usleep(1000);  // the connection stays in the queue: do not spin on it
-      }
-      return;
+      if (errno != EMFILE && errno != ENFILE) return true;
+      last_refusal_ = "the limit of open files is reached, raise it with ulimit -n";
+      if (drop_a_stranger()) continue;
+      usleep(1000);  // the connection stays in the queue: do not spin on it
+      return true;
     }
     if (!same_user(guest.fd, &guest.pid)) {
       refuse(guest, WEIR_ERROR_REFUSED, "shm: rank 0 belongs to another user");
@@ -85,18 +98,18 @@ void Guests::accept_all() {
       close(guest.fd);
       continue;
     }
-    size_t strangers = 0;
-    for (const Guest& other : guests_) strangers += other.rank < 0 ? 1u : 0u;
-    if (strangers >= kStrangersMax) {
-      for (size_t i = 0; i < guests_.size(); ++i) {
-        if (guests_[i].rank < 0) {
-          drop(i);
-          break;
-        }
-      }
+    const bool keep = hear(&guest, fatal, why);
+    if (!keep) {
+      close(guest.fd);
+      if (*fatal != WEIR_OK) return false;
+      continue;
     }
+    const auto is_stranger = [](const Guest& other) { return other.rank < 0; };
+    const auto strangers = std::count_if(guests_.begin(), guests_.end(), is_stranger);
+    if (guest.rank < 0 && static_cast<size_t>(strangers) >= kStrangersMax) drop_a_stranger();
     guests_.push_back(guest);
   }
+  return true;
 }
 
 bool Guests::refuse(const Guest& guest, weir_result_t result, const std::string& text) {
@@ -164,15 +177,16 @@ bool Guests::hear(Guest* guest, weir_result_t* fatal, std::string* why) {
 weir_result_t Guests::gather(uint64_t deadline_ns) {
   std::vector<pollfd> entries;
   for (;;) {
-    accept_all();
-    for (size_t i = 0; i < guests_.size();) {
-      weir_result_t fatal = WEIR_OK;
-      std::string why;
-      const bool keep = hear(&guests_[i], &fatal, &why);
-      if (!keep) drop(i);
+    weir_result_t fatal = WEIR_OK;
+    std::string why;
+    // From the end, since one that is dropped moves those behind it. The listener's entry is the
+    // first.
+    for (size_t i = entries.empty() ? 0 : entries.size() - 1; i-- > 0;) {
+      if (entries[i + 1].revents == 0) continue;
+      if (!hear(&guests_[i], &fatal, &why)) drop(i);
       if (fatal != WEIR_OK) return conclude(fatal, why);
-      if (keep) ++i;
     }
+    if (!accept_all(&fatal, &why)) return conclude(fatal, why);
     if (arrived_count_ == party_.rank_count) return WEIR_OK;
     if (monotonic_ns() >= deadline_ns) {
       std::string text = "shm: " + missing_ranks() + " of " + std::to_string(party_.rank_count) +
@@ -182,7 +196,7 @@ weir_result_t Guests::gather(uint64_t deadline_ns) {
     }
     entries.assign(1, pollfd{party_.listener, POLLIN, 0});
     for (const Guest& guest : guests_) entries.push_back({guest.fd, POLLIN, 0});
-    poll(entries.data(), entries.size(), poll_timeout_ms(deadline_ns));
+    if (poll(entries.data(), entries.size(), poll_timeout_ms(deadline_ns)) < 0) entries.clear();
   }
 }
 
@@ -209,57 +223,59 @@ weir_result_t Guests::hand_out(int fd, uint64_t deadline_ns, std::vector<Member>
                       "shm: rank " + rank + " ended while the ranks were joined");
     }
   }
-  std::vector<pollfd> entries;
-  for (;;) {
-    std::vector<bool> ready(party_.rank_count, false);
-    ready[0] = true;
-    size_t waiting = 0;
-    entries.clear();
-    for (size_t i = 0; i < guests_.size(); ++i) {
-      Guest& guest = guests_[i];
-      if (!guest.ready) {
-        Verdict answer;
-        const ssize_t got = receive_packet(guest.fd, &answer, sizeof answer, nullptr);
-        if (!(got < 0 && errno == EAGAIN)) {
-          const std::string rank = std::to_string(guest.rank);
-          if (got != sizeof answer || answer.kind != PacketKind::kReady) {
-            drop(i);
-            return conclude(WEIR_ERROR_PEER_LOST,
-                            "shm: rank " + rank + " ended while the ranks were joined");
-          }
-          if (answer.result != WEIR_OK) {
-            char text[sizeof answer.text + 1];
-            copy_text(answer, text, sizeof text);
-            return conclude(WEIR_ERROR_NO_MEMORY, "shm: rank " + rank + " " + text);
-          }
-          guest.ready = true;
-        }
-      }
-      ready[static_cast<size_t>(guest.rank)] = guest.ready;
-      if (!guest.ready) {
-        ++waiting;
-        entries.push_back({guest.fd, POLLIN, 0});
-      }
-    }
-    if (waiting == 0) break;
-    if (monotonic_ns() >= deadline_ns) {
-      return conclude(WEIR_ERROR_TIMEOUT, "shm: " + plural(waiting) + rank_list(ready, false) +
-                                              " came, but did not map the memory in time");
-    }
-    poll(entries.data(), entries.size(), poll_timeout_ms(deadline_ns));
-  }
+  const weir_result_t result = await_mapped(deadline_ns);
+  if (result != WEIR_OK) return result;
   dismiss(WEIR_OK, "");
   if (members != nullptr) *members = members_;
   return WEIR_OK;
 }
 
+weir_result_t Guests::await_mapped(uint64_t deadline_ns) {
+  std::vector<pollfd> entries;
+  for (const Guest& guest : guests_) entries.push_back({guest.fd, POLLIN, 0});
+  for (size_t waiting = guests_.size(); waiting > 0;) {
+    if (monotonic_ns() >= deadline_ns) {
+      std::vector<bool> ready(party_.rank_count, true);
+      for (const Guest& guest : guests_) ready[static_cast<size_t>(guest.rank)] = guest.ready;
+      return conclude(WEIR_ERROR_TIMEOUT, "shm: " + plural(waiting) + rank_list(ready, false) +
+                                              " came, but did not map the memory in time");
+    }
+    if (poll(entries.data(), entries.size(), poll_timeout_ms(deadline_ns)) <= 0) continue;
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (entries[i].fd < 0 || entries[i].revents == 0) continue;
+      Verdict answer;
+      const ssize_t got = receive_packet(guests_[i].fd, &answer, sizeof answer, nullptr);
+      if (got < 0 && errno == EAGAIN) continue;
+      const std::string rank = std::to_string(guests_[i].rank);
+      if (got != sizeof answer || answer.kind != PacketKind::kReady) {
+        drop(i);
+        return conclude(WEIR_ERROR_PEER_LOST,
+                        "shm: rank " + rank + " ended while the ranks were joined");
+      }
+      if (answer.result != WEIR_OK) {
+        char text[sizeof answer.text + 1];
+        copy_text(answer, text, sizeof text);
+        return conclude(WEIR_ERROR_NO_MEMORY, "shm: rank " + rank + " " + text);
+      }
+      guests_[i].ready = true;
+      entries[i].fd = -1;
+      --waiting;
+    }
+  }
+  return WEIR_OK;
+}
+
 void Guests::dismiss(weir_result_t result, const char* text) {
   for (const Guest& guest : guests_) {
-    if (guest.rank >= 0) refuse(guest, result, text);
+    if (guest.rank >= 0 || result != WEIR_OK) refuse(guest, result, text);
   }
 }
 
 weir_result_t Guests::conclude(weir_result_t result, const std::string& text) {
+  // Who comes only now would wait for an answer until its deadline.
+  weir_result_t fatal = WEIR_OK;
+  std::string why;
+  accept_all(&fatal, &why);
   dismiss(result, text.c_str());
   return party_.report.fail(result, "%s", text.c_str());
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Guests: rank 0's side of the rendezvous, from the first connection to the verdict. One poll loop
-// serves all connections; a guest that misbehaves is closed and named, and the others go on. One
-// thread.
+// serves all connections; a guest that misbehaves is closed and named, and the others go on. Each
+// is heard as it is accepted, and the oldest of those that have said nothing gives way when there
+// are too many: an honest rank comes again. One thread.
 #pragma once
 
 #include <stdint.h>
@@ -32,7 +33,7 @@ class Guests {
   weir_result_t gather(uint64_t deadline_ns);
   // Gives the descriptor to all, waits until all have mapped it, and tells all the outcome.
   weir_result_t hand_out(int fd, uint64_t deadline_ns, std::vector<Member>* members);
-  // Sends one verdict to everyone who came.
+  // Sends one verdict to everyone who came; of a failure, also to those that have said nothing yet.
   void dismiss(weir_result_t result, const char* text);
 
  private:
@@ -43,11 +44,16 @@ class Guests {
     bool ready = false;
   };
 
-  void accept_all();
+  // Accepts and hears those that wait at the listener. False: `*fatal` is an error of all ranks.
+  bool accept_all(weir_result_t* fatal, std::string* why);
+  // The oldest that has said nothing goes. False: there is none.
+  bool drop_a_stranger();
   // Reads what a newcomer has to say. False: close it.
   bool hear(Guest* guest, weir_result_t* fatal, std::string* why);
   // Tells the guest; returns false.
   bool refuse(const Guest& guest, weir_result_t result, const std::string& text);
+  // Until all who came have mapped the memory.
+  weir_result_t await_mapped(uint64_t deadline_ns);
   weir_result_t conclude(weir_result_t result, const std::string& text);
   void drop(size_t index);
   std::string missing_ranks() const;

@@ -8,6 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "plugins/shm/guests.h"
 #include "plugins/shm/wire.h"
 
@@ -58,10 +61,14 @@ struct Socket {
   }
 };
 
+// Between two tries to be heard by rank 0, growing with their number.
+constexpr unsigned kRetryUsMin = 500;
+constexpr unsigned kRetryUsMax = 16'000;
+
 weir_result_t connect_to_host(const Party& party, uint64_t deadline_ns, Socket* socket_out) {
   const Report& report = party.report;
   const SocketAddress address = socket_address(party.name);
-  for (;;) {
+  for (unsigned pause_us = kRetryUsMin;; pause_us = std::min(2 * pause_us, kRetryUsMax)) {
     // A fresh socket for every try: after a refused connect its state is unspecified.
     Socket attempt;
     attempt.fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -84,23 +91,29 @@ weir_result_t connect_to_host(const Party& party, uint64_t deadline_ns, Socket* 
                          "shm: rank %u waited for rank 0, whose queue of connections stayed full",
                          party.rank);
     }
-    usleep(1000);
+    usleep(pause_us);
   }
 }
 
-// Waits for one packet from rank 0.
+// Waits for one packet from rank 0. With `hung_up`, an end is no error but told there.
 weir_result_t await_packet(const Party& party, int socket, uint64_t deadline_ns, void* data,
-                           size_t data_bytes, size_t* received, int* fd) {
+                           size_t data_bytes, size_t* received, int* fd, bool* hung_up = nullptr) {
   const Report& report = party.report;
   for (;;) {
     ssize_t got = receive_packet(socket, data, data_bytes, fd);
     // When a packet and the end come while the kernel looks, it tells of the end first.
-    if (got == 0) got = receive_packet(socket, data, data_bytes, fd);
+    if (got == 0 || (got < 0 && errno == ECONNRESET)) {
+      got = receive_packet(socket, data, data_bytes, fd);
+    }
     if (got > 0) {
       *received = static_cast<size_t>(got);
       return WEIR_OK;
     }
     if (got == 0 || errno == ECONNRESET) {
+      if (hung_up != nullptr) {
+        *hung_up = true;
+        return WEIR_OK;
+      }
       return report.fail(
           WEIR_ERROR_PEER_LOST,
           "shm: rank 0 closed the connection to rank %u before the ranks were joined", party.rank);
@@ -149,33 +162,55 @@ Hello make_hello(const Party& party, const unsigned char* key, uint64_t bytes) {
   return hello;
 }
 
+// Says hello to rank 0 and waits for its answer. Rank 0 hangs up on whom it had no room for before
+// it heard him; it is tried again then, and whether it has ended shows when its socket is gone.
+weir_result_t ask_host(const Party& party, const Hello& hello, uint64_t deadline_ns, Socket* host,
+                       std::vector<unsigned char>* packet, size_t* received, Socket* memory) {
+  const Report& report = party.report;
+  unsigned pause_us = kRetryUsMin;
+  for (unsigned hang_ups = 1;; ++hang_ups) {
+    Socket socket;
+    weir_result_t result = connect_to_host(party, deadline_ns, &socket);
+    if (result != WEIR_OK) return result;
+    int64_t host_pid = 0;
+    if (!same_user(socket.fd, &host_pid)) {
+      return report.fail(WEIR_ERROR_REFUSED,
+                         "shm: the process that answers for rank 0 belongs to another user");
+    }
+    // What rank 0 said before it hung up is worth reading, also when the hello could not leave.
+    if (!send_packet(socket.fd, &hello, sizeof hello, -1) && errno != EPIPE &&
+        errno != ECONNRESET) {
+      return report.fail_errno("sendmsg to rank 0");
+    }
+    bool hung_up = false;
+    result = await_packet(party, socket.fd, deadline_ns, packet->data(), packet->size(), received,
+                          &memory->fd, &hung_up);
+    if (result != WEIR_OK || !hung_up) {
+      std::swap(host->fd, socket.fd);
+      return result;
+    }
+    if (monotonic_ns() >= deadline_ns) {
+      return report.fail(WEIR_ERROR_TIMEOUT,
+                         "shm: rank 0 hung up on rank %u at each of %u tries: strangers crowd its "
+                         "socket, or it may open no more files (ulimit -n)",
+                         party.rank, hang_ups);
+    }
+    usleep(pause_us);
+    pause_us = std::min(2 * pause_us, kRetryUsMax);
+  }
+}
+
 weir_result_t share_as_guest(const Party& party, const unsigned char* key, const Wanted& wanted,
                              uint64_t deadline_ns, Mapping* mapping, std::vector<Member>* members) {
   const Report& report = party.report;
-  Socket socket;
-  weir_result_t result = connect_to_host(party, deadline_ns, &socket);
-  if (result != WEIR_OK) return result;
-  int64_t host_pid = 0;
-  if (!same_user(socket.fd, &host_pid)) {
-    return report.fail(WEIR_ERROR_REFUSED,
-                       "shm: the process that answers for rank 0 belongs to another user");
-  }
-  const Hello hello = make_hello(party, key, wanted.bytes);
-  if (!send_packet(socket.fd, &hello, sizeof hello, -1)) {
-    if (errno == EPIPE || errno == ECONNRESET) {
-      return report.fail(WEIR_ERROR_PEER_LOST, "shm: rank 0 hung up on rank %u", party.rank);
-    }
-    return report.fail_errno("sendmsg to rank 0");
-  }
   std::vector<unsigned char> packet(sizeof(Welcome) + party.rank_count * sizeof(Member) +
                                     sizeof(Verdict));
   size_t received = 0;
-  int fd = -1;
-  result =
-      await_packet(party, socket.fd, deadline_ns, packet.data(), packet.size(), &received, &fd);
-  if (result != WEIR_OK) return result;
+  Socket socket;
   Socket memory;  // closes the descriptor on every way out
-  memory.fd = fd;
+  weir_result_t result = ask_host(party, make_hello(party, key, wanted.bytes), deadline_ns, &socket,
+                                  &packet, &received, &memory);
+  if (result != WEIR_OK) return result;
   Welcome welcome;
   const size_t member_bytes = party.rank_count * sizeof(Member);
   if (received != sizeof welcome + member_bytes) {

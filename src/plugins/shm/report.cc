@@ -21,9 +21,10 @@ weir_result_t Report::fail(weir_result_t code, const char* format, ...) const {
 weir_result_t Report::fail_errno(const char* what) const {
   const int error_number = errno;
   char buffer[128];
+  const bool lacks_files = error_number == EMFILE || error_number == ENFILE;
   return fail(error_number == ENOMEM ? WEIR_ERROR_NO_MEMORY : WEIR_ERROR_SYSTEM,
-              "shm: %s: %s (errno %d)", what, strerror_r(error_number, buffer, sizeof buffer),
-              error_number);
+              "shm: %s: %s (errno %d)%s", what, strerror_r(error_number, buffer, sizeof buffer),
+              error_number, lacks_files ? "; raise `ulimit -n`" : "");
 }
 
 void Report::warn(const char* format, ...) const {

@@ -43,6 +43,7 @@ struct Instance {
   uint64_t stride_bytes = 0;
   bool huge_pages = false;
   bool joined = false;
+  bool quiet = false;  // quiesce was called
   Layout layout;
   Mapping memory;  // segments, then channels, then notices
   Notices notices;
@@ -258,9 +259,10 @@ void close(weir_transport_t* instance) { delete from(instance); }
 // The channel to or from a peer, or null with the error told.
 Channel* channel_of(Instance* self, bool sending, uint32_t peer, uint32_t lane) {
   const uint32_t n = self->party.rank_count;
-  if (!self->joined || peer >= n || lane >= kLaneCount) [[unlikely]] {
-    if (!self->joined) {
-      self->party.report.fail(WEIR_ERROR_INVALID_USAGE, "shm: not connected");
+  if (!self->joined || self->quiet || peer >= n || lane >= kLaneCount) [[unlikely]] {
+    if (!self->joined || self->quiet) {
+      self->party.report.fail(WEIR_ERROR_INVALID_USAGE, "shm: %s",
+                              self->quiet ? "the instance was quiesced" : "not connected");
     } else {
       self->party.report.fail(WEIR_ERROR_INVALID_ARGUMENT,
                               "shm: peer %u, lane %u: there are %u ranks and %u lanes", peer, lane,
@@ -312,7 +314,7 @@ weir_result_t settle(Instance* self, Channel* channel, weir_result_t result) {
 }
 
 weir_result_t usage_error(const Instance* self) {
-  return self->joined ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
+  return self->joined && !self->quiet ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
 }
 
 weir_result_t send(weir_transport_t* instance, uint32_t peer, uint32_t lane, const void* data,
@@ -345,6 +347,9 @@ void drive(const Instance* self, Channel* channel) {
 
 weir_result_t test(weir_transport_t* instance, weir_transport_op_t* op) {
   Instance* self = from(instance);
+  if (self->quiet) [[unlikely]] {
+    return self->party.report.fail(WEIR_ERROR_INVALID_USAGE, "shm: the instance was quiesced");
+  }
   auto* entry = reinterpret_cast<Op*>(op);
   if (entry->state == kOpPending) drive(self, reinterpret_cast<Channel*>(entry->channel));
   if (entry->state == kOpDone) return WEIR_OK;
@@ -375,6 +380,14 @@ weir_result_t progress(weir_transport_t* instance) {
     }
   }
   return result;
+}
+
+// Nothing moves outside of calls; this holds even for a caller that goes on to call.
+void quiesce(weir_transport_t* instance) {
+  Instance* self = from(instance);
+  self->quiet = true;
+  self->active = nullptr;
+  for (Channel& channel : self->channels) channel.forget();
 }
 
 weir_result_t segment(weir_transport_t* instance, weir_segment_t* out) {
@@ -475,7 +488,8 @@ constexpr weir_transport_functions_t kFunctions = {
     .name = "shm",
     .summary = "ranks on one machine, over sealed memory that has no name",
     .caps = {.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
-                     WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_SEALED,
+                     WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_QUIESCE |
+                     WEIR_CAP_SEALED,
              .memory_kinds = WEIR_MEMORY_HOST,
              .lane_count = kLaneCount,
              .message_bytes_max = uint64_t{1} << 62,
@@ -496,6 +510,7 @@ constexpr weir_transport_functions_t kFunctions = {
     .peer_alive = peer_alive,
     .notice_show = notice_show,
     .notice_read = notice_read,
+    .quiesce = quiesce,
 };
 
 }  // namespace

@@ -123,6 +123,7 @@ weir_result_t Instance::connect(const unsigned char* const* addresses, const siz
   }
   const auto outcome =
       mesh->join(addresses, address_bytes, make_card(address, network.tcp_segment()), deadline_ns);
+  if (heard != WEIR_OK) return heard;
   if (outcome != net::ControlMesh::Outcome::kOk) {
     return report.fail(code_of(outcome), "ucx: " + mesh->text());
   }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "net/control_mesh.h"
+#include "plugins/common/look.h"
 #include "plugins/ucx/flow.h"
 #include "plugins/ucx/network.h"
 #include "plugins/ucx/one_sided.h"
@@ -45,6 +46,7 @@ struct Instance {
   uint32_t rank = 0;
   uint32_t rank_count = 0;
   pid_t owner = getpid();
+  weir_result_t heard = WEIR_OK;  // from the host while the ranks meet
   bool joined = false;
   std::unique_ptr<net::ControlMesh> mesh;
   Network network;
@@ -62,6 +64,11 @@ struct Instance {
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
+  // What the host has heard of other ranks ends the waiting for them.
+  bool hears_bad_news() {
+    heard = common::look(report.host);
+    return heard != WEIR_OK;
+  }
   weir_result_t connect(const unsigned char* const* addresses, const size_t* address_bytes,
                         uint64_t deadline_ns);
   // Lets UCX work, and looks after the peers now and then.

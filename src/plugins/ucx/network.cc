@@ -10,6 +10,7 @@
 #include <atomic>
 #include <initializer_list>
 #include <mutex>
+#include <new>
 #include <string_view>
 #include <utility>
 
@@ -30,7 +31,9 @@ void watch_forks() {
   static std::once_flag once;
   std::call_once(once, [] {
     (void)pthread_atfork(nullptr, nullptr, [] {
-      if (open_count.load() > 0) forked_away.store(true);
+      // Nor does it take being left in the middle by another thread, which holds the lock then.
+      if (open_count.load() > 0 || !life_mutex().try_lock()) forked_away.store(true);
+      new (&life_mutex()) std::mutex;
     });
   });
 }

@@ -94,6 +94,7 @@ weir_result_t open(const weir_host_t* host, const weir_transport_config_t* confi
     }
     reason = self->network.open(config->rank_count);
     if (!reason.empty()) return report.fail(WEIR_ERROR_UNSUPPORTED, "ucx: " + reason);
+    mesh.stop = [it = self.get()] { return it->hears_bad_news(); };
     mesh.purpose = "ucx";
     mesh.comm_id = config->comm_id;
     mesh.rank = config->rank;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <thread>
 
@@ -268,6 +269,37 @@ TEST(BootstrapIntruder, TheOldestSilentConnectionGivesWayToANewOne) {
   EXPECT_TRUE(silent[0].is_hung_up());
   EXPECT_FALSE(silent[3].is_hung_up(10));
   EXPECT_TRUE(play(secret, {1, 2}, 0).status.ok());
+}
+
+TEST(BootstrapIntruder, AThousandSilentOnesDoNotKeepTheRanksFromMeeting) {
+  const Secret secret = fresh_secret();
+  std::atomic<bool> stop = false;
+  std::atomic<int> come = 0;
+  std::thread crowd([&] {
+    std::deque<Fd> held;
+    while (!stop) {
+      Fd connection;
+      if (!connect_to(door_name(secret), &connection).ok() || !connection.valid()) {
+        sleep_ns(100'000, UINT64_MAX);
+        continue;
+      }
+      held.push_back(std::move(connection));
+      ++come;
+      if (held.size() > 1000) held.pop_front();
+    }
+  });
+  std::vector<std::thread> ranks;
+  std::vector<Outcome> outcomes(8);
+  for (Rank rank = 0; rank < 8; ++rank) {
+    ranks.emplace_back([&, rank] { outcomes[rank] = play(secret, {rank, 8, 60'000}, 0); });
+    for (int i = 0; i < 30'000 && come < 1000; ++i) sleep_ns(1'000'000, UINT64_MAX);
+  }
+  for (std::thread& rank : ranks) rank.join();
+  stop = true;
+  crowd.join();
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.text();
+  }
 }
 
 TEST(BootstrapIntruder, AMemberThatBreaksTheProtocolFailsForAllAndIsNamed) {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <thread>
 
+#include "core/base/clock.h"
 #include "core/comm/rank_list.h"
 #include "unit/comm/bootstrap_support.h"
 
@@ -237,6 +238,51 @@ TEST(Bootstrap, ARankThatDoesNotComeToAGatherIsNamedByAll) {
   absent.join();
   expect_same_error(outcomes, Code::kTimeout);
   EXPECT_THAT(outcomes[0].status.text(), HasSubstr("rank 2 of 4 has not come to all_gather 2"));
+}
+
+TEST(Bootstrap, ARankThatCannotGoOnEndsTheGatherOfAllWithItsReason) {
+  const Secret secret = fresh_secret();
+  const auto rank = [&](Rank self) {
+    auto joined = Bootstrap::join(secret, self, 4, deadline_in_ms(20'000));
+    ASSERT_TRUE(joined.ok());
+    ASSERT_TRUE(joined.value()->all_gather("x", deadline_in_ms(20'000)).ok());
+    const Status reason(Code::kUnsupported, "the link of rank 2");
+    const Status status = self == 2
+                              ? joined.value()->give_up(reason)
+                              : joined.value()->all_gather("x", deadline_in_ms(20'000)).status();
+    EXPECT_EQ(status.code(), Code::kUnsupported);
+    EXPECT_EQ(status.text(), "the link of rank 2");
+    // Who fails later has the first reason, too.
+    const Status later = joined.value()->give_up(Status(Code::kPeerLost, "another one"));
+    EXPECT_EQ(later.text(), "the link of rank 2");
+  };
+  std::vector<std::thread> threads;
+  for (Rank self = 0; self < 4; ++self) threads.emplace_back(rank, self);
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Bootstrap, ADeadlineThatHasAlmostPassedIsToldAsTheWholeTimeoutAndWhatUsedItUp) {
+  const uint64_t now = now_ns();
+  auto joined =
+      Bootstrap::join(fresh_secret(), 0, 2, now + 300'000'000, {}, {}, {}, now - 29'700'000'000);
+  EXPECT_EQ(joined.status().code(), Code::kTimeout);
+  EXPECT_THAT(joined.status().text(),
+              testing::ContainsRegex("rank 1 of 2 has not joined within [23][0-9.]* s, of which "
+                                     "29.[0-9] s had passed when rank 0 came to this"));
+}
+
+TEST(Bootstrap, ARankThatCameWithLittleTimeLeftIsSaidToHaveHadLittle) {
+  const Secret secret = fresh_secret();
+  Status patient;
+  std::thread root(
+      [&] { patient = Bootstrap::join(secret, 0, 3, deadline_in_ms(20'000)).status(); });
+  await_root(secret);
+  const Status hasty = Bootstrap::join(secret, 1, 3, deadline_in_ms(400)).status();
+  root.join();
+  EXPECT_EQ(patient.code(), Code::kTimeout);
+  EXPECT_EQ(hasty.text(), patient.text());
+  EXPECT_THAT(patient.text(), HasSubstr("rank 2 of 3 has not joined in time: another rank, whose "
+                                        "timeout is over first, had 0."));
 }
 
 TEST(Bootstrap, WhyARankGaveUpIsToldToAll) {

@@ -183,6 +183,17 @@ TEST_P(Meshes, ARankWithAnotherModeIsNamedByAll) {
                                    theirs + "; it must be the same on all ranks");
 }
 
+TEST_P(Meshes, WhoIsToldToStopEndsLongBeforeTheDeadline) {
+  std::atomic<int> asked = 0;
+  make(2, [&](uint32_t rank, MeshConfig* config) {
+    if (rank == 0) config->stop = [&] { return ++asked == 3; };
+  });
+  const uint64_t start_ns = after(0);
+  EXPECT_EQ(join(0, after(kPatienceNs)), Outcome::kTimeout) << "rank 1 does not come";
+  EXPECT_EQ(asked, 3);
+  EXPECT_LT(after(0) - start_ns, kPatienceNs / 2);
+}
+
 TEST_P(Meshes, APortScanHoldsNobodyUp) {
   make(3, [](uint32_t, MeshConfig* config) { config->unproven_count = 16; });
   std::atomic<bool> stop = false;
@@ -215,6 +226,23 @@ TEST_P(Meshes, APortScanHoldsNobodyUp) {
   stop = true;
   scanner.join();
   for (const int fd : held) close(fd);
+}
+
+// More than a rank holds without proof, and than its listener's queue has room for.
+TEST_P(Meshes, AThousandSilentOnesDoNotKeepTheRanksFromMeeting) {
+  make(3);
+  std::atomic<bool> stop = false;
+  std::thread crowd([&] {
+    std::vector<int> held;
+    for (uint32_t i = 0; i < 1000 && !stop; ++i) {
+      if (const int fd = connect_to(i % 3); fd >= 0) held.push_back(fd);
+    }
+    while (!stop) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (const int fd : held) close(fd);
+  });
+  expect_joined();
+  stop = true;
+  crowd.join();
 }
 
 TEST_P(Meshes, WhoIsMissingIsNamedWithWhoWasTurnedAway) {

@@ -3,12 +3,39 @@
 #include "plugins/ofi/control.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <time.h>
 
+#include <cerrno>
+#include <functional>
+#include <memory>
 #include <random>
 #include <set>
+#include <string>
+#include <thread>
 
+#include "net/control_mesh.h"
 #include "plugins/ofi/wire.h"
 #include "weir/plugin.h"
+
+namespace {
+
+// What happens between two looks at a connection that has nothing to read, once.
+std::function<void()> when_nothing_is_there;  // NOLINT: of this thread alone
+int watched_descriptor = -1;
+
+}  // namespace
+
+extern "C" ssize_t recv(int fd, void* data, size_t bytes, int flags) {
+  const ssize_t got = recvfrom(fd, data, bytes, flags, nullptr, nullptr);
+  if (got < 0 && errno == EAGAIN && fd == watched_descriptor && when_nothing_is_there) {
+    const auto happens = std::move(when_nothing_is_there);
+    when_nothing_is_there = nullptr;
+    happens();
+    errno = EAGAIN;
+  }
+  return got;
+}
 
 namespace weir::plugins::ofi {
 namespace {
@@ -153,6 +180,85 @@ TEST(OfiControl, WhatMayNotBeSaidOrNotNowIsNotTaken) {
     for (size_t i = 0; i < 4; ++i) bad[5 + i] = static_cast<unsigned char>(name_bytes >> (8 * i));
     EXPECT_FALSE(takes_all({bad})) << "a name of " << name_bytes << " bytes";
   }
+}
+
+uint64_t in_a_minute_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec + 60) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
+}
+
+// Two ranks that have met.
+class OfiControls : public testing::Test {
+ protected:
+  void SetUp() override {
+    net::InterfaceFilter filter;
+    std::string reason;
+    ASSERT_TRUE(net::InterfaceFilter::parse("lo", &filter, &reason)) << reason;
+    const std::string secret = "the secret of both";
+    std::vector<net::mesh::Bytes> addresses;
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      net::MeshConfig config;
+      config.purpose = "ofi";
+      config.comm_id = 7;
+      config.rank = rank;
+      config.rank_count = 2;
+      config.secret = secret.data();
+      config.secret_bytes = secret.size();
+      meshes_[rank] = std::make_unique<net::ControlMesh>(config);
+      ASSERT_EQ(meshes_[rank]->listen(filter), Outcome::kOk) << meshes_[rank]->text();
+      addresses.emplace_back(net::mesh::kAddressBytesMax);
+      addresses[rank].resize(meshes_[rank]->address(addresses[rank].data()));
+    }
+    const unsigned char* const places[] = {addresses[0].data(), addresses[1].data()};
+    const size_t sizes[] = {addresses[0].size(), addresses[1].size()};
+    const auto join = [&](uint32_t rank) {
+      return meshes_[rank]->join(places, sizes, {}, in_a_minute_ns());
+    };
+    Outcome other = Outcome::kSystem;
+    std::thread thread([&] { other = join(1); });
+    EXPECT_EQ(join(0), Outcome::kOk) << meshes_[0]->text();
+    thread.join();
+    ASSERT_EQ(other, Outcome::kOk) << meshes_[1]->text();
+    for (uint32_t rank = 0; rank < 2; ++rank) controls_[rank].attach(meshes_[rank].get(), 1 - rank);
+  }
+  void TearDown() override { watched_descriptor = -1; }
+  // Until `is_so`, or a minute has passed.
+  template <typename Condition>
+  void drive(Control* control, const Condition& is_so) {
+    for (const uint64_t end_ns = in_a_minute_ns(); !is_so();) {
+      control->drive();
+      ASSERT_LT(in_a_minute_ns(), end_ns + 60'000'000'000u);
+    }
+  }
+
+  using Outcome = net::ControlMesh::Outcome;
+  std::unique_ptr<net::ControlMesh> meshes_[2];
+  Control controls_[2];
+};
+
+TEST_F(OfiControls, WhoLeavesBetweenTwoLooksHasSaidGoodbye) {
+  controls_[1].say_card({7, {1, 2, 3}});
+  drive(&controls_[0], [&] { return controls_[0].has_card(); });
+  controls_[0].drive();
+  watched_descriptor = controls_[0].fd();
+  when_nothing_is_there = [&] {
+    controls_[1].say_goodbye(Goodbye());
+    meshes_[1]->leave(0, {});
+    meshes_[1].reset();
+  };
+  drive(&controls_[0], [&] { return controls_[0].ended(); });
+  EXPECT_TRUE(controls_[0].left());
+  EXPECT_FALSE(controls_[0].lost()) << "it is taken for dead";
+}
+
+TEST_F(OfiControls, WhoEndsWithoutAGoodbyeIsLost) {
+  controls_[1].say_card({7, {1, 2, 3}});
+  drive(&controls_[0], [&] { return controls_[0].has_card(); });
+  meshes_[1].reset();
+  drive(&controls_[0], [&] { return controls_[0].ended(); });
+  EXPECT_FALSE(controls_[0].left());
+  EXPECT_TRUE(controls_[0].lost());
 }
 
 }  // namespace

@@ -162,6 +162,53 @@ TEST_F(Ofi, WhatWasSentBeforeAGoodbyeStillArrives) {
   leaver.join();
 }
 
+TEST_F(Ofi, NoCallCrashesWhenTheEndpointHasEnded) {
+  Pair pair(functions_);
+  pair.join();
+  if (HasFatalFailure()) return;
+  weir_transport_t* const instance = pair.end[0].instance;
+  const weir_transport_functions_t& f = *functions_;
+  std::vector<uint64_t> memory(64);
+  char reason[256] = "";
+  weir_transport_memory_t* region = nullptr;
+  weir_transport_remote_t* remote = nullptr;
+  unsigned char key[WEIR_TRANSPORT_KEY_BYTES_MAX];
+  size_t key_bytes = 0;
+  if (f.remote_caps(instance, reason, sizeof reason) == 0) GTEST_SKIP() << reason;
+  ASSERT_EQ(f.memory_register(instance, memory.data(), 512, &region), WEIR_OK);
+  ASSERT_EQ(f.memory_key(instance, region, key, &key_bytes), WEIR_OK);
+  ASSERT_EQ(f.remote_open(instance, 0, key, key_bytes, &remote), WEIR_OK) << pair.end[0].error;
+
+  f.quiesce(instance);
+  EXPECT_EQ(f.remote_caps(instance, reason, sizeof reason), 0u);
+  EXPECT_STRNE(reason, "");
+  weir_transport_op_t op{};
+  uint64_t value = 0;
+  const auto is_refused = [&](weir_result_t result) {
+    return result == WEIR_ERROR_INVALID_USAGE || result == WEIR_ERROR_SYSTEM;
+  };
+  EXPECT_TRUE(is_refused(f.memory_register(instance, memory.data(), 512, &region)));
+  EXPECT_TRUE(is_refused(f.memory_key(instance, region, key, &key_bytes)));
+  EXPECT_TRUE(is_refused(f.remote_open(instance, 0, key, key_bytes, &remote)));
+  EXPECT_TRUE(is_refused(f.put(instance, remote, 0, &value, 8, &op)));
+  EXPECT_TRUE(is_refused(f.get(instance, remote, 0, &value, 8, &op)));
+  EXPECT_TRUE(is_refused(f.put_signal(instance, remote, 0, &value, 8, remote, 0, 1, &op)));
+  EXPECT_TRUE(is_refused(f.signal_read(instance, region, 0, &value)));
+  f.remote_close(instance, remote);
+  f.memory_deregister(instance, region);
+  EXPECT_TRUE(is_refused(f.send(instance, 1, 0, &value, 8, &op)));
+  EXPECT_TRUE(is_refused(f.recv(instance, 1, 0, &value, 8, &op)));
+  EXPECT_TRUE(is_refused(f.progress(instance)));
+  EXPECT_EQ(f.peer_leave(instance, 1), WEIR_OK);
+  EXPECT_EQ(f.device_viable(instance, 1, 0, reason, sizeof reason), WEIR_ERROR_UNSUPPORTED);
+  char way[256];
+  f.describe_peer(instance, 1, way, sizeof way);
+  EXPECT_EQ(f.peer_alive(instance, 1), WEIR_OK);
+  size_t bytes = 0;
+  unsigned char notice[WEIR_TRANSPORT_NOTICE_BYTES_MAX];
+  EXPECT_LE(f.notice_read(instance, 1, notice, &bytes), WEIR_IN_PROGRESS);
+}
+
 TEST_F(Ofi, LoadingLibfabricLeavesTheSignalHandlersAsTheyWere) {
   // SetUp has loaded it; nothing in this program sets a handler for these.
   for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGABRT, SIGINT, SIGTERM}) {

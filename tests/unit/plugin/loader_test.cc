@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/plugin/loader.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "core/plugin/registry.h"
 
@@ -82,6 +85,24 @@ TEST_F(Loader, ATableOfAnEarlierHeaderIsTakenIfItsCapabilitiesEndWithIt) {
 }
 
 TEST_F(Loader, AMissingSymbolIsRefused) { expect_refused(copy("symbol"), "weir_transport_plugin"); }
+
+TEST_F(Loader, ARefusedObjectStaysLoadedForTheThreadThatItHasStarted) {
+  const std::string path = copy("thread");
+  expect_refused(path, "weir_transport_plugin");
+  void* object = dlopen(path.c_str(), RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(object, nullptr) << "its thread has no code any more";
+  const auto ticks = reinterpret_cast<int (*)()>(dlsym(object, "sample_ticks"));
+  const auto stop = reinterpret_cast<void (*)()>(dlsym(object, "sample_stop"));
+  ASSERT_NE(ticks, nullptr);
+  ASSERT_NE(stop, nullptr);
+  const int before = ticks();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (ticks() < before + 2 && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GE(ticks(), before + 2);
+  stop();
+}
 
 TEST_F(Loader, ATakenNameIsRefusedAndItsOwnerNamed) {
   expect_refused(copy("taken"), "'shm' is taken");

@@ -3,6 +3,12 @@
  * Built several times, each time with one thing wrong (see CMakeLists.txt). */
 #include <stdio.h>
 #include <string.h>
+#ifdef SAMPLE_THREAD
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <time.h>
+#endif
 
 #include "weir/plugin.h"
 
@@ -21,6 +27,7 @@
 #ifndef SAMPLE_MEMORY /* kinds; with any of them it has functions of messages, too */
 #define SAMPLE_MEMORY 0
 #endif
+/* SAMPLE_THREAD: its constructor starts a thread, which counts until sample_stop(). */
 #ifndef SAMPLE_SYMBOL
 #define SAMPLE_SYMBOL weir_transport_plugin
 #endif
@@ -113,3 +120,29 @@ static const weir_transport_functions_t functions = {
 
 __attribute__((visibility("default"))) const weir_transport_functions_t* SAMPLE_SYMBOL(void);
 const weir_transport_functions_t* SAMPLE_SYMBOL(void) { return &functions; }
+
+#ifdef SAMPLE_THREAD
+static pthread_t thread;
+static atomic_int ticks;
+static atomic_bool stopping;
+
+static void* count(void* nothing) {
+  while (!atomic_load(&stopping)) {
+    const struct timespec nap = {.tv_sec = 0, .tv_nsec = 1000 * 1000};
+    nanosleep(&nap, NULL);
+    atomic_fetch_add(&ticks, 1);
+  }
+  return nothing;
+}
+
+__attribute__((constructor)) static void start(void) { pthread_create(&thread, NULL, count, NULL); }
+
+__attribute__((visibility("default"))) int sample_ticks(void);
+int sample_ticks(void) { return atomic_load(&ticks); }
+
+__attribute__((visibility("default"))) void sample_stop(void);
+void sample_stop(void) {
+  atomic_store(&stopping, true);
+  pthread_join(thread, NULL);
+}
+#endif

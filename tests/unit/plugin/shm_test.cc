@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is particular to shm: strangers at its door, and damage to its memory.
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <deque>
 #include <random>
 #include <vector>
 
@@ -52,6 +55,68 @@ TEST_F(Strangers, SilentOnesDoNotKeepTheRanksWaiting) {
   open();
   for (int i = 0; i < 60; ++i) sockets_.push_back(knock(pair_));
   expect_quick_join();
+}
+
+// They come faster than rank 0 can hold them, and stay; more come in place of those that are turned
+// away.
+TEST_F(Strangers, AThousandSilentOnesDoNotKeepTheRanksFromMeeting) {
+  open();
+  const SocketAddress address = socket_address(pair_.end[0].address + sizeof(uint64_t));
+  std::atomic<bool> stop = false;
+  std::thread crowd([&] {
+    std::deque<int> held;
+    while (!stop) {
+      const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      const auto* name = reinterpret_cast<const sockaddr*>(address.bytes);
+      if (fd < 0 || ::connect(fd, name, address.length) != 0) {
+        if (fd >= 0) close(fd);
+        usleep(100);
+        continue;
+      }
+      held.push_back(fd);
+      if (held.size() <= 1000) continue;
+      close(held.front());
+      held.pop_front();
+    }
+    for (const int fd : held) close(fd);
+  });
+  usleep(20'000);  // the queue is full of them
+  weir_result_t other = WEIR_OK;
+  std::thread helper([&] { other = pair_.connect(1, 60'000); });
+  EXPECT_EQ(pair_.connect(0, 60'000), WEIR_OK) << pair_.end[0].error;
+  helper.join();
+  stop = true;
+  crowd.join();
+  EXPECT_EQ(other, WEIR_OK) << pair_.end[1].error;
+}
+
+// Whoever comes is hung up on a few times, as by a rank 0 that has no room; then there is one that
+// answers.
+TEST_F(Strangers, ARankThatIsHungUpOnComesAgain) {
+  open();
+  const SocketAddress address = socket_address(pair_.end[0].address + sizeof(uint64_t));
+  // Another listener of the same name is impossible: so rank 0's own, through its descriptor, is
+  // asked first.
+  int listener = -1;
+  for (int fd = 3; fd < 1024 && listener < 0; ++fd) {
+    sockaddr_un name = {};
+    socklen_t bytes = sizeof name;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &bytes) == 0 &&
+        bytes == address.length && memcmp(&name, address.bytes, bytes) == 0) {
+      listener = fd;
+    }
+  }
+  ASSERT_GE(listener, 0);
+  weir_result_t other = WEIR_OK;
+  std::thread helper([&] { other = pair_.connect(1, 60'000); });
+  for (int i = 0; i < 5; ++i) {
+    pollfd entry = {listener, POLLIN, 0};
+    ASSERT_EQ(poll(&entry, 1, 60'000), 1);
+    close(accept(listener, nullptr, nullptr));
+  }
+  EXPECT_EQ(pair_.connect(0, 60'000), WEIR_OK) << pair_.end[0].error;
+  helper.join();
+  EXPECT_EQ(other, WEIR_OK) << pair_.end[1].error;
 }
 
 TEST_F(Strangers, GarbageIsRefusedAndTheRanksJoin) {

@@ -147,6 +147,17 @@ TEST(Doctor, ADriverThatIsNotWholeHasARemedy) {
   EXPECT_FALSE(mentions(judge_driver(driver), Verdict::kNote, ""));
 }
 
+TEST(Doctor, TheDirectWayIsToldWithItsReason) {
+  InstalledDriver driver = {true, "550.54.15", true, "/lib/libcuda.so.1", "550.54.15", false};
+  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kGood, "off unless WEIR_DIRECT=1"));
+  EXPECT_TRUE(mentions(judge_driver(driver, "1"), Verdict::kNote, "unset WEIR_DIRECT"));
+  EXPECT_TRUE(mentions(judge_driver(driver, "0"), Verdict::kGood, "WEIR_DIRECT=0"));
+  driver.stand_in = true;
+  EXPECT_TRUE(mentions(judge_driver(driver), Verdict::kGood, "directly on one machine"));
+  EXPECT_FALSE(mentions(judge_driver(driver, "1"), Verdict::kNote, ""));
+  EXPECT_TRUE(mentions(judge_driver(driver, "0"), Verdict::kGood, "WEIR_DIRECT=0"));
+}
+
 TEST(Doctor, TheDriversVersionIsReadAsNvidiaWritesIt) {
   EXPECT_EQ(driver_version_in("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  "
                               "5 22:23:56 UTC 2024\nGCC version:  gcc version 12.2.0\n"),

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which connection gives way when a listener has as many without proof as it holds. Strangers must
+// not keep the ranks of a communicator from meeting, and neither must the ranks themselves when
+// they all come at once: so each connection is heard as soon as it is accepted; one that has said
+// nothing gives way first, whoever it is, and one that has begun to prove itself has some time to
+// go on with it. An honest rank that had to give way comes again. No state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace weir::net {
+
+// How long a connection that has said something does not give way.
+inline constexpr uint64_t kHeardSparedNs = 100'000'000;
+
+struct GivesWay {
+  static constexpr size_t kNobody = SIZE_MAX;
+  // kNobody: a newcomer waits in the kernel's queue, until `room_ns` at the latest.
+  size_t index = kNobody;
+  uint64_t room_ns = UINT64_MAX;
+};
+
+// Of `count` connections, the oldest first. is_unproven(i), is_silent(i): it has said nothing;
+// accepted_ns(i): when it came.
+template <typename IsUnproven, typename IsSilent, typename AcceptedNs>
+GivesWay who_gives_way(size_t count, uint64_t now_ns, const IsUnproven& is_unproven,
+                       const IsSilent& is_silent, const AcceptedNs& accepted_ns) {
+  GivesWay result;
+  for (size_t i = 0; i < count; ++i) {
+    if (!is_unproven(i)) continue;
+    if (is_silent(i)) return {i, now_ns};
+    if (result.room_ns != UINT64_MAX) continue;
+    result.room_ns = accepted_ns(i) + kHeardSparedNs;
+    if (result.room_ns <= now_ns) result.index = i;
+  }
+  return result;
+}
+
+}  // namespace weir::net
