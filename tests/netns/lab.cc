@@ -133,7 +133,8 @@ void run_launched(const LabOptions& options, int host, int rank, int rank_count,
 int be_switch(Board* board, const LabOptions& options, int rank_count, const Body& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (unshare(CLONE_NEWNET) != 0) return 2;
-  for (int k = 0; k < options.interfaces; ++k) {
+  const bool relays = options.relay.bits_per_second != 0;
+  for (int k = 0; k < options.interfaces && !relays; ++k) {
     const std::string bridge = "br" + std::to_string(k);
     if (!shell("ip link add " + bridge + " type bridge") ||
         !shell("ip link set " + bridge + " up")) {
@@ -151,10 +152,15 @@ int be_switch(Board* board, const LabOptions& options, int rank_count, const Bod
       const std::string number = std::to_string(k);
       if (!shell("ip link add " + end + " type veth peer name eth" + number + " netns " +
                  std::to_string(pid)) ||
-          !shell("ip link set " + end + " master br" + number + " up")) {
+          !shell("ip link set " + end + (relays ? "" : " master br" + number) + " up")) {
         return 2;
       }
     }
+  }
+  const pid_t relay = relays ? fork() : -1;
+  if (relay == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    _exit(run_relay("v0-0", "v1-0", options.relay) ? 0 : 1);
   }
   board->network_stands = 1;
   int result = 0;
@@ -162,6 +168,10 @@ int be_switch(Board* board, const LabOptions& options, int rank_count, const Bod
     int status = 0;
     waitpid(pid, &status, 0);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) result = 2;
+  }
+  if (relays) {
+    if (waitpid(relay, nullptr, WNOHANG) != 0) result = 2;  // it has ended by itself
+    kill(relay, SIGKILL);
   }
   return result;
 }

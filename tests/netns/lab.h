@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "netns/relay.h"
 #include "support/ranks.h"
 #include "weir/weir.h"
 
@@ -27,6 +28,7 @@ struct LabOptions {
   // `environment`, where %i is the number of the host.
   bool launched = false;
   std::function<void(int rank)> before = {};  // run by each rank before it makes its communicator
+  RelayOptions relay = {};  // in the place of the bridge, between two hosts with one interface
 };
 
 // "" or why namespaces cannot be made here.

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The transport tcp over hosts with two links: both carry, one may fail and come back.
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -24,7 +26,7 @@ class Rails : public testing::Test {
     LabOptions options;
     options.hosts = {{0}, {1}};
     options.interfaces = 2;
-    options.environment = {{"WEIR_TRANSPORT", "tcp"}, {"WEIR_PROBE", "0"}};
+    options.environment = {{"WEIR_TRANSPORT", "tcp"}};
     return options;
   }
 };
@@ -87,6 +89,52 @@ TEST_F(Rails, BothLinksCarryAndTheResultsAreRight) {
       carry = both ? 1 : 0;
       ASSERT_EQ(weir_all_reduce(comm, &carry, &carry, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK)
           << weir_last_error(comm);
+    }
+  });
+}
+
+// The probe of the costs goes by small messages over both links, and gives up after 5 s where they
+// do not come; on a busy machine it may give up, too.
+TEST_F(Rails, AStartDoesNotWaitForTheEndOfItsProbe) {
+  std::string folder = std::filesystem::temp_directory_path() / "weir-starts-XXXXXX";
+  ASSERT_NE(mkdtemp(folder.data()), nullptr);
+  for (int start = 0; start < 8; ++start) {
+    timespec begin;
+    LabOptions options = two_links();
+    options.before = [&](int) { clock_gettime(CLOCK_MONOTONIC, &begin); };
+    run_in_lab(options, [&](int rank, weir_comm_t comm) {
+      timespec end;
+      clock_gettime(CLOCK_MONOTONIC, &end);
+      if (rank == 0 && end.tv_sec - begin.tv_sec >= 5) {
+        std::ofstream(folder + "/" + std::to_string(start));
+      }
+      ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+    });
+  }
+  const auto slow_count = std::distance(std::filesystem::directory_iterator(folder),
+                                        std::filesystem::directory_iterator());
+  EXPECT_LE(slow_count, 1);
+  std::filesystem::remove_all(folder);
+}
+
+// Messages one way and an answer, from either host.
+TEST_F(Rails, AnyNumberOfMessagesMayBeAnsweredByOne) {
+  run_in_lab(two_links(), [](int rank, weir_comm_t comm) {
+    int64_t number = 0;
+    const auto move = [&](bool sends, int64_t expected) {
+      int64_t value = sends ? expected : -1;
+      ASSERT_EQ(sends ? weir_send(comm, &value, 1, WEIR_INT64, 1 - rank, nullptr)
+                      : weir_recv(comm, &value, 1, WEIR_INT64, 1 - rank, nullptr),
+                WEIR_OK)
+          << weir_last_error(comm);
+      ASSERT_EQ(value, expected);
+    };
+    for (int count = 1; count <= 17; ++count) {
+      for (int round = 0; round < 20 && !testing::Test::HasFatalFailure(); ++round) {
+        const bool sends = (round / 10 + rank) % 2 == 0;
+        for (int k = 0; k < count; ++k) move(sends, ++number);
+        move(!sends, ++number);
+      }
     }
   });
 }

@@ -71,8 +71,7 @@ void listen_between(const std::string& transport, const std::string& mode, const
   Capture capture;
   LabOptions options;
   options.hosts = {{0}, {1}};
-  options.environment = {
-      {"WEIR_TRANSPORT", transport}, {"WEIR_TLS", mode}, {"WEIR_PROBE", "0"}, {"UCX_TLS", "tcp"}};
+  options.environment = {{"WEIR_TRANSPORT", transport}, {"WEIR_TLS", mode}, {"UCX_TLS", "tcp"}};
   options.before = [&](int rank) {
     if (rank == 1) capture.open();
   };
