@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 
 namespace weir::cuda {
 
@@ -98,10 +97,7 @@ bool runtime_is_loaded() {
 
 const Driver* find_driver(Look look) {
   static std::atomic<const Driver*> found{nullptr};
-  static std::mutex* lock = new std::mutex();
   if (const Driver* known = found.load(std::memory_order_acquire); known != nullptr) return known;
-  const std::lock_guard guard(*lock);
-  if (const Driver* known = found.load(std::memory_order_relaxed); known != nullptr) return known;
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr && (look == Look::kAnyhow || runtime_is_loaded())) {
     library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -109,8 +105,8 @@ const Driver* find_driver(Look look) {
   if (library == nullptr) return nullptr;
   // Kept, with the library, until the process ends: threads may use it until then.
   auto made = std::make_unique<Driver>(look_up_all(library));
-  found.store(made.get(), std::memory_order_release);
-  return made.release();
+  const Driver* known = nullptr;  // by another thread; a lock could be held at a fork
+  return found.compare_exchange_strong(known, made.get()) ? made.release() : known;
 }
 
 }  // namespace weir::cuda

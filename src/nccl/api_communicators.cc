@@ -217,6 +217,7 @@ ncclResult_t weir::nccl::own::CommDestroy(ncclComm_t handle) {
   return guarded("ncclCommDestroy", [&]() -> Outcome {
     if (handle == nullptr) return {};
     const auto comm = weir::nccl::close_handle(handle);
+    if (comm == nullptr && weir::nccl::leave_handle_to_parent(handle)) return {};
     if (comm == nullptr) return weir::nccl::no_such_handle("ncclCommDestroy", handle);
     if (comm->in_background()) comm->abort();
     return {};
@@ -227,6 +228,7 @@ ncclResult_t weir::nccl::own::CommAbort(ncclComm_t handle) {
   return guarded("ncclCommAbort", [&]() -> Outcome {
     if (handle == nullptr) return {};
     const auto comm = weir::nccl::close_handle(handle);
+    if (comm == nullptr && weir::nccl::leave_handle_to_parent(handle)) return {};
     if (comm == nullptr) return weir::nccl::no_such_handle("ncclCommAbort", handle);
     comm->abort();
     return {};

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/background.h"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
 #include <list>
 #include <mutex>
-#include <new>
 #include <thread>
 #include <vector>
+
+#include "core/base/per_process.h"
 
 namespace weir::nccl {
 
@@ -32,15 +31,12 @@ struct Workers {
   bool stop = false;
 };
 
-// Threads may hold on to it while the process ends: never destroyed. (The library stays loaded after
-// dlclose for the same reason.)
+// Threads may hold on to it while the process ends. (The library stays loaded after dlclose for the
+// same reason.) A forked child has none of its parent's threads.
 Workers& workers() {
-  static Workers* it = new Workers();
-  return *it;
+  static constinit PerProcess<Workers> it;
+  return it.get();
 }
-
-// A forked child has none of its parent's threads.
-void forget_after_fork() { new (&workers()) Workers(); }
 
 void join_all(std::vector<std::thread> threads) {
   for (std::thread& thread : threads) thread.join();
@@ -87,8 +83,6 @@ void serve(std::list<std::thread>::iterator self) {
 }  // namespace
 
 void run_in_background(std::function<void()> job) {
-  static const int once = pthread_atfork(nullptr, nullptr, forget_after_fork);
-  (void)once;
   Workers& it = workers();
   std::vector<std::thread> left;
   {

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include "api/handles.h"
+#include "core/base/per_process.h"
 #include "nccl/backend.h"
 #include "nccl/one_sided.h"
+#include "nccl/route.h"
 #include "nccl/stream/proxy.h"
 #include "nccl/translate.h"
 
@@ -40,6 +42,13 @@ Comm::~Comm() {
   for (auto& [handle, window] : windows_) ignore(weir_deregister(comm, window->window));
   for (const auto& [name, sibling] : siblings_) weir_comm_destroy(sibling);
   weir_comm_destroy(comm);
+}
+
+void Comm::leave_to_parent() {
+  if (weir_comm_t comm = weir(); comm != nullptr) weir_comm_destroy(comm);
+  if (!lock_.try_lock()) return;
+  const std::lock_guard lock(lock_, std::adopt_lock);
+  for (const auto& [name, sibling] : siblings_) weir_comm_destroy(sibling);
 }
 
 void Comm::attach(weir_comm_t made) {
@@ -237,7 +246,7 @@ bool Comm::streams_idle() const {
 }
 
 void Comm::stream_failed(const Outcome& outcome) {
-  if (stopped_here()) return;
+  if (broken()) return;  // by an earlier one
   (void)report(outcome, this);
   couple_failures();
   int none = ncclSuccess;
@@ -403,17 +412,24 @@ struct Handles {
   std::unordered_map<ncclComm_t, std::shared_ptr<Comm>> forwarded;  // by the real handle
 };
 
-// Threads may use handles while the process ends: never destroyed.
+// Threads may use handles while the process ends. A forked child has none of its parent's.
 Handles& handles() {
-  static Handles* it = new Handles();
-  return *it;
+  static constinit PerProcess<Handles> it;
+  return it.get();
+}
+
+bool is_of_parent(ncclComm_t handle) {
+  uint64_t mark = 0;
+  return reinterpret_cast<uintptr_t>(handle) % alignof(ncclComm) == 0 && read_word(handle, &mark) &&
+         mark > kMark && mark < kMark + process_generation();
 }
 
 }  // namespace
 
 ncclComm_t open_handle(std::shared_ptr<Comm> comm) {
   auto handle = std::make_unique<ncclComm>();
-  handle->mark = kMark;
+  handle->mark = kMark + process_generation();
+  handle->comm = comm.get();
   Handles& it = handles();
   std::lock_guard lock(it.lock);
   it.open.emplace(handle.get(), std::move(comm));
@@ -475,8 +491,19 @@ bool is_own_window(ncclWindow_t window) {
   return false;
 }
 
+bool leave_handle_to_parent(ncclComm_t handle) {
+  if (!is_of_parent(handle)) return false;
+  handle->mark = 0;
+  handle->comm->leave_to_parent();
+  return true;
+}
+
 Outcome no_such_handle(const char* function, ncclComm_t handle) {
   if (handle == nullptr) return invalid_argument(fmt::format("{}: comm is NULL", function));
+  if (is_of_parent(handle)) {
+    return invalid_usage(
+        fmt::format("{}: {}", function, handle->comm->maker().refusal("communicator")));
+  }
   return invalid_argument(fmt::format(
       "{}: comm {} is destroyed, aborted or was never a communicator", function, fmt::ptr(handle)));
 }

@@ -17,15 +17,22 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/base/process_generation.h"
 #include "nccl/config.h"
 #include "nccl/device_ways.h"
 #include "nccl/outcome.h"
 #include "weir/nccl.h"
 #include "weir/weir.h"
 
-// The first word tells a handle of Weir's from one of NCCL's own, which begins with another.
+namespace weir::nccl {
+class Comm;
+}  // namespace weir::nccl
+
+// The first word tells a handle of Weir's from one of NCCL's own, which begins with another, and
+// whether this process made it or one that it was forked from.
 struct ncclComm {
   uint64_t mark;
+  weir::nccl::Comm* comm;  // of the table that has the handle
 };
 
 namespace weir::nccl {
@@ -59,6 +66,11 @@ class Comm {
   ~Comm();
   Comm(const Comm&) = delete;
   Comm& operator=(const Comm&) = delete;
+
+  const MakingProcess& maker() const { return maker_; }
+  // In a process forked from the maker: frees what is this process's own, and tells nobody. The
+  // object stays, as threads of the maker may have been in it.
+  void leave_to_parent();
 
   // Takes ownership of a communicator that has been made.
   void attach(weir_comm_t made);
@@ -114,7 +126,8 @@ class Comm {
   // use it beside its streams, which all ranks are to see in the same order.
   void wait_for_streams() const;
   bool streams_idle() const;
-  // An operation failed in a stream: the communicator's error, unless it was stopped here.
+  // An operation failed in a stream: the communicator's error, unless it has one or was stopped
+  // here.
   void stream_failed(const Outcome& outcome);
   // Whether nothing further is to be run.
   bool broken() const { return stopped_here() || failure_.load() != ncclSuccess; }
@@ -163,6 +176,7 @@ class Comm {
   std::string title() const;  // "rank 1 of 4", with the name where there is one
   void end_the_rest();        // with the lock held: siblings and one-sided operations
 
+  const MakingProcess maker_;
   const Config config_;
   const int device_;
   std::atomic<int> rank_;
@@ -212,6 +226,9 @@ void forget_forwarded(ncclComm_t real);
 
 // Takes the handle out of the table and gives what it stood for.
 std::shared_ptr<Comm> close_handle(ncclComm_t handle);
+// The same for a handle of a process that this one was forked from, which is left to that one
+// (leave_to_parent). False when it is none.
+bool leave_handle_to_parent(ncclComm_t handle);
 // Whether a communicator that is alive has made the window.
 bool is_own_window(ncclWindow_t window);
 // What to say of a handle that `find` does not know.

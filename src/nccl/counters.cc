@@ -16,7 +16,6 @@
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <new>
 #include <thread>
 #include <tuple>
 #include <unordered_map>
@@ -24,6 +23,7 @@
 #include <vector>
 
 #include "core/base/log.h"
+#include "core/base/per_process.h"
 
 namespace weir::nccl {
 
@@ -55,7 +55,6 @@ struct Identity {
 
 struct Counters {
   std::mutex lock;
-  std::string path;
   bool writes = false;  // a thread does
   bool changed = false;
   bool warned = false;
@@ -67,11 +66,15 @@ struct Counters {
   std::mutex file_lock;  // one writer of the file
 };
 
-// Threads may count while the process ends: never destroyed.
+// Threads may count while the process ends. A forked child has none of its parent's threads, and
+// calls of its own.
 Counters& counters() {
-  static Counters* it = new Counters();
-  return *it;
+  static constinit PerProcess<Counters> it;
+  return it.get();
 }
+
+// As WEIR_METRICS has it; set before anything is counted.
+const std::string* path_pattern = nullptr;
 
 std::string place_of(std::string pattern) {
   const auto replace = [&](std::string_view mark, const std::string& value) {
@@ -158,7 +161,7 @@ void write_now() {
     if (!it.changed) return;
     it.changed = false;
     text = text_of(it);
-    path = place_of(it.path);
+    path = place_of(*path_pattern);
   }
   if (replace_file(path, text)) return;
   const int error = errno;
@@ -197,14 +200,6 @@ void start_writing(Counters& it) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-// A forked child has none of its parent's threads, and calls of its own.
-void forget_after_fork() {
-  Counters& it = counters();
-  std::string path = std::move(it.path);
-  new (&it) Counters();
-  it.path = std::move(path);
-}
-
 // Under the lock.
 Known& known(Counters& it, ncclComm_t comm) {
   const auto [found, is_new] = it.known.try_emplace(comm);
@@ -219,8 +214,7 @@ Known& known(Counters& it, ncclComm_t comm) {
 }  // namespace
 
 void start_counting(std::string path) {
-  counters().path = std::move(path);
-  pthread_atfork(nullptr, nullptr, forget_after_fork);
+  path_pattern = new std::string(std::move(path));
   std::atexit(write_safely);
 }
 

@@ -2,14 +2,14 @@
 #include "nccl/courier.h"
 
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <unordered_set>
+
+#include "core/base/per_process.h"
 
 namespace weir::nccl {
 
@@ -32,14 +32,15 @@ constexpr int64_t kGoodbyeAtExitMs = 100;
 // For calls whose failure changes nothing: the communicator is on its way out.
 void ignore(weir_result_t) {}
 
-// Couriers whose threads must end before the process unloads what they use. Never destroyed.
+// Couriers whose threads must end before the process unloads what they use. A forked child has none
+// of its parent's threads.
 struct Couriers {
   std::mutex lock;
   std::unordered_set<Courier*> all;
 };
 Couriers& couriers() {
-  static Couriers* it = new Couriers();
-  return *it;
+  static constinit PerProcess<Couriers> it;
+  return it.get();
 }
 
 void quit_at_exit() {
@@ -47,9 +48,6 @@ void quit_at_exit() {
   std::lock_guard lock(it.lock);
   for (Courier* courier : it.all) courier->quit();
 }
-
-// A forked child has none of its parent's threads.
-void forget_after_fork() { new (&couriers()) Couriers(); }
 
 }  // namespace
 
@@ -63,9 +61,7 @@ Courier::Courier(weir_comm_t comm, int rank, int rank_count, Receiver* receiver)
   thread_ = std::thread([this] { serve(); });
   // After the first communicator, and so before the exit handlers of the libraries that it uses.
   static const int exits = std::atexit(quit_at_exit);
-  static const int forks = pthread_atfork(nullptr, nullptr, forget_after_fork);
   (void)exits;
-  (void)forks;
   std::lock_guard lock(couriers().lock);
   couriers().all.insert(this);
 }

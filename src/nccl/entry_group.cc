@@ -20,10 +20,17 @@ namespace {
 
 struct Group {
   int depth = 0;
+  uint64_t generation = 0;        // of the process that opened it
   std::vector<ncclComm_t*> made;  // to be handed out at its end
 };
 
 thread_local Group t_group;
+
+void open_group() {
+  if (t_group.generation != process_generation()) t_group = Group();
+  t_group.generation = process_generation();
+  ++t_group.depth;
+}
 
 // The handle of the real library, which is the caller's from now on.
 void exchange(ncclComm_t* out) {
@@ -46,6 +53,7 @@ ncclResult_t worse(ncclResult_t a, ncclResult_t b) {
 // Ends one level of the group, in both libraries. `end_real` and `end_own` make the calls.
 template <typename EndReal, typename EndOwn>
 ncclResult_t end_group(const Backend& it, EndReal end_real, EndOwn end_own) {
+  if (t_group.generation != process_generation()) t_group = Group();  // it was open at a fork
   if (t_group.depth == 0) return end_own();  // which says that there is none
   std::vector<ncclComm_t*> made;
   if (--t_group.depth == 0) made = std::exchange(t_group.made, {});
@@ -82,7 +90,7 @@ ncclResult_t ncclGroupStart(void) {
   if (it.real != nullptr) {
     if (const ncclResult_t result = it.real->GroupStart(); result != ncclSuccess) return result;
   }
-  ++weir::nccl::t_group.depth;
+  weir::nccl::open_group();
   return it.own->GroupStart();
 }
 WEIR_NCCL_TWIN(GroupStart);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <charconv>
 #include <cstdlib>
@@ -15,10 +16,12 @@
 #include <mutex>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "api/unique_id.h"
 #include "core/base/clock.h"
 #include "core/base/log.h"
+#include "core/base/per_process.h"
 #include "core/base/secret.h"
 #include "core/comm/bootstrap_place.h"
 #include "core/comm/job_secret.h"
@@ -292,12 +295,15 @@ std::vector<std::string> translate_environment(const std::vector<std::string>& e
 }
 
 Outcome apply_environment(const char* function) {
-  static std::mutex lock;
-  static pid_t process = 0;
-  static Outcome* outcome = new Outcome();
-  std::lock_guard guard(lock);
-  if (process != getpid()) {
-    process = getpid();
+  struct Applied {
+    std::mutex lock;
+    bool done = false;
+    Outcome outcome;
+  };
+  static constinit PerProcess<Applied> state;
+  Applied& applied = state.get();
+  std::lock_guard guard(applied.lock);
+  if (!std::exchange(applied.done, true)) {
     load_configuration();
     std::vector<std::string> ignored;
     std::string error;
@@ -306,7 +312,7 @@ Outcome apply_environment(const char* function) {
       const size_t equals = one.find('=');
       setenv(one.substr(0, equals).c_str(), one.substr(equals + 1).c_str(), 0);
     }
-    *outcome = error.empty() ? Outcome() : invalid_usage(error);
+    applied.outcome = error.empty() ? Outcome() : invalid_usage(error);
     const char* level = std::getenv("NCCL_DEBUG");
     if (level != nullptr && lower_case(level) == "version") {
       log_warn(fmt::format("NCCL version {}.{}.{} (Weir)", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH));
@@ -321,18 +327,15 @@ Outcome apply_environment(const char* function) {
                            fmt::join(ignored, ", ")));
     }
   }
-  if (outcome->ok()) return {};
-  return {outcome->code, fmt::format("{}: {}", function, outcome->text)};
+  if (applied.outcome.ok()) return {};
+  return {applied.outcome.code, fmt::format("{}: {}", function, applied.outcome.text)};
 }
 
 void dump_topology() {
   const char* path = std::getenv("NCCL_TOPO_DUMP_FILE");
   if (path == nullptr || *path == '\0') return;
-  static std::mutex lock;
-  static pid_t process = 0;
-  std::lock_guard guard(lock);
-  if (process == getpid()) return;
-  process = getpid();
+  static constinit PerProcess<std::atomic<bool>> dumped;
+  if (dumped->exchange(true)) return;
   auto found = topo::discover();
   auto text = found.ok() ? topo::to_nccl_xml(found.value()) : Result<std::string>(found.status());
   if (!text.ok()) return log_warn(fmt::format("NCCL_TOPO_DUMP_FILE: {}", text.status().text()));
@@ -380,12 +383,12 @@ Outcome id_of_environment(const char* function, bool* set, ncclUniqueId* id) {
   const Secret secret = job.value().has_value() ? job.value()->secret.derive(label)
                                                 : secret_from_text(label).derive("id");
   if (!job.value().has_value()) {
-    static std::once_flag once;
-    std::call_once(once, [] {
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true)) {
       log_warn(
           "NCCL_COMM_ID is all that a rank needs to join, and anybody can know it: set "
           "WEIR_SECRET_FILE for all ranks");
-    });
+    }
   }
   std::memset(id->internal, 0, sizeof id->internal);
   std::memcpy(id->internal, kIdMagic, sizeof kIdMagic);

@@ -8,7 +8,9 @@
 #include <condition_variable>
 #include <iterator>
 #include <mutex>
+#include <utility>
 
+#include "core/base/process_generation.h"
 #include "nccl/background.h"
 #include "nccl/stream/enqueue.h"
 
@@ -25,11 +27,21 @@ struct Batch {
 
 struct Group {
   int depth = 0;
-  Outcome error;  // the first of its calls
+  uint64_t generation = 0;  // of the process that opened it
+  Outcome error;            // the first of its calls
   Batch batch;
 };
 
 thread_local Group t_group;
+
+// One that was open at a fork is the parent's; here there is none.
+bool in_group() {
+  if (t_group.depth == 0) return false;
+  if (t_group.generation == process_generation()) return true;
+  // What it holds is not ended here: threads of the parent may have been at it.
+  (void)new Group(std::exchange(t_group, Group()));
+  return false;
+}
 
 // ---- Setups -------------------------------------------------------------------------------------
 
@@ -291,7 +303,7 @@ ncclResult_t run_or_queue(Batch batch) {
 
 template <typename Add>
 ncclResult_t add_or_run(Add add) {
-  if (t_group.depth > 0) {
+  if (in_group()) {
     add(t_group.batch);
     return ncclSuccess;
   }
@@ -302,10 +314,13 @@ ncclResult_t add_or_run(Add add) {
 
 }  // namespace
 
-void group_start() { ++t_group.depth; }
+void group_start() {
+  if (!in_group()) t_group.generation = process_generation();
+  ++t_group.depth;
+}
 
 ncclResult_t group_end() {
-  if (t_group.depth == 0) {
+  if (!in_group()) {
     return report(invalid_usage("ncclGroupEnd: no group is open; ncclGroupStart opens one"));
   }
   if (--t_group.depth > 0) return ncclSuccess;
@@ -320,7 +335,7 @@ ncclResult_t group_end() {
 }
 
 Outcome group_drop(const char* function) {
-  if (t_group.depth == 0) {
+  if (!in_group()) {
     return invalid_usage(fmt::format("{}: no group is open; ncclGroupStart opens one", function));
   }
   if (--t_group.depth > 0) return {};
@@ -332,13 +347,13 @@ Outcome group_drop(const char* function) {
 }
 
 ncclResult_t refuse(const Outcome& outcome, Comm* comm) {
-  if (t_group.depth > 0 && t_group.error.ok()) t_group.error = outcome;
+  if (in_group() && t_group.error.ok()) t_group.error = outcome;
   return report(outcome, comm);
 }
 
 ncclResult_t submit(Operation operation) {
   find_order(&operation);
-  if (t_group.depth == 0 && operation.comm->config().blocking) {
+  if (!in_group() && operation.comm->config().blocking) {
     const std::shared_ptr<Comm> comm = operation.comm;
     Outcome outcome;
     if (!operation.in_stream_order && !must_cut(operation)) {

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "core/base/log.h"
+#include "core/base/per_process.h"
 #include "nccl/comm.h"
 #include "nccl/environment.h"
 #include "nccl/route.h"
@@ -27,8 +28,8 @@ struct LastOfProcess {
   std::string text;
 };
 LastOfProcess& last_of_process() {
-  static LastOfProcess* it = new LastOfProcess();
-  return *it;
+  static constinit PerProcess<LastOfProcess> it;
+  return it.get();
 }
 
 void note_real_text() {

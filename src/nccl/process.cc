@@ -2,28 +2,26 @@
 #include "nccl/process.h"
 
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <stdexcept>
+
+#include "core/base/per_process.h"
 
 namespace weir::nccl {
 
 ProcessNumber this_process() {
-  // Threads may ask while the process ends.
-  static std::mutex* const lock = new std::mutex();
-  static pid_t process = 0;
-  static ProcessNumber known;
-  std::lock_guard guard(*lock);
-  if (process != getpid()) {
-    if (getrandom(known.data(), known.size(), 0) != static_cast<ssize_t>(known.size())) {
-      throw std::runtime_error("no random number for this process");
+  struct Known {
+    ProcessNumber number;
+    Known() {
+      if (getrandom(number.data(), number.size(), 0) != static_cast<ssize_t>(number.size())) {
+        throw std::runtime_error("no random number for this process");
+      }
     }
-    process = getpid();
-  }
-  return known;
+  };
+  static constinit PerProcess<Known> known;
+  return known->number;
 }
 
 bool direct_allowed() {

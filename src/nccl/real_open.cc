@@ -37,7 +37,9 @@ std::string soname_of(const link_map& map) {
   return strings != nullptr && offset != 0 ? strings + offset : "";
 }
 
-// One candidate. nullptr: `reason` says why not.
+// One candidate. nullptr: `reason` says why not. One that is refused is closed: as long as it is
+// loaded, the loader gives it to whoever asks for a library of its SONAME, and that is libnccl.so.2
+// most often.
 void* open_file(const std::string& path, bool any_soname, std::string* reason) {
   if (is_own_file(path)) {
     *reason = "is Weir's own";

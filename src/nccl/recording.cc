@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/per_process.h"
 #include "core/base/settings.h"
 #include "core/comm/recorder.h"
 #include "core/engine/call.h"
@@ -45,8 +46,8 @@ struct Books {
 
 // Threads may call while the process ends: never destroyed.
 Books& books() {
-  static Books* it = new Books();
-  return *it;
+  static constinit PerProcess<Books> it;
+  return it.get();
 }
 
 std::shared_ptr<Book> book_of(ncclComm_t comm) {

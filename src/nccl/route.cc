@@ -6,6 +6,7 @@
 
 #include <mutex>
 
+#include "core/base/per_process.h"
 #include "nccl/backend.h"
 #include "nccl/comm.h"
 #include "nccl/entry.h"
@@ -19,7 +20,8 @@ namespace {
 // The first field of NCCL's communicators, which is overwritten when they are destroyed.
 constexpr uint64_t kMarkOfNccl = 0x0280028002800280ull;
 
-// The kernel reads for us, since the address may be anything.
+}  // namespace
+
 bool read_word(const void* address, uint64_t* word) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
@@ -29,6 +31,8 @@ bool read_word(const void* address, uint64_t* word) {
   close(ends[1]);
   return ok;
 }
+
+namespace {
 
 bool is_known(ncclComm_t comm) {
   for (uintptr_t way = 0; way < kWayCount; ++way) {
@@ -51,7 +55,7 @@ struct Alias {
   std::atomic<ncclComm_t> real{nullptr};
 };
 Alias aliases[kSlotCount];
-std::mutex alias_lock;  // of who writes
+constinit PerProcess<std::mutex> alias_lock;  // of who writes
 
 ncclComm_t real_of_alias(ncclComm_t comm) {
   const Alias& alias = aliases[slot_of(comm)];
@@ -63,7 +67,7 @@ ncclComm_t real_of_alias(ncclComm_t comm) {
 
 void remember_alias(ncclComm_t comm, ncclComm_t real) {
   Alias& alias = aliases[slot_of(comm)];
-  std::lock_guard lock(alias_lock);
+  std::lock_guard lock(alias_lock.get());
   alias.handle.store(0, std::memory_order_release);
   alias.real.store(real, std::memory_order_release);
   alias.handle.store(tagged(comm), std::memory_order_release);
@@ -71,7 +75,7 @@ void remember_alias(ncclComm_t comm, ncclComm_t real) {
 
 void forget_alias(ncclComm_t comm) {
   Alias& alias = aliases[slot_of(comm)];
-  std::lock_guard lock(alias_lock);
+  std::lock_guard lock(alias_lock.get());
   uintptr_t here = tagged(comm);
   alias.handle.compare_exchange_strong(here, 0);
 }

@@ -50,6 +50,8 @@ inline Route route(ncclComm_t comm) {
 // more, and one of Weir's that stands for it is closed.
 Route leave_route(ncclComm_t comm);
 
+// The kernel reads for us, since the address may be anything. False where there is no memory.
+bool read_word(const void* address, uint64_t* word);
 // Whether `comm`, which may be no communicator at all, begins as the real NCCL's do.
 bool has_mark_of_nccl(ncclComm_t comm);
 

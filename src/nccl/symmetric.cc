@@ -12,8 +12,9 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
-#include <mutex>
 #include <string_view>
+
+#include "core/base/per_process.h"
 
 namespace weir::nccl {
 
@@ -66,14 +67,8 @@ class Descriptor {
 };
 
 // What ncclMemAlloc gave, by address; never destroyed, since threads may free while the process ends.
-struct Allocations {
-  std::mutex lock;
-  std::map<const unsigned char*, std::shared_ptr<Allocation>> all;
-};
-Allocations& allocations() {
-  static Allocations* it = new Allocations();
-  return *it;
-}
+using Allocations = std::map<const unsigned char*, std::shared_ptr<Allocation>>;
+constinit InheritedState<Allocations> allocations;
 
 }  // namespace
 
@@ -136,32 +131,28 @@ Outcome allocate_symmetric(const char* function, size_t bytes, void** memory) {
   Outcome outcome = Allocation::make(function, bytes, &made);
   if (!outcome.ok()) return outcome;
   *memory = made->base();
-  Allocations& it = allocations();
-  std::lock_guard lock(it.lock);
-  it.all.emplace(made->base(), made);
+  allocations.use()->emplace(made->base(), made);
   return {};
 }
 
 Outcome free_symmetric(const char* function, void* memory) {
   std::shared_ptr<Allocation> gone;  // unmapped without the lock
-  Allocations& it = allocations();
-  std::lock_guard lock(it.lock);
-  const auto found = it.all.find(static_cast<unsigned char*>(memory));
-  if (found == it.all.end()) {
+  const auto all = allocations.use();
+  const auto found = all->find(static_cast<unsigned char*>(memory));
+  if (found == all->end()) {
     return invalid_argument(
         fmt::format("{}: {} was not given by ncclMemAlloc, or is freed already", function, memory));
   }
   gone = std::move(found->second);
-  it.all.erase(found);
+  all->erase(found);
   return {};
 }
 
 std::shared_ptr<Allocation> symmetric_owner(const void* memory, size_t bytes) {
   const auto* address = static_cast<const unsigned char*>(memory);
-  Allocations& it = allocations();
-  std::lock_guard lock(it.lock);
-  auto after = it.all.upper_bound(address);
-  if (after == it.all.begin()) return nullptr;
+  const auto all = allocations.use();
+  auto after = all->upper_bound(address);
+  if (after == all->begin()) return nullptr;
   const auto& owner = std::prev(after)->second;
   const auto offset = static_cast<size_t>(address - owner->base());
   return offset <= owner->bytes() && bytes <= owner->bytes() - offset ? owner : nullptr;

@@ -366,6 +366,25 @@ TEST(NcclDirectProcesses, NoRankCopiesDirectlyWhereOneMustNot) {
             std::vector<int>(2, 0));
 }
 
+TEST(NcclDirectProcesses, WhereOneRankHasTurnedItOffAllStageAndRankZeroNamesItOnce) {
+  const std::string reason = "goes through host memory: rank 1: WEIR_DIRECT=0";
+  EXPECT_EQ(run_processes(
+                2,
+                [&](int rank, ncclComm_t first) {
+                  testing::internal::CaptureStderr();
+                  ncclComm_t comm = use_device_in(first, rank, 0);
+                  run_round(comm, rank, 2, kCount, 1);
+                  const std::string told = testing::internal::GetCapturedStderr();
+                  EXPECT_EQ(count_of(told, kDirectly), 0u) << told;
+                  EXPECT_EQ(count_of(told, reason), rank == 0 ? 1u : 0u) << told;
+                  EXPECT_NCCL(ncclCommDestroy(comm));
+                },
+                [](int rank) {
+                  if (rank == 1) setenv("WEIR_DIRECT", "0", 1);
+                }),
+            std::vector<int>(2, 0));
+}
+
 TEST(NcclDirectProcesses, AStreamIsReleasedWhenAPeerHasDied) {
   const auto statuses = run_processes(2, [](int rank, ncclComm_t first) {
     ncclComm_t comm = use_device_in(first, rank, 0);

@@ -16,12 +16,15 @@ inline int host_copies() {
 }
 inline int kernels() { return strict_cuda_kernels == nullptr ? 0 : strict_cuda_kernels(); }
 
+// The strict libcuda is none that the library knows, as a real driver.
+inline const int kTurnedOn = strict_cuda_kernels == nullptr ? 0 : setenv("WEIR_DIRECT", "1", 1);
 // What is staged after all is so in several pieces; settings are read at the first call.
 inline const int kStagedInPieces = setenv("WEIR_NCCL_CHUNK_BYTES", "64KiB", 1);
 
 class DirectTest : public testing::Test {
  protected:
   void SetUp() override {
+    ASSERT_EQ(kTurnedOn, 0);
     ASSERT_EQ(kStagedInPieces, 0);
     use_device(0);
   }

@@ -156,5 +156,35 @@ TEST_F(NcclStreamErrors, ACallThatBreaksOffHalfwayLeavesNoStreamWaiting) {
   }
 }
 
+// While it hands its slices over, or takes them back; the proxy may be at work on the first ones.
+TEST_F(NcclStreamErrors, AGroupThatBreaksOffHalfwayLeavesNoStreamWaiting) {
+  constexpr size_t kCount = 15000;  // 15 slices, and less than goes from device to device
+  size_t failed = 0;
+  for (const int calls : {0, 1, 9, 20}) {
+    for (const char* function : {"cuMemcpyAsync", "cuStreamWriteValue32", "cuStreamBatchMemOp"}) {
+      ncclComm_t comms[2] = {};
+      ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+      const Stream stream;
+      const Array out(MemoryKind::kDevice, kCount);
+      const Array in(MemoryKind::kDevice, kCount);
+      strict_cuda_fail(function, calls);
+      EXPECT_NCCL(ncclGroupStart());
+      EXPECT_NCCL(ncclSend(out.data(), kCount, ncclInt, 1, comms[0], stream.nccl()));
+      EXPECT_NCCL(ncclRecv(in.data(), kCount, ncclInt, 1, comms[0], stream.nccl()));
+      const ncclResult_t result = ncclGroupEnd();
+      if (result == ncclSuccess) {  // fewer such calls are made
+        strict_cuda_fail(function, 1 << 30);
+      } else {
+        EXPECT_EQ(result, ncclUnhandledCudaError);
+        ++failed;
+      }
+      EXPECT_NCCL(ncclCommAbort(comms[0]));
+      EXPECT_NCCL(ncclCommAbort(comms[1]));
+      stream.synchronize();
+    }
+  }
+  EXPECT_GE(failed, 6u);
+}
+
 }  // namespace
 }  // namespace weir::nccl::test

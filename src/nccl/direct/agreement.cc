@@ -22,7 +22,7 @@ namespace {
 struct MemoryEntry {
   uint64_t chunk_bytes;  // 0: this rank has no CUDA
   uint64_t host;         // 0: not known
-  uint32_t direct;       // 1: it can reach memory of devices
+  DirectChoice direct;   // kOn: it reaches for memory of devices
   uint32_t reduces;      // 1: it can reduce there
   uint32_t passes;       // 1: its transport takes messages on it
   uint32_t zero;
@@ -47,6 +47,18 @@ Outcome make_answers(const char* function, Comm& comm) {
   return {};
 }
 
+// Where memory of devices goes through host memory for a choice, whose it is: told once, by rank 0.
+void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
+  if (comm.rank() != 0) return;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const DirectChoice choice = all[rank].direct;
+    if (choice == DirectChoice::kOn || choice == DirectChoice::kNoCuda) continue;
+    explain(comm, fmt::format("memory of devices goes through host memory: rank {}: {}", rank,
+                              reason_of(choice)));
+    return;
+  }
+}
+
 bool passes_messages(const Comm& comm) {
   const auto device = cuda::current_device();
   for (int peer = 0; peer < comm.rank_count(); ++peer) {
@@ -62,10 +74,11 @@ bool passes_messages(const Comm& comm) {
 
 Outcome agree_on_devices(const char* function, Comm& comm) {
   std::string reason;
-  const bool can = comm.rank_count() > 1 && can_go_direct();
+  const DirectChoice choice = comm.rank_count() > 1 ? direct_choice_here() : DirectChoice::kNoCuda;
+  const bool can = choice == DirectChoice::kOn;
   const MemoryEntry mine{wanted_chunk_bytes(),
                          comm::host_tag(),
-                         can ? 1u : 0u,
+                         choice,
                          can && can_reduce_direct(comm.rank_count(), &reason) ? 1u : 0u,
                          can && passes_messages(comm) ? 1u : 0u,
                          0,
@@ -85,13 +98,15 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
     one_process = one_process && here;
     reduces = reduces && it.reduces == 1;
     messages = messages && it.passes == 0;
-    direct = direct && it.direct == 1 && (here || (it.host != 0 && it.host == all[0].host));
+    direct = direct && it.direct == DirectChoice::kOn &&
+             (here || (it.host != 0 && it.host == all[0].host));
   }
   comm.devices().agree({least, direct, reduces, one_process});
   if (direct && messages) {
     Outcome outcome = make_answers(function, comm);
     if (!outcome.ok()) return outcome;
   }
+  explain_choices(comm, all);
   if (direct && mine.reduces == 0) {
     explain(comm, "reductions of memory of devices go through host memory: " + reason);
   }

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/base/per_process.h"
 #include "nccl/direct/descriptors.h"
 
 namespace weir::nccl {
@@ -45,8 +46,8 @@ struct Exports {
 
 // Threads may use it until the process ends, which closes the descriptors: never destroyed.
 Exports& exports() {
-  static Exports* const it = new Exports();
-  return *it;
+  static constinit PerProcess<Exports> it;
+  return it.get();
 }
 
 void* pointer_of(uint64_t address) {

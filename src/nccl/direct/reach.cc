@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "core/base/per_process.h"
 #include "nccl/direct/exports.h"
 #include "nccl/direct/imports.h"
 
@@ -41,8 +42,8 @@ struct Mappings {
 
 // Threads may use it until the process ends, when CUDA takes all back: never destroyed.
 Mappings& mappings() {
-  static Mappings* const it = new Mappings();
-  return *it;
+  static constinit PerProcess<Mappings> it;
+  return it.get();
 }
 
 bool lies_in(const DeviceRange& range, uint64_t bytes) {

@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "core/base/per_process.h"
+
 #ifdef WEIR_REDUCE_IMAGE
 // The file that nvcc has made, for CUDA to read: code for some devices, and PTX for later ones.
 asm(".pushsection .rodata\n"
@@ -38,8 +40,8 @@ struct Loaded {
 
 // Threads may use it until the process ends, when CUDA takes all back: never destroyed.
 Loaded& loaded() {
-  static Loaded* const it = new Loaded();
-  return *it;
+  static constinit PerProcess<Loaded> it;
+  return it.get();
 }
 
 void load(const cuda::Driver& driver, ReduceKernels* into) {

@@ -36,10 +36,16 @@ bool goes_direct(const Operation& operation) {
   return operation.count * whole.element_bytes * whole.larger_blocks >= kDirectBytesMin;
 }
 
-bool can_go_direct() { return cuda::driver_in_use() != nullptr && direct_allowed(); }
+DirectChoice direct_choice_here() {
+  const cuda::Driver* driver = cuda::driver_in_use();
+  if (driver == nullptr) return DirectChoice::kNoCuda;
+  if (!direct_allowed()) return DirectChoice::kP2pDisabled;
+  const Result<Settings>& settings = process_settings();
+  // Settings that do not parse are told by the call that needs them.
+  return direct_choice(settings.ok() ? settings.value().direct : "0", driver->is_stand_in);
+}
 
 bool can_reduce_direct(int rank_count, std::string* reason) {
-  if (!can_go_direct()) return false;
   if (static_cast<uint32_t>(rank_count) > kernels::kRanksMax) {
     *reason = fmt::format("a kernel reduces buffers of {} ranks at most", kernels::kRanksMax);
     return false;

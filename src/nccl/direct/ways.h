@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 
+#include "nccl/direct_choice.h"
 #include "nccl/operation.h"
 
 namespace weir::nccl {
@@ -17,10 +18,11 @@ inline constexpr size_t kDirectBytesMin = size_t{64} << 10;
 // at most, to false, between two operations of the communicator; of a message never.
 bool goes_direct(const Operation& operation);
 
-// For a communicator that is made: whether this process can do its part.
-bool can_go_direct();
+// For a communicator that is made: whether this process does its part.
+DirectChoice direct_choice_here();
 
-// The same for reductions of `rank_count` ranks, besides; if not, why. Loads the kernels.
+// Where it does: whether it can for reductions of `rank_count` ranks, too; if not, why. Loads the
+// kernels.
 bool can_reduce_direct(int rank_count, std::string* reason);
 
 // Says how a communicator goes, where the environment asks for it.

@@ -155,7 +155,7 @@ struct Part {
   std::vector<Operation> operations;
   std::shared_ptr<Proxy> proxy;
   std::shared_ptr<Recording> recording;
-  std::unique_ptr<Flight> flight;
+  std::shared_ptr<Flight> flight;
   bool begun = false;
 
   Bank& bank() const { return recording != nullptr ? recording->bank : proxy->bank(); }
@@ -166,6 +166,11 @@ struct Part {
 struct Convoy {
   std::vector<cuda::Stream> streams;  // the first one leads
   std::vector<Part> parts;
+  const char* function = nullptr;
+  cuda::Context context = nullptr;  // of the thread, where the stream is NULL
+  Capture capture;
+  std::unique_ptr<Program> program;
+  Outcome outcome;
 
   bool has(cuda::Stream stream) const {
     return std::find(streams.begin(), streams.end(), stream) != streams.end();
@@ -218,35 +223,6 @@ Outcome check_one_sided(const Driver& driver, const std::vector<Operation>& oper
   return {};
 }
 
-// From the first call to CUDA that changes a stream.
-Outcome enqueue_flights(const Driver& driver, const char* function, const Convoy& convoy) {
-  const std::vector<cuda::Stream>& streams = convoy.streams;
-  const cuda::Stream lead = streams[0];
-  for (size_t i = 1; i < streams.size(); ++i) {
-    StreamEvent reached;
-    Outcome outcome = record(driver, function, streams[i], &reached);
-    if (outcome.ok()) outcome = wait(driver, function, lead, reached);
-    if (!outcome.ok()) return outcome;
-  }
-  std::vector<Flight*> flights;
-  for (const Part& part : convoy.parts) {
-    flights.push_back(part.flight.get());
-    if (part.bank().last == nullptr) continue;
-    Outcome outcome = wait(driver, function, lead, *part.bank().last);
-    if (!outcome.ok()) return outcome;
-  }
-  Outcome outcome = enqueue_program(driver, lead, flights);
-  if (!outcome.ok()) return outcome;
-  auto end = std::make_shared<StreamEvent>();
-  outcome = record(driver, function, lead, end.get());
-  for (size_t i = 1; i < streams.size() && outcome.ok(); ++i) {
-    outcome = wait(driver, function, streams[i], *end);
-  }
-  if (!outcome.ok()) return outcome;
-  for (const Part& part : convoy.parts) part.bank().last = end;
-  return {};
-}
-
 // `alone`: nothing else waits for the stream.
 Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& part) {
   const char* function = part.operations[0].function;
@@ -269,41 +245,131 @@ Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& 
   return settle_in(driver, function, part.bank(), *part.flight);
 }
 
-Outcome enqueue_convoy(const Driver& driver, Convoy convoy) {
-  const Operation& first = convoy.parts[0].operations[0];
-  const char* function = first.function;
-  const cuda::ContextScope context(driver, convoy.streams[0], first.context);
-  Capture capture;
-  Outcome outcome = common_capture(driver, function, convoy.streams, &capture);
-  if (!outcome.ok()) return outcome;
-  for (Part& part : convoy.parts) part.proxy = part.comm->proxy();
-  // One order of locks for all threads.
-  std::sort(convoy.parts.begin(), convoy.parts.end(),
-            [](const Part& a, const Part& b) { return a.proxy < b.proxy; });
-  std::vector<std::unique_lock<std::mutex>> locks;
-  for (const Part& part : convoy.parts) locks.emplace_back(part.proxy->enqueue_lock());
-  try {
-    for (Part& part : convoy.parts) {
-      outcome = prepare(driver, capture, convoy.parts.size() == 1, part);
-      if (!outcome.ok()) break;
-    }
-    if (outcome.ok()) outcome = enqueue_flights(driver, function, convoy);
-  } catch (...) {
-    outcome = outcome_of_exception(function, std::current_exception());
+// The leading stream waits for the others, and for the flights before these. From the first call to
+// CUDA that changes a stream.
+Outcome join(const Driver& driver, const Convoy& convoy) {
+  const cuda::Stream lead = convoy.streams[0];
+  for (size_t i = 1; i < convoy.streams.size(); ++i) {
+    StreamEvent reached;
+    Outcome outcome = record(driver, convoy.function, convoy.streams[i], &reached);
+    if (outcome.ok()) outcome = wait(driver, convoy.function, lead, reached);
+    if (!outcome.ok()) return outcome;
   }
+  for (const Part& part : convoy.parts) {
+    if (part.bank().last == nullptr) continue;
+    Outcome outcome = wait(driver, convoy.function, lead, *part.bank().last);
+    if (!outcome.ok()) return outcome;
+  }
+  return {};
+}
+
+Outcome begin(const Driver& driver, Convoy& convoy) {
+  Outcome outcome = common_capture(driver, convoy.function, convoy.streams, &convoy.capture);
   for (Part& part : convoy.parts) {
+    if (!outcome.ok()) return outcome;
+    outcome = prepare(driver, convoy.capture, convoy.parts.size() == 1, part);
+  }
+  if (outcome.ok()) outcome = join(driver, convoy);
+  if (!outcome.ok()) return outcome;
+  std::vector<Flight*> flights;
+  for (const Part& part : convoy.parts) {
+    flights.push_back(part.flight.get());
+    if (part.recording == nullptr) part.proxy->add(part.flight);
+  }
+  convoy.program = std::make_unique<Program>(driver, convoy.streams[0], std::move(flights));
+  return {};
+}
+
+// The other streams go on after the leading one, and the next flights after these.
+Outcome part_ways(const Driver& driver, const Convoy& convoy) {
+  auto end = std::make_shared<StreamEvent>();
+  Outcome outcome = record(driver, convoy.function, convoy.streams[0], end.get());
+  for (size_t i = 1; i < convoy.streams.size() && outcome.ok(); ++i) {
+    outcome = wait(driver, convoy.function, convoy.streams[i], *end);
+  }
+  if (!outcome.ok()) return outcome;
+  for (const Part& part : convoy.parts) part.bank().last = end;
+  return {};
+}
+
+// What the proxies are to expect of the streams.
+void end(Convoy& convoy) {
+  for (size_t i = 0; i < convoy.parts.size(); ++i) {
+    Part& part = convoy.parts[i];
     if (!part.begun) continue;
-    if (part.flight->rings == 0) {
-      part.flight.reset();
-    } else if (!outcome.ok() && !capture.active) {
+    const size_t rings = convoy.program != nullptr ? convoy.program->rings(i) : 0;
+    if (!convoy.outcome.ok() && rings > 0 && !convoy.capture.active) {
       // The stream will ring and wait, but nobody is to work for it. (A capture that has failed
       // takes what it holds along.)
-      part.comm->stream_failed(outcome);
+      part.comm->stream_failed(convoy.outcome);
     }
-    part.proxy->enqueue_ends(std::move(part.flight), part.recording);
+    part.proxy->enqueue_ends(part.flight, rings, part.recording);
   }
-  return outcome;
 }
+
+// Convoys of one group, whose steps are enqueued as program.h says.
+class Group {
+ public:
+  Group(const Driver& driver, std::vector<Convoy> convoys)
+      : driver_(driver), convoys_(std::move(convoys)) {
+    std::vector<Proxy*> proxies;
+    for (Convoy& convoy : convoys_) {
+      const Operation& first = convoy.parts[0].operations[0];
+      convoy.function = first.function;
+      convoy.context = first.context;
+      for (Part& part : convoy.parts) {
+        part.proxy = part.comm->proxy();
+        proxies.push_back(part.proxy.get());
+      }
+    }
+    // One order of locks for all threads.
+    std::sort(proxies.begin(), proxies.end());
+    for (Proxy* proxy : proxies) locks_.emplace_back(proxy->enqueue_lock());
+  }
+
+  void enqueue() {
+    for (Convoy& convoy : convoys_) {
+      run(convoy, [&] { return begin(driver_, convoy); });
+    }
+    for (Convoy& convoy : convoys_) step(convoy);
+    for (bool any = true; any;) {
+      any = false;
+      for (Convoy& convoy : convoys_) {
+        if (convoy.outcome.ok() && convoy.program->takes_turns()) any = step(convoy) || any;
+      }
+    }
+    for (Convoy& convoy : convoys_) step(convoy);
+    for (Convoy& convoy : convoys_) {
+      run(convoy, [&] { return part_ways(driver_, convoy); });
+      end(convoy);
+    }
+  }
+
+  const std::vector<Convoy>& convoys() const { return convoys_; }
+
+ private:
+  // Where nothing has failed yet, in the convoy's context.
+  template <typename Call>
+  void run(Convoy& convoy, Call call) {
+    if (!convoy.outcome.ok()) return;
+    try {
+      const cuda::ContextScope context(driver_, convoy.streams[0], convoy.context);
+      convoy.outcome = call();
+    } catch (...) {
+      convoy.outcome = outcome_of_exception(convoy.function, std::current_exception());
+    }
+  }
+  // False when there is none left.
+  bool step(Convoy& convoy) {
+    if (!convoy.outcome.ok() || convoy.program->ended()) return false;
+    run(convoy, [&] { return convoy.program->enqueue_step(); });
+    return true;
+  }
+
+  const Driver& driver_;
+  std::vector<Convoy> convoys_;
+  std::vector<std::unique_lock<std::mutex>> locks_;
+};
 
 }  // namespace
 
@@ -318,14 +384,13 @@ void find_order(Operation* operation) {
 }
 
 Outcome enqueue(std::vector<Operation> operations) {
-  const Driver& driver = *cuda::driver(true);
+  Group group(*cuda::driver(true), convoys_of(std::move(operations)));
+  group.enqueue();
   Outcome first;
-  for (Convoy& convoy : convoys_of(std::move(operations))) {
-    const std::shared_ptr<Comm> comm = convoy.parts[0].comm;
-    Outcome outcome = enqueue_convoy(driver, std::move(convoy));
-    if (outcome.ok()) continue;
-    comm->note_error(outcome.text);
-    if (first.ok()) first = std::move(outcome);
+  for (const Convoy& convoy : group.convoys()) {
+    if (convoy.outcome.ok()) continue;
+    convoy.parts[0].comm->note_error(convoy.outcome.text);
+    if (first.ok()) first = convoy.outcome;
   }
   return first;
 }

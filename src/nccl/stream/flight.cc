@@ -39,6 +39,27 @@ class Orders {
   std::unordered_map<size_t, size_t> known_;
 };
 
+// Who copies, and how often the stream rings.
+void choose_form(Flight& flight, bool alone, size_t slices_max, size_t whole_bytes) {
+  bool copied = false;  // something is, between a device and the staging
+  bool passed = false;
+  bool direct = false;
+  for (const Lane& it : flight.lanes) {
+    copied = copied || it.send_on_device || it.recv_on_device;
+    passed = passed || it.passed();
+    direct = direct || (!it.passed() && !it.one_sided() && goes_direct(it.operation));
+  }
+  if (direct) {
+    flight.copied_by_proxy = copied || passed;
+  } else if (!copied) {
+    flight.copied_by_proxy = passed;
+  } else if (slices_max > 1) {
+    flight.takes_turns = alone && flight.lanes.size() == 1;
+    flight.copied_by_proxy = !flight.takes_turns && whole_bytes > kWholeMax;
+    flight.gated = flight.copied_by_proxy;
+  }
+}
+
 }  // namespace
 
 char* Flight::send_stage(const Lane& lane, size_t slice) const {
@@ -58,9 +79,9 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations, bool alon
                                     const void* context) {
   auto flight = std::make_unique<Flight>();
   flight->comm = operations.front().comm;
-  bool any_on_device = false;
   size_t slices_max = 1;
-  size_t once_bytes = 0;  // of staging, at depth 1
+  size_t once_bytes = 0;   // of staging, at depth 1
+  size_t whole_bytes = 0;  // with a place for each slice
   Orders orders;
   for (Operation& operation : operations) {
     Lane& lane = flight->lanes.emplace_back();
@@ -74,7 +95,6 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations, bool alon
     const auto& factor = lane.operation.factor;
     lane.scalar_on_device = factor.has_value() && factor->device_scalar != nullptr &&
                             on_device(context, factor->device_scalar);
-    any_on_device = any_on_device || lane.send_on_device || lane.recv_on_device;
     lane.order = orders.of(lane.operation);
     if (lane.message() && (lane.send_on_device || lane.recv_on_device)) {
       lane.operation.device = flight->comm->passes(
@@ -89,26 +109,27 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations, bool alon
       }
     }
     slices_max = std::max(slices_max, lane.cut.slice_count);
+    const auto count_bytes = [&](size_t bytes) {
+      once_bytes += bytes;
+      whole_bytes += aligned(lane.cut.slice_count * bytes);
+    };
     if (needs_stage(lane.cut, lane.cut.send_blocks, lane.send_on_device)) {
-      once_bytes += lane.cut.send_bytes();
+      count_bytes(lane.cut.send_bytes());
     }
     if (needs_stage(lane.cut, lane.cut.recv_blocks, lane.recv_on_device)) {
-      once_bytes += lane.cut.recv_bytes();
+      count_bytes(lane.cut.recv_bytes());
     }
   }
   flight->order_count = orders.count();
-  const bool by_slices = alone && flight->lanes.size() == 1;
-  flight->copied_by_proxy =
-      any_on_device && ((!by_slices && slices_max > 1) ||
-                        std::any_of(flight->lanes.begin(), flight->lanes.end(), [](const Lane& it) {
-                          return it.passed() || (!it.one_sided() && goes_direct(it.operation));
-                        }));
-  flight->gated = slices_max == 1 || !any_on_device || flight->copied_by_proxy;
+  choose_form(*flight, alone, slices_max, whole_bytes);
   const size_t affordable = once_bytes == 0 ? kDepthMax : kStagingMax / once_bytes;
+  const bool whole = !flight->gated && !flight->takes_turns;
   size_t offset = 0;
   size_t mailbox = 0;
   for (Lane& lane : flight->lanes) {
-    lane.depth = std::clamp<size_t>(std::min(affordable, lane.cut.slice_count), 1, kDepthMax);
+    lane.depth = whole
+                     ? lane.cut.slice_count
+                     : std::clamp<size_t>(std::min(affordable, lane.cut.slice_count), 1, kDepthMax);
     lane.first_mailbox = mailbox;
     mailbox += lane.depth;
     const auto place = [&](size_t bytes) {
@@ -132,6 +153,7 @@ std::unique_ptr<Flight> plan_flight(std::vector<Operation> operations, bool alon
   for (size_t i = 0; i < flight->lanes.size(); ++i) {
     for (size_t k = 0; k < flight->lanes[i].cut.slice_count; ++k) flight->items.push_back({i, k});
   }
+  flight->rings = flight->gated ? 1 : flight->items.size();
   return flight;
 }
 

@@ -1,27 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 // Flight: the operations of one group on one communicator, cut into slices, as the stream and the
 // proxy carry them out together. The stream brings data that lie on a device into staging, rings,
-// waits for the answer and takes the results back; the proxy runs Weir's operations in between. This
-// file is the proxy's half, which knows no CUDA; program.h is the stream's.
+// waits for the answer and takes the results back; the proxy runs Weir's operations in between.
+// This file is the proxy's half, which knows no CUDA; program.h is the stream's.
 //
-// Two forms. A *gated* flight rings once, before everything, and is answered once, after everything. It is the
-// form of all but an operation that is alone on its streams, and has more than one slice to copy: then each
-// slice has its own turn, and the operation a few places (`depth`) which its slices use one after the other.
-// Were there several, the stream would wait for one before it hands over the rest of another; but a peer may
-// come to the first only when it has all of the second.
+// Three forms. A *gated* flight rings once, before everything, and is answered once, after
+// everything: one that has no operation of several slices on a device. Where there are any, each
+// slice rings and is answered by itself: an operation that is alone on its streams has a few places
+// (`depth`), which its slices use one after the other, in turns. Those of a group have a place for
+// each slice, and the stream hands all of them over before it takes the first one back: were it to
+// wait for a slice of one operation before it hands over the rest of another, it could wait for
+// ever, for a peer may come to the first only when it has all of the second.
 //
-// What a gated flight has on a device is copied by the stream where each operation has one slice; else by the proxy, on
-// the flight's DeviceQueue, and so is one of which operations may go directly (direct/ways.h): whether they do
-// is known only when all ranks have come.
+// So the proxy makes no call to CUDA while a stream waits for it, in which it could wait for a
+// thread of the program's that stands in a call of its own until that stream goes on (the first
+// launch of a kernel, a full launch queue). But for two cases, in which the proxy copies, on a
+// stream of its own, and the flight is gated: operations that may go directly, since whether they
+// do is known only when all ranks have come; and a group that needs more staging than kWholeMax.
 //
-// Orders: the collectives are one, the one-sided operations another, and the messages with each peer in each
-// direction are one each. Operations of one order start one after the other, all slices of the first and then
-// those of the next, so that it makes no difference what the peers have in a group; orders do not wait for
-// each other. One-sided operations, which may wait for a peer's signal, are ended after all else.
+// Orders: the collectives are one, the one-sided operations another, and the messages with each
+// peer in each direction are one each. Operations of one order start one after the other, all
+// slices of the first and then those of the next, so that it makes no difference what the peers
+// have in a group; orders do not wait for each other. One-sided operations, which may wait for a
+// peer's signal, are ended after all else.
 //
 // Not thread-safe: built by one thread, then the proxy's.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -38,6 +44,8 @@ namespace weir::nccl {
 inline constexpr size_t kDepthMax = 4;
 // Staging of a flight, above which it is content with less depth.
 inline constexpr size_t kStagingMax = size_t{256} << 20;
+// Staging of a group that has a place for each slice.
+inline constexpr size_t kWholeMax = size_t{1} << 30;
 
 // One operation of a flight.
 struct Lane {
@@ -76,13 +84,15 @@ struct Flight {
   std::vector<Item> items;
   size_t order_count = 0;
   bool gated = true;
+  bool takes_turns = false;
   bool copied_by_proxy = false;
   std::shared_ptr<DeviceQueue> queue;  // where it is
   size_t mailbox_count = 1;
   size_t byte_count = 0;
   std::shared_ptr<Staging> staging;  // empty: run_here()
   uint32_t number = 0;               // what the stream writes to ring; not 0
-  size_t rings = 0;                  // how often the stream will ring; less when enqueueing failed
+  // How often the stream will ring; less from when enqueueing has failed.
+  std::atomic<size_t> rings{1};
 
   char* send_stage(const Lane& lane, size_t slice) const;
   char* recv_stage(const Lane& lane, size_t slice) const;

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/stream/proxy.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
 
+#include "core/base/per_process.h"
 #include "nccl/background.h"
 #include "nccl/direct/reduce_kernels.h"
 #include "nccl/stream/pause.h"
@@ -28,22 +27,24 @@ constexpr milliseconds kExit{100};
 
 // Threads that look at pinned memory must have stopped when CUDA takes it away at exit.
 std::atomic<bool> leaving{false};
-std::atomic<int> serving_count{0};
+
+// Threads that serve; a forked child has none of its parent's.
+std::atomic<int>& serving_count() {
+  static constinit PerProcess<std::atomic<int>> it;
+  return it.get();
+}
 
 void leave_at_exit() {
   leaving = true;
   const auto end = std::chrono::steady_clock::now() + kExit;
-  while (serving_count > 0 && std::chrono::steady_clock::now() < end) {
+  while (serving_count() > 0 && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(milliseconds(1));
   }
 }
 
 void prepare_exit() {
   // After CUDA has been called, and so before its own exit handlers.
-  static const int once = [] {
-    (void)pthread_atfork(nullptr, nullptr, [] { serving_count = 0; });
-    return std::atexit(leave_at_exit);
-  }();
+  static const int once = std::atexit(leave_at_exit);
   (void)once;
 }
 
@@ -74,23 +75,30 @@ void Proxy::enqueue_begins() {
   if (!serving_) {
     run_in_background([self = shared_from_this()] { self->serve(); });
     serving_ = true;
-    ++serving_count;
+    ++serving_count();
   }
   ++enqueueing_;
 }
 
-void Proxy::enqueue_ends(std::unique_ptr<Flight> flight,
+void Proxy::add(std::shared_ptr<Flight> flight) {
+  std::lock_guard lock(lock_);
+  flights_.push_back(std::move(flight));
+  changed_.notify_all();
+}
+
+void Proxy::enqueue_ends(const std::shared_ptr<Flight>& flight, size_t rings,
                          const std::shared_ptr<Recording>& recording) {
   std::lock_guard lock(lock_);
   --enqueueing_;
-  if (flight != nullptr && recording == nullptr) {
-    flights_.push_back(std::move(flight));
-  } else if (flight != nullptr) {
+  if (flight != nullptr && rings < flight->rings) flight->rings = rings;
+  if (flight != nullptr && recording == nullptr && rings == 0) {
+    std::erase(flights_, flight);  // it has not begun, nor will it
+  } else if (flight != nullptr && recording != nullptr && rings > 0) {
     auto& parts = recording->parts_;
     if (parts.empty() || parts.back().staging != flight->staging) {
       parts.emplace_back().staging = flight->staging;
     }
-    parts.back().flights.push_back(std::move(flight));
+    parts.back().flights.push_back(flight);
     if (std::find(recordings_.begin(), recordings_.end(), recording) == recordings_.end()) {
       recordings_.push_back(recording);
     }
@@ -162,7 +170,7 @@ void Proxy::serve() noexcept {
     if (rung.flight != nullptr) {
       lock.unlock();
       run(*rung.flight, leaving);
-      std::unique_ptr<Flight> ended;
+      std::shared_ptr<Flight> ended;
       lock.lock();
       if (rung.recording == nullptr) {
         ended = std::move(flights_.front());
@@ -191,7 +199,7 @@ void Proxy::serve() noexcept {
     }
   }
   serving_ = false;
-  --serving_count;
+  --serving_count();
 }
 
 }  // namespace weir::nccl

@@ -71,7 +71,7 @@ class Recording {
   // Flights that share a staging; flight i has the number i + 1.
   struct Part {
     std::shared_ptr<Staging> staging;
-    std::vector<std::unique_ptr<Flight>> flights;
+    std::vector<std::shared_ptr<Flight>> flights;
   };
   std::vector<Part> parts_;
 };
@@ -93,8 +93,14 @@ class Proxy : public std::enable_shared_from_this<Proxy> {
   // Makes sure that there is a thread, and that it stays until enqueue_ends. Waits while very many
   // flights are enqueued. Throws when there can be no thread.
   void enqueue_begins();
-  // `flight` may be empty: nothing was enqueued. In a recording where one is given.
-  void enqueue_ends(std::unique_ptr<Flight> flight, const std::shared_ptr<Recording>& recording);
+  // A flight that is no recording's, before the first call to CUDA that rings for it: such a call
+  // may wait until the stream has gone on, which waits for this flight. It may have been run, and
+  // let go of, when the caller is through.
+  void add(std::shared_ptr<Flight> flight);
+  // `flight` may be empty: it was not added, nor is it recorded. `rings`: how often the stream will
+  // ring for it.
+  void enqueue_ends(const std::shared_ptr<Flight>& flight, size_t rings,
+                    const std::shared_ptr<Recording>& recording);
 
   // nullptr: nothing was recorded yet in that capture.
   std::shared_ptr<Recording> find_recording(uint64_t capture);
@@ -121,7 +127,7 @@ class Proxy : public std::enable_shared_from_this<Proxy> {
 
   std::mutex lock_;
   std::condition_variable changed_;
-  std::deque<std::unique_ptr<Flight>> flights_;
+  std::deque<std::shared_ptr<Flight>> flights_;
   std::vector<std::shared_ptr<Recording>> recordings_;
   int enqueueing_ = 0;
   bool serving_ = false;

@@ -27,20 +27,14 @@ class Runner {
  public:
   // `memory`: of the staging. `answers`: there is a stream that rings and waits.
   Runner(Flight& flight, char* memory, bool answers, const std::atomic<bool>& leave)
-      : flight_(flight),
-        memory_(memory),
-        rings_(answers && !flight.gated),
-        last_(rings_ ? flight.rings : flight.items.size()),
-        leave_(leave) {
+      : flight_(flight), memory_(memory), rings_(answers && !flight.gated), leave_(leave) {
     size_t places = 0;
     for (const Lane& it : flight.lanes) places += it.depth;
     busy_.resize(places);
     ways_.resize(flight.lanes.size(), Way::kUnknown);
     orders_.resize(flight.order_count);
-    for (size_t i = 0; i < last_; ++i) {
-      const Item& item = flight.items[i];
-      orders_[lane(item).order].items.push_back(item);
-    }
+    under_way_.resize(flight.lanes.size());
+    for (const Item& item : flight.items) orders_[lane(item).order].items.push_back(item);
     running_.reserve(places);
     late_.reserve(places);
   }
@@ -55,7 +49,12 @@ class Runner {
     return true;
   }
 
-  bool finished() const { return done_ + late_.size() >= last_; }
+  // The stream may turn out to ring less often while it runs.
+  bool finished() const {
+    const size_t all =
+        rings_ ? flight_.rings.load(std::memory_order_acquire) : flight_.items.size();
+    return done_ + late_.size() >= all;
+  }
   // True when something moved.
   bool advance() {
     bool moved = false;
@@ -212,8 +211,8 @@ class Runner {
   }
 
   bool can_start(const Item& item) {
-    if (rings_) return flight_.mailbox(lane(item), item.slice).rung() == flight_.number;
-    return !busy_[place(item)];
+    if (busy_[place(item)] || under_way_[item.lane] == kDepthMax) return false;
+    return !rings_ || flight_.mailbox(lane(item), item.slice).rung() == flight_.number;
   }
 
   void start_operation(Running& it) {
@@ -288,6 +287,7 @@ class Runner {
     Running it{item};
     if (rings_) flight_.mailbox(lane(it.item), it.item.slice).take();
     busy_[place(it.item)] = true;
+    ++under_way_[it.item.lane];
     begin(it);
     if (lane(it.item).one_sided() && !broken(it.item)) {
       late_.push_back(it);
@@ -382,19 +382,22 @@ class Runner {
   void finish(const Running& it) {
     if (!broken(it.item)) unpack(it.item);
     busy_[place(it.item)] = false;
+    --under_way_[it.item.lane];
     ++done_;
     if (rings_ && !leave_.load(std::memory_order_relaxed)) {
+      // Before the stream goes on: who has waited for it is refused by the next call.
+      if (!first_.ok()) flight_.comm->stream_failed(first_);
       flight_.mailbox(lane(it.item), it.item.slice).answer();
     }
   }
 
   Flight& flight_;
   char* const memory_;
-  const bool rings_;   // each slice does, and is answered
-  const size_t last_;  // items that will come
+  const bool rings_;  // each slice does, and is answered
   const std::atomic<bool>& leave_;
-  std::vector<char> busy_;  // places
-  std::vector<Way> ways_;   // of lanes
+  std::vector<char> busy_;         // places
+  std::vector<size_t> under_way_;  // slices of each lane
+  std::vector<Way> ways_;          // of lanes
   std::vector<Order> orders_;
   size_t done_ = 0;
   std::vector<Running> running_;

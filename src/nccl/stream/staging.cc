@@ -10,6 +10,8 @@
 #include <new>
 #include <vector>
 
+#include "core/base/per_process.h"
+
 namespace weir::nccl {
 
 namespace {
@@ -26,8 +28,8 @@ struct Resting {
   std::vector<std::unique_ptr<Staging>> pieces;
 };
 Resting& resting() {
-  static Resting* it = new Resting();
-  return *it;
+  static constinit PerProcess<Resting> it;
+  return it.get();
 }
 
 void give_back(Staging* piece) noexcept {

@@ -86,7 +86,7 @@ bool Attempt::open_mesh(std::string* reason) {
   mesh.secret = config_.secret.data();
   mesh.secret_bytes = config_.secret.size();
   mesh.tls = config_.tls;
-  mesh.cancelled = &cancelled_;
+  mesh.stop = [this] { return cancelled_.load(); };
   mesh_ = std::make_unique<net::ControlMesh>(mesh);
   if (mesh_->listen(filter) != net::ControlMesh::Outcome::kOk) {
     *reason = mesh_->text();

@@ -149,9 +149,10 @@ STRICT_CUDA_API cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsign
 
 STRICT_CUDA_API cuGraphLaunch(GraphExec exec, Stream handle) {
   World& it = world();
-  std::lock_guard lock(it.lock);
+  Submission submission(it);
   StreamState* stream = find_stream(it, handle);
   if (stream == nullptr) return kErrorInvalidHandle;
+  submission.wait_for_room(*stream);
   push(it, stream, make_launch(static_cast<Recorded*>(exec)));
   return kSuccess;
 }

@@ -42,7 +42,7 @@ STRICT_CUDA_API cuCtxEnablePeerAccess(Context peer, unsigned) {
 
 STRICT_CUDA_API cuModuleLoadData(Module* module, const void* image) {
   World& it = world();
-  std::lock_guard lock(it.lock);
+  const Submission submission(it);
   if (const Result result = forbidden(it, "cuModuleLoadData"); result != kSuccess) return result;
   if (t_context == nullptr) return kErrorInvalidContext;
   if (image == nullptr) return kErrorInvalidValue;

@@ -13,7 +13,7 @@ using namespace strict_cuda;  // NOLINT: this is a part of it
 
 STRICT_CUDA_API cuMemAlloc_v2(DevicePointer* memory, size_t bytes) {
   World& it = world();
-  std::lock_guard lock(it.lock);
+  const Submission submission(it);
   if (const Result result = forbidden(it, "cuMemAlloc"); result != kSuccess) return result;
   const int file = memfd_create("device", MFD_CLOEXEC);
   const size_t mapped = (bytes + 4095) / 4096 * 4096;
@@ -45,7 +45,7 @@ STRICT_CUDA_API cuMemFree_v2(DevicePointer memory) {
 
 STRICT_CUDA_API cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
   World& it = world();
-  std::lock_guard lock(it.lock);
+  const Submission submission(it);
   if (const Result result = forbidden(it, "cuMemHostAlloc"); result != kSuccess) return result;
   if (t_context == nullptr) return kErrorInvalidContext;
   *memory = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);

@@ -33,8 +33,9 @@ std::function<Work()> make_wait(DevicePointer address, uint32_t value, unsigned 
 
 STRICT_CUDA_API cuStreamCreate(Stream* stream, unsigned) {
   World& it = world();
-  std::lock_guard lock(it.lock);
+  const Submission submission(it);
   auto* made = new StreamState();
+  made->context = t_context;
   it.streams.insert(made);
   *stream = made;
   return kSuccess;
@@ -142,7 +143,7 @@ STRICT_CUDA_API cuEventRecord(Event handle, Stream stream_handle) {
 
 STRICT_CUDA_API cuStreamWaitEvent(Stream stream_handle, Event handle, unsigned) {
   World& it = world();
-  std::lock_guard lock(it.lock);
+  Submission submission(it);
   if (fault(it, "cuStreamWaitEvent")) return kErrorInjected;
   auto* event = static_cast<EventState*>(handle);
   StreamState* stream = find_stream(it, stream_handle);
@@ -162,6 +163,7 @@ STRICT_CUDA_API cuStreamWaitEvent(Stream stream_handle, Event handle, unsigned) 
     return kErrorCaptureIsolation;
   }
   if (event->stream == nullptr) return kSuccess;
+  submission.wait_for_room(*stream);
   push(it, stream,
        [target = event->stream, point = event->point] { return target->done >= point; });
   return kSuccess;

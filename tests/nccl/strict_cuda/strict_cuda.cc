@@ -87,3 +87,14 @@ extern "C" int strict_cuda_kernels() {
   std::lock_guard lock(it.lock);
   return it.kernels;
 }
+
+extern "C" void strict_cuda_queue(int calls) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  it.queue_max = static_cast<size_t>(calls);
+}
+
+extern "C" void strict_cuda_load_lazily() {
+  Submission submission(world());
+  submission.wait_for_device();
+}

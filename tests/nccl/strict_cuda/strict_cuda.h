@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A strict libcuda.so.1 for tests of stream order: a thread of its own carries out what streams hold,
-// memory of the device cannot be touched by the host (its addresses fault), and calls that a stream
-// capture forbids fail and spoil the capture. Only what the tests and libnccl.so.2 call is there; of
-// kernels, those of that library, which reach memory of their own device and of those made accessible.
-// Thread-safe.
+// A strict libcuda.so.1 for tests of stream order: a thread of its own carries out what streams
+// hold, memory of the device cannot be touched by the host (its addresses fault), calls that a
+// stream capture forbids fail and spoil the capture, and a launch queue has an end (world.h). Only
+// what the tests and libnccl.so.2 call is there; of kernels, those of that library, which reach
+// memory of their own device and of those made accessible. Thread-safe.
 #pragma once
 
 #include "cuda/abi.h"
@@ -65,3 +65,8 @@ extern "C" __attribute__((visibility("default"))) int strict_cuda_user_objects()
 extern "C" __attribute__((visibility("default"))) int strict_cuda_host_copies();
 // Kernels that have been carried out.
 extern "C" __attribute__((visibility("default"))) int strict_cuda_kernels();
+// A stream has room for so many calls; 1024 at first.
+extern "C" __attribute__((visibility("default"))) void strict_cuda_queue(int calls);
+// What the first launch of a kernel does that is loaded lazily: waits for the device with the
+// context's lock.
+extern "C" __attribute__((visibility("default"))) void strict_cuda_load_lazily();

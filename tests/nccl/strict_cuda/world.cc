@@ -13,6 +13,11 @@ namespace {
 
 constexpr int kThreadLocal = 1;
 
+std::mutex& lock_of(Context context) {
+  static auto* const locks = new std::mutex[kContextCount];
+  return locks[context == nullptr ? 0 : static_cast<int*>(context) - contexts];
+}
+
 void serve(World& it) {
   std::unique_lock lock(it.lock);
   for (;;) {
@@ -66,6 +71,21 @@ World& world() {
   return *it;
 }
 
+Submission::Submission(World& it) : world_(it), context_(lock_of(t_context)), lock_(it.lock) {}
+
+void Submission::wait_for_room(const StreamState& stream) {
+  world_.moved.wait(lock_, [&] { return stream.queue.size() < world_.queue_max; });
+}
+
+void Submission::wait_for_device() {
+  world_.moved.wait(lock_, [&] {
+    for (const StreamState* stream : world_.streams) {
+      if (stream->context == t_context && !stream->queue.empty()) return false;
+    }
+    return true;
+  });
+}
+
 bool fault(World& it, const char* function) {
   const auto found = it.faults.find(function);
   if (found == it.faults.end() || found->second-- > 0) return false;
@@ -87,7 +107,7 @@ void push(World& it, StreamState* stream, Work work) {
 
 Result issue(const char* function, Stream handle, std::function<Work()> make) {
   World& it = world();
-  std::lock_guard lock(it.lock);
+  Submission submission(it);
   if (fault(it, function)) return kErrorInjected;
   if (t_context == nullptr) return kErrorInvalidContext;
   StreamState* stream = find_stream(it, handle);
@@ -98,6 +118,7 @@ Result issue(const char* function, Stream handle, std::function<Work()> make) {
     stream->last = {stream->capture->nodes.size() - 1};
     return kSuccess;
   }
+  submission.wait_for_room(*stream);
   push(it, stream, make());
   return kSuccess;
 }

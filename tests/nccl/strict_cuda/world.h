@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of the strict libcuda.so.1 share: what streams hold and the thread that carries it out, memory of the
-// device, captures. One lock guards all of it; work of streams is carried out with the lock held.
+// What the parts of the strict libcuda.so.1 share: what streams hold and the thread that carries it
+// out, memory of the device, captures. One lock guards all of it; work of streams is carried out
+// with the lock held.
+//
+// As in the driver, a context has a lock that every call takes which changes what is on its device,
+// and a stream has room for so many calls. A call that finds no room waits until the stream has
+// gone on, and does so with the context's lock: another thread's call waits for it.
 #pragma once
 
 #include <condition_variable>
@@ -49,6 +54,7 @@ struct Recorded {
 };
 
 struct StreamState {
+  Context context = nullptr;
   std::deque<Work> queue;
   uint64_t enqueued = 0;
   uint64_t done = 0;
@@ -71,6 +77,9 @@ struct Memory {
   Context context = nullptr;
 };
 
+// Of NVIDIA's driver, about.
+inline constexpr size_t kQueueMax = 1024;
+
 struct World {
   std::mutex lock;
   std::condition_variable work;
@@ -90,6 +99,7 @@ struct World {
   int host_copies = 0;
   int kernels = 0;
   uint64_t next_capture = 1;
+  size_t queue_max = kQueueMax;
   StreamState legacy;
 };
 
@@ -100,6 +110,22 @@ inline constexpr int kContextCount = 16;
 extern int contexts[kContextCount];  // only their addresses count
 extern thread_local Context t_context;
 extern thread_local int t_mode;
+
+// What a call takes that changes what is on its context's device: the context's lock, then the
+// world's.
+class Submission {
+ public:
+  explicit Submission(World& it);
+  // Until one more call fits.
+  void wait_for_room(const StreamState& stream);
+  // Until the context's streams have nothing left.
+  void wait_for_device();
+
+ private:
+  World& world_;
+  std::unique_lock<std::mutex> context_;
+  std::unique_lock<std::mutex> lock_;
+};
 
 // All below with the lock held, but `issue`.
 
