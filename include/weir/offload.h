@@ -5,13 +5,14 @@
 /*
  * Weir's offload: optimizer state that lives in memory or on NVMe, and steps of it. C11.
  *
- * An optimizer holds the f32 master weights and moments of named parameter groups, or of this rank's
- * part of them. A training runtime hands over gradients and takes updated parameters; in between,
- * the state is stepped where it lies, or streamed through memory from and to the drives.
+ * An optimizer holds the f32 master weights and moments of named parameter groups, or of this
+ * rank's part of them. A training runtime hands over gradients and takes updated parameters; in
+ * between, the state is stepped where it lies, or streamed through memory from and to the drives.
  *
  *   create or open -> [ gradient … , step ] … -> checkpoint … -> destroy
  *
- * Ranges. A range of parameters is (group, first, count): elements of this rank's part of the group.
+ * Ranges. A range of parameters is (group, first, count): elements of this rank's part of the
+ * group.
  *
  * Ownership. Handles end with destroy. Arrays that are handed over belong to the caller; a gradient
  * is read until the step that uses it has finished, unless it was accumulated (then it is read at
@@ -20,13 +21,25 @@
  * Threads. Calls on one optimizer are serialized inside, except for weir_optimizer_wait, which may
  * run on any thread beside a step. Different optimizers are independent.
  *
+ * Fork. As in weir.h: in a child every call with the parent's handle is WEIR_ERROR_INVALID_USAGE,
+ * but for weir_optimizer_destroy, which closes what the child has open of it. The parent's state,
+ * its files and their lock stay as they are.
+ *
  * Crashes. With directories, what a committed step wrote survives a crash at any instant; opening
  * finds the last committed step. Without directories the state dies with the process.
  *
+ * Damage. Drives lose and change bytes that were written. A store keeps the last two commits.
+ * Before the first step after opening writes over the older one, every byte of the newer one has
+ * been read and checked; where it is damaged the state goes back to the older one, loudly: a
+ * warning in the log, an error of the step if it is found there, and weir_optimizer_store_report.
+ * With several ranks opening checks, before the ranks agree on a step.
+ *
  * Errors. As in weir.h: nothing throws, exits or blocks for ever. weir_last_error(NULL) has the
  * calling thread's text. After an error of a step the state is that before the step, outputs and
- * gradients too, and the step may be repeated, but for two cases. With durable_every above 1, an
- * error of a drive takes the state back to the last committed step, and the text says to which.
+ * gradients too, and the step may be repeated, but for three cases. With durable_every above 1, an
+ * error of a drive, or a gradient that is not finite though the sum that was given is, takes the
+ * state back to the last committed step, and the text says to which. A step that finds the last
+ * commit damaged goes back to the one before, without the gradients.
  * After a failed sync or commit, or when going back fails as well, the optimizer is of no more use,
  * says so in every call, and opening the directories finds the last committed step.
  */
@@ -86,8 +99,28 @@ enum {
   /* Without directories: state keeps a second slot, so that a held step can be taken back (twice
    * the memory). With directories no flag is needed: undo reads the committed state. */
   WEIR_OFFLOAD_UNDO_IN_MEMORY = 1u << 0,
-  WEIR_OFFLOAD_READ_ONLY = 1u << 1 /* open: a store or checkpoint to read parameters from */
+  WEIR_OFFLOAD_READ_ONLY = 1u << 1, /* open: a store or checkpoint to read parameters from */
+  /* With directories, of io_uring: a kernel thread, which spins, submits transfers; completions are
+   * polled, which needs O_DIRECT and devices with queues for it in every directory. Where one
+   * cannot be had, create and open say why: WEIR_ERROR_UNSUPPORTED. */
+  WEIR_OFFLOAD_SQPOLL = 1u << 2,
+  WEIR_OFFLOAD_IOPOLL = 1u << 3,
+  /* open reads and checks all of the committed step now, at the drives' speed, and goes back to the
+   * step before where it is damaged. Without it the first step does, with one rank. */
+  WEIR_OFFLOAD_VERIFY = 1u << 4
 };
+
+/* In which order every step takes the parameters, and so which of them weir_optimizer_wait returns
+ * for first. Groups are in the order in which they are given. */
+typedef enum weir_sweep_order WEIR_INT_ENUM {
+  WEIR_SWEEP_FIRST_FIRST = 0, /* for a forward pass that begins with the first */
+  WEIR_SWEEP_LAST_FIRST = 1
+} weir_sweep_order_t;
+
+/* Of a verification: how many bytes of how many are checked, some times a second and at its end.
+ * Called within open, or within the first step on the thread that runs it; calls nothing of the
+ * optimizer. */
+typedef void (*weir_verify_progress_t)(void* context, uint64_t done_bytes, uint64_t total_bytes);
 
 typedef struct weir_offload_config {
   size_t struct_bytes;
@@ -103,28 +136,50 @@ typedef struct weir_offload_config {
   int directory_count;
   uint64_t memory_bytes;
   uint64_t chunk_bytes;   /* 0: 1 MiB */
-  int thread_count;       /* 0: the cores that the process may use */
+  int thread_count;       /* 0: the cores listed, or else those that the calling thread may use */
   int durable_every;      /* commit every so many steps; 0: 1 */
   uint64_t seed;          /* of stochastic rounding */
   int64_t timeout_ms;     /* without any progress of the drives; 0: 60,000 */
   const char* trace_file; /* Chrome trace of the latest step, rewritten by each; NULL: none */
   unsigned int flags;
+  weir_sweep_order_t order;
+  /* Threads of the optimizer run wherever the thread that creates it may, or, where cores are
+   * listed, thread i on cores[i % core_count] alone. They must be among those of the process:
+   * another one is an error that names it. The calling thread, which computes too where state is in
+   * memory, takes the place of thread 0 and is never moved. With several ranks on a host, list
+   * other ones for each. */
+  const int* cores;
+  int core_count;
+  /* Bytes a second that a thread of the optimizer reads of the committed step while the drives are
+   * idle, to find damage as long as there is a step to go back to; never beside a step. 0: none.
+   * Takes a chunk of memory, from the budget if it has room, and is left out otherwise. */
+  uint64_t scrub_bytes_per_s;
+  weir_verify_progress_t verify_progress; /* NULL: the log alone tells */
+  void* verify_progress_context;
 } weir_offload_config_t;
-#define WEIR_OFFLOAD_CONFIG_INIT \
-  { sizeof(weir_offload_config_t), NULL, 0, 1, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, 0 }
+#define WEIR_OFFLOAD_SCRUB_BYTES_PER_S 33554432 /* 32 MiB, what the initializer says */
+#define WEIR_OFFLOAD_CONFIG_INIT                                                    \
+  {                                                                                 \
+    sizeof(weir_offload_config_t), NULL, 0, 1, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, 0,  \
+        WEIR_SWEEP_FIRST_FIRST, NULL, 0, WEIR_OFFLOAD_SCRUB_BYTES_PER_S, NULL, NULL \
+  }
 
 /* ---- Life ------------------------------------------------------------------------------------- */
 
 /* New state: master weights and moments are zero until set. With directories, refused where a store
- * with a committed step is already, while one without, left by a run that ended early, is replaced.
+ * with a committed step is already, or files of one whose metadata cannot be read; what a run left
+ * that ended before its first commit is replaced, unless somebody has it open.
  * Everything is allocated now, so that a full disk or too small a budget is found here. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_create(weir_optimizer_t* optimizer,
                                                              const weir_offload_config_t* config,
                                                              const weir_parameter_group_t* groups,
                                                              int group_count);
 
-/* The state of the last committed step. `groups` are compared with what the store says of itself;
- * another model, rank, rank count or shape is refused with what was expected and found. */
+/* The state of the last committed step, or of the one before where the last is found damaged: call
+ * weir_optimizer_store_report, and take your position from weir_optimizer_committed_step. If
+ * neither is whole, WEIR_ERROR_REFUSED, and nothing is written. `groups` are compared with what the
+ * store says of itself; another model, rank, rank count or shape is refused with what was expected
+ * and found. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_open(weir_optimizer_t* optimizer,
                                                            const weir_offload_config_t* config,
                                                            const weir_parameter_group_t* groups,
@@ -190,10 +245,10 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_accumulate(weir_optimizer_
                                                                  weir_datatype_t type,
                                                                  const void* gradient);
 
-/* Of the gradients given so far, unscaled: for a norm over several ranks, add up the sums. */
-WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_gradient_stats(weir_optimizer_t optimizer,
-                                                                     double* sum_of_squares,
-                                                                     int* all_finite);
+/* Of the gradients given so far, as they were given, that is still multiplied by the loss scale:
+ * for a norm over several ranks, add up the sums and give the step what comes out. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_gradient_stats(
+    weir_optimizer_t optimizer, double* sum_of_squares_of_scaled_gradients, int* all_finite);
 
 /* ---- Steps -------------------------------------------------------------------------------------- */
 
@@ -201,9 +256,17 @@ typedef struct weir_step_options {
   size_t struct_bytes;
   double loss_scale; /* gradients are divided by it; 0: 1 */
   double norm_max;   /* gradients are scaled down to this global norm; 0: no clipping */
-  /* Sum of squares over all ranks, of unscaled gradients; negative: this rank's own, computed here,
-   * before the step (norm first, step second). Infinite or NaN: an overflow. */
-  double sum_of_squares;
+  /* Sum of squares over all ranks, of the gradients as they are given to weir_optimizer_gradient,
+   * before they are divided by the loss scale: what weir_optimizer_gradient_stats says, and
+   * loss_scale^2 times the sum after what AMP calls unscaling. Negative: this rank's own, computed
+   * here, before the step (norm first, step second). Infinite or NaN: an overflow. A finite one
+   * says that all gradients are finite. Where that is not so, a step over drives, or in memory with
+   * WEIR_OFFLOAD_UNDO_IN_MEMORY, is skipped before it is committed or kept (weir_optimizer_wait may
+   * have returned for some of its outputs by then); in memory without the flag it is taken, and
+   * not_finite_count of the report says so. With durable_every above 1 and steps that are not
+   * committed, it is an error, WEIR_ERROR_INVALID_ARGUMENT, that takes the state back to the last
+   * committed step and drops the gradients. */
+  double sum_of_squares_of_scaled_gradients;
   /* The step runs with `loss_scale`, no clipping and no overflow check at once, is not committed, and
    * waits for weir_optimizer_accept or weir_optimizer_undo. With directories and durable_every above
    * 1, what is not yet committed is committed before it. */
@@ -215,7 +278,7 @@ typedef struct weir_step_options {
 typedef struct weir_step_report {
   size_t struct_bytes;
   uint64_t step; /* steps that the state has taken, this one included */
-  int skipped;   /* overflow: a gradient was infinite or NaN, the state is untouched */
+  int skipped;   /* overflow: a gradient was infinite or NaN, the state is that before the step */
   int committed; /* it survives a crash from now on */
   double norm;   /* of the gradients divided by loss_scale, before clipping; -1 with hold */
   uint64_t parameter_count;
@@ -225,9 +288,13 @@ typedef struct weir_step_report {
   double disk_wait_seconds;
   double compute_seconds;
   double compute_hidden; /* part of compute that the drives worked through, 0 to 1; 1 in memory */
+  /* Gradients of this rank that were infinite or NaN, also after hold: how many, and the first. */
+  uint64_t not_finite_count;
+  int not_finite_group;        /* -1: none */
+  uint64_t not_finite_element; /* of this rank's part of the group */
 } weir_step_report_t;
 #define WEIR_STEP_REPORT_INIT \
-  { sizeof(weir_step_report_t), 0, 0, 0, -1.0, 0, 0, 0, 0.0, 0.0, 0.0, 1.0 }
+  { sizeof(weir_step_report_t), 0, 0, 0, -1.0, 0, 0, 0, 0.0, 0.0, 0.0, 1.0, 0, -1, 0 }
 
 /* Steps all groups. `report` may be NULL. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_step(weir_optimizer_t optimizer,
@@ -265,6 +332,49 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_peers_committed(weir_optim
                                                                       uint64_t step);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_roll_back(weir_optimizer_t optimizer,
                                                                 uint64_t step);
+
+/* Why the state is not that of the last commit. */
+typedef enum weir_went_back WEIR_INT_ENUM {
+  WEIR_WENT_BACK_NOT = 0,
+  WEIR_WENT_BACK_CHUNK = 1, /* chunks of the last commit were damaged */
+  /* The last commit's record cannot be read in any of its copies: the commit was cut short, so that
+   * nobody was told of it, or a committed step is lost. */
+  WEIR_WENT_BACK_RECORD = 2
+} weir_went_back_t;
+
+typedef struct weir_store_report {
+  size_t struct_bytes;
+  uint64_t step;  /* steps that the state has taken */
+  uint64_t epoch; /* commits up to the committed step */
+  /* Since create or open: whether the state went back, what was given up, and for which damage. */
+  weir_went_back_t went_back;
+  int damaged;         /* the scrub has found the committed step damaged: the next step goes back */
+  uint64_t lost_epoch; /* the commit that was given up */
+  uint64_t lost_step;  /* 0 with WEIR_WENT_BACK_RECORD: only the record knew */
+  /* Of what was given up (WEIR_WENT_BACK_CHUNK), else of `damaged`; count 0: none. */
+  uint64_t bad_chunk_count;
+  uint64_t bad_chunk;        /* the first one */
+  const char* bad_file;      /* it lies in; until this thread's next call of this function */
+  uint64_t bad_offset_bytes; /* in the file */
+  const char* text;          /* all of it for people, "" when all is well; as bad_file */
+  uint64_t chunk_count;
+  uint64_t verified_chunk_count; /* of the committed step: read and whole since it was opened, or
+                                    written by this optimizer */
+  uint64_t verify_bytes;         /* read by verifications, in so many seconds */
+  double verify_seconds;
+  uint64_t scrub_bytes;      /* read by the scrub */
+  uint64_t scrub_pass_count; /* whole passes over the committed step */
+} weir_store_report_t;
+#define WEIR_STORE_REPORT_INIT                                                                    \
+  {                                                                                               \
+    sizeof(weir_store_report_t), 0, 0, WEIR_WENT_BACK_NOT, 0, 0, 0, 0, 0, NULL, 0, NULL, 0, 0, 0, \
+        0.0, 0, 0                                                                                 \
+  }
+
+/* Whether the store is whole, as far as it is known: after open, after a step that failed with
+ * WEIR_ERROR_REFUSED, and now and then. Reads nothing of the drives. Only with directories. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_store_report(weir_optimizer_t optimizer,
+                                                                   weir_store_report_t* report);
 
 /* Holds the last step in `directories` (as many as the optimizer has; without directories any one, a
  * copy): by hard links or reflinks where the file system has them, else by copies. Commits first what

@@ -65,6 +65,7 @@ std::vector<int64_t> instruction_sets(bool all) {
 struct Options {
   std::vector<double> sizes = {1, 16, 64};
   std::vector<uint32_t> threads = {1, 2};
+  std::vector<int> cores;
   std::vector<std::string> cases = {"f32", "bf16", "bf16sr", "idle", "half", "half8"};
   uint32_t rounds = 15;
   bool all_sets = false;
@@ -73,11 +74,12 @@ struct Options {
 };
 
 nlohmann::json measure(const NamedCase& named, double millions, uint32_t threads, int64_t set,
-                       uint32_t rounds) {
+                       const Options& options) {
+  const uint32_t rounds = options.rounds;
   const uint64_t elements = std::max<uint64_t>(1, static_cast<uint64_t>(millions * 16)) << 16;
   auto contest = Contest::create(named.contest, elements);
   if (!contest.ok()) throw std::runtime_error(contest.status().text());
-  auto pool = weir::offload::WorkerPool::create({.thread_count = threads});
+  auto pool = weir::offload::WorkerPool::create({.thread_count = threads, .cores = options.cores});
   if (!pool.ok()) throw std::runtime_error(pool.status().text());
   const ContestResult r = contest.value()->run(*pool.value(), rounds);
   const double n = static_cast<double>(elements);
@@ -166,7 +168,7 @@ int run(const Options& options) {
       hwy::SetSupportedTargetsForTest(set);
       for (const double millions : options.sizes) {
         for (const uint32_t threads : options.threads) {
-          const auto row = measure(named, millions, threads, set, options.rounds);
+          const auto row = measure(named, millions, threads, set, options);
           fmt::print("{:8} {:6} {:7} {:8}K {:5} {:9.1f} {:9.1f} {:7.2f} {:7.2f} {:7.3f} {:7.3f}\n",
                      named.contest.name, hwy::TargetName(set), threads,
                      row["parameters"].get<uint64_t>() >> 10,
@@ -198,6 +200,9 @@ int main(int argc, char** argv) {
   app.add_option("--threads", options.threads, "thread counts")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
+  app.add_option("--cores", options.cores, "cores that threads run on, one each; none: on any")
+      ->delimiter(',')
+      ->check(CLI::NonNegativeNumber);
   std::string names = "all";
   std::vector<std::string> allowed = {"all"};
   for (const NamedCase& named : all_cases()) {

@@ -18,6 +18,8 @@ const std::map<std::string, weir_method_t> kMethods = {{"adamw", WEIR_ADAMW},
 const std::map<std::string, weir_state_format_t> kFormats = {{"f32", WEIR_STATE_FLOAT32},
                                                              {"half", WEIR_STATE_HALF_MASTER},
                                                              {"half8", WEIR_STATE_HALF_MASTER8}};
+const std::map<std::string, weir_sweep_order_t> kOrders = {{"first", WEIR_SWEEP_FIRST_FIRST},
+                                                           {"last", WEIR_SWEEP_LAST_FIRST}};
 const std::map<std::string, NormWay> kNorms = {
     {"here", NormWay::kHere}, {"given", NormWay::kGiven}, {"hold", NormWay::kHold}};
 
@@ -112,6 +114,12 @@ ParseResult parse_offload_options(int argc, char** argv, OffloadOptions* options
   add_size(&app, "--chunk", &o.chunk_bytes, "bytes of a chunk; 0: the library's choice");
   app.add_option("-t,--threads", o.thread_count, "compute threads; 0: the cores there are [0]")
       ->check(CLI::Range(0, 1024));
+  app.add_option("--cores", o.cores, "cores that threads run on, one each; none: on any")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_choice(&app, "--order", &o.order, kOrders, "which parameters a step takes first");
+  app.add_flag("--sqpoll", o.sqpoll, "a kernel thread submits transfers");
+  app.add_flag("--iopoll", o.iopoll, "completions are polled");
   app.add_option("--durable-every", o.durable_every, "commit every so many steps [1]")
       ->check(CLI::Range(1, 1000000));
   app.add_option("-s,--steps", o.step_count,

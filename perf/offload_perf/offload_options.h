@@ -31,6 +31,10 @@ struct OffloadOptions {
   uint64_t memory_bytes = 0;             // 0: as little as the stream needs
   uint64_t chunk_bytes = 0;              // 0: the library's
   int thread_count = 0;                  // 0: the library's
+  std::vector<int> cores;                // empty: on any
+  weir_sweep_order_t order = WEIR_SWEEP_FIRST_FIRST;
+  bool sqpoll = false;
+  bool iopoll = false;
   int durable_every = 1;
   int step_count = 0;  // of a round; parse_offload_options replaces 0
   int round_count = 3;

@@ -66,9 +66,14 @@ Status Trial::open(const std::vector<std::string>& directories) {
   config.thread_count = options_.thread_count;
   config.durable_every = options_.durable_every;
   config.seed = 1;
+  config.order = options_.order;
+  config.cores = options_.cores.data();
+  config.core_count = static_cast<int>(options_.cores.size());
+  if (!names.empty() && options_.sqpoll) config.flags |= WEIR_OFFLOAD_SQPOLL;
+  if (!names.empty() && options_.iopoll) config.flags |= WEIR_OFFLOAD_IOPOLL;
   if (!names.empty() && !options_.trace_file.empty())
     config.trace_file = options_.trace_file.c_str();
-  if (names.empty() && options_.norm == NormWay::kHold) config.flags = WEIR_OFFLOAD_UNDO_IN_MEMORY;
+  if (names.empty() && options_.norm == NormWay::kHold) config.flags |= WEIR_OFFLOAD_UNDO_IN_MEMORY;
 
   weir_parameter_group_t group = WEIR_PARAMETER_GROUP_INIT;
   group.name = "all";
@@ -101,7 +106,7 @@ Status Trial::step(weir_step_report_t* report) {
   WEIR_RETURN_IF_ERROR(check(weir_optimizer_gradient(
       optimizer_, 0, 0, options_.parameter_count, options_.gradient_type->type, gradient_.data())));
   weir_step_options_t options = WEIR_STEP_OPTIONS_INIT;
-  if (options_.norm == NormWay::kGiven) options.sum_of_squares = 1;
+  if (options_.norm == NormWay::kGiven) options.sum_of_squares_of_scaled_gradients = 1;
   options.hold = options_.norm == NormWay::kHold;
   *report = WEIR_STEP_REPORT_INIT;
   const uint64_t begin_ns = now_ns();

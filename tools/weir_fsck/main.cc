@@ -10,6 +10,7 @@
 
 #include "offload/io/open_disk.h"
 #include "offload/store/inspect.h"
+#include "offload/store/store_files.h"
 #include "progress.h"
 #include "report.h"
 
@@ -20,23 +21,31 @@ constexpr int kExitUnknown = 3;  // wrong arguments, or the store could not be l
 
 constexpr const char* kDescription =
     "Reads a store of optimizer state, or a checkpoint of one, verifies every chunk of both slots "
-    "and "
-    "every copy of its metadata, and says what it holds. Changes nothing.";
+    "and every copy of its metadata, and says what it holds. Changes nothing, but for --discard.";
 
 constexpr const char* kExamples = R"(
 Examples:
   weir-fsck /nvme/state                     one drive
   weir-fsck /nvme0/state /nvme1/state       a store over two drives, in their order
   weir-fsck --json /nvme/state > fsck.json  for programs
+  weir-fsck --discard /nvme/state           removes the files of a store that is not needed
 
-Exit status: 0 good, 1 damaged but recoverable, 2 lost, 3 when it could not be examined (wrong
-arguments, no store there, a directory missing, in use, no permission, another format version).)";
+Exit status:
+  0  good: the committed epoch is whole, nothing is damaged; with --discard: removed
+  1  recoverable: something is damaged, and the committed epoch or the one before is whole; also one
+     copy of the metadata that is damaged, missing, or of another store beside good ones
+  2  lost: no epoch is whole, or no metadata can be read though files of it are there
+  3  not examined: wrong arguments, no store there, a directory missing or in another place,
+     directories of different stores, in use, no permission, another format version; with --discard:
+     nothing was removed)";
 
 struct Arguments {
   std::vector<std::string> directories;
   bool json = false;
   bool quiet = false;
   bool every_group = false;
+  bool discard = false;
+  bool discard_committed = false;
   uint64_t timeout_ms = 60'000;
 };
 
@@ -66,6 +75,32 @@ int check(const Arguments& arguments) {
   return static_cast<int>(report.value().verdict());
 }
 
+// The store's own files and nothing else, after saying which.
+int discard(const Arguments& arguments) {
+  Result<std::unique_ptr<offload::Disk>> disk = offload::open_disk({});
+  if (!disk.ok()) return fail(arguments, disk.status(), false);
+  Result<offload::Discard> prepared =
+      offload::Discard::prepare(*disk.value(), arguments.directories, arguments.timeout_ms);
+  if (!prepared.ok()) return fail(arguments, prepared.status(), false);
+  offload::Discard& found = prepared.value();
+  for (const std::string& file : found.files()) fmt::print("{}\n", file);
+  if (found.commit().has_value()) {
+    const offload::SlotState& state = found.commit()->slots[found.commit()->current];
+    fmt::print("a commit can be read: epoch {} (step {})\n", state.epoch, state.step);
+    if (!arguments.discard_committed) {
+      return fail(arguments,
+                  Status(Code::kRefused,
+                         "nothing was removed: the store has a commit; --discard-committed removes "
+                         "it all the same"),
+                  false);
+    }
+  }
+  std::fflush(stdout);
+  if (Status status = found.remove(); !status.ok()) return fail(arguments, status, false);
+  fmt::print("removed {} files\n", found.files().size());
+  return 0;
+}
+
 int run(int argc, char** argv) {
   CLI::App app(kDescription, "weir-fsck");
   Arguments arguments;
@@ -75,6 +110,13 @@ int run(int argc, char** argv) {
   app.add_flag("-j,--json", arguments.json, "The report as JSON");
   app.add_flag("-q,--quiet", arguments.quiet, "No progress on standard error");
   app.add_flag("-g,--groups", arguments.every_group, "In the text: every group");
+  CLI::Option* const remove = app.add_flag(
+      "--discard", arguments.discard,
+      "Remove the files of the store in the directories, with its lock held, instead of examining "
+      "it: of one whose metadata was lost, or that was never committed");
+  app.add_flag("--discard-committed", arguments.discard_committed,
+               "With --discard: also of one that has a commit that can be read")
+      ->needs(remove);
   app.add_option("--timeout-ms", arguments.timeout_ms, "How long the drive may be silent")
       ->capture_default_str()
       ->check(CLI::Range(1u, 86'400'000u));
@@ -83,7 +125,11 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kExitUnknown;
   }
-  const int status = check(arguments);
+  if (arguments.discard && arguments.json) {
+    fmt::print(stderr, "weir-fsck: --discard has no JSON report\n");
+    return kExitUnknown;
+  }
+  const int status = arguments.discard ? discard(arguments) : check(arguments);
   return std::fflush(stdout) == 0 ? status : kExitUnknown;
 }
 

@@ -95,6 +95,10 @@ class Disk {
   // data of the file is in an unknown state: the caller must not trust a later success.
   virtual Status sync(FileId file) = 0;
 
+  // In a process forked from the one that made it: closes the copies of what that one has open, and
+  // lets go of no lock. Nothing but this is called there, not even the destructor.
+  virtual void leave_to_parent() {}
+
   // One line for people: what it is, why this kind, what was left out.
   virtual std::string describe() const { return "disk"; }
 };

@@ -7,10 +7,13 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "offload/kernels/cores.h"
 
 namespace weir::offload {
 
-Result<std::unique_ptr<ComputeWorkers>> ComputeWorkers::create(uint32_t thread_count) {
+Result<std::unique_ptr<ComputeWorkers>> ComputeWorkers::create(uint32_t thread_count,
+                                                               const std::vector<int>& cores) {
+  WEIR_RETURN_IF_ERROR(check_cores(cores));
   std::unique_ptr<ComputeWorkers> workers(new ComputeWorkers());
   // Signals are the program's own threads' business.
   sigset_t all, before;
@@ -18,8 +21,10 @@ Result<std::unique_ptr<ComputeWorkers>> ComputeWorkers::create(uint32_t thread_c
   pthread_sigmask(SIG_SETMASK, &all, &before);
   Status started;
   try {
-    for (uint32_t i = 0; i < thread_count; ++i)
+    for (uint32_t i = 0; i < thread_count && started.ok(); ++i) {
       workers->threads_.emplace_back([raw = workers.get(), i] { raw->work(i); });
+      if (!cores.empty()) started = pin(&workers->threads_.back(), cores[i % cores.size()]);
+    }
   } catch (const std::system_error& error) {
     started = system_error("start a compute thread", error.code().value());
   }

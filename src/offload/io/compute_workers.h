@@ -26,8 +26,10 @@ class ComputeWorkers {
     uint64_t end_ns = 0;
   };
 
-  // kSystem when a thread does not start.
-  static Result<std::unique_ptr<ComputeWorkers>> create(uint32_t thread_count);
+  // Thread i runs on cores[i % cores.size()]; empty: all where the creating thread may run. kSystem
+  // when a thread does not start. kInvalidArgument names a core that the process may not use.
+  static Result<std::unique_ptr<ComputeWorkers>> create(uint32_t thread_count,
+                                                        const std::vector<int>& cores = {});
   ~ComputeWorkers();  // drops what has not begun
 
   void give(uint32_t id, std::function<Status()> job);

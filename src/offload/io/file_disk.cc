@@ -96,6 +96,14 @@ FileDisk::~FileDisk() {
   }
 }
 
+// The lock belongs to the open file, which the parent has open, too.
+void FileDisk::leave_to_parent() {
+  for (File& file : files_) {
+    if (file.fd >= 0) ::close(file.fd);
+    file.fd = -1;
+  }
+}
+
 void FileDisk::release(File* file) {
   if (file->locked) flock(file->fd, LOCK_UN);
   file->locked = false;

@@ -34,6 +34,7 @@ class FileDisk : public Disk {
   Result<uint64_t> free_bytes(const std::string& directory) override;
   Status sync_directory(const std::string& directory) override;
   Status sync(FileId file) override;
+  void leave_to_parent() override;
 
  protected:
   struct File {

@@ -15,7 +15,9 @@ namespace {
 Result<std::unique_ptr<Disk>> open_uring([[maybe_unused]] const DiskOptions& options) {
 #if WEIR_HAVE_URING
   Result<std::unique_ptr<UringDisk>> disk = UringDisk::create(options);
-  if (!disk.ok()) return disk.status().with_context("io_uring left out");
+  const bool is_wished = options.sqpoll || options.iopoll;
+  if (!disk.ok())
+    return is_wished ? disk.status() : disk.status().with_context("io_uring left out");
   return std::unique_ptr<Disk>(disk.take());
 #else
   return Status(Code::kUnsupported, "io_uring left out: this build has no liburing");
@@ -45,6 +47,9 @@ Status check(const DiskOptions& options) {
     return invalid_argument(
         fmt::format("requests of at most {} bytes: allowed are multiples of {} to {}",
                     options.request_bytes_max, kDiskAlignment, kRequestBytesMax));
+  if (options.kind == DiskKind::kPosix && (options.sqpoll || options.iopoll))
+    return invalid_argument(
+        "SQPOLL and IOPOLL are io_uring's: a disk of pread and pwrite has none");
   return Status();
 }
 
@@ -55,7 +60,7 @@ Result<std::unique_ptr<Disk>> open_disk(const DiskOptions& options) {
     disk = open_posix(options, "io_uring was not asked for");
   } else {
     disk = open_uring(options);
-    if (!disk.ok() && options.kind == DiskKind::kAuto)
+    if (!disk.ok() && options.kind == DiskKind::kAuto && !options.sqpoll && !options.iopoll)
       disk = open_posix(options, disk.status().text());
   }
   if (disk.ok()) log_info("disk: " + disk.value()->describe());

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "offload/disk/disk.h"
 
@@ -23,13 +24,14 @@ struct DiskOptions {
   DiskKind kind = DiskKind::kAuto;
   uint32_t depth = 32;  // transfers that may be under way, 1 to 4096
   bool direct = true;   // O_DIRECT where the file system has it
-  // Its memory is registered with io_uring, so that transfers do not pin pages each time. It
-  // outlives the disk. Transfers of other memory work too.
+  // Its memory is registered with io_uring, so that transfers do not pin pages each time; all of it
+  // counts as locked memory. It outlives the disk. Transfers of other memory work too.
   Arena* arena = nullptr;
-  bool sqpoll = false;  // a kernel thread submits; left out where it is not allowed
-  // Completions are polled; left out where a small read in `probe_directory` says it is not there.
+  // Of io_uring, and errors that say why not where they cannot be had: a kernel thread submits;
+  // completions are polled, which a small read in each of the directories tries.
+  bool sqpoll = false;
   bool iopoll = false;
-  std::string probe_directory = {};
+  std::vector<std::string> iopoll_directories = {};
   uint32_t posix_threads = 4;  // 1 to 64
   // What one request to the kernel asks for at most; longer transfers are several requests.
   uint64_t request_bytes_max = uint64_t{1} << 30;

@@ -19,10 +19,9 @@ Status check(const PipelineOptions& options) {
           fmt::format("pipeline: {} is {}, it must be a multiple of {} up to 1 TiB", name, bytes,
                       kDiskAlignment));
   constexpr uint32_t kBuffersMax = 1u << 20;
-  if (options.buffer_count > kBuffersMax || options.cached_buffer_count > kBuffersMax)
-    return invalid_argument(fmt::format("pipeline: {} buffers and {} cached ones, {} are allowed",
-                                        options.buffer_count, options.cached_buffer_count,
-                                        kBuffersMax));
+  if (options.buffer_count > kBuffersMax)
+    return invalid_argument(
+        fmt::format("pipeline: {} buffers, {} are allowed", options.buffer_count, kBuffersMax));
   constexpr uint32_t kThreadsMax = 1024;
   if (options.compute_thread_count > kThreadsMax)
     return invalid_argument(fmt::format("pipeline: {} compute threads, {} are allowed",
@@ -36,7 +35,7 @@ PipelineLoad load_of(const PipelineOptions& options) {
           options.compute_thread_count};
 }
 
-uint32_t working_count(const PipelineOptions& options) {
+uint32_t buffer_count(const PipelineOptions& options) {
   if (options.buffer_count > 0) return options.buffer_count;
   return choose_shape(options.rates, load_of(options)).buffer_count;
 }
@@ -61,7 +60,7 @@ PipelineRates PipelineReport::rates() const {
 }
 
 uint64_t Pipeline::memory_bytes(const PipelineOptions& options) {
-  return (uint64_t{working_count(options)} + options.cached_buffer_count) * options.buffer_bytes;
+  return uint64_t{buffer_count(options)} * options.buffer_bytes;
 }
 
 Pipeline::Pipeline(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -74,19 +73,17 @@ Result<std::unique_ptr<Pipeline>> Pipeline::create(Disk* disk, Arena* arena,
   state->options = options;
   state->load = load_of(options);
   state->rates = options.rates;
-  state->working_count = working_count(options);
-  const uint64_t count = uint64_t{state->working_count} + options.cached_buffer_count;
-  for (uint64_t i = 0; i < count; ++i) {
+  const uint32_t count = buffer_count(options);
+  for (uint32_t i = 0; i < count; ++i) {
     Result<ArenaBuffer> buffer = arena->allocate(options.buffer_bytes);
     if (!buffer.ok())
       return buffer.status().with_context(
-          fmt::format("pipeline: {} buffers of {} bytes and {} that are kept between sweeps",
-                      state->working_count, options.buffer_bytes, options.cached_buffer_count));
+          fmt::format("pipeline: {} buffers of {} bytes", count, options.buffer_bytes));
     state->slots.emplace_back().buffer = buffer.take();
   }
   if (options.compute_thread_count > 0) {
     Result<std::unique_ptr<ComputeWorkers>> workers =
-        ComputeWorkers::create(options.compute_thread_count);
+        ComputeWorkers::create(options.compute_thread_count, options.compute_cores);
     if (!workers.ok()) return workers.status();
     state->workers = workers.take();
   }
@@ -98,7 +95,7 @@ Pipeline::~Pipeline() {
     if (slot.transfers > 0) slot.buffer.abandon();
 }
 
-Status Pipeline::run(PipelineWork* work, SweepDirection direction, PipelineReport* report) {
+Status Pipeline::run(PipelineWork* work, PipelineReport* report) {
   State& s = *state_;
   PipelineReport unwanted;
   if (report == nullptr) report = &unwanted;
@@ -109,14 +106,9 @@ Status Pipeline::run(PipelineWork* work, SweepDirection direction, PipelineRepor
         fmt::format("pipeline: {} transfers of somebody else, or of a run that failed, are "
                     "under way on the disk; open it again",
                     s.disk->in_flight()));
-  const Status status = Run(&s, work, direction, report).all();
+  const Status status = Run(&s, work, report).all();
   if (status.ok() && report->rates().disk_bytes_per_s > 0) s.rates = report->rates();
-  if (!status.ok()) forget();
   return status;
-}
-
-void Pipeline::forget() {
-  for (State::Slot& slot : state_->slots) slot.cached = false;
 }
 
 }  // namespace weir::offload

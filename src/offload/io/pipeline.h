@@ -49,28 +49,22 @@ class PipelineWork {
   virtual Status written(uint64_t) { return Status(); }
 };
 
-enum class SweepDirection : uint8_t { kForward, kBackward };
-
 struct PipelineOptions {
   uint64_t buffer_bytes = 0;  // of one item: a multiple of kDiskAlignment
   uint32_t buffer_count = 0;  // of items between read and write; 0: choose_shape
   uint32_t depth = 0;  // transfers under way; 0: choose_shape, from what the last run measured
   uint64_t transfer_bytes = uint64_t{1} << 20;  // longer transfers are cut
-  // More buffers that keep the last items of a sweep for the beginning of the next one, which saves
-  // their reads when sweeps alternate. Then compute and writes must leave in the buffer what reading
-  // the item again would put there.
-  uint32_t cached_buffer_count = 0;
-  uint32_t compute_thread_count = 0;  // of the pipeline; 0: the caller's thread computes
-  uint32_t drive_count = 1;           // that the items are striped over
-  PipelineRates rates;                // for the first run; 0 where not known
-  uint64_t timeout_ms = 30'000;       // without one transfer that completes
-  uint32_t trace_events_max = 0;      // 0: no trace
+  uint32_t compute_thread_count = 0;            // of the pipeline; 0: the caller's thread computes
+  std::vector<int> compute_cores;               // that they run on, one each; empty: on any
+  uint32_t drive_count = 1;                     // that the items are striped over
+  PipelineRates rates;                          // for the first run; 0 where not known
+  uint64_t timeout_ms = 30'000;                 // without one transfer that completes
+  uint32_t trace_events_max = 0;                // 0: no trace
 };
 
 // Of one run.
 struct PipelineReport {
-  uint64_t item_count = 0;         // whose writes completed
-  uint64_t cached_item_count = 0;  // which were not read
+  uint64_t item_count = 0;  // whose writes completed
   uint64_t read_bytes = 0;
   uint64_t written_bytes = 0;
   uint64_t transfer_count = 0;
@@ -103,11 +97,9 @@ class Pipeline {
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // One sweep over all items. `report` (may be nullptr) is filled after an error too.
-  Status run(PipelineWork* work, SweepDirection direction, PipelineReport* report);
-
-  // The cached items are not what the disk has any more: for a step taken back, a store restored.
-  void forget();
+  // One sweep over all items, the first one first. `report` (may be nullptr) is filled after an
+  // error too.
+  Status run(PipelineWork* work, PipelineReport* report);
 
   // Bytes that create takes of the arena.
   static uint64_t memory_bytes(const PipelineOptions& options);

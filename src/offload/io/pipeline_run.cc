@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "core/base/check.h"
 #include "core/base/clock.h"
@@ -12,24 +11,13 @@
 
 namespace weir::offload {
 
-Pipeline::Run::Run(State* state, PipelineWork* work, SweepDirection direction,
-                   PipelineReport* report)
-    : s_(*state),
-      work_(*work),
-      direction_(direction),
-      report_(*report),
-      item_count_(work->item_count()) {
+Pipeline::Run::Run(State* state, PipelineWork* work, PipelineReport* report)
+    : s_(*state), work_(*work), report_(*report), item_count_(work->item_count()) {
   const PipelineOptions& options = s_.options;
   report_.depth = options.depth > 0 ? options.depth : choose_shape(s_.rates, s_.load).depth;
   report_.depth = std::min(report_.depth, s_.disk->depth());
-  report_.buffer_count = s_.working_count;
+  report_.buffer_count = static_cast<uint32_t>(s_.slots.size());
 }
-
-uint64_t Pipeline::Run::item_at(uint64_t position) const {
-  return direction_ == SweepDirection::kForward ? position : item_count_ - 1 - position;
-}
-
-uint64_t Pipeline::Run::position_of(uint64_t item) const { return item_at(item); }
 
 Status Pipeline::Run::all() {
   const uint64_t begin_ns = now_ns();
@@ -61,52 +49,22 @@ Status Pipeline::Run::sweep() {
 
 // Gives buffers to the next items of the sweep and lists their reads.
 Status Pipeline::Run::admit() {
-  while (admitted_count_ < item_count_ && working_ < s_.working_count) {
-    const uint64_t item = item_at(admitted_count_);
-    bool was_cached = false;
-    const uint32_t slot = slot_for(item, &was_cached);
-    s_.slots[slot].item = item;
+  while (admitted_count_ < item_count_ && working_ < s_.slots.size()) {
+    const uint32_t slot = free_slot();
+    s_.slots[slot].item = admitted_count_++;
     s_.slots[slot].working = true;
-    s_.slots[slot].cached = false;
     ++working_;
-    ++admitted_count_;
     to_compute_.push_back(slot);
-    if (was_cached)
-      ++report_.cached_item_count;
-    else
-      WEIR_RETURN_IF_ERROR(cut(slot, false));
+    WEIR_RETURN_IF_ERROR(cut(slot, false));
   }
   return Status();
 }
 
-// The item's own buffer if it is cached, else a free one, else the one whose item is needed last:
-// the next sweep goes the other way, so that what this one has done first comes last.
-uint32_t Pipeline::Run::slot_for(uint64_t item, bool* was_cached) {
-  uint32_t best = 0;
-  uint64_t best_distance = 0;
-  bool found = false;
-  for (uint32_t i = 0; i < s_.slots.size(); ++i) {
-    const Slot& slot = s_.slots[i];
-    if (slot.working) continue;
-    if (slot.cached && slot.item == item) {
-      *was_cached = true;
-      return i;
-    }
-    uint64_t distance = std::numeric_limits<uint64_t>::max();
-    if (slot.cached && slot.item < item_count_) {
-      const uint64_t position = position_of(slot.item);
-      distance = position >= admitted_count_
-                     ? position - admitted_count_
-                     : (item_count_ - admitted_count_) + (item_count_ - 1 - position);
-    }
-    if (found && distance <= best_distance) continue;
-    found = true;
-    best = i;
-    best_distance = distance;
-  }
-  WEIR_CHECK(found, "there are at least working_count buffers");
-  *was_cached = false;
-  return best;
+uint32_t Pipeline::Run::free_slot() const {
+  uint32_t slot = 0;
+  while (slot < s_.slots.size() && s_.slots[slot].working) ++slot;
+  WEIR_CHECK(slot < s_.slots.size(), "fewer items are at work than there are buffers");
+  return slot;
 }
 
 // Cuts the item's reads or writes into pieces and queues them.
@@ -253,7 +211,6 @@ Status Pipeline::Run::computed(const ComputeWorkers::Finished& finished) {
 Status Pipeline::Run::finish(uint32_t index) {
   Slot& slot = s_.slots[index];
   slot.working = false;
-  slot.cached = s_.options.cached_buffer_count > 0;
   --working_;
   ++finished_count_;
   ++report_.item_count;
@@ -327,7 +284,6 @@ void Pipeline::Run::drain() {
   for (Slot& slot : s_.slots) {
     slot.transfers = slot.submitted;
     slot.working = slot.submitted > 0;
-    slot.cached = false;
   }
 }
 

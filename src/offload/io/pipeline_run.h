@@ -19,7 +19,6 @@ struct Pipeline::State {
     ArenaBuffer buffer;
     uint64_t item = 0;
     bool working = false;    // the item is between read and write
-    bool cached = false;     // not working, but the item's content is still there
     uint32_t transfers = 0;  // under way or waiting
     uint32_t submitted = 0;  // under way
   };
@@ -28,14 +27,13 @@ struct Pipeline::State {
   PipelineOptions options;
   PipelineLoad load;
   PipelineRates rates;  // of the last run
-  uint32_t working_count = 0;
   std::vector<Slot> slots;
   std::unique_ptr<ComputeWorkers> workers;  // nullptr: the caller computes
 };
 
 class Pipeline::Run {
  public:
-  Run(State* state, PipelineWork* work, SweepDirection direction, PipelineReport* report);
+  Run(State* state, PipelineWork* work, PipelineReport* report);
   Status all();
 
  private:
@@ -48,8 +46,6 @@ class Pipeline::Run {
   using Slot = State::Slot;
 
   bool finished() const { return finished_count_ == item_count_; }
-  uint64_t item_at(uint64_t position) const;
-  uint64_t position_of(uint64_t item) const;
 
   Status sweep();
   Status admit();
@@ -64,7 +60,7 @@ class Pipeline::Run {
   Status handle(const std::vector<Completion>& done);
   void drain();
 
-  uint32_t slot_for(uint64_t item, bool* was_cached);
+  uint32_t free_slot() const;
   uint32_t next_piece();  // takes it out of its queue
   void put_back(uint32_t piece);
   uint32_t take_lane(bool write);
@@ -74,11 +70,10 @@ class Pipeline::Run {
 
   State& s_;
   PipelineWork& work_;
-  const SweepDirection direction_;
   PipelineReport& report_;
   const uint64_t item_count_;
 
-  uint64_t admitted_count_ = 0;  // positions below it have or had a buffer
+  uint64_t admitted_count_ = 0;  // items below it have or had a buffer
   uint64_t finished_count_ = 0;
   uint32_t working_ = 0;
   std::deque<uint32_t> to_compute_;  // slots in the order of the sweep, first ones may be ready

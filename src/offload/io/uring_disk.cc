@@ -33,11 +33,9 @@ struct UringDisk::State {
     TransferProgress progress;
   };
 
-  explicit State(const DiskOptions& o) : options(o), iopoll(o.iopoll), sqpoll(o.sqpoll) {}
+  explicit State(const DiskOptions& o) : options(o) {}
 
   const DiskOptions options;
-  bool iopoll;  // still wanted; turned off where it does not work
-  bool sqpoll;
   io_uring ring = {};
   bool running = false;       // the ring exists
   bool thread_bound = false;  // SINGLE_ISSUER
@@ -65,12 +63,15 @@ UringDisk::UringDisk(const DiskOptions& options)
 Result<std::unique_ptr<UringDisk>> UringDisk::create(const DiskOptions& options) {
   WEIR_RETURN_IF_ERROR(offload::check(options));
   std::unique_ptr<UringDisk> disk(new UringDisk(options));
-  if (options.iopoll) {
-    const Status works = probe_iopoll(options.probe_directory);
-    if (!works.ok()) {
-      disk->note("IOPOLL left out: " + works.text());
-      disk->state_->iopoll = false;
-    }
+  if (options.iopoll && options.iopoll_directories.empty())
+    return invalid_argument("IOPOLL without a directory to try it in");
+  for (size_t i = 0; options.iopoll && i < options.iopoll_directories.size(); ++i) {
+    const std::string& directory = options.iopoll_directories[i];
+    if (const Status works = probe_iopoll(directory); !works.ok())
+      return Status(Code::kUnsupported,
+                    fmt::format("IOPOLL in '{}': {}; it needs O_DIRECT and a device with queues to "
+                                "poll (nvme.poll_queues): leave IOPOLL out",
+                                directory, works.text()));
   }
   WEIR_RETURN_IF_ERROR(disk->start_ring());
   return disk;
@@ -105,17 +106,19 @@ Status UringDisk::start_ring() {
     const char* text;
   };
   std::vector<Attempt> attempts;
-  if (s.sqpoll) attempts.push_back({IORING_SETUP_SQPOLL, "SQPOLL"});
-  attempts.push_back(
-      {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, "SINGLE_ISSUER, DEFER_TASKRUN"});
-  attempts.push_back({IORING_SETUP_COOP_TASKRUN, "COOP_TASKRUN"});
-  attempts.push_back({0, "no flags"});
+  if (s.options.sqpoll)
+    attempts = {{IORING_SETUP_SQPOLL, "SQPOLL"}};
+  else
+    attempts = {
+        {IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, "SINGLE_ISSUER, DEFER_TASKRUN"},
+        {IORING_SETUP_COOP_TASKRUN, "COOP_TASKRUN"},
+        {0, "no flags"}};
   int number = 0;
   for (const Attempt& attempt : attempts) {
     io_uring_params params = {};
     // Disabled until the first transfer: the thread that does it becomes the issuer.
     params.flags = attempt.flags | IORING_SETUP_R_DISABLED | IORING_SETUP_CLAMP |
-                   (s.iopoll ? IORING_SETUP_IOPOLL : 0);
+                   (s.options.iopoll ? IORING_SETUP_IOPOLL : 0);
     params.sq_thread_idle = kSqThreadIdleMs;
     number = -io_uring_queue_init_params(s.options.depth, &s.ring, &params);
     if (number == 0 && (params.features & IORING_FEAT_EXT_ARG) == 0) {
@@ -127,19 +130,16 @@ Status UringDisk::start_ring() {
       s.thread_bound = (attempt.flags & IORING_SETUP_SINGLE_ISSUER) != 0;
       s.enabled = false;
       s.owner = 0;
-      s.flags_text = std::string(attempt.text) + (s.iopoll ? ", IOPOLL" : "");
+      s.flags_text = std::string(attempt.text) + (s.options.iopoll ? ", IOPOLL" : "");
       break;
     }
-    if ((attempt.flags & IORING_SETUP_SQPOLL) != 0) {
-      note("SQPOLL left out: " + system_error("io_uring_setup", number).text());
-      s.sqpoll = false;
-    }
-    if (number != EINVAL && attempt.flags != IORING_SETUP_SQPOLL) break;
+    if (number != EINVAL) break;
   }
   if (number != 0)
     return Status(
         Code::kUnsupported,
-        system_error("io_uring_setup", number).text() +
+        system_error(s.options.sqpoll ? "io_uring_setup with SQPOLL" : "io_uring_setup", number)
+                .text() +
             (number == ENOMEM ? "; raise the limit of locked memory (ulimit -l)"
                               : "; it needs Linux 5.11, kernel.io_uring_disabled=0 and a container "
                                 "that allows it"));
@@ -162,6 +162,13 @@ void UringDisk::stop_ring() {
   io_uring_queue_exit(&s.ring);
   s.running = false;
   s.fixed_bytes = 0;
+}
+
+// Takes the ring out of this process alone: what it has registered stays.
+void UringDisk::leave_to_parent() {
+  if (state_->running) io_uring_queue_exit(&state_->ring);
+  state_->running = false;
+  FileDisk::leave_to_parent();
 }
 
 Status UringDisk::bind_to_this_thread() {
@@ -229,17 +236,10 @@ Status UringDisk::register_file(FileId id) {
 
 Status UringDisk::opened(FileId id) {
   State& s = *state_;
-  if (s.iopoll && !files()[id].direct) {
-    if (s.in_flight() > 0)
-      return Status(Code::kUnsupported,
-                    fmt::format("open '{}': it has no O_DIRECT, which IOPOLL needs; open it before "
-                                "transfers begin, or leave IOPOLL out",
-                                files()[id].path));
-    note("IOPOLL left out: a file has no O_DIRECT");
-    s.iopoll = false;
-    stop_ring();
-    return start_ring();  // registers this file too
-  }
+  if (s.options.iopoll && !files()[id].direct)
+    return Status(Code::kUnsupported,
+                  fmt::format("open '{}': it has no O_DIRECT, which IOPOLL needs; leave IOPOLL out",
+                              files()[id].path));
   // Another thread's ring cannot be told now: the file is used by its descriptor until it moves.
   if (s.enabled && s.thread_bound && s.owner != gettid()) return Status();
   return register_file(id);

@@ -25,6 +25,7 @@ class UringDisk final : public FileDisk {
   Result<uint32_t> submit(std::span<const Transfer> transfers) override;
   Status reap(uint32_t least, uint64_t deadline_ns, std::vector<Completion>* done) override;
   void cancel() override;
+  void leave_to_parent() override;
   std::string describe() const override;
 
  private:

@@ -7,7 +7,8 @@
 
 namespace weir::offload {
 
-using StepFunction = void (*)(const StepFactors& factors, const StepRange& range);
+// As step_range().
+using StepFunction = bool (*)(const StepFactors& factors, const StepRange& range);
 
 StepFunction adamw_step(StateFormat format);
 StepFunction adam_step(StateFormat format);

@@ -82,8 +82,8 @@ Status validate(const StepRange& range) {
   return Status();
 }
 
-void step_range(const StepFactors& factors, const StepRange& range) {
-  if (range.count == 0) return;
+bool step_range(const StepFactors& factors, const StepRange& range) {
+  if (range.count == 0) return true;
   WEIR_CHECK(factors.method == range.layout->method, "the factors are those of the method");
   const StateFormat format = range.layout->format;
   switch (factors.method) {
@@ -98,6 +98,7 @@ void step_range(const StepFactors& factors, const StepRange& range) {
     case Method::kLion:
       return lion_step(format)(factors, range);
   }
+  return true;
 }
 
 }  // namespace weir::offload

@@ -60,8 +60,9 @@ struct StepRange {
 // Whether step_range may be called so; the error says what is wrong with which field.
 Status validate(const StepRange& range);
 
-// The range must be valid; its method must be that of the factors.
-void step_range(const StepFactors& factors, const StepRange& range);
+// The range must be valid; its method must be that of the factors. Whether every gradient times its
+// factor was finite; where one was not, the step has gone into the state.
+bool step_range(const StepFactors& factors, const StepRange& range);
 
 // Name of the instruction set in use: "AVX3", "AVX2", "NEON", …
 const char* step_kernel_target();

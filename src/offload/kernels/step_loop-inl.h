@@ -87,23 +87,25 @@ class Stepper {
         moment_key_(random_key(range.seed, factors.step, RandomStream::kMoments)),
         parameter_key_(random_key(range.seed, factors.step, RandomStream::kParameter)) {}
 
-  void run() {
+  bool run() {
     const Arrays all = arrays();
+    bool finite = true;
     const size_t end = range_.count;
     const size_t past_group = range_.first % kGroup;
     size_t at = std::min(end, past_group == 0 ? 0 : kGroup - past_group);
-    if (at != 0) run_ragged(all, 0, at);
+    if (at != 0) finite = run_ragged(all, 0, at);
     const size_t body = (end - at) / kGroup * kGroup;
     if (body != 0) {
       const Arrays from = advanced(all, at);
       streaming_ = range_.streaming && from.parameter != nullptr &&
                    reinterpret_cast<uintptr_t>(from.parameter) % kLineBytes == 0;
-      run_groups(from, body, range_.first_index + at);
+      finite = run_groups(from, body, range_.first_index + at) && finite;
       if (streaming_) hwy::FlushStream();
       streaming_ = false;
     }
     at += body;
-    if (at != end) run_ragged(all, at, end - at);
+    if (at != end) finite = run_ragged(all, at, end - at) && finite;
+    return finite;
   }
 
  private:
@@ -172,7 +174,7 @@ class Stepper {
   }
 
   // `count` < kGroup elements, by way of a group of which the rest is zero.
-  HWY_NOINLINE void run_ragged(const Arrays& all, size_t begin, size_t count) {
+  HWY_NOINLINE bool run_ragged(const Arrays& all, size_t begin, size_t count) {
     constexpr size_t kSlotBytes = kGroup * 4;
     HWY_ALIGN unsigned char in[5][kSlotBytes] = {};
     HWY_ALIGN unsigned char out[6][kSlotBytes];
@@ -185,27 +187,41 @@ class Stepper {
     });
     slot = 0;
     visit_outputs(real, [&](auto member, size_t) { padded.*member = out[slot++]; });
-    run_groups(padded, kGroup, range_.first_index + begin);
+    const bool finite = run_groups(padded, kGroup, range_.first_index + begin);
     visit_outputs(real, [&](auto member, size_t bytes) {
       std::memcpy(real.*member, padded.*member, count * bytes);
     });
+    return finite;
   }
 
-  HWY_NOINLINE void run_groups(const Arrays& arrays, size_t count, uint64_t index) const {
+  HWY_NOINLINE bool run_groups(const Arrays& arrays, size_t count, uint64_t index) const {
     // Copies, because stores through byte pointers might change what lies elsewhere.
     const Stepper self(*this);
     const Arrays a = arrays;
     const Factors factors(factors_);
+    bool finite = true;
     for (size_t at = 0; at < count; at += kGroup) {
       self.prefetch_group(a, at);
       if constexpr (kBytes) {
-        self.step_block(factors, a, at, index + at);
+        self.step_block(factors, a, at, index + at, finite);
       } else {
         for (size_t i = 0; i < kGroup; i += kStride) {
-          self.step_vectors(factors, a, at + i, index + at + i);
+          self.step_vectors(factors, a, at + i, index + at + i, finite);
         }
       }
     }
+    return finite;
+  }
+
+  // Values and no references: what has an address that others know is read again after each store.
+  static HWY_NOINLINE bool all_finite(const unsigned char* gradient, DataType type, float factor,
+                                      size_t count) {
+    auto sum = hn::Zero(DFloat());
+    for (size_t at = 0; at < count; at += kLanes) {
+      const auto g = hn::Mul(load_as_float(type, gradient, at), hn::Set(DFloat(), factor));
+      sum = plus_nothing(sum, g);
+    }
+    return hn::AllFalse(DFloat(), hn::IsNaN(sum));
   }
 
   // State is nearly always stepped in place.
@@ -310,8 +326,10 @@ class Stepper {
     return hn::ShiftRight<16>(random_lanes(parameter_key_, index));
   }
 
-  // The step of kTogether vectors whose moments have been read.
-  HWY_INLINE void apply(const Factors& factors, const Arrays& a, size_t at, Element* e) const {
+  // The step of kTogether vectors whose moments have been read. `finite` becomes false where a
+  // gradient is not; gradients are looked at only where the results leave a doubt.
+  HWY_INLINE void apply(const Factors& factors, const Arrays& a, size_t at, Element* e,
+                        bool& finite) const {
     VFloat g[kTogether];
     load_gradients(a, at, g);
     unrolled<kTogether>([&](auto i) HWY_ATTR {
@@ -320,9 +338,10 @@ class Stepper {
     });
     unrolled<kTogether>([&](auto i) HWY_ATTR { Rule::divide(factors, e[i]); });
     unrolled<kTogether>([&](auto i) HWY_ATTR { Rule::finish(factors, e[i]); });
-    auto nan = hn::IsNaN(e[0].p);
-    unrolled<kTogether - 1>([&](auto i) HWY_ATTR { nan = hn::Or(nan, hn::IsNaN(e[i + 1].p)); });
-    if (!Rule::kParameterShowsNaN || HWY_UNLIKELY(!hn::AllFalse(DFloat(), nan))) {
+    if (HWY_UNLIKELY(!hn::AllFalse(DFloat(), Rule::template doubtful<kTogether>(e)))) {
+      finite = all_finite(a.gradient + at * gradient_bytes_, gradient_type_, range_.gradient_factor,
+                          kStride) &&
+               finite;
       unrolled<kTogether>([&](auto i) HWY_ATTR {
         e[i].p = canonical(e[i].p);
         if constexpr (kFirst) e[i].m = canonical(e[i].m);
@@ -331,8 +350,8 @@ class Stepper {
     }
   }
 
-  HWY_INLINE void step_vectors(const Factors& factors, const Arrays& a, size_t at,
-                               uint64_t index) const {
+  HWY_INLINE void step_vectors(const Factors& factors, const Arrays& a, size_t at, uint64_t index,
+                               bool& finite) const {
     const DFloat df;
     Element e[kTogether];
     unrolled<kTogether>([&](auto i) HWY_ATTR {
@@ -340,7 +359,7 @@ class Stepper {
       if constexpr (kFirst) e[i].m = load_moment_float(kFormat, a.first_in, here);
       if constexpr (kSecond) e[i].v = load_moment_float(kFormat, a.second_in, here);
     });
-    apply(factors, a, at, e);
+    apply(factors, a, at, e, finite);
     store_masters(a, at, e);
     if constexpr (kHalf) {
       unrolled<kTogether / 2>([&](auto pair) HWY_ATTR {
@@ -369,8 +388,8 @@ class Stepper {
   }
 
   // 8-bit moments: the scale is known only when the whole block has been stepped.
-  HWY_INLINE void step_block(const Factors& factors, const Arrays& a, size_t at,
-                             uint64_t index) const {
+  HWY_INLINE void step_block(const Factors& factors, const Arrays& a, size_t at, uint64_t index,
+                             bool& finite) const {
     const DFloat df;
     const DInt di;
     HWY_ALIGN float first[kMomentBlock];
@@ -392,7 +411,7 @@ class Stepper {
           e[j].v = decode_moments<SecondMoment>(load(DByte(), a.second_in + here), second_scale);
         }
       });
-      apply(factors, a, at + i, e);
+      apply(factors, a, at + i, e, finite);
       store_masters(a, at + i, e);
       unrolled<kTogether>([&](auto j) HWY_ATTR {
         const size_t here = i + j * kLanes;
@@ -454,9 +473,9 @@ class Stepper {
 };
 
 template <class Rule, StateFormat kFormat>
-void step(const StepFactors& factors, const StepRange& range) {
+bool step(const StepFactors& factors, const StepRange& range) {
   const FloatEnvironment environment;
-  Stepper<Rule, kFormat>(factors, range).run();
+  return Stepper<Rule, kFormat>(factors, range).run();
 }
 
 template <class Rule>

@@ -43,6 +43,22 @@ struct Element {
   VFloat top, root, quotient;
 };
 
+// A sum of zeros, which becomes NaN for good by a value that is not finite.
+HWY_INLINE VFloat plus_nothing(VFloat sum, VFloat v) {
+#if HWY_NATIVE_FMA
+  return hn::MulAdd(v, hn::Zero(DFloat()), sum);
+#else
+  return hn::Add(sum, hn::Sub(v, v));
+#endif
+}
+
+template <size_t kCount>
+HWY_INLINE auto parameter_is_nan(const Element* e) {
+  auto nan = hn::IsNaN(e[0].p);
+  unrolled<kCount - 1>([&](auto i) HWY_ATTR { nan = hn::Or(nan, hn::IsNaN(e[i + 1].p)); });
+  return nan;
+}
+
 HWY_INLINE void divide_by_root(const Factors& f, Element& e) {
   e.quotient = hn::Div(e.top, hn::Add(e.root, f.eps));
 }
@@ -71,12 +87,12 @@ HWY_INLINE VFloat updated(const Factors& f, const Element& e) {
   return fused(f.minus_step, e.quotient, hn::Sub(e.p, small));
 }
 
-// kParameterShowsNaN: where a new moment is NaN, so is the new parameter.
+// doubtful: lanes in which, of kCount vectors, one's gradient may not have been finite or one may
+// hold a NaN. Where that is so, it is said.
 
 template <bool kDecoupled>
 struct AdamRule {
   static constexpr Method kMethod = kDecoupled ? Method::kAdamW : Method::kAdam;
-  static constexpr bool kParameterShowsNaN = true;
   static HWY_INLINE void begin(const Factors& f, VFloat g, Element& e) {
     if constexpr (!kDecoupled) g = fused(f.l2, e.p, g);
     e.m = fused(f.beta1_other, g, hn::Mul(f.beta1, e.m));
@@ -86,11 +102,15 @@ struct AdamRule {
   }
   static HWY_INLINE void divide(const Factors& f, Element& e) { divide_by_root(f, e); }
   static HWY_INLINE void finish(const Factors& f, Element& e) { e.p = updated<kDecoupled>(f, e); }
+  // An infinite gradient makes both moments infinite, and their quotient NaN.
+  template <size_t kCount>
+  static HWY_INLINE auto doubtful(const Element* e) {
+    return parameter_is_nan<kCount>(e);
+  }
 };
 
 struct SgdMomentumRule {
   static constexpr Method kMethod = Method::kSgdMomentum;
-  static constexpr bool kParameterShowsNaN = true;
   static HWY_INLINE void begin(const Factors& f, VFloat g, Element& e) {
     g = fused(f.l2, e.p, g);
     e.m = fused(f.beta1, e.m, g);
@@ -98,11 +118,16 @@ struct SgdMomentumRule {
   }
   static HWY_INLINE void divide(const Factors&, Element&) {}
   static HWY_INLINE void finish(const Factors&, Element&) {}
+  template <size_t kCount>
+  static HWY_INLINE auto doubtful(const Element* e) {
+    auto sum = hn::Zero(DFloat());
+    unrolled<kCount>([&](auto i) HWY_ATTR { sum = plus_nothing(sum, e[i].p); });
+    return hn::IsNaN(sum);
+  }
 };
 
 struct AdagradRule {
   static constexpr Method kMethod = Method::kAdagrad;
-  static constexpr bool kParameterShowsNaN = true;
   static HWY_INLINE void begin(const Factors& f, VFloat g, Element& e) {
     g = fused(f.l2, e.p, g);
     e.v = fused(g, g, e.v);
@@ -111,11 +136,14 @@ struct AdagradRule {
   }
   static HWY_INLINE void divide(const Factors& f, Element& e) { divide_by_root(f, e); }
   static HWY_INLINE void finish(const Factors& f, Element& e) { e.p = updated<false>(f, e); }
+  template <size_t kCount>
+  static HWY_INLINE auto doubtful(const Element* e) {
+    return parameter_is_nan<kCount>(e);
+  }
 };
 
 struct LionRule {
   static constexpr Method kMethod = Method::kLion;
-  static constexpr bool kParameterShowsNaN = false;  // infinity times a beta2 of zero
   static HWY_INLINE void begin(const Factors& f, VFloat g, Element& e) {
     const DFloat df;
     const auto p = fused(f.minus_decay, e.p, e.p);
@@ -129,6 +157,14 @@ struct LionRule {
   }
   static HWY_INLINE void divide(const Factors&, Element&) {}
   static HWY_INLINE void finish(const Factors&, Element&) {}
+  // The parameter sees the sign alone.
+  template <size_t kCount>
+  static HWY_INLINE auto doubtful(const Element* e) {
+    auto sum = hn::Zero(DFloat());
+    unrolled<kCount>([&](auto i)
+                         HWY_ATTR { sum = plus_nothing(plus_nothing(sum, e[i].m), e[i].p); });
+    return hn::IsNaN(sum);
+  }
 };
 
 }  // namespace

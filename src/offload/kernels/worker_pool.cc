@@ -1,43 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "offload/kernels/worker_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <string>
 #include <system_error>
 
 #include "core/base/check.h"
 #include "core/base/clock.h"
+#include "offload/kernels/cores.h"
 #include "offload/kernels/float_environment.h"
 
 namespace weir::offload {
-namespace {
 
-std::vector<int> usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  }
-  return cores;
-}
-
-// A hint: a container that refuses it is no error.
-void pin_to(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  (void)sched_setaffinity(0, sizeof(set), &set);
-}
-
-}  // namespace
-
-uint32_t WorkerPool::default_thread_count() {
-  return std::max<uint32_t>(1, static_cast<uint32_t>(usable_cores().size()));
-}
+uint32_t WorkerPool::default_thread_count() { return usable_core_count(); }
 
 Result<std::unique_ptr<WorkerPool>> WorkerPool::create(const WorkerPoolOptions& options) {
   std::unique_ptr<WorkerPool> pool(new WorkerPool(options));
@@ -47,18 +22,21 @@ Result<std::unique_ptr<WorkerPool>> WorkerPool::create(const WorkerPoolOptions& 
 }
 
 Status WorkerPool::start_threads() {
-  cores_ = usable_cores();
+  const std::vector<int>& cores = options_.cores;
+  WEIR_RETURN_IF_ERROR(check_cores(cores));
   thread_count_ = options_.thread_count != 0 ? options_.thread_count : default_thread_count();
   const uint32_t started = thread_count_ - (options_.caller_helps ? 1 : 0);
   threads_.reserve(started);
   for (uint32_t worker = 0; worker < started; ++worker) {
     try {
-      threads_.emplace_back([this, worker] { work(worker); });
+      threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& error) {
       return system_error("offload: cannot start worker " + std::to_string(worker) + " of " +
                               std::to_string(started) + "; ask for fewer threads",
                           error.code().value());
     }
+    const size_t place = worker + (options_.caller_helps ? 1 : 0);
+    if (!cores.empty()) WEIR_RETURN_IF_ERROR(pin(&threads_.back(), cores[place % cores.size()]));
   }
   return Status();
 }
@@ -140,10 +118,7 @@ bool WorkerPool::enter() {
   return false;
 }
 
-void WorkerPool::work(uint32_t worker) {
-  // The first core is left to the caller when it helps.
-  const uint32_t place = worker + (options_.caller_helps ? 1 : 0);
-  if (options_.pin && !cores_.empty()) pin_to(cores_[place % cores_.size()]);
+void WorkerPool::work() {
   const FloatEnvironment environment;
   uint32_t seen = 0;
   while (await_job(seen)) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// WorkerPool: persistent threads, each pinned to a core, that share the blocks of one loop at a
-// time. Every worker runs under FloatEnvironment; the calling thread gets it while it helps, and
-// its own back after. Nothing is allocated per call. Between loops workers spin for a while, then
-// sleep.
+// WorkerPool: persistent threads that share the blocks of one loop at a time, each where the
+// calling thread may run, or on a core that the caller lists. Every worker runs under
+// FloatEnvironment; the calling thread gets it while it helps, and its own back after. Nothing is
+// allocated per call. Between loops workers spin for a while, then sleep.
 //
 // One thread at a time per pool. The body is called from several threads at once and must not throw
 // and not call the pool. Blocks are handed out in order, to whoever is free: what a body computes
@@ -23,13 +23,16 @@ namespace weir::offload {
 struct WorkerPoolOptions {
   uint32_t thread_count = 0;  // that work, the caller included when it helps; 0: one a core
   bool caller_helps = true;   // else wait() only waits
-  bool pin = true;            // one core a worker, of those the process may use
-  uint32_t spin_us = 50;      // before a worker sleeps
+  // Thread i runs on cores[i % cores.size()]; the caller, where it helps, is thread 0 and stays
+  // where it is. Empty: all where the creating thread may run.
+  std::vector<int> cores = {};
+  uint32_t spin_us = 50;  // before a worker sleeps
 };
 
 class WorkerPool {
  public:
-  // kSystem when a thread does not start. Where pinning is refused, the worker runs unpinned.
+  // kSystem when a thread does not start. kInvalidArgument names a core that the process may not
+  // use.
   static Result<std::unique_ptr<WorkerPool>> create(const WorkerPoolOptions& options);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -68,14 +71,13 @@ class WorkerPool {
   explicit WorkerPool(const WorkerPoolOptions& options) : options_(options) {}
   Status start_threads();
   void start_job(uint64_t count, uint64_t block, void* context, Function function);
-  void work(uint32_t worker);
+  void work();
   bool await_job(uint32_t seen);
   bool enter();
   void run_blocks();
 
   const WorkerPoolOptions options_;
   uint32_t thread_count_ = 1;
-  std::vector<int> cores_;
 
   // The job; written by the caller while the gate is closed and no worker inside.
   uint64_t count_ = 0;

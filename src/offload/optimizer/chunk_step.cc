@@ -23,7 +23,7 @@ class Stepper {
     range_.seed = group.seed;
   }
 
-  void run() {
+  bool run() {
     const std::vector<GradientSegment>& segments = *group_.gradient;
     const bool blocks = chunk_.layout->format == StateFormat::kHalfMaster8;
     for (uint64_t at = 0; at < chunk_.count;) {
@@ -42,6 +42,7 @@ class Stepper {
       step(at, end, block, DataType::kFloat32);
       at = end;
     }
+    return finite_;
   }
 
  private:
@@ -61,19 +62,20 @@ class Stepper {
                             element * element_bytes(group_.output.type);
     range.first_index = group_.first_element + element;
     WEIR_CHECK(validate(range).ok(), "the ranges of a chunk are valid");
-    step_range(group_.factors, range);
+    finite_ = step_range(group_.factors, range) && finite_;
   }
 
   const GroupStep& group_;
   const StateChunk& chunk_;
   StepRange range_;
+  bool finite_ = true;
 };
 
 }  // namespace
 
-void step_chunk(const GroupStep& group, const StateChunk& chunk, const unsigned char* source,
+bool step_chunk(const GroupStep& group, const StateChunk& chunk, const unsigned char* source,
                 unsigned char* destination) {
-  Stepper(group, chunk, source, destination).run();
+  return Stepper(group, chunk, source, destination).run();
 }
 
 }  // namespace weir::offload

@@ -31,8 +31,8 @@ struct GroupStep {
   uint64_t first_element = 0;  // of the group
 };
 
-// source may be destination.
-void step_chunk(const GroupStep& group, const StateChunk& chunk, const unsigned char* source,
+// source may be destination. Whether every gradient times its factor was finite.
+bool step_chunk(const GroupStep& group, const StateChunk& chunk, const unsigned char* source,
                 unsigned char* destination);
 
 }  // namespace weir::offload

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <mutex>
 
 #include "core/base/check.h"
@@ -202,6 +203,30 @@ GradientStats Gradients::stats(WorkerPool& pool) const {
           const std::lock_guard lock(mutex);
           all.add(own);
         });
+  }
+  return all;
+}
+
+NotFinite Gradients::not_finite(WorkerPool& pool, float factor) const {
+  NotFinite all;
+  std::mutex mutex;
+  for (uint32_t i = 0; i < groups_.size(); ++i) {
+    const std::vector<GradientSegment>& segments = groups_[i].segments;
+    if (segments.empty()) continue;
+    pool.parallel_for(parameters_[i].element_count, kStatsBlock, [&](uint64_t begin, uint64_t end) {
+      float block[kStatsBlock];
+      gather(segments, begin, end - begin, block);
+      NotFinite own{0, i, 0};
+      for (uint64_t at = end; at > begin; --at) {
+        if (std::isfinite(block[at - 1 - begin] * factor)) continue;
+        ++own.count;
+        own.element = at - 1;
+      }
+      if (own.count == 0) return;
+      const std::lock_guard lock(mutex);
+      const bool first = all.count == 0 || (all.group == i && own.element < all.element);
+      all = {all.count + own.count, first ? i : all.group, first ? own.element : all.element};
+    });
   }
   return all;
 }

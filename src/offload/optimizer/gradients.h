@@ -59,6 +59,9 @@ class Gradients {
   // values: the blocks of the sum are those of the whole group.
   GradientStats stats(WorkerPool& pool) const;
 
+  // Of the prepared segments, those that are infinite or NaN when multiplied by `factor`.
+  NotFinite not_finite(WorkerPool& pool, float factor) const;
+
   // All are used: references are forgotten, sums are zero again.
   void clear(WorkerPool& pool);
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "offload/optimizer/number_format.h"
@@ -27,6 +28,16 @@ Optimizer::~Optimizer() {
   if (thread_.joinable()) thread_.join();
 }
 
+void Optimizer::leave_to_parent(std::unique_ptr<Optimizer> optimizer) {
+  Optimizer* const left = optimizer.release();
+  // Kept where it is found, for who looks for what is lost.
+  static std::atomic<Optimizer*> kept{nullptr};
+  left->left_before_ = kept.exchange(left);
+  if (!left->mutex_.try_lock()) return;
+  if (!left->started_) left->home_->leave_to_parent();
+  left->mutex_.unlock();
+}
+
 Status Optimizer::validate(const OptimizerOptions& options) {
   if (options.rank_count == 0 || options.rank >= options.rank_count)
     return invalid_argument(fmt::format("rank {} of {} ranks: rank must be in [0, {})",
@@ -35,6 +46,11 @@ Status Optimizer::validate(const OptimizerOptions& options) {
   if (options.thread_count > kThreadsMax)
     return invalid_argument(
         fmt::format("thread_count is {}: at most {}", options.thread_count, kThreadsMax));
+  if (options.cores.size() > kThreadsMax)
+    return invalid_argument(
+        fmt::format("{} cores are listed: at most {}", options.cores.size(), kThreadsMax));
+  if (options.directories.empty() && (options.sqpoll || options.iopoll))
+    return invalid_argument("SQPOLL and IOPOLL are of directories, and there are none");
   for (const std::string& directory : options.directories)
     if (directory.empty()) return invalid_argument("a directory's name is empty");
   return {};
@@ -260,12 +276,12 @@ Status Optimizer::reserve_accumulators(uint32_t group) {
   return {};
 }
 
-Status Optimizer::gradient_stats(double* sum_of_squares, bool* all_finite) {
+Status Optimizer::gradient_stats(double* sum_of_squares_of_scaled_gradients, bool* all_finite) {
   const std::lock_guard lock(mutex_);
   WEIR_RETURN_IF_ERROR(check_use("gradient_stats", Use::kRead));
   WEIR_RETURN_IF_ERROR(gradients_.prepare(false).with_context("gradient_stats"));
   const GradientStats stats = gradients_.stats(home_->pool());
-  *sum_of_squares = stats.sum_of_squares();
+  *sum_of_squares_of_scaled_gradients = stats.sum_of_squares();
   *all_finite = stats.all_finite();
   return {};
 }
@@ -335,9 +351,20 @@ Status Optimizer::memory_bytes(uint64_t* bytes) {
   return {};
 }
 
+Status Optimizer::store_report(StoreReport* report) {
+  const std::lock_guard lock(mutex_);
+  WEIR_RETURN_IF_ERROR(check_use("store_report", Use::kRead));
+  if (!home_->on_drives()) return usage("store_report: without directories there is no store");
+  home_->describe_store(report);
+  report->step = step_;
+  return {};
+}
+
 std::string Optimizer::describe() {
   const std::lock_guard lock(mutex_);
-  return fmt::format("step {}: {}", step_, home_->describe());
+  return fmt::format("step {}, {} parameters first: {}", step_,
+                     options_.order == SweepOrder::kFirstFirst ? "first" : "last",
+                     home_->describe());
 }
 
 }  // namespace weir::offload

@@ -28,6 +28,10 @@ class Optimizer {
   static Result<std::unique_ptr<Optimizer>> open(const OptimizerOptions& options,
                                                  const std::vector<ParameterGroup>& groups);
   ~Optimizer();
+  // The end of one in a process that was forked from its maker, where its threads, rings and memory
+  // are not. Closes what the child has open of it, unless a thread was at it: then it stays open
+  // until the child ends. The object itself stays.
+  static void leave_to_parent(std::unique_ptr<Optimizer> optimizer);
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
@@ -45,11 +49,13 @@ class Optimizer {
                   const void* gradient);
   Status accumulate(uint32_t group, uint64_t first, uint64_t count, DataType type,
                     const void* gradient);
-  Status gradient_stats(double* sum_of_squares, bool* all_finite);
+  Status gradient_stats(double* sum_of_squares_of_scaled_gradients, bool* all_finite);
 
   Status step(const StepOptions& options, StepReport* report);
   Status step_start(const StepOptions& options);
-  Status wait(uint32_t group, uint64_t first, uint64_t count);
+  // `done_count` (may be nullptr): how many chunks of the step were done when the last of the range
+  // was; 0 when no step ran.
+  Status wait(uint32_t group, uint64_t first, uint64_t count, uint64_t* done_count = nullptr);
   Status step_finish(StepReport* report);
   Status accept();
   Status undo();
@@ -61,6 +67,7 @@ class Optimizer {
   Status checkpoint(const std::vector<std::string>& directories);
 
   Status memory_bytes(uint64_t* bytes);
+  Status store_report(StoreReport* report);
   std::string describe();
 
  private:
@@ -75,10 +82,21 @@ class Optimizer {
 
   // With the mutex held, or on the thread of a step that was started.
   Status run_step(const StepOptions& options, StepReport* report);
-  Status step_memory(uint64_t step, float factor, bool hold, StepReport* report);
-  Status step_drives(uint64_t step, float factor, bool hold, StepReport* report);
+  // `finite`: whether all gradients were. Where one was not, a step over drives that is not held
+  // has been taken back, and one into the second slot that is not held has not been kept.
+  Status step_memory(uint64_t step, float factor, bool hold, bool into_second, StepReport* report,
+                     bool* finite);
+  Status step_drives(uint64_t step, float factor, bool hold, StepReport* report, bool* finite);
+  void skip(StepReport* report);
+  std::string text_of(const NotFinite& found) const;
+  Status ensure_whole(uint64_t step, StepReport* report);
   std::vector<GroupStep> group_steps(uint64_t step, float factor) const;
-  // The state is that of the last commit again, after `error`; what the caller is told.
+  // The chunk that a step takes at this position.
+  uint64_t chunk_at(uint64_t position) const;
+  // The state is that of the last commit again; an error, which has that of `reason`, when it is
+  // lost.
+  Status go_back(const Status& reason);
+  // The same, and what the caller is told after `error`.
   Status recover(const Status& error);
   Status lost(const Status& reason);
   Status write_outputs();
@@ -96,11 +114,11 @@ class Optimizer {
   uint64_t step_ = 0;  // steps that the state has taken
   bool held_ = false;  // the last step waits for accept or undo
   bool held_in_second_ = false;
-  bool backward_ = false;  // direction of the next sweep
-  Status lost_;            // why the optimizer is of no more use
+  Status lost_;  // why the optimizer is of no more use
 
   StepProgress progress_;
-  std::mutex mutex_;  // of calls
+  Optimizer* left_before_ = nullptr;  // of leave_to_parent
+  std::mutex mutex_;                  // of calls
   std::thread thread_;
   bool started_ = false;  // step_start without step_finish; guarded by mutex_
   Status started_status_;

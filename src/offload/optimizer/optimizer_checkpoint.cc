@@ -6,21 +6,120 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
+#include "core/base/check.h"
 #include "offload/io/open_disk.h"
+#include "offload/optimizer/chunk_source.h"
 #include "offload/optimizer/optimizer.h"
 #include "offload/store/shard_set.h"
 
 namespace weir::offload {
 namespace {
 
-// Reads chunks of the present run out of the shards of an old one.
-class Gatherer {
- public:
-  Gatherer(ShardSet* set, const std::vector<ParameterGroup>* groups)
-      : set_(*set), groups_(*groups) {}
+constexpr uint64_t kRunLengthMax = 64;
 
-  // Finds every group and compares what must agree.
+// Chunks of the present run out of the shards of an old one.
+class Gatherer : public ChunkSource {
+ public:
+  Gatherer(const ShardSet* set, const std::vector<ParameterGroup>* groups, StateHome* home)
+      : set_(*set), groups_(*groups), home_(*home) {}
+
+  // Finds every group, compares what must agree, and lists what each run reads.
+  Status prepare(uint32_t rank_count) {
+    WEIR_RETURN_IF_ERROR(find_groups(rank_count));
+    const Placement& placement = home_.placement();
+    old_chunk_bytes_ = set_.shard(0).description().chunk_bytes;
+    // Of a large old chunk several new ones are made, so that it is read about once.
+    run_length_ =
+        std::clamp<uint64_t>(old_chunk_bytes_ / placement.chunk_bytes(), 1, kRunLengthMax);
+    for (uint64_t chunk = 0; chunk < placement.state_count(); ++chunk) {
+      if (chunk % run_length_ == 0) needed_.emplace_back();
+      WEIR_RETURN_IF_ERROR(list(placement.state(chunk), &needed_.back()));
+    }
+    for (std::vector<OldChunk>& run : needed_) {
+      std::sort(run.begin(), run.end());
+      run.erase(std::unique(run.begin(), run.end()), run.end());
+      most_needed_ = std::max<uint64_t>(most_needed_, run.size());
+    }
+    return {};
+  }
+
+  uint64_t run_length() const override { return run_length_; }
+  uint64_t buffer_bytes() const override { return most_needed_ * old_chunk_bytes_; }
+
+  Status reads(uint64_t run, std::vector<PipelineTransfer>* transfers) override {
+    for (size_t i = 0; i < needed_[run].size(); ++i) {
+      const auto [shard, chunk] = needed_[run][i];
+      const Result<Transfer> read = set_.shard(shard).read_transfer(chunk, nullptr);
+      if (!read.ok()) return read.status();
+      transfers->push_back(
+          {read.value().file, read.value().offset_bytes, i * old_chunk_bytes_, read.value().bytes});
+    }
+    return {};
+  }
+
+  Status check(uint64_t run, const unsigned char* buffer) override {
+    for (size_t i = 0; i < needed_[run].size(); ++i) {
+      const auto [shard, chunk] = needed_[run][i];
+      WEIR_RETURN_IF_ERROR(set_.shard(shard)
+                               .check_read(chunk, buffer + i * old_chunk_bytes_)
+                               .with_context(fmt::format("shard {}", shard)));
+    }
+    return {};
+  }
+
+  Status fill(uint64_t run, uint64_t number, const unsigned char* buffer,
+              unsigned char* state) override {
+    const StateChunk chunk = home_.placement().state(number);
+    const ParameterGroup& group = groups_[chunk.group];
+    const uint64_t first = group.first_element + chunk.first;
+    uint16_t* const copies = home_.copy(chunk.group);
+    uint16_t* const copy = copies == nullptr ? nullptr : copies + chunk.first;
+    const auto pieces = set_.pieces(state_[chunk.group], first, chunk.count);
+    if (!pieces.ok()) return pieces.status();
+    const ShardPiece& whole = pieces.value().front();
+    if (whole.element_count == chunk.count && whole.chunk_elements == chunk.count) {
+      // The same elements in the same layout are the same bytes.
+      const uint64_t payload = std::min(set_.shard(whole.shard).description().payload_bytes(),
+                                        home_.placement().description().payload_bytes());
+      std::memcpy(state, find(run, buffer, whole), std::min(chunk.layout->state_bytes, payload));
+      if (copy == nullptr) return {};
+      return gather_copy(run, buffer, chunk.group, first, chunk.count, copy);
+    }
+    Moments made(chunk.count);
+    for (const ShardPiece& piece : pieces.value())
+      WEIR_RETURN_IF_ERROR(
+          fill_piece(run, buffer, chunk.group, piece, piece.first_element - first, &made));
+    encode_state(*chunk.layout, 0, chunk.count, made.master.data(), made.m.data(), made.v.data(),
+                 state, copy);
+    return {};
+  }
+
+ private:
+  using OldChunk = std::pair<uint32_t, uint64_t>;  // shard, chunk
+
+  struct Moments {
+    explicit Moments(uint64_t count) : master(count), m(count), v(count) {}
+    std::vector<float> master, m, v;
+  };
+
+  // The elements of a piece's chunk that are decoded for it: whole blocks of moments.
+  struct Decoded {
+    explicit Decoded(const ShardPiece& piece)
+        : begin(piece.element_in_chunk / kMomentBlock * kMomentBlock),
+          skip(piece.element_in_chunk - begin),
+          count(std::min(piece.chunk_elements,
+                         (piece.element_in_chunk + piece.element_count + kMomentBlock - 1) /
+                             kMomentBlock * kMomentBlock) -
+                begin),
+          first_element(piece.first_element - skip) {}
+    uint64_t begin;  // in the chunk
+    uint64_t skip;   // before the piece
+    uint64_t count;
+    uint64_t first_element;  // in the whole group
+  };
+
   Status find_groups(uint32_t rank_count) {
     for (const ParameterGroup& group : groups_) {
       const Result<uint32_t> found = set_.find_group(group.name);
@@ -47,68 +146,75 @@ class Gatherer {
     return {};
   }
 
-  // `copy`: of the group in memory, or nullptr.
-  Status read(const StateChunk& chunk, unsigned char* state, uint16_t* copy) {
+  Status list(const StateChunk& chunk, std::vector<OldChunk>* needed) const {
     const ParameterGroup& group = groups_[chunk.group];
-    const uint64_t first = group.first_element + chunk.first;
-    for (std::vector<float>* values : {&master_, &m_, &v_}) values->assign(chunk.count, 0.0f);
-    const auto pieces = set_.pieces(state_[chunk.group], first, chunk.count);
+    const auto pieces =
+        set_.pieces(state_[chunk.group], group.first_element + chunk.first, chunk.count);
     if (!pieces.ok()) return pieces.status();
-    for (const ShardPiece& piece : pieces.value())
-      WEIR_RETURN_IF_ERROR(read_piece(group, chunk.group, piece, piece.first_element - first));
-    encode_state(*chunk.layout, 0, chunk.count, master_.data(), m_.data(), v_.data(), state,
-                 copy == nullptr ? nullptr : copy + chunk.first);
+    for (const ShardPiece& piece : pieces.value()) {
+      needed->emplace_back(piece.shard, piece.chunk);
+      if (!has_half_master(group.format)) continue;
+      const Decoded decoded(piece);
+      const auto copies = set_.pieces(copy_[chunk.group], decoded.first_element, decoded.count);
+      if (!copies.ok()) return copies.status();
+      for (const ShardPiece& copy : copies.value()) needed->emplace_back(copy.shard, copy.chunk);
+    }
     return {};
   }
 
- private:
-  Status read_piece(const ParameterGroup& group, uint32_t index, const ShardPiece& piece,
-                    uint64_t at) {
+  const unsigned char* find(uint64_t run, const unsigned char* buffer,
+                            const ShardPiece& piece) const {
+    const std::vector<OldChunk>& needed = needed_[run];
+    const OldChunk wanted(piece.shard, piece.chunk);
+    const auto at = std::lower_bound(needed.begin(), needed.end(), wanted);
+    WEIR_CHECK(at != needed.end() && *at == wanted, "prepare listed every chunk of the run");
+    return buffer + static_cast<uint64_t>(at - needed.begin()) * old_chunk_bytes_;
+  }
+
+  // Elements of a group's bf16 copy.
+  Status gather_copy(uint64_t run, const unsigned char* buffer, uint32_t index, uint64_t first,
+                     uint64_t count, uint16_t* to) const {
+    const auto pieces = set_.pieces(copy_[index], first, count);
+    if (!pieces.ok()) return pieces.status();
+    for (const ShardPiece& one : pieces.value())
+      std::memcpy(to + (one.first_element - first),
+                  find(run, buffer, one) + one.element_in_chunk * sizeof(uint16_t),
+                  one.element_count * sizeof(uint16_t));
+    return {};
+  }
+
+  Status fill_piece(uint64_t run, const unsigned char* buffer, uint32_t index,
+                    const ShardPiece& piece, uint64_t at, Moments* made) const {
+    const ParameterGroup& group = groups_[index];
     const ChunkLayout layout = state_layout(group.method, group.format, piece.chunk_elements);
-    const uint64_t payload = set_.shard(piece.shard).description().payload_bytes();
-    old_.resize(std::max(layout.state_bytes, payload));
-    WEIR_RETURN_IF_ERROR(set_.read_payload(piece.shard, piece.chunk, 0,
-                                           std::min(layout.state_bytes, payload), old_.data()));
-    // Whole blocks of moments, then what is wanted of them.
-    const uint64_t begin = piece.element_in_chunk / kMomentBlock * kMomentBlock;
-    const uint64_t wanted_end = piece.element_in_chunk + piece.element_count;
-    const uint64_t end = std::min(piece.chunk_elements,
-                                  (wanted_end + kMomentBlock - 1) / kMomentBlock * kMomentBlock);
-    const uint64_t count = end - begin;
-    const uint64_t skip = piece.element_in_chunk - begin;
-    old_copy_.assign(count, 0);
+    const Decoded decoded(piece);
+    std::vector<uint16_t> copy(decoded.count);
     if (has_half_master(group.format))
       WEIR_RETURN_IF_ERROR(
-          read_copy(copy_[index], piece.first_element - skip, count, old_copy_.data()));
-    for (std::vector<float>* values : {&old_master_, &old_m_, &old_v_}) values->assign(count, 0.0f);
-    decode_state(layout, begin, count, old_.data(), old_copy_.data(), old_master_.data(),
-                 old_m_.data(), old_v_.data());
-    for (const auto& [from, to] :
-         {std::pair{&old_master_, &master_}, std::pair{&old_m_, &m_}, std::pair{&old_v_, &v_}})
-      std::copy_n(from->begin() + static_cast<std::ptrdiff_t>(skip), piece.element_count,
+          gather_copy(run, buffer, index, decoded.first_element, decoded.count, copy.data()));
+    // A layout may end behind the payload, with bytes that are not used.
+    const uint64_t payload = set_.shard(piece.shard).description().payload_bytes();
+    std::vector<unsigned char> old(std::max(layout.state_bytes, payload));
+    std::memcpy(old.data(), find(run, buffer, piece), payload);
+    Moments values(decoded.count);
+    decode_state(layout, decoded.begin, decoded.count, old.data(), copy.data(),
+                 values.master.data(), values.m.data(), values.v.data());
+    for (const auto& [from, to] : {std::pair{&values.master, &made->master},
+                                   std::pair{&values.m, &made->m}, std::pair{&values.v, &made->v}})
+      std::copy_n(from->begin() + static_cast<std::ptrdiff_t>(decoded.skip), piece.element_count,
                   to->begin() + static_cast<std::ptrdiff_t>(at));
     return {};
   }
 
-  Status read_copy(uint32_t group, uint64_t first, uint64_t count, uint16_t* to) {
-    const auto pieces = set_.pieces(group, first, count);
-    if (!pieces.ok()) return pieces.status();
-    for (const ShardPiece& piece : pieces.value())
-      WEIR_RETURN_IF_ERROR(
-          set_.read_payload(piece.shard, piece.chunk, piece.element_in_chunk * sizeof(uint16_t),
-                            piece.element_count * sizeof(uint16_t),
-                            reinterpret_cast<unsigned char*>(to + (piece.first_element - first))));
-    return {};
-  }
-
-  ShardSet& set_;
+  const ShardSet& set_;
   const std::vector<ParameterGroup>& groups_;
+  StateHome& home_;
   std::vector<uint32_t> state_;  // by group: its number in the shards
   std::vector<uint32_t> copy_;
-  std::vector<float> master_, m_, v_;
-  std::vector<unsigned char> old_;
-  std::vector<uint16_t> old_copy_;
-  std::vector<float> old_master_, old_m_, old_v_;
+  uint64_t old_chunk_bytes_ = 0;
+  uint64_t run_length_ = 1;
+  uint64_t most_needed_ = 0;
+  std::vector<std::vector<OldChunk>> needed_;  // by run, in order
 };
 
 std::vector<uint64_t> all_chunks(const Placement& placement) {
@@ -125,24 +231,23 @@ Status Optimizer::restore(const std::vector<std::vector<std::string>>& shards) {
   if (step_ > 0 || (home_->on_drives() && !home_->is_new()))
     return Status(Code::kInvalidUsage,
                   "restore: only into a new optimizer, before its first step and commit");
-  // A disk of its own, since that of the store is busy with what is restored.
-  Result<std::unique_ptr<Disk>> disk = open_disk({});
-  if (!disk.ok()) return disk.status().with_context("restore");
-  Result<std::unique_ptr<ShardSet>> set = ShardSet::open(*disk.value(), shards);
+  // With directories one pipeline reads the shards and writes the store, over one disk.
+  std::unique_ptr<Disk> own;
+  Disk* disk = home_->on_drives() ? &home_->disk() : options_.disk;
+  if (disk == nullptr) {
+    Result<std::unique_ptr<Disk>> opened = open_disk({});
+    if (!opened.ok()) return opened.status().with_context("restore");
+    own = opened.take();
+    disk = own.get();
+  }
+  Result<std::unique_ptr<ShardSet>> set = ShardSet::open(*disk, shards);
   if (!set.ok()) return set.status().with_context("restore");
-  Gatherer gatherer(set.value().get(), &groups_);
-  WEIR_RETURN_IF_ERROR(gatherer.find_groups(options_.rank_count).with_context("restore"));
+  Gatherer gatherer(set.value().get(), &groups_, home_.get());
+  WEIR_RETURN_IF_ERROR(gatherer.prepare(options_.rank_count).with_context("restore"));
   const uint64_t step = set.value()->step();
   if (home_->on_drives() && step > 0)
     WEIR_RETURN_IF_ERROR(home_->begin_step(step).with_context("restore"));
-  const Placement& placement = home_->placement();
-  std::mutex gathering;
-  Status status = home_->visit(all_chunks(placement), Visit::kCommit,
-                               [&](uint64_t c, unsigned char* state) -> Status {
-                                 const std::lock_guard one_at_a_time(gathering);
-                                 const StateChunk chunk = placement.state(c);
-                                 return gatherer.read(chunk, state, home_->copy(chunk.group));
-                               });
+  Status status = home_->fill(disk, &gatherer);
   if (status.ok() && home_->on_drives()) status = home_->commit();
   if (!status.ok()) return lost(status.with_context("restore"));
   step_ = step;

@@ -2,6 +2,7 @@
 // Steps: in memory, over drives, held, taken back.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <cmath>
 #include <system_error>
 
@@ -69,7 +70,7 @@ Status Optimizer::step_start(const StepOptions& options) {
   return {};
 }
 
-Status Optimizer::wait(uint32_t group, uint64_t first, uint64_t count) {
+Status Optimizer::wait(uint32_t group, uint64_t first, uint64_t count, uint64_t* done_count) {
   if (group >= groups_.size())
     return invalid_argument(fmt::format("wait: group {} of {} groups", group, groups_.size()));
   const ParameterGroup& own = groups_[group];
@@ -78,7 +79,8 @@ Status Optimizer::wait(uint32_t group, uint64_t first, uint64_t count) {
                                         count, first, own.name, own.element_count));
   if (count == 0) return {};
   const auto [begin, end] = home_->placement().chunks_of(group, first, count);
-  progress_.wait(begin, end);
+  const uint64_t done = progress_.wait(begin, end);
+  if (done_count != nullptr) *done_count = done;
   return {};
 }
 
@@ -137,29 +139,62 @@ Status Optimizer::run_step(const StepOptions& options, StepReport* report) {
         "WEIR_OFFLOAD_UNDO_IN_MEMORY, or give directories");
   WEIR_RETURN_IF_ERROR(gradients_.prepare(true).with_context("step"));
   const double loss_scale = options.loss_scale == 0 ? 1 : options.loss_scale;
-  double sum = options.sum_of_squares;
+  double sum = options.sum_of_squares_of_scaled_gradients;
+  const bool is_given = !options.hold && !(sum < 0);
   if (options.hold)
     sum = 0;
-  else if (sum < 0)
+  else if (!is_given)
     sum = gradients_.stats(home_->pool()).sum_of_squares();
   report->step = step_;
   report->parameter_count = home_->placement().element_count();
   report->norm = options.hold ? -1 : std::sqrt(sum) / loss_scale;
   if (!std::isfinite(sum)) {
-    report->skipped = true;
-    report->committed = home_->on_drives() && !home_->has_open_step();
+    report->not_finite = gradients_.not_finite(home_->pool(), 1);
+    skip(report);
     report->seconds = static_cast<double>(now_ns() - begin_ns) / kSecond;
-    gradients_.clear(home_->pool());
     return {};
   }
   const float factor = gradient_factor(sum, loss_scale, options.norm_max);
-  WEIR_RETURN_IF_ERROR(home_->on_drives() ? step_drives(step_ + 1, factor, options.hold, report)
-                                          : step_memory(step_ + 1, factor, options.hold, report));
+  const uint64_t before = step_;
+  const bool drives = home_->on_drives();
+  // Where there is a second slot, a step whose gradients nobody here has looked at goes there, so
+  // that it need not be kept.
+  const bool into_second = options.hold || (is_given && home_->has_second());
+  bool finite = true;
+  WEIR_RETURN_IF_ERROR(
+      drives ? step_drives(step_ + 1, factor, options.hold, report, &finite)
+             : step_memory(step_ + 1, factor, options.hold, into_second, report, &finite));
+  if (!finite) report->not_finite = gradients_.not_finite(home_->pool(), factor);
+  if (!finite && !options.hold && (drives || into_second)) {
+    skip(report);
+    report->seconds = static_cast<double>(now_ns() - begin_ns) / kSecond;
+    if (step_ == before) return {};
+    return invalid_argument(fmt::format(
+        "step {}: {}, though the sum of squares that was given is finite; the optimizer is back at "
+        "step {}, the last that was committed (durable_every is {}), and the gradients are dropped",
+        before + 1, text_of(report->not_finite), step_, options_.durable_every));
+  }
+  if (!finite && !options.hold)
+    log_warn(fmt::format("offload: step {} went into the state though {}", step_ + 1,
+                         text_of(report->not_finite)));
   report->step = ++step_;
   held_ = options.hold;
   if (!held_) gradients_.clear(home_->pool());
   report->seconds = static_cast<double>(now_ns() - begin_ns) / kSecond;
   return {};
+}
+
+// The state is that before the step.
+void Optimizer::skip(StepReport* report) {
+  report->step = step_;
+  report->skipped = true;
+  report->committed = home_->on_drives() && !home_->has_open_step();
+  gradients_.clear(home_->pool());
+}
+
+std::string Optimizer::text_of(const NotFinite& found) const {
+  return fmt::format("{} gradients are infinite or NaN, the first that of element {} of group '{}'",
+                     found.count, found.element, groups_[found.group].name);
 }
 
 std::vector<GroupStep> Optimizer::group_steps(uint64_t step, float factor) const {
@@ -178,20 +213,32 @@ std::vector<GroupStep> Optimizer::group_steps(uint64_t step, float factor) const
   return steps;
 }
 
-Status Optimizer::step_memory(uint64_t step, float factor, bool hold, StepReport* report) {
+uint64_t Optimizer::chunk_at(uint64_t position) const {
+  const uint64_t count = home_->placement().state_count();
+  return options_.order == SweepOrder::kFirstFirst ? position : count - 1 - position;
+}
+
+Status Optimizer::step_memory(uint64_t step, float factor, bool hold, bool into_second,
+                              StepReport* report, bool* finite) {
   const uint64_t begin_ns = now_ns();
   std::vector<GroupStep> steps = group_steps(step, factor);
-  for (uint32_t i = 0; hold && i < steps.size(); ++i) steps[i].copy_out = home_->second_copy(i);
+  for (uint32_t i = 0; into_second && i < steps.size(); ++i)
+    steps[i].copy_out = home_->second_copy(i);
+  std::atomic<bool> all_finite{true};
   const Placement& placement = home_->placement();
   home_->pool().parallel_for(placement.state_count(), 1, [&](uint64_t begin, uint64_t end) {
-    for (uint64_t c = begin; c < end; ++c) {
+    for (uint64_t position = begin; position < end; ++position) {
+      const uint64_t c = chunk_at(position);
       const StateChunk chunk = placement.state(c);
-      step_chunk(steps[chunk.group], chunk, home_->resident(c),
-                 hold ? home_->second(c) : home_->resident(c));
+      if (!step_chunk(steps[chunk.group], chunk, home_->resident(c),
+                      into_second ? home_->second(c) : home_->resident(c)))
+        all_finite = false;
       progress_.done(c);
     }
   });
-  if (hold) home_->swap_slots();
+  *finite = all_finite;
+  if (into_second && (hold || *finite)) home_->swap_slots();
+  if (into_second && !hold && !*finite) WEIR_RETURN_IF_ERROR(write_outputs());
   const uint64_t end_ns = now_ns();
   report->compute_seconds = static_cast<double>(end_ns - begin_ns) / kSecond;
   Trace trace;
@@ -200,7 +247,8 @@ Status Optimizer::step_memory(uint64_t step, float factor, bool hold, StepReport
   return {};
 }
 
-Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport* report) {
+Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport* report,
+                              bool* finite) {
   // The first step begins from a committed state, and so does a held one, which could not be taken
   // back otherwise.
   if (home_->is_new() || (hold && home_->has_open_step())) {
@@ -215,17 +263,21 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
         "step: step {} writes over what the ranks would go back to, and not all {} are known to "
         "have committed step {}: say so with peers_committed",
         step, options_.rank_count, home_->committed_step()));
+  WEIR_RETURN_IF_ERROR(ensure_whole(step, report));
   WEIR_RETURN_IF_ERROR(home_->begin_step(step).with_context("step"));
   const bool commits = !hold && step - home_->committed_step() >= options_.durable_every;
 
   const Placement& placement = home_->placement();
   const std::vector<GroupStep> steps = group_steps(step, factor);
   std::vector<uint64_t> chunks(placement.state_count());
-  for (uint64_t i = 0; i < chunks.size(); ++i) chunks[i] = backward_ ? chunks.size() - 1 - i : i;
-  backward_ = !backward_;
+  for (uint64_t i = 0; i < chunks.size(); ++i) chunks[i] = chunk_at(i);
+  std::atomic<bool> all_finite{true};
   const auto body = [&](uint64_t c, unsigned char* state) -> Status {
     const StateChunk chunk = placement.state(c);
-    step_chunk(steps[chunk.group], chunk, state, state);
+    if (!step_chunk(steps[chunk.group], chunk, state, state)) {
+      all_finite = false;
+      if (!hold) return invalid_argument("a gradient is infinite or NaN");
+    }
     progress_.done(c);
     return {};
   };
@@ -238,18 +290,48 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
   report->disk_wait_seconds = static_cast<double>(swept.disk_wait_ns) / kSecond;
   report->compute_seconds = static_cast<double>(swept.compute_ns) / kSecond;
   report->compute_hidden = swept.compute_hidden();
+  *finite = all_finite;
+  if (!hold && !*finite) return go_back(status);
   if (!status.ok()) return recover(status.with_context(fmt::format("step {}", step)));
   write_trace(swept.trace);
   return {};
 }
 
+// Nothing may be written over the epoch before as long as the committed one was not read whole.
+// When it is damaged, the step is refused: its gradients belong to a state that is gone.
+Status Optimizer::ensure_whole(uint64_t step, StepReport* report) {
+  bool went_back = false;
+  const Status status = home_->ensure_whole(&went_back);
+  if (home_->is_poisoned()) return lost(status);
+  if (!status.ok()) {
+    // Going back worked, reading that state into memory did not.
+    return went_back ? lost(status) : status.with_context(fmt::format("step {}", step));
+  }
+  if (!went_back) return {};
+  step_ = home_->committed_step();
+  report->step = step_;
+  gradients_.clear(home_->pool());
+  const std::string what = fmt::format(
+      "step {}: '{}' was damaged, and nothing was stepped: {}; go on with the gradients of step {}",
+      step, options_.directories[0], home_->store().fallback()->text(), step_ + 1);
+  if (Status back = write_outputs(); !back.ok())
+    return lost(Status(back.code(), what + "; writing the outputs again failed: " + back.text()));
+  return Status(Code::kRefused, what);
+}
+
+Status Optimizer::go_back(const Status& reason) {
+  Status back = home_->abandon();
+  if (back.ok()) {
+    step_ = home_->committed_step();
+    back = write_outputs();
+  }
+  if (back.ok()) return {};
+  return lost(Status(reason.code(), reason.text() + "; going back failed too: " + back.text()));
+}
+
 Status Optimizer::recover(const Status& error) {
   const uint64_t before = step_;
-  if (Status back = home_->abandon(); !back.ok())
-    return lost(Status(error.code(), error.text() + "; going back failed too: " + back.text()));
-  step_ = home_->committed_step();
-  if (Status back = write_outputs(); !back.ok())
-    return lost(Status(error.code(), error.text() + "; going back failed too: " + back.text()));
+  WEIR_RETURN_IF_ERROR(go_back(error));
   if (step_ == before) return error;
   return Status(error.code(), fmt::format("{}; the optimizer is back at step {}, the last that was "
                                           "committed (durable_every is {})",

@@ -4,15 +4,25 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "offload/kernels/method.h"
 #include "offload/kernels/state_format.h"
+#include "offload/store/chunk_damage.h"
+#include "offload/store/scrubber.h"
 
 namespace weir::offload {
 
 class Disk;
+
+enum class SweepOrder : uint8_t {
+  kFirstFirst = 0,
+  kLastFirst = 1,
+};
+inline constexpr uint32_t kSweepOrderCount = 2;
 
 struct ParameterGroup {
   std::string name;
@@ -22,6 +32,11 @@ struct ParameterGroup {
   StateFormat format = StateFormat::kFloat32;
   Hyper hyper;
 };
+
+inline constexpr uint64_t kDefaultScrubBytesPerS = uint64_t{32} << 20;
+
+// Bytes of state that were read so far, of so many.
+using VerifyProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
 
 struct OptimizerOptions {
   std::string model = "model";
@@ -37,15 +52,41 @@ struct OptimizerOptions {
   std::string trace_file;
   bool undo_in_memory = false;
   bool read_only = false;
+  SweepOrder order = SweepOrder::kFirstFirst;
+  std::vector<int> cores;
+  bool sqpoll = false;
+  bool iopoll = false;
+  bool verify = false;  // open reads and checks everything at once
+  VerifyProgress verify_progress;
+  uint64_t scrub_bytes_per_s = kDefaultScrubBytesPerS;  // 0: none
   // Of a test: outlives the optimizer. Otherwise the disk that the machine allows.
   Disk* disk = nullptr;
+};
+
+// What is known of a store; weir_store_report has the meaning of the fields.
+struct StoreReport {
+  uint64_t step = 0;
+  uint64_t epoch = 0;
+  uint64_t chunk_count = 0;
+  uint64_t verified_chunk_count = 0;
+  uint64_t verify_bytes = 0;
+  double verify_seconds = 0;
+  std::optional<Fallback> went_back;
+  ScrubReport scrub;
 };
 
 struct StepOptions {
   double loss_scale = 1;
   double norm_max = 0;
-  double sum_of_squares = -1;
+  double sum_of_squares_of_scaled_gradients = -1;
   bool hold = false;
+};
+
+// Gradients that are infinite or NaN: how many, and the first of them.
+struct NotFinite {
+  uint64_t count = 0;
+  uint32_t group = 0;    // where count > 0
+  uint64_t element = 0;  // of the group
 };
 
 struct StepReport {
@@ -60,6 +101,7 @@ struct StepReport {
   double disk_wait_seconds = 0;
   double compute_seconds = 0;
   double compute_hidden = 1;
+  NotFinite not_finite;
 };
 
 }  // namespace weir::offload

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "core/base/check.h"
@@ -40,23 +41,18 @@ void wait_for_lock(Disk& disk, const std::string& directory) {
   }
 }
 
-uint64_t rounded(uint64_t bytes) {
-  return (bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
+// The directory, or the one that it will be made in.
+std::string existing_part(const std::string& directory) {
+  std::error_code ignored;
+  std::filesystem::path path = directory;
+  while (path.has_parent_path() && path != path.parent_path() &&
+         !std::filesystem::exists(path, ignored))
+    path = path.parent_path();
+  return std::filesystem::exists(path, ignored) ? path.string() : ".";
 }
 
-// What a run left that ended before its first commit holds nothing, and is in the way of the next.
-Status remove_uncommitted(Disk& disk, const OptimizerOptions& options) {
-  StoreOptions look;
-  look.timeout_ms = options.timeout_ms;
-  look.read_only = true;
-  {
-    const Result<std::unique_ptr<Store>> old =
-        Store::open(disk, options.directories, nullptr, look);
-    if (!old.ok() || old.value()->committed() != nullptr) return {};
-  }
-  log_info(fmt::format("offload: the store in '{}' has no committed step and is created anew",
-                       options.directories[0]));
-  return Store::remove(disk, options.directories);
+uint64_t rounded(uint64_t bytes) {
+  return (bytes + kDiskAlignment - 1) / kDiskAlignment * kDiskAlignment;
 }
 
 }  // namespace
@@ -70,16 +66,18 @@ StateHome::StateHome(const OptimizerOptions& options, Placement placement)
 
 StateHome::~StateHome() = default;
 
-uint32_t StateHome::compute_thread_count() const {
-  if (options_.disk != nullptr) return 0;
-  return options_.thread_count != 0 ? options_.thread_count : WorkerPool::default_thread_count();
+uint32_t StateHome::thread_count() const {
+  if (options_.thread_count != 0) return options_.thread_count;
+  return options_.cores.empty() ? WorkerPool::default_thread_count()
+                                : static_cast<uint32_t>(options_.cores.size());
 }
 
 PipelineOptions StateHome::pipeline_options() const {
   PipelineOptions options;
   options.buffer_bytes = placement_.chunk_bytes();
   options.drive_count = static_cast<uint32_t>(options_.directories.size());
-  options.compute_thread_count = compute_thread_count();
+  options.compute_thread_count = options_.disk != nullptr ? 0 : thread_count();
+  options.compute_cores = options_.cores;
   // Of a small budget the stream takes a quarter, and what it must have.
   if (const uint64_t limit = options_.memory_bytes; limit > 0) {
     const uint64_t most = std::max<uint64_t>(limit / kStreamShare / options.buffer_bytes,
@@ -95,13 +93,15 @@ PipelineOptions StateHome::pipeline_options() const {
 Status StateHome::take_memory(const std::vector<ParameterGroup>& groups) {
   const bool drives = !options_.directories.empty();
   const uint64_t state_bytes = placement_.state_bytes();
+  const uint64_t stream_bytes = drives ? Pipeline::memory_bytes(pipeline_options()) : 0;
   has_second_ = !drives && options_.undo_in_memory;
-  uint64_t least = placement_.copy_bytes() * (has_second_ ? 2 : 1);
-  if (drives)
-    least += Pipeline::memory_bytes(pipeline_options());
-  else
-    least += state_bytes * (has_second_ ? 2 : 1);
+  uint64_t least = stream_bytes + placement_.copy_bytes() * (has_second_ ? 2 : 1);
+  if (!drives) least += state_bytes * (has_second_ ? 2 : 1);
   const uint64_t limit = options_.memory_bytes;
+  uint64_t scrub_bytes = drives && scrubs() ? placement_.chunk_bytes() : 0;
+  // A budget that has no room for it is no reason to refuse it.
+  if (limit > 0 && rounded(least) + scrub_bytes > limit) scrub_bytes = 0;
+  least += scrub_bytes;
   if (limit > 0 && rounded(least) > limit)
     return Status(
         Code::kNoMemory,
@@ -120,7 +120,8 @@ Status StateHome::take_memory(const std::vector<ParameterGroup>& groups) {
   for (uint64_t c = 0; drives && c < placement_.state_count(); ++c)
     if (is_resident(c, resident, placement_.state_count()))
       bytes += placement_.state(c).layout->state_bytes;
-  WEIR_RETURN_IF_ERROR(budget_.grow(bytes));
+  if (drives) WEIR_RETURN_IF_ERROR(open_stream(stream_bytes));
+  WEIR_RETURN_IF_ERROR(budget_.grow(bytes - stream_bytes));
   const auto take = [&](uint64_t size, const std::string& use, ArenaBuffer* buffer) -> Status {
     if (size == 0) return {};
     Result<ArenaBuffer> taken = budget_.take(size, use);
@@ -129,6 +130,7 @@ Status StateHome::take_memory(const std::vector<ParameterGroup>& groups) {
     std::memset(buffer->data(), 0, buffer->bytes());
     return {};
   };
+  WEIR_RETURN_IF_ERROR(take(scrub_bytes, "the background scrub", &scrub_buffer_));
   copies_.resize(groups.size());
   if (has_second_) second_.resize(resident_.size());
   if (has_second_) second_copies_.resize(groups.size());
@@ -147,28 +149,34 @@ Status StateHome::take_memory(const std::vector<ParameterGroup>& groups) {
   return {};
 }
 
-Status StateHome::open_disk_and_pool() {
+Status StateHome::start_pool() {
   WorkerPoolOptions pool;
-  pool.thread_count = options_.thread_count;
+  pool.thread_count = thread_count();
+  pool.cores = options_.cores;
   Result<std::unique_ptr<WorkerPool>> made = WorkerPool::create(pool);
   if (!made.ok()) return made.status();
   pool_ = made.take();
-  if (options_.directories.empty()) return {};
-  if (options_.disk != nullptr) {
-    disk_ = options_.disk;
-    return {};
-  }
-  DiskOptions disk;
-  disk.depth = kDiskDepth;
-  disk.arena = budget_.first();
-  Result<std::unique_ptr<Disk>> opened = open_disk(disk);
-  if (!opened.ok()) return opened.status();
-  own_disk_ = opened.take();
-  disk_ = own_disk_.get();
   return {};
 }
 
-Status StateHome::make_pipeline() {
+// The buffers of the stream are an arena of their own, the first one: they alone carry transfers,
+// and the disk tells the kernel of the whole arena.
+Status StateHome::open_stream(uint64_t bytes) {
+  WEIR_RETURN_IF_ERROR(budget_.grow(bytes));
+  disk_ = options_.disk;
+  if (disk_ == nullptr) {
+    DiskOptions disk;
+    disk.depth = kDiskDepth;
+    disk.arena = budget_.first();
+    disk.sqpoll = options_.sqpoll;
+    disk.iopoll = options_.iopoll;
+    for (const std::string& directory : options_.directories)
+      disk.iopoll_directories.push_back(existing_part(directory));
+    Result<std::unique_ptr<Disk>> opened = open_disk(disk);
+    if (!opened.ok()) return opened.status();
+    own_disk_ = opened.take();
+    disk_ = own_disk_.get();
+  }
   Result<std::unique_ptr<Pipeline>> made =
       Pipeline::create(disk_, budget_.first(), pipeline_options());
   if (!made.ok()) return made.status();
@@ -182,16 +190,16 @@ Result<std::unique_ptr<StateHome>> StateHome::create(const OptimizerOptions& opt
   if (!placement.ok()) return placement.status();
   std::unique_ptr<StateHome> home(new StateHome(options, placement.take()));
   WEIR_RETURN_IF_ERROR(home->take_memory(groups));
-  WEIR_RETURN_IF_ERROR(home->open_disk_and_pool());
+  WEIR_RETURN_IF_ERROR(home->start_pool());
   if (options.directories.empty()) return home;
-  WEIR_RETURN_IF_ERROR(home->make_pipeline());
   StoreOptions store_options;
   store_options.timeout_ms = home->options_.timeout_ms;
-  WEIR_RETURN_IF_ERROR(remove_uncommitted(*home->disk_, home->options_));
+  for (const std::string& directory : options.directories) wait_for_lock(*home->disk_, directory);
   Result<std::unique_ptr<Store>> store = Store::create(
       *home->disk_, options.directories, home->placement_.description(), store_options);
   if (!store.ok()) return store.status();
   home->store_ = store.take();
+  WEIR_RETURN_IF_ERROR(home->start_scrub());
   WEIR_RETURN_IF_ERROR(home->begin_step(0));
   return home;
 }
@@ -202,8 +210,7 @@ Result<std::unique_ptr<StateHome>> StateHome::open(const OptimizerOptions& optio
   if (!placement.ok()) return placement.status();
   std::unique_ptr<StateHome> home(new StateHome(options, placement.take()));
   WEIR_RETURN_IF_ERROR(home->take_memory(groups));
-  WEIR_RETURN_IF_ERROR(home->open_disk_and_pool());
-  WEIR_RETURN_IF_ERROR(home->make_pipeline());
+  WEIR_RETURN_IF_ERROR(home->start_pool());
   StoreOptions store_options;
   store_options.timeout_ms = home->options_.timeout_ms;
   store_options.read_only = options.read_only;
@@ -219,8 +226,22 @@ Result<std::unique_ptr<StateHome>> StateHome::open(const OptimizerOptions& optio
                   fmt::format("the store in '{}' has no committed step: the run that created it "
                               "ended before its first one; create it again",
                               options.directories[0]));
-  WEIR_RETURN_IF_ERROR(home->reload());
+  WEIR_RETURN_IF_ERROR(home->load_committed());
+  WEIR_RETURN_IF_ERROR(home->start_scrub());
   return home;
+}
+
+// Damage that is met takes the state back to the epoch before.
+Status StateHome::load_committed() {
+  bool went_back = false;
+  // Ranks agree on a step right after opening; of what is found bad later they could not.
+  const bool agrees = options_.rank_count > 1 && !options_.read_only;
+  if (options_.verify || agrees) WEIR_RETURN_IF_ERROR(ensure_whole(&went_back));
+  if (went_back) return {};
+  const Status loaded = reload();
+  if (loaded.ok() || loaded.code() == Code::kTimeout) return loaded;
+  WEIR_RETURN_IF_ERROR(ensure_whole(&went_back));
+  return went_back ? Status() : loaded;
 }
 
 uint64_t StateHome::resident_count() const {
@@ -242,7 +263,10 @@ void StateHome::swap_slots() {
 }
 
 Status StateHome::run(Sweep* sweep, PipelineReport* report) {
-  return pipeline_->run(sweep, SweepDirection::kForward, report);
+  if (scrubber_ != nullptr) scrubber_->pause();
+  const Status status = pipeline_->run(sweep, report);
+  if (scrubber_ != nullptr) scrubber_->resume();
+  return status;
 }
 
 Status StateHome::visit(std::span<const uint64_t> chunks, Visit kind, const ChunkBody& body,
@@ -301,11 +325,13 @@ Status StateHome::commit() {
   if (first) store_->peers_committed(store_->committed()->epoch);
   open_step_ = false;
   std::fill(written_.begin(), written_.end(), uint8_t{0});
+  watch_committed();
   return {};
 }
 
 Status StateHome::abandon() {
   WEIR_RETURN_IF_ERROR(store_->abandon_step());
+  watch_committed();
   open_step_ = false;
   std::fill(written_.begin(), written_.end(), uint8_t{0});
   return reload();
@@ -330,6 +356,10 @@ Result<bool> StateHome::evict_one() {
   }
   resident_[chunk].reset();
   return true;
+}
+
+void StateHome::leave_to_parent() {
+  if (own_disk_ != nullptr) own_disk_->leave_to_parent();
 }
 
 std::string StateHome::describe() const {

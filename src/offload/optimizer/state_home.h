@@ -12,6 +12,11 @@
 // given by the caller: then by the caller's thread, so that a simulated disk sees the same order
 // each time.
 //
+// After opening, the committed state is read as a whole before anything is written over the epoch
+// before, and damage takes the state back to that epoch (ensure_whole). While nothing else uses the
+// drives a Scrubber reads them, so that damage is found early; a disk that the caller gave is never
+// scrubbed.
+//
 // A visited step stays open in the store until the next one begins, so that it can still be
 // committed. One thread at a time.
 #pragma once
@@ -29,6 +34,7 @@
 #include "offload/optimizer/budget.h"
 #include "offload/optimizer/options.h"
 #include "offload/optimizer/placement.h"
+#include "offload/store/scrubber.h"
 #include "offload/store/store.h"
 
 namespace weir::offload {
@@ -42,6 +48,8 @@ enum class Visit : uint8_t {
   kChange,  // chunks on drives are written back; those in memory are changed there
   kCommit,  // kChange, and all chunks and copies are written, for the commit that follows
 };
+
+class ChunkSource;
 
 class StateHome {
  public:
@@ -74,6 +82,10 @@ class StateHome {
   Status visit(std::span<const uint64_t> chunks, Visit kind, const ChunkBody& body,
                PipelineReport* report = nullptr);
 
+  // All of a new state from elsewhere, with memory of its own beyond the budget while it runs. What
+  // the source reads are files of `disk`, which is the home's with directories.
+  Status fill(Disk* disk, ChunkSource* source);
+
   // ---- With directories ----
   // A step begins from the newest state; what was visited since the last commit stays uncommitted.
   Status begin_step(uint64_t step);
@@ -84,30 +96,47 @@ class StateHome {
   // Writes what the open step has not written and commits it. After an error the step is still open,
   // and commit may be called again, unless the store is poisoned then.
   Status commit();
-  bool is_poisoned() const { return poisoned_; }
+  bool is_poisoned() const { return poisoned_ || store_->is_poisoned(); }
   // Back to the last committed state, in memory too.
   Status abandon();
   // Reads what is in memory from the committed state.
   Status reload();
+  // Reads what was not read since opening of the committed state, with all threads, before a step
+  // writes over the epoch before. Damage takes the state back to that epoch, in memory too: then
+  // *went_back, and store().fallback() says from what. An error when there is no way back.
+  Status ensure_whole(bool* went_back);
+  void describe_store(StoreReport* report) const;
   // A chunk in memory goes to its drive, if there is one left; its memory is free.
   Result<bool> evict_one();
+
+  // In a process forked from the one that made it: closes what the disk has open.
+  void leave_to_parent();
 
   std::string describe() const;
 
  private:
   class Sweep;
+  class Filling;
   StateHome(const OptimizerOptions& options, Placement placement);
   Status take_memory(const std::vector<ParameterGroup>& groups);
-  Status open_disk_and_pool();
-  Status make_pipeline();
+  Status open_stream(uint64_t bytes);
+  Status start_pool();
+  bool scrubs() const;
+  Status start_scrub();
+  // Whenever another state may have become the committed one.
+  void watch_committed();
+  void take_over_scrub();
+  Status verify_unread();
+  Status load_committed();
   Status run(Sweep* sweep, PipelineReport* report);
   std::vector<uint64_t> unwritten() const;
   PipelineOptions pipeline_options() const;
-  uint32_t compute_thread_count() const;
+  uint32_t thread_count() const;
 
   OptimizerOptions options_;
   Placement placement_;
   Budget budget_;
+  std::unique_ptr<Arena> fill_arena_;
   std::unique_ptr<Disk> own_disk_;
   Disk* disk_ = nullptr;
   std::unique_ptr<Store> store_;
@@ -121,6 +150,11 @@ class StateHome {
   bool open_step_ = false;
   bool poisoned_ = false;
   std::vector<uint8_t> written_;  // by chunk, 1: in the open step
+  uint64_t verify_bytes_ = 0;     // read by ensure_whole
+  uint64_t verify_ns_ = 0;
+  ArenaBuffer scrub_buffer_;
+  std::unique_ptr<Scrubber> scrubber_;  // may be none
+  uint64_t watched_writing_ = 0;        // of the state that it reads; 0: none
 };
 
 }  // namespace weir::offload

@@ -7,14 +7,14 @@
 namespace weir::offload {
 
 bool StateHome::Sweep::is_read(uint64_t chunk) const {
-  if (kind_ == Kind::kLoad) return true;
+  if (kind_ != Kind::kVisit) return true;
   if (in_memory(chunk)) return false;
   // In a new store, a chunk that nobody has written is zeros.
   return !home_.is_new() || home_.written_[chunk];
 }
 
 bool StateHome::Sweep::is_written(uint64_t chunk) const {
-  if (kind_ == Kind::kLoad || visit_ == Visit::kRead) return false;
+  if (kind_ != Kind::kVisit || visit_ == Visit::kRead) return false;
   return visit_ == Visit::kCommit || !in_memory(chunk);
 }
 
@@ -31,6 +31,7 @@ unsigned char* StateHome::Sweep::memory(uint64_t chunk, uint64_t* bytes) const {
 
 Status StateHome::Sweep::reads(uint64_t item, std::vector<PipelineTransfer>* transfers) {
   const uint64_t chunk = chunks[item];
+  if (progress) progress(done_.load(std::memory_order_relaxed));
   if (!is_read(chunk)) return {};
   const Result<Transfer> read = home_.store_->read_transfer(chunk, nullptr);
   if (!read.ok()) return read.status();
@@ -41,6 +42,8 @@ Status StateHome::Sweep::reads(uint64_t item, std::vector<PipelineTransfer>* tra
 Status StateHome::Sweep::compute(uint64_t item, unsigned char* buffer) {
   const uint64_t chunk = chunks[item];
   if (is_read(chunk)) WEIR_RETURN_IF_ERROR(home_.store_->check_read(chunk, buffer));
+  done_.fetch_add(1, std::memory_order_relaxed);
+  if (kind_ == Kind::kVerify) return {};
   if (in_memory(chunk)) {
     uint64_t bytes = 0;
     unsigned char* const own = memory(chunk, &bytes);

@@ -2,6 +2,8 @@
 // StateHome::Sweep: what a pipeline does with the chunks of one visit. Only state_home*.cc include it.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <vector>
 
 #include "offload/optimizer/state_home.h"
@@ -11,13 +13,15 @@ namespace weir::offload {
 class StateHome::Sweep : public PipelineWork {
  public:
   enum class Kind : uint8_t {
-    kVisit,  // as visit() says; `body` may be empty
-    kLoad,   // drives -> memory
+    kVisit,   // as visit() says; `body` may be empty
+    kLoad,    // drives -> memory
+    kVerify,  // drives -> a check
   };
   Sweep(StateHome* home, Kind kind, Visit visit, const ChunkBody* body)
       : home_(*home), kind_(kind), visit_(visit), body_(body) {}
 
   std::vector<uint64_t> chunks;
+  std::function<void(uint64_t done)> progress;  // kVerify: chunks done, now and then
 
   uint64_t item_count() const override { return chunks.size(); }
   Status reads(uint64_t item, std::vector<PipelineTransfer>* transfers) override;
@@ -40,6 +44,7 @@ class StateHome::Sweep : public PipelineWork {
   const Kind kind_;
   const Visit visit_;
   const ChunkBody* body_;
+  std::atomic<uint64_t> done_{0};
 };
 
 }  // namespace weir::offload

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepProgress: which chunks of the step under way are done, for those who wait for some of them.
-// Thread-safe.
+// StepProgress: which chunks of the step under way are done, and in which order they were, for
+// those who wait for some of them. Thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -14,13 +15,14 @@ class StepProgress {
  public:
   void begin(uint64_t chunk_count) {
     const std::lock_guard lock(mutex_);
-    done_.assign(chunk_count, false);
+    place_.assign(chunk_count, 0);
+    done_count_ = 0;
     running_ = true;
   }
   void done(uint64_t chunk) {
     {
       const std::lock_guard lock(mutex_);
-      done_[chunk] = true;
+      place_[chunk] = ++done_count_;
     }
     changed_.notify_all();
   }
@@ -31,21 +33,26 @@ class StepProgress {
     }
     changed_.notify_all();
   }
-  // Until chunks [first, end) are done or nothing runs.
-  void wait(uint64_t first, uint64_t end) {
+  // Until chunks [first, end) are done or nothing runs. How many were done when the last of them
+  // was: 0 when no step has run, or it ended without them.
+  uint64_t wait(uint64_t first, uint64_t end) {
     std::unique_lock lock(mutex_);
     uint64_t at = first;
-    changed_.wait(lock, [&] {
-      if (!running_) return true;
-      while (at < end && done_[at]) ++at;
+    uint64_t place = 0;
+    const auto look = [&] {
+      for (; at < std::min<uint64_t>(end, place_.size()) && place_[at] != 0; ++at)
+        place = std::max(place, place_[at]);
       return at == end;
-    });
+    };
+    changed_.wait(lock, [&] { return look() || !running_; });
+    return at == end ? place : 0;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<bool> done_;
+  std::vector<uint64_t> place_;  // by chunk: how many were done with it; 0: it is not
+  uint64_t done_count_ = 0;
   bool running_ = false;
 };
 

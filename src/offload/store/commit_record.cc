@@ -14,6 +14,7 @@ namespace weir::offload {
 namespace {
 
 constexpr char kMagic[8] = {'W', 'E', 'I', 'R', 'C', 'M', 'T', 0};
+constexpr size_t kIdOffset = 16;
 constexpr size_t kSlotOffset = 48;
 constexpr size_t kSlotBytes = 1952;
 constexpr size_t kSlotDataOffset = 32;
@@ -54,6 +55,12 @@ void encode(const CommitRecord& record, unsigned char* page) {
     }
   }
   put_little(page + 12, checksum(page));
+}
+
+StoreId record_id(std::span<const unsigned char> page) {
+  StoreId id;
+  std::memcpy(id.bytes.data(), page.data() + kIdOffset, id.bytes.size());
+  return id;
 }
 
 Result<CommitRecord> decode_record(std::span<const unsigned char> bytes, const StoreId& id) {

@@ -64,6 +64,9 @@ struct CommitRecord {
 // Fills kRecordBytes bytes.
 void encode(const CommitRecord& record, unsigned char* page);
 
+// The store id that the page of a record names; whether it is a record, decode_record says.
+StoreId record_id(std::span<const unsigned char> page);
+
 // kRefused with what is wrong: no record, a damaged one, or one of another store.
 Result<CommitRecord> decode_record(std::span<const unsigned char> page, const StoreId& id);
 

@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "offload/store/chunk_trailer.h"
 #include "offload/store/file_names.h"
 #include "offload/store/open_file.h"
 #include "offload/store/scan.h"
+#include "offload/store/store_files.h"
 
 namespace weir::offload {
 
@@ -65,7 +67,9 @@ Status inspect_slot(Disk& disk, const std::vector<std::string>& directories, uin
   if (!out.missing.empty()) return {};
   ScanRange range;
   for (const OpenFile& file : files) range.files.push_back(file.id());
-  range.chunk_count = report->chunk_count;
+  std::vector<uint64_t> all(report->chunk_count);
+  std::iota(all.begin(), all.end(), uint64_t{0});
+  range.chunks = all;
   range.chunk_bytes = metadata.header.description.chunk_bytes;
   range.timeout_ms = timeout_ms;
   const SlotState& state = metadata.newest.slots[slot];
@@ -131,7 +135,9 @@ Verdict InspectReport::verdict() const {
 
 std::string InspectReport::summary() const {
   const uint32_t current = metadata.newest.current;
-  if (current == kNoSlot) return "nothing was committed yet";
+  if (current == kNoSlot) {
+    return "nothing was committed yet: opening is refused, and creating replaces it";
+  }
   const SlotState& state = metadata.newest.slots[current];
   const std::string name = fmt::format("epoch {} (step {})", state.epoch, state.step);
   if (whole(current)) {
@@ -159,16 +165,15 @@ Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& direct
   *lost = false;
   std::vector<OpenFile> locks;
   WEIR_RETURN_IF_ERROR(lock_all(disk, directories, &locks));
-  bool any_metadata = false;
-  for (const std::string& directory : directories) {
-    for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
-      const Result<bool> exists = disk.exists(meta_path(directory, copy));
-      any_metadata |= exists.ok() && exists.value();
-    }
-  }
   Result<Metadata> metadata = read_metadata(disk, directories, timeout_ms);
   if (!metadata.ok()) {
-    *lost = any_metadata && metadata.status().code() == Code::kRefused;
+    if (metadata.status().code() != Code::kRefused) return metadata.status();
+    // Of a store that was there once, more than its lock is left.
+    const Result<std::vector<std::string>> files = existing_files(disk, directories);
+    if (!files.ok()) return files.status();
+    *lost = std::any_of(files.value().begin(), files.value().end(), [&](const std::string& path) {
+      return !path.ends_with("/lock") && !path.ends_with(".new");
+    });
     return metadata.status();
   }
   InspectReport report;

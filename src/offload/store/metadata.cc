@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "offload/store/aligned_buffer.h"
+#include "offload/store/chunk_trailer.h"
 #include "offload/store/file_names.h"
 #include "offload/store/open_file.h"
 #include "offload/store/transfer_all.h"
@@ -23,6 +24,7 @@ struct Copy {
   Status unreadable;  // of the file as a whole
   Status header_status;
   std::optional<Header> header;
+  bool foreign = false;  // of another store or directory
   AlignedBuffer bytes;
   std::array<std::optional<CommitRecord>, 2> records;
   std::array<Status, 2> record_status;
@@ -76,14 +78,70 @@ Result<Copy> read_copy(Disk& disk, const std::string& path, uint64_t timeout_ms)
   return copy;
 }
 
-// All headers that can be read must say the same, each of its own directory.
-Result<Header> agreed_header(const std::vector<Copy>& copies,
-                             const std::vector<std::string>& directories) {
-  std::optional<Header> agreed;
-  std::string agreed_path;
+// The header without the number of its directory.
+Header without_place(Header header) {
+  header.directory_index = 0;
+  return header;
+}
+
+// Whether copy number `c` is one of this store, and of the directory that it lies in.
+bool is_own(const std::vector<Copy>& copies, size_t c, const Header& store) {
+  return copies[c].header && copies[c].header->directory_index == c / kMetaCopies &&
+         without_place(*copies[c].header) == store;
+}
+
+// The stores that every directory has an own copy of, as far as its copies can be read.
+std::vector<Header> possible_stores(const std::vector<Copy>& copies, size_t directory_count) {
+  std::vector<Header> possible;
+  for (size_t c = 0; c < copies.size(); ++c) {
+    if (!copies[c].header || copies[c].header->directory_count != directory_count) continue;
+    const Header store = without_place(*copies[c].header);
+    if (std::count(possible.begin(), possible.end(), store) > 0) continue;
+    bool everywhere = true;
+    for (size_t first = 0; first < copies.size(); first += kMetaCopies) {
+      bool readable = false;
+      bool own = false;
+      for (size_t copy = first; copy < first + kMetaCopies; ++copy) {
+        readable |= copies[copy].header.has_value();
+        own |= is_own(copies, copy, store);
+      }
+      everywhere &= own || !readable;
+    }
+    if (everywhere) possible.push_back(store);
+  }
+  return possible;
+}
+
+// Whether the first chunk of any slot file is one of this store.
+Result<bool> has_chunks_of(Disk& disk, const std::vector<std::string>& directories,
+                           const Header& store, uint64_t timeout_ms) {
+  const uint64_t chunk_bytes = store.description.chunk_bytes;
+  Result<AlignedBuffer> buffer = AlignedBuffer::make(chunk_bytes);
+  if (!buffer.ok()) return buffer.status();
+  for (size_t at = 0; at < 2 * directories.size(); ++at) {
+    const std::string path = slot_path(directories[at / 2], at % 2);
+    Result<OpenFile> file = OpenFile::open(disk, path, OpenMode::kReadOnly);
+    if (!file.ok()) continue;
+    Transfer read;
+    read.file = file.value().id();
+    read.buffer = buffer.value().data();
+    read.bytes = chunk_bytes;
+    const BatchOutcome outcome = transfer_all(disk, {&read, 1}, timeout_ms);
+    if (outcome.stuck) buffer.value().leak();
+    if (outcome.status.code() == Code::kTimeout) return outcome.status;
+    if (!outcome.first_error().ok()) continue;
+    const Result<ChunkTrailer> trailer = read_trailer(buffer.value().data(), chunk_bytes);
+    if (trailer.ok() && trailer.value().id == store.id) return true;
+  }
+  return false;
+}
+
+// What is wrong with the headers where they do not agree on one store.
+Status disagreement(const std::vector<Copy>& copies, const std::vector<std::string>& directories) {
+  const Copy* first = nullptr;
   for (size_t c = 0; c < copies.size(); ++c) {
     if (!copies[c].header) continue;
-    Header header = *copies[c].header;
+    const Header& header = *copies[c].header;
     const size_t directory = c / kMetaCopies;
     if (header.directory_count != directories.size()) {
       return Status(
@@ -91,11 +149,12 @@ Result<Header> agreed_header(const std::vector<Copy>& copies,
           fmt::format("expected a store over {} directories, found '{}' to be one of {}",
                       directories.size(), directories[directory], header.directory_count));
     }
-    if (agreed && header.id != agreed->id) {
-      return Status(Code::kMismatch,
-                    fmt::format("expected directories of one store, found '{}' of store {} and "
-                                "'{}' of store {}",
-                                agreed_path, agreed->id.text(), copies[c].path, header.id.text()));
+    if (first != nullptr && header.id != first->header->id) {
+      return Status(
+          Code::kMismatch,
+          fmt::format("expected directories of one store, found '{}' of store {} and "
+                      "'{}' of store {}",
+                      first->path, first->header->id.text(), copies[c].path, header.id.text()));
     }
     if (header.directory_index != directory) {
       return Status(Code::kMismatch,
@@ -103,16 +162,12 @@ Result<Header> agreed_header(const std::vector<Copy>& copies,
                                 "give the directories in their old order",
                                 directories[directory], directory, header.directory_index));
     }
-    header.directory_index = 0;
-    if (!agreed) {
-      agreed = std::move(header);
-      agreed_path = copies[c].path;
-    } else if (!(*agreed == header)) {
+    if (first != nullptr && !(without_place(header) == without_place(*first->header))) {
       return Status(Code::kRefused, fmt::format("'{}' and '{}' describe one store differently",
-                                                agreed_path, copies[c].path));
+                                                first->path, copies[c].path));
     }
+    if (first == nullptr) first = &copies[c];
   }
-  if (agreed) return *std::move(agreed);
   std::string reasons;
   bool any = false;
   for (const Copy& copy : copies) {
@@ -132,9 +187,51 @@ Result<Header> agreed_header(const std::vector<Copy>& copies,
   return Status(Code::kRefused, "no copy of the header can be read: " + reasons);
 }
 
+// The one store that the copies are of. A copy of another store, or of another directory, beside an
+// own one is damage of that copy: it loses its header. Where two stores are possible, the chunks
+// decide.
+Result<Header> agree_on_header(Disk& disk, const std::vector<std::string>& directories,
+                               uint64_t timeout_ms, std::vector<Copy>* copies) {
+  std::vector<Header> possible = possible_stores(*copies, directories.size());
+  if (possible.size() > 1) {
+    std::vector<Header> with_chunks;
+    for (const Header& store : possible) {
+      const Result<bool> has = has_chunks_of(disk, directories, store, timeout_ms);
+      if (!has.ok()) return has.status();
+      if (has.value()) with_chunks.push_back(store);
+    }
+    possible = with_chunks;
+  }
+  if (possible.size() != 1) return disagreement(*copies, directories);
+  // A directory whose chunks are of the other store is a directory of that store.
+  for (size_t c = 0; c < copies->size(); ++c) {
+    const Copy& copy = (*copies)[c];
+    if (!copy.header || copy.header->id == possible[0].id) continue;
+    const Result<bool> has =
+        has_chunks_of(disk, {directories[c / kMetaCopies]}, *copy.header, timeout_ms);
+    if (!has.ok()) return has.status();
+    if (has.value()) return disagreement(*copies, directories);
+  }
+  for (size_t c = 0; c < copies->size(); ++c) {
+    Copy& copy = (*copies)[c];
+    if (!copy.header || is_own(*copies, c, possible[0])) continue;
+    copy.header_status =
+        Status(Code::kRefused,
+               copy.header->id == possible[0].id
+                   ? fmt::format("header of directory {} of {}, not of {} of {}",
+                                 copy.header->directory_index, copy.header->directory_count,
+                                 c / kMetaCopies, directories.size())
+                   : fmt::format("header of store {}, not of {}: a copy of another store's file",
+                                 copy.header->id.text(), possible[0].id.text()));
+    copy.header.reset();
+    copy.foreign = true;
+  }
+  return possible[0];
+}
+
 void decode_records(std::vector<Copy>* copies, const StoreId& id) {
   for (Copy& copy : *copies) {
-    if (copy.bytes.bytes() == 0) continue;
+    if (copy.bytes.bytes() == 0 || copy.foreign) continue;
     for (size_t page = 0; page < 2; ++page) {
       Result<CommitRecord> record =
           decode_record(copy.bytes.span().subspan(page * kRecordBytes, kRecordBytes), id);
@@ -189,6 +286,19 @@ bool is_zero(std::span<const unsigned char> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](unsigned char byte) { return byte == 0; });
 }
 
+// No copy has a record on the other page, and yet something was written there: a newer record that
+// was cut short or is damaged everywhere, or the one before, damaged everywhere.
+bool newer_unreadable(const std::vector<Copy>& copies, const CommitRecord& newest) {
+  const size_t other = 1 - newest.sequence % 2;
+  bool written = false;
+  for (const Copy& copy : copies) {
+    if (copy.records[other]) return false;
+    if (copy.bytes.bytes() == 0 || copy.foreign) continue;
+    written |= !is_zero(copy.bytes.span().subspan(other * kRecordBytes, kRecordBytes));
+  }
+  return written;
+}
+
 void judge(const std::vector<Copy>& copies, Metadata* metadata) {
   const uint64_t sequence = metadata->newest.sequence;
   const size_t page = sequence % 2;
@@ -201,6 +311,8 @@ void judge(const std::vector<Copy>& copies, Metadata* metadata) {
     };
     if (!copy.unreadable.ok()) {
       problem(copy.unreadable.text());
+    } else if (copy.foreign) {
+      problem(copy.header_status.text());  // which says all of it
     } else {
       if (!copy.header) problem(copy.header_status.text());
       const std::optional<CommitRecord>& record = copy.records[page];
@@ -259,7 +371,7 @@ Result<Metadata> read_metadata(Disk& disk, const std::vector<std::string>& direc
       copies.push_back(copy.take());
     }
   }
-  Result<Header> header = agreed_header(copies, directories);
+  Result<Header> header = agree_on_header(disk, directories, timeout_ms, &copies);
   if (!header.ok()) return header.status();
   Metadata metadata;
   metadata.header = header.take();
@@ -268,8 +380,29 @@ Result<Metadata> read_metadata(Disk& disk, const std::vector<std::string>& direc
   if (!newest.ok()) return newest.status().with_context("store in '" + directories[0] + "'");
   metadata.newest = newest.take();
   metadata.older = older_record(copies, metadata.newest);
+  metadata.newer_unreadable = newer_unreadable(copies, metadata.newest);
   judge(copies, &metadata);
   return metadata;
+}
+
+Result<std::optional<CommitRecord>> any_commit(Disk& disk,
+                                               const std::vector<std::string>& directories,
+                                               uint64_t timeout_ms) {
+  std::optional<CommitRecord> newest;
+  for (const std::string& directory : directories) {
+    for (uint32_t c = 0; c < kMetaCopies; ++c) {
+      const Result<Copy> copy = read_copy(disk, meta_path(directory, c), timeout_ms);
+      if (!copy.ok()) return copy.status();
+      if (copy.value().bytes.bytes() == 0) continue;
+      for (size_t page = 0; page < 2; ++page) {
+        const auto bytes = copy.value().bytes.span().subspan(page * kRecordBytes, kRecordBytes);
+        const Result<CommitRecord> record = decode_record(bytes, record_id(bytes));
+        if (!record.ok() || record.value().current == kNoSlot) continue;
+        if (!newest || record.value().sequence > newest->sequence) newest = record.value();
+      }
+    }
+  }
+  return newest;
 }
 
 Status write_metadata_file(Disk& disk, const std::string& directory, uint32_t copy,

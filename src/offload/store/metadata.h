@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,17 +27,27 @@ struct Metadata {
   CommitRecord older;                 // on the other page; made up when no copy of it can be read
   std::vector<MetadataCopy> copies;   // directory by directory, a before b
   std::vector<std::string> problems;  // one sentence for each damaged or outdated copy
+  // The page of the record after `newest` was written, and no copy of it can be read: a commit that
+  // was cut short, a committed one that is damaged in every copy, or damage of the record before.
+  bool newer_unreadable = false;
   bool needs_repair() const;
 };
 
 // At least one, none twice, all there.
 Status check_directories(Disk& disk, const std::vector<std::string>& directories);
 
-// From all copies of all directories, in the order that the store was made with. Errors: a missing
-// directory or store, directories of different stores or in another order, another format version
+// From all copies of all directories, in the order that the store was made with. A copy of another
+// store beside one of this store is a damaged copy. Errors: a missing directory or store,
+// directories of different stores or in another order (kMismatch), another format version
 // (kUnsupported), or no readable copy (kRefused, with the reason of each).
 Result<Metadata> read_metadata(Disk& disk, const std::vector<std::string>& directories,
                                uint64_t timeout_ms);
+
+// The newest commit that any copy in these directories tells of, whatever is wrong with the others;
+// none when no record can be read or nothing was committed.
+Result<std::optional<CommitRecord>> any_commit(Disk& disk,
+                                               const std::vector<std::string>& directories,
+                                               uint64_t timeout_ms);
 
 // A whole metadata file, replacing what is there; durable on return. `older` is for the other page,
 // which stays zero without it.

@@ -17,9 +17,9 @@ constexpr uint64_t kWindowBytesMax = uint64_t{64} << 20;
 }  // namespace
 
 Status scan_chunks(Disk& disk, const ScanRange& range, const ChunkVisitor& visit) {
-  const uint64_t window =
-      std::max<uint64_t>(1, std::min({kWindowMax, uint64_t{disk.depth()},
-                                      kWindowBytesMax / range.chunk_bytes, range.chunk_count}));
+  const uint64_t window = std::max<uint64_t>(
+      1, std::min({kWindowMax, uint64_t{disk.depth()}, kWindowBytesMax / range.chunk_bytes,
+                   uint64_t{range.chunks.size()}}));
   std::vector<AlignedBuffer> buffers;
   std::vector<uint64_t> chunk_of(window);
   std::vector<uint64_t> idle;
@@ -33,12 +33,13 @@ Status scan_chunks(Disk& disk, const ScanRange& range, const ChunkVisitor& visit
   uint64_t under_way = 0;
   Status result;
   std::vector<Completion> done;
-  while (under_way > 0 || (next < range.chunk_count && result.ok())) {
-    while (result.ok() && next < range.chunk_count && !idle.empty()) {
+  while (under_way > 0 || (next < range.chunks.size() && result.ok())) {
+    while (result.ok() && next < range.chunks.size() && !idle.empty()) {
       const uint64_t b = idle.back();
+      const uint64_t chunk = range.chunks[next];
       Transfer read;
-      read.file = range.files[next % range.files.size()];
-      read.offset_bytes = next / range.files.size() * range.chunk_bytes;
+      read.file = range.files[chunk % range.files.size()];
+      read.offset_bytes = chunk / range.files.size() * range.chunk_bytes;
       read.buffer = buffers[b].data();
       read.bytes = range.chunk_bytes;
       read.tag = b;
@@ -46,7 +47,8 @@ Status scan_chunks(Disk& disk, const ScanRange& range, const ChunkVisitor& visit
       if (!taken.ok()) result = taken.status();
       if (!taken.ok() || taken.value() == 0) break;
       idle.pop_back();
-      chunk_of[b] = next++;
+      chunk_of[b] = chunk;
+      ++next;
       ++under_way;
     }
     if (under_way == 0) {

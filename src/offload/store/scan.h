@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// scan_chunks: reads every chunk of one slot once, several at a time, outside the pipeline of a
+// scan_chunks: reads chunks of one slot, each once, several at a time, outside the pipeline of a
 // step. Same thread as the Disk.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "offload/disk/disk.h"
@@ -12,8 +13,8 @@
 namespace weir::offload {
 
 struct ScanRange {
-  std::vector<FileId> files;  // of the slot, directory by directory
-  uint64_t chunk_count = 0;
+  std::vector<FileId> files;         // of the slot, directory by directory
+  std::span<const uint64_t> chunks;  // which to read
   uint64_t chunk_bytes = 0;
   uint64_t timeout_ms = 60'000;  // without any completion
 };

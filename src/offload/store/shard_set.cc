@@ -4,9 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-
-#include "offload/store/transfer_all.h"
 
 namespace weir::offload {
 
@@ -39,8 +36,7 @@ Result<std::unique_ptr<ShardSet>> ShardSet::open(
     Disk& disk, const std::vector<std::vector<std::string>>& directories, StoreOptions options) {
   if (directories.empty()) return invalid_argument("no shards are given");
   options.read_only = true;
-  std::unique_ptr<ShardSet> set(new ShardSet(disk));
-  set->timeout_ms_ = options.timeout_ms;
+  std::unique_ptr<ShardSet> set(new ShardSet());
   for (size_t rank = 0; rank < directories.size(); ++rank) {
     Result<std::unique_ptr<Store>> store = Store::open(disk, directories[rank], nullptr, options);
     if (!store.ok()) return store.status().with_context(fmt::format("shard {}", rank));
@@ -57,9 +53,6 @@ Result<std::unique_ptr<ShardSet>> ShardSet::open(
     set->stores_.push_back(store.take());
     WEIR_RETURN_IF_ERROR(check_alike(*set->stores_[0], *set->stores_.back(), rank));
   }
-  Result<AlignedBuffer> buffer = AlignedBuffer::make(set->stores_[0]->description().chunk_bytes);
-  if (!buffer.ok()) return buffer.status();
-  set->buffer_ = buffer.take();
   return set;
 }
 
@@ -114,37 +107,6 @@ Result<std::vector<ShardPiece>> ShardSet::pieces(uint32_t group, uint64_t first_
     pieces.push_back(piece);
   }
   return pieces;
-}
-
-Status ShardSet::read_payload(uint32_t shard, uint64_t chunk, uint64_t offset_bytes, uint64_t bytes,
-                              unsigned char* to) {
-  if (shard >= stores_.size()) {
-    return invalid_argument(fmt::format("shard {} of {}", shard, stores_.size()));
-  }
-  const Store& store = *stores_[shard];
-  const uint64_t payload_bytes = store.description().payload_bytes();
-  if (offset_bytes > payload_bytes || bytes > payload_bytes - offset_bytes) {
-    return invalid_argument(fmt::format("bytes {} to {} of a payload of {}", offset_bytes,
-                                        offset_bytes + bytes, payload_bytes));
-  }
-  if (!has_chunk_ || shard_ != shard || chunk_ != chunk) {
-    has_chunk_ = false;
-    if (buffer_.data() == nullptr) {
-      return Status(Code::kAborted, "an earlier read of the shards never came back");
-    }
-    Result<Transfer> read = store.read_transfer(chunk, buffer_.data());
-    if (!read.ok()) return read.status();
-    const BatchOutcome outcome = transfer_all(disk_, {&read.value(), 1}, timeout_ms_);
-    if (outcome.stuck) buffer_.leak();
-    Status status = outcome.first_error();
-    if (status.ok()) status = store.check_read(chunk, buffer_.data());
-    if (!status.ok()) return status.with_context(fmt::format("shard {}", shard));
-    has_chunk_ = true;
-    shard_ = shard;
-    chunk_ = chunk;
-  }
-  std::memcpy(to, buffer_.data() + offset_bytes, bytes);
-  return {};
 }
 
 }  // namespace weir::offload

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ShardSet: the checkpoints (or stores) of all ranks of an old run, read together, so that a run
 // with another number of ranks can gather any range of elements of a group. It knows where elements
-// lie and hands out verified bytes; what an element's bytes are is known to the optimizer layer,
-// which reads the payload of the chunks it is told. One thread, that of the Disk.
+// lie; what an element's bytes are is known to the optimizer layer, which reads and checks the
+// chunks that it is told, through the stores. Thread rule of the stores.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "offload/store/aligned_buffer.h"
 #include "offload/store/store.h"
 
 namespace weir::offload {
@@ -47,21 +46,10 @@ class ShardSet {
   Result<std::vector<ShardPiece>> pieces(uint32_t group, uint64_t first_element,
                                          uint64_t element_count) const;
 
-  // Bytes of the payload of a chunk, verified. The last chunk read is kept, so that ranges of one
-  // chunk cost one read.
-  Status read_payload(uint32_t shard, uint64_t chunk, uint64_t offset_bytes, uint64_t bytes,
-                      unsigned char* to);
-
  private:
-  explicit ShardSet(Disk& disk) : disk_(disk) {}
+  ShardSet() = default;
 
-  Disk& disk_;
-  uint64_t timeout_ms_ = 0;
   std::vector<std::unique_ptr<Store>> stores_;
-  AlignedBuffer buffer_;
-  bool has_chunk_ = false;
-  uint32_t shard_ = 0;
-  uint64_t chunk_ = 0;
 };
 
 }  // namespace weir::offload

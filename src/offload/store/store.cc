@@ -9,14 +9,11 @@
 #include "offload/store/aligned_buffer.h"
 #include "offload/store/chunk_trailer.h"
 #include "offload/store/file_names.h"
-#include "offload/store/scan.h"
 #include "offload/store/transfer_all.h"
 
 namespace weir::offload {
 
 namespace {
-
-constexpr size_t kBadChunksNamed = 8;
 
 Status usage(std::string text) { return Status(Code::kInvalidUsage, std::move(text)); }
 
@@ -93,6 +90,16 @@ Status Store::begin_step(uint64_t step) {
           "epoch {} (known: {}); say so with peers_committed",
           step, epoch - 1, header_.description.rank_count, epoch, released_epoch_));
     }
+    // What is written over is all there is to go back to.
+    if (guards_previous()) {
+      const Result<ChunkDamage> damage = find_damage({});
+      if (!damage.ok()) return damage.status();
+      if (damage.value().bad_count > 0) {
+        return Status(Code::kRefused, damage.value().text() +
+                                          "; nothing was written: ensure_whole goes back to the "
+                                          "epoch before");
+      }
+    }
     if (record_.slots[target_slot()].held) WEIR_RETURN_IF_ERROR(replace_held_slot(target_slot()));
   }
   if (++writing_ == 0) ++writing_;  // 0 means none
@@ -129,7 +136,10 @@ Status Store::check_read(uint64_t chunk, const unsigned char* buffer) const {
     expected.writing = record_.slots[slot].writing;
   }
   const Status status = check_chunk(expected, buffer, header_.description.chunk_bytes);
-  if (status.ok()) return {};
+  if (status.ok()) {
+    if (slot == record_.current) mark_intact(chunk);
+    return {};
+  }
   const std::string& directory = directories_[chunk % directories_.size()].path;
   return status.with_context(fmt::format("chunk {} of {} in '{}' is bad", chunk, chunk_count_,
                                          slot_path(directory, slot)));
@@ -205,6 +215,7 @@ Status Store::commit(std::span<const unsigned char> data) {
   state.data.assign(data.begin(), data.end());
   WEIR_RETURN_IF_ERROR(write_record(record));
   std::fill(writing_of_.begin(), writing_of_.end(), 0);
+  std::fill(intact_.begin(), intact_.end(), uint8_t{1});
   in_step_ = false;
   uncommitted_ = false;
   dirty_ = false;
@@ -256,62 +267,5 @@ Status Store::write_record(const CommitRecord& record) {
 // ---- Several ranks --------------------------------------------------------------------------------
 
 void Store::peers_committed(uint64_t epoch) { released_epoch_ = std::max(released_epoch_, epoch); }
-
-Status Store::roll_back(uint64_t epoch) {
-  WEIR_RETURN_IF_ERROR(check_usable(true));
-  if (options_.read_only) return usage("the store is open read only");
-  if (in_step_ || uncommitted_) return usage("a step is under way; commit or abandon it first");
-  if (committed() != nullptr && committed()->epoch == epoch) return {};
-  const uint32_t slot = target_slot();
-  if (record_.current == kNoSlot || !record_.slots[slot].committed ||
-      record_.slots[slot].epoch != epoch) {
-    return Status(Code::kRefused, fmt::format("expected epoch {} in '{}', found {} and {}", epoch,
-                                              directories_[0].path, committed_epoch(),
-                                              record_.slots[slot].committed
-                                                  ? fmt::format("{}", record_.slots[slot].epoch)
-                                                  : std::string("no other")));
-  }
-  WEIR_RETURN_IF_ERROR(
-      verify_slot(slot).with_context(fmt::format("epoch {} is not whole any more", epoch)));
-  CommitRecord record = record_;
-  ++record.sequence;
-  record.slots[record.current].committed = false;
-  record.current = slot;
-  WEIR_RETURN_IF_ERROR(write_record(record));
-  dirty_ = true;
-  return {};
-}
-
-Status Store::verify() {
-  WEIR_RETURN_IF_ERROR(check_usable(true));
-  if (record_.current == kNoSlot) return usage("nothing was committed yet");
-  return verify_slot(record_.current);
-}
-
-Status Store::verify_slot(uint32_t slot) {
-  ScanRange range;
-  for (const Directory& directory : directories_) range.files.push_back(directory.slot[slot].id());
-  range.chunk_count = chunk_count_;
-  range.chunk_bytes = header_.description.chunk_bytes;
-  range.timeout_ms = options_.timeout_ms;
-  const SlotState& state = record_.slots[slot];
-  uint64_t bad = 0;
-  std::vector<uint64_t> named;
-  Status first;
-  const Status scanned = scan_chunks(
-      disk_, range, [&](uint64_t chunk, const Status& status, const unsigned char* bytes) {
-        const ChunkTrailer expected{header_.id, chunk, state.epoch, state.writing};
-        const Status found = status.ok() ? check_chunk(expected, bytes, range.chunk_bytes) : status;
-        if (found.ok()) return Status();
-        if (bad++ == 0) first = found.with_context(fmt::format("chunk {}", chunk));
-        if (named.size() < kBadChunksNamed) named.push_back(chunk);
-        return Status();
-      });
-  WEIR_RETURN_IF_ERROR(scanned);
-  if (bad == 0) return {};
-  return first.with_context(fmt::format("{} of {} chunks of epoch {} in '{}' are bad ({}{})", bad,
-                                        chunk_count_, state.epoch, directories_[0].path,
-                                        fmt::join(named, ", "), bad > named.size() ? ", …" : ""));
-}
 
 }  // namespace weir::offload

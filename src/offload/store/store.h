@@ -6,8 +6,8 @@
 // A store has two slots for every chunk. A step reads the committed slot and writes the other one;
 // commit() syncs the data, then writes and syncs a small record that makes the other slot the
 // committed one. Steps may also end without a commit (durable every k steps): the steps after the
-// first then read and write the uncommitted slot in place, and a crash, or abandon_step(), goes back
-// to the last commit, up to k steps.
+// first then read and write the uncommitted slot in place, and a crash, or abandon_step(), goes
+// back to the last commit, up to k steps.
 //
 // The store builds the transfers of chunks and judges what came back; submitting and reaping is the
 // caller's pipeline. Every other call transfers, waits and syncs by itself and must find nothing in
@@ -21,8 +21,12 @@
 //   store->commit(data);
 //
 // After a failed sync or commit record the store is poisoned: what is on the drive is unknown, and
-// every later call says so with the reason; opening it again finds the last committed step. A failed
-// read or write of a chunk poisons nothing: abandon_step() and try again.
+// every later call says so with the reason; opening it again finds the last committed step. A
+// failed read or write of a chunk poisons nothing: abandon_step() and try again.
+//
+// Nothing is written over the previous epoch before every chunk of the committed one has been read
+// and found whole, or was written by this object: ensure_whole() does the reading and, where chunks
+// are bad, goes back to the previous epoch while that is whole. begin_step() refuses otherwise.
 //
 // With several ranks, each has its own store, and all must commit the same steps. A slot is written
 // again only once every rank has committed the newer step: the caller says so with
@@ -44,6 +48,7 @@
 
 #include "core/base/status.h"
 #include "offload/disk/disk.h"
+#include "offload/store/chunk_damage.h"
 #include "offload/store/commit_record.h"
 #include "offload/store/description.h"
 #include "offload/store/file_names.h"
@@ -62,9 +67,11 @@ struct StoreOptions {
 
 class Store {
  public:
-  // Makes the directories and all files, preallocated, so that a full disk is found here. Nothing is
-  // committed yet: the first step writes the initial state. Refused where a store is already; after
-  // an error whatever this call made is removed again.
+  // Makes the directories and all files, preallocated, so that a full disk is found here. Nothing
+  // is committed yet: the first step writes the initial state. What a creation left that was cut
+  // short, and a store in which nothing was committed, is replaced. Refused where a commit can be
+  // read or may have been lost, and while somebody has the store open; after an error whatever this
+  // call made is removed again.
   static Result<std::unique_ptr<Store>> create(Disk& disk,
                                                const std::vector<std::string>& directories,
                                                const StoreDescription& description,
@@ -93,6 +100,7 @@ class Store {
   // (one of an earlier process may have: roll_back finds out). Null when none.
   const SlotState* committed() const;
   const SlotState* previous() const;
+  bool is_poisoned() const { return !poison_.ok(); }
   // What open found damaged or outdated; repaired when it was not read only.
   const std::vector<std::string>& problems() const { return problems_; }
 
@@ -137,8 +145,29 @@ class Store {
   // uncommitted steps. Open the result read only.
   Status checkpoint(const std::vector<std::string>& directories);
 
-  // Reads every chunk of the newest committed state; the error names the first chunks that are bad.
-  Status verify();
+  // ---- Damage ----
+  // Reads every chunk of the committed state; the error names the first chunks that are bad.
+  Status verify(const ScanProgress& progress = {});
+  // The chunks of the committed state that this object has neither written nor read and found
+  // whole.
+  std::vector<uint64_t> unverified_chunks() const;
+  // The chunk counts as one that was not read: somebody has found it bad.
+  void doubt(uint64_t chunk);
+  // Somebody else has found the chunk whole, in the committed state.
+  void trust(uint64_t chunk);
+  // Whether the next step would write over an epoch that can still be gone back to, while chunks of
+  // the committed one have not been read.
+  bool guards_previous() const;
+  // Reads the unverified chunks. Where some are bad, the previous epoch becomes the committed one,
+  // after all of it was read and found whole: a record says so, and fallback() what was given up.
+  // If there is none, it is damaged too, other ranks have gone on, or the store is open read only:
+  // kRefused with what was found, and nothing is written. Not within a step, nor between
+  // uncommitted ones.
+  Status ensure_whole(const ScanProgress& progress = {});
+  // What open or ensure_whole has gone back from; the latest.
+  const std::optional<Fallback>& fallback() const { return fallback_; }
+  // The committed state's files, for a reader beside this object (scrubber.h).
+  ScrubTarget scrub_target() const;
 
  private:
   struct Directory {
@@ -150,15 +179,27 @@ class Store {
 
   Store(Disk& disk, StoreOptions options);
   static Status create_files(Disk& disk, const std::vector<std::string>& directories,
-                             const Header& header, const StoreOptions& options);
-  Status lock(const std::vector<std::string>& directories);
+                             const Header& header, const StoreOptions& options,
+                             std::vector<OpenFile>* locks);
+  // `locks`: one for each directory, not open where there is nothing to lock.
+  static Result<std::unique_ptr<Store>> open_locked(Disk& disk,
+                                                    const std::vector<std::string>& directories,
+                                                    const StoreDescription* expected,
+                                                    StoreOptions options,
+                                                    std::vector<OpenFile> locks);
   Status open_slots(const std::vector<std::string>& directories);
   Status open_metadata_files();
+  Status sync_slots();
   Status check_usable(bool quiet) const;
   Status check_chunk_number(uint64_t chunk) const;
   Status poison(const char* what, const Status& reason);
   Status write_record(const CommitRecord& record);
-  Status verify_slot(uint32_t slot);
+  Result<ChunkDamage> read_slot(uint32_t slot, std::span<const uint64_t> chunks,
+                                const ScanProgress& progress);
+  Result<ChunkDamage> find_damage(const ScanProgress& progress);
+  Status go_back(uint32_t slot);
+  void mark_intact(uint64_t chunk) const;
+  Status note_unreadable_record();
   Status replace_held_slot(uint32_t slot);
   Status copy_slot(uint32_t directory, uint32_t slot, const std::string& to);
   Status hold_in(uint32_t directory, const std::string& to, bool* linked);
@@ -178,6 +219,10 @@ class Store {
   // writing_of_[chunk]: the writing that the target slot holds of the chunk since the last commit; 0
   // when the committed slot counts.
   std::vector<uint64_t> writing_of_;
+  // 1: the chunk of the committed slot was read and found whole, or written by this object. Chunks
+  // may be marked by several threads at once.
+  mutable std::vector<uint8_t> intact_;
+  std::optional<Fallback> fallback_;
   uint64_t writing_ = 0;  // of the present step, or of the last one
   uint64_t step_ = 0;
   bool in_step_ = false;

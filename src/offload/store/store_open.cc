@@ -8,6 +8,7 @@
 #include "core/base/log.h"
 #include "offload/store/file_names.h"
 #include "offload/store/store.h"
+#include "offload/store/store_files.h"
 
 namespace weir::offload {
 
@@ -24,39 +25,23 @@ Result<uint64_t> draw(const StoreOptions& options) {
   return system_random();
 }
 
-std::vector<std::string> file_names(const std::string& directory) {
-  std::vector<std::string> names;
-  for (uint32_t i = 0; i < 2; ++i) {
-    names.push_back(meta_path(directory, i));
-    names.push_back(meta_path(directory, i) + ".new");
-    names.push_back(next_slot_path(directory, i));
-    names.push_back(slot_path(directory, i));
+// Whether a lock is worth making where there is none.
+Result<bool> may_be_a_store(Disk& disk, const std::string& directory) {
+  const Result<bool> locked = disk.exists(lock_path(directory));
+  if (!locked.ok() || locked.value()) return locked;
+  for (uint32_t slot = 0; slot < 2; ++slot) {
+    const Result<bool> exists = disk.exists(slot_path(directory, slot));
+    if (!exists.ok() || !exists.value()) return exists;
   }
-  return names;
+  return true;
 }
 
-// Removes what it can; for clean-up after an error, which is the one to report.
-void remove_files(Disk& disk, const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) {
-    const Result<bool> exists = disk.exists(path);
-    if (exists.ok() && exists.value()) static_cast<void>(disk.remove(path));
-  }
-}
-
-Status check_nothing_there(Disk& disk, const std::string& directory) {
-  std::vector<std::string> names = file_names(directory);
-  names.push_back(lock_path(directory));
-  for (const std::string& path : names) {
-    const Result<bool> exists = disk.exists(path);
-    if (!exists.ok()) return exists.status();
-    if (exists.value()) {
-      return Status(
-          Code::kRefused,
-          fmt::format("expected no store in '{}', found '{}': open it, or remove it first",
-                      directory, path));
-    }
-  }
-  return {};
+// A creation that was cut short, as the metadata says, which comes first.
+Status never_completed(const std::string& directory, const std::string& path) {
+  return Status(Code::kRefused,
+                fmt::format("the store in '{}' was never completed: nothing is committed, and '{}' "
+                            "is not there as a whole; create it again",
+                            directory, path));
 }
 
 Status check_space(Disk& disk, const std::string& directory, uint64_t bytes) {
@@ -69,31 +54,36 @@ Status check_space(Disk& disk, const std::string& directory, uint64_t bytes) {
 
 }  // namespace
 
+// In an order that every cut leaves recognizable (store_files.h): locks, metadata of all
+// directories, slots. `locks` are held on return.
 Status Store::create_files(Disk& disk, const std::vector<std::string>& directories,
-                           const Header& header, const StoreOptions& options) {
+                           const Header& header, const StoreOptions& options,
+                           std::vector<OpenFile>* locks) {
   const uint64_t chunk_count = header.description.chunk_count();
   const auto count = static_cast<uint32_t>(directories.size());
-  std::vector<std::string> made;
+  std::vector<std::string> made_locks;
+  const auto take_over = [&]() -> Status {
+    for (const std::string& directory : directories) {
+      WEIR_RETURN_IF_ERROR(disk.make_directory(directory));
+      const Result<bool> exists = disk.exists(lock_path(directory));
+      if (!exists.ok()) return exists.status();
+      Result<OpenFile> lock = hold_lock(disk, directory);
+      if (!lock.ok()) return lock.status();
+      locks->push_back(lock.take());
+      if (!exists.value()) made_locks.push_back(lock_path(directory));
+    }
+    return clear_for_creation(disk, directories, options.timeout_ms);
+  };
+  if (Status status = take_over(); !status.ok()) {
+    for (const std::string& path : made_locks) static_cast<void>(disk.remove(path));
+    return status;
+  }
+  const auto bytes_of = [&](uint32_t d) {
+    return slot_bytes(chunk_count, header.description.chunk_bytes, d, count);
+  };
   const auto make_all = [&]() -> Status {
     for (uint32_t d = 0; d < count; ++d) {
-      const std::string& directory = directories[d];
-      WEIR_RETURN_IF_ERROR(disk.make_directory(directory));
-      WEIR_RETURN_IF_ERROR(check_nothing_there(disk, directory));
-      const uint64_t bytes = slot_bytes(chunk_count, header.description.chunk_bytes, d, count);
-      WEIR_RETURN_IF_ERROR(check_space(disk, directory, 2 * bytes));
-      // The lock's file comes first: of two processes that create a store here, one fails.
-      Result<OpenFile> lock = OpenFile::open(disk, lock_path(directory), OpenMode::kCreate, 0);
-      if (!lock.ok()) return lock.status();
-      made.push_back(lock_path(directory));
-      for (const std::string& name : file_names(directory)) made.push_back(name);
-      for (uint32_t slot = 0; slot < 2; ++slot) {
-        Result<OpenFile> file =
-            OpenFile::open(disk, slot_path(directory, slot), OpenMode::kCreate, bytes);
-        if (!file.ok()) return file.status();
-        WEIR_RETURN_IF_ERROR(disk.sync(file.value().id()));
-        WEIR_RETURN_IF_ERROR(file.value().close());
-      }
-      WEIR_RETURN_IF_ERROR(disk.sync_directory(directory));
+      WEIR_RETURN_IF_ERROR(check_space(disk, directories[d], 2 * bytes_of(d)));
     }
     CommitRecord record;
     record.id = header.id;
@@ -105,10 +95,21 @@ Status Store::create_files(Disk& disk, const std::vector<std::string>& directori
                                                  options.timeout_ms));
       }
     }
+    for (uint32_t d = 0; d < count; ++d) {
+      for (uint32_t slot = 0; slot < 2; ++slot) {
+        Result<OpenFile> file =
+            OpenFile::open(disk, slot_path(directories[d], slot), OpenMode::kCreate, bytes_of(d));
+        if (!file.ok()) return file.status();
+        WEIR_RETURN_IF_ERROR(disk.sync(file.value().id()));
+        WEIR_RETURN_IF_ERROR(file.value().close());
+      }
+      WEIR_RETURN_IF_ERROR(disk.sync_directory(directories[d]));
+    }
     return {};
   };
   const Status status = make_all();
-  if (!status.ok()) remove_files(disk, made);
+  // The error is the one to report, not that of the clean-up after it.
+  if (!status.ok()) static_cast<void>(remove_files(disk, directories, true));
   return status;
 }
 
@@ -130,10 +131,11 @@ Result<std::unique_ptr<Store>> Store::create(Disk& disk,
     if (!random.ok()) return random.status();
     std::memcpy(header.id.bytes.data() + 8 * half, &random.value(), 8);
   }
+  std::vector<OpenFile> locks;
   WEIR_RETURN_IF_ERROR(
-      create_files(disk, directories, header, options)
+      create_files(disk, directories, header, options, &locks)
           .with_context(fmt::format("cannot create the store in '{}'", directories[0])));
-  return open(disk, directories, &description, std::move(options));
+  return open_locked(disk, directories, &description, std::move(options), std::move(locks));
 }
 
 Result<std::unique_ptr<Store>> Store::open(Disk& disk, const std::vector<std::string>& directories,
@@ -142,14 +144,31 @@ Result<std::unique_ptr<Store>> Store::open(Disk& disk, const std::vector<std::st
     return Status(Code::kInvalidUsage, "transfers are in flight; reap them first");
   }
   WEIR_RETURN_IF_ERROR(check_directories(disk, directories));
+  std::vector<OpenFile> locks(directories.size());
+  for (size_t d = 0; d < directories.size() && !options.read_only; ++d) {
+    const Result<bool> is_store = may_be_a_store(disk, directories[d]);
+    if (!is_store.ok()) return is_store.status();
+    if (!is_store.value()) continue;  // what is missing will be said later
+    Result<OpenFile> lock = hold_lock(disk, directories[d]);
+    if (!lock.ok()) return lock.status();
+    locks[d] = lock.take();
+  }
+  return open_locked(disk, directories, expected, std::move(options), std::move(locks));
+}
+
+Result<std::unique_ptr<Store>> Store::open_locked(Disk& disk,
+                                                  const std::vector<std::string>& directories,
+                                                  const StoreDescription* expected,
+                                                  StoreOptions options,
+                                                  std::vector<OpenFile> locks) {
   std::unique_ptr<Store> store(new Store(disk, std::move(options)));
-  for (const std::string& path : directories) {
+  for (size_t d = 0; d < directories.size(); ++d) {
     Directory directory;
-    directory.path = path;
+    directory.path = directories[d];
+    directory.lock = std::move(locks[d]);
     store->directories_.push_back(std::move(directory));
   }
   const bool writes = !store->options_.read_only;
-  if (writes) WEIR_RETURN_IF_ERROR(store->lock(directories));
   Result<Metadata> read = read_metadata(disk, directories, store->options_.timeout_ms);
   if (!read.ok()) return read.status();
   const Metadata& metadata = read.value();
@@ -170,6 +189,8 @@ Result<std::unique_ptr<Store>> Store::open(Disk& disk, const std::vector<std::st
   }
   WEIR_RETURN_IF_ERROR(store->open_slots(directories));
   for (const std::string& problem : store->problems_) log_warn(where + ": " + problem);
+  store->intact_.assign(store->chunk_count_, 0);
+  if (metadata.newer_unreadable) WEIR_RETURN_IF_ERROR(store->note_unreadable_record());
   if (writes) {
     const Result<uint64_t> random = draw(store->options_);
     if (!random.ok()) return random.status();
@@ -177,42 +198,12 @@ Result<std::unique_ptr<Store>> Store::open(Disk& disk, const std::vector<std::st
     store->writing_of_.assign(store->chunk_count_, 0);
     WEIR_RETURN_IF_ERROR(repair_metadata(disk, directories, metadata, store->options_.timeout_ms));
     WEIR_RETURN_IF_ERROR(store->open_metadata_files());
+    if (store->record_.current == kNoSlot) WEIR_RETURN_IF_ERROR(store->sync_slots());
   }
   if (store->options_.verify_all && store->record_.current != kNoSlot) {
     WEIR_RETURN_IF_ERROR(store->verify());
   }
   return store;
-}
-
-Status Store::lock(const std::vector<std::string>& directories) {
-  for (size_t d = 0; d < directories.size(); ++d) {
-    const std::string path = lock_path(directories[d]);
-    const Result<bool> exists = disk_.exists(path);
-    if (!exists.ok()) return exists.status();
-    OpenMode mode = OpenMode::kReadOnly;
-    if (!exists.value()) {
-      // Without one of its files it is no store, and what is missing will be said later.
-      bool is_store = true;
-      for (uint32_t slot = 0; slot < 2; ++slot) {
-        const Result<bool> there = disk_.exists(slot_path(directories[d], slot));
-        if (!there.ok()) return there.status();
-        is_store &= there.value();
-      }
-      if (!is_store) continue;
-      mode = OpenMode::kCreate;
-    }
-    Result<OpenFile> file = OpenFile::open(disk_, path, mode, 0);
-    if (!file.ok()) return file.status();
-    if (Status status = disk_.lock(file.value().id()); !status.ok()) {
-      if (status.code() != Code::kRefused) return status;
-      return Status(Code::kRefused,
-                    fmt::format("expected the store in '{}' to be free, found it open in another "
-                                "process or elsewhere in this one ({}); end that first",
-                                directories[d], status.text()));
-    }
-    directories_[d].lock = file.take();
-  }
-  return {};
 }
 
 Status Store::open_slots(const std::vector<std::string>& directories) {
@@ -224,6 +215,7 @@ Status Store::open_slots(const std::vector<std::string>& directories) {
       const Result<bool> exists = disk_.exists(path);
       if (!exists.ok()) return exists.status();
       if (!exists.value()) {
+        if (record_.current == kNoSlot) return never_completed(directories[0], path);
         return Status(Code::kRefused, fmt::format("expected file '{}', found none; is the drive of "
                                                   "'{}' mounted?",
                                                   path, directories[d]));
@@ -235,6 +227,7 @@ Status Store::open_slots(const std::vector<std::string>& directories) {
       if (!size.ok()) return size.status();
       const uint64_t expected = slot_bytes(chunk_count_, header_.description.chunk_bytes, d, count);
       if (size.value() != expected) {
+        if (record_.current == kNoSlot) return never_completed(directories[0], path);
         return Status(Code::kRefused,
                       fmt::format("expected '{}' to have {} bytes, found {}: {}", path, expected,
                                   size.value(),
@@ -261,31 +254,26 @@ Status Store::open_metadata_files() {
   return {};
 }
 
-Status Store::remove(Disk& disk, const std::vector<std::string>& directories) {
-  for (const std::string& directory : directories) {
-    const std::string path = lock_path(directory);
-    Result<bool> exists = disk.exists(path);
-    if (!exists.ok()) return exists.status();
-    OpenFile lock;
-    if (exists.value()) {
-      Result<OpenFile> file = OpenFile::open(disk, path, OpenMode::kReadOnly);
-      if (!file.ok()) return file.status();
-      lock = file.take();
-      WEIR_RETURN_IF_ERROR(
-          disk.lock(lock.id()).with_context("the store in '" + directory + "' is open"));
-    }
-    std::vector<std::string> names = file_names(directory);
-    names.push_back(path);
-    for (const std::string& name : names) {
-      exists = disk.exists(name);
-      if (!exists.ok()) return exists.status();
-      if (exists.value()) WEIR_RETURN_IF_ERROR(disk.remove(name));
-    }
-    exists = disk.exists(directory);
-    if (!exists.ok()) return exists.status();
-    if (exists.value()) WEIR_RETURN_IF_ERROR(disk.sync_directory(directory));
+// Whoever made the slots may have been killed before their names were durable.
+Status Store::sync_slots() {
+  for (Directory& directory : directories_) {
+    for (const OpenFile& slot : directory.slot) WEIR_RETURN_IF_ERROR(disk_.sync(slot.id()));
+    WEIR_RETURN_IF_ERROR(disk_.sync_directory(directory.path));
   }
   return {};
+}
+
+Status Store::remove(Disk& disk, const std::vector<std::string>& directories) {
+  std::vector<OpenFile> locks;
+  for (const std::string& directory : directories) {
+    const Result<bool> exists = disk.exists(lock_path(directory));
+    if (!exists.ok()) return exists.status();
+    if (!exists.value()) continue;
+    Result<OpenFile> lock = hold_lock(disk, directory);
+    if (!lock.ok()) return lock.status();
+    locks.push_back(lock.take());
+  }
+  return remove_files(disk, directories, true);
 }
 
 }  // namespace weir::offload

@@ -23,7 +23,6 @@ PipelineOptions small(uint32_t compute_threads) {
   options.buffer_count = 3;
   options.depth = 4;
   options.transfer_bytes = 2 * kDiskAlignment;
-  options.cached_buffer_count = 1;
   options.compute_thread_count = compute_threads;
   options.timeout_ms = 10'000;
   return options;
@@ -42,7 +41,7 @@ void inject_everywhere(Disk* inner, FileId file, const std::function<void()>& cl
       CountingWork work(kItems, kItemBytes, file);
       disk.set(fault, k);
       PipelineReport report;
-      const Status status = pipeline->run(&work, SweepDirection::kForward, &report);
+      const Status status = pipeline->run(&work, &report);
       const std::string where = "fault " + std::to_string(static_cast<int>(fault)) + " at " +
                                 std::to_string(k) + ": " + (status.ok() ? "ok" : status.text());
       const bool harmless = !disk.hit() || fault == Fault::kDelay;
@@ -55,13 +54,12 @@ void inject_everywhere(Disk* inner, FileId file, const std::function<void()>& cl
       hits += disk.hit() ? 1 : 0;
       ASSERT_EQ(disk.in_flight(), 0u) << where;
       ASSERT_EQ(inner->in_flight(), 0u) << where;
-      // The same pipeline goes on; what a failed run left of cached items is forgotten.
+      // The same pipeline goes on.
       disk.set(Fault::kNone, 0);
       clear();
-      pipeline->forget();
       work.begin();
       for (int sweep = 0; sweep < 2; ++sweep) {
-        const Status again = pipeline->run(&work, SweepDirection::kBackward, nullptr);
+        const Status again = pipeline->run(&work, nullptr);
         ASSERT_TRUE(again.ok()) << where << " then " << again.text();
       }
       const Memory content(kItems * kItemBytes);
@@ -142,7 +140,7 @@ TEST(PipelineFaults, AnErrorOfComputeOrOfTheCallersEndsTheRun) {
           const uint64_t at = t.offset_bytes / kItemBytes;
           if (in_compute && t.write && (at == item || (at > item && threads < 2))) ++writes_after;
         };
-        const Status status = pipeline->run(&work, SweepDirection::kForward, nullptr);
+        const Status status = pipeline->run(&work, nullptr);
         EXPECT_EQ(status.code(), Code::kRefused);
         EXPECT_NE(status.text().find("overflow"), std::string::npos) << status.text();
         EXPECT_EQ(writes_after, 0u)
@@ -162,12 +160,11 @@ TEST(PipelineFaults, ATransferThatNeverEndsIsATimeoutAndKeepsItsBuffer) {
       const auto pipeline = Pipeline::create(&disk, arena.get(), options).take();
       CountingWork work(kItems, kItemBytes);
       disk.set(Fault::kHang, k);
-      const Status status = pipeline->run(&work, SweepDirection::kForward, nullptr);
+      const Status status = pipeline->run(&work, nullptr);
       EXPECT_EQ(status.code(), Code::kTimeout) << status.text();
       EXPECT_NE(status.text().find("of items"), std::string::npos) << status.text();
       EXPECT_EQ(disk.in_flight(), 1u);
-      EXPECT_EQ(pipeline->run(&work, SweepDirection::kForward, nullptr).code(),
-                Code::kInvalidUsage);
+      EXPECT_EQ(pipeline->run(&work, nullptr).code(), Code::kInvalidUsage);
     }
     // One item's buffer is still the disk's; the others are back.
     EXPECT_EQ(arena->used_bytes(), kItemBytes);

@@ -44,14 +44,11 @@ TEST(Pipeline, EveryItemIsReadComputedAndWrittenOnceInTheOrderOfTheSweep) {
         CountingWork work(items, kItemBytes);
         for (uint64_t sweep = 0; sweep < 3; ++sweep) {
           work.begin();
-          const bool forward = sweep % 2 == 0;
           PipelineReport report;
-          const Status status = pipeline->run(
-              &work, forward ? SweepDirection::kForward : SweepDirection::kBackward, &report);
+          const Status status = pipeline->run(&work, &report);
           ASSERT_TRUE(status.ok()) << status.text();
           std::vector<uint64_t> expected(items);
           std::iota(expected.begin(), expected.end(), 0);
-          if (!forward) std::reverse(expected.begin(), expected.end());
           EXPECT_EQ(work.order, expected) << seed;
           std::vector<uint64_t> finished = work.finished;
           std::sort(finished.begin(), finished.end());
@@ -63,7 +60,6 @@ TEST(Pipeline, EveryItemIsReadComputedAndWrittenOnceInTheOrderOfTheSweep) {
           EXPECT_EQ(report.written_bytes, items * kItemBytes);
           EXPECT_EQ(report.transfer_count, items * 8);
           EXPECT_LE(report.in_flight_max, 8u);
-          EXPECT_EQ(report.cached_item_count, 0u);
         }
       }
     }
@@ -83,7 +79,7 @@ TEST(Pipeline, AnItemIsWrittenOnlyAfterItsCompute) {
       };
       const auto arena = arena_of(4 * kItemBytes);
       const auto pipeline = Pipeline::create(&disk, arena.get(), small(threads)).take();
-      ASSERT_TRUE(pipeline->run(&work, SweepDirection::kForward, nullptr).ok());
+      ASSERT_TRUE(pipeline->run(&work, nullptr).ok());
       EXPECT_EQ(writes, 30u * 4);
     }
   }
@@ -109,7 +105,7 @@ TEST(Pipeline, ReadsOfTheNextAndWritesOfTheLastItemAreUnderWayWhileOneIsComputed
     return Status();
   };
   PipelineReport report;
-  ASSERT_TRUE(pipeline->run(&work, SweepDirection::kForward, &report).ok());
+  ASSERT_TRUE(pipeline->run(&work, &report).ok());
   EXPECT_GE(with_reads, kItems / 2);
   EXPECT_GE(with_writes, kItems / 2);
   EXPECT_GE(report.overlapped_compute_count, kItems - 1);
@@ -136,7 +132,7 @@ TEST(Pipeline, AWorkerComputesWhileTheCallersThreadFeedsTheDisk) {
     return Status();
   };
   PipelineReport report;
-  ASSERT_TRUE(pipeline->run(&work, SweepDirection::kForward, &report).ok());
+  ASSERT_TRUE(pipeline->run(&work, &report).ok());
   EXPECT_TRUE(work.holds(disk.content.data(), 1));
 }
 
@@ -167,83 +163,10 @@ TEST(Pipeline, SeveralThreadsComputeAtTheSameTimeButNotPastABarrier) {
     return Status();
   };
   PipelineReport report;
-  ASSERT_TRUE(pipeline->run(&work, SweepDirection::kForward, &report).ok());
+  ASSERT_TRUE(pipeline->run(&work, &report).ok());
   EXPECT_TRUE(work.holds(disk.content.data(), 1));
   EXPECT_EQ(at_work_max, 3);
   EXPECT_EQ(report.item_count, kItems);
-}
-
-TEST(Pipeline, AlternatingSweepsReadTheCachedItemsOnlyOnce) {
-  constexpr uint64_t kItems = 20;
-  constexpr uint32_t kCached = 6;
-  for (const uint32_t threads : kThreadCounts) {
-    StepDisk disk(kItems * kItemBytes, 8, 3);
-    const auto arena = arena_of((4 + kCached) * kItemBytes);
-    PipelineOptions options = small(threads);
-    options.cached_buffer_count = kCached;
-    EXPECT_EQ(Pipeline::memory_bytes(options), (4 + kCached) * kItemBytes);
-    const auto pipeline = Pipeline::create(&disk, arena.get(), options).take();
-    CountingWork work(kItems, kItemBytes);
-    for (uint64_t sweep = 0; sweep < 5; ++sweep) {
-      work.begin();
-      PipelineReport report;
-      ASSERT_TRUE(pipeline
-                      ->run(&work,
-                            sweep % 2 == 0 ? SweepDirection::kForward : SweepDirection::kBackward,
-                            &report)
-                      .ok());
-      EXPECT_TRUE(work.holds(disk.content.data(), sweep + 1)) << sweep;
-      if (sweep == 0) {
-        EXPECT_EQ(report.cached_item_count, 0u);
-      } else {
-        EXPECT_GE(report.cached_item_count, kCached);
-      }
-      EXPECT_EQ(report.read_bytes, (kItems - report.cached_item_count) * kItemBytes);
-      EXPECT_EQ(report.written_bytes, kItems * kItemBytes);
-      EXPECT_EQ(work.read_items, kItems - report.cached_item_count);
-    }
-    // What changes behind its back is seen after forget().
-    pipeline->forget();
-    std::fill(disk.content.begin(), disk.content.end(), static_cast<unsigned char>(0));
-    work.begin();
-    PipelineReport report;
-    ASSERT_TRUE(pipeline->run(&work, SweepDirection::kBackward, &report).ok());
-    EXPECT_EQ(report.cached_item_count, 0u);
-    EXPECT_TRUE(work.holds(disk.content.data(), 1));
-  }
-}
-
-TEST(Pipeline, SweepsThatDoNotAlternateAreRightToo) {
-  StepDisk disk(9 * kItemBytes, 8, 11);
-  const auto arena = arena_of(8 * kItemBytes);
-  PipelineOptions options = small();
-  options.cached_buffer_count = 4;
-  const auto pipeline = Pipeline::create(&disk, arena.get(), options).take();
-  CountingWork work(9, kItemBytes);
-  for (uint64_t sweep = 0; sweep < 6; ++sweep) {
-    work.begin();
-    ASSERT_TRUE(
-        pipeline
-            ->run(&work, sweep < 3 ? SweepDirection::kForward : SweepDirection::kBackward, nullptr)
-            .ok());
-    ASSERT_TRUE(work.holds(disk.content.data(), sweep + 1)) << sweep;
-  }
-}
-
-TEST(Pipeline, EverythingInTheCacheIsReadOnce) {
-  StepDisk disk(5 * kItemBytes, 8);
-  const auto arena = arena_of(9 * kItemBytes);
-  PipelineOptions options = small();
-  options.cached_buffer_count = 5;
-  const auto pipeline = Pipeline::create(&disk, arena.get(), options).take();
-  CountingWork work(5, kItemBytes);
-  for (uint64_t sweep = 0; sweep < 4; ++sweep) {
-    work.begin();
-    PipelineReport report;
-    ASSERT_TRUE(pipeline->run(&work, SweepDirection::kForward, &report).ok());
-    EXPECT_EQ(report.cached_item_count, sweep == 0 ? 0u : 5u);
-    EXPECT_TRUE(work.holds(disk.content.data(), sweep + 1));
-  }
 }
 
 // Items that are not read, not written, or neither.
@@ -265,7 +188,7 @@ TEST(Pipeline, ItemsMayHaveNoReadsOrNoWrites) {
     const auto pipeline = Pipeline::create(&disk, arena.get(), small(threads)).take();
     Partial work(24, kItemBytes);
     PipelineReport report;
-    ASSERT_TRUE(pipeline->run(&work, SweepDirection::kForward, &report).ok());
+    ASSERT_TRUE(pipeline->run(&work, &report).ok());
     EXPECT_EQ(report.item_count, 24u);
     EXPECT_EQ(report.read_bytes, 12 * kItemBytes);
     EXPECT_EQ(report.written_bytes, 8 * kItemBytes);
@@ -284,7 +207,6 @@ TEST(Pipeline, RunsOverTheDisksOfThisMachine) {
           disk->open(directory / "state", OpenMode::kCreate, kItems * kItemBytes).take();
       PipelineOptions options = small(threads);
       options.depth = 0;
-      options.cached_buffer_count = 5;
       options.transfer_bytes = 4 * kDiskAlignment;
       options.buffer_count = 6;
       const auto pipeline = Pipeline::create(disk.get(), arena.get(), options).take();
@@ -292,8 +214,7 @@ TEST(Pipeline, RunsOverTheDisksOfThisMachine) {
       for (uint64_t sweep = 0; sweep < 3; ++sweep) {
         work.begin();
         PipelineReport report;
-        const Status status = pipeline->run(
-            &work, sweep % 2 == 0 ? SweepDirection::kForward : SweepDirection::kBackward, &report);
+        const Status status = pipeline->run(&work, &report);
         ASSERT_TRUE(status.ok()) << status.text();
         EXPECT_GT(report.rates().disk_bytes_per_s, 0);
       }
@@ -334,7 +255,7 @@ TEST(Pipeline, OptionsAndTransfersThatMakeNoSenseAreNamed) {
 
   const auto pipeline = Pipeline::create(&disk, arena.get(), small()).take();
   CountingWork too_long(1, 2 * kItemBytes);
-  const Status status = pipeline->run(&too_long, SweepDirection::kForward, nullptr);
+  const Status status = pipeline->run(&too_long, nullptr);
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_NE(status.text().find("item 0"), std::string::npos) << status.text();
 }

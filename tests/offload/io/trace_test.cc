@@ -27,7 +27,7 @@ Trace traced(uint32_t events_max) {
   const auto pipeline = Pipeline::create(&disk, arena.get(), options).take();
   CountingWork work(10, kItemBytes);
   PipelineReport report;
-  EXPECT_TRUE(pipeline->run(&work, SweepDirection::kForward, &report).ok());
+  EXPECT_TRUE(pipeline->run(&work, &report).ok());
   return report.trace;
 }
 

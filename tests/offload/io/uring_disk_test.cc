@@ -77,23 +77,48 @@ TEST_F(Uring, AnotherThreadIsRefusedWhileTransfersAreUnderWay) {
   EXPECT_EQ(done.size(), 1u);
 }
 
-TEST_F(Uring, PolledCompletionsAreUsedOrLeftOutWithTheReason) {
+TEST_F(Uring, PolledCompletionsAreUsedOrRefusedWithTheReason) {
   const Status works = probe_iopoll(directory_.path());
   options_.iopoll = true;
-  options_.probe_directory = directory_.path();
-  const std::unique_ptr<UringDisk> disk = UringDisk::create(options_).take();
-  const std::string text = disk->describe();
-  EXPECT_EQ(text.find("IOPOLL left out") == std::string::npos, works.ok()) << text;
-  if (!works.ok()) {
-    EXPECT_NE(text.find(works.text()), std::string::npos) << text;
+  options_.iopoll_directories = {directory_.path()};
+  for (const DiskKind kind : {DiskKind::kUring, DiskKind::kAuto}) {
+    options_.kind = kind;
+    const Result<std::unique_ptr<Disk>> disk = open_disk(options_);
+    ASSERT_EQ(disk.ok(), works.ok());
+    if (!works.ok()) {
+      const std::string text = disk.status().text();
+      EXPECT_EQ(disk.status().code(), Code::kUnsupported);
+      for (const std::string& part : {"IOPOLL in '" + directory_.path() + "'", works.text()})
+        EXPECT_NE(text.find(part), std::string::npos) << text;
+      continue;
+    }
+    EXPECT_NE(disk.value()->describe().find(", IOPOLL"), std::string::npos);
+    const FileId file =
+        disk.value()
+            ->open(directory_ / std::to_string(static_cast<int>(kind)), OpenMode::kCreate, 1 << 20)
+            .take();
+    EXPECT_TRUE(transfer_one(disk.value().get(), write(file)).ok());
   }
-  const FileId file = disk->open(directory_ / "polled", OpenMode::kCreate, 1 << 20).take();
+  EXPECT_TRUE(works.ok() || std::filesystem::is_empty(directory_.path()));
+}
+
+TEST_F(Uring, APolledDiskNeedsADirectoryAndFilesWithDirectIo) {
+  options_.iopoll = true;
+  EXPECT_EQ(UringDisk::create(options_).status().code(), Code::kInvalidArgument);
+  options_.iopoll_directories = {directory_ / "none"};
+  const Status none = UringDisk::create(options_).status();
+  EXPECT_EQ(none.code(), Code::kUnsupported);
+  EXPECT_NE(none.text().find(directory_ / "none"), std::string::npos) << none.text();
+  options_.kind = DiskKind::kPosix;
+  EXPECT_EQ(open_disk(options_).status().code(), Code::kInvalidArgument);
+}
+
+TEST_F(Uring, AKernelThreadSubmitsWhereItIsWished) {
+  options_.sqpoll = true;
+  const std::unique_ptr<Disk> disk = open_disk(options_).take();
+  EXPECT_NE(disk->describe().find(" SQPOLL"), std::string::npos) << disk->describe();
+  const FileId file = disk->open(directory_ / "a", OpenMode::kCreate, 1 << 20).take();
   EXPECT_TRUE(transfer_one(disk.get(), write(file)).ok());
-  EXPECT_TRUE(std::filesystem::directory_iterator(directory_.path()) !=
-              std::filesystem::directory_iterator());
-  options_.probe_directory = "";
-  EXPECT_NE(UringDisk::create(options_).value()->describe().find("no directory to probe"),
-            std::string::npos);
 }
 
 TEST_F(Uring, MemoryOfTheArenaIsRegisteredAndOtherMemoryWorks) {

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C API as a runtime uses it: a run through every kind of call, and what bad arguments get.
+#include <cmath>
+#include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "offload/optimizer/optimizer_support.h"
@@ -84,6 +87,175 @@ TEST(OffloadApi, ARunOverDrivesEqualsOneInMemory) {
   ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
 }
 
+// Each is had, with the same results, or refused with the reason; never left out in silence.
+TEST(OffloadApi, PollingIsHadOrRefused) {
+  for (const auto& [flag, name] : {std::pair<unsigned, const char*>{WEIR_OFFLOAD_SQPOLL, "SQPOLL"},
+                                   {WEIR_OFFLOAD_IOPOLL, "IOPOLL"}}) {
+    ScratchDirectory scratch;
+    const std::string store = scratch / "store";
+    const char* const directories[] = {store.c_str()};
+    Api api;
+    api.config.flags = flag;
+    EXPECT_EQ(weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1),
+              WEIR_ERROR_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(weir_last_error(nullptr)).find(name), std::string::npos);
+    api.config.directories = directories;
+    api.config.directory_count = 1;
+    const weir_result_t result = weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1);
+    if (result != WEIR_OK) {
+      EXPECT_EQ(result, WEIR_ERROR_UNSUPPORTED);
+      const std::string text = weir_last_error(nullptr);
+      EXPECT_NE(text.find(name), std::string::npos) << text;
+      std::printf("%s\n", text.c_str());
+      EXPECT_FALSE(std::filesystem::exists(store));
+      continue;
+    }
+    const std::string text = weir_optimizer_describe(api.optimizer);
+    EXPECT_NE(text.find(name), std::string::npos) << text;
+    const uint64_t count = api.group.element_count;
+    std::vector<float> values(count, 0.5f);
+    ASSERT_WEIR_OK(
+        weir_optimizer_set_parameters(api.optimizer, 0, 0, count, WEIR_FLOAT32, values.data()));
+    const std::vector<float> gradient(count, 1.0f);
+    for (int step = 0; step < 3; ++step) {
+      ASSERT_WEIR_OK(
+          weir_optimizer_gradient(api.optimizer, 0, 0, count, WEIR_FLOAT32, gradient.data()));
+      ASSERT_WEIR_OK(weir_optimizer_step(api.optimizer, nullptr, &api.report));
+      EXPECT_EQ(api.report.committed, 1);
+    }
+    ASSERT_WEIR_OK(
+        weir_optimizer_get_parameters(api.optimizer, 0, 0, count, WEIR_FLOAT32, values.data()));
+    EXPECT_NEAR(values[0], 0.497f, 1e-5);
+    EXPECT_EQ(values, std::vector<float>(count, values[0]));
+    ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
+  }
+}
+
+// Whoever gives a sum that is finite for gradients that are not is told where they are.
+TEST(OffloadApi, AGradientThatIsNotFiniteIsSkippedAndItsPlaceReported) {
+  ScratchDirectory scratch;
+  const std::string store = scratch / "store";
+  const char* const directories[] = {store.c_str()};
+  Api api;
+  api.config.directories = directories;
+  api.config.directory_count = 1;
+  ASSERT_WEIR_OK(weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1));
+  const uint64_t count = api.group.element_count;
+  std::vector<float> gradient(count, 1.0f);
+  weir_step_options_t options = WEIR_STEP_OPTIONS_INIT;
+  options.sum_of_squares_of_scaled_gradients = static_cast<double>(count);
+  for (int step = 0; step < 3; ++step) {
+    gradient[12'345] = step == 1 ? NAN : 1.0f;
+    ASSERT_WEIR_OK(
+        weir_optimizer_gradient(api.optimizer, 0, 0, count, WEIR_FLOAT32, gradient.data()));
+    ASSERT_WEIR_OK(weir_optimizer_step(api.optimizer, &options, &api.report));
+    EXPECT_EQ(api.report.skipped, step == 1);
+    EXPECT_EQ(api.report.step, step == 2 ? 2u : 1u);
+    EXPECT_EQ(api.report.not_finite_count, step == 1 ? 1u : 0u);
+    EXPECT_EQ(api.report.not_finite_group, step == 1 ? 0 : -1);
+    EXPECT_EQ(api.report.not_finite_element, step == 1 ? 12'345u : 0u);
+  }
+  ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
+}
+
+// Flips a byte of a file.
+void damage(const std::string& path, long at) {
+  std::FILE* const file = std::fopen(path.c_str(), "r+b");
+  ASSERT_NE(file, nullptr);
+  ASSERT_EQ(std::fseek(file, at, SEEK_SET), 0);
+  const int byte = std::fgetc(file);
+  ASSERT_EQ(std::fseek(file, at, SEEK_SET), 0);
+  ASSERT_NE(std::fputc(byte ^ 1, file), EOF);
+  ASSERT_EQ(std::fclose(file), 0);
+}
+
+TEST(OffloadApi, TheStoreReportTellsOfAStateThatWentBack) {
+  for (const bool verify : {false, true}) {
+    ScratchDirectory scratch;
+    const std::string store = scratch / "store";
+    const char* const directories[] = {store.c_str()};
+    Api api;
+    api.config.directories = directories;
+    api.config.directory_count = 1;
+    weir_store_report_t report = WEIR_STORE_REPORT_INIT;
+    const std::vector<float> gradient(api.group.element_count, 0.25f);
+    const auto step = [&] {
+      const weir_result_t given = weir_optimizer_gradient(api.optimizer, 0, 0, gradient.size(),
+                                                          WEIR_FLOAT32, gradient.data());
+      return given != WEIR_OK ? given : weir_optimizer_step(api.optimizer, nullptr, &api.report);
+    };
+    ASSERT_WEIR_OK(weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1));
+    ASSERT_WEIR_OK(step());
+    ASSERT_WEIR_OK(step());
+    ASSERT_WEIR_OK(weir_optimizer_store_report(api.optimizer, &report));
+    EXPECT_EQ(report.step, 2u);
+    EXPECT_EQ(report.epoch, 3u);  // the state before the first step is a commit too
+    EXPECT_EQ(report.went_back, WEIR_WENT_BACK_NOT);
+    EXPECT_EQ(report.verified_chunk_count, report.chunk_count);
+    EXPECT_STREQ(report.text, "");
+    ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
+
+    const std::string slot = store + "/slot-a";  // the third commit went where the first was
+    damage(slot, 3 * 16384 + 5);
+    if (verify) api.config.flags = WEIR_OFFLOAD_VERIFY;
+    std::pair<uint64_t, uint64_t> told{0, 0};
+    api.config.verify_progress_context = &told;
+    api.config.verify_progress = [](void* context, uint64_t done, uint64_t total) {
+      *static_cast<std::pair<uint64_t, uint64_t>*>(context) = {done, total};
+    };
+    api.config.scrub_bytes_per_s = 0;
+    ASSERT_WEIR_OK(weir_optimizer_open(&api.optimizer, &api.config, &api.group, 1));
+    if (!verify) {
+      EXPECT_EQ(step(), WEIR_ERROR_REFUSED);
+      EXPECT_NE(std::string(weir_last_error(nullptr)).find("gradients of step 2"),
+                std::string::npos)
+          << weir_last_error(nullptr);
+      EXPECT_EQ(api.report.step, 1u);
+    }
+    EXPECT_GT(told.second, 0u);
+    EXPECT_EQ(told.first, told.second);
+    ASSERT_WEIR_OK(weir_optimizer_store_report(api.optimizer, &report));
+    EXPECT_EQ(report.went_back, WEIR_WENT_BACK_CHUNK);
+    EXPECT_EQ(report.step, 1u);
+    EXPECT_EQ(report.epoch, 2u);
+    EXPECT_EQ(report.lost_step, 2u);
+    EXPECT_EQ(report.lost_epoch, 3u);
+    EXPECT_EQ(report.bad_chunk_count, 1u);
+    EXPECT_EQ(report.bad_chunk, 3u);
+    EXPECT_EQ(report.bad_file, slot);
+    EXPECT_EQ(report.bad_offset_bytes, 3u * 16384);
+    EXPECT_NE(std::string(report.text).find("epoch 3 (step 2) was given up"), std::string::npos);
+    ASSERT_WEIR_OK(step());
+    EXPECT_EQ(api.report.step, 2u);
+    ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
+  }
+}
+
+TEST(OffloadApi, AConfigOfTheFirstVersionHasWhatTheInitializerSays) {
+  ScratchDirectory scratch;
+  const std::string store = scratch / "store";
+  const char* const directories[] = {store.c_str()};
+  Api api;
+  api.config.directories = directories;
+  api.config.directory_count = 1;
+  api.config.struct_bytes = offsetof(weir_offload_config_t, order);
+  // What lies behind is not the struct's.
+  api.config.verify_progress = reinterpret_cast<weir_verify_progress_t>(uintptr_t{16});
+  api.config.scrub_bytes_per_s = 0;
+  ASSERT_WEIR_OK(weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1));
+  ASSERT_WEIR_OK(weir_optimizer_commit(api.optimizer));
+  ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
+  api.config.flags = WEIR_OFFLOAD_VERIFY;
+  ASSERT_WEIR_OK(weir_optimizer_open(&api.optimizer, &api.config, &api.group, 1));
+  weir_store_report_t report = WEIR_STORE_REPORT_INIT;
+  for (int i = 0; i < 6000 && report.scrub_pass_count == 0; ++i) {
+    ASSERT_WEIR_OK(weir_optimizer_store_report(api.optimizer, &report));
+    ::usleep(10'000);
+  }
+  EXPECT_GT(report.scrub_pass_count, 0u);
+  ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
+}
+
 TEST(OffloadApi, BadArgumentsAreNamedInTheText) {
   const auto refused = [](weir_result_t result, weir_result_t expected, const char* text) {
     EXPECT_EQ(result, expected);
@@ -109,6 +281,15 @@ TEST(OffloadApi, BadArgumentsAreNamedInTheText) {
   config = api.config;
   config.durable_every = -1;
   refused(weir_optimizer_create(&none, &config, &api.group, 1), kArgument, "durable_every is -1");
+  config = api.config;
+  config.order = static_cast<weir_sweep_order_t>(2);
+  refused(weir_optimizer_create(&none, &config, &api.group, 1), kArgument, "config.order is 2");
+  config = api.config;
+  config.core_count = 1;
+  refused(weir_optimizer_create(&none, &config, &api.group, 1), kArgument, "config.cores NULL");
+  const int core = 1 << 20;
+  config.cores = &core;
+  refused(weir_optimizer_create(&none, &config, &api.group, 1), kArgument, "core 1048576 is not");
   weir_parameter_group_t group = api.group;
   group.hyper.beta2 = 1;
   refused(weir_optimizer_create(&none, &api.config, &group, 1), kArgument, "beta2");
@@ -124,6 +305,12 @@ TEST(OffloadApi, BadArgumentsAreNamedInTheText) {
           kArgument, "data type 99");
   refused(weir_optimizer_step(api.optimizer, nullptr, nullptr), kArgument, "have no gradient");
   refused(weir_optimizer_commit(api.optimizer), WEIR_ERROR_INVALID_USAGE, "without directories");
+  weir_store_report_t report = WEIR_STORE_REPORT_INIT;
+  refused(weir_optimizer_store_report(api.optimizer, &report), WEIR_ERROR_INVALID_USAGE,
+          "without directories");
+  refused(weir_optimizer_store_report(api.optimizer, nullptr), kArgument, "NULL");
+  report.struct_bytes = 4;
+  refused(weir_optimizer_store_report(api.optimizer, &report), kArgument, "struct_bytes is 4");
   refused(weir_optimizer_set_hyper(api.optimizer, 0, nullptr), kArgument, "hyper is NULL");
   ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
   EXPECT_EQ(weir_optimizer_destroy(nullptr), WEIR_OK);

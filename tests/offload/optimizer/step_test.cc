@@ -204,7 +204,7 @@ TEST(Step, AnOverflowOfAnotherRankSkipsToo) {
   Giver giver;
   ASSERT_OK(giver.give(*optimizer, groups, 1));
   StepOptions options;
-  options.sum_of_squares = INFINITY;
+  options.sum_of_squares_of_scaled_gradients = INFINITY;
   StepReport report;
   ASSERT_OK(optimizer->step(options, &report));
   EXPECT_TRUE(report.skipped);

@@ -147,6 +147,179 @@ TEST_F(DamageTest, OfAnyBitOfTheOtherSlotDoesNotMatter) {
   EXPECT_TRUE(commit_step(disk, *opened.value(), kLastStep + 1).ok());
 }
 
+TEST_F(DamageTest, OfTheCommittedSlotIsFoundBeforeTheFirstWriteAndTakesTheStoreBack) {
+  for (const bool told : {true, false}) {
+    SimulatedDrive drive(4);
+    SimulatedDisk disk(drive);
+    {
+      auto made = Store::create(disk, names_, test_description(), test_options(1));
+      ASSERT_TRUE(made.ok());
+      for (uint64_t step = 0; step <= kLastStep; ++step) {
+        ASSERT_TRUE(commit_step(disk, *made.value(), step).ok());
+      }
+    }
+    const std::string newest = slot_path(names_[0], kLastStep % 2);
+    const std::string older = slot_path(names_[0], 1 - kLastStep % 2);
+    (*drive.content(newest))[4 * kTestChunkBytes + 77] ^= 1;  // late in the sweep of a step
+    drive.commit_edit(newest);
+    const std::vector<unsigned char> before = *drive.content(older);
+    auto opened = Store::open(disk, names_, nullptr, test_options(7));
+    ASSERT_TRUE(opened.ok());
+    Store& store = *opened.value();
+    EXPECT_EQ(store.unverified_chunks().size(), store.chunk_count());
+    if (told) {
+      const Status refused = store.begin_step(kLastStep + 1);
+      EXPECT_EQ(refused.code(), Code::kRefused);
+      EXPECT_NE(refused.text().find("chunk 4 in '" + newest + "' at 16384"), std::string::npos)
+          << refused.text();
+    }
+    ASSERT_EQ(*drive.content(older), before);
+    uint64_t last = 0;
+    const Status whole = store.ensure_whole([&](uint64_t done, uint64_t) { last = done; });
+    ASSERT_TRUE(whole.ok()) << whole.text();
+    EXPECT_EQ(last, told ? 1 : store.chunk_count());  // those that were whole are not read again
+    ASSERT_TRUE(store.fallback().has_value());
+    const Fallback& fallback = *store.fallback();
+    EXPECT_EQ(fallback.lost_step, kLastStep);
+    EXPECT_EQ(fallback.lost_epoch, kLastStep + 1);
+    EXPECT_EQ(fallback.step, kLastStep - 1);
+    EXPECT_EQ(fallback.epoch, kLastStep);
+    EXPECT_EQ(fallback.damage.chunks, std::vector<uint64_t>{4});
+    EXPECT_EQ(fallback.damage.file, newest);
+    EXPECT_EQ(fallback.damage.offset_bytes, 4 * kTestChunkBytes);
+    EXPECT_EQ(store.committed()->step, kLastStep - 1);
+    EXPECT_TRUE(check_committed(disk, store).ok());
+    ASSERT_TRUE(commit_step(disk, store, kLastStep).ok());
+    opened.value().reset();
+    auto again = Store::open(disk, names_, nullptr, test_options(8));
+    ASSERT_TRUE(again.ok());
+    EXPECT_EQ(again.value()->committed()->step, kLastStep);
+    EXPECT_FALSE(again.value()->fallback().has_value());
+    EXPECT_TRUE(again.value()->ensure_whole().ok());
+  }
+}
+
+TEST_F(DamageTest, OfBothSlotsIsAnErrorThatWritesNothing) {
+  SimulatedDisk disk(drive_);
+  flip(slot_path(names_[0], kLastStep % 2), 5000, 1);
+  flip(slot_path(names_[0], 1 - kLastStep % 2), 9000, 1);
+  auto opened = Store::open(disk, names_, nullptr, test_options(4));
+  ASSERT_TRUE(opened.ok());
+  const uint64_t events = drive_.events();
+  const Status status = opened.value()->ensure_whole();
+  EXPECT_EQ(status.code(), Code::kRefused);
+  for (const char* part : {"epoch 3 (step 2)", "epoch 2 is not whole", "restore a checkpoint"}) {
+    EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
+  }
+  EXPECT_EQ(opened.value()->begin_step(kLastStep + 1).code(), Code::kRefused);
+  EXPECT_EQ(drive_.events(), events);
+  EXPECT_FALSE(opened.value()->fallback().has_value());
+}
+
+TEST_F(DamageTest, AChunkThatCannotBeReadIsABadOne) {
+  SimulatedDisk disk(drive_);
+  auto opened = Store::open(disk, names_, nullptr, test_options(4));
+  ASSERT_TRUE(opened.ok());
+  drive_.fail_at_request = drive_.requests() + 2;
+  const Status status = opened.value()->ensure_whole();
+  EXPECT_TRUE(status.ok()) << status.text();
+  EXPECT_EQ(opened.value()->committed()->step, kLastStep - 1);
+}
+
+TEST_F(DamageTest, WithSeveralRanksNoneGoesBackOnceTheOthersMayHaveGoneOn) {
+  SimulatedDrive drive(3);
+  SimulatedDisk disk(drive);
+  auto made = Store::create(disk, names_, test_description(0, 2), test_options(1));
+  ASSERT_TRUE(made.ok());
+  Store& store = *made.value();
+  for (uint64_t step = 0; step <= kLastStep; ++step) {
+    store.peers_committed(step);
+    ASSERT_TRUE(commit_step(disk, store, step).ok());
+  }
+  const std::string newest = slot_path(names_[0], kLastStep % 2);
+  (*drive.content(newest))[5] ^= 1;
+  drive.commit_edit(newest);
+  store.doubt(0);
+  store.peers_committed(kLastStep + 1);
+  const uint64_t events = drive.events();
+  const Status status = store.ensure_whole();
+  EXPECT_EQ(status.code(), Code::kRefused);
+  EXPECT_NE(status.text().find("all 2 ranks must go back together, to epoch 2 (step 1)"),
+            std::string::npos)
+      << status.text();
+  EXPECT_EQ(drive.events(), events);
+  EXPECT_TRUE(store.roll_back(kLastStep).ok());  // what all of them do then
+}
+
+TEST_F(DamageTest, OfTheNewestRecordInAllCopiesIsToldByTheStore) {
+  const size_t newest = (kLastStep + 1) % 2;
+  for (const char* path : {"/drive0/meta-a", "/drive0/meta-b"}) {
+    flip(path, newest * kRecordBytes + 40, 1);
+  }
+  SimulatedDisk disk(drive_);
+  {
+    StoreOptions options = test_options(3);
+    options.read_only = true;
+    const auto reader = Store::open(disk, names_, nullptr, std::move(options));
+    ASSERT_TRUE(reader.ok());
+    EXPECT_TRUE(reader.value()->fallback().has_value());
+  }
+  auto opened = Store::open(disk, names_, nullptr, test_options(4));
+  ASSERT_TRUE(opened.ok());
+  ASSERT_TRUE(opened.value()->fallback().has_value());
+  const Fallback& fallback = *opened.value()->fallback();
+  EXPECT_EQ(fallback.cause, Fallback::Cause::kUnreadableRecord);
+  EXPECT_EQ(fallback.lost_epoch, kLastStep + 1);
+  EXPECT_EQ(fallback.epoch, kLastStep);
+  EXPECT_EQ(fallback.step, kLastStep - 1);
+}
+
+TEST_F(DamageTest, OfTheOlderRecordInAllCopiesLosesNothingAndSaysNothingOfAStep) {
+  const size_t older = kLastStep % 2;
+  for (const char* path : {"/drive0/meta-a", "/drive0/meta-b"}) {
+    flip(path, older * kRecordBytes + 40, 1);
+  }
+  SimulatedDisk disk(drive_);
+  auto opened = Store::open(disk, names_, nullptr, test_options(4));
+  ASSERT_TRUE(opened.ok());
+  EXPECT_EQ(opened.value()->problems().size(), 2u);
+  EXPECT_EQ(opened.value()->committed()->step, kLastStep);
+  EXPECT_FALSE(opened.value()->fallback().has_value());
+}
+
+TEST_F(DamageTest, ACopyOfAnotherStoresMetadataBesideAnOwnOneIsRepaired) {
+  SimulatedDisk disk(drive_);
+  {
+    auto made = Store::create(disk, {"/other"}, test_description(), test_options(77));
+    ASSERT_TRUE(made.ok());
+    for (uint64_t step = 0; step <= kLastStep + 1; ++step) {
+      ASSERT_TRUE(commit_step(disk, *made.value(), step).ok());
+    }
+  }
+  const std::vector<unsigned char> good = *drive_.content("/drive0/meta-a");
+  for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
+    *drive_.content(meta_path(names_[0], copy)) = *drive_.content("/other/meta-a");
+    drive_.commit_edit(meta_path(names_[0], copy));
+    auto opened = Store::open(disk, names_, nullptr, test_options(5));
+    ASSERT_TRUE(opened.ok()) << opened.status().text();
+    ASSERT_EQ(opened.value()->problems().size(), 1u);
+    EXPECT_NE(opened.value()->problems()[0].find("a copy of another store's file"),
+              std::string::npos)
+        << opened.value()->problems()[0];
+    EXPECT_TRUE(check_committed(disk, *opened.value()).ok());
+    EXPECT_EQ(*drive_.content(meta_path(names_[0], copy)), good);
+  }
+  // Both copies: the chunks are of another store, and nothing is changed.
+  for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
+    *drive_.content(meta_path(names_[0], copy)) = *drive_.content("/other/meta-a");
+    drive_.commit_edit(meta_path(names_[0], copy));
+  }
+  auto opened = Store::open(disk, names_, nullptr, test_options(5));
+  if (opened.ok()) {
+    EXPECT_FALSE(check_committed(disk, *opened.value()).ok());
+  }
+}
+
 TEST_F(DamageTest, AFileOfAnotherStoreIsNotTakenForOnesOwn) {
   SimulatedDisk disk(drive_);
   auto made = Store::create(disk, {"/other"}, test_description(), test_options(77));

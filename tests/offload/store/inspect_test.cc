@@ -60,6 +60,28 @@ TEST_F(InspectTest, DamagedMetadataIsRecoverable) {
   EXPECT_NE(report.summary().find("copies of the metadata are damaged"), std::string::npos);
 }
 
+TEST_F(InspectTest, AForeignCopyOfTheMetadataBesideGoodOnesIsRecoverable) {
+  auto other = Store::create(disk_, {"/other0", "/other1"}, test_description(), test_options(9));
+  ASSERT_TRUE(other.ok());
+  other.value().reset();
+  *drive_.content("/drive1/meta-a") = *drive_.content("/other1/meta-a");
+  drive_.commit_edit("/drive1/meta-a");
+  InspectReport report = look();
+  EXPECT_EQ(report.verdict(), Verdict::kRecoverable);
+  ASSERT_EQ(report.metadata.problems.size(), 1u);
+  EXPECT_NE(report.metadata.problems[0].find("'/drive1/meta-a': header of store"),
+            std::string::npos)
+      << report.metadata.problems[0];
+  // One of another directory of the same store.
+  *drive_.content("/drive1/meta-a") = *drive_.content("/drive0/meta-a");
+  drive_.commit_edit("/drive1/meta-a");
+  report = look();
+  EXPECT_EQ(report.verdict(), Verdict::kRecoverable);
+  EXPECT_NE(report.metadata.problems[0].find("header of directory 0 of 2, not of 1 of 2"),
+            std::string::npos)
+      << report.metadata.problems[0];
+}
+
 TEST_F(InspectTest, ADamagedChunkIsRecoverableWhileThePreviousEpochIsWholeAndLostAfterwards) {
   flip("/drive1/slot-a", 4100);  // chunk 3 of the committed slot
   InspectReport report = look();

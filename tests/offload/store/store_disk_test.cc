@@ -145,6 +145,60 @@ TEST_P(StoreDiskTest, FsckSaysGoodRecoverableLostOrUnknownByItsExitStatus) {
   }
 }
 
+TEST_P(StoreDiskTest, FsckCallsAForeignCopyOfTheMetadataDamageAndForeignDirectoriesUnknown) {
+  make_steps(2);
+  const std::string both = names_[0] + " " + names_[1];
+  const std::vector<std::string> others = {root_ + "/x0", root_ + "/x1"};
+  {
+    auto other = Store::create(*disk_, others, test_description(), test_options(8));
+    ASSERT_TRUE(other.ok());
+    ASSERT_TRUE(commit_step(*disk_, *other.value(), 0).ok());
+  }
+  const auto replace = std::filesystem::copy_options::overwrite_existing;
+  std::filesystem::copy_file(meta_path(others[0], 0), meta_path(names_[0], 1), replace);
+  FsckRun run = fsck(both);
+  EXPECT_EQ(run.exit_status, 1) << run.output;
+  EXPECT_NE(run.output.find("a copy of another store's file"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("recoverable: epoch 2 (step 1) is whole"), std::string::npos)
+      << run.output;
+  run = fsck(names_[0] + " " + others[1]);
+  EXPECT_EQ(run.exit_status, 3) << run.output;
+  EXPECT_NE(run.output.find("expected directories of one store"), std::string::npos) << run.output;
+}
+
+TEST_P(StoreDiskTest, FsckDiscardsWhatItMayAndSaysWhat) {
+  make_steps(2);
+  const std::string both = names_[0] + " " + names_[1];
+  FsckRun run = fsck("--discard " + both);
+  EXPECT_EQ(run.exit_status, 3) << run.output;
+  EXPECT_NE(run.output.find("epoch 2 (step 1)"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("nothing was removed"), std::string::npos) << run.output;
+  EXPECT_TRUE(std::filesystem::exists(slot_path(names_[0], 0)));
+  for (const std::string& name : names_) {
+    for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
+      std::filesystem::remove(meta_path(name, copy));
+    }
+  }
+  EXPECT_EQ(fsck(both).exit_status, 2);
+  run = fsck("--discard " + both);
+  EXPECT_EQ(run.exit_status, 0) << run.output;
+  EXPECT_NE(run.output.find(slot_path(names_[1], 1) + "\n"), std::string::npos) << run.output;
+  EXPECT_TRUE(std::filesystem::is_empty(names_[0]));
+  run = fsck("--discard " + both);
+  EXPECT_EQ(run.exit_status, 3) << run.output;
+  make_steps(1);
+  {
+    auto opened = Store::open(*disk_, names_, nullptr, test_options(2));
+    ASSERT_TRUE(opened.ok());
+    run = fsck("--discard --discard-committed " + both);
+    EXPECT_EQ(run.exit_status, 3) << run.output;
+  }
+  run = fsck("--discard --discard-committed " + both);
+  EXPECT_EQ(run.exit_status, 0) << run.output;
+  EXPECT_TRUE(std::filesystem::is_empty(names_[0]));
+  EXPECT_EQ(fsck("--discard-committed " + both).exit_status, 3);
+}
+
 #endif
 
 std::string name_of_parameter(const testing::TestParamInfo<DiskKind>& parameter) {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// What was found bad in a committed state, and what was given up for it. Values; no thread rule.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "offload/store/store_id.h"
+
+namespace weir::offload {
+
+// Chunks read so far, of so many.
+using ScanProgress = std::function<void(uint64_t done, uint64_t total)>;
+
+struct ChunkDamage {
+  uint64_t bad_count = 0;    // 0: every chunk that was read is whole
+  uint64_t chunk_count = 0;  // of the state
+  uint64_t epoch = 0;
+  uint64_t step = 0;
+  std::vector<uint64_t> chunks;  // the first ones, in ascending order
+  std::string file;              // of the first one
+  uint64_t offset_bytes = 0;     // in the file
+  std::string why;
+  std::string text() const;  // one sentence without its full stop
+};
+
+// A store that went back to the commit before the newest.
+struct Fallback {
+  enum class Cause : uint8_t {
+    kBadChunk,          // chunks of the newest commit are bad
+    kUnreadableRecord,  // the newest record cannot be read in any copy; it may never have been
+                        // whole
+  };
+  Cause cause = Cause::kBadChunk;
+  ChunkDamage damage;       // kBadChunk
+  uint64_t lost_epoch = 0;  // what was given up
+  uint64_t lost_step = 0;   // 0 with kUnreadableRecord: only the record knew
+  uint64_t epoch = 0;       // what counts now
+  uint64_t step = 0;
+  std::string text() const;
+};
+
+// The committed state as files, for a reader beside the store.
+struct ScrubTarget {
+  StoreId id;
+  uint64_t epoch = 0;
+  uint64_t step = 0;
+  uint64_t writing = 0;
+  uint64_t chunk_count = 0;
+  uint64_t chunk_bytes = 0;
+  std::vector<std::string> files;  // of the slot, directory by directory
+};
+
+}  // namespace weir::offload
