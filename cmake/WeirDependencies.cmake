@@ -9,7 +9,7 @@
 #   optional   WEIR_HAVE_<X> (ON or OFF) and, when ON, the target:
 #              CUDA CUDA::cudart    NCCL WEIR_NCCL_INCLUDE_DIR    UCX PkgConfig::ucx
 #              LIBFABRIC PkgConfig::libfabric    PMIX PkgConfig::pmix    URING PkgConfig::uring
-#              OPENMPI, MPICH WEIR_<X>_CC and WEIR_<X>_RUN (programs)    PYTHON Python3::Interpreter
+#              OPENMPI, MPICH WEIR_<X>_CC and WEIR_<X>_RUN (programs)
 #              BENCHMARK benchmark::benchmark    GLOO (perf/tcp_compare compiles against it by itself)
 
 find_package(Threads REQUIRED)
@@ -197,9 +197,6 @@ if(WEIR_GLOO_INCLUDE_DIR AND WEIR_GLOO_LIBRARY)
 endif()
 weir_optional(GLOO "Gloo" WEIR_GLOO_BOTH found "peer of perf/tcp_compare" "not found, install libgloo-dev")
 
-find_package(Python3 QUIET COMPONENTS Interpreter)
-weir_optional(PYTHON "Python" Python3_FOUND "${Python3_VERSION}" "bindings and their tests"
-  "not found, install python3")
 find_package(benchmark QUIET)
 weir_optional(BENCHMARK "Google Benchmark" benchmark_FOUND "${benchmark_VERSION}" "micro-benchmarks"
   "not found, install libbenchmark-dev")

@@ -25,9 +25,11 @@ if(NOT CMAKE_BUILD_TYPE AND NOT WEIR_MULTI_CONFIG)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Debug, RelWithDebInfo or Release" FORCE)
 endif()
 
-# An installed program finds libweir.so beside it wherever the tree is moved to.
+# An installed program finds libweir.so beside it wherever the tree is moved to, and in the build folder, whose
+# libraries lie in lib. Folders that are asked for by -DCMAKE_INSTALL_RPATH come after.
 file(RELATIVE_PATH WEIR_BIN_TO_LIB ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
-set(CMAKE_INSTALL_RPATH $ORIGIN $ORIGIN/${WEIR_BIN_TO_LIB})
+list(PREPEND CMAKE_INSTALL_RPATH $ORIGIN $ORIGIN/${WEIR_BIN_TO_LIB} $ORIGIN/../lib)
+list(REMOVE_DUPLICATES CMAKE_INSTALL_RPATH)
 
 if(WEIR_USE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(WEIR_CCACHE ccache)

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Three ways to declare a target, so that each directory's CMakeLists.txt is a list of names.
 
+# weir_final_rpath(TARGET…)
+# For what is installed: it is linked with the RPATH that it keeps. Otherwise CMake leaves room for the change at
+# installation by colons at the end of the RPATH, and to the loader an empty entry is the current folder.
+function(weir_final_rpath)
+  set_target_properties(${ARGN} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
+endfunction()
+
 # weir_component(NAME SOURCES a.cc … [DEPENDS weir_base …])
 # A static library of the core. Headers are included as "core/<folder>/<file>.h".
 function(weir_component name)
@@ -18,6 +25,7 @@ function(weir_executable name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} weir_compile_options)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  weir_final_rpath(${name})
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endfunction()
 

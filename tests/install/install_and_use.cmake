@@ -30,7 +30,19 @@ set(ENV{LD_LIBRARY_PATH} "")
 run("installed all_reduce_perf" ${prefix}/bin/all_reduce_perf --ranks 2 -b 1K -e 1K -n 2
     --fixed-buffers)
 
-# So does the library its modules, wherever the tree was moved. (ncclnet gives ours back to ourselves.)
+# They, and the libraries, look in no other folder, and not in the current one.
+run("the entries of RPATH" ${CMAKE_COMMAND} -E env WEIR_TEST_PREFIX=${prefix}
+    ${RUNPATHS_TEST} --gtest_filter=InstalledRunpaths.*)
+file(GLOB programs ${prefix}/bin/*)
+foreach(program IN LISTS programs)
+  run("installed ${program} finds its libraries" ${program} --help)
+endforeach()
+foreach(program weir-info all_reduce_perf)
+  run("installed ${program} beside a planted library" ${CMAKE_COMMAND} -E chdir ${PLANTED}
+      ${prefix}/bin/${program} --help)
+endforeach()
+
+# The installed library finds its modules, wherever the tree was moved. (ncclnet gives ours back to ourselves.)
 set(ENV{WEIR_NCCL_NET_PLUGIN} ${prefix}/${LIBDIR}/libnccl-net-weir.so)
 foreach(module IN LISTS MODULES)
   if(NOT EXISTS ${prefix}/${LIBDIR}/weir/plugins/libweir_${module}.so)
