@@ -19,6 +19,11 @@
  * `weir_last_error` never wait for another thread. A group (`weir_group_start`) belongs to the
  * thread that opened it.
  *
+ * Fork. A handle belongs to the process that made it. In a child made by fork() or clone() every
+ * call with it is WEIR_ERROR_INVALID_USAGE and does nothing to the parent and its peers, but for
+ * weir_comm_destroy, which frees what the child has of it and tells nobody. A group that was open
+ * is not open there. The child may make communicators of its own. docs/fork.md.
+ *
  * Errors. Every function returns a weir_result_t and never throws, exits or blocks for ever: each
  * operation has a deadline. The text of the last error (`weir_last_error`) names the rank, the
  * peer, the operation, its sequence number and the remedy. After WEIR_ERROR_INVALID_ARGUMENT or
@@ -165,12 +170,13 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_split(weir_comm_t comm, int col
                                                        const weir_comm_config_t* config,
                                                        weir_comm_t* new_comm);
 
-/* The ranks of `comm` that are lost, in ascending order: their process has ended, they have destroyed
- * the communicator, or an operation's deadline passed here or on a peer while it waited for them.
+/* The ranks of `comm` that are lost, in ascending order: their process has ended, they have
+ * destroyed the communicator, or an operation's deadline passed here or on a peer while it waited
+ * for them.
  * `*count` receives their number, `ranks` the first `capacity` of them. For shrink: ranks that call
  * this after an error get the same list unless another rank is lost between their calls; then the
- * shrink meets its deadline and is to be repeated with a new list. A rank that finds itself in the
- * list was too slow for the others. */
+ * shrink fails, at once where the other one died and else at its deadline, and is to be repeated
+ * with a new list. A rank that finds itself in the list was too slow for the others. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_lost_ranks(weir_comm_t comm, int* ranks,
                                                             int capacity, int* count);
 
@@ -185,7 +191,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_shrink(weir_comm_t comm, const 
  * `comm` return WEIR_ERROR_ABORTED here; peers are told. The handle stays valid until destroy. */
 WEIR_API weir_result_t weir_comm_abort(weir_comm_t comm);
 
-/* Frees the communicator. Operations in flight are aborted. NULL is accepted. */
+/* Frees the communicator. Operations in flight are aborted; in a child made by fork those of the
+ * parent go on. NULL is accepted. */
 WEIR_API weir_result_t weir_comm_destroy(weir_comm_t comm);
 
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_rank(weir_comm_t comm, int* rank);

@@ -25,6 +25,7 @@
 #include <algorithm>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/plugin/registry.h"
@@ -260,13 +261,17 @@ Result<const weir_transport_functions_t*> find_transports(std::string names) {
   return plugin::make_failover(chain);
 }
 
+constexpr const char* kUsage =
+    "usage: message_perf <transport>[,<transport>] "
+    "latency|bandwidth|put_latency|put_bandwidth|get_bandwidth <bytes> <count> "
+    "[<core>,<core>]";
+
 int run(int argc, char** argv) {
-  if (argc < 5 || argc > 6) {
-    give_up(
-        "usage: message_perf <transport>[,<transport>] "
-        "latency|bandwidth|put_latency|put_bandwidth|get_bandwidth <bytes> <count> "
-        "[<core>,<core>]");
+  if (argc == 2 && std::string_view(argv[1]) == "--help") {
+    std::puts(kUsage);
+    return 0;
   }
+  if (argc < 5 || argc > 6) give_up(kUsage);
   const auto found = find_transports(argv[1]);
   if (!found.ok()) give_up(found.status().text());
   const auto sealed = plugin::sealed_for(getenv("WEIR_TLS"), found.value());

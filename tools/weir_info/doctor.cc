@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/base/settings.h"
 #include "core/topo/discover.h"
+#include "nccl/direct_choice.h"
 #include "nccl/real_functions.h"
 #include "weir_info/build.h"
 #include "weir_info/elf_file.h"
@@ -193,9 +195,22 @@ const char* remedy_of_transport(const std::string& name) {
   return "install what it needs, or leave it out: WEIR_TRANSPORT";
 }
 
+// Whether communicators of Weir's go from device to device.
+Check judge_direct(const InstalledDriver& driver, const std::string& direct) {
+  const char* subject = "device to device";
+  const nccl::DirectChoice choice = nccl::direct_choice(direct, driver.stand_in);
+  if (choice != nccl::DirectChoice::kOn) {
+    return {Verdict::kGood, subject, "through host memory: " + nccl::reason_of(choice), ""};
+  }
+  if (driver.stand_in) return {Verdict::kGood, subject, "directly on one machine", ""};
+  return {Verdict::kNote, subject, "directly on one machine: WEIR_DIRECT=1",
+          "with a real driver an operation may wait for ever when the program launches a kernel "
+          "for the first time, or many ahead: unset WEIR_DIRECT"};
+}
+
 }  // namespace
 
-std::vector<Check> judge_driver(const InstalledDriver& driver) {
+std::vector<Check> judge_driver(const InstalledDriver& driver, const std::string& direct) {
   std::vector<Check> checks;
   const bool loaded = driver.loaded;
   const bool library = !driver.library.empty();
@@ -211,6 +226,7 @@ std::vector<Check> judge_driver(const InstalledDriver& driver) {
        library || !loaded ? ""
                           : "install the driver's user part (libcuda1), or start the container "
                             "with --gpus all"});
+  if (library) checks.push_back(judge_direct(driver, direct));
   if (loaded && !driver.device_file) {
     checks.push_back({Verdict::kBad, "devices", "/dev/nvidiactl is not there",
                       "start the container with --gpus all, or run nvidia-modprobe"});
@@ -306,12 +322,22 @@ NcclExamined examine_nccl(const std::string& program) {
   return examined;
 }
 
+namespace {
+
+// Where the environment does not parse, which the report tells, the default.
+std::string wanted_direct() {
+  const Result<Settings>& settings = process_settings();
+  return settings.ok() ? settings.value().direct : "auto";
+}
+
+}  // namespace
+
 std::vector<Section> examine(const std::string& program) {
   // First, since the transports may start CUDA's driver: a forked process could not start it again.
   NcclExamined nccl = examine_nccl(program);
   std::vector<Section> sections = std::move(nccl.sections);
   const Report report = make_report();
-  sections.push_back({"CUDA", judge_driver(gather_driver("/", nccl.object))});
+  sections.push_back({"CUDA", judge_driver(gather_driver("/", nccl.object), wanted_direct())});
   sections.push_back({"Transports", judge_transports(report.transports)});
   Section machine{"Machine", judge_limits(report.machine)};
   // The first one counts (docs/nccl.md).

@@ -40,7 +40,8 @@ struct NcclFound {
 std::vector<Check> judge_nccl(const NcclFound& found);
 // `wanted`: the symbols of NCCL that the program asks for.
 std::vector<Check> judge_behind(const Behind& behind, const std::vector<std::string>& wanted);
-std::vector<Check> judge_driver(const InstalledDriver& driver);
+// `direct`: the value of WEIR_DIRECT.
+std::vector<Check> judge_driver(const InstalledDriver& driver, const std::string& direct = "auto");
 std::vector<Check> judge_transports(const std::vector<TransportLine>& transports);
 std::vector<Check> judge_limits(const std::vector<Finding>& machine);
 Check judge_topology(const PciTree& tree, bool topology_file_given);
