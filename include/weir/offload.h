@@ -252,6 +252,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_gradient_stats(
 
 /* ---- Steps -------------------------------------------------------------------------------------- */
 
+/* Overflow: a step that is not held is skipped, wherever the state lies, where a gradient is infinite
+ * or NaN after it was divided by the loss scale (times 1 / loss_scale in f32) and clipped, or the norm
+ * is infinite or NaN in double, also by the division. */
 typedef struct weir_step_options {
   size_t struct_bytes;
   double loss_scale; /* gradients are divided by it; 0: 1 */
@@ -278,7 +281,7 @@ typedef struct weir_step_options {
 typedef struct weir_step_report {
   size_t struct_bytes;
   uint64_t step; /* steps that the state has taken, this one included */
-  int skipped;   /* overflow: a gradient was infinite or NaN, the state is that before the step */
+  int skipped;   /* overflow: the state is that before the step, and the gradients are dropped */
   int committed; /* it survives a crash from now on */
   double norm;   /* of the gradients divided by loss_scale, before clipping; -1 with hold */
   uint64_t parameter_count;
@@ -288,7 +291,8 @@ typedef struct weir_step_report {
   double disk_wait_seconds;
   double compute_seconds;
   double compute_hidden; /* part of compute that the drives worked through, 0 to 1; 1 in memory */
-  /* Gradients of this rank that were infinite or NaN, also after hold: how many, and the first. */
+  /* Gradients of this rank that were infinite or NaN, after they were divided and clipped, also with
+   * hold: how many, and the first. */
   uint64_t not_finite_count;
   int not_finite_group;        /* -1: none */
   uint64_t not_finite_element; /* of this rank's part of the group */

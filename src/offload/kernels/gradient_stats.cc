@@ -114,7 +114,7 @@ namespace {
   double factor = 1 / loss_scale;
   if (norm_max > 0) {
     const double norm = std::sqrt(sum_of_squares) / loss_scale;
-    if (norm > norm_max) factor *= norm_max / norm;
+    if (norm > norm_max && std::isfinite(norm)) factor *= norm_max / norm;
   }
   return static_cast<float>(factor);
 }

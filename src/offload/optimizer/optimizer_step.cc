@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <limits>
 #include <system_error>
 
 #include "core/base/clock.h"
@@ -148,13 +149,16 @@ Status Optimizer::run_step(const StepOptions& options, StepReport* report) {
   report->step = step_;
   report->parameter_count = home_->placement().element_count();
   report->norm = options.hold ? -1 : std::sqrt(sum) / loss_scale;
-  if (!std::isfinite(sum)) {
-    report->not_finite = gradients_.not_finite(home_->pool(), 1);
-    skip(report);
-    report->seconds = static_cast<double>(now_ns() - begin_ns) / kSecond;
-    return {};
-  }
   const float factor = gradient_factor(sum, loss_scale, options.norm_max);
+  // No gradient is larger than the norm, so they are looked at only where the norm is too large.
+  if (!options.hold && !(std::sqrt(sum) * factor <= std::numeric_limits<float>::max())) {
+    report->not_finite = gradients_.not_finite(home_->pool(), factor);
+    if (!std::isfinite(report->norm) || report->not_finite.count > 0) {
+      skip(report);
+      report->seconds = static_cast<double>(now_ns() - begin_ns) / kSecond;
+      return {};
+    }
+  }
   const uint64_t before = step_;
   const bool drives = home_->on_drives();
   // Where there is a second slot, a step whose gradients nobody here has looked at goes there, so

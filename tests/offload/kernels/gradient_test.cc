@@ -181,6 +181,11 @@ TEST(GradientFactor, UnscalesAndClips) {
   EXPECT_EQ(gradient_factor(0, 1, 5), 1.0f);
 }
 
+TEST(GradientFactor, ANormThatOverflowsIsNotClippedToZero) {
+  EXPECT_EQ(gradient_factor(1e74, 1e-300, 5), HUGE_VALF);
+  EXPECT_EQ(gradient_factor(HUGE_VAL, 2, 5), 0.5f);
+}
+
 TEST(GradientAccumulate, IsTheFloatSumOnEveryInstructionSet) {
   for (const int64_t target : instruction_sets()) {
     const ForcedTarget forced(target);

@@ -208,6 +208,115 @@ TEST(NotFiniteStep, ThatIsTheFirstLeavesTheStateAsItWasSet) {
   EXPECT_TRUE(same_bits(values_of(*optimizer, groups), in_memory(groups, 2)));
 }
 
+struct Home {
+  const char* name;
+  bool on_drives;
+  bool undo_in_memory;
+  uint32_t durable_every;
+};
+constexpr Home kHomes[] = {{"memory", false, false, 1},
+                           {"memory with undo", false, true, 1},
+                           {"drives", true, false, 1},
+                           {"drives, steps not committed", true, false, 3}};
+
+// Calls body(optimizer), whose state has taken two steps, for each home.
+template <class Body>
+void in_every_home(const Groups& groups, Body body) {
+  for (const Home& home : kHomes) {
+    SCOPED_TRACE(home.name);
+    ScratchDirectory scratch;
+    OptimizerOptions options = small_options();
+    options.undo_in_memory = home.undo_in_memory;
+    options.durable_every = home.durable_every;
+    if (home.on_drives) options.directories = {scratch / "a"};
+    const auto optimizer = made(Optimizer::create(options, groups));
+    ASSERT_NE(optimizer, nullptr);
+    ASSERT_OK(set_first(*optimizer, groups));
+    ASSERT_OK(run_steps(*optimizer, groups, 0, 2));
+    body(*optimizer);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+// What counts is the gradient that goes into the state: divided by the loss scale and clipped.
+TEST(NotFiniteStep, AFiniteGradientThatTheLossScaleMakesInfiniteIsSkippedUnlessItIsClipped) {
+  const Groups groups = mixed_groups();
+  const std::vector<Bad> large = {{4, 17, 1e37f}};
+  const Values before = in_memory(groups, 2);
+  Values clipped;
+  for (const bool is_given : {false, true}) {
+    in_every_home(groups, [&](Optimizer& optimizer) {
+      BadGiver giver;
+      ASSERT_OK(giver.give(optimizer, groups, 3, DataType::kFloat32, large));
+      StepOptions options;
+      options.loss_scale = 1e-2;
+      double sum = 0;
+      bool all_finite = false;
+      ASSERT_OK(optimizer.gradient_stats(&sum, &all_finite));
+      EXPECT_TRUE(all_finite);
+      if (is_given) options.sum_of_squares_of_scaled_gradients = sum;
+      StepReport report;
+      ASSERT_OK(optimizer.step(options, &report));
+      EXPECT_TRUE(report.skipped);
+      EXPECT_EQ(report.step, 2u);
+      EXPECT_NEAR(report.norm / 1e39, 1, 1e-6);
+      expect_place(report, large);
+      EXPECT_TRUE(same_bits(values_of(optimizer, groups), before));
+
+      ASSERT_OK(giver.give(optimizer, groups, 3, DataType::kFloat32, large));
+      options.norm_max = 1;
+      ASSERT_OK(optimizer.step(options, &report));
+      EXPECT_FALSE(report.skipped);
+      EXPECT_EQ(report.step, 3u);
+      const Values after = values_of(optimizer, groups);
+      if (clipped.empty()) clipped = after;
+      EXPECT_TRUE(same_bits(after, clipped));
+      for (const std::vector<float>& group : after)
+        for (const float value : group) ASSERT_TRUE(std::isfinite(value));
+    });
+  }
+}
+
+TEST(NotFiniteStep, ANormThatOverflowsIsSkippedWhetherItIsClippedOrNot) {
+  const Groups groups = mixed_groups();
+  const Values before = in_memory(groups, 2);
+  in_every_home(groups, [&](Optimizer& optimizer) {
+    for (const double norm_max : {0.0, 1.0}) {
+      BadGiver giver;
+      ASSERT_OK(giver.give(optimizer, groups, 3, DataType::kFloat32, {{0, 9, 1e37f}}));
+      StepOptions options;
+      options.loss_scale = 1e-300;
+      options.norm_max = norm_max;
+      StepReport report;
+      ASSERT_OK(optimizer.step(options, &report));
+      EXPECT_TRUE(report.skipped);
+      EXPECT_EQ(report.step, 2u);
+      EXPECT_EQ(report.norm, INFINITY);
+      EXPECT_GT(report.not_finite.count, 0u);
+      EXPECT_TRUE(same_bits(values_of(optimizer, groups), before));
+    }
+  });
+}
+
+TEST(NotFiniteStep, FiniteGradientsWhoseNormIsNoFloatAreStepped) {
+  Groups groups(1);
+  groups[0].name = "w";
+  groups[0].element_count = 10'000;
+  groups[0].method = Method::kSgdMomentum;
+  groups[0].hyper.learning_rate = 1e-37;
+  const std::vector<float> gradient(groups[0].element_count, 1e37f);
+  in_every_home(groups, [&](Optimizer& optimizer) {
+    const Values before = values_of(optimizer, groups);
+    ASSERT_OK(optimizer.gradient(0, 0, gradient.size(), DataType::kFloat32, gradient.data()));
+    StepReport report;
+    ASSERT_OK(optimizer.step({}, &report));
+    EXPECT_FALSE(report.skipped);
+    EXPECT_NEAR(report.norm / 1e39, 1, 1e-6);
+    const Values after = values_of(optimizer, groups);
+    for (size_t i = 0; i < gradient.size(); ++i) ASSERT_NEAR(after[0][i], before[0][i] - 1, 1e-5);
+  });
+}
+
 // The sum says so itself: the report names the place as well, or that it lies with another rank.
 TEST(NotFiniteStep, ThatTheSumTellsOfIsReportedWithItsPlace) {
   const Groups groups = mixed_groups();
