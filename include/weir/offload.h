@@ -36,10 +36,12 @@
  *
  * Errors. As in weir.h: nothing throws, exits or blocks for ever. weir_last_error(NULL) has the
  * calling thread's text. After an error of a step the state is that before the step, outputs and
- * gradients too, and the step may be repeated, but for three cases. With durable_every above 1, an
- * error of a drive, or a gradient that is not finite though the sum that was given is, takes the
- * state back to the last committed step, and the text says to which. A step that finds the last
- * commit damaged goes back to the one before, without the gradients.
+ * gradients too, and the step may be repeated, but for three cases. With durable_every above 1 and
+ * steps that are not committed, an error of a drive, or a gradient that is not finite though the sum
+ * that was given is, takes the state back to the last committed step, and the gradients are dropped:
+ * the text says which steps have to be repeated, each with its own gradients, and the report and
+ * weir_optimizer_committed_step say at which step the state is. A step that finds the last commit
+ * damaged goes back to the one before, without the gradients.
  * After a failed sync or commit, or when going back fails as well, the optimizer is of no more use,
  * says so in every call, and opening the directories finds the last committed step.
  */

@@ -326,7 +326,7 @@ Status Optimizer::roll_back(uint64_t step) {
                                                                : fmt::format("{}", before->step)));
     else
       status = store.roll_back(before->epoch);
-    if (!status.ok()) return recover(status.with_context("roll_back"));
+    if (!status.ok()) return recover(status.with_context("roll_back"), step_, nullptr);
   }
   if (Status status = home_->abandon(); !status.ok()) return lost(status);
   step_ = home_->committed_step();

@@ -96,8 +96,10 @@ class Optimizer {
   // The state is that of the last commit again; an error, which has that of `reason`, when it is
   // lost.
   Status go_back(const Status& reason);
-  // The same, and what the caller is told after `error`.
-  Status recover(const Status& error);
+  // The same, and what the caller is told after `error`: the gradients of a later step are dropped,
+  // and those of the steps up to `last` are needed again.
+  Status recover(const Status& error, uint64_t last, StepReport* report);
+  std::string text_of_repeat(uint64_t last) const;
   Status lost(const Status& reason);
   Status write_outputs();
   void write_trace(const Trace& trace) const;

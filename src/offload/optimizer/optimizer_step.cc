@@ -173,10 +173,9 @@ Status Optimizer::run_step(const StepOptions& options, StepReport* report) {
     skip(report);
     report->seconds = static_cast<double>(now_ns() - begin_ns) / kSecond;
     if (step_ == before) return {};
-    return invalid_argument(fmt::format(
-        "step {}: {}, though the sum of squares that was given is finite; the optimizer is back at "
-        "step {}, the last that was committed (durable_every is {}), and the gradients are dropped",
-        before + 1, text_of(report->not_finite), step_, options_.durable_every));
+    return invalid_argument(
+        fmt::format("step {}: {}, though the sum of squares that was given is finite; {}",
+                    before + 1, text_of(report->not_finite), text_of_repeat(before + 1)));
   }
   if (!finite && !options.hold)
     log_warn(fmt::format("offload: step {} went into the state though {}", step_ + 1,
@@ -296,7 +295,7 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
   report->compute_hidden = swept.compute_hidden();
   *finite = all_finite;
   if (!hold && !*finite) return go_back(status);
-  if (!status.ok()) return recover(status.with_context(fmt::format("step {}", step)));
+  if (!status.ok()) return recover(status.with_context(fmt::format("step {}", step)), step, report);
   write_trace(swept.trace);
   return {};
 }
@@ -333,13 +332,21 @@ Status Optimizer::go_back(const Status& reason) {
   return lost(Status(reason.code(), reason.text() + "; going back failed too: " + back.text()));
 }
 
-Status Optimizer::recover(const Status& error) {
+Status Optimizer::recover(const Status& error, uint64_t last, StepReport* report) {
   const uint64_t before = step_;
   WEIR_RETURN_IF_ERROR(go_back(error));
   if (step_ == before) return error;
-  return Status(error.code(), fmt::format("{}; the optimizer is back at step {}, the last that was "
-                                          "committed (durable_every is {})",
-                                          error.text(), step_, options_.durable_every));
+  if (report != nullptr) report->step = step_;
+  gradients_.clear(home_->pool());
+  return Status(error.code(), error.text() + "; " + text_of_repeat(last));
+}
+
+std::string Optimizer::text_of_repeat(uint64_t last) const {
+  return fmt::format(
+      "the optimizer is back at step {}, the last that was committed (durable_every is {}), and "
+      "the "
+      "gradients are dropped: repeat steps {} to {}, each with its own gradients",
+      step_, options_.durable_every, step_ + 1, last);
 }
 
 // A trace that cannot be written is no error of the step.
