@@ -42,8 +42,9 @@
  * the text says which steps have to be repeated, each with its own gradients, and the report and
  * weir_optimizer_committed_step say at which step the state is. A step that finds the last commit
  * damaged goes back to the one before, without the gradients.
- * After a failed sync or commit, or when going back fails as well, the optimizer is of no more use,
- * says so in every call, and opening the directories finds the last committed step.
+ * After a failed sync or commit of its own files, in whatever call, or when going back fails as well,
+ * the optimizer is of no more use: every call but destroy and describe returns that first failure,
+ * and opening the directories finds the last committed step.
  */
 
 #include <stddef.h>
@@ -311,7 +312,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_step(weir_optimizer_t opti
 WEIR_API WEIR_MUST_CHECK weir_result_t
 weir_optimizer_step_start(weir_optimizer_t optimizer, const weir_step_options_t* options);
 /* Returns when the outputs of the range are those of the step under way, or it has failed or was
- * skipped (then with WEIR_OK and the old parameters). At once when no step is under way. */
+ * skipped (then with WEIR_OK and the old parameters, unless the optimizer is of no more use). At once
+ * when no step is under way. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_wait(weir_optimizer_t optimizer, int group,
                                                            uint64_t first, uint64_t count);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_step_finish(weir_optimizer_t optimizer,

@@ -87,7 +87,7 @@ Result<std::unique_ptr<Optimizer>> Optimizer::open(const OptimizerOptions& optio
 }
 
 Status Optimizer::check_use(const char* what, Use use) const {
-  if (!lost_.ok()) return lost_.with_context(what);
+  WEIR_RETURN_IF_ERROR(check_lost(what));
   if (started_)
     return usage(fmt::format("{}: a step that was started is under way; finish it first", what));
   if (use == Use::kRead) return {};
@@ -334,7 +334,18 @@ Status Optimizer::roll_back(uint64_t step) {
   return write_outputs().with_context("roll_back");
 }
 
+Status Optimizer::check_lost(const char* what) const {
+  const std::lock_guard lock(lost_mutex_);
+  return lost_.with_context(what);
+}
+
+Status Optimizer::result_of(const std::string& what, const Status& status) {
+  if (status.ok() || !home_->is_poisoned()) return status.with_context(what);
+  return lost(status.with_context(what));
+}
+
 Status Optimizer::lost(const Status& reason) {
+  const std::lock_guard lock(lost_mutex_);
   lost_ = Status(
       reason.code(),
       fmt::format("the optimizer is of no more use ({}); destroy it{}", reason.text(),
@@ -362,9 +373,11 @@ Status Optimizer::store_report(StoreReport* report) {
 
 std::string Optimizer::describe() {
   const std::lock_guard lock(mutex_);
-  return fmt::format("step {}, {} parameters first: {}", step_,
-                     options_.order == SweepOrder::kFirstFirst ? "first" : "last",
-                     home_->describe());
+  std::string text =
+      fmt::format("step {}, {} parameters first: {}", step_,
+                  options_.order == SweepOrder::kFirstFirst ? "first" : "last", home_->describe());
+  if (const Status usable = check_lost("failed"); !usable.ok()) text += "; " + usable.text();
+  return text;
 }
 
 }  // namespace weir::offload

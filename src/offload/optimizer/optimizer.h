@@ -100,7 +100,12 @@ class Optimizer {
   // and those of the steps up to `last` are needed again.
   Status recover(const Status& error, uint64_t last, StepReport* report);
   std::string text_of_repeat(uint64_t last) const;
+  // From here on every call returns this.
   Status lost(const Status& reason);
+  Status check_lost(const char* what) const;
+  // What the caller is told of `status` of the home: when it has poisoned the store, the optimizer
+  // is lost.
+  Status result_of(const std::string& what, const Status& status);
   Status write_outputs();
   void write_trace(const Trace& trace) const;
   Status visit_parameters(uint32_t group, uint64_t first, uint64_t count, const ChunkBody& body,
@@ -116,7 +121,8 @@ class Optimizer {
   uint64_t step_ = 0;  // steps that the state has taken
   bool held_ = false;  // the last step waits for accept or undo
   bool held_in_second_ = false;
-  Status lost_;  // why the optimizer is of no more use
+  mutable std::mutex lost_mutex_;
+  Status lost_;  // why the optimizer is of no more use; guarded by lost_mutex_
 
   StepProgress progress_;
   Optimizer* left_before_ = nullptr;  // of leave_to_parent

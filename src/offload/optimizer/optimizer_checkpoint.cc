@@ -262,11 +262,8 @@ Status Optimizer::checkpoint(const std::vector<std::string>& directories) {
                                         std::max<size_t>(1, options_.directories.size()),
                                         directories.size()));
   if (!home_->on_drives()) return copy_checkpoint(directories[0]).with_context("checkpoint");
-  if (home_->has_open_step()) {
-    if (Status status = home_->commit(); !status.ok())
-      return home_->is_poisoned() ? lost(status) : status.with_context("checkpoint");
-  }
-  return home_->store().checkpoint(directories).with_context("checkpoint");
+  if (home_->has_open_step()) WEIR_RETURN_IF_ERROR(result_of("checkpoint", home_->commit()));
+  return result_of("checkpoint", home_->store().checkpoint(directories));
 }
 
 // Through a store that lives only for this: what it commits is what the checkpoint holds.

@@ -78,16 +78,19 @@ Status Optimizer::wait(uint32_t group, uint64_t first, uint64_t count, uint64_t*
   if (first > own.element_count || count > own.element_count - first)
     return invalid_argument(fmt::format("wait: {} elements from {} on of group '{}', which has {}",
                                         count, first, own.name, own.element_count));
-  if (count == 0) return {};
+  if (count == 0) return check_lost("wait");
   const auto [begin, end] = home_->placement().chunks_of(group, first, count);
   const uint64_t done = progress_.wait(begin, end);
   if (done_count != nullptr) *done_count = done;
-  return {};
+  return check_lost("wait");
 }
 
 Status Optimizer::step_finish(StepReport* report) {
   const std::lock_guard lock(mutex_);
-  if (!started_) return usage("step_finish: no step was started");
+  if (!started_) {
+    WEIR_RETURN_IF_ERROR(check_lost("step_finish"));
+    return usage("step_finish: no step was started");
+  }
   thread_.join();
   started_ = false;
   if (report != nullptr) *report = started_report_;
@@ -97,10 +100,7 @@ Status Optimizer::step_finish(StepReport* report) {
 Status Optimizer::accept() {
   const std::lock_guard lock(mutex_);
   WEIR_RETURN_IF_ERROR(check_use("accept", Use::kHeld));
-  if (home_->on_drives()) {
-    if (Status status = home_->commit(); !status.ok())
-      return home_->is_poisoned() ? lost(status) : status.with_context("accept");
-  }
+  if (home_->on_drives()) WEIR_RETURN_IF_ERROR(result_of("accept", home_->commit()));
   held_ = false;
   gradients_.clear(home_->pool());
   return {};
@@ -124,9 +124,7 @@ Status Optimizer::commit() {
   WEIR_RETURN_IF_ERROR(check_use("commit", Use::kChange));
   if (!home_->on_drives()) return usage("commit: without directories nothing survives a crash");
   if (!home_->has_open_step()) return {};
-  if (Status status = home_->commit(); !status.ok())
-    return home_->is_poisoned() ? lost(status) : status.with_context("commit");
-  return {};
+  return result_of("commit", home_->commit());
 }
 
 // ---- A step -----------------------------------------------------------------------------------------
@@ -254,11 +252,8 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
                               bool* finite) {
   // The first step begins from a committed state, and so does a held one, which could not be taken
   // back otherwise.
-  if (home_->is_new() || (hold && home_->has_open_step())) {
-    if (Status status = home_->commit(); !status.ok())
-      return home_->is_poisoned() ? lost(status)
-                                  : status.with_context("step: committing the state before it");
-  }
+  if (home_->is_new() || (hold && home_->has_open_step()))
+    WEIR_RETURN_IF_ERROR(result_of("step: committing the state before it", home_->commit()));
   const Store& store = home_->store();
   if (options_.rank_count > 1 && !home_->has_open_step() &&
       store.released_epoch() < store.committed()->epoch)
@@ -267,7 +262,7 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
         "have committed step {}: say so with peers_committed",
         step, options_.rank_count, home_->committed_step()));
   WEIR_RETURN_IF_ERROR(ensure_whole(step, report));
-  WEIR_RETURN_IF_ERROR(home_->begin_step(step).with_context("step"));
+  WEIR_RETURN_IF_ERROR(result_of("step", home_->begin_step(step)));
   const bool commits = !hold && step - home_->committed_step() >= options_.durable_every;
 
   const Placement& placement = home_->placement();
@@ -305,18 +300,17 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
 Status Optimizer::ensure_whole(uint64_t step, StepReport* report) {
   bool went_back = false;
   const Status status = home_->ensure_whole(&went_back);
-  if (home_->is_poisoned()) return lost(status);
-  if (!status.ok()) {
-    // Going back worked, reading that state into memory did not.
-    return went_back ? lost(status) : status.with_context(fmt::format("step {}", step));
-  }
+  const std::string name = fmt::format("step {}", step);
+  // Going back worked, reading that state into memory did not.
+  if (!status.ok() && went_back) return lost(status.with_context(name));
+  WEIR_RETURN_IF_ERROR(result_of(name, status));
   if (!went_back) return {};
   step_ = home_->committed_step();
   report->step = step_;
   gradients_.clear(home_->pool());
   const std::string what = fmt::format(
-      "step {}: '{}' was damaged, and nothing was stepped: {}; go on with the gradients of step {}",
-      step, options_.directories[0], home_->store().fallback()->text(), step_ + 1);
+      "{}: '{}' was damaged, and nothing was stepped: {}; go on with the gradients of step {}",
+      name, options_.directories[0], home_->store().fallback()->text(), step_ + 1);
   if (Status back = write_outputs(); !back.ok())
     return lost(Status(back.code(), what + "; writing the outputs again failed: " + back.text()));
   return Status(Code::kRefused, what);
@@ -333,6 +327,7 @@ Status Optimizer::go_back(const Status& reason) {
 }
 
 Status Optimizer::recover(const Status& error, uint64_t last, StepReport* report) {
+  if (home_->is_poisoned()) return lost(error);
   const uint64_t before = step_;
   WEIR_RETURN_IF_ERROR(go_back(error));
   if (step_ == before) return error;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors: of drives at every request, and of callers.
+#include <functional>
+#include <set>
+
 #include "offload/optimizer/optimizer_support.h"
 #include "offload/store/simulated_disk.h"
 
@@ -121,6 +124,108 @@ TEST(Fault, AfterStepsThatAreNotCommittedTheGradientsAreDroppedAndTheTextSaysWha
     EXPECT_TRUE(same_bits(values_of(*optimizer, groups), after));
   }
   EXPECT_GT(usable, 4u);
+}
+
+std::vector<std::pair<std::string, Status>> results_of_every_call(Optimizer& optimizer) {
+  constexpr DataType kType = DataType::kFloat32;
+  float value = 0;
+  double sum = 0;
+  bool finite = false;
+  uint64_t number = 0;
+  StoreReport report;
+  return {{"restore", optimizer.restore({{"/held"}})},
+          {"set_parameters", optimizer.set_parameters(0, 0, 1, kType, &value)},
+          {"get_parameters", optimizer.get_parameters(0, 0, 1, kType, &value)},
+          {"set_output", optimizer.set_output(0, kType, nullptr, false)},
+          {"set_hyper", optimizer.set_hyper(0, {})},
+          {"gradient", optimizer.gradient(0, 0, 1, kType, &value)},
+          {"accumulate", optimizer.accumulate(0, 0, 1, kType, &value)},
+          {"gradient_stats", optimizer.gradient_stats(&sum, &finite)},
+          {"step", optimizer.step({}, nullptr)},
+          {"step_start", optimizer.step_start({})},
+          {"wait", optimizer.wait(0, 0, 1)},
+          {"step_finish", optimizer.step_finish(nullptr)},
+          {"accept", optimizer.accept()},
+          {"undo", optimizer.undo()},
+          {"commit", optimizer.commit()},
+          {"committed_step", optimizer.committed_step(&number)},
+          {"peers_committed", optimizer.peers_committed(1)},
+          {"roll_back", optimizer.roll_back(1)},
+          {"checkpoint", optimizer.checkpoint({"/other"})},
+          {"memory", optimizer.memory_bytes(&number)},
+          {"store_report", optimizer.store_report(&report)}};
+}
+
+// Calls that write, commit and sync in every way there is; the first that fails, with its error.
+std::pair<std::string, Status> first_failure(Optimizer& optimizer, const Groups& groups) {
+  Giver giver;
+  StepOptions hold;
+  hold.hold = true;
+  const auto stepped = [&](uint64_t step, const StepOptions& options) {
+    const Status given = giver.give(optimizer, groups, step);
+    return given.ok() ? optimizer.step(options, nullptr) : given;
+  };
+  const auto started = [&](uint64_t step) -> Status {
+    WEIR_RETURN_IF_ERROR(giver.give(optimizer, groups, step));
+    WEIR_RETURN_IF_ERROR(optimizer.step_start({}));
+    return optimizer.step_finish(nullptr);
+  };
+  const std::pair<std::string, std::function<Status()>> calls[] = {
+      {"first step", [&] { return stepped(1, {}); }},
+      {"commit", [&] { return optimizer.commit(); }},
+      {"checkpoint", [&] { return optimizer.checkpoint({"/held"}); }},
+      {"step", [&] { return stepped(2, {}); }},
+      {"committing step", [&] { return stepped(3, {}); }},
+      {"step over the files of the checkpoint", [&] { return started(4); }},
+      {"step that is held", [&] { return stepped(5, hold); }},
+      {"accept", [&] { return optimizer.accept(); }},
+      {"step that is started", [&] { return started(6); }},
+      {"checkpoint that commits", [&] { return optimizer.checkpoint({"/held again"}); }}};
+  for (const auto& [name, call] : calls)
+    if (const Status status = call(); !status.ok()) return {name, status};
+  return {};
+}
+
+TEST(Fault, AfterAFailedSyncEveryCallReturnsTheFirstFailure) {
+  const Groups groups = few_groups();
+  std::set<std::string> poisoned;
+  bool hit = true;
+  for (uint64_t k = 0; hit; ++k) {
+    SCOPED_TRACE(k);
+    SimulatedDrive drive(seed() + k);
+    SimulatedDisk disk(drive, 8);
+    OptimizerOptions options = small_options();
+    options.directories = {"/a"};
+    options.durable_every = 2;
+    options.disk = &disk;
+    const auto optimizer = made(Optimizer::create(options, groups));
+    ASSERT_NE(optimizer, nullptr);
+    ASSERT_OK(set_first(*optimizer, groups));
+    drive.fail_at_request = drive.requests() + k;
+    const auto [name, status] = first_failure(*optimizer, groups);
+    hit = drive.fault_happened();
+    drive.fail_at_request.reset();
+    if (status.text().find("poisoned") == std::string::npos) continue;
+    poisoned.insert(name);
+    for (const char* text : {"of no more use", "Input/output error", "destroy it and open"})
+      EXPECT_NE(status.text().find(text), std::string::npos) << name << ": " << status.text();
+    for (const auto& [call, result] : results_of_every_call(*optimizer)) {
+      EXPECT_EQ(result.code(), status.code()) << name << ", then " << call;
+      EXPECT_NE(result.text().find(call + ": " + status.text()), std::string::npos)
+          << name << ", then " << call << ": " << result.text();
+    }
+    EXPECT_NE(optimizer->describe().find(status.text()), std::string::npos);
+    if (::testing::Test::HasFailure()) return;
+  }
+  const std::set<std::string> expected = {"first step",
+                                          "commit",
+                                          "checkpoint",
+                                          "committing step",
+                                          "step over the files of the checkpoint",
+                                          "step that is held",
+                                          "accept",
+                                          "checkpoint that commits"};
+  EXPECT_EQ(poisoned, expected);
 }
 
 TEST(Usage, MissingAndDoubleRangesAreNamed) {
