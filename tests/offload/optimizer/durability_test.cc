@@ -19,9 +19,8 @@ TEST(Hold, UndoIsExactAndTheStepCanRunAgain) {
     options.durable_every = 3;
     if (!options.undo_in_memory) options.directories = {scratch / "a"};
     if (where == std::string("mixed")) options.memory_bytes = kSomeResident;
-    const auto optimizer = made(Optimizer::create(options, groups));
+    const auto optimizer = stepped(options, groups, 0);
     ASSERT_NE(optimizer, nullptr);
-    ASSERT_OK(set_first(*optimizer, groups));
     std::vector<std::vector<uint16_t>> outputs(groups.size());
     for (uint32_t g = 0; g < groups.size(); ++g) {
       outputs[g].resize(groups[g].element_count + 1);
@@ -79,9 +78,8 @@ TEST(Durability, OpeningFindsTheLastCommittedStepAndGoesOnBitForBit) {
       options.durable_every = every;
       options.directories = {scratch / "a", scratch / "b"};
       {
-        const auto optimizer = made(Optimizer::create(options, groups));
-        ASSERT_OK(set_first(*optimizer, groups));
-        ASSERT_OK(run_steps(*optimizer, groups, 0, 7));
+        const auto optimizer = stepped(options, groups, 7);
+        ASSERT_NE(optimizer, nullptr);
       }
       const auto optimizer = made(Optimizer::open(options, groups));
       ASSERT_NE(optimizer, nullptr);
@@ -106,8 +104,8 @@ TEST(Durability, OnlyCommitsWriteWhatIsInMemory) {
   options.memory_bytes = uint64_t{1} << 30;
   options.durable_every = 2;
   options.directories = {scratch / "a"};
-  const auto optimizer = made(Optimizer::create(options, groups));
-  ASSERT_OK(set_first(*optimizer, groups));
+  const auto optimizer = stepped(options, groups, 0);
+  ASSERT_NE(optimizer, nullptr);
   Giver giver;
   for (uint64_t step = 1; step <= 4; ++step) {
     ASSERT_OK(giver.give(*optimizer, groups, step));
@@ -169,9 +167,8 @@ TEST(Ranks, AStepWaitsForThePeersAndRollsBack) {
   options.rank_count = 2;
   options.directories = {scratch / "a"};
   {
-    const auto optimizer = made(Optimizer::create(options, groups));
-    ASSERT_OK(set_first(*optimizer, groups));
-    ASSERT_OK(run_steps(*optimizer, groups, 0, 1));
+    const auto optimizer = stepped(options, groups, 1);
+    ASSERT_NE(optimizer, nullptr);
     Giver giver;
     ASSERT_OK(giver.give(*optimizer, groups, 2));
     const Status early = optimizer->step({}, nullptr);
@@ -199,10 +196,8 @@ TEST(Accumulation, SumsEqualOneGradientAndTakeTheirMemoryFromTheBudget) {
     options.memory_bytes = memory;
     options.durable_every = 4;
     options.directories = {scratch / "a"};
-    const auto optimizer = made(Optimizer::create(options, groups));
+    const auto optimizer = stepped(options, groups, 1);
     ASSERT_NE(optimizer, nullptr);
-    ASSERT_OK(set_first(*optimizer, groups));
-    ASSERT_OK(run_steps(*optimizer, groups, 0, 1));
     for (uint64_t step = 2; step <= 4; ++step) {
       for (uint32_t g = 0; g < groups.size(); ++g) {
         const uint64_t count = groups[g].element_count;

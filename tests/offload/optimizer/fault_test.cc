@@ -34,9 +34,8 @@ TEST(Fault, AnyFailedRequestOfAStepIsReportedAndLosesNothing) {
     {
       SimulatedDisk disk(drive, 8);
       options.disk = &disk;
-      const auto optimizer = made(Optimizer::create(options, groups));
+      const auto optimizer = stepped(options, groups, 0);
       ASSERT_NE(optimizer, nullptr);
-      ASSERT_OK(set_first(*optimizer, groups));
       Values outputs = in_memory(groups, 0);
       for (uint32_t g = 0; g < groups.size(); ++g)
         ASSERT_OK(optimizer->set_output(g, DataType::kFloat32, outputs[g].data(), false));
@@ -90,10 +89,8 @@ TEST(Fault, AfterStepsThatAreNotCommittedTheGradientsAreDroppedAndTheTextSaysWha
     options.directories = {"/a"};
     options.durable_every = 3;
     options.disk = &disk;
-    const auto optimizer = made(Optimizer::create(options, groups));
+    const auto optimizer = stepped(options, groups, 5);
     ASSERT_NE(optimizer, nullptr);
-    ASSERT_OK(set_first(*optimizer, groups));
-    ASSERT_OK(run_steps(*optimizer, groups, 0, 5));
     std::vector<std::vector<unsigned char>> gradients;
     for (uint32_t g = 0; g < groups.size(); ++g) {
       const uint64_t count = groups[g].element_count;
@@ -198,9 +195,8 @@ TEST(Fault, AfterAFailedSyncEveryCallReturnsTheFirstFailure) {
     options.directories = {"/a"};
     options.durable_every = 2;
     options.disk = &disk;
-    const auto optimizer = made(Optimizer::create(options, groups));
+    const auto optimizer = stepped(options, groups, 0);
     ASSERT_NE(optimizer, nullptr);
-    ASSERT_OK(set_first(*optimizer, groups));
     drive.fail_at_request = drive.requests() + k;
     const auto [name, status] = first_failure(*optimizer, groups);
     hit = drive.fault_happened();

@@ -130,8 +130,8 @@ TEST(NotFiniteStep, InMemoryWithASecondSlotIsNotKept) {
 
 TEST(NotFiniteStep, InMemoryWithoutASecondSlotIsTakenAndReported) {
   const Groups groups = mixed_groups();
-  const auto optimizer = made(Optimizer::create(small_options(), groups));
-  ASSERT_OK(set_first(*optimizer, groups));
+  const auto optimizer = stepped(small_options(), groups, 0);
+  ASSERT_NE(optimizer, nullptr);
   BadGiver giver;
   ASSERT_OK(giver.give(*optimizer, groups, 1, DataType::kBfloat16, {{3, 700, NAN}}));
   StepReport report;
@@ -149,8 +149,8 @@ TEST(NotFiniteStep, ThatIsHeldIsReportedAndCanBeTakenBack) {
     OptimizerOptions options = small_options();
     options.undo_in_memory = true;
     if (drives) options.directories = {scratch / "a"};
-    const auto optimizer = made(Optimizer::create(options, groups));
-    ASSERT_OK(set_first(*optimizer, groups));
+    const auto optimizer = stepped(options, groups, 0);
+    ASSERT_NE(optimizer, nullptr);
     BadGiver giver;
     ASSERT_OK(giver.give(*optimizer, groups, 1, DataType::kFloat32, {{1, 8999, INFINITY}}));
     StepOptions hold;
@@ -171,9 +171,8 @@ TEST(NotFiniteStep, AfterStepsThatAreNotCommittedIsAnErrorThatSaysHowFarItWentBa
   OptimizerOptions options = small_options();
   options.durable_every = 3;
   options.directories = {scratch / "a"};
-  const auto optimizer = made(Optimizer::create(options, groups));
-  ASSERT_OK(set_first(*optimizer, groups));
-  ASSERT_OK(run_steps(*optimizer, groups, 0, 5, 0, vouched()));
+  const auto optimizer = stepped(options, groups, 5, vouched());
+  ASSERT_NE(optimizer, nullptr);
   BadGiver giver;
   ASSERT_OK(giver.give(*optimizer, groups, 6, DataType::kFloat32, {{4, 17, NAN}, {5, 0, NAN}}));
   StepReport report;
@@ -195,8 +194,8 @@ TEST(NotFiniteStep, ThatIsTheFirstLeavesTheStateAsItWasSet) {
   ScratchDirectory scratch;
   OptimizerOptions options = small_options();
   options.directories = {scratch / "a"};
-  const auto optimizer = made(Optimizer::create(options, groups));
-  ASSERT_OK(set_first(*optimizer, groups));
+  const auto optimizer = stepped(options, groups, 0);
+  ASSERT_NE(optimizer, nullptr);
   BadGiver giver;
   ASSERT_OK(giver.give(*optimizer, groups, 1, DataType::kFloat16, {{6, 1, NAN}}));
   StepReport report;
@@ -229,10 +228,8 @@ void in_every_home(const Groups& groups, Body body) {
     options.undo_in_memory = home.undo_in_memory;
     options.durable_every = home.durable_every;
     if (home.on_drives) options.directories = {scratch / "a"};
-    const auto optimizer = made(Optimizer::create(options, groups));
+    const auto optimizer = stepped(options, groups, 2);
     ASSERT_NE(optimizer, nullptr);
-    ASSERT_OK(set_first(*optimizer, groups));
-    ASSERT_OK(run_steps(*optimizer, groups, 0, 2));
     body(*optimizer);
     if (::testing::Test::HasFailure()) return;
   }
@@ -320,8 +317,8 @@ TEST(NotFiniteStep, FiniteGradientsWhoseNormIsNoFloatAreStepped) {
 // The sum says so itself: the report names the place as well, or that it lies with another rank.
 TEST(NotFiniteStep, ThatTheSumTellsOfIsReportedWithItsPlace) {
   const Groups groups = mixed_groups();
-  const auto optimizer = made(Optimizer::create(small_options(), groups));
-  ASSERT_OK(set_first(*optimizer, groups));
+  const auto optimizer = stepped(small_options(), groups, 0);
+  ASSERT_NE(optimizer, nullptr);
   BadGiver giver;
   StepReport report;
   ASSERT_OK(giver.give(*optimizer, groups, 1, DataType::kFloat32, {{3, 70, NAN}, {3, 71, NAN}}));

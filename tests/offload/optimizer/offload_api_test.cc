@@ -14,12 +14,20 @@ namespace {
 
 #define ASSERT_WEIR_OK(call) ASSERT_EQ(call, WEIR_OK) << weir_last_error(nullptr)
 
+// In memory, or in a directory.
 struct Api {
-  Api() {
+  explicit Api(std::string directory = "") : store(std::move(directory)) {
     group.name = "w";
     group.element_count = 50'000;
     config.chunk_bytes = 16384;
+    if (store.empty()) return;
+    config.directories = directories;
+    config.directory_count = 1;
   }
+  Api(const Api&) = delete;
+  Api& operator=(const Api&) = delete;
+  const std::string store;
+  const char* const directories[1] = {store.c_str()};
   weir_offload_config_t config = WEIR_OFFLOAD_CONFIG_INIT;
   weir_parameter_group_t group = WEIR_PARAMETER_GROUP_INIT;
   weir_step_report_t report = WEIR_STEP_REPORT_INIT;
@@ -28,17 +36,11 @@ struct Api {
 
 TEST(OffloadApi, ARunOverDrivesEqualsOneInMemory) {
   ScratchDirectory scratch;
-  const std::string store = scratch / "store";
   const std::string held = scratch / "held";
-  const char* const directories[] = {store.c_str()};
   const char* const checkpoint[] = {held.c_str()};
   std::vector<float> results[2];
   for (int drives = 0; drives < 2; ++drives) {
-    Api api;
-    if (drives == 1) {
-      api.config.directories = directories;
-      api.config.directory_count = 1;
-    }
+    Api api(drives == 1 ? scratch / "store" : "");
     ASSERT_WEIR_OK(weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1));
     const uint64_t count = api.group.element_count;
     const std::vector<float> first(count, 0.5f);
@@ -92,22 +94,20 @@ TEST(OffloadApi, PollingIsHadOrRefused) {
   for (const auto& [flag, name] : {std::pair<unsigned, const char*>{WEIR_OFFLOAD_SQPOLL, "SQPOLL"},
                                    {WEIR_OFFLOAD_IOPOLL, "IOPOLL"}}) {
     ScratchDirectory scratch;
-    const std::string store = scratch / "store";
-    const char* const directories[] = {store.c_str()};
-    Api api;
-    api.config.flags = flag;
-    EXPECT_EQ(weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1),
+    Api without;
+    without.config.flags = flag;
+    EXPECT_EQ(weir_optimizer_create(&without.optimizer, &without.config, &without.group, 1),
               WEIR_ERROR_INVALID_ARGUMENT);
     EXPECT_NE(std::string(weir_last_error(nullptr)).find(name), std::string::npos);
-    api.config.directories = directories;
-    api.config.directory_count = 1;
+    Api api(scratch / "store");
+    api.config.flags = flag;
     const weir_result_t result = weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1);
     if (result != WEIR_OK) {
       EXPECT_EQ(result, WEIR_ERROR_UNSUPPORTED);
       const std::string text = weir_last_error(nullptr);
       EXPECT_NE(text.find(name), std::string::npos) << text;
       std::printf("%s\n", text.c_str());
-      EXPECT_FALSE(std::filesystem::exists(store));
+      EXPECT_FALSE(std::filesystem::exists(api.store));
       continue;
     }
     const std::string text = weir_optimizer_describe(api.optimizer);
@@ -134,11 +134,7 @@ TEST(OffloadApi, PollingIsHadOrRefused) {
 // Whoever gives a sum that is finite for gradients that are not is told where they are.
 TEST(OffloadApi, AGradientThatIsNotFiniteIsSkippedAndItsPlaceReported) {
   ScratchDirectory scratch;
-  const std::string store = scratch / "store";
-  const char* const directories[] = {store.c_str()};
-  Api api;
-  api.config.directories = directories;
-  api.config.directory_count = 1;
+  Api api(scratch / "store");
   ASSERT_WEIR_OK(weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1));
   const uint64_t count = api.group.element_count;
   std::vector<float> gradient(count, 1.0f);
@@ -172,11 +168,7 @@ void damage(const std::string& path, long at) {
 TEST(OffloadApi, TheStoreReportTellsOfAStateThatWentBack) {
   for (const bool verify : {false, true}) {
     ScratchDirectory scratch;
-    const std::string store = scratch / "store";
-    const char* const directories[] = {store.c_str()};
-    Api api;
-    api.config.directories = directories;
-    api.config.directory_count = 1;
+    Api api(scratch / "store");
     weir_store_report_t report = WEIR_STORE_REPORT_INIT;
     const std::vector<float> gradient(api.group.element_count, 0.25f);
     const auto step = [&] {
@@ -195,7 +187,7 @@ TEST(OffloadApi, TheStoreReportTellsOfAStateThatWentBack) {
     EXPECT_STREQ(report.text, "");
     ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
 
-    const std::string slot = store + "/slot-a";  // the third commit went where the first was
+    const std::string slot = api.store + "/slot-a";  // the third commit went where the first was
     damage(slot, 3 * 16384 + 5);
     if (verify) api.config.flags = WEIR_OFFLOAD_VERIFY;
     std::pair<uint64_t, uint64_t> told{0, 0};
@@ -233,11 +225,7 @@ TEST(OffloadApi, TheStoreReportTellsOfAStateThatWentBack) {
 
 TEST(OffloadApi, AConfigOfTheFirstVersionHasWhatTheInitializerSays) {
   ScratchDirectory scratch;
-  const std::string store = scratch / "store";
-  const char* const directories[] = {store.c_str()};
-  Api api;
-  api.config.directories = directories;
-  api.config.directory_count = 1;
+  Api api(scratch / "store");
   api.config.struct_bytes = offsetof(weir_offload_config_t, order);
   // What lies behind is not the struct's.
   api.config.verify_progress = reinterpret_cast<weir_verify_progress_t>(uintptr_t{16});

@@ -194,20 +194,26 @@ inline OptimizerOptions small_options() {
   return options;
 }
 
-// The parameters after so many steps in memory.
-inline Values in_memory(const Groups& groups, uint64_t steps, const StepOptions& step = {}) {
-  auto made = Optimizer::create(small_options(), groups);
-  EXPECT_TRUE(made.ok()) << made.status().text();
-  Status status = set_first(*made.value(), groups);
-  EXPECT_TRUE(status.ok()) << status.text();
-  status = run_steps(*made.value(), groups, 0, steps, 0, step);
-  EXPECT_TRUE(status.ok()) << status.text();
-  return values_of(*made.value(), groups);
-}
-
 inline std::unique_ptr<Optimizer> made(Result<std::unique_ptr<Optimizer>> result) {
   EXPECT_TRUE(result.ok()) << result.status().text();
   return result.ok() ? result.take() : nullptr;
+}
+
+// A new one after so many steps; nullptr when that fails.
+inline std::unique_ptr<Optimizer> stepped(const OptimizerOptions& options, const Groups& groups,
+                                          uint64_t steps, const StepOptions& step = {}) {
+  std::unique_ptr<Optimizer> optimizer = made(Optimizer::create(options, groups));
+  if (optimizer == nullptr) return nullptr;
+  Status status = set_first(*optimizer, groups);
+  if (status.ok()) status = run_steps(*optimizer, groups, 0, steps, 0, step);
+  EXPECT_TRUE(status.ok()) << status.text();
+  return status.ok() ? std::move(optimizer) : nullptr;
+}
+
+// The parameters after so many steps in memory.
+inline Values in_memory(const Groups& groups, uint64_t steps, const StepOptions& step = {}) {
+  const auto optimizer = stepped(small_options(), groups, steps, step);
+  return optimizer == nullptr ? Values() : values_of(*optimizer, groups);
 }
 
 #define ASSERT_OK(expression)                        \

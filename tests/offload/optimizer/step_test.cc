@@ -20,10 +20,8 @@ TEST(Step, MemoryDrivesAndMixedPlacementGiveTheSameBits) {
       options.memory_bytes = memory;
       for (uint32_t d = 0; d < directories; ++d)
         options.directories.push_back(scratch / std::to_string(d));
-      const auto optimizer = made(Optimizer::create(options, groups));
+      const auto optimizer = stepped(options, groups, 5);
       ASSERT_NE(optimizer, nullptr);
-      ASSERT_OK(set_first(*optimizer, groups));
-      ASSERT_OK(run_steps(*optimizer, groups, 0, 5));
       EXPECT_TRUE(same_bits(values_of(*optimizer, groups), expected))
           << memory << " bytes: " << optimizer->describe();
     }
@@ -41,9 +39,8 @@ TEST(Step, ThreadsChunksAndDivisionsOfTheGradientDoNotMatter) {
       OptimizerOptions options = small_options();
       options.thread_count = threads;
       options.chunk_bytes = chunk_bytes;
-      const auto optimizer = made(Optimizer::create(options, groups));
+      const auto optimizer = stepped(options, groups, 0);
       ASSERT_NE(optimizer, nullptr);
-      ASSERT_OK(set_first(*optimizer, groups));
       ASSERT_OK(run_steps(*optimizer, groups, 0, 3, seed() + threads, clipped));
       EXPECT_TRUE(same_bits(values_of(*optimizer, groups), expected))
           << threads << " threads, chunks of " << chunk_bytes;
@@ -169,9 +166,8 @@ TEST(Step, AnOverflowLeavesTheStateUntouched) {
     ScratchDirectory scratch;
     OptimizerOptions options = small_options();
     if (drives) options.directories = {scratch / "a"};
-    const auto optimizer = made(Optimizer::create(options, groups));
-    ASSERT_OK(set_first(*optimizer, groups));
-    ASSERT_OK(run_steps(*optimizer, groups, 0, 2));
+    const auto optimizer = stepped(options, groups, 2);
+    ASSERT_NE(optimizer, nullptr);
     const Values before = values_of(*optimizer, groups);
     for (const float bad : {INFINITY, -INFINITY, NAN}) {
       std::deque<std::vector<float>> kept;
@@ -217,8 +213,8 @@ TEST(Step, WaitReturnsWhenTheOutputsOfARangeAreThere) {
     OptimizerOptions options = small_options();
     options.thread_count = 2;
     if (drives) options.directories = {scratch / "a"};
-    const auto optimizer = made(Optimizer::create(options, groups));
-    ASSERT_OK(set_first(*optimizer, groups));
+    const auto optimizer = stepped(options, groups, 0);
+    ASSERT_NE(optimizer, nullptr);
     Values outputs;
     for (uint32_t g = 0; g < groups.size(); ++g) {
       outputs.emplace_back(groups[g].element_count);
