@@ -37,14 +37,14 @@
  * Errors. As in weir.h: nothing throws, exits or blocks for ever. weir_last_error(NULL) has the
  * calling thread's text. After an error of a step the state is that before the step, outputs and
  * gradients too, and the step may be repeated, but for three cases. With durable_every above 1 and
- * steps that are not committed, an error of a drive, or a gradient that is not finite though the sum
- * that was given is, takes the state back to the last committed step, and the gradients are dropped:
- * the text says which steps have to be repeated, each with its own gradients, and the report and
- * weir_optimizer_committed_step say at which step the state is. A step that finds the last commit
- * damaged goes back to the one before, without the gradients.
- * After a failed sync or commit of its own files, in whatever call, or when going back fails as well,
- * the optimizer is of no more use: every call but destroy and describe returns that first failure,
- * and opening the directories finds the last committed step.
+ * steps that are not committed, an error of a drive, or a gradient that is not finite though the
+ * sum that was given is, takes the state back to the last committed step, and the gradients are
+ * dropped: the text says which steps have to be repeated, each with its own gradients, and the
+ * report and weir_optimizer_committed_step say at which step the state is. A step that finds the
+ * last commit damaged goes back to the one before, without the gradients.
+ * After a failed sync or commit of its own files, in whatever call, or when going back fails as
+ * well, the optimizer is of no more use: every call but destroy and describe returns that first
+ * failure, and opening the directories finds the last committed step.
  */
 
 #include <stddef.h>
@@ -257,7 +257,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_gradient_stats(
 
 /* Overflow: a step that is not held is skipped, wherever the state lies, where a gradient is infinite
  * or NaN after it was divided by the loss scale (times 1 / loss_scale in f32) and clipped, or the norm
- * is infinite or NaN in double, also by the division. */
+ * is infinite or NaN in double, also by the division. With several ranks, whose gradients this one
+ * does not see, a norm beyond f32 after clipping is enough: all skip or none. */
 typedef struct weir_step_options {
   size_t struct_bytes;
   double loss_scale; /* gradients are divided by it; 0: 1 */

@@ -148,10 +148,11 @@ Status Optimizer::run_step(const StepOptions& options, StepReport* report) {
   report->parameter_count = home_->placement().element_count();
   report->norm = options.hold ? -1 : std::sqrt(sum) / loss_scale;
   const float factor = gradient_factor(sum, loss_scale, options.norm_max);
-  // No gradient is larger than the norm, so they are looked at only where the norm is too large.
+  // No gradient is larger than the norm, so they are looked at only where the norm is too large. Of
+  // other ranks' gradients a rank knows the norm alone, and all must skip or none.
   if (!options.hold && !(std::sqrt(sum) * factor <= std::numeric_limits<float>::max())) {
     report->not_finite = gradients_.not_finite(home_->pool(), factor);
-    if (!std::isfinite(report->norm) || report->not_finite.count > 0) {
+    if (!std::isfinite(report->norm) || report->not_finite.count > 0 || options_.rank_count > 1) {
       skip(report);
       report->seconds = static_cast<double>(now_ns() - begin_ns) / kSecond;
       return {};

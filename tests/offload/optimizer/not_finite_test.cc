@@ -295,6 +295,30 @@ TEST(NotFiniteStep, ANormThatOverflowsIsSkippedWhetherItIsClippedOrNot) {
   });
 }
 
+// The one whose own gradients stay finite knows of the others by the sum that they share.
+TEST(NotFiniteStep, AllRanksSkipForTheGradientOfOne) {
+  Groups groups(1);
+  groups[0].name = "w";
+  groups[0].element_count = 10;
+  const std::vector<float> gradients[] = {std::vector<float>(10, 1.0f),
+                                          std::vector<float>(10, 1e37f)};
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    OptimizerOptions options = small_options();
+    options.rank = rank;
+    options.rank_count = 2;
+    const auto optimizer = stepped(options, groups, 0);
+    ASSERT_NE(optimizer, nullptr);
+    ASSERT_OK(optimizer->gradient(0, 0, 10, DataType::kFloat32, gradients[rank].data()));
+    StepOptions step;
+    step.loss_scale = 1e-2;
+    step.sum_of_squares_of_scaled_gradients = 10 * 1e74;
+    StepReport report;
+    ASSERT_OK(optimizer->step(step, &report));
+    EXPECT_TRUE(report.skipped);
+    EXPECT_EQ(report.not_finite.count, rank * 10);
+  }
+}
+
 TEST(NotFiniteStep, FiniteGradientsWhoseNormIsNoFloatAreStepped) {
   Groups groups(1);
   groups[0].name = "w";
