@@ -73,6 +73,11 @@ TEST(Interfaces, ThatCannotBeMeantAreRefusedAtOnce) {
         EXPECT_LT(made.seconds, 15) << value.substr(0, 40);
       }
     }
+    for (const char* transport : {"", "tcp"}) {
+      const Made one = create_alone({{"WEIR_IFNAME", value}, {"WEIR_TRANSPORT", transport}}, 0, 1);
+      EXPECT_EQ(one.result, WEIR_ERROR_INVALID_ARGUMENT) << value.substr(0, 40) << one.text;
+      EXPECT_NE(one.text.find("WEIR_IFNAME"), std::string::npos) << one.text;
+    }
     const Made id = create_alone({{"WEIR_IFNAME", value}}, 0, 2, true);
     EXPECT_EQ(id.result, WEIR_ERROR_INVALID_ARGUMENT) << value.substr(0, 40) << id.text;
   }

@@ -15,6 +15,7 @@
 
 #include "support/collective_checks.h"
 #include "support/ranks.h"
+#include "support/shared_counter.h"
 
 namespace weir::test {
 namespace {
@@ -146,9 +147,10 @@ class BusyNeighbours {
 TEST(StoppedOverTcp, ARankWhoseProgressThreadWorksIsNotTakenForIt) {
   const int cpu = sched_getcpu();
   const BusyNeighbours neighbours(cpu);
+  const SharedCounter asked;
   const std::vector<int> statuses = run_processes_status(
       3,
-      [cpu](int rank, weir_comm_t comm) {
+      [&](int rank, weir_comm_t comm) {
         ASSERT_EQ(weir_comm_set_timeout(comm, 2000), WEIR_OK);
         std::vector<float> data(1000, 1.0f);
         if (rank == 2) {
@@ -172,6 +174,9 @@ TEST(StoppedOverTcp, ARankWhoseProgressThreadWorksIsNotTakenForIt) {
         ASSERT_EQ(weir_comm_lost_ranks(comm, lost, 3, &count), WEIR_OK);
         EXPECT_EQ(std::vector<int>(lost, lost + count), std::vector<int>{2})
             << weir_last_error(comm);
+        // Who destroys the communicator is lost to the others.
+        ++asked.get();
+        for (int i = 0; i < 60'000 && asked.get() < 2; ++i) usleep(1000);
       },
       {{"WEIR_TRANSPORT", "tcp"}, {"WEIR_PROGRESS_THREAD", "1"}}, with_timeout(60'000));
   EXPECT_EQ(statuses, (std::vector<int>{0, 0, 128 + SIGKILL}));

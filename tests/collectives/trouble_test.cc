@@ -217,6 +217,54 @@ TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
   }
 }
 
+// Ranks that have destroyed a communicator will not come to a shrink of it, whether it had failed on
+// them or not, although their processes go on.
+TEST(LostRank, OneThatDestroyedAFailedCommunicatorIsNamedAndShrinkGoesOnWithoutIt) {
+  for (const bool aborts : {false, true}) {
+    const SharedCounter finished;
+    run_processes(
+        4,
+        [&](int rank, weir_comm_t comm) {
+          weir_comm_t own = nullptr;
+          ASSERT_EQ(weir_comm_split(comm, 0, rank, nullptr, &own), WEIR_OK)
+              << weir_last_error(comm);
+          if (rank == 2) {
+            ASSERT_EQ(weir_comm_destroy(own), WEIR_OK);
+          } else {
+            float value = 1;
+            const weir_result_t result =
+                weir_all_reduce(own, &value, &value, 1, WEIR_FLOAT32, WEIR_SUM, nullptr);
+            EXPECT_EQ(result, WEIR_ERROR_PEER_LOST) << weir_last_error(own);
+            expect_text(own, "rank 2 destroyed the communicator");
+          }
+          if (rank == 1) {
+            if (aborts) weir_comm_abort(own);
+            ASSERT_EQ(weir_comm_destroy(own), WEIR_OK);
+          }
+          if (rank == 1 || rank == 2) {
+            for (int i = 0; i < 60'000 && finished.get() < 2; ++i) usleep(1000);
+            return;
+          }
+          int lost[4] = {2};
+          weir_comm_t smaller = nullptr;
+          EXPECT_EQ(weir_comm_shrink(own, lost, 1, nullptr, &smaller), WEIR_ERROR_PEER_LOST);
+          expect_text(own, "rank 1 destroyed the communicator, before all had come to it");
+          int lost_count = 0;
+          ASSERT_EQ(weir_comm_lost_ranks(own, lost, 4, &lost_count), WEIR_OK);
+          EXPECT_EQ(lost_count, 2);
+          EXPECT_EQ(lost[0], 1);
+          EXPECT_EQ(lost[1], 2);
+          EXPECT_EQ(weir_comm_shrink(own, lost, lost_count, nullptr, &smaller), WEIR_OK)
+              << weir_last_error(own);
+          if (smaller != nullptr) check_every_collective(smaller, 1000);
+          ++finished.get();
+          EXPECT_EQ(weir_comm_destroy(smaller), WEIR_OK);
+          EXPECT_EQ(weir_comm_destroy(own), WEIR_OK);
+        },
+        {}, with_timeout(60'000));
+  }
+}
+
 TEST(LeavingRank, AfterItsLastOperationIsNoLossToThoseStillAtWork) {
   // The hook hides the shared memory in which ranks leave their word; then they leave it elsewhere.
   for (const Environment& environment :
@@ -243,6 +291,7 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
   Promises promises;
   promises.hold([&] {
     const int timeout_ms = 2'000 * promises.scale();
+    const SharedCounter asked;
     const std::vector<int> statuses = run_processes_status(
         3,
         [&](int rank, weir_comm_t comm) {
@@ -268,7 +317,9 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
           ASSERT_EQ(weir_comm_lost_ranks(comm, &lost, 1, &lost_count), WEIR_OK);
           EXPECT_EQ(lost_count, 1);
           EXPECT_EQ(lost, 1);
-          usleep(300'000);  // who leaves is lost, too: not before the other survivor has asked
+          // Who leaves is lost, too: not before the other survivor has asked.
+          ++asked.get();
+          for (int i = 0; i < 60'000 && asked.get() < 2; ++i) usleep(1000);
         },
         {}, with_timeout(60'000));
     EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));

@@ -110,8 +110,7 @@ using simnet::g_outside;
 
 Result<std::unique_ptr<Bootstrap>> Bootstrap::join(const Secret& secret, Rank rank, Rank rank_count,
                                                    uint64_t deadline_ns, const Place&,
-                                                   const LookAgain&, const StillPossible&,
-                                                   uint64_t) {
+                                                   const JoinOptions&) {
   const std::string key(reinterpret_cast<const char*>(secret.bytes.data()), secret.bytes.size());
   auto& room = g_outside->rooms[key];
   if (room == nullptr) {

@@ -9,8 +9,6 @@
 namespace weir::comm {
 namespace {
 
-constexpr Rank kRankCountMax = 1u << 20;
-
 // The only rank of its communicator: no sockets.
 class Alone final : public Bootstrap {
  public:
@@ -29,9 +27,7 @@ class Alone final : public Bootstrap {
 
 Result<std::unique_ptr<Bootstrap>> Bootstrap::join(const Secret& secret, Rank rank, Rank rank_count,
                                                    uint64_t deadline_ns, const Place& place,
-                                                   const LookAgain& look_again,
-                                                   const StillPossible& still_possible,
-                                                   uint64_t began_ns) {
+                                                   const JoinOptions& options) {
   if (rank_count == 0 || rank_count > kRankCountMax) {
     return invalid_argument(
         fmt::format("rank_count {} is not in 1..{}", rank_count, kRankCountMax));
@@ -42,11 +38,10 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::join(const Secret& secret, Rank ra
   if (rank_count == 1) return std::unique_ptr<Bootstrap>(new Alone);
   const Result<bool> tls = is_bootstrap_tls_asked();
   if (!tls.ok()) return tls.status();
-  TreeOptions options;
-  options.tls = tls.value();
-  options.began_ns = began_ns;
-  options.still_possible = still_possible;
-  return Tree::join(secret, rank, rank_count, deadline_ns, place, look_again, options);
+  TreeOptions tree;
+  tree.join = options;
+  tree.tls = tls.value();
+  return Tree::join(secret, rank, rank_count, deadline_ns, place, tree);
 }
 
 }  // namespace weir::comm

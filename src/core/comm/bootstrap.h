@@ -21,6 +21,9 @@
 
 namespace weir::comm {
 
+// Of a communicator. Ranks are told in 16 bits (standing.h).
+inline constexpr Rank kRankCountMax = 65536;
+
 // Blobs larger than this are refused before allocation.
 inline constexpr size_t kBlobBytesMax = 1u << 20;
 
@@ -31,6 +34,15 @@ using LookAgain = std::function<Result<bool>(Secret* secret, Place* place)>;
 // Asked every few milliseconds while ranks are missing; an error ends the joining, for all who have
 // come. A caller gives it that can learn elsewhere that one of the missing ranks will not come.
 using StillPossible = std::function<Status()>;
+
+struct JoinOptions {
+  LookAgain look_again{};          // may be empty; with it the root is rank 0
+  StillPossible still_possible{};  // may be empty
+  // When the time up to the deadline began, for what is said when it is over; 0: now.
+  uint64_t began_ns = 0;
+  // What to do about ranks that do not come; "": start them.
+  std::string remedy{};
+};
 
 // How long the parts of `join` took.
 struct JoinTimes {
@@ -47,16 +59,13 @@ class Bootstrap {
   // Ranks of one host meet at an abstract socket. `place` is a host on which at least one rank runs
   // and where the ranks of other hosts look for it; when it is empty, only ranks of one host can
   // meet. The secret must then be a random one: over the network it is all that a rank is known by.
-  // With `look_again` the root is rank 0. `began_ns`: when the time up to the deadline began, for
-  // what is said when it is over; 0: now.
   static Result<std::unique_ptr<Bootstrap>> join(const Secret& secret, Rank rank, Rank rank_count,
                                                  uint64_t deadline_ns, const Place& place = {},
-                                                 const LookAgain& look_again = {},
-                                                 const StillPossible& still_possible = {},
-                                                 uint64_t began_ns = 0);
+                                                 const JoinOptions& options = {});
   virtual ~Bootstrap() = default;
 
-  // Every rank gives a blob and receives all, by rank. Also a barrier.
+  // Every rank gives a blob and receives all, by rank. Also a barrier. It is decided when the root
+  // has the last blob: who ends after that is no failure of this round, but of the next.
   virtual Result<std::vector<std::string>> all_gather(std::string_view blob,
                                                       uint64_t deadline_ns) = 0;
 

@@ -34,7 +34,7 @@ constexpr int kRedirectsMax = 32;
 Tree::Tree(const Guest& guest, const Place& place, const TreeOptions& options)
     : guest_(guest),
       options_(options),
-      node_(guest.rank, guest.rank_count, now_ns(), guest.deadline_ns, options.began_ns),
+      node_(guest.rank, guest.rank_count, now_ns(), guest.deadline_ns, options.join.began_ns),
       start_ns_(now_ns()) {
   set_place(place);
 }
@@ -54,11 +54,10 @@ Status Tree::set_tls() {
 
 Result<std::unique_ptr<Bootstrap>> Tree::join(const Secret& secret, Rank rank, Rank rank_count,
                                               uint64_t deadline_ns, const Place& place,
-                                              const LookAgain& look_again,
                                               const TreeOptions& options) {
   std::unique_ptr<Tree> tree(new Tree({secret, rank, rank_count, deadline_ns}, place, options));
   Status status = tree->set_tls();
-  if (status.ok()) status = tree->find_place(look_again);
+  if (status.ok()) status = tree->find_place();
   tree->times_.rendezvous_ns = now_ns() - tree->start_ns_;
   if (status.ok()) status = tree->work(Stop::kWhenDone, UINT64_MAX);
   if (!status.ok()) return status;
@@ -68,7 +67,8 @@ Result<std::unique_ptr<Bootstrap>> Tree::join(const Secret& secret, Rank rank, R
   return std::unique_ptr<Bootstrap>(std::move(tree));
 }
 
-Status Tree::find_place(const LookAgain& look_again) {
+Status Tree::find_place() {
+  const LookAgain& look_again = options_.join.look_again;
   uint64_t pause_ns = kPauseNsMin;
   for (;;) {
     const bool follows = look_again && guest_.rank != 0;
@@ -173,13 +173,13 @@ Status Tree::open_child_door() {
 }
 
 Status Tree::check_still_possible() {
-  if (!options_.still_possible || now_ns() < next_check_ns_) return Status();
+  if (!options_.join.still_possible || now_ns() < next_check_ns_) return Status();
   next_check_ns_ = now_ns() + kCheckNs;
-  return options_.still_possible();
+  return options_.join.still_possible();
 }
 
 Status Tree::nobody_listens() const {
-  const uint64_t began_ns = options_.began_ns == 0 ? start_ns_ : options_.began_ns;
+  const uint64_t began_ns = options_.join.began_ns == 0 ? start_ns_ : options_.join.began_ns;
   const double seconds = static_cast<double>(now_ns() - began_ns) * 1e-9;
   if (place_.empty()) {
     return Status(
@@ -203,11 +203,13 @@ Status Tree::nobody_listens() const {
 }
 
 std::string Tree::remark() const {
-  std::string text =
-      place_.empty()
-          ? std::string("; start them on this machine, as the same user, with the same id")
-          : fmt::format("; they look for this rank ({}) at {}", guest_.rank,
+  std::string text = options_.join.remedy.empty() ? "" : "; " + options_.join.remedy;
+  if (!place_.empty()) {
+    text += fmt::format("; they look for this rank ({}) at {}", guest_.rank,
                         net::to_string(place_.addresses.front()));
+  } else if (text.empty()) {
+    text = "; start them on this machine, as the same user, with the same id";
+  }
   for (const auto& door : doors_) text += door->turned_away();
   return text;
 }
@@ -230,7 +232,7 @@ Status Tree::work(Stop stop, uint64_t until_ns) {
     }
     uint64_t wake_ns = node_.expiry_ns();
     if (stop == Stop::kAtTime) wake_ns = std::min(wake_ns, until_ns);
-    if (options_.still_possible && !joined_) wake_ns = std::min(wake_ns, next_check_ns_);
+    if (options_.join.still_possible && !joined_) wake_ns = std::min(wake_ns, next_check_ns_);
     entries.clear();
     for (const auto& door : doors_) {
       door->append_poll_entries(&entries);
@@ -354,25 +356,23 @@ void Tree::send() {
   for (Connection& one : connections_) (void)one.channel.flush();
 }
 
-// The node is done; its neighbours may not have taken everything. Who has, may leave: that it has is
-// noticed in the next round, if any.
+// The node is done; its neighbours may not have taken everything. Who dies now, with or without
+// having taken it, is noticed in the next round, if any: others have taken it already, and all are
+// to have the same outcome. Who had given up before has told why.
 void Tree::deliver() {
   send();
   std::vector<pollfd> entries;
   for (;;) {
     entries.clear();
     std::vector<Connection*> waiting;
-    bool lost = false;
     for (Connection& one : connections_) {
       if (!one.channel.flush()) {
-        lose(&one);
-        lost = true;
+        (void)read_reason(&one);
       } else if (one.channel.sending()) {
         waiting.push_back(&one);
         entries.push_back({one.channel.fd(), POLLOUT, 0});
       }
     }
-    if (lost) node_.end_turn(now_ns());
     if (waiting.empty() || !node_.status().ok()) return;
     if (now_ns() >= node_.expiry_ns()) {
       std::vector<Node::Link> links;
@@ -394,11 +394,6 @@ bool Tree::read_reason(Connection* connection) {
     node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
     return true;
   }
-}
-
-// It may have left word why.
-void Tree::lose(Connection* connection) {
-  if (!read_reason(connection)) node_.closed(connection->link);
 }
 
 void Tree::read_ahead(Connection* connection) {

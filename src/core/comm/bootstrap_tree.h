@@ -18,21 +18,19 @@
 namespace weir::comm {
 
 struct TreeOptions {
-  DoorLimits door;
+  JoinOptions join{};
+  DoorLimits door{};
   // For tests: every rank behaves as if it were alone on a host with the addresses of the place, and
   // rank 0 on the host of the place.
   bool own_hosts = false;
   // Connections between hosts are inside TLS (bootstrap_tls.h).
   bool tls = false;
-  StillPossible still_possible{};  // may be empty
-  uint64_t began_ns = 0;           // as Bootstrap::join has it
 };
 
 class Tree final : public Bootstrap {
  public:
   static Result<std::unique_ptr<Bootstrap>> join(const Secret& secret, Rank rank, Rank rank_count,
                                                  uint64_t deadline_ns, const Place& place,
-                                                 const LookAgain& look_again = {},
                                                  const TreeOptions& options = {});
 
   Result<std::vector<std::string>> all_gather(std::string_view blob, uint64_t deadline_ns) override;
@@ -55,7 +53,7 @@ class Tree final : public Bootstrap {
   Tree(const Guest& guest, const Place& place, const TreeOptions& options);
 
   // Until this rank is the root or has a parent.
-  Status find_place(const LookAgain& look_again);
+  Status find_place();
   void set_place(const Place& place);
   Status set_tls();  // for the guest's secret
   Status look(bool may_open);
@@ -74,7 +72,6 @@ class Tree final : public Bootstrap {
   void read(Connection* connection);
   void send();
   void deliver();
-  void lose(Connection* connection);
   bool read_reason(Connection* connection);  // true when its neighbour has told why it failed
   void read_ahead(Connection* connection);
   void say_farewell();

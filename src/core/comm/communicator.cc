@@ -25,8 +25,6 @@ namespace weir::comm {
 
 namespace {
 
-constexpr Rank kRankCountMax = 65536;
-
 void host_log(void*, int level, const char* text) {
   log(static_cast<LogLevel>(std::clamp(level, 0, 4)), text);
 }
@@ -180,9 +178,9 @@ Result<std::unique_ptr<Communicator>> Communicator::create(const Secret& secret,
                                                            Rank rank_count,
                                                            const CommOptions& options,
                                                            const Place& place,
-                                                           const StillPossible& still_possible) {
+                                                           const JoinOptions& joining) {
   std::unique_ptr<Communicator> comm(new Communicator());
-  Status status = comm->join(secret, rank, rank_count, options, place, still_possible);
+  Status status = comm->join(secret, rank, rank_count, options, place, joining);
   if (!status.ok()) {
     return status.with_context(
         fmt::format("rank {} of {} creating communicator '{}'", rank, rank_count, comm->name_));
@@ -233,8 +231,7 @@ Status Communicator::introduce(Bootstrap& bootstrap, const weir_transport_config
 }
 
 Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
-                          const CommOptions& options, const Place& place,
-                          const StillPossible& still_possible) {
+                          const CommOptions& options, const Place& place, JoinOptions joining) {
   name_ =
       options.name.empty() ? fmt::format("{:08x}", secret.public_id() & 0xffffffffu) : options.name;
   if (rank_count == 0 || rank_count > kRankCountMax || rank >= rank_count) {
@@ -271,6 +268,13 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   host_.log = host_log;
   host_.setting = host_setting;
   host_.look = [](void* self) { return static_cast<Communicator*>(self)->look_while_connecting(); };
+  // Where only memory is shared, nobody is looked for elsewhere.
+  bool anywhere = true;
+  if (!settings.transport.empty() && settings.transport.find(',') == std::string::npos) {
+    const auto named = plugin::find_transport(settings.transport);
+    anywhere = !named.ok() || !needs_one_host(*named.value());
+  }
+  if (anywhere) WEIR_RETURN_IF_ERROR(check_interfaces());
   auto transport = choose_transport(settings, host_, rank_count, Spread::kOneHost);
   if (!transport.ok()) return transport.status();
   context_.rank = rank;
@@ -278,15 +282,10 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   context_.transport = transport.value();
   context_.peers.resize(rank_count);
 
-  // Where only memory is shared, nobody is looked for elsewhere.
-  const bool anywhere = settings.transport.empty() ||
-                        settings.transport.find(',') != std::string::npos ||
-                        !needs_one_host(*plugin::find_transport(settings.transport).value());
-  if (anywhere && rank_count > 1) WEIR_RETURN_IF_ERROR(check_interfaces());
   const Place reach = anywhere ? place : Place();
   StartTimes& times = start_times_;
-  auto bootstrap =
-      Bootstrap::join(secret, rank, rank_count, deadline_ns, reach, {}, still_possible, began_ns);
+  joining.began_ns = began_ns;
+  auto bootstrap = Bootstrap::join(secret, rank, rank_count, deadline_ns, reach, joining);
   if (!bootstrap.ok()) return bootstrap.status();
   times.rendezvous_ns = bootstrap.value()->times().rendezvous_ns;
   times.handshake_ns = bootstrap.value()->times().handshake_ns;
@@ -484,16 +483,13 @@ Communicator::~Communicator() {
     fail_all(Status(Code::kAborted, "the communicator was destroyed with operations in flight"));
   }
   if (context_.mapped()) {
-    // A failure stays readable for the peers that have not met it yet.
-    auto healthy = static_cast<uint32_t>(engine::RankState::kHealthy);
-    context_.control(context_.rank)
-        .health.state.compare_exchange_strong(healthy,
-                                              static_cast<uint32_t>(engine::RankState::kGone));
+    context_.control(context_.rank).health.gone.store(1, std::memory_order_release);
     context_.wake_all();
   }
-  if (board_.is_open() && failed_code_.load() == 0) {
+  if (board_.is_open()) {
     std::lock_guard lock(lock_);
-    show_standing(engine::RankState::kGone, false);
+    board_.draft().gone = true;
+    show_standing(false);
   }
   close_device();
   for (const Window& window : windows_) close_window(window);
@@ -520,8 +516,10 @@ Result<std::unique_ptr<Communicator>> Communicator::split(int color, int key,
   const std::string label = fmt::format("split {}", number);
   const int64_t timeout_ms = options.timeout_ms > 0 ? options.timeout_ms : timeout_ms_.load();
   const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(timeout_ms) * 1'000'000u;
-  auto bootstrap =
-      Bootstrap::join(secret_.derive(label), rank(), rank_count(), deadline_ns, place_of(0));
+  JoinOptions joining;
+  joining.remedy = fmt::format("every rank of '{}' must call weir_comm_split", name_);
+  auto bootstrap = Bootstrap::join(secret_.derive(label), rank(), rank_count(), deadline_ns,
+                                   place_of(0), joining);
   if (!bootstrap.ok()) return bootstrap.status().with_context("split of '" + name_ + "'");
   const SplitEntry mine{color, key};
   auto blobs = bootstrap.value()->all_gather(
@@ -578,23 +576,32 @@ Result<std::unique_ptr<Communicator>> Communicator::shrink(std::span<const Rank>
   CommOptions child = options;
   if (child.timeout_ms <= 0) child.timeout_ms = timeout_ms_.load();
   if (child.name.empty()) child.name = fmt::format("{}/shrunk{}", name_, number);
+  JoinOptions joining;
+  joining.still_possible = [&] { return check_survivors(out); };
+  joining.remedy = fmt::format(
+      "all of '{}'{} must call weir_comm_shrink and exclude the same ranks; exclude those as well "
+      "that never will",
+      name_, out.empty() ? "" : " but " + describe_ranks({out.begin(), out.end()}));
   return create(secret_.derive(label), new_rank, rank_count() - static_cast<Rank>(out.size()),
-                child, place_of(first), [&] { return check_survivors(out); });
+                child, place_of(first), joining);
 }
 
-// Who has died since the list was made will not come: that is told now, and not at the deadline.
+// Who has died or gone since the list was made will not come: that is told now, and not at the
+// deadline.
 Status Communicator::check_survivors(const std::set<Rank>& out) {
   std::lock_guard lock(lock_);
   look_at_peers(now_ns());
-  std::vector<Rank> dead;
-  for (const Rank p : ended_) {
-    if (out.count(p) == 0) dead.push_back(p);
+  std::vector<Rank> lost;
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    if (p == context_.rank || out.count(p) != 0) continue;
+    const bool ended = std::find(ended_.begin(), ended_.end(), p) != ended_.end();
+    if (ended || is_gone(p)) lost.push_back(p);
   }
-  if (dead.empty()) return Status();
+  if (lost.empty()) return Status();
   return Status(Code::kPeerLost,
-                fmt::format("shrink of '{}': {} died too, before all had come to it; ask "
+                fmt::format("shrink of '{}': {}, before all had come to it; ask "
                             "weir_comm_lost_ranks again and exclude {} as well",
-                            name_, describe_ranks(dead), dead.size() == 1 ? "it" : "them"));
+                            name_, describe_lost(lost), lost.size() == 1 ? "it" : "them"));
 }
 
 }  // namespace weir::comm

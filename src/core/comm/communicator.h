@@ -58,11 +58,11 @@ struct CommOptions {
 
 class Communicator {
  public:
-  // Collective; see weir_comm_create. `still_possible`: as in Bootstrap::join.
+  // Collective; see weir_comm_create. Of `joining` it sets `began_ns` itself.
   static Result<std::unique_ptr<Communicator>> create(const Secret& secret, Rank rank,
                                                       Rank rank_count, const CommOptions& options,
                                                       const Place& place = {},
-                                                      const StillPossible& still_possible = {});
+                                                      const JoinOptions& joining = {});
   // In a child made by fork it frees what is the child's own and tells nobody.
   ~Communicator();
   // The end of one that a process has made from which this one was forked. Where a thread of that
@@ -221,7 +221,7 @@ class Communicator {
 
   void open_segment(const weir_segment_t& segment);
   Status join(const Secret& secret, Rank rank, Rank rank_count, const CommOptions& options,
-              const Place& place, const StillPossible& still_possible);
+              const Place& place, JoinOptions joining);
   // Those who take part in a shrink without `out` are all alive, as far as this communicator knows.
   Status check_survivors(const std::set<Rank>& out);
   // WEIR_OK, or what the bootstrap has heard of another rank meanwhile; its text is the transport's
@@ -269,7 +269,7 @@ class Communicator {
   bool has_finished(Rank peer, uint64_t sequence) const;
   bool called_otherwise(Rank peer, uint64_t sequence, uint32_t fingerprint) const;
   // Shows the board's peers how this rank stands; `waits`: and whom its operations wait for.
-  void show_standing(engine::RankState state, bool waits);
+  void show_standing(bool waits);
   void tell_failure();  // once
   // After the transport has failed an operation: why it did, as far as peers tell within a bounded
   // time.
@@ -294,8 +294,9 @@ class Communicator {
   uint64_t silent_ns(Rank peer, uint64_t now) const;
   // Nothing that this rank shows has come to the peer's host for so long.
   bool is_unreached(Rank peer, uint64_t now, uint64_t while_ns) const;
-  Status lost_report(const Request& request, const std::vector<Rank>& lost,
-                     const std::string& how) const;
+  // "rank 3 died and rank 0 destroyed the communicator"
+  std::string describe_lost(const std::vector<Rank>& lost) const;
+  Status lost_report(const Request& request, const std::vector<Rank>& lost) const;
   std::vector<Rank> awaited(const Request& request) const;
   void collect_awaited(const Request& request, std::vector<Rank>* ranks) const;  // the same
   // Whom all operations under way need: a peer must not take a rank for free of somebody because

@@ -302,7 +302,7 @@ void Communicator::check_slowly(Request& request) {
   if (board_.is_open()) {
     const bool fresh = board_.shown_ns() < began_ns;  // it has not told of this operation yet
     const uint64_t due = fresh ? began_ns + kLookNs : board_.shown_ns() + board_.beat_interval_ns();
-    if (now >= due) show_standing(RankState::kHealthy, true);
+    if (now >= due) show_standing(true);
   }
 
   if (first_ != nullptr) {
@@ -326,7 +326,7 @@ void Communicator::check_slowly(Request& request) {
 bool Communicator::look_for_lost(Request& request, uint64_t waited_ns, bool late) {
   std::vector<Rank> lost;
   std::vector<Rank> finished;  // gone after it had done all of this operation
-  const char* how = "died";
+  bool died = false;
   for (Rank p = 0; p < context_.rank_count; ++p) {
     if (p == context_.rank || !is_gone(p)) continue;
     const bool collective = request.kind == RequestKind::kCollective ||
@@ -339,14 +339,12 @@ bool Communicator::look_for_lost(Request& request, uint64_t waited_ns, bool late
     // NCCL's communicator may have done its part for a rank that has gone since.
     const bool may_end = is_with_device(request) && !late;
     (done || may_arrive || may_end ? finished : lost).push_back(p);
-    if (lost.empty() || lost.back() != p) continue;
-    how = "destroyed the communicator";
   }
   for (const Rank p : ended_) {
     if (std::find(lost.begin(), lost.end(), p) == lost.end() &&
         std::find(finished.begin(), finished.end(), p) == finished.end()) {
       lost.push_back(p);
-      how = "died";
+      died = true;
     }
   }
   if (lost.empty()) return false;
@@ -356,7 +354,7 @@ bool Communicator::look_for_lost(Request& request, uint64_t waited_ns, bool late
   const std::vector<Rank> needed = awaited(request);
   const bool collective =
       request.kind == RequestKind::kCollective || request.kind == RequestKind::kDevice;
-  const bool chained = collective && std::string_view(how) == "died";
+  const bool chained = collective && died;
   bool direct = false;
   std::vector<Rank> missing;
   for (const Rank p : lost) {
@@ -375,7 +373,7 @@ bool Communicator::look_for_lost(Request& request, uint64_t waited_ns, bool late
                                    : chain_patience_ns();
   if (!direct && !late && lost_wait_ns_ < patience_ns) return true;
   std::sort(missing.begin(), missing.end());
-  fail(lost_report(request, missing, how), missing);
+  fail(lost_report(request, missing), missing);
   return true;
 }
 

@@ -9,13 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "core/comm/bootstrap.h"
 #include "core/comm/launch_parent.h"
 #include "core/comm/launch_slurm.h"
 
 namespace weir::comm {
 namespace {
-
-constexpr uint64_t kRankCountMax = 1u << 20;
 
 // The environment as name and value. Empty values count as not set.
 class Environment {

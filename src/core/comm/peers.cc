@@ -143,11 +143,9 @@ bool Communicator::adopt_failure() {
 
 bool Communicator::is_gone(Rank peer) const {
   if (context_.mapped()) {
-    const uint32_t state = context_.control(peer).health.state.load(std::memory_order_acquire);
-    return state == static_cast<uint32_t>(RankState::kGone);
+    return context_.control(peer).health.gone.load(std::memory_order_acquire) != 0;
   }
-  return board_.is_open() && board_.peer(peer).known &&
-         board_.peer(peer).standing.state == RankState::kGone;
+  return board_.is_open() && board_.peer(peer).known && board_.peer(peer).standing.gone;
 }
 
 bool Communicator::has_finished(Rank peer, uint64_t sequence) const {
@@ -167,8 +165,15 @@ bool Communicator::called_otherwise(Rank peer, uint64_t sequence, uint32_t finge
   return standing.sequence == sequence && standing.fingerprint != fingerprint;
 }
 
-void Communicator::show_standing(RankState state, bool waits) {
+void Communicator::show_standing(bool waits) {
   if (!board_.is_open()) return;
+  const uint8_t code = failed_code_.load();
+  const bool failed = code != 0;
+  // The first failure counts, also where an abort followed it.
+  const bool aborted = aborted_.load() && code == static_cast<uint8_t>(Code::kAborted);
+  const RankState state = !failed   ? RankState::kHealthy
+                          : aborted ? RankState::kAborted
+                                    : RankState::kFailed;
   const engine::LaneRun::Header& call = lane_run_.header();
   Standing& standing = board_.draft();
   standing.state = state;
@@ -181,8 +186,8 @@ void Communicator::show_standing(RankState state, bool waits) {
   standing.waited.clear();
   // A warm call must not allocate, however long it takes.
   if (waits) collect_awaited_by_all(&standing.waited);
-  if (state == RankState::kFailed || state == RankState::kAborted) {
-    standing.code = failed_code_.load(std::memory_order_relaxed);
+  if (failed) {
+    standing.code = code;
     standing.blamed = blamed_;
     standing.text = health().text();
   }
@@ -201,27 +206,38 @@ void Communicator::attend() {
   if (context_.mapped()) {
     beat(now);
   } else {
-    show_standing(RankState::kHealthy, true);
+    show_standing(true);
   }
 }
 
 void Communicator::tell_failure() {
   if (told_ || !board_.is_open()) return;
   told_ = true;
-  show_standing(aborted_.load() ? RankState::kAborted : RankState::kFailed, false);
+  show_standing(false);
 }
 
-Status Communicator::lost_report(const Request& request, const std::vector<Rank>& lost,
-                                 const std::string& how) const {
+std::string Communicator::describe_lost(const std::vector<Rank>& lost) const {
+  std::vector<Rank> dead;
+  std::vector<Rank> gone;
+  for (const Rank p : lost) (is_gone(p) ? gone : dead).push_back(p);
+  std::string text = dead.empty() ? "" : describe_ranks(dead) + " died";
+  if (!gone.empty()) {
+    text += fmt::format("{}{} destroyed the communicator", text.empty() ? "" : " and ",
+                        describe_ranks(gone));
+  }
+  return text;
+}
+
+Status Communicator::lost_report(const Request& request, const std::vector<Rank>& lost) const {
   const char* them = lost.size() == 1 ? "it" : "them";
   const std::vector<Rank> needed = awaited(request);
   const bool direct = needed.empty() || std::any_of(lost.begin(), lost.end(), [&](Rank rank) {
                         return contains(needed, rank);
                       });
   return Status(Code::kPeerLost,
-                fmt::format("{} {} while rank {} waited for {} in {}; exclude {} with "
+                fmt::format("{} while rank {} waited for {} in {}; exclude {} with "
                             "weir_comm_shrink to go on",
-                            describe_ranks(lost), how, context_.rank,
+                            describe_lost(lost), context_.rank,
                             direct ? them : describe_ranks(needed), describe(request), them));
 }
 
@@ -240,10 +256,10 @@ Status Communicator::why_failed(Status status, const Request& request, std::vect
     look_at_peers(now_ns());
     if (!loss || ended_.empty()) return status;
     *blamed = ended_;
-    return lost_report(request, ended_, "died");
+    return lost_report(request, ended_);
   }
   // So that a peer with another call sees ours while we look for its.
-  if (!loss) show_standing(RankState::kHealthy, true);
+  if (!loss) show_standing(true);
   const uint64_t begin = now_ns();
   const uint64_t patience =
       loss ? std::min(kWordPatienceNs, static_cast<uint64_t>(timeout_ms_.load()) * 500'000u)
@@ -273,11 +289,11 @@ Status Communicator::why_failed(Status status, const Request& request, std::vect
     }
     if (!dead.empty()) {
       *blamed = dead;
-      return lost_report(request, dead, "died");
+      return lost_report(request, dead);
     }
     if (!gone.empty()) {
       *blamed = gone;
-      return lost_report(request, gone, "destroyed the communicator");
+      return lost_report(request, gone);
     }
     nanosleep(&kBetweenLooks, nullptr);
   } while (now_ns() - begin < patience && !aborted_.load(std::memory_order_relaxed));

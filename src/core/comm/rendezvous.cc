@@ -255,7 +255,7 @@ Result<Agreement> agree_by_file(const Launch& launch, const std::string& path,
   // All ranks come together once before the file goes, and see that they have one secret.
   const std::string context = fmt::format("rendezvous file '{}'", path);
   auto joined = Bootstrap::join(meeting_secret(notice), launch.rank, launch.rank_count, deadline_ns,
-                                notice.place, look_again);
+                                notice.place, {.look_again = look_again});
   if (!joined.ok()) return joined.status().with_context(context);
   const Agreement agreement{bound_to_job(notice.secret, job), notice.place};
   const std::string own = fmt::format("{:016x}", agreement.secret.public_id());

@@ -14,7 +14,7 @@ static_assert(Standing::kBytesMax <= WEIR_TRANSPORT_NOTICE_BYTES_MAX);
 namespace {
 
 constexpr unsigned char kMagic[4] = {'W', 'S', 'T', 'D'};
-constexpr uint8_t kVersion = 1;
+constexpr uint8_t kVersion = 2;
 constexpr size_t kFixedBytes = 56;
 
 template <typename Integer>
@@ -63,7 +63,7 @@ size_t encode(const Standing& standing, unsigned char* out) {
   at = put(at, static_cast<uint16_t>(waited));
   at = put(at, static_cast<uint16_t>(blamed));
   at = put(at, static_cast<uint16_t>(text));
-  at = put(at, uint16_t{0});
+  at = put(at, static_cast<uint16_t>(standing.gone ? 1 : 0));
   for (size_t i = 0; i < waited; ++i) at = put(at, static_cast<uint16_t>(standing.waited[i]));
   for (size_t i = 0; i < blamed; ++i) at = put(at, static_cast<uint16_t>(standing.blamed[i]));
   std::memcpy(at, standing.text.data(), text);
@@ -76,9 +76,9 @@ bool decode(const unsigned char* bytes, size_t byte_count, Rank rank_count, Stan
   const uint8_t code = bytes[6];
   const bool known = bytes[4] == kVersion &&
                      state >= static_cast<uint8_t>(engine::RankState::kHealthy) &&
-                     state <= static_cast<uint8_t>(engine::RankState::kGone) &&
+                     state <= static_cast<uint8_t>(engine::RankState::kAborted) &&
                      code <= static_cast<uint8_t>(Code::kInternal) && bytes[7] <= 1 &&
-                     get<uint16_t>(bytes + 54) == 0;
+                     get<uint16_t>(bytes + 54) <= 1;
   if (!known) return false;
   const size_t waited = get<uint16_t>(bytes + 48);
   const size_t blamed = get<uint16_t>(bytes + 50);
@@ -90,6 +90,7 @@ bool decode(const unsigned char* bytes, size_t byte_count, Rank rank_count, Stan
   standing->state = static_cast<engine::RankState>(state);
   standing->code = code;
   standing->waits = bytes[7] == 1;
+  standing->gone = bytes[54] == 1;
   standing->beat = get<uint32_t>(bytes + 8);
   standing->fingerprint = get<uint32_t>(bytes + 12);
   standing->sequence = get<uint64_t>(bytes + 16);

@@ -5,7 +5,7 @@
 //
 //   offset  bytes  field (integers little-endian)
 //        0      4  magic "WSTD"
-//        4      1  version, 1
+//        4      1  version, 2
 //        5      1  state: engine::RankState, from kHealthy on
 //        6      1  code: weir::Code; 0 unless the state is kFailed or kAborted
 //        7      1  1 while an operation waits, else 0
@@ -18,7 +18,8 @@
 //       48      2  number of ranks waited for, at most kWaitedRanksMax
 //       50      2  number of ranks blamed, at most kBlamedMax
 //       52      2  bytes of text, at most kTextBytesMax
-//       54      2  zero
+//       54      1  1: the rank has destroyed the communicator, else 0
+//       55      1  zero
 //       56      2  per rank waited for; then 2 per rank blamed; then the text
 #pragma once
 
@@ -41,6 +42,7 @@ struct Standing {
   engine::RankState state = engine::RankState::kHealthy;
   uint8_t code = 0;
   bool waits = false;
+  bool gone = false;  // it has destroyed the communicator
   uint32_t beat = 0;
   uint32_t fingerprint = 0;
   uint64_t sequence = 0;

@@ -57,18 +57,13 @@ struct alignas(kCacheLineBytes) DescriptorLine {
   std::atomic<uint64_t> output_window;
 };
 
-enum class RankState : uint32_t {
-  kJoining = 0,
-  kHealthy = 1,
-  kFailed = 2,
-  kAborted = 3,
-  kGone = 4
-};
+enum class RankState : uint32_t { kJoining = 0, kHealthy = 1, kFailed = 2, kAborted = 3 };
 
 struct Control {
   struct alignas(kCacheLineBytes) {
     std::atomic<uint32_t> state;  // RankState
     std::atomic<uint32_t> code;   // weir::Code once failed
+    std::atomic<uint32_t> gone;   // 1: the rank has destroyed the communicator, in whatever state
     // While an operation waits, at every slow look: counts them, and the ranks below
     // kAwaitedRanksMax that are waited for, as bits.
     std::atomic<uint32_t> beat;

@@ -235,7 +235,7 @@ TEST(BootstrapIntruder, AFloodOfConnectionsDoesNotKeepRanksOut) {
 struct ShortDoor {
   explicit ShortDoor(const Secret& secret, DoorLimits limits) {
     thread = std::thread([this, secret, limits] {
-      auto joined = Tree::join(secret, 0, 2, deadline_in_ms(20'000), {}, {},
+      auto joined = Tree::join(secret, 0, 2, deadline_in_ms(20'000), {},
                                {.door = limits, .own_hosts = false});
       status = joined.ok() ? Status() : joined.status();
     });

@@ -37,8 +37,8 @@ struct Setting {
 Outcome play_alone(const Secret& secret, Rank rank, Rank rank_count, int rounds, size_t blob_bytes,
                    const Setting& setting = {}) {
   Outcome outcome;
-  auto joined = Tree::join(secret, rank, rank_count, deadline_in_ms(20'000), setting.place, {},
-                           {.door = {}, .own_hosts = true, .tls = setting.tls});
+  auto joined = Tree::join(secret, rank, rank_count, deadline_in_ms(20'000), setting.place,
+                           {.own_hosts = true, .tls = setting.tls});
   outcome.status = joined.status();
   for (int round = 0; joined.ok() && outcome.status.ok() && round < rounds; ++round) {
     auto blobs = joined.value()->all_gather(std::to_string(rank) + std::string(blob_bytes, 'x'),

@@ -263,8 +263,8 @@ TEST(Bootstrap, ARankThatCannotGoOnEndsTheGatherOfAllWithItsReason) {
 
 TEST(Bootstrap, ADeadlineThatHasAlmostPassedIsToldAsTheWholeTimeoutAndWhatUsedItUp) {
   const uint64_t now = now_ns();
-  auto joined =
-      Bootstrap::join(fresh_secret(), 0, 2, now + 300'000'000, {}, {}, {}, now - 29'700'000'000);
+  auto joined = Bootstrap::join(fresh_secret(), 0, 2, now + 300'000'000, {},
+                                {.began_ns = now - 29'700'000'000});
   EXPECT_EQ(joined.status().code(), Code::kTimeout);
   EXPECT_THAT(joined.status().text(),
               testing::ContainsRegex("rank 1 of 2 has not joined within [23][0-9.]* s, of which "

@@ -13,6 +13,7 @@ Standing a_standing() {
   standing.state = engine::RankState::kFailed;
   standing.code = 9;
   standing.waits = true;
+  standing.gone = true;
   standing.beat = 0x01020304;
   standing.fingerprint = 0xdeadbeef;
   standing.sequence = 21;
@@ -66,9 +67,9 @@ TEST(Standing, WhatCannotBeIsRefused) {
     unsigned char value;
     const char* what;
   } kBad[] = {{0, 'X', "magic"},
-              {4, 2, "version"},
+              {4, 1, "version"},
               {5, 0, "state"},
-              {5, 5, "state"},
+              {5, 4, "state"},
               {6, 13, "code"},
               {7, 2, "waits"},
               {48, 33, "waited"},
@@ -76,7 +77,8 @@ TEST(Standing, WhatCannotBeIsRefused) {
               {50, 65, "blamed"},
               {52, 12, "text too long"},
               {53, 0xff, "text too long"},
-              {54, 1, "not zero"}};
+              {54, 2, "gone"},
+              {55, 1, "not zero"}};
   for (const auto& bad : kBad) {
     std::vector<unsigned char> bytes = good;
     bytes[bad.at] = bad.value;
