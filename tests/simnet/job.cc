@@ -315,7 +315,7 @@ void Member::judge_error() {
   int ranks[64];
   int count = 0;
   if (weir_comm_lost_ranks(comm_, ranks, 64, &count) != WEIR_OK) return wrong("no lost ranks");
-  const std::vector<int> lost(ranks, ranks + count);
+  std::vector<int> lost(ranks, ranks + count);
   const int culprit = static_cast<int>(plan_.culprit);
   const auto expect = [&](weir_result_t code, const std::vector<int>& whom) {
     if (error_ != code) {
@@ -344,6 +344,10 @@ void Member::judge_error() {
       std::vector<int> others;
       for (uint32_t p = 0; p < plan_.rank_count; ++p) {
         if (plan_.is_cut_off(p) != plan_.is_cut_off(rank_)) others.push_back(static_cast<int>(p));
+      }
+      // Those who are cut off end at once, and may be gone before one of them asks.
+      if (plan_.is_cut_off(rank_)) {
+        std::erase_if(lost, [&](int p) { return plan_.is_cut_off(static_cast<uint32_t>(p)); });
       }
       expect(WEIR_ERROR_TIMEOUT, others);
       if (!plan_.is_cut_off(rank_)) go_on_without(others);
