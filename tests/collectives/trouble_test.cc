@@ -269,7 +269,9 @@ TEST(LeavingRank, AfterItsLastOperationIsNoLossToThoseStillAtWork) {
   // The hook hides the shared memory in which ranks leave their word; then they leave it elsewhere.
   for (const Environment& environment :
        {Environment{}, Environment{{"WEIR_ALGORITHM", "broadcast=binomial"}},
-        Environment{{"WEIR_ALGORITHM", "broadcast=binomial"}, {"WEIR_HOOKS", "check"}}}) {
+        Environment{{"WEIR_ALGORITHM", "broadcast=binomial"}, {"WEIR_HOOKS", "check"}},
+        // Rank 3 asks for what rank 0 has sent only when rank 2 has come.
+        Environment{{"WEIR_ALGORITHM", "broadcast=hierarchical"}, {"WEIR_SLICE_BYTES", "0"}}}) {
     run_processes(
         4,
         [](int rank, weir_comm_t comm) {

@@ -349,12 +349,12 @@ void Instance::tend() {
         continue;
       }
     }
+    if (peer.state != Peer::State::kLeft) continue;
+    // What it sent last stays with UCX until a receive asks for it, however late.
+    if (!awaits(peer)) peer.since_ns = now;
     // The end of its endpoint may be heard before the last that it sent on another connection.
     const uint64_t patience_ns = peer.status != UCS_OK ? kUnexplainedNs : kFarewellNs;
-    if (peer.state == Peer::State::kLeft && !peer.ended &&
-        (has_all(peer) || now - peer.since_ns > patience_ns)) {
-      end_flows(&peer);
-    }
+    if (has_all(peer) || now - peer.since_ns > patience_ns) end_flows(&peer);
   }
 }
 
@@ -394,16 +394,28 @@ void Instance::hear_goodbye(Peer* peer) {
   }
 }
 
-bool Instance::has_all(const Peer& peer) const {
+bool Instance::has_signals(const Peer& peer) const {
   const net::mesh::Bytes& farewell = mesh->farewell(peer.rank);
-  if (farewell.size() == kFarewellBytes &&
-      one_sided.received_from(peer.rank) < load<uint64_t>(farewell.data() + 8 * kLaneCount)) {
-    return false;
-  }
+  return farewell.size() != kFarewellBytes ||
+         one_sided.received_from(peer.rank) >= load<uint64_t>(farewell.data() + 8 * kLaneCount);
+}
+
+bool Instance::has_all(const Peer& peer) const {
+  if (!has_signals(peer)) return false;
   for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
     if (!recvs[peer.rank * kLaneCount + lane].at_end()) return false;
   }
   return true;
+}
+
+bool Instance::awaits(const Peer& peer) const {
+  if (!has_signals(peer) || one_sided.awaits(peer.rank)) return true;
+  for (const auto* flows : {&sends, &recvs}) {
+    for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+      if (!(*flows)[peer.rank * kLaneCount + lane].idle()) return true;
+    }
+  }
+  return false;
 }
 
 // What has come is still delivered.

@@ -37,7 +37,7 @@ struct Peer {
   bool reports_errors = false;  // the endpoint's mode of UCX
   State state = State::kHere;
   ucs_status_t status = UCS_OK;  // why UCX gave the endpoint up
-  uint64_t since_ns = 0;         // of kBroken and kLeft
+  uint64_t since_ns = 0;         // of kBroken; of kLeft: since when it is waited for
   bool ended = false;            // nothing more comes: its flows have failed
 };
 
@@ -115,7 +115,11 @@ struct Instance {
   void tend();
   void lose(Peer* peer);
   void hear_goodbye(Peer* peer);
+  // Of a peer that has left: its signals have all come; all that it sent has been received; something
+  // of it is waited for, or an operation with it under way.
+  bool has_signals(const Peer& peer) const;
   bool has_all(const Peer& peer) const;
+  bool awaits(const Peer& peer) const;
   void end_flows(Peer* peer);
   void close_endpoint(Peer* peer);
   void drain();

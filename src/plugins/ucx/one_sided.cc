@@ -23,6 +23,10 @@ uint64_t token_of(const net::Mac& key) {
   return remote::load(mac.data(), 8);
 }
 
+uint32_t rank_of(const RemoteOp& op) {
+  return (op.remote != nullptr ? op.remote : op.signal)->rank;
+}
+
 }  // namespace
 
 std::string OneSided::attach(Instance* self, const net::Mac& proof) {
@@ -234,7 +238,7 @@ void OneSided::let_go(Remote* remote) {
 
 void OneSided::fail(RemoteOp* op, weir_result_t result) {
   if (op->state == kRemoteInParts) give_back(reinterpret_cast<Transfer*>(op->request));
-  const uint32_t rank = (op->remote != nullptr ? op->remote : op->signal)->rank;
+  const uint32_t rank = rank_of(*op);
   if (op->state == kRemoteArrived) --arrived_count_;
   release(op);
   op->state = kRemoteFailed + static_cast<uint64_t>(result);
@@ -548,6 +552,12 @@ weir_result_t OneSided::outcome(const RemoteOp& op) const {
   return lost(rank);
 }
 
+bool OneSided::awaits(uint32_t peer) const {
+  const RemoteOp* op = head_;
+  while (op != nullptr && rank_of(*op) != peer) op = op->next;
+  return op != nullptr;
+}
+
 void OneSided::abandon(uint32_t peer) {
   for (auto& cell : cells_) {
     if (!cell->busy || cell->peer != peer) continue;
@@ -557,7 +567,7 @@ void OneSided::abandon(uint32_t peer) {
   }
   for (RemoteOp* op = head_; op != nullptr;) {
     RemoteOp* next = op->next;
-    if ((op->remote != nullptr ? op->remote : op->signal)->rank == peer) {
+    if (rank_of(*op) == peer) {
       if (op->state == kRemoteUnderWay && op->request != 0)
         op_of(reinterpret_cast<void*>(op->request)) = &abandoned;
       fail(op, WEIR_ERROR_PEER_LOST);

@@ -131,6 +131,8 @@ class OneSided {
   // The peer has ended: its operations fail, also those that UCX keeps.
   void abandon(uint32_t peer);
   bool idle() const { return head_ == nullptr; }
+  // Whether an operation on memory of the peer is under way.
+  bool awaits(uint32_t peer) const;
   // Signals that have left for the peer, and that have come from it.
   uint64_t sent_to(uint32_t peer) const { return peers_[peer].sent; }
   uint64_t received_from(uint32_t peer) const { return peers_[peer].received; }
