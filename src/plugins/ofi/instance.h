@@ -135,6 +135,7 @@ class Instance {
   void look_at(uint32_t peer);
   void lose(uint32_t peer);
   void take_goodbye(uint32_t peer);
+  bool awaits(uint32_t peer) const;  // a message
   bool has_taken_all(uint32_t peer) const;
   weir_result_t tell(const Channel& channel, const Op& op);
   weir_result_t broken() const;
@@ -159,7 +160,7 @@ class Instance {
     bool handled_loss = false;
     bool handled_goodbye = false;
     bool said_taken = false;
-    uint64_t ended_ns = 0;  // the control connection has ended behind a goodbye
+    uint64_t awaited_ns = 0;  // since when a receive waits behind its goodbye and end; 0: none
   };
   std::vector<PeerState> peers_;
   std::vector<Channel> channels_;  // [peer * kLaneCount + lane]

@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kUnderWayMax = 16;
 // Polls that find nothing between two looks at the control connections.
 constexpr uint32_t kIdlePumps = 1024;
-// How long messages may still arrive behind the end of a peer that has said goodbye.
+// How long a message behind the end of a peer that has said goodbye may be waited for.
 constexpr uint64_t kLateNs = 2'000'000'000;
 
 }  // namespace
@@ -306,8 +306,13 @@ void Instance::look_at(uint32_t peer) {
       state.said_taken = true;
       control.say(Kind::kTaken);
     }
-    if (control.ended() && state.ended_ns == 0) state.ended_ns = now_ns();
-    const bool late = state.ended_ns != 0 && now_ns() - state.ended_ns > kLateNs;
+    // What it sent last stays with the provider until a receive asks for it, however late.
+    if (!control.ended() || !awaits(peer)) {
+      state.awaited_ns = 0;
+    } else if (state.awaited_ns == 0) {
+      state.awaited_ns = now_ns();
+    }
+    const bool late = state.awaited_ns != 0 && now_ns() - state.awaited_ns > kLateNs;
     if (late && !state.handled_loss) lose(peer);
   } else if (control.lost() && !state.handled_loss) {
     lose(peer);
@@ -368,6 +373,13 @@ void Instance::take_goodbye(uint32_t peer) {
       break;
     }
   }
+}
+
+bool Instance::awaits(uint32_t peer) const {
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    if (!channels_[peer * kLaneCount + lane].recv.empty()) return true;
+  }
+  return false;
 }
 
 bool Instance::has_taken_all(uint32_t peer) const {
