@@ -151,6 +151,38 @@ TEST(ManyRanks, OutliveTheDeathOfSome) {
 }
 
 // In a process of its own, whose limits are its own, too.
+// Rank 0 waits for the last rank, which waits for the one before it, which is stopped.
+TEST(ManyRanks, AChainOfWaitingRanksIsFollowedToItsEnd) {
+  const int count = 80;
+  const int last = count - 1;
+  const std::vector<int> statuses = run_processes_status(
+      count,
+      [&](int rank, weir_comm_t comm) {
+        int64_t value = 0;
+        if (rank == last - 1) {
+          const pid_t self = getpid();
+          if (fork() == 0) {  // so that the test can collect it
+            usleep(6'000'000);
+            kill(self, SIGKILL);
+            _exit(0);
+          }
+          raise(SIGSTOP);
+        } else if (rank == last) {
+          EXPECT_NE(weir_recv(comm, &value, 1, WEIR_INT64, last - 1, nullptr), WEIR_OK);
+        } else if (rank == 0) {
+          ASSERT_EQ(weir_comm_set_timeout(comm, 2000), WEIR_OK);
+          EXPECT_EQ(weir_recv(comm, &value, 1, WEIR_INT64, last, nullptr), WEIR_ERROR_TIMEOUT);
+          const std::string text = weir_last_error(comm);
+          const std::string whom = "waiting for rank " + std::to_string(last - 1);
+          EXPECT_NE(text.find(whom), std::string::npos) << text;
+        }
+      },
+      {}, with_timeout(60'000));
+  for (int rank = 0; rank < count; ++rank) {
+    EXPECT_EQ(statuses[static_cast<size_t>(rank)], rank == last - 1 ? 128 + SIGKILL : 0) << rank;
+  }
+}
+
 TEST(ManyRanks, TooFewOpenFilesAreSaidAndHowToGetMore) {
   const pid_t pid = fork();
   if (pid == 0) {

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <set>
 
@@ -64,18 +65,22 @@ void Communicator::look_at_peers(uint64_t now) {
 void Communicator::beat(uint64_t now) {
   beat_ns_ = now;
   collect_awaited_by_all(&awaited_ranks_);
-  uint64_t bits = 0;
-  for (const Rank p : awaited_ranks_) {
-    if (p < engine::kAwaitedRanksMax) bits |= uint64_t{1} << p;
-  }
   auto& health = context_.control(context_.rank).health;
-  health.awaited.store(bits, std::memory_order_relaxed);
+  std::array<uint64_t, engine::kAwaitedRanksMax / 64> bits{};
+  for (const Rank p : awaited_ranks_) {
+    if (p < engine::kAwaitedRanksMax) bits[p / 64] |= uint64_t{1} << p % 64;
+  }
+  for (size_t i = 0; i < bits.size(); ++i) {
+    health.awaited[i].store(bits[i], std::memory_order_relaxed);
+  }
   health.beat.fetch_add(1, std::memory_order_release);
 }
 
 void Communicator::end_beats() {
   beat_ns_ = 0;
-  context_.control(context_.rank).health.awaited.store(0, std::memory_order_relaxed);
+  for (auto& bits : context_.control(context_.rank).health.awaited) {
+    bits.store(0, std::memory_order_relaxed);
+  }
 }
 
 void Communicator::collect_awaited_by(Rank peer, std::vector<Rank>* ranks) const {
@@ -84,9 +89,10 @@ void Communicator::collect_awaited_by(Rank peer, std::vector<Rank>* ranks) const
     if (board_.peer(peer).known) *ranks = board_.peer(peer).standing.waited;
     return;
   }
-  const uint64_t bits = context_.control(peer).health.awaited.load(std::memory_order_relaxed);
+  const auto& awaited = context_.control(peer).health.awaited;
   for (Rank p = 0; p < std::min(context_.rank_count, engine::kAwaitedRanksMax); ++p) {
-    if ((bits >> p & 1) != 0) ranks->push_back(p);
+    const uint64_t bits = awaited[p / 64].load(std::memory_order_relaxed);
+    if ((bits >> p % 64 & 1) != 0) ranks->push_back(p);
   }
 }
 

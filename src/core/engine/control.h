@@ -29,7 +29,7 @@ inline constexpr uint32_t kFingerprintSlots = 7;
 inline constexpr uint32_t kDescriptorCount = 128;
 inline constexpr uint32_t kErrorTextBytes = 1024;
 inline constexpr uint32_t kBlamedRanksMax = 64;
-inline constexpr uint32_t kAwaitedRanksMax = 64;
+inline constexpr uint32_t kAwaitedRanksMax = 1024;
 
 inline constexpr uint32_t kMutualLineEntries = 2;
 inline constexpr uint32_t kRootedLineEntries = 64;
@@ -67,7 +67,7 @@ struct Control {
     // While an operation waits, at every slow look: counts them, and the ranks below
     // kAwaitedRanksMax that are waited for, as bits.
     std::atomic<uint32_t> beat;
-    std::atomic<uint64_t> awaited;
+    std::atomic<uint64_t> awaited[kAwaitedRanksMax / 64];
   } health;
   struct alignas(kCacheLineBytes) {
     std::atomic<uint32_t> sleepers;  // set by a peer that sleeps until this rank signals
