@@ -324,25 +324,27 @@ void Tree::read(Connection* connection) {
       node_.receive(connection->link, frame.header, frame.payload, now_ns());
       continue;
     }
-    switch (channel.read(node_.expected(connection->link))) {
-      case Channel::Read::kNothing:
-        return;
-      case Channel::Read::kClosed:
-        node_.closed(connection->link);
-        channel.close();
-        return;
-      case Channel::Read::kFrame:
-        node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
-        break;
-      case Channel::Read::kDamaged:
-        node_.receive_damaged(connection->link);
-        return;
-      case Channel::Read::kOtherVersion:
-      case Channel::Read::kMalformed:
-      case Channel::Read::kNoSecret:
-        node_.receive_malformed(connection->link, channel.header());
-        return;
+    const Channel::Read result = channel.read(node_.expected(connection->link));
+    if (result == Channel::Read::kFrame) {
+      node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
+      continue;
     }
+    if (result == Channel::Read::kClosed) {
+      node_.closed(connection->link);
+      channel.close();
+    } else if (result != Channel::Read::kNothing) {
+      refuse(connection, result);
+    }
+    return;
+  }
+}
+
+// What came is no frame that this rank can take.
+void Tree::refuse(Connection* connection, Channel::Read result) {
+  if (result == Channel::Read::kDamaged) {
+    node_.receive_damaged(connection->link);
+  } else {
+    node_.receive_malformed(connection->link, connection->channel.header());
   }
 }
 
@@ -399,30 +401,23 @@ bool Tree::read_reason(Connection* connection) {
 void Tree::read_ahead(Connection* connection) {
   Channel& channel = connection->channel;
   while (node_.status().ok()) {
-    switch (channel.read(node_.expected(connection->link))) {
-      case Channel::Read::kNothing:
-        return;
-      case Channel::Read::kFrame:
-        if (channel.header().kind == wire::Kind::kFailure) {
-          node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
-        } else {
-          connection->early.push_back({channel.header(), std::string(channel.payload())});
-        }
-        break;
-      case Channel::Read::kDamaged:
-        node_.receive_damaged(connection->link);
-        return;
-      case Channel::Read::kOtherVersion:
-      case Channel::Read::kMalformed:
-      case Channel::Read::kNoSecret:
-        node_.receive_malformed(connection->link, channel.header());
-        return;
-      case Channel::Read::kClosed:
-        // What it has told before counts.
-        if (connection->early.empty()) node_.closed(connection->link);
-        channel.close();
-        return;
+    const Channel::Read result = channel.read(node_.expected(connection->link));
+    if (result == Channel::Read::kFrame) {
+      if (channel.header().kind == wire::Kind::kFailure) {
+        node_.receive(connection->link, channel.header(), channel.payload(), now_ns());
+      } else {
+        connection->early.push_back({channel.header(), std::string(channel.payload())});
+      }
+      continue;
     }
+    if (result == Channel::Read::kClosed) {
+      // What it has told before counts.
+      if (connection->early.empty()) node_.closed(connection->link);
+      channel.close();
+    } else if (result != Channel::Read::kNothing) {
+      refuse(connection, result);
+    }
+    return;
   }
 }
 

@@ -70,6 +70,7 @@ class Tree final : public Bootstrap {
   void decide(Arrival arrival);
   void decide_waiting();
   void read(Connection* connection);
+  void refuse(Connection* connection, Channel::Read result);
   void send();
   void deliver();
   bool read_reason(Connection* connection);  // true when its neighbour has told why it failed
