@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <system_error>
 
 #include "core/base/clock.h"
 #include "core/base/per_process.h"
@@ -43,12 +44,15 @@ class LoaderLock {
   LoaderLock() : is_free_(std::make_shared<std::atomic<bool>>(__libc_single_threaded)) {
     constexpr uint64_t kPatienceNs = 100'000'000;
     if (is_free()) return;
-    (void)run_bounded(
-        [is_free = is_free_] {
-          (void)count_loaded();
-          is_free->store(true);
-        },
-        now_ns() + kPatienceNs);
+    const auto ask = [is_free = is_free_] {
+      (void)count_loaded();
+      is_free->store(true);
+    };
+    try {
+      (void)run_bounded(ask, now_ns() + kPatienceNs);
+    } catch (const std::system_error&) {
+      // No thread is to be had: it counts as held.
+    }
   }
   bool is_free() const { return is_free_->load(std::memory_order_relaxed); }
 
