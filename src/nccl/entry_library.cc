@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exported: the library, memory of no communicator, and the making and ending of communicators.
 #include <cstring>
-#include <mutex>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 
+#include "core/base/per_process.h"
 #include "nccl/cuda_driver.h"
 #include "nccl/entry.h"
 #include "nccl/outcome.h"
+#include "nccl/symmetric.h"
 
 using weir::nccl::Backend;
 using weir::nccl::backend;
@@ -32,15 +33,8 @@ bool goes_straight(const Backend& it, const ncclUniqueId& id, const void* return
   return weir::nccl::passes_by(it, return_address) || (it.real != nullptr && !is_weirs(id));
 }
 
-// Memory that the real library gave, and takes back.
-struct RealMemory {
-  std::mutex lock;
-  std::unordered_set<void*> blocks;
-};
-RealMemory& real_memory() {
-  static RealMemory* it = new RealMemory();  // never destroyed, as threads may free at the end
-  return *it;
-}
+// Memory that the real library gave, and takes back from the process that asked for it.
+constinit weir::InheritedState<std::unordered_map<void*, weir::MakingProcess>> real_memory;
 
 bool memory_is_on_devices(const Backend& it) {
   std::string reason;
@@ -101,8 +95,7 @@ ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
   const ncclResult_t result = it.real->MemAlloc(memory, bytes);
   if (result != ncclSuccess || memory == nullptr || *memory == nullptr) return result;
   return weir::nccl::guarded("ncclMemAlloc", [&]() -> weir::nccl::Outcome {
-    std::lock_guard lock(real_memory().lock);
-    real_memory().blocks.insert(*memory);
+    real_memory.use()->insert_or_assign(*memory, weir::MakingProcess());
     return {};
   });
 }
@@ -112,10 +105,16 @@ ncclResult_t ncclMemFree(void* memory) {
   const Backend& it = backend();
   if (WEIR_NCCL_PASSES_BY(it)) return it.real->MemFree(memory);
   bool is_real = false;
-  {
-    std::lock_guard lock(real_memory().lock);
-    is_real = real_memory().blocks.erase(memory) != 0;
-  }
+  const ncclResult_t result = weir::nccl::guarded("ncclMemFree", [&]() -> weir::nccl::Outcome {
+    const auto blocks = real_memory.use();
+    const auto found = blocks->find(memory);
+    if (found == blocks->end()) return {};
+    if (!found->second.is_this()) return weir::nccl::not_freed("ncclMemFree", found->second);
+    blocks->erase(found);
+    is_real = true;
+    return {};
+  });
+  if (result != ncclSuccess) return result;
   return is_real ? it.real->MemFree(memory) : it.own->MemFree(memory);
 }
 WEIR_NCCL_TWIN(MemFree);

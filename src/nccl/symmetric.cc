@@ -135,6 +135,12 @@ Outcome allocate_symmetric(const char* function, size_t bytes, void** memory) {
   return {};
 }
 
+Outcome not_freed(const char* function, const MakingProcess& maker) {
+  return invalid_usage(
+      fmt::format("{}: {}, which cannot free it: it goes when the child ends or calls exec",
+                  function, maker.origin("memory")));
+}
+
 Outcome free_symmetric(const char* function, void* memory) {
   std::shared_ptr<Allocation> gone;  // unmapped without the lock
   const auto all = allocations.use();
@@ -142,6 +148,9 @@ Outcome free_symmetric(const char* function, void* memory) {
   if (found == all->end()) {
     return invalid_argument(
         fmt::format("{}: {} was not given by ncclMemAlloc, or is freed already", function, memory));
+  }
+  if (const MakingProcess& maker = found->second->maker(); !maker.is_this()) {
+    return not_freed(function, maker);
   }
   gone = std::move(found->second);
   all->erase(found);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/base/process_generation.h"
 #include "nccl/outcome.h"
 
 namespace weir::nccl {
@@ -39,19 +40,24 @@ class Allocation {
   unsigned char* base() const { return base_; }
   size_t bytes() const { return bytes_; }
   Share share_of(const void* memory) const;
+  const MakingProcess& maker() const { return maker_; }
 
  private:
   Allocation() = default;
 
+  const MakingProcess maker_;
   unsigned char* base_ = nullptr;
   size_t bytes_ = 0;
   int descriptor_ = -1;
   unsigned char number_[16] = {};
 };
 
-// For ncclMemAlloc and ncclMemFree. Memory that a window uses goes with the window.
+// For ncclMemAlloc and ncclMemFree. Memory that a window uses goes with the window. A child of fork()
+// may use memory of its parent, and not free it.
 Outcome allocate_symmetric(const char* function, size_t bytes, void** memory);
 Outcome free_symmetric(const char* function, void* memory);
+// The refusal to a child of the process that asked for the memory.
+Outcome not_freed(const char* function, const MakingProcess& maker);
 // The allocation that the range lies in; empty when there is none.
 std::shared_ptr<Allocation> symmetric_owner(const void* memory, size_t bytes);
 

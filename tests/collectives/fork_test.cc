@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <link.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
@@ -621,6 +622,53 @@ TEST(ForkedChild, TakesNoHarmOfWhatOtherThreadsWereAt) {
           go_on(comm, rank, 2);
         },
         {{"WEIR_TRANSPORT", transport}});
+  }
+}
+
+void pass_blocking_and_not(int rank, weir_comm_t comm) {
+  go_on(comm, rank, 2, 20);
+  int value = 1;
+  weir_request_t request = nullptr;
+  ASSERT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, &request), WEIR_OK);
+  ASSERT_EQ(weir_wait(&request), WEIR_OK) << weir_last_error(comm);
+  EXPECT_EQ(value, 2);
+}
+
+// The loader's list of what is loaded, which an exception, a profiler or dlopen() may be reading or
+// changing in any thread. The C library does not let go of its lock in a child.
+TEST(ForkedChild, NeedsNoLockOfTheLoaderThatAnotherThreadHeld) {
+  for (const char* transport : {"shm", "tcp"}) {
+    if (!transport_of_tests().empty() && transport_of_tests() != transport) continue;
+    run_processes(1,
+                  [](int, weir_comm_t comm) {
+                    struct Hold {
+                      std::atomic<bool> begun{false};
+                      std::atomic<bool> ends{false};
+                    } hold;
+                    std::thread holder([&hold] {
+                      const auto stay = [](dl_phdr_info*, size_t, void* data) {
+                        Hold& it = *static_cast<Hold*>(data);
+                        it.begun = true;
+                        it.begun.notify_one();
+                        it.ends.wait(false);
+                        return 1;
+                      };
+                      dl_iterate_phdr(stay, &hold);
+                    });
+                    hold.begun.wait(false);
+                    EXPECT_EQ(run_child(Way::kFork,
+                                        [comm] {
+                                          alarm(30);
+                                          EXPECT_EQ(weir_comm_destroy(comm), WEIR_OK);
+                                          run_threads(2, pass_blocking_and_not);
+                                        }),
+                              0);
+                    hold.ends = true;
+                    hold.ends.notify_one();
+                    holder.join();
+                    EXPECT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+                  },
+                  {{"WEIR_TRANSPORT", transport}});
   }
 }
 

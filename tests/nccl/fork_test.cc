@@ -38,10 +38,11 @@ void go_on(ncclComm_t comm, int rank) {
   }
 }
 
-void expect_refusal(ncclResult_t result, const std::string& function) {
+void expect_refusal(ncclResult_t result, const std::string& function,
+                    const std::string& what = "communicator") {
   EXPECT_EQ(result, ncclInvalidUsage) << function;
   const std::string text = ncclGetLastError(nullptr);
-  EXPECT_EQ(text.find(function + ": this communicator was made by process " +
+  EXPECT_EQ(text.find(function + ": this " + what + " was made by process " +
                       std::to_string(getppid()) + ", and this is its child"),
             0u)
       << text;
@@ -126,9 +127,9 @@ TEST(NcclFork, AGroupThatWasOpenIsNotOpenInAChild) {
 TEST(NcclFork, ChildrenMakeCommunicatorsOfTheirOwn) {
   const ncclUniqueId id = make_id();
   const std::vector<int> statuses = run_processes(2, [&](int rank, ncclComm_t comm) {
-    void* memory = nullptr;
-    EXPECT_NCCL(ncclMemAlloc(&memory, 4096));
     EXPECT_EQ(run_child([&] {
+                void* memory = nullptr;
+                EXPECT_NCCL(ncclMemAlloc(&memory, 4096));
                 EXPECT_NCCL(ncclMemFree(memory));
                 ncclComm_t own = nullptr;
                 ASSERT_NCCL(ncclCommInitRank(&own, 2, id, rank));
@@ -137,11 +138,25 @@ TEST(NcclFork, ChildrenMakeCommunicatorsOfTheirOwn) {
                 EXPECT_NCCL(ncclCommDestroy(comm));
               }),
               0);
-    EXPECT_NCCL(ncclMemFree(memory));
     go_on(comm, rank);
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
   EXPECT_EQ(statuses, kGood);
+}
+
+TEST(NcclFork, MemoryOfTheParentIsNotFreedByAChild) {
+  void* memory = nullptr;
+  ASSERT_NCCL(ncclMemAlloc(&memory, 4096));
+  int* number = static_cast<int*>(memory);
+  EXPECT_EQ(run_child([&] {
+              for (int i = 0; i < 2; ++i) {
+                expect_refusal(ncclMemFree(memory), "ncclMemFree", "memory");
+                *number += 1;  // it is shared
+              }
+            }),
+            0);
+  EXPECT_EQ(*number, 2);
+  EXPECT_NCCL(ncclMemFree(memory));
 }
 
 // Its courier has a thread, which no child has.

@@ -2,6 +2,8 @@
 // Communicators that go to the real NCCL, which a library of the tests plays; WEIR_BACKEND is unset
 // and a driver with eight devices is there.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <string>
@@ -293,6 +295,15 @@ TEST(NcclForward, MemoryGoesBackToTheLibraryThatGaveIt) {
   const int freed = fake.calls("ncclMemFree");
   ASSERT_NCCL(ncclMemAlloc(&memory, 4096));
   EXPECT_GE(fake.calls("ncclMemAlloc"), 1);
+  // It is not a child's to give back.
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool is_refused = ncclMemFree(memory) == ncclInvalidUsage;
+    _exit(is_refused && fake.calls("ncclMemFree") == freed ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
   EXPECT_NCCL(ncclMemFree(memory));
   EXPECT_EQ(fake.calls("ncclMemFree"), freed + 1);
   int other = 0;

@@ -56,11 +56,15 @@ uint64_t find_out() {
 
 MakingProcess::MakingProcess() : generation_(process_generation()), id_(getpid()) {}
 
+std::string MakingProcess::origin(const char* what) const {
+  return fmt::format("this {} was made by process {}, and this is its child {}", what, id_,
+                     getpid());
+}
+
 std::string MakingProcess::refusal(const char* what) const {
-  return fmt::format(
-      "this {} was made by process {}, and this is its child {}, which cannot use it: make one "
-      "here, or call exec; here destroy frees it and tells nobody",
-      what, id_, getpid());
+  return origin(what) +
+         ", which cannot use it: make one here, or call exec; here destroy frees it and tells "
+         "nobody";
 }
 
 }  // namespace weir

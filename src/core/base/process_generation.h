@@ -42,7 +42,9 @@ class MakingProcess {
   MakingProcess();
 
   bool is_this() const { return generation_ == process_generation_if_known(); }
-  // "this communicator was made by process 12, and this is its child 34: make one here; ..."
+  // "this memory was made by process 12, and this is its child 34"
+  std::string origin(const char* what) const;
+  // The same, for what destroy frees: "..., which cannot use it: make one here, ..."
   std::string refusal(const char* what) const;
 
  private:

@@ -23,6 +23,22 @@ struct Progress {
   bool done = false;
 };
 
+// Signals are for the threads of the program; a thread begins with its maker's mask.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
 // The code of the thread that is left alone must not be unmapped under it.
 void keep_this_library_loaded() {
   Dl_info info{};
@@ -36,18 +52,16 @@ void keep_this_library_loaded() {
 
 bool run_bounded(std::function<void()> work, uint64_t deadline_ns) {
   auto progress = std::make_shared<Progress>();
-  // Signals are for the threads of the program.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread([progress, work = std::move(work)] {
-    work();
-    std::lock_guard lock(progress->mutex);
-    progress->done = true;
-    progress->changed.notify_all();
-  });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  std::thread thread;
+  {
+    const SignalsBlocked blocked;
+    thread = std::thread([progress, work = std::move(work)] {
+      work();
+      std::lock_guard lock(progress->mutex);
+      progress->done = true;
+      progress->changed.notify_all();
+    });
+  }
   std::unique_lock lock(progress->mutex);
   while (!progress->done) {
     const uint64_t now = now_ns();

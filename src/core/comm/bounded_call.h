@@ -10,7 +10,7 @@ namespace weir::comm {
 
 // Runs `work` in a thread of its own and waits for it until `deadline_ns`. False when it was not
 // done by then: it goes on alone, so it must own all that it touches (through shared_ptr), and this
-// library stays loaded from then on.
+// library stays loaded from then on. Throws std::system_error where no thread can be made.
 bool run_bounded(std::function<void()> work, uint64_t deadline_ns);
 
 }  // namespace weir::comm

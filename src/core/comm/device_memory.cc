@@ -2,9 +2,15 @@
 #include "core/comm/device_memory.h"
 
 #include <link.h>
+#include <sys/single_threaded.h>
 
 #include <cstdint>
+#include <memory>
+#include <system_error>
 
+#include "core/base/clock.h"
+#include "core/base/per_process.h"
+#include "core/comm/bounded_call.h"
 #include "cuda/driver_table.h"
 
 namespace weir::comm {
@@ -24,13 +30,45 @@ int read_loaded(dl_phdr_info* info, size_t, void* count) {
   return 1;
 }
 
+unsigned long long count_loaded() {
+  unsigned long long count = 0;
+  dl_iterate_phdr(read_loaded, &count);
+  return count;
+}
+
+// dl_iterate_phdr takes a lock of the C library that fork() leaves as it is: if another thread of the
+// parent held it at that moment, nobody in the child ever gets it. So a process with threads, or a
+// child of one, first lets a thread try that nobody needs.
+class LoaderLock {
+ public:
+  LoaderLock() : is_free_(std::make_shared<std::atomic<bool>>(__libc_single_threaded)) {
+    constexpr uint64_t kPatienceNs = 100'000'000;
+    if (is_free()) return;
+    const auto ask = [is_free = is_free_] {
+      (void)count_loaded();
+      is_free->store(true);
+    };
+    try {
+      (void)run_bounded(ask, now_ns() + kPatienceNs);
+    } catch (const std::system_error&) {
+      // No thread is to be had: it counts as held.
+    }
+  }
+  bool is_free() const { return is_free_->load(std::memory_order_relaxed); }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> is_free_;
+};
+
+constinit PerProcess<LoaderLock> loader_lock;
+
 }  // namespace
 
 bool look_for_driver() {
   if (driver_is_known()) return true;
-  unsigned long long loaded = 0;
-  dl_iterate_phdr(read_loaded, &loaded);
-  if (loaded == loaded_seen.load(std::memory_order_relaxed)) return false;
+  // Without the count it is looked for each time, which takes some 0.1 ms.
+  const unsigned long long loaded = loader_lock->is_free() ? count_loaded() : 0;
+  if (loaded != 0 && loaded == loaded_seen.load(std::memory_order_relaxed)) return false;
   const cuda::Driver* found = cuda::find_driver(cuda::Look::kInUse);
   if (found != nullptr && found->pointer_get_attributes != nullptr) {
     driver.store(found, std::memory_order_release);
