@@ -37,7 +37,7 @@ Exit status:
   2  lost: no epoch is whole, or no metadata can be read though files of it are there
   3  not examined: wrong arguments, no store there, a directory missing or in another place,
      directories of different stores, in use, no permission, another format version; with --discard:
-     nothing was removed)";
+     not removed, or not all of it: the text says what)";
 
 struct Arguments {
   std::vector<std::string> directories;
@@ -63,6 +63,7 @@ int check(const Arguments& arguments) {
       offload::read_metadata(*disk.value(), arguments.directories, arguments.timeout_ms);
   Progress progress(!arguments.quiet,
                     metadata.ok() ? metadata.value().header.description.chunk_bytes : 0);
+  offload::wait_for_locks(*disk.value(), arguments.directories);
   bool lost = false;
   const Result<offload::InspectReport> report = offload::inspect(
       *disk.value(), arguments.directories, arguments.timeout_ms,
@@ -79,6 +80,7 @@ int check(const Arguments& arguments) {
 int discard(const Arguments& arguments) {
   Result<std::unique_ptr<offload::Disk>> disk = offload::open_disk({});
   if (!disk.ok()) return fail(arguments, disk.status(), false);
+  offload::wait_for_locks(*disk.value(), arguments.directories);
   Result<offload::Discard> prepared =
       offload::Discard::prepare(*disk.value(), arguments.directories, arguments.timeout_ms);
   if (!prepared.ok()) return fail(arguments, prepared.status(), false);
