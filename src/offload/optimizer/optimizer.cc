@@ -334,13 +334,24 @@ Status Optimizer::roll_back(uint64_t step) {
   return write_outputs().with_context("roll_back");
 }
 
+std::string Optimizer::damage_remedy() const {
+  if (!home_->on_drives()) return "restore a checkpoint";
+  return fmt::format(
+      "'weir-fsck {}' says whether a commit is whole: if one is, opening the directories again "
+      "goes "
+      "on with it, else restore a checkpoint",
+      fmt::join(options_.directories, " "));
+}
+
 Status Optimizer::lost(const Status& reason) {
-  lost_ = Status(
-      reason.code(),
-      fmt::format("the optimizer is of no more use ({}); destroy it{}", reason.text(),
-                  home_->on_drives() ? " and open the directories again, which finds the last "
-                                       "committed step"
-                                     : ""));
+  std::string remedy = "destroy it";
+  // Opening again finds a whole commit unless what is on the drives is damaged.
+  if (reason.code() == Code::kRefused)
+    remedy += "; " + damage_remedy();
+  else if (home_->on_drives())
+    remedy += " and open the directories again, which finds the last committed step";
+  lost_ = Status(reason.code(),
+                 fmt::format("the optimizer is of no more use ({}); {}", reason.text(), remedy));
   return lost_;
 }
 

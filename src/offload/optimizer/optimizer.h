@@ -99,12 +99,15 @@ class Optimizer {
   // The same, and what the caller is told after `error`.
   Status recover(const Status& error);
   Status lost(const Status& reason);
+  // What to do about a committed state that is bad.
+  std::string damage_remedy() const;
   Status write_outputs();
   void write_trace(const Trace& trace) const;
   Status visit_parameters(uint32_t group, uint64_t first, uint64_t count, const ChunkBody& body,
                           Visit kind);
   Status reserve_accumulators(uint32_t group);
   Status copy_checkpoint(const std::string& directory);
+  Status copy_through(Disk* disk, const std::string& making, const std::string& directory);
 
   OptimizerOptions options_;
   std::vector<ParameterGroup> groups_;
