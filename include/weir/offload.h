@@ -186,7 +186,7 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_open(weir_optimizer_t* opt
                                                            const weir_parameter_group_t* groups,
                                                            int group_count);
 
-/* Fills a created optimizer, before its first step, from a checkpoint that was written by any number
+/* Fills a created optimizer, before its first step, from a checkpoint written by any number
  * of ranks: `shards` are the directories of all ranks' checkpoints, rank after rank,
  * `directories_per_shard` for each. The groups must be the same, by name, with the same methods and
  * formats, and this rank's part must lie within the whole (with one rank: be the whole). Bit for bit,
@@ -379,9 +379,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_store_report(weir_optimize
                                                                    weir_store_report_t* report);
 
 /* Holds the last step in `directories` (as many as the optimizer has; without directories any one, a
- * copy): by hard links or reflinks where the file system has them, else by copies. Commits first what
- * durable_every left uncommitted. Directories that do not exist are made. Refused where a store or a
- * complete checkpoint is; what a kill left of one that was not completed is replaced. */
+ * copy): by hard links or reflinks where the file system has them, else by copies. Commits first
+ * what durable_every left uncommitted. Refused where a store or a complete checkpoint is; what a
+ * kill left of one that was not completed is replaced. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_checkpoint(weir_optimizer_t optimizer,
                                                                  const char* const* directories,
                                                                  int directory_count);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints: holding an epoch. The order is: metadata that says that nothing is committed (so that
-// a checkpoint that is cut short can be told from a store whose metadata is lost), names of the data,
-// a record that says "held" (so that the store never writes to a file with two names), then the
+// Checkpoints: holding an epoch. The order is: metadata that says that nothing is committed (so
+// that one that is cut short can be told from a store whose metadata is lost), names of the data, a
+// record that says "held" (so that the store never writes to a file with two names), then the
 // metadata that makes it a checkpoint.
 #include <fmt/format.h>
 

@@ -79,10 +79,10 @@ class Store {
 
   // At the last committed step, or at the one before when slot files of the last one are missing or
   // short: fallback() says so. Files of the other slot that are missing or short are made anew:
-  // mended() says so. Where no step is whole, kRefused, and nothing was written; read only nothing is
-  // gone back to or made. `expected` is compared with what the store says of itself (kMismatch, with
-  // the first difference) unless it is null. The directories come in the order that the store was
-  // created with.
+  // mended() says so. Where no step is whole, kRefused, and nothing was written; read only nothing
+  // is gone back to or made. `expected` is compared with what the store says of itself (kMismatch,
+  // with the first difference) unless it is null. The directories come in the order that the store
+  // was created with.
   static Result<std::unique_ptr<Store>> open(Disk& disk,
                                              const std::vector<std::string>& directories,
                                              const StoreDescription* expected,

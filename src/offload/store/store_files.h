@@ -31,9 +31,8 @@ Result<std::vector<OpenFile>> hold_existing_locks(Disk& disk,
                                                   const std::vector<std::string>& directories);
 
 // The kernel lets go of the files of a killed process's io_uring, and so of its locks, a little
-// after the process has ended. Waits some seconds at most until the locks that exist can be had, so
-// that whoever comes right after it need not be refused; holds none on return, and whoever finds one
-// taken then says so.
+// after the process has ended. Waits two seconds at most until the locks that exist can be had, and
+// holds none on return: whoever finds one taken then says so.
 void wait_for_locks(Disk& disk, const std::vector<std::string>& directories);
 
 // Removes every file of a store, its locks too when `locks`; durable on return. The locks are held

@@ -322,7 +322,7 @@ TEST_F(DamageTest, ACopyOfAnotherStoresMetadataBesideAnOwnOneIsRepaired) {
   }
 }
 
-// ---- Of a slot's file as a whole ------------------------------------------------------------------
+// ---- Of a slot's file as a whole ----------------------------------------------------------------
 
 // No value: the file is missing.
 void resize(SimulatedDrive& drive, const std::string& path, std::optional<uint64_t> bytes) {
@@ -543,7 +543,7 @@ TEST_F(SlotFileDamage, OfOneThatACheckpointHoldsLeavesTheCheckpointAlone) {
   }
 }
 
-// ---- Files that lose their names while the store is open ------------------------------------------
+// ---- Files that lose their names while the store is open ----------------------------------------
 
 TEST_F(SlotFileDamage, AFileThatWasRemovedOrReplacedIsNoticedBeforeTheCommitCounts) {
   for (const std::string& path : {older_, meta_path(names_[0], 0), meta_path(names_[0], 1)}) {
