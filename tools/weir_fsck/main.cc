@@ -63,11 +63,11 @@ int check(const Arguments& arguments) {
       offload::read_metadata(*disk.value(), arguments.directories, arguments.timeout_ms);
   Progress progress(!arguments.quiet,
                     metadata.ok() ? metadata.value().header.description.chunk_bytes : 0);
-  offload::wait_for_locks(*disk.value(), arguments.directories);
   bool lost = false;
   const Result<offload::InspectReport> report = offload::inspect(
       *disk.value(), arguments.directories, arguments.timeout_ms,
-      [&](uint64_t done, uint64_t total) { progress.at(done, total); }, &lost);
+      [&](uint64_t done, uint64_t total) { progress.at(done, total); }, &lost,
+      offload::kLockWaitMs);
   progress.end();
   if (!report.ok()) return fail(arguments, report.status(), lost);
   fmt::print("{}", arguments.json
@@ -80,9 +80,8 @@ int check(const Arguments& arguments) {
 int discard(const Arguments& arguments) {
   Result<std::unique_ptr<offload::Disk>> disk = offload::open_disk({});
   if (!disk.ok()) return fail(arguments, disk.status(), false);
-  offload::wait_for_locks(*disk.value(), arguments.directories);
-  Result<offload::Discard> prepared =
-      offload::Discard::prepare(*disk.value(), arguments.directories, arguments.timeout_ms);
+  Result<offload::Discard> prepared = offload::Discard::prepare(
+      *disk.value(), arguments.directories, arguments.timeout_ms, offload::kLockWaitMs);
   if (!prepared.ok()) return fail(arguments, prepared.status(), false);
   offload::Discard& found = prepared.value();
   for (const std::string& file : found.files()) fmt::print("{}\n", file);

@@ -350,6 +350,10 @@ Status Optimizer::lost(const Status& reason) {
     remedy += "; " + damage_remedy();
   else if (home_->on_drives())
     remedy += " and open the directories again, which finds the last committed step";
+  return lost(reason, remedy);
+}
+
+Status Optimizer::lost(const Status& reason, const std::string& remedy) {
   lost_ = Status(reason.code(),
                  fmt::format("the optimizer is of no more use ({}); {}", reason.text(), remedy));
   return lost_;

@@ -99,6 +99,7 @@ class Optimizer {
   // The same, and what the caller is told after `error`.
   Status recover(const Status& error);
   Status lost(const Status& reason);
+  Status lost(const Status& reason, const std::string& remedy);
   // What to do about a committed state that is bad.
   std::string damage_remedy() const;
   Status write_outputs();

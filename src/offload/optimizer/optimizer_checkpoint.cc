@@ -268,7 +268,11 @@ Status Optimizer::restore(const std::vector<std::vector<std::string>>& shards) {
     WEIR_RETURN_IF_ERROR(home_->begin_step(step).with_context("restore"));
   Status status = home_->fill(disk, &gatherer);
   if (status.ok() && home_->on_drives()) status = home_->commit();
-  if (!status.ok()) return lost(status.with_context("restore"));
+  if (!status.ok())
+    return lost(
+        status.with_context("restore"),
+        "destroy it, create it again, and restore again; 'weir-fsck DIR…' of each shard says "
+        "which is damaged");
   step_ = step;
   return {};
 }
@@ -285,7 +289,6 @@ Status Optimizer::checkpoint(const std::vector<std::string>& directories) {
     if (Status status = home_->commit(); !status.ok())
       return home_->is_poisoned() ? lost(status) : status.with_context("checkpoint");
   }
-  wait_for_locks(home_->disk(), directories);  // of a process that was killed within one
   return home_->store().checkpoint(directories).with_context("checkpoint");
 }
 
@@ -298,8 +301,7 @@ Status Optimizer::copy_checkpoint(const std::string& directory) {
   WEIR_RETURN_IF_ERROR(disk.value()->make_directory(directory));
   const std::string making = directory + "/making";
   // One of an earlier copy that was cut short is of no use to anybody.
-  wait_for_locks(*disk.value(), {directory, making});
-  Status status = Store::remove(*disk.value(), {making});
+  Status status = Store::remove(*disk.value(), {making}, kLockWaitMs);
   if (status.ok()) status = copy_through(disk.value().get(), making, directory);
   if (const Status removed = Store::remove(*disk.value(), {making}); status.ok()) status = removed;
   static_cast<void>(disk.value()->remove(making));

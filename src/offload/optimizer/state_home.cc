@@ -175,7 +175,7 @@ Result<std::unique_ptr<StateHome>> StateHome::create(const OptimizerOptions& opt
   if (options.directories.empty()) return home;
   StoreOptions store_options;
   store_options.timeout_ms = home->options_.timeout_ms;
-  wait_for_locks(*home->disk_, options.directories);
+  store_options.lock_wait_ms = kLockWaitMs;
   Result<std::unique_ptr<Store>> store = Store::create(
       *home->disk_, options.directories, home->placement_.description(), store_options);
   if (!store.ok()) return store.status();
@@ -196,7 +196,7 @@ Result<std::unique_ptr<StateHome>> StateHome::open(const OptimizerOptions& optio
   store_options.timeout_ms = home->options_.timeout_ms;
   store_options.read_only = options.read_only;
   const StoreDescription expected = home->placement_.description();
-  if (!options.read_only) wait_for_locks(*home->disk_, options.directories);
+  store_options.lock_wait_ms = kLockWaitMs;
   Result<std::unique_ptr<Store>> store =
       Store::open(*home->disk_, options.directories, &expected, store_options);
   if (!store.ok()) return store.status();

@@ -41,7 +41,8 @@ Status Store::checkpoint(const std::vector<std::string>& directories) {
   }
   const uint32_t slot = record_.current;
   const std::string where = "checkpoint in '" + directories[0] + "'";
-  Result<Claim> claimed = claim_directories(disk_, directories, options_.timeout_ms);
+  Result<Claim> claimed =
+      claim_directories(disk_, directories, options_.timeout_ms, options_.lock_wait_ms);
   if (!claimed.ok()) return claimed.status().with_context(where);
   Claim claim = claimed.take();
   const auto fail = [&](const Status& status) {

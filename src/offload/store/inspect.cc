@@ -166,9 +166,10 @@ std::string InspectReport::summary() const {
 }
 
 Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& directories,
-                              uint64_t timeout_ms, const InspectProgress& progress, bool* lost) {
+                              uint64_t timeout_ms, const InspectProgress& progress, bool* lost,
+                              uint64_t lock_wait_ms) {
   *lost = false;
-  const Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories);
+  const Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories, lock_wait_ms);
   if (!locks.ok()) return locks.status();
   Result<Metadata> metadata = read_metadata(disk, directories, timeout_ms);
   if (!metadata.ok()) {

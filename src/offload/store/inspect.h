@@ -54,6 +54,7 @@ using InspectProgress = std::function<void(uint64_t done, uint64_t total)>;
 // (kUnsupported), not all of its directories, no readable metadata. `*lost` tells whether the error
 // means that the state is lost (damage) rather than that it could not be examined.
 Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& directories,
-                              uint64_t timeout_ms, const InspectProgress& progress, bool* lost);
+                              uint64_t timeout_ms, const InspectProgress& progress, bool* lost,
+                              uint64_t lock_wait_ms = 0);
 
 }  // namespace weir::offload

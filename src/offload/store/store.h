@@ -62,6 +62,7 @@ struct StoreOptions {
   bool read_only = false;   // no lock, no repair, no step; the only way to open a checkpoint
   bool verify_all = false;  // open: read every chunk now instead of checking each when it is read
   uint64_t timeout_ms = 60'000;      // of the store's own transfers, without any completion
+  uint64_t lock_wait_ms = 0;         // for a lock that somebody has; programs take kLockWaitMs
   std::function<uint64_t()> random;  // the system's when empty
 };
 
@@ -90,7 +91,8 @@ class Store {
 
   // Removes the files of a store, also of one whose creation was cut short. Refused while somebody
   // has it open.
-  static Status remove(Disk& disk, const std::vector<std::string>& directories);
+  static Status remove(Disk& disk, const std::vector<std::string>& directories,
+                       uint64_t lock_wait_ms = 0);
 
   ~Store();
   Store(const Store&) = delete;

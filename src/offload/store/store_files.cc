@@ -17,7 +17,6 @@ namespace weir::offload {
 namespace {
 
 constexpr size_t kFilesNamed = 8;
-constexpr uint64_t kLockWaitNs = 2'000'000'000;
 constexpr std::chrono::milliseconds kLockPause(2);
 
 std::vector<std::string> slot_files(const std::string& directory) {
@@ -82,14 +81,20 @@ Result<std::vector<std::string>> existing_files(Disk& disk,
   return files;
 }
 
-Result<OpenFile> hold_lock(Disk& disk, const std::string& directory) {
+Result<OpenFile> hold_lock(Disk& disk, const std::string& directory, uint64_t wait_ms) {
   const std::string path = lock_path(directory);
   const Result<bool> exists = disk.exists(path);
   if (!exists.ok()) return exists.status();
   Result<OpenFile> file =
       OpenFile::open(disk, path, exists.value() ? OpenMode::kReadOnly : OpenMode::kCreate, 0);
   if (!file.ok()) return file.status();
-  if (Status status = disk.lock(file.value().id()); !status.ok()) {
+  const uint64_t deadline_ns = now_ns() + wait_ms * 1'000'000u;
+  Status status = disk.lock(file.value().id());
+  while (status.code() == Code::kRefused && now_ns() < deadline_ns) {
+    std::this_thread::sleep_for(kLockPause);
+    status = disk.lock(file.value().id());
+  }
+  if (!status.ok()) {
     if (status.code() != Code::kRefused) return status;
     return Status(Code::kRefused,
                   fmt::format("the store in '{}' is in use: expected it to be free, found it open "
@@ -100,25 +105,18 @@ Result<OpenFile> hold_lock(Disk& disk, const std::string& directory) {
 }
 
 Result<std::vector<OpenFile>> hold_existing_locks(Disk& disk,
-                                                  const std::vector<std::string>& directories) {
+                                                  const std::vector<std::string>& directories,
+                                                  uint64_t wait_ms) {
   std::vector<OpenFile> locks;
   for (const std::string& directory : directories) {
     const Result<bool> exists = disk.exists(lock_path(directory));
     if (!exists.ok()) return exists.status();
     if (!exists.value()) continue;
-    Result<OpenFile> lock = hold_lock(disk, directory);
+    Result<OpenFile> lock = hold_lock(disk, directory, wait_ms);
     if (!lock.ok()) return lock.status();
     locks.push_back(lock.take());
   }
   return locks;
-}
-
-void wait_for_locks(Disk& disk, const std::vector<std::string>& directories) {
-  const uint64_t deadline_ns = now_ns() + kLockWaitNs;
-  while (hold_existing_locks(disk, directories).status().code() == Code::kRefused &&
-         now_ns() < deadline_ns) {
-    std::this_thread::sleep_for(kLockPause);
-  }
 }
 
 Status remove_files(Disk& disk, const std::vector<std::string>& directories, bool locks) {
@@ -181,7 +179,7 @@ Status clear_for_creation(Disk& disk, const std::vector<std::string>& directorie
 }  // namespace
 
 Result<Claim> claim_directories(Disk& disk, const std::vector<std::string>& directories,
-                                uint64_t timeout_ms) {
+                                uint64_t timeout_ms, uint64_t lock_wait_ms) {
   Claim claim;
   const auto claim_all = [&]() -> Status {
     for (const std::string& directory : directories) {
@@ -191,7 +189,7 @@ Result<Claim> claim_directories(Disk& disk, const std::vector<std::string>& dire
       if (!there.value()) claim.made.push_back(directory);
       const Result<bool> exists = disk.exists(lock_path(directory));
       if (!exists.ok()) return exists.status();
-      Result<OpenFile> lock = hold_lock(disk, directory);
+      Result<OpenFile> lock = hold_lock(disk, directory, lock_wait_ms);
       if (!lock.ok()) return lock.status();
       claim.locks.push_back(lock.take());
       if (!exists.value()) claim.made.push_back(lock_path(directory));
@@ -212,7 +210,7 @@ void give_back(Disk& disk, const std::vector<std::string>& directories, Claim cl
 }
 
 Result<Discard> Discard::prepare(Disk& disk, const std::vector<std::string>& directories,
-                                 uint64_t timeout_ms) {
+                                 uint64_t timeout_ms, uint64_t lock_wait_ms) {
   WEIR_RETURN_IF_ERROR(check_directories(disk, directories));
   Discard discard(disk, directories);
   Result<std::vector<std::string>> files = existing_files(disk, directories);
@@ -222,7 +220,7 @@ Result<Discard> Discard::prepare(Disk& disk, const std::vector<std::string>& dir
                   fmt::format("no file of a store in '{}'", fmt::join(directories, "', '")));
   }
   // Those that are not there are made by remove: nothing is changed before.
-  Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories);
+  Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories, lock_wait_ms);
   if (!locks.ok()) return locks.status();
   discard.locks_ = locks.take();
   // What was there before the lock was ours may be gone.
@@ -247,7 +245,7 @@ Status Discard::remove() {
     const Result<bool> exists = disk_->exists(lock_path(directory));
     if (!exists.ok()) return exists.status();
     if (exists.value()) continue;  // held since prepare
-    Result<OpenFile> lock = hold_lock(*disk_, directory);
+    Result<OpenFile> lock = hold_lock(*disk_, directory, 0);
     if (!lock.ok()) return lock.status();
     locks_.push_back(lock.take());
   }

@@ -23,17 +23,18 @@ namespace weir::offload {
 Result<std::vector<std::string>> existing_files(Disk& disk,
                                                 const std::vector<std::string>& directories);
 
-// Makes the directory's lock file if it has none, and holds it. kRefused while somebody else does.
-Result<OpenFile> hold_lock(Disk& disk, const std::string& directory);
+// The kernel lets go of the files of a killed process's io_uring, and so of its locks, a little
+// after the process has ended: how long a program waits for that.
+inline constexpr uint64_t kLockWaitMs = 2000;
+
+// Makes the directory's lock file if it has none, and holds it. kRefused when somebody else does
+// for `wait_ms`.
+Result<OpenFile> hold_lock(Disk& disk, const std::string& directory, uint64_t wait_ms);
 
 // The locks of those directories that have the file; makes none.
 Result<std::vector<OpenFile>> hold_existing_locks(Disk& disk,
-                                                  const std::vector<std::string>& directories);
-
-// The kernel lets go of the files of a killed process's io_uring, and so of its locks, a little
-// after the process has ended. Waits two seconds at most until the locks that exist can be had, and
-// holds none on return: whoever finds one taken then says so.
-void wait_for_locks(Disk& disk, const std::vector<std::string>& directories);
+                                                  const std::vector<std::string>& directories,
+                                                  uint64_t wait_ms);
 
 // Removes every file of a store, its locks too when `locks`; durable on return. The locks are held
 // by the caller.
@@ -49,7 +50,7 @@ struct Claim {
 // cut short, and a store or checkpoint in which nothing was committed. kRefused, with the files,
 // where there may be one that counts. After an error nothing of what this call made is left.
 Result<Claim> claim_directories(Disk& disk, const std::vector<std::string>& directories,
-                                uint64_t timeout_ms);
+                                uint64_t timeout_ms, uint64_t lock_wait_ms);
 
 // The end of a claim in which nothing came to be: removes all files of a store, and what was made.
 void give_back(Disk& disk, const std::vector<std::string>& directories, Claim claim);
@@ -60,7 +61,7 @@ class Discard {
  public:
   // kRefused: no file of a store there, or in use.
   static Result<Discard> prepare(Disk& disk, const std::vector<std::string>& directories,
-                                 uint64_t timeout_ms);
+                                 uint64_t timeout_ms, uint64_t lock_wait_ms = 0);
   const std::vector<std::string>& files() const { return files_; }
   // The newest commit that can be read of the metadata.
   const std::optional<CommitRecord>& commit() const { return commit_; }

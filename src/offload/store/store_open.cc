@@ -59,7 +59,8 @@ Status Store::create_files(Disk& disk, const std::vector<std::string>& directori
                            std::vector<OpenFile>* locks) {
   const uint64_t chunk_count = header.description.chunk_count();
   const auto count = static_cast<uint32_t>(directories.size());
-  Result<Claim> claim = claim_directories(disk, directories, options.timeout_ms);
+  Result<Claim> claim =
+      claim_directories(disk, directories, options.timeout_ms, options.lock_wait_ms);
   if (!claim.ok()) return claim.status();
   const auto bytes_of = [&](uint32_t d) {
     return slot_bytes(chunk_count, header.description.chunk_bytes, d, count);
@@ -135,7 +136,7 @@ Result<std::unique_ptr<Store>> Store::open(Disk& disk, const std::vector<std::st
         may_be_a_store(disk, directories, directories[d], options.timeout_ms);
     if (!is_store.ok()) return is_store.status();
     if (!is_store.value()) continue;  // what is missing will be said later
-    Result<OpenFile> lock = hold_lock(disk, directories[d]);
+    Result<OpenFile> lock = hold_lock(disk, directories[d], options.lock_wait_ms);
     if (!lock.ok()) return lock.status();
     locks[d] = lock.take();
   }
@@ -222,8 +223,9 @@ Status Store::open_metadata_files() {
   return {};
 }
 
-Status Store::remove(Disk& disk, const std::vector<std::string>& directories) {
-  const Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories);
+Status Store::remove(Disk& disk, const std::vector<std::string>& directories,
+                     uint64_t lock_wait_ms) {
+  const Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories, lock_wait_ms);
   if (!locks.ok()) return locks.status();
   return remove_files(disk, directories, true);
 }

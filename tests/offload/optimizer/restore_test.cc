@@ -164,6 +164,8 @@ TEST(Restore, OfADamagedShardNamesItsChunkAndFile) {
   EXPECT_EQ(status.code(), Code::kRefused);
   EXPECT_NE(status.text().find("shard 0: chunk 2 of"), std::string::npos) << status.text();
   EXPECT_NE(status.text().find("'/held/slot-"), std::string::npos) << status.text();
+  EXPECT_NE(status.text().find("create it again, and restore again"), std::string::npos)
+      << status.text();
 }
 
 }  // namespace
