@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 
 #include "offload/optimizer/number_format.h"
 
@@ -22,6 +23,12 @@ Status usage(std::string text) { return Status(Code::kInvalidUsage, std::move(te
 Optimizer::Optimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups)
     : options_(options), groups_(groups), gradients_(&groups_), outputs_(groups.size()) {
   if (options_.durable_every == 0) options_.durable_every = 1;
+  // Names are used as long as the optimizer lives, wherever the process goes meanwhile.
+  for (std::string& directory : options_.directories) {
+    std::error_code unknown;
+    const std::filesystem::path absolute = std::filesystem::absolute(directory, unknown);
+    if (!unknown) directory = absolute.string();
+  }
 }
 
 Optimizer::~Optimizer() {

@@ -146,11 +146,15 @@ Status Store::sync_slots() {
   return {};
 }
 
-// What is written to a file that has lost its name is found by nobody who opens the store.
+// What is written to a file that has lost its name is found by nobody who opens the store, and a
+// lock that has lost its name keeps nobody out.
 Status Store::check_names(uint32_t slot) {
   for (const Directory& directory : directories_) {
     std::vector<std::pair<std::string, FileId>> files = {
         {slot_path(directory.path, slot), directory.slot[slot].id()}};
+    if (directory.lock.is_open()) {
+      files.emplace_back(lock_path(directory.path), directory.lock.id());
+    }
     for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
       files.emplace_back(meta_path(directory.path, copy), directory.meta[copy].id());
     }

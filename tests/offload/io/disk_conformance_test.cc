@@ -309,6 +309,10 @@ TEST_P(DiskConformance, NamesAreMadeListedLinkedRenamedRemoved) {
   ASSERT_TRUE(transfer_one(disk_.get(), read(again, 0, memory_, kBlock)).ok());
   EXPECT_EQ(memory_[0], 42);
   EXPECT_GT(disk_->free_bytes(folder).value(), 0u);
+  EXPECT_FALSE(disk_->remove(folder).ok());  // not empty
+  ASSERT_TRUE(disk_->remove(folder + "/d").ok());
+  ASSERT_TRUE(disk_->remove(folder).ok());
+  EXPECT_FALSE(disk_->exists(folder).value());
 }
 
 TEST_P(DiskConformance, ACloneHasTheContentOrThereIsNone) {

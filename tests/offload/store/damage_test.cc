@@ -548,7 +548,8 @@ TEST_F(SlotFileDamage, OfOneThatACheckpointHoldsLeavesTheCheckpointAlone) {
 // ---- Files that lose their names while the store is open ----------------------------------------
 
 TEST_F(SlotFileDamage, AFileThatWasRemovedOrReplacedIsNoticedBeforeTheCommitCounts) {
-  for (const std::string& path : {older_, meta_path(names_[0], 0), meta_path(names_[0], 1)}) {
+  for (const std::string& path :
+       {older_, meta_path(names_[0], 0), meta_path(names_[0], 1), lock_path(names_[0])}) {
     for (const bool replaced : {false, true}) {
       SCOPED_TRACE(path);
       const auto drive = drive_.copy(5);
