@@ -180,19 +180,21 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_create(weir_optimizer_t* o
 
 /* The state of the last committed step, or of the one before where the last is found damaged: call
  * weir_optimizer_store_report, and take your position from weir_optimizer_committed_step. If
- * neither is whole, WEIR_ERROR_REFUSED, and nothing is written. `groups` are compared with what the
- * store says of itself; another model, rank, rank count or shape is refused with what was expected
- * and found. */
+ * neither is whole, WEIR_ERROR_REFUSED, and nothing is written. Files of the older step that are
+ * missing or short are made anew, which the report says. `groups` are compared with what the store
+ * says of itself; another model, rank, rank count or shape is WEIR_ERROR_MISMATCH, with what was
+ * expected and found. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_open(weir_optimizer_t* optimizer,
                                                            const weir_offload_config_t* config,
                                                            const weir_parameter_group_t* groups,
                                                            int group_count);
 
-/* Fills a created optimizer, before its first step, from a checkpoint that was written by any number
+/* Fills a created optimizer, before its first step, from a checkpoint written by any number
  * of ranks: `shards` are the directories of all ranks' checkpoints, rank after rank,
- * `directories_per_shard` for each. Group names, methods and formats must agree, and this rank's part
- * must lie within the whole (with one rank: be the whole). Bit for bit, but for 8-bit moments whose
- * blocks of 256 are cut differently. Takes some chunks of memory beyond the budget while it runs. */
+ * `directories_per_shard` for each. The groups must be the same, by name, with the same methods and
+ * formats, and this rank's part must lie within the whole (with one rank: be the whole). Bit for bit,
+ * but for 8-bit moments whose blocks of 256 are cut differently. Takes some chunks of memory beyond
+ * the budget while it runs. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_restore(weir_optimizer_t optimizer,
                                                               const char* const* shards,
                                                               int shard_count,
@@ -386,8 +388,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_store_report(weir_optimize
                                                                    weir_store_report_t* report);
 
 /* Holds the last step in `directories` (as many as the optimizer has; without directories any one, a
- * copy): by hard links or reflinks where the file system has them, else by copies. Commits first what
- * durable_every left uncommitted. */
+ * copy): by hard links or reflinks where the file system has them, else by copies. Commits first
+ * what durable_every left uncommitted. Refused where a store or a complete checkpoint is; what a
+ * kill left of one that was not completed is replaced. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_checkpoint(weir_optimizer_t optimizer,
                                                                  const char* const* directories,
                                                                  int directory_count);

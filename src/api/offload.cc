@@ -59,9 +59,6 @@ weir_result_t of_parent(const weir_optimizer& optimizer, const char* function) {
                        fmt::format("{}: {}", function, optimizer.maker.refusal("optimizer"))));
 }
 
-// The optimizer layer checks the number's range; negative ones become too large.
-uint32_t group_number(int group) { return static_cast<uint32_t>(group); }
-
 }  // namespace
 
 // Returns from the calling function when the handle is none of this process.
@@ -76,6 +73,13 @@ uint32_t group_number(int group) { return static_cast<uint32_t>(group); }
 #define WEIR_CHECK_NOT_NULL(argument, function)                                    \
   do {                                                                             \
     if ((argument) == nullptr) return invalid(function ": " #argument " is NULL"); \
+  } while (false)
+
+// That it is one of the optimizer's groups, the optimizer checks.
+#define WEIR_CHECK_GROUP(group, function)                                                     \
+  do {                                                                                        \
+    if ((group) < 0)                                                                          \
+      return invalid(fmt::format(function ": group {}: groups are counted from 0", (group))); \
   } while (false)
 
 #define WEIR_CHECK_TYPE(type, function)                                               \
@@ -137,9 +141,10 @@ weir_result_t weir_optimizer_set_parameters(weir_optimizer_t optimizer, int grou
                                             const void* parameters) {
   return guarded([&] {
     WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_set_parameters");
+    WEIR_CHECK_GROUP(group, "optimizer_set_parameters");
     WEIR_CHECK_TYPE(type, "optimizer_set_parameters");
     return report(optimizer->optimizer->set_parameters(
-        group_number(group), first, count, static_cast<weir::DataType>(type), parameters));
+        static_cast<uint32_t>(group), first, count, static_cast<weir::DataType>(type), parameters));
   });
 }
 
@@ -148,9 +153,10 @@ weir_result_t weir_optimizer_get_parameters(weir_optimizer_t optimizer, int grou
                                             void* parameters) {
   return guarded([&] {
     WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_get_parameters");
+    WEIR_CHECK_GROUP(group, "optimizer_get_parameters");
     WEIR_CHECK_TYPE(type, "optimizer_get_parameters");
     return report(optimizer->optimizer->get_parameters(
-        group_number(group), first, count, static_cast<weir::DataType>(type), parameters));
+        static_cast<uint32_t>(group), first, count, static_cast<weir::DataType>(type), parameters));
   });
 }
 
@@ -158,8 +164,9 @@ weir_result_t weir_optimizer_gradient(weir_optimizer_t optimizer, int group, uin
                                       uint64_t count, weir_datatype_t type, const void* gradient) {
   return guarded([&] {
     WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_gradient");
+    WEIR_CHECK_GROUP(group, "optimizer_gradient");
     WEIR_CHECK_TYPE(type, "optimizer_gradient");
-    return report(optimizer->optimizer->gradient(group_number(group), first, count,
+    return report(optimizer->optimizer->gradient(static_cast<uint32_t>(group), first, count,
                                                  static_cast<weir::DataType>(type), gradient));
   });
 }
@@ -169,8 +176,9 @@ weir_result_t weir_optimizer_accumulate(weir_optimizer_t optimizer, int group, u
                                         const void* gradient) {
   return guarded([&] {
     WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_accumulate");
+    WEIR_CHECK_GROUP(group, "optimizer_accumulate");
     WEIR_CHECK_TYPE(type, "optimizer_accumulate");
-    return report(optimizer->optimizer->accumulate(group_number(group), first, count,
+    return report(optimizer->optimizer->accumulate(static_cast<uint32_t>(group), first, count,
                                                    static_cast<weir::DataType>(type), gradient));
   });
 }
@@ -179,9 +187,10 @@ weir_result_t weir_optimizer_set_output(weir_optimizer_t optimizer, int group, w
                                         void* output, int stochastic) {
   return guarded([&] {
     WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_set_output");
+    WEIR_CHECK_GROUP(group, "optimizer_set_output");
     WEIR_CHECK_TYPE(type, "optimizer_set_output");
     return report(optimizer->optimizer->set_output(
-        group_number(group), static_cast<weir::DataType>(type), output, stochastic != 0));
+        static_cast<uint32_t>(group), static_cast<weir::DataType>(type), output, stochastic != 0));
   });
 }
 
@@ -189,9 +198,10 @@ weir_result_t weir_optimizer_set_hyper(weir_optimizer_t optimizer, int group,
                                        const weir_hyper_t* hyper) {
   return guarded([&] {
     WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_set_hyper");
+    WEIR_CHECK_GROUP(group, "optimizer_set_hyper");
     WEIR_CHECK_NOT_NULL(hyper, "optimizer_set_hyper");
-    return report(
-        optimizer->optimizer->set_hyper(group_number(group), weir::api::read_hyper(*hyper)));
+    return report(optimizer->optimizer->set_hyper(static_cast<uint32_t>(group),
+                                                  weir::api::read_hyper(*hyper)));
   });
 }
 
@@ -239,7 +249,8 @@ weir_result_t weir_optimizer_wait(weir_optimizer_t optimizer, int group, uint64_
                                   uint64_t count) {
   return guarded([&] {
     WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_wait");
-    return report(optimizer->optimizer->wait(group_number(group), first, count));
+    WEIR_CHECK_GROUP(group, "optimizer_wait");
+    return report(optimizer->optimizer->wait(static_cast<uint32_t>(group), first, count));
   });
 }
 

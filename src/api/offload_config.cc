@@ -179,6 +179,10 @@ void write_report(const offload::StoreReport& from, weir_store_report_t* to) {
   static thread_local std::string text;
   const offload::ChunkDamage* damage = nullptr;
   text.clear();
+  const auto say = [](const std::string& what) {
+    if (!text.empty()) text += "; ";
+    text += what;
+  };
   to->went_back = WEIR_WENT_BACK_NOT;
   to->lost_epoch = to->lost_step = 0;
   if (from.went_back) {
@@ -186,18 +190,17 @@ void write_report(const offload::StoreReport& from, weir_store_report_t* to) {
     to->went_back = chunk ? WEIR_WENT_BACK_CHUNK : WEIR_WENT_BACK_RECORD;
     to->lost_epoch = from.went_back->lost_epoch;
     to->lost_step = from.went_back->lost_step;
-    text = from.went_back->text();
+    say(from.went_back->text());
     if (chunk) damage = &from.went_back->damage;
   }
+  for (const std::string& one : from.mended) say(one);
   to->damaged = from.scrub.damage.bad_count > 0 ? 1 : 0;
   if (to->damaged != 0) {
-    if (!text.empty()) text += "; ";
-    text += "the background scrub found: " + from.scrub.damage.text();
+    say("the background scrub found: " + from.scrub.damage.text());
     if (damage == nullptr) damage = &from.scrub.damage;
   }
   if (!from.scrub.stopped.ok()) {
-    if (!text.empty()) text += "; ";
-    text += "the background scrub has stopped: " + from.scrub.stopped.text();
+    say("the background scrub has stopped: " + from.scrub.stopped.text());
   }
   file = damage == nullptr ? "" : damage->file;
   to->step = from.step;

@@ -37,7 +37,7 @@ Exit status:
   2  lost: no epoch is whole, or no metadata can be read though files of it are there
   3  not examined: wrong arguments, no store there, a directory missing or in another place,
      directories of different stores, in use, no permission, another format version; with --discard:
-     nothing was removed)";
+     not removed, or not all of it: the text says what)";
 
 struct Arguments {
   std::vector<std::string> directories;
@@ -66,7 +66,8 @@ int check(const Arguments& arguments) {
   bool lost = false;
   const Result<offload::InspectReport> report = offload::inspect(
       *disk.value(), arguments.directories, arguments.timeout_ms,
-      [&](uint64_t done, uint64_t total) { progress.at(done, total); }, &lost);
+      [&](uint64_t done, uint64_t total) { progress.at(done, total); }, &lost,
+      offload::kLockWaitMs);
   progress.end();
   if (!report.ok()) return fail(arguments, report.status(), lost);
   fmt::print("{}", arguments.json
@@ -79,8 +80,8 @@ int check(const Arguments& arguments) {
 int discard(const Arguments& arguments) {
   Result<std::unique_ptr<offload::Disk>> disk = offload::open_disk({});
   if (!disk.ok()) return fail(arguments, disk.status(), false);
-  Result<offload::Discard> prepared =
-      offload::Discard::prepare(*disk.value(), arguments.directories, arguments.timeout_ms);
+  Result<offload::Discard> prepared = offload::Discard::prepare(
+      *disk.value(), arguments.directories, arguments.timeout_ms, offload::kLockWaitMs);
   if (!prepared.ok()) return fail(arguments, prepared.status(), false);
   offload::Discard& found = prepared.value();
   for (const std::string& file : found.files()) fmt::print("{}\n", file);

@@ -41,6 +41,7 @@ std::string slot_text(const InspectReport& report, uint32_t slot) {
   if (found.empty_chunks > 0) text += fmt::format("; {} never written", found.empty_chunks);
   if (found.bad_chunks > 0) text += fmt::format("; {} BAD", found.bad_chunks);
   text += "\n";
+  if (!found.grown.empty()) text += "  " + found.grown + "\n";
   for (const offload::BadChunk& bad : found.first_bad) {
     text += fmt::format("  chunk {}: {}\n", bad.chunk, bad.why);
   }
@@ -63,6 +64,7 @@ nlohmann::ordered_json slot_json(const InspectReport& report, uint32_t slot) {
   json["step"] = state.step;
   json["held"] = state.held;
   json["missing"] = found.missing;
+  json["grown"] = found.grown;
   json["state_chunks"] = found.state_chunks;
   json["other_chunks"] = found.other_chunks;
   json["empty_chunks"] = found.empty_chunks;

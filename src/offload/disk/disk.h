@@ -58,6 +58,10 @@ class Disk {
   // nothing is held any more.
   virtual Status close(FileId file) = 0;
   virtual Result<uint64_t> size(FileId file) = 0;
+  // Cuts off what lies behind the first `bytes` bytes of a file opened for writing.
+  virtual Status truncate(FileId file, uint64_t bytes) = 0;
+  // Whether `path` names the open file; false when it names another one, or none.
+  virtual Result<bool> is_name_of(const std::string& path, FileId file) = 0;
   // Excludes every other holder of the file, of this process and others, until close (flock).
   // Never waits: kRefused while somebody else has it. Works on files opened for reading too.
   virtual Status lock(FileId file) = 0;
@@ -65,7 +69,7 @@ class Disk {
   virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;
   virtual Result<bool> exists(const std::string& path) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
-  virtual Status remove(const std::string& path) = 0;
+  virtual Status remove(const std::string& path) = 0;  // a file, or an empty directory
   // A second name of the same file; kUnsupported where the file system has none (or another one
   // holds `to`).
   virtual Status link(const std::string& from, const std::string& to) = 0;

@@ -44,7 +44,12 @@ std::string remedy(int error_number, const std::string& path) {
       return fmt::format(" (the process runs as user {}, group {}; give it rights to '{}')",
                          geteuid(), getegid(), parent_of(path));
     case EROFS:
-      return " (the file system is mounted read-only; choose another directory)";
+      return fmt::format(
+          " (the file system of '{}' is mounted read-only: mount it for writing; a store there can "
+          "be read with WEIR_OFFLOAD_READ_ONLY)",
+          parent_of(path));
+    case EISDIR:
+      return " (move it elsewhere)";
     case EMFILE:
       return " (raise the limit of open files, ulimit -n)";
     default:
@@ -120,7 +125,8 @@ Result<FileId> FileDisk::open(const std::string& path, OpenMode mode, uint64_t b
   struct stat info;
   if (fstat(fd.get(), &info) != 0) return path_error("fstat", path);
   if (!S_ISREG(info.st_mode))
-    return Status(Code::kRefused, fmt::format("open '{}': it is not a regular file", path));
+    return Status(Code::kRefused,
+                  fmt::format("open '{}': it is not a regular file; move it elsewhere", path));
   const auto undo = [&](Status status) {
     if (mode == OpenMode::kCreate) ::unlink(path.c_str());
     return status;
@@ -224,6 +230,27 @@ Result<uint64_t> FileDisk::size(FileId id) {
   return static_cast<uint64_t>(info.st_size);
 }
 
+Status FileDisk::truncate(FileId id, uint64_t bytes) {
+  const Result<File*> found = find(id);
+  if (!found.ok()) return found.status();
+  const File& file = *found.value();
+  if (uninterrupted([&] { return ftruncate(file.fd, static_cast<off_t>(bytes)); }) == 0) return {};
+  return path_error("truncate", file.path);
+}
+
+Result<bool> FileDisk::is_name_of(const std::string& path, FileId id) {
+  const Result<File*> found = find(id);
+  if (!found.ok()) return found.status();
+  struct stat opened;
+  struct stat named;
+  if (fstat(found.value()->fd, &opened) != 0) return path_error("fstat", found.value()->path);
+  if (stat(path.c_str(), &named) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return false;
+    return path_error("stat", path);
+  }
+  return opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
 Status FileDisk::lock(FileId id) {
   const Result<File*> found = find(id);
   if (!found.ok()) return found.status();
@@ -282,7 +309,7 @@ Status FileDisk::rename(const std::string& from, const std::string& to) {
 }
 
 Status FileDisk::remove(const std::string& path) {
-  return ::unlink(path.c_str()) == 0 ? Status() : path_error("remove", path);
+  return ::remove(path.c_str()) == 0 ? Status() : path_error("remove", path);
 }
 
 Status FileDisk::link(const std::string& from, const std::string& to) {

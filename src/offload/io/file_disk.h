@@ -23,6 +23,8 @@ class FileDisk : public Disk {
   Result<FileId> open(const std::string& path, OpenMode mode, uint64_t bytes = 0) override;
   Status close(FileId file) override;
   Result<uint64_t> size(FileId file) override;
+  Status truncate(FileId file, uint64_t bytes) override;
+  Result<bool> is_name_of(const std::string& path, FileId file) override;
   Status lock(FileId file) override;
   Status make_directory(const std::string& path) override;
   Result<std::vector<std::string>> list(const std::string& directory) override;

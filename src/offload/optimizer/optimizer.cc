@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 
 #include "offload/optimizer/number_format.h"
 
@@ -22,6 +23,12 @@ Status usage(std::string text) { return Status(Code::kInvalidUsage, std::move(te
 Optimizer::Optimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups)
     : options_(options), groups_(groups), gradients_(&groups_), outputs_(groups.size()) {
   if (options_.durable_every == 0) options_.durable_every = 1;
+  // Names are used as long as the optimizer lives, wherever the process goes meanwhile.
+  for (std::string& directory : options_.directories) {
+    std::error_code unknown;
+    const std::filesystem::path absolute = std::filesystem::absolute(directory, unknown);
+    if (!unknown) directory = absolute.string();
+  }
 }
 
 Optimizer::~Optimizer() {
@@ -344,14 +351,29 @@ Status Optimizer::result_of(const std::string& what, const Status& status) {
   return lost(status.with_context(what));
 }
 
+std::string Optimizer::damage_remedy() const {
+  if (!home_->on_drives()) return "restore a checkpoint";
+  return fmt::format(
+      "'weir-fsck {}' says whether a commit is whole: if one is, opening the directories again "
+      "goes "
+      "on with it, else restore a checkpoint",
+      fmt::join(options_.directories, " "));
+}
+
 Status Optimizer::lost(const Status& reason) {
+  std::string remedy = "destroy it";
+  // Opening again finds a whole commit unless what is on the drives is damaged.
+  if (reason.code() == Code::kRefused)
+    remedy += "; " + damage_remedy();
+  else if (home_->on_drives())
+    remedy += " and open the directories again, which finds the last committed step";
+  return lost(reason, remedy);
+}
+
+Status Optimizer::lost(const Status& reason, const std::string& remedy) {
   const std::lock_guard lock(lost_mutex_);
-  lost_ = Status(
-      reason.code(),
-      fmt::format("the optimizer is of no more use ({}); destroy it{}", reason.text(),
-                  home_->on_drives() ? " and open the directories again, which finds the last "
-                                       "committed step"
-                                     : ""));
+  lost_ = Status(reason.code(),
+                 fmt::format("the optimizer is of no more use ({}); {}", reason.text(), remedy));
   return lost_;
 }
 

@@ -102,16 +102,20 @@ class Optimizer {
   std::string text_of_repeat(uint64_t last) const;
   // From here on every call returns this.
   Status lost(const Status& reason);
+  Status lost(const Status& reason, const std::string& remedy);
   Status check_lost(const char* what) const;
   // What the caller is told of `status` of the home: when it has poisoned the store, the optimizer
   // is lost.
   Status result_of(const std::string& what, const Status& status);
+  // What to do about a committed state that is bad.
+  std::string damage_remedy() const;
   Status write_outputs();
   void write_trace(const Trace& trace) const;
   Status visit_parameters(uint32_t group, uint64_t first, uint64_t count, const ChunkBody& body,
                           Visit kind);
   Status reserve_accumulators(uint32_t group);
   Status copy_checkpoint(const std::string& directory);
+  Status copy_through(Disk* disk, const std::string& making, const std::string& directory);
 
   OptimizerOptions options_;
   std::vector<ParameterGroup> groups_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints of an optimizer, and state from those of another number of ranks.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -13,6 +12,7 @@
 #include "offload/optimizer/chunk_source.h"
 #include "offload/optimizer/optimizer.h"
 #include "offload/store/shard_set.h"
+#include "offload/store/store_files.h"
 
 namespace weir::offload {
 namespace {
@@ -120,7 +120,26 @@ class Gatherer : public ChunkSource {
     uint64_t first_element;  // in the whole group
   };
 
+  // Each group of the checkpoint is one of the optimizer's: none may be left out unsaid.
+  Status check_all_taken() const {
+    std::vector<std::string> left_out;
+    uint64_t count = 0;
+    for (const GroupDescription& group : set_.shard(0).description().groups) {
+      if (group.state_format >= kCopyFormat) continue;
+      ++count;
+      if (std::none_of(groups_.begin(), groups_.end(),
+                       [&](const ParameterGroup& own) { return own.name == group.name; }))
+        left_out.push_back(group.name);
+    }
+    if (left_out.empty()) return {};
+    return Status(Code::kMismatch,
+                  fmt::format("the checkpoint has {} groups, the optimizer {}: '{}' of the "
+                              "checkpoint is not among them; create the optimizer with all groups",
+                              count, groups_.size(), left_out[0]));
+  }
+
   Status find_groups(uint32_t rank_count) {
+    WEIR_RETURN_IF_ERROR(check_all_taken());
     for (const ParameterGroup& group : groups_) {
       const Result<uint32_t> found = set_.find_group(group.name);
       if (!found.ok()) return found.status();
@@ -249,7 +268,11 @@ Status Optimizer::restore(const std::vector<std::vector<std::string>>& shards) {
     WEIR_RETURN_IF_ERROR(home_->begin_step(step).with_context("restore"));
   Status status = home_->fill(disk, &gatherer);
   if (status.ok() && home_->on_drives()) status = home_->commit();
-  if (!status.ok()) return lost(status.with_context("restore"));
+  if (!status.ok())
+    return lost(
+        status.with_context("restore"),
+        "destroy it, create it again, and restore again; 'weir-fsck DIR…' of each shard says "
+        "which is damaged");
   step_ = step;
   return {};
 }
@@ -268,41 +291,47 @@ Status Optimizer::checkpoint(const std::vector<std::string>& directories) {
 
 // Through a store that lives only for this: what it commits is what the checkpoint holds.
 Status Optimizer::copy_checkpoint(const std::string& directory) {
-  OptimizerOptions options = options_;
+  Result<std::unique_ptr<Disk>> disk = open_disk({});
+  if (!disk.ok()) return disk.status();
+  const Result<bool> exists = disk.value()->exists(directory);
+  if (!exists.ok()) return exists.status();
+  WEIR_RETURN_IF_ERROR(disk.value()->make_directory(directory));
   const std::string making = directory + "/making";
+  // One of an earlier copy that was cut short is of no use to anybody.
+  Status status = Store::remove(*disk.value(), {making}, kLockWaitMs);
+  if (status.ok()) status = copy_through(disk.value().get(), making, directory);
+  if (const Status removed = Store::remove(*disk.value(), {making}); status.ok()) status = removed;
+  static_cast<void>(disk.value()->remove(making));
+  if (!status.ok() && !exists.value()) static_cast<void>(disk.value()->remove(directory));
+  return status;
+}
+
+Status Optimizer::copy_through(Disk* disk, const std::string& making,
+                               const std::string& directory) {
+  OptimizerOptions options = options_;
   options.directories = {making};
   options.memory_bytes = 0;
   options.thread_count = 1;
   options.undo_in_memory = false;
   options.trace_file.clear();
-  Result<std::unique_ptr<Disk>> disk = open_disk({});
-  if (!disk.ok()) return disk.status();
-  options.disk = disk.value().get();
-  WEIR_RETURN_IF_ERROR(disk.value()->make_directory(directory));
+  options.disk = disk;
   Result<std::unique_ptr<StateHome>> made = StateHome::create(options, groups_);
   if (!made.ok()) return made.status();
   std::unique_ptr<StateHome> copy = made.take();
   const Placement& placement = copy->placement();
-  const auto fill = [&]() -> Status {
-    if (step_ > 0) WEIR_RETURN_IF_ERROR(copy->begin_step(step_));
-    for (uint32_t i = 0; i < groups_.size(); ++i)
-      if (copy->copy(i) != nullptr)
-        std::memcpy(copy->copy(i), home_->copy(i), groups_[i].element_count * sizeof(uint16_t));
-    WEIR_RETURN_IF_ERROR(copy->visit(
-        all_chunks(placement), Visit::kCommit, [&](uint64_t c, unsigned char* state) -> Status {
-          std::memcpy(state, home_->resident(c),
-                      std::min(placement.state(c).layout->state_bytes,
-                               placement.description().payload_bytes()));
-          return {};
-        }));
-    WEIR_RETURN_IF_ERROR(copy->commit());
-    return copy->store().checkpoint({directory});
-  };
-  const Status status = fill();
-  copy.reset();
-  const Status removed = Store::remove(*disk.value(), options.directories);
-  static_cast<void>(::rmdir(making.c_str()));
-  return status.ok() ? removed : status;
+  if (step_ > 0) WEIR_RETURN_IF_ERROR(copy->begin_step(step_));
+  for (uint32_t i = 0; i < groups_.size(); ++i)
+    if (copy->copy(i) != nullptr)
+      std::memcpy(copy->copy(i), home_->copy(i), groups_[i].element_count * sizeof(uint16_t));
+  WEIR_RETURN_IF_ERROR(copy->visit(all_chunks(placement), Visit::kCommit,
+                                   [&](uint64_t c, unsigned char* state) -> Status {
+                                     std::memcpy(state, home_->resident(c),
+                                                 std::min(placement.state(c).layout->state_bytes,
+                                                          placement.description().payload_bytes()));
+                                     return {};
+                                   }));
+  WEIR_RETURN_IF_ERROR(copy->commit());
+  return copy->store().checkpoint({directory});
 }
 
 }  // namespace weir::offload

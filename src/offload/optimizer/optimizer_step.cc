@@ -291,7 +291,16 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
   report->compute_hidden = swept.compute_hidden();
   *finite = all_finite;
   if (!hold && !*finite) return go_back(status);
-  if (!status.ok()) return recover(status.with_context(fmt::format("step {}", step)), step, report);
+  if (!status.ok()) {
+    const Status error = recover(status.with_context(fmt::format("step {}", step)), step, report);
+    if (status.code() != Code::kRefused || !check_lost("step").ok() || step_ + 1 != step)
+      return error;
+    return Status(
+        error.code(),
+        fmt::format("{}; the commit before was being written over: destroy the optimizer; "
+                    "{}",
+                    error.text(), damage_remedy()));
+  }
   write_trace(swept.trace);
   return {};
 }

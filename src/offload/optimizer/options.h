@@ -72,6 +72,7 @@ struct StoreReport {
   uint64_t verify_bytes = 0;
   double verify_seconds = 0;
   std::optional<Fallback> went_back;
+  std::vector<std::string> mended;  // slot files that open has made anew or cut
   ScrubReport scrub;
 };
 

@@ -149,6 +149,7 @@ void StateHome::describe_store(StoreReport* report) const {
   report->verify_bytes = verify_bytes_;
   report->verify_seconds = static_cast<double>(verify_ns_) * 1e-9;
   report->went_back = store_->fallback();
+  report->mended = store_->mended();
   if (scrubber_ != nullptr) report->scrub = scrubber_->report();
 }
 

@@ -4,18 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 #include "core/base/check.h"
-#include "core/base/clock.h"
 #include "core/base/log.h"
 #include "offload/io/open_disk.h"
 #include "offload/optimizer/state_sweep.h"
-#include "offload/store/file_names.h"
-#include "offload/store/open_file.h"
+#include "offload/store/store_files.h"
 
 namespace weir::offload {
 namespace {
@@ -25,21 +21,6 @@ constexpr uint32_t kDiskDepth = 64;
 constexpr uint32_t kTraceEventsMax = 1u << 20;
 constexpr uint64_t kStreamShare = 4;
 constexpr uint64_t kStreamBuffersMin = 3;  // one read, one written, one between
-constexpr uint64_t kLockWaitNs = 2'000'000'000;
-
-// The kernel lets go of the files of a killed process's io_uring, and so of the store's lock, a
-// little after the process has ended. Who starts again at once waits for that; opening says so when
-// the lock is not free then either.
-void wait_for_lock(Disk& disk, const std::string& directory) {
-  const uint64_t deadline_ns = now_ns() + kLockWaitNs;
-  const Result<bool> exists = disk.exists(lock_path(directory));
-  if (!exists.ok() || !exists.value()) return;
-  while (now_ns() < deadline_ns) {
-    Result<OpenFile> file = OpenFile::open(disk, lock_path(directory), OpenMode::kReadOnly);
-    if (!file.ok() || disk.lock(file.value().id()).code() != Code::kRefused) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  }
-}
 
 // The directory, or the one that it will be made in.
 std::string existing_part(const std::string& directory) {
@@ -194,7 +175,7 @@ Result<std::unique_ptr<StateHome>> StateHome::create(const OptimizerOptions& opt
   if (options.directories.empty()) return home;
   StoreOptions store_options;
   store_options.timeout_ms = home->options_.timeout_ms;
-  for (const std::string& directory : options.directories) wait_for_lock(*home->disk_, directory);
+  store_options.lock_wait_ms = kLockWaitMs;
   Result<std::unique_ptr<Store>> store = Store::create(
       *home->disk_, options.directories, home->placement_.description(), store_options);
   if (!store.ok()) return store.status();
@@ -215,8 +196,7 @@ Result<std::unique_ptr<StateHome>> StateHome::open(const OptimizerOptions& optio
   store_options.timeout_ms = home->options_.timeout_ms;
   store_options.read_only = options.read_only;
   const StoreDescription expected = home->placement_.description();
-  if (!options.read_only)
-    for (const std::string& directory : options.directories) wait_for_lock(*home->disk_, directory);
+  store_options.lock_wait_ms = kLockWaitMs;
   Result<std::unique_ptr<Store>> store =
       Store::open(*home->disk_, options.directories, &expected, store_options);
   if (!store.ok()) return store.status();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints: holding an epoch. The order is: names of the data, a record that says "held" (so that
-// the store never writes to a file with two names), then the metadata that makes it a checkpoint.
+// Checkpoints: holding an epoch. The order is: metadata that says that nothing is committed (so
+// that one that is cut short can be told from a store whose metadata is lost), names of the data, a
+// record that says "held" (so that the store never writes to a file with two names), then the
+// metadata that makes it a checkpoint.
 #include <fmt/format.h>
 
 #include "offload/store/aligned_buffer.h"
@@ -8,6 +10,7 @@
 #include "offload/store/file_names.h"
 #include "offload/store/scan.h"
 #include "offload/store/store.h"
+#include "offload/store/store_files.h"
 #include "offload/store/transfer_all.h"
 
 namespace weir::offload {
@@ -37,76 +40,75 @@ Status Store::checkpoint(const std::vector<std::string>& directories) {
                                         directories_.size(), directories.size()));
   }
   const uint32_t slot = record_.current;
-  for (const std::string& to : directories) {
-    WEIR_RETURN_IF_ERROR(disk_.make_directory(to));
-    for (uint32_t i = 0; i < 2; ++i) {
-      for (const std::string& path : {slot_path(to, i), meta_path(to, i)}) {
-        const Result<bool> exists = disk_.exists(path);
-        if (!exists.ok()) return exists.status();
-        if (exists.value()) {
-          return Status(Code::kRefused,
-                        fmt::format("expected no checkpoint in '{}', found '{}'", to, path));
-        }
-      }
-    }
+  const std::string where = "checkpoint in '" + directories[0] + "'";
+  Result<Claim> claimed =
+      claim_directories(disk_, directories, options_.timeout_ms, options_.lock_wait_ms);
+  if (!claimed.ok()) return claimed.status().with_context(where);
+  Claim claim = claimed.take();
+  const auto fail = [&](const Status& status) {
+    give_back(disk_, directories, std::move(claim));
+    return status.with_context(where);
+  };
+  CommitRecord nothing;
+  nothing.id = header_.id;
+  if (Status status = write_metadata(directories, nothing, nullptr); !status.ok()) {
+    return fail(status);
   }
-  std::vector<std::string> made;
   bool any_linked = false;
+  std::vector<std::string> next_files;
   const auto name_data = [&]() -> Status {
     for (uint32_t d = 0; d < directories.size(); ++d) {
-      made.push_back(slot_path(directories[d], slot));
       bool linked = false;
       WEIR_RETURN_IF_ERROR(hold_in(d, directories[d], &linked));
       any_linked |= linked;
     }
     if (!any_linked || record_.slots[slot].held) return {};
     for (uint32_t d = 0; d < directories.size(); ++d) {
-      made.push_back(next_slot_path(directories_[d].path, slot));
+      next_files.push_back(next_slot_path(directories_[d].path, slot));
       WEIR_RETURN_IF_ERROR(preallocate_next(d, slot));
     }
     return {};
   };
-  const auto undo = [&] {
-    for (const std::string& path : made) {
-      const Result<bool> exists = disk_.exists(path);
-      if (exists.ok() && exists.value()) static_cast<void>(disk_.remove(path));
-    }
-  };
   if (Status status = name_data(); !status.ok()) {
-    undo();
-    return status.with_context("checkpoint in '" + directories[0] + "'");
+    for (const std::string& path : next_files) static_cast<void>(disk_.remove(path));
+    return fail(status);
   }
-  made.resize(directories.size());  // from here on the store needs its next files
+  // From here on the store needs its next files.
   if (any_linked && !record_.slots[slot].held) {
     CommitRecord record = record_;
     ++record.sequence;
     record.slots[slot].held = true;
     WEIR_RETURN_IF_ERROR(write_record(record));
   }
-  CommitRecord of_checkpoint;
-  of_checkpoint.id = header_.id;
+  CommitRecord of_checkpoint = nothing;
+  ++of_checkpoint.sequence;
   of_checkpoint.current = slot;
   of_checkpoint.slots[slot] = record_.slots[slot];
   of_checkpoint.slots[slot].held = false;
-  Header header = header_;
-  header.kind = StoreKind::kCheckpoint;
-  const auto write_metadata = [&]() -> Status {
-    for (uint32_t d = 0; d < directories.size(); ++d) {
-      header.directory_index = d;
-      WEIR_RETURN_IF_ERROR(disk_.sync_directory(directories[d]));
-      for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
-        made.push_back(meta_path(directories[d], copy));
-        made.push_back(meta_path(directories[d], copy) + ".new");
-        WEIR_RETURN_IF_ERROR(write_metadata_file(disk_, directories[d], copy, header, of_checkpoint,
-                                                 nullptr, options_.timeout_ms));
-      }
-      WEIR_RETURN_IF_ERROR(disk_.sync_directory(parent_of(directories[d])));
+  const auto complete = [&]() -> Status {
+    for (const std::string& to : directories) WEIR_RETURN_IF_ERROR(disk_.sync_directory(to));
+    WEIR_RETURN_IF_ERROR(write_metadata(directories, of_checkpoint, &nothing));
+    for (const std::string& to : directories) {
+      WEIR_RETURN_IF_ERROR(disk_.sync_directory(parent_of(to)));
     }
     return {};
   };
-  if (Status status = write_metadata(); !status.ok()) {
-    undo();
-    return status.with_context("checkpoint in '" + directories[0] + "'");
+  if (Status status = complete(); !status.ok()) return fail(status);
+  for (const std::string& to : directories) static_cast<void>(disk_.remove(lock_path(to)));
+  return {};
+}
+
+// Of a checkpoint.
+Status Store::write_metadata(const std::vector<std::string>& directories,
+                             const CommitRecord& newest, const CommitRecord* older) {
+  Header header = header_;
+  header.kind = StoreKind::kCheckpoint;
+  for (uint32_t d = 0; d < directories.size(); ++d) {
+    header.directory_index = d;
+    for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
+      WEIR_RETURN_IF_ERROR(write_metadata_file(disk_, directories[d], copy, header, newest, older,
+                                               options_.timeout_ms));
+    }
   }
   return {};
 }
@@ -133,9 +135,7 @@ Status Store::hold_in(uint32_t directory, const std::string& to, bool* linked) {
 Status Store::copy_slot(uint32_t directory, uint32_t slot, const std::string& to) {
   const uint64_t count = directories_.size();
   const uint64_t chunk_bytes = header_.description.chunk_bytes;
-  const uint64_t bytes =
-      slot_bytes(chunk_count_, chunk_bytes, directory, static_cast<uint32_t>(count));
-  Result<OpenFile> file = OpenFile::open(disk_, to, OpenMode::kCreate, bytes);
+  Result<OpenFile> file = OpenFile::open(disk_, to, OpenMode::kCreate, slot_file_bytes(directory));
   if (!file.ok()) return file.status();
   Result<AlignedBuffer> buffer = AlignedBuffer::make(chunk_bytes);
   if (!buffer.ok()) return buffer.status();
@@ -162,9 +162,8 @@ Status Store::preallocate_next(uint32_t directory, uint32_t slot) {
   const Result<bool> exists = disk_.exists(next);
   if (!exists.ok()) return exists.status();
   if (exists.value()) WEIR_RETURN_IF_ERROR(disk_.remove(next));
-  const uint64_t bytes = slot_bytes(chunk_count_, header_.description.chunk_bytes, directory,
-                                    static_cast<uint32_t>(directories_.size()));
-  Result<OpenFile> file = OpenFile::open(disk_, next, OpenMode::kCreate, bytes);
+  Result<OpenFile> file =
+      OpenFile::open(disk_, next, OpenMode::kCreate, slot_file_bytes(directory));
   if (!file.ok()) return file.status();
   Status status = disk_.sync(file.value().id());
   if (status.ok()) status = file.value().close();
@@ -175,11 +174,9 @@ Status Store::preallocate_next(uint32_t directory, uint32_t slot) {
 // The file that a checkpoint holds loses its name here; the next one takes it. Done again after a
 // crash, which costs nothing but time: the slot holds nothing that counts.
 Status Store::replace_held_slot(uint32_t slot) {
-  const auto count = static_cast<uint32_t>(directories_.size());
-  for (uint32_t d = 0; d < count; ++d) {
+  for (uint32_t d = 0; d < directories_.size(); ++d) {
     Directory& directory = directories_[d];
     const std::string next = next_slot_path(directory.path, slot);
-    const uint64_t expected = slot_bytes(chunk_count_, header_.description.chunk_bytes, d, count);
     const Result<bool> exists = disk_.exists(next);
     if (!exists.ok()) return exists.status();
     if (!exists.value()) WEIR_RETURN_IF_ERROR(preallocate_next(d, slot));
@@ -187,7 +184,7 @@ Status Store::replace_held_slot(uint32_t slot) {
     if (!file.ok()) return file.status();
     const Result<uint64_t> size = disk_.size(file.value().id());
     if (!size.ok()) return size.status();
-    if (size.value() != expected) {
+    if (size.value() != slot_file_bytes(d)) {
       WEIR_RETURN_IF_ERROR(file.value().close());
       WEIR_RETURN_IF_ERROR(preallocate_next(d, slot));
       file = OpenFile::open(disk_, next, OpenMode::kReadWrite);

@@ -2,6 +2,7 @@
 // What was found bad in a committed state, and what was given up for it. Values; no thread rule.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -14,12 +15,14 @@ namespace weir::offload {
 // Chunks read so far, of so many.
 using ScanProgress = std::function<void(uint64_t done, uint64_t total)>;
 
+inline constexpr size_t kBadChunksNamed = 8;
+
 struct ChunkDamage {
   uint64_t bad_count = 0;    // 0: every chunk that was read is whole
   uint64_t chunk_count = 0;  // of the state
   uint64_t epoch = 0;
   uint64_t step = 0;
-  std::vector<uint64_t> chunks;  // the first ones, in ascending order
+  std::vector<uint64_t> chunks;  // the first kBadChunksNamed, in ascending order
   std::string file;              // of the first one
   uint64_t offset_bytes = 0;     // in the file
   std::string why;

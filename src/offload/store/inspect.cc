@@ -18,25 +18,9 @@ namespace {
 
 constexpr size_t kBadChunksKept = 16;
 
-Status lock_all(Disk& disk, const std::vector<std::string>& directories,
-                std::vector<OpenFile>* locks) {
-  for (const std::string& directory : directories) {
-    const std::string path = lock_path(directory);
-    const Result<bool> exists = disk.exists(path);
-    if (!exists.ok()) return exists.status();
-    if (!exists.value()) continue;
-    Result<OpenFile> file = OpenFile::open(disk, path, OpenMode::kReadOnly);
-    if (!file.ok()) return file.status();
-    WEIR_RETURN_IF_ERROR(
-        disk.lock(file.value().id()).with_context("the store in '" + directory + "' is in use"));
-    locks->push_back(file.take());
-  }
-  return {};
-}
-
 // The files of one slot; a text when one is missing or has another size.
 std::string open_slot(Disk& disk, const std::vector<std::string>& directories,
-                      const InspectReport& report, uint32_t slot, std::vector<OpenFile>* files) {
+                      InspectReport* report, uint32_t slot, std::vector<OpenFile>* files) {
   const auto count = static_cast<uint32_t>(directories.size());
   for (uint32_t d = 0; d < count; ++d) {
     const std::string path = slot_path(directories[d], slot);
@@ -45,10 +29,11 @@ std::string open_slot(Disk& disk, const std::vector<std::string>& directories,
     const Result<uint64_t> size = disk.size(file.value().id());
     if (!size.ok()) return size.status().text();
     const uint64_t expected =
-        slot_bytes(report.chunk_count, report.metadata.header.description.chunk_bytes, d, count);
-    if (size.value() != expected) {
-      return fmt::format("expected '{}' to have {} bytes, found {}", path, expected, size.value());
-    }
+        slot_bytes(report->chunk_count, report->metadata.header.description.chunk_bytes, d, count);
+    const std::string text =
+        fmt::format("expected '{}' to have {} bytes, found {}", path, expected, size.value());
+    if (size.value() < expected) return text;
+    if (size.value() > expected) report->slots[slot].grown = text;
     files->push_back(file.take());
   }
   return "";
@@ -63,7 +48,7 @@ Status inspect_slot(Disk& disk, const std::vector<std::string>& directories, uin
   SlotReport& out = report->slots[slot];
   const Metadata& metadata = report->metadata;
   std::vector<OpenFile> files;
-  out.missing = open_slot(disk, directories, *report, slot, &files);
+  out.missing = open_slot(disk, directories, report, slot, &files);
   if (!out.missing.empty()) return {};
   ScanRange range;
   for (const OpenFile& file : files) range.files.push_back(file.id());
@@ -128,26 +113,44 @@ bool InspectReport::other_slot_is_suspicious() const {
 
 Verdict InspectReport::verdict() const {
   const uint32_t current = metadata.newest.current;
-  const bool clean = metadata.problems.empty() && !other_slot_is_suspicious();
+  const bool clean = metadata.problems.empty() && !other_slot_is_suspicious() &&
+                     slots[0].grown.empty() && slots[1].grown.empty();
+  if (current == kNoSlot && metadata.header.kind == StoreKind::kCheckpoint) return Verdict::kLost;
   if (current == kNoSlot || whole(current)) return clean ? Verdict::kGood : Verdict::kRecoverable;
   return whole(1 - current) ? Verdict::kRecoverable : Verdict::kLost;
 }
 
 std::string InspectReport::summary() const {
   const uint32_t current = metadata.newest.current;
+  if (current == kNoSlot && metadata.header.kind == StoreKind::kCheckpoint) {
+    return "the checkpoint was cut short and holds nothing: the next one into these directories "
+           "replaces it";
+  }
   if (current == kNoSlot) {
     return "nothing was committed yet: opening is refused, and creating replaces it";
   }
   const SlotState& state = metadata.newest.slots[current];
   const std::string name = fmt::format("epoch {} (step {})", state.epoch, state.step);
   if (whole(current)) {
-    if (verdict() == Verdict::kGood) return name + " is whole";
-    return fmt::format(
-        "{} is whole; {}", name,
-        metadata.problems.empty()
-            ? "the epoch before it is damaged"
-            : "copies of the metadata are damaged, and opening the store for writing "
-              "repairs them");
+    std::string text = name + " is whole";
+    if (!metadata.problems.empty()) {
+      text +=
+          "; copies of the metadata are damaged, and opening the store for writing repairs them";
+    }
+    const std::string& missing = slots[1 - current].missing;
+    if (!missing.empty()) {
+      text += "; the epoch before it cannot be read (" + missing +
+              "), and opening the store for writing makes its file anew";
+    } else if (other_slot_is_suspicious()) {
+      text += "; the epoch before it is damaged";
+    }
+    for (const SlotReport& slot : slots) {
+      if (!slot.grown.empty()) {
+        text += "; " + slot.grown +
+                ": what is behind them is not used, and opening a store for writing cuts it off";
+      }
+    }
+    return text;
   }
   const std::string damage =
       slots[current].missing.empty()
@@ -156,15 +159,18 @@ std::string InspectReport::summary() const {
           : fmt::format("{} cannot be read: {}", name, slots[current].missing);
   if (!whole(1 - current)) return damage + ", and no other epoch is whole: restore a checkpoint";
   const SlotState& before = metadata.newest.slots[1 - current];
-  return fmt::format("{}; epoch {} (step {}) is whole: roll back to it", damage, before.epoch,
-                     before.step);
+  return fmt::format(
+      "{}; epoch {} (step {}) is whole: opening the store for writing, or the first step after it, "
+      "goes back to it",
+      damage, before.epoch, before.step);
 }
 
 Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& directories,
-                              uint64_t timeout_ms, const InspectProgress& progress, bool* lost) {
+                              uint64_t timeout_ms, const InspectProgress& progress, bool* lost,
+                              uint64_t lock_wait_ms) {
   *lost = false;
-  std::vector<OpenFile> locks;
-  WEIR_RETURN_IF_ERROR(lock_all(disk, directories, &locks));
+  const Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories, lock_wait_ms);
+  if (!locks.ok()) return locks.status();
   Result<Metadata> metadata = read_metadata(disk, directories, timeout_ms);
   if (!metadata.ok()) {
     if (metadata.status().code() != Code::kRefused) return metadata.status();

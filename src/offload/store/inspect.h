@@ -28,6 +28,7 @@ struct BadChunk {
 struct SlotReport {
   bool present = false;       // a checkpoint has one slot
   std::string missing;        // why the slot cannot be read at all, when it cannot
+  std::string grown;          // of a file that is longer than its chunks
   uint64_t state_chunks = 0;  // of the state that the commit record names
   uint64_t other_chunks = 0;  // sound, of another writing: a step that was not committed
   uint64_t empty_chunks = 0;  // never written
@@ -53,6 +54,7 @@ using InspectProgress = std::function<void(uint64_t done, uint64_t total)>;
 // (kUnsupported), not all of its directories, no readable metadata. `*lost` tells whether the error
 // means that the state is lost (damage) rather than that it could not be examined.
 Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& directories,
-                              uint64_t timeout_ms, const InspectProgress& progress, bool* lost);
+                              uint64_t timeout_ms, const InspectProgress& progress, bool* lost,
+                              uint64_t lock_wait_ms = 0);
 
 }  // namespace weir::offload

@@ -15,12 +15,6 @@
 
 namespace weir::offload {
 
-namespace {
-
-constexpr size_t kBadChunksNamed = 8;
-
-}  // namespace
-
 Scrubber::Scrubber(std::unique_ptr<Disk> disk, std::span<unsigned char> buffer,
                    const ScrubOptions& options)
     : disk_(std::move(disk)), buffer_(buffer), options_(options) {}

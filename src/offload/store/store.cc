@@ -100,6 +100,10 @@ Status Store::begin_step(uint64_t step) {
                                           "epoch before");
       }
     }
+    for (uint32_t slot = 0; slot < 2; ++slot) {
+      WEIR_RETURN_IF_ERROR(check_names(slot).with_context(
+          fmt::format("nothing was written of step {}; close the store and open it again", step)));
+    }
     if (record_.slots[target_slot()].held) WEIR_RETURN_IF_ERROR(replace_held_slot(target_slot()));
   }
   if (++writing_ == 0) ++writing_;  // 0 means none
@@ -233,6 +237,9 @@ Status Store::abandon_step() {
 // A record that is on some drives and not on others cannot be taken back: an old record whose slot
 // is then written again would be believed after a crash. So every failure poisons.
 Status Store::write_record(const CommitRecord& record) {
+  if (Status status = check_names(record.current); !status.ok()) {
+    return poison("the check of the files' names", status);
+  }
   Result<AlignedBuffer> page = AlignedBuffer::make(kRecordBytes);
   if (!page.ok()) return poison("the commit record", page.status());
   encode(record, page.value().data());

@@ -62,6 +62,7 @@ struct StoreOptions {
   bool read_only = false;   // no lock, no repair, no step; the only way to open a checkpoint
   bool verify_all = false;  // open: read every chunk now instead of checking each when it is read
   uint64_t timeout_ms = 60'000;      // of the store's own transfers, without any completion
+  uint64_t lock_wait_ms = 0;         // for a lock that somebody has; programs take kLockWaitMs
   std::function<uint64_t()> random;  // the system's when empty
 };
 
@@ -77,9 +78,12 @@ class Store {
                                                const StoreDescription& description,
                                                StoreOptions options = {});
 
-  // At the last committed step. `expected` is compared with what the store says of itself
-  // (kMismatch, with the first difference) unless it is null. The directories come in the order that
-  // the store was created with.
+  // At the last committed step, or at the one before when slot files of the last one are missing or
+  // short: fallback() says so. Files of the other slot that are missing or short are made anew:
+  // mended() says so. Where no step is whole, kRefused, and nothing was written; read only nothing
+  // is gone back to or made. `expected` is compared with what the store says of itself (kMismatch,
+  // with the first difference) unless it is null. The directories come in the order that the store
+  // was created with.
   static Result<std::unique_ptr<Store>> open(Disk& disk,
                                              const std::vector<std::string>& directories,
                                              const StoreDescription* expected,
@@ -87,7 +91,8 @@ class Store {
 
   // Removes the files of a store, also of one whose creation was cut short. Refused while somebody
   // has it open.
-  static Status remove(Disk& disk, const std::vector<std::string>& directories);
+  static Status remove(Disk& disk, const std::vector<std::string>& directories,
+                       uint64_t lock_wait_ms = 0);
 
   ~Store();
   Store(const Store&) = delete;
@@ -103,6 +108,8 @@ class Store {
   bool is_poisoned() const { return !poison_.ok(); }
   // What open found damaged or outdated; repaired when it was not read only.
   const std::vector<std::string>& problems() const { return problems_; }
+  // The slot files that open has made anew or cut to their length; a sentence for each.
+  const std::vector<std::string>& mended() const { return mended_; }
 
   // ---- A step ----
   // `step` is greater than that of the state it starts from. kInvalidUsage while another rank may
@@ -142,7 +149,8 @@ class Store {
   // Holds the committed epoch in `directories`, one for each of the store's: hard links of its slot
   // files, which the store will not write again (it preallocates new ones now, so that a full disk
   // is found here), reflinks or copies where there are no links. Refused within and between
-  // uncommitted steps. Open the result read only.
+  // uncommitted steps, and where there is a store or checkpoint already; what is left of a
+  // checkpoint that was cut short is replaced. Open the result read only.
   Status checkpoint(const std::vector<std::string>& directories);
 
   // ---- Damage ----
@@ -187,7 +195,18 @@ class Store {
                                                     const StoreDescription* expected,
                                                     StoreOptions options,
                                                     std::vector<OpenFile> locks);
-  Status open_slots(const std::vector<std::string>& directories);
+  // A slot file that has another length than it was made with; 0 bytes: it is missing.
+  struct HurtFile {
+    uint32_t directory = 0;
+    uint32_t slot = 0;
+    uint64_t bytes = 0;
+    std::string why;
+  };
+  Status open_slots(std::vector<HurtFile>* hurt);
+  ChunkDamage lost_with(const std::vector<HurtFile>& hurt);
+  Status mend_slots(const std::vector<HurtFile>& hurt);
+  Status check_names(uint32_t slot);
+  uint64_t slot_file_bytes(uint32_t directory) const;
   Status open_metadata_files();
   Status sync_slots();
   Status check_usable(bool quiet) const;
@@ -197,9 +216,13 @@ class Store {
   Result<ChunkDamage> read_slot(uint32_t slot, std::span<const uint64_t> chunks,
                                 const ScanProgress& progress);
   Result<ChunkDamage> find_damage(const ScanProgress& progress);
+  Status check_way_back(const ChunkDamage& damage) const;
+  Status give_up(const ChunkDamage& damage);
   Status go_back(uint32_t slot);
   void mark_intact(uint64_t chunk) const;
   Status note_unreadable_record();
+  Status write_metadata(const std::vector<std::string>& directories, const CommitRecord& newest,
+                        const CommitRecord* older);
   Status replace_held_slot(uint32_t slot);
   Status copy_slot(uint32_t directory, uint32_t slot, const std::string& to);
   Status hold_in(uint32_t directory, const std::string& to, bool* linked);
@@ -215,6 +238,7 @@ class Store {
   std::vector<Directory> directories_;
   CommitRecord record_;  // the newest one on the drives; holds what was committed
   std::vector<std::string> problems_;
+  std::vector<std::string> mended_;
 
   // writing_of_[chunk]: the writing that the target slot holds of the chunk since the last commit; 0
   // when the committed slot counts.

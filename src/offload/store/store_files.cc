@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
+#include "core/base/clock.h"
 #include "core/base/log.h"
 #include "offload/store/file_names.h"
 #include "offload/store/metadata.h"
@@ -14,6 +17,7 @@ namespace weir::offload {
 namespace {
 
 constexpr size_t kFilesNamed = 8;
+constexpr std::chrono::milliseconds kLockPause(2);
 
 std::vector<std::string> slot_files(const std::string& directory) {
   return {next_slot_path(directory, 0), next_slot_path(directory, 1), slot_path(directory, 0),
@@ -53,6 +57,10 @@ Status remove_kind(Disk& disk, const std::vector<std::string>& directories, Name
   return {};
 }
 
+void remove_made(Disk& disk, const Claim& claim) {
+  for (size_t i = claim.made.size(); i-- > 0;) static_cast<void>(disk.remove(claim.made[i]));
+}
+
 std::string named(const std::vector<std::string>& files) {
   const size_t shown = std::min(files.size(), kFilesNamed);
   std::string text;
@@ -73,21 +81,42 @@ Result<std::vector<std::string>> existing_files(Disk& disk,
   return files;
 }
 
-Result<OpenFile> hold_lock(Disk& disk, const std::string& directory) {
+Result<OpenFile> hold_lock(Disk& disk, const std::string& directory, uint64_t wait_ms) {
   const std::string path = lock_path(directory);
   const Result<bool> exists = disk.exists(path);
   if (!exists.ok()) return exists.status();
   Result<OpenFile> file =
       OpenFile::open(disk, path, exists.value() ? OpenMode::kReadOnly : OpenMode::kCreate, 0);
   if (!file.ok()) return file.status();
-  if (Status status = disk.lock(file.value().id()); !status.ok()) {
+  const uint64_t deadline_ns = now_ns() + wait_ms * 1'000'000u;
+  Status status = disk.lock(file.value().id());
+  while (status.code() == Code::kRefused && now_ns() < deadline_ns) {
+    std::this_thread::sleep_for(kLockPause);
+    status = disk.lock(file.value().id());
+  }
+  if (!status.ok()) {
     if (status.code() != Code::kRefused) return status;
     return Status(Code::kRefused,
-                  fmt::format("expected the store in '{}' to be free, found it open in another "
-                              "process or elsewhere in this one ({}); end that first",
+                  fmt::format("the store in '{}' is in use: expected it to be free, found it open "
+                              "in another process or elsewhere in this one ({}); end that first",
                               directory, status.text()));
   }
   return file;
+}
+
+Result<std::vector<OpenFile>> hold_existing_locks(Disk& disk,
+                                                  const std::vector<std::string>& directories,
+                                                  uint64_t wait_ms) {
+  std::vector<OpenFile> locks;
+  for (const std::string& directory : directories) {
+    const Result<bool> exists = disk.exists(lock_path(directory));
+    if (!exists.ok()) return exists.status();
+    if (!exists.value()) continue;
+    Result<OpenFile> lock = hold_lock(disk, directory, wait_ms);
+    if (!lock.ok()) return lock.status();
+    locks.push_back(lock.take());
+  }
+  return locks;
 }
 
 Status remove_files(Disk& disk, const std::vector<std::string>& directories, bool locks) {
@@ -96,6 +125,9 @@ Status remove_files(Disk& disk, const std::vector<std::string>& directories, boo
   return locks ? remove_kind(disk, directories, lock_files) : Status();
 }
 
+namespace {
+
+// The locks are held by the caller.
 Status clear_for_creation(Disk& disk, const std::vector<std::string>& directories,
                           uint64_t timeout_ms) {
   std::vector<std::string> slots;
@@ -107,8 +139,8 @@ Status clear_for_creation(Disk& disk, const std::vector<std::string>& directorie
   const bool unnamed = std::all_of(all.begin(), all.end(),
                                    [](const std::string& path) { return path.ends_with(".new"); });
   if (!unnamed) {
-    const std::string found =
-        fmt::format("expected no store in '{}', found {}", directories[0], named(all));
+    const std::string found = fmt::format("expected no store or checkpoint in '{}', found {}",
+                                          directories[0], named(all));
     const std::string remedy = fmt::format("weir-fsck --discard {}", fmt::join(directories, " "));
     const Result<Metadata> read = read_metadata(disk, directories, timeout_ms);
     if (!read.ok() && read.status().code() != Code::kRefused) {
@@ -128,15 +160,15 @@ Status clear_for_creation(Disk& disk, const std::vector<std::string>& directorie
     if (newest.current != kNoSlot) {
       const SlotState& state = newest.slots[newest.current];
       return Status(Code::kRefused,
-                    fmt::format("{}, and epoch {} (step {}) committed in it: open it, or remove it "
-                                "first",
-                                found, state.epoch, state.step));
+                    fmt::format("{}, and epoch {} (step {}) committed in it: open it, take another "
+                                "directory, or remove it with {} --discard-committed",
+                                found, state.epoch, state.step, remedy));
     }
-    log_info(fmt::format("offload: the store in '{}' has no committed step and is created anew",
+    log_info(fmt::format("offload: what is in '{}' has no committed step and is made anew",
                          directories[0]));
     if (read.value().newer_unreadable) {
       log_warn(
-          fmt::format("offload: the store in '{}', which is created anew, has an unreadable "
+          fmt::format("offload: what is in '{}', which is made anew, has an unreadable "
                       "record of a first commit",
                       directories[0]));
     }
@@ -144,8 +176,41 @@ Status clear_for_creation(Disk& disk, const std::vector<std::string>& directorie
   return remove_files(disk, directories, false);
 }
 
+}  // namespace
+
+Result<Claim> claim_directories(Disk& disk, const std::vector<std::string>& directories,
+                                uint64_t timeout_ms, uint64_t lock_wait_ms) {
+  Claim claim;
+  const auto claim_all = [&]() -> Status {
+    for (const std::string& directory : directories) {
+      const Result<bool> there = disk.exists(directory);
+      if (!there.ok()) return there.status();
+      WEIR_RETURN_IF_ERROR(disk.make_directory(directory));
+      if (!there.value()) claim.made.push_back(directory);
+      const Result<bool> exists = disk.exists(lock_path(directory));
+      if (!exists.ok()) return exists.status();
+      Result<OpenFile> lock = hold_lock(disk, directory, lock_wait_ms);
+      if (!lock.ok()) return lock.status();
+      claim.locks.push_back(lock.take());
+      if (!exists.value()) claim.made.push_back(lock_path(directory));
+    }
+    return clear_for_creation(disk, directories, timeout_ms);
+  };
+  if (Status status = claim_all(); !status.ok()) {
+    remove_made(disk, claim);
+    return status;
+  }
+  return claim;
+}
+
+// The error is the one to report, not that of the clean-up after it.
+void give_back(Disk& disk, const std::vector<std::string>& directories, Claim claim) {
+  static_cast<void>(remove_files(disk, directories, true));
+  remove_made(disk, claim);
+}
+
 Result<Discard> Discard::prepare(Disk& disk, const std::vector<std::string>& directories,
-                                 uint64_t timeout_ms) {
+                                 uint64_t timeout_ms, uint64_t lock_wait_ms) {
   WEIR_RETURN_IF_ERROR(check_directories(disk, directories));
   Discard discard(disk, directories);
   Result<std::vector<std::string>> files = existing_files(disk, directories);
@@ -155,14 +220,9 @@ Result<Discard> Discard::prepare(Disk& disk, const std::vector<std::string>& dir
                   fmt::format("no file of a store in '{}'", fmt::join(directories, "', '")));
   }
   // Those that are not there are made by remove: nothing is changed before.
-  for (const std::string& directory : directories) {
-    const Result<bool> exists = disk.exists(lock_path(directory));
-    if (!exists.ok()) return exists.status();
-    if (!exists.value()) continue;
-    Result<OpenFile> lock = hold_lock(disk, directory);
-    if (!lock.ok()) return lock.status();
-    discard.locks_.push_back(lock.take());
-  }
+  Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories, lock_wait_ms);
+  if (!locks.ok()) return locks.status();
+  discard.locks_ = locks.take();
   // What was there before the lock was ours may be gone.
   files = existing_files(disk, directories);
   if (!files.ok()) return files.status();
@@ -185,11 +245,24 @@ Status Discard::remove() {
     const Result<bool> exists = disk_->exists(lock_path(directory));
     if (!exists.ok()) return exists.status();
     if (exists.value()) continue;  // held since prepare
-    Result<OpenFile> lock = hold_lock(*disk_, directory);
+    Result<OpenFile> lock = hold_lock(*disk_, directory, 0);
     if (!lock.ok()) return lock.status();
     locks_.push_back(lock.take());
   }
-  return remove_files(*disk_, directories_, true);
+  const Status status = remove_files(*disk_, directories_, true);
+  if (status.ok()) return status;
+  const Result<std::vector<std::string>> left = existing_files(*disk_, directories_);
+  if (!left.ok()) return status.with_context("not all files were removed");
+  std::vector<std::string> removed;
+  std::copy_if(files_.begin(), files_.end(), std::back_inserter(removed),
+               [&](const std::string& path) {
+                 return std::count(left.value().begin(), left.value().end(), path) == 0;
+               });
+  return Status(status.code(),
+                fmt::format("{}; {} of {} files were removed{}{}; the others are left: mend this, "
+                            "and discard them again",
+                            status.text(), removed.size(), files_.size(),
+                            removed.empty() ? "" : ": ", removed.empty() ? "" : named(removed)));
 }
 
 }  // namespace weir::offload

@@ -25,23 +25,21 @@ Result<uint64_t> draw(const StoreOptions& options) {
   return system_random();
 }
 
-// Whether a lock is worth making where there is none.
-Result<bool> may_be_a_store(Disk& disk, const std::string& directory) {
+// Whether a lock is worth making where there is none: not where there is nothing, nor in a
+// checkpoint, which has one slot, as a store may that has lost the other.
+Result<bool> may_be_a_store(Disk& disk, const std::vector<std::string>& directories,
+                            const std::string& directory, uint64_t timeout_ms) {
   const Result<bool> locked = disk.exists(lock_path(directory));
   if (!locked.ok() || locked.value()) return locked;
+  uint32_t slots = 0;
   for (uint32_t slot = 0; slot < 2; ++slot) {
     const Result<bool> exists = disk.exists(slot_path(directory, slot));
-    if (!exists.ok() || !exists.value()) return exists;
+    if (!exists.ok()) return exists;
+    slots += exists.value() ? 1 : 0;
   }
-  return true;
-}
-
-// A creation that was cut short, as the metadata says, which comes first.
-Status never_completed(const std::string& directory, const std::string& path) {
-  return Status(Code::kRefused,
-                fmt::format("the store in '{}' was never completed: nothing is committed, and '{}' "
-                            "is not there as a whole; create it again",
-                            directory, path));
+  if (slots != 1) return slots == 2;
+  const Result<Metadata> metadata = read_metadata(disk, directories, timeout_ms);
+  return metadata.ok() && metadata.value().header.kind == StoreKind::kStore;
 }
 
 Status check_space(Disk& disk, const std::string& directory, uint64_t bytes) {
@@ -61,23 +59,9 @@ Status Store::create_files(Disk& disk, const std::vector<std::string>& directori
                            std::vector<OpenFile>* locks) {
   const uint64_t chunk_count = header.description.chunk_count();
   const auto count = static_cast<uint32_t>(directories.size());
-  std::vector<std::string> made_locks;
-  const auto take_over = [&]() -> Status {
-    for (const std::string& directory : directories) {
-      WEIR_RETURN_IF_ERROR(disk.make_directory(directory));
-      const Result<bool> exists = disk.exists(lock_path(directory));
-      if (!exists.ok()) return exists.status();
-      Result<OpenFile> lock = hold_lock(disk, directory);
-      if (!lock.ok()) return lock.status();
-      locks->push_back(lock.take());
-      if (!exists.value()) made_locks.push_back(lock_path(directory));
-    }
-    return clear_for_creation(disk, directories, options.timeout_ms);
-  };
-  if (Status status = take_over(); !status.ok()) {
-    for (const std::string& path : made_locks) static_cast<void>(disk.remove(path));
-    return status;
-  }
+  Result<Claim> claim =
+      claim_directories(disk, directories, options.timeout_ms, options.lock_wait_ms);
+  if (!claim.ok()) return claim.status();
   const auto bytes_of = [&](uint32_t d) {
     return slot_bytes(chunk_count, header.description.chunk_bytes, d, count);
   };
@@ -107,10 +91,12 @@ Status Store::create_files(Disk& disk, const std::vector<std::string>& directori
     }
     return {};
   };
-  const Status status = make_all();
-  // The error is the one to report, not that of the clean-up after it.
-  if (!status.ok()) static_cast<void>(remove_files(disk, directories, true));
-  return status;
+  if (Status status = make_all(); !status.ok()) {
+    give_back(disk, directories, claim.take());
+    return status;
+  }
+  *locks = std::move(claim.value().locks);
+  return {};
 }
 
 Result<std::unique_ptr<Store>> Store::create(Disk& disk,
@@ -146,10 +132,11 @@ Result<std::unique_ptr<Store>> Store::open(Disk& disk, const std::vector<std::st
   WEIR_RETURN_IF_ERROR(check_directories(disk, directories));
   std::vector<OpenFile> locks(directories.size());
   for (size_t d = 0; d < directories.size() && !options.read_only; ++d) {
-    const Result<bool> is_store = may_be_a_store(disk, directories[d]);
+    const Result<bool> is_store =
+        may_be_a_store(disk, directories, directories[d], options.timeout_ms);
     if (!is_store.ok()) return is_store.status();
     if (!is_store.value()) continue;  // what is missing will be said later
-    Result<OpenFile> lock = hold_lock(disk, directories[d]);
+    Result<OpenFile> lock = hold_lock(disk, directories[d], options.lock_wait_ms);
     if (!lock.ok()) return lock.status();
     locks[d] = lock.take();
   }
@@ -180,6 +167,13 @@ Result<std::unique_ptr<Store>> Store::open_locked(Disk& disk,
   if (expected != nullptr) {
     WEIR_RETURN_IF_ERROR(compare(*expected, metadata.header.description).with_context(where));
   }
+  if (metadata.header.kind == StoreKind::kCheckpoint && metadata.newest.current == kNoSlot) {
+    return Status(
+        Code::kRefused,
+        fmt::format("the checkpoint in '{}' was cut short and holds nothing; the next one "
+                    "into these directories replaces it",
+                    directories[0]));
+  }
   if (writes && metadata.header.kind == StoreKind::kCheckpoint) {
     return Status(
         Code::kInvalidUsage,
@@ -187,7 +181,13 @@ Result<std::unique_ptr<Store>> Store::open_locked(Disk& disk,
                     "restore it into a new store",
                     directories[0]));
   }
-  WEIR_RETURN_IF_ERROR(store->open_slots(directories));
+  std::vector<HurtFile> hurt;
+  WEIR_RETURN_IF_ERROR(store->open_slots(&hurt));
+  const ChunkDamage lost = store->lost_with(hurt);
+  if (lost.bad_count > 0) WEIR_RETURN_IF_ERROR(store->check_way_back(lost));
+  for (const HurtFile& file : hurt) {
+    if (!writes) store->problems_.push_back(file.why);
+  }
   for (const std::string& problem : store->problems_) log_warn(where + ": " + problem);
   store->intact_.assign(store->chunk_count_, 0);
   if (metadata.newer_unreadable) WEIR_RETURN_IF_ERROR(store->note_unreadable_record());
@@ -199,44 +199,13 @@ Result<std::unique_ptr<Store>> Store::open_locked(Disk& disk,
     WEIR_RETURN_IF_ERROR(repair_metadata(disk, directories, metadata, store->options_.timeout_ms));
     WEIR_RETURN_IF_ERROR(store->open_metadata_files());
     if (store->record_.current == kNoSlot) WEIR_RETURN_IF_ERROR(store->sync_slots());
+    if (lost.bad_count > 0) WEIR_RETURN_IF_ERROR(store->give_up(lost));
+    WEIR_RETURN_IF_ERROR(store->mend_slots(hurt));
   }
   if (store->options_.verify_all && store->record_.current != kNoSlot) {
     WEIR_RETURN_IF_ERROR(store->verify());
   }
   return store;
-}
-
-Status Store::open_slots(const std::vector<std::string>& directories) {
-  const auto count = static_cast<uint32_t>(directories.size());
-  for (uint32_t d = 0; d < count; ++d) {
-    for (uint32_t slot = 0; slot < 2; ++slot) {
-      if (options_.read_only && slot != record_.current) continue;
-      const std::string path = slot_path(directories[d], slot);
-      const Result<bool> exists = disk_.exists(path);
-      if (!exists.ok()) return exists.status();
-      if (!exists.value()) {
-        if (record_.current == kNoSlot) return never_completed(directories[0], path);
-        return Status(Code::kRefused, fmt::format("expected file '{}', found none; is the drive of "
-                                                  "'{}' mounted?",
-                                                  path, directories[d]));
-      }
-      Result<OpenFile> file = OpenFile::open(
-          disk_, path, options_.read_only ? OpenMode::kReadOnly : OpenMode::kReadWrite);
-      if (!file.ok()) return file.status();
-      const Result<uint64_t> size = disk_.size(file.value().id());
-      if (!size.ok()) return size.status();
-      const uint64_t expected = slot_bytes(chunk_count_, header_.description.chunk_bytes, d, count);
-      if (size.value() != expected) {
-        if (record_.current == kNoSlot) return never_completed(directories[0], path);
-        return Status(Code::kRefused,
-                      fmt::format("expected '{}' to have {} bytes, found {}: {}", path, expected,
-                                  size.value(),
-                                  size.value() < expected ? "it was truncated" : "it has grown"));
-      }
-      directories_[d].slot[slot] = file.take();
-    }
-  }
-  return {};
 }
 
 // The sync makes a record durable that a killed process had written and not yet synced: the next
@@ -254,25 +223,10 @@ Status Store::open_metadata_files() {
   return {};
 }
 
-// Whoever made the slots may have been killed before their names were durable.
-Status Store::sync_slots() {
-  for (Directory& directory : directories_) {
-    for (const OpenFile& slot : directory.slot) WEIR_RETURN_IF_ERROR(disk_.sync(slot.id()));
-    WEIR_RETURN_IF_ERROR(disk_.sync_directory(directory.path));
-  }
-  return {};
-}
-
-Status Store::remove(Disk& disk, const std::vector<std::string>& directories) {
-  std::vector<OpenFile> locks;
-  for (const std::string& directory : directories) {
-    const Result<bool> exists = disk.exists(lock_path(directory));
-    if (!exists.ok()) return exists.status();
-    if (!exists.value()) continue;
-    Result<OpenFile> lock = hold_lock(disk, directory);
-    if (!lock.ok()) return lock.status();
-    locks.push_back(lock.take());
-  }
+Status Store::remove(Disk& disk, const std::vector<std::string>& directories,
+                     uint64_t lock_wait_ms) {
+  const Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories, lock_wait_ms);
+  if (!locks.ok()) return locks.status();
   return remove_files(disk, directories, true);
 }
 

@@ -18,8 +18,6 @@ namespace weir::offload {
 
 namespace {
 
-constexpr size_t kBadChunksNamed = 8;
-
 Status usage(std::string text) { return Status(Code::kInvalidUsage, std::move(text)); }
 
 Status refused(std::string text) { return Status(Code::kRefused, std::move(text)); }
@@ -145,11 +143,16 @@ Status Store::ensure_whole(const ScanProgress& progress) {
   if (record_.current == kNoSlot) return {};
   const Result<ChunkDamage> read = find_damage(progress);
   if (!read.ok()) return read.status();
-  const ChunkDamage& damage = read.value();
-  if (damage.bad_count == 0) return {};
-  const uint32_t slot = target_slot();
-  const SlotState& before = record_.slots[slot];
+  return read.value().bad_count == 0 ? Status() : give_up(read.value());
+}
+
+// Whether the epoch before may take the place of the damaged one.
+Status Store::check_way_back(const ChunkDamage& damage) const {
+  const SlotState& before = record_.slots[target_slot()];
   const std::string found = "'" + directories_[0].path + "': " + damage.text();
+  if (header_.kind == StoreKind::kCheckpoint) {
+    return refused(found + "; a checkpoint holds no other epoch: take another checkpoint");
+  }
   if (options_.read_only) {
     return refused(found +
                    "; the store is open read only, nothing was changed: opened for writing "
@@ -157,7 +160,7 @@ Status Store::ensure_whole(const ScanProgress& progress) {
   }
   if (!before.committed) {
     return refused(found +
-                   "; there is no other epoch, and nothing was written: restore a "
+                   "; there is no other epoch that is whole, and nothing was written: restore a "
                    "checkpoint");
   }
   if (header_.description.rank_count > 1 && released_epoch_ >= damage.epoch) {
@@ -166,6 +169,13 @@ Status Store::ensure_whole(const ScanProgress& progress) {
         "works as long as none has begun a later step",
         found, header_.description.rank_count, before.epoch, before.step));
   }
+  return {};
+}
+
+Status Store::give_up(const ChunkDamage& damage) {
+  WEIR_RETURN_IF_ERROR(check_way_back(damage));
+  const uint32_t slot = target_slot();
+  const SlotState before = record_.slots[slot];
   Fallback fallback;
   fallback.damage = damage;
   fallback.lost_epoch = damage.epoch;
@@ -174,8 +184,8 @@ Status Store::ensure_whole(const ScanProgress& progress) {
   fallback.step = before.step;
   if (Status status = go_back(slot); !status.ok()) {
     if (!poison_.ok() || status.code() != Code::kRefused) return status;
-    return refused(
-        fmt::format("{}; and {}; nothing was written: restore a checkpoint", found, status.text()));
+    return refused(fmt::format("'{}': {}; and {}; nothing was written: restore a checkpoint",
+                               directories_[0].path, damage.text(), status.text()));
   }
   fallback_ = fallback;
   log_warn("offload: '" + directories_[0].path + "': " + fallback.text());

@@ -240,6 +240,26 @@ TEST_P(DiskConformance, AWriteBeyondTheEndMakesTheFileLonger) {
   EXPECT_EQ(disk_->size(file).value(), 7 * kBlock);
 }
 
+TEST_P(DiskConformance, TruncateCutsWhatLiesBehind) {
+  const FileId file = create("cut", 4 * kBlock);
+  ASSERT_TRUE(disk_->truncate(file, 3 * kBlock).ok());
+  EXPECT_EQ(disk_->size(file).value(), 3 * kBlock);
+  EXPECT_FALSE(
+      disk_->truncate(disk_->open(directory_ / "cut", OpenMode::kReadOnly).take(), 0).ok());
+}
+
+TEST_P(DiskConformance, TellsWhetherANameIsThatOfAnOpenFile) {
+  const FileId file = create("named", kBlock);
+  EXPECT_TRUE(disk_->is_name_of(directory_ / "named", file).value());
+  ASSERT_TRUE(disk_->rename(directory_ / "named", directory_ / "moved").ok());
+  EXPECT_FALSE(disk_->is_name_of(directory_ / "named", file).value());
+  EXPECT_TRUE(disk_->is_name_of(directory_ / "moved", file).value());
+  create("named", kBlock);
+  EXPECT_FALSE(disk_->is_name_of(directory_ / "named", file).value());
+  ASSERT_TRUE(disk_->remove(directory_ / "moved").ok());
+  EXPECT_FALSE(disk_->is_name_of(directory_ / "moved", file).value());
+}
+
 TEST_P(DiskConformance, CreatedFilesHaveTheirSpaceAndMode) {
   create("space", 1 << 20);
   struct stat info;
@@ -289,6 +309,10 @@ TEST_P(DiskConformance, NamesAreMadeListedLinkedRenamedRemoved) {
   ASSERT_TRUE(transfer_one(disk_.get(), read(again, 0, memory_, kBlock)).ok());
   EXPECT_EQ(memory_[0], 42);
   EXPECT_GT(disk_->free_bytes(folder).value(), 0u);
+  EXPECT_FALSE(disk_->remove(folder).ok());  // not empty
+  ASSERT_TRUE(disk_->remove(folder + "/d").ok());
+  ASSERT_TRUE(disk_->remove(folder).ok());
+  EXPECT_FALSE(disk_->exists(folder).value());
 }
 
 TEST_P(DiskConformance, ACloneHasTheContentOrThereIsNone) {

@@ -117,6 +117,10 @@ class FaultyDisk final : public Disk {
   }
   Status close(FileId file) override { return inner_.close(file); }
   Result<uint64_t> size(FileId file) override { return inner_.size(file); }
+  Status truncate(FileId file, uint64_t bytes) override { return inner_.truncate(file, bytes); }
+  Result<bool> is_name_of(const std::string& path, FileId file) override {
+    return inner_.is_name_of(path, file);
+  }
   Status lock(FileId file) override { return inner_.lock(file); }
   Status make_directory(const std::string& path) override { return inner_.make_directory(path); }
   Result<std::vector<std::string>> list(const std::string& path) override {

@@ -73,6 +73,21 @@ TEST_P(FullDisk, IsTheErrorOfAWriteThatDoesNotFit) {
                   .ok());
 }
 
+TEST_P(FullDisk, ThatIsMountedReadOnlySaysSoAndWhatCanBeDone) {
+  ASSERT_TRUE(disk_->close(disk_->open(directory_ / "old", OpenMode::kCreate, 4096).take()).ok());
+  ASSERT_EQ(mount("tmpfs", directory_.path().c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0);
+  for (const Status& status :
+       {disk_->open(directory_ / "old", OpenMode::kReadWrite).status(),
+        disk_->open(directory_ / "new", OpenMode::kCreate, 4096).status(),
+        disk_->make_directory(directory_ / "store"), disk_->remove(directory_ / "old")}) {
+    for (const std::string& part : {"the file system of '" + directory_.path() + "' is mounted",
+                                    std::string("mount it for writing")})
+      EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
+    EXPECT_EQ(status.text().find("choose another"), std::string::npos) << status.text();
+  }
+  EXPECT_TRUE(disk_->open(directory_ / "old", OpenMode::kReadOnly).ok());
+}
+
 TEST_P(FullDisk, IsProbedInHalfOfItsSpace) {
   const std::unique_ptr<Arena> arena = Arena::create({.budget_bytes = 2 * kMiB}).take();
   DiskProbeOptions options;

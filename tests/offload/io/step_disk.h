@@ -23,6 +23,11 @@ class StepDisk final : public Disk {
   Result<FileId> open(const std::string&, OpenMode, uint64_t) override { return FileId{0}; }
   Status close(FileId) override { return Status(); }
   Result<uint64_t> size(FileId) override { return uint64_t{content.size()}; }
+  Status truncate(FileId, uint64_t bytes) override {
+    content.resize(bytes);
+    return Status();
+  }
+  Result<bool> is_name_of(const std::string&, FileId) override { return true; }
   Status lock(FileId) override { return Status(); }
   Status make_directory(const std::string&) override { return Status(); }
   Result<std::vector<std::string>> list(const std::string&) override {

@@ -140,6 +140,23 @@ TEST(Durability, AStoreWithoutACommitIsRefusedByOpenAndReplacedByCreate) {
   EXPECT_NE(made(Optimizer::open(options, groups)), nullptr);
 }
 
+TEST(Durability, ARelativeDirectoryStaysWhereItWasWhenTheProcessGoesElsewhere) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  ScratchDirectory scratch;
+  const Groups groups = mixed_groups();
+  OptimizerOptions options = small_options();
+  options.directories = {"a"};
+  std::filesystem::current_path(scratch / "");
+  const auto optimizer = made(Optimizer::create(options, groups));
+  std::filesystem::current_path(before);
+  ASSERT_NE(optimizer, nullptr);
+  ASSERT_OK(set_first(*optimizer, groups));
+  ASSERT_OK(run_steps(*optimizer, groups, 0, 1));
+  ASSERT_OK(optimizer->checkpoint({scratch / "held"}));
+  ASSERT_OK(run_steps(*optimizer, groups, 1, 4));
+  EXPECT_TRUE(same_bits(values_of(*optimizer, groups), in_memory(groups, 4)));
+}
+
 TEST(Durability, AnotherModelOrSeedIsRefused) {
   ScratchDirectory scratch;
   Groups groups = mixed_groups();

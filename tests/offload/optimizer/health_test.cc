@@ -190,6 +190,85 @@ TEST_F(HealthTest, DamageOfBothCommitsIsAnErrorAndNothingIsWritten) {
   EXPECT_TRUE(metadata().newest == before.newest);
 }
 
+TEST_F(HealthTest, ASlotFileOfTheOlderCommitThatIsGoneIsMadeAnewAndTold) {
+  make_steps();
+  const std::string path = slot_path(options_.directories[1], 1 - metadata().newest.current);
+  std::filesystem::remove(path);
+  const auto optimizer = made(Optimizer::open(options_, groups_));
+  ASSERT_NE(optimizer, nullptr);
+  EXPECT_EQ(optimizer->describe().find("went back"), std::string::npos);
+  const StoreReport report = report_of(*optimizer);
+  EXPECT_FALSE(report.went_back.has_value());
+  ASSERT_EQ(report.mended.size(), 1u);
+  EXPECT_NE(report.mended[0].find("expected file '" + path + "', found none; it was made anew"),
+            std::string::npos)
+      << report.mended[0];
+  ASSERT_OK(run_steps(*optimizer, groups_, kSteps, kSteps + 2));
+  EXPECT_TRUE(same_bits(values_of(*optimizer, groups_), in_memory(groups_, kSteps + 2)));
+}
+
+TEST_F(HealthTest, ASlotFileOfTheNewestCommitThatIsGoneOrShortTakesOpenBack) {
+  for (const bool gone : {true, false}) {
+    ScratchDirectory scratch;
+    options_.directories = {scratch / "a", scratch / "b"};
+    make_steps();
+    const std::string path = slot_path(options_.directories[1], metadata().newest.current);
+    gone ? static_cast<void>(std::filesystem::remove(path))
+         : std::filesystem::resize_file(path, 3 * options_.chunk_bytes + 5);
+    const auto optimizer = made(Optimizer::open(options_, groups_));
+    ASSERT_NE(optimizer, nullptr);
+    EXPECT_EQ(report_of(*optimizer).went_back->damage.file, path);
+    expect_went_back(*optimizer);
+  }
+}
+
+TEST_F(HealthTest, AFileThatIsRemovedWhileTheStoreIsOpenFailsTheStepAndOpeningGoesOn) {
+  make_steps();
+  {
+    const auto optimizer = made(Optimizer::open(options_, groups_));
+    ASSERT_NE(optimizer, nullptr);
+    Giver giver;
+    ASSERT_OK(giver.give(*optimizer, groups_, kSteps + 1));
+    const std::string path = slot_path(options_.directories[0], 1 - metadata().newest.current);
+    std::filesystem::remove(path);
+    const Status refused = optimizer->step({}, nullptr);
+    EXPECT_EQ(refused.code(), Code::kRefused);
+    EXPECT_NE(refused.text().find("'" + path + "' was removed"), std::string::npos)
+        << refused.text();
+  }
+  const auto optimizer = made(Optimizer::open(options_, groups_));
+  ASSERT_NE(optimizer, nullptr);
+  ASSERT_OK(run_steps(*optimizer, groups_, kSteps, kSteps + 1));
+  EXPECT_TRUE(same_bits(values_of(*optimizer, groups_), in_memory(groups_, kSteps + 1)));
+}
+
+// What was whole when the run began is damaged while it steps: the commit before is being written
+// over when that is found.
+TEST_F(HealthTest, DamageThatAStepMeetsIsToldWithTheRemedyThatIsLeft) {
+  const std::string remedy = "'weir-fsck " + options_.directories[0] + " " +
+                             options_.directories[1] + "' says whether a commit is whole";
+  for (const bool copies : {false, true}) {
+    std::filesystem::remove_all(options_.directories[0]);
+    std::filesystem::remove_all(options_.directories[1]);
+    options_.scrub_bytes_per_s = 0;
+    make_steps();
+    const auto optimizer = made(Optimizer::open(options_, groups_));
+    ASSERT_NE(optimizer, nullptr);
+    ASSERT_OK(run_steps(*optimizer, groups_, kSteps, kSteps + 1));
+    damage(14);
+    if (copies) damage(report_of(*optimizer).chunk_count - 1);  // which going back reads
+    Giver giver;
+    ASSERT_OK(giver.give(*optimizer, groups_, kSteps + 2));
+    const Status refused = optimizer->step({}, nullptr);
+    EXPECT_EQ(refused.code(), Code::kRefused);
+    EXPECT_NE(refused.text().find(remedy), std::string::npos) << refused.text();
+    EXPECT_NE(refused.text().find("restore a checkpoint"), std::string::npos) << refused.text();
+    EXPECT_EQ(refused.text().find("finds the last committed step"), std::string::npos)
+        << refused.text();
+    EXPECT_EQ(refused.text().find("of no more use") != std::string::npos, copies);
+  }
+}
+
 TEST_F(HealthTest, ReadOnlyNeverGoesBack) {
   make_steps();
   damage(5);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "offload/optimizer/optimizer_support.h"
+#include "offload/store/file_names.h"
 #include "weir/offload.h"
 
 namespace weir::offload::test {
@@ -223,6 +224,43 @@ TEST(OffloadApi, TheStoreReportTellsOfAStateThatWentBack) {
   }
 }
 
+TEST(OffloadApi, TheStoreReportTellsOfASlotFileThatWasMadeAnew) {
+  ScratchDirectory scratch;
+  const std::string store = scratch / "store";
+  const char* const directories[] = {store.c_str()};
+  Api api;
+  api.config.directories = directories;
+  api.config.directory_count = 1;
+  ASSERT_WEIR_OK(weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1));
+  ASSERT_WEIR_OK(weir_optimizer_commit(api.optimizer));
+  weir_store_report_t report = WEIR_STORE_REPORT_INIT;
+  ASSERT_WEIR_OK(weir_optimizer_store_report(api.optimizer, &report));
+  EXPECT_STREQ(report.text, "");
+  ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
+  const std::string other = slot_path(store, 1);  // the first commit lies in the first slot
+  ASSERT_TRUE(std::filesystem::remove(other));
+  ASSERT_WEIR_OK(weir_optimizer_open(&api.optimizer, &api.config, &api.group, 1));
+  ASSERT_WEIR_OK(weir_optimizer_store_report(api.optimizer, &report));
+  EXPECT_EQ(report.went_back, WEIR_WENT_BACK_NOT);
+  EXPECT_NE(std::string(report.text).find("'" + other + "', found none; it was made anew"),
+            std::string::npos)
+      << report.text;
+  ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
+  weir_parameter_group_t larger = api.group;
+  larger.element_count += 1;
+  EXPECT_EQ(weir_optimizer_open(&api.optimizer, &api.config, &larger, 1), WEIR_ERROR_MISMATCH);
+  EXPECT_NE(
+      std::string(weir_last_error(nullptr)).find("in group 'w' element count 50001, found 50000"),
+      std::string::npos)
+      << weir_last_error(nullptr);
+  larger = api.group;
+  larger.format = WEIR_STATE_HALF_MASTER;
+  EXPECT_EQ(weir_optimizer_open(&api.optimizer, &api.config, &larger, 1), WEIR_ERROR_MISMATCH);
+  EXPECT_NE(std::string(weir_last_error(nullptr)).find("in group 'w' state format 1, found 0"),
+            std::string::npos)
+      << weir_last_error(nullptr);
+}
+
 TEST(OffloadApi, AConfigOfTheFirstVersionHasWhatTheInitializerSays) {
   ScratchDirectory scratch;
   Api api(scratch / "store");
@@ -287,7 +325,10 @@ TEST(OffloadApi, BadArgumentsAreNamedInTheText) {
   ASSERT_WEIR_OK(weir_optimizer_create(&api.optimizer, &api.config, &api.group, 1));
   float value = 0;
   refused(weir_optimizer_gradient(api.optimizer, -1, 0, 1, WEIR_FLOAT32, &value), kArgument,
-          "group");
+          "optimizer_gradient: group -1");
+  refused(weir_optimizer_gradient(api.optimizer, 1, 0, 1, WEIR_FLOAT32, &value), kArgument,
+          "group 1 of 1 groups");
+  refused(weir_optimizer_wait(api.optimizer, -5, 0, 1), kArgument, "optimizer_wait: group -5");
   refused(weir_optimizer_gradient(api.optimizer, 0, 0, 1, WEIR_INT8, &value), kArgument, "int8");
   refused(weir_optimizer_gradient(api.optimizer, 0, 0, 1, static_cast<weir_datatype_t>(99), &value),
           kArgument, "data type 99");

@@ -92,6 +92,54 @@ TEST(Restore, IsExactFromAndToChunksOfAnySize) {
   }
 }
 
+TEST(Restore, IntoFewerOrOtherGroupsIsRefusedWithBothCounts) {
+  const Groups groups = mixed_groups();
+  ScratchDirectory scratch;
+  const std::string held = scratch / "held";
+  {
+    const auto optimizer = made(Optimizer::create(small_options(), groups));
+    ASSERT_OK(set_first(*optimizer, groups));
+    ASSERT_OK(optimizer->checkpoint({held}));
+  }
+  Groups fewer = groups;
+  fewer.erase(fewer.begin() + 3);
+  const auto optimizer = made(Optimizer::create(small_options(), fewer));
+  const Status status = optimizer->restore({{held}});
+  EXPECT_EQ(status.code(), Code::kMismatch);
+  EXPECT_NE(status.text().find("the checkpoint has 7 groups, the optimizer 6: 'half8'"),
+            std::string::npos)
+      << status.text();
+  ASSERT_OK(made(Optimizer::create(small_options(), groups))->restore({{held}}));
+}
+
+// A copy of state in memory goes through a store of its own, which a kill may leave in any state.
+TEST(Restore, OfACopyThatReplacesOneThatWasCutShort) {
+  const Groups groups = mixed_groups();
+  ScratchDirectory scratch;
+  const std::string held = scratch / "held";
+  const auto optimizer = made(Optimizer::create(small_options(), groups));
+  ASSERT_OK(set_first(*optimizer, groups));
+  ASSERT_OK(run_steps(*optimizer, groups, 0, 1));
+  std::filesystem::create_directory(held);
+  {
+    OptimizerOptions options = small_options();
+    options.directories = {held + "/making"};
+    const auto left = made(Optimizer::create(options, groups));
+    ASSERT_NE(left, nullptr);
+    ASSERT_OK(run_steps(*left, groups, 0, 1));  // committed, and never removed
+  }
+  ASSERT_OK(optimizer->checkpoint({held}));
+  EXPECT_FALSE(std::filesystem::exists(held + "/making"));
+  const auto restored = made(Optimizer::create(small_options(), groups));
+  ASSERT_OK(restored->restore({{held}}));
+  EXPECT_TRUE(same_bits(values_of(*restored, groups), in_memory(groups, 1)));
+  // And one that fails leaves nothing.
+  const std::string nowhere = scratch / "missing" + "/held";
+  EXPECT_FALSE(optimizer->checkpoint({nowhere}).ok());
+  EXPECT_FALSE(optimizer->checkpoint({held}).ok());
+  EXPECT_FALSE(std::filesystem::exists(held + "/making"));
+}
+
 TEST(Restore, OfADamagedShardNamesItsChunkAndFile) {
   const Groups groups = mixed_groups();
   SimulatedDrive drive(seed());
@@ -116,6 +164,8 @@ TEST(Restore, OfADamagedShardNamesItsChunkAndFile) {
   EXPECT_EQ(status.code(), Code::kRefused);
   EXPECT_NE(status.text().find("shard 0: chunk 2 of"), std::string::npos) << status.text();
   EXPECT_NE(status.text().find("'/held/slot-"), std::string::npos) << status.text();
+  EXPECT_NE(status.text().find("create it again, and restore again"), std::string::npos)
+      << status.text();
 }
 
 }  // namespace

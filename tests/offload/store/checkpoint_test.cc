@@ -58,7 +58,7 @@ TEST_P(CheckpointTest, HoldsItsEpochWhileTheStoreGoesOn) {
     ASSERT_TRUE(check_committed(disk, store).ok());
   }
   EXPECT_EQ(drive.link_count("/drive0/slot-a"), 1u);
-  EXPECT_NE(store.checkpoint(kHeld).text().find("expected no checkpoint in '/held/0'"),
+  EXPECT_NE(store.checkpoint(kHeld).text().find("expected no store or checkpoint in '/held/0'"),
             std::string::npos);
   ASSERT_TRUE(store.checkpoint({"/held/2", "/held/3"}).ok());
   ASSERT_TRUE(store.checkpoint({"/held/4", "/held/5"}).ok());  // twice the same epoch
@@ -123,6 +123,62 @@ TEST_P(CheckpointTest, SurvivesACrashAtEveryEventAroundIt) {
   }
 }
 
+TEST_P(CheckpointTest, ThatWasCutShortIsReplacedByTheNextIntoItsDirectories) {
+  const auto prepare = [&](SimulatedDrive& drive) {
+    set_way(&drive);
+    SimulatedDisk disk(drive);
+    ASSERT_TRUE(disk.make_directory("/held").ok());
+    auto made = Store::create(disk, test_directories(), test_description(), test_options(1));
+    ASSERT_TRUE(made.ok());
+    for (uint64_t step = 0; step < 3; ++step) {
+      ASSERT_TRUE(commit_step(disk, *made.value(), step).ok());
+    }
+  };
+  bool was_cut = true;
+  uint64_t replaced = 0;
+  for (uint64_t at = 0; was_cut; ++at) {
+    for (const bool killed : {true, false}) {
+      SCOPED_TRACE(testing::Message() << "event " << at << (killed ? ", killed" : ", no power"));
+      SimulatedDrive drive(at);
+      prepare(drive);
+      drive.settle();
+      {
+        SimulatedDisk disk(drive);
+        auto store = Store::open(disk, test_directories(), nullptr, test_options(2));
+        ASSERT_TRUE(store.ok());
+        drive.crash_at_event = drive.events() + at;
+        const bool made = store.value()->checkpoint(kHeld).ok();
+        EXPECT_TRUE(made || drive.crashed());
+      }
+      was_cut = drive.crashed();
+      if (killed) {
+        drive.kill_processes();
+      } else {
+        drive.power_cycle(CrashMode::kReordered);
+      }
+      drive.crash_at_event.reset();
+      SimulatedDisk disk(drive);
+      auto store = Store::open(disk, test_directories(), nullptr, test_options(3));
+      ASSERT_TRUE(store.ok()) << store.status().text();
+      const bool complete = Store::open(disk, kHeld, nullptr, reading()).ok();
+      const Status again = store.value()->checkpoint(kHeld);
+      EXPECT_EQ(again.ok(), !complete) << again.text();
+      if (complete) {
+        EXPECT_NE(again.text().find("weir-fsck --discard /held/0 /held/1 --discard-committed"),
+                  std::string::npos)
+            << again.text();
+      }
+      replaced += complete ? 0 : 1;
+      expect_checkpoint(disk, kHeld, 2, !complete);
+      ASSERT_TRUE(commit_step(disk, *store.value(), 3).ok());
+      ASSERT_TRUE(commit_step(disk, *store.value(), 4).ok());
+      expect_checkpoint(disk, kHeld, 2, !complete);
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(replaced, 20u);
+}
+
 std::string name_of_parameter(const testing::TestParamInfo<Way>& parameter) {
   constexpr const char* kNames[] = {"Link", "Clone", "Copy"};
   return kNames[static_cast<size_t>(parameter.param)];
@@ -138,7 +194,8 @@ TEST(Checkpoint, OnAFullDriveIsRefusedAndTheStoreGoesOn) {
   ASSERT_TRUE(made.ok());
   Store& store = *made.value();
   ASSERT_TRUE(commit_step(disk, store, 0).ok());
-  drive.capacity_bytes = 4 * 12288 + 4 * 12288 + 4096;
+  // Its metadata has room, the store's next files have none.
+  drive.capacity_bytes = 4 * 12288 + 4 * 12288 + 4 * 12288 + 4096;
   const size_t files = drive.paths().size();
   const Status status = store.checkpoint({"/held0", "/held1"});
   EXPECT_NE(status.text().find("No space left"), std::string::npos) << status.text();
@@ -149,6 +206,27 @@ TEST(Checkpoint, OnAFullDriveIsRefusedAndTheStoreGoesOn) {
   EXPECT_TRUE(store.checkpoint({"/held0", "/held1"}).ok());
   ASSERT_TRUE(commit_step(disk, store, 3).ok());
   EXPECT_TRUE(check_committed(disk, store).ok());
+}
+
+TEST(Checkpoint, IsNeverMadeWhereSomethingIsThatMayCount) {
+  SimulatedDrive drive(1);
+  SimulatedDisk disk(drive);
+  auto made = Store::create(disk, test_directories(), test_description(), test_options(1));
+  ASSERT_TRUE(made.ok());
+  Store& store = *made.value();
+  ASSERT_TRUE(commit_step(disk, store, 0).ok());
+  EXPECT_NE(store.checkpoint(test_directories()).text().find("is in use"), std::string::npos);
+  // One whose metadata is lost.
+  ASSERT_TRUE(store.checkpoint({"/held0", "/held1"}).ok());
+  for (const char* name : {"/held0", "/held1"}) {
+    for (uint32_t copy = 0; copy < kMetaCopies; ++copy) drive.erase(meta_path(name, copy));
+  }
+  const auto before = drive.paths();
+  const Status refused = store.checkpoint({"/held0", "/held1"});
+  EXPECT_EQ(refused.code(), Code::kRefused);
+  EXPECT_NE(refused.text().find("weir-fsck --discard /held0 /held1"), std::string::npos)
+      << refused.text();
+  EXPECT_EQ(drive.paths(), before);
 }
 
 TEST(Checkpoint, OfABadChunkIsRefusedWhereItIsCopied) {
@@ -164,6 +242,7 @@ TEST(Checkpoint, OfABadChunkIsRefusedWhereItIsCopied) {
   EXPECT_NE(status.text().find("chunk 1 of 6 in '/drive1/slot-a' is bad"), std::string::npos)
       << status.text();
   for (const std::string& path : drive.paths()) EXPECT_EQ(path.find("/held"), std::string::npos);
+  EXPECT_FALSE(disk.exists("/held0").value());
 }
 
 }  // namespace

@@ -228,6 +228,54 @@ TEST_F(CreateTest, DiscardChangesNothingBeforeItRemoves) {
   EXPECT_TRUE(drive_.paths().empty());
 }
 
+TEST_F(CreateTest, ADiscardThatFailsSaysWhatItHasRemoved) {
+  make(0);
+  lose_metadata();
+  const std::unique_ptr<SimulatedDrive> whole = drive_.copy(2);
+  const size_t files = drive_.paths().size();
+  size_t in_part = 0;
+  for (uint64_t at = 0;; ++at) {
+    SCOPED_TRACE(at);
+    const auto drive = whole->copy(at);
+    SimulatedDisk disk(*drive);
+    auto discard = Discard::prepare(disk, names_, 1000);
+    ASSERT_TRUE(discard.ok()) << discard.status().text();
+    drive->fail_at_request = drive->requests() + at;
+    const Status status = discard.value().remove();
+    drive->fail_at_request.reset();
+    if (status.ok()) break;
+    const size_t removed = files - drive->paths().size();
+    if (removed == 0) continue;
+    ++in_part;
+    for (const std::string& part :
+         {std::to_string(removed) + " of 6 files were removed", std::string("'/drive0/slot-a'")}) {
+      EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
+    }
+  }
+  EXPECT_GT(in_part, 5u);
+}
+
+// Somebody else has the locks for so many more tries.
+class LateLocks : public SimulatedDisk {
+ public:
+  using SimulatedDisk::SimulatedDisk;
+  Status lock(FileId file) override {
+    if (taken == 0) return SimulatedDisk::lock(file);
+    --taken;
+    return Status(Code::kRefused, "locked by another");
+  }
+  int taken = 0;
+};
+
+TEST_F(CreateTest, LocksThatAreLetGoALittleLateAreWaitedFor) {
+  make(1);
+  LateLocks disk(drive_);
+  disk.taken = 9;
+  EXPECT_EQ(hold_existing_locks(disk, names_, 0).status().code(), Code::kRefused);
+  EXPECT_TRUE(hold_existing_locks(disk, names_, 60'000).ok());
+  EXPECT_EQ(disk.taken, 0);
+}
+
 TEST_F(CreateTest, DiscardOfNothingSaysSo) {
   ASSERT_TRUE(disk_.make_directory("/drive0").ok());
   const auto discard = Discard::prepare(disk_, {"/drive0"}, 1000);

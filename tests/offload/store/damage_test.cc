@@ -2,9 +2,11 @@
 // Bits of the files change while nobody looks.
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <random>
 
 #include "offload/store/file_names.h"
+#include "offload/store/inspect.h"
 #include "offload/store/simulated_disk.h"
 #include "offload/store/store_run.h"
 
@@ -318,6 +320,279 @@ TEST_F(DamageTest, ACopyOfAnotherStoresMetadataBesideAnOwnOneIsRepaired) {
   if (opened.ok()) {
     EXPECT_FALSE(check_committed(disk, *opened.value()).ok());
   }
+}
+
+// ---- Of a slot's file as a whole ----------------------------------------------------------------
+
+// No value: the file is missing.
+void resize(SimulatedDrive& drive, const std::string& path, std::optional<uint64_t> bytes) {
+  if (!bytes) return drive.erase(path);
+  drive.content(path)->resize(*bytes);
+  drive.commit_edit(path);
+}
+
+class SlotFileDamage : public DamageTest {
+ protected:
+  // Steps go on, and the next opening has nothing to mend.
+  void expect_goes_on(SimulatedDrive& drive, std::unique_ptr<Store> store, uint64_t from) {
+    SimulatedDisk disk(drive);
+    store.reset();
+    for (uint64_t step = from + 1; step < from + 3; ++step) {
+      auto opened = Store::open(disk, names_, nullptr, test_options(step));
+      ASSERT_TRUE(opened.ok()) << opened.status().text();
+      EXPECT_TRUE(opened.value()->mended().empty());
+      const Status status = commit_step(disk, *opened.value(), step);
+      ASSERT_TRUE(status.ok()) << status.text();
+      EXPECT_TRUE(check_committed(disk, *opened.value()).ok());
+    }
+  }
+  Verdict verdict(SimulatedDrive& drive) {
+    SimulatedDisk disk(drive);
+    bool lost = false;
+    const auto report = inspect(disk, names_, 1000, nullptr, &lost);
+    EXPECT_TRUE(report.ok()) << report.status().text();
+    return report.ok() ? report.value().verdict() : Verdict::kLost;
+  }
+
+  const std::string newest_ = slot_path(names_[0], kLastStep % 2);
+  const std::string older_ = slot_path(names_[0], 1 - kLastStep % 2);
+  const uint64_t bytes_ = 6 * kTestChunkBytes;
+};
+
+TEST_F(SlotFileDamage, OfTheOlderSlotIsMendedByOpenAndTold) {
+  for (const std::optional<uint64_t> bytes :
+       {std::optional<uint64_t>(), {0}, {4096}, {bytes_ - 1}, {bytes_ + 5000}}) {
+    SCOPED_TRACE(testing::Message() << static_cast<int64_t>(bytes.value_or(-1)) << " bytes");
+    const auto drive = drive_.copy(5);
+    resize(*drive, older_, bytes);
+    EXPECT_EQ(verdict(*drive), Verdict::kRecoverable);
+    SimulatedDisk disk(*drive);
+    {
+      StoreOptions options = test_options(3);
+      options.read_only = true;
+      EXPECT_TRUE(Store::open(disk, names_, nullptr, std::move(options)).ok());
+      EXPECT_EQ(verdict(*drive), Verdict::kRecoverable);
+    }
+    auto opened = Store::open(disk, names_, nullptr, test_options(3));
+    ASSERT_TRUE(opened.ok()) << opened.status().text();
+    Store& store = *opened.value();
+    ASSERT_EQ(store.mended().size(), 1u);
+    EXPECT_NE(store.mended()[0].find(older_), std::string::npos) << store.mended()[0];
+    EXPECT_EQ(store.committed()->step, kLastStep);
+    EXPECT_FALSE(store.fallback().has_value());
+    EXPECT_TRUE(check_committed(disk, store).ok());
+    EXPECT_EQ(drive->content(older_)->size(), bytes_);
+    // What has only grown still has its chunks.
+    const bool grown = bytes.value_or(0) > bytes_;
+    EXPECT_EQ(store.previous() != nullptr, grown);
+    EXPECT_EQ(store.roll_back(kLastStep).ok(), grown);
+    expect_goes_on(*drive, opened.take(), grown ? kLastStep - 1 : kLastStep);
+    EXPECT_EQ(verdict(*drive), Verdict::kGood);
+  }
+}
+
+TEST_F(SlotFileDamage, OfTheNewestSlotTakesOpenBackToTheCommitBefore) {
+  for (const std::optional<uint64_t> bytes :
+       {std::optional<uint64_t>(), {0}, {2 * kTestChunkBytes}, {bytes_ - 1}}) {
+    SCOPED_TRACE(testing::Message() << static_cast<int64_t>(bytes.value_or(-1)) << " bytes");
+    const auto drive = drive_.copy(5);
+    resize(*drive, newest_, bytes);
+    EXPECT_EQ(verdict(*drive), Verdict::kRecoverable);
+    SimulatedDisk disk(*drive);
+    {
+      StoreOptions options = test_options(3);
+      options.read_only = true;
+      const uint64_t events = drive->events();
+      const Status refused = Store::open(disk, names_, nullptr, std::move(options)).status();
+      EXPECT_EQ(refused.code(), Code::kRefused);
+      EXPECT_NE(refused.text().find("opened for writing"), std::string::npos) << refused.text();
+      EXPECT_EQ(drive->events(), events);
+    }
+    auto opened = Store::open(disk, names_, nullptr, test_options(3));
+    ASSERT_TRUE(opened.ok()) << opened.status().text();
+    Store& store = *opened.value();
+    ASSERT_TRUE(store.fallback().has_value());
+    const Fallback& fallback = *store.fallback();
+    EXPECT_EQ(fallback.cause, Fallback::Cause::kBadChunk);
+    EXPECT_EQ(fallback.lost_step, kLastStep);
+    EXPECT_EQ(fallback.step, kLastStep - 1);
+    EXPECT_EQ(fallback.damage.file, newest_);
+    const uint64_t there = bytes.value_or(0) / kTestChunkBytes;
+    EXPECT_EQ(fallback.damage.bad_count, 6 - there);
+    EXPECT_EQ(fallback.damage.chunks[0], there);
+    EXPECT_EQ(fallback.damage.offset_bytes, there * kTestChunkBytes);
+    EXPECT_EQ(store.mended().size(), 1u);
+    EXPECT_EQ(store.committed()->step, kLastStep - 1);
+    EXPECT_TRUE(check_committed(disk, store).ok());
+    EXPECT_EQ(drive->content(newest_)->size(), bytes_);
+    expect_goes_on(*drive, opened.take(), kLastStep - 1);
+  }
+}
+
+TEST_F(SlotFileDamage, OfTheNewestSlotThatHasOnlyGrownLosesNothing) {
+  resize(drive_, newest_, bytes_ + 4096);
+  EXPECT_EQ(verdict(drive_), Verdict::kRecoverable);
+  SimulatedDisk disk(drive_);
+  auto opened = Store::open(disk, names_, nullptr, test_options(3));
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
+  EXPECT_EQ(opened.value()->mended().size(), 1u);
+  EXPECT_FALSE(opened.value()->fallback().has_value());
+  EXPECT_EQ(opened.value()->committed()->step, kLastStep);
+  EXPECT_EQ(drive_.content(newest_)->size(), bytes_);
+  expect_goes_on(drive_, opened.take(), kLastStep);
+}
+
+TEST_F(SlotFileDamage, OfBothSlotsIsAnErrorThatNamesBothAndWritesNothing) {
+  resize(drive_, older_, 4096);
+  resize(drive_, newest_, std::nullopt);
+  flip(meta_path(names_[0], 0), 9000, 1);
+  EXPECT_EQ(verdict(drive_), Verdict::kLost);
+  SimulatedDisk disk(drive_);
+  const uint64_t events = drive_.events();
+  const Status refused = Store::open(disk, names_, nullptr, test_options(3)).status();
+  EXPECT_EQ(refused.code(), Code::kRefused);
+  for (const std::string& part :
+       {"expected file '" + newest_ + "', found none",
+        "expected '" + older_ + "' to have 24576 bytes, found 4096", std::string("mounted?"),
+        std::string("nothing was written: restore a checkpoint")}) {
+    EXPECT_NE(refused.text().find(part), std::string::npos) << refused.text();
+  }
+  EXPECT_EQ(drive_.events(), events);
+}
+
+TEST_F(SlotFileDamage, OfTheNewestSlotBesideABadChunkOfTheOlderIsAnError) {
+  resize(drive_, newest_, 4096);
+  flip(older_, 9000, 1);
+  SimulatedDisk disk(drive_);
+  const Status refused = Store::open(disk, names_, nullptr, test_options(3)).status();
+  EXPECT_EQ(refused.code(), Code::kRefused);
+  EXPECT_NE(refused.text().find("epoch 2 is not whole"), std::string::npos) << refused.text();
+  EXPECT_EQ(drive_.content(newest_)->size(), 4096u);
+}
+
+TEST_F(SlotFileDamage, MendedByAnOpenThatIsCutShortIsMendedByTheNext) {
+  for (const bool newest : {false, true}) {
+    bool was_cut = true;
+    for (uint64_t at = 0; was_cut; ++at) {
+      for (const CrashMode mode : {CrashMode::kDropped, CrashMode::kTorn, CrashMode::kReordered}) {
+        SCOPED_TRACE(testing::Message() << (newest ? "newest" : "older") << ", event " << at);
+        const auto drive = drive_.copy(at);
+        resize(*drive, newest ? newest_ : older_, 4096);
+        drive->crash_at_event = drive->events() + at;
+        {
+          SimulatedDisk disk(*drive);
+          const auto opened = Store::open(disk, names_, nullptr, test_options(at));
+          EXPECT_EQ(opened.ok(), !drive->crashed()) << opened.status().text();
+        }
+        was_cut = drive->crashed();
+        drive->crash_at_event.reset();
+        drive->power_cycle(mode);
+        SimulatedDisk disk(*drive);
+        auto opened = Store::open(disk, names_, nullptr, test_options(at + 1));
+        ASSERT_TRUE(opened.ok()) << opened.status().text();
+        const uint64_t step = opened.value()->committed()->step;
+        EXPECT_EQ(step, newest ? kLastStep - 1 : kLastStep);
+        EXPECT_TRUE(check_committed(disk, *opened.value()).ok());
+        expect_goes_on(*drive, opened.take(), step);
+      }
+    }
+  }
+}
+
+TEST_F(SlotFileDamage, AndAMissingLockLeaveAStoreThatOneProcessHas) {
+  drive_.erase(older_);
+  drive_.erase(lock_path(names_[0]));
+  SimulatedDisk disk(drive_);
+  auto opened = Store::open(disk, names_, nullptr, test_options(3));
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
+  SimulatedDisk other(drive_);
+  EXPECT_EQ(Store::open(other, names_, nullptr, test_options(4)).status().code(), Code::kRefused);
+}
+
+TEST_F(SlotFileDamage, OfOneThatACheckpointHoldsLeavesTheCheckpointAlone) {
+  SimulatedDisk disk(drive_);
+  for (const bool newest : {false, true}) {
+    const auto drive = drive_.copy(6);
+    SimulatedDisk own(*drive);
+    {
+      auto store = Store::open(own, names_, nullptr, test_options(3));
+      ASSERT_TRUE(store.ok());
+      ASSERT_TRUE(store.value()->checkpoint({"/held"}).ok());
+      if (!newest) {
+        ASSERT_TRUE(commit_step(own, *store.value(), kLastStep + 1).ok());
+      }
+    }
+    drive->erase(newest_);  // which is the older one after the next step
+    auto opened = Store::open(own, names_, nullptr, test_options(4));
+    ASSERT_TRUE(opened.ok()) << opened.status().text();
+    EXPECT_EQ(opened.value()->fallback().has_value(), newest);
+    const uint64_t step = opened.value()->committed()->step;
+    EXPECT_EQ(step, newest ? kLastStep - 1 : kLastStep + 1);
+    expect_goes_on(*drive, opened.take(), step);
+    StoreOptions options = test_options(5);
+    options.read_only = true;
+    options.verify_all = true;
+    auto held = Store::open(own, {"/held"}, nullptr, std::move(options));
+    ASSERT_TRUE(held.ok()) << held.status().text();
+    EXPECT_EQ(held.value()->committed()->step, kLastStep);
+    // One of its own has nothing to go back to.
+    held.value().reset();
+    resize(*drive, "/held/slot-a", 4096);
+    options = test_options(6);
+    options.read_only = true;
+    const Status refused = Store::open(own, {"/held"}, nullptr, std::move(options)).status();
+    EXPECT_NE(refused.text().find("take another checkpoint"), std::string::npos) << refused.text();
+  }
+}
+
+// ---- Files that lose their names while the store is open ----------------------------------------
+
+TEST_F(SlotFileDamage, AFileThatWasRemovedOrReplacedIsNoticedBeforeTheCommitCounts) {
+  for (const std::string& path :
+       {older_, meta_path(names_[0], 0), meta_path(names_[0], 1), lock_path(names_[0])}) {
+    for (const bool replaced : {false, true}) {
+      SCOPED_TRACE(path);
+      const auto drive = drive_.copy(5);
+      SimulatedDisk disk(*drive);
+      {
+        auto opened = Store::open(disk, names_, nullptr, test_options(3));
+        ASSERT_TRUE(opened.ok());
+        Store& store = *opened.value();
+        ASSERT_TRUE(write_step(disk, store, kLastStep + 1).ok());
+        drive->erase(path);
+        if (replaced) {
+          ASSERT_TRUE(OpenFile::open(disk, path, OpenMode::kCreate, bytes_).ok());
+        }
+        const Status status = store.commit();
+        EXPECT_EQ(status.code(), Code::kRefused);
+        EXPECT_NE(status.text().find("'" + path + "' was removed, or another file"),
+                  std::string::npos)
+            << status.text();
+        EXPECT_EQ(store.commit().text(), status.text());
+      }
+      auto opened = Store::open(disk, names_, nullptr, test_options(4));
+      ASSERT_TRUE(opened.ok()) << opened.status().text();
+      EXPECT_EQ(opened.value()->committed()->step, kLastStep);
+      EXPECT_TRUE(check_committed(disk, *opened.value()).ok());
+    }
+  }
+}
+
+TEST_F(SlotFileDamage, ACommittedFileThatWasRemovedIsNoticedBeforeTheCommitBeforeIsWrittenOver) {
+  SimulatedDisk disk(drive_);
+  const std::vector<unsigned char> before = *drive_.content(older_);
+  {
+    auto opened = Store::open(disk, names_, nullptr, test_options(3));
+    ASSERT_TRUE(opened.ok());
+    drive_.erase(newest_);
+    const Status status = opened.value()->begin_step(kLastStep + 1);
+    EXPECT_EQ(status.code(), Code::kRefused);
+    EXPECT_NE(status.text().find("nothing was written"), std::string::npos) << status.text();
+  }
+  EXPECT_EQ(*drive_.content(older_), before);
+  auto opened = Store::open(disk, names_, nullptr, test_options(4));
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
+  EXPECT_EQ(opened.value()->committed()->step, kLastStep - 1);
 }
 
 TEST_F(DamageTest, AFileOfAnotherStoreIsNotTakenForOnesOwn) {

@@ -121,6 +121,8 @@ TEST(Description, SaysItsFirstDifference) {
   differs([](auto& b) { b.rank = 2; }, "the state of rank 0, found 2");
   differs([](auto& b) { b.rank_count = 8; }, "a rank count of 1, found 8");
   differs([](auto& b) { b.chunk_bytes = 8192; }, "chunk_bytes 4096, found 8192");
+  // What a person can see comes first.
+  differs([](auto& b) { b.fingerprint = b.groups[1].element_count = 5; }, "element count 10");
   differs([](auto& b) { b.groups.pop_back(); }, "a group count of 3, found 2");
   differs([](auto& b) { b.groups[1].name = "x"; }, "group 1 to be 'norm', found 'x'");
   differs([](auto& b) { b.groups[1].element_count = 5; }, "element count 10, found 5");

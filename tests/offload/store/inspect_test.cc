@@ -88,7 +88,8 @@ TEST_F(InspectTest, ADamagedChunkIsRecoverableWhileThePreviousEpochIsWholeAndLos
   EXPECT_EQ(report.verdict(), Verdict::kRecoverable);
   EXPECT_EQ(
       report.summary(),
-      "1 of 6 chunks of epoch 3 (step 2) are bad; epoch 2 (step 1) is whole: roll back to it");
+      "1 of 6 chunks of epoch 3 (step 2) are bad; epoch 2 (step 1) is whole: opening the store "
+      "for writing, or the first step after it, goes back to it");
   ASSERT_EQ(report.slots[0].first_bad.size(), 1u);
   EXPECT_EQ(report.slots[0].first_bad[0].chunk, 3u);
   flip("/drive0/slot-b", 0);

@@ -263,6 +263,22 @@ Result<uint64_t> SimulatedDisk::size(FileId file) {
   return uint64_t{drive_.inodes_[files_[file].inode].cached.size()};
 }
 
+Status SimulatedDisk::truncate(FileId file, uint64_t bytes) {
+  WEIR_RETURN_IF_ERROR(ask("truncate"));
+  WEIR_RETURN_IF_ERROR(drive_.event());
+  SimulatedDrive::Inode& inode = drive_.inodes_[files_[file].inode];
+  for (std::vector<unsigned char>* content : {&inode.durable, &inode.cached}) {
+    content->resize(std::min<uint64_t>(bytes, content->size()));
+  }
+  return {};
+}
+
+Result<bool> SimulatedDisk::is_name_of(const std::string& path, FileId file) {
+  WEIR_RETURN_IF_ERROR(ask("is name '" + path + "'"));
+  const auto name = drive_.names_.find(path);
+  return name != drive_.names_.end() && name->second == files_[file].inode;
+}
+
 Status SimulatedDisk::lock(FileId file) {
   WEIR_RETURN_IF_ERROR(ask("lock"));
   SimulatedDrive::Inode& inode = drive_.inodes_[files_[file].inode];
@@ -304,6 +320,14 @@ Status SimulatedDisk::rename(const std::string& from, const std::string& to) {
 
 Status SimulatedDisk::remove(const std::string& path) {
   WEIR_RETURN_IF_ERROR(ask("remove '" + path + "'"));
+  if (drive_.directories_.contains(path)) {
+    for (const auto& [name, inode] : drive_.names_) {
+      if (directory_of(name) == path) return system_error("remove '" + path + "'", ENOTEMPTY);
+    }
+    WEIR_RETURN_IF_ERROR(drive_.event());
+    drive_.directories_.erase(path);
+    return {};
+  }
   if (!drive_.names_.contains(path)) return system_error("remove '" + path + "'", ENOENT);
   WEIR_RETURN_IF_ERROR(drive_.event());
   drive_.change_names({{}, {path}});

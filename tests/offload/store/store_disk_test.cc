@@ -2,6 +2,7 @@
 // The store on real files, through every disk of this machine, and weir-fsck on what it leaves.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -92,6 +93,52 @@ TEST_P(StoreDiskTest, CannotBeOpenedWithoutPermission) {
       << opened.status().text();
 }
 
+// Neither may hold anybody up.
+TEST_P(StoreDiskTest, AFifoOrADirectoryInPlaceOfASlotIsNamedWithItsRemedy) {
+  make_steps(3);
+  const std::string path = slot_path(names_[1], 1);  // of the older commit
+  for (const bool fifo : {true, false}) {
+    std::filesystem::remove(path);
+    ASSERT_EQ(fifo ? mkfifo(path.c_str(), 0600) : mkdir(path.c_str(), 0700), 0);
+    const Status refused = Store::open(*disk_, names_, nullptr, test_options(2)).status();
+    EXPECT_FALSE(refused.ok());
+    for (const std::string& part : {path, std::string("move it elsewhere")}) {
+      EXPECT_NE(refused.text().find(part), std::string::npos) << refused.text();
+    }
+    ASSERT_TRUE(std::filesystem::remove(path));
+    auto opened = Store::open(*disk_, names_, nullptr, test_options(3));
+    ASSERT_TRUE(opened.ok()) << opened.status().text();
+    EXPECT_EQ(opened.value()->mended().size(), 1u);
+    EXPECT_TRUE(check_committed(*disk_, *opened.value()).ok());
+  }
+}
+
+TEST_P(StoreDiskTest, SlotFilesThatAreGoneCutOrGrownAreMended) {
+  make_steps(3);
+  const std::string older = slot_path(names_[1], 1);
+  const uint64_t bytes = std::filesystem::file_size(older);
+  for (const uint64_t found : {uint64_t{0}, bytes - 1, bytes + 12345}) {
+    std::filesystem::resize_file(older, found);
+    auto opened = Store::open(*disk_, names_, nullptr, test_options(found));
+    ASSERT_TRUE(opened.ok()) << opened.status().text();
+    EXPECT_EQ(opened.value()->mended().size(), 1u);
+    EXPECT_EQ(std::filesystem::file_size(older), bytes);
+    EXPECT_TRUE(check_committed(*disk_, *opened.value()).ok());
+  }
+  auto opened = Store::open(*disk_, names_, nullptr, test_options(7));
+  ASSERT_TRUE(opened.ok());
+  ASSERT_TRUE(write_step(*disk_, *opened.value(), 3).ok());
+  std::filesystem::copy_file(older, older + "-copy");
+  std::filesystem::rename(older + "-copy", older);
+  const Status status = opened.value()->commit();
+  EXPECT_NE(status.text().find("another file has taken its name"), std::string::npos)
+      << status.text();
+  opened.value().reset();
+  opened = Store::open(*disk_, names_, nullptr, test_options(8));
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
+  EXPECT_EQ(opened.value()->committed()->step, 2u);
+}
+
 #ifdef WEIR_FSCK_PROGRAM
 
 struct FsckRun {
@@ -145,6 +192,51 @@ TEST_P(StoreDiskTest, FsckSaysGoodRecoverableLostOrUnknownByItsExitStatus) {
   }
 }
 
+TEST_P(StoreDiskTest, FsckOfASlotFileSaysWhatOpenDoesAboutIt) {
+  make_steps(3);
+  const std::string both = names_[0] + " " + names_[1];
+  std::filesystem::remove(slot_path(names_[1], 1));
+  FsckRun run = fsck(both);
+  EXPECT_EQ(run.exit_status, 1) << run.output;
+  EXPECT_NE(run.output.find("opening the store for writing makes its file anew"), std::string::npos)
+      << run.output;
+  ASSERT_TRUE(Store::open(*disk_, names_, nullptr, test_options(2)).ok());
+  EXPECT_EQ(fsck(both).exit_status, 0);
+  std::filesystem::resize_file(slot_path(names_[0], 0), 1 << 20);
+  run = fsck(both);
+  EXPECT_EQ(run.exit_status, 1) << run.output;
+  EXPECT_NE(run.output.find("what is behind them is not used"), std::string::npos) << run.output;
+}
+
+TEST_P(StoreDiskTest, FsckRightAfterAKilledProcessFindsTheStoreFree) {
+  make_steps(2);
+  const std::string both = names_[0] + " " + names_[1];
+  for (int i = 0; i < 10; ++i) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      DiskOptions options;
+      options.kind = GetParam();
+      auto disk = open_disk(options);
+      auto store = Store::open(*disk.value(), names_, nullptr, test_options(2));
+      const char ready = store.ok() && check_committed(*disk.value(), *store.value()).ok() ? 1 : 0;
+      static_cast<void>(write(ends[1], &ready, 1));
+      pause();
+      _exit(1);
+    }
+    char ready = 0;
+    ASSERT_EQ(read(ends[0], &ready, 1), 1);
+    EXPECT_EQ(ready, 1);
+    kill(pid, SIGKILL);
+    ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
+    const FsckRun run = fsck("--quiet " + both);
+    EXPECT_EQ(run.exit_status, 0) << run.output;
+    close(ends[0]);
+    close(ends[1]);
+  }
+}
+
 TEST_P(StoreDiskTest, FsckCallsAForeignCopyOfTheMetadataDamageAndForeignDirectoriesUnknown) {
   make_steps(2);
   const std::string both = names_[0] + " " + names_[1];
@@ -164,6 +256,20 @@ TEST_P(StoreDiskTest, FsckCallsAForeignCopyOfTheMetadataDamageAndForeignDirector
   run = fsck(names_[0] + " " + others[1]);
   EXPECT_EQ(run.exit_status, 3) << run.output;
   EXPECT_NE(run.output.find("expected directories of one store"), std::string::npos) << run.output;
+}
+
+TEST_P(StoreDiskTest, FsckSaysWhatADiscardThatFailsHasRemoved) {
+  make_steps(1);
+  const std::string both = names_[0] + " " + names_[1];
+  const std::string path = slot_path(names_[1], 1);
+  std::filesystem::remove(path);
+  std::filesystem::create_directories(path + "/full");  // cannot be removed
+  const FsckRun run = fsck("--discard --discard-committed " + both);
+  EXPECT_EQ(run.exit_status, 3) << run.output;
+  for (const std::string& part :
+       {std::string("3 of 10 files were removed"), slot_path(names_[0], 0), path}) {
+    EXPECT_NE(run.output.find(part), std::string::npos) << run.output;
+  }
 }
 
 TEST_P(StoreDiskTest, FsckDiscardsWhatItMayAndSaysWhat) {

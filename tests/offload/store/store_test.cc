@@ -260,9 +260,9 @@ TEST_F(StoreTest, OpenNamesDirectoriesInAnotherOrderNumberOrOfAnotherStore) {
 
 TEST_F(StoreTest, OpenNamesATruncatedFile) {
   make();
-  drive_.content("/drive0/slot-b")->resize(8192);
-  drive_.commit_edit("/drive0/slot-b");
-  expect_refused("expected '/drive0/slot-b' to have 12288 bytes, found 8192: it was truncated");
+  drive_.content("/drive0/slot-a")->resize(8192);
+  drive_.commit_edit("/drive0/slot-a");
+  expect_refused("expected '/drive0/slot-a' to have 12288 bytes, found 8192: it was truncated");
 }
 
 TEST_F(StoreTest, OpenAndCreateNameWhatMayNotBeOpened) {
@@ -282,7 +282,7 @@ TEST_F(StoreTest, TwoProcessesCannotHaveOneStore) {
   auto second = Store::open(other, names_, nullptr, test_options(3));
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), Code::kRefused);
-  EXPECT_NE(second.status().text().find("expected the store in '/drive0' to be free"),
+  EXPECT_NE(second.status().text().find("the store in '/drive0' is in use: expected it to be free"),
             std::string::npos);
   EXPECT_EQ(Store::remove(other, names_).code(), Code::kRefused);
   store_.reset();
@@ -313,7 +313,8 @@ TEST_F(StoreTest, CreateIsRefusedWhereAStoreIsAndLeavesItAlone) {
   store_.reset();
   again = Store::create(disk_, names_, test_description(), test_options(5));
   ASSERT_FALSE(again.ok());
-  EXPECT_NE(again.status().text().find("expected no store in '/drive0', found"), std::string::npos);
+  EXPECT_NE(again.status().text().find("expected no store or checkpoint in '/drive0', found"),
+            std::string::npos);
   ASSERT_TRUE(Store::remove(disk_, names_).ok());
   EXPECT_TRUE(drive_.paths().empty());
   EXPECT_TRUE(Store::create(disk_, names_, test_description(), test_options(5)).ok());
@@ -330,6 +331,7 @@ TEST_F(StoreTest, AFullDriveIsFoundByCreateWhichLeavesNothing) {
             std::string::npos)
       << less.status().text();
   EXPECT_TRUE(drive_.paths().empty());
+  for (const std::string& name : test_directories(2)) EXPECT_FALSE(disk_.exists(name).value());
 }
 
 TEST_F(StoreTest, AStoreThatWasNeverCommittedSaysSoWhenRead) {
