@@ -44,7 +44,9 @@
  * last commit damaged goes back to the one before, without the gradients.
  * After a failed sync or commit of its own files, in whatever call, or when going back fails as
  * well, the optimizer is of no more use: every call but destroy and describe returns that first
- * failure, and opening the directories finds the last committed step.
+ * failure, and opening the directories finds the last committed step. Only
+ * damage that a step meets in what was whole before it may leave no commit to open:
+ * WEIR_ERROR_REFUSED, and the text has the command that tells.
  */
 
 #include <stddef.h>
@@ -367,7 +369,9 @@ typedef struct weir_store_report {
   uint64_t bad_chunk;        /* the first one */
   const char* bad_file;      /* it lies in; until this thread's next call of this function */
   uint64_t bad_offset_bytes; /* in the file */
-  const char* text;          /* all of it for people, "" when all is well; as bad_file */
+  /* All of it for people, and the slot files that open has made anew or cut to their length; "" when
+   * all is well; as bad_file. */
+  const char* text;
   uint64_t chunk_count;
   uint64_t verified_chunk_count; /* of the committed step: read and whole since it was opened, or
                                     written by this optimizer */

@@ -355,8 +355,7 @@ std::string Optimizer::damage_remedy() const {
   if (!home_->on_drives()) return "restore a checkpoint";
   return fmt::format(
       "'weir-fsck {}' says whether a commit is whole: if one is, opening the directories again "
-      "goes "
-      "on with it, else restore a checkpoint",
+      "goes on with it, else restore a checkpoint",
       fmt::join(options_.directories, " "));
 }
 

@@ -293,13 +293,12 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
   if (!hold && !*finite) return go_back(status);
   if (!status.ok()) {
     const Status error = recover(status.with_context(fmt::format("step {}", step)), step, report);
-    if (status.code() != Code::kRefused || !check_lost("step").ok() || step_ + 1 != step)
+    if (status.code() != Code::kRefused || !check_lost("step").ok() || step_ + 1 != step) {
       return error;
-    return Status(
-        error.code(),
-        fmt::format("{}; the commit before was being written over: destroy the optimizer; "
-                    "{}",
-                    error.text(), damage_remedy()));
+    }
+    return Status(error.code(), fmt::format("{}; the commit before was being written over: destroy "
+                                            "the optimizer; {}",
+                                            error.text(), damage_remedy()));
   }
   write_trace(swept.trace);
   return {};

@@ -83,25 +83,31 @@ Result<std::vector<std::string>> existing_files(Disk& disk,
 
 Result<OpenFile> hold_lock(Disk& disk, const std::string& directory, uint64_t wait_ms) {
   const std::string path = lock_path(directory);
-  const Result<bool> exists = disk.exists(path);
-  if (!exists.ok()) return exists.status();
-  Result<OpenFile> file =
-      OpenFile::open(disk, path, exists.value() ? OpenMode::kReadOnly : OpenMode::kCreate, 0);
-  if (!file.ok()) return file.status();
   const uint64_t deadline_ns = now_ns() + wait_ms * 1'000'000u;
-  Status status = disk.lock(file.value().id());
-  while (status.code() == Code::kRefused && now_ns() < deadline_ns) {
-    std::this_thread::sleep_for(kLockPause);
-    status = disk.lock(file.value().id());
+  while (true) {
+    const Result<bool> exists = disk.exists(path);
+    if (!exists.ok()) return exists.status();
+    Result<OpenFile> file =
+        OpenFile::open(disk, path, exists.value() ? OpenMode::kReadOnly : OpenMode::kCreate, 0);
+    if (!file.ok()) return file.status();
+    const Status status = disk.lock(file.value().id());
+    if (status.ok()) {
+      // Whoever had it may have removed it: then it keeps nobody out.
+      const Result<bool> named = disk.is_name_of(path, file.value().id());
+      if (!named.ok()) return named.status();
+      if (named.value()) return file;
+    } else if (status.code() != Code::kRefused) {
+      return status;
+    } else if (now_ns() >= deadline_ns) {
+      return Status(Code::kRefused,
+                    fmt::format("the store in '{}' is in use: expected it to be free, found it "
+                                "open in another process or elsewhere in this one ({}); end that "
+                                "first",
+                                directory, status.text()));
+    } else {
+      std::this_thread::sleep_for(kLockPause);
+    }
   }
-  if (!status.ok()) {
-    if (status.code() != Code::kRefused) return status;
-    return Status(Code::kRefused,
-                  fmt::format("the store in '{}' is in use: expected it to be free, found it open "
-                              "in another process or elsewhere in this one ({}); end that first",
-                              directory, status.text()));
-  }
-  return file;
 }
 
 Result<std::vector<OpenFile>> hold_existing_locks(Disk& disk,

@@ -255,17 +255,35 @@ TEST_F(CreateTest, ADiscardThatFailsSaysWhatItHasRemoved) {
   EXPECT_GT(in_part, 5u);
 }
 
-// Somebody else has the locks for so many more tries.
+// Somebody else has the locks for so many more tries, and removes a file when it lets go.
 class LateLocks : public SimulatedDisk {
  public:
-  using SimulatedDisk::SimulatedDisk;
+  explicit LateLocks(SimulatedDrive& drive) : SimulatedDisk(drive), drive_(drive) {}
   Status lock(FileId file) override {
-    if (taken == 0) return SimulatedDisk::lock(file);
+    if (taken == 0) {
+      if (!removed.empty()) drive_.erase(std::exchange(removed, ""));
+      return SimulatedDisk::lock(file);
+    }
     --taken;
     return Status(Code::kRefused, "locked by another");
   }
   int taken = 0;
+  std::string removed;
+
+ private:
+  SimulatedDrive& drive_;
 };
+
+TEST_F(CreateTest, ALockThatWasRemovedWhileItWasWaitedForIsMadeAnew) {
+  make(1);
+  LateLocks disk(drive_);
+  disk.taken = 3;
+  disk.removed = "/drive0/lock";
+  const auto lock = hold_lock(disk, "/drive0", 60'000);
+  ASSERT_TRUE(lock.ok()) << lock.status().text();
+  EXPECT_EQ(disk.removed, "");
+  EXPECT_EQ(hold_lock(disk_, "/drive0", 0).status().code(), Code::kRefused);
+}
 
 TEST_F(CreateTest, LocksThatAreLetGoALittleLateAreWaitedFor) {
   make(1);
