@@ -3,6 +3,7 @@
 // parent's, however it ends, and whatever another thread of the parent was doing at that moment:
 // the parents go on, with right sums, and the child can make communicators of its own.
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <link.h>
@@ -625,10 +626,20 @@ TEST(ForkedChild, TakesNoHarmOfWhatOtherThreadsWereAt) {
   }
 }
 
+// Before a fork, but before Weir's handler that waits: handlers run in the opposite order.
+int let_discovery_go_on = -1;
+void before_fork() {
+  const char word = 1;
+  if (let_discovery_go_on < 0) return;
+  EXPECT_EQ(write(let_discovery_go_on, &word, 1), 1);
+  let_discovery_go_on = -1;
+}
+
 // hwloc, which discovers the machine, opens its plugins with a lock held: one of the test's waits there
 // (fork_in_discovery.cc). In a process that knows the machine already there is nothing to try.
-TEST(ForkedChild, DoesNotWaitForTheDiscoveryThatAnotherThreadWasAt) {
-  if (getenv("HWLOC_PLUGINS_PATH") == nullptr) GTEST_SKIP() << "see fork_in_discovery_test";
+// `goes_on`: as soon as there is a fork; else when the child has ended.
+void fork_in_discovery(bool goes_on) {
+  if (getenv("HWLOC_PLUGINS_PATH") == nullptr) GTEST_SKIP() << "see fork_in_discovery_* of ctest";
   int begun[2];
   int ends[2];
   ASSERT_EQ(pipe2(begun, O_CLOEXEC), 0);
@@ -642,20 +653,34 @@ TEST(ForkedChild, DoesNotWaitForTheDiscoveryThatAnotherThreadWasAt) {
   char word = 0;
   const bool waits = read(begun[0], &word, 1) == 1;
   if (waits) {
+    if (goes_on) {
+      EXPECT_EQ(pthread_atfork(before_fork, nullptr, nullptr), 0);
+      let_discovery_go_on = ends[1];
+    }
     EXPECT_EQ(run_child(Way::kFork,
-                        [] {
+                        [goes_on] {
                           alarm(30);
+                          unsetenv("WEIR_TEST_IN_DISCOVERY");
+                          // What a loader that was left in the middle of it ends the process for.
+                          void* module = goes_on ? dlopen("libweir-none.so", RTLD_NOW) : nullptr;
+                          EXPECT_EQ(module, nullptr);
                           pass_between_threads();
                         }),
               0);
-    EXPECT_EQ(write(ends[1], &word, 1), 1);
+    if (!goes_on) {
+      EXPECT_EQ(write(ends[1], &word, 1), 1);
+    }
   }
   maker.join();
   close(begun[0]);
   close(ends[0]);
   close(ends[1]);
-  if (!waits) GTEST_SKIP() << "hwloc opens no plugins";
+  if (!waits) GTEST_SKIP() << "hwloc opens no plugins, or knows the machine";
 }
+
+TEST(ForkWhileTheMachineIsDiscovered, WaitsForTheEndOfIt) { fork_in_discovery(true); }
+
+TEST(ForkWhileTheMachineIsDiscovered, WaitsNotForEver) { fork_in_discovery(false); }
 
 void pass_blocking_and_not(int rank, weir_comm_t comm) {
   go_on(comm, rank, 2, 20);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/base/clock.h"
+#include "core/base/fork_barred.h"
 #include "core/base/log.h"
 #include "core/base/per_process.h"
 #include "core/base/process_generation.h"
@@ -28,7 +29,7 @@ constexpr std::string_view kProbeNow = "probe";
 // After a table that was measured in part, as there was no time for more.
 constexpr std::string_view kCutShort = "cut short";
 
-// hwloc holds locks meanwhile, which a child that begins then would never get.
+// hwloc holds locks meanwhile, which a child that begins in spite of all would never get.
 Result<topo::Topology> discover_unless_cut_off() {
   static constinit std::atomic<uint64_t> under_way_in{0};  // the generation of a process
   const uint64_t begun_in = under_way_in.load();
@@ -46,6 +47,7 @@ Result<topo::Topology> discover_unless_cut_off() {
 // Discovery takes tens of milliseconds and the machine stays the same.
 uint64_t topology_hash(const std::string& file) {
   static constinit InheritedState<std::optional<uint64_t>> state;
+  const ForkBarred barred;  // until it is known, so that a child knows it
   const auto access = state.use();
   std::optional<uint64_t>& known = *access;
   if (!known) {
