@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What hwloc takes for a plugin: says through one pipe that it is being opened, and waits for a word
-// from the other. WEIR_TEST_IN_DISCOVERY names both, "write read"; without it nobody waits.
+// What hwloc takes for a plugin: says through one pipe that it is being opened, and waits for a
+// word from the other. WEIR_TEST_IN_DISCOVERY names both, "write read"; without it nobody waits.
 #include <unistd.h>
 
 #include <cstdio>

@@ -634,8 +634,9 @@ void before_fork() {
   let_discovery_go_on = -1;
 }
 
-// hwloc, which discovers the machine, opens its plugins with a lock held: one of the test's waits there
-// (fork_in_discovery.cc). In a process that knows the machine already there is nothing to try.
+// hwloc, which discovers the machine, opens its plugins with a lock held: one of the test's waits
+// there (fork_in_discovery.cc). In a process that knows the machine already there is nothing to
+// try.
 // `goes_on`: as soon as there is a fork; else when the child has ended.
 void fork_in_discovery(bool goes_on) {
   if (getenv("HWLOC_PLUGINS_PATH") == nullptr) GTEST_SKIP() << "see fork_in_discovery_* of ctest";

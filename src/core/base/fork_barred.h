@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps fork() waiting while a thread is at something that a child could not use half done: in the
-// loader, or with a lock of a library that nobody lets go of in the child. Thread-safe; a thread may
-// hold several. Not for clone() without fork's handlers.
+// loader, or with a lock of a library that nobody lets go of in the child. Thread-safe; a thread
+// may hold several. Not for clone() without fork's handlers.
 #pragma once
 
 #include <shared_mutex>
 
 namespace weir {
 
-// While one lives, fork() by another thread waits, though not longer than 2 s: who holds it may itself
-// be waiting for a lock of the thread that forks. Threads that hold one do not wait for each other.
+// While one lives, fork() by another thread waits, though not longer than 2 s: who holds it may
+// itself be waiting for a lock of the thread that forks. Threads that hold one do not wait for each
+// other.
 class ForkBarred {
  public:
   ForkBarred();

@@ -64,8 +64,8 @@ std::string expand_file_name(const std::string& pattern) {
   return name;
 }
 
-// spdlog's own for standard error is one for all sinks, and held for ever in a child that began while
-// another thread of the parent wrote a line.
+// spdlog's own for standard error is one for all sinks, and held for ever in a child that began
+// while another thread of the parent wrote a line.
 struct SinkMutex {
   using mutex_t = std::mutex;
   static mutex_t& mutex() {

@@ -37,9 +37,9 @@ unsigned long long count_loaded() {
   return count;
 }
 
-// dl_iterate_phdr takes a lock of the C library that fork() leaves as it is: if another thread of the
-// parent held it at that moment, nobody in the child ever gets it. So a process with threads, or a
-// child of one, first lets a thread try that nobody needs.
+// dl_iterate_phdr takes a lock of the C library that fork() leaves as it is: if another thread of
+// the parent held it at that moment, nobody in the child ever gets it. So a process with threads,
+// or a child of one, first lets a thread try that nobody needs.
 class LoaderLock {
  public:
   LoaderLock() : is_free_(std::make_shared<std::atomic<bool>>(__libc_single_threaded)) {
