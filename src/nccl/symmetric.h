@@ -52,8 +52,8 @@ class Allocation {
   unsigned char number_[16] = {};
 };
 
-// For ncclMemAlloc and ncclMemFree. Memory that a window uses goes with the window. A child of fork()
-// may use memory of its parent, and not free it.
+// For ncclMemAlloc and ncclMemFree. Memory that a window uses goes with the window. A child of
+// fork() may use memory of its parent, and not free it.
 Outcome allocate_symmetric(const char* function, size_t bytes, void** memory);
 Outcome free_symmetric(const char* function, void* memory);
 // The refusal to a child of the process that asked for the memory.

@@ -625,6 +625,67 @@ TEST(ForkedChild, TakesNoHarmOfWhatOtherThreadsWereAt) {
   }
 }
 
+// Before a fork, but before Weir's handler that waits: handlers run in the opposite order.
+int let_discovery_go_on = -1;
+void before_fork() {
+  const char word = 1;
+  if (let_discovery_go_on < 0) return;
+  EXPECT_EQ(write(let_discovery_go_on, &word, 1), 1);
+  let_discovery_go_on = -1;
+}
+
+// hwloc, which discovers the machine, opens its plugins with a lock held: one of the test's waits
+// there (fork_in_discovery.cc). In a process that knows the machine already there is nothing to
+// try.
+// `goes_on`: as soon as there is a fork; else when the child has ended.
+void fork_in_discovery(bool goes_on) {
+  if (getenv("HWLOC_PLUGINS_PATH") == nullptr) GTEST_SKIP() << "see fork_in_discovery_* of ctest";
+  int begun[2];
+  int ends[2];
+  ASSERT_EQ(pipe2(begun, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const std::string pipes = std::to_string(begun[1]) + " " + std::to_string(ends[0]);
+  setenv("WEIR_TEST_IN_DISCOVERY", pipes.c_str(), 1);
+  std::thread maker([&] {
+    run_threads(1, [](int, weir_comm_t comm) { EXPECT_EQ(weir_barrier(comm, nullptr), WEIR_OK); });
+    close(begun[1]);
+  });
+  char word = 0;
+  const bool waits = read(begun[0], &word, 1) == 1;
+  if (waits) {
+    if (goes_on) {
+      EXPECT_EQ(pthread_atfork(before_fork, nullptr, nullptr), 0);
+      let_discovery_go_on = ends[1];
+    }
+    EXPECT_EQ(run_child(Way::kFork,
+                        [goes_on] {
+                          alarm(30);
+                          unsetenv("WEIR_TEST_IN_DISCOVERY");
+                          const std::string log =
+                              testing::TempDir() + "fork_log_" + std::to_string(getpid());
+                          setenv("WEIR_LOG_FILE", log.c_str(), 1);
+                          pass_between_threads();
+                          const bool is_without =
+                              content_of(log).find("no topology") != std::string::npos;
+                          EXPECT_EQ(is_without, !goes_on);
+                          unlink(log.c_str());
+                        }),
+              0);
+    if (!goes_on) {
+      EXPECT_EQ(write(ends[1], &word, 1), 1);
+    }
+  }
+  maker.join();
+  close(begun[0]);
+  close(ends[0]);
+  close(ends[1]);
+  if (!waits) GTEST_SKIP() << "hwloc opens no plugins, or knows the machine";
+}
+
+TEST(ForkWhileTheMachineIsDiscovered, WaitsForTheEndOfIt) { fork_in_discovery(true); }
+
+TEST(ForkWhileTheMachineIsDiscovered, WaitsNotForEver) { fork_in_discovery(false); }
+
 void pass_blocking_and_not(int rank, weir_comm_t comm) {
   go_on(comm, rank, 2, 20);
   int value = 1;

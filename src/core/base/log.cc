@@ -2,13 +2,15 @@
 #include "core/base/log.h"
 
 #include <spdlog/logger.h>
+#include <spdlog/sinks/ansicolor_sink-inl.h>
+#include <spdlog/sinks/ansicolor_sink.h>
 #include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "core/base/per_process.h"
@@ -62,6 +64,16 @@ std::string expand_file_name(const std::string& pattern) {
   return name;
 }
 
+// spdlog's own for standard error is one for all sinks, and held for ever in a child that began
+// while another thread of the parent wrote a line.
+struct SinkMutex {
+  using mutex_t = std::mutex;
+  static mutex_t& mutex() {
+    static constinit PerProcess<std::mutex> it;
+    return it.get();
+  }
+};
+
 struct Log {
   Log();
 
@@ -88,7 +100,7 @@ Log::Log() {
     }
   }
   if (!sink) {
-    sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+    sink = std::make_shared<spdlog::sinks::ansicolor_stderr_sink<SinkMutex>>();
     sink->set_pattern("%H:%M:%S.%e weir[%P] %^%l%$: %v");
   }
   logger = std::make_unique<spdlog::logger>("weir", std::move(sink));

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "core/base/clock.h"
+#include "core/base/fork_barred.h"
 #include "core/base/per_process.h"
 #include "core/comm/bounded_call.h"
 #include "cuda/driver_table.h"
@@ -36,13 +37,13 @@ unsigned long long count_loaded() {
   return count;
 }
 
-// dl_iterate_phdr takes a lock of the C library that fork() leaves as it is: if another thread of the
-// parent held it at that moment, nobody in the child ever gets it. So a process with threads, or a
-// child of one, first lets a thread try that nobody needs.
+// dl_iterate_phdr takes a lock of the C library that fork() leaves as it is: if another thread of
+// the parent held it at that moment, nobody in the child ever gets it. So a process with threads,
+// or a child of one, first lets a thread try that nobody needs.
 class LoaderLock {
  public:
   LoaderLock() : is_free_(std::make_shared<std::atomic<bool>>(__libc_single_threaded)) {
-    constexpr uint64_t kPatienceNs = 100'000'000;
+    constexpr uint64_t kPatienceNs = 2'000'000'000;
     if (is_free()) return;
     const auto ask = [is_free = is_free_] {
       (void)count_loaded();
@@ -51,7 +52,7 @@ class LoaderLock {
     try {
       (void)run_bounded(ask, now_ns() + kPatienceNs);
     } catch (const std::system_error&) {
-      // No thread is to be had: it counts as held.
+      is_free_->store(true);  // no thread is to be had
     }
   }
   bool is_free() const { return is_free_->load(std::memory_order_relaxed); }
@@ -66,9 +67,11 @@ constinit PerProcess<LoaderLock> loader_lock;
 
 bool look_for_driver() {
   if (driver_is_known()) return true;
-  // Without the count it is looked for each time, which takes some 0.1 ms.
-  const unsigned long long loaded = loader_lock->is_free() ? count_loaded() : 0;
-  if (loaded != 0 && loaded == loaded_seen.load(std::memory_order_relaxed)) return false;
+  // Where it is not free, nothing can be loaded any more.
+  if (!loader_lock->is_free()) return false;
+  const ForkBarred barred;
+  const unsigned long long loaded = count_loaded();
+  if (loaded == loaded_seen.load(std::memory_order_relaxed)) return false;
   const cuda::Driver* found = cuda::find_driver(cuda::Look::kInUse);
   if (found != nullptr && found->pointer_get_attributes != nullptr) {
     driver.store(found, std::memory_order_release);

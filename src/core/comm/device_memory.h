@@ -14,8 +14,8 @@ extern std::atomic<bool> known;
 // The process is known to use CUDA's driver; costs a load.
 inline bool driver_is_known() { return device_memory::known.load(std::memory_order_acquire); }
 
-// Looks for it. Cheap when nothing has been loaded since the last look, but not for every call. Does
-// not hang in a child of fork(), whatever other threads of the parent did in the loader.
+// Looks for it. Cheap when nothing has been loaded since the last look, but not for every call.
+// Does not hang in a child of fork(), whatever other threads of the parent did in the loader.
 bool look_for_driver();
 
 // The number of the device that alone reaches the memory at `pointer`; -1: the host reads it too, as it does

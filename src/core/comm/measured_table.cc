@@ -4,14 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "core/base/clock.h"
+#include "core/base/fork_barred.h"
 #include "core/base/log.h"
 #include "core/base/per_process.h"
+#include "core/base/process_generation.h"
 #include "core/cost/cache.h"
 #include "core/engine/probe.h"
 #include "core/engine/probe_link.h"
@@ -26,13 +29,29 @@ constexpr std::string_view kProbeNow = "probe";
 // After a table that was measured in part, as there was no time for more.
 constexpr std::string_view kCutShort = "cut short";
 
+// hwloc holds locks meanwhile, which a child that begins in spite of all would never get.
+Result<topo::Topology> discover_unless_cut_off() {
+  static constinit std::atomic<uint64_t> under_way_in{0};  // the generation of a process
+  const uint64_t begun_in = under_way_in.load();
+  if (begun_in != 0 && begun_in != process_generation()) {
+    return Status(Code::kUnsupported,
+                  "a thread of the parent process was at it when this one was forked; let the "
+                  "parent make a communicator before it forks");
+  }
+  under_way_in = process_generation();
+  auto topology = topo::discover();
+  under_way_in = 0;
+  return topology;
+}
+
 // Discovery takes tens of milliseconds and the machine stays the same.
 uint64_t topology_hash(const std::string& file) {
   static constinit InheritedState<std::optional<uint64_t>> state;
+  const ForkBarred barred;  // until it is known, so that a child knows it
   const auto access = state.use();
   std::optional<uint64_t>& known = *access;
   if (!known) {
-    auto topology = file.empty() ? topo::discover() : topo::read_file(file);
+    auto topology = file.empty() ? discover_unless_cut_off() : topo::read_file(file);
     if (!topology.ok()) {
       log_warn(
           fmt::format("no topology, so measured costs are not kept: {}", topology.status().text()));

@@ -14,6 +14,8 @@
 
 #include <cctype>
 
+#include "core/base/fork_barred.h"
+
 namespace weir::plugin {
 namespace {
 
@@ -200,6 +202,7 @@ Result<const weir_transport_functions_t*> open_plugin(const std::string& path) {
   if (!S_ISREG(status.st_mode)) return refused(path, "it is not a regular file");
   const std::string reason = unsafe_reason(status);
   if (!reason.empty()) return refused(path, "it " + reason);
+  const ForkBarred barred;  // what is half loaded would be so for ever in a child
   void* object = dlopen(real_path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) {
     const char* text = dlerror();

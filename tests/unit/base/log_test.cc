@@ -178,6 +178,35 @@ TEST(Log, LinesOfSeveralThreadsStayWhole) {
   EXPECT_EQ(line_count(text), 200u);
 }
 
+TEST(Log, AForkedChildDoesNotWaitForALineThatAnotherThreadWrites) {
+  run_child({}, [] {
+    int ends[2];
+    if (pipe(ends) != 0) _exit(1);
+    // More than the pipe holds: the thread stands in the middle of its line until it is read.
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[1]);
+    std::thread writer([] {
+      log_error(std::string(1 << 20, 'x'));
+      close(STDERR_FILENO);
+    });
+    char text[4096];
+    if (read(ends[0], text, 1) != 1) _exit(1);
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(30);
+      close(STDERR_FILENO);
+      log_error("nobody reads this");
+      _exit(0);
+    }
+    int status = -1;
+    const bool ended = waitpid(child, &status, 0) == child && status == 0;
+    while (read(ends[0], text, sizeof text) > 0) {
+    }
+    writer.join();
+    if (!ended) _exit(1);
+  });
+}
+
 TEST(Log, AnUnknownNameIsReportedWhoeverReadsTheEnvironmentFirst) {
   for (const bool log_first : {false, true}) {
     const std::string text = run_child({{"WEIR_TIMEOUT_MSS", "1"}}, [&] {
