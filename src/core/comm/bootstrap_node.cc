@@ -366,6 +366,12 @@ void Node::closed(Link link) {
 }
 
 void Node::end_turn(uint64_t now_ns) {
+  // Neighbours may have been told of a round that is done already: it stays so.
+  if (busy()) heed_losses();
+  flush_up(now_ns);
+}
+
+void Node::heed_losses() {
   if (!lost_.empty() && status_.ok()) {
     std::vector<Rank> ranks;
     std::string processes;
@@ -390,7 +396,6 @@ void Node::end_turn(uint64_t now_ns) {
     }
   }
   lost_.clear();
-  flush_up(now_ns);
 }
 
 // The whole time there was, and what used it up where this wait is not what did.

@@ -66,8 +66,11 @@ class Node {
   // TLS has found that what came over `link` is not what was sent.
   void receive_damaged(Link link);
   void closed(Link link);
-  // After the events of one moment: what they led to is sent.
+  // After the events of one moment: what they led to is sent. Links that have closed fail the round
+  // that is under way, or else the next one.
   void end_turn(uint64_t now_ns);
+  // Between two rounds: those links fail this node now.
+  void heed_losses();
 
   bool busy() const { return state_ == State::kBusy; }
   const Status& status() const { return status_; }  // the failure, once there was one
@@ -117,7 +120,7 @@ class Node {
   std::optional<Peer> parent_;
   std::vector<Peer> children_;
   std::vector<Send> sends_;
-  std::vector<Link> lost_;  // in this turn
+  std::vector<Link> lost_;  // not heeded yet
   State state_ = State::kBusy;
   Status status_;
   size_t next_redirect_ = 0;

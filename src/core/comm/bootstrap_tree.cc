@@ -425,7 +425,7 @@ Status Tree::look() {
   for (Connection& one : connections_) {
     if (one.channel.is_open()) read_ahead(&one);
   }
-  node_.end_turn(now_ns());
+  node_.heed_losses();
   if (!node_.status().ok()) say_farewell();
   return node_.status();
 }

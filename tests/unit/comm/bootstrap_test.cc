@@ -285,6 +285,41 @@ TEST(Bootstrap, ARankThatCameWithLittleTimeLeftIsSaidToHaveHadLittle) {
                                         "timeout is over first, had 0."));
 }
 
+TEST(Bootstrap, ARankThatEndsBehindItsBlobIsALossOfTheNextRoundOnAllRanks) {
+  const Secret secret = fresh_secret();
+  std::unique_ptr<Bootstrap> root;
+  std::thread joining([&] {
+    auto joined = Bootstrap::join(secret, 0, 3, deadline_in_ms(20'000));
+    ASSERT_TRUE(joined.ok());
+    root = joined.take();
+  });
+  await_root(secret);
+  Stranger two(secret);
+  ASSERT_NE(shake_hands(&two, secret, 2, 3), "");
+  Stranger one(secret);
+  ASSERT_NE(shake_hands(&one, secret, 1, 3), "");
+  joining.join();
+  ASSERT_NE(root, nullptr);
+  ASSERT_TRUE(one.receive());  // all have joined
+  // All that follows lies before the root when it comes to the round.
+  two.send(wire::encode_give(1, 20'000'000, record(2, "2")));
+  two.hang_up();
+  one.send(wire::encode_give(1, 20'000'000, record(1, "1")));
+  auto first = root->all_gather("0", deadline_in_ms(20'000));
+  ASSERT_TRUE(first.ok()) << first.status().text();
+  EXPECT_EQ(first.value(), (std::vector<std::string>{"0", "1", "2"}));
+  auto told = one.receive();
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->header.kind, wire::Kind::kTake);
+  EXPECT_FALSE(one.receive(200)) << "a word of failure for who has the result";
+  auto second = root->all_gather("0", deadline_in_ms(20'000));
+  EXPECT_EQ(second.status().code(), Code::kPeerLost);
+  EXPECT_THAT(second.status().text(), HasSubstr("rank 2 of 3"));
+  told = one.receive();
+  ASSERT_TRUE(told);
+  EXPECT_EQ(told->header.kind, wire::Kind::kFailure);
+}
+
 TEST(Bootstrap, WhyARankGaveUpIsToldToAll) {
   const Secret secret = fresh_secret();
   std::string first_text;
