@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "netns/lab.h"
 #include "support/collective_checks.h"
@@ -136,6 +137,55 @@ TEST_F(Rails, AnyNumberOfMessagesMayBeAnsweredByOne) {
         move(!sends, ++number);
       }
     }
+  });
+}
+
+std::string bucket(const char* device, const char* verb, const char* rate) {
+  return "tc qdisc " + std::string(verb) + " dev " + device + " root tbf rate " + rate +
+         " burst 16kb limit 1mb";
+}
+
+// Numbers of 400 KB in all, several times. Returns what both links have sent for them.
+std::pair<uint64_t, uint64_t> sent_for_reductions(weir_comm_t comm, int rank) {
+  const uint64_t before[] = {sent_bytes("eth0"), sent_bytes("eth1")};
+  for (int i = 0; i < 12 && !testing::Test::HasFatalFailure(); ++i) {
+    reduce_exactly(comm, rank, 100'000);
+  }
+  return {sent_bytes("eth0") - before[0], sent_bytes("eth1") - before[1]};
+}
+
+// Both links are there, nothing is said about them, and one is 400 times slower: from the start on, or
+// suddenly.
+TEST_F(Rails, ALinkThatIsMuchSlowerCarriesHardlyAnything) {
+  if (std::system("tc -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "the program tc is missing";
+  for (const bool slow_first : {false, true}) {
+    LabOptions options = two_links();
+    options.commands = {bucket("eth0", "add", slow_first ? "256kbit" : "100mbit"),
+                        bucket("eth1", "add", slow_first ? "100mbit" : "256kbit")};
+    run_in_lab(options, [slow_first](int rank, weir_comm_t comm) {
+      const char* slow_device = slow_first ? "eth0" : "eth1";
+      EXPECT_LE(sent_bytes(slow_device), 64u * 1024) << "the start";
+      auto [fast, slow] = sent_for_reductions(comm, rank);
+      if (slow_first) std::swap(fast, slow);
+      EXPECT_LE(slow, fast / 40);
+    });
+  }
+}
+
+TEST_F(Rails, ALinkThatBecomesMuchSlowerCarriesHardlyAnythingAnyMore) {
+  if (std::system("tc -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "the program tc is missing";
+  LabOptions options = two_links();
+  options.commands = {bucket("eth0", "add", "100mbit"), bucket("eth1", "add", "100mbit")};
+  run_in_lab(options, [](int rank, weir_comm_t comm) {
+    const auto [one, other] = sent_for_reductions(comm, rank);
+    EXPECT_GE(one, other / 3);
+    EXPECT_GE(other, one / 3);
+    ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+    EXPECT_EQ(std::system(bucket("eth1", "change", "128kbit").c_str()), 0);
+    // The first one meets what is under way.
+    (void)sent_for_reductions(comm, rank);
+    const auto [fast, slow] = sent_for_reductions(comm, rank);
+    EXPECT_LE(slow, fast / 40);
   });
 }
 

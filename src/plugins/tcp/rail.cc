@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 namespace weir::plugins::tcp {
@@ -27,6 +28,8 @@ constexpr uint32_t kSilentMax = 32;
 constexpr double kFragmentNs = 500e3;
 constexpr double kFragmentNsLeast = 50e3;
 constexpr double kWindowNs = 4e6;
+constexpr double kAheadNs = 50e6;
+constexpr uint64_t kPatienceNs = 10'000'000;
 constexpr uint32_t kFragmentBytesLeast = 8 * 1024;
 constexpr uint32_t kFragmentBytesUsual = 64 * 1024;
 constexpr uint32_t kFragmentBytesMost = 256 * 1024;
@@ -51,6 +54,12 @@ void Rail::attach(Stream stream, uint64_t now_ns) {
   sample_count_ = 0;
   kernel_rate_ = 0;
   silent_count_ = 0;
+  proven_bytes_ = kTrialBytes;
+  arrived_bytes_ = sent_bytes_;
+  is_marked_ = false;
+  held_up_us_ = 0;
+  looked_sent_bytes_ = UINT64_MAX;
+  look_at_answers();
   received_ = 0;
   in_fragment_ = false;
   got_ = 0;
@@ -74,13 +83,85 @@ uint32_t Rail::fragment_bytes_least() const {
   return std::max(kFragmentBytesLeast, static_cast<uint32_t>(bytes) & ~uint32_t{4095});
 }
 
-void Rail::look_ahead() {
-  int in_socket = 0;
+bool Rail::has_much_outstanding() const {
+  return outstanding_bytes_ >= std::min<uint64_t>(kFragmentBytesLeast, ahead_bytes_max());
+}
+
+void Rail::look_ahead(uint64_t now_ns) {
   ahead_bytes_ = outstanding_bytes_;
-  if (outstanding_bytes_ < kFragmentBytesLeast || ioctl(fd(), SIOCOUTQ, &in_socket) != 0 ||
-      in_socket < 0)
+  int in_socket = 0;
+  if (outstanding_bytes_ == 0 || !(is_marked_ || has_much_outstanding())) {
+    arrived_bytes_ = sent_bytes_;
+  } else if (ioctl(fd(), SIOCOUTQ, &in_socket) == 0 && in_socket >= 0) {
+    const uint64_t unacknowledged = unwritten_bytes_ + static_cast<uint64_t>(in_socket);
+    ahead_bytes_ = std::min(outstanding_bytes_, unacknowledged);
+    arrived_bytes_ = std::max(arrived_bytes_, sent_bytes_ + unwritten_bytes_ - ahead_bytes_);
+  }
+  judge_pace(now_ns);
+}
+
+uint64_t Rail::ahead_bytes_max() const {
+  if (!is_measured_) return kTrialBytes;
+  const double bytes = rate_ * (kAheadNs + static_cast<double>(answer_least_us_) * 1e3);
+  const uint64_t most = std::min(proven_bytes_, window_bytes());
+  return bytes >= static_cast<double>(most) ? most
+                                            : std::max(kTrialBytes, static_cast<uint64_t>(bytes));
+}
+
+void Rail::look_at_answers() {
+  if (looked_sent_bytes_ == sent_bytes_) return;
+  looked_sent_bytes_ = sent_bytes_;
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  answer_us_ = answer_least_us_ = 0;
+  if (getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return;
+  answer_us_ = info.tcpi_rtt;
+  answer_least_us_ = std::min(info.tcpi_min_rtt, info.tcpi_rtt);
+}
+
+uint64_t Rail::answer_ns() const { return std::bit_floor(answer_us_ / 1000) * 1'000'000; }
+
+// With a window that is closed, it is the peer that does not read.
+bool Rail::was_held_up_by_peer() {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+  const uint64_t before = held_up_us_;
+  held_up_us_ = info.tcpi_rwnd_limited;
+  return held_up_us_ != before;
+}
+
+void Rail::mark(uint64_t now_ns) {
+  mark_ns_ = now_ns;
+  mark_arrived_ = arrived_bytes_;
+}
+
+void Rail::judge_pace(uint64_t now_ns) {
+  if (!is_marked_ || now_ns <= mark_ns_) return;
+  const auto past_ns = static_cast<double>(now_ns - mark_ns_);
+  if (arrived_bytes_ >= mark_sent_) {
+    is_marked_ = false;
+    took_ns_ = now_ns - mark_began_ns_;
+    const uint64_t bytes = mark_sent_ - mark_arrived_;
+    proven_bytes_ = std::max(proven_bytes_, 2 * bytes);
+    const double pace = static_cast<double>(bytes) / past_ns;
+    if (is_measured_ && (sample_count_ > 0 || pace <= rate_)) return;
+    rate_ = pace;
+    is_measured_ = true;
     return;
-  ahead_bytes_ = std::min(outstanding_bytes_, unwritten_bytes_ + static_cast<uint64_t>(in_socket));
+  }
+  const double answer_ns = static_cast<double>(answer_us_) * 1e3;
+  if (past_ns < static_cast<double>(kPatienceNs) + 2 * answer_ns) return;
+  const double pace =
+      static_cast<double>(arrived_bytes_ - mark_arrived_ + kTrialBytes) / (past_ns - answer_ns);
+  if (pace > rate_ / 2) return;
+  mark(now_ns);
+  if (was_held_up_by_peer()) return;
+  rate_ = pace;
+  is_measured_ = true;
+  proven_bytes_ = kTrialBytes;
+  sample_count_ = 0;
+  sample_bytes_ = sample_ns_ = 0;
 }
 
 uint64_t Rail::window_bytes() const {
@@ -132,6 +213,7 @@ void Rail::measure(uint64_t bytes, uint64_t now_ns) {
   sample_bytes_ += bytes;
   sample_ns_ += now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
   busy_since_ns_ = now_ns;
+  if (outstanding_bytes_ == 0) look_ahead(now_ns);
   if (sample_bytes_ < kSampleBytes || sample_ns_ == 0) return;
   const double sample = take_sample();
   sample_bytes_ = sample_ns_ = 0;
@@ -145,7 +227,17 @@ void Rail::measure(uint64_t bytes, uint64_t now_ns) {
   is_measured_ = true;
 }
 
-void Rail::push() {
+void Rail::push(uint64_t now_ns) {
+  const uint64_t sent_before = sent_bytes_;
+  write();
+  if (is_marked_ || sent_bytes_ == sent_before || !has_much_outstanding()) return;
+  is_marked_ = true;
+  mark(now_ns);
+  mark_began_ns_ = now_ns;
+  mark_sent_ = sent_bytes_;
+}
+
+void Rail::write() {
   for (uint32_t call = 0; call < kBurst && written_ < queued_ && health_ == Health::kUp;) {
     iovec pieces[kPiecesMax];
     size_t count = 0;
