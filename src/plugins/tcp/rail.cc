@@ -145,7 +145,7 @@ void Rail::judge_pace(uint64_t now_ns) {
     const uint64_t bytes = mark_sent_ - mark_arrived_;
     proven_bytes_ = std::max(proven_bytes_, 2 * bytes);
     const double pace = static_cast<double>(bytes) / past_ns;
-    if (is_measured_ && (sample_count_ > 0 || pace <= rate_)) return;
+    if (is_measured_ && (sample_count_ >= kSamplesLeast || pace <= rate_)) return;
     rate_ = pace;
     is_measured_ = true;
     return;
@@ -219,6 +219,7 @@ void Rail::measure(uint64_t bytes, uint64_t now_ns) {
   sample_bytes_ = sample_ns_ = 0;
   if (sample == 0) return;
   samples_[sample_count_++ % kSamples] = sample;
+  if (sample_count_ < kSamplesLeast) return;
   const uint32_t count = std::min(sample_count_, kSamples);
   double sorted[kSamples];
   std::copy_n(samples_, count, sorted);

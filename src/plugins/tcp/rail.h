@@ -136,7 +136,7 @@ class Rail {
   // peer's, has no processor, and knows apart what a link lets through after a pause. Where it says
   // nothing for long, that is not what holds this rail up, and what is acknowledged counts.
   //
-  // Until there are any, it is the fastest that bytes were seen to leave the socket. When they leave
+  // Until there are some, it is the fastest that bytes were seen to leave the socket. When they leave
   // it at less than half of the rate for kPatienceNs, although the peer's host takes more, the rate is
   // what was seen, and measuring begins anew.
   double rate() const { return rate_; }
@@ -186,6 +186,7 @@ class Rail {
   uint64_t sent_bytes_ = 0;
 
   static constexpr uint32_t kSamples = 5;
+  static constexpr uint32_t kSamplesLeast = 3;
   double rate_;
   bool is_measured_ = false;
   double samples_[kSamples] = {};
