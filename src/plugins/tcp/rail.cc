@@ -84,6 +84,7 @@ uint32_t Rail::fragment_bytes_least() const {
 }
 
 bool Rail::has_much_outstanding() const {
+  if (outstanding_bytes_ < kTrialBytes) return false;
   return outstanding_bytes_ >= std::min<uint64_t>(kFragmentBytesLeast, ahead_bytes_max());
 }
 
@@ -113,13 +114,12 @@ void Rail::look_at_answers() {
   looked_sent_bytes_ = sent_bytes_;
   tcp_info info{};
   socklen_t bytes = sizeof info;
-  answer_us_ = answer_least_us_ = 0;
+  answer_us_ = answer_least_us_ = answer_step_ns_ = 0;
   if (getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return;
   answer_us_ = info.tcpi_rtt;
   answer_least_us_ = std::min(info.tcpi_min_rtt, info.tcpi_rtt);
+  answer_step_ns_ = std::bit_floor(answer_us_ / 1000) * 1'000'000;
 }
-
-uint64_t Rail::answer_ns() const { return std::bit_floor(answer_us_ / 1000) * 1'000'000; }
 
 // With a window that is closed, it is the peer that does not read.
 bool Rail::was_held_up_by_peer() {

@@ -86,7 +86,7 @@ class Rail {
   // Asks the kernel how long the peer's host takes to answer.
   void look_at_answers();
   // That time, in steps of which each is twice the one before; 0: less than a millisecond.
-  uint64_t answer_ns() const;
+  uint64_t answer_ns() const { return answer_step_ns_; }
   // Since when nothing is on its way; 0: something is.
   uint64_t idle_ns(uint64_t now_ns) const {
     return outstanding_bytes_ == 0 && now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
@@ -205,9 +205,10 @@ class Rail {
   uint64_t mark_arrived_ = 0;  // arrived_bytes_ then
   uint64_t mark_sent_ = 0;     // sent_bytes_ then
   uint64_t mark_began_ns_ = 0;
-  uint64_t took_ns_ = 0;            // that the latest of them took
-  uint64_t answer_us_ = 0;          // the kernel's smoothed time
-  uint64_t answer_least_us_ = 0;    // the least lately
+  uint64_t took_ns_ = 0;          // that the latest of them took
+  uint64_t answer_us_ = 0;        // the kernel's smoothed time
+  uint64_t answer_least_us_ = 0;  // the least lately
+  uint64_t answer_step_ns_ = 0;
   uint64_t looked_sent_bytes_ = 0;  // sent_bytes_ when these were asked for
   uint64_t held_up_us_ = 0;         // by the peer's window, so far
 
