@@ -564,6 +564,7 @@ void Bundle::drive() {
     if (links_[i].down || links_[i].rests) continue;
     Rail& rail = rails_[i];
     if (links_[i].ending_ns == 0) rail.read(this);
+    rail.watch(now_ns_);
     if (rail.health() == Rail::Health::kDamaged) return fail_all(WEIR_ERROR_INTERNAL, 0);
     if (rail.health() != Rail::Health::kUp) begin_end(i);
     untold += rail.received() - links_[i].told_received;

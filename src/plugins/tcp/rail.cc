@@ -29,7 +29,11 @@ constexpr double kFragmentNs = 500e3;
 constexpr double kFragmentNsLeast = 50e3;
 constexpr double kWindowNs = 4e6;
 constexpr double kAheadNs = 50e6;
-constexpr uint64_t kPatienceNs = 10'000'000;
+// Of one that has come back; twice as long each time that it failed before it had carried much.
+constexpr uint64_t kFirstTookNs = 5'000'000;
+constexpr uint32_t kFailuresMost = 8;
+// A host may take 40 ms to acknowledge what it has.
+constexpr uint64_t kPatienceNs = 50'000'000;
 constexpr uint32_t kFragmentBytesLeast = 8 * 1024;
 constexpr uint32_t kFragmentBytesUsual = 64 * 1024;
 constexpr uint32_t kFragmentBytesMost = 256 * 1024;
@@ -54,6 +58,8 @@ void Rail::attach(Stream stream, uint64_t now_ns) {
   sample_count_ = 0;
   kernel_rate_ = 0;
   silent_count_ = 0;
+  failures_ = proven_bytes_ < kWindowBytesLeast ? std::min(failures_ + 1, kFailuresMost) : 0;
+  took_ns_ = kFirstTookNs << failures_;
   proven_bytes_ = kTrialBytes;
   arrived_bytes_ = sent_bytes_;
   is_marked_ = false;
@@ -98,7 +104,8 @@ void Rail::look_ahead(uint64_t now_ns) {
     ahead_bytes_ = std::min(outstanding_bytes_, unacknowledged);
     arrived_bytes_ = std::max(arrived_bytes_, sent_bytes_ + unwritten_bytes_ - ahead_bytes_);
   }
-  judge_pace(now_ns);
+  if (is_marked_) judge_pace(now_ns);
+  looked_ns_ = now_ns;
 }
 
 uint64_t Rail::ahead_bytes_max() const {
@@ -137,19 +144,22 @@ void Rail::mark(uint64_t now_ns) {
 }
 
 void Rail::judge_pace(uint64_t now_ns) {
-  if (!is_marked_ || now_ns <= mark_ns_) return;
-  const auto past_ns = static_cast<double>(now_ns - mark_ns_);
+  if (now_ns <= mark_ns_) return;
   if (arrived_bytes_ >= mark_sent_) {
     is_marked_ = false;
-    took_ns_ = now_ns - mark_began_ns_;
+    // At the look before this one it had not arrived; when it did afterwards is not known.
+    const uint64_t end_ns = std::min(now_ns, looked_ns_ + 2 * kWatchNs);
+    took_ns_ = end_ns - mark_began_ns_;
+    const auto past_ns = static_cast<double>(end_ns - mark_ns_);
     const uint64_t bytes = mark_sent_ - mark_arrived_;
-    proven_bytes_ = std::max(proven_bytes_, 2 * bytes);
+    proven_bytes_ = std::max(proven_bytes_, bytes + bytes / 2);
     const double pace = static_cast<double>(bytes) / past_ns;
     if (is_measured_ && (sample_count_ >= kSamplesLeast || pace <= rate_)) return;
     rate_ = pace;
     is_measured_ = true;
     return;
   }
+  const auto past_ns = static_cast<double>(now_ns - mark_ns_);
   const double answer_ns = static_cast<double>(answer_us_) * 1e3;
   if (past_ns < static_cast<double>(kPatienceNs) + 2 * answer_ns) return;
   const double pace =
@@ -234,7 +244,7 @@ void Rail::push(uint64_t now_ns) {
   if (is_marked_ || sent_bytes_ == sent_before || !has_much_outstanding()) return;
   is_marked_ = true;
   mark(now_ns);
-  mark_began_ns_ = now_ns;
+  looked_ns_ = mark_began_ns_ = now_ns;
   mark_sent_ = sent_bytes_;
 }
 

@@ -75,9 +75,13 @@ class Rail {
   // Of those, what has not come to the peer's host, as of the last look and with what came since.
   uint64_t ahead_bytes() const { return ahead_bytes_; }
   void look_ahead(uint64_t now_ns);
+  // The same, where it is time to see how fast the rail is.
+  void watch(uint64_t now_ns) {
+    if (is_marked_ && now_ns - looked_ns_ >= kWatchNs) look_ahead(now_ns);
+  }
   // With more than that ahead it is given no parts of messages: what is in a socket cannot be taken
-  // back. It is what the rail carries in a short time, and no more than twice what it has carried
-  // since it began, or was found to be slow: kTrialBytes at first.
+  // back. It is what the rail carries in a short time, and half as much again as it has carried
+  // at a time since it began, or was found to be slow: kTrialBytes at first.
   uint64_t ahead_bytes_max() const;
   // One that is too slow to be used may be tried when it has rested for long beside the time that it
   // took for what it was given last. How fast it is then will be as its next bytes show.
@@ -138,7 +142,7 @@ class Rail {
   //
   // Until there are some, it is the fastest that bytes were seen to leave the socket. When they leave
   // it at less than half of the rate for kPatienceNs, although the peer's host takes more, the rate is
-  // what was seen, and measuring begins anew.
+  // what was seen, and measuring begins anew. Bytes may be gone for long when somebody looks again.
   double rate() const { return rate_; }
   bool is_measured() const { return is_measured_; }  // else it is a guess
   // Longest and shortest fragment that is good for this rail.
@@ -152,6 +156,7 @@ class Rail {
  private:
   static constexpr size_t kAheadBytes = 1024;
   static constexpr uint64_t kRestFactor = 32;
+  static constexpr uint64_t kWatchNs = 1'000'000;
   struct Sent {
     Fragment fragment;
     unsigned char header[wire::kFragmentHeaderBytes];
@@ -198,9 +203,11 @@ class Rail {
   uint32_t silent_count_ = 0;  // samples since then
 
   uint64_t proven_bytes_ = kTrialBytes;
+  uint32_t failures_ = 0;       // one after the other, before much was proven
   uint64_t arrived_bytes_ = 0;  // at the peer's host, of sent_bytes_
   // What was in the socket at some moment, until it has arrived.
   bool is_marked_ = false;
+  uint64_t looked_ns_ = 0;
   uint64_t mark_ns_ = 0;
   uint64_t mark_arrived_ = 0;  // arrived_bytes_ then
   uint64_t mark_sent_ = 0;     // sent_bytes_ then
