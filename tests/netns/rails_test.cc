@@ -159,8 +159,8 @@ std::pair<uint64_t, uint64_t> sent_for_reductions(weir_comm_t comm, int rank) {
   return {sent_bytes("eth0") - before[0], sent_bytes("eth1") - before[1]};
 }
 
-// Both links are there, nothing is said about them, and one is 400 times slower: from the start on, or
-// suddenly.
+// Both links are there, nothing is said about them, and one is 400 times slower: from the start on,
+// or suddenly.
 TEST_F(Rails, ALinkThatIsMuchSlowerCarriesHardlyAnything) {
   if (std::system("tc -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "the program tc is missing";
   for (const bool slow_first : {false, true}) {

@@ -2,13 +2,15 @@
 // Bundle: the rails to one peer, and the messages of all lanes over them.
 //
 // A message is cut into fragments so that all rails end together, by what each has under way and how
-// fast it was measured to be (striping.h). What is in a socket cannot be taken back, so no rail is given
-// more than it carries in a short time, and one of which little is known hardly anything (rail.h).
-// Small messages and states go over the rail that is expected to have brought them first. Fragments of a message whose receive was posted
-// are read straight into its buffer. Some may come before: up to kAheadCount messages of up to
-// kEagerBytes, and up to kLargeAheadCount of up to kLargeBytes per lane, are kept here until their
-// receives come. All else waits at its sender until the receiver has said that it has posted the
-// receive, so that no lane blocks another.
+// fast it was measured to be (striping.h). What is in a socket cannot be taken back, so no rail is
+// given more than it carries in a short time, and one of which little is known hardly anything
+// (rail.h). Small messages go over the rail that is expected to have brought them first, states
+// over the one that brought the most lately.
+//
+// Fragments of a message whose receive was posted are read straight into its buffer. Some may come
+// before: up to kAheadCount messages of up to kEagerBytes, and up to kLargeAheadCount of up to
+// kLargeBytes per lane, are kept here until their receives come. All else waits at its sender until
+// the receiver has said that it has posted the receive, so that no lane blocks another.
 //
 // A sender whose receiver has posted never waits for ever:
 //
@@ -24,14 +26,16 @@
 // - Of acknowledgements, which are counted by rail, a sender needs some only when kCopiesMax small
 //   messages, Rail::kFragmentsMax fragments or Rail::window_bytes() of a rail have none. A receiver
 //   tells of all rails when a quarter of that is untold, and when it has all of a longer message.
+// - What is ahead in a rail is known from this host's kernel, not from acknowledgements: it grows
+//   less while the peer reads, or the rail fails.
 // - What was told on a rail that fails is told again on another one.
 //
 // A send is complete when the peer has all of it, a small one when a copy of it was made. So when a
 // rail fails, what the peer has not got from it goes over the others. Both ends close it and tell
 // each other how many of its fragments they have; from then on nothing more is read from it, so that
 // each fragment is counted once. A rail fails that ends, breaks, or whose bytes the peer's host does
-// not acknowledge, or so slowly that others would long have brought them, while another one works. The
-// last one is kept: when it ends, the peer is lost.
+// not acknowledge, or so slowly that others would long have brought them, while another one works.
+// The last one is kept: when it ends, the peer is lost.
 //
 // A rail may rest: it has its control connection only, and carries nothing until it gets the other one,
 // which is made when messages are long enough to be shared out, or when a rail has failed.

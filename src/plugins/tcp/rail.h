@@ -83,8 +83,8 @@ class Rail {
   // back. It is what the rail carries in a short time, and half as much again as it has carried
   // at a time since it began, or was found to be slow: kTrialBytes at first.
   uint64_t ahead_bytes_max() const;
-  // One that is too slow to be used may be tried when it has rested for long beside the time that it
-  // took for what it was given last. How fast it is then will be as its next bytes show.
+  // One that is too slow to be used may be tried when it has rested for long beside the time that
+  // it took for what it was given last. How fast it is then will be as its next bytes show.
   bool is_due_for_trial(uint64_t now_ns) const { return idle_ns(now_ns) > took_ns_ * kRestFactor; }
   void begin_trial() { sample_count_ = 0; }
   // Asks the kernel how long the peer's host takes to answer.
@@ -140,9 +140,9 @@ class Rail {
   // peer's, has no processor, and knows apart what a link lets through after a pause. Where it says
   // nothing for long, that is not what holds this rail up, and what is acknowledged counts.
   //
-  // Until there are some, it is the fastest that bytes were seen to leave the socket. When they leave
-  // it at less than half of the rate for kPatienceNs, although the peer's host takes more, the rate is
-  // what was seen, and measuring begins anew. Bytes may be gone for long when somebody looks again.
+  // Until there are some, it is the fastest that bytes were seen to leave the socket. When they
+  // leave it at less than half of the rate for 50 ms, although the peer reads, the rate is what was
+  // seen, and measuring begins anew.
   double rate() const { return rate_; }
   bool is_measured() const { return is_measured_; }  // else it is a guess
   // Longest and shortest fragment that is good for this rail.

@@ -6,8 +6,8 @@
 // The property: when no byte is left to be carried, no receive that was posted waits for a message
 // that was posted.
 //
-// Connections may also have rates, so that the times of messages over rails of different speeds can be
-// compared, exactly and whatever else the machine does.
+// Connections may also have rates, so that the times of messages over rails of different speeds can
+// be compared, exactly and whatever else the machine does.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
