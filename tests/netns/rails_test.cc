@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "netns/lab.h"
 #include "support/collective_checks.h"
@@ -60,12 +61,27 @@ void reduce_exactly(weir_comm_t comm, int rank, size_t count) {
   ASSERT_EQ(wrong, 0u);
 }
 
+constexpr size_t kMiB = size_t{1} << 18;  // numbers of four bytes
+
+// Which link gets how much is a matter of speed; both get something before long.
+void reduce_until_both_carry(weir_comm_t comm, int rank,
+                             std::pair<uint64_t, uint64_t> bytes_before) {
+  int32_t carry = 0;
+  for (int i = 0; carry < 2; ++i) {
+    ASSERT_LT(i, 1000) << "a link does not carry";
+    reduce_exactly(comm, rank, 4 * kMiB);
+    const bool both = sent_bytes("eth0") - bytes_before.first > (uint64_t{2} << 20) &&
+                      sent_bytes("eth1") - bytes_before.second > (uint64_t{2} << 20);
+    carry = both ? 1 : 0;
+    ASSERT_EQ(weir_all_reduce(comm, &carry, &carry, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK)
+        << weir_last_error(comm);
+  }
+}
+
 void set_link(const char* device, bool up) {
   EXPECT_EQ(std::system(("ip link set " + std::string(device) + (up ? " up" : " down")).c_str()),
             0);
 }
-
-constexpr size_t kMiB = size_t{1} << 18;  // numbers of four bytes
 
 TEST_F(Rails, BothLinksCarryAndTheResultsAreRight) {
   // Each is too slow to carry everything alone.
@@ -75,21 +91,11 @@ TEST_F(Rails, BothLinksCarryAndTheResultsAreRight) {
                                " root tbf rate 400mbit burst 64kb latency 50ms");
   }
   run_in_lab(options, [](int rank, weir_comm_t comm) {
-    const uint64_t before[] = {sent_bytes("eth0"), sent_bytes("eth1")};
+    const std::pair before(sent_bytes("eth0"), sent_bytes("eth1"));
     for (const size_t count : {size_t{0}, size_t{1}, size_t{5000}, size_t{70'001}}) {
       check_every_collective(comm, count);
     }
-    // Which link gets how much is a matter of speed; both get something before long.
-    int32_t carry = 0;
-    for (int i = 0; carry < 2; ++i) {
-      ASSERT_LT(i, 1000) << "a link does not carry";
-      reduce_exactly(comm, rank, 4 * kMiB);
-      const bool both = sent_bytes("eth0") - before[0] > (uint64_t{2} << 20) &&
-                        sent_bytes("eth1") - before[1] > (uint64_t{2} << 20);
-      carry = both ? 1 : 0;
-      ASSERT_EQ(weir_all_reduce(comm, &carry, &carry, 1, WEIR_INT32, WEIR_SUM, nullptr), WEIR_OK)
-          << weir_last_error(comm);
-    }
+    reduce_until_both_carry(comm, rank, before);
   });
 }
 
@@ -136,6 +142,53 @@ TEST_F(Rails, AnyNumberOfMessagesMayBeAnsweredByOne) {
         move(!sends, ++number);
       }
     }
+  });
+}
+
+std::string bucket(const char* device, const char* verb, const char* rate) {
+  return "tc qdisc " + std::string(verb) + " dev " + device + " root tbf rate " + rate +
+         " burst 16kb limit 1mb";
+}
+
+// Numbers of 400 KB in all, several times. Returns what both links have sent for them.
+std::pair<uint64_t, uint64_t> sent_for_reductions(weir_comm_t comm, int rank) {
+  const uint64_t before[] = {sent_bytes("eth0"), sent_bytes("eth1")};
+  for (int i = 0; i < 24 && !testing::Test::HasFatalFailure(); ++i) {
+    reduce_exactly(comm, rank, 100'000);
+  }
+  return {sent_bytes("eth0") - before[0], sent_bytes("eth1") - before[1]};
+}
+
+// Both links are there, nothing is said about them, and one is 400 times slower: from the start on,
+// or suddenly.
+TEST_F(Rails, ALinkThatIsMuchSlowerCarriesHardlyAnything) {
+  if (std::system("tc -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "the program tc is missing";
+  for (const bool slow_first : {false, true}) {
+    LabOptions options = two_links();
+    options.commands = {bucket("eth0", "add", slow_first ? "256kbit" : "100mbit"),
+                        bucket("eth1", "add", slow_first ? "100mbit" : "256kbit")};
+    run_in_lab(options, [slow_first](int rank, weir_comm_t comm) {
+      const char* slow_device = slow_first ? "eth0" : "eth1";
+      EXPECT_LE(sent_bytes(slow_device), 100u * 1024) << "the start";
+      auto [fast, slow] = sent_for_reductions(comm, rank);
+      if (slow_first) std::swap(fast, slow);
+      EXPECT_LE(slow, fast / 40) << fast;
+    });
+  }
+}
+
+TEST_F(Rails, ALinkThatBecomesMuchSlowerCarriesHardlyAnythingAnyMore) {
+  if (std::system("tc -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "the program tc is missing";
+  LabOptions options = two_links();
+  options.commands = {bucket("eth0", "add", "100mbit"), bucket("eth1", "add", "100mbit")};
+  run_in_lab(options, [](int rank, weir_comm_t comm) {
+    reduce_until_both_carry(comm, rank, {sent_bytes("eth0"), sent_bytes("eth1")});
+    ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+    EXPECT_EQ(std::system(bucket("eth1", "change", "128kbit").c_str()), 0);
+    // The first one meets what is under way.
+    (void)sent_for_reductions(comm, rank);
+    const auto [fast, slow] = sent_for_reductions(comm, rank);
+    EXPECT_LE(slow, fast / 40) << fast;
   });
 }
 

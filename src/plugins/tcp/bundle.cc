@@ -15,6 +15,8 @@ constexpr uint64_t kIdleNs = 500'000;
 // The peer is told at the latest after so much, or so many.
 constexpr uint64_t kTellBytes = 64 * 1024;
 constexpr uint64_t kTellFragments = 16;
+// A rail is slow that has less than this part of the rate of the fastest one.
+constexpr double kSlow = 1.0 / 8;
 
 constexpr uint64_t kEarlyBytesPerLane =
     Bundle::kAheadCount * Bundle::kEagerBytes + Bundle::kLargeAheadCount * Bundle::kLargeBytes;
@@ -50,6 +52,7 @@ void Bundle::attach(uint32_t rail, Stream data, Stream control, uint32_t returns
   link.down = false;
   link.peer_closed = false;
   link.returns = returns;
+  link.told_bytes = rails_[rail].received_bytes();
   rails_[rail].attach(data, clock_());
   controls_[rail].attach(control);
   urgent_ = true;
@@ -301,25 +304,19 @@ void Bundle::deliver(Lane* lane, Op* op, Early* early) {
 
 uint32_t Bundle::find_flows(Flow* flows, uint32_t* rails) const {
   uint32_t count = 0;
-  double fastest = 0;
   double measured_sum = 0;
   uint32_t measured_count = 0;
   for (uint32_t i = 0; i < rail_count(); ++i) {
     if (!carries(i)) continue;
     rails[count++] = i;
     if (!rails_[i].is_measured()) continue;
-    fastest = std::max(fastest, rails_[i].rate());
     measured_sum += rails_[i].rate();
     ++measured_count;
   }
   for (uint32_t k = 0; k < count; ++k) {
     const Rail& rail = rails_[rails[k]];
-    double rate = rail.rate();
-    if (rail.is_measured()) {
-      rate = counted_rate(rate, fastest, rail.idle_ns(now_ns_));
-    } else if (measured_count > 0) {
-      rate = measured_sum / measured_count;
-    }
+    const bool is_guess = !rail.is_measured() && measured_count > 0;
+    const double rate = is_guess ? measured_sum / measured_count : rail.rate();
     flows[k] = {rate, rail.ahead_bytes(), rail.fragment_bytes_least()};
   }
   return count;
@@ -329,24 +326,32 @@ bool Bundle::takes_more(const Rail& rail) {
   return rail.has_room() && rail.outstanding_bytes() < rail.window_bytes();
 }
 
-// For so many bytes in one piece: the rail that will have sent them first, if it takes them now.
-Rail* Bundle::choose(uint32_t bytes) {
+// For so many bytes in one piece: the rail that will have brought them first.
+Rail* Bundle::quickest(uint64_t bytes) {
   Flow flows[kRailsMax];
   uint32_t rails[kRailsMax];
   const uint32_t count = find_flows(flows, rails);
   Rail* best = nullptr;
   double best_ns = 0;
   for (uint32_t k = 0; k < count; ++k) {
-    const double ns = static_cast<double>(flows[k].ahead_bytes + bytes) / flows[k].rate;
+    Rail& rail = rails_[rails[k]];
+    const double ns = static_cast<double>(flows[k].ahead_bytes + bytes) / flows[k].rate +
+                      static_cast<double>(rail.answer_ns());
     if (best != nullptr && ns >= best_ns) continue;
-    best = &rails_[rails[k]];
+    best = &rail;
     best_ns = ns;
   }
+  return best;
+}
+
+// That one, if it takes them now.
+Rail* Bundle::choose(uint32_t bytes) {
+  Rail* best = quickest(bytes);
   return best != nullptr && takes_more(*best) ? best : nullptr;
 }
 
 // For a part of so many bytes that are to end together: of the rails that have a share of them and
-// take it now, the one that comes to it first.
+// take it now, the one that comes to it first; or one that is tried.
 Rail* Bundle::choose_part(uint64_t bytes, uint32_t* part_bytes) {
   Flow flows[kRailsMax];
   uint32_t rails[kRailsMax];
@@ -354,15 +359,29 @@ Rail* Bundle::choose_part(uint64_t bytes, uint32_t* part_bytes) {
   const uint32_t count = find_flows(flows, rails);
   if (count == 0) return nullptr;
   share_out(flows, count, bytes, shares);
+  const double fastest = std::max_element(flows, flows + count, [](const Flow& a, const Flow& b) {
+                           return a.rate < b.rate;
+                         })->rate;
   Rail* best = nullptr;
   double best_ns = 0;
   for (uint32_t k = 0; k < count; ++k) {
     Rail& rail = rails_[rails[k]];
+    const uint64_t ahead_max = rail.ahead_bytes_max();
+    if (!takes_more(rail) || flows[k].ahead_bytes >= ahead_max) continue;
+    const uint64_t trial_bytes = std::min<uint64_t>(ahead_max, kEagerBytes);
+    if (shares[k] == 0 && flows[k].rate < fastest * kSlow && bytes > 4 * trial_bytes &&
+        rail.is_due_for_trial(now_ns_)) {
+      rail.begin_trial();
+      *part_bytes = static_cast<uint32_t>(trial_bytes);
+      return &rail;
+    }
     const double ns = static_cast<double>(flows[k].ahead_bytes) / flows[k].rate;
-    if (shares[k] == 0 || !takes_more(rail) || (best != nullptr && ns >= best_ns)) continue;
+    if (shares[k] == 0 || (best != nullptr && ns >= best_ns)) continue;
     best = &rail;
     best_ns = ns;
-    *part_bytes = static_cast<uint32_t>(std::min<uint64_t>(shares[k], rail.fragment_bytes()));
+    const uint64_t room = std::max(ahead_max - flows[k].ahead_bytes, Rail::kTrialBytes);
+    *part_bytes =
+        static_cast<uint32_t>(std::min({shares[k], room, uint64_t{rail.fragment_bytes()}}));
   }
   return best;
 }
@@ -427,7 +446,7 @@ void Bundle::schedule(uint64_t now_ns) {
   const bool sends = !homeless_.empty() || std::any_of(std::begin(lanes_), std::end(lanes_),
                                                        [](const Lane& lane) { return lane.cut; });
   if (!sends) return;
-  for (Rail& rail : rails_) rail.look_ahead();
+  for (Rail& rail : rails_) rail.look_ahead(now_ns);
   while (!homeless_.empty()) {
     Rail* rail = choose(homeless_.back().bytes);
     if (rail == nullptr) return;
@@ -446,7 +465,7 @@ void Bundle::schedule(uint64_t now_ns) {
 void Bundle::push() {
   for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
     if (!carries(i) || !rails_[i].has_unwritten()) continue;
-    rails_[i].push();
+    rails_[i].push(now_ns_);
     if (rails_[i].health() != Rail::Health::kUp) begin_end(i);
   }
 }
@@ -504,12 +523,21 @@ void Bundle::take_states() {
 
 void Bundle::tell() {
   if (!urgent_ || failed_) return;
-  const Rail* best = nullptr;
+  const auto untold_bytes = [this](uint32_t rail) {
+    return rails_[rail].received_bytes() - links_[rail].told_bytes;
+  };
   for (uint32_t i = 0; i < rail_count(); ++i) {
-    if (links_[i].down || controls_[i].lost()) continue;
-    if (best == nullptr || rails_[i].rate() > best->rate() * 1.5) best = &rails_[i];
+    const bool brings = untold_bytes(i) > 0;
+    if (brings && (!bringer_ || untold_bytes(i) > untold_bytes(*bringer_))) bringer_ = i;
   }
-  if (best == nullptr) return;
+  const auto serves = [this](uint32_t rail) {
+    return !links_[rail].down && !controls_[rail].lost();
+  };
+  const Rail* best = quickest(wire::kStateBytesMax);
+  uint32_t way = best != nullptr ? static_cast<uint32_t>(best - rails_.data()) : 0;
+  if (bringer_ && carries(*bringer_)) way = *bringer_;
+  for (uint32_t i = 0; i < rail_count() && !serves(way); ++i) way = i;
+  if (!serves(way)) return;
   urgent_ = false;
   wire::PeerState state;
   state.rail_count = rail_count();
@@ -521,7 +549,7 @@ void Bundle::tell() {
     links_[i].told_received = rails_[i].received();
     links_[i].told_bytes = rails_[i].received_bytes();
   }
-  controls_[static_cast<size_t>(best - rails_.data())].send_state(state);
+  controls_[way].send_state(state);
 }
 
 void Bundle::drive() {
@@ -536,6 +564,7 @@ void Bundle::drive() {
     if (links_[i].down || links_[i].rests) continue;
     Rail& rail = rails_[i];
     if (links_[i].ending_ns == 0) rail.read(this);
+    rail.watch(now_ns_);
     if (rail.health() == Rail::Health::kDamaged) return fail_all(WEIR_ERROR_INTERNAL, 0);
     if (rail.health() != Rail::Health::kUp) begin_end(i);
     untold += rail.received() - links_[i].told_received;

@@ -2,11 +2,15 @@
 // Bundle: the rails to one peer, and the messages of all lanes over them.
 //
 // A message is cut into fragments so that all rails end together, by what each has under way and how
-// fast it was measured to be (striping.h). Fragments of a message whose receive was posted
-// are read straight into its buffer. Some may come before: up to kAheadCount messages of up to
-// kEagerBytes, and up to kLargeAheadCount of up to kLargeBytes per lane, are kept here until their
-// receives come. All else waits at its sender until the receiver has said that it has posted the
-// receive, so that no lane blocks another.
+// fast it was measured to be (striping.h). What is in a socket cannot be taken back, so no rail is
+// given more than it carries in a short time, and one of which little is known hardly anything
+// (rail.h). Small messages go over the rail that is expected to have brought them first, states
+// over the one that brought the most lately.
+//
+// Fragments of a message whose receive was posted are read straight into its buffer. Some may come
+// before: up to kAheadCount messages of up to kEagerBytes, and up to kLargeAheadCount of up to
+// kLargeBytes per lane, are kept here until their receives come. All else waits at its sender until
+// the receiver has said that it has posted the receive, so that no lane blocks another.
 //
 // A sender whose receiver has posted never waits for ever:
 //
@@ -22,13 +26,16 @@
 // - Of acknowledgements, which are counted by rail, a sender needs some only when kCopiesMax small
 //   messages, Rail::kFragmentsMax fragments or Rail::window_bytes() of a rail have none. A receiver
 //   tells of all rails when a quarter of that is untold, and when it has all of a longer message.
+// - What is ahead in a rail is known from this host's kernel, not from acknowledgements: it grows
+//   less while the peer reads, or the rail fails.
 // - What was told on a rail that fails is told again on another one.
 //
 // A send is complete when the peer has all of it, a small one when a copy of it was made. So when a
 // rail fails, what the peer has not got from it goes over the others. Both ends close it and tell
 // each other how many of its fragments they have; from then on nothing more is read from it, so that
 // each fragment is counted once. A rail fails that ends, breaks, or whose bytes the peer's host does
-// not acknowledge while another one works. The last one is kept: when it ends, the peer is lost.
+// not acknowledge, or so slowly that others would long have brought them, while another one works.
+// The last one is kept: when it ends, the peer is lost.
 //
 // A rail may rest: it has its control connection only, and carries nothing until it gets the other one,
 // which is made when messages are long enough to be shared out, or when a rail has failed.
@@ -39,6 +46,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -162,7 +170,8 @@ class Bundle final : private Receiver {
   struct Link {
     bool down = true;
     bool rests = false;
-    uint64_t ending_ns = 0;  // since when its data connection has ended; 0: it has not
+    uint32_t late_looks = 0;  // at which it had far too much ahead, one after the other
+    uint64_t ending_ns = 0;   // since when its data connection has ended; 0: it has not
     uint32_t returns = 0;
     bool peer_closed = true;  // and has told what it has of this rail
     uint64_t told_received = 0;
@@ -197,6 +206,7 @@ class Bundle final : private Receiver {
   void give(Fragment fragment, Rail* rail, uint64_t now_ns);
   uint32_t find_flows(Flow* flows, uint32_t* rails) const;
   static bool takes_more(const Rail& rail);
+  Rail* quickest(uint64_t bytes);
   Rail* choose(uint32_t bytes);
   Rail* choose_part(uint64_t bytes, uint32_t* part_bytes);
   void complete_send(Lane* lane, Op* op);
@@ -204,6 +214,7 @@ class Bundle final : private Receiver {
   void push();
   void tell();
   void look_after(uint64_t now_ns);
+  bool is_late(uint32_t rail) const;
   void begin_end(uint32_t rail);
   void take_down(uint32_t rail, const char* reason);
   void take_back(uint32_t rail);
@@ -222,8 +233,9 @@ class Bundle final : private Receiver {
   uint32_t resting_count_ = 0;
   bool needs_rails_ = false;
   bool failed_ = false;
-  bool urgent_ = false;   // the peer waits for our state
-  uint64_t pending_ = 0;  // operations
+  bool urgent_ = false;              // the peer waits for our state
+  std::optional<uint32_t> bringer_;  // the rail that brought the most lately
+  uint64_t pending_ = 0;             // operations
   uint32_t first_lane_ = 0;
   std::vector<Fragment> homeless_;  // of rails that went down, in reverse
   std::unique_ptr<unsigned char[]> copies_;

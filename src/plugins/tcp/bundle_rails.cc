@@ -11,6 +11,10 @@ namespace {
 
 constexpr uint32_t kStallMs = 500;
 constexpr uint64_t kGoodbyePatienceNs = 500'000'000;
+// What a rail has ahead would take it so long, and others so much less of that, at so many looks.
+constexpr double kLateNs = 1e9;
+constexpr double kLateFactor = 8;
+constexpr uint32_t kLateLooks = 10;
 
 }  // namespace
 
@@ -23,6 +27,14 @@ void Bundle::look_after(uint64_t now_ns) {
     } else if (up_count() > 1 && (Rail::is_stalled(rails_[i].fd(), kStallMs) ||
                                   Rail::is_stalled(controls_[i].fd(), kStallMs))) {
       take_down(i, "the peer's host does not answer over it");
+    } else if (carries(i)) {
+      rails_[i].look_at_answers();
+      rails_[i].look_ahead(now_ns);
+      links_[i].late_looks = is_late(i) ? links_[i].late_looks + 1 : 0;
+      if (links_[i].late_looks < kLateLooks) continue;
+      // Nor does the kernel go on sending what now goes over others.
+      rails_[i].stream().discard();
+      take_down(i, "it became too slow for what it had been given");
     }
   }
   for (Lane& lane : lanes_) {
@@ -30,6 +42,16 @@ void Bundle::look_after(uint64_t now_ns) {
     urgent_ = urgent_ || (waits && lane.told_posted < lane.recv.posted);
     lane.looked_posted = lane.recv.posted;
   }
+}
+
+bool Bundle::is_late(uint32_t rail) const {
+  const auto ahead_bytes = static_cast<double>(rails_[rail].ahead_bytes());
+  double others_rate = 0;
+  for (uint32_t i = 0; i < rail_count(); ++i) {
+    if (i != rail && carries(i) && rails_[i].is_measured()) others_rate += rails_[i].rate();
+  }
+  return ahead_bytes > kLateNs * rails_[rail].rate() &&
+         others_rate > kLateFactor * rails_[rail].rate();
 }
 
 // A peer that leaves says so on the other connection, which may take longer.

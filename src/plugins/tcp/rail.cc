@@ -10,6 +10,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 namespace weir::plugins::tcp {
@@ -27,6 +28,12 @@ constexpr uint32_t kSilentMax = 32;
 constexpr double kFragmentNs = 500e3;
 constexpr double kFragmentNsLeast = 50e3;
 constexpr double kWindowNs = 4e6;
+constexpr double kAheadNs = 50e6;
+// Of one that has come back; twice as long each time that it failed before it had carried much.
+constexpr uint64_t kFirstTookNs = 5'000'000;
+constexpr uint32_t kFailuresMost = 8;
+// A host may take 40 ms to acknowledge what it has.
+constexpr uint64_t kPatienceNs = 50'000'000;
 constexpr uint32_t kFragmentBytesLeast = 8 * 1024;
 constexpr uint32_t kFragmentBytesUsual = 64 * 1024;
 constexpr uint32_t kFragmentBytesMost = 256 * 1024;
@@ -51,6 +58,14 @@ void Rail::attach(Stream stream, uint64_t now_ns) {
   sample_count_ = 0;
   kernel_rate_ = 0;
   silent_count_ = 0;
+  failures_ = proven_bytes_ < kWindowBytesLeast ? std::min(failures_ + 1, kFailuresMost) : 0;
+  took_ns_ = kFirstTookNs << failures_;
+  proven_bytes_ = kTrialBytes;
+  arrived_bytes_ = sent_bytes_;
+  is_marked_ = false;
+  held_up_us_ = 0;
+  looked_sent_bytes_ = UINT64_MAX;
+  look_at_answers();
   received_ = 0;
   in_fragment_ = false;
   got_ = 0;
@@ -74,13 +89,89 @@ uint32_t Rail::fragment_bytes_least() const {
   return std::max(kFragmentBytesLeast, static_cast<uint32_t>(bytes) & ~uint32_t{4095});
 }
 
-void Rail::look_ahead() {
-  int in_socket = 0;
+bool Rail::has_much_outstanding() const {
+  if (outstanding_bytes_ < kTrialBytes) return false;
+  return outstanding_bytes_ >= std::min<uint64_t>(kFragmentBytesLeast, ahead_bytes_max());
+}
+
+void Rail::look_ahead(uint64_t now_ns) {
   ahead_bytes_ = outstanding_bytes_;
-  if (outstanding_bytes_ < kFragmentBytesLeast || ioctl(fd(), SIOCOUTQ, &in_socket) != 0 ||
-      in_socket < 0)
+  int in_socket = 0;
+  if (outstanding_bytes_ == 0 || !(is_marked_ || has_much_outstanding())) {
+    arrived_bytes_ = sent_bytes_;
+  } else if (ioctl(fd(), SIOCOUTQ, &in_socket) == 0 && in_socket >= 0) {
+    const uint64_t unacknowledged = unwritten_bytes_ + static_cast<uint64_t>(in_socket);
+    ahead_bytes_ = std::min(outstanding_bytes_, unacknowledged);
+    arrived_bytes_ = std::max(arrived_bytes_, sent_bytes_ + unwritten_bytes_ - ahead_bytes_);
+  }
+  if (is_marked_) judge_pace(now_ns);
+  looked_ns_ = now_ns;
+}
+
+uint64_t Rail::ahead_bytes_max() const {
+  if (!is_measured_) return kTrialBytes;
+  const double bytes = rate_ * (kAheadNs + static_cast<double>(answer_least_us_) * 1e3);
+  const uint64_t most = std::min(proven_bytes_, window_bytes());
+  return bytes >= static_cast<double>(most) ? most
+                                            : std::max(kTrialBytes, static_cast<uint64_t>(bytes));
+}
+
+void Rail::look_at_answers() {
+  if (looked_sent_bytes_ == sent_bytes_) return;
+  looked_sent_bytes_ = sent_bytes_;
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  answer_us_ = answer_least_us_ = answer_step_ns_ = 0;
+  if (getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return;
+  answer_us_ = info.tcpi_rtt;
+  answer_least_us_ = std::min(info.tcpi_min_rtt, info.tcpi_rtt);
+  answer_step_ns_ = std::bit_floor(answer_us_ / 1000) * 1'000'000;
+}
+
+// With a window that is closed, it is the peer that does not read.
+bool Rail::was_held_up_by_peer() {
+  tcp_info info{};
+  socklen_t bytes = sizeof info;
+  if (getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
+  const uint64_t before = held_up_us_;
+  held_up_us_ = info.tcpi_rwnd_limited;
+  return held_up_us_ != before;
+}
+
+void Rail::mark(uint64_t now_ns) {
+  mark_ns_ = now_ns;
+  mark_arrived_ = arrived_bytes_;
+}
+
+void Rail::judge_pace(uint64_t now_ns) {
+  if (now_ns <= mark_ns_) return;
+  if (arrived_bytes_ >= mark_sent_) {
+    is_marked_ = false;
+    // At the look before this one it had not arrived; when it did afterwards is not known.
+    const uint64_t end_ns = std::min(now_ns, looked_ns_ + 2 * kWatchNs);
+    took_ns_ = end_ns - mark_began_ns_;
+    const auto past_ns = static_cast<double>(end_ns - mark_ns_);
+    const uint64_t bytes = mark_sent_ - mark_arrived_;
+    proven_bytes_ = std::max(proven_bytes_, bytes + bytes / 2);
+    const double pace = static_cast<double>(bytes) / past_ns;
+    if (is_measured_ && (sample_count_ >= kSamplesLeast || pace <= rate_)) return;
+    rate_ = pace;
+    is_measured_ = true;
     return;
-  ahead_bytes_ = std::min(outstanding_bytes_, unwritten_bytes_ + static_cast<uint64_t>(in_socket));
+  }
+  const auto past_ns = static_cast<double>(now_ns - mark_ns_);
+  const double answer_ns = static_cast<double>(answer_us_) * 1e3;
+  if (past_ns < static_cast<double>(kPatienceNs) + 2 * answer_ns) return;
+  const double pace =
+      static_cast<double>(arrived_bytes_ - mark_arrived_ + kTrialBytes) / (past_ns - answer_ns);
+  if (pace > rate_ / 2) return;
+  mark(now_ns);
+  if (was_held_up_by_peer()) return;
+  rate_ = pace;
+  is_measured_ = true;
+  proven_bytes_ = kTrialBytes;
+  sample_count_ = 0;
+  sample_bytes_ = sample_ns_ = 0;
 }
 
 uint64_t Rail::window_bytes() const {
@@ -132,11 +223,13 @@ void Rail::measure(uint64_t bytes, uint64_t now_ns) {
   sample_bytes_ += bytes;
   sample_ns_ += now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
   busy_since_ns_ = now_ns;
+  if (outstanding_bytes_ == 0) look_ahead(now_ns);
   if (sample_bytes_ < kSampleBytes || sample_ns_ == 0) return;
   const double sample = take_sample();
   sample_bytes_ = sample_ns_ = 0;
   if (sample == 0) return;
   samples_[sample_count_++ % kSamples] = sample;
+  if (sample_count_ < kSamplesLeast) return;
   const uint32_t count = std::min(sample_count_, kSamples);
   double sorted[kSamples];
   std::copy_n(samples_, count, sorted);
@@ -145,7 +238,17 @@ void Rail::measure(uint64_t bytes, uint64_t now_ns) {
   is_measured_ = true;
 }
 
-void Rail::push() {
+void Rail::push(uint64_t now_ns) {
+  const uint64_t sent_before = sent_bytes_;
+  write();
+  if (is_marked_ || sent_bytes_ == sent_before || !has_much_outstanding()) return;
+  is_marked_ = true;
+  mark(now_ns);
+  looked_ns_ = mark_began_ns_ = now_ns;
+  mark_sent_ = sent_bytes_;
+}
+
+void Rail::write() {
   for (uint32_t call = 0; call < kBurst && written_ < queued_ && health_ == Health::kUp;) {
     iovec pieces[kPiecesMax];
     size_t count = 0;

@@ -51,6 +51,7 @@ class Rail {
   enum class Health : uint8_t { kUp, kEnded, kFailed, kDamaged };
   static constexpr uint32_t kFragmentsMax = 256;  // known at a time
   static constexpr uint64_t kWindowBytesLeast = 1024 * 1024;
+  static constexpr uint64_t kTrialBytes = 1024;
 
   explicit Rail(uint32_t index);
   // Begins anew on this connection, which stays the owner's.
@@ -67,13 +68,29 @@ class Rail {
   // Sending.
   bool has_room() const { return queued_ - acknowledged_ < kFragmentsMax; }
   void enqueue(const Fragment& fragment, uint64_t posted, uint64_t now_ns);
-  void push();
+  void push(uint64_t now_ns);
   bool has_unwritten() const { return written_ < queued_; }
   bool has_outstanding() const { return acknowledged_ < queued_; }
   uint64_t outstanding_bytes() const { return outstanding_bytes_; }
   // Of those, what has not come to the peer's host, as of the last look and with what came since.
   uint64_t ahead_bytes() const { return ahead_bytes_; }
-  void look_ahead();
+  void look_ahead(uint64_t now_ns);
+  // The same, where it is time to see how fast the rail is.
+  void watch(uint64_t now_ns) {
+    if (is_marked_ && now_ns - looked_ns_ >= kWatchNs) look_ahead(now_ns);
+  }
+  // With more than that ahead it is given no parts of messages: what is in a socket cannot be taken
+  // back. It is what the rail carries in a short time, and half as much again as it has carried
+  // at a time since it began, or was found to be slow: kTrialBytes at first.
+  uint64_t ahead_bytes_max() const;
+  // One that is too slow to be used may be tried when it has rested for long beside the time that
+  // it took for what it was given last. How fast it is then will be as its next bytes show.
+  bool is_due_for_trial(uint64_t now_ns) const { return idle_ns(now_ns) > took_ns_ * kRestFactor; }
+  void begin_trial() { sample_count_ = 0; }
+  // Asks the kernel how long the peer's host takes to answer.
+  void look_at_answers();
+  // That time, in steps of which each is twice the one before; 0: less than a millisecond.
+  uint64_t answer_ns() const { return answer_step_ns_; }
   // Since when nothing is on its way; 0: something is.
   uint64_t idle_ns(uint64_t now_ns) const {
     return outstanding_bytes_ == 0 && now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
@@ -100,6 +117,7 @@ class Rail {
     while (acknowledged_ < queued_) take(sent_[acknowledged_++ % kFragmentsMax].fragment);
     written_ = queued_;
     outstanding_bytes_ = unwritten_bytes_ = ahead_bytes_ = 0;
+    is_marked_ = false;
   }
 
   // Forgets what is sent from memory that is not its owner's any more, and all that is behind it.
@@ -121,6 +139,10 @@ class Rail {
   // the link was what held the rail up: it sees acknowledgements come while this thread, or the
   // peer's, has no processor, and knows apart what a link lets through after a pause. Where it says
   // nothing for long, that is not what holds this rail up, and what is acknowledged counts.
+  //
+  // Until there are some, it is the fastest that bytes were seen to leave the socket. When they
+  // leave it at less than half of the rate for 50 ms, although the peer reads, the rate is what was
+  // seen, and measuring begins anew.
   double rate() const { return rate_; }
   bool is_measured() const { return is_measured_; }  // else it is a guess
   // Longest and shortest fragment that is good for this rail.
@@ -133,12 +155,20 @@ class Rail {
 
  private:
   static constexpr size_t kAheadBytes = 1024;
+  static constexpr uint64_t kRestFactor = 32;
+  static constexpr uint64_t kWatchNs = 1'000'000;
   struct Sent {
     Fragment fragment;
     unsigned char header[wire::kFragmentHeaderBytes];
   };
 
   void fail(Health health, int error_number);
+  // More is under way than what need not be looked after.
+  bool has_much_outstanding() const;
+  void write();
+  void mark(uint64_t now_ns);
+  void judge_pace(uint64_t now_ns);
+  bool was_held_up_by_peer();
   void measure(uint64_t bytes, uint64_t now_ns);
   double take_sample();
   bool take_ahead(Receiver* receiver);
@@ -161,6 +191,7 @@ class Rail {
   uint64_t sent_bytes_ = 0;
 
   static constexpr uint32_t kSamples = 5;
+  static constexpr uint32_t kSamplesLeast = 3;
   double rate_;
   bool is_measured_ = false;
   double samples_[kSamples] = {};
@@ -170,6 +201,23 @@ class Rail {
   uint64_t sample_ns_ = 0;
   uint64_t kernel_rate_ = 0;   // bytes per second, the latest that it told
   uint32_t silent_count_ = 0;  // samples since then
+
+  uint64_t proven_bytes_ = kTrialBytes;
+  uint32_t failures_ = 0;       // one after the other, before much was proven
+  uint64_t arrived_bytes_ = 0;  // at the peer's host, of sent_bytes_
+  // What was in the socket at some moment, until it has arrived.
+  bool is_marked_ = false;
+  uint64_t looked_ns_ = 0;
+  uint64_t mark_ns_ = 0;
+  uint64_t mark_arrived_ = 0;  // arrived_bytes_ then
+  uint64_t mark_sent_ = 0;     // sent_bytes_ then
+  uint64_t mark_began_ns_ = 0;
+  uint64_t took_ns_ = 0;          // that the latest of them took
+  uint64_t answer_us_ = 0;        // the kernel's smoothed time
+  uint64_t answer_least_us_ = 0;  // the least lately
+  uint64_t answer_step_ns_ = 0;
+  uint64_t looked_sent_bytes_ = 0;  // sent_bytes_ when these were asked for
+  uint64_t held_up_us_ = 0;         // by the peer's window, so far
 
   uint64_t received_ = 0;
   uint64_t received_bytes_ = 0;

@@ -16,6 +16,11 @@ void Stream::close() {
   *this = Stream();
 }
 
+void Stream::discard() const {
+  const linger at_once = {1, 0};
+  (void)setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
 bool Stream::secure(const net::TlsContext& context, net::Stream::Role role) {
   auto made = std::make_unique<net::Stream>(fd_);
   if (!made->secure(context, role)) {

@@ -25,6 +25,8 @@ class Stream {
   bool is_open() const { return fd_ >= 0; }
   // Ends it, whatever copies of this there are; without a word, since a forked child does it, too.
   void close();
+  // What was sent and has not arrived is lost when it is closed.
+  void discard() const;
 
   // Puts a connection over which nothing was said yet inside TLS. False: no memory, and it stays plain.
   bool secure(const net::TlsContext& context, net::Stream::Role role);

@@ -4,13 +4,6 @@
 #include <algorithm>
 
 namespace weir::plugins::tcp {
-namespace {
-
-constexpr double kSlowest = 1.0 / 64;
-constexpr double kChance = 1.0 / 4;
-constexpr uint64_t kChanceNs = 50'000'000;
-
-}  // namespace
 
 void share_out(const Flow* flows, uint32_t flow_count, uint64_t bytes, uint64_t* shares) {
   bool takes_part[kRailsMax];
@@ -68,10 +61,6 @@ void share_out(const Flow* flows, uint32_t flow_count, uint64_t bytes, uint64_t*
     last = i;
   }
   shares[last] += rest;
-}
-
-double counted_rate(double rate, double fastest, uint64_t idle_ns) {
-  return std::max(rate, fastest * (idle_ns > kChanceNs ? kChance : kSlowest));
 }
 
 }  // namespace weir::plugins::tcp

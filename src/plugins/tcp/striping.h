@@ -21,9 +21,4 @@ struct Flow {
 // its least_bytes.
 void share_out(const Flow* flows, uint32_t flow_count, uint64_t bytes, uint64_t* shares);
 
-// How fast a rail that was last measured at `rate` and not used for `idle_ns` counts beside others of
-// which the fastest has `fastest`. One that is much slower is hardly ever used and so hardly
-// measured: it is given a better chance now and then, since what slowed it may be gone.
-double counted_rate(double rate, double fastest, uint64_t idle_ns);
-
 }  // namespace weir::plugins::tcp

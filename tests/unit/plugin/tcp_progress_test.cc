@@ -5,6 +5,9 @@
 //
 // The property: when no byte is left to be carried, no receive that was posted waits for a message
 // that was posted.
+//
+// Connections may also have rates, so that the times of messages over rails of different speeds can
+// be compared, exactly and whatever else the machine does.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -67,6 +71,9 @@ class Wire {
     return took || sent > 0;
   }
   uint64_t carried(int from) const { return carried_[from]; }
+  // From now on it carries so many bytes per ns each way, and keeps none; infinity: all there are.
+  void shape(double rate) { rate_ = rate; }
+  double rate() const { return rate_; }
   // What is on its way is lost.
   void cut() {
     for (int end = 0; end < 2; ++end) {
@@ -80,7 +87,14 @@ class Wire {
   bool take(int from) {
     char piece[16 * 1024];
     if (ended_[from] || bytes_[from].size() >= kRoomBytes) return false;
-    const ssize_t got = recv(fds_[from], piece, sizeof piece, MSG_DONTWAIT);
+    const auto now_ns = static_cast<double>(virtual_ns);
+    if (free_ns_[from] > now_ns) return false;
+    const double room = std::clamp(rate_ * kStepNs, 1.0, static_cast<double>(sizeof piece));
+    const ssize_t got = recv(fds_[from], piece, static_cast<size_t>(room), MSG_DONTWAIT);
+    if (got > 0) {
+      free_ns_[from] =
+          std::max(free_ns_[from], now_ns - kStepNs) + static_cast<double>(got) / rate_;
+    }
     ended_[from] = got == 0 || (got < 0 && errno != EAGAIN);
     if (got > 0) bytes_[from].append(piece, static_cast<size_t>(got));
     return got > 0;
@@ -91,6 +105,8 @@ class Wire {
   std::string bytes_[2];
   bool ended_[2] = {};
   uint64_t carried_[2] = {};
+  double rate_ = std::numeric_limits<double>::infinity();
+  double free_ns_[2] = {};
 };
 
 struct Message {
@@ -220,6 +236,31 @@ class Net {
     }
   }
   uint64_t control_bytes() const { return bytes_of(control_); }
+  void shape(uint32_t rail, double rate) {
+    data_[rail]->shape(rate);
+    control_[rail]->shape(rate);
+  }
+  // One that was taken out is connected again, as fast as it was, when both ends know of it.
+  void give_back(uint32_t rail) {
+    if (!ends_[0]->is_down(rail) && !ends_[1]->is_down(rail)) return;
+    while (!ends_[0]->may_return(rail) || !ends_[1]->may_return(rail)) (void)step_evenly();
+    const double rate = data_[rail]->rate();
+    connect(rail, std::max(ends_[0]->returns(rail), ends_[1]->returns(rail)) + 1);
+    shape(rail, rate);
+  }
+  // A message of so many bytes from end 0 to end 1; until both have it. Returns how long that took.
+  uint64_t exchange(size_t bytes) {
+    const uint64_t began_ns = virtual_ns;
+    Flow& one = flow(0, 0);
+    post_recv(&one, bytes);
+    post_send(&one, bytes);
+    while (one.sends.back()->op.state == kOpPending || one.recvs.back()->op.state == kOpPending) {
+      (void)step_evenly();
+    }
+    const uint64_t took_ns = virtual_ns - began_ns;
+    check();
+    return took_ns;
+  }
 
  private:
   using Wires = std::vector<std::unique_ptr<Wire>>;
@@ -443,6 +484,58 @@ TEST(TcpProgress, MessagesOfAnotherLengthAreAMismatchHoweverFarAheadTheyAre) {
       net.settle();
     }
     EXPECT_EQ(flow.recvs.back()->op.state, kOpFailed + WEIR_ERROR_MISMATCH);
+  }
+}
+
+constexpr double kFast = 0.1;  // 100 MB/s
+constexpr size_t kUsualBytes = 400'000;
+
+// How long messages over rails of these rates take, one after the other.
+uint64_t time_of(const std::vector<double>& rates, uint32_t count) {
+  Net net(1, static_cast<uint32_t>(rates.size()));
+  for (uint32_t rail = 0; rail < rates.size(); ++rail) net.shape(rail, rates[rail]);
+  uint64_t sum = 0;
+  for (uint32_t k = 0; k < count; ++k) sum += net.exchange(kUsualBytes);
+  return sum;
+}
+
+TEST(TcpRates, ASlowRailMakesMessagesHardlySlowerAndAnyOtherMakesThemFaster) {
+  constexpr uint32_t kCount = 50;
+  const auto alone = static_cast<double>(time_of({kFast}, kCount));
+  for (const double times_slower : {1.0, 2.0, 10.0, 100.0, 390.0, 1000.0}) {
+    for (const bool slow_first : {false, true}) {
+      std::vector<double> rates = {kFast, kFast / times_slower};
+      if (slow_first) std::swap(rates[0], rates[1]);
+      const auto both = static_cast<double>(time_of(rates, kCount));
+      const double share = times_slower / (times_slower + 1);
+      EXPECT_LE(both, alone * (share + 0.25))
+          << times_slower << " times slower, rail " << (slow_first ? 0 : 1);
+    }
+  }
+}
+
+TEST(TcpRates, ARailThatBecomesSlowIsGivenLessAndMoreWhenItIsFastAgain) {
+  const auto alone_ns = static_cast<uint64_t>(kUsualBytes / kFast);
+  for (const double times_slower : {20.0, 400.0, 2000.0}) {
+    SCOPED_TRACE(times_slower);
+    Net net(1, 2);
+    const auto exchange = [&net](uint32_t count) {
+      uint64_t sum = 0;
+      for (uint32_t k = 0; k < count; ++k) sum += net.exchange(kUsualBytes);
+      return sum;
+    };
+    for (uint32_t rail = 0; rail < 2; ++rail) net.shape(rail, kFast);
+    exchange(20);
+    EXPECT_LE(exchange(10), 6 * alone_ns);
+    net.shape(1, kFast / times_slower);
+    // One message waits for what has been given to the rail, but for so long only.
+    EXPECT_LE(exchange(1), 1'200'000'000u);
+    net.give_back(1);
+    EXPECT_LE(exchange(50), 65 * alone_ns);
+    net.shape(1, kFast);
+    virtual_ns += 60'000'000'000;
+    exchange(20);
+    EXPECT_LE(exchange(10), 6 * alone_ns);
   }
 }
 
