@@ -191,8 +191,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_shrink(weir_comm_t comm, const 
  * `comm` return WEIR_ERROR_ABORTED here; peers are told. The handle stays valid until destroy. */
 WEIR_API weir_result_t weir_comm_abort(weir_comm_t comm);
 
-/* Frees the communicator. Operations in flight are aborted; in a child made by fork those of the
- * parent go on. NULL is accepted. */
+/* Frees the communicator. Operations in flight are aborted; their requests still take weir_wait and
+ * weir_test. In a child made by fork those of the parent go on. NULL is accepted. */
 WEIR_API weir_result_t weir_comm_destroy(weir_comm_t comm);
 
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_rank(weir_comm_t comm, int* rank);

@@ -661,6 +661,11 @@ weir_result_t weir_test(weir_request_t* handle, int* done) {
     *done = 0;
     Request* request = request_of(*handle);
     Communicator* comm = request->comm;
+    if (comm == nullptr) [[unlikely]] {
+      *done = 1;
+      *handle = nullptr;
+      return report(Communicator::end_of_left(request));
+    }
     if (!comm->maker().is_this()) [[unlikely]] {
       *handle = nullptr;
       return weir::api::of_parent(*comm, "test");
@@ -683,6 +688,10 @@ weir_result_t weir_wait(weir_request_t* handle) {
     }
     Request* request = request_of(*handle);
     Communicator* comm = request->comm;
+    if (comm == nullptr) [[unlikely]] {
+      *handle = nullptr;
+      return report(Communicator::end_of_left(request));
+    }
     if (!comm->maker().is_this()) [[unlikely]] {
       *handle = nullptr;
       return weir::api::of_parent(*comm, "wait");

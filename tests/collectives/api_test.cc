@@ -272,6 +272,36 @@ TEST(Threads, OneCommunicatorServesSeveral) {
   });
 }
 
+TEST(Requests, OutliveTheirCommunicator) {
+  run_processes(2, [](int rank, weir_comm_t comm) {
+    weir_comm_t own = nullptr;
+    ASSERT_EQ(weir_comm_split(comm, 0, rank, nullptr, &own), WEIR_OK) << weir_last_error(comm);
+    std::vector<float> data(100'000, 1.0f);
+    weir_request_t finished = nullptr;
+    ASSERT_EQ(weir_barrier(own, &finished), WEIR_OK);
+    ASSERT_EQ(weir_barrier(own, nullptr), WEIR_OK);
+    weir_request_t waited = nullptr;
+    weir_request_t tested = nullptr;
+    if (rank == 0) {  // the other never calls
+      for (weir_request_t* request : {&waited, &tested}) {
+        ASSERT_EQ(weir_all_reduce(own, data.data(), data.data(), data.size(), WEIR_FLOAT32,
+                                  WEIR_SUM, request),
+                  WEIR_OK);
+      }
+    }
+    ASSERT_EQ(weir_comm_destroy(own), WEIR_OK);
+    EXPECT_EQ(weir_wait(&finished), WEIR_OK) << weir_last_error(nullptr);
+    EXPECT_EQ(finished, nullptr);
+    if (rank != 0) return;
+    EXPECT_EQ(weir_wait(&waited), WEIR_ERROR_ABORTED);
+    EXPECT_EQ(waited, nullptr);
+    int done = 0;
+    EXPECT_EQ(weir_test(&tested, &done), WEIR_ERROR_ABORTED);
+    EXPECT_EQ(done, 1);
+    EXPECT_EQ(tested, nullptr);
+  });
+}
+
 TEST(Api, WithoutACudaDriverThereIsNoStreamToGoBy) {
   weir_comm_t comm = nullptr;
   const weir_unique_id_t id = make_id();

@@ -465,6 +465,8 @@ Communicator::~Communicator() {
     // CUDA's objects do not work in a forked child, not even to be destroyed.
     (void)device_.release();
     (void)message_device_.release();
+    for (const auto& request : pool_) (void)request->device.release();
+    leave_requests(Status(Code::kInvalidUsage, maker_.refusal("communicator")));
     for (const Window& window : windows_) {
       if (!window.shared) close_window(window);  // the transport unmaps the others
     }
@@ -478,9 +480,11 @@ Communicator::~Communicator() {
     poll_locked();  // what the device is done with
   }
   if (has_requests()) abort();
+  const Status unfinished(Code::kAborted,
+                          "the communicator was destroyed with operations in flight");
   {
     std::lock_guard lock(lock_);
-    fail_all(Status(Code::kAborted, "the communicator was destroyed with operations in flight"));
+    fail_all(unfinished);
   }
   if (context_.mapped()) {
     context_.control(context_.rank).health.gone.store(1, std::memory_order_release);
@@ -495,6 +499,11 @@ Communicator::~Communicator() {
   for (const Window& window : windows_) close_window(window);
   const DeviceContext::Scope scope(message_device_.get());
   if (context_.instance != nullptr) context_.transport->close(context_.instance);
+  for (const auto& request : pool_) {
+    drop_mark(*request);
+    request->device.reset();
+  }
+  leave_requests(unfinished);
 }
 
 namespace {

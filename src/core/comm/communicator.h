@@ -114,6 +114,8 @@ class Communicator {
   // Requests of the pool, for the nonblocking calls.
   Request* acquire_request();
   void release_request(Request* request);
+  // How a request ended whose communicator has been destroyed (its `comm` is null); frees it.
+  static Status end_of_left(Request* request);
 
   void abort();
   // Ranks whose process has ended, that are gone, or that an operation waited for in vain, here or
@@ -219,6 +221,8 @@ class Communicator {
   bool is_waiting(const Request& request) const;
   void drop_mark(Request& request);
 
+  // The end of this: requests that were not waited for tell later how they ended.
+  void leave_requests(const Status& unfinished);
   void open_segment(const weir_segment_t& segment);
   Status join(const Secret& secret, Rank rank, Rank rank_count, const CommOptions& options,
               const Place& place, JoinOptions joining);

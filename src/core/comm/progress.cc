@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/base/check.h"
 #include "core/base/clock.h"
+#include "core/base/per_process.h"
 #include "core/comm/communicator.h"
 #include "core/comm/process.h"
 
@@ -487,6 +489,37 @@ void Communicator::release_locked(Request* request) {
   request->status = Status();
   request->done.store(false, std::memory_order_relaxed);
   free_requests_.push_back(request);
+}
+
+namespace {
+
+// Requests whose communicator went before they were waited for.
+struct LeftRequests {
+  std::mutex lock;
+  std::vector<std::unique_ptr<Request>> list;
+};
+constinit PerProcess<LeftRequests> left_requests;
+
+}  // namespace
+
+void Communicator::leave_requests(const Status& unfinished) {
+  const std::set<const Request*> free(free_requests_.begin(), free_requests_.end());
+  LeftRequests& left = left_requests.get();
+  const std::lock_guard lock(left.lock);
+  for (std::unique_ptr<Request>& request : pool_) {
+    if (free.count(request.get()) != 0) continue;
+    request->comm = nullptr;
+    if (!request->done.load(std::memory_order_relaxed)) request->status = unfinished;
+    left.list.push_back(std::move(request));
+  }
+}
+
+Status Communicator::end_of_left(Request* request) {
+  Status status = request->status;
+  LeftRequests& left = left_requests.get();
+  const std::lock_guard lock(left.lock);
+  std::erase_if(left.list, [&](const auto& one) { return one.get() == request; });
+  return status;
 }
 
 }  // namespace weir::comm
