@@ -157,9 +157,10 @@ bool Guests::hear(Guest* guest, weir_result_t* fatal, std::string* why) {
   }
   if (hello.bytes != bytes_) {
     *fatal = WEIR_ERROR_MISMATCH;
-    *why = who + " asks for " + std::to_string(hello.bytes) +
-           " bytes of shared memory, rank 0 for " + std::to_string(bytes_) +
-           ": all ranks must ask for the same";
+    // Both are of all ranks together.
+    *why = who + " asks for " + std::to_string(hello.bytes / party_.rank_count) +
+           " bytes of shared memory for each rank, rank 0 for " +
+           std::to_string(bytes_ / party_.rank_count) + ": all ranks must ask for the same";
     return refuse(*guest, *fatal, *why);
   }
   if (arrived_[hello.rank]) {
