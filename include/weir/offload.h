@@ -361,7 +361,8 @@ typedef struct weir_store_report {
   uint64_t epoch; /* commits up to the committed step */
   /* Since create or open: whether the state went back, what was given up, and for which damage. */
   weir_went_back_t went_back;
-  int damaged;         /* the scrub has found the committed step damaged: the next step goes back */
+  int damaged; /* the scrub or a read has found the committed step damaged: the next step goes back
+                  where the one before is whole */
   uint64_t lost_epoch; /* the commit that was given up */
   uint64_t lost_step;  /* 0 with WEIR_WENT_BACK_RECORD: only the record knew */
   /* Of what was given up (WEIR_WENT_BACK_CHUNK), else of `damaged`; count 0: none. */
@@ -394,7 +395,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_store_report(weir_optimize
 /* Holds the last step in `directories` (as many as the optimizer has; without directories any one, a
  * copy): by hard links or reflinks where the file system has them, else by copies. Commits first
  * what durable_every left uncommitted. Refused where a store or a complete checkpoint is; what a
- * kill left of one that was not completed is replaced. */
+ * kill left of one that was not completed is replaced. Links and reflinks do not read the state:
+ * a checkpoint of a step that is known to be damaged (weir_store_report_t) is refused, damage that
+ * nobody has found yet is held as it is. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_checkpoint(weir_optimizer_t optimizer,
                                                                  const char* const* directories,
                                                                  int directory_count);

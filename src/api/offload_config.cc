@@ -194,10 +194,13 @@ void write_report(const offload::StoreReport& from, weir_store_report_t* to) {
     if (chunk) damage = &from.went_back->damage;
   }
   for (const std::string& one : from.mended) say(one);
-  to->damaged = from.scrub.damage.bad_count > 0 ? 1 : 0;
-  if (to->damaged != 0) {
-    say("the background scrub found: " + from.scrub.damage.text());
-    if (damage == nullptr) damage = &from.scrub.damage;
+  to->damaged = 0;
+  for (const auto& [who, found] :
+       {std::pair{"the background scrub", &from.scrub.damage}, std::pair{"a read", &from.damage}}) {
+    if (found->bad_count == 0) continue;
+    to->damaged = 1;
+    say(std::string(who) + " found: " + found->text());
+    if (damage == nullptr) damage = found;
   }
   if (!from.scrub.stopped.ok()) {
     say("the background scrub has stopped: " + from.scrub.stopped.text());

@@ -130,7 +130,7 @@ Status Optimizer::visit_parameters(uint32_t group, uint64_t first, uint64_t coun
   const auto [begin, end] = home_->placement().chunks_of(group, first, count);
   std::vector<uint64_t> chunks;
   for (uint64_t c = begin; c < end; ++c) chunks.push_back(c);
-  return home_->visit(chunks, kind, body);
+  return with_remedy(home_->visit(chunks, kind, body));
 }
 
 Status Optimizer::set_parameters(uint32_t group, uint64_t first, uint64_t count, DataType type,
@@ -338,7 +338,7 @@ Status Optimizer::roll_back(uint64_t step) {
   if (Status status = home_->abandon(); !status.ok()) return lost(status);
   step_ = home_->committed_step();
   gradients_.clear(home_->pool());
-  return write_outputs().with_context("roll_back");
+  return with_remedy(write_outputs()).with_context("roll_back");
 }
 
 Status Optimizer::check_lost(const char* what) const {
@@ -355,8 +355,20 @@ std::string Optimizer::damage_remedy() const {
   if (!home_->on_drives()) return "restore a checkpoint";
   return fmt::format(
       "'weir-fsck {}' says whether a commit is whole: if one is, opening the directories again "
-      "goes on with it, else restore a checkpoint",
+      "with WEIR_OFFLOAD_VERIFY, for writing, goes on with it, else restore a checkpoint",
       fmt::join(options_.directories, " "));
+}
+
+Status Optimizer::with_remedy(const Status& status) const {
+  if (status.code() != Code::kRefused || !home_->on_drives() || home_->store().bad_chunks().empty())
+    return status;
+  return Status(status.code(), status.text() + "; " + damage_remedy());
+}
+
+Status Optimizer::check_committed() const {
+  const Status status = home_->check_committed();
+  if (status.code() != Code::kRefused) return status;
+  return Status(status.code(), fmt::format("{}; {}", status.text(), damage_remedy()));
 }
 
 Status Optimizer::lost(const Status& reason) {

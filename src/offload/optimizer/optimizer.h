@@ -109,6 +109,10 @@ class Optimizer {
   Status result_of(const std::string& what, const Status& status);
   // What to do about a committed state that is bad.
   std::string damage_remedy() const;
+  // `status` of a read, and the remedy where it has found damage.
+  Status with_remedy(const Status& status) const;
+  // Refused where the committed state is known to be bad.
+  Status check_committed() const;
   Status write_outputs();
   void write_trace(const Trace& trace) const;
   Status visit_parameters(uint32_t group, uint64_t first, uint64_t count, const ChunkBody& body,

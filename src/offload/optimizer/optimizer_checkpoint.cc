@@ -285,8 +285,10 @@ Status Optimizer::checkpoint(const std::vector<std::string>& directories) {
                                         std::max<size_t>(1, options_.directories.size()),
                                         directories.size()));
   if (!home_->on_drives()) return copy_checkpoint(directories[0]).with_context("checkpoint");
-  if (home_->has_open_step()) WEIR_RETURN_IF_ERROR(result_of("checkpoint", home_->commit()));
-  return result_of("checkpoint", home_->store().checkpoint(directories));
+  if (home_->has_open_step())
+    WEIR_RETURN_IF_ERROR(result_of("checkpoint", with_remedy(home_->commit())));
+  WEIR_RETURN_IF_ERROR(check_committed().with_context("checkpoint"));
+  return result_of("checkpoint", with_remedy(home_->store().checkpoint(directories)));
 }
 
 // Through a store that lives only for this: what it commits is what the checkpoint holds.

@@ -116,15 +116,17 @@ Status Optimizer::undo() {
   }
   --step_;
   held_ = false;
-  return write_outputs().with_context("undo: the state is back, the outputs are not");
+  return with_remedy(write_outputs()).with_context("undo: the state is back, the outputs are not");
 }
 
 Status Optimizer::commit() {
   const std::lock_guard lock(mutex_);
   WEIR_RETURN_IF_ERROR(check_use("commit", Use::kChange));
   if (!home_->on_drives()) return usage("commit: without directories nothing survives a crash");
-  if (!home_->has_open_step()) return {};
-  return result_of("commit", home_->commit());
+  if (home_->has_open_step()) return result_of("commit", with_remedy(home_->commit()));
+  WEIR_RETURN_IF_ERROR(home_->store().check_names().with_context(
+      "commit: destroy the optimizer and open the directories again"));
+  return check_committed().with_context("commit");
 }
 
 // ---- A step -----------------------------------------------------------------------------------------

@@ -74,6 +74,7 @@ struct StoreReport {
   std::optional<Fallback> went_back;
   std::vector<std::string> mended;  // slot files that open has made anew or cut
   ScrubReport scrub;
+  ChunkDamage damage;  // of the committed state, found by other reads than the scrub's
 };
 
 struct StepOptions {

@@ -123,6 +123,14 @@ Status StateHome::ensure_whole(bool* went_back) {
   return status;
 }
 
+Status StateHome::check_committed() {
+  if (scrubber_ != nullptr) scrubber_->pause();
+  take_over_scrub();
+  const Status status = store_->check_bad_chunks();
+  if (scrubber_ != nullptr) scrubber_->resume();
+  return status;
+}
+
 // With all threads at the drives' speed; only where that finds something, chunk by chunk, for a
 // finding that names all that is bad.
 Status StateHome::verify_unread() {
@@ -150,6 +158,7 @@ void StateHome::describe_store(StoreReport* report) const {
   report->verify_seconds = static_cast<double>(verify_ns_) * 1e-9;
   report->went_back = store_->fallback();
   report->mended = store_->mended();
+  report->damage = store_->known_damage();
   if (scrubber_ != nullptr) report->scrub = scrubber_->report();
 }
 

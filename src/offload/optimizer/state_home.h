@@ -105,6 +105,8 @@ class StateHome {
   // writes over the epoch before. Damage takes the state back to that epoch, in memory too: then
   // *went_back, and store().fallback() says from what. An error when there is no way back.
   Status ensure_whole(bool* went_back);
+  // Refused where the committed state is known to be bad; reads again what was found bad alone.
+  Status check_committed();
   void describe_store(StoreReport* report) const;
   // A chunk in memory goes to its drive, if there is one left; its memory is free.
   Result<bool> evict_one();

@@ -26,6 +26,8 @@ struct ChunkDamage {
   std::string file;              // of the first one
   uint64_t offset_bytes = 0;     // in the file
   std::string why;
+  // One more bad chunk, which was not added before.
+  void add(uint64_t chunk, const std::string& in_file, uint64_t at_bytes, const std::string& found);
   std::string text() const;  // one sentence without its full stop
 };
 

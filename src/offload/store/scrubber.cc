@@ -168,15 +168,12 @@ void Scrubber::found_bad(uint64_t chunk, const Status& why) {
   if (std::count(report_.bad_chunks.begin(), report_.bad_chunks.end(), chunk) > 0) return;
   report_.bad_chunks.push_back(chunk);
   ChunkDamage& damage = report_.damage;
-  ++damage.bad_count;
-  if (damage.chunks.size() < kBadChunksNamed) damage.chunks.push_back(chunk);
-  if (damage.bad_count > 1) return;
   damage.chunk_count = target_.chunk_count;
   damage.epoch = target_.epoch;
   damage.step = target_.step;
-  damage.file = target_.files[chunk % target_.files.size()];
-  damage.offset_bytes = chunk / target_.files.size() * target_.chunk_bytes;
-  damage.why = why.text();
+  damage.add(chunk, target_.files[chunk % target_.files.size()],
+             chunk / target_.files.size() * target_.chunk_bytes, why.text());
+  if (damage.bad_count > 1) return;
   log_warn("offload: the background scrub found damage: " + damage.text());
 }
 

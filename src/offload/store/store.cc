@@ -100,10 +100,8 @@ Status Store::begin_step(uint64_t step) {
                                           "epoch before");
       }
     }
-    for (uint32_t slot = 0; slot < 2; ++slot) {
-      WEIR_RETURN_IF_ERROR(check_names(slot).with_context(
-          fmt::format("nothing was written of step {}; close the store and open it again", step)));
-    }
+    WEIR_RETURN_IF_ERROR(check_names().with_context(
+        fmt::format("nothing was written of step {}; close the store and open it again", step)));
     if (record_.slots[target_slot()].held) WEIR_RETURN_IF_ERROR(replace_held_slot(target_slot()));
   }
   if (++writing_ == 0) ++writing_;  // 0 means none
@@ -144,6 +142,7 @@ Status Store::check_read(uint64_t chunk, const unsigned char* buffer) const {
     if (slot == record_.current) mark_intact(chunk);
     return {};
   }
+  if (slot == record_.current) mark_bad(chunk, status.text());
   const std::string& directory = directories_[chunk % directories_.size()].path;
   return status.with_context(fmt::format("chunk {} of {} in '{}' is bad", chunk, chunk_count_,
                                          slot_path(directory, slot)));
@@ -219,7 +218,7 @@ Status Store::commit(std::span<const unsigned char> data) {
   state.data.assign(data.begin(), data.end());
   WEIR_RETURN_IF_ERROR(write_record(record));
   std::fill(writing_of_.begin(), writing_of_.end(), 0);
-  std::fill(intact_.begin(), intact_.end(), uint8_t{1});
+  mark_all_intact();
   in_step_ = false;
   uncommitted_ = false;
   dirty_ = false;

@@ -41,6 +41,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -159,10 +160,19 @@ class Store {
   // The chunks of the committed state that this object has neither written nor read and found
   // whole.
   std::vector<uint64_t> unverified_chunks() const;
-  // The chunk counts as one that was not read: somebody has found it bad.
+  // Somebody else has found the chunk bad, in the committed state.
   void doubt(uint64_t chunk);
-  // Somebody else has found the chunk whole, in the committed state.
+  // Somebody else has found the chunk whole, in the committed state. One that was found bad counts
+  // as bad until it is read again.
   void trust(uint64_t chunk);
+  // The chunks of the committed state that somebody has found bad.
+  std::vector<uint64_t> bad_chunks() const;
+  // What this object's reads have found bad in the committed state; bad_count 0: nothing.
+  ChunkDamage known_damage() const;
+  // Reads bad_chunks again: kRefused, with what is bad, if they still are.
+  Status check_bad_chunks();
+  // kRefused when a file of the store was removed or has lost its name.
+  Status check_names();
   // Whether the next step would write over an epoch that can still be gone back to, while chunks of
   // the committed one have not been read.
   bool guards_previous() const;
@@ -178,6 +188,8 @@ class Store {
   ScrubTarget scrub_target() const;
 
  private:
+  static constexpr uint8_t kWhole = 1;
+  static constexpr uint8_t kBad = 2;
   struct Directory {
     std::string path;
     OpenFile lock;
@@ -220,6 +232,10 @@ class Store {
   Status give_up(const ChunkDamage& damage);
   Status go_back(uint32_t slot);
   void mark_intact(uint64_t chunk) const;
+  void mark_bad(uint64_t chunk, const std::string& why) const;
+  void mark_all_intact();
+  void add_bad(uint64_t chunk, uint32_t slot, const std::string& why, ChunkDamage* damage) const;
+  std::vector<uint64_t> chunks_where(bool (*wanted)(uint8_t mark)) const;
   Status note_unreadable_record();
   Status write_metadata(const std::vector<std::string>& directories, const CommitRecord& newest,
                         const CommitRecord* older);
@@ -243,9 +259,12 @@ class Store {
   // writing_of_[chunk]: the writing that the target slot holds of the chunk since the last commit; 0
   // when the committed slot counts.
   std::vector<uint64_t> writing_of_;
-  // 1: the chunk of the committed slot was read and found whole, or written by this object. Chunks
-  // may be marked by several threads at once.
+  // By chunk of the committed slot: kWhole where it was read and found whole, or written by this
+  // object; kBad where it was found bad; 0 where it was not read. Chunks may be marked by several
+  // threads at once.
   mutable std::vector<uint8_t> intact_;
+  mutable std::mutex damage_mutex_;
+  mutable ChunkDamage damage_;  // of what this object's reads have found; guarded by damage_mutex_
   std::optional<Fallback> fallback_;
   uint64_t writing_ = 0;  // of the present step, or of the last one
   uint64_t step_ = 0;

@@ -171,4 +171,9 @@ Status Store::check_names(uint32_t slot) {
   return {};
 }
 
+Status Store::check_names() {
+  for (uint32_t slot = 0; slot < 2; ++slot) WEIR_RETURN_IF_ERROR(check_names(slot));
+  return {};
+}
+
 }  // namespace weir::offload

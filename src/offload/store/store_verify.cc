@@ -24,6 +24,18 @@ Status refused(std::string text) { return Status(Code::kRefused, std::move(text)
 
 }  // namespace
 
+void ChunkDamage::add(uint64_t chunk, const std::string& in_file, uint64_t at_bytes,
+                      const std::string& found) {
+  if (chunks.empty() || chunk < chunks[0]) {
+    file = in_file;
+    offset_bytes = at_bytes;
+    why = found;
+  }
+  ++bad_count;
+  chunks.insert(std::upper_bound(chunks.begin(), chunks.end(), chunk), chunk);
+  if (chunks.size() > kBadChunksNamed) chunks.pop_back();
+}
+
 std::string ChunkDamage::text() const {
   return fmt::format(
       "{} of {} chunks of epoch {} (step {}) are bad ({}{}); chunk {} in '{}' at {}: "
@@ -48,24 +60,62 @@ std::string Fallback::text() const {
 
 void Store::mark_intact(uint64_t chunk) const {
   if (intact_.empty()) return;
-  std::atomic_ref<uint8_t>(intact_[chunk]).store(1, std::memory_order_relaxed);
+  std::atomic_ref<uint8_t>(intact_[chunk]).store(kWhole, std::memory_order_relaxed);
 }
 
-std::vector<uint64_t> Store::unverified_chunks() const {
+void Store::mark_bad(uint64_t chunk, const std::string& why) const {
+  if (intact_.empty()) return;
+  const std::lock_guard lock(damage_mutex_);
+  if (std::atomic_ref<uint8_t>(intact_[chunk]).exchange(kBad) == kBad) return;
+  add_bad(chunk, record_.current, why, &damage_);
+}
+
+// What is committed from here on was written by this object, or read as a whole.
+void Store::mark_all_intact() {
+  std::fill(intact_.begin(), intact_.end(), kWhole);
+  damage_ = {};
+}
+
+void Store::add_bad(uint64_t chunk, uint32_t slot, const std::string& why,
+                    ChunkDamage* damage) const {
+  damage->chunk_count = chunk_count_;
+  damage->epoch = record_.slots[slot].epoch;
+  damage->step = record_.slots[slot].step;
+  damage->add(chunk, slot_path(directories_[chunk % directories_.size()].path, slot),
+              transfer_of(chunk, slot, nullptr).offset_bytes, why);
+}
+
+std::vector<uint64_t> Store::chunks_where(bool (*wanted)(uint8_t mark)) const {
   std::vector<uint64_t> chunks;
   for (uint64_t chunk = 0; chunk < intact_.size() && record_.current != kNoSlot; ++chunk) {
-    if (intact_[chunk] == 0) chunks.push_back(chunk);
+    if (wanted(intact_[chunk])) chunks.push_back(chunk);
   }
   return chunks;
 }
 
-void Store::doubt(uint64_t chunk) { intact_.at(chunk) = 0; }
+std::vector<uint64_t> Store::unverified_chunks() const {
+  return chunks_where([](uint8_t mark) { return mark != kWhole; });
+}
 
-void Store::trust(uint64_t chunk) { intact_.at(chunk) = 1; }
+std::vector<uint64_t> Store::bad_chunks() const {
+  return chunks_where([](uint8_t mark) { return mark == kBad; });
+}
+
+ChunkDamage Store::known_damage() const {
+  const std::lock_guard lock(damage_mutex_);
+  return bad_chunks().empty() ? ChunkDamage() : damage_;
+}
+
+void Store::doubt(uint64_t chunk) { intact_.at(chunk) = kBad; }
+
+// It may have been whole before it was found bad.
+void Store::trust(uint64_t chunk) {
+  if (intact_.at(chunk) != kBad) intact_[chunk] = kWhole;
+}
 
 bool Store::guards_previous() const {
   return record_.current != kNoSlot && !uncommitted_ && record_.slots[target_slot()].committed &&
-         std::find(intact_.begin(), intact_.end(), uint8_t{0}) != intact_.end();
+         !unverified_chunks().empty();
 }
 
 ScrubTarget Store::scrub_target() const {
@@ -94,10 +144,6 @@ Result<ChunkDamage> Store::read_slot(uint32_t slot, std::span<const uint64_t> ch
   range.timeout_ms = options_.timeout_ms;
   const SlotState& state = record_.slots[slot];
   ChunkDamage damage;
-  damage.chunk_count = chunk_count_;
-  damage.epoch = state.epoch;
-  damage.step = state.step;
-  std::vector<std::pair<uint64_t, std::string>> bad;
   uint64_t done = 0;
   WEIR_RETURN_IF_ERROR(scan_chunks(
       disk_, range, [&](uint64_t chunk, const Status& status, const unsigned char* bytes) {
@@ -108,18 +154,10 @@ Result<ChunkDamage> Store::read_slot(uint32_t slot, std::span<const uint64_t> ch
           if (slot == record_.current) mark_intact(chunk);
           return Status();
         }
-        ++damage.bad_count;
-        bad.emplace_back(chunk, found.text());
-        std::sort(bad.begin(), bad.end());
-        if (bad.size() > kBadChunksNamed) bad.pop_back();
+        add_bad(chunk, slot, found.text(), &damage);
+        if (slot == record_.current) mark_bad(chunk, found.text());
         return Status();
       }));
-  for (const auto& [chunk, why] : bad) damage.chunks.push_back(chunk);
-  if (bad.empty()) return damage;
-  const uint64_t first = bad[0].first;
-  damage.file = slot_path(directories_[first % directories_.size()].path, slot);
-  damage.offset_bytes = first / directories_.size() * range.chunk_bytes;
-  damage.why = bad[0].second;
   return damage;
 }
 
@@ -135,6 +173,15 @@ Status Store::verify(const ScanProgress& progress) {
   const Result<ChunkDamage> damage = read_slot(record_.current, all, progress);
   if (!damage.ok()) return damage.status();
   return damage.value().bad_count == 0 ? Status() : refused(damage.value().text());
+}
+
+Status Store::check_bad_chunks() {
+  WEIR_RETURN_IF_ERROR(check_usable(true));
+  if (record_.current == kNoSlot) return {};
+  const Result<ChunkDamage> damage = read_slot(record_.current, bad_chunks(), {});
+  if (!damage.ok()) return damage.status();
+  if (damage.value().bad_count == 0) return {};
+  return refused("'" + directories_[0].path + "': " + damage.value().text());
 }
 
 Status Store::ensure_whole(const ScanProgress& progress) {
@@ -223,7 +270,7 @@ Status Store::go_back(uint32_t slot) {
   record.slots[record.current].committed = false;
   record.current = slot;
   WEIR_RETURN_IF_ERROR(write_record(record));
-  std::fill(intact_.begin(), intact_.end(), uint8_t{1});
+  mark_all_intact();
   dirty_ = true;
   // What the ranks commit from here on is news again.
   released_epoch_ = std::min(released_epoch_, committed_epoch());

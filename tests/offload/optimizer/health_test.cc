@@ -81,6 +81,39 @@ class HealthTest : public testing::Test {
     EXPECT_TRUE(same_bits(values_of(optimizer, groups_), in_memory(groups_, kSteps + 1)));
   }
 
+  void wait_for_scrub(Optimizer& optimizer) {
+    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (report_of(optimizer).scrub.pass_count == 0) {
+      ASSERT_LT(std::chrono::steady_clock::now(), late);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  // Up to the first error.
+  Status read_all(Optimizer& optimizer) {
+    for (uint32_t g = 0; g < groups_.size(); ++g) {
+      std::vector<float> values(groups_[g].element_count);
+      const Status read =
+          optimizer.get_parameters(g, 0, values.size(), DataType::kFloat32, values.data());
+      if (!read.ok()) return read;
+    }
+    return {};
+  }
+
+  // Neither a commit nor a checkpoint calls the committed state, with this bad chunk, good.
+  void expect_not_held(Optimizer& optimizer, uint64_t chunk) {
+    std::vector<std::string> held;
+    for (size_t i = 0; i < options_.directories.size(); ++i)
+      held.push_back(scratch_ / fmt::format("held-{}", i));
+    for (const Status& refused : {optimizer.commit(), optimizer.checkpoint(held)}) {
+      EXPECT_EQ(refused.code(), Code::kRefused);
+      for (const std::string& part :
+           {fmt::format("are bad ({})", chunk), std::string("says whether a commit is whole")})
+        EXPECT_NE(refused.text().find(part), std::string::npos) << part << ": " << refused.text();
+    }
+    EXPECT_FALSE(std::filesystem::exists(held[0]));
+  }
+
   ScratchDirectory scratch_;
   Groups groups_ = mixed_groups();
   OptimizerOptions options_ = [this] {
@@ -269,6 +302,102 @@ TEST_F(HealthTest, DamageThatAStepMeetsIsToldWithTheRemedyThatIsLeft) {
   }
 }
 
+// A commit and a checkpoint hold what is committed: not where that is known to be damaged.
+TEST_F(HealthTest, DamageThatTheScrubHasFoundIsNeitherCommittedNorHeldByACheckpoint) {
+  make_steps();
+  damage(6);
+  options_.scrub_bytes_per_s = uint64_t{1} << 30;
+  const auto optimizer = made(Optimizer::open(options_, groups_));
+  ASSERT_NE(optimizer, nullptr);
+  wait_for_scrub(*optimizer);
+  expect_not_held(*optimizer, 6);
+  Giver giver;
+  ASSERT_OK(giver.give(*optimizer, groups_, kSteps + 1));
+  EXPECT_EQ(optimizer->step({}, nullptr).code(), Code::kRefused);
+  expect_went_back(*optimizer);
+  ASSERT_OK(optimizer->commit());
+  ASSERT_OK(optimizer->checkpoint({scratch_ / "held-a", scratch_ / "held-b"}));
+}
+
+TEST_F(HealthTest, DamageThatAReadMeetsIsToldWithTheRemedyAndHeldByNoCheckpoint) {
+  make_steps();
+  damage(5);
+  options_.scrub_bytes_per_s = 0;
+  {
+    const auto optimizer = made(Optimizer::open(options_, groups_));
+    ASSERT_NE(optimizer, nullptr);
+    const Status refused = read_all(*optimizer);
+    EXPECT_EQ(refused.code(), Code::kRefused);
+    for (const char* part :
+         {"chunk 5 of", "says whether a commit is whole",
+          "with WEIR_OFFLOAD_VERIFY, for writing, goes on with it", "restore a checkpoint"}) {
+      EXPECT_NE(refused.text().find(part), std::string::npos) << part << ": " << refused.text();
+    }
+    expect_not_held(*optimizer, 5);
+  }
+  options_.verify = true;
+  const auto optimizer = made(Optimizer::open(options_, groups_));
+  ASSERT_NE(optimizer, nullptr);
+  expect_went_back(*optimizer);
+}
+
+TEST_F(HealthTest, DamageThatAStepMeetsIsHeldByNoCheckpoint) {
+  options_.scrub_bytes_per_s = 0;
+  make_steps();
+  const auto optimizer = made(Optimizer::open(options_, groups_));
+  ASSERT_NE(optimizer, nullptr);
+  ASSERT_OK(run_steps(*optimizer, groups_, kSteps, kSteps + 1));
+  damage(14);
+  Giver giver;
+  ASSERT_OK(giver.give(*optimizer, groups_, kSteps + 2));
+  EXPECT_EQ(optimizer->step({}, nullptr).code(), Code::kRefused);
+  expect_not_held(*optimizer, 14);
+}
+
+// The scrub has read the chunk when it was whole still.
+TEST_F(HealthTest, DamageThatAReadMeetsAfterTheScrubIsHeldByNoCheckpoint) {
+  make_steps();
+  options_.scrub_bytes_per_s = uint64_t{1} << 30;
+  const auto optimizer = made(Optimizer::open(options_, groups_));
+  ASSERT_NE(optimizer, nullptr);
+  wait_for_scrub(*optimizer);
+  damage(5);
+  EXPECT_EQ(read_all(*optimizer).code(), Code::kRefused);
+  EXPECT_EQ(report_of(*optimizer).damage.chunks, std::vector<uint64_t>{5});
+  expect_not_held(*optimizer, 5);
+}
+
+// A checkpoint that copies reads the state.
+TEST_F(HealthTest, DamageThatACopyMeetsIsHeldByNoLaterCheckpoint) {
+  ScratchDirectory elsewhere("/dev/shm");
+  options_.directories = {scratch_ / "a"};
+  options_.scrub_bytes_per_s = 0;
+  make_steps();
+  damage(5);
+  const auto optimizer = made(Optimizer::open(options_, groups_));
+  ASSERT_NE(optimizer, nullptr);
+  const Status refused = optimizer->checkpoint({elsewhere / "held"});
+  if (refused.ok()) GTEST_SKIP() << "/dev/shm is the file system of the store";
+  EXPECT_NE(refused.text().find("says whether a commit is whole"), std::string::npos)
+      << refused.text();
+  expect_not_held(*optimizer, 5);
+}
+
+TEST_F(HealthTest, ACommitOfWhatIsCommittedNamesAFileThatWasRemoved) {
+  make_steps();
+  const auto optimizer = made(Optimizer::open(options_, groups_));
+  ASSERT_NE(optimizer, nullptr);
+  ASSERT_OK(optimizer->commit());
+  for (const std::string& directory : options_.directories) std::filesystem::remove_all(directory);
+  for (int again = 0; again < 2; ++again) {
+    const Status refused = optimizer->commit();
+    EXPECT_EQ(refused.code(), Code::kRefused);
+    EXPECT_NE(refused.text().find("was removed"), std::string::npos) << refused.text();
+    EXPECT_NE(refused.text().find("open the directories again"), std::string::npos)
+        << refused.text();
+  }
+}
+
 TEST_F(HealthTest, ReadOnlyNeverGoesBack) {
   make_steps();
   damage(5);
@@ -363,11 +492,7 @@ TEST_F(HealthTest, TheScrubFindsDamageWhileTheCommitBeforeIsThere) {
     damage(6);
     const auto optimizer = made(Optimizer::open(options_, groups_));
     ASSERT_NE(optimizer, nullptr);
-    const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (report_of(*optimizer).scrub.pass_count == 0) {
-      ASSERT_LT(std::chrono::steady_clock::now(), late);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
+    wait_for_scrub(*optimizer);
     const StoreReport found = report_of(*optimizer);
     EXPECT_EQ(found.scrub.damage.chunks, std::vector<uint64_t>{6});
     EXPECT_EQ(found.scrub.damage.step, kSteps);
@@ -416,11 +541,7 @@ TEST_F(HealthTest, WhatTheScrubHasReadTheFirstStepDoesNotReadAgain) {
   options_.scrub_bytes_per_s = uint64_t{1} << 30;
   const auto optimizer = made(Optimizer::open(options_, groups_));
   ASSERT_NE(optimizer, nullptr);
-  const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  while (report_of(*optimizer).scrub.pass_count == 0) {
-    ASSERT_LT(std::chrono::steady_clock::now(), late);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+  wait_for_scrub(*optimizer);
   ASSERT_OK(run_steps(*optimizer, groups_, kSteps, kSteps + 1));
   EXPECT_EQ(report_of(*optimizer).verify_bytes, 0u);
 }

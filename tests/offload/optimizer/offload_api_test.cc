@@ -199,6 +199,18 @@ TEST(OffloadApi, TheStoreReportTellsOfAStateThatWentBack) {
     api.config.scrub_bytes_per_s = 0;
     ASSERT_WEIR_OK(weir_optimizer_open(&api.optimizer, &api.config, &api.group, 1));
     if (!verify) {
+      std::vector<float> values(api.group.element_count);
+      EXPECT_EQ(weir_optimizer_get_parameters(api.optimizer, 0, 0, values.size(), WEIR_FLOAT32,
+                                              values.data()),
+                WEIR_ERROR_REFUSED);
+      ASSERT_WEIR_OK(weir_optimizer_store_report(api.optimizer, &report));
+      EXPECT_EQ(report.damaged, 1);
+      EXPECT_EQ(report.went_back, WEIR_WENT_BACK_NOT);
+      EXPECT_EQ(report.bad_chunk_count, 1u);
+      EXPECT_EQ(report.bad_chunk, 3u);
+      EXPECT_EQ(report.bad_file, slot);
+      EXPECT_EQ(report.bad_offset_bytes, 3u * 16384);
+      EXPECT_NE(std::string(report.text).find("bad (3)"), std::string::npos) << report.text;
       EXPECT_EQ(step(), WEIR_ERROR_REFUSED);
       EXPECT_NE(std::string(weir_last_error(nullptr)).find("gradients of step 2"),
                 std::string::npos)
@@ -209,6 +221,7 @@ TEST(OffloadApi, TheStoreReportTellsOfAStateThatWentBack) {
     EXPECT_EQ(told.first, told.second);
     ASSERT_WEIR_OK(weir_optimizer_store_report(api.optimizer, &report));
     EXPECT_EQ(report.went_back, WEIR_WENT_BACK_CHUNK);
+    EXPECT_EQ(report.damaged, 0);
     EXPECT_EQ(report.step, 1u);
     EXPECT_EQ(report.epoch, 2u);
     EXPECT_EQ(report.lost_step, 2u);
