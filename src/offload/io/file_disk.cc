@@ -50,8 +50,6 @@ std::string remedy(int error_number, const std::string& path) {
           parent_of(path));
     case EISDIR:
       return " (move it elsewhere)";
-    case EMFILE:
-      return " (raise the limit of open files, ulimit -n)";
     default:
       return "";
   }

@@ -90,14 +90,18 @@ Result<OpenFile> hold_lock(Disk& disk, const std::string& directory, uint64_t wa
     Result<OpenFile> file =
         OpenFile::open(disk, path, exists.value() ? OpenMode::kReadOnly : OpenMode::kCreate, 0);
     if (!file.ok()) return file.status();
+    const auto fail = [&](const Status& status) {
+      if (!exists.value()) static_cast<void>(disk.remove(path));
+      return status;
+    };
     const Status status = disk.lock(file.value().id());
     if (status.ok()) {
       // Whoever had it may have removed it: then it keeps nobody out.
       const Result<bool> named = disk.is_name_of(path, file.value().id());
-      if (!named.ok()) return named.status();
+      if (!named.ok()) return fail(named.status());
       if (named.value()) return file;
     } else if (status.code() != Code::kRefused) {
-      return status;
+      return fail(status);
     } else if (now_ns() >= deadline_ns) {
       return Status(Code::kRefused,
                     fmt::format("the store in '{}' is in use: expected it to be free, found it "

@@ -147,6 +147,21 @@ TEST_F(CreateTest, AStoreWithoutACommitIsReplacedUnlessSomebodyHasIt) {
   EXPECT_TRUE(status.ok()) << status.text();
 }
 
+TEST_F(CreateTest, ACreationThatFailsLeavesNothing) {
+  for (uint64_t at = 0;; ++at) {
+    SCOPED_TRACE(at);
+    SimulatedDrive drive(at);
+    SimulatedDisk disk(drive);
+    drive.fail_at_request = at;
+    const auto made = Store::create(disk, names_, test_description(), test_options(1));
+    if (!drive.fault_happened()) break;
+    if (made.ok()) continue;  // a copy of the metadata could not be read, and was written anew
+    EXPECT_TRUE(drive.paths().empty()) << made.status().text();
+    for (const std::string& name : names_) EXPECT_FALSE(disk.exists(name).value());
+    EXPECT_EQ(disk.open_files(), 0u);
+  }
+}
+
 TEST_F(CreateTest, ACommittedStoreIsRefusedWithItsEpochAlsoAfterDamageOfMostOfItsMetadata) {
   make(2);
   for (const char* path : {"/drive0/meta-a", "/drive0/meta-b", "/drive1/meta-a"}) {
