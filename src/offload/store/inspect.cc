@@ -62,37 +62,51 @@ Status inspect_slot(Disk& disk, const std::vector<std::string>& directories, uin
     ++out.bad_chunks;
     if (out.first_bad.size() < kBadChunksKept) out.first_bad.push_back({chunk, why});
   };
-  return scan_chunks(disk, range,
-                     [&](uint64_t chunk, const Status& status, const unsigned char* bytes) {
-                       step();
-                       if (!status.ok()) {
-                         bad(chunk, status.text());
-                         return Status();
-                       }
-                       const Result<ChunkTrailer> trailer = read_trailer(bytes, range.chunk_bytes);
-                       if (!trailer.ok()) {
-                         if (is_zero(bytes, range.chunk_bytes)) {
-                           ++out.empty_chunks;
-                         } else {
-                           bad(chunk, trailer.status().text());
-                         }
-                         return Status();
-                       }
-                       ChunkTrailer expected{metadata.header.id, chunk, trailer.value().epoch,
-                                             trailer.value().writing};
-                       if (!(trailer.value() == expected)) {
-                         bad(chunk, check_chunk(expected, bytes, range.chunk_bytes).text());
-                         return Status();
-                       }
-                       expected.epoch = state.epoch;
-                       expected.writing = state.writing;
-                       if (state.committed && trailer.value() == expected) {
-                         ++out.state_chunks;
-                       } else {
-                         ++out.other_chunks;
-                       }
-                       return Status();
-                     });
+  std::vector<bool> holds_state(files.size());  // by directory
+  std::vector<uint64_t> zero;
+  const Status scanned = scan_chunks(
+      disk, range, [&](uint64_t chunk, const Status& status, const unsigned char* bytes) {
+        step();
+        if (!status.ok()) {
+          bad(chunk, status.text());
+          return Status();
+        }
+        const Result<ChunkTrailer> trailer = read_trailer(bytes, range.chunk_bytes);
+        if (!trailer.ok()) {
+          if (is_zero(bytes, range.chunk_bytes)) {
+            zero.push_back(chunk);
+          } else {
+            bad(chunk, trailer.status().text());
+          }
+          return Status();
+        }
+        ChunkTrailer expected{metadata.header.id, chunk, trailer.value().epoch,
+                              trailer.value().writing};
+        if (!(trailer.value() == expected)) {
+          bad(chunk, check_chunk(expected, bytes, range.chunk_bytes).text());
+          return Status();
+        }
+        expected.epoch = state.epoch;
+        expected.writing = state.writing;
+        if (state.committed && trailer.value() == expected) {
+          ++out.state_chunks;
+          holds_state[chunk % files.size()] = true;
+        } else {
+          ++out.other_chunks;
+        }
+        return Status();
+      });
+  // A commit writes every chunk. Of the slot that does not count, a file may have been made anew
+  // since: then it holds no chunk of the commit.
+  std::sort(zero.begin(), zero.end());
+  for (const uint64_t chunk : zero) {
+    if (state.committed && (slot == metadata.newest.current || holds_state[chunk % files.size()])) {
+      bad(chunk, fmt::format("zero, and epoch {} was written there", state.epoch));
+    } else {
+      ++out.empty_chunks;
+    }
+  }
+  return scanned;
 }
 
 }  // namespace
@@ -180,7 +194,8 @@ Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& direct
     *lost = std::any_of(files.value().begin(), files.value().end(), [&](const std::string& path) {
       return !path.ends_with("/lock") && !path.ends_with(".new");
     });
-    return metadata.status();
+    if (!*lost) return metadata.status();
+    return Status(metadata.status().code(), metadata.status().text() + "; " + kMayBeOneOfSeveral);
   }
   InspectReport report;
   report.metadata = metadata.take();

@@ -156,15 +156,17 @@ Status clear_for_creation(Disk& disk, const std::vector<std::string>& directorie
     if (!read.ok() && read.status().code() != Code::kRefused) {
       return read.status().code() != Code::kMismatch
                  ? read.status()
-                 : Status(Code::kMismatch, fmt::format("{} ({}): remove them with {}", found,
-                                                       read.status().text(), remedy));
+                 : Status(Code::kMismatch,
+                          fmt::format("{} ({}): take another directory, or remove them with "
+                                      "weir-fsck --discard and all directories of their store",
+                                      found, read.status().text()));
     }
     if (!read.ok()) {
       return Status(Code::kRefused,
                     fmt::format("{} and no metadata that can be read ({}): this may be a store "
-                                "whose metadata was lost; if nothing of it is needed, remove its "
-                                "files with {}",
-                                found, read.status().text(), remedy));
+                                "whose metadata was lost; {}; if nothing of it is needed, remove "
+                                "its files with {}",
+                                found, read.status().text(), kMayBeOneOfSeveral, remedy));
     }
     const CommitRecord& newest = read.value().newest;
     if (newest.current != kNoSlot) {
@@ -237,6 +239,13 @@ Result<Discard> Discard::prepare(Disk& disk, const std::vector<std::string>& dir
   files = existing_files(disk, directories);
   if (!files.ok()) return files.status();
   discard.files_ = files.take();
+  const Status metadata = read_metadata(disk, directories, timeout_ms).status();
+  if (metadata.code() == Code::kMismatch) {
+    return Status(metadata.code(),
+                  fmt::format("nothing was removed: {}; give all directories of one store, in "
+                              "their order, and an empty directory in place of one that is gone",
+                              metadata.text()));
+  }
   Result<std::optional<CommitRecord>> commit = any_commit(disk, directories, timeout_ms);
   if (!commit.ok()) return commit.status();
   discard.commit_ = commit.take();
