@@ -28,6 +28,7 @@ struct BadChunk {
 struct SlotReport {
   bool present = false;       // a checkpoint has one slot
   std::string missing;        // why the slot cannot be read at all, when it cannot
+  bool blocked = false;       // it is missing, and opening does not make it anew: it is there
   std::string grown;          // of a file that is longer than its chunks
   uint64_t state_chunks = 0;  // of the state that the commit record names
   uint64_t other_chunks = 0;  // sound, of another writing: a step that was not committed

@@ -192,6 +192,7 @@ Status clear_for_creation(Disk& disk, const std::vector<std::string>& directorie
 
 Result<Claim> claim_directories(Disk& disk, const std::vector<std::string>& directories,
                                 uint64_t timeout_ms, uint64_t lock_wait_ms) {
+  WEIR_RETURN_IF_ERROR(check_distinct(directories));
   Claim claim;
   const auto claim_all = [&]() -> Status {
     for (const std::string& directory : directories) {
