@@ -31,9 +31,11 @@ Examples:
   weir-fsck --discard /nvme/state           removes the files of a store that is not needed
 
 Exit status:
-  0  good: the committed epoch is whole, nothing is damaged; with --discard: removed
-  1  recoverable: something is damaged, and the committed epoch or the one before is whole; also one
-     copy of the metadata that is damaged, missing, or of another store beside good ones
+  0  good: the committed epoch is whole, or nothing was committed yet, and nothing is damaged; with
+     --discard: removed
+  1  recoverable: something is damaged, and the committed epoch or the one before is whole, or
+     nothing was committed yet; also one copy of the metadata that is damaged, missing, or of another
+     store beside good ones
   2  lost: no epoch is whole, or no metadata can be read though files of it are there
   3  not examined: wrong arguments, no store there, a directory missing or in another place,
      directories of different stores, in use, no permission, another format version; with --discard:

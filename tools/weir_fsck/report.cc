@@ -20,6 +20,16 @@ constexpr size_t kGroupsShown = 16;
 
 const char* slot_name(uint32_t slot) { return slot == 0 ? "A" : "B"; }
 
+// Names come from the disk: what a terminal would act on is shown as \xNN.
+std::string printable(const std::string& name) {
+  std::string text;
+  for (const char c : name) {
+    const auto byte = static_cast<unsigned char>(c);
+    text += byte < 0x20 || byte == 0x7f ? fmt::format("\\x{:02x}", byte) : std::string(1, c);
+  }
+  return text;
+}
+
 const char* kind_of(const InspectReport& report) {
   return report.metadata.header.kind == offload::StoreKind::kStore ? "store" : "checkpoint";
 }
@@ -101,16 +111,17 @@ std::string to_text(const InspectReport& report, const std::vector<std::string>&
   const StoreDescription& d = header.description;
   std::string text = fmt::format("{} {}, format {}, in {}\n", kind_of(report), header.id.text(),
                                  offload::kFormatVersion, fmt::join(directories, ", "));
-  text += fmt::format("model '{}', fingerprint {:016x}, rank {} of {}\n", d.model, d.fingerprint,
-                      d.rank, d.rank_count);
+  text += fmt::format("model '{}', fingerprint {:016x}, rank {} of {}\n", printable(d.model),
+                      d.fingerprint, d.rank, d.rank_count);
   text += fmt::format("{} chunks of {} bytes, {} groups\n", report.chunk_count, d.chunk_bytes,
                       d.groups.size());
   const size_t shown = every_group ? d.groups.size() : std::min(d.groups.size(), kGroupsShown);
   for (size_t g = 0; g < shown; ++g) {
     const GroupDescription& group = d.groups[g];
     text += fmt::format("  '{}': elements {} to {}, method {}, state format {}, {} in a chunk\n",
-                        group.name, group.first_element, group.first_element + group.element_count,
-                        group.method, group.state_format, group.chunk_elements);
+                        printable(group.name), group.first_element,
+                        group.first_element + group.element_count, group.method, group.state_format,
+                        group.chunk_elements);
   }
   if (shown < d.groups.size()) {
     text += fmt::format("  and {} more (--groups shows all)\n", d.groups.size() - shown);

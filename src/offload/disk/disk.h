@@ -67,6 +67,7 @@ class Disk {
   virtual Status lock(FileId file) = 0;
   virtual Status make_directory(const std::string& path) = 0;  // mode 0700; may exist
   virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;
+  // kRefused: a symbolic link to nothing.
   virtual Result<bool> exists(const std::string& path) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
   virtual Status remove(const std::string& path) = 0;  // a file, or an empty directory

@@ -7,6 +7,7 @@
 #include <linux/fs.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -49,9 +50,13 @@ std::string remedy(int error_number, const std::string& path) {
           "be read with WEIR_OFFLOAD_READ_ONLY)",
           parent_of(path));
     case EISDIR:
+    case ELOOP:
       return " (move it elsewhere)";
-    case EMFILE:
-      return " (raise the limit of open files, ulimit -n)";
+    case ENOTDIR:
+      return fmt::format(
+          " (expected '{}' to be a directory: move what is there elsewhere, or name "
+          "another directory)",
+          parent_of(path));
     default:
       return "";
   }
@@ -158,6 +163,13 @@ Result<FileId> FileDisk::open(const std::string& path, OpenMode mode, uint64_t b
 Status FileDisk::allocate(int fd, const std::string& path, uint64_t bytes) {
   if (bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     return invalid_argument(fmt::format("create '{}': {} bytes are no file size", path, bytes));
+  // Beyond it the kernel sends SIGXFSZ, which ends the process.
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
+    return Status(Code::kSystem, fmt::format("'{}' needs {} bytes, and the limit of this process "
+                                             "for a file is {}: raise `ulimit -f`",
+                                             path, bytes, limit.rlim_cur));
+  }
   const auto length = static_cast<off_t>(bytes);
   int number = 0;
   if (uninterrupted([&] { return fallocate(fd, 0, 0, length); }) != 0) {
@@ -273,6 +285,11 @@ Status FileDisk::make_directory(const std::string& path) {
   const int number = errno;
   struct stat info;
   if (number == EEXIST && stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return Status();
+  if (number == EEXIST) {
+    return Status(Code::kRefused, fmt::format("expected '{}' to be a directory, found something "
+                                              "else: move it elsewhere, or name another directory",
+                                              path));
+  }
   errno = number;
   return path_error("make the directory", path);
 }
@@ -299,8 +316,12 @@ Result<std::vector<std::string>> FileDisk::list(const std::string& directory) {
 Result<bool> FileDisk::exists(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0) return true;
-  if (errno == ENOENT) return false;
-  return path_error("stat", path);
+  if (errno != ENOENT) return path_error("stat", path);
+  if (lstat(path.c_str(), &info) != 0) return false;
+  return Status(Code::kRefused,
+                fmt::format("'{}' is a symbolic link to nothing: move it elsewhere, "
+                            "or bring back what it names",
+                            path));
 }
 
 Status FileDisk::rename(const std::string& from, const std::string& to) {

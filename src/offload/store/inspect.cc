@@ -25,7 +25,11 @@ std::string open_slot(Disk& disk, const std::vector<std::string>& directories,
   for (uint32_t d = 0; d < count; ++d) {
     const std::string path = slot_path(directories[d], slot);
     Result<OpenFile> file = OpenFile::open(disk, path, OpenMode::kReadOnly);
-    if (!file.ok()) return file.status().text();
+    if (!file.ok()) {
+      const Result<bool> exists = disk.exists(path);
+      report->slots[slot].blocked = !exists.ok() || exists.value();
+      return exists.ok() ? file.status().text() : exists.status().text();
+    }
     const Result<uint64_t> size = disk.size(file.value().id());
     if (!size.ok()) return size.status().text();
     const uint64_t expected =
@@ -62,37 +66,51 @@ Status inspect_slot(Disk& disk, const std::vector<std::string>& directories, uin
     ++out.bad_chunks;
     if (out.first_bad.size() < kBadChunksKept) out.first_bad.push_back({chunk, why});
   };
-  return scan_chunks(disk, range,
-                     [&](uint64_t chunk, const Status& status, const unsigned char* bytes) {
-                       step();
-                       if (!status.ok()) {
-                         bad(chunk, status.text());
-                         return Status();
-                       }
-                       const Result<ChunkTrailer> trailer = read_trailer(bytes, range.chunk_bytes);
-                       if (!trailer.ok()) {
-                         if (is_zero(bytes, range.chunk_bytes)) {
-                           ++out.empty_chunks;
-                         } else {
-                           bad(chunk, trailer.status().text());
-                         }
-                         return Status();
-                       }
-                       ChunkTrailer expected{metadata.header.id, chunk, trailer.value().epoch,
-                                             trailer.value().writing};
-                       if (!(trailer.value() == expected)) {
-                         bad(chunk, check_chunk(expected, bytes, range.chunk_bytes).text());
-                         return Status();
-                       }
-                       expected.epoch = state.epoch;
-                       expected.writing = state.writing;
-                       if (state.committed && trailer.value() == expected) {
-                         ++out.state_chunks;
-                       } else {
-                         ++out.other_chunks;
-                       }
-                       return Status();
-                     });
+  std::vector<bool> holds_state(files.size());  // by directory
+  std::vector<uint64_t> zero;
+  const Status scanned = scan_chunks(
+      disk, range, [&](uint64_t chunk, const Status& status, const unsigned char* bytes) {
+        step();
+        if (!status.ok()) {
+          bad(chunk, status.text());
+          return Status();
+        }
+        const Result<ChunkTrailer> trailer = read_trailer(bytes, range.chunk_bytes);
+        if (!trailer.ok()) {
+          if (is_zero(bytes, range.chunk_bytes)) {
+            zero.push_back(chunk);
+          } else {
+            bad(chunk, trailer.status().text());
+          }
+          return Status();
+        }
+        ChunkTrailer expected{metadata.header.id, chunk, trailer.value().epoch,
+                              trailer.value().writing};
+        if (!(trailer.value() == expected)) {
+          bad(chunk, check_chunk(expected, bytes, range.chunk_bytes).text());
+          return Status();
+        }
+        expected.epoch = state.epoch;
+        expected.writing = state.writing;
+        if (state.committed && trailer.value() == expected) {
+          ++out.state_chunks;
+          holds_state[chunk % files.size()] = true;
+        } else {
+          ++out.other_chunks;
+        }
+        return Status();
+      });
+  // A commit writes every chunk. Of the slot that does not count, a file may have been made anew
+  // since: then it holds no chunk of the commit.
+  std::sort(zero.begin(), zero.end());
+  for (const uint64_t chunk : zero) {
+    if (state.committed && (slot == metadata.newest.current || holds_state[chunk % files.size()])) {
+      bad(chunk, fmt::format("zero, and epoch {} was written there", state.epoch));
+    } else {
+      ++out.empty_chunks;
+    }
+  }
+  return scanned;
 }
 
 }  // namespace
@@ -134,13 +152,22 @@ std::string InspectReport::summary() const {
   if (whole(current)) {
     std::string text = name + " is whole";
     if (!metadata.problems.empty()) {
-      text +=
-          "; copies of the metadata are damaged, and opening the store for writing repairs them";
+      text += "; copies of the metadata are damaged, and ";
+      if (const MetadataCopy* blocked = metadata.blocked(); blocked != nullptr) {
+        text +=
+            fmt::format("opening the store for writing is refused until '{}' is moved elsewhere",
+                        blocked->path);
+      } else if (metadata.header.kind == StoreKind::kCheckpoint) {
+        text += "nothing repairs those of a checkpoint: it can be read; take another one";
+      } else {
+        text += "opening the store for writing repairs them";
+      }
     }
     const std::string& missing = slots[1 - current].missing;
     if (!missing.empty()) {
-      text += "; the epoch before it cannot be read (" + missing +
-              "), and opening the store for writing makes its file anew";
+      text += "; the epoch before it cannot be read (" + missing + "), and opening the store for " +
+              (slots[1 - current].blocked ? "writing is refused until that is moved elsewhere"
+                                          : "writing makes its file anew");
     } else if (other_slot_is_suspicious()) {
       text += "; the epoch before it is damaged";
     }
@@ -159,6 +186,12 @@ std::string InspectReport::summary() const {
           : fmt::format("{} cannot be read: {}", name, slots[current].missing);
   if (!whole(1 - current)) return damage + ", and no other epoch is whole: restore a checkpoint";
   const SlotState& before = metadata.newest.slots[1 - current];
+  if (slots[current].blocked) {
+    return fmt::format(
+        "{}; epoch {} (step {}) is whole: opening the store is refused until what blocks the other "
+        "is moved elsewhere",
+        damage, before.epoch, before.step);
+  }
   return fmt::format(
       "{}; epoch {} (step {}) is whole: opening the store for writing, or the first step after it, "
       "goes back to it",
@@ -169,6 +202,7 @@ Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& direct
                               uint64_t timeout_ms, const InspectProgress& progress, bool* lost,
                               uint64_t lock_wait_ms) {
   *lost = false;
+  WEIR_RETURN_IF_ERROR(check_directories(disk, directories));
   const Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories, lock_wait_ms);
   if (!locks.ok()) return locks.status();
   Result<Metadata> metadata = read_metadata(disk, directories, timeout_ms);
@@ -180,7 +214,8 @@ Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& direct
     *lost = std::any_of(files.value().begin(), files.value().end(), [&](const std::string& path) {
       return !path.ends_with("/lock") && !path.ends_with(".new");
     });
-    return metadata.status();
+    if (!*lost) return metadata.status();
+    return Status(metadata.status().code(), metadata.status().text() + "; " + kMayBeOneOfSeveral);
   }
   InspectReport report;
   report.metadata = metadata.take();

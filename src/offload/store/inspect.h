@@ -28,10 +28,11 @@ struct BadChunk {
 struct SlotReport {
   bool present = false;       // a checkpoint has one slot
   std::string missing;        // why the slot cannot be read at all, when it cannot
+  bool blocked = false;       // it is missing, and opening does not make it anew: it is there
   std::string grown;          // of a file that is longer than its chunks
   uint64_t state_chunks = 0;  // of the state that the commit record names
   uint64_t other_chunks = 0;  // sound, of another writing: a step that was not committed
-  uint64_t empty_chunks = 0;  // never written
+  uint64_t empty_chunks = 0;  // zero, in a file that was made anew or not written yet
   uint64_t bad_chunks = 0;
   std::vector<BadChunk> first_bad;  // some of them
 };

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <set>
 
 #include "offload/store/aligned_buffer.h"
 #include "offload/store/chunk_trailer.h"
@@ -21,7 +23,9 @@ namespace {
 struct Copy {
   std::string path;
   bool exists = false;
-  Status unreadable;  // of the file as a whole
+  bool blocked = false;       // something else than a file has the name
+  bool out_of_reach = false;  // not even its name can be looked up
+  Status unreadable;          // of the file as a whole
   Status header_status;
   std::optional<Header> header;
   bool foreign = false;  // of another store or directory
@@ -30,20 +34,20 @@ struct Copy {
   std::array<Status, 2> record_status;
 };
 
-Result<AlignedBuffer> read_file(Disk& disk, const std::string& path, uint64_t timeout_ms) {
-  Result<OpenFile> file = OpenFile::open(disk, path, OpenMode::kReadOnly);
-  if (!file.ok()) return file.status();
-  const Result<uint64_t> size = disk.size(file.value().id());
+Result<AlignedBuffer> read_file(Disk& disk, const OpenFile& file, const std::string& path,
+                                uint64_t timeout_ms) {
+  const Result<uint64_t> size = disk.size(file.id());
   if (!size.ok()) return size.status();
   const uint64_t bytes = size.value() / kDiskAlignment * kDiskAlignment;
   if (bytes <= kHeaderOffset || bytes > kHeaderOffset + kHeaderBytesMax) {
-    return Status(Code::kRefused, fmt::format("'{}' has {} bytes, expected more than {}", path,
-                                              size.value(), kHeaderOffset));
+    return Status(Code::kRefused,
+                  fmt::format("'{}' has {} bytes, expected {} to {}", path, size.value(),
+                              kHeaderOffset + kDiskAlignment, kHeaderOffset + kHeaderBytesMax));
   }
   Result<AlignedBuffer> buffer = AlignedBuffer::make(bytes);
   if (!buffer.ok()) return buffer.status();
   Transfer read;
-  read.file = file.value().id();
+  read.file = file.id();
   read.buffer = buffer.value().data();
   read.bytes = bytes;
   const BatchOutcome outcome = transfer_all(disk, {&read, 1}, timeout_ms);
@@ -58,13 +62,20 @@ Result<Copy> read_copy(Disk& disk, const std::string& path, uint64_t timeout_ms)
   Copy copy;
   copy.path = path;
   const Result<bool> exists = disk.exists(path);
-  if (!exists.ok()) return exists.status();
-  copy.exists = exists.value();
+  copy.exists = !exists.ok() || exists.value();
   if (!copy.exists) {
     copy.unreadable = Status(Code::kRefused, "'" + path + "' does not exist");
     return copy;
   }
-  Result<AlignedBuffer> bytes = read_file(disk, path, timeout_ms);
+  const Result<OpenFile> file =
+      exists.ok() ? OpenFile::open(disk, path, OpenMode::kReadOnly) : exists.status();
+  if (!file.ok()) {
+    copy.unreadable = file.status();
+    copy.blocked = file.status().code() == Code::kRefused;
+    copy.out_of_reach = !exists.ok() && !copy.blocked;
+    return copy;
+  }
+  Result<AlignedBuffer> bytes = read_file(disk, file.value(), path, timeout_ms);
   if (!bytes.ok()) {
     // A disk that answers no more is no damaged copy.
     if (bytes.status().code() == Code::kTimeout) return bytes.status();
@@ -170,11 +181,13 @@ Status disagreement(const std::vector<Copy>& copies, const std::vector<std::stri
   }
   std::string reasons;
   bool any = false;
+  bool out_of_reach = false;
   for (const Copy& copy : copies) {
     if (copy.header_status.code() == Code::kUnsupported) {
       return copy.header_status.with_context("'" + copy.path + "'");
     }
     any |= copy.exists;
+    out_of_reach |= copy.out_of_reach;
     if (!reasons.empty()) reasons += "; ";
     reasons += copy.unreadable.ok() ? "'" + copy.path + "': " + copy.header_status.text()
                                     : copy.unreadable.text();
@@ -184,7 +197,8 @@ Status disagreement(const std::vector<Copy>& copies, const std::vector<std::stri
                   fmt::format("no store in '{}' (no {} and no {})", directories[0],
                               meta_path(directories[0], 0), meta_path(directories[0], 1)));
   }
-  return Status(Code::kRefused, "no copy of the header can be read: " + reasons);
+  return Status(out_of_reach ? Code::kSystem : Code::kRefused,
+                "no copy of the header can be read: " + reasons);
 }
 
 // The one store that the copies are of. A copy of another store, or of another directory, beside an
@@ -304,7 +318,7 @@ void judge(const std::vector<Copy>& copies, Metadata* metadata) {
   const size_t page = sequence % 2;
   const size_t other = 1 - page;
   for (const Copy& copy : copies) {
-    MetadataCopy verdict{copy.path, true};
+    MetadataCopy verdict{copy.path, true, copy.blocked};
     const auto problem = [&](const std::string& text) {
       metadata->problems.push_back("'" + copy.path + "': " + text);
       verdict.good = false;
@@ -337,12 +351,21 @@ void judge(const std::vector<Copy>& copies, Metadata* metadata) {
 
 }  // namespace
 
+Status check_distinct(const std::vector<std::string>& directories) {
+  std::set<std::string> seen;
+  for (const std::string& directory : directories) {
+    const std::string plain = (std::filesystem::path(directory) / "").lexically_normal().string();
+    if (!seen.insert(plain).second) {
+      return invalid_argument("directory '" + directory + "' is given twice");
+    }
+  }
+  return {};
+}
+
 Status check_directories(Disk& disk, const std::vector<std::string>& directories) {
   if (directories.empty()) return invalid_argument("a store needs at least one directory");
+  WEIR_RETURN_IF_ERROR(check_distinct(directories));
   for (size_t d = 0; d < directories.size(); ++d) {
-    if (std::count(directories.begin(), directories.end(), directories[d]) > 1) {
-      return invalid_argument("directory '" + directories[d] + "' is given twice");
-    }
     const Result<bool> exists = disk.exists(directories[d]);
     if (!exists.ok()) return exists.status();
     if (!exists.value()) {
@@ -358,6 +381,12 @@ Status check_directories(Disk& disk, const std::vector<std::string>& directories
 bool Metadata::needs_repair() const {
   return std::any_of(copies.begin(), copies.end(),
                      [](const MetadataCopy& copy) { return !copy.good; });
+}
+
+const MetadataCopy* Metadata::blocked() const {
+  const auto found = std::find_if(copies.begin(), copies.end(),
+                                  [](const MetadataCopy& copy) { return copy.blocked; });
+  return found == copies.end() ? nullptr : &*found;
 }
 
 Result<Metadata> read_metadata(Disk& disk, const std::vector<std::string>& directories,
@@ -438,6 +467,12 @@ Status write_metadata_file(Disk& disk, const std::string& directory, uint32_t co
 
 Status repair_metadata(Disk& disk, const std::vector<std::string>& directories,
                        const Metadata& metadata, uint64_t timeout_ms) {
+  if (const MetadataCopy* blocked = metadata.blocked(); blocked != nullptr) {
+    return Status(Code::kRefused,
+                  fmt::format("something else than a file has the name '{}': move it elsewhere, "
+                              "and the copy of the metadata is made anew",
+                              blocked->path));
+  }
   for (size_t c = 0; c < metadata.copies.size(); ++c) {
     if (metadata.copies[c].good) continue;
     Header header = metadata.header;

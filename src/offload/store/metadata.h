@@ -18,7 +18,8 @@ namespace weir::offload {
 
 struct MetadataCopy {
   std::string path;
-  bool good = false;  // header and newest record are there: nothing to repair
+  bool good = false;     // header and newest record are there: nothing to repair
+  bool blocked = false;  // something else than a file has the name: it is not replaced
 };
 
 struct Metadata {
@@ -31,7 +32,11 @@ struct Metadata {
   // was cut short, a committed one that is damaged in every copy, or damage of the record before.
   bool newer_unreadable = false;
   bool needs_repair() const;
+  const MetadataCopy* blocked() const;  // the first one, or null
 };
+
+// None twice, as far as their names tell.
+Status check_distinct(const std::vector<std::string>& directories);
 
 // At least one, none twice, all there.
 Status check_directories(Disk& disk, const std::vector<std::string>& directories);
@@ -55,7 +60,7 @@ Status write_metadata_file(Disk& disk, const std::string& directory, uint32_t co
                            const Header& header, const CommitRecord& newest,
                            const CommitRecord* older, uint64_t timeout_ms);
 
-// Writes anew every copy that is not good.
+// Writes anew every copy that is not good. kRefused, and nothing is written, where one is blocked.
 Status repair_metadata(Disk& disk, const std::vector<std::string>& directories,
                        const Metadata& metadata, uint64_t timeout_ms);
 

@@ -199,8 +199,7 @@ class Store {
 
   Store(Disk& disk, StoreOptions options);
   static Status create_files(Disk& disk, const std::vector<std::string>& directories,
-                             const Header& header, const StoreOptions& options,
-                             std::vector<OpenFile>* locks);
+                             const Header& header, const StoreOptions& options);
   // `locks`: one for each directory, not open where there is nothing to lock.
   static Result<std::unique_ptr<Store>> open_locked(Disk& disk,
                                                     const std::vector<std::string>& directories,

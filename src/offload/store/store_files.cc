@@ -90,14 +90,18 @@ Result<OpenFile> hold_lock(Disk& disk, const std::string& directory, uint64_t wa
     Result<OpenFile> file =
         OpenFile::open(disk, path, exists.value() ? OpenMode::kReadOnly : OpenMode::kCreate, 0);
     if (!file.ok()) return file.status();
+    const auto fail = [&](const Status& status) {
+      if (!exists.value()) static_cast<void>(disk.remove(path));
+      return status;
+    };
     const Status status = disk.lock(file.value().id());
     if (status.ok()) {
       // Whoever had it may have removed it: then it keeps nobody out.
       const Result<bool> named = disk.is_name_of(path, file.value().id());
-      if (!named.ok()) return named.status();
+      if (!named.ok()) return fail(named.status());
       if (named.value()) return file;
     } else if (status.code() != Code::kRefused) {
-      return status;
+      return fail(status);
     } else if (now_ns() >= deadline_ns) {
       return Status(Code::kRefused,
                     fmt::format("the store in '{}' is in use: expected it to be free, found it "
@@ -152,15 +156,17 @@ Status clear_for_creation(Disk& disk, const std::vector<std::string>& directorie
     if (!read.ok() && read.status().code() != Code::kRefused) {
       return read.status().code() != Code::kMismatch
                  ? read.status()
-                 : Status(Code::kMismatch, fmt::format("{} ({}): remove them with {}", found,
-                                                       read.status().text(), remedy));
+                 : Status(Code::kMismatch,
+                          fmt::format("{} ({}): take another directory, or remove them with "
+                                      "weir-fsck --discard and all directories of their store",
+                                      found, read.status().text()));
     }
     if (!read.ok()) {
       return Status(Code::kRefused,
                     fmt::format("{} and no metadata that can be read ({}): this may be a store "
-                                "whose metadata was lost; if nothing of it is needed, remove its "
-                                "files with {}",
-                                found, read.status().text(), remedy));
+                                "whose metadata was lost; {}; if nothing of it is needed, remove "
+                                "its files with {}",
+                                found, read.status().text(), kMayBeOneOfSeveral, remedy));
     }
     const CommitRecord& newest = read.value().newest;
     if (newest.current != kNoSlot) {
@@ -186,6 +192,7 @@ Status clear_for_creation(Disk& disk, const std::vector<std::string>& directorie
 
 Result<Claim> claim_directories(Disk& disk, const std::vector<std::string>& directories,
                                 uint64_t timeout_ms, uint64_t lock_wait_ms) {
+  WEIR_RETURN_IF_ERROR(check_distinct(directories));
   Claim claim;
   const auto claim_all = [&]() -> Status {
     for (const std::string& directory : directories) {
@@ -233,6 +240,13 @@ Result<Discard> Discard::prepare(Disk& disk, const std::vector<std::string>& dir
   files = existing_files(disk, directories);
   if (!files.ok()) return files.status();
   discard.files_ = files.take();
+  const Status metadata = read_metadata(disk, directories, timeout_ms).status();
+  if (metadata.code() == Code::kMismatch) {
+    return Status(metadata.code(),
+                  fmt::format("nothing was removed: {}; give all directories of one store, in "
+                              "their order, and an empty directory in place of one that is gone",
+                              metadata.text()));
+  }
   Result<std::optional<CommitRecord>> commit = any_commit(disk, directories, timeout_ms);
   if (!commit.ok()) return commit.status();
   discard.commit_ = commit.take();

@@ -36,6 +36,11 @@ Result<std::vector<OpenFile>> hold_existing_locks(Disk& disk,
                                                   const std::vector<std::string>& directories,
                                                   uint64_t wait_ms);
 
+// What is said of a directory with files of a store and no metadata that can be read.
+inline constexpr const char* kMayBeOneOfSeveral =
+    "it may be one of several directories of a store, whose metadata the others have: give "
+    "weir-fsck all of them together";
+
 // Removes every file of a store, its locks too when `locks`; durable on return. The locks are held
 // by the caller.
 Status remove_files(Disk& disk, const std::vector<std::string>& directories, bool locks);
@@ -59,7 +64,8 @@ void give_back(Disk& disk, const std::vector<std::string>& directories, Claim cl
 // nothing before remove.
 class Discard {
  public:
-  // kRefused: no file of a store there, or in use.
+  // kRefused: no file of a store there, or in use. kMismatch: the metadata tells of a store over
+  // other directories than these: all of one store are discarded together.
   static Result<Discard> prepare(Disk& disk, const std::vector<std::string>& directories,
                                  uint64_t timeout_ms, uint64_t lock_wait_ms = 0);
   const std::vector<std::string>& files() const { return files_; }

@@ -53,49 +53,37 @@ Status check_space(Disk& disk, const std::string& directory, uint64_t bytes) {
 }  // namespace
 
 // In an order that every cut leaves recognizable (store_files.h): locks, metadata of all
-// directories, slots. `locks` are held on return.
+// directories, slots. The locks are held by the caller.
 Status Store::create_files(Disk& disk, const std::vector<std::string>& directories,
-                           const Header& header, const StoreOptions& options,
-                           std::vector<OpenFile>* locks) {
+                           const Header& header, const StoreOptions& options) {
   const uint64_t chunk_count = header.description.chunk_count();
   const auto count = static_cast<uint32_t>(directories.size());
-  Result<Claim> claim =
-      claim_directories(disk, directories, options.timeout_ms, options.lock_wait_ms);
-  if (!claim.ok()) return claim.status();
   const auto bytes_of = [&](uint32_t d) {
     return slot_bytes(chunk_count, header.description.chunk_bytes, d, count);
   };
-  const auto make_all = [&]() -> Status {
-    for (uint32_t d = 0; d < count; ++d) {
-      WEIR_RETURN_IF_ERROR(check_space(disk, directories[d], 2 * bytes_of(d)));
-    }
-    CommitRecord record;
-    record.id = header.id;
-    for (uint32_t d = 0; d < count; ++d) {
-      Header own = header;
-      own.directory_index = d;
-      for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
-        WEIR_RETURN_IF_ERROR(write_metadata_file(disk, directories[d], copy, own, record, nullptr,
-                                                 options.timeout_ms));
-      }
-    }
-    for (uint32_t d = 0; d < count; ++d) {
-      for (uint32_t slot = 0; slot < 2; ++slot) {
-        Result<OpenFile> file =
-            OpenFile::open(disk, slot_path(directories[d], slot), OpenMode::kCreate, bytes_of(d));
-        if (!file.ok()) return file.status();
-        WEIR_RETURN_IF_ERROR(disk.sync(file.value().id()));
-        WEIR_RETURN_IF_ERROR(file.value().close());
-      }
-      WEIR_RETURN_IF_ERROR(disk.sync_directory(directories[d]));
-    }
-    return {};
-  };
-  if (Status status = make_all(); !status.ok()) {
-    give_back(disk, directories, claim.take());
-    return status;
+  for (uint32_t d = 0; d < count; ++d) {
+    WEIR_RETURN_IF_ERROR(check_space(disk, directories[d], 2 * bytes_of(d)));
   }
-  *locks = std::move(claim.value().locks);
+  CommitRecord record;
+  record.id = header.id;
+  for (uint32_t d = 0; d < count; ++d) {
+    Header own = header;
+    own.directory_index = d;
+    for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
+      WEIR_RETURN_IF_ERROR(write_metadata_file(disk, directories[d], copy, own, record, nullptr,
+                                               options.timeout_ms));
+    }
+  }
+  for (uint32_t d = 0; d < count; ++d) {
+    for (uint32_t slot = 0; slot < 2; ++slot) {
+      Result<OpenFile> file =
+          OpenFile::open(disk, slot_path(directories[d], slot), OpenMode::kCreate, bytes_of(d));
+      if (!file.ok()) return file.status();
+      WEIR_RETURN_IF_ERROR(disk.sync(file.value().id()));
+      WEIR_RETURN_IF_ERROR(file.value().close());
+    }
+    WEIR_RETURN_IF_ERROR(disk.sync_directory(directories[d]));
+  }
   return {};
 }
 
@@ -117,11 +105,25 @@ Result<std::unique_ptr<Store>> Store::create(Disk& disk,
     if (!random.ok()) return random.status();
     std::memcpy(header.id.bytes.data() + 8 * half, &random.value(), 8);
   }
-  std::vector<OpenFile> locks;
-  WEIR_RETURN_IF_ERROR(
-      create_files(disk, directories, header, options, &locks)
-          .with_context(fmt::format("cannot create the store in '{}'", directories[0])));
-  return open_locked(disk, directories, &description, std::move(options), std::move(locks));
+  const std::string failed = fmt::format("cannot create the store in '{}'", directories[0]);
+  Result<Claim> claimed =
+      claim_directories(disk, directories, options.timeout_ms, options.lock_wait_ms);
+  if (!claimed.ok()) return claimed.status().with_context(failed);
+  Claim claim = claimed.take();
+  const auto make = [&]() -> Result<std::unique_ptr<Store>> {
+    WEIR_RETURN_IF_ERROR(create_files(disk, directories, header, options));
+    return open_locked(disk, directories, &description, options,
+                       std::vector<OpenFile>(directories.size()));
+  };
+  Result<std::unique_ptr<Store>> store = make();
+  if (!store.ok()) {
+    give_back(disk, directories, std::move(claim));
+    return store.status().with_context(failed);
+  }
+  for (size_t d = 0; d < directories.size(); ++d) {
+    store.value()->directories_[d].lock = std::move(claim.locks[d]);
+  }
+  return store;
 }
 
 Result<std::unique_ptr<Store>> Store::open(Disk& disk, const std::vector<std::string>& directories,

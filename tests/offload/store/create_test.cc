@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "offload/store/file_names.h"
+#include "offload/store/inspect.h"
 #include "offload/store/simulated_disk.h"
 #include "offload/store/store_files.h"
 #include "offload/store/store_run.h"
@@ -145,6 +146,21 @@ TEST_F(CreateTest, AStoreWithoutACommitIsReplacedUnlessSomebodyHasIt) {
   }
   const Status status = create();
   EXPECT_TRUE(status.ok()) << status.text();
+}
+
+TEST_F(CreateTest, ACreationThatFailsLeavesNothing) {
+  for (uint64_t at = 0;; ++at) {
+    SCOPED_TRACE(at);
+    SimulatedDrive drive(at);
+    SimulatedDisk disk(drive);
+    drive.fail_at_request = at;
+    const auto made = Store::create(disk, names_, test_description(), test_options(1));
+    if (!drive.fault_happened()) break;
+    if (made.ok()) continue;  // a copy of the metadata could not be read, and was written anew
+    EXPECT_TRUE(drive.paths().empty()) << made.status().text();
+    for (const std::string& name : names_) EXPECT_FALSE(disk.exists(name).value());
+    EXPECT_EQ(disk.open_files(), 0u);
+  }
 }
 
 TEST_F(CreateTest, ACommittedStoreIsRefusedWithItsEpochAlsoAfterDamageOfMostOfItsMetadata) {
@@ -292,6 +308,42 @@ TEST_F(CreateTest, LocksThatAreLetGoALittleLateAreWaitedFor) {
   EXPECT_EQ(hold_existing_locks(disk, names_, 0).status().code(), Code::kRefused);
   EXPECT_TRUE(hold_existing_locks(disk, names_, 60'000).ok());
   EXPECT_EQ(disk.taken, 0);
+}
+
+TEST_F(CreateTest, DiscardNeedsAllDirectoriesOfOneStore) {
+  make(2);
+  const auto other = Store::create(disk_, {"/other"}, test_description(), test_options(2)).status();
+  ASSERT_TRUE(other.ok()) << other.text();
+  const auto before = drive_.paths();
+  for (const std::vector<std::string>& names :
+       {std::vector<std::string>{"/drive0"}, {"/drive1"}, {"/drive0", "/other"}}) {
+    const Status refused = Discard::prepare(disk_, names, 1000).status();
+    EXPECT_EQ(refused.code(), Code::kMismatch);
+    EXPECT_NE(refused.text().find("nothing was removed"), std::string::npos) << refused.text();
+    EXPECT_EQ(drive_.paths(), before);
+  }
+  const Status half = Discard::prepare(disk_, {"/drive1"}, 1000).status();
+  EXPECT_NE(half.text().find("'/drive1' to be one of 2"), std::string::npos) << half.text();
+  // One drive is gone for good.
+  drive_.erase_directory("/drive0");
+  ASSERT_TRUE(disk_.make_directory("/drive0").ok());
+  auto discard = Discard::prepare(disk_, names_, 1000);
+  ASSERT_TRUE(discard.ok()) << discard.status().text();
+  EXPECT_TRUE(discard.value().remove().ok());
+}
+
+TEST_F(CreateTest, ADirectoryThatHasLostItsMetadataIsSaidToBePerhapsOneOfSeveral) {
+  make(2);
+  for (uint32_t copy = 0; copy < kMetaCopies; ++copy) drive_.erase(meta_path("/drive0", copy));
+  bool lost = false;
+  const Status examined = inspect(disk_, {"/drive0"}, 1000, nullptr, &lost).status();
+  EXPECT_TRUE(lost);
+  const Status made = Store::create(disk_, {"/drive0"}, test_description(), {}).status();
+  for (const Status& status : {examined, made}) {
+    EXPECT_EQ(status.code(), Code::kRefused);
+    EXPECT_NE(status.text().find("may be one of several directories of a store"), std::string::npos)
+        << status.text();
+  }
 }
 
 TEST_F(CreateTest, DiscardOfNothingSaysSo) {

@@ -105,6 +105,23 @@ TEST_F(InspectTest, DamageOfThePreviousEpochAloneIsRecoverable) {
   EXPECT_EQ(look().verdict(), Verdict::kRecoverable);
 }
 
+TEST_F(InspectTest, AZeroedChunkOfACommitIsDamageAndAFileMadeAnewIsNone) {
+  store_.reset();
+  std::vector<unsigned char>* older = drive_.content("/drive0/slot-b");
+  std::fill(older->begin(), older->begin() + kTestChunkBytes, 0);
+  drive_.commit_edit("/drive0/slot-b");
+  InspectReport report = look();
+  EXPECT_EQ(report.verdict(), Verdict::kRecoverable);
+  EXPECT_EQ(report.slots[1].bad_chunks, 1u);
+  EXPECT_EQ(report.slots[1].empty_chunks, 0u);
+  EXPECT_NE(report.summary().find("the epoch before it is damaged"), std::string::npos);
+  drive_.erase("/drive0/slot-b");
+  ASSERT_TRUE(Store::open(disk_, names_, nullptr, test_options(2)).ok());
+  report = look();
+  EXPECT_EQ(report.verdict(), Verdict::kGood);
+  EXPECT_EQ(report.slots[1].empty_chunks, 3u);
+}
+
 TEST_F(InspectTest, ACheckpointHasOneSlot) {
   ASSERT_TRUE(store_->checkpoint({"/held0", "/held1"}).ok());
   names_ = {"/held0", "/held1"};

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -113,6 +114,80 @@ TEST_P(StoreDiskTest, AFifoOrADirectoryInPlaceOfASlotIsNamedWithItsRemedy) {
   }
 }
 
+// Lowers a limit of this process while it lives.
+class LowLimit {
+ public:
+  LowLimit(__rlimit_resource which, rlim_t value) : which_(which) {
+    getrlimit(which_, &before_);
+    const rlimit low{value, before_.rlim_max};
+    setrlimit(which_, &low);
+  }
+  ~LowLimit() { setrlimit(which_, &before_); }
+
+ private:
+  __rlimit_resource which_;
+  rlimit before_{};
+};
+
+TEST_P(StoreDiskTest, ACreationThatMeetsALimitLeavesNothingAndNamesTheLimitOnce) {
+  const int next = dup(0);
+  close(next);
+  const auto create = [&] {
+    return Store::create(*disk_, names_, test_description(), test_options(1)).status();
+  };
+  for (int more = 1; more < 12; ++more) {
+    Status failed;
+    {
+      const LowLimit limit(RLIMIT_NOFILE, static_cast<rlim_t>(next + more));
+      failed = create();
+    }
+    if (failed.ok()) {
+      ASSERT_TRUE(Store::remove(*disk_, names_).ok());
+      for (const std::string& name : names_) std::filesystem::remove(name);
+      continue;
+    }
+    const size_t at = failed.text().find("ulimit -n");
+    EXPECT_NE(at, std::string::npos) << failed.text();
+    EXPECT_EQ(failed.text().find("ulimit -n", at + 1), std::string::npos) << failed.text();
+    EXPECT_TRUE(std::filesystem::is_empty(root_)) << more << ": " << failed.text();
+  }
+  const LowLimit limit(RLIMIT_FSIZE, 8192);
+  const Status failed = create();
+  EXPECT_NE(failed.text().find("ulimit -f"), std::string::npos) << failed.text();
+  EXPECT_TRUE(std::filesystem::is_empty(root_));
+}
+
+TEST_P(StoreDiskTest, ADirectoryThatIsGivenTwiceOrIsAFileIsNamed) {
+  make_steps(1);
+  const std::vector<std::string> twice = {names_[0], names_[0] + "/"};
+  for (const Status& status :
+       {Store::create(*disk_, twice, test_description(), test_options(1)).status(),
+        Store::open(*disk_, twice, nullptr, test_options(1)).status()}) {
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_NE(status.text().find(names_[0] + "/' is given twice"), std::string::npos)
+        << status.text();
+  }
+  const std::vector<std::string> file = {slot_path(names_[0], 0)};
+  for (const Status& status :
+       {Store::create(*disk_, file, test_description(), test_options(1)).status(),
+        Store::open(*disk_, file, nullptr, test_options(1)).status()}) {
+    EXPECT_NE(status.text().find("expected '" + file[0] + "' to be a directory"), std::string::npos)
+        << status.text();
+  }
+}
+
+TEST_P(StoreDiskTest, MetadataThatIsCutShortIsSaidToBeWithTheSizesItMayHave) {
+  make_steps(1);
+  for (const std::string& name : names_) {
+    for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {
+      std::filesystem::resize_file(meta_path(name, copy), 12'287);
+    }
+  }
+  const Status refused = Store::open(*disk_, names_, nullptr, test_options(1)).status();
+  EXPECT_NE(refused.text().find("has 12287 bytes, expected 12288 to"), std::string::npos)
+      << refused.text();
+}
+
 TEST_P(StoreDiskTest, SlotFilesThatAreGoneCutOrGrownAreMended) {
   make_steps(3);
   const std::string older = slot_path(names_[1], 1);
@@ -206,6 +281,77 @@ TEST_P(StoreDiskTest, FsckOfASlotFileSaysWhatOpenDoesAboutIt) {
   run = fsck(both);
   EXPECT_EQ(run.exit_status, 1) << run.output;
   EXPECT_NE(run.output.find("what is behind them is not used"), std::string::npos) << run.output;
+}
+
+TEST_P(StoreDiskTest, FsckAndOpenSayAlikeWhatIsInTheWayOfAFile) {
+  make_steps(3);
+  const std::string both = names_[0] + " " + names_[1];
+  const auto put = [](const std::string& kind, const std::string& path) {
+    if (kind == "fifo") return mkfifo(path.c_str(), 0600) == 0;
+    if (kind == "directory") return mkdir(path.c_str(), 0700) == 0;
+    return symlink((path + "-nothing").c_str(), path.c_str()) == 0;
+  };
+  for (const std::string& path : {meta_path(names_[0], 0), slot_path(names_[0], 1)}) {
+    for (const char* kind : {"fifo", "directory", "link to nothing"}) {
+      SCOPED_TRACE(path + " is a " + kind);
+      std::filesystem::rename(path, path + "-aside");
+      ASSERT_TRUE(put(kind, path));
+      const FsckRun run = fsck("--quiet " + both);
+      EXPECT_EQ(run.exit_status, 1) << run.output;
+      EXPECT_NE(run.output.find("is refused until"), std::string::npos) << run.output;
+      const Status refused = Store::open(*disk_, names_, nullptr, test_options(2)).status();
+      for (const std::string& part : {path, std::string("move it elsewhere")}) {
+        EXPECT_NE(refused.text().find(part), std::string::npos) << refused.text();
+        EXPECT_NE(run.output.find(part), std::string::npos) << run.output;
+      }
+      EXPECT_FALSE(std::filesystem::exists(path + ".new"));
+      std::filesystem::remove(path);
+      std::filesystem::rename(path + "-aside", path);
+    }
+  }
+  EXPECT_EQ(fsck(both).exit_status, 0);
+}
+
+TEST_P(StoreDiskTest, ACopyOfTheMetadataThatCannotBeOpenedIsDamagedAndTheOtherCounts) {
+  make_steps(2);
+  const std::string path = meta_path(names_[0], 0);
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("meta-a", path);
+  const FsckRun run = fsck("--quiet " + names_[0] + " " + names_[1]);
+  EXPECT_EQ(run.exit_status, 1) << run.output;
+  EXPECT_NE(run.output.find("Too many levels of symbolic links"), std::string::npos) << run.output;
+  const auto opened = Store::open(*disk_, names_, nullptr, test_options(2));
+  ASSERT_TRUE(opened.ok()) << opened.status().text();
+  EXPECT_EQ(opened.value()->problems().size(), 1u);
+  EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(path)));
+}
+
+TEST_P(StoreDiskTest, FsckSaysThatNothingMendsACheckpoint) {
+  make_steps(1);
+  const std::vector<std::string> held = {root_ + "/held0", root_ + "/held1"};
+  {
+    auto opened = Store::open(*disk_, names_, nullptr, test_options(2));
+    ASSERT_TRUE(opened.ok());
+    ASSERT_TRUE(opened.value()->checkpoint(held).ok());
+  }
+  std::filesystem::remove(meta_path(held[0], 0));
+  const FsckRun run = fsck("--quiet " + held[0] + " " + held[1]);
+  EXPECT_EQ(run.exit_status, 1) << run.output;
+  EXPECT_NE(run.output.find("nothing repairs those of a checkpoint"), std::string::npos)
+      << run.output;
+  EXPECT_EQ(run.output.find("for writing repairs"), std::string::npos) << run.output;
+}
+
+TEST_P(StoreDiskTest, FsckPrintsNoControlCharactersOfNames) {
+  StoreDescription description = test_description();
+  description.groups[0].name = "a\x1b[2J\nb";
+  description.model = "m\r";
+  ASSERT_TRUE(Store::create(*disk_, names_, description, test_options(1)).ok());
+  const FsckRun run = fsck("--quiet " + names_[0] + " " + names_[1]);
+  EXPECT_EQ(run.exit_status, 0) << run.output;
+  EXPECT_NE(run.output.find("'a\\x1b[2J\\x0ab'"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("'m\\x0d'"), std::string::npos) << run.output;
+  EXPECT_EQ(fsck("--quiet " + names_[0] + " " + names_[0]).exit_status, 3);
 }
 
 TEST_P(StoreDiskTest, FsckRightAfterAKilledProcessFindsTheStoreFree) {
