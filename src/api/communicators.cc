@@ -53,6 +53,9 @@ Result<CommOptions> read_config(const weir_comm_config_t* config) {
       return weir::invalid_argument("config.name is longer than 256 characters");
     }
     options.name = config->name;
+    std::replace_if(
+        options.name.begin(), options.name.end(),
+        [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
   }
   return options;
 }
@@ -97,7 +100,10 @@ weir_result_t weir_comm_create(weir_comm_t* comm, int rank_count, const weir_uni
     if (std::memcmp(id->bytes, kIdMagic, sizeof kIdMagic) != 0) {
       return invalid("comm_create: id was not made by weir_get_unique_id of this version");
     }
-    if (rank_count < 1 || rank < 0 || rank >= rank_count) {
+    if (rank_count < 1) {
+      return invalid(fmt::format("comm_create: {} ranks: there is at least one", rank_count));
+    }
+    if (rank < 0 || rank >= rank_count) {
       return invalid(fmt::format("comm_create: rank {} of {} ranks: rank must be in [0, {})", rank,
                                  rank_count, rank_count));
     }

@@ -12,6 +12,7 @@
 #include "support/allocations.h"
 #include "support/collective_checks.h"
 #include "support/ranks.h"
+#include "support/shared_counter.h"
 
 namespace weir::test {
 namespace {
@@ -273,7 +274,8 @@ TEST(Threads, OneCommunicatorServesSeveral) {
 }
 
 TEST(Requests, OutliveTheirCommunicator) {
-  run_processes(2, [](int rank, weir_comm_t comm) {
+  const SharedCounter destroyed;
+  run_processes(2, [&](int rank, weir_comm_t comm) {
     weir_comm_t own = nullptr;
     ASSERT_EQ(weir_comm_split(comm, 0, rank, nullptr, &own), WEIR_OK) << weir_last_error(comm);
     std::vector<float> data(100'000, 1.0f);
@@ -282,14 +284,16 @@ TEST(Requests, OutliveTheirCommunicator) {
     ASSERT_EQ(weir_barrier(own, nullptr), WEIR_OK);
     weir_request_t waited = nullptr;
     weir_request_t tested = nullptr;
-    if (rank == 0) {  // the other never calls
+    if (rank == 0) {  // the other never calls, and is there
       for (weir_request_t* request : {&waited, &tested}) {
         ASSERT_EQ(weir_all_reduce(own, data.data(), data.data(), data.size(), WEIR_FLOAT32,
                                   WEIR_SUM, request),
                   WEIR_OK);
       }
     }
+    for (int i = 0; rank == 1 && i < 60'000 && destroyed.get() == 0; ++i) usleep(1000);
     ASSERT_EQ(weir_comm_destroy(own), WEIR_OK);
+    ++destroyed.get();
     EXPECT_EQ(weir_wait(&finished), WEIR_OK) << weir_last_error(nullptr);
     EXPECT_EQ(finished, nullptr);
     if (rank != 0) return;

@@ -405,6 +405,15 @@ TEST(Arguments, AreRefusedWithTheValueAndNothingIsSent) {
   const weir_unique_id_t id = make_id();
   EXPECT_EQ(weir_comm_create(&comm, 2, &id, 2, nullptr), WEIR_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(comm, nullptr);
+  EXPECT_EQ(weir_comm_create(&comm, 0, &id, 0, nullptr), WEIR_ERROR_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(weir_last_error(nullptr)).find("0 ranks"), std::string::npos);
+  weir_comm_config_t named = WEIR_COMM_CONFIG_INIT;
+  named.name = "a\n\x1b[31mname";
+  ASSERT_EQ(weir_comm_create(&comm, 1, &id, 0, &named), WEIR_OK) << weir_last_error(nullptr);
+  ASSERT_EQ(weir_comm_abort(comm), WEIR_OK);
+  EXPECT_EQ(weir_barrier(comm, nullptr), WEIR_ERROR_ABORTED);
+  expect_text(comm, "a??[31mname");
+  EXPECT_EQ(weir_comm_destroy(comm), WEIR_OK);
   weir_unique_id_t junk{};
   EXPECT_EQ(weir_comm_create(&comm, 1, &junk, 0, nullptr), WEIR_ERROR_INVALID_ARGUMENT);
 }
