@@ -194,9 +194,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_open(weir_optimizer_t* opt
 /* Fills a created optimizer, before its first step, from a checkpoint written by any number
  * of ranks: `shards` are the directories of all ranks' checkpoints, rank after rank,
  * `directories_per_shard` for each. The groups must be the same, by name, with the same methods and
- * formats, and this rank's part must lie within the whole (with one rank: be the whole). Bit for bit,
- * but for 8-bit moments whose blocks of 256 are cut differently. Takes some chunks of memory beyond
- * the budget while it runs. */
+ * formats, and this rank's part must lie within the whole (with one rank: be the whole). Bit for
+ * bit, but for 8-bit moments whose blocks of 256 are cut differently. Takes some chunks of memory
+ * beyond the budget while it runs. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_restore(weir_optimizer_t optimizer,
                                                               const char* const* shards,
                                                               int shard_count,
@@ -259,10 +259,10 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_gradient_stats(
 
 /* ---- Steps -------------------------------------------------------------------------------------- */
 
-/* Overflow: a step that is not held is skipped, wherever the state lies, where a gradient is infinite
- * or NaN after it was divided by the loss scale (times 1 / loss_scale in f32) and clipped, or the norm
- * is infinite or NaN in double, also by the division. With several ranks, whose gradients this one
- * does not see, a norm beyond f32 after clipping is enough: all skip or none. */
+/* Overflow: a step that is not held is skipped, wherever the state lies, where a gradient is
+ * infinite or NaN after it was divided by the loss scale (times 1 / loss_scale in f32) and clipped,
+ * or the norm is infinite or NaN in double, also by the division. With several ranks, whose
+ * gradients this one does not see, a norm beyond f32 after clipping is enough: all skip or none. */
 typedef struct weir_step_options {
   size_t struct_bytes;
   double loss_scale; /* gradients are divided by it; 0: 1 */
@@ -299,8 +299,8 @@ typedef struct weir_step_report {
   double disk_wait_seconds;
   double compute_seconds;
   double compute_hidden; /* part of compute that the drives worked through, 0 to 1; 1 in memory */
-  /* Gradients of this rank that were infinite or NaN, after they were divided and clipped, also with
-   * hold: how many, and the first. */
+  /* Gradients of this rank that were infinite or NaN, after they were divided and clipped, also
+   * with hold: how many, and the first. */
   uint64_t not_finite_count;
   int not_finite_group;        /* -1: none */
   uint64_t not_finite_element; /* of this rank's part of the group */
@@ -317,8 +317,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_step(weir_optimizer_t opti
 WEIR_API WEIR_MUST_CHECK weir_result_t
 weir_optimizer_step_start(weir_optimizer_t optimizer, const weir_step_options_t* options);
 /* Returns when the outputs of the range are those of the step under way, or it has failed or was
- * skipped (then with WEIR_OK and the old parameters, unless the optimizer is of no more use). At once
- * when no step is under way. */
+ * skipped (then with WEIR_OK and the old parameters, unless the optimizer is of no more use). At
+ * once when no step is under way. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_wait(weir_optimizer_t optimizer, int group,
                                                            uint64_t first, uint64_t count);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_step_finish(weir_optimizer_t optimizer,
@@ -370,8 +370,8 @@ typedef struct weir_store_report {
   uint64_t bad_chunk;        /* the first one */
   const char* bad_file;      /* it lies in; until this thread's next call of this function */
   uint64_t bad_offset_bytes; /* in the file */
-  /* All of it for people, and the slot files that open has made anew or cut to their length; "" when
-   * all is well; as bad_file. */
+  /* All of it for people, and the slot files that open has made anew or cut to their length; ""
+   * when all is well; as bad_file. */
   const char* text;
   uint64_t chunk_count;
   uint64_t verified_chunk_count; /* of the committed step: read and whole since it was opened, or

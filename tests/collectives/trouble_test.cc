@@ -217,8 +217,8 @@ TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
   }
 }
 
-// Ranks that have destroyed a communicator will not come to a shrink of it, whether it had failed on
-// them or not, although their processes go on.
+// Ranks that have destroyed a communicator will not come to a shrink of it, whether it had failed
+// on them or not, although their processes go on.
 TEST(LostRank, OneThatDestroyedAFailedCommunicatorIsNamedAndShrinkGoesOnWithoutIt) {
   for (const bool aborts : {false, true}) {
     const SharedCounter finished;

@@ -205,8 +205,8 @@ class Program {
 TEST(NcclRandomStreams, WhateverEachRankGroupsAllGetWhatASerialModelSays) {
   ASSERT_EQ(kEnvironment, 0);
   use_device(0);
-  // One thread submits for all ranks, and not always in a group: what a stream has room for is that of
-  // a driver, in chunks that are 64 times smaller than Weir's own.
+  // One thread submits for all ranks, and not always in a group: what a stream has room for is that
+  // of a driver, in chunks that are 64 times smaller than Weir's own.
   if (strict_cuda_queue != nullptr) strict_cuda_queue(64 * 1024);
   const uint64_t first = from_environment("WEIR_TEST_SEED", std::random_device()());
   const uint64_t count = from_environment("WEIR_TEST_SEEDS", 200);

@@ -163,7 +163,7 @@ struct Part {
 
 // Communicators that have a stream in common: it must ring for all of them before it waits for one,
 // for one may be the peer of the other.
-struct Convoy {
+struct Batch {
   std::vector<cuda::Stream> streams;  // the first one leads
   std::vector<Part> parts;
   const char* function = nullptr;
@@ -178,19 +178,19 @@ struct Convoy {
   void add(cuda::Stream stream) {
     if (!has(stream)) streams.push_back(stream);
   }
-  bool meets(const Convoy& other) const {
+  bool meets(const Batch& other) const {
     return std::any_of(other.streams.begin(), other.streams.end(),
                        [&](cuda::Stream it) { return has(it); });
   }
 };
 
-std::vector<Convoy> convoys_of(std::vector<Operation> operations) {
-  std::vector<Convoy> all;
+std::vector<Batch> batches_of(std::vector<Operation> operations) {
+  std::vector<Batch> all;
   for (Operation& operation : operations) {
     auto mine = std::find_if(all.begin(), all.end(),
-                             [&](const Convoy& it) { return it.parts[0].comm == operation.comm; });
+                             [&](const Batch& it) { return it.parts[0].comm == operation.comm; });
     if (mine == all.end()) {
-      mine = all.insert(all.end(), Convoy());
+      mine = all.insert(all.end(), Batch());
       mine->parts.emplace_back().comm = operation.comm;
     }
     mine->add(operation.stream);
@@ -247,77 +247,77 @@ Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& 
 
 // The leading stream waits for the others, and for the flights before these. From the first call to
 // CUDA that changes a stream.
-Outcome join(const Driver& driver, const Convoy& convoy) {
-  const cuda::Stream lead = convoy.streams[0];
-  for (size_t i = 1; i < convoy.streams.size(); ++i) {
+Outcome join(const Driver& driver, const Batch& batch) {
+  const cuda::Stream lead = batch.streams[0];
+  for (size_t i = 1; i < batch.streams.size(); ++i) {
     StreamEvent reached;
-    Outcome outcome = record(driver, convoy.function, convoy.streams[i], &reached);
-    if (outcome.ok()) outcome = wait(driver, convoy.function, lead, reached);
+    Outcome outcome = record(driver, batch.function, batch.streams[i], &reached);
+    if (outcome.ok()) outcome = wait(driver, batch.function, lead, reached);
     if (!outcome.ok()) return outcome;
   }
-  for (const Part& part : convoy.parts) {
+  for (const Part& part : batch.parts) {
     if (part.bank().last == nullptr) continue;
-    Outcome outcome = wait(driver, convoy.function, lead, *part.bank().last);
+    Outcome outcome = wait(driver, batch.function, lead, *part.bank().last);
     if (!outcome.ok()) return outcome;
   }
   return {};
 }
 
-Outcome begin(const Driver& driver, Convoy& convoy) {
-  Outcome outcome = common_capture(driver, convoy.function, convoy.streams, &convoy.capture);
-  for (Part& part : convoy.parts) {
+Outcome begin(const Driver& driver, Batch& batch) {
+  Outcome outcome = common_capture(driver, batch.function, batch.streams, &batch.capture);
+  for (Part& part : batch.parts) {
     if (!outcome.ok()) return outcome;
-    outcome = prepare(driver, convoy.capture, convoy.parts.size() == 1, part);
+    outcome = prepare(driver, batch.capture, batch.parts.size() == 1, part);
   }
-  if (outcome.ok()) outcome = join(driver, convoy);
+  if (outcome.ok()) outcome = join(driver, batch);
   if (!outcome.ok()) return outcome;
   std::vector<Flight*> flights;
-  for (const Part& part : convoy.parts) {
+  for (const Part& part : batch.parts) {
     flights.push_back(part.flight.get());
     if (part.recording == nullptr) part.proxy->add(part.flight);
   }
-  convoy.program = std::make_unique<Program>(driver, convoy.streams[0], std::move(flights));
+  batch.program = std::make_unique<Program>(driver, batch.streams[0], std::move(flights));
   return {};
 }
 
 // The other streams go on after the leading one, and the next flights after these.
-Outcome part_ways(const Driver& driver, const Convoy& convoy) {
+Outcome part_ways(const Driver& driver, const Batch& batch) {
   auto end = std::make_shared<StreamEvent>();
-  Outcome outcome = record(driver, convoy.function, convoy.streams[0], end.get());
-  for (size_t i = 1; i < convoy.streams.size() && outcome.ok(); ++i) {
-    outcome = wait(driver, convoy.function, convoy.streams[i], *end);
+  Outcome outcome = record(driver, batch.function, batch.streams[0], end.get());
+  for (size_t i = 1; i < batch.streams.size() && outcome.ok(); ++i) {
+    outcome = wait(driver, batch.function, batch.streams[i], *end);
   }
   if (!outcome.ok()) return outcome;
-  for (const Part& part : convoy.parts) part.bank().last = end;
+  for (const Part& part : batch.parts) part.bank().last = end;
   return {};
 }
 
 // What the proxies are to expect of the streams.
-void end(Convoy& convoy) {
-  for (size_t i = 0; i < convoy.parts.size(); ++i) {
-    Part& part = convoy.parts[i];
+void end(Batch& batch) {
+  for (size_t i = 0; i < batch.parts.size(); ++i) {
+    Part& part = batch.parts[i];
     if (!part.begun) continue;
-    const size_t rings = convoy.program != nullptr ? convoy.program->rings(i) : 0;
-    if (!convoy.outcome.ok() && rings > 0 && !convoy.capture.active) {
+    const size_t rings = batch.program != nullptr ? batch.program->rings(i) : 0;
+    if (!batch.outcome.ok() && rings > 0 && !batch.capture.active) {
       // The stream will ring and wait, but nobody is to work for it. (A capture that has failed
       // takes what it holds along.)
-      part.comm->stream_failed(convoy.outcome);
+      part.comm->stream_failed(batch.outcome);
     }
     part.proxy->enqueue_ends(part.flight, rings, part.recording);
   }
 }
 
-// Convoys of one group, whose steps are enqueued as program.h says.
+// Batches of one group, whose steps are enqueued as program.h says.
 class Group {
  public:
-  Group(const Driver& driver, std::vector<Convoy> convoys)
-      : driver_(driver), convoys_(std::move(convoys)) {
+  Group(const Driver& driver, std::vector<Batch> batches)
+      : driver_(driver), batches_(std::move(batches)) {
     std::vector<Proxy*> proxies;
-    for (Convoy& convoy : convoys_) {
-      const Operation& first = convoy.parts[0].operations[0];
-      convoy.function = first.function;
-      convoy.context = first.context;
-      for (Part& part : convoy.parts) {
+    for (Batch& batch : batches_) {
+      const Operation& first = batch.parts[0].operations[0];
+      batch.function = first.function;
+      batch.context = first.context;
+      for (Part& part : batch.parts) {
         part.proxy = part.comm->proxy();
         proxies.push_back(part.proxy.get());
       }
@@ -328,46 +328,46 @@ class Group {
   }
 
   void enqueue() {
-    for (Convoy& convoy : convoys_) {
-      run(convoy, [&] { return begin(driver_, convoy); });
+    for (Batch& batch : batches_) {
+      run(batch, [&] { return begin(driver_, batch); });
     }
-    for (Convoy& convoy : convoys_) step(convoy);
+    for (Batch& batch : batches_) step(batch);
     for (bool any = true; any;) {
       any = false;
-      for (Convoy& convoy : convoys_) {
-        if (convoy.outcome.ok() && convoy.program->takes_turns()) any = step(convoy) || any;
+      for (Batch& batch : batches_) {
+        if (batch.outcome.ok() && batch.program->takes_turns()) any = step(batch) || any;
       }
     }
-    for (Convoy& convoy : convoys_) step(convoy);
-    for (Convoy& convoy : convoys_) {
-      run(convoy, [&] { return part_ways(driver_, convoy); });
-      end(convoy);
+    for (Batch& batch : batches_) step(batch);
+    for (Batch& batch : batches_) {
+      run(batch, [&] { return part_ways(driver_, batch); });
+      end(batch);
     }
   }
 
-  const std::vector<Convoy>& convoys() const { return convoys_; }
+  const std::vector<Batch>& batches() const { return batches_; }
 
  private:
-  // Where nothing has failed yet, in the convoy's context.
+  // Where nothing has failed yet, in the batch's context.
   template <typename Call>
-  void run(Convoy& convoy, Call call) {
-    if (!convoy.outcome.ok()) return;
+  void run(Batch& batch, Call call) {
+    if (!batch.outcome.ok()) return;
     try {
-      const cuda::ContextScope context(driver_, convoy.streams[0], convoy.context);
-      convoy.outcome = call();
+      const cuda::ContextScope context(driver_, batch.streams[0], batch.context);
+      batch.outcome = call();
     } catch (...) {
-      convoy.outcome = outcome_of_exception(convoy.function, std::current_exception());
+      batch.outcome = outcome_of_exception(batch.function, std::current_exception());
     }
   }
   // False when there is none left.
-  bool step(Convoy& convoy) {
-    if (!convoy.outcome.ok() || convoy.program->ended()) return false;
-    run(convoy, [&] { return convoy.program->enqueue_step(); });
+  bool step(Batch& batch) {
+    if (!batch.outcome.ok() || batch.program->ended()) return false;
+    run(batch, [&] { return batch.program->enqueue_step(); });
     return true;
   }
 
   const Driver& driver_;
-  std::vector<Convoy> convoys_;
+  std::vector<Batch> batches_;
   std::vector<std::unique_lock<std::mutex>> locks_;
 };
 
@@ -384,13 +384,13 @@ void find_order(Operation* operation) {
 }
 
 Outcome enqueue(std::vector<Operation> operations) {
-  Group group(*cuda::driver(true), convoys_of(std::move(operations)));
+  Group group(*cuda::driver(true), batches_of(std::move(operations)));
   group.enqueue();
   Outcome first;
-  for (const Convoy& convoy : group.convoys()) {
-    if (convoy.outcome.ok()) continue;
-    convoy.parts[0].comm->note_error(convoy.outcome.text);
-    if (first.ok()) first = convoy.outcome;
+  for (const Batch& batch : group.batches()) {
+    if (batch.outcome.ok()) continue;
+    batch.parts[0].comm->note_error(batch.outcome.text);
+    if (first.ok()) first = batch.outcome;
   }
   return first;
 }

@@ -39,8 +39,8 @@ class GradientStats {
 };
 
 // Factor by which a step multiplies gradients: divides by the loss scale, and clips the global norm
-// to `norm_max` (0: no clipping) where the norm is finite in double. In double, rounded once; 1 where
-// nothing is to be done.
+// to `norm_max` (0: no clipping) where the norm is finite in double. In double, rounded once; 1
+// where nothing is to be done.
 float gradient_factor(double sum_of_squares, double loss_scale, double norm_max);
 
 // The sum of squares of at most kStatsBlock elements.

@@ -115,8 +115,8 @@ struct Instance {
   void tend();
   void lose(Peer* peer);
   void hear_goodbye(Peer* peer);
-  // Of a peer that has left: its signals have all come; all that it sent has been received; something
-  // of it is waited for, or an operation with it under way.
+  // Of a peer that has left: its signals have all come; all that it sent has been received;
+  // something of it is waited for, or an operation with it under way.
   bool has_signals(const Peer& peer) const;
   bool has_all(const Peer& peer) const;
   bool awaits(const Peer& peer) const;

@@ -73,8 +73,8 @@ TEST(Fault, AnyFailedRequestOfAStepIsReportedAndLosesNothing) {
   EXPECT_GT(poisoned, 1u);
 }
 
-// The steps since the last commit are lost with the one that failed: gradients of that one belong to
-// a state that is gone, be they given or accumulated.
+// The steps since the last commit are lost with the one that failed: gradients of that one belong
+// to a state that is gone, be they given or accumulated.
 TEST(Fault, AfterStepsThatAreNotCommittedTheGradientsAreDroppedAndTheTextSaysWhatToRepeat) {
   const Groups groups = few_groups();
   const Values committed = in_memory(groups, 3);

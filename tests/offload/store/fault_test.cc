@@ -157,8 +157,8 @@ std::string name_of_parameter(const testing::TestParamInfo<FaultKind>& parameter
   return kNames[static_cast<size_t>(parameter.param)];
 }
 
-// Six chunks over two directories: a commit syncs two slot files, looks at the names of eight files,
-// writes four copies of its record, and syncs those.
+// Six chunks over two directories: a commit syncs two slot files, looks at the names of eight
+// files, writes four copies of its record, and syncs those.
 TEST(Fault, OfAnyRequestOfACommitPoisonsUntilTheStoreIsOpenedAgain) {
   constexpr uint64_t kRequests = 2 + 8 + 4 + 4;
   for (uint64_t at = 0; at <= kRequests; ++at) {
