@@ -5,17 +5,19 @@
 # What the rest of the build may use:
 #   required   fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json CLI11::CLI11 pugixml::pugixml
 #              PkgConfig::hwloc PkgConfig::hwy PkgConfig::tomlplusplus PkgConfig::xxhash
-#              OpenSSL::Crypto OpenSSL::SSL Threads::Threads GTest::gtest GTest::gmock (with WEIR_BUILD_TESTS)
+#              OpenSSL::Crypto OpenSSL::SSL Threads::Threads
+#              with WEIR_BUILD_TESTS GTest::gtest GTest::gmock
 #   optional   WEIR_HAVE_<X> (ON or OFF) and, when ON, the target:
 #              CUDA CUDA::cudart    NCCL WEIR_NCCL_INCLUDE_DIR    UCX PkgConfig::ucx
 #              LIBFABRIC PkgConfig::libfabric    PMIX PkgConfig::pmix    URING PkgConfig::uring
 #              OPENMPI, MPICH WEIR_<X>_CC and WEIR_<X>_RUN (programs)
-#              BENCHMARK benchmark::benchmark    GLOO (perf/tcp_compare compiles against it by itself)
+#              BENCHMARK benchmark::benchmark
+#              GLOO (perf/tcp_compare compiles against it by itself)
 
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 
-# ---- The table ------------------------------------------------------------------------------------
+# ---- The table -----------------------------------------------------------------------------------
 
 set(WEIR_DEPENDENCY_ROWS "")
 set(WEIR_MISSING_PACKAGES "")
@@ -62,8 +64,9 @@ endfunction()
 
 function(weir_print_dependency_table)
   set(widths 16 12 42)
-  set(lines "component        version      what for                                   if left out, why"
-            "---------------- ------------ ------------------------------------------ ----------------")
+  set(lines
+    "component        version      what for                                   if left out, why"
+    "---------------- ------------ ------------------------------------------ ----------------")
   foreach(row IN LISTS WEIR_DEPENDENCY_ROWS)
     string(REPLACE "|" ";" cells "${row}")
     list(GET cells 0 component)
@@ -84,7 +87,7 @@ function(weir_print_dependency_table)
     "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\n  ${table}\n")
 endfunction()
 
-# ---- Required -------------------------------------------------------------------------------------
+# ---- Required ------------------------------------------------------------------------------------
 
 find_package(fmt QUIET)
 weir_require("fmt" fmt_FOUND "${fmt_VERSION}" "text formatting" libfmt-dev)
@@ -103,9 +106,11 @@ weir_require("OpenSSL" OPENSSL_FOUND "${OPENSSL_VERSION}" "proof of the job secr
 pkg_check_modules(hwloc QUIET IMPORTED_TARGET hwloc>=2.4)
 weir_require("hwloc" hwloc_FOUND "${hwloc_VERSION}" "the machine's topology" libhwloc-dev)
 pkg_check_modules(hwy QUIET IMPORTED_TARGET libhwy>=1.0)
-weir_require("Highway" hwy_FOUND "${hwy_VERSION}" "vector kernels for every instruction set" libhwy-dev)
+weir_require("Highway" hwy_FOUND "${hwy_VERSION}" "vector kernels for every instruction set"
+  libhwy-dev)
 pkg_check_modules(tomlplusplus QUIET IMPORTED_TARGET tomlplusplus)
-weir_require("toml++" tomlplusplus_FOUND "${tomlplusplus_VERSION}" "tuning rules" libtomlplusplus-dev)
+weir_require("toml++" tomlplusplus_FOUND "${tomlplusplus_VERSION}" "tuning rules"
+  libtomlplusplus-dev)
 pkg_check_modules(xxhash QUIET IMPORTED_TARGET libxxhash)
 weir_require("xxHash" xxhash_FOUND "${xxhash_VERSION}" "fingerprints of calls and topologies"
   libxxhash-dev)
@@ -117,13 +122,15 @@ endif()
 if(WEIR_MISSING_PACKAGES)
   weir_print_dependency_table()
   list(JOIN WEIR_MISSING_PACKAGES " " packages)
-  message(FATAL_ERROR "Required packages are missing. Run tools/setup, or: apt-get install ${packages}")
+  message(FATAL_ERROR
+    "Required packages are missing. Run tools/setup, or: apt-get install ${packages}")
 endif()
 
-# ---- Optional -------------------------------------------------------------------------------------
+# ---- Optional ------------------------------------------------------------------------------------
 
 find_package(CUDAToolkit QUIET)
-weir_optional(CUDA "CUDA toolkit" CUDAToolkit_FOUND "${CUDAToolkit_VERSION}" "device memory and kernels"
+weir_optional(CUDA "CUDA toolkit" CUDAToolkit_FOUND "${CUDAToolkit_VERSION}"
+  "device memory and kernels"
   "no nvcc or toolkit headers, set CUDAToolkit_ROOT")
 
 # Of the toolkit only nvcc: what it compiles is loaded through CUDA's driver, and nothing is linked.
@@ -161,7 +168,8 @@ endmacro()
 weir_optional_module(UCX "UCX" ucx "transport ucx" libucx-dev)
 weir_optional_module(LIBFABRIC "libfabric" libfabric "transport ofi" libfabric-dev)
 weir_optional_module(PMIX "PMIx" pmix "start under PMIx launchers" libpmix-dev)
-weir_optional_module(URING "liburing" liburing "optimizer state on NVMe, many connections of tcp" liburing-dev)
+weir_optional_module(URING "liburing" liburing "optimizer state on NVMe, many connections of tcp"
+  liburing-dev)
 
 # Both MPIs are only peers to compare with, and launchers: never linked into the library. Debian
 # installs both side by side under these names.
@@ -182,9 +190,11 @@ foreach(mpi OPENMPI MPICH)
     endif()
   endif()
 endforeach()
-weir_optional(OPENMPI "Open MPI" WEIR_OPENMPI_BOTH "${WEIR_OPENMPI_VERSION}" "launcher, and peer of perf/compare"
+weir_optional(OPENMPI "Open MPI" WEIR_OPENMPI_BOTH "${WEIR_OPENMPI_VERSION}"
+  "launcher, and peer of perf/compare"
   "no mpicc.openmpi, install openmpi-bin libopenmpi-dev")
-weir_optional(MPICH "MPICH" WEIR_MPICH_BOTH "${WEIR_MPICH_VERSION}" "launcher, and peer of perf/compare"
+weir_optional(MPICH "MPICH" WEIR_MPICH_BOTH "${WEIR_MPICH_VERSION}"
+  "launcher, and peer of perf/compare"
   "no mpicc.mpich, install mpich libmpich-dev")
 
 # Another peer, of perf/tcp_compare.
@@ -195,7 +205,8 @@ set(WEIR_GLOO_BOTH OFF)
 if(WEIR_GLOO_INCLUDE_DIR AND WEIR_GLOO_LIBRARY)
   set(WEIR_GLOO_BOTH ON)
 endif()
-weir_optional(GLOO "Gloo" WEIR_GLOO_BOTH found "peer of perf/tcp_compare" "not found, install libgloo-dev")
+weir_optional(GLOO "Gloo" WEIR_GLOO_BOTH found "peer of perf/tcp_compare"
+  "not found, install libgloo-dev")
 
 find_package(benchmark QUIET)
 weir_optional(BENCHMARK "Google Benchmark" benchmark_FOUND "${benchmark_VERSION}" "micro-benchmarks"

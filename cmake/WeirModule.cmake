@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # weir_transport_module(NAME SOURCES a.cc … [DEPENDS weir_net PkgConfig::ucx …])
 # A transport as a file of its own, <libdir>/weir/plugins/libweir_NAME.so, so that libweir does not
-# depend on what the transport stands on. Its target is weir_module_NAME; the function table's name must
-# be NAME. It exports weir_transport_plugin and nothing else, and the loader finds it beside libweir, in
-# the build tree as in the installed one. Call it only when its dependency was found
-# (WeirDependencies.cmake has the row of the table). A test that needs the modules depends on the target
-# weir_modules; those that were made are in the global property WEIR_TRANSPORT_MODULES.
+# depend on what the transport stands on. Its target is weir_module_NAME; the function table's name
+# must be NAME. It exports weir_transport_plugin and nothing else, and the loader finds it beside
+# libweir, in the build tree as in the installed one. Call it only when its dependency was found
+# (WeirDependencies.cmake has the row of the table). A test that needs the modules depends on the
+# target weir_modules; those that were made are in the global property WEIR_TRANSPORT_MODULES.
 set(WEIR_MODULE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib/weir/plugins)
 add_custom_target(weir_modules)
 

@@ -25,8 +25,9 @@ if(NOT CMAKE_BUILD_TYPE AND NOT WEIR_MULTI_CONFIG)
   set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Debug, RelWithDebInfo or Release" FORCE)
 endif()
 
-# An installed program finds libweir.so beside it wherever the tree is moved to, and in the build folder, whose
-# libraries lie in lib. Folders that are asked for by -DCMAKE_INSTALL_RPATH come after.
+# An installed program finds libweir.so beside it wherever the tree is moved to, and in the build
+# folder, whose libraries lie in lib. Folders that are asked for by -DCMAKE_INSTALL_RPATH come
+# after.
 file(RELATIVE_PATH WEIR_BIN_TO_LIB ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
 list(PREPEND CMAKE_INSTALL_RPATH $ORIGIN $ORIGIN/${WEIR_BIN_TO_LIB} $ORIGIN/../lib)
 list(REMOVE_DUPLICATES CMAKE_INSTALL_RPATH)
@@ -35,8 +36,12 @@ if(WEIR_USE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(WEIR_CCACHE ccache)
   mark_as_advanced(WEIR_CCACHE)
   if(WEIR_CCACHE)
-    set(CMAKE_C_COMPILER_LAUNCHER ${WEIR_CCACHE})
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${WEIR_CCACHE})
+    # What is compiled in one folder is found from every other. Precompiled headers are cached only
+    # when ccache is told that what they look at is known.
+    set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros ${WEIR_CCACHE})
+    set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
   endif()
 endif()
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-# Three ways to declare a target, so that each directory's CMakeLists.txt is a list of names.
+# Four ways to declare a target, so that each directory's CMakeLists.txt is a list of names.
 
 # weir_final_rpath(TARGET…)
-# For what is installed: it is linked with the RPATH that it keeps. Otherwise CMake leaves room for the change at
-# installation by colons at the end of the RPATH, and to the loader an empty entry is the current folder.
+# For what is installed: it is linked with the RPATH that it keeps. Otherwise CMake leaves room for
+# the change at installation by colons at the end of the RPATH, and to the loader an empty entry is
+# the current folder.
 function(weir_final_rpath)
   set_target_properties(${ARGN} PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
 endfunction()
@@ -46,4 +47,13 @@ function(weir_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} weir_compile_options GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# weir_test_support(NAME SOURCES a.cc … [DEPENDS …])
+# What several tests share: a static library, so that it is compiled once.
+function(weir_test_support name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PUBLIC ${ARG_DEPENDS} PRIVATE weir_compile_options)
 endfunction()

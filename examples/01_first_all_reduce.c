@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * 01: the first all-reduce. Two processes, each with its own numbers; afterwards both have the
+ * 01: the first all-reduce. Two processes start with different numbers; afterwards both have the
  * sums.
  *
  *   ./01_first_all_reduce
@@ -22,7 +22,7 @@ static void check(weir_result_t result, weir_comm_t comm) {
 }
 
 static void run_rank(int rank, const weir_unique_id_t* id) {
-  /* A communicator is a group of ranks. This blocks until all of them have come. */
+  /* A communicator is a group of ranks. The call blocks until all of them have joined. */
   weir_comm_t comm = NULL;
   check(weir_comm_create(&comm, RANK_COUNT, id, rank, NULL), NULL);
 
@@ -30,8 +30,7 @@ static void run_rank(int rank, const weir_unique_id_t* id) {
   float sum[COUNT];
   for (int i = 0; i < COUNT; ++i) mine[i] = (float)(10 * rank + i);
 
-  /* All ranks make the same call. With NULL as the last argument it returns when the sum is there.
-   */
+  /* All ranks make the same call. With NULL as the last argument it returns when it is complete. */
   check(weir_all_reduce(comm, mine, sum, COUNT, WEIR_FLOAT32, WEIR_SUM, NULL), comm);
 
   printf("rank %d: %g %g %g %g\n", rank, sum[0], sum[1], sum[2], sum[3]);
@@ -42,8 +41,8 @@ static void run_rank(int rank, const weir_unique_id_t* id) {
 }
 
 int main(void) {
-  /* The id is the meeting point. One process makes it and gives it to the others by any means: here
-   * the children inherit it. */
+  /* The ranks meet through the id. One process creates it and sends it to the others by any means:
+   * here the children inherit it. */
   weir_unique_id_t id;
   check(weir_get_unique_id(&id), NULL);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 02: ranks are threads. Each thread has its own communicator handle; that they share a process is
-// Weir's business, not yours.
+// 02: ranks are threads. Each thread has its own communicator handle; Weir handles ranks that share
+// a process without any setting.
 //
 //   ./02_threads
 #include <cstdio>
@@ -21,7 +21,7 @@ void check(weir_result_t result, weir_comm_t comm) {
   std::exit(1);
 }
 
-// Returns the largest element over all ranks, after everybody's block has come to every rank.
+// Returns the largest element over all ranks, after every rank has the blocks of all ranks.
 int run_rank(int rank, const weir_unique_id_t& id) {
   weir_comm_t comm = nullptr;
   // The name appears in errors and logs. Start from the INIT value: fields may be added later.

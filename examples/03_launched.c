@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * 03: processes that a launcher started. Rank, size and meeting point come from its environment;
- * the program is the same under all of them and needs no MPI.
+ * the program is the same under all launchers and needs no MPI.
  *
  *   mpirun -n 4 ./03_launched
  *   srun -n 4 ./03_launched
@@ -27,7 +27,7 @@ int main(void) {
   check(weir_comm_rank(comm, &rank), comm);
   check(weir_comm_size(comm, &size), comm);
 
-  /* Rank 0 decides something; everybody learns it. */
+  /* Rank 0 decides something and sends it to all ranks. */
   double step = rank == 0 ? 0.125 : 0;
   check(weir_broadcast(comm, &step, &step, 1, WEIR_FLOAT64, 0, NULL), comm);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * 04: windows. Memory from weir_mem_alloc is reachable by every rank of the communicator, so a
- * collective reads its peers' data where it lies and moves it once. Nothing else changes: the same
- * calls, the same results, and any buffer may still be ordinary memory.
+ * collective reads its peers' data in place and moves it once. The calls and the results are the
+ * same, and any buffer may still be ordinary memory.
  *
  *   ./04_windows
  */
@@ -50,7 +50,7 @@ static int run_rank(weir_comm_t comm, int rank) {
   check(weir_mem_free(comm, window_recv), comm);
   check(weir_mem_free(comm, window_send), comm);
 
-  /* Memory that you already have becomes a window with weir_register, where the transport can. */
+  /* weir_register makes a window of existing memory, where the transport supports it. */
   if (rank == 0) printf("16 MiB: ordinary %.2f ms, windows %.2f ms\n", ordinary_ms, window_ms);
   return ordinary_ms > 0 && window_ms > 0 ? 0 : 1;
 }

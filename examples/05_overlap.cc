@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// 05: communication behind computation. A backward pass finishes one layer after the other; each
-// layer's gradient starts on its way while the next one is computed.
+// 05: communication that overlaps computation. A backward pass finishes one layer after the other;
+// each layer's gradient is reduced while the next one is computed.
 //
 //   ./05_overlap
 #include <array>
@@ -15,11 +15,11 @@ namespace {
 constexpr size_t kLayerCount = 4;
 constexpr size_t kLayerSize = size_t{1} << 18;
 
-// Stands for real work: fills the layer's gradient, and lets Weir make progress now and then.
+// In place of real work: fills the layer's gradient, and lets Weir make progress now and then.
 void compute_gradient(std::vector<float>& gradient, int rank, weir_request_t* in_flight) {
   for (size_t i = 0; i < gradient.size(); ++i) {
     gradient[i] = std::floor(std::sqrt(static_cast<float>(i % 100))) + static_cast<float>(rank);
-    // Not needed for completion, but what waits for this rank goes on sooner.
+    // Not needed for completion, but ranks that wait for this one continue sooner.
     if (i % (kLayerSize / 8) == 0 && *in_flight != nullptr) {
       int done = 0;
       check(weir_test(in_flight, &done), nullptr);  // sets *in_flight to NULL when it is done

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * 06: a rank is lost, the others go on. Rank 1 of 3 dies in the middle of the work. The call that
+ * 06: a rank is lost; the others go on. Rank 1 of 3 dies in the middle of the work. The call that
  * was waiting for it returns an error that names it; the survivors shrink the communicator and
  * repeat the step without it.
  *
@@ -14,7 +14,7 @@ enum { RANK_COUNT = 3, DOOMED = 1, STEPS = 6, FATAL_STEP = 3 };
 
 static int run_rank(weir_comm_t first, int rank) {
   weir_comm_t comm = first;
-  /* Every operation has a deadline; a rank that only hangs is noticed when it passes. */
+  /* Every operation has a deadline; a rank that only hangs is detected when it passes. */
   check(weir_comm_set_timeout(comm, 5000), comm);
 
   int alive = 0;
@@ -27,16 +27,15 @@ static int run_rank(weir_comm_t first, int rank) {
       if (rank == 0) printf("step %d: %d ranks\n", step, alive);
       continue;
     }
-    /* PEER_LOST, or ABORTED when another survivor was first to notice. Other errors are not ours.
-     */
+    /* PEER_LOST, or ABORTED when another survivor detected it first. Others are not expected. */
     printf("rank %d, step %d: %s: %s\n", rank, step, weir_result_string(result),
            weir_last_error(comm));
     if (result != WEIR_ERROR_PEER_LOST && result != WEIR_ERROR_TIMEOUT &&
         result != WEIR_ERROR_ABORTED) {
       exit(1);
     }
-    /* Everybody who is left gets the same list and makes the same call. The old communicator is of
-     * no more use. */
+    /* All survivors get the same list and make the same call. The old communicator is not used
+     * any more. */
     int lost[RANK_COUNT];
     int lost_count = 0;
     check(weir_comm_lost_ranks(comm, lost, RANK_COUNT, &lost_count), comm);
@@ -50,5 +49,5 @@ static int run_rank(weir_comm_t first, int rank) {
   return alive == RANK_COUNT - 1 ? 0 : 1;
 }
 
-/* One process fails, and it is the one that was to. */
+/* Exactly one process must fail, the one that is killed. */
 int main(void) { return run_ranks(RANK_COUNT, run_rank) == 1 ? 0 : 1; }

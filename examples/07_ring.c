@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * 07: point to point, in groups. Every rank passes a block to the next one and takes one from the
- * one before, until each block has been everywhere. Send and receive stand in one group: they start
- * together, so their order cannot deadlock.
+ * 07: point to point, in groups. Every rank sends a block to the next rank and receives one from
+ * the previous rank, until every rank has had each block. Send and receive are in one group: they
+ * start together, so their order cannot deadlock.
  *
  *   ./07_ring
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * 08: optimizer state on a drive. A million parameters are stepped with AdamW while most of their
- * master weights and moments lie in a directory; the program "ends", and another one goes on.
+ * master weights and moments are in a directory; the program "ends", and another one continues.
  *
  *   ./08_offload_step [directory]
  */
@@ -59,14 +59,14 @@ int main(int argc, char** argv) {
   if (gradients == NULL || parameters == NULL || recovered == NULL) return 1;
   for (int i = 0; i < COUNT; ++i) parameters[i] = (float)(i % 1000) * 0.0001f;
 
-  /* One named group of parameters; method, format and hyperparameters are the group's own. */
+  /* One named group of parameters, with its method, format and hyperparameters. */
   weir_parameter_group_t group = WEIR_PARAMETER_GROUP_INIT;
   group.name = "weights";
   group.element_count = COUNT;
   group.method = WEIR_ADAMW;
   group.hyper.weight_decay = 0.01;
 
-  /* Without directories all state lies in memory. With them, as much as fits `memory_bytes`. */
+  /* Without directories all state is in memory. With them, as much as fits `memory_bytes`. */
   const char* directories[] = {path};
   weir_offload_config_t config = WEIR_OFFLOAD_CONFIG_INIT;
   config.directories = directories;
@@ -75,12 +75,12 @@ int main(int argc, char** argv) {
   weir_optimizer_t optimizer = NULL;
   check(weir_optimizer_create(&optimizer, &config, &group, 1));
   check(weir_optimizer_set_parameters(optimizer, 0, 0, COUNT, WEIR_FLOAT32, parameters));
-  /* From now on each step leaves the updated parameters here. */
+  /* From now on each step writes the updated parameters here. */
   check(weir_optimizer_set_output(optimizer, 0, WEIR_FLOAT32, parameters, 0));
   for (int i = 0; i < STEP_COUNT; ++i) step(optimizer, gradients);
   check(weir_optimizer_destroy(optimizer));
 
-  /* A crash would leave the same behind: the last committed step. */
+  /* A crash would leave the same state: that of the last committed step. */
   check(weir_optimizer_open(&optimizer, &config, &group, 1));
   check(weir_optimizer_get_parameters(optimizer, 0, 0, COUNT, WEIR_FLOAT32, recovered));
   const int same = memcmp(parameters, recovered, COUNT * sizeof(float)) == 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // 09: a training run whose optimizer state is larger than its memory budget. A two-layer network
-// learns a function of its own making, twice: with all state in memory, and with a budget that holds
-// a part of it while the rest streams from and to a directory. The losses are equal, bit for bit.
+// learns a generated function, twice: with all state in memory, and with a budget that
+// holds a part of it while the rest streams from and to a directory. The losses are equal, bit for
+// bit.
 //
 //   ./09_train_offloaded [directory]
 #include <dirent.h>
@@ -40,8 +41,8 @@ class Random {
   uint64_t state_ = 1;
 };
 
-// y = sum over the hidden units of out[h] * relu(hidden[h] · x). The parameters are what the
-// optimizer writes; the gradients what it reads.
+// y = sum over the hidden units of out[h] * relu(hidden[h] · x). The optimizer writes the
+// parameters and reads the gradients.
 struct Network {
   enum Group { kHiddenWeights = 0, kOutWeights = 1 };
 
@@ -50,7 +51,7 @@ struct Network {
   std::vector<float> hidden_gradient = std::vector<float>(kHidden * kInputs);
   std::vector<float> out_gradient = std::vector<float>(kHidden);
 
-  // The mean square error over the batch; adds to no gradient, replaces them.
+  // Returns the mean square error over the batch, and overwrites the gradients.
   float forward_and_backward(const std::vector<float>& inputs, const std::vector<float>& targets) {
     std::fill(hidden_gradient.begin(), hidden_gradient.end(), 0.0f);
     std::fill(out_gradient.begin(), out_gradient.end(), 0.0f);
@@ -132,10 +133,10 @@ std::vector<float> train(const char* directory) {
             nullptr);
     weir_step_options_t options = WEIR_STEP_OPTIONS_INIT;
     options.norm_max = 1;
-    // The state streams while the next batch is made.
+    // The state streams while the next batch is generated.
     check(weir_optimizer_step_start(optimizer, &options), nullptr);
     make_batch(random, inputs, targets);
-    // A runtime would go on here with the layers whose parameters are there already.
+    // A runtime would continue here with the layers whose parameters are complete.
     check(weir_optimizer_wait(optimizer, Network::kHiddenWeights, 0, counts[0]), nullptr);
     weir_step_report_t report = WEIR_STEP_REPORT_INIT;
     check(weir_optimizer_step_finish(optimizer, &report), nullptr);

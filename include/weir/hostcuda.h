@@ -5,9 +5,10 @@
 /*
  * hostcuda.h: kernels for programs that run on Weir's CUDA without a GPU (docs/hostcuda.md).
  *
- * What it is for. That CUDA cannot run device code. A program, or a library that is preloaded beside
- * it, gives a host function for a kernel by the kernel's name; a launch of that kernel then calls the
- * function on the stream's thread, in stream order. A launch of any other kernel is refused.
+ * What it is for. Weir's CUDA cannot run device code. A program, or a library that is preloaded
+ * beside it, gives a host function for a kernel by the kernel's name; a launch of that kernel then
+ * calls the function on the stream's thread, in stream order. A launch of any other kernel is
+ * refused.
  *
  * The functions are in libweir_hostcuda.so. On a machine with a GPU there is no such library: look
  * for them with dlsym when one program is to run on both.
@@ -41,11 +42,11 @@ typedef struct {
 typedef void (*weir_hostcuda_kernel)(const weir_hostcuda_launch* launch, void* context);
 
 /*
- * Gives `kernel` for launches of the kernel called `name`: as the compiler names it ("_Z3addPfi"),
- * or as it stands in the source with its scope ("add", "sums::add"); templates only as the compiler
- * names them. `argument_bytes` has the size of each argument. `context` is handed through. A second
- * call with the same name replaces the first for later launches.
- * Returns 0, or 1 when an argument is NULL that must not be.
+ * Registers `kernel` for launches of the kernel called `name`: the compiler's name ("_Z3addPfi"),
+ * or the name in the source with its scope ("add", "sums::add"); for templates only the compiler's
+ * name. `argument_bytes` has the size of each argument. `context` is passed to each call of
+ * `kernel`. A second call with the same name replaces the first for later launches. Returns 0, or 1
+ * when an argument is NULL that must not be.
  */
 WEIR_HOSTCUDA_API int weir_hostcuda_register_kernel(const char* name, weir_hostcuda_kernel kernel,
                                                     void* context, const size_t* argument_bytes,

@@ -7,10 +7,10 @@
  *
  * What it is for. A program written for NCCL compiles against this header on a machine that has
  * neither NCCL nor CUDA. Names, numbers and layouts are NCCL's, so that an object file compiled
- * against the one header runs with the library of the other; a test compares the two headers
- * where both are there. Which functions do what on host memory is told in docs/nccl.md.
+ * against the one header runs with the library of the other; a test compares the two headers where
+ * both are there. docs/nccl.md says what each function does on host memory.
  *
- * Whoever includes NCCL's own header first gets that one: the two share the guard NCCL_H_.
+ * A program that includes NCCL's own header first uses that one: the two share the guard NCCL_H_.
  *
  * Threads. As NCCL: one communicator must not be called from two threads at once, but for
  * ncclCommAbort and ncclCommGetAsyncError. A group belongs to the thread that opened it.
@@ -268,7 +268,7 @@ typedef struct ncclSimInfo_v22200 {
 WEIR_NCCL_DECLARE(ncclResult_t, GetVersion, int* version);
 WEIR_NCCL_DECLARE(ncclResult_t, GetUniqueId, ncclUniqueId* uniqueId);
 WEIR_NCCL_DECLARE(const char*, GetErrorString, ncclResult_t result);
-/* Text of the latest error; never NULL, and good until the same thread asks again. */
+/* Text of the latest error; never NULL, and valid until the same thread asks again. */
 WEIR_NCCL_DECLARE(const char*, GetLastError, ncclComm_t comm);
 WEIR_NCCL_DECLARE(void, ResetDebugInit, void);
 

@@ -14,10 +14,11 @@
  *   config.ext = &exact;
  *   ncclAllReduceConfig(send, recv, count, ncclFloat, ncclSum, comm, stream, &config);
  *
- * As NCCL asks of the whole configuration, determinism and transport must be the same on every rank.
- * The first call with a combination of the two that the communicator has not seen yet connects its
- * ranks anew for it, which later calls then use. Deadlines may differ. Where an option is given
- * twice, the first holds. A number of ours that is not known is ncclInvalidArgument.
+ * As NCCL asks of the whole configuration, determinism and transport must be the same on every
+ * rank. The first call with a combination of the two that is new to the communicator makes further
+ * connections between its ranks, which later calls with that combination use. Deadlines may differ.
+ * If an option is given twice, the first one applies. An unknown option number of Weir's is
+ * ncclInvalidArgument.
  *
  * The list stays the caller's and is read before the call returns. Threads: values only.
  *

@@ -30,23 +30,23 @@
  *
  * Damage. Drives lose and change bytes that were written. A store keeps the last two commits.
  * Before the first step after opening writes over the older one, every byte of the newer one has
- * been read and checked; where it is damaged the state goes back to the older one, loudly: a
- * warning in the log, an error of the step if it is found there, and weir_optimizer_store_report.
- * With several ranks opening checks, before the ranks agree on a step.
+ * been read and checked; where it is damaged the state goes back to the older one, and this is
+ * reported: a warning in the log, an error of the step if it is found there, and
+ * weir_optimizer_store_report. With several ranks opening checks, before the ranks agree on a step.
  *
  * Errors. As in weir.h: nothing throws, exits or blocks for ever. weir_last_error(NULL) has the
  * calling thread's text. After an error of a step the state is that before the step, outputs and
- * gradients too, and the step may be repeated, but for three cases. With durable_every above 1 and
- * steps that are not committed, an error of a drive, or a gradient that is not finite though the
- * sum that was given is, takes the state back to the last committed step, and the gradients are
+ * gradients too, and the step may be repeated, with three exceptions. With durable_every above 1
+ * and steps that are not committed, an error of a drive, or a gradient that is not finite though
+ * the sum that was given is, takes the state back to the last committed step, and the gradients are
  * dropped: the text says which steps have to be repeated, each with its own gradients, and the
  * report and weir_optimizer_committed_step say at which step the state is. A step that finds the
- * last commit damaged goes back to the one before, without the gradients.
- * After a failed sync or commit of its own files, in whatever call, or when going back fails as
- * well, the optimizer is of no more use: every call but destroy and describe returns that first
- * failure, and opening the directories finds the last committed step. Only
- * damage that a step meets in what was whole before it may leave no commit to open:
- * WEIR_ERROR_REFUSED, and the text has the command that tells.
+ * last commit damaged goes back to the one before, without the gradients. After a failed sync or
+ * commit of its own files, in any call, or when going back fails as well, the optimizer is
+ * unusable: every call except destroy and describe returns that first failure, and opening the
+ * directories finds the last committed step. Only one case may leave no commit to open: a step
+ * finds damage in data that was whole before it. That is WEIR_ERROR_REFUSED, and the text has the
+ * command that tells.
  */
 
 #include <stddef.h>
@@ -60,7 +60,7 @@ extern "C" {
 
 typedef struct weir_optimizer* weir_optimizer_t;
 
-/* The formulas stand in docs/offload.md. */
+/* The formulas are in docs/offload.md. */
 typedef enum weir_method WEIR_INT_ENUM {
   WEIR_ADAMW = 0, /* decoupled weight decay (Loshchilov, Hutter 2019) */
   WEIR_ADAM = 1,  /* weight decay in the gradient (Kingma, Ba 2015) */
@@ -105,9 +105,10 @@ enum {
    * the memory). With directories no flag is needed: undo reads the committed state. */
   WEIR_OFFLOAD_UNDO_IN_MEMORY = 1u << 0,
   WEIR_OFFLOAD_READ_ONLY = 1u << 1, /* open: a store or checkpoint to read parameters from */
-  /* With directories, of io_uring: a kernel thread, which spins, submits transfers; completions are
-   * polled, which needs O_DIRECT and devices with queues for it in every directory. Where one
-   * cannot be had, create and open say why: WEIR_ERROR_UNSUPPORTED. */
+  /* Modes of io_uring, with directories. SQPOLL: a kernel thread, which spins, submits transfers.
+   * IOPOLL: completions are polled, which needs O_DIRECT and devices with poll queues in every
+   * directory. If a mode is not available, create and open return WEIR_ERROR_UNSUPPORTED with the
+   * reason. */
   WEIR_OFFLOAD_SQPOLL = 1u << 2,
   WEIR_OFFLOAD_IOPOLL = 1u << 3,
   /* open reads and checks all of the committed step now, at the drives' speed, and goes back to the
@@ -122,9 +123,9 @@ typedef enum weir_sweep_order WEIR_INT_ENUM {
   WEIR_SWEEP_LAST_FIRST = 1
 } weir_sweep_order_t;
 
-/* Of a verification: how many bytes of how many are checked, some times a second and at its end.
- * Called within open, or within the first step on the thread that runs it; calls nothing of the
- * optimizer. */
+/* Progress of a verification: the number of bytes checked and their total, some times a second and
+ * at its end. Called within open, or within the first step on the thread that runs it; must call no
+ * function of the optimizer. */
 typedef void (*weir_verify_progress_t)(void* context, uint64_t done_bytes, uint64_t total_bytes);
 
 typedef struct weir_offload_config {
@@ -133,10 +134,11 @@ typedef struct weir_offload_config {
   int rank;
   int rank_count;
   /* Where the state lies. No directories: all of it in memory. With directories: chunks fill
-   * `memory_bytes` first and the rest is streamed; a hard budget that also holds the stream's buffers,
-   * the bf16 copies of half-master formats and the gradient accumulators. 0: as little as the stream
-   * needs. What is in memory is not read by steps, and written by commits alone. Several directories
-   * (one a drive) are striped. Without directories, memory_bytes other than 0 is a limit. */
+   * `memory_bytes` first and the rest is streamed; a hard budget that also holds the stream's
+   * buffers, the bf16 copies of half-master formats and the gradient accumulators. 0: as little as
+   * the stream needs. Steps do not read from the drives what is in memory, and only commits write
+   * it there. Several directories (one a drive) are striped. Without directories, memory_bytes
+   * other than 0 is a limit. */
   const char* const* directories;
   int directory_count;
   uint64_t memory_bytes;
@@ -162,19 +164,19 @@ typedef struct weir_offload_config {
   weir_verify_progress_t verify_progress; /* NULL: the log alone tells */
   void* verify_progress_context;
 } weir_offload_config_t;
-#define WEIR_OFFLOAD_SCRUB_BYTES_PER_S 33554432 /* 32 MiB, what the initializer says */
+#define WEIR_OFFLOAD_SCRUB_BYTES_PER_S 33554432 /* 32 MiB, the initializer's value */
 #define WEIR_OFFLOAD_CONFIG_INIT                                                    \
   {                                                                                 \
     sizeof(weir_offload_config_t), NULL, 0, 1, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, 0,  \
         WEIR_SWEEP_FIRST_FIRST, NULL, 0, WEIR_OFFLOAD_SCRUB_BYTES_PER_S, NULL, NULL \
   }
 
-/* ---- Life ------------------------------------------------------------------------------------- */
+/* ---- Life ------------------------------------------------------------------------------------ */
 
 /* New state: master weights and moments are zero until set. With directories, refused where a store
- * with a committed step is already, or files of one whose metadata cannot be read; what a run left
- * that ended before its first commit is replaced, unless somebody has it open.
- * Everything is allocated now, so that a full disk or too small a budget is found here. */
+ * with a committed step is already, or files of one whose metadata cannot be read; files of a run
+ * that ended before its first commit are replaced, unless a process has them open. Everything is
+ * allocated now, so that a full disk or too small a budget is an error of this call. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_create(weir_optimizer_t* optimizer,
                                                              const weir_offload_config_t* config,
                                                              const weir_parameter_group_t* groups,
@@ -183,9 +185,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_create(weir_optimizer_t* o
 /* The state of the last committed step, or of the one before where the last is found damaged: call
  * weir_optimizer_store_report, and take your position from weir_optimizer_committed_step. If
  * neither is whole, WEIR_ERROR_REFUSED, and nothing is written. Files of the older step that are
- * missing or short are made anew, which the report says. `groups` are compared with what the store
- * says of itself; another model, rank, rank count or shape is WEIR_ERROR_MISMATCH, with what was
- * expected and found. */
+ * missing or short are made anew, which the report says. `groups` are compared with the store's
+ * description of itself; another model, rank, rank count or shape is WEIR_ERROR_MISMATCH, with what
+ * was expected and found. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_open(weir_optimizer_t* optimizer,
                                                            const weir_offload_config_t* config,
                                                            const weir_parameter_group_t* groups,
@@ -205,9 +207,10 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_restore(weir_optimizer_t o
 /* Waits for a step under way. NULL is accepted. */
 WEIR_API weir_result_t weir_optimizer_destroy(weir_optimizer_t optimizer);
 
-/* ---- Parameters --------------------------------------------------------------------------------- */
+/* ---- Parameters ------------------------------------------------------------------------------ */
 
-/* Sets master weights from f32, bf16 or f16, before the first step and commit; moments become zero. */
+/* Sets master weights from f32, bf16 or f16, before the first step and commit; moments become
+ * zero. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_set_parameters(weir_optimizer_t optimizer,
                                                                      int group, uint64_t first,
                                                                      uint64_t count,
@@ -233,10 +236,10 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_set_hyper(weir_optimizer_t
                                                                 int group,
                                                                 const weir_hyper_t* hyper);
 
-/* ---- Gradients ---------------------------------------------------------------------------------- */
+/* ---- Gradients ------------------------------------------------------------------------------- */
 
-/* The gradient of a range for the next step, in f32, bf16 or f16: read when the step runs, so it must
- * stay until the step has finished. Every parameter needs exactly one before a step (or some
+/* The gradient of a range for the next step, in f32, bf16 or f16: read when the step runs, so it
+ * must stay until the step has finished. Every parameter needs exactly one before a step (or some
  * accumulated): a range that is missing or given twice is an error that names it. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_gradient(weir_optimizer_t optimizer,
                                                                int group, uint64_t first,
@@ -244,20 +247,20 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_gradient(weir_optimizer_t 
                                                                const void* gradient);
 
 /* Adds a range to the optimizer's own f32 gradients, which begin at zero after each step. The first
- * use takes 4 bytes a parameter of the group from the budget; chunks in memory go to the drives where
- * there is no room otherwise. */
+ * use takes 4 bytes a parameter of the group from the budget; chunks in memory go to the drives
+ * where there is no room otherwise. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_accumulate(weir_optimizer_t optimizer,
                                                                  int group, uint64_t first,
                                                                  uint64_t count,
                                                                  weir_datatype_t type,
                                                                  const void* gradient);
 
-/* Of the gradients given so far, as they were given, that is still multiplied by the loss scale:
- * for a norm over several ranks, add up the sums and give the step what comes out. */
+/* Statistics of the gradients given so far, as they were given, that is still multiplied by the
+ * loss scale. For a norm over several ranks, add up the sums and give the total to the step. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_gradient_stats(
     weir_optimizer_t optimizer, double* sum_of_squares_of_scaled_gradients, int* all_finite);
 
-/* ---- Steps -------------------------------------------------------------------------------------- */
+/* ---- Steps ----------------------------------------------------------------------------------- */
 
 /* Overflow: a step that is not held is skipped, wherever the state lies, where a gradient is
  * infinite or NaN after it was divided by the loss scale (times 1 / loss_scale in f32) and clipped,
@@ -278,9 +281,9 @@ typedef struct weir_step_options {
    * committed, it is an error, WEIR_ERROR_INVALID_ARGUMENT, that takes the state back to the last
    * committed step and drops the gradients. */
   double sum_of_squares_of_scaled_gradients;
-  /* The step runs with `loss_scale`, no clipping and no overflow check at once, is not committed, and
-   * waits for weir_optimizer_accept or weir_optimizer_undo. With directories and durable_every above
-   * 1, what is not yet committed is committed before it. */
+  /* The step runs with `loss_scale`, no clipping and no overflow check at once, is not committed,
+   * and waits for weir_optimizer_accept or weir_optimizer_undo. With directories and durable_every
+   * above 1, what is not yet committed is committed before it. */
   int hold;
 } weir_step_options_t;
 #define WEIR_STEP_OPTIONS_INIT \
@@ -317,28 +320,29 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_step(weir_optimizer_t opti
 WEIR_API WEIR_MUST_CHECK weir_result_t
 weir_optimizer_step_start(weir_optimizer_t optimizer, const weir_step_options_t* options);
 /* Returns when the outputs of the range are those of the step under way, or it has failed or was
- * skipped (then with WEIR_OK and the old parameters, unless the optimizer is of no more use). At
+ * skipped (then with WEIR_OK and the old parameters, unless the optimizer is unusable). Returns at
  * once when no step is under way. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_wait(weir_optimizer_t optimizer, int group,
                                                            uint64_t first, uint64_t count);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_step_finish(weir_optimizer_t optimizer,
                                                                   weir_step_report_t* report);
 
-/* Ends a held step: keeps it and commits, or goes back to the state before it, bit for bit, with the
- * gradients still there. Outputs are written again by undo, as the step before left them; those of
- * step 0 are the parameters rounded in the same way. */
+/* Ends a held step: keeps it and commits, or goes back to the state before it, bit for bit, with
+ * the gradients still there. Outputs are written again by undo, as the step before left them; those
+ * of step 0 are the parameters rounded in the same way. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_accept(weir_optimizer_t optimizer);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_undo(weir_optimizer_t optimizer);
 
 /* Makes the last step durable now, whatever durable_every says. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_commit(weir_optimizer_t optimizer);
 
-/* With several ranks: the last step that this rank has committed, and news of the least over all
- * ranks. A store keeps the last two commits, and the next one writes over the older. So a rank that
- * has committed step k starts the next step only when told that all have committed step k
- * (WEIR_ERROR_INVALID_USAGE otherwise; step 0 needs no news), and after a crash all can go back to one
- * step: open, exchange `committed_step`, call weir_optimizer_roll_back with the least, then
- * weir_optimizer_peers_committed with it. Rolling back drops gradients that were given. */
+/* With several ranks: the first function returns the last step that this rank has committed; the
+ * second one takes the minimum over all ranks. A store keeps the last two commits, and the next one
+ * writes over the older. So a rank that has committed step k starts the next step only when told
+ * that all have committed step k (WEIR_ERROR_INVALID_USAGE otherwise; step 0 does not need this),
+ * and after a crash all can go back to one step: open, exchange `committed_step`, call
+ * weir_optimizer_roll_back with the minimum, then weir_optimizer_peers_committed with it. Rolling
+ * back drops gradients that were given. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_committed_step(weir_optimizer_t optimizer,
                                                                      uint64_t* step);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_peers_committed(weir_optimizer_t optimizer,
@@ -350,8 +354,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_roll_back(weir_optimizer_t
 typedef enum weir_went_back WEIR_INT_ENUM {
   WEIR_WENT_BACK_NOT = 0,
   WEIR_WENT_BACK_CHUNK = 1, /* chunks of the last commit were damaged */
-  /* The last commit's record cannot be read in any of its copies: the commit was cut short, so that
-   * nobody was told of it, or a committed step is lost. */
+  /* The last commit's record cannot be read in any of its copies: either the commit was
+   * interrupted, so that no caller was told of it, or a committed step is lost. */
   WEIR_WENT_BACK_RECORD = 2
 } weir_went_back_t;
 
@@ -365,13 +369,14 @@ typedef struct weir_store_report {
                   where the one before is whole */
   uint64_t lost_epoch; /* the commit that was given up */
   uint64_t lost_step;  /* 0 with WEIR_WENT_BACK_RECORD: only the record knew */
-  /* Of what was given up (WEIR_WENT_BACK_CHUNK), else of `damaged`; count 0: none. */
+  /* Chunks of the commit that was given up (WEIR_WENT_BACK_CHUNK), else of `damaged`; count 0:
+   * none. */
   uint64_t bad_chunk_count;
   uint64_t bad_chunk;        /* the first one */
-  const char* bad_file;      /* it lies in; until this thread's next call of this function */
+  const char* bad_file;      /* its file; valid until this thread's next call of this function */
   uint64_t bad_offset_bytes; /* in the file */
-  /* All of it for people, and the slot files that open has made anew or cut to their length; ""
-   * when all is well; as bad_file. */
+  /* All of it as text for people, and the slot files that open has recreated or truncated; "" when
+   * all is well; valid as long as bad_file. */
   const char* text;
   uint64_t chunk_count;
   uint64_t verified_chunk_count; /* of the committed step: read and whole since it was opened, or
@@ -392,17 +397,17 @@ typedef struct weir_store_report {
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_store_report(weir_optimizer_t optimizer,
                                                                    weir_store_report_t* report);
 
-/* Holds the last step in `directories` (as many as the optimizer has; without directories any one, a
- * copy): by hard links or reflinks where the file system has them, else by copies. Commits first
- * what durable_every left uncommitted. Refused where a store or a complete checkpoint is; what a
- * kill left of one that was not completed is replaced. Links and reflinks do not read the state:
- * a checkpoint of a step that is known to be damaged (weir_store_report_t) is refused, damage that
- * nobody has found yet is held as it is. */
+/* Holds the last step in `directories` (as many as the optimizer has; without directories any one,
+ * a copy): by hard links or reflinks where the file system has them, else by copies. Commits first
+ * what durable_every left uncommitted. Refused where a store or a complete checkpoint is; an
+ * incomplete checkpoint that a killed process left is replaced. Links and reflinks do not read the
+ * state: a checkpoint of a step that is known to be damaged (weir_store_report_t) is refused,
+ * damage that was not found yet is kept as it is. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_checkpoint(weir_optimizer_t optimizer,
                                                                  const char* const* directories,
                                                                  int directory_count);
 
-/* Bytes of memory that the optimizer holds now, and what its arena and disks say of themselves. */
+/* Bytes of memory that the optimizer holds now, and a description of its arena and disks. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_optimizer_memory(weir_optimizer_t optimizer,
                                                              uint64_t* bytes);
 WEIR_API const char* weir_optimizer_describe(weir_optimizer_t optimizer);

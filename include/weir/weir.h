@@ -9,10 +9,10 @@
  * group calls the same collectives in the same order; each call moves and reduces arrays of
  * `count` elements of one data type.
  *
- * Ownership. Handles are opaque. What `create`, `split`, `shrink`, `alloc`, `register` returns is
- * owned by the caller and ends with the matching `destroy`, `free`, `deregister`. Buffers belong to
- * the caller; a buffer of an operation in flight may be neither freed nor written (nor read, if it
- * receives) until the operation completes.
+ * Ownership. Handles are opaque. The caller owns what `create`, `split`, `shrink`, `alloc`,
+ * `register` return, and ends it with the matching `destroy`, `free`, `deregister`. Buffers belong
+ * to the caller; a buffer of an operation in flight may be neither freed nor written (nor read, if
+ * it receives) until the operation completes.
  *
  * Threads. Calls on one communicator may come from any thread and are serialized inside. Calls on
  * different communicators run in parallel. `weir_comm_abort`, `weir_comm_async_error` and
@@ -20,9 +20,10 @@
  * thread that opened it.
  *
  * Fork. A handle belongs to the process that made it. In a child made by fork() or clone() every
- * call with it is WEIR_ERROR_INVALID_USAGE and does nothing to the parent and its peers, but for
- * weir_comm_destroy, which frees what the child has of it and tells nobody. A group that was open
- * is not open there. The child may make communicators of its own. docs/fork.md.
+ * call with it returns WEIR_ERROR_INVALID_USAGE and has no effect on the parent and its peers. The
+ * exception is weir_comm_destroy, which frees the child's copies and notifies no peer. A group that
+ * was open in the parent is not open in the child. The child may make communicators of its own. See
+ * docs/fork.md.
  *
  * Errors. Every function returns a weir_result_t and never throws, exits or blocks for ever: each
  * operation has a deadline. The text of the last error (`weir_last_error`) names the rank, the
@@ -31,8 +32,9 @@
  * error only abort, destroy, shrink and the error queries are of use.
  *
  * Blocking or not. Every operation takes a last argument `weir_request_t* request`. With NULL the
- * call returns when the operation is complete. Otherwise it returns at once and *request is to be
- * given to weir_test or weir_wait exactly once until it reports completion.
+ * call returns when the operation is complete. Otherwise it returns at once, and *request must be
+ * given to weir_test or weir_wait until one of them has reported completion, and not again
+ * afterwards.
  */
 
 #include <stddef.h>
@@ -78,10 +80,10 @@ typedef enum weir_result WEIR_INT_ENUM {
   /* The communicator must be aborted, destroyed or shrunk. */
   WEIR_ERROR_SYSTEM = 6,    /* a system call failed; the text holds the call and errno */
   WEIR_ERROR_MISMATCH = 7,  /* ranks called different operations, sizes or types */
-  WEIR_ERROR_TIMEOUT = 8,   /* the deadline passed; the text names whom it waited for */
+  WEIR_ERROR_TIMEOUT = 8,   /* the deadline passed; the text names the awaited ranks */
   WEIR_ERROR_PEER_LOST = 9, /* a rank died */
   WEIR_ERROR_ABORTED = 10,  /* this rank or a peer aborted the communicator */
-  WEIR_ERROR_REFUSED = 11,  /* a peer is not who it must be (credentials, cookie, version) */
+  WEIR_ERROR_REFUSED = 11,  /* a peer failed an identity check (credentials, cookie, version) */
   WEIR_ERROR_INTERNAL = 12
 } weir_result_t;
 
@@ -148,9 +150,9 @@ WEIR_API const char* weir_last_error(weir_comm_t comm);
 
 /* ---- Communicators -------------------------------------------------------------------------- */
 
-/* Makes an id that is good for one communicator. At least one rank must run on the host of the
- * process that makes it, most simply rank 0: the id tells the others where to look. Whoever holds
- * it can join, so hand it on as you would a password. */
+/* Makes an id for one communicator. At least one rank must run on the host of the process that
+ * makes it, most simply rank 0: the id tells the others where to connect. Every process that holds
+ * the id can join, so treat it as a password. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_get_unique_id(weir_unique_id_t* id);
 
 /* Collective over `rank_count` callers with distinct `rank` in [0, rank_count). Blocks until all
@@ -172,39 +174,40 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_split(weir_comm_t comm, int col
 
 /* The ranks of `comm` that are lost, in ascending order: their process has ended, they have
  * destroyed the communicator, or an operation's deadline passed here or on a peer while it waited
- * for them.
- * `*count` receives their number, `ranks` the first `capacity` of them. For shrink: ranks that call
- * this after an error get the same list unless another rank is lost between their calls; then the
- * shrink fails, at once where the other one died and else at its deadline, and is to be repeated
- * with a new list. A rank that finds itself in the list was too slow for the others. */
+ * for them. `*count` receives their number, `ranks` the first `capacity` of them. For shrink: ranks
+ * that call this after an error get the same list unless another rank is lost between their calls;
+ * in that case the shrink fails (at once if that rank died, otherwise at its deadline) and must be
+ * repeated with a new list. A rank that finds itself in the list was too slow for the others. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_lost_ranks(weir_comm_t comm, int* ranks,
                                                             int capacity, int* count);
 
-/* Called by all ranks of `comm` but the `excluded_count` ranks listed in `excluded_ranks` (dead or
- * not), also after an error on `comm`. Ranks keep their order. */
+/* Called by all ranks of `comm` except the `excluded_count` ranks listed in `excluded_ranks` (dead
+ * or not), also after an error on `comm`. Ranks keep their order. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_shrink(weir_comm_t comm, const int* excluded_ranks,
                                                         int excluded_count,
                                                         const weir_comm_config_t* config,
                                                         weir_comm_t* new_comm);
 
-/* Local and bounded (under 100 ms), from any thread, whatever peers do: operations in flight on
- * `comm` return WEIR_ERROR_ABORTED here; peers are told. The handle stays valid until destroy. */
+/* Local and bounded (under 100 ms), whatever peers do; may be called from any thread. Operations in
+ * flight on `comm` return WEIR_ERROR_ABORTED on this rank, and peers are notified. The handle stays
+ * valid until destroy. */
 WEIR_API weir_result_t weir_comm_abort(weir_comm_t comm);
 
-/* Frees the communicator. Operations in flight are aborted; their requests still take weir_wait and
- * weir_test. In a child made by fork those of the parent go on. NULL is accepted. */
+/* Frees the communicator. Operations in flight are aborted; their requests may still be given to
+ * weir_wait and weir_test. In a child made by fork, the parent's operations continue. NULL is
+ * accepted. */
 WEIR_API weir_result_t weir_comm_destroy(weir_comm_t comm);
 
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_rank(weir_comm_t comm, int* rank);
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_size(weir_comm_t comm, int* rank_count);
 
-/* How long the parts of making a communicator took on this rank, in nanoseconds, in the order in which
- * they happen. */
+/* How long the parts of making a communicator took on this rank, in nanoseconds, in the order in
+ * which they happen. */
 typedef struct weir_start_times {
   size_t struct_bytes;
-  uint64_t rendezvous_ns; /* until this rank had its place among the others */
-  uint64_t handshake_ns;  /* until all ranks had one, each proven */
-  uint64_t exchange_ns;   /* opening the transport and telling each other about ourselves */
+  uint64_t rendezvous_ns; /* until this rank had its place in the bootstrap */
+  uint64_t handshake_ns;  /* until all ranks had one and had proven the secret */
+  uint64_t exchange_ns;   /* opening the transport and exchanging introductions */
   uint64_t connect_ns;    /* the transport's connections */
   uint64_t costs_ns;      /* agreeing on measured costs, and measuring them where none are kept */
 } weir_start_times_t;
@@ -243,30 +246,33 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_wi
 
 /* ---- Memory of devices ---------------------------------------------------------------------- */
 /*
- * Collectives take memory of a CUDA device as they take that of the host, one kind per call: all
- * buffers that a call uses, on every rank, lie on devices, or all in memory that the host can read
- * (managed and pinned memory are). They go to the real NCCL as whole collectives; what is missing
- * for that is WEIR_ERROR_UNSUPPORTED on every rank, and the communicator stays as it was. The first
- * such call makes an NCCL communicator of all ranks. docs/nccl_plugin.md. Messages (weir_send, weir_recv) go by
- * a transport that takes such memory, else they are WEIR_ERROR_UNSUPPORTED. Barriers are the host's.
+ * Collectives accept memory of a CUDA device or of the host, one kind per call: the buffers that a
+ * call uses, on every rank, lie either all on devices or all in memory that the host can read
+ * (managed and pinned memory included). Collectives on device memory are forwarded whole to the
+ * real NCCL; if anything needed for that is missing, they return WEIR_ERROR_UNSUPPORTED on every
+ * rank, and the communicator stays as it was. The first such call makes an NCCL communicator of all
+ * ranks; see docs/nccl_plugin.md. Messages (weir_send, weir_recv) use a transport that takes such
+ * memory; without one they return WEIR_ERROR_UNSUPPORTED. Barriers run on the host.
  *
- * Without a stream the buffers must be ready when an operation is called, and it is complete when
- * the device is done with it. With weir_comm_set_stream operations are ordered behind what the stream
- * holds. A collective's call returns once it is on the stream, its request is complete when the device
- * is done. A message begins when the stream has come to its call; the stream does not wait for it.
+ * Without a stream the buffers must be ready when an operation is called, and the operation is
+ * complete when the device has finished it. With weir_comm_set_stream operations are ordered after
+ * the work that the stream holds. A collective's call returns once the collective is on the stream,
+ * and its request is complete when the device has finished it. A message begins when the stream
+ * reaches the point of its call; the stream does not wait for the message.
  */
 
 #define WEIR_NO_STREAM ((void*)(intptr_t)-1)
 
-/* Operations on device memory that are called from now on go by `stream`, a cudaStream_t or CUstream of
- * their device (NULL: the default stream), which stays the caller's; WEIR_NO_STREAM: as at the
- * beginning. Each rank may have its own choice. WEIR_ERROR_UNSUPPORTED without a CUDA driver. Also
- * looks for a driver that the program has started since the communicator was made. */
+/* Operations on device memory that are called from now on use `stream`, a cudaStream_t or CUstream
+ * of their device (NULL: the default stream), which the caller continues to own; WEIR_NO_STREAM: no
+ * stream, as initially. Ranks may choose differently. WEIR_ERROR_UNSUPPORTED without a CUDA driver.
+ * Also looks for a driver that the program has started since the communicator was made. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_set_stream(weir_comm_t comm, void* stream);
 
 /* ---- Reductions with a factor --------------------------------------------------------------- */
 
-/* Sum of *scalar (one element of `type`, read now; each rank may have its own) times its input. */
+/* A sum in which each rank's input is multiplied by its *scalar (one element of `type`, read within
+ * this call; it may differ between ranks). */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_redop_create_premul_sum(weir_comm_t comm,
                                                                     const void* scalar,
                                                                     weir_datatype_t type,
@@ -378,6 +384,142 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_wait(weir_request_t* request);
 /* Waits for all; returns the first error. NULL entries are skipped. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_wait_all(weir_request_t* requests,
                                                      size_t request_count);
+
+typedef void (*weir_completion_t)(void* context, weir_result_t result);
+
+/* Calls `callback` once, with the result, when the operation is complete or has failed, also by
+ * abort and by destroy. If that is already so, the callback runs within this call. Otherwise a
+ * thread that makes progress calls it (one that waits, tests or starts an operation, or Weir's
+ * progress thread, which this call starts), with no lock of Weir's held. The request must still be
+ * given to weir_test or weir_wait, which may return before the callback is called.
+ * weir_comm_destroy returns when the callbacks of its requests have returned.
+ *
+ * Inside a callback these may be called: operations with a request, weir_request_on_complete,
+ * weir_test of a request that is known to be complete, weir_comm_rank, weir_comm_size,
+ * weir_comm_async_error, weir_comm_abort, weir_last_error, weir_result_string. The callback must
+ * not block: other callbacks wait for it. One callback per request. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_request_on_complete(weir_request_t request,
+                                                                weir_completion_t callback,
+                                                                void* context);
+
+/* ---- One-sided operations ------------------------------------------------------------------- */
+/*
+ * An operation accesses memory of another rank, the *target*, which need not call anything for it.
+ * The memory lies in a *window*: in weir_window_create each rank opens memory of its own, of its
+ * own size, to all others. Offsets and sizes are bytes; words are 64 bits at an address that is a
+ * multiple of 8, in the byte order of the machine. An operation on the caller's own rank is legal.
+ *
+ * When an operation is complete (the call has returned, or its request is):
+ *   put, put_signal, signal    the caller may reuse the buffer; its bytes may not have arrived
+ *   get                        the bytes are in the caller's buffer
+ *   fetch_add, compare_swap    the word has been changed, and its previous value is at `old`
+ *   wait_signal                the word has reached the value; what its signal covers can be read
+ *   flush                      all earlier operations of this rank on the target are done there
+ *
+ * Order. Operations are unordered, also between the same two ranks, with these exceptions:
+ *   weir_fence       operations called before it are done at the target before later ones
+ *   completed get, fetch_add, compare_swap, flush    before whatever is called afterwards
+ *   put_signal       its own bytes are in the target's memory before its value is added
+ * A signal covers its own put and all that a fence, a flush or the completion of an operation has
+ * ordered before it. Operations on one word by fetch_add, compare_swap and signals are atomic with
+ * each other, from any number of ranks. With loads and stores of the target's own code they are
+ * atomic where that code uses C11 or C++ atomics of 64 bits, but not with puts and gets.
+ *
+ * Progress. In memory that all ranks map (weir_mem_alloc on shared memory) and on the own rank the
+ * caller performs an operation by loads and stores. Elsewhere the target's process takes part:
+ * through any of its threads that waits or tests in Weir, and through Weir's progress thread, which
+ * runs in every process with a window that needs it. docs/one_sided.md has a table by transport.
+ *
+ * Errors. An access outside of the target's window is WEIR_ERROR_INVALID_ARGUMENT, and nothing was
+ * sent. Each operation has the communicator's deadline. When a rank dies, operations that need it
+ * fail with WEIR_ERROR_PEER_LOST; in mapped memory they may still succeed. After such an error the
+ * communicator is broken, as after an error of a collective. Abort and destroy end operations in
+ * flight with WEIR_ERROR_ABORTED; bytes that they had not put by then may or may not be put, and
+ * nothing is read or written once their call or request has returned.
+ *
+ * Threads. These functions, too, may be called from any thread. A fence or flush covers the
+ * operations that any thread called before it. Groups do not defer one-sided operations: they start
+ * at once, also between group_start and group_end. Windows and buffers lie in memory of the host:
+ * one on a device is WEIR_ERROR_UNSUPPORTED.
+ */
+
+#define WEIR_ALL_RANKS (-1)
+
+/* Collective. Opens `bytes` of the caller's `memory` (0: none, and memory may be NULL) to the other
+ * ranks until the window ends. It may be ordinary memory or any part of memory from weir_mem_alloc;
+ * the latter is reached without the target's help where the ranks share memory. Windows may
+ * overlap. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_window_create(weir_comm_t comm, void* memory,
+                                                          size_t bytes, weir_window_t* window);
+
+/* Collective. Returns when all ranks have called it and all their operations in the window are
+ * done. Must be called before the communicator is destroyed; destroying the communicator first ends
+ * its windows without waiting, and operations that were not flushed may be lost. NULL is
+ * accepted. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_window_destroy(weir_window_t window);
+
+/* Local: ends this rank's part of the window and its use of it; the other ranks need not call
+ * anything. Returns when this rank's operations in the window are complete and no other rank reads
+ * or writes its memory any more, which is then the caller's. Operations of others on this part are
+ * WEIR_ERROR_INVALID_USAGE from then on, with a text that names the window and the rank. Where all
+ * ranks map the memory, this call does not wait for them, and their loads and stores reach the
+ * memory as long as it exists. Each rank calls this at a time of its own, instead of
+ * weir_window_destroy. NULL is accepted. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_window_retire(weir_window_t window);
+
+/* How many bytes `rank` has in the window. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_window_bytes(weir_window_t window, int rank,
+                                                         size_t* bytes);
+
+/* Copies `bytes` of `data` to `offset` of the target's memory. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_put(weir_window_t window, int target, size_t offset,
+                                                const void* data, size_t bytes,
+                                                weir_request_t* request);
+
+/* Copies `bytes` at `offset` of the target's memory to `data`. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_get(weir_window_t window, int target, size_t offset,
+                                                void* data, size_t bytes, weir_request_t* request);
+
+/* As weir_put; then adds `value` to the word at `signal_offset` of the target's memory in
+ * `signal_window`, a window of the same communicator, which may be the same one. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_put_signal(weir_window_t window, int target,
+                                                       size_t offset, const void* data,
+                                                       size_t bytes, weir_window_t signal_window,
+                                                       size_t signal_offset, uint64_t value,
+                                                       weir_request_t* request);
+
+/* Adds `value` to a word of the target. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_signal(weir_window_t window, int target,
+                                                   size_t signal_offset, uint64_t value,
+                                                   weir_request_t* request);
+
+/* Complete when the word at `signal_offset` of the caller's own memory has reached `value`: the
+ * difference, wrapped at 2^64, is less than 2^63. The word keeps its value, so that counters which
+ * only grow can be waited for again and again. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_wait_signal(weir_window_t window, size_t signal_offset,
+                                                        uint64_t value, weir_request_t* request);
+
+/* Adds `value` to a word of the target; *old (may be NULL) receives its previous value. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_fetch_add(weir_window_t window, int target,
+                                                      size_t offset, uint64_t value, uint64_t* old,
+                                                      weir_request_t* request);
+
+/* Sets a word of the target to `desired` if it is `expected`; *old (may be NULL) receives its
+ * previous value. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_compare_swap(weir_window_t window, int target,
+                                                         size_t offset, uint64_t expected,
+                                                         uint64_t desired, uint64_t* old,
+                                                         weir_request_t* request);
+
+/* Orders this rank's operations on `target`, or on each rank (WEIR_ALL_RANKS), in all windows of
+ * `comm`: those called before are done before those called from now on. Does not wait. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_fence(weir_comm_t comm, int target);
+
+/* Complete when all operations that this rank has called on `target`, or on all ranks, in all
+ * windows of `comm` are done there; every rank that learns of it afterwards can read their
+ * results. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_flush(weir_comm_t comm, int target,
+                                                  weir_request_t* request);
 
 #ifdef __cplusplus
 }

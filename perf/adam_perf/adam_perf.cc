@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // adam_perf: parameters per second and GB/s of the optimizer kernels in memory, for sizes, cases,
-// thread counts and instruction sets, beside a streaming loop of the same traffic. Step and loop
-// take turns on the same memory, round after round; best and median of the rounds. Traffic counts
-// what the program moves: state twice, gradient once, a parameter copy once.
+// thread counts and instruction sets, compared with a streaming loop of the same traffic. Step and
+// loop take turns on the same memory, round after round; it prints best and median of the rounds.
+// Traffic counts the bytes that the program moves: state twice, gradient once, a parameter copy
+// once.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "command_line/command_line.h"
 #include "hwy/highway.h"
 #include "perf/adam_perf/contest.h"
 #include "perf/harness/chart.h"
@@ -56,7 +57,7 @@ std::vector<NamedCase> all_cases() {
 std::vector<int64_t> instruction_sets(bool all) {
   std::vector<int64_t> sets;
   for (int64_t rest = weir::offload::step_kernel_targets(); rest != 0; rest &= rest - 1) {
-    sets.push_back(rest & -rest);  // Highway numbers the best one lowest
+    sets.push_back(rest & -rest);  // the best one has Highway's lowest number
     if (!all) break;
   }
   return sets;
@@ -104,8 +105,8 @@ nlohmann::json measure(const NamedCase& named, double millions, uint32_t threads
   };
 }
 
-// Bandwidth over the parameters of a run: one line a case, instruction set and thread count, and
-// dashed that of its streaming loop.
+// Bandwidth over the parameters of a run: one line per case, instruction set and thread count, and
+// a dashed one for its streaming loop.
 std::string plot_svg(const nlohmann::json& rows) {
   weir::perf::Chart chart;
   chart.title = "adam_perf";
@@ -193,28 +194,26 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  CLI::App app("Optimizer kernels beside a streaming loop of the same traffic.");
+  weir::cli::CommandLine app("Optimizer kernels beside a streaming loop of the same traffic.");
   app.add_option("--sizes", options.sizes, "millions (2^20) of parameters")
-      ->delimiter(',')
-      ->check(CLI::Range(1e-3, 1e6));
-  app.add_option("--threads", options.threads, "thread counts")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1024));
+      .delimiter(',')
+      .range(1e-3, 1e6);
+  app.add_option("--threads", options.threads, "thread counts").delimiter(',').range(1, 1024);
   app.add_option("--cores", options.cores, "cores that threads run on, one each; none: on any")
-      ->delimiter(',')
-      ->check(CLI::NonNegativeNumber);
+      .delimiter(',')
+      .not_negative();
   std::string names = "all";
   std::vector<std::string> allowed = {"all"};
   for (const NamedCase& named : all_cases()) {
     allowed.push_back(named.contest.name);
     names += fmt::format("; {}: {}", named.contest.name, named.meaning);
   }
-  app.add_option("--cases", options.cases, names)->delimiter(',')->check(CLI::IsMember(allowed));
-  app.add_option("--rounds", options.rounds, "rounds")->check(CLI::Range(1, 10000));
+  app.add_option("--cases", options.cases, names).delimiter(',').one_of(allowed);
+  app.add_option("--rounds", options.rounds, "rounds").range(1, 10000);
   app.add_flag("--all-instruction-sets", options.all_sets, "not only the best one");
   app.add_option("--json", options.json, "also write the results to this file");
   app.add_option("--plot", options.plot, "and a picture of them, SVG");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = app.parse(argc, argv)) return *status;
   try {
     return run(options);
   } catch (const std::exception& error) {

@@ -28,7 +28,7 @@ double median_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-volatile uint32_t zero_mask = 0;  // what the compiler cannot know
+volatile uint32_t zero_mask = 0;  // hides the value from the compiler
 
 }  // namespace
 
@@ -80,7 +80,7 @@ Status Contest::allocate() {
                         " MiB of memory; measure fewer parameters");
   }
   memory_ = static_cast<unsigned char*>(memory);
-  (void)madvise(memory_, memory_bytes_, MADV_HUGEPAGE);  // without, the figures say so
+  (void)madvise(memory_, memory_bytes_, MADV_HUGEPAGE);  // if this fails, the figures show it
   const auto address = reinterpret_cast<uintptr_t>(memory_);
   state_ = memory_ + (round_up(address) - address);
   gradient_ = state_ + state_bytes;
@@ -113,7 +113,7 @@ void Contest::fill_chunk(const offload::StateChunk& chunk, unsigned char* state)
 }
 
 void Contest::fill() {
-  // What follows the first chunks repeats them: random numbers for all would take minutes.
+  // The other chunks repeat the first ones: random numbers for all would take minutes.
   constexpr uint64_t kFresh = 4;
   for (uint64_t c = 0; c < placement_.state_count(); ++c) {
     const offload::StateChunk chunk = placement_.state(c);
@@ -133,7 +133,7 @@ void Contest::fill() {
   if (case_.writes_copy) std::memset(parameter_, 0, elements_ * 2);
 }
 
-// Before every step: flushing makes them zero for good.
+// Set before every step: flushing makes them zero for good.
 void Contest::make_idle() {
   const float tiny = 1e-40f;
   for (uint64_t c = 0; c < placement_.state_count(); ++c) {
@@ -213,7 +213,8 @@ ContestResult Contest::run(offload::WorkerPool& pool, uint32_t rounds) {
   double bytes = static_cast<double>(element_bytes(case_.gradient_type));
   for (const Plane plane : {Plane::kMaster, Plane::kFirstMoment, Plane::kSecondMoment}) {
     const offload::StateChunk chunk = placement_.state(0);
-    bytes += 2 * static_cast<double>(chunk.layout->plane(plane).bytes / chunk.count);
+    const uint64_t plane_bytes = chunk.layout->plane(plane).bytes / chunk.count;
+    bytes += 2 * static_cast<double>(plane_bytes);
   }
   if (has_half_master(case_.format)) bytes += 4;
   if (case_.writes_copy) bytes += 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One measurement of adam_perf: a step and the streaming loop of the same traffic, on the same
-// memory, in turns. State lies and is shared out as the optimizer does it: in chunks, each stepped by
+// memory, in turns. State is laid out and divided as in the optimizer: in chunks, each stepped by
 // one thread. Not thread-safe.
 #pragma once
 
@@ -27,7 +27,7 @@ struct ContestCase {
 };
 
 struct Times {
-  std::vector<double> seconds;  // one a round
+  std::vector<double> seconds;  // one per round
   double best() const;
   double median() const;
 };
@@ -37,8 +37,8 @@ struct ContestResult {
   Times step;
   Times loop;  // the better of the two below, by its best round
   bool loop_prefetches = false;
-  // 1: the step takes as long as the loop. The second is of step and loop of the same round, which
-  // a machine that is faster in some rounds than in others does not disturb.
+  // 1: the step takes as long as the loop. The second is the median of the ratios within a round,
+  // which stays the same when a machine is faster in some rounds than in others.
   double ratio_of_bests() const;
   double median_ratio() const;
 };
@@ -52,7 +52,7 @@ class Contest {
   Contest& operator=(const Contest&) = delete;
 
   ContestResult run(offload::WorkerPool& pool, uint32_t rounds);
-  double huge_page_share() const;  // of the memory, as the kernel says
+  double huge_page_share() const;  // of the memory, as the kernel reports them
 
  private:
   Contest(const ContestCase& contest, offload::Placement placement);

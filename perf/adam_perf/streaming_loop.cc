@@ -3,7 +3,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "perf/adam_perf/streaming_loop.cc"
-#include "hwy/foreach_target.h"  // first of these, since it includes this file again
+#include "hwy/foreach_target.h"  // before the others, since it includes this file again
 // clang-format off
 #include "hwy/highway.h"
 #include "hwy/cache_control.h"
@@ -53,7 +53,8 @@ HWY_INLINE void write_group(unsigned char* to, hn::VFromD<D> value) {
   }
 }
 
-// Bytes per element of the planes in place (0: none), of what is read, and whether there is a copy.
+// The template parameters: bytes per element of the planes in place (0: none) and of the read data,
+// and whether a copy is written.
 template <bool kPrefetch, size_t k0, size_t k1, size_t k2, size_t k3, size_t kRead, bool kWritten>
 void loop(const Stream& s, uint64_t begin, uint64_t end) {
   const auto mask = hn::Set(D(), s.mask);

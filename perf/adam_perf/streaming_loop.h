@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The yardstick of adam_perf: a loop that moves the same bytes as a step and computes next to
-// nothing. Every state byte is read, changed and written in place, every gradient byte is read, every
-// byte of a parameter copy is written past the caches; with the vectors of the instruction set in
+// The reference of adam_perf: a loop that moves the same bytes as a step and computes almost
+// nothing. It reads, changes and writes every state byte in place, reads every gradient byte, and
+// writes every byte of a parameter copy past the caches, with the vectors of the instruction set in
 // use. Thread-safe over disjoint elements.
 #pragma once
 
@@ -23,7 +23,7 @@ struct Stream {
   StreamPlane read;     // always there
   StreamPlane written;  // data == nullptr: none
   bool prefetch = false;
-  uint32_t mask = 0;  // of what is added: 0 leaves the data as they are
+  uint32_t mask = 0;  // of the added data; 0 leaves the data unchanged
 };
 
 // Elements begin to end, multiples of 64.

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The benchmark of perf/compare, perf/tcp_compare and perf/shaped_compare. One source, compiled
- * against MPI with each package's mpicc, with -DCOMPARE_WEIR against weir.h, and with -DCOMPARE_LAYER
- * against one of perf/compare_tcp: the same buffers, first touch, rotation, warm-up, number of
- * iterations per time, clock and verification on all sides; only the functions of the layer below
- * differ.
+ * against MPI with each package's mpicc, with -DCOMPARE_WEIR against weir.h, and with
+ * -DCOMPARE_LAYER against one of perf/compare_tcp: the same buffers, first touch, rotation,
+ * warm-up, number of iterations per time, clock and verification on all sides; only the functions
+ * of the layer differ.
  *
  * For each operation and size rank 0 prints
  *   result,<op>,<bytes>,<iterations>,<microseconds>,<wrong elements>
  * where bytes are those of the whole operation, and the time is that of one iteration of a loop
- * between two clock readings, the largest over the ranks. With --loops N it is the time that one of
- * twenty of N such loops stays below: what is left when the machine also does other things.
+ * between two clock readings, the largest over the ranks. With --loops N it is the time below which
+ * one in twenty of N such loops stays: the time without other load of the machine.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -155,8 +155,8 @@ static void broadcast(const float* s, float* r, size_t n) {
 
 #endif
 
-/* Weir has no launcher to compare with: with --ranks this program is it. Like mpirun's, its ranks
- * share one session, which some kernels schedule by. */
+/* Weir has no launcher to compare with: with --ranks this program launches the ranks. Like
+ * mpirun's, they share one session, which some kernels use for scheduling. */
 static void fork_ranks(int count) {
 #ifdef COMPARE_WEIR
   char text[32];
@@ -205,7 +205,7 @@ enum { OPERATION_COUNT = sizeof(operations) / sizeof(operations[0]) };
 
 static size_t blocks(int code) { return code == ALL ? (size_t)rank_count : (size_t)code; }
 
-/* At least one element a rank: 8 bytes over four ranks are 16. */
+/* At least one element per rank: 8 bytes over four ranks become 16. */
 static size_t block_count(const struct operation* op, size_t bytes) {
   const int whole = op->send_blocks != ALL && op->recv_blocks != ALL;
   const size_t count = bytes / sizeof(float) / (whole ? 1 : (size_t)rank_count);
@@ -235,7 +235,7 @@ static float expected(const struct operation* op, size_t count, size_t i) {
 #endif
 }
 
-/* What the receive buffer holds before: an operation without a send buffer has its input there. */
+/* The receive buffer's initial contents: an operation without a send buffer has its input there. */
 static float before(const struct operation* op, size_t i) {
   return op->send_blocks == 0 && rank_index == 0 ? input(0, i) : -1;
 }
@@ -339,9 +339,9 @@ static void measure(const struct operation* op, size_t bytes, const struct setti
     for (size_t i = 0; i < recv_count; ++i) in[i] = before(op, i);
   }
 
-  /* Warm-up, twice as long each time until the fastest loop would fill a tenth of the target: a
-   * loop that the machine interrupted must not decide how many iterations are enough. All ranks see
-   * the same times and so make the same loops. */
+  /* Warm-up, twice as long each time until the fastest loop would fill a tenth of the target: an
+   * interrupted loop must not decide how many iterations are enough. All ranks see the same times
+   * and so run the same loops. */
   size_t slot = 0;
   long iterations = 2;
   double us = time_loop(op, count, iterations, send, recv, &plan, &slot);
@@ -381,7 +381,7 @@ static int listed(const char* list, const char* name) {
   return 0;
 }
 
-/* Before the library starts, so that it sees what it will live with. */
+/* Before the library starts, so that it sees the final affinity. */
 static void pin(int world) {
   const char* names[] = {world ? "OMPI_COMM_WORLD_RANK" : "OMPI_COMM_WORLD_LOCAL_RANK",
                          world ? "PMI_RANK" : "MPI_LOCALRANKID", "PMI_RANK", "WEIR_RANK"};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The floor of a collective of two ranks over TCP: both send the same bytes to each other over one
- * connection at once, from and into the user's buffers, with no header and nothing done with them. A
- * rank that can neither send nor receive tries on for a while before it sleeps.
+ * The lower bound of a collective of two ranks over TCP: both send the same bytes to each other
+ * over one connection at once, from and into the user's buffers, without a header or any
+ * computation. A rank that can neither send nor receive keeps trying for a while before it sleeps.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -38,7 +38,7 @@ static const char* wanted(const char* name) {
   return value;
 }
 
-/* The other rank reads all of the file or finds none. */
+/* The other rank reads the whole file or finds none. */
 static void publish(const char* path, const struct sockaddr_in* address) {
   char part[PATH_BYTES + 8];
   snprintf(part, sizeof(part), "%s.part", path);
@@ -98,7 +98,7 @@ void compare_start(int rank, int rank_count) {
 
 void compare_end(void) { close(connection); }
 
-/* How much moved; 0 when it would block. */
+/* The number of bytes moved; 0 when it would block. */
 static size_t moved(ssize_t result, const char* what) {
   if (result > 0) return (size_t)result;
   if (result < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return 0;

@@ -71,7 +71,7 @@ void compare_start(int rank, int rank_count) {
   });
 }
 
-// Gloo's threads are still at work when the last message has come.
+// Gloo's threads still work when the last message has arrived.
 void compare_end() {
   compare_barrier();
   context.reset();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What perf/compare_mpi/mpi_perf.c measures when it is compiled with -DCOMPARE_LAYER: somebody else's
- * collectives between two ranks over TCP. One thread. A layer ends the process with a message when
- * something fails, and when nothing moves for COMPARE_SECONDS_MAX.
+ * The interface that perf/compare_mpi/mpi_perf.c measures when it is compiled with -DCOMPARE_LAYER:
+ * another library's collectives between two ranks over TCP. One thread. A layer ends the process
+ * with a message when something fails, and when nothing moves for COMPARE_SECONDS_MAX.
  *
- * Environment: COMPARE_ADDRESS, the address of this rank's interface; COMPARE_FOLDER, an empty folder
- * that both ranks see, where they find each other.
+ * Environment: COMPARE_ADDRESS, the address of this rank's interface; COMPARE_FOLDER, an empty
+ * folder that both ranks see, where they find each other.
  */
 #pragma once
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Building and running perf/compare_mpi/mpi_perf.c, and what the tables of its results have in common."""
+"""Building and running perf/compare_mpi/mpi_perf.c; the common parts of the tables of results."""
 
 import argparse
 import ctypes
@@ -60,9 +60,12 @@ def comma_list(convert):
 
 
 def find_library(folder):
-    """The newest below the folder: tests install copies of their own, which grow old."""
-    found = [os.path.join(place, "libweir.so") for place, _, files in os.walk(os.path.abspath(folder))
-             if "libweir.so" in files]
+    """The newest libweir.so below the folder: tests install copies, which become outdated."""
+    found = [
+        os.path.join(place, "libweir.so")
+        for place, _, files in os.walk(os.path.abspath(folder))
+        if "libweir.so" in files
+    ]
     return max(found, key=os.path.getmtime, default=None)
 
 
@@ -79,7 +82,15 @@ def weir_library(build):
         folder = os.path.join(SOURCE, "build", "compare-weir")
         say(f"building libweir in {folder}")
         run = lambda *command: subprocess.run(command, check=True, stdout=sys.stderr)
-        run("cmake", "-S", SOURCE, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", "-DWEIR_BUILD_TESTS=OFF")
+        run(
+            "cmake",
+            "-S",
+            SOURCE,
+            "-B",
+            folder,
+            "-DCMAKE_BUILD_TYPE=Release",
+            "-DWEIR_BUILD_TESTS=OFF",
+        )
         run("cmake", "--build", folder, "--target", "weir", "--parallel", str(os.cpu_count()))
         library = find_library(folder)
     return library
@@ -87,7 +98,9 @@ def weir_library(build):
 
 def compile_benchmark(folder, name, compiler, extra):
     program = os.path.join(folder, name)
-    done = subprocess.run([compiler, *CFLAGS, BENCHMARK, "-o", program, *extra], capture_output=True, text=True)
+    done = subprocess.run(
+        [compiler, *CFLAGS, BENCHMARK, "-o", program, *extra], capture_output=True, text=True
+    )
     if done.returncode != 0:
         return None, (done.stderr.strip().splitlines() or ["no message"])[-1]
     return program, None
@@ -110,7 +123,10 @@ def parse_results(text):
         fields = line.strip().split(",")
         if len(fields) == 6 and fields[0] == "result":
             results[(fields[1], int(fields[2]))] = {
-                "iterations": int(fields[3]), "us": float(fields[4]), "wrong": int(fields[5])}
+                "iterations": int(fields[3]),
+                "us": float(fields[4]),
+                "wrong": int(fields[5]),
+            }
     return results
 
 
@@ -126,29 +142,44 @@ def die_with_parent():
 
 
 def clean_up_when_told_to_end():
-    """SIGTERM goes through the finally clauses, as ctrl-c does."""
+    """Makes SIGTERM run the finally clauses, as ctrl-c does."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def run_together(processes, seconds_max=RUN_SECONDS_MAX):
-    """Runs (command, environment) of each rank or launcher side by side: all that was printed, and what went
-    wrong or None. Nothing of them is left when this returns."""
+    """Runs (command, environment) of each rank or launcher side by side: all that was printed, and
+    what went wrong or None. Nothing of them is left when this returns."""
     running, error, out = [], None, ""
     with tempfile.TemporaryDirectory() as folder:
         try:
             for i, (command, environment) in enumerate(processes):
-                files = [open(os.path.join(folder, f"{name}{i}"), "w+", encoding="utf-8", errors="replace")
-                         for name in ("out", "err")]
-                running.append((subprocess.Popen(
-                    command, env=dict(os.environ, **environment), stdin=subprocess.DEVNULL, stdout=files[0],
-                    stderr=files[1], start_new_session=True, preexec_fn=die_with_parent), *files))
+                files = [
+                    open(
+                        os.path.join(folder, f"{name}{i}"), "w+", encoding="utf-8", errors="replace"
+                    )
+                    for name in ("out", "err")
+                ]
+                running.append(
+                    (
+                        subprocess.Popen(
+                            command,
+                            env=dict(os.environ, **environment),
+                            stdin=subprocess.DEVNULL,
+                            stdout=files[0],
+                            stderr=files[1],
+                            start_new_session=True,
+                            preexec_fn=die_with_parent,
+                        ),
+                        *files,
+                    )
+                )
             end = time.monotonic() + seconds_max
             while error is None:
                 states = [process.poll() for process, _, _ in running]
                 failed = [state for state in states if state not in (None, 0)]
                 if failed:
                     error = f"exit status {failed[0]}"
-                    time.sleep(1)  # what the others say of it
+                    time.sleep(1)  # for the other ranks' messages about it
                 elif None not in states:
                     break
                 elif time.monotonic() > end:
@@ -157,7 +188,7 @@ def run_together(processes, seconds_max=RUN_SECONDS_MAX):
                     time.sleep(POLL_SECONDS)
         finally:
             for process, _, _ in running:
-                kill_session(process)  # ranks that their launcher left behind, or that hang
+                kill_session(process)  # ranks that outlive their launcher or hang
                 process.wait()
         for process, printed, messages in running:
             printed.seek(0)
@@ -188,7 +219,11 @@ class Progress:
 
     def step(self, text):
         spent = time.monotonic() - self.began
-        left = f", about {spent / self.done * (self.total - self.done) / 60:.0f} min left" if self.done else ""
+        left = (
+            f", about {spent / self.done * (self.total - self.done) / 60:.0f} min left"
+            if self.done
+            else ""
+        )
         say(f"[{self.done + 1}/{self.total}{left}] {text}")
         self.done += 1
 
@@ -208,7 +243,7 @@ def processor():
 
 
 def cache_bytes():
-    """The last-level caches of the cpus that may be used, together."""
+    """The total size of the last-level caches of the allowed cpus."""
     found = {}
     for cpu in os.sched_getaffinity(0):
         best = None
@@ -236,7 +271,7 @@ PATH_OPTIONS = ("--build", "--work", "--output", "--sched")
 
 
 def shown_command():
-    """What was called, less what only says where things lie."""
+    """The command line without options that only name paths."""
     words, skip = ["perf/" + os.path.basename(sys.argv[0])], False
     for word in sys.argv[1:]:
         name = word.split("=")[0]
@@ -254,7 +289,7 @@ def geometric_mean(values):
 
 
 def mark(ratio, wanted, most=False):
-    """A cell; bold with the goal behind it where that is missed. `most`: the goal is an upper bound."""
+    """A cell; bold, with the goal behind it, where the goal is missed. `most`: an upper bound."""
     if ratio is None:
         return ""
     text = f"{ratio:.2f}" if ratio < 100 else f"{ratio:.0f}"
@@ -270,7 +305,7 @@ def write(path, text):
 
 
 def publish_between(path, name, text):
-    """Replaces what stands between <!-- name:begin --> and <!-- name:end --> in a file of ours."""
+    """Replaces the text between <!-- name:begin --> and <!-- name:end --> in a file."""
     with open(path, encoding="utf-8") as file:
         page = file.read()
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"

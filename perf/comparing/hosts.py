@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several hosts on one machine: network namespaces joined by veth, for programs that measure between hosts.
+"""Several hosts on one machine: network namespaces joined by veth, to measure between hosts.
 
-A host is a namespace that a process of this program holds. When that process ends, however it ends, the
-kernel takes namespace and interfaces away: nothing has a name outside, and nothing is left behind.
+A host is a namespace that a process of this program holds. When that process ends, however it ends,
+the kernel removes namespace and interfaces: nothing has a name outside, and nothing is left behind.
 """
 
 import ctypes
@@ -17,15 +17,18 @@ READY_SECONDS_MAX = 20
 
 libc = ctypes.CDLL(None, use_errno=True)
 
-# What a holder runs: new namespaces, one line when they stand, then nothing until its input ends.
-HOLD = ("import ctypes,sys\n"
-        "libc = ctypes.CDLL(None, use_errno=True)\n"
-        "libc.prctl(%d, %d)\n"
-        "if libc.unshare(%d) != 0: sys.exit('unshare: error %%d' %% ctypes.get_errno())\n"
-        "name = sys.argv[1].encode()\n"
-        "libc.sethostname(name, len(name))\n"
-        "print('ready', flush=True)\n"
-        "sys.stdin.read()\n") % (PR_SET_PDEATHSIG, SIGKILL, CLONE_NEWUTS | CLONE_NEWNET)
+# A holder runs this: it makes namespaces, prints a line when they exist, and waits until its input
+# ends.
+HOLD = (
+    "import ctypes,sys\n"
+    "libc = ctypes.CDLL(None, use_errno=True)\n"
+    "libc.prctl(%d, %d)\n"
+    "if libc.unshare(%d) != 0: sys.exit('unshare: error %%d' %% ctypes.get_errno())\n"
+    "name = sys.argv[1].encode()\n"
+    "libc.sethostname(name, len(name))\n"
+    "print('ready', flush=True)\n"
+    "sys.stdin.read()\n"
+) % (PR_SET_PDEATHSIG, SIGKILL, CLONE_NEWUTS | CLONE_NEWNET)
 
 
 class NoHosts(Exception):
@@ -39,8 +42,8 @@ def ip(*words):
 
 
 class Hosts:
-    """`count` hosts with the addresses 10.77.0.1, … at eth0. Two are joined by a veth pair, more by a bridge; two
-    may have several links, the next of which is eth1 with 10.78.0.1 and 10.78.0.2."""
+    """`count` hosts with the addresses 10.77.0.1, … at eth0. Two are joined by a veth pair, more by
+    a bridge; two may have several links, the next of which is eth1 with 10.78.0.1 and 10.78.0.2."""
 
     title = "between network namespaces joined by veth"
     interface = "eth0"
@@ -69,10 +72,17 @@ class Hosts:
             raise
 
     def hold(self, name):
-        holder = subprocess.Popen([sys.executable, "-c", HOLD, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True)
+        holder = subprocess.Popen(
+            [sys.executable, "-c", HOLD, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         if holder.stdout.readline().strip() != "ready":
-            raise NoHosts(f"this machine does not let namespaces be made: {holder.stderr.read().strip()}")
+            raise NoHosts(
+                f"this machine does not let namespaces be made: {holder.stderr.read().strip()}"
+            )
         return holder
 
     def pid(self, host):
@@ -89,8 +99,20 @@ class Hosts:
 
     def join_two(self):
         for link in range(self.link_count):
-            ip("link", "add", f"eth{link}", "netns", str(self.pid(0)), "type", "veth", "peer", "name", f"eth{link}",
-               "netns", str(self.pid(1)))
+            ip(
+                "link",
+                "add",
+                f"eth{link}",
+                "netns",
+                str(self.pid(0)),
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"eth{link}",
+                "netns",
+                str(self.pid(1)),
+            )
 
     def join_by_bridge(self):
         self.holders.append(self.hold("weirswitch"))
@@ -98,8 +120,20 @@ class Hosts:
         self.do(switch, "ip", "link", "add", "br0", "type", "bridge")
         self.do(switch, "ip", "link", "set", "br0", "up")
         for i in range(len(self.addresses)):
-            self.do(switch, "ip", "link", "add", f"v{i}", "type", "veth", "peer", "name", "eth0", "netns",
-                    str(self.pid(i)))
+            self.do(
+                switch,
+                "ip",
+                "link",
+                "add",
+                f"v{i}",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                str(self.pid(i)),
+            )
             self.do(switch, "ip", "link", "set", f"v{i}", "master", "br0", "up")
 
     def configure(self, host):
@@ -110,7 +144,7 @@ class Hosts:
             self.do(host, "ip", "link", "set", f"eth{link}", "up")
 
     def await_carrier(self):
-        """The kernel says a little later that the other ends are up too."""
+        """Waits until the kernel reports that the other ends are up too."""
         end = time.monotonic() + READY_SECONDS_MAX
         for host in range(len(self.addresses)):
             for link in range(self.link_count):
@@ -120,14 +154,29 @@ class Hosts:
                     time.sleep(0.02)
 
     def shape(self, host, mbit, burst_bytes, link=0):
-        """What leaves the host is held back by a token bucket; again with other figures replaces it."""
-        # Larger packets the bucket would have to cut into the wire's, which costs more than all else; and a bucket
-        # of one packet would stand still for as long as a timer is late.
+        """Limits the traffic that leaves the host with a token bucket; another call replaces it."""
+        # The bucket would have to segment larger packets, which costs more than all else; a bucket
+        # of one packet would stall whenever a timer is late.
         device = f"eth{link}"
         self.do(host, "ip", "link", "set", "dev", device, "gso_max_size", str(burst_bytes // 4))
-        # The queue takes what several connections may have under way, so that nothing is dropped.
-        self.do(host, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{mbit}mbit", "burst",
-                str(burst_bytes), "limit", str(64 << 20))
+        # The queue has room for everything that several connections may have under way, so that
+        # nothing is dropped.
+        self.do(
+            host,
+            "tc",
+            "qdisc",
+            "replace",
+            "dev",
+            device,
+            "root",
+            "tbf",
+            "rate",
+            f"{mbit}mbit",
+            "burst",
+            str(burst_bytes),
+            "limit",
+            str(64 << 20),
+        )
 
     def close(self):
         for holder in self.holders:

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// device_perf: collectives of libnccl.so.2 on device memory, beside the device's own copies.
+// device_perf: collectives of libnccl.so.2 on device memory, compared with the device's own copies.
 //
-//   device_perf [-c collective] [-n ranks] [-b bytes] [-e bytes] [-f factor] [-i calls] [-r rounds] [--json FILE]
+//   device_perf [-c collective] [-n ranks] [-b bytes] [-e bytes] [-f factor] [-i calls]
+//               [-r rounds] [--json FILE]
 //
-// One process a rank; ranks take the devices in turn, so that several may share one. For each size, rounds of
-// `calls` collectives on a stream and of as many copies of the same bytes within the device alternate: medians of
-// microseconds a call, of algorithm and bus bandwidth as nccl-tests define them, and of the copy's bandwidth
-// (bytes read, not read and written). The last call of a size is checked. WEIR_BACKEND chooses Weir or the real
-// NCCL. The exit status is not 0 when a value was wrong or something failed.
+// One process per rank; devices are assigned to ranks in turn, so that several may share one. For
+// each size, rounds of `calls` collectives on a stream alternate with rounds of as many copies of
+// the same bytes within the device. It prints the medians of microseconds per call, of algorithm
+// and bus bandwidth as nccl-tests define them, and of the copy's bandwidth (bytes read, not read
+// and written). The last call of a size is checked. WEIR_BACKEND chooses Weir or the real NCCL. The
+// exit status is not 0 when a value was wrong or something failed.
 #include <sys/mman.h>
 #include <time.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <fstream>
@@ -19,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "command_line/command_line.h"
 #include "fmt/format.h"
 #include "perf/device_perf/cuda_device.h"
 #include "perf/harness/launch.h"
@@ -38,8 +40,8 @@ struct Options {
   std::string json;
 };
 
-// How much a collective of `bytes` (of the largest buffer of a rank) moves over a bus, as a part of
-// it: nccl-tests' doc/PERFORMANCE.md.
+// The factor of bus bandwidth over algorithm bandwidth, where the size is that of a rank's largest
+// buffer: nccl-tests' doc/PERFORMANCE.md.
 double bus_factor(const std::string& collective, int n) {
   const double others = n > 1 ? static_cast<double>(n - 1) / n : 1;
   if (collective == "all_reduce") return n > 1 ? 2 * others : 1;
@@ -248,29 +250,21 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   weir::perf::Options options;
-  CLI::App app("Collectives of libnccl.so.2 on device memory, beside the device's own copies");
+  weir::cli::CommandLine app(
+      "Collectives of libnccl.so.2 on device memory, beside the device's own copies");
   app.add_option("-c,--collective", options.collective)
-      ->check(CLI::IsMember(
-          {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"}))
-      ->capture_default_str();
-  app.add_option("-n,--ranks", options.ranks, "processes")
-      ->check(CLI::Range(1, 64))
-      ->capture_default_str();
+      .one_of({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"})
+      .show_default();
+  app.add_option("-n,--ranks", options.ranks, "processes").range(1, 64).show_default();
   app.add_option("-b,--bytes-min", options.bytes_min, "of the largest buffer of a rank; also 64KB")
-      ->transform(CLI::AsSizeValue(false))
-      ->capture_default_str();
-  app.add_option("-e,--bytes-max", options.bytes_max, "the last size")
-      ->transform(CLI::AsSizeValue(false))
-      ->capture_default_str();
-  app.add_option("-f,--factor", options.factor, "from size to size")
-      ->check(CLI::Range(2, 1024))
-      ->capture_default_str();
-  app.add_option("-i,--calls", options.calls, "calls of a round")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
-  app.add_option("-r,--rounds", options.rounds)->check(CLI::Range(1, 1000))->capture_default_str();
+      .size()
+      .show_default();
+  app.add_option("-e,--bytes-max", options.bytes_max, "the last size").size().show_default();
+  app.add_option("-f,--factor", options.factor, "from size to size").range(2, 1024).show_default();
+  app.add_option("-i,--calls", options.calls, "calls of a round").range(1, 100'000).show_default();
+  app.add_option("-r,--rounds", options.rounds).range(1, 1000).show_default();
   app.add_option("--json", options.json, "also writes the rows there");
-  CLI11_PARSE(app, argc, argv);
+  if (const auto status = app.parse(argc, argv)) return *status;
   if (options.bytes_min == 0 || options.bytes_min > options.bytes_max) {
     fmt::print(stderr, "device_perf: sizes from {} to {} bytes are none\n", options.bytes_min,
                options.bytes_max);

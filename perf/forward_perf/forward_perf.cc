@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Weir's libnccl.so.2 adds to an all-reduce that goes to the real library: the same call into a
-// real library that does nothing, straight and through Weir's, in turns of 2000 calls, so that what
-// else the machine does meets both alike. Medians over the turns.
+// The time that Weir's libnccl.so.2 adds to an all-reduce that goes to the real library: the same
+// call into a real library that does nothing, directly and through Weir's, in turns of 2000 calls,
+// so that other load of the machine affects both alike. It prints medians over the turns.
 //
 //   forward_perf [RUNS [TURNS]]
 //
-// Each way is measured in a process of its own: forwarded (WEIR_BACKEND=nccl), the same of a nonblocking
-// communicator, which keeps Weir's handle, passed through (WEIR_DISABLE=1), and forwarded with counters
-// (WEIR_METRICS) or recorded (WEIR_RECORDER_NCCL; a communicator of two ranks in one process).
+// Each way is measured in a separate process: forwarded (WEIR_BACKEND=nccl), the same with a
+// nonblocking communicator, which keeps Weir's handle, passed through (WEIR_DISABLE=1), and
+// forwarded with counters (WEIR_METRICS) or recorded (WEIR_RECORDER_NCCL; a communicator of two
+// ranks in one process).
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Nanoseconds of a call.
+// Nanoseconds per call.
 double turn(decltype(&ncclAllReduce) all_reduce, ncclComm_t comm) {
   float value = 0;
   const double begin = now_ns();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A libnccl.so.2 that does nothing, as fast as can be: what forward_perf measures is then what lies
- * before it. */
+/* A libnccl.so.2 that does nothing, as fast as possible: forward_perf then measures only the code
+ * in front of it. */
 #define WEIR_NCCL_NO_CUDA
 #include <string.h>
 

@@ -47,7 +47,7 @@ SlotPlan plan_slots(size_t send_bytes, size_t recv_bytes, const SlotLimits& limi
 }
 
 Buffers::~Buffers() {
-  // Symmetric memory and windows belong to the communicator when release() was not reached.
+  // Symmetric memory and windows still belong to the communicator if release() was not called.
   if (registration_ != Registration::kSymmetric) {
     std::free(send_);
     std::free(recv_);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory that a rank sends from and receives into: two arenas cut into slots. By default there
-// are so many slots that going round them visits more memory than the last-level cache holds, over
-// all local ranks; a message is then never found in a cache because the previous iteration left it
-// there. One rank each; not thread-safe.
+// are so many slots that using them in turn visits more memory than the last-level cache holds,
+// over all local ranks; so no message is in a cache because the previous iteration left it there.
+// One rank each; not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace weir::perf {
 
-// Every slot ends in this many bytes that nobody may write.
+// Every slot ends with this many bytes that must never be written.
 inline constexpr size_t kGuardBytes = 64;
 inline constexpr uint8_t kGuardByte = 0xc5;
 inline constexpr uint8_t kPoisonByte = 0xa5;
@@ -47,8 +47,8 @@ class Buffers {
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  // Collective when registered or symmetric. Pages are touched by the caller. Empty text, or the
-  // error.
+  // Collective when registered or symmetric. The caller's thread touches the pages. Returns an
+  // empty text, or the error.
   std::string allocate(weir_comm_t comm, size_t send_bytes, size_t recv_bytes,
                        Registration registration);
   // Collective; before the communicator is destroyed.

@@ -7,10 +7,15 @@
 #include <array>
 #include <cmath>
 
+#include "output/svg_canvas.h"
 #include "perf/harness/options.h"
 
 namespace weir::perf {
 namespace {
+
+using output::Anchor;
+using output::Canvas;
+using output::TextStyle;
 
 constexpr double kWidth = 960;
 constexpr double kHeight = 540;
@@ -20,7 +25,7 @@ constexpr double kTop = 92;
 constexpr double kBottom = 68;
 constexpr double kLabelGap = 16;
 
-// Dark enough for text on white, and told apart by people who do not see red and green alike.
+// Dark enough for text on white, and distinguishable for people with red-green colour blindness.
 constexpr std::array<const char*, 8> kColours = {"#1f6fb4", "#c8500a", "#1a7f5a", "#8a3d9b",
                                                  "#a5730a", "#b02a4c", "#3c5a70", "#5b6b1f"};
 
@@ -28,28 +33,10 @@ const char* colour_of(const ChartSeries& series) {
   return kColours[series.colour % kColours.size()];
 }
 
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
+constexpr double kTextSize = 13;
+constexpr const char* kTextColor = "#333333";
+constexpr const char* kPaleTextColor = "#555555";
+constexpr const char* kAxisColor = "#999999";
 
 // 1, 2 or 5 times a power of ten, so that about `count` of them reach `top`.
 double nice_step(double top, int count) {
@@ -83,7 +70,7 @@ void place_labels(std::vector<Label>& labels) {
   }
 }
 
-// Where x values lie, and which of them are labelled.
+// The positions of x values, and which of them are labelled.
 class XAxis {
  public:
   XAxis(ChartScale scale, double least, double most) : scale_(scale) {
@@ -105,29 +92,27 @@ class XAxis {
     return kLeft + (place - least_) / (most_ - least_) * (kWidth - kLeft - kRight);
   }
 
-  std::string ticks() const {
-    std::string svg;
+  void draw_ticks(Canvas& canvas) const {
     if (scale_ == ChartScale::kBytes) {
       const int first = static_cast<int>(std::ceil(least_ - 1e-9));
       const int last = static_cast<int>(std::floor(most_ + 1e-9));
       const int step = std::max(1, (last - first + 9) / 10);
       for (int tick = first; tick <= last; tick += step) {
-        if (tick >= 0) svg += mark(std::exp2(tick), format_bytes(size_t{1} << tick));
+        if (tick >= 0) draw_tick(canvas, std::exp2(tick), format_bytes(size_t{1} << tick));
       }
-      return svg;
+      return;
     }
     const double step = std::max(1.0, nice_step(most_ - least_, 10));
-    for (double x = std::ceil(least_ / step) * step; x <= most_; x += step)
-      svg += mark(x, fmt::format("{:.0f}", x));
-    return svg;
+    for (double x = std::ceil(least_ / step) * step; x <= most_; x += step) {
+      draw_tick(canvas, x, fmt::format("{:.0f}", x));
+    }
   }
 
  private:
-  std::string mark(double x, const std::string& text) const {
-    return fmt::format(
-        "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#999\"/>\n"
-        "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>\n",
-        at(x), kHeight - kBottom, kHeight - kBottom + 5, kHeight - kBottom + 21, text);
+  void draw_tick(Canvas& canvas, double x, const std::string& text) const {
+    canvas.line(at(x), kHeight - kBottom, at(x), kHeight - kBottom + 5, {.color = kAxisColor});
+    canvas.text(at(x), kHeight - kBottom + 21, text,
+                {.size_px = kTextSize, .color = kTextColor, .anchor = Anchor::kMiddle});
   }
 
   ChartScale scale_;
@@ -139,66 +124,46 @@ double y_at(double y, double top) {
   return kHeight - kBottom - y / top * (kHeight - kTop - kBottom);
 }
 
-std::string frame(const Chart& chart) {
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-      "height=\"{1}\" font-family=\"system-ui, 'DejaVu Sans', Helvetica, Arial, sans-serif\" "
-      "font-size=\"13\" fill=\"#333\">\n<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
-      kWidth, kHeight);
-  svg += fmt::format(
-      "<text x=\"{}\" y=\"34\" font-size=\"20\" font-weight=\"600\" fill=\"#111\">{}"
-      "</text>\n",
-      kLeft, escape(chart.title));
-  svg += fmt::format("<text x=\"{}\" y=\"56\" fill=\"#555\">{}</text>\n", kLeft,
-                     escape(chart.subtitle));
-  svg += fmt::format("<text x=\"{}\" y=\"{}\" fill=\"#555\">{}</text>\n", kLeft, kTop - 12,
-                     escape(chart.y_label));
-  svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\" fill=\"#555\">{}</text>\n",
-                     kLeft + (kWidth - kLeft - kRight) / 2, kHeight - 18, escape(chart.x_label));
-  return svg;
+void draw_titles(Canvas& canvas, const Chart& chart) {
+  const TextStyle pale{.size_px = kTextSize, .color = kPaleTextColor};
+  TextStyle centred = pale;
+  centred.anchor = Anchor::kMiddle;
+  canvas.text(kLeft, 34, chart.title, {.size_px = 20, .bold = true, .color = "#111111"});
+  canvas.text(kLeft, 56, chart.subtitle, pale);
+  canvas.text(kLeft, kTop - 12, chart.y_label, pale);
+  canvas.text(kLeft + (kWidth - kLeft - kRight) / 2, kHeight - 18, chart.x_label, centred);
 }
 
-std::string y_lines(double step, double top) {
-  std::string svg;
+void draw_y_lines(Canvas& canvas, double step, double top) {
   const int decimals = std::max(0, static_cast<int>(-std::floor(std::log10(step) + 1e-9)));
   for (int i = 0; i * step <= top * 1.0001; ++i) {
     const double y = y_at(i * step, top);
-    svg += fmt::format("<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n",
-                       kLeft, kWidth - kRight, y, y, i == 0 ? "#999" : "#e4e4e4");
-    svg += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.{}f}</text>\n",
-                       kLeft - 10, y + 4.5, i * step, decimals);
+    canvas.line(kLeft, y, kWidth - kRight, y, {.color = i == 0 ? kAxisColor : "#e4e4e4"});
+    canvas.text(kLeft - 10, y + 4.5, fmt::format("{:.{}f}", i * step, decimals),
+                {.size_px = kTextSize, .color = kTextColor, .anchor = Anchor::kEnd});
   }
-  return svg;
 }
 
-std::string line(const ChartSeries& series, const XAxis& x_axis, double top) {
+void draw_line(Canvas& canvas, const ChartSeries& series, const XAxis& x_axis, double top) {
   std::string path;
-  for (const ChartPoint& p : series.points)
+  for (const ChartPoint& p : series.points) {
     path +=
         fmt::format("{}{:.1f},{:.1f}", path.empty() ? "M" : " L", x_axis.at(p.x), y_at(p.y, top));
-  std::string svg = fmt::format(
-      "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\" "
-      "stroke-linejoin=\"round\"{}/>\n",
-      path, colour_of(series), series.dashed ? " stroke-dasharray=\"6 4\"" : "");
-  for (const ChartPoint& p : series.points) {
-    svg += fmt::format(
-        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\" stroke=\"#fff\" "
-        "stroke-width=\"1\"><title>{}</title></circle>\n",
-        x_axis.at(p.x), y_at(p.y, top), colour_of(series), escape(p.title));
   }
-  return svg;
+  canvas.path(path, {.color = colour_of(series), .width_px = 2, .dashed = series.dashed});
+  for (const ChartPoint& p : series.points) {
+    canvas.circle(x_axis.at(p.x), y_at(p.y, top), 3.5,
+                  {.fill = colour_of(series), .stroke = {.color = "#ffffff"}}, p.title);
+  }
 }
 
-std::string label_at_end(const Label& label, const XAxis& x_axis, double top) {
+void draw_label_at_end(Canvas& canvas, const Label& label, const XAxis& x_axis, double top) {
   const ChartPoint& end = label.series->points.back();
+  const char* colour = colour_of(*label.series);
   const double label_x = kWidth - kRight + 22;
-  return fmt::format(
-             "<path d=\"M{:.1f},{:.1f} L{:.1f},{:.1f}\" stroke=\"{}\" stroke-opacity=\"0.45\" "
-             "fill=\"none\"/>\n",
-             x_axis.at(end.x) + 6, y_at(end.y, top), label_x - 5, label.y,
-             colour_of(*label.series)) +
-         fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"{}\">{}</text>\n", label_x,
-                     label.y + 4.5, colour_of(*label.series), escape(label.series->label));
+  canvas.line(x_axis.at(end.x) + 6, y_at(end.y, top), label_x - 5, label.y,
+              {.color = colour, .opacity = 0.45});
+  canvas.text(label_x, label.y + 4.5, label.series->label, {.size_px = kTextSize, .color = colour});
 }
 
 }  // namespace
@@ -218,16 +183,19 @@ std::string chart_svg(const Chart& chart) {
   top = std::ceil(top / step * 1.0001) * step;
   const XAxis x_axis(chart.x_scale, least, most);
 
-  std::string svg = frame(chart) + y_lines(step, top) + x_axis.ticks();
+  Canvas canvas;
+  draw_titles(canvas, chart);
+  draw_y_lines(canvas, step, top);
+  x_axis.draw_ticks(canvas);
   std::vector<Label> labels;
   for (const ChartSeries& series : chart.series) {
     if (series.points.empty()) continue;
-    svg += line(series, x_axis, top);
+    draw_line(canvas, series, x_axis, top);
     labels.push_back({&series, y_at(series.points.back().y, top)});
   }
   place_labels(labels);
-  for (const Label& label : labels) svg += label_at_end(label, x_axis, top);
-  return svg + "</svg>\n";
+  for (const Label& label : labels) draw_label_at_end(canvas, label, x_axis, top);
+  return canvas.finish(kWidth, kHeight, "");
 }
 
 }  // namespace weir::perf

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A line chart as a whole SVG document: lines labelled at their ends, and each point with a title for
-// people who hover over it. Pure; thread-safe.
+// A line chart as a whole SVG document: lines labelled at their ends, and each point with a title
+// that is shown when the pointer is over it. Pure; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct ChartPoint {
 
 struct ChartSeries {
   std::string label;
-  size_t colour = 0;  // index; taken round the palette
+  size_t colour = 0;  // index; wraps around the palette
   bool dashed = false;
   std::vector<ChartPoint> points = {};  // ascending x
 };

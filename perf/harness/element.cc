@@ -109,7 +109,7 @@ uint64_t encode_exact(const ElementType& type, double value) {
   const double fraction = std::frexp(std::fabs(value), &exponent);  // in [0.5, 1)
   const int bias = (1 << (type.exponent_bits - 1)) - 1;
   const auto mantissa = static_cast<uint64_t>(std::ldexp(fraction * 2 - 1, type.mantissa_bits));
-  const auto biased = static_cast<uint64_t>(exponent - 1 + bias);
+  const auto biased = static_cast<uint64_t>(exponent) - 1 + static_cast<uint64_t>(bias);
   return sign_bit | (biased << type.mantissa_bits) | mantissa;
 }
 
@@ -137,7 +137,7 @@ double decode(const ElementType& type, uint64_t bits) {
   const int bias = (1 << (type.exponent_bits - 1)) - 1;
   const double sign = negative ? -1 : 1;
   if (type.type == WEIR_FLOAT8_E4M3) {
-    // The OCP format gives the top exponent to numbers, but for the one all-ones mantissa.
+    // In the OCP format the top exponent stands for numbers too, except with the all-ones mantissa.
     if (biased == exponent_mask && mantissa == 7) return std::numeric_limits<double>::quiet_NaN();
   } else if (biased == exponent_mask) {
     if (mantissa != 0) return std::numeric_limits<double>::quiet_NaN();

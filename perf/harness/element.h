@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types and reductions as the perf tools name them (the names that nccl-tests users type),
-// and the bit patterns of small numbers in every type. The conversions here are written apart from
-// the library's, so that the check does not share a mistake with what it checks. Pure; thread-safe.
+// Element types and reductions by the names of the perf tools (those of nccl-tests), and the bit
+// patterns of small numbers in every type. The conversions here are independent of the library's,
+// so that the check does not share a mistake with it. Pure; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ bool find_reduction(std::string_view name, Reduction* reduction);
 // The bits of `value` in the low bytes of the result. The value must be exactly representable: an
 // integer that fits (wrapping for integer types), or for floats a number with few enough bits.
 uint64_t encode_exact(const ElementType& type, double value);
-// The number that the bits stand for, for messages.
+// The number that the bits represent, for messages.
 double decode(const ElementType& type, uint64_t bits);
 
 }  // namespace weir::perf

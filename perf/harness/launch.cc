@@ -19,7 +19,7 @@
 namespace weir::perf {
 namespace {
 
-// Long enough for survivors to print which rank they lost.
+// Long enough for surviving ranks to print which rank they lost.
 constexpr auto kGrace = std::chrono::seconds(10);
 
 class ProcessGroup {
@@ -28,7 +28,7 @@ class ProcessGroup {
       : program_(program), pids_(static_cast<size_t>(count), 0) {
     sigemptyset(&watched_);
     for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&watched_, signal);
-    // Blocked before the first fork, so that no end of a child is missed.
+    // Blocked before the first fork, so that the end of no child is missed.
     sigprocmask(SIG_BLOCK, &watched_, &before_);
   }
   ~ProcessGroup() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
@@ -47,7 +47,7 @@ class ProcessGroup {
       }
       if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent) _exit(1);  // it ended before the line above
+        if (getppid() != parent) _exit(1);  // the parent ended before the line above
         sigprocmask(SIG_SETMASK, &before_, nullptr);
         std::exit(body(static_cast<int>(i)));
       }
@@ -122,7 +122,7 @@ class ProcessGroup {
 }  // namespace
 
 int run_processes(int process_count, const char* program, const std::function<int(int)>& body) {
-  std::fflush(nullptr);  // or every child prints what is still buffered
+  std::fflush(nullptr);  // or every child prints the buffered output again
   ProcessGroup group(process_count, program);
   const bool started = group.start(body);
   if (!started) group.kill_all();
@@ -134,6 +134,7 @@ int run_threads(int thread_count, const std::function<int(int)>& body) {
   if (thread_count == 1) return body(0);
   std::vector<int> status(static_cast<size_t>(thread_count), 0);
   std::vector<std::thread> threads;
+  threads.reserve(status.size());
   for (int i = 0; i < thread_count; ++i) {
     threads.emplace_back([&status, &body, i] { status[static_cast<size_t>(i)] = body(i); });
   }

@@ -15,8 +15,8 @@
 namespace weir::perf {
 namespace {
 
-// When the machine does not say: a common size, large enough that rotating still leaves most
-// caches.
+// Used when the machine does not report it: a common size, large enough that rotating buffers
+// exceed most caches.
 constexpr size_t kCacheBytesAssumed = 32u << 20;
 
 std::string first_line(const std::string& path) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the perf tools need to know about the machine, from /proc, /sys and the affinity mask.
+// The facts about the machine that the perf tools need, from /proc, /sys and the affinity mask.
 // Thread-safe.
 #pragma once
 
@@ -11,9 +11,9 @@ namespace weir::perf {
 
 struct Machine {
   std::string host;
-  std::string processor;  // "AMD EPYC 9555 64-Core Processor"; "unknown" if the kernel does not say
-  std::string kernel;     // "Linux 6.1.0"
-  std::vector<int> cpus;  // that this process may use, ascending
+  std::string processor;              // "AMD EPYC 9555 64-Core Processor"; or "unknown"
+  std::string kernel;                 // "Linux 6.1.0"
+  std::vector<int> cpus;              // that this process may use, ascending
   size_t last_level_cache_bytes = 0;  // sum over the distinct caches of these cpus
   size_t memory_available_bytes = 0;  // 0: unknown
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a *_perf program measures: one subclass per operation says how a size becomes counts, what
-// the receive buffer must hold afterwards, and which call to make. Everything else is the harness.
-// Objects are immutable; thread-safe.
+// The operation that a *_perf program measures: it defines how a size becomes counts, what the
+// receive buffer must hold afterwards, and which call to make. The harness does everything else.
+// Plain values and pure functions; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ namespace weir::perf {
 struct Geometry {
   size_t send_count = 0;
   size_t recv_count = 0;  // 0: this rank receives nothing
-  // In place one buffer holds both: its size and where each of them lies in it.
+  // In place one buffer holds both: its size and the place of each in it.
   size_t in_place_count = 0;
   size_t in_place_send_offset = 0;
   size_t in_place_recv_offset = 0;
-  // What the table shows, the same on every rank: the count argument and the bytes of the whole
-  // operation (nccl-tests' convention: the larger of the total sent and the total received by a
-  // rank).
+  // The figures that the table shows, the same on every rank: the count argument and the bytes of
+  // the whole operation (nccl-tests' convention: the larger of the total sent and the total
+  // received by a rank).
   size_t table_count = 0;
   size_t table_bytes = 0;
 };
 
-// A run of the receive buffer and where its values come from.
+// A range of the receive buffer and the source of its values.
 struct ExpectedBlock {
   size_t recv_index = 0;
   size_t count = 0;
@@ -54,27 +54,23 @@ struct Call {
   weir_request_t* request = nullptr;
 };
 
-class Operation {
- public:
-  virtual ~Operation() = default;
-
-  virtual const char* program() const = 0;  // "all_reduce_perf"
-  virtual const char* c_name() const = 0;   // "weir_all_reduce", for error texts
-  virtual bool reduces() const { return false; }
-  virtual bool has_root() const { return false; }
-  virtual bool has_in_place() const { return true; }
+struct Operation {
+  const char* program;  // "all_reduce_perf"
+  const char* c_name;   // "weir_all_reduce", for error texts
+  bool reduces = false;
+  bool has_root = false;
+  bool has_in_place = true;
 
   // `count_total`: elements that fit the requested bytes.
-  virtual Geometry geometry(size_t count_total, size_t element_bytes, const Where& where) const = 0;
-  virtual std::vector<ExpectedBlock> expected(const Geometry& geometry,
-                                              const Where& where) const = 0;
-  // Bus bandwidth over algorithm bandwidth.
-  virtual double bus_factor(int rank_count) const = 0;
-  virtual weir_result_t start(const Call& call) const = 0;
+  Geometry (*geometry)(size_t count_total, size_t element_bytes, const Where& where);
+  std::vector<ExpectedBlock> (*expected)(const Geometry& geometry, const Where& where);
+  // The ratio of bus bandwidth to algorithm bandwidth.
+  double (*bus_factor)(int rank_count);
+  weir_result_t (*start)(const Call& call);
 };
 
-// The whole program; returns the exit status: 0 right, 1 wrong values, 2 wrong usage, 3 an error of
-// the library or the system.
+// Runs the whole program; returns the exit status: 0 right, 1 wrong values, 2 wrong usage, 3 an
+// error of the library or the system.
 int run_program(int argc, char** argv, const Operation& operation);
 
 }  // namespace weir::perf

@@ -3,18 +3,20 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cctype>
 #include <cmath>
 #include <cstdio>
 #include <exception>
+
+#include "command_line/command_line.h"
 
 namespace weir::perf {
 namespace {
 
 constexpr size_t kSweepSizesMax = 100000;
 
-// The texts of options that need more than a number, before they are understood.
+// The texts, not yet parsed, of options that are more than a number.
 struct RawOptions {
   std::string bytes_min = "32M";
   std::string bytes_max;
@@ -38,120 +40,117 @@ struct RawOptions {
   int per_iteration = 0;
 };
 
-void declare(CLI::App& app, RawOptions& raw, Options& options, const Operation& operation) {
-  app.set_help_flag("-h,--help", "Print this help and exit");
+void declare(cli::CommandLine& app, RawOptions& raw, Options& options, const Operation& operation) {
   const std::string ranks = "Ranks";
   app.add_option("--ranks", options.process_count,
                  "Start this many local rank processes without a launcher")
-      ->check(CLI::Range(1, 4096))
-      ->group(ranks);
+      .range(1, 4096)
+      .group(ranks);
   app.add_option("-t,--nthreads", options.thread_count, "Thread ranks per process [1]")
-      ->check(CLI::Range(1, 1024))
-      ->group(ranks);
+      .range(1, 1024)
+      .group(ranks);
   app.add_option("-g,--ngpus", raw.gpus, "Ranks per thread: 1, more threads are asked for with -t")
-      ->group(ranks);
+      .group(ranks);
   app.add_option("--pin", raw.pin,
                  "Pin local rank i to core i: auto (if there are cores enough), on, off [auto]")
-      ->expected(1)
-      ->group(ranks);
+      .value_count(1)
+      .group(ranks);
 
   const std::string sizes = "Sizes (bytes of the whole operation; K, M and G are powers of 1024)";
-  app.add_option("-b,--minbytes", raw.bytes_min, "Smallest size [32M]")->group(sizes);
+  app.add_option("-b,--minbytes", raw.bytes_min, "Smallest size [32M]").group(sizes);
   app.add_option("-e,--maxbytes", raw.bytes_max, "Largest size [32M, or -b if larger]")
-      ->group(sizes);
-  auto* step = app.add_option("-i,--stepbytes", raw.step_bytes, "Step between sizes [1M]");
-  step->group(sizes);
+      .group(sizes);
+  app.add_option("-i,--stepbytes", raw.step_bytes, "Step between sizes [1M]").group(sizes);
   app.add_option("-f,--stepfactor", options.step_factor, "Factor between sizes, > 1 [off]")
-      ->excludes(step)
-      ->group(sizes);
+      .excludes("-i")
+      .group(sizes);
 
   const std::string what = "Operation";
   app.add_option("-d,--datatype", raw.type, "Element type, or all [float]: " + element_type_names())
-      ->group(what);
+      .group(what);
   app.add_option("-o,--op", raw.op, "Reduction: sum, prod, max, min, avg, mulsum or all [sum]")
-      ->group(operation.reduces() ? what : "");
+      .group(operation.reduces ? what : "");
   app.add_option("-r,--root", raw.root, "Root rank, or all [0]")
-      ->group(operation.has_root() ? what : "");
+      .group(operation.has_root ? what : "");
 
   const std::string how = "Measurement";
   app.add_option("-n,--iters", raw.iterations,
                  "Timed iterations; auto: at least 20 and at least 20 ms [auto]")
-      ->group(how);
+      .group(how);
   app.add_option("-w,--warmup_iters", options.warmup, "Warm-up iterations, not timed [1]")
-      ->check(CLI::Range(0, 1 << 30))
-      ->group(how);
+      .range(0, 1 << 30)
+      .group(how);
   app.add_option("-m,--agg_iters", options.aggregate,
                  "Operations put into one group per iteration [1]")
-      ->check(CLI::Range(1, 1 << 20))
-      ->group(how);
+      .range(1, 1 << 20)
+      .group(how);
   app.add_option("-N,--run_cycles", options.cycles, "Repeat the whole table; 0: for ever [1]")
-      ->check(CLI::Range(0, 1 << 30))
-      ->group(how);
+      .range(0, 1 << 30)
+      .group(how);
   app.add_option("-z,--blocking", raw.blocking,
                  "1: blocking calls; 0: requests, up to 8 in flight [1]")
-      ->check(CLI::Range(0, 1))
-      ->group(how);
+      .range(0, 1)
+      .group(how);
   app.add_option("-a,--average", raw.average,
                  "Time over ranks: 0 rank 0, 1 average, 2 minimum, 3 maximum [1]")
-      ->check(CLI::Range(0, 3))
-      ->group(how);
+      .range(0, 3)
+      .group(how);
   app.add_option("-C,--report_cputime", raw.cpu_time,
                  "1: processor time of the calling thread instead of elapsed time [0]")
-      ->check(CLI::Range(0, 1))
-      ->group(how);
+      .range(0, 1)
+      .group(how);
   app.add_option("-I,--per_iter", raw.per_iteration,
                  "1: time each iteration; adds min, max, p99 and variation [0]")
-      ->check(CLI::Range(0, 1))
-      ->group(how);
+      .range(0, 1)
+      .group(how);
   app.add_option("-T,--timeout", options.timeout_s, "Deadline of each operation, seconds")
-      ->check(CLI::Range(1, 1 << 20))
-      ->group(how);
+      .range(1, 1 << 20)
+      .group(how);
   app.add_option("-c,--check", options.checks,
                  "Checked iterations per size, all elements; 0: no check [1]")
-      ->check(CLI::Range(0, 1 << 20))
-      ->group(how);
+      .range(0, 1 << 20)
+      .group(how);
 
   const std::string buffers = "Buffers";
   app.add_flag(
-      "--fixed-buffers", options.fixed_buffers,
-      "Use the same buffers in each iteration, so that they may stay in a cache; by default "
-      "they rotate over more memory than the last-level cache holds");
-  app.get_option("--fixed-buffers")->group(buffers);
+         "--fixed-buffers", options.fixed_buffers,
+         "Use the same buffers in each iteration, so that they may stay in a cache; by default "
+         "they rotate over more memory than the last-level cache holds")
+      .group(buffers);
   app.add_option("--cache-bytes", raw.cache_bytes,
                  "Last-level cache to exceed [as the machine says]")
-      ->group(buffers);
+      .group(buffers);
   app.add_option("-R,--local_register", raw.registration,
                  "1: weir_register the buffers; 2: weir_mem_alloc them (zero copy) [0]")
-      ->check(CLI::Range(0, 2))
-      ->group(buffers);
+      .range(0, 2)
+      .group(buffers);
   app.add_option("-u,--unalign", raw.unaligned, "1: buffers start one element past alignment [0]")
-      ->check(CLI::Range(0, 1))
-      ->group(buffers);
+      .range(0, 1)
+      .group(buffers);
 
   const std::string output = "Output";
   app.add_option("-J,--output_file", options.json_file, "Write results as JSON to this file")
-      ->group(output);
-  app.add_option("--csv", options.csv_file, "Write the table as CSV to this file")->group(output);
+      .group(output);
+  app.add_option("--csv", options.csv_file, "Write the table as CSV to this file").group(output);
   app.add_option("--plot", options.plot_file, "Draw bus bandwidth over size as SVG into this file")
-      ->group(output);
+      .group(output);
   app.add_option("-S,--report_timestamps", raw.timestamps, "1: a timestamp on each line [0]")
-      ->check(CLI::Range(0, 1))
-      ->group(output);
+      .range(0, 1)
+      .group(output);
 
   const std::string ignored = "Accepted for compatibility, without effect";
   app.add_option("-p,--parallel_init", raw.parallel_init,
                  "Thread ranks always make their communicator in parallel")
-      ->group(ignored);
-  app.add_option("-y,--stream_null", raw.stream_null, "There is no stream on a CPU")
-      ->group(ignored);
-  app.add_option("-G,--cudagraph", raw.cuda_graph, "There is no graph on a CPU")->group(ignored);
+      .group(ignored);
+  app.add_option("-y,--stream_null", raw.stream_null, "There is no stream on a CPU").group(ignored);
+  app.add_option("-G,--cudagraph", raw.cuda_graph, "There is no graph on a CPU").group(ignored);
 
-  app.add_option("--test-corrupt", options.corrupt_rank)->group("");
+  app.add_option("--test-corrupt", options.corrupt_rank).group("");
 }
 
-// Empty when all is well, else what is wrong.
-std::string understand(const RawOptions& raw, const CLI::App& app, const Operation& operation,
-                       Options& options) {
+// Empty when all is well, otherwise an error text.
+std::string understand(const RawOptions& raw, const cli::CommandLine& app,
+                       const Operation& operation, Options& options) {
   const auto bytes = [](const char* flag, const std::string& text, size_t* value) {
     if (parse_bytes(text, value)) return std::string();
     return fmt::format("{} {}: not a size; give a number with an optional K, M or G", flag, text);
@@ -171,7 +170,7 @@ std::string understand(const RawOptions& raw, const CLI::App& app, const Operati
   if (options.bytes_max < options.bytes_min) {
     return fmt::format("-e {} is smaller than -b {}", raw.bytes_max, raw.bytes_min);
   }
-  if (app.count("-f") != 0 && !(options.step_factor > 1 && options.step_factor <= 1024)) {
+  if (app.was_given("-f") && !(options.step_factor > 1 && options.step_factor <= 1024)) {
     return fmt::format("-f {}: the factor between sizes must be above 1, up to 1024",
                        options.step_factor);
   }
@@ -218,7 +217,7 @@ std::string understand(const RawOptions& raw, const CLI::App& app, const Operati
     return fmt::format("-o {}: not a reduction; one of sum, prod, max, min, avg, mulsum, all",
                        raw.op);
   }
-  if (!operation.reduces()) options.ops.assign(1, Reduction::kNone);
+  if (!operation.reduces) options.ops.assign(1, Reduction::kNone);
 
   if (raw.root == "all") {
     options.root = -1;
@@ -256,7 +255,7 @@ std::string understand(const RawOptions& raw, const CLI::App& app, const Operati
   if (raw.stream_null != 0) options.notes.emplace_back("-y: ignored, there is no stream on a CPU");
   if (raw.cuda_graph != 0) options.notes.emplace_back("-G: ignored, there is no graph on a CPU");
 
-  options.thread_count_given = app.count("-t") != 0;
+  options.thread_count_given = app.was_given("-t");
   options.blocking = raw.blocking != 0;
   options.average = static_cast<Average>(raw.average);
   options.registration = static_cast<Registration>(raw.registration);
@@ -322,30 +321,26 @@ std::string format_bytes(size_t bytes) {
 }
 
 ParseResult parse_options(int argc, char** argv, const Operation& operation, Options* options) {
-  CLI::App app(
+  cli::CommandLine app(
       fmt::format("{}: time, bandwidth and correctness of {} over ranks on this machine or "
                   "under mpirun, srun or torchrun.",
-                  operation.program(), operation.c_name()),
-      operation.program());
+                  operation.program, operation.c_name),
+      operation.program);
   RawOptions raw;
   declare(app, raw, *options, operation);
   for (int i = 0; i < argc; ++i) {
     if (i > 0) options->command_line += ' ';
     options->command_line += argv[i];
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    app.exit(help);
-    return ParseResult::kExitOk;
-  } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "{}: {}\nTry {} --help\n", operation.program(), error.what(),
-               operation.program());
+  std::string complaint;
+  if (const auto status = app.parse(argc, argv, &complaint)) {
+    if (*status == 0) return ParseResult::kExitOk;
+    fmt::print(stderr, "{}: {}\nTry {} --help\n", operation.program, complaint, operation.program);
     return ParseResult::kExitUsage;
   }
-  const std::string complaint = understand(raw, app, operation, *options);
+  complaint = understand(raw, app, operation, *options);
   if (!complaint.empty()) {
-    fmt::print(stderr, "{}: {}\n", operation.program(), complaint);
+    fmt::print(stderr, "{}: {}\n", operation.program, complaint);
     return ParseResult::kExitUsage;
   }
   return ParseResult::kRun;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of the perf tools: nccl-tests' flags with nccl-tests' meaning where a CPU has
-// one, and a few of our own.
+// The command line of the perf tools: nccl-tests' flags with nccl-tests' meaning where they make
+// sense on a CPU, and a few additional ones.
 #pragma once
 
 #include <cstddef>
@@ -43,16 +43,17 @@ struct Options {
   bool unaligned = false;
   Pin pin = Pin::kAuto;
   bool fixed_buffers = false;
-  size_t cache_bytes = 0;  // 0: as the machine says
+  size_t cache_bytes = 0;  // 0: as the machine reports
   std::string json_file;
   std::string csv_file;
   std::string plot_file;
-  std::vector<std::string> notes;  // what was accepted and has no effect; printed once
+  std::vector<std::string> notes;  // options that were accepted but have no effect; printed once
   std::string command_line;
   int corrupt_rank = -1;  // test hook: this rank damages one received element before each check
 };
 
-// "8", "64K", "32M", "1G", "1.5M"; powers of 1024. False if it is not such a text or overflows.
+// "8", "64K", "32M", "1G", "1.5M"; powers of 1024. False if the text has another form or the number
+// overflows.
 bool parse_bytes(const std::string& text, size_t* bytes);
 std::string format_bytes(size_t bytes);  // "64K" if it is a whole number of a unit, else "100"
 

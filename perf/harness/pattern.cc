@@ -26,9 +26,8 @@ size_t start_of(size_t first_index, uint64_t iteration) {
          Pattern::kPeriod;
 }
 
-// Ranks take turns, starting at a place that depends on k: the first `contributor_count` of that
-// order carry a value and the others are neutral. It bounds every partial result for any number of
-// ranks.
+// Ranks take turns, in an order whose start depends on k: the first `contributor_count` ranks carry
+// a value and the others are neutral. This bounds every partial result for any number of ranks.
 bool contributes(int rank, size_t k, int rank_count, uint64_t contributor_count) {
   const uint64_t turn =
       (static_cast<uint64_t>(rank) + hash_of(k, 11)) % static_cast<uint64_t>(rank_count);
@@ -54,14 +53,14 @@ double Pattern::input_value(int rank, size_t k) const {
       return contributes(rank, k, rank_count_, hash_of(k, 13) % (std::min(budget, n) + 1)) ? sign
                                                                                            : 0;
     case Reduction::kMulSum:
-      // Factors are 1 and 2 (factor_bits), so the inputs keep to half of the budget.
+      // Factors are 1 and 2 (factor_bits), so the inputs use only half of the budget.
       if (budget / n >= 4) return sign * static_cast<double>(own % (budget / n / 2 + 1));
       return contributes(rank, k, rank_count_, hash_of(k, 13) % (std::min(budget / 2, n) + 1))
                  ? sign
                  : 0;
     case Reduction::kProd: {
       // Powers of two with a bounded sum of exponents, one factor of 3, and signs: exact everywhere
-      // with two significant bits. Integers wrap, in any order alike.
+      // with two significant bits. Integers wrap, with the same result in any order.
       const uint64_t twos =
           std::min<uint64_t>(type_.is_float ? static_cast<uint64_t>(type_.exponent_max) - 2 : 5, n);
       double value = contributes(rank, k, rank_count_, hash_of(k, 17) % (twos + 1)) ? 2 : 1;
@@ -111,7 +110,7 @@ uint64_t Pattern::factor_bits(int rank) const {
 }
 
 uint64_t Pattern::reduced_bits(size_t k) const {
-  // Doubles hold every intermediate result here exactly, but for wrapping integer products.
+  // Doubles hold every intermediate result here exactly, except wrapping integer products.
   double value = input_value(0, k);
   auto wrapped = static_cast<uint64_t>(static_cast<int64_t>(value));
   for (int rank = 1; rank < rank_count_; ++rank) {
@@ -182,7 +181,7 @@ size_t Pattern::count_wrong(const void* data, int source, size_t first_index, si
     uint64_t expected_bits = 0;
     std::memcpy(&actual_bits, actual, type_.bytes);
     std::memcpy(&expected_bits, expected, type_.bytes);
-    // Zero has two signs, and which one a sum of zeros has is nobody's promise.
+    // Zero has two signs, and the sign of a sum of zeros is unspecified.
     return decode(type_, actual_bits) != decode(type_, expected_bits);
   };
   size_t wrong = 0;

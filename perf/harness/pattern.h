@@ -6,7 +6,7 @@
 // number chosen so that every partial result is exact in the type (so also with one rounding per
 // step, and in half precision or fp8); for operations that only move data it is arbitrary bits.
 // Values repeat with a prime period, so that a block that lands a power of two away from its place
-// is noticed, and filling and checking run at memory speed. Not thread-safe (tables are made on
+// is detected, and filling and checking run at memory speed. Not thread-safe (tables are made on
 // first use); one per rank.
 #pragma once
 
@@ -35,7 +35,8 @@ class Pattern {
   // dst[k] = element first_index + k of rank `source`'s input, or of the reduced result.
   void fill(void* dst, int source, size_t first_index, size_t count, uint64_t iteration);
 
-  // How many of data[0..count) differ from what fill() would write. *first is the first of them.
+  // How many of data[0..count) differ from the values that fill() would write. *first is the index
+  // of the first one.
   size_t count_wrong(const void* data, int source, size_t first_index, size_t count,
                      uint64_t iteration, Mismatch* first);
 

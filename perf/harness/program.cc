@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kDefaultRankCount = 2;
 
-// What the ranks of one process have in common.
+// State that the ranks of one process share.
 struct ProcessJob {
   const Options* options = nullptr;
   const Operation* operation = nullptr;
@@ -34,11 +34,11 @@ struct ProcessJob {
 };
 
 int fail(const Operation& operation, int rank, const std::string& text) {
-  fmt::print(stderr, "{}: rank {}: {}\n", operation.program(), rank, text);
+  fmt::print(stderr, "{}: rank {}: {}\n", operation.program, rank, text);
   return kExitError;
 }
 
-// Which cpu local rank `index` is bound to; -1: none.
+// The cpu to which local rank `index` is bound; -1: none.
 int cpu_for(const ProcessJob& job, int index) {
   const std::vector<int>& cpus = job.machine.cpus;
   const int local_count = job.local_process_count * job.options->thread_count;
@@ -86,7 +86,7 @@ int run_process(const ProcessJob& job) {
   });
 }
 
-// How many processes share this one's host, and its index among them.
+// The number of processes on this one's host, and its index among them.
 bool find_neighbours(weir_comm_t comm, ProcessJob* job) {
   char mine[128] = {};
   std::snprintf(mine, sizeof(mine), "%s", job->machine.host.c_str());
@@ -109,11 +109,11 @@ int run_launched(ProcessJob job) {
   weir_comm_t world = nullptr;
   weir_result_t result = weir_comm_create_from_env(&world, nullptr);
   if (result != WEIR_OK) {
-    fmt::print(stderr, "{}: {}\n", operation.program(),
+    fmt::print(stderr, "{}: {}\n", operation.program,
                error_text("weir_comm_create_from_env", result, nullptr));
     return kExitError;
   }
-  // The launcher binds its processes as it was told to; that is not ours to change.
+  // The launcher binds its processes as the user asked; this program does not change that.
   job.pins_by_default = false;
   if (weir_comm_rank(world, &job.process) != WEIR_OK ||
       weir_comm_size(world, &job.process_count) != WEIR_OK || !find_neighbours(world, &job)) {
@@ -164,8 +164,8 @@ int run_program(int argc, char** argv, const Operation& operation) {
   }
   if (options.process_count == 0) options.process_count = 1;
   const int rank_count = options.process_count * options.thread_count;
-  if (operation.has_root() && options.root >= rank_count) {
-    fmt::print(stderr, "{}: -r {}: the ranks are 0 to {}\n", operation.program(), options.root,
+  if (operation.has_root && options.root >= rank_count) {
+    fmt::print(stderr, "{}: -r {}: the ranks are 0 to {}\n", operation.program, options.root,
                rank_count - 1);
     return kExitUsage;
   }
@@ -174,12 +174,12 @@ int run_program(int argc, char** argv, const Operation& operation) {
   job.launch = options.process_count > 1 ? "--ranks" : "threads";
   const weir_result_t result = weir_get_unique_id(&job.id);
   if (result != WEIR_OK) {
-    fmt::print(stderr, "{}: {}\n", operation.program(),
+    fmt::print(stderr, "{}: {}\n", operation.program,
                error_text("weir_get_unique_id", result, nullptr));
     return kExitError;
   }
   if (options.process_count == 1) return run_process(job);
-  return run_processes(options.process_count, operation.program(), [&job](int process) {
+  return run_processes(options.process_count, operation.program, [&job](int process) {
     ProcessJob mine = job;
     mine.process = mine.local_process = process;
     return run_process(mine);

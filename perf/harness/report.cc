@@ -15,7 +15,7 @@
 namespace weir::perf {
 namespace {
 
-// As many decimals as fit `width` with two blanks to spare, as nccl-tests prints them.
+// As many decimals as fit `width` with two spare blanks, as in nccl-tests.
 std::string fit(double value, int width) {
   int digits = 1;
   for (double limit = 10; value >= limit && digits < width; limit *= 10) ++digits;
@@ -61,7 +61,7 @@ nlohmann::json measurement_json(const std::optional<Measurement>& m, bool cpu_ti
   return j;
 }
 
-// To a new file beside it, then renamed: a reader never sees half of it.
+// Writes a new file next to it and renames it: a reader never sees half a file.
 std::string write_file(const std::string& path, const std::string& text) {
   const std::string unfinished = path + ".part";
   {

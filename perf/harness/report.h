@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of a run, and what is made of them: the table on stdout (nccl-tests' columns), JSON, CSV.
-// Only rank 0 has a report. Not thread-safe.
+// Results of a run and their output: the table on stdout (nccl-tests' columns), JSON, CSV. Only
+// rank 0 has a report. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -75,7 +75,7 @@ class Report {
   void add(const Row& row);
   void print_footer() const;
 
-  // Shows what is being done on stderr when that is a terminal; "" clears it.
+  // Shows the present activity on stderr when that is a terminal; "" clears it.
   void progress(const std::string& text);
 
   uint64_t wrong_total() const { return wrong_total_; }
@@ -83,7 +83,7 @@ class Report {
   const RunInfo& info() const { return info_; }
   double average_bus_gbs() const;
 
-  // Writes the files that the options name. Empty, or which file could not be written and why.
+  // Writes the files that the options name. Returns "", or which file could not be written and why.
   std::string write_files() const;
   std::string json() const;
   std::string csv() const;

@@ -35,7 +35,7 @@ struct RunError {
   std::string text;
 };
 
-// One line of the table in the making.
+// One line of the table, while it is measured.
 struct PointSetup {
   Geometry geometry;
   SlotPlan plan;
@@ -137,7 +137,7 @@ PointSetup Runner::setup_point(const ElementType& type, const Where& where, size
 }
 
 void Runner::prepare() {
-  if (options_.root >= job_.rank_count && operation_.has_root()) {
+  if (options_.root >= job_.rank_count && operation_.has_root) {
     throw RunError{fmt::format("-r {}: the ranks are 0 to {}", options_.root, job_.rank_count - 1)};
   }
   if (options_.timeout_s > 0) {
@@ -177,7 +177,7 @@ void Runner::prepare() {
           "weir_all_gather (exchange of names)");
   if (job_.rank != 0) return;
   RunInfo info;
-  info.program = operation_.program();
+  info.program = operation_.program;
   info.rank_count = job_.rank_count;
   info.process_count = job_.process_count;
   info.launch = job_.launch;
@@ -216,7 +216,7 @@ void Runner::start(const PointSetup& s, bool in_place, size_t slot, weir_request
   call.op = s.op;
   call.where = s.where;
   call.request = request;
-  require(operation_.start(call), operation_.c_name());
+  require(operation_.start(call), operation_.c_name);
 }
 
 double Runner::time_iterations(const PointSetup& s, bool in_place, int64_t count,
@@ -286,7 +286,7 @@ void Runner::note_mismatch(Pattern& pattern, const PointSetup& s, bool in_place,
       stderr,
       "{}: rank {}: first wrong value: {} {} {}, size {}, element {} of {}: {:#x} ({:g}) and "
       "not {:#x} ({:g})\n",
-      operation_.program(), job_.rank, s.type->name, reduction_name(pattern.reduction()),
+      operation_.program, job_.rank, s.type->name, reduction_name(pattern.reduction()),
       in_place ? "in place" : "out of place", s.geometry.table_bytes,
       block.recv_index + mismatch.index, s.geometry.recv_count, mismatch.actual_bits,
       decode(*s.type, mismatch.actual_bits), mismatch.expected_bits,
@@ -306,7 +306,7 @@ uint64_t Runner::check_slot(Pattern& pattern, const PointSetup& s, bool in_place
       wrong += here;
     }
   }
-  // What lies behind the buffer, and the input, must be as before.
+  // The bytes after the buffer, and the input, must be unchanged.
   const size_t shift = options_.unaligned ? s.type->bytes : 0;
   const size_t whole = in_place ? s.geometry.in_place_count : s.geometry.recv_count;
   const uint8_t* guard =
@@ -317,7 +317,7 @@ uint64_t Runner::check_slot(Pattern& pattern, const PointSetup& s, bool in_place
     if (!mismatch_shown_) {
       mismatch_shown_ = true;
       fmt::print(stderr, "{}: rank {}: byte {} behind the receive buffer of {} bytes was written\n",
-                 operation_.program(), job_.rank, i, whole * s.type->bytes);
+                 operation_.program, job_.rank, i, whole * s.type->bytes);
     }
   }
   if (!in_place) {
@@ -327,7 +327,7 @@ uint64_t Runner::check_slot(Pattern& pattern, const PointSetup& s, bool in_place
     if (here > 0 && !mismatch_shown_) {
       mismatch_shown_ = true;
       fmt::print(stderr, "{}: rank {}: element {} of the send buffer was changed\n",
-                 operation_.program(), job_.rank, first.index);
+                 operation_.program, job_.rank, first.index);
     }
     wrong += here;
   }
@@ -337,7 +337,7 @@ uint64_t Runner::check_slot(Pattern& pattern, const PointSetup& s, bool in_place
 Measurement Runner::measure_place(Pattern& pattern, const PointSetup& s, bool in_place) {
   const auto show = [&](const char* what) {
     if (report_) {
-      report_->progress(fmt::format("{} {} {} {}: {}", operation_.program(),
+      report_->progress(fmt::format("{} {} {} {}: {}", operation_.program,
                                     format_bytes(s.geometry.table_bytes), s.type->name,
                                     in_place ? "in place" : "out of place", what));
     }
@@ -357,7 +357,7 @@ Measurement Runner::measure_place(Pattern& pattern, const PointSetup& s, bool in
   if (options_.checks > 0) {
     show("checking");
     if (!in_place) {
-      // Results of the timed loop itself: operations back to back, as they come in practice.
+      // Checks results of the timed loop itself: operations back to back, as in practice.
       const size_t slot_bytes = std::max<size_t>(s.plan.recv_stride, 1);
       const size_t used = static_cast<size_t>(std::min<int64_t>(
           iterations * options_.aggregate, static_cast<int64_t>(s.plan.slot_count)));
@@ -421,10 +421,10 @@ void Runner::measure_point(Pattern& pattern, const PointSetup& setup) {
   row.count = setup.geometry.table_count;
   row.type = setup.type;
   row.reduction = pattern.reduction();
-  row.root = operation_.has_root() ? setup.where.root : -1;
+  row.root = operation_.has_root ? setup.where.root : -1;
   row.slot_count = setup.plan.slot_count;
   row.out_of_place = measure_place(pattern, setup, false);
-  if (operation_.has_in_place()) row.in_place = measure_place(pattern, setup, true);
+  if (operation_.has_in_place) row.in_place = measure_place(pattern, setup, true);
   if (report_) report_->add(row);
 }
 
@@ -467,8 +467,8 @@ int Runner::run() {
               break;
             }
           }
-          const bool all_roots = operation_.has_root() && options_.root < 0;
-          const int first = !operation_.has_root() || all_roots ? 0 : options_.root;
+          const bool all_roots = operation_.has_root && options_.root < 0;
+          const int first = !operation_.has_root || all_roots ? 0 : options_.root;
           const int last = all_roots ? job_.rank_count - 1 : first;
           for (int root = first; root <= last; ++root) {
             measure_series(pattern, {job_.rank, job_.rank_count, root}, op);
@@ -482,7 +482,7 @@ int Runner::run() {
     if (std::string e = buffers_.release(); !e.empty()) throw RunError{e};
   } catch (const RunError& error) {
     if (report_) report_->progress("");
-    fmt::print(stderr, "{}: rank {}: {}\n", operation_.program(), job_.rank, error.text);
+    fmt::print(stderr, "{}: rank {}: {}\n", operation_.program, job_.rank, error.text);
     return kExitError;
   }
   int status = wrong_here_ > 0 ? kExitWrong : kExitOk;
@@ -490,13 +490,14 @@ int Runner::run() {
     report_->print_footer();
     if (report_->wrong_total() > 0) status = kExitWrong;
     if (std::string e = report_->write_files(); !e.empty()) {
-      fmt::print(stderr, "{}: {}\n", operation_.program(), e);
+      fmt::print(stderr, "{}: {}\n", operation_.program, e);
       status = kExitError;
     }
   }
-  // A launcher may end all ranks when one ends with an error: not before rank 0 has reported.
+  // A launcher may end all ranks when one ends with an error, so no rank ends before rank 0 has
+  // reported.
   if (weir_barrier(job_.comm, nullptr) != WEIR_OK && status == kExitOk) {
-    fmt::print(stderr, "{}: rank {}: {}\n", operation_.program(), job_.rank,
+    fmt::print(stderr, "{}: rank {}: {}\n", operation_.program, job_.rank,
                weir_last_error(job_.comm));
     status = kExitError;
   }

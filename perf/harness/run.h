@@ -34,8 +34,8 @@ inline constexpr int kExitWrong = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitError = 3;
 
-// Prints errors on stderr with the rank. Returns one of the above. The communicator stays the
-// caller's.
+// Prints errors on stderr with the rank. Returns one of the above. The caller keeps the
+// communicator.
 int run_rank(const RankJob& job);
 
 }  // namespace weir::perf

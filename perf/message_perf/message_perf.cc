@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// message_perf: messages of two processes over one transport, through the table of functions that the
-// core calls (plugin.h) and nothing above it, as the tools of UCX and libfabric measure theirs.
+// message_perf: messages of two processes over one transport, directly through the table of
+// functions that the core calls (plugin.h), as the tools of UCX and libfabric measure theirs.
 //
-//   message_perf <transport>[,<transport that takes over>] latency|bandwidth|put_latency|put_bandwidth|
-//                get_bandwidth <bytes> <count> [<core>,<core>]
+//   message_perf <transport>[,<transport that takes over>]
+//                latency|bandwidth|put_latency|put_bandwidth|get_bandwidth
+//                <bytes> <count> [<core>,<core>]
 //
-// WEIR_TLS holds as it does in the core: with `all` messages are sealed where the transport does not encrypt them.
+// WEIR_TLS applies as in the core: with `all`, messages are sealed where the transport does not
+// encrypt them.
 //
-// latency: `count` round trips; prints microseconds of one way: the median of tens of them, and the mean.
-// bandwidth: `count` messages in one direction, up to 32 under way; prints MiB per second.
-// put_latency: as latency, each way one put_signal that the other waits for. put_bandwidth: as bandwidth,
-// each message a put, until the last is in the other's memory. get_bandwidth: each message a get by rank 0.
+// latency: `count` round trips; prints microseconds of one way: the median over groups of ten, and
+// the mean. bandwidth: `count` messages in one direction, up to 32 under way; prints MiB per
+// second. put_latency: as latency, each way one put_signal that the other waits for. put_bandwidth:
+// as bandwidth, each message a put, until the last is in the other's memory. get_bandwidth: each
+// message a get by rank 0.
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,11 +26,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/control/host_control.h"
+#include "core/control/network.h"
 #include "core/plugin/registry.h"
 #include "weir/plugin.h"
 
@@ -75,11 +81,17 @@ class Rank {
              [](void*, const char* name) -> const char* { return getenv(name); }};
     const weir_transport_config_t config = {sizeof config,     rank, 2, 78, kSecret, sizeof kSecret,
                                             uint64_t{1} << 20, 1};
-    require(f_.open(&host_, &config, &instance_), "open");
+    open_network(rank);
+    require(f_.open(f_.context, &host_, &config, &instance_), "open");
     struct Address {
       size_t bytes;
+      size_t network_bytes;
       unsigned char data[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
+      char network[control::kAddressBytesMax];
     } addresses[2] = {};
+    const std::string network = network_->address();
+    addresses[rank].network_bytes = network.size();
+    memcpy(addresses[rank].network, network.data(), network.size());
     require(f_.address(instance_, addresses[rank].data, &addresses[rank].bytes), "address");
     if (write(socket, &addresses[rank], sizeof(Address)) != sizeof(Address) ||
         read(socket, &addresses[peer_], sizeof(Address)) != sizeof(Address)) {
@@ -87,7 +99,13 @@ class Rank {
     }
     const unsigned char* data[] = {addresses[0].data, addresses[1].data};
     const size_t bytes[] = {addresses[0].bytes, addresses[1].bytes};
-    require(f_.connect(instance_, data, bytes, now_ns() + 20'000'000'000), "connect");
+    const uint64_t deadline_ns = now_ns() + 20'000'000'000;
+    std::vector<std::string> networks;
+    for (const Address& one : addresses) networks.emplace_back(one.network, one.network_bytes);
+    if (const Status joined = network_->join(networks, deadline_ns); !joined.ok()) {
+      give_up(joined.text());
+    }
+    require(f_.connect(instance_, data, bytes, deadline_ns), "connect");
     for (unsigned char** buffer : {&out_, &in_}) {
       *buffer =
           static_cast<unsigned char*>(std::aligned_alloc(4096, (job.bytes + 4096) / 4096 * 4096));
@@ -98,13 +116,14 @@ class Rank {
   }
   ~Rank() {
     f_.close(instance_);
+    network_->leave();
     free(out_);
     free(in_);
   }
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  // Nanoseconds of each ten round trips, so that the clock costs nothing.
+  // Nanoseconds of each group of ten round trips, so that reading the clock costs nothing.
   std::vector<uint64_t> bounce(uint64_t count) {
     std::vector<uint64_t> trips((count + kTrips - 1) / kTrips);
     uint64_t before = now_ns();
@@ -132,7 +151,7 @@ class Rank {
     if (peer_ == 0) send(&send_op);
   }
 
-  // Rank 0 sends; the time ends when rank 1 has said that it has the last one.
+  // Rank 0 sends; the time ends when rank 1 has acknowledged the last message.
   uint64_t stream(uint64_t count) {
     weir_transport_op_t ops[kWindow] = {};
     weir_result_t posted[kWindow] = {};
@@ -160,7 +179,7 @@ class Rank {
     }
     uint64_t ack = 1;
     weir_transport_op_t op{};
-    if (job_.put || job_.get) {  // all are in the memory of who they are for
+    if (job_.put || job_.get) {  // all data is in its target's memory
       finish(peer_ == 1 ? f_.send(instance_, 1, 1, &ack, sizeof ack, &op)
                         : f_.recv(instance_, 0, 1, &ack, sizeof ack, &op),
              &op);
@@ -173,7 +192,20 @@ class Rank {
   }
 
  private:
-  // What the other may write to: the bytes of a message, and behind them the signal.
+  void open_network(uint32_t rank) {
+    control::NetworkConfig config;
+    config.comm_id = 78;
+    config.rank = rank;
+    config.rank_count = 2;
+    memcpy(config.secret.bytes.data(), kSecret, sizeof kSecret);
+    auto opened = control::Network::open(config);
+    if (!opened.ok()) give_up(opened.status().text());
+    network_ = opened.take();
+    control_ = std::make_unique<control::HostControl>(
+        network_.get(), uint8_t{0}, [](const std::string& text) { last_error = text; });
+    host_.control = control_->functions();
+  }
+  // Memory that the peer may write to: the bytes of a message, then the signal.
   void open_memory() {
     const uint64_t needed = job_.get ? WEIR_CAP_GET : WEIR_CAP_PUT | WEIR_CAP_SIGNAL;
     if ((f_.caps.bits & needed) != needed) give_up("the transport has no put, get or signal");
@@ -218,6 +250,8 @@ class Rank {
   const Job& job_;
   const weir_transport_functions_t& f_;
   uint32_t peer_;
+  std::unique_ptr<control::Network> network_;
+  std::unique_ptr<control::HostControl> control_;
   weir_host_t host_{};
   weir_transport_t* instance_ = nullptr;
   unsigned char* out_ = nullptr;
@@ -249,7 +283,7 @@ void play(const Job& job, uint32_t rank, int socket) {
   if (rank == 0) printf("%.3f\n", static_cast<double>(job.bytes * job.count) / 1048576 / seconds);
 }
 
-// "ucx", or "ucx,tcp" for the one with the other behind it.
+// "ucx", or "ucx,tcp" for failover from the first to the second.
 Result<const weir_transport_functions_t*> find_transports(std::string names) {
   std::vector<const weir_transport_functions_t*> chain;
   for (char* name = strtok(names.data(), ","); name != nullptr; name = strtok(nullptr, ",")) {

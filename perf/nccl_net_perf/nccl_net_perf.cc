@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// nccl_net_perf: two processes over any network plugin of NCCL, without a GPU and without NCCL: each loads the
-// plugin as NCCL would, both connect in both directions, and messages in host memory are timed.
+// nccl_net_perf: two processes over any network plugin of NCCL, without a GPU and without NCCL:
+// each loads the plugin as NCCL would, both connect in both directions, and messages in host memory
+// are timed.
 //
-//   nccl_net_perf <plugin> [-b bytes] [-e bytes] [-f factor] [-n count] [-w window] [-c 0|1] [--abi version]
+//   nccl_net_perf <plugin> [-b bytes] [-e bytes] [-f factor] [-n count] [-w window] [-c 0|1]
+//                 [--abi version]
 //
-// For each size: microseconds of one way of a ping-pong, millions of bytes per second with a window of messages
-// under way in one direction, and, in a run of its own, the number of wrong bytes. The exit status is not 0 when
-// there was any, or when something failed.
+// For each size: one-way microseconds of a ping-pong, millions of bytes per second with a window of
+// messages under way in one direction, and, in a separate run, the number of wrong bytes. The exit
+// status is not 0 when there was any, or when something failed.
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,11 +19,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "command_line/command_line.h"
 #include "ncclnet/loaded_plugin.h"
 
 namespace weir::perf {
@@ -90,7 +92,7 @@ class Side {
            std::to_string(device_.speed_mbits) + " Mbit/s";
   }
 
-  // Both have a buffer that the plugin knows; one per direction.
+  // Both have a registered buffer per direction.
   void use_buffers(unsigned char* out, unsigned char* in, uint64_t bytes) {
     out_ = out;
     in_ = in;
@@ -114,7 +116,8 @@ class Side {
     return now_ns() - start;
   }
 
-  // Nanoseconds of `count` messages from rank 0 to rank 1, and the answer that they are there.
+  // Nanoseconds of `count` messages from rank 0 to rank 1, and the acknowledgement that they have
+  // arrived.
   uint64_t stream(uint64_t bytes, int count) {
     const uint64_t start = now_ns();
     std::vector<void*> requests;
@@ -134,8 +137,8 @@ class Side {
     return now_ns() - start;
   }
 
-  // Bytes that are not as they were sent, in messages of this size and one byte less, received where there is
-  // room for the larger.
+  // The number of bytes that differ from those sent, in messages of this size and of one byte less,
+  // received with room for the larger.
   uint64_t wrong(uint64_t bytes) {
     uint64_t count = 0;
     for (uint64_t message = 0; message < 4; ++message) {
@@ -144,7 +147,7 @@ class Side {
       std::fill(in_, in_ + bytes, static_cast<unsigned char>(0xa5));
       void* received = begin_receive(bytes);
       void* under_way = begin_send(sent);
-      // Neither end's message moves while nobody asks about it.
+      // Neither end's message moves unless it is tested.
       bool sent_all = false, received_all = false;
       until("test", [&] {
         sent_all = sent_all || ask(under_way, sent);
@@ -215,7 +218,7 @@ class Side {
     });
     return request;
   }
-  // Whether it is done.
+  // Whether the request is done.
   bool ask(void* request, uint64_t bytes) const {
     int done = 0, size = -1;
     require(plugin_->test(request, &done, &size), "test");
@@ -279,22 +282,22 @@ int play(const Options& options, uint32_t rank, int socket) {
 
 int run(int argc, char** argv) {
   Options options;
-  CLI::App app("Two processes over a network plugin of NCCL, without a GPU");
-  app.add_option("plugin", options.plugin, "Path, or NAME for libnccl-net-NAME.so")->required();
-  app.add_option("-b", options.bytes_min, "Smallest message")->transform(CLI::AsSizeValue(false));
+  cli::CommandLine app("Two processes over a network plugin of NCCL, without a GPU");
+  app.add_option("plugin", options.plugin, "Path, or NAME for libnccl-net-NAME.so").required();
+  app.add_option("-b", options.bytes_min, "Smallest message").size();
   app.add_option("-e", options.bytes_max, "Largest message")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 30));
+      .size()
+      .range(uint64_t{0}, uint64_t{1} << 30);
   app.add_option("-f", options.factor, "Factor between sizes")
-      ->check(CLI::Range(uint64_t{2}, uint64_t{1} << 20));
-  app.add_option("-n", options.count, "Messages for each size")->check(CLI::Range(1, 100'000'000));
-  app.add_option("-w", options.window, "Messages under way")->check(CLI::Range(1, 32));
+      .range(uint64_t{2}, uint64_t{1} << 20);
+  app.add_option("-n", options.count, "Messages for each size").range(1, 100'000'000);
+  app.add_option("-w", options.window, "Messages under way").range(1, 32);
   app.add_option("-c", options.check, "Compare what arrives with what was sent");
   app.add_option("--abi", options.abi, "Version of the interface; 0: the newest")
-      ->check(CLI::Range(0, ncclnet::kVersionMax));
+      .range(0, ncclnet::kVersionMax);
   app.add_option("--device", options.device, "Device of the plugin");
-  app.add_option("--timeout", options.timeout_s, "Seconds for a step")->check(CLI::Range(1, 3600));
-  CLI11_PARSE(app, argc, argv);
+  app.add_option("--timeout", options.timeout_s, "Seconds for a step").range(1, 3600);
+  if (const auto status = app.parse(argc, argv)) return *status;
   if (options.bytes_min > options.bytes_max) give_up("-b is above -e");
   int sockets[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) != 0) give_up("socketpair");

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The figures of a run and what is made of them: the table on stdout, JSON, a picture. Not
-// thread-safe.
+// The figures of a run and their output: the table on stdout, JSON, a picture. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +24,7 @@ struct RoundFigures {
   uint64_t written_bytes() const;
   double parameters_per_s() const;
   double bytes_per_s() const;  // both directions
-  // Of the steps' bytes per second to the probe's; nothing in memory.
+  // The ratio of the steps' bytes per second to the probe's; nothing for state in memory.
   std::optional<double> ratio() const;
 };
 
@@ -33,19 +32,19 @@ class Figures {
  public:
   explicit Figures(const OffloadOptions& options);
 
-  // What the optimizer says of itself.
+  // The optimizer's description of itself.
   void set_place(const std::string& description, uint64_t memory_bytes);
   void print_header() const;
-  // Prints its line; rounds count from 1, 0 is warming up and not kept.
+  // Prints the round's line; rounds count from 1, 0 is the warm-up and not kept.
   void add_step(int round, const weir_step_report_t& report);
   void end_round(const std::optional<MixRates>& probe);
   void set_check(bool right) { check_ = right; }
   void print_footer() const;
 
-  // Shows what is being done on stderr when that is a terminal; "" clears it.
+  // Shows the present activity on stderr when that is a terminal; "" clears it.
   void progress(const std::string& text);
 
-  // Writes the files that the options name. Empty, or which one could not be written.
+  // Writes the files that the options name. Returns "", or which file could not be written.
   std::string write_files() const;
   std::string json() const;
   std::string svg() const;

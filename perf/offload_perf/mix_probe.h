@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the drives give at the mix of reads and writes that a step has: a thread, a disk and some
-// memory of its own for each directory, all at once, as the step uses them. One thread at a time.
+// The bandwidth of the drives with a step's mix of reads and writes: each directory has its own
+// thread, disk and memory, and all run at once, as in a step. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct MixRates {
 
 class MixProbe {
  public:
-  // `file_bytes`: of each directory's file, at most.
+  // `file_bytes`: the largest size of each directory's file.
   static Result<std::unique_ptr<MixProbe>> create(const std::vector<std::string>& directories,
                                                   uint64_t file_bytes);
   // A fifth of `time_ms` is the mix itself; most of the rest writes its files for the first time.

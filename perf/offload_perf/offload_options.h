@@ -28,10 +28,10 @@ struct OffloadOptions {
   bool stochastic = false;
   NormWay norm = NormWay::kHere;
   std::vector<std::string> directories;  // empty: all in memory
-  uint64_t memory_bytes = 0;             // 0: as little as the stream needs
+  uint64_t memory_bytes = 0;             // 0: the least that the stream needs
   uint64_t chunk_bytes = 0;              // 0: the library's
   int thread_count = 0;                  // 0: the library's
-  std::vector<int> cores;                // empty: on any
+  std::vector<int> cores;                // empty: any
   weir_sweep_order_t order = WEIR_SWEEP_FIRST_FIRST;
   bool sqpoll = false;
   bool iopoll = false;

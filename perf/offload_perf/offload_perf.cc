@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// offload_perf: how fast an optimizer steps whose state lies on drives, beside what the same drives
-// give for the same mix of reads and writes at the same time. A round is a few steps between two
-// probes; its ratio compares the steps' bytes per second, everything included (the check for
-// overflow, sync, commit), with the mean of the two.
+// offload_perf: the speed of an optimizer whose state is on drives, compared with the bandwidth of
+// the same drives for the same mix of reads and writes. A round is a few steps between two probes;
+// its ratio compares the steps' bytes per second, everything included (the check for overflow,
+// sync, commit), with the mean of the two.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -37,7 +37,7 @@ class Run {
       : options_(options), scratch_(scratch), figures_(options) {}
 
   Status measure();
-  // After measure.
+  // Called after measure.
   Result<bool> check();
   void finish_table() { figures_.print_footer(); }
   std::string write_files() const { return figures_.write_files(); }
@@ -98,7 +98,7 @@ Status Run::measure() {
   }
   std::optional<MixRates> before;
   for (int number = 1; number <= options_.round_count; ++number) {
-    // The first one without a round to take the mix from is half and half.
+    // The first probe has no round from which to take the mix and uses half and half.
     if (probes() && !before.has_value()) {
       figures_.progress("probe …");
       const auto rates = probe_->run(read_share_of(last), options_.probe_ms);
@@ -132,7 +132,7 @@ Result<bool> Run::check() {
     weir_step_report_t report;
     WEIR_RETURN_IF_ERROR(in_memory.value()->step(&report));
   }
-  const auto same = trial_->has_parameters_of(*in_memory.value());
+  auto same = trial_->has_parameters_of(*in_memory.value());
   figures_.progress("");
   if (same.ok()) figures_.set_check(same.value());
   return same;

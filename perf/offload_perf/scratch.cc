@@ -25,7 +25,7 @@ bool remove_all(const std::vector<std::string>& directories) {
   return removed;
 }
 
-// In a session of its own: what ends the program's whole group leaves it.
+// In a session of its own, so that a signal to the program's whole group does not end it.
 [[noreturn]] void run_janitor(int pipe, const std::vector<std::string>& directories) {
   setsid();
   const int nowhere = open("/dev/null", O_RDWR);

@@ -56,6 +56,7 @@ Trial::~Trial() { (void)weir_optimizer_destroy(optimizer_); }
 Status Trial::open(const std::vector<std::string>& directories) {
   on_drives_ = !directories.empty();
   std::vector<const char*> names;
+  names.reserve(directories.size());
   for (const std::string& directory : directories) names.push_back(directory.c_str());
   weir_offload_config_t config = WEIR_OFFLOAD_CONFIG_INIT;
   config.model = "offload_perf";
@@ -89,7 +90,7 @@ Status Trial::open(const std::vector<std::string>& directories) {
 }
 
 Status Trial::set_parameters() {
-  // Pieces are whole periods, but for the last: one array serves all of them.
+  // Pieces are whole periods, except the last: one array serves all of them.
   constexpr uint64_t kSpan = kPiece / kPeriod * kPeriod;
   std::vector<float> values(std::min(kSpan, options_.parameter_count));
   for (uint64_t i = 0; i < values.size(); ++i)

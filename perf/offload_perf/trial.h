@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An optimizer with gradients and outputs as the options say, and steps of it. The same options give
-// the same parameters, wherever the state lies. One thread at a time.
+// An optimizer with gradients and outputs as in the options, and its steps. The same options give
+// the same parameters, wherever the state is. One thread at a time.
 #pragma once
 
 #include <memory>
@@ -16,17 +16,17 @@ namespace weir::perf {
 
 class Trial {
  public:
-  // Empty directories: in memory. With initial parameters set.
+  // Makes an optimizer with its initial parameters. No directories: state in memory.
   static Result<std::unique_ptr<Trial>> create(const OffloadOptions& options,
                                                const std::vector<std::string>& directories);
   ~Trial();
   Trial(const Trial&) = delete;
   Trial& operator=(const Trial&) = delete;
 
-  // Seconds of the report are those that passed here, from the call to the return, the acceptance of
-  // a held step included.
+  // The report's seconds are measured here, from the call to the return, including the acceptance
+  // of a held step.
   Status step(weir_step_report_t* report);
-  // Whether the other one's parameters are the same, bit for bit.
+  // Whether the other trial's parameters are the same, bit for bit.
   Result<bool> has_parameters_of(Trial& other);
 
   std::string describe() const { return weir_optimizer_describe(optimizer_); }

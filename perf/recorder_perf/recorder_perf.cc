@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the recorder adds to an 8-byte all-reduce of two processes. Both have two communicators, one
-// that records and one that does not, and go from one to the other every 500 operations, so that
-// whatever else the machine does meets both alike. Which is made first alternates from run to run.
+// The time that the recorder adds to an 8-byte all-reduce of two processes. Both have two
+// communicators, one that records and one that does not, and alternate between them every 500
+// operations, so that other load of the machine affects both alike. The one that is made first
+// changes from run to run.
 //
 //   recorder_perf [RUNS [BLOCKS]]
 #include <fmt/format.h>
@@ -56,8 +57,8 @@ struct Result {
   double on_ns = 0, off_ns = 0;
 };
 
-// One rank. A folder that others may write is refused by the recorder: so the communicator that is
-// made while `folder` is open to all has none.
+// Runs one rank. The recorder refuses a folder that others may write: so the communicator that is
+// made while `folder` is open to all does not record.
 Result measure(int rank, const weir_unique_id_t* ids, const std::string& folder, bool on_first,
                int block_count) {
   cpu_set_t cpus;
@@ -112,7 +113,7 @@ int main(int argc, char** argv) {
   setenv("WEIR_RECORDER_DIR", folder.c_str(), 1);
   setenv("WEIR_RECORDER", "1", 1);
   setenv("WEIR_SPIN_US", "100000",
-         0);  // another process on the core costs less than falling asleep
+         0);  // sharing the core costs less than sleeping
   std::vector<double> ratios;
   bool good = true;
   for (int number = 0; number < run_count && good; ++number) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// reduce_bench: nanoseconds of one call and memory traffic of the reduction and copy kernels.
-// Traffic counts each source and each destination once; names are
-// type/fold/sources/bytes[/streaming]. Buffers are page-aligned and stay in the cache that they
-// fit.
+// reduce_bench: nanoseconds per call and memory traffic of the reduction and copy kernels. Traffic
+// counts each source and each destination once; names are type/fold/sources/bytes[/streaming].
+// Buffers are page-aligned and stay in the smallest cache that holds them.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What sealed messages cost in time of the processor: the cipher alone, and messages over a transport between two
-// ranks of one thread, plain and sealed, over ucx (transport 0) and ofi (1).
+// The processor time of sealed messages: the cipher alone, and messages over a transport between
+// two ranks of one thread, plain and sealed, over ucx (transport 0) and ofi (1).
 #include <benchmark/benchmark.h>
-#include <time.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/clock.h"
+#include "core/control/host_control.h"
+#include "core/control/network.h"
 #include "core/plugin/registry.h"
 #include "plugins/hook_seal/cipher.h"
 
@@ -43,41 +46,69 @@ BENCHMARK(cipher)->ArgName("bytes")->Arg(496)->Arg(8192)->Arg(kBodyBytesMax);
 class Ranks {
  public:
   explicit Ranks(const weir_transport_functions_t& functions) : f(functions) {
-    const weir_host_t host = {sizeof host, nullptr,
-                              [](void*, const char* text) { std::fprintf(stderr, "%s\n", text); },
-                              [](void*, int, const char*) {},
-                              [](void*, const char* name) -> const char* { return getenv(name); }};
-    static weir_host_t kept;
-    kept = host;
     static constexpr unsigned char kSecret[32] = {1, 2, 3};
     unsigned char addresses[2][WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
     size_t bytes[2] = {};
+    std::vector<std::string> networks;
     for (uint32_t i = 0; i < 2; ++i) {
+      open_network(i);
+      networks.push_back(network[i]->address());
+      host[i] = {sizeof host[i],
+                 nullptr,
+                 [](void*, const char* text) { std::fprintf(stderr, "%s\n", text); },
+                 [](void*, int, const char*) {},
+                 [](void*, const char* name) -> const char* { return getenv(name); },
+                 nullptr,
+                 control[i]->functions()};
       const weir_transport_config_t config = {sizeof config,  i,        2, 77, kSecret,
                                               sizeof kSecret, 1u << 20, 1};
-      if (f.open(&kept, &config, &rank[i]) != WEIR_OK ||
+      if (f.open(f.context, &host[i], &config, &rank[i]) != WEIR_OK ||
           f.address(rank[i], addresses[i], &bytes[i]) != WEIR_OK) {
         give_up("a rank cannot be opened");
       }
     }
     const unsigned char* const all[] = {addresses[0], addresses[1]};
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    const uint64_t deadline_ns = (static_cast<uint64_t>(now.tv_sec) + 60) * 1'000'000'000;
-    weir_result_t other = WEIR_OK;
-    std::thread helper([&] { other = f.connect(rank[1], all, bytes, deadline_ns); });
-    const weir_result_t own = f.connect(rank[0], all, bytes, deadline_ns);
+    const uint64_t deadline_ns = weir::now_ns() + 60'000'000'000;
+    weir_result_t results[2] = {};
+    const auto join = [&](uint32_t i) {
+      const weir::Status joined = network[i]->join(networks, deadline_ns);
+      if (!joined.ok()) give_up(joined.text());
+      results[i] = f.connect(rank[i], all, bytes, deadline_ns);
+    };
+    std::thread helper(join, 1);
+    join(0);
     helper.join();
-    if (own != WEIR_OK || other != WEIR_OK) give_up("the ranks cannot be joined");
+    if (results[0] != WEIR_OK || results[1] != WEIR_OK) give_up("the ranks cannot be joined");
   }
   ~Ranks() {
     for (weir_transport_t* one : rank) f.close(one);
+    for (const auto& one : network) one->leave();
   }
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
   const weir_transport_functions_t& f;
   weir_transport_t* rank[2] = {};
+
+ private:
+  void open_network(uint32_t i) {
+    weir::control::NetworkConfig config;
+    config.comm_id = 77;
+    config.rank = i;
+    config.rank_count = 2;
+    config.secret.bytes.fill(1);
+    config.leaves_host = true;  // ofi opens its endpoint at the address that leads to the peer
+    auto opened = weir::control::Network::open(config);
+    if (!opened.ok()) give_up(opened.status().text());
+    network[i] = opened.take();
+    control[i] = std::make_unique<weir::control::HostControl>(
+        network[i].get(), uint8_t{0},
+        [](const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); });
+  }
+
+  std::unique_ptr<weir::control::Network> network[2];
+  std::unique_ptr<weir::control::HostControl> control[2];
+  weir_host_t host[2] = {};
 };
 
 void messages(benchmark::State& state) {

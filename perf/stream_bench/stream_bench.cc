@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What TLS around a connection costs: a handshake, and bytes through a socket pair with and without it, both
-// ends in one thread.
+// The cost of TLS on a connection: a handshake, and bytes through a socket pair with and without
+// it, both ends in one thread.
 #include <benchmark/benchmark.h>
 #include <sys/socket.h>
 

@@ -12,13 +12,13 @@ inline bool valid_type(int type) { return type >= 0 && type < static_cast<int>(k
 
 // The error of a handle that is not alive in this process.
 weir_result_t no_communicator(weir_comm_t comm, const char* function);
-// The error of what belongs to the communicator of a process that this one was forked from. The
-// communicator is left alone: its locks may be held for ever.
+// The error of a handle that belongs to a communicator of the process from which this one was
+// forked. The communicator is not touched: its locks may be held for ever.
 weir_result_t of_parent(const comm::Communicator& comm, const char* function);
 
 }  // namespace weir::api
 
-// Returns from the calling function when the handle is none of this process.
+// Returns from the calling function when the handle does not belong to this process.
 #define WEIR_CHECK_COMM(comm, function)                          \
   do {                                                           \
     if ((comm) == nullptr || !(comm)->is_alive()) [[unlikely]] { \

@@ -12,9 +12,9 @@
 #include "api/unique_id.h"
 #include "core/base/clock.h"
 #include "core/base/settings.h"
-#include "core/comm/bootstrap_place.h"
-#include "core/comm/launch.h"
-#include "core/comm/rendezvous.h"
+#include "core/comm/start/bootstrap_place.h"
+#include "core/comm/start/launch.h"
+#include "core/comm/start/rendezvous.h"
 
 using weir::Rank;
 using weir::Result;
@@ -101,7 +101,8 @@ weir_result_t weir_comm_create(weir_comm_t* comm, int rank_count, const weir_uni
       return invalid("comm_create: id was not made by weir_get_unique_id of this version");
     }
     if (rank_count < 1) {
-      return invalid(fmt::format("comm_create: {} ranks: there is at least one", rank_count));
+      return invalid(
+          fmt::format("comm_create: rank_count is {}; it must be at least 1", rank_count));
     }
     if (rank < 0 || rank >= rank_count) {
       return invalid(fmt::format("comm_create: rank {} of {} ranks: rank must be in [0, {})", rank,
@@ -136,11 +137,11 @@ weir_result_t weir_comm_create_from_env(weir_comm_t* comm, const weir_comm_confi
     if (options.value().timeout_ms <= 0) options.value().timeout_ms = settings.value().timeout_ms;
     const uint64_t deadline_ns =
         weir::now_ns() + static_cast<uint64_t>(options.value().timeout_ms) * 1'000'000u;
-    auto meeting = weir::comm::next_meeting(launch.value(), deadline_ns);
-    if (!meeting.ok()) return report(meeting.status());
+    auto rendezvous = weir::comm::next_rendezvous(launch.value(), deadline_ns);
+    if (!rendezvous.ok()) return report(rendezvous.status());
     return hand_out(
-        Communicator::create(meeting.value().secret, launch.value().rank, launch.value().rank_count,
-                             options.value(), meeting.value().place),
+        Communicator::create(rendezvous.value().secret, launch.value().rank,
+                             launch.value().rank_count, options.value(), rendezvous.value().place),
         comm);
   });
 }
@@ -163,8 +164,10 @@ weir_result_t weir_comm_lost_ranks(weir_comm_t comm, int* ranks, int capacity, i
     WEIR_CHECK_COMM(comm, "comm_lost_ranks");
     if (count == nullptr) return invalid("comm_lost_ranks: count is NULL", comm);
     if (capacity < 0 || (capacity > 0 && ranks == nullptr)) {
-      return invalid(
-          fmt::format("comm_lost_ranks: room for {} ranks at {}", capacity, fmt::ptr(ranks)), comm);
+      return invalid(fmt::format("comm_lost_ranks: capacity is {} and ranks is {}; capacity must "
+                                 "not be negative, and ranks not NULL",
+                                 capacity, fmt::ptr(ranks)),
+                     comm);
     }
     const std::vector<Rank> lost = comm->comm->lost_ranks();
     *count = static_cast<int>(lost.size());
@@ -180,14 +183,16 @@ weir_result_t weir_comm_shrink(weir_comm_t comm, const int* excluded_ranks, int 
     if (new_comm == nullptr) return invalid("comm_shrink: new_comm is NULL", comm);
     *new_comm = nullptr;
     if (excluded_count < 0 || (excluded_count > 0 && excluded_ranks == nullptr)) {
-      return invalid(fmt::format("comm_shrink: {} excluded ranks at {}", excluded_count,
-                                 fmt::ptr(excluded_ranks)),
+      return invalid(fmt::format("comm_shrink: excluded_count is {} and excluded_ranks is {}; the "
+                                 "count must not be negative, and the array not NULL",
+                                 excluded_count, fmt::ptr(excluded_ranks)),
                      comm);
     }
     std::vector<Rank> excluded;
     for (int i = 0; i < excluded_count; ++i) {
       if (excluded_ranks[i] < 0) {
-        return invalid(fmt::format("comm_shrink: excluded rank {}", excluded_ranks[i]), comm);
+        return invalid(fmt::format("comm_shrink: excluded rank {} is negative", excluded_ranks[i]),
+                       comm);
       }
       excluded.push_back(static_cast<Rank>(excluded_ranks[i]));
     }
@@ -285,7 +290,7 @@ weir_result_t weir_mem_alloc(weir_comm_t comm, size_t bytes, void** memory) {
     WEIR_CHECK_COMM(comm, "mem_alloc");
     if (memory == nullptr) return invalid("mem_alloc: memory is NULL", comm);
     *memory = nullptr;
-    auto made = comm->comm->mem_alloc(bytes);
+    auto made = comm->comm->windows().allocate(bytes);
     if (!made.ok()) return report(made.status(), comm);
     *memory = made.value();
     return WEIR_OK;
@@ -296,7 +301,7 @@ weir_result_t weir_mem_free(weir_comm_t comm, void* memory) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "mem_free");
     if (memory == nullptr) return WEIR_OK;
-    return report(comm->comm->mem_free(memory), comm);
+    return report(comm->comm->windows().free(memory), comm);
   });
 }
 
@@ -306,8 +311,8 @@ weir_result_t weir_register(weir_comm_t comm, void* memory, size_t bytes, weir_w
     if (window == nullptr) return invalid("register: window is NULL", comm);
     *window = nullptr;
     if (memory == nullptr && bytes > 0) return invalid("register: memory is NULL", comm);
-    // Shared memory cannot take in pages that are another process's own; network transports can.
-    *window = new weir_window{comm};
+    // Shared memory cannot map private pages of another process; network transports can reach them.
+    *window = new weir_window{.comm = comm};
     return WEIR_OK;
   });
 }
@@ -319,6 +324,12 @@ weir_result_t weir_deregister(weir_comm_t comm, weir_window_t window) {
     if (window->comm != comm) {
       return invalid("deregister: the window belongs to another communicator", comm);
     }
+    if (window->one_sided != nullptr) {
+      return invalid(
+          "deregister: the window was created by weir_window_create; destroy it with "
+          "weir_window_destroy",
+          comm);
+    }
     delete window;
     return WEIR_OK;
   });
@@ -328,7 +339,7 @@ weir_result_t weir_comm_set_stream(weir_comm_t comm, void* stream) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "comm_set_stream");
     const bool on_stream = stream != WEIR_NO_STREAM;
-    return report(comm->comm->set_stream(on_stream, on_stream ? stream : nullptr), comm);
+    return report(comm->comm->devices().set_stream(on_stream, on_stream ? stream : nullptr), comm);
   });
 }
 
@@ -339,10 +350,11 @@ weir_result_t weir_redop_create_premul_sum(weir_comm_t comm, const void* scalar,
     if (scalar == nullptr) return invalid("redop_create_premul_sum: scalar is NULL", comm);
     if (op == nullptr) return invalid("redop_create_premul_sum: op is NULL", comm);
     if (!weir::api::valid_type(type)) {
-      return invalid(fmt::format("redop_create_premul_sum: data type {}", static_cast<int>(type)),
-                     comm);
+      return invalid(
+          fmt::format("redop_create_premul_sum: data type {} is unknown", static_cast<int>(type)),
+          comm);
     }
-    auto made = comm->comm->create_scale(static_cast<weir::DataType>(type), scalar);
+    auto made = comm->comm->scales().create(static_cast<weir::DataType>(type), scalar);
     if (!made.ok()) return report(made.status(), comm);
     *op = made.value();
     return WEIR_OK;
@@ -352,6 +364,6 @@ weir_result_t weir_redop_create_premul_sum(weir_comm_t comm, const void* scalar,
 weir_result_t weir_redop_destroy(weir_comm_t comm, weir_redop_t op) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "redop_destroy");
-    return report(comm->comm->destroy_scale(op), comm);
+    return report(comm->comm->scales().destroy(op), comm);
   });
 }

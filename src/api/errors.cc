@@ -22,7 +22,7 @@ weir_result_t no_communicator(weir_comm_t comm, const char* function) {
   const std::string where = std::string(function) + ": ";
   if (comm == nullptr) return invalid(where + "the communicator is NULL");
   if (comm->is_of_parent()) return of_parent(*comm->comm, function);
-  return invalid(where + "the communicator is destroyed or was never one");
+  return invalid(where + "the handle is not a communicator, or the communicator was destroyed");
 }
 
 weir_result_t of_parent(const comm::Communicator& comm, const char* function) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From Status to weir_result_t: keeps the text for weir_last_error. Thread-safe.
+// Converts Status to weir_result_t, and keeps the text for weir_last_error. Thread-safe.
 #pragma once
 
 #include <new>

@@ -1,37 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the opaque handles of weir.h stand for.
+// The types behind the opaque handles of weir.h.
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "core/base/process_generation.h"
 #include "core/comm/communicator.h"
 #include "weir/weir.h"
 
-// A handle that was never one, is destroyed, or was made by the process that this one was forked
-// from, is told by its mark where the memory still says so: this and the generation of the process.
+inline constexpr uint64_t kWindowMark = 0x6e69772d72696577ull;  // "weir-win"
+
+// Made by weir_register, or for one-sided operations. The communicator outlives it.
+struct weir_window {
+  uint64_t mark = kWindowMark;
+  weir_comm_t comm = nullptr;
+  const weir::comm::OneSidedWindow* one_sided = nullptr;  // nullptr: made by weir_register
+};
+
+// The mark, this value and the generation of the process, detects a handle that is invalid,
+// destroyed, or made by the process from which this one was forked, as long as the memory still
+// holds it.
 inline constexpr uint64_t kCommMark = 0x6d6f632d72696577ull;  // "weir-com"
 
 struct weir_comm {
   uint64_t mark = kCommMark + weir::process_generation();
+  // Windows of weir_window_create; they end with the communicator at the latest.
+  std::vector<std::unique_ptr<weir_window>> windows;
   std::unique_ptr<weir::comm::Communicator> comm;
 
   bool is_alive() const { return mark == kCommMark + weir::process_generation_if_known(); }
-  // It is one of a process that this one was forked from.
+  // The process from which this one was forked made it.
   bool is_of_parent() const {
     return mark > kCommMark && mark < kCommMark + weir::process_generation();
   }
 };
 
-struct weir_window {
-  weir_comm_t comm = nullptr;
-};
-
 namespace weir {
 
-// As weir_send and weir_recv with a buffer that the caller knows to lie on `device`; also on a communicator
-// made with WEIR_COMM_HOST_MEMORY.
+// As weir_send and weir_recv with a buffer that the caller knows to lie on `device`; also on a
+// communicator made with WEIR_COMM_HOST_MEMORY.
 weir_result_t device_message(bool sends, weir_comm_t comm, void* buffer, size_t count,
                              weir_datatype_t type, int peer, int device, weir_request_t* request);
+
+// As weir_window_create, for a caller that can reach memory of other ranks without the transport;
+// all ranks call this. Puts that are not done by loads and stores are sent as messages. *is_mapped:
+// every rank reaches all.
+weir_result_t create_reached_window(weir_comm_t comm, void* memory, size_t bytes,
+                                    const comm::OneSidedReach& reach, weir_window_t* window,
+                                    bool* is_mapped);
 
 }  // namespace weir

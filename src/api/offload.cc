@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// offload.h over the optimizer.
+// Implements offload.h with the optimizer.
 #include "weir/offload.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ using weir::offload::Optimizer;
 
 namespace {
 
-// A handle that was never one, or is destroyed, is told by its mark where the memory still says so.
+// The mark detects a handle that is invalid or destroyed, as long as the memory still holds it.
 constexpr uint64_t kOptimizerMark = 0x74706f2d72696577ull;  // "weir-opt"
 
 }  // namespace
@@ -61,13 +61,13 @@ weir_result_t of_parent(const weir_optimizer& optimizer, const char* function) {
 
 }  // namespace
 
-// Returns from the calling function when the handle is none of this process.
-#define WEIR_CHECK_OPTIMIZER(handle, function)                                   \
-  do {                                                                           \
-    if ((handle) == nullptr) return invalid(function ": the optimizer is NULL"); \
-    if ((handle)->mark != kOptimizerMark)                                        \
-      return invalid(function ": the optimizer is destroyed or was never one");  \
-    if (!(handle)->maker.is_this()) return of_parent(*(handle), function);       \
+// Returns from the calling function when the handle does not belong to this process.
+#define WEIR_CHECK_OPTIMIZER(handle, function)                                                     \
+  do {                                                                                             \
+    if ((handle) == nullptr) return invalid(function ": the optimizer is NULL");                   \
+    if ((handle)->mark != kOptimizerMark)                                                          \
+      return invalid(function ": the handle is not an optimizer, or the optimizer was destroyed"); \
+    if (!(handle)->maker.is_this()) return of_parent(*(handle), function);                         \
   } while (false)
 
 #define WEIR_CHECK_NOT_NULL(argument, function)                                    \
@@ -75,17 +75,17 @@ weir_result_t of_parent(const weir_optimizer& optimizer, const char* function) {
     if ((argument) == nullptr) return invalid(function ": " #argument " is NULL"); \
   } while (false)
 
-// That it is one of the optimizer's groups, the optimizer checks.
+// The optimizer checks that the group is one of its own.
 #define WEIR_CHECK_GROUP(group, function)                                                     \
   do {                                                                                        \
     if ((group) < 0)                                                                          \
       return invalid(fmt::format(function ": group {}: groups are counted from 0", (group))); \
   } while (false)
 
-#define WEIR_CHECK_TYPE(type, function)                                               \
-  do {                                                                                \
-    if (!weir::api::valid_type(type))                                                 \
-      return invalid(fmt::format(function ": data type {}", static_cast<int>(type))); \
+#define WEIR_CHECK_TYPE(type, function)                                                          \
+  do {                                                                                           \
+    if (!weir::api::valid_type(type))                                                            \
+      return invalid(fmt::format(function ": data type {} is unknown", static_cast<int>(type))); \
   } while (false)
 
 weir_result_t weir_optimizer_create(weir_optimizer_t* optimizer,
@@ -109,8 +109,10 @@ weir_result_t weir_optimizer_restore(weir_optimizer_t optimizer, const char* con
     WEIR_CHECK_OPTIMIZER(optimizer, "optimizer_restore");
     if (shard_count < 1 || directories_per_shard < 1 ||
         shard_count > (1 << 24) / directories_per_shard)
-      return invalid(fmt::format("optimizer_restore: {} shards of {} directories", shard_count,
-                                 directories_per_shard));
+      return invalid(
+          fmt::format("optimizer_restore: shard_count is {} and directories_per_shard is {}; both "
+                      "must be positive, and their product at most 2^24",
+                      shard_count, directories_per_shard));
     const auto paths = weir::api::read_paths(shards, shard_count * directories_per_shard, "shards");
     if (!paths.ok()) return report(paths.status().with_context("optimizer_restore"));
     std::vector<std::vector<std::string>> directories;

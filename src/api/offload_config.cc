@@ -27,7 +27,9 @@ Result<std::string> read_name(const char* text, const std::string& what) {
 }  // namespace
 
 Result<std::vector<std::string>> read_paths(const char* const* paths, int count, const char* what) {
-  if (count < 0) return invalid_argument(fmt::format("{}: a count of {}", what, count));
+  if (count < 0)
+    return invalid_argument(
+        fmt::format("the count of {} is {}; it must not be negative", what, count));
   if (count > 0 && paths == nullptr) return invalid_argument(fmt::format("{} is NULL", what));
   std::vector<std::string> names;
   for (int i = 0; i < count; ++i) {
@@ -42,7 +44,7 @@ Result<std::vector<std::string>> read_paths(const char* const* paths, int count,
 Result<offload::OptimizerOptions> read_offload_config(const weir_offload_config_t* config) {
   offload::OptimizerOptions options;
   if (config == nullptr) return options;
-  // A program that was built with the first version has no fields behind the flags.
+  // A program that was built with the first version has no fields after the flags.
   constexpr size_t kFirstVersion = offsetof(weir_offload_config_t, order);
   WEIR_RETURN_IF_ERROR(
       check_struct("config", config->struct_bytes, kFirstVersion, "WEIR_OFFLOAD_CONFIG_INIT"));
@@ -89,12 +91,13 @@ Result<offload::OptimizerOptions> read_offload_config(const weir_offload_config_
   if (config->struct_bytes < kSecondVersion) return options;
   const int order = static_cast<int>(config->order);
   if (order < 0 || order >= static_cast<int>(offload::kSweepOrderCount))
-    return invalid_argument(fmt::format("config.order is {}", order));
+    return invalid_argument(fmt::format("config.order is {}, which is unknown", order));
   options.order = static_cast<offload::SweepOrder>(order);
   if (config->core_count < 0 || (config->core_count > 0 && config->cores == nullptr))
-    return invalid_argument(fmt::format("config.core_count is {} and config.cores {}",
-                                        config->core_count,
-                                        config->cores == nullptr ? "NULL" : "not NULL"));
+    return invalid_argument(
+        fmt::format("config.core_count is {} and config.cores is {}; the count must not be "
+                    "negative, and the array not NULL",
+                    config->core_count, config->cores == nullptr ? "NULL" : "not NULL"));
   options.cores.assign(config->cores, config->cores + config->core_count);
   options.scrub_bytes_per_s = config->scrub_bytes_per_s;
   if (config->verify_progress != nullptr)
@@ -124,10 +127,10 @@ Result<std::vector<offload::ParameterGroup>> read_groups(const weir_parameter_gr
     if (!name.ok()) return name.status();
     const int method = static_cast<int>(group.method);
     if (method < 0 || method >= static_cast<int>(offload::kMethodCount))
-      return invalid_argument(fmt::format("{}.method is {}", what, method));
+      return invalid_argument(fmt::format("{}.method is {}, which is unknown", what, method));
     const int format = static_cast<int>(group.format);
     if (format < 0 || format >= static_cast<int>(offload::kStateFormatCount))
-      return invalid_argument(fmt::format("{}.format is {}", what, format));
+      return invalid_argument(fmt::format("{}.format is {}, which is unknown", what, format));
     read.push_back({name.take(), group.element_count, group.first_element,
                     static_cast<offload::Method>(method), static_cast<offload::StateFormat>(format),
                     read_hyper(group.hyper)});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the structs of weir/offload.h to those of the optimizer. Stateless; thread-safe. Texts of
-// errors name field and value.
+// Converts the structs of weir/offload.h to those of the optimizer. Stateless; thread-safe. Texts
+// of errors name field and value.
 #pragma once
 
 #include <string>

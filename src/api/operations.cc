@@ -11,7 +11,7 @@
 #include "api/errors.h"
 #include "api/handles.h"
 #include "core/comm/process.h"
-#include "core/comm/wait.h"
+#include "core/comm/state/wait.h"
 
 using weir::Collective;
 using weir::DataType;
@@ -45,7 +45,7 @@ struct Group {
 
 thread_local Group t_group;
 
-// One that was open at a fork is the parent's; here there is none.
+// A group that was open at a fork belongs to the parent; the child has none.
 [[gnu::noinline]] bool is_group_of_this_process() {
   if (t_group.generation == weir::process_generation()) return true;
   t_group = Group();
@@ -64,11 +64,11 @@ Request* request_of(weir_request_t handle) { return reinterpret_cast<Request*>(h
 template <typename Fill>
 weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
   Communicator& communicator = *comm->comm;
-  Request* request = communicator.acquire_request();
+  Request* request = communicator.requests().acquire();
   request->comm = &communicator;
   fill(*request);
   if (const Status status = communicator.route(*request); !status.ok()) {
-    communicator.release_request(request);
+    communicator.requests().release(request);
     return report(status, comm);
   }
   if (in_group()) {
@@ -78,7 +78,7 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
   }
   Status status = communicator.start(*request);
   if (!status.ok()) {
-    communicator.release_request(request);
+    communicator.requests().release(request);
     return report(status, comm);
   }
   if (out != nullptr) {
@@ -104,6 +104,12 @@ weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
     }
     if (call.block_displacements != nullptr) {
       request.block_displacements.assign(call.block_displacements, call.block_displacements + n);
+    }
+    if (call.recv_counts != nullptr) {
+      request.recv_counts.assign(call.recv_counts, call.recv_counts + n);
+    }
+    if (call.recv_displacements != nullptr) {
+      request.recv_displacements.assign(call.recv_displacements, call.recv_displacements + n);
     }
   });
 }
@@ -157,8 +163,8 @@ std::string set_reduction(weir_comm_t comm, weir_redop_t op, Call& call) {
     default:
       break;
   }
-  if (op < Communicator::kFirstScale) return fmt::format("reduction {} is unknown", op);
-  auto scale = comm->comm->scale(op);
+  if (op < weir::comm::Scales::kFirst) return fmt::format("reduction {} is unknown", op);
+  auto scale = comm->comm->scales().find(op);
   if (!scale.ok()) return scale.status().text();
   if (scale.value().type != call.type) {
     return fmt::format("the factor of reduction {} is a {}, the data are {}", op,
@@ -478,7 +484,7 @@ weir_result_t weir_all_gather_v(weir_comm_t comm, const void* send, void* recv,
     if (!extent(counts, displacements, n, element, &end)) {
       return wrong(comm, kFunction, "counts and displacements overflow the address space");
     }
-    // Displacements are each rank's own affair; what ranks must agree on is the sum of the counts.
+    // Displacements may differ between ranks; ranks must agree only on the sum of the counts.
     size_t before = 0;
     for (Rank i = 0; i < n; ++i) {
       if (i == r) before = call.count;
@@ -526,69 +532,20 @@ weir_result_t weir_all_to_all_v(weir_comm_t comm, const void* send, const size_t
                                send_counts[r], recv_counts[r]));
     }
     Call call;
+    call.collective = Collective::kAllToAll;
+    call.type = static_cast<DataType>(type);
+    call.block_counts = send_counts;
+    call.block_displacements = send_displacements;
+    call.recv_counts = recv_counts;
+    call.recv_displacements = recv_displacements;
+    call.input = send;
+    call.output = recv;
     text = check_buffers(send, recv,
                          Sides{.send_bytes = send_end * element, .recv_bytes = recv_end * element},
                          call);
     if (call.in_place) text = "send and recv must not be the same buffer";
     if (!text.empty()) return wrong(comm, kFunction, text);
-    const void* const buffers[] = {send_end > 0 ? send : nullptr, recv_end > 0 ? recv : nullptr};
-    const auto device = comm->comm->device_of(buffers);
-    if (!device.ok()) return report(device.status(), comm);
-    if (device.value() >= 0) {
-      return launch(comm, out, [&](Request& request) {
-        request.call.collective = Collective::kAllToAll;
-        request.call.type = static_cast<DataType>(type);
-        request.call.input = send;
-        request.call.output = recv;
-        comm->comm->lies_on_device(request, device.value());
-        weir::comm::DeviceCall& whole = *request.device;
-        whole.is_all_to_all_v = true;
-        whole.send_counts.assign(send_counts, send_counts + n);
-        whole.recv_counts.assign(recv_counts, recv_counts + n);
-        if (send_displacements != nullptr) {
-          whole.send_displacements.assign(send_displacements, send_displacements + n);
-        }
-        if (recv_displacements != nullptr) {
-          whole.recv_displacements.assign(recv_displacements, recv_displacements + n);
-        }
-      });
-    }
-    return launch(comm, out, [&](Request& request) {
-      request.kind = RequestKind::kAllToAllV;
-      request.parts.reserve(2 * size_t{n});
-      std::vector<size_t> send_at(n);
-      std::vector<size_t> recv_at(n);
-      for (Rank i = 0; i < n; ++i) {
-        send_at[i] = send_displacements != nullptr ? send_displacements[i]
-                     : i == 0                      ? 0
-                                                   : send_at[i - 1] + send_counts[i - 1];
-        recv_at[i] = recv_displacements != nullptr ? recv_displacements[i]
-                     : i == 0                      ? 0
-                                                   : recv_at[i - 1] + recv_counts[i - 1];
-      }
-      const auto* from = static_cast<const unsigned char*>(send);
-      auto* to = static_cast<unsigned char*>(recv);
-      if (send_counts[r] > 0) {
-        std::memcpy(to + recv_at[r] * element, from + send_at[r] * element,
-                    send_counts[r] * element);
-      }
-      for (const RequestKind kind : {RequestKind::kRecv, RequestKind::kSend}) {
-        // Each rank starts with its neighbour, so that no rank is met by all at once.
-        for (Rank step = 1; step < n; ++step) {
-          const bool sends = kind == RequestKind::kSend;
-          const Rank peer = sends ? (r + step) % n : (r + n - step) % n;
-          Request& part = request.parts.emplace_back();
-          part.kind = kind;
-          part.peer = peer;
-          part.bytes = (sends ? send_counts[peer] : recv_counts[peer]) * element;
-          if (sends) {
-            part.call.input = from + send_at[peer] * element;
-          } else {
-            part.call.output = to + recv_at[peer] * element;
-          }
-        }
-      }
-    });
+    return submit(comm, call, out);
   });
 }
 
@@ -635,9 +592,8 @@ weir_result_t weir_group_end(void) {
       }
       const weir_result_t result = report(status, deferred.comm);
       if (first == WEIR_OK) first = result;
-      // Whoever holds the handle learns the same from it.
-      deferred.request->status = status;
-      deferred.request->done.store(true);
+      // The holder of the handle gets the same error from it.
+      deferred.comm->comm->requests().end_unstarted(*deferred.request, status);
     }
     if (background) weir::comm::request_started();
     for (Deferred& deferred : operations) {
@@ -645,7 +601,8 @@ weir_result_t weir_group_end(void) {
         deferred.comm->comm->settle(*deferred.request);
         continue;
       }
-      // While it waits for one, the others of this thread move too (progress_others).
+      // While it waits for one, the other communicators of this thread progress, too
+      // (progress_others).
       const Status status = deferred.comm->comm->finish(deferred.request);
       const weir_result_t result = report(status, deferred.comm);
       if (first == WEIR_OK) first = result;
@@ -664,7 +621,7 @@ weir_result_t weir_test(weir_request_t* handle, int* done) {
     if (comm == nullptr) [[unlikely]] {
       *done = 1;
       *handle = nullptr;
-      return report(Communicator::end_of_left(request));
+      return report(weir::comm::Requests::end_of_left(request));
     }
     if (!comm->maker().is_this()) [[unlikely]] {
       *handle = nullptr;
@@ -674,8 +631,33 @@ weir_result_t weir_test(weir_request_t* handle, int* done) {
     *done = 1;
     const Status status = request->status;
     *handle = nullptr;
-    comm->release_request(request);
+    comm->requests().release(request);
     return report(status);
+  });
+}
+
+weir_result_t weir_request_on_complete(weir_request_t handle, weir_completion_t callback,
+                                       void* context) {
+  return guarded([&] {
+    if (handle == nullptr) return invalid("request_on_complete: the request is NULL");
+    if (callback == nullptr) return invalid("request_on_complete: the callback is NULL");
+    Request* request = request_of(handle);
+    Communicator* comm = request->comm;
+    if (comm == nullptr) [[unlikely]] {  // destroyed
+      callback(context, static_cast<weir_result_t>(request->status.code()));
+      return WEIR_OK;
+    }
+    if (!comm->maker().is_this()) [[unlikely]] {
+      return weir::api::of_parent(*comm, "request_on_complete");
+    }
+    const auto done = comm->requests().call_back(*request, {callback, context});
+    if (!done.ok()) return report(done.status());
+    if (done.value()) {
+      callback(context, static_cast<weir_result_t>(request->status.code()));
+    } else {
+      weir::comm::watch_requests();
+    }
+    return WEIR_OK;
   });
 }
 
@@ -690,7 +672,7 @@ weir_result_t weir_wait(weir_request_t* handle) {
     Communicator* comm = request->comm;
     if (comm == nullptr) [[unlikely]] {
       *handle = nullptr;
-      return report(Communicator::end_of_left(request));
+      return report(weir::comm::Requests::end_of_left(request));
     }
     if (!comm->maker().is_this()) [[unlikely]] {
       *handle = nullptr;
@@ -698,7 +680,7 @@ weir_result_t weir_wait(weir_request_t* handle) {
     }
     const Status status = comm->wait(*request);
     *handle = nullptr;
-    comm->release_request(request);
+    comm->requests().release(request);
     return report(status);
   });
 }

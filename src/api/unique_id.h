@@ -10,7 +10,7 @@
 
 #include <cstddef>
 
-#include "core/comm/bootstrap_place.h"
+#include "core/comm/start/bootstrap_place.h"
 #include "weir/weir.h"
 
 inline constexpr char kIdMagic[8] = {'w', 'e', 'i', 'r', 'i', 'd', '0', '2'};

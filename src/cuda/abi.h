@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of CUDA's driver interface that Weir uses, in declarations of its own, so that it is built
-// and loaded without CUDA. tests/nccl/cuda_abi_real.cc compares them with cuda.h.
+// The part of CUDA's driver interface that Weir uses, declared here so that Weir is built and
+// loaded without CUDA. tests/nccl/cuda_abi_real.cc compares them with cuda.h.
 #pragma once
 
 #include <cstddef>
@@ -101,5 +101,41 @@ struct BatchEntry {
   DevicePointer alias = 0;
   uint64_t reserved = 0;
 };
+
+// The same under the names in the table of functions (functions.h).
+using CUresult = Result;
+using CUdevice = Device;
+using CUcontext = Context;
+using CUstream = Stream;
+using CUevent = Event;
+using CUgraph = Graph;
+using CUgraphNode = const void*;
+using CUgraphExec = void*;
+using CUgraphEdgeData = void;
+using CUuserObject = UserObject;
+using CUmodule = Module;
+using CUfunction = Function;
+using CUdeviceptr = DevicePointer;
+using CUmemGenericAllocationHandle = AllocationHandle;
+using CUhostFn = HostFunction;
+using CUstreamCallback = void (*)(Stream stream, Result status, void* data);
+using CUuuid = Uuid;
+using CUipcMemHandle = IpcHandle;
+using CUmemLocation = MemoryLocation;
+using CUmemAccessDesc = MemoryAccess;
+using CUstreamBatchMemOpParams = BatchEntry;
+using CUmemAllocationProp = void;
+using CUctxCreateParams = void;
+using CUdevice_attribute = int;
+using CUdevice_P2PAttribute = int;
+using CUpointer_attribute = int;
+using CUjit_option = int;
+using CUmemAllocationHandleType = int;
+using CUmemAllocationGranularity_flags = int;
+using CUstreamCaptureMode = int;
+using CUstreamCaptureStatus = int;
+using CUdriverProcAddressQueryResult = int;
+using cuuint32_t = uint32_t;
+using cuuint64_t = uint64_t;
 
 }  // namespace weir::cuda

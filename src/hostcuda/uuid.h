@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one structure that both faces of CUDA declare.
+// The one structure that both APIs of CUDA declare.
 #pragma once
 
 struct CUuuid_st {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The binary interface of NCCL's network plugins, versions 8 to 12: a shared object exports one table of
-// functions per version, ncclNetPlugin_v8 to ncclNetPlugin_v12. Written from NCCL's public description of it;
-// each version by what it changes. Only types; thread-safe.
+// The binary interface of NCCL's network plugins, versions 8 to 12: a shared object exports one
+// table of functions per version, ncclNetPlugin_v8 to ncclNetPlugin_v12. Written from NCCL's public
+// description; each version is given by its changes. Only types; thread-safe.
 //
 //   version  first NCCL  what it changes
 //         8      2.20.3  (the start here)
-//         9      2.24.3  sizes of messages are size_t, not int; a flush may be forced; virtual devices; the
-//                        largest message is told
-//        10      2.26.2  init gets a profiler's callback, connect a traffic class, isend and irecv the
-//                        profiler's parent events
-//        11      2.28.3  init makes a context for a communicator, which listen and connect get and finalize
-//                        ends; the traffic class moves to init; attributes of the coming traffic are told
+//         9      2.24.3  sizes of messages are size_t, not int; a flush may be forced; virtual
+//                        devices; the largest message is told
+//        10      2.26.2  init gets a profiler's callback, connect a traffic class, isend and irecv
+//                        the profiler's parent events
+//        11      2.28.3  init makes a context for a communicator, which listen and connect get and
+//                        finalize ends; the traffic class moves to init; attributes of the coming
+//                        traffic are told
 //        12      2.30.3  up to 8 devices, not 4, behind a virtual one; rail and plane of a device
 //
-// The numbers beside the members are their offsets on 64-bit Linux; the sizes are asserted here, the offsets in
-// tests/unit/ncclnet/abi_test.cc.
+// The numbers beside the members are their offsets on 64-bit Linux; the sizes are asserted here,
+// the offsets in tests/unit/ncclnet/abi_test.cc.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +55,7 @@ using Logger = void (*)(int level, unsigned long flags, const char* file, int li
 using ProfilerCallback = Result (*)(void** event, int type, void* parent, int64_t plugin,
                                     void* data);
 
-// What a device-side plugin hands out; none of ours does.
+// The handle of a device-side plugin; Weir's plugin has none.
 struct DeviceHandle;
 
 struct CommConfig {
@@ -161,7 +162,7 @@ struct Properties<12> {
 };
 static_assert(sizeof(Properties<12>) == 128);
 
-// The functions whose types differ.
+// The functions whose types differ between versions.
 template <int kVersion>
 struct Functions {
   using Init = Result (*)(void** context, uint64_t comm_id, CommConfig* config, Logger log,
@@ -201,7 +202,7 @@ struct Functions<8> : Functions<9> {
                            void** memory, void** request);
 };
 
-// What all versions have, in this order.
+// The members of all versions, in this order.
 template <int kVersion>
 struct CommonTable {
   const char* name;
@@ -209,14 +210,14 @@ struct CommonTable {
   Result (*devices)(int* count);
   Result (*get_properties)(int device, Properties<kVersion>* properties);
   typename Functions<kVersion>::Listen listen;
-  // Neither of these two waits: success without a connection means to call again.
+  // Neither of these two waits: success without a connection means that NCCL calls again.
   typename Functions<kVersion>::Connect connect;
   Result (*accept)(void* listen_comm, void** recv_comm, DeviceHandle** offload);
   Result (*register_memory)(void* comm, void* data, size_t bytes, int kind, void** memory);
   Result (*register_dmabuf)(void* comm, void* data, size_t bytes, int kind, uint64_t offset, int fd,
                             void** memory);
   Result (*deregister_memory)(void* comm, void* memory);
-  // Success without a request: not now, call again.
+  // Success without a request: not possible now, call again.
   typename Functions<kVersion>::Isend isend;
   typename Functions<kVersion>::Irecv irecv;
   Result (*iflush)(void* recv_comm, int count, void** data, int* bytes, void** memory,

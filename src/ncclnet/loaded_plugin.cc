@@ -15,12 +15,12 @@
 namespace weir::ncclnet {
 namespace {
 
-constexpr uint64_t kMessageBytesMax = (uint64_t{1} << 31) - 1;  // `test` tells sizes as int
+constexpr uint64_t kMessageBytesMax = (uint64_t{1} << 31) - 1;  // `test` returns sizes as int
 constexpr size_t kNameBytesMax = 200;
 
 thread_local char latest_warning[512];
 
-// What a plugin writes its log lines with; only its warnings say why a call has failed.
+// The log function for the plugin; only its warnings tell why a call has failed.
 void hear(int level, unsigned long, const char*, int, const char* format, ...) {
   if (level > kLogWarn) return;
   va_list arguments;
@@ -201,7 +201,7 @@ template <int kVersion = kVersionMax>
 std::unique_ptr<LoadedPlugin> take_newest(void* object, int wanted, std::string* reason) {
   if (wanted == 0 || wanted == kVersion) {
     auto plugin = take_table<kVersion>(object, reason);
-    // One that is there and broken is not passed over for an older one: NCCL would take it.
+    // A broken table is not skipped in favour of an older one: NCCL would use it.
     if (plugin != nullptr || !reason->empty()) return plugin;
   }
   if constexpr (kVersion > kVersionMin) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoadedPlugin: somebody's NCCL network plugin, opened as NCCL opens it, with one face for all versions of the
-// interface (abi.h). Host memory only, no grouped receives. The functions do what the plugin's do: none waits,
-// and success without a result means to call again. What the plugin says meanwhile on the calling thread is
-// kept. A plugin stays loaded for ever; the objects live as long as the process. Thread rule: the plugin's own,
-// which is one thread at a time per connection; opening is thread-safe.
+// LoadedPlugin: an NCCL network plugin, opened as NCCL opens it, with one interface for all
+// versions of the ABI (abi.h). Host memory only, no grouped receives. The functions do what the
+// plugin's do: none waits, and success without a result means to call again. Warnings that the
+// plugin logs on the calling thread are kept (take_warning). A plugin and its object are never
+// unloaded. Thread rule: the plugin's own, which is one thread at a time per connection; opening is
+// thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 
 namespace weir::ncclnet {
 
-// What the versions tell of a device in common.
+// The properties of a device that all versions have.
 struct DeviceProperties {
   std::string name;
   std::string pci_path;
@@ -24,7 +25,7 @@ struct DeviceProperties {
   int connection_count_max = 0;
   int grouped_receives_max = 0;
   int offload_type = 0;
-  uint64_t message_bytes_max = 0;  // of what this interface can carry, 2^31 - 1 at most
+  uint64_t message_bytes_max = 0;  // limited to what this interface can carry, 2^31 - 1
 };
 
 class LoadedPlugin {
@@ -38,8 +39,8 @@ class LoadedPlugin {
   // "weir, version 12, of /usr/lib/libnccl-net-weir.so"
   std::string description() const;
 
-  // Versions 8 to 10 have one context for the process, which stays: then this calls the plugin once only, and
-  // gives what that gave.
+  // Versions 8 to 10 have one permanent context for the process: then this calls the plugin only
+  // once and returns the same result again.
   virtual Result init(uint64_t comm_id, void** context) = 0;
   virtual Result finalize(void* context) = 0;
   virtual Result devices(int* count) = 0;
@@ -65,12 +66,13 @@ class LoadedPlugin {
   friend LoadedPlugin* open_plugin(const std::string& plugin, int version, std::string* reason);
 };
 
-// `plugin` as NCCL_NET_PLUGIN has it: a path or a file name that the dynamic loader finds, else NAME for
-// libnccl-net-NAME.so. `version` 0: the newest that both know. Null with the reason: no such file, no table that
-// we know, or a table with a function missing. The same plugin and version give the same object.
+// `plugin` as NCCL_NET_PLUGIN has it: a path or a file name that the dynamic loader finds, else
+// NAME for libnccl-net-NAME.so. `version` 0: the newest that both support. Null with the reason: no
+// such file, no known table, or a table with a function missing. The same plugin and version give
+// the same object.
 LoadedPlugin* open_plugin(const std::string& plugin, int version, std::string* reason);
 
-// The latest warning of a plugin on this thread, and forgets it; "" when there was none.
+// Returns and clears the latest warning of a plugin on this thread; "" when there was none.
 std::string take_warning();
 
 }  // namespace weir::ncclnet

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The primitives with which two ends of a connection prove to each other that they hold a secret:
-// OpenSSL's HMAC-SHA256, a comparison in constant time, and the kernel's random source. Thread-safe.
+// Primitives with which both ends of a connection prove that they hold a secret: OpenSSL's
+// HMAC-SHA256, a comparison in constant time, and the kernel's random source. Thread-safe.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@ Mac hmac_sha256(const void* key, size_t key_bytes, const void* message, size_t m
 
 bool equal_in_constant_time(const void* a, const void* b, size_t bytes);
 
-// False: errno says why; what was filled is of no use.
+// False: errno says why; `data` must not be used.
 bool fill_random(void* data, size_t bytes);
 
-// Overwrites what must not stay in memory; the compiler does not leave it out.
+// Overwrites data that must not stay in memory; the compiler cannot optimize this away.
 void wipe(void* data, size_t bytes);
 
 }  // namespace weir::net

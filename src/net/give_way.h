@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which connection gives way when a listener has as many without proof as it holds. Strangers must
-// not keep the ranks of a communicator from meeting, and neither must the ranks themselves when
-// they all come at once: so each connection is heard as soon as it is accepted; one that has said
-// nothing gives way first, whoever it is, and one that has begun to prove itself has some time to
-// go on with it. An honest rank that had to give way comes again. No state.
+// Chooses the connection that gives way when a listener has as many without proof as it can hold.
+// Neither strangers nor many ranks that come at once may keep the ranks of a communicator from
+// meeting. So each connection is read as soon as it is accepted; one that has sent nothing gives
+// way first, whichever it is, and one that has begun its proof has some time to continue. An honest
+// rank that had to give way comes again. No state.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace weir::net {
 
-// How long a connection that has said something does not give way.
+// How long a connection that has sent something does not give way.
 inline constexpr uint64_t kHeardSparedNs = 100'000'000;
 
 struct GivesWay {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which network interfaces of this host may be used, and what their addresses are. Thread-safe.
+// The network interfaces of this host that may be used, and their addresses. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class InterfaceFilter {
   static bool parse(std::string_view text, InterfaceFilter* filter, std::string* reason);
 
   bool allows(std::string_view name) const;
-  // The list names what may be used, and this is one of them.
+  // The list names the interfaces that may be used, and this is one of them.
   bool asks_for(std::string_view name) const { return named() && allows(name); }
   bool named() const { return !names_.empty() && !excludes_; }
   const std::string& text() const { return text_; }
@@ -64,8 +64,8 @@ bool filter_from(const char* weir_ifname, const char* nccl_socket_ifname, Interf
 bool list_interfaces(const InterfaceFilter& filter, std::vector<Interface>* interfaces,
                      std::string* reason);
 
-// Tells apart what has a network of its own: the running kernel and its network namespace (of the
-// calling thread). Zero where the kernel does not say who it is.
+// Identifies a host: the running kernel and the network namespace of the calling thread. Zero where
+// the kernel does not identify itself.
 struct HostIdentity {
   std::array<unsigned char, 24> bytes{};
   bool known() const { return *this != HostIdentity(); }
@@ -73,7 +73,7 @@ struct HostIdentity {
 };
 HostIdentity this_host();
 
-// The host that this process counts itself to when ranks are told apart by host: made from `id`
+// The host to which this process belongs when ranks are grouped by host: made from `id`
 // (WEIR_HOST_ID, else NCCL_HOSTID) where one is set, else this_host(). Null or empty: not set.
 HostIdentity declared_host(const char* weir_host_id, const char* nccl_hostid);
 

@@ -27,7 +27,7 @@ int close_keeping_errno(int fd) {
 }
 
 void set(int fd, int level, int name, int value) {
-  // Each of these only makes a connection better.
+  // These options are optional: a failure is ignored.
   (void)setsockopt(fd, level, name, &value, sizeof value);
 }
 
@@ -42,7 +42,7 @@ int listen_at(const IpAddress& address, uint16_t* port, int backlog) {
   if (fd < 0) return -1;
   sockaddr_storage name;
   socklen_t bytes = to_sockaddr(address, *port, &name);
-  // Connections of an earlier life in TIME_WAIT must not keep a port from being used again.
+  // Earlier connections in TIME_WAIT must not prevent the reuse of a port.
   set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(fd, reinterpret_cast<const sockaddr*>(&name), bytes) != 0 || listen(fd, backlog) != 0) {
     return close_keeping_errno(fd);

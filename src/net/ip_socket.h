@@ -13,8 +13,8 @@ namespace weir::net {
 int listen_at(const IpAddress& address, uint16_t* port, int backlog);
 
 // Begins to connect, from `source` when it is valid, over the interface `device` when one is given
-// and the kernel permits it; the socket is writable when the connection stands or has failed
-// (`connect_error`).
+// and the kernel permits it; the socket is writable when the connection is established or has
+// failed (`connect_error`).
 int begin_connect(const IpAddress& address, uint16_t port, const IpAddress& source,
                   const char* device = nullptr);
 

@@ -11,7 +11,7 @@
 namespace weir::net {
 namespace {
 
-// Beside those that are expected, for strangers.
+// Room for strangers, beside the connections that are expected.
 constexpr uint64_t kBacklogSpare = 64;
 constexpr uint64_t kBacklogMax = 4096;
 

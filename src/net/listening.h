@@ -18,8 +18,9 @@ struct Listening {
   size_t interface;  // index into what `listen_at_all` was given
 };
 
-// At most `count_max`, of which one place is kept for loopback, that comes last; each for the connections of
-// `connection_count` that come at once. Empty: `*reason` is the whole text of the error.
+// At most `count_max` sockets, of which one is kept for loopback, which comes last; the backlog of
+// each has room for `connection_count` connections. Empty: `*reason` is the whole text of the
+// error.
 std::vector<Listening> listen_at_all(const std::vector<Interface>& interfaces,
                                      const InterfaceFilter& filter, size_t count_max,
                                      uint64_t connection_count, std::string* reason);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MissingRanks: the words of the error that tells which ranks did not come to a meeting. One thread at a
-// time.
+// MissingRanks: the text of the error that names the ranks which did not connect in time. One
+// thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace weir::net {
 
 class MissingRanks {
  public:
-  // False: there are too many for this one to be named, and nothing needs to be told about it.
+  // False: there are already too many to name this one, so no details on it are needed.
   bool add(uint32_t rank);
   // "timed out: ranks 1, 3 of 8 are not connected to rank 0"
   std::string text(uint32_t own_rank, uint32_t rank_count) const;

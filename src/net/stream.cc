@@ -15,7 +15,8 @@
 
 namespace weir::net {
 
-// What OpenSSL reads and writes through: the socket, without signals, with a limit before the proof.
+// The layer through which OpenSSL uses the socket: without signals, and with a limit before the
+// proof.
 struct Stream::Session {
   static constexpr size_t kGatheredBytes = 16384;  // a record of TLS
 
@@ -66,7 +67,8 @@ ssize_t recv_plain(int fd, void* data, size_t bytes) {
   }
 }
 
-// What the first error of OpenSSL's queue says of the other end, while the handshake goes on or behind it.
+// The failure of the other end that the first error of OpenSSL's queue means, during the handshake
+// or after it.
 Stream::Failure judge_error(unsigned long error, bool in_handshake) {
   using Failure = Stream::Failure;
   if (ERR_GET_LIB(error) != ERR_LIB_SSL) return in_handshake ? Failure::kRefused : Failure::kBroken;
@@ -86,7 +88,7 @@ Stream::Failure judge_error(unsigned long error, bool in_handshake) {
     default:
       break;
   }
-  // Without the key a handshake ends in one of many ways; nobody is let in by any of them.
+  // Without the key a handshake ends in one of many ways, all of which are refusals.
   return in_handshake ? Failure::kRefused : Failure::kBroken;
 }
 
@@ -215,12 +217,12 @@ bool Stream::secure(const TlsContext& context, Role role) {
   return true;
 }
 
-// False: the other end got through without the key, which OpenSSL allows nobody here.
+// False: the other end succeeded without the key, which OpenSSL does not allow with these settings.
 bool Stream::after_handshake() {
   if (is_ready_ || SSL_is_init_finished(session_->ssl) == 0) return true;
   if (SSL_session_reused(session_->ssl) != 1 || SSL_version(session_->ssl) != TLS1_3_VERSION) {
     failure_ = Failure::kRefused;
-    reason_ = "did not use the key of the secret";
+    reason_ = "did not use the key that is derived from the secret";
     errno = EPROTO;
     return false;
   }
@@ -241,12 +243,12 @@ ssize_t Stream::fail(int result) {
   ERR_clear_error();
   if (session.oversized || session.flight == FirstFlight::kOversized) {
     failure_ = Failure::kOversized;
-    reason_ = "began with more than a handshake of this protocol has";
+    reason_ = "sent more data than a handshake has";
   } else if (session.flight == FirstFlight::kNotTls) {
     failure_ = Failure::kNotTls;
     reason_ = "does not speak TLS";
   } else if (session.error_number != 0 || session.ended) {
-    // OpenSSL works with this session no more.
+    // OpenSSL can use this session no more.
     failure_ = Failure::kBroken;
     errno = session.error_number != 0 ? session.error_number : ECONNRESET;
     return -1;
@@ -259,10 +261,10 @@ ssize_t Stream::fail(int result) {
   return -1;
 }
 
-// False with errno: TLS has ended the stream.
+// False with errno: TLS has ended the stream, or its connection has ended, which has no reason.
 bool Stream::may_go_on() const {
   if (failure_ == Failure::kNone) return true;
-  errno = EPROTO;
+  errno = failure_ == Failure::kBroken && reason_.empty() ? ECONNRESET : EPROTO;
   return false;
 }
 
@@ -275,7 +277,7 @@ ssize_t Stream::send_secured(const void* data, size_t bytes) {
   if (!may_go_on()) return -1;
   ERR_clear_error();
   if (sent_bytes_ >= rekey_bytes_ && unfinished_bytes_ == 0 && is_ready_) {
-    // It goes with the next bytes.
+    // It is sent with the next bytes.
     if (SSL_key_update(session_->ssl, SSL_KEY_UPDATE_NOT_REQUESTED) == 1) sent_bytes_ = 0;
   }
   size_t done = 0;
@@ -306,7 +308,7 @@ ssize_t Stream::send(const iovec* pieces, size_t count) {
   while (at < count) {
     const auto* data = static_cast<const unsigned char*>(pieces[at].iov_base) + offset;
     size_t bytes = pieces[at].iov_len - offset;
-    // A record is filled, so that what is given again is never shorter than what was begun.
+    // A record is filled, so that a repeated send is never shorter than the one that was begun.
     if (bytes < Session::kGatheredBytes && at + 1 < count) {
       bytes = session_->gather(pieces + at, count - at, offset);
       data = session_->gathered;
@@ -349,7 +351,7 @@ ssize_t Stream::recv(const iovec* pieces, size_t count) {
     auto* out = static_cast<unsigned char*>(pieces[at].iov_base);
     for (size_t filled = 0; filled < pieces[at].iov_len;) {
       const ssize_t got = recv(out + filled, pieces[at].iov_len - filled);
-      // What ends the stream is told by the next call.
+      // The next call reports the end of the stream.
       if (got <= 0) return total != 0 ? static_cast<ssize_t>(total) : got;
       filled += static_cast<size_t>(got);
       total += static_cast<size_t>(got);

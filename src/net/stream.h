@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream: a connected, nonblocking stream socket, plain or inside TLS (tls.h), with the same two calls for
-// both. It never waits. TLS's handshake is part of the first calls; until it is over nobody's bytes are
-// handed out, and the other end may send a bounded number of bytes, the first of which are judged before
-// memory is taken for what they announce. One thread at a time per object.
+// Stream: a connected, nonblocking stream socket, plain or inside TLS (tls.h), with the same two
+// calls for both. It never waits. TLS's handshake is part of the first calls; until it is over no
+// received bytes are handed out, and the other end may send a bounded number of bytes, the first of
+// which are judged before memory is taken for what they announce. One thread at a time per object.
 #pragma once
 
 #include <sys/types.h>
@@ -23,11 +23,11 @@ class Stream {
   // Why TLS has ended a stream; errno is EPROTO then.
   enum class Failure : uint8_t {
     kNone,
-    kRefused,    // the other end does not hold the secret, or says that we do not
+    kRefused,    // the other end does not hold the secret, or says that this one does not
     kNotTls,     // it speaks something else
     kOversized,  // its part of the handshake is longer than that of an honest end
-    kDamaged,    // what came is not what was sent: changed, repeated or left out on its way
-    kBroken,     // OpenSSL says something else: reason()
+    kDamaged,    // received bytes were changed, repeated or left out on their way
+    kBroken,     // any other error of OpenSSL: reason()
   };
 
   // Bytes of the other end's part of the handshake.
@@ -52,24 +52,25 @@ class Stream {
   // The handshake is over, or there is none.
   bool is_ready() const { return session_ == nullptr || is_ready_; }
 
-  // As send(2) and recv(2) with MSG_DONTWAIT and MSG_NOSIGNAL: the count, or -1 with errno, or 0 when the
-  // other end has ended its direction. EAGAIN: later, when poll sees one of `events`; what was to be sent is
-  // then given again, at least as much of it, before anything else. An end that TLS was not told is
-  // ECONNRESET.
+  // As send(2) and recv(2) with MSG_DONTWAIT and MSG_NOSIGNAL: the count, or -1 with errno, or 0
+  // when the other end has ended its direction. EAGAIN: call again when poll sees one of `events`;
+  // the bytes to send are then given again, at least as many of them, before any others. An end of
+  // the connection without TLS's notification is ECONNRESET.
   ssize_t send(const void* data, size_t bytes);
   ssize_t recv(void* data, size_t bytes);
-  // The same from and into several pieces, of which the first bytes are taken, as sendmsg and recvmsg do.
-  // Inside TLS small pieces share a record.
+  // The same from and into several pieces, of which the first bytes are taken, as sendmsg and
+  // recvmsg do. Inside TLS small pieces share a record.
   ssize_t send(const iovec* pieces, size_t count);
   ssize_t recv(const iovec* pieces, size_t count);
-  // What to poll for, of who waits to read and, `writes`, to send.
+  // The events to poll for when waiting to read and, with `writes`, to send.
   short events(bool writes) const;
-  // Bytes that have come and been decrypted, but not been asked for: poll does not tell of them.
+  // There are bytes that have arrived and been decrypted, but not been read: poll does not report
+  // them.
   bool has_unread() const;
-  // Says that nothing more is sent, as far as it can be said at once.
+  // Tells the other end that nothing more is sent, as far as this is possible without waiting.
   void shut();
-  // The descriptor, without TLS from here on, is the caller's. What was sent has all left, and the other end
-  // leaves TLS at the same byte; see has_unread().
+  // Gives the descriptor, without TLS from here on, to the caller. All sent bytes must have left,
+  // and the other end must leave TLS at the same byte; see has_unread().
   int release();
 
   Failure failure() const { return failure_; }
@@ -93,7 +94,7 @@ class Stream {
   Failure failure_ = Failure::kNone;
   std::unique_ptr<Session> session_;
   uint64_t rekey_bytes_ = kRekeyBytes;
-  uint64_t sent_bytes_ = 0;      // under the key of now
+  uint64_t sent_bytes_ = 0;      // under the present key
   size_t unfinished_bytes_ = 0;  // of a send that must be given again
   std::string reason_;
 };

@@ -12,7 +12,7 @@ namespace weir::net {
 namespace {
 
 constexpr char kSalt[] = "weir tls 1.3";
-// TLS_AES_128_GCM_SHA256, as it goes over the network.
+// TLS_AES_128_GCM_SHA256, as encoded on the network.
 constexpr unsigned char kSuite[2] = {0x13, 0x01};
 constexpr const char* kSuiteName = "TLS_AES_128_GCM_SHA256";
 
@@ -86,8 +86,8 @@ bool tls_mode_of(const char* weir_tls, TlsMode most, TlsMode* mode, std::string*
   if (*mode <= most) return true;
   *reason = std::string("WEIR_TLS=") + name_of(*mode) +
             (most == TlsMode::kOff
-                 ? " asks for TLS, which this transport does not speak"
-                 : " asks for encrypted messages, which this transport cannot have; with "
+                 ? " asks for TLS, which this transport does not support"
+                 : " asks for encrypted messages, which this transport does not support; with "
                    "WEIR_TLS=control its control connections are inside TLS");
   return false;
 }
@@ -130,7 +130,7 @@ std::unique_ptr<const TlsContext> TlsContext::make(const void* secret, size_t se
   SSL_CTX_clear_options(ssl, SSL_OP_ENABLE_MIDDLEBOX_COMPAT | SSL_OP_ALLOW_NO_DHE_KEX);
   SSL_CTX_set_mode(ssl, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_session_cache_mode(ssl, SSL_SESS_CACHE_OFF);
-  // Nobody's certificate is good: without the key there is no handshake.
+  // No certificate is accepted: without the key there is no handshake.
   SSL_CTX_set_verify(ssl, SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_app_data(ssl, made.get());
   SSL_CTX_set_psk_use_session_callback(ssl, use_psk);

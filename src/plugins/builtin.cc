@@ -31,9 +31,24 @@ namespace hook_trace {
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner);
 }
 namespace hook_hosts {
-const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner,
+const weir_transport_functions_t* make(const weir_transport_functions_t* network,
                                        const weir_transport_functions_t* local);
 }
+
+namespace {
+
+using Parts = std::vector<const weir_transport_functions_t*>;
+
+template <const weir_transport_functions_t* (*wrap)(const weir_transport_functions_t*)>
+const weir_transport_functions_t* hook(const Parts& parts, std::string*) {
+  return wrap(parts[0]);
+}
+
+const weir_transport_functions_t* hosts(const Parts& parts, std::string*) {
+  return hook_hosts::make(parts[0], parts.size() > 1 ? parts[1] : shm::transport());
+}
+
+}  // namespace
 
 std::span<const TransportFunction> builtin_transports() {
   static constexpr TransportFunction kTransports[] = {shm::transport, tcp::transport,
@@ -41,26 +56,18 @@ std::span<const TransportFunction> builtin_transports() {
   return kTransports;
 }
 
-std::span<const BuiltinHook> builtin_hooks() {
-  static constexpr BuiltinHook kHooks[] = {{"check", hook_check::wrap},
-                                           {"fault", hook_fault::wrap},
-                                           {"seal", hook_seal::wrap},
-                                           {"sum", hook_sum::wrap},
-                                           {"trace", hook_trace::wrap},
-                                           {"hosts", [](const weir_transport_functions_t* inner) {
-                                              return hook_hosts::wrap(inner, shm::transport());
-                                            }}};
-  return kHooks;
+std::span<const BuiltinComposite> builtin_composites() {
+  static constexpr BuiltinComposite kComposites[] = {
+      {"check", true, hook<hook_check::wrap>}, {"fault", true, hook<hook_fault::wrap>},
+      {"seal", true, hook<hook_seal::wrap>},   {"sum", true, hook<hook_sum::wrap>},
+      {"trace", true, hook<hook_trace::wrap>}, {"hosts", true, hosts},
+      {"failover", false, hook_failover::make}};
+  return kComposites;
 }
 
 std::string fault_problem(std::string_view text) {
   hook_fault::Plan plan;
   return hook_fault::parse_plan(text, &plan);
-}
-
-const weir_transport_functions_t* builtin_failover(
-    const std::vector<const weir_transport_functions_t*>& transports, std::string* reason) {
-  return hook_failover::wrap(transports, reason);
 }
 
 }  // namespace weir::plugins

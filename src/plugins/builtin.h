@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is linked into the library: transports, best first, and hooks. Listed by hand in builtin.cc,
-// so that nothing depends on static constructors. Constant data; thread-safe.
+// The transports (best first) and composites that are linked into the library, listed by hand in
+// builtin.cc, so that nothing depends on static constructors. Constant data; thread-safe.
 #pragma once
 
 #include <span>
@@ -14,21 +14,22 @@ namespace weir::plugins {
 
 using TransportFunction = const weir_transport_functions_t* (*)();
 
-// A hook makes a transport that passes everything on to `inner`. Null when its pool is used up.
-struct BuiltinHook {
+// Makes a transport from others. The table that `make` returns is never freed; null, with the
+// reason, if the parts do not fit.
+struct BuiltinComposite {
   const char* name;
-  const weir_transport_functions_t* (*wrap)(const weir_transport_functions_t* inner);
+  bool is_hook;  // WEIR_HOOKS may name it: one part is enough
+  const weir_transport_functions_t* (*make)(
+      const std::vector<const weir_transport_functions_t*>& parts, std::string* reason);
 };
 
 std::span<const TransportFunction> builtin_transports();
-std::span<const BuiltinHook> builtin_hooks();
+// The hooks, which pass everything on to one part; `hosts`, made of a network transport and one
+// within a host (shm, if none is given); and `failover`, made of several, each of which takes over
+// when the one before it fails.
+std::span<const BuiltinComposite> builtin_composites();
 
 // "" or what is wrong with the text of WEIR_FAULT, which tells the hook `fault` what to do.
 std::string fault_problem(std::string_view text);
-
-// A transport of which each but the first takes over when the one before it fails. The same list gives the
-// same one; null with the reason.
-const weir_transport_functions_t* builtin_failover(
-    const std::vector<const weir_transport_functions_t*>& transports, std::string* reason);
 
 }  // namespace weir::plugins

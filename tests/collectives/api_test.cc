@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <new>
 #include <random>
@@ -18,8 +20,8 @@ namespace weir::test {
 namespace {
 
 TEST(WarmCalls, AllocateNothing) {
-  // A rank that has to wait long looks after its peers, which may allocate; so the best ten calls in
-  // a row count.
+  // A rank that has to wait long looks after its peers, which may allocate; so the best ten calls
+  // in a row count.
   for (const bool messages : {false, true}) {
     run_processes(
         2,

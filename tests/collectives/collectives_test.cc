@@ -3,6 +3,9 @@
 // change of protocol, with every algorithm forced where one can be.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <random>
 #include <set>
 
 #include "core/algo/algorithm.h"
@@ -110,6 +113,88 @@ TEST(Collectives, EveryForcedAlgorithmGivesTheSame) {
                       std::string(name_of(algorithm->collective)) + "=" + algorithm->name}});
       if (HasFailure()) return;
     }
+  }
+}
+
+void expect_uneven_blocks(const std::string& forced, int rank_count, const char* hooks) {
+  SCOPED_TRACE(forced + " over " + std::to_string(rank_count) + " " + hooks);
+  run_processes(rank_count,
+                [](int, weir_comm_t comm) {
+                  const Bench b(comm);
+                  for (const size_t unit : {size_t{0}, size_t{1}, size_t{37}, size_t{30'000}}) {
+                    for (const How how : {How::kOutOfPlace, How::kNonblocking}) {
+                      check_uneven(b, unit, how);
+                    }
+                  }
+                },
+                {{"WEIR_ALGORITHM", forced}, {"WEIR_HOOKS", hooks}});
+}
+
+TEST(Collectives, EveryForcedAlgorithmOfAVVariantGivesTheSame) {
+  for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
+    if (algorithm->lengths == algo::BlockLengths::kEqual) continue;
+    if (algorithm->needs_mapped && !shares_memory()) continue;
+    const std::string forced =
+        std::string(algo::name_of(algorithm->collective, algorithm->lengths)) + "=" +
+        algorithm->name;
+    for (const int n : {2, 3, 5}) expect_uneven_blocks(forced, n, "");
+    if (algo::uses_messages(*algorithm)) expect_uneven_blocks(forced, 3, "check");
+  }
+}
+
+// A rank knows the lengths of its own blocks only: others may be longer by far.
+TEST(Collectives, BlocksOfEveryLengthMeetInAnAllToAllV) {
+  const char* given = std::getenv("WEIR_TEST_SEED");
+  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 1;
+  SCOPED_TRACE("WEIR_TEST_SEED=" + std::to_string(seed));
+  const auto exchange = [seed](int rank, weir_comm_t comm) {
+    const Bench b(comm);
+    const size_t n = static_cast<size_t>(b.n);
+    const size_t r = static_cast<size_t>(rank);
+    constexpr size_t kLengths[] = {0, 1, 20, 300, 700, 5'000, 60'000};
+    std::mt19937_64 random(seed);  // the same on all ranks
+    for (int round = 0; round < 100; ++round) {
+      const size_t longest = 1 + random() % std::size(kLengths);
+      std::vector<std::vector<size_t>> counts(n, std::vector<size_t>(n));
+      for (size_t from = 0; from < n; ++from) {
+        // Some ranks have nothing or little.
+        const size_t most = random() % 3 == 0 ? 1 + random() % 2 : longest;
+        for (size_t to = 0; to < n; ++to) counts[from][to] = kLengths[random() % most];
+      }
+      std::vector<size_t> from_me = counts[r], to_me(n);
+      Values send, expected;
+      for (size_t p = 0; p < n; ++p) {
+        to_me[p] = counts[p][r];
+        const Values out = inputs(static_cast<int>(r * n + p), from_me[p]);
+        const Values in = inputs(static_cast<int>(p * n + r), to_me[p]);
+        send.insert(send.end(), out.begin(), out.end());
+        expected.insert(expected.end(), in.begin(), in.end());
+      }
+      Values recv(expected.size() + 1, -1.0f);
+      perform(comm, round % 2 == 0 ? How::kOutOfPlace : How::kNonblocking,
+              [&](weir_request_t* request) {
+                return weir_all_to_all_v(comm, send.data(), from_me.data(), nullptr, recv.data(),
+                                         to_me.data(), nullptr, WEIR_FLOAT32, request);
+              });
+      expected.push_back(-1.0f);
+      ASSERT_EQ(recv, expected) << "round " << round << " on rank " << rank;
+      // What comes between uses the same lines.
+      if (random() % 2 == 0) check_all_reduce(b, 5, How::kInPlace);
+    }
+  };
+  for (const int n : {1, 2, 4}) {
+    for (const char* hooks : {"", "check"}) {
+      SCOPED_TRACE(std::to_string(n) + " ranks, hooks: " + hooks);
+      run_processes(n, exchange, {{"WEIR_HOOKS", hooks}});
+    }
+  }
+}
+
+// Through slots that do not say whose block they hold, blocks would be of one length.
+TEST(Collectives, WhatIsForcedForEqualBlocksDoesNotHarmOthers) {
+  for (const char* forced : {"all_gather=bruck,all_to_all=bruck",
+                             "all_gather=recursive_doubling,reduce_scatter=recursive_halving"}) {
+    for (const char* hooks : {"", "check"}) expect_uneven_blocks(forced, 3, hooks);
   }
 }
 

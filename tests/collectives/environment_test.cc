@@ -111,12 +111,11 @@ TEST(Fault, ThatNoHookHeedsIsWarnedOf) {
     const bool known = std::string(hooks) != "defaults";
     const Made made = create_alone({{"WEIR_FAULT", "kill_at=3"}, {"WEIR_HOOKS", hooks}}, 0, 1);
     EXPECT_EQ(made.result, known ? WEIR_OK : WEIR_ERROR_INVALID_ARGUMENT) << made.text;
-    EXPECT_NE(made.text.find("WEIR_FAULT=kill_at=3 is without effect"), std::string::npos)
-        << made.text;
+    EXPECT_NE(made.text.find("WEIR_FAULT=kill_at=3 has no effect"), std::string::npos) << made.text;
   }
   const Made heeded = create_alone({{"WEIR_FAULT", "seed=3"}, {"WEIR_HOOKS", "check,fault"}}, 0, 1);
   EXPECT_EQ(heeded.result, WEIR_OK) << heeded.text;
-  EXPECT_EQ(heeded.text.find("without effect"), std::string::npos) << heeded.text;
+  EXPECT_EQ(heeded.text.find("has no effect"), std::string::npos) << heeded.text;
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transport fails between two ranks, by the hook fault or by death, in the middle of collectives, and the
-// next one takes over. WEIR_TEST_TRANSPORT names the one that fails; it is tcp without it, and
-// tcp takes over.
+// A transport fails between two ranks, by the hook fault or by death, in the middle of collectives,
+// and the next one takes over. WEIR_TEST_TRANSPORT names the one that fails; it is tcp without it,
+// and tcp takes over.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,8 +29,8 @@ unsigned test_seed() {
                          : std::random_device{}();
 }
 
-// The operations at which something fails: all of the first few, and then every `step`-th; WEIR_TEST_EVERY sets
-// another step for all.
+// The operations at which something fails: all of the first few, and then every `step`-th;
+// WEIR_TEST_EVERY sets another step for all.
 std::vector<unsigned> moments(unsigned all_to, unsigned step, unsigned end) {
   const char* text = std::getenv("WEIR_TEST_EVERY");
   const unsigned every = text != nullptr ? std::max(1, std::atoi(text)) : 0;
@@ -111,7 +111,7 @@ TEST(TransportFails, AtAnyMessageAndTheResultsAreExact) {
     run_processes(2, a_sequence_of_collectives,
                   environment(logs, "fail_from=" + std::to_string(k) + ",rank=0"),
                   with_timeout(kTimeoutMs));
-    const size_t lines = logs.take({"goes on with rank", "over tcp instead of"}).size();
+    const size_t lines = logs.take({"continues with rank", "over tcp instead of"}).size();
     EXPECT_EQ(lines != 0, lines == 2) << "one of two ranks has told it, or one has told it twice";
     if (k < 100 || k == list.back()) {
       EXPECT_EQ(lines, k < 100 ? 2u : 0u);
@@ -131,7 +131,7 @@ TEST(TransportFails, AtBothEndsAtOnceAndTheResultsAreExact) {
                   with_timeout(kTimeoutMs));
     if (HasFailure()) return;
   }
-  EXPECT_GE(logs.take({"goes on with rank"}).size(), list.size());
+  EXPECT_GE(logs.take({"continues with rank"}).size(), list.size());
 }
 
 TEST(TransportFails, AndTheNextOneWhileItTakesOver) {
@@ -149,16 +149,16 @@ TEST(TransportFails, AndTheNextOneWhileItTakesOver) {
 
 bool is_between(const std::string& line, int a, int b) {
   const auto names = [&](int from, int to) {
-    return line.find("rank " + std::to_string(from) + " goes on with rank " + std::to_string(to) +
+    return line.find("rank " + std::to_string(from) + " continues with rank " + std::to_string(to) +
                      " ") != std::string::npos;
   };
   return names(a, b) || names(b, a);
 }
 
-// All lines of ranks that go on over another transport are of these two, unless the first one could not leave
-// one of them alone; tcp always can.
+// All lines of ranks that go on over another transport are of these two, unless the first one could
+// not leave one of them alone; tcp always can.
 void expect_others_stay(Logs* logs, int a, int b, size_t least) {
-  const std::vector<std::string> lines = logs->take({"goes on with rank"});
+  const std::vector<std::string> lines = logs->take({"continues with rank"});
   const auto count = [&](const auto& is) {
     return static_cast<size_t>(std::count_if(lines.begin(), lines.end(), is));
   };
@@ -213,7 +213,7 @@ TEST(TransportFails, AndTheNextCommunicatorBeginsWithItAgain) {
       },
       environment(logs, "fail_from=9,rank=0"), with_timeout(kTimeoutMs));
   // Of each communicator two: it fails in the second, so the second began with it.
-  EXPECT_EQ(logs.take({"goes on with rank", "over tcp instead of"}).size(), 4u);
+  EXPECT_EQ(logs.take({"continues with rank", "over tcp instead of"}).size(), 4u);
 }
 
 TEST(TransportFails, WhenACommunicatorIsMadeAndItBeginsWithTheNextOne) {
@@ -222,7 +222,7 @@ TEST(TransportFails, WhenACommunicatorIsMadeAndItBeginsWithTheNextOne) {
     SCOPED_TRACE(fault);
     run_processes(3, a_sequence_of_collectives, environment(logs, fault), with_timeout(kTimeoutMs));
     const bool all = std::string(fault) == "connect_fails=1";
-    EXPECT_EQ(logs.take({"begins without", "connect of rank"}).size(), all ? 3u : 1u);
+    EXPECT_EQ(logs.take({"starts without", "connect of rank"}).size(), all ? 3u : 1u);
   }
 }
 
@@ -232,7 +232,7 @@ TEST(TransportStandsStill, AndTheNextOneTakesOver) {
                             "still_from=90,rank=1", "still_from=140,rank=0"}) {
     SCOPED_TRACE(fault);
     run_processes(2, a_sequence_of_collectives, environment(logs, fault), with_timeout(kTimeoutMs));
-    EXPECT_EQ(logs.take({"goes on with rank"}).size(), 2u);
+    EXPECT_EQ(logs.take({"continues with rank"}).size(), 2u);
     if (HasFailure()) return;
   }
 }
@@ -249,7 +249,7 @@ TEST(TransportStandsStill, ButASlowPeerIsNoReason) {
         }
       },
       environment(logs, "rank=0"), with_timeout(kTimeoutMs));
-  EXPECT_EQ(logs.take({"goes on"}), std::vector<std::string>{});
+  EXPECT_EQ(logs.take({"continues with"}), std::vector<std::string>{});
 }
 
 TEST(PeerDies, IsNamedAsWithoutAnotherTransport) {
@@ -310,7 +310,7 @@ TEST(Hosts, KeepTheirSharedMemoryWhileTheNetworkGoesOver) {
       },
       with_timeout(kTimeoutMs));
   EXPECT_EQ(statuses, std::vector<int>(4, 0));
-  EXPECT_GE(logs.take({"goes on with rank"}).size(), 2u);
+  EXPECT_GE(logs.take({"continues with rank"}).size(), 2u);
 }
 
 TEST(Setting, ATransportThatCannotTakePartIsRefused) {

@@ -321,7 +321,8 @@ void children_end(Way way) {
                 << weir_last_error(comm);
             EXPECT_EQ(shared[0], 3.0f);
           }
-          EXPECT_EQ(descriptor_count(), descriptors);
+          // Fewer where the other rank has ended by now, and with it the connections to it.
+          EXPECT_LE(descriptor_count(), descriptors);
           ASSERT_EQ(weir_mem_free(comm, memory), WEIR_OK);
         },
         one.environment);
@@ -666,7 +667,8 @@ void fork_in_discovery(bool goes_on) {
                           setenv("WEIR_LOG_FILE", log.c_str(), 1);
                           pass_between_threads();
                           const bool is_without =
-                              content_of(log).find("no topology") != std::string::npos;
+                              content_of(log).find("the topology of this machine is unknown") !=
+                              std::string::npos;
                           EXPECT_EQ(is_without, !goes_on);
                           unlink(log.c_str());
                         }),

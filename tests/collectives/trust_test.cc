@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whom and what ranks trust, over the transport of WEIR_TRANSPORT: who speaks TLS and who does not, data that
-// was changed on its way, and that no log tells the secret.
+// Whom and what ranks trust, over the transport of WEIR_TRANSPORT: who speaks TLS and who does not,
+// data that was changed on its way, and that no log tells the secret.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -44,8 +44,8 @@ void expect_sum(int rank, weir_comm_t comm, int count) {
   }
 }
 
-// What creating a communicator ends with on each rank, and its text, in forked ranks: 128 + 9 and so on when
-// one was killed.
+// What creating a communicator ends with on each rank, and its text, in forked ranks: 128 + 9 and
+// so on when one was killed.
 struct End {
   int status = 0;
   std::string text;
@@ -182,7 +182,7 @@ void expect_a_changed_bit_is_found(const std::string& hooks) {
         EXPECT_TRUE(right);
         const std::string text = weir_last_error(comm);
         EXPECT_NE(text.find("from rank 0 to rank 1"), std::string::npos) << text;
-        EXPECT_NE(text.find("was changed on its way"), std::string::npos) << text;
+        EXPECT_NE(text.find("was altered in transit"), std::string::npos) << text;
       },
       {{"WEIR_HOOKS", hooks}, {"WEIR_FAULT", "corrupt_at=11,rank=1,seed=3"}}, with_timeout(20'000));
   // Without it the result is wrong, unless the receive is none of data: how many there are of each

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of messages on memory of devices (WEIR_CAP_DEVICE_MEMORY). Each rank has the device of its number,
-// as far as it can: between two ranks of which one cannot, its end lies in memory of the host.
+// Properties of messages on memory of devices (WEIR_CAP_DEVICE_MEMORY). Each rank has the device of
+// its number, as far as it can: between two ranks of which one cannot, its end lies in memory of
+// the host.
 #include <string.h>
 
 #include <algorithm>

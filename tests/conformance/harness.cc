@@ -19,7 +19,7 @@
 namespace weir::conformance {
 namespace {
 
-constexpr uint64_t kPatienceNs = 30'000'000'000;  // of a test that hangs
+constexpr uint64_t kPatienceNs = 90'000'000'000;  // of a test that hangs
 constexpr uint32_t kRanksMax = 16;
 
 }  // namespace
@@ -31,6 +31,8 @@ struct Board {
   std::atomic<bool> done[kRanksMax];
   unsigned char addresses[kRanksMax][WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
   size_t address_bytes[kRanksMax];
+  unsigned char control_addresses[kRanksMax][control::kAddressBytesMax];
+  size_t control_address_bytes[kRanksMax];
   char failures[kRanksMax][1024];
   char skips[kRanksMax][256];
   std::atomic<uint64_t> numbers[64];
@@ -46,6 +48,11 @@ struct HostCalls {
     const auto& settings = static_cast<Rank*>(context)->settings_;
     const auto found = settings.find(name);
     return found == settings.end() ? getenv(name) : found->second.c_str();
+  }
+  static weir_result_t look(void* context) {
+    Rank& rank = *static_cast<Rank*>(context);
+    if (rank.news != WEIR_OK) rank.error_text_ = "news from elsewhere";
+    return rank.news;
   }
 };
 
@@ -78,6 +85,7 @@ Rank::Rank(const Variant& variant, Board* board, uint32_t rank, uint32_t rank_co
       rank_count_(rank_count),
       random_(test_seed() * 1000 + rank) {
   host_ = {sizeof host_, this, HostCalls::error, HostCalls::log, HostCalls::setting};
+  host_.look = HostCalls::look;
   // Ranks in pairs, so that some properties meet one host and some several.
   if (variant.hook == "hosts") settings_["WEIR_HOST_ID"] = "host " + std::to_string(rank / 2);
   settings_["WEIR_FAULT"] = "delay_us=100,seed=" + std::to_string(test_seed() % 1000);
@@ -109,7 +117,15 @@ void Rank::require_error(weir_result_t result, std::initializer_list<weir_result
 }
 
 void Rank::open() {
-  require_ok(f().open(&host_, &config, &instance_), "open");
+  // Before the transport, so that it lives longer.
+  control_ = std::make_unique<testing_support::ControlRank>(config);
+  require(control_->functions() != nullptr, "no control network: " + control_->problem.text());
+  const std::string own = control_->address();
+  memcpy(board_->control_addresses[rank_], own.data(), own.size());
+  board_->control_address_bytes[rank_] = own.size();
+  control_->error_copy = &error_text_;
+  host_.control = control_->functions();
+  require_ok(f().open(f().context, &host_, &config, &instance_), "open");
   size_t bytes = 0;
   require_ok(f().address(instance_, board_->addresses[rank_], &bytes), "address");
   require(bytes <= WEIR_TRANSPORT_ADDRESS_BYTES_MAX, "the address is too long");
@@ -117,16 +133,28 @@ void Rank::open() {
   barrier();
 }
 
+weir_result_t Rank::join_control(uint64_t timeout_ms) {
+  std::vector<std::string> networks;
+  for (uint32_t i = 0; i < rank_count_; ++i) {
+    networks.emplace_back(reinterpret_cast<const char*>(board_->control_addresses[i]),
+                          board_->control_address_bytes[i]);
+  }
+  const Status joined = control_->join(networks, monotonic_ns() + timeout_ms * 1'000'000);
+  if (!joined.ok()) error_text_ = joined.text();
+  return static_cast<weir_result_t>(joined.code());
+}
+
 weir_result_t Rank::connect(uint64_t timeout_ms) {
+  const uint64_t deadline_ns = monotonic_ns() + timeout_ms * 1'000'000;
+  if (const weir_result_t joined = join_control(timeout_ms); joined != WEIR_OK) return joined;
   std::vector<const unsigned char*> addresses(rank_count_);
   for (uint32_t i = 0; i < rank_count_; ++i) addresses[i] = board_->addresses[i];
-  return f().connect(instance_, addresses.data(), board_->address_bytes,
-                     monotonic_ns() + timeout_ms * 1'000'000);
+  return f().connect(instance_, addresses.data(), board_->address_bytes, deadline_ns);
 }
 
 void Rank::join() {
   open();
-  require_ok(connect(20'000), "connect");
+  require_ok(connect(60'000), "connect");
 }
 
 void Rank::join_collectives() {
@@ -154,6 +182,7 @@ void Rank::join_collectives() {
 void Rank::close() {
   if (instance_ != nullptr) f().close(instance_);
   instance_ = nullptr;
+  control_.reset();
 }
 
 weir_result_t Rank::wait_result(weir_transport_op_t* op, weir_result_t posted) {

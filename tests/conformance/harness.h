@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "support/control_networks.h"
 #include "weir/plugin.h"
 
 namespace weir::conformance {
@@ -62,6 +64,8 @@ class Rank {
   // What open is told; change it before joining.
   weir_transport_config_t config{};
   unsigned char secret[32];
+  // What the host answers to a transport that asks, while it waits, whether it should go on.
+  weir_result_t news = WEIR_OK;
   // A variable of the environment, for this rank; before opening.
   void set(const std::string& name, const std::string& value) { settings_[name] = value; }
 
@@ -76,6 +80,9 @@ class Rank {
   // open, address and the exchange of addresses; every rank of the Board takes part.
   void open();
   weir_result_t connect(uint64_t timeout_ms);
+  // What connect begins with: the control network. A rank that does no more is missed by the
+  // transport.
+  weir_result_t join_control(uint64_t timeout_ms);
   // open and connect.
   void join();
   // WEIR_CAP_COLLECTIVES: open, introduce on the device of the rank's number, and join to its end.
@@ -107,6 +114,7 @@ class Rank {
   uint32_t rank_;
   uint32_t rank_count_;
   weir_host_t host_{};
+  std::unique_ptr<testing_support::ControlRank> control_;
   weir_transport_t* instance_ = nullptr;
   std::mt19937_64 random_;
   std::string error_text_;
@@ -127,17 +135,18 @@ struct Property {
   uint32_t rank_count_min;
   void (*run)(const Variant& variant);
   bool (*applies)(const Variant& variant) = nullptr;  // null: wherever the capabilities are
+  const char* prefix = "";                            // of the suite's name
 };
 
 const std::vector<Property>& message_properties();
 const std::vector<Property>& memory_properties();
 const std::vector<Property>& membership_properties();
-const std::vector<Property>& notice_properties();
 const std::vector<Property>& quiesce_properties();
 const std::vector<Property>& remote_properties();
 const std::vector<Property>& remote_end_properties();
 const std::vector<Property>& whole_properties();
 const std::vector<Property>& device_properties();
+const std::vector<Property>& one_sided_properties();
 
 uint64_t monotonic_ns();
 

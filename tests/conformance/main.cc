@@ -43,8 +43,8 @@ void add_simple(const std::string& suite, const char* name, const std::function<
 std::vector<const Property*> all_properties() {
   std::vector<const Property*> all;
   for (const auto* list : {&message_properties(), &memory_properties(), &membership_properties(),
-                           &notice_properties(), &quiesce_properties(), &remote_properties(),
-                           &remote_end_properties(), &whole_properties(), &device_properties()}) {
+                           &quiesce_properties(), &remote_properties(), &remote_end_properties(),
+                           &whole_properties(), &device_properties(), &one_sided_properties()}) {
     for (const Property& property : *list) all.push_back(&property);
   }
   return all;
@@ -57,8 +57,8 @@ void add_variant(const Variant* variant) {
     // What carries no messages is joined in another way.
     if (!variant->can(WEIR_CAP_SEND_RECV) && (property->caps & WEIR_CAP_COLLECTIVES) == 0) continue;
     if (property->applies != nullptr && !property->applies(*variant)) continue;
-    testing::RegisterTest(variant->name().c_str(), property->name, nullptr, nullptr, __FILE__,
-                          __LINE__,
+    const std::string suite = property->prefix + variant->name();
+    testing::RegisterTest(suite.c_str(), property->name, nullptr, nullptr, __FILE__, __LINE__,
                           [=]() -> testing::Test* { return new PropertyTest(property, variant); });
   }
 }
@@ -89,8 +89,8 @@ void add_variant(const Variant& variant) {
   add_variant(variants.back().get());
 }
 
-// `transport` with tcp behind it, which takes over when it fails. The hook fault is around the first of them,
-// check around both.
+// `transport` with tcp behind it, which takes over when it fails. The hook fault is around the
+// first of them, check around both.
 Result<const weir_transport_functions_t*> with_another(const weir_transport_functions_t* transport,
                                                        const std::string& hook) {
   auto first = plugin::wrap_with_hooks(transport, hook == "fault" ? "fault" : "");

@@ -32,13 +32,32 @@ void missing_rank(const Variant& variant) {
       r.require_error(r.connect(300), {WEIR_ERROR_TIMEOUT}, {"1"});
       r.require(monotonic_ns() - start < 1'500'000'000, "connect went past its deadline");
       r.require(monotonic_ns() - start > 100'000'000, "connect gave up long before its deadline");
+    } else {
+      r.require_ok(r.join_control(5'000), "joining the control network");
     }
     r.barrier();
   });
 }
 
-// How long handshakes take is the machine's to say: a liar that nobody has come to refuse in time is asked again
-// with twice the time.
+void news_of_the_host(const Variant& variant) {
+  for (const weir_result_t news : {WEIR_ERROR_PEER_LOST, WEIR_ERROR_TIMEOUT, WEIR_ERROR_REFUSED}) {
+    run_ranks(variant, 3, [news](Rank& r) {
+      r.open();
+      if (r.rank() != 1) {
+        r.news = news;
+        const uint64_t start = monotonic_ns();
+        r.require_error(r.connect(20'000), {news}, {"news from elsewhere"});
+        r.require(monotonic_ns() - start < 10'000'000'000, "connect waited although it was told");
+      } else {
+        r.require_ok(r.join_control(5'000), "joining the control network");
+      }
+      r.barrier();
+    });
+  }
+}
+
+// How long handshakes take is the machine's to say: a liar that nobody has come to refuse in time
+// is asked again with twice the time.
 void wrong_secret(const Variant& variant) {
   for (const uint32_t liar : {0u, 2u}) {
     run_ranks(variant, 3, [liar](Rank& r) {
@@ -89,7 +108,7 @@ void bad_configuration(const Variant& variant) {
         [](void*, int, const char*) {}, [](void*, const char*) -> const char* { return nullptr; }};
     const auto refused = [&](const weir_transport_config_t& config, const std::string& what) {
       r.publish(0, 0);
-      r.require(r.f().open(&host, &config, &instance) >= WEIR_ERROR_INVALID_ARGUMENT,
+      r.require(r.f().open(r.f().context, &host, &config, &instance) >= WEIR_ERROR_INVALID_ARGUMENT,
                 what + " was accepted");
       r.require(r.read(0) == 1, what + " was refused without a text");
     };
@@ -166,8 +185,8 @@ Holdings count_holdings(Rank& r) {
   return holdings;
 }
 
-// To the last descriptor, so that hooks and handshakes, which make a life long, need fewer of them than the
-// bare transport.
+// To the last descriptor, so that hooks and handshakes, which make a life long, need fewer of them
+// than the bare transport.
 void nothing_leaks(const Variant& variant) {
   const bool is_bare = variant.hook.empty() && std::getenv("WEIR_TLS") == nullptr;
   const int life_count = is_bare ? 200 : 40;
@@ -210,7 +229,8 @@ void dead_peer(const Variant& variant) {
             [](Rank& r) {
               r.join();
               r.barrier();  // who dies while others still join fails their join
-              // More than the sockets of a system hold: it does not go in one step while nobody receives.
+              // More than the sockets of a system hold: it does not go in one step while nobody
+              // receives.
               std::vector<unsigned char> data(
                   std::min<uint64_t>(64u << 20, r.f().caps.message_bytes_max));
               weir_transport_op_t op{};
@@ -294,7 +314,8 @@ int killed_in_a_small_world(const Variant& variant) {
       mount("tmpfs", "/dev/shm", "tmpfs", 0, "size=64k") != 0 || !raise_loopback()) {
     return 77;
   }
-  // Other tests make files in /tmp meanwhile: a /tmp of its own, unless the tests themselves lie there.
+  // Other tests make files in /tmp meanwhile: a /tmp of its own, unless the tests themselves lie
+  // there.
   std::error_code error;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe", error).string();
   const bool own_tmp = self.rfind("/tmp/", 0) != 0;
@@ -395,6 +416,7 @@ bool in_bare_processes(const Variant& v) { return v.processes && v.hook.empty();
 const std::vector<Property>& membership_properties() {
   static const std::vector<Property> properties = {
       {"AMissingRankIsNamedAtTheDeadline", 0, 3, missing_rank},
+      {"TheNewsOfTheHostEndTheWaitForOthers", 0, 3, news_of_the_host},
       {"AWrongSecretIsRefused", 0, 3, wrong_secret},
       {"ARankOfAnotherCommunicatorIsRefused", 0, 2, wrong_communicator},
       {"AnotherUserIsRefused", WEIR_CAP_SEGMENT, 2, wrong_user, in_processes},

@@ -310,7 +310,8 @@ void many_answered_by_one(const Variant& variant) {
   });
 }
 
-// Who has ended a collective may compute for long, and what it has sent may not wait for its next call.
+// Who has ended a collective may compute for long, and what it has sent may not wait for its next
+// call.
 void sent_arrives_by_itself(const Variant& variant) {
   run_ranks(variant, 2, [](Rank& r) {
     r.join();

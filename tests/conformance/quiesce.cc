@@ -96,26 +96,6 @@ void memory_may_go(const Variant& variant) {
   });
 }
 
-void notices_go_on(const Variant& variant) {
-  run_ranks(variant, 3, [](Rank& r) {
-    r.join();
-    r.f().quiesce(r.instance());
-    const auto own = static_cast<unsigned char>(r.rank() + 1);
-    r.require_ok(r.f().notice_show(r.instance(), &own, 1), "notice_show after quiesce");
-    const uint64_t end = monotonic_ns() + 30'000'000'000;
-    for (uint32_t peer = 0; peer < r.count(); ++peer) {
-      unsigned char notice[WEIR_TRANSPORT_NOTICE_BYTES_MAX];
-      for (size_t bytes = 0; bytes != 1 || notice[0] != peer + 1;) {
-        r.require(r.f().notice_read(r.instance(), peer, notice, &bytes) <= WEIR_IN_PROGRESS,
-                  "notice_read after quiesce: " + r.error_text());
-        r.require(monotonic_ns() < end, "a notice did not arrive");
-        usleep(20);
-      }
-    }
-    r.barrier();
-  });
-}
-
 bool can_leave_peers(const Variant& variant) {
   constexpr size_t kEnd = offsetof(weir_transport_functions_t, peer_leave) + sizeof(void*);
   const bool has_it =
@@ -124,8 +104,8 @@ bool can_leave_peers(const Variant& variant) {
   return has_it && (variant.hook.empty() || variant.hook == "fault");
 }
 
-// Ranks 0 and 1 give each other up, the one before anything has come for its receives, the other one with
-// messages under way; rank 2 notices nothing.
+// Ranks 0 and 1 give each other up, the one before anything has come for its receives, the other
+// one with messages under way; rank 2 notices nothing.
 void one_peer_may_be_left(const Variant& variant) {
   run_ranks(variant, 3, [](Rank& r) {
     r.join();
@@ -211,7 +191,6 @@ const std::vector<Property>& quiesce_properties() {
   static const std::vector<Property> properties = {
       {"AfterQuiesceTheMemoryOfOperationsMayGo", WEIR_CAP_QUIESCE | WEIR_CAP_SEND_RECV, 2,
        memory_may_go},
-      {"AfterQuiesceNoticesGoOn", WEIR_CAP_QUIESCE | WEIR_CAP_NOTICE, 3, notices_go_on},
       {"OnePeerMayBeLeftAndTheOthersStay", WEIR_CAP_SEND_RECV, 3, one_peer_may_be_left,
        can_leave_peers},
   };

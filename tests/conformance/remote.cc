@@ -174,8 +174,8 @@ void keys_are_proven(const Variant& variant) {
   });
 }
 
-// Every rank writes into slots of its successor, with messages on the way besides, and its successor
-// reads each as soon as the signal says so.
+// Every rank writes into slots of its successor, with messages on the way besides, and its
+// successor reads each as soon as the signal says so.
 void signals_follow(const Variant& variant) {
   run_ranks(variant, variant.rank_count(3), [](Rank& r) {
     join_for(r, WEIR_CAP_SIGNAL | WEIR_CAP_PUT);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of one-sided operations when one side ends: it closes its end with operations under way, leaves, or dies.
+// Properties of one-sided operations when one side ends: it closes its end with operations under
+// way, leaves, or dies.
 #include <signal.h>
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TwoHosts: two network namespaces joined by a pair of veth, for ranks that are processes. Nobody but
-// the descriptors and two sleeping processes, which end with this one, holds them.
+// TwoHosts: two network namespaces joined by a pair of veth, for ranks that are processes. Nobody
+// but the descriptors and two sleeping processes, which end with this one, holds them.
 #pragma once
 
 #include <sys/types.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of whole collectives (WEIR_CAP_COLLECTIVES), on memory of the kind that the transport takes. Each
-// rank has the device of its number.
+// Properties of whole collectives (WEIR_CAP_COLLECTIVES), on memory of the kind that the transport
+// takes. Each rank has the device of its number.
 #include <string.h>
 #include <unistd.h>
 

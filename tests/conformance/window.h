@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the properties of one-sided operations stand on: a Window is registered memory of each rank,
-// open to every other; waits in which the ranks serve each other's operations; bytes that can be told
-// apart. In one thread like the rank.
+// open to every other; waits in which the ranks serve each other's operations; bytes that can be
+// told apart. In one thread like the rank.
 #pragma once
 
 #include <sched.h>

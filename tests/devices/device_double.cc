@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transport for tests, `device_double`: tcp with messages on memory of devices, which are those of the stand-in
-// for CUDA, whose memory is the host's. It holds its caller to what plugin.h asks: memory of a device comes by
-// device_send and device_recv with that device's number, and no other.
-#include <dlfcn.h>
-
+// A transport for tests, `device_double`: tcp with messages on memory of devices, which are those
+// of the stand-in for CUDA, whose memory is the host's. It holds its caller to what plugin.h asks:
+// memory of a device comes by device_send and device_recv with that device's number, and no other.
 #include <cstdint>
 #include <cstdlib>
 
+#include "cuda/driver_table.h"
 #include "plugins/hook/hook.h"
 
 namespace weir::plugins::tcp {
@@ -21,19 +20,18 @@ constexpr int kUnknown = -2;
 
 // The device that alone reaches `data`.
 int device_of(const void* data) {
-  using GetAttribute = int (*)(void* value, int attribute, unsigned long long address);
-  constexpr int kMemoryType = 2;
-  constexpr int kDeviceOrdinal = 9;
-  constexpr unsigned kTypeDevice = 2;
-  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-  if (library == nullptr) return kUnknown;
-  const auto get = reinterpret_cast<GetAttribute>(dlsym(library, "cuPointerGetAttribute"));
-  dlclose(library);
+  const cuda::Driver* driver = cuda::find_driver(cuda::Look::kInUse);
+  if (driver == nullptr) return kUnknown;
   unsigned type = 0;
   int device = 0;
-  const auto address = static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(data));
-  if (get == nullptr || get(&type, kMemoryType, address) != 0 || type != kTypeDevice) return kHost;
-  return get(&device, kDeviceOrdinal, address) == 0 ? device : kHost;
+  int attributes[] = {cuda::kAttributeMemoryType, cuda::kAttributeDeviceOrdinal};
+  void* values[] = {&type, &device};
+  const auto address = static_cast<cuda::DevicePointer>(reinterpret_cast<uintptr_t>(data));
+  if (driver->cuPointerGetAttributes == nullptr ||
+      driver->cuPointerGetAttributes(2, attributes, values, address) != cuda::kSuccess) {
+    return kHost;
+  }
+  return type == cuda::kMemoryDevice ? device : kHost;
 }
 
 class DeviceDouble final : public hook::Hook {
@@ -41,7 +39,7 @@ class DeviceDouble final : public hook::Hook {
   static constexpr char kName[] = "device_double";
   using Hook::Hook;
 
-  static void limit(weir_transport_caps_t* caps) {
+  static void limit(const weir_transport_part_t*, weir_transport_caps_t* caps) {
     caps->bits |= WEIR_CAP_DEVICE_MEMORY;
     caps->memory_kinds |= WEIR_MEMORY_CUDA;
   }
@@ -82,7 +80,8 @@ class DeviceDouble final : public hook::Hook {
 
 const weir_transport_functions_t* transport() {
   static const weir_transport_functions_t functions = [] {
-    weir_transport_functions_t f = *hook::Pool<DeviceDouble>::wrap(tcp::transport());
+    weir_transport_functions_t f = *hook::make_table<DeviceDouble>(tcp::transport());
+    f.parts = nullptr;
     f.name = "device_double";
     f.summary = "for tests: tcp, also on memory of devices of the stand-in for CUDA";
     return f;

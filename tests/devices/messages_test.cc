@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir_send and weir_recv on memory of devices, over a transport that takes it (device_double), on the stand-in for
-// CUDA. Ranks are processes, each with a device of its own.
+// weir_send and weir_recv on memory of devices, over a transport that takes it (device_double), on
+// the stand-in for CUDA. Ranks are processes, each with a device of its own.
 #include "nccl_plugin/support.h"
 
 namespace weir::test {
@@ -115,7 +115,8 @@ TEST(DeviceMessages, AreSentAndReceivedWhenTheirStreamHasComeToThem) {
         OnDevice<int> data(numbers(kCount, 0));
         {
           HeldStream stream(gate);
-          // What is behind the gate: the sender's data, and what the receiver must not see afterwards.
+          // What is behind the gate: the sender's data, and what the receiver must not see
+          // afterwards.
           EXPECT_EQ(
               cudaMemsetAsync(data.data(), rank == 0 ? 7 : 9, kCount * sizeof(int), stream.get()),
               cudaSuccess);
@@ -179,10 +180,12 @@ TEST(DeviceMessages, ThoseBehindOneThatWaitsForItsStreamKeepTheirOrderAndOthersP
           EXPECT_WEIR(comm, weir_send(comm, &second, 1, WEIR_INT32, 2, nullptr));
           ASSERT_WEIR(comm, weir_all_to_all_v(comm, out.data(), ones.data(), nullptr, in.data(),
                                               ones.data(), nullptr, WEIR_INT32, &requests[2]));
-          for (weir_request_t& request : requests) EXPECT_FALSE(is_done(&request));
+          // A collective is no message: it waits for none.
+          EXPECT_WEIR(comm, weir_wait(&requests[2]));
+          for (int i = 0; i < 2; ++i) EXPECT_FALSE(is_done(&requests[i]));
           meet(here, 3);
           gate.get().store(1);
-          EXPECT_WEIR(comm, weir_wait_all(requests, 3));
+          EXPECT_WEIR(comm, weir_wait_all(requests, 2));
         } else {
           std::vector<int> first(100);
           int second = 0;
@@ -194,9 +197,14 @@ TEST(DeviceMessages, ThoseBehindOneThatWaitsForItsStreamKeepTheirOrderAndOthersP
           }
           ASSERT_WEIR(comm, weir_all_to_all_v(comm, out.data(), ones.data(), nullptr, in.data(),
                                               ones.data(), nullptr, WEIR_INT32, &requests[2]));
-          EXPECT_FALSE(is_done(&requests[2]));
+          EXPECT_WEIR(comm, weir_wait(&requests[2]));
+          if (rank == 1) {
+            for (int i = 0; i < 2; ++i) EXPECT_FALSE(is_done(&requests[i]));
+          }
           meet(here, 3);
-          EXPECT_WEIR(comm, weir_wait_all(requests, 3));
+          if (rank == 1) {
+            EXPECT_WEIR(comm, weir_wait_all(requests, 2));
+          }
           EXPECT_EQ(second, 41);
           if (rank == 1) {
             EXPECT_EQ(first, numbers(100, 500));
@@ -219,7 +227,8 @@ TEST(DeviceMessages, AStreamThatDoesNotComeToAMessageMeetsTheDeadlineAndIsNamed)
         ASSERT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
         ASSERT_WEIR(comm, weir_comm_set_timeout(comm, 300));
         EXPECT_EQ(weir_send(comm, data.data(), 100, WEIR_INT32, 1, nullptr), WEIR_ERROR_TIMEOUT);
-        expect_text(weir_last_error(comm), "waiting for the stream, which has not come to it");
+        expect_text(weir_last_error(comm),
+                    "waiting for the CUDA stream, which has not reached the operation");
         gate.get().store(1);
         meet(here, 2);
       },
@@ -276,7 +285,7 @@ TEST(DeviceMessages, AnotherDeviceNeedsAnotherCommunicator) {
         OnDevice<int> elsewhere(std::vector<int>{rank});
         EXPECT_EQ(weir_send(comm, elsewhere.data(), 1, WEIR_INT32, 1 - rank, nullptr),
                   WEIR_ERROR_INVALID_ARGUMENT);
-        expect_text(weir_last_error(comm), "another device needs another communicator");
+        expect_text(weir_last_error(comm), "create another communicator for another device");
         ASSERT_EQ(cudaSetDevice(rank), cudaSuccess);
         exchange(comm, rank);
       },
@@ -294,7 +303,7 @@ TEST(DeviceMessages, NoneBecomesPartOfAGraphAndTheCaptureGoesOn) {
         ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
         EXPECT_EQ(weir_send(comm, data.data(), 10, WEIR_INT32, 1 - rank, nullptr),
                   WEIR_ERROR_UNSUPPORTED);
-        expect_text(weir_last_error(comm), "cannot become part of a graph");
+        expect_text(weir_last_error(comm), "cannot become part of a CUDA graph");
         cudaGraph_t graph = nullptr;
         EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
         EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);

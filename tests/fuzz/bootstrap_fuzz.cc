@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever arrives while ranks start, in pieces of any size: at a door nobody gets in without the
-// secret; a guest and a node of the tree answer every frame without reading past it; places and
-// notices are read as they were written or not at all.
+// Whatever arrives while ranks start, in pieces of any size: where ranks are let in nobody gets
+// through without the secret; a node of the tree answers every message without reading past it;
+// messages, places and notices are read as they were written or not at all.
 //
 // The first byte chooses what is fed, the second how large the pieces are.
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
-#include "core/base/clock.h"
-#include "core/comm/bootstrap_channel.h"
-#include "core/comm/bootstrap_door.h"
-#include "core/comm/bootstrap_node.h"
-#include "core/comm/rendezvous_file.h"
+#include "core/comm/start/bootstrap_node.h"
+#include "core/comm/start/bootstrap_parent.h"
+#include "core/comm/start/rendezvous_file.h"
+#include "core/control/acceptor.h"
+#include "net/unix_socket.h"
 
 using namespace weir;
 using namespace weir::comm;
-using wire::Kind;
 
 namespace {
 
@@ -48,87 +47,42 @@ struct Input {
   }
 };
 
-void fuzz_door(Input input, size_t piece) {
-  static const Secret secret = Secret::random().take();
-  auto door = Door::open(secret, door_name(secret), 0, 4, DoorLimits());
-  require(door.ok());
-  if (door.value() == nullptr) return;  // another fuzzer with a copy of this process's secret
-  Fd connection;
-  require(connect_to(door_name(secret), &connection).ok() && connection.valid());
-  std::vector<Arrival> arrivals;
-  const auto serve = [&] {
-    std::vector<pollfd> entries;
-    door.value()->append_poll_entries(&entries);
-    require(entries.size() == door.value()->poll_entry_count());
-    require(wait_for_events(&entries, 0).ok());
-    require(door.value()->serve(entries.data(), &arrivals).ok());
-  };
-  serve();
+void fuzz_acceptor(Input input, size_t piece) {
+  const Secret secret = secret_from_text("a secret that nobody guesses");
+  const std::string name = socket_name(secret) + std::to_string(getpid());
+  control::AcceptorConfig config;
+  config.identity = identity_of({secret, 0, 3, 0});
+  auto acceptor = control::Acceptor::make(config);
+  require(acceptor.ok());
+  const int listener = net::listen_locally(name, 8);
+  require(listener >= 0 && acceptor.value()->add(listener, true));
+  const net::Stream connection(net::connect_locally(name));
+  require(connection.is_open());
+  std::vector<control::Acceptor::Arrival> arrivals;
+  acceptor.value()->serve(&arrivals);
   while (input.bytes > 0) {
     const std::string_view part = input.text(piece);
-    if (send(connection.get(), part.data(), part.size(), MSG_NOSIGNAL) < 0) break;
-    serve();
+    if (send(connection.fd(), part.data(), part.size(), MSG_NOSIGNAL) < 0) break;
+    acceptor.value()->serve(&arrivals);
   }
   require(arrivals.empty());
 }
 
-// The frames that a guest waits for, one after the other, from a host that sends what it likes.
-void fuzz_guest(Input input, size_t piece) {
-  int fds[2];
-  require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
-  Channel channel{Fd(fds[0])};
-  const std::vector<std::vector<Kind>> steps = {
-      {Kind::kChallenge, Kind::kTurnedAway},
-      {Kind::kWelcome, Kind::kTurnedAway},
-      {Kind::kAdmit, Kind::kRedirect, Kind::kFailure},
-  };
-  size_t step = 0;
-  while (input.bytes > 0 && step < steps.size()) {
-    const std::string_view part = input.text(piece);
-    if (write(fds[1], part.data(), part.size()) != static_cast<ssize_t>(part.size())) break;
-    const Channel::Read result = channel.read(steps[step]);
-    if (result == Channel::Read::kNothing) continue;
-    if (result != Channel::Read::kFrame) break;
-    const std::string_view payload = channel.payload();
-    Rank count = 0;
-    Rank rank = 0;
-    uint32_t reason = 0;
-    uint32_t version = 0;
-    wire::DoorAddress address;
-    switch (channel.header().kind) {
-      case Kind::kChallenge:
-        (void)wire::decode_nonce(payload);
-        break;
-      case Kind::kWelcome:
-        (void)wire::decode_welcome(payload, &count, &rank);
-        break;
-      case Kind::kTurnedAway:
-        wire::decode_turned_away(payload, &reason, &version);
-        break;
-      case Kind::kRedirect:
-        if (wire::decode_redirect(payload, &address)) {
-          require(address.place.addresses.size() <= kPlaceAddressesMax);
-        }
-        break;
-      case Kind::kFailure:
-        require(!wire::decode_failure(payload).ok());
-        break;
-      default:
-        break;
-    }
-    ++step;
+// What a joining rank is told by one that has proven itself.
+void fuzz_messages(Input input) {
+  const std::string_view bytes(reinterpret_cast<const char*>(input.data), input.bytes);
+  ChildAddress address;
+  if (unpack_address(bytes, &address)) {
+    require(address.place.addresses.size() <= kPlaceAddressesMax);
+    require(bytes.starts_with(pack_address(address)));
   }
-  close(fds[1]);
+  require(!unpack_failure(bytes).ok());
 }
 
 void check_sends(Node* node) {
   for (const Node::Send& send : node->take_sends()) {
-    require(send.frame.size() >= wire::kHeaderBytes);
-    unsigned char bytes[wire::kHeaderBytes];
-    std::memcpy(bytes, send.frame.data(), sizeof bytes);
-    wire::Header header;
-    require(wire::decode_header(bytes, &header) && wire::header_fits(header));
-    require(send.frame.size() == wire::kHeaderBytes + header.payload_bytes);
+    require(send.payload.size() <= control::kStartBytesMax);
+    require(send.frame().payload.size() == send.payload.size());
   }
 }
 
@@ -143,11 +97,7 @@ void fuzz_node(Input input, bool is_root) {
     node.set_parent(4, 40);
   }
   for (const Rank rank : {1u, 2u}) {
-    wire::Claim claim;
-    claim.rank = rank;
-    claim.rank_count = 5;
-    claim.patience_us = 900'000;
-    node.add_child(rank, claim, 10 + rank, now);
+    node.add_child(rank, {rank, 5, 900'000, 10 + rank}, now);
   }
   uint32_t rounds = 0;
   while (input.bytes > 0) {
@@ -161,21 +111,18 @@ void fuzz_node(Input input, bool is_root) {
     } else if (what % 16 == 0 && !node.busy() && node.status().ok() && rounds < 4) {
       ++rounds;
       node.start_round("own", now, now + 1'000'000'000);
-    } else if (node.busy()) {
-      wire::Header header;
-      header.kind = static_cast<Kind>(what % 16);
-      header.round = input.byte() % 4;
+    } else if (what % 16 == 13) {
+      node.look(Node::Look::kAll);
+    } else if (what % 16 == 12) {
+      node.receive_malformed(link);
+    } else {
+      control::Frame frame;
+      frame.kind = control::Frame::Kind::kStart;
+      frame.detail = what % 16;
+      frame.version = input.byte() % 4;
       const size_t size = input.byte() | size_t{input.byte()} << 8;
-      const std::string payload(input.text(size));
-      header.payload_bytes = static_cast<uint32_t>(payload.size());
-      // What a Channel would not hand on.
-      const std::vector<Kind> kinds = node.expected(link);
-      if (std::find(kinds.begin(), kinds.end(), header.kind) == kinds.end() ||
-          !wire::header_fits(header)) {
-        node.receive_malformed(link, header);
-      } else {
-        node.receive(link, header, payload, now);
-      }
+      frame.payload = input.text(size);
+      node.receive(link, frame, now);
     }
     node.end_turn(now);
     check_sends(&node);
@@ -207,7 +154,7 @@ void fuzz_formats(Input input) {
   std::string_view records = bytes;
   Rank rank = 0;
   std::string_view blob;
-  while (!records.empty() && wire::take_record(&records, &rank, &blob)) {
+  while (!records.empty() && take_record(&records, &rank, &blob)) {
     require(blob.data() + blob.size() <= bytes.data() + bytes.size());
   }
 }
@@ -220,10 +167,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const Input input{data + 2, bytes - 2};
   switch (data[0] % 5) {
     case 0:
-      fuzz_door(input, piece);
+      fuzz_acceptor(input, piece);
       break;
     case 1:
-      fuzz_guest(input, piece);
+      fuzz_messages(input);
       break;
     case 2:
       fuzz_node(input, true);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small frames of fixed form: those of the failover's control lanes, which a peer writes, and the first
-// bytes of a TLS connection, which anybody does. The first byte chooses what is fed.
+// Small frames of fixed form: those of the failover's control lanes, which a peer writes, and the
+// first bytes of a TLS connection, which anybody does. The first byte chooses what is fed.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

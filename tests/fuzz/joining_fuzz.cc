@@ -2,13 +2,14 @@
 // What a rank is told before it has a communicator: how the others introduce themselves, what a
 // launcher puts into the environment, which interfaces a user allows. The first byte says which; an
 // environment's variables are divided by zero bytes.
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
-#include "core/comm/introduction.h"
-#include "core/comm/launch.h"
+#include "core/comm/start/introduction.h"
+#include "core/comm/start/launch.h"
 #include "net/interfaces.h"
 #include "weir/plugin.h"
 
@@ -29,7 +30,7 @@ void read_introduction(const std::string& blob) {
   const std::vector<uint32_t> hosts = host_of_rank(all);
   require(hosts.empty() || (hosts.size() == 3 && hosts[0] == hosts[2]));
   require(cores_per_host(all) >= 1);
-  (void)shares_cores(all, 0);
+  require(shared_cores(all).size() == all.size());
   (void)hosts_of(all);
 }
 

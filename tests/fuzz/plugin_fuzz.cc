@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The table that somebody's plugin hands out: whatever sizes, capabilities, names and missing
-// functions it holds, the check reads no byte beyond the end that the table itself declares, and what
-// it lets pass has a function for everything that it says it can do.
+// functions it holds, the check reads no byte beyond the end that the table itself declares, and
+// what it lets pass has a function for everything that it says it can do.
 //
 //   0  4  abi_version, added to ours    4  4  struct_bytes    8  40  caps, as they lie in the table
 //  48  8  one bit for each pointer behind the caps: set, it is not null
@@ -64,7 +64,7 @@ void expect_complete(const Table& table) {
       {WEIR_CAP_SEGMENT, {offsetof(Table, segment)}},
       {WEIR_CAP_WINDOW, {offsetof(Table, window_open), offsetof(Table, window_close)}},
       {WEIR_CAP_PEER_FAILURE, {offsetof(Table, peer_alive)}},
-      {WEIR_CAP_NOTICE, {offsetof(Table, notice_show), offsetof(Table, notice_read)}},
+      {WEIR_CAP_QUIESCE, {offsetof(Table, quiesce)}},
   };
   for (const auto& need : needs) {
     for (const size_t offset : need.offsets) {

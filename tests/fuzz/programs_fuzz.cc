@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs from elsewhere (sched/json.h) are refused with a reason, or read as they are written: what
-// was read is written and read again to the byte, every program prints, and the verifier has a
+// Programs from elsewhere (sched/json.h) are refused with a reason, or read as they are written:
+// what was read is written and read again to the byte, every program prints, and the verifier has a
 // verdict on all of them.
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever lies in a file of the recorder gets an answer: a record whose numbers are in range and that
-// every report can show, alone and beside another rank's, or an error whose text is not empty.
+// Whatever lies in a file of the recorder gets an answer: a record whose numbers are in range and
+// that every report can show, alone and beside another rank's, or an error whose text is not empty.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/comm/record_file.h"
+#include "core/comm/record/record_file.h"
 #include "weir_trace/report.h"
 
 namespace {

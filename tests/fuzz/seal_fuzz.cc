@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces that hook_seal is to open. The first byte chooses: whatever arrives (nothing of it may open), a head that
-// was sealed and then changed, or a script of pieces that are delivered in any order, repeated, left out and
-// changed: one opens exactly when it is the next of those that were sealed, as it was.
+// Pieces that hook_seal is to open. The first byte chooses: whatever arrives (nothing of it may
+// open), a head that was sealed and then changed, or a script of pieces that are delivered in any
+// order, repeated, left out and changed: one opens exactly when it is the next of those that were
+// sealed, as it was.
 #include <algorithm>
 #include <array>
 #include <cstdint>

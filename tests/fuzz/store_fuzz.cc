@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies in the files of an optimizer store: headers, commit records, chunk trailers. Each is read
-// as it was written or refused with a reason. The first byte says which, and whether the checksum is
-// put right first, so that what a checksum keeps away is tried as well.
+// What lies in the files of an optimizer store: headers, commit records, chunk trailers. Each is
+// read as it was written or refused with a reason. The first byte says which, and whether the
+// checksum is put right first, so that what a checksum keeps away is tried as well.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

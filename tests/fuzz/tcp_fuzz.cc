@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whatever arrives on a connection of tcp, in pieces of any size, is answered without reading past
-// what was asked for: handshakes of both ends, messages, addresses, notices, early messages.
+// what was asked for: what connections are for, messages, goodbyes, addresses.
 //
 // The first byte chooses what is fed, the second how large the pieces are.
 #include <sys/socket.h>
@@ -16,7 +16,7 @@
 #include "plugins/tcp/bundle.h"
 #include "plugins/tcp/channel.h"
 #include "plugins/tcp/control.h"
-#include "plugins/tcp/handshake.h"
+#include "plugins/tcp/wire.h"
 
 using namespace weir::plugins::tcp;
 
@@ -26,23 +26,14 @@ void require(bool condition) {
   if (!condition) std::abort();
 }
 
-void fuzz_handshake(bool is_host, const uint8_t* data, size_t bytes, size_t piece) {
-  const Identity identity{wire::handshake_key("a secret", 8), 5, is_host ? 0u : 1u, 2};
-  Handshake handshake =
-      is_host ? Handshake(identity, wire::Nonce{}) : Handshake(identity, wire::Nonce{}, 0, 1);
-  while (bytes > 0) {
-    handshake.sent(handshake.out_bytes());
-    if (handshake.state() == Handshake::State::kChallenged) handshake.prove();
-    const size_t wanted = handshake.wanted();
-    require(wanted <= wire::kHeaderBytes + wire::kPayloadBytesMax);
-    if (wanted == 0) break;
-    const size_t part = std::min({bytes, piece, wanted});
-    handshake.feed(data, part);
-    data += part;
-    bytes -= part;
-  }
-  // Nobody proves itself without the secret.
-  require(handshake.state() != Handshake::State::kProven);
+// What a peer says that a connection is for.
+void fuzz_subject(const uint8_t* data, size_t bytes) {
+  uint64_t bits = 0;
+  memcpy(&bits, data, std::min(bytes, sizeof bits));
+  Subject subject;
+  if (!Subject::unpack(bits, &subject)) return;
+  require(subject.lane <= kRailLane && subject.rail < subject.rail_count);
+  require(subject.rail_count <= kRailsMax && subject.pack() == bits);
 }
 
 void fuzz_messages(const uint8_t* data, size_t bytes, size_t piece) {
@@ -88,7 +79,6 @@ void fuzz_control(const uint8_t* data, size_t bytes, size_t piece) {
     const size_t part = std::min(bytes, piece);
     if (write(fds[1], data, part) != static_cast<ssize_t>(part)) break;
     control.receive();
-    require(control.notice_bytes() <= kNoticeBytesMax);
     data += part;
     bytes -= part;
   }
@@ -99,47 +89,26 @@ void fuzz_control(const uint8_t* data, size_t bytes, size_t piece) {
   close(fds[0]);
 }
 
-// Channels without connections: the bytes arrive on the control connection.
-void fuzz_early(bool is_host, const uint8_t* data, size_t bytes, size_t piece) {
+// A lane that nobody receives on is asked whether its peer has said goodbye; then receives come.
+void fuzz_goodbye(const uint8_t* data, size_t bytes, size_t piece) {
   int fds[2];
   require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
-  Control control;
-  control.attach(Stream(fds[0]));
-  std::vector<unsigned char> memory(Prelude::kMemoryBytes);
-  bool news = false;
-  Prelude prelude(memory.data(), is_host, &news);
-  control.carry(&prelude);
-  Channel channels[2];
-  const size_t sizes[] = {8, 0, 100, 3000};
-  std::vector<std::vector<unsigned char>> buffers;
-  Op ops[8] = {};
-  for (uint32_t i = 0; i < 2; ++i) {
-    channels[i].attach_later(&control, &prelude, static_cast<uint8_t>(1 + i), ZeroCopy::Wish::kOff);
-  }
-  for (size_t i = 0; i < 4; ++i) {
-    buffers.emplace_back(sizes[i]);
-    channels[0].post_recv(buffers[i].data(), sizes[i], &ops[i]);
-    channels[1].post_send(buffers[i].data(), sizes[i], &ops[4 + i]);
-  }
-  uint64_t word = 0;
-  Op last = {};
-  channels[0].post_send(&word, sizeof word, &last);
+  Channel channel;
+  channel.attach(Stream(fds[0]), Stream(fds[0]), 1);
   while (bytes > 0) {
     const size_t part = std::min(bytes, piece);
-    if (send(fds[1], data, part, MSG_NOSIGNAL) != static_cast<ssize_t>(part)) break;
-    for (Channel& channel : channels) {
-      channel.drive_send();
-      channel.drive_recv();
-    }
+    if (write(fds[1], data, part) != static_cast<ssize_t>(part)) break;
+    (void)channel.hear_goodbye();
     data += part;
     bytes -= part;
   }
   close(fds[1]);
-  for (int i = 0; i < 64 && !control.lost() && !control.left(); ++i) control.receive();
-  channels[0].give_up(WEIR_ERROR_PEER_LOST, 0);
-  channels[1].give_up(WEIR_ERROR_PEER_LOST, 0);
-  // The connection has ended: nothing is in flight any more.
-  for (const Op& op : ops) require(op.state != kOpPending);
+  (void)channel.hear_goodbye();
+  unsigned char got[2][8];
+  Op ops[2] = {};
+  for (size_t i = 0; i < 2; ++i) channel.post_recv(got[i], sizeof got[i], &ops[i]);
+  for (int i = 0; i < 64 && channel.receiving(); ++i) channel.drive_recv();
+  require(!channel.receiving());
   close(fds[0]);
 }
 
@@ -182,10 +151,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const size_t piece = 1 + data[1] % 64;
   switch (data[0] % 9) {
     case 0:
-      fuzz_handshake(true, data + 2, bytes - 2, piece);
-      break;
     case 1:
-      fuzz_handshake(false, data + 2, bytes - 2, piece);
+      fuzz_subject(data + 2, bytes - 2);
       break;
     case 2:
       fuzz_messages(data + 2, bytes - 2, piece);
@@ -199,7 +166,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
       break;
     case 7:
     case 8:
-      fuzz_early(data[0] % 9 == 7, data + 2, bytes - 2, piece);
+      fuzz_goodbye(data + 2, bytes - 2, piece);
       break;
     default:
       fuzz_control(data + 2, bytes - 2, piece);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whatever a topology file holds, hwloc's XML or NCCL's, is answered with an error whose text is not
-// empty, or with a topology that everything else can be asked of: it prints, has paths, a hash and a
-// JSON form, and what is written as NCCL's XML is read again. The first byte says what the rest is.
+// Whatever a topology file holds, hwloc's XML or NCCL's, is answered with an error whose text is
+// not empty, or with a topology that everything else can be asked of: it prints, has paths, a hash
+// and a JSON form, and what is written as NCCL's XML is read again. The first byte says what the
+// rest is.
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>

@@ -4,9 +4,10 @@
 
     pytorch_job.py RANKS --library LIBNCCL --expect TEXT
 
-Starts RANKS processes of pytorch_rank.py, all on the first GPU, with the library preloaded, and wants TEXT
-in what rank 0 explains of its choice. Exit status 77, with the reason, where there is no PyTorch or no GPU.
-With --anywhere a GPU is not needed, and the other arguments go to the ranks: --device cpu --backend gloo.
+Starts RANKS processes of pytorch_rank.py, all on the first GPU, with the library preloaded, and
+wants TEXT in what rank 0 explains of its choice. Exit status 77, with the reason, where there is no
+PyTorch or no GPU. With --anywhere a GPU is not needed, and the other arguments go to the ranks:
+--device cpu --backend gloo.
 """
 
 import argparse
@@ -22,8 +23,11 @@ RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "pytorch_rank.py
 
 
 def reason_to_skip(needs_gpu):
-    asked = subprocess.run([sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
-                           capture_output=True, text=True)
+    asked = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.cuda.is_available())"],
+        capture_output=True,
+        text=True,
+    )
     if asked.returncode != 0:
         return f"{sys.executable} has no PyTorch"
     return None if asked.stdout.strip() == "True" or not needs_gpu else "PyTorch finds no GPU"
@@ -36,12 +40,26 @@ def free_port():
 
 
 def start(rank, arguments, port, rest):
-    variables = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(arguments.ranks),
-                     MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), WEIR_EXPLAIN="1", WEIR_TIMEOUT_MS="120000")
+    variables = dict(
+        os.environ,
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(arguments.ranks),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        WEIR_EXPLAIN="1",
+        WEIR_TIMEOUT_MS="120000",
+    )
     if arguments.library:
         variables["LD_PRELOAD"] = arguments.library
-    return subprocess.Popen([sys.executable, RANK, *rest], env=variables, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, RANK, *rest],
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def main():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank of a PyTorch job: collectives, messages, DistributedDataParallel, a captured graph.
 
-Told by torchrun's variables who it is. Every value is checked against what one process computes; the exit
-status is 0 when all were right. With --device cpu and --backend gloo it checks the checks.
+torchrun's variables tell it who it is. Every value is checked against what one process computes;
+the exit status is 0 when all were right. With --device cpu and --backend gloo it checks the checks.
 """
 
 import argparse
@@ -33,8 +33,12 @@ def reductions(device, rank, ranks):
     for dtype in types:
         for count in COUNTS:
             given = torch.stack([of(peer, count, dtype, device) for peer in range(ranks)])
-            for op, wanted in ((dist.ReduceOp.SUM, given.sum(0).to(dtype)), (dist.ReduceOp.MAX, given.amax(0)),
-                               (dist.ReduceOp.MIN, given.amin(0)), (dist.ReduceOp.PRODUCT, given.prod(0).to(dtype))):
+            for op, wanted in (
+                (dist.ReduceOp.SUM, given.sum(0).to(dtype)),
+                (dist.ReduceOp.MAX, given.amax(0)),
+                (dist.ReduceOp.MIN, given.amin(0)),
+                (dist.ReduceOp.PRODUCT, given.prod(0).to(dtype)),
+            ):
                 data = of(rank, count, dtype, device)
                 dist.all_reduce(data, op=op)
                 expect(f"all_reduce {op} of {count} {dtype}", data, wanted)
@@ -70,7 +74,11 @@ def moves(device, rank, ranks):
             expect("reduce_scatter_tensor", part, ranks * every[rank])
             result = torch.empty_like(whole)
             dist.all_to_all_single(result, whole + 100 * rank)
-            expect("all_to_all_single", result, torch.cat([every[rank] + 100 * peer for peer in range(ranks)]))
+            expect(
+                "all_to_all_single",
+                result,
+                torch.cat([every[rank] + 100 * peer for peer in range(ranks)]),
+            )
             uneven(device, rank, ranks, count)
         ring(device, rank, ranks, count)
     dist.barrier()
@@ -83,7 +91,11 @@ def uneven(device, rank, ranks, count):
     result = torch.empty(sum(peer + rank for peer in range(ranks)), device=device)
     splits = [rank + peer for peer in range(ranks)]
     dist.all_to_all_single(result, out, splits, splits)
-    expect("uneven all_to_all_single", result, torch.cat([pattern[: rank + peer] + peer for peer in range(ranks)]))
+    expect(
+        "uneven all_to_all_single",
+        result,
+        torch.cat([pattern[: rank + peer] + peer for peer in range(ranks)]),
+    )
 
 
 def ring(device, rank, ranks, count):
@@ -92,8 +104,9 @@ def ring(device, rank, ranks, count):
     after, before = (rank + 1) % ranks, (rank - 1) % ranks
     given = of(rank, count, torch.float32, device)
     result = torch.empty_like(given)
-    for request in dist.batch_isend_irecv([dist.P2POp(dist.isend, given, after),
-                                           dist.P2POp(dist.irecv, result, before)]):
+    for request in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, given, after), dist.P2POp(dist.irecv, result, before)]
+    ):
         request.wait()
     expect("ring of messages", result, of(before, count, torch.float32, device))
 
@@ -125,7 +138,10 @@ def training(device, rank, ranks):
     together = train(model, inputs[share], wanted[share])
     worst = (alone - together).abs().max().item()
     if worst > 1e-10:
-        sys.exit(f"rank {rank}: trained together, the parameters are {worst} away from those of one process")
+        sys.exit(
+            f"rank {rank}: trained together, the parameters are {worst} away from those of one "
+            "process"
+        )
 
 
 def replays(device, rank, ranks):
@@ -144,7 +160,9 @@ def replays(device, rank, ranks):
         data.copy_(of(rank + number, data.numel(), torch.float32, device))
         graph.replay()
         torch.cuda.synchronize()
-        wanted = sum(of(peer + number, data.numel(), torch.float32, device) for peer in range(ranks)) + 1
+        wanted = (
+            sum(of(peer + number, data.numel(), torch.float32, device) for peer in range(ranks)) + 1
+        )
         expect(f"replay {number}", data, wanted)
 
 
@@ -154,7 +172,9 @@ def main():
     parser.add_argument("--backend", default="nccl")
     arguments = parser.parse_args()
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    device = torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
+    device = (
+        torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
+    )
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(arguments.backend)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DNM=nm -DLIBRARY=libcudart.so.13 -DLIST=symbols.txt -DVERSION=libcudart.so.13 -P exported_symbols.cmake
-# The library exports the functions of the list and nothing else, each with the symbol version, if one is
-# given.
+# cmake -DNM=nm -DLIBRARY=libcudart.so.13 -DLIST=symbols.txt -DVERSION=libcudart.so.13 -P
+# exported_symbols.cmake The library exports the functions of the list and nothing else, each with
+# the symbol version, if one is given.
 
 execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY}
   OUTPUT_VARIABLE symbols RESULT_VARIABLE failed)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A process for each rank, started by mpirun, as NCCL's documentation has it: MPI hands the unique id
- * around and is not used for data. Device memory and streams throughout: a collective, a group of
- * messages, communicators that are made without blocking, by split and by shrink, and an abort. It
- * knows nothing of Weir; every number is checked. */
+/* A process for each rank, started by mpirun, as NCCL's documentation has it: MPI hands the unique
+ * id around and is not used for data. Device memory and streams throughout: a collective, a group
+ * of messages, communicators that are made without blocking, by split and by shrink, and an abort.
+ * It knows nothing of Weir; every number is checked. */
 #include <cuda_runtime_api.h>
 #include <mpi.h>
 #include <nccl.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program as a user of NCCL writes it: device memory, streams, events, a graph that is captured once and
-// launched many times. It knows nothing of Weir.
+// A program as a user of NCCL writes it: device memory, streams, events, a graph that is captured
+// once and launched many times. It knows nothing of Weir.
 //
 //   nccl_program one|threads|processes RANKS
 //

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program as nvcc compiles it, with the shared runtime: a kernel with a host function, alone and in a
-// graph, and one without.
+// A program as nvcc compiles it, with the shared runtime: a kernel with a host function, alone and
+// in a graph, and one without.
 #include <cuda_runtime.h>
 
 #include <cstdio>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory between processes, and what is left of CUDA in a forked process. Children are forked before
-// this process uses CUDA, as CUDA wants it.
+// Memory between processes, and what is left of CUDA in a forked process. Children are forked
+// before this process uses CUDA, as CUDA wants it.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random programs of streams, events, default streams and graphs against the same program done one
-// operation after another. Whatever two streams do with one word is ordered by an event, by the legacy
-// stream, or within a graph by capture; so the outcome is that of the serial program.
+// operation after another. Whatever two streams do with one word is ordered by an event, by the
+// legacy stream, or within a graph by capture; so the outcome is that of the serial program.
 // WEIR_TEST_SEED: only this program. WEIR_TEST_COUNT: how many.
 #include <cstdlib>
 #include <deque>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 

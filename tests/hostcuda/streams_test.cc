@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams are asynchronous and in order, and the default streams are ordered as CUDA says.
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-# Installs BUILD into a fresh prefix below WORK, moves the tree (nothing in it may hold an absolute path),
-# and builds and runs EXAMPLES against it in the given WAY: cmake or pkg_config.
+# Installs BUILD into a fresh prefix below WORK, moves the tree (nothing in it may hold an absolute
+# path), and builds and runs EXAMPLES against it in the given WAY: cmake or pkg_config.
 cmake_policy(VERSION 3.25)
 
 function(run what)
-  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output
+    ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
     list(JOIN ARGN " " command)
     message(FATAL_ERROR "${what}: exit status ${status}\n${command}\n${output}")
@@ -17,7 +18,8 @@ run("install" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first)
 set(prefix ${WORK}/prefix)
 file(RENAME ${WORK}/first ${prefix})
 
-foreach(file include/weir/weir.h include/weir/plugin.h ${LIBDIR}/libweir.so ${LIBDIR}/pkgconfig/weir.pc
+foreach(file include/weir/weir.h include/weir/plugin.h ${LIBDIR}/libweir.so
+  ${LIBDIR}/pkgconfig/weir.pc
              ${LIBDIR}/cmake/weir/weir-config.cmake bin/all_reduce_perf
              include/weir/nccl.h include/weir/nccl_include/nccl.h ${LIBDIR}/weir/libnccl.so.2)
   if(NOT EXISTS ${prefix}/${file})
@@ -42,7 +44,8 @@ foreach(program weir-info all_reduce_perf)
       ${prefix}/bin/${program} --help)
 endforeach()
 
-# The installed library finds its modules, wherever the tree was moved. (ncclnet gives ours back to ourselves.)
+# The installed library finds its modules, wherever the tree was moved. (ncclnet gives ours back to
+# ourselves.)
 set(ENV{WEIR_NCCL_NET_PLUGIN} ${prefix}/${LIBDIR}/libnccl-net-weir.so)
 foreach(module IN LISTS MODULES)
   if(NOT EXISTS ${prefix}/${LIBDIR}/weir/plugins/libweir_${module}.so)

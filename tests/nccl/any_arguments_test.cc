@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exported functions with any arguments at all. The answer is a result that NCCL has, with a text where it is a refusal;
-// the process and the library go on.
+// Exported functions with any arguments at all. The answer is a result that NCCL has, with a text
+// where it is a refusal; the process and the library go on.
 #include <gtest/gtest.h>
 
 #include <climits>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "nccl/device_api.h"
+#include "nccl/api/device_api.h"
 #include "nccl/support.h"
 #include "nccl/wrong_calls.h"
 

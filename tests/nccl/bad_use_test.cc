@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exported functions with wrong arguments: what is no communicator, each argument of each operation, and ranks that do
-// not agree. The answer is a result that NCCL has, with a text that names the call; the communicators go on.
+// Exported functions with wrong arguments: what is no communicator, each argument of each
+// operation, and ranks that do not agree. The answer is a result that NCCL has, with a text that
+// names the call; the communicators go on.
 #include <gtest/gtest.h>
 
 #include <climits>
@@ -9,14 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "nccl/device_api.h"
+#include "nccl/api/device_api.h"
 #include "nccl/support.h"
 #include "nccl/wrong_calls.h"
 
 namespace weir::nccl::test {
 namespace {
 
-// ---- What is no communicator ----------------------------------------------------------------------
+// ---- What is no communicator --------------------------------------------------------------------
 
 struct OfComm {
   const char* name;
@@ -169,7 +170,7 @@ TEST(NcclBadUse, WhatIsNoCommunicatorIsAnInvalidArgumentOfEveryFunctionThatTakes
   }
 }
 
-// ---- Wrong arguments of operations ------------------------------------------------------------------
+// ---- Wrong arguments of operations --------------------------------------------------------------
 
 TEST(NcclBadUse, EveryArgumentOfEveryOperationIsNamedWithTheRank) {
   const AllRanks ranks(2);
@@ -203,10 +204,10 @@ TEST(NcclBadUse, EveryArgumentOfEveryOperationIsNamedWithTheRank) {
   EXPECT_TRUE(sums_up(ranks)) << "the communicator is as before";
 }
 
-// ---- Ranks that do not agree ------------------------------------------------------------------------
+// ---- Ranks that do not agree --------------------------------------------------------------------
 
-// What rank `r` of two calls: everything but one argument is the same on both. (Roots of a broadcast or a scatter
-// wait for nobody, so that two of them do not find each other.)
+// What rank `r` of two calls: everything but one argument is the same on both. (Roots of a
+// broadcast or a scatter wait for nobody, so that two of them do not find each other.)
 struct Disagreement {
   const char* what;
   std::function<ncclResult_t(int r, ncclComm_t comm, int* a, int* b)> call;

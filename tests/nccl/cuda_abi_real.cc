@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled only: Weir's own declarations of CUDA's driver are those of cuda.h.
-#include <cuda.h>
-
 #include <cstddef>
+#include <string_view>
 #include <type_traits>
 
+// Before cuda.h, which defines some of the names as macros for others.
 #include "cuda/driver_table.h"
+// clang-format off
+#include <cuda.h>
+// clang-format on
 
 namespace weir::cuda {
 namespace {
@@ -30,69 +33,25 @@ struct SameCall<RA (*)(A...), RB (*)(B...)> {
   static constexpr bool value = words();
 };
 
-#define SAME_CALL(member, function) \
-  static_assert(SameCall<decltype(Driver::member), decltype(&function)>::value, #function)
-
-SAME_CALL(init, cuInit);
-SAME_CALL(device_get_count, cuDeviceGetCount);
-SAME_CALL(device_get, cuDeviceGet);
-SAME_CALL(device_get_uuid, cuDeviceGetUuid);
-SAME_CALL(device_primary_ctx_retain, cuDevicePrimaryCtxRetain);
-SAME_CALL(device_primary_ctx_release, cuDevicePrimaryCtxRelease);
-SAME_CALL(get_error_name, cuGetErrorName);
-SAME_CALL(get_error_string, cuGetErrorString);
-SAME_CALL(ctx_get_current, cuCtxGetCurrent);
-SAME_CALL(stream_create, cuStreamCreate);
-SAME_CALL(stream_destroy, cuStreamDestroy);
-SAME_CALL(stream_query, cuStreamQuery);
-SAME_CALL(ipc_get_mem_handle, cuIpcGetMemHandle);
-SAME_CALL(ipc_open_mem_handle, cuIpcOpenMemHandle);
-SAME_CALL(mem_get_address_range, cuMemGetAddressRange);
-SAME_CALL(mem_retain_allocation_handle, cuMemRetainAllocationHandle);
-SAME_CALL(mem_release, cuMemRelease);
-SAME_CALL(mem_export_to_shareable_handle, cuMemExportToShareableHandle);
-SAME_CALL(mem_import_from_shareable_handle, cuMemImportFromShareableHandle);
-SAME_CALL(mem_address_reserve, cuMemAddressReserve);
-SAME_CALL(mem_address_free, cuMemAddressFree);
-SAME_CALL(mem_map, cuMemMap);
-SAME_CALL(mem_set_access, cuMemSetAccess);
-SAME_CALL(mem_get_access, cuMemGetAccess);
-SAME_CALL(ctx_set_current, cuCtxSetCurrent);
-SAME_CALL(ctx_get_device, cuCtxGetDevice);
-SAME_CALL(ctx_enable_peer_access, cuCtxEnablePeerAccess);
-SAME_CALL(module_load_data, cuModuleLoadData);
-SAME_CALL(module_get_function, cuModuleGetFunction);
-SAME_CALL(launch_kernel, cuLaunchKernel);
-SAME_CALL(ctx_push_current, cuCtxPushCurrent);
-SAME_CALL(ctx_pop_current, cuCtxPopCurrent);
-SAME_CALL(pointer_get_attributes, cuPointerGetAttributes);
-SAME_CALL(mem_host_alloc, cuMemHostAlloc);
-SAME_CALL(mem_free_host, cuMemFreeHost);
-SAME_CALL(memcpy_async, cuMemcpyAsync);
-SAME_CALL(mem_alloc_async, cuMemAllocAsync);
-SAME_CALL(mem_free_async, cuMemFreeAsync);
-SAME_CALL(stream_get_ctx, cuStreamGetCtx);
-SAME_CALL(stream_write_value32, cuStreamWriteValue32);
-SAME_CALL(stream_wait_value32, cuStreamWaitValue32);
-SAME_CALL(stream_wait_event, cuStreamWaitEvent);
-SAME_CALL(stream_is_capturing, cuStreamIsCapturing);
-SAME_CALL(event_create, cuEventCreate);
-SAME_CALL(event_record, cuEventRecord);
-SAME_CALL(event_query, cuEventQuery);
-SAME_CALL(event_destroy, cuEventDestroy);
-SAME_CALL(thread_exchange_stream_capture_mode, cuThreadExchangeStreamCaptureMode);
-SAME_CALL(stream_batch_mem_op, cuStreamBatchMemOp);
-SAME_CALL(user_object_create, cuUserObjectCreate);
-SAME_CALL(user_object_release, cuUserObjectRelease);
-SAME_CALL(graph_retain_user_object, cuGraphRetainUserObject);
+// What `name` stands for in this header is one of the symbols: of those with several forms, see
+// below.
+#define SAME_CALL_Weir(name, symbol)                                              \
+  static_assert(std::string_view(#name) == "cuStreamGetCaptureInfo" ||            \
+                    SameCall<decltype(Driver::symbol), decltype(&::name)>::value, \
+                #name);
+#define SAME_CALL_Programs(name, symbol)
+#define SAME_CALL(name, symbol, since, caller, parameters) SAME_CALL_##caller(name, symbol)
+WEIR_CUDA_FUNCTIONS(SAME_CALL)
 #if CUDA_VERSION >= 13000
-SAME_CALL(stream_get_capture_info_v3, cuStreamGetCaptureInfo);
+static_assert(SameCall<decltype(Driver::cuStreamGetCaptureInfo_v3),
+                       decltype(&cuStreamGetCaptureInfo)>::value);
 #elif CUDA_VERSION >= 12000
-SAME_CALL(stream_get_capture_info_v2, cuStreamGetCaptureInfo);
+static_assert(SameCall<decltype(Driver::cuStreamGetCaptureInfo_v2),
+                       decltype(&cuStreamGetCaptureInfo)>::value);
 #endif
 
-static_assert(sizeof(DevicePointer) == sizeof(CUdeviceptr));
-static_assert(sizeof(Device) == sizeof(CUdevice));
+static_assert(sizeof(DevicePointer) == sizeof(::CUdeviceptr));
+static_assert(sizeof(Device) == sizeof(::CUdevice));
 static_assert(kSuccess == CUDA_SUCCESS);
 static_assert(kAttributeMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 static_assert(kErrorNotReady == CUDA_ERROR_NOT_READY);
@@ -108,18 +67,18 @@ static_assert(kAttributePool == CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE);
 static_assert(kHandleDescriptor == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 static_assert(kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE);
 static_assert(kAccessReadWrite == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-static_assert(sizeof(AllocationHandle) == sizeof(CUmemGenericAllocationHandle));
-static_assert(sizeof(MemoryLocation) == sizeof(CUmemLocation));
-static_assert(offsetof(MemoryLocation, type) == offsetof(CUmemLocation, type));
-static_assert(offsetof(MemoryLocation, id) == offsetof(CUmemLocation, id));
-static_assert(sizeof(MemoryAccess) == sizeof(CUmemAccessDesc));
-static_assert(offsetof(MemoryAccess, location) == offsetof(CUmemAccessDesc, location));
-static_assert(offsetof(MemoryAccess, flags) == offsetof(CUmemAccessDesc, flags));
+static_assert(sizeof(AllocationHandle) == sizeof(::CUmemGenericAllocationHandle));
+static_assert(sizeof(MemoryLocation) == sizeof(::CUmemLocation));
+static_assert(offsetof(MemoryLocation, type) == offsetof(::CUmemLocation, type));
+static_assert(offsetof(MemoryLocation, id) == offsetof(::CUmemLocation, id));
+static_assert(sizeof(MemoryAccess) == sizeof(::CUmemAccessDesc));
+static_assert(offsetof(MemoryAccess, location) == offsetof(::CUmemAccessDesc, location));
+static_assert(offsetof(MemoryAccess, flags) == offsetof(::CUmemAccessDesc, flags));
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING);
 static_assert(kIpcLazyEnablePeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-static_assert(sizeof(Uuid) == sizeof(CUuuid));
+static_assert(sizeof(Uuid) == sizeof(::CUuuid));
 static_assert(kAttributeDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
-static_assert(sizeof(IpcHandle) == sizeof(CUipcMemHandle));
+static_assert(sizeof(IpcHandle) == sizeof(::CUipcMemHandle));
 static_assert(kAttributeIsManaged == CU_POINTER_ATTRIBUTE_IS_MANAGED);
 static_assert(kMemoryDevice == CU_MEMORYTYPE_DEVICE);
 static_assert(kHostPortable == CU_MEMHOSTALLOC_PORTABLE);
@@ -136,9 +95,9 @@ static_assert(kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED);
 static_assert(kNoDestructorSync == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
 static_assert(kObjectMove == CU_GRAPH_USER_OBJECT_MOVE);
 
-using Wait = CUstreamBatchMemOpParams::CUstreamMemOpWaitValueParams_st;
-using Write = CUstreamBatchMemOpParams::CUstreamMemOpWriteValueParams_st;
-static_assert(sizeof(BatchEntry) == sizeof(CUstreamBatchMemOpParams));
+using Wait = ::CUstreamBatchMemOpParams::CUstreamMemOpWaitValueParams_st;
+using Write = ::CUstreamBatchMemOpParams::CUstreamMemOpWriteValueParams_st;
+static_assert(sizeof(BatchEntry) == sizeof(::CUstreamBatchMemOpParams));
 static_assert(offsetof(BatchEntry, operation) == offsetof(Wait, operation));
 static_assert(offsetof(BatchEntry, address) == offsetof(Wait, address));
 static_assert(offsetof(BatchEntry, value) == offsetof(Wait, value));

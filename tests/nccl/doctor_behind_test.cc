@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir-info doctor on what stands behind Weir's libnccl.so.2, with libraries that play NCCL and CUDA's driver.
+// weir-info doctor on what stands behind Weir's libnccl.so.2, with libraries that play NCCL and
+// CUDA's driver.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -51,12 +52,12 @@ class DoctorBehind : public ::testing::Test {
 };
 
 TEST_F(DoctorBehind, TheOneThatIsNamedIsToldWithVersionDevicesAndWhatItLacks) {
-  set("WEIR_NCCL_LIBRARY", WEIR_FAKE_OLDER);
+  set("WEIR_NCCL_LIBRARY", WEIR_DOUBLE_OLDER);
   const Behind behind = look_behind({}, WEIR_FAKE_CUDA);
   EXPECT_EQ(behind.trouble, "");
   EXPECT_EQ(behind.not_looked, "");
   EXPECT_EQ(behind.devices, 8);
-  EXPECT_EQ(behind.path, WEIR_FAKE_OLDER);
+  EXPECT_EQ(behind.path, WEIR_DOUBLE_OLDER);
   EXPECT_EQ(behind.found_by, "WEIR_NCCL_LIBRARY");
   EXPECT_EQ(behind.version, 21405);
   const auto lacks = [&](const char* text) {
@@ -64,19 +65,19 @@ TEST_F(DoctorBehind, TheOneThatIsNamedIsToldWithVersionDevicesAndWhatItLacks) {
   };
   EXPECT_TRUE(lacks("ncclCommSplit (since 2.18.1)"));
   EXPECT_FALSE(lacks("ncclAllReduce (since 2.3.5)"));
-  set("WEIR_NCCL_LIBRARY", WEIR_FAKE);
+  set("WEIR_NCCL_LIBRARY", WEIR_DOUBLE);
   EXPECT_EQ(look_behind({}, WEIR_FAKE_CUDA).version, 23199);
 }
 
 TEST_F(DoctorBehind, WithoutDevicesTheReasonIsTheLibrarys) {
-  set("WEIR_NCCL_LIBRARY", WEIR_FAKE);
+  set("WEIR_NCCL_LIBRARY", WEIR_DOUBLE);
   for (const auto& [devices, reason] :
        {std::pair("0", "has no device"), {"-1", "does not start"}}) {
     set("FAKE_CUDA_DEVICES", devices);
     const Behind behind = look_behind({}, WEIR_FAKE_CUDA);
     EXPECT_EQ(behind.devices, 0);
     EXPECT_NE(behind.no_devices.find(reason), std::string::npos) << behind.no_devices;
-    EXPECT_EQ(behind.path, WEIR_FAKE);
+    EXPECT_EQ(behind.path, WEIR_DOUBLE);
   }
   set("WEIR_BACKEND", "weir");
   EXPECT_EQ(look_behind({}, WEIR_FAKE_CUDA).not_looked, "WEIR_BACKEND=weir");
@@ -84,7 +85,7 @@ TEST_F(DoctorBehind, WithoutDevicesTheReasonIsTheLibrarys) {
 
 #ifdef WEIR_STAND_IN
 TEST_F(DoctorBehind, TheStandInsDevicesAreNoneForTheRealOne) {
-  set("WEIR_NCCL_LIBRARY", WEIR_FAKE);
+  set("WEIR_NCCL_LIBRARY", WEIR_DOUBLE);
   const Behind behind = look_behind({}, WEIR_STAND_IN);
   EXPECT_NE(behind.not_looked.find("stand-in"), std::string::npos) << behind.not_looked;
   EXPECT_EQ(behind.devices, 0);
@@ -96,9 +97,9 @@ TEST_F(DoctorBehind, EveryFileThatIsPassedOverIsNamedInTheOrderOfTheSearch) {
   fs::create_directories(folder_of(damaged));
   fs::copy_file("/etc/passwd", damaged);
   set("LD_LIBRARY_PATH", folder_of(WEIR_OURS) + ":" + folder_of(damaged) + ":" + WEIR_OLD_FOLDER +
-                             ":" + folder_of(WEIR_REFUSING) + ":" + folder_of(WEIR_FAKE));
+                             ":" + folder_of(WEIR_REFUSING) + ":" + folder_of(WEIR_DOUBLE));
   const Behind behind = look_behind({}, WEIR_FAKE_CUDA);
-  EXPECT_EQ(behind.path, real_path(WEIR_FAKE));
+  EXPECT_EQ(behind.path, real_path(WEIR_DOUBLE));
   EXPECT_EQ(behind.found_by, "LD_LIBRARY_PATH");
   const std::pair<std::string, std::string> kExpected[] = {
       {real_path(WEIR_OURS), "is Weir's own"},
@@ -127,8 +128,8 @@ TEST_F(DoctorBehind, WeirsOwnIsNoRealOneByWhateverNameItIsCalled) {
 TEST_F(DoctorBehind, ThePackagesOfThePythonThatIsAskedAboutAreLookedAt) {
   const std::string in_packages = "nvidia/nccl/lib/libnccl.so.2";
   const std::string beside =
-      copy_to(WEIR_FAKE, "beside/lib/python3.11/site-packages/" + in_packages);
-  const std::string own = copy_to(WEIR_FAKE, "own/lib/python3.11/site-packages/" + in_packages);
+      copy_to(WEIR_DOUBLE, "beside/lib/python3.11/site-packages/" + in_packages);
+  const std::string own = copy_to(WEIR_DOUBLE, "own/lib/python3.11/site-packages/" + in_packages);
   const std::string python = (folder() / "own/bin/python3.11").string();
   Behind behind = look_behind({python, {}}, WEIR_FAKE_CUDA);
   EXPECT_EQ(behind.path, own);
@@ -186,15 +187,15 @@ constexpr const char* kBehind = "Behind Weir's libnccl.so.2";
 TEST_F(DoctorBehind, AProgramThatLoadsWeirsIsToldWhoWouldDoTheWork) {
   const std::string folders = folder_of(WEIR_OURS) + ":" + folder_of(WEIR_FAKE_CUDA);
   auto checks = printed_section(kBehind, WEIR_PROGRAM_RUNPATH,
-                                {{"LD_LIBRARY_PATH", folders}, {"WEIR_NCCL_LIBRARY", WEIR_FAKE}});
+                                {{"LD_LIBRARY_PATH", folders}, {"WEIR_NCCL_LIBRARY", WEIR_DOUBLE}});
   ASSERT_TRUE(checks.is_array());
-  EXPECT_TRUE(has(checks, "ok", "real NCCL", "2.31.99, " WEIR_FAKE)) << checks;
+  EXPECT_TRUE(has(checks, "ok", "real NCCL", "2.31.99, " WEIR_DOUBLE)) << checks;
   EXPECT_TRUE(has(checks, "ok", "its symbols", "all through 2.31")) << checks;
-  EXPECT_TRUE(has(checks, "ok", "who does the work", "8 GPUs")) << checks;
+  EXPECT_TRUE(has(checks, "ok", "backend", "8 GPUs")) << checks;
 
   int exit_code = 0;
   checks = printed_section(kBehind, WEIR_PROGRAM_RUNPATH,
-                           {{"LD_LIBRARY_PATH", folders}, {"WEIR_NCCL_LIBRARY", WEIR_FAKE_OLDER}},
+                           {{"LD_LIBRARY_PATH", folders}, {"WEIR_NCCL_LIBRARY", WEIR_DOUBLE_OLDER}},
                            &exit_code);
   EXPECT_TRUE(has(checks, "BAD", "its symbols", "ncclCommSplit (since 2.18.1)")) << checks;
   EXPECT_EQ(exit_code, 1);
@@ -202,7 +203,7 @@ TEST_F(DoctorBehind, AProgramThatLoadsWeirsIsToldWhoWouldDoTheWork) {
   set("LD_PRELOAD", WEIR_OURS);
   set("WEIR_BACKEND", "weir");
   checks = section_of(kBehind, WEIR_PROGRAM_RUNPATH);
-  EXPECT_TRUE(has(checks, "ok", "who does the work", "Weir's transports: WEIR_BACKEND=weir"));
+  EXPECT_TRUE(has(checks, "ok", "backend", "Weir's transports: WEIR_BACKEND=weir"));
 }
 
 TEST_F(DoctorBehind, TheRemedyNamesTheLibraryThatIsInstalledBesideIt) {
@@ -226,7 +227,7 @@ TEST_F(DoctorBehind, ThePathThatVllmIsGivenIsLookedAt) {
     set("VLLM_NCCL_SO_PATH", path);
     return section_of("libnccl.so.2 of " + python, python);
   };
-  EXPECT_TRUE(has(checks_for(WEIR_FAKE), "ok", "VLLM_NCCL_SO_PATH", "2.31.99, not Weir's"));
+  EXPECT_TRUE(has(checks_for(WEIR_DOUBLE), "ok", "VLLM_NCCL_SO_PATH", "2.31.99, not Weir's"));
   EXPECT_TRUE(has(checks_for(WEIR_OURS), "ok", "VLLM_NCCL_SO_PATH", ": Weir's"));
   EXPECT_TRUE(has(checks_for("/nowhere/libnccl.so.2"), "BAD", "VLLM_NCCL_SO_PATH", "/nowhere/"));
 }
@@ -245,7 +246,7 @@ TEST_F(DoctorBehind, WhatIsBehindIsToldForWeirsLibraryOnlyAndWithoutAProgram) {
   const auto checks =
       printed_section(kBehind, "", {{"WEIR_DISABLE", "1"}, {"WEIR_NCCL_LIBRARY", WEIR_OURS}});
   EXPECT_TRUE(has(checks, "BAD", "WEIR_NCCL_LIBRARY", "is Weir's own")) << checks;
-  EXPECT_TRUE(has(checks, "BAD", "who does the work", "WEIR_DISABLE")) << checks;
+  EXPECT_TRUE(has(checks, "BAD", "backend", "WEIR_DISABLE")) << checks;
 }
 
 }  // namespace

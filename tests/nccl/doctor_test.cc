@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir-info doctor on programs that find libnccl.so.2 in each way: what it says beside what the loader does.
+// weir-info doctor on programs that find libnccl.so.2 in each way: what it says beside what the
+// loader does.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// More sentences of NCCL's user guide (docs/nccl_semantics.md), on host memory: configurations, what is made
-// from another communicator, the order of messages, and who may ask for what while operations run.
+// More sentences of NCCL's user guide (docs/nccl_semantics.md), on host memory: configurations,
+// what is made from another communicator, the order of messages, and who may ask for what while
+// operations run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +34,7 @@ TEST(NcclDocumented, ANumberThatTwoRanksTakeIsNamed) {
     EXPECT_NCCL(ncclCommInitRank(&comms[i], 3, id, i == 2 ? 1 : i));
   }
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
-  expect_error_with({"ncclCommInitRank", "two ranks say that they are rank 1 of 3"});
+  expect_error_with({"ncclCommInitRank", "two ranks joined as rank 1 of 3"});
   for (ncclComm_t comm : comms) EXPECT_EQ(comm, nullptr);
 }
 
@@ -154,7 +155,8 @@ TEST(NcclDocumented, TheNameOfACommunicatorStandsInItsErrors) {
   expect_error_with({"commName", "256"});
 }
 
-// What a configuration leaves undefined has its default; without a configuration, the parent's holds.
+// What a configuration leaves undefined has its default; without a configuration, the parent's
+// holds.
 TEST(NcclDocumented, AConfigurationOfAChildStandsAloneAndWithoutOneTheParentsHolds) {
   ncclComm_t parents[2] = {};
   ncclConfig_t config = nonblocking();
@@ -187,7 +189,8 @@ TEST(NcclDocumented, AConfigurationOfAChildStandsAloneAndWithoutOneTheParentsHol
   for (ncclComm_t comm : parents) EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
-// Nothing is shared, whatever splitShare and shrinkShare say: an abort of the parent leaves its children.
+// Nothing is shared, whatever splitShare and shrinkShare say: an abort of the parent leaves its
+// children.
 TEST(NcclDocumented, AChildOutlivesItsParentHoweverThatEnds) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.splitShare = config.shrinkShare = 1;
@@ -227,8 +230,8 @@ TEST(NcclDocumented, AChildOutlivesItsParentHoweverThatEnds) {
 
 // ---- Nonblocking communicators ------------------------------------------------------------------
 
-// Documented programs poll the parent and then use what was made from it. With many at once, the last of them
-// would be late.
+// Documented programs poll the parent and then use what was made from it. With many at once, the
+// last of them would be late.
 TEST(NcclDocumented, AChildIsReadyWhenItsParentIsNoLongerInProgress) {
   constexpr size_t kChildren = 400;
   ncclComm_t comm = nullptr;
@@ -290,7 +293,8 @@ TEST(NcclDocumented, OtherThreadsMayAskForTheAsyncErrorWhileOperationsRun) {
   for (std::thread& watchdog : watchdogs) watchdog.join();
 }
 
-// The guide's example of thread safety: one thread makes them all, and others poll and use one each.
+// The guide's example of thread safety: one thread makes them all, and others poll and use one
+// each.
 TEST(NcclDocumented, OneThreadMakesCommunicatorsThatOthersPollAndUse) {
   constexpr int kRanks = 4;
   const ncclUniqueId id = make_id();
@@ -315,7 +319,8 @@ TEST(NcclDocumented, OneThreadMakesCommunicatorsThatOthersPollAndUse) {
 
 // ---- Ending -------------------------------------------------------------------------------------
 
-// One thread with several ranks ends them in one group, as documented, also with operations before that.
+// One thread with several ranks ends them in one group, as documented, also with operations before
+// that.
 TEST(NcclDocumented, CommunicatorsAreFinalizedAndDestroyedInTheGroupOfTheirLastOperations) {
   ncclComm_t comms[3] = {};
   ASSERT_NCCL(ncclCommInitAll(comms, 3, nullptr));
@@ -364,8 +369,9 @@ int value_of(int rank, int message, size_t at) {
   return rank * 1000003 + message * 1009 + static_cast<int>(at);
 }
 
-// Messages of a group to one peer arrive in the order of the calls, also where the peer takes them one by one,
-// and the other way round; sizes of nothing, of a few bytes and of more than a transport takes at once.
+// Messages of a group to one peer arrive in the order of the calls, also where the peer takes them
+// one by one, and the other way round; sizes of nothing, of a few bytes and of more than a
+// transport takes at once.
 TEST(NcclDocumented, SeveralMessagesOfAGroupMeetSeparateCallsInTheirOrder) {
   const size_t counts[] = {3, 200000, 0, 1, 70000, 3, 300000};
   constexpr int kMessages = 7;

@@ -159,7 +159,7 @@ TEST(NcclFork, MemoryOfTheParentIsNotFreedByAChild) {
   EXPECT_NCCL(ncclMemFree(memory));
 }
 
-// Its courier has a thread, which no child has.
+// Its messages are served by a thread, which no child has.
 TEST(NcclFork, ACommunicatorWithOneSidedOperationsIsLeftToo) {
   const std::vector<int> statuses = run_processes(2, [](int rank, ncclComm_t comm) {
     std::vector<int> buffer(64, rank);

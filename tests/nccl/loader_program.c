@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "fake/fake_nccl.h"
+#include "double/nccl_double.h"
 #include "weir/nccl.h"
 
 static void* library;
@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "%d: %s\n", result, last_error(NULL));
     return 1;
   }
-  const int real = values[0] == FAKE_SUM && values[1] == FAKE_SUM + 1;
+  const int real = values[0] == NCCL_DOUBLE_SUM && values[1] == NCCL_DOUBLE_SUM + 1;
   const int own = values[0] == 7 && values[1] == 7;
   printf("library %s, work %s\n", owner_of(found[3]), real ? "real" : own ? "own" : "wrong");
   return 0;

@@ -13,7 +13,7 @@
 namespace weir::nccl::test {
 namespace {
 
-// The names of symbols.txt.
+// The names of the table of functions.
 std::vector<std::string> listed() {
   std::vector<std::string> names;
   std::ifstream file(WEIR_NCCL_SYMBOLS);
@@ -89,7 +89,8 @@ TEST(NcclLoader, EveryListedFunctionAndItsTwinAreThere) {
   }
 }
 
-// What programs that are built against NCCL look up or link, by their sources. A name that is missing fails at load.
+// What programs that are built against NCCL look up or link, by their sources. A name that is
+// missing fails at load.
 struct Wanted {
   const char* program;
   const char* names;  // without "nccl"

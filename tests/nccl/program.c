@@ -64,7 +64,7 @@ static const char* const kind_names[kKinds] = {"AllReduce", "Reduce",        "Br
                                                "Bcast",     "ReduceScatter", "AllGather",
                                                "AlltoAll",  "Gather",        "Scatter"};
 
-/* ---- Elements: small whole numbers, which every type holds exactly ----------------------------- */
+/* ---- Elements: small whole numbers, which every type holds exactly --------------------------- */
 
 static size_t element_bytes(ncclDataType_t type) {
   static const size_t bytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -119,7 +119,8 @@ static void store(void* buffer, size_t index, ncclDataType_t type, double value)
   }
 }
 
-/* What rank `rank` puts in at `index`: sums of four ranks stay below 8, products are powers of 2. */
+/* What rank `rank` puts in at `index`: sums of four ranks stay below 8, products are powers of
+ * 2. */
 static double input(ncclRedOp_t op, int ranks, int rank, size_t index) {
   if (op == ncclProd) return ((size_t)rank + index) % 2 == 0 ? 1 : 2;
   if (op == ncclAvg) return (double)(index % 3) + (rank == 0 ? ranks : 0);
@@ -143,7 +144,7 @@ static double reduced(ncclRedOp_t op, int ranks, size_t index) {
   return op == ncclAvg ? result / ranks : result;
 }
 
-/* ---- One collective ---------------------------------------------------------------------------- */
+/* ---- One collective -------------------------------------------------------------------------- */
 
 struct sizes {
   size_t send, recv;
@@ -300,7 +301,7 @@ static void check_all_collectives(const struct part* part) {
   }
 }
 
-/* ---- Messages, groups, factors, split ---------------------------------------------------------- */
+/* ---- Messages, groups, factors, split -------------------------------------------------------- */
 
 /* A ring, an exchange of everybody with everybody (also with oneself), and a collective, in one
  * group and in an order that would deadlock outside of one. */
@@ -424,7 +425,7 @@ static void check_everything(const struct part* part) {
   for (int i = 0; i < part->mine; ++i) CHECK(ncclCommDestroy(part->comms[i]));
 }
 
-/* ---- Ways to run ------------------------------------------------------------------------------- */
+/* ---- Ways to run ----------------------------------------------------------------------------- */
 
 static ncclUniqueId shared_id;
 static int shared_ranks;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sentences of NCCL's documentation that no other test of this folder holds (docs/nccl_semantics.md), on
-// host memory.
+// Sentences of NCCL's documentation that no other test of this folder holds
+// (docs/nccl_semantics.md), on host memory.
 #include <gtest/gtest.h>
 
 #include <cstring>

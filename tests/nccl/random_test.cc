@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random programs: one thread holds all ranks of several communicators and runs groups of collectives,
-// messages and one-sided writes, whose order between communicators and kinds differs from rank to
-// rank. Between groups it makes communicators, blocking ones and others, splits, shrinks and destroys
-// them. Every value is compared with what a serial model says. WEIR_TEST_SEED is the first seed,
-// WEIR_TEST_SEEDS their number.
+// Random programs: one thread holds all ranks of several communicators and runs groups of
+// collectives, messages and one-sided writes, whose order between communicators and kinds differs
+// from rank to rank. Between groups it makes communicators, blocking ones and others, splits,
+// shrinks and destroys them. Every value is compared with what a serial model says. WEIR_TEST_SEED
+// is the first seed, WEIR_TEST_SEEDS their number.
 #include <gtest/gtest.h>
 
 #include <algorithm>

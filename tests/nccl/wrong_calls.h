@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests that call the library wrongly: memory that may not be touched, and all operations by one type.
+// For tests that call the library wrongly: memory that may not be touched, and all operations by
+// one type.
 #pragma once
 
 #include <gtest/gtest.h>

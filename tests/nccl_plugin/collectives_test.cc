@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every collective of the C API on device memory, beside those on host memory, over every way that the call can
-// be made. The older double has no all-to-all, gather and scatter of its own.
+// Every collective of the C API on device memory, beside those on host memory, over every way that
+// the call can be made. The older double has no all-to-all, gather and scatter of its own.
 #include "nccl_plugin/support.h"
 
 namespace weir::test {

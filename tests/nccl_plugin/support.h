@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as processes, each with a device of the stand-in for CUDA, and a double of the real NCCL behind the
-// transport `nccl`. Nothing may use CUDA before the ranks are forked.
+// Ranks as processes, each with a device of the stand-in for CUDA, and a double of the real NCCL
+// behind the transport `nccl`. Nothing may use CUDA before the ranks are forked.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -89,7 +89,8 @@ inline void expect_sum_on_host(weir_comm_t comm, int rank, int n) {
   EXPECT_EQ(value, sum_of_ranks(n));
 }
 
-// Until all n ranks are here, without a word over the communicator: whoever goes on may then end it.
+// Until all n ranks are here, without a word over the communicator: whoever goes on may then end
+// it.
 inline void meet(const SharedCounter& here, int n) {
   here.get().fetch_add(1);
   while (here.get().load() < n) usleep(100);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is missing for device memory, what may not be called, and ranks that die, stay away or abort in a
-// collective on it.
+// What is missing for device memory, what may not be called, and ranks that die, stay away or abort
+// in a collective on it.
 #include <csignal>
 
 #include "nccl_plugin/support.h"
@@ -35,7 +35,8 @@ void refused(
 
 TEST(DeviceRefusals, WithoutALibraryItIsNamedWhichAndWhere) {
   refused(2, with_double("/nowhere/libnccl.so.2"),
-          {"rank 0", "WEIR_NCCL_LIBRARY names /nowhere/libnccl.so.2", "memory of the host"});
+          {"rank 0", "WEIR_NCCL_LIBRARY names /nowhere/libnccl.so.2",
+           "continues to work on host memory"});
 }
 
 TEST(DeviceRefusals, WeirsOwnLibraryIsNotTheRealOne) {
@@ -93,11 +94,11 @@ TEST(DeviceRefusals, WhatCannotBeCalledLeavesTheCommunicatorAsItWas) {
         int host[2] = {rank, rank};
         EXPECT_EQ(weir_all_reduce(comm, data.data(), host, 2, WEIR_INT32, WEIR_SUM, nullptr),
                   WEIR_ERROR_INVALID_ARGUMENT);
-        expect_text(weir_last_error(comm), "one in memory of the host");
+        expect_text(weir_last_error(comm), "one in host memory");
         const int peer = 1 - rank;
         EXPECT_EQ(weir_send(comm, data.data(), 1, WEIR_INT32, peer, nullptr),
                   WEIR_ERROR_UNSUPPORTED);
-        expect_text(weir_last_error(comm), "messages take memory of the host");
+        expect_text(weir_last_error(comm), "sends messages from host memory only");
         EXPECT_EQ(weir_recv(comm, data.data(), 1, WEIR_INT32, peer, nullptr),
                   WEIR_ERROR_UNSUPPORTED);
         cudaStream_t stream = nullptr;
@@ -119,7 +120,7 @@ TEST(DeviceRefusals, WhatCannotBeCalledLeavesTheCommunicatorAsItWas) {
         EXPECT_EQ(weir_all_reduce(comm, elsewhere.data(), elsewhere.data(), 1, WEIR_INT32, WEIR_SUM,
                                   nullptr),
                   WEIR_ERROR_INVALID_ARGUMENT);
-        expect_text(weir_last_error(comm), "another device needs another communicator");
+        expect_text(weir_last_error(comm), "create another communicator for another device");
         ASSERT_EQ(cudaSetDevice(rank), cudaSuccess);
         expect_sum_on_device(comm, rank, 2);
         expect_sum_on_host(comm, rank, 2);
@@ -172,9 +173,10 @@ TEST(DeviceTrouble, ACallOnTheHostAgainstOneOnADeviceIsAMismatch) {
       with_double());
 }
 
-// ---- Ranks that are lost ------------------------------------------------------------------------------
+// ---- Ranks that are lost ------------------------------------------------------------------------
 
-// Rank 2 dies while the others are in, or wait for, a collective on device memory; these go on without.
+// Rank 2 dies while the others are in, or wait for, a collective on device memory; these go on
+// without.
 void survive_a_death(bool started_before, const Environment& environment) {
   const std::vector<int> statuses = run_processes_status(
       3,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two hosts with two networks: UCX has one, tcp the other. UCX's is cut in the middle of an all-reduce, tcp
-// takes over, and later UCX's comes back, with all that was on its way.
+// Two hosts with two networks: UCX has one, tcp the other. UCX's is cut in the middle of an
+// all-reduce, tcp takes over, and later UCX's comes back, with all that was on its way.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -35,7 +35,8 @@ class TwoNetworks : public testing::Test {
   static LabOptions default_options(const std::vector<std::vector<int>>& hosts) {
     return {
         .hosts = hosts,
-        // UCX looks for its devices in /sys, which is that of the first namespace: it finds eth0 only.
+        // UCX looks for its devices in /sys, which is that of the first namespace: it finds eth0
+        // only.
         .commands = {"ip link set eth0 down", "ip link set eth0 name net0", "ip link set net0 up",
                      "ip link add link net0 name eth0 type macvlan mode bridge",
                      "ip addr add 10.88.0.1%i/24 dev eth0", "ip link set eth0 up", "sleep 0.2"},

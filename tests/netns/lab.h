@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lab: a few hosts on one machine. A host is a network namespace with one interface, eth0, at
-// 10.77.0.<number + 1>/24, or several: eth1 at 10.78.0.<number + 1>/24 and so on; those of one name are
-// joined by a bridge, all in a namespace of their own. The namespaces have no names and belong to
-// processes that die with the test, so nothing can be left behind.
+// 10.77.0.<number + 1>/24, or several: eth1 at 10.78.0.<number + 1>/24 and so on; those of one name
+// are joined by a bridge, all in a namespace of their own. The namespaces have no names and belong
+// to processes that die with the test, so nothing can be left behind.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What somebody sees who listens between two hosts: every packet of rank 1's host is kept and searched for what the
-// ranks tell each other.
+// What somebody sees who listens between two hosts: every packet of rank 1's host is kept and
+// searched for what the ranks tell each other.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <linux/if_ether.h>
@@ -18,7 +18,7 @@ namespace {
 
 const std::string kWords = "what nobody but the two may read";
 // The first bytes of each frame of the bootstrap: magic and version.
-const std::string kBootstrap("WEIR\x02\x00", 6);
+const std::string kBootstrap("WEIR\x03\x00", 6);
 
 class OnTheWire : public testing::Test {
  protected:

@@ -116,7 +116,8 @@ TEST_F(Start, FortyRanksOfFourHostsFormATree) {
   });
 }
 
-// Until the process ends, connects to every port where the root may listen, and says something else.
+// Until the process ends, connects to every port where the root may listen, and says something
+// else.
 void scan_ports() {
   const std::string greeting = "GET / HTTP/1.1\r\n\r\n";
   for (;;) {
@@ -200,7 +201,8 @@ TEST_F(Start, NoSecretAppearsInAnyLogOrError) {
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     log_count += entry.path().filename().string().starts_with("log.");
     tells_how = tells_how || text.find("rendezvous: master, at 10.77.0.1") != std::string::npos;
-    tells_why = tells_why || text.find("nobody listens within") != std::string::npos;
+    tells_why =
+        tells_why || text.find("found no process that listens for the ranks") != std::string::npos;
     EXPECT_EQ(text.find(kSecret.substr(0, 8)), std::string::npos) << entry.path();
     EXPECT_EQ(text.find(hex.substr(0, 16)), std::string::npos) << entry.path();
   }

@@ -8,16 +8,15 @@
 namespace weir::perf {
 namespace {
 
-class RootedReduction final : public Operation {
- public:
-  const char* program() const override { return "test_perf"; }
-  const char* c_name() const override { return "weir_test"; }
-  bool reduces() const override { return true; }
-  bool has_root() const override { return true; }
-  Geometry geometry(size_t, size_t, const Where&) const override { return {}; }
-  std::vector<ExpectedBlock> expected(const Geometry&, const Where&) const override { return {}; }
-  double bus_factor(int) const override { return 1; }
-  weir_result_t start(const Call&) const override { return WEIR_OK; }
+constexpr Operation kRootedReduction = {
+    .program = "test_perf",
+    .c_name = "weir_test",
+    .reduces = true,
+    .has_root = true,
+    .geometry = [](size_t, size_t, const Where&) { return Geometry(); },
+    .expected = [](const Geometry&, const Where&) { return std::vector<ExpectedBlock>(); },
+    .bus_factor = [](int) { return 1.0; },
+    .start = [](const Call&) { return WEIR_OK; },
 };
 
 ParseResult parse(std::vector<std::string> arguments, Options* options) {
@@ -25,7 +24,7 @@ ParseResult parse(std::vector<std::string> arguments, Options* options) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  return parse_options(static_cast<int>(arguments.size()), argv.data(), RootedReduction(), options);
+  return parse_options(static_cast<int>(arguments.size()), argv.data(), kRootedReduction, options);
 }
 
 TEST(Bytes, SuffixesArePowersOf1024) {

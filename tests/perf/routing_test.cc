@@ -77,6 +77,21 @@ TEST_F(Routing, ExplainPrintsEachDecisionOnceWithCandidatesReasonAndMeasuredTime
   }
 }
 
+TEST_F(Routing, ExplainPrintsTheDecisionForBlocksThatDifferInLength) {
+  for (const auto& [transport, winner] : {std::pair{"shm", "direct"}, std::pair{"tcp", "linear"}}) {
+    const CommandResult run = run_tool(
+        "alltoallv_perf", {"--ranks", "3", "-b", "3000", "-e", "3000", "-n", "3", "-w", "1"},
+        {"WEIR_EXPLAIN=1", "WEIR_CACHE_DIR=" + folder_.string(),
+         std::string("WEIR_TRANSPORT=") + transport});
+    ASSERT_EQ(run.status, 0) << run.out << run.err;
+    const size_t at = run.err.find("all_to_all_v of up to ");
+    ASSERT_NE(at, std::string::npos) << run.err;
+    const std::string decision = run.err.substr(at, run.err.find("\n\n", at) - at);
+    EXPECT_NE(decision.find(std::string("  > ") + winner + " "), std::string::npos) << decision;
+    EXPECT_NE(run.err.find(", measured ", at), std::string::npos) << run.err;
+  }
+}
+
 TEST_F(Routing, ARuleOfTheUserIsFollowedInItsRangeAndNamed) {
   const std::string rules = write("rules.toml",
                                   "[[rule]]\n"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Runs PROGRAM with three ranks under LAUNCHER (KIND: openmpi or mpich): the exit status is right and the
-# table is printed once, for three ranks.
+# Runs PROGRAM with three ranks under LAUNCHER (KIND: openmpi or mpich): the exit status is right
+# and the table is printed once, for three ranks.
 if(NOT LAUNCHER OR LAUNCHER MATCHES "NOTFOUND")
   message("skipped: no mpirun.${KIND} on this machine")
   return()

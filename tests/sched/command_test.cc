@@ -59,12 +59,36 @@ TEST(WeirSched, ListsAlgorithmsWithTheirNeeds) {
   EXPECT_THAT(outcome.text, testing::Not(HasSubstr("all_gather ")));
 }
 
+TEST(WeirSched, ShowsVerifiesAndSimulatesAVariantWithBlocksThatDifferInLength) {
+  const Outcome list = run("list --collective all_to_all_v");
+  EXPECT_EQ(list.exit_code, 0);
+  EXPECT_THAT(list.text, HasSubstr("linear "));
+  EXPECT_THAT(list.text, HasSubstr("pairwise "));
+  EXPECT_THAT(list.text, testing::Not(HasSubstr("bruck")));
+  const Outcome program = run("print -c all_to_all_v -a linear -n 3 -r 0");
+  EXPECT_EQ(program.exit_code, 0);
+  EXPECT_THAT(program.text, HasSubstr("send    in[2] -> rank 2"));
+  const Outcome verified = run("verify -c all_to_all_v -n 1..9");
+  EXPECT_EQ(verified.exit_code, 0) << verified.text;
+  for (const char* name : {"direct", "pairwise", "linear"}) {
+    EXPECT_THAT(verified.text, HasSubstr(std::string("all_to_all_v    ") + name));
+  }
+  const Outcome simulated = run("sim -c all_to_all_v --all -n 8 -b 64K");
+  EXPECT_EQ(simulated.exit_code, 0) << simulated.text;
+  EXPECT_THAT(simulated.text, HasSubstr("all_to_all_v, 8 ranks"));
+  EXPECT_THAT(simulated.text, HasSubstr("linear "));
+  const Outcome wrong = run("print -c all_to_all_v -a bruck -n 3");
+  EXPECT_NE(wrong.exit_code, 0);
+  EXPECT_THAT(wrong.text, HasSubstr("known are direct, pairwise, linear"));
+  // With equal blocks it would only do what pairwise does.
+  EXPECT_NE(run("print -c all_to_all -a linear -n 3").exit_code, 0);
+}
+
 TEST(WeirSched, PrintsOneRank) {
-  const Outcome outcome =
-      run("print --collective all_reduce --algorithm ring --ranks 8 --rank 3 --fused");
+  const Outcome outcome = run("print --collective all_reduce --algorithm ring --ranks 8 --rank 3");
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.text, HasSubstr("rank 3 of 8, all_reduce: 8 chunks, 1 scratch slot, 1 lane"));
-  EXPECT_THAT(outcome.text, HasSubstr("recv    scratch[0] <- rank 2  (fused with next)"));
+  EXPECT_THAT(outcome.text, HasSubstr("recv    scratch[0] <- rank 2"));
 }
 
 TEST(WeirSched, VerifiesWhatItPrintsAsJsonAndRejectsItChanged) {

@@ -28,7 +28,6 @@ class Retargeter {
         change_count();
         break;
       case OpCode::kCopy:
-      case OpCode::kPut:
         change_ref("src", &op_.src);
         change_ref("dst", &op_.dst);
         change_count();
@@ -54,8 +53,6 @@ class Retargeter {
         } else {
           change_peer(n);
         }
-        break;
-      case OpCode::kFence:
         break;
     }
     if (program_.shape.lane_count > 1) {

@@ -179,15 +179,12 @@ class Oracle {
     }
   }
 
-  Value fold(Rank rank, uint32_t op_index, const Op& op, uint32_t index,
-             const std::vector<Value>* received, const Ref* received_ref) {
+  Value fold(Rank rank, uint32_t op_index, const Op& op, uint32_t index) {
     Value result;
     const Program& program = programs_[rank];
     for (uint32_t k = 0; k < op.operand_count; ++k) {
       const Ref& ref = program.operands[op.first_operand + k];
-      const bool is_message = received != nullptr && ref.space == received_ref->space &&
-                              ref.chunk == received_ref->chunk;
-      const Value value = is_message ? (*received)[index] : read(rank, op_index, ref, index);
+      const Value value = read(rank, op_index, ref, index);
       if (k == 0) {
         result = value;
         continue;
@@ -205,8 +202,6 @@ class Oracle {
     Lane& lane = lanes_[rank][lane_index];
     const uint32_t op_index = lane.ops[lane.next];
     const Op& op = programs_[rank].ops[op_index];
-    const bool is_marked = options_.use_marks && (op.flags & kFusedWithNext) != 0;
-    size_t done = 1;
     switch (op.code) {
       case OpCode::kSend: {
         auto& queue = channels_[{rank, op.peer, op.lane}];
@@ -222,17 +217,7 @@ class Oracle {
         const std::vector<Value> message = std::move(queue.front());
         queue.pop_front();
         if (message.size() != op.count) return fail(rank, op_index, "length of message");
-        const Op* next = is_marked ? &programs_[rank].ops[lane.ops[lane.next + 1]] : nullptr;
-        const bool folds = next != nullptr && next->code == OpCode::kReduce;
-        for (uint32_t i = 0; i < op.count; ++i) {
-          write(rank, op_index, op.dst, i, folds ? Value{} : message[i]);
-        }
-        if (folds) {
-          for (uint32_t i = 0; i < op.count; ++i) {
-            write(rank, op_index, next->dst, i, fold(rank, op_index, *next, i, &message, &op.dst));
-          }
-          done = 2;
-        }
+        for (uint32_t i = 0; i < op.count; ++i) write(rank, op_index, op.dst, i, message[i]);
         break;
       }
       case OpCode::kCopy:
@@ -241,13 +226,9 @@ class Oracle {
           write(rank, op_index, op.dst, i, read(rank, op_index, op.src, i));
         }
         break;
-      case OpCode::kPut:
-        open_puts_[{rank, op.lane}].push_back(op_index);
-        if (random_() % 2 == 0) land_puts(rank, op.lane);
-        break;
       case OpCode::kReduce:
         for (uint32_t i = 0; i < op.count; ++i) {
-          write(rank, op_index, op.dst, i, fold(rank, op_index, op, i, nullptr, nullptr));
+          write(rank, op_index, op.dst, i, fold(rank, op_index, op, i));
         }
         break;
       case OpCode::kSignal:
@@ -261,23 +242,10 @@ class Oracle {
           if (is_asked && counters_[{peer, rank, op.signal}] < op.value) return false;
         }
         break;
-      case OpCode::kFence:
-        land_puts(rank, op.lane);
-        break;
     }
-    lane.next += done;
+    ++lane.next;
     if (result_.error.empty()) maybe_leave(rank);
     return true;
-  }
-
-  void land_puts(Rank rank, uint32_t lane) {
-    for (const uint32_t op_index : open_puts_[{rank, lane}]) {
-      const Op& op = programs_[rank].ops[op_index];
-      for (uint32_t i = 0; i < op.count; ++i) {
-        write(rank, op_index, op.dst, i, read(rank, op_index, op.src, i));
-      }
-    }
-    open_puts_[{rank, lane}].clear();
   }
 
   void check_outputs() {
@@ -329,7 +297,6 @@ class Oracle {
   std::map<Address, Value> memory_;
   std::map<std::tuple<Rank, Rank, uint32_t>, std::deque<std::vector<Value>>> channels_;
   std::map<std::tuple<Rank, Rank, uint32_t>, uint64_t> counters_;
-  std::map<std::pair<Rank, uint32_t>, std::vector<uint32_t>> open_puts_;
   std::map<std::pair<Rank, uint32_t>, Value> outputs_;
   OracleResult result_;
 };

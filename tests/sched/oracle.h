@@ -5,8 +5,7 @@
 // right in this one interleaving.
 //
 // Users' memory is poisoned before a rank enters the call (which happens at a random time) and as
-// soon as it has left, so that accesses outside the call are seen. Puts land at a random time
-// before the fence.
+// soon as it has left, so that accesses outside the call are seen.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +29,6 @@ struct OracleOptions {
   Access access;
   uint32_t credit = 1;
   uint64_t seed = 1;
-  // Execute operations marked kFusedWithNext as the engine may: a received slot that is folded at
-  // once is never written, but poisoned.
-  bool use_marks = false;
 };
 
 OracleResult run_oracle(std::span<const Program> programs, const OracleOptions& options);

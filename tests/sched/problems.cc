@@ -52,10 +52,6 @@ bool is_rooted(Collective collective) {
          collective == Collective::kGather || collective == Collective::kScatter;
 }
 
-bool is_hierarchical(const Algorithm& algorithm) {
-  return std::string_view(algorithm.name).find("hierarchical") != std::string_view::npos;
-}
-
 std::vector<Rank> all_roots(Rank rank_count) {
   std::vector<Rank> roots;
   for (Rank root = 0; root < rank_count; ++root) roots.push_back(root);
@@ -70,7 +66,7 @@ std::vector<Rank> some_roots(Rank rank_count) {
 void for_each_problem(const Algorithm& algorithm, Rank rank_count, const std::vector<Rank>& roots,
                       const std::function<void(const TestProblem&)>& visit) {
   std::vector<Nodes> layouts{{"one", {}}};
-  if (is_hierarchical(algorithm)) layouts = node_layouts(rank_count);
+  if (algorithm.uses_nodes) layouts = node_layouts(rank_count);
   const std::vector<Rank> used_roots =
       is_rooted(algorithm.collective) ? roots : std::vector<Rank>{0};
   for (const auto& [layout_name, nodes] : layouts) {
@@ -85,10 +81,11 @@ void for_each_problem(const Algorithm& algorithm, Rank rank_count, const std::ve
         test.problem.inputs_mapped = algorithm.needs_user_windows;
         test.problem.outputs_mapped = algorithm.needs_user_windows;
         test.problem.in_place = in_place;
+        test.problem.lengths = algorithm.lengths;
         test.nodes = nodes;
-        test.text =
-            fmt::format("{}/{} n={} root={}{} nodes={}", name_of(algorithm.collective),
-                        algorithm.name, rank_count, root, in_place ? " in place" : "", layout_name);
+        test.text = fmt::format("{}/{} n={} root={}{} nodes={}",
+                                name_of(algorithm.collective, algorithm.lengths), algorithm.name,
+                                rank_count, root, in_place ? " in place" : "", layout_name);
         if (algorithm.supports(test.get())) visit(test);
       }
     }

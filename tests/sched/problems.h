@@ -24,8 +24,6 @@ struct TestProblem {
 };
 
 bool is_rooted(Collective collective);
-// Whether the algorithm looks at Problem::node_of_rank.
-bool is_hierarchical(const Algorithm& algorithm);
 
 // Calls visit for `algorithm` on `rank_count` ranks: in place and not, for the given roots (where
 // there are roots), and for several node layouts (where they matter).

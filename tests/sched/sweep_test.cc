@@ -57,6 +57,17 @@ TEST(Algorithms, OnlyThoseThatSaySoFoldInRankOrder) {
   }
 }
 
+// What no algorithm emits cannot be right or wrong, and has no place in the representation.
+TEST(Algorithms, EmitEveryOperationThatThereIs) {
+  std::set<sched::OpCode> emitted;
+  for (const Algorithm* algorithm : all_algorithms()) {
+    for_each_problem(*algorithm, 5, {1}, [&](const TestProblem& test) {
+      for (const sched::Op& op : compile(*algorithm, test.get(), 0).ops) emitted.insert(op.code);
+    });
+  }
+  EXPECT_EQ(emitted.size(), sched::kOpCodeCount);
+}
+
 TEST(Algorithms, NamesAreUniqueWithinACollectiveAndCanBeFound) {
   std::set<std::pair<Collective, std::string>> seen;
   for (const Algorithm* algorithm : all_algorithms()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small whole numbers as elements of every data type, so that what a reduction must give is known to
-// the bit without any arithmetic of the library's. Pure functions.
+// Small whole numbers as elements of every data type, so that what a reduction must give is known
+// to the bit without any arithmetic of the library's. Pure functions.
 #pragma once
 
 #include <bit>

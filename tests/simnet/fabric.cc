@@ -71,7 +71,8 @@ struct Board {
   std::deque<Shown> on_their_way;
   std::vector<unsigned char> latest;
   uint64_t told_ns = 0;
-  bool heard = true;
+  uint64_t unreached_ns = 0;  // since when something of it is on its way; 0: nothing is
+  uint32_t version = 0;       // of the latest
 };
 
 struct Mesh {
@@ -101,7 +102,6 @@ struct Instance {
   Mesh* mesh = nullptr;
   uint32_t rank = 0;
   std::vector<Pipe*> active;
-  std::vector<unsigned char> shown;
 };
 
 namespace {
@@ -430,36 +430,26 @@ struct Functions {
     return result;
   }
 
-  static weir_result_t viable(const weir_host_t*, char* reason, size_t bytes) {
+  static weir_result_t viable(void*, const weir_host_t*, char* reason, size_t bytes) {
     if (bytes > 0) reason[0] = 0;
     return WEIR_OK;
   }
 
-  static weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
+  static weir_result_t open(void*, const weir_host_t* host, const weir_transport_config_t* config,
                             weir_transport_t** out) {
     Fabric& fabric = *g_fabric;
-    auto& mesh = fabric.meshes_[config->comm_id];
-    if (mesh == nullptr) {
-      mesh = std::make_unique<Mesh>();
-      mesh->id = config->comm_id;
-      const size_t n = config->rank_count;
-      mesh->instances.resize(n);
-      mesh->world_rank.assign(n, 0);
-      mesh->pipes.resize(n * n * kLanesMax);
-      mesh->boards.resize(n * n);
-      mesh->dead_seen_ns.assign(n, kNever);
-      mesh->goodbye_ns.assign(n * n, kNever);
-      if (fabric.options_.shares_memory) {
-        mesh->segment_stride_bytes = (config->segment_bytes + 4095) / 4096 * 4096;
-        void* memory = mmap(nullptr, mesh->segment_stride_bytes * n, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        WEIR_CHECK(memory != MAP_FAILED, "there is memory for a segment");
-        mesh->segment = static_cast<unsigned char*>(memory);
-      }
+    Mesh* const mesh = fabric.mesh_of(config->comm_id, config->rank_count);
+    if (fabric.options_.shares_memory && mesh->segment == nullptr) {
+      mesh->segment_stride_bytes = (config->segment_bytes + 4095) / 4096 * 4096;
+      void* memory =
+          mmap(nullptr, mesh->segment_stride_bytes * config->rank_count, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      WEIR_CHECK(memory != MAP_FAILED, "there is memory for a segment");
+      mesh->segment = static_cast<unsigned char*>(memory);
     }
     auto* self = new Instance;
     self->host = host;
-    self->mesh = mesh.get();
+    self->mesh = mesh;
     self->rank = config->rank;
     mesh->instances[config->rank] = self;
     mesh->world_rank[config->rank] = fabric.world_.running();
@@ -598,64 +588,133 @@ struct Functions {
     if (g_fabric->world_.now_ns() < self->mesh->dead_seen_ns[peer]) return WEIR_OK;
     return fail(self, WEIR_ERROR_PEER_LOST, fmt::format("sim: rank {} has died", peer));
   }
+};
 
-  static weir_result_t notice_show(weir_transport_t* instance, const void* notice, size_t bytes) {
-    Fabric& fabric = *g_fabric;
-    Instance* self = from(instance);
-    Mesh& mesh = *self->mesh;
-    if (fabric.world_.closing()) return WEIR_OK;
-    const auto* data = static_cast<const unsigned char*>(notice);
-    self->shown.assign(data, data + bytes);
-    const uint32_t me = mesh.world_rank[self->rank];
-    const uint64_t now = fabric.world_.now_ns();
-    fabric.world_.trace().add(now, me, What::kNotice, 0, 0, bytes);
-    for (uint32_t peer = 0; peer < mesh.rank_count(); ++peer) {
-      if (peer == self->rank || mesh.goodbye_ns[peer * mesh.rank_count() + self->rank] <= now) {
-        continue;
-      }
-      Board& board = mesh.boards[self->rank * mesh.rank_count() + peer];
-      uint64_t arrival = fabric.arrival_ns(me, mesh.world_rank[peer], now);
+// ---- The control network ----------------------------------------------------------------------
+
+Mesh* Fabric::mesh_of(uint64_t comm_id, uint32_t rank_count) {
+  auto& mesh = meshes_[comm_id];
+  if (mesh != nullptr) return mesh.get();
+  mesh = std::make_unique<Mesh>();
+  const size_t n = rank_count;
+  mesh->id = comm_id;
+  mesh->instances.resize(n);
+  mesh->world_rank.assign(n, 0);
+  mesh->pipes.resize(n * n * kLanesMax);
+  mesh->boards.resize(n * n);
+  mesh->dead_seen_ns.assign(n, kNever);
+  mesh->goodbye_ns.assign(n * n, kNever);
+  return mesh.get();
+}
+
+// What ranks show takes its time on its way, as messages do, and each link has the latest only.
+class FabricNetwork final : public control::Network {
+ public:
+  FabricNetwork(Fabric* fabric, Mesh* mesh, uint32_t rank)
+      : fabric_(*fabric), mesh_(*mesh), rank_(rank) {}
+
+  std::string address() const override { return "sim"; }
+  Status join(const std::vector<std::string>&, uint64_t, const StillPossible&) override {
+    return Status();
+  }
+  Status set_address(Rank, const std::string&) override { return Status(); }
+
+  void show(std::string_view notice) override {
+    if (fabric_.world_.closing()) return;
+    const uint32_t me = mesh_.world_rank[rank_];
+    const uint64_t now = fabric_.world_.now_ns();
+    fabric_.world_.trace().add(now, me, What::kNotice, 0, 0, notice.size());
+    shown_.assign(notice);
+    ++version_;
+    for (uint32_t peer = 0; peer < mesh_.rank_count(); ++peer) {
+      if (peer == rank_ || mesh_.goodbye_ns[peer * mesh_.rank_count() + rank_] <= now) continue;
+      Board& board = mesh_.boards[rank_ * mesh_.rank_count() + peer];
+      uint64_t arrival = fabric_.arrival_ns(me, mesh_.world_rank[peer], now);
       if (!board.on_their_way.empty()) {
         arrival = std::max(arrival, board.on_their_way.back().arrival_ns);
         // One that cannot leave makes room for the newest.
         if (board.on_their_way.back().arrival_ns == kNever) board.on_their_way.pop_back();
       }
       const uint64_t told =
-          arrival == kNever ? kNever : fabric.arrival_ns(mesh.world_rank[peer], me, arrival);
+          arrival == kNever ? kNever : fabric_.arrival_ns(mesh_.world_rank[peer], me, arrival);
       board.told_ns = told;
-      board.on_their_way.push_back({arrival, told, self->shown});
-      fabric.world_.poke(mesh.world_rank[peer], arrival);
+      if (board.unreached_ns == 0) board.unreached_ns = now;
+      board.on_their_way.push_back({arrival, told, {notice.begin(), notice.end()}});
+      fabric_.world_.poke(mesh_.world_rank[peer], arrival);
     }
-    return WEIR_OK;
   }
 
-  static weir_result_t notice_read(weir_transport_t* instance, uint32_t peer, void* notice,
-                                   size_t* bytes) {
-    Fabric& fabric = *g_fabric;
-    Instance* self = from(instance);
-    Mesh& mesh = *self->mesh;
-    const uint64_t now = fabric.world_.now_ns();
-    *bytes = 0;
-    if (peer == self->rank) {
-      *bytes = self->shown.size();
-      std::memcpy(notice, self->shown.data(), *bytes);
-      return WEIR_OK;
+  // Time alone changes what has arrived.
+  uint64_t change_count() const override { return ++change_count_; }
+
+  bool read(Rank peer, uint32_t* version, std::string* notice) const override {
+    if (peer == rank_) {
+      *notice = shown_;
+      return std::exchange(*version, version_) != version_;
     }
-    Board& board = mesh.boards[peer * mesh.rank_count() + self->rank];
+    const uint64_t now = fabric_.world_.now_ns();
+    Board& board = mesh_.boards[peer * mesh_.rank_count() + rank_];
     while (!board.on_their_way.empty() && board.on_their_way.front().arrival_ns <= now) {
       board.latest = std::move(board.on_their_way.front().bytes);
       board.on_their_way.pop_front();
-      fabric.world_.trace().add(now, mesh.world_rank[self->rank], What::kHeard,
-                                mesh.world_rank[peer], 0, board.latest.size());
+      ++board.version;
+      fabric_.world_.trace().add(now, mesh_.world_rank[rank_], What::kHeard, mesh_.world_rank[peer],
+                                 0, board.latest.size());
     }
-    *bytes = board.latest.size();
-    if (*bytes > 0) std::memcpy(notice, board.latest.data(), *bytes);
-    const bool gone = now >= mesh.goodbye_ns[peer * mesh.rank_count() + self->rank] ||
-                      now >= mesh.dead_seen_ns[peer];
-    const bool unreached = mesh.boards[self->rank * mesh.rank_count() + peer].told_ns > now;
-    return unreached && !gone ? WEIR_IN_PROGRESS : WEIR_OK;
+    notice->assign(board.latest.begin(), board.latest.end());
+    return std::exchange(*version, board.version) != board.version;
   }
+
+  // Whether a rank has died is what the transport's options say.
+  control::Life life(Rank) const override { return control::Life::kHere; }
+
+  void collect_unreached(std::vector<Unreached>* ranks) const override {
+    ranks->clear();
+    const uint64_t now = fabric_.world_.now_ns();
+    for (uint32_t peer = 0; peer < mesh_.rank_count(); ++peer) {
+      if (peer == rank_) continue;
+      Board& board = mesh_.boards[rank_ * mesh_.rank_count() + peer];
+      const bool gone = now >= mesh_.goodbye_ns[peer * mesh_.rank_count() + rank_] ||
+                        now >= mesh_.dead_seen_ns[peer];
+      if (gone || board.told_ns <= now) board.unreached_ns = 0;
+      if (board.unreached_ns != 0) ranks->push_back({peer, board.unreached_ns});
+    }
+  }
+  void leave() override {}
+
+  // No transport of the simulation asks for these.
+  Status send(Rank, uint8_t, std::string_view) override { return unsupported(); }
+  bool receive(Rank, uint8_t, std::string*) override { return false; }
+  Status flush(Rank, uint64_t) override { return Status(); }
+  bool shares_host(Rank) const override { return false; }
+  Status offer(const Key&, int) override { return unsupported(); }
+  void withdraw(const Key&) override {}
+  Result<int> fetch(Rank, const Key&, uint64_t, const StillPossible&) override {
+    return unsupported();
+  }
+  net::Mac pair_key(Rank, std::string_view) const override { return {}; }
+  std::string describe(Rank) const override { return {}; }
+  // Messages go through the fabric: no transport connects.
+  Status listen(int) override { return Status(Code::kUnsupported, "a fabric has no listeners"); }
+  void connect(Rank, const control::Purpose&, std::vector<control::Path>, uint64_t) override {}
+  bool connected(uint8_t, control::Connected*) override { return false; }
+  net::IpAddress own_address(Rank) const override { return {}; }
+
+ private:
+  static Status unsupported() { return Status(Code::kUnsupported, "not in the simulation"); }
+
+  Fabric& fabric_;
+  Mesh& mesh_;
+  const uint32_t rank_;
+  std::string shown_;
+  uint32_t version_ = 0;
+  mutable uint64_t change_count_ = 0;
 };
+
+std::unique_ptr<control::Network> Fabric::network(uint64_t comm_id, uint32_t rank,
+                                                  uint32_t rank_count) {
+  return std::make_unique<FabricNetwork>(g_fabric, g_fabric->mesh_of(comm_id, rank_count), rank);
+}
 
 const weir_transport_functions_t* Fabric::transport() {
   static weir_transport_functions_t table = {
@@ -679,17 +738,12 @@ const weir_transport_functions_t* Fabric::transport() {
       .test = Functions::test,
       .progress = Functions::progress,
       .segment = Functions::segment,
-      .window_open = nullptr,
-      .window_close = nullptr,
       .peer_alive = Functions::peer_alive,
-      .notice_show = Functions::notice_show,
-      .notice_read = Functions::notice_read,
   };
   table.caps.bits = WEIR_CAP_SEND_RECV | WEIR_CAP_SELF;
   if (g_fabric != nullptr) {
     const FabricOptions& options = g_fabric->options_;
     if (options.shares_memory) table.caps.bits |= WEIR_CAP_SEGMENT;
-    if (options.has_notices) table.caps.bits |= WEIR_CAP_NOTICE;
     if (options.sees_death) table.caps.bits |= WEIR_CAP_PEER_FAILURE;
     table.caps.lane_count = options.lane_count;
     table.caps.credit = options.credit;

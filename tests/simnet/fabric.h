@@ -3,8 +3,8 @@
 // memory and come into the receiver's only while their rank is inside the transport, a random piece
 // at a time; in between they are on their way for a random time. First in, first out holds per
 // (sender, receiver, lane) and nowhere else: lanes and pairs overtake each other as they like. What
-// it promises is what plugin.h asks for and no more: a message that has no credit, or is long, waits
-// for its receiver.
+// it promises is what plugin.h asks for and no more: a message that has no credit, or is long,
+// waits for its receiver.
 //
 // One world at a time (Fabric::use); one thread.
 #pragma once
@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/control/network.h"
 #include "simnet/world.h"
 #include "weir/plugin.h"
 
@@ -29,8 +30,7 @@ struct FabricOptions {
   uint64_t jitter_ns = 20 * kMicrosecond;
   uint32_t lane_count = 16;
   uint32_t credit = 4;
-  bool shares_memory = false;  // WEIR_CAP_SEGMENT: then no messages are needed
-  bool has_notices = true;
+  bool shares_memory = false;   // WEIR_CAP_SEGMENT: then no messages are needed
   bool sees_death = true;       // WEIR_CAP_PEER_FAILURE
   bool death_loses = true;      // some of what a rank has sent is lost when it dies
   bool progress_tells = false;  // `progress` fails, too, when an operation has
@@ -60,6 +60,9 @@ class Fabric {
 
   // The table of the transport; the same for ever, with the capabilities of the fabric in use.
   static const weir_transport_functions_t* transport();
+  // One rank's control network, of the fabric in use.
+  static std::unique_ptr<control::Network> network(uint64_t comm_id, uint32_t rank,
+                                                   uint32_t rank_count);
 
   void add_stall(const Stall& stall) { stalls_.push_back(stall); }
   // The rank dies, or stops until `until_ns`, when it posts its `count`-th operation from now on.
@@ -72,13 +75,17 @@ class Fabric {
 
   // What every rank has posted that is not complete, and what lies between them.
   std::string waits() const;
-  // Bytes or messages that a rank left behind when all have closed in order; "" when there are none.
+  // Bytes or messages that a rank left behind when all have closed in order; "" when there are
+  // none.
   const std::string& leftovers() const { return leftovers_; }
   uint64_t post_count(uint32_t rank) const { return post_counts_[rank]; }
   uint64_t message_count() const { return message_count_; }
 
  private:
   friend struct Functions;
+  friend class FabricNetwork;
+
+  Mesh* mesh_of(uint64_t comm_id, uint32_t rank_count);
 
   uint64_t arrival_ns(uint32_t from, uint32_t to, uint64_t at_ns);
   void die(uint32_t rank);

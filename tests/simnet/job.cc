@@ -10,7 +10,7 @@
 #include <memory>
 #include <utility>
 
-#include "core/comm/bootstrap_place.h"
+#include "core/comm/start/bootstrap_place.h"
 #include "simnet/outside.h"
 #include "weir/weir.h"
 
@@ -262,7 +262,8 @@ void Member::perform(weir_comm_t comm, const std::vector<Operation>& operations,
   }
 }
 
-// What the others need of this rank for the operations that it has done is with them, or on its way.
+// What the others need of this rank for the operations that it has done is with them, or on its
+// way.
 void Member::stay_away() {
   const size_t done = job_.settled_count[rank_];
   const auto wait = [this] { job_.world.sleep(random_.of_any_size(10 * kMillisecond)); };
@@ -329,12 +330,6 @@ void Member::judge_error() {
   };
   switch (plan_.fault) {
     case Fault::kKill:
-      if (!plan_.fabric.has_notices) {
-        if (error_ != WEIR_ERROR_PEER_LOST && error_ != WEIR_ERROR_TIMEOUT) {
-          wrong(fmt::format("{}: {}", weir_result_string(error_), error_text_));
-        }
-        return;
-      }
       expect(WEIR_ERROR_PEER_LOST, {culprit});
       return go_on_without({culprit});
     case Fault::kStop:

@@ -71,8 +71,8 @@ class Buffers {
 
   // Calls the library. With `requests` the call does not block, and adds what is to be waited for.
   weir_result_t call(weir_comm_t comm, std::vector<weir_request_t>* requests);
-  // What differs from what must be there, or "". `complete`: the operation has ended well; otherwise
-  // only what lies outside of the buffers must be as it was.
+  // What differs from what must be there, or "". `complete`: the operation has ended well;
+  // otherwise only what lies outside of the buffers must be as it was.
   std::string check(bool complete) const;
 
  private:

@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "core/base/log.h"
-#include "core/comm/bootstrap.h"
 #include "core/comm/communicator.h"
-#include "core/comm/introduction.h"
 #include "core/comm/process.h"
+#include "core/comm/start/bootstrap.h"
+#include "core/comm/start/introduction.h"
 #include "plugins/builtin.h"
 #include "simnet/fabric.h"
 
@@ -127,6 +127,18 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::join(const Secret& secret, Rank ra
   return std::unique_ptr<Bootstrap>(new simnet::Meeting(room.get(), rank));
 }
 
+}  // namespace weir::comm
+
+namespace weir::control {
+
+Result<std::unique_ptr<Network>> Network::open(const NetworkConfig& config) {
+  return simnet::Fabric::network(config.comm_id, config.rank, config.rank_count);
+}
+
+}  // namespace weir::control
+
+namespace weir::comm {
+
 // Each rank is a process of its own: it sees no other rank's communicators.
 namespace {
 
@@ -175,15 +187,9 @@ std::span<const TransportFunction> builtin_transports() {
   return kTransports;
 }
 
-std::span<const BuiltinHook> builtin_hooks() { return {}; }
+std::span<const BuiltinComposite> builtin_composites() { return {}; }
 
 std::string fault_problem(std::string_view) { return ""; }
-
-const weir_transport_functions_t* builtin_failover(
-    const std::vector<const weir_transport_functions_t*>&, std::string* reason) {
-  *reason = "there is one network";
-  return nullptr;
-}
 
 }  // namespace weir::plugins
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outside: what the library asks the world around it, in a simulated run. Its clock, its sleeps, its
-// settings, its log, its tuning rules, the machine that it runs on and the way in which ranks first
-// meet are those of the simulation: outside.cc is linked in their place (CMakeLists.txt). Everything
-// else is the library as it is. One world at a time; one thread.
+// Outside: what the library asks the world around it, in a simulated run. Its clock, its sleeps,
+// its settings, its log, its tuning rules, the machine that it runs on and the way in which ranks
+// first meet are those of the simulation: outside.cc is linked in their place (CMakeLists.txt).
+// Everything else is the library as it is. One world at a time; one thread.
 #pragma once
 
 #include <map>

@@ -191,11 +191,6 @@ Plan draw_plan(uint64_t seed) {
     limits.rank_count = left;
     for (int i = 0; i < 2; ++i) plan.after.push_back(draw_operation(random, limits));
   }
-  // Who has no notices can name only those whom it waits for itself.
-  if (plan.fault == Fault::kNone || plan.fault == Fault::kKill) {
-    plan.fabric.has_notices = !random.one_in(6);
-  }
-  if (plan.fabric.shares_memory) plan.fabric.has_notices = true;
   if (plan.fault == Fault::kNone) plan.fabric.sees_death = !random.one_in(6);
   plan.stays_away = plan.fault == Fault::kNone && random.one_in(2);
   return plan;
@@ -203,13 +198,12 @@ Plan draw_plan(uint64_t seed) {
 
 std::string Plan::describe() const {
   std::string text = fmt::format(
-      "seed {}: {} ranks on hosts {}; {} lanes, credit {}, eager {}, window {}, pieces {}{}{}{}; "
+      "seed {}: {} ranks on hosts {}; {} lanes, credit {}, eager {}, window {}, pieces {}{}{}; "
       "timeout {} ms; fault {}{}",
       seed, rank_count, fmt::join(host_of_rank, " "), fabric.lane_count, fabric.credit,
       fabric.eager_bytes, fabric.window_bytes, fabric.piece_bytes_max,
-      fabric.has_notices ? "" : ", no notices", fabric.sees_death ? "" : ", deaths unseen",
-      deterministic ? ", deterministic" : "", timeout_ms, name_of(fault),
-      fabric.shares_memory ? " in shared memory" : "");
+      fabric.sees_death ? "" : ", deaths unseen", deterministic ? ", deterministic" : "",
+      timeout_ms, name_of(fault), fabric.shares_memory ? " in shared memory" : "");
   if (stays_away) text += "; ranks stay away";
   if (fault != Fault::kNone) text += fmt::format(" of rank {} at {}", culprit, fault_at);
   if (pause_ns != 0) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plan: what a seed stands for: a job, its network, what its ranks do, and what goes wrong. A value.
+// Plan: what a seed stands for: a job, its network, what its ranks do, and what goes wrong. A
+// value.
 #pragma once
 
 #include <cstdint>

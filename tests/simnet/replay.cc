@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// simnet_replay SEED [COUNT] [--quiet]: runs the jobs of these seeds. Of one, prints what it is, its trace
-// and what went wrong; of several, those that went wrong.
+// simnet_replay SEED [COUNT] [--quiet]: runs the jobs of these seeds. Of one, prints what it is,
+// its trace and what went wrong; of several, those that went wrong.
 #include <fmt/format.h>
 
 #include <cstdio>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The real library over a simulated network: thousands of seeds, each a job of its own with its own
-// network, operations and faults. WEIR_TEST_SEED is the first of them, WEIR_TEST_SEEDS their number.
+// network, operations and faults. WEIR_TEST_SEED is the first of them, WEIR_TEST_SEEDS their
+// number.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real library over a simulated network, a few seeds of it; and that the simulation sees what it
-// must see. The many seeds are in simnet_all_test.cc.
+// The real library over a simulated network, a few seeds of it; and that the simulation sees what
+// it must see. The many seeds are in simnet_all_test.cc.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -121,7 +121,8 @@ TEST(Simulation, ADeadRankIsFoundOutWithinMilliseconds) {
 }
 
 TEST(Simulation, WhatADeadRankHasDoneItsPartOfEndsWell) {
-  // Rank 2 dies at once after the first operation, while rank 1 still waits for rank 3, which is slow.
+  // Rank 2 dies at once after the first operation, while rank 1 still waits for rank 3, which is
+  // slow.
   Plan plan = plain_plan(4, 100);
   cost::Rule rule;
   rule.collective = Collective::kAllReduce;
@@ -180,9 +181,9 @@ TEST(Simulation, SeedsThatOnceWentWrongEndAsTheyMust) {
 }
 
 TEST(Simulation, AProgramOfManyMessagesEndsWhereNoneIsKept) {
-  // Nodes of six ranks, two and one: each of the two carries three of six rails, so that they send each
-  // other nine chunks before they receive. Short messages and a network that keeps none; and long
-  // ones, which no network needs to keep.
+  // Nodes of six ranks, two and one: each of the two carries three of six rails, so that they send
+  // each other nine chunks before they receive. Short messages and a network that keeps none; and
+  // long ones, which no network needs to keep.
   for (const uint64_t eager_bytes : {uint64_t{0}, uint64_t{1024}}) {
     Plan plan = plain_plan(9, eager_bytes == 0 ? 230 : 20'000);
     plan.host_of_rank = {0, 0, 0, 0, 0, 0, 1, 1, 2};

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // World: where the ranks of a simulated job live. Each rank runs its ordinary blocking code on a
 // stack of its own; all of them share one thread and one virtual clock, which stands still while a
-// rank computes and leaps to the next thing that happens when every rank waits. Who is next, and how
-// long a sleep or a yield really takes, is drawn from the seed. One world at a time; one thread.
+// rank computes and leaps to the next thing that happens when every rank waits. Who is next, and
+// how long a sleep or a yield really takes, is drawn from the seed. One world at a time; one
+// thread.
 //
-// A rank gives its turn away wherever the library would sleep, yield or turn in a loop on the clock:
-// outside.cc stands in the place of those functions of the system.
+// A rank gives its turn away wherever the library would sleep, yield or turn in a loop on the
+// clock: outside.cc stands in the place of those functions of the system.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +41,8 @@ class World {
   // The one that a rank is running in just now; nullptr outside of all ranks.
   static World* inside();
 
-  // Runs `body` as each rank until all that can end have ended; then lets those end that were killed
-  // or stopped, in a world that is `closing`: there every transport fails.
+  // Runs `body` as each rank until all that can end have ended; then lets those end that were
+  // killed or stopped, in a world that is `closing`: there every transport fails.
   void run(const std::function<void(uint32_t rank)>& body);
   bool closing() const { return closing_; }
   // Says who waits for whom, once nothing has moved for quiet_ns_max; and ends the run.

@@ -18,8 +18,9 @@ inline double seconds_since(Clock::time_point start) {
 }
 
 // Times that are promised. A shared machine may stall any process, so a scenario in which something
-// was late runs again; what is late five times is late by itself. Where the promise is a share of a timeout, the
-// scenario takes `scale` times that timeout: it doubles with every attempt, and stalls do not.
+// was late runs again; what is late five times is late by itself. Where the promise is a share of a
+// timeout, the scenario takes `scale` times that timeout: it doubles with every attempt, and stalls
+// do not.
 class Promises {
  public:
   Promises()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verdict, on records that are made up: each way in which ranks diverge, and those in which they
-// only seem to.
+// The verdict, on records that are made up: each way in which ranks diverge, and those in which
+// they only seem to.
 #include "weir_trace/judge.h"
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ void expect(const Verdict& verdict, Finding finding, const std::vector<Rank>& ra
 }
 
 TEST(Judge, FindsNothingWhereAllIsDone) {
-  expect(World(4).verdict(), Finding::kNothing, {}, "nobody has waited");
+  expect(World(4).verdict(), Finding::kNothing, {}, "no rank has waited");
 }
 
 TEST(Judge, FindsNothingWhereWaitsAreShort) {
@@ -132,8 +132,8 @@ TEST(Judge, TellsTypeRootAndOperationApart) {
   }
 }
 
-// As a communicator of the real NCCL: nobody is seen to wait, and calls have times. All ranks have made
-// five calls, the last of them ten seconds ago.
+// As a communicator of the real NCCL: nobody is seen to wait, and calls have times. All ranks have
+// made five calls, the last of them ten seconds ago.
 World forwarded(Rank rank_count) {
   World world(rank_count);
   for (Record& record : world.records) {
@@ -275,7 +275,7 @@ TEST(Judge, ARankOfAnotherMachineThatFellSilentIsBlamed) {
   for (const Rank rank : {0, 1, 2}) world.barrier(rank, {(rank + 1) % 3});
   for (Record& record : world.records) record.life = Life::kUnknown;
   world.records[1].latest_ns = kNow - 5 * kSecond;
-  expect(world.verdict(), Finding::kStopped, {1}, "nothing was heard of it");
+  expect(world.verdict(), Finding::kStopped, {1}, "it reported nothing");
 }
 
 TEST(Judge, ACircleOfWaitsBlamesNobody) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The recorder's files: what is written is read, whatever happens to the bytes; the folder is
 // private and bounded.
-#include "core/comm/recorder.h"
+#include "core/comm/record/recorder.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -15,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/comm/record_file.h"
-#include "core/comm/record_folder.h"
+#include "core/comm/record/record_file.h"
+#include "core/comm/record/record_folder.h"
 #include "core/engine/call.h"
 #include "core/engine/control.h"
 #include "trace/temporary_folder.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir-trace and weir-info --live on real processes: what hangs, dies or is stopped is named, by rank
-// and operation, and what runs is not.
+// weir-trace and weir-info --live on real processes: what hangs, dies or is stopped is named, by
+// rank and operation, and what runs is not.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -9,6 +9,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
@@ -41,8 +42,8 @@ Looked look(const std::string& folder, const std::vector<std::string>& more = {}
   return looked;
 }
 
-// Looks until the verdict is `finding`, of these ranks if they are given: processes take the time that the machine
-// gives them, and are found on their way.
+// Looks until the verdict is `finding`, of these ranks if they are given: processes take the time
+// that the machine gives them, and are found on their way.
 Looked look_until(const std::string& folder, const std::string& finding,
                   const std::vector<int>& ranks = {}) {
   Looked looked;
@@ -72,8 +73,8 @@ void wait_for_operations(const Job& job, size_t rank_count) {
   ADD_FAILURE() << "the ranks never ran";
 }
 
-// Until a rank has written that it still waits, long enough after what it has written by now: of a dead one
-// nothing else tells how long it has waited.
+// Until a rank has written that it still waits, long enough after what it has written by now: of a
+// dead one nothing else tells how long it has waited.
 void wait_for_sign(const Job& job, size_t rank) {
   uint64_t first_ns = 0;
   for (int attempt = 0; attempt < 600; ++attempt) {
@@ -236,6 +237,40 @@ TEST_P(Trace, NamesTheRankThatNeverSentAMessage) {
   const Looked looked = look_until(job.folder().path(), "never called", {1});
   expect_verdict(looked, {1}, 0, "rank 0 waits for a message of 40 bytes from rank 1");
   EXPECT_EQ(looked.json["ranks"][0]["messages"][0]["completed"], false);
+}
+
+TEST_P(Trace, NamesTheRankThatNeverSignalled) {
+  const Job job(
+      2,
+      [](int rank, weir_comm_t comm) {
+        std::vector<uint64_t> memory(8);
+        weir_window_t window = nullptr;
+        ASSERT_EQ(weir_window_create(comm, memory.data(), 64, &window), WEIR_OK);
+        if (rank == 1) hang();
+        const std::vector<char> data(40);
+        uint64_t old = 0;
+        ASSERT_EQ(weir_put(window, 1, 0, data.data(), data.size(), nullptr), WEIR_OK);
+        ASSERT_EQ(weir_fetch_add(window, 1, 48, 1, &old, nullptr), WEIR_OK);
+        ASSERT_EQ(weir_fetch_add(window, 0, 48, 1, &old, nullptr), WEIR_OK);
+        whatever(weir_wait_signal(window, 56, 3, nullptr));
+        hang();
+      },
+      environment());
+  const Looked looked = look_until(job.folder().path(), "never called", {1});
+  expect_verdict(looked, {1}, 0, "rank 0 waits for a signal of rank 1 (a word is to reach 3)");
+  // In the record of the communicator that has the window.
+  ASSERT_EQ(looked.json["ranks"].size(), 2u);
+  const Json& rank = looked.json["ranks"][0];
+  EXPECT_EQ(rank["wait"]["kind"], "wait for a word");
+  EXPECT_EQ(rank["wait"]["value"], 3);
+  std::vector<std::string> told;
+  for (const Json& one : rank["messages"]) {
+    const std::string kind = one["kind"];
+    told.push_back(kind + " " + one["peer"].dump() + " " + one["completed"].dump());
+  }
+  EXPECT_EQ(told, (std::vector<std::string>{"put 1 true", "fetch and add 1 true",
+                                            "fetch and add 0 true", "wait for a word 0 false"}));
+  EXPECT_EQ(rank["messages"][0]["bytes"], 40);
 }
 
 TEST_P(Trace, SuspectsNobodyWhileAJobRuns) {
@@ -436,7 +471,7 @@ TEST(WeirTrace, TellsWhatItCannotReadAndGoesOn) {
   EXPECT_EQ(looked.status, 1) << looked.text;
   ASSERT_TRUE(looked.json.is_object());
   EXPECT_EQ(looked.json["ranks"].size(), 2u);
-  for (const char* part : {"empty.rec: no file of Weir's recorder", "foreign.rec",
+  for (const char* part : {"empty.rec: not a file of Weir's recorder", "foreign.rec",
                            "short.rec: 5000", "pipe.rec: not a regular file", "link.rec"}) {
     EXPECT_NE(looked.text.find(part), std::string::npos) << part << "\n" << looked.text;
   }
@@ -492,8 +527,8 @@ TEST(WeirInfoLive, ShowsWhichWayLeadsToEachPeerAndWhy) {
   const std::string folder = "WEIR_RECORDER_DIR=" + job.folder().path();
   const CommandResult live = run_command(WEIR_INFO, {"--live"}, {folder});
   EXPECT_EQ(live.status, 0);
-  for (const char* part : {"rank 1 reaches\n    rank 0 at ", "rank 2, which came to ",
-                           " and chose the way", "\n  rank 2 reaches\n    rank 0 at "}) {
+  for (const char* part : {"rank 1 reaches\n    rank 0 at ", "rank 2, which connected to ",
+                           " and chose the path", "\n  rank 2 reaches\n    rank 0 at "}) {
     EXPECT_NE(live.out.find(part), std::string::npos) << part << "\n" << live.out;
   }
   // A process that was killed leaves it, too.
@@ -510,7 +545,8 @@ TEST(WeirInfoLive, ShowsWhichWayLeadsToEachPeerAndWhy) {
       const auto peer = way["peer"].get<uint32_t>();
       const auto text = way["text"].get<std::string>();
       const bool chose = peer < rank["rank"].get<uint32_t>();
-      const std::string begin = "rank " + std::to_string(peer) + (chose ? " at " : ", which came ");
+      const std::string begin =
+          "rank " + std::to_string(peer) + (chose ? " at " : ", which connected ");
       EXPECT_EQ(text.substr(0, begin.size()), begin);
       // The reason stands in brackets.
       EXPECT_EQ(chose, text.find(" (") != std::string::npos) << text;

@@ -126,6 +126,35 @@ TEST(Files, ScriptsAndOnlyTheyAreExecutable) {
     EXPECT_EQ(is_script(read(path)), is_executable(path)) << path;
 }
 
+constexpr size_t kColumnsMax = 100;
+
+bool has_columns_max(const std::string& path, const std::string& text) {
+  if (is_source(path) || ends_with(path, "CMakeLists.txt")) return true;
+  for (const char* suffix : {".cmake", ".in", ".map", ".sh", ".py"})
+    if (ends_with(path, suffix)) return true;
+  return is_script(text) && lines_of(text)[0].find("bash") != std::string::npos;
+}
+
+// Characters, of which UTF-8 makes several bytes.
+size_t columns_of(const std::string& line) {
+  size_t count = 0;
+  for (const char c : line) count += (static_cast<unsigned char>(c) & 0xc0u) != 0x80u ? 1 : 0;
+  return count;
+}
+
+TEST(Files, LinesOfSourcesHaveAtMost100Columns) {
+  for (const std::string& path : files()) {
+    if (!is_ours(path)) continue;
+    const std::string text = read(path);
+    if (!has_columns_max(path, text)) continue;
+    int number = 0;
+    for (const std::string& line : lines_of(text)) {
+      ++number;
+      EXPECT_LE(columns_of(line), kColumnsMax) << path << ":" << number << ": " << line;
+    }
+  }
+}
+
 TEST(Files, SourcesAreNotLongerThan800Lines) {
   for (const std::string& path : files())
     if (is_source(path) && is_ours(path)) {

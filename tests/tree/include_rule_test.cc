@@ -12,23 +12,6 @@
 namespace weir::tree {
 namespace {
 
-struct Include {
-  std::string path;  // as written
-  int line = 0;
-};
-
-std::vector<Include> includes_of(const std::string& text) {
-  static const std::regex kInclude("^\\s*#\\s*include\\s*[\"<]([^\">]+)[\">]");
-  std::vector<Include> includes;
-  int number = 0;
-  for (const std::string& line : lines_of(text)) {
-    ++number;
-    std::smatch match;
-    if (std::regex_search(line, match, kInclude)) includes.push_back({match[1], number});
-  }
-  return includes;
-}
-
 // "src/core/topo/x.h" or "core/topo/x.h" -> "topo"; "" elsewhere.
 std::string core_folder_of(std::string path) {
   if (starts_with(path, "src/")) path = path.substr(4);
@@ -39,9 +22,9 @@ std::string core_folder_of(std::string path) {
 }
 
 // The folders that each folder of the core may include besides itself. The first seven are the
-// chain; `plugin` (loading transports) and `sim` (running programs on a virtual clock) stand beside
-// it.
-// Everything may include `src/net` and `src/cuda`, which include only themselves.
+// chain; `plugin` (loading transports), `control` (what ranks say beside the data) and `sim`
+// (running programs on a virtual clock) stand beside it.
+// Everything may include `src/net`, `src/cuda` and `src/output`, which include only themselves.
 const std::map<std::string, std::vector<std::string>> kMayInclude = {
     {"base", {}},
     {"topo", {"base"}},
@@ -49,7 +32,8 @@ const std::map<std::string, std::vector<std::string>> kMayInclude = {
     {"algo", {"base", "topo", "sched"}},
     {"cost", {"base", "topo", "sched", "algo"}},
     {"engine", {"base", "topo", "sched", "algo", "cost", "plugin"}},
-    {"comm", {"base", "topo", "sched", "algo", "cost", "engine", "plugin"}},
+    {"comm", {"base", "topo", "sched", "algo", "cost", "engine", "plugin", "control"}},
+    {"control", {"base"}},
     {"plugin", {"base"}},
     {"sim", {"base", "topo", "sched", "algo", "cost"}},
 };
@@ -81,6 +65,11 @@ std::string broken_rule(const std::string& file, const std::string& include) {
         starts_with(include, "cuda/") || include.find('/') == std::string::npos;
     return own_or_system ? "" : "src/cuda stands below everything";
   }
+  if (starts_with(file, "src/output/")) {
+    const bool ours = !to.empty() || starts_with(include, "plugins/") ||
+                      starts_with(include, "weir/") || starts_with(include, "net/");
+    return ours ? "src/output stands below everything" : "";
+  }
   if (starts_with(file, "src/plugins/")) {
     if (!to.empty()) return "a transport includes nothing of the core: weir/plugin.h is enough";
     const size_t slash = file.find('/', 12);
@@ -89,6 +78,8 @@ std::string broken_rule(const std::string& file, const std::string& include) {
     if (starts_with(file, "src/plugins/hook_") && starts_with(include, "plugins/hook/")) return "";
     // What transports with one-sided operations share: it is none, and includes none.
     if (starts_with(include, "plugins/remote/")) return "";
+    // What the message networks and the hook over two of them share: likewise.
+    if (starts_with(include, "plugins/message/")) return "";
     // What all of them ask of a configuration: likewise.
     if (starts_with(include, "plugins/common/")) return "";
     const std::string own = file.substr(4, slash - 4 + 1);  // "plugins/<t>/"
@@ -118,6 +109,8 @@ TEST(IncludeRule, TheRuleRefusesWhatItMust) {
   EXPECT_NE(broken_rule("src/core/unheard_of/x.cc", "core/base/log.h"), "");
   EXPECT_EQ(broken_rule("src/plugins/shm/shm.cc", "plugins/shm/ring.h"), "");
   EXPECT_EQ(broken_rule("src/plugins/ucx/one_sided.cc", "plugins/remote/key.h"), "");
+  EXPECT_EQ(broken_rule("src/plugins/ucx/instance.h", "plugins/message/control.h"), "");
+  EXPECT_NE(broken_rule("src/plugins/message/control.cc", "plugins/ucx/flow.h"), "");
   EXPECT_NE(broken_rule("src/plugins/remote/key.cc", "plugins/ucx/flow.h"), "");
   EXPECT_NE(broken_rule("src/plugins/remote/key.cc", "core/base/log.h"), "");
   EXPECT_EQ(broken_rule("src/plugins/shm/shm.cc", "weir/plugin.h"), "");
@@ -125,7 +118,9 @@ TEST(IncludeRule, TheRuleRefusesWhatItMust) {
   EXPECT_EQ(broken_rule("src/plugins/tcp/tcp.cc", "net/auth.h"), "");
   EXPECT_NE(broken_rule("src/cuda/driver_table.cc", "core/base/log.h"), "");
   EXPECT_NE(broken_rule("src/cuda/driver_table.cc", "nccl/outcome.h"), "");
-  EXPECT_EQ(broken_rule("src/nccl/cuda_driver.cc", "cuda/driver_table.h"), "");
+  EXPECT_NE(broken_rule("src/output/chrome_trace.cc", "core/base/status.h"), "");
+  EXPECT_EQ(broken_rule("src/plugins/hook_trace/trace.cc", "output/chrome_trace.h"), "");
+  EXPECT_EQ(broken_rule("src/nccl/cuda/device_query.cc", "cuda/driver_table.h"), "");
   EXPECT_EQ(broken_rule("src/core/comm/x.cc", "core/engine/plan.h"), "");
 }
 

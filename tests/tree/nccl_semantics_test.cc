@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each test that docs/nccl_semantics.md and docs/nccl.md name exists, and each function that libnccl.so.2 exports has
-// one that calls it.
+// Each test that docs/nccl_semantics.md and docs/nccl.md name exists, and each function that
+// libnccl.so.2 exports has one that calls it.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -34,14 +34,20 @@ std::set<std::string> tests_of_the_tree() {
   return names;
 }
 
-// Of tests/nccl/symbols.txt, which another test compares with what the library exports.
-std::set<std::string> exported_functions() {
+// The first group of `pattern`, wherever it matches, after "nccl".
+std::set<std::string> functions_in(const std::string& path, const char* pattern) {
+  const std::string text = read(path);
+  const std::regex row(pattern);
   std::set<std::string> names;
-  for (const std::string& line : lines_of(read("tests/nccl/symbols.txt"))) {
-    const size_t at = line.find(" nccl");
-    if (!starts_with(line, "#") && at != std::string::npos) names.insert(line.substr(at + 1));
+  for (std::sregex_iterator it(text.begin(), text.end(), row), end; it != end; ++it) {
+    names.insert("nccl" + (*it)[1].str());
   }
   return names;
+}
+
+// Of the table of functions; another test compares its names with what the library exports.
+std::set<std::string> exported_functions() {
+  return functions_in("src/nccl/api/functions.h", "\n  X\\((\\w+), *\"[0-9.]+\"");
 }
 
 // What stands in backticks.
@@ -86,6 +92,15 @@ TEST(NcclSemantics, EveryTestThatTheTableOfVariablesNamesExists) {
     EXPECT_TRUE(known.count((*it)[1]) == 1) << (*it)[1];
   }
   EXPECT_GT(count, 10u);
+}
+
+TEST(NcclSemantics, EveryFunctionThatTheHeadersDeclareIsExported) {
+  const char* const declaration = "\nWEIR_NCCL_DECLARE\\([\\w *]+,\\s*(\\w+)";
+  std::set<std::string> declared = functions_in("include/weir/nccl.h", declaration);
+  EXPECT_GT(declared.size(), 60u);
+  declared.merge(functions_in("src/nccl/api/device_api.h", declaration));
+  EXPECT_GT(declared.size(), 90u);
+  EXPECT_EQ(declared, exported_functions());
 }
 
 // The table "Function by function": each row has functions, what they do, tests.

@@ -133,4 +133,36 @@ std::string code_of(const std::string& text) {
   return code;
 }
 
+std::vector<Include> includes_of(const std::string& text) {
+  std::vector<Include> includes;
+  int number = 0;
+  for (const std::string& line : lines_of(text)) {
+    ++number;
+    std::istringstream words(line);
+    std::string word;
+    words >> word;
+    if (word == "#") {
+      words >> word;
+      word.insert(0, "#");
+    }
+    if (word != "#include") continue;
+    const size_t first = line.find_first_of("<\"");
+    const size_t last = first == std::string::npos ? first : line.find_first_of(">\"", first + 1);
+    if (last != std::string::npos)
+      includes.push_back({line.substr(first + 1, last - first - 1), number, line[first] == '"'});
+  }
+  return includes;
+}
+
+std::string included_file(const std::string& file, const std::string& path) {
+  const std::string own_folder = file.substr(0, file.rfind('/') + 1);
+  for (const std::string& folder :
+       {std::string("src/"), std::string("include/"), std::string("tools/"), std::string("tests/"),
+        std::string(), own_folder}) {
+    const std::string found = fs::path(folder + path).lexically_normal().generic_string();
+    if (std::binary_search(files().begin(), files().end(), found)) return found;
+  }
+  return "";
+}
+
 }  // namespace weir::tree

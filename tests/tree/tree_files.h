@@ -24,4 +24,13 @@ bool is_source(const std::string& path);
 // The text without comments, string and character literals, with the same number of lines.
 std::string code_of(const std::string& text);
 
+struct Include {
+  std::string path;  // as written, without its quotes or brackets
+  int line = 0;
+  bool is_quoted = false;
+};
+std::vector<Include> includes_of(const std::string& text);
+// The file of the tree that `path` means, included by `file`; "" when it is none of ours.
+std::string included_file(const std::string& file, const std::string& path);
+
 }  // namespace weir::tree

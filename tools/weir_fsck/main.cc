@@ -2,12 +2,12 @@
 // weir-fsck: verifies and describes a store of optimizer state, or a checkpoint of one.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "command_line/command_line.h"
 #include "offload/io/open_disk.h"
 #include "offload/store/inspect.h"
 #include "offload/store/store_files.h"
@@ -17,7 +17,7 @@
 namespace weir::tools {
 namespace {
 
-constexpr int kExitUnknown = 3;  // wrong arguments, or the store could not be looked at
+constexpr int kExitUnknown = 3;  // wrong arguments, or the store could not be examined
 
 constexpr const char* kDescription =
     "Reads a store of optimizer state, or a checkpoint of one, verifies every chunk of both slots "
@@ -34,8 +34,8 @@ Exit status:
   0  good: the committed epoch is whole, or nothing was committed yet, and nothing is damaged; with
      --discard: removed
   1  recoverable: something is damaged, and the committed epoch or the one before is whole, or
-     nothing was committed yet; also one copy of the metadata that is damaged, missing, or of another
-     store beside good ones
+     nothing was committed yet; also one copy of the metadata that is damaged, missing, or of
+     another store beside good ones
   2  lost: no epoch is whole, or no metadata can be read though files of it are there
   3  not examined: wrong arguments, no store there, a directory missing or in another place,
      directories of different stores, in use, no permission, another format version; with --discard:
@@ -60,7 +60,7 @@ int fail(const Arguments& arguments, const Status& status, bool lost) {
 int check(const Arguments& arguments) {
   Result<std::unique_ptr<offload::Disk>> disk = offload::open_disk({});
   if (!disk.ok()) return fail(arguments, disk.status(), false);
-  // The size of chunks is known to the header only; it is read again by inspect.
+  // Only the header gives the chunk size; inspect reads it again.
   const Result<offload::Metadata> metadata =
       offload::read_metadata(*disk.value(), arguments.directories, arguments.timeout_ms);
   Progress progress(!arguments.quiet,
@@ -78,7 +78,7 @@ int check(const Arguments& arguments) {
   return static_cast<int>(report.value().verdict());
 }
 
-// The store's own files and nothing else, after saying which.
+// Removes the store's own files and nothing else, after naming them.
 int discard(const Arguments& arguments) {
   Result<std::unique_ptr<offload::Disk>> disk = offload::open_disk({});
   if (!disk.ok()) return fail(arguments, disk.status(), false);
@@ -105,29 +105,25 @@ int discard(const Arguments& arguments) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app(kDescription, "weir-fsck");
+  cli::CommandLine app(kDescription, "weir-fsck");
   Arguments arguments;
   app.footer(kExamples);
   app.add_option("DIR", arguments.directories, "The directories of the store, in their order")
-      ->required();
+      .required();
   app.add_flag("-j,--json", arguments.json, "The report as JSON");
   app.add_flag("-q,--quiet", arguments.quiet, "No progress on standard error");
   app.add_flag("-g,--groups", arguments.every_group, "In the text: every group");
-  CLI::Option* const remove = app.add_flag(
+  app.add_flag(
       "--discard", arguments.discard,
       "Remove the files of the store in the directories, with its lock held, instead of examining "
       "it: of one whose metadata was lost, or that was never committed");
   app.add_flag("--discard-committed", arguments.discard_committed,
                "With --discard: also of one that has a commit that can be read")
-      ->needs(remove);
+      .needs("--discard");
   app.add_option("--timeout-ms", arguments.timeout_ms, "How long the drive may be silent")
-      ->capture_default_str()
-      ->check(CLI::Range(1u, 86'400'000u));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitUnknown;
-  }
+      .show_default()
+      .range(1u, 86'400'000u);
+  if (const auto status = app.parse(argc, argv, kExitUnknown)) return *status;
   if (arguments.discard && arguments.json) {
     fmt::print(stderr, "weir-fsck: --discard has no JSON report\n");
     return kExitUnknown;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Progress: how far a long reading is, on standard error: a line that is rewritten on a terminal,
-// a line each 10 % elsewhere. One thread.
+// Progress: shows the progress of a long read on standard error: one rewritten line on a terminal,
+// otherwise a line for each 10 %. One thread.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ constexpr size_t kGroupsShown = 16;
 
 const char* slot_name(uint32_t slot) { return slot == 0 ? "A" : "B"; }
 
-// Names come from the disk: what a terminal would act on is shown as \xNN.
+// Names come from the disk: control characters are shown as \xNN.
 std::string printable(const std::string& name) {
   std::string text;
   for (const char c : name) {
@@ -86,7 +86,7 @@ nlohmann::ordered_json slot_json(const InspectReport& report, uint32_t slot) {
   return json;
 }
 
-// Names come from the disk: what is no UTF-8 is replaced, not refused.
+// Names come from the disk: invalid UTF-8 is replaced, not rejected.
 std::string dump(const nlohmann::ordered_json& json) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What weir-fsck says of a store, as text and as JSON. Pure functions.
+// weir-fsck's report on a store, as text and as JSON. Pure functions.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ std::string to_text(const offload::InspectReport& report,
                     const std::vector<std::string>& directories, bool every_group);
 std::string to_json(const offload::InspectReport& report,
                     const std::vector<std::string>& directories);
-// Of a store that could not be read at all.
+// The report on a store that could not be read at all.
 std::string error_json(const Status& status, const std::vector<std::string>& directories,
                        bool lost);
 

@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "nccl/cuda_driver.h"
-#include "nccl/real_functions.h"
+#include "nccl/cuda/device_query.h"
+#include "nccl/real/found_functions.h"
 #include "weir_info/run_program.h"
 
 namespace weir::info {
@@ -16,13 +16,13 @@ using Json = nlohmann::json;
 
 constexpr int kLookMs = 60'000;  // a driver may start slowly where there are many devices
 
-Json look(const nccl::Seeker& seeker, const std::string& driver) {
+Json look(const nccl::LoadingProcess& process, const std::string& driver) {
   Json seen;
-  // Later looks for it by name find this one.
+  // Later lookups by name find this one.
   if (!driver.empty()) (void)dlopen(driver.c_str(), RTLD_NOW | RTLD_LOCAL);
-  const nccl::Wishes wishes = nccl::wishes_of_environment();
+  const nccl::RequestedOptions requested = nccl::requested_options_of_environment();
   std::string reason;
-  if (!nccl::looks_for_real(wishes, &reason)) seen["not_looked"] = reason;
+  if (!nccl::looks_for_real(requested, &reason)) seen["not_looked"] = reason;
   reason.clear();
   seen["devices"] = nccl::cuda_device_count(&reason);
   seen["no_devices"] = reason;
@@ -31,7 +31,7 @@ Json look(const nccl::Seeker& seeker, const std::string& driver) {
   const auto accept = [&](void* library, const std::string&, std::string* why) {
     return nccl::find_functions(library, &functions, why);
   };
-  const nccl::OpenedNccl opened = nccl::open_real_nccl(wishes.library, accept, &reason, seeker);
+  const nccl::OpenedNccl opened = nccl::open_real_nccl(requested.library, accept, &reason, process);
   seen["refused"] = Json::array();
   for (const nccl::Refused& one : opened.refused) {
     seen["refused"].push_back({one.path, one.found_by, one.why});
@@ -51,11 +51,11 @@ Json look(const nccl::Seeker& seeker, const std::string& driver) {
 
 }  // namespace
 
-Behind look_behind(const nccl::Seeker& seeker, const std::string& driver) {
+Behind look_behind(const nccl::LoadingProcess& process, const std::string& driver) {
   Behind behind;
-  behind.wishes = nccl::wishes_of_environment();
+  behind.requested = nccl::requested_options_of_environment();
   const auto answer = answer_of_fork(
-      [&] { return look(seeker, driver).dump(-1, ' ', false, Json::error_handler_t::replace); },
+      [&] { return look(process, driver).dump(-1, ' ', false, Json::error_handler_t::replace); },
       kLookMs);
   if (!answer.ok()) {
     behind.trouble = answer.status().text();
@@ -63,7 +63,7 @@ Behind look_behind(const nccl::Seeker& seeker, const std::string& driver) {
   }
   const Json seen = Json::parse(answer.value(), nullptr, false);
   if (!seen.is_object()) {
-    behind.trouble = "it gave no answer that can be read";
+    behind.trouble = "its answer cannot be read";
     return behind;
   }
   behind.not_looked = seen.value("not_looked", "");

@@ -10,8 +10,8 @@
 
 #include "core/base/settings.h"
 #include "core/topo/discover.h"
-#include "nccl/direct_choice.h"
-#include "nccl/real_functions.h"
+#include "nccl/direct/direct_choice.h"
+#include "nccl/real/found_functions.h"
 #include "weir_info/build.h"
 #include "weir_info/elf_file.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What every libnccl.so.2 of this project exports (src/nccl/real_library.cc).
+// What every libnccl.so.2 of this project exports (src/nccl/real/library.cc).
 constexpr const char* kMarker = "weir_nccl_marker";
 constexpr size_t kNamesShown = 5;
 constexpr const char* kPathOfVllm = "VLLM_NCCL_SO_PATH";
@@ -30,7 +30,7 @@ bool is_set(const char* name) {
   return value != nullptr && *value != '\0';
 }
 
-// Beside this program, installed or in the build folder.
+// Next to this program, installed or in the build folder.
 std::string installed_nccl() {
   std::error_code error;
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
@@ -52,12 +52,12 @@ NcclFound found_of(Loading loading) {
   return found;
 }
 
-// What the look at a program tells of who loads Weir's library there.
+// What the examination of a program tells about the loading of Weir's library there.
 struct Seen {
   bool weirs = false;
   std::string object;  // the program
-  nccl::Seeker seeker;
-  std::string driver;  // that it is linked with
+  nccl::LoadingProcess process;
+  std::string driver;  // the one it is linked with
   std::vector<std::string> wanted;
 };
 
@@ -76,7 +76,7 @@ void add_object(const std::string& object, std::vector<Check>* checks, Seen* see
   seen->wanted.insert(seen->wanted.end(), wanted.begin(), wanted.end());
 }
 
-// vLLM and SGLang open what the variable names, whatever is preloaded.
+// vLLM and SGLang open the file that the variable names, whatever is preloaded.
 Check check_path_of_vllm(Seen* seen) {
   Loading named;
   named.path = std::getenv(kPathOfVllm);
@@ -100,7 +100,7 @@ Section section_of_program(const std::string& program, Seen* seen) {
     return section;
   }
   std::error_code error;
-  seen->seeker.program = fs::canonical(path.value(), error).string();
+  seen->process.program = fs::canonical(path.value(), error).string();
   seen->object = path.value();
   seen->driver = path_linked(path.value(), "libcuda.so.1");
   add_object(path.value(), &section.checks, seen);
@@ -108,15 +108,16 @@ Section section_of_program(const std::string& program, Seen* seen) {
   const PythonPackages packages = packages_of_python(path.value());
   for (const std::string& file : {packages.torch, packages.nccl}) {
     const std::string folder = nccl::packages_folder_of(file);
-    if (!folder.empty()) seen->seeker.packages_folders.push_back(folder);
+    if (!folder.empty()) seen->process.packages_folders.push_back(folder);
   }
   if (!packages.torch.empty()) add_object(packages.torch, &section.checks, seen);
   if (!packages.nccl.empty()) {
     section.checks.push_back(
         {Verdict::kNote, "its packages", "have NCCL at " + packages.nccl,
-         fmt::format("what is linked with it (PyTorch) gets Weir's by LD_PRELOAD={}; what opens it "
-                     "by its path does not, and must be given another path",
-                     installed_nccl())});
+         fmt::format(
+             "programs that link NCCL (PyTorch) load Weir's with LD_PRELOAD={}; those that open it "
+             "by its path do not: give them another path",
+             installed_nccl())});
   }
   if (is_set(kPathOfVllm)) section.checks.push_back(check_path_of_vllm(seen));
   return section;
@@ -135,7 +136,7 @@ std::vector<Check> judge_nccl(const NcclFound& found) {
     checks.push_back(
         {Verdict::kBad, "libraries",
          fmt::format("{} does not start: {} not found", loading.object, list_of(loading.not_found)),
-         "install what has them, or name their folders in LD_LIBRARY_PATH"});
+         "install the packages that contain them, or name their folders in LD_LIBRARY_PATH"});
   }
   if (loading.path.empty()) {
     checks.push_back(
@@ -163,21 +164,21 @@ std::vector<Check> judge_nccl(const NcclFound& found) {
                       found.weirs ? "" : "to use Weir: LD_PRELOAD=" + found.installed});
   }
   for (const MissingSymbols& missing : loading.missing) {
-    checks.push_back(
-        {Verdict::kBad, "symbols",
-         fmt::format("{} wants {}, which it has not", missing.object, list_of(missing.names)),
-         "it was built for a newer NCCL: take a newer library, or Weir's, which has "
-         "all through 2.31"});
+    checks.push_back({Verdict::kBad, "symbols",
+                      fmt::format("{} needs {}, which that library lacks", missing.object,
+                                  list_of(missing.names)),
+                      "it was built for a newer NCCL: use a newer library, or Weir's, which has "
+                      "all symbols through 2.31"});
   }
   if (loading.missing.empty() && loading.linked) {
-    checks.push_back({Verdict::kGood, "symbols", "all that is asked of it is there", ""});
+    checks.push_back({Verdict::kGood, "symbols", "it has all symbols that are needed", ""});
   }
   return checks;
 }
 
 namespace {
 
-// What makes a transport viable that says what it lacks.
+// The remedy for a transport that is not viable.
 const char* remedy_of_transport(const std::string& name) {
   static constexpr std::pair<const char*, const char*> kRemedies[] = {
       {"shm", "allow memfd_create in the container's seccomp profile; ranks then share memory"},
@@ -185,7 +186,7 @@ const char* remedy_of_transport(const std::string& name) {
       {"ucx", "ucx_info -d lists what UCX finds; UCX_TLS and UCX_NET_DEVICES may exclude it"},
       {"ofi", "fi_info -l lists what libfabric finds; FI_PROVIDER may exclude it"},
       {"nccl",
-       "for memory of devices only: install NVIDIA's driver and NCCL, or name its file: "
+       "for device memory only: install NVIDIA's driver and NCCL, or name its file: "
        "WEIR_NCCL_LIBRARY"},
       {"ncclnet", "for a network plugin of NCCL's only: name its file, WEIR_NCCL_NET_PLUGIN"},
   };
@@ -195,7 +196,7 @@ const char* remedy_of_transport(const std::string& name) {
   return "install what it needs, or leave it out: WEIR_TRANSPORT";
 }
 
-// Whether communicators of Weir's go from device to device.
+// Whether Weir's communicators copy directly between devices.
 Check judge_direct(const InstalledDriver& driver, const std::string& direct) {
   const char* subject = "device to device";
   const nccl::DirectChoice choice = nccl::direct_choice(direct, driver.stand_in);
@@ -204,8 +205,8 @@ Check judge_direct(const InstalledDriver& driver, const std::string& direct) {
   }
   if (driver.stand_in) return {Verdict::kGood, subject, "directly on one machine", ""};
   return {Verdict::kNote, subject, "directly on one machine: WEIR_DIRECT=1",
-          "with a real driver an operation may wait for ever when the program launches a kernel "
-          "for the first time, or many ahead: unset WEIR_DIRECT"};
+          "with a real driver an operation can hang when the program launches a kernel for the "
+          "first time, or many ahead: unset WEIR_DIRECT"};
 }
 
 }  // namespace
@@ -307,16 +308,17 @@ NcclExamined examine_nccl(const std::string& program) {
   NcclExamined examined;
   std::error_code error;
   Seen seen;
-  // By its own path: in the loader's process /proc/self is the loader.
+  // This program's own path: in the loader's process /proc/self is the loader.
   seen.object = fs::read_symlink("/proc/self/exe", error).string();
   if (program.empty()) {
-    seen.seeker = nccl::seeker_here();
+    seen.process = nccl::this_loading_process();
   } else {
     examined.sections.push_back(section_of_program(program, &seen));
   }
   if (program.empty() || seen.weirs) {
-    examined.sections.push_back({"Behind Weir's libnccl.so.2",
-                                 judge_behind(look_behind(seen.seeker, seen.driver), seen.wanted)});
+    examined.sections.push_back(
+        {"Behind Weir's libnccl.so.2",
+         judge_behind(look_behind(seen.process, seen.driver), seen.wanted)});
   }
   examined.object = seen.object;
   return examined;
@@ -324,7 +326,7 @@ NcclExamined examine_nccl(const std::string& program) {
 
 namespace {
 
-// Where the environment does not parse, which the report tells, the default.
+// The default where the environment does not parse, which the report tells.
 std::string wanted_direct() {
   const Result<Settings>& settings = process_settings();
   return settings.ok() ? settings.value().direct : "auto";
@@ -340,7 +342,7 @@ std::vector<Section> examine(const std::string& program) {
   sections.push_back({"CUDA", judge_driver(gather_driver("/", nccl.object), wanted_direct())});
   sections.push_back({"Transports", judge_transports(report.transports)});
   Section machine{"Machine", judge_limits(report.machine)};
-  // The first one counts (docs/nccl.md).
+  // The first variable counts (docs/nccl.md).
   const char* file = is_set("WEIR_TOPOLOGY_FILE") ? "WEIR_TOPOLOGY_FILE"
                      : is_set("NCCL_TOPO_FILE")   ? "NCCL_TOPO_FILE"
                                                   : nullptr;

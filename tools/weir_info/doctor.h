@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir-info doctor: what is wrong with an installation, and the remedy of each thing. What a program would load as
-// libnccl.so.2 and why, what stands behind it where that is Weir's, versions and missing symbols, transports that are not viable, limits, hidden topology.
+// weir-info doctor: the faults of an installation and their remedies: which libnccl.so.2 a program
+// would load and why, what is behind it where it is Weir's, versions and missing symbols,
+// transports that are not viable, limits, hidden topology.
 #pragma once
 
 #include <string>
@@ -28,7 +29,7 @@ struct Section {
   std::vector<Check> checks;
 };
 
-// The library that an object gets, with what only opening it tells.
+// The library that an object gets, with facts that only opening it tells.
 struct NcclFound {
   Loading loading;
   bool weirs = false;                                 // it is this project's libnccl.so.2
@@ -36,9 +37,9 @@ struct NcclFound {
   std::string installed = "…/lib/weir/libnccl.so.2";  // this project's, for the remedies
 };
 
-// Pure judgements of what was gathered, so that they are tested without such machines.
+// Pure functions that judge gathered facts, so that they are tested without such machines.
 std::vector<Check> judge_nccl(const NcclFound& found);
-// `wanted`: the symbols of NCCL that the program asks for.
+// `wanted`: the symbols of NCCL that the program refers to.
 std::vector<Check> judge_behind(const Behind& behind, const std::vector<std::string>& wanted);
 // `direct`: the value of WEIR_DIRECT.
 std::vector<Check> judge_driver(const InstalledDriver& driver, const std::string& direct = "auto");
@@ -52,14 +53,15 @@ Check check_topology_file(const std::string& variable, const std::string& path);
 // "a, b, c, d, e and 3 more"
 std::string list_of(const std::vector<std::string>& names);
 
-// Which library `program` loads and what stands behind it; without one ("") what stands behind Weir's.
+// Which library `program` loads and what is behind it; without a program (""), what is behind
+// Weir's.
 struct NcclExamined {
   std::vector<Section> sections;
-  std::string object;  // the file that was asked about: the program, or this one
+  std::string object;  // the examined file: the program, or this one
 };
 NcclExamined examine_nccl(const std::string& program);
 
-// The same, and this machine.
+// The same, and the checks of this machine.
 std::vector<Section> examine(const std::string& program);
 
 bool any_bad(const std::vector<Section>& sections);

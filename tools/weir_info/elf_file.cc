@@ -17,7 +17,7 @@ namespace {
 // Far above what any linker writes.
 constexpr uint64_t kHeadersMax = 4096;
 
-// Structures of the file at any offset, each checked against its end.
+// Reads structures at any offset, each checked against the end of the file.
 class Bytes {
  public:
   explicit Bytes(std::string_view bytes) : bytes_(bytes) {}
@@ -61,7 +61,8 @@ class Parser {
       if (!text) return wrong("is damaged: the name of its loader is cut short");
       file_.interpreter = *text;
     }
-    // A library without section headers still runs; they are what tells of symbols, so it is told.
+    // A library without section headers still runs; only they give its symbols, so damaged ones are
+    // an error.
     for (uint64_t i = 0; i < header->e_shnum; ++i) {
       const auto section = section_at(*header, i);
       if (!section) return wrong("is damaged: its section headers are cut short");
@@ -137,7 +138,7 @@ Result<ElfFile> read_elf_file(const std::string& path) {
   struct stat status {};
   if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size == 0) {
     close(descriptor);
-    return invalid_argument(path + " is no file, or empty");
+    return invalid_argument(path + " is not a file, or is empty");
   }
   // Mapped, since frameworks have libraries of gigabytes.
   const auto size = static_cast<size_t>(status.st_size);

@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// PCI classes (PCI Code and ID Assignment Specification): display and 3D controllers, processing accelerators,
-// InfiniBand controllers.
+// PCI classes (PCI Code and ID Assignment Specification): display and 3D controllers, processing
+// accelerators, InfiniBand controllers.
 bool is_accelerator_or_fabric(const std::string& device_class) {
   return device_class.starts_with("0x0300") || device_class.starts_with("0x0302") ||
          device_class.starts_with("0x1200") || device_class.starts_with("0x0207");
@@ -48,8 +48,8 @@ PciTree gather_pci_tree(const fs::path& root) {
     const std::string name = entry.path().filename().string();
     if (!is_address(name) || !is_accelerator_or_fabric(line_of(entry.path() / "class"))) continue;
     tree.devices.push_back(name);
-    // …/devices/pci0000:00/0000:00:01.0/0000:01:00.0: each address before the last is a bridge. Several functions of
-    // one card are one device below it.
+    // …/devices/pci0000:00/0000:00:01.0/0000:01:00.0: each address before the last is a bridge.
+    // Several functions of one card are one device below it.
     const fs::path real = fs::canonical(entry.path(), error);
     for (const fs::path& step : real.parent_path()) {
       if (is_address(step.string())) below[step.string()].insert(name.substr(0, kSlotLength));

@@ -15,10 +15,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libcuda.so.";
-// What src/cuda knows it by, too.
+// src/cuda recognizes it by the same symbol.
 constexpr const char* kMarkOfStandIn = "weir_hostcuda_register_kernel";
 
-// Digits with dots between them, one dot at least.
+// Digits separated by dots, with at least one dot.
 bool is_version(const std::string& word) {
   return !word.empty() && word.front() != '.' && word.back() != '.' &&
          word.find('.') != std::string::npos &&

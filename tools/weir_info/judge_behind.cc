@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "nccl/real_functions.h"
+#include "nccl/real/found_functions.h"
 #include "weir_info/doctor.h"
 
 namespace weir::info {
@@ -18,19 +18,20 @@ Check judge_real(const Behind& it) {
     return {Verdict::kGood, "real NCCL",
             fmt::format("{}, {} ({})", nccl::version_text(it.version), it.path, it.found_by), ""};
   }
-  const bool forced = it.wishes.disabled || it.wishes.wish == nccl::Wish::kNccl;
+  const bool forced =
+      it.requested.disabled || it.requested.backend == nccl::RequestedBackend::kNccl;
   const bool wanted = it.not_looked.empty() && it.devices > 0;
   return {forced   ? Verdict::kBad
           : wanted ? Verdict::kNote
                    : Verdict::kGood,
           "real NCCL",
-          it.wishes.library.empty()
+          it.requested.library.empty()
               ? "none beside a framework, on LD_LIBRARY_PATH, in the CUDA toolkit or by the loader"
               : "none: nothing but WEIR_NCCL_LIBRARY is tried",
           forced || wanted ? kInstallNccl : ""};
 }
 
-// "ncclCommShrink (since 2.27.3)" is asked for as ncclCommShrink or pncclCommShrink.
+// A program refers to "ncclCommShrink (since 2.27.3)" as ncclCommShrink or pncclCommShrink.
 bool is_wanted(const std::string& missing, const std::vector<std::string>& wanted) {
   const std::string name = missing.substr(0, missing.find(' '));
   return std::any_of(wanted.begin(), wanted.end(),
@@ -44,7 +45,7 @@ Check judge_real_symbols(const Behind& it, const std::vector<std::string>& wante
   }
   if (!asked.empty()) {
     return {it.not_looked.empty() && it.devices > 0 ? Verdict::kBad : Verdict::kNote, "its symbols",
-            fmt::format("the program asks for {}, which the real NCCL lacks", list_of(asked)),
+            fmt::format("the program needs {}, which the real NCCL lacks", list_of(asked)),
             "calls of these return ncclInvalidUsage on its communicators: install a newer NCCL"};
   }
   if (it.missing.empty()) return {Verdict::kGood, "its symbols", "all through 2.31 are there", ""};
@@ -57,27 +58,27 @@ Check judge_real_symbols(const Behind& it, const std::vector<std::string>& wante
 }
 
 Check judge_work(const Behind& it) {
-  const char* subject = "who does the work";
+  const char* subject = "backend";
   const bool found = !it.path.empty();
   const std::string no_device = it.devices > 0 ? "" : it.no_devices;
-  if (it.wishes.disabled) {
+  if (it.requested.disabled) {
     if (!found) {
       return {Verdict::kBad, subject,
-              "nobody: WEIR_DISABLE passes every call to the real NCCL, and there is none",
+              "none: WEIR_DISABLE passes every call to the real NCCL, which was not found",
               "unset WEIR_DISABLE"};
     }
     return {no_device.empty() ? Verdict::kGood : Verdict::kBad, subject,
-            "the real NCCL, all of it: WEIR_DISABLE is set" +
+            "the real NCCL for every call: WEIR_DISABLE is set" +
                 (no_device.empty() ? "" : ", but " + no_device),
             no_device.empty() ? "" : "unset WEIR_DISABLE"};
   }
-  if (it.wishes.wish == nccl::Wish::kNccl) {
+  if (it.requested.backend == nccl::RequestedBackend::kNccl) {
     if (found && no_device.empty())
       return {Verdict::kGood, subject, "the real NCCL, or an error: WEIR_BACKEND=nccl", ""};
-    return {Verdict::kBad, subject,
-            fmt::format("nobody: WEIR_BACKEND=nccl, but {}",
-                        found ? no_device : "there is no real NCCL"),
-            "unset WEIR_BACKEND"};
+    return {
+        Verdict::kBad, subject,
+        fmt::format("none: WEIR_BACKEND=nccl, but {}", found ? no_device : "there is no real NCCL"),
+        "unset WEIR_BACKEND"};
   }
   if (found && it.not_looked.empty() && no_device.empty()) {
     return {Verdict::kGood, subject,
@@ -96,13 +97,13 @@ Check judge_work(const Behind& it) {
 
 std::vector<Check> judge_behind(const Behind& behind, const std::vector<std::string>& wanted) {
   if (!behind.trouble.empty()) {
-    return {{Verdict::kBad, "real NCCL", "the look for it did not end: " + behind.trouble,
+    return {{Verdict::kBad, "real NCCL", "the search for it did not end: " + behind.trouble,
              "a file of that name, or libcuda.so.1, is damaged: WEIR_LOG=info ./program names it; "
              "WEIR_NCCL_LIBRARY may name another"}};
   }
   std::vector<Check> checks;
   for (const nccl::Refused& one : behind.refused) {
-    const bool named = !behind.wishes.library.empty();
+    const bool named = !behind.requested.library.empty();
     checks.push_back({named ? Verdict::kBad : Verdict::kGood,
                       named ? "WEIR_NCCL_LIBRARY" : "passed over",
                       named ? fmt::format("{}: {}", one.path, one.why)

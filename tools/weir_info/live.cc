@@ -9,14 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "core/comm/record_folder.h"
+#include "core/comm/record/record_folder.h"
 #include "weir_trace/report.h"
 
 namespace weir::info {
 
 namespace {
 
-// Of a rank; the JSON has them all.
+// The most ways shown for a rank; the JSON has them all.
 constexpr size_t kWaysShownMax = 16;
 
 std::string ways_of(const trace::Group& group) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir-info --live: the communicators that run now, what each rank does and whom it waits for, read
-// from the files of Weir's recorder (docs/recorder.md).
+// weir-info --live: the running communicators, what each rank does and whom it waits for, read from
+// the files of Weir's recorder (docs/recorder.md).
 #pragma once
 
 #include <string>
 
 namespace weir::info {
 
-// Of this user on this machine; as text or as the JSON of weir-trace.
+// For this user on this machine; as text or as the JSON of weir-trace.
 std::string live_report(bool json);
 
 }  // namespace weir::info

@@ -53,14 +53,15 @@ bool is_executable(const std::string& path) {
 }
 
 struct Entry {
-  std::string name;  // as it was asked for
+  std::string name;  // as requested
   std::string path;  // "" when it was not found
-  std::string text;  // what the loader says of it
+  std::string text;  // the loader's text
 };
 
 constexpr const char* kNotFound = "not found";
 
-// Folders of the environment may be relative. "" for what is no path: "not found", the kernel's linux-vdso.so.1.
+// Folders of the environment may be relative. "" for text that is not a path: "not found", the
+// kernel's linux-vdso.so.1.
 std::string absolute_if_path(const std::string& text) {
   std::error_code error;
   return text.find('/') == std::string::npos
@@ -96,10 +97,11 @@ Result<std::string> loader_for(const ElfFile& file) {
     loader = self.value().interpreter;
   }
   if (fs::path(loader).filename().string().starts_with("ld-")) return loader;
-  return invalid_argument("the loader is named " + loader + ", which is none of the C library's");
+  return invalid_argument("the loader is named " + loader +
+                          ", which is not a loader of the C library");
 }
 
-// `preload` is added behind what LD_PRELOAD has.
+// `preload` is appended to LD_PRELOAD.
 Result<std::vector<Entry>> listing_of(const std::string& object, const std::string& preload) {
   const auto file = read_elf_file(object);
   if (!file.ok()) return file.status();
@@ -110,7 +112,8 @@ Result<std::vector<Entry>> listing_of(const std::string& object, const std::stri
     const std::string before = variable("LD_PRELOAD");
     environment.push_back({"LD_PRELOAD", before.empty() ? preload : before + ":" + preload});
   }
-  // As ldd does: with --list the C library's ends at the first library that is missing. Others know only that.
+  // Like ldd: with --list, the loader of glibc stops at the first missing library. Other loaders
+  // have only --list.
   const bool of_musl = fs::path(loader.value()).filename().string().starts_with("ld-musl");
   std::vector<std::string> command = {loader.value(), object};
   if (of_musl) command.insert(command.begin() + 1, "--list");
@@ -124,7 +127,7 @@ Result<std::vector<Entry>> listing_of(const std::string& object, const std::stri
   return entries;
 }
 
-// libnccl.so.2 by the name in the file: a preloaded one may be called anything.
+// Finds libnccl.so.2 by its SONAME: a preloaded file may have any name.
 std::string nccl_among(const std::vector<Entry>& entries) {
   for (const Entry& entry : entries) {
     if (entry.path.empty()) continue;
@@ -161,7 +164,7 @@ struct User {
 
 std::string reason_for(const std::string& path, const std::vector<User>& users) {
   for (const std::string& one : split(variable("LD_PRELOAD"), ": ")) {
-    const bool by_name = one.find('/') == std::string::npos;  // which is then looked for
+    const bool by_name = one.find('/') == std::string::npos;  // which is then searched for
     if (by_name ? fs::path(path).filename() == one : canonical(one) == canonical(path))
       return "LD_PRELOAD names it";
   }
@@ -228,7 +231,7 @@ Result<std::string> find_program(const std::string& program) {
   if (fs::path(words[0]).filename() != "env") return words[0];
   for (size_t i = 1; i < words.size(); ++i) {
     if (words[i].starts_with('-') || words[i].find('=') != std::string::npos) continue;
-    // A name that env would look for; never a script again, which keeps this from going round.
+    // A name that env would search for; never the script itself, which would recurse for ever.
     if (words[i].find('/') == std::string::npos && words[i] != program)
       return is_python(words[i]) ? interpreter_of_python(words[i]) : find_program(words[i]);
   }
@@ -265,7 +268,7 @@ Result<Loading> nccl_of(const std::string& object) {
     return loading;
   }
   if (!loading.linked) {
-    auto file = read_elf_file(object);  // it asks through its own RPATH and RUNPATH
+    auto file = read_elf_file(object);  // it searches its own RPATH and RUNPATH
     if (file.ok()) users.push_back({object, std::move(file.value())});
   }
   loading.reason = reason_for(loading.path, users);

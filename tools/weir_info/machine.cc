@@ -44,7 +44,7 @@ std::string bracketed_word_of(const std::string& line) {
 }
 
 // The control group (version 2) of this process, as a folder below `root`; limits of its ancestors
-// hold as well.
+// apply as well.
 std::vector<std::filesystem::path> control_groups(const std::filesystem::path& root) {
   std::vector<std::filesystem::path> groups;
   std::ifstream file(root / "proc/self/cgroup");

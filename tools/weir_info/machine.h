@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a machine (or the container that we are in) allows a process of Weir: processors, memory
-// locking, descriptors, shared memory, huge pages, cross-memory attach. First gathered as plain
-// figures, then judged by a pure function, so that judgement is tested without such machines.
+// What a machine (or the current container) allows a process of Weir: processors, memory locking,
+// descriptors, shared memory, huge pages, cross-memory attach. The facts are gathered first and
+// judged by a pure function, so that the judgement is tested without such machines.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct Machine {
   std::optional<int> ptrace_scope;  // Yama; nullopt: no Yama
 };
 
-// Reads the limits of the calling process, and files below `root` (normally "/"). What cannot be
-// read keeps its default. Opens and closes a memfd.
+// Reads the limits of the calling process, and files below `root` (normally "/"). A value that
+// cannot be read keeps its default. Opens and closes a memfd.
 Machine gather_machine(const std::filesystem::path& root);
 
 // One line of the report.

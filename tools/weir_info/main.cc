@@ -1,36 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir-info: what Weir is, sees and would use on this machine. The first thing to send along with a
-// question. Exit status 1 when a WEIR_* variable does not parse, or when the doctor finds something bad.
-#include <CLI/CLI.hpp>
+// weir-info: the version of Weir, what it finds on this machine and what it would use. Send its
+// output along with a question. Exit status 1 when a WEIR_* variable does not parse, or when the
+// doctor finds a fault.
 #include <cstdio>
 #include <string>
 
+#include "command_line/command_line.h"
 #include "core/base/settings.h"
 #include "weir_info/doctor.h"
 #include "weir_info/live.h"
 #include "weir_info/report.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("Versions, transports, limits of this machine, and WEIR_* variables in force.");
+  weir::cli::CommandLine app(
+      "Versions, transports, limits of this machine, and WEIR_* variables in force.");
   bool json = false;
   bool markdown = false;
-  auto* json_flag = app.add_flag("--json", json, "Print the report as JSON");
+  app.add_flag("--json", json, "Print the report as JSON");
   app.add_flag("--markdown", markdown, "Print docs/environment.md: every WEIR_* variable")
-      ->excludes(json_flag);
+      .excludes("--json");
   bool live = false;
-  app.add_flag(
-      "--live", live,
-      "Print the communicators that run on this machine as this user, and who waits for whom");
-  auto* doctor = app.add_subcommand("doctor",
-                                    "Check this installation: which libnccl.so.2 a program loads "
-                                    "and why, versions, missing symbols, "
-                                    "transports, limits, hidden topology, each with its remedy");
+  app.add_flag("--live", live,
+               "Print the communicators that run on this machine as this user, and which rank "
+               "waits for which");
+  weir::cli::Command doctor =
+      app.add_subcommand("doctor",
+                         "Check this installation: which libnccl.so.2 a program loads "
+                         "and why, versions, missing symbols, "
+                         "transports, limits, hidden topology, each with its remedy");
   std::string program;
-  doctor->add_option("program", program, "A program, by path or name: yours, or python3");
-  doctor->add_flag("--json", json, "Print the checks as JSON");
-  CLI11_PARSE(app, argc, argv);
+  doctor.add_option("program", program, "A program, by path or name: yours, or python3");
+  doctor.add_flag("--json", json, "Print the checks as JSON");
+  if (const auto status = app.parse(argc, argv)) return *status;
 
-  if (doctor->parsed()) {
+  if (doctor.parsed()) {
     const auto sections = weir::info::examine(program);
     std::fputs((json ? json_of(sections) : text_of(sections)).c_str(), stdout);
     return any_bad(sections) ? 1 : 0;

@@ -11,6 +11,7 @@
 
 #include "core/base/settings.h"
 #include "core/engine/reduce.h"
+#include "core/plugin/choice.h"
 #include "core/plugin/registry.h"
 #include "weir_info/build.h"
 
@@ -43,7 +44,6 @@ std::string capabilities_of(const weir_transport_caps_t& caps) {
                 {WEIR_CAP_WINDOW, "windows"},
                 {WEIR_CAP_PEER_FAILURE, "sees dead peers"},
                 {WEIR_CAP_SELF, "self"},
-                {WEIR_CAP_NOTICE, "notices"},
                 {WEIR_CAP_QUIESCE, "quiesce"},
                 {WEIR_CAP_PUT, "put"},
                 {WEIR_CAP_GET, "get"},
@@ -56,17 +56,42 @@ std::string capabilities_of(const weir_transport_caps_t& caps) {
   return text;
 }
 
-std::vector<TransportLine> transports() {
+weir_host_t silent_host() {
   weir_host_t host{};
   host.struct_bytes = sizeof(host);
   host.error = ignore_error;
   host.log = ignore_log;
   host.setting = setting_of;
+  return host;
+}
+
+std::vector<TransportLine> transports() {
+  const weir_host_t host = silent_host();
   std::vector<TransportLine> lines;
   plugin::load_modules();
   for (const plugin::Viability& one : plugin::list_transports(host))
     lines.push_back({one.transport->name, one.transport->summary, one.origin,
                      capabilities_of(one.transport->caps), one.viable, one.reason});
+  return lines;
+}
+
+std::vector<ChoiceLine> choices(const Settings& settings) {
+  static constexpr struct {
+    plugin::Spread spread;
+    const char* ranks;
+  } kSpreads[] = {{plugin::Spread::kOneHost, "on one host"},
+                  {plugin::Spread::kOneRankPerHost, "on hosts of their own"},
+                  {plugin::Spread::kHosts, "several on each of several hosts"}};
+  const weir_host_t host = silent_host();
+  std::vector<ChoiceLine> lines;
+  for (const auto& [spread, ranks] : kSpreads) {
+    const auto chosen = plugin::choose_transport(settings, host, 2, spread);
+    if (!chosen.ok()) {
+      lines.push_back({ranks, "", chosen.status().text()});
+    } else {
+      lines.push_back({ranks, chosen.value()->name, plugin::describe_parts(*chosen.value())});
+    }
+  }
   return lines;
 }
 
@@ -91,6 +116,8 @@ Report make_report() {
     report.settings_text = describe_settings(parsed.value());
   else
     report.settings_error = parsed.status().text();
+  // Before all modules are loaded, as in a program that requests none.
+  if (parsed.ok()) report.choices = choices(parsed.value());
   report.transports = transports();
   report.machine = judge_machine(gather_machine("/"));
   return report;
@@ -108,6 +135,13 @@ std::string text_of(const Report& report) {
     if (!line.viable) text += fmt::format("  {:<20}why: {}\n", "", line.reason);
     if (line.viable && !line.reason.empty()) text += fmt::format("  {:<20}{}\n", "", line.reason);
     text += fmt::format("  {:<20}{}; {}\n", "", line.capabilities, line.origin);
+  }
+
+  if (!report.choices.empty()) text += "\nChosen between ranks\n";
+  for (const auto& line : report.choices) {
+    text +=
+        fmt::format("  {:<34}{}\n", line.ranks, line.transport.empty() ? "none" : line.transport);
+    if (!line.parts.empty()) text += fmt::format("  {:<34}{}\n", "", line.parts);
   }
 
   text += "\nMachine, as this process may use it\n";
@@ -137,6 +171,9 @@ std::string json_of(const Report& report) {
                                   {"capabilities", line.capabilities},
                                   {"origin", line.origin},
                                   {"summary", line.summary}});
+  for (const auto& line : report.choices)
+    json["chosen"].push_back(
+        {{"ranks", line.ranks}, {"transport", line.transport}, {"parts", line.parts}});
   for (const auto& line : report.machine)
     json["machine"].push_back(
         {{"name", line.name}, {"value", line.value}, {"remedy", line.remedy}});

@@ -23,6 +23,13 @@ struct TransportLine {
   std::string reason;  // why not viable; otherwise what it would use, or ""
 };
 
+// The transport that communicators of several ranks would use.
+struct ChoiceLine {
+  std::string ranks;      // "on one host"
+  std::string transport;  // "" where there is none
+  std::string parts;      // its parts, where it has several; or why there is none
+};
+
 struct SettingLine {
   std::string name;
   std::string value;
@@ -35,10 +42,11 @@ struct Report {
   std::string settings_error;  // "" when every variable parsed
   std::string settings_text;   // describe_settings(), "" after an error
   std::vector<TransportLine> transports;
+  std::vector<ChoiceLine> choices;
   std::vector<Finding> machine;
 };
 
-// Looks at this process and machine.
+// Examines this process and machine.
 Report make_report();
 
 std::string text_of(const Report& report);

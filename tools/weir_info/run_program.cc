@@ -50,7 +50,7 @@ struct Pipe {
   }
 };
 
-// False: time is up, or there is more than a person could read.
+// False: the time is over, or the output is too long.
 bool read_all(Pipe (&pipes)[2], Output* output, int timeout_ms) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   std::string* texts[] = {&output->out, &output->err};
@@ -79,7 +79,8 @@ bool read_all(Pipe (&pipes)[2], Output* output, int timeout_ms) {
   return true;
 }
 
-// What the child writes, and how it ended; false: it was killed, since it took longer or wrote too much.
+// Collects the child's output and exit status; false: it was killed, since it took too long or
+// wrote too much.
 bool read_to_end(pid_t child, Pipe (&pipes)[2], Output* output, int* status, int timeout_ms) {
   const bool done = read_all(pipes, output, timeout_ms);
   if (!done) kill(child, SIGKILL);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a program, or a function of this one in a process of its own, to its end and keeps what it says.
+// Runs a program, or a function of this one in a separate process, to its end and keeps its output.
 #pragma once
 
 #include <functional>
@@ -17,14 +17,15 @@ struct Output {
   std::string err;
 };
 
-// `arguments` begins with the path of the program; `environment` is added to that of this process. A program that
-// is not done after `timeout_ms`, or prints more than a mebibyte, is killed, which is an error.
+// `arguments` begins with the path of the program; `environment` is added to that of this process.
+// A program that is not done after `timeout_ms`, or prints more than a mebibyte, is killed, which
+// is an error.
 Result<Output> run_program(const std::vector<std::string>& arguments,
                            const std::vector<std::pair<std::string, std::string>>& environment,
                            int timeout_ms);
 
-// What `work` gives in a forked process, whose own output goes nowhere: for libraries that may hang, crash or print
-// when they are opened. An error says how it ended without an answer.
+// The result of `work` in a forked process, whose own output is discarded: for libraries that may
+// hang, crash or print when they are opened. An error says how the process ended without a result.
 Result<std::string> answer_of_fork(const std::function<std::string()>& work, int timeout_ms);
 
 }  // namespace weir::info

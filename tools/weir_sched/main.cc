@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir-sched: shows what the ranks of a collective do, and checks that it is right.
-#include <CLI/CLI.hpp>
-
+// weir-sched: shows the programs of a collective's ranks, and checks that they are right.
+#include "command_line/command_line.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/sim_command.h"
 
@@ -21,23 +20,19 @@ Examples:
   weir-sched verify --collective all_reduce --algorithm hierarchical --ranks 24 --per-node 8
   weir-sched sim --collective all_reduce --all --ranks 64 --nodes 8 --bytes 64M
 
-Exit status: 0 right, 1 a program is wrong (or output failed), 2 wrong arguments or an unreadable file.)";
+Exit status: 0 right, 1 a program is wrong (or output failed), 2 wrong arguments or an unreadable
+file.)";
 
 int run(int argc, char** argv) {
-  CLI::App app{kDescription, "weir-sched"};
+  cli::CommandLine app(kDescription, "weir-sched");
   app.footer(kExamples);
-  app.require_subcommand(1);
+  app.require_subcommand();
   int exit_code = kExitOk;
   add_list_command(app, &exit_code);
   add_print_command(app, &exit_code);
   add_verify_command(app, &exit_code);
   add_sim_command(app, &exit_code);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitInput;
-  }
-  return exit_code;
+  return app.parse(argc, argv, kExitInput).value_or(exit_code);
 }
 
 }  // namespace

@@ -2,13 +2,12 @@
 // weir-sched print: the programs of one problem, as text or JSON.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
+#include "command_line/command_line.h"
 #include "core/algo/check.h"
 #include "core/sched/json.h"
-#include "core/sched/peephole.h"
 #include "core/sched/print.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/problem_options.h"
@@ -23,10 +22,9 @@ struct PrintOptions {
   uint32_t rank_count = 0;
   uint32_t rank = kAllPrograms;
   bool as_json = false;
-  bool fused = false;
 };
 
-// A single rank is compiled alone, so that any rank of a very large problem can be looked at.
+// A single rank is compiled alone, so that any rank of a very large problem can be shown.
 constexpr Rank kAllRanksMax = sched::kVerifiedRankCountMax;
 
 Status print(const PrintOptions& options) {
@@ -55,10 +53,7 @@ Status print(const PrintOptions& options) {
   if (options.as_json) {
     text = one ? sched::to_json(set.programs.front()) : sched::to_json(set);
   } else {
-    for (sched::Program& program : set.programs) {
-      if (options.fused) sched::mark_fused(&program);
-      text += sched::print(program);
-    }
+    for (const sched::Program& program : set.programs) text += sched::print(program);
   }
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (!written || std::fflush(stdout) != 0) return system_error("writing to standard output");
@@ -67,19 +62,18 @@ Status print(const PrintOptions& options) {
 
 }  // namespace
 
-void add_print_command(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("print", "What each rank does");
+void add_print_command(cli::Command& app, int* exit_code) {
+  cli::Command command = app.add_subcommand("print", "What each rank does");
   const auto options = std::make_shared<PrintOptions>();
-  add_algorithm_options(*command, &options->problem);
-  command->get_option("--collective")->required();
-  command->get_option("--algorithm")->required();
-  command->add_option("-n,--ranks", options->rank_count, "number of ranks")->required();
-  command->add_option("-r,--rank", options->rank, "only this rank (default: all)");
-  add_problem_options(*command, &options->problem);
-  command->add_flag("--json", options->as_json,
-                    "JSON; for all ranks it is what weir-sched verify --file reads");
-  command->add_flag("--fused", options->fused, "show what an engine may do in one pass");
-  command->callback([options, exit_code] {
+  add_algorithm_options(command, &options->problem);
+  command.option("--collective").required();
+  command.option("--algorithm").required();
+  command.add_option("-n,--ranks", options->rank_count, "number of ranks").required();
+  command.add_option("-r,--rank", options->rank, "only this rank (default: all)");
+  add_problem_options(command, &options->problem);
+  command.add_flag("--json", options->as_json,
+                   "JSON; for all ranks it is what weir-sched verify --file reads");
+  command.on_parsed([options, exit_code] {
     const Status status = print(*options);
     if (status.ok()) return;
     fmt::print(stderr, "weir-sched print: {}\n", status.text());

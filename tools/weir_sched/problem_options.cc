@@ -3,14 +3,16 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <string_view>
+
+#include "command_line/command_line.h"
 
 namespace weir::sched_tool {
 namespace {
 
-// A whole number that fills `text`.
+// A whole number, with nothing else in `text`.
 bool parse_number(std::string_view text, uint32_t* number) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, *number);
@@ -19,17 +21,17 @@ bool parse_number(std::string_view text, uint32_t* number) {
 
 }  // namespace
 
-void add_algorithm_options(CLI::App& command, ProblemOptions* options) {
+void add_algorithm_options(cli::Command& command, ProblemOptions* options) {
   command.add_option("-c,--collective", options->collective, "all_reduce, broadcast, …");
   command.add_option("-a,--algorithm", options->algorithm, "as weir-sched list names it");
 }
 
-void add_problem_options(CLI::App& command, ProblemOptions* options) {
+void add_problem_options(cli::Command& command, ProblemOptions* options) {
   command.add_option("--root", options->root, "of broadcast, reduce, gather and scatter");
   command.add_option("--per-node", options->per_node,
                      "ranks per node, for hierarchical algorithms (default: one node)");
   command.add_option("--nodes", options->nodes, "node of each rank, such as 0,0,1,1")
-      ->delimiter(',');
+      .delimiter(',');
   command.add_flag("--in-place", options->in_place, "send and receive buffers share memory");
 }
 
@@ -38,24 +40,30 @@ bool is_rooted(Collective collective) {
          collective == Collective::kGather || collective == Collective::kScatter;
 }
 
-Result<Collective> parse_collective(const std::string& name) {
+Result<algo::NamedCollective> parse_collective(const std::string& name) {
+  const auto named = algo::collective_named(name);
+  if (named && named->collective != Collective::kSendRecv) return *named;
   std::string known;
   for (uint32_t i = 0; i < static_cast<uint32_t>(Collective::kSendRecv); ++i) {
     const auto collective = static_cast<Collective>(i);
-    if (name == name_of(collective)) return collective;
+    const algo::BlockLengths variant = algo::lengths_of_variant(collective);
     known += fmt::format("{}{}", i == 0 ? "" : ", ", name_of(collective));
+    if (variant != algo::BlockLengths::kEqual) {
+      known += fmt::format(", {}", algo::name_of(collective, variant));
+    }
   }
   return invalid_argument(fmt::format("unknown collective \"{}\"; known are {}", name, known));
 }
 
 Result<const algo::Algorithm*> find_algorithm(const ProblemOptions& options) {
-  const Result<Collective> collective = parse_collective(options.collective);
-  if (!collective.ok()) return collective.status();
-  const algo::Algorithm* found = algo::find_algorithm(collective.value(), options.algorithm);
-  if (found != nullptr) return found;
+  const Result<algo::NamedCollective> named = parse_collective(options.collective);
+  if (!named.ok()) return named.status();
+  const auto [collective, lengths] = named.value();
+  const algo::Algorithm* found = algo::find_algorithm(collective, options.algorithm);
+  if (found != nullptr && found->lengths >= lengths) return found;
   std::string known;
   for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
-    if (algorithm->collective != collective.value()) continue;
+    if (algorithm->collective != collective || algorithm->lengths < lengths) continue;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", algorithm->name);
   }
   return invalid_argument(fmt::format("unknown algorithm \"{}\" for {}; known are {}",
@@ -99,6 +107,9 @@ Result<OwnedProblem> make_problem(const algo::Algorithm& algorithm, Rank rank_co
   problem.inputs_mapped = algorithm.needs_user_windows;
   problem.outputs_mapped = algorithm.needs_user_windows;
   problem.in_place = options.in_place;
+  // If no collective is named, the one that the algorithm is for.
+  const auto named = algo::collective_named(options.collective);
+  problem.lengths = named ? named->lengths : algorithm.lengths;
   if (rank_count == 0) return invalid_argument("--ranks must be at least 1");
   if (options.root >= rank_count) {
     return invalid_argument(

@@ -9,8 +9,8 @@
 #include "core/algo/algorithm.h"
 #include "core/base/status.h"
 
-namespace CLI {
-class App;
+namespace weir::cli {
+class Command;
 }
 
 namespace weir::sched_tool {
@@ -25,12 +25,12 @@ struct ProblemOptions {
 };
 
 // --collective, --algorithm
-void add_algorithm_options(CLI::App& command, ProblemOptions* options);
+void add_algorithm_options(cli::Command& command, ProblemOptions* options);
 // --root, --per-node, --nodes, --in-place
-void add_problem_options(CLI::App& command, ProblemOptions* options);
+void add_problem_options(cli::Command& command, ProblemOptions* options);
 
-// The collective of that name; the error lists those that are known.
-Result<Collective> parse_collective(const std::string& name);
+// The collective or v-variant of that name; the error lists those that are known.
+Result<algo::NamedCollective> parse_collective(const std::string& name);
 // The algorithm that is named; the error lists those that are known.
 Result<const algo::Algorithm*> find_algorithm(const ProblemOptions& options);
 // Ranges of rank counts: "8", "1..64", "2,4,8..16". All in 1..`max`.
@@ -47,7 +47,7 @@ struct OwnedProblem {
     return copy;
   }
 };
-// Fails when the root or the nodes do not suit, or when the algorithm does not support the problem.
+// Fails when the root or the nodes do not fit, or when the algorithm does not support the problem.
 Result<OwnedProblem> make_problem(const algo::Algorithm& algorithm, Rank rank_count,
                                   const ProblemOptions& options);
 

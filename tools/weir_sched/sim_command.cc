@@ -5,11 +5,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <charconv>
 #include <fstream>
 #include <memory>
 
+#include "command_line/command_line.h"
 #include "core/base/clock.h"
 #include "core/cost/cache.h"
 #include "core/sim/measured_network.h"
@@ -104,7 +104,7 @@ Status fill(const SimOptions& given, uint64_t bytes, sim::Options* options) {
   return {};
 }
 
-// Ranks in blocks, as evenly as may be.
+// Ranks in blocks, as even as possible.
 std::vector<uint32_t> blocks_of_nodes(Rank rank_count, uint32_t node_count) {
   std::vector<uint32_t> nodes;
   if (node_count <= 1) return nodes;
@@ -180,9 +180,9 @@ Status run_one(const SimOptions& given, algo::Problem problem, uint64_t bytes,
   if (!outcome.ok()) return outcome.status();
   const sim::Report& report = outcome.value().report;
   const auto closed_form = sim::expected(algorithm, problem, bytes, options);
-  const std::string title =
-      fmt::format("{} {}, {} ranks on {} nodes, {} bytes", name_of(problem.collective),
-                  algorithm.name, problem.rank_count, given.node_count, bytes);
+  const std::string title = fmt::format(
+      "{} {}, {} ranks on {} nodes, {} bytes", algo::name_of(problem.collective, problem.lengths),
+      algorithm.name, problem.rank_count, given.node_count, bytes);
   if (given.json) {
     fmt::print("{}", sim::to_json(report, closed_form));
   } else {
@@ -199,12 +199,15 @@ Status run_one(const SimOptions& given, algo::Problem problem, uint64_t bytes,
 
 Status run_all(const SimOptions& given, algo::Problem problem, uint64_t bytes,
                const sim::Options& options) {
-  fmt::print("{}, {} ranks on {} nodes, {} bytes\n", name_of(problem.collective),
-             problem.rank_count, given.node_count, bytes);
+  fmt::print("{}, {} ranks on {} nodes, {} bytes\n",
+             algo::name_of(problem.collective, problem.lengths), problem.rank_count,
+             given.node_count, bytes);
   fmt::print("{:<28} {:>14} {:>14} {:>12} {:>16} {:>9}\n", "algorithm", "time", "closed form",
              "messages", "between nodes", "seconds");
   for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
-    if (algorithm->collective != problem.collective) continue;
+    if (algorithm->collective != problem.collective || algorithm->lengths < problem.lengths) {
+      continue;
+    }
     map_as_needed(*algorithm, &problem);
     const Result<Outcome> outcome = simulate_one(*algorithm, problem, bytes, options);
     if (!outcome.ok()) {
@@ -226,8 +229,8 @@ Status run_all(const SimOptions& given, algo::Problem problem, uint64_t bytes,
 }
 
 Status run(const SimOptions& given) {
-  const Result<Collective> collective = parse_collective(given.problem.collective);
-  if (!collective.ok()) return collective.status();
+  const Result<algo::NamedCollective> named = parse_collective(given.problem.collective);
+  if (!named.ok()) return named.status();
   const Result<uint64_t> bytes = parse_bytes("--bytes", given.bytes);
   if (!bytes.ok()) return bytes.status();
   if (given.rank_count < 1) return invalid_argument("--ranks must be at least 1");
@@ -245,7 +248,8 @@ Status run(const SimOptions& given) {
   WEIR_RETURN_IF_ERROR(fill(given, bytes.value(), &options));
   const std::vector<uint32_t> nodes = blocks_of_nodes(given.rank_count, given.node_count);
   algo::Problem problem;
-  problem.collective = collective.value();
+  problem.collective = named.value().collective;
+  problem.lengths = named.value().lengths;
   problem.rank_count = given.rank_count;
   problem.root = given.problem.root;
   problem.node_of_rank = nodes;
@@ -255,33 +259,31 @@ Status run(const SimOptions& given) {
 
 }  // namespace
 
-void add_sim_command(CLI::App& app, int* exit_code) {
-  CLI::App* command =
+void add_sim_command(cli::Command& app, int* exit_code) {
+  cli::Command command =
       app.add_subcommand("sim", "How long a collective takes on a simulated network");
   const auto given = std::make_shared<SimOptions>();
-  add_algorithm_options(*command, &given->problem);
-  command->add_flag("--all", given->all, "compare all algorithms of the collective");
-  command->add_option("-n,--ranks", given->rank_count, "number of ranks")->required();
-  command->add_option("-b,--bytes", given->bytes, "the largest buffer of a rank: 4096, 64K, 1M, 2G")
-      ->capture_default_str();
-  command->add_option("--nodes", given->node_count, "number of nodes; ranks fill them in blocks")
-      ->capture_default_str();
-  command->add_option("--root", given->problem.root, "of broadcast, reduce, gather and scatter");
-  command->add_option("--slice", given->slice_bytes, "cut chunks into slices; 0: whole chunks")
-      ->capture_default_str();
-  command->add_option("--in-flight", given->slices_in_flight, "slices side by side")
-      ->capture_default_str();
-  command->add_option("--slow", given->slow, "RANK:FACTOR, a rank that takes FACTOR times as long");
-  command->add_option("--dead", given->dead, "RANK@MICROSECONDS, when a rank stops");
-  command->add_option("--net", given->network_file, "TOML file with the figures of the network");
+  add_algorithm_options(command, &given->problem);
+  command.add_flag("--all", given->all, "compare all algorithms of the collective");
+  command.add_option("-n,--ranks", given->rank_count, "number of ranks").required();
+  command.add_option("-b,--bytes", given->bytes, "the largest buffer of a rank: 4096, 64K, 1M, 2G")
+      .show_default();
+  command.add_option("--nodes", given->node_count, "number of nodes; ranks fill them in blocks")
+      .show_default();
+  command.add_option("--root", given->problem.root, "of broadcast, reduce, gather and scatter");
+  command.add_option("--slice", given->slice_bytes, "cut chunks into slices; 0: whole chunks")
+      .show_default();
+  command.add_option("--in-flight", given->slices_in_flight, "slices side by side").show_default();
+  command.add_option("--slow", given->slow, "RANK:FACTOR, a rank that takes FACTOR times as long");
+  command.add_option("--dead", given->dead, "RANK@MICROSECONDS, when a rank stops");
+  command.add_option("--net", given->network_file, "TOML file with the figures of the network");
   command
-      ->add_option("--costs", given->costs_file,
-                   "measured costs (WEIR_COSTS_FILE) instead of --net")
-      ->excludes("--net");
-  command->add_option("--svg", given->svg_file, "writes what the first 64 ranks do over time");
-  command->add_flag("--json", given->json, "result as JSON on standard output");
-  command->footer("Example: weir-sched sim -c all_reduce -a ring -n 10240 -b 64M --nodes 1280");
-  command->callback([given, exit_code] {
+      .add_option("--costs", given->costs_file, "measured costs (WEIR_COSTS_FILE) instead of --net")
+      .excludes("--net");
+  command.add_option("--svg", given->svg_file, "writes what the first 64 ranks do over time");
+  command.add_flag("--json", given->json, "result as JSON on standard output");
+  command.footer("Example: weir-sched sim -c all_reduce -a ring -n 10240 -b 64M --nodes 1280");
+  command.on_parsed([given, exit_code] {
     const Status status = run(*given);
     if (status.ok()) return;
     fmt::print(stderr, "weir-sched sim: {}\n", status.text());

@@ -2,12 +2,12 @@
 // weir-sched sim: how long a collective would take on a given network.
 #pragma once
 
-namespace CLI {
-class App;
+namespace weir::cli {
+class Command;
 }
 
 namespace weir::sched_tool {
 
-void add_sim_command(CLI::App& app, int* exit_code);
+void add_sim_command(cli::Command& app, int* exit_code);
 
 }  // namespace weir::sched_tool

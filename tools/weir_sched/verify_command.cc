@@ -2,10 +2,11 @@
 // weir-sched verify: runs the verifier over algorithms, or over programs in a file.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
+#include "command_line/command_line.h"
 #include "core/algo/check.h"
 #include "core/sched/json.h"
 #include "weir_sched/commands.h"
@@ -72,7 +73,7 @@ struct Sums {
   uint64_t op_count = 0;
 };
 
-// One problem; false (and a line on what is wrong) when it is not solved.
+// Verifies one problem; false (and a line with the flaw) when its programs are wrong.
 bool verify_one(const algo::Algorithm& algorithm, const OwnedProblem& owned, uint32_t credit,
                 Sums* sums) {
   const algo::Problem problem = owned.get();
@@ -80,7 +81,8 @@ bool verify_one(const algo::Algorithm& algorithm, const OwnedProblem& owned, uin
   ++sums->problem_count;
   sums->op_count += verdict.op_count;
   const std::string what = fmt::format(
-      "{}/{} on {} ranks{}{}{}", name_of(algorithm.collective), algorithm.name, problem.rank_count,
+      "{}/{} on {} ranks{}{}{}", algo::name_of(algorithm.collective, problem.lengths),
+      algorithm.name, problem.rank_count,
       is_rooted(algorithm.collective) ? fmt::format(", root {}", problem.root) : "",
       problem.in_place ? ", in place" : "",
       problem.node_of_rank.empty() ? ""
@@ -96,8 +98,8 @@ bool verify_one(const algo::Algorithm& algorithm, const OwnedProblem& owned, uin
   return true;
 }
 
-// All roots that are asked for, in place and not; hierarchies also with 4 and 8 ranks per node,
-// unless the command line says how many.
+// All requested roots, in place and not; hierarchies also with 4 and 8 ranks per node, unless the
+// command line says how many.
 bool verify_algorithm(const algo::Algorithm& algorithm, const std::vector<Rank>& rank_counts,
                       const VerifyCommand& options, Sums* sums) {
   for (const Rank n : rank_counts) {
@@ -114,9 +116,9 @@ bool verify_algorithm(const algo::Algorithm& algorithm, const std::vector<Rank>&
           if (owned.ok() && !verify_one(algorithm, owned.value(), options.credit, sums)) {
             return false;
           }
-          const bool has_nodes =
-              std::string_view(algorithm.name).find("hierarchical") != std::string_view::npos;
-          if (!has_nodes || options.problem.per_node > 0 || !options.problem.nodes.empty()) break;
+          if (!algorithm.uses_nodes || options.problem.per_node > 0 ||
+              !options.problem.nodes.empty())
+            break;
         }
       }
     }
@@ -129,9 +131,11 @@ Status verify_algorithms(const VerifyCommand& options, int* exit_code) {
   if (!options.all && !has_filter) {
     return invalid_argument("say what to verify: --all, --collective, --algorithm or --file");
   }
+  std::optional<algo::NamedCollective> named;
   if (!options.problem.collective.empty()) {
-    const Result<Collective> collective = parse_collective(options.problem.collective);
-    if (!collective.ok()) return collective.status();
+    const Result<algo::NamedCollective> parsed = parse_collective(options.problem.collective);
+    if (!parsed.ok()) return parsed.status();
+    named = parsed.value();
     if (!options.problem.algorithm.empty()) {
       const auto algorithm = find_algorithm(options.problem);
       if (!algorithm.ok()) return algorithm.status();
@@ -148,53 +152,63 @@ Status verify_algorithms(const VerifyCommand& options, int* exit_code) {
     }
   }
   uint32_t algorithm_count = 0;
+  uint32_t tried_count = 0;
   for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
     const ProblemOptions& wanted = options.problem;
-    if (!wanted.collective.empty() && wanted.collective != name_of(algorithm->collective)) continue;
+    if (named &&
+        (named->collective != algorithm->collective || named->lengths > algorithm->lengths)) {
+      continue;
+    }
     if (!wanted.algorithm.empty() && wanted.algorithm != algorithm->name) continue;
     ++algorithm_count;
     Sums sums;
     if (!verify_algorithm(*algorithm, counts.value(), options, &sums)) {
       *exit_code = kExitFlaw;
+      ++tried_count;
       continue;
     }
-    fmt::print("{:<15} {:<27} right: {} problems, {} operations\n", name_of(algorithm->collective),
-               algorithm->name, sums.problem_count, sums.op_count);
+    if (sums.problem_count == 0) continue;
+    ++tried_count;
+    const algo::BlockLengths lengths = named ? named->lengths : algo::BlockLengths::kEqual;
+    fmt::print("{:<15} {:<27} right: {} problems, {} operations\n",
+               algo::name_of(algorithm->collective, lengths), algorithm->name, sums.problem_count,
+               sums.op_count);
     std::fflush(stdout);
   }
   if (algorithm_count == 0) {
     return invalid_argument(fmt::format("no algorithm is called \"{}\"; see weir-sched list",
                                         options.problem.algorithm));
   }
+  if (tried_count == 0) return invalid_argument("no algorithm supports such a problem");
   return {};
 }
 
 }  // namespace
 
-void add_verify_command(CLI::App& app, int* exit_code) {
-  CLI::App* command = app.add_subcommand("verify", "Whether schedules are right");
+void add_verify_command(cli::Command& app, int* exit_code) {
+  cli::Command command = app.add_subcommand("verify", "Whether schedules are right");
   const auto options = std::make_shared<VerifyCommand>();
-  add_algorithm_options(*command, &options->problem);
-  command->add_flag("--all", options->all, "every algorithm");
-  command->add_option("-n,--ranks", options->rank_counts,
-                      "rank counts: 8, 1..64 or 2,4,8..16 (default 1..16)");
-  command->add_option("--root", options->problem.root, "of rooted collectives (default 0)");
-  command->add_flag("--all-roots", options->all_roots, "every root");
-  command->add_option("--per-node", options->problem.per_node,
-                      "ranks per node for hierarchical algorithms (default: one node, 4, and 8)");
-  command->add_option("--nodes", options->problem.nodes, "node of each rank, such as 0,0,1,1")
-      ->delimiter(',');
+  add_algorithm_options(command, &options->problem);
+  command.add_flag("--all", options->all, "every algorithm");
+  command.add_option("-n,--ranks", options->rank_counts,
+                     "rank counts: 8, 1..64 or 2,4,8..16 (default 1..16)");
+  command.add_option("--root", options->problem.root, "of rooted collectives (default 0)");
+  command.add_flag("--all-roots", options->all_roots, "every root");
+  command.add_option("--per-node", options->problem.per_node,
+                     "ranks per node for hierarchical algorithms (default: one node, 4, and 8)");
+  command.add_option("--nodes", options->problem.nodes, "node of each rank, such as 0,0,1,1")
+      .delimiter(',');
   command
-      ->add_option("--credit", options->credit,
-                   "messages that a sender may be ahead (always checked at 1 too)")
-      ->check(CLI::Range(1u, 1u << 20));
+      .add_option("--credit", options->credit,
+                  "messages that a sender may be ahead (always checked at 1 too)")
+      .range(1u, 1u << 20);
   command
-      ->add_option("--file", options->file,
-                   "programs as JSON, as weir-sched print --json writes them")
-      ->excludes("--all")
-      ->excludes("--collective")
-      ->excludes("--algorithm");
-  command->callback([options, exit_code] {
+      .add_option("--file", options->file,
+                  "programs as JSON, as weir-sched print --json writes them")
+      .excludes("--all")
+      .excludes("--collective")
+      .excludes("--algorithm");
+  command.on_parsed([options, exit_code] {
     if (!options->file.empty()) {
       *exit_code = verify_file(*options);
       return;

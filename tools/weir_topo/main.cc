@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir-topo: shows what a machine is made of and what lies between its devices.
+// weir-topo: shows the parts of a machine and the paths between its devices.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "command_line/command_line.h"
 #include "core/topo/cluster.h"
 #include "core/topo/cpus.h"
 #include "core/topo/discover.h"
@@ -18,7 +18,7 @@
 namespace weir::topo {
 namespace {
 
-constexpr int kExitInput = 2;  // wrong arguments, or a file that is none
+constexpr int kExitInput = 2;  // wrong arguments, or not a topology file
 constexpr int kExitOutput = 1;
 
 constexpr const char* kDescription =
@@ -33,7 +33,7 @@ Examples:
   weir-topo --bandwidth                      the same in GB/s
   weir-topo --file topo.xml --svg topo.svg   a picture of the machine in a file
   weir-topo --path GPU0 mlx5_0               one path, hop by hop
-  weir-topo --nccl-xml > topo.xml            for NCCL_TOPO_FILE, on machines that hide their PCIe tree
+  weir-topo --nccl-xml > topo.xml            for NCCL_TOPO_FILE, where the PCIe tree is hidden
   weir-topo --file a.xml --file b.xml        two machines and the network between them
 
 A file is the XML of hwloc ("lstopo machine.xml") or of NCCL (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE).
@@ -82,7 +82,7 @@ int write_svg(const Topology& topology, const std::string& file) {
   return kExitOutput;
 }
 
-// What the tree does not say of this machine: how much of it the process may use.
+// The tree does not tell how much of this machine the process may use.
 void print_allowance() {
   fmt::print("\nThis process may use {} of its CPUs ({})\n", cpu_allowed_count(),
              cpus_allowed().list());
@@ -133,38 +133,34 @@ int show(const Topology& topology, const Arguments& arguments) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app(kDescription, "weir-topo");
+  cli::CommandLine app(kDescription, "weir-topo");
   Arguments arguments;
   app.footer(kExamples);
   app.add_option(
          "-f,--file", arguments.files,
          "Read this file instead of asking the machine; several files make several machines")
-      ->type_name("FILE")
-      ->allow_extra_args(false);
+      .value_name("FILE")
+      .one_each_time();
   app.add_flag("-m,--matrix", arguments.matrix,
                "Table of path classes, with CPU and NUMA affinity");
   app.add_flag("-b,--bandwidth", arguments.bandwidth, "Table of bandwidths in GB/s");
   app.add_option("-p,--path", arguments.path, "The path between two devices, hop by hop")
-      ->expected(2)
-      ->type_name("A B");
+      .value_count(2)
+      .value_name("A B");
   app.add_option("-s,--svg", arguments.svg_file, "Write a picture; - is standard output")
-      ->type_name("FILE");
+      .value_name("FILE");
   app.add_flag("-j,--json", arguments.json, "Everything, as JSON");
   app.add_flag("-x,--nccl-xml", arguments.nccl_xml, "As a file for NCCL_TOPO_FILE");
   app.add_flag("-a,--all", arguments.every_port, "In the tree: each PCIe port, cache and core");
   app.add_flag("--hash", arguments.hash, "The fingerprint that measured tables are kept under");
   app.add_option("--sysfs", arguments.discover.sysfs_root, "Read this copy of /sys")
-      ->type_name("DIR")
-      ->capture_default_str();
+      .value_name("DIR")
+      .show_default();
   app.add_option("--nvml", arguments.discover.nvml_library,
                  "NVIDIA's library to load; \"\" loads none")
-      ->type_name("FILE")
-      ->capture_default_str();
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : kExitInput;
-  }
+      .value_name("FILE")
+      .show_default();
+  if (const auto status = app.parse(argc, argv, kExitInput)) return *status;
   const Result<Topology> topology = load(arguments);
   if (!topology.ok()) return fail(topology.status());
   const int status = show(topology.value(), arguments);

@@ -47,12 +47,13 @@ std::vector<Rank> Group::missing() const {
 bool Group::forwarded() const { return records.front().transport == comm::kForwardedTransport; }
 
 std::vector<Group> group_records(std::vector<Record> records) {
-  using Key = std::tuple<uint64_t, uint64_t, Rank>;  // ranks that disagree on their number: apart
+  using Key = std::tuple<uint64_t, uint64_t,
+                         Rank>;  // one group per rank count
   std::map<Key, std::map<Rank, Record>> sorted;
   for (Record& record : records) {
     auto& ranks = sorted[{record.comm_id, record.instance, record.rank_count}];
     const auto [it, is_new] = ranks.try_emplace(record.rank);
-    // A copy beside the original: the later one tells more.
+    // A copy next to the original: the later one has more.
     if (is_new || it->second.latest_ns < record.latest_ns) it->second = std::move(record);
   }
   std::vector<Group> groups;

@@ -7,11 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "core/comm/record_file.h"
+#include "core/comm/record/record_file.h"
 
 namespace weir::trace {
 
-// What a rank called under one number: a collective that it began, or one that waits to begin.
+// A rank's call with a given sequence number: a collective that it began, or one that waits to
+// begin.
 struct Called {
   uint64_t what = 0;
   uint64_t count = 0;
@@ -30,19 +31,19 @@ struct Group {
   bool forwarded() const;             // its calls go to the real NCCL
 };
 
-// Groups with the latest sign of life first.
+// Sorts records into groups, the most recently active first.
 std::vector<Group> group_records(std::vector<comm::Record> records);
 
-// The newest group and all that share a process with it, or with one that does.
+// The newest group and all that share a process with it, directly or through other groups.
 std::vector<Group> latest_job(const std::vector<Group>& groups);
 
 bool failed(const comm::Record& record);
-// It ended without an error of its own, while others went on or failed.
+// The rank ended without an error of its own, while others went on or failed.
 bool died(const Group& group, const comm::Record& record);
 
 bool same_process(const comm::Record& a, const comm::Record& b);
 
-// Number of the latest collective that the rank has called.
+// The sequence number of the latest collective that the rank has called.
 uint64_t called(const comm::Record& record);
 // nullopt: not called, or so long ago that it is no longer known.
 std::optional<Called> call_of(const comm::Record& record, uint64_t sequence);

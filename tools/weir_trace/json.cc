@@ -26,20 +26,34 @@ const char* name_of_kind(RecordKind kind) {
       return "send";
     case RecordKind::kRecv:
       return "receive";
-    case RecordKind::kAllToAllV:
-      return "all_to_all_v";
     case RecordKind::kPutSignal:
       return "put with signal";
     case RecordKind::kSignal:
       return "signal";
     case RecordKind::kWaitSignal:
       return "wait for signals";
+    case RecordKind::kPut:
+      return "put";
+    case RecordKind::kGet:
+      return "get";
+    case RecordKind::kFetchAdd:
+      return "fetch and add";
+    case RecordKind::kCompareSwap:
+      return "compare and swap";
+    case RecordKind::kFlush:
+      return "flush";
+    case RecordKind::kRetire:
+      return "retirement of a window";
+    case RecordKind::kWaitWord:
+      return "wait for a word";
   }
   return "?";
 }
 
 const char* units_of(RecordKind kind) {
-  return kind == RecordKind::kWaitSignal ? "signals" : "bytes";
+  return kind == RecordKind::kWaitSignal ? "signals"
+         : kind == RecordKind::kWaitWord ? "value"
+                                         : "bytes";
 }
 
 namespace {

@@ -8,13 +8,12 @@
 #include <optional>
 #include <set>
 
+#include "core/base/rank_list.h"
 #include "core/base/status.h"
-#include "core/comm/rank_list.h"
 #include "core/engine/call.h"
 
 namespace weir::trace {
 
-using comm::describe_ranks;
 using comm::Life;
 using comm::Record;
 using comm::RecordedWait;
@@ -27,8 +26,8 @@ bool is_collective(const RecordedWait& wait) {
   return wait.kind == RecordKind::kCollective || wait.kind == RecordKind::kQueued;
 }
 
-// Where nobody can tell whether the process lives: it stopped looking around while it waited, and
-// the others went on doing so.
+// For a process of which it is unknown whether it lives: it stopped updating its record while it
+// waited, and the others went on doing so.
 bool fell_silent(const Group& group, const Record& record, const JudgeOptions& options) {
   if (record.life != Life::kUnknown || failed(record)) return false;
   return record.latest_ns + options.stuck_after_ns < group.latest_ns() &&
@@ -48,12 +47,25 @@ std::string message_of(const RecordedWait& wait) {
       return fmt::format("{} to take a put of {} bytes and its signal", peers, wait.count);
     case RecordKind::kWaitSignal:
       return fmt::format("signals of {} ({} asked for in all)", peers, wait.count);
+    case RecordKind::kPut:
+      return fmt::format("{} to take a put of {} bytes", peers, wait.count);
+    case RecordKind::kGet:
+      return fmt::format("{} bytes that it gets from {}", wait.count, peers);
+    case RecordKind::kFetchAdd:
+    case RecordKind::kCompareSwap:
+      return fmt::format("{} to change a word", peers);
+    case RecordKind::kFlush:
+      return fmt::format("{} to do what was put there", peers);
+    case RecordKind::kRetire:
+      return fmt::format("{} to end its use of a window", peers);
+    case RecordKind::kWaitWord:
+      return fmt::format("a signal of {} (a word is to reach {})", peers, wait.count);
     default:
-      return fmt::format("an all_to_all_v of {} bytes with {}", wait.count, peers);
+      return fmt::format("an operation of {} bytes with {}", wait.count, peers);
   }
 }
 
-// What the rank is at besides the operation that the others wait for.
+// What the rank is doing other than the operation that the others wait for.
 std::string whereabouts(const Record& record, uint64_t sequence) {
   const RecordedWait& wait = record.wait;
   const bool elsewhere =
@@ -62,8 +74,9 @@ std::string whereabouts(const Record& record, uint64_t sequence) {
     return fmt::format("it waits for {}", message_of(wait));
   }
   if (record.begun() > record.completed) {
-    return fmt::format("operation {} is begun there and not completed, and nobody waits for it",
-                       record.begun());
+    return fmt::format(
+        "operation {} has begun there, has not completed, and no thread waits for it",
+        record.begun());
   }
   return record.completed == 0
              ? std::string("it has completed no collective")
@@ -107,7 +120,7 @@ std::optional<Verdict> find_mismatch(const Group& group) {
       }
     }
     if (sides.size() < 2) continue;
-    // The majority is right; of two equal sides, the one with the lowest rank.
+    // The majority is right; between equal sides, the one with the lowest rank.
     const auto right = std::max_element(
         sides.begin(), sides.end(),
         [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
@@ -127,7 +140,7 @@ std::optional<Verdict> find_mismatch(const Group& group) {
     text +=
         fmt::format("where {} called {}", describe_ranks(right->second), describe(right->first));
     if (two_sides) text += fmt::format(": {}", difference(right->first, wrong.first));
-    // One call too few or too many shows in the call that follows.
+    // A missing or extra call shows in the call that follows.
     const Record* one = group.find(wrong.second.front());
     const Record* other = group.find(right->second.front());
     const auto after_wrong = call_of(*one, number + 1);
@@ -137,7 +150,7 @@ std::optional<Verdict> find_mismatch(const Group& group) {
                           describe_ranks(right->second), describe_ranks(wrong.second),
                           describe(right->first));
     } else if (two_sides && after_wrong && *after_wrong == right->first) {
-      text += fmt::format(". {} called that one later: it seems that {} made a call more",
+      text += fmt::format(". {} called that one later: it seems that {} made an extra call",
                           wrong.second.size() == 1 ? "It" : "They",
                           wrong.second.size() == 1 ? "it" : "they");
     }
@@ -174,7 +187,7 @@ std::string step_of(const RecordedWait& wait) {
   return text;
 }
 
-// On an operation that somebody waits in: who holds it up.
+// Judges an operation in which a rank waits: which ranks hold it up.
 Verdict judge_operation(const Group& group, uint64_t sequence, const JudgeOptions& options) {
   const std::vector<Rank> waiters = waiters_of(group, sequence);
   std::string what = fmt::format("operation {}", sequence);
@@ -186,7 +199,7 @@ Verdict judge_operation(const Group& group, uint64_t sequence, const JudgeOption
   const std::string held = fmt::format("{} {} in {}", describe_ranks(waiters),
                                        waiters.size() == 1 ? "waits" : "wait", what);
 
-  // Whoever is dead or stopped cannot do its part, whatever else there is.
+  // A dead or stopped rank cannot do its part, whatever else holds.
   std::vector<Rank> dead;
   std::vector<Rank> stopped;
   std::vector<Rank> late;
@@ -218,7 +231,7 @@ Verdict judge_operation(const Group& group, uint64_t sequence, const JudgeOption
         fmt::format("{} stopped {} ({}); {}", describe_ranks(stopped), where(stopped[0]),
                     group.find(stopped[0])->life == Life::kStopped
                         ? "the process is stopped by a signal or a debugger"
-                        : "nothing was heard of it while the others waited",
+                        : "it reported nothing while the others waited",
                     held));
   }
   if (!late.empty()) {
@@ -226,7 +239,7 @@ Verdict judge_operation(const Group& group, uint64_t sequence, const JudgeOption
                       fmt::format("{} never called operation {} ({}); {}", describe_ranks(late),
                                   sequence, whereabouts(*group.find(late[0]), sequence), held));
   }
-  // All have called it. Whoever is waited for and does not wait itself holds it up.
+  // All have called it. A rank that others wait for and that does not wait itself holds it up.
   std::set<Rank> idle;
   std::set<Rank> silent;
   for (const Rank rank : waiters) {
@@ -241,10 +254,11 @@ Verdict judge_operation(const Group& group, uint64_t sequence, const JudgeOption
   }
   if (!idle.empty()) {
     const std::vector<Rank> ranks(idle.begin(), idle.end());
-    return verdict_of(Finding::kStuckInside, ranks, sequence,
-                      fmt::format("{} began operation {} and went no further: nobody waits for it "
-                                  "there; {}",
-                                  describe_ranks(ranks), sequence, held));
+    return verdict_of(
+        Finding::kStuckInside, ranks, sequence,
+        fmt::format("{} began operation {} and went no further: no thread waits for it "
+                    "there; {}",
+                    describe_ranks(ranks), sequence, held));
   }
   if (!silent.empty()) {
     const std::vector<Rank> ranks(silent.begin(), silent.end());
@@ -267,7 +281,7 @@ Verdict judge_operation(const Group& group, uint64_t sequence, const JudgeOption
   return verdict_of(Finding::kStuckInside, {}, sequence, text);
 }
 
-// On messages that nobody answers: follows who waits for whom to whoever does not wait.
+// Judges messages without an answer: follows the waits to a rank that does not wait.
 Verdict judge_messages(const Group& group, const std::vector<Rank>& waiters) {
   std::set<Rank> ends;
   for (const Rank rank : waiters) {
@@ -324,7 +338,7 @@ Verdict judge_failure(const Group& group) {
     return verdict_of(Finding::kDied, dead, record.completed,
                       fmt::format("{} died {} operation {}; {}", describe_ranks(dead),
                                   record.begun() > record.completed ? "in" : "after",
-                                  record.begun(), why.empty() ? "nobody waits for it" : why));
+                                  record.begun(), why.empty() ? "no rank waits for it" : why));
   }
   if (first == nullptr) return {};
   return verdict_of(Finding::kFailed, {}, 0, why);
@@ -356,7 +370,8 @@ uint64_t waited_ns(const Group& group, const Record& record, uint64_t now_ns) {
   if (record.wait.kind == RecordKind::kNothing || record.wait.since_ns == 0) return 0;
   const bool lives = record.life == Life::kAlive || record.life == Life::kStopped;
   uint64_t until_ns = now_ns;
-  // A dead rank waited as long as it looked around; elsewhere, the latest sign of the group tells.
+  // A dead rank waited until its record was last updated; otherwise the group's latest update
+  // counts.
   if (record.life == Life::kDead || failed(record)) until_ns = record.latest_ns;
   if (record.life == Life::kUnknown) until_ns = group.latest_ns();
   if (lives && failed(record)) until_ns = record.latest_ns;
@@ -400,7 +415,7 @@ Verdict judge(const Group& group, const JudgeOptions& options) {
       std::all_of(group.records.begin(), group.records.end(),
                   [](const Record& record) { return record.life == Life::kDead; });
   verdict.text =
-      fmt::format("nobody has waited longer than {}{}", text_of_duration(options.stuck_after_ns),
+      fmt::format("no rank has waited longer than {}{}", text_of_duration(options.stuck_after_ns),
                   all_dead ? "; every process has ended" : "");
   return verdict;
 }

@@ -3,19 +3,18 @@
 
 #include <algorithm>
 
-#include "core/comm/rank_list.h"
+#include "core/base/rank_list.h"
 #include "weir_trace/judge.h"
 
 namespace weir::trace {
 
-using comm::describe_ranks;
 using comm::Life;
 using comm::Record;
 
 namespace {
 
-// How long ago the rank made the call, as of now or of the last that was heard; 0: unknown. A call
-// that is older than the ring is older than any bound.
+// How long ago the rank made the call, up to now or the group's latest update; 0: unknown. A call
+// that is no longer in the ring is older than any bound.
 uint64_t age_ns(const Group& group, const Record& record, uint64_t sequence, uint64_t now_ns) {
   const comm::RecordedOperation* operation = record.find(sequence);
   if (operation == nullptr) return UINT64_MAX;
@@ -36,7 +35,7 @@ std::string latest_of(const Record& record) {
                      call ? ", " + describe(*call) : std::string());
 }
 
-// The ranks that did not make the call which others made.
+// The ranks that did not make a call that others made.
 std::optional<Verdict> judge_late(const Group& group, const JudgeOptions& options) {
   uint64_t first = UINT64_MAX;  // the first operation that a rank did not call
   for (const Record& record : group.records) first = std::min(first, called(record) + 1);
@@ -88,7 +87,7 @@ std::optional<Verdict> judge_late(const Group& group, const JudgeOptions& option
   return verdict;
 }
 
-// All made the same calls, and some have not come back from the latest.
+// All ranks made the same calls, and some have not returned from the latest.
 std::optional<Verdict> judge_inside(const Group& group, const JudgeOptions& options) {
   std::vector<Rank> inside;
   for (const Record& record : group.records) {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// weir-trace: after a hang or a crash, reads what the recorders of the ranks have left and names the
-// rank that diverged first.
+// weir-trace: after a hang or a crash, reads the files of the ranks' recorders and names the rank
+// that diverged first.
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "command_line/command_line.h"
 #include "core/base/settings.h"
-#include "core/comm/record_folder.h"
+#include "core/comm/record/record_folder.h"
 #include "weir_trace/report.h"
 
 namespace weir::trace {
@@ -87,7 +87,7 @@ int examine(Arguments arguments) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app(kDescription, "weir-trace");
+  cli::CommandLine app(kDescription, "weir-trace");
   Arguments arguments;
   app.footer(kExamples);
   app.add_option("PATH", arguments.paths,
@@ -97,13 +97,9 @@ int run(int argc, char** argv) {
   app.add_option("--chrome", arguments.chrome, "Write a Chrome trace into this file");
   app.add_option("--stuck-after-ms", arguments.stuck_after_ms,
                  "A rank that waits for less is not suspected of anything")
-      ->capture_default_str()
-      ->check(CLI::Range(1u, 86'400'000u));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kNothingWrong : kUnknown;
-  }
+      .show_default()
+      .range(1u, 86'400'000u);
+  if (const auto wrong = app.parse(argc, argv, kUnknown)) return *wrong;
   const int status = examine(std::move(arguments));
   return std::fflush(stdout) == 0 ? status : kUnknown;
 }

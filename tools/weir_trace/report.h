@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the records of communicators say, in three forms: text for people, JSON for programs, and a
-// Chrome trace (chrome://tracing, ui.perfetto.dev) with one track per rank. Functions; thread-safe.
+// A report on the records of communicators in three forms: text for people, JSON for programs, and
+// a Chrome trace (chrome://tracing, ui.perfetto.dev) with one track per rank. Functions;
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +23,18 @@ struct Report {
 // Reads the records at `paths` (files or folders) and judges them. `all`: not only the latest job.
 Report make_report(const std::vector<std::string>& paths, const JudgeOptions& options, bool all);
 
-// A table per communicator with each rank's latest completed operation and what it is at, without
-// and with the verdicts.
+// A table per communicator with each rank's latest completed operation and its present activity,
+// without and with the verdicts.
 std::string text_of(const Group& group, uint64_t now_ns);
 std::string text_of(const Report& report);
 std::string json_of(const Report& report);
 std::string chrome_of(const Report& report);
 
-// What the rank is at: "operation 12, all_reduce(float32, sum, count 8), waits 3 s for rank 2".
+// The rank's present activity: "operation 12, all_reduce(float32, sum, count 8), waits 3 s for rank
+// 2".
 std::string activity_of(const Group& group, const comm::Record& record, uint64_t now_ns);
 
-// "send", "wait for signals", and what is counted of it: "bytes", "signals".
+// "send", "wait for signals", and the unit of its count: "bytes", "signals".
 const char* name_of_kind(comm::RecordKind kind);
 const char* units_of(comm::RecordKind kind);
 

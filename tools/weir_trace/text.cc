@@ -5,13 +5,12 @@
 #include <algorithm>
 #include <set>
 
+#include "core/base/rank_list.h"
 #include "core/base/status.h"
-#include "core/comm/rank_list.h"
 #include "weir_trace/report.h"
 
 namespace weir::trace {
 
-using comm::describe_ranks;
 using comm::Record;
 using comm::RecordedMessage;
 using comm::RecordKind;
@@ -45,8 +44,22 @@ std::string message_text(RecordKind kind, Rank peer, uint64_t bytes) {
     case RecordKind::kWaitSignal:
       return fmt::format("wait for {} signal{}, of rank {} the first", bytes, bytes == 1 ? "" : "s",
                          peer);
+    case RecordKind::kPut:
+      return fmt::format("put of {} bytes to rank {}", bytes, peer);
+    case RecordKind::kGet:
+      return fmt::format("get of {} bytes from rank {}", bytes, peer);
+    case RecordKind::kFetchAdd:
+      return fmt::format("fetch and add at rank {}", peer);
+    case RecordKind::kCompareSwap:
+      return fmt::format("compare and swap at rank {}", peer);
+    case RecordKind::kFlush:
+      return "flush";
+    case RecordKind::kRetire:
+      return "retirement of a window";
+    case RecordKind::kWaitWord:
+      return fmt::format("wait until a word reaches {}", bytes);
     default:
-      return fmt::format("all_to_all_v of {} bytes", bytes);
+      return fmt::format("an operation of {} bytes with rank {}", bytes, peer);
   }
 }
 
@@ -90,10 +103,16 @@ std::string activity_of(const Group& group, const Record& record, uint64_t now_n
                          describe({wait.what, wait.count}), wait_text(group, record, now_ns));
     case RecordKind::kSend:
     case RecordKind::kRecv:
-    case RecordKind::kAllToAllV:
     case RecordKind::kPutSignal:
     case RecordKind::kSignal:
     case RecordKind::kWaitSignal:
+    case RecordKind::kPut:
+    case RecordKind::kGet:
+    case RecordKind::kFetchAdd:
+    case RecordKind::kCompareSwap:
+    case RecordKind::kFlush:
+    case RecordKind::kRetire:
+    case RecordKind::kWaitWord:
       return fmt::format(
           "{}, {}", message_text(wait.kind, wait.awaited.empty() ? 0 : wait.awaited[0], wait.count),
           wait_text(group, record, now_ns));

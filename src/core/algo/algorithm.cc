@@ -5,6 +5,42 @@
 
 namespace weir::algo {
 
+const char* name_of(Collective collective, BlockLengths lengths) {
+  if (lengths == BlockLengths::kEqual) return weir::name_of(collective);
+  switch (collective) {
+    case Collective::kReduceScatter:
+      return "reduce_scatter_v";
+    case Collective::kAllGather:
+      return "all_gather_v";
+    case Collective::kAllToAll:
+      return "all_to_all_v";
+    default:
+      return weir::name_of(collective);
+  }
+}
+
+BlockLengths lengths_of_variant(Collective collective) {
+  switch (collective) {
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+      return BlockLengths::kKnownToAll;
+    case Collective::kAllToAll:
+      return BlockLengths::kKnownToEnds;
+    default:
+      return BlockLengths::kEqual;
+  }
+}
+
+std::optional<NamedCollective> collective_named(std::string_view name) {
+  for (uint32_t i = 0; i < kCollectiveCount; ++i) {
+    const auto collective = static_cast<Collective>(i);
+    for (const BlockLengths lengths : {BlockLengths::kEqual, lengths_of_variant(collective)}) {
+      if (name == name_of(collective, lengths)) return NamedCollective{collective, lengths};
+    }
+  }
+  return std::nullopt;
+}
+
 sched::Program compile(const Algorithm& algorithm, const Problem& problem, Rank rank) {
   WEIR_CHECK(problem.collective == algorithm.collective, "the algorithm is for another collective");
   WEIR_CHECK(rank < problem.rank_count, "no such rank");

@@ -1,19 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Algorithm: a pure generator of operations, (problem, rank, step) -> operations. It holds for any
-// number of ranks, and one step of one rank can be made without making the others, so that 10,000
-// ranks are simulated without ever holding 10,000 programs. Functions only, no state: thread-safe.
+// Algorithm: a pure generator of operations, (problem, rank, step) -> operations. It works for any
+// number of ranks, and generates one step of one rank without the others, so that 10,000 ranks are
+// simulated without holding 10,000 programs. Functions only, no state: thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
+#include "core/algo/formula.h"
 #include "core/base/types.h"
 #include "core/sched/program.h"
 
 namespace weir::algo {
 
-// What is to be done, and what may be assumed.
+// How much the blocks of a collective's grid may differ in length, and who knows the lengths.
+enum class BlockLengths : uint8_t {
+  kEqual,       // all blocks are equally long
+  kKnownToAll,  // every rank knows every length: reduce_scatter_v, all_gather_v
+  // A rank knows the lengths of the blocks that it sends and receives and, where memory is mapped,
+  // the length of the longest block: all_to_all_v.
+  kKnownToEnds,
+};
+
+// The collective to perform, and what may be assumed about it.
 struct Problem {
   Collective collective = Collective::kAllReduce;
   Rank rank_count = 1;
@@ -26,12 +37,16 @@ struct Problem {
   bool outputs_mapped = false;
 
   // Topology view for hierarchical algorithms: the host (or NUMA node) of each rank, numbered from
-  // 0 in order of first appearance. Empty: all ranks on one. Need not be even nor contiguous.
+  // 0 in order of first appearance. Empty: all ranks on one. It need be neither even nor
+  // contiguous.
   std::span<const uint32_t> node_of_rank;
 
   // Input and Output share memory in the way that weir.h allows for the collective. Every algorithm
-  // is correct both ways; one that needs other operations, or cannot do it, looks here.
+  // is correct both ways; one that needs other operations for it, or does not support it, looks
+  // here.
   bool in_place = false;
+
+  BlockLengths lengths = BlockLengths::kEqual;
 };
 
 struct Algorithm {
@@ -41,8 +56,20 @@ struct Algorithm {
   bool needs_mapped;        // uses Staging at peers
   bool needs_user_windows;  // uses Input or Output at peers
   // Every output element is one fold over all ranks in rank order, made by a single reduce: the
-  // only form whose bits do not depend on the algorithm. Tests hold this against the verifier.
+  // only form whose bits do not depend on the algorithm. Tests compare this with the verifier's
+  // result.
   bool rank_order;
+  // The least uniform lengths for which every program of the algorithm is right. With kKnownToAll
+  // both ends of every message can tell from the program which chunks it holds
+  // (sched/moved_chunks.h). With kKnownToEnds every operation moves blocks that this rank sends or
+  // receives; and where blocks are messages, each is one message of lane 0, from Input to Output,
+  // so that a rank may choose a different such algorithm than its peers, which know different
+  // lengths.
+  BlockLengths lengths = BlockLengths::kEqual;
+  // Below this number of ranks another algorithm moves the same bytes with fewer signals or
+  // messages: this one is not offered there, but it works and can be forced.
+  Rank worthwhile_from_ranks = 1;
+  bool uses_nodes = false;  // looks at Problem::node_of_rank
 
   // Whether `problem` can be solved at all (rank counts, mapping, hierarchy).
   bool (*supports)(const Problem& problem);
@@ -52,11 +79,30 @@ struct Algorithm {
   uint32_t (*step_count)(const Problem& problem, Rank rank);
   // Emits the operations of one step of one rank.
   void (*step)(const Problem& problem, Rank rank, uint32_t step, sched::Builder& builder);
+
+  Formula formula = {};
 };
+
+inline bool uses_messages(const Algorithm& algorithm) {
+  return !algorithm.needs_mapped && !algorithm.needs_user_windows;
+}
+
+// "all_gather_v" where the lengths differ, otherwise "all_gather"; the other collectives have one
+// name.
+const char* name_of(Collective collective, BlockLengths lengths);
+// How the lengths of the blocks of the collective's v-variant are known; kEqual: it has none.
+BlockLengths lengths_of_variant(Collective collective);
+
+struct NamedCollective {
+  Collective collective;
+  BlockLengths lengths;
+};
+// The inverse of name_of.
+std::optional<NamedCollective> collective_named(std::string_view name);
 
 // Every algorithm, listed by hand in registry.cc.
 std::span<const Algorithm* const> all_algorithms();
-// By collective and name; nullptr when there is none.
+// Finds an algorithm by collective and name; nullptr when there is none.
 const Algorithm* find_algorithm(Collective collective, std::string_view name);
 
 // All steps of one rank.

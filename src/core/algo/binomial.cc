@@ -133,6 +133,11 @@ const Algorithm kBinomialBroadcast = {
     .shape = broadcast_shape,
     .step_count = one_step,
     .step = broadcast_step,
+    .formula = {"max(k (a + m b), k o + m x)",
+                [](const Symbols& q) {
+                  return std::max(q.k * (q.a + q.m * q.b), q.k * q.o + q.m * q.x);
+                },
+                exact_for_powers_of_two},
 };
 
 const Algorithm kBinomialReduce = {
@@ -146,6 +151,9 @@ const Algorithm kBinomialReduce = {
     .shape = reduce_shape,
     .step_count = one_step,
     .step = reduce_step,
+    .formula = {"k (a + m b + m y)",
+                [](const Symbols& q) { return q.k * (q.a + q.m * (q.b + q.y)); },
+                exact_for_powers_of_two},
 };
 
 const Algorithm kBinomialGather = {
@@ -159,6 +167,12 @@ const Algorithm kBinomialGather = {
     .shape = blocks_shape,
     .step_count = one_step,
     .step = gather_step,
+    .formula = {"k a + (n-1) c b + max(0, c x - o - L - c b)",
+                [](const Symbols& q) {
+                  return q.k * q.a + q.rest() * q.b +
+                         std::max(0.0, q.c * q.x - q.o - q.L - q.c * q.b);
+                },
+                exact_for_powers_of_two},
 };
 
 const Algorithm kBinomialScatter = {
@@ -172,6 +186,12 @@ const Algorithm kBinomialScatter = {
     .shape = blocks_shape,
     .step_count = one_step,
     .step = scatter_step,
+    .formula = {"(k-1) a + (n-2) c b + max(a + c b, o + c x)",
+                [](const Symbols& q) {
+                  return (q.k - 1) * q.a + (q.n - 2) * q.c * q.b +
+                         std::max(q.a + q.c * q.b, q.o + q.c * q.x);
+                },
+                exact_for_powers_of_two},
 };
 
 }  // namespace weir::algo

@@ -3,13 +3,13 @@
 // "Efficient algorithms for all-to-all communications in multiport message-passing systems" (1997).
 // For short blocks: all_to_all moves every block up to log2(n) times.
 //
-// all_gather writes blocks at once where they belong, so that there is no rotation at the end; a
-// range of blocks that wraps around travels as two messages.
+// all_gather writes each block directly to its final place, so that there is no rotation at the
+// end; a range of blocks that wraps around travels as two messages.
 //
 // all_to_all: block i of rank r starts as the one for rank r + i, and ends as the one from rank r -
 // i. In round k all blocks whose bit k is set move 2^k ranks on. They are packed into one message,
 // and stay where they were received until they are packed again or copied to Output: no unpacking.
-// Input is read before Output is first written, so that it works in place.
+// Input is read before Output is first written, so the algorithm works in place.
 #include <array>
 #include <bit>
 
@@ -38,7 +38,7 @@ void all_gather_step(const Problem& problem, Rank rank, uint32_t step, Builder& 
   const uint32_t distance = 1u << (step - 1);
   const uint32_t count = distance < n - distance ? distance : n - distance;
   const Rank from = add_mod(rank, distance, n);
-  // Both ranges may have two segments; sending one between the receives keeps to a credit of one.
+  // Both ranges may have two segments; sending one between the receives needs a credit of only one.
   struct Segment {
     uint32_t first, count;
   };
@@ -75,7 +75,7 @@ class BlockPlaces {
   uint32_t moved_count(uint32_t round) const { return index_in_round(n_, round); }
   uint32_t base(uint32_t round) const { return base_[round]; }
 
-  // Of block `block` before round `round`.
+  // The place of block `block` before round `round`.
   Ref place(Rank rank, uint32_t block, uint32_t round, const Builder& b) const {
     const uint32_t moves = block & ((1u << round) - 1);
     if (moves == 0) return b.input(rank * n_ + add_mod(rank, block, n_));
@@ -125,6 +125,17 @@ void all_to_all_step(const Problem& problem, Rank rank, uint32_t step, Builder& 
   b.recv(sub_mod(rank, bit, n), b.scratch(places.base(step)), packed);
 }
 
+double all_to_all_ns(const Symbols& q) {
+  double sum = q.n * q.c * q.x;
+  const uint32_t n = static_cast<uint32_t>(q.n);
+  for (uint32_t bit = 1; bit < n; bit *= 2) {
+    uint32_t moved = 0;
+    for (uint32_t block = 0; block < n; ++block) moved += (block & bit) != 0;
+    sum += q.a + moved * q.c * (q.b + q.x);
+  }
+  return sum;
+}
+
 }  // namespace
 
 const Algorithm kBruckAllGather = {
@@ -138,6 +149,9 @@ const Algorithm kBruckAllGather = {
     .shape = all_gather_shape,
     .step_count = all_gather_step_count,
     .step = all_gather_step,
+    .formula = {"c x + k a + (n-1) c b",
+                [](const Symbols& q) { return q.c * q.x + q.k * q.a + q.rest() * q.b; },
+                never_exact},
 };
 
 const Algorithm kBruckAllToAll = {
@@ -152,6 +166,7 @@ const Algorithm kBruckAllToAll = {
     .shape = all_to_all_shape,
     .step_count = all_to_all_step_count,
     .step = all_to_all_step,
+    .formula = {"sum over rounds i < k (a + n_i c (b + x)) + n c x", all_to_all_ns, always_exact},
 };
 
 }  // namespace weir::algo

@@ -71,6 +71,7 @@ extern const Algorithm kOrderedAllReduce;
 extern const Algorithm kOrderedReduce;
 
 // linear.cc
+extern const Algorithm kLinearAllToAll;
 extern const Algorithm kLinearBroadcast;
 extern const Algorithm kLinearGather;
 extern const Algorithm kLinearScatter;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `chain`: the data of one root passes from rank to rank in a line, a slice at a time, so that all
-// links are busy once the line is full. The least bytes per port; latency n - 1. For long messages.
+// links are busy once the line is full. It moves the fewest bytes per port; latency n - 1. For long
+// messages.
 //
 // In place: only the root has both buffers; a broadcast copies them onto each other, and a reduce
 // reads Input in the operation that writes Output.
@@ -26,7 +27,7 @@ void broadcast_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builde
   if (distance == 0) b.copy(b.output(0), b.input(0));
 }
 
-// From the rank before the root backwards to the root.
+// Runs from the rank before the root backwards to the root.
 void reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   const Rank n = problem.rank_count;
   if (emit_alone(problem, 1, b)) return;
@@ -54,6 +55,11 @@ const Algorithm kChainBroadcast = {
     .shape = broadcast_shape,
     .step_count = one_step,
     .step = broadcast_step,
+    .formula = {"(n-1) (a + m b)",
+                [](const Symbols& q) {
+                  return std::max((q.n - 1) * (q.a + q.m * q.b), q.o + q.m * q.x);
+                },
+                always_exact},
 };
 
 const Algorithm kChainReduce = {
@@ -67,6 +73,9 @@ const Algorithm kChainReduce = {
     .shape = reduce_shape,
     .step_count = one_step,
     .step = reduce_step,
+    .formula = {"(n-1) (a + m b + m y)",
+                [](const Symbols& q) { return (q.n - 1) * (q.a + q.m * (q.b + q.y)); },
+                always_exact},
 };
 
 }  // namespace weir::algo

@@ -13,7 +13,7 @@ namespace weir::algo {
 // The memory that programs for `problem` may assume.
 sched::Access access_of(const Problem& problem);
 
-// Programs of all ranks, by rank. supports() must hold.
+// The programs of all ranks, by rank. supports() must hold.
 std::vector<sched::Program> compile_all(const Algorithm& algorithm, const Problem& problem);
 
 // supports() must hold. `credit` and `keeps_nothing` as in sched::VerifyOptions.

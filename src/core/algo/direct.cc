@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// `direct`: one phase over mapped Staging. Each rank stages what others need of its Input, signals,
-// waits for exactly the ranks that it reads from, and reads (or folds, in rank order, in one pass)
-// from their Staging. One synchronization, the least latency; every byte is read by each rank that
-// needs it.
+// `direct`: one phase over mapped Staging. Each rank stages the part of its Input that others need,
+// signals, waits for exactly the ranks that it reads from, and reads (or folds, in rank order, in
+// one pass) from their Staging. One synchronization, the least latency; each rank reads every byte
+// that it needs.
 //
 // In place: all of the Input that others need is staged before the signal, and Output is written
-// only after all others have signalled or, for the rank's own part, where nothing else is read any
-// more.
+// only after all others have signalled or, for the rank's own part, when nothing else will be read.
 #include "core/algo/catalog.h"
 #include "core/algo/support.h"
 
@@ -156,6 +155,9 @@ const Algorithm kDirectAllReduce = {
     .shape = shape_one_slot,
     .step_count = one_step,
     .step = all_reduce_step,
+    .formula = {"m x + s + (n-1) m (y + z)",
+                [](const Symbols& q) { return q.m * q.x + q.s + (q.n - 1) * q.m * (q.y + q.z); },
+                always_exact},
 };
 
 const Algorithm kDirectReduceScatter = {
@@ -166,10 +168,13 @@ const Algorithm kDirectReduceScatter = {
     .needs_mapped = true,
     .needs_user_windows = false,
     .rank_order = true,
+    .lengths = BlockLengths::kKnownToAll,
     .supports = mapped_staging,
     .shape = shape_slot_per_rank,
     .step_count = one_step,
     .step = reduce_scatter_step,
+    .formula = {"(n-1) c x + s + (n-1) c (y + z)",
+                [](const Symbols& q) { return q.s + q.rest() * (q.x + q.y + q.z); }, always_exact},
 };
 
 const Algorithm kDirectAllGather = {
@@ -179,10 +184,16 @@ const Algorithm kDirectAllGather = {
     .needs_mapped = true,
     .needs_user_windows = false,
     .rank_order = false,
+    .lengths = BlockLengths::kKnownToAll,
     .supports = mapped_staging,
     .shape = shape_one_slot,
     .step_count = one_step,
     .step = all_gather_step,
+    .formula = {"c x + max(s, c x) + (n-1) c (x + z)",
+                [](const Symbols& q) {
+                  return q.c * q.x + std::max(q.s, q.c * q.x) + q.rest() * (q.x + q.z);
+                },
+                always_exact},
 };
 
 const Algorithm kDirectAllToAll = {
@@ -193,10 +204,16 @@ const Algorithm kDirectAllToAll = {
     .needs_mapped = true,
     .needs_user_windows = false,
     .rank_order = false,
+    .lengths = BlockLengths::kKnownToEnds,
     .supports = mapped_staging,
     .shape = shape_slot_per_rank,
     .step_count = one_step,
     .step = all_to_all_step,
+    .formula = {"(n-1) c x + max(s, c x) + (n-1) c (x + z)",
+                [](const Symbols& q) {
+                  return std::max(q.s, q.c * q.x) + q.rest() * (2 * q.x + q.z);
+                },
+                always_exact},
 };
 
 const Algorithm kDirectBroadcast = {
@@ -210,6 +227,11 @@ const Algorithm kDirectBroadcast = {
     .shape = shape_one_slot,
     .step_count = one_step,
     .step = broadcast_step,
+    .formula = {"m x + max(m x, s + m (x + z))",
+                [](const Symbols& q) {
+                  return q.m * q.x + std::max(q.m * q.x, q.s + q.m * (q.x + q.z));
+                },
+                always_exact},
 };
 
 const Algorithm kDirectReduce = {
@@ -223,6 +245,9 @@ const Algorithm kDirectReduce = {
     .shape = shape_one_slot,
     .step_count = one_step,
     .step = reduce_step,
+    .formula = {"m x + s + (n-1) m (y + z)",
+                [](const Symbols& q) { return q.m * q.x + q.s + (q.n - 1) * q.m * (q.y + q.z); },
+                always_exact},
 };
 
 const Algorithm kDirectGather = {
@@ -236,6 +261,9 @@ const Algorithm kDirectGather = {
     .shape = shape_one_slot,
     .step_count = one_step,
     .step = gather_step,
+    .formula = {"c x + s + (n-1) c (x + z)",
+                [](const Symbols& q) { return q.c * q.x + q.s + q.rest() * (q.x + q.z); },
+                always_exact},
 };
 
 const Algorithm kDirectScatter = {
@@ -249,6 +277,11 @@ const Algorithm kDirectScatter = {
     .shape = shape_slot_per_rank,
     .step_count = one_step,
     .step = scatter_step,
+    .formula = {"(n-1) c x + max(s + c (x + z), c x)",
+                [](const Symbols& q) {
+                  return q.rest() * q.x + std::max(q.s + q.c * (q.x + q.z), q.c * q.x);
+                },
+                always_exact},
 };
 
 const Algorithm kDirectBarrier = {
@@ -262,6 +295,7 @@ const Algorithm kDirectBarrier = {
     .shape = barrier_shape,
     .step_count = one_step,
     .step = barrier_step,
+    .formula = {"s", [](const Symbols& q) { return q.s; }, always_exact},
 };
 
 }  // namespace weir::algo

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `dissemination` barrier: in round k each rank sends an empty message to the rank 2^k after it and
-// receives one from the rank 2^k before it; after ceil(log2 n) rounds each has heard of all.
-// Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
+// receives one from the rank 2^k before it; after ceil(log2 n) rounds each rank knows that all have
+// arrived. Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization" (1988).
 #include "core/algo/catalog.h"
 #include "core/algo/support.h"
 
@@ -35,6 +35,7 @@ const Algorithm kDisseminationBarrier = {
     .shape = shape,
     .step_count = step_count,
     .step = barrier_step,
+    .formula = {"k a", [](const Symbols& q) { return q.k * q.a; }, always_exact},
 };
 
 }  // namespace weir::algo

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `double_binary_tree`: two binary trees over the same ranks, each for one half of the data, made
-// so that a rank that is inner in one is a leaf in the other: every port is used in both
-// directions, at the latency of a tree. Sanders, Speck and Träff, "Two-tree algorithms for full
-// bandwidth broadcast, reduction and scan" (2009).
+// `double_binary_tree`: two binary trees over the same ranks, each for one half of the data, built
+// so that an inner rank of one is a leaf of the other: every port is used in both directions, at
+// the latency of a tree. Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth
+// broadcast, reduction and scan" (2009).
 //
 // Each tree has its own lane; all-reduce has one more lane per tree for the way down, so that
 // slices flow down while later ones flow up. Only the top of a tree joins its two lanes, by
@@ -89,8 +89,9 @@ struct Members {
   uint32_t member_of(Rank rank) const { return sub_mod(rank, first, n); }
 };
 
-// Receives the folds of the children and adds own Input, in the order of positions. Returns where
-// the fold is: `dst` at the top of all, the Input of a leaf, else a scratch slot of the tree.
+// Receives the folds of the children and adds the rank's own Input, in the order of positions.
+// Returns where the fold is: `dst` at the top of all, the Input of a leaf, otherwise a scratch slot
+// of the tree.
 Ref emit_fold_of_children(const Members& members, const Tree& tree, uint32_t index, uint32_t member,
                           const Ref* dst, Builder& b) {
   std::array<Ref, 3> operands;
@@ -151,7 +152,8 @@ void all_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Build
   }
 }
 
-// Broadcast and reduce: the trees are over all ranks but the root, which talks to the tops.
+// Broadcast and reduce: the trees are over all ranks but the root, which exchanges messages with
+// their tops.
 Shape broadcast_shape(const Problem& /*problem*/) {
   return {.chunk_count = kTreeCount, .lane_count = kTreeCount};
 }

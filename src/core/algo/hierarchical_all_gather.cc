@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // `hierarchical` all-gather: each rail's blocks go around the ring of nodes, then the ranks of a
-// node exchange what their rails have brought. A block enters a node once. See nodes.h.
+// node exchange the blocks received over their rails. A block enters a node once. See nodes.h.
 //
-// In place: the own block is copied onto itself; Output is otherwise only received into.
+// In place: a rank's own block is copied onto itself; the rest of Output is only received into.
 #include <algorithm>
 
 #include "core/algo/catalog.h"
@@ -48,7 +48,7 @@ void emit_exchange_within(const Nodes& nodes, Rank rank, Builder& b) {
     const uint32_t to = (local + distance) % size;
     const uint32_t from = (local + size - distance) % size;
     const std::vector<Rank> theirs = nodes.carried_ranks(node, from);
-    // By turns, so that nobody waits for credit while others wait for him.
+    // Sends and receives alternate, so that no rank waits for credit while others wait for it.
     for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
       if (i < mine.size()) b.send(nodes.member(node, to), b.output(mine[i]));
       if (i < theirs.size()) b.recv(nodes.member(node, from), b.output(theirs[i]));
@@ -74,6 +74,7 @@ const Algorithm kHierarchicalAllGather = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = false,
+    .uses_nodes = true,
     .supports = well_formed_nodes,
     .shape = shape,
     .step_count = step_count,

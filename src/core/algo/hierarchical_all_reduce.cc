@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // `hierarchical` all-reduce: reduce-scatter within each node, ring all-reduce between nodes on
-// every rail at once, all-gather within each node. A byte crosses between nodes as seldom as with
-// one rank per node, and all ranks of a node share the crossing. The idea is that of Horovod's and
+// every rail at once, all-gather within each node. A byte crosses between nodes as rarely as with
+// one rank per node, and all ranks of a node share that traffic. The idea is that of Horovod's and
 // NCCL's hierarchical all-reduce (Jia et al. 2018), here with any node sizes and any layout.
 //
-// The grid is rail * node_count + part: rail j's data is cut in a part per node for the ring.
+// The grid is rail * node_count + part: rail j's data is cut into one part per node for the ring.
 //
 // In place: a rank writes Output of its own rails in the operation that reads them from Input last,
 // and that of other rails after all its Input was sent.
+#include <algorithm>
 #include <array>
 
 #include "core/algo/catalog.h"
@@ -25,7 +26,7 @@ enum Phase : uint32_t { kReduceWithin, kRing, kGatherWithin, kPhaseCount };
 
 uint32_t step_count(const Problem& /*problem*/, Rank /*rank*/) { return kPhaseCount; }
 
-// Contributions of the other local ranks to own rails, and one chunk for the ring.
+// The contributions of the other local ranks to this rank's rails, and one chunk for the ring.
 Shape shape(const Problem& problem) {
   const Nodes nodes(problem);
   uint32_t slots = 0;
@@ -126,6 +127,7 @@ const Algorithm kHierarchicalAllReduce = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = false,
+    .uses_nodes = true,
     .supports = well_formed_nodes,
     .shape = shape,
     .step_count = step_count,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `hierarchical` all-to-all: within each node, blocks first go to the local rank that carries their
-// target's rail; that one sends all its node's blocks for the target in one message. Between nodes
-// there are then fewer, longer messages: each rank receives one per other node. See nodes.h.
+// target's rail; that rank sends all its node's blocks for the target in one message. So there are
+// fewer and longer messages between nodes: each rank receives one per other node. See nodes.h.
 //
 // In place: all of Input is read in the first phase, Output is written in the last; the block of a
 // rank for itself is copied onto itself.
@@ -21,8 +21,8 @@ enum Phase : uint32_t { kCollectWithin, kBetween, kPhaseCount };
 
 uint32_t step_count(const Problem& /*problem*/, Rank /*rank*/) { return kPhaseCount; }
 
-// Scratch: [0, n) what other nodes send, in node order; then, per carried target, a slot for each
-// local source.
+// Scratch: [0, n) the blocks that other nodes send, in node order; then, per carried target, a slot
+// for each local source.
 Shape shape(const Problem& problem) {
   const Rank n = problem.rank_count;
   const Nodes nodes(problem);
@@ -50,7 +50,7 @@ void emit_collect_within(const Problem& problem, const Nodes& nodes, Rank rank, 
     const uint32_t to = (local + distance) % size;
     const uint32_t from = (local + size - distance) % size;
     const std::vector<Rank> theirs = nodes.carried_ranks(node, to);
-    // By turns, so that nobody waits for credit while others wait for him.
+    // Sends and receives alternate, so that no rank waits for credit while others wait for it.
     for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
       if (i < theirs.size()) b.send(nodes.member(node, to), b.input(rank * n + theirs[i]));
       if (i < mine.size()) b.recv(nodes.member(node, from), slot(i, from));
@@ -105,6 +105,7 @@ const Algorithm kHierarchicalAllToAll = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = false,
+    .uses_nodes = true,
     .supports = well_formed_nodes,
     .shape = shape,
     .step_count = step_count,

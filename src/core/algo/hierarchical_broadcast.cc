@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `hierarchical` broadcast: the root scatters rails over its node, each rail goes down a binomial
-// tree of nodes, and the ranks of each node exchange what their rails have brought. A byte enters a
-// node once, and the root's port to other nodes is not the bound. See nodes.h.
+// tree of nodes, and the ranks of each node exchange the data received over their rails. A byte
+// enters a node once, and the root's port to other nodes is not the bound. See nodes.h.
 //
 // In place: the root copies Input onto itself and receives nothing.
 #include "core/algo/catalog.h"
@@ -71,7 +71,7 @@ void emit_tree(const Nodes& nodes, Rank rank, Rank root, Builder& b) {
   }
 }
 
-// In the root's node, the root only gives: it has everything.
+// In the root's node, the root only sends: it has everything.
 void emit_exchange_within(const Nodes& nodes, Rank rank, Rank root, Builder& b) {
   const Place at(nodes, rank);
   for (uint32_t distance = 1; distance < at.size; ++distance) {
@@ -113,6 +113,7 @@ const Algorithm kHierarchicalBroadcast = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = false,
+    .uses_nodes = true,
     .supports = well_formed_nodes,
     .shape = shape,
     .step_count = step_count,

@@ -2,7 +2,7 @@
 // `hierarchical` reduce-scatter: within each node every rank folds the chunks whose rails it
 // carries; then each rail's chunks go around the ring of nodes and end at their owner. See nodes.h.
 //
-// In place: all of Input is sent or folded before the own chunk of Output is written.
+// In place: all of Input is sent or folded before the rank's chunk of Output is written.
 #include <algorithm>
 #include <array>
 
@@ -22,7 +22,7 @@ enum Phase : uint32_t { kReduceWithin, kRing, kPhaseCount };
 uint32_t step_count(const Problem& /*problem*/, Rank /*rank*/) { return kPhaseCount; }
 
 // Scratch: slot 0 for the ring, then a slot per carried chunk for its fold, then a slot per carried
-// chunk and other local rank for what that one contributes.
+// chunk and other local rank for that rank's contribution.
 Shape shape(const Problem& problem) {
   const Nodes nodes(problem);
   uint32_t slots = 0;
@@ -47,7 +47,7 @@ void emit_reduce_within(const Nodes& nodes, Rank rank, Builder& b) {
     const uint32_t to = (local + distance) % size;
     const uint32_t from = (local + size - distance) % size;
     const std::vector<Rank> theirs = nodes.carried_ranks(node, to);
-    // By turns, so that nobody waits for credit while others wait for him.
+    // Sends and receives alternate, so that no rank waits for credit while others wait for it.
     for (size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i) {
       if (i < theirs.size()) b.send(nodes.member(node, to), b.input(theirs[i]));
       if (i < mine.size()) b.recv(nodes.member(node, from), slot_of(i, distance));
@@ -108,6 +108,7 @@ const Algorithm kHierarchicalReduceScatter = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = false,
+    .uses_nodes = true,
     .supports = well_formed_nodes,
     .shape = shape,
     .step_count = step_count,

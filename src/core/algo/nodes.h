@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nodes: the ranks of a problem by node, for the hierarchical algorithms. Made anew for each step,
-// in O(n). A *rail* is one of `width` disjoint lines through all nodes, width being the size of the
-// largest node: the share of the work that crosses between nodes through one rank per node. With
-// even nodes every rank carries one rail; a smaller node's ranks carry several.
+// Nodes: the ranks of a problem by node, for the hierarchical algorithms. Rebuilt for each step, in
+// O(n). A *rail* is one of `width` disjoint lines through all nodes, where width is the size of the
+// largest node: it carries the share of the work that crosses between nodes through one rank per
+// node. With even nodes every rank carries one rail; a smaller node's ranks carry several.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class Nodes {
   uint32_t count() const { return static_cast<uint32_t>(first_.size() - 1); }
   uint32_t width() const { return width_; }
   uint32_t size(uint32_t node) const { return first_[node + 1] - first_[node]; }
-  // Ranks before the node's in node order.
+  // The number of ranks that come before those of the node, in node order.
   uint32_t first(uint32_t node) const { return first_[node]; }
   uint32_t node_of(Rank rank) const { return node_of_.empty() ? 0 : node_of_[rank]; }
   // Index of the rank among those of its node, in rank order.
@@ -27,8 +27,8 @@ class Nodes {
   Rank member(uint32_t node, uint32_t local) const { return members_[first_[node] + local]; }
 
   // Two ways to spread rails over a node's ranks. Dealt: rail j to local rank j mod size, so that
-  // rail j passes through local rank j where there is one. In blocks: local l has the rails
-  // [block_first(l), block_first(l + 1)), so that what it carries is contiguous.
+  // rail j passes through local rank j where there is one. In blocks: local rank l has the rails
+  // [block_first(l), block_first(l + 1)), so that its share is contiguous.
   uint32_t dealt(uint32_t node, uint32_t rail) const { return rail % size(node); }
   uint32_t block_first(uint32_t node, uint32_t local) const {
     const uint64_t size_of_node = size(node);
@@ -38,8 +38,8 @@ class Nodes {
     return static_cast<uint32_t>(uint64_t{rail} * size(node) / width_);
   }
 
-  // The ranks, of all nodes, with a local index that local rank `local` of `node` carries when
-  // rails are dealt; rail by rail, and node by node within a rail.
+  // The ranks, on all nodes, whose local index is a rail that local rank `local` of `node` carries
+  // when rails are dealt; rail by rail, and node by node within a rail.
   std::vector<Rank> carried_ranks(uint32_t node, uint32_t local) const;
 
  private:

@@ -5,10 +5,10 @@
 // transport.
 //
 // all_to_all pairs rank r in round i with (i - r) mod n, which is symmetric: a block is sent and
-// then replaced by what comes from the same partner, so that it works in place with no scratch.
+// then replaced by the one received from the same partner, so it works in place without scratch.
 //
-// In place (reductions): Input is only read until the fold of the own chunk, which is the last
-// operation that reads it; other chunks of Output are received after all of Input was sent.
+// In place (reductions): Input is only read until the fold of the rank's own chunk, which is the
+// last operation that reads it; other chunks of Output are received after all of Input was sent.
 #include "core/algo/catalog.h"
 #include "core/algo/support.h"
 
@@ -38,7 +38,7 @@ void all_to_all_step(const Problem& problem, Rank rank, uint32_t step, Builder& 
 
 // --- Reductions: rounds 0 .. n-2 exchange, step n-1 folds, then the result is shared. ---
 
-// Contributions of others, by rank, own one left out.
+// The contributions of the other ranks, by rank.
 uint32_t slot_of(Rank peer, Rank rank) { return peer < rank ? peer : peer - 1; }
 
 Shape reduce_scatter_shape(const Problem& problem) {
@@ -121,10 +121,14 @@ const Algorithm kPairwiseAllToAll = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = false,
+    .lengths = BlockLengths::kKnownToEnds,
     .supports = any_problem,
     .shape = all_to_all_shape,
     .step_count = all_to_all_step_count,
     .step = all_to_all_step,
+    .formula = {"(n-1) (a + c b) + c x",
+                [](const Symbols& q) { return (q.n - 1) * (q.a + q.c * q.b) + q.c * q.x; },
+                never_exact},
 };
 
 const Algorithm kPairwiseReduceScatter = {
@@ -134,10 +138,14 @@ const Algorithm kPairwiseReduceScatter = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = true,
+    .lengths = BlockLengths::kKnownToAll,
     .supports = any_problem,
     .shape = reduce_scatter_shape,
     .step_count = reduce_scatter_step_count,
     .step = reduce_scatter_step,
+    .formula = {"(n-1) (a + c b + c y)",
+                [](const Symbols& q) { return (q.n - 1) * (q.a + q.c * (q.b + q.y)); },
+                always_exact},
 };
 
 const Algorithm kOrderedAllReduce = {
@@ -151,6 +159,9 @@ const Algorithm kOrderedAllReduce = {
     .shape = reduce_scatter_shape,
     .step_count = ordered_step_count,
     .step = ordered_all_reduce_step,
+    .formula = {"(n-1) (2(a + c b) + c y)",
+                [](const Symbols& q) { return (q.n - 1) * (2 * (q.a + q.c * q.b) + q.c * q.y); },
+                always_exact},
 };
 
 const Algorithm kOrderedReduce = {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `recursive_doubling`: in round k members at distance 2^k exchange all they have. log2(n) rounds,
-// the least for messages; for short data. Thakur, Rabenseifner and Gropp, "Optimization of
-// collective communication operations in MPICH" (2005). Ranks beyond a power of two:
+// the least possible with messages; for short data. Thakur, Rabenseifner and Gropp, "Optimization
+// of collective communication operations in MPICH" (2005). Ranks beyond a power of two:
 // recursive_group.h.
 //
 // Both partners fold the lower half of the ranks first, so that all ranks hold the same bits.
@@ -86,7 +86,7 @@ void all_gather_step(const Problem& problem, Rank rank, uint32_t step, Builder& 
     b.send(peer, b.output(first_mine), group.first_rank(mine + distance) - first_mine);
     b.recv(peer, b.output(first_theirs), group.first_rank(theirs + distance) - first_theirs);
   } else if (group.in_pair()) {
-    // The one that handed over has its own block: the two ranges around it are sent.
+    // The rank that handed over its work has its own block: the two ranges around it are sent.
     const Rank receiver = rank & ~1u;
     const bool receives = group.hands_over();
     for (const auto& [first, last] : {std::array{0u, receiver}, std::array{receiver + 1, n}}) {
@@ -113,6 +113,11 @@ const Algorithm kRecursiveDoublingAllReduce = {
     .shape = all_reduce_shape,
     .step_count = step_count,
     .step = all_reduce_step,
+    .formula = {"k (a + m b + m y)",
+                [](const Symbols& q) {
+                  return q.h * (q.a + q.m * (q.b + q.y)) + q.pairs(q.m * (q.b + q.y), q.m * q.b);
+                },
+                exact_for_powers_of_two},
 };
 
 const Algorithm kRecursiveDoublingAllGather = {
@@ -126,6 +131,12 @@ const Algorithm kRecursiveDoublingAllGather = {
     .shape = all_gather_shape,
     .step_count = step_count,
     .step = all_gather_step,
+    .formula = {"c x + k a + (n-1) c b",
+                [](const Symbols& q) {
+                  return q.c * q.x + q.h * q.a + q.rest() * q.b +
+                         q.pairs(q.c * q.b, q.rest() * q.b);
+                },
+                exact_for_powers_of_two},
 };
 
 }  // namespace weir::algo

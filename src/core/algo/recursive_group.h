@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How recursive algorithms meet rank counts that are no power of two: of the first 2 * extra ranks,
-// each even one hands its work to the odd one after it, so that a power of two of *members* is
-// left, numbered in rank order. Rabenseifner and Träff, "More efficient reduction algorithms for
+// How recursive algorithms handle rank counts that are not a power of two: of the first 2 * extra
+// ranks, each even one hands its work to the odd one after it, so that a power of two of *members*
+// is left, numbered in rank order. Rabenseifner and Träff, "More efficient reduction algorithms for
 // non-power-of-two number of processors" (2004). Values; thread-safe.
 #pragma once
 
@@ -21,7 +21,8 @@ class RecursiveGroup {
   uint32_t member_count() const { return member_count_; }
   uint32_t round_count() const { return ceil_log2(member_count_); }
 
-  // The rank is one of a pair: the even one hands over, the odd one works for both.
+  // Whether the rank is one of a pair: the even one hands over its work, the odd one works for
+  // both.
   bool in_pair() const { return rank_ < 2 * extra_; }
   bool hands_over() const { return in_pair() && rank_ % 2 == 0; }
   Rank partner() const { return rank_ ^ 1u; }
@@ -33,7 +34,7 @@ class RecursiveGroup {
   Rank rank_of_member(uint32_t member) const {
     return member < extra_ ? 2 * member + 1 : member + extra_;
   }
-  // The first rank that the members from `member` on work for; members [a, b) work for the ranks
+  // The first rank for which the members from `member` on work; members [a, b) work for the ranks
   // [first_rank(a), first_rank(b)).
   Rank first_rank(uint32_t member) const { return member < extra_ ? 2 * member : member + extra_; }
 

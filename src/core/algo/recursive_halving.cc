@@ -30,7 +30,7 @@ Window window_before(const RecursiveGroup& group, uint32_t round) {
   return {first, first + width};
 }
 
-// dst[first..) = own operand and received operand, lower member first.
+// dst[first..) = fold of the own and the received operand, lower member first.
 void emit_ordered_reduce(Ref dst, Ref own, Ref received, bool received_first, uint32_t count,
                          Builder& b) {
   if (received_first) {
@@ -173,6 +173,12 @@ const Algorithm kRecursiveHalvingDoublingAllReduce = {
     .shape = all_reduce_shape,
     .step_count = all_reduce_step_count,
     .step = all_reduce_step,
+    .formula = {"2 k a + (n-1)/n (2 m b + m y)",
+                [](const Symbols& q) {
+                  return 2 * q.h * q.a + (q.p - 1) / q.p * q.m * (2 * q.b + q.y) +
+                         q.pairs(q.m * (q.b + q.y), q.m * q.b);
+                },
+                exact_for_powers_of_two},
 };
 
 const Algorithm kRecursiveHalvingReduceScatter = {
@@ -186,6 +192,11 @@ const Algorithm kRecursiveHalvingReduceScatter = {
     .shape = reduce_scatter_shape,
     .step_count = reduce_scatter_step_count,
     .step = reduce_scatter_step,
+    .formula = {"k a + (n-1) c (b + y)",
+                [](const Symbols& q) {
+                  return q.h * q.a + q.rest() * (q.b + q.y) + q.pairs(q.m * (q.b + q.y), q.c * q.b);
+                },
+                exact_for_powers_of_two},
 };
 
 }  // namespace weir::algo

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of all algorithms, by hand: no static constructors. Within a collective, the order is
-// the order in which weir-sched lists them and has no other meaning.
+// The list of all algorithms, written by hand: no static constructors. Within a collective, the
+// order is the order in which weir-sched lists them and has no other meaning.
 #include <array>
 
 #include "core/algo/catalog.h"
@@ -38,6 +38,7 @@ constexpr std::array kAll = {
     &kWindowAllToAll,
     &kBruckAllToAll,
     &kPairwiseAllToAll,
+    &kLinearAllToAll,
     &kHierarchicalAllToAll,
     // Broadcast
     &kDirectBroadcast,

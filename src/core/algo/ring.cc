@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `ring`: chunk by chunk around the ring r -> r + 1, as in Patarasuk and Yuan, "Bandwidth optimal
-// all-reduce algorithms for clusters of workstations" (2009). Every link carries the least bytes
-// that are possible, in 2(n-1) steps for all-reduce and n-1 for the others.
+// all-reduce algorithms for clusters of workstations" (2009). Every link carries the fewest bytes
+// possible, in 2(n-1) steps for all-reduce and n-1 for the others.
 //
 // In place: chunk c of Input is read for the last time by the operation that writes chunk c of
 // Output.
@@ -84,6 +84,9 @@ const Algorithm kRingAllReduce = {
     .shape = reducing_shape,
     .step_count = all_reduce_step_count,
     .step = all_reduce_step,
+    .formula = {"(n-1) (2(a + c b) + c y)",
+                [](const Symbols& q) { return (q.n - 1) * (2 * (q.a + q.c * q.b) + q.c * q.y); },
+                always_exact},
 };
 
 const Algorithm kRingReduceScatter = {
@@ -93,10 +96,14 @@ const Algorithm kRingReduceScatter = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = false,
+    .lengths = BlockLengths::kKnownToAll,
     .supports = any_problem,
     .shape = reducing_shape,
     .step_count = half_step_count,
     .step = reduce_scatter_step,
+    .formula = {"(n-1) (a + c b + c y)",
+                [](const Symbols& q) { return (q.n - 1) * (q.a + q.c * (q.b + q.y)); },
+                always_exact},
 };
 
 const Algorithm kRingAllGather = {
@@ -106,10 +113,16 @@ const Algorithm kRingAllGather = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = false,
+    .lengths = BlockLengths::kKnownToAll,
     .supports = any_problem,
     .shape = gathering_shape,
     .step_count = half_step_count,
     .step = all_gather_step,
+    .formula = {"(n-1) (a + c b) + max(0, c x - L - c b)",
+                [](const Symbols& q) {
+                  return (q.n - 1) * (q.a + q.c * q.b) + std::max(0.0, q.c * q.x - q.L - q.c * q.b);
+                },
+                always_exact},
 };
 
 }  // namespace weir::algo

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What several algorithms share: the usual answers to supports() and step_count(), the program of a
-// rank that is alone, and segments of rank ranges that wrap around. Pure functions; thread-safe.
+// Shared by several algorithms: the usual answers to supports() and step_count(), the program of a
+// single rank, and segments of rank ranges that wrap around. Pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ uint32_t block_count(Collective collective, Rank rank_count);
 // barrier) and returns true.
 bool emit_alone(const Problem& problem, uint32_t chunk_count, sched::Builder& builder);
 
-// Copies the chunks [first, last) of `input` but `skipped` to Staging slots chunk - first.
+// Copies the chunks [first, last) of `input`, except `skipped`, to Staging slots chunk - first.
 void stage_all_but(uint32_t first, uint32_t last, uint32_t skipped, sched::Builder& builder);
 
-// dst = fold of the operands; a single one is copied (in place: to itself, which costs nothing).
+// dst = fold of the operands; a single one is copied (in place onto itself, which costs nothing).
 void emit_fold_or_copy(sched::Ref dst, std::span<const sched::Ref> operands, uint32_t count,
                        sched::Builder& builder);
 

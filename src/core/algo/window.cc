@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // `window`: the users' buffers themselves are mapped, so that nothing is staged: a rank reads its
-// peers' Input and, in all-reduce and reduce, writes their Output. Signal 0 says "my buffers are
-// yours to use"; the last signal says "I have left yours", and nobody returns before all who touch
-// his buffers have said so.
+// peers' Input and, in all-reduce and reduce, writes their Output. Signal 0 says "you may use my
+// buffers"; the last signal says "I no longer use yours", and no rank returns before all ranks that
+// use its buffers have given that signal.
 //
-// In place: chunk c of all ranks' buffers is read and written by one rank only, that which folds it
-// (reductions), or is written by nobody who has it as input (all_gather, broadcast, gather,
-// scatter). all_to_all swaps: of each pair of ranks one exchanges the two blocks through its
-// scratch.
+// In place: chunk c of all ranks' buffers is read and written by one rank only, the one that folds
+// it (reductions), or is written by no rank that has it as input (all_gather, broadcast, gather,
+// scatter). all_to_all swaps: one rank of each pair exchanges the two blocks through its scratch.
 #include "core/algo/catalog.h"
 #include "core/algo/support.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// WEIR_CHECK(condition, text): an invariant of our own code, always checked. What comes from
-// outside (caller, wire, disk, environment) is never asserted: it gets a Status.
+// WEIR_CHECK(condition, text): an invariant of Weir's own code, always checked. Input from outside
+// (caller, wire, disk, environment) is never asserted: a bad one gives a Status.
 #pragma once
 
 namespace weir {

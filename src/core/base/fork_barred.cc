@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kPatience{2};
 
 constinit PerProcess<std::shared_timed_mutex> mutex;
 thread_local int held_count = 0;
-thread_local bool forks = false;  // and holds the mutex for that
+thread_local bool forks = false;  // this thread forks and holds the mutex for it
 
 void before_fork() { forks = held_count == 0 && mutex->try_lock_for(kPatience); }
 
@@ -25,7 +25,7 @@ void after_fork_in_parent() {
   forks = false;
 }
 
-// Its mutex is a new one.
+// The child's mutex is a new one.
 void after_fork_in_child() { forks = false; }
 
 std::shared_timed_mutex& registered_mutex() {

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps fork() waiting while a thread is at something that a child could not use half done: in the
-// loader, or with a lock of a library that nobody lets go of in the child. Thread-safe; a thread
-// may hold several. Not for clone() without fork's handlers.
+// Delays fork() while a thread does something that must not be half done in a child: a call of the
+// loader, or holding a library's lock that nothing would release in the child. Thread-safe; a
+// thread may hold several. It has no effect on clone(), which does not run fork's handlers.
 #pragma once
 
 #include <shared_mutex>
 
 namespace weir {
 
-// While one lives, fork() by another thread waits, though not longer than 2 s: who holds it may
-// itself be waiting for a lock of the thread that forks. Threads that hold one do not wait for each
-// other.
+// While one lives, fork() by another thread waits, but not longer than 2 s: the holder may itself
+// wait for a lock of the forking thread. Threads that hold one do not wait for each other.
 class ForkBarred {
  public:
   ForkBarred();

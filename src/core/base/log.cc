@@ -64,8 +64,8 @@ std::string expand_file_name(const std::string& pattern) {
   return name;
 }
 
-// spdlog's own for standard error is one for all sinks, and held for ever in a child that began
-// while another thread of the parent wrote a line.
+// spdlog's own mutex for standard error is shared by all sinks, and stays locked in a child that
+// was forked while another thread of the parent wrote a line.
 struct SinkMutex {
   using mutex_t = std::mutex;
   static mutex_t& mutex() {
@@ -113,7 +113,8 @@ constexpr int kUnknownLevel = -1;
 std::atomic<int> log_level{kUnknownLevel};
 
 Log& process_log() {
-  // First, because reading the settings may log, which must not meet a log that is being made.
+  // Read first, because reading the settings may log, which must not happen while the log is being
+  // made.
   (void)process_settings();
   static constinit PerProcess<Log> instance;
   Log& log = instance.get();

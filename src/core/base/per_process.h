@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// State of which a process has one, and what becomes of it in a child made by fork() or clone():
-// another thread of the parent may have been at it, and is not there to let go of a lock or to end
-// what it began. To stand in a constinit object, so that there is no guard of a static to be held
-// either. Nothing is destroyed: threads go on while a process ends. Thread-safe.
+// State of which a process has one instance, and its fate in a child made by fork() or clone():
+// another thread of the parent may have been using it, and does not exist in the child to release a
+// lock or to finish its work. Use it in a constinit object, so that no guard of a static can stay
+// locked either. Nothing is destroyed: threads go on while a process ends. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@
 
 namespace weir {
 
-// A child has its own, made anew: for what speaks of threads, connections and files of one process,
-// and for locks.
+// A child makes its own instance: for state that refers to threads, connections and files of one
+// process, and for locks.
 template <typename T>
 class PerProcess {
  public:
@@ -30,7 +30,7 @@ class PerProcess {
       return entry->value;
     auto* const made = new Entry{now, entry, T()};
     if (entry_.compare_exchange_strong(entry, made)) return made->value;
-    delete made;  // another thread was first
+    delete made;  // another thread was faster
     return entry->value;
   }
   T* operator->() { return &get(); }
@@ -38,15 +38,15 @@ class PerProcess {
  private:
   struct Entry {
     uint64_t generation;
-    Entry* of_parent;  // what it holds is left as it is
+    Entry* of_parent;  // its contents are left as they are
     T value;
   };
 
   std::atomic<Entry*> entry_{nullptr};
 };
 
-// State with its lock. A child goes on with what its parent had, unless a thread of the parent was
-// at it at that moment: then it has its own, made anew.
+// State with its lock. A child inherits its parent's state, unless a thread of the parent was using
+// it during the fork: then the child makes its own.
 template <typename T>
 class InheritedState {
  public:
@@ -72,7 +72,7 @@ class InheritedState {
   InheritedState(const InheritedState&) = delete;
   InheritedState& operator=(const InheritedState&) = delete;
 
-  // Locked until the result goes.
+  // Locked until the result is destroyed.
   Access use() { return Access(this); }
 
  private:

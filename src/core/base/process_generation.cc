@@ -10,9 +10,9 @@ namespace weir {
 
 namespace {
 
-// Where no page can be had that is wiped.
+// Used where no page can be had that the kernel wipes.
 std::atomic<uint64_t> kept_word{0};
-// Not wiped: what a child counts on from.
+// Not wiped: a child counts on from it.
 std::atomic<uint64_t> latest{0};
 
 std::atomic<uint64_t>* writable_word() {
@@ -22,9 +22,9 @@ std::atomic<uint64_t>* writable_word() {
 
 void begin_in_child() { writable_word()->store(latest.fetch_add(1) + 1); }
 
-// The first call in the process that all others descend from.
+// Runs at the first call in the process from which all others descend.
 void set_up() {
-  // Twice, where two threads come at once, counts a child's number up by two.
+  // Two threads at once may register it twice: then a child's number grows by two.
   (void)pthread_atfork(nullptr, nullptr, begin_in_child);
   const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   void* page = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -46,7 +46,7 @@ std::atomic<const std::atomic<uint64_t>*> word{&kept_word};
 uint64_t find_out() {
   if (latest.load() == 0) set_up();
   std::atomic<uint64_t>* const here = writable_word();
-  // Any thread may come first. One that comes second leaves a number out.
+  // Any thread may be first. A thread that comes second wastes a number.
   uint64_t known = 0;
   const uint64_t next = latest.fetch_add(1) + 1;
   return here->compare_exchange_strong(known, next) ? next : known;
@@ -63,8 +63,8 @@ std::string MakingProcess::origin(const char* what) const {
 
 std::string MakingProcess::refusal(const char* what) const {
   return origin(what) +
-         ", which cannot use it: make one here, or call exec; here destroy frees it and tells "
-         "nobody";
+         ", which cannot use it: create one in the child, or call exec; destroying it in the child "
+         "frees its memory and notifies no other rank";
 }
 
 }  // namespace weir

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Secret: what the ranks of a communicator share and nobody else knows. Names and keys of
+// Secret: shared by the ranks of a communicator and known to nobody else. Names and keys of
 // everything that is made for the communicator are derived from it, so that a later split, shrink
-// or window needs no further exchange. Values, wiped when they end; thread-safe. Never logged.
+// or window needs no further exchange. Values, wiped on destruction; thread-safe. Never logged.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ struct Secret {
   static Result<Secret> random();
   // HMAC-SHA256(secret, label): the same label gives the same secret on every rank.
   Secret derive(std::string_view label) const;
-  // First 8 bytes of derive("id"): names the secret without giving it away.
+  // First 8 bytes of derive("id"): identifies the secret without revealing it.
   uint64_t public_id() const;
   // HMAC-SHA256(secret, message), for challenges. Compare with equal_in_constant_time.
   std::array<unsigned char, 32> sign(std::string_view message) const;
@@ -30,7 +30,7 @@ struct Secret {
 
 bool equal_in_constant_time(const void* a, const void* b, size_t bytes);
 
-// SHA-256 of public text, for secrets that a launcher's environment stands in for.
+// SHA-256 of public text, for secrets derived from a launcher's environment.
 Secret secret_from_text(std::string_view text);
 
 }  // namespace weir

@@ -55,9 +55,9 @@ constexpr SettingInfo kTable[] = {
      "Connections of the transport tcp for each pair of interfaces; from two on, or where several "
      "interfaces reach a peer, messages are spread over all of them."},
     {"WEIR_TCP_LAZY", Kind::kChoice, "auto", "auto|0|1",
-     "The transport tcp makes the connection of a lane to a peer, or of any rail but the first, "
-     "when an operation needs it: where there are more than eight ranks, never, or always. Two "
-     "ranks that disagree make it at the start."},
+     "The transport tcp connects two ranks at the first operation between them, and else at the "
+     "start: where there are more than eight ranks, never, or always. Two ranks that disagree "
+     "connect at the start."},
     {"WEIR_TCP_ZEROCOPY", Kind::kChoice, "auto", "auto|on|off",
      "The transport tcp sends large messages from the caller's memory itself: where that is "
      "measured to cost less, always, or never. Never inside TLS."},
@@ -133,7 +133,8 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_SPIN_US", Kind::kInteger, "-1", "-1..1000000",
      "Microseconds of spinning before a waiting rank sleeps; -1: chosen by cores and ranks."},
     {"WEIR_PROGRESS_THREAD", Kind::kBool, "0", "",
-     "A thread of each process moves nonblocking operations while nobody tests or waits for them."},
+     "A thread of each process moves nonblocking operations while no thread tests or waits for "
+     "them."},
     {"WEIR_RECORDER", Kind::kBool, "1", "",
      "What each rank did last is kept in a small file per communicator, for weir-trace."},
     {"WEIR_RECORDER_DIR", Kind::kPath, "", "",
@@ -286,7 +287,7 @@ std::string allowed_values(const SettingInfo& info) {
   return "";
 }
 
-// Values are printed in errors and logs, so they must not carry control characters there.
+// Replaces control characters: values are printed in errors and logs.
 std::string printable(std::string_view text) {
   constexpr size_t kLongest = 120;
   std::string out;
@@ -297,7 +298,7 @@ std::string printable(std::string_view text) {
   return out;
 }
 
-// Writes the value into `settings`; false when it is not an allowed one.
+// Writes the value into `settings`; false when it is not allowed.
 bool assign(Settings* settings, const SettingInfo& info, std::string_view text) {
   const Field field = field_of(info.name);
   if (info.kind == Kind::kBool) {
@@ -350,7 +351,7 @@ std::string unknown_name_warning(std::string_view name) {
                      nearest);
 }
 
-// Value of `name` in the environment, the first of several as getenv would have it.
+// The value of `name` in the environment; the first of several, as with getenv.
 std::optional<std::string_view> find_value(char** environment, std::string_view name) {
   for (char** entry = environment; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
@@ -375,7 +376,7 @@ std::vector<std::string> unknown_names(char** environment) {
   return warnings;
 }
 
-// As it would be written in the environment.
+// The value as it would be written in the environment.
 std::string value_text(const Settings& settings, const SettingInfo& info) {
   const Field field = field_of(info.name);
   if (const auto* flag = std::get_if<bool Settings::*>(&field)) {
@@ -403,7 +404,7 @@ Result<Settings> parse_settings(char** environment) {
   Settings settings{};
   std::string errors;
   for (const SettingInfo& info : kTable) {
-    // An empty variable is as good as none: scripts unset variables so.
+    // An empty variable counts as unset: scripts unset variables this way.
     const std::string_view given = find_value(environment, info.name).value_or("");
     if (*info.default_text != '\0') {
       WEIR_CHECK(assign(&settings, info, info.default_text), "the default of a setting parses");
@@ -425,11 +426,11 @@ const Result<Settings>& process_settings() {
     Result<Settings> settings = parse_settings(environ);
     std::atomic<bool> warned{false};
   };
-  // A forked child may have changed its environment since.
+  // A forked child parses again: its environment may have changed.
   static constinit PerProcess<Parsed> parsed;
   Parsed& mine = parsed.get();
   if (!mine.warned.load(std::memory_order_relaxed) && !mine.warned.exchange(true)) {
-    // The log reads the settings too, which are in place by now.
+    // Logging reads the settings too; they are set by now.
     if (mine.settings.ok()) {
       for (const std::string& warning : mine.settings.value().warnings) log_warn(warning);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The WEIR_* environment: one table of variables (name, kind, default, meaning) from which parsing,
-// validation, weir-info and docs/environment.md all come. A value that does not parse is an error
+// The WEIR_* environment: one table of variables (name, kind, default, meaning) that drives
+// parsing, validation, weir-info and docs/environment.md. A value that does not parse is an error
 // that names variable, value and what is allowed; an unknown WEIR_* name is reported with the
 // nearest known one. Settings are read once per process and then immutable: thread-safe.
 #pragma once
@@ -19,7 +19,7 @@ enum class SettingKind : uint8_t { kBool, kInteger, kBytes, kMilliseconds, kChoi
 struct SettingInfo {
   const char* name;  // "WEIR_TIMEOUT_MS"
   SettingKind kind;
-  const char* default_text;  // as it would be written in the environment; "" = unset
+  const char* default_text;  // as written in the environment; "" = unset
   const char* choices;       // kChoice: "a|b|c"; kInteger, kBytes, kMilliseconds: "min..max"; or ""
   const char* help;          // one sentence, for the docs and weir-info
 };
@@ -38,18 +38,18 @@ struct Settings {
   std::string tuning_file;    // WEIR_TUNING_FILE: rules that override the route
   std::string topology_file;  // WEIR_TOPOLOGY_FILE: hwloc or NCCL XML instead of this machine
   std::string cache_dir;      // WEIR_CACHE_DIR: where probe results are kept; "" = XDG cache
-  std::string costs_file;     // WEIR_COSTS_FILE: where rank 0 writes the task times it uses
+  std::string costs_file;     // WEIR_COSTS_FILE: rank 0 writes the task times it uses here
   bool probe;                 // WEIR_PROBE: measure tasks at start-up (else built-in figures)
   bool explain;               // WEIR_EXPLAIN
-  bool deterministic;         // WEIR_DETERMINISTIC: as WEIR_COMM_DETERMINISTIC for all
+  bool deterministic;         // WEIR_DETERMINISTIC: WEIR_COMM_DETERMINISTIC for all
   bool huge_pages;            // WEIR_HUGE_PAGES
   int64_t staging_bytes;      // WEIR_STAGING_BYTES: staging memory per rank and communicator
   int64_t nccl_chunk_bytes;   // WEIR_NCCL_CHUNK_BYTES: piece of device memory between copies
   std::string direct;         // WEIR_DIRECT: auto, 0 or 1; from device to device in libnccl.so.2
   int64_t slice_bytes;        // WEIR_SLICE_BYTES: 0 = chosen by size
   int64_t spin_us;            // WEIR_SPIN_US: spin before sleeping; -1 = by cores and ranks
-  bool progress_thread;       // WEIR_PROGRESS_THREAD: nonblocking operations move by themselves
-  bool recorder;              // WEIR_RECORDER: what a rank did last is kept for weir-trace
+  bool progress_thread;       // WEIR_PROGRESS_THREAD: it advances nonblocking operations
+  bool recorder;              // WEIR_RECORDER: a rank's latest actions are kept for weir-trace
   std::string recorder_dir;   // WEIR_RECORDER_DIR; "" = a private folder in memory
   std::string plugin_path;    // WEIR_PLUGIN_PATH: directory of external transports
   std::string log_level;      // WEIR_LOG
@@ -58,7 +58,8 @@ struct Settings {
   std::vector<std::string> warnings;   // one sentence per WEIR_* name that Weir does not know
 };
 
-// Parses the process environment. Text of the error lists every bad variable, not only the first.
+// Parses the process environment. The text of an error lists every bad variable, not only the
+// first.
 Result<Settings> parse_settings(char** environment);
 
 // The process's settings; the first call parses, and logs the warnings. An error is returned to

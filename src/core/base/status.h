@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Status and Result<T>: how every function of Weir reports failure. A Status says what happened
-// (Code), and its text says who, what and the remedy. The codes are grouped by the largest thing
-// that an error destroys, so that `scope()` needs no table. Values; safe to copy between threads.
+// Status and Result<T>: how every function of Weir reports failure. A Status has a Code, and a text
+// that says who failed, what happened and what to do. The codes are grouped by the largest thing
+// that an error makes unusable, so that `scope()` needs no table. Values; safe to copy between
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace weir {
 
-// Same numbers as weir_result_t.
+// The numbers are those of weir_result_t.
 enum class Code : uint8_t {
   kOk = 0,
   kInProgress = 1,
@@ -31,7 +32,7 @@ enum class Code : uint8_t {
   kInternal = 12,
 };
 
-// What must be thrown away after the error.
+// What is unusable after the error.
 enum class Scope : uint8_t { kNothing, kCall, kCommunicator };
 
 class [[nodiscard]] Status {

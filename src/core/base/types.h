@@ -26,8 +26,8 @@ enum class DataType : uint8_t {
 };
 inline constexpr uint32_t kDataTypeCount = 12;
 
-// The binary operation of a reduction. Average is a sum with a divisor, the pre-multiplied sum is a
-// sum with a scaled operand: neither is a fold of its own.
+// The binary operation of a reduction. Average is a sum with a divisor, the pre-multiplied sum a
+// sum with a scaled operand: neither needs its own fold.
 enum class Fold : uint8_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3 };
 inline constexpr uint32_t kFoldCount = 4;
 

@@ -13,19 +13,23 @@
 #include "core/base/per_process.h"
 #include "core/base/settings.h"
 #include "core/comm/communicator.h"
+#include "core/comm/requests/callbacks.h"
 
 namespace weir::comm {
 
 namespace {
 
-constexpr uint32_t kIdleMax = 1000;  // polls in vain before the progress thread sleeps in between
-// So many polls in vain before it looks whether a beat is due: where many threads share a core, each
-// of them costs milliseconds.
+constexpr uint32_t kIdleMax = 1000;  // polls without progress before the thread sleeps in between
+// So many polls without progress before it checks whether a beat is due: where many threads share a
+// core, each poll costs milliseconds.
 constexpr uint32_t kAttendPolls = 4;
+// Of the other communicators of the process, a thread that waits polls so many at a time.
+constexpr size_t kOthersPerTurn = 8;
 
 struct Process {
   std::mutex lock;
   std::vector<Communicator*> communicators;
+  size_t next_other = 0;  // in `communicators`; may be behind the end
   std::condition_variable work;
   std::thread thread;
   bool stop = false;
@@ -59,6 +63,7 @@ void progress_loop() {
       }
       idle = moved ? 0 : idle + 1;
     }
+    run_ready();
     if (idle > kIdleMax) {
       const timespec nap{0, 100'000};
       nanosleep(&nap, nullptr);
@@ -110,11 +115,17 @@ void watch_requests() {
 
 void progress_others(const Communicator* mine) {
   Process& it = process();
-  std::unique_lock lock(it.lock, std::try_to_lock);
-  if (!lock.owns_lock()) return;
-  for (Communicator* comm : it.communicators) {
-    if (comm != mine && comm->has_requests()) comm->try_poll();
+  {
+    const std::unique_lock lock(it.lock, std::try_to_lock);
+    if (!lock.owns_lock()) return;
+    const size_t count = it.communicators.size();
+    for (size_t i = 0; i < std::min(count, kOthersPerTurn); ++i) {
+      Communicator* const comm = it.communicators[it.next_other++ % count];
+      if (comm == mine || !comm->has_requests() || comm->is_polled()) continue;
+      comm->try_poll();
+    }
   }
+  run_ready();
 }
 
 }  // namespace weir::comm

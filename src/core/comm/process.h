@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The communicators of this process that may have work in flight, so that whoever waits for one
-// also moves the others; and the progress thread that moves them while nobody waits. Thread-safe.
+// The communicators of this process that may have work in flight, so that a thread that waits for
+// one also moves the others; and the progress thread, which moves them while no thread waits.
+// Thread-safe.
 #pragma once
 
 namespace weir::comm {
@@ -10,10 +11,9 @@ class Communicator;
 void register_communicator(Communicator* comm);
 void unregister_communicator(Communicator* comm);
 
-// A request was started without somebody waiting for it: wakes the progress thread where there is
-// one.
+// A request was started and no thread waits for it: wakes the progress thread where there is one.
 void request_started();
-// The same whatever WEIR_PROGRESS_THREAD says: for operations that nobody waits for.
+// The same whatever WEIR_PROGRESS_THREAD says: for operations that no thread waits for.
 void watch_requests();
 
 // Polls every communicator but `mine` that has requests in flight.

@@ -90,7 +90,7 @@ Status write_all(int descriptor, const std::string& text, const std::string& pat
   return {};
 }
 
-// Without a value: there is no such file.
+// No value: the file does not exist.
 Result<std::optional<Table>> load(const std::string& directory, uint64_t topology_hash) {
   const std::string path = directory + "/" + cache_file_name(topology_hash);
   const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where measured tables are kept between runs: one JSON file per topology in a directory of the
-// user's own. A cache can only save time: whatever is wrong with it is a warning, and the probe
-// runs. Thread- and process-safe: files are replaced whole, by rename.
+// The cache of measured tables between runs: one JSON file per topology in a directory of the user.
+// It only saves time: a defect in it causes a warning, and the probe runs. Thread- and
+// process-safe: files are replaced whole, by rename.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,18 @@ std::string cache_file_name(uint64_t topology_hash);
 
 struct CacheLookup {
   std::optional<Table> table;
-  std::string warning;  // why a file that is there was ignored; logged already
+  std::string warning;  // why an existing file was ignored; logged already
 };
 
-// The file must be a regular file that belongs to this user and that nobody else may write, in a
-// directory that belongs to this user or to root and that nobody else may write; its content must
-// be a valid table of this topology.
+// The file must be a regular file that belongs to this user and that only its owner may write, in a
+// directory that belongs to this user or to root and that only its owner may write; its content
+// must be a valid table of this topology.
 CacheLookup load_cached_table(const std::string& directory, uint64_t topology_hash);
 
-// A file of table.h's JSON anywhere, for tools: regular, of bounded size, valid.
+// Reads a table (the JSON of table.h) from any path, for tools: a regular file of bounded size with
+// valid content.
 Result<Table> read_table(const std::string& path);
-// Replaces the file whole; mode 0600.
+// Replaces the whole file; mode 0600.
 Status write_table(const std::string& path, const Table& table);
 
 // Makes the directory (mode 0700) if needed; writes a temporary file (mode 0600), syncs, renames.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ChunkBytes: how many bytes a run of chunks of a collective's grid (sched/op.h) has, whole or in
-// one slice, for prediction and simulation. Same rule as the engine's chunk map for even block
-// sizes: chunk boundaries inside a block are multiples of 64 bytes and the last chunks of a block
-// are shorter. A value; thread-safe.
+// one slice, for prediction and simulation. It follows the engine's chunk map for even block sizes:
+// chunk boundaries inside a block are multiples of 64 bytes and the last chunks of a block are
+// shorter. A value; thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace weir::cost {
 
-// Number of equal blocks that a collective's grid divides into.
+// The number of equal blocks into which a collective's grid is divided.
 constexpr uint64_t block_count(Collective collective, Rank rank_count) {
   switch (collective) {
     case Collective::kReduceScatter:
@@ -27,7 +27,7 @@ constexpr uint64_t block_count(Collective collective, Rank rank_count) {
   }
 }
 
-// How a program is cut: it runs once per slice of every chunk, `in_flight` slices side by side.
+// How a program is sliced: it runs once per slice of every chunk, `in_flight` slices at a time.
 struct Slicing {
   uint64_t slice_bytes = 0;  // the longest slice of a chunk; 0: chunks are not cut
   uint32_t in_flight = 1;    // >= 1
@@ -48,7 +48,7 @@ class ChunkBytes {
     stride_bytes_ = chunks_per_block_ == 1 ? block_bytes_ : round_up(even);
     one_block_ = blocks == 1;
     if (slice_bytes == 0 || slice_bytes >= bytes_max()) return;
-    // A short last slice would cost as much latency as a long one: even slices.
+    // Slices are even, because a short last slice would cost as much latency as a long one.
     slice_count_ = (bytes_max() + slice_bytes - 1) / slice_bytes;
     slice_bytes_ = round_up((bytes_max() + slice_count_ - 1) / slice_count_);
     slice_count_ = (bytes_max() + slice_bytes_ - 1) / slice_bytes_;
@@ -67,7 +67,7 @@ class ChunkBytes {
     }
     return sum;
   }
-  // The longest chunk, and what slice `slice` of it is.
+  // The bytes of the longest chunk, and of slice `slice` of it.
   uint64_t bytes_max() const { return std::min(block_bytes_, stride_bytes_); }
   uint64_t bytes_max(uint64_t slice) const {
     if (slice_count_ == 1) return bytes_max();

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Closed forms: what algebra says an algorithm takes on like links without contention, to stand
-// beside what is simulated or measured. Pure functions; thread-safe.
-//
-// Symbols of the formulas: n ranks, k = ceil(log2 n), m bytes of the largest buffer, c bytes of a
-// chunk; a = o + L + r: a message's send overhead, latency and receive overhead; b, y, x: ns per
-// byte of a link, of a reduction per operand after the first, of a copy; z: what a byte at a peer
-// costs more; s: a signal.
+// Evaluates an algorithm's closed form (algo/formula.h), for comparison with simulated or measured
+// times. Pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +10,6 @@
 
 namespace weir::cost {
 
-// Formulas of recursive algorithms are for powers of two; for other rank counts the figure has the
-// rounds of the pairs on top.
 struct LinkFigures {
   double send_overhead_ns = 0;
   double latency_ns = 0;
@@ -31,9 +24,9 @@ struct LinkFigures {
 struct ClosedForm {
   double ns = 0;
   const char* formula = "";
-  // The simulation gives this very figure on a uniform network. Else it is the usual estimate: for
-  // rank counts or sizes that do not divide evenly, or where ranks wait for each other in a way
-  // that no simple formula has.
+  // The simulation gives exactly this figure on a uniform network. Otherwise it is the usual
+  // estimate: for rank counts or sizes that do not divide evenly, or where ranks wait for each
+  // other in a way that no simple formula describes.
   bool exact = false;
 };
 

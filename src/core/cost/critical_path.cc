@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <queue>
 #include <unordered_map>
 #include <vector>
@@ -14,8 +15,8 @@ namespace {
 constexpr uint64_t kPendingMax = 4'000'000;
 
 struct Message {
-  Picoseconds first;  // when the receiver may begin to copy out
-  Picoseconds last;   // when it can be done at the earliest
+  Picoseconds first;  // when the receiver may begin to copy it out
+  Picoseconds last;   // the earliest time at which it can be done
 };
 
 class Machine {
@@ -53,14 +54,14 @@ class Machine {
   struct Lane {
     bool for_message = false;  // blocked
     bool for_signal = false;
-    uint32_t peer = 0;  // whom it is blocked on
+    uint32_t peer = 0;  // the rank that it waits for
     Rank wait_cursor = 0;
     Picoseconds time = 0;
   };
   struct Event {
     Picoseconds time;
     uint32_t lane;
-    uint64_t order;  // of the push: ties go to the first
+    uint64_t order;  // order of the pushes: the first one wins a tie
     bool operator>(const Event& other) const {
       return time != other.time ? time > other.time : order > other.order;
     }
@@ -77,8 +78,8 @@ class Machine {
 
   void push(Picoseconds time, uint32_t lane) { queue_.push({time, lane, pushed_++}); }
 
-  // True when the lane has ended. A rank with one lane goes on until it is blocked, as nobody else
-  // uses what it uses; several lanes take turns.
+  // True when the lane has ended. The only lane of a rank runs until it is blocked, since nothing
+  // else uses its resources; several lanes take turns.
   bool step(uint32_t index, Picoseconds now) {
     Lane& lane = lanes_[index];
     lane.time = now;
@@ -97,7 +98,7 @@ class Machine {
     }
   }
 
-  // False when it cannot be done yet.
+  // False when the operation cannot be done yet.
   bool execute(uint32_t index, Lane& lane, const ShortOp& op) {
     const Rank rank = index / lane_count_;
     switch (op.code) {
@@ -105,7 +106,6 @@ class Machine {
         lane.time = occupy(rank, lane.time, op.amount);
         break;
       case ShortOp::Code::kSend:
-      case ShortOp::Code::kPut:
         send(rank, index % lane_count_, lane, op);
         break;
       case ShortOp::Code::kRecv:
@@ -268,7 +268,6 @@ double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const
           core += op->amount;
           break;
         case ShortOp::Code::kSend:
-        case ShortOp::Code::kPut:
           core += costs.send(rank, peer, op->amount);
           break;
         case ShortOp::Code::kRecv: {
@@ -288,7 +287,7 @@ double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const
       }
       stream.advance(rank, lane);
     }
-    // Lanes wait side by side.
+    // Lanes wait at the same time.
     wait = std::max(wait, lane_wait);
   }
   return static_cast<double>(core + wait) / 1000;

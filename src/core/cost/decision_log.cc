@@ -31,9 +31,10 @@ std::string text_of_call(const DecisionRecord& record) {
   if (record.collective == Collective::kBarrier) {
     return fmt::format("barrier of {} ranks", record.rank_count);
   }
-  return fmt::format("{} of {} {} on {} ranks{}", name_of(record.collective),
-                     text_of_bytes(record.bytes), name_of(record.type), record.rank_count,
-                     record.in_place ? ", in place" : "");
+  return fmt::format(
+      "{} of {}{} {} on {} ranks{}", algo::name_of(record.collective, record.lengths),
+      record.lengths == algo::BlockLengths::kEqual ? "" : "up to ", text_of_bytes(record.bytes),
+      name_of(record.type), record.rank_count, record.in_place ? ", in place" : "");
 }
 
 }  // namespace
@@ -42,6 +43,7 @@ uint64_t DecisionLog::add(const Request& request, const Decision& decision) {
   const uint64_t id = dropped_count_ + records_.size() + 1;
   records_.push_back({.id = id,
                       .collective = request.work.problem.collective,
+                      .lengths = request.work.problem.lengths,
                       .rank_count = request.work.problem.rank_count,
                       .in_place = request.work.problem.in_place,
                       .bytes = request.work.bytes,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DecisionLog: what a communicator has decided, and how long it then took. Bounded: the oldest
-// records leave. Owned by a communicator and used under its lock; not thread-safe.
+// DecisionLog: the decisions of a communicator, and the times that then resulted. Bounded: the
+// oldest records are dropped. Owned by a communicator and used under its lock; not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ namespace weir::cost {
 struct DecisionRecord {
   uint64_t id = 0;  // counts from 1
   Collective collective = Collective::kAllReduce;
+  algo::BlockLengths lengths = algo::BlockLengths::kEqual;
   Rank rank_count = 1;
   bool in_place = false;
   uint64_t bytes = 0;
@@ -32,10 +33,10 @@ class DecisionLog {
 
   // Returns the record's id.
   uint64_t add(const Request& request, const Decision& decision);
-  // One more execution took `ns`. Does nothing when the record has left.
+  // Records one more execution, which took `ns`. Does nothing when the record has been dropped.
   void measured(uint64_t id, double ns);
 
-  // nullptr when it has left. Valid until the next add().
+  // nullptr when it has been dropped. Valid until the next add().
   const DecisionRecord* find(uint64_t id) const;
   const std::deque<DecisionRecord>& records() const { return records_; }
   uint64_t dropped_count() const { return dropped_count_; }

@@ -96,8 +96,8 @@ void OpStream::append(LaneOps& lane, const ShortOp& op) {
   ++pending_;
 }
 
-// The user's buffers are chunked as the grid is. A slot takes the size of the chunk that is moved
-// into or out of it; from slot to slot, or on the wire, of the longest chunk.
+// The user's buffers are chunked like the grid. A slot has the size of the chunk that is moved into
+// or out of it; a move from slot to slot, or on the wire, has that of the longest chunk.
 uint64_t OpStream::bytes_of(const Op& op, uint64_t slice, std::span<const Ref> refs) const {
   for (const Ref& ref : refs) {
     if (ref.space == Space::kInput || ref.space == Space::kOutput) {
@@ -112,7 +112,6 @@ bool OpStream::is_sane(const Op& op) const {
   switch (op.code) {
     case OpCode::kSend:
     case OpCode::kRecv:
-    case OpCode::kPut:
       return op.peer < problem_.rank_count;
     case OpCode::kSignal:
     case OpCode::kWait:
@@ -143,10 +142,6 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
       out.code = ShortOp::Code::kRecv;
       out.amount = bytes_of(op, slice, {&op.dst, 1});
       break;
-    case OpCode::kPut:
-      out.code = ShortOp::Code::kPut;
-      out.amount = bytes_of(op, slice, std::array{op.src, op.dst});
-      break;
     case OpCode::kCopy: {
       const uint64_t bytes = bytes_of(op, slice, std::array{op.src, op.dst});
       copied_bytes_ += bytes;
@@ -174,8 +169,6 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
       out.code = ShortOp::Code::kWait;
       out.amount = signal | op.value;
       break;
-    case OpCode::kFence:
-      return;  // a signal is never given before the puts of its rank are visible
   }
   const uint32_t lane = instance * shape_.lane_count + op.lane;
   append(lanes_[size_t{rank} * lane_count_ + lane], out);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpStream: the operations of every rank, made when a lane has run dry, one step of the algorithm
-// at a time, in a short form for simulation and prediction: sizes and costs instead of references.
-// Consecutive copies and reductions of a lane become one. Not thread-safe.
+// OpStream: the operations of every rank, generated when a lane has none left, one step of the
+// algorithm at a time, in a short form for simulation and prediction: sizes and costs instead of
+// references. Consecutive copies and reductions of a lane become one. Not thread-safe.
 //
-// A step with very many operations is made several times, each time for the next thousand of them.
+// A step with very many operations is generated several times, each time for the next thousand of
+// them.
 //
 // Slices. With k slices in flight a rank has k times the program's lanes: lane i * program_lanes +
 // p runs lane p of the program for the slices i, i + k, i + 2k, … one after another.
@@ -21,7 +22,7 @@ namespace weir::cost {
 
 using Picoseconds = uint64_t;
 
-// What work on memory costs the core that does it.
+// The time that work on memory takes the core that does it.
 class MemoryCosts {
  public:
   virtual ~MemoryCosts() = default;
@@ -33,11 +34,10 @@ class MemoryCosts {
 };
 
 struct ShortOp {
-  enum class Code : uint32_t { kSend, kRecv, kPut, kCompute, kSignal, kWait };
+  enum class Code : uint32_t { kSend, kRecv, kCompute, kSignal, kWait };
   Code code;
   uint32_t peer;
-  // kSend, kRecv, kPut: bytes; kCompute: picoseconds; kSignal: signal << 32; kWait: signal << 32 |
-  // value
+  // kSend, kRecv: bytes; kCompute: picoseconds; kSignal: signal << 32; kWait: signal << 32 | value
   uint64_t amount;
 
   uint32_t signal() const { return static_cast<uint32_t>(amount >> 32); }
@@ -47,8 +47,8 @@ static_assert(sizeof(ShortOp) == 16);
 
 class OpStream {
  public:
-  // All references must outlive the stream. The algorithm supports the problem. At most
-  // `slices_max` slices are made.
+  // All references must outlive the stream. The algorithm must support the problem. At most
+  // `slices_max` slices are generated.
   OpStream(const algo::Algorithm& algorithm, const algo::Problem& problem, uint64_t bytes,
            const Slicing& slicing, const MemoryCosts& costs, uint64_t pending_max,
            uint64_t slices_max = ~uint64_t{0});
@@ -62,8 +62,8 @@ class OpStream {
   uint64_t remote_bytes() const { return remote_bytes_; }  // read from or written to peers' memory
   uint64_t operations() const { return operations_; }
 
-  // The next operation of the lane, made if needed; nullptr at the end of its program or after an
-  // error. Valid until the next call.
+  // The next operation of the lane, generated if needed; nullptr at the end of its program or after
+  // an error. Valid until the next call.
   const ShortOp* peek(Rank rank, uint32_t lane) {
     LaneOps& ops = lanes_[size_t{rank} * lane_count_ + lane];
     if (ops.empty() && !refill(rank, lane, ops)) return nullptr;
@@ -78,7 +78,7 @@ class OpStream {
       ops.next = 0;
     }
   }
-  // kNoMemory: more than pending_max operations were made and not yet executed. kInternal: the
+  // kNoMemory: more than pending_max operations were generated and not yet executed. kInternal: the
   // program names a rank, lane or signal that does not exist.
   const Status& status() const { return status_; }
 
@@ -92,7 +92,7 @@ class OpStream {
   struct Walk {
     uint32_t next_step = 0;
     uint32_t round = 0;
-    uint32_t taken = 0;  // operations of next_step that have been made short
+    uint32_t taken = 0;  // operations of next_step that have been translated
   };
 
   bool refill(Rank rank, uint32_t lane, const LaneOps& wanted);

@@ -16,7 +16,7 @@ namespace {
 // Following a program takes about 0.2 us per operation; a decision should take milliseconds.
 constexpr uint64_t kFollowedOperationsMax = 24'000;
 
-// Operations of all ranks, from those of three.
+// Estimates the operations of all ranks from those of three.
 uint64_t estimate_operations(const algo::Algorithm& algorithm, const algo::Problem& problem) {
   uint64_t most = 0;
   for (Rank rank : {Rank{0}, problem.root, problem.rank_count - 1}) {
@@ -25,7 +25,7 @@ uint64_t estimate_operations(const algo::Algorithm& algorithm, const algo::Probl
   return most * problem.rank_count;
 }
 
-// `time_of(k)`: the time of the first k slices. After the pipeline is full each round of slices
+// `time_of(k)`: the time of the first k slices. Once the pipeline is full, each round of slices
 // costs the same.
 template <typename TimeOf>
 double extrapolate(uint64_t slice_count, uint64_t in_flight, TimeOf&& time_of) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long an algorithm will take, from the table of task times. Small problems: the program itself
-// is followed along its longest chain of dependences. Large ones: the closed form of the algorithm
-// where one is known, else the program of a few ranks with all others in step. Deterministic: all
-// ranks get the same figure from the same table. Pure functions; thread-safe.
+// Predicts the time of an algorithm from the table of task times. For small problems it follows the
+// program along its longest chain of dependences. For large ones it uses the algorithm's closed
+// form where one is known, otherwise the programs of a few ranks, with all others in lockstep.
+// Deterministic: all ranks get the same figure from the same table. Pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace weir::cost {
 
-// What is to be predicted. `bytes`: the largest buffer of a rank (chunk_bytes.h).
+// The call to predict. `bytes`: the largest buffer of a rank (chunk_bytes.h).
 struct Workload {
   algo::Problem problem;
   uint64_t bytes = 0;
@@ -22,7 +22,7 @@ struct Workload {
   RankLayout layout;
 };
 
-// Nanoseconds from the call to the return of the last rank. The algorithm supports the problem.
+// Nanoseconds from the call to the return of the last rank. The algorithm must support the problem.
 double predict(const algo::Algorithm& algorithm, const Workload& work, const Table& table);
 
 }  // namespace weir::cost

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RankLayout: where the ranks of a communicator sit, as far as the cost of talking to each other
-// goes. A view of arrays that the communicator owns, the same on all ranks. Thread-safe.
+// RankLayout: the places of a communicator's ranks, as far as they matter for the cost of
+// communication. A view of arrays that the communicator owns, the same on all ranks. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 namespace weir::cost {
 
 struct RankLayout {
-  // One entry per rank; equal numbers share the thing; an empty span means that all ranks share it.
-  // Two ranks of one host share a cache (socket) only if they are of one socket (host), too.
+  // One entry per rank; ranks with equal numbers share the host, socket or cache; an empty span
+  // means that all ranks share it. Ranks that share a cache (socket) also share the socket (host).
   std::span<const uint32_t> host_of_rank;  // numbered from 0, below the rank count
   std::span<const uint32_t> socket_of_rank;
   std::span<const uint32_t> cache_of_rank;  // the last-level cache

@@ -19,9 +19,14 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
   if (algorithm.needs_user_windows && !problem.inputs_mapped && !problem.outputs_mapped) {
     return "needs user windows";
   }
+  if (algorithm.lengths < problem.lengths) {
+    return algorithm.lengths == algo::BlockLengths::kEqual
+               ? "takes blocks of equal length only"
+               : "needs to know the lengths of all blocks";
+  }
   if (!algorithm.supports(problem)) return "does not support this problem";
-  const bool messages = !algorithm.needs_mapped && !algorithm.needs_user_windows;
-  if (messages && algorithm.shape(problem).lane_count > request.lane_count_max) {
+  if (algo::uses_messages(algorithm) &&
+      algorithm.shape(problem).lane_count > request.lane_count_max) {
     return "needs more lanes than the transport has";
   }
   if (request.deterministic && reduces(problem.collective) && !algorithm.rank_order) {
@@ -53,29 +58,29 @@ void settle(Decision& decision, const Candidate& candidate, Decision::By by, std
 }
 
 Status force(const Request& request, Decision& decision) {
-  const char* collective = name_of(request.work.problem.collective);
+  const algo::Problem& problem = request.work.problem;
+  const char* collective = algo::name_of(problem.collective, problem.lengths);
   const Candidate* candidate = find(decision.candidates, request.forced);
   if (candidate == nullptr) {
     return invalid_argument(
-        fmt::format("WEIR_ALGORITHM: '{}' is no algorithm of {} here; there are {}", request.forced,
-                    collective, names_of(decision.candidates)));
+        fmt::format("WEIR_ALGORITHM: '{}' is not an algorithm of {} here; these are: {}",
+                    request.forced, collective, names_of(decision.candidates)));
   }
   if (candidate->excluded != nullptr) {
-    return Status(
-        Code::kUnsupported,
-        fmt::format("WEIR_ALGORITHM: {}={} cannot be used on {} ranks: it {}", collective,
-                    request.forced, request.work.problem.rank_count, candidate->excluded));
+    return Status(Code::kUnsupported,
+                  fmt::format("WEIR_ALGORITHM: {}={} cannot be used on {} ranks: it {}", collective,
+                              request.forced, problem.rank_count, candidate->excluded));
   }
   settle(decision, *candidate, Decision::By::kForced, "forced by WEIR_ALGORITHM");
   return {};
 }
 
-// The reason not to, when the rule cannot be followed; empty when it was.
+// The reason why the rule cannot be followed; empty when it was followed.
 std::string follow(const Rule& rule, const std::string& file, Decision& decision) {
   const std::string where = fmt::format("{}:{}", file, rule.line);
   const Candidate* candidate = find(decision.candidates, rule.algorithm->name);
   if (candidate == nullptr || candidate->excluded != nullptr) {
-    return fmt::format("the rule of {} is passed over: '{}' {}", where, rule.algorithm->name,
+    return fmt::format("the rule of {} is ignored: '{}' {}", where, rule.algorithm->name,
                        candidate == nullptr ? "is not available here" : candidate->excluded);
   }
   decision.slice_bytes = rule.slice_bytes;
@@ -120,8 +125,9 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
   if (best == nullptr) {
     return Status(
         Code::kUnsupported,
-        fmt::format("no algorithm of {} can be used on {} ranks{}", name_of(problem.collective),
-                    problem.rank_count, request.deterministic ? " in deterministic mode" : ""));
+        fmt::format("no algorithm of {} can be used on {} ranks{}",
+                    algo::name_of(problem.collective, problem.lengths), problem.rank_count,
+                    request.deterministic ? " in deterministic mode" : ""));
   }
   settle(decision, *best, Decision::By::kPrediction,
          usable_count == 1 ? "the only one that can be used" : "least predicted time");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// choose(): which algorithm a call takes, and why. Called when a plan is bound, not on a warm path.
-// Every rank must call it with the same arguments; it is a pure function and gives the same answer.
+// choose(): selects the algorithm for a call and says why. Called when a plan is bound, not on a
+// warm path. Every rank must call it with the same arguments; it is a pure function and gives the
+// same answer.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct Request {
   bool deterministic = false;
   // WEIR_ALGORITHM for this collective; empty: none.
   std::string_view forced;
-  // Lanes that there are for programs of messages.
+  // The number of lanes for programs of messages.
   uint32_t lane_count_max = ~uint32_t{0};
 };
 
@@ -40,17 +41,17 @@ struct Decision {
 
   const algo::Algorithm* algorithm = nullptr;
   By by = By::kPrediction;
-  uint64_t slice_bytes = 0;  // a rule's; 0: not said
+  uint64_t slice_bytes = 0;  // a rule's; 0: not given
   double predicted_ns = 0;
   std::string reason;                 // one sentence
   std::vector<Candidate> candidates;  // as given; predicted unless excluded
 };
 
 // `candidates`: algorithms that the caller could run, of the request's collective; empty: all that
-// are registered for it. `rules` may be nullptr. Order of authority: forced, rule, prediction (the
-// first of the candidates with the least time). A rule that names an algorithm that cannot be used
-// is passed over, and the reason says so. kInvalidArgument: `forced` is unknown. kUnsupported: what
-// is forced cannot be used, or nothing can.
+// are registered for it. `rules` may be nullptr. Precedence: forced, rule, prediction (the first of
+// the candidates with the least time). A rule that names an algorithm that cannot be used is
+// ignored, and the reason says so. kInvalidArgument: `forced` is unknown. kUnsupported: the forced
+// algorithm cannot be used, or none can.
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
                         const Table& table, const Rules* rules);
 

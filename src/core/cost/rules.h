@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules: a file (WEIR_TUNING_FILE, TOML) in which a user overrides the route.
+// Rules: a file (WEIR_TUNING_FILE, TOML) with which a user overrides the route.
 //
 //   [[rule]]
 //   collective = "all_reduce"      # required
@@ -10,7 +10,7 @@
 //   ranks_max = 8
 //   slice_bytes = 65536            # optional: 64 to 1G, a multiple of 64
 //
-// Values; thread-safe as such.
+// Values; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct Rule {
   uint32_t ranks_min = 1;
   uint32_t ranks_max = ~uint32_t{0};
   uint64_t slice_bytes = 0;  // 0: not said
-  uint32_t line = 0;         // where it begins, for messages
+  uint32_t line = 0;         // where the rule begins, for messages
 };
 
 struct Rules {

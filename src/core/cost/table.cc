@@ -92,7 +92,7 @@ double TaskTimes::reduce_of(uint32_t source_count, Regime regime) const {
   if (source_count <= 1) return copy_ns_per_byte[r];
   size_t upper = 1;
   while (upper + 1 < kReduceSources.size() && kReduceSources[upper] < source_count) ++upper;
-  // A straight line through two neighbours, also beyond the last.
+  // Interpolates linearly between neighbours, and extrapolates beyond the last.
   const double x0 = kReduceSources[upper - 1];
   const double x1 = kReduceSources[upper];
   const double y0 = reduce_ns_per_byte[upper - 1][r];

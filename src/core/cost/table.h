@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Table: what a machine's elementary tasks cost, from which the time of every algorithm is
-// predicted. TaskTimes is also the list of what the start-up probe must measure. Values;
-// thread-safe as such.
+// Table: the times of a machine's elementary tasks, from which the time of every algorithm is
+// predicted. TaskTimes also lists what the start-up probe must measure. Values; thread-safe.
 //
-// All bandwidth figures are measured with every rank of the host busy in the same way at once, so
-// that they are each rank's share, and are given for three regimes: data that stays in a core's own
-// cache, in the cache that cores share, in memory.
+// All bandwidth figures are measured with every rank of the host doing the same work at once, so
+// that they are each rank's share. They are given for three regimes: data that stays in a core's
+// own cache, in the cache that cores share, and in memory.
 #pragma once
 
 #include <array>
@@ -18,7 +17,7 @@
 
 namespace weir::cost {
 
-// How two ranks are joined.
+// How two ranks are connected.
 enum class Link : uint8_t { kShmSharedCache, kShmSameSocket, kShmCrossSocket, kTcp, kFabric };
 inline constexpr size_t kLinkCount = 5;
 const char* name_of(Link link);  // "shm_shared_cache", …
@@ -29,26 +28,26 @@ inline constexpr size_t kRegimeCount = 3;
 using ByRegime = std::array<double, kRegimeCount>;  // indexed by Regime
 
 struct LinkTimes {
-  // One way time of an 8-byte message: half of a ping-pong between warm ranks.
+  // One-way time of an 8-byte message: half of a ping-pong between warm ranks.
   double message_ns = 0;
-  // The part of it that keeps the sender's core busy: time of one of many 8-byte sends in a row.
+  // The part of it that occupies the sender's core: time of one of many 8-byte sends in a row.
   double send_ns = 0;
-  // The part that keeps the receiver's core busy: time per message of many that lie ready.
+  // The part that occupies the receiver's core: time per message when many have arrived.
   double recv_ns = 0;
-  // From the store of a counter to the moment that the peer's loop has seen it.
+  // Time from the store of a counter until the peer's loop sees it.
   double signal_ns = 0;
   // Sender's and receiver's core time per byte of a large message (copy into slots or a socket, and
   // out of them). Zero where the transport moves the bytes itself.
   ByRegime slot_in_ns_per_byte{};
   ByRegime slot_out_ns_per_byte{};
-  // Copying what a peer has just written to mapped memory into own memory, per byte. Networks: as
-  // slot_out.
+  // Per byte: copying data that a peer has just written to mapped memory into the rank's own
+  // memory. Networks: as slot_out.
   ByRegime window_ns_per_byte{};
-  // The wire, per byte; messages of one host share it. Zero for shared memory.
+  // The time on the wire, per byte; messages of one host share it. Zero for shared memory.
   double wire_ns_per_byte = 0;
 };
 
-// Sources per reduction that are measured; between them time is interpolated.
+// The numbers of sources per reduction that are measured; between them the time is interpolated.
 inline constexpr std::array<uint32_t, 4> kReduceSources = {2, 4, 8, 16};
 
 struct TaskTimes {
@@ -56,13 +55,13 @@ struct TaskTimes {
   ByRegime copy_ns_per_byte{};  // own memory to own memory, per byte copied
   // One pass over kReduceSources[i] own sources of float32, per byte of the result.
   std::array<ByRegime, kReduceSources.size()> reduce_ns_per_byte{};
-  double call_ns = 0;       // a collective that moves nothing: argument checks, plan look-up
+  double call_ns = 0;       // a collective that moves no data: argument checks, plan look-up
   double operation_ns = 0;  // interpreting one operation of a plan
   double switch_ns = 0;     // handing the core to another rank of this host, when they share it
   uint64_t l2_bytes = 0;    // of a core
   uint64_t l3_bytes = 0;    // of the cache that cores share; 0: none
 
-  // Per byte of the result, for any number of sources >= 1 (1 is a copy).
+  // The time per byte of the result, for any number of sources >= 1 (1 is a copy).
   double reduce_of(uint32_t source_count, Regime regime) const;
   const LinkTimes& link(Link link) const { return links[static_cast<size_t>(link)]; }
   LinkTimes& link(Link link) { return links[static_cast<size_t>(link)]; }
@@ -75,14 +74,14 @@ struct Table {
   TaskTimes times;
 };
 
-// Figures of a server of about 2020; good for orders, not for microseconds.
+// Figures of a server of about 2020; good for orders of magnitude, not for microseconds.
 Table built_in_table();
 
-// Every figure is finite and in range; the text names the field.
+// Checks that every figure is finite and in range; the error text names the field.
 Status validate(const Table& table);
 
 // JSON object with "version", "topology" (16 hexadecimal digits) and one member per figure.
-// from_json wants exactly these members.
+// from_json requires exactly these members.
 std::string to_json(const Table& table);
 Result<Table> table_from_json(const std::string& text);
 
@@ -95,7 +94,7 @@ inline constexpr size_t kFigureCount =
 inline constexpr size_t kTableBlobBytes = 16 + 8 * kFigureCount + 8;
 using TableBlob = std::array<std::byte, kTableBlobBytes>;
 TableBlob to_blob(const Table& table);
-// Refuses a wrong size, magic, version or checksum, and figures that validate() refuses.
+// Rejects a wrong size, magic, version or checksum, and figures that validate() rejects.
 Result<Table> table_from_blob(std::span<const std::byte> blob);
 
 }  // namespace weir::cost

@@ -16,7 +16,7 @@ uint32_t ranks_on_fullest_host(const Workload& work) {
   return most;
 }
 
-// Of data that each of `rank_count` ranks touches `bytes` of.
+// The regime of data of which each of `rank_count` ranks touches `bytes`.
 Regime regime_of(uint64_t bytes, uint32_t rank_count, const TaskTimes& times) {
   if (bytes <= times.l2_bytes) return Regime::kL2;
   return bytes <= times.l3_bytes / rank_count ? Regime::kL3 : Regime::kDram;
@@ -47,7 +47,7 @@ TaskCosts::TaskCosts(const Workload& work, const Table& table)
   switch_ns_ = share_ > 1 ? times_.switch_ns : 0;
 }
 
-// What reading or writing a byte at a peer costs more than at home.
+// The extra time for reading or writing a byte of a peer's memory rather than the rank's own.
 double TaskCosts::extra_of_peer(Rank self, const sched::Ref& ref) const {
   if (ref.rank == self) return 0;
   const Regime regime = in_user_buffer(ref) ? user_ : in_flight_;
@@ -76,7 +76,7 @@ Picoseconds TaskCosts::reduce(Rank self, const sched::Ref& dst,
   return ps_of_ns(static_cast<double>(bytes) * ns_per_byte * share_) + operation();
 }
 
-// What goes over a network has been computed since it was last sent, and passes through the
+// Data that goes over a network has been computed since it was last sent, and passes through the
 // kernel's or the adapter's buffers: it is in no core's cache, whatever its size.
 Regime TaskCosts::regime_of_messages(Rank a, Rank b) const {
   return is_network(layout_.link(a, b)) ? Regime::kDram : user_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TaskCosts: the task times of a table, for one workload: the regime that its data falls into and
-// the share of a core that each rank has are decided. A value that refers to the table;
-// thread-safe.
+// TaskCosts: the task times of a table for one workload, that is, for the regime of its data and
+// the share of a core that each rank has. A value that refers to the table; thread-safe.
 #pragma once
 
 #include <optional>
@@ -24,16 +23,16 @@ class TaskCosts final : public MemoryCosts {
   Picoseconds reduce(Rank self, const sched::Ref& dst, std::span<const sched::Ref> operands,
                      uint64_t bytes) const override;
 
-  // A message costs the sender's core send(), is on its way for latency(), and costs the receiver's
-  // core recv(); its bytes take wire() at the network port of a host.
+  // A message takes send() on the sender's core, then latency() on its way, and recv() on the
+  // receiver's core; its bytes take wire() at the network port of a host.
   Picoseconds send(Rank from, Rank to, uint64_t bytes) const;
   Picoseconds latency(Rank from, Rank to) const;
   Picoseconds recv(Rank from, Rank to, uint64_t bytes) const;
   Picoseconds wire(Rank from, Rank to, uint64_t bytes) const;
   Picoseconds signal(Rank from, Rank to) const;
   Picoseconds operation() const { return ps_of_ns(times_.operation_ns * share_); }
-  // The figures of all links, when the ranks are all on one host and share its cache, or each on a
-  // host of its own.
+  // The figures of all links, when these are equal: all ranks are on one host and share its cache,
+  // or each is on a host of its own.
   std::optional<LinkFigures> like_links() const;
   double call_ns() const { return times_.call_ns * share_; }
 
@@ -46,9 +45,9 @@ class TaskCosts final : public MemoryCosts {
   const RankLayout& layout_;
   bool like_links_;
   Regime user_;       // of the users' buffers
-  Regime in_flight_;  // of what lies in slots, staging and scratch
+  Regime in_flight_;  // of the data in slots, staging and scratch
   double share_;      // ranks per core, at least 1
-  double switch_ns_;  // added to every hand-over when ranks share cores
+  double switch_ns_;  // added to every transfer between ranks that share cores
 };
 
 }  // namespace weir::cost

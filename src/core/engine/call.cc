@@ -62,7 +62,7 @@ std::string describe(uint64_t what, uint64_t count) {
                                 : scaled ? "premul_sum"
                                          : name_of(static_cast<Fold>(fold)));
   }
-  text += fmt::format(", count {}", count);
+  if (kind != Collective::kAllToAll || !uneven) text += fmt::format(", count {}", count);
   if (is_rooted(kind)) text += fmt::format(", root {}", what >> 32);
   return text + ")";
 }

@@ -19,17 +19,26 @@ struct Call {
   bool in_place = false;
   Rank root = 0;
   size_t count = 0;  // elements: of the whole buffer, or of one block (see weir.h)
-  const size_t* block_counts = nullptr;         // reduce_scatter_v, all_gather_v: n entries
-  const size_t* block_displacements = nullptr;  // all_gather_v
+  // v-variants, n entries each; displacements may be nullptr: blocks follow each other. For
+  // reduce_scatter_v and all_gather_v they describe all blocks. For all_to_all_v they describe the
+  // blocks that this rank sends, and `count` is 0, since no number of elements is the same on all
+  // ranks.
+  const size_t* block_counts = nullptr;
+  const size_t* block_displacements = nullptr;
+  // all_to_all_v: the blocks that this rank receives.
+  const size_t* recv_counts = nullptr;
+  const size_t* recv_displacements = nullptr;
+  // all_to_all_v where memory is mapped: the elements of the longest block of all ranks.
+  size_t block_count_max = 0;
   const void* input = nullptr;
   void* output = nullptr;
   alignas(8) unsigned char scale[8] = {};
 };
 
-// One rank's buffer is the source or the destination of all.
+// Whether one rank's buffer is the source or the destination of all data.
 bool is_rooted(Collective collective);
 
-// Same on all ranks exactly when the calls match. 32 bits, never 0.
+// A 32-bit value, never 0: the same on all ranks if and only if the calls match.
 uint32_t fingerprint(const Call& call);
 uint32_t fingerprint(uint64_t what, uint64_t count);  // of pack_what
 

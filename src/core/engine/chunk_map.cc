@@ -23,6 +23,17 @@ uint32_t blocks_of(Collective collective, Rank rank_count) {
   }
 }
 
+// Where `count` blocks start.
+std::vector<size_t> offsets_of(const size_t* counts, const size_t* displacements, Rank count) {
+  std::vector<size_t> offsets(count);
+  size_t next = 0;
+  for (Rank i = 0; i < count; ++i) {
+    offsets[i] = displacements != nullptr ? displacements[i] : next;
+    next += counts[i];
+  }
+  return offsets;
+}
+
 }  // namespace
 
 ChunkMap::ChunkMap(const Call& call, Rank rank, Rank rank_count, uint32_t chunk_count)
@@ -39,12 +50,15 @@ ChunkMap::ChunkMap(const Call& call, Rank rank, Rank rank_count, uint32_t chunk_
   size_t block_length_max = count_;
   if (call.block_counts != nullptr) {
     block_counts_.assign(call.block_counts, call.block_counts + rank_count_);
+    block_offsets_ = offsets_of(call.block_counts, call.block_displacements, rank_count_);
     block_length_max = *std::max_element(block_counts_.begin(), block_counts_.end());
-    size_t next = 0;
-    for (Rank i = 0; i < rank_count_; ++i) {
-      block_offsets_.push_back(call.block_displacements ? call.block_displacements[i] : next);
-      next += block_counts_[i];
-    }
+  }
+  if (call.recv_counts != nullptr) {
+    recv_counts_.assign(call.recv_counts, call.recv_counts + rank_count_);
+    recv_offsets_ = offsets_of(call.recv_counts, call.recv_displacements, rank_count_);
+    block_length_max =
+        std::max({block_length_max, *std::max_element(recv_counts_.begin(), recv_counts_.end()),
+                  call.block_count_max});
   }
   const size_t per_chunk = (block_length_max + chunks_per_block_ - 1) / chunks_per_block_;
   length_max_ = chunks_per_block_ == 1
@@ -53,7 +67,12 @@ ChunkMap::ChunkMap(const Call& call, Rank rank, Rank rank_count, uint32_t chunk_
 }
 
 size_t ChunkMap::block_length(uint32_t block) const {
-  return block_counts_.empty() ? count_ : block_counts_[block];
+  if (block_counts_.empty()) return count_;
+  if (collective_ != Collective::kAllToAll) return block_counts_[block];
+  const Rank source = block / rank_count_;
+  const Rank target = block % rank_count_;
+  WEIR_CHECK(source == rank_ || target == rank_, "a rank moves blocks of its own");
+  return source == rank_ ? block_counts_[target] : recv_counts_[source];
 }
 
 ChunkMap::Part ChunkMap::part(uint32_t chunk) const {
@@ -74,8 +93,10 @@ size_t ChunkMap::input_offset(uint32_t chunk) const {
     case Collective::kReduceScatter:
     case Collective::kScatter:
       return (block_offsets_.empty() ? block * count_ : block_offsets_[block]) + inside;
-    case Collective::kAllToAll:
-      return (block % rank_count_) * count_ + inside;
+    case Collective::kAllToAll: {
+      const Rank target = block % rank_count_;
+      return (block_offsets_.empty() ? target * count_ : block_offsets_[target]) + inside;
+    }
     default:  // the buffer holds one block
       return inside;
   }
@@ -88,8 +109,10 @@ size_t ChunkMap::output_offset(uint32_t chunk) const {
     case Collective::kAllGather:
     case Collective::kGather:
       return (block_offsets_.empty() ? block * count_ : block_offsets_[block]) + inside;
-    case Collective::kAllToAll:
-      return (block / rank_count_) * count_ + inside;
+    case Collective::kAllToAll: {
+      const Rank source = block / rank_count_;
+      return (recv_offsets_.empty() ? source * count_ : recv_offsets_[source]) + inside;
+    }
     default:
       return inside;
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ChunkMap: where the chunks of a collective's grid (sched/op.h) lie in the buffers of one rank.
-// The one place where uneven tails and the sizes of the v-variants live. A value; immutable once
-// made.
+// Only this class knows uneven tails and the sizes of the v-variants. A value; immutable once made.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +16,14 @@ class ChunkMap {
   // `chunk_count` is that of the program's shape; a multiple of the collective's block count.
   ChunkMap(const Call& call, Rank rank, Rank rank_count, uint32_t chunk_count);
 
-  // In elements. Offsets are from the start of the user's send or receive buffer and mean something
-  // only for chunks that the buffer holds on this rank.
+  // In elements. Offsets are from the start of the user's send or receive buffer and are valid only
+  // for chunks that the buffer holds on this rank; with all_to_all_v, so are lengths.
   size_t length(uint32_t chunk) const;
   size_t input_offset(uint32_t chunk) const;
   size_t output_offset(uint32_t chunk) const;
 
-  // The longest chunk of the grid, the same on all ranks.
+  // The longest chunk of the grid, the same on all ranks. With all_to_all_v it is the longest whose
+  // length this rank knows, and at least Call::block_count_max.
   size_t length_max() const { return length_max_; }
 
  private:
@@ -39,10 +39,14 @@ class ChunkMap {
   Rank rank_;
   Rank rank_count_;
   size_t count_;
-  size_t granule_;  // chunk boundaries inside a block are multiples of it
+  size_t granule_;  // chunk boundaries inside a block are multiples of this
   uint32_t chunks_per_block_ = 1;
-  std::vector<size_t> block_counts_;  // v-variants only
+  // v-variants only: by block; all_to_all_v: by target of what this rank sends.
+  std::vector<size_t> block_counts_;
   std::vector<size_t> block_offsets_;
+  // all_to_all_v: by source of what this rank receives.
+  std::vector<size_t> recv_counts_;
+  std::vector<size_t> recv_offsets_;
   size_t length_max_ = 0;
 };
 

@@ -18,7 +18,8 @@ void Context::refresh_done() {
   uint64_t least = UINT64_MAX;
   for (Rank p = 0; p < rank_count; ++p) {
     if (p == rank) continue;
-    // What was learned through data dependencies can be ahead of what the peer has published.
+    // A value learned through data dependencies can be ahead of the value that the peer has
+    // published.
     const uint64_t published = control(p).done.position.load(std::memory_order_acquire);
     peers[p].done = std::max(peers[p].done, published);
     least = std::min(least, peers[p].done);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Context: what one rank of one communicator gives to the runs of its plans: the mapped segment,
+// Context: the state that the runs of a communicator's plans share on one rank: the mapped segment,
 // the transport, and the counters that order its operations. Owned by the communicator; used by one
 // thread at a time (the communicator's lock).
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace weir::engine {
 
-// What peers are known to have done; refreshed from shared memory only when it does not suffice.
+// The known progress of the peers; read again from shared memory only when it does not suffice.
 struct PeerView {
   uint64_t done = 0;
   std::array<uint64_t, kPhaseCount> phase{};
@@ -53,7 +53,7 @@ class Context {
   uint64_t entry_bytes = 64;  // ring geometry in use
   uint64_t ring_bytes = 64;
   uint64_t geometry_position = 0;  // where this geometry began
-  uint64_t mutual_line_count = 0;  // line operations in which every rank hears every other
+  uint64_t mutual_line_count = 0;  // line operations in which every rank reads from every other
   std::array<uint64_t, kEndPositions> end_position{};  // of operation k at [k % kEndPositions]
   uint64_t all_done = 0;                               // every rank has finished everything before
   std::vector<PeerView> peers;
@@ -71,7 +71,8 @@ class Context {
   // Takes the next `slice_count` entries of `new_entry_bytes` in a ring of `new_ring_bytes`.
   // Returns the position of the first. Also begins the next sequence number.
   uint64_t begin_operation(uint64_t new_entry_bytes, uint64_t new_ring_bytes, uint64_t slice_count);
-  // Peers that have finished operation k - kOperationsAhead are needed before operation k starts.
+  // Whether every peer has finished operation k - kOperationsAhead, as the start of operation k
+  // requires.
   bool may_begin() {
     const uint64_t next = sequence + 1;
     return next <= kOperationsAhead ||
@@ -79,23 +80,25 @@ class Context {
   }
   uint64_t ring_offset(uint64_t at) const { return (at - geometry_position) % ring_bytes; }
 
-  // Publishes which call the current sequence number is. `what`: pack_what of it.
+  // Publishes the call that has the current sequence number. `what`: the call's pack_what.
   void describe_call(uint64_t what, uint64_t count, uint32_t call_fingerprint) {
     describe(sequence, what, count, call_fingerprint, 0, 0);
   }
-  // Publishes the call that comes next, and in which windows its buffers lie.
+  // Publishes the next call, and the value on which the ranks must agree before it begins
+  // (DescriptorLine::input_window).
   void describe_next_call(const Call& call, uint32_t call_fingerprint, uint64_t input_window,
                           uint64_t output_window) {
     describe(sequence + 1, pack_what(call), call.count, call_fingerprint, input_window,
              output_window);
   }
-  // Buffers of operations that will never complete are their owners' again. No messages after it.
+  // Withdraws the buffers of operations that will never complete. No messages are possible after
+  // it.
   void quiesce() {
     if (instance != nullptr && (transport->caps.bits & WEIR_CAP_QUIESCE) != 0) {
       transport->quiesce(instance);
     }
   }
-  // A peer that sleeps on this rank is woken. Cheap when nobody does.
+  // Wakes the peers that sleep until this rank signals. Cheap when there are none.
   void wake_sleepers() {
     if (control(rank).wakeup.sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]] {
       wake_all();
@@ -104,12 +107,12 @@ class Context {
   void wake_all();
 
  private:
-  // Small enough to stand in the way of a warm call.
+  // Kept small: every warm call runs it.
   void describe(uint64_t of_sequence, uint64_t what, uint64_t count, uint32_t call_fingerprint,
                 uint64_t input_window, uint64_t output_window) {
     if (!mapped()) return;
     DescriptorLine& line = control(rank).descriptor[of_sequence % kDescriptorCount];
-    // Published before to agree on windows: peers may still be reading it.
+    // It was published before the call began, to agree on it: peers may still be reading it.
     if (line.sequence.load(std::memory_order_relaxed) == of_sequence) return;
     line.fingerprint.store(call_fingerprint, std::memory_order_relaxed);
     line.what.store(what, std::memory_order_relaxed);

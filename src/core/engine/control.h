@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the mapped segment that each rank owns: written by its owner only (but for the
-// wake-up words), read by every rank. Layout of one rank's part of the segment:
+// The part of the mapped segment that each rank owns: written by its owner only (except the wake-up
+// words), read by every rank. Layout of one rank's part of the segment:
 //
 //   offset               bytes               what
 //   0                    sizeof(Control)     counters, call descriptors, error text
@@ -9,7 +9,7 @@
 //   kStagingOffset       the rest            staging ring: slots of the mapped protocol
 //
 // All positions are in bytes of the staging ring since the start of the communicator; they only
-// grow. What a peer wrote is compared, never used as an index.
+// grow. A value that a peer wrote is compared, never used as an index.
 #pragma once
 
 #include <atomic>
@@ -41,19 +41,21 @@ inline constexpr uint32_t kLinePayloadBytes = 56;  // the other 8 are the flag
 struct alignas(kCacheLineBytes) PhaseLine {
   std::atomic<uint64_t> position;
   // (operation sequence << 32 | call fingerprint) of the latest operations, by sequence % 7;
-  // written before `position`, so that whoever sees the position sees which call it belongs to.
-  // Whoever is further behind finds it in the descriptors.
+  // written before `position`, so that a rank that sees the position sees which call it belongs to.
+  // A rank that is further behind finds the call in the descriptors.
   std::atomic<uint64_t> fingerprint[kFingerprintSlots];
 };
 
-// What a rank was asked to do, for comparing and reporting. Written after the data is published,
-// off the critical path.
+// The call that a rank was asked to make, for comparison and reports. Written after the data is
+// published, off the critical path.
 struct alignas(kCacheLineBytes) DescriptorLine {
   std::atomic<uint64_t> sequence;     // written last
   std::atomic<uint64_t> fingerprint;  // 32 bits
   std::atomic<uint64_t> what;         // see call.h: packed collective, type, fold, root
   std::atomic<uint64_t> count;
-  std::atomic<uint64_t> input_window;  // window number + 1 and offset of the buffers, 0 = none
+  // Window number + 1 and offset of the buffers, 0 = none. all_to_all_v: the first is the longest
+  // block of the rank, in elements.
+  std::atomic<uint64_t> input_window;
   std::atomic<uint64_t> output_window;
 };
 
@@ -64,8 +66,8 @@ struct Control {
     std::atomic<uint32_t> state;  // RankState
     std::atomic<uint32_t> code;   // weir::Code once failed
     std::atomic<uint32_t> gone;   // 1: the rank has destroyed the communicator, in whatever state
-    // While an operation waits, at every slow look: counts them, and the ranks below
-    // kAwaitedRanksMax that are waited for, as bits.
+    // Updated at every slow check while an operation waits: `beat` counts the checks, `awaited` has
+    // a bit for each rank below kAwaitedRanksMax that is waited for.
     std::atomic<uint32_t> beat;
     std::atomic<uint64_t> awaited[kAwaitedRanksMax / 64];
   } health;
@@ -78,8 +80,8 @@ struct Control {
   } done;
   PhaseLine phase[kPhaseCount];
   DescriptorLine descriptor[kDescriptorCount];
-  // Valid once state is kFailed: why, and which ranks the failed operation waited for (the first of
-  // them).
+  // Valid once state is kFailed: the reason, and the first ranks that the failed operation waited
+  // for.
   alignas(kCacheLineBytes) char error_text[kErrorTextBytes];
   uint32_t blamed_count;
   uint32_t blamed_ranks[kBlamedRanksMax];
@@ -94,8 +96,9 @@ constexpr uint64_t call_flag(uint64_t sequence, uint32_t call_fingerprint) {
   return sequence << 32 | call_fingerprint;
 }
 
-// Whether a rank has described another call than ours with this sequence number. It describes before
-// it sends, so what has arrived is described by then; not described, or later calls in its place: no.
+// Whether a rank has described a call with this sequence number that differs from this rank's.
+// False when it has not described it yet, or has described a later call in the same place. A rank
+// describes a call before it sends, so the call of any data that has arrived is described.
 inline bool called_otherwise(const Control& peer, uint64_t sequence, uint32_t call_fingerprint) {
   const DescriptorLine& line = peer.descriptor[sequence % kDescriptorCount];
   return line.sequence.load(std::memory_order_acquire) == sequence &&

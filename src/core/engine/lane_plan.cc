@@ -29,8 +29,9 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
   plan->element_bytes_ = element;
   plan->kernel_ = reduce_kernel(call.type, call.fold);
   plan->divide_in_reduce_ = rank_order;
-  // A short last slice would cost as much latency as a long one: even slices.
-  const uint64_t slices = std::max<uint64_t>(1, (longest_bytes + slice_bytes - 1) / slice_bytes);
+  // Slices are even, because a short last slice would cost as much latency as a long one.
+  const uint64_t slices =
+      slice_bytes == 0 ? 1 : std::max<uint64_t>(1, (longest_bytes + slice_bytes - 1) / slice_bytes);
   plan->slice_bytes_ =
       std::max<uint64_t>(64, ((longest_bytes + slices - 1) / slices + 63) / 64 * 64);
   plan->slice_count_ = slices;
@@ -66,8 +67,8 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
   }
 
   const sched::MovedChunks moved(program);
-  // Both ends of a message must agree on its length. What is unknown only passes through, which
-  // happens in programs whose chunks are all of one length.
+  // Both ends of a message must agree on its length. Data of unknown length is only passed on,
+  // which happens in programs whose chunks all have one length.
   auto length_bytes = [&](uint32_t op_index, uint32_t index) {
     const uint32_t chunk = moved.chunk(op_index, index);
     return (chunk == sched::MovedChunks::kUnknown ? map.length_max() : map.length(chunk)) * element;
@@ -86,9 +87,8 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
   for (uint32_t op_index = 0; op_index < program.ops.size(); ++op_index) {
     const sched::Op& op = program.ops[op_index];
     auto& lane = plan->lanes_[op.lane];
-    if (op.code == OpCode::kFence) continue;
     if (op.code == OpCode::kSignal || op.code == OpCode::kWait) {
-      // Lanes of one rank are joined by signals to itself.
+      // Signals of a rank to itself synchronize its lanes.
       if (op.peer != program.rank) {
         return Status(Code::kUnsupported, "this program needs mapped memory");
       }
@@ -99,9 +99,6 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
       if (op.code == OpCode::kSignal) ++plan->signals_[op.signal];
       lane.push_back(bound);
       continue;
-    }
-    if (op.code == OpCode::kPut) {
-      return Status(Code::kUnsupported, "this program needs mapped memory");
     }
     const bool message = op.code == OpCode::kSend || op.code == OpCode::kRecv;
     if (message && op.count == 0) {

@@ -38,8 +38,9 @@ struct LaneOp {
 
 class LanePlan {
  public:
-  // `transport_lane_count` lanes exist. `rank_order`: every reduce of the program is a complete
-  // fold. kUnsupported when the program needs mapped memory.
+  // `slice_bytes`: the longest slice; 0: chunks are not cut. `transport_lane_count` lanes exist.
+  // `rank_order`: every reduce of the program is a complete fold. kUnsupported when the program
+  // needs mapped memory.
   static Result<std::unique_ptr<LanePlan>> bind(const sched::Program& program, const Call& call,
                                                 uint64_t slice_bytes, uint32_t transport_lane_count,
                                                 bool rank_order);
@@ -55,9 +56,9 @@ class LanePlan {
   uint64_t slice_count_ = 1;
   uint32_t in_flight_ = 1;
   uint64_t scratch_slots_ = 0;
-  uint32_t sends_max_ = 0;  // of one lane and slice, with the words of greeting
+  uint32_t sends_max_ = 0;  // of one lane and slice, headers included
   uint32_t signal_count_ = 0;
-  std::vector<uint64_t> signals_;  // how often a program raises each index
+  std::vector<uint64_t> signals_;  // how often a program gives the signal of each index
   uint64_t element_bytes_ = 1;
   bool divide_in_reduce_ = false;
   uint64_t input_bytes_ = 0;  // of the user's buffers on this rank

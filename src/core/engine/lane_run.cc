@@ -33,7 +33,8 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
   input_ = static_cast<const unsigned char*>(call.input);
   output_ = static_cast<unsigned char*>(call.output);
   if (call.scaled && plan.input_bytes_ > 0) {
-    // A partial result must not be scaled again further on, so the rank scales its own input once.
+    // A partial result must not be scaled again by a later rank, so each rank scales its own input
+    // once.
     ReduceArgs args;
     args.dst = arena_.get() + scratch;
     const void* source = call.input;
@@ -55,8 +56,7 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
     lane.transport_lane = 1 + i;
     lane.slice = i / lane_count;
     lane.next_op = 0;
-    lane.receiving = false;
-    lane.aside = false;
+    lane.receives_under_way = 0;
     lane.sends_under_way = 0;
     while (lane.sends.size() < std::min(kSendsAtFirst, plan.sends_max_)) {
       lane.sends.push_back(std::make_unique<Send>());
@@ -116,13 +116,26 @@ bool LaneRun::settle_sends(Context& context, Lane& lane, const unsigned char* da
   return settled;
 }
 
+bool LaneRun::may_write(Context& context, Lane& lane, const unsigned char* data, uint64_t bytes) {
+  bool may = settle_sends(context, lane, data, bytes);
+  for (Lane& other : lanes_) {
+    if (&other == &lane) continue;
+    const auto end = other.sends.begin() + static_cast<std::ptrdiff_t>(other.sends_under_way);
+    const bool overlaps = std::any_of(other.sends.begin(), end, [&](const auto& send) {
+      return send->data < data + bytes && data < send->data + send->bytes;
+    });
+    if (overlaps) may = settle_sends(context, other, data, bytes) && may;
+  }
+  return may;
+}
+
 LaneRun::Outcome LaneRun::post_send(Context& context, Lane& lane, Rank peer, const void* data,
                                     uint64_t bytes) {
   if (lane.sends_under_way == lane.sends.size()) {
     settle_sends(context, lane, nullptr, 0);
     if (!status_.ok()) return Outcome::kFailed;
     if (lane.sends_under_way == lane.sends.size()) {
-      // Whoever takes them may wait for what comes after them here.
+      // Their receivers may wait for a later send of this lane, so more must be posted.
       if (lane.sends.size() >= plan_->sends_max_) return Outcome::kBlocked;
       lane.sends.push_back(std::make_unique<Send>());
     }
@@ -142,48 +155,124 @@ LaneRun::Outcome LaneRun::post_send(Context& context, Lane& lane, Rank peer, con
   return Outcome::kMoved;
 }
 
-LaneRun::Outcome LaneRun::run_recv(Context& context, Lane& lane, Rank peer, void* data,
+LaneRun::Outcome LaneRun::run_recv(Context& context, Lane& lane, Receive& receive, void* data,
                                    uint64_t bytes) {
   weir_result_t result;
-  if (!lane.receiving) {
-    lane.recv_op = {};
-    result = context.transport->recv(context.instance, peer, lane.transport_lane, data, bytes,
-                                     &lane.recv_op);
-    lane.receiving = result == WEIR_IN_PROGRESS;
+  if (!receive.posted) {
+    receive.op = {};
+    result = context.transport->recv(context.instance, receive.peer, lane.transport_lane, data,
+                                     bytes, &receive.op);
+    receive.posted = result == WEIR_IN_PROGRESS;
   } else {
-    result = context.transport->test(context.instance, &lane.recv_op);
+    result = context.transport->test(context.instance, &receive.op);
   }
   if (result == WEIR_IN_PROGRESS) return Outcome::kBlocked;
-  lane.receiving = false;
-  if (!check_peer_call(context, peer)) return Outcome::kFailed;
+  receive.posted = false;
+  if (!check_peer_call(context, receive.peer)) return Outcome::kFailed;
   if (result == WEIR_OK) return Outcome::kMoved;
-  transport_failed(context, result, peer, "receiving from");
+  transport_failed(context, result, receive.peer, "receiving from");
   return Outcome::kFailed;
 }
 
-// What is sent from `data` must have left before it is received into. But a transport may keep a
-// long message until its receiver takes it, and that one may wait in the same way: so it is received
-// aside, and moved into its place when the sends have left.
-LaneRun::Outcome LaneRun::run_recv_behind_sends(Context& context, Lane& lane, Rank peer,
+// Sends from `data` must be complete before `data` is received into. But a transport may hold a
+// long send until its receiver takes it, and the receiver may wait in the same way: so the message
+// is received into the detour buffer, and copied into its place when the sends are complete.
+LaneRun::Outcome LaneRun::run_recv_behind_sends(Context& context, Lane& lane, Receive& receive,
                                                 unsigned char* data, uint64_t bytes) {
-  if (!lane.receiving && !lane.aside) {
-    lane.aside = bytes > 0 && !settle_sends(context, lane, data, bytes);
-    lane.arrived = false;
+  if (!receive.posted && !receive.aside) {
+    receive.aside = bytes > 0 && !may_write(context, lane, data, bytes);
+    receive.arrived = false;
     if (!status_.ok()) return Outcome::kFailed;
-    if (lane.aside && lane.detour.size() < bytes) lane.detour.resize(plan_->slice_bytes_);
+    if (receive.aside && lane.detour.size() < bytes) lane.detour.resize(plan_->slice_bytes_);
   }
-  if (!lane.aside) return run_recv(context, lane, peer, data, bytes);
-  if (!lane.arrived) {
-    const Outcome outcome = run_recv(context, lane, peer, lane.detour.data(), bytes);
+  if (!receive.aside) return run_recv(context, lane, receive, data, bytes);
+  if (!receive.arrived) {
+    const Outcome outcome = run_recv(context, lane, receive, lane.detour.data(), bytes);
     if (outcome != Outcome::kMoved) return outcome;
-    lane.arrived = true;
+    receive.arrived = true;
   }
-  if (!settle_sends(context, lane, data, bytes)) {
+  if (!may_write(context, lane, data, bytes)) {
     return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
   }
   copy_bytes(data, lane.detour.data(), bytes, false);
-  lane.aside = false;
+  receive.aside = false;
   return Outcome::kMoved;
+}
+
+std::optional<uint64_t> LaneRun::bytes_of(const Lane& lane, const LaneOp& op) const {
+  const uint64_t slice_offset = lane.slice * plan_->slice_bytes_;
+  const bool bare = op.length_bytes == 0 && plan_->slice_count_ == 1;
+  if (!bare && op.length_bytes <= slice_offset) return std::nullopt;
+  return std::min(plan_->slice_bytes_, op.length_bytes - slice_offset);
+}
+
+// After the first receive come those that need not wait for it: from other peers, into separate
+// memory that no send still reads.
+void LaneRun::begin_receives(Context& context, Lane& lane) {
+  const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
+  for (size_t count = lane.receives_under_way;
+       count < kReceivesUnderWayMax && lane.next_op + count < ops.size(); ++count) {
+    const LaneOp& op = ops[lane.next_op + count];
+    if (op.code != OpCode::kRecv) return;
+    const std::optional<uint64_t> bytes = bytes_of(lane, op);
+    if (!bytes) return;
+    const unsigned char* data = address(lane, op.dst);
+    if (count > 0) {
+      const auto end = lane.receives.begin() + static_cast<std::ptrdiff_t>(count);
+      const bool waits = std::any_of(lane.receives.begin(), end, [&](const auto& earlier) {
+        return earlier->peer == op.peer ||
+               (earlier->data < data + *bytes && data < earlier->data + earlier->bytes);
+      });
+      if (waits || (*bytes > 0 && !may_write(context, lane, data, *bytes))) return;
+    }
+    if (count == lane.receives.size()) lane.receives.push_back(std::make_unique<Receive>());
+    *lane.receives[count] = {};
+    lane.receives[count]->peer = op.peer;
+    lane.receives[count]->data = data;
+    lane.receives[count]->bytes = *bytes;
+    lane.receives_under_way = count + 1;
+  }
+}
+
+LaneRun::Outcome LaneRun::advance_receive(Context& context, Lane& lane, Receive& receive,
+                                          const LaneOp& op) {
+  if (!context.mapped() && lane.greeted_from[op.peer] == 0) {
+    const Outcome outcome =
+        run_recv(context, lane, receive, &receive.header, sizeof receive.header);
+    if (outcome != Outcome::kMoved) return outcome;
+    lane.greeted_from[op.peer] = 1;
+    if (receive.header.flag != own_header_.flag) {
+      other_rank_ = op.peer;
+      other_header_ = receive.header;
+      status_ = Status(Code::kMismatch, std::string());
+      return Outcome::kFailed;
+    }
+  }
+  const Outcome outcome =
+      run_recv_behind_sends(context, lane, receive, address(lane, op.dst), *bytes_of(lane, op));
+  receive.complete = outcome == Outcome::kMoved;
+  return outcome;
+}
+
+LaneRun::Outcome LaneRun::run_receives(Context& context, Lane& lane) {
+  const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
+  begin_receives(context, lane);
+  if (!status_.ok()) return Outcome::kFailed;
+  bool moved = false;
+  for (size_t i = 0; i < lane.receives_under_way; ++i) {
+    Receive& receive = *lane.receives[i];
+    if (receive.complete) continue;
+    const Outcome outcome = advance_receive(context, lane, receive, ops[lane.next_op + i]);
+    if (outcome == Outcome::kFailed) return outcome;
+    moved = moved || outcome == Outcome::kMoved;
+  }
+  size_t done = 0;
+  while (done < lane.receives_under_way && lane.receives[done]->complete) ++done;
+  std::rotate(lane.receives.begin(), lane.receives.begin() + static_cast<std::ptrdiff_t>(done),
+              lane.receives.begin() + static_cast<std::ptrdiff_t>(lane.receives_under_way));
+  lane.receives_under_way -= done;
+  lane.next_op += static_cast<uint32_t>(done);
+  return moved ? Outcome::kMoved : Outcome::kBlocked;
 }
 
 LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
@@ -209,14 +298,13 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
     ++lane.next_op;
     return Outcome::kMoved;
   }
-  const uint64_t slice_offset = lane.slice * plan_->slice_bytes_;
-  const bool bare = op.length_bytes == 0 && plan_->slice_count_ == 1;
-  if (!bare && op.length_bytes <= slice_offset) {
+  const std::optional<uint64_t> moved_bytes = bytes_of(lane, op);
+  if (!moved_bytes) {
     ++lane.next_op;
     return Outcome::kMoved;
   }
-  const uint64_t bytes = std::min(plan_->slice_bytes_, op.length_bytes - slice_offset);
-
+  const uint64_t bytes = *moved_bytes;
+  if (op.code == OpCode::kRecv) return run_receives(context, lane);
   if (op.code == OpCode::kSend) {
     if (!context.mapped() && lane.greeted_to[op.peer] == 0) {
       const Outcome outcome = post_send(context, lane, op.peer, &own_header_, sizeof own_header_);
@@ -229,27 +317,9 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
   }
 
   unsigned char* dst = address(lane, op.dst);
-  if (op.code == OpCode::kRecv) {
-    if (!context.mapped() && lane.greeted_from[op.peer] == 0) {
-      const Outcome outcome =
-          run_recv(context, lane, op.peer, &lane.received, sizeof lane.received);
-      if (outcome != Outcome::kMoved) return outcome;
-      lane.greeted_from[op.peer] = 1;
-      if (lane.received.flag != own_header_.flag) {
-        other_rank_ = op.peer;
-        other_header_ = lane.received;
-        status_ = Status(Code::kMismatch, std::string());
-        return Outcome::kFailed;
-      }
-      return Outcome::kMoved;
-    }
-    const Outcome outcome = run_recv_behind_sends(context, lane, op.peer, dst, bytes);
-    if (outcome == Outcome::kMoved) ++lane.next_op;
-    return outcome;
-  }
-  // In place a copy may be one onto itself, which waits for nothing.
+  // In place a copy may be onto itself and then waits for nothing.
   const bool stays = op.code == OpCode::kCopy && address(lane, op.src) == dst;
-  if (bytes > 0 && !stays && !settle_sends(context, lane, dst, bytes)) {
+  if (bytes > 0 && !stays && !may_write(context, lane, dst, bytes)) {
     return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
   }
 
@@ -320,16 +390,15 @@ void LaneRun::collect_awaited(const Context& context, std::vector<Rank>* ranks) 
     std::sort(ranks->begin(), ranks->end());
     ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
   };
-  // However many messages there are, each rank stands there twice at most.
+  // However many messages there are, each rank is listed twice at most.
   const auto add = [&](Rank rank) {
     if (ranks->size() >= size_t{context.rank_count} * 2) sort();
     ranks->push_back(rank);
   };
   for (const Lane& lane : lanes_) {
-    const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
-    if (lane.next_op < ops.size() && ops[lane.next_op].code == OpCode::kRecv &&
-        lane.slice < plan_->slice_count_ && !(lane.aside && lane.arrived)) {
-      add(ops[lane.next_op].peer);
+    for (size_t i = 0; i < lane.receives_under_way; ++i) {
+      const Receive& receive = *lane.receives[i];
+      if (!receive.complete && !(receive.aside && receive.arrived)) add(receive.peer);
     }
     for (size_t i = 0; i < lane.sends_under_way; ++i) add(lane.sends[i]->peer);
   }

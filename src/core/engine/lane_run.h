@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// LaneRun: executes a LanePlan over the transport's send and recv. Lanes advance independently; a
-// send is posted and overtaken until an operation needs its memory, so that a program ends also
-// where the transport keeps every message until its receiver takes it. Restarted for each operation:
-// a warm call allocates nothing.
+// LaneRun: executes a LanePlan over the transport's send and recv. Lanes advance independently;
+// later operations do not wait for a posted send until one needs its memory, so that a program also
+// ends where the transport keeps every message until its receiver takes it. Consecutive receives of
+// a lane are posted together and may complete in any order. Restarted for each operation: a warm
+// call allocates nothing.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/engine/lane_plan.h"
@@ -22,8 +24,8 @@ class LaneRun final : public Run {
   void collect_awaited(const Context& context, std::vector<Rank>* ranks) const override;
   RunPosition position() const override;
 
-  // What precedes the first message between two ranks in an operation where no memory is shared:
-  // says which call it belongs to.
+  // Precedes the first message between two ranks in an operation where no memory is shared, and
+  // names the call to which the message belongs.
   struct Header {
     uint64_t flag = 0;  // call_flag
     uint64_t what = 0;
@@ -31,12 +33,13 @@ class LaneRun final : public Run {
   };
   // Of the latest operation; all zero when there was none.
   const Header& header() const { return own_header_; }
-  // After kMismatch without a text: the rank that called otherwise, and what.
+  // After kMismatch without a text: the rank that made another call, and that call.
   Rank other_rank() const { return other_rank_; }
   const Header& other_header() const { return other_header_; }
 
  private:
   static constexpr uint32_t kSendsAtFirst = 8;
+  static constexpr size_t kReceivesUnderWayMax = 32;  // of a lane
 
   struct Send {
     Rank peer = 0;
@@ -44,20 +47,31 @@ class LaneRun final : public Run {
     uint64_t bytes = 0;
     weir_transport_op_t op{};
   };
+  // The receive of next_op, or of an operation right after it.
+  struct Receive {
+    Rank peer = 0;
+    const unsigned char* data = nullptr;
+    uint64_t bytes = 0;
+    bool posted = false;
+    bool complete = false;
+    bool aside = false;    // received data goes into the detour buffer first
+    bool arrived = false;  // and has arrived there
+    weir_transport_op_t op{};
+    Header header{};
+  };
   // One lane of one slice in flight.
   struct Lane {
     uint32_t program_lane = 0;
     uint32_t transport_lane = 0;
     uint64_t slice = 0;
     uint32_t next_op = 0;
-    bool receiving = false;
-    bool aside = false;    // what is received goes into the detour first
-    bool arrived = false;  // and is there
+    // The receives of next_op and the operations after it, in order; the first `receives_under_way`
+    // are in use. Only the first may need the detour buffer.
+    std::vector<std::unique_ptr<Receive>> receives;
+    size_t receives_under_way = 0;
     std::vector<unsigned char> detour;
-    weir_transport_op_t recv_op{};
-    Header received{};
-    // A transport holds on to those that are under way: they stay where they are. The first
-    // `sends_under_way` of them are. There are never more than one slice's program has.
+    // The first `sends_under_way` of them are posted, and the transport refers to them: their
+    // addresses do not change. There are never more than the program of one slice has.
     std::vector<std::unique_ptr<Send>> sends;
     size_t sends_under_way = 0;
     std::vector<uint8_t> greeted_to, greeted_from;  // by peer; headers only
@@ -66,13 +80,23 @@ class LaneRun final : public Run {
   enum class Outcome : uint8_t { kMoved, kBlocked, kFinished, kFailed };
   Outcome step(Context& context, Lane& lane);
   Outcome post_send(Context& context, Lane& lane, Rank peer, const void* data, uint64_t bytes);
+  // The bytes that the operation moves in the lane's slice; nullopt: it is skipped in this slice.
+  std::optional<uint64_t> bytes_of(const Lane& lane, const LaneOp& op) const;
+  // Advances the receive at next_op and those right after it. kMoved when one of them advanced.
+  Outcome run_receives(Context& context, Lane& lane);
+  void begin_receives(Context& context, Lane& lane);
+  // kMoved when it advanced; `complete` says whether it is done.
+  Outcome advance_receive(Context& context, Lane& lane, Receive& receive, const LaneOp& op);
   // kMoved when complete.
-  Outcome run_recv(Context& context, Lane& lane, Rank peer, void* data, uint64_t bytes);
-  Outcome run_recv_behind_sends(Context& context, Lane& lane, Rank peer, unsigned char* data,
+  Outcome run_recv(Context& context, Lane& lane, Receive& receive, void* data, uint64_t bytes);
+  Outcome run_recv_behind_sends(Context& context, Lane& lane, Receive& receive, unsigned char* data,
                                 uint64_t bytes);
-  // False while some of the lane's sends that read [data, data + bytes), all of them when `data` is
-  // nullptr, have not left; and after a failure.
+  // False after a failure, and while a send of the lane that reads [data, data + bytes), or any
+  // send when `data` is nullptr, is not complete.
   bool settle_sends(Context& context, Lane& lane, const unsigned char* data, uint64_t bytes);
+  // False after a failure, and while a send of any lane that reads [data, data + bytes) is not
+  // complete: a lane may write what another one sends once that has signalled it.
+  bool may_write(Context& context, Lane& lane, const unsigned char* data, uint64_t bytes);
   void transport_failed(Context& context, weir_result_t result, Rank peer, const char* what);
   bool check_peer_call(Context& context, Rank peer);
   unsigned char* address(const Lane& lane, const LanePlace& place) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/base/check.h"
 #include "core/engine/prefetch.h"
 
 namespace weir::engine {
@@ -17,23 +18,84 @@ std::atomic<uint64_t>& flag_of(unsigned char* slot, uint64_t payload_bytes) {
 
 }  // namespace
 
-void LineRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
-                    Context& context) {
+void LineRun::bind(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
+                   uint64_t sequence, uint64_t entry, Context& context) {
   plan_ = &plan;
   call_ = &call;
   fingerprint_ = call_fingerprint;
   next_op_ = 0;
-  described_ = false;
-  status_ = Status();
-  start_ = context.begin_operation(context.entry_bytes, context.ring_bytes, 1);
-  flag_ = call_flag(context.sequence, call_fingerprint);
+  flag_ = call_flag(sequence, call_fingerprint);
   const Rank n = context.rank_count;
   bases_.resize(2 + n);
   bases_[kBaseInput] = static_cast<unsigned char*>(const_cast<void*>(call.input));
   bases_[kBaseOutput] = static_cast<unsigned char*>(call.output);
+  for (Rank p = 0; p < n; ++p) bases_[kBaseStaging + p] = context.line_entry(p, entry);
+}
+
+void LineRun::publish_ahead(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
+                            Context& context) {
+  WEIR_CHECK(plan.mutual_, "the entries of rooted operations are told apart by their sequence");
+  bind(plan, call, call_fingerprint, context.sequence + 1,
+       context.mutual_line_count % kMutualLineEntries, context);
+  while (next_op_ < plan_->ops_.size() && plan_->ops_[next_op_].dst.staged) {
+    execute(plan_->ops_[next_op_++], context);
+  }
+  ahead_flag_ = flag_;
+  ahead_op_count_ = next_op_;
+}
+
+std::optional<Rank> LineRun::unpublished(const Context& context) const {
+  for (uint32_t i = ahead_op_count_; i < plan_->ops_.size(); ++i) {
+    const MappedOp& op = plan_->ops_[i];
+    for (uint32_t k = 0; k < op.operand_count; ++k) {
+      const Place& place = plan_->operands_[op.first_operand + k];
+      if (!place.staged || place.base == kBaseStaging + context.rank) continue;
+      const uint64_t seen = flag_of(bases_[place.base] + place.offset_bytes, op.length_bytes)
+                                .load(std::memory_order_acquire);
+      if (seen != flag_) return place.base - kBaseStaging;
+    }
+  }
+  return std::nullopt;
+}
+
+void LineRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
+                    Context& context) {
+  described_ = false;
+  status_ = Status();
+  start_ = context.begin_operation(context.entry_bytes, context.ring_bytes, 1);
   const uint64_t entry = plan.mutual_ ? context.mutual_line_count++ % kMutualLineEntries
                                       : kMutualLineEntries + context.sequence % kRootedLineEntries;
-  for (Rank p = 0; p < n; ++p) bases_[kBaseStaging + p] = context.line_entry(p, entry);
+  bind(plan, call, call_fingerprint, context.sequence, entry, context);
+  if (ahead_flag_ == flag_) next_op_ = ahead_op_count_;
+}
+
+void LineRun::execute(const MappedOp& op, Context& context) {
+  const uint64_t bytes = op.length_bytes;
+  const Place* operands = &plan_->operands_[op.first_operand];
+  unsigned char* dst = bases_[op.dst.base] + op.dst.offset_bytes;
+  if (op.reduce) {
+    sources_.resize(op.operand_count);
+    for (uint32_t k = 0; k < op.operand_count; ++k) {
+      sources_[k] = bases_[operands[k].base] + operands[k].offset_bytes;
+    }
+    ReduceArgs args;
+    args.dst = dst;
+    args.second_dst = op.second ? bases_[op.second_dst.base] + op.second_dst.offset_bytes : nullptr;
+    args.sources = sources_.data();
+    args.source_count = op.operand_count;
+    args.element_count = bytes / plan_->element_bytes_;
+    args.scaled_source = op.scaled_operand;
+    args.scale = call_->scale;
+    args.divisor = op.operand_count > 1 || plan_->rank_count_ == 1 ? plan_->divisor_ : 1;
+    plan_->kernel_(args);
+  } else {
+    const unsigned char* src = bases_[operands[0].base] + operands[0].offset_bytes;
+    if (bytes > 0 && dst != src) std::memcpy(dst, src, bytes);
+  }
+  if (op.dst.staged) {
+    flag_of(dst, bytes).store(flag_, std::memory_order_release);
+    context.wake_sleepers();
+  }
 }
 
 Advance LineRun::advance(Context& context) {
@@ -48,7 +110,7 @@ Advance LineRun::advance(Context& context) {
     const bool publishes = op.dst.staged;
     if (!publishes) {
       if (!described_) {
-        // What is published is on its way: use the time.
+        // The published data is on its way: use the time.
         prefetch_for_write(dst, bytes);
         context.describe_call(plan_->what_, call_->count, fingerprint_);
         described_ = true;
@@ -59,8 +121,8 @@ Advance LineRun::advance(Context& context) {
         const uint64_t seen =
             flag_of(bases_[place.base] + place.offset_bytes, bytes).load(std::memory_order_acquire);
         if (seen == flag_) continue;
-        // The word may as well be payload of an earlier operation whose slots were longer: what the
-        // peer has described decides.
+        // The word may also be payload of an earlier operation whose slots were longer: the peer's
+        // call descriptor decides.
         if (seen >> 32 == flag_ >> 32 &&
             called_otherwise(context.control(place.base - kBaseStaging), context.sequence,
                              fingerprint_)) {
@@ -70,30 +132,7 @@ Advance LineRun::advance(Context& context) {
         return next_op_ > first ? Advance::kMoved : Advance::kBlocked;
       }
     }
-    if (op.reduce) {
-      sources_.resize(op.operand_count);
-      for (uint32_t k = 0; k < op.operand_count; ++k) {
-        sources_[k] = bases_[operands[k].base] + operands[k].offset_bytes;
-      }
-      ReduceArgs args;
-      args.dst = dst;
-      args.second_dst =
-          op.second ? bases_[op.second_dst.base] + op.second_dst.offset_bytes : nullptr;
-      args.sources = sources_.data();
-      args.source_count = op.operand_count;
-      args.element_count = bytes / plan_->element_bytes_;
-      args.scaled_source = op.scaled_operand;
-      args.scale = call_->scale;
-      args.divisor = op.operand_count > 1 || plan_->rank_count_ == 1 ? plan_->divisor_ : 1;
-      plan_->kernel_(args);
-    } else {
-      const unsigned char* src = bases_[operands[0].base] + operands[0].offset_bytes;
-      if (bytes > 0 && dst != src) std::memcpy(dst, src, bytes);
-    }
-    if (publishes) {
-      flag_of(dst, bytes).store(flag_, std::memory_order_release);
-      context.wake_sleepers();
-    }
+    execute(op, context);
   }
   if (!described_) context.describe_call(plan_->what_, call_->count, fingerprint_);
   context.control(self).done.position.store(context.position, std::memory_order_release);

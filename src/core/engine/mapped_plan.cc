@@ -17,7 +17,7 @@ using sched::OpCode;
 using sched::Ref;
 using sched::Space;
 
-// Turns references to chunks into places, one chunk at a time.
+// Translates references to chunks into places, one chunk at a time.
 class Binder {
  public:
   Binder(const sched::Program& program, const Call& call, const Slicing& slicing)
@@ -29,8 +29,8 @@ class Binder {
 
   const ChunkMap& map() const { return map_; }
 
-  // Length of the data that moves: that of the grid chunk which one of the sides names. A slot
-  // alone does not say what it holds.
+  // The length of the data that moves: that of the grid chunk named by either side. A slot alone
+  // does not tell what it holds.
   bool names_length(Ref a, Ref b) const { return names_chunk(a) || names_chunk(b); }
   uint64_t length_bytes(Ref a, Ref b, uint32_t index) const {
     return map_.length((names_chunk(a) ? a : b).chunk + index) * element_bytes_;
@@ -122,10 +122,9 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
   for (const sched::Op& op : program.ops) {
     if (op.lane != 0) return Status(Code::kUnsupported, "a mapped program has one lane");
     switch (op.code) {
-      case OpCode::kFence:
-        break;  // loads and stores of one machine; signals release, waits acquire
       case OpCode::kSignal:
-        // A signal is published for all to see, whoever it is meant for: once an index, then.
+        // A signal is visible to all ranks, whichever it is meant for, so each index is published
+        // once.
         if (op.signal >= kPhaseCount || stage.signal_phase >= 0 || signalled[op.signal]) {
           return Status(Code::kUnsupported,
                         fmt::format("a mapped program uses signals 0 to {}, each once, one a stage",
@@ -153,7 +152,6 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
         }
         break;
       case OpCode::kCopy:
-      case OpCode::kPut:
       case OpCode::kReduce: {
         if (stage.signal_phase >= 0) end_stage();
         stage_has_work = true;
@@ -176,13 +174,13 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           for (uint32_t k = 0; k < bound.operand_count; ++k) {
             const Ref ref = reduce ? program.operands[op.first_operand + k] : op.src;
             plan->operands_.push_back(binder.place(ref, i));
-            // A pre-multiplied sum scales the rank's own input wherever it is read.
+            // A pre-multiplied sum scales the rank's own input at each place where it is read.
             if (call.scaled && ref.space == Space::kInput && ref.rank == program.rank) {
               bound.scaled_operand = k;
               bound.reduce = true;
             }
           }
-          // reduce to the output, then copy of it into staging: one pass writes both.
+          // A reduction to the output and a copy of it into staging: one pass writes both.
           if (!reduce && !plan->ops_.empty() && plan->ops_.size() > stage.first_op) {
             MappedOp& before = plan->ops_.back();
             if (before.reduce && !before.second && before.length_bytes == bound.length_bytes &&

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MappedPlan: a one-lane program of copies, reductions, signals and waits, bound to the mapped
-// segment, a data type and sizes. User pointers stay arguments, so a plan is used again by every
-// equal call.
+// segment, a data type and sizes. User pointers stay arguments, so every equal call reuses the
+// plan.
 //
 // Slices. The program runs once per slice of every chunk, and slices overlap: the waits cut the
 // program into *stages*, each stage goes through the slices in order, and a stage may run for slice
@@ -51,12 +51,12 @@ struct Stage {
   int signal_phase = -1;
 };
 
-// How a plan cuts its data; chosen by size (tuning.h).
+// How a plan divides its data; chosen by size (slicing.h).
 struct Slicing {
   uint64_t slice_bytes = 0;  // of one chunk, and of a staging slot; multiple of 64
   uint64_t entry_bytes = 0;  // staging slots of one slice
   uint64_t ring_bytes = 0;   // multiple of entry_bytes
-  // Write with whichever stores prove better: else with plain ones.
+  // Whether the kind of stores is chosen by measurement (store_choice.h); else plain stores.
   bool choose_slot_stores = false;
   bool choose_output_stores = false;
   // One slice; each staging slot ends with its own flag (line protocol, see line_run.h).
@@ -65,7 +65,7 @@ struct Slicing {
 
 class MappedPlan {
  public:
-  // kUnsupported when the program has operations that are not of this kind.
+  // kUnsupported when the program has other operations.
   static Result<std::unique_ptr<MappedPlan>> bind(const sched::Program& program, const Call& call,
                                                   const Slicing& slicing);
 
@@ -84,20 +84,20 @@ class MappedPlan {
   uint64_t element_bytes_ = 1;
   uint32_t divisor_ = 1;
   bool scaled_ = false;
-  bool hears_all_ = false;  // finishing means that every rank has begun
+  bool hears_all_ = false;  // a rank that has finished knows that all ranks have begun
   bool mutual_ = false;     // the collective has no root
   ReduceKernel kernel_ = nullptr;
   std::vector<MappedOp> ops_;
   std::vector<Place> operands_;
   std::vector<Stage> stages_;
   std::unique_ptr<unsigned char[]> scratch_;  // slots, each a ring like the staging ring
-  // Used by the one run at a time. What plain stores leave in a shared cache is read by the peer so
-  // much faster that they may take 4.5 times as long (docs/performance.md).
+  // Used by the one run at a time. The peer reads data that plain stores leave in a shared cache so
+  // much faster that these stores may take 4.5 times as long (docs/performance.md).
   mutable StoreChoice slot_stores_{4.5};
   mutable StoreChoice output_stores_{1.1};
 };
 
-// Indices of the bases of a run over n ranks.
+// The indices of a run's bases over n ranks.
 inline constexpr uint32_t kBaseInput = 0;
 inline constexpr uint32_t kBaseOutput = 1;
 inline constexpr uint32_t kBaseStaging = 2;  // + rank

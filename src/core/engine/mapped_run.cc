@@ -46,7 +46,7 @@ void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fi
 bool MappedRun::peer_reached(Context& context, Rank peer, uint32_t phase, uint64_t slice) {
   const uint64_t wanted = start_ + (slice + 1) * plan_->slicing_.entry_bytes;
   PeerView& view = context.peers[peer];
-  // The first slice always looks, so that the fingerprint is compared once per peer and operation.
+  // The first slice always checks, so that the fingerprint is compared once per peer and operation.
   if (slice != 0 && view.phase[phase] >= wanted) return true;
   const PhaseLine& line = context.control(peer).phase[phase];
   const uint64_t position = line.position.load(std::memory_order_acquire);
@@ -133,10 +133,10 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     args.element_count = bytes / plan_->element_bytes_;
     args.scaled_source = op.scaled_operand;
     args.scale = call_->scale;
-    // A scaled copy is a reduction of one operand and not a fold yet.
+    // A scaled copy is a reduction of one operand, without a fold.
     args.divisor = op.operand_count > 1 || plan_->rank_count_ == 1 ? plan_->divisor_ : 1;
     args.streaming = to_slot ? stream_slots : stream_output;
-    // Only the first destination is streamed: the slot, for which it matters more.
+    // Only the first destination is streamed: the slot, where it matters more.
     if (op.second && stream_slots) {
       std::swap(args.dst, args.second_dst);
       args.streaming = true;
@@ -179,7 +179,7 @@ Advance MappedRun::advance(Context& context) {
   bool again = true;
   for (uint32_t step = 0; again && step < kStepsPerAdvance; ++step) {
     again = false;
-    // Later stages first: their data is the warmest, and they free the ring.
+    // Later stages run first: their data is most likely in the cache, and they free the ring.
     for (uint32_t k = stage_count; k-- > 0;) {
       const uint64_t slice = next_slice_[k];
       if (slice == slice_count || (k > 0 && slice >= next_slice_[k - 1])) continue;
@@ -243,7 +243,7 @@ void MappedRun::collect_awaited(const Context& context, std::vector<Rank>* ranks
 RunPosition MappedRun::position() const {
   const auto stage_count = static_cast<uint32_t>(plan_->stages_.size());
   RunPosition at{0, stage_count, plan_->slice_count_, plan_->slice_count_};
-  // The latest stage that has something to do frees the ring for those before it.
+  // The last stage with work to do frees the ring for those before it.
   for (uint32_t k = stage_count; k-- > 0;) {
     const uint64_t slice = next_slice_[k];
     if (slice == plan_->slice_count_ || (k > 0 && slice >= next_slice_[k - 1])) continue;

@@ -28,10 +28,10 @@ class MappedRun final : public Run {
  private:
   bool ready(Context& context, uint32_t stage, uint64_t slice);
   bool peer_reached(Context& context, Rank peer, uint32_t phase, uint64_t slice);
-  // False when the peer is known to run another call under this sequence number.
+  // False when the peer is known to run a different call under this sequence number.
   bool same_call(const Control& peer, const PhaseLine& line) const;
   void run_stage(Context& context, uint32_t stage_index, uint64_t slice);
-  // Fetches the lines that the next stage will write while the peers are waited for.
+  // Prefetches the lines that the next stage will write while the run waits for peers.
   void prefetch_outputs(uint64_t slice) const;
 
   const MappedPlan* plan_ = nullptr;

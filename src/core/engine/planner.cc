@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
-#include <string_view>
 
 #include "core/engine/chunk_map.h"
 #include "core/engine/line_run.h"
@@ -27,39 +27,30 @@ const char* name_of(Protocol protocol) {
   return "?";
 }
 
-Planner::Planner(const Context& context, PlannerOptions options)
-    : context_(context), options_(std::move(options)) {
-  entries_.resize(kEntries);
-}
-
-Result<const Plan*> Planner::plan_for(const Call& call, bool windows) {
-  if (call.block_counts != nullptr) {
-    auto made = make(call, windows);
-    if (!made.ok()) return made.status();
-    uneven_ = made.take();
-    return uneven_.get();
-  }
-  const PlanKey key = key_of(call, windows);
-  const uint64_t hash = (key.what * 0x9e3779b97f4a7c15ull) ^ (key.count * 0xc2b2ae3d27d4eb4full) ^
-                        (uint64_t{key.in_place} << 17) ^ (uint64_t{key.windows} << 23);
-  Entry& entry = entries_[(hash >> 24) % kEntries];
-  if (entry.plan == nullptr || entry.key != key) {
-    auto made = make(call, windows);
-    if (!made.ok()) return made.status();
-    if (latest_ == entry.plan.get()) latest_ = nullptr;
-    entry.plan = made.take();
-    entry.key = key;
-  }
-  latest_key_ = key;
-  latest_ = entry.plan.get();
-  return entry.plan.get();
-}
-
 namespace {
 
-// Of the largest buffer of a rank.
+algo::BlockLengths lengths_of(const Call& call) {
+  return call.block_counts == nullptr ? algo::BlockLengths::kEqual
+                                      : algo::lengths_of_variant(call.collective);
+}
+
+// The bytes of this rank's largest buffer. They are the same on all ranks, except for an
+// all_to_all_v without an agreed block_count_max.
 uint64_t work_bytes(const Call& call, Rank rank_count) {
-  const uint64_t one = call.count * element_bytes(call.type);
+  const uint64_t element = element_bytes(call.type);
+  if (call.recv_counts != nullptr && call.block_count_max > 0) {
+    return call.block_count_max * element * rank_count;
+  }
+  if (call.recv_counts != nullptr) {
+    uint64_t sent = 0;
+    uint64_t received = 0;
+    for (Rank i = 0; i < rank_count; ++i) {
+      sent += call.block_counts[i];
+      received += call.recv_counts[i];
+    }
+    return std::max(sent, received) * element;
+  }
+  const uint64_t one = call.count * element;
   switch (call.collective) {
     case Collective::kReduceScatter:
     case Collective::kAllGather:
@@ -73,54 +64,146 @@ uint64_t work_bytes(const Call& call, Rank rank_count) {
   }
 }
 
-// What can run here. Where memory is mapped, messages over the same memory would only copy once
-// more, so they are left out unless nothing else is there or somebody asks for them. Uneven blocks
-// must not travel through slots that do not say whose they are.
-std::vector<const algo::Algorithm*> candidates_for(const Call& call, const algo::Problem& problem) {
+// For programs of messages. A rank that does not know all lengths cannot know how many slices a
+// peer's block has: blocks stay whole.
+uint64_t slice_bytes_of_messages(const algo::Problem& problem) {
+  return problem.lengths == algo::BlockLengths::kKnownToEnds
+             ? 0
+             : message_slice_bytes(problem.collective, problem.rank_count);
+}
+
+void append(const size_t* values, Rank count, std::vector<size_t>* to) {
+  if (values != nullptr) to->insert(to->end(), values, values + count);
+}
+
+}  // namespace
+
+Planner::Planner(const Context& context, PlannerOptions options)
+    : context_(context), options_(std::move(options)) {
+  entries_.resize(kEntries);
+  for (const algo::Algorithm* algorithm : options_.algorithms) {
+    if (!algorithm->needs_user_windows) continue;
+    uses_windows_[static_cast<size_t>(algorithm->collective)] = true;
+  }
+}
+
+Result<const Plan*> Planner::plan_for(const Call& call, bool windows) {
+  if (call.block_counts != nullptr) return plan_for_uneven(call, windows);
+  const PlanKey key = key_of(call, windows);
+  const uint64_t hash = (key.what * 0x9e3779b97f4a7c15ull) ^ (key.count * 0xc2b2ae3d27d4eb4full) ^
+                        (uint64_t{key.in_place} << 17) ^ (uint64_t{key.windows} << 23);
+  Entry& entry = entries_[(hash >> 24) % kEntries];
+  if (entry.plan == nullptr || entry.key != key) {
+    auto chosen = choose(call, windows, work_bytes(call, context_.rank_count));
+    if (!chosen.ok()) return chosen.status();
+    auto made = bind(chosen.value(), call);
+    if (!made.ok()) return made.status();
+    if (latest_ == entry.plan.get()) latest_ = nullptr;
+    entry.plan = made.take();
+    entry.key = key;
+  }
+  latest_key_ = key;
+  latest_ = entry.plan.get();
+  return entry.plan.get();
+}
+
+Result<const Plan*> Planner::plan_for_uneven(const Call& call, bool windows) {
+  const Rank n = context_.rank_count;
+  constexpr uint64_t kBytesMax = uint64_t{1} << 62;
+  const uint64_t bytes = std::bit_ceil(std::min(work_bytes(call, n), kBytesMax));
+  const PlanKey key{pack_what(call), bytes, call.in_place, windows};
+  lengths_.clear();
+  lengths_.push_back(call.count);
+  lengths_.push_back(call.block_count_max);
+  append(call.block_counts, n, &lengths_);
+  lengths_.push_back(call.block_displacements != nullptr);
+  append(call.block_displacements, n, &lengths_);
+  append(call.recv_counts, n, &lengths_);
+  lengths_.push_back(call.recv_displacements != nullptr);
+  append(call.recv_displacements, n, &lengths_);
+  if (uneven_ != nullptr && uneven_key_ == key && uneven_lengths_ == lengths_) {
+    return uneven_.get();
+  }
+  auto known = std::find_if(uneven_choices_.begin(), uneven_choices_.end(),
+                            [&](const UnevenChoice& one) { return one.key == key; });
+  if (known == uneven_choices_.end()) {
+    auto chosen = choose(call, windows, bytes);
+    if (!chosen.ok()) return chosen.status();
+    if (uneven_choices_.size() < kUnevenChoicesMax) {
+      uneven_choices_.push_back({key, chosen.take()});
+      known = uneven_choices_.end() - 1;
+    } else {
+      known = uneven_choices_.begin() + static_cast<std::ptrdiff_t>(next_uneven_choice_);
+      next_uneven_choice_ = (next_uneven_choice_ + 1) % kUnevenChoicesMax;
+      *known = {key, chosen.take()};
+    }
+  }
+  auto made = bind(known->choice, call);
+  if (!made.ok()) return made.status();
+  uneven_ = made.take();
+  uneven_key_ = key;
+  uneven_lengths_.swap(lengths_);
+  return uneven_.get();
+}
+
+// The algorithms that can run here. Where memory is mapped, messages over the same memory would
+// only copy once more, so algorithms of messages are left out unless there are no others or one is
+// forced.
+std::vector<const algo::Algorithm*> Planner::candidates_for(const algo::Problem& problem) const {
   std::vector<const algo::Algorithm*> mapped;
   std::vector<const algo::Algorithm*> messages;
-  for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
-    if (algorithm->collective != call.collective) continue;
-    const std::string_view name = algorithm->name;
-    if (call.block_counts != nullptr && name != "direct" && name != "ring" && name != "pairwise") {
+  for (const algo::Algorithm* algorithm : options_.algorithms) {
+    if (algorithm->collective != problem.collective || algorithm->lengths < problem.lengths ||
+        problem.rank_count < algorithm->worthwhile_from_ranks || !algorithm->supports(problem)) {
       continue;
     }
-    if (!algorithm->supports(problem)) continue;
-    if (algorithm->needs_user_windows) {
-      if (problem.inputs_mapped) mapped.push_back(algorithm);
-    } else if (algorithm->needs_mapped) {
-      // Between two ranks, two phases move the same bytes with one more signal.
-      if (problem.rank_count == 2 && name == "direct_two_phase") continue;
-      if (problem.mapped) mapped.push_back(algorithm);
-    } else {
+    if (algo::uses_messages(*algorithm)) {
       messages.push_back(algorithm);
+    } else if (algorithm->needs_user_windows ? problem.inputs_mapped : problem.mapped) {
+      mapped.push_back(algorithm);
     }
   }
   return mapped.empty() ? messages : mapped;
 }
 
-}  // namespace
+const ForcedAlgorithm* Planner::forced_for(const algo::Problem& problem) const {
+  const ForcedAlgorithm* found = nullptr;
+  for (const ForcedAlgorithm& forced : options_.forced) {
+    if (forced.collective != problem.collective) continue;
+    if (forced.lengths == problem.lengths) {
+      found = &forced;
+    } else if (found == nullptr && forced.lengths == algo::BlockLengths::kEqual) {
+      found = &forced;
+    }
+  }
+  return found;
+}
 
-Result<cost::Decision> Planner::choose(const Call& call, const algo::Problem& problem,
-                                       uint64_t* record) {
+Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& problem,
+                                       uint64_t bytes, uint64_t* record) {
   cost::Request request;
   request.work.problem = problem;
-  request.work.bytes = work_bytes(call, context_.rank_count);
-  request.work.slicing = {.slice_bytes = message_slice_bytes(call.collective, context_.rank_count),
-                          .in_flight = 4};
+  request.work.bytes = bytes;
+  request.work.slicing = {.slice_bytes = slice_bytes_of_messages(problem), .in_flight = 4};
   request.work.layout.cores_per_host = options_.core_count;
   request.work.layout.host_of_rank = options_.node_of_rank;
   request.type = call.type;
   request.deterministic = options_.deterministic;
-  // One is kept for messages between two ranks.
+  // One lane is reserved for point-to-point messages.
   if (context_.transport != nullptr) {
     request.lane_count_max = context_.transport->caps.lane_count - 1;
   }
-  std::vector<const algo::Algorithm*> candidates = candidates_for(call, problem);
-  for (const auto& [collective, name] : options_.forced) {
-    if (collective != call.collective) continue;
-    request.forced = name;
-    candidates.clear();  // the router then knows them all
+  std::vector<const algo::Algorithm*> candidates = candidates_for(problem);
+  const ForcedAlgorithm* forced = forced_for(problem);
+  const bool passed_over = forced != nullptr && forced->lengths < problem.lengths &&
+                           forced->algorithm->lengths < problem.lengths;
+  if (forced != nullptr && !passed_over) {
+    request.forced = forced->algorithm->name;
+    candidates.assign(options_.algorithms.begin(), options_.algorithms.end());
+  }
+  // The router then gives the reason for each.
+  if (candidates.empty()) {
+    candidates.assign(options_.algorithms.begin(), options_.algorithms.end());
   }
   const cost::Rule* rule =
       options_.rules.find(call.collective, request.work.bytes, context_.rank_count);
@@ -130,6 +213,11 @@ Result<cost::Decision> Planner::choose(const Call& call, const algo::Problem& pr
   }
   auto decided = cost::choose(request, candidates, options_.table, &options_.rules);
   if (!decided.ok()) return decided;
+  if (passed_over) {
+    decided.value().reason += fmt::format(
+        "; WEIR_ALGORITHM: '{}' is ignored, because it supports blocks of equal length only",
+        forced->algorithm->name);
+  }
   *record = decisions_.add(request, decided.value());
   if (options_.explain && context_.rank == 0) {
     std::fprintf(stderr, "%s\n", cost::explain(*decisions_.find(*record)).c_str());
@@ -153,7 +241,7 @@ void Planner::explain_totals() const {
   }
 }
 
-Result<std::unique_ptr<Plan>> Planner::make(const Call& call, bool windows) {
+Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t bytes) {
   algo::Problem problem;
   problem.collective = call.collective;
   problem.rank_count = context_.rank_count;
@@ -162,24 +250,32 @@ Result<std::unique_ptr<Plan>> Planner::make(const Call& call, bool windows) {
   problem.inputs_mapped = problem.outputs_mapped = windows;
   problem.in_place = call.in_place;
   problem.node_of_rank = options_.node_of_rank;
-  uint64_t record = 0;
-  auto decided = choose(call, problem, &record);
+  problem.lengths = lengths_of(call);
+  Choice choice;
+  auto decided = decide(call, problem, bytes, &choice.record);
   if (!decided.ok()) return decided.status();
-  const algo::Algorithm& algorithm = *decided.value().algorithm;
-  const uint64_t wanted_slice_bytes = decided.value().slice_bytes;
-  const sched::Program program = algo::compile(algorithm, problem, context_.rank);
+  choice.algorithm = decided.value().algorithm;
+  choice.slice_bytes = decided.value().slice_bytes;
+  if (algo::uses_messages(*choice.algorithm)) {
+    const uint64_t usual = slice_bytes_of_messages(problem);
+    if (choice.slice_bytes == 0 || usual == 0) choice.slice_bytes = usual;
+  }
+  choice.program = algo::compile(*choice.algorithm, problem, context_.rank);
+  return choice;
+}
 
+Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& call) const {
+  const algo::Algorithm& algorithm = *choice.algorithm;
+  const sched::Program& program = choice.program;
   auto plan = std::make_unique<Plan>();
   plan->algorithm = &algorithm;
   plan->fingerprint = fingerprint(call);
   plan->what = pack_what(call);
-  plan->decision = record;
-  if (!algorithm.needs_mapped && !algorithm.needs_user_windows) {
+  plan->decision = choice.record;
+  if (algo::uses_messages(algorithm)) {
     plan->protocol = Protocol::kLanes;
-    const uint64_t slice_bytes = message_slice_bytes(call.collective, context_.rank_count);
-    auto bound =
-        LanePlan::bind(program, call, wanted_slice_bytes != 0 ? wanted_slice_bytes : slice_bytes,
-                       context_.transport->caps.lane_count, algorithm.rank_order);
+    auto bound = LanePlan::bind(program, call, choice.slice_bytes,
+                                context_.transport->caps.lane_count, algorithm.rank_order);
     if (!bound.ok()) return bound.status();
     plan->lanes = bound.take();
     return plan;
@@ -193,7 +289,7 @@ Result<std::unique_ptr<Plan>> Planner::make(const Call& call, bool windows) {
       .shared_cores = options_.shared_cores,
       .one_signal = program.shape.signal_count == 1 && program.shape.scratch_slots == 0 &&
                     call.collective != Collective::kBarrier,
-      .slice_bytes = wanted_slice_bytes != 0 ? wanted_slice_bytes : options_.slice_bytes,
+      .slice_bytes = choice.slice_bytes != 0 ? choice.slice_bytes : options_.slice_bytes,
   };
   const Slicing slicing = choose_slicing(question);
   plan->protocol = slicing.embedded_flags         ? Protocol::kLine
@@ -205,9 +301,8 @@ Result<std::unique_ptr<Plan>> Planner::make(const Call& call, bool windows) {
   return plan;
 }
 
-Result<std::vector<std::pair<Collective, std::string>>> parse_forced_algorithms(
-    const std::string& text) {
-  std::vector<std::pair<Collective, std::string>> forced;
+Result<std::vector<ForcedAlgorithm>> parse_forced_algorithms(const std::string& text) {
+  std::vector<ForcedAlgorithm> forced;
   size_t begin = 0;
   while (begin < text.size()) {
     const size_t end = std::min(text.find(',', begin), text.size());
@@ -215,28 +310,26 @@ Result<std::vector<std::pair<Collective, std::string>>> parse_forced_algorithms(
     begin = end + 1;
     if (item.empty()) continue;
     const size_t equals = item.find('=');
-    bool known = false;
-    for (uint32_t c = 0; c < kCollectiveCount && equals != std::string::npos; ++c) {
-      const auto collective = static_cast<Collective>(c);
-      if (item.substr(0, equals) != weir::name_of(collective)) continue;
-      known = true;
-      const std::string name = item.substr(equals + 1);
-      if (algo::find_algorithm(collective, name) == nullptr) {
-        std::string names;
-        for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
-          if (algorithm->collective == collective) names += fmt::format(" {}", algorithm->name);
-        }
-        return invalid_argument(
-            fmt::format("WEIR_ALGORITHM: '{}' is not an algorithm of {}; known:{}", name,
-                        weir::name_of(collective), names));
-      }
-      forced.emplace_back(collective, name);
-    }
-    if (!known) {
+    const auto named =
+        equals == std::string::npos ? std::nullopt : algo::collective_named(item.substr(0, equals));
+    if (!named) {
       return invalid_argument(fmt::format(
           "WEIR_ALGORITHM: '{}' is not of the form collective=algorithm, such as all_reduce=ring",
           item));
     }
+    const std::string name = item.substr(equals + 1);
+    const algo::Algorithm* algorithm = algo::find_algorithm(named->collective, name);
+    if (algorithm == nullptr || algorithm->lengths < named->lengths) {
+      std::string names;
+      for (const algo::Algorithm* other : algo::all_algorithms()) {
+        if (other->collective != named->collective || other->lengths < named->lengths) continue;
+        names += fmt::format(" {}", other->name);
+      }
+      return invalid_argument(
+          fmt::format("WEIR_ALGORITHM: '{}' is not an algorithm of {}; known:{}", name,
+                      algo::name_of(named->collective, named->lengths), names));
+    }
+    forced.push_back({named->collective, named->lengths, algorithm});
   }
   return forced;
 }

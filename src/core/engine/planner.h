@@ -4,8 +4,10 @@
 // Used under the communicator's lock.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,76 +37,117 @@ struct Plan {
   std::unique_ptr<LanePlan> lanes;
 };
 
-// What distinguishes calls that need different plans.
+// The properties of a call that decide which plan it needs.
 struct PlanKey {
-  uint64_t what = 0;  // pack_what
-  uint64_t count = 0;
+  uint64_t what = 0;   // pack_what
+  uint64_t count = 0;  // of a v-variant: bytes, rounded up to a power of two
   bool in_place = false;
   bool windows = false;
   bool operator==(const PlanKey&) const = default;
 };
 
-// What the planner may choose from.
+// One entry of WEIR_ALGORITHM.
+struct ForcedAlgorithm {
+  Collective collective = Collective::kAllReduce;
+  algo::BlockLengths lengths = algo::BlockLengths::kEqual;
+  const algo::Algorithm* algorithm = nullptr;
+};
+
+// The choices that the planner has.
 struct PlannerOptions {
+  std::span<const algo::Algorithm* const> algorithms = algo::all_algorithms();
   bool deterministic = false;
-  bool shared_cores = false;                               // more ranks than cores
-  uint64_t slice_bytes = 0;                                // 0: by size
-  std::vector<std::pair<Collective, std::string>> forced;  // WEIR_ALGORITHM
-  std::vector<uint32_t> node_of_rank;                      // empty: one node
-  cost::Table table;                                       // measured, the same on all ranks
-  cost::Rules rules;                                       // WEIR_TUNING_FILE
-  bool explain = false;                                    // print each first-time decision
-  uint32_t core_count = 0;  // that the ranks of this machine may use; 0: enough
+  bool shared_cores = false;            // more ranks than cores
+  uint64_t slice_bytes = 0;             // 0: by size
+  std::vector<ForcedAlgorithm> forced;  // WEIR_ALGORITHM
+  std::vector<uint32_t> node_of_rank;   // empty: one node
+  cost::Table table;                    // measured, the same on all ranks
+  cost::Rules rules;                    // WEIR_TUNING_FILE
+  bool explain = false;                 // print each first-time decision
+  uint32_t core_count = 0;              // that the ranks of this machine may use; 0: enough
 };
 
 class Planner {
  public:
   Planner(const Context& context, PlannerOptions options);
 
-  // The plan for `call`; `windows`: every rank's buffers lie in user windows. v-variants are bound
-  // anew each time. The pointer lives until the next call of plan_for with another key, at least.
+  // The plan for `call`; `windows`: every rank's buffers lie in user windows. The choice for a
+  // v-variant is made once per type and order of magnitude; the plan is bound again when its
+  // lengths change. The pointer is valid until the next call of plan_for.
   Result<const Plan*> plan_for(const Call& call, bool windows);
 
-  // Fast look at the latest plan; nullptr when it is for something else.
+  // The latest plan, without a search; nullptr when it is for another call.
   const Plan* latest(const Call& call) const {
     const PlanKey key = key_of(call, false);
     return latest_ != nullptr && latest_key_ == key && call.block_counts == nullptr ? latest_
                                                                                     : nullptr;
   }
 
+  // Whether some algorithm of the collective works in user windows.
+  bool uses_windows(Collective collective) const {
+    return uses_windows_[static_cast<size_t>(collective)];
+  }
+
   // Every decision, with predicted and measured times.
   const cost::DecisionLog& decisions() const { return decisions_; }
   bool explains() const { return options_.explain; }
-  // The operation of `plan` took so long on this rank; printed the first time, where asked for.
+  // Records that the operation of `plan` took `ns` on this rank; printed the first time, if
+  // requested.
   void measured(const Plan& plan, double ns);
-  // Prints, where asked for, what every decision came to that was used more than once.
+  // Prints, if requested, the times of every decision that was used more than once.
   void explain_totals() const;
 
  private:
   static PlanKey key_of(const Call& call, bool windows) {
     return {pack_what(call), call.count, call.in_place, windows};
   }
-  Result<std::unique_ptr<Plan>> make(const Call& call, bool windows);
+  // A decision and the program that results from it.
+  struct Choice {
+    const algo::Algorithm* algorithm = nullptr;
+    uint64_t slice_bytes = 0;  // wanted; 0: by size
+    uint64_t record = 0;
+    sched::Program program;
+  };
+  struct UnevenChoice {
+    PlanKey key;
+    Choice choice;
+  };
+  Result<const Plan*> plan_for_uneven(const Call& call, bool windows);
+  // `bytes`: of the largest buffer of a rank.
+  Result<Choice> choose(const Call& call, bool windows, uint64_t bytes);
+  Result<std::unique_ptr<Plan>> bind(const Choice& choice, const Call& call) const;
   // Asks the router and records its answer.
-  Result<cost::Decision> choose(const Call& call, const algo::Problem& problem, uint64_t* record);
+  Result<cost::Decision> decide(const Call& call, const algo::Problem& problem, uint64_t bytes,
+                                uint64_t* record);
+  std::vector<const algo::Algorithm*> candidates_for(const algo::Problem& problem) const;
+  const ForcedAlgorithm* forced_for(const algo::Problem& problem) const;
 
   struct Entry {
     PlanKey key;
     std::unique_ptr<Plan> plan;
   };
   static constexpr size_t kEntries = 256;
+  static constexpr size_t kUnevenChoicesMax = 16;
 
   const Context& context_;
   PlannerOptions options_;
   std::vector<Entry> entries_;
   cost::DecisionLog decisions_;
-  std::unique_ptr<Plan> uneven_;  // of the latest v-variant
+  std::array<bool, kCollectiveCount> uses_windows_{};
+  std::vector<UnevenChoice> uneven_choices_;
+  size_t next_uneven_choice_ = 0;  // the next to be replaced when there are kUnevenChoicesMax
+  // The plan of the latest v-variant, and the lengths to which it was bound.
+  std::unique_ptr<Plan> uneven_;
+  PlanKey uneven_key_;
+  std::vector<size_t> uneven_lengths_;
+  std::vector<size_t> lengths_;  // of the call at hand
   PlanKey latest_key_;
   const Plan* latest_ = nullptr;
 };
 
-// Parses WEIR_ALGORITHM ("all_reduce=ring,broadcast=binomial").
-Result<std::vector<std::pair<Collective, std::string>>> parse_forced_algorithms(
-    const std::string& text);
+// Parses WEIR_ALGORITHM ("all_reduce=ring,all_to_all_v=pairwise"). An algorithm forced for a
+// collective is also used for its v-variant, where it supports blocks of different lengths and no
+// other is forced for that variant.
+Result<std::vector<ForcedAlgorithm>> parse_forced_algorithms(const std::string& text);
 
 }  // namespace weir::engine

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks for the cache lines of a result before it is computed, so that their way from memory
+// Prefetches the cache lines of a result before it is computed, so that their transfer from memory
 // overlaps with the wait for a peer. A hint: no effect on values. Thread-safe.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace weir::engine {
 
-// As many lines as a core can have under way and still keep in its nearest cache.
+// As many lines as a core can fetch at once and still keep in its nearest cache.
 inline constexpr uint64_t kPrefetchBytesMax = 16 * 1024;
 
 inline void prefetch_for_write(unsigned char* to, uint64_t bytes) {

@@ -29,11 +29,11 @@ constexpr std::array<uint64_t, cost::kRegimeCount> kRegimeBytes = {64 * 1024, 10
 constexpr uint32_t kRounds = 5;
 constexpr uint32_t kPingCount = 200;
 constexpr uint64_t kSlotBytes = 32 * 1024;
-constexpr double kRoundNs = 50e6;  // that a round of pings may take
-// No round is begun later than this after the ranks have met.
+constexpr double kRoundNs = 50e6;  // the most that a round of pings may take
+// No round begins later than this after the ranks have met.
 constexpr uint64_t kBudgetNs = 1'000'000'000;
 
-// The least of some rounds: whatever else the machine does only adds.
+// The least of some rounds: any other load of the machine only adds time.
 double least_ns(const std::function<void()>& task) {
   task();
   double least = 1e18;
@@ -54,7 +54,7 @@ uint64_t cache_bytes(int name, uint64_t otherwise) {
   return bytes > 0 ? static_cast<uint64_t>(bytes) : otherwise;
 }
 
-// What one core does by itself.
+// Tasks of one core alone.
 void probe_own_core(cost::TaskTimes* into) {
   cost::TaskTimes& times = *into;
   const uint64_t all = 3 * kRegimeBytes.back();
@@ -102,18 +102,18 @@ class PairProbe {
         messages_(context, 1 - context.rank, patience_),
         copy_ns_per_byte_(copy_ns_per_byte) {}
 
-  // Rank 0 leads, rank 1 does what it is asked for until it is told to stop; then neither touches
-  // the other's memory any more.
+  // Rank 0 leads; rank 1 does what it is asked until it is told to stop. After that, neither
+  // accesses the other's memory.
   Status run(cost::LinkTimes* link, bool* complete) {
     const Status status = context_.rank == 0 ? lead(link) : serve();
-    // Who waits here for this rank is not left waiting.
+    // The peer that waits for this rank must not wait for ever.
     if (!status.ok()) own_word().store(kFailed, std::memory_order_release);
     *complete = has_time();
     return status;
   }
 
  private:
-  // What rank 0 asks for next: a number that grows by one, in its lowest bits a Step, above it a
+  // The next request of rank 0: a number that grows by one, a Step in its lowest bits, above it a
   // count. Rank 1 answers with the same word.
   enum Step : uint64_t { kMeet = 1, kDrain = 2, kMessages = 3, kStop = 4 };
   static constexpr uint64_t kStepBits = 8;
@@ -135,7 +135,7 @@ class PairProbe {
                   fmt::format("the start-up probe: it has failed on rank {}", peer()));
   }
 
-  // Until the other rank shows what `is_it` accepts.
+  // Waits until the other rank's word is one that `is_it` accepts.
   template <class Accept>
   Status wait_for(const Accept& is_it, uint64_t* word) {
     const std::atomic<uint64_t>& theirs = word_of(peer());
@@ -167,7 +167,7 @@ class PairProbe {
   Status lead(cost::LinkTimes* link) {
     WEIR_RETURN_IF_ERROR(meet());
     began_ns_ = now_ns();
-    // Signals: a counter in each rank's staging, the other's read.
+    // Signals: each rank has a counter in its staging, which the other reads.
     double least = 1e18;
     uint32_t count = 4;  // the first round tells how many fit
     for (uint32_t round = 0; round <= kRounds; ++round) {
@@ -261,7 +261,7 @@ class PairProbe {
         case kDrain: {
           const uint64_t begin = now_ns();
           copy_bytes(own.get(), context_.staging(0) + kSlotAt, kSlotBytes, false);
-          // Rank 0 keeps the table: it is told how long the reading took.
+          // Rank 0 makes the table: rank 1 tells it how long the reading took.
           const auto drain = static_cast<double>(now_ns() - begin);
           std::memcpy(context_.staging(1) + kTimeAt, &drain, sizeof drain);
           break;
@@ -277,8 +277,8 @@ class PairProbe {
         }
         default:
           return Status(Code::kRefused,
-                        "the start-up probe: rank 0 asks rank 1 for what is not "
-                        "known here");
+                        "the start-up probe: rank 0 asks rank 1 for a measurement that rank 1 does "
+                        "not know; do both run the same version of Weir?");
       }
       own_word().store(asked, std::memory_order_release);
       if ((asked & ((1u << kStepBits) - 1)) == kStop) return Status();
@@ -315,19 +315,19 @@ Result<cost::Table> probe_tasks(Context& context, uint64_t topology_hash, uint64
     const cost::LinkTimes built_in = link;
     WEIR_RETURN_IF_ERROR(probe.run(&link, complete));
     if (*complete) {
-      // One machine's ranks are taken as equally far from each other: what is measured holds for
-      // all.
+      // All ranks of a machine are assumed to be equally far from each other: the figures apply to
+      // all pairs.
       table.times.link(cost::Link::kShmSameSocket) = link;
     } else {
       link = built_in;
       log_info(
           "ranks 0 and 1 did not get enough of their cores to measure shared memory: built-in "
-          "figures serve");
+          "figures are used");
     }
   }
   table.topology_hash = topology_hash;
   const Status valid = cost::validate(table);
-  if (!valid.ok()) return valid.with_context("the probe measured something impossible");
+  if (!valid.ok()) return valid.with_context("the start-up probe measured impossible times");
   return table;
 }
 

@@ -2,9 +2,9 @@
 // Probe: measures the elementary tasks of cost::TaskTimes on this machine, over the mapped segment
 // and the transport of a communicator that has just been made: copies and reductions of one core,
 // then signals, messages and slot copies between ranks 0 and 1. It takes some ten milliseconds, and
-// a second or so where others keep the cores. Called by ranks 0 and 1 at the same time, before any
-// operation; the others wait for the table. Rank 0 leads, as in probe_link.h: neither gives up
-// within a step, and nothing is left behind.
+// about a second where other processes use the cores. Called by ranks 0 and 1 at the same time,
+// before any operation; the others wait for the table. Rank 0 leads, as in probe_link.h: neither
+// gives up within a step, and nothing is left posted.
 #pragma once
 
 #include "core/base/status.h"
@@ -14,11 +14,12 @@
 
 namespace weir::engine {
 
-// The table on rank 0; rank 1 gets figures of its own core and is not asked for them. Starts from
-// the built-in table, so that what this communicator cannot measure (networks, a second core) stays
-// as it was. `complete`: there was time for every round; else the figures of shared memory are the
-// built-in ones. kTimeout when the other rank does not answer by the deadline, kPeerLost when it
-// has died, and what the transport or `watch` says; the communicator is of no more use then.
+// The table on rank 0; rank 1 gets figures of its own core, which are not used. Starts from the
+// built-in table, so that figures that this communicator cannot measure (networks, a second core)
+// stay as they were. `complete`: there was time for every round; else the figures of shared memory
+// are the built-in ones. kTimeout when the other rank does not answer by the deadline, kPeerLost
+// when it has died, and any error of the transport or of `watch`; the communicator is unusable
+// after an error.
 Result<cost::Table> probe_tasks(Context& context, uint64_t topology_hash, uint64_t deadline_ns,
                                 const ProbeWatch& watch, bool* complete);
 

@@ -16,16 +16,16 @@ namespace weir::engine {
 namespace {
 
 constexpr uint32_t kRounds = 5;
-constexpr uint64_t kPhaseNs = 2'000'000;  // that a round of pings may take
+constexpr uint64_t kPhaseNs = 2'000'000;  // the most that a round of pings may take
 constexpr uint32_t kPingsMax = 200;
 constexpr uint32_t kBurstMax = 8;
 constexpr double kRepeatedNsMax = 20e6;  // a bulk that takes longer is not repeated
 constexpr timespec kNap{0, 20'000};
-// Nothing is begun that would end later than this after the beginning, as far as what was measured
-// before tells; what was begun is ended.
+// No exchange begins that, by the earlier measurements, would end later than this after the start;
+// an exchange that has begun is completed.
 constexpr double kBudgetNs = 3e9;
 
-// The first ones only show whether a link can carry the others in time.
+// The first bulks only show whether a link can carry the others in time.
 struct Bulk {
   uint64_t bytes;
   double predicted_ns_max;  // above it, this one and the larger ones are left out
@@ -38,7 +38,7 @@ constexpr std::array<Bulk, 6> kBulks = {{{1024, 1e18, -1},
                                          {1024 * 1024, 400e6, 1},
                                          {8 * 1024 * 1024, 40e6, 2}}};
 
-// What the leader asks of its peer next.
+// The leader's next request to its peer.
 enum class Phase : uint64_t { kPing = 1, kBurst = 2, kBulk = 3, kQuietBulk = 4, kStop = 5 };
 struct Ask {
   Phase phase = Phase::kStop;
@@ -52,7 +52,7 @@ double cpu_ns() {
   return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
 }
 
-// Of one size of bulk, per byte.
+// Times per byte for one size of bulk.
 struct BulkTimes {
   double total = 1e18;  // from the first to the last
   double in = 1e18;     // of the sender's core
@@ -72,7 +72,7 @@ class LinkProbe {
     const cost::LinkTimes built_in = *link;
     double message_ns = 0;
     WEIR_RETURN_IF_ERROR(small_messages(link, &message_ns));
-    double per_byte = 0;  // of the latest bulk, without the way there and back
+    double per_byte = 0;  // of the latest bulk, without the round trip
     double wire = 0;      // of the largest: small ones may pass in a burst
     bool has_regime = false;
     for (const Bulk& bulk : kBulks) {
@@ -86,7 +86,7 @@ class LinkProbe {
       wire = bulk.regime >= 0 ? times.total : per_byte;
       if (bulk.regime < 0 || !times.has_cores) continue;
       has_regime = true;
-      // Within a host no wire is shared. What the two cores' time does not explain is shared
+      // Within a host no wire is shared: time that the two cores' times do not explain is divided
       // between them.
       const double slower = std::max(times.in, times.out);
       const double scale =
@@ -100,16 +100,16 @@ class LinkProbe {
     link->wire_ns_per_byte = is_network ? wire : 0;
     *complete = complete_ && has_regime;
     if (!*complete && !is_network) {
-      // What is slow within a host is not the link.
+      // Within a host, slowness is not due to the link.
       *link = built_in;
       log_info(
           fmt::format("ranks {} and {} did not get enough of their cores to measure the link "
-                      "within their host: built-in figures serve",
+                      "within their host: built-in figures are used",
                       context_.rank, peer_));
     } else if (!has_regime) {
       log_info(
           fmt::format("the link between ranks {} and {} is slow ({:.3g} ms for a small message, "
-                      "{:.3g} us per byte): built-in figures serve for what is large",
+                      "{:.3g} us per byte): built-in figures are used for large messages",
                       context_.rank, peer_, message_ns * 1e-6, wire * 1e-3));
     }
     return ask({Phase::kStop, 0});
@@ -150,9 +150,10 @@ class LinkProbe {
 
  private:
   Status refused() const {
-    return Status(Code::kRefused, fmt::format("the start-up probe: rank {} asks rank {} for what "
-                                              "is not known here",
-                                              peer_, context_.rank));
+    return Status(Code::kRefused,
+                  fmt::format("the start-up probe: rank {} asks rank {} for an unknown "
+                              "measurement; do both run the same version of Weir?",
+                              peer_, context_.rank));
   }
   Status ask(const Ask& wanted) { return messages_.send(&wanted, sizeof wanted); }
   bool fits(double ns) {
@@ -161,9 +162,9 @@ class LinkProbe {
     return it_does;
   }
 
-  // Rounds of pings and bursts, as many as fit; of each the least.
+  // Runs as many rounds of pings and bursts as fit and takes the least of each.
   Status small_messages(cost::LinkTimes* link, double* message_ns) {
-    // The first one may be what makes the connection.
+    // The first one may establish the connection.
     WEIR_RETURN_IF_ERROR(ping(1, message_ns));
     began_ns_ = now_ns();
     WEIR_RETURN_IF_ERROR(ping(1, message_ns));
@@ -172,7 +173,7 @@ class LinkProbe {
     for (uint32_t round = 0; round < kRounds; ++round) {
       const auto count = static_cast<uint32_t>(
           std::clamp(static_cast<double>(kPhaseNs) / (2 * *message_ns + 1), 1.0, 1.0 * kPingsMax));
-      // A third of the time, so that some is left for what is large.
+      // A third of the time, so that some is left for large messages.
       if (!fits(2 * *message_ns * (count + 1) + 2 * kBudgetNs / 3)) break;
       double round_ns = 0;
       WEIR_RETURN_IF_ERROR(ping(count, &round_ns));
@@ -191,7 +192,7 @@ class LinkProbe {
     return Status();
   }
 
-  // One way, on average.
+  // One-way time, on average.
   Status ping(uint32_t count, double* ns) {
     WEIR_RETURN_IF_ERROR(ask({Phase::kPing, count}));
     uint64_t word = 0;
@@ -204,7 +205,7 @@ class LinkProbe {
     return Status();
   }
 
-  // Small messages one after another, which the peer takes when all of them lie ready.
+  // Small messages one after another, which the peer receives when all of them have arrived.
   Status burst(double* send_ns, double* recv_ns) {
     const uint32_t count = std::clamp(context_.transport->caps.credit, 1u, kBurstMax);
     WEIR_RETURN_IF_ERROR(ask({Phase::kBurst, count}));
@@ -252,7 +253,7 @@ class LinkProbe {
         std::min(times->total, static_cast<double>(now_ns() - begin) / static_cast<double>(bytes));
     return Status();
   }
-  // With both ends asleep while there is nothing to do, so that only work counts.
+  // Both ends sleep while there is nothing to do, so that only work counts.
   Status send_quiet_bulk(uint64_t bytes, BulkTimes* times) {
     WEIR_RETURN_IF_ERROR(ask({Phase::kQuietBulk, bytes}));
     const double begin = cpu_ns();

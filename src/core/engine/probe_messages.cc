@@ -35,10 +35,10 @@ Status ProbePatience::look() {
   if (now >= deadline_ns_) {
     return Status(
         Code::kTimeout,
-        fmt::format("the start-up probe: rank {} waits for rank {}, which does not answer; "
-                    "the probe began {:.3g} s ago. Look at what that rank does (stopped?) "
-                    "and at the link between the two",
-                    context_.rank, peer_, static_cast<double>(now - began_ns_) * 1e-9));
+        fmt::format(
+            "the start-up probe: rank {} waits for rank {}, which does not answer; the probe began "
+            "{:.3g} s ago. Check whether that rank is stopped, and the link between the two",
+            context_.rank, peer_, static_cast<double>(now - began_ns_) * 1e-9));
   }
   if (now < next_look_ns_) return Status();
   next_look_ns_ = now + kLookNs;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ProbeMessages: the messages of the start-up probe between two ranks, one at a time or several on
-// lanes side by side. What is posted lies in this object, which takes it back (quiesce) should the
-// object end before its operations do; a communicator whose probe fails carries no messages any
-// more. One thread at a time.
+// lanes side by side. This object holds the posted operations and withdraws them (quiesce) if it is
+// destroyed before they complete; a communicator whose probe fails no longer carries messages. One
+// thread at a time.
 #pragma once
 
 #include <array>
@@ -15,11 +15,11 @@
 
 namespace weir::engine {
 
-// What may end a wait of the probe beside its deadline. Asked now and then; ok: go on waiting.
+// A reason to end a wait of the probe other than its deadline. Called now and then; ok: go on
+// waiting.
 using ProbeWatch = std::function<Status()>;
 
-// What ends a wait of the probe: the deadline, the death of who is waited for, or what `watch`
-// finds.
+// Ends a wait of the probe: at the deadline, when the awaited peer dies, or on an error of `watch`.
 class ProbePatience {
  public:
   ProbePatience(const Context& context, Rank peer, uint64_t deadline_ns, ProbeWatch watch);
@@ -43,16 +43,17 @@ class ProbeMessages {
   ProbeMessages(const ProbeMessages&) = delete;
   ProbeMessages& operator=(const ProbeMessages&) = delete;
 
-  // At most kSmallBytes bytes, of which a copy is posted. Each returns when it is complete, with
-  // kTimeout, or with what the transport says; of the peer that has died, kPeerLost.
+  // At most kSmallBytes bytes, of which a copy is posted. Each returns when it is complete, or with
+  // kTimeout, with kPeerLost when the peer has died, or with the transport's error.
   static constexpr uint64_t kSmallBytes = 16;
   Status send(const void* data, uint64_t bytes);
   Status recv(void* data, uint64_t bytes);
-  // `bytes` bytes in slices over several lanes. `naps`: it sleeps while there is nothing to do.
+  // Moves `bytes` bytes in slices over several lanes. `naps`: it sleeps while there is nothing to
+  // do.
   Status move(uint64_t bytes, bool sends, bool naps);
 
  private:
-  static constexpr uint32_t kInFlight = 4;  // lanes, as a LaneRun uses them
+  static constexpr uint32_t kInFlight = 4;  // lanes, used as by a LaneRun
   struct Slot {
     weir_transport_op_t op{};
     bool posted = false;  // not complete

@@ -2,7 +2,7 @@
 // Reduction and copy kernels: one source (reduce-inl via Highway), compiled for every instruction
 // set and chosen at run time. f16, bf16 and fp8 are widened to f32, folded there over all sources,
 // and rounded to nearest even once; so the fold of k sources in one call is not the same as k - 1
-// calls. What is scaled is rounded to its type before it is folded, so that it makes no difference
+// calls. A scaled source is rounded to its type before it is folded, so that it makes no difference
 // whether it is scaled in the same call. The bits of the result do not depend on instruction set,
 // alignment or element count. Thread-safe.
 //
@@ -10,8 +10,8 @@
 // positive quiet NaN (0x7fc00000, 0x7e00, 0x7fc0, 0x7f, 0x7f). -0 is less than +0. One source that
 // is neither scaled nor divided is copied bit for bit. Overflow is visible: infinity where the type
 // has it, NaN in fp8-e4m3 (the non-saturating conversion of the OCP 8-bit Floating Point
-// Specification 1.0). Integer sums and products wrap. The calling thread's rounding mode and
-// flush-to-zero flags, if it changed them, apply.
+// Specification 1.0). Integer sums and products wrap. If the calling thread has changed its
+// rounding mode or flush-to-zero flags, they apply.
 #pragma once
 
 #include <cstddef>

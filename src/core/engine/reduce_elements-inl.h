@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types of the reduction kernels: how stored lanes become lanes to compute with and back,
-// and the four folds on them. Included once per instruction set (foreach_target), so no include
-// guard of the usual kind. Every operation here gives the same bits on every instruction set.
+// Element types of the reduction kernels: conversions between stored lanes and lanes to compute
+// with, and the four folds. Included once per instruction set (foreach_target), so no include guard
+// of the usual kind. Every operation here gives the same bits on every instruction set.
 
 #if defined(WEIR_REDUCE_ELEMENTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEIR_REDUCE_ELEMENTS_INL_H_
@@ -137,7 +137,8 @@ HWY_INLINE VecOf<DF> widen_code(DF df, VecOf<hn::RebindToUnsigned<DF>> code) {
   return hn::Or(value, hn::BitCast(df, sign));
 }
 
-// Rounds to nearest even into such a code; what is too large becomes kOverflow, NaN becomes kNan.
+// Rounds to nearest even into such a code; values that are too large become kOverflow, NaN becomes
+// kNan.
 template <int kExponent, int kMantissa, int32_t kOverflow, int32_t kNan, class DF>
 HWY_INLINE VecOf<hn::RebindToSigned<DF>> narrow_code(DF df, VecOf<DF> value) {
   constexpr int kBias = (1 << (kExponent - 1)) - 1;
@@ -167,7 +168,7 @@ HWY_INLINE VecOf<hn::RebindToSigned<DF>> narrow_code(DF df, VecOf<DF> value) {
   const auto code_sign =
       hn::BitCast(di, hn::ShiftRight<31 - kExponent - kMantissa>(hn::BitCast(du, sign)));
   const auto signed_code = hn::Or(rounded, code_sign);
-  // Covers NaN that was there and NaN that the overflow made, so that both carry the same sign.
+  // Covers NaN operands and NaN from overflow, so that both get the same sign.
   const auto is_nan =
       hn::Or(hn::Gt(magnitude, hn::Set(di, 0x7f800000)), hn::Eq(rounded, hn::Set(di, kNan)));
   return hn::IfThenElse(is_nan, hn::Set(di, kNan), signed_code);
@@ -211,7 +212,7 @@ struct Bytes {
     const auto low = hn::And(v, hn::Set(dw, W{0xff}));
     return hn::BitCast(hn::Rebind<T, DW>(), hn::DemoteTo(d8, hn::BitCast(d16, low)));
   }
-  // What the 8-bit product is, so that a maximum over it is that of 8-bit numbers.
+  // Reduces the product to 8 bits, so that a maximum over it is that of 8-bit numbers.
   template <class DW>
   static HWY_INLINE VecOf<DW> scale(DW dw, VecOf<DW> v, VecOf<DW> factor) {
     return hn::PromoteTo(dw, narrow(dw, multiply(dw, v, factor)));
@@ -287,7 +288,7 @@ struct Float8E4M3 : SmallFloat {
     const hn::RebindToUnsigned<DF> du;
     const auto code = hn::PromoteTo(du, v);
     const auto value = widen_code<4, 3>(df, code);
-    // 0x7f would be 480, which no other code is.
+    // 0x7f would be 480, a value that no other code has.
     const auto is_nan = hn::Eq(hn::And(code, hn::Set(du, 0x7f)), hn::Set(du, 0x7f));
     return hn::IfThenElse(hn::RebindMask(df, is_nan),
                           hn::Set(df, std::numeric_limits<float>::quiet_NaN()), value);

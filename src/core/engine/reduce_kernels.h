@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels behind reduce_kernel(), one file a family of element types so that each compiles
-// soon. They return nullptr for a type of another family. Thread-safe.
+// The kernels behind reduce_kernel(), one file per family of element types so that each compiles
+// quickly. They return nullptr for a type of another family. Thread-safe.
 #pragma once
 
 #include "core/engine/reduce.h"

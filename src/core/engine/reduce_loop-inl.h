@@ -30,8 +30,8 @@ constexpr size_t kLineBytes = 64;
 // vectors, four lines of each source.
 constexpr size_t kUnroll = 4;
 
-// Pointers of any alignment: the accesses are made of bytes. Highway reads one lane alone as its
-// type, so that goes by way of a copy.
+// Pointers of any alignment: the accesses are made of bytes. Highway reads a single lane through a
+// typed pointer, so that one is copied first.
 template <class D>
 HWY_INLINE VecOf<D> load(D d, const uint8_t* from) {
   using T = hn::TFromD<D>;
@@ -55,7 +55,8 @@ HWY_INLINE void store(D d, VecOf<D> v, uint8_t* to) {
   }
 }
 
-// Past the caches. Highway rounds partial vectors up to 16 bytes, so those are stored as usual.
+// Stores past the caches. Highway rounds partial vectors up to 16 bytes, so those are stored as
+// usual.
 template <class D>
 HWY_INLINE void store_streaming(D d, VecOf<D> v, uint8_t* to) {
   using T = hn::TFromD<D>;
@@ -66,7 +67,7 @@ HWY_INLINE void store_streaming(D d, VecOf<D> v, uint8_t* to) {
   }
 }
 
-// The first `count` lanes, by way of a buffer.
+// Stores the first `count` lanes through a buffer.
 template <class D>
 HWY_INLINE VecOf<D> load_first(D d, const uint8_t* from, size_t count) {
   HWY_ALIGN uint8_t lanes[hn::MaxLanes(D()) * sizeof(hn::TFromD<D>)] = {};
@@ -115,8 +116,9 @@ HWY_NOINLINE void divide_integers(uint8_t* at, size_t count, uint32_t divisor) {
   std::memcpy(at, lanes, rest);
 }
 
-// One call's arguments as the loop wants them. With kSources == 0 it does everything; otherwise it
-// is the fast way of exactly so many sources, of which none is scaled, without a divisor.
+// One call's arguments in the form that the loop needs. With kSources == 0 it handles every call;
+// otherwise it is the fast path for exactly that many sources, none of them scaled, without a
+// divisor.
 template <class Element, Fold kFold, uint32_t kSources>
 class Reduction {
   using Stored = typename Element::Stored;
@@ -127,7 +129,7 @@ class Reduction {
   static constexpr size_t kLongCount = 2 * kBlock + kLineBytes / sizeof(Stored);
   static constexpr bool kPlain = kSources != 0;
   static constexpr bool kFloat = std::is_floating_point_v<Wide>;
-  // Ends by halves of a vector are quicker than by way of a buffer, but more code.
+  // Handling the end by halves of a vector is faster than through a buffer, but takes more code.
   static constexpr bool kEndByHalves = kPlain || sizeof(Stored) >= 4;
 
  public:
@@ -188,8 +190,8 @@ class Reduction {
     return at;
   }
 
-  // Integers are divided in a pass of their own, while a piece of them is in the nearest cache: no
-  // instruction set has the vector instruction. Nothing is streamed here.
+  // Integers are divided in a separate pass, while a piece of them is in the nearest cache: no
+  // instruction set has a vector instruction for it. Nothing is streamed here.
   HWY_NOINLINE void run_and_divide(size_t count, uint32_t divisor) const {
     constexpr size_t kPieceCount = 4096 / sizeof(Stored);
     for (size_t at = 0; at < count; at += kPieceCount) {
@@ -205,7 +207,7 @@ class Reduction {
 
   HWY_NOINLINE void run_apart(size_t at, size_t end) const { run_ragged(at, end); }
 
-  // Any count, without touching a byte outside.
+  // Any count, without touching a byte outside the arrays.
   HWY_INLINE void run_ragged(size_t at, size_t end) const {
     for (; end - at >= kLanes; at += kLanes) fold_lanes(DWide(), at);
     if constexpr (kEndByHalves) {
@@ -305,7 +307,7 @@ class Reduction {
     if constexpr (!kPlain) {
       if (HWY_UNLIKELY(s == scaled_source_)) {
         const auto scaled = Element::scale(dw, wide, hn::Set(dw, factor_));
-        // As it is where it was scaled in a call of its own.
+        // The same value as when it is scaled in a separate call.
         if constexpr (kFloat && sizeof(Stored) < sizeof(Wide)) {
           return Element::widen(dw, Element::narrow(dw, canonical(dw, scaled)));
         }
@@ -337,7 +339,7 @@ class Reduction {
   Wide reciprocal_{};
 };
 
-// The fold of one source alone is its bytes.
+// The fold of a single source is a copy of its bytes.
 template <typename Stored>
 HWY_NOINLINE void copy_source(const ReduceArgs& args) {
   const size_t bytes = args.element_count * sizeof(Stored);

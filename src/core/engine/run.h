@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Run: one execution of a Plan. It never waits: `advance` does what can be done now. The
-// communicator decides how to wait in between (wait.h). Not thread-safe.
+// Run: one execution of a Plan. It never waits: `advance` does what is possible now. The
+// communicator decides how to wait in between (core/comm/state/wait.h). Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace weir::engine {
 
-// What one `advance` does at most, in stages or program steps: a call that must not block returns
+// The most that one `advance` does, in stages or program steps: a call that must not block returns
 // soon even when the peers keep pace with it.
 constexpr uint32_t kStepsPerAdvance = 32;
 
@@ -22,7 +22,7 @@ enum class Advance : uint8_t {
   kFailed,   // see Run::status()
 };
 
-// How far a run is, for reports: the step that is not done, and the slice of it.
+// The progress of a run, for reports: the step that is not done, and its slice.
 struct RunPosition {
   uint32_t step = 0, step_count = 0;
   uint64_t slice = 0, slice_count = 0;
@@ -33,7 +33,7 @@ class Run {
   virtual ~Run() = default;
   virtual Advance advance(Context& context) = 0;
   // The ranks whose progress the run waits for, ascending; for reports, not for speed. `ranks` is
-  // overwritten: where it is used again, nothing is allocated.
+  // overwritten: when it is reused, nothing is allocated.
   virtual void collect_awaited(const Context& context, std::vector<Rank>* ranks) const = 0;
   virtual RunPosition position() const = 0;
   const Status& status() const { return status_; }

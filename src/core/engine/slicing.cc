@@ -12,13 +12,13 @@ namespace {
 
 // Below this, non-temporal stores lose even where the peer's core has a cache of its own.
 constexpr uint64_t kChooseStoresBytesMin = 8 * 1024;
-// Ranks that take turns on a core need long slices for a turn.
+// Ranks that share a core need long slices for each turn.
 constexpr uint64_t kEntryBytes = 64 * 1024;
 constexpr uint64_t kEntryBytesShared = 256 * 1024;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Two ranks that only exchange have nothing to overlap, so that fewer calls are all that counts.
+// Two ranks that only exchange have nothing to overlap, so only the number of calls counts.
 constexpr uint64_t kExchangeSliceBytes = 512 * 1024;
 
 }  // namespace

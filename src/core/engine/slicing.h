@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a mapped plan cuts its data: pure functions of sizes, with the measured figures that they
-// rest on (docs/performance.md). Every rank asks the same question and so gets the same answer.
-// Thread-safe.
+// How a mapped plan divides its data: pure functions of sizes, with the measured figures on which
+// they are based (docs/performance.md). All ranks give the same arguments and so get the same
+// result. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace weir::engine {
 
-// Below this, agreeing on windows costs more than the copies that it saves.
+// Below this size, agreeing on windows costs more than the copies that it saves.
 inline constexpr uint64_t kWindowBytesMin = 16 * 1024;
-// Rooted operations let the root work ahead, which agreeing ends.
+// The same for rooted operations: their root works ahead, which an agreement prevents.
 inline constexpr uint64_t kRootedWindowBytesMin = 256 * 1024;
 // Slices of programs over messages; also of the probe that measures them.
 inline constexpr uint64_t kMessageSliceBytes = 128 * 1024;
-// Those of a collective.
+// The same for one collective.
 uint64_t message_slice_bytes(Collective collective, Rank rank_count);
 
 struct SlicingQuestion {
   uint64_t chunk_bytes_max = 0;  // longest chunk of the grid
   uint32_t staging_slots = 0;    // per rank
-  uint64_t staging_bytes = 0;    // there is so much staging memory per rank
+  uint64_t staging_bytes = 0;    // staging memory per rank
   uint32_t rank_count = 1;
   bool shared_cores = false;  // ranks take turns on their cores
   bool one_signal = false;    // the program may use the line protocol

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreChoice: whether a rank writes with plain or with non-temporal stores. Two are kept by a plan:
+// StoreChoice: whether a rank writes with plain or with non-temporal stores. A plan has two:
 //
 // - For its staging slots, whose lines were last read by a peer. Where the two cores share a cache,
 //   plain stores are good: the peer reads the data from that cache. Where they do not, each plain
@@ -8,8 +8,8 @@
 // - For the user's output, which may lie in a cache (then plain stores are good) or not (then they
 //   fetch lines only to overwrite them). Only the caller's program knows.
 //
-// So the choice is measured, while the plan runs: the stores that are not in use are tried now and
-// then. Each rank chooses for itself. One thread at a time.
+// So the choice is based on measurements while the plan runs: the stores that are not in use are
+// tried now and then. Each rank chooses for itself. One thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@ namespace weir::engine {
 
 class StoreChoice {
  public:
-  // Plain stores may take `plain_worth` times as long as the others, for what they leave in a cache.
+  // Plain stores may take `plain_worth` times as long, since they leave the data in a cache.
   explicit StoreChoice(double plain_worth) : plain_worth_(plain_worth) {}
 
   // For the next slice.
   bool streams() const { return streams_; }
 
-  // The slice took `ns` for `bytes`; `now_ns` is when it ended.
+  // Records that the slice took `ns` for `bytes`; it ended at `now_ns`.
   void wrote(uint64_t bytes, uint64_t ns, uint64_t now_ns) {
     const double cost = static_cast<double>(ns) / static_cast<double>(bytes);
     if (trial_left_ > 0) {
@@ -46,7 +46,7 @@ class StoreChoice {
   }
 
  private:
-  // The first slices of a trial find the ring as the other stores left it: not measured.
+  // The first slices of a trial are not measured: they find the ring as the other stores left it.
   static constexpr uint32_t kTrialSlices = 24;
   static constexpr uint32_t kMeasuredSlices = 8;
   static constexpr uint64_t kTrialEveryNs = 100'000'000;

@@ -19,16 +19,16 @@
 namespace weir::plugin {
 namespace {
 
-// The table as the first header had it.
-constexpr size_t kFunctionsBytesMin = offsetof(weir_transport_functions_t, notice_show);
+// The shortest table that is accepted.
+constexpr size_t kFunctionsBytesMin = offsetof(weir_transport_functions_t, quiesce);
 constexpr uint64_t kRemoteBits = WEIR_CAP_PUT | WEIR_CAP_GET | WEIR_CAP_SIGNAL;
 
 Status refused(const std::string& path, std::string_view reason) {
   return Status(Code::kRefused, fmt::format("plugin {}: {}", path, reason));
 }
 
-// Owned by root or us, and writable by nobody else. A directory may be writable by others when it
-// is sticky, as /tmp is: then they can add to it, but not replace what is ours.
+// Safe: owned by root or this user, and writable by nobody else. A directory may be writable by
+// others when it is sticky, as /tmp is: then they can add to it, but not replace this user's files.
 std::string unsafe_reason(const struct stat& status) {
   if (status.st_uid != 0 && status.st_uid != geteuid()) {
     return fmt::format("is owned by user {}, neither root nor user {}", status.st_uid, geteuid());
@@ -41,7 +41,7 @@ std::string unsafe_reason(const struct stat& status) {
   return "";
 }
 
-// Every directory on the way is looked at: who may rename one can replace the file.
+// Every directory on the path is checked: a user who may rename one can replace the file.
 Status check_directories(const std::string& path, const std::string& real_path) {
   for (size_t end = real_path.rfind('/'); end != std::string::npos;
        end = end == 0 ? std::string::npos : real_path.rfind('/', end - 1)) {
@@ -90,11 +90,14 @@ Status check_functions(const weir_transport_functions_t* functions) {
     }
   }
   if (functions->summary == nullptr) return bad("its transport has no summary");
+  if (functions->parts != nullptr) {
+    return bad("it declares a transport that is made of others, which a plugin must not do");
+  }
   const weir_transport_caps_t& caps = functions->caps;
   constexpr uint64_t kKnownBits = WEIR_CAP_SEND_RECV | WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW |
-                                  WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                                  WEIR_CAP_QUIESCE | WEIR_CAP_SEALED | WEIR_CAP_COLLECTIVES |
-                                  WEIR_CAP_DEVICE_MEMORY | kRemoteBits;
+                                  WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_QUIESCE |
+                                  WEIR_CAP_SEALED | WEIR_CAP_COLLECTIVES | WEIR_CAP_DEVICE_MEMORY |
+                                  kRemoteBits;
   if ((caps.bits & ~kKnownBits) != 0) {
     return bad(fmt::format("it declares unknown capabilities {:#x}", caps.bits & ~kKnownBits));
   }
@@ -104,12 +107,10 @@ Status check_functions(const weir_transport_functions_t* functions) {
   }
   if (caps.rank_count_max < 1) return bad("it declares room for 0 ranks");
   const bool messages = (caps.bits & WEIR_CAP_SEND_RECV) != 0;
-  const bool notices = (caps.bits & WEIR_CAP_NOTICE) != 0;
   const bool quiesces = (caps.bits & WEIR_CAP_QUIESCE) != 0;
   const bool remote = (caps.bits & kRemoteBits) != 0;
   const bool signals = (caps.bits & WEIR_CAP_SIGNAL) != 0;
   const auto reaches_to = [&](size_t offset) { return functions->struct_bytes >= offset; };
-  const bool reaches_notices = reaches_to(offsetof(weir_transport_functions_t, quiesce));
   const bool reaches_quiesce = reaches_to(offsetof(weir_transport_functions_t, remote_caps));
   const bool reaches_remote = reaches_to(offsetof(weir_transport_functions_t, describe_peer));
   const bool devices = (caps.bits & WEIR_CAP_DEVICE_MEMORY) != 0;
@@ -124,7 +125,7 @@ Status check_functions(const weir_transport_functions_t* functions) {
     return bad("it declares send and recv with no credit, no message size or no memory kind");
   }
   if (devices && (!messages || (caps.memory_kinds & WEIR_MEMORY_CUDA) == 0)) {
-    return bad("it declares messages on memory of devices, but no messages or no such memory");
+    return bad("it declares messages on device memory, but no messages or no device memory");
   }
   if (collects && whole != nullptr) {
     if (whole->struct_bytes != sizeof *whole) {
@@ -154,8 +155,6 @@ Status check_functions(const weir_transport_functions_t* functions) {
       {"window_open", (caps.bits & WEIR_CAP_WINDOW) != 0, functions->window_open != nullptr},
       {"window_close", (caps.bits & WEIR_CAP_WINDOW) != 0, functions->window_close != nullptr},
       {"peer_alive", (caps.bits & WEIR_CAP_PEER_FAILURE) != 0, functions->peer_alive != nullptr},
-      {"notice_show", notices, reaches_notices && functions->notice_show != nullptr},
-      {"notice_read", notices, reaches_notices && functions->notice_read != nullptr},
       {"quiesce", quiesces, reaches_quiesce && functions->quiesce != nullptr},
       {"remote_caps", remote, reaches_remote && functions->remote_caps != nullptr},
       {"memory_register", remote, reaches_remote && functions->memory_register != nullptr},
@@ -202,14 +201,14 @@ Result<const weir_transport_functions_t*> open_plugin(const std::string& path) {
   if (!S_ISREG(status.st_mode)) return refused(path, "it is not a regular file");
   const std::string reason = unsafe_reason(status);
   if (!reason.empty()) return refused(path, "it " + reason);
-  const ForkBarred barred;  // what is half loaded would be so for ever in a child
+  const ForkBarred barred;  // a half-loaded object would stay so in a child
   void* object = dlopen(real_path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (object == nullptr) {
     const char* text = dlerror();
     return refused(path, text != nullptr ? text : "dlopen failed");
   }
-  // Never closed, also when something is wrong: its constructors have run, and a thread that they
-  // started, or a handler that they registered, would go on in code that is gone.
+  // Never closed, even when it is refused: its constructors have run, and a thread that they
+  // started or a handler that they registered would run unmapped code.
   auto entry = reinterpret_cast<weir_transport_plugin_fn>(dlsym(object, WEIR_PLUGIN_SYMBOL));
   if (entry == nullptr) {
     return refused(path, "it has no symbol " WEIR_PLUGIN_SYMBOL "; is it a Weir transport?");

@@ -55,8 +55,8 @@ std::string module_folder_of(const std::string& object) {
   const size_t slash = object.rfind('/');
   if (object.empty() || object[0] != '/' || slash == std::string::npos) return "";
   const std::string directory = object.substr(0, slash);
-  // Beside libweir, beside a library in <libdir>/weir, and for a program in the folder of programs,
-  // installed and in the build tree.
+  // Next to libweir, next to a library in <libdir>/weir, and for a program relative to the folder
+  // of programs, installed and in the build tree.
   std::vector<std::string> places = {directory + "/weir/plugins"};
   if (directory.ends_with("/weir")) places.push_back(directory + "/plugins");
   places.push_back(directory + "/" WEIR_BIN_TO_LIB "/weir/plugins");

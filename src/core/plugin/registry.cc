@@ -34,10 +34,12 @@ struct Failure {
   weir_transport_functions_t stub{};
 };
 
-struct Wrapped {
-  const weir_transport_functions_t* inner;
-  std::string hook;
-  const weir_transport_functions_t* outer;
+using Transports = std::vector<const weir_transport_functions_t*>;
+
+struct Composite {
+  std::string name;
+  Transports parts;
+  const weir_transport_functions_t* transport;
 };
 
 // Never destroyed: transports outlive everything that may call them.
@@ -46,7 +48,7 @@ struct Registry {
 
   std::deque<Entry> entries;     // built in first, in order of preference
   std::deque<Failure> failures;  // of WEIR_PLUGIN_PATH and of modules
-  std::deque<Wrapped> wrapped;
+  std::deque<Composite> composites;
 };
 
 const Entry* find_entry(const Registry& registry, std::string_view name) {
@@ -56,7 +58,7 @@ const Entry* find_entry(const Registry& registry, std::string_view name) {
   return nullptr;
 }
 
-// `name`: what the transport must be called; "" for whatever it is.
+// `name`: the name that the transport must have; "" for any.
 Status add_file(Registry* registry, const std::string& path, std::string_view name = "") {
   for (const Entry& entry : registry->entries) {
     if (entry.origin == path) return Status();
@@ -87,8 +89,8 @@ void add_failure(Registry* registry, const std::string& path, const std::string&
   failure.stub.summary = "refused";
 }
 
-// Plugins are the files *.so in the directory of WEIR_PLUGIN_PATH, in alphabetical order. One that
-// is refused does not spoil the others.
+// Plugins are the files *.so in the directory of WEIR_PLUGIN_PATH, in alphabetical order. A refused
+// plugin does not affect the others.
 void add_directory(Registry* registry, const std::string& directory) {
   const auto failed = [&](const std::string& path, const std::string& reason) {
     add_failure(registry, path, reason);
@@ -127,20 +129,20 @@ Registry::Registry() {
   }
 }
 
-// Locked until the result goes.
+// Locked until the result is destroyed.
 InheritedState<Registry>::Access registry() {
   static constinit InheritedState<Registry> it;
   return it.use();
 }
 
-// The transport that WEIR_PLUGIN_PATH or a program has given the name of a module stays.
+// A transport from WEIR_PLUGIN_PATH or the program with the name of a module takes precedence.
 Status add_module(Registry* registry, const std::string& path) {
   constexpr size_t kPrefixBytes = sizeof "libweir_" - 1;
   constexpr size_t kSuffixBytes = sizeof ".so" - 1;
   const std::string file = path.substr(path.rfind('/') + 1);
   const std::string name = file.substr(kPrefixBytes, file.size() - kPrefixBytes - kSuffixBytes);
   if (find_entry(*registry, name) != nullptr) return Status();
-  // Refused once is refused: a file is not tried again each time that somebody asks.
+  // A refused file is not tried again at the next request.
   for (const Failure& failure : registry->failures) {
     if (failure.path == path) return Status(Code::kRefused, failure.reason);
   }
@@ -157,24 +159,29 @@ std::string known_names(const Registry& known) {
   return names;
 }
 
-// The hook `name` around `inner`, made once.
-Result<const weir_transport_functions_t*> wrap_once(Registry* known, std::string_view name,
-                                                    const weir_transport_functions_t* inner) {
-  for (const Wrapped& wrapped : known->wrapped) {
-    if (wrapped.inner == inner && wrapped.hook == name) return wrapped.outer;
+// The composite `name` of these parts, made once.
+Result<const weir_transport_functions_t*> compose(Registry* known, std::string_view name,
+                                                  const Transports& parts) {
+  for (const Composite& made : known->composites) {
+    if (made.name == name && made.parts == parts) return made.transport;
   }
+  for (const plugins::BuiltinComposite& one : plugins::builtin_composites()) {
+    if (one.name != name) continue;
+    std::string reason;
+    const weir_transport_functions_t* made = one.make(parts, &reason);
+    if (made == nullptr) return Status(Code::kUnsupported, reason);
+    known->composites.push_back({std::string(name), parts, made});
+    return made;
+  }
+  return Status(Code::kUnsupported, fmt::format("this build has no '{}'", name));
+}
+
+Result<const weir_transport_functions_t*> wrap(Registry* known, std::string_view name,
+                                               const weir_transport_functions_t* inner) {
   std::string names;
-  for (const plugins::BuiltinHook& hook : plugins::builtin_hooks()) {
-    if (hook.name == name) {
-      const weir_transport_functions_t* outer = hook.wrap(inner);
-      if (outer == nullptr) {
-        return Status(Code::kNoMemory,
-                      fmt::format("hook {}: too many different transports are wrapped", name));
-      }
-      known->wrapped.push_back({inner, std::string(name), outer});
-      return outer;
-    }
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", hook.name);
+  for (const plugins::BuiltinComposite& one : plugins::builtin_composites()) {
+    if (one.is_hook && one.name == name) return compose(known, name, {inner});
+    if (one.is_hook) names += fmt::format("{}{}", names.empty() ? "" : ", ", one.name);
   }
   return invalid_argument(
       fmt::format("WEIR_HOOKS: there is no hook '{}'; known are {}", name, names));
@@ -183,12 +190,12 @@ Result<const weir_transport_functions_t*> wrap_once(Registry* known, std::string
 Result<const weir_transport_functions_t*> seal_once(Registry* known, const char* tls,
                                                     const weir_transport_functions_t* transport) {
   const bool is_all = tls != nullptr && std::string_view(tls) == "all";
-  // What carries no messages has none to seal.
+  // A transport that carries no messages has none to seal.
   const bool leaves_the_rank =
       transport->caps.rank_count_max > 1 && (transport->caps.bits & WEIR_CAP_SEND_RECV) != 0;
   if (!is_all || !leaves_the_rank || (transport->caps.bits & WEIR_CAP_SEALED) != 0)
     return transport;
-  return wrap_once(known, "seal", transport);
+  return compose(known, "seal", {transport});
 }
 
 }  // namespace
@@ -201,8 +208,8 @@ std::vector<Viability> list_transports(const weir_host_t& host) {
   for (const Entry& entry : known.entries) {
     char reason[512] = "";
     const auto asked = seal_once(&known, tls, entry.transport);
-    const bool viable =
-        asked.ok() && asked.value()->viable(&host, reason, sizeof reason) == WEIR_OK;
+    const bool viable = asked.ok() && asked.value()->viable(asked.value()->context, &host, reason,
+                                                            sizeof reason) == WEIR_OK;
     if (!asked.ok()) snprintf(reason, sizeof reason, "%s", asked.status().text().c_str());
     reason[sizeof reason - 1] = 0;
     if (!viable && reason[0] == 0) snprintf(reason, sizeof reason, "it gives no reason");
@@ -217,7 +224,7 @@ std::vector<Viability> list_transports(const weir_host_t& host) {
 void load_modules() {
   const auto locked = registry();
   Registry& known = *locked;
-  // What is wrong with one is listed with it.
+  // An error of a module is listed with it.
   for (const std::string& path : module_files()) (void)add_module(&known, path);
 }
 
@@ -246,7 +253,7 @@ Result<const weir_transport_functions_t*> wrap_with_hooks(const weir_transport_f
   while (!hooks.empty()) {
     const size_t comma = hooks.rfind(',');
     const std::string_view name = comma == std::string_view::npos ? hooks : hooks.substr(comma + 1);
-    auto outer = wrap_once(&known, name, inner);
+    auto outer = wrap(&known, name, inner);
     if (!outer.ok()) return outer;
     inner = outer.value();
     if (comma == std::string_view::npos) break;
@@ -264,8 +271,8 @@ Status check_fault(std::string_view fault, std::string_view hooks) {
   static std::atomic<bool> was_told = false;
   if (listed.find(",fault,") != std::string::npos || was_told.exchange(true)) return Status();
   log_warn(
-      fmt::format("WEIR_FAULT={} is without effect: the hook that heeds it is not among "
-                  "WEIR_HOOKS='{}'; add `fault` to them, or unset WEIR_FAULT",
+      fmt::format("WEIR_FAULT={} has no effect: the hook `fault` is not in WEIR_HOOKS='{}'; add "
+                  "it, or unset WEIR_FAULT",
                   fault, hooks));
   return Status();
 }
@@ -277,13 +284,33 @@ Result<const weir_transport_functions_t*> sealed_for(const char* tls,
   return seal_once(&known, tls, transport);
 }
 
+Result<const weir_transport_functions_t*> make_hosts(const weir_transport_functions_t* network,
+                                                     const weir_transport_functions_t* local) {
+  const auto locked = registry();
+  Registry& known = *locked;
+  return compose(&known, "hosts", {network, local});
+}
+
 Result<const weir_transport_functions_t*> make_failover(
     const std::vector<const weir_transport_functions_t*>& transports) {
   const auto locked = registry();
-  std::string reason;
-  const weir_transport_functions_t* made = plugins::builtin_failover(transports, &reason);
-  if (made == nullptr) return Status(Code::kUnsupported, "WEIR_FAILOVER: " + reason);
-  return made;
+  Registry& known = *locked;
+  auto made = compose(&known, "failover", transports);
+  return made.ok() ? made : made.status().with_context("WEIR_FAILOVER");
+}
+
+std::string describe_parts(const weir_transport_functions_t& transport) {
+  if (transport.parts == nullptr) return "";
+  std::string text;
+  std::string below;
+  for (const weir_transport_part_t* part = transport.parts; part->transport != nullptr; ++part) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", part->transport->name, part->role);
+    const std::string inside = describe_parts(*part->transport);
+    if (!inside.empty()) below += fmt::format("{}{}", below.empty() ? "" : "; ", inside);
+  }
+  const bool wraps = transport.parts[1].transport == nullptr;
+  if (wraps) return below;
+  return fmt::format("{}: {}{}{}", transport.name, text, below.empty() ? "" : "; ", below);
 }
 
 Result<const weir_transport_functions_t*> load_transport(const std::string& path) {

@@ -53,7 +53,6 @@ bool Executor::needs_clocks() const {
   for (const Program& program : programs_) {
     for (const Op& op : program.ops) {
       switch (op.code) {
-        case OpCode::kPut:
         case OpCode::kSignal:
         case OpCode::kWait:
           return true;
@@ -67,7 +66,6 @@ bool Executor::needs_clocks() const {
           break;
         case OpCode::kSend:
         case OpCode::kRecv:
-        case OpCode::kFence:
           break;
       }
     }
@@ -126,7 +124,6 @@ void Executor::run_thread(ThreadId id) {
     thread.wait_cursor = 0;
     thread.part = 0;
   }
-  no_open_put(id, "at the end of the program");
 }
 
 bool Executor::step(ThreadId id) {
@@ -138,19 +135,12 @@ bool Executor::step(ThreadId id) {
       return do_recv(id, op);
     case OpCode::kCopy:
       return do_copy(id, op);
-    case OpCode::kPut:
-      if (!do_copy(id, op)) return false;
-      open_puts_.push_back(
-          {id, op_index_of(threads_[id]), layout_.find(op.src, op.count), op.count});
-      return true;
     case OpCode::kReduce:
       return do_reduce(id, op);
     case OpCode::kSignal:
       return do_signal(id, op);
     case OpCode::kWait:
       return do_wait(id, op);
-    case OpCode::kFence:
-      return do_fence(id);
   }
   return false;
 }
@@ -162,7 +152,6 @@ bool Executor::do_send(ThreadId id, const Op& op) {
     threads_[id].blocked_channel = channel_id(rank, op.peer, op.lane);
     return false;
   }
-  if (!no_open_put(id, "before a send")) return false;
   const Layout::Place src = op.count > 0 ? layout_.find(op.src, op.count) : Layout::kNowhere;
   for (uint32_t i = 0; i < op.count; ++i) {
     if (!on_read(id, op.src, src + i, i)) return false;
@@ -217,7 +206,7 @@ void Executor::push_message(ThreadId id, const Op& op, Layout::Place src, uint32
   ++message_count_;
 }
 
-// The next message, which has left the channel; kNone: there is none.
+// Removes the next message from the channel; kNone: there is none.
 uint32_t Executor::take_message(ThreadId id, const Op& op) {
   const Rank rank = rank_of(id);
   Channel& from = channel(op.peer, rank, op.lane);
@@ -345,7 +334,6 @@ bool Executor::do_reduce(ThreadId id, const Op& op) {
 }
 
 bool Executor::do_signal(ThreadId id, const Op& op) {
-  if (!no_open_put(id, "before a signal")) return false;
   const Rank rank = rank_of(id);
   SignalLog& log = signal_logs_[size_t{rank} * signal_count_ + op.signal];
   if (log.lane != kNone && log.lane != op.lane) {
@@ -402,22 +390,6 @@ bool Executor::see_signal(ThreadId id, const Op& op, Rank peer) {
   return true;
 }
 
-bool Executor::do_fence(ThreadId id) {
-  std::erase_if(open_puts_, [id](const OpenPut& put) { return put.thread == id; });
-  return true;
-}
-
-bool Executor::no_open_put(ThreadId id, const char* before) {
-  for (const OpenPut& put : open_puts_) {
-    if (put.thread != id) continue;
-    threads_[id].next = std::min(threads_[id].next, threads_[id].end - 1);
-    return fail(
-        Flaw::Kind::kRace, id,
-        fmt::format("the put {} is not fenced {}", locate_thread(id, put.op_index), before));
-  }
-  return true;
-}
-
 bool Executor::touch_user_memory(ThreadId id, const Ref& ref) {
   const Rank rank = rank_of(id);
   if (ref.rank == rank || ref.space > Space::kOutput) return true;
@@ -459,13 +431,6 @@ bool Executor::on_write(ThreadId id, const Ref& ref, Layout::Place place, uint32
     const auto conflict = clocks_->write(id, place, op_index);
     if (conflict.found) return fail_race(id, ref, index, true, conflict);
     if (!touch_user_memory(id, ref)) return false;
-  }
-  for (const OpenPut& put : open_puts_) {
-    if (put.thread == id && place - put.src < put.count && op_index != put.op_index) {
-      return fail(Flaw::Kind::kRace, id,
-                  fmt::format("overwrites what the put {} reads, before a fence",
-                              locate_thread(id, put.op_index)));
-    }
   }
   if (ref.space == Space::kOutput && value.chunk != ref.chunk + index) {
     return fail(Flaw::Kind::kValue, id,

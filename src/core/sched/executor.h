@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor: one symbolic execution of all ranks' programs at one credit, or where no message is
-// kept for its receiver; the heart of verify.h, apart from it so that the checks of the result stand
-// by themselves. Used by one thread. Programs must have passed validate.h.
+// Executor: one symbolic execution of all ranks' programs, with a given credit or over a transport
+// that keeps no message for its receiver. It is the core of verify.h, which checks the result. Used
+// by one thread. Programs must have passed validate.h.
 //
-// Where nothing is kept, a send goes by but its memory is not written before the message has been
-// received; a receive takes its message aside and then waits for the sends that read its own memory.
-// Messages are of one chunk each. So does engine::LaneRun over a transport that keeps nothing.
+// Where nothing is kept, a lane continues after a send at once, but the memory of the send is not
+// written before the message has been received; a receive puts its message aside and then waits for
+// the sends that read its own memory. Each message holds one chunk. engine::LaneRun does the same
+// over a transport that keeps nothing.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ class Executor {
  public:
   static constexpr uint32_t kKeepsNothing = 0;  // as a credit
 
-  // The arguments outlive the executor.
+  // The arguments must outlive the executor.
   Executor(std::span<const Program> programs, const Layout& layout, uint32_t credit);
 
   // Runs to the end or to the first flaw.
@@ -49,7 +50,7 @@ class Executor {
     uint32_t blocked_channel = kNone;
     uint32_t blocked_peer = kNone;                   // whose signal a wait lacks
     Layout::Place blocked_place = Layout::kNowhere;  // that a message is still to be sent from
-    uint32_t part = 0;                               // of a receive, one message after the other
+    uint32_t part = 0;                               // of a receive: messages taken so far
     uint32_t aside = kNone;                          // message that this receive has taken
     bool queued = false;
   };
@@ -64,7 +65,7 @@ class Executor {
     uint32_t next = kNone;
     HappensBefore::Snapshot snapshot = 0;
     uint32_t op_index = 0;
-    Layout::Place src = Layout::kNowhere;  // where nothing is kept: what it reads until it is taken
+    Layout::Place src = Layout::kNowhere;  // where nothing is kept: read until it is received
   };
   // A signal that was given, for the clock it carries.
   struct GivenSignal {
@@ -74,13 +75,6 @@ class Executor {
   struct SignalLog {
     uint32_t lane = kNone;
     std::vector<GivenSignal> given;
-  };
-  // A put that no fence has followed yet.
-  struct OpenPut {
-    ThreadId thread;
-    uint32_t op_index;
-    Layout::Place src;
-    uint32_t count;
   };
 
   Rank rank_of(ThreadId thread) const { return thread / lane_count_; }
@@ -112,17 +106,15 @@ class Executor {
   uint32_t take_message(ThreadId id, const Op& op);
   void free_message(uint32_t index);
   bool receive_by_parts(ThreadId id, const Op& op);
-  // Whether all messages that read these places have been taken.
+  // Whether all messages that read these places have been received.
   bool may_overwrite(ThreadId id, Layout::Place place, uint32_t count);
   bool do_copy(ThreadId id, const Op& op);
   bool do_reduce(ThreadId id, const Op& op);
   bool do_signal(ThreadId id, const Op& op);
   bool do_wait(ThreadId id, const Op& op);
-  bool do_fence(ThreadId id);
   bool see_signal(ThreadId id, const Op& op, Rank peer);
-  bool no_open_put(ThreadId id, const char* before);
   bool touch_user_memory(ThreadId id, const Ref& ref);
-  // Check the access and, for reads, that there is something; false after a flaw.
+  // Check the access and, for reads, that the place was written; false after a flaw.
   bool on_read(ThreadId id, const Ref& ref, Layout::Place place, uint32_t index);
   bool on_write(ThreadId id, const Ref& ref, Layout::Place place, uint32_t index,
                 const Expression& value);
@@ -157,8 +149,7 @@ class Executor {
   std::vector<Expression> values_;
   std::vector<uint32_t> writer_thread_;
   std::vector<uint32_t> writer_op_;
-  std::vector<uint32_t> readers_;  // by place, where nothing is kept: messages still to be taken
-  std::vector<OpenPut> open_puts_;
+  std::vector<uint32_t> readers_;  // by place, where nothing is kept: messages not yet received
   std::unique_ptr<HappensBefore> clocks_;
   std::vector<uint32_t> user_access_epoch_;  // by (owner, thread), of accesses by other ranks
   std::vector<uint32_t> user_access_op_;

@@ -34,7 +34,8 @@ bool Executor::fail_race(ThreadId id, const Ref& ref, uint32_t index, bool is_wr
                           locate_thread(conflict.thread, conflict.op_index)));
 }
 
-// The thread that a blocked thread waits for, and why it waits in vain if that one has ended.
+// The thread that a blocked thread waits for, and the reason if the wait is in vain because that
+// thread has ended.
 Executor::ThreadId Executor::waits_for(ThreadId id, std::string* reason) const {
   const Op& op = op_of(id);
   const Thread& thread = threads_[id];
@@ -49,7 +50,7 @@ Executor::ThreadId Executor::waits_for(ThreadId id, std::string* reason) const {
     default: {
       const Rank peer = thread.blocked_peer;
       *reason = fmt::format("rank {} to signal #{}", peer, op.signal);
-      // The lane that has this signal before it, if there is one.
+      // The lane that has yet to give this signal, if there is one.
       for (uint32_t lane = 0; lane < lane_count_; ++lane) {
         const ThreadId other = thread_of(peer, lane);
         for (uint32_t i = threads_[other].next; i < threads_[other].end; ++i) {
@@ -65,7 +66,7 @@ Executor::ThreadId Executor::waits_for(ThreadId id, std::string* reason) const {
   }
 }
 
-// The same for a thread whose operation writes what a message is still to be sent from.
+// The same for a thread whose operation overwrites memory from which a message is still to be sent.
 Executor::ThreadId Executor::holds_place(ThreadId id, std::string* reason) const {
   const Rank rank = rank_of(id);
   for (Rank peer = 0; peer < rank_count_; ++peer) {
@@ -86,7 +87,7 @@ Executor::ThreadId Executor::holds_place(ThreadId id, std::string* reason) const
 Flaw Executor::deadlock() const {
   ThreadId id = 0;
   while (threads_[id].next == threads_[id].end) ++id;
-  // Follow the waits until a thread comes again; what led to the cycle is not part of it.
+  // Follow the waits until a thread repeats; threads that lead to the cycle are not part of it.
   std::vector<ThreadId> path;
   std::vector<std::string> reasons;
   while (std::find(path.begin(), path.end(), id) == path.end()) {

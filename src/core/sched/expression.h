@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expression: what a chunk-sized place holds during symbolic execution, in 32 bytes whatever the
+// Expression: the symbolic value of a chunk-sized place during execution, in 32 bytes whatever the
 // number of ranks. Contributors are a multiset of ranks, kept as the sum modulo 2^128 of a random
-// key per rank: a rank that is missing, doubled or foreign changes the sum. Two different multisets
-// have the same sum with probability 2^-128. The order of folds is a 64-bit hash of the expression
-// tree; two different trees have the same hash with probability 2^-64 per pair compared. Keys are
-// fixed, so results repeat.
+// key per rank: a missing, duplicate or extra rank changes the sum. Two different multisets have
+// the same sum with probability 2^-128. The order of folds is a 64-bit hash of the expression tree;
+// two different trees have the same hash with probability 2^-64 per pair compared. Keys are fixed,
+// so results are reproducible.
 #pragma once
 
 #include <cstdint>

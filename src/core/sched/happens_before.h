@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// HappensBefore: finds accesses that nothing orders, by vector clocks with an epoch per access
-// (after Flanagan and Freund, "FastTrack", PLDI 2009). A thread is one lane of one rank. What
-// orders: the lane, a message (send before its recv), a signal (before the wait that needs it).
-// Flow control does not order: a program must be right at any credit.
+// HappensBefore: finds unordered accesses with vector clocks and an epoch per access (after
+// Flanagan and Freund, "FastTrack", PLDI 2009). A thread is one lane of one rank. Accesses are
+// ordered by their lane, by a message (send before its recv) and by a signal (before the wait that
+// needs it). Flow control orders nothing: a program must be right at any credit.
 //
 // Used by one verification on one thread.
 #pragma once
@@ -29,7 +29,7 @@ class HappensBefore {
 
   HappensBefore(uint32_t thread_count, uint32_t place_count);
 
-  // The clock of `thread` as others may receive it; later accesses of `thread` are not part of it.
+  // The clock of `thread` for others to acquire; it does not cover later accesses of `thread`.
   Snapshot release(ThreadId thread);
   void acquire(ThreadId thread, Snapshot snapshot);
   // No one will acquire it again.
@@ -38,9 +38,10 @@ class HappensBefore {
   Conflict read(ThreadId thread, Layout::Place place, uint32_t op_index);
   Conflict write(ThreadId thread, Layout::Place place, uint32_t op_index);
 
-  // Number of releases of `other` so far plus one.
+  // The number of releases of `other` so far plus one.
   uint32_t now(ThreadId other) const { return clock(other)[other]; }
-  // Whether what `other` did before its release number `epoch` is known to `thread`.
+  // Whether accesses of `other` before its release number `epoch` are ordered before `thread`'s
+  // next one.
   bool knows(ThreadId thread, ThreadId other, uint32_t epoch) const {
     return clock(thread)[other] >= epoch;
   }

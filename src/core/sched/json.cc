@@ -44,7 +44,6 @@ json op_to_json(const Program& program, const Op& op) {
       put_count();
       break;
     case OpCode::kCopy:
-    case OpCode::kPut:
       result["dst"] = ref_to_json(op.dst, program.rank);
       result["src"] = ref_to_json(op.src, program.rank);
       put_count();
@@ -66,8 +65,6 @@ json op_to_json(const Program& program, const Op& op) {
       result["peer"] = op.peer == kAllRanks ? json("all") : json(op.peer);
       result["signal"] = op.signal;
       break;
-    case OpCode::kFence:
-      break;
   }
   return result;
 }
@@ -78,7 +75,7 @@ json program_to_json(const Program& program) {
   return {{"rank", program.rank}, {"ops", std::move(ops)}};
 }
 
-// --- Reading. The first error is kept; what follows an error does nothing. ---
+// --- Reading. The first error is kept; reads after it do nothing. ---
 
 class Reader {
  public:
@@ -228,15 +225,17 @@ void read_op(Reader& reader, const json& value, const std::string& path, Program
   if (!reader.ok()) return;
   Op op;
   bool known = false;
-  for (OpCode code : {OpCode::kSend, OpCode::kRecv, OpCode::kCopy, OpCode::kReduce, OpCode::kPut,
-                      OpCode::kSignal, OpCode::kWait, OpCode::kFence}) {
+  for (uint32_t i = 0; i < kOpCodeCount; ++i) {
+    const auto code = static_cast<OpCode>(i);
     if (name != name_of(code)) continue;
     op.code = code;
     known = true;
   }
   if (!known) {
     reader.fail(Reader::join(path, "op"),
-                fmt::format("unknown operation {}", Reader::describe_value(value["op"])));
+                fmt::format("unknown operation {}; known are send, recv, copy, reduce, signal and "
+                            "wait (a copy whose dst is at a peer writes there)",
+                            Reader::describe_value(value["op"])));
     return;
   }
   constexpr uint64_t kMax = std::numeric_limits<uint32_t>::max() - 1;
@@ -262,11 +261,9 @@ void read_op(Reader& reader, const json& value, const std::string& path, Program
       count();
       break;
     case OpCode::kCopy:
-    case OpCode::kPut:
       if (!reader.object(value, path, {"op", "lane", "dst", "src", "count"})) return;
       op.dst = ref("dst");
       op.src = ref("src");
-      if (op.code == OpCode::kPut) op.peer = op.dst.rank;
       count();
       break;
     case OpCode::kReduce: {
@@ -294,9 +291,6 @@ void read_op(Reader& reader, const json& value, const std::string& path, Program
       op.peer = read_signal_peer(reader, value, path);
       op.signal = static_cast<uint8_t>(
           reader.number_field(value, path, "signal", std::numeric_limits<uint8_t>::max()));
-      break;
-    case OpCode::kFence:
-      if (!reader.object(value, path, {"op", "lane"})) return;
       break;
   }
   program->ops.push_back(op);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs of all ranks as one JSON document, so that programs made by a solver or by hand can be
-// checked and run. What is read is never trusted: every field is checked for type and range, and
-// errors name the field by its path ("programs[1].ops[4].peer: …"). Whether the programs are right
-// is verify()'s question. Thread-safe.
+// checked and run. Input is never trusted: every field is checked for type and range, and errors
+// name the field by its path ("programs[1].ops[4].peer: …"). verify() decides whether the programs
+// are right. Thread-safe.
 //
 //   { "format": "weir-programs", "version": 1,
 //     "collective": "all_reduce", "rank_count": 2, "root": 0,
@@ -18,8 +18,7 @@
 //
 // A reference is [space, chunk] or, at a peer, [space, chunk, rank]; spaces: in, out, scratch,
 // staging. "lane" (0) and "count" (1) may be left out. signal: "peer" (a rank or "all"), "signal";
-// wait: also "value". put: "dst" at a peer, "src". fence: nothing more. Unknown fields are errors.
-// Fusion marks are not written: they are made by the peephole pass.
+// wait: also "value". Unknown fields are errors.
 #pragma once
 
 #include <string>

@@ -81,7 +81,8 @@ Layout::Layout(Collective collective, Rank rank_count, Rank root, const Shape& s
     own.input.place = place_count_;
     place_count_ += own.input.count;
     if (in_place && own.input.count > 0 && own.output.count > 0) {
-      // One of the two is a part of the other, at its own chunk numbers (all_to_all: as long).
+      // One of the two is a part of the other, at its own chunk numbers (all_to_all: both are
+      // equally long).
       const uint32_t start = place_count_ - own.input.count;
       if (transposed_) {
         own.output.place = start;
@@ -114,8 +115,8 @@ Layout::Place Layout::find_transposed(const PerRank& own, const Ref& ref, uint32
 }
 
 Rank Layout::owner(Place place) const {
-  // Places are numbered rank by rank and input.place (or, in place, the smaller of two) comes
-  // first.
+  // Places are numbered rank by rank; in a rank, input.place (in place: the smaller of the two)
+  // comes first.
   Rank low = 0;
   Rank high = rank_count_;
   while (high - low > 1) {

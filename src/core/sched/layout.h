@@ -11,7 +11,7 @@
 
 namespace weir::sched {
 
-// What a program may assume of the memory. As in algo::Problem.
+// What a program may assume about memory, as in algo::Problem.
 struct Access {
   bool mapped = false;          // Staging of peers
   bool inputs_mapped = false;   // Input of peers, to read
@@ -56,7 +56,7 @@ class Layout {
   }
 
   uint32_t place_count() const { return place_count_; }
-  // Whose memory a place is.
+  // The rank that owns a place.
   Rank owner(Place place) const;
 
  private:

@@ -6,7 +6,7 @@
 namespace weir::sched {
 namespace {
 
-// Sets of uses that must be of the same chunk (disjoint sets, with path halving).
+// Sets of uses that must refer to the same chunk (disjoint sets, with path halving).
 class Groups {
  public:
   explicit Groups(size_t count) : parent_(count), chunk_(count, MovedChunks::kUnknown) {
@@ -36,15 +36,12 @@ constexpr uint32_t kNoLane = 0xffffffffu;
 constexpr uint32_t kShared = 0xfffffffeu;
 
 bool has_dst(OpCode code) {
-  return code == OpCode::kRecv || code == OpCode::kCopy || code == OpCode::kReduce ||
-         code == OpCode::kPut;
+  return code == OpCode::kRecv || code == OpCode::kCopy || code == OpCode::kReduce;
 }
 
-bool has_src(OpCode code) {
-  return code == OpCode::kSend || code == OpCode::kCopy || code == OpCode::kPut;
-}
+bool has_src(OpCode code) { return code == OpCode::kSend || code == OpCode::kCopy; }
 
-// Calls visit for what the operation reads.
+// Calls visit for each reference that the operation reads.
 template <typename Visit>
 void for_each_source(const Program& program, const Op& op, Visit&& visit) {
   if (has_src(op.code)) visit(op.src);

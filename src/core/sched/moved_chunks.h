@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // MovedChunks: which grid chunk each operation of a program moves or folds, found from that program
-// alone. A slot does not say what lies in it, but data keeps its chunk number wherever it goes
-// (op.h), so that every operation that the data passes through tells of all others: what is
-// received into scratch, folded with another slot and later written to Output is that chunk all
-// along. Both ends of a message need this to agree on its length when chunks differ in length
-// (uneven tails, v-variants). Immutable once made; any thread may read.
+// alone. A slot does not tell what it holds, but data keeps its chunk number wherever it goes
+// (op.h), so every operation through which the data passes tells the chunk for all others: data
+// that is received into scratch, folded with another slot and later written to Output is the same
+// chunk throughout. Both ends of a message need this to agree on its length when chunks differ in
+// length (uneven tails, v-variants). Immutable once made; any thread may read.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ class MovedChunks {
   // The program must have passed validate.h and be right (verify.h). O(operations * chunks each).
   explicit MovedChunks(const Program& program);
 
-  // Of the k-th of the `count` chunks of an operation. kUnknown where the data of a message only
-  // passes through slots of this rank on its way between others (Bruck's all-to-all, inner ranks of
-  // trees that gather or scatter), where slots are shared by lanes or peers, and for operations
-  // that move nothing.
+  // The grid chunk of the k-th of an operation's `count` chunks. kUnknown where the data of a
+  // message only passes through slots of this rank on its way between others (Bruck's all-to-all,
+  // inner ranks of trees that gather or scatter), where slots are shared by lanes or peers, and for
+  // operations that move nothing.
   uint32_t chunk(uint32_t op_index, uint32_t k) const { return chunks_[first_[op_index] + k]; }
   // Whether every chunk of every message is known.
   bool all_messages_known() const { return all_messages_known_; }

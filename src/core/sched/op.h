@@ -15,15 +15,16 @@
 //   scatter          rank*g ..                root: all                 chunks of r
 //   barrier          0 chunks                 nothing                   nothing
 //
-// where g = chunk_count / n (or / n^2 for all_to_all). How long a chunk is, and where it lies in a
-// user's buffer, is decided when a Plan is bound (uneven tails and v-variants live only there).
+// where g = chunk_count / n (or / n^2 for all_to_all). The length of a chunk and its place in a
+// user's buffer are decided when a Plan is bound (only plans know uneven tails and v-variants).
 // Scratch (private) and Staging (readable and writable by peers on mapped transports) are arrays of
 // slots; a slot holds any one chunk.
 //
-// Order: operations of one lane run in order; lanes run independently, joined only by wait.
-// Messages are FIFO per (sender, receiver, lane): the k-th send meets the k-th recv. Signals are
+// Order: operations of one lane run in order; lanes run independently; only wait synchronizes them.
+// Messages are FIFO per (sender, receiver, lane): the k-th send matches the k-th recv. Signals are
 // monotonic counters per (sender, receiver, index): signal adds one, wait blocks until the counter
-// has reached `value` (counted from 0 at the start of the program).
+// has reached `value` (counted from 0 at the start of the program). Data written by a lane is
+// visible to every rank that has seen a later signal of that lane.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +36,12 @@ namespace weir::sched {
 enum class OpCode : uint8_t {
   kSend,    // src (local) to `peer`
   kRecv,    // dst (local) from `peer`
-  kCopy,    // dst = src; either may be at a peer on a mapped transport
+  kCopy,    // dst = src; one of them may be at a peer on a mapped transport: a put, or a get
   kReduce,  // dst = fold, from left to right, of the operands [first_operand, +operand_count)
-  kPut,     // one-sided: dst (Staging or a mapped buffer at dst.rank) = src (local)
   kSignal,  // adds 1 to counter (self -> peer, signal); peer kAllRanks: to every rank's
   kWait,    // until counter (peer -> self, signal) >= value; peer kAllRanks: of every other rank
-  kFence,   // puts before it are visible at their targets before any later signal
 };
+inline constexpr uint32_t kOpCodeCount = 6;
 
 enum class Space : uint8_t {
   kInput,    // user's send buffer; chunk = grid chunk. At a peer only if Problem::inputs_mapped
@@ -59,11 +59,10 @@ struct Ref {
   Space space = Space::kInput;
 };
 
-// One operation; what a field means is said at the opcode that uses it.
+// One operation; the opcode that uses a field explains it.
 struct Op {
-  OpCode code = OpCode::kFence;
+  OpCode code = OpCode::kCopy;
   uint8_t lane = 0;
-  uint8_t flags = 0;   // OpFlag bits
   uint8_t signal = 0;  // index < Shape::signal_count
   uint32_t peer = 0;   // rank, or kAllRanks for signal and wait
   uint32_t count = 1;  // chunks moved or reduced: dst and all sources span as many
@@ -72,11 +71,6 @@ struct Op {
   Ref src;
   uint32_t first_operand = 0;  // reduce: index into Program::operands
   uint32_t operand_count = 0;
-};
-
-enum OpFlag : uint8_t {
-  // Set by the peephole pass only, so that the verifier sees the plain meaning (see peephole.h).
-  kFusedWithNext = 1u << 0,
 };
 
 }  // namespace weir::sched

@@ -42,7 +42,6 @@ void append_op(const Program& program, const Op& op, std::string* text) {
       fmt::format_to(out, " <- rank {}", op.peer);
       return;
     case OpCode::kCopy:
-    case OpCode::kPut:
       append_ref(op.dst, op.count, program.rank, text);
       *text += " <- ";
       append_ref(op.src, op.count, program.rank, text);
@@ -66,8 +65,6 @@ void append_op(const Program& program, const Op& op, std::string* text) {
     case OpCode::kWait:
       fmt::format_to(out, "#{} of {} >= {}", op.signal, name_of_peer(op.peer), op.value);
       return;
-    case OpCode::kFence:
-      return;
   }
 }
 
@@ -83,14 +80,10 @@ const char* name_of(OpCode code) {
       return "copy";
     case OpCode::kReduce:
       return "reduce";
-    case OpCode::kPut:
-      return "put";
     case OpCode::kSignal:
       return "signal";
     case OpCode::kWait:
       return "wait";
-    case OpCode::kFence:
-      return "fence";
   }
   return "unknown";
 }
@@ -111,7 +104,7 @@ const char* name_of(Space space) {
 
 std::string describe(const Program& program, const Op& op) {
   std::string text = name_of(op.code);
-  if (op.code != OpCode::kFence) text += ' ';
+  text += ' ';
   append_op(program, op, &text);
   return text;
 }
@@ -148,7 +141,6 @@ std::string print(const Program& program) {
     std::string body;
     append_op(program, op, &body);
     std::string line = fmt::format("{:>5}  lane {}  {:<7} {}", i, op.lane, name_of(op.code), body);
-    if ((op.flags & kFusedWithNext) != 0) line += "  (fused with next)";
     while (line.back() == ' ') line.pop_back();
     text += line;
     text += '\n';

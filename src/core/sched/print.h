@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs as text for people. (As JSON: json.h.) Pure functions; thread-safe.
+// Programs as text for people (as JSON: json.h). Pure functions; thread-safe.
 //
 //   rank 1 of 4, all_reduce: 4 chunks, 1 scratch slot, 1 lane
 //     0  lane 0  send    in[1] -> rank 2
-//     1  lane 0  recv    scratch[0] <- rank 0                       (fused with next)
+//     1  lane 0  recv    scratch[0] <- rank 0
 //     2  lane 0  reduce  out[0] <- scratch[0] + in[0]
 //
 // A reference is space[chunk], space[first..last] for several, and …@rank at a peer.

@@ -49,14 +49,6 @@ void Builder::reduce_into(Ref dst, Ref src, uint32_t count) {
   reduce(dst, std::array{dst, src}, count);
 }
 
-void Builder::put(Ref dst, Ref src, uint32_t count) {
-  Op& op = add(OpCode::kPut);
-  op.peer = dst.rank;
-  op.dst = dst;
-  op.src = src;
-  op.count = count;
-}
-
 void Builder::signal(uint32_t peer, uint8_t index) {
   Op& op = add(OpCode::kSignal);
   op.peer = peer;
@@ -69,7 +61,5 @@ void Builder::wait(uint32_t peer, uint8_t index, uint32_t value) {
   op.signal = index;
   op.value = value;
 }
-
-void Builder::fence() { add(OpCode::kFence); }
 
 }  // namespace weir::sched

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Program: one rank's operations for one collective, and Builder, with which algorithms write them.
-// A Program is a value: built by one thread, then read by any.
+// Program: one rank's operations for one collective, and Builder, with which algorithms make it. A
+// Program is a value: built by one thread, then read by any.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace weir::sched {
 
-// What a program needs, the same on every rank.
+// The resources that a program needs, the same on every rank.
 struct Shape {
   uint32_t chunk_count = 0;    // grid, see op.h
   uint32_t scratch_slots = 0;  // slots each of one chunk
@@ -26,11 +26,11 @@ struct Program {
   Rank rank_count = 1;
   Rank root = 0;
   Shape shape;
-  std::vector<Op> ops;  // all lanes, in an order in which each lane's operations stand in order
+  std::vector<Op> ops;        // all lanes; each lane's operations are in order
   std::vector<Ref> operands;  // of the reduce operations
 };
 
-// Appends operations to `ops` and `operands`. Algorithms emit through this only.
+// Appends operations to `ops` and `operands`. Algorithms emit operations only through it.
 class Builder {
  public:
   Builder(Rank self, std::vector<Op>* ops, std::vector<Ref>* operands)
@@ -40,7 +40,7 @@ class Builder {
   // The lane of the operations that follow; 0 at first.
   void lane(uint8_t lane) { lane_ = lane; }
 
-  // References to local memory, and to a peer's.
+  // References to local memory and to a peer's memory.
   Ref input(uint32_t chunk) const { return {chunk, self_, Space::kInput}; }
   Ref output(uint32_t chunk) const { return {chunk, self_, Space::kOutput}; }
   Ref scratch(uint32_t slot) const { return {slot, self_, Space::kScratch}; }
@@ -55,10 +55,8 @@ class Builder {
   void reduce(Ref dst, std::span<const Ref> operands, uint32_t count = 1);
   // dst = dst op src
   void reduce_into(Ref dst, Ref src, uint32_t count = 1);
-  void put(Ref dst, Ref src, uint32_t count = 1);
   void signal(uint32_t peer, uint8_t index);
   void wait(uint32_t peer, uint8_t index, uint32_t value);
-  void fence();
 
  private:
   Op& add(OpCode code);

@@ -47,19 +47,15 @@ class OpChecker {
         return check_copy(op);
       case OpCode::kReduce:
         return check_reduce(op);
-      case OpCode::kPut:
-        return check_put(op);
       case OpCode::kSignal:
       case OpCode::kWait:
         return check_signal(op);
-      case OpCode::kFence:
-        return "";
     }
     return "unknown operation code";
   }
 
  private:
-  // A reference may be used: the memory exists, holds the chunks, and can be reached.
+  // Checks a reference: the memory exists, holds the chunks, and is reachable.
   std::string check_ref(const Ref& ref, uint32_t count, const char* field, bool is_written) {
     if (ref.rank >= program_.rank_count) {
       return fmt::format("{}.rank {} is out of range, there are {} ranks", field, ref.rank,
@@ -141,17 +137,6 @@ class OpChecker {
       if (!text.empty()) text = fmt::format("operand {} of {}: {}", i, op.operand_count, text);
     }
     return text;
-  }
-
-  std::string check_put(const Op& op) {
-    std::string text = check_count(op);
-    if (text.empty() && op.peer != op.dst.rank) {
-      text = fmt::format("peer {} is not the rank of dst, {}", op.peer, op.dst.rank);
-    }
-    if (text.empty()) text = check_ref(op.dst, op.count, "dst", true);
-    if (text.empty() && op.dst.rank == program_.rank) text = "dst of a put must be at a peer";
-    if (text.empty() && op.src.rank != program_.rank) text = "src of a put must be local";
-    return text.empty() ? check_ref(op.src, op.count, "src", false) : text;
   }
 
   std::string check_signal(const Op& op) const {
@@ -265,7 +250,7 @@ Flaw validate_heads(std::span<const Program> programs) {
     const Shape& shape = program.shape;
     if (program.rank != rank) {
       return bounds(program, Flaw::kNoOp,
-                    fmt::format("stands where the program of rank {} should be", rank));
+                    fmt::format("is in the place of the program of rank {}", rank));
     }
     const char* field = program.collective != first.collective          ? "collective"
                         : program.rank_count != first.rank_count        ? "rank_count"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be said of a program without running it: every lane, peer, signal, operand and chunk is
-// in range, local where it must be, and mapped where it is not. verify() begins with this; whoever
-// makes programs from outside (a file, a solver) gets the field by name. Pure functions;
-// thread-safe.
+// Checks a program without running it: every lane, peer, signal, operand and chunk is in range,
+// local where it must be, and mapped where it is not. verify() begins with these checks; for
+// programs from outside (a file, a solver) the errors name the field. Pure functions; thread-safe.
 #pragma once
 
 #include <span>
@@ -15,7 +14,7 @@ namespace weir::sched {
 
 inline constexpr uint32_t kLaneCountMax = 16;
 inline constexpr uint32_t kSignalCountMax = 256;
-// Of what validate() and verify() accept: they hold tables of rank_count^2 entries.
+// Limits of validate() and verify(), which hold tables of rank_count^2 entries.
 inline constexpr Rank kVerifiedRankCountMax = 4096;
 inline constexpr uint32_t kVerifiedThreadCountMax = 16384;  // rank_count * lane_count
 // Places (chunks and slots of all ranks) that validate() and verify() accept.
@@ -29,18 +28,19 @@ struct Flaw {
   Kind kind = Kind::kNone;
   Rank rank = 0;
   uint32_t op_index = kNoOp;  // in Program::ops of `rank`, or kNoOp
-  std::string text;           // who, what, and where it helps, the remedy
+  std::string text;           // which rank, what, and, where it helps, the remedy
 
   bool found() const { return kind != Kind::kNone; }
 };
 
 const char* name_of(Flaw::Kind kind);  // "bounds", "deadlock", …
 
-// The head of one program by itself: rank counts, root, shape. Errors name the field.
+// Checks the head of one program: rank counts, root, shape. Errors name the field.
 Flaw validate_head(const Program& program);
 
-// All programs of a collective together: programs[r] is that of rank r and all heads agree; then
-// every operation of every rank. `layout` is made from any head once validate_heads has passed.
+// Checks all programs of a collective together: programs[r] is that of rank r and all heads agree;
+// then every operation of every rank. `layout` is made from any head after validate_heads has
+// passed.
 Flaw validate_heads(std::span<const Program> programs);
 Flaw validate_ops(const Program& program, const Layout& layout, const Access& access);
 

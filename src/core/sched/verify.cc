@@ -16,7 +16,7 @@ bool is_reduction(Collective collective) {
          collective == Collective::kReduce;
 }
 
-// Whose input a chunk of a collective that only moves data comes from.
+// The rank whose input a chunk of a collective that only moves data comes from.
 Rank origin_of(const Program& head, uint32_t chunk) {
   const uint32_t g = chunks_per_block(head.collective, head.rank_count, head.shape.chunk_count);
   switch (head.collective) {
@@ -30,7 +30,7 @@ Rank origin_of(const Program& head, uint32_t chunk) {
   }
 }
 
-// Compares what the Outputs hold at the end with what the collective asks for.
+// Compares the final contents of the Outputs with the result that the collective requires.
 class ResultChecker {
  public:
   ResultChecker(std::span<const Program> programs, const Layout& layout, const Executor& executor)
@@ -50,7 +50,7 @@ class ResultChecker {
       const uint32_t g =
           chunks_per_block(head_.collective, head_.rank_count, head_.shape.chunk_count);
       const bool is_column = head_.collective == Collective::kAllToAll;
-      // all_to_all: the n blocks of column `rank`; otherwise find() says which of the grid.
+      // all_to_all: the n blocks of column `rank`; otherwise find() tells which chunks of the grid.
       const uint32_t candidates = is_column ? head_.rank_count * g : head_.shape.chunk_count;
       for (uint32_t i = 0; i < candidates; ++i) {
         const uint32_t chunk = is_column ? (i / g * head_.rank_count + rank) * g + i % g : i;
@@ -90,7 +90,7 @@ class ResultChecker {
         fmt::format("rank {}: out[{}] {}; {}", rank, chunk, what, executor_.last_writer(place))};
   }
 
-  // Names the one or two ranks that explain the difference, where so few do.
+  // Names the one or two ranks that explain the difference, if so few do.
   std::string explain(RankSetHash got, RankSetHash expected) const {
     for (Rank rank = 0; rank < head_.rank_count; ++rank) {
       if (expected - got == key_of(rank)) return fmt::format(": that of rank {} is missing", rank);
@@ -134,7 +134,7 @@ class ResultChecker {
   const Executor& executor_;
   const Program& head_;
   Expression fold_of_all_;
-  std::vector<Rank> first_rank_;  // by chunk: a rank that receives it
+  std::vector<Rank> first_rank_;  // by chunk: one rank that receives it
 };
 
 }  // namespace

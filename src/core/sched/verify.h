@@ -2,18 +2,19 @@
 // The verifier: executes the programs of all ranks on symbols instead of data and says whether they
 // are a correct collective. Pure function; thread-safe.
 //
-// What is checked:
+// The checks:
 //   bounds    every lane, peer, signal, operand, chunk and slot is in range and reachable
 //             (validate.h)
 //   deadlock  the programs end when a sender may be `credit` messages ahead of a receiver, when it
-//             may be only one ahead, and where nothing is kept for a receiver: there a send goes by,
-//             but what it reads may be written only once the message has been received. No message
-//             is left over. More credit cannot harm, so the executions at credit one and without any
-//             stand for all; the flaw names the cycle of ranks and operations.
+//             may be only one ahead, and where nothing is kept for a receiver: there a lane
+//             continues after a send, but the memory that the send reads may be written only once
+//             the message has been received. No message is left over. More credit cannot harm, so
+//             the executions at credit one and without any credit represent all; the flaw names
+//             the cycle of ranks and operations.
 //   race      no two accesses of different lanes or ranks to the same place, one of them a write,
-//             are unordered by lanes, messages and signals; a put is fenced before what follows it
-//             is signalled; the user's memory of a peer is touched only between a signal of that
-//             peer and one that reaches it; a barrier's ranks leave after all have come
+//             are unordered by lanes, messages and signals; the user's memory of a peer is touched
+//             only between a signal of that peer and one that reaches it; a barrier's ranks leave
+//             after all have come
 //   value     every Output chunk that the table in op.h gives to a rank ends as that chunk, with
 //             exactly the contributors that the collective asks for, each once; nothing is read
 //             before it is written, and chunks of different numbers are never mixed
@@ -26,11 +27,11 @@
 // disables another.
 //
 // One run is checked. The engine runs a program slice by slice and call after call on the same
-// slots, and holds a slot back until all ranks have finished the run that used it before; verify()
-// counts on that for Staging (a first write to a peer's Staging needs no signal), but not for
+// slots, and reuses a slot only after all ranks have finished the run that used it before; verify()
+// relies on that for Staging (a first write to a peer's Staging needs no signal), but not for
 // users' memory.
 //
-// A copy from a place to itself (in place) is no access: the engine leaves it out.
+// A copy from a place to itself (in place) is not an access: the engine skips it.
 //
 // Memory: 36 bytes per place, 12 per (sender, receiver, lane), 4 per (sender, receiver, signal),
 // and 4 n^2 bytes of clocks per lane^2 where lanes or mapped memory make races possible.
@@ -56,9 +57,9 @@ struct VerifyOptions {
 struct Verdict {
   Flaw flaw;  // the first that was found
 
-  // Meaningful when there is no flaw.
+  // Valid when there is no flaw.
   bool rank_order = false;   // every result is one fold over all ranks in rank order
-  uint64_t result_hash = 0;  // of all Output expressions: the same hash, the same bits
+  uint64_t result_hash = 0;  // of all Output expressions: equal hashes mean equal bits
   uint64_t op_count = 0;     // of all ranks
   uint64_t message_count = 0;
 

@@ -59,7 +59,7 @@ struct Costs {
   Rate copy, reduce;
 };
 
-// Copies and reductions over a network: reading and writing at a peer costs `remote` more.
+// Copies and reductions over a network: reading and writing a peer's memory costs `remote` more.
 class NetworkMemoryCosts final : public cost::MemoryCosts {
  public:
   NetworkMemoryCosts(const Costs& costs, const Layout& layout) : costs_(costs), layout_(layout) {}

@@ -24,7 +24,7 @@ class Search {
     }
   }
 
-  // Breadth first against the waits, from all `roots` at once.
+  // Breadth-first search against the direction of the waits, from all `roots` at once.
   void blame(const std::vector<Rank>& roots, Culprit::Kind kind) {
     std::vector<Rank> frontier;
     for (Rank root : roots) {
@@ -94,7 +94,7 @@ class Search {
 
   const std::vector<Blocked>& blocked_;
   std::vector<uint32_t> blamed_;  // index of the culprit
-  std::vector<uint32_t> next_;    // whom the first blocked lane waits for
+  std::vector<uint32_t> next_;    // the rank that the first blocked lane waits for
   std::vector<bool> is_blocked_;
   std::vector<std::vector<Rank>> waiters_;
   std::vector<Culprit> culprits_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is to blame when lanes are blocked: follows whom each rank waits for to a dead rank, to a
-// rank that has finished, or round in a circle. Pure function; thread-safe.
+// Finds the cause when lanes are blocked: follows the waits of the ranks to a dead rank, to a rank
+// that has finished, or around a cycle. Pure function; thread-safe.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace weir::sim {
 
-// A rank that can reach a dead one is put down to it (to the nearest); else to a rank that
-// finished; else to the cycle that it runs into. Most victims first.
+// A rank whose waits lead to a dead rank is attributed to it (to the nearest); otherwise to a rank
+// that finished; otherwise to the cycle that it reaches. Most victims first.
 std::vector<Culprit> find_culprits(const std::vector<Blocked>& blocked,
                                    const std::vector<Rank>& dead, Rank rank_count);
 

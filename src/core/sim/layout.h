@@ -12,7 +12,7 @@ namespace weir::sim {
 
 class Layout {
  public:
-  // Nodes of the problem are below rank_count.
+  // The problem's node numbers are below rank_count.
   Layout(const algo::Problem& problem, uint32_t rails) : rails_(rails) {
     if (problem.node_of_rank.empty()) return;
     node_.assign(problem.node_of_rank.begin(), problem.node_of_rank.end());
@@ -29,10 +29,10 @@ class Layout {
   uint32_t node_count() const { return node_count_; }
   // 0 within a node, 1 across nodes.
   uint32_t level(Rank a, Rank b) const { return node_.empty() || node_[a] == node_[b] ? 0 : 1; }
-  // Index of the NIC port; only with more than one node.
+  // Index of the NIC port; valid only with more than one node.
   uint32_t nic_port(Rank rank) const { return port_[rank]; }
   uint32_t nic_port_count() const { return node_.empty() ? 0 : node_count_ * rails_; }
-  // Some rail serves several ranks.
+  // Whether a rail serves several ranks.
   bool nic_shared() const { return nic_shared_; }
 
  private:

@@ -9,7 +9,7 @@ namespace {
 
 using cost::Regime;
 
-// Of an input and an output.
+// The bytes of an input and an output together.
 Regime regime_of(uint64_t bytes, const cost::TaskTimes& times) {
   if (2 * bytes <= times.l2_bytes) return Regime::kL2;
   return 2 * bytes <= times.l3_bytes ? Regime::kL3 : Regime::kDram;

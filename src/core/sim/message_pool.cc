@@ -50,7 +50,7 @@ void MessagePool::erase(size_t slot) {
   const size_t mask = slots_.size() - 1;
   size_t hole = slot;
   for (size_t i = (slot + 1) & mask; slots_[i].key != kEmpty; i = (i + 1) & mask) {
-    // An entry may fill the hole only if its home is not behind the hole.
+    // An entry may fill the hole only if its home is not after the hole.
     if (((i - home(slots_[i].key)) & mask) >= ((i - hole) & mask)) {
       slots_[hole] = slots_[i];
       hole = i;

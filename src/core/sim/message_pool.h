@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MessagePool: the messages in flight, and the queues (one per sender, receiver and lane) of those
-// that arrived before they were received. A message that is waited for never enters a queue, so
-// that memory is needed only for what is ahead of its receiver. Not thread-safe.
+// that arrived before they were received. A message that is already waited for never enters a
+// queue, so memory is needed only for messages that are ahead of their receiver. Not thread-safe.
 #pragma once
 
 #include <cstdint>

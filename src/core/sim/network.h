@@ -29,8 +29,8 @@ struct Level {
   double recv_overhead_ns = 0;
   double gap_ns = 0;              // least time between two messages at a port
   double ns_per_byte = 0;         // of the ranks' ports; 0.1 is 10 GB/s
-  double signal_ns = 0;           // from the signal to the moment that its wait can end
-  double remote_ns_per_byte = 0;  // what a byte read from or written to a peer's memory costs more
+  double signal_ns = 0;           // from the signal until its wait can end
+  double remote_ns_per_byte = 0;  // extra time per byte read from or written to a peer's memory
 };
 
 struct Nic {
@@ -65,7 +65,7 @@ Status validate(const Network& network);
 // The same figures at every level and no shared NIC: the network of the closed forms.
 Network uniform_network(const Level& level, double copy_ns_per_byte, double reduce_ns_per_byte);
 
-// Reads TOML; what is not given keeps its default:
+// Reads TOML; missing keys keep their defaults:
 //   copy_ns_per_byte = 0.05
 //   reduce_ns_per_byte = 0.05
 //   [intra_node]   # and [inter_node]: the fields of Level

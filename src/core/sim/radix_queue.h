@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RadixQueue: a priority queue for times that never go back below the last one popped, as in a
+// RadixQueue: a priority queue for times that never fall below the last one popped, as in a
 // discrete event simulation (Ahuja, Mehlhorn, Orlin and Tarjan, "Faster algorithms for the shortest
 // path problem", 1990). Push is O(1); an entry moves at most 64 times before it is popped, and in a
 // simulation, where many entries have the same time, once or twice. Entries with equal times leave

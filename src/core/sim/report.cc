@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/sim/layout.h"
+#include "output/svg_canvas.h"
 
 namespace weir::sim {
 
@@ -142,7 +143,7 @@ std::string to_text(const Report& report, const std::optional<cost::ClosedForm>&
   text += fmt::format("  events           {}, trace {:016x}\n", report.events, report.trace_hash);
   for (const Culprit& culprit : report.culprits)
     text += "  culprit          " + text_of(culprit) + "\n";
-  // Those that wait for a culprit itself say most.
+  // The lanes that wait directly for a culprit are the most informative.
   std::vector<Blocked> blocked = report.blocked;
   const auto waits_for_culprit = [&](const Blocked& lane) {
     return std::any_of(report.culprits.begin(), report.culprits.end(), [&](const Culprit& c) {
@@ -224,41 +225,38 @@ std::string to_svg(const Report& report, const std::string& title) {
   constexpr double kLeft = 70;
   constexpr double kTop = 50;
   constexpr double kRow = 16;
+  constexpr double kTextSize = 11;
+  constexpr const char* kTextColor = "#000000";
   constexpr const char* kColors[] = {"#3b6fb6", "#4d9f5b", "#d08a2e", "#d9d9d9"};
   constexpr const char* kNames[] = {"send", "receive", "compute", "wait"};
+  const auto filled = [](const char* color) {
+    return output::ShapeStyle{.fill = color, .stroke = {.width_px = 0}, .radius_px = 0};
+  };
+  const output::TextStyle text{.size_px = kTextSize, .color = kTextColor};
+  output::TextStyle text_before = text;
+  text_before.anchor = output::Anchor::kEnd;
   Rank rows = 0;
   for (const Span& span : report.timeline) rows = std::max(rows, span.rank + 1);
   const double height = kTop + rows * kRow + 30;
   const double scale = report.total_ps == 0 ? 0 : kWidth / static_cast<double>(report.total_ps);
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
-      "{1}\" "
-      "font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" "
-      "fill=\"white\"/>\n<text x=\"{2}\" y=\"18\" font-size=\"14\">{3}</text>\n",
-      kLeft + kWidth + 20, height, kLeft, title);
+  output::Canvas canvas;
+  canvas.text(kLeft, 18, title, {.size_px = 14, .color = kTextColor});
   for (size_t i = 0; i < 4; ++i) {
-    svg += fmt::format(
-        "<rect x=\"{0}\" y=\"28\" width=\"10\" height=\"10\" fill=\"{1}\"/>"
-        "<text x=\"{2}\" y=\"37\">{3}</text>\n",
-        kLeft + 90.0 * static_cast<double>(i), kColors[i],
-        kLeft + 90.0 * static_cast<double>(i) + 14, kNames[i]);
+    const double x = kLeft + 90.0 * static_cast<double>(i);
+    canvas.rectangle(x, 28, 10, 10, filled(kColors[i]));
+    canvas.text(x + 14, 37, kNames[i], text);
   }
   for (Rank rank = 0; rank < rows; ++rank) {
-    svg += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">rank {}</text>\n", kLeft - 6,
-                       kTop + rank * kRow + 11, rank);
+    canvas.text(kLeft - 6, kTop + rank * kRow + 11, fmt::format("rank {}", rank), text_before);
   }
   for (const Span& span : report.timeline) {
-    const size_t kind = static_cast<size_t>(span.kind);
-    svg += fmt::format("<rect x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\"/>\n",
-                       kLeft + static_cast<double>(span.begin_ps) * scale, kTop + span.rank * kRow,
-                       std::max(0.2, static_cast<double>(span.end_ps - span.begin_ps) * scale),
-                       kRow - 3, kColors[kind]);
+    canvas.rectangle(kLeft + static_cast<double>(span.begin_ps) * scale, kTop + span.rank * kRow,
+                     std::max(0.2, static_cast<double>(span.end_ps - span.begin_ps) * scale),
+                     kRow - 3, filled(kColors[static_cast<size_t>(span.kind)]));
   }
-  svg += fmt::format(
-      "<text x=\"{}\" y=\"{}\">0</text>\n<text x=\"{}\" y=\"{}\" "
-      "text-anchor=\"end\">{}</text>\n</svg>\n",
-      kLeft, height - 10, kLeft + kWidth, height - 10, text_of_time(report.total_ps));
-  return svg;
+  canvas.text(kLeft, height - 10, "0", text);
+  canvas.text(kLeft + kWidth, height - 10, text_of_time(report.total_ps), text_before);
+  return canvas.finish(kLeft + kWidth + 20, height, title);
 }
 
 }  // namespace weir::sim

@@ -13,8 +13,8 @@ namespace weir::sim {
 // "12.3 us"
 std::string text_of_time(uint64_t ps);
 
-// The closed form for the network that the problem really uses: all ranks on one node, or one rank
-// on each node. nullopt with several ranks on several nodes, with slices or with faults.
+// The closed form for the network that the problem uses: all ranks on one node, or one rank on each
+// node. nullopt with several ranks on several nodes, with slices or with faults.
 std::optional<cost::ClosedForm> expected(const algo::Algorithm& algorithm,
                                          const algo::Problem& problem, uint64_t bytes,
                                          const Options& options);

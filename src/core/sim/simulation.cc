@@ -83,8 +83,7 @@ Status Simulation::check_progress() {
                 fmt::format("simulation stopped by the caller at {} ns", now_ / 1000));
 }
 
-// ---- Operations
-// -----------------------------------------------------------------------------------
+// ---- Operations -------------------------------------------------------------------------------
 
 void Simulation::advance(Rank rank, uint32_t lane) {
   LaneState& state = lane_state(rank, lane);
@@ -105,7 +104,6 @@ void Simulation::advance(Rank rank, uint32_t lane) {
     }
     switch (op->code) {
       case ShortOp::Code::kSend:
-      case ShortOp::Code::kPut:
         send(rank, lane, state, *op);
         break;
       case ShortOp::Code::kRecv:
@@ -170,7 +168,6 @@ void Simulation::send(Rank rank, uint32_t lane, LaneState& state, const ShortOp&
   (level_index == 0 ? report_.message_bytes_intra_node : report_.message_bytes_inter_node) +=
       op.amount;
 
-  const bool is_put = op.code == ShortOp::Code::kPut;
   const uint32_t index = messages_.acquire();
   Message& message = messages_.at(index);
   message.source = rank;
@@ -181,19 +178,16 @@ void Simulation::send(Rank rank, uint32_t lane, LaneState& state, const ShortOp&
   message.end = start + transfer;
   message.path = state.path;
   message.path.transfer += transfer;
-  if (is_put) {
-    own.put_visible = std::max(own.put_visible, message.end + level.latency);
-    depart(index, start, kPutArrival);
-  } else if (level_index == 1 && layout_.nic_shared()) {
+  if (level_index == 1 && layout_.nic_shared()) {
     queue_.push({start, index, kNicOut});
   } else if (level_index == 1) {
     pass_nic_out(index, start);
   } else {
-    depart(index, start, kArrival);
+    depart(index, start);
   }
 }
 
-// False when the message is not there yet.
+// False when the message has not arrived yet.
 bool Simulation::receive(Rank rank, uint32_t lane, LaneState& state, Rank source) {
   if (state.message == kNone) state.message = messages_.dequeue(source, rank, lane);
   if (state.message == kNone) {
@@ -223,7 +217,7 @@ bool Simulation::receive(Rank rank, uint32_t lane, LaneState& state, Rank source
 }
 
 void Simulation::signal(Rank rank, LaneState& state, const ShortOp& op) {
-  const SignalRecord record{std::max(state.time, ranks_[rank].put_visible), state.path, state.hops};
+  const SignalRecord record{state.time, state.path, state.hops};
   if (op.peer != sched::kAllRanks) {
     ++report_.signals;
     signals_.give(rank, op.peer, op.signal(), record);
@@ -280,8 +274,7 @@ bool Simulation::wait_for(Rank rank, LaneState& state, Rank sender, const ShortO
   return true;
 }
 
-// ---- Events
-// ---------------------------------------------------------------------------------------
+// ---- Events -----------------------------------------------------------------------------------
 
 void Simulation::handle(const RadixQueue::Entry& event) {
   mix(event.time);
@@ -302,7 +295,7 @@ void Simulation::handle(const RadixQueue::Entry& event) {
       deliver(event.index);
       break;
     default:
-      arrive(event.index, event.time, event.kind);
+      arrive(event.index, event.time);
       break;
   }
 }
@@ -315,23 +308,23 @@ void Simulation::pass_nic_out(uint32_t index, Picoseconds time) {
   const Picoseconds start = std::max(time, nic_out_free_[port]);
   nic_out_free_[port] = start + taken;
   report_.nic_ports[port].egress_ps += taken;
-  // Cut through: only what is slower than the port before adds to the transfer.
+  // Cut-through: a port adds to the transfer only what exceeds the time of the port before.
   const Picoseconds before = scaled(ranks_[message.source], costs_.level[1].port.of(message.bytes));
   if (transfer > before) message.path.transfer += transfer - before;
   message.end = std::max(message.end, start + transfer);
-  depart(index, start, kArrival);
+  depart(index, start);
 }
 
-// Leaves the sending side: the first byte does at `time`.
-void Simulation::depart(uint32_t index, Picoseconds time, uint32_t kind) {
+// The message leaves the sending side, its first byte at `time`.
+void Simulation::depart(uint32_t index, Picoseconds time) {
   Message& message = messages_.at(index);
   const Picoseconds latency = costs_.level[layout_.level(message.source, message.target)].latency;
   message.end += latency;
   message.path.latency += latency;
-  queue_.push({time + latency, index, kind});
+  queue_.push({time + latency, index, kArrival});
 }
 
-void Simulation::arrive(uint32_t index, Picoseconds time, uint32_t kind) {
+void Simulation::arrive(uint32_t index, Picoseconds time) {
   Message& message = messages_.at(index);
   if (layout_.level(message.source, message.target) == 1) {
     const uint32_t port = layout_.nic_port(message.target);
@@ -341,17 +334,13 @@ void Simulation::arrive(uint32_t index, Picoseconds time, uint32_t kind) {
     nic_in_free_[port] = start + taken;
     report_.nic_ports[port].ingress_ps += taken;
     message.end = std::max(message.end, start + transfer);
-    if (start > time && kind == kArrival) {
+    if (start > time) {
       queue_.push({start, index, kIngress});
       return;
     }
   }
   enter(index, time);
-  if (kind == kPutArrival) {
-    messages_.release(index);
-  } else {
-    deliver(index);
-  }
+  deliver(index);
 }
 
 // Claims the receiver's ingress port.
@@ -385,8 +374,7 @@ void Simulation::deliver(uint32_t index) {
   advance(target, lane);
 }
 
-// ---- Result
-// ---------------------------------------------------------------------------------------
+// ---- Result -----------------------------------------------------------------------------------
 
 void Simulation::record(Span::Kind kind, Rank rank, uint32_t lane, Rank peer, Picoseconds begin,
                         Picoseconds end) {

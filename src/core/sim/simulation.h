@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulation: the state of one run of simulate(). Private to the simulator. Not thread-safe.
 //
-// A rank with one lane runs ahead of the global time until it is blocked: all that it touches is
-// its own, and what it claims of others (ports, peers) goes through the time-ordered queue. So a
-// message costs one event (its arrival at the ingress port), two if it also contends for a shared
-// NIC. The lanes of a rank with several take turns through the queue, as they share its core and
-// port.
+// A rank with one lane runs ahead of the global time until it is blocked: it touches only its own
+// state, and its claims on others (ports, peers) go through the time-ordered queue. So a message
+// costs one event (its arrival at the ingress port), two if it also contends for a shared NIC. The
+// lanes of a rank with several take turns through the queue, as they share its core and port.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +29,15 @@ class Simulation {
 
  private:
   enum class State : uint8_t { kReady, kQueued, kForMessage, kForSignal, kDone, kDead };
-  enum EventKind : uint32_t { kResume, kNicOut, kArrival, kIngress, kPutArrival };
+  enum EventKind : uint32_t { kResume, kNicOut, kArrival, kIngress };
 
   struct LaneState {
     Picoseconds time = 0;
     Path path;
     uint32_t hops = 0;
-    Rank peer = 0;             // whom it is blocked on
+    Rank peer = 0;             // the rank that it waits for
     uint32_t message = kNone;  // arrived, not yet consumed
-    Rank wait_cursor = 0;      // ranks below have been waited for (kWait on all ranks)
+    Rank wait_cursor = 0;      // waits for the ranks below are done (kWait on all ranks)
     State state = State::kReady;
   };
   struct RankState {
@@ -46,7 +45,6 @@ class Simulation {
     Picoseconds ingress_free = 0;
     Picoseconds core_free = 0;
     Picoseconds dead_at = ~Picoseconds{0};
-    Picoseconds put_visible = 0;
     uint64_t factor_milli = 1000;
     uint32_t live_lanes = 0;
   };
@@ -56,7 +54,7 @@ class Simulation {
   }
   Picoseconds scaled(const RankState& rank, Picoseconds cost) const;
 
-  // Executes operations of a lane until it blocks, ends or must let others go first.
+  // Executes operations of a lane until it blocks, ends or must let other lanes run first.
   void advance(Rank rank, uint32_t lane);
   void send(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   bool receive(Rank rank, uint32_t lane, LaneState& state, Rank source);
@@ -65,7 +63,7 @@ class Simulation {
   bool wait(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   bool wait_for(Rank rank, LaneState& state, Rank sender, const cost::ShortOp& op);
 
-  // Takes the rank's core from the lane's time on; returns when it got it.
+  // Occupies the rank's core from the lane's time on; returns the time at which it got the core.
   Picoseconds occupy_core(Rank rank, LaneState& state, Picoseconds cost);
   void finish_lane(Rank rank, LaneState& state);
   void queue_resume(Rank rank, uint32_t lane, LaneState& state, Picoseconds time);
@@ -73,8 +71,8 @@ class Simulation {
 
   void handle(const RadixQueue::Entry& event);
   void pass_nic_out(uint32_t index, Picoseconds time);
-  void depart(uint32_t index, Picoseconds time, uint32_t kind);
-  void arrive(uint32_t index, Picoseconds time, uint32_t kind);
+  void depart(uint32_t index, Picoseconds time);
+  void arrive(uint32_t index, Picoseconds time);
   void enter(uint32_t index, Picoseconds time);
   void deliver(uint32_t index);
 

@@ -60,7 +60,7 @@ Status check_problem(const algo::Algorithm& algorithm, const algo::Problem& prob
   }
   const sched::Shape shape = algorithm.shape(problem);
   if (shape.lane_count < 1 || shape.lane_count > kLanesMax || shape.signal_count > 256) {
-    return Status(Code::kInternal, fmt::format("'{}' wants {} lanes and {} signals", algorithm.name,
+    return Status(Code::kInternal, fmt::format("'{}' needs {} lanes and {} signals", algorithm.name,
                                                shape.lane_count, shape.signal_count));
   }
   const uint64_t lanes = uint64_t{shape.lane_count} * options.slicing.in_flight;

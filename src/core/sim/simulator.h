@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // simulate(): runs the programs of an algorithm, on all ranks, over a simulated network in virtual
-// time. It executes the very operations that the engine would, made step by step as each rank gets
-// there, so that 10,240 ranks need memory for what is in flight and not for their programs.
+// time. It executes the same operations as the engine, generated step by step as each rank reaches
+// them, so that 10,240 ranks need memory only for operations in flight and not for their programs.
 //
 // Model. Ports contend as network.h says. A rank has one core: overheads, copies and reductions of
 // its lanes take turns on it, in time order. Sends do not wait for the receiver (eager, buffered).
@@ -27,7 +27,7 @@ struct SlowRank {
   double factor = 1;  // 0.001 to 1e6
 };
 
-// `rank` starts no operation at or after `at_ns`. What it has sent arrives.
+// `rank` starts no operation at or after `at_ns`. Messages that it has sent arrive.
 struct DeadRank {
   Rank rank = 0;
   double at_ns = 0;
@@ -42,7 +42,7 @@ struct Progress {
 
 struct Options {
   Network network;
-  cost::Slicing slicing;  // whole chunks, if not said otherwise
+  cost::Slicing slicing;  // whole chunks, unless set otherwise
   std::vector<SlowRank> slow;
   std::vector<DeadRank> dead;
   // Called about every million events; may be empty. Returning false stops with kAborted.
@@ -50,13 +50,13 @@ struct Options {
   // Activities of the first `timeline_ranks` ranks are kept, at most `timeline_spans_max` of them.
   uint32_t timeline_ranks = 0;
   uint64_t timeline_spans_max = 100'000;
-  // Bounds of memory: messages sent and not yet received, operations made and not yet executed (a
-  // lane that is far ahead of another). Passing one is kNoMemory.
+  // Limits on memory: messages sent and not yet received, operations generated and not yet executed
+  // (a lane that is far ahead of another). Exceeding one is kNoMemory.
   uint64_t messages_in_flight_max = 6'000'000;
   uint64_t operations_pending_max = 12'000'000;
 };
 
-// Where the time on the longest chain of dependences went. The parts sum up to `total_ps`.
+// The parts of the time on the longest chain of dependences. They sum up to `total_ps`.
 struct CriticalPath {
   Rank rank = 0;      // that finishes last
   uint64_t hops = 0;  // messages and signals on the path
@@ -67,7 +67,7 @@ struct CriticalPath {
   uint64_t contention_ps = 0;  // waiting for a port or for the rank's own core
 };
 
-// A lane that could not go on.
+// A lane that could not continue.
 struct Blocked {
   Rank rank = 0;
   uint32_t lane = 0;
@@ -127,7 +127,7 @@ struct Report {
 
 // `bytes` is the size of the largest buffer of a rank (see cost::ChunkBytes). A slot of Scratch or
 // Staging that is sent counts as the longest chunk. Errors: a problem that the algorithm does not
-// support, figures out of range, bounds of memory passed.
+// support, figures out of range, limits on memory exceeded.
 Result<Report> simulate(const algo::Algorithm& algorithm, const algo::Problem& problem,
                         uint64_t bytes, const Options& options);
 

@@ -9,12 +9,12 @@
 
 namespace weir::topo {
 
-// Machines side by side under one network that reaches every NIC of each (what lies between the
-// NICs is not modelled). A part may itself hold several machines. Error: no part, an empty part, or
-// more than kNodeCountMax nodes together.
+// Joins machines under one network that reaches every NIC of each (the network between the NICs is
+// not modelled). A part may itself hold several machines. Error: no part, an empty part, or more
+// than kNodeCountMax nodes together.
 Result<Topology> join(std::span<const Topology> parts);
 
-// The `index`-th machine alone.
+// Extracts the `index`-th machine.
 Result<Topology> machine(const Topology& topology, uint32_t index);
 
 }  // namespace weir::topo

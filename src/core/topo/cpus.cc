@@ -73,7 +73,7 @@ std::vector<uint32_t> groups(const Topology& topology, std::span<const CpuSet> r
 
 CpuSet cpus_allowed() {
   CpuSet set;
-  // The kernel refuses a mask smaller than its own; it has at most 8192 CPUs in common builds.
+  // The kernel rejects a mask smaller than its own; it has at most 8192 CPUs in common builds.
   for (int cpu_count = 1024; cpu_count <= static_cast<int>(CpuSet::kCpuCountMax); cpu_count *= 4) {
     cpu_set_t* mask = CPU_ALLOC(static_cast<size_t>(cpu_count));
     if (mask == nullptr) break;

@@ -27,8 +27,8 @@ Result<CpuSet> CpuSet::parse_mask(std::string_view text) {
     uint64_t value = 0;
     if (!group.empty() && !parse_number(group, 16, UINT32_MAX, &value)) {
       return invalid_argument(
-          fmt::format("\"{}\" is no processor mask: groups of 8 hexadecimal digits, separated by "
-                      "commas, are expected",
+          fmt::format("\"{}\" is not a processor mask: groups of 8 hexadecimal digits, separated "
+                      "by commas, are expected",
                       whole.substr(0, 80)));
     }
     groups.push_back(static_cast<uint32_t>(value));
@@ -64,7 +64,7 @@ Result<CpuSet> CpuSet::parse_list(std::string_view text) {
     }
     if (!good || last < first) {
       return invalid_argument(
-          fmt::format("\"{}\" is no list of processors such as \"0-3,8\"", whole.substr(0, 80)));
+          fmt::format("\"{}\" is not a list of processors such as \"0-3,8\"", whole.substr(0, 80)));
     }
     for (uint64_t cpu = first; cpu <= last; ++cpu) set.add(static_cast<uint32_t>(cpu));
     text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);

@@ -15,7 +15,7 @@ namespace weir::topo {
 
 class CpuSet {
  public:
-  // Larger numbers are refused, so that no input can ask for much memory.
+  // Larger numbers are rejected, so that no input can demand much memory.
   static constexpr uint32_t kCpuCountMax = 65536;
 
   // "00000000,00ffffff" (sysfs, NCCL) or "0x3,,0xffffffff" (hwloc): groups of 32 bits in base 16,

@@ -21,8 +21,8 @@ namespace {
 constexpr size_t kFileBytesMax = 32u << 20;
 
 // Plugins that may or may not be installed beside hwloc. A runtime of CUDA, OpenCL or Level Zero
-// that is started here would not survive the user's fork(); the display server is none of our
-// business; of PCI and NVML Weir asks sysfs and the driver itself, so that the result does not
+// that is started here would not survive the user's fork(); the display server is of no interest;
+// Weir reads PCI and NVML facts from sysfs and the driver itself, so that the result does not
 // depend on the plugins.
 constexpr const char* kComponentsLeftOut[] = {"cuda", "opencl", "levelzero", "gl", "nvml", "pci"};
 
@@ -39,7 +39,7 @@ Result<std::string> hwloc_view() {
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   hwloc_topology_set_type_filter(raw, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL);
   for (const char* component : kComponentsLeftOut) {
-    // Fails for a component that this hwloc does not have, which is as good.
+    // Fails for a component that this hwloc does not have, which does not matter.
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   }
   if (hwloc_topology_load(raw) != 0) return system_error("hwloc_topology_load");

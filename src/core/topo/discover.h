@@ -15,16 +15,16 @@ struct DiscoverOptions {
   std::string nvml_library = "libnvidia-ml.so.1";  // "" = do not ask NVML
 };
 
-// This machine: hwloc, then sysfs, then NVML. What a container or a virtual machine hides is
-// missing, which is no error. Takes tens of milliseconds; keep the result.
+// Reads this machine: hwloc, then sysfs, then NVML. Parts that a container or a virtual machine
+// hides are missing, which is not an error. Takes tens of milliseconds; keep the result.
 Result<Topology> discover(const DiscoverOptions& options = {});
 
 enum class TopologyFormat : uint8_t { kHwloc, kNccl };
 
-// By the name of the first element.
+// Tells the format by the name of the first element.
 Result<TopologyFormat> detect_format(std::string_view text, std::string_view name);
 
-// A file in either format. Errors: "path: reason" or "path:line: reason".
+// Reads a file in either format. Errors: "path: reason" or "path:line: reason".
 Result<Topology> read_file(const std::string& path);
 
 }  // namespace weir::topo

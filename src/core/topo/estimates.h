@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Figures for edges of which neither the driver nor a file says anything. They order the routes
-// sensibly until something is measured; every edge made from them says so (Source::kEstimated).
+// Figures for edges about which neither the driver nor a file says anything. They give a sensible
+// order of routes until measurements exist; every edge made from them says so (Source::kEstimated).
 // Peak payload per direction, from the vendors' data sheets. Pure functions.
 #pragma once
 
@@ -15,11 +15,11 @@ namespace weir::topo {
 Edge nvlink_edge(int32_t compute_capability);
 // One xGMI link of a GPU of this architecture ("906", "gfx90a").
 Edge xgmi_edge(std::string_view gcn);
-// The link from one package (or, where packages are not known, NUMA node) to the others.
+// The link from one package (or NUMA node, where packages are unknown) to the others.
 Edge socket_edge(const CpuInfo& cpu);
 // From a NUMA node to the others in its package.
 Edge numa_edge();
-// A PCIe link of which no speed is known: third generation, 16 lanes.
+// A PCIe link of unknown speed: third generation, 16 lanes.
 Edge pcie_edge_unknown();
 // A PCIe link with a known bandwidth.
 Edge pcie_edge(double bandwidth_gbs);

@@ -27,7 +27,8 @@ class Graph {
   Graph(const Topology& topology, NodeId a, NodeId b) : topology_(topology) {
     vertex_of(a);
     vertex_of(b);
-    // Vertices found on the way are looked at in turn; each link is added from the end seen first.
+    // Vertices are visited in the order in which they are found; each link is added from the end
+    // seen first.
     std::set<size_t> added;
     for (uint32_t u = 0; u < nodes_.size(); ++u) {
       for (const size_t i : topology.links_of(nodes_[u])) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fingerprint of a Topology. Each node is a line of its own properties followed by the sorted
-// fingerprints of its children, so that the order of siblings does not count; links follow, sorted.
+// fingerprints of its children, so that the order of siblings does not matter; links follow,
+// sorted.
 #include <fmt/format.h>
 #include <xxhash.h>
 

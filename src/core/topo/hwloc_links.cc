@@ -32,7 +32,7 @@ Status read_numbers(const XmlReader& xml, pugi::xml_node element, const char* ta
       const char* last = word.data() + word.size();
       const auto [end, failure] = std::from_chars(word.data(), last, value);
       if (failure != std::errc() || end != last) {
-        return xml.error(child, fmt::format("\"{:.40}\" in <{}> is no number", word, tag));
+        return xml.error(child, fmt::format("\"{:.40}\" in <{}> is not a number", word, tag));
       }
       numbers->push_back(value);
       if (numbers->size() > count_max) {
@@ -43,8 +43,8 @@ Status read_numbers(const XmlReader& xml, pugi::xml_node element, const char* ta
   return Status();
 }
 
-// hwloc gives the sum of all links between two devices: the number of links is that over the rate
-// of one link of the generations there are.
+// hwloc gives the sum of all links between two devices: the number of links is that sum divided by
+// the rate of one link of a known generation.
 uint32_t link_count(LinkKind kind, uint64_t total_mbs) {
   if (kind != LinkKind::kNvlink) return 1;
   for (const uint64_t one_mbs : {25000u, 26562u, 20000u, 19531u, 25781u, 53125u}) {
@@ -96,7 +96,7 @@ Status read_hwloc_links(const XmlReader& xml, pugi::xml_node element,
     if (nodes.back() == kNoNode) {
       topology->add_note(
           xml.where(element),
-          fmt::format("matrix {}: object {} is no device of this file", name, object));
+          fmt::format("matrix {}: object {} is not a device of this file", name, object));
     }
   }
   for (size_t i = 0; i < n; ++i) {
@@ -108,8 +108,8 @@ Status read_hwloc_links(const XmlReader& xml, pugi::xml_node element,
         continue;
       }
       if (total_mbs > kBandwidthMaxMbs) {
-        return xml.error(element,
-                         fmt::format("matrix {}: {} MB/s is no bandwidth", name, total_mbs));
+        return xml.error(
+            element, fmt::format("matrix {}: {} MB/s is not a valid bandwidth", name, total_mbs));
       }
       if (there != back) {
         topology->add_note(xml.where(element),

@@ -47,8 +47,8 @@ int32_t info_number(pugi::xml_node object, std::string_view name) {
 
 std::string_view type_of(pugi::xml_node object) { return object.attribute("type").value(); }
 
-// A device of the operating system that only computing GPUs have; a display that a service
-// processor draws on has "card0" at most.
+// A device of the operating system that only computing GPUs have; the display of a service
+// processor has "card0" at most.
 bool is_compute_device(std::string_view name) {
   for (const std::string_view prefix : {"nvml", "cuda", "rsmi", "opencl", "ze"}) {
     if (name.starts_with(prefix)) return true;
@@ -105,7 +105,7 @@ class Importer {
     } else if (type == "Package") {
       WEIR_RETURN_IF_ERROR(add(object, parent, NodeKind::kPackage, &id));
     } else if (type == "NUMANode" || type == "MemCache") {
-      return Status();  // made below, by what it is attached to
+      return Status();  // made below, by the object it is attached to
     } else if (type == "Core") {
       WEIR_RETURN_IF_ERROR(add(object, parent, NodeKind::kCore, &id));
     } else if (type.size() >= 7 && type[0] == 'L' && type[1] >= '1' && type[1] <= '9' &&
@@ -127,7 +127,8 @@ class Importer {
     WEIR_TOPO_ASSIGN(gp_index, xml_.integer(object, "gp_index", 0, INT64_MAX));
     if (gp_index && id != parent) node_of_gp_index_[static_cast<uint64_t>(*gp_index)] = id;
 
-    // hwloc attaches memory beside the tree; here the memory holds what is near it.
+    // hwloc attaches memory beside the tree; here the NUMA node is the parent of whatever is near
+    // it.
     NodeId home = id;
     WEIR_RETURN_IF_ERROR(read_memory(object, id, &home));
     for (const pugi::xml_node child : object.children("object")) {
@@ -153,7 +154,8 @@ class Importer {
     return Status();
   }
 
-  // A node with what all objects share: number, CPUs, and for packages the model.
+  // Makes a node with the properties common to all objects: number, CPUs, and for packages the
+  // model.
   Status add(pugi::xml_node object, NodeId parent, NodeKind kind, NodeId* id) {
     Node node;
     node.kind = kind;
@@ -225,7 +227,7 @@ class Importer {
     } else {
       node.bridge = BridgeRole::kUpstreamPort;
     }
-    // The link that a root or downstream port speaks of is the one below it.
+    // The link that a root or downstream port describes is the one below it.
     if (node.bridge != BridgeRole::kUpstreamPort) node.up = internal_edge();
     return place(object, parent, std::move(node), id);
   }
@@ -234,9 +236,9 @@ class Importer {
     const std::string_view bus_id = XmlReader::text(object, "pci_busid").value_or("");
     const std::optional<PciAddress> address = PciAddress::parse(bus_id);
     if (!address) {
-      return xml_.error(object, fmt::format("pci_busid=\"{:.40}\" is no PCI address such as "
-                                            "0000:3b:00.0",
-                                            bus_id));
+      return xml_.error(
+          object,
+          fmt::format("pci_busid=\"{:.40}\" is not a PCI address such as 0000:3b:00.0", bus_id));
     }
     const auto [line, is_new] = pci_lines_.try_emplace(*address, xml_.line(object));
     if (!is_new) {
@@ -291,7 +293,7 @@ class Importer {
         node.pci->vendor == kNvidia && pci_class::is_nvswitch(node.pci->class_code);
     if (nvidia_bridge || XmlReader::text(object, "subtype").value_or("") == "NVSwitch") {
       node.kind = NodeKind::kNvSwitch;
-      // A switch that is not answering shows no class.
+      // A switch that does not respond shows no class.
       if (!pci_class::is_nvswitch(node.pci->class_code)) node.pci->class_code = 0x068000;
     } else if (pci_class::is_accelerator(node.pci->class_code) && computes) {
       node.kind = NodeKind::kGpu;
@@ -305,7 +307,7 @@ class Importer {
     return place(object, parent, std::move(node), id);
   }
 
-  // What the operating system calls the device above.
+  // The operating system's names for the device above.
   Status read_os_device(pugi::xml_node object, NodeId parent) {
     const std::string name(XmlReader::text(object, "name").value_or(""));
     WEIR_TOPO_ASSIGN(type, xml_.integer(object, "osdev_type", 0, INT32_MAX));

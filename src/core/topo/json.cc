@@ -143,7 +143,7 @@ std::string to_json(const Topology& topology) {
   for (const Note& note : topology.notes()) {
     json["notes"].push_back({{"where", note.where}, {"text", note.text}});
   }
-  // Names come from files and devices: bytes that are no UTF-8 must not stop the output.
+  // Names come from files and devices: invalid UTF-8 must not stop the output.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

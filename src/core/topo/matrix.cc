@@ -21,7 +21,7 @@ void legend_line(std::string* text, const char* label, const char* meaning) {
   *text += fmt::format("  {:<5}= {}\n", label, meaning);
 }
 
-// Only what the table uses, so that a small machine has a small legend.
+// Only the entries that the table uses, so that a small machine has a small legend.
 std::string legend(const std::vector<Path>& paths, MatrixContent content) {
   std::set<std::string> used;
   bool estimated = false;

@@ -59,7 +59,7 @@ class Exporter {
     set(element, name, fmt::format("0x{:0{}x}", value, digits));
   }
 
-  // An estimate must not come back as a fact.
+  // An estimate must not be read back as a fact.
   static void set_bandwidth(pugi::xml_node element, const Edge& edge) {
     set(element, "weir_bw", fmt::format("{:.9g}", edge.bandwidth_gbs));
     if (edge.source == Source::kEstimated) set(element, "weir_estimated", "1");
@@ -78,7 +78,7 @@ class Exporter {
     }
   }
 
-  // The <cpu> of a NUMA node, or of what is near none (kNoNode).
+  // The <cpu> of a NUMA node, or of devices near none (kNoNode).
   pugi::xml_node cpu_element(NodeId numa) {
     const auto [place, is_new] = elements_.try_emplace(numa);
     if (!is_new) return place->second;
@@ -109,7 +109,7 @@ class Exporter {
 
   void device_element(NodeId id) {
     const Node& node = topology_.node(id);
-    // Up to the next element that is written, through the ports that are not.
+    // Goes up to the next element that is written, past ports that are not.
     Edge link = node.up;
     NodeId above = node.parent;
     while (above != kNoNode && topology_.node(above).kind == NodeKind::kPciBridge &&
@@ -201,7 +201,7 @@ class Exporter {
     const Node& source = topology_.node(from);
     const Node& target = topology_.node(to);
     const bool to_switch = target.kind == NodeKind::kNvSwitch;
-    // From the GPU only, except between two switches.
+    // Written for the GPU only, except between two switches.
     if (source.kind != NodeKind::kGpu && !(source.kind == NodeKind::kNvSwitch && to_switch)) return;
     const auto element = elements_.find(from);
     if (element == elements_.end()) return;

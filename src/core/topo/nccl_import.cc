@@ -60,7 +60,7 @@ class Importer {
     pugi::xml_node element;
     LinkKind kind;
   };
-  // What one end says of its links to another.
+  // One end's description of its links to another.
   struct Claim {
     uint32_t count = 0;
     double bandwidth_gbs = 0;
@@ -86,7 +86,7 @@ class Importer {
     }
   }
 
-  // Of a bandwidth that Weir itself wrote.
+  // The bandwidth that Weir itself wrote.
   static Source source_of(pugi::xml_node element) {
     return element.attribute("weir_estimated") ? Source::kEstimated : Source::kStated;
   }
@@ -134,7 +134,7 @@ class Importer {
     for (const pugi::xml_node child : element.children()) {
       if (child.type() != pugi::node_element) continue;
       if (is(child, "pci")) {
-        // NCCL has no root complexes: all of a NUMA node's devices count as under one.
+        // NCCL has no root complexes: all devices of a NUMA node are taken as being under one.
         const std::string name(XmlReader::text(child, "weir_root").value_or(""));
         auto [root, missing] = root_complexes.try_emplace(name, kNoNode);
         if (missing) {
@@ -174,7 +174,8 @@ class Importer {
     const std::optional<PciAddress> address = PciAddress::parse(*bus_id);
     if (!address) {
       return xml_.error(
-          element, fmt::format("busid=\"{:.40}\" is no PCI address such as 0000:3b:00.0", *bus_id));
+          element,
+          fmt::format("busid=\"{:.40}\" is not a PCI address such as 0000:3b:00.0", *bus_id));
     }
     const auto [place, is_new] = pci_.try_emplace(*address, Pci{kNoNode, xml_.line(element)});
     if (!is_new) {
@@ -231,7 +232,7 @@ class Importer {
     return Status();
   }
 
-  // The class decides; without one, what the element holds.
+  // The class decides; without one, the element's content.
   NodeKind kind_of(pugi::xml_node element, uint32_t class_code) {
     if (class_code == 0) {
       note(element, "<pci> has no class; taken for what it holds");
@@ -267,10 +268,9 @@ class Importer {
     node->pci->width_max = static_cast<uint32_t>(width.value_or(0));
     const bool speed_known = node->pci->speed_gts_max > 0;
     if (!speed_known && !speed.empty() && !speed.starts_with("Unknown")) {
-      note(element,
-           fmt::format("link_speed=\"{:.40}\" is no PCIe speed such as \"16 GT/s\"; a third "
-                       "generation link is assumed",
-                       speed));
+      note(element, fmt::format("link_speed=\"{:.40}\" is not a PCIe speed such as \"16 GT/s\"; a "
+                                "third generation link is assumed",
+                                speed));
     }
     const double bandwidth_gbs = pcie_bandwidth_gbs(node->pci->speed_gts_max, node->pci->width_max);
     node->up = pcie_edge_unknown();
@@ -278,7 +278,7 @@ class Importer {
       node->up = pcie_edge(bandwidth_gbs);
     } else if (speed_known) {
       if (node->pci->width_max != 0) {
-        note(element, fmt::format("link_width={} is no PCIe width; 16 lanes are assumed",
+        note(element, fmt::format("link_width={} is not a PCIe width; 16 lanes are assumed",
                                   node->pci->width_max));
       }
       node->up.bandwidth_gbs = pcie_bandwidth_gbs(node->pci->speed_gts_max, 16);
@@ -395,7 +395,7 @@ class Importer {
     }
     for (const auto& [key, claim] : claims) {
       const auto [from, to, kind] = key;
-      // Both ends of a link may list it; then it is still one.
+      // Both ends of a link may list it; it still counts once.
       const auto other = claims.find({to, from, kind});
       const Claim* best = &claim;
       if (other != claims.end()) {
@@ -423,7 +423,7 @@ class Importer {
     return nvlink_edge(node.gpu ? node.gpu->compute_capability : 0);
   }
 
-  // kNoNode (and a note) when the target is not to be had.
+  // kNoNode (and a note) when the target cannot be found.
   NodeId link_target(const PendingLink& link, uint32_t target_class) {
     constexpr uint32_t kCpuBridgeClass = 0x068001;  // POWER9's NVLink to the CPU
     if (link.kind == LinkKind::kC2c || target_class == kCpuBridgeClass) {
@@ -459,8 +459,7 @@ class Importer {
       return place->second;
     }
     note(link.element,
-         fmt::format("target=\"{:.40}\" of <{}> is no device of this file; the link is "
-                     "left out",
+         fmt::format("target=\"{:.40}\" of <{}> is not a device of this file; the link is left out",
                      target, link.element.name()));
     return kNoNode;
   }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The topology file of NCCL and RCCL: what users hand to NCCL_TOPO_FILE and what
-// NCCL_TOPO_DUMP_FILE writes. Pure functions; thread-safe.
+// The topology file of NCCL and RCCL: users name it in NCCL_TOPO_FILE, and NCCL writes it to
+// NCCL_TOPO_DUMP_FILE. Pure functions; thread-safe.
 //
 //   system > cpu (a NUMA node) > pci (bridge, switch or device), nic
 //   pci > pci, gpu, nic;  gpu > nvlink, xgmi, c2c;  nic > net
 //
-// An element or attribute that is not known is ignored, as NCCL does, and becomes a Note with its
-// line.
+// An unknown element or attribute is ignored, as in NCCL, and becomes a Note with its line.
 #pragma once
 
 #include <string>
@@ -21,7 +20,7 @@ namespace weir::topo {
 Result<Topology> parse_nccl_xml(std::string_view text, std::string_view name);
 
 // One machine as a file that NCCL reads and that parse_nccl_xml() turns into a topology with equal
-// path classes and bandwidths. What NCCL's format has no word for goes into attributes whose names
+// path classes and bandwidths. Properties that NCCL's format lacks go into attributes whose names
 // start with "weir_", which NCCL ignores; devices other than GPUs, NICs and NVSwitches, caches and
 // cores are left out. Error: several machines (NCCL writes one file per machine; see machine() in
 // cluster.h).

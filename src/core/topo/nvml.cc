@@ -30,7 +30,7 @@ class Nvml {
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  // Why it cannot be used; "" when it can.
+  // The reason why NVML cannot be used; "" when it can.
   std::string open(const std::string& name) {
     library_.reset(dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
     if (!library_) {
@@ -165,7 +165,7 @@ class Nvml {
     const auto speed = [](unsigned generation) {
       return generation < std::size(kSpeedsOfGeneration) ? kSpeedsOfGeneration[generation] : 0;
     };
-    // sysfs, which sees both ends of the link, goes first.
+    // sysfs, which sees both ends of the link, takes precedence.
     if (node->up.source == Source::kStated) return;
     PciInfo& pci = *node->pci;
     pci.speed_gts_max = speed(ask(api_.max_pcie_generation));
@@ -238,7 +238,7 @@ class Nvml {
   void add_links() {
     for (const auto& [key, sum] : sums_) {
       const auto [from, to] = key;
-      // Two GPUs list their links each.
+      // Each of two GPUs lists the links between them.
       if (to < from && sums_.contains({to, from})) continue;
       bool known = false;
       for (const Link& link : topology_.links()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The part of NVML's stable C ABI that Weir calls, from NVIDIA's public documentation ("NVML API
-// Reference"). Declared here so that nothing of CUDA is needed to build. Internal to core/topo.
+// Reference"). Declared here so that the build does not need CUDA. Internal to core/topo.
 #pragma once
 
 namespace weir::topo::nvml {

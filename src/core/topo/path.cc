@@ -52,11 +52,11 @@ PathClass classify(const Topology& topology, const Path& path, NodeId meeting) {
     case NodeKind::kNuma:
     case NodeKind::kCache:
     case NodeKind::kCore:
-      // A device and the memory that it hangs on: only its root complex lies between.
+      // A device and its own NUMA node: only the root complex lies between.
       return meeting == path.way.front() || meeting == path.way.back() ? PathClass::kPhb
                                                                        : PathClass::kNode;
     default:
-      // Where NUMA nodes are not known, nothing says that anything was crossed.
+      // Where NUMA nodes are unknown, nothing shows that a boundary was crossed.
       return numa_nodes == 0 && topology.node(meeting).kind != NodeKind::kNetwork
                  ? PathClass::kNode
                  : PathClass::kSystem;
@@ -83,14 +83,14 @@ Path tree_path(const Topology& topology, NodeId a, NodeId b) {
   return path;
 }
 
-// Whether `x` is the better way to the same place.
+// Whether `x` is the better path to the same place.
 bool better(const Path& x, const Path& y) {
   if (x.path_class != y.path_class) return x.path_class < y.path_class;
   return x.bandwidth_gbs > y.bandwidth_gbs;
 }
 
-// From `id` to the NIC of its machine that serves it best, and on to the network. way is empty when
-// the machine has no NIC.
+// The path from `id` to the best NIC of its machine, and on to the network. `way` is empty when the
+// machine has no NIC.
 Path to_network(const Topology& topology, NodeId id) {
   Path best;
   const NodeId machine = topology.machine_of(id);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paths between two nodes of a Topology: what lies between them, how much passes, and by which way.
-// Pure functions; thread-safe.
+// Paths between two nodes of a Topology: the kind of the path, its bandwidth and its nodes. Pure
+// functions; thread-safe.
 #pragma once
 
 #include <string>
@@ -28,13 +28,13 @@ struct Path {
   PathClass path_class = PathClass::kNone;
   LinkKind link_kind = LinkKind::kNvlink;  // of kLink and kNvSwitch
   uint32_t link_count = 0;                 // of kLink and kNvSwitch: links at the first node
-  // Payload per direction: the smallest on the way, or for kNvSwitch what all switches carry
-  // together. 0 = no limit is known.
+  // Payload per direction: the smallest on the path, or for kNvSwitch the sum over all switches. 0
+  // = no limit is known.
   double bandwidth_gbs = 0;
-  // Some edge on the way is an estimate, or nothing is known of it.
+  // Whether an edge on the path is an estimate or unknown.
   bool estimated = false;
   double latency_us = 0;
-  // All nodes on the way, both ends included. For kNvSwitch one of the parallel ways.
+  // All nodes on the path, both ends included. For kNvSwitch one of the parallel paths.
   std::vector<NodeId> way;
 
   std::string label() const;  // "NV12", "XG1", "NVS6", "PIX", …
@@ -45,7 +45,7 @@ struct PathOptions {
 };
 
 // The best path in the order of PathClass. Links are used between GPUs (and a CPU with NVLink or
-// C2C) directly or through NVSwitches, never by way of a third GPU. Both ids must exist.
+// C2C) directly or through NVSwitches, never through a third GPU. Both ids must exist.
 Path find_path(const Topology& topology, NodeId a, NodeId b, const PathOptions& options = {});
 
 const char* name_of(PathClass path_class);  // "nvlink", "nvswitch", "pix", …, "network"

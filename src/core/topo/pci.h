@@ -17,7 +17,7 @@ struct PciAddress {
   uint8_t device = 0;    // below 32
   uint8_t function = 0;  // below 8
 
-  // "0000:3b:00.0", or "3b:00.0" in domain 0; nullopt when `text` is none.
+  // "0000:3b:00.0", or "3b:00.0" in domain 0; nullopt when `text` is not an address.
   static std::optional<PciAddress> parse(std::string_view text);
   std::string text() const;  // "0000:3b:00.0"
   auto operator<=>(const PciAddress&) const = default;

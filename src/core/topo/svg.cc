@@ -9,15 +9,23 @@
 #include <set>
 
 #include "core/topo/print.h"
-#include "core/topo/svg_canvas.h"
 #include "core/topo/svg_layout.h"
+#include "output/svg_canvas.h"
 
 namespace weir::topo {
 namespace {
 
+using output::Anchor;
+using output::Canvas;
+using output::fit;
+using output::ShapeStyle;
+using output::StrokeStyle;
+using output::text_width;
+using output::TextStyle;
+
 constexpr double kMargin = 16;
 constexpr double kRowWidthMax = 1150;  // wider machines get two rows
-constexpr size_t kWiresMax = 1000;     // more are a grey area, not a picture
+constexpr size_t kWiresMax = 1000;     // more would only be a grey area
 constexpr double kLane = 22;
 constexpr double kBarHeight = 26;
 constexpr double kHeadHeight = 46;
@@ -46,7 +54,7 @@ ShapeStyle style_of(const Box& box) {
   }
 }
 
-// Thicker for faster links, without letting the fastest hide the picture.
+// Thicker for faster links, but limited so that the fastest do not hide the picture.
 double stroke_width(double bandwidth_gbs) {
   return std::clamp(0.8 + 0.35 * std::log2(1 + bandwidth_gbs / 8), 1.0, 4.0);
 }
@@ -69,7 +77,7 @@ void draw(Canvas* canvas, const Box& box) {
   for (const Box& child : box.children) draw(canvas, child);
 }
 
-// NVSwitches that the same GPUs are joined to.
+// NVSwitches that are linked to the same GPUs.
 struct SwitchGroup {
   std::vector<NodeId> switches;
   std::set<NodeId> gpus;
@@ -173,7 +181,7 @@ class MachinePicture {
     }
   }
 
-  // Horizontal places, which the lanes depend on, and cards by node.
+  // Horizontal positions, on which the lanes depend, and cards by node.
   void lay_out_rows() {
     width_ = 0;
     for (const auto& [from, to] : {std::pair<size_t, size_t>(0, split_), {split_, boxes_.size()}}) {
@@ -216,8 +224,8 @@ class MachinePicture {
     }
   }
 
-  // Each end of a wire gets a place of its own at the edge of its card, each wire a lane in which
-  // it meets no other.
+  // Each end of a wire gets its own place at the edge of its card, and each wire a lane in which it
+  // crosses no other.
   void lay_out_wires() {
     wires_.clear();
     for (const Link& link : topology_.links()) {
@@ -248,7 +256,7 @@ class MachinePicture {
     std::sort(wires_.begin(), wires_.end(), [](const Wire& p, const Wire& q) {
       return std::abs(p.x2 - p.x1) < std::abs(q.x2 - q.x1);
     });
-    // Each lane holds what was put there, by where it begins; nothing in a lane overlaps.
+    // Each lane holds its wires, keyed by where they begin; wires in a lane do not overlap.
     std::vector<std::map<double, double>> lanes;
     for (Wire& wire : wires_) {
       const double begin = std::min(wire.x1, wire.x2);
@@ -264,7 +272,7 @@ class MachinePicture {
     lane_count_ = lanes.size();
   }
 
-  // Vertical places, now that the height of the lanes between the rows is known.
+  // Vertical positions, now that the height of the lanes between the rows is known.
   void place_rows() {
     const auto tallest = [&](size_t from, size_t to) {
       double height = 0;
@@ -342,7 +350,7 @@ class MachinePicture {
     return text;
   }
 
-  // Where a line leaves a card.
+  // The point where a line leaves a card.
   static double edge_y(const Box& card) { return card.flipped ? card.y : card.y + card.height; }
 
   void draw_switch_groups(Canvas* canvas) const {
@@ -375,7 +383,7 @@ class MachinePicture {
     }
   }
 
-  // What the groups exchange with each other.
+  // The links between the groups.
   void draw_trunks(Canvas* canvas) const {
     struct Trunk {
       double bandwidth_gbs = 0;

@@ -7,14 +7,17 @@
 #include <map>
 
 #include "core/topo/print.h"
-#include "core/topo/svg_canvas.h"
+#include "output/svg_canvas.h"
 
 namespace weir::topo {
 namespace {
 
+using output::fit;
+using output::text_width;
+
 constexpr double kCardWidthMin = 78;
 constexpr double kTitleWidthMax = 420;
-constexpr size_t kAlikeMin = 2;  // so many NVSwitches or other devices side by side become one card
+constexpr size_t kAlikeMin = 2;  // this many equal devices side by side become one card
 
 std::string short_address(const Node& node) {
   if (!node.pci) return "";
@@ -43,7 +46,7 @@ class Builder {
           boxes.push_back(container(child, below(child)));
           break;
         case NodeKind::kNvSwitch:
-          // Switches that hang on the machine itself are known from their links only.
+          // Switches directly under the machine are known from their links only.
           if (topology_.node(id).kind != NodeKind::kMachine)
             alike[{node.kind, ""}].push_back(child);
           break;
@@ -61,7 +64,7 @@ class Builder {
   }
 
  private:
-  // Children, with what is behind ports, caches and cores in their place.
+  // The children, with ports, caches and cores replaced by their children.
   std::vector<NodeId> seen_below(NodeId id) const {
     std::vector<NodeId> seen;
     for (const NodeId child : topology_.node(id).children) {
@@ -155,7 +158,7 @@ class Builder {
       box.titles.push_back(short_address(node));
     } else {
       box.titles = {topology_.label(id)};
-      // The name of the machine is in its frame.
+      // The machine's name is in its frame.
       if (topology_.node(0).kind == NodeKind::kNetwork) {
         box.titles[0] = box.titles[0].substr(box.titles[0].find('.') + 1);
       }
@@ -231,7 +234,7 @@ void place(Box* box, double x, double y, double height, bool flipped) {
   box->y = y;
   box->flipped = flipped;
   if (box->card) {
-    // Cards keep their height and stand at the edge that the lines come from.
+    // Cards keep their height and are placed at the edge from which the lines come.
     if (!flipped) box->y = y + std::max(0.0, height - box->height);
     return;
   }

@@ -95,8 +95,8 @@ class Enricher {
     const bool port = node.kind == NodeKind::kPciBridge &&
                       node.bridge != BridgeRole::kUpstreamPort &&
                       node.bridge != BridgeRole::kSwitch;
-    if (port) return;  // its numbers are those of the link below
-    // A link runs at what both of its ends can do. Parents come first.
+    if (port) return;  // its figures are those of the link below
+    // A link runs at the speed that both of its ends support. Parents come first.
     double speed_gts = speed_max;
     uint32_t width = width_max;
     const Node& above = topology_.node(node.parent);
@@ -169,8 +169,8 @@ class Enricher {
     if (!any) ports->push_back(nameless);
   }
 
-  // What is up and leads out of here, yet is on no PCI device: the virtual adapter of a container,
-  // of a cloud's hypervisor bus.
+  // Interfaces that are up and lead to a network but are not on a PCI device: the virtual adapter
+  // of a container or of a cloud's hypervisor bus.
   void add_other_interfaces() {
     constexpr double kEthernet = 1;  // ARPHRD_ETHER
     for (const std::string& name : entries(root_ / "class/net")) {
@@ -182,7 +182,7 @@ class Enricher {
       const bool pair_end = peer > 0 && peer != read_number(folder / "ifindex");
       const std::string state = read_line(folder / "operstate");
       if ((!has_device && !pair_end) || state == "down") continue;
-      // Bond members and virtual functions behind another interface carry nothing of their own.
+      // Bond members and virtual functions behind another interface carry no traffic of their own.
       if (fs::exists(folder / "master", error)) continue;
       NetPort port;
       port.name = name;

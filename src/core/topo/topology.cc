@@ -24,14 +24,14 @@ bool is_pci_port(const Node& node) {
          (node.bridge == BridgeRole::kRootPort || node.bridge == BridgeRole::kDownstreamPort);
 }
 
-// Devices that a hypervisor makes up have no link (the vendor of virtio).
+// Devices emulated by a hypervisor have no link (the vendor of virtio).
 bool is_virtual(const Node& node) { return node.pci && node.pci->vendor == 0x1af4; }
 
 }  // namespace
 
 double NicInfo::speed_mbps() const {
-  // One adapter port shows up as a verbs device and as a network interface: the kind that adds up
-  // to more is the truth about the wire.
+  // An adapter port appears as a verbs device and as a network interface: the kind with the larger
+  // sum gives the bandwidth of the wire.
   double verbs = 0;
   double kernel = 0;
   for (const NetPort& port : ports) (port.infiniband ? verbs : kernel) += port.speed_mbps;
@@ -125,14 +125,14 @@ void Topology::number_devices() {
     }
   }
   for (auto& [key, ids] : groups) {
-    // The order of PCI addresses, as vendors' tools count; what is not on PCI comes last.
+    // The order of PCI addresses, as in vendors' tools; devices outside PCI come last.
     std::stable_sort(ids.begin(), ids.end(), [this](NodeId a, NodeId b) {
       const Node& x = nodes_[a];
       const Node& y = nodes_[b];
       if (x.pci.has_value() != y.pci.has_value()) return x.pci.has_value();
       return x.pci && x.pci->address < y.pci->address;
     });
-    // Numbers that were given count only when they tell all devices apart.
+    // Given numbers are used only when they are different for all devices.
     std::set<int32_t> given;
     for (const NodeId id : ids) {
       const Node& node = nodes_[id];
@@ -225,7 +225,7 @@ NodeId Topology::ancestor(NodeId id, NodeKind kind) const {
 int32_t Topology::numa_of(NodeId id) const {
   const NodeId numa = ancestor(id, NodeKind::kNuma);
   if (numa != kNoNode) return node(numa).os_index;
-  // What is near no NUMA node in particular is near the only one.
+  // A device near no NUMA node in particular is near the only one.
   const NodeId machine = machine_of(id);
   int32_t only = -1;
   for (NodeId other = 0; other < nodes_.size(); ++other) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Topology: what a machine (or several) is made of, as a value: a tree of machines, packages, NUMA
+// Topology: the parts of a machine (or several), as a value: a tree of machines, packages, NUMA
 // nodes, caches, cores and the PCIe hierarchy with GPUs and NICs at its leaves, and links beside
 // the tree (NVLink, xGMI). Every edge carries bandwidth and latency, and says whether they were
 // stated by a driver or a file, or are an estimate. discover.h makes it from this machine,
-// hwloc_xml.h and nccl_xml.h from files; path.h answers questions about it.
+// hwloc_xml.h and nccl_xml.h from files; path.h finds paths in it.
 //
 // Thread rule: a const Topology may be read by any number of threads; changes need exclusion.
 #pragma once
@@ -27,7 +27,7 @@ namespace weir::topo {
 using NodeId = uint32_t;
 inline constexpr NodeId kNoNode = UINT32_MAX;
 inline constexpr size_t kNodeCountMax = 1u << 20;
-// What a file may say; more is no machine.
+// Limits on the contents of a file.
 inline constexpr int32_t kDeviceNumberMax = 65535;
 inline constexpr uint32_t kLinkCountMax = 1u << 20;
 inline constexpr double kBandwidthMaxGbs = 1e6;
@@ -54,8 +54,8 @@ enum class Source : uint8_t {
   kStated,     // said by the driver, sysfs or the file
 };
 
-// Bandwidth is payload per direction, in 10^9 bytes a second; it means something only for
-// kEstimated and kStated. Latency is one way, for the hop.
+// Bandwidth is payload per direction, in 10^9 bytes a second; it is valid only for kEstimated and
+// kStated. Latency is one way, for the hop.
 struct Edge {
   double bandwidth_gbs = 0;
   double latency_us = 0;
@@ -75,8 +75,8 @@ struct CpuInfo {
   int32_t model_id = -1;
 };
 
-// The part that a bridge plays. A switch that a file shows as one bridge (NCCL's) is kSwitch; one
-// shown port by port has an upstream port with downstream ports below.
+// The role of a bridge. A switch that a file shows as one bridge (NCCL's) is kSwitch; one shown
+// port by port has an upstream port with downstream ports below.
 enum class BridgeRole : uint8_t { kRootPort, kUpstreamPort, kDownstreamPort, kSwitch };
 
 struct PciInfo {
@@ -87,7 +87,7 @@ struct PciInfo {
   uint16_t subsystem_vendor = 0;
   uint16_t subsystem_device = 0;
   // The link towards the CPU; 0 = unknown. The current speed of an idle device may be lower than
-  // what it runs at under load, so bandwidth comes from the maximum speed and the current width.
+  // under load, so bandwidth comes from the maximum speed and the current width.
   double speed_gts_max = 0;
   double speed_gts_current = 0;
   uint32_t width_max = 0;
@@ -120,7 +120,7 @@ struct NetPort {
 
 struct NicInfo {
   uint32_t index = 0;          // the number in "NIC3"
-  std::vector<NetPort> ports;  // may be empty: a PCI function that nothing more is known of
+  std::vector<NetPort> ports;  // may be empty: a PCI function about which nothing more is known
   double speed_mbps() const;   // of all ports; a function's verbs and kernel names count once
 };
 
@@ -143,8 +143,8 @@ struct Node {
 
 enum class LinkKind : uint8_t { kNvlink, kXgmi, kXelink, kC2c };
 
-// A link beside the tree, the same in both directions. `count` physical links carry the bandwidth
-// of `edge` together.
+// A link beside the tree, the same in both directions. Its `count` physical links together have the
+// bandwidth of `edge`.
 struct Link {
   NodeId a = kNoNode;
   NodeId b = kNoNode;
@@ -153,8 +153,8 @@ struct Link {
   Edge edge;
 };
 
-// Something that the reader of a file or of the machine should know: an element not understood, a
-// part of the machine that could not be asked, and why.
+// A message for people about a file or the machine: an element that was not understood, or a part
+// of the machine that could not be queried, and why.
 struct Note {
   std::string where;  // "topo.xml:12", "nvml", "/sys/…"
   std::string text;
@@ -170,8 +170,8 @@ class Topology {
   // most kLinkCountMax and kBandwidthMaxGbs.
   void add_link(const Link& link);
   void add_note(std::string where, std::string text);
-  // Numbers GPUs, NICs and NVSwitches, fills in edges that nothing was said about, and checks what
-  // the rest relies on. The text of an error names the offending nodes.
+  // Numbers GPUs, NICs and NVSwitches, fills in edges about which nothing is known, and checks the
+  // invariants. The text of an error names the offending nodes.
   Status finish();
 
   // ---- Reading
@@ -182,7 +182,7 @@ class Topology {
   Node& mutable_node(NodeId id);  // call finish() after changes
   const std::vector<Node>& nodes() const { return nodes_; }
   const std::vector<Link>& links() const { return links_; }
-  // Indexes into links() of those that end at the node.
+  // The indexes in links() of the links that end at the node.
   const std::vector<size_t>& links_of(NodeId id) const;
   const std::vector<Note>& notes() const { return notes_; }
 
@@ -199,13 +199,13 @@ class Topology {
   // "GPU0", "NIC1", "NVS2", "NUMA0", "package 0", "0000:3b:00.0", …; with several machines
   // "M1.GPU0". Unique for GPUs, NICs, NVSwitches and NUMA nodes.
   std::string label(NodeId id) const;
-  // By label, PCI address, port name ("mlx5_0", "eth0") or GPU UUID, in any letter case. Error:
-  // what could have been meant.
+  // Finds a node by label, PCI address, port name ("mlx5_0", "eth0") or GPU UUID, in any letter
+  // case. The error suggests what could have been meant.
   Result<NodeId> find(std::string_view text) const;
 
-  // A stable fingerprint of what performance depends on: the same on every machine of one kind and
-  // on every run, so that measured tables can be kept under it. Names, UUIDs, notes and the order
-  // of siblings do not count.
+  // A stable fingerprint of the properties that determine performance: the same on every machine of
+  // one kind and on every run, so that it can key measured tables. Names, UUIDs, notes and the
+  // order of siblings do not count.
   uint64_t hash() const;
 
  private:

@@ -47,7 +47,7 @@ std::string plural(size_t count, const char* one, const char* many = nullptr) {
                      count == 1 || many != nullptr ? "" : "s");
 }
 
-// Parts of a line, separated by two spaces; empty ones are left out.
+// Joins the parts of a line by two spaces; empty ones are left out.
 std::string join(std::initializer_list<std::string> parts) {
   std::string line;
   for (const std::string& part : parts) {
@@ -91,7 +91,8 @@ class Printer {
            (node.bridge == BridgeRole::kRootPort || node.bridge == BridgeRole::kDownstreamPort);
   }
 
-  // Children that get a line: through ports, and without caches, cores and silent bridges.
+  // Children that get a line: those behind ports, but not caches, cores and bridges that are not
+  // shown.
   std::vector<NodeId> children(NodeId id) const {
     std::vector<NodeId> shown;
     for (const NodeId child : topology_.node(id).children) {
@@ -248,7 +249,7 @@ class Printer {
                  link_text(node)});
   }
 
-  // Links of one node that are alike share a line.
+  // Equal links of one node share a line.
   void links() {
     if (topology_.links().empty()) return;
     text_ += "\nLinks between devices (both ends listed)\n";

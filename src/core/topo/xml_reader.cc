@@ -10,7 +10,7 @@
 namespace weir::topo {
 namespace {
 
-// What a user sees of a value; control characters and endless texts are no help in a terminal.
+// A value as shown to a user, without control characters and of limited length.
 std::string shown(std::string_view text) {
   std::string out;
   for (const char c : text.substr(0, 60)) {
@@ -32,7 +32,7 @@ Result<std::unique_ptr<XmlReader>> XmlReader::load(std::string_view text, std::s
                             text.size(), limits.bytes_max));
   }
   if (text.find('\0') != std::string_view::npos) return fail("a binary file, not XML");
-  // Bounds what the parser will allocate, before it does.
+  // Limits what the parser can allocate.
   if (static_cast<size_t>(std::count(text.begin(), text.end(), '<')) >
       2 * limits.element_count_max) {
     return fail(fmt::format("more than {} elements", limits.element_count_max));
@@ -132,7 +132,7 @@ Result<std::optional<int64_t>> XmlReader::integer(pugi::xml_node element, const 
   const char* last = digits.data() + digits.size();
   const auto [end, failure] = std::from_chars(digits.data(), last, value, hex ? 16 : 10);
   if (failure == std::errc::invalid_argument || end != last) {
-    return error(element, fmt::format("{}=\"{}\" of <{}> is no whole number", attribute,
+    return error(element, fmt::format("{}=\"{}\" of <{}> is not a whole number", attribute,
                                       shown(*found), shown(element.name())));
   }
   if (failure != std::errc() || value < min || value > max) {
@@ -150,7 +150,7 @@ Result<std::optional<double>> XmlReader::number(pugi::xml_node element, const ch
   const char* last = found->data() + found->size();
   const auto [end, failure] = std::from_chars(found->data(), last, value);
   if (failure == std::errc::invalid_argument || end != last || std::isnan(value)) {
-    return error(element, fmt::format("{}=\"{}\" of <{}> is no number", attribute, shown(*found),
+    return error(element, fmt::format("{}=\"{}\" of <{}> is not a number", attribute, shown(*found),
                                       shown(element.name())));
   }
   if (failure != std::errc() || value < min || value > max) {

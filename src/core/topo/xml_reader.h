@@ -35,10 +35,10 @@ class XmlReader {
   // "topo.xml:12: text".
   Status error(pugi::xml_node element, std::string_view text) const;
 
-  // The attribute as text; nullopt when it is not there.
+  // The attribute as text; nullopt when it is missing.
   static std::optional<std::string_view> text(pugi::xml_node element, const char* attribute);
-  // The attribute as a number between min and max. nullopt when it is not there or empty. Integers
-  // in base 10, or 16 after "0x".
+  // The attribute as a number between min and max. nullopt when it is missing or empty. Integers in
+  // base 10, or 16 after "0x".
   Result<std::optional<int64_t>> integer(pugi::xml_node element, const char* attribute, int64_t min,
                                          int64_t max) const;
   Result<std::optional<double>> number(pugi::xml_node element, const char* attribute, double min,

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -32,8 +33,7 @@ Error Arena::map_range() {
                           descriptor, 0);
   if (base == MAP_FAILED) {
     std::fprintf(stderr,
-                 "hostcuda: %zu bytes of addresses for a device: %s; ask for less in "
-                 "WEIR_HOSTCUDA_MEMORY\n",
+                 "hostcuda: %zu bytes of addresses for a device: %s; lower WEIR_HOSTCUDA_MEMORY\n",
                  total_bytes_, std::strerror(errno));
     close(descriptor);
     return Error::kOutOfMemory;
@@ -90,7 +90,7 @@ void Arena::free(void* address) {
     }
   }
   free_.emplace(begin, end - begin);
-  // Only the pages that this call freed: those around them are holes already.
+  // Only the pages that this call freed: the surrounding ones are holes already.
   const size_t first_page = std::max(begin, start / kPageBytes * kPageBytes);
   const size_t first = rounded_up(first_page, kPageBytes);
   const size_t last = std::min(end, rounded_up(freed_end, kPageBytes)) / kPageBytes * kPageBytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a pretended device: one range of addresses over an anonymous file, whose pages the
-// kernel hands out when they are touched and takes back when they are freed. Nothing of it outlives
+// The memory of an emulated device: one range of addresses over an anonymous file, whose pages the
+// kernel provides when they are touched and takes back when they are freed. Nothing of it outlives
 // the process, and another process can map it through the descriptor. Thread-safe.
 #pragma once
 
@@ -23,7 +23,7 @@ class Arena {
   Error allocate(size_t bytes, void** out, size_t alignment = kAlignment);
   // `address` came from allocate() and was not freed.
   void free(void* address);
-  // Takes `bytes` out of what can be allocated, for memory of the device that lies elsewhere.
+  // Reduces what can be allocated by `bytes`, for memory of the device that lies elsewhere.
   Error charge(size_t bytes);
   void discharge(size_t bytes);
 
@@ -34,7 +34,7 @@ class Arena {
     return static_cast<size_t>(static_cast<const char*>(address) - base_);
   }
 
-  static constexpr size_t kAlignment = 512;  // as cudaMalloc gives
+  static constexpr size_t kAlignment = 512;  // the alignment of cudaMalloc
 
  private:
   Error map_range();
@@ -44,7 +44,7 @@ class Arena {
   int descriptor_ = -1;
   char* base_ = nullptr;
   size_t used_bytes_ = 0;
-  std::map<size_t, size_t> free_;  // offset -> bytes, neighbours joined
+  std::map<size_t, size_t> free_;  // offset -> bytes, neighbours merged
   std::map<size_t, size_t> used_;  // offset -> bytes, rounded
 };
 

@@ -20,10 +20,10 @@ class Capture {
   std::thread::id thread;
   StreamRef origin;
   GraphRef graph;
-  void* handle = nullptr;  // of the graph, which a program may see before the end
+  void* handle = nullptr;  // of the graph, which a program may ask for before the end
   bool given = false;      // the program's own graph
   bool spoiled = false;
-  std::unordered_map<Stream*, std::vector<Node*>> heads;  // what the next node of a stream follows
+  std::unordered_map<Stream*, std::vector<Node*>> heads;  // predecessors of the next node
   std::unordered_map<Stream*, StreamRef> members;
   std::unordered_set<const Node*> made;     // by this capture
   std::unordered_set<const Node*> excused;  // dropped by update_capture: need not be joined
@@ -37,7 +37,7 @@ std::vector<std::unique_ptr<Capture>>& captures() {
   return *all;
 }
 
-std::atomic<size_t> capture_count{0};  // lets calls outside of any capture pass without the lock
+std::atomic<size_t> capture_count{0};  // lets calls skip the lock while nothing is captured
 std::atomic<uint64_t> next_id{1};
 thread_local CaptureMode thread_mode = CaptureMode::kGlobal;
 thread_local std::vector<Node*> shown_heads;
@@ -169,7 +169,7 @@ Error capture_info(const void* handle, CaptureInfo* info) {
   *info = CaptureInfo{};
   const std::lock_guard lock(graph_lock());
   if (stream->kind() == StreamKind::kLegacy) {
-    // CUDA cannot answer for the legacy stream while a stream that it would wait for captures.
+    // CUDA refuses the legacy stream while a stream that it would wait for captures.
     for (const auto& capture : captures()) {
       for (const auto& [member, reference] : capture->members) {
         if (member->blocking() && &member->device() == &stream->device()) {
@@ -294,7 +294,7 @@ Error capture_wait(const StreamRef& stream, const EventRef& event, bool external
     here->spoiled = true;
     return Error::kCaptureIsolation;
   }
-  // An event that was never recorded holds nothing up.
+  // An event that was never recorded delays nothing.
   *handled = here != nullptr;
   return Error::kSuccess;
 }

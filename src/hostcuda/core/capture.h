@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream capture: what is enqueued in a capturing stream becomes a node of a graph. Streams join by
-// waiting for an event that was recorded in the capture. What CUDA forbids meanwhile is refused with
-// CUDA's error, and the capture is spoiled as CUDA's is. Thread-safe.
+// Stream capture: work that is enqueued in a capturing stream becomes nodes of a graph. Streams
+// join by waiting for an event that was recorded in the capture. Calls that CUDA forbids meanwhile
+// fail with CUDA's error and invalidate the capture as in CUDA. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace weir::hostcuda {
 
 struct Executable;
 
-// Numbers as CUDA's cudaStreamCaptureMode and cudaStreamCaptureStatus.
+// The numbers of CUDA's cudaStreamCaptureMode and cudaStreamCaptureStatus.
 enum class CaptureMode : int { kGlobal = 0, kThreadLocal = 1, kRelaxed = 2 };
 enum class CaptureStatus : int { kNone = 0, kActive = 1, kInvalidated = 2 };
 
@@ -39,26 +39,26 @@ Error update_capture(const void* stream, const void* const* nodes, size_t count,
 
 CaptureMode exchange_thread_mode(CaptureMode mode);
 
-// ---- What the rest of the core asks -------------------------------------------------------------
+// ---- For the rest of the core -------------------------------------------------------------------
 
 // Adds a node to the graph that `stream` captures.
 Error capture_operation(const StreamRef& stream, Operation operation);
-// A graph that is launched into a capture becomes a child graph.
+// A graph that is launched into a capturing stream becomes a child graph.
 Error capture_executable(const StreamRef& stream, const Executable& executable);
 Error capture_record(const StreamRef& stream, Event& event);
-// A wait that concerns a capture: sets *handled. Otherwise it is an ordinary one.
+// Sets *handled when the wait concerns a capture. Otherwise it is an ordinary wait.
 Error capture_wait(const StreamRef& stream, const EventRef& event, bool external, bool* handled);
 
-// For calls that CUDA calls potentially unsafe.
+// For calls that CUDA documents as potentially unsafe.
 Error check_unsafe();
 // For what cannot be captured at all.
 Error refuse_capture(const StreamRef& stream);
 // For work in the legacy stream, which would wait for a capturing stream.
 Error check_implicit(const StreamRef& stream);
-// For calls that ask or wait for a stream, or for all of a device.
+// For calls that query or wait for a stream or a whole device.
 Error check_wait(const StreamRef& stream);
 Error check_device_wait(const Device& device);
-// The stream goes: its capture is spoiled, or ends when the stream began it.
+// The stream is destroyed: its capture becomes invalid, or ends if the stream began it.
 void abandon_capture(const StreamRef& stream);
 
 }  // namespace weir::hostcuda

@@ -41,7 +41,7 @@ Devices& devices() {
 thread_local int chosen = -1;
 thread_local bool inside_host_function = false;
 
-// The thread's own default streams; they finish and go when the thread ends.
+// The thread's own default streams; when the thread ends, they finish their work and are destroyed.
 struct OwnStreams {
   std::vector<std::pair<int, StreamRef>> by_device;
   ~OwnStreams() {
@@ -85,7 +85,7 @@ StreamRef Device::legacy() {
 }
 
 void Device::forget(const Stream* stream) {
-  StreamRef last;  // goes after the lock
+  StreamRef last;  // destroyed after the lock is released
   const std::lock_guard lock(order);
   const auto at = std::find_if(streams_.begin(), streams_.end(),
                                [&](const StreamRef& other) { return other.get() == stream; });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pretended devices and what a thread has chosen among them. How many there are and how much
-// memory each has comes from WEIR_HOSTCUDA_DEVICES and WEIR_HOSTCUDA_MEMORY. Thread-safe.
+// The emulated devices and the one that a thread has chosen. WEIR_HOSTCUDA_DEVICES and
+// WEIR_HOSTCUDA_MEMORY set their number and the memory of each. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Device {
   const int index;
   Arena arena;
   std::mutex order;  // held while work is enqueued: the order between streams is decided under it
-  std::mutex host_functions;  // CUDA may run them one after another, so programs must bear it
+  std::mutex host_functions;  // runs them one after another, which CUDA allows
   std::mutex state;           // of the fields below
   uint64_t peers = 0;         // bit i: peer access to device i was enabled
   unsigned flags = 0;
@@ -59,7 +59,7 @@ void choose_device(int index);
 // The calling thread's device, 0 when it chose none; nullptr without devices.
 Device* current_device();
 
-// kNotInitialized in a process that was forked after CUDA was used, as with CUDA.
+// kNotInitialized, as in CUDA, in a process that was forked after CUDA was used.
 Error check_process();
 
 // The handles of default streams.
@@ -67,7 +67,7 @@ inline constexpr uintptr_t kLegacyHandle = 1;
 inline constexpr uintptr_t kPerThreadHandle = 2;
 
 // The stream behind a handle: nullptr and 1 are the current device's legacy stream, 2 the thread's.
-// nullptr for a handle that is none.
+// nullptr for an invalid handle.
 StreamRef find_stream(const void* handle);
 // Null when `kind` is kBlocking or kNonBlocking and there is no device.
 Error create_stream(bool blocking, int priority, void** handle);
@@ -77,10 +77,10 @@ Error synchronize_stream(const void* handle);
 Error synchronize_device(Device& device);
 // Every device that was used.
 void synchronize_all();
-// Work is cancelled; streams, memory and pools of the device are gone afterwards.
+// Cancels the device's work and destroys its streams, memory and pools.
 Error reset_device(Device& device);
 
-// True in a host function, where CUDA may not be called.
+// True inside a host function, where CUDA may not be called.
 bool in_host_function();
 class HostFunctionScope {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The outcome of a call. Runtime and driver API of CUDA share these numbers, so that the two
+// The outcome of a call. CUDA's runtime and driver API share these numbers, so that the two
 // libraries over the core only cast.
 #pragma once
 

@@ -70,7 +70,8 @@ Error create_event(unsigned flags, void** handle) {
   if (device == nullptr) return Error::kNoDevice;
   if ((flags & ~7u) != 0) return Error::kInvalidValue;
   if ((flags & kEventInterprocess) != 0) {
-    // CUDA wants such an event to have no timing; and between processes ours cannot work.
+    // CUDA requires such an event to have no timing; events of this library cannot work between
+    // processes.
     return (flags & kEventDisableTiming) == 0 ? Error::kInvalidValue : Error::kNotSupported;
   }
   auto event = std::make_shared<Event>();
@@ -112,8 +113,7 @@ Error wait_event(void* stream_handle, void* event_handle, bool external) {
   if (external) return Error::kInvalidValue;
   if (const Error error = check_implicit(stream); error != Error::kSuccess) return error;
   auto completion = event->current();
-  // A done one still orders the default stream's neighbours only by what is enqueued, so it may be
-  // left out.
+  // A completed event orders nothing further, so it may be left out.
   if (completion == nullptr || completion->done()) return Error::kSuccess;
   return enqueue(stream, [completion = std::move(completion)](const Cancel& cancel) {
     completion->wait(cancel);
@@ -122,7 +122,7 @@ Error wait_event(void* stream_handle, void* event_handle, bool external) {
 
 namespace {
 
-// An event that was recorded last under capture has no state to ask for.
+// An event whose last record was captured has no state to query.
 Error check_event(const EventRef& event) {
   if (event == nullptr) return Error::kInvalidHandle;
   if (in_host_function()) return Error::kNotPermitted;

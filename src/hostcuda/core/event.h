@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events: a mark in a stream, with the time at which the stream came there. A wait is for the mark
-// that was recorded last when the wait was enqueued, whatever is recorded later. Thread-safe.
+// Events: a mark in a stream, with the time at which the stream reached it. A wait is for the
+// latest record at the time when the wait is enqueued; later records do not matter. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -16,7 +16,7 @@ namespace weir::hostcuda {
 
 struct Node;
 
-// One record of an event, done when its stream has come there.
+// One record of an event, done when its stream has reached it.
 class Completion {
  public:
   void finish();
@@ -40,7 +40,7 @@ struct Event {
   int device = 0;
   std::mutex mutex;                  // of the fields below
   std::shared_ptr<Completion> last;  // null before the first record
-  uint64_t capture_id = 0;           // recorded last in this capture; 0: not in one
+  uint64_t capture_id = 0;           // the capture of the latest record; 0: not captured
   std::vector<Node*> captured;       // and there after these nodes
 
   std::shared_ptr<Completion> renew();  // a record that is not captured

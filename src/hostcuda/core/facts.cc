@@ -17,8 +17,8 @@ struct Fact {
   int value;
 };
 
-// By number, as in CUDA's documentation of cudaDeviceAttr; of a capability 9.0 so that programs take
-// their modern paths.
+// By number, as in CUDA's documentation of cudaDeviceAttr; with capability 9.0, so that programs
+// take their modern paths.
 constexpr Fact kFacts[] = {
     {1, 1024},                                  // threads of a block
     {2, 1024},                                  // and in each dimension

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pretended device says of itself. Thread-safe.
+// The properties that an emulated device reports. Thread-safe.
 #pragma once
 
 #include "hostcuda/core/device.h"
@@ -9,9 +9,10 @@ namespace weir::hostcuda {
 
 inline constexpr const char* kDeviceName = "Weir host memory device";
 
-// By the number that cudaDeviceAttr and CUdevice_attribute share. What the device lacks is 0.
+// By the number that cudaDeviceAttr and CUdevice_attribute share. 0 for a feature that the device
+// lacks.
 Error device_attribute(const Device& device, int attribute, int* value);
-// The same for one machine and one index, so that ranks on one machine see shared devices as such.
+// The same for the same machine and index, so that ranks on one machine recognize a shared device.
 void device_uuid(int index, char out[16]);
 int pci_bus(int index);
 // From "0000:01:00.0", "01:00.0" or "0000:01:00".

@@ -48,7 +48,7 @@ NodeTable& known_nodes() {
   return *table;
 }
 
-// Lays out a graph as steps; fails on a circle.
+// Lays out a graph as steps; fails on a cycle.
 bool append_steps(const Graph& graph, Steps* steps) {
   const std::vector<const Node*> ordered = graph.ordered();
   if (ordered.size() != graph.nodes.size()) return false;
@@ -182,7 +182,7 @@ Error create_graph(void** handle) {
 }
 
 Error destroy_graph(void* handle) {
-  std::vector<UserObjectRef> objects;  // their destructors are the program's: outside of the lock
+  std::vector<UserObjectRef> objects;  // the program's destructors: not under the lock
   std::vector<Operation> operations;   // and these may free memory
   const std::lock_guard lock(graph_lock());
   GraphRef graph = graphs().take(handle);
@@ -242,7 +242,7 @@ Error launch(const void* handle, const void* stream_handle) {
   if (stream->capture.load() != nullptr) return capture_executable(stream, *executable);
   if (const Error error = check_implicit(stream); error != Error::kSuccess) return error;
   Device* const device = &stream->device();
-  // The order of launches of one executable is the order in which they come here.
+  // Launches of one executable run in the order in which they arrive here.
   const std::lock_guard lock(executable->launching);
   std::shared_ptr<const Steps> steps;
   {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs: operations and what comes before what, made call by call or by capturing a stream, and
-// executables that are made of them. One lock guards all graphs and captures: building is rare.
+// Graphs: operations and their dependencies, made call by call or by capturing a stream, and the
+// executables made of them. One lock guards all graphs and captures: building is rare.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ struct Node {
   const Node* origin = nullptr;  // in a clone: the node it was made from; only compared
 };
 
-// Something of the program that lives as long as a graph or an executable refers to it.
+// An object of the program that lives as long as a graph or an executable refers to it.
 class UserObject {
  public:
   UserObject(void* object, void (*destroy)(void*)) : object_(object), destroy_(destroy) {}
@@ -39,8 +39,9 @@ class UserObject {
 };
 using UserObjectRef = std::shared_ptr<UserObject>;
 
-// Memory of an allocation node: it has its address from the making of the node, and goes with the
-// last graph that refers to it, unless a program took it over (cudaFreeAsync outside of the graph).
+// Memory of an allocation node: it has its address from the creation of the node, and is freed with
+// the last graph that refers to it, unless the program took it over (cudaFreeAsync outside of the
+// graph).
 class GraphMemory {
  public:
   explicit GraphMemory(void* address);
@@ -64,8 +65,8 @@ class Graph {
   bool owns(const Node* node) const;
   void remove(Node* node);
   std::shared_ptr<Graph> clone() const;
-  // Nodes in an order in which each comes after all that it depends on; empty when there is none
-  // although there are nodes.
+  // The nodes in an order in which each comes after all that it depends on; empty when there is no
+  // such order.
   std::vector<const Node*> ordered() const;
 
   std::vector<std::unique_ptr<Node>> nodes;
@@ -73,7 +74,7 @@ class Graph {
 };
 using GraphRef = std::shared_ptr<Graph>;
 
-// One node of an executable; a child graph is laid out between two empty steps.
+// One node of an executable; a child graph becomes its steps between two empty ones.
 struct Step {
   Operation operation;
   std::vector<size_t> next;
@@ -84,7 +85,7 @@ struct Step {
 using Steps = std::vector<Step>;
 
 struct Executable {
-  std::shared_ptr<const Steps> steps;  // replaced as a whole: launches keep what they began with
+  std::shared_ptr<const Steps> steps;  // replaced as a whole: launches keep their steps
   std::mutex launching;                // of `last`
   Position last;                       // two launches do not run at once
   std::vector<UserObjectRef> objects;
@@ -97,7 +98,7 @@ Error destroy_graph(void* handle);
 void* publish_graph(GraphRef graph);
 GraphRef find_graph(const void* handle);
 ExecutableRef find_executable(const void* handle);
-// The graph that a node belongs to; nullptr for a handle that is none. Under graph_lock().
+// The graph that a node belongs to; nullptr for an invalid handle. Under graph_lock().
 Graph* graph_of(const void* node);
 
 Error add_node(const void* graph, Operation operation, const void* const* after, size_t count,
@@ -121,10 +122,10 @@ Error set_step(const void* executable, const void* node, Operation operation);
 Error set_step_enabled(const void* executable, const void* node, bool enabled);
 Error step_enabled(const void* executable, const void* node, bool* enabled);
 
-// Runs the steps to their end; branches run beside each other. `marks` has one entry a step: the
-// record of an event that the step makes or waits for, or nullptr.
+// Runs the steps to their end; branches run in parallel. `marks` has one entry per step: the record
+// of an event that the step makes or waits for, or nullptr.
 using Marks = std::vector<std::shared_ptr<Completion>>;
-// Takes them as they are now; every event that a step records is renewed.
+// The marks as they are now; every event that a step records gets a new one.
 Marks marks_of(const Steps& steps);
 void run_steps(std::shared_ptr<const Steps> steps, Marks marks, Device& device,
                const Cancel& cancel);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Running an executable. A branch may wait for what another branch does, so branches run on threads
-// of their own: a step that makes several others ready goes on with the first and gives the rest away.
+// Running an executable. A branch may wait for another branch, so branches run on threads of their
+// own: after a step that makes several others ready, its thread continues with the first and gives
+// the rest to other threads.
 #include <condition_variable>
 #include <utility>
 
@@ -51,7 +52,7 @@ void follow(const std::shared_ptr<Run>& run, std::vector<size_t> mine) {
       for (const size_t next : (*run->steps)[index].next) {
         if (--run->waits[next] == 0) ready.push_back(next);
       }
-      // Under the lock: the run may go as soon as it is seen to be finished.
+      // Under the lock: the run may be destroyed as soon as it is seen to be finished.
       if (--run->left == 0) run->finished.notify_all();
     }
     for (size_t i = 0; i < ready.size(); ++i) {
@@ -89,7 +90,7 @@ void run_steps(std::shared_ptr<const Steps> steps, Marks marks, Device& device,
   follow(run, std::move(mine));
   std::unique_lock lock(run->mutex);
   run->finished.wait(lock, [&] { return run->left == 0; });
-  // A thread that helped may still hold the run; what the run held goes now.
+  // A thread that helped may still refer to the run; what the run held is released now.
   run->steps.reset();
   run->marks.clear();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles that a program holds: the object's address, looked up before it is used, so that a handle
-// that was destroyed or never made is an error and not a crash. Thread-safe.
+// Handles that a program holds: the object's address, looked up before use, so that an invalid or
+// destroyed handle causes an error and not a crash. Thread-safe.
 #pragma once
 
 #include <memory>

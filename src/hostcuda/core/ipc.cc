@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of another process: its device is a file without a name, which is opened through /proc.
-// The kernel lets a process do so that could also trace the other: the same user, not a dumpable-off
-// program, and a shared view of processes.
+// Memory of another process: its device is an unnamed file, which is opened through /proc. The
+// kernel allows this where ptrace would be allowed: the same user, a dumpable program, and a shared
+// PID namespace.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -24,7 +24,7 @@ namespace {
 constexpr uint64_t kMagic = 0x3143504948524557;  // "WERHIPC1"
 constexpr size_t kPageBytes = 4096;
 
-// What the 64 bytes of a handle hold; only this machine reads them.
+// The contents of a handle's 64 bytes; only this machine reads them.
 struct IpcContent {
   uint64_t magic;
   int32_t process;
@@ -82,7 +82,7 @@ Error ipc_export(const void* address, IpcHandle* handle) {
   if (in_host_function()) return Error::kNotPermitted;
   if (const Error error = check_unsafe(); error != Error::kSuccess) return error;
   const auto found = find_allocation(address);
-  // Memory of pools is exported through the pool, managed memory not at all.
+  // Pool memory is exported through its pool, managed memory not at all.
   if (!found.has_value() || found->kind != MemoryKind::kDevice || found->pool != nullptr) {
     return Error::kInvalidValue;
   }
@@ -109,7 +109,7 @@ Error ipc_open(const IpcHandle& handle, void** out) {
   IpcContent content{};
   std::memcpy(&content, &handle, sizeof content);
   if (content.magic != kMagic || content.check != check_of(content)) return Error::kInvalidValue;
-  // As CUDA: a process cannot open what it exported.
+  // As in CUDA, a process cannot open what it exported.
   if (content.process == getpid()) return Error::kInvalidContext;
   OpenedTable& table = opened();
   const std::lock_guard lock(table.mutex);

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "nccl/kernels/reduce_host.h"
+#include "cuda/kernels/reduce_host.h"
 
 namespace weir::hostcuda {
 
@@ -31,8 +31,8 @@ struct Kernels {
   std::set<std::string> refused;
 };
 
-// Those of Weir's own NCCL, so that what it does on devices runs here as well. `context` is the number of
-// the data type, in a place of its own.
+// The kernels of Weir's NCCL library, so that its device code runs here as well. `context` points
+// to the number of the data type.
 void run_reduction(const weir_hostcuda_launch* launch, void* context) {
   const auto& arguments = *static_cast<const kernels::ReduceArguments*>(launch->arguments[0]);
   kernels::reduce_on_host(*static_cast<const uint32_t*>(context), arguments,
@@ -55,7 +55,7 @@ Kernels& all_kernels() {
   return *instance;
 }
 
-// "_ZN4sums3addEPfi" -> "sums::add"; the same text when it is no such name.
+// "_ZN4sums3addEPfi" -> "sums::add"; other text is returned as it is.
 std::string source_name(const std::string& name) {
   int status = 0;
   char* const text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
@@ -65,7 +65,7 @@ std::string source_name(const std::string& name) {
   return plain.substr(0, plain.find('('));
 }
 
-// With the lock. nullptr, with a line on stderr once for each kernel, when there is none.
+// Called with the lock. nullptr, with a line on stderr once for each kernel, when there is none.
 const HostKernel* find_host_kernel(Kernels& known, const std::string& name) {
   auto found = known.functions.find(name);
   if (found == known.functions.end()) found = known.functions.find(source_name(name));
@@ -73,9 +73,9 @@ const HostKernel* find_host_kernel(Kernels& known, const std::string& name) {
   if (known.refused.insert(name).second) {
     std::fprintf(
         stderr,
-        "hostcuda: the program wants kernel '%s', and there is no GPU to run it on. Give a host "
-        "function for it with weir_hostcuda_register_kernel (weir/hostcuda.h), or run "
-        "this program with NVIDIA's CUDA runtime on a machine with a GPU.\n",
+        "hostcuda: the program launched kernel '%s', and there is no GPU to run it on. Register a "
+        "host function for it with weir_hostcuda_register_kernel (weir/hostcuda.h), or run this "
+        "program with NVIDIA's CUDA runtime on a machine with a GPU.\n",
         name.empty() ? "(not registered)" : source_name(name).c_str());
   }
   return nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels: what a program's compiled code registers, and the host functions that stand for some of
-// them. Thread-safe.
+// Kernels: those that a program's compiled code registers, and the host functions that implement
+// some of them. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,11 @@
 
 namespace weir::hostcuda {
 
-// The address that a launch names, and the kernel's name: from __cudaRegisterFunction, or of a module.
+// The address that a launch names, and the kernel's name: from __cudaRegisterFunction, or of a
+// module.
 void add_kernel_symbol(const void* symbol, const char* name);
 void remove_kernel_symbol(const void* symbol);
-// nullptr when the address is no kernel.
+// nullptr when the address is not a kernel's.
 const char* kernel_name(const void* symbol);
 
 // False, with a line on stderr once for each kernel, when there is none.
@@ -25,7 +26,8 @@ struct LaunchShape {
   size_t shared_bytes;
 };
 
-// kInvalidDeviceFunction, with a line on stderr once for each kernel, when there is no host function.
+// kInvalidDeviceFunction, with a line on stderr once for each kernel, when there is no host
+// function.
 Error make_kernel(const void* symbol, const LaunchShape& shape, void* const* arguments,
                   KernelOperation* operation);
 

@@ -57,7 +57,7 @@ Error check_range(const void* address, size_t bytes) {
   const auto found = find_allocation(address);
   if (!found.has_value()) return Error::kSuccess;
   const size_t room = found->bytes - (number_of(address) - found->base);
-  // Registrations of host memory and mappings may lie side by side.
+  // Registrations of host memory and mappings may be adjacent.
   if (bytes > room && (found->kind == MemoryKind::kDevice || found->kind == MemoryKind::kManaged ||
                        found->kind == MemoryKind::kHost)) {
     return Error::kInvalidValue;
@@ -109,7 +109,7 @@ Error allocate_device(Device& device, size_t bytes, MemoryKind kind, void** out,
   allocation.kind = kind;
   allocation.device = device.index;
   allocation.pool = std::move(pool);
-  (void)add_allocation(allocation);  // the arena gives no address twice
+  (void)add_allocation(allocation);  // the arena does not hand out an address twice
   *out = address;
   return Error::kSuccess;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All memory that CUDA knows of: of devices, of the host (pinned or registered), managed, and what
-// another process opened to us. Says of any address what it is. Thread-safe.
+// All memory that CUDA knows: of devices, of the host (pinned or registered), managed, and opened
+// from another process. Tells what any address belongs to. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Allocation {
   unsigned flags = 0;
   uint64_t id = 0;             // of this allocation, never used again
   std::shared_ptr<Pool> pool;  // for memory of a pool
-  // Of memory that is mapped: the reservation that it lies in, and the handles it can be exported by.
+  // For mapped memory: its reservation, and the handles by which it can be exported.
   uintptr_t reserved_base = 0;
   size_t reserved_bytes = 0;
   unsigned handle_types = 0;
@@ -51,7 +51,7 @@ Error free_host(void* address);
 Error register_host(void* address, size_t bytes, unsigned flags);
 Error unregister_host(void* address);
 
-// Memory that lies outside the arenas and that its maker unmaps.
+// Memory outside the arenas; its maker unmaps it.
 Error add_allocation(const Allocation& allocation);
 std::optional<Allocation> remove_allocation(const void* base);
 void forget_allocations(int device);

@@ -22,7 +22,7 @@ constexpr auto kLongestNap = std::chrono::microseconds(200);
 template <class T>
 bool holds(T current, T value, unsigned condition) {
   switch (condition) {
-    case 0:  // greater or equal, around the end of the numbers
+    case 0:  // greater or equal, modulo the range of the numbers
       return static_cast<std::make_signed_t<T>>(current - value) >= 0;
     case 1:
       return current == value;
@@ -147,7 +147,7 @@ bool direction_fits(CopyKind kind, Place source, Place destination) {
   return false;
 }
 
-// What the calls that are synchronous need before they may enqueue.
+// What synchronous calls need before they may enqueue.
 Error check_synchronous(const StreamRef& stream) {
   if (in_host_function()) return Error::kNotPermitted;
   if (const Error error = check_implicit(stream); error != Error::kSuccess) return error;
@@ -300,7 +300,7 @@ Error value_batch(const void* stream, ValueBatch batch) {
     if ((operation.flags & ~flags) != 0) return Error::kInvalidValue;
     if (bytes == 0) continue;
     if (reinterpret_cast<uintptr_t>(operation.address) % bytes != 0) return Error::kInvalidValue;
-    // As CUDA: ordinary host memory has no device address.
+    // As in CUDA, ordinary host memory has no device address.
     if (place_of(operation.address) == Place::kPageable ||
         check_range(operation.address, bytes) != Error::kSuccess) {
       return Error::kInvalidValue;

@@ -59,7 +59,7 @@ struct HostOperation {
   void* data = nullptr;
 };
 
-// Numbers as CUDA's CUstreamBatchMemOpType and its flags.
+// The numbers of CUDA's CUstreamBatchMemOpType and its flags.
 struct ValueOperation {
   enum class Type : unsigned {
     kWait32 = 1,
@@ -85,7 +85,7 @@ struct KernelOperation {
   weir_hostcuda_kernel function = nullptr;
   void* context = nullptr;
   weir_hostcuda_launch launch{};
-  std::vector<std::vector<char>> arguments;  // copies of what the launch was given
+  std::vector<std::vector<char>> arguments;  // copies of the launch's arguments
 };
 
 struct RecordOperation {
@@ -111,13 +111,14 @@ using Operation = std::variant<EmptyOperation, CopyOperation, FillOperation, Hos
                                ValueBatch, KernelOperation, RecordOperation, AwaitOperation,
                                AllocateOperation, FreeOperation, ChildOperation>;
 
-// Does one that needs nothing but itself; records and waits of events are the caller's.
+// Executes an operation that depends on nothing else; the caller handles records and waits of
+// events.
 void execute(const Operation& operation, Device& device, const Cancel& cancel);
 
 // Enqueues on the stream of the handle, or adds a node to the graph that it captures.
 Error issue(const void* stream, Operation operation);
 
-// Each checks its arguments, and blocks where CUDA says that it does.
+// Each checks its arguments, and blocks where CUDA documents that it does.
 Error copy(CopyOperation operation, const void* stream, bool synchronous);
 Error fill(FillOperation operation, const void* stream, bool synchronous);
 Error host_function(const void* stream, HostOperation operation);

@@ -91,8 +91,8 @@ Error Pool::free(const void* handle, void* address) {
     return enqueue(stream, [address](const Cancel&) { (void)release_device(address); });
   }
   Pool& pool = *found->pool;
-  // Every free of one address has a number of its own: the same address may be freed again before
-  // the stream has come here.
+  // Each free of an address has its own number: the address may be freed again before the stream
+  // has come here.
   static std::atomic<uint64_t> next_free{1};
   const uint64_t number = next_free.fetch_add(1);
   {
@@ -162,7 +162,7 @@ Error Pool::set(PoolAttribute attribute, const void* value) {
       return Error::kSuccess;
     case PoolAttribute::kReservedHigh:
     case PoolAttribute::kUsedHigh:
-      // CUDA only lets the marks be set back.
+      // CUDA only allows resetting the high-water marks.
       if (*static_cast<const uint64_t*>(value) != 0) return Error::kInvalidValue;
       used_high_bytes_ = used_bytes_;
       return Error::kSuccess;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory pools: memory that is allocated and freed in stream order. Memory that a stream frees is
-// given again to the same stream at once, and to all when the stream has come there; a pool keeps
-// nothing beyond that, whatever its release threshold. Thread-safe.
+// Memory pools: memory that is allocated and freed in stream order. Memory that a stream frees can
+// be reused by that stream at once, and by all once the stream has reached the free; a pool keeps
+// no other free memory, whatever its release threshold. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace weir::hostcuda {
 
-// Numbers as CUDA's cudaMemPoolAttr.
+// The numbers of CUDA's cudaMemPoolAttr.
 enum class PoolAttribute : int {
   kFollowEvents = 1,
   kOpportunistic = 2,
@@ -34,9 +34,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   Device& device() const { return device_; }
   Error allocate(const void* stream, size_t bytes, void** out);
-  // `address` is of a pool; it may have been made by another.
+  // `address` belongs to a pool; its allocation may have been made on another stream.
   static Error free(const void* stream, void* address);
-  // The same when nothing uses it any more.
+  // The same for memory that nothing uses any more.
   static Error free_now(void* address);
 
   bool is_default = false;
@@ -62,7 +62,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   uint64_t threshold_bytes_ = 0;
   uint64_t used_bytes_ = 0;
   uint64_t used_high_bytes_ = 0;
-  std::list<Pending> pending_;  // freed in stream order, the stream has not come there
+  std::list<Pending> pending_;  // freed in stream order, not yet reached by the stream
 };
 using PoolRef = std::shared_ptr<Pool>;
 

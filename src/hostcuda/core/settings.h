@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the environment says of the pretended devices. A value that does not parse is told on stderr
-// and replaced by the default: a library that is loaded before main has nobody to hand an error to.
-// Read once; thread-safe.
+// The environment's settings for the emulated devices. A value that does not parse is reported on
+// stderr and replaced by the default: a library that is loaded before main has no caller to return
+// an error to. Read once; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct DeviceSettings {
 
 const DeviceSettings& device_settings();
 
-// "16GiB", "512M", "4096". False when `text` is none.
+// "16GiB", "512M", "4096". False when `text` is not a size.
 bool parse_bytes(const char* text, size_t* bytes);
 
 }  // namespace weir::hostcuda

@@ -90,7 +90,7 @@ void Stream::run() {
       position.stream->wait(position.index, cancelled_);
     }
     item.work(cancelled_);
-    // What the work held must be gone when the host sees it done.
+    // What the work held must be released before the host sees it done.
     item = Item{};
     const std::lock_guard lock(mutex_);
     ++completed_;

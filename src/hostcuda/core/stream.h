@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stream: a queue of work and the thread that does it, in order. Work may wait for a point in
-// another stream, for an event or for a value in memory; nothing that is enqueued ever blocks its
-// caller. A destroyed stream finishes what it has and then goes. Thread-safe.
+// another stream, for an event or for a value in memory; enqueueing never blocks the caller. A
+// destroyed stream finishes its work first. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class Capture;
 class Stream;
 using StreamRef = std::shared_ptr<Stream>;
 
-// True once the device is reset: what waits gives up, what has not begun is left out.
+// True once the device is reset: work that waits gives up, work that has not begun is skipped.
 using Cancel = std::atomic<bool>;
 using Work = std::function<void(const Cancel&)>;
 
@@ -47,7 +47,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool reached(uint64_t index) const;
   void wait(uint64_t index) const;                        // for the host
   void wait(uint64_t index, const Cancel& cancel) const;  // for a worker
-  // No further work comes; the worker leaves when it has done the rest.
+  // No further work comes; the worker ends when it has done the rest.
   void retire();
   bool retired() const;
   void cancel();
@@ -83,11 +83,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Cancel cancelled_{false};
 };
 
-// Enqueues with the order that CUDA gives the legacy default stream: its work waits for all blocking
-// streams of the device, and they wait for it.
+// Enqueues in the order that CUDA defines for the legacy default stream: its work waits for all
+// blocking streams of the device, and they wait for it.
 Error enqueue(const StreamRef& stream, Work work, Position* position = nullptr);
 
-// What a host call that waits for the stream must wait for.
+// The positions for which a host call on the stream must wait.
 std::vector<Position> pending(const StreamRef& stream);
 std::vector<Position> pending(Device& device);
 

@@ -34,7 +34,7 @@ bool start_thread(std::function<void()> body) {
 
 namespace {
 
-struct Crew {
+struct ThreadPool {
   std::mutex mutex;
   std::condition_variable wake;
   std::deque<std::function<void()>> jobs;
@@ -42,13 +42,13 @@ struct Crew {
 };
 
 // Never destroyed: its threads may outlive the static objects of the program.
-Crew& crew() {
-  static Crew* const instance = new Crew;
+ThreadPool& pool() {
+  static ThreadPool* const instance = new ThreadPool;
   return *instance;
 }
 
 void serve() {
-  Crew& shared = crew();
+  ThreadPool& shared = pool();
   std::unique_lock lock(shared.mutex);
   for (;;) {
     while (!shared.jobs.empty()) {
@@ -70,7 +70,7 @@ void serve() {
 }  // namespace
 
 bool run_aside(std::function<void()> job) {
-  Crew& shared = crew();
+  ThreadPool& shared = pool();
   const std::lock_guard lock(shared.mutex);
   shared.jobs.push_back(std::move(job));
   if (shared.idle_count >= shared.jobs.size()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads of the core: detached, and deaf to signals, which are the program's own. Thread-safe.
+// Threads of the core: detached, with all signals blocked, since signals are left to the program's
+// own threads. Thread-safe.
 #pragma once
 
 #include <functional>
@@ -10,7 +11,7 @@ namespace weir::hostcuda {
 bool start_thread(std::function<void()> body);
 
 // Runs `job` on a thread that nothing else uses meanwhile, so that it may block; idle threads are
-// used again, and leave after a while. False as above.
+// reused, and end after a while. False as above.
 bool run_aside(std::function<void()> job);
 
 }  // namespace weir::hostcuda

@@ -29,8 +29,8 @@ HeldTable& held() {
   return *table;
 }
 
-// The object behind a handle, taking `drop` of the program's references away; nullptr when there is none, or are
-// fewer. The last reference may be what is returned.
+// The object behind a handle, after dropping `drop` of the program's references; nullptr when there
+// is no object or it has fewer. The returned reference may be the last one.
 UserObjectRef find_object(const void* handle, size_t drop) {
   HeldTable& table = held();
   const std::lock_guard lock(table.mutex);

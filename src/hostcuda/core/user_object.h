@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// User objects: what a program gives to graphs, to be destroyed when the last that refers to it goes
-// (CUDA, "CUDA User Objects"). The program's own references are counted here, those of graphs lie in them.
-// Thread-safe; a program's destructor runs outside of all locks.
+// User objects: objects that a program gives to graphs and that are destroyed with the last graph
+// that refers to them (CUDA, "CUDA User Objects"). The program's own references are counted here,
+// the graphs hold theirs. Thread-safe; a program's destructor runs outside of all locks.
 #pragma once
 
 #include "hostcuda/core/error.h"

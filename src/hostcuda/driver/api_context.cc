@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contexts. A device has one, its primary context, which all names for contexts mean: a context of its
-// own (cuCtxCreate) would only keep apart what device code does.
+// Contexts. A device has one, its primary context, which every context handle means: a further one
+// (cuCtxCreate) would only isolate device code.
 #include <vector>
 
 #include "hostcuda/core/facts.h"
 #include "hostcuda/driver/call.h"
 
-using namespace weir::hostcuda;          // NOLINT: this file is their C face
+using namespace weir::hostcuda;          // NOLINT: this file is their C interface
 using namespace weir::hostcuda::driver;  // NOLINT
 
 namespace {
 
 constexpr unsigned kFlags = 0xff;
-thread_local std::vector<int> below;  // what cuCtxPopCurrent goes back to
+thread_local std::vector<int> below;  // for cuCtxPopCurrent
 
 CUcontext context_of(int index) {
   return index < 0 ? nullptr : reinterpret_cast<CUcontext>(device_at(index));

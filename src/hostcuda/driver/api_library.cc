@@ -16,12 +16,12 @@ std::atomic<bool> called_init{false};
 
 }  // namespace
 
-// A program that uses the runtime has initialized the driver with it.
+// A program that uses the runtime has thereby initialized the driver.
 bool initialized() { return called_init.load() || chosen_device() >= 0; }
 
 }  // namespace weir::hostcuda::driver
 
-using namespace weir::hostcuda;          // NOLINT: this file is their C face
+using namespace weir::hostcuda;          // NOLINT: this file is their C interface
 using namespace weir::hostcuda::driver;  // NOLINT
 
 WEIR_CUDA CUresult cuInit(unsigned int flags) {

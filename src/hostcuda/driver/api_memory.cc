@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory, what an address is, copies and fills.
+// Memory, attributes of addresses, copies and fills.
 #include <cstring>
 
 #include "hostcuda/core/capture.h"
@@ -8,7 +8,7 @@
 #include "hostcuda/core/pool.h"
 #include "hostcuda/driver/call.h"
 
-using namespace weir::hostcuda;          // NOLINT: this file is their C face
+using namespace weir::hostcuda;          // NOLINT: this file is their C interface
 using namespace weir::hostcuda::driver;  // NOLINT
 
 namespace {
@@ -85,7 +85,7 @@ Error read_attribute(void* data, CUpointer_attribute attribute, const Allocation
       put(data, static_cast<bool>(found.kind == MemoryKind::kDevice && found.pool == nullptr));
       return Error::kSuccess;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      // Of memory that is mapped these two tell the reservation, and cuMemGetAddressRange the mapping.
+      // For mapped memory, these two return the reservation and cuMemGetAddressRange the mapping.
       put(data, reinterpret_cast<void*>(mapped ? found.reserved_base : found.base));
       return Error::kSuccess;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
@@ -249,7 +249,7 @@ WEIR_CUDA CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribut
                                           void** data, CUdeviceptr address) {
   return plain_call([&] {
     if (attributes == nullptr || data == nullptr) return Error::kInvalidValue;
-    // For an address that CUDA does not know every answer is zero, and the call succeeds.
+    // For an address unknown to CUDA, the call succeeds and every attribute is zero.
     const auto found = find_allocation(pointer(address));
     for (unsigned i = 0; i < count; ++i) {
       if (found.has_value()) {
@@ -284,7 +284,8 @@ WEIR_CUDA CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute 
                                          CUdeviceptr address) {
   return plain_call([&] {
     const auto found = find_allocation(pointer(address));
-    // Synchronous copies are what CU_POINTER_ATTRIBUTE_SYNC_MEMOPS asks for, and all that may be set.
+    // Only CU_POINTER_ATTRIBUTE_SYNC_MEMOPS may be set; it asks for synchronous copies, which these
+    // are.
     return value != nullptr && found.has_value() && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
                ? Error::kSuccess
                : Error::kInvalidValue;

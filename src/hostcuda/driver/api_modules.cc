@@ -6,7 +6,7 @@
 #include "hostcuda/core/operation.h"
 #include "hostcuda/driver/call.h"
 
-using namespace weir::hostcuda;          // NOLINT: this file is their C face
+using namespace weir::hostcuda;          // NOLINT: this file is their C interface
 using namespace weir::hostcuda::driver;  // NOLINT
 
 WEIR_CUDA CUresult cuModuleLoadData(CUmodule* module, const void* image) {
@@ -23,7 +23,7 @@ WEIR_CUDA CUresult cuModuleLoadData(CUmodule* module, const void* image) {
 
 WEIR_CUDA CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int count,
                                       CUjit_option* options, void** values) {
-  // Options are for a compiler that is not there.
+  // Options are for a compiler, which this library lacks.
   if (count > 0 && (options == nullptr || values == nullptr)) return number(Error::kInvalidValue);
   return cuModuleLoadData(module, image);
 }
@@ -56,7 +56,7 @@ WEIR_CUDA CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsi
     const LaunchShape shape{{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes};
     KernelOperation operation;
     const Error error = make_kernel(function, shape, arguments, &operation);
-    // The driver has one number for all that does not fit.
+    // The driver has one error for all arguments that do not fit.
     if (error == Error::kInvalidConfiguration) return Error::kInvalidValue;
     return error == Error::kSuccess ? issue(stream, std::move(operation)) : error;
   });

@@ -9,7 +9,7 @@
 #include "hostcuda/core/user_object.h"
 #include "hostcuda/driver/call.h"
 
-using namespace weir::hostcuda;          // NOLINT: this file is their C face
+using namespace weir::hostcuda;          // NOLINT: this file is their C interface
 using namespace weir::hostcuda::driver;  // NOLINT
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Virtual memory: ranges of addresses, memory without an address, and the mapping of the one to the
-// other. Memory is an anonymous file, so that another process can map it through a descriptor.
+// Virtual memory: ranges of addresses, memory without an address, and the mapping of memory into
+// ranges. Memory is an anonymous file, so that another process can map it through a descriptor.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -17,7 +17,7 @@
 #include "hostcuda/core/memory.h"
 #include "hostcuda/driver/call.h"
 
-using namespace weir::hostcuda;          // NOLINT: this file is their C face
+using namespace weir::hostcuda;          // NOLINT: this file is their C interface
 using namespace weir::hostcuda::driver;  // NOLINT
 
 namespace {
@@ -28,7 +28,7 @@ struct Physical {
   int descriptor = -1;
   size_t bytes = 0;
   Device* device = nullptr;
-  bool charged = false;  // to the device: not what another process made
+  bool charged = false;  // to the device, unless another process made it
   CUmemAllocationProp properties{};
   size_t handle_count = 1;  // under the table's lock
 
@@ -75,7 +75,7 @@ Error check_properties(const CUmemAllocationProp* properties, Device** device) {
   return *device == nullptr ? Error::kInvalidDevice : Error::kSuccess;
 }
 
-// Under the lock: the reservation that holds the whole range, or the end.
+// Under the lock: the reservation that contains the whole range, or end().
 std::map<CUdeviceptr, size_t>::const_iterator reservation(const Virtual& all, CUdeviceptr address,
                                                           size_t bytes) {
   auto at = all.reserved.upper_bound(address);
@@ -153,7 +153,7 @@ WEIR_CUDA CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     const std::lock_guard lock(all.mutex);
     const PhysicalRef memory = all.memory.find(key(handle));
     if (memory == nullptr) return Error::kInvalidValue;
-    // What is mapped stays until it is unmapped.
+    // Mapped memory stays until it is unmapped.
     if (--memory->handle_count == 0) (void)all.memory.take(key(handle));
     return Error::kSuccess;
   });
@@ -201,7 +201,7 @@ WEIR_CUDA CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
 WEIR_CUDA CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
                             CUmemGenericAllocationHandle handle, unsigned long long flags) {
   return plain_call([&] {
-    // As CUDA: memory is mapped from its beginning.
+    // As in CUDA, memory is mapped from its beginning.
     if (flags != 0 || offset != 0 || bytes == 0 || !whole(bytes) || !whole(address)) {
       return Error::kInvalidValue;
     }
@@ -266,7 +266,7 @@ WEIR_CUDA CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmem
     return for_mappings(all, address, bytes, [&](auto at) {
       std::map<int, unsigned> access = given;
       access.insert(at->second.access.begin(), at->second.access.end());
-      // All devices are the host's memory: what one of them may do, the mapping allows.
+      // All devices are host memory: access for any one of them is the mapping's access.
       unsigned flags = 0;
       for (const auto& [device, its] : access) flags |= its;
       const int protection =
@@ -325,7 +325,7 @@ WEIR_CUDA CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* 
       return Error::kInvalidValue;
     }
     auto made = std::make_shared<Physical>();
-    made->descriptor = fcntl(given, F_DUPFD_CLOEXEC, 0);  // the program's stays its own
+    made->descriptor = fcntl(given, F_DUPFD_CLOEXEC, 0);  // the program keeps its own
     if (made->descriptor < 0) return Error::kOutOfMemory;
     made->bytes = static_cast<size_t>(facts.st_size);
     made->device = current_device();

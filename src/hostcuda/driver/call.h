@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every function of the driver API does around its work: no exception leaves it, and cuInit must
-// have come before. Thread-safe.
+// The common part of every function of the driver API: no exception leaves it, and cuInit must have
+// been called. Thread-safe.
 #pragma once
 
 #include <exception>

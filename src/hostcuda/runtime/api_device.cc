@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices: what there is, what a thread has chosen, and what they say of themselves.
+// Devices: their number, the one that a thread has chosen, and their attributes.
 #include <cstdio>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 #include "hostcuda/core/memory.h"
 #include "hostcuda/runtime/call.h"
 
-using namespace weir::hostcuda;           // NOLINT: this file is their C face
+using namespace weir::hostcuda;           // NOLINT: this file is their C interface
 using namespace weir::hostcuda::runtime;  // NOLINT
 
 WEIR_CUDART cudaError_t cudaGetDeviceCount(int* count) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The nodes of graphs and what comes before what.
+// The nodes of graphs and their dependencies.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -8,7 +8,7 @@
 #include "hostcuda/runtime/boxes.h"
 #include "hostcuda/runtime/call.h"
 
-using namespace weir::hostcuda;           // NOLINT: this file is their C face
+using namespace weir::hostcuda;           // NOLINT: this file is their C interface
 using namespace weir::hostcuda::runtime;  // NOLINT
 
 namespace {
@@ -34,7 +34,7 @@ Node* find_node(const void* handle) {
   return graph_of(handle) == nullptr ? nullptr : static_cast<Node*>(const_cast<void*>(handle));
 }
 
-// As CUDA's lists: without a place their number, with one as many as there is room for.
+// As CUDA's lists: without an array the number of elements, with one as many as fit.
 Error give(const std::vector<const Node*>& found, cudaGraphNode_t* nodes, size_t* count) {
   if (count == nullptr) return Error::kInvalidValue;
   if (nodes != nullptr) {
@@ -227,7 +227,7 @@ WEIR_CUDART cudaError_t cudaGraphNodeFindInClone(cudaGraphNode_t* out, cudaGraph
 
 WEIR_CUDART cudaError_t cudaGraphDestroyNode(cudaGraphNode_t handle) {
   return plain_call([&] {
-    Operation gone;  // may own memory: goes after the lock
+    Operation gone;  // may own memory: destroyed after the lock is released
     const std::lock_guard lock(graph_lock());
     Node* const node = find_node(handle);
     if (node == nullptr) return Error::kInvalidValue;

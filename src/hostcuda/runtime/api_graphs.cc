@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs as wholes: making, instantiating, launching, updating, and what lives with them.
+// Whole graphs: creation, instantiation, launch, update, and the objects that live with them.
 #include "hostcuda/core/graph.h"
 #include "hostcuda/core/kernels.h"
 #include "hostcuda/core/user_object.h"
 #include "hostcuda/runtime/boxes.h"
 #include "hostcuda/runtime/call.h"
 
-using namespace weir::hostcuda;           // NOLINT: this file is their C face
+using namespace weir::hostcuda;           // NOLINT: this file is their C interface
 using namespace weir::hostcuda::runtime;  // NOLINT
 
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches, and what a program that nvcc compiled calls before main to say which kernels it has.
+// Launches, and the functions that code compiled by nvcc calls before main to register its kernels.
 #include <cstring>
 #include <vector>
 
@@ -8,7 +8,7 @@
 #include "hostcuda/runtime/boxes.h"
 #include "hostcuda/runtime/call.h"
 
-using namespace weir::hostcuda;           // NOLINT: this file is their C face
+using namespace weir::hostcuda;           // NOLINT: this file is their C interface
 using namespace weir::hostcuda::runtime;  // NOLINT
 
 namespace {
@@ -107,10 +107,10 @@ WEIR_CUDART cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
   return cudaOccupancyMaxActiveBlocksPerMultiprocessor(count, symbol, block_size, shared_bytes);
 }
 
-// ---- What nvcc's code calls -------------------------------------------------------------------------
+// ---- Called by nvcc's code ----------------------------------------------------------------------
 
 WEIR_CUDART void** __cudaRegisterFatBinary(void* binary) {
-  // Device code is not looked into; the handle only has to be there.
+  // Device code is not examined; the handle only has to exist.
   return new void*(binary);
 }
 

@@ -33,7 +33,7 @@ Error use_device() {
 
 }  // namespace weir::hostcuda::runtime
 
-using namespace weir::hostcuda;           // NOLINT: this file is their C face
+using namespace weir::hostcuda;           // NOLINT: this file is their C interface
 using namespace weir::hostcuda::runtime;  // NOLINT
 
 WEIR_CUDART cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -74,7 +74,7 @@ WEIR_CUDART cudaError_t cudaGetDriverEntryPointByVersion(
     if (symbol == nullptr || function == nullptr) return Error::kInvalidValue;
     *function = nullptr;
     using Lookup = int (*)(const char*, void**, int, unsigned long long, int*);
-    // The driver that lies beside this library: a program may have no other reason to load it.
+    // The driver library in this library's folder: a program may have no other reason to load it.
     static const Lookup lookup = [] {
       Dl_info self{};
       if (dladdr(reinterpret_cast<void*>(&cudaRuntimeGetVersion), &self) == 0) return Lookup{};
@@ -90,12 +90,12 @@ WEIR_CUDART cudaError_t cudaGetDriverEntryPointByVersion(
       (void)lookup(symbol, function, static_cast<int>(version), flags, &state);
     }
     if (result != nullptr) *result = static_cast<enum cudaDriverEntryPointQueryResult>(state);
-    // As CUDA: with a place for the result, a symbol that is not there is no error.
+    // As in CUDA, a missing symbol is not an error if the caller asks for the result.
     return state == 0 || result != nullptr ? Error::kSuccess : Error::kNotFound;
   });
 }
 
-// Left in CUDA 13 only as a symbol, for programs that were compiled before.
+// Kept in CUDA 13 only as a symbol, for programs compiled earlier.
 WEIR_CUDART cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function,
                                                 unsigned long long flags,
                                                 enum cudaDriverEntryPointQueryResult* result) {

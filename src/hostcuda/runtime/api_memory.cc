@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of devices and of the host, and what an address is.
+// Memory of devices and of the host, and attributes of addresses.
 #include <cstring>
 
 #include "hostcuda/core/capture.h"
 #include "hostcuda/core/memory.h"
 #include "hostcuda/runtime/call.h"
 
-using namespace weir::hostcuda;           // NOLINT: this file is their C face
+using namespace weir::hostcuda;           // NOLINT: this file is their C interface
 using namespace weir::hostcuda::runtime;  // NOLINT
 
 namespace {

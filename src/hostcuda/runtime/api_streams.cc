@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams, what is enqueued in them without memory, and their capture.
+// Streams, the operations on them that use no memory, and their capture.
 #include "hostcuda/core/capture.h"
 #include "hostcuda/core/memory.h"
 #include "hostcuda/core/operation.h"
 #include "hostcuda/runtime/call.h"
 
-using namespace weir::hostcuda;           // NOLINT: this file is their C face
+using namespace weir::hostcuda;           // NOLINT: this file is their C interface
 using namespace weir::hostcuda::runtime;  // NOLINT
 
 namespace {

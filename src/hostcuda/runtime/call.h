@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every function of the runtime does around its work: no exception leaves it, a forked process is
-// refused, and its error is the thread's last error. Thread-safe.
+// The common part of every function of the runtime: no exception leaves it, it fails in a forked
+// process, and its error becomes the thread's last error. Thread-safe.
 #pragma once
 
 #include <exception>
@@ -15,7 +15,7 @@
 
 namespace weir::hostcuda::runtime {
 
-// Keeps the thread's last error, and hands it through.
+// Stores the thread's last error and returns it.
 cudaError_t record(Error error);
 
 inline cudaError_t number(Error error) { return static_cast<cudaError_t>(error); }

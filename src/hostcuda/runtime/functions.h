@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of CUDA 13's runtime that this library gives, with CUDA's prototypes. After the toolkit's
-// header it uses that one's types: tests/hostcuda compiles it so, and then the prototypes must agree. What
-// each does is told in CUDA's documentation; where this library differs, in docs/hostcuda.md.
+// The functions of CUDA 13's runtime that this library provides, with CUDA's prototypes. Included
+// after the toolkit's header, it uses the types of that header: tests/hostcuda compiles it so, and
+// then the prototypes must agree. CUDA's documentation says what each does, docs/hostcuda.md where
+// this library differs.
 #pragma once
 
 #ifndef CUDART_VERSION  // the toolkit's header is not there
@@ -11,7 +12,7 @@
 // NOLINTBEGIN: names and forms are CUDA's.
 extern "C" {
 
-// ---- Versions, errors, the driver -----------------------------------------------------------------
+// ---- Versions, errors, the driver ---------------------------------------------------------------
 cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaGetLastError(void);
@@ -24,7 +25,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function
 cudaError_t cudaProfilerStart(void);
 cudaError_t cudaProfilerStop(void);
 
-// ---- Devices ----------------------------------------------------------------------------------------
+// ---- Devices ------------------------------------------------------------------------------------
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int* device);
@@ -50,7 +51,7 @@ cudaError_t cudaDeviceDisablePeerAccess(int peer);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaDeviceReset(void);
 
-// ---- Memory -----------------------------------------------------------------------------------------
+// ---- Memory -------------------------------------------------------------------------------------
 cudaError_t cudaMalloc(void** address, size_t bytes);
 cudaError_t cudaMallocPitch(void** address, size_t* pitch, size_t width, size_t height);
 cudaError_t cudaMalloc3D(struct cudaPitchedPtr* pitched, struct cudaExtent extent);
@@ -71,7 +72,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* address);
 cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsigned int flags);
 cudaError_t cudaIpcCloseMemHandle(void* address);
 
-// ---- Copies -----------------------------------------------------------------------------------------
+// ---- Copies -------------------------------------------------------------------------------------
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
@@ -94,7 +95,7 @@ cudaError_t cudaMemset2DAsync(void* address, size_t pitch, int value, size_t wid
 cudaError_t cudaMemPrefetchAsync(const void* address, size_t bytes, struct cudaMemLocation location,
                                  unsigned int flags, cudaStream_t stream);
 
-// ---- Streams ----------------------------------------------------------------------------------------
+// ---- Streams ------------------------------------------------------------------------------------
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority);
@@ -127,7 +128,7 @@ cudaError_t cudaStreamUpdateCaptureDependencies(cudaStream_t stream, cudaGraphNo
                                                 unsigned int flags);
 cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode* mode);
 
-// ---- Events -----------------------------------------------------------------------------------------
+// ---- Events -------------------------------------------------------------------------------------
 cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
@@ -137,7 +138,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end);
 
-// ---- Graphs -----------------------------------------------------------------------------------------
+// ---- Graphs -------------------------------------------------------------------------------------
 cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned int flags);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphClone(cudaGraph_t* clone, cudaGraph_t graph);
@@ -227,7 +228,7 @@ cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object
 cudaError_t cudaGraphReleaseUserObject(cudaGraph_t graph, cudaUserObject_t object,
                                        unsigned int count);
 
-// ---- Pools ------------------------------------------------------------------------------------------
+// ---- Pools --------------------------------------------------------------------------------------
 cudaError_t cudaMallocAsync(void** address, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, cudaMemPool_t pool,
                                     cudaStream_t stream);
@@ -247,7 +248,7 @@ cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const struct cudaMemAccessD
 cudaError_t cudaMemPoolGetAccess(enum cudaMemAccessFlags* flags, cudaMemPool_t pool,
                                  struct cudaMemLocation* location);
 
-// ---- Kernels ----------------------------------------------------------------------------------------
+// ---- Kernels ------------------------------------------------------------------------------------
 cudaError_t cudaLaunchKernel(const void* symbol, struct dim3 grid, struct dim3 block,
                              void** arguments, size_t shared_bytes, cudaStream_t stream);
 cudaError_t cudaLaunchCooperativeKernel(const void* symbol, struct dim3 grid, struct dim3 block,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rest of what the real library exports, so that programs load that refer to it: arrays, textures,
-// graphics, libraries of device code, memory and semaphores of other APIs. Each says once that it is not
-// here and returns cudaErrorNotSupported.
+// The other symbols of the real library, so that programs that refer to them load: arrays,
+// textures, graphics, libraries of device code, memory and semaphores of other APIs. Each says once
+// that it is not supported and returns cudaErrorNotSupported.
 #include <atomic>
 #include <cstdio>
 
@@ -20,7 +20,7 @@ cudaError_t refuse(const char* name, std::atomic<bool>& told) {
 
 }  // namespace
 
-// Called with the arguments of the real function, which are not looked at.
+// Called with the arguments of the real function, which it ignores.
 #define WEIR_REFUSE(name)                 \
   WEIR_CUDART cudaError_t name(void) {    \
     static std::atomic<bool> told{false}; \

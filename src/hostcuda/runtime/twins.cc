@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same functions for programs that were compiled with a default stream for each thread: there the
+// The same functions for programs that were compiled with a default stream per thread: for them the
 // stream NULL is the thread's own.
 #include <utility>
 
@@ -7,7 +7,7 @@
 #include "hostcuda/runtime/boxes.h"
 #include "hostcuda/runtime/call.h"
 
-using namespace weir::hostcuda;           // NOLINT: this file is their C face
+using namespace weir::hostcuda;           // NOLINT: this file is their C interface
 using namespace weir::hostcuda::runtime;  // NOLINT
 
 namespace {

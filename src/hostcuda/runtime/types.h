@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The types of CUDA 13's runtime that the functions in functions.h take, in CUDA's layouts, so that
-// the library builds without the toolkit. tests/hostcuda compares them with the toolkit's header where
-// that is present.
+// the library builds without the toolkit. tests/hostcuda compares them with the toolkit's header
+// where that is present.
 #pragma once
 
 #include <cstddef>

@@ -26,21 +26,21 @@ const Driver* known_driver() { return found.load(std::memory_order_acquire); }
 const Driver* driver_in_use() {
   const Driver* it = driver(false);
   Context context = nullptr;
-  return it != nullptr && it->ctx_get_current(&context) == kSuccess ? it : nullptr;
+  return it != nullptr && it->cuCtxGetCurrent(&context) == kSuccess ? it : nullptr;
 }
 
 int current_device() {
   const Driver* it = driver_in_use();
   Device device = 0;
-  return it != nullptr && it->ctx_get_device(&device) == kSuccess ? device : 0;
+  return it != nullptr && it->cuCtxGetDevice(&device) == kSuccess ? device : 0;
 }
 
 nccl::Outcome failed(const Driver& driver, const char* function, const char* call, Result result) {
   const char* name = nullptr;
   const char* text = nullptr;
-  if (driver.get_error_name(result, &name) != kSuccess || name == nullptr)
+  if (driver.cuGetErrorName(result, &name) != kSuccess || name == nullptr)
     name = "an unknown error";
-  if (driver.get_error_string(result, &text) != kSuccess || text == nullptr) text = "no text";
+  if (driver.cuGetErrorString(result, &text) != kSuccess || text == nullptr) text = "no text";
   return {ncclUnhandledCudaError,
           fmt::format("{}: {}: {} ({}): {}", function, call, name, result, text)};
 }
@@ -48,23 +48,23 @@ nccl::Outcome failed(const Driver& driver, const char* function, const char* cal
 ContextScope::ContextScope(const Driver& driver, Stream stream, Context context) : driver_(driver) {
   Context wanted = context;
   Context current = nullptr;
-  if (stream != nullptr && driver_.stream_get_ctx(stream, &wanted) != kSuccess) return;
+  if (stream != nullptr && driver_.cuStreamGetCtx(stream, &wanted) != kSuccess) return;
   if (wanted == nullptr) return;
-  if (driver_.ctx_get_current(&current) == kSuccess && current == wanted) return;
-  pushed_ = driver_.ctx_push_current(wanted) == kSuccess;
+  if (driver_.cuCtxGetCurrent(&current) == kSuccess && current == wanted) return;
+  pushed_ = driver_.cuCtxPushCurrent_v2(wanted) == kSuccess;
 }
 
 ContextScope::~ContextScope() {
   Context popped = nullptr;
-  if (pushed_) (void)driver_.ctx_pop_current(&popped);
+  if (pushed_) (void)driver_.cuCtxPopCurrent_v2(&popped);
 }
 
 RelaxedCapture::RelaxedCapture(const Driver& driver) : driver_(driver) {
-  exchanged_ = driver_.thread_exchange_stream_capture_mode(&mode_) == kSuccess;
+  exchanged_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == kSuccess;
 }
 
 RelaxedCapture::~RelaxedCapture() {
-  if (exchanged_) (void)driver_.thread_exchange_stream_capture_mode(&mode_);
+  if (exchanged_) (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
 bool only_on_device(const Driver& driver, const void* pointer) {
@@ -74,7 +74,7 @@ bool only_on_device(const Driver& driver, const void* pointer) {
   int attributes[] = {kAttributeMemoryType, kAttributeIsManaged};
   void* data[] = {&type, &managed};
   const auto address = static_cast<DevicePointer>(reinterpret_cast<uintptr_t>(pointer));
-  if (driver.pointer_get_attributes(2, attributes, data, address) != kSuccess) return false;
+  if (driver.cuPointerGetAttributes(2, attributes, data, address) != kSuccess) return false;
   return type == kMemoryDevice && managed == 0;
 }
 

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver of a process that orders its work by streams, real or stand-in, and what the library
-// does with its contexts and captures. Without one there is no table, and nothing else here.
-// Thread-safe.
+// The CUDA driver, real or stand-in, of a process that orders its work by streams, and what the
+// library does with its contexts and captures. Without a driver these functions cannot be called,
+// since they take its table of functions. Thread-safe.
 #pragma once
 
 #include "cuda/driver_table.h"
-#include "nccl/outcome.h"
+#include "nccl/base/outcome.h"
 
 namespace weir::cuda {
 
-// nullptr when the process uses no CUDA, or one that lacks something. `asked`: a caller has named a
-// stream, so that there is one to look for. Once found, it stays.
+// nullptr when the process does not use CUDA, or its CUDA lacks a function. `asked`: a caller has
+// passed a stream, so that CUDA must be present. Once found, the driver stays.
 const Driver* driver(bool asked);
 
-// The one that was found before, or nullptr; costs nothing.
+// The driver that was found before, or nullptr; costs nothing.
 const Driver* known_driver();
 
-// For when a communicator is made: looks whether CUDA is loaded and has been initialized.
+// While a communicator is made: nullptr unless CUDA is loaded and initialized.
 const Driver* driver_in_use();
 
-// Of the calling thread's context; 0 where there is none.
+// The device of the calling thread's context; 0 without a context.
 int current_device();
 
-// ncclUnhandledCudaError with CUDA's name for it.
+// ncclUnhandledCudaError with CUDA's name of the error.
 nccl::Outcome failed(const Driver& driver, const char* function, const char* call, Result result);
 
-// Makes a stream's context the current one, for as long as it lives; for the NULL stream `context`,
-// or, when that is NULL too, the thread's own.
+// Makes a stream's context current, for as long as this object lives; for the NULL stream
+// `context`, or, when that is NULL too, the thread's own.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, Stream stream, Context context);
@@ -39,7 +39,7 @@ class ContextScope {
   bool pushed_ = false;
 };
 
-// Allows calls that a stream capture of this thread otherwise forbids.
+// Allows calls that a stream capture of this thread forbids, for as long as this object lives.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver);
@@ -53,7 +53,7 @@ class RelaxedCapture {
   bool exchanged_ = false;
 };
 
-// Whether only the device reaches it; managed, pinned and plain host memory is the host's as well.
+// Whether only the device can access it; the host can access managed, pinned and plain host memory.
 bool only_on_device(const Driver& driver, const void* pointer);
 
 }  // namespace weir::cuda

@@ -46,16 +46,14 @@ int yama() {
 std::string refused(int32_t process, int error) {
   switch (error) {
     case ENOSYS:
-      return "the kernel hands out no descriptors of other processes: it takes Linux 5.6, and a "
-             "container "
-             "that allows pidfd_open and pidfd_getfd";
+      return "the kernel does not copy descriptors of other processes: this needs Linux 5.6, and a "
+             "container that allows pidfd_open and pidfd_getfd";
     case EPERM:
     case EACCES:
       if (const int scope = yama(); scope > 0) {
         return fmt::format(
-            "the kernel refuses a descriptor of process {}, for kernel.yama.ptrace_scope is {}: "
-            "set "
-            "it to 0, or give the processes CAP_SYS_PTRACE",
+            "the kernel refuses a descriptor of process {}, because kernel.yama.ptrace_scope is "
+            "{}: set it to 0, or give the processes CAP_SYS_PTRACE",
             process, scope);
       }
       return fmt::format(
@@ -64,17 +62,16 @@ std::string refused(int32_t process, int error) {
           process);
     case EMFILE:
     case ENFILE:
-      return "this process has no descriptor left: raise its limit (ulimit -n)";
+      return "this process is out of file descriptors: raise its limit (ulimit -n)";
     case ESRCH:
     case EBADF:
     case EINVAL:
       return fmt::format(
-          "its owner's descriptor is not found in process {}: it has ended, or the processes do "
-          "not "
-          "see each other (containers need one view of processes, --pid=host)",
+          "process {} has no such descriptor: it has ended, or the processes do not see each other "
+          "(containers need one view of processes, --pid=host)",
           process);
     default:
-      return fmt::format("a descriptor of process {} cannot be had: {}", process,
+      return fmt::format("a descriptor of process {} cannot be copied: {}", process,
                          std::strerror(error));
   }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Open descriptors of another process of this machine. The kernel lets a process take them that may also
-// trace the other (pidfd_getfd): of the same user, not shielded, and not forbidden by Yama or by a container.
+// Open descriptors of another process of this machine. The kernel allows a process to take them if
+// it may also trace the other (pidfd_getfd): if both belong to the same user, and neither Yama nor
+// a container forbids it.
 //
-// A process number is one of the caller's view of processes, and may be another process's by now. Whoever
-// takes a descriptor looks whether it is the one that was meant.
+// A process number is valid in the caller's PID namespace and may have been given to another
+// process since. The caller that takes a descriptor must check that it is the expected one.
 //
-// OwnedDescriptor and OtherProcess: not thread-safe, each for itself.
+// OwnedDescriptor and OtherProcess: not thread-safe; several threads may use different objects.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +37,12 @@ class OwnedDescriptor {
 
 class OtherProcess {
  public:
-  // Of the process that has the number now, for as long as this lives; `reason` says why there is none.
+  // The process that has the number now, for as long as this object lives; `reason` says why there
+  // is none.
   OtherProcess(int32_t process, std::string* reason);
   bool ok() const { return handle_.ok(); }
 
-  // A descriptor of its own for what is open there as `number`, closed on exec.
+  // A duplicate of the descriptor that is `number` there, closed on exec.
   OwnedDescriptor take(int32_t number, std::string* reason) const;
 
  private:

@@ -7,7 +7,7 @@ namespace weir::nccl {
 
 namespace {
 
-// Between two questions to CUDA whether the stream has failed.
+// Between two queries whether the stream has failed.
 constexpr std::chrono::milliseconds kQuery{10};
 
 cuda::DevicePointer address(const void* pointer) {
@@ -19,12 +19,12 @@ cuda::DevicePointer address(const void* pointer) {
 Outcome DeviceQueue::make(const cuda::Driver& driver, const char* function,
                           std::shared_ptr<DeviceQueue>* made) {
   std::shared_ptr<DeviceQueue> it(new DeviceQueue(driver));
-  cuda::Result result = driver.ctx_get_current(&it->context_);
+  cuda::Result result = driver.cuCtxGetCurrent(&it->context_);
   if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuCtxGetCurrent", result);
   Outcome outcome = get_staging(driver, function, 1, 0, &it->flags_);
   if (!outcome.ok()) return outcome;
   const cuda::RelaxedCapture relaxed(driver);
-  result = driver.stream_create(&it->stream_, cuda::kStreamNonBlocking);
+  result = driver.cuStreamCreate(&it->stream_, cuda::kStreamNonBlocking);
   if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuStreamCreate", result);
   *made = std::move(it);
   return {};
@@ -35,8 +35,8 @@ DeviceQueue::~DeviceQueue() {
   const bool empty = passed(latest_) && failed_ == cuda::kSuccess;
   const cuda::ContextScope scope(driver_, nullptr, context_);
   const cuda::RelaxedCapture relaxed(driver_);
-  (void)driver_.stream_destroy(stream_);
-  // The flags may be used again once nothing writes to them; else they stay as they are, and rest.
+  (void)driver_.cuStreamDestroy_v2(stream_);
+  // The flags are reused only when nothing writes to them any more; otherwise they are never freed.
   if (empty) flags_->mailboxes[0].take();
 }
 
@@ -49,7 +49,7 @@ Outcome DeviceQueue::copy(const char* function, void* to, size_t to_stride, cons
     blocks = 1;
   }
   for (size_t i = 0; i < blocks; ++i) {
-    const cuda::Result result = driver_.memcpy_async(
+    const cuda::Result result = driver_.cuMemcpyAsync(
         address(static_cast<char*>(to) + i * to_stride),
         address(static_cast<const char*>(from) + i * from_stride), bytes, stream_);
     if (result != cuda::kSuccess) {
@@ -63,8 +63,8 @@ Outcome DeviceQueue::launch(const char* function, cuda::Function kernel,
                             const kernels::ReduceArguments& arguments, unsigned blocks) {
   if (failed_ != cuda::kSuccess) return failure(function);
   void* all[] = {const_cast<kernels::ReduceArguments*>(&arguments)};
-  const cuda::Result result = driver_.launch_kernel(kernel, blocks, 1, 1, kernels::kBlockThreads, 1,
-                                                    1, 0, stream_, all, nullptr);
+  const cuda::Result result = driver_.cuLaunchKernel(kernel, blocks, 1, 1, kernels::kBlockThreads,
+                                                     1, 1, 0, stream_, all, nullptr);
   if (result == cuda::kSuccess) return {};
   return cuda::failed(driver_, function, "cuLaunchKernel", result);
 }
@@ -77,7 +77,7 @@ Outcome DeviceQueue::failure(const char* function) const {
 Outcome DeviceQueue::mark(const char* function) {
   if (failed_ != cuda::kSuccess) return failure(function);
   const uint32_t next = latest_ + 1;
-  const cuda::Result result = driver_.stream_write_value32(
+  const cuda::Result result = driver_.cuStreamWriteValue32_v2(
       stream_, address(&flags_->mailboxes[0].ready), next, cuda::kWriteDefault);
   if (result != cuda::kSuccess) {
     unmarked_ = true;
@@ -94,10 +94,10 @@ bool DeviceQueue::passed(uint32_t mark) {
   const auto now = std::chrono::steady_clock::now();
   if ((unmarked_ || now >= next_query_) && failed_ == cuda::kSuccess) {
     next_query_ = now + kQuery;
-    // Whoever looks may have no context, or another one.
+    // The calling thread may have no context, or another one.
     const cuda::ContextScope scope(driver_, nullptr, context_);
     const cuda::RelaxedCapture relaxed(driver_);
-    const cuda::Result result = driver_.stream_query(stream_);
+    const cuda::Result result = driver_.cuStreamQuery(stream_);
     if (result != cuda::kErrorNotReady) {
       failed_ = result;
       unmarked_ = false;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceQueue: a stream of the library's own, on which a proxy copies to, from and between devices. It
-// tells by a flag in pinned memory how far the stream has come, so that nobody calls CUDA to wait.
-// Nothing of the program's is ever put on it, so that what it holds always ends.
+// DeviceQueue: a stream of the library's own, on which a proxy copies to, from and between devices.
+// A flag in pinned memory tells how far the stream has come, so that no call to CUDA has to wait.
+// It carries none of the program's work, so that its own work always ends.
 //
-// Made by the thread that enqueues; after that, the proxy's.
+// Made by the thread that enqueues; after that, used by the proxy only.
 #pragma once
 
 #include <chrono>
@@ -11,10 +11,10 @@
 #include <cstdint>
 #include <memory>
 
+#include "cuda/kernels/reduce_arguments.h"
+#include "nccl/base/outcome.h"
 #include "nccl/cuda/driver.h"
-#include "nccl/kernels/reduce_arguments.h"
-#include "nccl/outcome.h"
-#include "nccl/stream/staging.h"
+#include "nccl/cuda/staging.h"
 
 namespace weir::nccl {
 
@@ -36,13 +36,14 @@ class DeviceQueue {
   // A kernel of ReduceArguments, on so many blocks (kernels/reduce_arguments.h).
   Outcome launch(const char* function, cuda::Function kernel,
                  const kernels::ReduceArguments& arguments, unsigned blocks);
-  // Notes the end of what was put in so far. Where it fails, the latest mark is passed when the stream is
-  // empty.
+  // Marks the end of what was enqueued so far. If that fails, the latest mark counts as passed when
+  // the stream is empty.
   Outcome mark(const char* function);
   uint32_t latest() const { return latest_; }
-  // Whether the stream has passed a mark, or will not because CUDA has failed: then further calls fail.
+  // Whether the stream has passed a mark, or never will because CUDA has failed; further calls then
+  // fail, too.
   bool passed(uint32_t mark);
-  // Of what was put in: what CUDA has told since, when it has failed.
+  // The error that CUDA has reported since for what was enqueued.
   Outcome failure(const char* function) const;
 
  private:
@@ -53,7 +54,7 @@ class DeviceQueue {
   cuda::Stream stream_ = nullptr;
   std::shared_ptr<Staging> flags_;
   uint32_t latest_ = 0;
-  bool unmarked_ = false;  // something is under way that no mark follows
+  bool unmarked_ = false;  // work is enqueued that no mark follows
   std::chrono::steady_clock::time_point next_query_;
   cuda::Result failed_ = cuda::kSuccess;
 };

@@ -6,20 +6,20 @@
 #include <algorithm>
 #include <cstring>
 
-#include "nccl/direct/ways.h"
-#include "nccl/kernels/reduce_layout.h"
-#include "nccl/stream/slices.h"
-#include "nccl/translate.h"
+#include "cuda/kernels/reduce_layout.h"
+#include "nccl/api/translate.h"
+#include "nccl/direct/direct_policy.h"
+#include "nccl/host/slices.h"
 
 namespace weir::nccl {
 
-// What each rank tells.
+// What each rank tells the others.
 struct DirectCall::Entry {
   uint32_t kind;
   uint32_t type;
   int32_t root;
   uint32_t op;      // of a reduction: the fold, or kScaledSum
-  uint32_t usable;  // 1: its buffers lie on a device, and peers may work in them
+  uint32_t usable;  // 1: its buffers lie on a device, and peers may use them
   uint32_t zero;
   uint64_t count;
   uint64_t factor;  // of a pre-multiplied sum
@@ -31,7 +31,7 @@ struct DirectCall::Entry {
 namespace {
 
 constexpr uint32_t kScaledSum = 0x100;
-// What ranks reduce begins at this multiple, but for where a buffer does.
+// Parts of a reduction begin at a multiple of this, except where a buffer begins elsewhere.
 constexpr size_t kPartAlign = 256;
 
 kernels::ReduceFold fold_of(weir_redop_t op) {
@@ -65,9 +65,9 @@ Outcome DirectCall::advance(State* state, bool* moved) {
   Outcome outcome;
   switch (phase_) {
     case Phase::kBegin:
-      phase_ = Phase::kTelling;
+      phase_ = Phase::kExchange;
       return begin();
-    case Phase::kTelling:
+    case Phase::kExchange:
       if (*moved = call_.ended(&outcome); !*moved || !outcome.ok()) return outcome;
       outcome = compare();
       if (!outcome.ok()) return outcome;
@@ -75,9 +75,9 @@ Outcome DirectCall::advance(State* state, bool* moved) {
         if (it.usable != 1) *state = State::kRefused;
       }
       if (*state == State::kRefused) return {};
-      phase_ = Phase::kVoting;
+      phase_ = Phase::kVote;
       return vote();
-    case Phase::kVoting:
+    case Phase::kVote:
       if (*moved = call_.ended(&outcome); !*moved || !outcome.ok()) return outcome;
       if (first_refusal_ != kNobody) {
         refused();
@@ -88,27 +88,26 @@ Outcome DirectCall::advance(State* state, bool* moved) {
       failure_ = is_reduction(operation_.kind) ? reduce() : copy();
       return {};
     case Phase::kWorking:
-      // After an error, too: what has been put in is under way, and peers wait to be met.
+      // After an error, too: what was enqueued still runs, and peers wait in the barrier.
       if (*moved = queue_->passed(mark_); !*moved) return {};
       if (failure_.ok()) failure_ = queue_->failure(operation_.function);
-      phase_ = Phase::kMeeting;
-      return meet();
-    case Phase::kMeeting:
+      phase_ = Phase::kBarrier;
+      return start_barrier();
+    case Phase::kBarrier:
       if (*moved = call_.ended(&outcome); !*moved || !outcome.ok()) return outcome;
       if (!failure_.ok()) return failure_;
       if (first_refusal_ != kNobody) {
-        return {
-            ncclRemoteError,
-            fmt::format("{}: rank {} could not reduce its part on its device, and so this rank's "
-                        "result is not whole",
-                        operation_.function, first_refusal_)};
+        return {ncclRemoteError, fmt::format("{}: rank {} could not reduce its part on its device, "
+                                             "so the result of this rank is incomplete",
+                                             operation_.function, first_refusal_)};
       }
       if (is_reduction(operation_.kind)) {
-        if (operation_.comm->devices().note(DeviceWays::Event::kReduced) && comm_.rank() == 0) {
-          explain(comm_, "memory of devices is reduced on the devices directly");
+        if (operation_.comm->devices().note(DeviceState::Event::kReduced) && comm_.rank() == 0) {
+          explain(comm_, "device memory is reduced directly on the devices");
         }
-      } else if (operation_.comm->devices().note(DeviceWays::Event::kCopied) && comm_.rank() == 0) {
-        explain(comm_, "memory of devices goes from rank to rank directly");
+      } else if (operation_.comm->devices().note(DeviceState::Event::kCopied) &&
+                 comm_.rank() == 0) {
+        explain(comm_, "device memory is copied directly between the ranks");
       }
       *state = State::kDone;
       return {};
@@ -121,14 +120,13 @@ void DirectCall::refused() {
   if (is_reduction(operation_.kind)) {
     operation_.comm->devices().give_up_reductions();
     if (told_here) {
-      explain(comm_,
-              "reductions of memory of devices go through host memory from now on: " + reason_);
+      explain(comm_, "from now on, device memory is reduced through host memory: " + reason_);
     }
     return;
   }
   operation_.comm->devices().give_up_copies();
   if (told_here) {
-    explain(comm_, "memory of devices goes through host memory from now on: " + reason_);
+    explain(comm_, "from now on, device memory is copied through host memory: " + reason_);
   }
 }
 
@@ -140,7 +138,7 @@ Outcome DirectCall::begin() {
   mine.root = operation_.peer;
   mine.count = operation_.count;
   mine.process = this_process();
-  // Peers would read what this rank has overwritten.
+  // Otherwise peers would read what this rank has overwritten.
   const bool in_place_exchange =
       operation_.kind == OperationKind::kAllToAll && operation_.send == operation_.recv;
   mine.usable = queue_ != nullptr && !in_place_exchange ? 1 : 0;
@@ -190,14 +188,14 @@ Outcome DirectCall::compare() const {
     return invalid_usage(
         fmt::format("{}: rank {} calls operation {} with count {}, type {}, root {} and reduction "
                     "{}, rank {} operation {} with count {}, type {}, root {} and reduction {}: "
-                    "they are the same on all ranks",
+                    "they must be the same on all ranks",
                     operation_.function, me, mine.kind, mine.count, mine.type, mine.root, mine.op,
                     rank, it.kind, it.count, it.type, it.root, it.op));
   }
   return {};
 }
 
-// Those whose send buffers this rank copies from.
+// The ranks whose send buffers this rank copies from.
 bool DirectCall::reach_all() {
   const auto n = static_cast<size_t>(comm_.rank_count());
   const auto root = static_cast<size_t>(operation_.peer);
@@ -230,7 +228,7 @@ bool DirectCall::found(const Reached& reached, size_t rank) {
   return false;
 }
 
-// All send buffers, and the receive buffers of those that receive what others reduce.
+// All send buffers, and the receive buffers of the ranks that receive what others reduce.
 bool DirectCall::reach_for_reduction() {
   if (kernels_ == nullptr) return false;
   const auto n = static_cast<size_t>(comm_.rank_count());
@@ -287,7 +285,7 @@ Outcome DirectCall::copy() {
       [[fallthrough]];
     case OperationKind::kAllGather:
       for (size_t i = 0; i < n; ++i) {
-        // Everybody begins with another one.
+        // Every rank begins with a different peer.
         const size_t rank = (me + i) % n;
         move(to + rank * bytes, sends_[rank].address);
       }
@@ -335,7 +333,7 @@ Outcome DirectCall::reduce() {
     arguments.scales[rank] = entries_[rank].factor;
   }
   for (size_t i = 0; i < receives_.size(); ++i) {
-    // Nobody is written to by all at once.
+    // Ranks start with different peers, so that no peer receives from all of them at the same time.
     arguments.destinations[i] = receives_[(me + i) % receives_.size()].address + begin * bytes;
   }
   const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
@@ -349,8 +347,8 @@ Outcome DirectCall::reduce() {
   return outcome.ok() ? std::move(marked) : std::move(outcome);
 }
 
-// The end, for all together.
-Outcome DirectCall::meet() {
+// The end of the call on all ranks.
+Outcome DirectCall::start_barrier() {
   if (!is_reduction(operation_.kind)) {
     return call_.start(
         [](weir_comm_t comm, weir_request_t* request) { return weir_barrier(comm, request); });

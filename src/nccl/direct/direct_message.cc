@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
+#include "nccl/api/translate.h"
+#include "nccl/direct/direct_policy.h"
 #include "nccl/direct/exports.h"
-#include "nccl/direct/ways.h"
-#include "nccl/translate.h"
 
 namespace weir::nccl {
 
@@ -18,7 +18,7 @@ DirectMessage::DirectMessage(const Operation& operation, std::shared_ptr<DeviceQ
 
 Outcome DirectMessage::advance(State* state, bool* moved) {
   Outcome outcome = step(state, moved);
-  // Peers that wait in the communicator itself are to hear of what has failed beside it.
+  // Peers that wait in the communicator itself must learn of a failure of the other one.
   if (!outcome.ok()) comm_.couple_failures();
   return outcome;
 }
@@ -61,10 +61,10 @@ Outcome DirectMessage::begin() {
                             shown_.bytes);
     if (!comm_.devices().in_one_process() && shown_.range.shared == kSharedNot) {
       shown_.usable = 0;
-      if (comm_.devices().note(DeviceWays::Event::kNotShared)) {
+      if (comm_.devices().note(DeviceState::Event::kNotShared)) {
         explain(comm_,
-                fmt::format("some of what rank {} sends goes through host memory: {}", comm_.rank(),
-                            text_of(static_cast<Refusal>(shown_.range.refusal))));
+                fmt::format("some messages that rank {} sends go through host memory: {}",
+                            comm_.rank(), text_of(static_cast<Refusal>(shown_.range.refusal))));
       }
     }
   }
@@ -84,7 +84,7 @@ Outcome DirectMessage::told(State* state) {
       return weir_recv(comm, &answer_, sizeof answer_, WEIR_UINT8, operation_.peer, request);
     });
   }
-  // A sender that has given up has its buffer for itself again.
+  // A sender that has given up may use its buffer again.
   weir_result_t gone = WEIR_OK;
   if (weir_comm_async_error(comm_.devices().answers(), &gone) == WEIR_OK && gone != WEIR_OK) {
     return {to_nccl(gone, comm_.stopped_here()),
@@ -92,18 +92,18 @@ Outcome DirectMessage::told(State* state) {
   }
   const size_t bytes = operation_.count * element_bytes(operation_.type);
   if (shown_.bytes != bytes) {
-    failure_ = invalid_usage(fmt::format(
-        "{}: rank {} sends {} bytes, rank {} receives {}: a send and its receive have the same "
-        "count and type",
-        operation_.function, operation_.peer, shown_.bytes, comm_.rank(), bytes));
+    failure_ = invalid_usage(
+        fmt::format("{}: rank {} sends {} bytes, rank {} receives {}: a send and its receive must "
+                    "have the same count and type",
+                    operation_.function, operation_.peer, shown_.bytes, comm_.rank(), bytes));
     return answer(Answer::kFailed);
   }
   if (queue_ == nullptr) return answer(Answer::kNotThisTime);
   const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
   const Reached from = reach(queue_->driver(), shown_.process, shown_.range, bytes);
   if (from.address == nullptr) {
-    explain(comm_, fmt::format("what rank {} sends to rank {} goes through host memory from now "
-                               "on: rank {} cannot reach its memory: {}",
+    explain(comm_, fmt::format("from now on, messages from rank {} to rank {} go through host "
+                               "memory: rank {} cannot reach the sender's memory: {}",
                                operation_.peer, comm_.rank(), comm_.rank(), from.reason));
     return answer(Answer::kUnreachable);
   }
@@ -127,9 +127,9 @@ Outcome DirectMessage::answer(Answer it) {
 Outcome DirectMessage::answered(State* state) {
   switch (answer_) {
     case Answer::kCopied:
-      if (comm_.devices().note(DeviceWays::Event::kSent)) {
-        explain(comm_,
-                fmt::format("messages of rank {} on memory of devices go directly", comm_.rank()));
+      if (comm_.devices().note(DeviceState::Event::kSent)) {
+        explain(comm_, fmt::format("messages of rank {} on device memory are copied directly",
+                                   comm_.rank()));
       }
       *state = State::kDone;
       return {};
@@ -145,7 +145,7 @@ Outcome DirectMessage::answered(State* state) {
   }
   if (!failure_.ok()) return failure_;
   return {ncclRemoteError,
-          fmt::format("{}: rank {} could not take the {} bytes of rank {}", operation_.function,
+          fmt::format("{}: rank {} could not copy the {} bytes of rank {}", operation_.function,
                       operation_.peer, shown_.bytes, comm_.rank())};
 }
 

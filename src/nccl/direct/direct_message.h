@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// DirectMessage: one end of a message that its receiver copies out of the sender's memory, with nothing of it
-// passing through host memory. Both are ranks of one machine.
+// DirectMessage: one end of a message that its receiver copies out of the sender's memory. No data
+// pass through host memory. Both ends are ranks of one machine.
 //
-//   sender:    tells where its buffer lies              waits for the answer: the buffer is its own again
-//   receiver:              reaches for it, copies on its DeviceQueue, answers
+//   sender:    tells where its buffer lies                waits for the answer
+//   receiver:              maps it, copies on its DeviceQueue, answers
 //
-// What the sender tells takes the message's place among those of the pair. The answers have a communicator of
-// their own (DeviceWays::answers), for messages that go the other way have no order with them. Where one of the two
-// buffers cannot be used this way, both ends learn of it here, and the message follows.
+// The sender's description of its buffer takes the message's place in the order of the pair's
+// messages. The answers have a communicator of their own (DeviceState::answers), since they have no
+// order with messages in the other direction. Where one of the two buffers cannot be used this way,
+// both ends learn it in this exchange, and the message itself follows.
 //
-// Messages of one pair and direction come one after the other: the next begins when this is over. Not
+// Messages of one pair and direction are in order: the next begins when this one has ended. Not
 // thread-safe; used by the thread that runs the communicator's operations.
 #pragma once
 
@@ -17,18 +18,19 @@
 #include <memory>
 #include <string>
 
+#include "nccl/base/process.h"
 #include "nccl/direct/device_queue.h"
 #include "nccl/direct/direct_operation.h"
 #include "nccl/direct/reach.h"
 #include "nccl/direct/weir_call.h"
-#include "nccl/operation.h"
-#include "nccl/process.h"
+#include "nccl/host/operation.h"
 
 namespace weir::nccl {
 
 class DirectMessage : public DirectOperation {
  public:
-  // `queue` empty: this end's buffer does not lie on a device. The operation must stay until it has ended.
+  // `queue` empty: this end's buffer does not lie on a device. The operation must stay until it has
+  // ended.
   DirectMessage(const Operation& operation, std::shared_ptr<DeviceQueue> queue);
 
   Outcome advance(State* state, bool* moved) override;
@@ -43,11 +45,11 @@ class DirectMessage : public DirectOperation {
     ProcessNumber process;
     DeviceRange range;
   };
-  // So does this.
+  // Crosses the wire, too.
   enum class Answer : uint32_t {
     kCopied = 1,
     kNotThisTime,  // the receiver's buffer is of another kind
-    kUnreachable,  // nor any later one
+    kUnreachable,  // neither this message nor a later one can go directly
     kFailed,       // the message has another length, or CUDA has refused the copy
   };
 
@@ -63,10 +65,10 @@ class DirectMessage : public DirectOperation {
   const std::shared_ptr<DeviceQueue> queue_;
   Phase phase_ = Phase::kBegin;
   uint32_t mark_ = 0;
-  Outcome failure_;  // what the answer kFailed stands for
+  Outcome failure_;  // the error behind the answer kFailed
   Shown shown_{};
   Answer answer_{};
-  // The latter is the answer's; both use what is above.
+  // The second one is for the answer; both use the members above.
   WeirCall call_;
   WeirCall answer_call_;
 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// DirectOperation: one that is tried from device to device (direct_call.h, direct_message.h). Not thread-safe; used
-// by the thread that runs the communicator's operations.
+// DirectOperation: an operation that is tried from device to device (direct_call.h,
+// direct_message.h). Not thread-safe; used by the thread that runs the communicator's operations.
 #pragma once
 
-#include "nccl/outcome.h"
+#include "nccl/base/outcome.h"
 
 namespace weir::nccl {
 
@@ -16,9 +16,9 @@ class DirectOperation {
   DirectOperation(const DirectOperation&) = delete;
   DirectOperation& operator=(const DirectOperation&) = delete;
 
-  // Does what can be done now. After an error, or any state but kGoing, it is over and nothing of it is
-  // under way; kRefused, which all who take part are told: it is to be staged. `moved`: another look may find
-  // more to do at once.
+  // Does what can be done now. After an error, or any state but kGoing, the operation has ended
+  // here and nothing of it is in progress. kRefused: it must be staged; all ranks that take part
+  // get this state. `moved`: another call may make progress at once.
   virtual Outcome advance(State* state, bool* moved) = 0;
 };
 

@@ -25,7 +25,7 @@ struct Piece {
   uint64_t number = 0;
   cuda::AllocationHandle handle = 0;  // kept
   uint64_t bytes = 0;
-  uint64_t address = 0;  // where it was mapped when it was seen last
+  uint64_t address = 0;  // where it was mapped when last seen
   OwnedDescriptor descriptor;
 };
 
@@ -36,7 +36,7 @@ struct Exports {
   uint64_t number_latest = 0;
   uint64_t let_go_bytes = 0;
   std::vector<Piece> pieces;
-  // By record: the numbers of its pieces, and its own; empty where there is none.
+  // For each record: its own number and those of its pieces; empty where there is none.
   struct Record {
     uint64_t number = 0;
     std::vector<uint64_t> pieces;
@@ -63,7 +63,7 @@ bool write_at(const OwnedDescriptor& file, off_t offset, const Value& value) {
   return pwrite(file.get(), &value, sizeof value, offset) == static_cast<ssize_t>(sizeof value);
 }
 
-// Mapped allocations side by side, as they are found; gives their handles back.
+// Adjacent mapped allocations, as they are found; releases their handles.
 class Run {
  public:
   struct Member {
@@ -75,7 +75,7 @@ class Run {
   explicit Run(const cuda::Driver& driver) : driver_(driver) {}
   ~Run() {
     for (const Member& it : members) {
-      if (it.retained) (void)driver_.mem_release(it.handle);
+      if (it.retained) (void)driver_.cuMemRelease(it.handle);
     }
   }
   Run(const Run&) = delete;
@@ -108,20 +108,20 @@ Refusal Run::add(uint64_t address) {
   void* pool = nullptr;
   int attributes[] = {cuda::kAttributeAllowedHandles, cuda::kAttributePool};
   void* data[] = {&handles, &pool};
-  // The attributes tell the range that is reserved; this call, what is mapped of it here.
-  if (driver_.mem_get_address_range(&base, &bytes, address) != cuda::kSuccess ||
-      driver_.pointer_get_attributes(2, attributes, data, address) != cuda::kSuccess) {
+  // The attributes give the reserved range; this call gives the part of it that is mapped here.
+  if (driver_.cuMemGetAddressRange_v2(&base, &bytes, address) != cuda::kSuccess ||
+      driver_.cuPointerGetAttributes(2, attributes, data, address) != cuda::kSuccess) {
     return Refusal::kUnknown;
   }
   if (base > address || address - base >= bytes || bytes > UINT64_MAX - base) {
     return Refusal::kUnknown;
   }
-  // One allocation of a pool is a part of what a handle stands for.
+  // An allocation from a pool is only a part of what the handle refers to.
   if (pool != nullptr) return Refusal::kPool;
   if ((handles & cuda::kHandleDescriptor) == 0) return Refusal::kNotExportable;
-  members.reserve(members.size() + 1);  // before there is something to lose
+  members.reserve(members.size() + 1);  // so that a lack of memory loses nothing
   cuda::AllocationHandle handle = 0;
-  if (driver_.mem_retain_allocation_handle(&handle, pointer_of(base)) != cuda::kSuccess) {
+  if (driver_.cuMemRetainAllocationHandle(&handle, pointer_of(base)) != cuda::kSuccess) {
     return Refusal::kUnknown;
   }
   members.push_back({base, bytes, handle, true});
@@ -130,15 +130,15 @@ Refusal Run::add(uint64_t address) {
 
 bool is_mapped(const cuda::Driver& driver, const Piece& piece) {
   cuda::AllocationHandle handle = 0;
-  if (driver.mem_retain_allocation_handle(&handle, pointer_of(piece.address)) != cuda::kSuccess) {
+  if (driver.cuMemRetainAllocationHandle(&handle, pointer_of(piece.address)) != cuda::kSuccess) {
     return false;
   }
-  (void)driver.mem_release(handle);
+  (void)driver.cuMemRelease(handle);
   return handle == piece.handle;
 }
 
-// Of what the program has unmapped. First it is no longer in the book: who finds it there after having
-// taken a descriptor has the right one.
+// Releases what the program has unmapped. The record is cleared first: a process that took a
+// descriptor and then finds the record unchanged has the right one.
 void let_go(const cuda::Driver& driver, Exports& all) {
   auto gone = std::partition(all.pieces.begin(), all.pieces.end(),
                              [&](const Piece& it) { return is_mapped(driver, it); });
@@ -150,7 +150,7 @@ void let_go(const cuda::Driver& driver, Exports& all) {
       (void)write_at(all.book, offset_of(i), uint64_t{0});
       record = {};
     }
-    (void)driver.mem_release(piece->handle);
+    (void)driver.cuMemRelease(piece->handle);
     all.let_go_bytes += piece->bytes;
   }
   all.pieces.erase(gone, all.pieces.end());
@@ -169,8 +169,8 @@ Refusal keep(const cuda::Driver& driver, Exports& all, Run::Member* member, uint
   if (all.pieces.size() >= kExportedAllocationsMax) return Refusal::kFull;
   all.pieces.reserve(all.pieces.size() + 1);
   int descriptor = -1;
-  if (driver.mem_export_to_shareable_handle(&descriptor, member->handle, cuda::kHandleDescriptor,
-                                            0) != cuda::kSuccess) {
+  if (driver.cuMemExportToShareableHandle(&descriptor, member->handle, cuda::kHandleDescriptor,
+                                          0) != cuda::kSuccess) {
     return Refusal::kCuda;
   }
   Piece made;
@@ -212,7 +212,7 @@ Refusal enter(Exports& all, std::vector<uint64_t> numbers, uint64_t bytes, Expor
     for (const uint64_t number : numbers) {
       const auto piece = std::find_if(all.pieces.begin(), all.pieces.end(),
                                       [&](const Piece& it) { return it.number == number; });
-      // What the program has unmapped under our eyes.
+      // The program unmapped it meanwhile.
       if (piece == all.pieces.end()) return Refusal::kHole;
       entry.pieces[entry.piece_count++] = {piece->bytes, piece->descriptor.get(), 0};
     }
@@ -232,24 +232,26 @@ Refusal enter(Exports& all, std::vector<uint64_t> numbers, uint64_t bytes, Expor
 std::string text_of(Refusal refusal) {
   switch (refusal) {
     case Refusal::kNoFunctions:
-      return "CUDA IPC does not take it, and its owner's CUDA has no functions for other memory";
+      return "CUDA IPC does not support it, and its owner's CUDA has no functions for other memory";
     case Refusal::kPool:
-      return "it is of a memory pool";
+      return "it belongs to a memory pool";
     case Refusal::kNotExportable:
-      return "CUDA IPC does not take it, and it was made without "
+      return "CUDA IPC does not support it, and it was made without "
              "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR (cuMemCreate, requestedHandleTypes)";
     case Refusal::kHole:
-      return "it is not all mapped, or goes on in memory of another kind";
+      return "it is only partly mapped, or continues in memory of another kind";
     case Refusal::kPieces:
       return fmt::format("it lies in more than {} allocations", kPiecesMax);
     case Refusal::kFull:
-      return fmt::format("its owner has exported {} allocations", kExportedAllocationsMax);
+      return fmt::format("its owner has exported {} allocations already, which is the limit",
+                         kExportedAllocationsMax);
     case Refusal::kLetGo:
       return fmt::format(
-          "its owner has unmapped {} MiB of what it had exported, which others may still hold",
+          "its owner has unmapped {} MiB of exported memory that other processes may still hold, "
+          "which is the limit",
           kLetGoBytesMax >> 20);
     case Refusal::kSystem:
-      return "its owner has no descriptor left (ulimit -n)";
+      return "its owner is out of file descriptors (raise ulimit -n)";
     case Refusal::kCuda:
       return "its owner's CUDA does not export it";
     case Refusal::kNone:
@@ -267,7 +269,7 @@ Refusal export_memory(const cuda::Driver& driver, uint64_t memory, uint64_t byte
   Exports& all = exports();
   const std::lock_guard lock(all.lock);
   if (!all.book.ok() && !open_book(all)) return Refusal::kSystem;
-  // A forked child has its parent's book, and no CUDA.
+  // A forked child has its parent's directory, and cannot use CUDA.
   if (all.process != this_process()) return Refusal::kUnknown;
   std::vector<uint64_t> numbers;
   uint64_t total_bytes = 0;

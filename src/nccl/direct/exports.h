@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exports: memory of devices that this process has made by mapping (cuMemCreate, cuMemMap), as other
-// processes of the machine come to it: a descriptor of each allocation, which stays open here, and a
-// book that says which those are. Who is told an ExportKey takes the book and then the descriptors
-// (descriptors.h), and knows by the book whether it has them from the right process.
+// Exports: memory of devices that this process has made by mapping (cuMemCreate, cuMemMap), for
+// other processes of the machine. Each allocation has a descriptor, which stays open here; a
+// directory lists the descriptors. A process that is given an ExportKey takes the directory and
+// then the descriptors (descriptors.h), and checks with the directory that they are from the right
+// process.
 //
-// An allocation is known by its handle, which is kept: CUDA gives no other allocation that value as long
-// as it is. So memory that is mapped anew at an address is told from what was there before. Handle and
-// descriptor keep the memory, also when the program has unmapped it: what is no longer mapped where it was
-// is let go of when the next allocation is exported, and after kLetGoBytesMax of it nothing more is, since
-// other processes may hold it until they end.
+// An allocation is identified by its handle, which is kept: while it is kept, CUDA gives no other
+// allocation the same value. So memory that is mapped anew at an address differs from what was
+// there before. Handle and descriptor keep the memory alive, also when the program has unmapped it.
+// An allocation that is no longer mapped where it was is released when the next one is exported;
+// once kLetGoBytesMax have been released, nothing more is exported, since other processes may hold
+// those allocations until they end.
 //
-// The book, a file without a name; all numbers as the machine has them:
+// The directory is an unnamed file; all numbers are in the byte order of the machine:
+//
 //   0   8  kBookMagic
 //   8  16  the process's number
 //  24   8  zero
@@ -29,15 +32,15 @@
 #include <string>
 
 #include "cuda/driver_table.h"
-#include "nccl/process.h"
+#include "nccl/base/process.h"
 
 namespace weir::nccl {
 
 inline constexpr size_t kExportsMax = 256;
 inline constexpr size_t kExportedAllocationsMax = 256;
-// Allocations that lie side by side under one buffer.
+// Limit of the adjacent allocations under one buffer.
 inline constexpr size_t kPiecesMax = 64;
-// Of allocations that were exported and that the program has unmapped since.
+// Limit of the exported allocations that the program has unmapped since.
 inline constexpr uint64_t kLetGoBytesMax = uint64_t{1} << 30;
 
 inline constexpr uint64_t kBookMagic = 0x3170786572696577;  // "weirexp1"
@@ -61,7 +64,7 @@ struct BookRecord {
 };
 static_assert(sizeof(BookHead) == 32 && sizeof(BookRecord) == 24 + 16 * kPiecesMax);
 
-// Where an export stands. Crosses the wire.
+// Where to find an export. Crosses the wire.
 struct ExportKey {
   int32_t process = 0;
   int32_t book = -1;  // a descriptor there
@@ -72,7 +75,7 @@ struct ExportKey {
 struct Export {
   uint64_t base = 0;  // of the first allocation, in this process
   uint64_t bytes = 0;
-  uint64_t number = 0;  // which this process gives once
+  uint64_t number = 0;  // unique in this process
   ExportKey key;
 };
 
@@ -92,8 +95,8 @@ enum class Refusal : uint32_t {
 };
 std::string text_of(Refusal refusal);
 
-// Of the allocation that `memory` lies in and of those that follow, up to `bytes` from there; the same
-// number as long as these are the same.
+// Exports the allocation that `memory` lies in and those that follow, up to `bytes` from there; the
+// number stays the same while the allocations do.
 Refusal export_memory(const cuda::Driver& driver, uint64_t memory, uint64_t bytes, Export* made);
 
 }  // namespace weir::nccl

@@ -23,7 +23,8 @@ bool read_at(const OwnedDescriptor& file, off_t offset, Value* value) {
   return pread(file.get(), value, sizeof *value, offset) == static_cast<ssize_t>(sizeof *value);
 }
 
-// Of another process: what is taken may be any file, and is not read before it is known to be memory.
+// From another process: the descriptor may be of any file, which is not read before it is known to
+// be memory.
 bool is_book(const OwnedDescriptor& file, const ProcessNumber& owner) {
   struct stat facts {};
   BookHead head{};
@@ -46,12 +47,12 @@ bool is_whole(const BookRecord& record, uint64_t number, uint64_t bytes) {
   return total_bytes == bytes;
 }
 
-// Handles of what is imported: a mapping does not need them.
+// Imported handles; a mapping does not need them.
 class Handles {
  public:
   explicit Handles(const cuda::Driver& driver) : driver_(driver) {}
   ~Handles() {
-    for (const cuda::AllocationHandle it : all) (void)driver_.mem_release(it);
+    for (const cuda::AllocationHandle it : all) (void)driver_.cuMemRelease(it);
   }
   Handles(const Handles&) = delete;
   Handles& operator=(const Handles&) = delete;
@@ -73,7 +74,7 @@ bool take_all(const cuda::Driver& driver, const OtherProcess& process, const Boo
     const OwnedDescriptor piece = process.take(record.pieces[i].descriptor, reason);
     if (!piece.ok()) return false;
     cuda::AllocationHandle handle = 0;
-    const cuda::Result result = driver.mem_import_from_shareable_handle(
+    const cuda::Result result = driver.cuMemImportFromShareableHandle(
         &handle, reinterpret_cast<void*>(static_cast<uintptr_t>(piece.get())),
         cuda::kHandleDescriptor);
     if (result != cuda::kSuccess) {
@@ -85,19 +86,19 @@ bool take_all(const cuda::Driver& driver, const OtherProcess& process, const Boo
   return true;
 }
 
-// Side by side, in their order.
+// Maps them next to each other, in order.
 Imported map_all(const cuda::Driver& driver, const BookRecord& record, const Handles& handles) {
   Imported it;
   cuda::MemoryAccess access;
   access.location.type = cuda::kLocationDevice;
   access.flags = cuda::kAccessReadWrite;
-  cuda::Result result = driver.ctx_get_device(&access.location.id);
+  cuda::Result result = driver.cuCtxGetDevice(&access.location.id);
   if (result != cuda::kSuccess) {
     it.reason = failed(driver, "cuCtxGetDevice", result);
     return it;
   }
   cuda::DevicePointer base = 0;
-  result = driver.mem_address_reserve(&base, record.bytes, 0, 0, 0);
+  result = driver.cuMemAddressReserve(&base, record.bytes, 0, 0, 0);
   if (result != cuda::kSuccess) {
     it.reason = failed(driver, "cuMemAddressReserve", result);
     return it;
@@ -105,16 +106,16 @@ Imported map_all(const cuda::Driver& driver, const BookRecord& record, const Han
   uint64_t offset = 0;
   for (uint32_t i = 0; i < record.piece_count; ++i) {
     const uint64_t bytes = record.pieces[i].bytes;
-    result = driver.mem_map(base + offset, bytes, 0, handles.all[i], 0);
+    result = driver.cuMemMap(base + offset, bytes, 0, handles.all[i], 0);
     if (result != cuda::kSuccess) {
       it.reason = failed(driver, "cuMemMap", result);
       it.is_stuck = i > 0;
-      if (!it.is_stuck) (void)driver.mem_address_free(base, record.bytes);
+      if (!it.is_stuck) (void)driver.cuMemAddressFree(base, record.bytes);
       return it;
     }
     offset += bytes;
   }
-  result = driver.mem_set_access(base, record.bytes, &access, 1);
+  result = driver.cuMemSetAccess(base, record.bytes, &access, 1);
   if (result != cuda::kSuccess) {
     it.reason = failed(driver, "cuMemSetAccess", result);
     it.is_stuck = true;
@@ -134,7 +135,7 @@ Imported import_memory(const cuda::Driver& driver, const ProcessNumber& owner, c
     return it;
   }
   if (number == 0 || key.process <= 0 || key.book < 0 || key.record >= kExportsMax) {
-    it.reason = "what its owner told of it makes no sense";
+    it.reason = "the description that its owner sent is invalid";
     return it;
   }
   const OtherProcess process(key.process, &it.reason);
@@ -143,7 +144,8 @@ Imported import_memory(const cuda::Driver& driver, const ProcessNumber& owner, c
   if (!book.ok()) return it;
   if (!is_book(book, owner)) {
     it.reason = fmt::format(
-        "process {} is another one here: containers need one view of processes (--pid=host)",
+        "process {} is a different process here: containers must share one view of processes "
+        "(--pid=host)",
         key.process);
     return it;
   }
@@ -156,7 +158,8 @@ Imported import_memory(const cuda::Driver& driver, const ProcessNumber& owner, c
   }
   Handles handles(driver);
   if (!take_all(driver, process, record, &handles, &it.reason)) return it;
-  // The owner clears a record before it closes what that names: what was taken was that.
+  // The owner clears a record before it closes the descriptors: if the record is unchanged, the
+  // right ones were taken.
   uint64_t still = 0;
   if (!read_at(book, offset, &still) || still != number) {
     it.reason = kTakenBack;

@@ -40,7 +40,7 @@ struct Mappings {
   std::vector<Mapping> all;
 };
 
-// Threads may use it until the process ends, when CUDA takes all back: never destroyed.
+// Threads may use it until the process ends, when CUDA frees everything: never destroyed.
 Mappings& mappings() {
   static constinit PerProcess<Mappings> it;
   return it.get();
@@ -56,7 +56,7 @@ char* pointer_of(uint64_t address) {
   return reinterpret_cast<char*>(static_cast<uintptr_t>(address));
 }
 
-// True when the mapping is to be kept, with a pointer or without; else `reason` says why there is none.
+// True when the mapping is kept, with a pointer or without; else `reason` says why there is none.
 bool open_mapping(const cuda::Driver& driver, const DeviceRange& range, Mapping* made,
                   std::string* reason) {
   const cuda::RelaxedCapture relaxed(driver);
@@ -74,24 +74,24 @@ bool open_mapping(const cuda::Driver& driver, const DeviceRange& range, Mapping*
     return false;
   }
   const cuda::Result result =
-      driver.ipc_open_mem_handle(&made->pointer, range.handle, cuda::kIpcLazyEnablePeerAccess);
+      driver.cuIpcOpenMemHandle_v2(&made->pointer, range.handle, cuda::kIpcLazyEnablePeerAccess);
   if (result == cuda::kSuccess) return true;
   *reason = cuda::failed(driver, "CUDA IPC", "cuIpcOpenMemHandle", result).text;
   return false;
 }
 
-// Whether the program has given all of it to the device.
+// Whether the program has given the device access to all of it.
 bool is_given(const cuda::Driver& driver, cuda::Device device, uint64_t address, uint64_t bytes) {
-  if (driver.mem_get_access == nullptr || driver.mem_get_address_range == nullptr) return false;
+  if (driver.cuMemGetAccess == nullptr || driver.cuMemGetAddressRange_v2 == nullptr) return false;
   const cuda::MemoryLocation here{cuda::kLocationDevice, device};
   const uint64_t end = address + bytes;
   for (uint64_t at = address; at < end;) {
     unsigned long long flags = 0;
     cuda::DevicePointer base = 0;
     size_t length = 0;
-    if (driver.mem_get_access(&flags, &here, at) != cuda::kSuccess ||
+    if (driver.cuMemGetAccess(&flags, &here, at) != cuda::kSuccess ||
         flags != cuda::kAccessReadWrite ||
-        driver.mem_get_address_range(&base, &length, at) != cuda::kSuccess || base > at ||
+        driver.cuMemGetAddressRange_v2(&base, &length, at) != cuda::kSuccess || base > at ||
         length <= at - base) {
       return false;
     }
@@ -115,12 +115,12 @@ DeviceRange range_of(const cuda::Driver& driver, const void* memory, bool for_ot
   int attributes[] = {cuda::kAttributeRangeStart, cuda::kAttributeRangeBytes,
                       cuda::kAttributeBufferId, cuda::kAttributeIsIpcCapable};
   void* data[] = {&base, &range_bytes, &number, &capable};
-  if (driver.pointer_get_attributes(4, attributes, data, range.address) != cuda::kSuccess) {
+  if (driver.cuPointerGetAttributes(4, attributes, data, range.address) != cuda::kSuccess) {
     range.refusal = static_cast<uint32_t>(Refusal::kUnknown);
     return range;
   }
   if (capable != 0 && driver.can_share() &&
-      driver.ipc_get_mem_handle(&range.handle, base) == cuda::kSuccess) {
+      driver.cuIpcGetMemHandle(&range.handle, base) == cuda::kSuccess) {
     range.base = base;
     range.bytes = range_bytes;
     range.allocation = number;
@@ -151,11 +151,11 @@ Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const Devi
     return it;
   }
   if (!lies_in(range, bytes)) {
-    it.reason = "it goes on past the end of the allocation that it begins in";
+    it.reason = "it extends beyond the end of the allocation in which it begins";
     return it;
   }
   cuda::Context context = nullptr;
-  (void)driver.ctx_get_current(&context);
+  (void)driver.cuCtxGetCurrent(&context);
   Mappings& all = mappings();
   std::lock_guard lock(all.lock);
   auto known = std::find_if(all.all.begin(), all.all.end(), [&](const Mapping& mapping) {
@@ -163,11 +163,13 @@ Reached reach(const cuda::Driver& driver, const ProcessNumber& owner, const Devi
   });
   if (known == all.all.end()) {
     if (all.all.size() >= kMappingsMax) {
-      it.reason = fmt::format("this process has mapped {} allocations of others", kMappingsMax);
+      it.reason = fmt::format(
+          "this process has mapped {} allocations of other processes already, which is the limit",
+          kMappingsMax);
       return it;
     }
     Mapping made{context, owner, range.base, range.bytes, range.allocation, range.shared, 0, {}};
-    all.all.reserve(all.all.size() + 1);  // before there is something to lose
+    all.all.reserve(all.all.size() + 1);  // so that a lack of memory loses nothing
     if (!open_mapping(driver, range, &made, &it.reason)) return it;
     known = all.all.insert(all.all.end(), std::move(made));
   }
@@ -187,29 +189,28 @@ Reached reach_by_kernel(const cuda::Driver& driver, const ProcessNumber& owner,
   if (it.address == nullptr || owner != this_process()) return it;
   cuda::Context mine = nullptr;
   cuda::Device here = -1;
-  (void)driver.ctx_get_current(&mine);
-  (void)driver.ctx_get_device(&here);
+  (void)driver.cuCtxGetCurrent(&mine);
+  (void)driver.cuCtxGetDevice(&here);
   cuda::Context theirs = nullptr;
   cuda::Device there = -1;
   unsigned capable = 0;
   int attributes[] = {cuda::kAttributeContext, cuda::kAttributeDeviceOrdinal,
                       cuda::kAttributeIsIpcCapable};
   void* data[] = {&theirs, &there, &capable};
-  cuda::Result result = driver.pointer_get_attributes(3, attributes, data, range.address);
+  cuda::Result result = driver.cuPointerGetAttributes(3, attributes, data, range.address);
   if (result != cuda::kSuccess) {
     return {nullptr, cuda::failed(driver, "its place", "cuPointerGetAttributes", result).text};
   }
   if (theirs == mine || (theirs == nullptr && there == here)) return it;
-  // Access between contexts is to what cuMemAlloc gave; of the rest the program decides.
+  // Access between contexts covers memory of cuMemAlloc; for other memory the program decides.
   if (theirs == nullptr || capable == 0) {
     if (is_given(driver, here, range.address, bytes)) return it;
-    return {
-        nullptr,
-        "it is on another device, and of a pool, or made by mapping and not given to this device "
-        "(cuMemSetAccess)"};
+    return {nullptr,
+            "it is on another device, and belongs to a memory pool or was mapped without access "
+            "for this device (cuMemSetAccess)"};
   }
   const cuda::RelaxedCapture relaxed(driver);
-  result = driver.ctx_enable_peer_access(theirs, 0);
+  result = driver.cuCtxEnablePeerAccess(theirs, 0);
   if (result == cuda::kSuccess || result == cuda::kErrorPeerAlreadyEnabled) return it;
   return {nullptr, cuda::failed(driver, "its device", "cuCtxEnablePeerAccess", result).text};
 }

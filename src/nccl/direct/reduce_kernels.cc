@@ -9,7 +9,7 @@
 #include "core/base/per_process.h"
 
 #ifdef WEIR_REDUCE_IMAGE
-// The file that nvcc has made, for CUDA to read: code for some devices, and PTX for later ones.
+// The image that nvcc has made: code for some architectures, and PTX for later ones.
 asm(".pushsection .rodata\n"
     ".balign 16\n"
     ".hidden weir_reduce_image\n"
@@ -38,7 +38,7 @@ struct Loaded {
   std::vector<std::unique_ptr<ReduceKernels>> all;
 };
 
-// Threads may use it until the process ends, when CUDA takes all back: never destroyed.
+// Threads may use it until the process ends, when CUDA frees everything: never destroyed.
 Loaded& loaded() {
   static constinit PerProcess<Loaded> it;
   return it.get();
@@ -47,14 +47,14 @@ Loaded& loaded() {
 void load(const cuda::Driver& driver, ReduceKernels* into) {
   const cuda::RelaxedCapture relaxed(driver);
   cuda::Module module = nullptr;
-  cuda::Result result = driver.module_load_data(&module, image());
+  cuda::Result result = driver.cuModuleLoadData(&module, image());
   if (result != cuda::kSuccess) {
     into->failure = cuda::failed(driver, "reduction kernels", "cuModuleLoadData", result).text;
     return;
   }
   for (uint32_t i = 0; i < kernels::kReduceCount; ++i) {
     const char* name = kernels::kReduceNames[i];
-    result = driver.module_get_function(&into->functions[i], module, name);
+    result = driver.cuModuleGetFunction(&into->functions[i], module, name);
     if (result != cuda::kSuccess) {
       into->failure = cuda::failed(driver, name, "cuModuleGetFunction", result).text;
       return;
@@ -79,7 +79,7 @@ bool has_reduce_kernels(const cuda::Driver& driver, std::string* reason) {
 const ReduceKernels* reduce_kernels(const cuda::Driver& driver, std::string* reason) {
   if (!has_reduce_kernels(driver, reason)) return nullptr;
   cuda::Context context = nullptr;
-  if (driver.ctx_get_current(&context) != cuda::kSuccess || context == nullptr) {
+  if (driver.cuCtxGetCurrent(&context) != cuda::kSuccess || context == nullptr) {
     *reason = "the thread has no CUDA context";
     return nullptr;
   }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// WeirCall: one of Weir's operations as part of one that goes from device to device, with that one's deadline.
-// Not thread-safe; used by the thread that runs the communicator's operations.
+// WeirCall: one of Weir's operations as part of an operation from device to device, with that
+// operation's deadline. Not thread-safe; used by the thread that runs the communicator's
+// operations.
 #pragma once
 
 #include <utility>
 
-#include "nccl/operation.h"
-#include "nccl/outcome.h"
+#include "nccl/base/outcome.h"
+#include "nccl/host/operation.h"
 #include "weir/weir.h"
 
 namespace weir::nccl {

@@ -8,12 +8,12 @@
 
 #include "core/base/settings.h"
 #include "nccl/cuda/driver.h"
-#include "nccl/direct/ways.h"
-#include "nccl/one_sided.h"
-#include "nccl/stream/flight.h"
-#include "nccl/stream/program.h"
+#include "nccl/direct/direct_policy.h"
+#include "nccl/host/one_sided.h"
 #include "nccl/stream/proxy.h"
+#include "nccl/stream/proxy_task.h"
 #include "nccl/stream/runner.h"
+#include "nccl/stream/stream_commands.h"
 
 namespace weir::nccl {
 
@@ -31,7 +31,7 @@ struct Capture {
 Outcome capture_of(const Driver& driver, const char* function, cuda::Stream stream,
                    Capture* capture) {
   int status = cuda::kCaptureNone;
-  cuda::Result result = driver.stream_is_capturing(stream, &status);
+  cuda::Result result = driver.cuStreamIsCapturing(stream, &status);
   if (result != cuda::kSuccess) {
     return cuda::failed(driver, function, "cuStreamIsCapturing", result);
   }
@@ -47,11 +47,11 @@ Outcome capture_of(const Driver& driver, const char* function, cuda::Stream stre
         function));
   }
   capture->active = true;
-  result = driver.stream_get_capture_info_v2 != nullptr
-               ? driver.stream_get_capture_info_v2(stream, &status, &capture->number,
-                                                   &capture->graph, nullptr, nullptr)
-               : driver.stream_get_capture_info_v3(stream, &status, &capture->number,
-                                                   &capture->graph, nullptr, nullptr, nullptr);
+  result = driver.cuStreamGetCaptureInfo_v2 != nullptr
+               ? driver.cuStreamGetCaptureInfo_v2(stream, &status, &capture->number,
+                                                  &capture->graph, nullptr, nullptr)
+               : driver.cuStreamGetCaptureInfo_v3(stream, &status, &capture->number,
+                                                  &capture->graph, nullptr, nullptr, nullptr);
   if (result == cuda::kSuccess) return {};
   return cuda::failed(driver, function, "cuStreamGetCaptureInfo", result);
 }
@@ -63,7 +63,7 @@ bool on_device(const void* driver, const void* pointer) {
 Outcome make_event(const Driver& driver, const char* function, StreamEvent* event) {
   cuda::Event made = nullptr;
   const cuda::RelaxedCapture relaxed(driver);
-  const cuda::Result result = driver.event_create(&made, cuda::kEventDisableTiming);
+  const cuda::Result result = driver.cuEventCreate(&made, cuda::kEventDisableTiming);
   if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuEventCreate", result);
   *event = StreamEvent(driver, made);
   return {};
@@ -73,65 +73,66 @@ Outcome record(const Driver& driver, const char* function, cuda::Stream stream,
                StreamEvent* event) {
   Outcome outcome = make_event(driver, function, event);
   if (!outcome.ok()) return outcome;
-  const cuda::Result result = driver.event_record(event->get(), stream);
+  const cuda::Result result = driver.cuEventRecord(event->get(), stream);
   if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuEventRecord", result);
   return {};
 }
 
 Outcome wait(const Driver& driver, const char* function, cuda::Stream stream,
              const StreamEvent& event) {
-  const cuda::Result result = driver.stream_wait_event(stream, event.get(), 0);
+  const cuda::Result result = driver.cuStreamWaitEvent(stream, event.get(), 0);
   if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuStreamWaitEvent", result);
   return {};
 }
 
-// What a graph holds.
+// Held by a graph.
 struct Retained {
   std::shared_ptr<Proxy> proxy;
-  std::shared_ptr<Recording> recording;
+  std::shared_ptr<GraphTasks> graph_tasks;
 };
 
-// Called by CUDA when a graph is gone; may not call CUDA.
-void let_go(void* argument) noexcept {
+// CUDA calls it when a graph is destroyed; it may not call CUDA.
+void on_graph_destroyed(void* argument) noexcept {
   std::unique_ptr<Retained> it(static_cast<Retained*>(argument));
-  it->proxy->release(*it->recording);
+  it->proxy->release(*it->graph_tasks);
 }
 
-Outcome start_recording(const Driver& driver, const char* function,
-                        const std::shared_ptr<Proxy>& proxy, const Capture& capture,
-                        std::shared_ptr<Recording>* recording) {
-  *recording = std::make_shared<Recording>(capture.number);
-  auto retained = std::make_unique<Retained>(Retained{proxy, *recording});
+Outcome start_graph_tasks(const Driver& driver, const char* function,
+                          const std::shared_ptr<Proxy>& proxy, const Capture& capture,
+                          std::shared_ptr<GraphTasks>* graph_tasks) {
+  *graph_tasks = std::make_shared<GraphTasks>(capture.number);
+  auto retained = std::make_unique<Retained>(Retained{proxy, *graph_tasks});
   cuda::UserObject object = nullptr;
-  cuda::Result result =
-      driver.user_object_create(&object, retained.get(), let_go, 1, cuda::kNoDestructorSync);
+  cuda::Result result = driver.cuUserObjectCreate(&object, retained.get(), on_graph_destroyed, 1,
+                                                  cuda::kNoDestructorSync);
   if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuUserObjectCreate", result);
-  retained.release();  // the object's now
-  result = driver.graph_retain_user_object(capture.graph, object, 1, cuda::kObjectMove);
+  retained.release();  // owned by the object
+  result = driver.cuGraphRetainUserObject(capture.graph, object, 1, cuda::kObjectMove);
   if (result != cuda::kSuccess) {
-    (void)driver.user_object_release(object, 1);
+    (void)driver.cuUserObjectRelease(object, 1);
     return cuda::failed(driver, function, "cuGraphRetainUserObject", result);
   }
   return {};
 }
 
-// Gives the flight staging and a number.
-Outcome settle_in(const Driver& driver, const char* function, Bank& bank, Flight& flight) {
-  if (bank.staging == nullptr || !bank.staging->holds(flight.mailbox_count, flight.byte_count)) {
-    // More than is needed now, so that a row of growing flights does not leave many pieces behind.
-    const size_t known = bank.staging == nullptr ? 0 : bank.staging->byte_count;
-    const size_t bytes = std::max(flight.byte_count, std::min(2 * known, kStagingMax));
-    Outcome outcome = get_staging(driver, function, flight.mailbox_count, bytes, &bank.staging);
+// Gives the task staging and a number.
+Outcome give_staging(const Driver& driver, const char* function, TaskChain& chain,
+                     ProxyTask& task) {
+  if (chain.staging == nullptr || !chain.staging->holds(task.mailbox_count, task.byte_count)) {
+    // More than is needed now, so that a series of growing tasks does not leave many pieces behind.
+    const size_t known = chain.staging == nullptr ? 0 : chain.staging->byte_count;
+    const size_t bytes = std::max(task.byte_count, std::min(2 * known, kStagingMax));
+    Outcome outcome = get_staging(driver, function, task.mailbox_count, bytes, &chain.staging);
     if (!outcome.ok()) return outcome;
-    bank.last_number = 0;
+    chain.last_number = 0;
   }
-  flight.staging = bank.staging;
-  flight.number = ++bank.last_number;
-  if (flight.number == 0) flight.number = ++bank.last_number;
+  task.staging = chain.staging;
+  task.number = ++chain.last_number;
+  if (task.number == 0) task.number = ++chain.last_number;
   return {};
 }
 
-// All streams of a flight are captured together, or none is.
+// Either all streams of a task are captured, into one graph, or none is.
 Outcome common_capture(const Driver& driver, const char* function,
                        const std::vector<cuda::Stream>& streams, Capture* capture) {
   for (size_t i = 0; i < streams.size(); ++i) {
@@ -142,34 +143,34 @@ Outcome common_capture(const Driver& driver, const char* function,
     if (it.active != capture->active || it.number != capture->number) {
       return invalid_usage(
           fmt::format("{}: the group uses {} streams together, of which some are captured and "
-                      "others are not, or into another graph",
+                      "others are not, or are captured into another graph",
                       function, streams.size()));
     }
   }
   return {};
 }
 
-// The operations of one communicator, on their way.
+// The operations of one communicator.
 struct Part {
   std::shared_ptr<Comm> comm;
   std::vector<Operation> operations;
   std::shared_ptr<Proxy> proxy;
-  std::shared_ptr<Recording> recording;
-  std::shared_ptr<Flight> flight;
+  std::shared_ptr<GraphTasks> graph_tasks;
+  std::shared_ptr<ProxyTask> task;
   bool begun = false;
 
-  Bank& bank() const { return recording != nullptr ? recording->bank : proxy->bank(); }
+  TaskChain& chain() const { return graph_tasks != nullptr ? graph_tasks->chain : proxy->chain(); }
 };
 
-// Communicators that have a stream in common: it must ring for all of them before it waits for one,
-// for one may be the peer of the other.
+// Communicators that share a stream. The stream must ring for all of them before it waits for one,
+// since one may be the peer of another.
 struct Batch {
-  std::vector<cuda::Stream> streams;  // the first one leads
+  std::vector<cuda::Stream> streams;  // the first one is the leading one
   std::vector<Part> parts;
   const char* function = nullptr;
   cuda::Context context = nullptr;  // of the thread, where the stream is NULL
   Capture capture;
-  std::unique_ptr<Program> program;
+  std::unique_ptr<StreamCommands> commands;
   Outcome outcome;
 
   bool has(cuda::Stream stream) const {
@@ -178,7 +179,7 @@ struct Batch {
   void add(cuda::Stream stream) {
     if (!has(stream)) streams.push_back(stream);
   }
-  bool meets(const Batch& other) const {
+  bool shares_stream_with(const Batch& other) const {
     return std::any_of(other.streams.begin(), other.streams.end(),
                        [&](cuda::Stream it) { return has(it); });
   }
@@ -198,14 +199,14 @@ std::vector<Batch> batches_of(std::vector<Operation> operations) {
   }
   for (size_t i = 0; i < all.size(); ++i) {
     for (size_t k = i + 1; k < all.size();) {
-      if (!all[i].meets(all[k])) {
+      if (!all[i].shares_stream_with(all[k])) {
         ++k;
         continue;
       }
       for (const cuda::Stream it : all[k].streams) all[i].add(it);
       for (Part& it : all[k].parts) all[i].parts.push_back(std::move(it));
       all.erase(all.begin() + static_cast<std::ptrdiff_t>(k));
-      k = i + 1;  // the grown one may meet some that it did not meet before
+      k = i + 1;  // the merged batch may share streams with batches before k
     }
   }
   return all;
@@ -215,8 +216,8 @@ Outcome check_one_sided(const Driver& driver, const std::vector<Operation>& oper
   for (const Operation& it : operations) {
     if (it.kind == OperationKind::kOneSided && cuda::only_on_device(driver, it.one_sided->data)) {
       return invalid_usage(
-          fmt::format("{}: localbuff is memory of a device; one-sided operations take host memory, "
-                      "ncclSend and ncclRecv take either",
+          fmt::format("{}: localbuff lies on a device; one-sided operations need host memory, and "
+                      "only ncclSend and ncclRecv support device memory",
                       it.function));
     }
   }
@@ -228,25 +229,25 @@ Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& 
   const char* function = part.operations[0].function;
   Outcome outcome = check_one_sided(driver, part.operations);
   if (!outcome.ok()) return outcome;
-  part.flight = plan_flight(std::move(part.operations), alone, on_device, &driver);
-  if (part.flight->copied_by_proxy) {
-    outcome = part.proxy->queue(driver, function, &part.flight->queue);
+  part.task = plan_task(std::move(part.operations), alone, on_device, &driver);
+  if (part.task->copied_by_proxy) {
+    outcome = part.proxy->queue(driver, function, &part.task->queue);
     if (!outcome.ok()) return outcome;
   }
   part.proxy->enqueue_begins();
   part.begun = true;
   if (capture.active) {
-    part.recording = part.proxy->find_recording(capture.number);
-    if (part.recording == nullptr) {
-      outcome = start_recording(driver, function, part.proxy, capture, &part.recording);
+    part.graph_tasks = part.proxy->find_graph_tasks(capture.number);
+    if (part.graph_tasks == nullptr) {
+      outcome = start_graph_tasks(driver, function, part.proxy, capture, &part.graph_tasks);
       if (!outcome.ok()) return outcome;
     }
   }
-  return settle_in(driver, function, part.bank(), *part.flight);
+  return give_staging(driver, function, part.chain(), *part.task);
 }
 
-// The leading stream waits for the others, and for the flights before these. From the first call to
-// CUDA that changes a stream.
+// The leading stream waits for the others, and for earlier tasks. The first call to CUDA that
+// changes a stream is made here.
 Outcome join(const Driver& driver, const Batch& batch) {
   const cuda::Stream lead = batch.streams[0];
   for (size_t i = 1; i < batch.streams.size(); ++i) {
@@ -256,8 +257,8 @@ Outcome join(const Driver& driver, const Batch& batch) {
     if (!outcome.ok()) return outcome;
   }
   for (const Part& part : batch.parts) {
-    if (part.bank().last == nullptr) continue;
-    Outcome outcome = wait(driver, batch.function, lead, *part.bank().last);
+    if (part.chain().last == nullptr) continue;
+    Outcome outcome = wait(driver, batch.function, lead, *part.chain().last);
     if (!outcome.ok()) return outcome;
   }
   return {};
@@ -271,43 +272,43 @@ Outcome begin(const Driver& driver, Batch& batch) {
   }
   if (outcome.ok()) outcome = join(driver, batch);
   if (!outcome.ok()) return outcome;
-  std::vector<Flight*> flights;
+  std::vector<ProxyTask*> tasks;
   for (const Part& part : batch.parts) {
-    flights.push_back(part.flight.get());
-    if (part.recording == nullptr) part.proxy->add(part.flight);
+    tasks.push_back(part.task.get());
+    if (part.graph_tasks == nullptr) part.proxy->add(part.task);
   }
-  batch.program = std::make_unique<Program>(driver, batch.streams[0], std::move(flights));
+  batch.commands = std::make_unique<StreamCommands>(driver, batch.streams[0], std::move(tasks));
   return {};
 }
 
-// The other streams go on after the leading one, and the next flights after these.
-Outcome part_ways(const Driver& driver, const Batch& batch) {
+// The other streams go on after the leading one, and later tasks after these.
+Outcome release_streams(const Driver& driver, const Batch& batch) {
   auto end = std::make_shared<StreamEvent>();
   Outcome outcome = record(driver, batch.function, batch.streams[0], end.get());
   for (size_t i = 1; i < batch.streams.size() && outcome.ok(); ++i) {
     outcome = wait(driver, batch.function, batch.streams[i], *end);
   }
   if (!outcome.ok()) return outcome;
-  for (const Part& part : batch.parts) part.bank().last = end;
+  for (const Part& part : batch.parts) part.chain().last = end;
   return {};
 }
 
-// What the proxies are to expect of the streams.
+// Tells the proxies how often the streams will ring.
 void end(Batch& batch) {
   for (size_t i = 0; i < batch.parts.size(); ++i) {
     Part& part = batch.parts[i];
     if (!part.begun) continue;
-    const size_t rings = batch.program != nullptr ? batch.program->rings(i) : 0;
+    const size_t rings = batch.commands != nullptr ? batch.commands->rings(i) : 0;
     if (!batch.outcome.ok() && rings > 0 && !batch.capture.active) {
-      // The stream will ring and wait, but nobody is to work for it. (A capture that has failed
-      // takes what it holds along.)
+      // The stream will ring and wait, but the task will not be run. (A capture that has failed
+      // drops what it holds.)
       part.comm->stream_failed(batch.outcome);
     }
-    part.proxy->enqueue_ends(part.flight, rings, part.recording);
+    part.proxy->enqueue_ends(part.task, rings, part.graph_tasks);
   }
 }
 
-// Batches of one group, whose steps are enqueued as program.h says.
+// The batches of one group, whose steps are enqueued as stream_commands.h describes.
 class Group {
  public:
   Group(const Driver& driver, std::vector<Batch> batches)
@@ -318,11 +319,11 @@ class Group {
       batch.function = first.function;
       batch.context = first.context;
       for (Part& part : batch.parts) {
-        part.proxy = part.comm->proxy();
+        part.proxy = proxy_of(*part.comm);
         proxies.push_back(part.proxy.get());
       }
     }
-    // One order of locks for all threads.
+    // All threads take the locks in one order.
     std::sort(proxies.begin(), proxies.end());
     for (Proxy* proxy : proxies) locks_.emplace_back(proxy->enqueue_lock());
   }
@@ -335,12 +336,12 @@ class Group {
     for (bool any = true; any;) {
       any = false;
       for (Batch& batch : batches_) {
-        if (batch.outcome.ok() && batch.program->takes_turns()) any = step(batch) || any;
+        if (batch.outcome.ok() && batch.commands->takes_turns()) any = step(batch) || any;
       }
     }
     for (Batch& batch : batches_) step(batch);
     for (Batch& batch : batches_) {
-      run(batch, [&] { return part_ways(driver_, batch); });
+      run(batch, [&] { return release_streams(driver_, batch); });
       end(batch);
     }
   }
@@ -348,7 +349,7 @@ class Group {
   const std::vector<Batch>& batches() const { return batches_; }
 
  private:
-  // Where nothing has failed yet, in the batch's context.
+  // Calls it in the batch's context, if nothing has failed yet.
   template <typename Call>
   void run(Batch& batch, Call call) {
     if (!batch.outcome.ok()) return;
@@ -359,10 +360,10 @@ class Group {
       batch.outcome = outcome_of_exception(batch.function, std::current_exception());
     }
   }
-  // False when there is none left.
+  // False when no step is left.
   bool step(Batch& batch) {
-    if (!batch.outcome.ok() || batch.program->ended()) return false;
-    run(batch, [&] { return batch.program->enqueue_step(); });
+    if (!batch.outcome.ok() || batch.commands->ended()) return false;
+    run(batch, [&] { return batch.commands->enqueue_step(); });
     return true;
   }
 
@@ -377,7 +378,7 @@ void find_order(Operation* operation) {
   const bool named = operation->stream != nullptr;
   const Driver* driver = named ? cuda::driver(true) : cuda::known_driver();
   if (driver == nullptr) return;
-  if (!named && driver->ctx_get_current(&operation->context) != cuda::kSuccess) {
+  if (!named && driver->cuCtxGetCurrent(&operation->context) != cuda::kSuccess) {
     operation->context = nullptr;
   }
   operation->in_stream_order = named || operation->context != nullptr;
@@ -415,9 +416,9 @@ Outcome run_cut(std::vector<Operation> operations) {
     mine->push_back(std::move(it));
   }
   const auto nowhere = [](const void*, const void*) { return false; };
-  std::vector<std::unique_ptr<Flight>> flights;
-  for (auto& it : by_comm) flights.push_back(plan_flight(std::move(it), false, nowhere, nullptr));
-  return run_here(flights);
+  std::vector<std::unique_ptr<ProxyTask>> tasks;
+  for (auto& it : by_comm) tasks.push_back(plan_task(std::move(it), false, nowhere, nullptr));
+  return run_here(tasks);
 }
 
 }  // namespace weir::nccl

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pause: what a thread does between two looks at something that changes soon: it gives the core away,
-// and sleeps when that has not helped for a while. Not thread-safe; one for each wait.
+// Pause: how a thread waits between two checks of a condition that changes soon: it yields, and
+// sleeps when that has not helped for a while. Not thread-safe; one for each wait.
 #pragma once
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "core/base/per_process.h"
-#include "nccl/background.h"
+#include "nccl/base/background.h"
 #include "nccl/direct/reduce_kernels.h"
 #include "nccl/stream/pause.h"
 #include "nccl/stream/runner.h"
@@ -18,17 +18,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kFlightsMax = 16384;
+constexpr size_t kTasksMax = 16384;
 // How long a thread without work waits for more.
 constexpr milliseconds kLinger{20};
-// Between two looks at what may end a wait without a word.
+// Between two checks of conditions that nothing signals.
 constexpr milliseconds kLook{10};
 constexpr milliseconds kExit{100};
 
-// Threads that look at pinned memory must have stopped when CUDA takes it away at exit.
+// Threads that read pinned memory must have stopped when CUDA frees it at exit.
 std::atomic<bool> leaving{false};
 
-// Threads that serve; a forked child has none of its parent's.
+// The number of proxy threads; a forked child has none of its parent's.
 std::atomic<int>& serving_count() {
   static constinit PerProcess<std::atomic<int>> it;
   return it.get();
@@ -43,7 +43,7 @@ void leave_at_exit() {
 }
 
 void prepare_exit() {
-  // After CUDA has been called, and so before its own exit handlers.
+  // Registered after the first call to CUDA, and so run before its own exit handlers.
   static const int once = std::atexit(leave_at_exit);
   (void)once;
 }
@@ -53,14 +53,14 @@ void prepare_exit() {
 Outcome Proxy::queue(const cuda::Driver& driver, const char* function,
                      std::shared_ptr<DeviceQueue>* queue) {
   cuda::Context context = nullptr;
-  (void)driver.ctx_get_current(&context);
+  (void)driver.cuCtxGetCurrent(&context);
   for (const auto& known : queues_) {
     if (known->context() == context) {
       *queue = known;
       return {};
     }
   }
-  // Now, since a stream that waits for this call may hold up the load.
+  // Loaded now, since loading may wait for a stream that waits for this call.
   std::string ignored;
   (void)reduce_kernels(driver, &ignored);
   Outcome outcome = DeviceQueue::make(driver, function, queue);
@@ -71,7 +71,7 @@ Outcome Proxy::queue(const cuda::Driver& driver, const char* function,
 void Proxy::enqueue_begins() {
   prepare_exit();
   std::unique_lock lock(lock_);
-  while (flights_.size() >= kFlightsMax && !leaving) changed_.wait_for(lock, kLook);
+  while (tasks_.size() >= kTasksMax && !leaving) changed_.wait_for(lock, kLook);
   if (!serving_) {
     run_in_background([self = shared_from_this()] { self->serve(); });
     serving_ = true;
@@ -80,67 +80,67 @@ void Proxy::enqueue_begins() {
   ++enqueueing_;
 }
 
-void Proxy::add(std::shared_ptr<Flight> flight) {
+void Proxy::add(std::shared_ptr<ProxyTask> task) {
   std::lock_guard lock(lock_);
-  flights_.push_back(std::move(flight));
+  tasks_.push_back(std::move(task));
   changed_.notify_all();
 }
 
-void Proxy::enqueue_ends(const std::shared_ptr<Flight>& flight, size_t rings,
-                         const std::shared_ptr<Recording>& recording) {
+void Proxy::enqueue_ends(const std::shared_ptr<ProxyTask>& task, size_t rings,
+                         const std::shared_ptr<GraphTasks>& graph_tasks) {
   std::lock_guard lock(lock_);
   --enqueueing_;
-  if (flight != nullptr && rings < flight->rings) flight->rings = rings;
-  if (flight != nullptr && recording == nullptr && rings == 0) {
-    std::erase(flights_, flight);  // it has not begun, nor will it
-  } else if (flight != nullptr && recording != nullptr && rings > 0) {
-    auto& parts = recording->parts_;
-    if (parts.empty() || parts.back().staging != flight->staging) {
-      parts.emplace_back().staging = flight->staging;
+  if (task != nullptr && rings < task->rings) task->rings = rings;
+  if (task != nullptr && graph_tasks == nullptr && rings == 0) {
+    std::erase(tasks_, task);  // it has not begun and never will
+  } else if (task != nullptr && graph_tasks != nullptr && rings > 0) {
+    auto& parts = graph_tasks->parts_;
+    if (parts.empty() || parts.back().staging != task->staging) {
+      parts.emplace_back().staging = task->staging;
     }
-    parts.back().flights.push_back(flight);
-    if (std::find(recordings_.begin(), recordings_.end(), recording) == recordings_.end()) {
-      recordings_.push_back(recording);
+    parts.back().tasks.push_back(task);
+    if (std::find(graph_tasks_.begin(), graph_tasks_.end(), graph_tasks) == graph_tasks_.end()) {
+      graph_tasks_.push_back(graph_tasks);
     }
   }
   changed_.notify_all();
 }
 
-std::shared_ptr<Recording> Proxy::find_recording(uint64_t capture) {
+std::shared_ptr<GraphTasks> Proxy::find_graph_tasks(uint64_t capture) {
   std::lock_guard lock(lock_);
-  for (const auto& recording : recordings_) {
-    if (recording->capture == capture && !recording->released) return recording;
+  for (const auto& graph_tasks : graph_tasks_) {
+    if (graph_tasks->capture == capture && !graph_tasks->released) return graph_tasks;
   }
   return nullptr;
 }
 
-void Proxy::release(Recording& recording) {
+void Proxy::release(GraphTasks& graph_tasks) {
   std::lock_guard lock(lock_);
-  recording.released = true;
+  graph_tasks.released = true;
   changed_.notify_all();
 }
 
 bool Proxy::idle() {
   std::lock_guard lock(lock_);
-  return flights_.empty();
+  return tasks_.empty();
 }
 
 void Proxy::wait_until_idle(const Comm& comm) {
   std::unique_lock lock(lock_);
-  while (!flights_.empty() && !comm.broken() && !leaving) changed_.wait_for(lock, kLook);
+  while (!tasks_.empty() && !comm.broken() && !leaving) changed_.wait_for(lock, kLook);
 }
 
-Proxy::Rung Proxy::find_rung() {
-  if (!flights_.empty()) {
-    Flight& first = *flights_.front();
-    if (first.door().rung() == first.number) return {&first, nullptr};
+Proxy::Ready Proxy::find_ready() {
+  if (!tasks_.empty()) {
+    ProxyTask& first = *tasks_.front();
+    if (first.doorbell().rung() == first.number) return {&first, nullptr};
   }
-  for (const auto& recording : recordings_) {
-    if (recording->released) continue;
-    for (const auto& part : recording->parts_) {
+  for (const auto& graph_tasks : graph_tasks_) {
+    if (graph_tasks->released) continue;
+    for (const auto& part : graph_tasks->parts_) {
       const uint32_t number = part.staging->mailboxes[0].rung();
-      if (number > 0 && number <= part.flights.size()) {
-        return {part.flights[number - 1].get(), recording};
+      if (number > 0 && number <= part.tasks.size()) {
+        return {part.tasks[number - 1].get(), graph_tasks};
       }
     }
   }
@@ -151,12 +151,12 @@ void Proxy::serve() noexcept {
   Pause pause;
   std::unique_lock lock(lock_);
   while (!leaving) {
-    // What goes takes its communicator along, perhaps: not with the lock.
-    std::vector<std::shared_ptr<Recording>> gone;
-    for (size_t i = 0; i < recordings_.size();) {
-      if (recordings_[i]->released) {
-        gone.push_back(std::move(recordings_[i]));
-        recordings_.erase(recordings_.begin() + static_cast<std::ptrdiff_t>(i));
+    // Destroying it may destroy its communicator, which must not happen under the lock.
+    std::vector<std::shared_ptr<GraphTasks>> gone;
+    for (size_t i = 0; i < graph_tasks_.size();) {
+      if (graph_tasks_[i]->released) {
+        gone.push_back(std::move(graph_tasks_[i]));
+        graph_tasks_.erase(graph_tasks_.begin() + static_cast<std::ptrdiff_t>(i));
       } else {
         ++i;
       }
@@ -166,15 +166,15 @@ void Proxy::serve() noexcept {
       gone.clear();
       lock.lock();
     }
-    const Rung rung = find_rung();
-    if (rung.flight != nullptr) {
+    const Ready ready = find_ready();
+    if (ready.task != nullptr) {
       lock.unlock();
-      run(*rung.flight, leaving);
-      std::shared_ptr<Flight> ended;
+      run(*ready.task, leaving);
+      std::shared_ptr<ProxyTask> ended;
       lock.lock();
-      if (rung.recording == nullptr) {
-        ended = std::move(flights_.front());
-        flights_.pop_front();
+      if (ready.graph_tasks == nullptr) {
+        ended = std::move(tasks_.front());
+        tasks_.pop_front();
         changed_.notify_all();
       }
       lock.unlock();
@@ -200,6 +200,11 @@ void Proxy::serve() noexcept {
   }
   serving_ = false;
   --serving_count();
+}
+
+std::shared_ptr<Proxy> proxy_of(Comm& comm) {
+  return std::static_pointer_cast<Proxy>(
+      comm.stream_work([]() -> std::shared_ptr<StreamWork> { return std::make_shared<Proxy>(); }));
 }
 
 }  // namespace weir::nccl

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proxy: what runs a communicator's operations when its streams have reached them. It has the
-// flights that were enqueued, which it runs in the order of the calls, and the recordings: flights in
-// graphs, each of which it runs whenever a launch of the graph rings for it. A thread serves while
-// there are any; it makes no call to CUDA that waits for a stream of the program's.
+// Proxy: runs a communicator's operations when its streams have reached them. It holds the tasks
+// that were enqueued, which it runs in the order of the calls, and the tasks of captured graphs,
+// each of which it runs whenever a launch of the graph rings for it. Its thread exists while there
+// are tasks of either kind; it makes no call to CUDA that waits for a stream of the program.
 //
-// Flights of one communicator follow each other in stream order too, whatever their streams, and so
-// share one staging (Bank).
+// Tasks of one communicator follow each other in stream order, whatever their streams, and so share
+// one staging (TaskChain).
 //
-// Thread-safe, but for banks and queues, which are used under enqueue_lock().
+// Thread-safe, except chains and queues, which are used under enqueue_lock().
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,11 @@
 #include <mutex>
 #include <vector>
 
+#include "nccl/comm/comm.h"
 #include "nccl/cuda/driver.h"
+#include "nccl/cuda/staging.h"
 #include "nccl/direct/device_queue.h"
-#include "nccl/stream/flight.h"
-#include "nccl/stream/staging.h"
+#include "nccl/stream/proxy_task.h"
 
 namespace weir::nccl {
 
@@ -42,95 +43,96 @@ class StreamEvent {
 
  private:
   void reset() {
-    if (event_ != nullptr) (void)driver_->event_destroy(event_);
+    if (event_ != nullptr) (void)driver_->cuEventDestroy_v2(event_);
     event_ = nullptr;
   }
   const cuda::Driver* driver_ = nullptr;
   cuda::Event event_ = nullptr;
 };
 
-// What flights that follow each other have in common.
-struct Bank {
+// What tasks that follow each other have in common.
+struct TaskChain {
   std::shared_ptr<Staging> staging;
   uint32_t last_number = 0;
-  std::shared_ptr<StreamEvent> last;  // the end of the latest flight
+  std::shared_ptr<StreamEvent> last;  // the end of the latest task
 };
 
-// Flights in one graph.
-class Recording {
+// Tasks in one graph.
+class GraphTasks {
  public:
-  explicit Recording(uint64_t the_capture) : capture(the_capture) {}
+  explicit GraphTasks(uint64_t the_capture) : capture(the_capture) {}
 
   const uint64_t capture;  // CUDA's number of the capture
-  Bank bank;
+  TaskChain chain;
   // The graph and all that was made from it is gone.
   std::atomic<bool> released{false};
 
  private:
   friend class Proxy;
-  // Flights that share a staging; flight i has the number i + 1.
+  // Tasks that share a staging; task i has the number i + 1.
   struct Part {
     std::shared_ptr<Staging> staging;
-    std::vector<std::shared_ptr<Flight>> flights;
+    std::vector<std::shared_ptr<ProxyTask>> tasks;
   };
   std::vector<Part> parts_;
 };
 
-class Proxy : public std::enable_shared_from_this<Proxy> {
+class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
  public:
   Proxy() = default;
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
 
-  // One thread at a time enqueues, from before the first call to CUDA until after the flight is
-  // added.
+  // Held by the thread that enqueues, from before its first call to CUDA until the task is added.
   std::mutex& enqueue_lock() { return enqueue_lock_; }
-  Bank& bank() { return bank_; }
+  TaskChain& chain() { return chain_; }
   // For the current context; made at the first call. Under enqueue_lock().
   Outcome queue(const cuda::Driver& driver, const char* function,
                 std::shared_ptr<DeviceQueue>* queue);
 
-  // Makes sure that there is a thread, and that it stays until enqueue_ends. Waits while very many
-  // flights are enqueued. Throws when there can be no thread.
+  // Starts the thread if there is none; it stays until enqueue_ends. Waits while kTasksMax tasks
+  // are enqueued. Throws when no thread can be started.
   void enqueue_begins();
-  // A flight that is no recording's, before the first call to CUDA that rings for it: such a call
-  // may wait until the stream has gone on, which waits for this flight. It may have been run, and
-  // let go of, when the caller is through.
-  void add(std::shared_ptr<Flight> flight);
-  // `flight` may be empty: it was not added, nor is it recorded. `rings`: how often the stream will
-  // ring for it.
-  void enqueue_ends(const std::shared_ptr<Flight>& flight, size_t rings,
-                    const std::shared_ptr<Recording>& recording);
+  // Adds a task that is not part of a graph, before the first call to CUDA that rings for it: such
+  // a call may wait until the stream has gone on, which waits for this task. When the caller
+  // returns, the task may have been run and destroyed already.
+  void add(std::shared_ptr<ProxyTask> task);
+  // `task` empty: it was neither added nor captured. `rings`: how often the stream will ring for
+  // it.
+  void enqueue_ends(const std::shared_ptr<ProxyTask>& task, size_t rings,
+                    const std::shared_ptr<GraphTasks>& graph_tasks);
 
-  // nullptr: nothing was recorded yet in that capture.
-  std::shared_ptr<Recording> find_recording(uint64_t capture);
+  // nullptr: that capture has no tasks yet.
+  std::shared_ptr<GraphTasks> find_graph_tasks(uint64_t capture);
   // From any thread, also one of CUDA's.
-  void release(Recording& recording);
+  void release(GraphTasks& graph_tasks);
 
-  // Returns when all flights that were enqueued have been run, or the communicator is broken.
-  void wait_until_idle(const Comm& comm);
-  bool idle();
+  void wait_until_idle(const Comm& comm) override;
+  bool idle() override;
 
  private:
-  struct Rung {
-    Flight* flight = nullptr;
-    std::shared_ptr<Recording> recording;  // empty: the first that was enqueued
+  struct Ready {
+    ProxyTask* task = nullptr;
+    std::shared_ptr<GraphTasks> graph_tasks;  // empty: the first that was enqueued
   };
   void serve() noexcept;
   // With the lock.
-  Rung find_rung();
-  bool has_work() const { return !flights_.empty() || !recordings_.empty() || enqueueing_ > 0; }
+  Ready find_ready();
+  bool has_work() const { return !tasks_.empty() || !graph_tasks_.empty() || enqueueing_ > 0; }
 
   std::mutex enqueue_lock_;
-  Bank bank_;
+  TaskChain chain_;
   std::vector<std::shared_ptr<DeviceQueue>> queues_;
 
   std::mutex lock_;
   std::condition_variable changed_;
-  std::deque<std::shared_ptr<Flight>> flights_;
-  std::vector<std::shared_ptr<Recording>> recordings_;
+  std::deque<std::shared_ptr<ProxyTask>> tasks_;
+  std::vector<std::shared_ptr<GraphTasks>> graph_tasks_;
   int enqueueing_ = 0;
   bool serving_ = false;
 };
+
+// The communicator's; made at the first call.
+std::shared_ptr<Proxy> proxy_of(Comm& comm);
 
 }  // namespace weir::nccl

@@ -7,14 +7,14 @@
 #include "core/base/check.h"
 #include "nccl/direct/direct_call.h"
 #include "nccl/direct/direct_message.h"
-#include "nccl/direct/ways.h"
+#include "nccl/direct/direct_policy.h"
 #include "nccl/stream/pause.h"
 
 namespace weir::nccl {
 
 namespace {
 
-// A slice of several blocks between the caller's buffer and the stage, by the host.
+// Copies a slice of several blocks between the caller's buffer and the staging, on the host.
 void move_blocks(char* to, size_t to_stride, const char* from, size_t from_stride, size_t blocks,
                  size_t bytes) {
   if (bytes == 0) return;
@@ -25,34 +25,33 @@ void move_blocks(char* to, size_t to_stride, const char* from, size_t from_strid
 
 class Runner {
  public:
-  // `memory`: of the staging. `answers`: there is a stream that rings and waits.
-  Runner(Flight& flight, char* memory, bool answers, const std::atomic<bool>& leave)
-      : flight_(flight), memory_(memory), rings_(answers && !flight.gated), leave_(leave) {
-    size_t places = 0;
-    for (const Lane& it : flight.lanes) places += it.depth;
-    busy_.resize(places);
-    ways_.resize(flight.lanes.size(), Way::kUnknown);
-    orders_.resize(flight.order_count);
-    under_way_.resize(flight.lanes.size());
-    for (const Item& item : flight.items) orders_[lane(item).order].items.push_back(item);
-    running_.reserve(places);
-    late_.reserve(places);
+  // `memory`: the bytes of the staging. `answers`: a stream rings and waits.
+  Runner(ProxyTask& task, char* memory, bool answers, const std::atomic<bool>& leave)
+      : task_(task), memory_(memory), rings_(answers && !task.gated), leave_(leave) {
+    size_t slots = 0;
+    for (const Subtask& it : task.subtasks) slots += it.depth;
+    busy_.resize(slots);
+    paths_.resize(task.subtasks.size(), Path::kUnknown);
+    orders_.resize(task.order_count);
+    under_way_.resize(task.subtasks.size());
+    for (const Item& item : task.items) orders_[subtask(item).order].items.push_back(item);
+    running_.reserve(slots);
+    late_.reserve(slots);
   }
 
-  // A flight of one plain operation, to its end. False: it is not.
+  // Runs a task of one plain operation to its end. False: it is not one.
   bool run_at_once() {
-    if (flight_.items.size() != 1 || rings_ || flight_.queue != nullptr) return false;
-    const Item& item = flight_.items[0];
-    if (broken(item) || goes_direct(lane(item).operation)) return false;
+    if (task_.items.size() != 1 || rings_ || task_.queue != nullptr) return false;
+    const Item& item = task_.items[0];
+    if (broken(item) || goes_direct(subtask(item).operation)) return false;
     fail(nccl::start(sliced(item), nullptr));
     if (first_.ok()) unpack(item);
     return true;
   }
 
-  // The stream may turn out to ring less often while it runs.
+  // The number of rings may become smaller while it runs.
   bool finished() const {
-    const size_t all =
-        rings_ ? flight_.rings.load(std::memory_order_acquire) : flight_.items.size();
+    const size_t all = rings_ ? task_.rings.load(std::memory_order_acquire) : task_.items.size();
     return done_ + late_.size() >= all;
   }
   // True when something moved.
@@ -61,7 +60,7 @@ class Runner {
     for (Order& it : orders_) moved = start_what_can(it) || moved;
     return test_all() || moved;
   }
-  // Whether there is nothing to do but to wait for Weir's operations.
+  // Whether it can only wait for Weir's operations.
   bool may_wait() const {
     return std::all_of(orders_.begin(), orders_.end(),
                        [](const Order& it) { return it.next == it.items.size(); }) &&
@@ -79,7 +78,7 @@ class Runner {
       if (it.request != nullptr) settle(it, weir_wait(&it.request));
       finish(it);
     }
-    for (const Running& it : late_) end_one_sided(it);
+    for (const Running& it : late_) wait_for_signals(it);
     return std::move(first_);
   }
 
@@ -100,7 +99,7 @@ class Runner {
   }
 
  private:
-  // Where a slice that has been started is.
+  // The state of a slice that has been started.
   enum class Step : uint8_t { kComing, kRunning, kLeaving };
   struct Running {
     Item item;
@@ -112,41 +111,43 @@ class Runner {
   struct Order {
     std::vector<Item> items;
     size_t next = 0;
-    size_t coming = 0;                        // are on their way to the staging, and not Weir's yet
-    std::unique_ptr<DirectOperation> direct;  // of the next item's lane
+    size_t coming = 0;                        // on their way to the staging, not yet passed to Weir
+    std::unique_ptr<DirectOperation> direct;  // of the next item's subtask
   };
-  // How a lane's operation goes: all ranks find out together, before its first slice.
-  enum class Way : uint8_t { kUnknown, kAsking, kSlices, kDirect };
+  // How a subtask's operation is carried out, which all ranks find out together before its first
+  // slice.
+  enum class Path : uint8_t { kUnknown, kAsking, kSlices, kDirect };
 
-  bool broken(const Item& item) { return !first_.ok() || lane(item).operation.comm->broken(); }
+  bool broken(const Item& item) { return !first_.ok() || subtask(item).operation.comm->broken(); }
 
   void fail(Outcome outcome) {
     if (!outcome.ok() && first_.ok()) first_ = std::move(outcome);
   }
 
-  Lane& lane(const Item& item) { return flight_.lanes[item.lane]; }
+  Subtask& subtask(const Item& item) { return task_.subtasks[item.subtask]; }
 
-  char* stage(size_t offset, size_t row_bytes, const Lane& lane, size_t slice) const {
-    return offset == Lane::kNone ? nullptr : memory_ + offset + slice % lane.depth * row_bytes;
+  char* stage(size_t offset, size_t row_bytes, const Subtask& subtask, size_t slice) const {
+    return offset == Subtask::kNone ? nullptr
+                                    : memory_ + offset + slice % subtask.depth * row_bytes;
   }
-  char* send_stage(const Lane& lane, size_t slice) const {
-    return stage(lane.send_offset, lane.cut.send_bytes(), lane, slice);
+  char* send_stage(const Subtask& subtask, size_t slice) const {
+    return stage(subtask.send_offset, subtask.cut.send_bytes(), subtask, slice);
   }
-  char* recv_stage(const Lane& lane, size_t slice) const {
-    return stage(lane.recv_offset, lane.cut.recv_bytes(), lane, slice);
+  char* recv_stage(const Subtask& subtask, size_t slice) const {
+    return stage(subtask.recv_offset, subtask.cut.recv_bytes(), subtask, slice);
   }
 
   // Of a pre-multiplied sum, where the host reads it; else nullptr.
-  const void* factor(const Lane& it) const {
+  const void* factor(const Subtask& it) const {
     if (!it.operation.factor.has_value()) return nullptr;
     if (it.scalar_on_device) return memory_ + it.scalar_offset;
     const Factor& known = *it.operation.factor;
     return known.device_scalar != nullptr ? known.device_scalar : known.value;
   }
 
-  // The operation of one slice, with its data in place.
+  // The operation of one slice, on the addresses of its data.
   Operation sliced(const Item& item) {
-    Lane& it = lane(item);
+    Subtask& it = subtask(item);
     Operation operation = it.operation;
     operation.count = it.slice_width(item.slice);
     const size_t bytes = operation.count * it.cut.element_bytes;
@@ -170,9 +171,9 @@ class Runner {
     return operation;
   }
 
-  // Results that no stream takes, to where the caller wants them.
+  // Copies results that no stream copies to the caller's buffer.
   void unpack(const Item& item) {
-    Lane& it = lane(item);
+    Subtask& it = subtask(item);
     char* from = recv_stage(it, item.slice);
     if (from == nullptr || it.recv_on_device) return;
     const size_t bytes = it.slice_width(item.slice) * it.cut.element_bytes;
@@ -181,10 +182,10 @@ class Runner {
         it.operation.count * it.cut.element_bytes, from, bytes, it.cut.recv_blocks, bytes);
   }
 
-  // Between a device and the staging, by the flight's own queue.
+  // Copies between a device and the staging, on the task's own queue.
   void copy_on_queue(Running& it, bool to_stage) {
-    DeviceQueue& queue = *flight_.queue;
-    Lane& on = lane(it.item);
+    DeviceQueue& queue = *task_.queue;
+    Subtask& on = subtask(it.item);
     const char* function = on.operation.function;
     const size_t bytes = on.slice_width(it.item.slice) * on.cut.element_bytes;
     const size_t begin = it.item.slice * on.cut.width * on.cut.element_bytes;
@@ -204,59 +205,60 @@ class Runner {
     fail(outcome.ok() ? std::move(marked) : std::move(outcome));
   }
 
-  // In which its lane's slices take turns.
-  size_t place(const Item& item) {
-    const Lane& it = lane(item);
+  // The slot that the slice uses.
+  size_t slot(const Item& item) {
+    const Subtask& it = subtask(item);
     return it.first_mailbox + item.slice % it.depth;
   }
 
   bool can_start(const Item& item) {
-    if (busy_[place(item)] || under_way_[item.lane] == kDepthMax) return false;
-    return !rings_ || flight_.mailbox(lane(item), item.slice).rung() == flight_.number;
+    if (busy_[slot(item)] || under_way_[item.subtask] == kDepthMax) return false;
+    return !rings_ || task_.mailbox(subtask(item), item.slice).rung() == task_.number;
   }
 
   void start_operation(Running& it) {
     try {
       if (!broken(it.item)) fail(nccl::start(sliced(it.item), &it.request));
     } catch (...) {
-      fail(outcome_of_exception(lane(it.item).operation.function, std::current_exception()));
+      fail(outcome_of_exception(subtask(it.item).operation.function, std::current_exception()));
     }
   }
 
-  // Whatever happens, an item that is begun is finished: the stream waits for it.
+  // An item that is begun is always finished, since the stream waits for it.
   void begin(Running& it) {
-    const Lane& on = lane(it.item);
-    if (flight_.queue == nullptr || on.one_sided() || broken(it.item)) {
+    const Subtask& on = subtask(it.item);
+    if (task_.queue == nullptr || on.one_sided() || broken(it.item)) {
       start_operation(it);
       return;
     }
-    // Also what need not come: operations start in the order of the items.
+    // Also for data that need no copy: operations start in the order of the items.
     it.step = Step::kComing;
     ++orders_[on.order].coming;
-    it.mark = flight_.queue->latest();
+    it.mark = task_.queue->latest();
     if (on.send_on_device) copy_on_queue(it, true);
   }
 
-  // Finds out how the lane goes. False while it is not known.
-  bool know_way(Order& order, const Item& item) {
-    Way& way = ways_[item.lane];
-    if (way == Way::kUnknown) {
-      const Lane& it = lane(item);
+  // Finds out how the subtask's operation is carried out. False while that is not known.
+  bool know_path(Order& order, const Item& item) {
+    Path& path = paths_[item.subtask];
+    if (path == Path::kUnknown) {
+      const Subtask& it = subtask(item);
       if (broken(item) || it.one_sided() || it.passed() || !goes_direct(it.operation)) {
-        way = Way::kSlices;
+        path = Path::kSlices;
       } else {
         WEIR_CHECK(!rings_, "an operation that may go directly is not copied by its stream");
-        const bool on_device = flight_.queue != nullptr &&
+        const bool on_device = task_.queue != nullptr &&
                                (it.cut.send_blocks == 0 || it.send_on_device) &&
                                (it.cut.recv_blocks == 0 || it.recv_on_device);
-        order.direct = try_direct(it, on_device ? flight_.queue : nullptr);
-        way = Way::kAsking;
+        order.direct = try_direct(it, on_device ? task_.queue : nullptr);
+        path = Path::kAsking;
       }
     }
-    return way != Way::kAsking;
+    return path != Path::kAsking;
   }
 
-  std::unique_ptr<DirectOperation> try_direct(const Lane& it, std::shared_ptr<DeviceQueue> queue) {
+  std::unique_ptr<DirectOperation> try_direct(const Subtask& it,
+                                              std::shared_ptr<DeviceQueue> queue) {
     if (it.message()) return std::make_unique<DirectMessage>(it.operation, std::move(queue));
     return std::make_unique<DirectCall>(it.operation, std::move(queue), factor(it));
   }
@@ -265,13 +267,13 @@ class Runner {
     bool moved = false;
     for (; order.next < order.items.size(); ++order.next) {
       const Item& item = order.items[order.next];
-      if (!know_way(order, item)) {
-        // It begins with operations of Weir's, after those before it.
+      if (!know_path(order, item)) {
+        // It begins with operations of Weir's, which come after those before it.
         if (order.coming > 0 || !advance_direct(order)) break;
         moved = true;
-        if (ways_[item.lane] == Way::kAsking) break;
+        if (paths_[item.subtask] == Path::kAsking) break;
       }
-      if (ways_[item.lane] == Way::kDirect) {
+      if (paths_[item.subtask] == Path::kDirect) {
         ++done_;
       } else if (can_start(item)) {
         start(item);
@@ -285,24 +287,24 @@ class Runner {
 
   void start(const Item& item) {
     Running it{item};
-    if (rings_) flight_.mailbox(lane(it.item), it.item.slice).take();
-    busy_[place(it.item)] = true;
-    ++under_way_[it.item.lane];
+    if (rings_) task_.mailbox(subtask(it.item), it.item.slice).take();
+    busy_[slot(it.item)] = true;
+    ++under_way_[it.item.subtask];
     begin(it);
-    if (lane(it.item).one_sided() && !broken(it.item)) {
+    if (waits_for_signals(subtask(it.item).operation) && !broken(it.item)) {
       late_.push_back(it);
     } else if (it.request != nullptr || it.step != Step::kRunning || !step_on(it)) {
-      running_.push_back(it);  // there is room: each has its place
+      running_.push_back(it);  // never grows: each has its slot
     } else {
       finish(it);
     }
   }
 
-  // Looks at one that is under way. True when it is over.
+  // Advances a slice that is under way. True when it has ended.
   bool step_on(Running& it) {
     if (it.step == Step::kComing) {
-      if (!flight_.queue->passed(it.mark)) return false;
-      --orders_[lane(it.item).order].coming;
+      if (!task_.queue->passed(it.mark)) return false;
+      --orders_[subtask(it.item).order].coming;
       it.step = Step::kRunning;
       start_operation(it);
     }
@@ -313,11 +315,12 @@ class Runner {
         if (done == 0 && it.request != nullptr) return false;
         settle(it, result);
       }
-      if (flight_.queue == nullptr || !lane(it.item).recv_on_device || broken(it.item)) return true;
+      if (task_.queue == nullptr || !subtask(it.item).recv_on_device || broken(it.item))
+        return true;
       it.step = Step::kLeaving;
       copy_on_queue(it, false);
     }
-    return flight_.queue->passed(it.mark);
+    return task_.queue->passed(it.mark);
   }
 
   bool test_all() {
@@ -325,8 +328,8 @@ class Runner {
     bool held_up = false;
     for (size_t i = 0; i < running_.size();) {
       const Step before = running_[i].step;
-      // None overtakes another.
-      held_up = held_up || (before == Step::kComing && !flight_.queue->passed(running_[i].mark));
+      // Slices start in order.
+      held_up = held_up || (before == Step::kComing && !task_.queue->passed(running_[i].mark));
       if ((before == Step::kComing && held_up) || !step_on(running_[i])) {
         moved = moved || running_[i].step != before;
         ++i;
@@ -339,9 +342,9 @@ class Runner {
     return moved;
   }
 
-  // True when it moved, or has ended, as the lane's way then tells.
+  // True when it moved or has ended; the subtask's path then tells how.
   bool advance_direct(Order& order) {
-    const size_t asked = order.items[order.next].lane;
+    const size_t asked = order.items[order.next].subtask;
     auto state = DirectOperation::State::kGoing;
     bool moved = false;
     Outcome outcome;
@@ -349,20 +352,20 @@ class Runner {
       outcome = order.direct->advance(&state, &moved);
     } catch (...) {
       outcome =
-          outcome_of_exception(flight_.lanes[asked].operation.function, std::current_exception());
+          outcome_of_exception(task_.subtasks[asked].operation.function, std::current_exception());
     }
     if (outcome.ok() && state == DirectOperation::State::kGoing) return moved;
     order.direct.reset();
-    ways_[asked] = state == DirectOperation::State::kDone ? Way::kDirect : Way::kSlices;
-    fail(std::move(outcome));  // its slices then are finished without a start
+    paths_[asked] = state == DirectOperation::State::kDone ? Path::kDirect : Path::kSlices;
+    fail(std::move(outcome));  // then its slices are finished without being started
     return true;
   }
 
-  void end_one_sided(const Running& it) {
+  void wait_for_signals(const Running& it) {
     try {
-      if (!broken(it.item)) fail(nccl::finish(lane(it.item).operation));
+      if (!broken(it.item)) fail(nccl::finish(subtask(it.item).operation));
     } catch (...) {
-      fail(outcome_of_exception(lane(it.item).operation.function, std::current_exception()));
+      fail(outcome_of_exception(subtask(it.item).operation.function, std::current_exception()));
     }
     finish(it);
   }
@@ -372,7 +375,7 @@ class Runner {
     it.request = nullptr;
     if (result == WEIR_OK || !first_.ok()) return;
     try {
-      const Operation& operation = lane(it.item).operation;
+      const Operation& operation = subtask(it.item).operation;
       fail(operation.comm->outcome(operation.function, result));
     } catch (...) {
       first_.code = ncclSystemError;  // no memory for the text
@@ -381,23 +384,24 @@ class Runner {
 
   void finish(const Running& it) {
     if (!broken(it.item)) unpack(it.item);
-    busy_[place(it.item)] = false;
-    --under_way_[it.item.lane];
+    busy_[slot(it.item)] = false;
+    --under_way_[it.item.subtask];
     ++done_;
     if (rings_ && !leave_.load(std::memory_order_relaxed)) {
-      // Before the stream goes on: who has waited for it is refused by the next call.
-      if (!first_.ok()) flight_.comm->stream_failed(first_);
-      flight_.mailbox(lane(it.item), it.item.slice).answer();
+      // Set before the stream goes on, so that the next call of a thread that waited for it is
+      // refused.
+      if (!first_.ok()) task_.comm->stream_failed(first_);
+      task_.mailbox(subtask(it.item), it.item.slice).answer();
     }
   }
 
-  Flight& flight_;
+  ProxyTask& task_;
   char* const memory_;
-  const bool rings_;  // each slice does, and is answered
+  const bool rings_;  // each slice rings and is answered
   const std::atomic<bool>& leave_;
-  std::vector<char> busy_;         // places
-  std::vector<size_t> under_way_;  // slices of each lane
-  std::vector<Way> ways_;          // of lanes
+  std::vector<char> busy_;         // slots
+  std::vector<size_t> under_way_;  // slices of each subtask
+  std::vector<Path> paths_;        // of subtasks
   std::vector<Order> orders_;
   size_t done_ = 0;
   std::vector<Running> running_;
@@ -405,13 +409,13 @@ class Runner {
   Outcome first_;
 };
 
-// For a flight that there is no memory to run.
-void answer_all(Flight& flight, const std::atomic<bool>& leave) {
+// For a task that cannot be run for lack of memory.
+void answer_all(ProxyTask& task, const std::atomic<bool>& leave) {
   Pause pause;
-  for (size_t i = 0; i < flight.rings;) {
+  for (size_t i = 0; i < task.rings;) {
     if (leave.load(std::memory_order_relaxed)) return;
-    Mailbox& it = flight.mailbox(flight.lanes[flight.items[i].lane], flight.items[i].slice);
-    if (it.rung() != flight.number) {
+    Mailbox& it = task.mailbox(task.subtasks[task.items[i].subtask], task.items[i].slice);
+    if (it.rung() != task.number) {
       pause.wait();
       continue;
     }
@@ -424,30 +428,31 @@ void answer_all(Flight& flight, const std::atomic<bool>& leave) {
 
 }  // namespace
 
-void run(Flight& flight, const std::atomic<bool>& leave) {
-  if (flight.gated) flight.door().take();
+void run(ProxyTask& task, const std::atomic<bool>& leave) {
+  if (task.gated) task.doorbell().take();
   Outcome outcome;
   try {
-    Runner runner(flight, flight.staging->bytes, true, leave);
+    Runner runner(task, task.staging->bytes, true, leave);
     outcome = runner.run();
   } catch (...) {
-    outcome = outcome_of_exception(flight.lanes[0].operation.function, std::current_exception());
-    if (!flight.gated) answer_all(flight, leave);
+    outcome = outcome_of_exception(task.subtasks[0].operation.function, std::current_exception());
+    if (!task.gated) answer_all(task, leave);
   }
-  if (!outcome.ok()) flight.comm->stream_failed(outcome);
-  if (flight.gated && !leave.load(std::memory_order_relaxed)) flight.door().answer();
+  if (!outcome.ok()) task.comm->stream_failed(outcome);
+  if (task.gated && !leave.load(std::memory_order_relaxed)) task.doorbell().answer();
 }
 
-Outcome run_here(const std::vector<std::unique_ptr<Flight>>& flights) {
+Outcome run_here(const std::vector<std::unique_ptr<ProxyTask>>& tasks) {
   static const std::atomic<bool> never{false};
   std::vector<std::unique_ptr<char[]>> memory;
   std::vector<std::unique_ptr<Runner>> runners;
-  for (const auto& flight : flights) {
-    memory.emplace_back(new char[flight->byte_count]);
-    runners.push_back(std::make_unique<Runner>(*flight, memory.back().get(), false, never));
+  for (const auto& task : tasks) {
+    memory.emplace_back(new char[task->byte_count]);
+    runners.push_back(std::make_unique<Runner>(*task, memory.back().get(), false, never));
   }
   if (runners.size() == 1) return runners[0]->run();
-  // They may be each other's peers: none waits for one alone before all have been started.
+  // The communicators may be each other's peers: none is waited for alone before all have been
+  // started.
   Pause pause;
   for (bool all_finished = false; !all_finished;) {
     all_finished = true;
@@ -478,7 +483,7 @@ Outcome run_here(const std::vector<std::unique_ptr<Flight>>& flights) {
   for (size_t i = 0; i < runners.size(); ++i) {
     Outcome outcome = runners[i]->end();
     if (outcome.ok()) continue;
-    flights[i]->comm->note_error(outcome.text);
+    tasks[i]->comm->note_error(outcome.text);
     if (first.ok()) first = std::move(outcome);
   }
   return first;

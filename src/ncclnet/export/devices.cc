@@ -12,7 +12,7 @@ namespace {
 constexpr int kSpeedUnknownMbits = 10'000;  // NCCL's own guess
 constexpr int kDeviceCountMax = 64;
 
-// The PCI device behind an interface, as NCCL wants it; "" for bridges, veth and the like.
+// The PCI device of an interface, in NCCL's form; "" for bridges, veth and the like.
 std::string pci_path_of(const std::string& interface) {
   char* resolved = realpath(("/sys/class/net/" + interface + "/device").c_str(), nullptr);
   if (resolved == nullptr) return "";
@@ -67,7 +67,7 @@ int Devices::join(const int* members, int member_count, int member_count_max, st
     const int member = members[i];
     if (!has(member) || (*this)[member].members.size() != 1) {
       *reason = "a virtual device of device " + std::to_string(member) +
-                ", which is none that could be joined";
+                ", which does not exist or is itself virtual";
       return -1;
     }
     if (std::find(made.members.begin(), made.members.end(), member) != made.members.end()) {

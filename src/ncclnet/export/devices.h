@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices: what NCCL may choose from. Over `tcp` each network interface that WEIR_IFNAME (else
-// NCCL_SOCKET_IFNAME) allows is one, loopback only where there is nothing else or it is asked for; a virtual
-// device joins several, over all of which its connections may go. The other transports choose their network
-// themselves: there the device is the transport. Names given out stay valid as long as the object. Not thread-safe; the
-// library's lock guards it.
+// Devices: the devices that NCCL may choose from. Over `tcp` each network interface that
+// WEIR_IFNAME (else NCCL_SOCKET_IFNAME) allows is a device, loopback only where there is no other
+// or it is requested; a virtual device joins several, and its connections may use all of them. The
+// other transports choose their network themselves: there the device is the transport. Returned
+// names stay valid as long as the object. Not thread-safe; the library's lock guards it.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ struct NetDevice {
   std::string pci_path;  // "" when it has none
   uint64_t guid = 0;
   int speed_mbits = 0;
-  std::string meet_over;     // setting WEIR_IFNAME of who meets: one interface
-  std::string move_over;     // of the transport; "" leaves the environment's
-  std::vector<int> members;  // itself, or those behind a virtual one
+  std::string meet_over;     // WEIR_IFNAME of the control network: one interface
+  std::string move_over;     // that of the transport; "": the environment's
+  std::vector<int> members;  // itself, or those of a virtual device
 };
 
 class Devices {
  public:
-  // `transport`: its name; `one_each`: an interface is a device.
+  // Finds the devices of the transport of that name; `one_each`: each interface is a device.
   bool find(const std::string& transport, bool one_each, const net::InterfaceFilter& filter,
             std::string* reason);
   int count() const { return static_cast<int>(list_.size()); }

@@ -4,13 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <utility>
+
 #include "core/base/log.h"
 
 namespace weir::ncclnet {
 namespace {
 
-// Calls of `test` that moved nothing, before the peer is looked after.
+// After this many calls of `test` without progress, the peer is checked.
 constexpr uint32_t kIdleCountMax = 1024;
+// Channel of the network.
+constexpr uint8_t kTransportMessages = 0;
 
 uint64_t length_in(const unsigned char* head) {
   uint64_t bytes = 0;
@@ -43,13 +47,20 @@ Result result_of(weir_result_t result) {
   }
 }
 
-Link::Link(const weir_transport_functions_t* functions, bool receives, std::string ifname)
+Link::Link(const weir_transport_functions_t* functions, std::unique_ptr<control::Network> network,
+           const Secret& secret, uint64_t id, bool receives, std::string ifname)
     : f_(*functions),
       receives_(receives),
       ifname_(std::move(ifname)),
+      network_(std::move(network)),
+      secret_(secret),
+      id_(id),
+      control_(network_.get(), kTransportMessages,
+               [this](const std::string& text) { text_ = text; }),
       peer_(receives ? 1 : 0),
       requests_(new Request[kRequestCount]) {
   host_ = {sizeof host_, this, host_error, host_log, host_setting};
+  host_.control = control_.functions();
   for (uint32_t i = kRequestCount; i-- > 0;) {
     requests_[i].link = this;
     requests_[i].next = free_;
@@ -57,15 +68,16 @@ Link::Link(const weir_transport_functions_t* functions, bool receives, std::stri
   }
 }
 
-// Nothing is moved any more: the memory of open requests may be gone.
+// Moves nothing more: the memory of open requests may have been freed.
 Link::~Link() {
   if (instance_ != nullptr) f_.close(instance_);
+  network_->leave();
 }
 
-weir_result_t Link::open(uint64_t id, const net::Mac& secret) {
-  weir_transport_config_t config = {sizeof config, receives_ ? 0u : 1u, 2,    id,
-                                    secret.data(), secret.size(),       4096, 0};
-  return f_.open(&host_, &config, &instance_);
+weir_result_t Link::open() {
+  const weir_transport_config_t config = {sizeof config,        receives_ ? 0u : 1u,  2,    id_,
+                                          secret_.bytes.data(), secret_.bytes.size(), 4096, 0};
+  return f_.open(f_.context, &host_, &config, &instance_);
 }
 
 weir_result_t Link::address(unsigned char* out, size_t* bytes) {
@@ -119,7 +131,7 @@ Result Link::isend(const void* data, uint64_t bytes, Request** out) {
   if (!is_inline && (request->head_result == WEIR_OK || request->head_result == WEIR_IN_PROGRESS)) {
     request->body_result = f_.send(instance_, peer_, 0, data, bytes, &request->body_op);
   }
-  // A transport may hold a short message back until it is asked about it, and NCCL may not ask soon.
+  // A transport may delay a short message until it is tested, and NCCL may not test soon.
   (void)settle(&request->head_result, &request->head_op);
   for (const weir_result_t result : {request->head_result, request->body_result}) {
     if (result != WEIR_OK && result != WEIR_IN_PROGRESS) {
@@ -145,7 +157,7 @@ Result Link::irecv(void* data, uint64_t bytes, Request** out) {
   return advance_receives();
 }
 
-// One head is awaited at a time: what follows it is known when it has come.
+// One head is awaited at a time: only the head tells what follows it.
 Result Link::advance_receives() {
   while (first_ != nullptr) {
     Request* request = first_;
@@ -181,7 +193,7 @@ Result Link::take_head(Request* request) {
   return kSuccess;
 }
 
-// What had come before the failure is still given out.
+// Messages that arrived before the failure are still delivered.
 Result Link::test(Request* request, bool* done, uint64_t* bytes) {
   *done = false;
   if (failed_ == kSuccess && receives_) (void)advance_receives();
@@ -210,7 +222,7 @@ Result Link::finish_body(Request* request) {
   return kSuccess;
 }
 
-// A peer that died says nothing where the transport's own way is not cut by its death.
+// The death of a peer goes unnoticed where it does not cut the transport's own connection.
 Result Link::look_after_peer() {
   idle_count_ = 0;
   const weir_result_t moved = f_.progress(instance_);

@@ -17,7 +17,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/settings.h"
-#include "core/comm/job_secret.h"
+#include "core/comm/start/job_secret.h"
 #include "core/plugin/registry.h"
 #include "ncclnet/export/attempt.h"
 #include "ncclnet/export/devices.h"
@@ -31,10 +31,10 @@ struct Context {
 
 namespace {
 
-constexpr uint64_t kMessageBytesMax = uint64_t{1} << 40;  // what NCCL allows at most
+constexpr uint64_t kMessageBytesMax = uint64_t{1} << 40;  // the most that NCCL allows
 constexpr char kDefaultTransport[] = "tcp";
 
-// What a comm of NCCL is.
+// The kind of an NCCL comm.
 enum class Kind : uint32_t { kListen = 0x57454c31, kSend = 0x57455331, kRecv = 0x57455231 };
 
 struct Comm {
@@ -45,14 +45,15 @@ struct Comm {
   std::unique_ptr<Link> link;
 };
 
-// A connect that NCCL will ask for again with the same handle.
+// A connect that NCCL will repeat with the same handle.
 struct Pending {
   std::shared_ptr<Attempt> attempt;
   const Context* context;
   uint64_t asked_ns;
 };
 
-// Of the process; made at first use and never destroyed: threads that nobody waits for may outlive main.
+// The state of the process; made at first use and never destroyed: detached threads may outlive
+// main.
 struct Library {
   std::mutex mutex;
   const weir_transport_functions_t* transport = nullptr;  // null before the first init
@@ -95,7 +96,7 @@ std::string wanted_transport() {
   return wanted != nullptr && *wanted != 0 ? wanted : kDefaultTransport;
 }
 
-// Sets up the library; with its lock held.
+// Sets up the library; called with its lock held.
 Result set_up(Library* self, Logger log) {
   const weir::Result<Settings> settings = parse_settings(environ);
   if (!settings.ok()) return fail(log, kInvalidUsage, settings.status().text());
@@ -114,13 +115,14 @@ Result set_up(Library* self, Logger log) {
   const weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
                             [](void*, int, const char*) {}, host_setting};
   char reason[512] = "";
-  if (functions->viable(&host, reason, sizeof reason) != WEIR_OK) {
+  if (functions->viable(functions->context, &host, reason, sizeof reason) != WEIR_OK) {
     return fail(log, kSystemError, "the transport " + name + " does not work here: " + reason);
   }
   if ((functions->caps.bits & WEIR_CAP_SEND_RECV) == 0 || functions->caps.rank_count_max < 2) {
-    return fail(log, kInvalidUsage, "the transport " + name + " sends nothing to others");
+    return fail(log, kInvalidUsage, "the transport " + name + " cannot send to other ranks");
   }
-  // Whether it can have what is asked for is the transport's to say; where the ends meet it can be had.
+  // The transport decides whether it supports the requested mode; the control network supports
+  // every one.
   if (!net::parse_tls_mode(getenv("WEIR_TLS"), &self->tls)) {
     return fail(log, kInvalidUsage, "WEIR_TLS must be off, control or all");
   }
@@ -152,10 +154,12 @@ Comm* comm_of(void* pointer, Kind kind) {
 }
 
 Result no_comm(const char* function) {
-  return fail(kInternalError, std::string(function) + " of what is none of our connections");
+  return fail(kInternalError,
+              std::string(function) + " of a pointer that is not a connection of this plugin");
 }
 
-// Those that NCCL has not asked for in all the time that a connection may take; with the lock held.
+// Drops attempts that NCCL has not polled for the longest time that a connection may take; called
+// with the lock held.
 void drop_forgotten(Library* self) {
   const uint64_t now = now_ns();
   const uint64_t patience_ns = static_cast<uint64_t>(self->timeout_ms) * 1'000'000;
@@ -166,14 +170,14 @@ void drop_forgotten(Library* self) {
   });
 }
 
-// A new attempt for the handle; with the lock held.
+// Makes a new attempt for the handle; called with the lock held.
 Result begin_connect(Library* self, const Context& context, int device, const unsigned char* bytes,
                      std::shared_ptr<Attempt>* attempt) {
   Handle handle;
   if (!decode(bytes, &handle)) {
     return fail(context.log, kInternalError,
-                "connect with a handle that no NET/Weir of this version has made; do all ranks "
-                "load the same libnccl-net-weir.so?");
+                "connect: the handle was not made by NET/Weir of this version; do all ranks load "
+                "the same libnccl-net-weir.so?");
   }
   if (handle.transport != self->transport->name) {
     return fail(context.log, kInvalidUsage,
@@ -229,13 +233,13 @@ Result net_init(Context** context, int traffic_class, Logger log) try {
   Library& self = library();
   const std::lock_guard lock(self.mutex);
   self.log = log;
-  // While nobody is there, devices may have come and gone.
+  // While no communicator existed, devices may have come and gone.
   if (self.context_count == 0) {
     const Result result = set_up(&self, log);
     if (result != kSuccess) return result;
   }
   if (traffic_class != kUndefined) {
-    inform(log, "traffic class " + std::to_string(traffic_class) + " is without effect over " +
+    inform(log, "traffic class " + std::to_string(traffic_class) + " has no effect over " +
                     self.transport->name);
   }
   *context = new Context{log, traffic_class};
@@ -274,7 +278,7 @@ Result net_properties(int device, Properties<12>* properties) {
   }
   const NetDevice& one = self.devices[device];
   *properties = {};
-  // NCCL only reads them.
+  // NCCL only reads the strings.
   properties->name = const_cast<char*>(one.name.c_str());
   properties->pci_path = one.pci_path.empty() ? nullptr : const_cast<char*>(one.pci_path.c_str());
   properties->guid = one.guid;
@@ -366,7 +370,7 @@ Result net_connect(Context* context, int device, int traffic_class, const void* 
     if (begun != kSuccess) return begun;
     if (traffic_class != kUndefined && traffic_class != context->traffic_class) {
       inform(context->log, "traffic class " + std::to_string(traffic_class) +
-                               " is without effect over " + self.transport->name);
+                               " has no effect over " + self.transport->name);
     }
     at = self.pending.emplace(key, Pending{std::move(attempt), context, 0}).first;
   }
@@ -393,7 +397,7 @@ Result net_accept(void* listen_comm, void** recv_comm) try {
   }
   Attempt& attempt = *comm->attempt;
   if (!attempt.started() && !Attempt::start(comm->attempt)) {
-    return fail(comm->log, kSystemError, "accept: there can be no further thread");
+    return fail(comm->log, kSystemError, "accept: no thread can be started");
   }
   if (!attempt.finished()) return kSuccess;
   comm->accepted = true;
@@ -410,16 +414,17 @@ Result net_close_listen(void* comm) { return close(comm, Kind::kListen, "closeLi
 Result net_close_send(void* comm) { return close(comm, Kind::kSend, "closeSend"); }
 Result net_close_recv(void* comm) { return close(comm, Kind::kRecv, "closeRecv"); }
 
-// The kernel, or the transport, takes memory as it is.
+// The kernel or the transport needs no registration.
 Result net_register(void* comm, void* data, size_t bytes, int kind, void** memory) {
   if (comm == nullptr) return no_comm("regMr");
   if (kind != kPointerHost) {
     return fail(static_cast<Comm*>(comm)->log, kInvalidUsage,
                 "regMr of memory of kind " + std::to_string(kind) +
-                    ": only host memory can be used, as the properties of the devices tell");
+                    ": only host memory is supported, as the properties of the devices say");
   }
   if (data == nullptr && bytes != 0) {
-    return fail(static_cast<Comm*>(comm)->log, kInternalError, "regMr of no memory");
+    return fail(static_cast<Comm*>(comm)->log, kInternalError,
+                "regMr: data is NULL, but bytes is not 0");
   }
   *memory = data;
   return kSuccess;
@@ -449,7 +454,7 @@ Result net_irecv(void* recv_comm, int count, void** data, const size_t* bytes, v
   return result == kSuccess ? result : tell(*comm, result, "irecv");
 }
 
-// Memory of the host needs none.
+// Host memory needs no flush.
 Result net_iflush(void* recv_comm, void** request) {
   *request = nullptr;
   return comm_of(recv_comm, Kind::kRecv) != nullptr ? kSuccess : no_comm("iflush");
@@ -458,7 +463,7 @@ Result net_iflush(void* recv_comm, void** request) {
 Result net_test(void* pointer, int* done, int* bytes) {
   auto* request = static_cast<Request*>(pointer);
   if (request == nullptr || request->state == Request::State::kFree) {
-    return fail(kInternalError, "test of what is no request under way");
+    return fail(kInternalError, "test of a pointer that is not a request in flight");
   }
   Link& link = *request->link;
   bool is_done = false;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tables of all versions call: Weir's transports behind NCCL's functions, once. Each function returns
-// what NCCL is to get, and has told NCCL's log function why it failed. Thread rule: NCCL's, which is one thread at
-// a time per connection and listener; everything else is safe on any thread.
+// NCCL's functions over Weir's transports, shared by the tables of all versions. Each function
+// returns NCCL's result, and has reported the reason of a failure to NCCL's log function. Thread
+// rule: NCCL's, which is one thread at a time per connection and listener; everything else is safe
+// on any thread.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +12,19 @@
 
 namespace weir::ncclnet {
 
-// What a communicator of NCCL has of us, from version 11 on; before, the process has one.
+// The plugin's state for a communicator of NCCL, from version 11 on; before, the process has one.
 struct Context;
 
 inline constexpr int kConnectionCountMax = 65536;
 
 Result net_init(Context** context, int traffic_class, Logger log);
 Result net_finalize(Context* context);
-// The process's, of versions 8 to 10; null before init.
+// The process's context, for versions 8 to 10; null before init.
 Context* process_context();
 void set_process_context(Context* context);
 
 Result net_devices(int* count);
-// The version of these that has the most members; the others leave some out.
+// The version of the properties with the most members; the others leave some out.
 Result net_properties(int device, Properties<12>* properties);
 Result net_join_devices(int* device, const int* members, int member_count, int member_count_max);
 

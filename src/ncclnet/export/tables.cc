@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables that NCCL finds, ncclNetPlugin_v8 to ncclNetPlugin_v12: each entry translates arguments and calls
-// net.h. All versions come from the one template below.
+// The tables that NCCL finds, ncclNetPlugin_v8 to ncclNetPlugin_v12: each entry translates
+// arguments and calls net.h. All versions come from the one template below.
 #include <vector>
 
 #include "ncclnet/abi.h"
@@ -14,7 +14,7 @@ struct Entries {
   using Properties = ncclnet::Properties<kVersion>;
 
   static Result init_process(Logger log) {
-    // NCCL may come again, with another log function.
+    // NCCL may call again, with another log function.
     Context* context = nullptr;
     const Result result = net_init(&context, kUndefined, log);
     if (result != kSuccess) return result;
@@ -97,7 +97,7 @@ struct Entries {
   static Result isend_10(void* comm, void* data, size_t bytes, int, void*, void*, void** request) {
     return net_isend(comm, data, bytes, request);
   }
-  // More than one receive is refused, so one size is all that is looked at.
+  // More than one receive is refused, so only one size is read.
   template <typename Bytes>
   static Result irecv(void* comm, int count, void** data, Bytes* bytes, int*, void**,
                       void** request) {
@@ -118,7 +118,7 @@ struct Entries {
     return net_join_devices(device, members->devices, members->count, kRoom);
   }
   static Result finalize(void* context) { return net_finalize(static_cast<Context*>(context)); }
-  // Hints of what is to come; nothing depends on them.
+  // Hints about coming traffic; nothing depends on them.
   static Result set_attributes(void*, Attributes*) { return kSuccess; }
 };
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Disk: what a store asks of the file system, as an interface, so that the same store runs over
+// Disk: the file operations that a store needs, as an interface, so that the same store runs over
 // io_uring, over pread and pwrite, and over a simulated disk that crashes where a test wants it.
 //
 // Transfers are asynchronous: `submit` hands them over, `reap` collects completions in any order. A
-// completion without error means that the whole length was transferred (reads: that so many bytes
-// were there) and says nothing about durability; that is `sync`, which waits for the data of earlier
-// *completed* writes of the file. Names are paths below the directories that the caller chose.
+// completion without error means that the whole length was transferred; it says nothing about
+// durability. `sync` makes the data of the file's earlier *completed* writes durable. Names are
+// paths below the directories that the caller chose.
 //
 // Units are bytes. Offsets, lengths and buffers of transfers are multiples of kDiskAlignment. A
 // buffer belongs to the disk from submit until its completion is reaped, so it outlives the Disk
-// when transfers may be under way: the destructor ends and reaps them. One thread at a time per Disk
-// object, and the same one (the destructor's too) while transfers are under way. Nothing throws,
-// nothing blocks beyond the deadlines given.
+// when transfers may be under way: the destructor ends and reaps them. One thread at a time per
+// Disk object, and the same one (the destructor's too) while transfers are under way. No function
+// throws, and none blocks beyond the deadline it is given.
 #pragma once
 
 #include <cstdint>
@@ -54,28 +54,27 @@ class Disk {
   // ---- Names; synchronous ----
   // `bytes` of a created file are allocated at once, so that a full disk is found here.
   virtual Result<FileId> open(const std::string& path, OpenMode mode, uint64_t bytes = 0) = 0;
-  // kInvalidUsage, and still open, while transfers of the file are under way; after any other error
-  // nothing is held any more.
+  // kInvalidUsage, and the file stays open, while transfers of it are under way. After any other
+  // error it is closed.
   virtual Status close(FileId file) = 0;
   virtual Result<uint64_t> size(FileId file) = 0;
-  // Cuts off what lies behind the first `bytes` bytes of a file opened for writing.
+  // Removes everything after the first `bytes` bytes of a file opened for writing.
   virtual Status truncate(FileId file, uint64_t bytes) = 0;
   // Whether `path` names the open file; false when it names another one, or none.
   virtual Result<bool> is_name_of(const std::string& path, FileId file) = 0;
-  // Excludes every other holder of the file, of this process and others, until close (flock).
-  // Never waits: kRefused while somebody else has it. Works on files opened for reading too.
+  // Locks the file against every other holder, in this process and others, until close (flock).
+  // Never waits: kRefused while another holder has the lock. Works on files opened for reading too.
   virtual Status lock(FileId file) = 0;
   virtual Status make_directory(const std::string& path) = 0;  // mode 0700; may exist
   virtual Result<std::vector<std::string>> list(const std::string& directory) = 0;
-  // kRefused: a symbolic link to nothing.
+  // kRefused: a dangling symbolic link.
   virtual Result<bool> exists(const std::string& path) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
   virtual Status remove(const std::string& path) = 0;  // a file, or an empty directory
-  // A second name of the same file; kUnsupported where the file system has none (or another one
-  // holds `to`).
+  // Makes a hard link; kUnsupported where the file system has none, or `to` is on another one.
   virtual Status link(const std::string& from, const std::string& to) = 0;
-  // A new file `to` with the content of `from` that shares its extents (reflink); kUnsupported where
-  // the file system cannot. Durable after sync of the new file and of its directory.
+  // A new file `to` with the content of `from` that shares its extents (reflink); kUnsupported
+  // where the file system cannot. Durable after sync of the new file and of its directory.
   virtual Status clone(const std::string& from, const std::string& to) = 0;
   // Free bytes of the file system that holds the directory.
   virtual Result<uint64_t> free_bytes(const std::string& directory) = 0;
@@ -83,10 +82,10 @@ class Disk {
   virtual Status sync_directory(const std::string& directory) = 0;
 
   // ---- Transfers ----
-  // How many transfers may be under way; submit takes at most what is free of it.
+  // How many transfers may be under way; submit takes only as many as are free.
   virtual uint32_t depth() const = 0;
   virtual uint32_t in_flight() const = 0;
-  // Takes the first transfers of the list; returns how many. An error is about the disk as a whole.
+  // Takes the first transfers of the list; returns how many. An error concerns the disk as a whole.
   virtual Result<uint32_t> submit(std::span<const Transfer> transfers) = 0;
   // Appends completions; waits until there are `least` of them (at most what is in flight) or
   // `deadline_ns` (base clock) has passed, which is kTimeout.
@@ -100,11 +99,11 @@ class Disk {
   // data of the file is in an unknown state: the caller must not trust a later success.
   virtual Status sync(FileId file) = 0;
 
-  // In a process forked from the one that made it: closes the copies of what that one has open, and
-  // lets go of no lock. Nothing but this is called there, not even the destructor.
+  // In a process forked from the one that made the disk: closes the child's copies of open files
+  // and releases no lock. The child calls no other function, not even the destructor.
   virtual void leave_to_parent() {}
 
-  // One line for people: what it is, why this kind, what was left out.
+  // One line for people: the kind of disk, why this kind, and what it could not use.
   virtual std::string describe() const { return "disk"; }
 };
 

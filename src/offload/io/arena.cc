@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
 
-// "MemAvailable" of /proc/meminfo in bytes; the maximum where it is not told.
+// "MemAvailable" of /proc/meminfo in bytes; the maximum where it is not reported.
 uint64_t available_bytes() {
   std::ifstream file("/proc/meminfo");
   std::string name;
@@ -44,7 +44,8 @@ unsigned char* map(uint64_t bytes, int flags) {
   return address == MAP_FAILED ? nullptr : static_cast<unsigned char*>(address);
 }
 
-// Ordinary pages that begin at a huge page's boundary, so that transparent ones can take their place.
+// Maps ordinary pages from a huge page's boundary on, so that transparent huge pages can replace
+// them.
 unsigned char* map_aligned(uint64_t bytes) {
   unsigned char* all = map(bytes + kHugePageBytes, MAP_NORESERVE);
   if (all == nullptr) return nullptr;
@@ -92,14 +93,14 @@ Result<std::unique_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   if (bytes == 0)
     return invalid_argument(fmt::format("a memory budget of {} bytes: it needs at least {}",
                                         options.budget_bytes, kDiskAlignment));
-  // No byte beyond the budget may be resident, so that the end of a huge page is not either.
+  // No byte beyond the budget may be resident, so the unused end of a huge page must not be either.
   const bool whole_huge_pages = bytes % kHugePageBytes == 0;
   std::unique_ptr<Arena> arena(new Arena());
   std::string why_not;
   if (!options.huge_pages) {
     why_not = "huge pages were not asked for";
   } else if (!whole_huge_pages) {
-    why_not = "reserved huge pages left out: the budget is no multiple of 2 MiB";
+    why_not = "reserved huge pages left out: the budget is not a multiple of 2 MiB";
   } else if ((arena->base_ = map(bytes, MAP_HUGETLB)) != nullptr) {
     arena->hugetlb_ = true;
     arena->pages_ = "reserved huge pages";
@@ -130,7 +131,7 @@ Result<std::unique_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   }
   arena->capacity_bytes_ = bytes;
   arena->free_[0] = bytes;
-  // A forked child would turn the pages under transfer into copies of theirs.
+  // Copy-on-write after fork would move the pages under transfer to new memory.
   madvise(arena->base_, bytes, MADV_DONTFORK);
   if (options.populate) {
     const int number = touch_all(arena->base_, bytes);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arena: all memory that transfers use, mapped and touched once with a hard budget, on huge pages
-// where there are any. It is taken before anything starts, so that running out of memory is an error
-// of the start and never of a step. Thread-safe. It outlives its buffers and every Disk that has its
-// memory registered or transfers of it under way.
+// Arena: all memory that transfers use, mapped and touched once within a hard budget, on huge pages
+// where there are any. It is allocated before anything starts, so that running out of memory fails
+// the start and never a step. Thread-safe. It must outlive its buffers and every Disk that has
+// registered its memory or has transfers of it under way.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace weir::offload {
 
 class Arena;
 
-// Memory of an arena, of any content; given back when this dies. Moves only.
+// Uninitialized memory of an arena; the destructor gives it back. Move-only.
 class ArenaBuffer {
  public:
   ArenaBuffer() = default;
@@ -29,8 +29,8 @@ class ArenaBuffer {
   unsigned char* data() const { return data_; }  // kDiskAlignment-aligned; nullptr: none
   uint64_t bytes() const { return bytes_; }
   void reset();
-  // Never given back: the memory stays the arena's until the arena dies. For a buffer that a
-  // transfer which did not end may still touch.
+  // The memory is not given back: it stays allocated until the arena dies. For a buffer that an
+  // unfinished transfer may still touch.
   void abandon() { arena_ = nullptr; }
 
  private:
@@ -44,27 +44,27 @@ class ArenaBuffer {
 };
 
 struct ArenaOptions {
-  uint64_t budget_bytes = 0;  // the arena maps at most so much: rounded down to kDiskAlignment
+  uint64_t budget_bytes = 0;  // the most that is mapped; rounded down to kDiskAlignment
   bool huge_pages = true;     // reserved ones (hugetlb), else transparent ones, else none
-  bool populate = true;       // every page is there when create returns
+  bool populate = true;       // every page is present when create returns
 };
 
 class Arena {
  public:
-  // kInvalidArgument for a budget below kDiskAlignment, kNoMemory when the machine has not so much.
+  // kInvalidArgument for a budget below kDiskAlignment, kNoMemory when the machine has less.
   static Result<std::unique_ptr<Arena>> create(const ArenaOptions& options);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // `bytes` rounded up to kDiskAlignment. kNoMemory, naming budget and use, when there is not so
-  // much in one piece.
+  // `bytes` rounded up to kDiskAlignment. kNoMemory, naming budget and use, when no free range is
+  // that large.
   Result<ArenaBuffer> allocate(uint64_t bytes);
 
   unsigned char* base() const { return base_; }
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   uint64_t used_bytes() const;
-  uint64_t used_bytes_max() const;  // the most there ever was
+  uint64_t used_bytes_max() const;  // the largest value so far
   uint64_t buffer_count() const;
   uint64_t refused_count() const;
   // Bytes that lie on huge pages now, of either kind.
@@ -79,7 +79,7 @@ class Arena {
   unsigned char* base_ = nullptr;
   uint64_t capacity_bytes_ = 0;
   bool hugetlb_ = false;
-  std::string pages_;  // which, and why not better ones
+  std::string pages_;  // which kind, and why not a better one
 
   mutable std::mutex mutex_;
   std::map<uint64_t, uint64_t> free_;  // offset -> bytes, never adjacent; guarded, as all below

@@ -15,7 +15,7 @@ Result<std::unique_ptr<ComputeWorkers>> ComputeWorkers::create(uint32_t thread_c
                                                                const std::vector<int>& cores) {
   WEIR_RETURN_IF_ERROR(check_cores(cores));
   std::unique_ptr<ComputeWorkers> workers(new ComputeWorkers());
-  // Signals are the program's own threads' business.
+  // Signals are left to the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

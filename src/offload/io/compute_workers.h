@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ComputeWorkers: threads that run jobs, begun in the order they are given, and say when each began
-// and ended. Given and taken by one other thread.
+// ComputeWorkers: threads that begin jobs in the order given and report when each began and ended.
+// One other thread gives the jobs and takes the results.
 #pragma once
 
 #include <condition_variable>
@@ -26,18 +26,18 @@ class ComputeWorkers {
     uint64_t end_ns = 0;
   };
 
-  // Thread i runs on cores[i % cores.size()]; empty: all where the creating thread may run. kSystem
+  // Thread i runs on cores[i % cores.size()]; empty: wherever the creating thread may run. kSystem
   // when a thread does not start. kInvalidArgument names a core that the process may not use.
   static Result<std::unique_ptr<ComputeWorkers>> create(uint32_t thread_count,
                                                         const std::vector<int>& cores = {});
-  ~ComputeWorkers();  // drops what has not begun
+  ~ComputeWorkers();  // drops jobs that have not begun
 
   void give(uint32_t id, std::function<Status()> job);
-  // What has finished since the last call. With `wait`, at least one if any was given.
+  // The jobs finished since the last call. With `wait`, at least one if any was given.
   std::vector<Finished> take(bool wait);
-  // Drops what has not begun, waits for what has, and forgets their results.
+  // Drops jobs that have not begun, waits for the others, and discards their results.
   void drop_all();
-  // Given and not yet taken.
+  // Jobs given and not yet taken.
   uint32_t outstanding() const { return outstanding_; }
 
  private:
@@ -52,7 +52,7 @@ class ComputeWorkers {
   std::mutex mutex_;
   std::condition_variable given_;
   std::condition_variable ended_;
-  std::deque<Job> waiting_;  // guarded by mutex_, as all below
+  std::deque<Job> waiting_;  // guarded by mutex_, like all below
   std::vector<Finished> finished_;
   uint32_t busy_count_ = 0;
   bool stop_ = false;

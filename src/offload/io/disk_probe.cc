@@ -18,7 +18,7 @@ namespace {
 struct Phase {
   double read_share = 0;
   uint64_t end_ns = 0;           // nothing is submitted after it
-  uint64_t write_bytes_max = 0;  // 0: go round in the file until end_ns
+  uint64_t write_bytes_max = 0;  // 0: wrap around in the file until end_ns
 };
 
 struct Moved {
@@ -41,10 +41,10 @@ class Probe {
 
   Status prepare(Arena* arena);
   Result<Moved> run(const Phase& phase);
-  // Later phases use only so much of the file.
+  // Later phases use only the first `bytes` bytes of the file.
   void limit(uint64_t bytes) { file_bytes_ = bytes; }
   uint64_t file_bytes() const { return file_bytes_; }
-  // After an error: what is under way ends, or its buffers are given up.
+  // After an error: waits for transfers under way, or gives up their buffers.
   void drain();
 
  private:
@@ -59,7 +59,7 @@ class Probe {
   uint64_t read_at_ = 0;
   uint64_t write_at_ = 0;
   std::vector<ArenaBuffer> buffers_;
-  std::vector<bool> writes_;  // by buffer: what its transfer is
+  std::vector<bool> writes_;  // by buffer: its transfer
   std::vector<uint32_t> idle_;
 };
 
@@ -78,7 +78,7 @@ Status Probe::prepare(Arena* arena) {
   for (uint32_t i = 0; i < depth; ++i) {
     Result<ArenaBuffer> buffer = arena->allocate(unit);
     if (!buffer.ok()) return buffer.status().with_context("probe of a disk");
-    // Not zeros: a disk may have a short way for them.
+    // Not zeros: a disk may treat them specially.
     uint64_t word = 0x9e3779b97f4a7c15u + i;
     for (uint64_t at = 0; at < unit; at += sizeof(word)) {
       word ^= word << 13;
@@ -135,7 +135,7 @@ Result<Moved> Probe::run(const Phase& phase) {
   const uint64_t begin_ns = now_ns();
   uint64_t read_bytes = 0;  // submitted, as the next one
   uint64_t written_bytes = 0;
-  // Reads and writes of the mixed phase are of different places.
+  // Reads and writes of the mixed phase use different parts of the file.
   read_at_ = file_bytes_ / options_.transfer_bytes / 2 * options_.transfer_bytes;
   write_at_ = 0;
   bool first = true;
@@ -182,7 +182,7 @@ Result<DiskRates> measure(Probe* probe, const DiskProbeOptions& options) {
   const auto until = [&](uint64_t tenths) {
     return begin_ns + options.time_ms * 1'000'000u / 10 * tenths;
   };
-  // The first writes of an extent are slower than all later ones: they are not measured.
+  // The first write of an extent is slower than all later ones and is not measured.
   const Result<Moved> fill = probe->run({0, until(4), probe->file_bytes()});
   if (!fill.ok()) return fill.status();
   probe->limit(fill.value().written_bytes);

@@ -37,7 +37,7 @@ std::string parent_of(const std::string& path) {
   return parent.empty() ? "." : parent;
 }
 
-// What a person can do about a failed call on a path.
+// The remedy for a failed call on a path.
 std::string remedy(int error_number, const std::string& path) {
   switch (error_number) {
     case EACCES:
@@ -83,7 +83,7 @@ class Descriptor {
   int fd_;
 };
 
-// Offsets at which the file takes direct I/O: 0 = not at all, 1 = the kernel does not say.
+// The alignment that the file needs for direct I/O: 0 = no direct I/O, 1 = the kernel does not say.
 uint32_t direct_offset_alignment(int fd) {
 #ifdef STATX_DIOALIGN
   struct statx info;
@@ -106,7 +106,7 @@ FileDisk::~FileDisk() {
   }
 }
 
-// The lock belongs to the open file, which the parent has open, too.
+// The lock belongs to the open file description, which the parent shares.
 void FileDisk::leave_to_parent() {
   for (File& file : files_) {
     if (file.fd >= 0) ::close(file.fd);
@@ -120,8 +120,8 @@ void FileDisk::release(File* file) {
 }
 
 Result<FileId> FileDisk::open(const std::string& path, OpenMode mode, uint64_t bytes) {
-  // O_NONBLOCK: a FIFO of that name must not hold us up. O_DIRECT comes later, since allocation may
-  // have to write single bytes.
+  // O_NONBLOCK: opening a FIFO of that name must not block. O_DIRECT comes later, since allocation
+  // may have to write single bytes.
   int flags = O_CLOEXEC | O_NONBLOCK;
   flags |= mode == OpenMode::kReadOnly ? O_RDONLY : O_RDWR;
   if (mode == OpenMode::kCreate) flags |= O_CREAT | O_EXCL;
@@ -162,7 +162,8 @@ Result<FileId> FileDisk::open(const std::string& path, OpenMode mode, uint64_t b
 
 Status FileDisk::allocate(int fd, const std::string& path, uint64_t bytes) {
   if (bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-    return invalid_argument(fmt::format("create '{}': {} bytes are no file size", path, bytes));
+    return invalid_argument(
+        fmt::format("create '{}': {} bytes is not a valid file size", path, bytes));
   // Beyond it the kernel sends SIGXFSZ, which ends the process.
   struct rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) {
@@ -272,11 +273,10 @@ Status FileDisk::lock(FileId id) {
     return Status();
   }
   if (errno == EWOULDBLOCK)
-    return Status(
-        Code::kRefused,
-        fmt::format("lock '{}': somebody else has it; end the other process, or close the "
-                    "file where this one has it open",
-                    file.path));
+    return Status(Code::kRefused, fmt::format("lock '{}': another process or optimizer has locked "
+                                              "it; end the other process, or close the "
+                                              "file where this one has it open",
+                                              file.path));
   return path_error("lock", file.path);
 }
 
@@ -318,10 +318,10 @@ Result<bool> FileDisk::exists(const std::string& path) {
   if (stat(path.c_str(), &info) == 0) return true;
   if (errno != ENOENT) return path_error("stat", path);
   if (lstat(path.c_str(), &info) != 0) return false;
-  return Status(Code::kRefused,
-                fmt::format("'{}' is a symbolic link to nothing: move it elsewhere, "
-                            "or bring back what it names",
-                            path));
+  return Status(
+      Code::kRefused,
+      fmt::format("'{}' is a symbolic link to nothing: move it elsewhere, or restore its target",
+                  path));
 }
 
 Status FileDisk::rename(const std::string& from, const std::string& to) {

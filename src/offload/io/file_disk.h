@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FileDisk: the half of a Disk that is the same for every way to move bytes: files and their names,
-// sizes, durability, the check of transfers. Its descendants add submit and reap. Same thread rule
+// FileDisk: the part of a Disk that does not depend on how bytes are moved: files and their names,
+// sizes, durability, the check of transfers. Derived classes add submit and reap. Same thread rule
 // as Disk.
 #pragma once
 
@@ -52,7 +52,7 @@ class FileDisk : public Disk {
 
   const std::vector<File>& files() const { return files_; }
   File& file(FileId id) { return files_[id]; }
-  // Every transfer of the list is well formed and of an open file, or kInvalidArgument.
+  // kInvalidArgument unless every transfer of the list is well formed and of an open file.
   Status check(std::span<const Transfer> transfers) const;
   // The completion's status.
   Status status_of(const Transfer& transfer, TransferOutcome outcome,
@@ -62,13 +62,13 @@ class FileDisk : public Disk {
   std::string notes() const;  // "; a; b", or ""
 
  private:
-  // For descendants that tell the kernel about files. An error of `opened` fails the open, one of
-  // `closing` leaves the file open.
+  // For derived classes that register files with the kernel. An error of `opened` fails the open,
+  // one of `closing` leaves the file open.
   virtual Status opened(FileId) { return Status(); }
   virtual Status closing(FileId) { return Status(); }
 
   Result<File*> find(FileId id);
-  // Gives the lock back even where the kernel still holds the file for us elsewhere.
+  // Releases the lock even where the kernel still holds a reference to the file.
   static void release(File* file);
   Status allocate(int fd, const std::string& path, uint64_t bytes);
   bool make_direct(int fd, const std::string& path);

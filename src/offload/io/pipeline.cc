@@ -103,8 +103,8 @@ Status Pipeline::run(PipelineWork* work, PipelineReport* report) {
   if (s.disk->in_flight() > 0)
     return Status(
         Code::kInvalidUsage,
-        fmt::format("pipeline: {} transfers of somebody else, or of a run that failed, are "
-                    "under way on the disk; open it again",
+        fmt::format("pipeline: {} transfers of another user of the disk, or of a run that failed, "
+                    "are under way; open it again",
                     s.disk->in_flight()));
   const Status status = Run(&s, work, report).all();
   if (status.ok() && report->rates().disk_bytes_per_s > 0) s.rates = report->rates();

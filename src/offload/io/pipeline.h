@@ -4,11 +4,11 @@
 //
 // An item has one buffer. Its reads fill parts of it, compute changes it, its writes take parts of
 // it. Computes begin in the order of the sweep, as many at a time as there are threads for them; an
-// item's writes are submitted after its compute and never before. The first error stops submission, what is under way is
-// reaped, and the error is returned.
+// item's writes are submitted after its compute and never before. The first error stops submission,
+// transfers under way are reaped, and the error is returned.
 //
-// One thread at a time, that of the Disk; the Disk and the Arena outlive the pipeline, and nobody
-// else uses the disk while it runs.
+// One thread at a time, that of the Disk; the Disk and the Arena must outlive the pipeline, and
+// nothing else may use the disk while it runs.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace weir::offload {
 
-// Offsets and bytes are multiples of kDiskAlignment. Any length: the pipeline cuts it.
+// Offsets and bytes are multiples of kDiskAlignment. Any length: the pipeline splits it.
 struct PipelineTransfer {
   FileId file = 0;
   uint64_t offset_bytes = 0;         // in the file
@@ -31,7 +31,7 @@ struct PipelineTransfer {
   uint64_t bytes = 0;
 };
 
-// What the caller gives. Items are 0 to item_count - 1.
+// What the caller implements. Items are numbered 0 to item_count - 1.
 class PipelineWork {
  public:
   virtual ~PipelineWork() = default;
@@ -41,7 +41,7 @@ class PipelineWork {
   // Every read of the item is in `buffer`. With compute threads it runs on one of them, beside the
   // functions of other items.
   virtual Status compute(uint64_t item, unsigned char* buffer) = 0;
-  // The item is computed only after all before it in the sweep have been.
+  // Whether the item is computed only after all items before it in the sweep.
   virtual bool computes_after_all(uint64_t) const { return false; }
   // Appends the item's writes; there may be none. Asked once, after the item's compute.
   virtual Status writes(uint64_t item, std::vector<PipelineTransfer>* transfers) = 0;
@@ -71,7 +71,7 @@ struct PipelineReport {
   uint64_t computed_bytes = 0;  // of buffers
   uint64_t wall_ns = 0;
   uint64_t compute_ns = 0;
-  uint64_t compute_exposed_ns = 0;  // of it, with an idle disk for a part at least: an upper bound
+  uint64_t compute_exposed_ns = 0;  // of that, with the disk idle at least in part: an upper bound
   uint64_t disk_wait_ns = 0;        // the caller's thread had nothing to do but wait for the disk
   uint64_t compute_wait_ns = 0;     // it had nothing to do but wait for compute threads
   uint64_t disk_busy_ns = 0;        // transfers were under way
@@ -81,7 +81,7 @@ struct PipelineReport {
   uint32_t buffer_count = 0;
   Trace trace;
 
-  // Part of compute that the disk worked through, 0 to 1; 1 when nothing was computed.
+  // Share of compute during which the disk worked, 0 to 1; 1 when nothing was computed.
   double compute_hidden() const;
   // What choose_shape takes.
   PipelineRates rates() const;
@@ -89,19 +89,20 @@ struct PipelineReport {
 
 class Pipeline {
  public:
-  // Takes all buffers at once: kNoMemory before anything has started when the arena has not so much.
+  // Allocates all buffers at once: kNoMemory, before anything has started, when the arena has too
+  // little.
   static Result<std::unique_ptr<Pipeline>> create(Disk* disk, Arena* arena,
                                                   const PipelineOptions& options);
-  // Buffers of transfers that could not be reaped stay the arena's for good.
+  // Buffers of transfers that could not be reaped are never given back to the arena.
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // One sweep over all items, the first one first. `report` (may be nullptr) is filled after an
+  // One sweep over all items, from the first one. `report` (may be nullptr) is filled after an
   // error too.
   Status run(PipelineWork* work, PipelineReport* report);
 
-  // Bytes that create takes of the arena.
+  // Bytes of the arena that create allocates.
   static uint64_t memory_bytes(const PipelineOptions& options);
 
  private:

@@ -160,7 +160,7 @@ Status Pipeline::Run::compute_here() {
   const uint64_t end_ns = now_ns();
   if (overlapped) ++report_.overlapped_compute_count;
   WEIR_RETURN_IF_ERROR(computed({slot, 0, std::move(status), begin_ns, end_ns}));
-  // Collected before the next submission, so that what the disk finished meanwhile is seen.
+  // Reaped before the next submission, so that what the disk finished meanwhile is seen.
   WEIR_RETURN_IF_ERROR(wait_for_disk(0));
   if (!overlapped || in_flight_ == 0) report_.compute_exposed_ns += end_ns - begin_ns;
   return Status();
@@ -263,7 +263,8 @@ Status Pipeline::Run::handle(const std::vector<Completion>& done) {
   return first;
 }
 
-// After an error: nothing new, and nothing of ours stays under way if the disk can help it.
+// After an error: submits nothing more and waits for what is under way, as far as the disk can end
+// it.
 void Pipeline::Run::drain() {
   reads_.clear();
   writes_.clear();

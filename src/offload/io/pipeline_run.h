@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inside of Pipeline: its state between runs, and one run. Only pipeline*.cc include it.
+// Implementation of Pipeline: its state between runs, and one run. Only pipeline*.cc include it.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ PipelineShape choose_shape(const PipelineRates& rates, const PipelineLoad& load)
   PipelineShape shape;
   shape.depth =
       static_cast<uint32_t>(std::clamp(depth, 2.0, static_cast<double>(kPipelineDepthMax)));
-  // Half of what is under way is read, half written; each half ends in the middle of an item.
+  // Half of the bytes under way are reads, half writes; each half ends in the middle of an item.
   const uint64_t half_bytes = (uint64_t{shape.depth} * transfer + 1) / 2;
   const uint64_t half_items = (half_bytes + buffer_bytes - 1) / buffer_bytes;
   const uint64_t computing =

@@ -15,10 +15,10 @@ struct PipelineRates {
 
 struct PipelineShape {
   uint32_t depth = 0;         // transfers under way
-  uint32_t buffer_count = 0;  // items between the begin of their reads and the end of their writes
+  uint32_t buffer_count = 0;  // items between the start of their reads and the end of their writes
 };
 
-// Under way on each drive: half of it read, half written. More would only wait there.
+// Bytes under way on each drive, half of them reads, half writes. More would only queue there.
 inline constexpr uint64_t kBusyBytes = uint64_t{12} << 20;
 inline constexpr uint32_t kPipelineDepthMax = 256;
 
@@ -31,9 +31,9 @@ struct PipelineLoad {
 
 // The least depth and buffers that keep the drives busy: kBusyBytes always, and where the caller's
 // thread computes also what they move during one item's compute, since nothing is submitted then.
-// At least two transfers (one each way) and three buffers (reading, computing, writing). Threads
-// that compute have a buffer each, and as much as is written waits before or after them, so
-// that a thread that comes late does not empty the queue of the drives.
+// At least two transfers (one each way) and three buffers (reading, computing, writing). Each
+// compute thread has a buffer, and as many bytes as are being written wait before or after the
+// threads, so that a late thread does not empty the queue of the drives.
 PipelineShape choose_shape(const PipelineRates& rates, const PipelineLoad& load);
 
 }  // namespace weir::offload

@@ -31,7 +31,7 @@ Result<std::unique_ptr<PosixDisk>> PosixDisk::create(const DiskOptions& options,
   WEIR_RETURN_IF_ERROR(offload::check(options));
   std::unique_ptr<PosixDisk> disk(new PosixDisk(options));
   if (!reason.empty()) disk->note(reason);
-  // Signals of the process are for its own threads.
+  // Signals are left to the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

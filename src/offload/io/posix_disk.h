@@ -17,10 +17,10 @@ namespace weir::offload {
 
 class PosixDisk final : public FileDisk {
  public:
-  // `reason` (may be empty) is why it is this kind, for describe().
+  // `reason` (may be empty) says in describe() why this kind of disk was chosen.
   static Result<std::unique_ptr<PosixDisk>> create(const DiskOptions& options,
                                                    const std::string& reason = "");
-  // Drops what has not begun and waits for what has.
+  // Drops transfers that have not begun and waits for the others.
   ~PosixDisk() override;
 
   uint32_t depth() const override { return depth_; }
@@ -49,7 +49,7 @@ class PosixDisk final : public FileDisk {
   std::mutex mutex_;
   std::condition_variable work_;      // waiting_ has grown, or stop_
   std::condition_variable finished_;  // done_ has grown
-  std::deque<Request> waiting_;       // guarded by mutex_, as all below
+  std::deque<Request> waiting_;       // guarded by mutex_, like all below
   std::vector<Request> done_;
   bool stop_ = false;
 

@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <limits>
 #include <set>
+
+#include "output/chrome_trace.h"
 
 namespace weir::offload {
 namespace {
@@ -39,30 +40,21 @@ std::string chrome_trace_json(const Trace& trace) {
     begin_ns = std::min(begin_ns, event.begin_ns);
     rows.insert(row_of(event));
   }
-  std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
-  const auto out = std::back_inserter(text);
-  const char* comma = "\n";
+  output::ChromeTrace chrome;
+  chrome.about("dropped_events", trace.dropped_count);
   for (const uint32_t row : rows) {
-    fmt::format_to(out,
-                   "{}{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":"
-                   "{{\"name\":\"{} {}\"}}}}",
-                   comma, row, name_of(static_cast<TraceKind>(row / kRowsPerKind)),
-                   row % kRowsPerKind);
-    comma = ",\n";
+    chrome.name_row({1, row},
+                    fmt::format("{} {}", name_of(static_cast<TraceKind>(row / kRowsPerKind)),
+                                row % kRowsPerKind));
   }
   for (const TraceEvent& event : trace.events) {
-    fmt::format_to(out,
-                   "{}{{\"ph\":\"X\",\"pid\":1,\"tid\":{},\"name\":\"{} {}\",\"cat\":\"{}\","
-                   "\"ts\":{:.3f},\"dur\":{:.3f},\"args\":{{\"item\":{},\"bytes\":{}}}}}",
-                   comma, row_of(event), name_of(event.kind), event.item,
-                   event.kind == TraceKind::kCompute ? "compute" : "disk",
-                   static_cast<double>(event.begin_ns - begin_ns) / 1e3,
-                   static_cast<double>(event.end_ns - event.begin_ns) / 1e3, event.item,
-                   event.bytes);
-    comma = ",\n";
+    const output::TraceArgument arguments[] = {{"item", event.item}, {"bytes", event.bytes}};
+    chrome.span({1, row_of(event)}, fmt::format("{} {}", name_of(event.kind), event.item),
+                event.kind == TraceKind::kCompute ? "compute" : "disk",
+                static_cast<int64_t>(event.begin_ns - begin_ns), event.end_ns - event.begin_ns,
+                arguments);
   }
-  fmt::format_to(out, "\n],\"otherData\":{{\"dropped_events\":{}}}}}\n", trace.dropped_count);
-  return text;
+  return chrome.finish();
 }
 
 Status write_chrome_trace(const std::string& path, const Trace& trace) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trace: what a pipeline did when, and its form in the Chrome trace format (chrome://tracing,
-// ui.perfetto.dev). Values and pure functions; thread-safe as such.
+// Trace: a timeline of a pipeline's work, and its form in the Chrome trace format
+// (chrome://tracing, ui.perfetto.dev). Values and pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ struct Trace {
   uint64_t dropped_count = 0;  // beyond the limit that the pipeline was given
 };
 
-// Times begin at the first event. Format: "Trace Event Format", JSON object form, complete events.
+// Times begin at the first event.
 std::string chrome_trace_json(const Trace& trace);
 
-// Replaces the file.
+// Overwrites the file.
 Status write_chrome_trace(const std::string& path, const Trace& trace);
 
 }  // namespace weir::offload

@@ -85,7 +85,7 @@ UringDisk::~UringDisk() {
     cancel();
     std::vector<Completion> done;
     uint64_t warned_ns = now_ns();
-    // However long it takes: the memory is about to be someone else's.
+    // However long it takes: the memory is about to be reused.
     while (s.in_flight() > 0) {
       const Status reaped = reap(s.in_flight(), now_ns() + 1'000'000'000, &done);
       if (reaped.ok()) continue;
@@ -155,8 +155,9 @@ Status UringDisk::start_ring() {
 void UringDisk::stop_ring() {
   State& s = *state_;
   if (!s.running) return;
-  // The kernel ends a ring in the background; what it holds of ours is to be free now. (Refused to
-  // other threads than the owner: then it is free a little later.)
+  // The kernel tears a ring down in the background; the files and buffers registered with it are to
+  // be free at once. (The kernel refuses this to threads other than the owner: then they are free a
+  // little later.)
   if (s.fixed_files) io_uring_unregister_files(&s.ring);
   if (s.fixed_bytes > 0) io_uring_unregister_buffers(&s.ring);
   io_uring_queue_exit(&s.ring);
@@ -164,7 +165,7 @@ void UringDisk::stop_ring() {
   s.fixed_bytes = 0;
 }
 
-// Takes the ring out of this process alone: what it has registered stays.
+// Removes the ring from this process alone: what is registered with it stays.
 void UringDisk::leave_to_parent() {
   if (state_->running) io_uring_queue_exit(&state_->ring);
   state_->running = false;
@@ -240,7 +241,8 @@ Status UringDisk::opened(FileId id) {
     return Status(Code::kUnsupported,
                   fmt::format("open '{}': it has no O_DIRECT, which IOPOLL needs; leave IOPOLL out",
                               files()[id].path));
-  // Another thread's ring cannot be told now: the file is used by its descriptor until it moves.
+  // The ring of another thread cannot register it now: the file is used by descriptor until the
+  // ring moves.
   if (s.enabled && s.thread_bound && s.owner != gettid()) return Status();
   return register_file(id);
 }
@@ -248,7 +250,7 @@ Status UringDisk::opened(FileId id) {
 Status UringDisk::closing(FileId id) {
   State& s = *state_;
   if (id >= kFixedFilesMax || !s.file_is_fixed[id]) return Status();
-  // A registered file stays open, with its space, until the ring lets it go.
+  // A registered file stays open, and its space stays allocated, until the ring unregisters it.
   if (s.enabled && s.thread_bound && s.owner != gettid()) {
     WEIR_RETURN_IF_ERROR(bind_to_this_thread());
     if (!s.file_is_fixed[id]) return Status();
@@ -307,7 +309,7 @@ Status UringDisk::flush() {
                           s.unsubmitted.begin() + static_cast<std::ptrdiff_t>(count));
       continue;
     }
-    // The kernel is short of something that completions give back: the next reap tries again.
+    // The kernel lacks a resource that completions free: the next reap tries again.
     if (taken == 0 || taken == -EAGAIN || taken == -EBUSY || taken == -EINTR) return Status();
     s.broken = system_error("io_uring_enter", -taken)
                    .with_context("the disk takes no more transfers, open it again");
@@ -318,7 +320,7 @@ Status UringDisk::flush() {
   return Status();
 }
 
-// Their requests lie in the ring for ever: nothing submits any more, so the kernel never sees them.
+// Their requests stay in the ring: nothing is submitted any more, so the kernel never sees them.
 void UringDisk::fail_unsubmitted() {
   State& s = *state_;
   s.failed.insert(s.failed.end(), s.unsubmitted.begin(), s.unsubmitted.end());
@@ -342,7 +344,7 @@ Result<uint32_t> UringDisk::submit(std::span<const Transfer> transfers) {
     ++file(transfer.file).transfers;
     ++count;
   }
-  // What was taken completes with the error, should there be one.
+  // If flush fails, the transfers taken complete with its error.
   if (count > 0) (void)flush();
   return count;
 }
@@ -356,7 +358,7 @@ void UringDisk::complete(uint32_t slot, TransferOutcome outcome, std::vector<Com
   s.free_slots.push_back(slot);
 }
 
-// Takes what the kernel has completed; what was short goes back to it.
+// Takes the kernel's completions and resubmits short transfers.
 void UringDisk::collect(std::vector<Completion>* done) {
   State& s = *state_;
   io_uring_cqe* cqe = nullptr;
@@ -422,7 +424,7 @@ void UringDisk::cancel() {
   if (s.in_flight() == 0 || !bind_to_this_thread().ok()) return;
   io_uring_sync_cancel_reg request = {};
   request.flags = IORING_ASYNC_CANCEL_ANY | IORING_ASYNC_CANCEL_ALL;
-  // No waiting: what the device has begun completes by itself. Best effort before Linux 6.0.
+  // Does not wait: what the device has begun completes by itself. Best effort before Linux 6.0.
   request.timeout = {0, 0};
   (void)io_uring_register_sync_cancel(&s.ring, &request);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // UringDisk: transfers by io_uring, with registered files and the arena's memory registered. Same
-// thread rule as Disk: the kernel delivers completions only to the thread that submits (that is what
-// DEFER_TASKRUN is quick by), so that the ring is bound to the thread of the first submit and moves
-// to another one, which registers everything again, only while nothing is under way.
-// Only in builds with liburing (WEIR_HAVE_URING).
+// thread rule as Disk: the kernel delivers completions only to the thread that submits (which makes
+// DEFER_TASKRUN fast). So the ring is bound to the thread of the first submit; it moves to another
+// one, which registers everything again, only while nothing is under way. Only in builds with
+// liburing (WEIR_HAVE_URING).
 #pragma once
 
 #include <memory>
@@ -17,7 +17,8 @@ class UringDisk final : public FileDisk {
  public:
   // kUnsupported where the kernel or its administrator does not allow io_uring.
   static Result<std::unique_ptr<UringDisk>> create(const DiskOptions& options);
-  // Cancels what is under way and waits for the rest: afterwards the kernel touches no buffer.
+  // Cancels transfers under way and waits for those that cannot be cancelled: afterwards the kernel
+  // touches no buffer.
   ~UringDisk() override;
 
   uint32_t depth() const override;

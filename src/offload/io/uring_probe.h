@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether polled completions (IOPOLL) work in a directory: asked by doing one small transfer, since
+// Tells whether polled completions (IOPOLL) work in a directory by doing one small transfer, since
 // neither the kernel nor the file system says so beforehand. Thread-safe.
 // Only in builds with liburing (WEIR_HAVE_URING).
 #pragma once

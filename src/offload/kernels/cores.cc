@@ -12,7 +12,7 @@
 namespace weir::offload {
 namespace {
 
-// The kernel refuses a mask that is smaller than its own.
+// The kernel rejects a mask that is smaller than its own.
 constexpr int kCoresMin = 1024;
 constexpr int kCoresMax = 1 << 16;
 
@@ -21,7 +21,7 @@ struct FreeMask {
 };
 using Mask = std::unique_ptr<cpu_set_t, FreeMask>;
 
-// In ascending order; empty where the kernel does not say.
+// In ascending order; empty where the kernel does not report them.
 std::vector<int> cores_of(pid_t thread) {
   for (int count = kCoresMin; count <= kCoresMax; count *= 4) {
     const Mask mask(CPU_ALLOC(static_cast<size_t>(count)));

@@ -24,7 +24,8 @@
 #include "hwy/highway.h"
 #include "offload/kernels/random.h"
 
-// f16 conversion in hardware: nearest even, and no flushing whatever the control register says.
+// f16 conversion in hardware: rounds to nearest even and never flushes, whatever the control
+// register says.
 #undef WEIR_OFFLOAD_F16C
 #if (HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3) && !defined(HWY_DISABLE_F16C)
 #define WEIR_OFFLOAD_F16C 1
@@ -76,8 +77,8 @@ HWY_INLINE void store(D d, VecOf<D> v, unsigned char* to) {
 #endif
 }
 
-// Past the caches; `to` is vector-aligned. Highway rounds partial vectors up to 16 bytes, so those
-// are stored as usual.
+// Stores past the caches; `to` is vector-aligned. Highway rounds partial vectors up to 16 bytes, so
+// those are stored as usual.
 template <class D>
 HWY_INLINE void store_streaming(D d, VecOf<D> v, unsigned char* to) {
   using T = hn::TFromD<D>;
@@ -179,11 +180,11 @@ HWY_INLINE VFloat canonical(VFloat v) {
                         v);
 }
 
-// Towards zero, of what an int32 can hold; any value for other lanes (Highway saturates those, at
-// some cost).
+// Rounds towards zero where an int32 can hold the value; other lanes get any value (Highway
+// saturates those, at some cost).
 HWY_INLINE VecOf<DInt> truncated(VFloat v) {
 #if HWY_TARGET == HWY_AVX3
-  // Not the unmasked one: GCC 12 warns of the undefined operand that it names.
+  // Not the unmasked intrinsic: GCC 12 warns of its undefined operand.
   return VecOf<DInt>{_mm512_maskz_cvttps_epi32(0xffff, v.raw)};
 #elif HWY_TARGET == HWY_AVX2
   return VecOf<DInt>{_mm256_cvttps_epi32(v.raw)};
@@ -210,8 +211,8 @@ HWY_INLINE VUint bf16_above(VFloat v) {
   return hn::Add(bits, hn::Add(odd, hn::Set(DUint(), uint32_t{0x7fff})));
 }
 
-// Likewise, up with the probability of what is cut off. `random` is below 2^16. Infinity and NaN
-// stay.
+// Likewise, but rounded up with a probability equal to the fraction cut off. `random` is below
+// 2^16. Infinity and NaN are kept.
 HWY_INLINE VUint bf16_above_random(VFloat v, VUint random) {
   return hn::Add(hn::BitCast(DUint(), v), random);
 }
@@ -260,7 +261,7 @@ HWY_INLINE VFloat from_f16(VecOf<DHalf> v) {
 #endif
 }
 
-// The magnitude bits of a float below 2^16 as f16 times 2^13: what is to be rounded at bit 13.
+// The magnitude bits of a float below 2^16 as f16 times 2^13, to be rounded at bit 13.
 HWY_INLINE VUint f16_fixed(VUint magnitude) {
   const DFloat df;
   const DUint du;
@@ -281,7 +282,7 @@ HWY_INLINE VecOf<DHalf> f16_signed(VUint bits, VUint magnitude, VUint rounded) {
   return low_half(hn::Or(code, sign));
 }
 
-// Up with the probability of what is cut off. `random` is below 2^13.
+// Rounds up with a probability equal to the fraction cut off. `random` is below 2^13.
 HWY_INLINE VecOf<DHalf> to_f16_random(VFloat v, VUint random) {
   const DUint du;
   const auto bits = hn::BitCast(du, v);
@@ -312,7 +313,8 @@ HWY_INLINE VecOf<DHalf> to_f16(VFloat v) {
 #endif
 }
 
-// `at` is the address of the first lane. The switch is the same for a whole call: predicted.
+// `at` is the address of the first lane. The switch takes the same branch for a whole call, so it
+// is well predicted.
 HWY_INLINE VFloat load_as_float(DataType type, const unsigned char* base, size_t element) {
   switch (type) {
     case DataType::kBfloat16:

@@ -2,7 +2,7 @@
 // ExactSum: the sum of non-negative doubles without rounding, so that it does not depend on the
 // order of its terms: threads, chunks and ranks may be added in any order, and the result, rounded
 // once, has the same bits. A fixed-point number of 40 limbs; adding takes a few instructions.
-// Infinity and NaN stay: once added, they are the value. One thread at a time per object.
+// Infinity and NaN are kept: once added, they are the value. One thread at a time per object.
 #pragma once
 
 #include <bit>
@@ -54,7 +54,7 @@ class ExactSum {
     int top = kLimbs - 1;
     while (top >= 0 && sum.limbs_[top] == 0) --top;
     if (top < 0) return 0;
-    // 64 bits from the highest one on; what is below only matters as being there or not.
+    // 64 bits from the highest set bit on; of the bits below only matters whether any is set.
     Wide wide = 0;
     for (int i = top; i > top - 3; --i) wide = (wide << 32) | (i >= 0 ? sum.limbs_[i] : 0);
     bool rest = false;

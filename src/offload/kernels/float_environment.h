@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // FloatEnvironment: while it lives, the calling thread rounds to nearest, flushes subnormal results
-// to zero and reads subnormal operands as zero; then what was there before is restored, exception
-// flags included. Idle rows, whose moments decay into the subnormals, would otherwise cost a hundred
-// cycles an operation; and the kernels give the same bits whatever the caller had set. One thread.
+// to zero and reads subnormal operands as zero; then it restores the previous settings, exception
+// flags included. Idle rows, whose moments decay into the subnormals, would otherwise cost a
+// hundred cycles an operation; and the kernels give the same bits whatever the caller had set. One
+// thread.
 #pragma once
 
 #include <cstdint>

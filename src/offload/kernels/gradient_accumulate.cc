@@ -3,7 +3,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/kernels/gradient_accumulate.cc"
-#include "hwy/foreach_target.h"  // first of these, since it includes this file again
+#include "hwy/foreach_target.h"  // before the others, since it includes this file again
 // clang-format off
 #include "hwy/highway.h"
 #include "offload/kernels/elements-inl.h"

@@ -9,8 +9,8 @@
 
 namespace weir::offload {
 
-// total[i] += gradient[i], `count` of them; gradient in f32, bf16 or f16, at any alignment; total as
-// well. The two do not overlap, except that an f32 gradient may be `total` itself.
+// total[i] += gradient[i], `count` of them; gradient in f32, bf16 or f16, at any alignment; total
+// as well. The two do not overlap, except that an f32 gradient may be `total` itself.
 void gradient_accumulate(float* total, const void* gradient, DataType type, uint64_t count);
 
 }  // namespace weir::offload

@@ -3,7 +3,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/kernels/gradient_stats.cc"
-#include "hwy/foreach_target.h"  // first of these, since it includes this file again
+#include "hwy/foreach_target.h"  // before the others, since it includes this file again
 // clang-format off
 #include "hwy/highway.h"
 #include "offload/kernels/elements-inl.h"
@@ -109,7 +109,7 @@ void GradientStats::add(WorkerPool& pool, const void* gradient, DataType type, u
 
 namespace {
 
-// Apart, so that no operation moves out of the environment.
+// Not inlined, so that no operation moves out of the environment.
 [[gnu::noinline]] float factor_of(double sum_of_squares, double loss_scale, double norm_max) {
   double factor = 1 / loss_scale;
   if (norm_max > 0) {

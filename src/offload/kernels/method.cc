@@ -10,7 +10,7 @@
 namespace weir::offload {
 namespace {
 
-// By squaring and not std::pow, whose last bit differs between libraries.
+// By squaring, not by std::pow, whose last bit differs between libraries.
 double power(double base, uint64_t exponent) {
   double result = 1;
   for (; exponent != 0; exponent >>= 1, base *= base) {
@@ -27,7 +27,7 @@ Status bad(const char* field, double value, const char* allowed) {
 bool in_unit(double value) { return value >= 0 && value < 1; }
 bool in_float(double value) { return value >= 0 && value <= 3.0e38; }
 
-// Apart, so that no operation moves out of the environment.
+// Not inlined, so that no operation moves out of the environment.
 [[gnu::noinline]] StepFactors factors_of(Method method, const Hyper& hyper, uint64_t step) {
   StepFactors f;
   f.method = method;

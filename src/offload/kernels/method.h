@@ -9,7 +9,8 @@
 //   Adam        g += wd p, then as AdamW without decay                  (Kingma, Ba 2015)
 //   SgdMomentum g += wd p;  m = mu m + g;  p -= c m
 //   Adagrad     g += wd p;  v += g g;  p -= c g / (sqrt(v) + eps)       (Duchi et al. 2011)
-//   Lion        p -= c wd p;  p -= c sign(b1 m + (1-b1) g);  m = b2 m + (1-b2) g  (Chen et al. 2023)
+//   Lion        p -= c wd p;  p -= c sign(b1 m + (1-b1) g);  m = b2 m + (1-b2) g
+//                                                                       (Chen et al. 2023)
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ constexpr bool has_second_moment(Method method) {
   return method == Method::kAdamW || method == Method::kAdam || method == Method::kAdagrad;
 }
 
-// What a caller may change between steps. A field that the method does not name is ignored.
+// The hyperparameters, which a caller may change between steps. A field that the method does not
+// name is ignored.
 struct Hyper {
   double learning_rate = 1e-3;
   double beta1 = 0.9;         // [0, 1)
@@ -48,9 +50,9 @@ struct Hyper {
 // kInvalidArgument names the field, its value and what is allowed.
 Status validate(Method method, const Hyper& hyper);
 
-// What the kernels multiply by; each is rounded to float once. The bias corrections are folded in:
-//   c m^ / (sqrt(v^) + eps) = step_size m / (sqrt(v) + eps),  step_size = c sqrt(1-b2^t) / (1-b1^t),
-//   with eps here = the caller's eps sqrt(1-b2^t).
+// The constants of the kernels; each is rounded to float once. The bias corrections are folded in:
+//   c m^ / (sqrt(v^) + eps) = step_size m / (sqrt(v) + eps),
+//   with step_size = c sqrt(1-b2^t) / (1-b1^t) and eps here = the caller's eps sqrt(1-b2^t).
 struct StepFactors {
   Method method = Method::kAdamW;
   uint64_t step = 1;      // also a key of stochastic rounding

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 8-bit codes of moments (state_format.h), one value at a time: what the vector kernels do in
-// every lane, with the rounding given. Values; thread-safe.
+// The 8-bit codes of moments (state_format.h), one value at a time: the computation of every lane
+// of the vector kernels, with a given rounding. Values; thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct SmallCode {
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - kBias) << 23;
   static constexpr uint32_t kSmallestNormal = kRebias + (1u << 23);          // as float bits
   static constexpr uint32_t kLargest = (1u << (kExponent + kMantissa)) - 1;  // as code
-  // Subnormals count this unit; times 2^kShift it is what the rounding works on.
+  // Subnormals are multiples of this unit; the rounding works on it times 2^kShift.
   static constexpr float kUnit =
       std::bit_cast<float>(static_cast<uint32_t>(127 + 1 - kBias - kMantissa) << 23);
   static constexpr float kFixedPoint =

@@ -42,7 +42,7 @@ void check_range(const ChunkLayout& layout, uint64_t first, uint64_t count) {
              "a range of 8-bit moments is made of whole blocks");
 }
 
-// One moment of a range. `values` may be nullptr: zeros.
+// Encodes one moment of a range. `values` may be nullptr: zeros.
 template <class Code>
 void encode_blocks(const float* values, uint64_t count, unsigned char* codes,
                    unsigned char* scales) {
@@ -187,7 +187,7 @@ void encode_state(const ChunkLayout& layout, uint64_t first, uint64_t count, con
     unsigned char* const copies = chunk + layout.plane(Plane::kParameterCopy).offset_bytes;
     for (uint64_t i = 0; i < count; ++i) {
       uint32_t bits = std::bit_cast<uint32_t>(master[i]);
-      // The carry of a NaN's low bits would make its copy a zero.
+      // The carry from a NaN's low bits would turn its copy into zero.
       if ((bits & 0x7fffffffu) > 0x7f800000u) bits = 0x7fc00000u;
       store(to + (first + i) * 2, static_cast<uint16_t>(bits));
       if (keeps_copy) store(copies + (first + i) * 2, copy_of(bits));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How optimizer state lies in a chunk: one contiguous piece of memory (and of the store) that holds
 // the master weights and the moments of `element_count` consecutive parameters, plane after plane.
-// Every plane starts on 64 bytes; what is read and what is written are multiples of 4096 bytes, for
-// O_DIRECT. Little-endian. Values; thread-safe.
+// Every plane starts on 64 bytes; reads and writes are multiples of 4096 bytes, for O_DIRECT.
+// Little-endian. Values; thread-safe.
 //
 //   plane            kFloat32       kHalfMaster       kHalfMaster8
 //   kMaster          f32 master     low 16 bits       low 16 bits
@@ -82,12 +82,12 @@ ChunkLayout chunk_layout(Method method, StateFormat format, uint64_t element_cou
 uint64_t elements_within(Method method, StateFormat format, uint64_t chunk_bytes_max);
 
 // Elements first to first + count of a chunk, in f32. Moments that the method lacks are ignored or
-// may be nullptr; a nullptr moment of encode_state is zero, of decode_state not wanted. `copy` is
-// the caller's bf16 copy of those elements, nullptr for kFloat32; encode_state writes it and the
-// plane kParameterCopy, if the layout has that one (a caller may clear it). For kHalfMaster8, `first`
-// is a multiple of kMomentBlock, and the range ends
-// on one or with the chunk. Moments are rounded to nearest here: the same state gives the same
-// bytes, and decoding and encoding again changes none.
+// may be nullptr; encode_state takes a nullptr moment as zero; decode_state skips it. `copy` is the
+// caller's bf16 copy of those elements, nullptr for kFloat32; encode_state writes it and the plane
+// kParameterCopy, if the layout has that plane (a caller may clear it). For kHalfMaster8, `first`
+// is a multiple of kMomentBlock, and the range ends on one or with the chunk. Moments are rounded
+// to nearest here: the same state gives the same bytes, and decoding and encoding again changes
+// none.
 void encode_state(const ChunkLayout& layout, uint64_t first, uint64_t count, const float* master,
                   const float* first_moment, const float* second_moment, unsigned char* chunk,
                   uint16_t* copy);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels behind step_range(), one file a method or two so that each compiles soon.
+// The kernels behind step_range(), a file for each method or two so that each compiles quickly.
 // Thread-safe.
 #pragma once
 

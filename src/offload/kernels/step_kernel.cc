@@ -8,7 +8,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "offload/kernels/step_kernel.cc"
-#include "hwy/foreach_target.h"  // first of these, since it includes this file again
+#include "hwy/foreach_target.h"  // before the others, since it includes this file again
 // clang-format off
 #include "hwy/highway.h"
 // clang-format on

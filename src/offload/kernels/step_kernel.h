@@ -10,7 +10,7 @@
 //   g  = gradient * gradient_factor;  with l2:  g = fma(l2, p, g)
 //   m' = fma(beta1_other, g, beta1 m);          v' = fma(beta2_other g, g, beta2 v)
 //   p' = p - decay p - step_size (m' / (sqrt(v') + eps))
-// where the roundings of the sum and of the quotient are put right to first order by fused operations
+// where fused operations correct the roundings of the sum and of the quotient to first order
 // (updated() in step_rules-inl.h). Adagrad: v' = fma(g, g, v), p' = p - step_size (g / (sqrt(v') +
 // eps)) likewise. SgdMomentum: m' = fma(beta1, m, g), p' = fma(-step_size, m', p). Lion: p1 =
 // fma(-decay, p, p), p' = fma(-step_size, sign(fma(beta1_other, g, beta1 m)), p1), m' =
@@ -57,18 +57,18 @@ struct StepRange {
   uint64_t first_index = 0;
 };
 
-// Whether step_range may be called so; the error says what is wrong with which field.
+// Checks the arguments of step_range; the error names the field and says what is wrong with it.
 Status validate(const StepRange& range);
 
-// The range must be valid; its method must be that of the factors. Whether every gradient times its
-// factor was finite; where one was not, the step has gone into the state.
+// The range must be valid; its method must be that of the factors. Returns whether every gradient
+// times its factor was finite; where one was not, the state has been changed all the same.
 bool step_range(const StepFactors& factors, const StepRange& range);
 
 // Name of the instruction set in use: "AVX3", "AVX2", "NEON", …
 const char* step_kernel_target();
 
-// The instruction sets that are compiled in and that this machine has, as bits of hwy::targets.h:
-// for tests and measurements, which choose one with hwy::SetSupportedTargetsForTest.
+// The instruction sets that are compiled in and that this machine has, as bits of hwy/targets.h.
+// Tests and measurements choose one with hwy::SetSupportedTargetsForTest.
 int64_t step_kernel_targets();
 
 }  // namespace weir::offload

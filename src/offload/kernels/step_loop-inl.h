@@ -61,7 +61,8 @@ class Stepper {
   static constexpr bool kBytes = kFormat == StateFormat::kHalfMaster8;
   static constexpr size_t kMasterBytes = kHalf ? 2 : 4;
   static constexpr size_t kMomentBytes = kBytes ? 1 : kHalf ? 2 : 4;
-  // Whole lines of a 16-bit type, which the copy is written in; or what shares a scale.
+  // Whole cache lines of a 16-bit type, in which the copy is written; or the elements that share a
+  // scale.
   static constexpr size_t kGroup = kBytes ? kMomentBlock : 64;
   // Vectors that go through each phase of the update together: as many as fit the registers.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
@@ -69,8 +70,8 @@ class Stepper {
 #else
   static constexpr size_t kTogether = 2;
 #endif
-  // In every plane, as measured: a group of f32 state is so many lines that the next one is enough,
-  // and further ahead costs up to 7 %.
+  // Prefetch distance in every plane, as measured: a group of f32 state has so many lines that the
+  // next group is enough, and further ahead costs up to 7 %.
   static constexpr size_t kPrefetchBytes = kHalf ? 1024 : 256;
   static constexpr size_t kStride = kTogether * kLanes;
 
@@ -140,7 +141,7 @@ class Stepper {
     return a;
   }
 
-  // Calls visit(member, element bytes) for every array that this kernel has but the scales.
+  // Calls visit(member, element bytes) for every array of this kernel except the scales.
   template <class A, class Visit>
   HWY_INLINE void visit_inputs(A& a, Visit visit) const {
     visit(&A::master_in, kMasterBytes);
@@ -173,7 +174,7 @@ class Stepper {
     return a;
   }
 
-  // `count` < kGroup elements, by way of a group of which the rest is zero.
+  // Steps `count` < kGroup elements through a copy padded with zeros to a whole group.
   HWY_NOINLINE bool run_ragged(const Arrays& all, size_t begin, size_t count) {
     constexpr size_t kSlotBytes = kGroup * 4;
     HWY_ALIGN unsigned char in[5][kSlotBytes] = {};
@@ -195,7 +196,7 @@ class Stepper {
   }
 
   HWY_NOINLINE bool run_groups(const Arrays& arrays, size_t count, uint64_t index) const {
-    // Copies, because stores through byte pointers might change what lies elsewhere.
+    // Copies, because a store through a byte pointer may alias any object whose address is known.
     const Stepper self(*this);
     const Arrays a = arrays;
     const Factors factors(factors_);
@@ -213,7 +214,7 @@ class Stepper {
     return finite;
   }
 
-  // Values and no references: what has an address that others know is read again after each store.
+  // Takes values, not references: an object whose address is known is read again after each store.
   static HWY_NOINLINE bool all_finite(const unsigned char* gradient, DataType type, float factor,
                                       size_t count) {
     auto sum = hn::Zero(DFloat());
@@ -260,7 +261,7 @@ class Stepper {
     if constexpr (!kHalf) {
       return load(DFloat(), a.master_in + at * 4);
     } else {
-      // The low half counts as signed: what it took from the copy is given back.
+      // The low half is signed: adding it undoes the rounding of the copy.
       const hn::RebindToSigned<DHalf> signed_half;
       const auto low = hn::PromoteTo(DInt(), load(signed_half, a.master_in + at * 2));
       const auto copy = hn::PromoteTo(DUint(), load(DHalf(), a.copy_in + at * 2));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of each method on one vector (step_kernel.h says it in formulas), in three phases:
-// begin to the square root, divide, finish. The loop takes several vectors through each phase before
-// the next, so that roots and divisions of one hide the latency of another's. Included once per
-// instruction set (foreach_target).
+// begin to the square root, divide, finish. The loop takes several vectors through each phase
+// before the next, so that roots and divisions of one hide the latency of another's. Included once
+// per instruction set (foreach_target).
 
 #if defined(WEIR_OFFLOAD_STEP_RULES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEIR_OFFLOAD_STEP_RULES_INL_H_
@@ -35,15 +35,15 @@ struct Factors {
   VFloat decay, minus_decay, l2, beta1, beta1_other, beta2, beta2_other, step, minus_step, eps;
 };
 
-// Parameter, first and second moment of one vector: in and out; and between the phases the numerator,
-// the square root and the quotient of the update.
+// Parameter, first and second moment of one vector: in and out; and between the phases the
+// numerator, the square root and the quotient of the update.
 struct Element {
   HWY_INLINE Element() {}  // an implicit one would be compiled without the instruction set (NEON)
   VFloat p, m, v;
   VFloat top, root, quotient;
 };
 
-// A sum of zeros, which becomes NaN for good by a value that is not finite.
+// A sum of zeros, which a value that is not finite turns into NaN for good.
 HWY_INLINE VFloat plus_nothing(VFloat sum, VFloat v) {
 #if HWY_NATIVE_FMA
   return hn::MulAdd(v, hn::Zero(DFloat()), sum);
@@ -63,10 +63,10 @@ HWY_INLINE void divide_by_root(const Factors& f, Element& e) {
   e.quotient = hn::Div(e.top, hn::Add(e.root, f.eps));
 }
 
-// p - decay p - step top / (root + eps). The roundings of the sum and of the quotient are found again
-// by fused operations and put right to first order: without that, an update that is larger than the
-// parameter can be off by more than two units. 1 / sum to a percent is enough for it. A residual that
-// is not finite (zero or infinite sum, infinite quotient) is none.
+// p - decay p - step top / (root + eps). Fused operations recover the roundings of the sum and of
+// the quotient and correct them to first order: without that, an update that is larger than the
+// parameter can be off by more than two units. An approximation of 1 / sum to a percent is enough.
+// A residual that is not finite (zero or infinite sum, infinite quotient) is ignored.
 template <bool kDecay>
 HWY_INLINE VFloat updated(const Factors& f, const Element& e) {
   const DFloat df;
@@ -87,8 +87,8 @@ HWY_INLINE VFloat updated(const Factors& f, const Element& e) {
   return fused(f.minus_step, e.quotient, hn::Sub(e.p, small));
 }
 
-// doubtful: lanes in which, of kCount vectors, one's gradient may not have been finite or one may
-// hold a NaN. Where that is so, it is said.
+// doubtful: the lanes in which the gradient of one of kCount vectors may not have been finite, or
+// one of the vectors may hold a NaN. It misses no such lane.
 
 template <bool kDecoupled>
 struct AdamRule {
@@ -149,7 +149,7 @@ struct LionRule {
     const auto p = fused(f.minus_decay, e.p, e.p);
     const auto c = fused(f.beta1_other, g, hn::Mul(f.beta1, e.m));
     const auto zero = hn::Zero(df);
-    // Zero and NaN are their own sign.
+    // The sign of zero is zero, that of NaN is NaN.
     auto sign = hn::IfThenElse(hn::Gt(c, zero), hn::Set(df, 1.0f), c);
     sign = hn::IfThenElse(hn::Lt(c, zero), hn::Set(df, -1.0f), sign);
     e.p = fused(f.minus_step, sign, p);
@@ -157,7 +157,7 @@ struct LionRule {
   }
   static HWY_INLINE void divide(const Factors&, Element&) {}
   static HWY_INLINE void finish(const Factors&, Element&) {}
-  // The parameter sees the sign alone.
+  // Only the sign reaches the parameter, so the moments are looked at too.
   template <size_t kCount>
   static HWY_INLINE auto doubtful(const Element* e) {
     auto sum = hn::Zero(DFloat());

@@ -96,11 +96,12 @@ void WorkerPool::run_blocks() {
   }
 }
 
-// Returns when the job's number differs from `seen`, or there will be none.
+// Waits until the job's number differs from `seen`; false when there will be no further job.
 bool WorkerPool::await_job(uint32_t seen) {
   const uint64_t sleep_ns = now_ns() + uint64_t{options_.spin_us} * 1000;
   while (job_.load(std::memory_order_acquire) == seen) {
-    // A worker that was late for the last job may have taken the number of the end for that job's.
+    // A worker that missed the last job may have taken the number that announces the end for a
+    // job's.
     if (stop_.load(std::memory_order_relaxed)) return false;
     if (now_ns() < sleep_ns) {
       cpu_relax();

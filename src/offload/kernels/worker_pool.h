@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// WorkerPool: persistent threads that share the blocks of one loop at a time, each where the
+// WorkerPool: persistent threads that share the blocks of one loop at a time, each wherever the
 // calling thread may run, or on a core that the caller lists. Every worker runs under
-// FloatEnvironment; the calling thread gets it while it helps, and its own back after. Nothing is
-// allocated per call. Between loops workers spin for a while, then sleep.
+// FloatEnvironment; so does the calling thread while it helps, and its own settings are restored
+// afterwards. Nothing is allocated per call. Between loops workers spin for a while, then sleep.
 //
-// One thread at a time per pool. The body is called from several threads at once and must not throw
-// and not call the pool. Blocks are handed out in order, to whoever is free: what a body computes
-// must not depend on who runs it.
+// One thread at a time per pool. The body is called from several threads at once and must neither
+// throw nor call the pool. Blocks are handed out in order, to whichever thread is free: what a body
+// computes must not depend on the thread that runs it.
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,10 @@
 namespace weir::offload {
 
 struct WorkerPoolOptions {
-  uint32_t thread_count = 0;  // that work, the caller included when it helps; 0: one a core
+  uint32_t thread_count = 0;  // that work, the caller included when it helps; 0: one per core
   bool caller_helps = true;   // else wait() only waits
   // Thread i runs on cores[i % cores.size()]; the caller, where it helps, is thread 0 and stays
-  // where it is. Empty: all where the creating thread may run.
+  // where it is. Empty: wherever the creating thread may run.
   std::vector<int> cores = {};
   uint32_t spin_us = 50;  // before a worker sleeps
 };
@@ -39,11 +39,11 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   uint32_t thread_count() const { return thread_count_; }
-  // One a core that the process may use.
+  // One thread per core that the process may use.
   static uint32_t default_thread_count();
 
-  // body(begin, end) for [0, block), [block, 2 block) … of [0, count), the last one shorter; returns
-  // when all have run. Blocks are of the same borders for any thread count.
+  // body(begin, end) for [0, block), [block, 2 block) … of [0, count), the last one shorter;
+  // returns when all have run. Blocks have the same borders for any thread count.
   template <class Body>
   void parallel_for(uint64_t count, uint64_t block, Body&& body) {
     start(count, block, body);
@@ -90,7 +90,7 @@ class WorkerPool {
   std::atomic<bool> stop_{false};
   alignas(64) std::atomic<uint64_t> next_{0};      // block to hand out
   alignas(64) std::atomic<uint64_t> finished_{0};  // blocks that have run
-  alignas(64) std::atomic<uint32_t> gate_{0};      // workers that look at the job, and kClosed
+  alignas(64) std::atomic<uint32_t> gate_{0};      // workers that use the job, and kClosed
   std::vector<std::thread> threads_;
 };
 

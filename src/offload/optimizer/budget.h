@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Budget: the memory of an optimizer, in arenas whose sum stays below a limit. Thread rule of its
-// owner. It outlives its buffers and the Disk.
+// Budget: the memory of an optimizer, in arenas whose sum stays within a limit. Same thread rule as
+// its owner. It must outlive its buffers and the Disk.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ class Budget {
  public:
   explicit Budget(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}  // 0: none
 
-  // Another arena of so much. kNoMemory beyond the limit.
+  // Adds an arena of this size. kNoMemory beyond the limit.
   Status grow(uint64_t bytes);
-  // As much of `bytes` as the limit allows, if the arenas have less free.
+  // Adds as much of `bytes` as the limit allows, if the arenas have less free.
   Status grow_for(uint64_t bytes);
-  // kNoMemory when no arena has so much in one piece; `use` is for the text.
+  // kNoMemory when no arena has a free range that large; `use` appears in the error text.
   Result<ArenaBuffer> take(uint64_t bytes, const std::string& use);
 
   Arena* first() const { return arenas_.empty() ? nullptr : arenas_[0].get(); }

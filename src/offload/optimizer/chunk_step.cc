@@ -35,7 +35,7 @@ class Stepper {
         at = end;
         continue;
       }
-      // Segments meet within a block of moments, which is stepped as a whole.
+      // Two segments can meet within a block of moments, which is stepped as a whole.
       float block[kMomentBlock];
       end = std::min(chunk_.count, at + kMomentBlock);
       gather(segments, chunk_.first + at, end - at, block);

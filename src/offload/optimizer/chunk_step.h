@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ChunkStep: one step of one chunk, whatever ranges its gradient came in. Thread-safe for different
-// chunks.
+// ChunkStep: one step of one chunk, however its gradient is divided into ranges. Thread-safe for
+// different chunks.
 #pragma once
 
 #include <cstdint>

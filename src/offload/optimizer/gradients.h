@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients: what the next step uses, by range of each group: references to arrays of the caller, or
-// sums of the optimizer's own in f32. Together they must hold every element exactly once. One thread
-// at a time; reading prepared segments is thread-safe.
+// Gradients: the gradients of the next step, by range of each group: references to the caller's
+// arrays, or the optimizer's own sums in f32. Together they must hold every element exactly once.
+// One thread at a time; reading prepared segments is thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,8 @@ struct GradientSegment {
   uint64_t end() const { return first + count; }
 };
 
-// Elements of a piece of accumulated gradients: small, so that any hole of the budget takes some.
+// Elements of a piece of accumulated gradients: small, so that any gap in the budget's arenas can
+// hold some.
 inline constexpr uint64_t kAccumulatorElements = 16384;
 
 class Gradients {
@@ -43,26 +44,27 @@ class Gradients {
   Status refer(uint32_t group, const GradientSegment& segment);
   // Bytes that the accumulators of the group take, 0 when they are there.
   uint64_t accumulator_bytes(uint32_t group) const;
-  // Its pieces in order, each of kAccumulatorElements but the last.
+  // The group's pieces in order, each of kAccumulatorElements except the last.
   void give_accumulators(uint32_t group, std::vector<ArenaBuffer> pieces);
-  // Adds to the accumulators, which must be there. kInvalidArgument as above: ranges may be
-  // accumulated many times, but not referred to as well.
+  // Adds to the accumulators, which must be there. kInvalidArgument as above: a range may be
+  // accumulated many times, but then not be given by reference too.
   Status accumulate(WorkerPool& pool, uint32_t group, const GradientSegment& segment);
 
-  // Makes the segments. `complete`: kInvalidArgument names the first group and range without one.
+  // Makes the segments. With `complete`, kInvalidArgument names the first group and range without a
+  // gradient.
   Status prepare(bool complete);
-  // Of a group, in order, never overlapping.
+  // The segments of a group, in order, never overlapping.
   const std::vector<GradientSegment>& segments(uint32_t group) const {
     return groups_[group].segments;
   }
-  // Of the prepared segments. The same for any division into ranges and any type that holds the
-  // values: the blocks of the sum are those of the whole group.
+  // Statistics of the prepared segments. They are the same for any division into ranges and any
+  // type that holds the values: the blocks of the sum are those of the whole group.
   GradientStats stats(WorkerPool& pool) const;
 
-  // Of the prepared segments, those that are infinite or NaN when multiplied by `factor`.
+  // The gradients of the prepared segments that are infinite or NaN when multiplied by `factor`.
   NotFinite not_finite(WorkerPool& pool, float factor) const;
 
-  // All are used: references are forgotten, sums are zero again.
+  // Forgets all gradients after their use: references are dropped, sums are zero again.
   void clear(WorkerPool& pool);
 
  private:
@@ -78,9 +80,9 @@ class Gradients {
   std::vector<Group> groups_;
 };
 
-// The first segment that ends behind `element`; segments.size() when none does.
+// The index of the first segment that ends after `element`; segments.size() when none does.
 size_t segment_from(const std::vector<GradientSegment>& segments, uint64_t element);
-// Elements [first, first + count) in f32; zero where there is no segment.
+// Reads elements [first, first + count) as f32; zero where there is no segment.
 void gather(const std::vector<GradientSegment>& segments, uint64_t first, uint64_t count,
             float* to);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays of parameters and gradients between f32 and the 16-bit types, element by element: for what
-// is not on the hot path (the kernels convert for themselves, to the same bits). Thread-safe.
+// Converts arrays of parameters and gradients between f32 and the 16-bit types, element by element,
+// where speed does not matter (the kernels convert for themselves, to the same bits). Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,8 @@ Status usage(std::string text) { return Status(Code::kInvalidUsage, std::move(te
 Optimizer::Optimizer(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups)
     : options_(options), groups_(groups), gradients_(&groups_), outputs_(groups.size()) {
   if (options_.durable_every == 0) options_.durable_every = 1;
-  // Names are used as long as the optimizer lives, wherever the process goes meanwhile.
+  // The paths are used as long as the optimizer lives, even after the process changes its
+  // directory.
   for (std::string& directory : options_.directories) {
     std::error_code unknown;
     const std::filesystem::path absolute = std::filesystem::absolute(directory, unknown);
@@ -37,7 +38,7 @@ Optimizer::~Optimizer() {
 
 void Optimizer::leave_to_parent(std::unique_ptr<Optimizer> optimizer) {
   Optimizer* const left = optimizer.release();
-  // Kept where it is found, for who looks for what is lost.
+  // Kept where a debugger or leak checker finds it.
   static std::atomic<Optimizer*> kept{nullptr};
   left->left_before_ = kept.exchange(left);
   if (!left->mutex_.try_lock()) return;
@@ -122,7 +123,7 @@ Status Optimizer::check_range(const char* what, uint32_t group, uint64_t first, 
   return {};
 }
 
-// ---- Parameters -------------------------------------------------------------------------------------
+// ---- Parameters ---------------------------------------------------------------------------------
 
 Status Optimizer::visit_parameters(uint32_t group, uint64_t first, uint64_t count,
                                    const ChunkBody& body, Visit kind) {
@@ -209,7 +210,7 @@ Status Optimizer::set_hyper(uint32_t group, const Hyper& hyper) {
   return {};
 }
 
-// What the outputs were after the last step.
+// The outputs as they were after the last step.
 Status Optimizer::write_outputs() {
   std::vector<uint64_t> chunks;
   for (uint64_t c = 0; c < home_->placement().state_count(); ++c)
@@ -235,7 +236,7 @@ Status Optimizer::write_outputs() {
   return home_->visit(chunks, Visit::kRead, body);
 }
 
-// ---- Gradients --------------------------------------------------------------------------------------
+// ---- Gradients ----------------------------------------------------------------------------------
 
 Status Optimizer::gradient(uint32_t group, uint64_t first, uint64_t count, DataType type,
                            const void* data) {
@@ -274,7 +275,7 @@ Status Optimizer::reserve_accumulators(uint32_t group) {
       pieces.push_back(piece.take());
       continue;
     }
-    // State that is in memory makes room where it has a place on a drive.
+    // State in memory that also has a place on a drive makes room.
     const Result<bool> evicted = home_->evict_one();
     if (!evicted.ok()) return evicted.status();
     if (!evicted.value()) return piece.status();
@@ -293,7 +294,7 @@ Status Optimizer::gradient_stats(double* sum_of_squares_of_scaled_gradients, boo
   return {};
 }
 
-// ---- Several ranks ----------------------------------------------------------------------------------
+// ---- Several ranks ------------------------------------------------------------------------------
 
 Status Optimizer::committed_step(uint64_t* step) {
   const std::lock_guard lock(mutex_);
@@ -354,8 +355,8 @@ Status Optimizer::result_of(const std::string& what, const Status& status) {
 std::string Optimizer::damage_remedy() const {
   if (!home_->on_drives()) return "restore a checkpoint";
   return fmt::format(
-      "'weir-fsck {}' says whether a commit is whole: if one is, opening the directories again "
-      "with WEIR_OFFLOAD_VERIFY, for writing, goes on with it, else restore a checkpoint",
+      "'weir-fsck {}' says whether a commit is whole: if one is, open the directories again with "
+      "WEIR_OFFLOAD_VERIFY, for writing, to continue from it; else restore a checkpoint",
       fmt::join(options_.directories, " "));
 }
 
@@ -373,18 +374,18 @@ Status Optimizer::check_committed() const {
 
 Status Optimizer::lost(const Status& reason) {
   std::string remedy = "destroy it";
-  // Opening again finds a whole commit unless what is on the drives is damaged.
+  // Opening again finds a whole commit unless the data on the drives is damaged.
   if (reason.code() == Code::kRefused)
     remedy += "; " + damage_remedy();
   else if (home_->on_drives())
-    remedy += " and open the directories again, which finds the last committed step";
+    remedy += " and open the directories again, to continue from the last committed step";
   return lost(reason, remedy);
 }
 
 Status Optimizer::lost(const Status& reason, const std::string& remedy) {
   const std::lock_guard lock(lost_mutex_);
-  lost_ = Status(reason.code(),
-                 fmt::format("the optimizer is of no more use ({}); {}", reason.text(), remedy));
+  lost_ = Status(reason.code(), fmt::format("the optimizer can no longer be used ({}); {}",
+                                            reason.text(), remedy));
   return lost_;
 }
 

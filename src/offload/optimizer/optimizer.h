@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Optimizer: parameter groups, their state, gradients and steps. The C++ side of weir/offload.h,
-// which has the contract of each call; errors are as there. Calls are serialized inside, but for
-// wait(), which any thread may call beside a step.
+// which has the contract of each call; errors are as there. Calls are serialized inside, except
+// wait(), which any thread may call during a step.
 #pragma once
 
 #include <memory>
@@ -28,9 +28,9 @@ class Optimizer {
   static Result<std::unique_ptr<Optimizer>> open(const OptimizerOptions& options,
                                                  const std::vector<ParameterGroup>& groups);
   ~Optimizer();
-  // The end of one in a process that was forked from its maker, where its threads, rings and memory
-  // are not. Closes what the child has open of it, unless a thread was at it: then it stays open
-  // until the child ends. The object itself stays.
+  // Ends the optimizer in a process forked from the one that made it, where its threads, rings and
+  // memory do not exist. Closes the child's copies of its open files, unless a thread was using it:
+  // then they stay open until the child ends. The object itself is not freed.
   static void leave_to_parent(std::unique_ptr<Optimizer> optimizer);
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -53,8 +53,8 @@ class Optimizer {
 
   Status step(const StepOptions& options, StepReport* report);
   Status step_start(const StepOptions& options);
-  // `done_count` (may be nullptr): how many chunks of the step were done when the last of the range
-  // was; 0 when no step ran.
+  // `done_count` (may be nullptr): how many chunks of the step were done when the last one of the
+  // range was; 0 when no step ran.
   Status wait(uint32_t group, uint64_t first, uint64_t count, uint64_t* done_count = nullptr);
   Status step_finish(StepReport* report);
   Status accept();
@@ -75,15 +75,15 @@ class Optimizer {
   static Status validate(const OptimizerOptions& options);
 
   enum class Use : uint8_t { kRead, kChange, kHeld };
-  // Whether a call may go on now; `what` names it. With the mutex held.
+  // Whether a call may proceed now; `what` names it. Called with the mutex held.
   Status check_use(const char* what, Use use) const;
   Status check_range(const char* what, uint32_t group, uint64_t first, uint64_t count,
                      DataType type, const void* data) const;
 
-  // With the mutex held, or on the thread of a step that was started.
+  // Called with the mutex held, or on the thread of a started step.
   Status run_step(const StepOptions& options, StepReport* report);
-  // `finite`: whether all gradients were. Where one was not, a step over drives that is not held
-  // has been taken back, and one into the second slot that is not held has not been kept.
+  // `finite`: whether all gradients were. If one was not, a step that is not held has been taken
+  // back (over drives) or was not kept (into the second slot).
   Status step_memory(uint64_t step, float factor, bool hold, bool into_second, StepReport* report,
                      bool* finite);
   Status step_drives(uint64_t step, float factor, bool hold, StepReport* report, bool* finite);
@@ -93,23 +93,23 @@ class Optimizer {
   std::vector<GroupStep> group_steps(uint64_t step, float factor) const;
   // The chunk that a step takes at this position.
   uint64_t chunk_at(uint64_t position) const;
-  // The state is that of the last commit again; an error, which has that of `reason`, when it is
-  // lost.
+  // Restores the state of the last commit; an error, which includes the text of `reason`, when that
+  // is lost.
   Status go_back(const Status& reason);
-  // The same, and what the caller is told after `error`: the gradients of a later step are dropped,
-  // and those of the steps up to `last` are needed again.
+  // The same, and returns what the caller is told after `error`: the gradients of a later step are
+  // dropped, and those of the steps up to `last` are needed again.
   Status recover(const Status& error, uint64_t last, StepReport* report);
   std::string text_of_repeat(uint64_t last) const;
   // From here on every call returns this.
   Status lost(const Status& reason);
   Status lost(const Status& reason, const std::string& remedy);
   Status check_lost(const char* what) const;
-  // What the caller is told of `status` of the home: when it has poisoned the store, the optimizer
-  // is lost.
+  // Turns a `status` of the StateHome into the caller's: when it has poisoned the store, the
+  // optimizer is lost.
   Status result_of(const std::string& what, const Status& status);
-  // What to do about a committed state that is bad.
+  // Says what to do about a damaged committed state.
   std::string damage_remedy() const;
-  // `status` of a read, and the remedy where it has found damage.
+  // The `status` of a read, with the remedy where it found damage.
   Status with_remedy(const Status& status) const;
   // Refused where the committed state is known to be bad.
   Status check_committed() const;
@@ -130,7 +130,7 @@ class Optimizer {
   bool held_ = false;  // the last step waits for accept or undo
   bool held_in_second_ = false;
   mutable std::mutex lost_mutex_;
-  Status lost_;  // why the optimizer is of no more use; guarded by lost_mutex_
+  Status lost_;  // why the optimizer is unusable; guarded by lost_mutex_
 
   StepProgress progress_;
   Optimizer* left_before_ = nullptr;  // of leave_to_parent

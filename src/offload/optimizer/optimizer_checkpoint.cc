@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of an optimizer, and state from those of another number of ranks.
+// Checkpoints of an optimizer, and loading of state that another number of ranks saved.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class Gatherer : public ChunkSource {
     WEIR_RETURN_IF_ERROR(find_groups(rank_count));
     const Placement& placement = home_.placement();
     old_chunk_bytes_ = set_.shard(0).description().chunk_bytes;
-    // Of a large old chunk several new ones are made, so that it is read about once.
+    // Several new chunks are made from a large old one, so that it is read about once.
     run_length_ =
         std::clamp<uint64_t>(old_chunk_bytes_ / placement.chunk_bytes(), 1, kRunLengthMax);
     for (uint64_t chunk = 0; chunk < placement.state_count(); ++chunk) {
@@ -120,7 +120,7 @@ class Gatherer : public ChunkSource {
     uint64_t first_element;  // in the whole group
   };
 
-  // Each group of the checkpoint is one of the optimizer's: none may be left out unsaid.
+  // Each group of the checkpoint must be one of the optimizer's: none may be left out silently.
   Status check_all_taken() const {
     std::vector<std::string> left_out;
     uint64_t count = 0;
@@ -211,7 +211,7 @@ class Gatherer : public ChunkSource {
     if (has_half_master(group.format))
       WEIR_RETURN_IF_ERROR(
           gather_copy(run, buffer, index, decoded.first_element, decoded.count, copy.data()));
-    // A layout may end behind the payload, with bytes that are not used.
+    // A layout may end after the payload; the bytes there are not used.
     const uint64_t payload = set_.shard(piece.shard).description().payload_bytes();
     std::vector<unsigned char> old(std::max(layout.state_bytes, payload));
     std::memcpy(old.data(), find(run, buffer, piece), payload);
@@ -291,7 +291,7 @@ Status Optimizer::checkpoint(const std::vector<std::string>& directories) {
   return result_of("checkpoint", with_remedy(home_->store().checkpoint(directories)));
 }
 
-// Through a store that lives only for this: what it commits is what the checkpoint holds.
+// Written through a temporary store: the checkpoint holds the state that this store commits.
 Status Optimizer::copy_checkpoint(const std::string& directory) {
   Result<std::unique_ptr<Disk>> disk = open_disk({});
   if (!disk.ok()) return disk.status();
@@ -299,7 +299,7 @@ Status Optimizer::copy_checkpoint(const std::string& directory) {
   if (!exists.ok()) return exists.status();
   WEIR_RETURN_IF_ERROR(disk.value()->make_directory(directory));
   const std::string making = directory + "/making";
-  // One of an earlier copy that was cut short is of no use to anybody.
+  // What an interrupted earlier copy left is of no use.
   Status status = Store::remove(*disk.value(), {making}, kLockWaitMs);
   if (status.ok()) status = copy_through(disk.value().get(), making, directory);
   if (const Status removed = Store::remove(*disk.value(), {making}); status.ok()) status = removed;

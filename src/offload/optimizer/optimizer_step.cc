@@ -35,7 +35,7 @@ Status validate_step(const StepOptions& options) {
 
 }  // namespace
 
-// ---- Calls ------------------------------------------------------------------------------------------
+// ---- Calls --------------------------------------------------------------------------------------
 
 Status Optimizer::step(const StepOptions& options, StepReport* report) {
   const std::lock_guard lock(mutex_);
@@ -129,7 +129,7 @@ Status Optimizer::commit() {
   return check_committed().with_context("commit");
 }
 
-// ---- A step -----------------------------------------------------------------------------------------
+// ---- A step -------------------------------------------------------------------------------------
 
 Status Optimizer::run_step(const StepOptions& options, StepReport* report) {
   const uint64_t begin_ns = now_ns();
@@ -150,8 +150,8 @@ Status Optimizer::run_step(const StepOptions& options, StepReport* report) {
   report->parameter_count = home_->placement().element_count();
   report->norm = options.hold ? -1 : std::sqrt(sum) / loss_scale;
   const float factor = gradient_factor(sum, loss_scale, options.norm_max);
-  // No gradient is larger than the norm, so they are looked at only where the norm is too large. Of
-  // other ranks' gradients a rank knows the norm alone, and all must skip or none.
+  // No gradient is larger than the norm, so they are looked at only where the norm is too large. A
+  // rank knows only the norm of the other ranks' gradients, and either all ranks skip or none.
   if (!options.hold && !(std::sqrt(sum) * factor <= std::numeric_limits<float>::max())) {
     report->not_finite = gradients_.not_finite(home_->pool(), factor);
     if (!std::isfinite(report->norm) || report->not_finite.count > 0 || options_.rank_count > 1) {
@@ -162,8 +162,8 @@ Status Optimizer::run_step(const StepOptions& options, StepReport* report) {
   }
   const uint64_t before = step_;
   const bool drives = home_->on_drives();
-  // Where there is a second slot, a step whose gradients nobody here has looked at goes there, so
-  // that it need not be kept.
+  // With a second slot, a step whose gradients were not checked before goes there, so that it need
+  // not be kept.
   const bool into_second = options.hold || (is_given && home_->has_second());
   bool finite = true;
   WEIR_RETURN_IF_ERROR(
@@ -261,8 +261,8 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
   if (options_.rank_count > 1 && !home_->has_open_step() &&
       store.released_epoch() < store.committed()->epoch)
     return usage(fmt::format(
-        "step: step {} writes over what the ranks would go back to, and not all {} are known to "
-        "have committed step {}: say so with peers_committed",
+        "step: step {} overwrites the state to which the ranks would go back, and not all {} ranks "
+        "are known to have committed step {}: report that with peers_committed",
         step, options_.rank_count, home_->committed_step()));
   WEIR_RETURN_IF_ERROR(ensure_whole(step, report));
   WEIR_RETURN_IF_ERROR(result_of("step", home_->begin_step(step)));
@@ -298,16 +298,17 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
     if (status.code() != Code::kRefused || !check_lost("step").ok() || step_ + 1 != step) {
       return error;
     }
-    return Status(error.code(), fmt::format("{}; the commit before was being written over: destroy "
-                                            "the optimizer; {}",
-                                            error.text(), damage_remedy()));
+    return Status(
+        error.code(),
+        fmt::format("{}; the previous commit was being overwritten: destroy the optimizer; {}",
+                    error.text(), damage_remedy()));
   }
   write_trace(swept.trace);
   return {};
 }
 
-// Nothing may be written over the epoch before as long as the committed one was not read whole.
-// When it is damaged, the step is refused: its gradients belong to a state that is gone.
+// Nothing may overwrite the previous epoch until the whole committed one has been read. When it is
+// damaged, the step is refused: its gradients belong to a state that is gone.
 Status Optimizer::ensure_whole(uint64_t step, StepReport* report) {
   bool went_back = false;
   const Status status = home_->ensure_whole(&went_back);
@@ -320,7 +321,7 @@ Status Optimizer::ensure_whole(uint64_t step, StepReport* report) {
   report->step = step_;
   gradients_.clear(home_->pool());
   const std::string what = fmt::format(
-      "{}: '{}' was damaged, and nothing was stepped: {}; go on with the gradients of step {}",
+      "{}: '{}' was damaged, and no step was taken: {}; continue with the gradients of step {}",
       name, options_.directories[0], home_->store().fallback()->text(), step_ + 1);
   if (Status back = write_outputs(); !back.ok())
     return lost(Status(back.code(), what + "; writing the outputs again failed: " + back.text()));
@@ -355,7 +356,7 @@ std::string Optimizer::text_of_repeat(uint64_t last) const {
       step_, options_.durable_every, step_ + 1, last);
 }
 
-// A trace that cannot be written is no error of the step.
+// The step does not fail when its trace cannot be written.
 void Optimizer::write_trace(const Trace& trace) const {
   if (options_.trace_file.empty()) return;
   if (const Status status = write_chrome_trace(options_.trace_file, trace); !status.ok())

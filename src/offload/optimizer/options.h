@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an optimizer is told and what it says of a step; the C++ side of weir/offload.h, which has
-// the meaning of each field. Values.
+// Options of an optimizer and the report of a step: the C++ side of weir/offload.h, which has the
+// meaning of each field. Values.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct ParameterGroup {
 
 inline constexpr uint64_t kDefaultScrubBytesPerS = uint64_t{32} << 20;
 
-// Bytes of state that were read so far, of so many.
+// Called with the bytes of state read so far and their total.
 using VerifyProgress = std::function<void(uint64_t done_bytes, uint64_t total_bytes)>;
 
 struct OptimizerOptions {
@@ -59,11 +59,11 @@ struct OptimizerOptions {
   bool verify = false;  // open reads and checks everything at once
   VerifyProgress verify_progress;
   uint64_t scrub_bytes_per_s = kDefaultScrubBytesPerS;  // 0: none
-  // Of a test: outlives the optimizer. Otherwise the disk that the machine allows.
+  // A test's disk, which must outlive the optimizer. Otherwise the disk that the machine allows.
   Disk* disk = nullptr;
 };
 
-// What is known of a store; weir_store_report has the meaning of the fields.
+// The condition of a store; weir_store_report has the meaning of the fields.
 struct StoreReport {
   uint64_t step = 0;
   uint64_t epoch = 0;
@@ -72,9 +72,9 @@ struct StoreReport {
   uint64_t verify_bytes = 0;
   double verify_seconds = 0;
   std::optional<Fallback> went_back;
-  std::vector<std::string> mended;  // slot files that open has made anew or cut
+  std::vector<std::string> mended;  // slot files that open has recreated or truncated
   ScrubReport scrub;
-  ChunkDamage damage;  // of the committed state, found by other reads than the scrub's
+  ChunkDamage damage;  // of the committed state, found by reads other than the scrub's
 };
 
 struct StepOptions {

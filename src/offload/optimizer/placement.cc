@@ -132,7 +132,8 @@ StateChunk Placement::state(uint64_t chunk) const {
   const auto after = std::upper_bound(
       groups_.begin(), groups_.end(), chunk,
       [](uint64_t number, const Group& group) { return number < group.first_chunk; });
-  // Groups without chunks share the number of the next one: the last of them is the one that counts.
+  // Groups without chunks share the number of the next one: the last of them is the one that
+  // counts.
   const auto index = static_cast<uint32_t>(after - groups_.begin() - 1);
   const Group& group = groups_[index];
   const uint64_t in_group = chunk - group.first_chunk;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Placement: how parameter groups are cut into chunks, and which of them stay in memory. Chunks of
 // state come first, group after group; behind them, for each group of a half-master format, chunks
-// of its bf16 copy, a group of the store of its own, since only committing steps write them. Values.
+// of its bf16 copy, a group of the store of its own, since only committing steps write them.
+// Values.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ inline constexpr uint32_t kCopyFormat = 0x100;
 // The name of the store's group that holds a group's bf16 copy.
 std::string copy_name(const std::string& group);
 
-// chunk_layout without the plane of the bf16 copy, which lies elsewhere.
+// chunk_layout without the plane of the bf16 copy, which is stored elsewhere.
 ChunkLayout state_layout(Method method, StateFormat format, uint64_t element_count);
 
 // The most elements, a multiple of kMomentBlock, whose state fits the payload of a chunk; 0: none.
@@ -45,7 +46,7 @@ struct CopyChunk {
 
 class Placement {
  public:
-  // kInvalidArgument names what is wrong with which group, or with chunk_bytes.
+  // kInvalidArgument names the group and its fault, or the fault of chunk_bytes.
   static Result<Placement> make(const OptimizerOptions& options,
                                 const std::vector<ParameterGroup>& groups);
 
@@ -80,7 +81,7 @@ class Placement {
   uint64_t element_count_ = 0;
 };
 
-// Which of `count` chunks are among `resident` ones, spread evenly, so that while some are computed
+// Which of `count` chunks are the `resident` ones: spread evenly, so that while some are computed
 // the drives work on the others.
 constexpr bool is_resident(uint64_t chunk, uint64_t resident, uint64_t count) {
   __extension__ using Wide = unsigned __int128;

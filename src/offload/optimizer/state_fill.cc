@@ -15,7 +15,7 @@ constexpr uint32_t kFillBuffersMin = 3;              // one read, one computed, 
 }  // namespace
 
 // An item is a run of chunks of state, and behind all of those one chunk of a bf16 copy. Its buffer
-// has the chunks of the run first, then what was read for them.
+// has the chunks of the run first, then the data read for them.
 class StateHome::Filling : public PipelineWork {
  public:
   Filling(StateHome* home, ChunkSource* source)
@@ -123,7 +123,7 @@ Status StateHome::fill(Disk* disk, ChunkSource* source) {
   arena.budget_bytes = Pipeline::memory_bytes(options);
   Result<std::unique_ptr<Arena>> made = Arena::create(arena);
   if (!made.ok()) return made.status();
-  // Transfers that do not end keep their memory until the disk has died.
+  // Transfers that do not end keep their memory until the disk is destroyed.
   fill_arena_ = made.take();
   Result<std::unique_ptr<Pipeline>> pipeline = Pipeline::create(disk, fill_arena_.get(), options);
   if (!pipeline.ok()) return pipeline.status();

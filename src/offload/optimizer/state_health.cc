@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// StateHome: whether the committed state is whole, at the start and in the background.
+// StateHome: checks that the committed state is whole, at the start and in the background.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kTellNs = 100'000'000;   // between two calls of verify_progress
 constexpr uint64_t kLogNs = 5'000'000'000;  // between two lines of the log
 
-// Tells the caller and the log how far a verification is.
+// Tells the caller and the log the progress of a verification.
 class VerifyTeller {
  public:
   VerifyTeller(const OptimizerOptions& options, uint64_t chunk_bytes, uint64_t chunk_count)
@@ -100,7 +100,7 @@ void StateHome::watch_committed() {
   scrubber_->watch(store_->scrub_target());
 }
 
-// What the scrub has found whole need not be read again; what it has found bad must be.
+// Chunks that the scrub found whole need not be read again; those that it found bad must be.
 void StateHome::take_over_scrub() {
   if (scrubber_ == nullptr) return;
   for (const uint64_t chunk : scrubber_->take_whole()) store_->trust(chunk);
@@ -131,8 +131,8 @@ Status StateHome::check_committed() {
   return status;
 }
 
-// With all threads at the drives' speed; only where that finds something, chunk by chunk, for a
-// finding that names all that is bad.
+// All threads verify at the drives' speed. Only if they find damage, the state is read again chunk
+// by chunk, so that the report names every bad chunk.
 Status StateHome::verify_unread() {
   const uint64_t begin_ns = now_ns();
   Sweep sweep(this, Sweep::Kind::kVerify, Visit::kRead, nullptr);

@@ -59,7 +59,7 @@ PipelineOptions StateHome::pipeline_options() const {
   options.drive_count = static_cast<uint32_t>(options_.directories.size());
   options.compute_thread_count = options_.disk != nullptr ? 0 : thread_count();
   options.compute_cores = options_.cores;
-  // Of a small budget the stream takes a quarter, and what it must have.
+  // From a small budget the stream takes a quarter, but at least what it needs.
   if (const uint64_t limit = options_.memory_bytes; limit > 0) {
     const uint64_t most = std::max<uint64_t>(limit / kStreamShare / options.buffer_bytes,
                                              options.compute_thread_count + kStreamBuffersMin);
@@ -80,7 +80,7 @@ Status StateHome::take_memory(const std::vector<ParameterGroup>& groups) {
   if (!drives) least += state_bytes * (has_second_ ? 2 : 1);
   const uint64_t limit = options_.memory_bytes;
   uint64_t scrub_bytes = drives && scrubs() ? placement_.chunk_bytes() : 0;
-  // A budget that has no room for it is no reason to refuse it.
+  // The scrubber's buffer is left out where the budget has no room for it.
   if (limit > 0 && rounded(least) + scrub_bytes > limit) scrub_bytes = 0;
   least += scrub_bytes;
   if (limit > 0 && rounded(least) > limit)
@@ -211,10 +211,10 @@ Result<std::unique_ptr<StateHome>> StateHome::open(const OptimizerOptions& optio
   return home;
 }
 
-// Damage that is met takes the state back to the epoch before.
+// Damage found here takes the state back to the previous epoch.
 Status StateHome::load_committed() {
   bool went_back = false;
-  // Ranks agree on a step right after opening; of what is found bad later they could not.
+  // Ranks agree on a step right after opening; on damage found later they could not agree.
   const bool agrees = options_.rank_count > 1 && !options_.read_only;
   if (options_.verify || agrees) WEIR_RETURN_IF_ERROR(ensure_whole(&went_back));
   if (went_back) return {};
@@ -266,7 +266,7 @@ Status StateHome::visit(std::span<const uint64_t> chunks, Visit kind, const Chun
   return run(&sweep, report);
 }
 
-// ---- With directories -----------------------------------------------------------------------------
+// ---- With directories ---------------------------------------------------------------------------
 
 Status StateHome::begin_step(uint64_t step) {
   if (open_step_) WEIR_RETURN_IF_ERROR(store_->end_step());

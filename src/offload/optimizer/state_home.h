@@ -5,11 +5,11 @@
 // Without directories every chunk is in memory. With directories every chunk has its place in the
 // store; those that the memory budget has room for stay in memory as well, are not read, and are
 // written by commits alone. bf16 copies of half-master formats are in memory always, and written by
-// commits. So whatever the committed state is, the store has all of it, and going back to it is
-// reading it.
+// commits. So the store always has the whole committed state, and going back to it means reading
+// it.
 //
-// Chunks of one visit are computed at the same time, each by one of the threads, unless the disk was
-// given by the caller: then by the caller's thread, so that a simulated disk sees the same order
+// Chunks of one visit are computed at the same time, each by one of the threads. If the caller gave
+// the disk, the caller's thread computes them all, so that a simulated disk sees the same order
 // each time.
 //
 // After opening, the committed state is read as a whole before anything is written over the epoch
@@ -53,7 +53,7 @@ class ChunkSource;
 
 class StateHome {
  public:
-  // New state of zeros. kNoMemory when the budget is too small, and by how much.
+  // New state of zeros. kNoMemory when the budget is too small; the text says by how much.
   static Result<std::unique_ptr<StateHome>> create(const OptimizerOptions& options,
                                                    const std::vector<ParameterGroup>& groups);
   // The committed state.
@@ -78,40 +78,41 @@ class StateHome {
   uint16_t* second_copy(uint32_t group) const;
   void swap_slots();
 
-  // The body for each of the chunks of state, in this order.
+  // Calls the body for each of the chunks of state, in this order.
   Status visit(std::span<const uint64_t> chunks, Visit kind, const ChunkBody& body,
                PipelineReport* report = nullptr);
 
-  // All of a new state from elsewhere, with memory of its own beyond the budget while it runs. What
-  // the source reads are files of `disk`, which is the home's with directories.
+  // Fills a whole new state from another source, with memory of its own beyond the budget while it
+  // runs. The source reads files of `disk`, which with directories is this object's own disk.
   Status fill(Disk* disk, ChunkSource* source);
 
   // ---- With directories ----
-  // A step begins from the newest state; what was visited since the last commit stays uncommitted.
+  // A step begins from the newest state; visits since the last commit stay uncommitted.
   Status begin_step(uint64_t step);
   bool has_open_step() const { return open_step_; }
-  // Nothing was committed yet.
+  // Whether nothing was committed yet.
   bool is_new() const { return store_->committed() == nullptr; }
   uint64_t committed_step() const;
-  // Writes what the open step has not written and commits it. After an error the step is still open,
-  // and commit may be called again, unless the store is poisoned then.
+  // Writes the chunks that the open step has not written and commits it. After an error the step is
+  // still open, and commit may be called again, unless the store is poisoned then.
   Status commit();
   bool is_poisoned() const { return poisoned_ || store_->is_poisoned(); }
-  // Back to the last committed state, in memory too.
+  // Goes back to the last committed state, in memory too.
   Status abandon();
-  // Reads what is in memory from the committed state.
+  // Reads the chunks in memory from the committed state.
   Status reload();
-  // Reads what was not read since opening of the committed state, with all threads, before a step
-  // writes over the epoch before. Damage takes the state back to that epoch, in memory too: then
-  // *went_back, and store().fallback() says from what. An error when there is no way back.
+  // Reads, with all threads, the part of the committed state not read since opening, before a step
+  // overwrites the previous epoch. Damage takes the state back to that epoch, in memory too: then
+  // *went_back is true, and store().fallback() names the state given up. An error when there is no
+  // state to go back to.
   Status ensure_whole(bool* went_back);
-  // Refused where the committed state is known to be bad; reads again what was found bad alone.
+  // Refused where the committed state is known to be bad; reads only the bad chunks again.
   Status check_committed();
   void describe_store(StoreReport* report) const;
-  // A chunk in memory goes to its drive, if there is one left; its memory is free.
+  // Moves one more chunk from memory to its drive, if any is left, and frees its memory.
   Result<bool> evict_one();
 
-  // In a process forked from the one that made it: closes what the disk has open.
+  // In a process forked from the one that made it: closes the disk's open files.
   void leave_to_parent();
 
   std::string describe() const;
@@ -125,7 +126,7 @@ class StateHome {
   Status start_pool();
   bool scrubs() const;
   Status start_scrub();
-  // Whenever another state may have become the committed one.
+  // Called whenever another state may have become the committed one.
   void watch_committed();
   void take_over_scrub();
   Status verify_unread();

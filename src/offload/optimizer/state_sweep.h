@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// StateHome::Sweep: what a pipeline does with the chunks of one visit. Only state_home*.cc include it.
+// StateHome::Sweep: the pipeline's work on the chunks of one visit. Only state_home*.cc include it.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ class StateHome::Sweep : public PipelineWork {
   }
   bool is_read(uint64_t chunk) const;
   bool is_written(uint64_t chunk) const;
-  // What a chunk in memory has there.
+  // The memory of a chunk that is kept in memory.
   unsigned char* memory(uint64_t chunk, uint64_t* bytes) const;
 
   StateHome& home_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepProgress: which chunks of the step under way are done, and in which order they were, for
-// those who wait for some of them. Thread-safe.
+// StepProgress: which chunks of the step under way are done, and in which order, for threads that
+// wait for some of them. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -33,8 +33,8 @@ class StepProgress {
     }
     changed_.notify_all();
   }
-  // Until chunks [first, end) are done or nothing runs. How many were done when the last of them
-  // was: 0 when no step has run, or it ended without them.
+  // Waits until chunks [first, end) are done or nothing runs. Returns how many were done when the
+  // last of them was: 0 when no step has run, or it ended without them.
   uint64_t wait(uint64_t first, uint64_t end) {
     std::unique_lock lock(mutex_);
     uint64_t at = first;

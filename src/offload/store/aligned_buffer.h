@@ -33,7 +33,8 @@ class AlignedBuffer {
   const unsigned char* data() const { return data_.get(); }
   uint64_t bytes() const { return bytes_; }
   std::span<const unsigned char> span() const { return {data_.get(), bytes_}; }
-  // For a transfer that never came back: its memory belongs to the kernel for good.
+  // For a transfer that never completed: the kernel may use the memory for ever, so it is not
+  // freed.
   void leak() { static_cast<void>(data_.release()); }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Little-endian numbers in byte buffers: all that the store's format is made of. Stateless.
+// Little-endian numbers in byte buffers: the store's format consists of nothing else. Stateless.
 #pragma once
 
 #include <cstdint>

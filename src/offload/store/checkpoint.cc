@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints: holding an epoch. The order is: metadata that says that nothing is committed (so
-// that one that is cut short can be told from a store whose metadata is lost), names of the data, a
-// record that says "held" (so that the store never writes to a file with two names), then the
-// metadata that makes it a checkpoint.
+// that an interrupted checkpoint can be told from a store whose metadata is lost), links to the
+// data, a record that says "held" (so that the store never writes to a file with two names), then
+// the metadata that makes it a checkpoint.
 #include <fmt/format.h>
 
 #include "offload/store/aligned_buffer.h"
@@ -171,8 +171,8 @@ Status Store::preallocate_next(uint32_t directory, uint32_t slot) {
   return status;
 }
 
-// The file that a checkpoint holds loses its name here; the next one takes it. Done again after a
-// crash, which costs nothing but time: the slot holds nothing that counts.
+// The next file takes the name of the file that a checkpoint holds. Repeating this after a crash
+// costs only time: the slot holds no state that counts.
 Status Store::replace_held_slot(uint32_t slot) {
   for (uint32_t d = 0; d < directories_.size(); ++d) {
     Directory& directory = directories_[d];

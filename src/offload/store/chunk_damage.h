@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was found bad in a committed state, and what was given up for it. Values; no thread rule.
+// Damage found in a committed state, and the state that was given up for it. Values; no thread
+// rule.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace weir::offload {
 
-// Chunks read so far, of so many.
+// Called with the chunks read so far and their total.
 using ScanProgress = std::function<void(uint64_t done, uint64_t total)>;
 
 inline constexpr size_t kBadChunksNamed = 8;
@@ -26,12 +27,12 @@ struct ChunkDamage {
   std::string file;              // of the first one
   uint64_t offset_bytes = 0;     // in the file
   std::string why;
-  // One more bad chunk, which was not added before.
+  // Adds a bad chunk that was not added before.
   void add(uint64_t chunk, const std::string& in_file, uint64_t at_bytes, const std::string& found);
   std::string text() const;  // one sentence without its full stop
 };
 
-// A store that went back to the commit before the newest.
+// Describes a store that went back to the commit before the newest.
 struct Fallback {
   enum class Cause : uint8_t {
     kBadChunk,          // chunks of the newest commit are bad
@@ -47,7 +48,7 @@ struct Fallback {
   std::string text() const;
 };
 
-// The committed state as files, for a reader beside the store.
+// The files of the committed state, for a reader other than the store.
 struct ScrubTarget {
   StoreId id;
   uint64_t epoch = 0;

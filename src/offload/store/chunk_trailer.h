@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // ChunkTrailer: the last 64 bytes of a chunk on disk. It ties the payload before it to one store,
-// one chunk and one writing of it, so that flipped bits, torn, stale and misdirected writes are told
-// apart when the chunk is read. Stateless; thread-safe for different buffers.
+// one chunk and one writing of it, so that flipped bits and torn, stale and misdirected writes are
+// detected and told apart when the chunk is read. Stateless; thread-safe for different buffers.
 //
 // Bytes from the start of the trailer (at chunk_bytes - 64), little-endian:
 //
@@ -39,7 +39,8 @@ void seal(const ChunkTrailer& trailer, unsigned char* chunk, uint64_t chunk_byte
 // The trailer of a chunk whose bytes are as they were sealed; kRefused when they are not.
 Result<ChunkTrailer> read_trailer(const unsigned char* chunk, uint64_t chunk_bytes);
 
-// Ok when the chunk is exactly the expected one, else kRefused with what was found instead.
+// Ok when the chunk is exactly the expected one, else kRefused; the text says what was found
+// instead.
 Status check_chunk(const ChunkTrailer& expected, const unsigned char* chunk, uint64_t chunk_bytes);
 
 }  // namespace weir::offload

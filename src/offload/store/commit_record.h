@@ -42,7 +42,7 @@ inline constexpr uint64_t kRecordBytes = 4096;
 inline constexpr uint32_t kCommitDataBytesMax = 1920;
 inline constexpr uint32_t kNoSlot = 2;
 
-// What a slot was committed as. It counts as whole only while no later step has begun to write it.
+// The commit of a slot. The slot counts as whole only while no later step has begun to write it.
 struct SlotState {
   bool committed = false;
   bool held = false;
@@ -67,7 +67,7 @@ void encode(const CommitRecord& record, unsigned char* page);
 // The store id that the page of a record names; whether it is a record, decode_record says.
 StoreId record_id(std::span<const unsigned char> page);
 
-// kRefused with what is wrong: no record, a damaged one, or one of another store.
+// kRefused with the reason: no record, a damaged one, or one of another store.
 Result<CommitRecord> decode_record(std::span<const unsigned char> page, const StoreId& id);
 
 }  // namespace weir::offload

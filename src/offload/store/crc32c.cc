@@ -64,7 +64,7 @@ constexpr size_t kStreamBytes = 1024;
 
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
-// Appending zeros is linear, so four tables, one a byte of the checksum, are enough.
+// Appending zeros is linear, so four tables, one per byte of the checksum, are enough.
 constexpr Shift make_shift() {
   std::array<uint32_t, 32> of_bit{};
   for (size_t bit = 0; bit < 32; ++bit) {

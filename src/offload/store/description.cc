@@ -28,7 +28,7 @@ uint64_t StoreDescription::first_chunk(uint32_t group) const {
 Status validate(const StoreDescription& description) {
   if (description.chunk_bytes < kChunkBytesMin || description.chunk_bytes > kChunkBytesMax ||
       description.chunk_bytes % kDiskAlignment != 0) {
-    return invalid_argument(fmt::format("chunk_bytes {} is no multiple of {} between {} and {}",
+    return invalid_argument(fmt::format("chunk_bytes {} is not a multiple of {} between {} and {}",
                                         description.chunk_bytes, kDiskAlignment, kChunkBytesMin,
                                         kChunkBytesMax));
   }
@@ -128,7 +128,7 @@ Status compare(const StoreDescription& expected, const StoreDescription& found) 
     WEIR_RETURN_IF_ERROR(same(of + "chunk elements", a.chunk_elements, b.chunk_elements));
   }
   WEIR_RETURN_IF_ERROR(same("a group count of", expected.groups.size(), found.groups.size()));
-  // Where nothing above differs, what only the caller knows does.
+  // If nothing above differs, what differs is known only to the caller.
   if (expected.fingerprint == found.fingerprint) return {};
   return differs("a model with fingerprint", fmt::format("{:016x}", expected.fingerprint),
                  fmt::format("{:016x}", found.fingerprint));

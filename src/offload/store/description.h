@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreDescription: what a store holds, as its creator said it and as its header records it. Method
+// StoreDescription: what a store holds, as given by its creator and recorded in its header. Method
 // and state format of a group are numbers of the optimizer layer; the store only compares them.
 // Values; no thread rule.
 #pragma once
@@ -40,7 +40,7 @@ struct StoreDescription {
   std::vector<GroupDescription> groups;
   bool operator==(const StoreDescription&) const = default;
 
-  // What the caller may use of a chunk.
+  // The bytes of a chunk that the caller may use.
   uint64_t payload_bytes() const { return chunk_bytes - kChunkTrailerBytes; }
   // Chunks of the group, and of all groups; groups follow one another in chunk numbers.
   static uint64_t chunk_count(const GroupDescription& group);
@@ -49,7 +49,7 @@ struct StoreDescription {
   uint64_t first_chunk(uint32_t group) const;
 };
 
-// The limits above; unique, nonempty group names; rank below rank_count.
+// Checks the limits above; group names are unique and not empty; rank is below rank_count.
 Status validate(const StoreDescription& description);
 
 // Where an element lies.
@@ -62,7 +62,7 @@ struct ChunkPlace {
 // Of chunk number `chunk`, which must exist.
 ChunkPlace place_of(const StoreDescription& description, uint64_t chunk);
 
-// Ok, or a text that says for the first difference what was expected and what was found.
+// Ok, or an error whose text gives the first difference: what was expected and what was found.
 Status compare(const StoreDescription& expected, const StoreDescription& found);
 
 }  // namespace weir::offload

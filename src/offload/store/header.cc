@@ -94,7 +94,7 @@ Result<Header> decode_header(std::span<const unsigned char> bytes) {
   d.chunk_bytes = get_little<uint64_t>(p + 64);
   d.fingerprint = get_little<uint64_t>(p + 72);
   size_t at = kFixedBytes;
-  // The checksum is no proof against malice: every length is checked against what is left.
+  // The checksum does not protect against malice: every length is checked against the bytes left.
   const auto take_text = [&](uint32_t length, std::string* text) {
     if (length > total - at) return false;
     text->assign(reinterpret_cast<const char*>(p + at), length);

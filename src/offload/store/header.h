@@ -2,7 +2,8 @@
 // Header of a store: written once, at creation, into both metadata files of every directory, and
 // never changed. Values; no thread rule.
 //
-// Bytes, little-endian; the first 24 and the meaning of the checksum stay the same in every version:
+// Bytes, little-endian; the first 24 and the meaning of the checksum stay the same in every
+// version:
 //
 //   offset  bytes  field
 //        0      8  magic "WEIRHDR" 0

@@ -100,7 +100,7 @@ Status inspect_slot(Disk& disk, const std::vector<std::string>& directories, uin
         }
         return Status();
       });
-  // A commit writes every chunk. Of the slot that does not count, a file may have been made anew
+  // A commit writes every chunk. A file of the slot that does not count may have been recreated
   // since: then it holds no chunk of the commit.
   std::sort(zero.begin(), zero.end());
   for (const uint64_t chunk : zero) {
@@ -167,14 +167,15 @@ std::string InspectReport::summary() const {
     if (!missing.empty()) {
       text += "; the epoch before it cannot be read (" + missing + "), and opening the store for " +
               (slots[1 - current].blocked ? "writing is refused until that is moved elsewhere"
-                                          : "writing makes its file anew");
+                                          : "writing creates its file again");
     } else if (other_slot_is_suspicious()) {
       text += "; the epoch before it is damaged";
     }
     for (const SlotReport& slot : slots) {
       if (!slot.grown.empty()) {
-        text += "; " + slot.grown +
-                ": what is behind them is not used, and opening a store for writing cuts it off";
+        text +=
+            "; " + slot.grown +
+            ": the bytes beyond them are not used, and opening a store for writing cuts them off";
       }
     }
     return text;
@@ -188,8 +189,8 @@ std::string InspectReport::summary() const {
   const SlotState& before = metadata.newest.slots[1 - current];
   if (slots[current].blocked) {
     return fmt::format(
-        "{}; epoch {} (step {}) is whole: opening the store is refused until what blocks the other "
-        "is moved elsewhere",
+        "{}; epoch {} (step {}) is whole: opening the store is refused until the entry that blocks "
+        "the other epoch is moved elsewhere",
         damage, before.epoch, before.step);
   }
   return fmt::format(
@@ -208,7 +209,7 @@ Result<InspectReport> inspect(Disk& disk, const std::vector<std::string>& direct
   Result<Metadata> metadata = read_metadata(disk, directories, timeout_ms);
   if (!metadata.ok()) {
     if (metadata.status().code() != Code::kRefused) return metadata.status();
-    // Of a store that was there once, more than its lock is left.
+    // Any store leaves more files than its lock.
     const Result<std::vector<std::string>> files = existing_files(disk, directories);
     if (!files.ok()) return files.status();
     *lost = std::any_of(files.value().begin(), files.value().end(), [&](const std::string& path) {

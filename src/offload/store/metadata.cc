@@ -19,12 +19,12 @@ namespace weir::offload {
 
 namespace {
 
-// What one metadata file holds, as far as it can be read.
+// The contents of one metadata file, as far as they can be read.
 struct Copy {
   std::string path;
   bool exists = false;
   bool blocked = false;       // something else than a file has the name
-  bool out_of_reach = false;  // not even its name can be looked up
+  bool out_of_reach = false;  // its name cannot even be looked up
   Status unreadable;          // of the file as a whole
   Status header_status;
   std::optional<Header> header;
@@ -77,7 +77,7 @@ Result<Copy> read_copy(Disk& disk, const std::string& path, uint64_t timeout_ms)
   }
   Result<AlignedBuffer> bytes = read_file(disk, file.value(), path, timeout_ms);
   if (!bytes.ok()) {
-    // A disk that answers no more is no damaged copy.
+    // A disk that no longer responds does not mean a damaged copy.
     if (bytes.status().code() == Code::kTimeout) return bytes.status();
     copy.unreadable = bytes.status();
     return copy;
@@ -89,7 +89,7 @@ Result<Copy> read_copy(Disk& disk, const std::string& path, uint64_t timeout_ms)
   return copy;
 }
 
-// The header without the number of its directory.
+// The header with the number of its directory removed.
 Header without_place(Header header) {
   header.directory_index = 0;
   return header;
@@ -101,7 +101,7 @@ bool is_own(const std::vector<Copy>& copies, size_t c, const Header& store) {
          without_place(*copies[c].header) == store;
 }
 
-// The stores that every directory has an own copy of, as far as its copies can be read.
+// The stores of which every directory has its own copy, as far as its copies can be read.
 std::vector<Header> possible_stores(const std::vector<Copy>& copies, size_t directory_count) {
   std::vector<Header> possible;
   for (size_t c = 0; c < copies.size(); ++c) {
@@ -147,7 +147,7 @@ Result<bool> has_chunks_of(Disk& disk, const std::vector<std::string>& directori
   return false;
 }
 
-// What is wrong with the headers where they do not agree on one store.
+// Says why the headers do not agree on one store.
 Status disagreement(const std::vector<Copy>& copies, const std::vector<std::string>& directories) {
   const Copy* first = nullptr;
   for (size_t c = 0; c < copies.size(); ++c) {
@@ -201,9 +201,9 @@ Status disagreement(const std::vector<Copy>& copies, const std::vector<std::stri
                 "no copy of the header can be read: " + reasons);
 }
 
-// The one store that the copies are of. A copy of another store, or of another directory, beside an
-// own one is damage of that copy: it loses its header. Where two stores are possible, the chunks
-// decide.
+// Finds the one store to which the copies belong. A copy of another store, or of another directory,
+// beside a copy of the right one counts as damaged: it loses its header. Where two stores are
+// possible, the chunks decide.
 Result<Header> agree_on_header(Disk& disk, const std::vector<std::string>& directories,
                                uint64_t timeout_ms, std::vector<Copy>* copies) {
   std::vector<Header> possible = possible_stores(*copies, directories.size());
@@ -217,7 +217,7 @@ Result<Header> agree_on_header(Disk& disk, const std::vector<std::string>& direc
     possible = with_chunks;
   }
   if (possible.size() != 1) return disagreement(*copies, directories);
-  // A directory whose chunks are of the other store is a directory of that store.
+  // A directory whose chunks belong to the other store is a directory of that store.
   for (size_t c = 0; c < copies->size(); ++c) {
     const Copy& copy = (*copies)[c];
     if (!copy.header || copy.header->id == possible[0].id) continue;
@@ -282,7 +282,7 @@ Result<CommitRecord> newest_record(const std::vector<Copy>& copies) {
   return Status(Code::kRefused, "no copy of any commit record can be read; restore a checkpoint");
 }
 
-// For repaired copies: all of them must get the same one.
+// The older record for repaired copies: all of them must get the same one.
 CommitRecord older_record(const std::vector<Copy>& copies, const CommitRecord& newest) {
   const size_t page = 1 - newest.sequence % 2;
   const CommitRecord* older = nullptr;
@@ -300,8 +300,8 @@ bool is_zero(std::span<const unsigned char> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](unsigned char byte) { return byte == 0; });
 }
 
-// No copy has a record on the other page, and yet something was written there: a newer record that
-// was cut short or is damaged everywhere, or the one before, damaged everywhere.
+// Whether no copy has a readable record on the other page although something was written there: a
+// newer record that was cut short or is damaged everywhere, or the one before, damaged everywhere.
 bool newer_unreadable(const std::vector<Copy>& copies, const CommitRecord& newest) {
   const size_t other = 1 - newest.sequence % 2;
   bool written = false;
@@ -326,7 +326,7 @@ void judge(const std::vector<Copy>& copies, Metadata* metadata) {
     if (!copy.unreadable.ok()) {
       problem(copy.unreadable.text());
     } else if (copy.foreign) {
-      problem(copy.header_status.text());  // which says all of it
+      problem(copy.header_status.text());  // this text covers the whole copy
     } else {
       if (!copy.header) problem(copy.header_status.text());
       const std::optional<CommitRecord>& record = copy.records[page];
@@ -335,13 +335,13 @@ void judge(const std::vector<Copy>& copies, Metadata* metadata) {
       } else if (record->sequence != sequence) {
         problem(fmt::format("holds commit record {}, not {}", record->sequence, sequence));
       }
-      // A commit that was cut short looks like this, and so does damage: never pass it over. A page
-      // that was never written is zero.
+      // An interrupted commit looks like this, and so does damage: always report it. A page that
+      // was never written is zero.
       if (!copy.records[other] && !(sequence == 0 && is_zero(copy.bytes.span().subspan(
                                                          other * kRecordBytes, kRecordBytes)))) {
         problem(
-            fmt::format("{} (page {}): a commit was cut short, or damage; commit record {} "
-                        "counts",
+            fmt::format("{} (page {}): a commit was cut short, or the page is damaged; commit "
+                        "record {} is used",
                         copy.record_status[other].text(), other, sequence));
       }
     }
@@ -469,8 +469,8 @@ Status repair_metadata(Disk& disk, const std::vector<std::string>& directories,
                        const Metadata& metadata, uint64_t timeout_ms) {
   if (const MetadataCopy* blocked = metadata.blocked(); blocked != nullptr) {
     return Status(Code::kRefused,
-                  fmt::format("something else than a file has the name '{}': move it elsewhere, "
-                              "and the copy of the metadata is made anew",
+                  fmt::format("something other than a file has the name '{}': move it elsewhere, "
+                              "and the copy of the metadata is created again",
                               blocked->path));
   }
   for (size_t c = 0; c < metadata.copies.size(); ++c) {

@@ -19,7 +19,7 @@ namespace weir::offload {
 struct MetadataCopy {
   std::string path;
   bool good = false;     // header and newest record are there: nothing to repair
-  bool blocked = false;  // something else than a file has the name: it is not replaced
+  bool blocked = false;  // something other than a file has the name: it is not replaced
 };
 
 struct Metadata {
@@ -28,39 +28,40 @@ struct Metadata {
   CommitRecord older;                 // on the other page; made up when no copy of it can be read
   std::vector<MetadataCopy> copies;   // directory by directory, a before b
   std::vector<std::string> problems;  // one sentence for each damaged or outdated copy
-  // The page of the record after `newest` was written, and no copy of it can be read: a commit that
-  // was cut short, a committed one that is damaged in every copy, or damage of the record before.
+  // The page of the record after `newest` was written, and no copy of it can be read: an
+  // interrupted commit, a commit whose record is damaged in every copy, or damage to the record
+  // before.
   bool newer_unreadable = false;
   bool needs_repair() const;
   const MetadataCopy* blocked() const;  // the first one, or null
 };
 
-// None twice, as far as their names tell.
+// Checks that no directory is given twice, as far as their names tell.
 Status check_distinct(const std::vector<std::string>& directories);
 
-// At least one, none twice, all there.
+// Checks that there is at least one directory, that none is given twice, and that all exist.
 Status check_directories(Disk& disk, const std::vector<std::string>& directories);
 
-// From all copies of all directories, in the order that the store was made with. A copy of another
-// store beside one of this store is a damaged copy. Errors: a missing directory or store,
-// directories of different stores or in another order (kMismatch), another format version
+// Reads all copies in all directories, which come in the order that the store was made with. A copy
+// of another store beside one of this store is a damaged copy. Errors: a missing directory or
+// store, directories of different stores or in another order (kMismatch), another format version
 // (kUnsupported), or no readable copy (kRefused, with the reason of each).
 Result<Metadata> read_metadata(Disk& disk, const std::vector<std::string>& directories,
                                uint64_t timeout_ms);
 
-// The newest commit that any copy in these directories tells of, whatever is wrong with the others;
+// The newest commit that any copy in these directories records, whatever is wrong with the others;
 // none when no record can be read or nothing was committed.
 Result<std::optional<CommitRecord>> any_commit(Disk& disk,
                                                const std::vector<std::string>& directories,
                                                uint64_t timeout_ms);
 
-// A whole metadata file, replacing what is there; durable on return. `older` is for the other page,
-// which stays zero without it.
+// Writes a whole metadata file, replacing any old one; durable on return. `older` goes to the other
+// page, which stays zero without it.
 Status write_metadata_file(Disk& disk, const std::string& directory, uint32_t copy,
                            const Header& header, const CommitRecord& newest,
                            const CommitRecord* older, uint64_t timeout_ms);
 
-// Writes anew every copy that is not good. kRefused, and nothing is written, where one is blocked.
+// Rewrites every copy that is not good. kRefused, and nothing is written, where one is blocked.
 Status repair_metadata(Disk& disk, const std::vector<std::string>& directories,
                        const Metadata& metadata, uint64_t timeout_ms);
 

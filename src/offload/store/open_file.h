@@ -24,7 +24,7 @@ class OpenFile {
     std::swap(id_, other.id_);
     return *this;
   }
-  // Whoever closes to learn of errors calls close(); here none is left to tell.
+  // A caller who wants to see errors calls close(); here one cannot be reported.
   ~OpenFile() { static_cast<void>(close()); }
 
   bool is_open() const { return disk_ != nullptr; }

@@ -65,7 +65,7 @@ Status scan_chunks(Disk& disk, const ScanRange& range, const ChunkVisitor& visit
       idle.push_back(completion.tag);
     }
     if (!status.ok() && done.empty()) {
-      if (!result.ok()) {  // not even after cancel: what did not come back may still be written to
+      if (!result.ok()) {  // not even after cancel: unfinished reads may still write buffers
         for (AlignedBuffer& buffer : buffers) buffer.leak();
         return result;
       }

@@ -19,8 +19,8 @@ struct ScanRange {
   uint64_t timeout_ms = 60'000;  // without any completion
 };
 
-// `status` is the read's own; the bytes count only when it is ok. Called in any order. An error that
-// the visitor returns ends the scan with it.
+// `status` is that of the read; the bytes are valid only when it is ok. Called in any order. An
+// error that the visitor returns ends the scan with that error.
 using ChunkVisitor =
     std::function<Status(uint64_t chunk, const Status& status, const unsigned char* bytes)>;
 

@@ -24,7 +24,7 @@ Result<std::unique_ptr<Scrubber>> Scrubber::start(std::unique_ptr<Disk> disk,
                                                   const ScrubOptions& options) {
   WEIR_CHECK(options.bytes_per_s > 0, "a scrubber without a rate is not started");
   std::unique_ptr<Scrubber> scrubber(new Scrubber(std::move(disk), buffer, options));
-  // Signals are the program's own threads' business.
+  // Signals are left to the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -117,7 +117,7 @@ void Scrubber::run() {
     lock.unlock();
     Status found;
     const Status read = read_chunk(target, chunk, &found);
-    // Of the time that the read itself took, nothing is made up for later.
+    // The pause counts from the end of the read: the read's own time is not made up for.
     earliest_ns = now_ns() + static_cast<uint64_t>(static_cast<double>(target.chunk_bytes) * 1e9 /
                                                    static_cast<double>(options_.bytes_per_s));
     lock.lock();

@@ -4,7 +4,7 @@
 // so many bytes a second, through a Disk of its own, and nothing at all while it is paused. A pass
 // begins where the one before was interrupted; after a whole pass it rests.
 //
-// It only reads. What it finds it logs and keeps for report(); the store's owner decides.
+// It only reads. It logs its findings and keeps them for report(); the store's owner decides.
 // Thread-safe.
 #pragma once
 
@@ -34,12 +34,13 @@ struct ScrubReport {
   uint64_t pass_count = 0;           // over the state that is watched now
   ChunkDamage damage;                // of that state
   std::vector<uint64_t> bad_chunks;  // all of them
-  Status stopped;                    // why it does not read any more
+  Status stopped;                    // why it no longer reads
 };
 
 class Scrubber {
  public:
-  // Watches nothing yet. `buffer` holds a chunk of what will be watched and outlives the scrubber.
+  // Watches nothing yet. `buffer` has room for a chunk of any state watched later and must outlive
+  // the scrubber.
   static Result<std::unique_ptr<Scrubber>> start(std::unique_ptr<Disk> disk,
                                                  std::span<unsigned char> buffer,
                                                  const ScrubOptions& options);
@@ -48,16 +49,16 @@ class Scrubber {
   Scrubber(const Scrubber&) = delete;
   Scrubber& operator=(const Scrubber&) = delete;
 
-  // Another state is the committed one; what was found of the one before is forgotten. A target
+  // Another state is the committed one; findings about the one before are forgotten. A target
   // without chunks: nothing to read.
   void watch(ScrubTarget target);
-  // No read begins until as many calls of resume. Does not wait for a read under way, whose result
-  // counts as long as the same state is watched.
+  // No read begins until resume has been called as often. Does not wait for a read under way, whose
+  // result counts as long as the same state is watched.
   void pause();
   void resume();
 
   ScrubReport report() const;
-  // The chunks that were found whole since the state is watched, each told once.
+  // The chunks found whole since this state has been watched, each returned once.
   std::vector<uint64_t> take_whole();
 
  private:
@@ -86,7 +87,7 @@ class Scrubber {
   std::vector<uint64_t> whole_;
   ScrubReport report_;
 
-  // Of the thread.
+  // Used by the thread only.
   std::vector<OpenFile> files_;
   uint64_t files_generation_ = 0;
 

@@ -13,7 +13,7 @@ Status mismatch(size_t rank, const std::string& what) {
   return Status(Code::kMismatch, fmt::format("shard {}: {}", rank, what));
 }
 
-// All that ranks of one run have in common.
+// Everything that the ranks of one run have in common.
 Status check_alike(const Store& first, const Store& other, size_t rank) {
   StoreDescription a = first.description();
   StoreDescription b = other.description();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ShardSet: the checkpoints (or stores) of all ranks of an old run, read together, so that a run
 // with another number of ranks can gather any range of elements of a group. It knows where elements
-// lie; what an element's bytes are is known to the optimizer layer, which reads and checks the
-// chunks that it is told, through the stores. Thread rule of the stores.
+// lie; the optimizer layer knows the format of their bytes, and reads and checks the chunks named
+// here through the stores. Same thread rule as the stores.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct ShardPiece {
 
 class ShardSet {
  public:
-  // `directories[r]`: those of rank r. Opens read only; kMismatch when they are not the ranks 0 to n-1
-  // of one run at one step, kRefused as Store::open.
+  // `directories[r]`: the directories of rank r. Opens read only; kMismatch when they are not those
+  // of ranks 0 to n-1 of one run at one step, kRefused as in Store::open.
   static Result<std::unique_ptr<ShardSet>> open(
       Disk& disk, const std::vector<std::vector<std::string>>& directories,
       StoreOptions options = {});
@@ -41,8 +41,8 @@ class ShardSet {
   // Elements of the group over all ranks.
   uint64_t element_count(uint32_t group) const;
 
-  // What holds [first_element, first_element + element_count) of the whole group, in order.
-  // kRefused, naming the first element that no rank holds.
+  // The pieces that hold [first_element, first_element + element_count) of the whole group, in
+  // order. kRefused, naming the first element that no rank holds.
   Result<std::vector<ShardPiece>> pieces(uint32_t group, uint64_t first_element,
                                          uint64_t element_count) const;
 

@@ -50,12 +50,12 @@ Status Store::check_chunk_number(uint64_t chunk) const {
 }
 
 Status Store::poison(const char* what, const Status& reason) {
-  poison_ =
-      Status(reason.code(),
-             fmt::format("the store in '{}' is poisoned: {} failed ({}); what its drives hold "
-                         "is unknown: close it and open it again, which finds the last "
-                         "committed step",
-                         directories_[0].path, what, reason.text()));
+  poison_ = Status(
+      reason.code(),
+      fmt::format(
+          "the store in '{}' is poisoned: {} failed ({}); the state of its drives is unknown: "
+          "close the store and open it again, to continue from the last committed step",
+          directories_[0].path, what, reason.text()));
   in_step_ = false;
   log_error(poison_.text());
   return poison_;
@@ -71,7 +71,7 @@ Transfer Store::transfer_of(uint64_t chunk, uint32_t slot, unsigned char* buffer
   return transfer;
 }
 
-// ---- A step ---------------------------------------------------------------------------------------
+// ---- A step -------------------------------------------------------------------------------------
 
 Status Store::begin_step(uint64_t step) {
   WEIR_RETURN_IF_ERROR(check_usable(true));
@@ -85,12 +85,12 @@ Status Store::begin_step(uint64_t step) {
   if (!uncommitted_) {
     const uint64_t epoch = committed_epoch();
     if (header_.description.rank_count > 1 && released_epoch_ < epoch) {
-      return usage(fmt::format(
-          "step {} would write over epoch {}, and not all {} ranks are known to have committed "
-          "epoch {} (known: {}); say so with peers_committed",
-          step, epoch - 1, header_.description.rank_count, epoch, released_epoch_));
+      return usage(
+          fmt::format("step {} would overwrite epoch {}, and not all {} ranks are known to have "
+                      "committed epoch {} (known: {}); report that with peers_committed",
+                      step, epoch - 1, header_.description.rank_count, epoch, released_epoch_));
     }
-    // What is written over is all there is to go back to.
+    // This would overwrite the only state to go back to.
     if (guards_previous()) {
       const Result<ChunkDamage> damage = find_damage({});
       if (!damage.ok()) return damage.status();
@@ -233,8 +233,8 @@ Status Store::abandon_step() {
   return {};
 }
 
-// A record that is on some drives and not on others cannot be taken back: an old record whose slot
-// is then written again would be believed after a crash. So every failure poisons.
+// A record that is on some drives and not on others cannot be undone: after a crash, an old record
+// would be trusted although its slot was written again. So every failure poisons.
 Status Store::write_record(const CommitRecord& record) {
   if (Status status = check_names(record.current); !status.ok()) {
     return poison("the check of the files' names", status);
@@ -270,7 +270,7 @@ Status Store::write_record(const CommitRecord& record) {
   return {};
 }
 
-// ---- Several ranks --------------------------------------------------------------------------------
+// ---- Several ranks ------------------------------------------------------------------------------
 
 void Store::peers_committed(uint64_t epoch) { released_epoch_ = std::max(released_epoch_, epoch); }
 

@@ -9,9 +9,9 @@
 // first then read and write the uncommitted slot in place, and a crash, or abandon_step(), goes
 // back to the last commit, up to k steps.
 //
-// The store builds the transfers of chunks and judges what came back; submitting and reaping is the
-// caller's pipeline. Every other call transfers, waits and syncs by itself and must find nothing in
-// flight on the Disk (kInvalidUsage).
+// The store builds the transfers of chunks and checks what was read; the caller's pipeline submits
+// and reaps them. Every other call transfers, waits and syncs by itself; nothing else may be in
+// flight on the Disk then (kInvalidUsage).
 //
 //   store->begin_step(step);
 //   for each chunk, overlapped as the caller likes:
@@ -20,13 +20,13 @@
 //     disk->submit(store->write_transfer(c, buffer)); reap;  store->wrote(c);
 //   store->commit(data);
 //
-// After a failed sync or commit record the store is poisoned: what is on the drive is unknown, and
-// every later call says so with the reason; opening it again finds the last committed step. A
-// failed read or write of a chunk poisons nothing: abandon_step() and try again.
+// After a failed sync or commit record the store is poisoned: the contents of the drive are
+// unknown, and every later call fails with the reason; opening it again finds the last committed
+// step. A failed read or write of a chunk poisons nothing: abandon_step() and try again.
 //
 // Nothing is written over the previous epoch before every chunk of the committed one has been read
 // and found whole, or was written by this object: ensure_whole() does the reading and, where chunks
-// are bad, goes back to the previous epoch while that is whole. begin_step() refuses otherwise.
+// are bad, goes back to the previous epoch if that is whole. begin_step() refuses otherwise.
 //
 // With several ranks, each has its own store, and all must commit the same steps. A slot is written
 // again only once every rank has committed the newer step: the caller says so with
@@ -63,35 +63,35 @@ struct StoreOptions {
   bool read_only = false;   // no lock, no repair, no step; the only way to open a checkpoint
   bool verify_all = false;  // open: read every chunk now instead of checking each when it is read
   uint64_t timeout_ms = 60'000;      // of the store's own transfers, without any completion
-  uint64_t lock_wait_ms = 0;         // for a lock that somebody has; programs take kLockWaitMs
+  uint64_t lock_wait_ms = 0;         // for a lock that is held; programs use kLockWaitMs
   std::function<uint64_t()> random;  // the system's when empty
 };
 
 class Store {
  public:
   // Makes the directories and all files, preallocated, so that a full disk is found here. Nothing
-  // is committed yet: the first step writes the initial state. What a creation left that was cut
-  // short, and a store in which nothing was committed, is replaced. Refused where a commit can be
-  // read or may have been lost, and while somebody has the store open; after an error whatever this
-  // call made is removed again.
+  // is committed yet: the first step writes the initial state. Replaces the remains of an
+  // interrupted creation and a store in which nothing was committed. Refused where a commit can be
+  // read or may have been lost, and while the store is open elsewhere; after an error everything
+  // this call made is removed again.
   static Result<std::unique_ptr<Store>> create(Disk& disk,
                                                const std::vector<std::string>& directories,
                                                const StoreDescription& description,
                                                StoreOptions options = {});
 
-  // At the last committed step, or at the one before when slot files of the last one are missing or
-  // short: fallback() says so. Files of the other slot that are missing or short are made anew:
-  // mended() says so. Where no step is whole, kRefused, and nothing was written; read only nothing
-  // is gone back to or made. `expected` is compared with what the store says of itself (kMismatch,
-  // with the first difference) unless it is null. The directories come in the order that the store
-  // was created with.
+  // Opens at the last committed step, or at the one before when slot files of the last one are
+  // missing or short: fallback() says so. Files of the other slot that are missing or short are
+  // recreated: mended() says so. kRefused, with nothing written, where no step is whole. Read only,
+  // it neither goes back nor makes files. `expected` is compared with the store's own description
+  // (kMismatch, with the first difference) unless it is null. The directories come in the order
+  // that the store was created with.
   static Result<std::unique_ptr<Store>> open(Disk& disk,
                                              const std::vector<std::string>& directories,
                                              const StoreDescription* expected,
                                              StoreOptions options = {});
 
-  // Removes the files of a store, also of one whose creation was cut short. Refused while somebody
-  // has it open.
+  // Removes the files of a store, also of one whose creation was interrupted. Refused while it is
+  // open elsewhere.
   static Status remove(Disk& disk, const std::vector<std::string>& directories,
                        uint64_t lock_wait_ms = 0);
 
@@ -102,14 +102,14 @@ class Store {
   const StoreDescription& description() const { return header_.description; }
   const StoreId& id() const { return header_.id; }
   uint64_t chunk_count() const { return chunk_count_; }
-  // The committed state, and the one before unless a step of this object has begun to write over it
-  // (one of an earlier process may have: roll_back finds out). Null when none.
+  // The committed state, and the one before unless a step of this object has begun to overwrite it
+  // (a step of an earlier process may have: roll_back finds out). Null when none.
   const SlotState* committed() const;
   const SlotState* previous() const;
   bool is_poisoned() const { return !poison_.ok(); }
   // What open found damaged or outdated; repaired when it was not read only.
   const std::vector<std::string>& problems() const { return problems_; }
-  // The slot files that open has made anew or cut to their length; a sentence for each.
+  // The slot files that open has recreated or truncated to their length; a sentence for each.
   const std::vector<std::string>& mended() const { return mended_; }
 
   // ---- A step ----
@@ -119,8 +119,8 @@ class Store {
   // Reads the newest state of the chunk: of this step, of an earlier uncommitted one, or the
   // committed one. Allowed outside steps too. The caller sets the tag.
   Result<Transfer> read_transfer(uint64_t chunk, unsigned char* buffer) const;
-  // kRefused, with chunk, file and what was found, when the buffer is not exactly what was written.
-  // Call it before write_transfer or wrote of the same chunk.
+  // kRefused, naming chunk, file and what was found, when the buffer is not exactly what was
+  // written. Call it before write_transfer or wrote of the same chunk.
   Status check_read(uint64_t chunk, const unsigned char* buffer) const;
   // Fills the trailer, the last kChunkTrailerBytes of the buffer.
   Status seal(uint64_t chunk, unsigned char* buffer) const;
@@ -135,7 +135,7 @@ class Store {
   // Ends the step and makes it durable: every chunk must have been written in this step. `data`: at
   // most kCommitDataBytesMax bytes of the caller's, in SlotState::data when the store is opened.
   Status commit(std::span<const unsigned char> data = {});
-  // Back to the last committed state, exactly; allowed also between uncommitted steps.
+  // Goes back to the last committed state, exactly; allowed also between uncommitted steps.
   Status abandon_step();
 
   // ---- Several ranks ----
@@ -150,8 +150,8 @@ class Store {
   // Holds the committed epoch in `directories`, one for each of the store's: hard links of its slot
   // files, which the store will not write again (it preallocates new ones now, so that a full disk
   // is found here), reflinks or copies where there are no links. Refused within and between
-  // uncommitted steps, and where there is a store or checkpoint already; what is left of a
-  // checkpoint that was cut short is replaced. Open the result read only.
+  // uncommitted steps, and where there is a store or checkpoint already; the remains of an
+  // interrupted checkpoint are replaced. Open the result read only.
   Status checkpoint(const std::vector<std::string>& directories);
 
   // ---- Damage ----
@@ -160,31 +160,31 @@ class Store {
   // The chunks of the committed state that this object has neither written nor read and found
   // whole.
   std::vector<uint64_t> unverified_chunks() const;
-  // Somebody else has found the chunk bad, in the committed state.
+  // Another reader has found the chunk of the committed state bad.
   void doubt(uint64_t chunk);
-  // Somebody else has found the chunk whole, in the committed state. One that was found bad counts
-  // as bad until it is read again.
+  // Another reader has found the chunk of the committed state whole. A chunk that was found bad
+  // counts as bad until it is read again.
   void trust(uint64_t chunk);
-  // The chunks of the committed state that somebody has found bad.
+  // The chunks of the committed state that any reader has found bad.
   std::vector<uint64_t> bad_chunks() const;
   // What this object's reads have found bad in the committed state; bad_count 0: nothing.
   ChunkDamage known_damage() const;
-  // Reads bad_chunks again: kRefused, with what is bad, if they still are.
+  // Reads bad_chunks again: kRefused, naming those that still are bad.
   Status check_bad_chunks();
   // kRefused when a file of the store was removed or has lost its name.
   Status check_names();
-  // Whether the next step would write over an epoch that can still be gone back to, while chunks of
-  // the committed one have not been read.
+  // Whether the next step would overwrite an epoch that the store can still go back to, while
+  // chunks of the committed one have not been read.
   bool guards_previous() const;
   // Reads the unverified chunks. Where some are bad, the previous epoch becomes the committed one,
-  // after all of it was read and found whole: a record says so, and fallback() what was given up.
-  // If there is none, it is damaged too, other ranks have gone on, or the store is open read only:
-  // kRefused with what was found, and nothing is written. Not within a step, nor between
-  // uncommitted ones.
+  // after all of it was read and found whole; a record makes this durable, and fallback() tells
+  // what was given up. kRefused with what was found, and nothing is written, if there is no
+  // previous epoch, it is damaged too, other ranks have gone on, or the store is open read only.
+  // Not within a step, nor between uncommitted ones.
   Status ensure_whole(const ScanProgress& progress = {});
-  // What open or ensure_whole has gone back from; the latest.
+  // What open or ensure_whole has gone back from, most recently.
   const std::optional<Fallback>& fallback() const { return fallback_; }
-  // The committed state's files, for a reader beside this object (scrubber.h).
+  // The committed state's files, for another reader (scrubber.h).
   ScrubTarget scrub_target() const;
 
  private:
@@ -206,7 +206,7 @@ class Store {
                                                     const StoreDescription* expected,
                                                     StoreOptions options,
                                                     std::vector<OpenFile> locks);
-  // A slot file that has another length than it was made with; 0 bytes: it is missing.
+  // A slot file whose length differs from the one it was made with; 0 bytes: it is missing.
   struct HurtFile {
     uint32_t directory = 0;
     uint32_t slot = 0;
@@ -255,15 +255,15 @@ class Store {
   std::vector<std::string> problems_;
   std::vector<std::string> mended_;
 
-  // writing_of_[chunk]: the writing that the target slot holds of the chunk since the last commit; 0
-  // when the committed slot counts.
+  // writing_of_[chunk]: the writing that the target slot holds of the chunk since the last commit;
+  // 0 when the committed slot counts.
   std::vector<uint64_t> writing_of_;
   // By chunk of the committed slot: kWhole where it was read and found whole, or written by this
   // object; kBad where it was found bad; 0 where it was not read. Chunks may be marked by several
   // threads at once.
   mutable std::vector<uint8_t> intact_;
   mutable std::mutex damage_mutex_;
-  mutable ChunkDamage damage_;  // of what this object's reads have found; guarded by damage_mutex_
+  mutable ChunkDamage damage_;  // found by this object's reads; guarded by damage_mutex_
   std::optional<Fallback> fallback_;
   uint64_t writing_ = 0;  // of the present step, or of the last one
   uint64_t step_ = 0;

@@ -46,7 +46,7 @@ Status append_existing(Disk& disk, const std::vector<std::string>& directories, 
   return {};
 }
 
-// All of one kind are durably gone before the first of the next kind goes.
+// All files of one kind are durably removed before the first of the next kind.
 Status remove_kind(Disk& disk, const std::vector<std::string>& directories, Names names) {
   for (const std::string& directory : directories) {
     std::vector<std::string> files;
@@ -96,7 +96,7 @@ Result<OpenFile> hold_lock(Disk& disk, const std::string& directory, uint64_t wa
     };
     const Status status = disk.lock(file.value().id());
     if (status.ok()) {
-      // Whoever had it may have removed it: then it keeps nobody out.
+      // The previous holder may have removed the file: then locking it excludes nobody.
       const Result<bool> named = disk.is_name_of(path, file.value().id());
       if (!named.ok()) return fail(named.status());
       if (named.value()) return file;
@@ -137,7 +137,7 @@ Status remove_files(Disk& disk, const std::vector<std::string>& directories, boo
 
 namespace {
 
-// The locks are held by the caller.
+// The caller holds the locks.
 Status clear_for_creation(Disk& disk, const std::vector<std::string>& directories,
                           uint64_t timeout_ms) {
   std::vector<std::string> slots;
@@ -145,7 +145,7 @@ Status clear_for_creation(Disk& disk, const std::vector<std::string>& directorie
   std::vector<std::string> all = slots;
   WEIR_RETURN_IF_ERROR(append_existing(disk, directories, metadata_files, &all));
   if (all.empty()) return {};
-  // A file that never got its name holds nothing.
+  // A file that never got its final name holds nothing.
   const bool unnamed = std::all_of(all.begin(), all.end(),
                                    [](const std::string& path) { return path.ends_with(".new"); });
   if (!unnamed) {
@@ -176,11 +176,11 @@ Status clear_for_creation(Disk& disk, const std::vector<std::string>& directorie
                                 "directory, or remove it with {} --discard-committed",
                                 found, state.epoch, state.step, remedy));
     }
-    log_info(fmt::format("offload: what is in '{}' has no committed step and is made anew",
+    log_info(fmt::format("offload: the store in '{}' has no committed step and is created again",
                          directories[0]));
     if (read.value().newer_unreadable) {
       log_warn(
-          fmt::format("offload: what is in '{}', which is made anew, has an unreadable "
+          fmt::format("offload: the store in '{}', which is created again, has an unreadable "
                       "record of a first commit",
                       directories[0]));
     }
@@ -216,7 +216,7 @@ Result<Claim> claim_directories(Disk& disk, const std::vector<std::string>& dire
   return claim;
 }
 
-// The error is the one to report, not that of the clean-up after it.
+// Report the first error, not one of the clean-up.
 void give_back(Disk& disk, const std::vector<std::string>& directories, Claim claim) {
   static_cast<void>(remove_files(disk, directories, true));
   remove_made(disk, claim);
@@ -232,11 +232,11 @@ Result<Discard> Discard::prepare(Disk& disk, const std::vector<std::string>& dir
     return Status(Code::kRefused,
                   fmt::format("no file of a store in '{}'", fmt::join(directories, "', '")));
   }
-  // Those that are not there are made by remove: nothing is changed before.
+  // remove makes missing lock files: until then nothing is changed.
   Result<std::vector<OpenFile>> locks = hold_existing_locks(disk, directories, lock_wait_ms);
   if (!locks.ok()) return locks.status();
   discard.locks_ = locks.take();
-  // What was there before the lock was ours may be gone.
+  // Files seen before the lock was held may be gone.
   files = existing_files(disk, directories);
   if (!files.ok()) return files.status();
   discard.files_ = files.take();
@@ -258,8 +258,8 @@ Status Discard::remove() {
   if (!now.ok()) return now.status();
   if (now.value() != files_) {
     return Status(Code::kRefused,
-                  "the files have changed since they were listed: is a store made "
-                  "there by somebody else? Nothing was removed");
+                  "nothing was removed: the files have changed since they were listed; is another "
+                  "process creating a store there?");
   }
   for (const std::string& directory : directories_) {
     const Result<bool> exists = disk_->exists(lock_path(directory));
@@ -279,8 +279,8 @@ Status Discard::remove() {
                  return std::count(left.value().begin(), left.value().end(), path) == 0;
                });
   return Status(status.code(),
-                fmt::format("{}; {} of {} files were removed{}{}; the others are left: mend this, "
-                            "and discard them again",
+                fmt::format("{}; {} of {} files were removed{}{}; the others are left: fix the "
+                            "cause, and discard the store again",
                             status.text(), removed.size(), files_.size(),
                             removed.empty() ? "" : ": ", removed.empty() ? "" : named(removed)));
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreId: 128 random bits that every structure of a store carries, so that nothing of another store
-// is ever taken for its own. Value.
+// StoreId: 128 random bits that every structure of a store carries, so that no data of another
+// store is taken for its own. Value.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a Store comes to be: create, open, remove.
+// Store: create, open, remove.
 #include <fmt/format.h>
 #include <sys/random.h>
 
@@ -25,8 +25,8 @@ Result<uint64_t> draw(const StoreOptions& options) {
   return system_random();
 }
 
-// Whether a lock is worth making where there is none: not where there is nothing, nor in a
-// checkpoint, which has one slot, as a store may that has lost the other.
+// Whether to make a lock file where there is none: not in an empty directory, nor in a checkpoint.
+// A checkpoint has one slot, but so may a store that has lost the other.
 Result<bool> may_be_a_store(Disk& disk, const std::vector<std::string>& directories,
                             const std::string& directory, uint64_t timeout_ms) {
   const Result<bool> locked = disk.exists(lock_path(directory));
@@ -53,7 +53,7 @@ Status check_space(Disk& disk, const std::string& directory, uint64_t bytes) {
 }  // namespace
 
 // In an order that every cut leaves recognizable (store_files.h): locks, metadata of all
-// directories, slots. The locks are held by the caller.
+// directories, slots. The caller holds the locks.
 Status Store::create_files(Disk& disk, const std::vector<std::string>& directories,
                            const Header& header, const StoreOptions& options) {
   const uint64_t chunk_count = header.description.chunk_count();
@@ -137,7 +137,7 @@ Result<std::unique_ptr<Store>> Store::open(Disk& disk, const std::vector<std::st
     const Result<bool> is_store =
         may_be_a_store(disk, directories, directories[d], options.timeout_ms);
     if (!is_store.ok()) return is_store.status();
-    if (!is_store.value()) continue;  // what is missing will be said later
+    if (!is_store.value()) continue;  // the missing files are reported later
     Result<OpenFile> lock = hold_lock(disk, directories[d], options.lock_wait_ms);
     if (!lock.ok()) return lock.status();
     locks[d] = lock.take();
@@ -210,8 +210,8 @@ Result<std::unique_ptr<Store>> Store::open_locked(Disk& disk,
   return store;
 }
 
-// The sync makes a record durable that a killed process had written and not yet synced: the next
-// step builds on it.
+// Makes durable a record that a killed process had written but not synced: the next step builds on
+// it.
 Status Store::open_metadata_files() {
   for (Directory& directory : directories_) {
     for (uint32_t copy = 0; copy < kMetaCopies; ++copy) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slot files of a store: opening them, and what becomes of one that is missing, ends too early,
-// or has grown.
+// The slot files of a store: opening them, and mending those that are missing, too short or too
+// long.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace weir::offload {
 
 namespace {
 
-// A creation that was cut short, as the metadata says, which comes first.
+// An interrupted creation: the metadata, which is made first, says so.
 Status never_completed(const std::string& directory, const std::string& path) {
   return Status(Code::kRefused,
                 fmt::format("the store in '{}' was never completed: nothing is committed, and '{}' "
@@ -28,7 +28,7 @@ uint64_t Store::slot_file_bytes(uint32_t directory) const {
                     static_cast<uint32_t>(directories_.size()));
 }
 
-// Changes nothing. An error is of what cannot be told from a file that is only out of reach.
+// Changes nothing. Fails when a file may only be out of reach rather than missing.
 Status Store::open_slots(std::vector<HurtFile>* hurt) {
   for (uint32_t d = 0; d < directories_.size(); ++d) {
     for (uint32_t slot = 0; slot < 2; ++slot) {
@@ -60,8 +60,8 @@ Status Store::open_slots(std::vector<HurtFile>* hurt) {
   return {};
 }
 
-// What is missing of the committed state with these files. The state before does not count as
-// committed any more if some of its chunks are missing, too.
+// The chunks of the committed state that are missing with these files. The state before no longer
+// counts as committed if some of its chunks are missing too.
 ChunkDamage Store::lost_with(const std::vector<HurtFile>& hurt) {
   const uint64_t count = directories_.size();
   const uint64_t chunk_bytes = header_.description.chunk_bytes;
@@ -98,8 +98,8 @@ ChunkDamage Store::lost_with(const std::vector<HurtFile>& hurt) {
   return damage;
 }
 
-// What has grown is cut. What is missing or short is made anew: it is of the slot that does not
-// count, or has no chunks, and nothing is lost with it.
+// Truncates files that are too long. Recreates files that are missing or short: they belong to the
+// slot that does not count, or have no chunks, so nothing is lost.
 Status Store::mend_slots(const std::vector<HurtFile>& hurt) {
   const uint32_t slot = target_slot();
   bool replaced = false;
@@ -110,10 +110,10 @@ Status Store::mend_slots(const std::vector<HurtFile>& hurt) {
     std::string text = file.why;
     if (file.bytes > expected) {
       WEIR_RETURN_IF_ERROR(disk_.truncate(directory.slot[file.slot].id(), expected));
-      text += ", what is behind them was cut off";
+      text += ", the bytes behind these were cut off";
     } else {
       if (file.slot == slot && record_.slots[slot].held) {
-        // A checkpoint holds the file, and the next one is there already.
+        // A checkpoint holds the file, and the next file exists already.
         if (!replaced) WEIR_RETURN_IF_ERROR(replace_held_slot(slot));
         replaced = true;
       } else {
@@ -128,8 +128,8 @@ Status Store::mend_slots(const std::vector<HurtFile>& hurt) {
         directory.slot[file.slot] = made.take();
       }
       text +=
-          "; it was made anew, and until the next commit there is none before the last to go "
-          "back to";
+          "; it was created again, and until the next commit there is no earlier commit to go back "
+          "to";
     }
     log_warn("offload: " + text);
     mended_.push_back(std::move(text));
@@ -137,7 +137,7 @@ Status Store::mend_slots(const std::vector<HurtFile>& hurt) {
   return {};
 }
 
-// Whoever made the slots may have been killed before their names were durable.
+// The process that made the slots may have been killed before their names were durable.
 Status Store::sync_slots() {
   for (Directory& directory : directories_) {
     for (const OpenFile& slot : directory.slot) WEIR_RETURN_IF_ERROR(disk_.sync(slot.id()));
@@ -146,8 +146,8 @@ Status Store::sync_slots() {
   return {};
 }
 
-// What is written to a file that has lost its name is found by nobody who opens the store, and a
-// lock that has lost its name keeps nobody out.
+// After a file has lost its name, nobody who opens the store finds what is written to it; a lock
+// file that has lost its name excludes nobody.
 Status Store::check_names(uint32_t slot) {
   for (const Directory& directory : directories_) {
     std::vector<std::pair<std::string, FileId>> files = {

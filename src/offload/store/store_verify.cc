@@ -48,13 +48,12 @@ std::string ChunkDamage::text() const {
 std::string Fallback::text() const {
   if (cause == Cause::kUnreadableRecord) {
     return fmt::format(
-        "the record of epoch {} cannot be read in any copy, and data of that epoch is there: its "
-        "commit was cut short, or a committed step is lost; epoch {} (step {}) counts",
+        "no copy of the commit record of epoch {} can be read, though data of that epoch exists: "
+        "its commit was cut short, or a committed step is lost; epoch {} (step {}) is used",
         lost_epoch, epoch, step);
   }
   return fmt::format(
-      "{}; epoch {} (step {}) was given up, and epoch {} (step {}), which is whole, "
-      "counts again",
+      "{}; epoch {} (step {}) was discarded, and epoch {} (step {}), which is whole, is used again",
       damage.text(), lost_epoch, lost_step, epoch, step);
 }
 
@@ -70,7 +69,7 @@ void Store::mark_bad(uint64_t chunk, const std::string& why) const {
   add_bad(chunk, record_.current, why, &damage_);
 }
 
-// What is committed from here on was written by this object, or read as a whole.
+// Any state committed from here on was written by this object, or read as a whole.
 void Store::mark_all_intact() {
   std::fill(intact_.begin(), intact_.end(), kWhole);
   damage_ = {};
@@ -193,7 +192,7 @@ Status Store::ensure_whole(const ScanProgress& progress) {
   return read.value().bad_count == 0 ? Status() : give_up(read.value());
 }
 
-// Whether the epoch before may take the place of the damaged one.
+// Whether the previous epoch may replace the damaged one.
 Status Store::check_way_back(const ChunkDamage& damage) const {
   const SlotState& before = record_.slots[target_slot()];
   const std::string found = "'" + directories_[0].path + "': " + damage.text();
@@ -202,8 +201,8 @@ Status Store::check_way_back(const ChunkDamage& damage) const {
   }
   if (options_.read_only) {
     return refused(found +
-                   "; the store is open read only, nothing was changed: opened for writing "
-                   "it goes back to the epoch before where that is whole");
+                   "; the store is open read only and nothing was changed: opening it for writing "
+                   "goes back to the previous epoch, if that is whole");
   }
   if (!before.committed) {
     return refused(found +
@@ -211,10 +210,10 @@ Status Store::check_way_back(const ChunkDamage& damage) const {
                    "checkpoint");
   }
   if (header_.description.rank_count > 1 && released_epoch_ >= damage.epoch) {
-    return refused(fmt::format(
-        "{}; nothing was written: all {} ranks must go back together, to epoch {} (step {}), which "
-        "works as long as none has begun a later step",
-        found, header_.description.rank_count, before.epoch, before.step));
+    return refused(
+        fmt::format("{}; nothing was written: all {} ranks must go back together, to epoch {} "
+                    "(step {}), which is possible until one of them begins a later step",
+                    found, header_.description.rank_count, before.epoch, before.step));
   }
   return {};
 }
@@ -262,7 +261,7 @@ Status Store::go_back(uint32_t slot) {
   const Result<ChunkDamage> damage = read_slot(slot, all, {});
   if (!damage.ok()) return damage.status();
   if (damage.value().bad_count > 0) {
-    return refused(fmt::format("epoch {} is not whole any more: {}", record_.slots[slot].epoch,
+    return refused(fmt::format("epoch {} is no longer whole: {}", record_.slots[slot].epoch,
                                damage.value().text()));
   }
   CommitRecord record = record_;
@@ -272,7 +271,7 @@ Status Store::go_back(uint32_t slot) {
   WEIR_RETURN_IF_ERROR(write_record(record));
   mark_all_intact();
   dirty_ = true;
-  // What the ranks commit from here on is news again.
+  // From here on, commits of the ranks must be reported again.
   released_epoch_ = std::min(released_epoch_, committed_epoch());
   return {};
 }

@@ -15,8 +15,8 @@ namespace weir::offload {
 struct BatchOutcome {
   Status status;  // of the batch as a whole: the disk's own failure or a timeout; else ok
   std::vector<Status> of_transfer;  // one for each transfer, in order
-  // Transfers are still under way, and did not even end when they were cancelled: their buffers
-  // belong to the disk for good.
+  // Transfers are still under way even after they were cancelled: their buffers must never be
+  // freed.
   bool stuck = false;
 
   // The first error of the batch or of a transfer.

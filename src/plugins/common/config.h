@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every network transport asks of a configuration before it opens an instance. Thread-safe.
+// The checks that every network transport makes on a configuration before it opens an instance.
+// Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@ namespace weir::plugins::common {
 inline constexpr size_t kSecretBytesMin = 8;
 inline constexpr size_t kSecretBytesMax = 4096;
 
-// "" or what is wrong with it, for people; then it is WEIR_ERROR_INVALID_ARGUMENT.
+// "", or a text that says what is wrong; the error is then WEIR_ERROR_INVALID_ARGUMENT.
 inline std::string config_problem(const weir_transport_config_t& config, uint32_t rank_count_max) {
   const auto text_of = [](uint64_t number) { return std::to_string(number); };
   if (config.struct_bytes < sizeof config) {

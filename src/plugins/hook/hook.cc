@@ -30,6 +30,21 @@ const char* Hook::setting(const char* name) const {
                                                        : host_->setting(host_->context, name);
 }
 
+weir_result_t parts_viable(const weir_transport_part_t* parts, const weir_host_t* host,
+                           char* reason, size_t reason_bytes) {
+  std::string all;
+  weir_result_t result = WEIR_OK;
+  for (; parts->transport != nullptr && result == WEIR_OK; ++parts) {
+    const weir_transport_functions_t* const part = parts->transport;
+    char one[512] = "";
+    result = part->viable(part->context, host, one, sizeof one);
+    if (result != WEIR_OK) all.clear();
+    all += (all.empty() ? "" : "; ") + std::string(part->name) + (one[0] == 0 ? "" : ": ") + one;
+  }
+  if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", all.c_str());
+  return result;
+}
+
 uint64_t monotonic_ns() {
   timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);

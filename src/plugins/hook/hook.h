@@ -1,35 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hook: a transport that wraps another one and passes every call on. A derived class overrides what
-// it wants to see or to change; the rest forwards. Pool turns such a class into function tables:
-// `open` and `viable` know their inner transport only by which table they are called through, so
-// the tables are made from a fixed number of instantiations.
+// it wants to see or to change; the rest forwards. make_table turns such a class and the transports
+// that it is made of into a table of functions.
 //
-// Threads as in plugin.h; Pool::wrap is called under the registry's lock.
+// Threads as in plugin.h; make_table is thread-safe.
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
-#include <array>
 #include <memory>
 #include <new>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "plugins/common/table.h"
 #include "weir/plugin.h"
 
 namespace weir::plugins::hook {
 
-// All traffic must pass the hook: memory that peers load and store directly would go around it.
+// All traffic must pass the hook: memory that peers load and store directly would bypass it.
 inline constexpr uint64_t kHiddenCaps = WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW | WEIR_CAP_COLLECTIVES;
-// Of these the inner table has the functions from remote_caps on.
+// With any of these, the inner table has the functions from remote_caps on.
 inline constexpr uint64_t kRemoteCaps = WEIR_CAP_PUT | WEIR_CAP_GET | WEIR_CAP_SIGNAL;
 
-// What put, get and put_signal are given; `signal` is null but for the last.
+// The arguments of put, get and put_signal; `signal` is null except for put_signal.
 struct RemoteRequest {
   const weir_transport_remote_t* remote;
   uint64_t offset_bytes;
-  void* data;  // only read, but by get
+  void* data;  // only read, except by get
   uint64_t bytes;
   const weir_transport_remote_t* signal;
   uint64_t signal_offset_bytes;
@@ -39,17 +40,17 @@ struct RemoteRequest {
   const char* name() const { return is_get ? "get" : signal != nullptr ? "put_signal" : "put"; }
 };
 
-// What device_send and device_recv are given.
+// The arguments of device_send and device_recv.
 struct DeviceMessage {
   bool sending;
   uint32_t peer;
   uint32_t lane;
-  void* data;  // only read, but by device_recv
+  void* data;  // only read, except by device_recv
   uint64_t bytes;
   int device;
 };
 
-// The table may end before it.
+// The table may end before this function.
 inline bool can_leave(const weir_transport_functions_t& inner) {
   constexpr size_t kEnd = offsetof(weir_transport_functions_t, peer_leave) + sizeof(void*);
   return inner.struct_bytes >= kEnd && inner.peer_leave != nullptr;
@@ -57,14 +58,20 @@ inline bool can_leave(const weir_transport_functions_t& inner) {
 
 class Hook {
  public:
-  Hook(const weir_host_t* host, const weir_transport_functions_t* inner,
+  using Op = weir_transport_op_t;
+
+  // `parts` as in the table: the first one is wrapped.
+  Hook(const weir_host_t* host, const weir_transport_part_t* parts,
        const weir_transport_config_t& config)
-      : host_(host), inner_(inner), rank_(config.rank), rank_count_(config.rank_count) {}
+      : host_(host),
+        inner_(parts[0].transport),
+        rank_(config.rank),
+        rank_count_(config.rank_count) {}
   virtual ~Hook() = default;
   Hook(const Hook&) = delete;
   Hook& operator=(const Hook&) = delete;
 
-  // Before anything else; an error ends `open` with it.
+  // Called before anything else; if it returns an error, so does `open`.
   virtual weir_result_t start(const weir_transport_config_t&) { return WEIR_OK; }
   virtual weir_result_t connect(const unsigned char* const* addresses, const size_t* address_bytes,
                                 uint64_t deadline_ns) {
@@ -84,13 +91,7 @@ class Hook {
     return inner_->address(instance_, address, bytes);
   }
   virtual weir_result_t peer_alive(uint32_t peer) { return inner_->peer_alive(instance_, peer); }
-  virtual weir_result_t notice_show(const void* notice, size_t bytes) {
-    return inner_->notice_show(instance_, notice, bytes);
-  }
-  virtual weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes) {
-    return inner_->notice_read(instance_, peer, notice, bytes);
-  }
-  // The inner transport may have nothing to end.
+  // The inner transport may lack this function.
   virtual void quiesce() {
     if ((inner_->caps.bits & WEIR_CAP_QUIESCE) != 0) inner_->quiesce(instance_);
   }
@@ -140,11 +141,15 @@ class Hook {
                                       size_t reason_bytes) {
     return inner_->device_viable(instance_, peer, device, reason, reason_bytes);
   }
-  // device_send and device_recv. Only of hooks that pass them, see Pool.
+  // device_send and device_recv. Only of hooks that pass them, see make_table.
   virtual weir_result_t device_message(const DeviceMessage& message, weir_transport_op_t* op) {
     return device_message_inner(message, op);
   }
-  // A hook that holds something of operations under way must let go of it, and so says itself that it can.
+  weir_result_t device_message(bool sending, uint32_t peer, uint32_t lane, void* data,
+                               uint64_t bytes, int device, weir_transport_op_t* op) {
+    return device_message({sending, peer, lane, data, bytes, device}, op);
+  }
+  // A hook that can release what it holds of operations in flight overrides this; others refuse.
   virtual weir_result_t peer_leave(uint32_t) {
     return fail(WEIR_ERROR_UNSUPPORTED, "a hook around %s cannot leave one peer only",
                 inner_->name);
@@ -154,7 +159,7 @@ class Hook {
   virtual void dispose() { delete this; }
 
   weir_result_t open_inner(const weir_transport_config_t& config) {
-    return inner_->open(host_, &config, &instance_);
+    return inner_->open(inner_->context, host_, &config, &instance_);
   }
 
  protected:
@@ -189,77 +194,59 @@ class Hook {
 
 uint64_t monotonic_ns();
 
-// `kName` and a constructor like Hook's are asked of HookClass; `limit`, if it has one, may take away
-// from the inner transport's capabilities, and `viable`, if it has one, answers in its place. Messages on
-// memory of devices are only there with a `kPassesDevices`: other hooks read or copy what passes them.
-template <class HookClass>
-class Pool {
- public:
-  static constexpr size_t kTables = 16;
+// For a composite that needs all of its parts: the reason of the first part that is not viable, or
+// what all parts would use.
+weir_result_t parts_viable(const weir_transport_part_t* parts, const weir_host_t* host,
+                           char* reason, size_t reason_bytes);
 
-  // Null when all tables are taken.
-  static const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner) {
-    static size_t used = 0;
-    if (used == kTables) return nullptr;
-    const size_t index = used++;
-    Table& table = tables_[index];
-    table.inner = inner;
-    snprintf(table.name, sizeof table.name, "%s(%s)", HookClass::kName, inner->name);
-    weir_transport_functions_t& f = table.functions;
-    f = {};
+// HookClass has `kName` and a constructor like Hook's. Its `limit`, if there is one, may remove
+// capabilities of the inner transport; its `viable`, if there is one, replaces the inner one's.
+// Messages on memory of devices are passed on only with a `kPassesDevices`, since other hooks read
+// or copy messages.
+template <class HookClass>
+class Table {
+ public:
+  explicit Table(std::vector<weir_transport_part_t> parts) : parts_(std::move(parts)) {
+    const weir_transport_functions_t* const inner = parts_[0].transport;
+    name_ = std::string(HookClass::kName) + "(" + inner->name + ")";
+    parts_.push_back({nullptr, nullptr});
+    weir_transport_functions_t& f = functions_;
     f.abi_version = WEIR_PLUGIN_ABI_VERSION;
     f.struct_bytes = sizeof f;
-    f.name = table.name;
+    f.name = name_.c_str();
     f.summary = inner->summary;
     f.caps = inner->caps;
     f.caps.bits &= ~kHiddenCaps;
+    f.context = this;
+    f.parts = parts_.data();
     if constexpr (!requires { HookClass::kPassesDevices; }) {
       if ((f.caps.bits & WEIR_CAP_DEVICE_MEMORY) != 0) f.caps.memory_kinds &= WEIR_MEMORY_HOST;
       f.caps.bits &= ~uint64_t{WEIR_CAP_DEVICE_MEMORY};
     }
-    if constexpr (requires { HookClass::limit(&f.caps); }) HookClass::limit(&f.caps);
-    f.viable = kEntries[index].viable;
-    f.open = kEntries[index].open;
-    f.address = [](weir_transport_t* t, unsigned char* a, size_t* b) {
-      return from(t)->address(a, b);
-    };
+    if constexpr (requires { &HookClass::limit; }) HookClass::limit(f.parts, &f.caps);
+    f.viable = viable;
+    f.open = open;
+    common::add_messages<Hook>(&f);
     f.connect = [](weir_transport_t* t, const unsigned char* const* a, const size_t* b,
                    uint64_t d) { return from(t)->connect(a, b, d); };
     f.close = [](weir_transport_t* t) {
       from(t)->close();
       from(t)->dispose();
     };
-    f.send = [](weir_transport_t* t, uint32_t p, uint32_t l, const void* d, uint64_t b,
-                weir_transport_op_t* o) { return from(t)->send(p, l, d, b, o); };
-    f.recv = [](weir_transport_t* t, uint32_t p, uint32_t l, void* d, uint64_t b,
-                weir_transport_op_t* o) { return from(t)->recv(p, l, d, b, o); };
-    f.test = [](weir_transport_t* t, weir_transport_op_t* o) { return from(t)->test(o); };
-    f.progress = [](weir_transport_t* t) { return from(t)->progress(); };
-    if (inner->peer_alive != nullptr) {
-      f.peer_alive = [](weir_transport_t* t, uint32_t p) { return from(t)->peer_alive(p); };
-    }
+    if (inner->peer_alive != nullptr) common::add_peer_alive<Hook>(&f);
     // The inner table may end before these.
-    if ((inner->caps.bits & WEIR_CAP_NOTICE) != 0) {
-      f.notice_show = [](weir_transport_t* t, const void* n, size_t b) {
-        return from(t)->notice_show(n, b);
-      };
-      f.notice_read = [](weir_transport_t* t, uint32_t p, void* n, size_t* b) {
-        return from(t)->notice_read(p, n, b);
-      };
-    }
-    if ((f.caps.bits & WEIR_CAP_QUIESCE) != 0) {
-      f.quiesce = [](weir_transport_t* t) { from(t)->quiesce(); };
-    }
+    if ((f.caps.bits & WEIR_CAP_QUIESCE) != 0) common::add_quiesce<Hook>(&f);
     if ((f.caps.bits & kRemoteCaps) != 0) add_remote(inner->caps.bits, &f);
     f.describe_peer = [](weir_transport_t* t, uint32_t p, char* text, size_t b) {
       from(t)->describe_peer(p, text, b);
     };
     if ((f.caps.bits & WEIR_CAP_DEVICE_MEMORY) != 0) add_devices(&f);
-    if (can_leave(*inner)) {
-      f.peer_leave = [](weir_transport_t* t, uint32_t p) { return from(t)->peer_leave(p); };
-    }
-    return &f;
+    if (can_leave(*inner)) common::add_peer_leave<Hook>(&f);
   }
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  const weir_transport_functions_t* functions() const { return &functions_; }
 
  private:
   static void add_remote(uint64_t bits, weir_transport_functions_t* f) {
@@ -306,43 +293,27 @@ class Pool {
     f->device_viable = [](weir_transport_t* t, uint32_t p, int d, char* r, size_t b) {
       return from(t)->device_viable(p, d, r, b);
     };
-    f->device_send = [](weir_transport_t* t, uint32_t p, uint32_t l, const void* d, uint64_t b,
-                        int device, weir_transport_op_t* o) {
-      return from(t)->device_message({true, p, l, const_cast<void*>(d), b, device}, o);
-    };
-    f->device_recv = [](weir_transport_t* t, uint32_t p, uint32_t l, void* d, uint64_t b,
-                        int device, weir_transport_op_t* o) {
-      return from(t)->device_message({false, p, l, d, b, device}, o);
-    };
+    common::add_device_messages<Hook>(f);
   }
-
-  struct Table {
-    const weir_transport_functions_t* inner;
-    char name[80];
-    weir_transport_functions_t functions;
-  };
-  struct Entry {
-    decltype(weir_transport_functions_t::viable) viable;
-    decltype(weir_transport_functions_t::open) open;
-  };
 
   static Hook* from(weir_transport_t* instance) { return reinterpret_cast<Hook*>(instance); }
 
-  template <size_t kIndex>
-  static weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
-    const weir_transport_functions_t* const inner = tables_[kIndex].inner;
-    if constexpr (requires { HookClass::viable(inner, host, reason, reason_bytes); }) {
-      return HookClass::viable(inner, host, reason, reason_bytes);
+  static weir_result_t viable(void* context, const weir_host_t* host, char* reason,
+                              size_t reason_bytes) {
+    const weir_transport_part_t* const parts = static_cast<const Table*>(context)->parts_.data();
+    if constexpr (requires { &HookClass::viable; }) {
+      return HookClass::viable(parts, host, reason, reason_bytes);
     } else {
-      return inner->viable(host, reason, reason_bytes);
+      const weir_transport_functions_t* const inner = parts[0].transport;
+      return inner->viable(inner->context, host, reason, reason_bytes);
     }
   }
 
-  template <size_t kIndex>
-  static weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
-                            weir_transport_t** instance) {
+  static weir_result_t open(void* context, const weir_host_t* host,
+                            const weir_transport_config_t* config, weir_transport_t** instance) {
+    const weir_transport_part_t* const parts = static_cast<const Table*>(context)->parts_.data();
     try {
-      auto hook = std::make_unique<HookClass>(host, tables_[kIndex].inner, *config);
+      auto hook = std::make_unique<HookClass>(host, parts, *config);
       weir_result_t result = hook->start(*config);
       if (result == WEIR_OK) result = hook->open_inner(*config);
       if (result == WEIR_OK) {
@@ -354,14 +325,19 @@ class Pool {
     }
   }
 
-  template <size_t... kIndices>
-  static constexpr std::array<Entry, kTables> entries(std::index_sequence<kIndices...>) {
-    return {Entry{viable<kIndices>, open<kIndices>}...};
-  }
-
-  static inline Table tables_[kTables];
-  static constexpr std::array<Entry, kTables> kEntries =
-      entries(std::make_index_sequence<kTables>{});
+  std::vector<weir_transport_part_t> parts_;
+  std::string name_;
+  weir_transport_functions_t functions_ = {};
 };
+
+// A table that is never freed.
+template <class HookClass>
+const weir_transport_functions_t* make_table(std::vector<weir_transport_part_t> parts) {
+  return (new Table<HookClass>(std::move(parts)))->functions();
+}
+template <class HookClass>
+const weir_transport_functions_t* make_table(const weir_transport_functions_t* inner) {
+  return make_table<HookClass>(std::vector<weir_transport_part_t>{{inner, "wrapped"}});
+}
 
 }  // namespace weir::plugins::hook

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// InFlight: what a hook knows of the operations under way, by their address (their words belong to
+// InFlight: a hook's records of the operations in flight, by their address (their words belong to
 // the inner transport). A fixed table with linear probing; nothing allocates after construction.
 // One thread.
 #pragma once
@@ -60,11 +60,11 @@ class InFlight {
     --count_;
   }
 
-  // Removes those of which `goes(op, record)` is true.
+  // Removes the operations for which `goes(op, record)` is true.
   template <typename Goes>
   void remove_if(const Goes& goes) {
     for (Entry& entry : entries_) {
-      // Another one may come to where one was removed.
+      // Another operation may move to the place of the removed one.
       while (entry.op != nullptr && goes(entry.op, entry.record)) remove(entry.op);
     }
   }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// hook_check: holds both sides to the contract of plugin.h. A breach by the caller is
+// hook_check: checks that both sides keep the contract of plugin.h. A breach by the caller is
 // WEIR_ERROR_INVALID_USAGE, one by the transport WEIR_ERROR_INTERNAL; the text begins with
 // "check(name)".
 //
 // Checked of the caller: connected and not closed; one thread at a time; peer, lane and length in
-// range; operation zeroed, and not posted twice; a buffer of the host's that is being sent does not change; test
-// only of what is in flight; memory that is registered, remote memory that is open. Checked of the transport: results that the call may return; completion
-// in order per (peer, lane, direction); connect ends by its deadline.
+// range; operation zeroed, and not posted twice; a buffer of the host's that is being sent does not
+// change; test only of operations in flight; memory that is registered, remote memory that is open.
+// Checked of the transport: results that the call may return; completion in order per (peer, lane,
+// direction); connect ends by its deadline.
 #include <inttypes.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ namespace weir::plugins::hook_check {
 namespace {
 
 constexpr uint64_t kDeadlineGraceNs = 250'000'000;
-constexpr size_t kQuarantine = 32;  // closed instances kept, so that a late use is told apart
+constexpr size_t kQuarantine = 32;  // closed instances kept, so that a late use is recognized
 
 uint64_t checksum(const void* data, uint64_t bytes) {
   const auto* p = static_cast<const unsigned char*>(data);
@@ -48,7 +49,7 @@ struct Record {
   uint32_t lane;
   bool sending;
   bool remote;          // put, get or put_signal: keeps no order
-  weir_result_t known;  // what the transport said when a later operation was tested
+  weir_result_t known;  // the transport's result when a later operation was tested
 };
 
 class Check final : public hook::Hook {
@@ -56,10 +57,10 @@ class Check final : public hook::Hook {
   static constexpr char kName[] = "check";
   static constexpr bool kPassesDevices = true;
 
-  Check(const weir_host_t* host, const weir_transport_functions_t* inner,
+  Check(const weir_host_t* host, const weir_transport_part_t* parts,
         const weir_transport_config_t& config)
-      : Hook(host, inner, config),
-        last_(size_t{2} * inner->caps.lane_count * config.rank_count, nullptr) {}
+      : Hook(host, parts, config),
+        last_(size_t{2} * inner_->caps.lane_count * config.rank_count, nullptr) {}
 
   weir_result_t connect(const unsigned char* const* addresses, const size_t* address_bytes,
                         uint64_t deadline_ns) override {
@@ -126,7 +127,7 @@ class Check final : public hook::Hook {
     return only(result, "device_viable", false);
   }
 
-  // What is sent is not looked at: the device alone reaches it.
+  // The data are not checked: only the device can access them.
   weir_result_t device_message(const hook::DeviceMessage& m, weir_transport_op_t* op) override {
     const Entered entered(this);
     if (!entered.alone()) return crowded();
@@ -166,32 +167,6 @@ class Check final : public hook::Hook {
     if (closed_) return breach("peer_alive", "the instance is closed");
     if (peer >= rank_count_) return breach("peer_alive", "there is no such rank");
     return only(inner_->peer_alive(instance_, peer), "peer_alive", false);
-  }
-
-  weir_result_t notice_show(const void* notice, size_t bytes) override {
-    const Entered entered(this);
-    if (!entered.alone()) return crowded();
-    if (closed_) return breach("notice_show", "the instance is closed");
-    if (!connected_) return breach("notice_show", "connect has not succeeded");
-    if (bytes > WEIR_TRANSPORT_NOTICE_BYTES_MAX) {
-      return breach("notice_show", "the notice is too long");
-    }
-    if (notice == nullptr && bytes != 0) return breach("notice_show", "there is no notice");
-    return only(Hook::notice_show(notice, bytes), "notice_show", false);
-  }
-
-  weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes) override {
-    const Entered entered(this);
-    if (!entered.alone()) return crowded();
-    if (closed_) return breach("notice_read", "the instance is closed");
-    if (!connected_) return breach("notice_read", "connect has not succeeded");
-    if (peer >= rank_count_) return breach("notice_read", "there is no such rank");
-    if (notice == nullptr || bytes == nullptr) return breach("notice_read", "there is no room");
-    const weir_result_t result = Hook::notice_read(peer, notice, bytes);
-    if (result <= WEIR_IN_PROGRESS && *bytes > WEIR_TRANSPORT_NOTICE_BYTES_MAX) {
-      return fail(WEIR_ERROR_INTERNAL, "check(%s): a notice of %zu bytes", inner_->name, *bytes);
-    }
-    return only(result, "notice_read", true);
   }
 
   void quiesce() override {
@@ -295,7 +270,7 @@ class Check final : public hook::Hook {
     }
     const weir_result_t result = access_inner(request, op);
     if (result == WEIR_IN_PROGRESS) {
-      // Not before: what is refused may name more than there is to read.
+      // Computed only now: a refused request may name more memory than can be read.
       const uint64_t sum = request.is_get ? 0 : checksum(request.data, request.bytes);
       *in_flight_.add(op) = {op, nullptr, nullptr,         request.data, request.bytes,   sum,
                              0,  0,       !request.is_get, true,         WEIR_IN_PROGRESS};
@@ -452,7 +427,7 @@ class Check final : public hook::Hook {
                 inner_->name, record.bytes);
   }
 
-  // What every call around remote memory asks for; WEIR_OK or the breach.
+  // The checks common to all calls on remote memory; WEIR_OK or the breach.
   weir_result_t check_remote(const char* call) const {
     if (closed_) return breach(call, "the instance is closed");
     if (!connected_) return breach(call, "connect has not succeeded");
@@ -507,7 +482,7 @@ class Check final : public hook::Hook {
 }  // namespace
 
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner) {
-  return hook::Pool<Check>::wrap(inner);
+  return hook::make_table<Check>(inner);
 }
 
 }  // namespace weir::plugins::hook_check

@@ -11,12 +11,14 @@
 namespace weir::plugins::hook_failover {
 
 struct Chain {
-  std::vector<const weir_transport_functions_t*> transports;  // two at least
-  std::string name;                                           // "failover(ucx,tcp)"
+  std::vector<weir_transport_part_t> parts;  // two at least, and the end as in a table
+  std::string name;                          // "failover(ucx,tcp)"
   weir_transport_caps_t caps = {};
+
+  size_t size() const { return parts.size() - 1; }
 };
 
-// The bound of a standstill in milliseconds.
+// The setting for the longest standstill, in milliseconds.
 inline constexpr char kStillSetting[] = "WEIR_FAILOVER_MS";
 inline constexpr uint64_t kStillDefaultMs = 2000;
 inline constexpr uint64_t kStillMinMs = 100;

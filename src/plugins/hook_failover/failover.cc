@@ -6,49 +6,35 @@
 #include <stdio.h>
 
 #include <algorithm>
-#include <array>
 #include <new>
-#include <utility>
 
+#include "plugins/common/table.h"
+#include "plugins/hook/hook.h"
 #include "plugins/hook_failover/instance.h"
 
 namespace weir::plugins::hook_failover {
 namespace {
 
-constexpr size_t kTables = 16;
 constexpr uint64_t kCaps =
-    WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_SEALED;
-constexpr uint64_t kNeededCaps = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_NOTICE;
+    WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_SEALED;
+constexpr uint64_t kNeededCaps = WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE;
 
 struct Table {
   Chain chain;
   weir_transport_functions_t functions = {};
 };
 
-// Made once each and never destroyed; `open` and `viable` know their chain only by which table they
-// are called through.
-std::array<Table*, kTables> tables;
+const Chain& chain_of(void* context) { return static_cast<const Table*>(context)->chain; }
 
 Instance* from(weir_transport_t* instance) { return reinterpret_cast<Instance*>(instance); }
 
-weir_result_t chain_viable(const Chain& chain, const weir_host_t* host, char* reason,
-                           size_t reason_bytes) {
-  std::string all;
-  for (const weir_transport_functions_t* transport : chain.transports) {
-    char one[512] = "";
-    const weir_result_t result = transport->viable(host, one, sizeof one);
-    all = result == WEIR_OK ? all + (all.empty() ? "" : "; ") + transport->name + " " + one
-                            : std::string(transport->name) + ": " + one;
-    if (result == WEIR_OK) continue;
-    if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", all.c_str());
-    return result;
-  }
-  if (reason_bytes != 0) snprintf(reason, reason_bytes, "%s", all.c_str());
-  return WEIR_OK;
+weir_result_t viable(void* context, const weir_host_t* host, char* reason, size_t reason_bytes) {
+  return hook::parts_viable(chain_of(context).parts.data(), host, reason, reason_bytes);
 }
 
-weir_result_t chain_open(const Chain& chain, const weir_host_t* host,
-                         const weir_transport_config_t* config, weir_transport_t** instance) {
+weir_result_t open(void* context, const weir_host_t* host, const weir_transport_config_t* config,
+                   weir_transport_t** instance) {
+  const Chain& chain = chain_of(context);
   const auto refuse = [&](weir_result_t code, const char* text) {
     if (host->error != nullptr) host->error(host->context, text);
     return code;
@@ -56,8 +42,8 @@ weir_result_t chain_open(const Chain& chain, const weir_host_t* host,
   if (config->struct_bytes < sizeof *config || config->rank >= config->rank_count ||
       config->rank_count > chain.caps.rank_count_max) {
     return refuse(WEIR_ERROR_INVALID_ARGUMENT,
-                  "failover: the configuration is of another version, or names a rank or a number "
-                  "of ranks that cannot be");
+                  "failover: the configuration is of another version, or its rank or number of "
+                  "ranks is invalid");
   }
   try {
     auto self = std::make_unique<Instance>(host, chain, *config);
@@ -68,29 +54,6 @@ weir_result_t chain_open(const Chain& chain, const weir_host_t* host,
     return refuse(WEIR_ERROR_NO_MEMORY, "failover: no memory for an instance");
   }
 }
-
-template <size_t kIndex>
-weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
-  return chain_viable(tables[kIndex]->chain, host, reason, reason_bytes);
-}
-
-template <size_t kIndex>
-weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
-                   weir_transport_t** instance) {
-  return chain_open(tables[kIndex]->chain, host, config, instance);
-}
-
-struct Entry {
-  decltype(weir_transport_functions_t::viable) viable;
-  decltype(weir_transport_functions_t::open) open;
-};
-
-template <size_t... kIndices>
-constexpr std::array<Entry, kTables> make_entries(std::index_sequence<kIndices...>) {
-  return {Entry{viable<kIndices>, open<kIndices>}...};
-}
-
-constexpr std::array<Entry, kTables> kEntries = make_entries(std::make_index_sequence<kTables>{});
 
 weir_transport_caps_t caps_of(const std::vector<const weir_transport_functions_t*>& transports) {
   weir_transport_caps_t caps = transports[0]->caps;
@@ -111,18 +74,20 @@ weir_transport_caps_t caps_of(const std::vector<const weir_transport_functions_t
   return caps;
 }
 
-weir_transport_functions_t functions_of(size_t index) {
+weir_transport_functions_t functions_of(Table* table) {
   weir_transport_functions_t f = {};
   f.abi_version = WEIR_PLUGIN_ABI_VERSION;
   f.struct_bytes = sizeof f;
-  f.name = tables[index]->chain.name.c_str();
+  f.name = table->chain.name.c_str();
   f.summary = "transports of which one takes over when the one before it fails";
-  f.caps = tables[index]->chain.caps;
-  f.viable = kEntries[index].viable;
-  f.open = kEntries[index].open;
-  f.address = [](weir_transport_t* t, unsigned char* a, size_t* b) {
-    return from(t)->address(a, b);
-  };
+  f.caps = table->chain.caps;
+  f.context = table;
+  f.parts = table->chain.parts.data();
+  f.viable = viable;
+  f.open = open;
+  common::add_messages<Instance>(&f);
+  common::add_peer_alive<Instance>(&f);
+  if ((f.caps.bits & WEIR_CAP_QUIESCE) != 0) common::add_quiesce<Instance>(&f);
   f.connect = [](weir_transport_t* t, const unsigned char* const* a, const size_t* b, uint64_t d) {
     try {
       return from(t)->connect(a, b, d);
@@ -131,28 +96,6 @@ weir_transport_functions_t functions_of(size_t index) {
     }
   };
   f.close = [](weir_transport_t* t) { delete from(t); };
-  f.send = [](weir_transport_t* t, uint32_t p, uint32_t l, const void* d, uint64_t b,
-              weir_transport_op_t* o) {
-    return from(t)->send(p, l, d, b, reinterpret_cast<Op*>(o));
-  };
-  f.recv = [](weir_transport_t* t, uint32_t p, uint32_t l, void* d, uint64_t b,
-              weir_transport_op_t* o) {
-    return from(t)->recv(p, l, d, b, reinterpret_cast<Op*>(o));
-  };
-  f.test = [](weir_transport_t* t, weir_transport_op_t* o) {
-    return from(t)->test(reinterpret_cast<Op*>(o));
-  };
-  f.progress = [](weir_transport_t* t) { return from(t)->progress(); };
-  f.peer_alive = [](weir_transport_t* t, uint32_t p) { return from(t)->peer_alive(p); };
-  f.notice_show = [](weir_transport_t* t, const void* n, size_t b) {
-    return from(t)->notice_show(n, b);
-  };
-  f.notice_read = [](weir_transport_t* t, uint32_t p, void* n, size_t* b) {
-    return from(t)->notice_read(p, n, b);
-  };
-  if ((f.caps.bits & WEIR_CAP_QUIESCE) != 0) {
-    f.quiesce = [](weir_transport_t* t) { from(t)->quiesce(); };
-  }
   f.describe_peer = [](weir_transport_t* t, uint32_t p, char* text, size_t b) {
     from(t)->describe_peer(p, text, b);
   };
@@ -161,7 +104,7 @@ weir_transport_functions_t functions_of(size_t index) {
 
 }  // namespace
 
-const weir_transport_functions_t* wrap(
+const weir_transport_functions_t* make(
     const std::vector<const weir_transport_functions_t*>& transports, std::string* reason) {
   for (const weir_transport_functions_t* transport : transports) {
     const bool good = (transport->caps.bits & kNeededCaps) == kNeededCaps &&
@@ -169,30 +112,25 @@ const weir_transport_functions_t* wrap(
                       (transport->caps.bits & WEIR_CAP_SEGMENT) == 0;
     if (good) continue;
     *reason = std::string("transport '") + transport->name +
-              "' cannot take part: messages on two lanes, reports of dead peers and notices are "
+              "' cannot take part: messages on two lanes and reports of dead peers are "
               "needed, and no mapped memory";
     return nullptr;
   }
-  size_t index = 0;
-  while (index < kTables && tables[index] != nullptr) {
-    if (tables[index]->chain.transports == transports) return &tables[index]->functions;
-    ++index;
-  }
-  if (transports.size() < 2 || transports.size() > kTransportsMax || index == kTables) {
-    *reason = index == kTables ? "too many different lists of transports"
-                               : "2 to " + std::to_string(kTransportsMax) + " are needed";
+  if (transports.size() < 2 || transports.size() > kTransportsMax) {
+    *reason = "2 to " + std::to_string(kTransportsMax) + " are needed";
     return nullptr;
   }
   auto* table = new Table;
-  table->chain.transports = transports;
   for (const weir_transport_functions_t* transport : transports) {
     table->chain.name += table->chain.name.empty() ? "failover(" : ",";
     table->chain.name += transport->name;
+    table->chain.parts.push_back(
+        {transport, table->chain.parts.empty() ? "first" : "when it fails"});
   }
   table->chain.name += ")";
+  table->chain.parts.push_back({nullptr, nullptr});
   table->chain.caps = caps_of(transports);
-  tables[index] = table;
-  table->functions = functions_of(index);
+  table->functions = functions_of(table);
   return &table->functions;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frame: what two ranks tell each other on the control lane of a transport, the last one of that transport. A
-// frame is a snapshot, so that one of them may say several things, and a later one replaces all
-// earlier ones. Values; thread-safe.
+// Frame: the message that two ranks exchange on the control lane of a transport, its last lane. A
+// frame is a snapshot: it may report several things, and a later one replaces all earlier ones.
+// Values; thread-safe.
 //
 //   offset  bytes  field (integers little-endian)
 //        0      4  magic "WFOV"
@@ -10,11 +10,12 @@
 //        6      1  number of the transport that the sender uses with the receiver, from 0 on
 //        7      1  zero
 //        8      4  ping: number of the latest question of the sender on this transport; 0: none
-//       12      4  pong: number of the latest question of the receiver that has come on this transport
+//       12      4  pong: number of the latest question of the receiver that has come on this
+//                  transport
 //       16      4  rank of the sender
 //       20      4  zero
-//       24     64  for each lane 8 bytes: messages of the receiver that the sender has received completely;
-//                  zero for lanes that are not there
+//       24     64  for each lane 8 bytes: messages of the receiver that the sender has received
+//                  completely; zero for lanes that are not there
 #pragma once
 
 #include <cstddef>

@@ -18,12 +18,13 @@ namespace {
 constexpr uint64_t kTendNs = 1'000'000;
 constexpr uint64_t kTendNsPerPeer = 20'000;
 constexpr uint32_t kCallsPerClock = 32;
-// How long a rank that leaves waits for its peers to say that they have everything.
+// How long a rank that leaves waits for its peers to confirm that they have everything.
 constexpr uint64_t kFarewellNs = 500'000'000;
 
 std::string text_of(uint64_t number) { return std::to_string(number); }
 
-// Of connect: not a wrong secret, address or setting.
+// Whether an error of connect comes from the network, and not from a wrong secret, address or
+// setting.
 bool is_of_network(weir_result_t result) {
   return result == WEIR_ERROR_TIMEOUT || result == WEIR_ERROR_PEER_LOST ||
          result == WEIR_ERROR_SYSTEM;
@@ -40,21 +41,22 @@ uint64_t monotonic_ns() {
 Instance::Instance(const weir_host_t* host, const Chain& chain,
                    const weir_transport_config_t& config)
     : host_(host),
+      channels_(common::control_of(host), static_cast<uint8_t>(chain.size())),
       rank_(config.rank),
       rank_count_(config.rank_count),
       lane_count_(chain.caps.lane_count),
       message_bytes_max_(chain.caps.message_bytes_max),
       still_ns_(kStillDefaultMs * 1'000'000),
       tend_ns_(std::max(kTendNs, kTendNsPerPeer * config.rank_count)),
-      members_(chain.transports.size()) {
+      members_(chain.size()) {
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     member.self = this;
-    member.functions = chain.transports[i];
+    member.functions = chain.parts[i].transport;
     member.host = *host;
     member.host.struct_bytes = sizeof member.host;
     member.host.context = &member;
-    // Told to the caller when it matters to it.
+    // Kept here, and passed to the caller when it matters there.
     member.host.error = [](void* context, const char* text) {
       static_cast<Member*>(context)->text = text;
     };
@@ -66,14 +68,17 @@ Instance::Instance(const weir_host_t* host, const Chain& chain,
       return outer->setting == nullptr ? nullptr : outer->setting(outer->context, setting);
     };
     member.host.look = [](void* context) {
-      const weir_host_t* outer = static_cast<Member*>(context)->self->host_;
-      return common::look(outer);
+      auto* const self = static_cast<Member*>(context);
+      const weir_result_t heard = common::look(self->self->host_);
+      self->ended_by_host = self->ended_by_host || heard != WEIR_OK;
+      return heard;
     };
+    member.host.control = channels_.functions(static_cast<uint8_t>(i));
   }
 }
 
 Instance::~Instance() {
-  // In a forked child there is nothing to ask the peers: they talk with its parent.
+  // A forked child asks the peers nothing: their connections belong to its parent.
   if (joined_ && !quiet_ && owner_ == getpid()) leave();
   for (Member& member : members_) {
     if (member.instance != nullptr) member.functions->close(member.instance);
@@ -104,7 +109,8 @@ weir_result_t Instance::open(const weir_transport_config_t& config) {
     still_ns_ = value * 1'000'000;
   }
   for (Member& member : members_) {
-    const weir_result_t result = member.functions->open(&member.host, &config, &member.instance);
+    const weir_result_t result =
+        member.functions->open(member.functions->context, &member.host, &config, &member.instance);
     if (result != WEIR_OK) {
       member.instance = nullptr;
       return fail(result, member.text);
@@ -148,8 +154,8 @@ weir_result_t Instance::connect(const unsigned char* const* addresses, const siz
       const bool fits = at + 2 <= end;
       const size_t bytes = fits ? addresses[peer][at] + addresses[peer][at + 1] * size_t{256} : end;
       if (!fits || at + 2 + bytes > end || (i + 1 == members_.size() && at + 2 + bytes != end)) {
-        return fail(WEIR_ERROR_INVALID_ARGUMENT, "failover: the address given for rank " +
-                                                     text_of(peer) + " does not hold " +
+        return fail(WEIR_ERROR_INVALID_ARGUMENT, "failover: the address of rank " + text_of(peer) +
+                                                     " does not contain " +
                                                      text_of(members_.size()) + " addresses");
       }
       parts[i].push_back(addresses[peer] + at + 2);
@@ -159,11 +165,11 @@ weir_result_t Instance::connect(const unsigned char* const* addresses, const siz
   }
   pairs_ = std::vector<Pair>(rank_count_);
   const uint64_t copy_bytes = kCopyMemoryBytes * lane_count_ * rank_count_;
-  copy_memory_.reset(new unsigned char[copy_bytes]);  // touched where it is needed
+  copy_memory_.reset(new unsigned char[copy_bytes]);  // pages are touched when they are needed
   for (uint32_t peer = 0; peer < rank_count_; ++peer) {
     Pair& pair = pairs_[peer];
     pair.rank = peer;
-    // What a rank sends to itself needs no other way.
+    // Messages of a rank to itself need no other transport.
     pair.level = peer == rank_ ? last() : 0;
     pair.links.reset(new Link[members_.size()]);
     for (uint32_t lane = 0; lane < lane_count_; ++lane) {
@@ -173,13 +179,15 @@ weir_result_t Instance::connect(const unsigned char* const* addresses, const siz
   }
   for (uint32_t level = 0; level <= last(); ++level) {
     Member& member = members_[level];
-    // Time is left for the next one.
+    // Leaves time for the next transport.
     const uint64_t now_ns = monotonic_ns();
     const uint64_t part_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
     const weir_result_t result =
         member.functions->connect(member.instance, parts[level].data(), lengths[level].data(),
                                   level == last() ? deadline_ns : now_ns + part_ns);
     if (result == WEIR_OK) continue;
+    // The host has kept the reason, and no other transport could do better.
+    if (member.ended_by_host) return result;
     if (level == last() || !is_of_network(result)) return fail(result, member.text);
     do_without(level);
   }
@@ -188,11 +196,11 @@ weir_result_t Instance::connect(const unsigned char* const* addresses, const siz
   return WEIR_OK;
 }
 
-// A transport that has not come to be on this rank: its peers follow when they hear of it.
+// For a transport that could not be started on this rank; the peers follow when they learn of it.
 void Instance::do_without(uint32_t level) {
   Member& member = members_[level];
   log(1,
-      "failover: rank " + text_of(rank_) + " begins without " + name(level) + ": " + member.text);
+      "failover: rank " + text_of(rank_) + " starts without " + name(level) + ": " + member.text);
   member.functions->close(member.instance);
   member.instance = nullptr;
   for (Pair& pair : pairs_) {
@@ -222,7 +230,7 @@ weir_result_t Instance::check(const char* call, uint32_t peer, uint32_t lane,
   return WEIR_OK;
 }
 
-// Where the stream of an operation is: peer, lane and direction.
+// The index of an operation's stream is made of peer, lane and direction.
 weir_result_t Instance::send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
                              Op* op) {
   const weir_result_t checked = check("send", peer, lane, bytes);
@@ -280,7 +288,7 @@ weir_result_t Instance::outcome(const Op* op) const {
 }
 
 void Instance::drive_send(Pair& pair, uint32_t lane) {
-  // Until the peer has said what it has, nothing may be sent over another transport.
+  // Until the peer has reported what it has received, nothing may be sent over another transport.
   if (pair.state != Pair::State::kGood) return;
   SendStream& stream = pair.sends[lane];
   const weir_result_t result = stream.advance(route(pair, lane));
@@ -320,7 +328,7 @@ void Instance::count_call() {
 
 weir_result_t Instance::progress() {
   if (!joined_) return WEIR_OK;
-  // What fails is told by the operations.
+  // Failures are reported by the operations.
   for (uint32_t level = 0; level <= last(); ++level) {
     const Member& member = members_[level];
     if ((carriers_ >> level & 1) == 0 || member.instance == nullptr) continue;
@@ -349,8 +357,8 @@ weir_result_t Instance::peer_alive(uint32_t peer) {
   }
   const Pair& pair = pairs_[peer];
   if (peer == rank_) return WEIR_OK;
-  // Dead is who is dead for all transports. One that has failed does not count: a peer that has left it in order
-  // is not dead for it, whatever became of the peer since.
+  // A peer is dead if it is dead for all transports. A transport that has failed does not count: a
+  // peer that has left it in order is not dead for it, whatever has happened to the peer since.
   const bool failed = pair.state == Pair::State::kSuspect || pair.state == Pair::State::kLost;
   for (uint32_t level = std::min(pair.level + (failed ? 1 : 0), last()); level <= last(); ++level) {
     const Member& member = members_[level];
@@ -359,20 +367,6 @@ weir_result_t Instance::peer_alive(uint32_t peer) {
     return WEIR_OK;
   }
   return fail(WEIR_ERROR_PEER_LOST, members_[last()].text);
-}
-
-weir_result_t Instance::notice_show(const void* notice, size_t bytes) {
-  if (!joined_) return fail(WEIR_ERROR_INVALID_USAGE, "failover: not connected");
-  Member& member = members_[last()];
-  const weir_result_t result = member.functions->notice_show(member.instance, notice, bytes);
-  return result == WEIR_OK ? result : fail(result, member.text);
-}
-
-weir_result_t Instance::notice_read(uint32_t peer, void* notice, size_t* bytes) {
-  if (!joined_) return fail(WEIR_ERROR_INVALID_USAGE, "failover: not connected");
-  Member& member = members_[last()];
-  const weir_result_t result = member.functions->notice_read(member.instance, peer, notice, bytes);
-  return result <= WEIR_IN_PROGRESS ? result : fail(result, member.text);
 }
 
 void Instance::describe_peer(uint32_t peer, char* text, size_t text_bytes) const {
@@ -403,8 +397,9 @@ void Instance::quiesce() {
   }
 }
 
-// A peer may still need what this rank has sent, or the word that this rank has received what the peer
-// sends, should the transport fail just now. So the peers are asked, and whoever answers has all.
+// If the transport failed just now, a peer might still need data of this rank, or the confirmation
+// that this rank has received the peer's data. So the peers are asked; a peer that answers has
+// everything.
 void Instance::leave() {
   std::vector<Pair*> left;
   leaving_ = true;

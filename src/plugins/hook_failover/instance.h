@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instance: one rank's transports, of which the first carries all messages and the others stand by.
 //
-// For each peer there is a level: the number of the transport that carries the messages with it. When that
-// one reports an error, or stands still while the peer answers over another one, the level rises, at
-// both ends: each tells the other over the new transport how many messages it has received over the old
-// one, and the rest is sent again. The transport that has failed must let go of the posted receives first:
-// those of this peer, where it can (peer_leave of plugin.h), and the other pairs keep it. Else it is closed,
-// and all pairs that it carried go on over the same next one. A level never goes back.
+// For each peer there is a level: the number of the transport that carries the messages with it.
+// When that one reports an error, or stands still while the peer answers over another one, the
+// level rises, at both ends: each reports to the other over the new transport how many messages it
+// has received over the old one, and the rest is sent again. Before that, the failed transport must
+// give back the posted receives: only those of this peer, if it supports that (peer_leave of
+// plugin.h), and other pairs keep using it. Otherwise it is closed, and all pairs that it carried
+// continue over the same next transport. A level never decreases.
 //
-// On each transport the last lane is for the frames of frame.h. They are written and read now and then
-// (`tend`), and where a send waits for word of its receiver at once. One thread at a time.
+// On each transport the last lane is for the frames of frame.h. They are written and read from time
+// to time (`tend`), and at once while a send waits for its receiver's confirmation. One thread at a
+// time.
 #pragma once
 
 #include <sys/types.h>
@@ -22,16 +24,17 @@
 #include "plugins/hook_failover/chain.h"
 #include "plugins/hook_failover/frame.h"
 #include "plugins/hook_failover/stream.h"
+#include "plugins/message/channels.h"
 
 namespace weir::plugins::hook_failover {
 
 // The control lane of one transport to one peer.
 struct Link {
   bool broken = false;
-  bool armed = false;    // in_op is with the transport
-  bool sending = false;  // out_op is
+  bool armed = false;    // in_op is posted
+  bool sending = false;  // out_op is posted
   bool wanted = false;   // a frame is to be sent
-  bool answered = true;  // the latest question
+  bool answered = true;  // the latest ping was answered
   uint32_t ping = 0;
   uint32_t pong = 0;
   weir_transport_op_t in_op = {};
@@ -61,17 +64,19 @@ struct Pair {
   Probe probe = Probe::kNone;
   uint64_t quiet_ns = 0;  // since when nothing has moved
   bool answered_beside = false;
-  uint64_t probe_ns = 0;  // when it was asked, or answered over another transport
-  uint64_t moves = 0;     // as of then
+  uint64_t probe_ns = 0;  // when the peer was asked, or answered over another transport
+  uint64_t moves = 0;     // at that time
   SendStream sends[kLanesMax];
   RecvStream recvs[kLanesMax];
   std::unique_ptr<Link[]> links;   // by transport
-  weir_result_t result = WEIR_OK;  // kLost: how operations end
+  weir_result_t result = WEIR_OK;  // kLost: the error of operations
   std::string why;                 // kSuspect, kLost
 };
 
 class Instance {
  public:
+  using Op = hook_failover::Op;
+
   Instance(const weir_host_t* host, const Chain& chain, const weir_transport_config_t& config);
   ~Instance();
   Instance(const Instance&) = delete;
@@ -86,8 +91,6 @@ class Instance {
   weir_result_t test(Op* op);
   weir_result_t progress();
   weir_result_t peer_alive(uint32_t peer);
-  weir_result_t notice_show(const void* notice, size_t bytes);
-  weir_result_t notice_read(uint32_t peer, void* notice, size_t* bytes);
   void quiesce();
   // Of the transport that carries the messages with the peer at present.
   void describe_peer(uint32_t peer, char* text, size_t text_bytes) const;
@@ -99,7 +102,8 @@ class Instance {
     const weir_transport_functions_t* functions = nullptr;
     weir_transport_t* instance = nullptr;  // null: not open yet, or left
     weir_host_t host = {};
-    std::string text;  // its latest error
+    std::string text;            // its latest error
+    bool ended_by_host = false;  // the host has told `connect` to end
   };
 
   uint32_t last() const { return static_cast<uint32_t>(members_.size()) - 1; }
@@ -117,7 +121,7 @@ class Instance {
   weir_result_t outcome(const Op* op) const;
   void count_call();
   void drive_lagging();
-  void leave();  // what is to be done before the transports are closed
+  void leave();  // done before the transports are closed
 
   // takeover.cc
   void tend(uint64_t now_ns);
@@ -142,6 +146,7 @@ class Instance {
   void resume(Pair& pair, const Frame& frame);
 
   const weir_host_t* host_;
+  message::Channels channels_;  // one for each transport
   pid_t owner_ = getpid();
   uint32_t rank_;
   uint32_t rank_count_;
@@ -150,12 +155,12 @@ class Instance {
   bool joined_ = false;
   bool quiet_ = false;  // nothing is sent or received any more
   uint64_t still_ns_;   // a transport that has stood still for so long has failed
-  uint64_t tend_ns_;    // between two times
+  uint64_t tend_ns_;    // between two calls of tend
   uint64_t tended_ns_ = 0;
   uint32_t calls_ = 0;
   bool hurry_ = false;  // tend at the next call
   bool leaving_ = false;
-  bool lagging_ = false;   // some stream may
+  bool lagging_ = false;   // some stream may lag
   uint32_t carriers_ = 1;  // a bit for each transport that carries messages with some peer
   std::vector<Member> members_;
   std::vector<Pair> pairs_;  // by rank

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of one (peer, lane) and direction, over whichever transport carries them at the time.
+// The messages of one (peer, lane) and direction, over whichever transport carries them at the
+// time.
 //
-// A message is known by its number in its stream, which both ends count alike. What the transport
-// has not delivered when it fails is handed to the next one: the receiver says how many it has received
-// completely, and the sender goes on from there. So a send is told complete only when its data cannot
-// be needed again: the receiver has said that it has it, or it is short and a copy is kept here. Receivers
-// say so of their own accord: for a long message before it is told complete, for short ones now and then.
+// A message is identified by its number in its stream, which both ends count alike. What a failed
+// transport has not delivered is sent over the next one: the receiver reports how many messages it
+// has received completely, and the sender continues from there. So a send is reported complete only
+// when its data cannot be needed again: the receiver has confirmed it, or it is short and a copy is
+// kept here. Receivers confirm without being asked: a long message before it is reported complete,
+// short ones from time to time.
 //
-// The transport works with operations of this object, a window of them; the caller's are linked through their
-// own words, as many as the caller has. Nothing allocates. One thread at a time.
+// The transport is given operations of this object, a window of them; the caller's operations are
+// linked through their own words, so that their number is not limited. Nothing allocates. One
+// thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +21,14 @@
 
 namespace weir::plugins::hook_failover {
 
-// Messages that a transport is given before it has done with the first of them.
+// The most messages that a transport holds at the same time.
 inline constexpr uint32_t kWindow = 16;
-// Of a sent message: what is longer is not copied.
+// A longer message is not copied when it is sent.
 inline constexpr uint64_t kCopyBytesMax = 8192;
 inline constexpr uint32_t kCopyCountMax = 64;
 inline constexpr uint64_t kCopyMemoryBytes = 65536;
-// A receiver tells its count at the latest after so many messages or bytes. Both are far below what a sender
-// can keep, so that no sender waits for a receiver that does not speak.
+// A receiver reports its count after so many messages or bytes at the latest. Both are far below
+// what a sender can keep, so that no sender waits because its receiver is silent.
 inline constexpr uint32_t kSilentCountMax = 16;
 inline constexpr uint64_t kSilentBytesMax = 16384;
 static_assert(kSilentBytesMax + 2 * kCopyBytesMax <= kCopyMemoryBytes);
@@ -56,26 +59,26 @@ struct Route {
 class Stream {
  public:
   void post(const void* data, uint64_t bytes, Op* op);
-  // Every operation that is not told complete ends with `result`, and later ones are for the caller to
-  // refuse. The transport must have let go of them.
+  // Ends every operation that was not reported complete with `result`; the caller must refuse later
+  // ones. The transport must have given all of them back.
   void fail(weir_result_t result);
   weir_result_t result() const { return result_; }
   bool busy() const { return told_ < posted_; }
-  // The transport has not been given all, or is sending again what was told complete: it must be moved
-  // though nobody asks for it.
+  // Whether the transport has not been given all messages, or sends again messages that were
+  // reported complete: the stream must then be moved even though no operation waits for it.
   bool lags() const { return handed_ < posted_ || settled_ < told_; }
   uint64_t posted() const { return posted_; }
   uint64_t settled() const { return settled_; }
-  // Bytes that the transport has been given and has not done with.
+  // Bytes that the transport has been given and has not finished.
   uint64_t bytes_under_way() const;
 
  protected:
   static Op* next_of(const Op* op) { return reinterpret_cast<Op*>(op->next); }
-  // Asks the transport for what it has done with. WEIR_OK, or its error.
+  // Asks the transport which operations it has finished. WEIR_OK, or its error.
   weir_result_t settle(const Route& route);
   weir_result_t note_posted(weir_result_t posted, uint64_t bytes);
   weir_transport_op_t* fresh_op();
-  void tell_first();  // the first of the operations is complete
+  void tell_first();  // reports the first operation complete
 
   struct Slot {
     weir_transport_op_t op;
@@ -88,18 +91,19 @@ class Stream {
   // Counts of messages, each at most the one before it:
   uint64_t posted_ = 0;   // by the caller
   uint64_t handed_ = 0;   // to the transport
-  uint64_t settled_ = 0;  // that the transport has done with
-  uint64_t told_ = 0;     // to be complete; after a takeover a sender may be ahead of the two above
+  uint64_t settled_ = 0;  // finished by the transport
+  uint64_t told_ = 0;     // reported complete; after a takeover a sender's may exceed the two above
   Op* head_ = nullptr;    // the operation of message told_
   Op* tail_ = nullptr;
-  Op* next_ = nullptr;  // that of message handed_, if that is not told; null: there is none
+  Op* next_ = nullptr;  // that of message handed_, if not yet reported; null: there is none
   weir_result_t result_ = WEIR_OK;
   Slot slots_[kWindow] = {};
 };
 
 class SendStream : public Stream {
  public:
-  // `memory`: kCopyMemoryBytes. `needs_none`: what the transport has done with is not needed again.
+  // `memory`: kCopyMemoryBytes. `needs_none`: messages that the transport has finished are not
+  // needed again.
   void attach(unsigned char* memory, bool needs_none) {
     memory_ = memory;
     needs_none_ = needs_none;
@@ -108,16 +112,16 @@ class SendStream : public Stream {
   weir_result_t advance(const Route& route);
   // The receiver has received so many. False: it cannot have.
   bool acknowledge(uint64_t count);
-  // Another transport: goes on with message `count`. False: that message is not here any more, or was
-  // never sent.
+  // Another transport: goes on with message `count`. False: that message is not here any more, or
+  // was never sent.
   bool resume(uint64_t count);
-  // It would help to hear of the receiver.
+  // Whether a report of the receiver would help.
   bool wants_word() const {
     return told_ < settled_ || told_ - released_ > kCopyCountMax / 2 ||
            copy_end_ - copy_begin_ > kCopyMemoryBytes / 2;
   }
   bool waits_for_word() const { return told_ < settled_; }
-  // The receiver has said that it has all.
+  // The receiver has confirmed all messages.
   bool has_word_of_all() const { return acknowledged_ >= posted_; }
   uint64_t acknowledged() const { return acknowledged_; }
 
@@ -154,8 +158,8 @@ class RecvStream : public Stream {
     return silent_count_ >= kSilentCountMax || silent_bytes_ >= kSilentBytesMax;
   }
   void word_given() { silent_count_ = 0, silent_bytes_ = 0; }
-  // A long message is complete, but not told so before the word of it has left: its sender waits for that, and
-  // the caller may not call again.
+  // A long message is complete, but is not reported before its confirmation has left: its sender
+  // waits for that, and the caller may make no further call.
   bool holds() const { return hold_ != UINT64_MAX; }
   void release() {
     hold_ = UINT64_MAX;
@@ -167,7 +171,7 @@ class RecvStream : public Stream {
   void tell();
 
   uint64_t counted_ = 0;
-  uint64_t hold_ = UINT64_MAX;  // this message and later ones are not told
+  uint64_t hold_ = UINT64_MAX;  // this message and later ones are not reported
   uint32_t silent_count_ = 0;
   uint64_t silent_bytes_ = 0;
 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done besides moving messages: frames, signs of life, and the way from one transport to the next.
+// Everything except moving messages: frames, signs of life, and the change from one transport to
+// the next.
 #include <stddef.h>
 
 #include <algorithm>
@@ -10,12 +11,13 @@ namespace weir::plugins::hook_failover {
 namespace {
 
 constexpr int kFramesPerPoll = 16;
-// Slower than this no transport is while it carries one long message, behind which an answer may wait.
+// The least rate that is assumed of a transport while it carries one long message, behind which an
+// answer may wait.
 constexpr uint64_t kSlowBytesPerSecond = 16u << 20;
 
 std::string text_of(uint64_t number) { return std::to_string(number); }
 
-// The others are about the message, and would be the same over any transport.
+// Other errors concern the message, and would be the same over any transport.
 bool is_of_transport(weir_result_t result) {
   switch (result) {
     case WEIR_ERROR_MISMATCH:
@@ -37,7 +39,7 @@ void Instance::tend(uint64_t now_ns) {
   }
   for (Pair& pair : pairs_) {
     if (pair.rank == rank_ || pair.state == Pair::State::kLost) continue;
-    // Those that stand by last: whoever answers there has been asked on the other one before.
+    // Standby transports last: a peer that answers there was asked over the other one before.
     for (uint32_t level = 0; level <= last(); ++level) {
       if (level >= pair.level) poll_link(pair, level);
     }
@@ -64,8 +66,8 @@ void Instance::poll_link(Pair& pair, uint32_t level) {
     Frame frame;
     if (!decode(link.in, &frame) || frame.rank != pair.rank || frame.lane_count != lane_count_ ||
         frame.level > last()) {
-      member.text = "what rank " + text_of(pair.rank) + " sent over " + name(level) +
-                    " is no frame of failover";
+      member.text = "the data that rank " + text_of(pair.rank) + " sent over " + name(level) +
+                    " is not a frame of failover";
       return break_link(pair, level);
     }
     take_frame(pair, level, frame);
@@ -101,7 +103,8 @@ void Instance::push_link(Pair& pair, uint32_t level) {
   if (result != WEIR_OK && result != WEIR_IN_PROGRESS) break_link(pair, level);
 }
 
-// Messages may still arrive over this transport: a peer that leaves ends its lanes one after the other.
+// Messages may still arrive over this transport: a peer that leaves ends its lanes one after the
+// other.
 void Instance::break_link(Pair& pair, uint32_t level) {
   Link& link = pair.links[level];
   link.broken = true;
@@ -145,7 +148,7 @@ void Instance::resume(Pair& pair, const Frame& frame) {
     lose(pair, WEIR_ERROR_INTERNAL,
          "rank " + text_of(pair.rank) + " says that it has received " +
              text_of(frame.received[lane]) + " messages on lane " + text_of(lane) +
-             ", with which rank " + text_of(rank_) + " cannot go on");
+             ", a number from which rank " + text_of(rank_) + " cannot continue");
     return;
   }
   pair.state = Pair::State::kGood;
@@ -178,8 +181,8 @@ void Instance::look_after(Pair& pair, uint64_t now_ns) {
   if (pair.state != Pair::State::kLost && pair.level < last()) look_for_standstill(pair, now_ns);
 }
 
-// A transport stands still when nothing has come or gone over it for a while, and the peer, asked over all
-// transports, answers over another one, twice, but not over this one.
+// A transport stands still when nothing has come or gone over it for a while, and the peer, asked
+// over all transports, answers over another one, twice, but not over this one.
 void Instance::look_for_standstill(Pair& pair, uint64_t now_ns) {
   uint64_t moves = 0;
   uint64_t bytes = 0;
@@ -217,9 +220,11 @@ void Instance::look_for_standstill(Pair& pair, uint64_t now_ns) {
       }
       if (!answered_beside()) return;
       if (pair.probe == Pair::Probe::kSecond) {
-        return suspect(pair, "it stands still, and rank " + text_of(pair.rank) + " lives");
+        return suspect(pair,
+                       "it makes no progress, although rank " + text_of(pair.rank) + " is alive");
       }
-      // From the first answer on, so that time in which the peer did not look does not count.
+      // Counted from the first answer on, so that time in which the peer made no call does not
+      // count.
       if (!pair.answered_beside) {
         pair.answered_beside = true;
         pair.probe_ns = now_ns;
@@ -250,7 +255,8 @@ void Instance::suspect(Pair& pair, const std::string& why) {
   hurry_ = true;
 }
 
-// The first transport over which the peer shows that it lives; one further on only after a while.
+// Chooses the first transport over which the peer shows that it lives; a later one only after a
+// while.
 void Instance::seek(Pair& pair, uint64_t now_ns) {
   bool earlier = false;
   for (uint32_t level = pair.level + 1; level <= last(); ++level) {
@@ -309,7 +315,7 @@ void Instance::move(uint32_t level, Pair& pair, const std::string& why) {
       if (pair.recvs[lane].result() == WEIR_OK) pair.recvs[lane].drain(route(pair, lane));
       pair.recvs[lane].restart();
     }
-    log(1, "failover: rank " + text_of(rank_) + " goes on with rank " + text_of(pair.rank) +
+    log(1, "failover: rank " + text_of(rank_) + " continues with rank " + text_of(pair.rank) +
                " over " + name(level) + " instead of " + name(pair.level) + ": " + why);
     pair.state = Pair::State::kJoining;
     pair.probe = Pair::Probe::kNone;
@@ -320,15 +326,15 @@ void Instance::move(uint32_t level, Pair& pair, const std::string& why) {
   pair.level = level;
 }
 
-// Ends a transport's hold on the posted operations of a pair that has moved to `level`: for this pair only, if
-// the transport can do that, else by its close.
+// Makes a transport give back the posted operations of a pair that has moved to `level`: for this
+// pair only, if the transport can do that, else by its close.
 void Instance::leave_member(uint32_t left, const Pair& pair, uint32_t level) {
   Member& member = members_[left];
   if (member.instance == nullptr) return;
   constexpr size_t kEnd = offsetof(weir_transport_functions_t, peer_leave) + sizeof(void*);
   const bool may_leave =
       member.functions->struct_bytes >= kEnd && member.functions->peer_leave != nullptr;
-  // With nobody else there it needs to stay for nobody.
+  // It need not stay open if it carries no other pair.
   const bool carries_others = std::any_of(pairs_.begin(), pairs_.end(), [&](const Pair& other) {
     return other.rank != rank_ && other.rank != pair.rank && other.state != Pair::State::kLost &&
            (other.level == left || (other.level < left && !other.links[left].broken));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// hook_fault: makes a transport misbehave in the way that WEIR_FAULT tells, the same way every
-// time. See plan.h for the words. An operation that is held back holds back what is posted after it
-// on the same (peer, lane, direction): but for reorder_at the order of messages is never changed. Puts
-// count as sends, gets as receives; they have no order, so none holds back another. What is received into
-// memory of a device is not corrupted: the host does not reach it.
+// hook_fault: makes a transport misbehave as WEIR_FAULT says, in the same way every time. See
+// plan.h for the keys. An operation that is held back holds back what is posted after it on the
+// same (peer, lane, direction): except for reorder_at, the order of messages never changes. Puts
+// count as sends, gets as receives; they have no order, so none holds back another. Messages
+// received into memory of a device are not corrupted: the host cannot access it.
 #include <inttypes.h>
 #include <signal.h>
 #include <unistd.h>
@@ -48,10 +48,10 @@ class Fault final : public hook::Hook {
   static constexpr char kName[] = "fault";
   static constexpr bool kPassesDevices = true;
 
-  Fault(const weir_host_t* host, const weir_transport_functions_t* inner,
+  Fault(const weir_host_t* host, const weir_transport_part_t* parts,
         const weir_transport_config_t& config)
-      : Hook(host, inner, config),
-        held_count_(size_t{2} * inner->caps.lane_count * config.rank_count + 1, 0),
+      : Hook(host, parts, config),
+        held_count_(size_t{2} * inner_->caps.lane_count * config.rank_count + 1, 0),
         blocked_(held_count_.size(), 0) {
     held_.reserve(hook::InFlight<Record>::kCapacity);
   }
@@ -127,7 +127,7 @@ class Fault final : public hook::Hook {
     return post(operation, op);
   }
 
-  // What is still to be issued needs it.
+  // Operations still to be issued need it.
   void remote_close(weir_transport_remote_t* remote) override {
     if (is_held(remote)) {
       closing_.push_back(remote);
@@ -152,7 +152,7 @@ class Fault final : public hook::Hook {
       return failed();
     }
     if (record->stage == Stage::kHeld || stands_still(record->operation.peer)) {
-      // Somebody who only tests this one operation still has to move the others.
+      // A caller that tests only this operation must still move the others.
       const weir_result_t result = inner_->progress(instance_);
       return result == WEIR_OK ? WEIR_IN_PROGRESS : result;
     }
@@ -264,7 +264,7 @@ class Fault final : public hook::Hook {
     return plan_.still_from != 0 && operations_ >= plan_.still_from && concerns(peer);
   }
   bool concerns(uint32_t peer) const { return plan_.peer == kEveryRank || plan_.peer == peer; }
-  // What becomes of it is not the inner transport's alone to say.
+  // The operation's result does not depend on the inner transport alone.
   bool is_watched(const Operation& operation) const {
     return operation.corrupt || operation.duplicate || plan_.fail_from != 0 ||
            plan_.still_from != 0;
@@ -383,7 +383,7 @@ class Fault final : public hook::Hook {
 }  // namespace
 
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner) {
-  return hook::Pool<Fault>::wrap(inner);
+  return hook::make_table<Fault>(inner);
 }
 
 }  // namespace weir::plugins::hook_fault

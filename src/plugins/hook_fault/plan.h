@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plan: what WEIR_FAULT asks for, as a comma list of key=number. docs/faults.md tells users the same.
+// Plan: the faults that WEIR_FAULT requests, as a comma-separated list of key=number.
+// docs/faults.md describes the same list for users.
 //
 //   delay_us=N      each operation is held back for up to N microseconds, drawn from the seed
-//   drop_at=K       the K-th send is never made and never completes; what follows on its channel waits
+//   drop_at=K       the K-th send is never made and never completes; what follows on its channel
+//                   waits
 //   duplicate_at=K  the K-th send is made twice
 //   reorder_at=K    the K-th send is made behind the next one to the same peer and lane, or after
 //                   kReorderMs if there is none
@@ -47,7 +49,7 @@ struct Plan {
   uint64_t seed = 1;
 };
 
-// Returns "" or what is wrong, naming the word. Empty text is a plan without faults.
+// Returns "", or what is wrong with the text, naming the key. Empty text is a plan without faults.
 std::string parse_plan(std::string_view text, Plan* plan);
 
 // A number that depends on all three and on nothing else.

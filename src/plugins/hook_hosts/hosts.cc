@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hosts: a network transport for ranks on several hosts, with another one, of shared memory, between
-// those of one host. It wraps the network transport as a hook does and opens the local one beside it
-// for the ranks of this host, once the addresses have told which those are. Messages take one of the two, for good; words
-// beside messages (notices) and one-sided operations go over the network, which reaches everybody.
+// Hosts: a composite of a network transport for ranks on several hosts and a shared-memory
+// transport for ranks of one host. It wraps the network transport as a hook does and opens the
+// local one beside it for the ranks of this host, once the addresses show which those are. Messages
+// between two ranks always use the same one of the two; one-sided operations go over the network,
+// which reaches every rank.
+//
+// The local transport numbers the ranks of this host from 0. It must need neither addresses nor
+// messages of the control network, which would be mixed with those of the network transport.
 //
 // Bytes of its address:
 //
 //   offset  bytes  field
 //        0     24  identity of the host, as net::declared_host: equal for ranks that share memory
 //       24      …  address of the network transport
-//
-// In `connect`, over lane 0 of the network, every rank sends each other rank of its host one message
-// of kLocalAddressBytes: the length of its local address (2 bytes, little-endian), then the address.
 #include <string.h>
 
 #include <algorithm>
@@ -21,31 +22,31 @@
 #include "net/interfaces.h"
 #include "plugins/common/look.h"
 #include "plugins/hook/hook.h"
+#include "weir/plugin.h"
 
 namespace weir::plugins::hook_hosts {
 namespace {
 
 constexpr size_t kHostBytes = sizeof(net::HostIdentity::bytes);
-constexpr size_t kLocalAddressBytes = 2 + 254;
 constexpr uint64_t kViaLocal = 1;  // in an operation's `wrapper`
 
-// Set by wrap, before anything is opened.
-const weir_transport_functions_t* local_transport = nullptr;
+constexpr size_t kLocal = 1;  // of the parts
 
 class Hosts final : public hook::Hook {
  public:
   static constexpr char kName[] = "hosts";
   static constexpr bool kPassesDevices = true;
 
-  Hosts(const weir_host_t* host, const weir_transport_functions_t* inner,
+  Hosts(const weir_host_t* host, const weir_transport_part_t* parts,
         const weir_transport_config_t& config)
-      : Hook(host, inner, config),
+      : Hook(host, parts, config),
+        local_functions_(parts[kLocal].transport),
         secret_(config.secret, config.secret + config.secret_bytes),
         local_config_(config),
         identity_(net::declared_host(setting("WEIR_HOST_ID"), setting("NCCL_HOSTID"))),
-        lane_count_(std::min(inner->caps.lane_count, local_transport->caps.lane_count)) {
+        lane_count_(std::min(inner_->caps.lane_count, local_functions_->caps.lane_count)) {
     local_config_.secret = secret_.data();
-    // Messages need none, and peers of other hosts would see another one.
+    // Messages need no segment, and peers of other hosts would see another one.
     local_config_.segment_bytes = 1;
     local_host_ = *host;
     local_host_.context = this;
@@ -61,20 +62,28 @@ class Hosts final : public hook::Hook {
     };
     local_host_.struct_bytes = sizeof local_host_;
     local_host_.look = [](void* self) { return common::look(static_cast<Hosts*>(self)->host_); };
+    local_host_.control = outer_control() == nullptr ? nullptr : &local_control_;
+    fill_local_control();
   }
   ~Hosts() override { explicit_bzero(secret_.data(), secret_.size()); }
 
-  // What both can do.
-  static void limit(weir_transport_caps_t* caps) {
-    const weir_transport_caps_t& local = local_transport->caps;
-    caps->bits &= local.bits | WEIR_CAP_SELF | WEIR_CAP_NOTICE | WEIR_CAP_QUIESCE |
-                  WEIR_CAP_DEVICE_MEMORY | hook::kRemoteCaps;
+  // The capabilities that both have.
+  static void limit(const weir_transport_part_t* parts, weir_transport_caps_t* caps) {
+    const weir_transport_caps_t& local = parts[kLocal].transport->caps;
+    caps->bits &=
+        local.bits | WEIR_CAP_SELF | WEIR_CAP_QUIESCE | WEIR_CAP_DEVICE_MEMORY | hook::kRemoteCaps;
     caps->bits |= local.bits & WEIR_CAP_QUIESCE;
-    // device_viable tells with whom.
+    // device_viable tells with which peers.
     if ((caps->bits & WEIR_CAP_DEVICE_MEMORY) == 0) caps->memory_kinds &= local.memory_kinds;
     caps->lane_count = std::min(caps->lane_count, local.lane_count);
     caps->message_bytes_max = std::min(caps->message_bytes_max, local.message_bytes_max);
     caps->credit = std::min(caps->credit, local.credit);
+  }
+
+  // Viable if both are.
+  static weir_result_t viable(const weir_transport_part_t* parts, const weir_host_t* host,
+                              char* reason, size_t reason_bytes) {
+    return hook::parts_viable(parts, host, reason, reason_bytes);
   }
 
   weir_result_t address(unsigned char* address, size_t* bytes) override {
@@ -83,8 +92,9 @@ class Hosts final : public hook::Hook {
     const weir_result_t result = inner_->address(instance_, inner, &inner_bytes);
     if (result != WEIR_OK) return result;
     if (inner_bytes + kHostBytes > WEIR_TRANSPORT_ADDRESS_BYTES_MAX) {
-      return fail(WEIR_ERROR_UNSUPPORTED, "hosts: an address of %zu bytes of transport '%s'",
-                  inner_bytes, inner_->name);
+      return fail(WEIR_ERROR_UNSUPPORTED,
+                  "hosts: the address of %zu bytes of transport '%s' is too long", inner_bytes,
+                  inner_->name);
     }
     memcpy(address, identity_.bytes.data(), kHostBytes);
     memcpy(address + kHostBytes, inner, inner_bytes);
@@ -100,8 +110,9 @@ class Hosts final : public hook::Hook {
     members_.clear();
     for (uint32_t peer = 0; peer < rank_count_; ++peer) {
       if (addresses[peer] == nullptr || address_bytes[peer] < kHostBytes) {
-        return fail(WEIR_ERROR_INVALID_ARGUMENT, "hosts: the address of rank %u has %zu bytes",
-                    peer, addresses[peer] == nullptr ? size_t{0} : address_bytes[peer]);
+        return fail(WEIR_ERROR_INVALID_ARGUMENT,
+                    "hosts: the address of rank %u has %zu bytes, which is too short", peer,
+                    addresses[peer] == nullptr ? size_t{0} : address_bytes[peer]);
       }
       inner[peer] = addresses[peer] + kHostBytes;
       inner_bytes[peer] = address_bytes[peer] - kHostBytes;
@@ -120,18 +131,12 @@ class Hosts final : public hook::Hook {
     }
     local_config_.rank = local_of_[rank_];
     local_config_.rank_count = static_cast<uint32_t>(members_.size());
-    result = local_functions_->open(&local_host_, &local_config_, &local_);
+    result =
+        local_functions_->open(local_functions_->context, &local_host_, &local_config_, &local_);
     if (result != WEIR_OK) return result;
-    std::vector<unsigned char> all(members_.size() * kLocalAddressBytes);
-    result = gather_local_addresses(all.data(), deadline_ns);
-    if (result != WEIR_OK) return result;
+    // None of them has an address.
     std::vector<const unsigned char*> local(members_.size());
     std::vector<size_t> local_bytes(members_.size());
-    for (size_t i = 0; i < members_.size(); ++i) {
-      const unsigned char* const at = all.data() + i * kLocalAddressBytes;
-      local_bytes[i] = std::min<size_t>(at[0] + at[1] * size_t{256}, kLocalAddressBytes - 2);
-      local[i] = at + 2;
-    }
     result = local_functions_->connect(local_, local.data(), local_bytes.data(), deadline_ns);
     if (result != WEIR_OK) return result;
     // To itself a rank sends over the network transport, which can do that.
@@ -153,21 +158,21 @@ class Hosts final : public hook::Hook {
     op->wrapper = kViaLocal;
     return local_functions_->recv(local_, local_of_[peer], lane, data, bytes, op);
   }
-  // Messages with one rank keep one order, and go one way.
+  // Messages with one rank keep one order, and so use one transport.
   weir_result_t device_viable(uint32_t peer, int device, char* reason,
                               size_t reason_bytes) override {
     if (!is_local(peer)) return Hook::device_viable(peer, device, reason, reason_bytes);
     snprintf(reason, reason_bytes,
-             "rank %u is on this host, and transport '%s' between them takes memory of the host",
+             "rank %u is on this host, where transport '%s' sends messages from host memory only",
              peer, local_functions_->name);
     return WEIR_ERROR_UNSUPPORTED;
   }
   weir_result_t device_message(const hook::DeviceMessage& m, weir_transport_op_t* op) override {
     if (!is_local(m.peer)) return device_message_inner(m, op);
-    return fail(WEIR_ERROR_UNSUPPORTED,
-                "hosts: rank %u is on this host, and transport '%s' between them takes memory of "
-                "the host",
-                m.peer, local_functions_->name);
+    return fail(
+        WEIR_ERROR_UNSUPPORTED,
+        "hosts: rank %u is on this host, where transport '%s' sends messages from host memory only",
+        m.peer, local_functions_->name);
   }
   weir_result_t test(weir_transport_op_t* op) override {
     return op->wrapper == kViaLocal ? local_functions_->test(local_, op)
@@ -215,73 +220,66 @@ class Hosts final : public hook::Hook {
     for (const uint32_t member : members_) {
       ranks += (ranks.empty() ? "" : ", ") + std::to_string(member);
     }
-    const std::string all = std::string(text) +
-                            " (of this host, where the ranks from 0 on are ranks " + ranks +
-                            " of the communicator)";
+    const std::string all =
+        std::string(text) +
+        " (rank numbers are those of the local transport, whose ranks from 0 on are ranks " +
+        ranks + " of the communicator)";
     host_->error(host_->context, all.c_str());
   }
 
-  weir_result_t gather_local_addresses(unsigned char* all, uint64_t deadline_ns) {
-    unsigned char* const own = all + local_of_[rank_] * kLocalAddressBytes;
-    unsigned char address[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
-    size_t bytes = sizeof address;
-    weir_result_t result = local_functions_->address(local_, address, &bytes);
-    if (result != WEIR_OK) return result;
-    if (bytes > kLocalAddressBytes - 2) {
-      return fail(WEIR_ERROR_INTERNAL, "hosts: an address of %zu bytes of the local transport",
-                  bytes);
-    }
-    own[0] = static_cast<unsigned char>(bytes);
-    own[1] = static_cast<unsigned char>(bytes >> 8);
-    memcpy(own + 2, address, bytes);
-    struct Exchange {
-      weir_transport_op_t op;
-      uint32_t peer;
-      bool done;
-    };
-    std::vector<Exchange> exchanges;
-    // What is posted lies in memory that ends here.
-    const auto give_up = [&](weir_result_t why) {
-      Hook::quiesce();
-      return why;
-    };
-    exchanges.reserve(2 * members_.size());
-    for (const uint32_t peer : members_) {
-      if (peer == rank_) continue;
-      for (const bool sending : {false, true}) {
-        Exchange& one = exchanges.emplace_back(Exchange{{}, peer, false});
-        unsigned char* const at = all + local_of_[peer] * kLocalAddressBytes;
-        result = sending ? inner_->send(instance_, peer, 0, own, kLocalAddressBytes, &one.op)
-                         : inner_->recv(instance_, peer, 0, at, kLocalAddressBytes, &one.op);
-        if (result != WEIR_OK && result != WEIR_IN_PROGRESS) return give_up(result);
-        one.done = result == WEIR_OK;
-      }
-    }
-    for (;;) {
-      const Exchange* missing = nullptr;
-      for (Exchange& one : exchanges) {
-        if (one.done) continue;
-        result = inner_->test(instance_, &one.op);
-        if (result != WEIR_OK && result != WEIR_IN_PROGRESS) return give_up(result);
-        one.done = result == WEIR_OK;
-        if (!one.done) missing = &one;
-      }
-      if (missing == nullptr) return WEIR_OK;
-      if (hook::monotonic_ns() >= deadline_ns) {
-        return give_up(fail(WEIR_ERROR_TIMEOUT,
-                            "hosts: rank %u, on the host of rank %u, did not say in time where its "
-                            "shared memory is",
-                            missing->peer, rank_));
-      }
-      result = inner_->progress(instance_);
-      if (result != WEIR_OK) return give_up(result);
-    }
+  const weir_control_t* outer_control() const {
+    constexpr size_t kEnd = offsetof(weir_host_t, control) + sizeof(host_->control);
+    return host_->struct_bytes < kEnd ? nullptr : host_->control;
   }
 
-  const weir_transport_functions_t* const local_functions_ = local_transport;
+  // The same control network, with the numbers that the ranks have on this host.
+  void fill_local_control() {
+    local_control_.struct_bytes = sizeof local_control_;
+    local_control_.context = this;
+    local_control_.life = [](void* self, uint32_t peer) {
+      return outer(self)->life(outer(self)->context, member(self, peer));
+    };
+    local_control_.shares_host = [](void* self, uint32_t peer) {
+      return outer(self)->shares_host(outer(self)->context, member(self, peer));
+    };
+    local_control_.send = [](void* self, uint32_t, const void*, size_t) {
+      return static_cast<Hosts*>(self)->fail(
+          WEIR_ERROR_UNSUPPORTED, "hosts: the local transport cannot send control messages");
+    };
+    local_control_.receive = [](void*, uint32_t, void*, size_t*) { return WEIR_IN_PROGRESS; };
+    local_control_.flush = [](void* self, uint32_t peer, uint64_t deadline_ns) {
+      return outer(self)->flush(outer(self)->context, member(self, peer), deadline_ns);
+    };
+    local_control_.offer = [](void* self, const unsigned char* key, int fd) {
+      return outer(self)->offer(outer(self)->context, key, fd);
+    };
+    local_control_.withdraw = [](void* self, const unsigned char* key) {
+      outer(self)->withdraw(outer(self)->context, key);
+    };
+    local_control_.fetch = [](void* self, uint32_t peer, const unsigned char* key,
+                              uint64_t deadline_ns, int* fd) {
+      return outer(self)->fetch(outer(self)->context, member(self, peer), key, deadline_ns, fd);
+    };
+    local_control_.pair_key = [](void* self, uint32_t peer, const char* purpose,
+                                 unsigned char* key) {
+      outer(self)->pair_key(outer(self)->context, member(self, peer), purpose, key);
+    };
+    local_control_.describe = [](void* self, uint32_t peer, char* text, size_t text_bytes) {
+      outer(self)->describe(outer(self)->context, member(self, peer), text, text_bytes);
+    };
+  }
+  static const weir_control_t* outer(void* self) {
+    return static_cast<Hosts*>(self)->outer_control();
+  }
+  static uint32_t member(void* self, uint32_t peer) {
+    return static_cast<Hosts*>(self)->members_[peer];
+  }
+
+  const weir_transport_functions_t* const local_functions_;
   std::vector<unsigned char> secret_;
   weir_transport_config_t local_config_;
   weir_host_t local_host_{};
+  weir_control_t local_control_{};
   const net::HostIdentity identity_;
   const uint32_t lane_count_;
   weir_transport_t* local_ = nullptr;
@@ -291,10 +289,9 @@ class Hosts final : public hook::Hook {
 
 }  // namespace
 
-const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner,
+const weir_transport_functions_t* make(const weir_transport_functions_t* network,
                                        const weir_transport_functions_t* local) {
-  local_transport = local;
-  return hook::Pool<Hosts>::wrap(inner);
+  return hook::make_table<Hosts>({{network, "between hosts"}, {local, "within a host"}});
 }
 
 }  // namespace weir::plugins::hook_hosts

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys: from which secret each direction of each lane between this rank and its peers is sealed. Every instance
-// makes an X25519 key of its own and puts the public half before its address; it is fresh and thereby the
-// instance's nonce, too. A traffic secret is HKDF-SHA256 (RFC 5869) with
+// Keys: the secrets with which each direction of each lane between this rank and its peers is
+// sealed. Every instance makes an X25519 key of its own and puts the public half before its
+// address; it is fresh and thereby the instance's nonce, too. A traffic secret is HKDF-SHA256 (RFC
+// 5869) with
 //
 //   secret  the secret of the communicator, then the X25519 secret of the two ranks (32 bytes)
 //   salt    "weir seal 1"
-//   info    "traffic", id of the communicator (8 bytes), sender, receiver, lane (4 each), public key of the sender,
-//           of the receiver (32 each), name of the transport; integers little-endian
+//   info    "traffic", id of the communicator (8 bytes), sender, receiver, lane (4 each), public
+//           key of the sender, of the receiver (32 each), name of the transport; integers
+//           little-endian
 //
-// so that no two instances, directions, lanes, peers or transports share one, only who holds the communicator's
-// secret can be an end, and a secret that becomes known later opens no recording. One thread at a time per object.
+// so that no two instances, directions, lanes, peers or transports share a secret, only a holder of
+// the communicator's secret can be an end, and a communicator's secret that becomes known later
+// does not decrypt recorded traffic. One thread at a time per object.
 #pragma once
 
 #include <openssl/evp.h>
@@ -40,7 +43,7 @@ class Keys {
   // By rank; that of this rank is its own.
   void set_peers(std::vector<PublicKey> peers);
 
-  // False: OpenSSL has failed, or the peer's key is none (RFC 7748, 6.1).
+  // False: OpenSSL has failed, or the peer's key is not valid (RFC 7748, 6.1).
   bool traffic_secret(uint32_t peer, uint32_t lane, bool sending, TrafficSecret* secret);
 
  private:

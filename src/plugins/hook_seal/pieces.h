@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces: the memory of sealed pieces under way, by size, taken and given back. It grows when there is none to
-// take, so that no lane ever waits for another one's, and never shrinks: what grows it is the most that was ever
-// under way. One thread at a time per object.
+// Pieces: a pool of memory for sealed pieces in flight, by size. It grows when it is empty, so that
+// no lane ever waits for the pieces of another, and never shrinks: its size is the most that was
+// ever in flight. One thread at a time per object.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ struct Piece {
   Piece* next = nullptr;
   std::unique_ptr<unsigned char[]> bytes;
   size_t size_class = 0;
-  // Of the one that it is now.
+  // Of its current use.
   weir_result_t result = WEIR_IN_PROGRESS;
   uint32_t data_bytes = 0;  // of the message that it carries, if it is no head
   bool is_head = false;
@@ -31,7 +31,8 @@ class Pieces {
   Pieces(const Pieces&) = delete;
   Pieces& operator=(const Pieces&) = delete;
 
-  // Room for `bytes` bytes, at most that of the largest body and its tag, and a zeroed operation. Null: no memory.
+  // Room for `bytes` bytes, at most that of the largest body and its tag, and a zeroed operation.
+  // Null: no memory.
   Piece* take(size_t bytes);
   void give_back(Piece* piece);
 

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// hook_seal: messages of a transport that does not encrypt, encrypted and authenticated on their way: what
-// WEIR_TLS=all asks for where the transport itself cannot. The core lays it around such transports by itself
-// (registry.h). cipher.h has the pieces that go over the transport, keys.h where the keys come from; before the
-// transport's own address stand the 32 bytes of this rank's public key. The transport beneath is told
-// WEIR_TLS=control where all is asked for: its connections that carry no messages are its own matter.
+// hook_seal: encrypts and authenticates the messages of a transport that cannot do so itself, as
+// WEIR_TLS=all requires. The core wraps such transports in it automatically (registry.h). cipher.h
+// describes the pieces that go over the transport, keys.h the keys; the address begins with the 32
+// bytes of this rank's public key, which the transport's own address follows. With WEIR_TLS=all the
+// transport beneath is given WEIR_TLS=control: it protects its connections that carry no messages
+// itself.
 //
-// A message is sealed into, and opened from, memory of this hook, a window of pieces at a time in each direction
-// of each lane, so that what is encrypted and what is under way overlap. All of it moves in test and progress.
-// A piece that does not open ends its direction of its lane for good, and is an error that names both ranks; of
-// what it carried nothing stays in the receiver's buffer.
+// A message is sealed into, and opened from, memory of this hook, a window of pieces at a time in
+// each direction of each lane, so that what is encrypted and what is under way overlap. All of it
+// moves in test and progress. A piece that cannot be opened ends its direction of its lane
+// permanently, with an error that names both ranks; none of its data stays in the receiver's
+// buffer.
 //
-// Bytes that are put and got lie open in somebody's memory as they arrive, so there are none.
+// There are no one-sided operations: their bytes lie in the target's memory just as they arrive.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +39,7 @@ constexpr uint64_t kDone = UINT64_MAX;
 constexpr char kNoRemote[] =
     "messages are sealed, and one-sided operations cannot be (WEIR_TLS=all)";
 
-// What the transport beneath is told by, and tells.
+// The host as the transport beneath sees it; keeps the texts of that transport.
 struct HostView {
   const weir_host_t* outer;
   std::string last_error;
@@ -62,6 +64,7 @@ struct HostView {
       return is_all && strcmp(name, "WEIR_TLS") == 0 ? "control" : value;
     };
     host.look = [](void* self) { return common::look(static_cast<HostView*>(self)->outer); };
+    host.control = common::control_of(of);
   }
   HostView(const HostView&) = delete;
   HostView& operator=(const HostView&) = delete;
@@ -99,19 +102,20 @@ class Seal final : public hook::Hook {
  public:
   static constexpr char kName[] = "seal";
 
-  static void limit(weir_transport_caps_t* caps) {
-    caps->bits &= WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                  WEIR_CAP_QUIESCE | hook::kRemoteCaps;
+  static void limit(const weir_transport_part_t*, weir_transport_caps_t* caps) {
+    caps->bits &= WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_QUIESCE |
+                  hook::kRemoteCaps;
     caps->bits |= WEIR_CAP_SEALED;
     caps->memory_kinds &= WEIR_MEMORY_HOST;
     // A short message takes two.
     caps->credit = caps->credit > 2 ? caps->credit / 2 : 1;
   }
 
-  static weir_result_t viable(const weir_transport_functions_t* inner, const weir_host_t* host,
+  static weir_result_t viable(const weir_transport_part_t* parts, const weir_host_t* host,
                               char* reason, size_t reason_bytes) {
     HostView view(host);
-    const weir_result_t result = inner->viable(&view.host, reason, reason_bytes);
+    const weir_transport_functions_t* const inner = parts[0].transport;
+    const weir_result_t result = inner->viable(inner->context, &view.host, reason, reason_bytes);
     if (result != WEIR_OK || reason_bytes == 0) return result;
     const size_t length = strnlen(reason, reason_bytes - 1);
     snprintf(reason + length, reason_bytes - length, "%smessages sealed with AES-256-GCM",
@@ -119,14 +123,14 @@ class Seal final : public hook::Hook {
     return result;
   }
 
-  Seal(const weir_host_t* host, const weir_transport_functions_t* inner,
+  Seal(const weir_host_t* host, const weir_transport_part_t* parts,
        const weir_transport_config_t& config)
-      : Hook(host, inner, config),
+      : Hook(host, parts, config),
         view_(host),
-        lane_count_(inner->caps.lane_count),
+        lane_count_(inner_->caps.lane_count),
         body_bytes_(static_cast<size_t>(
-            std::min<uint64_t>(kBodyBytesMax, inner->caps.message_bytes_max - kTagBytes))),
-        window_(std::clamp(inner->caps.credit, 1u, kWindow)),
+            std::min<uint64_t>(kBodyBytesMax, inner_->caps.message_bytes_max - kTagBytes))),
+        window_(std::clamp(inner_->caps.credit, 1u, kWindow)),
         channels_(size_t{2} * lane_count_ * config.rank_count),
         messages_(kMessageCount) {
     host_ = &view_.host;
@@ -143,7 +147,7 @@ class Seal final : public hook::Hook {
       return WEIR_OK;
     }
     return fail(WEIR_ERROR_UNSUPPORTED,
-                "seal(%s): OpenSSL makes no key (X25519), so messages cannot be sealed",
+                "seal(%s): OpenSSL cannot make an X25519 key, so messages cannot be sealed",
                 inner_->name);
   }
 
@@ -186,7 +190,7 @@ class Seal final : public hook::Hook {
 
   weir_result_t send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
                      weir_transport_op_t* op) override {
-    // What the inner transport refuses it names itself.
+    // The inner transport itself reports what it refuses.
     if (!may_post(peer, lane, bytes)) return Hook::send(peer, lane, data, bytes, op);
     return post(true, peer, lane, const_cast<void*>(data), bytes, op);
   }
@@ -207,7 +211,7 @@ class Seal final : public hook::Hook {
     const uint32_t channel = messages_[index].channel;
     pump(channel);
     if (messages_[index].result == WEIR_IN_PROGRESS) {
-      // Who only tests this one still has to move the others.
+      // A caller that tests only this operation must still move the others.
       for (size_t i = 0; i < active_.size(); ++i) {
         if (active_[i] != channel) pump(active_[i]);
       }
@@ -224,7 +228,7 @@ class Seal final : public hook::Hook {
     return WEIR_OK;
   }
 
-  // The pieces are this hook's; buffers of the caller are touched by nobody else.
+  // The pieces belong to this hook; only the hook accesses buffers of the caller.
   void quiesce() override {
     for (Channel& channel : channels_) {
       if (channel.failure != WEIR_OK || channel.first == kNone) continue;
@@ -234,7 +238,7 @@ class Seal final : public hook::Hook {
     Hook::quiesce();
   }
 
-  // What the inner transport holds on to are pieces, whose memory stays as long as the instance.
+  // The inner transport holds only pieces, whose memory lives as long as the instance.
   weir_result_t peer_leave(uint32_t peer) override {
     if (!is_joined_ || peer >= rank_count_ || peer == rank_) {
       return fail(WEIR_ERROR_INVALID_ARGUMENT, "seal(%s): peer_leave of rank %u of %u by rank %u",
@@ -317,7 +321,7 @@ class Seal final : public hook::Hook {
     const uint32_t which = channel_of(sending, peer, lane);
     Channel& channel = channels_[which];
     if (channel.failure == WEIR_OK && channel.cipher == nullptr && !make_cipher(which)) {
-      break_off(which, WEIR_ERROR_SYSTEM, "OpenSSL has no key for it");
+      break_off(which, WEIR_ERROR_SYSTEM, "OpenSSL could not make the key of the connection");
     }
     if (channel.failure != WEIR_OK) return tell(channel);
     if (first_free_ == kNone) {
@@ -351,7 +355,7 @@ class Seal final : public hook::Hook {
     return end_of(index);
   }
 
-  // What the message's operation is to answer; a message that has ended is forgotten.
+  // The result of the message's operation; a message that has ended is forgotten.
   weir_result_t end_of(uint32_t index) {
     Message& message = messages_[index];
     const Channel& channel = channels_[message.channel];
@@ -361,7 +365,7 @@ class Seal final : public hook::Hook {
       free_message(index);
       return WEIR_OK;
     }
-    // It stays where it is, so that another test says the same.
+    // It stays where it is, so that another test returns the same.
     return tell(channel);
   }
 
@@ -379,7 +383,7 @@ class Seal final : public hook::Hook {
     return channels_[which].cipher != nullptr && channels_[which].cipher->is_usable();
   }
 
-  // Ends the channel: with the transport's own text where it is the one that failed.
+  // Ends the channel: with the transport's own text if the transport failed.
   void break_off(uint32_t which, weir_result_t code, const std::string& reason) {
     Channel& channel = channels_[which];
     channel.failure = code;
@@ -396,9 +400,8 @@ class Seal final : public hook::Hook {
     char text[512];
     snprintf(text, sizeof text,
              "seal(%s): a message from rank %u to rank %u (lane %u, number %" PRIu64
-             ") was changed on its way, or is another one than was sent: repeated, left out or "
-             "exchanged; suspect somebody on the network between the two, or the memory of the "
-             "two hosts",
+             ") was altered in transit, or messages were repeated, dropped or reordered; suspect "
+             "an attacker on the network between the two, or faulty memory of the two hosts",
              inner_->name, sender_of(which), receiver_of(which), lane_of(which), message.number);
     channel.reason = text;
   }
@@ -409,7 +412,7 @@ class Seal final : public hook::Hook {
     char text[512];
     snprintf(text, sizeof text,
              "seal(%s): rank %u sent %" PRIu64 " bytes to rank %u (lane %u, number %" PRIu64
-             "), which receives %" PRIu64 "; both must name the same number",
+             "), which receives %" PRIu64 "; both must give the same size",
              inner_->name, sender_of(which), sent_bytes, receiver_of(which), lane_of(which),
              message.number, message.bytes);
     channel.reason = text;
@@ -459,7 +462,7 @@ class Seal final : public hook::Hook {
                               : channel.cipher->seal_body(data, part, piece->bytes.get());
       if (!sealed) {
         pieces_.give_back(piece);
-        break_off(which, WEIR_ERROR_SYSTEM, "OpenSSL does not encrypt");
+        break_off(which, WEIR_ERROR_SYSTEM, "OpenSSL could not encrypt a message");
         return false;
       }
       piece->result =
@@ -468,7 +471,7 @@ class Seal final : public hook::Hook {
       piece->result =
           Hook::recv(peer_of(which), lane_of(which), piece->bytes.get(), piece_bytes, &piece->op);
     }
-    // Those before it come first.
+    // The pieces before it are finished first.
     if (piece->result > WEIR_IN_PROGRESS) channel.reason = view_.last_error;
     message.head_posted = true;
     message.posted_bytes += part;
@@ -479,7 +482,7 @@ class Seal final : public hook::Hook {
     return true;
   }
 
-  // Ends the first piece if it has arrived, or has gone. False: it has not.
+  // Ends the first piece if it has arrived or has been sent. False: it has not.
   bool finish_one(uint32_t which) {
     Channel& channel = channels_[which];
     Piece* piece = channel.first_piece;
@@ -489,7 +492,7 @@ class Seal final : public hook::Hook {
       if (piece->result > WEIR_IN_PROGRESS) channel.reason = view_.last_error;
     }
     if (piece->result == WEIR_IN_PROGRESS) return false;
-    // The memory of a piece that has failed stays out of use: the transport may hold on to it.
+    // The memory of a piece that has failed stays out of use: the transport may still use it.
     if (piece->result != WEIR_OK) {
       break_off(which, piece->result, std::string(channel.reason));
       return false;
@@ -546,7 +549,7 @@ class Seal final : public hook::Hook {
 }  // namespace
 
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner) {
-  return hook::Pool<Seal>::wrap(inner);
+  return hook::make_table<Seal>(inner);
 }
 
 }  // namespace weir::plugins::hook_seal

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// hook_sum: a checksum behind every message, so that what a network, a driver or memory changes on the way
-// is an error that names the sender, and not a wrong result. Found are changed bytes, and messages that were
-// lost, repeated or led astray. It is no protection from somebody who changes both; TLS is (net/tls.h).
+// hook_sum: sends a checksum after every message, so that a change by a network, a driver or memory
+// on the way is an error that names the sender, and not a wrong result. It detects changed bytes,
+// and messages that were lost, repeated or misrouted. It does not protect from an attacker that
+// changes both message and checksum; TLS does (net/tls.h).
 //
 // Each message is followed on its lane by a second one:
 //
@@ -50,25 +51,25 @@ class Sum final : public hook::Hook {
  public:
   static constexpr char kName[] = "sum";
 
-  // Only messages are seen here, and each takes two.
-  static void limit(weir_transport_caps_t* caps) {
-    caps->bits &= WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_NOTICE |
-                  WEIR_CAP_QUIESCE | WEIR_CAP_SEALED;
+  // The hook sees only messages, and makes two of each.
+  static void limit(const weir_transport_part_t*, weir_transport_caps_t* caps) {
+    caps->bits &= WEIR_CAP_SEND_RECV | WEIR_CAP_PEER_FAILURE | WEIR_CAP_SELF | WEIR_CAP_QUIESCE |
+                  WEIR_CAP_SEALED;
     caps->credit = caps->credit > 2 ? caps->credit / 2 : 1;
   }
 
-  Sum(const weir_host_t* host, const weir_transport_functions_t* inner,
+  Sum(const weir_host_t* host, const weir_transport_part_t* parts,
       const weir_transport_config_t& config)
-      : Hook(host, inner, config),
+      : Hook(host, parts, config),
         slots_(hook::InFlight<Record>::kCapacity),
-        numbers_(size_t{2} * inner->caps.lane_count * config.rank_count, 0) {
+        numbers_(size_t{2} * inner_->caps.lane_count * config.rank_count, 0) {
     free_.reserve(slots_.size());
     for (size_t i = slots_.size(); i-- > 0;) free_.push_back(static_cast<uint32_t>(i));
   }
 
   weir_result_t send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
                      weir_transport_op_t* op) override {
-    // What the inner transport refuses it names itself.
+    // The inner transport itself reports what it refuses.
     if (!in_range(peer, lane)) return Hook::send(peer, lane, data, bytes, op);
     if (free_.empty()) return too_many();
     const weir_result_t body = Hook::send(peer, lane, data, bytes, op);
@@ -104,7 +105,7 @@ class Sum final : public hook::Hook {
       result = Hook::test(op);
       record->body_done = result == WEIR_OK;
     }
-    // An end of the body says more than one of what follows it.
+    // An error of the message says more than one of the checksum after it.
     if (result == WEIR_OK && !record->trailer_done) {
       result = Hook::test(&slots_[record->slot].op);
       record->trailer_done = result == WEIR_OK;
@@ -112,7 +113,7 @@ class Sum final : public hook::Hook {
     if (result == WEIR_IN_PROGRESS) return result;
     const Record done = *record;
     records_.remove(op);
-    // The inner transport may hold on to the memory of what has failed.
+    // The inner transport may still use the memory of an operation that failed.
     if (result != WEIR_OK) return result;
     return finish(done);
   }
@@ -146,7 +147,7 @@ class Sum final : public hook::Hook {
     return WEIR_IN_PROGRESS;
   }
 
-  // Both messages have gone, or come.
+  // Called when both messages have been sent, or received.
   weir_result_t finish(const Record& record) {
     free_.push_back(record.slot);
     if (record.sending) return WEIR_OK;
@@ -154,8 +155,8 @@ class Sum final : public hook::Hook {
     if (told.number != record.number) {
       return fail(WEIR_ERROR_SYSTEM,
                   "sum(%s): message %" PRIu64
-                  " from rank %u to rank %u (lane %u) came in the place "
-                  "of message %" PRIu64 ": one was lost or repeated on the way",
+                  " from rank %u to rank %u (lane %u) arrived in place of message %" PRIu64
+                  ": one was lost or repeated on the way",
                   inner_->name, told.number, record.peer, rank_, record.lane, record.number);
     }
     const uint64_t sum = sum_of(record.peer, record.lane, record.data, record.bytes);
@@ -163,7 +164,7 @@ class Sum final : public hook::Hook {
     return fail(
         WEIR_ERROR_SYSTEM,
         "sum(%s): a message of %" PRIu64 " bytes from rank %u to rank %u (lane %u, number %" PRIu64
-        ") was changed on its way: its checksum is %016" PRIx64 ", not %016" PRIx64
+        ") was altered in transit: its checksum is %016" PRIx64 ", not %016" PRIx64
         "; suspect the network or the memory of the two hosts",
         inner_->name, record.bytes, record.peer, rank_, record.lane, record.number, sum, told.sum);
   }
@@ -177,7 +178,7 @@ class Sum final : public hook::Hook {
 }  // namespace
 
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner) {
-  return hook::Pool<Sum>::wrap(inner);
+  return hook::make_table<Sum>(inner);
 }
 
 }  // namespace weir::plugins::hook_sum

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "output/chrome_trace.h"
 #include "plugins/hook/hook.h"
 #include "plugins/hook/in_flight.h"
 
@@ -93,7 +94,8 @@ class Trace final : public hook::Hook {
     return posted(event, op, device_message_inner(m, op));
   }
 
-  // Under the lane behind the last: it has none, and its peer is the memory's.
+  // Recorded under the lane after the last one, since it has no lane; its peer is the owner of the
+  // memory.
   weir_result_t access(const hook::RemoteRequest& request, weir_transport_op_t* op) override {
     const uint32_t peer = peer_of(request.bytes != 0 ? request.remote : request.signal);
     Event event = begin(!request.is_get, peer, inner_->caps.lane_count, request.bytes);
@@ -166,28 +168,30 @@ class Trace final : public hook::Hook {
       warn("WEIR_TRACE_FILE: cannot write %s: %s", path_.c_str(), strerror(error_number));
       return;
     }
+    const std::string text = chrome_trace();
+    const bool broken = fwrite(text.data(), 1, text.size(), file) != text.size();
+    if (fclose(file) != 0 || broken) warn("WEIR_TRACE_FILE: %s is incomplete", path_.c_str());
+  }
+
+  std::string chrome_trace() const {
     const uint64_t first = event_count_ > kEventCount ? event_count_ - kEventCount : 0;
-    fprintf(file,
-            "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"transport\":\"%s\",\"ranks\":%u,"
-            "\"operations\":%" PRIu64 ",\"overwritten\":%" PRIu64 ",\"untracked\":%" PRIu64
-            "},\n\"traceEvents\":[\n",
-            inner_->name, rank_count_, event_count_, first, lost_);
-    fprintf(file,
-            "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"args\":{\"name\":\"rank %u\"}}",
-            rank_, rank_);
+    output::ChromeTrace trace;
+    trace.about("transport", std::string_view(inner_->name));
+    trace.about("ranks", uint64_t{rank_count_});
+    trace.about("operations", event_count_);
+    trace.about("overwritten", first);
+    trace.about("untracked", lost_);
+    trace.name_process(rank_, "rank " + std::to_string(rank_));
     for (uint64_t i = first; i < event_count_; ++i) {
       const Event& e = events_[i % kEventCount];
-      fprintf(file,
-              ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%u,"
-              "\"tid\":%u,\"args\":{\"peer\":%u,\"lane\":%u,\"bytes\":%" PRIu64 ",\"failed\":%s}}",
-              e.name, e.name, static_cast<double>(e.start_ns - start_ns_) / 1e3,
-              static_cast<double>(e.end_ns - e.start_ns) / 1e3, rank_,
-              e.lane * 2u + (e.sending ? 0 : 1), e.peer, e.lane, e.bytes,
-              e.failed ? "true" : "false");
+      const output::TraceArgument arguments[] = {{"peer", uint64_t{e.peer}},
+                                                 {"lane", uint64_t{e.lane}},
+                                                 {"bytes", e.bytes},
+                                                 {"failed", e.failed}};
+      trace.span({rank_, e.lane * 2u + (e.sending ? 0u : 1u)}, e.name, e.name,
+                 static_cast<int64_t>(e.start_ns - start_ns_), e.end_ns - e.start_ns, arguments);
     }
-    fprintf(file, "\n]}\n");
-    const bool broken = ferror(file) != 0;
-    if (fclose(file) != 0 || broken) warn("WEIR_TRACE_FILE: %s is incomplete", path_.c_str());
+    return trace.finish();
   }
 
   const pid_t owner_ = getpid();
@@ -203,7 +207,7 @@ class Trace final : public hook::Hook {
 }  // namespace
 
 const weir_transport_functions_t* wrap(const weir_transport_functions_t* inner) {
-  return hook::Pool<Trace>::wrap(inner);
+  return hook::make_table<Trace>(inner);
 }
 
 }  // namespace weir::plugins::hook_trace

@@ -7,19 +7,19 @@ namespace {
 
 // What the transport calls.
 bool is_complete(const Driver& d) {
-  return Driver::has(d.init, d.get_error_name, d.device_get, d.device_get_uuid,
-                     d.device_primary_ctx_retain, d.device_primary_ctx_release, d.ctx_push_current,
-                     d.ctx_pop_current, d.mem_alloc_async, d.mem_free_async, d.memcpy_async,
-                     d.stream_create, d.stream_destroy, d.stream_is_capturing, d.event_create,
-                     d.event_record, d.event_query, d.event_destroy,
-                     d.thread_exchange_stream_capture_mode);
+  return Driver::has(d.cuInit, d.cuGetErrorName, d.cuDeviceGet, d.cuDeviceGetUuid_v2,
+                     d.cuDevicePrimaryCtxRetain, d.cuDevicePrimaryCtxRelease_v2,
+                     d.cuCtxPushCurrent_v2, d.cuCtxPopCurrent_v2, d.cuMemAllocAsync,
+                     d.cuMemFreeAsync, d.cuMemcpyAsync, d.cuStreamCreate, d.cuStreamDestroy_v2,
+                     d.cuStreamIsCapturing, d.cuEventCreate, d.cuEventRecord, d.cuEventQuery,
+                     d.cuEventDestroy_v2, d.cuThreadExchangeStreamCaptureMode);
 }
 
 }  // namespace
 
 std::string name_of(const Driver& driver, int error) {
   const char* name = nullptr;
-  if (driver.get_error_name(error, &name) != 0 || name == nullptr) name = "an unknown error";
+  if (driver.cuGetErrorName(error, &name) != 0 || name == nullptr) name = "an unknown error";
   return std::string(name) + " (" + std::to_string(error) + ")";
 }
 
@@ -28,7 +28,7 @@ const Driver* driver(std::string* reason) {
   if (it == nullptr) {
     *reason = "there is no CUDA driver (libcuda.so.1)";
   } else if (!is_complete(*it)) {
-    *reason = "libcuda.so.1 lacks functions of CUDA's driver";
+    *reason = "libcuda.so.1 lacks driver functions that Weir needs; install a newer NVIDIA driver";
   } else {
     return it;
   }
@@ -37,14 +37,14 @@ const Driver* driver(std::string* reason) {
 
 DriverScope::DriverScope(const Driver& driver, void* context)
     : driver_(driver), mode_(cuda::kCaptureModeRelaxed) {
-  exchanged_ = driver_.thread_exchange_stream_capture_mode(&mode_) == 0;
-  pushed_ = context != nullptr && driver_.ctx_push_current(context) == 0;
+  exchanged_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == 0;
+  pushed_ = context != nullptr && driver_.cuCtxPushCurrent_v2(context) == 0;
 }
 
 DriverScope::~DriverScope() {
   void* popped = nullptr;
-  if (pushed_) (void)driver_.ctx_pop_current(&popped);
-  if (exchanged_) (void)driver_.thread_exchange_stream_capture_mode(&mode_);
+  if (pushed_) (void)driver_.cuCtxPopCurrent_v2(&popped);
+  if (exchanged_) (void)driver_.cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
 }  // namespace weir::plugins::nccl

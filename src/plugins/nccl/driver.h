@@ -16,8 +16,8 @@ std::string name_of(const Driver& driver, int error);
 // nullptr: `reason` says what is missing.
 const Driver* driver(std::string* reason);
 
-// Makes a context the thread's current one and allows calls that the capture of a stream by any thread
-// otherwise forbids, for as long as it lives.
+// Makes a context the thread's current one and allows calls that the capture of a stream by any
+// thread otherwise forbids, for as long as it lives.
 class DriverScope {
  public:
   DriverScope(const Driver& driver, void* context);

@@ -2,6 +2,7 @@
 #include "plugins/nccl/ending.h"
 
 #include <chrono>
+#include <functional>
 #include <system_error>
 #include <thread>
 

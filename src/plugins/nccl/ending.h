@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ending: the end of an NCCL communicator in a thread of its own, since ncclCommAbort and
-// ncclCommDestroy may take long or hang. Whoever waits for it waits for a bounded time; a thread that hangs
-// is left behind and touches nothing but what is in here. begin, done and wait by one thread.
+// ncclCommDestroy may take long or hang. Waiting for it takes a bounded time; a thread that hangs
+// is left behind and uses only what this object holds. begin, done and wait are called by one
+// thread.
 #pragma once
 
 #include <condition_variable>
@@ -15,14 +16,15 @@ namespace weir::plugins::nccl {
 
 class Ending {
  public:
-  // `aborts`: whatever peers do; otherwise what is under way is finished first. False: no thread.
+  // `aborts`: without regard to peers; otherwise operations in flight are finished first. False: no
+  // thread could be started.
   bool begin(const Library& library, const Driver& driver, void* context, ncclComm_t comm,
              bool aborts);
   bool has_begun() const { return state_ != nullptr; }
   bool done() const;
-  // Waits until it is, for `timeout_ms` at most.
+  // Waits until the end is complete, for `timeout_ms` at most.
   bool wait(int timeout_ms) const;
-  // After an end that was begun without: what still waits for peers is aborted.
+  // After `begin` without `aborts`: aborts what still waits for peers.
   void abort();
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weir's collectives as NCCL's: those that NCCL has by one call, the others by a group of calls. Numbers of
-// types and reductions are the same in both.
+// Translates Weir's collectives to NCCL's: those that NCCL has to one call, others to a group of
+// calls. Numbers of types and reductions are the same in both.
 #include "plugins/nccl/instance.h"
 
 namespace weir::plugins::nccl {
@@ -77,7 +77,7 @@ ncclResult_t Instance::enqueue_in_group(const weir_collective_call_t& call, nccl
     case WEIR_COLLECTIVE_REDUCE:
       return l.Reduce(call.send, call.recv, call.count, type, op, root, comm_, s);
     case WEIR_COLLECTIVE_BROADCAST: {
-      // Elsewhere the send buffer may be NULL, or anything.
+      // On other ranks the send buffer may be NULL, or anything.
       const void* send = rank_ == call.root ? call.send : call.recv;
       return l.Broadcast(send, call.recv, call.count, type, root, comm_, s);
     }
@@ -137,7 +137,7 @@ ncclResult_t Instance::enqueue_blocks(const weir_collective_call_t& call, ncclRe
   return ncclSuccess;
 }
 
-// A message each way with each rank that there is something for.
+// A message in each direction with each rank for which there are data.
 ncclResult_t Instance::exchange_blocks(const weir_collective_call_t& call, void* stream) {
   const auto type = static_cast<ncclDataType_t>(call.type);
   const auto s = static_cast<cudaStream_t>(stream);

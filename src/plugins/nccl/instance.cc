@@ -49,19 +49,21 @@ Instance::~Instance() {
     ended = ending_.has_begun() && ending_.wait(kAbortMs);
     if (!ended && host_->log != nullptr) {
       host_->log(host_->context, 1,
-                 "nccl: NCCL does not end a communicator; it is left behind with its thread");
+                 "nccl: NCCL did not abort a communicator in time; the communicator and the thread "
+                 "inside NCCL stay behind");
     }
   }
   // A thread that is left behind uses the context.
   if (context_ == nullptr || !ended) return;
   {
     const DriverScope scope(driver_, context_);
-    for (const cuda::DevicePointer copy : copies_) (void)driver_.mem_free_async(copy, nullptr);
-    for (void* event : all_events_) (void)driver_.event_destroy(event);
-    if (stream_ != nullptr) (void)driver_.stream_destroy(stream_);
+    for (const cuda::DevicePointer copy : copies_) (void)driver_.cuMemFreeAsync(copy, nullptr);
+    for (void* event : all_events_) (void)driver_.cuEventDestroy_v2(event);
+    if (stream_ != nullptr) (void)driver_.cuStreamDestroy_v2(stream_);
   }
   int device = 0;
-  if (driver_.device_get(&device, device_) == 0) (void)driver_.device_primary_ctx_release(device);
+  if (driver_.cuDeviceGet(&device, device_) == 0)
+    (void)driver_.cuDevicePrimaryCtxRelease_v2(device);
 }
 
 weir_result_t Instance::fail(weir_result_t code, const std::string& text) const {
@@ -74,7 +76,8 @@ weir_result_t Instance::fail_nccl(const char* function, ncclResult_t result) con
   const char* more = library_.GetLastError(nullptr);
   std::string text = std::string(function) + ": " + (what != nullptr ? what : "an error");
   if (more != nullptr && *more != '\0') text += std::string(": ") + more;
-  // What NCCL refuses in spite of our checks cannot be told from its other troubles by its peers.
+  // If NCCL refuses a call in spite of our checks, the peers cannot distinguish that from other
+  // failures.
   const weir_result_t code =
       result == ncclRemoteError ? WEIR_ERROR_PEER_LOST
       : result == ncclInternalError || result == ncclInvalidArgument || result == ncclInvalidUsage
@@ -89,12 +92,13 @@ weir_result_t Instance::fail_cuda(const char* function, int error) const {
 
 weir_result_t Instance::introduce(int device, unsigned char* text, size_t* bytes) {
   if (*bytes < sizeof(Introduction)) {
-    return fail(WEIR_ERROR_INVALID_ARGUMENT, "there is too little room for an introduction");
+    return fail(WEIR_ERROR_INVALID_ARGUMENT, "the buffer is too small for an introduction");
   }
-  // Whoever has device memory has started the driver; a runtime may have done so for its own threads only.
+  // A caller that has device memory has started the driver; a runtime may have done so for its own
+  // threads only.
   int found = 0;
-  int error = driver_.init(0);
-  if (error == 0 && device >= 0) error = driver_.device_get(&found, device);
+  int error = driver_.cuInit(0);
+  if (error == 0 && device >= 0) error = driver_.cuDeviceGet(&found, device);
   if (device < 0 || error != 0) {
     return fail(WEIR_ERROR_UNSUPPORTED, "there is no device " + std::to_string(device) +
                                             (error != 0 ? ": " + name_of(driver_, error) : ""));
@@ -102,9 +106,8 @@ weir_result_t Instance::introduce(int device, unsigned char* text, size_t* bytes
   Introduction self;
   self.version = library_.version;
   self.device = device;
-  error = driver_.device_get_uuid(&self.uuid, found);
-  if (error == 0 && context_ == nullptr)
-    error = driver_.device_primary_ctx_retain(&context_, found);
+  error = driver_.cuDeviceGetUuid_v2(&self.uuid, found);
+  if (error == 0 && context_ == nullptr) error = driver_.cuDevicePrimaryCtxRetain(&context_, found);
   if (error != 0) {
     return fail(WEIR_ERROR_UNSUPPORTED,
                 "device " + std::to_string(device) + ": " + name_of(driver_, error));
@@ -124,7 +127,7 @@ weir_result_t Instance::introduce(int device, unsigned char* text, size_t* bytes
 
 weir_result_t Instance::join(const unsigned char* const* texts, const size_t* bytes) {
   if (context_ == nullptr || comm_ != nullptr) {
-    return fail(WEIR_ERROR_INVALID_USAGE, "join comes once, after introduce");
+    return fail(WEIR_ERROR_INVALID_USAGE, "join must be called once, after introduce");
   }
   std::vector<Introduction> all(rank_count_);
   for (uint32_t p = 0; p < rank_count_; ++p) {
@@ -133,20 +136,21 @@ weir_result_t Instance::join(const unsigned char* const* texts, const size_t* by
     if (bytes[p] != sizeof(Introduction) || all[p].mark != Introduction::kMark ||
         (p == 0 && all[p].id_bytes != sizeof(ncclUniqueId))) {
       return fail(WEIR_ERROR_REFUSED,
-                  "what rank " + std::to_string(p) + " tells of itself cannot be read");
+                  "the introduction of rank " + std::to_string(p) +
+                      " cannot be read; do all ranks run the same version of Weir?");
     }
     if (all[p].version != all[0].version) {
       return fail(WEIR_ERROR_UNSUPPORTED, "rank 0 has NCCL " + version_text(all[0].version) +
                                               ", rank " + std::to_string(p) + " has " +
                                               version_text(all[p].version) +
-                                              ": install one version everywhere");
+                                              ": install the same version for all ranks");
     }
     for (uint32_t q = 0; q < p; ++q) {
       if (memcmp(&all[p].uuid, &all[q].uuid, sizeof all[p].uuid) != 0) continue;
       return fail(WEIR_ERROR_UNSUPPORTED,
                   "ranks " + std::to_string(q) + " and " + std::to_string(p) + " share device " +
                       std::to_string(all[p].device) + " of '" + all[p].host +
-                      "': NCCL wants one device for each rank");
+                      "': NCCL needs a device of its own for each rank");
     }
   }
   FirstConfig first{sizeof(FirstConfig), NCCL_API_MAGIC, 21403, 0};
@@ -188,19 +192,19 @@ weir_result_t Instance::check(const weir_collective_call_t& call) const {
 weir_result_t Instance::copy_of_send(const weir_collective_call_t& call, void* stream,
                                      cuda::DevicePointer* copy) {
   int capturing = cuda::kCaptureNone;
-  if (driver_.stream_is_capturing(stream, &capturing) == 0 && capturing != cuda::kCaptureNone) {
+  if (driver_.cuStreamIsCapturing(stream, &capturing) == 0 && capturing != cuda::kCaptureNone) {
     return fail(WEIR_ERROR_UNSUPPORTED,
                 "all_to_all in place while the stream is captured: NCCL needs a receive buffer "
                 "apart from the send buffer, so give it one");
   }
   const size_t bytes = call.count * element_bytes(call.type) * rank_count_;
   copies_.reserve(copies_.size() + 1);
-  if (const int error = driver_.mem_alloc_async(copy, bytes, stream); error != 0) {
+  if (const int error = driver_.cuMemAllocAsync(copy, bytes, stream); error != 0) {
     return fail_cuda("cuMemAllocAsync for an all_to_all in place", error);
   }
   copies_.push_back(*copy);
   const int error =
-      driver_.memcpy_async(*copy, reinterpret_cast<uintptr_t>(call.send), bytes, stream);
+      driver_.cuMemcpyAsync(*copy, reinterpret_cast<uintptr_t>(call.send), bytes, stream);
   if (error == 0) return WEIR_OK;
   free_copy(*copy, stream);
   return fail_cuda("cuMemcpyAsync", error);
@@ -208,7 +212,7 @@ weir_result_t Instance::copy_of_send(const weir_collective_call_t& call, void* s
 
 void Instance::free_copy(cuda::DevicePointer copy, void* stream) {
   copies_.erase(std::find(copies_.begin(), copies_.end(), copy));
-  (void)driver_.mem_free_async(copy, stream);
+  (void)driver_.cuMemFreeAsync(copy, stream);
 }
 
 weir_result_t Instance::start(const weir_collective_call_t& call, weir_transport_op_t* op) {
@@ -223,7 +227,7 @@ weir_result_t Instance::start(const weir_collective_call_t& call, weir_transport
   void* stream = call.stream;
   if (call.on_stream == 0) {
     if (stream_ == nullptr) {
-      const int error = driver_.stream_create(&stream_, cuda::kStreamNonBlocking);
+      const int error = driver_.cuStreamCreate(&stream_, cuda::kStreamNonBlocking);
       if (error != 0) return fail_cuda("cuStreamCreate", error);
     }
     stream = stream_;
@@ -256,13 +260,13 @@ weir_result_t Instance::enqueued(weir_transport_op_t* op) {
   void* const stream = reinterpret_cast<void*>(op->word[kStream]);
   if (op->word[kCopy] != 0) free_copy(std::exchange(op->word[kCopy], 0), stream);
   int capturing = cuda::kCaptureNone;
-  if (driver_.stream_is_capturing(stream, &capturing) == 0 && capturing != cuda::kCaptureNone) {
+  if (driver_.cuStreamIsCapturing(stream, &capturing) == 0 && capturing != cuda::kCaptureNone) {
     op->word[kPhase] = kCaptured;
     return WEIR_OK;
   }
   void* event = nullptr;
   if (free_events_.empty()) {
-    const int error = driver_.event_create(&event, cuda::kEventDisableTiming);
+    const int error = driver_.cuEventCreate(&event, cuda::kEventDisableTiming);
     if (error != 0) return fail_cuda("cuEventCreate", error);
     all_events_.push_back(event);
     free_events_.reserve(all_events_.size());
@@ -270,7 +274,7 @@ weir_result_t Instance::enqueued(weir_transport_op_t* op) {
     event = free_events_.back();
     free_events_.pop_back();
   }
-  const int error = driver_.event_record(event, stream);
+  const int error = driver_.cuEventRecord(event, stream);
   if (error != 0) return fail_cuda("cuEventRecord", error);
   op->word[kEvent] = reinterpret_cast<uint64_t>(event);
   op->word[kPhase] = kEnqueued;
@@ -287,7 +291,7 @@ weir_result_t Instance::test(weir_transport_op_t* op) {
   int error = 0;
   {
     const DriverScope scope(driver_, context_);
-    error = driver_.event_query(event);
+    error = driver_.cuEventQuery(event);
   }
   if (error == 0) {
     free_events_.push_back(event);

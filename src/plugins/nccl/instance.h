@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Instance: one rank of one communicator of the real NCCL. The communicator is one that does not block, so
-// that no call of NCCL's waits for peers: what is under way is told by ncclCommGetAsyncError. One thread at a
-// time, as plugin.h has it.
+// Instance: one rank of one communicator of the real NCCL. The communicator is nonblocking, so that
+// no call of NCCL's waits for peers; ncclCommGetAsyncError reports what is in progress. One thread
+// at a time, as in plugin.h.
 //
 // Introduction, as it lies in memory (236 bytes; ranks with another layout send another number):
 //   0    u32  "WNCL"
@@ -66,11 +66,11 @@ class Instance {
   weir_result_t fail(weir_result_t code, const std::string& text) const;
   weir_result_t fail_nccl(const char* function, ncclResult_t result) const;
   weir_result_t fail_cuda(const char* function, int error) const;
-  // Whether what the communicator does has come to an end: WEIR_OK, WEIR_IN_PROGRESS, or an error.
+  // Whether the communicator's current operation has ended: WEIR_OK, WEIR_IN_PROGRESS, or an error.
   weir_result_t state(const char* what) const;
-  // What cannot be done, before anything is done.
+  // Refuses what cannot be done, before anything is done.
   weir_result_t check(const weir_collective_call_t& call) const;
-  // Enqueues a copy of what an in-place all_to_all sends, since NCCL needs buffers that are apart.
+  // Enqueues a copy of what an in-place all_to_all sends, since NCCL needs separate buffers.
   weir_result_t copy_of_send(const weir_collective_call_t& call, void* stream,
                              cuda::DevicePointer* copy);
   // Frees it in the order of the stream.

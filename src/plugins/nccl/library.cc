@@ -3,7 +3,7 @@
 
 #include <dlfcn.h>
 
-#include "nccl/real_open.h"
+#include "nccl_search/open.h"
 #include "plugins/nccl/driver.h"
 
 namespace weir::plugins::nccl {
@@ -47,7 +47,7 @@ Found find(const char* explicit_path) {
   const std::string path = explicit_path != nullptr ? explicit_path : "";
   const Driver* cuda = driver(&found.missing);
   if (cuda == nullptr) return found;
-  // Only a library that somebody made for it can work there.
+  // Only a library that was made for the stand-in can work there.
   if (cuda->is_stand_in && path.empty()) {
     found.missing = "libcuda.so.1 is Weir's stand-in, whose devices are host memory";
     return found;

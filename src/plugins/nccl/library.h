@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real NCCL as the transport uses it: one library per process, opened when it is first needed and
-// kept. Thread-safe.
+// The real NCCL as the transport uses it: one library per process, opened when it is first needed
+// and kept. Thread-safe.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport `nccl`: whole collectives on memory of CUDA devices, by the real NCCL. It carries no
-// messages and has nothing to do with memory of the host. docs/nccl_plugin.md
+// The transport `nccl`: whole collectives on memory of CUDA devices, by the real NCCL. It carries
+// no messages and has nothing to do with memory of the host. docs/nccl_plugin.md
 #include <stdio.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ const Library* find_library(const weir_host_t* host, std::string* reason) {
   return library(path, reason);
 }
 
-weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
+weir_result_t viable(void*, const weir_host_t* host, char* reason, size_t reason_bytes) {
   std::string why;
   const Library* found = find_library(host, &why);
   if (found != nullptr) why = found->text();
@@ -36,7 +36,7 @@ weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes)
   return found != nullptr ? WEIR_OK : WEIR_ERROR_UNSUPPORTED;
 }
 
-weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
+weir_result_t open(void*, const weir_host_t* host, const weir_transport_config_t* config,
                    weir_transport_t** instance) {
   if (config->struct_bytes < sizeof *config) {
     return refuse(host, WEIR_ERROR_INVALID_ARGUMENT, "the configuration is of another version");
@@ -74,7 +74,7 @@ void describe_peer(weir_transport_t* instance, uint32_t, char* text, size_t text
     snprintf(text, text_bytes, "by %s", from(instance)->library().text().c_str());
 }
 
-// No exception passes the border.
+// No exception leaves the plugin.
 template <typename Body>
 weir_result_t guarded(Body body) {
   try {
@@ -119,7 +119,7 @@ const weir_transport_functions_t kFunctions = {
     .abi_version = WEIR_PLUGIN_ABI_VERSION,
     .struct_bytes = sizeof(weir_transport_functions_t),
     .name = "nccl",
-    .summary = "whole collectives on memory of devices, by the real NCCL",
+    .summary = "whole collectives on device memory, by the real NCCL",
     .caps = {.bits = WEIR_CAP_COLLECTIVES,
              .memory_kinds = WEIR_MEMORY_CUDA,
              .lane_count = 1,
@@ -131,16 +131,7 @@ const weir_transport_functions_t kFunctions = {
     .address = address,
     .connect = connect,
     .close = close,
-    .send = nullptr,
-    .recv = nullptr,
-    .test = nullptr,
     .progress = progress,
-    .segment = nullptr,
-    .window_open = nullptr,
-    .window_close = nullptr,
-    .peer_alive = nullptr,
-    .notice_show = nullptr,
-    .notice_read = nullptr,
     .describe_peer = describe_peer,
     .collectives = &kCollectives,
 };

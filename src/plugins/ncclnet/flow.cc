@@ -22,8 +22,6 @@ uint64_t load(const unsigned char* in, size_t bytes) {
 
 void* pointer(uint64_t word) { return reinterpret_cast<void*>(word); }
 
-std::string text_of(uint64_t number) { return std::to_string(number); }
-
 }  // namespace
 
 bool Flow::attach(LoadedPlugin* plugin, void* comm, bool is_send, uint64_t part_bytes_max,
@@ -133,7 +131,7 @@ void Flow::release_long(const Op& op) {
   --long_count_;
 }
 
-// Asks for the next part of a long message; not while the part before is under way.
+// Posts the next part of a long message; not while the part before is in progress.
 bool Flow::post_part(Op* op, bool* moved) {
   if (op->request != 0 || op->moved == op->bytes) return true;
   auto* data = static_cast<unsigned char*>(pointer(op->data)) + op->moved;
@@ -161,8 +159,8 @@ bool Flow::test_part(Op* op, bool* done, bool* moved) {
   *moved = true;
   const uint64_t part = (op->moved - 1) % part_bytes_max_ + 1;
   if (!is_send_ && static_cast<uint64_t>(got) != part) {
-    fail(WEIR_ERROR_INTERNAL, "the plugin gave " + std::to_string(got) + " bytes of a part of " +
-                                  text_of(part) + " bytes");
+    fail(WEIR_ERROR_INTERNAL, "the plugin gave " + std::to_string(got) + " bytes for a part of " +
+                                  std::to_string(part) + " bytes");
     return false;
   }
   *done = op->moved == op->bytes;
@@ -243,7 +241,8 @@ bool Flow::finish_sends(bool* moved) {
   return true;
 }
 
-// Expects frames for the operations that have none. What follows a long message is expected behind it.
+// Posts receives of frames for the operations that have none. Frames after a long message are
+// received after it.
 bool Flow::post_frames(bool* moved) {
   while (cursor_ != nullptr && long_op_ == nullptr && slots_filled_ - slots_done_ < kSlotCount) {
     Slot& own = slot(slots_filled_);
@@ -251,7 +250,8 @@ bool Flow::post_frames(bool* moved) {
     const weir::ncclnet::Result posted =
         plugin_->irecv(comm_, memory(slots_filled_), kSlotBytes, slot_registration_, &own.request);
     if (posted != weir::ncclnet::kSuccess) {
-      // The plugin may have met a message that is too long for this receive: the frame before it tells why.
+      // The plugin may have met a message that is too long for this receive: the frame before it
+      // tells why.
       return finish_receives(moved) && check(posted, "irecv");
     }
     if (own.request == nullptr) return true;
@@ -278,12 +278,12 @@ bool Flow::take_frame(Op* op, bool* moved) {
   const uint64_t inside = sent <= kInlineBytes ? sent : 0;
   if (bytes < kFrameHeaderBytes || memcmp(frame, kMagic, sizeof kMagic) != 0 ||
       load(frame + 4, 4) != (count_ & 0xffffffffu) || bytes != kFrameHeaderBytes + inside) {
-    fail(WEIR_ERROR_INTERNAL, "what came is no message of this protocol");
+    fail(WEIR_ERROR_INTERNAL, "the received data is not a message of this transport");
     return false;
   }
   if (sent != op->bytes) {
-    fail(WEIR_ERROR_MISMATCH, "a message of " + text_of(sent) + " bytes came where " +
-                                  text_of(op->bytes) + " were expected");
+    fail(WEIR_ERROR_MISMATCH, "a message of " + std::to_string(sent) + " bytes arrived where " +
+                                  std::to_string(op->bytes) + " were expected");
     return false;
   }
   ++count_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flow: one direction of one (peer, lane), over one connection of the loaded plugin. A plugin promises little of
-// what Weir's transports do: a message may be shorter than what was posted for it, and nothing may leave before
-// it is expected. So each message begins with a frame in memory of the flow's own, which also holds messages
-// of up to kInlineBytes; a sender has kSlotCount of them, which is the credit. A longer message follows its frame,
-// from the caller's memory to the caller's, and is only expected there when the frame has told that it is the
-// right one.
+// Flow: one direction of one (peer, lane), over one connection of the loaded plugin. A plugin
+// promises less than Weir's transports: a message may be shorter than the posted receive, and
+// nothing may leave before its receive is posted. So each message begins with a frame in memory of
+// the flow's own, which also holds messages of up to kInlineBytes; a sender has kSlotCount of them,
+// which is the credit. A longer message follows its frame, from buffer to buffer of the callers; it
+// is received only when the frame has shown that it is the right one.
 //
 //   frame: offset  bytes  field (integers little-endian)
 //               0      4  magic "WNCF"
@@ -38,8 +38,8 @@ struct Op {
 };
 static_assert(sizeof(Op) == sizeof(weir_transport_op_t::word));
 inline constexpr uint64_t kOpQueued = 1;
-inline constexpr uint64_t kOpFramed = 2;  // its frame is the plugin's
-inline constexpr uint64_t kOpLong = 3;  // its frame is through, or was sent; the rest is under way
+inline constexpr uint64_t kOpFramed = 2;  // its frame was given to the plugin
+inline constexpr uint64_t kOpLong = 3;    // its frame has arrived or was sent; the rest is due
 inline constexpr uint64_t kOpDone = 4;
 inline constexpr uint64_t kOpFailed = 16;  // + result
 
@@ -57,13 +57,14 @@ class Flow {
   static constexpr uint64_t kSlotBytes = 8192;
   static constexpr uint64_t kInlineBytes = kSlotBytes - kFrameHeaderBytes;
 
-  // `slots` is kSlotCount * kSlotBytes that stay until the flow is closed. The connection is the flow's from now on.
-  // False with the reason in failure().
+  // `slots` is kSlotCount * kSlotBytes that stay until the flow is closed. The connection is the
+  // flow's from now on. False with the reason in failure().
   bool attach(LoadedPlugin* plugin, void* comm, bool is_send, uint64_t part_bytes_max,
               unsigned char* slots);
   bool attached() const { return comm_ != nullptr; }
 
-  // One short message before all others: `begin` until it is true, then `finish` until it is.
+  // One short message before all others: call `begin` until it returns true, then `finish` until it
+  // does.
   bool begin_greeting(const unsigned char* greeting, size_t bytes);
   bool finish_greeting(unsigned char* greeting, size_t bytes);
 
@@ -71,15 +72,15 @@ class Flow {
   weir_result_t post(void* data, uint64_t bytes, Op* op);
   // Moves what can be moved without waiting; true when something has.
   bool drive();
-  // Nothing is queued, and what was sent is the plugin's no more.
+  // Nothing is queued, and the plugin holds no sent data any more.
   bool idle() const { return head_ == nullptr && slots_done_ == slots_filled_; }
   bool has_operations() const { return head_ != nullptr; }
   uint64_t message_count() const { return count_; }  // begun to be sent, or received
   bool has_received(uint64_t count) const { return count_ >= count && long_count_ == 0; }
   const Failure& failure() const { return failure_; }
-  // Ends the flow: the plugin lets go of the memory of open operations, and they fail.
+  // Ends the flow: the plugin gives back the memory of open operations, and they fail.
   void fail(weir_result_t result, const std::string& text);
-  // Ends the flow without a look at open operations, which may be gone.
+  // Ends the flow without accessing open operations, which may be gone.
   void close();
 
   // The instance's list of flows with something to do.
@@ -126,7 +127,7 @@ class Flow {
   Op* head_ = nullptr;
   Op* tail_ = nullptr;
   Op* cursor_ = nullptr;     // the first whose frame was not made
-  Op* long_op_ = nullptr;    // its parts have all to be asked for before anything behind it
+  Op* long_op_ = nullptr;    // all its parts must be posted before anything behind it
   uint32_t long_count_ = 0;  // long messages that the plugin has a registration of
   bool is_registered_[kSlotCount] = {};
   void* registrations_[kSlotCount] = {};

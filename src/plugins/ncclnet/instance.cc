@@ -2,38 +2,35 @@
 #include "plugins/ncclnet/instance.h"
 
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
+
+#include "net/little_endian.h"
 
 namespace weir::plugins::ncclnet {
 namespace {
 
-// How long a failure of the plugin may wait for a goodbye or a death to explain it, and how long what a peer has
-// sent before it left may still be on its way to who waits for it.
+// How long a failure of the plugin may wait for a goodbye or a death to explain it, and how long
+// data that a peer sent before it left may still be on their way to a rank that waits for them.
 constexpr uint64_t kUnexplainedNs = 250'000'000;
 constexpr uint64_t kFarewellNs = 1'000'000'000;
-// Of close: what was sent should still leave.
+// The time limit of close: sent data should still leave.
 constexpr uint64_t kFlushNs = 300'000'000;
 constexpr uint32_t kIdleCountMax = 256;
 constexpr int kDrainCountMax = 10'000;
-static_assert(8 * kLaneCount <= net::mesh::kFarewellBytesMax);
 
-std::string text_of(uint64_t number) { return std::to_string(number); }
+// A rank's farewell to a peer with which it has exchanged messages: kFarewellKind, and for each
+// lane 8 bytes, the number of messages to that peer that were sent.
+constexpr char kFarewellKind = message::kOwnKind + 1;
+constexpr size_t kFarewellBytes = 1 + 8 * kLaneCount;
 
 }  // namespace
-
-uint64_t monotonic_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
-}
 
 weir_result_t Instance::open_plugin(uint64_t comm_id) {
   const char* wanted = report.setting("WEIR_NCCL_NET_PLUGIN");
   std::string reason = "WEIR_NCCL_NET_PLUGIN is not set: no plugin to load";
   if (wanted != nullptr && *wanted != 0) plugin = weir::ncclnet::open_plugin(wanted, 0, &reason);
-  if (plugin == nullptr) return report.fail(WEIR_ERROR_UNSUPPORTED, "ncclnet: " + reason);
+  if (plugin == nullptr) return report.fail(WEIR_ERROR_UNSUPPORTED, reason);
   const auto initialized = plugin->init(comm_id, &context);
   if (initialized != weir::ncclnet::kSuccess) {
     return plugin_failed(WEIR_ERROR_UNSUPPORTED, "init", initialized);
@@ -61,9 +58,9 @@ weir_result_t Instance::open_plugin(uint64_t comm_id) {
   }
   if (found) return WEIR_OK;
   return report.fail(WEIR_ERROR_UNSUPPORTED,
-                     "ncclnet: " + plugin->description() + ": none of its " +
+                     plugin->description() + ": none of its " +
                          text_of(static_cast<uint64_t>(std::max(count, 0))) +
-                         " devices takes host memory");
+                         " devices supports host memory");
 }
 
 void Instance::make_active(Flow* flow) {
@@ -119,28 +116,41 @@ void Instance::break_off(uint32_t other) {
 
 void Instance::look_at(uint32_t other) {
   Peer& peer = peers[other];
-  if (other == rank || peer.state == Peer::State::kLost) return;
-  switch (mesh->look(other)) {
-    case net::ControlMesh::Life::kHere:
-      return;
-    case net::ControlMesh::Life::kLost:
-      if (peer.state == Peer::State::kHere) ++troubled_count;
-      peer.state = Peer::State::kLost;
-      if (!peer.ended) end_flows(other);
-      return;
-    case net::ControlMesh::Life::kLeft:
-      if (peer.state == Peer::State::kLeft) return;
-      if (peer.state == Peer::State::kHere) ++troubled_count;
-      peer.state = Peer::State::kLeft;
-      peer.since_ns = monotonic_ns();
-      const net::mesh::Bytes& farewell = mesh->farewell(other);
-      for (size_t i = 0; i < farewell.size() && i < 8 * kLaneCount; ++i) {
-        peer.sent_count[i / 8] |= static_cast<uint64_t>(farewell[i]) << (8 * (i % 8));
-      }
+  if (other == rank || peer.state == Peer::State::kLost || peer.told) return;
+  // Asked before words are read: those read after an end are all that there will be.
+  const int life = control.life(other);
+  std::string word;
+  while (!peer.told && control.hear(other, &word)) hear_word(other, word);
+  if (peer.told) return;
+  if (life == WEIR_LIFE_LEFT) return note_leaving(other);
+  if (life != WEIR_LIFE_LOST || peer.state == Peer::State::kLeft) return;
+  if (peer.state == Peer::State::kHere) ++troubled_count;
+  peer.state = Peer::State::kLost;
+  if (!peer.ended) end_flows(other);
+}
+
+void Instance::note_leaving(uint32_t other) {
+  Peer& peer = peers[other];
+  if (peer.state == Peer::State::kLeft) return;
+  if (peer.state == Peer::State::kHere) ++troubled_count;
+  peer.state = Peer::State::kLeft;
+  peer.since_ns = monotonic_ns();
+}
+
+// A peer that gives up has sent nothing.
+void Instance::hear_word(uint32_t other, const std::string& word) {
+  const bool is_farewell = word.size() == kFarewellBytes && word[0] == kFarewellKind;
+  if (!is_farewell && (word.size() != 1 || word[0] != message::kGiveUpKind)) return;
+  note_leaving(other);
+  Peer& peer = peers[other];
+  peer.told = true;
+  for (uint32_t lane = 0; is_farewell && lane < kLaneCount; ++lane) {
+    const auto* const counts = reinterpret_cast<const unsigned char*>(word.data()) + 1;
+    peer.sent_count[lane] = net::get<uint64_t>(counts + 8 * lane);
   }
 }
 
-// Failures are explained, and flows of who has left are ended, as soon as it can be said.
+// Explains failures, and ends the flows of peers that have left, as soon as the reason is known.
 void Instance::tend() {
   const uint64_t now = monotonic_ns();
   for (uint32_t i = 0; i < rank_count; ++i) {
@@ -148,16 +158,18 @@ void Instance::tend() {
     if (peer.ended) continue;
     if (peer.state == Peer::State::kBroken) {
       look_at(i);
-      if (peer.state == Peer::State::kBroken && now - peer.since_ns > kUnexplainedNs) end_flows(i);
+      if (peer.state == Peer::State::kBroken && now > peer.since_ns + kUnexplainedNs) end_flows(i);
       if (peer.ended) continue;
     }
     if (peer.state != Peer::State::kLeft || peer.ended) continue;
-    if (!is_waited_for(i)) peer.since_ns = now;
-    if (has_all(i) || now - peer.since_ns > kFarewellNs) end_flows(i);
+    if (!peer.told) look_at(i);
+    if (peer.told && !is_waited_for(i)) peer.since_ns = now;
+    if (has_all(i) || now > peer.since_ns + kFarewellNs) end_flows(i);
   }
 }
 
 bool Instance::has_all(uint32_t peer) const {
+  if (!peers[peer].told) return false;
   for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
     const Flow& flow = recvs[peer * kLaneCount + lane];
     if (flow.failure().result == WEIR_OK && !flow.has_received(peers[peer].sent_count[lane])) {
@@ -174,7 +186,7 @@ bool Instance::is_waited_for(uint32_t peer) const {
   return false;
 }
 
-// What has come is still delivered.
+// Data that have arrived are still delivered.
 void Instance::end_flows(uint32_t peer) {
   peers[peer].ended = true;
   --troubled_count;
@@ -203,9 +215,8 @@ weir_result_t Instance::tell(Flow* flow) {
   const std::string lane = text_of(index % kLaneCount);
   const Failure& failure = flow->failure();
   if (failure.result != WEIR_ERROR_PEER_LOST) {
-    return report.fail(failure.result, "ncclnet: from rank " + text_of(other) + " to rank " +
-                                           text_of(rank) + ": " + failure.text + " (lane " + lane +
-                                           ")");
+    return report.fail(failure.result, "from rank " + text_of(other) + " to rank " + text_of(rank) +
+                                           ": " + failure.text + " (lane " + lane + ")");
   }
   look_at(other);
   const Peer& peer = peers[other];
@@ -217,24 +228,44 @@ weir_result_t Instance::tell(Flow* flow) {
                                      : " cannot be reached through " + plugin->description() + why);
   return report.fail(
       failure.result,
-      "ncclnet: rank " + text_of(other) + how +
+      "rank " + text_of(other) + how +
           (is_send(flow) ? ", while rank " + text_of(rank) + " sent to it"
                          : ", while rank " + text_of(rank) + " waited for a message") +
           " (lane " + lane + ")");
 }
 
-net::mesh::Bytes Instance::farewell_to(uint32_t other) const {
-  net::mesh::Bytes farewell(8 * kLaneCount);
-  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
-    const uint64_t count = sends[other * kLaneCount + lane].message_count();
-    for (size_t i = 0; i < 8; ++i) {
-      farewell[8 * lane + i] = static_cast<unsigned char>(count >> (8 * i));
+bool Instance::has_exchanged_with(uint32_t other) const {
+  for (const auto* flows : {&sends, &recvs}) {
+    for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+      const Flow& flow = (*flows)[other * kLaneCount + lane];
+      if (flow.message_count() != 0 || flow.has_operations()) return true;
     }
+  }
+  return false;
+}
+
+std::string Instance::farewell_to(uint32_t other) const {
+  std::string farewell(kFarewellBytes, kFarewellKind);
+  auto* const counts = reinterpret_cast<unsigned char*>(farewell.data()) + 1;
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    net::put(counts + 8 * lane, sends[other * kLaneCount + lane].message_count());
   }
   return farewell;
 }
 
-// What complete sends have left in frames leaves for the peers, if that can be within the time.
+// Other peers learn from the control network that this rank has left.
+void Instance::say_farewells() const {
+  std::vector<uint32_t> told;
+  for (uint32_t i = 0; i < rank_count; ++i) {
+    if (i == rank || !has_exchanged_with(i)) continue;
+    control.say(i, farewell_to(i));
+    told.push_back(i);
+  }
+  const uint64_t deadline_ns = monotonic_ns() + kFlushNs;
+  for (const uint32_t peer : told) control.flush(peer, deadline_ns);
+}
+
+// Sends the peers what complete sends have left in frames, if the time allows.
 void Instance::flush(uint64_t deadline_ns) {
   for (;;) {
     bool idle = true;
@@ -249,6 +280,7 @@ void Instance::flush(uint64_t deadline_ns) {
 }
 
 void Instance::quiesce() {
+  if (!joined) return;
   for (auto* flows : {&sends, &recvs}) {
     for (Flow& flow : *flows) flow.close();
   }
@@ -258,7 +290,7 @@ void Instance::quiesce() {
 }
 
 Instance::~Instance() {
-  // In a forked child the connections are the parent's to end, and few plugins work there.
+  // Only the parent may end the connections of a forked child, and few plugins work in a child.
   if (owner != getpid()) return;
   const auto is_idle = [](const Flow& flow) { return !flow.has_operations(); };
   const bool idle = std::all_of(sends.begin(), sends.end(), is_idle) &&
@@ -267,8 +299,10 @@ Instance::~Instance() {
     for (uint32_t i = 0; i < rank_count; ++i) look_at(i);
     flush(monotonic_ns() + kFlushNs);
   }
-  for (uint32_t i = 0; joined && i < rank_count; ++i) {
-    if (i != rank) mesh->leave(i, farewell_to(i));
+  if (joined) {
+    say_farewells();
+  } else if (!peers.empty()) {
+    control.give_up(true);
   }
   for (auto* flows : {&sends, &recvs}) {
     for (Flow& flow : *flows) flow.close();

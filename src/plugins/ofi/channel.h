@@ -21,7 +21,7 @@ struct Op {
   uint64_t state;  // 0: never posted; then one of kOp…
   Op* next;
   Channel* channel;
-  unsigned char* data;  // only read of a send
+  unsigned char* data;  // only read for a send
   uint64_t bytes;
   uint64_t number;  // of the message on its lane and direction
   uint32_t is_send;
@@ -30,7 +30,7 @@ struct Op {
 };
 static_assert(sizeof(Op) == sizeof(weir_transport_op_t::word));
 inline constexpr uint64_t kOpPending = 1;
-inline constexpr uint64_t kOpMoved = 2;  // done but for an earlier one that is not
+inline constexpr uint64_t kOpMoved = 2;  // done, but an earlier one is not
 inline constexpr uint64_t kOpDone = 3;
 inline constexpr uint64_t kOpFailed = 16;  // + weir_result_t
 
@@ -48,7 +48,7 @@ class Direction {
  public:
   // Appends an operation; it gets its number.
   void append(Op* op);
-  // The first one that the provider has not; null when there is none.
+  // The first one that the provider does not have; null when there is none.
   Op* unposted() const { return unposted_; }
   void took_unposted() {
     unposted_->posted = 1;
@@ -57,8 +57,8 @@ class Direction {
 
   // The provider is done with `op`: completes it once all before it are.
   void moved(Op* op);
-  // `op` and all behind it end with `failure`; what is posted later does, too. `forget` is called
-  // for each that the provider has.
+  // `op` and all behind it end with `failure`; so do later ones. `forget` is called for each that
+  // the provider has.
   template <typename Forget>
   void fail_from(Op* op, Failure failure, const Forget& forget);
 
@@ -67,13 +67,13 @@ class Direction {
   uint64_t numbered() const { return numbered_; }
   // Operations that have completed, all of them in order.
   uint64_t done() const { return done_; }
-  // An operation that completes as it is posted, with none before it.
+  // Counts an operation that completes when it is posted, with none before it.
   void skip() {
     ++numbered_;
     ++done_;
   }
   const Failure& failure() const { return failure_; }
-  // Forgets the operations that are posted, without a look at them.
+  // Forgets the operations that are posted, without accessing them.
   void drop() {
     head_ = tail_ = unposted_ = nullptr;
     under_way = 0;
@@ -98,7 +98,7 @@ struct Channel {
   uint32_t lane = 0;
   // Messages that the peer has sent in all, once it has said so.
   uint64_t recv_limit = ~uint64_t{0};
-  // The instance's list of channels with operations that the provider has not.
+  // The instance's list of channels with operations that the provider does not have.
   Channel* next_waiting = nullptr;
   bool waiting = false;
 

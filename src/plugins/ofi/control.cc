@@ -2,45 +2,40 @@
 #include "plugins/ofi/control.h"
 
 namespace weir::plugins::ofi {
+namespace {
 
-void Control::say_card(const Card& card) {
-  unsigned char word[kWordBytesMax];
-  mesh_->tell(peer_, word, encode_card(card, word));
-}
+// How long a goodbye may arrive later than the news that its rank has left.
+constexpr uint64_t kGoodbyeNs = 1'000'000'000;
 
-void Control::say(Kind kind) {
-  unsigned char word[kWordBytesMax];
-  mesh_->tell(peer_, word, encode_word(kind, word));
-}
-
-void Control::say_goodbye(const Goodbye& goodbye) {
-  unsigned char word[kWordBytesMax];
-  mesh_->tell(peer_, word, encode_goodbye(goodbye, word));
-}
+}  // namespace
 
 void Control::drive() {
-  if (mesh_ == nullptr || ended_) return;
-  // Looked at first: what is heard behind the end is all that there will be.
-  bool ends = mesh_->look(peer_) != net::ControlMesh::Life::kHere;
-  while (mesh_->hear(peer_, &word_)) {
-    if (take_word(word_.data(), word_.size())) continue;
-    ends = true;
-    break;
+  if (network_ == nullptr || lost_) return;
+  // Asked before words are read: those read after an end are all that there will be.
+  const int life = network_->life(peer_);
+  while (network_->hear(peer_, &word_)) {
+    if (!take_word(word_)) lost_ = ended_ = true;
   }
-  ended_ = ends;
+  if (life == WEIR_LIFE_HERE) return;
+  ended_ = true;
+  if (left_) return;
+  if (life == WEIR_LIFE_LOST) {
+    lost_ = left_ns_ == 0;
+    left_ = left_ns_ != 0;
+    return;
+  }
+  const uint64_t now = message::monotonic_ns();
+  if (left_ns_ == 0) left_ns_ = now;
+  left_ = now - left_ns_ > kGoodbyeNs;
 }
 
-bool Control::take_word(const unsigned char* word, size_t bytes) {
-  Kind kind = Kind::kCard;
-  if (!decode_kind(word, bytes, &kind)) return false;
-  if (!has_card_ && kind != Kind::kCard && kind != Kind::kGoodbye) return false;
+bool Control::take_word(const std::string& word) {
+  Kind kind = Kind::kGoodbye;
+  if (!decode_kind(word, &kind) || ended_by_word_) return false;
   switch (kind) {
-    case Kind::kCard:
-      has_card_ = !has_card_ && !left_ && decode_card(word, &card_);
-      return has_card_;
-    case Kind::kReady:
-      if (ready_ || left_) return false;
-      ready_ = true;
+    case Kind::kGiveUp:
+      if (left_) return false;
+      left_ = ended_ = ended_by_word_ = true;
       return true;
     case Kind::kGoodbye:
       if (left_) return false;
@@ -50,6 +45,10 @@ bool Control::take_word(const unsigned char* word, size_t bytes) {
     case Kind::kTaken:
       if (taken_) return false;
       taken_ = true;
+      return true;
+    case Kind::kEnded:
+      if (!left_) return false;
+      ended_ = ended_by_word_ = true;
       return true;
   }
   return false;

@@ -1,60 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control: what this transport and one peer tell each other over the control mesh (wire.h): the name of
-// the endpoint before there are messages, and how many there were behind the last; the end of the
-// connection tells that the peer has ended. Never blocks. One thread at a time.
+// Control: the state of one peer, known by its process's life and by the words that it sends this
+// transport over the control network (wire.h). Never blocks. One thread at a time.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
+#include <string>
 
-#include "net/control_mesh.h"
+#include "plugins/message/control.h"
 #include "plugins/ofi/wire.h"
 
 namespace weir::plugins::ofi {
 
 class Control {
  public:
-  // Over `mesh`, which outlives it and has met `peer`.
-  void attach(net::ControlMesh* mesh, uint32_t peer) {
-    mesh_ = mesh;
+  // `network` outlives it.
+  void attach(message::Control* network, uint32_t peer) {
+    network_ = network;
     peer_ = peer;
   }
-  int fd() const { return mesh_->descriptor(peer_); }
 
-  // Each says a word, and sends what can be sent.
-  void say_card(const Card& card);
-  void say(Kind kind);
-  void say_goodbye(const Goodbye& goodbye);
+  void say(Kind kind) const { network_->say(peer_, encode_word(kind)); }
+  void say_goodbye(const Goodbye& goodbye) {
+    network_->say(peer_, encode_goodbye(goodbye));
+    said_goodbye_ = true;
+  }
+  bool said_goodbye() const { return said_goodbye_; }
 
-  // Sends and reads what can be without waiting.
+  // Reads the words that have arrived.
   void drive();
-  bool sending() const { return !mesh_->has_left(peer_); }
-  // What the peer has said; public for tests. False: it may not say this, or not now.
-  bool take_word(const unsigned char* word, size_t bytes);
+  // Takes a word of the peer; public for tests. False: the word is not allowed, or not now.
+  bool take_word(const std::string& word);
 
-  // What has been heard.
-  bool has_card() const { return has_card_; }
-  const Card& card() const { return card_; }
-  bool ready() const { return ready_; }
-  bool left() const { return left_; }  // it has said goodbye
+  // The peer has said goodbye; or it has left, and none of its words can be on its way any more.
+  bool left() const { return left_; }
   const Goodbye& goodbye() const { return goodbye_; }
   bool taken() const { return taken_; }
-  // The connection has ended, or the peer said what it may not say.
+  // Its process has left or died, or its endpoint has ended.
   bool ended() const { return ended_; }
-  // The peer ended without a goodbye.
-  bool lost() const { return ended_ && !left_; }
+  // It ended without a goodbye.
+  bool lost() const { return lost_; }
 
  private:
-  net::ControlMesh* mesh_ = nullptr;
+  message::Control* network_ = nullptr;
   uint32_t peer_ = 0;
-  bool has_card_ = false;
-  bool ready_ = false;
+  bool said_goodbye_ = false;
   bool left_ = false;
   bool taken_ = false;
   bool ended_ = false;
-  Card card_;
+  bool lost_ = false;
+  bool ended_by_word_ = false;
+  uint64_t left_ns_ = 0;  // since when it is known to have left, without a goodbye
   Goodbye goodbye_;
-  net::mesh::Bytes word_;
+  std::string word_;
 };
 
 }  // namespace weir::plugins::ofi

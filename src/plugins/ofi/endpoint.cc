@@ -58,7 +58,7 @@ bool Endpoint::Pool::owns(const void* context) const {
 }
 
 Endpoint::~Endpoint() {
-  // First what stands on the others; a provider may refuse to close what is still in use.
+  // First the objects that use the others; a provider may refuse to close what is still in use.
   end(&endpoint_);
   for (fid_mr* region : exposed_) end(&region);
   for (fid_mr* region : placed_) end(&region);
@@ -94,12 +94,12 @@ bool Endpoint::open(Info info, uint32_t rank_count, bool registers) {
   // Few widths, so that devices of slightly different ones agree.
   const uint32_t token_bits = tag_bits >= 62 ? 30 : tag_bits >= 48 ? 16 : 0;
   token_mask_ = (uint64_t{1} << token_bits) - 1;
-  // Asked for to learn whether it is there; a message is complete without it.
+  // Requested to learn whether it is supported; a message is complete without it.
   const bool delivers = (info_->tx_attr->op_flags & FI_DELIVERY_COMPLETE) != 0;
   info_->tx_attr->op_flags = 0;
   if ((info_->caps & FI_RMA) == 0 || (info_->caps & FI_MSG) == 0 || !delivers) {
     remote_gap_ = "provider " + provider_ +
-                  " has no one-sided operations whose delivery it tells (FI_RMA with "
+                  " has no one-sided operations that report their delivery (FI_RMA with "
                   "FI_DELIVERY_COMPLETE)";
   }
   if (provider_.ends_with(";ofi_rxd")) {
@@ -209,7 +209,7 @@ void Endpoint::displace(Op* op) {
   end(&op->region);
 }
 
-// What the provider has taken holds its registration until it is done.
+// An operation that the provider has taken keeps its registration until it is done.
 Posted Endpoint::keep(Posted posted, Request* request, Op* op) {
   if (posted == Posted::kUnderWay && op->region != nullptr) [[unlikely]] {
     std::erase(placed_, op->region);
@@ -224,7 +224,7 @@ bool Endpoint::register_cells(Pool* pool, uint64_t access) {
   return pool->region != nullptr;
 }
 
-// Makes the memory known to the provider where it wants that.
+// Registers the memory with the provider where that requires it.
 bool Endpoint::describe(Request* request, const void* data, uint64_t bytes, void** descriptor) {
   *descriptor = nullptr;
   if (!registers_ || bytes == 0) return true;

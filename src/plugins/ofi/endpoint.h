@@ -2,27 +2,28 @@
 // Endpoint: libfabric's objects of one instance (fabric, domain, completion queue, address vector,
 // reliable datagram endpoint), and the operations that the provider has. One thread at a time.
 //
-// Every operation that a provider has is a Request out of a fixed pool, which holds the context that
-// the provider may write to. So an operation that its caller has been told failed may be forgotten
-// at once, whatever the provider still does with its context.
+// Every operation that a provider has is a Request out of a fixed pool, which holds the context
+// that the provider may write to. So an operation whose failure was reported to its caller may be
+// forgotten at once, whatever the provider still does with its context.
 //
-// Memory of peers (rma.cc). A write is asked for with FI_DELIVERY_COMPLETE: fi_cq(3) has it complete when
-// its bytes "have been placed at the destination". No order of operations (FI_ORDER_WAW, FI_ORDER_SAW) is
-// relied on, since providers differ in it and few keep it for data of all sizes; a signal is a message
-// that leaves when its write is complete, or that carries its bytes. Of the registration modes,
-// FI_MR_VIRT_ADDR decides whether peers name memory by its address or from 0, FI_MR_PROV_KEY who chooses
-// the key; basic registration (FI_MR_BASIC) is both of them with FI_MR_ALLOCATED, which is always so.
+// Memory of peers (rma.cc). A write is requested with FI_DELIVERY_COMPLETE: by fi_cq(3) it is
+// complete when its bytes "have been placed at the destination". No order of operations
+// (FI_ORDER_WAW, FI_ORDER_SAW) is relied on, since providers differ in it and few keep it for data
+// of all sizes; a signal is a message that leaves when its write is complete, or that carries its
+// bytes. Of the registration modes, FI_MR_VIRT_ADDR decides whether peers name memory by its
+// address or from 0, FI_MR_PROV_KEY which side chooses the key; basic registration (FI_MR_BASIC)
+// means both of them and FI_MR_ALLOCATED, which always holds.
 //
 // Memory registration (FI_MR_LOCAL). Where the provider wants local buffers registered, up to
 // kCellBytes travel through registered cells of the pool, and larger buffers are registered for as
-// long as their operation is under way. They are not kept registered afterwards, since nobody tells
-// a transport when memory is unmapped, and a registration that outlives its mapping moves the wrong
-// bytes; the providers that need registration (verbs, efa) watch the mappings, and make registering
-// again cheap.
+// long as their operation is under way. They are not kept registered afterwards, since a transport
+// is not told when memory is unmapped, and a registration that outlives its mapping moves the wrong
+// bytes; the providers that need registration (verbs, efa) watch the mappings, and make repeated
+// registration cheap.
 //
-// Memory of devices (FI_HMEM), where the provider granted it. With FI_MR_HMEM or FI_MR_LOCAL a buffer is
-// registered, with its device, when its message is called, so that memory which cannot be is refused before
-// anything is posted; cells are for memory of the host.
+// Memory of devices (FI_HMEM), where the provider granted it. With FI_MR_HMEM or FI_MR_LOCAL a
+// buffer is registered, with its device, in the call for its message, so that memory which cannot
+// be registered is refused before anything is posted; cells are for memory of the host.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -81,7 +82,7 @@ class Endpoint {
 
   // `registers`: as if the provider wanted FI_MR_LOCAL. False: reason() tells why.
   bool open(Info info, uint32_t rank_count, bool registers);
-  // What peers insert.
+  // The name that peers insert.
   const std::vector<unsigned char>& name() const { return name_; }
   const std::string& provider() const { return provider_; }
   uint64_t token_mask() const { return token_mask_; }
@@ -91,19 +92,25 @@ class Endpoint {
 
   // The provider takes memory of devices.
   bool takes_devices() const { return (info_->caps & FI_HMEM) != 0; }
-  // `op`, to be posted, has its buffer on that CUDA device. False: it cannot be registered, reason().
+  // `op`, to be posted, has its buffer on that CUDA device. False: it cannot be registered,
+  // reason().
   bool place(Op* op, int device);
-  // It will not be posted.
+  // For an operation that will not be posted: undoes `place`.
   void displace(Op* op);
 
   Posted send(uint32_t peer, uint64_t tag, Op* op);
   Posted recv(uint64_t tag, Op* op);
-  // No completion of `op` will be told any more; its buffer is left alone as far as the provider can.
+  // No completion of `op` will be reported any more; the provider leaves its buffer alone as far as
+  // it can.
   void forget(Op* op);
   // Operations that were forgotten, and that the provider has not given back.
   uint32_t forgotten_count() const { return forgotten_count_; }
   // Makes progress and writes up to kPollMax completions; negative: the queue is broken.
   int poll(Completion* completions);
+  // Before the end: makes progress until the provider has given back every put and get, whose
+  // results are not wanted any more, or the time is over. libfabric 1.17's tcp;ofi_rxm crashes in
+  // fi_close of an endpoint with such operations under way.
+  void end_remote_operations(uint64_t until_ns);
 
   // rma.cc: one-sided operations. "" or why the provider has none.
   const std::string& remote_gap() const { return remote_gap_; }
@@ -121,7 +128,7 @@ class Endpoint {
   bool prepare_signals();
   // kComplete: the payload is the caller's again.
   Posted send_signal(uint32_t peer, const remote::Signal& signal, const void* payload);
-  // The peer has ended: what is under way to it is not waited for, and takes no room from others.
+  // The peer has ended: signals in flight to it are not waited for, and take no room from others.
   void forget_signals(uint32_t peer);
   // Signals that have not come to their peers yet.
   uint32_t signals_under_way() const { return signals_under_way_; }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How an instance ends in order. A send that has completed may still lie in the provider's own
-// queues, which end with the endpoint; so a rank that leaves says how much it has sent, and stays,
-// making progress, until each peer has received it, has left too, or has ended; for a bounded time,
-// since a peer may be busy elsewhere.
+// queues, which end with the endpoint; so a rank that leaves tells each peer with which it has
+// exchanged messages how much it has sent, and stays, making progress, until each of them has
+// received it, has left too, or has ended; for a bounded time, since a peer may be busy elsewhere.
+// Other peers learn from the control network that it has left.
 //
 // A rank that leaves with operations in flight does not stay.
 #include <time.h>
@@ -13,26 +14,49 @@ namespace weir::plugins::ofi {
 namespace {
 
 constexpr uint64_t kStayNs = 500'000'000;
+constexpr uint64_t kFlushNs = 300'000'000;
 constexpr int kGiveBackPolls = 1000;
+// Of puts and gets that were given up: a peer that makes no progress any more cannot end them.
+constexpr uint64_t kRemotePatienceNs = 200'000'000;
 
 }  // namespace
 
 Instance::~Instance() {
-  // A forked child has copies of what is its parent's to end: the provider's objects are left as
-  // they are, since closing them would speak to the peers.
-  if (owner_ != getpid()) {
+  // Only its parent may end what a forked child has copies of: the provider's objects are left as
+  // they are, since closing them would send to the peers.
+  if (owner != getpid()) {
     (void)endpoint_.release();
     return;
   }
-  if (joined_) leave();
+  if (joined) leave();
+  const bool had_endpoint = endpoint_ != nullptr;
   endpoint_.reset();
-  for (uint32_t peer = 0; controls_ != nullptr && peer < identity_.rank_count; ++peer) {
-    if (peer != identity_.rank) mesh_->leave(peer, {});
+  if (controls_ == nullptr) return;
+  if (!joined) {
+    control.give_up(had_endpoint);
+    return;
   }
+  const uint64_t deadline_ns = now_ns() + kFlushNs;
+  for (uint32_t peer = 0; peer < rank_count; ++peer) {
+    if (!controls_[peer].said_goodbye()) continue;
+    controls_[peer].say(Kind::kEnded);
+    control.flush(peer, deadline_ns);
+  }
+}
+
+// Beyond the first message of a start.
+bool Instance::has_exchanged_with(uint32_t peer) const {
+  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+    const Channel& channel = channels_[peer * kLaneCount + lane];
+    const uint64_t first = lane == 0 ? 1 : 0;
+    if (channel.send.numbered() > first || channel.recv.numbered() > first) return true;
+  }
+  return false;
 }
 
 void Instance::quiesce() {
   if (endpoint_ == nullptr) return;
+  endpoint_->end_remote_operations(now_ns() + kRemotePatienceNs);
   broken_ = true;  // nothing is moved or posted any more
   waiting_ = nullptr;
   for (Channel& channel : channels_) {
@@ -43,13 +67,10 @@ void Instance::quiesce() {
   one_sided_ = OneSided();
 }
 
-// The provider gives back at once what it has not begun with.
+// The provider gives back at once the operations that it has not begun.
 weir_result_t Instance::peer_leave(uint32_t peer) {
-  if (!joined_ || peer >= identity_.rank_count || peer == identity_.rank) {
-    return report_.fail(joined_ ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE,
-                        "peer_leave of rank " + text_of(peer) + " of " +
-                            text_of(identity_.rank_count) + " by rank " + text_of(identity_.rank));
-  }
+  const weir_result_t checked = check_peer("peer_leave", peer, false);
+  if (checked != WEIR_OK) return checked;
   if (endpoint_ == nullptr) return WEIR_OK;
   // fi_cancel gives back receives only.
   const auto sends = [&] {
@@ -65,21 +86,22 @@ weir_result_t Instance::peer_leave(uint32_t peer) {
     for (int i = 0; i < kGiveBackPolls && endpoint_->forgotten_count() != 0; ++i) pump();
     if (endpoint_->forgotten_count() == 0 && !broken_) return WEIR_OK;
   }
-  return report_.fail(WEIR_ERROR_UNSUPPORTED,
-                      "provider " + endpoint_->provider() + " has begun with messages of rank " +
-                          text_of(peer) + " and lets go of their buffers only when it ends");
+  return report.fail(WEIR_ERROR_UNSUPPORTED,
+                     "provider " + endpoint_->provider() +
+                         " still uses buffers of messages with rank " + text_of(peer) +
+                         ", and releases them only when its endpoint is closed");
 }
 
 void Instance::leave() {
-  const uint32_t n = identity_.rank_count;
-  // What has been signalled is still to arrive, and is not counted by the goodbye.
+  const uint32_t n = rank_count;
+  // Signals may still be on their way, and the goodbye does not count them.
   const uint64_t signals_end_ns = now_ns() + kStayNs;
   while (!broken_ && one_sided_.idle() && endpoint_->signals_under_way() != 0 &&
          now_ns() < signals_end_ns) {
     if (pump() == 0) look_at_controls();
   }
   for (uint32_t peer = 0; peer < n; ++peer) {
-    if (peer == identity_.rank) continue;
+    if (peer == rank || !has_exchanged_with(peer)) continue;
     Goodbye goodbye;
     for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
       const Channel& channel = channels_[peer * kLaneCount + lane];
@@ -97,12 +119,11 @@ void Instance::leave() {
     pump();
     bool all = true;
     for (uint32_t peer = 0; peer < n; ++peer) {
-      if (peer == identity_.rank) continue;
+      const Control& its_control = controls_[peer];
+      if (!its_control.said_goodbye()) continue;
       look_at(peer);
-      const Control& control = controls_[peer];
-      const bool done =
-          control.left() || control.ended() || control.taken() || peers_[peer].handled_loss;
-      all = all && done && !(control.sending() && !control.ended());
+      all = all && (its_control.left() || its_control.ended() || its_control.taken() ||
+                    peers_[peer].handled_loss);
     }
     if (all || broken_ || now_ns() >= end_ns) return;
     const timespec pause = {0, 20'000};

@@ -77,7 +77,7 @@ struct SignalHandlersKept::Saved {
 };
 
 SignalHandlersKept::SignalHandlersKept() {
-  // Else one would take for what was there what another is about to take back.
+  // Otherwise one thread would save handlers that another is about to replace.
   saved_ = new Saved{std::lock_guard(locks().signals), {}, {}};
   for (int signal = 1; signal < NSIG; ++signal) {
     saved_->known[signal] = sigaction(signal, nullptr, &saved_->actions[signal]) == 0;

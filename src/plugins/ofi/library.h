@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Library: libfabric, loaded when it is first asked for. So this plugin loads, and can tell its
-// reason, where libfabric is not installed.
+// Library: libfabric, loaded when it is first needed. So this plugin loads even where libfabric is
+// not installed, and can report that reason.
 //
 // Loading it must not change the process: Debian's libfabric pulls in libpsm2 and libinfinipath,
 // which install handlers of their own for SIGSEGV, SIGABRT, SIGINT, SIGTERM and others, and so do

@@ -10,8 +10,8 @@
 namespace weir::plugins::ofi {
 namespace {
 
-// The transport's own part of a key: the provider's key (8 bytes, little-endian), and the address of the
-// first byte modulo 8 (1 byte), since peers may name memory from 0 on.
+// The transport's own part of a key: the provider's key (8 bytes, little-endian), and the address
+// of the first byte modulo 8 (1 byte), since peers may name memory from 0 on.
 constexpr size_t kOwnKeyBytes = 9;
 
 uint64_t state_of(const RemoteOp& op) { return op.state & kRemoteStateMask; }
@@ -34,23 +34,24 @@ void OneSided::attach(Instance* self, Endpoint* endpoint, const net::Mac& proof)
 
 weir_result_t OneSided::memory_register(void* base, uint64_t bytes, remote::Region** region) {
   if (base == nullptr || bytes == 0 || reinterpret_cast<uint64_t>(base) + bytes < bytes) {
-    return self_->report().fail(
+    return self_->report.fail(
         WEIR_ERROR_INVALID_ARGUMENT,
-        "memory_register of " + text_of(bytes) + " bytes at no place where they are");
+        "memory_register of " + text_of(bytes) +
+            " bytes: the address is NULL, or the range is empty or overflows");
   }
   if (!endpoint_->remote_gap().empty()) {
-    return self_->report().fail(WEIR_ERROR_UNSUPPORTED, endpoint_->remote_gap());
+    return self_->report.fail(WEIR_ERROR_UNSUPPORTED, endpoint_->remote_gap());
   }
   if (!endpoint_->hear_signals(this)) {
-    return self_->report().fail(WEIR_ERROR_SYSTEM, endpoint_->reason());
+    return self_->report.fail(WEIR_ERROR_SYSTEM, endpoint_->reason());
   }
   remote::Region* it = regions_.add(base, bytes);
   fid_mr* native = endpoint_->expose(base, bytes, &it->native_key, &it->native_address);
   if (native == nullptr) {
     regions_.remove(it);
-    return self_->report().fail(
+    return self_->report.fail(
         WEIR_ERROR_SYSTEM, text_of(bytes) + " bytes cannot be registered: " + endpoint_->reason() +
-                               "; `ulimit -l` limits what may be pinned");
+                               "; `ulimit -l` limits the memory that may be pinned");
   }
   it->native = native;
   *region = it;
@@ -60,7 +61,7 @@ weir_result_t OneSided::memory_register(void* base, uint64_t bytes, remote::Regi
 weir_result_t OneSided::memory_key(const remote::Region& region, unsigned char* key,
                                    size_t* bytes) const {
   remote::Key it;
-  it.rank = self_->rank();
+  it.rank = self_->rank;
   it.region = region.index;
   it.registration = region.registration;
   it.address = region.native_address;
@@ -79,20 +80,19 @@ void OneSided::memory_deregister(remote::Region* region) {
 
 weir_result_t OneSided::remote_open(uint32_t peer, const unsigned char* bytes, size_t byte_count,
                                     Remote** remote) {
-  if (peer >= self_->rank_count()) {
-    return self_->report().fail(
-        WEIR_ERROR_INVALID_ARGUMENT,
-        "remote_open of rank " + text_of(peer) + " of " + text_of(self_->rank_count()));
+  if (peer >= self_->rank_count) {
+    return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT, "remote_open of rank " + text_of(peer) +
+                                                               " of " + text_of(self_->rank_count));
   }
   remote::Key key;
   std::string reason = remote::decode(bytes, byte_count, proof_, peer, &key);
   if (reason.empty() && key.own.size() != kOwnKeyBytes) reason = "it names no memory";
   if (!reason.empty()) {
-    return self_->report().fail(WEIR_ERROR_REFUSED, "what came as a key of memory of rank " +
-                                                        text_of(peer) + " is refused: " + reason);
+    return self_->report.fail(WEIR_ERROR_REFUSED,
+                              "the memory key of rank " + text_of(peer) + " is refused: " + reason);
   }
   if (!endpoint_->prepare_signals()) {
-    return self_->report().fail(WEIR_ERROR_SYSTEM, endpoint_->reason());
+    return self_->report.fail(WEIR_ERROR_SYSTEM, endpoint_->reason());
   }
   with_provider_.reserve(kWithProviderMax);
   auto it = std::make_unique<Remote>();
@@ -121,20 +121,20 @@ void OneSided::let_go(Remote* remote) {
 weir_result_t OneSided::check(const Remote* remote, uint64_t offset_bytes, uint64_t bytes,
                               const char* what) const {
   if (remote == nullptr) {
-    return self_->report().fail(WEIR_ERROR_INVALID_ARGUMENT,
-                                std::string(what) + " without remote memory");
+    return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                              std::string(what) + " without remote memory");
   }
   if (!remote::is_within(offset_bytes, bytes, remote->bytes)) {
-    return self_->report().fail(WEIR_ERROR_INVALID_ARGUMENT,
-                                std::string(what) + " of " + text_of(bytes) + " bytes at offset " +
-                                    text_of(offset_bytes) + " of " + text_of(remote->bytes) +
-                                    " bytes of rank " + text_of(remote->target.peer));
+    return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                              std::string(what) + " of " + text_of(bytes) + " bytes at offset " +
+                                  text_of(offset_bytes) + " of " + text_of(remote->bytes) +
+                                  " bytes of rank " + text_of(remote->target.peer));
   }
   if (bytes > endpoint_->message_bytes_max()) {
-    return self_->report().fail(WEIR_ERROR_INVALID_ARGUMENT,
-                                std::string(what) + " of " + text_of(bytes) + " bytes; provider " +
-                                    endpoint_->provider() + " moves at most " +
-                                    text_of(endpoint_->message_bytes_max()));
+    return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                              std::string(what) + " of " + text_of(bytes) + " bytes; provider " +
+                                  endpoint_->provider() + " moves at most " +
+                                  text_of(endpoint_->message_bytes_max()));
   }
   return self_->has_ended(remote->target.peer) ? lost(remote->target.peer) : WEIR_OK;
 }
@@ -142,10 +142,10 @@ weir_result_t OneSided::check(const Remote* remote, uint64_t offset_bytes, uint6
 weir_result_t OneSided::lost(uint32_t rank) const {
   const bool closed = self_->has_left(rank);
   const std::string why = closed || provider_reason_.empty() ? "" : " (" + provider_reason_ + ")";
-  return self_->report().fail(
-      WEIR_ERROR_PEER_LOST, "rank " + text_of(rank) +
+  return self_->report.fail(WEIR_ERROR_PEER_LOST,
+                            "rank " + text_of(rank) +
                                 (closed ? " has closed the communicator" : " was lost" + why) +
-                                ", while rank " + text_of(self_->rank()) + " had its memory open");
+                                ", while rank " + text_of(self_->rank) + " had its memory open");
 }
 
 weir_result_t OneSided::access(Remote* remote, uint64_t offset_bytes, void* data, uint64_t bytes,
@@ -171,11 +171,12 @@ weir_result_t OneSided::put_signal(Remote* remote, uint64_t offset_bytes, const 
   if (checked != WEIR_OK) return checked;
   if ((remote != nullptr && remote->target.peer != signal->target.peer) || value == 0 ||
       (signal->alignment_bytes + word_offset_bytes) % sizeof(uint64_t) != 0) {
-    return self_->report().fail(
-        WEIR_ERROR_INVALID_ARGUMENT,
-        "a signal of " + text_of(value) + " at offset " + text_of(word_offset_bytes) +
-            " of memory of rank " + text_of(signal->target.peer) +
-            ": the value must be 1 or more, the word aligned and of the rank that is written to");
+    return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                              "a signal of " + text_of(value) + " at offset " +
+                                  text_of(word_offset_bytes) + " of memory of rank " +
+                                  text_of(signal->target.peer) +
+                                  ": the value must be at least 1, and the word aligned and in "
+                                  "memory of the rank that receives the data");
   }
   op->state = kRemoteWaits | word_offset_bytes << kRemoteStateBits;
   op->data = const_cast<void*>(data);
@@ -208,7 +209,7 @@ void OneSided::queue(RemoteOp* op) {
   tail_ = op;
 }
 
-// kFull: the operation has to wait; else it goes its way.
+// kFull: the operation has to wait; otherwise it proceeds.
 Posted OneSided::post(RemoteOp* op) {
   Posted posted = Posted::kFull;
   const bool signals = op->signal != nullptr && op->bytes <= Endpoint::kInlineBytes;
@@ -237,7 +238,7 @@ Posted OneSided::post(RemoteOp* op) {
 Posted OneSided::post_signal(RemoteOp* op) {
   remote::Signal signal;
   signal.token = self_->token_of(op->signal->target.peer);
-  signal.sender = self_->rank();
+  signal.sender = self_->rank;
   signal.word_region = op->signal->region;
   signal.word_registration = op->signal->registration;
   signal.word_offset_bytes = word_offset_of(*op);
@@ -293,7 +294,7 @@ void OneSided::settle(const Completion& completion) {
     const bool ended = self_->ends_behind_error(rank_of(*op), !refused);
     fail(op, ended ? WEIR_ERROR_PEER_LOST : WEIR_ERROR_REFUSED);
   } else if (op->signal != nullptr) {
-    // The bytes are there: now the word.
+    // The bytes have arrived: now the signal is sent.
     op->bytes = 0;
     set_state(op, kRemoteWaits);
     queue(op);
@@ -302,27 +303,26 @@ void OneSided::settle(const Completion& completion) {
   }
 }
 
-// Whatever it names is looked up here and checked; who does not know the token is not heard.
+// Everything that it names is looked up here and checked; a message without the token is ignored.
 void OneSided::hear(const unsigned char* message, uint64_t bytes) {
   const remote::Signal signal = remote::decode_signal(message);
-  if (signal.token != self_->token_of(self_->rank()) ||
+  if (signal.token != self_->token_of(self_->rank) ||
       signal.bytes != bytes - remote::kSignalBytes) {
     return;
   }
   if (regions_.apply(signal, message + remote::kSignalBytes) || told_of_refusal_) return;
   told_of_refusal_ = true;
-  self_->report().log(Report::kWarning, "a signal of rank " + text_of(signal.sender) +
-                                            " for memory that rank " + text_of(self_->rank()) +
-                                            " has not registered, or no longer, was dropped");
+  self_->report.log(Report::kWarning, "a signal of rank " + text_of(signal.sender) +
+                                          " for memory that rank " + text_of(self_->rank) +
+                                          " has not registered, or has deregistered, was dropped");
 }
 
 weir_result_t OneSided::signal_read(const remote::Region& region, uint64_t offset_bytes,
                                     uint64_t* value) const {
   if (!remote::is_word(region, offset_bytes)) {
-    return self_->report().fail(WEIR_ERROR_INVALID_ARGUMENT,
-                                "no aligned word of 8 bytes lies at offset " +
-                                    text_of(offset_bytes) + " of " + text_of(region.bytes) +
-                                    " bytes of registered memory");
+    return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                              "no aligned word of 8 bytes lies at offset " + text_of(offset_bytes) +
+                                  " of " + text_of(region.bytes) + " bytes of registered memory");
   }
   *value = remote::read_word(region, offset_bytes);
   return WEIR_OK;
@@ -332,8 +332,8 @@ weir_result_t OneSided::outcome(const RemoteOp& op) const {
   const auto rank = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(op.remote));
   const auto result = static_cast<weir_result_t>(op.state - kRemoteFailed);
   if (result == WEIR_ERROR_PEER_LOST) return lost(rank);
-  return self_->report().fail(result, "the provider of rank " + text_of(rank) +
-                                          " refused access to its memory: " + provider_reason_);
+  return self_->report.fail(result, "the provider of rank " + text_of(rank) +
+                                        " refused access to its memory: " + provider_reason_);
 }
 
 void OneSided::abandon(uint32_t peer) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// OneSided: put, get and put_signal of one instance. What the provider does not take at once waits here,
-// in order of posting; operations are queued through their own words. A put is one write that the
-// provider tells when it has been delivered; a put_signal of up to Endpoint::kInlineBytes is one message
-// with the bytes in it, a longer one a write and, when that is complete, a message. The word is added to
-// by the target's own thread. One thread at a time; nothing allocates but what registers and opens.
+// OneSided: put, get and put_signal of one instance. What the provider does not take at once waits
+// here, in order of posting; operations are queued through their own words. A put is one write
+// whose delivery the provider reports; a put_signal of up to Endpoint::kInlineBytes is one message
+// with the bytes in it, a longer one a write and, when that is complete, a message. The target's
+// own thread adds to the word. One thread at a time; only registering and opening allocate.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,6 @@
 
 #include "net/auth.h"
 #include "plugins/ofi/endpoint.h"
-#include "plugins/ofi/report.h"
 #include "plugins/remote/key.h"
 #include "plugins/remote/regions.h"
 
@@ -37,7 +36,7 @@ struct RemoteOp {
   uint64_t state;  // as of Op; while it is under way kRemote… and above it the word's offset
   RemoteOp* next;  // in the queue of those that wait
   void* data;      // only read, but by a get
-  uint64_t bytes;  // 0 once they are there and the signal is not
+  uint64_t bytes;  // 0 once they have arrived and the signal has not
   uint64_t offset_bytes;
   Remote* remote;  // of a failed one its rank
   Remote* signal;  // null but for put_signal
@@ -58,6 +57,10 @@ inline bool is_under_way(const RemoteOp& op) {
 
 class OneSided {
  public:
+  using Region = remote::Region;
+  using Remote = ofi::Remote;
+  using Op = RemoteOp;
+
   static constexpr size_t kWithProviderMax = 128;
 
   void attach(Instance* self, Endpoint* endpoint, const net::Mac& proof);
@@ -76,7 +79,7 @@ class OneSided {
                            RemoteOp* op);
   weir_result_t signal_read(const remote::Region& region, uint64_t offset_bytes,
                             uint64_t* value) const;
-  // How a failed operation ended, told to the host.
+  // How a failed operation ended, reported to the host.
   weir_result_t outcome(const RemoteOp& op) const;
 
   // Gives the provider what waits.

@@ -32,31 +32,31 @@ uint32_t place_of(std::string_view name) {
   return kByNameOnly;
 }
 
-// What is asked for beyond reliable tagged messages.
-struct Wishes {
+// What is requested beyond reliable tagged messages.
+struct RequestedCaps {
   bool one_sided = false;
   bool devices = false;
 };
 
-Info make_hints(const Library& library, const std::string& name, const Wishes& wishes) {
+Info make_hints(const Library& library, const std::string& name, const RequestedCaps& requested) {
   Info hints(library.dupinfo(nullptr), InfoDeleter{&library});
   if (hints == nullptr) return hints;
   hints->caps = FI_TAGGED;
-  if (wishes.one_sided) {
+  if (requested.one_sided) {
     hints->caps |= FI_MSG | FI_RMA;
     hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
   }
   hints->mode = FI_CONTEXT | FI_CONTEXT2;
   hints->ep_attr->type = FI_EP_RDM;
   hints->domain_attr->mr_mode = kRegistrationModes;
-  if (wishes.devices) {
+  if (requested.devices) {
     hints->caps |= FI_HMEM;
     hints->domain_attr->mr_mode |= FI_MR_HMEM;
   }
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
   hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
-  // The core calls progress; a thread of the provider would take a core from the ranks. But what
-  // sockets has been given moves only with one, when its rank is elsewhere.
+  // The core calls progress; a thread of the provider would take a core from the ranks. But
+  // operations of `sockets` need that thread to move while their rank makes no call.
   const fi_progress progress = name == "sockets" ? FI_PROGRESS_AUTO : FI_PROGRESS_MANUAL;
   hints->domain_attr->control_progress = progress;
   hints->domain_attr->data_progress = progress;
@@ -68,22 +68,23 @@ Info make_hints(const Library& library, const std::string& name, const Wishes& w
 }
 
 Info ask_for(const Library& library, const std::string& name, const char* source,
-             const Wishes& wishes, int* error) {
-  const Info hints = make_hints(library, name, wishes);
+             const RequestedCaps& requested, int* error) {
+  const Info hints = make_hints(library, name, requested);
   Info found(nullptr, InfoDeleter{&library});
   *error = -FI_ENOMEM;
   if (hints == nullptr) return found;
-  // Providers start up within the first call, and may take signals as the library's loading does.
+  // Providers start up within the first call, and may install signal handlers, as loading the
+  // library does.
   const SignalHandlersKept kept;
   fi_info* list = nullptr;
-  *error = library.getinfo(wishes.devices ? kDeviceApiVersion : kApiVersion, source, nullptr,
+  *error = library.getinfo(requested.devices ? kDeviceApiVersion : kApiVersion, source, nullptr,
                            source != nullptr ? FI_SOURCE | FI_NUMERICHOST : 0, hints.get(), &list);
   found.reset(*error == 0 ? list : nullptr);
   return found;
 }
 
-// With one-sided operations where the provider has them; with memory of devices, where that is wanted, as far
-// as it costs none of those.
+// With one-sided operations where the provider has them; with memory of devices, where that is
+// wanted, as far as it costs none of those.
 Info ask(const Library& library, const std::string& name, const char* source, bool devices,
          int* error) {
   Info found(nullptr, InfoDeleter{&library});
@@ -169,7 +170,7 @@ bool list_providers(const Library& library, const char* wanted, std::vector<std:
   if (error != 0 && offered.empty()) *reason += " (" + library.reason(error) + ")";
   const char* filter = getenv("FI_PROVIDER");
   *reason += filter != nullptr ? "; FI_PROVIDER is set to " + std::string(filter)
-                               : "; fi_info -t FI_EP_RDM shows what there is";
+                               : "; fi_info -t FI_EP_RDM lists the providers";
   return false;
 }
 

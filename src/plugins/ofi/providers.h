@@ -34,7 +34,7 @@ struct InfoDeleter {
 };
 using Info = std::unique_ptr<fi_info, InfoDeleter>;
 
-// What a provider is good for.
+// The kinds of providers.
 enum class ProviderClass : uint8_t {
   kHardware,  // its own network
   kStream,    // software over the kernel's TCP
@@ -46,8 +46,8 @@ ProviderClass class_of(std::string_view name);
 // `names` are what libfabric offers, in its order and perhaps several times; each once, the best
 // first: hardware in libfabric's order; then TCP; then shared memory, which is left behind in
 // /dev/shm by a process that is killed; then sockets, which is slow. Others are left out: they are
-// not known, or known to hang or to be silent where this transport must not. With `wanted` (a comma
-// list, or null) only those that it names, in its order, whatever they are.
+// not known, or known to hang or to report nothing where this transport must not. With `wanted` (a
+// comma list, or null) only those that it names, in its order, whatever they are.
 std::vector<std::string> order_providers(const std::vector<std::string>& names, const char* wanted);
 
 // The usable providers of this machine. False with the reason and the remedy when there are none.
@@ -59,8 +59,8 @@ bool list_providers(const Library& library, const char* wanted, std::vector<std:
 std::string common_provider(const std::vector<std::vector<std::string>>& lists, bool one_host);
 
 // What libfabric offers of a provider, bound to the local address `source` where the provider has
-// IP addresses. `devices`: with memory of devices (FI_HMEM) where it has that, as its caps then tell. Null
-// with the reason.
+// IP addresses. `devices`: with memory of devices (FI_HMEM) where it has that, as its caps then
+// tell. Null with the reason.
 Info find_provider(const Library& library, const std::string& name, const net::IpAddress& source,
                    bool devices, std::string* reason);
 

@@ -2,11 +2,13 @@
 // The endpoint's one-sided operations, and the messages of signals.
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
+#include <sched.h>
 #include <string.h>
 
 #include <algorithm>
 
 #include "net/auth.h"
+#include "plugins/message/control.h"
 #include "plugins/ofi/endpoint.h"
 #include "plugins/ofi/one_sided.h"
 
@@ -96,6 +98,19 @@ void Endpoint::forget(RemoteOp* op) {
   }
 }
 
+void Endpoint::end_remote_operations(uint64_t until_ns) {
+  const auto busy = [this] {
+    return std::any_of(remotes_.requests.begin(), remotes_.requests.end(),
+                       [](const Request& request) { return request.busy; });
+  };
+  Completion completions[kPollMax];
+  while (busy() && message::monotonic_ns() < until_ns) {
+    const int told = poll(completions);
+    if (told < 0) return;
+    if (told == 0) sched_yield();
+  }
+}
+
 bool Endpoint::hear_signals(OneSided* listener) {
   if (listener_ != nullptr) return true;
   signals_in_.make(kSignalsIn, false, kSignalCellBytes);
@@ -142,7 +157,7 @@ Posted Endpoint::send_signal(uint32_t peer, const remote::Signal& signal, const 
   message.iov_count = 1;
   message.addr = peers_[peer];
   message.context = &request->context;
-  // So that a rank that leaves knows when it may.
+  // Tells a rank that leaves when it may.
   const ssize_t result = fi_sendmsg(endpoint_, &message, FI_COMPLETION | FI_DELIVERY_COMPLETE);
   if (result == 0) {
     ++signals_under_way_;

@@ -1,48 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // The messages of an instance, and what becomes of them when a peer ends.
 #include <rdma/fi_errno.h>
-#include <time.h>
 
 #include "plugins/ofi/instance.h"
 
 namespace weir::plugins::ofi {
 namespace {
 
-// Operations of a direction of a channel that the provider may have, so that no channel takes all of
-// its room. Far below the 2^16 numbers of a tag.
+// Operations of a direction of a channel that the provider may have, so that no channel takes all
+// of its room. Far below the 2^16 numbers of a tag.
 constexpr uint32_t kUnderWayMax = 16;
-// Polls that find nothing between two looks at the control connections.
+// Polls that find nothing between two checks of the peers' state.
 constexpr uint32_t kIdlePumps = 1024;
 // How long a message behind the end of a peer that has said goodbye may be waited for.
 constexpr uint64_t kLateNs = 2'000'000'000;
 
 }  // namespace
 
-uint64_t now_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
-}
-
-// The channel to a peer, or null with the error told.
+// The channel to a peer, or null with the error reported.
 Channel* Instance::channel_of(uint32_t peer, uint32_t lane) {
-  if (joined_ && peer < identity_.rank_count && lane < kLaneCount) [[likely]] {
-    return &channels_[peer * kLaneCount + lane];
-  }
-  if (!joined_) {
-    report_.fail(WEIR_ERROR_INVALID_USAGE, "not connected");
-  } else {
-    report_.fail(WEIR_ERROR_INVALID_ARGUMENT, "peer " + text_of(peer) + ", lane " + text_of(lane) +
-                                                  ": there are " + text_of(identity_.rank_count) +
-                                                  " ranks and " + text_of(kLaneCount) + " lanes");
-  }
-  return nullptr;
+  const bool is_there = check_lane(peer, lane, kLaneCount) == WEIR_OK;
+  return is_there ? &channels_[peer * kLaneCount + lane] : nullptr;
 }
 
 weir_result_t Instance::send(uint32_t peer, uint32_t lane, const void* data, uint64_t bytes,
                              Op* op) {
   Channel* channel = channel_of(peer, lane);
-  if (channel == nullptr) return joined_ ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
+  if (channel == nullptr) return joined ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
   op->data = static_cast<unsigned char*>(const_cast<void*>(data));
   op->bytes = bytes;
   op->is_send = 1;
@@ -52,7 +36,7 @@ weir_result_t Instance::send(uint32_t peer, uint32_t lane, const void* data, uin
 
 weir_result_t Instance::recv(uint32_t peer, uint32_t lane, void* data, uint64_t bytes, Op* op) {
   Channel* channel = channel_of(peer, lane);
-  if (channel == nullptr) return joined_ ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
+  if (channel == nullptr) return joined ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
   op->data = static_cast<unsigned char*>(data);
   op->bytes = bytes;
   op->is_send = 0;
@@ -61,27 +45,27 @@ weir_result_t Instance::recv(uint32_t peer, uint32_t lane, void* data, uint64_t 
 }
 
 std::string Instance::device_gap() const {
-  if (!joined_ || endpoint_ == nullptr) return "not connected";
+  if (!joined || endpoint_ == nullptr) return "not connected";
   if (!uses_cuda_) {
     return "the process had not loaded CUDA's driver (libcuda.so.1) when the communicator was made";
   }
-  return endpoint_->takes_devices()
-             ? ""
-             : "provider " + endpoint_->provider() + " has no memory of devices here (FI_HMEM)";
+  return endpoint_->takes_devices() ? ""
+                                    : "provider " + endpoint_->provider() +
+                                          " does not support device memory here (FI_HMEM)";
 }
 
 weir_result_t Instance::device_message(bool sending, uint32_t peer, uint32_t lane, void* data,
                                        uint64_t bytes, int device, Op* op) {
   Channel* channel = channel_of(peer, lane);
-  if (channel == nullptr) return joined_ ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
+  if (channel == nullptr) return joined ? WEIR_ERROR_INVALID_ARGUMENT : WEIR_ERROR_INVALID_USAGE;
   const std::string gap = device_gap();
-  if (!gap.empty()) return report_.fail(WEIR_ERROR_UNSUPPORTED, gap);
+  if (!gap.empty()) return report.fail(WEIR_ERROR_UNSUPPORTED, gap);
   op->data = static_cast<unsigned char*>(data);
   op->bytes = bytes;
   op->is_send = sending ? 1 : 0;
   if (!endpoint_->place(op, device)) {
     *op = {};
-    return report_.fail(WEIR_ERROR_UNSUPPORTED, endpoint_->reason());
+    return report.fail(WEIR_ERROR_UNSUPPORTED, endpoint_->reason());
   }
   const weir_result_t result = post(channel, op);
   if (result != WEIR_OK && result != WEIR_IN_PROGRESS) endpoint_->displace(op);
@@ -93,10 +77,10 @@ weir_result_t Instance::post(Channel* channel, Op* op) {
   if (broken_) [[unlikely]]
     return broken();
   if (op->bytes > kMessageBytesMax || op->bytes > endpoint_->message_bytes_max()) [[unlikely]] {
-    return report_.fail(WEIR_ERROR_INVALID_ARGUMENT, "a message of " + text_of(op->bytes) +
-                                                         " bytes; provider " +
-                                                         endpoint_->provider() + " moves at most " +
-                                                         text_of(endpoint_->message_bytes_max()));
+    return report.fail(WEIR_ERROR_INVALID_ARGUMENT, "a message of " + text_of(op->bytes) +
+                                                        " bytes; provider " +
+                                                        endpoint_->provider() + " moves at most " +
+                                                        text_of(endpoint_->message_bytes_max()));
   }
   op->channel = channel;
   op->state = kOpPending;
@@ -133,9 +117,9 @@ bool Instance::post_to_provider(Channel* channel, Direction* direction, Op* op) 
   const bool is_send = op->is_send != 0;
   const uint32_t peer = channel->peer;
   const uint64_t tag =
-      is_send ? make_tag(endpoint_->token_mask(), peers_[peer].token, channel->lane, identity_.rank,
-                         op->number)
-              : make_tag(endpoint_->token_mask(), own_token_, channel->lane, peer, op->number);
+      is_send
+          ? make_tag(endpoint_->token_mask(), peers_[peer].token, channel->lane, rank, op->number)
+          : make_tag(endpoint_->token_mask(), own_token_, channel->lane, peer, op->number);
   const Posted posted = is_send ? endpoint_->send(peer, tag, op) : endpoint_->recv(tag, op);
   switch (posted) {
     case Posted::kUnderWay:
@@ -220,13 +204,12 @@ void Instance::settle(const Completion& completion) {
 
 void Instance::fail_from(Channel* channel, Op* op, Failure failure) {
   Direction& direction = channel->direction(*op);
-  if (failure.result == WEIR_ERROR_PEER_LOST && !failure.closed &&
-      channel->peer != identity_.rank) {
-    // A goodbye leaves before the endpoint closes. Who has closed it without one may have died, which the
-    // control connection tells, or may have failed, and lives on.
-    Control& control = controls_[channel->peer];
-    control.drive();
-    failure.closed = control.left();
+  if (failure.result == WEIR_ERROR_PEER_LOST && !failure.closed && channel->peer != rank) {
+    // A goodbye leaves before the endpoint closes. A peer that has closed it without one may have
+    // died, which the control network reports, or may have failed and still live.
+    Control& its_control = controls_[channel->peer];
+    its_control.drive();
+    failure.closed = its_control.left();
   }
   for (Op* at = op; at != nullptr; at = at->next) endpoint_->displace(at);
   direction.fail_from(op, failure, [&](Op* abandoned) {
@@ -249,7 +232,7 @@ weir_result_t Instance::test(Op* op) {
     return one_sided_.outcome(*remote);
   }
   if (op->state > kOpFailed) return tell(*op->channel, *op);
-  return report_.fail(WEIR_ERROR_INVALID_USAGE, "test of an operation never posted");
+  return report.fail(WEIR_ERROR_INVALID_USAGE, "test of an operation never posted");
 }
 
 weir_result_t Instance::progress() {
@@ -261,8 +244,8 @@ weir_result_t Instance::progress() {
 }
 
 weir_result_t Instance::broken() const {
-  return report_.fail(WEIR_ERROR_SYSTEM,
-                      endpoint_ != nullptr ? endpoint_->reason() : "the instance was quiesced");
+  return report.fail(WEIR_ERROR_SYSTEM,
+                     endpoint_ != nullptr ? endpoint_->reason() : "the instance was quiesced");
 }
 
 // Names the parties of a failed operation.
@@ -270,10 +253,10 @@ weir_result_t Instance::tell(const Channel& channel, const Op& op) {
   const bool is_send = op.is_send != 0;
   const Failure& failure = is_send ? channel.send.failure() : channel.recv.failure();
   const std::string peer = text_of(channel.peer);
-  const std::string me = text_of(identity_.rank);
+  const std::string me = text_of(rank);
   const std::string lane = " (lane " + text_of(channel.lane) + ")";
   if (failure.result == WEIR_ERROR_MISMATCH) {
-    return report_.fail(
+    return report.fail(
         failure.result,
         "rank " + peer + " sent a message of " +
             (failure.sent_bytes_known ? text_of(failure.sent_bytes)
@@ -283,51 +266,51 @@ weir_result_t Instance::tell(const Channel& channel, const Op& op) {
   std::string how = failure.closed           ? "has closed the communicator"
                     : failure.reason.empty() ? "was lost: it ended without a goodbye"
                                              : "was lost: " + failure.reason;
-  return report_.fail(failure.result,
-                      "rank " + peer + " " + how +
-                          (is_send ? ", while rank " + me + " sent to it"
-                                   : ", while rank " + me + " waited for a message") +
-                          lane);
+  return report.fail(failure.result,
+                     "rank " + peer + " " + how +
+                         (is_send ? ", while rank " + me + " sent to it"
+                                  : ", while rank " + me + " waited for a message") +
+                         lane);
 }
 
 void Instance::look_at_controls() {
   idle_pumps_ = 0;
-  for (uint32_t peer = 0; peer < identity_.rank_count; ++peer) look_at(peer);
+  for (uint32_t peer = 0; peer < rank_count; ++peer) look_at(peer);
 }
 
 void Instance::look_at(uint32_t peer) {
-  if (peer == identity_.rank) return;
-  Control& control = controls_[peer];
+  if (peer == rank) return;
+  Control& its_control = controls_[peer];
   PeerState& state = peers_[peer];
-  control.drive();
-  if (control.left()) {
+  its_control.drive();
+  if (its_control.left()) {
     if (!state.handled_goodbye) take_goodbye(peer);
     if (!state.said_taken && has_taken_all(peer)) {
       state.said_taken = true;
-      control.say(Kind::kTaken);
+      its_control.say(Kind::kTaken);
     }
-    // What it sent last stays with the provider until a receive asks for it, however late.
-    if (!control.ended() || !awaits(peer)) {
+    // The last messages that it sent stay with the provider until they are received, however late.
+    if (!its_control.ended() || !awaits(peer)) {
       state.awaited_ns = 0;
     } else if (state.awaited_ns == 0) {
       state.awaited_ns = now_ns();
     }
     const bool late = state.awaited_ns != 0 && now_ns() - state.awaited_ns > kLateNs;
     if (late && !state.handled_loss) lose(peer);
-  } else if (control.lost() && !state.handled_loss) {
+  } else if (its_control.lost() && !state.handled_loss) {
     lose(peer);
   }
 }
 
 bool Instance::has_left(uint32_t peer) const {
-  return peer != identity_.rank && controls_[peer].left();
+  return peer != rank && (controls_[peer].left() || controls_[peer].ended());
 }
 
 bool Instance::ends_behind_error(uint32_t peer, bool is_end) {
-  if (peer == identity_.rank) return is_end;
-  Control& control = controls_[peer];
-  control.drive();
-  return control.left() || control.lost() || is_end;
+  if (peer == rank) return is_end;
+  Control& its_control = controls_[peer];
+  its_control.drive();
+  return its_control.left() || its_control.ended() || is_end;
 }
 
 void Instance::lose(uint32_t peer) {
@@ -345,8 +328,8 @@ void Instance::lose(uint32_t peer) {
   }
 }
 
-// What the peer has received is sent, whatever the provider still waits for; what it has not is
-// never received; what it has sent still arrives.
+// Messages that the peer has received count as sent, whatever the provider still waits for; the
+// others are never received; messages that the peer has sent still arrive.
 void Instance::take_goodbye(uint32_t peer) {
   peers_[peer].handled_goodbye = true;
   if (endpoint_ == nullptr) return;
@@ -391,15 +374,10 @@ bool Instance::has_taken_all(uint32_t peer) const {
 }
 
 weir_result_t Instance::peer_alive(uint32_t peer) {
-  if (!joined_ || peer >= identity_.rank_count) {
-    return report_.fail(WEIR_ERROR_INVALID_ARGUMENT, "peer_alive of rank " + text_of(peer) +
-                                                         " of " + text_of(identity_.rank_count));
-  }
-  if (peer == identity_.rank) return WEIR_OK;
+  const weir_result_t checked = check_peer("peer_alive", peer, true);
+  if (checked != WEIR_OK || peer == rank) return checked;
   look_at(peer);
-  if (!controls_[peer].lost()) return WEIR_OK;
-  return report_.fail(WEIR_ERROR_PEER_LOST,
-                      "rank " + text_of(peer) + " is dead: it ended without a goodbye");
+  return controls_[peer].lost() ? is_dead(peer) : WEIR_OK;
 }
 
 }  // namespace weir::plugins::ofi

@@ -44,7 +44,7 @@ std::string decode(const unsigned char* bytes, size_t byte_count, const net::Mac
   }
   const size_t own_bytes = load(bytes + 6, 2);
   if (std::memcmp(bytes, kMagic, sizeof kMagic) != 0 || load(bytes + 4, 2) != kProtocolVersion) {
-    return "these bytes are no key of this version";
+    return "the bytes are not a memory key of this version of Weir";
   }
   if (byte_count != kKeyFixedBytes + own_bytes + kKeyProofBytes) {
     return "a key of " + std::to_string(kKeyFixedBytes + own_bytes + kKeyProofBytes) +
@@ -53,10 +53,10 @@ std::string decode(const unsigned char* bytes, size_t byte_count, const net::Mac
   const size_t proven = byte_count - kKeyProofBytes;
   const net::Mac mac = net::hmac_sha256(proof.data(), proof.size(), bytes, proven);
   if (!net::equal_in_constant_time(mac.data(), bytes + proven, kKeyProofBytes)) {
-    return "the key was changed, or is of another communicator or transport";
+    return "the key was altered, or belongs to another communicator or transport";
   }
   if (load(bytes + 8, 4) != rank) {
-    return "the key is of rank " + std::to_string(load(bytes + 8, 4));
+    return "the key belongs to rank " + std::to_string(load(bytes + 8, 4));
   }
   const uint64_t address = load(bytes + 24, 8);
   const uint64_t memory_bytes = load(bytes + 32, 8);

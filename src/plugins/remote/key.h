@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Key: what a rank gives away of memory that it has registered, so that others may read and write it,
-// and what the others make sure of before they believe it. A transport's own part of it goes into a
-// library that does not check what it parses, so nothing is parsed before the whole is proven. Pure;
+// Key: describes memory that a rank has registered, so that others may read and write it, and what
+// the others check before they trust it. A transport's own part of the key goes into a library that
+// does not check what it parses, so nothing is parsed before the whole key is proven genuine. Pure;
 // thread-safe.
 //
 //   offset  bytes  field (integers little-endian)
@@ -41,7 +41,8 @@ inline constexpr size_t kKeyProofBytes = 16;
 inline constexpr size_t kOwnBytesMax =
     WEIR_TRANSPORT_KEY_BYTES_MAX - kKeyFixedBytes - kKeyProofBytes;
 
-// What proves keys of one communicator over one transport; `secret` is the communicator's.
+// The key that authenticates the keys of one communicator over one transport; `secret` is the
+// communicator's.
 net::Mac proof_key(const void* secret, size_t secret_bytes, const char* transport,
                    uint64_t comm_id);
 
@@ -53,7 +54,7 @@ size_t encode(const Key& key, const net::Mac& proof, unsigned char* out);
 std::string decode(const unsigned char* bytes, size_t byte_count, const net::Mac& proof,
                    uint32_t rank, Key* key);
 
-// Little-endian integers, as all that transports say of remote memory.
+// Little-endian integers, as in everything that transports send about remote memory.
 inline void store(unsigned char* out, uint64_t value, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) out[i] = static_cast<unsigned char>(value >> (8 * i));
 }

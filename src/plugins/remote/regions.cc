@@ -37,7 +37,7 @@ Signal decode_signal(const unsigned char* in) {
   return signal;
 }
 
-// Begins anywhere, so that what was meant for an earlier instance is of no use for this one.
+// Begins at a random number, so that keys and signals for an earlier instance are not valid here.
 Regions::Regions() : next_registration_(1) {
   uint64_t random = 0;
   if (net::fill_random(&random, sizeof random)) next_registration_ = random >> 1 | 1;

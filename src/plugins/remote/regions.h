@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions: the memory that a rank has registered, and the signals that arrive for it. What a peer
-// names is looked up by index and number of registration and checked against its bounds; nothing is
-// followed that came with a message. One thread at a time.
+// Regions: the memory that a rank has registered, and the signals that arrive for it. A peer's
+// reference to memory is looked up by index and number of registration and checked against its
+// bounds; no address that came with a message is used. One thread at a time.
 //
-// A signal, in a message that follows its bytes or carries them; a transport that only signals leaves
-// the put's fields zero:
+// A signal, in a message that follows its bytes or carries them; a transport that only signals
+// leaves the put's fields zero:
 //
 //   offset  bytes  field (integers little-endian)
 //        0      8  token: known to the two ranks only
@@ -66,11 +66,11 @@ class Regions {
   void remove(Region* region);
   // Null: there is no such registration, or it is not so long.
   Region* find(uint32_t index, uint64_t registration, uint64_t offset_bytes, uint64_t bytes) const;
-  // Of `count` bytes that are wholly within one region; null: none.
+  // The region that contains all of the bytes; null: there is none.
   const Region* containing(const void* data, uint64_t bytes) const;
 
-  // Stores the bytes, then adds the value, as an arriving message asks for. False: it names what
-  // is not registered, and nothing was touched.
+  // Stores the bytes, then adds the value, as an arriving message requests. False: it names memory
+  // that is not registered, and nothing was changed.
   bool apply(const Signal& signal, const unsigned char* payload) const;
 
   const std::vector<std::unique_ptr<Region>>& all() const { return regions_; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport `self`: a communicator of one rank. A send meets its recv by a memory copy; up to
-// kCredit short messages per lane are kept until the recv comes, so that a send need not wait.
+// The transport `self`: a communicator of one rank. A send is matched with its recv by a memory
+// copy; up to kCredit short messages per lane are kept until the recv comes, so that a send need
+// not wait.
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -112,12 +113,12 @@ unsigned char* map_zeros(uint64_t bytes) {
   return memory == MAP_FAILED ? nullptr : static_cast<unsigned char*>(memory);
 }
 
-weir_result_t viable(const weir_host_t*, char* reason, size_t reason_bytes) {
+weir_result_t viable(void*, const weir_host_t*, char* reason, size_t reason_bytes) {
   if (reason_bytes != 0) reason[0] = 0;
   return WEIR_OK;
 }
 
-weir_result_t open(const weir_host_t* host, const weir_transport_config_t* config,
+weir_result_t open(void*, const weir_host_t* host, const weir_transport_config_t* config,
                    weir_transport_t** instance) {
   if (config->struct_bytes < sizeof *config) {
     return fail(host, WEIR_ERROR_INVALID_ARGUMENT, "self: the configuration has %zu bytes, not %zu",
@@ -317,8 +318,6 @@ constexpr weir_transport_functions_t kFunctions = {
     .window_open = window_open,
     .window_close = window_close,
     .peer_alive = peer_alive,
-    .notice_show = nullptr,
-    .notice_read = nullptr,
 };
 
 }  // namespace

@@ -22,6 +22,10 @@ constexpr uint64_t kPairBytesMax = uint64_t{16} << 20;  // of one rank's channel
 constexpr uint32_t kSlot0Bytes = 32768;
 constexpr uint32_t kSlotBytes = 16384;
 constexpr uint32_t kSlotBytesMin = 4096;
+// Above so many ranks the channels must still fit into the address space of a process with hundreds
+// of them.
+constexpr uint32_t kLargeRankCount = 512;
+constexpr uint32_t kSlotBytesOfLarge = 2048;
 
 uint64_t tag_of(uint64_t number, Kind kind) { return (number + 1) * 4 + kind; }
 
@@ -37,6 +41,7 @@ Layout::Layout(uint32_t rank_count)
     slot0_bytes_ /= 2;
     slot_bytes_ = std::max(slot_bytes_ / 2, kSlotBytesMin);
   }
+  if (rank_count > kLargeRankCount) slot0_bytes_ = slot_bytes_ = kSlotBytesOfLarge;
   pair_bytes_ = round_up(kControlBytes * kLaneCount, 4096) + uint64_t{slot0_bytes_} * kSlotCount +
                 uint64_t{slot_bytes_} * kSlotCount * (kLaneCount - 1);
 }
@@ -57,7 +62,8 @@ void Channel::attach(unsigned char* shared, const Layout& layout, uint32_t sende
                      uint32_t receiver, uint32_t lane) {
   unsigned char* control = shared + layout.control_offset(sender, receiver, lane);
   credit_ = reinterpret_cast<Credit*>(control);
-  // One line lies unused behind the credit, which the prefetcher would drag along with it.
+  // The cache line after the credit stays unused, since the prefetcher would load it with the
+  // credit.
   cells_ = reinterpret_cast<Cell*>(control + 2 * sizeof(Credit));
   slots_ = shared + layout.slots_offset(sender, receiver, lane);
   slot_bytes_ = layout.slot_bytes(lane);
@@ -161,8 +167,8 @@ void Channel::drive_send() {
     }
     if (!slot_free()) return;
     const uint64_t left = op->bytes - op->done_bytes;
-    const uint64_t wish = std::max(round_up(op->bytes / kSlotCount, 64), kPartBytesMin);
-    const uint64_t part = std::min({left, wish, uint64_t{slot_bytes_}});
+    const uint64_t wanted = std::max(round_up(op->bytes / kSlotCount, 64), kPartBytesMin);
+    const uint64_t part = std::min({left, wanted, uint64_t{slot_bytes_}});
     memcpy(slot(), data + op->done_bytes, part);
     line.bytes = op->bytes;
     line.part_bytes = part;

@@ -97,7 +97,7 @@ class Channel {
   void drive_recv();
 
   bool idle() const { return head_ == nullptr; }
-  // Forgets what is queued, whose memory may go, and touches none of it.
+  // Forgets the queued operations, whose memory may go, without accessing them.
   void forget() { head_ = tail_ = nullptr; }
 
   // After a failure: the code, and the two lengths of a mismatch.

@@ -5,9 +5,12 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <linux/memfd.h>
+#include <linux/mempolicy.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -54,6 +57,15 @@ int sized_and_sealed(unsigned flags, uint64_t bytes) {
   return fd;
 }
 
+uint64_t round_to_huge_pages(uint64_t bytes) {
+  return (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+}
+
+bool is_hugetlb(int fd) {
+  struct statfs file_system;
+  return fstatfs(fd, &file_system) == 0 && file_system.f_type == HUGETLBFS_MAGIC;
+}
+
 }  // namespace
 
 uint64_t page_bytes() {
@@ -68,43 +80,61 @@ uint64_t round_to_pages(uint64_t bytes) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-weir_result_t create_memory(const Report& report, uint64_t bytes, bool huge, int* fd) {
-  if (bytes > INT64_MAX) {
+weir_result_t create_memory(const Report& report, uint64_t bytes, uint64_t end_bytes, bool huge,
+                            int* fd) {
+  if (bytes > INT64_MAX - kHugePageBytes - end_bytes) {
     return report.fail(WEIR_ERROR_NO_MEMORY, "shm: %llu bytes of shared memory are too many",
                        static_cast<unsigned long long>(bytes));
   }
-  if (huge && bytes % kHugePageBytes == 0 && free_huge_bytes() >= bytes) {
-    const int huge_fd = sized_and_sealed(MFD_HUGETLB | MFD_HUGE_2MB, bytes);
+  const uint64_t whole_bytes = bytes + round_to_huge_pages(end_bytes);
+  if (huge && bytes % kHugePageBytes == 0 && free_huge_bytes() >= whole_bytes) {
+    const int huge_fd = sized_and_sealed(MFD_HUGETLB | MFD_HUGE_2MB, whole_bytes);
     if (huge_fd >= 0) {
       // Mapping reserves the pages for the file; without that a later touch could kill a process.
-      void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, huge_fd, 0);
+      void* base = mmap(nullptr, whole_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, huge_fd, 0);
       if (base != MAP_FAILED) {
-        munmap(base, bytes);
+        munmap(base, whole_bytes);
         *fd = huge_fd;
         return WEIR_OK;
       }
       close(huge_fd);
     }
   }
-  *fd = sized_and_sealed(0, bytes);
+  *fd = sized_and_sealed(0, bytes + end_bytes);
   return *fd >= 0 ? WEIR_OK : report.fail_errno("memfd_create");
+}
+
+weir_result_t check_memory(const Report& report, int fd, uint64_t* bytes) {
+  struct stat status;
+  if (fstat(fd, &status) != 0) return report.fail_errno("fstat of the shared memory");
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals || status.st_size < 0) {
+    return report.fail(WEIR_ERROR_REFUSED, "shm: the descriptor received is not a sealed memfd");
+  }
+  *bytes = static_cast<uint64_t>(status.st_size);
+  return WEIR_OK;
+}
+
+weir_result_t map_end(const Report& report, int fd, uint64_t memory_bytes, uint64_t end_bytes,
+                      Mapping* mapping, unsigned char** end) {
+  const uint64_t bytes = is_hugetlb(fd) ? round_to_huge_pages(end_bytes) : end_bytes;
+  if (memory_bytes < bytes) {
+    return report.fail(WEIR_ERROR_REFUSED, "shm: shared memory has %llu bytes, fewer than %llu",
+                       static_cast<unsigned long long>(memory_bytes),
+                       static_cast<unsigned long long>(bytes));
+  }
+  void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                            static_cast<off_t>(memory_bytes - bytes));
+  if (mapped == MAP_FAILED) return report.fail_errno("mmap of the end of the shared memory");
+  mapping->base = static_cast<unsigned char*>(mapped);
+  mapping->bytes = bytes;
+  *end = mapping->base + (bytes - end_bytes);
+  return WEIR_OK;
 }
 
 weir_result_t map_memory(const Report& report, int fd, uint64_t bytes, uint64_t huge_bytes,
                          Mapping* mapping) {
-  struct stat status;
-  if (fstat(fd, &status) != 0) return report.fail_errno("fstat of the shared memory");
-  if (status.st_size < 0 || static_cast<uint64_t>(status.st_size) != bytes) {
-    return report.fail(WEIR_ERROR_MISMATCH, "shm: shared memory has %lld bytes, %llu expected",
-                       static_cast<long long>(status.st_size),
-                       static_cast<unsigned long long>(bytes));
-  }
-  const int seals = fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals) {
-    return report.fail(WEIR_ERROR_REFUSED, "shm: the descriptor received is not a sealed memfd");
-  }
-  struct statfs file_system;
-  const bool hugetlb = fstatfs(fd, &file_system) == 0 && file_system.f_type == HUGETLBFS_MAGIC;
+  const bool hugetlb = is_hugetlb(fd);
   // Huge pages need the address aligned like the offset: reserve more, place, give the rest back.
   const bool align = hugetlb || huge_bytes >= kHugePageBytes;
   const uint64_t slack = align ? kHugePageBytes : 0;
@@ -133,11 +163,30 @@ weir_result_t map_memory(const Report& report, int fd, uint64_t bytes, uint64_t 
 }
 
 void collapse_memory(unsigned char* base, uint64_t bytes) {
-  // The kernel fills up a huge page that has begun, but makes none out of nothing.
+  // The kernel completes a huge page of which a part exists, but makes none from nothing.
   for (uint64_t i = 0; i < bytes; i += kHugePageBytes) {
     (void)*static_cast<volatile unsigned char*>(base + i);
   }
   madvise(base, bytes, MADV_COLLAPSE);
+}
+
+bool has_several_nodes() {
+  FILE* file = fopen("/sys/devices/system/node/online", "re");
+  if (file == nullptr) return false;
+  char list[128] = "";
+  const bool read = fgets(list, sizeof list, file) != nullptr;
+  fclose(file);
+  return read && strpbrk(list, ",-") != nullptr;
+}
+
+bool prefer_node(unsigned char* base, uint64_t bytes, int32_t node) {
+  constexpr unsigned long kWordBits = 8 * sizeof(unsigned long);
+  unsigned long nodes[1024 / kWordBits] = {};
+  const auto bit = static_cast<unsigned long>(node);
+  if (node < 0 || bit >= sizeof nodes * 8) return false;
+  nodes[bit / kWordBits] = 1ul << bit % kWordBits;
+  // The kernel counts one bit less than it is told.
+  return syscall(SYS_mbind, base, bytes, MPOL_PREFERRED, nodes, sizeof nodes * 8 + 1, 0) == 0;
 }
 
 void unmap_memory(Mapping* mapping) {

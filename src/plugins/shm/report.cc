@@ -14,6 +14,7 @@ weir_result_t Report::fail(weir_result_t code, const char* format, ...) const {
   va_start(arguments, format);
   vsnprintf(text, sizeof text, format, arguments);
   va_end(arguments);
+  if (copy != nullptr) *copy = text;
   if (host != nullptr && host->error != nullptr) host->error(host->context, text);
   return code;
 }

@@ -39,8 +39,7 @@ size_t encode(const PeerAddress& address, unsigned char* out) {
   put(out + 7, address.connections, 1);
   put(out + 8, address.rank, 4);
   memcpy(out + 12, address.host.bytes.data(), address.host.bytes.size());
-  out[36] = static_cast<unsigned char>(address.tls_mode);
-  out[37] = address.is_lazy ? 1 : 0;
+  out[36] = address.is_lazy ? 1 : 0;
   unsigned char* at = out + kFixedBytes;
   for (size_t i = 0; i < count; ++i, at += kOfferBytes) {
     const Offer& offer = address.offers[i];
@@ -67,9 +66,8 @@ bool decode(const unsigned char* bytes, size_t byte_count, PeerAddress* address)
   }
   address->connections = bytes[7];
   if (address->connections < 1 || address->connections > kRailsMax) return false;
-  if (bytes[36] >= net::kTlsModeCount || bytes[37] > 1 || get(bytes + 38, 2) != 0) return false;
-  address->is_lazy = bytes[37] == 1;
-  address->tls_mode = static_cast<net::TlsMode>(bytes[36]);
+  if (bytes[36] > 1 || get(bytes + 37, 3) != 0) return false;
+  address->is_lazy = bytes[36] == 1;
   address->rank = get(bytes + 8, 4);
   memcpy(address->host.bytes.data(), bytes + 12, address->host.bytes.size());
   address->offers.clear();

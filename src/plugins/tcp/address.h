@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank tells the others of itself: where it listens. Pure functions; thread-safe.
+// A rank's address, which tells the others where it listens. Pure functions; thread-safe.
 //
 //   offset  bytes  field (integers little-endian)
 //        0      4  magic "WTAD"
@@ -8,9 +8,8 @@
 //        7      1  connections wanted for each pair of interfaces, 1 to kRailsMax
 //        8      4  rank
 //       12     24  identity of the host: kernel and network namespace; zero when unknown
-//       36      1  which connections are inside TLS: a net::TlsMode
-//       37      1  1: this rank would make connections when they are needed; else 0
-//       38      2  zero
+//       36      1  1: this rank would make connections when they are needed; else 0
+//       37      3  zero
 //       40     26  for each offer:
 //                    0   1  family: 4 or 6
 //                    1   1  flags: 1 loopback, 2 asked for by name
@@ -26,7 +25,6 @@
 #include <vector>
 
 #include "net/interfaces.h"
-#include "net/tls.h"
 
 namespace weir::plugins::tcp {
 
@@ -45,7 +43,6 @@ struct Offer {
 struct PeerAddress {
   uint32_t rank = 0;
   uint32_t connections = 1;
-  net::TlsMode tls_mode = net::TlsMode::kOff;
   bool is_lazy = false;
   net::HostIdentity host;
   std::vector<Offer> offers;

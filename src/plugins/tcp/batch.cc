@@ -10,13 +10,13 @@
 
 namespace weir::plugins::tcp {
 
-bool parse_io(const char* text, IoWish* wish) {
+bool parse_io(const char* text, IoMode* mode) {
   if (text == nullptr || *text == '\0' || strcmp(text, "auto") == 0) {
-    *wish = IoWish::kAuto;
+    *mode = IoMode::kAuto;
   } else if (strcmp(text, "io_uring") == 0) {
-    *wish = IoWish::kUring;
+    *mode = IoMode::kUring;
   } else if (strcmp(text, "poll") == 0) {
-    *wish = IoWish::kPoll;
+    *mode = IoMode::kPoll;
   } else {
     return false;
   }
@@ -112,7 +112,7 @@ void Batch::submit() {
     if (submitted >= 0 || submitted == -EINTR) continue;
     const bool passes = submitted == -EAGAIN || submitted == -EBUSY;
     if (passes && ++failures < kFailuresMax) continue;
-    // What the kernel has taken is done; the ring goes, so that it takes no more of the rest.
+    // What the kernel has taken is done; the ring is closed, so that it takes no more.
     broken_ = true;
     ring_.reset();
     return;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch: sends and receives of many channels in one system call, through io_uring.
 //
-// Each is asked not to wait. So all of them are done, or were found impossible now, when the call
-// returns: nothing is under way between calls, the kernel holds no buffer, and any thread may make the
-// next call. What cannot share a call (TLS, zero-copy, what is being timed) is done at once by itself.
+// Each of them is nonblocking: when the call returns, all are done or were found impossible now. So
+// nothing is in progress between calls, the kernel holds no buffer, and any thread may make the
+// next call. Operations that cannot share a call (TLS, zero-copy, those being timed) are done at
+// once, each by itself.
 //
-// In builds without liburing, or where the kernel does not allow io_uring, there is none, with the
-// reason. One thread at a time.
+// In builds without liburing, or where the kernel does not allow io_uring, no batch can be made,
+// and the reason is given. One thread at a time.
 #pragma once
 
 #include <sys/socket.h>
@@ -20,9 +21,9 @@
 
 namespace weir::plugins::tcp {
 
-enum class IoWish : uint8_t { kAuto, kUring, kPoll };
+enum class IoMode : uint8_t { kAuto, kUring, kPoll };
 // Of WEIR_TCP_IO, null or "" for auto. False: none of them.
-bool parse_io(const char* text, IoWish* wish);
+bool parse_io(const char* text, IoMode* mode);
 
 class Batch {
  public:
@@ -36,10 +37,10 @@ class Batch {
   Batch(const Batch&) = delete;
   Batch& operator=(const Batch&) = delete;
 
-  // What the channel's next call would do is done with the next flush, or before.
+  // Does what the channel's next call would do, with the next flush or before.
   void send(Channel* channel);
   void receive(Channel* channel);
-  // Makes the calls and tells the channels.
+  // Makes the calls and passes the results to the channels.
   void flush();
   // The kernel refuses calls that it has allowed before: then each is made by itself.
   bool is_broken() const { return broken_; }

@@ -12,7 +12,7 @@ namespace weir::plugins::tcp {
 namespace {
 
 constexpr uint64_t kIdleNs = 500'000;
-// The peer is told at the latest after so much, or so many.
+// The peer is told of received data after so many bytes or fragments at the latest.
 constexpr uint64_t kTellBytes = 64 * 1024;
 constexpr uint64_t kTellFragments = 16;
 // A rail is slow that has less than this part of the rate of the fastest one.
@@ -48,33 +48,15 @@ Bundle::~Bundle() {
 void Bundle::attach(uint32_t rail, Stream data, Stream control, uint32_t returns) {
   Link& link = links_[rail];
   if (link.down) --down_count_;
+  begun_ = true;
   link = Link();
-  link.down = false;
+  link.down = link.is_fresh = false;
   link.peer_closed = false;
   link.returns = returns;
   link.told_bytes = rails_[rail].received_bytes();
   rails_[rail].attach(data, clock_());
   controls_[rail].attach(control);
   urgent_ = true;
-}
-
-void Bundle::attach_control(uint32_t i, Stream control) {
-  Link& link = links_[i];
-  if (link.down) --down_count_;
-  link = Link();
-  link.down = false;
-  link.peer_closed = false;
-  link.rests = true;
-  ++resting_count_;
-  controls_[i].attach(control);
-}
-
-void Bundle::attach_data(uint32_t i, Stream data) {
-  // It has failed since its connection was asked for.
-  if (!links_[i].rests || failed_) return data.close();
-  links_[i].rests = false;
-  --resting_count_;
-  rails_[i].attach(data, clock_());
 }
 
 // Operations.
@@ -99,7 +81,7 @@ void Bundle::fail(Queue* queue, weir_result_t result, int error_number) {
   if (queue->failure.result != WEIR_OK) return;
   queue->failure.result = result;
   queue->failure.error_number = error_number;
-  // Who waits for nothing is told nothing.
+  // A caller that waits for nothing is told nothing.
   queue->failure.reported = queue->head == nullptr;
   while (queue->head != nullptr) {
     Op* op = queue->head;
@@ -144,7 +126,6 @@ weir_result_t Bundle::post_send(uint32_t lane_index, const void* data, uint64_t 
   Lane& lane = lanes_[lane_index];
   if (lane.send.failure.result != WEIR_OK) return lane.send.failure.result;
   begin(op, &lane, reinterpret_cast<uint64_t>(data), bytes, kSend);
-  needs_rails_ = needs_rails_ || bytes > kEagerBytes;
   if (lane.cut == nullptr) lane.cut = op;
   now_ns_ = clock_();
   schedule(now_ns_);
@@ -157,13 +138,12 @@ weir_result_t Bundle::post_recv(uint32_t lane_index, void* data, uint64_t bytes,
   Lane& lane = lanes_[lane_index];
   if (lane.recv.failure.result != WEIR_OK) return take_legacy(lane_index, data, bytes, op);
   begin(op, &lane, reinterpret_cast<uint64_t>(data), bytes, 0);
-  needs_rails_ = needs_rails_ || bytes > kEagerBytes;
   for (Early* early :
        {&lane.small[op->number % kAheadCount], &lane.large[op->number % kLargeAheadCount]}) {
     if (early->used && early->number == op->number) deliver(&lane, op, early);
   }
   if (lane.recv.failure.result != WEIR_OK) return lane.recv.failure.result;
-  // Who sends a long message waits for this; who sends short ones, when he is far ahead.
+  // The sender of a long message waits for this; a sender of short ones does when it is far ahead.
   if (bytes > kEagerBytes || lane.recv.posted - lane.told_posted >= kAheadCount / 2) {
     urgent_ = true;
     tell();
@@ -173,7 +153,7 @@ weir_result_t Bundle::post_recv(uint32_t lane_index, void* data, uint64_t bytes,
   return lane.recv.failure.result != WEIR_OK ? lane.recv.failure.result : WEIR_IN_PROGRESS;
 }
 
-// What came early from a peer that has left since, or was lost, is still received.
+// Messages that came early from a peer that has left since, or was lost, are still received.
 weir_result_t Bundle::take_legacy(uint32_t lane_index, void* data, uint64_t bytes, Op* op) {
   Lane& lane = lanes_[lane_index];
   Early& early = early_of(&lane, lane.recv.posted, bytes);
@@ -189,7 +169,7 @@ weir_result_t Bundle::take_legacy(uint32_t lane_index, void* data, uint64_t byte
 }
 
 bool Bundle::idle() const {
-  return failed_ || (pending_ == 0 && down_count_ == 0 && !needs_rails() && homeless_.empty() &&
+  return failed_ || (pending_ == 0 && down_count_ == 0 && homeless_.empty() &&
                      std::none_of(rails_.begin(), rails_.end(),
                                   [](const Rail& rail) { return rail.has_outstanding(); }) &&
                      std::none_of(controls_.begin(), controls_.end(),
@@ -283,7 +263,7 @@ void Bundle::complete_recv(Lane* lane, Op* op) {
   }
 }
 
-// What has come early; the rest of it comes to the receive's buffer.
+// Copies what has come early; the rest of it comes to the receive's buffer.
 void Bundle::deliver(Lane* lane, Op* op, Early* early) {
   const auto lane_index = static_cast<uint32_t>(lane - lanes_);
   if (early->bytes != op->bytes) return fail_recv(lane_index, early->bytes, op->bytes);
@@ -326,7 +306,7 @@ bool Bundle::takes_more(const Rail& rail) {
   return rail.has_room() && rail.outstanding_bytes() < rail.window_bytes();
 }
 
-// For so many bytes in one piece: the rail that will have brought them first.
+// For so many bytes in one piece: the rail that will deliver them first.
 Rail* Bundle::quickest(uint64_t bytes) {
   Flow flows[kRailsMax];
   uint32_t rails[kRailsMax];
@@ -344,14 +324,14 @@ Rail* Bundle::quickest(uint64_t bytes) {
   return best;
 }
 
-// That one, if it takes them now.
+// The quickest rail, if it takes the bytes now.
 Rail* Bundle::choose(uint32_t bytes) {
   Rail* best = quickest(bytes);
   return best != nullptr && takes_more(*best) ? best : nullptr;
 }
 
 // For a part of so many bytes that are to end together: of the rails that have a share of them and
-// take it now, the one that comes to it first; or one that is tried.
+// take it now, the one that gets to it first; or a rail on trial.
 Rail* Bundle::choose_part(uint64_t bytes, uint32_t* part_bytes) {
   Flow flows[kRailsMax];
   uint32_t rails[kRailsMax];
@@ -478,7 +458,7 @@ bool Bundle::flush() {
   return true;
 }
 
-// What the peer has.
+// What the peer has received.
 
 void Bundle::arrived(const Fragment& fragment) {
   Op* op = fragment.op;
@@ -505,7 +485,7 @@ void Bundle::apply(const wire::PeerState& state) {
       return fail_all(WEIR_ERROR_INTERNAL, 0);
     }
     if (!said.closed) continue;
-    if (!link.down) take_down(i, "the peer took it out");
+    if (!link.down) take_down(i, "the peer took it out of use");
     if (failed_) return;
     link.peer_closed = true;
     take_back(i);
@@ -555,13 +535,13 @@ void Bundle::tell() {
 void Bundle::drive() {
   if (failed_) return;
   const uint64_t now_ns = clock_();
-  // Nobody waits for what it may find; a rail that fails must be seen in the end.
+  // No operation waits for the result, but a rail that fails must be noticed in the end.
   if (pending_ == 0 && now_ns - now_ns_ < kIdleNs) return;
   now_ns_ = now_ns;
   uint64_t untold = 0;
   uint64_t untold_bytes = 0;
   for (uint32_t i = 0; i < rail_count() && !failed_; ++i) {
-    if (links_[i].down || links_[i].rests) continue;
+    if (links_[i].down) continue;
     Rail& rail = rails_[i];
     if (links_[i].ending_ns == 0) rail.read(this);
     rail.watch(now_ns_);

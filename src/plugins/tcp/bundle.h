@@ -1,44 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bundle: the rails to one peer, and the messages of all lanes over them.
 //
-// A message is cut into fragments so that all rails end together, by what each has under way and how
-// fast it was measured to be (striping.h). What is in a socket cannot be taken back, so no rail is
-// given more than it carries in a short time, and one of which little is known hardly anything
-// (rail.h). Small messages go over the rail that is expected to have brought them first, states
-// over the one that brought the most lately.
+// A message is cut into fragments so that all rails end together, by what each has in flight and
+// how fast it was measured to be (striping.h). Bytes in a socket cannot be taken back, so no rail
+// is given more than it carries in a short time, and a rail of which little is known hardly
+// anything (rail.h). Small messages go over the rail that is expected to deliver them first, states
+// over the one that lately delivered the most.
 //
-// Fragments of a message whose receive was posted are read straight into its buffer. Some may come
-// before: up to kAheadCount messages of up to kEagerBytes, and up to kLargeAheadCount of up to
-// kLargeBytes per lane, are kept here until their receives come. All else waits at its sender until
-// the receiver has said that it has posted the receive, so that no lane blocks another.
+// Fragments of a message whose receive was posted are read straight into its buffer. Some may
+// arrive before their receive is posted: up to kAheadCount messages of up to kEagerBytes, and up to
+// kLargeAheadCount of up to kLargeBytes per lane, are kept here until their receives come. All
+// others wait at their sender until the receiver has reported that it has posted the receive, so
+// that no lane blocks another.
 //
 // A sender whose receiver has posted never waits for ever:
 //
 // - The place of an early message is in use only while its receive is not posted: posting takes out
 //   what is there, and what is still arriving of it goes to the receive's buffer. So a sender that
-//   was told, on whichever connection, of the first g receives of a lane knows that the places of
+//   was told, on any connection, of the first g receives of a lane knows that the places of
 //   messages 0 to g - 1 are free, and may send message n before its receive is known if
 //   n < g + kAheadCount (kLargeAheadCount). No acknowledgement is needed for that.
-// - A receiver tells of a receive of more than kEagerBytes at once, and of shorter ones before
-//   kAheadCount / 2 of them are untold: it never waits for a message that its sender holds back.
-//   When the two lengths differ, the sender may wait for more than that; so a receive that has
-//   waited from one look at the rails to the next is told of, too.
+// - A receiver announces a receive of more than kEagerBytes at once, and shorter ones before
+//   kAheadCount / 2 of them are unannounced: it never waits for a message that its sender holds
+//   back. When the two lengths differ, the sender may wait for more than that; so a receive that
+//   has waited from one look at the rails to the next is announced, too.
 // - Of acknowledgements, which are counted by rail, a sender needs some only when kCopiesMax small
 //   messages, Rail::kFragmentsMax fragments or Rail::window_bytes() of a rail have none. A receiver
 //   tells of all rails when a quarter of that is untold, and when it has all of a longer message.
-// - What is ahead in a rail is known from this host's kernel, not from acknowledgements: it grows
-//   less while the peer reads, or the rail fails.
+// - The bytes ahead in a rail are known from this host's kernel, not from acknowledgements: they
+//   decrease while the peer reads, or the rail fails.
 // - What was told on a rail that fails is told again on another one.
 //
 // A send is complete when the peer has all of it, a small one when a copy of it was made. So when a
-// rail fails, what the peer has not got from it goes over the others. Both ends close it and tell
-// each other how many of its fragments they have; from then on nothing more is read from it, so that
-// each fragment is counted once. A rail fails that ends, breaks, or whose bytes the peer's host does
-// not acknowledge, or so slowly that others would long have brought them, while another one works.
-// The last one is kept: when it ends, the peer is lost.
+// rail fails, the bytes that the peer has not received over it go over the others. Both ends close
+// it and tell each other how many of its fragments they have; from then on nothing more is read
+// from it, so that each fragment is counted once. A rail fails if it ends or breaks, or if, while
+// another one works, the peer's host does not acknowledge its bytes, or so slowly that others would
+// long have delivered them. The last one is kept: when it ends, the peer is lost.
 //
-// A rail may rest: it has its control connection only, and carries nothing until it gets the other one,
-// which is made when messages are long enough to be shared out, or when a rail has failed.
+// At first all rails are down. They are connected at the first operation, and messages wait for the
+// first of them.
 //
 // Operations are queued in order of posting and complete in that order. One thread at a time.
 #pragma once
@@ -65,7 +66,7 @@ class Bundle final : private Receiver {
   static constexpr uint32_t kAheadCount = 16;
   static constexpr uint64_t kLargeBytes = 256 * 1024;
   static constexpr uint32_t kLargeAheadCount = 4;
-  // How often rails are looked after, also those of a bundle that is idle.
+  // How often rails are checked, also those of a bundle that is idle.
   static constexpr uint64_t kLookNs = 50'000'000;
 
   using Clock = uint64_t (*)();
@@ -79,13 +80,10 @@ class Bundle final : private Receiver {
   // The connections of a rail, which are the bundle's from then on; `returns` is how often it has
   // come back.
   void attach(uint32_t rail, Stream data, Stream control, uint32_t returns);
-  // Those of one that rests at first, one after the other.
-  void attach_control(uint32_t rail, Stream control);
-  void attach_data(uint32_t rail, Stream data);
-  bool rests(uint32_t rail) const { return links_[rail].rests; }
-  uint32_t resting_count() const { return resting_count_; }
-  // There is something for those that rest.
-  bool needs_rails() const { return needs_rails_ && resting_count_ > 0 && !failed_ && !left(); }
+  // Some rail has been connected.
+  bool has_begun() const { return begun_; }
+  // No rail will be connected: all operations fail.
+  void give_up(weir_result_t result, int error_number) { fail_all(result, error_number); }
 
   // As Channel's.
   weir_result_t post_send(uint32_t lane, const void* data, uint64_t bytes, Op* op);
@@ -96,6 +94,7 @@ class Bundle final : private Receiver {
   static bool is_send(const Op& op) { return (op.is_send & kSend) != 0; }
   static uint32_t lane_of(const Op& op) { return (op.is_send >> kLaneShift) & 7; }
 
+  uint32_t peer = 0;  // the rank to which it leads; used by the instance
   // There is nothing to drive.
   bool idle() const;
   bool active = false;  // in the instance's list of bundles that have something
@@ -106,20 +105,18 @@ class Bundle final : private Receiver {
   Control& control(uint32_t rail) { return controls_[rail]; }
   const Rail& rail(uint32_t rail) const { return rails_[rail]; }
   const Stream& data_stream(uint32_t rail) { return rails_[rail].stream(); }
-  // Reads what the peer says, of every rail; completes nothing.
+  // Reads the peer's states and goodbyes on every rail; completes nothing.
   void listen();
   bool left() const;  // the peer has said goodbye
-  bool lost() const;  // no rail is left
-  // The one whose notice is the latest.
-  const Control& latest_notice() const;
-  // Ours has come to the peer's host over some rail, or never will.
-  bool notice_arrived();
-
-  // A rail that is down, and of which both ends know what the other one has: it may come back.
+  bool lost() const;
+  // Whether a rail that is down may come back: both ends know what the other one has of it.
   bool may_return(uint32_t rail) const;
   uint32_t returns(uint32_t rail) const { return links_[rail].returns; }
   bool is_down(uint32_t rail) const { return links_[rail].down; }
   bool any_down() const { return down_count_ > 0; }
+  uint32_t up_count() const { return rail_count() - down_count_; }
+  // No rail leads to the peer yet, but one is being connected for the first time.
+  bool awaits_first() const;
   // The peer comes back with a rail whose latest connection it never had.
   void forget_connection(uint32_t rail);
   // Rails that went down since the last call, a bit for each.
@@ -127,7 +124,8 @@ class Bundle final : private Receiver {
   // Why the latest one went down.
   const char* down_reason(uint32_t rail) const { return links_[rail].reason; }
 
-  // Ends all operations without a word to them. What has been copied still leaves, up to what is not.
+  // Ends all operations without reporting to them. Data that were copied still leave, up to the
+  // first that were not.
   void quiesce();
   // The peer is given up: all operations are forgotten, and the rails are closed for ever.
   void leave();
@@ -162,18 +160,18 @@ class Bundle final : private Receiver {
     Queue recv;
     Op* cut = nullptr;              // the next send that has bytes for the rails
     uint64_t granted = 0;           // receives that the peer has posted
-    uint64_t told_posted = 0;       // what the peer has been told of ours
+    uint64_t told_posted = 0;       // our receives that the peer has been told of
     uint64_t looked_posted = 0;     // ours at the latest look
     Early small[kAheadCount];       // message k in [k % kAheadCount]
     Early large[kLargeAheadCount];  // likewise
   };
   struct Link {
     bool down = true;
-    bool rests = false;
+    bool is_fresh = true;     // it has never been connected
     uint32_t late_looks = 0;  // at which it had far too much ahead, one after the other
     uint64_t ending_ns = 0;   // since when its data connection has ended; 0: it has not
     uint32_t returns = 0;
-    bool peer_closed = true;  // and has told what it has of this rail
+    bool peer_closed = true;  // and has told what it has received of this rail
     uint64_t told_received = 0;
     uint64_t told_bytes = 0;
     const char* reason = "";
@@ -220,9 +218,8 @@ class Bundle final : private Receiver {
   void take_back(uint32_t rail);
   bool carries(uint32_t rail) const {
     const Link& link = links_[rail];
-    return !link.down && !link.rests && link.ending_ns == 0;
+    return !link.down && link.ending_ns == 0;
   }
-  uint32_t up_count() const { return rail_count() - down_count_; }
 
   const Clock clock_;
   std::vector<Rail> rails_;
@@ -230,11 +227,10 @@ class Bundle final : private Receiver {
   std::vector<Control> controls_;
   Lane lanes_[kLaneCount];
   uint32_t down_count_;
-  uint32_t resting_count_ = 0;
-  bool needs_rails_ = false;
+  bool begun_ = false;
   bool failed_ = false;
   bool urgent_ = false;              // the peer waits for our state
-  std::optional<uint32_t> bringer_;  // the rail that brought the most lately
+  std::optional<uint32_t> bringer_;  // the rail that lately delivered the most
   uint64_t pending_ = 0;             // operations
   uint32_t first_lane_ = 0;
   std::vector<Fragment> homeless_;  // of rails that went down, in reverse

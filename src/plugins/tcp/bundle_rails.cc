@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of a bundle's rails: how one is found to have failed, taken out and given back.
+// The life of a bundle's rails: how a failed one is detected, taken out and brought back.
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,7 +11,8 @@ namespace {
 
 constexpr uint32_t kStallMs = 500;
 constexpr uint64_t kGoodbyePatienceNs = 500'000'000;
-// What a rail has ahead would take it so long, and others so much less of that, at so many looks.
+// A rail is late if its bytes ahead would take it so long, and the others so much less, at so many
+// looks.
 constexpr double kLateNs = 1e9;
 constexpr double kLateFactor = 8;
 constexpr uint32_t kLateLooks = 10;
@@ -32,9 +33,9 @@ void Bundle::look_after(uint64_t now_ns) {
       rails_[i].look_ahead(now_ns);
       links_[i].late_looks = is_late(i) ? links_[i].late_looks + 1 : 0;
       if (links_[i].late_looks < kLateLooks) continue;
-      // Nor does the kernel go on sending what now goes over others.
+      // The kernel must not go on sending what now goes over other rails.
       rails_[i].stream().discard();
-      take_down(i, "it became too slow for what it had been given");
+      take_down(i, "it became too slow for the data assigned to it");
     }
   }
   for (Lane& lane : lanes_) {
@@ -68,15 +69,12 @@ void Bundle::begin_end(uint32_t i) {
 
 void Bundle::take_down(uint32_t i, const char* reason) {
   Link& link = links_[i];
-  // What the peer said last may be that it has everything; a goodbye may stand behind it.
+  // The peer's last state may say that it has everything, and a goodbye may follow it.
   controls_[i].receive();
   wire::PeerState state;
   if (controls_[i].take_state(&state)) apply(state);
   if (link.down || failed_) return;
   const int error_number = rails_[i].error_number();
-  if (link.rests) --resting_count_;
-  link.rests = false;
-  needs_rails_ = true;
   link.down = true;
   link.reason = reason;
   ++down_count_;
@@ -91,7 +89,7 @@ void Bundle::take_down(uint32_t i, const char* reason) {
   rails_[i].detach();
   controls_[i].attach(Stream());
   urgent_ = true;
-  if (up_count() == 0) fail_all(WEIR_ERROR_PEER_LOST, error_number);
+  if (up_count() == 0 && !awaits_first()) fail_all(WEIR_ERROR_PEER_LOST, error_number);
 }
 
 bool Bundle::may_return(uint32_t rail) const {
@@ -132,8 +130,9 @@ void Bundle::quiesce() {
 void Bundle::leave() {
   quiesce();
   for (uint32_t i = 0; i < rail_count(); ++i) {
-    if (!links_[i].down) take_down(i, "its peer was left");
+    if (!links_[i].down) take_down(i, "this rank has left the peer");
   }
+  fail_all(WEIR_ERROR_PEER_LOST, 0);
   news_ = 0;
   for (Lane& lane : lanes_) lane.send.failure.reported = lane.recv.failure.reported = true;
 }
@@ -147,28 +146,18 @@ bool Bundle::left() const {
                      [](const Control& control) { return control.left(); });
 }
 
+bool Bundle::awaits_first() const {
+  return up_count() == 0 && !failed_ && !left() &&
+         std::any_of(links_.begin(), links_.end(), [](const Link& link) { return link.is_fresh; });
+}
+
 bool Bundle::lost() const {
   if (failed_ && up_count() == 0) return true;
+  if (!begun_ || awaits_first()) return false;
   for (uint32_t i = 0; i < rail_count(); ++i) {
     if (!links_[i].down && !controls_[i].lost()) return false;
   }
   return true;
-}
-
-bool Bundle::notice_arrived() {
-  bool any_open = false;
-  for (Control& control : controls_) {
-    if (control.fd() < 0) continue;
-    if (control.arrived()) return true;
-    any_open = true;
-  }
-  return !any_open;
-}
-
-const Control& Bundle::latest_notice() const {
-  return *std::max_element(
-      controls_.begin(), controls_.end(),
-      [](const Control& a, const Control& b) { return a.notice_version() < b.notice_version(); });
 }
 
 }  // namespace weir::plugins::tcp

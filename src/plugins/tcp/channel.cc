@@ -39,22 +39,21 @@ void gather(Transfer* transfer) {
 
 }  // namespace
 
-void Channel::attach(Stream send, Stream recv, uint8_t lane, ZeroCopy::Wish wish) {
+void Channel::attach(Stream send, Stream recv, uint8_t on_lane, ZeroCopy::Mode mode) {
   out_ = send;
   in_ = recv;
-  lane_ = lane;
+  lane = on_lane;
   if (send.is_secured()) {
     zero_copy_.turn_off("inside TLS");
   } else {
-    zero_copy_.attach(send.fd(), wish);
+    zero_copy_.attach(send.fd(), mode);
   }
 }
 
-void Channel::attach_later(Control* control, Prelude* prelude, uint8_t lane, ZeroCopy::Wish wish) {
-  control_ = control;
-  prelude_ = prelude;
-  lane_ = lane;
-  wish_ = wish;
+void Channel::give_up(weir_result_t result) {
+  for (Queue* queue : {&send_, &recv_}) {
+    if (queue->failure.result == WEIR_OK) fail(queue, result, 0);
+  }
 }
 
 void Channel::finish_head(Queue* queue) {
@@ -76,7 +75,7 @@ void Channel::fail(Queue* queue, weir_result_t result, int error_number) {
 }
 
 void Channel::lose(Queue* queue, const Stream& stream, int error_number) {
-  if (stream.was_damaged()) return fail(queue, WEIR_ERROR_INTERNAL, 0);
+  if (stream.is_damage(error_number)) return fail(queue, WEIR_ERROR_INTERNAL, 0);
   fail(queue, WEIR_ERROR_PEER_LOST, error_number);
 }
 
@@ -98,9 +97,9 @@ weir_result_t Channel::post(Queue* queue, uint64_t data, uint64_t bytes, bool is
   }
   queue->tail = op;
   if (is_send && first) unsent_ = op;
-  if (prelude_ != nullptr) [[unlikely]] {
-    is_send ? drive_send() : drive_recv();
-  } else if (!is_send) {
+  if (!is_connected()) [[unlikely]]
+    return WEIR_IN_PROGRESS;
+  if (!is_send) {
     if (!first) return WEIR_IN_PROGRESS;
     drive_recv();
   } else if (first && bytes <= kHeldBytesMax) {
@@ -136,6 +135,7 @@ void Channel::release() {
 }
 
 bool Channel::recall(uint64_t patience_ns) {
+  cut_ = cut_ || (unsent_ != nullptr && unsent_->done_bytes != 0);
   send_.head = send_.tail = recv_.head = recv_.tail = unsent_ = nullptr;
   holds_back_ = false;
   return !zero_copy_.holds() || zero_copy_.recall(patience_ns);
@@ -143,9 +143,9 @@ bool Channel::recall(uint64_t patience_ns) {
 
 bool Channel::leave() {
   const bool is_free = recall(0);
-  // All the same one: the peer is another rank.
-  (data_.is_open() ? data_ : out_).close();
-  data_ = out_ = in_ = Stream();
+  // The same one: the peer is another rank.
+  out_.close();
+  out_ = in_ = Stream();
   for (Queue* queue : {&send_, &recv_}) {
     queue->failure = Failure();
     queue->failure.result = WEIR_ERROR_PEER_LOST;
@@ -164,7 +164,7 @@ bool Channel::prepare_send(Transfer* transfer) {
     if (op->bytes >= ZeroCopy::kBytesMin && !zero_copy_.is_off()) {
       if (count > 0) break;  // a call of its own
       if ((op->is_send & kChosen) == 0) {
-        // The headers that the kernel holds, too, must not meet.
+        // The headers that the kernel holds must not share a place, either.
         const bool fits = op->number - send_.head->number < kBatch;
         op->is_send |= kChosen | (fits && zero_copy_.choose(op->bytes) ? kShared : 0);
         spent_ns_ = 0;
@@ -175,7 +175,7 @@ bool Channel::prepare_send(Transfer* transfer) {
     }
     if (op->done_bytes < kHeaderBytes) {
       wire::MessageHeader fields;
-      fields.lane = lane_;
+      fields.lane = lane;
       fields.number = static_cast<uint32_t>(op->number);
       fields.bytes = op->bytes;
       wire::encode(fields, header);
@@ -233,10 +233,8 @@ bool Channel::take_sent(const Transfer& transfer, ssize_t result) {
 }
 
 void Channel::drive_send() {
-  if (prelude_ != nullptr) [[unlikely]] {
-    if (!out_.is_open()) send_early();
-    if (!out_.is_open()) return;
-  }
+  if (!is_connected()) [[unlikely]]
+    return;
   if (awaits_kernel()) release();
   for (uint32_t call = 0; call < kBurst; ++call) {
     Transfer transfer;
@@ -245,12 +243,42 @@ void Channel::drive_send() {
   }
 }
 
+bool Channel::is_goodbye(const wire::MessageHeader& header) const {
+  return header.kind == wire::MessageKind::kGoodbye && header.lane == lane && header.bytes == 0;
+}
+
+void Channel::say_goodbye() {
+  if (!out_.is_open() || cut_ || send_.failure.result != WEIR_OK) return;
+  unsigned char frame[kHeaderBytes];
+  wire::encode({wire::MessageKind::kGoodbye, lane, static_cast<uint32_t>(send_.posted), 0}, frame);
+  (void)out_.send(frame, sizeof frame);
+}
+
+bool Channel::hear_goodbye() {
+  if (left_ || !in_.is_open() || recv_.head != nullptr) return left_;
+  if (ahead_begin_ == ahead_end_) ahead_begin_ = ahead_end_ = 0;
+  while (ahead_end_ < kAheadBytes && ahead_end_ - ahead_begin_ < kHeaderBytes) {
+    const ssize_t got = in_.receive(ahead_ + ahead_end_, kAheadBytes - ahead_end_);
+    if (got <= 0) return false;
+    ahead_end_ += static_cast<size_t>(got);
+  }
+  wire::MessageHeader header;
+  left_ = ahead_end_ - ahead_begin_ >= kHeaderBytes &&
+          wire::decode(ahead_ + ahead_begin_, &header) && is_goodbye(header);
+  return left_;
+}
+
 bool Channel::check_header(const Op& op) {
   wire::MessageHeader header;
-  const bool good = wire::decode(headers_[op.number % kBatch], &header) &&
-                    header.kind == wire::MessageKind::kMessage && header.lane == lane_ &&
+  const bool decoded = wire::decode(headers_[op.number % kBatch], &header);
+  const bool good = decoded && header.kind == wire::MessageKind::kMessage && header.lane == lane &&
                     header.number == static_cast<uint32_t>(op.number);
   if (good && header.bytes == op.bytes) return true;
+  if (decoded && is_goodbye(header)) {
+    left_ = true;
+    fail(&recv_, WEIR_ERROR_PEER_LOST, 0);
+    return false;
+  }
   recv_.failure.sent_bytes = header.bytes;
   recv_.failure.expected_bytes = op.bytes;
   fail(&recv_, good ? WEIR_ERROR_MISMATCH : WEIR_ERROR_INTERNAL, 0);
@@ -347,10 +375,8 @@ bool Channel::take_received(const Transfer& transfer, ssize_t result) {
 }
 
 void Channel::drive_recv() {
-  if (prelude_ != nullptr) [[unlikely]] {
-    if (!in_.is_open()) receive_early();
-    if (!in_.is_open()) return;
-  }
+  if (!is_connected()) [[unlikely]]
+    return;
   for (uint32_t call = 0; call < kBurst; ++call) {
     Transfer transfer;
     if (!prepare_recv(&transfer) || !take_received(transfer, receive(transfer))) return;

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // Channel: the messages of one (peer, lane), both directions, over a stream socket of its own.
 //
-// A lane has its own connection, so the kernel keeps what nobody has asked for yet, within its
-// socket buffers, and stops the sender of that lane and no other. Nothing is buffered here: a
-// message is sent from the caller's memory with its header in one call, and received into the
-// posted buffer with its header in one call. That also bounds what a peer can make this process
-// hold: nothing is ever allocated for what the wire says.
+// A lane has its own connection, so the kernel keeps data without a posted receive in its socket
+// buffers, and stops the sender of that lane only. Nothing is buffered here: a message is sent from
+// the caller's memory with its header in one call, and received into the posted buffer with its
+// header in one call. That also bounds what a peer can make this process hold: nothing is ever
+// allocated because of what arrives.
 //
-// Small messages often come in pairs (what is called, then its data). So a very small one is held
-// back until the next post or drive of its channel, which sends both in one call. What is small is
-// gathered for a call of one piece, and read through kAheadBytes of room here, with what follows it,
-// which the next receive then finds: calls of several pieces cost the kernel more than the copy.
+// Small messages often come in pairs (a description, then its data). So a very small one is held
+// back until the next post or drive of its channel, which sends both in one call. Small messages
+// are gathered into one piece for a call, and are read, with what follows them, into kAheadBytes of
+// room here, where the next receive finds it: calls of several pieces cost the kernel more than the
+// copy.
 //
-// A large message may leave from the caller's memory itself (zero_copy.h). Its send is then complete
-// when the kernel has given the memory back, and so are those behind it.
+// A large message may leave from the caller's memory itself (zero_copy.h). Its send is then
+// complete when the kernel has given the memory back, and so are those behind it.
 //
-// A channel may begin without a connection. Its small messages then travel over the control connection,
-// a bounded number of them ahead of their receives (prelude.h); all others wait for the connection, on
-// which the numbers of the messages go on.
+// A channel begins without a connection, for which its operations wait (instance.h).
 //
 // Operations are queued in order of posting; a queued operation's words link the queue. One thread
 // at a time.
@@ -26,8 +25,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "plugins/tcp/control.h"
-#include "plugins/tcp/prelude.h"
 #include "plugins/tcp/stream.h"
 #include "plugins/tcp/transfer.h"
 #include "plugins/tcp/wire.h"
@@ -63,30 +60,14 @@ struct Failure {
 
 class Channel {
  public:
-  // The connections stay the owner's; both are the same but for a rank's channel to itself.
-  void attach(Stream send, Stream recv, uint8_t lane, ZeroCopy::Wish wish = ZeroCopy::Wish::kOff);
-
-  // There is no connection yet, but the one that carries notices; both are the owner's.
-  void attach_later(Control* control, Prelude* prelude, uint8_t lane, ZeroCopy::Wish wish);
-  // The connection, which is used when the peer has been told and when the peer has told.
-  void connect(Stream stream);
-  // At least one direction is not on the connection.
-  bool is_early() const { return prelude_ != nullptr; }
-  // One of them has operations.
-  bool is_early_and_active() const {
-    return prelude_ != nullptr &&
-           ((!out_.is_open() && sending()) || (!in_.is_open() && receiving()));
-  }
-  // Looks whether the peer has begun, for a lane that this rank receives nothing on.
-  void look_for_begin() {
-    if (receives_early()) receive_early();
-  }
-  bool sends_early() const { return prelude_ != nullptr && !out_.is_open(); }
-  bool receives_early() const { return prelude_ != nullptr && !in_.is_open(); }
-  bool is_connected() const { return data_.is_open() || out_.is_open(); }
+  // The connections stay the owner's; both are the same, except for a rank's channel to itself.
+  void attach(Stream send, Stream recv, uint8_t on_lane,
+              ZeroCopy::Mode mode = ZeroCopy::Mode::kOff);
+  bool is_connected() const { return out_.is_open() || in_.is_open(); }
+  // Operations wait for a connection.
+  bool is_waiting() const { return !is_connected() && !idle(); }
   // There will be no connection.
-  void give_up(weir_result_t result, int error_number);
-
+  void give_up(weir_result_t result);
   // Each queues the operation, or completes it at once. WEIR_OK, WEIR_IN_PROGRESS or the error that
   // this direction is in.
   weir_result_t post_send(const void* data, uint64_t bytes, Op* op);
@@ -96,8 +77,8 @@ class Channel {
   void drive_send();
   void drive_recv();
 
-  // The same in steps, for who makes the calls of many channels at once: what the next call is to do
-  // (false: nothing), and what came of it: the bytes that it moved, or -errno.
+  // The same in steps, for a caller that makes the calls of many channels at once: what the next
+  // call is to do (false: nothing), and its result: the bytes that it moved, or -errno.
   bool prepare_send(Transfer* transfer);
   ssize_t send(const Transfer& transfer);
   void settle_send(const Transfer& transfer, ssize_t result) { (void)take_sent(transfer, result); }
@@ -114,20 +95,24 @@ class Channel {
   void release();
   bool idle() const { return send_.head == nullptr && !receiving(); }
   const ZeroCopy& zero_copy() const { return zero_copy_; }
-  // Ends all operations without a word to them, and gets their memory back (ZeroCopy::recall).
+  // Ends all operations without reporting to them, and gets their memory back (ZeroCopy::recall).
   bool recall(uint64_t patience_ns);
-  // The peer is given up: the connection is closed, and all operations are forgotten. False: a network
-  // interface holds memory of one.
+  // The peer is given up: the connection is closed, and all operations are forgotten. False: a
+  // network interface holds memory of one.
   bool leave();
-  // The connection while it is not used both ways; not open: it is, or there is none.
-  Stream& unused_stream() { return data_; }
-  Control* control() { return control_; }
+  // The last frame, unless the end of a message is missing.
+  void say_goodbye();
+  // The peer has said goodbye; reads what has arrived if no receive does.
+  bool hear_goodbye();
   Stream& send_stream() { return out_; }
   Stream& recv_stream() { return in_; }
   Failure& send_failure() { return send_.failure; }
   Failure& recv_failure() { return recv_.failure; }
 
-  // The instance's list of channels with queued operations.
+  // The instance's: to which peer it leads on which lane, and its list of channels with queued
+  // operations.
+  uint32_t peer = 0;
+  uint8_t lane = 0;
   Channel* next_active = nullptr;
   bool active = false;
 
@@ -139,8 +124,8 @@ class Channel {
   static constexpr uint64_t kSmallBytesMax = 4096 + 256;
   static constexpr size_t kAheadBytes = kSmallBytesMax;
 
-  // An operation's `is_send`: what it is (2 is Bundle's), and from kCallShift up the number of the last zero-copy
-  // call that took bytes of it, plus one.
+  // An operation's `is_send`: what it is (2 is Bundle's), and from kCallShift up the number of the
+  // last zero-copy call that took bytes of it, plus one.
   static constexpr uint64_t kSend = 1;
   static constexpr uint64_t kShared = 4;  // leaves from the caller's memory itself
   static constexpr uint64_t kChosen = 8;  // whether it does has been decided
@@ -160,16 +145,11 @@ class Channel {
   void fail(Queue* queue, weir_result_t result, int error_number);
   void lose(Queue* queue, const Stream& stream, int error_number);
   bool check_header(const Op& op);
+  bool is_goodbye(const wire::MessageHeader& header) const;
   void retire();
   // Each takes what a call did; true: it did all that was asked, and another one may do more.
   bool take_sent(const Transfer& transfer, ssize_t result);
   bool take_received(const Transfer& transfer, ssize_t result);
-  // While there is no connection.
-  void send_early();
-  void receive_early();
-  void take_early();
-  void want();
-  void settle_early();
   // Fills the operations at the head with what was read ahead; false after a failure.
   bool take_ahead();
   // Spreads bytes that were received over the operations at the head; false after a failure.
@@ -177,12 +157,12 @@ class Channel {
 
   Stream out_;
   Stream in_;
-  uint8_t lane_ = 0;
   Queue send_;
   Queue recv_;
-  Op* unsent_ = nullptr;        // the first send with bytes left; those before await the kernel
-  bool holds_back_ = false;     // the one message that is not sent
-  Prelude* prelude_ = nullptr;  // null: both directions are on the connection
+  Op* unsent_ = nullptr;     // the first send with bytes left; those before await the kernel
+  bool holds_back_ = false;  // the one message that is not sent
+  bool left_ = false;        // the peer has said goodbye
+  bool cut_ = false;         // a message that was sent in part was given up
   ZeroCopy zero_copy_;
   uint64_t spent_ns_ = 0;   // in calls for the large message that is being sent, on trial
   size_t ahead_begin_ = 0;  // what was read ahead; empty while a receive is pending
@@ -191,10 +171,6 @@ class Channel {
   unsigned char headers_[kBatch][wire::kHeaderBytes] = {};  // of message k in [k % kBatch]
   // Of sends that leave from the caller's memory, in the same way; the kernel holds them, too.
   unsigned char shared_headers_[kBatch][wire::kHeaderBytes] = {};
-  Control* control_ = nullptr;
-  Stream data_;
-  ZeroCopy::Wish wish_ = ZeroCopy::Wish::kOff;
-  Failure given_up_;
 };
 
 }  // namespace weir::plugins::tcp

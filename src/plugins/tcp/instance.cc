@@ -1,15 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/tcp/instance.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "net/ip_address.h"
+
 namespace weir::plugins::tcp {
 namespace {
 
-// For what has not left, or whose memory the kernel holds, when a rank leaves.
+// Time for data that have not left, or whose memory the kernel holds, when a rank leaves.
 constexpr uint64_t kFarewellNs = 500'000'000;
+
+// Time limit for a lane's connection while nothing answers.
+constexpr uint64_t kConnectPatienceNs = 30'000'000'000;
+// A receiver connects by itself after so long without its sender.
+constexpr uint64_t kReceiverConnectsNs = 1'000'000'000;
+constexpr uint64_t kWaitLookNs = 1'000'000;
+
+bool has_left(const Instance* self, Peer* peer, uint32_t lane) {
+  if (self->life(peer->rank) == WEIR_LIFE_LEFT) return true;
+  return peer->bundle != nullptr ? peer->bundle->left() : peer->lanes[lane].hear_goodbye();
+}
 
 void flush(Bundle* bundle) {
   const uint64_t end = monotonic_ns() + kFarewellNs;
@@ -22,39 +41,233 @@ void flush(Bundle* bundle) {
 }  // namespace
 
 Instance::~Instance() {
-  // A forked child has copies of the connections, which are its parent's to end.
+  // A forked child has copies of the connections, which only its parent may end.
   const bool ends = owner == getpid();
-  if (ends) {
-    for (const std::unique_ptr<Bundle>& bundle : bundles) {
-      if (bundle != nullptr) flush(bundle.get());
-    }
-    for_each_control([this](Control& control) {
-      control.say_goodbye(notice, notice_bytes, notice_version);
-      control.stream().shut();
-    });
-    for (const std::unique_ptr<Bundle>& bundle : bundles) {
-      for (uint32_t rail = 0; bundle != nullptr && rail < bundle->rail_count(); ++rail) {
+  for (const int listener : listeners) close(listener);
+  const uint64_t patience_ns = ends ? monotonic_ns() + kFarewellNs : 0;
+  for (const std::unique_ptr<Peer>& peer : peers) {
+    if (peer == nullptr || !ends) continue;
+    if (Bundle* bundle = peer->bundle.get(); bundle != nullptr) {
+      flush(bundle);
+      for (uint32_t rail = 0; rail < bundle->rail_count(); ++rail) {
+        bundle->control(rail).say_goodbye();
+        bundle->control(rail).stream().shut();
         bundle->data_stream(rail).shut();
       }
     }
   }
-  for (Control& control : controls) {
-    control.stream().close();
+  for (const std::unique_ptr<Peer>& peer : peers) {
+    if (peer == nullptr || peer->lanes == nullptr) continue;
+    for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+      Channel& channel = peer->lanes[lane];
+      if (ends) {
+        (void)channel.recall(patience_ns);
+        channel.say_goodbye();
+        // What the kernel has taken still arrives.
+        channel.send_stream().shut();
+      }
+      const bool is_one = channel.recv_stream().fd() == channel.send_stream().fd();
+      channel.send_stream().close();
+      if (!is_one) channel.recv_stream().close();
+    }
   }
-  const uint64_t patience_ns = ends ? monotonic_ns() + kFarewellNs : 0;
-  for (Channel& channel : channels) {
-    if (ends) (void)channel.recall(patience_ns);
-    // One that is not used both ways yet is closed as what it is.
-    const int unused = channel.unused_stream().fd();
-    const bool is_one = unused >= 0 || channel.recv_stream().fd() == channel.send_stream().fd();
-    if (unused >= 0) channel.recv_stream() = Stream();
-    // What the kernel has taken still arrives.
-    if (ends) channel.send_stream().shut();
-    if (unused < 0) channel.send_stream().close();
-    if (!is_one) channel.recv_stream().close();
-    channel.unused_stream().close();
+}
+
+// Makes the lanes or rails to a peer.
+weir_result_t Instance::make(uint32_t index) {
+  auto made = std::make_unique<Peer>();
+  made->rank = index;
+  PeerAddress other;
+  if (!decode(reinterpret_cast<const unsigned char*>(addresses[index].data()),
+              addresses[index].size(), &other)) {
+    return report.fail(WEIR_ERROR_INTERNAL, "tcp: the address of rank " + text_of(index));
   }
-  explicit_bzero(identity.key.data(), identity.key.size());
+  made->ways = ways_to(own, interfaces, other, all_here);
+  const bool is_lower = index < rank;
+  const std::vector<RailEnds> pairs =
+      is_lower ? rails_between(other, own) : rails_between(own, other);
+  const uint32_t rail_count = index == rank ? 1 : rail_count_between(own, other, pairs.size());
+  if (rail_count > 1) {
+    std::vector<std::vector<Way>> ways(rail_count);
+    for (uint32_t rail = 0; rail < rail_count; ++rail) {
+      if (!pairs.empty()) {
+        const RailEnds& pair = pairs[rail % pairs.size()];
+        const Offer& here = is_lower ? pair.higher : pair.lower;
+        const Offer& there = is_lower ? pair.lower : pair.higher;
+        std::string device;
+        for (const net::Interface& one : interfaces) {
+          if (one.address == here.address) device = one.name;
+        }
+        ways[rail].push_back({there, here.address, device, why_rail(device, pair.how, there)});
+      }
+      // Where none of these leads to the peer, one of the others may.
+      if (rail == 0 || pairs.empty()) {
+        ways[rail].insert(ways[rail].end(), made->ways.begin(), made->ways.end());
+      }
+    }
+    const size_t shown = std::max<size_t>(pairs.size(), 1);
+    for (size_t rail = 0; rail < shown && !ways[rail].empty(); ++rail) {
+      const Way& way = ways[rail][0];
+      made->way += (rail == 0 ? "rank " + text_of(index) + " at " : ", ") +
+                   net::to_string(way.offer.address, way.offer.port) + " (" + way.why + ")";
+    }
+    made->way += ", " + text_of(rail_count) + " rails";
+    made->bundle = std::make_unique<Bundle>(rail_count);
+    made->bundle->peer = index;
+    if (rejoin == nullptr) rejoin = std::make_unique<Rejoin>(report, this);
+    rejoin->add(index, is_lower, made->bundle.get(), std::move(ways));
+  } else {
+    made->lanes = std::make_unique<Channel[]>(kLaneCount);
+    for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
+      made->lanes[lane].peer = index;
+      made->lanes[lane].lane = static_cast<uint8_t>(lane);
+    }
+    entries.resize(entries.size() + size_t{2} * kLaneCount);
+  }
+  peers[index] = std::move(made);
+  return WEIR_OK;
+}
+
+Peer* Instance::use(uint32_t index) {
+  if (peers[index] != nullptr) [[likely]]
+    return peers[index].get();
+  try {
+    if (make(index) != WEIR_OK) return nullptr;
+  } catch (const std::bad_alloc&) {
+    (void)report.fail(WEIR_ERROR_NO_MEMORY,
+                      "tcp: no memory for connections to rank " + text_of(index));
+    return nullptr;
+  }
+  return peers[index].get();
+}
+
+void Instance::connect(uint32_t peer, const Subject& subject, const std::vector<Way>& ways,
+                       uint64_t deadline_ns) {
+  std::vector<weir_control_way_t> all;
+  for (const Way& way : ways) {
+    weir_control_way_t one{};
+    memcpy(one.address, way.offer.address.bytes.data(), sizeof one.address);
+    memcpy(one.source, way.source.bytes.data(), sizeof one.source);
+    one.port = way.offer.port;
+    one.address_family = way.offer.address.family;
+    one.source_family = way.source.family;
+    (void)snprintf(one.device, sizeof one.device, "%s", way.device.c_str());
+    all.push_back(one);
+  }
+  const uint64_t secure = subject.lane == kControlLane ? WEIR_CONTROL_STAYS_SECURE : 0;
+  control->connect(control->context, peer, subject.pack() | secure, all.data(), all.size(),
+                   deadline_ns);
+}
+
+void Instance::connect_lane(Peer* peer, uint32_t lane) {
+  if (peer->asked[lane] || peer->lanes[lane].is_connected()) return;
+  peer->asked[lane] = true;
+  if (peer->rank != rank) {
+    return connect(peer->rank, {.lane = lane}, peer->ways, monotonic_ns() + kConnectPatienceNs);
+  }
+  // A rank's lanes to itself are socket pairs, so that they behave as all others.
+  int fds[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) {
+    peer->problem = reason_of(errno);
+    return peer->lanes[lane].give_up(WEIR_ERROR_SYSTEM);
+  }
+  peer->lanes[lane].attach(Stream(fds[0]), Stream(fds[1]), static_cast<uint8_t>(lane),
+                           ZeroCopy::Mode::kOff);
+}
+
+void Instance::take(const weir_control_connection_t& connection, weir_result_t result,
+                    uint64_t now_ns) {
+  Subject subject;
+  Stream stream;
+  if (result == WEIR_OK) stream = Stream(control, connection);
+  const bool good = Subject::unpack(connection.subject & ~WEIR_CONTROL_STAYS_SECURE, &subject) &&
+                    connection.peer < rank_count && connection.peer != rank;
+  Peer* peer = good ? use(connection.peer) : nullptr;
+  if (peer == nullptr || (subject.rail_count > 1) != (peer->bundle != nullptr)) {
+    return stream.close();
+  }
+  if (peer->bundle == nullptr) return take_lane(peer, subject.lane, stream, connection, result);
+  if (result == WEIR_OK) return rejoin->joined(peer->rank, subject, stream, now_ns);
+  rejoin->failed(peer->rank, subject, now_ns);
+  if (peer->bundle->up_count() > 0) return;
+  peer->problem = connection.reason;
+  // Where one leads nowhere others may.
+  if (result == WEIR_ERROR_SYSTEM) {
+    peer->bundle->give_up(result, 0);
+  } else if (subject.rail == 0) {
+    peer->bundle->give_up(WEIR_ERROR_PEER_LOST, 0);
+  }
+}
+
+void Instance::take_lane(Peer* peer, uint32_t lane, Stream stream,
+                         const weir_control_connection_t& connection, weir_result_t result) {
+  Channel& channel = peer->lanes[lane];
+  if (result != WEIR_OK) {
+    if (channel.is_connected()) return;
+    peer->asked[lane] = false;
+    peer->problem = connection.reason;
+    return channel.give_up(result == WEIR_ERROR_SYSTEM ? result : WEIR_ERROR_PEER_LOST);
+  }
+  if (channel.is_connected() || channel.send_failure().result != WEIR_OK) return stream.close();
+  channel.attach(stream, stream, static_cast<uint8_t>(lane), zero_copy);
+  if (!peer->way.empty()) return;
+  if (connection.way < peer->ways.size()) {
+    const Way& way = peer->ways[connection.way];
+    peer->way = "rank " + text_of(peer->rank) + " at " +
+                net::to_string(way.offer.address, way.offer.port) + " (" + way.why;
+    if (connection.reason[0] != 0) peer->way += std::string("; not ") + connection.reason;
+    peer->way += ")";
+  } else {
+    sockaddr_storage name{};
+    socklen_t bytes = sizeof name;
+    auto* address = reinterpret_cast<sockaddr*>(&name);
+    const bool is_known = getsockname(stream.fd(), address, &bytes) == 0;
+    peer->way = "rank " + text_of(peer->rank) + ", which connected to " +
+                (is_known ? net::to_string(net::from_sockaddr(address)) : "this rank") +
+                " and chose the path";
+  }
+  report.log(Report::kInformation, "tcp: rank " + text_of(rank) + " uses " + peer->way);
+}
+
+void Instance::step(uint64_t now_ns) {
+  if (control == nullptr) return;
+  // Asked first: connections that a peer made before it ended count.
+  const bool looks = now_ns - waited_ns >= kWaitLookNs;
+  std::vector<bool> gone;
+  if (looks) {
+    waited_ns = now_ns;
+    for (Channel* channel = active; channel != nullptr; channel = channel->next_active) {
+      gone.push_back(channel->is_waiting() && life(channel->peer) != WEIR_LIFE_HERE);
+    }
+  }
+  weir_control_connection_t connection{};
+  connection.struct_bytes = sizeof connection;
+  for (;;) {
+    const weir_result_t result = control->connected(control->context, &connection);
+    if (result == WEIR_IN_PROGRESS) break;
+    take(connection, result, now_ns);
+  }
+  if (rejoin != nullptr) rejoin->step(now_ns);
+  if (!looks) return;
+  size_t i = 0;
+  for (Channel* channel = active; channel != nullptr; channel = channel->next_active, ++i) {
+    if (!channel->is_waiting()) continue;
+    if (gone[i]) {
+      channel->give_up(WEIR_ERROR_PEER_LOST);
+      continue;
+    }
+    // The sender connects, unless nothing leads from there to here.
+    Peer* peer = peers[channel->peer].get();
+    uint64_t& since_ns = peer->waits_ns[channel->lane];
+    if (since_ns == 0) since_ns = now_ns;
+    if (now_ns - since_ns >= kReceiverConnectsNs) connect_lane(peer, channel->lane);
+  }
+  for (const uint32_t peer : active_bundles) {
+    Bundle* bundle = bundle_of(peer);
+    if (bundle->up_count() == 0 && life(peer) != WEIR_LIFE_HERE) {
+      bundle->give_up(WEIR_ERROR_PEER_LOST, 0);
+    }
+  }
 }
 
 weir_result_t tell(Instance* self, uint32_t peer_index, uint32_t lane_index, bool is_send,
@@ -63,7 +276,7 @@ weir_result_t tell(Instance* self, uint32_t peer_index, uint32_t lane_index, boo
   failure.reported = true;
   const std::string peer = text_of(peer_index);
   const std::string lane = text_of(lane_index);
-  const std::string me = text_of(self->identity.rank);
+  const std::string me = text_of(self->rank);
   switch (failure.result) {
     case WEIR_ERROR_MISMATCH:
       return self->report.fail(failure.result, "tcp: rank " + peer + " sent a message of " +
@@ -72,16 +285,19 @@ weir_result_t tell(Instance* self, uint32_t peer_index, uint32_t lane_index, boo
                                                    text_of(failure.expected_bytes) + " (lane " +
                                                    lane + ")");
     case WEIR_ERROR_PEER_LOST: {
-      Bundle* bundle = self->bundles[peer_index].get();
-      Control& control = self->controls[peer_index];
-      control.receive();
-      if (!control.left() && control.lane_ended_ns == 0) control.lane_ended_ns = monotonic_ns();
-      const bool left = bundle != nullptr ? bundle->left() : control.left();
-      const std::string how =
-          left ? "has closed the communicator"
-               : "was lost: its connection " + (failure.error_number == 0
-                                                    ? std::string("was closed")
-                                                    : "failed, " + reason_of(failure.error_number));
+      Peer& it = *self->peers[peer_index];
+      const bool left = has_left(self, &it, lane_index);
+      const bool had_connection =
+          it.bundle != nullptr ? it.bundle->has_begun() : it.lanes[lane_index].is_connected();
+      if (!left && had_connection && it.ended_ns == 0) it.ended_ns = monotonic_ns();
+      std::string how = "has closed the communicator";
+      if (!left && had_connection) {
+        how = "was lost: its connection " + (failure.error_number == 0
+                                                 ? std::string("was closed")
+                                                 : "failed, " + reason_of(failure.error_number));
+      } else if (!left) {
+        how = "was lost: " + (it.problem.empty() ? "its process has ended" : it.problem);
+      }
       return self->report.fail(failure.result,
                                "tcp: rank " + peer + " " + how +
                                    (is_send ? ", while rank " + me + " sent to it"
@@ -91,14 +307,13 @@ weir_result_t tell(Instance* self, uint32_t peer_index, uint32_t lane_index, boo
     case WEIR_ERROR_SYSTEM:
       return self->report.fail(
           failure.result, "tcp: rank " + me + " cannot connect lane " + lane + " to rank " + peer +
-                              ": " + reason_of(failure.error_number) +
-                              "; raise `ulimit -n`, or have all connections made at the start "
-                              "with WEIR_TCP_LAZY=0");
+                              ": " + self->peers[peer_index]->problem + "; raise `ulimit -n`");
     default:
       return self->report.fail(
-          failure.result, "tcp: what rank " + peer + " sent to rank " + me + " on lane " + lane +
-                              " is no message of this protocol: it was damaged on its "
-                              "way, or something else wrote into the connection");
+          failure.result, "tcp: the data that rank " + peer + " sent to rank " + me + " on lane " +
+                              lane +
+                              " is not a message of the tcp transport: it was damaged in transit, "
+                              "or another program wrote to the connection");
   }
 }
 

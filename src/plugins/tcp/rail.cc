@@ -24,7 +24,7 @@ constexpr uint64_t kCallBytesMax = 512 * 1024;
 constexpr double kFirstRate = 1.25;  // 10 Gbit/s, until something is known
 constexpr uint64_t kSampleBytes = 64 * 1024;
 constexpr uint32_t kSilentMax = 32;
-// In a rail's time: one fragment, and what may be on its way.
+// The time that a rail takes for one fragment, and for what may be on its way.
 constexpr double kFragmentNs = 500e3;
 constexpr double kFragmentNsLeast = 50e3;
 constexpr double kWindowNs = 4e6;
@@ -128,7 +128,7 @@ void Rail::look_at_answers() {
   answer_step_ns_ = std::bit_floor(answer_us_ / 1000) * 1'000'000;
 }
 
-// With a window that is closed, it is the peer that does not read.
+// If the window is closed, the cause is the peer, which does not read.
 bool Rail::was_held_up_by_peer() {
   tcp_info info{};
   socklen_t bytes = sizeof info;
@@ -207,7 +207,7 @@ double Rail::take_sample() {
   socklen_t bytes = sizeof info;
   const bool tells = getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
                      bytes >= offsetof(tcp_info, tcpi_delivery_rate) + sizeof(uint64_t);
-  // One that it has told before is not new.
+  // A rate that the kernel has reported before is not new.
   if (tells && info.tcpi_delivery_rate_app_limited == 0 && info.tcpi_delivery_rate != 0 &&
       info.tcpi_delivery_rate != kernel_rate_) {
     kernel_rate_ = info.tcpi_delivery_rate;
@@ -391,7 +391,7 @@ bool Rail::is_stalled(int fd, uint32_t patience_ms) {
   tcp_info info{};
   socklen_t bytes = sizeof info;
   if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
-  // With a window that is closed nothing is unacknowledged: a peer that does not read is no stall.
+  // With a closed window nothing is unacknowledged: a peer that does not read is no stall.
   return info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 &&
          info.tcpi_last_ack_recv >= patience_ms;
 }

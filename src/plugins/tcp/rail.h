@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rail: one of several connections between two ranks that carry the fragments of their messages
-// (wire.h), and how fast it is. What it was given stays known here until the peer has told that it
-// has it, so that it can go another way when the rail fails.
+// (wire.h), and how fast it is. The fragments that it was given are kept here until the peer has
+// confirmed them, so that they can go over another rail when this one fails.
 //
 // It reads a fragment's bytes straight to where its Receiver wants them. It never waits, allocates
-// only at its making, and decides nothing: a rail that breaks says so and is left to its owner. One
-// thread at a time.
+// only when it is made, and decides nothing: a rail that breaks reports that, and its owner acts on
+// it. One thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@ namespace weir::plugins::tcp {
 // Takes what arrives.
 class Receiver {
  public:
-  // Where the fragment's bytes go: null with `*good` when nobody wants them, false when no honest
-  // peer could have sent it now.
+  // Where the fragment's bytes go: null with `*good` when they are not wanted, with false when no
+  // correct peer could have sent it now.
   virtual unsigned char* place(const wire::FragmentHeader& header, bool* good) = 0;
-  // All of it has arrived there.
+  // All of the fragment has arrived there.
   virtual void finish(const wire::FragmentHeader& header) = 0;
-  // What the header tells besides: how many of the fragments sent on this rail the peer has; how
-  // many receives it has posted on the lane.
+  // The other contents of the header: how many of the fragments sent on this rail the peer has, and
+  // how many receives it has posted on the lane.
   virtual bool hear(uint32_t rail, const wire::FragmentHeader& header) = 0;
 
  protected:
@@ -72,19 +72,20 @@ class Rail {
   bool has_unwritten() const { return written_ < queued_; }
   bool has_outstanding() const { return acknowledged_ < queued_; }
   uint64_t outstanding_bytes() const { return outstanding_bytes_; }
-  // Of those, what has not come to the peer's host, as of the last look and with what came since.
+  // Of those, the bytes that have not reached the peer's host, as of the last look and with what
+  // came since.
   uint64_t ahead_bytes() const { return ahead_bytes_; }
   void look_ahead(uint64_t now_ns);
-  // The same, where it is time to see how fast the rail is.
+  // The same, when it is time to measure how fast the rail is.
   void watch(uint64_t now_ns) {
     if (is_marked_ && now_ns - looked_ns_ >= kWatchNs) look_ahead(now_ns);
   }
-  // With more than that ahead it is given no parts of messages: what is in a socket cannot be taken
-  // back. It is what the rail carries in a short time, and half as much again as it has carried
-  // at a time since it began, or was found to be slow: kTrialBytes at first.
+  // With more than that ahead, the rail is given no parts of messages: bytes in a socket cannot be
+  // taken back. The limit is what the rail carries in a short time, and half as much again as it
+  // has carried at a time since it began, or was found to be slow: kTrialBytes at first.
   uint64_t ahead_bytes_max() const;
-  // One that is too slow to be used may be tried when it has rested for long beside the time that
-  // it took for what it was given last. How fast it is then will be as its next bytes show.
+  // A rail that is too slow to be used may be tried when it has rested for much longer than it took
+  // for its latest bytes. Its next bytes then show how fast it is.
   bool is_due_for_trial(uint64_t now_ns) const { return idle_ns(now_ns) > took_ns_ * kRestFactor; }
   void begin_trial() { sample_count_ = 0; }
   // Asks the kernel how long the peer's host takes to answer.
@@ -95,7 +96,8 @@ class Rail {
   uint64_t idle_ns(uint64_t now_ns) const {
     return outstanding_bytes_ == 0 && now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
   }
-  // The peer has so many of them (modulo 2^32); `drop` takes each one off. False: more than were sent.
+  // The peer has received so many of them (modulo 2^32); `drop` takes each one off. False: more
+  // than were sent.
   template <typename Drop>
   bool acknowledge(uint32_t count, uint64_t now_ns, Drop drop) {
     const uint32_t fresh = count - static_cast<uint32_t>(acknowledged_);
@@ -111,7 +113,7 @@ class Rail {
     measure(bytes, now_ns);
     return true;
   }
-  // Takes off what is left, in order.
+  // Takes off the remaining ones, in order.
   template <typename Take>
   void take_back(Take take) {
     while (acknowledged_ < queued_) take(sent_[acknowledged_++ % kFragmentsMax].fragment);
@@ -120,7 +122,7 @@ class Rail {
     is_marked_ = false;
   }
 
-  // Forgets what is sent from memory that is not its owner's any more, and all that is behind it.
+  // Forgets fragments sent from memory that its owner may use again, and all fragments after them.
   void drop_owned();
 
   // Receiving: what can be had without waiting, within a bound that keeps others served.
@@ -132,17 +134,17 @@ class Rail {
   const wire::FragmentHeader* current() const { return in_fragment_ ? &current_ : nullptr; }
   // What is arriving of this message goes to `data`, where its first bytes have been copied.
   void redirect(uint8_t lane, uint64_t message_number, unsigned char* data);
-  // Nobody wants what is arriving for this lane any more.
+  // What is arriving for this lane is not wanted any more.
   void forget_lane(uint8_t lane);
 
-  // Bytes per ns: the median of the latest measurements. They are the kernel's, of times in which
-  // the link was what held the rail up: it sees acknowledgements come while this thread, or the
-  // peer's, has no processor, and knows apart what a link lets through after a pause. Where it says
-  // nothing for long, that is not what holds this rail up, and what is acknowledged counts.
+  // Bytes per ns: the median of the latest measurements. They are made by the kernel, at times when
+  // the link was the bottleneck: the kernel sees acknowledgements arrive while this thread, or the
+  // peer's, has no processor, and recognizes what a link lets through after a pause. If it reports
+  // nothing for long, the link is not the bottleneck, and acknowledged bytes are counted.
   //
-  // Until there are some, it is the fastest that bytes were seen to leave the socket. When they
-  // leave it at less than half of the rate for 50 ms, although the peer reads, the rate is what was
-  // seen, and measuring begins anew.
+  // Before the first measurement, the rate is the fastest at which bytes were seen to leave the
+  // socket. When they leave it at less than half of the rate for 50 ms, although the peer reads,
+  // the rate becomes what was seen, and measuring begins anew.
   double rate() const { return rate_; }
   bool is_measured() const { return is_measured_; }  // else it is a guess
   // Longest and shortest fragment that is good for this rail.
@@ -150,7 +152,7 @@ class Rail {
   uint32_t fragment_bytes_least() const;
   uint64_t window_bytes() const;
 
-  // The kernel has waited too long for the peer's host to say that it has got what was sent.
+  // The kernel has waited too long for the peer's host to acknowledge what was sent.
   static bool is_stalled(int fd, uint32_t patience_ms);
 
  private:
@@ -163,7 +165,7 @@ class Rail {
   };
 
   void fail(Health health, int error_number);
-  // More is under way than what need not be looked after.
+  // Whether so much is in flight that it must be looked after.
   bool has_much_outstanding() const;
   void write();
   void mark(uint64_t now_ns);

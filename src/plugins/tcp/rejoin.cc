@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "plugins/tcp/rejoin.h"
 
+#include <errno.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -9,141 +11,149 @@ namespace weir::plugins::tcp {
 namespace {
 
 constexpr uint64_t kStepNs = 10'000'000;
-constexpr uint64_t kNeededStepNs = 100'000;
 constexpr uint64_t kPauseNsMin = 50'000'000;
 constexpr uint64_t kPauseNsMax = 1'000'000'000;
+// Time limit for an attempt to bring a rail back, and for the lower rank to accept it, which it
+// does when it makes progress.
 constexpr uint64_t kPatienceNs = 2'000'000'000;
-// A host answers when it makes progress; that its process lives the rail's control connection tells.
-constexpr uint64_t kNeededPatienceNs = 30'000'000'000;
+constexpr uint64_t kFirstPatienceNs = 30'000'000'000;
 
 }  // namespace
 
 Rejoin::~Rejoin() {
   for (Peer& peer : peers_) {
-    for (Absent& rail : peer.rails) rail.control.close();
+    for (Absent& rail : peer.rails) close(&rail);
   }
 }
 
-void Rejoin::add(uint32_t peer, Bundle* bundle, std::vector<Way> ways) {
-  peers_.push_back({peer, bundle, std::move(ways), std::vector<Absent>(bundle->rail_count())});
+void Rejoin::add(uint32_t peer, bool is_lower, Bundle* bundle, std::vector<std::vector<Way>> ways) {
+  const size_t count = bundle->rail_count();
+  peers_.push_back({peer, is_lower, bundle, std::move(ways), std::vector<Absent>(count)});
 }
 
 void Rejoin::step(uint64_t now_ns) {
-  if (now_ns < next_ns_) return;
-  bool is_needed = false;
+  const bool is_due = now_ns >= next_ns_;
+  if (is_due) next_ns_ = now_ns + kStepNs;
   for (Peer& peer : peers_) {
-    const bool needs_rails = peer.bundle->needs_rails();
-    is_needed = is_needed || needs_rails;
-    if (peer.ways.empty() || !(needs_rails || peer.bundle->any_down())) continue;
-    for (uint32_t rail = 0; rail < peer.rails.size(); ++rail) start(&peer, rail, now_ns);
+    if (!peer.bundle->any_down() || !(is_due || !peer.bundle->has_begun())) continue;
+    for (uint32_t rail = 0; rail < peer.rails.size(); ++rail) {
+      if (peer.rails[rail].under_way) {
+        await_welcome(&peer, rail, now_ns);
+      } else {
+        start(&peer, rail, now_ns);
+      }
+    }
   }
-  next_ns_ = now_ns + (is_needed ? kNeededStepNs : kStepNs);
-  joiner_->step(now_ns);
 }
 
-Rejoin::Peer* Rejoin::peer_of(const Handshake& shown) {
-  for (Peer& peer : peers_) {
-    if (peer.rank == shown.peer() && peer.rails.size() == shown.rail_count()) return &peer;
-  }
-  return nullptr;
+Rejoin::Peer* Rejoin::peer_of(uint32_t rank) {
+  const auto at = std::find_if(peers_.begin(), peers_.end(),
+                               [rank](const Peer& peer) { return peer.rank == rank; });
+  return at == peers_.end() ? nullptr : &*at;
 }
 
-// The guest's end.
-
-void Rejoin::start(Peer* peer, uint32_t rail_index, uint64_t now_ns) {
-  Absent& rail = peer->rails[rail_index];
-  const Bundle& bundle = *peer->bundle;
-  const bool rests = bundle.rests(rail_index);
-  if (rail.under_way || !(rests ? bundle.needs_rails() : bundle.may_return(rail_index))) return;
-  if (rail.next_ns == 0) {
-    rail.attempt_count = 0;
-    rail.next_ns = now_ns + (rests ? 0 : kPauseNsMin);
-  }
-  if (now_ns < rail.next_ns) return;
-  rail.returns = rests ? 0 : bundle.returns(rail_index) + 1;
-  rail.under_way = begin(*peer, rail_index, rests ? kRailLane : kControlLane, now_ns);
-  if (!rail.under_way) give_up(&rail, now_ns);
-}
-
-bool Rejoin::begin(const Peer& peer, uint32_t rail, uint32_t lane, uint64_t now_ns) {
-  return joiner_->begin(
-             {.peer = peer.rank,
-              .lane = lane,
-              .rail = rail,
-              .rail_count = peer.bundle->rail_count(),
-              .returns = peer.rails[rail].returns,
-              .patience_ns = peer.rails[rail].returns == 0 ? kNeededPatienceNs : kPatienceNs},
-             peer.ways[rail], now_ns) == 0;
+void Rejoin::close(Absent* rail) {
+  rail->control.close();
+  rail->data.close();
 }
 
 void Rejoin::give_up(Absent* rail, uint64_t now_ns) {
   rail->under_way = false;
-  rail->control.close();
+  close(rail);
   rail->next_ns = now_ns + std::min(kPauseNsMax, kPauseNsMin << std::min(rail->attempt_count, 5u));
   ++rail->attempt_count;
 }
 
-bool Rejoin::goes_on(const Handshake& meant) {
-  const Bundle& bundle = *peer_of(meant)->bundle;
-  return meant.returns() == 0 ? bundle.rests(meant.rail()) : bundle.may_return(meant.rail());
-}
-
-void Rejoin::fail(const Handshake& meant, int, uint64_t now_ns) {
-  give_up(&peer_of(meant)->rails[meant.rail()], now_ns);
-}
-
-// The host's end.
-
-// Else one of the ends does not know yet what the other has: the peer comes again.
-bool Rejoin::may_come(const Handshake& shown) {
-  Peer* peer = peer_of(shown);
-  if (peer == nullptr || !peer->ways.empty()) return false;
+void Rejoin::start(Peer* peer, uint32_t rail_index, uint64_t now_ns) {
+  Absent& rail = peer->rails[rail_index];
   const Bundle& bundle = *peer->bundle;
-  const uint32_t i = shown.rail();
-  if (shown.returns() == 0) return shown.lane() == kRailLane && bundle.rests(i) && !bundle.left();
-  const bool is_next = shown.returns() == bundle.returns(i) + 1 && bundle.may_return(i);
-  const bool is_again = shown.returns() == bundle.returns(i) && !bundle.left();
-  if (!is_next && !is_again) return false;
-  const Absent& rail = peer->rails[i];
-  return shown.lane() == kControlLane ||
-         (rail.control.is_open() && rail.returns == shown.returns());
+  const uint32_t returns = bundle.returns(rail_index) + 1;
+  const bool is_first = returns == 1;
+  if (!bundle.may_return(rail_index) || !(is_first || peer->is_lower)) return;
+  if (rail.next_ns == 0) {
+    rail.attempt_count = 0;
+    rail.next_ns = now_ns + (is_first ? 0 : kPauseNsMin);
+  }
+  if (now_ns < rail.next_ns) return;
+  // What the peer has connected already is half of it.
+  if (rail.returns != returns) close(&rail);
+  rail.returns = returns;
+  rail.under_way = true;
+  const uint64_t deadline_ns = now_ns + (is_first ? kFirstPatienceNs : kPatienceNs);
+  // A rail that returns takes its own link: over the link of another rail it would be of no use.
+  std::vector<Way> ways = peer->ways[rail_index];
+  if (!is_first && !ways[0].device.empty()) ways.erase(ways.begin() + 1, ways.end());
+  for (const uint32_t lane : {kControlLane, kRailLane}) {
+    const bool is_there = (lane == kControlLane ? rail.control : rail.data).is_open();
+    if (is_there) continue;
+    connector_->connect(peer->rank, {lane, rail_index, bundle.rail_count(), returns}, ways,
+                        deadline_ns);
+  }
 }
 
-// Both.
+void Rejoin::failed(uint32_t rank, const Subject& subject, uint64_t now_ns) {
+  Peer* peer = peer_of(rank);
+  if (peer == nullptr || subject.rail >= peer->rails.size()) return;
+  Absent& rail = peer->rails[subject.rail];
+  if (rail.under_way && rail.returns == subject.returns) give_up(&rail, now_ns);
+}
 
-void Rejoin::join(const Handshake& shown, Stream stream, uint64_t now_ns) {
-  Peer* peer = peer_of(shown);
-  const uint32_t i = shown.rail();
-  Absent& rail = peer->rails[i];
-  const bool is_guest = !peer->ways.empty();
-  if (shown.lane() == kControlLane) {
-    rail.control.close();
-    rail.control = stream;
-    rail.returns = shown.returns();
-    if (is_guest && !begin(*peer, i, kRailLane, now_ns)) give_up(&rail, now_ns);
+void Rejoin::joined(uint32_t rank, const Subject& subject, Stream stream, uint64_t now_ns) {
+  Peer* peer = peer_of(rank);
+  if (peer == nullptr || subject.rail_count != peer->rails.size()) return stream.close();
+  Absent& rail = peer->rails[subject.rail];
+  if (subject.returns < rail.returns) return stream.close();
+  if (subject.returns > rail.returns) {
+    close(&rail);
+    rail.returns = subject.returns;
+    rail.under_way = false;
+  }
+  Stream& place = subject.lane == kControlLane ? rail.control : rail.data;
+  place.close();
+  place = stream;
+  if (rail.control.is_open() && rail.data.is_open()) complete(peer, subject.rail, now_ns);
+}
+
+// Both connections are there.
+void Rejoin::complete(Peer* peer, uint32_t rail_index, uint64_t now_ns) {
+  Absent& rail = peer->rails[rail_index];
+  Bundle& bundle = *peer->bundle;
+  const bool is_next =
+      rail.returns == bundle.returns(rail_index) + 1 && bundle.may_return(rail_index);
+  const bool is_first = rail.returns == 1;
+  if (is_first) return is_next ? attach(peer, rail_index) : close(&rail);
+  if (peer->is_lower) {
+    rail.expiry_ns = now_ns + kPatienceNs;
     return;
   }
-  if (is_guest) {
-    rail.under_way = false;
-    rail.next_ns = 0;
-  }
-  if (shown.returns() == 0) return peer->bundle->attach_data(i, stream);
-  if (!is_guest && shown.returns() == peer->bundle->returns(i)) {
-    peer->bundle->forget_connection(i);
-  }
-  finish(peer, i, stream);
+  const bool is_again = rail.returns == bundle.returns(rail_index) && !bundle.left();
+  // Otherwise one of the ends does not know yet what the other has received: the peer tries again.
+  if (!is_next && !is_again) return close(&rail);
+  if (is_again) bundle.forget_connection(rail_index);
+  if (rail.data.send(&kWelcome, 1) != 1) return close(&rail);
+  attach(peer, rail_index);
 }
 
-void Rejoin::take(uint32_t rank, uint32_t rail, Stream data) {
-  for (Peer& peer : peers_) {
-    if (peer.rank == rank && rail < peer.rails.size()) return peer.bundle->attach_data(rail, data);
-  }
-  data.close();
-}
-
-void Rejoin::finish(Peer* peer, uint32_t rail_index, Stream data) {
+void Rejoin::await_welcome(Peer* peer, uint32_t rail_index, uint64_t now_ns) {
   Absent& rail = peer->rails[rail_index];
-  peer->bundle->attach(rail_index, data, std::exchange(rail.control, Stream()), rail.returns);
+  if (!rail.control.is_open() || !rail.data.is_open()) return;
+  unsigned char word = 0;
+  const ssize_t got = rail.data.receive(&word, 1);
+  const bool waits = got < 0 && (Stream::is_temporary(errno) || errno == EINTR);
+  if (waits && now_ns < rail.expiry_ns && peer->bundle->may_return(rail_index)) return;
+  if (got == 1 && word == kWelcome && peer->bundle->may_return(rail_index)) {
+    return attach(peer, rail_index);
+  }
+  give_up(&rail, now_ns);
+}
+
+void Rejoin::attach(Peer* peer, uint32_t rail_index) {
+  Absent& rail = peer->rails[rail_index];
+  rail.under_way = false;
+  rail.next_ns = 0;
+  peer->bundle->attach(rail_index, std::exchange(rail.data, Stream()),
+                       std::exchange(rail.control, Stream()), rail.returns);
+  if (rail.returns == 1) return;
   report_.log(Report::kInformation, "tcp: rail " + std::to_string(rail_index) + " to rank " +
                                         std::to_string(peer->rank) + " is back");
 }

@@ -3,13 +3,11 @@
 
 #include <unistd.h>
 
-#include <memory>
-
 namespace weir::plugins::tcp {
 
 void Stream::close() {
-  if (tls_ != nullptr) {
-    delete tls_;
+  if (is_secured()) {
+    control_->session_close(session_);
   } else if (fd_ >= 0) {
     ::close(fd_);
   }
@@ -21,28 +19,9 @@ void Stream::discard() const {
   (void)setsockopt(fd_, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
 }
 
-bool Stream::secure(const net::TlsContext& context, net::Stream::Role role) {
-  auto made = std::make_unique<net::Stream>(fd_);
-  if (!made->secure(context, role)) {
-    (void)made->release();
-    return false;
-  }
-  tls_ = made.release();
-  return true;
-}
-
-bool Stream::leave_tls() {
-  if (tls_ == nullptr) return true;
-  if (!tls_->is_ready() || tls_->has_unread()) return false;
-  (void)tls_->release();
-  delete tls_;
-  tls_ = nullptr;
-  return true;
-}
-
 void Stream::shut() const {
-  if (tls_ != nullptr) {
-    tls_->shut();
+  if (is_secured()) {
+    control_->session_shut(session_);
   } else if (fd_ >= 0) {
     (void)shutdown(fd_, SHUT_WR);
   }

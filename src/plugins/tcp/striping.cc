@@ -27,7 +27,8 @@ void share_out(const Flow* flows, uint32_t flow_count, uint64_t bytes, uint64_t*
     }
     end_ns = total_bytes / total_rate;
     if (left == 1) break;
-    // Who would get the smallest part of what is worth it goes, and all is shared out again.
+    // The flow with the smallest share relative to its least_bytes is left out, and all is shared
+    // out again.
     uint32_t worst = flow_count;
     double worst_part = 1;
     for (uint32_t i = 0; i < flow_count; ++i) {
@@ -41,7 +42,7 @@ void share_out(const Flow* flows, uint32_t flow_count, uint64_t bytes, uint64_t*
     if (worst == flow_count) break;
     takes_part[worst] = false;
   }
-  // One that went may be better alone than what is left.
+  // A flow that was left out may be better alone than those that remain.
   uint32_t best = 0;
   for (uint32_t i = 1; i < flow_count; ++i) {
     if (end_alone(i) < end_alone(best)) best = i;

@@ -9,16 +9,16 @@
 
 namespace weir::plugins::tcp {
 
-// A rail, as far as it matters for that.
+// The properties of a rail that matter for that.
 struct Flow {
   double rate = 1;           // bytes per ns, above 0
   uint64_t ahead_bytes = 0;  // that leave before anything new
   uint64_t least_bytes = 0;  // fewer are not worth a fragment
 };
 
-// Sets shares[i] of `flow_count` (1 to kRailsMax) flows; their sum is `bytes`. Flows that get a share
-// end at one time, none later than any flow would end that got all; where several get one, each gets
-// its least_bytes.
+// Sets shares[i] of `flow_count` (1 to kRailsMax) flows; their sum is `bytes`. Flows that get a
+// share end at one time, no later than any flow would with all bytes; where several get one, each
+// gets its least_bytes.
 void share_out(const Flow* flows, uint32_t flow_count, uint64_t bytes, uint64_t* shares);
 
 }  // namespace weir::plugins::tcp

@@ -21,7 +21,7 @@ namespace {
 // What it must save to be worth that a send completes later.
 constexpr double kGainLeast = 0.9;
 constexpr uint64_t kRefusedMax = 16;
-// What a network interface may take to let go of pages that nobody wants sent any more.
+// The time that a network interface may take to release pages that need not be sent any more.
 constexpr uint64_t kInterfaceNs = 1'000'000'000;
 
 double median(const double* values, uint32_t count) {
@@ -33,27 +33,27 @@ double median(const double* values, uint32_t count) {
 
 }  // namespace
 
-bool ZeroCopy::parse(const char* text, Wish* wish) {
+bool ZeroCopy::parse(const char* text, Mode* mode) {
   if (text == nullptr || *text == '\0' || strcmp(text, "auto") == 0) {
-    *wish = Wish::kAuto;
+    *mode = Mode::kAuto;
   } else if (strcmp(text, "on") == 0) {
-    *wish = Wish::kOn;
+    *mode = Mode::kOn;
   } else if (strcmp(text, "off") == 0) {
-    *wish = Wish::kOff;
+    *mode = Mode::kOff;
   } else {
     return false;
   }
   return true;
 }
 
-void ZeroCopy::attach(int fd, Wish wish) {
+void ZeroCopy::attach(int fd, Mode mode) {
   *this = ZeroCopy();
   fd_ = fd;
-  forced_ = wish == Wish::kOn;
-  if (wish == Wish::kOff) return turn_off("as WEIR_TCP_ZEROCOPY says");
+  forced_ = mode == Mode::kOn;
+  if (mode == Mode::kOff) return turn_off("as WEIR_TCP_ZEROCOPY says");
   const int on = 1;
   if (setsockopt(fd, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof on) != 0) {
-    return turn_off("the kernel cannot");
+    return turn_off("the kernel does not support zero-copy");
   }
   state_ = forced_ ? State::kOn : State::kTrial;
   why_ = forced_ ? "as WEIR_TCP_ZEROCOPY says" : "";
@@ -82,7 +82,7 @@ void ZeroCopy::measured(bool zero_copy, uint64_t bytes, uint64_t ns) {
   if (way.count < kTrialCount) {
     way.ns_per_byte[way.count++] = static_cast<double>(ns) / static_cast<double>(bytes);
   }
-  // The kernel's word on all of them is awaited: it may have copied.
+  // The kernel must have reported on all of them: it may have copied.
   if (copying_.count == kTrialCount && sharing_.count == kTrialCount && !holds()) judge();
 }
 
@@ -93,13 +93,13 @@ void ZeroCopy::judge() {
     state_ = State::kOn;
     why_ = "measured";
   } else {
-    turn_off("it saves nothing here");
+    turn_off("zero-copy does not cost less here");
   }
 }
 
 void ZeroCopy::given_back(uint32_t first, uint32_t last, bool copied) {
   if (copied && state_ != State::kOff && !forced_) {
-    turn_off("the kernel copies nonetheless, as on a way within one host");
+    turn_off("the kernel copies nonetheless, as it does within one host");
   }
   const uint32_t count = last - first + 1;  // modulo 2^32, as the kernel counts
   for (uint32_t i = 0; i < count; ++i) {
@@ -142,7 +142,7 @@ bool ZeroCopy::wait_until(uint64_t end_ns) {
     collect();
     if (!holds()) return true;
     if (monotonic_ns() >= end_ns) return false;
-    // The error queue is told of without being asked for; so is an end, which must not make us spin.
+    // poll reports the error queue without being asked; an end, too, which must not make us spin.
     pollfd entry = {fd_, 0, 0};
     if (poll(&entry, 1, 1) == 1 && (entry.revents & POLLERR) == 0) {
       const timespec pause = {0, 200'000};
@@ -153,7 +153,8 @@ bool ZeroCopy::wait_until(uint64_t end_ns) {
 
 bool ZeroCopy::recall(uint64_t patience_ns) {
   if (wait_until(patience_ns)) return true;
-  // Not close: the kernel would go on sending from the buffers, and there would be nobody to tell.
+  // Not close: the kernel would go on sending from the buffers, and could not report when it is
+  // done.
   sockaddr nowhere{};
   nowhere.sa_family = AF_UNSPEC;
   (void)connect(fd_, &nowhere, sizeof nowhere);

@@ -4,8 +4,8 @@
 namespace weir::plugins::ucx {
 namespace {
 
-// Where a request keeps its operation. Null: it is being posted, for UCX may finish it before the call
-// that posts it returns.
+// Where a request keeps its operation. Null: it is being posted, for UCX may finish it before the
+// call that posts it returns.
 Op*& op_of(void* request) { return *static_cast<Op**>(request); }
 
 // In place of an operation that was abandoned.
@@ -60,7 +60,7 @@ weir_result_t Flow::settle(ucs_status_ptr_t request, Op* op) {
   tail_ = op;
   if (op->state == kOpBroken) [[unlikely]]
     advance();
-  // UCX may have found out while it posted.
+  // UCX may have noticed a failure during the post.
   if (failure_.result != WEIR_OK) [[unlikely]]
     fail(failure_.result);
   return op->state > kOpFailed ? failure_.result : WEIR_IN_PROGRESS;
@@ -80,7 +80,7 @@ weir_result_t Flow::send(const void* data, uint64_t bytes, Op* op, ucs_memory_ty
   param.cb.send = on_sent;
   param.user_data = this;
   if (memory != UCS_MEMORY_TYPE_UNKNOWN) [[unlikely]] {
-    // What completes at once UCX may send inline, and reads it with the processor.
+    // UCX may send inline what completes at once, and then reads it with the processor.
     param.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
     param.memory_type = memory;
   }
@@ -97,8 +97,8 @@ weir_result_t Flow::recv(void* data, uint64_t bytes, Op* op, ucs_memory_type_t m
   }
   const ucp_tag_t tag = tag_ | (posted_ & kNumberMask);
   ucp_request_param_t param;
-  // UCX 1.13 does not tell how long a message was whose receive completes at once; so none does, and
-  // the callback tells, if need be before the call returns.
+  // UCX 1.13 does not tell how long a message was whose receive completes at once; so no receive
+  // does, and the callback tells the length, if need be before the call returns.
   param.op_attr_mask =
       UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   param.cb.recv = on_received;
@@ -149,7 +149,7 @@ void Flow::on_received(void* request, ucs_status_t status, const ucp_tag_recv_in
   flow->finish(op, shorter ? UCS_ERR_MESSAGE_TRUNCATED : status);
 }
 
-// Tells what is complete at the head of the queue.
+// Reports the complete operations at the head of the queue.
 void Flow::advance() {
   if (failure_.result != WEIR_OK) return sweep();
   while (head_ != nullptr && head_->state == kOpArrived) {
@@ -177,7 +177,7 @@ void Flow::fail(weir_result_t result, ucs_status_t status) {
   }
   if (failing_) return;
   failing_ = true;
-  // What UCX has not begun it gives back at once; the rest when its endpoint ends.
+  // UCX gives back at once what it has not begun; the rest when its endpoint ends.
   for (Op* op = head_; op != nullptr; op = next_of(op)) {
     if (op->request != 0) ucp_request_cancel(worker_, reinterpret_cast<void*>(op->request));
   }
@@ -185,7 +185,7 @@ void Flow::fail(weir_result_t result, ucs_status_t status) {
   sweep();
 }
 
-// Takes out what UCX has done with.
+// Takes out the operations that UCX has finished.
 void Flow::sweep() {
   Op* last = nullptr;
   for (Op* op = head_; op != nullptr;) {

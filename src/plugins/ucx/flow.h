@@ -7,15 +7,15 @@
 //        23..20    lane; kHelloLane for the message with which endpoints meet
 //         19..0    number of the message in its flow, modulo 2^20
 //
-// So the k-th send meets the k-th receive whatever way UCX takes for each of them, and a message of
-// another length is noticed where it arrives. UCX may finish a later message first; a flow tells its
-// operations complete in the order in which they were posted.
+// So the k-th send matches the k-th receive whatever way UCX takes for each of them, and a message
+// of another length is detected where it arrives. UCX may finish a later message first; a flow
+// reports its operations complete in the order in which they were posted.
 //
-// A send is complete when UCX's own request is, and not before: then UCX holds none of it back (network.h
-// tells by what), so that it arrives though this rank makes no further call.
+// A send is complete when UCX's own request is: then UCX holds none of it back (network.h says by
+// what means), so that it arrives even if this rank makes no further call.
 //
-// Operations are queued through their own words, and a request of UCX points back to its operation, so
-// that it can be made to forget it. One thread at a time.
+// Operations are queued through their own words, and a request of UCX points back to its operation,
+// so that it can be made to forget it. One thread at a time.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -71,8 +71,8 @@ class Flow {
   // `endpoint`: null for a flow of receives.
   void attach(ucp_worker_h worker, ucp_ep_h endpoint, ucp_tag_t tag);
 
-  // WEIR_OK: complete. WEIR_IN_PROGRESS: queued. Else the flow's failure. `memory`: where the buffer lies;
-  // unknown: where the host reaches it, or UCX finds out.
+  // WEIR_OK: complete. WEIR_IN_PROGRESS: queued. Else the flow's failure. `memory`: where the
+  // buffer lies; unknown: where the host reaches it, or UCX finds out.
   weir_result_t send(const void* data, uint64_t bytes, Op* op,
                      ucs_memory_type_t memory = UCS_MEMORY_TYPE_UNKNOWN);
   weir_result_t recv(void* data, uint64_t bytes, Op* op,
@@ -91,18 +91,18 @@ class Flow {
   }
   // No message from `count` on will ever come.
   void end_at(uint64_t count);
-  // What end_at has said is complete.
+  // Whether all messages before the end that end_at has set are complete.
   bool at_end() const { return popped_ >= end_; }
 
   const Failure& failure() const { return failure_; }
   bool idle() const { return head_ == nullptr; }
   // Messages that are complete at this end, all before them, too.
   uint64_t completed() const { return popped_; }
-  // After abandon: UCX will read and write none of the buffers that the flow was ever given. It gives back a
-  // receive that it has begun with when the endpoint ends, yet what the peer has been told to write
-  // may still come.
+  // After abandon: UCX will read and write none of the buffers that the flow was ever given. UCX
+  // gives back a receive that it has begun when the endpoint ends, but data that the peer has been
+  // told to write may still arrive.
   bool has_let_go() const { return !holds_; }
-  bool reported = false;  // the failure has been told to the host
+  bool reported = false;  // the failure has been reported to the host
 
  private:
   static void on_sent(void* request, ucs_status_t status, void* flow);
@@ -122,7 +122,7 @@ class Flow {
   Op* head_ = nullptr;
   Op* tail_ = nullptr;
   uint64_t posted_ = 0;  // numbers the messages
-  uint64_t popped_ = 0;  // of them complete and told
+  uint64_t popped_ = 0;  // of them complete and reported
   uint64_t end_ = UINT64_MAX;
   Op* posting_ = nullptr;
   bool closed_ = false;

@@ -25,13 +25,14 @@ std::mutex& life_mutex() {
 std::atomic<int> open_count{0};
 std::atomic<bool> forked_away{false};
 
-// UCX's own thread, which makes its connections, does not come along into a forked child, and UCX
-// does not start another while it believes to have one.
+// UCX's own thread, which makes its connections, does not exist in a forked child, and UCX does not
+// start another while it believes that it has one.
 void watch_forks() {
   static std::once_flag once;
   std::call_once(once, [] {
     (void)pthread_atfork(nullptr, nullptr, [] {
-      // Nor does it take being left in the middle by another thread, which holds the lock then.
+      // UCX does not work either if another thread was in the middle of it, which then holds the
+      // lock.
       if (open_count.load() > 0 || !life_mutex().try_lock()) forked_away.store(true);
       new (&life_mutex()) std::mutex;
     });
@@ -57,7 +58,7 @@ bool has_any(const std::string& description, std::initializer_list<std::string_v
   });
 }
 
-// Who sets the size of the queues knows better.
+// A user's setting of the queues' size takes precedence.
 bool queue_is_set() {
   return getenv("UCX_MM_FIFO_SIZE") != nullptr || getenv("UCX_POSIX_FIFO_SIZE") != nullptr ||
          getenv("UCX_SYSV_FIFO_SIZE") != nullptr || getenv("UCX_XPMEM_FIFO_SIZE") != nullptr;
@@ -72,8 +73,8 @@ constexpr const char* kTcpSegmentKey =
 // Up to here the memory behind them is that of UCX's own 64.
 uint32_t queue_places(uint32_t rank_count) { return rank_count <= 2 ? 128 : 256; }
 
-// What UCX is asked for beyond what the environment says.
-struct Network::Wishes {
+// What is requested of UCX in addition to the environment.
+struct Network::ContextOptions {
   uint32_t rank_count = 0;
   const char* transports = nullptr;  // in place of UCX_TLS
   bool copies_nothing = false;       // UCX_ZCOPY_THRESH is 0
@@ -85,14 +86,15 @@ struct Network::Wishes {
   std::vector<std::pair<const char*, std::string>> settings() const;
 };
 
-std::vector<std::pair<const char*, std::string>> Network::Wishes::settings() const {
+std::vector<std::pair<const char*, std::string>> Network::ContextOptions::settings() const {
   std::vector<std::pair<const char*, std::string>> list;
   if (transports != nullptr) list.emplace_back("TLS", transports);
   if (copies_nothing) list.emplace_back("ZCOPY_THRESH", "0");
   if (queue_places != 0) list.emplace_back("MM_FIFO_SIZE", std::to_string(queue_places));
   if (tcp_segment_bytes != 0) {
     list.emplace_back(kTcpSegmentKey, std::to_string(tcp_segment_bytes));
-    // What nobody has asked for yet would else take a segment's room each, 128 of which are allocated at once.
+    // Otherwise each unexpected message would take a segment's room, 128 of which are allocated at
+    // once.
     if (getenv("UCX_RX_MPOOL_SIZES") == nullptr) list.emplace_back("RX_MPOOL_SIZES", "64,1kb,64kb");
   }
   return list;
@@ -117,39 +119,39 @@ std::string Network::open(uint32_t rank_count) {
   const std::lock_guard lock(life_mutex());
   watch_forks();
   if (forked_away.load()) {
-    return "this process was forked from one that had a communicator over UCX open, which UCX does "
-           "not "
-           "survive; fork before the first one, or exec";
+    return "this process was forked from one that had a communicator over UCX open, and UCX cannot "
+           "be used after such a fork; fork before the first communicator over UCX, or call exec";
   }
-  const std::string reason = open_with(nullptr, rank_count);
+  std::string reason = open_with(nullptr, rank_count);
   const char* asked_for = getenv("UCX_TLS");
   const bool any = asked_for == nullptr || std::string_view(asked_for) == "all";
   if (reason.empty() || !any) return reason;
-  // Of all transports one needs what may be too small, as in many containers: /dev/shm.
+  // One of the transports needs /dev/shm, which may be too small, as in many containers.
   end();
   return open_with("^posix", rank_count).empty() ? "" : reason;
 }
 
-// `transports`: in place of UCX_TLS; null: as it says. What UCX has decides what else is asked of it.
+// `transports`: in place of UCX_TLS; null: as it says. The transports that UCX has decide what else
+// is requested of it.
 std::string Network::open_with(const char* transports, uint32_t rank_count) {
-  Wishes wishes = {rank_count, transports};
-  std::string reason = make_context(wishes);
+  ContextOptions options = {rank_count, transports};
+  std::string reason = make_context(options);
   if (!reason.empty()) return reason;
   const std::string description = describe(context_);
   shares_memory_ = has_any(description, {"posix/", "sysv/", "xpmem/"});
   has_loopback_ = shares_memory_ || has_any(description, {"self/"});
-  wishes.copies_nothing =
+  options.copies_nothing =
       has_any(description, {"tcp/"}) && !has_any(description, {"rc_", "dc_", "ud_"});
-  if (shares_memory_ && !queue_is_set()) wishes.queue_places = queue_places(rank_count);
+  if (shares_memory_ && !queue_is_set()) options.queue_places = queue_places(rank_count);
   tcp_segment_.clear();
   if (has_any(description, {"tcp/"})) {
     const char* asked_for = getenv(kTcpSegmentName);
-    if (asked_for == nullptr) wishes.tcp_segment_bytes = tcp_segment_bytes(rank_count);
-    tcp_segment_ = asked_for != nullptr ? asked_for : std::to_string(wishes.tcp_segment_bytes);
+    if (asked_for == nullptr) options.tcp_segment_bytes = tcp_segment_bytes(rank_count);
+    tcp_segment_ = asked_for != nullptr ? asked_for : std::to_string(options.tcp_segment_bytes);
   }
-  if (wishes.any()) {
+  if (options.any()) {
     ucp_cleanup(context_);
-    reason = make_context(wishes);
+    reason = make_context(options);
     if (!reason.empty()) return reason;
   }
   ucp_context_attr_t attributes = {};
@@ -165,8 +167,8 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
     worker_ = nullptr;
     return failed("ucp_worker_create", status);
   }
-  // UCX warns of a name that it does not know, as a later one may not.
-  if (wishes.tcp_segment_bytes != 0 && strstr(heard_.text, kTcpSegmentKey) != nullptr) {
+  // UCX warns of a name that it does not know, and a later version may not know this one.
+  if (options.tcp_segment_bytes != 0 && strstr(heard_.text, kTcpSegmentKey) != nullptr) {
     (void)heard_.take();
     tcp_segment_ = "UCX's own";
   }
@@ -176,15 +178,16 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
 
 std::string Network::failed(const char* call, ucs_status_t status) {
   return std::string(call) + ": " + ucs_status_string(status) + heard_.take() +
-         "; is what UCX_TLS and UCX_NET_DEVICES ask for there (`ucx_info -d` lists it)?";
+         "; does this machine have what UCX_TLS and UCX_NET_DEVICES name (`ucx_info -d` lists what "
+         "it has)?";
 }
 
-std::string Network::make_context(const Wishes& wishes) {
+std::string Network::make_context(const ContextOptions& options) {
   context_ = nullptr;
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return failed("ucp_config_read", status);
-  for (const auto& [name, value] : wishes.settings()) {
+  for (const auto& [name, value] : options.settings()) {
     status = ucp_config_modify(config, name, value.c_str());
     if (status == UCS_OK) continue;
     ucp_config_release(config);
@@ -195,7 +198,7 @@ std::string Network::make_context(const Wishes& wishes) {
                       UCP_PARAM_FIELD_NAME | UCP_PARAM_FIELD_REQUEST_SIZE |
                       UCP_PARAM_FIELD_REQUEST_INIT;
   params.features = UCP_FEATURE_TAG | UCP_FEATURE_RMA | UCP_FEATURE_AM;
-  params.estimated_num_eps = wishes.rank_count;
+  params.estimated_num_eps = options.rank_count;
   params.name = "weir";
   params.request_size = sizeof(void*);
   params.request_init = [](void* request) { *static_cast<void**>(request) = nullptr; };

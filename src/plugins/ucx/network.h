@@ -1,33 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Network: a UCX context with one worker, as UCX_* variables ask for it. A request of its worker begins
-// with room for one pointer, null until somebody writes it. Making and ending one takes a
-// lock of the process, because UCX reads its settings and loads its parts then; all else belongs to
-// one thread at a time.
+// Network: a UCX context with one worker, configured by UCX_* variables. A request of its worker
+// begins with room for one pointer, which is null at first. Making and ending one takes a lock of
+// the process, because UCX reads its settings and loads its parts then; all else belongs to one
+// thread at a time.
 //
 // When UCX says that a message is sent (1.13.1):
-//   - over shared memory it is in the receiver's queue, which is the receiver's memory, or, where the
-//     receiver copies it itself, the receiver has it;
+//   - over shared memory it is in the receiver's queue, which is the receiver's memory, or, where
+//     the receiver copies it itself, the receiver has it;
 //   - over InfiniBand the card has it;
-//   - over tcp a message that UCX has copied may still be with UCX, since the socket has taken only a part of
-//     it, and leaves during later calls. One that is sent from where it is ("zcopy") is sent when the kernel has
-//     all of it. A flush is no way out: over tcp it waits for an answer of the receiver. So UCX_ZCOPY_THRESH
-//     is 0 here wherever tcp is the only network, whatever the environment says: UCX then copies none.
-// So what it has sent arrives without a further call of its rank. Where UCX has InfiniBand or RoCE, too, and
-// takes tcp for a pair of ranks, that does not hold; UCX_ZCOPY_THRESH=0 would make it.
+//   - over tcp a message that UCX has copied may still be with UCX, since the socket has taken only
+//     a part of it, and leaves during later calls. One that is sent from where it is ("zcopy") is
+//     sent when the kernel has all of it. A flush is no way out: over tcp it waits for an answer of
+//     the receiver. So UCX_ZCOPY_THRESH is 0 here wherever tcp is the only network, whatever the
+//     environment says: UCX then copies none.
+// So a message that is sent arrives without a further call of its rank. This does not hold where
+// UCX has InfiniBand or RoCE, too, and takes tcp for a pair of ranks; UCX_ZCOPY_THRESH=0 would
+// ensure it.
 //
 // Room for messages that the receiver has not taken, because it makes no call:
-//   - over shared memory the receiver's queue, which all ranks of the host fill and in which the room of what
-//     was taken is given back by halves: of n places n / 2 + 1 are sure. UCX makes 64; queue_places makes
-//     that the credit of all lanes of one other rank, or of two, for sure fits at once. UCX_SYSV_FIFO_SIZE and
-//     the like in the environment are left alone.
+//   - over shared memory the receiver's queue, which all ranks of the host fill and in which the
+//     room of what was taken is given back by halves: of n places n / 2 + 1 are sure. UCX makes 64;
+//     queue_places makes that the credit of all lanes of one other rank, or of two, for sure fits
+//     at once. UCX_SYSV_FIFO_SIZE and the like in the environment are left alone.
 //   - over tcp the buffers of the two sockets, 4 MB as Linux sets them.
 //
-// Long messages over tcp. Where an endpoint reports errors UCX sends them in active messages of at most one segment,
-// which the receiver reads into a buffer of twice that and copies. With UCX's 64 KiB the processor spends more on
-// that than on the bytes; tcp_segment_bytes is from where on it does not. An endpoint has a buffer only while a part of
-// a message has come; UCX allocates eight at a time. Nothing in UCX checks that a segment fits into the
-// receiver's buffer, so ranks tell each other theirs before they make endpoints. UCX_TCP_RX_SEG_SIZE in the
-// environment is left alone. Messages that nobody has asked for go into pieces of up to 64 KiB as before.
+// Long messages over tcp. Where an endpoint reports errors UCX sends them in active messages of at
+// most one segment, which the receiver reads into a buffer of twice that and copies. With UCX's 64
+// KiB the processor spends more on that than on the bytes; tcp_segment_bytes is from where on it
+// does not. An endpoint has a buffer only while a part of a message has come; UCX allocates eight
+// at a time. Nothing in UCX checks that a segment fits into the receiver's buffer, so ranks tell
+// each other theirs before they make endpoints. UCX_TCP_RX_SEG_SIZE in the environment is left
+// alone. Unexpected messages go into pieces of up to 64 KiB as before.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -44,8 +47,8 @@ namespace weir::plugins::ucx {
 // Of a rank's queue in shared memory, the same on all ranks.
 uint32_t queue_places(uint32_t rank_count);
 
-// Of UCX's tcp, the same on all ranks: as long as pays, but all buffers of a rank together take no more than
-// kTcpBuffersBytesMax, or what UCX's own segments would take.
+// Of UCX's tcp, the same on all ranks: as long as pays, but all buffers of a rank together take no
+// more than kTcpBuffersBytesMax, or what UCX's own segments would take.
 inline constexpr uint64_t kTcpSegmentBytesMax = uint64_t{768} << 10;
 inline constexpr uint64_t kTcpSegmentBytesMin = uint64_t{64} << 10;  // UCX's own
 inline constexpr uint64_t kTcpBuffersBytesMax = uint64_t{16} << 20;
@@ -79,16 +82,17 @@ class Network {
   bool shares_memory() const { return shares_memory_; }
   // UCX has a transport within one process.
   bool has_loopback() const { return has_loopback_; }
-  // The longest segment that UCX's tcp sends and takes, as the environment words it or in bytes; "" without tcp.
+  // The longest segment that UCX's tcp sends and takes, as the environment words it or in bytes; ""
+  // without tcp.
   const std::string& tcp_segment() const { return tcp_segment_; }
   // It sends from and receives into memory of CUDA devices.
   bool takes_cuda() const { return takes_cuda_; }
   Heard& heard() { return heard_; }
 
  private:
-  struct Wishes;
+  struct ContextOptions;
   std::string open_with(const char* transports, uint32_t rank_count);
-  std::string make_context(const Wishes& wishes);
+  std::string make_context(const ContextOptions& options);
   std::string failed(const char* call, ucs_status_t status);
   void end();
 

@@ -16,8 +16,6 @@ RemoteOp*& op_of(void* request) { return *static_cast<RemoteOp**>(request); }
 // In place of an operation that was abandoned.
 RemoteOp abandoned{};
 
-std::string text_of(uint64_t number) { return std::to_string(number); }
-
 uint64_t token_of(const net::Mac& key) {
   const net::Mac mac = net::hmac_sha256(key.data(), key.size(), "signal", 6);
   return remote::load(mac.data(), 8);
@@ -39,8 +37,8 @@ std::string OneSided::attach(Instance* self, const net::Mac& proof) {
     const bool own = i == self->rank;
     peers_[i].owner = this;
     peers_[i].rank = i;
-    peers_[i].token_out = token_of(own ? own_key : self->mesh->outbound_key(i));
-    peers_[i].token_in = token_of(own ? own_key : self->mesh->inbound_key(i));
+    peers_[i].token_out = token_of(own ? own_key : self->control.key(self->rank, i, "ucx"));
+    peers_[i].token_in = token_of(own ? own_key : self->control.key(i, self->rank, "ucx"));
   }
   ucp_am_handler_param_t param = {};
   param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
@@ -68,7 +66,8 @@ weir_result_t OneSided::memory_register(void* base, uint64_t bytes, remote::Regi
   if (base == nullptr || bytes == 0 || reinterpret_cast<uint64_t>(base) + bytes < bytes) {
     return self_->report.fail(
         WEIR_ERROR_INVALID_ARGUMENT,
-        "ucx: memory_register of " + text_of(bytes) + " bytes at no place where they are");
+        "memory_register of " + text_of(bytes) +
+            " bytes: the address is NULL, or the range is empty or overflows");
   }
   ucp_mem_map_params_t params = {};
   params.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
@@ -81,8 +80,8 @@ weir_result_t OneSided::memory_register(void* base, uint64_t bytes, remote::Regi
   if (status != UCS_OK) {
     return self_->report.fail(
         status == UCS_ERR_NO_MEMORY ? WEIR_ERROR_NO_MEMORY : WEIR_ERROR_SYSTEM,
-        "ucx: " + text_of(bytes) + " bytes cannot be registered: " + ucs_status_string(status) +
-            self_->network.heard().take() + "; `ulimit -l` limits what may be pinned");
+        text_of(bytes) + " bytes cannot be registered: " + ucs_status_string(status) +
+            self_->network.heard().take() + "; `ulimit -l` limits the memory that may be pinned");
   }
   answers_.reserve(size_t{self_->rank_count} * kPartsMax);
   make_cells();
@@ -98,9 +97,9 @@ weir_result_t OneSided::memory_key(const remote::Region& region, unsigned char* 
   const ucs_status_t status = ucp_rkey_pack(
       self_->network.context(), static_cast<ucp_mem_h>(region.native), &packed, &packed_bytes);
   if (status != UCS_OK) {
-    return self_->report.fail(WEIR_ERROR_SYSTEM, std::string("ucx: ucp_rkey_pack: ") +
-                                                     ucs_status_string(status) +
-                                                     self_->network.heard().take());
+    return self_->report.fail(
+        WEIR_ERROR_SYSTEM,
+        std::string("ucp_rkey_pack: ") + ucs_status_string(status) + self_->network.heard().take());
   }
   remote::Key it;
   it.rank = self_->rank;
@@ -113,7 +112,7 @@ weir_result_t OneSided::memory_key(const remote::Region& region, unsigned char* 
   ucp_rkey_buffer_release(packed);
   if (packed_bytes > remote::kOwnBytesMax) {
     return self_->report.fail(WEIR_ERROR_UNSUPPORTED,
-                              "ucx: UCX's key has " + text_of(packed_bytes) + " bytes, at most " +
+                              "UCX's key has " + text_of(packed_bytes) + " bytes, at most " +
                                   text_of(remote::kOwnBytesMax) +
                                   " are possible; use fewer devices with UCX_NET_DEVICES");
   }
@@ -129,15 +128,14 @@ void OneSided::memory_deregister(remote::Region* region) {
 weir_result_t OneSided::remote_open(uint32_t peer, const unsigned char* bytes, size_t byte_count,
                                     Remote** remote) {
   if (peer >= self_->rank_count) {
-    return self_->report.fail(
-        WEIR_ERROR_INVALID_ARGUMENT,
-        "ucx: remote_open of rank " + text_of(peer) + " of " + text_of(self_->rank_count));
+    return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT, "remote_open of rank " + text_of(peer) +
+                                                               " of " + text_of(self_->rank_count));
   }
   remote::Key key;
   const std::string reason = remote::decode(bytes, byte_count, proof_, peer, &key);
   if (!reason.empty()) {
-    return self_->report.fail(WEIR_ERROR_REFUSED, "ucx: what came as a key of memory of rank " +
-                                                      text_of(peer) + " is refused: " + reason);
+    return self_->report.fail(WEIR_ERROR_REFUSED,
+                              "the memory key of rank " + text_of(peer) + " is refused: " + reason);
   }
   const ucp_ep_h endpoint = self_->peers[peer].endpoint;
   if (endpoint == nullptr) return lost(peer);
@@ -155,7 +153,7 @@ weir_result_t OneSided::remote_open(uint32_t peer, const unsigned char* bytes, s
   return WEIR_OK;
 }
 
-// Who has memory open sends from them, and who has registered some answers.
+// A rank that has opened memory sends from them, and one that has registered some answers.
 void OneSided::make_cells() {
   while (cells_.size() < kCellCount) {
     cells_.push_back(std::make_unique<Cell>());
@@ -173,19 +171,18 @@ void OneSided::destroy(Remote* remote) {
   std::erase_if(remotes_, [&](const auto& one) { return one.get() == remote; });
 }
 
-// What a call asks for can be.
+// Whether a call's request is possible.
 weir_result_t OneSided::check(const Remote* remote, uint64_t offset_bytes, uint64_t bytes,
                               const char* what) const {
   if (remote == nullptr) {
     return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
-                              std::string("ucx: ") + what + " without remote memory");
+                              std::string(what) + " without remote memory");
   }
   if (!remote::is_within(offset_bytes, bytes, remote->bytes)) {
     return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
-                              std::string("ucx: ") + what + " of " + text_of(bytes) +
-                                  " bytes at offset " + text_of(offset_bytes) + " of " +
-                                  text_of(remote->bytes) + " bytes of rank " +
-                                  text_of(remote->rank));
+                              std::string(what) + " of " + text_of(bytes) + " bytes at offset " +
+                                  text_of(offset_bytes) + " of " + text_of(remote->bytes) +
+                                  " bytes of rank " + text_of(remote->rank));
   }
   const Peer& peer = self_->peers[remote->rank];
   return peer.ended || peer.endpoint == nullptr ? lost(remote->rank) : WEIR_OK;
@@ -197,7 +194,7 @@ weir_result_t OneSided::lost(uint32_t rank) const {
       peer.status == UCS_OK ? "" : std::string(" (UCX: ") + ucs_status_string(peer.status) + ")";
   return self_->report.fail(
       WEIR_ERROR_PEER_LOST,
-      "ucx: rank " + text_of(rank) +
+      "rank " + text_of(rank) +
           (peer.state == Peer::State::kLeft ? " has closed the communicator" : " was lost" + why) +
           ", while rank " + text_of(self_->rank) + " had its memory open");
 }
@@ -205,7 +202,7 @@ weir_result_t OneSided::lost(uint32_t rank) const {
 weir_result_t OneSided::refused(uint32_t rank, ucs_status_t status) const {
   const bool memory = status == UCS_ERR_NO_MEMORY;
   return self_->report.fail(memory ? WEIR_ERROR_NO_MEMORY : WEIR_ERROR_PEER_LOST,
-                            "ucx: the memory of rank " + text_of(rank) + " cannot be reached: " +
+                            "the memory of rank " + text_of(rank) + " cannot be reached: " +
                                 ucs_status_string(status) + self_->network.heard().take());
 }
 
@@ -267,7 +264,7 @@ void OneSided::on_done(void* request, ucs_status_t status, void* data) {
   self->finish(op != nullptr ? op : self->posting_, status);
 }
 
-// `request`: with whose end the operation ends.
+// `request`: the operation ends with it.
 weir_result_t OneSided::settle(ucs_status_ptr_t request, RemoteOp* op) {
   if (UCS_PTR_IS_ERR(request)) {
     const uint32_t rank = op->remote->rank;
@@ -352,31 +349,17 @@ weir_result_t OneSided::state_of(const RemoteOp& op) const {
   return op.state >= kRemoteFailed ? outcome(op) : WEIR_IN_PROGRESS;
 }
 
-weir_result_t OneSided::put(Remote* remote, uint64_t offset_bytes, const void* data, uint64_t bytes,
-                            RemoteOp* op) {
-  const weir_result_t checked = check(remote, offset_bytes, bytes, "put");
+weir_result_t OneSided::access(Remote* remote, uint64_t offset_bytes, void* data, uint64_t bytes,
+                               bool is_get, RemoteOp* op) {
+  const weir_result_t checked = check(remote, offset_bytes, bytes, is_get ? "get" : "put");
   if (checked != WEIR_OK) return checked;
   if (bytes == 0) {
     op->state = kOpDone;
     return WEIR_OK;
   }
   begin(remote, nullptr, op);
-  if (goes_in_parts(*remote)) {
-    return transfer(remote, offset_bytes, const_cast<void*>(data), bytes, false, op);
-  }
-  return put_and_flush(remote->address + offset_bytes, data, bytes, op);
-}
-
-weir_result_t OneSided::get(Remote* remote, uint64_t offset_bytes, void* data, uint64_t bytes,
-                            RemoteOp* op) {
-  const weir_result_t checked = check(remote, offset_bytes, bytes, "get");
-  if (checked != WEIR_OK) return checked;
-  if (bytes == 0) {
-    op->state = kOpDone;
-    return WEIR_OK;
-  }
-  begin(remote, nullptr, op);
-  if (goes_in_parts(*remote)) return transfer(remote, offset_bytes, data, bytes, true, op);
+  if (goes_in_parts(*remote)) return transfer(remote, offset_bytes, data, bytes, is_get, op);
+  if (!is_get) return put_and_flush(remote->address + offset_bytes, data, bytes, op);
   ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = on_done;
@@ -396,11 +379,12 @@ weir_result_t OneSided::put_signal(Remote* remote, uint64_t offset_bytes, const 
   if (checked != WEIR_OK) return checked;
   if ((remote != nullptr && remote->rank != signal->rank) || value == 0 ||
       (signal->address + word_offset_bytes) % sizeof(uint64_t) != 0) {
-    return self_->report.fail(
-        WEIR_ERROR_INVALID_ARGUMENT,
-        "ucx: a signal of " + text_of(value) + " at offset " + text_of(word_offset_bytes) +
-            " of memory of rank " + text_of(signal->rank) +
-            ": the value must be 1 or more, the word aligned and of the rank that is written to");
+    return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                              "a signal of " + text_of(value) + " at offset " +
+                                  text_of(word_offset_bytes) + " of memory of rank " +
+                                  text_of(signal->rank) +
+                                  ": the value must be at least 1, and the word aligned and in "
+                                  "memory of the rank that receives the data");
   }
   Cell* cell = bytes <= kInlineBytes ? free_cell() : nullptr;
   if (cell != nullptr) {
@@ -446,7 +430,7 @@ OneSided::Cell* OneSided::free_cell() {
   return nullptr;
 }
 
-// The message leaves from the cell; what becomes of it afterwards is the peer's end or nothing.
+// The message leaves from the cell; a failure afterwards means that the peer has ended.
 void OneSided::send_cell(Cell* cell, const remote::Signal& signal, const void* data) {
   remote::encode(signal, cell->bytes);
   if (signal.bytes != 0) memcpy(cell->bytes + remote::kSignalBytes, data, signal.bytes);
@@ -489,7 +473,7 @@ void OneSided::send_signals() {
   }
 }
 
-// Whatever it names is looked up here and checked; who does not know the token is not heard.
+// Everything that it names is looked up here and checked; a message without the token is ignored.
 ucs_status_t OneSided::on_signal(void* data, const void* header, size_t header_bytes, void* message,
                                  size_t bytes, const ucp_am_recv_param_t* param) {
   auto* self = static_cast<OneSided*>(data);
@@ -516,10 +500,10 @@ ucs_status_t OneSided::on_signal(void* data, const void* header, size_t header_b
   }
   if (!self->regions_.apply(signal, payload) && !self->told_of_refusal_) {
     self->told_of_refusal_ = true;
-    self->self_->report.log(Report::kWarning, "ucx: a signal of rank " + text_of(signal.sender) +
-                                                  " for memory that rank " +
-                                                  text_of(self->self_->rank) +
-                                                  " has not registered, or no longer, was dropped");
+    self->self_->report.log(
+        Report::kWarning, "a signal of rank " + text_of(signal.sender) + " for memory that rank " +
+                              text_of(self->self_->rank) +
+                              " has not registered, or has deregistered, was dropped");
   }
   return UCS_OK;
 }
@@ -528,25 +512,25 @@ weir_result_t OneSided::signal_read(const remote::Region& region, uint64_t offse
                                     uint64_t* value) const {
   if (!remote::is_word(region, offset_bytes)) {
     return self_->report.fail(WEIR_ERROR_INVALID_ARGUMENT,
-                              "ucx: no aligned word of 8 bytes lies at offset " +
-                                  text_of(offset_bytes) + " of " + text_of(region.bytes) +
-                                  " bytes of registered memory");
+                              "no aligned word of 8 bytes lies at offset " + text_of(offset_bytes) +
+                                  " of " + text_of(region.bytes) + " bytes of registered memory");
   }
   *value = remote::read_word(region, offset_bytes);
   return WEIR_OK;
 }
 
-// Why UCX gave a peer up is only known when its goodbye or its death has been heard.
+// Why UCX gave a peer up is known only when its goodbye or its death is noticed.
 weir_result_t OneSided::outcome(const RemoteOp& op) const {
   const auto rank = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(op.remote));
   const auto result = static_cast<weir_result_t>(op.state - kRemoteFailed);
   if (result == WEIR_ERROR_REFUSED) {
     return self_->report.fail(
-        result, "ucx: rank " + text_of(rank) + " has not registered that memory, or no longer");
+        result,
+        "rank " + text_of(rank) + " has not registered that memory, or has deregistered it");
   }
   if (result != WEIR_ERROR_PEER_LOST) {
-    return self_->report.fail(
-        result, "ucx: UCX has no memory for an operation" + self_->network.heard().take());
+    return self_->report.fail(result,
+                              "UCX has no memory for an operation" + self_->network.heard().take());
   }
   if (self_->peers[rank].state == Peer::State::kBroken) return WEIR_IN_PROGRESS;
   return lost(rank);

@@ -2,10 +2,11 @@
 // OneSided: put, get and put_signal of one instance over UCX's remote memory access.
 //
 // What UCX promises, and what is built on it (ucp.h of 1.13):
-//   - the completion of ucp_put_nbx means only that the buffer may be used again. "All the AMO and RMA
-//     operations issued on the ep prior to" ucp_ep_flush_nbx "are completed both at the origin and at
-//     the target" when the flush completes. So a put is its ucp_put_nbx and a flush behind it, and is
-//     complete with the flush. One flush per endpoint is under way: puts that come meanwhile share the next.
+//   - the completion of ucp_put_nbx means only that the buffer may be used again. "All the AMO and
+//     RMA operations issued on the ep prior to" ucp_ep_flush_nbx "are completed both at the origin
+//     and at the target" when the flush completes. So a put is its ucp_put_nbx and a flush behind
+//     it, and is complete with the flush. One flush per endpoint is under way: puts that come
+//     meanwhile share the next.
 //   - ucp_worker_fence orders operations that follow it behind those before it. 1.13 does so within
 //     each network interface only, and an endpoint may use several; and active messages, with which
 //     UCX makes up for what a network lacks, do not count among them. The order of a signal
@@ -14,19 +15,20 @@
 //     socket, in as many parts as come. And a network's atomic operations are atomic towards
 //     themselves, not towards another network's. So the word is never put. The signal is an active
 //     message, and the target's own thread adds it.
-// Where an endpoint reports errors, so between hosts, put and get of UCX are left alone, too. What a network
-// lacks of them UCX 1.13 makes up with messages and answers, and when the other process dies in between, its
-// failure to answer is an error that ends this process ("Fatal: unexpected error: Endpoint timeout", seen over
-// tcp). There they are messages of our own (transfers.cc), in parts that the target checks and answers, so
-// that a put is complete when all its parts have been answered. Short parts travel beside their description in one
-// of our cells; a longer one, up to kPartBytes, is sent from where it is, with its description as the header, and
+// Where an endpoint reports errors, that is between hosts, UCX's put and get are not used, either.
+// UCX 1.13 emulates what a network lacks of them with messages and answers, and when the other
+// process dies in between, the missing answer is an error that ends this process ("Fatal:
+// unexpected error: Endpoint timeout", seen over tcp). There put and get are messages of our own
+// (transfers.cc), in parts that the target checks and answers, so that a put is complete when all
+// its parts have been answered. Short parts travel beside their description in one of our cells; a
+// longer one, up to kPartBytes, is sent from where it is, with its description as the header, and
 // received by UCX to where it belongs.
 //
-// A put_signal of up to kInlineBytes is one active message with the bytes in it: they are stored before
-// the word is touched, by the same thread. A longer one is a put, its flush, and the message when the
-// flush is complete.
+// A put_signal of up to kInlineBytes is one active message with the bytes in it: they are stored
+// before the word is touched, by the same thread. A longer one is a put, its flush, and the message
+// when the flush is complete.
 //
-// One thread at a time. Nothing allocates but what registers and opens.
+// One thread at a time. Only registering and opening allocate.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -80,6 +82,10 @@ inline constexpr unsigned kSignalId = 1;  // of the active message
 
 class OneSided {
  public:
+  using Region = remote::Region;
+  using Remote = ucx::Remote;
+  using Op = RemoteOp;
+
   static constexpr uint64_t kInlineBytes = 4096;
   static constexpr uint32_t kCellCount = 160;
   // Of a part that is sent from where it is.
@@ -95,9 +101,10 @@ class OneSided {
   OneSided(const OneSided&) = delete;
   OneSided& operator=(const OneSided&) = delete;
 
-  // Once endpoints are there. "" or the reason.
+  // Called once the endpoints exist. "" or the reason.
   std::string attach(Instance* self, const net::Mac& proof);
-  // Ends what is registered and open; before the worker ends. Operations are not looked at any more.
+  // Ends what is registered and open; before the worker ends. Operations are not looked at any
+  // more.
   void close();
 
   weir_result_t memory_register(void* base, uint64_t bytes, remote::Region** region);
@@ -107,19 +114,17 @@ class OneSided {
                             Remote** remote);
   void remote_close(Remote* remote);
 
-  weir_result_t put(Remote* remote, uint64_t offset_bytes, const void* data, uint64_t bytes,
-                    RemoteOp* op);
-  weir_result_t get(Remote* remote, uint64_t offset_bytes, void* data, uint64_t bytes,
-                    RemoteOp* op);
+  weir_result_t access(Remote* remote, uint64_t offset_bytes, void* data, uint64_t bytes,
+                       bool is_get, RemoteOp* op);
   weir_result_t put_signal(Remote* remote, uint64_t offset_bytes, const void* data, uint64_t bytes,
                            Remote* signal, uint64_t word_offset_bytes, uint64_t value,
                            RemoteOp* op);
   weir_result_t signal_read(const remote::Region& region, uint64_t offset_bytes,
                             uint64_t* value) const;
-  // How a failed operation ended, told to the host; WEIR_IN_PROGRESS: that is not known yet.
+  // How a failed operation ended, reported to the host; WEIR_IN_PROGRESS: that is not known yet.
   weir_result_t outcome(const RemoteOp& op) const;
 
-  // Signals whose bytes have arrived leave.
+  // Sends the signals whose bytes have arrived.
   void move() {
     if (flushes_wanted_) [[unlikely]]
       start_flushes();

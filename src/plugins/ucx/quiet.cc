@@ -26,7 +26,7 @@ __attribute__((format(printf, 6, 0))) ucs_log_func_rc_t on_log(const char*, unsi
                                                                const char* format,
                                                                va_list arguments) {
   Heard* heard = Listening::current();
-  // Somebody else's use of UCX in this process is not ours to silence; nor are last words.
+  // Other uses of UCX in this process are not silenced; nor are fatal messages.
   if (heard == nullptr || level == UCS_LOG_LEVEL_FATAL) return UCS_LOG_FUNC_RC_CONTINUE;
   if (level <= UCS_LOG_LEVEL_DIAG) {
     va_list copy;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps UCX, which is made for programs of its own, a quiet guest in somebody else's: what it logs
-// while it works for us is kept for our error texts instead of being printed, and its handlers of
-// fatal signals are taken out. Who sets UCX_LOG_LEVEL, or UCX_HANDLE_ERRORS or UCX_ERROR_SIGNALS, gets what
-// UCX does with them. Thread-safe.
+// Keeps UCX from disturbing the program that it is loaded into: what it logs while it works for us
+// is kept for our error texts instead of being printed, and its handlers of fatal signals are
+// removed. A user that sets UCX_LOG_LEVEL, or UCX_HANDLE_ERRORS or UCX_ERROR_SIGNALS, gets what UCX
+// does with them. Thread-safe.
 #pragma once
 
 #include <string>
 
 namespace weir::plugins::ucx {
 
-// The latest complaint of UCX.
+// The latest message of UCX.
 struct Heard {
   char text[256] = "";
 

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts and gets in parts, as messages like those of signals (plugins/remote/regions.h) with a value of 0.
-// Their fields then mean:
+// Puts and gets in parts, as messages like those of signals (plugins/remote/regions.h) with a value
+// of 0. Their fields then mean:
 //
 //   word_offset        which of the kinds below
 //   word_registration  number of the transfer, chosen by who asked
-//   region, registration, offset   as of a signal; in an answer `offset` is the part's, as it was asked for
-//   word_region        of kGet: bytes that are asked for; of an answer: bytes of the part, 0 if refused
+//   region, registration, offset   as of a signal; in an answer `offset` is the part's, as it was
+//                                  asked for
+//   word_region        of kGet: bytes that are asked for; of an answer: bytes of the part, 0 if
+//                      refused
 //
 // The bytes follow in the message, or are the message whose header this is.
 #include <string.h>
@@ -72,7 +74,7 @@ void OneSided::give_back(Transfer* transfer) {
   transfer->op = nullptr;
 }
 
-// The operation ends with its last answer, and not while UCX has its bytes.
+// The operation ends with its last answer, but not while UCX has its bytes.
 void OneSided::settle(Transfer* transfer) {
   if (transfer->op == nullptr || transfer->in_use != 0) return;
   RemoteOp* op = transfer->op;
@@ -84,7 +86,8 @@ void OneSided::settle(Transfer* transfer) {
   finish(op, UCS_OK);
 }
 
-// What waits for cells, and parts that their peers take. Answers first: who owes none asks on.
+// Sends what waits for cells, and parts that their peers take. Answers come first: a rank that owes
+// none goes on asking.
 void OneSided::drive_transfers() {
   size_t answered = 0;
   while (answered < answers_.size() && send_answer(answers_[answered])) ++answered;
@@ -131,7 +134,8 @@ bool OneSided::send_part(Transfer* transfer) {
   return true;
 }
 
-// UCX chooses how; the cell holds the header. `transfer`: null for an answer, whose bytes are registered memory.
+// UCX chooses how; the cell holds the header. `transfer`: null for an answer, whose bytes are
+// registered memory.
 void OneSided::send_in_place(Cell* cell, const remote::Signal& part, Transfer* transfer,
                              const unsigned char* data) {
   remote::encode(part, cell->bytes);
@@ -194,7 +198,7 @@ bool OneSided::send_answer(const remote::Signal& question) {
   return true;
 }
 
-// From the message handler. Nothing that it says is believed before it is looked up.
+// From the message handler. Nothing that it says is trusted before it is looked up.
 void OneSided::hear_part(const remote::Signal& message, const unsigned char* payload) {
   if (message.word_offset_bytes == kPutDone || message.word_offset_bytes == kGetDone) {
     return take_answer(message, payload);
@@ -233,8 +237,8 @@ OneSided::Landing* OneSided::free_landing() {
   return landings_.get();
 }
 
-// From the message handler: the bytes have not come yet. UCS_OK: they are not wanted, and UCX lets their
-// sender go.
+// From the message handler: the bytes have not come yet. UCS_OK: they are not wanted, and UCX
+// releases their sender.
 ucs_status_t OneSided::land(const remote::Signal& message, void* descriptor) {
   const bool is_part = message.value == 0 && message.bytes != 0;
   const bool is_put = is_part && message.word_offset_bytes == kPut;
@@ -285,7 +289,7 @@ void OneSided::on_landed(void* request, ucs_status_t status, size_t bytes, void*
   landing->transfer = nullptr;
   if (self->closed_) return;
   if (transfer != nullptr) --transfer->in_use;
-  // A part that UCX could not bring is its sender's end.
+  // If UCX fails to deliver a part, the sender is treated as failed.
   if (status == UCS_OK && bytes == message.bytes) {
     PeerSide& side = self->peers_[message.sender];
     ++side.received;

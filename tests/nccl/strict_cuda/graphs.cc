@@ -100,7 +100,7 @@ STRICT_CUDA_API cuStreamIsCapturing(Stream handle, int* status) {
 }
 
 STRICT_CUDA_API cuStreamGetCaptureInfo_v3(Stream handle, int* status, uint64_t* id, Graph* graph,
-                                          const void**, const void**, size_t*) {
+                                          const CUgraphNode**, const CUgraphEdgeData**, size_t*) {
   const Result result = cuStreamIsCapturing(handle, status);
   if (result != kSuccess || *status != kCaptureActive) return result;
   World& it = world();

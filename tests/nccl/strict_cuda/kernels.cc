@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "nccl/kernels/reduce_host.h"
+#include "cuda/kernels/reduce_host.h"
 #include "nccl/strict_cuda/world.h"
 
 using namespace strict_cuda;  // NOLINT: this is a part of it

@@ -6,7 +6,7 @@
 // memory of their own device and of those made accessible. Thread-safe.
 #pragma once
 
-#include "cuda/abi.h"
+#include "support/cuda_prototypes.h"
 
 #define STRICT_CUDA_API extern "C" __attribute__((visibility("default"))) weir::cuda::Result
 
@@ -22,35 +22,9 @@ inline constexpr Result kErrorCaptureIsolation = 905;
 inline constexpr Result kErrorInjected = 999;
 }  // namespace weir::cuda
 
-STRICT_CUDA_API cuInit(unsigned flags);
-STRICT_CUDA_API cuDevicePrimaryCtxRetain(weir::cuda::Context* context, weir::cuda::Device device);
-STRICT_CUDA_API cuCtxSetCurrent(weir::cuda::Context context);
-STRICT_CUDA_API cuMemAlloc_v2(weir::cuda::DevicePointer* memory, size_t bytes);
-STRICT_CUDA_API cuMemFree_v2(weir::cuda::DevicePointer memory);
-STRICT_CUDA_API cuMemHostAlloc(void** memory, size_t bytes, unsigned flags);
-STRICT_CUDA_API cuMemFreeHost(void* memory);
-STRICT_CUDA_API cuMemcpyAsync(weir::cuda::DevicePointer to, weir::cuda::DevicePointer from,
-                              size_t bytes, weir::cuda::Stream stream);
-STRICT_CUDA_API cuStreamCreate(weir::cuda::Stream* stream, unsigned flags);
-STRICT_CUDA_API cuStreamDestroy_v2(weir::cuda::Stream stream);
-STRICT_CUDA_API cuStreamSynchronize(weir::cuda::Stream stream);
-STRICT_CUDA_API cuStreamQuery(weir::cuda::Stream stream);
-STRICT_CUDA_API cuStreamWriteValue32_v2(weir::cuda::Stream stream,
-                                        weir::cuda::DevicePointer address, uint32_t value,
-                                        unsigned flags);
-STRICT_CUDA_API cuStreamWaitValue32_v2(weir::cuda::Stream stream, weir::cuda::DevicePointer address,
-                                       uint32_t value, unsigned flags);
-STRICT_CUDA_API cuStreamWaitEvent(weir::cuda::Stream stream, weir::cuda::Event event,
-                                  unsigned flags);
-STRICT_CUDA_API cuEventCreate(weir::cuda::Event* event, unsigned flags);
-STRICT_CUDA_API cuEventRecord(weir::cuda::Event event, weir::cuda::Stream stream);
-STRICT_CUDA_API cuEventDestroy_v2(weir::cuda::Event event);
-// mode 0: global, 1: of the thread, 2: relaxed
-STRICT_CUDA_API cuStreamBeginCapture_v2(weir::cuda::Stream stream, int mode);
-STRICT_CUDA_API cuStreamEndCapture(weir::cuda::Stream stream, weir::cuda::Graph* graph);
+// Functions that the table of the driver's functions does not have.
 STRICT_CUDA_API cuGraphInstantiateWithFlags(weir::cuda::GraphExec* exec, weir::cuda::Graph graph,
                                             unsigned long long flags);
-STRICT_CUDA_API cuGraphLaunch(weir::cuda::GraphExec exec, weir::cuda::Stream stream);
 STRICT_CUDA_API cuGraphDestroy(weir::cuda::Graph graph);
 STRICT_CUDA_API cuGraphExecDestroy(weir::cuda::GraphExec exec);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CountingWork: items side by side in one file; compute adds to every 64-bit word its place and one,
-// so that after n sweeps each word is known. Counts what the pipeline asks for and in which order.
+// CountingWork: items side by side in one file; compute adds to every 64-bit word its place and
+// one, so that after n sweeps each word is known. Counts what the pipeline asks for and in which
+// order.
 #pragma once
 
 #include <atomic>

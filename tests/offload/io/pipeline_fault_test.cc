@@ -134,7 +134,8 @@ TEST(PipelineFaults, AnErrorOfComputeOrOfTheCallersEndsTheRun) {
           return at == item ? Status(Code::kRefused, "overflow") : Status();
         };
         (in_compute ? work.on_compute : work.on_written) = refuse;
-        // With several threads a later item may have been computed, and be written, before this one fails.
+        // With several threads a later item may have been computed, and be written, before this one
+        // fails.
         uint64_t writes_after = 0;
         disk.on_submit = [&](const Transfer& t) {
           const uint64_t at = t.offset_bytes / kItemBytes;

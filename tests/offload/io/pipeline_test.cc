@@ -85,8 +85,8 @@ TEST(Pipeline, AnItemIsWrittenOnlyAfterItsCompute) {
   }
 }
 
-// On a disk that completes only what is waited for, what is under way while an item is computed is a
-// fact and no matter of time.
+// On a disk that completes only what is waited for, what is under way while an item is computed is
+// a fact and no matter of time.
 TEST(Pipeline, ReadsOfTheNextAndWritesOfTheLastItemAreUnderWayWhileOneIsComputed) {
   constexpr uint64_t kItems = 32;
   StepDisk disk(kItems * kItemBytes, 64);
@@ -154,7 +154,8 @@ TEST(Pipeline, SeveralThreadsComputeAtTheSameTimeButNotPastABarrier) {
     for (int most = at_work_max; most < now && !at_work_max.compare_exchange_weak(most, now);) {
     }
     ++begun;
-    // The first three end only when all of them have begun: with fewer threads this would never end.
+    // The first three end only when all of them have begun: with fewer threads this would never
+    // end.
     while (item < 3 && begun < 3) std::this_thread::yield();
     for (uint64_t before = 0; item >= kBarrier && before < kBarrier; ++before) {
       EXPECT_TRUE(work.computed[before]) << before << " before " << item;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepDisk: one file in memory whose transfers complete only when a reap waits for them, as few as it
-// asks for, in the order of submission or in a random one. So that what is under way at any moment is
-// known exactly.
+// StepDisk: one file in memory whose transfers complete only when a reap waits for them, as few as
+// it asks for, in the order of submission or in a random one. So that what is under way at any
+// moment is known exactly.
 #pragma once
 
 #include <algorithm>

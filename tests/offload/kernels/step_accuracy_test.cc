@@ -2,6 +2,7 @@
 // Every method on f32 state against the double-precision reference, element by element.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "offload/kernels/step_reference.h"

@@ -3,6 +3,7 @@
 // place of the result or the caller's floating-point control register.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 

@@ -176,7 +176,8 @@ inline double of_f16(uint16_t bits) {
   }
   return (bits & 0x8000) != 0 ? -value : value;
 }
-// Nearest even, by search among the codes: slow and plain. Subnormal f32 and NaN as the kernels say.
+// Nearest even, by search among the codes: slow and plain. Subnormal f32 and NaN as the kernels
+// say.
 inline uint16_t f16_of(float value) {
   if (std::isnan(value)) return 0x7e00;
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;

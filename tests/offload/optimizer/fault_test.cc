@@ -56,7 +56,8 @@ TEST(Fault, AnyFailedRequestOfAStepIsReportedAndLosesNothing) {
           ASSERT_OK(optimizer->step({}, nullptr));
         } else {
           ++poisoned;
-          EXPECT_NE(optimizer->step({}, nullptr).text().find("of no more use"), std::string::npos);
+          EXPECT_NE(optimizer->step({}, nullptr).text().find("can no longer be used"),
+                    std::string::npos);
         }
       }
     }
@@ -203,7 +204,7 @@ TEST(Fault, AfterAFailedSyncEveryCallReturnsTheFirstFailure) {
     drive.fail_at_request.reset();
     if (status.text().find("poisoned") == std::string::npos) continue;
     poisoned.insert(name);
-    for (const char* text : {"of no more use", "Input/output error", "destroy it and open"})
+    for (const char* text : {"can no longer be used", "Input/output error", "destroy it and open"})
       EXPECT_NE(status.text().find(text), std::string::npos) << name << ": " << status.text();
     for (const auto& [call, result] : results_of_every_call(*optimizer)) {
       EXPECT_EQ(result.code(), status.code()) << name << ", then " << call;

@@ -140,7 +140,7 @@ TEST_F(HealthTest, TheFirstStepOverADamagedCommitGoesBackAndDestroysNothing) {
   const Status refused = optimizer->step({}, &report);
   EXPECT_EQ(refused.code(), Code::kRefused);
   for (const char* part :
-       {"was damaged", "chunk 5 in '", "at 32768", "epoch 5 (step 4) was given up",
+       {"was damaged", "chunk 5 in '", "at 32768", "epoch 5 (step 4) was discarded",
         "epoch 4 (step 3), which is whole", "gradients of step 4"}) {
     EXPECT_NE(refused.text().find(part), std::string::npos) << part << ": " << refused.text();
   }
@@ -233,7 +233,7 @@ TEST_F(HealthTest, ASlotFileOfTheOlderCommitThatIsGoneIsMadeAnewAndTold) {
   const StoreReport report = report_of(*optimizer);
   EXPECT_FALSE(report.went_back.has_value());
   ASSERT_EQ(report.mended.size(), 1u);
-  EXPECT_NE(report.mended[0].find("expected file '" + path + "', found none; it was made anew"),
+  EXPECT_NE(report.mended[0].find("expected file '" + path + "', found none; it was created again"),
             std::string::npos)
       << report.mended[0];
   ASSERT_OK(run_steps(*optimizer, groups_, kSteps, kSteps + 2));
@@ -296,9 +296,9 @@ TEST_F(HealthTest, DamageThatAStepMeetsIsToldWithTheRemedyThatIsLeft) {
     EXPECT_EQ(refused.code(), Code::kRefused);
     EXPECT_NE(refused.text().find(remedy), std::string::npos) << refused.text();
     EXPECT_NE(refused.text().find("restore a checkpoint"), std::string::npos) << refused.text();
-    EXPECT_EQ(refused.text().find("finds the last committed step"), std::string::npos)
+    EXPECT_EQ(refused.text().find("to continue from the last committed step"), std::string::npos)
         << refused.text();
-    EXPECT_EQ(refused.text().find("of no more use") != std::string::npos, copies);
+    EXPECT_EQ(refused.text().find("can no longer be used") != std::string::npos, copies);
   }
 }
 
@@ -330,7 +330,7 @@ TEST_F(HealthTest, DamageThatAReadMeetsIsToldWithTheRemedyAndHeldByNoCheckpoint)
     EXPECT_EQ(refused.code(), Code::kRefused);
     for (const char* part :
          {"chunk 5 of", "says whether a commit is whole",
-          "with WEIR_OFFLOAD_VERIFY, for writing, goes on with it", "restore a checkpoint"}) {
+          "with WEIR_OFFLOAD_VERIFY, for writing, to continue from it", "restore a checkpoint"}) {
       EXPECT_NE(refused.text().find(part), std::string::npos) << part << ": " << refused.text();
     }
     expect_not_held(*optimizer, 5);
@@ -500,7 +500,7 @@ TEST_F(HealthTest, TheScrubFindsDamageWhileTheCommitBeforeIsThere) {
     Giver giver;
     ASSERT_OK(giver.give(*optimizer, groups_, kSteps + 1));
     const Status refused = optimizer->step({}, nullptr);
-    EXPECT_NE(refused.text().find("was given up"), std::string::npos) << refused.text();
+    EXPECT_NE(refused.text().find("was discarded"), std::string::npos) << refused.text();
     // What is watched now is the commit before.
     EXPECT_EQ(report_of(*optimizer).scrub.damage.bad_count, 0u);
     expect_went_back(*optimizer);

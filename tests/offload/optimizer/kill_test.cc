@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // kill -9 of real processes at random instants: no committed step is lost, no state is mixed, and
-// what goes on equals the uninterrupted run bit for bit. WEIR_TEST_SOAK=n kills n times instead of 200.
+// what goes on equals the uninterrupted run bit for bit. WEIR_TEST_SOAK=n kills n times instead of
+// 200.
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>

@@ -230,7 +230,7 @@ TEST(OffloadApi, TheStoreReportTellsOfAStateThatWentBack) {
     EXPECT_EQ(report.bad_chunk, 3u);
     EXPECT_EQ(report.bad_file, slot);
     EXPECT_EQ(report.bad_offset_bytes, 3u * 16384);
-    EXPECT_NE(std::string(report.text).find("epoch 3 (step 2) was given up"), std::string::npos);
+    EXPECT_NE(std::string(report.text).find("epoch 3 (step 2) was discarded"), std::string::npos);
     ASSERT_WEIR_OK(step());
     EXPECT_EQ(api.report.step, 2u);
     ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
@@ -255,7 +255,7 @@ TEST(OffloadApi, TheStoreReportTellsOfASlotFileThatWasMadeAnew) {
   ASSERT_WEIR_OK(weir_optimizer_open(&api.optimizer, &api.config, &api.group, 1));
   ASSERT_WEIR_OK(weir_optimizer_store_report(api.optimizer, &report));
   EXPECT_EQ(report.went_back, WEIR_WENT_BACK_NOT);
-  EXPECT_NE(std::string(report.text).find("'" + other + "', found none; it was made anew"),
+  EXPECT_NE(std::string(report.text).find("'" + other + "', found none; it was created again"),
             std::string::npos)
       << report.text;
   ASSERT_WEIR_OK(weir_optimizer_destroy(api.optimizer));
@@ -325,7 +325,7 @@ TEST(OffloadApi, BadArgumentsAreNamedInTheText) {
   refused(weir_optimizer_create(&none, &config, &api.group, 1), kArgument, "config.order is 2");
   config = api.config;
   config.core_count = 1;
-  refused(weir_optimizer_create(&none, &config, &api.group, 1), kArgument, "config.cores NULL");
+  refused(weir_optimizer_create(&none, &config, &api.group, 1), kArgument, "config.cores is NULL");
   const int core = 1 << 20;
   config.cores = &core;
   refused(weir_optimizer_create(&none, &config, &api.group, 1), kArgument, "core 1048576 is not");

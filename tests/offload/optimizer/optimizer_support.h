@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the tests of the optimizer share: groups of every method and format, gradients that are a
-// function of (group, element, step) and exact in every type, steps whose gradients come in ranges of
-// any division, directories that vanish.
+// function of (group, element, step) and exact in every type, steps whose gradients come in ranges
+// of any division, directories that vanish.
 #pragma once
 
 #include <gtest/gtest.h>

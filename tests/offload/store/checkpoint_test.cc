@@ -18,8 +18,8 @@ StoreOptions reading() {
   return options;
 }
 
-// The checkpoint opens, and every chunk is that of `step`. One that was cut short may lack copies of
-// its metadata.
+// The checkpoint opens, and every chunk is that of `step`. One that was cut short may lack copies
+// of its metadata.
 void expect_checkpoint(SimulatedDisk& disk, const std::vector<std::string>& directories,
                        uint64_t step, bool complete = true) {
   const StoreDescription description = test_description();

@@ -59,7 +59,8 @@ Progress run(SimulatedDrive& drive, uint64_t seed, uint64_t interval) {
 }
 
 // After the power came back: the last acknowledged commit or the one that was under way, whole; or,
-// only where a write went astray, an error. Never wrong data. Then the store must be as good as new.
+// only where a write went astray, an error. Never wrong data. Then the store must be as good as
+// new.
 void check_recovery(SimulatedDrive& drive, const Progress& progress, bool may_fail, uint64_t seed) {
   SimulatedDisk disk(drive);
   const StoreDescription description = test_description();

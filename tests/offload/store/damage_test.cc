@@ -210,7 +210,8 @@ TEST_F(DamageTest, OfBothSlotsIsAnErrorThatWritesNothing) {
   const uint64_t events = drive_.events();
   const Status status = opened.value()->ensure_whole();
   EXPECT_EQ(status.code(), Code::kRefused);
-  for (const char* part : {"epoch 3 (step 2)", "epoch 2 is not whole", "restore a checkpoint"}) {
+  for (const char* part :
+       {"epoch 3 (step 2)", "epoch 2 is no longer whole", "restore a checkpoint"}) {
     EXPECT_NE(status.text().find(part), std::string::npos) << status.text();
   }
   EXPECT_EQ(opened.value()->begin_step(kLastStep + 1).code(), Code::kRefused);
@@ -405,7 +406,7 @@ TEST_F(SlotFileDamage, OfTheNewestSlotTakesOpenBackToTheCommitBefore) {
       const uint64_t events = drive->events();
       const Status refused = Store::open(disk, names_, nullptr, std::move(options)).status();
       EXPECT_EQ(refused.code(), Code::kRefused);
-      EXPECT_NE(refused.text().find("opened for writing"), std::string::npos) << refused.text();
+      EXPECT_NE(refused.text().find("opening it for writing"), std::string::npos) << refused.text();
       EXPECT_EQ(drive->events(), events);
     }
     auto opened = Store::open(disk, names_, nullptr, test_options(3));
@@ -466,7 +467,7 @@ TEST_F(SlotFileDamage, OfTheNewestSlotBesideABadChunkOfTheOlderIsAnError) {
   SimulatedDisk disk(drive_);
   const Status refused = Store::open(disk, names_, nullptr, test_options(3)).status();
   EXPECT_EQ(refused.code(), Code::kRefused);
-  EXPECT_NE(refused.text().find("epoch 2 is not whole"), std::string::npos) << refused.text();
+  EXPECT_NE(refused.text().find("epoch 2 is no longer whole"), std::string::npos) << refused.text();
   EXPECT_EQ(drive_.content(newest_)->size(), 4096u);
 }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "offload/store/simulated_disk.h"
 #include "offload/store/store_run.h"
 

@@ -15,7 +15,7 @@ std::string directory_of(const std::string& path) { return path.substr(0, path.r
 
 }  // namespace
 
-// ---- SimulatedDrive -------------------------------------------------------------------------------
+// ---- SimulatedDrive -----------------------------------------------------------------------------
 
 Status SimulatedDrive::event() {
   if (crashed_) return Status(Code::kAborted, "simulated crash");
@@ -186,7 +186,7 @@ std::unique_ptr<SimulatedDrive> SimulatedDrive::copy(uint64_t seed) const {
   return other;
 }
 
-// ---- SimulatedDisk --------------------------------------------------------------------------------
+// ---- SimulatedDisk ------------------------------------------------------------------------------
 
 SimulatedDisk::SimulatedDisk(SimulatedDrive& drive, uint32_t depth)
     : drive_(drive),

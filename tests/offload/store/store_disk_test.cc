@@ -273,14 +273,15 @@ TEST_P(StoreDiskTest, FsckOfASlotFileSaysWhatOpenDoesAboutIt) {
   std::filesystem::remove(slot_path(names_[1], 1));
   FsckRun run = fsck(both);
   EXPECT_EQ(run.exit_status, 1) << run.output;
-  EXPECT_NE(run.output.find("opening the store for writing makes its file anew"), std::string::npos)
+  EXPECT_NE(run.output.find("opening the store for writing creates its file again"),
+            std::string::npos)
       << run.output;
   ASSERT_TRUE(Store::open(*disk_, names_, nullptr, test_options(2)).ok());
   EXPECT_EQ(fsck(both).exit_status, 0);
   std::filesystem::resize_file(slot_path(names_[0], 0), 1 << 20);
   run = fsck(both);
   EXPECT_EQ(run.exit_status, 1) << run.output;
-  EXPECT_NE(run.output.find("what is behind them is not used"), std::string::npos) << run.output;
+  EXPECT_NE(run.output.find("the bytes beyond them are not used"), std::string::npos) << run.output;
 }
 
 TEST_P(StoreDiskTest, FsckAndOpenSayAlikeWhatIsInTheWayOfAFile) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "offload/store/bytes.h"
 #include "offload/store/crc32c.h"
 #include "offload/store/file_names.h"
@@ -147,7 +149,7 @@ TEST_F(StoreTest, ASlotIsWrittenAgainOnlyWhenEveryRankHasCommittedTheNewerStep) 
   make(test_description(1, 2));
   const Status early = store_->begin_step(1);
   EXPECT_EQ(early.code(), Code::kInvalidUsage);
-  EXPECT_NE(early.text().find("would write over epoch 0"), std::string::npos) << early.text();
+  EXPECT_NE(early.text().find("would overwrite epoch 0"), std::string::npos) << early.text();
   store_->peers_committed(1);
   ASSERT_TRUE(commit_step(disk_, *store_, 1).ok());
   EXPECT_FALSE(store_->begin_step(2).ok());
@@ -201,7 +203,7 @@ TEST_F(StoreTest, ALostWriteIsFoundEvenWhenAnAttemptAtTheSameEpochIsBelow) {
   EXPECT_EQ(status.code(), Code::kRefused) << status.text();
 }
 
-// ---- What open refuses ----------------------------------------------------------------------------
+// ---- What open refuses --------------------------------------------------------------------------
 
 TEST_F(StoreTest, OpenNamesAMissingStoreDirectoryOrFile) {
   names_ = test_directories(2);

@@ -61,6 +61,7 @@ TEST(Compile, IsRefusedNothingThatItSupports) {
   problem.rank_count = 4;
   for (const Algorithm* algorithm : all_algorithms()) {
     problem.collective = algorithm->collective;
+    problem.lengths = algorithm->lengths;
     EXPECT_EQ(algorithm->supports(problem),
               !algorithm->needs_mapped && !algorithm->needs_user_windows)
         << algorithm->name;

@@ -98,7 +98,7 @@ TEST(Router, ARuleThatCannotBeFollowedIsPassedOverWithAReason) {
       choose(request(Collective::kAllReduce, 4, 8, false), {}, built_in_table(), &rules);
   ASSERT_TRUE(decision.ok());
   EXPECT_EQ(decision.value().by, Decision::By::kPrediction);
-  EXPECT_NE(decision.value().reason.find("r.toml:1 is passed over: 'direct' needs mapped"),
+  EXPECT_NE(decision.value().reason.find("r.toml:1 is ignored: 'direct' needs mapped"),
             std::string::npos)
       << decision.value().reason;
 }
@@ -127,7 +127,7 @@ TEST(Router, WhatCannotBeForcedIsAnError) {
   Result<Decision> decision = choose(r, {}, built_in_table(), nullptr);
   ASSERT_FALSE(decision.ok());
   EXPECT_EQ(decision.status().code(), Code::kInvalidArgument);
-  EXPECT_NE(decision.status().text().find("'rign' is no algorithm of all_reduce"),
+  EXPECT_NE(decision.status().text().find("'rign' is not an algorithm of all_reduce"),
             std::string::npos);
   r.forced = "direct";
   decision = choose(r, {}, built_in_table(), nullptr);

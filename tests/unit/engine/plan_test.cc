@@ -70,6 +70,26 @@ TEST(ChunkMap, UnevenBlocksHaveTheirOwnLengthsAndPlaces) {
   EXPECT_EQ(map.length_max(), 9u);
 }
 
+TEST(ChunkMap, ARankOfAnAllToAllVKnowsTheLengthsOfItsOwnBlocks) {
+  const size_t sent[] = {4, 0, 9};
+  const size_t received[] = {2, 0, 5};
+  const size_t displacements[] = {20, 7, 0};
+  Call call = call_of(Collective::kAllToAll, 0);
+  call.block_counts = sent;
+  call.recv_counts = received;
+  call.recv_displacements = displacements;
+  constexpr Rank kSelf = 1;
+  const ChunkMap map(call, kSelf, 3, 9);
+  for (const Rank target : {0u, 1u, 2u}) EXPECT_EQ(map.length(kSelf * 3 + target), sent[target]);
+  for (const Rank source : {0u, 2u}) EXPECT_EQ(map.length(source * 3 + kSelf), received[source]);
+  EXPECT_EQ(map.input_offset(kSelf * 3 + 2), 4u);
+  EXPECT_EQ(map.output_offset(2 * 3 + kSelf), 0u);
+  EXPECT_EQ(map.output_offset(0 * 3 + kSelf), 20u);
+  EXPECT_EQ(map.length_max(), 9u);
+  call.block_count_max = 100;  // as the ranks have agreed
+  EXPECT_EQ(ChunkMap(call, kSelf, 3, 9).length_max(), 100u);
+}
+
 TEST(Slicing, FitsTheStagingMemoryForEveryQuestion) {
   for (const uint64_t bytes :
        {0ull, 1ull, 56ull, 57ull, 8000ull, 8192ull, 100'000ull, 1ull << 30}) {
@@ -125,6 +145,19 @@ TEST(Fingerprint, DiffersWhereverCallsDiffer) {
   other = base;
   other.in_place = true;  // each rank's own affair
   EXPECT_EQ(fingerprint(other), mark);
+}
+
+TEST(Fingerprint, OfAnAllToAllVIsTheSameWhateverTheLengths) {
+  const size_t some[] = {1, 2};
+  const size_t others[] = {3, 4};
+  Call call = call_of(Collective::kAllToAll, 0);
+  const uint32_t even = fingerprint(call);
+  call.block_counts = call.recv_counts = some;
+  const uint32_t uneven = fingerprint(call);
+  call.block_counts = others;
+  EXPECT_EQ(fingerprint(call), uneven);
+  EXPECT_NE(uneven, even);
+  EXPECT_EQ(describe(call), "all_to_all_v(float32)");
 }
 
 TEST(Control, LayoutLeavesEachWriterItsOwnCacheLine) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreChoice against a machine that is made up: what each kind of stores costs, and when it changes.
+// StoreChoice against a machine that is made up: what each kind of stores costs, and when it
+// changes.
 #include "core/engine/store_choice.h"
 
 #include <gtest/gtest.h>

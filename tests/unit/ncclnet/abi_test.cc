@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables and properties lie in memory as NCCL's C structures do. The offsets were counted by hand from NCCL's
-// public description of each version, for 64-bit Linux, not taken from our own types.
+// The tables and properties lie in memory as NCCL's C structures do. The offsets were counted by
+// hand from NCCL's public description of each version, for 64-bit Linux, not taken from our own
+// types.
 #include <gtest/gtest.h>
 
 #include <cstring>

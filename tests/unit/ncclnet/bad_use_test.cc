@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libnccl-net-weir.so and what goes wrong: handles, secrets, sizes, and the death of the other end at each stage.
+// libnccl-net-weir.so and what goes wrong: handles, secrets, sizes, and the death of the other end
+// at each stage.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -27,9 +28,11 @@ TEST(NcclNetBadUse, AHandleOfGarbageIsRefused) {
   ASSERT_EQ(a.outcome, kSuccess) << take_warning();
   unsigned char garbage[kHandleBytes];
   memset(garbage, 0x77, sizeof garbage);
-  EXPECT_TRUE(is_error_with_text(a.connect(garbage), "connect with a handle that no NET/Weir"));
+  EXPECT_TRUE(
+      is_error_with_text(a.connect(garbage), "connect: the handle was not made by NET/Weir"));
   memset(garbage, 0, sizeof garbage);
-  EXPECT_TRUE(is_error_with_text(a.connect(garbage), "connect with a handle that no NET/Weir"));
+  EXPECT_TRUE(
+      is_error_with_text(a.connect(garbage), "connect: the handle was not made by NET/Weir"));
   EXPECT_EQ(a.send_comm, nullptr);
 }
 
@@ -179,7 +182,7 @@ TEST(NcclNetBadUse, AListenerThatIsClosedWhileItWaitsGivesItsPortBack) {
   ASSERT_EQ(b.accept(), kSuccess);
   ASSERT_EQ(b.p->close_listen(b.listen_comm), kSuccess);
   b.listen_comm = nullptr;
-  const net::mesh::Offer& offer = handle.address.offers[0];
+  const control::Offer& offer = handle.address.offers[0];
   sockaddr_storage name;
   const socklen_t bytes = net::to_sockaddr(offer.address, offer.port, &name);
   EXPECT_TRUE(until([&] {
@@ -191,9 +194,10 @@ TEST(NcclNetBadUse, AListenerThatIsClosedWhileItWaitsGivesItsPortBack) {
   }));
 }
 
-// ---- Death of the other end ------------------------------------------------------------------------
+// ---- Death of the other end ---------------------------------------------------------------------
 
-// Two processes: `victim` runs in a child, which is killed when it has set `ready`; then `survivor` runs here.
+// Two processes: `victim` runs in a child, which is killed when it has set `ready`; then `survivor`
+// runs here.
 struct Board {
   std::atomic<int> handle_ready;
   unsigned char handle[kHandleBytes];
@@ -352,7 +356,8 @@ TEST(NcclNetDeath, OfTheReceiverEndsASend) {
       });
 }
 
-// What was done for the sender comes, though it has closed its end; then it is told that there is no more.
+// What was done for the sender comes, though it has closed its end; then it is told that there is
+// no more.
 TEST(NcclNetDeath, ACloseInOrderLeavesWhatWasSent) {
   NetEnd a, b;
   join(&a, &b);

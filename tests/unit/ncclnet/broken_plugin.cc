@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plugin for NCCL in which something is wrong: the symbol of a version that nobody here knows, a function that is
-// missing, no name, or (none of these) each function from WEIR_TEST_NET_FAILS on that fails with a warning.
+// A plugin for NCCL in which something is wrong: the symbol of a version that nobody here knows, a
+// function that is missing, no name, or (none of these) each function from WEIR_TEST_NET_FAILS on
+// that fails with a warning.
 #include <cstdlib>
 #include <cstring>
 

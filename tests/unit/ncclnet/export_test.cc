@@ -221,7 +221,7 @@ TEST(NcclNet, TheTrafficClassIsTakenAndSaidToBeWithoutEffect) {
   CommConfig config = {104};
   void* context = nullptr;
   ASSERT_EQ(table_of(a).init(&context, 5, &config, hear, nullptr), kSuccess);
-  EXPECT_NE(heard.find("traffic class 104 is without effect"), std::string::npos) << heard;
+  EXPECT_NE(heard.find("traffic class 104 has no effect"), std::string::npos) << heard;
   Attributes attributes = {};
   EXPECT_EQ(table_of(a).set_attributes(context, &attributes), kSuccess);
   EXPECT_EQ(table_of(a).finalize(context), kSuccess);

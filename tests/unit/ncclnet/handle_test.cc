@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <random>
 
 namespace weir::ncclnet {
@@ -14,12 +15,16 @@ Handle sample() {
   handle.transport = "tcp";
   handle.needs_job_secret = true;
   for (size_t i = 0; i < handle.key.size(); ++i) handle.key[i] = static_cast<unsigned char>(i + 1);
-  net::mesh::Offer offer;
+  control::Offer offer;
   offer.address.family = 4;
   offer.address.bytes = {10, 0, 0, 1};
   offer.port = 4000;
   offer.prefix_bits = 24;
+  offer.speed_mbits = 100'000;
   handle.address.offers.push_back(offer);
+  handle.address.host.bytes[3] = 7;
+  handle.address.nonce[31] = 9;
+  handle.address.tls = net::TlsMode::kControl;
   return handle;
 }
 
@@ -34,6 +39,11 @@ TEST(NcclNetHandle, ComesBackAsItWas) {
   ASSERT_EQ(back.address.offers.size(), 1u);
   EXPECT_EQ(back.address.offers[0].port, 4000);
   EXPECT_EQ(back.address.offers[0].address, sample().address.offers[0].address);
+  EXPECT_EQ(back.address.offers[0].speed_mbits, 100'000u);
+  EXPECT_EQ(back.address.offers[0].prefix_bits, 24u);
+  EXPECT_EQ(back.address.host, sample().address.host);
+  EXPECT_EQ(back.address.nonce, sample().address.nonce);
+  EXPECT_EQ(back.address.tls, net::TlsMode::kControl);
 }
 
 TEST(NcclNetHandle, OneOfferIsAllThatItHolds) {
@@ -61,11 +71,31 @@ TEST(NcclNetHandle, GarbageIsRefused) {
     if (i % 2 == 0) {
       for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random());
     } else {
-      const size_t at[] = {0, 1, 2, 3, 4, 5, 7, 48, 49, 50, 51, 52, 54, 56};
-      bytes[at[random() % std::size(at)]] ^= static_cast<unsigned char>(1 + random() % 255);
+      const size_t at[] = {0, 1, 2, 3, 4, 5, 6, 7, 126, 127};
+      const size_t one = at[random() % std::size(at)];
+      const auto change = static_cast<unsigned char>(1 + random() % 255);
+      // Other flags and modes are good ones, too, and what is an address of IPv6 may be.
+      bytes[one] ^= one < 5 || one > 7 ? change : static_cast<unsigned char>(change | 0x80);
     }
     EXPECT_FALSE(decode(bytes, &back)) << "round " << i;
   }
+}
+
+TEST(NcclNetHandle, WhereNobodyCanListenIsRefused) {
+  const auto refuses = [](const std::function<void(control::Offer*)>& change) {
+    Handle handle = sample();
+    change(&handle.address.offers[0]);
+    unsigned char bytes[kHandleBytes];
+    encode(handle, bytes);
+    Handle back;
+    return !decode(bytes, &back);
+  };
+  EXPECT_FALSE(refuses([](control::Offer*) {}));
+  EXPECT_TRUE(refuses([](control::Offer* offer) { offer->port = 0; }));
+  EXPECT_TRUE(refuses([](control::Offer* offer) { offer->prefix_bits = 33; }));
+  EXPECT_TRUE(refuses([](control::Offer* offer) { offer->address.bytes[0] = 224; }));
+  EXPECT_TRUE(refuses([](control::Offer* offer) { offer->address.bytes = {}; }));
+  EXPECT_TRUE(refuses([](control::Offer* offer) { offer->address.family = 5; }));
 }
 
 TEST(NcclNetHandle, TheSecretDependsOnTheKeyAndOnTheJobs) {

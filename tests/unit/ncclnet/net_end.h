@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NetEnd: one end of a plugin under test, as NCCL would hold it, and helpers to play one or two processes. One
-// thread at a time per end.
+// NetEnd: one end of a plugin under test, as NCCL would hold it, and helpers to play one or two
+// processes. One thread at a time per end.
 #pragma once
 
 #include <gtest/gtest.h>

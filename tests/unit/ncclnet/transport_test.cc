@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the conformance suite cannot ask of the transport ncclnet: which plugin it loads, and what it says of one
-// that fails.
+// What the conformance suite cannot ask of the transport ncclnet: which plugin it loads, and what
+// it says of one that fails.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -33,13 +33,15 @@ TEST(NcclNetTransport, IsViableWithAPluginThatCanBeLoaded) {
                       [](void*, const char* name) -> const char* {
                         return std::string(name) == "WEIR_NCCL_NET_PLUGIN" ? plugin : nullptr;
                       }};
-  EXPECT_EQ(ncclnet().viable(&host, reason, sizeof reason), WEIR_ERROR_UNSUPPORTED);
+  EXPECT_EQ(ncclnet().viable(ncclnet().context, &host, reason, sizeof reason),
+            WEIR_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(reason).find("WEIR_NCCL_NET_PLUGIN is not set"), std::string::npos);
   plugin = "/nonexistent.so";
-  EXPECT_EQ(ncclnet().viable(&host, reason, sizeof reason), WEIR_ERROR_UNSUPPORTED);
+  EXPECT_EQ(ncclnet().viable(ncclnet().context, &host, reason, sizeof reason),
+            WEIR_ERROR_UNSUPPORTED);
   EXPECT_NE(std::string(reason).find("/nonexistent.so"), std::string::npos) << reason;
   plugin = WEIR_NET_PLUGIN;
-  EXPECT_EQ(ncclnet().viable(&host, reason, sizeof reason), WEIR_OK) << reason;
+  EXPECT_EQ(ncclnet().viable(ncclnet().context, &host, reason, sizeof reason), WEIR_OK) << reason;
   EXPECT_NE(std::string(reason).find("weir, version 12"), std::string::npos) << reason;
 }
 
@@ -74,7 +76,7 @@ TEST(NcclNetTransport, APluginWithoutADeviceForHostMemoryIsRefused) {
       Pair pair(&plugins::ncclnet());
       set_plugin(&pair, kFailing);
       EXPECT_EQ(pair.open(0), WEIR_ERROR_UNSUPPORTED);
-      EXPECT_NE(pair.end[0].error.find("devices takes host memory"), std::string::npos)
+      EXPECT_NE(pair.end[0].error.find("devices supports host memory"), std::string::npos)
           << pair.end[0].error;
     });
   }
@@ -106,7 +108,8 @@ TEST(NcclNetTransport, WhoDoesNotGreetAsTheRankIsRefused) {
     const weir_result_t mine = pair.connect(0);
     helper.join();
     EXPECT_TRUE(mine == WEIR_ERROR_REFUSED || other == WEIR_ERROR_REFUSED);
-    EXPECT_NE((pair.end[0].error + pair.end[1].error).find("is not that rank"), std::string::npos);
+    EXPECT_NE((pair.end[0].error + pair.end[1].error).find("did not prove that it is that rank"),
+              std::string::npos);
   });
 }
 

@@ -1,41 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of addresses, words and tags, and what a peer may say when.
+// The bytes of addresses, cards, words and tags, and what a peer may say when.
 #include "plugins/ofi/control.h"
 
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 #include <time.h>
 
-#include <cerrno>
+#include <cstring>
+#include <deque>
 #include <functional>
-#include <memory>
 #include <random>
 #include <set>
 #include <string>
-#include <thread>
+#include <utility>
+#include <vector>
 
-#include "net/control_mesh.h"
 #include "plugins/ofi/wire.h"
 #include "weir/plugin.h"
-
-namespace {
-
-// What happens between two looks at a connection that has nothing to read, once.
-std::function<void()> when_nothing_is_there;  // NOLINT: of this thread alone
-int watched_descriptor = -1;
-
-}  // namespace
-
-extern "C" ssize_t recv(int fd, void* data, size_t bytes, int flags) {
-  const ssize_t got = recvfrom(fd, data, bytes, flags, nullptr, nullptr);
-  if (got < 0 && errno == EAGAIN && fd == watched_descriptor && when_nothing_is_there) {
-    const auto happens = std::move(when_nothing_is_there);
-    when_nothing_is_there = nullptr;
-    happens();
-    errno = EAGAIN;
-  }
-  return got;
-}
 
 namespace weir::plugins::ofi {
 namespace {
@@ -45,20 +25,6 @@ RankAddress longest_address() {
   address.rank = 300;
   address.providers = {"verbs;ofi_rxm", "tcp;ofi_rxm", "shm",           "sockets",
                        "udp;ofi_rxd",   "net;ofi_rxm", "some_other_one"};
-  address.place.rank = 300;
-  address.place.host.bytes[7] = 9;
-  for (uint8_t i = 0; i < net::mesh::kOffersMax; ++i) {
-    net::mesh::Offer offer;
-    offer.address.family = i % 2 == 0 ? 4 : 6;
-    offer.address.bytes[0] = 10;
-    offer.address.bytes[3] = i;
-    offer.port = static_cast<uint16_t>(4000 + i);
-    offer.speed_mbits = 100'000;
-    offer.prefix_bits = 24;
-    offer.is_loopback = i == 4;
-    offer.is_asked_for = i == 2;
-    address.place.offers.push_back(offer);
-  }
   return address;
 }
 
@@ -71,17 +37,8 @@ TEST(OfiAddress, TheLongestPassesThroughItsBytesAndNoPartOfItDoes) {
   ASSERT_TRUE(decode(bytes, size, &read));
   EXPECT_EQ(read.rank, 300u);
   EXPECT_EQ(read.providers, address.providers);
-  EXPECT_EQ(read.place.host, address.place.host);
-  ASSERT_EQ(read.place.offers.size(), net::mesh::kOffersMax);
-  for (size_t i = 0; i < net::mesh::kOffersMax; ++i) {
-    EXPECT_EQ(read.place.offers[i].address, address.place.offers[i].address);
-    EXPECT_EQ(read.place.offers[i].port, address.place.offers[i].port);
-    EXPECT_EQ(read.place.offers[i].is_loopback, i == 4);
-    EXPECT_EQ(read.place.offers[i].is_asked_for, i == 2);
-  }
   for (size_t cut = 0; cut < size; ++cut) EXPECT_FALSE(decode(bytes, cut, &read)) << cut;
-  bytes[8] ^= 1;
-  EXPECT_FALSE(decode(bytes, size, &read)) << "of one rank, with the place of another";
+  EXPECT_FALSE(decode(bytes, size + 1, &read)) << "with something behind it";
 }
 
 TEST(OfiAddress, RandomBytesAreNeverReadBeyondTheirEnd) {
@@ -96,42 +53,41 @@ TEST(OfiAddress, RandomBytesAreNeverReadBeyondTheirEnd) {
     RankAddress read;
     if (!decode(bytes.data(), bytes.size(), &read)) continue;
     EXPECT_FALSE(read.providers.empty());
-    EXPECT_GE(read.place.offers.size(), 1u);
   }
+}
+
+TEST(OfiCard, PassesThroughItsBytesAndIsRefusedWithAnotherLength) {
+  Card read;
+  ASSERT_TRUE(decode(encode(Card{7, {1, 2, 3}}), &read));
+  EXPECT_EQ(read.token, 7u);
+  EXPECT_EQ(read.name.size(), kNameBytesMax) << "with zeros behind it";
+  EXPECT_EQ(read.name[2], 3);
+  EXPECT_EQ(read.name[3], 0);
+  EXPECT_TRUE(decode(encode(Card{7, std::vector<unsigned char>(kNameBytesMax, 9)}), &read));
+  EXPECT_FALSE(decode(encode(Card{7, std::vector<unsigned char>(kNameBytesMax + 1, 9)}), &read));
+  EXPECT_FALSE(decode(encode(Card{7, {}}), &read)) << "a name of no bytes";
+  EXPECT_FALSE(decode(std::string(), &read));
+  EXPECT_FALSE(decode(std::string("abc"), &read));
 }
 
 TEST(OfiTag, NoTwoMessagesThatMayBeUnderWayHaveTheSame) {
   std::set<uint64_t> tags;
   for (const uint32_t lane : {0u, 1u, 4u}) {
-    for (const uint32_t sender : {0u, 1u, 511u}) {
-      for (const uint64_t number : {0, 1, 65535}) {
+    for (const uint32_t sender : {0u, 1u, 511u, kRankCountMax - 1}) {
+      for (const uint64_t number : {0, 1, 32767}) {
         tags.insert(make_tag(0xffffffff, 0x12345678, lane, sender, number));
       }
     }
   }
-  EXPECT_EQ(tags.size(), 27u);
+  EXPECT_EQ(tags.size(), 36u);
   for (const uint64_t tag : tags) EXPECT_EQ(tag >> 32, 0x12345678u);
   EXPECT_EQ(make_tag(0xffff, 0x12345678, 0, 0, 0) >> 32, 0x5678u) << "a tag of 48 bits";
-  EXPECT_EQ(make_tag(0, 0x12345678, 0, 0, 65536 + 3), 3u);
+  EXPECT_EQ(make_tag(0, 0x12345678, 0, 0, 32768 + 3), 3u);
 }
 
-using Word = std::vector<unsigned char>;
-
-Word word(Kind kind) {
-  Word made(kWordBytesMax);
-  made.resize(encode_word(kind, made.data()));
-  return made;
-}
-
-Word card(uint32_t token = 7) {
-  Word made(kWordBytesMax);
-  made.resize(encode_card({token, {1, 2, 3}}, made.data()));
-  return made;
-}
-
-bool takes(Control* control, std::initializer_list<Word> words) {
+bool takes(Control* control, std::initializer_list<std::string> words) {
   bool all = true;
-  for (const Word& one : words) all = all && control->take_word(one.data(), one.size());
+  for (const std::string& one : words) all = all && control->take_word(one);
   return all;
 }
 
@@ -139,126 +95,125 @@ TEST(OfiControl, WhatAPeerSaysIsKnownAfterwards) {
   Goodbye goodbye;
   goodbye.sent = {1, 2, 3, 4, uint64_t{1} << 40};
   goodbye.received = {5, 6, 7, 8, 9};
-  Word goodbye_word(kWordBytesMax);
-  goodbye_word.resize(encode_goodbye(goodbye, goodbye_word.data()));
   Control control;
-  EXPECT_TRUE(takes(&control, {card(), word(Kind::kReady), goodbye_word, word(Kind::kTaken)}));
-  EXPECT_TRUE(control.has_card());
-  EXPECT_EQ(control.card().token, 7u);
-  EXPECT_EQ(control.card().name.size(), kNameBytesMax) << "with zeros behind it";
-  EXPECT_EQ(control.card().name[2], 3);
-  EXPECT_TRUE(control.ready());
+  EXPECT_TRUE(takes(&control, {encode_goodbye(goodbye), encode_word(Kind::kTaken)}));
   EXPECT_TRUE(control.left());
   EXPECT_EQ(control.goodbye().sent, goodbye.sent);
   EXPECT_EQ(control.goodbye().received, goodbye.received);
   EXPECT_TRUE(control.taken());
+  EXPECT_FALSE(control.ended());
+  EXPECT_TRUE(takes(&control, {encode_word(Kind::kEnded)}));
+  EXPECT_TRUE(control.ended());
   EXPECT_FALSE(control.lost());
 }
 
 TEST(OfiControl, WhatMayNotBeSaidOrNotNowIsNotTaken) {
-  const auto takes_all = [](std::initializer_list<Word> words) {
+  const auto takes_all = [](std::initializer_list<std::string> words) {
     Control control;
     return takes(&control, words);
   };
-  EXPECT_TRUE(takes_all({card(), word(Kind::kReady)}));
-  EXPECT_FALSE(takes_all({word(Kind::kReady)})) << "before the card";
-  EXPECT_FALSE(takes_all({card(), card()})) << "a second card";
-  EXPECT_FALSE(takes_all({card(), word(Kind::kReady), word(Kind::kReady)}));
-  EXPECT_FALSE(takes_all({card(), word(Kind::kTaken), word(Kind::kTaken)}));
-  EXPECT_FALSE(takes_all({{}})) << "nothing";
-  EXPECT_FALSE(takes_all({{99}})) << "no kind";
-  EXPECT_FALSE(takes_all({{0}})) << "no kind";
-  for (const Kind kind : {Kind::kCard, Kind::kReady, Kind::kGoodbye, Kind::kTaken}) {
-    Word longer = kind == Kind::kCard ? card() : word(kind);
-    longer.push_back(0);
-    EXPECT_FALSE(takes_all({longer})) << static_cast<int>(kind);
-    longer.resize(longer.size() - 2);
-    EXPECT_FALSE(takes_all({longer})) << static_cast<int>(kind);
-  }
-  for (const uint32_t name_bytes : {0u, static_cast<uint32_t>(kNameBytesMax + 1), ~0u}) {
-    Word bad = card();
-    for (size_t i = 0; i < 4; ++i) bad[5 + i] = static_cast<unsigned char>(name_bytes >> (8 * i));
-    EXPECT_FALSE(takes_all({bad})) << "a name of " << name_bytes << " bytes";
+  const std::string goodbye = encode_goodbye(Goodbye());
+  const std::string taken = encode_word(Kind::kTaken), ended = encode_word(Kind::kEnded);
+  EXPECT_TRUE(takes_all({taken, goodbye, ended}));
+  EXPECT_FALSE(takes_all({ended})) << "before the goodbye";
+  EXPECT_FALSE(takes_all({goodbye, goodbye}));
+  EXPECT_FALSE(takes_all({taken, taken}));
+  EXPECT_FALSE(takes_all({goodbye, ended, taken})) << "behind the last word";
+  EXPECT_FALSE(takes_all({goodbye, encode_word(Kind::kGiveUp)}));
+  EXPECT_FALSE(takes_all({std::string()})) << "nothing";
+  EXPECT_FALSE(takes_all({std::string(1, 99)})) << "no kind";
+  EXPECT_FALSE(takes_all({std::string(1, 0)})) << "no kind";
+  for (const std::string& word : {goodbye, taken, encode_word(Kind::kGiveUp)}) {
+    EXPECT_FALSE(takes_all({word + "x"})) << int{word[0]};
+    EXPECT_FALSE(takes_all({word.substr(0, word.size() - 1)})) << int{word[0]};
   }
 }
 
-uint64_t in_a_minute_ns() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec + 60) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
-}
-
-// Two ranks that have met.
-class OfiControls : public testing::Test {
+// The control network of one peer, in the test's hands.
+class OfiPeer : public testing::Test {
  protected:
-  void SetUp() override {
-    net::InterfaceFilter filter;
-    std::string reason;
-    ASSERT_TRUE(net::InterfaceFilter::parse("lo", &filter, &reason)) << reason;
-    const std::string secret = "the secret of both";
-    std::vector<net::mesh::Bytes> addresses;
-    for (uint32_t rank = 0; rank < 2; ++rank) {
-      net::MeshConfig config;
-      config.purpose = "ofi";
-      config.comm_id = 7;
-      config.rank = rank;
-      config.rank_count = 2;
-      config.secret = secret.data();
-      config.secret_bytes = secret.size();
-      meshes_[rank] = std::make_unique<net::ControlMesh>(config);
-      ASSERT_EQ(meshes_[rank]->listen(filter), Outcome::kOk) << meshes_[rank]->text();
-      addresses.emplace_back(net::mesh::kAddressBytesMax);
-      addresses[rank].resize(meshes_[rank]->address(addresses[rank].data()));
-    }
-    const unsigned char* const places[] = {addresses[0].data(), addresses[1].data()};
-    const size_t sizes[] = {addresses[0].size(), addresses[1].size()};
-    const auto join = [&](uint32_t rank) {
-      return meshes_[rank]->join(places, sizes, {}, in_a_minute_ns());
+  OfiPeer() {
+    functions_.struct_bytes = sizeof functions_;
+    functions_.context = this;
+    functions_.life = [](void* self, uint32_t) { return static_cast<OfiPeer*>(self)->life_; };
+    functions_.receive = [](void* self, uint32_t, void* message, size_t* bytes) {
+      return static_cast<OfiPeer*>(self)->receive(message, bytes);
     };
-    Outcome other = Outcome::kSystem;
-    std::thread thread([&] { other = join(1); });
-    EXPECT_EQ(join(0), Outcome::kOk) << meshes_[0]->text();
-    thread.join();
-    ASSERT_EQ(other, Outcome::kOk) << meshes_[1]->text();
-    for (uint32_t rank = 0; rank < 2; ++rank) controls_[rank].attach(meshes_[rank].get(), 1 - rank);
+    host_.struct_bytes = sizeof host_;
+    host_.control = &functions_;
+    network_.attach(&host_, 0, 2);
+    control_.attach(&network_, 1);
   }
-  void TearDown() override { watched_descriptor = -1; }
-  // Until `is_so`, or a minute has passed.
-  template <typename Condition>
-  void drive(Control* control, const Condition& is_so) {
-    for (const uint64_t end_ns = in_a_minute_ns(); !is_so();) {
-      control->drive();
-      ASSERT_LT(in_a_minute_ns(), end_ns + 60'000'000'000u);
+  weir_result_t receive(void* message, size_t* bytes) {
+    if (words_.empty()) {
+      if (when_nothing_is_there_) std::exchange(when_nothing_is_there_, nullptr)();
+      return WEIR_IN_PROGRESS;
     }
+    const std::string word = words_.front();
+    words_.pop_front();
+    *bytes = word.size();
+    memcpy(message, word.data(), word.size());
+    return WEIR_OK;
   }
 
-  using Outcome = net::ControlMesh::Outcome;
-  std::unique_ptr<net::ControlMesh> meshes_[2];
-  Control controls_[2];
+  int life_ = WEIR_LIFE_HERE;
+  std::deque<std::string> words_;
+  std::function<void()> when_nothing_is_there_;
+  weir_control_t functions_{};
+  weir_host_t host_{};
+  message::Control network_;
+  Control control_;
 };
 
-TEST_F(OfiControls, WhoLeavesBetweenTwoLooksHasSaidGoodbye) {
-  controls_[1].say_card({7, {1, 2, 3}});
-  drive(&controls_[0], [&] { return controls_[0].has_card(); });
-  controls_[0].drive();
-  watched_descriptor = controls_[0].fd();
-  when_nothing_is_there = [&] {
-    controls_[1].say_goodbye(Goodbye());
-    meshes_[1]->leave(0, {});
-    meshes_[1].reset();
-  };
-  drive(&controls_[0], [&] { return controls_[0].ended(); });
-  EXPECT_TRUE(controls_[0].left());
-  EXPECT_FALSE(controls_[0].lost()) << "it is taken for dead";
+TEST_F(OfiPeer, WhoLeavesBetweenTwoLooksHasSaidGoodbye) {
+  for (const int life : {WEIR_LIFE_LEFT, WEIR_LIFE_LOST}) {
+    control_ = Control();
+    control_.attach(&network_, 1);
+    life_ = WEIR_LIFE_HERE;
+    when_nothing_is_there_ = [&] {
+      words_.push_back(encode_goodbye(Goodbye()));
+      life_ = life;
+    };
+    control_.drive();
+    EXPECT_FALSE(control_.left() || control_.ended());
+    control_.drive();
+    EXPECT_TRUE(control_.left());
+    EXPECT_TRUE(control_.ended());
+    EXPECT_FALSE(control_.lost()) << "it is taken for dead";
+  }
 }
 
-TEST_F(OfiControls, WhoEndsWithoutAGoodbyeIsLost) {
-  controls_[1].say_card({7, {1, 2, 3}});
-  drive(&controls_[0], [&] { return controls_[0].has_card(); });
-  meshes_[1].reset();
-  drive(&controls_[0], [&] { return controls_[0].ended(); });
-  EXPECT_FALSE(controls_[0].left());
-  EXPECT_TRUE(controls_[0].lost());
+TEST_F(OfiPeer, WhoEndsWithoutAGoodbyeIsLost) {
+  control_.drive();
+  life_ = WEIR_LIFE_LOST;
+  control_.drive();
+  EXPECT_TRUE(control_.ended());
+  EXPECT_FALSE(control_.left());
+  EXPECT_TRUE(control_.lost());
+}
+
+TEST_F(OfiPeer, TheGoodbyeOfWhoHasLeftIsAwaitedAndNotForEver) {
+  life_ = WEIR_LIFE_LEFT;
+  control_.drive();
+  EXPECT_TRUE(control_.ended());
+  EXPECT_FALSE(control_.left()) << "its goodbye may be on its way";
+  EXPECT_FALSE(control_.lost());
+  const uint64_t end_ns = message::monotonic_ns() + 30'000'000'000;
+  while (!control_.left() && message::monotonic_ns() < end_ns) {
+    const timespec pause = {0, 10'000'000};
+    nanosleep(&pause, nullptr);
+    control_.drive();
+  }
+  EXPECT_TRUE(control_.left());
+  EXPECT_FALSE(control_.lost());
+}
+
+TEST_F(OfiPeer, WhoGivesUpHasLeft) {
+  words_.push_back(encode_word(Kind::kGiveUp));
+  control_.drive();
+  EXPECT_TRUE(control_.left());
+  EXPECT_TRUE(control_.ended());
+  EXPECT_FALSE(control_.lost());
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libfabric.so.1 that plays one built for CUDA: it stands before the real one, grants FI_HMEM to every provider
-// if it is told to, and hands on registrations and messages with a device's memory replaced by its alias
-// (unit/plugin/device_block.h). What it is not told to be a device's it hands on as it is. One thread at a time.
+// A libfabric.so.1 that plays one built for CUDA: it stands before the real one, grants FI_HMEM to
+// every provider if it is told to, and hands on registrations and messages with a device's memory
+// replaced by its alias (unit/plugin/device_block.h). What it is not told to be a device's it hands
+// on as it is. One thread at a time.
 #pragma once
 
 struct FabricDouble {

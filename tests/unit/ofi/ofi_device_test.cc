@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of devices over the transport ofi, with a libfabric that plays one built for CUDA (fabric_double.h) and
-// memory that nobody else can read.
+// Memory of devices over the transport ofi, with a libfabric that plays one built for CUDA
+// (fabric_double.h) and memory that nobody else can read.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,8 @@ class OfiDevice : public testing::Test {
                         [](void*, const char* name) -> const char* {
                           return strcmp(name, "WEIR_OFI_PROVIDER") == 0 ? kProvider : nullptr;
                         }};
-    if (ofi_->viable(&host, reason, sizeof reason) != WEIR_OK) GTEST_SKIP() << reason;
+    if (ofi_->viable(ofi_->context, &host, reason, sizeof reason) != WEIR_OK)
+      GTEST_SKIP() << reason;
   }
   // It stays loaded.
   static void use_cuda() {
@@ -190,7 +191,7 @@ TEST_F(OfiDevice, WhereFiHmemIsNotGrantedItSaysSoAndMemoryOfTheHostGoesOn) {
   if (HasFatalFailure()) return;
   EXPECT_NE(gap(&pair).find("FI_HMEM"), std::string::npos) << gap(&pair);
   EXPECT_GT(fabric_double()->asked_count, 0);
-  expect_refused(&pair, "provider tcp;ofi_rxm has no memory of devices");
+  expect_refused(&pair, "provider tcp;ofi_rxm does not support device memory");
   EXPECT_EQ(fabric_double()->registered_count, 0);
   pair.close_together();
 }

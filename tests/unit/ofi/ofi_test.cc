@@ -32,7 +32,9 @@ class Ofi : public testing::Test {
                                      ? static_cast<const char*>(context)
                                      : nullptr;
                         }};
-    return functions_->viable(&host, reason, sizeof reason) == WEIR_OK ? "" : reason;
+    return functions_->viable(functions_->context, &host, reason, sizeof reason) == WEIR_OK
+               ? ""
+               : reason;
   }
   // A message of `bytes` from rank 0 to rank 1.
   static void exchange(Pair* pair, size_t bytes) {
@@ -97,8 +99,12 @@ TEST_F(Ofi, RanksWithoutACommonProviderSayWhatEachHas) {
   pair.end[1].settings["WEIR_OFI_PROVIDER"] = "sockets";
   ASSERT_EQ(pair.open(0), WEIR_OK) << pair.end[0].error;
   ASSERT_EQ(pair.open(1), WEIR_OK) << pair.end[1].error;
+  weir_result_t results[2] = {};
+  std::thread helper([&] { results[1] = pair.connect(1, 5000); });
+  results[0] = pair.connect(0, 5000);
+  helper.join();
   for (const uint32_t rank : {0u, 1u}) {
-    EXPECT_EQ(pair.connect(rank, 1000), WEIR_ERROR_UNSUPPORTED);
+    EXPECT_EQ(results[rank], WEIR_ERROR_UNSUPPORTED);
     EXPECT_NE(pair.end[rank].error.find("rank 0 has tcp;ofi_rxm, rank 1 has sockets"),
               std::string::npos)
         << pair.end[rank].error;
@@ -114,6 +120,7 @@ TEST_F(Ofi, ARankThatClosesIsToldApartFromOneThatDies) {
   ASSERT_EQ(pair.recv(1, &value, sizeof value, &op), WEIR_IN_PROGRESS);
   pair.f.close(pair.end[0].instance);
   pair.end[0].instance = nullptr;
+  pair.end[0].control->network->leave();
   weir_result_t result = WEIR_IN_PROGRESS;
   for (const uint64_t end = monotonic_ns() + 10'000'000'000;
        result == WEIR_IN_PROGRESS && monotonic_ns() < end;) {
@@ -204,9 +211,6 @@ TEST_F(Ofi, NoCallCrashesWhenTheEndpointHasEnded) {
   char way[256];
   f.describe_peer(instance, 1, way, sizeof way);
   EXPECT_EQ(f.peer_alive(instance, 1), WEIR_OK);
-  size_t bytes = 0;
-  unsigned char notice[WEIR_TRANSPORT_NOTICE_BYTES_MAX];
-  EXPECT_LE(f.notice_read(instance, 1, notice, &bytes), WEIR_IN_PROGRESS);
 }
 
 TEST_F(Ofi, LoadingLibfabricLeavesTheSignalHandlersAsTheyWere) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceBlock: memory that plays a device's. At its own addresses nobody can read or write it, and who tries is ended
-// by SIGSEGV; the library that plays the one below a transport, and the test, reach the same bytes at an
-// alias. One thread at a time.
+// DeviceBlock: memory that plays a device's. At its own addresses nobody can read or write it, and
+// who tries is ended by SIGSEGV; the library that plays the one below a transport, and the test,
+// reach the same bytes at an alias. One thread at a time.
 #pragma once
 
 #include <gtest/gtest.h>

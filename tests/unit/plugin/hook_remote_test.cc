@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One-sided operations through the hooks, over a transport of one rank whose remote memory is its own and
-// whose operations move their bytes when they are tested.
+// One-sided operations through the hooks, over a transport of one rank whose remote memory is its
+// own and whose operations move their bytes when they are tested.
 #include <gtest/gtest.h>
 #include <string.h>
 
@@ -55,7 +55,7 @@ const weir_transport_functions_t* mirror() {
               .message_bytes_max = 1 << 20,
               .rank_count_max = 1,
               .credit = 1};
-    f.open = [](const weir_host_t*, const weir_transport_config_t*, weir_transport_t** t) {
+    f.open = [](void*, const weir_host_t*, const weir_transport_config_t*, weir_transport_t** t) {
       *t = reinterpret_cast<weir_transport_t*>(new Mirror);
       return WEIR_OK;
     };
@@ -149,7 +149,7 @@ struct Stage {
               return found == known.end() ? nullptr : found->second.c_str();
             }};
     const weir_transport_config_t config = {sizeof config, 0, 1, 9, secret, sizeof secret, 0, 0};
-    EXPECT_EQ(f.open(&host, &config, &instance), WEIR_OK) << error;
+    EXPECT_EQ(f.open(f.context, &host, &config, &instance), WEIR_OK) << error;
     const unsigned char* addresses[] = {secret};
     const size_t bytes[] = {0};
     EXPECT_EQ(f.connect(instance, addresses, bytes, ~uint64_t{0}), WEIR_OK) << error;

@@ -72,13 +72,22 @@ TEST_F(Loader, AGoodPluginIsLoadedOnceAndFoundByItsName) {
 
 TEST_F(Loader, AnotherAbiVersionIsRefused) { expect_refused(copy("version"), "ABI version 999"); }
 
+TEST_F(Loader, APluginOfTheFirstAbiIsToldBothVersionsAndWhatToDo) {
+  expect_refused(copy("version_1"),
+                 "it has ABI version 1, this library 2; rebuild it against this weir/plugin.h");
+}
+
+TEST_F(Loader, APluginThatSaysThatItIsMadeOfOthersIsRefused) {
+  expect_refused(copy("parts"), "is made of others");
+}
+
 TEST_F(Loader, AnotherStructSizeIsRefused) { expect_refused(copy("size"), "8 bytes"); }
 
 TEST_F(Loader, ATableOfAnEarlierHeaderIsTakenIfItsCapabilitiesEndWithIt) {
   const auto loaded = load_transport(copy("older"));
   ASSERT_TRUE(loaded.ok()) << loaded.status().text();
   EXPECT_STREQ(loaded.value()->name, "older");
-  expect_refused(copy("short"), "notice_show is missing");
+  expect_refused(copy("short"), "quiesce is missing");
   expect_refused(copy("before_put"), "remote_caps is missing");
   expect_refused(copy("before_whole"), "collectives is missing");
   expect_refused(copy("before_devices"), "device_viable is missing");
@@ -114,7 +123,7 @@ TEST_F(Loader, ADeclaredCapabilityWithoutItsFunctionIsRefused) {
 }
 
 TEST_F(Loader, MessagesOnDevicesWithoutAKindOfMemoryAreRefused) {
-  expect_refused(copy("no_devices"), "no such memory");
+  expect_refused(copy("no_devices"), "no device memory");
 }
 
 TEST_F(Loader, ABadNameIsRefused) { expect_refused(copy("name"), "a-z"); }
@@ -198,6 +207,65 @@ TEST(Registry, HooksAreWrappedInsideOutAndOnce) {
   EXPECT_EQ(both.value()->caps.bits,
             shm->caps.bits & ~uint64_t{WEIR_CAP_SEGMENT | WEIR_CAP_WINDOW});
   EXPECT_EQ(both.value()->caps.credit, shm->caps.credit);
+}
+
+// All of the transport's parts, in order, as "name role".
+std::vector<std::string> parts_of(const weir_transport_functions_t& transport) {
+  std::vector<std::string> list;
+  for (auto* part = transport.parts; part != nullptr && part->transport != nullptr; ++part) {
+    list.push_back(std::string(part->transport->name) + " " + part->role);
+  }
+  return list;
+}
+
+TEST(Registry, ACompositeTellsWhatItIsMadeOf) {
+  const auto* shm = find_transport("shm").value();
+  const auto* tcp = find_transport("tcp").value();
+  EXPECT_EQ(shm->parts, nullptr);
+  EXPECT_EQ(describe_parts(*shm), "");
+  const auto* hosts = make_hosts(tcp, shm).value();
+  EXPECT_STREQ(hosts->name, "hosts(tcp)");
+  EXPECT_EQ(make_hosts(tcp, shm).value(), hosts);
+  EXPECT_EQ(parts_of(*hosts), (std::vector<std::string>{"tcp between hosts", "shm within a host"}));
+  const auto* traced = wrap_with_hooks(hosts, "trace").value();
+  EXPECT_EQ(parts_of(*traced), (std::vector<std::string>{"hosts(tcp) wrapped"}));
+  EXPECT_EQ(describe_parts(*traced), "hosts(tcp): tcp between hosts, shm within a host");
+  const auto* chain = make_failover({tcp, wrap_with_hooks(tcp, "check").value()}).value();
+  const auto* both = make_hosts(chain, shm).value();
+  EXPECT_EQ(describe_parts(*both),
+            "hosts(failover(tcp,check(tcp))): failover(tcp,check(tcp)) between hosts, shm within a "
+            "host; failover(tcp,check(tcp)): tcp first, check(tcp) when it fails");
+}
+
+TEST(Registry, ACompositeIsViableWhereItsPartsAre) {
+  static weir_transport_functions_t lame = *find_transport("tcp").value();
+  lame.name = "lame";
+  lame.viable = [](void*, const weir_host_t*, char* reason, size_t reason_bytes) {
+    snprintf(reason, reason_bytes, "no leg");
+    return WEIR_ERROR_UNSUPPORTED;
+  };
+  const auto* shm = find_transport("shm").value();
+  const auto* tcp = find_transport("tcp").value();
+  weir_host_t host = {};
+  host.struct_bytes = sizeof host;
+  char reason[512] = "";
+  const auto* good = make_hosts(tcp, shm).value();
+  EXPECT_EQ(good->viable(good->context, &host, reason, sizeof reason), WEIR_OK) << reason;
+  EXPECT_NE(std::string(reason).find("; shm"), std::string::npos) << reason;
+  for (const auto& made : {make_hosts(&lame, shm), make_failover({tcp, &lame})}) {
+    const auto* bad = made.value();
+    EXPECT_EQ(bad->viable(bad->context, &host, reason, sizeof reason), WEIR_ERROR_UNSUPPORTED);
+    EXPECT_STREQ(reason, "lame: no leg") << bad->name;
+  }
+}
+
+TEST(Registry, AnyNumberOfTransportsCanBeWrapped) {
+  static std::vector<weir_transport_functions_t> many(100, *find_transport("tcp").value());
+  for (const auto& one : many) {
+    const auto wrapped = wrap_with_hooks(&one, "check,trace");
+    ASSERT_TRUE(wrapped.ok()) << wrapped.status().text();
+    EXPECT_EQ(wrapped.value()->parts->transport->parts->transport, &one);
+  }
 }
 
 TEST(Registry, UnknownAndEmptyHookNamesAreErrors) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules: transports in files beside the library. The build puts sample modules beside this program:
-// `beside` and `listed` are good, `misnamed` holds a transport of another name.
+// Modules: transports in files beside the library. The build puts sample modules beside this
+// program: `beside` and `listed` are good, `misnamed` holds a transport of another name.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -32,17 +32,26 @@
 #define SAMPLE_SYMBOL weir_transport_plugin
 #endif
 
-static weir_result_t viable(const weir_host_t* host, char* reason, size_t reason_bytes) {
+static weir_result_t viable(void* context, const weir_host_t* host, char* reason,
+                            size_t reason_bytes) {
+  (void)context;
   (void)host;
   snprintf(reason, reason_bytes, "a sample moves nothing");
   return WEIR_ERROR_UNSUPPORTED;
 }
 
-static weir_result_t open_instance(const weir_host_t* host, const weir_transport_config_t* config,
+static weir_result_t open_instance(void* context, const weir_host_t* host,
+                                   const weir_transport_config_t* config,
                                    weir_transport_t** instance) {
-  (void)config;
+  (void)context;
   (void)instance;
-  host->error(host->context, "sample: a sample moves nothing");
+  char text[256];
+  snprintf(text, sizeof text,
+           "sample: a sample moves nothing; device %d, node %d, interface %s, card %s",
+           (int)config->device, (int)config->numa_node,
+           config->interface != NULL ? config->interface : "-",
+           config->domain != NULL ? config->domain : "-");
+  host->error(host->context, text);
   return WEIR_ERROR_UNSUPPORTED;
 }
 
@@ -94,6 +103,10 @@ static weir_result_t test_op(weir_transport_t* instance, weir_transport_op_t* op
 }
 #endif
 
+#ifdef SAMPLE_PARTS
+static const weir_transport_part_t parts[] = {{NULL, NULL}};
+#endif
+
 static const weir_transport_functions_t functions = {
     .abi_version = SAMPLE_ABI_VERSION,
     .struct_bytes = SAMPLE_STRUCT_BYTES,
@@ -105,6 +118,9 @@ static const weir_transport_functions_t functions = {
              .message_bytes_max = 1,
              .rank_count_max = 1,
              .credit = 1},
+#ifdef SAMPLE_PARTS
+    .parts = parts,
+#endif
     .viable = viable,
     .open = open_instance,
     .address = address,

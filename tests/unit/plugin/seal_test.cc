@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// hook_seal: what goes over the transport beneath says nothing, and nothing but what was sent is delivered.
+// hook_seal: what goes over the transport beneath says nothing, and nothing but what was sent is
+// delivered.
 #include <gtest/gtest.h>
 #include <string.h>
 
@@ -231,7 +232,9 @@ Wire wire;
 class Recorder final : public hook::Hook {
  public:
   static constexpr char kName[] = "recorder";
-  static void limit(weir_transport_caps_t* caps) { caps->bits &= ~uint64_t{WEIR_CAP_SEALED}; }
+  static void limit(const weir_transport_part_t*, weir_transport_caps_t* caps) {
+    caps->bits &= ~uint64_t{WEIR_CAP_SEALED};
+  }
   using Hook::Hook;
   weir_result_t start(const weir_transport_config_t&) override {
     const char* tls = setting("WEIR_TLS");
@@ -248,7 +251,7 @@ class Recorder final : public hook::Hook {
 
 const weir_transport_functions_t* recorded() {
   static const weir_transport_functions_t* const made =
-      hook::Pool<Recorder>::wrap(plugin::find_transport("shm").value());
+      hook::make_table<Recorder>(plugin::find_transport("shm").value());
   wire = {};
   return made;
 }
@@ -422,14 +425,14 @@ TEST(HookSeal, AChangedBitIsAnErrorThatNamesTheRanksAndNoData) {
     // Of long messages it is a body.
     const std::string text = sealed_over("corrupt_at=2,seed=3", bytes, bytes == 100 ? 1 : 0);
     EXPECT_NE(text.find("from rank 0 to rank 1 (lane 0, number"), std::string::npos) << text;
-    EXPECT_NE(text.find("was changed on its way"), std::string::npos) << text;
+    EXPECT_NE(text.find("was altered in transit"), std::string::npos) << text;
   }
 }
 
 TEST(HookSeal, ARepeatedMessageIsFoundOut) {
   const std::string text = sealed_over("duplicate_at=2", 100, 2);
   EXPECT_NE(text.find("number 2"), std::string::npos) << text;
-  EXPECT_NE(text.find("repeated, left out or exchanged"), std::string::npos) << text;
+  EXPECT_NE(text.find("repeated, dropped or reordered"), std::string::npos) << text;
 }
 
 TEST(HookSeal, MessagesInAnotherOrderAreFoundOut) {

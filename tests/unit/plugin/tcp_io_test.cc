@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tcp calls the kernel: sends from the caller's memory itself, and calls of many channels at once.
+// How tcp calls the kernel: sends from the caller's memory itself, and calls of many channels at
+// once.
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -84,17 +85,17 @@ bool drive_until(Drive drive, Ended ended) {
 }
 
 TEST(TcpZeroCopy, ASettingIsOneOfThree) {
-  ZeroCopy::Wish wish = ZeroCopy::Wish::kOff;
-  EXPECT_TRUE(ZeroCopy::parse(nullptr, &wish) && wish == ZeroCopy::Wish::kAuto);
-  EXPECT_TRUE(ZeroCopy::parse("on", &wish) && wish == ZeroCopy::Wish::kOn);
-  EXPECT_TRUE(ZeroCopy::parse("off", &wish) && wish == ZeroCopy::Wish::kOff);
-  EXPECT_FALSE(ZeroCopy::parse("yes", &wish));
+  ZeroCopy::Mode mode = ZeroCopy::Mode::kOff;
+  EXPECT_TRUE(ZeroCopy::parse(nullptr, &mode) && mode == ZeroCopy::Mode::kAuto);
+  EXPECT_TRUE(ZeroCopy::parse("on", &mode) && mode == ZeroCopy::Mode::kOn);
+  EXPECT_TRUE(ZeroCopy::parse("off", &mode) && mode == ZeroCopy::Mode::kOff);
+  EXPECT_FALSE(ZeroCopy::parse("yes", &mode));
 }
 
 TEST(TcpZeroCopy, CallsThatComeBackInAnyOrderAreToldApart) {
   Connection connection;
   ZeroCopy it;
-  it.attach(connection.fd(0), ZeroCopy::Wish::kOn);
+  it.attach(connection.fd(0), ZeroCopy::Mode::kOn);
   for (uint64_t i = 0; i < 5; ++i) EXPECT_EQ(it.begin(), i);
   it.given_back(3, 4, false);
   EXPECT_TRUE(it.is_back(3) && it.is_back(4));
@@ -115,7 +116,7 @@ TEST(TcpZeroCopy, CallsThatComeBackInAnyOrderAreToldApart) {
 TEST(TcpZeroCopy, NoMoreCallsAreHeldThanCanBeToldApart) {
   Connection connection;
   ZeroCopy it;
-  it.attach(connection.fd(0), ZeroCopy::Wish::kOn);
+  it.attach(connection.fd(0), ZeroCopy::Mode::kOn);
   for (uint32_t i = 0; i < ZeroCopy::kHeldMax; ++i) {
     EXPECT_TRUE(it.choose(ZeroCopy::kBytesMin));
     (void)it.begin();
@@ -140,29 +141,29 @@ void try_both(ZeroCopy* it, uint64_t shared_ns, uint64_t copied_ns) {
 TEST(TcpZeroCopy, WhatCostsLessIsKept) {
   Connection connection;
   ZeroCopy it;
-  it.attach(connection.fd(0), ZeroCopy::Wish::kAuto);
+  it.attach(connection.fd(0), ZeroCopy::Mode::kAuto);
   EXPECT_FALSE(it.choose(ZeroCopy::kBytesMin - 1)) << "a small message takes no part";
   EXPECT_TRUE(it.on_trial());
   try_both(&it, 5'000, 20'000);
   EXPECT_TRUE(it.choose(ZeroCopy::kBytesMin) && it.choose(ZeroCopy::kBytesMin));
   EXPECT_EQ(it.describe(), "zero-copy: measured, 78 ns per KiB against 312");
 
-  it.attach(connection.fd(0), ZeroCopy::Wish::kAuto);
+  it.attach(connection.fd(0), ZeroCopy::Mode::kAuto);
   try_both(&it, 19'000, 20'000);
   EXPECT_FALSE(it.choose(ZeroCopy::kBytesMin) || it.choose(ZeroCopy::kBytesMin));
-  EXPECT_EQ(it.describe(), "copied: it saves nothing here, 297 ns per KiB against 312");
+  EXPECT_EQ(it.describe(), "copied: zero-copy does not cost less here, 297 ns per KiB against 312");
 }
 
 TEST(TcpZeroCopy, WhereTheKernelCopiesNonethelessItEndsUnlessItIsForced) {
   Connection connection;
   ZeroCopy it;
-  it.attach(connection.fd(0), ZeroCopy::Wish::kAuto);
+  it.attach(connection.fd(0), ZeroCopy::Mode::kAuto);
   (void)it.begin();
   it.given_back(0, 0, true);
   EXPECT_TRUE(it.is_off());
   EXPECT_NE(it.describe().find("copies nonetheless"), std::string::npos) << it.describe();
 
-  it.attach(connection.fd(0), ZeroCopy::Wish::kOn);
+  it.attach(connection.fd(0), ZeroCopy::Mode::kOn);
   (void)it.begin();
   it.given_back(0, 0, true);
   EXPECT_FALSE(it.is_off());
@@ -171,7 +172,7 @@ TEST(TcpZeroCopy, WhereTheKernelCopiesNonethelessItEndsUnlessItIsForced) {
 TEST(TcpZeroCopy, AKernelWithoutRoomForPagesIsNotAskedForEver) {
   Connection connection;
   ZeroCopy it;
-  it.attach(connection.fd(0), ZeroCopy::Wish::kAuto);
+  it.attach(connection.fd(0), ZeroCopy::Mode::kAuto);
   for (int i = 0; i < 100 && !it.is_off(); ++i) it.refused();
   EXPECT_TRUE(it.is_off());
 }
@@ -182,7 +183,7 @@ TEST(TcpZeroCopy, ACompleteSendHasGivenItsMemoryBack) {
   Connection connection;
   Channel sender;
   Channel receiver;
-  sender.attach(Stream(connection.fd(0)), Stream(connection.fd(0)), 1, ZeroCopy::Wish::kOn);
+  sender.attach(Stream(connection.fd(0)), Stream(connection.fd(0)), 1, ZeroCopy::Mode::kOn);
   receiver.attach(Stream(connection.fd(1)), Stream(connection.fd(1)), 1);
   Message first(kBytes, 3);
   Message small(100, 4);
@@ -219,7 +220,7 @@ TEST(TcpZeroCopy, OverLoopbackItIsGivenUpAndToldOf) {
   Connection connection;
   Channel sender;
   Channel receiver;
-  sender.attach(Stream(connection.fd(0)), Stream(connection.fd(0)), 1, ZeroCopy::Wish::kAuto);
+  sender.attach(Stream(connection.fd(0)), Stream(connection.fd(0)), 1, ZeroCopy::Mode::kAuto);
   receiver.attach(Stream(connection.fd(1)), Stream(connection.fd(1)), 1);
   if (sender.zero_copy().is_off()) GTEST_SKIP() << sender.zero_copy().describe();
   Message message(kBytes);
@@ -243,7 +244,7 @@ TEST(TcpZeroCopy, OverLoopbackItIsGivenUpAndToldOf) {
   if (!held) GTEST_SKIP() << "the kernel pins no pages for this process";
   EXPECT_TRUE(sender.zero_copy().is_off());
   EXPECT_EQ(sender.zero_copy().describe(),
-            "copied: the kernel copies nonetheless, as on a way within one host");
+            "copied: the kernel copies nonetheless, as it does within one host");
 }
 
 // Nobody reads, so that the kernel never sends all of it.
@@ -251,7 +252,7 @@ TEST(TcpZeroCopy, MemoryIsGivenBackThoughThePeerDoesNotRead) {
   constexpr size_t kBytes = 64 << 20;
   Connection connection;
   Channel sender;
-  sender.attach(Stream(connection.fd(0)), Stream(connection.fd(0)), 1, ZeroCopy::Wish::kOn);
+  sender.attach(Stream(connection.fd(0)), Stream(connection.fd(0)), 1, ZeroCopy::Mode::kOn);
   if (sender.zero_copy().is_off()) GTEST_SKIP() << sender.zero_copy().describe();
   Message message(kBytes);
   EXPECT_LE(sender.post_send(message.bytes.data(), kBytes, &message.op), WEIR_IN_PROGRESS);
@@ -264,11 +265,11 @@ TEST(TcpZeroCopy, MemoryIsGivenBackThoughThePeerDoesNotRead) {
 }
 
 TEST(TcpBatch, ASettingIsOneOfThree) {
-  IoWish wish = IoWish::kPoll;
-  EXPECT_TRUE(parse_io("", &wish) && wish == IoWish::kAuto);
-  EXPECT_TRUE(parse_io("io_uring", &wish) && wish == IoWish::kUring);
-  EXPECT_TRUE(parse_io("poll", &wish) && wish == IoWish::kPoll);
-  EXPECT_FALSE(parse_io("epoll", &wish));
+  IoMode mode = IoMode::kPoll;
+  EXPECT_TRUE(parse_io("", &mode) && mode == IoMode::kAuto);
+  EXPECT_TRUE(parse_io("io_uring", &mode) && mode == IoMode::kUring);
+  EXPECT_TRUE(parse_io("poll", &mode) && mode == IoMode::kPoll);
+  EXPECT_FALSE(parse_io("epoll", &mode));
 }
 
 TEST(TcpBatch, MessagesOfMoreChannelsThanFitACallArrive) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections of lanes that are made when the first operation needs them: what holds before they are
-// there, while they are being made and afterwards.
+// Connections of lanes that are made when the first operation needs them: what holds before they
+// are there, while they are being made and afterwards.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <filesystem>
@@ -23,10 +24,9 @@
 #include <vector>
 
 #include "core/plugin/registry.h"
+#include "net/handshake.h"
 #include "net/ip_socket.h"
 #include "plugins/tcp/address.h"
-#include "plugins/tcp/handshake.h"
-#include "plugins/tcp/prelude.h"
 #include "plugins/tcp/wire.h"
 #include "unit/plugin/pair.h"
 
@@ -110,7 +110,8 @@ class TcpLazy : public testing::Test {
 
 TEST_F(TcpLazy, NoLaneHasAConnectionBeforeItIsUsedAndOnlyThatOneAfterwards) {
   open();
-  EXPECT_NE(describe(0).find("0 of 5 lanes"), std::string::npos) << describe(0);
+  EXPECT_NE(describe(0).find("to be connected at the first operation"), std::string::npos)
+      << describe(0);
   carry(0, 3, kLarge);
   carry(1, 3, kLarge);
   for (const uint32_t rank : {0u, 1u}) {
@@ -128,41 +129,32 @@ int count_sockets() {
   return count;
 }
 
-TEST_F(TcpLazy, OfSeveralRailsAllButTheFirstAreConnectedWhenTheyAreNeeded) {
+TEST_F(TcpLazy, ThereIsNoConnectionBeforeThePairIsUsed) {
   for (const char* tls : {"off", "control", "all"}) {
-    for (const uint32_t from : {0u, 1u}) {
-      open(tls, "3");
-      const int before = count_sockets();
-      carry(from, 2, 1000);
-      carry(1 - from, 0, 8192);
-      for (const uint32_t rank : {0u, 1u}) {
-        EXPECT_NE(describe(rank).find("1 of 3 rails"), std::string::npos) << describe(rank);
+    for (const int rails : {1, 3}) {
+      for (const uint32_t from : {0u, 1u}) {
+        SCOPED_TRACE(std::string(tls) + ", rails: " + std::to_string(rails));
+        open(tls, std::to_string(rails).c_str());
+        const int before = count_sockets();
+        for (const uint32_t rank : {0u, 1u}) {
+          EXPECT_NE(describe(rank).find("to be connected at the first operation"),
+                    std::string::npos)
+              << describe(rank);
+        }
+        carry(from, 2, 1000);
+        // Both ends are here. A lane has one connection, a rail two.
+        const int made = 2 * (rails == 1 ? 1 : 2 * rails);
+        for (const uint64_t end = monotonic_ns() + kPatienceNs;
+             count_sockets() != before + made && monotonic_ns() < end;) {
+          for (Pair::End& one : pair_.end) (void)pair_.f.progress(one.instance);
+        }
+        EXPECT_EQ(count_sockets(), before + made);
+        carry(1 - from, 2, 4'000'000);
+        EXPECT_EQ(count_sockets(), before + made);
+        pair_.close();
       }
-      EXPECT_EQ(count_sockets(), before);
-      carry(from, 2, kLarge);
-      const auto is_connected = [this](uint32_t rank) {
-        return describe(rank).find("rails needed") == std::string::npos;
-      };
-      for (const uint64_t end = monotonic_ns() + kPatienceNs;
-           !(is_connected(0) && is_connected(1)) && monotonic_ns() < end;) {
-        for (Pair::End& one : pair_.end) (void)pair_.f.progress(one.instance);
-      }
-      EXPECT_TRUE(is_connected(0)) << describe(0);
-      EXPECT_TRUE(is_connected(1)) << describe(1);
-      EXPECT_EQ(count_sockets(), before + 4) << "two rails, of which both ends are here";
-      carry(1 - from, 2, 4'000'000);
-      pair_.close();
     }
   }
-}
-
-TEST_F(TcpLazy, AFewSmallMessagesNeedNoConnection) {
-  open();
-  for (uint32_t k = 0; k < Prelude::kFewCount - 1; ++k) {
-    carry(0, 1, 1024);
-    carry(1, 1, 8);
-  }
-  EXPECT_NE(describe(0).find("0 of 5 lanes"), std::string::npos) << describe(0);
 }
 
 TEST_F(TcpLazy, SendsWithinCreditCompleteWhileTheReceiverMakesNoCalls) {
@@ -194,132 +186,6 @@ TEST_F(TcpLazy, SendsWithinCreditCompleteWhileTheReceiverMakesNoCalls) {
     }
     pair_.close();
   }
-}
-
-// How far a lane with a connection gets, its sockets decide; one without gets as far as its window reaches.
-TEST_F(TcpLazy, ASenderGetsAWindowAheadOfAReceiverThatMakesNoCalls) {
-  for (const uint32_t from : {0u, 1u}) {
-    for (const size_t bytes : {size_t{1024}, size_t{8}}) {
-      open();
-      const uint64_t count = kEarlyWindowBytes / (wire::kHeaderBytes + bytes);
-      for (uint64_t k = 0; k < count; ++k) {
-        const std::vector<unsigned char> out = message(bytes, k);
-        weir_transport_op_t op{};
-        ASSERT_EQ(finish_alone(from, &op, send(from, 1, out.data(), bytes, &op)), WEIR_OK)
-            << "message " << k;
-      }
-      const std::vector<unsigned char> last = message(bytes, count);
-      weir_transport_op_t last_op{};
-      const weir_result_t posted = send(from, 1, last.data(), bytes, &last_op);
-      EXPECT_EQ(posted, WEIR_IN_PROGRESS);
-      for (uint64_t k = 0; k < count; ++k) {
-        std::vector<unsigned char> in(bytes);
-        weir_transport_op_t op{};
-        ASSERT_EQ(finish_alone(1 - from, &op, recv(1 - from, 1, in.data(), bytes, &op)), WEIR_OK)
-            << "message " << k;
-        EXPECT_TRUE(in == message(bytes, k));
-      }
-      std::vector<unsigned char> in(bytes);
-      weir_transport_op_t op{};
-      EXPECT_EQ(finish(1 - from, &op, recv(1 - from, 1, in.data(), bytes, &op)), WEIR_OK);
-      EXPECT_EQ(finish(from, &last_op, posted), WEIR_OK);
-      EXPECT_TRUE(in == last);
-      pair_.close();
-    }
-  }
-}
-
-class TcpPrelude : public testing::Test {
- protected:
-  bool hear_all() {
-    bool good = true;
-    for (wire::MessageHeader word; receiver_.next_word(&word);) good = good && sender_.hear(word);
-    return good;
-  }
-
-  std::vector<unsigned char> memory_[2] = {std::vector<unsigned char>(Prelude::kMemoryBytes),
-                                           std::vector<unsigned char>(Prelude::kMemoryBytes)};
-  bool news_ = false;
-  Prelude sender_{memory_[0].data(), true, &news_};
-  Prelude receiver_{memory_[1].data(), false, &news_};
-};
-
-TEST_F(TcpPrelude, WhatMayBeSentMayArriveAndIsTakenInOrder) {
-  std::mt19937_64 random(seed());
-  struct Lane {
-    uint64_t sent = 0, taken = 0, kept_bytes = 0;
-    std::deque<size_t> lengths;
-  } lanes[kLaneCount];
-  // Long times of one lane's sends, or of its receives, so that windows fill and empty.
-  for (int time = 0; time < 300; ++time) {
-    const auto lane = static_cast<uint32_t>(random() % kLaneCount);
-    const bool sends = random() % 2 == 0;
-    const size_t bytes_max = random() % 2 == 0 ? 20 : kEarlyBytesMax;
-    Lane& one = lanes[lane];
-    for (uint64_t k = random() % 400; k > 0; --k) {
-      if (sends) {
-        const size_t bytes = random() % (bytes_max + 1);
-        if (!sender_.may_send(lane, bytes)) break;
-        ASSERT_TRUE(receiver_.may_arrive(lane, bytes));
-        sender_.sent(lane, bytes);
-        receiver_.arrived(lane, message(bytes, one.sent++).data(), bytes);
-        one.lengths.push_back(bytes);
-        one.kept_bytes += wire::kHeaderBytes + bytes;
-      } else {
-        ASSERT_EQ(receiver_.has_message(lane), !one.lengths.empty());
-        if (one.lengths.empty()) break;
-        ASSERT_EQ(receiver_.message_bytes(lane), one.lengths.front());
-        std::vector<unsigned char> in(one.lengths.front());
-        receiver_.take(lane, in.data());
-        ASSERT_TRUE(in == message(in.size(), one.taken++));
-        one.lengths.pop_front();
-        one.kept_bytes -= wire::kHeaderBytes + in.size();
-      }
-      ASSERT_TRUE(hear_all());
-      // What was taken is told soon enough for most of the window to be there again.
-      const uint64_t counted_bytes = one.kept_bytes + Prelude::kTellBytes;
-      if (counted_bytes + wire::kHeaderBytes + kEarlyBytesMax <= kEarlyWindowBytes) {
-        ASSERT_TRUE(sender_.may_send(lane, kEarlyBytesMax));
-      }
-    }
-  }
-}
-
-TEST_F(TcpPrelude, MoreThanTheWindowIsOfNoHonestPeer) {
-  unsigned char data[kEarlyBytesMax] = {};
-  uint64_t count = 0;
-  for (; receiver_.may_arrive(3, sizeof data); ++count) receiver_.arrived(3, data, sizeof data);
-  EXPECT_EQ(count, kEarlyWindowBytes / (wire::kHeaderBytes + sizeof data));
-  EXPECT_FALSE(receiver_.may_arrive(2, kEarlyBytesMax + 1)) << "in another lane's empty window";
-  EXPECT_TRUE(receiver_.may_arrive(2, kEarlyBytesMax));
-}
-
-// As many as no receiver of these has asked for: what is said beside messages takes none of their room.
-TEST_F(TcpLazy, NoticesThatNobodyReadsLeaveRoomForSendsWithinCredit) {
-  open();
-  std::vector<unsigned char> notice(kNoticeBytesMax, 7);
-  for (int k = 0; k < 20'000; ++k) {
-    notice[0] = static_cast<unsigned char>(k);
-    ASSERT_EQ(pair_.f.notice_show(pair_.end[0].instance, notice.data(), notice.size()), WEIR_OK);
-  }
-  const std::vector<unsigned char> out = message(1024, 1);
-  for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
-    for (uint32_t k = 0; k < kCredit; ++k) {
-      weir_transport_op_t op{};
-      ASSERT_EQ(finish_alone(0, &op, send(0, lane, out.data(), out.size(), &op)), WEIR_OK)
-          << "lane " << lane << ", message " << k;
-    }
-  }
-  unsigned char got[kNoticeBytesMax] = {};
-  size_t bytes = 0;
-  const auto is_last = [&] { return bytes == notice.size() && got[0] == notice[0]; };
-  for (const uint64_t end = monotonic_ns() + kPatienceNs; !is_last() && monotonic_ns() < end;) {
-    (void)pair_.f.notice_read(pair_.end[1].instance, 0, got, &bytes);
-    unsigned char other[kNoticeBytesMax];
-    size_t other_bytes = 0;
-    (void)pair_.f.notice_read(pair_.end[0].instance, 1, other, &other_bytes);
-  }
-  EXPECT_TRUE(is_last()) << "the last notice arrives";
 }
 
 TEST_F(TcpLazy, WhateverIsPostedWheneverArrivesOnceAndInOrder) {
@@ -492,7 +358,11 @@ class Victim {
     if (::send(fd, mine.address, mine.address_bytes, 0) < 0) return false;
     const ssize_t got = ::recv(fd, other.address, sizeof other.address, 0);
     other.address_bytes = got > 0 ? static_cast<size_t>(got) : 0;
-    return got > 0;
+    char network[control::kAddressBytesMax];
+    if (::send(fd, mine.network_address.data(), mine.network_address.size(), 0) < 0) return false;
+    const ssize_t came = ::recv(fd, network, sizeof network, 0);
+    if (came > 0) other.network_address.assign(network, static_cast<size_t>(came));
+    return got > 0 && came > 0;
   }
   Pair* pair_;
   int fds_[2];
@@ -505,7 +375,7 @@ TEST_F(TcpLazy, APeerThatDiesWhileItsConnectionIsBeingMadeIsNamed) {
       SCOPED_TRACE(std::string(tls) + ", rank " + std::to_string(dying));
       for (Pair::End& end : pair_.end) end.settings = {{"WEIR_TCP_LAZY", "1"}, {"WEIR_TLS", tls}};
       const uint32_t living = 1 - dying;
-      // Rank 1 connects. When it dies its connection waits at rank 0's door; when rank 0 does, rank 1's does.
+      // When the sender dies its connection has come; when the receiver does it is being made.
       std::vector<unsigned char> data = message(kLarge, 1);
       Victim victim(&pair_, dying, [&](Pair* pair) {
         weir_transport_op_t op{};
@@ -522,7 +392,12 @@ TEST_F(TcpLazy, APeerThatDiesWhileItsConnectionIsBeingMadeIsNamed) {
       const std::string name = "rank " + std::to_string(dying);
       EXPECT_NE(pair_.end[living].error.find(name + " was lost"), std::string::npos)
           << pair_.end[living].error;
-      EXPECT_EQ(pair_.f.peer_alive(pair_.end[living].instance, dying), WEIR_ERROR_PEER_LOST);
+      // The control network may learn of it after the connection has ended.
+      const auto is_dead = [&] {
+        return pair_.f.peer_alive(pair_.end[living].instance, dying) == WEIR_ERROR_PEER_LOST;
+      };
+      for (int i = 0; i < 2'000 && !is_dead(); ++i) usleep(1'000);
+      EXPECT_TRUE(is_dead());
       EXPECT_NE(pair_.end[living].error.find(name + " is dead"), std::string::npos)
           << pair_.end[living].error;
       pair_.close();
@@ -545,14 +420,15 @@ class TcpLazyDoor : public TcpLazy {
     stops_ = true;
     if (helper_.joinable()) helper_.join();
   }
-  Identity identity(uint32_t rank, unsigned char first_byte_of_secret = 1) {
+  // As the control network's.
+  net::Identity identity(uint32_t rank, unsigned char first_byte_of_secret = 1) {
     unsigned char secret[32] = {1, 2, 3, 4};
     secret[0] = first_byte_of_secret;
-    return {wire::handshake_key(secret, sizeof secret), 5, rank, 2};
+    return {net::key_for(secret, sizeof secret, "control"), 5, rank, 2};
   }
-  // Plays the guest's end until it is over.
-  Handshake::State attempt(const Identity& who, uint32_t lane, uint32_t rail_count = 1,
-                           uint32_t returns = 0) {
+  // Plays the end that connects until it is over.
+  net::Handshake::State attempt(const net::Identity& who, uint32_t lane, uint32_t rail_count = 1,
+                                uint32_t returns = 0) {
     PeerAddress address;
     EXPECT_TRUE(decode(pair_.end[0].address, pair_.end[0].address_bytes, &address));
     sockaddr_storage name;
@@ -564,12 +440,13 @@ class TcpLazyDoor : public TcpLazy {
     }
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT_EQ(::connect(fd, reinterpret_cast<const sockaddr*>(&name), bytes), 0);
-    wire::Nonce nonce;
+    net::Handshake::Nonce nonce;
     EXPECT_TRUE(net::fill_random(nonce.data(), nonce.size()));
-    Handshake handshake(who, nonce, 0, lane);
-    handshake.set_rail(0, rail_count, returns);
+    const uint64_t subject = Subject{lane, 0, rail_count, returns}.pack();
+    net::Handshake handshake(
+        who, nonce, 0, {1, static_cast<uint32_t>(subject), static_cast<uint32_t>(subject >> 32)});
     for (;;) {
-      if (handshake.state() == Handshake::State::kChallenged) handshake.prove();
+      if (handshake.state() == net::Handshake::State::kChallenged) handshake.prove();
       while (handshake.out_bytes() > 0) {
         const ssize_t sent = ::send(fd, handshake.out(), handshake.out_bytes(), MSG_NOSIGNAL);
         if (sent <= 0) break;
@@ -593,15 +470,16 @@ class TcpLazyDoor : public TcpLazy {
 };
 
 TEST_F(TcpLazyDoor, AnIntruderIsRefusedAndTheRankIsNot) {
-  EXPECT_EQ(attempt(identity(1, 99), 0), Handshake::State::kRefused) << "another secret";
-  Identity other_comm = identity(1);
+  EXPECT_EQ(attempt(identity(1, 99), 0), net::Handshake::State::kRefused) << "another secret";
+  net::Identity other_comm = identity(1);
   other_comm.comm_id = 6;
-  EXPECT_EQ(attempt(other_comm, 0), Handshake::State::kRefused) << "another communicator";
-  EXPECT_EQ(attempt(identity(0), 0), Handshake::State::kRefused) << "says it is rank 0";
-  EXPECT_EQ(attempt(identity(1), 99), Handshake::State::kRefused) << "a lane that is not";
-  EXPECT_EQ(attempt(identity(1), kControlLane), Handshake::State::kBusy)
+  EXPECT_EQ(attempt(other_comm, 0), net::Handshake::State::kRefused) << "another communicator";
+  EXPECT_EQ(attempt(identity(0), 0), net::Handshake::State::kRefused) << "says it is rank 0";
+  EXPECT_EQ(attempt(identity(1), 99), net::Handshake::State::kProven)
+      << "proven, but for a lane that is not";
+  EXPECT_EQ(attempt(identity(1), kControlLane), net::Handshake::State::kProven)
       << "proven, but for what rank 1 has";
-  EXPECT_EQ(attempt(identity(1), kRailLane, 2, 1), Handshake::State::kBusy)
+  EXPECT_EQ(attempt(identity(1), kRailLane, 2, 1), net::Handshake::State::kProven)
       << "proven, but for a rail, of which there are none";
   stop();
   const uint64_t word = 42;

@@ -225,7 +225,7 @@ TEST_F(TcpRails, WhatCameBeforeAPeerLeftIsStillReceived) {
   };
   while (came_bytes() < 20'100 && monotonic_ns() < end) drive();
   ASSERT_EQ(came_bytes(), 20'100u);
-  for (uint32_t rail = 0; rail < kRails; ++rail) ends_[0]->control(rail).say_goodbye(nullptr, 0, 0);
+  for (uint32_t rail = 0; rail < kRails; ++rail) ends_[0]->control(rail).say_goodbye();
   for (uint32_t rail = 0; rail < kRails; ++rail) cut(rail);
   while (!ends_[1]->lost() && monotonic_ns() < end) ends_[1]->drive();
   EXPECT_TRUE(ends_[1]->left());
@@ -260,109 +260,6 @@ TEST_F(TcpRails, WhateverBreaksAndReturnsEveryMessageArrivesOnceAndInOrder) {
   }
 }
 
-// All rails but the first have their control connections only.
-class TcpRestingRails : public TcpRails {
- protected:
-  void SetUp() override { begin(); }
-  void begin() {
-    owned_.clear();
-    for (Bundle*& end : ends_) end = (owned_.emplace_back(std::make_unique<Bundle>(kRails))).get();
-    connect(0, 0);
-    for (uint32_t rail = 1; rail < kRails; ++rail) {
-      int control[2];
-      ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, control), 0);
-      for (int i = 0; i < 2; ++i) ends_[i]->attach_control(rail, Stream(control[i]));
-    }
-  }
-  void wake(uint32_t rail) {
-    int data[2];
-    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, data), 0);
-    for (int i = 0; i < 2; ++i) ends_[i]->attach_data(rail, Stream(data[i]));
-  }
-  void expect_both_need(bool needed) {
-    for (Bundle* end : ends_) EXPECT_EQ(end->needs_rails(), needed);
-  }
-  void carry(size_t bytes) {
-    Message out(bytes, 3), in(bytes);
-    ends_[1]->post_recv(kLane, in.data.data(), bytes, &in.op);
-    ends_[0]->post_send(kLane, out.data.data(), bytes, &out.op);
-    await({&in.op, &out.op});
-    EXPECT_EQ(in.data, out.data);
-  }
-};
-
-TEST_F(TcpRestingRails, AreNeededByMessagesThatAreSharedOutAndCarryThemWhenTheyAreThere) {
-  for (const size_t bytes : {size_t{0}, size_t{100}, size_t{Bundle::kEagerBytes}}) carry(bytes);
-  expect_both_need(false);
-  carry(Bundle::kEagerBytes + 1);
-  expect_both_need(true);
-  EXPECT_FALSE(ends_[0]->idle()) << "there is a connection to be made";
-  carry(1 << 20);
-  for (uint32_t rail = 1; rail < kRails; ++rail) {
-    EXPECT_EQ(sent_on(0, rail), 0u);
-    wake(rail);
-  }
-  expect_both_need(false);
-  carry(16 << 20);
-  for (uint32_t rail = 0; rail < kRails; ++rail) EXPECT_GT(sent_on(0, rail), 1u << 20);
-}
-
-TEST_F(TcpRestingRails, TakeWhatTheFirstOneHadNotDelivered) {
-  Message small(100, 1), small_in(100);
-  EXPECT_EQ(ends_[0]->post_send(0, small.data.data(), 100, &small.op), WEIR_OK);
-  Message out(32 << 20, 3), in(32 << 20);
-  ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
-  ends_[0]->post_send(kLane, out.data.data(), out.data.size(), &out.op);
-  for (int i = 0; i < 5; ++i) drive();
-  ASSERT_EQ(in.op.state, kOpPending);
-  cut(0);
-  const uint64_t end = monotonic_ns() + 20'000'000'000;
-  while (!(ends_[0]->is_down(0) && ends_[1]->is_down(0)) && monotonic_ns() < end) drive();
-  expect_both_need(true);
-  for (Bundle* one : ends_) EXPECT_FALSE(one->lost());
-  wake(2);
-  await({&in.op, &out.op});
-  EXPECT_EQ(in.data, out.data);
-  ends_[1]->post_recv(0, small_in.data.data(), 100, &small_in.op);
-  await({&small_in.op});
-  EXPECT_EQ(small_in.data, small.data);
-}
-
-TEST_F(TcpRestingRails, AreNoRailsWhenTheirPeerHasDied) {
-  lose_the_peer();
-  EXPECT_FALSE(ends_[1]->needs_rails());
-}
-
-TEST_F(TcpRestingRails, WheneverTheyWakeOrBreakEveryMessageArrivesOnceAndInOrder) {
-  std::mt19937_64 random(seed());
-  for (int round = 0; round < 6; ++round) {
-    SCOPED_TRACE(round);
-    begin();
-    int waking[kRails];
-    std::fill_n(waking, kRails, -1);
-    exchange_at_random(&random, [&](uint32_t rail) {
-      // One end has its connection before the other.
-      if (waking[rail] >= 0 && random() % 8 == 0) {
-        ends_[round % 2]->attach_data(rail, Stream(waking[rail]));
-        waking[rail] = -1;
-      } else if (random() % 40 == 0 && ends_[0]->rests(rail) && ends_[1]->rests(rail)) {
-        int data[2];
-        ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, data), 0);
-        ends_[1 - round % 2]->attach_data(rail, Stream(data[0]));
-        waking[rail] = data[1];
-      } else if (random() % 40 == 0 && rail != static_cast<uint32_t>(round) % kRails) {
-        cut(rail);
-      } else if (waking[rail] < 0) {
-        give_back(rail);
-      }
-    });
-    for (const int fd : waking) {
-      if (fd >= 0) close(fd);
-    }
-    if (HasFatalFailure()) return;
-  }
-}
-
 TEST_F(TcpRails, BytesThatAreNoFragmentAreAnError) {
   Message in(100);
   ends_[1]->post_recv(kLane, in.data.data(), in.data.size(), &in.op);
@@ -383,13 +280,17 @@ TEST(TcpIdleRails, ARankThatWaitsForNothingSeesThatARailIsLost) {
   Pair pair(plugin::find_transport("tcp").value());
   for (Pair::End& end : pair.end) end.settings["WEIR_TCP_CONNECTIONS"] = "2";
   ASSERT_NO_FATAL_FAILURE(pair.join());
-  Bundle& here = *from(pair.end[0].instance)->bundles[1];
-  Bundle& there = *from(pair.end[1].instance)->bundles[0];
   uint64_t value = 7, got = 0;
   weir_transport_op_t in{}, out{};
   const weir_result_t posted = pair.recv(1, &got, sizeof got, &in);
   ASSERT_LE(pair.send(0, &value, sizeof value, &out), WEIR_IN_PROGRESS);
   ASSERT_EQ(pair.wait(1, &in, posted), WEIR_OK);
+  Bundle& here = *from(pair.end[0].instance)->bundle_of(1);
+  Bundle& there = *from(pair.end[1].instance)->bundle_of(0);
+  const uint64_t both_ns = monotonic_ns() + 20'000'000'000;
+  while ((here.any_down() || there.any_down()) && monotonic_ns() < both_ns) {
+    for (Pair::End& end : pair.end) (void)pair.f.progress(end.instance);
+  }
   ASSERT_TRUE(there.idle());
   for (const int fd : {here.data_stream(1).fd(), here.control(1).fd()}) shutdown(fd, SHUT_RDWR);
   const uint64_t end = monotonic_ns() + 20'000'000'000;
@@ -409,9 +310,9 @@ net::Interface interface(const char* name, unsigned char subnet, unsigned char h
   return one;
 }
 
-PeerAddress offered(const std::vector<net::Interface>& interfaces) {
+PeerAddress offered(const std::vector<net::Interface>& interfaces, unsigned char host = 1) {
   PeerAddress address;
-  address.host.bytes[0] = 1;
+  address.host.bytes[0] = host;
   const std::vector<uint32_t> numbers = numbers_of(interfaces);
   for (size_t i = 0; i < interfaces.size(); ++i) {
     Offer offer;
@@ -425,94 +326,69 @@ PeerAddress offered(const std::vector<net::Interface>& interfaces) {
   return address;
 }
 
-// "eth0-0 eth1-1": the chosen ones when all answer but those in `silent`.
-std::string rails_between(const std::vector<net::Interface>& own,
-                          const std::vector<net::Interface>& other,
-                          const std::string& silent = "") {
-  const std::vector<Way> ways = ways_to(PeerAddress(), own, offered(other), false);
-  std::vector<size_t> answered;
-  for (size_t i = 0; i < ways.size(); ++i) {
-    if (silent.empty() || ways[i].device != silent) answered.push_back(i);
-  }
+// "0-0 1-1": the interfaces of the lower rank and of the higher one, by number.
+std::string rails(const std::vector<net::Interface>& lower,
+                  const std::vector<net::Interface>& higher) {
   std::string text;
-  for (const size_t i : choose_rails(ways, answered)) {
-    text += (text.empty() ? "" : " ") + ways[i].device + "-" +
-            std::to_string(ways[i].offer.interface_number);
+  for (const RailEnds& rail : rails_between(offered(lower), offered(higher, 2))) {
+    text += (text.empty() ? "" : " ") + std::to_string(rail.lower.interface_number) + "-" +
+            std::to_string(rail.higher.interface_number);
   }
   return text;
 }
 
 TEST(TcpWays, InterfacesAreMatchedBySubnetAndNotByOrder) {
-  const auto own = {interface("eth0", 1, 1), interface("eth1", 2, 1)};
-  EXPECT_EQ(rails_between(own, {interface("b", 2, 2), interface("a", 1, 2)}), "eth0-1 eth1-0");
+  EXPECT_EQ(rails({interface("b", 2, 2), interface("a", 1, 2)},
+                  {interface("eth0", 1, 1), interface("eth1", 2, 1)}),
+            "1-0 0-1");
 }
 
 TEST(TcpWays, AnInterfaceIsInOneRailOnly) {
   // All in one subnet, and one with two addresses.
-  const auto own = {interface("eth0", 1, 1), interface("eth1", 1, 2), interface("eth1", 1, 3)};
-  EXPECT_EQ(rails_between(own, {interface("a", 1, 4), interface("b", 1, 5)}), "eth0-0 eth1-1");
-}
-
-TEST(TcpWays, OneThatDoesNotAnswerIsNoRail) {
-  const auto own = {interface("eth0", 1, 1), interface("eth1", 2, 1)};
-  EXPECT_EQ(rails_between(own, {interface("a", 1, 2), interface("b", 2, 2)}, "eth0"), "eth1-1");
+  EXPECT_EQ(rails({interface("a", 1, 4), interface("b", 1, 5)},
+                  {interface("eth0", 1, 1), interface("eth1", 1, 2), interface("eth1", 1, 3)}),
+            "0-0 1-1");
 }
 
 TEST(TcpWays, WithoutACommonSubnetTheyAreTakenInStep) {
-  const auto own = {interface("eth0", 1, 1), interface("eth1", 2, 1)};
-  EXPECT_EQ(rails_between(own, {interface("a", 3, 2), interface("b", 4, 2)}), "eth0-0 eth1-1");
+  EXPECT_EQ(rails({interface("a", 3, 2), interface("b", 4, 2)},
+                  {interface("eth0", 1, 1), interface("eth1", 2, 1)}),
+            "0-0 1-1");
+}
+
+TEST(TcpWays, OnePairOfInterfacesIsNoRail) {
+  EXPECT_EQ(rails({interface("a", 1, 2)}, {interface("eth0", 1, 1), interface("eth1", 2, 1)}), "");
 }
 
 TEST(TcpWays, AMuchSlowerInterfaceIsNoRail) {
-  const auto own = {interface("eth0", 1, 1, 100'000), interface("eth1", 2, 1, 1000)};
-  const auto other = {interface("a", 1, 2, 100'000), interface("b", 2, 2, 1000)};
-  const std::vector<Way> ways = ways_to(PeerAddress(), own, offered(other), false);
-  for (const Way& way : ways) EXPECT_FALSE(way.is_rail) << way.why;
+  EXPECT_EQ(rails({interface("a", 1, 2, 100'000), interface("b", 2, 2, 1000)},
+                  {interface("eth0", 1, 1, 100'000), interface("eth1", 2, 1, 1000)}),
+            "");
 }
 
-TEST(TcpWays, AnAddressThatIsOursTooIsNoRail) {
-  const auto own = {interface("eth0", 1, 1), interface("docker0", 2, 1)};
-  const std::vector<Way> ways =
-      ways_to(PeerAddress(), own, offered({interface("a", 1, 2), interface("b", 2, 1)}), false);
-  for (const Way& way : ways) EXPECT_FALSE(way.is_rail) << way.why;
+TEST(TcpWays, AnAddressThatBothHaveIsNoRail) {
+  EXPECT_EQ(rails({interface("a", 1, 2), interface("b", 2, 1)},
+                  {interface("eth0", 1, 1), interface("docker0", 2, 1)}),
+            "");
 }
 
-PeerAddress rank_on(unsigned char host, uint32_t connections, uint32_t interface_count) {
-  PeerAddress address;
-  address.host.bytes[0] = host;
-  address.connections = connections;
-  for (uint32_t i = 0; i < interface_count; ++i) {
-    Offer offer;
-    offer.interface_number = i;
-    address.offers.push_back(offer);
-  }
-  return address;
+TEST(TcpWays, RanksOfOneHostHaveNoRailsOverDifferentInterfaces) {
+  const std::vector<net::Interface> both = {interface("eth0", 1, 1), interface("eth1", 2, 1)};
+  EXPECT_TRUE(rails_between(offered(both), offered(both)).empty());
 }
 
-PeerAddress lazy_on(unsigned char host, uint32_t connections, uint32_t interface_count) {
-  PeerAddress address = rank_on(host, connections, interface_count);
-  address.is_lazy = true;
-  return address;
-}
-
-std::string connections(const PeerAddress& one, const PeerAddress& other) {
-  const ConnectionCount count = connections_between(one, other);
-  return std::to_string(count.least) + " to " + std::to_string(count.most);
-}
-
-TEST(TcpWays, HowManyConnectionsThereMayBeCountsRails) {
-  EXPECT_EQ(connections(rank_on(1, 1, 1), rank_on(2, 1, 1)), "6 to 6") << "the lanes and control";
-  EXPECT_EQ(connections(rank_on(1, 1, 2), rank_on(2, 1, 2)), "4 to 6") << "two rails, or one";
-  EXPECT_EQ(connections(rank_on(1, 1, 5), rank_on(2, 1, 4)), "4 to 8");
-  EXPECT_EQ(connections(rank_on(1, 8, 1), rank_on(2, 8, 1)), "16 to 16");
-  EXPECT_EQ(connections(rank_on(1, 3, 2), rank_on(2, 2, 2)), "4 to 8");
-  EXPECT_EQ(connections(rank_on(1, 8, 8), rank_on(2, 8, 8)), "16 to 16") << "eight rails at most";
-  EXPECT_EQ(connections(rank_on(1, 2, 8), rank_on(1, 2, 8)), "4 to 4") << "one host";
-  EXPECT_EQ(connections(rank_on(1, 1, 8), rank_on(1, 1, 8)), "6 to 6");
-  EXPECT_EQ(connections(lazy_on(1, 1, 1), lazy_on(2, 1, 1)), "1 to 6") << "control, and lanes";
-  EXPECT_EQ(connections(lazy_on(1, 3, 1), lazy_on(1, 3, 1)), "4 to 6") << "control, and the first";
-  EXPECT_EQ(connections(lazy_on(1, 1, 2), lazy_on(2, 1, 2)), "1 to 6") << "two rails, or one";
-  EXPECT_EQ(connections(lazy_on(1, 3, 1), rank_on(1, 3, 1)), "6 to 6") << "only one of them is";
+TEST(TcpWays, HowManyRailsThereAreCountsConnections) {
+  const auto count = [](uint32_t one, uint32_t other, size_t pairs) {
+    PeerAddress a, b;
+    a.connections = one;
+    b.connections = other;
+    return rail_count_between(a, b, pairs);
+  };
+  EXPECT_EQ(count(1, 1, 0), 1u);
+  EXPECT_EQ(count(1, 1, 2), 2u);
+  EXPECT_EQ(count(8, 8, 0), 8u);
+  EXPECT_EQ(count(3, 2, 2), 4u);
+  EXPECT_EQ(count(8, 8, 8), 8u) << "eight rails at most";
 }
 
 }  // namespace

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "core/plugin/registry.h"
+#include "net/handshake.h"
 #include "net/ip_socket.h"
+#include "net/little_endian.h"
 #include "plugins/tcp/address.h"
 #include "plugins/tcp/channel.h"
-#include "plugins/tcp/handshake.h"
-#include "plugins/tcp/meeting.h"
 #include "plugins/tcp/wire.h"
 #include "unit/plugin/pair.h"
 
@@ -70,14 +70,14 @@ class Stranger {
     return all;
   }
   // Speaks for `handshake` until it ends.
-  Handshake::State play(Handshake handshake) {
+  net::Handshake::State play(net::Handshake handshake) {
     for (;;) {
       while (handshake.out_bytes() > 0) {
         const ssize_t sent = ::send(fd_, handshake.out(), handshake.out_bytes(), MSG_NOSIGNAL);
         if (sent <= 0) return handshake.state();
         handshake.sent(static_cast<size_t>(sent));
       }
-      if (handshake.state() == Handshake::State::kChallenged) {
+      if (handshake.state() == net::Handshake::State::kChallenged) {
         handshake.prove();
         continue;
       }
@@ -94,6 +94,22 @@ class Stranger {
   int fd_;
 };
 
+// As the control network's.
+net::Identity identity_of(const unsigned char* secret, size_t bytes, uint32_t rank) {
+  return {net::key_for(secret, bytes, "control"), 5, rank, 2};
+}
+
+net::Subject subject_of(uint32_t lane) {
+  return {1, static_cast<uint32_t>(Subject{.lane = lane}.pack()), 0};
+}
+
+// With which a stranger may begin.
+std::vector<unsigned char> first_frame() {
+  const unsigned char secret[8] = {};
+  const net::Handshake client(identity_of(secret, sizeof secret, 1), {}, 0, subject_of(0));
+  return {client.out(), client.out() + client.out_bytes()};
+}
+
 class TcpStrangers : public testing::Test {
  protected:
   TcpStrangers() : pair_(tcp()) {
@@ -108,6 +124,9 @@ class TcpStrangers : public testing::Test {
     EXPECT_EQ(pair_.connect(1, 20'000), WEIR_OK) << pair_.end[1].error;
     helper.join();
     EXPECT_EQ(host, WEIR_OK) << pair_.end[0].error;
+    exchange_a_word();
+  }
+  void exchange_a_word() {
     uint64_t value = 7;
     uint64_t got = 0;
     weir_transport_op_t send_op{}, recv_op{};
@@ -117,10 +136,10 @@ class TcpStrangers : public testing::Test {
     EXPECT_EQ(pair_.wait(0, &send_op, sent), WEIR_OK);
     EXPECT_EQ(got, 7u);
   }
-  Identity identity(uint32_t rank, unsigned char first_byte_of_secret = 1) {
+  net::Identity identity(uint32_t rank, unsigned char first_byte_of_secret = 1) {
     unsigned char secret[32] = {1, 2, 3, 4};
     secret[0] = first_byte_of_secret;
-    return {wire::handshake_key(secret, sizeof secret), 5, rank, 2};
+    return identity_of(secret, sizeof secret, rank);
   }
   Pair pair_;
 };
@@ -131,39 +150,14 @@ TEST_F(TcpStrangers, SilentOnesDoNotKeepTheRanksWaiting) {
   expect_join_in_spite_of([] {});
 }
 
-TEST(TcpMeeting, AFloodOfHalfOpenConnectionsMakesTheOldestGiveWay) {
-  const weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
-                            [](void*, int, const char*) {},
-                            [](void*, const char*) -> const char* { return nullptr; }};
-  const Identity zero{wire::handshake_key("12345678", 8), 5, 0, 2};
-  const Identity one{zero.key, 5, 1, 2};
-  Meeting first({&host}, zero, {.unproven_ns = 3'600'000'000'000, .unproven_count = 16});
-  Meeting second({&host}, one);
-  ASSERT_EQ(first.listen(), WEIR_OK);
-  ASSERT_EQ(second.listen(), WEIR_OK);
-  // They stay for an hour, and are more than may be without proof at a time.
-  std::vector<std::unique_ptr<Stranger>> strangers;
-  for (int i = 0; i < 60; ++i) {
-    strangers.push_back(std::make_unique<Stranger>(first.own_address()));
-    strangers.back()->send("W", 1);
-  }
-  const std::vector<PeerAddress> peers = {first.own_address(), second.own_address()};
-  const uint64_t deadline_ns = monotonic_ns() + 20'000'000'000;
-  weir_result_t other = WEIR_OK;
-  std::thread helper([&] { other = second.meet(peers, deadline_ns); });
-  EXPECT_EQ(first.meet(peers, deadline_ns), WEIR_OK);
-  helper.join();
-  EXPECT_EQ(other, WEIR_OK);
-}
-
 // Default limits; half of them go on to be challenged, and then say nothing more.
 TEST_F(TcpStrangers, AThousandThatGoNoFurtherDoNotKeepTheRanksFromMeeting) {
   std::vector<std::unique_ptr<Stranger>> strangers;
   expect_join_in_spite_of([&] {
-    const auto hello = wire::encode_nonce(wire::Kind::kHello, {});
+    const std::vector<unsigned char> hello = first_frame();
     for (int i = 0; i < 1000; ++i) {
       strangers.push_back(std::make_unique<Stranger>(pair_, 0));
-      if (i % 2 == 0) strangers.back()->send(hello.bytes, hello.size);
+      if (i % 2 == 0) strangers.back()->send(hello.data(), hello.size());
     }
   });
 }
@@ -175,7 +169,7 @@ TEST_F(TcpStrangers, GarbageIsTurnedAway) {
       Stranger stranger(pair_, 0);
       std::vector<unsigned char> bytes(random() % 400);
       for (auto& byte : bytes) byte = static_cast<unsigned char>(random());
-      if (bytes.size() > 4 && i % 2 == 0) memcpy(bytes.data(), "WEIT", 4);
+      if (bytes.size() > 4 && i % 2 == 0) memcpy(bytes.data(), "WEIR", 4);
       stranger.send(bytes.data(), bytes.size());
     }
   });
@@ -184,9 +178,9 @@ TEST_F(TcpStrangers, GarbageIsTurnedAway) {
 TEST_F(TcpStrangers, ALengthThatItsKindCannotHaveEndsTheConnection) {
   expect_join_in_spite_of([this] {
     Stranger stranger(pair_, 0);
-    auto hello = wire::encode_nonce(wire::Kind::kHello, {});
-    memset(hello.bytes + 8, 0xff, 4);  // four gigabytes to come
-    stranger.send(hello.bytes, wire::kHeaderBytes);
+    std::vector<unsigned char> hello = first_frame();
+    memset(hello.data() + 8, 0xff, 4);  // four gigabytes to come
+    stranger.send(hello.data(), net::Handshake::kHeaderBytes);
     EXPECT_TRUE(stranger.receive_all().empty());
   });
 }
@@ -195,113 +189,44 @@ TEST_F(TcpStrangers, AnotherVersionIsToldOurs) {
   std::vector<unsigned char> answer;
   expect_join_in_spite_of([&] {
     Stranger stranger(pair_, 0);
-    auto hello = wire::encode_nonce(wire::Kind::kHello, {});
-    hello.bytes[4] = 77;
-    stranger.send(hello.bytes, wire::kHeaderBytes);
+    std::vector<unsigned char> hello = first_frame();
+    hello[4] = 77;
+    stranger.send(hello.data(), net::Handshake::kHeaderBytes);
     answer = stranger.receive_all();
   });
-  ASSERT_EQ(answer.size(), wire::kHeaderBytes + 8);
-  uint32_t reason = 0, version = 0;
-  wire::decode_refused(answer.data() + wire::kHeaderBytes, &reason, &version);
-  EXPECT_EQ(reason, static_cast<uint32_t>(wire::Refusal::kVersion));
-  EXPECT_EQ(version, kProtocolVersion);
+  ASSERT_EQ(answer.size(), net::Handshake::kHeaderBytes + 8);
+  const unsigned char* const payload = answer.data() + net::Handshake::kHeaderBytes;
+  EXPECT_EQ(net::get<uint32_t>(payload), 1u) << "another version";
+  EXPECT_EQ(net::get<uint32_t>(payload + 4), net::Handshake::kProtocolVersion);
 }
 
 // While rank 1 is not there, so that rank 0 is listening for sure.
 TEST_F(TcpStrangers, NobodyIsLetInWithoutTheRightProof) {
   weir_result_t host_result = WEIR_OK;
   std::thread host([&] { host_result = pair_.connect(0, 5000); });
-  const auto attempt = [&](const Identity& who, uint32_t peer, uint32_t lane) {
+  const auto attempt = [&](const net::Identity& who, uint32_t peer, uint32_t lane) {
     Stranger stranger(pair_, 0);
-    wire::Nonce nonce;
+    net::Handshake::Nonce nonce;
     EXPECT_TRUE(net::fill_random(nonce.data(), nonce.size()));
-    return stranger.play(Handshake(who, nonce, peer, lane));
+    return stranger.play(net::Handshake(who, nonce, peer, subject_of(lane)));
   };
-  EXPECT_EQ(attempt(identity(1, 99), 0, 0), Handshake::State::kRefused) << "another secret";
-  Identity other_comm = identity(1);
+  EXPECT_EQ(attempt(identity(1, 99), 0, 0), net::Handshake::State::kRefused) << "another secret";
+  net::Identity other_comm = identity(1);
   other_comm.comm_id = 6;
-  EXPECT_EQ(attempt(other_comm, 0, 0), Handshake::State::kRefused) << "another communicator";
-  Identity other_count = identity(1);
+  EXPECT_EQ(attempt(other_comm, 0, 0), net::Handshake::State::kRefused) << "another communicator";
+  net::Identity other_count = identity(1);
   other_count.rank_count = 3;
-  EXPECT_EQ(attempt(other_count, 0, 0), Handshake::State::kRefused) << "another rank count";
-  EXPECT_EQ(attempt(identity(1), 1, 0), Handshake::State::kRefused) << "meant for another rank";
-  EXPECT_EQ(attempt(identity(0), 0, 0), Handshake::State::kRefused) << "says it is rank 0";
-  EXPECT_EQ(attempt(identity(7), 0, 0), Handshake::State::kRefused) << "a rank that is not";
-  EXPECT_EQ(attempt(identity(1), 0, 99), Handshake::State::kRefused) << "a lane that is not";
+  EXPECT_EQ(attempt(other_count, 0, 0), net::Handshake::State::kRefused) << "another rank count";
+  EXPECT_EQ(attempt(identity(1), 1, 0), net::Handshake::State::kRefused)
+      << "meant for another rank";
+  EXPECT_EQ(attempt(identity(0), 0, 0), net::Handshake::State::kRefused) << "says it is rank 0";
+  EXPECT_EQ(attempt(identity(7), 0, 0), net::Handshake::State::kRefused) << "a rank that is not";
+  EXPECT_EQ(attempt(identity(1), 0, 99), net::Handshake::State::kProven)
+      << "rank 1, but for a lane that is not";
   EXPECT_EQ(pair_.connect(1, 5000), WEIR_OK) << pair_.end[1].error;
   host.join();
   EXPECT_EQ(host_result, WEIR_OK) << pair_.end[0].error;
-}
-
-TEST_F(TcpStrangers, WhoWasTurnedAwayIsInTheTextOfATimeout) {
-  weir_result_t host_result = WEIR_OK;
-  std::thread host([&] { host_result = pair_.connect(0, 1500); });
-  {
-    Stranger stranger(pair_, 0);
-    wire::Nonce nonce{};
-    EXPECT_EQ(stranger.play(Handshake(identity(1, 99), nonce, 0, 0)), Handshake::State::kRefused);
-  }
-  host.join();
-  EXPECT_EQ(host_result, WEIR_ERROR_TIMEOUT);
-  EXPECT_NE(pair_.end[0].error.find("rank 1"), std::string::npos) << pair_.end[0].error;
-  EXPECT_NE(pair_.end[0].error.find("1 without the secret"), std::string::npos)
-      << pair_.end[0].error;
-}
-
-TEST(TcpHandshake, AReplayedProofIsRefused) {
-  const Identity host_identity{wire::handshake_key("12345678", 8), 5, 0, 2};
-  const Identity guest_identity{host_identity.key, 5, 1, 2};
-  const auto nonce = [](unsigned char first) {
-    wire::Nonce made{};
-    made[0] = first;
-    return made;
-  };
-  Handshake guest(guest_identity, nonce(1), 0, 2);
-  Handshake host(host_identity, nonce(2));
-  std::vector<unsigned char> recorded;
-  const auto pump = [&](Handshake* from, Handshake* to, bool record) {
-    while (from->out_bytes() > 0 && to->wanted() > 0) {
-      const size_t part = std::min(from->out_bytes(), to->wanted());
-      if (record) recorded.insert(recorded.end(), from->out(), from->out() + part);
-      to->feed(from->out(), part);
-      from->sent(part);
-    }
-  };
-  pump(&guest, &host, true);
-  pump(&host, &guest, false);
-  ASSERT_EQ(guest.state(), Handshake::State::kChallenged);
-  guest.prove();
-  pump(&guest, &host, true);
-  ASSERT_EQ(host.state(), Handshake::State::kProven);
-  EXPECT_EQ(host.peer(), 1u);
-  EXPECT_EQ(host.lane(), 2u);
-  pump(&host, &guest, false);
-  EXPECT_EQ(guest.state(), Handshake::State::kProven);
-
-  Handshake second(host_identity, nonce(3));
-  for (size_t at = 0; at < recorded.size() && second.wanted() > 0;) {
-    const size_t part = std::min(second.wanted(), recorded.size() - at);
-    second.feed(recorded.data() + at, part);
-    at += part;
-  }
-  EXPECT_EQ(second.state(), Handshake::State::kRefused);
-}
-
-TEST(TcpHandshake, AProofIsNotReflected) {
-  // A stranger answers a guest's challenge with the guest's own proof.
-  const Identity guest_identity{wire::handshake_key("12345678", 8), 5, 1, 2};
-  Handshake guest(guest_identity, {}, 0, 0);
-  const wire::Frame challenge = wire::encode_nonce(wire::Kind::kChallenge, {});
-  guest.sent(guest.out_bytes());
-  guest.feed(challenge.bytes, wire::kHeaderBytes);
-  guest.feed(challenge.bytes + wire::kHeaderBytes, challenge.size - wire::kHeaderBytes);
-  guest.prove();
-  net::Mac own;
-  memcpy(own.data(), guest.out() + wire::kHeaderBytes + 16, own.size());
-  const wire::Frame welcome = wire::encode_welcome(own);
-  guest.feed(welcome.bytes, wire::kHeaderBytes);
-  guest.feed(welcome.bytes + wire::kHeaderBytes, welcome.size - wire::kHeaderBytes);
-  EXPECT_EQ(guest.state(), Handshake::State::kRefused);
+  exchange_a_word();
 }
 
 // A channel whose other end is in our hands.
@@ -349,7 +274,7 @@ TEST_F(TcpBytes, WhatIsNoMessageIsAnError) {
   const wire::MessageHeader bad[] = {
       {wire::MessageKind::kMessage, 2, 0, 5},             // another lane
       {wire::MessageKind::kMessage, 3, 1, 5},             // another number
-      {wire::MessageKind::kGoodbye, 3, 0, 0},             // no message
+      {wire::MessageKind::kState, 3, 0, 56},              // no message
       {static_cast<wire::MessageKind>(99), 3, 0, 5},      // no kind
       {wire::MessageKind::kMessage, 3, 0, ~uint64_t{0}},  // more than a message may have
   };
@@ -498,7 +423,13 @@ TEST(TcpChoice, AnAddressThatDoesNotAnswerIsPassedOverAndTheReasonIsLogged) {
   EXPECT_EQ(pair.connect(0, 20'000), WEIR_OK) << pair.end[0].error;
   helper.join();
   EXPECT_EQ(other, WEIR_OK) << pair.end[1].error;
-  const std::string log = pair.end[1].warning;
+  uint64_t value = 7, got = 0;
+  weir_transport_op_t in{}, out{};
+  const weir_result_t received = pair.recv(0, &got, sizeof got, &in);
+  const weir_result_t sent = pair.send(1, &value, sizeof value, &out);
+  EXPECT_EQ(pair.wait(0, &in, received), WEIR_OK) << pair.end[0].error;
+  EXPECT_EQ(pair.wait(1, &out, sent), WEIR_OK) << pair.end[1].error;
+  const std::string log = pair.end[1].log;
   EXPECT_NE(log.find("uses rank 0 at 127.0.0.1:"), std::string::npos) << log;
   EXPECT_NE(log.find("all ranks share a host"), std::string::npos) << log;
   EXPECT_NE(log.find("refused"), std::string::npos) << log;
@@ -530,19 +461,23 @@ TEST(TcpLimits, TooFewDescriptorsAreAnErrorThatSaysHowManyAreNeeded) {
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   for (const char* connections : {"1", "8"}) {
     Pair pair(tcp());
-    for (Pair::End& end : pair.end) end.settings["WEIR_TCP_CONNECTIONS"] = connections;
+    for (Pair::End& end : pair.end) {
+      end.settings["WEIR_TCP_CONNECTIONS"] = connections;
+    }
     ASSERT_EQ(pair.open(0), WEIR_OK) << pair.end[0].error;
     ASSERT_EQ(pair.open(1), WEIR_OK) << pair.end[1].error;
+    pair.join_networks(monotonic_ns() + 20'000'000'000);
     const int next = dup(0);  // all below are open
     ASSERT_GE(next, 0);
     close(next);
     rlimit limit = before;
-    limit.rlim_cur = static_cast<rlim_t>(next) + 10;  // not for another rank
+    limit.rlim_cur = static_cast<rlim_t>(next) + 4;  // not for another rank
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
     const weir_result_t result = pair.connect(0);
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
     EXPECT_EQ(result, WEIR_ERROR_SYSTEM);
-    const std::string needed = *connections == '1' ? "needs 16 open files" : "needs 26 open files";
+    const std::string needed =
+        *connections == '1' ? "needs 5 file descriptors" : "needs 16 file descriptors";
     EXPECT_NE(pair.end[0].error.find(needed), std::string::npos) << pair.end[0].error;
     EXPECT_NE(pair.end[0].error.find("ulimit -n"), std::string::npos) << pair.end[0].error;
   }
@@ -556,6 +491,7 @@ TEST(TcpLoss, ARankThatClosesIsToldApartFromOneThatDies) {
   ASSERT_EQ(pair.recv(1, &value, sizeof value, &op), WEIR_IN_PROGRESS);
   pair.f.close(pair.end[0].instance);
   pair.end[0].instance = nullptr;
+  pair.end[0].control->network->leave();
   weir_result_t result = WEIR_IN_PROGRESS;
   for (const uint64_t end = monotonic_ns() + 10'000'000'000;
        result == WEIR_IN_PROGRESS && monotonic_ns() < end;) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "core/algo/algorithm.h"
-#include "core/sched/peephole.h"
 
 namespace weir::sched {
 namespace {
@@ -12,19 +11,18 @@ namespace {
 TEST(Print, ShowsEveryOperationOfARing) {
   algo::Problem problem;
   problem.rank_count = 3;
-  Program program =
+  const Program program =
       algo::compile(*algo::find_algorithm(Collective::kAllReduce, "ring"), problem, 1);
-  mark_fused(&program);
   EXPECT_EQ(print(program),
             "rank 1 of 3, all_reduce: 3 chunks, 1 scratch slot, 1 lane\n"
             "    0  lane 0  send    in[1] -> rank 2\n"
-            "    1  lane 0  recv    scratch[0] <- rank 0  (fused with next)\n"
-            "    2  lane 0  reduce  out[0] <- scratch[0] + in[0]  (fused with next)\n"
+            "    1  lane 0  recv    scratch[0] <- rank 0\n"
+            "    2  lane 0  reduce  out[0] <- scratch[0] + in[0]\n"
             "    3  lane 0  send    out[0] -> rank 2\n"
-            "    4  lane 0  recv    scratch[0] <- rank 0  (fused with next)\n"
-            "    5  lane 0  reduce  out[2] <- scratch[0] + in[2]  (fused with next)\n"
+            "    4  lane 0  recv    scratch[0] <- rank 0\n"
+            "    5  lane 0  reduce  out[2] <- scratch[0] + in[2]\n"
             "    6  lane 0  send    out[2] -> rank 2\n"
-            "    7  lane 0  recv    out[1] <- rank 0  (fused with next)\n"
+            "    7  lane 0  recv    out[1] <- rank 0\n"
             "    8  lane 0  send    out[1] -> rank 2\n"
             "    9  lane 0  recv    out[0] <- rank 0\n");
 }
@@ -35,16 +33,15 @@ TEST(Print, DescribesEachKindOfOperation) {
   program.rank_count = 4;
   Builder b(2, &program.ops, &program.operands);
   b.copy(b.output(1), Builder::staging_at(3, 0), 2);
-  b.put(Builder::output_at(1, 5), b.scratch(0));
+  b.copy(Builder::output_at(1, 5), b.scratch(0));
   b.signal(kAllRanks, 1);
   b.wait(0, 1, 7);
-  b.fence();
-  const char* expected[] = {"copy out[1..2] <- staging[0..1]@3", "put out[5]@1 <- scratch[0]",
-                            "signal #1 -> all", "wait #1 of rank 0 >= 7", "fence"};
+  const char* expected[] = {"copy out[1..2] <- staging[0..1]@3", "copy out[5]@1 <- scratch[0]",
+                            "signal #1 -> all", "wait #1 of rank 0 >= 7"};
   for (size_t i = 0; i < program.ops.size(); ++i) {
     EXPECT_EQ(describe(program, program.ops[i]), expected[i]);
   }
-  EXPECT_EQ(locate(program, 4), "rank 2 op 4 (lane 0: fence)");
+  EXPECT_EQ(locate(program, 3), "rank 2 op 3 (lane 0: wait #1 of rank 0 >= 7)");
   EXPECT_EQ(locate(program, 99), "rank 2");
 }
 

@@ -113,7 +113,8 @@ TEST(WeirTopo, NamesFileLineAndReasonOfAFault) {
   const Outcome run = weir_topo("--file " + path);
   std::filesystem::remove(path);
   EXPECT_EQ(run.status, 2);
-  EXPECT_EQ(run.output, "weir-topo: " + path + ":2: numaid=\"zero\" of <cpu> is no whole number\n");
+  EXPECT_EQ(run.output,
+            "weir-topo: " + path + ":2: numaid=\"zero\" of <cpu> is not a whole number\n");
 }
 
 TEST(WeirTopo, WrongUseEndsWithStatusTwo) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Damaged files: whatever comes, the answer is a topology that can be used or an error with a text.
+#include <algorithm>
 #include <cstdlib>
 #include <random>
 

@@ -28,8 +28,10 @@ TEST(Hash, IsStableFromRunToRun) {
 }
 
 constexpr const char* kTwoCpus = R"(<system version="1">
-<cpu numaid="{}" affinity="{}"><pci busid="0000:{}:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/></cpu>
-<cpu numaid="{}" affinity="{}"><pci busid="0000:{}:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/></cpu>
+<cpu numaid="{}" affinity="{}">
+<pci busid="0000:{}:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/></cpu>
+<cpu numaid="{}" affinity="{}">
+<pci busid="0000:{}:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/></cpu>
 </system>)";
 
 TEST(Hash, TheOrderOfSiblingsNamesAndNotesDoNotCount) {

@@ -39,7 +39,7 @@ TEST(HwlocMalformed, EveryFaultIsAnErrorWithLineAndReason) {
        "f.xml:3: os_index=\"-1\" of <object> is not"},
       {machine("<object type=\"L3Cache\" cache_size=\"big\"/>"), "f.xml:3: cache_size=\"big\""},
       {machine("<object type=\"L3Cache\" cache_type=\"9\"/>"), "f.xml:3: cache_type=\"9\""},
-      {machine("<object type=\"PCIDev\"/>"), "f.xml:3: pci_busid=\"\" is no PCI address"},
+      {machine("<object type=\"PCIDev\"/>"), "f.xml:3: pci_busid=\"\" is not a PCI address"},
       {machine(device("0000:01:00.0", "1") + "\n" + device("0000:01:00.0", "2")),
        "f.xml:4: pci_busid 0000:01:00.0 is used twice; the first is on line 3"},
       {machine("<object type=\"PCIDev\" pci_busid=\"0000:01:00.0\" pci_type=\"0302\"/>"),
@@ -58,9 +58,9 @@ TEST(HwlocMalformed, EveryFaultIsAnErrorWithLineAndReason) {
       {machine(two, matrix("nbobjs=\"2\"", "PCIDev:7 PCIDev:8", "0 1 1 0 5")),
        "f.xml:7: more than 4 numbers in <u64values>"},
       {machine(two, matrix("nbobjs=\"2\"", "PCIDev:7 PCIDev:x", "0 1 1 0")),
-       "f.xml:6: \"x\" in <indexes> is no number"},
+       "f.xml:6: \"x\" in <indexes> is not a number"},
       {machine(two, matrix("nbobjs=\"2\"", "PCIDev:7 PCIDev:8", "0 9999999999999 0 0")),
-       "f.xml:5: matrix NVLinkBandwidth: 9999999999999 MB/s is no bandwidth"},
+       "f.xml:5: matrix NVLinkBandwidth: 9999999999999 MB/s is not a valid bandwidth"},
       {machine(two, matrix("nbobjs=\"100000\"", "", "")), "f.xml:5: nbobjs=\"100000\""},
   };
   for (const auto& [text, error] : cases) {
@@ -80,7 +80,7 @@ TEST(HwlocNotes, WhatIsNotKnownIsReportedAndTheRestIsRead) {
   ASSERT_EQ(topology.value().notes().size(), 2u);
   EXPECT_EQ(topology.value().notes()[0].where, "f.xml:3");
   EXPECT_NE(topology.value().notes()[0].text.find("\"Flux\""), std::string::npos);
-  EXPECT_NE(topology.value().notes()[1].text.find("object 99 is no device"), std::string::npos);
+  EXPECT_NE(topology.value().notes()[1].text.find("object 99 is not a device"), std::string::npos);
   EXPECT_EQ(topology.value().count(NodeKind::kGpu), 1u);
 }
 

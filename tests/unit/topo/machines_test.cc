@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is true of the recorded machines.
+#include <algorithm>
 #include <map>
 #include <set>
 

@@ -13,20 +13,32 @@ namespace {
 constexpr const char* kMachine = R"(<system version="1">
   <cpu numaid="0" affinity="0000000f" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1">
     <pci busid="0000:01:00.0" class="0x060400" link_speed="16 GT/s" link_width="16" weir_root="a">
-      <pci busid="0000:02:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"><gpu dev="0" sm="80"/></pci>
-      <pci busid="0000:03:00.0" class="0x030200" link_speed="16 GT/s" link_width="8"><gpu dev="1" sm="80"/></pci>
+      <pci busid="0000:02:00.0" class="0x030200" link_speed="16 GT/s" link_width="16">
+        <gpu dev="0" sm="80"/>
+      </pci>
+      <pci busid="0000:03:00.0" class="0x030200" link_speed="16 GT/s" link_width="8">
+        <gpu dev="1" sm="80"/>
+      </pci>
       <pci busid="0000:04:00.0" class="0x020700" link_speed="16 GT/s" link_width="16">
         <nic><net name="mlx5_0" dev="0" speed="100000" port="1" latency="1.5"/></nic>
       </pci>
       <pci busid="0000:05:00.0" class="0x060400" link_speed="8 GT/s" link_width="16">
-        <pci busid="0000:06:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"><gpu dev="2" sm="80"/></pci>
+        <pci busid="0000:06:00.0" class="0x030200" link_speed="16 GT/s" link_width="16">
+          <gpu dev="2" sm="80"/>
+        </pci>
       </pci>
     </pci>
-    <pci busid="0000:11:00.0" class="0x030200" link_speed="32 GT/s" link_width="16" weir_root="b"><gpu dev="3" sm="80"/></pci>
-    <pci busid="0000:12:00.0" class="0x030200" link_speed="32 GT/s" link_width="16" weir_root="b"><gpu dev="5" sm="80"/></pci>
+    <pci busid="0000:11:00.0" class="0x030200" link_speed="32 GT/s" link_width="16" weir_root="b">
+      <gpu dev="3" sm="80"/>
+    </pci>
+    <pci busid="0000:12:00.0" class="0x030200" link_speed="32 GT/s" link_width="16" weir_root="b">
+      <gpu dev="5" sm="80"/>
+    </pci>
   </cpu>
   <cpu numaid="1" affinity="000000f0" arch="x86_64" vendor="AuthenticAMD" familyid="25" modelid="1">
-    <pci busid="0000:81:00.0" class="0x030200" link_speed="32 GT/s" link_width="16"><gpu dev="4" sm="90"/></pci>
+    <pci busid="0000:81:00.0" class="0x030200" link_speed="32 GT/s" link_width="16">
+      <gpu dev="4" sm="90"/>
+    </pci>
   </cpu>
 </system>)";
 

@@ -13,8 +13,10 @@ Topology machine() {
   Result<Topology> topology = parse_hwloc_xml(R"(<topology version="2.0">
 <object type="Machine" cpuset="0x3"><object type="NUMANode" os_index="0" cpuset="0x3"/>
 <object type="Bridge" bridge_type="0-1" bridge_pci="0000:[00-05]">
-<object type="Bridge" bridge_type="1-1" bridge_pci="0000:[01-01]" pci_busid="0000:00:01.0" pci_type="0604 [8086:2030] [8086:0000] 04">
-<object type="PCIDev" pci_busid="0000:01:00.0" pci_type="0302 [10de:20b5] [10de:0000] a1" pci_link_speed="1.0"/>
+<object type="Bridge" bridge_type="1-1" bridge_pci="0000:[01-01]"
+  pci_busid="0000:00:01.0" pci_type="0604 [8086:2030] [8086:0000] 04">
+<object type="PCIDev" pci_busid="0000:01:00.0"
+  pci_type="0302 [10de:20b5] [10de:0000] a1" pci_link_speed="1.0"/>
 </object>
 <object type="PCIDev" pci_busid="0000:02:00.0" pci_type="0207 [15b3:101b] [15b3:0007] 00"/>
 </object></object></topology>)",

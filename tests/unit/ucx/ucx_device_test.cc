@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of devices over the transport ucx. This program plays a UCX that has CUDA: its own ucp_context_query,
-// ucp_tag_send_nbx and ucp_tag_recv_nbx stand before those of the library, which gets what they hand on. Memory
-// that UCX is not told to be a device's they hand on as it is, and nobody can read that.
+// Memory of devices over the transport ucx. This program plays a UCX that has CUDA: its own
+// ucp_context_query, ucp_tag_send_nbx and ucp_tag_recv_nbx stand before those of the library, which
+// gets what they hand on. Memory that UCX is not told to be a device's they hand on as it is, and
+// nobody can read that.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <ucp/api/ucp.h>
@@ -85,7 +86,8 @@ class UcxDevice : public testing::Test {
     weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
                         [](void*, int, const char*) {},
                         [](void*, const char*) -> const char* { return nullptr; }};
-    if (ucx_->viable(&host, reason, sizeof reason) != WEIR_OK) GTEST_SKIP() << reason;
+    if (ucx_->viable(ucx_->context, &host, reason, sizeof reason) != WEIR_OK)
+      GTEST_SKIP() << reason;
     sent_from_device = received_into_device = 0;
   }
   const weir_transport_functions_t* ucx_ = nullptr;
@@ -139,12 +141,13 @@ TEST_F(UcxDevice, WithoutCudaItSaysSoAndMemoryOfTheHostGoesOn) {
   char reason[512] = "";
   EXPECT_EQ(ucx_->device_viable(pair.end[0].instance, 1, 0, reason, sizeof reason),
             WEIR_ERROR_UNSUPPORTED);
-  EXPECT_NE(std::string(reason).find("no CUDA memory here"), std::string::npos) << reason;
+  EXPECT_NE(std::string(reason).find("cannot use CUDA memory here"), std::string::npos) << reason;
   DeviceBlock block(4096);
   weir_transport_op_t send_op{}, recv_op{};
   EXPECT_EQ(ucx_->device_send(pair.end[0].instance, 1, 0, block.device(), 8, 0, &send_op),
             WEIR_ERROR_UNSUPPORTED);
-  EXPECT_NE(pair.end[0].error.find("no CUDA memory here"), std::string::npos) << pair.end[0].error;
+  EXPECT_NE(pair.end[0].error.find("cannot use CUDA memory here"), std::string::npos)
+      << pair.end[0].error;
   EXPECT_EQ(ucx_->device_recv(pair.end[1].instance, 0, 0, block.device(), 8, 0, &recv_op),
             WEIR_ERROR_UNSUPPORTED);
   uint64_t out = 41, in = 0;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The transport ucx where UCX has no room left: what is told sent has left this rank, and what the credit
-// promises is sent though its receiver makes no call.
+// The transport ucx where UCX has no room left: what is told sent has left this rank, and what the
+// credit promises is sent though its receiver makes no call.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
+#include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -37,13 +39,17 @@ class Group {
       : f(*functions), ranks_(count) {
     std::vector<const unsigned char*> addresses;
     std::vector<size_t> bytes;
+    std::vector<std::string> networks;
     for (uint32_t i = 0; i < count; ++i) {
       Rank& rank = ranks_[i];
       rank.host = {sizeof rank.host, &rank, error, [](void*, int, const char*) {},
                    [](void*, const char*) -> const char* { return nullptr; }};
       const weir_transport_config_t config = {sizeof config,  i,    count, 5, secret_,
                                               sizeof secret_, 4096, 0};
-      if (f.open(&rank.host, &config, &rank.instance) != WEIR_OK ||
+      rank.control = std::make_unique<testing_support::ControlRank>(config);
+      rank.host.control = rank.control->functions();
+      networks.push_back(rank.control->address());
+      if (f.open(f.context, &rank.host, &config, &rank.instance) != WEIR_OK ||
           f.address(rank.instance, rank.address, &rank.address_bytes) != WEIR_OK) {
         ADD_FAILURE() << rank.error;
         return;
@@ -55,8 +61,10 @@ class Group {
     std::vector<std::thread> threads;
     for (uint32_t i = 0; i < count; ++i) {
       threads.emplace_back([&, i] {
-        results[i] = f.connect(ranks_[i].instance, addresses.data(), bytes.data(),
-                               monotonic_ns() + 60'000'000'000);
+        const uint64_t deadline_ns = monotonic_ns() + 60'000'000'000;
+        const Status met = ranks_[i].control->join(networks, deadline_ns);
+        EXPECT_TRUE(met.ok()) << met.text();
+        results[i] = f.connect(ranks_[i].instance, addresses.data(), bytes.data(), deadline_ns);
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -94,6 +102,7 @@ class Group {
     unsigned char address[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
     size_t address_bytes = 0;
     std::string error;
+    std::unique_ptr<testing_support::ControlRank> control;
   };
   static void error(void* context, const char* text) { static_cast<Rank*>(context)->error = text; }
 
@@ -119,7 +128,8 @@ class UcxRoom : public testing::Test {
     weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
                         [](void*, int, const char*) {},
                         [](void*, const char*) -> const char* { return nullptr; }};
-    if (functions_->viable(&host, reason, sizeof reason) != WEIR_OK) GTEST_SKIP() << reason;
+    if (functions_->viable(functions_->context, &host, reason, sizeof reason) != WEIR_OK)
+      GTEST_SKIP() << reason;
   }
 
   const weir_transport_functions_t* functions_ = nullptr;

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the conformance suite cannot ask of the transport ucx: strangers, UCX's manners in somebody
+// What the conformance suite cannot ask of the transport ucx: UCX's manners in somebody
 // else's process, settings, forks.
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
+#include <functional>
 #include <vector>
 
+#include "core/control/network_address.h"
 #include "core/plugin/registry.h"
-#include "net/mesh_wire.h"
 #include "unit/plugin/pair.h"
 
 namespace weir::plugins {
@@ -32,7 +31,8 @@ class Ucx : public testing::Test {
     weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
                         [](void*, int, const char*) {},
                         [](void*, const char*) -> const char* { return nullptr; }};
-    if (found.value()->viable(&host, reason, sizeof reason) != WEIR_OK) GTEST_SKIP() << reason;
+    if (found.value()->viable(found.value()->context, &host, reason, sizeof reason) != WEIR_OK)
+      GTEST_SKIP() << reason;
   }
 };
 
@@ -98,44 +98,6 @@ TEST_F(Ucx, ItsHandlersOfFatalSignalsAreTakenOut) {
   }
 }
 
-TEST_F(Ucx, StrangersAtTheControlPortHoldNobodyUp) {
-  Pair pair(ucx());
-  ASSERT_EQ(pair.open(0), WEIR_OK) << pair.end[0].error;
-  ASSERT_EQ(pair.open(1), WEIR_OK) << pair.end[1].error;
-  net::mesh::Address address;
-  ASSERT_TRUE(net::mesh::decode(pair.end[0].address, pair.end[0].address_bytes, &address));
-  std::vector<int> strangers;
-  for (const net::mesh::Offer& offer : address.offers) {
-    if (offer.address.family != 4) continue;
-    for (int i = 0; i < 6; ++i) {
-      const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-      sockaddr_in name = {};
-      name.sin_family = AF_INET;
-      name.sin_port = htons(offer.port);
-      memcpy(&name.sin_addr, offer.address.bytes.data(), 4);
-      ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&name), sizeof name), 0);
-      // Silent, another protocol, a header that promises much, a hello and no more.
-      net::mesh::Bytes said;
-      if (i == 1) said.assign(300, 'x');
-      if (i >= 2) net::mesh::put_nonce(&said, net::mesh::Kind::kHello, {});
-      if (i == 2) said[10] = 0xff;
-      if (i == 3) said.resize(20);
-      if (!said.empty()) {
-        ASSERT_EQ(send(fd, said.data(), said.size(), MSG_NOSIGNAL),
-                  static_cast<ssize_t>(said.size()));
-      }
-      strangers.push_back(fd);
-    }
-  }
-  weir_result_t other = WEIR_OK;
-  std::thread helper([&] { other = pair.connect(1); });
-  EXPECT_EQ(pair.connect(0), WEIR_OK) << pair.end[0].error;
-  helper.join();
-  EXPECT_EQ(other, WEIR_OK) << pair.end[1].error;
-  expect_exchange(&pair);
-  for (const int fd : strangers) close(fd);
-}
-
 TEST_F(Ucx, NothingIsPrintedThoughAPeerDies) {
   const std::string text = stderr_of([] {
     Pair pair(ucx());
@@ -147,16 +109,30 @@ TEST_F(Ucx, NothingIsPrintedThoughAPeerDies) {
     const int out = peer == 0 ? to_parent[1] : to_child[1];
     const int in = peer == 0 ? to_child[0] : to_parent[0];
     Pair::End& mine = pair.end[me];
-    Pair::End& other = pair.end[1 - me];
     if (pair.open(me) != WEIR_OK) _exit(3);
-    // The size and the address, as an array of fixed size.
-    if (write(out, mine.address, sizeof mine.address) < 0 ||
-        write(out, &mine.address_bytes, sizeof mine.address_bytes) < 0 ||
-        read(in, other.address, sizeof other.address) <= 0 ||
-        read(in, &other.address_bytes, sizeof other.address_bytes) <= 0) {
+    struct Addresses {
+      unsigned char transport[WEIR_TRANSPORT_ADDRESS_BYTES_MAX];
+      size_t transport_bytes;
+      char network[control::kAddressBytesMax];
+      size_t network_bytes;
+    } told[2] = {};
+    memcpy(told[me].transport, mine.address, mine.address_bytes);
+    told[me].transport_bytes = mine.address_bytes;
+    const std::string network = mine.control->address();
+    memcpy(told[me].network, network.data(), network.size());
+    told[me].network_bytes = network.size();
+    if (write(out, &told[me], sizeof(Addresses)) < 0 ||
+        read(in, &told[1 - me], sizeof(Addresses)) <= 0) {
       _exit(4);
     }
-    ASSERT_EQ(pair.connect(me), WEIR_OK) << mine.error;
+    std::vector<std::string> networks;
+    for (const Addresses& one : told) networks.emplace_back(one.network, one.network_bytes);
+    const uint64_t deadline_ns = monotonic_ns() + 5'000'000'000;
+    const Status met = mine.control->join(networks, deadline_ns);
+    ASSERT_TRUE(met.ok()) << met.text();
+    const unsigned char* const addresses[] = {told[0].transport, told[1].transport};
+    const size_t sizes[] = {told[0].transport_bytes, told[1].transport_bytes};
+    ASSERT_EQ(pair.f.connect(mine.instance, addresses, sizes, deadline_ns), WEIR_OK) << mine.error;
     std::vector<unsigned char> data(4'000'000, 1);
     weir_transport_op_t op{}, recv_op{};
     if (peer == 0) {
@@ -243,7 +219,7 @@ TEST_F(Ucx, ATransportThatUcxDoesNotHaveIsNamedWithARemedy) {
     weir_host_t host = {sizeof host, nullptr, [](void*, const char*) {},
                         [](void*, int, const char*) {},
                         [](void*, const char*) -> const char* { return nullptr; }};
-    EXPECT_EQ(ucx()->viable(&host, reason, sizeof reason), WEIR_ERROR_UNSUPPORTED);
+    EXPECT_EQ(ucx()->viable(ucx()->context, &host, reason, sizeof reason), WEIR_ERROR_UNSUPPORTED);
     const std::string told = reason;
     EXPECT_NE(told.find("UCX_TLS"), std::string::npos) << told;
     Pair pair(ucx());
@@ -253,7 +229,8 @@ TEST_F(Ucx, ATransportThatUcxDoesNotHaveIsNamedWithARemedy) {
   EXPECT_EQ(text, "");
 }
 
-// UCX opens nothing whose tcp takes shorter segments than it sends copies of, and takes 64 KiB if nobody asks otherwise.
+// UCX opens nothing whose tcp takes shorter segments than it sends copies of, and takes 64 KiB if
+// nobody asks otherwise.
 TEST_F(Ucx, TcpTakesLongSegmentsUnlessTheEnvironmentSaysHowLong) {
   if (!only_tcp()) GTEST_SKIP() << "asked where UCX_TLS=tcp";
   const std::string text = stderr_of([] {

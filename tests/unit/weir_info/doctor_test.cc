@@ -85,19 +85,19 @@ TEST(Doctor, WhoDoesTheWorkFollowsTheLibrarysRules) {
   EXPECT_TRUE(mentions(judge_behind(behind_of(2, ""), {}), Verdict::kNote, "WEIR_NCCL_LIBRARY"));
 
   Behind forced = behind_of(2, real);
-  forced.wishes.wish = nccl::Wish::kNccl;
+  forced.requested.backend = nccl::RequestedBackend::kNccl;
   EXPECT_EQ(work_of(forced).verdict, Verdict::kGood);
   for (Behind bad : {behind_of(0, real), behind_of(2, "")}) {
-    bad.wishes.wish = nccl::Wish::kNccl;
+    bad.requested.backend = nccl::RequestedBackend::kNccl;
     EXPECT_EQ(work_of(bad).verdict, Verdict::kBad);
     EXPECT_EQ(work_of(bad).remedy, "unset WEIR_BACKEND");
-    bad.wishes.wish = nccl::Wish::kAuto;
-    bad.wishes.disabled = true;
+    bad.requested.backend = nccl::RequestedBackend::kAuto;
+    bad.requested.disabled = true;
     EXPECT_EQ(work_of(bad).verdict, Verdict::kBad);
     EXPECT_EQ(work_of(bad).remedy, "unset WEIR_DISABLE");
   }
   Behind disabled = behind_of(2, real);
-  disabled.wishes.disabled = true;
+  disabled.requested.disabled = true;
   EXPECT_EQ(work_of(disabled).verdict, Verdict::kGood);
 }
 
@@ -120,7 +120,7 @@ TEST(Doctor, FilesThatAreNotTheRealOneAreNamedWithTheReason) {
   EXPECT_TRUE(mentions(judge_behind(behind, {}), Verdict::kGood,
                        "/opt/weir/libnccl.so.2 (LD_LIBRARY_PATH): is Weir's own"));
   behind.path.clear();
-  behind.wishes.library = behind.refused[0].path;
+  behind.requested.library = behind.refused[0].path;
   EXPECT_TRUE(mentions(judge_behind(behind, {}), Verdict::kBad, "is Weir's own"));
   behind = Behind();
   behind.trouble = "it was ended by signal 11";

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/collective/call_agreement.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "core/engine/slicing.h"
+
+namespace weir::comm {
+
+namespace {
+
+struct Extents {
+  uint64_t input_bytes;
+  uint64_t output_bytes;
+};
+
+Extents extents(const engine::Call& call, Rank rank_count) {
+  const uint64_t one = call.count * element_bytes(call.type);
+  switch (call.collective) {
+    case Collective::kReduceScatter:
+      return {one * rank_count, one};
+    case Collective::kAllGather:
+      return {one, one * rank_count};
+    case Collective::kAllToAll:
+      return {one * rank_count, one * rank_count};
+    default:
+      return {one, one};
+  }
+}
+
+}  // namespace
+
+bool CallAgreement::all_described(Request& request, uint64_t input_word, uint64_t output_word) {
+  const uint64_t next = context_.sequence + 1;
+  const uint32_t mark = engine::fingerprint(request.call);
+  if (!request.described) {
+    context_.describe_next_call(request.call, mark, input_word, output_word);
+    context_.wake_sleepers();
+    request.described = true;
+  }
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    const engine::DescriptorLine& line =
+        context_.control(p).descriptor[next % engine::kDescriptorCount];
+    if (line.sequence.load(std::memory_order_acquire) != next) return false;
+    // Another call: check_slowly tells.
+    if (line.fingerprint.load(std::memory_order_relaxed) != mark) return false;
+  }
+  return true;
+}
+
+bool CallAgreement::on_lengths(Request& request, engine::Planner& planner) {
+  engine::Call& call = request.call;
+  if (!context_.mapped() || context_.rank_count == 1) return true;
+  const Rank n = context_.rank_count;
+  const size_t own = std::max(*std::max_element(call.block_counts, call.block_counts + n),
+                              *std::max_element(call.recv_counts, call.recv_counts + n));
+  // A rank with short blocks assumes that all have short ones: if so, all blocks have been
+  // published once all ranks have described the call.
+  const size_t short_max = engine::line_payload_bytes(n) / element_bytes(call.type);
+  if (!request.described && own <= short_max) {
+    call.block_count_max = short_max;
+    const auto plan = planner.plan_for(call, false);
+    if (plan.ok() && plan.value()->protocol == engine::Protocol::kLine) {
+      line_run_.publish_ahead(*plan.value()->mapped, call, plan.value()->fingerprint, context_);
+      request.ahead = true;
+    }
+  }
+  const uint64_t next = context_.sequence + 1;
+  if (request.ahead && request.described) {
+    const std::optional<Rank> missing = line_run_.unpublished(context_);
+    if (!missing) {
+      call.block_count_max = short_max;
+      return true;
+    }
+    // A rank that has described the call and published nothing has longer blocks.
+    if (context_.control(*missing).descriptor[next % engine::kDescriptorCount].sequence.load(
+            std::memory_order_acquire) != next) {
+      return false;
+    }
+  }
+  if (!all_described(request, own, 0)) return false;
+  call.block_count_max = 0;
+  const size_t longest_max = PTRDIFF_MAX / element_bytes(call.type) / n;  // that any rank can have
+  for (Rank p = 0; p < n; ++p) {
+    const engine::DescriptorLine& line =
+        context_.control(p).descriptor[next % engine::kDescriptorCount];
+    const size_t longest = line.input_window.load(std::memory_order_relaxed);
+    call.block_count_max = std::max(call.block_count_max, std::min(longest, longest_max));
+  }
+  // Slots of one size for all short blocks, so that one plan serves them.
+  if (call.block_count_max <= short_max) call.block_count_max = short_max;
+  return true;
+}
+
+bool CallAgreement::on_windows(Request& request, const engine::Planner& planner, bool* in_windows) {
+  const engine::Call& call = request.call;
+  *in_windows = false;
+  if (!context_.mapped() || context_.rank_count == 1 || call.scaled ||
+      call.block_counts != nullptr || !planner.uses_windows(call.collective)) {
+    return true;
+  }
+  const Extents bytes = extents(call, context_.rank_count);
+  if (std::max(bytes.input_bytes, bytes.output_bytes) < (engine::is_rooted(call.collective)
+                                                             ? engine::kRootedWindowBytesMin
+                                                             : engine::kWindowBytesMin)) {
+    return true;
+  }
+
+  // A buffer that this rank does not use counts as lying where its other one does.
+  const bool other = engine::is_rooted(call.collective) && context_.rank != call.root;
+  const void* input = other && call.collective == Collective::kBroadcast ? call.output : call.input;
+  const void* output = other && call.collective == Collective::kReduce ? call.input : call.output;
+  if (!all_described(request, windows_.word_of(input, bytes.input_bytes),
+                     windows_.word_of(output, bytes.output_bytes))) {
+    return false;
+  }
+  bool all = true;
+  inputs_.resize(context_.rank_count);
+  outputs_.resize(context_.rank_count);
+  uint64_t first_input = 0, first_output = 0;  // the words of rank 0
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    const engine::DescriptorLine& line =
+        context_.control(p).descriptor[(context_.sequence + 1) % engine::kDescriptorCount];
+    const uint64_t input_word = line.input_window.load(std::memory_order_relaxed);
+    const uint64_t output_word = line.output_window.load(std::memory_order_relaxed);
+    if (p == 0) first_input = input_word, first_output = output_word;
+    inputs_[p] = windows_.at_peer(input_word, first_input, p, bytes.input_bytes);
+    outputs_[p] = windows_.at_peer(output_word, first_output, p, bytes.output_bytes);
+    all = all && inputs_[p] != nullptr && outputs_[p] != nullptr;
+  }
+  *in_windows = all;
+  return true;
+}
+
+}  // namespace weir::comm

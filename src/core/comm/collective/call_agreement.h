@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// CallAgreement: what the ranks agree on before a collective begins, where they share memory: that
+// all buffers lie in windows, or how long the longest block of an all_to_all_v is. Each rank
+// publishes its part with the description of the call; all draw the same conclusion.
+//
+// With the communicator's lock held.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/comm/collective/windows.h"
+#include "core/comm/requests/request.h"
+#include "core/comm/state/comm_state.h"
+#include "core/engine/line_run.h"
+#include "core/engine/planner.h"
+
+namespace weir::comm {
+
+class CallAgreement {
+ public:
+  // All outlive it.
+  CallAgreement(CommState& state, const Windows& windows, engine::LineRun& line_run)
+      : context_(state.context), windows_(windows), line_run_(line_run) {}
+  CallAgreement(const CallAgreement&) = delete;
+  CallAgreement& operator=(const CallAgreement&) = delete;
+
+  // True once the ranks agree, or there is nothing to agree on; to be called again until then.
+  // `in_windows`: all ranks' buffers lie in windows, at `inputs` and `outputs`.
+  bool reached(Request& request, engine::Planner& planner, bool* in_windows) {
+    *in_windows = false;
+    if (request.call.recv_counts != nullptr) return on_lengths(request, planner);
+    return !windows_.any() || on_windows(request, planner, in_windows);
+  }
+
+  // By rank, of the call that was agreed on last.
+  std::vector<unsigned char*>& inputs() { return inputs_; }
+  std::vector<unsigned char*>& outputs() { return outputs_; }
+
+ private:
+  bool on_windows(Request& request, const engine::Planner& planner, bool* in_windows);
+  bool on_lengths(Request& request, engine::Planner& planner);  // of an all_to_all_v
+  // Publishes this rank's part. True once every rank has described the same call.
+  bool all_described(Request& request, uint64_t input_word, uint64_t output_word);
+
+  engine::Context& context_;
+  const Windows& windows_;
+  engine::LineRun& line_run_;
+  std::vector<unsigned char*> inputs_, outputs_;
+};
+
+}  // namespace weir::comm

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/collective/collective_queue.h"
+
+#include <fmt/format.h>
+
+#include "core/base/clock.h"
+#include "core/comm/requests/request_text.h"
+
+namespace weir::comm {
+
+using engine::Advance;
+using engine::Control;
+using engine::Protocol;
+
+void CollectiveQueue::take_over(Request& request) {
+  request.started = true;
+  request.sequence = state_.context.sequence;
+  request.next = nullptr;
+  first_ = last_ = &request;
+  active_run_ = &line_run_;
+}
+
+void CollectiveQueue::enqueue(Request& request) {
+  request.next = nullptr;
+  if (first_ == nullptr) {
+    first_ = last_ = &request;
+  } else {
+    last_->next = &request;
+    last_ = &request;
+  }
+}
+
+bool CollectiveQueue::begin(Request& request) {
+  engine::Context& context = state_.context;
+  if (!context.may_begin() || request.paused) return false;
+  bool in_windows = false;
+  if (!agreement_.reached(request, *planner_, &in_windows)) return false;
+  auto found = planner_->plan_for(request.call, in_windows);
+  if (!found.ok()) {
+    // The same call fails in the same way on every rank, and nothing has been sent.
+    first_ = request.next;
+    requests_.complete(request, found.status());
+    return true;
+  }
+  const engine::Plan& plan = *found.value();
+  request.started = true;
+  switch (plan.protocol) {
+    case Protocol::kLine:
+      line_run_.start(*plan.mapped, request.call, plan.fingerprint, context);
+      active_run_ = &line_run_;
+      break;
+    case Protocol::kSlots:
+      mapped_run_.start(*plan.mapped, request.call, plan.fingerprint, context);
+      active_run_ = &mapped_run_;
+      break;
+    case Protocol::kWindows:
+      mapped_run_.start(*plan.mapped, request.call, plan.fingerprint, context, agreement_.inputs(),
+                        agreement_.outputs());
+      active_run_ = &mapped_run_;
+      break;
+    case Protocol::kLanes:
+      lane_run_.start(*plan.lanes, request.call, plan.fingerprint, context);
+      active_run_ = &lane_run_;
+      break;
+  }
+  request.sequence = context.sequence;
+  if (state_.recorder.on()) {
+    state_.recorder.begun(request.sequence, engine::call_flag(request.sequence, plan.fingerprint),
+                          plan.what, request.call.count, ticks());
+  }
+  active_plan_ = &plan;
+  if (planner_->explains()) request.begin_ns = now_ns();
+  return true;
+}
+
+bool CollectiveQueue::poll(OperationFailure* failure) {
+  bool moved = false;
+  while (first_ != nullptr) {
+    Request& request = *first_;
+    if (active_run_ == nullptr && !begin(request)) break;
+    if (first_ != &request) {  // it failed to begin
+      moved = true;
+      continue;
+    }
+    const Advance advance = active_run_->advance(state_.context);
+    if (advance == Advance::kFailed) {
+      report_failure(request, failure);
+      return true;
+    }
+    moved = moved || advance != Advance::kBlocked;
+    if (advance != Advance::kDone) break;
+    active_run_ = nullptr;
+    if (state_.recorder.on()) state_.recorder.finished_at(request.sequence, ticks());
+    if (request.begin_ns != 0) {
+      planner_->measured(*active_plan_, static_cast<double>(now_ns() - request.begin_ns));
+    }
+    if (request.repeats) {
+      request.started = request.described = false;
+      request.paused = true;
+      break;
+    }
+    first_ = request.next;
+    requests_.complete(request, Status());
+  }
+  return moved;
+}
+
+void CollectiveQueue::report_failure(const Request& request, OperationFailure* failure) const {
+  Status status = active_run_->status();
+  // The transport has given a text in addition to its code.
+  if (!status.text().empty() && !state_.transport_error.empty()) {
+    status = Status(status.code(), fmt::format("{}: {}", status.text(), state_.transport_error));
+  }
+  const bool is_told = status.code() != Code::kMismatch || !status.text().empty();
+  failure->status = is_told ? status.with_context(describe(request, state_)) : status;
+  failure->request = &request;
+}
+
+void CollectiveQueue::fail_all(const Status& status) {
+  active_run_ = nullptr;
+  while (first_ != nullptr) {
+    Request* request = first_;
+    first_ = request->next;
+    requests_.complete(*request, status);
+  }
+}
+
+void CollectiveQueue::collect_awaited(std::vector<Rank>* ranks) const {
+  const engine::Context& context = state_.context;
+  if (active_run_ != nullptr) return active_run_->collect_awaited(context, ranks);
+  ranks->clear();
+  if (!context.mapped()) return;
+  // Not begun: a rank is too far behind, or has not yet called the operation whose windows are to
+  // be agreed on.
+  const uint64_t next = context.sequence + 1;
+  const uint64_t needed =
+      next > engine::kOperationsAhead
+          ? context.end_position[(next - engine::kOperationsAhead) % context.end_position.size()]
+          : 0;
+  for (Rank p = 0; p < context.rank_count; ++p) {
+    if (p == context.rank) continue;
+    const Control& control = context.control(p);
+    const bool behind = control.done.position.load(std::memory_order_acquire) < needed;
+    const bool silent = first_ != nullptr && first_->described &&
+                        control.descriptor[next % engine::kDescriptorCount].sequence.load() != next;
+    if (behind || silent) ranks->push_back(p);
+  }
+}
+
+Wait CollectiveQueue::describe_wait() const {
+  const Request& first = *first_;
+  Wait wait;
+  wait.kind = first.started ? RecordKind::kCollective : RecordKind::kQueued;
+  wait.sequence = first.started ? first.sequence : state_.context.sequence + 1;
+  wait.what = engine::pack_what(first.call);
+  wait.count = first.call.count;
+  if (active_run_ != nullptr) {
+    const engine::RunPosition at = active_run_->position();
+    wait.step = at.step;
+    wait.step_count = at.step_count;
+    wait.slice = at.slice;
+    wait.slice_count = at.slice_count;
+  }
+  if (const engine::Plan* plan = first.started ? active_plan_ : nullptr) {
+    wait.algorithm = plan->algorithm->name;
+    wait.protocol = engine::name_of(plan->protocol);
+  }
+  return wait;
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// CollectiveQueue: the collectives of a communicator on memory of the host, one after the other in
+// the order of the calls. The first of them runs: a plan of the planner, by a run of the engine.
+//
+// With the communicator's lock held.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/comm/collective/call_agreement.h"
+#include "core/comm/collective/windows.h"
+#include "core/comm/record/recorder.h"
+#include "core/comm/record/ticks.h"
+#include "core/comm/requests/operation_status.h"
+#include "core/comm/requests/request.h"
+#include "core/comm/requests/requests.h"
+#include "core/comm/state/comm_state.h"
+#include "core/comm/state/wait.h"
+#include "core/engine/lane_run.h"
+#include "core/engine/line_run.h"
+#include "core/engine/mapped_run.h"
+#include "core/engine/planner.h"
+
+namespace weir::comm {
+
+class CollectiveQueue {
+ public:
+  // All outlive it.
+  CollectiveQueue(CommState& state, Requests& requests, const Windows& windows)
+      : state_(state), requests_(requests), agreement_(state, windows, line_run_) {}
+  CollectiveQueue(const CollectiveQueue&) = delete;
+  CollectiveQueue& operator=(const CollectiveQueue&) = delete;
+
+  // Before all else.
+  void open(std::unique_ptr<engine::Planner> planner) { planner_ = std::move(planner); }
+  const engine::Planner* planner() const { return planner_.get(); }
+
+  // How far run_warm has come.
+  enum class Warm : uint8_t {
+    kDone,
+    kRefused,     // no effect: another call runs, or the plan is not at hand
+    kUnderWay,    // slow: the caller gives the call a request by `take_over`
+    kOtherCalled  // likewise, but another rank made another call
+  };
+  // Runs a call whose plan is the latest and small to its end: the fast path of a warm call.
+  [[gnu::always_inline]] Warm run_warm(const engine::Call& call);
+  // The call that run_warm has begun goes on as `request`, under the same hold of the lock.
+  void take_over(Request& request);
+
+  void enqueue(Request& request);
+  // Removes `request` if it is the first one and has not begun.
+  void remove_first(const Request& request) {
+    if (first_ == &request) first_ = request.next;
+  }
+  // Begins and advances the collectives that can be; true when something moved.
+  bool poll(OperationFailure* failure);
+  void fail_all(const Status& status);
+
+  const Request* first() const { return first_; }
+  bool is_empty() const { return first_ == nullptr; }
+  // The ranks that the first one waits for. Sets `ranks`, which may have duplicates.
+  void collect_awaited(std::vector<Rank>* ranks) const;
+  Wait describe_wait() const;
+  uint64_t finished_sequence() const {
+    return active_run_ != nullptr ? state_.context.sequence - 1 : state_.context.sequence;
+  }
+  const engine::LaneRun& lane_run() const { return lane_run_; }
+
+ private:
+  // Polls in one go before another thread gets a chance to use the communicator.
+  static constexpr uint32_t kPollsPerTurn = 4096;
+
+  bool begin(Request& request);  // true when its run has started, or it has failed
+  void report_failure(const Request& request, OperationFailure* failure) const;
+
+  CommState& state_;
+  Requests& requests_;
+  std::unique_ptr<engine::Planner> planner_;
+  engine::MappedRun mapped_run_;
+  engine::LineRun line_run_;
+  engine::LaneRun lane_run_;
+  CallAgreement agreement_;
+  const engine::Plan* active_plan_ = nullptr;
+  engine::Run* active_run_ = nullptr;  // of the first one
+  Request* first_ = nullptr;           // linked by Request::next
+  Request* last_ = nullptr;
+};
+
+inline CollectiveQueue::Warm CollectiveQueue::run_warm(const engine::Call& call) {
+  using engine::Advance;
+  if (first_ != nullptr) [[unlikely]]
+    return Warm::kRefused;
+  engine::Context& context = state_.context;
+  Recorder& recorder = state_.recorder;
+  const engine::Plan* plan = planner_->explains() ? nullptr : planner_->latest(call);
+  if (plan == nullptr || plan->protocol != engine::Protocol::kLine || !context.may_begin()) {
+    return Warm::kRefused;
+  }
+  line_run_.start(*plan->mapped, call, plan->fingerprint, context);
+  Advance advance = line_run_.advance(context);
+  if (recorder.on()) {
+    // The published data is on its way. While waiting for the peers, reading the clock serves as a
+    // pause.
+    const bool waits = advance == Advance::kMoved || advance == Advance::kBlocked;
+    recorder.begun(context.sequence, line_run_.flag(), plan->what, call.count, waits ? ticks() : 0);
+    if (waits) advance = line_run_.advance(context);
+  }
+  Waiter waiter(state_.wait_policy);
+  for (uint32_t polls = 0; advance == Advance::kBlocked || advance == Advance::kMoved;) {
+    if (++polls > kPollsPerTurn || (waiter.pause() && waiter.yields())) break;
+    advance = line_run_.advance(context);
+  }
+  if (advance == Advance::kDone) {
+    if (recorder.on()) recorder.finished(context.sequence);
+    return Warm::kDone;
+  }
+  active_plan_ = plan;
+  return advance == Advance::kFailed ? Warm::kOtherCalled : Warm::kUnderWay;
+}
+
+}  // namespace weir::comm

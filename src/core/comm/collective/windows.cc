@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/collective/windows.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "core/base/check.h"
+#include "core/base/clock.h"
+
+namespace weir::comm {
+
+namespace {
+
+constexpr uint32_t kOffsetBits = 48;
+constexpr uint64_t kOffsetMask = (uint64_t{1} << kOffsetBits) - 1;
+constexpr size_t kWindowsMax = 1024;
+// Numbers above are those of callers' own memory, each given once.
+constexpr uint64_t kReachableMax = (uint64_t{1} << (64 - kOffsetBits)) - 1 - kWindowsMax;
+
+}  // namespace
+
+Result<void*> Windows::allocate(uint64_t bytes) {
+  std::lock_guard lock(state_.lock);
+  if (state_.failure.is_set()) return state_.failure.status();
+  if (windows_.size() >= kWindowsMax) {
+    return Status(
+        Code::kNoMemory,
+        fmt::format("a communicator can have at most {} windows; free some with weir_mem_free",
+                    kWindowsMax));
+  }
+  if (bytes == 0 || bytes > kOffsetMask) {
+    return invalid_argument(
+        fmt::format("mem_alloc of {} bytes: the size is 0 or too large", bytes));
+  }
+  Window window{};
+  const Secret key = state_.secret.derive(fmt::format("window {}", window_count_++));
+  if ((state_.context.transport->caps.bits & WEIR_CAP_WINDOW) != 0) {
+    const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(state_.timeout_ms) * 1'000'000u;
+    const weir_result_t result = state_.context.transport->window_open(
+        state_.context.instance, key.bytes.data(), bytes, deadline_ns, &window.segment);
+    if (result != WEIR_OK) {
+      return Status(static_cast<Code>(result),
+                    fmt::format("mem_alloc of {} bytes: {}", bytes, state_.transport_error));
+    }
+    window.shared = true;
+  } else {
+    // No rank can reach another's memory: ordinary memory, and operations copy as before.
+    const uint64_t rounded = (bytes + 4095) / 4096 * 4096;
+    window.segment.base = static_cast<unsigned char*>(std::aligned_alloc(4096, rounded));
+    if (window.segment.base == nullptr) {
+      return Status(Code::kNoMemory, fmt::format("mem_alloc of {} bytes: out of memory", bytes));
+    }
+    std::memset(window.segment.base, 0, rounded);
+    window.segment.bytes_per_rank = bytes;
+  }
+  const Rank part = window.shared ? state_.rank() : 0;
+  void* memory = window.segment.base + part * window.segment.stride_bytes;
+  // Numbers are positions, the same on every rank: a freed place is taken again first.
+  const auto hole = std::find_if(windows_.begin(), windows_.end(),
+                                 [](const Window& w) { return w.segment.base == nullptr; });
+  if (hole != windows_.end()) {
+    *hole = window;
+  } else {
+    windows_.push_back(window);
+  }
+  return memory;
+}
+
+void Windows::close(const Window& window) {
+  if (window.segment.base == nullptr) return;
+  if (window.shared) {
+    state_.context.transport->window_close(state_.context.instance, &window.segment);
+  } else {
+    std::free(window.segment.base);
+  }
+}
+
+Status Windows::free(void* memory) {
+  std::lock_guard lock(state_.lock);
+  for (Window& window : windows_) {
+    if (window.segment.base == nullptr) continue;
+    const Rank part = window.shared ? state_.rank() : 0;
+    if (window.segment.base + part * window.segment.stride_bytes != memory) continue;
+    close(window);
+    window = Window{};
+    while (!windows_.empty() && windows_.back().segment.base == nullptr) windows_.pop_back();
+    return Status();
+  }
+  return invalid_argument(
+      "mem_free: the memory was not allocated by weir_mem_alloc on this communicator, or was freed "
+      "already");
+}
+
+void Windows::close_all(bool by_transport) {
+  for (const Window& window : windows_) {
+    if (by_transport || !window.shared) close(window);
+  }
+  windows_.clear();
+}
+
+uint64_t Windows::add_reachable(std::vector<unsigned char*> addresses,
+                                std::vector<uint64_t> bytes) {
+  std::lock_guard lock(state_.lock);
+  WEIR_CHECK(addresses.size() == state_.rank_count() && bytes.size() == state_.rank_count(),
+             "memory of each rank");
+  if (reachable_count_ == kReachableMax) return 0;
+  const uint64_t number = kWindowsMax + ++reachable_count_;
+  reachable_.push_back({number, std::move(addresses), std::move(bytes)});
+  return number;
+}
+
+void Windows::withdraw_reachable(uint64_t number) {
+  std::lock_guard lock(state_.lock);
+  std::erase_if(reachable_, [&](const Reachable& it) { return it.number == number; });
+}
+
+uint64_t Windows::word_of(const void* buffer, uint64_t bytes) const {
+  const auto* address = static_cast<const unsigned char*>(buffer);
+  const auto lies_in = [&](const unsigned char* begin, uint64_t length) {
+    return begin != nullptr && address >= begin && address <= begin + length &&
+           bytes <= static_cast<uint64_t>(begin + length - address);
+  };
+  for (size_t i = 0; i < windows_.size(); ++i) {
+    if (!windows_[i].shared) continue;
+    const weir_segment_t& segment = windows_[i].segment;
+    const unsigned char* own = segment.base + state_.rank() * segment.stride_bytes;
+    if (lies_in(own, segment.bytes_per_rank)) {
+      return uint64_t{i + 1} << kOffsetBits | static_cast<uint64_t>(address - own);
+    }
+  }
+  for (const Reachable& it : reachable_) {
+    const unsigned char* own = it.addresses[state_.rank()];
+    if (lies_in(own, std::min(it.bytes[state_.rank()], kOffsetMask))) {
+      return it.number << kOffsetBits | static_cast<uint64_t>(address - own);
+    }
+  }
+  return 0;
+}
+
+unsigned char* Windows::at_peer(uint64_t word, uint64_t first, Rank peer, uint64_t bytes) const {
+  const uint64_t index = word >> kOffsetBits;
+  const uint64_t offset = word & kOffsetMask;
+  const auto holds = [&](uint64_t length) { return offset <= length && bytes <= length - offset; };
+  // Each rank withdraws its own memory at any time, so one rank may know a number that another does
+  // not. If all name the same number, this rank does so, too, and thus knows it.
+  if (std::max(index, first >> kOffsetBits) > kWindowsMax) {
+    if (index != first >> kOffsetBits) return nullptr;
+    const auto found = std::find_if(reachable_.begin(), reachable_.end(),
+                                    [&](const Reachable& it) { return it.number == index; });
+    if (found == reachable_.end() || !holds(found->bytes[peer])) return nullptr;
+    return found->addresses[peer] + offset;
+  }
+  if (index == 0 || index > windows_.size()) return nullptr;
+  const Window& window = windows_[index - 1];
+  if (!window.shared || !holds(window.segment.bytes_per_rank)) return nullptr;
+  return window.segment.base + peer * window.segment.stride_bytes + offset;
+}
+
+}  // namespace weir::comm

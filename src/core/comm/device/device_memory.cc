@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/device/device_memory.h"
+
+#include <link.h>
+#include <sys/single_threaded.h>
+
+#include <cstdint>
+#include <memory>
+#include <system_error>
+
+#include "core/base/bounded_call.h"
+#include "core/base/clock.h"
+#include "core/base/fork_barred.h"
+#include "core/base/per_process.h"
+#include "cuda/driver_table.h"
+
+namespace weir::comm {
+
+namespace device_memory {
+std::atomic<bool> known{false};
+}
+
+namespace {
+
+std::atomic<const cuda::Driver*> driver{nullptr};
+std::atomic<unsigned long long> loaded_seen{0};
+
+// How many objects the loader has loaded so far.
+int read_loaded(dl_phdr_info* info, size_t, void* count) {
+  *static_cast<unsigned long long*>(count) = info->dlpi_adds;
+  return 1;
+}
+
+unsigned long long count_loaded() {
+  unsigned long long count = 0;
+  dl_iterate_phdr(read_loaded, &count);
+  return count;
+}
+
+// dl_iterate_phdr takes a lock of the C library that fork() leaves as it is: if another thread of
+// the parent held it at that moment, no thread of the child can ever take it. So a process with
+// threads, or a child of one, first lets a spare thread try.
+class LoaderLock {
+ public:
+  LoaderLock() : is_free_(std::make_shared<std::atomic<bool>>(__libc_single_threaded)) {
+    constexpr uint64_t kPatienceNs = 2'000'000'000;
+    if (is_free()) return;
+    const auto ask = [is_free = is_free_] {
+      (void)count_loaded();
+      is_free->store(true);
+    };
+    try {
+      (void)run_bounded(ask, now_ns() + kPatienceNs);
+    } catch (const std::system_error&) {
+      is_free_->store(true);  // no thread can be created
+    }
+  }
+  bool is_free() const { return is_free_->load(std::memory_order_relaxed); }
+
+ private:
+  const std::shared_ptr<std::atomic<bool>> is_free_;
+};
+
+constinit PerProcess<LoaderLock> loader_lock;
+
+}  // namespace
+
+bool look_for_driver() {
+  if (driver_is_known()) return true;
+  // Where it is not free, nothing can be loaded any more.
+  if (!loader_lock->is_free()) return false;
+  const ForkBarred barred;
+  const unsigned long long loaded = count_loaded();
+  if (loaded == loaded_seen.load(std::memory_order_relaxed)) return false;
+  const cuda::Driver* found = cuda::find_driver(cuda::Look::kInUse);
+  if (found != nullptr && found->cuPointerGetAttributes != nullptr) {
+    driver.store(found, std::memory_order_release);
+    device_memory::known.store(true, std::memory_order_release);
+    return true;
+  }
+  loaded_seen.store(loaded, std::memory_order_relaxed);
+  return false;
+}
+
+int device_of_memory(const void* pointer) {
+  const cuda::Driver* it = driver.load(std::memory_order_acquire);
+  if (it == nullptr || pointer == nullptr) return -1;
+  unsigned type = 0;
+  int managed = 0;
+  int device = 0;
+  int attributes[] = {cuda::kAttributeMemoryType, cuda::kAttributeIsManaged,
+                      cuda::kAttributeDeviceOrdinal};
+  void* data[] = {&type, &managed, &device};
+  // Fails before cuInit, and for memory that CUDA does not know.
+  if (it->cuPointerGetAttributes(3, attributes, data, reinterpret_cast<uintptr_t>(pointer)) != 0)
+    return -1;
+  return type == cuda::kMemoryDevice && managed == 0 ? device : -1;
+}
+
+int current_device() {
+  const cuda::Driver* it = driver.load(std::memory_order_acquire);
+  cuda::Device device = 0;
+  const bool known =
+      it != nullptr && it->cuCtxGetDevice != nullptr && it->cuCtxGetDevice(&device) == 0;
+  return known ? device : -1;
+}
+
+}  // namespace weir::comm

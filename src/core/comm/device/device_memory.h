@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a buffer is memory of a CUDA device. The driver is never linked: a process that has
+// device memory has loaded libcuda.so.1, or CUDA's runtime. Thread-safe.
+#pragma once
+
+#include <atomic>
+
+namespace weir::comm {
+
+namespace device_memory {
+extern std::atomic<bool> known;
+}
+
+// The process is known to use CUDA's driver; costs a load.
+inline bool driver_is_known() { return device_memory::known.load(std::memory_order_acquire); }
+
+// Looks for the driver. Cheap when nothing has been loaded since the last look, but not for every
+// call. Does not hang in a child of fork(), whatever other threads of the parent did in the loader.
+bool look_for_driver();
+
+// The number of the device if only it can access the memory at `pointer`; -1: the host can read it,
+// too (managed and pinned memory), or there is no driver. Asks the driver.
+int device_of_memory(const void* pointer);
+
+// The device of the context that is current in this thread; -1: there is none, or no driver is
+// known.
+int current_device();
+
+}  // namespace weir::comm

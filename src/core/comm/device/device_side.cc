@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/device/device_side.h"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/base/log.h"
+#include "core/base/settings.h"
+#include "core/comm/device/nearby.h"
+#include "core/comm/requests/request_text.h"
+#include "core/plugin/registry.h"
+
+namespace weir::comm {
+
+namespace {
+
+// The transport of the real NCCL. One name is enough until there is a second such transport.
+constexpr const char* kTransport = "nccl";
+// Between two exchanges of the progress of the start.
+constexpr uint64_t kExchangeIntervalNs = 2'000'000;
+// How long an aborted operation may keep its buffers.
+constexpr uint64_t kEndPatienceNs = 10'000'000'000;
+constexpr timespec kNap{0, 50'000};
+
+bool is_reduction(const engine::Call& call) {
+  return call.collective == Collective::kAllReduce || call.collective == Collective::kReduce ||
+         call.collective == Collective::kReduceScatter;
+}
+
+bool is_callers_mistake(weir_result_t result) {
+  return result == WEIR_ERROR_INVALID_ARGUMENT || result == WEIR_ERROR_INVALID_USAGE ||
+         result == WEIR_ERROR_UNSUPPORTED;
+}
+
+uint32_t kind_of(const Request& request) {
+  const bool blocks = !request.device->recv_counts.empty();
+  switch (request.call.collective) {
+    case Collective::kAllReduce:
+      return WEIR_COLLECTIVE_ALL_REDUCE;
+    case Collective::kReduce:
+      return WEIR_COLLECTIVE_REDUCE;
+    case Collective::kBroadcast:
+      return WEIR_COLLECTIVE_BROADCAST;
+    case Collective::kReduceScatter:
+      return blocks ? WEIR_COLLECTIVE_REDUCE_SCATTER_V : WEIR_COLLECTIVE_REDUCE_SCATTER;
+    case Collective::kAllGather:
+      return blocks ? WEIR_COLLECTIVE_ALL_GATHER_V : WEIR_COLLECTIVE_ALL_GATHER;
+    case Collective::kAllToAll:
+      return blocks ? WEIR_COLLECTIVE_ALL_TO_ALL_V : WEIR_COLLECTIVE_ALL_TO_ALL;
+    case Collective::kGather:
+      return WEIR_COLLECTIVE_GATHER;
+    case Collective::kScatter:
+      return WEIR_COLLECTIVE_SCATTER;
+    case Collective::kBarrier:
+    case Collective::kSendRecv:
+      break;
+  }
+  return ~0u;
+}
+
+int32_t op_of(const engine::Call& call) {
+  if (call.scaled) return WEIR_COLLECTIVE_SCALED_SUM;
+  if (call.average) return WEIR_AVG;
+  return static_cast<int32_t>(call.fold);
+}
+
+const uint64_t* data_of(const std::vector<uint64_t>& numbers) {
+  return numbers.empty() ? nullptr : numbers.data();
+}
+
+weir_collective_call_t plugin_call(const Request& request) {
+  const DeviceCall& device = *request.device;
+  weir_collective_call_t call{};
+  call.struct_bytes = sizeof call;
+  call.kind = kind_of(request);
+  call.type = static_cast<int32_t>(request.call.type);
+  call.op = op_of(request.call);
+  call.root = request.call.root;
+  call.send = request.call.input;
+  call.recv = request.call.output;
+  call.count = request.call.count;
+  call.send_counts = data_of(device.send_counts);
+  call.send_displacements = data_of(device.send_displacements);
+  call.recv_counts = data_of(device.recv_counts);
+  call.recv_displacements = data_of(device.recv_displacements);
+  call.scale = request.call.scaled ? request.call.scale : nullptr;
+  call.stream = device.stream;
+  call.on_stream = device.on_stream ? 1 : 0;
+  return call;
+}
+
+std::string text_in(const char* text, size_t bytes) {
+  std::string copy(text, strnlen(text, bytes));
+  for (char& c : copy) {
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  }
+  return copy;
+}
+
+}  // namespace
+
+void MeetingRecord::say(State the_state, const Status& why) {
+  state = the_state;
+  code = static_cast<uint32_t>(why.code());
+  std::snprintf(text, sizeof text, "%s", why.text().c_str());
+}
+
+// ---- The start ----------------------------------------------------------------------------------
+
+Status DeviceSide::start(Request& request) {
+  if (state_.deterministic && is_reduction(request.call)) {
+    return Status(
+        Code::kUnsupported,
+        fmt::format(
+            "{}: the communicator is deterministic, and NCCL guarantees no order of reduction; "
+            "copy the data to host memory, or use a communicator that is not deterministic",
+            describe(request, state_)));
+  }
+  if (opened_ == nullptr) open(request.device->device);
+  Opened& d = *opened_;
+  if (d.step == Step::kRefused) return d.refusal;
+  if (request.device->device != d.device) {
+    return invalid_argument(
+        fmt::format("{}: rank {} of '{}' uses device {}, on which its first collective on device "
+                    "memory was; create another communicator for another device",
+                    describe(request, state_), state_.rank(), state_.name, d.device));
+  }
+  request.started = true;
+  request.next = nullptr;
+  (d.first == nullptr ? d.first : d.last->next) = &request;
+  d.last = &request;
+  return Status();
+}
+
+Status DeviceSide::find_transport(int device) {
+  Opened& d = *opened_;
+  const Result<Settings>& settings = process_settings();
+  if (state_.leaves_host && settings.ok() && settings.value().tls == "all") {
+    return Status(Code::kUnsupported,
+                  "WEIR_TLS=all, and NCCL does not encrypt what it sends to other hosts");
+  }
+  auto found = plugin::find_transport(kTransport);
+  if (!found.ok()) return found.status();
+  d.transport = found.value();
+  if ((d.transport->caps.bits & WEIR_CAP_COLLECTIVES) == 0) {
+    return Status(Code::kUnsupported,
+                  fmt::format("transport '{}' performs no collectives", kTransport));
+  }
+  d.functions = d.transport->collectives;
+  char reason[512] = "";
+  weir_result_t result =
+      d.transport->viable(d.transport->context, &state_.host, reason, sizeof reason);
+  reason[sizeof reason - 1] = 0;
+  if (result != WEIR_OK) return Status(static_cast<Code>(result), reason);
+  const Secret secret = state_.secret.derive("collectives");
+  weir_transport_config_t config{};
+  config.struct_bytes = sizeof config;
+  config.rank = state_.rank();
+  config.rank_count = state_.rank_count();
+  config.comm_id = secret.public_id();
+  config.secret = secret.bytes.data();
+  config.secret_bytes = secret.bytes.size();
+  const Nearby nearby = look_nearby(false);
+  nearby.hint(&config);
+  config.device = device;
+  result = d.transport->open(d.transport->context, &state_.host, &config, &d.instance);
+  if (result != WEIR_OK) {
+    d.instance = nullptr;
+    return Status(static_cast<Code>(result), state_.transport_error);
+  }
+  size_t bytes = sizeof d.mine.introduction;
+  result = d.functions->introduce(d.instance, device, d.mine.introduction, &bytes);
+  if (result != WEIR_OK) return Status(static_cast<Code>(result), state_.transport_error);
+  d.mine.introduction_bytes = static_cast<uint32_t>(bytes);
+  return Status();
+}
+
+// If anything is missing on this rank, the other ranks learn of it in the meeting.
+void DeviceSide::open(int device) {
+  opened_ = std::make_unique<Opened>();
+  is_open_.store(true, std::memory_order_release);
+  Opened& d = *opened_;
+  d.device = device;
+  d.all.resize(state_.rank_count());
+  const Status status = find_transport(device);
+  d.mine.say(status.ok() ? MeetingRecord::kAble : MeetingRecord::kUnable, status);
+  d.meeting.timeout_ms = state_.timeout_ms.load();
+  d.meeting.call.collective = Collective::kAllGather;
+  d.meeting.call.type = DataType::kUint8;
+  d.meeting.call.count = sizeof(MeetingRecord);
+  d.meeting.call.input = &d.mine;
+  d.meeting.call.output = d.all.data();
+  d.meeting.repeats = true;
+  requests_.begin(d.meeting);
+  queue_.enqueue(d.meeting);
+  begin_exchange();
+}
+
+void DeviceSide::begin_exchange() {
+  opened_->meeting.paused = false;
+  opened_->exchanging = true;
+}
+
+void DeviceSide::exchange_done() {
+  Opened& d = *opened_;
+  d.exchanging = false;
+  d.exchanged_ns = now_ns();
+  const bool first = d.step == Step::kMeeting;
+  bool all_joined = true;
+  for (Rank p = 0; p < state_.rank_count(); ++p) {
+    const MeetingRecord& it = d.all[p];
+    const bool expected =
+        first ? it.state == MeetingRecord::kAble
+              : it.state == MeetingRecord::kJoining || it.state == MeetingRecord::kJoined;
+    all_joined = all_joined && it.state == MeetingRecord::kJoined;
+    if (expected && it.introduction_bytes <= sizeof it.introduction) continue;
+    refuse(Status(Code::kUnsupported,
+                  fmt::format("rank {}: {}", p, text_in(it.text, sizeof it.text))));
+    return;
+  }
+  if (first) {
+    std::vector<const unsigned char*> texts;
+    std::vector<size_t> bytes;
+    for (const MeetingRecord& it : d.all) {
+      texts.push_back(it.introduction);
+      bytes.push_back(it.introduction_bytes);
+    }
+    d.step = Step::kStarting;
+    d.joined = d.functions->join(d.instance, texts.data(), bytes.data());
+    d.exchanged_ns = 0;
+    return;
+  }
+  if (!all_joined) return;
+  d.step = Step::kReady;
+  queue_.remove_first(d.meeting);
+  requests_.complete(d.meeting, Status());
+  if (state_.rank() == 0 && queue_.planner()->explains()) {
+    std::fprintf(stderr, "collectives on device memory of '%s': %u ranks, %s\n",
+                 state_.name.c_str(), state_.rank_count(), way().c_str());
+  }
+}
+
+std::string DeviceSide::way() const {
+  const weir_transport_functions_t& transport = *opened_->transport;
+  char text[512] = {};
+  if (transport.describe_peer != nullptr) {
+    transport.describe_peer(opened_->instance, state_.rank(), text, sizeof text);
+  }
+  return text_in(text, sizeof text - 1);
+}
+
+void DeviceSide::refuse(const Status& reason) {
+  Opened& d = *opened_;
+  d.step = Step::kRefused;
+  d.refusal = Status(Code::kUnsupported,
+                     fmt::format("collectives on device memory of '{}' are not possible: {}. The "
+                                 "communicator continues to work on host memory",
+                                 state_.name, reason.text()));
+  if (d.instance != nullptr) (void)d.functions->abort(d.instance);
+  queue_.remove_first(d.meeting);
+  if (!d.meeting.done.load(std::memory_order_relaxed)) requests_.complete(d.meeting, Status());
+  // Logged once per communicator; its calls return the rest.
+  if (state_.rank() == 0) {
+    log_warn(d.refusal.text());
+    if (queue_.planner()->explains()) std::fprintf(stderr, "%s\n", d.refusal.text().c_str());
+  }
+  complete_all(d.refusal);
+}
+
+bool DeviceSide::poll_joining() {
+  Opened& d = *opened_;
+  if (d.joined == WEIR_IN_PROGRESS) {
+    d.joined = d.functions->joined(d.instance);
+    if (d.joined == WEIR_IN_PROGRESS && now_ns() - d.exchanged_ns < kExchangeIntervalNs)
+      return false;
+  } else if (d.exchanged_ns != 0 && now_ns() - d.exchanged_ns < kExchangeIntervalNs) {
+    return false;
+  }
+  if (d.joined == WEIR_OK || d.joined == WEIR_IN_PROGRESS) {
+    d.mine.say(d.joined == WEIR_OK ? MeetingRecord::kJoined : MeetingRecord::kJoining, Status());
+  } else {
+    d.mine.say(MeetingRecord::kFailed, Status(static_cast<Code>(d.joined), state_.transport_error));
+  }
+  begin_exchange();
+  return true;
+}
+
+// ---- Operations ---------------------------------------------------------------------------------
+
+bool DeviceSide::poll(OperationFailure* failure) {
+  if (opened_ == nullptr) return false;
+  Opened& d = *opened_;
+  if (state_.failure.is_set()) {
+    fail_all(state_.failure.status());
+    return d.first == nullptr;
+  }
+  switch (d.step) {
+    case Step::kMeeting:
+    case Step::kStarting:
+      // The exchange itself could not be planned.
+      if (d.meeting.done.load(std::memory_order_relaxed)) {
+        refuse(d.meeting.status);
+        return true;
+      }
+      if (d.meeting.paused && d.exchanging) {
+        exchange_done();
+        return true;
+      }
+      return d.step == Step::kStarting && !d.exchanging && poll_joining();
+    case Step::kReady:
+      return serve(failure);
+    case Step::kRefused:
+    case Step::kEnding:
+      break;
+  }
+  return false;
+}
+
+void DeviceSide::take_out(Request* before, Request& request) {
+  Opened& d = *opened_;
+  (before == nullptr ? d.first : before->next) = request.next;
+  if (d.last == &request) d.last = before;
+}
+
+void DeviceSide::complete_all(const Status& status) {
+  Opened& d = *opened_;
+  while (d.first != nullptr) {
+    Request* request = d.first;
+    d.first = request->next;
+    requests_.complete(*request, status);
+  }
+  d.last = nullptr;
+}
+
+void DeviceSide::operation_failed(const Request& request, weir_result_t result,
+                                  OperationFailure* failure) const {
+  failure->status =
+      Status(static_cast<Code>(result),
+             fmt::format("{}: {}", describe(request, state_), state_.transport_error));
+  failure->request = &request;
+}
+
+bool DeviceSide::serve(OperationFailure* failure) {
+  Opened& d = *opened_;
+  const weir_collective_functions_t& f = *d.functions;
+  bool moved = false;
+  const Request* waits = nullptr;  // later operations on its stream cannot be done
+  Request* before = nullptr;
+  for (Request* it = d.first; it != nullptr;) {
+    DeviceCall& call = *it->device;
+    Request* const next = it->next;
+    if (!call.taken) {
+      if (before != nullptr && !before->device->enqueued) break;
+      // Only the oldest operation that was not taken; all earlier ones were.
+      const weir_collective_call_t described = plugin_call(*it);
+      it->op = {};
+      const weir_result_t result = f.start(d.instance, &described, &it->op);
+      moved = true;
+      if (is_callers_mistake(result)) {
+        // The same call fails in the same way on every rank, and nothing has been sent.
+        take_out(before, *it);
+        requests_.complete(
+            *it, Status(static_cast<Code>(result),
+                        fmt::format("{}: {}", describe(*it, state_), state_.transport_error)));
+        it = next;
+        continue;
+      }
+      if (result != WEIR_OK && result != WEIR_IN_PROGRESS) {
+        operation_failed(*it, result, failure);
+        return true;
+      }
+      call.taken = true;
+    }
+    if (!call.enqueued) {
+      const weir_result_t result = f.enqueued(d.instance, &it->op);
+      if (result == WEIR_IN_PROGRESS) break;
+      if (result != WEIR_OK) {
+        operation_failed(*it, result, failure);
+        return true;
+      }
+      call.enqueued = true;
+      moved = true;
+    }
+    const bool behind = waits != nullptr && waits->device->on_stream == call.on_stream &&
+                        waits->device->stream == call.stream;
+    const weir_result_t result = behind ? WEIR_IN_PROGRESS : f.test(d.instance, &it->op);
+    if (result == WEIR_OK) {
+      take_out(before, *it);
+      requests_.complete(*it, Status());
+      moved = true;
+    } else if (result == WEIR_IN_PROGRESS) {
+      waits = it;
+      before = it;
+    } else {
+      operation_failed(*it, result, failure);
+      return true;
+    }
+    it = next;
+  }
+  return moved;
+}
+
+Request* DeviceSide::first_detached() const {
+  if (opened_ == nullptr) return nullptr;
+  for (Request* it = opened_->first; it != nullptr; it = it->next) {
+    if (it->device->detached) return it;
+  }
+  return nullptr;
+}
+
+// ---- The end ------------------------------------------------------------------------------------
+
+void DeviceSide::fail_all(const Status& status) {
+  if (opened_ == nullptr) return;
+  Opened& d = *opened_;
+  if (d.step != Step::kEnding) {
+    // A communicator without a failure is being destroyed, and only operations that are under way
+    // are given up.
+    if (d.first == nullptr && !state_.failure.is_set()) return;
+    d.failure = status;
+    d.ending_ns = now_ns();
+    d.step = Step::kEnding;
+  }
+  end();
+}
+
+bool DeviceSide::end() {
+  Opened& d = *opened_;
+  if (d.instance != nullptr && d.functions->abort(d.instance) == WEIR_IN_PROGRESS) {
+    if (now_ns() - d.ending_ns < kEndPatienceNs) return false;
+    if (d.first != nullptr) {
+      log_warn(fmt::format(
+          "rank {} of '{}': the aborted operations have not ended within {} s: the device "
+          "may still use their buffers",
+          state_.rank(), state_.name, kEndPatienceNs / 1'000'000'000));
+    }
+  }
+  complete_all(d.failure);
+  return true;
+}
+
+void DeviceSide::close() {
+  if (opened_ == nullptr) return;
+  if (opened_->step == Step::kEnding) {
+    while (!end()) nanosleep(&kNap, nullptr);
+  }
+  if (opened_->instance != nullptr) opened_->transport->close(opened_->instance);
+  opened_.reset();
+}
+
+}  // namespace weir::comm

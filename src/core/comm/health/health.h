@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Health: checks the operations of a communicator while a thread waits for them, and decides when
+// the communicator has failed: mismatched calls, deadlines, dead and stopped peers, the failures of
+// peers, abort. It tells this rank's state to the peers, and the results of operations to the
+// threads that wait.
+//
+// The first group of functions may be called from any thread, and takes the communicator's lock
+// where it must; the second is called with it held.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/comm/health/culprits.h"
+#include "core/comm/health/health_texts.h"
+#include "core/comm/health/wait_time.h"
+#include "core/comm/reports/peer_reports.h"
+#include "core/comm/requests/operation_status.h"
+#include "core/comm/requests/request.h"
+#include "core/comm/state/comm_state.h"
+#include "core/comm/state/records.h"
+
+namespace weir::comm {
+
+class Health {
+ public:
+  // All outlive it. `failed` is called once, with the lock held, when the communicator fails.
+  Health(CommState& state, PeerReports& reports, OperationStatus& operations, Records& records,
+         std::function<void(const Status&)> failed);
+  Health(const Health&) = delete;
+  Health& operator=(const Health&) = delete;
+
+  // The ranks are known.
+  void open() { awaited_.reserve(64 + 4 * size_t{state_.rank_count()}); }
+
+  // ---- Any thread.
+  // The failure that a peer has reported; does not wait.
+  Status reported_failure();
+  // Ranks whose process has ended, that have left, or that an operation waited for in vain, here or
+  // on a peer.
+  void collect_lost(std::set<Rank>* lost);
+  // Checks that all ranks except `out`, which take part in a shrink, are alive as far as this rank
+  // knows. A rank that has died or left since the list was made is reported now, not at the
+  // deadline.
+  Status check_survivors(const std::set<Rank>& out);
+  // Takes no lock: peers that share no memory with this rank hear of it by `tell_failure`.
+  void abort();
+  // Breaks the communicator with the failure of another one of the same ranks. Takes no lock that
+  // is held during a poll; the operations end at the next look.
+  void adopt(const Status& status);
+
+  // ---- With the lock held.
+  // The checks that are too slow for each poll, for a request that a thread waits for. Fails the
+  // communicator where something is wrong.
+  void check(Request& request);
+  // Something has moved since the last check.
+  void note_progress() { lost_looks_ = 0; }
+  // Shows the peers that this rank lives, if that is due.
+  void show_life();
+  // The communicator is broken from now on; `blamed`: the ranks that were waited for in vain.
+  void fail(Status status, const std::vector<Rank>& blamed = {});
+  // The same, with the reason that the peers tell, if they do so within a bounded time.
+  void fail(const OperationFailure& failure);
+  // Shows the failure on the board, if it is not shown yet.
+  void tell_failure();
+  // This rank destroys the communicator.
+  void say_goodbye();
+
+ private:
+  bool is_many() const;
+  uint64_t look_interval_ns() const;
+  // Peers that will do nothing more for an operation.
+  struct Lost {
+    std::vector<Rank> died;
+    std::vector<Rank> left;  // they left before they had done all of it
+  };
+
+  // `failed`: the operation has failed, so that nothing more will come from them. `late`: the
+  // deadline has passed.
+  Lost find_lost(const Request& request, bool failed, bool late) const;
+  // True when a rank that the request needs, or may need, has died or left: the communicator has
+  // failed, or will fail if this persists. `waited_ns`: since the last look.
+  bool look_for_lost(const Request& request, uint64_t waited_ns, bool late);
+  // Adopts the failure of a peer, if one reports any.
+  bool adopt_reported();
+  // After the transport has failed an operation: the reason, as far as peers tell it within a
+  // bounded time.
+  Status why_failed(const Status& status, const Request& request, std::vector<Rank>* blamed);
+  // How long this rank ignores a dead rank that only other ranks may still need.
+  uint64_t chain_patience_ns() const;
+  int64_t timeout_ms_of(const Request& request) const;
+  // Tells the recorder that a thread waits and, once the wait is long, for which ranks.
+  void record_wait(Request& request, uint64_t now_ns);
+  void record_one_sided_wait(Request& request, uint64_t now_ns);
+  void show_on_board(bool waits);
+  void beat(uint64_t now_ns);
+  Status aborted() const;
+
+  CommState& state_;
+  PeerReports& reports_;
+  OperationStatus& operations_;
+  Records& records_;
+  const std::function<void(const Status&)> failed_;
+  WaitTime wait_time_;  // of the request that was checked last
+  const HealthTexts texts_;
+  const Culprits culprits_;
+  std::vector<Rank> awaited_;  // of the latest long wait; kept, so that waiting allocates nothing
+  bool told_ = false;          // the peers of the board have been shown the failure
+  uint64_t waited_ns_ = 0;     // since the reports were last looked over
+  uint32_t lost_looks_ = 0;    // a peer is lost only if a poll after the news moved nothing
+  uint64_t lost_wait_ns_ = 0;  // since then, while only others may need it
+};
+
+}  // namespace weir::comm

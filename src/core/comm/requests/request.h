@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Request: one operation from the call until it is complete. Owned by the communicator's pool, or
+// by the stack of a blocking call. Guarded by the communicator's lock, but for `done`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/comm/requests/callbacks.h"
+#include "core/comm/requests/one_sided_call.h"
+#include "core/engine/call.h"
+#include "weir/plugin.h"
+
+namespace weir::comm {
+
+class Communicator;
+
+enum class RequestKind : uint8_t { kCollective, kSend, kRecv, kDevice, kOneSided };
+
+class DeviceContext;
+
+// Removes a mark on a stream from the context that has made it.
+struct RemoveMark {
+  DeviceContext* context = nullptr;
+  void operator()(void* mark) const;
+};
+using StreamMark = std::unique_ptr<void, RemoveMark>;
+
+// The device, stream and state of a call on device memory.
+struct DeviceCall {
+  int device = 0;
+  StreamMark mark;  // of a message: the point that its stream must reach; null: it has
+  // The rest of a collective.
+  bool on_stream = false;  // the caller's stream; the call ends once the operation is on it
+  void* stream = nullptr;
+  bool is_all_to_all_v = false;
+  std::vector<uint64_t> send_counts, send_displacements, recv_counts, recv_displacements;
+  bool taken = false;  // by the transport
+  bool enqueued = false;
+  bool detached = false;  // the caller has no handle: the communicator releases it
+};
+
+struct Request {
+  Communicator* comm = nullptr;
+  RequestKind kind = RequestKind::kCollective;
+  engine::Call call;
+  std::vector<size_t> block_counts;  // owned copies of what call points to
+  std::vector<size_t> block_displacements;
+  std::vector<size_t> recv_counts;
+  std::vector<size_t> recv_displacements;
+
+  // Point to point.
+  Rank peer = 0;
+  uint64_t bytes = 0;
+  int known_device =
+      -1;  // known to the caller to hold the buffer, which may otherwise count as host memory
+  weir_transport_op_t op{};
+  std::unique_ptr<DeviceCall> device;       // kDevice, and messages on device memory
+  std::unique_ptr<OneSidedCall> one_sided;  // kOneSided; kept for the next one
+  Completion completion;                    // called when it is done
+
+  Request* next = nullptr;  // in the communicator's queue of collectives, or of those on devices
+  bool started = false;
+  bool taken = false;      // by the communicator: it completes the request
+  bool described = false;  // the call has been published, to agree on what it needs
+  bool ahead = false;      // its blocks, which are short, have been published, too
+  // A collective that, when it is done, stays at the head of the queue, paused, until its owner
+  // lets it run again or removes it.
+  bool repeats = false;
+  bool paused = false;
+  uint64_t sequence = 0;     // of a collective, once started
+  int64_t timeout_ms = 0;    // the communicator's when it was started; 0: the one it has now
+  uint64_t deadline_ns = 0;  // 0 until a thread has to wait
+  uint64_t begin_ns = 0;     // when it began, where times are recorded
+  uint64_t waited_ns = 0;    // since when a thread waits, as of the first slow check; 0: none
+  uint64_t record = 0;       // number of a message in the recorder
+  Status status;
+  std::atomic<bool> done{false};
+
+  Request() = default;
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+};
+
+}  // namespace weir::comm

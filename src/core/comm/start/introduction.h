@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Introduction: what each rank tells the others while a communicator is made. Values; thread-safe.
+//
+// Packed, integers little-endian:
+//
+//   offset  bytes  field
+//        0      4  "WINT"
+//        4      2  version, 1
+//        6    ...  machine, host, place, cores, settings, network, address: of each its size (4)
+//                  and its bytes. Cores are ranges, ascending: first and last (4 each)
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/base/types.h"
+
+namespace weir::comm {
+
+struct Introduction {
+  std::string machine;    // the kernel's boot id: the same for all processes of a machine
+  std::string host;       // as net::declared_host
+  std::string place;      // where ranks of other hosts would find this one, packed
+  std::vector<int> cpus;  // that this process may use, ascending
+  std::string settings;   // those that must agree, as text
+  std::string network;    // address in the control network; "" where there is none
+  std::string address;    // of the transport
+
+  std::string pack() const;
+  // kRefused, naming `from`, when the blob cannot be read.
+  static Result<Introduction> unpack(const std::string& blob, Rank from);
+};
+
+// Machine, host and cores of this process; the rest is empty.
+Introduction introduce_this_process();
+
+// Hosts numbered in the order of their first rank; empty when there is one.
+std::vector<uint32_t> host_of_rank(const std::vector<Introduction>& all);
+
+// The hosts of all ranks, as bytes: equal for communicators over the same hosts in the same order.
+std::string hosts_of(const std::vector<Introduction>& all);
+
+// The number of cores that the ranks of a host may use, on the host with the fewest per rank; all
+// hosts that are namespaces of one machine share its cores.
+uint32_t cores_per_host(const std::vector<Introduction>& all);
+
+// For each rank: whether more ranks are confined to its cores than there are cores.
+std::vector<bool> shared_cores(const std::vector<Introduction>& all);
+
+// How many ranks have the same cores as `rank`, for each of these cores, rounded down.
+uint32_t ranks_per_core(const std::vector<Introduction>& all, Rank rank);
+
+}  // namespace weir::comm

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/start/measured_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/base/clock.h"
+#include "core/base/fork_barred.h"
+#include "core/base/log.h"
+#include "core/base/per_process.h"
+#include "core/base/process_generation.h"
+#include "core/cost/cache.h"
+#include "core/engine/probe.h"
+#include "core/engine/probe_link.h"
+#include "core/topo/discover.h"
+
+namespace weir::comm {
+
+namespace {
+
+// What rank 0 tells the others: a table, or that ranks 0 and 1 measure one first.
+constexpr std::string_view kProbeNow = "probe";
+// Follows a table that was measured only in part, for lack of time.
+constexpr std::string_view kCutShort = "cut short";
+
+// During discovery hwloc holds locks, which a child forked meanwhile could never take.
+Result<topo::Topology> discover_unless_cut_off() {
+  static constinit std::atomic<uint64_t> under_way_in{0};  // the generation of a process
+  const uint64_t begun_in = under_way_in.load();
+  if (begun_in != 0 && begun_in != process_generation()) {
+    return Status(Code::kUnsupported,
+                  "this process was forked while a thread of its parent was reading the topology; "
+                  "create a communicator in the parent before it forks");
+  }
+  under_way_in = process_generation();
+  auto topology = topo::discover();
+  under_way_in = 0;
+  return topology;
+}
+
+// Discovery takes tens of milliseconds and the machine stays the same.
+uint64_t topology_hash(const std::string& file) {
+  static constinit InheritedState<std::optional<uint64_t>> state;
+  const ForkBarred barred;  // until it is known, so that a child knows it
+  const auto access = state.use();
+  std::optional<uint64_t>& known = *access;
+  if (!known) {
+    auto topology = file.empty() ? discover_unless_cut_off() : topo::read_file(file);
+    if (!topology.ok()) {
+      log_warn(fmt::format(
+          "the topology of this machine is unknown, so measured costs are not cached: {}",
+          topology.status().text()));
+    }
+    known = topology.ok() ? topology.value().hash() : 0;
+  }
+  return *known;
+}
+
+std::string pack(const cost::Table& table) {
+  const cost::TableBlob blob = cost::to_blob(table);
+  return std::string(reinterpret_cast<const char*>(blob.data()), blob.size());
+}
+
+Result<cost::Table> unpack(const std::string& blob) {
+  return cost::table_from_blob(std::as_bytes(std::span(blob.data(), blob.size())));
+}
+
+// Two ranks that measure a link; the first leads.
+struct Pair {
+  Rank first = 0;
+  Rank second = 0;
+  cost::Link link = cost::Link::kTcp;
+};
+
+// One pair within a host and one between hosts, where there are such.
+std::vector<Pair> pairs_to_measure(const std::vector<uint32_t>& host_of_rank, Rank rank_count) {
+  const auto host = [&](Rank r) { return host_of_rank.empty() ? 0 : host_of_rank[r]; };
+  std::vector<Pair> pairs;
+  for (Rank p = 1; p < rank_count; ++p) {
+    if (host(p) == host(0)) continue;
+    pairs.push_back({0, p, cost::Link::kTcp});
+    break;
+  }
+  // Of the hosts with two ranks, the one that comes first.
+  std::vector<Rank> first_of_host(rank_count, rank_count);
+  std::optional<Pair> within;
+  for (Rank p = 0; p < rank_count; ++p) {
+    Rank& first = first_of_host[host(p)];
+    if (first == rank_count) {
+      first = p;
+    } else if (!within || first < within->first) {
+      within = Pair{first, p, cost::Link::kShmSharedCache};
+    }
+  }
+  if (within) pairs.push_back(*within);
+  return pairs;
+}
+
+// The cost of a connection within this machine does not change, and neither does that of its
+// memory.
+uint64_t hash_over(uint64_t topology, const std::string& transport) {
+  for (const char c : transport) {
+    topology = (topology ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  return topology;
+}
+
+// Tables of this process: its communicators are often made of one another.
+using Memory = std::map<std::string, cost::Table>;
+constinit InheritedState<Memory> memory;
+constexpr size_t kTablesMax = 256;
+
+std::optional<cost::Table> recall(const std::string& key) {
+  const auto tables = memory.use();
+  const auto found = tables->find(key);
+  return found == tables->end() ? std::nullopt : std::optional(found->second);
+}
+
+void remember(const std::string& key, const cost::Table& table) {
+  const auto tables = memory.use();
+  if (tables->size() < kTablesMax) tables->emplace(key, table);
+}
+
+// What this rank has measured: its own core, if `decides`, and its links.
+Result<cost::Table> measure(engine::Context& context, const std::vector<Pair>& pairs, uint64_t hash,
+                            bool decides, uint64_t deadline_ns, const engine::ProbeWatch& watch,
+                            bool* complete) {
+  cost::Table table = cost::built_in_table();
+  *complete = true;
+  for (const Pair& pair : pairs) {
+    if (context.rank != pair.first && context.rank != pair.second) continue;
+    const bool leads = context.rank == pair.first;
+    bool whole = true;
+    WEIR_RETURN_IF_ERROR(engine::probe_link(context, leads ? pair.second : pair.first, leads,
+                                            cost::is_network(pair.link), deadline_ns, watch,
+                                            &table.times.link(pair.link), &whole));
+    *complete = *complete && whole;
+  }
+  if (decides) {
+    bool whole = true;
+    const std::vector<cost::LinkTimes> links(table.times.links.begin(), table.times.links.end());
+    auto own = engine::probe_tasks(context, hash, deadline_ns, watch, &whole);
+    if (!own.ok()) return own;
+    table = own.take();
+    std::copy(links.begin(), links.end(), table.times.links.begin());
+  }
+  table.topology_hash = hash;
+  WEIR_RETURN_IF_ERROR(cost::validate(table));
+  return table;
+}
+
+// Early enough for the other ranks to hear which rank waited for which before their own deadline.
+uint64_t end_of_probe(uint64_t deadline_ns) {
+  constexpr uint64_t kReserveNsMax = 1'000'000'000;
+  const uint64_t now = now_ns();
+  return deadline_ns > now ? deadline_ns - std::min(kReserveNsMax, (deadline_ns - now) / 4) : now;
+}
+
+// The probe has failed on this rank: there is no communicator, on any rank, and all say why.
+Status fail_start(Bootstrap& bootstrap, const Status& status, const std::string& transport_error) {
+  const bool is_transports = status.code() != Code::kTimeout && status.code() != Code::kAborted &&
+                             !transport_error.empty();
+  return bootstrap.give_up(
+      is_transports ? Status(status.code(), status.text() + ": " + transport_error) : status);
+}
+
+// Over a transport without mapped memory: every link is measured by messages.
+Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
+                                   const Settings& settings, const std::vector<Introduction>& all,
+                                   uint64_t deadline_ns, const std::string& transport_error) {
+  const bool decides = context.rank == 0;
+  const std::vector<uint32_t> hosts = host_of_rank(all);
+  const std::vector<Pair> pairs = pairs_to_measure(hosts, context.rank_count);
+  // The network may be another one in the next run.
+  const bool keeps = hosts.empty();
+  const std::string key = context.transport->name + std::string(" ") + hosts_of(all);
+  uint64_t hash = 0;
+  std::string directory;
+  std::string told;
+  if (decides) {
+    std::optional<cost::Table> table;
+    hash = keeps ? topology_hash(settings.topology_file) : 0;
+    auto found = cost::cache_directory(settings.cache_dir);
+    if (found.ok() && hash != 0) directory = found.take();
+    if (hash != 0) hash = hash_over(hash, context.transport->name);
+    if (!directory.empty()) table = cost::load_cached_table(directory, hash).table;
+    if (!table) table = recall(key);
+    told = table ? pack(*table) : std::string(kProbeNow);
+  }
+  auto first = bootstrap.all_gather(told, deadline_ns);
+  if (!first.ok()) return first.status();
+  if (first.value()[0] != kProbeNow) return unpack(first.value()[0]);
+
+  bool complete = true;
+  auto measured = measure(
+      context, pairs, hash, decides, end_of_probe(deadline_ns), [&] { return bootstrap.look(); },
+      &complete);
+  if (!measured.ok()) return fail_start(bootstrap, measured.status(), transport_error);
+  const bool measures = std::any_of(pairs.begin(), pairs.end(),
+                                    [&](const Pair& pair) { return pair.first == context.rank; });
+  auto second = bootstrap.all_gather(
+      measures || decides ? pack(measured.value()) + (complete ? "" : std::string(kCutShort)) : "",
+      deadline_ns);
+  if (!second.ok()) return second.status();
+  for (std::string& told_by : second.value()) {
+    if (!told_by.ends_with(kCutShort)) continue;
+    told_by.resize(told_by.size() - kCutShort.size());
+    complete = false;
+  }
+  auto agreed = unpack(second.value()[0]);
+  if (!agreed.ok()) return agreed;
+  for (const Pair& pair : pairs) {
+    auto of_pair = unpack(second.value()[pair.first]);
+    if (!of_pair.ok()) return of_pair;
+    const cost::LinkTimes link = of_pair.value().times.link(pair.link);
+    agreed.value().times.link(pair.link) = link;
+    if (decides) {
+      log_info(fmt::format(
+          "{} {}, measured by ranks {} and {}: {:.2f} us for a small message, {:.3f} ns per byte",
+          context.transport->name, cost::is_network(pair.link) ? "between hosts" : "within a host",
+          pair.first, pair.second, link.message_ns / 1000,
+          std::max(
+              {link.wire_ns_per_byte, link.slot_in_ns_per_byte[1], link.slot_out_ns_per_byte[1]})));
+    }
+    if (cost::is_network(pair.link)) continue;
+    agreed.value().times.link(cost::Link::kShmSameSocket) = link;
+    agreed.value().times.link(cost::Link::kShmCrossSocket) = link;
+  }
+  if (decides) remember(key, agreed.value());
+  if (decides && complete && !directory.empty()) {
+    const Status kept = cost::store_cached_table(directory, agreed.value());
+    if (!kept.ok()) log_info(fmt::format("measured costs are not cached: {}", kept.text()));
+  }
+  return agreed;
+}
+
+Result<cost::Table> agree(Bootstrap& bootstrap, engine::Context& context, const Settings& settings,
+                          const std::vector<Introduction>& all, uint64_t deadline_ns,
+                          const std::string& transport_error) {
+  const bool decides = context.rank == 0;
+  // Rank 0 decides whether there is a probe, whatever other ranks' settings are: both ranks of a
+  // pair must take part. A hook may count operations, or fail them.
+  if ((settings.probe || !decides) && settings.hooks.empty() && !context.mapped() &&
+      context.rank_count > 1) {
+    return agree_on_links(bootstrap, context, settings, all, deadline_ns, transport_error);
+  }
+  uint64_t hash = 0;
+  std::string directory;
+  std::string told;
+  if (decides) {
+    std::optional<cost::Table> table;
+    if (settings.probe) {
+      hash = topology_hash(settings.topology_file);
+      auto found = cost::cache_directory(settings.cache_dir);
+      if (found.ok() && hash != 0) directory = found.take();
+      if (!directory.empty()) table = cost::load_cached_table(directory, hash).table;
+    }
+    const bool probes = settings.probe && !table && context.mapped() && context.rank_count > 1;
+    told = probes ? std::string(kProbeNow) : pack(table ? *table : cost::built_in_table());
+  }
+  auto first = bootstrap.all_gather(told, deadline_ns);
+  if (!first.ok()) return first.status();
+  if (first.value()[0] != kProbeNow) return unpack(first.value()[0]);
+
+  told.clear();
+  if (context.rank <= 1) {
+    bool complete = true;
+    auto measured = engine::probe_tasks(
+        context, hash, end_of_probe(deadline_ns), [&] { return bootstrap.look(); }, &complete);
+    if (!measured.ok()) return fail_start(bootstrap, measured.status(), transport_error);
+    if (decides) {
+      if (complete && !directory.empty()) {
+        const Status kept = cost::store_cached_table(directory, measured.value());
+        if (!kept.ok()) log_info(fmt::format("measured costs are not cached: {}", kept.text()));
+      }
+      told = pack(measured.value());
+    }
+  }
+  auto second = bootstrap.all_gather(told, deadline_ns);
+  if (!second.ok()) return second.status();
+  return unpack(second.value()[0]);
+}
+
+}  // namespace
+
+Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
+                                   const Settings& settings, const std::vector<Introduction>& all,
+                                   uint64_t deadline_ns, const std::string& transport_error) {
+  auto agreed = agree(bootstrap, context, settings, all, deadline_ns, transport_error);
+  if (agreed.ok() && context.rank == 0 && !settings.costs_file.empty()) {
+    const Status written = cost::write_table(settings.costs_file, agreed.value());
+    if (!written.ok()) log_warn(fmt::format("WEIR_COSTS_FILE: {}", written.text()));
+  }
+  return agreed;
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of task times that the ranks of a new communicator agree on: the cached one of this
+// machine's topology, else measured now and kept, else the built-in figures. One thread at a time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/settings.h"
+#include "core/base/status.h"
+#include "core/comm/start/bootstrap.h"
+#include "core/comm/start/introduction.h"
+#include "core/cost/table.h"
+#include "core/engine/context.h"
+
+namespace weir::comm {
+
+// Collective, after every rank has mapped the segment; also a barrier. Where no memory is shared,
+// the table's shared-memory links get the figures of messages within a host, and its network the
+// figures of messages between two. If the probe fails, no rank gets a table and every rank gets the
+// reason: the communicator cannot be used. `transport_error`: the string that receives the
+// transport's texts.
+Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
+                                   const Settings& settings, const std::vector<Introduction>& all,
+                                   uint64_t deadline_ns, const std::string& transport_error);
+
+}  // namespace weir::comm

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Failure: the first error of a communicator, which breaks it for good, and the text of its latest
+// error. Thread-safe; no function waits for a poll.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/base/types.h"
+
+namespace weir::comm {
+
+class Failure {
+ public:
+  // Costs a load.
+  bool is_set() const { return code() != Code::kOk; }
+  Code code() const { return static_cast<Code>(code_.load(std::memory_order_acquire)); }
+
+  // Breaks the communicator. `blamed`: the ranks that were waited for in vain. False, and nothing
+  // is changed, where it is broken already.
+  bool set(const Status& status, const std::vector<Rank>& blamed = {});
+  // Ok, or what has broken the communicator.
+  Status status() const;
+  std::vector<Rank> blamed() const;
+
+  // This rank has been asked to abort.
+  void ask_abort() { abort_asked_.store(true, std::memory_order_release); }
+  bool abort_asked() const { return abort_asked_.load(std::memory_order_acquire); }
+
+  // The latest error, which need not break anything.
+  void note(const Status& status);
+  std::string text() const;
+
+ private:
+  std::atomic<uint8_t> code_{0};
+  std::atomic<bool> abort_asked_{false};
+  mutable std::mutex lock_;  // of what follows
+  Status first_;
+  std::vector<Rank> blamed_;
+  std::string text_;
+};
+
+}  // namespace weir::comm

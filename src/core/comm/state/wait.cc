@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/state/wait.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "core/base/clock.h"
+
+namespace weir::comm {
+
+namespace {
+
+// A signal between the check and the sleep can be missed: the signaller does not fence on its hot
+// path. So a sleep is short.
+constexpr timespec kSleep{0, 1'000'000};
+// Of more ranks a core, those that wait would take all of the core from what they wait for. So
+// yields are fewer in proportion, and naps longer with the square of their number.
+constexpr uint32_t kRanksPerCore = 8;
+constexpr uint32_t kNapUsMax = 20'000;
+// Between slow checks, while the core is handed on: polls, or time, since a poll may take the time
+// slices of many other threads.
+constexpr uint32_t kYieldsPerCheck = 64;
+constexpr uint32_t kYieldsPerClock = 4;
+constexpr uint64_t kCheckNs = 1'000'000;
+constexpr uint32_t kPollsPerUs = 20;  // a pause instruction and loads of a few cache lines
+
+}  // namespace
+
+WaitPolicy WaitPolicy::with_own_core() { return {20'000, 2'000}; }
+WaitPolicy WaitPolicy::with_shared_core(uint32_t ranks_per_core) {
+  WaitPolicy policy = {2, 2'000};
+  const uint32_t crowd = std::max(ranks_per_core, kRanksPerCore);
+  policy.yield_count = policy.yield_count * kRanksPerCore / crowd;
+  const uint64_t nap_us = uint64_t{policy.nap_us} * crowd * crowd / (kRanksPerCore * kRanksPerCore);
+  policy.nap_us = static_cast<uint32_t>(std::min<uint64_t>(nap_us, kNapUsMax));
+  return policy;
+}
+WaitPolicy WaitPolicy::spin_for(int64_t spin_us) {
+  return {static_cast<uint32_t>(std::min<int64_t>(spin_us, 10'000'000)) * kPollsPerUs, 100};
+}
+
+bool Waiter::pause() {
+  ++polls_;
+  if (polls_ <= policy_.spin_count) {
+    cpu_relax();
+    return polls_ % 1024 == 0;
+  }
+  sched_yield();
+  if (polls_ % kYieldsPerCheck == 0) return true;
+  return polls_ % kYieldsPerClock == 0 && is_time();
+}
+
+bool Waiter::is_time() {
+  const uint64_t now = now_ns();
+  if (looked_ns_ == 0) looked_ns_ = now;
+  if (now - looked_ns_ < kCheckNs) return false;
+  looked_ns_ = now;
+  return true;
+}
+
+void Waiter::nap() const {
+  const timespec time{0, long{policy_.nap_us} * 1000};
+  nanosleep(&time, nullptr);
+}
+
+void Waiter::futex_wait(std::atomic<uint32_t>* word, uint32_t seen) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), FUTEX_WAIT, seen, &kSleep, nullptr, 0);
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/base/outcome.h"
+
+#include <strings.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+
+#include "core/base/log.h"
+#include "core/base/per_process.h"
+#include "nccl/base/environment.h"
+
+namespace weir::nccl {
+
+namespace {
+
+thread_local std::string t_error;
+thread_local std::string t_held;
+// The real library's latest text at the time of this thread's latest error, and whether this thread
+// has reported one.
+thread_local std::string t_real_text;
+thread_local bool t_has_reported = false;
+
+// Threads may report while the process ends: never destroyed.
+struct LastOfProcess {
+  std::mutex lock;
+  std::string text;
+};
+LastOfProcess& last_of_process() {
+  static constinit PerProcess<LastOfProcess> it;
+  return it.get();
+}
+
+// ncclGetLastError of the real library; nullptr: there is none.
+std::atomic<const char* (*)(ncclComm_t)> real_last_error{nullptr};
+
+void note_real_text() {
+  const auto ask = real_last_error.load(std::memory_order_acquire);
+  const char* text = ask != nullptr ? ask(nullptr) : nullptr;
+  t_real_text = text != nullptr ? text : "";
+  t_has_reported = true;
+}
+
+// With NCCL_DEBUG=WARN or more, every failed call is logged.
+bool are_errors_logged() {
+  const char* level = std::getenv("NCCL_DEBUG");
+  if (level == nullptr) return false;
+  for (const char* loud : {"WARN", "INFO", "ABORT", "TRACE"}) {
+    if (strcasecmp(level, loud) == 0) return true;
+  }
+  return false;
+}
+
+void log_error_of(const std::string& text) {
+  if (!are_errors_logged()) return;
+  (void)apply_environment("the log");  // which sets the log's file
+  log_warn(text);
+}
+
+}  // namespace
+
+void watch_real_errors(const char* (*last_error)(ncclComm_t comm)) {
+  real_last_error.store(last_error, std::memory_order_release);
+}
+
+bool own_error_is_later(const char* real_text) {
+  return t_has_reported && t_real_text == (real_text != nullptr ? real_text : "");
+}
+
+ncclResult_t report(const Outcome& outcome) {
+  if (outcome.ok() || outcome.code == ncclInProgress) return outcome.code;
+  try {
+    t_error = outcome.text;
+    note_real_text();
+    log_error_of(outcome.text);
+    LastOfProcess& last = last_of_process();
+    std::lock_guard lock(last.lock);
+    last.text = outcome.text;
+  } catch (...) {
+    // Without memory for the text, only the code is kept.
+  }
+  return outcome.code;
+}
+
+const char* last_error() {
+  if (!t_error.empty()) return hold_text(t_error);
+  LastOfProcess& last = last_of_process();
+  std::lock_guard lock(last.lock);
+  return hold_text(last.text);
+}
+
+const char* hold_text(std::string text) {
+  t_held = std::move(text);
+  return t_held.c_str();
+}
+
+Outcome outcome_of_exception(const char* function, std::exception_ptr thrown) noexcept {
+  try {
+    try {
+      std::rethrow_exception(std::move(thrown));
+    } catch (const std::bad_alloc&) {
+      return {ncclSystemError, std::string(function) + ": no memory"};
+    } catch (const std::exception& error) {
+      return {ncclInternalError, std::string(function) + ": " + error.what()};
+    } catch (...) {
+      return {ncclInternalError, std::string(function) + ": an unknown exception"};
+    }
+  } catch (...) {
+    return {ncclSystemError, {}};
+  }
+}
+
+}  // namespace weir::nccl

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/comm/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string_view>
+
+namespace weir::nccl {
+
+namespace {
+
+constexpr unsigned kSimInfoMagic = 0x74685283;
+
+// Longer than Weir's own default, since a collective may wait for a rank that writes a checkpoint.
+constexpr int64_t kTimeoutMs = 30 * 60 * 1000;
+
+// A structure may have padding where a later version has a field.
+struct IntField {
+  const char* name;
+  size_t offset;
+  unsigned since;
+  int min;
+  int max;
+};
+
+#define WEIR_FIELD(name, since, min, max) \
+  { #name, offsetof(ncclConfig_t, name), since, min, max }
+constexpr IntField kFields[] = {
+    WEIR_FIELD(blocking, 21400, 0, 1),
+    WEIR_FIELD(cgaClusterSize, 21700, 0, 8),
+    WEIR_FIELD(minCTAs, 21700, 1, INT_MAX),
+    WEIR_FIELD(maxCTAs, 21700, 1, INT_MAX),
+    WEIR_FIELD(splitShare, 21800, 0, 1),
+    WEIR_FIELD(trafficClass, 22700, 0, INT_MAX),
+    WEIR_FIELD(collnetEnable, 22700, 0, 1),
+    WEIR_FIELD(CTAPolicy, 22700, 0, 3),
+    WEIR_FIELD(shrinkShare, 22700, 0, 1),
+    WEIR_FIELD(nvlsCTAs, 22700, 1, INT_MAX),
+    WEIR_FIELD(nChannelsPerNetPeer, 22800, 1, INT_MAX),
+    WEIR_FIELD(nvlinkCentricSched, 22800, 0, 1),
+    WEIR_FIELD(graphUsageMode, 22900, 0, 2),
+    WEIR_FIELD(numRmaCtx, 22900, 0, INT_MAX),
+    WEIR_FIELD(graphStreamOrdering, 23000, 0, 1),
+    WEIR_FIELD(launchOrderImplicit, 23100, 0, 1),
+    WEIR_FIELD(numRmaSig, 23100, 0, INT_MAX),
+    WEIR_FIELD(rmaEagerInit, 23100, 0, 1),
+    WEIR_FIELD(hostCftMode, 23100, ncclHostCftEnable, ncclHostCftFallback),
+};
+#undef WEIR_FIELD
+constexpr size_t kNetNameEnd = offsetof(ncclConfig_t, netName) + sizeof(char*);
+constexpr unsigned kNetNameSince = 21700;
+constexpr size_t kCommNameEnd = offsetof(ncclConfig_t, commName) + sizeof(char*);
+constexpr unsigned kCommNameSince = 22700;
+constexpr size_t kConfigBytesMin = 24;  // 2.14, the first version that had one
+constexpr size_t kNameCharactersMax = 256;
+
+Outcome check_head(const char* function, const char* what, size_t size, size_t least,
+                   unsigned magic, unsigned expected, const char* initializer) {
+  if (magic != expected) {
+    return invalid_argument(fmt::format("{}: {}.magic is {:#x}, not {:#x}: start from {}", function,
+                                        what, magic, expected, initializer));
+  }
+  if (size < least) {
+    return invalid_argument(fmt::format("{}: {}.size is {}, less than {}: start from {}", function,
+                                        what, size, least, initializer));
+  }
+  return {};
+}
+
+}  // namespace
+
+namespace {
+
+// NCCL_COMM_BLOCKING, which takes precedence over every configuration; empty: it is not set.
+std::optional<bool> blocking_of_environment() {
+  const char* text = std::getenv("NCCL_COMM_BLOCKING");
+  const std::string_view value = text != nullptr ? text : "";
+  if (value != "0" && value != "1") return std::nullopt;
+  return value == "1";
+}
+
+}  // namespace
+
+int64_t Config::timeout_ms() const {
+  const char* text = std::getenv("WEIR_TIMEOUT_MS");
+  const int64_t given = text != nullptr ? std::strtoll(text, nullptr, 10) : 0;
+  return given > 0 ? given : kTimeoutMs;
+}
+
+bool Config::opens_signals_at_once() const {
+  const char* set = std::getenv("NCCL_RMA_EAGER_INIT");
+  return set != nullptr && *set != '\0' ? std::strcmp(set, "0") != 0 : rma_eager;
+}
+
+weir_comm_config_t Config::weir() const {
+  weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+  const char* timeout = std::getenv("WEIR_TIMEOUT_MS");
+  if (timeout == nullptr || *timeout == '\0') config.timeout_ms = kTimeoutMs;
+  if (!name.empty()) config.name = name.c_str();
+  config.flags |= WEIR_COMM_HOST_MEMORY;  // device memory is staged by this library
+  return config;
+}
+
+Config default_config() {
+  Config config;
+  config.blocking = blocking_of_environment().value_or(true);
+  return config;
+}
+
+Outcome read_config(const char* function, const ncclConfig_t* given, Config* config) {
+  if (given == nullptr) return {};
+  Outcome head = check_head(function, "config", given->size, kConfigBytesMin, given->magic,
+                            NCCL_API_MAGIC, "NCCL_CONFIG_INITIALIZER");
+  if (!head.ok()) return head;
+  ncclConfig_t own = NCCL_CONFIG_INITIALIZER;
+  const size_t known_bytes = std::min(given->size, sizeof own);
+  std::memcpy(static_cast<void*>(&own), given, known_bytes);
+  auto value_of = [&](const IntField& field) {
+    int value = NCCL_CONFIG_UNDEF_INT;
+    if (field.offset + sizeof value <= known_bytes && own.version >= field.since) {
+      std::memcpy(&value, reinterpret_cast<const char*>(&own) + field.offset, sizeof value);
+    }
+    return value;
+  };
+  int min_ctas = 1;
+  int max_ctas = INT_MAX;
+  int traffic_class = NCCL_CONFIG_UNDEF_INT;
+  int ordering = 1;
+  int usage = 0;
+  for (const IntField& field : kFields) {
+    const int value = value_of(field);
+    if (value == NCCL_CONFIG_UNDEF_INT) continue;
+    if (value < field.min || value > field.max) {
+      return invalid_argument(
+          fmt::format("{}: config.{} is {}, allowed are {} to {} and "
+                      "NCCL_CONFIG_UNDEF_INT",
+                      function, field.name, value, field.min, field.max));
+    }
+    if (field.offset == offsetof(ncclConfig_t, minCTAs)) min_ctas = value;
+    if (field.offset == offsetof(ncclConfig_t, maxCTAs)) max_ctas = value;
+    if (field.offset == offsetof(ncclConfig_t, trafficClass)) traffic_class = value;
+    if (field.offset == offsetof(ncclConfig_t, graphStreamOrdering)) ordering = value;
+    if (field.offset == offsetof(ncclConfig_t, graphUsageMode)) usage = value;
+    if (field.offset == offsetof(ncclConfig_t, numRmaCtx)) config->rma_contexts = value;
+    if (field.offset == offsetof(ncclConfig_t, numRmaSig)) config->rma_signals = value;
+    if (field.offset == offsetof(ncclConfig_t, rmaEagerInit)) config->rma_eager = value != 0;
+  }
+  if (min_ctas > max_ctas) {
+    return invalid_argument(fmt::format("{}: config.minCTAs {} is above config.maxCTAs {}",
+                                        function, min_ctas, max_ctas));
+  }
+  if (ordering == 0 && usage == 2) {
+    return invalid_argument(fmt::format(
+        "{}: config.graphStreamOrdering 0 needs config.graphUsageMode 0 or 1, not 2", function));
+  }
+  const int blocking = value_of(kFields[0]);
+  if (blocking != NCCL_CONFIG_UNDEF_INT && !blocking_of_environment().has_value()) {
+    config->blocking = blocking != 0;
+  }
+  if (known_bytes >= kNetNameEnd && own.version >= kNetNameSince && own.netName != nullptr) {
+    if (strnlen(own.netName, kNameCharactersMax + 1) > kNameCharactersMax) {
+      return invalid_argument(fmt::format("{}: config.netName is longer than {} characters",
+                                          function, kNameCharactersMax));
+    }
+    config->unheard = fmt::format("config.netName '{}'", own.netName);
+  }
+  if (traffic_class != NCCL_CONFIG_UNDEF_INT) {
+    config->unheard +=
+        fmt::format("{}config.trafficClass {}", config->unheard.empty() ? "" : ", ", traffic_class);
+  }
+  if (known_bytes >= kCommNameEnd && own.version >= kCommNameSince && own.commName != nullptr) {
+    if (strnlen(own.commName, kNameCharactersMax + 1) > kNameCharactersMax) {
+      return invalid_argument(fmt::format("{}: config.commName is longer than {} characters",
+                                          function, kNameCharactersMax));
+    }
+    config->name = own.commName;
+  }
+  return {};
+}
+
+Outcome check_call_config(const char* function, const ncclCollConfig_t* config) {
+  if (config == nullptr) return {};
+  Outcome head = check_head(function, "config", config->size, sizeof(ncclCollConfig_t),
+                            config->magic, NCCL_API_MAGIC, "NCCL_COLLCONFIG_INITIALIZER");
+  if (!head.ok()) return head;
+  if (config->forceAlgSelection != 0 && config->forceAlgSelection != 1) {
+    return invalid_argument(fmt::format("{}: config.forceAlgSelection is {}, not 0 or 1", function,
+                                        config->forceAlgSelection));
+  }
+  if (config->CTAPolicy != NCCL_CONFIG_UNDEF_INT &&
+      (config->CTAPolicy < 0 || config->CTAPolicy > 3)) {
+    return invalid_argument(
+        fmt::format("{}: config.CTAPolicy is {}, allowed are 0 to 3", function, config->CTAPolicy));
+  }
+  if (config->algSelection != nullptr && *config->algSelection != '\0' &&
+      config->forceAlgSelection == 1) {
+    return invalid_argument(fmt::format(
+        "{}: config.algSelection '{}' names an algorithm for GPUs; on host memory set "
+        "forceAlgSelection to 0, or choose with WEIR_ALGORITHM",
+        function, std::string_view(config->algSelection, strnlen(config->algSelection, 64))));
+  }
+  return {};
+}
+
+Outcome check_sim_info(const char* function, const ncclSimInfo_t* info) {
+  if (info == nullptr) return {};
+  return check_head(function, "simInfo", info->size, sizeof(ncclSimInfo_t), info->magic,
+                    kSimInfoMagic, "NCCL_SIM_INFO_INITIALIZER");
+}
+
+}  // namespace weir::nccl

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceState: how a communicator handles operations on device memory: what its ranks agreed on
+// when it was made, what has changed since, and what has been logged already (direct/, stream/).
+// Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <unordered_set>
+
+#include "weir/weir.h"
+
+namespace weir::nccl {
+
+class DeviceState {
+ public:
+  // ---- Agreed, the same on all ranks ----
+  struct Agreed {
+    uint64_t chunk_bytes = 0;     // size of the slices of large operations; 0: not cut
+    bool direct = false;          // ranks try to use each other's memory
+    bool reduces = false;         // also for reductions
+    bool in_one_process = false;  // all ranks are
+  };
+  // Before the communicator is used.
+  void agree(const Agreed& agreed) {
+    chunk_bytes_ = agreed.chunk_bytes;
+    copies_ = agreed.direct;
+    reduces_ = agreed.direct && agreed.reduces;
+    in_one_process_ = agreed.in_one_process;
+  }
+  uint64_t chunk_bytes() const { return chunk_bytes_.load(std::memory_order_relaxed); }
+  bool in_one_process() const { return in_one_process_.load(std::memory_order_relaxed); }
+  // Whether collectives that only copy, and reductions, are tried directly. All ranks give up after
+  // the same operation.
+  bool copies() const { return copies_.load(std::memory_order_relaxed); }
+  bool reduces() const { return reduces_.load(std::memory_order_relaxed); }
+  void give_up_copies() { copies_ = false; }
+  void give_up_reductions() { reduces_ = false; }
+  // The communicator for answers to direct messages, which Comm owns; nullptr: messages are not
+  // tried directly.
+  weir_comm_t answers() const { return answers_.load(std::memory_order_acquire); }
+  void set_answers(weir_comm_t comm) { answers_.store(comm, std::memory_order_release); }
+
+  // A peer that cannot access what this rank sends to it.
+  void give_up_messages_to(int peer) {
+    std::lock_guard lock(lock_);
+    unreachable_for_.insert(peer);
+  }
+  bool tries_messages_to(int peer) const {
+    std::lock_guard lock(lock_);
+    return unreachable_for_.count(peer) == 0;
+  }
+  // Each is explained once per communicator.
+  enum class Event : uint32_t {
+    kCopied = 1,       // a collective has gone directly
+    kReduced = 2,      // a reduction has
+    kSent = 4,         // a message has
+    kNotShared = 8,    // a message could not: CUDA does not share its buffer
+    kTransported = 16  // the transport takes messages itself
+  };
+  // True the first time.
+  bool note(Event event) {
+    const auto bit = static_cast<uint32_t>(event);
+    return (noted_.fetch_or(bit) & bit) == 0;
+  }
+
+ private:
+  std::atomic<uint64_t> chunk_bytes_{0};
+  std::atomic<bool> copies_{false};
+  std::atomic<bool> reduces_{false};
+  std::atomic<bool> in_one_process_{false};
+  std::atomic<weir_comm_t> answers_{nullptr};
+  std::atomic<uint32_t> noted_{0};
+  mutable std::mutex lock_;
+  std::unordered_set<int> unreachable_for_;
+};
+
+}  // namespace weir::nccl

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Staging: pinned host memory through which a stream and the proxy hand work to each other. It
+// holds mailboxes, each of two flags, and bytes for data that lie on a device.
+//
+//   stream: [copy in]  ready = n                   wait until done = 1  [copy out]  done = 0
+//   proxy:                       ready = 0, works, done = 1
+//
+// The values are constants and each flag is cleared by the side that waited for it, so that a graph
+// can repeat the sequence any number of times. Once all flags are 0, neither stream nor proxy uses
+// it.
+//
+// Staging is reused by any communicator and is never given back to CUDA: cuMemFreeHost waits for
+// the device, which may be waiting for this thread. Thread-safe, except for the bytes.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "nccl/base/outcome.h"
+#include "nccl/cuda/driver.h"
+
+namespace weir::nccl {
+
+struct Mailbox {
+  alignas(64) uint32_t ready;
+  alignas(64) uint32_t done;
+
+  uint32_t rung() { return std::atomic_ref(ready).load(std::memory_order_acquire); }
+  void take() { std::atomic_ref(ready).store(0, std::memory_order_relaxed); }
+  void answer() { std::atomic_ref(done).store(1, std::memory_order_release); }
+  bool quiet() { return rung() == 0 && std::atomic_ref(done).load(std::memory_order_acquire) == 0; }
+};
+
+struct Staging {
+  Mailbox* mailboxes = nullptr;
+  size_t mailbox_count = 0;
+  char* bytes = nullptr;
+  size_t byte_count = 0;
+
+  bool holds(size_t mailboxes_needed, size_t bytes_needed) const {
+    return mailboxes_needed <= mailbox_count && bytes_needed <= byte_count;
+  }
+  bool quiet() const;
+};
+
+// Staging with at least so many mailboxes and bytes, all flags 0. A context must be current.
+// Allowed while a stream of this thread is captured.
+Outcome get_staging(const cuda::Driver& driver, const char* function, size_t mailboxes,
+                    size_t bytes, std::shared_ptr<Staging>* out);
+
+}  // namespace weir::nccl

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/direct/direct_choice.h"
+
+namespace weir::nccl {
+
+DirectChoice direct_choice(const std::string& requested, bool stand_in) {
+  if (requested == "0") return DirectChoice::kTurnedOff;
+  return requested == "1" || stand_in ? DirectChoice::kOn : DirectChoice::kRealDriver;
+}
+
+std::string reason_of(DirectChoice choice) {
+  switch (choice) {
+    case DirectChoice::kOn:
+      return "";
+    case DirectChoice::kNoCuda:
+      return "it does not use CUDA";
+    case DirectChoice::kP2pDisabled:
+      return "NCCL_P2P_DISABLE is set";
+    case DirectChoice::kTurnedOff:
+      return "WEIR_DIRECT=0";
+    case DirectChoice::kRealDriver:
+      return "with a real CUDA driver, direct operations can hang, and are off unless "
+             "WEIR_DIRECT=1";
+  }
+  return "unknown";
+}
+
+}  // namespace weir::nccl

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a process copies directly from device to device, decided by WEIR_DIRECT and its CUDA
+// driver. Stateless; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace weir::nccl {
+
+// Crosses the wire: the numbers are fixed.
+enum class DirectChoice : uint32_t {
+  kOn,
+  kNoCuda,       // the process does not use CUDA
+  kP2pDisabled,  // NCCL_P2P_DISABLE
+  kTurnedOff,    // WEIR_DIRECT=0
+  kRealDriver,   // WEIR_DIRECT is not set, and the driver is not Weir's stand-in
+};
+
+// `requested`: the value of WEIR_DIRECT, auto where it is not set. For a process that uses CUDA.
+DirectChoice direct_choice(const std::string& requested, bool stand_in);
+
+// Why the process does not; "" for kOn. The number may come from another rank.
+std::string reason_of(DirectChoice choice);
+
+}  // namespace weir::nccl

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/host/symmetric.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <string_view>
+
+#include "core/base/per_process.h"
+
+namespace weir::nccl {
+
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr std::string_view kName = "weir-symmetric";
+
+// The last page, by which a process that maps the memory recognizes it.
+struct Tail {
+  char magic[8];  // "weirsym1"
+  unsigned char number[16];
+};
+constexpr char kMagic[8] = {'w', 'e', 'i', 'r', 's', 'y', 'm', '1'};
+
+size_t page_bytes() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+uint64_t machine_bytes() {
+  struct sysinfo info {};
+  if (sysinfo(&info) != 0) return UINT64_MAX;
+  return (uint64_t{info.totalram} + info.totalswap) * info.mem_unit;
+}
+
+Outcome failed(const char* function, const char* what, size_t bytes) {
+  return {ncclSystemError,
+          fmt::format("{}: {} of {} bytes: {}", function, what, bytes, std::strerror(errno))};
+}
+
+// Closes a descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return number_; }
+  int release() {
+    const int number = number_;
+    number_ = -1;
+    return number;
+  }
+
+ private:
+  int number_;
+};
+
+// Allocations of ncclMemAlloc, by address; never destroyed, since threads may free while the
+// process ends.
+using Allocations = std::map<const unsigned char*, std::shared_ptr<Allocation>>;
+constinit InheritedState<Allocations> allocations;
+
+}  // namespace
+
+// ---- Allocation ---------------------------------------------------------------------------------
+
+Outcome Allocation::make(const char* function, size_t bytes, std::shared_ptr<Allocation>* made) {
+  const size_t page = page_bytes();
+  if (bytes > PTRDIFF_MAX - 2 * page) {
+    return invalid_argument(fmt::format("{}: size {} exceeds the address space", function, bytes));
+  }
+  const size_t rounded = (bytes + page - 1) / page * page;
+  // Pages are allocated now: running out of memory at the first write would end the process.
+  if (rounded > machine_bytes()) {
+    errno = ENOMEM;
+    return failed(function, "shared memory", bytes);
+  }
+  std::shared_ptr<Allocation> it(new Allocation());
+  Descriptor fd(memfd_create(kName.data(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() < 0) return failed(function, "memfd_create for shared memory", bytes);
+  if (ftruncate(fd.get(), static_cast<off_t>(rounded + page)) != 0) {
+    return failed(function, "shared memory", bytes);
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return failed(function, "sealing memory", bytes);
+  Tail tail{};
+  std::memcpy(tail.magic, kMagic, sizeof tail.magic);
+  if (getrandom(tail.number, sizeof tail.number, 0) != static_cast<ssize_t>(sizeof tail.number)) {
+    return failed(function, "a random number for memory", bytes);
+  }
+  if (pwrite(fd.get(), &tail, sizeof tail, static_cast<off_t>(rounded)) !=
+      static_cast<ssize_t>(sizeof tail)) {
+    return failed(function, "writing to shared memory", bytes);
+  }
+  void* base = mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (base == MAP_FAILED) return failed(function, "mmap", bytes);
+  it->base_ = static_cast<unsigned char*>(base);
+  it->bytes_ = rounded;
+  it->descriptor_ = fd.release();
+  std::memcpy(it->number_, tail.number, sizeof it->number_);
+  *made = std::move(it);
+  return {};
+}
+
+Allocation::~Allocation() {
+  if (base_ != nullptr) munmap(base_, bytes_);
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+Share Allocation::share_of(const void* memory) const {
+  Share share;
+  share.process = getpid();
+  share.descriptor = descriptor_;
+  share.mapped_bytes = bytes_;
+  share.offset = static_cast<uint64_t>(static_cast<const unsigned char*>(memory) - base_);
+  std::memcpy(share.number, number_, sizeof share.number);
+  return share;
+}
+
+Outcome allocate_symmetric(const char* function, size_t bytes, void** memory) {
+  std::shared_ptr<Allocation> made;
+  Outcome outcome = Allocation::make(function, bytes, &made);
+  if (!outcome.ok()) return outcome;
+  *memory = made->base();
+  allocations.use()->emplace(made->base(), made);
+  return {};
+}
+
+Outcome not_freed(const char* function, const MakingProcess& maker) {
+  return invalid_usage(fmt::format(
+      "{}: {}, which cannot free it; the memory is released when the child ends or calls exec",
+      function, maker.origin("memory")));
+}
+
+Outcome free_symmetric(const char* function, void* memory) {
+  std::shared_ptr<Allocation> gone;  // unmapped without the lock
+  const auto all = allocations.use();
+  const auto found = all->find(static_cast<unsigned char*>(memory));
+  if (found == all->end()) {
+    return invalid_argument(fmt::format(
+        "{}: {} was not allocated by ncclMemAlloc, or was freed already", function, memory));
+  }
+  if (const MakingProcess& maker = found->second->maker(); !maker.is_this()) {
+    return not_freed(function, maker);
+  }
+  gone = std::move(found->second);
+  all->erase(found);
+  return {};
+}
+
+std::shared_ptr<Allocation> symmetric_owner(const void* memory, size_t bytes) {
+  const auto* address = static_cast<const unsigned char*>(memory);
+  const auto all = allocations.use();
+  auto after = all->upper_bound(address);
+  if (after == all->begin()) return nullptr;
+  const auto& owner = std::prev(after)->second;
+  const auto offset = static_cast<size_t>(address - owner->base());
+  return offset <= owner->bytes() && bytes <= owner->bytes() - offset ? owner : nullptr;
+}
+
+// ---- Mapping ------------------------------------------------------------------------------------
+
+std::unique_ptr<Mapping> Mapping::open(const Share& share, uint64_t range_bytes) {
+  const size_t page = page_bytes();
+  if (share.process <= 0 || share.descriptor < 0 || share.mapped_bytes % page != 0 ||
+      share.mapped_bytes > PTRDIFF_MAX - page || share.offset > share.mapped_bytes ||
+      range_bytes > share.mapped_bytes - share.offset) {
+    return nullptr;
+  }
+  const std::string path = fmt::format("/proc/{}/fd/{}", share.process, share.descriptor);
+  // Checked before it is opened: opening an arbitrary file may have side effects.
+  char name[64];
+  const ssize_t length = readlink(path.c_str(), name, sizeof name);
+  if (length <= 0 ||
+      std::string_view(name, static_cast<size_t>(length)).find(kName) == std::string_view::npos) {
+    return nullptr;
+  }
+  const Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (fd.get() < 0) return nullptr;
+  struct stat status {};
+  if (fstat(fd.get(), &status) != 0 ||
+      static_cast<uint64_t>(status.st_size) != share.mapped_bytes + page) {
+    return nullptr;
+  }
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) return nullptr;
+  Tail tail{};
+  if (pread(fd.get(), &tail, sizeof tail, static_cast<off_t>(share.mapped_bytes)) !=
+          static_cast<ssize_t>(sizeof tail) ||
+      std::memcmp(tail.magic, kMagic, sizeof kMagic) != 0 ||
+      std::memcmp(tail.number, share.number, sizeof tail.number) != 0) {
+    return nullptr;
+  }
+  void* base = mmap(nullptr, share.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (base == MAP_FAILED) return nullptr;
+  return std::unique_ptr<Mapping>(
+      new Mapping(base, share.mapped_bytes, static_cast<unsigned char*>(base) + share.offset));
+}
+
+Mapping::~Mapping() { munmap(base_, bytes_); }
+
+}  // namespace weir::nccl

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host functions of NCCL's device API. Weir's transports have no device-side communicators:
+// functions that would make one are refused, and arithmetic on ranks is answered.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdint>
+#include <cstring>
+
+#include "nccl/api/device_api.h"
+#include "nccl/api/own.h"
+#include "nccl/base/outcome.h"
+#include "nccl/comm/comm.h"
+
+using weir::nccl::guarded;
+using weir::nccl::invalid_argument;
+using weir::nccl::invalid_usage;
+using weir::nccl::Outcome;
+
+namespace {
+
+ncclResult_t no_device(const char* function) noexcept {
+  return guarded(function, [&]() -> Outcome {
+    return invalid_usage(fmt::format(
+        "{}: device-side communication needs NCCL's own transports; this communicator runs on host "
+        "memory",
+        function));
+  });
+}
+
+// {0, 0, 0} for an invalid communicator, since these functions return no error.
+template <typename Make>
+ncclTeam_t team_of(const char* function, ncclComm_t handle, Make make) noexcept {
+  ncclTeam_t team{0, 0, 0};
+  (void)guarded(function, [&]() -> Outcome {
+    const auto comm = weir::nccl::find(handle);
+    if (comm == nullptr) return weir::nccl::no_such_handle(function, handle);
+    Outcome outcome = comm->made(function);
+    if (outcome.ok()) team = make(*comm);
+    return outcome;
+  });
+  return team;
+}
+
+// Without devices no rank can load from another's memory: every rank is a team of its own.
+ncclTeam_t alone(const weir::nccl::Comm&) { return {1, 0, 1}; }
+ncclTeam_t everybody(const weir::nccl::Comm& comm) { return {comm.rank_count(), comm.rank(), 1}; }
+
+int narrowed(int64_t value, int otherwise) {
+  return value >= INT_MIN && value <= INT_MAX ? static_cast<int>(value) : otherwise;
+}
+
+// A rank of `team` as a rank of `others`; the caller is in both. -1: it is not in `others`.
+int rank_in(ncclTeam_t others, ncclTeam_t team, int rank) {
+  if (others.nRanks == 0) return -1;
+  const int64_t steps = int64_t{rank} - team.rank;
+  int64_t distance = 0;
+  if (__builtin_mul_overflow(steps, int64_t{team.stride}, &distance)) return -1;
+  return __builtin_add_overflow(distance, int64_t{others.rank}, &distance) ? -1
+                                                                           : narrowed(distance, -1);
+}
+
+}  // namespace
+
+ncclResult_t weir::nccl::own::CommQueryProperties(ncclComm_t handle, ncclCommProperties* props) {
+  constexpr const char* kFunction = "ncclCommQueryProperties";
+  return guarded(kFunction, [&]() -> Outcome {
+    const auto comm = weir::nccl::find(handle);
+    if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
+    if (props == nullptr) return invalid_argument(fmt::format("{}: props is NULL", kFunction));
+    constexpr size_t kBytesMin = offsetof(ncclCommProperties, rank);
+    if (props->magic != NCCL_API_MAGIC || props->size < kBytesMin) {
+      return invalid_argument(fmt::format(
+          "{}: props has magic {:#x} and size {}: start from NCCL_COMM_PROPERTIES_INITIALIZER",
+          kFunction, props->magic, props->size));
+    }
+    Outcome outcome = comm->made(kFunction);
+    if (!outcome.ok()) return outcome;
+    ncclCommProperties own{};
+    own.rank = comm->rank();
+    own.nRanks = comm->rank_count();
+    own.cudaDev = comm->device();
+    own.nvmlDev = comm->device();
+    own.nLsaTeams = comm->rank_count();
+    const size_t bytes = std::min(props->size, sizeof own);
+    std::memcpy(reinterpret_cast<char*>(props) + kBytesMin,
+                reinterpret_cast<const char*>(&own) + kBytesMin, bytes - kBytesMin);
+    return {};
+  });
+}
+
+ncclResult_t weir::nccl::own::DevCommCreate(ncclComm_t, const ncclDevCommRequirements*,
+                                            ncclDevComm*) {
+  return no_device("ncclDevCommCreate");
+}
+
+ncclResult_t weir::nccl::own::DevCommDestroy(ncclComm_t, const ncclDevComm*) {
+  return no_device("ncclDevCommDestroy");
+}
+
+ncclResult_t weir::nccl::own::GetLsaMultimemDevicePointer(ncclWindow_t, size_t, void**) {
+  return no_device("ncclGetLsaMultimemDevicePointer");
+}
+
+ncclResult_t weir::nccl::own::GetMultimemDevicePointer(ncclWindow_t, size_t, ncclMultimemHandle,
+                                                       void**) {
+  return no_device("ncclGetMultimemDevicePointer");
+}
+
+ncclResult_t weir::nccl::own::GetLsaDevicePointer(ncclWindow_t, size_t, int, void**) {
+  return no_device("ncclGetLsaDevicePointer");
+}
+
+ncclResult_t weir::nccl::own::GetPeerDevicePointer(ncclWindow_t, size_t, int, void**) {
+  return no_device("ncclGetPeerDevicePointer");
+}
+
+ncclResult_t weir::nccl::own::GetMultimemDeviceLeInfo(ncclWindow_t, size_t, uint32_t*, size_t*) {
+  return no_device("ncclGetMultimemDeviceLeInfo");
+}
+
+ncclResult_t weir::nccl::own::GetCftDeviceLeInfo(ncclWindow_t, size_t, int, ncclTeam_t, uint32_t*,
+                                                 size_t*) {
+  return no_device("ncclGetCftDeviceLeInfo");
+}
+
+ncclResult_t weir::nccl::own::GetPeerDeviceLeInfo(ncclWindow_t, size_t, int, uint32_t*, size_t*) {
+  return no_device("ncclGetPeerDeviceLeInfo");
+}
+
+// ---- Teams --------------------------------------------------------------------------------------
+
+ncclTeam_t weir::nccl::own::TeamWorld(ncclComm_t comm) {
+  return team_of("ncclTeamWorld", comm, everybody);
+}
+
+ncclTeam_t weir::nccl::own::TeamLsa(ncclComm_t comm) { return team_of("ncclTeamLsa", comm, alone); }
+
+ncclTeam_t weir::nccl::own::TeamRail(ncclComm_t comm) {
+  return team_of("ncclTeamRail", comm, everybody);
+}
+
+ncclTeam_t weir::nccl::own::TeamCft(ncclComm_t comm, int) {
+  return team_of("ncclTeamCft", comm, alone);
+}
+
+ncclTeam_t weir::nccl::own::TeamCftMultimem(ncclComm_t comm) {
+  return team_of("ncclTeamCftMultimem", comm, alone);
+}
+
+int weir::nccl::own::TeamRankToWorld(ncclComm_t comm, ncclTeam_t team, int rank) {
+  return rank_in(team_of("ncclTeamRankToWorld", comm, everybody), team, rank);
+}
+
+int weir::nccl::own::TeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank) {
+  return rank_in(team_of("ncclTeamRankToLsa", comm, alone), team, rank);
+}
+
+// ---- Requirements -------------------------------------------------------------------------------
+
+ncclResult_t weir::nccl::own::LsaBarrierCreateRequirement(ncclTeam_t, int, ncclLsaBarrierHandle*,
+                                                          ncclDevResourceRequirements*) {
+  return no_device("ncclLsaBarrierCreateRequirement");
+}
+
+ncclResult_t weir::nccl::own::GinBarrierCreateRequirement(ncclComm_t, ncclTeam_t, int,
+                                                          ncclGinBarrierHandle*,
+                                                          ncclDevResourceRequirements*) {
+  return no_device("ncclGinBarrierCreateRequirement");
+}
+
+ncclResult_t weir::nccl::own::GinOutboxCreateRequirement(int, int, ncclGinOutboxHandle*,
+                                                         ncclDevResourceRequirements*) {
+  return no_device("ncclGinOutboxCreateRequirement");
+}
+
+ncclResult_t weir::nccl::own::GinInboxA2ACreateRequirement(ncclTeam_t, int, int,
+                                                           ncclGinInboxA2AHandle*,
+                                                           ncclDevResourceRequirements*) {
+  return no_device("ncclGinInboxA2ACreateRequirement");
+}
+
+// One slot holds 8 bytes.
+int weir::nccl::own::LLA2ACalcSlots(int elements_max, int element_bytes_max) {
+  return narrowed(int64_t{elements_max} * ((int64_t{element_bytes_max} + 7) / 8), INT_MAX);
+}
+
+ncclResult_t weir::nccl::own::LLA2ACreateRequirement(int, int, ncclLLA2AHandle*,
+                                                     ncclDevResourceRequirements*) {
+  return no_device("ncclLLA2ACreateRequirement");
+}

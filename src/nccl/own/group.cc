@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/own/group.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <iterator>
+#include <mutex>
+#include <utility>
+
+#include "core/base/process_generation.h"
+#include "nccl/base/background.h"
+#include "nccl/stream/enqueue.h"
+
+namespace weir::nccl {
+
+namespace {
+
+struct Batch {
+  std::vector<Setup> setups;
+  std::vector<Operation> operations;
+
+  bool empty() const { return setups.empty() && operations.empty(); }
+};
+
+struct Group {
+  int depth = 0;
+  uint64_t generation = 0;  // of the process that opened it
+  Outcome error;            // the first of its calls
+  Batch batch;
+};
+
+thread_local Group t_group;
+
+// A group that was open at a fork is the parent's; here no group is open.
+bool in_group() {
+  if (t_group.depth == 0) return false;
+  if (t_group.generation == process_generation()) return true;
+  // Its contents are not destroyed here: threads of the parent may have been using them.
+  (void)new Group(std::exchange(t_group, Group()));
+  return false;
+}
+
+// ---- Setups -------------------------------------------------------------------------------------
+
+// Setups that must run one after the other, in a thread of their own.
+struct Chain {
+  std::vector<Setup> setups;
+
+  std::mutex lock;
+  std::condition_variable ended;
+  bool done = false;
+  Outcome outcome;  // the first error
+
+  bool aborted() const {
+    for (const Setup& setup : setups) {
+      if (setup.made != nullptr && setup.made->aborted()) return true;
+      if (setup.parent != nullptr && setup.parent->aborted()) return true;
+    }
+    return false;
+  }
+};
+
+Outcome run_setup(const Setup& setup) {
+  try {
+    if (setup.parent != nullptr) setup.parent->wait_for_streams();
+    return setup.work();
+  } catch (...) {
+    return outcome_of_exception(setup.function, std::current_exception());
+  }
+}
+
+void run_chain(Chain& chain) noexcept {
+  Outcome first;
+  try {
+    for (const Setup& setup : chain.setups) {
+      Outcome outcome = run_setup(setup);
+      if (!outcome.ok() && setup.made != nullptr) setup.made->note_error(outcome.text);
+      if (!outcome.ok() && first.ok()) first = std::move(outcome);
+    }
+  } catch (...) {
+    first = outcome_of_exception("a call that makes communicators", std::current_exception());
+  }
+  std::lock_guard lock(chain.lock);
+  chain.outcome = std::move(first);
+  chain.done = true;
+  chain.ended.notify_all();
+}
+
+std::vector<std::shared_ptr<Chain>> chains_of(std::vector<Setup> setups) {
+  std::vector<std::shared_ptr<Chain>> chains;
+  for (Setup& setup : setups) {
+    Chain* found = nullptr;
+    for (const auto& chain : chains) {
+      if (setup.parent != nullptr && chain->setups.front().parent == setup.parent) {
+        found = chain.get();
+      }
+    }
+    if (found == nullptr) found = chains.emplace_back(std::make_shared<Chain>()).get();
+    found->setups.push_back(std::move(setup));
+  }
+  return chains;
+}
+
+// Waits for the end, or until another thread has aborted a communicator of the chain. After an
+// abort, the chain's own thread runs until a deadline, and no thread waits for it.
+Outcome wait_for(Chain& chain) {
+  std::unique_lock lock(chain.lock);
+  while (!chain.done) {
+    chain.ended.wait_for(lock, std::chrono::milliseconds(10));
+    if (!chain.done && chain.aborted()) {
+      return {ncclInternalError, fmt::format("{}: the communicator was aborted by another thread",
+                                             chain.setups.front().function)};
+    }
+  }
+  return chain.outcome;
+}
+
+Outcome run_setups(std::vector<Setup> setups) {
+  Outcome first;
+  std::vector<std::shared_ptr<Chain>> running;
+  for (auto& chain : chains_of(std::move(setups))) {
+    try {
+      run_in_background([chain] { run_chain(*chain); });
+      running.push_back(std::move(chain));
+    } catch (...) {
+      if (first.ok()) {
+        first = outcome_of_exception(chain->setups.front().function, std::current_exception());
+      }
+    }
+  }
+  for (const auto& chain : running) {
+    Outcome outcome = wait_for(*chain);
+    if (outcome.ok()) {
+      for (const Setup& setup : chain->setups) {
+        if (setup.publish) setup.publish();
+      }
+    } else if (first.ok()) {
+      first = std::move(outcome);
+    }
+    // The chain's thread may hold it for a moment longer, which its communicators must not wait
+    // for. (After an abort they are still in use there.)
+    std::lock_guard lock(chain->lock);
+    if (chain->done) chain->setups.clear();
+  }
+  return first;
+}
+
+// ---- Operations ---------------------------------------------------------------------------------
+
+bool all_in_stream_order(const std::vector<Operation>& operations) {
+  return std::all_of(operations.begin(), operations.end(),
+                     [](const Operation& it) { return it.in_stream_order; });
+}
+
+Outcome run_operations(std::vector<Operation> operations) {
+  const auto on_streams =
+      std::stable_partition(operations.begin(), operations.end(),
+                            [](const Operation& it) { return !it.in_stream_order; });
+  if (on_streams != operations.end()) {
+    Outcome outcome =
+        enqueue({std::make_move_iterator(on_streams), std::make_move_iterator(operations.end())});
+    operations.erase(on_streams, operations.end());
+    if (!outcome.ok() || operations.empty()) return outcome;
+  }
+  for (const Operation& it : operations) it.comm->wait_for_streams();
+  if (std::any_of(operations.begin(), operations.end(), must_cut)) {
+    return run_cut(std::move(operations));
+  }
+  if (operations.size() == 1) return start(operations[0], nullptr);
+  Outcome first;
+  std::vector<weir_request_t> requests(operations.size());
+  std::vector<bool> begun(operations.size());
+  for (size_t i = 0; i < operations.size(); ++i) {
+    Outcome outcome = start(operations[i], &requests[i]);
+    begun[i] = outcome.ok();
+    if (outcome.ok()) continue;
+    operations[i].comm->note_error(outcome.text);
+    requests[i] = nullptr;
+    if (first.ok()) first = std::move(outcome);
+  }
+  const auto note = [&](const Operation& operation, Outcome outcome) {
+    if (outcome.ok()) return;
+    operation.comm->note_error(outcome.text);
+    if (first.ok()) first = std::move(outcome);
+  };
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if (requests[i] == nullptr) continue;
+    const Operation& operation = operations[i];
+    note(operation, operation.comm->outcome(operation.function, weir_wait(&requests[i])));
+  }
+  // They may come last, since no rank's operations wait for another rank to take its signals.
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if (waits_for_signals(operations[i]) && begun[i]) {
+      note(operations[i], finish(operations[i]));
+    }
+  }
+  return first;
+}
+
+// ---- Batches ------------------------------------------------------------------------------------
+
+Outcome run(Batch& batch) {
+  if (!batch.setups.empty()) {
+    Outcome outcome = run_setups(std::move(batch.setups));
+    if (!outcome.ok()) return outcome;
+  }
+  return batch.operations.empty() ? Outcome() : run_operations(std::move(batch.operations));
+}
+
+// The communicators of a batch, each once.
+std::vector<std::shared_ptr<Comm>> communicators_of(const Batch& batch) {
+  std::vector<std::shared_ptr<Comm>> all;
+  auto add = [&](const std::shared_ptr<Comm>& comm) {
+    if (comm == nullptr) return;
+    for (const auto& known : all) {
+      if (known == comm) return;
+    }
+    all.push_back(comm);
+  };
+  for (const Setup& setup : batch.setups) {
+    add(setup.parent);
+    add(setup.made);
+  }
+  for (const Operation& operation : batch.operations) add(operation.comm);
+  return all;
+}
+
+Outcome common_blocking(const Batch& batch, bool* blocking) {
+  bool any = false;
+  bool mixed = false;
+  auto add = [&](const Comm& comm) {
+    mixed = mixed || (any && comm.config().blocking != *blocking);
+    *blocking = comm.config().blocking;
+    any = true;
+  };
+  for (const Setup& setup : batch.setups) add(setup.lead());
+  for (const Operation& operation : batch.operations) add(*operation.comm);
+  if (mixed) {
+    return invalid_argument(
+        "ncclGroupEnd: blocking and nonblocking communicators cannot share a group");
+  }
+  return {};
+}
+
+// Withdraws handles of communicators that will not be made.
+void withdraw(const std::vector<Setup>& setups) {
+  for (const Setup& setup : setups) {
+    if (setup.handle == nullptr) continue;
+    if (close_handle(setup.handle) != nullptr && setup.out != nullptr) *setup.out = nullptr;
+  }
+}
+
+ncclResult_t run_or_queue(Batch batch) {
+  bool blocking = true;
+  Outcome outcome = common_blocking(batch, &blocking);
+  if (!outcome.ok()) {
+    withdraw(batch.setups);
+    return report(outcome);
+  }
+  if (blocking) {
+    std::vector<Setup> made;
+    for (const Setup& setup : batch.setups) {
+      if (setup.handle == nullptr) continue;
+      made.emplace_back();
+      made.back().handle = setup.handle;
+      made.back().out = setup.out;
+    }
+    outcome = run(batch);
+    if (!outcome.ok() && !made.empty()) withdraw(made);
+    return outcome.ok() ? ncclSuccess : report(outcome);
+  }
+  if (batch.setups.empty() && all_in_stream_order(batch.operations)) {
+    outcome = enqueue(std::move(batch.operations));
+    return outcome.ok() ? ncclSuccess : report(outcome);
+  }
+  auto queued = std::make_shared<Batch>(std::move(batch));
+  const auto communicators = communicators_of(*queued);
+  for (const auto& comm : communicators) comm->background_begins();
+  try {
+    run_in_background([queued, communicators] {
+      Outcome ended;
+      try {
+        ended = run(*queued);
+      } catch (...) {
+        ended = outcome_of_exception("a call in the background", std::current_exception());
+      }
+      if (!ended.ok()) (void)report(ended);
+      // A new communicator before its parent: a program may poll the parent only, and use the new
+      // one when the parent is no longer in progress.
+      std::for_each(communicators.rbegin(), communicators.rend(),
+                    [&](const auto& comm) { comm->background_ends(ended); });
+    });
+  } catch (...) {
+    outcome = outcome_of_exception("ncclGroupEnd", std::current_exception());
+    for (const auto& comm : communicators) comm->background_ends(outcome);
+    return report(outcome);
+  }
+  return ncclInProgress;
+}
+
+template <typename Add>
+ncclResult_t add_or_run(Add add) {
+  if (in_group()) {
+    add(t_group.batch);
+    return ncclSuccess;
+  }
+  Batch batch;
+  add(batch);
+  return run_or_queue(std::move(batch));
+}
+
+}  // namespace
+
+void group_start() {
+  if (!in_group()) t_group.generation = process_generation();
+  ++t_group.depth;
+}
+
+ncclResult_t group_end() {
+  if (!in_group()) {
+    return report(invalid_usage("ncclGroupEnd: no group is open; ncclGroupStart opens one"));
+  }
+  if (--t_group.depth > 0) return ncclSuccess;
+  Batch batch = std::move(t_group.batch);
+  const Outcome error = std::move(t_group.error);
+  t_group = Group();
+  if (!error.ok()) {
+    withdraw(batch.setups);
+    return report({error.code, "ncclGroupEnd: nothing of the group was started: " + error.text});
+  }
+  return batch.empty() ? ncclSuccess : run_or_queue(std::move(batch));
+}
+
+Outcome group_drop(const char* function) {
+  if (!in_group()) {
+    return invalid_usage(fmt::format("{}: no group is open; ncclGroupStart opens one", function));
+  }
+  if (--t_group.depth > 0) return {};
+  Batch batch = std::move(t_group.batch);
+  Outcome error = std::move(t_group.error);
+  t_group = Group();
+  withdraw(batch.setups);
+  return error;
+}
+
+ncclResult_t refuse(const Outcome& outcome, Comm* comm) {
+  if (in_group() && t_group.error.ok()) t_group.error = outcome;
+  return report(outcome, comm);
+}
+
+ncclResult_t submit(Operation operation) {
+  find_order(&operation);
+  if (!in_group() && operation.comm->config().blocking) {
+    const std::shared_ptr<Comm> comm = operation.comm;
+    Outcome outcome;
+    if (!operation.in_stream_order && !must_cut(operation)) {
+      comm->wait_for_streams();
+      outcome = start(operation, nullptr);
+    } else {
+      std::vector<Operation> one;
+      one.push_back(std::move(operation));
+      outcome = run_operations(std::move(one));
+    }
+    return outcome.ok() ? ncclSuccess : report(outcome, comm.get());
+  }
+  return add_or_run([&](Batch& batch) { batch.operations.push_back(std::move(operation)); });
+}
+
+ncclResult_t submit(Setup setup) {
+  return add_or_run([&](Batch& batch) { batch.setups.push_back(std::move(setup)); });
+}
+
+}  // namespace weir::nccl

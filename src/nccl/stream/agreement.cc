@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/stream/agreement.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "api/handles.h"
+#include "nccl/api/translate.h"
+#include "nccl/base/process.h"
+#include "nccl/cuda/driver.h"
+#include "nccl/direct/direct_policy.h"
+#include "nccl/stream/enqueue.h"
+
+namespace weir::nccl {
+
+namespace {
+
+// What ranks tell each other about the memory that they are going to use.
+struct MemoryEntry {
+  uint64_t chunk_bytes;  // 0: this rank has no CUDA
+  uint64_t host;         // 0: not known
+  DirectChoice direct;   // kOn: it uses memory of devices directly
+  uint32_t reduces;      // 1: it can reduce there
+  uint32_t passes;       // 1: its transport takes messages in device memory
+  uint32_t zero;
+  ProcessNumber process;
+};
+
+// Collective.
+Outcome make_answers(const char* function, Comm& comm) {
+  comm::CommOptions options;
+  options.timeout_ms = comm.config().timeout_ms();
+  options.name = comm.weir()->comm->name() + " (answers)";
+  options.host_memory = true;
+  auto made = comm.weir()->comm->split(0, comm.rank(), options);
+  if (!made.ok()) {
+    return {to_nccl(static_cast<weir_result_t>(made.status().code()), comm.stopped_here()),
+            fmt::format("{}, rank {} of {}: connecting for messages on device memory: {}", function,
+                        comm.rank(), comm.rank_count(), made.status().text())};
+  }
+  auto handle = std::make_unique<weir_comm>();
+  handle->comm = made.take();
+  comm.set_answers(handle.release());
+  return {};
+}
+
+// Rank 0 explains once why device memory goes through host memory, and by whose choice.
+void explain_choices(const Comm& comm, const std::vector<MemoryEntry>& all) {
+  if (comm.rank() != 0) return;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const DirectChoice choice = all[rank].direct;
+    if (choice == DirectChoice::kOn || choice == DirectChoice::kNoCuda) continue;
+    explain(comm, fmt::format("device memory is copied through host memory: rank {}: {}", rank,
+                              reason_of(choice)));
+    return;
+  }
+}
+
+bool passes_messages(const Comm& comm) {
+  const auto device = cuda::current_device();
+  for (int peer = 0; peer < comm.rank_count(); ++peer) {
+    if (peer != comm.rank() &&
+        comm.weir()->comm->messages().takes_device(static_cast<Rank>(peer), device)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Outcome agree_on_devices(const char* function, Comm& comm) {
+  std::string reason;
+  const DirectChoice choice = comm.rank_count() > 1 ? direct_choice_here() : DirectChoice::kNoCuda;
+  const bool can = choice == DirectChoice::kOn;
+  const MemoryEntry mine{wanted_chunk_bytes(),
+                         comm::host_tag(),
+                         choice,
+                         can && can_reduce_direct(comm.rank_count(), &reason) ? 1u : 0u,
+                         can && passes_messages(comm) ? 1u : 0u,
+                         0,
+                         this_process()};
+  std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
+  const weir_result_t told =
+      weir_all_gather(comm.weir(), &mine, all.data(), sizeof mine, WEIR_UINT8, nullptr);
+  if (told != WEIR_OK) return comm.outcome(function, told);
+  uint64_t least = 0;
+  bool direct = comm.rank_count() > 1;
+  bool reduces = true;
+  bool messages = true;
+  bool one_process = true;
+  for (const MemoryEntry& it : all) {
+    if (it.chunk_bytes != 0 && (least == 0 || it.chunk_bytes < least)) least = it.chunk_bytes;
+    const bool here = it.process == all[0].process;
+    one_process = one_process && here;
+    reduces = reduces && it.reduces == 1;
+    messages = messages && it.passes == 0;
+    direct = direct && it.direct == DirectChoice::kOn &&
+             (here || (it.host != 0 && it.host == all[0].host));
+  }
+  comm.devices().agree({least, direct, reduces, one_process});
+  if (direct && messages) {
+    Outcome outcome = make_answers(function, comm);
+    if (!outcome.ok()) return outcome;
+  }
+  explain_choices(comm, all);
+  if (direct && mine.reduces == 0) {
+    explain(comm, "device memory is reduced through host memory: " + reason);
+  }
+  return {};
+}
+
+}  // namespace weir::nccl

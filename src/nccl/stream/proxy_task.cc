@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/stream/proxy_task.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "nccl/direct/direct_policy.h"
+
+namespace weir::nccl {
+
+namespace {
+
+// Rows of staging begin at a multiple of this.
+constexpr size_t kAlign = 256;
+
+size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// A slice of several blocks is not contiguous in the caller's buffer.
+bool needs_stage(const Cut& cut, size_t blocks, bool on_device) {
+  return blocks > 0 && (on_device || (blocks > 1 && cut.slice_count > 1));
+}
+
+// Assigns operations to orders.
+class Orders {
+ public:
+  size_t of(const Operation& operation) {
+    size_t key = 0;
+    if (operation.kind == OperationKind::kOneSided) key = 1;
+    if (is_message(operation.kind)) {
+      key = 2 + 2 * static_cast<size_t>(operation.peer) + (operation.kind == OperationKind::kSend);
+    }
+    return known_.try_emplace(key, known_.size()).first->second;
+  }
+  size_t count() const { return known_.size(); }
+
+ private:
+  std::unordered_map<size_t, size_t> known_;
+};
+
+// Chooses whether the stream or the proxy copies, and how often the stream rings.
+void choose_form(ProxyTask& task, bool alone, size_t slices_max, size_t whole_bytes) {
+  bool copied = false;  // between a device and the staging
+  bool passed = false;
+  bool direct = false;
+  for (const Subtask& it : task.subtasks) {
+    copied = copied || it.send_on_device || it.recv_on_device;
+    passed = passed || it.passed();
+    direct = direct || (!it.passed() && !it.one_sided() && goes_direct(it.operation));
+  }
+  if (direct) {
+    task.copied_by_proxy = copied || passed;
+  } else if (!copied) {
+    task.copied_by_proxy = passed;
+  } else if (slices_max > 1) {
+    task.takes_turns = alone && task.subtasks.size() == 1;
+    task.copied_by_proxy = !task.takes_turns && whole_bytes > kWholeMax;
+    task.gated = task.copied_by_proxy;
+  }
+}
+
+}  // namespace
+
+char* ProxyTask::send_stage(const Subtask& subtask, size_t slice) const {
+  return staging->bytes + subtask.send_offset + slice % subtask.depth * subtask.cut.send_bytes();
+}
+
+char* ProxyTask::recv_stage(const Subtask& subtask, size_t slice) const {
+  return staging->bytes + subtask.recv_offset + slice % subtask.depth * subtask.cut.recv_bytes();
+}
+
+Mailbox& ProxyTask::mailbox(const Subtask& subtask, size_t slice) const {
+  return staging->mailboxes[gated ? 0 : subtask.first_mailbox + slice % subtask.depth];
+}
+
+std::unique_ptr<ProxyTask> plan_task(std::vector<Operation> operations, bool alone,
+                                     bool (*on_device)(const void* context, const void* pointer),
+                                     const void* context) {
+  auto task = std::make_unique<ProxyTask>();
+  task->comm = operations.front().comm;
+  size_t slices_max = 1;
+  size_t once_bytes = 0;   // of staging, at depth 1
+  size_t whole_bytes = 0;  // with a slot for each slice
+  Orders orders;
+  for (Operation& operation : operations) {
+    Subtask& subtask = task->subtasks.emplace_back();
+    subtask.operation = std::move(operation);
+    subtask.cut = cut(subtask.operation, task->comm->devices().chunk_bytes());
+    const bool some = subtask.operation.count > 0;
+    subtask.send_on_device =
+        some && subtask.cut.send_blocks > 0 && on_device(context, subtask.operation.send);
+    subtask.recv_on_device =
+        some && subtask.cut.recv_blocks > 0 && on_device(context, subtask.operation.recv);
+    const auto& factor = subtask.operation.factor;
+    subtask.scalar_on_device = factor.has_value() && factor->device_scalar != nullptr &&
+                               on_device(context, factor->device_scalar);
+    subtask.order = orders.of(subtask.operation);
+    if (subtask.message() && (subtask.send_on_device || subtask.recv_on_device)) {
+      subtask.operation.device = task->comm->passes(
+          subtask.operation.peer,
+          subtask.send_on_device ? subtask.operation.send : subtask.operation.recv);
+      if (subtask.passed()) {
+        subtask.send_on_device = subtask.recv_on_device = false;
+        if (task->comm->devices().note(DeviceState::Event::kTransported)) {
+          explain(
+              *task->comm,
+              fmt::format("the transport itself performs the messages of rank {} on device memory",
+                          task->comm->rank()));
+        }
+      }
+    }
+    slices_max = std::max(slices_max, subtask.cut.slice_count);
+    const auto count_bytes = [&](size_t bytes) {
+      once_bytes += bytes;
+      whole_bytes += aligned(subtask.cut.slice_count * bytes);
+    };
+    if (needs_stage(subtask.cut, subtask.cut.send_blocks, subtask.send_on_device)) {
+      count_bytes(subtask.cut.send_bytes());
+    }
+    if (needs_stage(subtask.cut, subtask.cut.recv_blocks, subtask.recv_on_device)) {
+      count_bytes(subtask.cut.recv_bytes());
+    }
+  }
+  task->order_count = orders.count();
+  choose_form(*task, alone, slices_max, whole_bytes);
+  const size_t affordable = once_bytes == 0 ? kDepthMax : kStagingMax / once_bytes;
+  const bool whole = !task->gated && !task->takes_turns;
+  size_t offset = 0;
+  size_t mailbox = 0;
+  for (Subtask& subtask : task->subtasks) {
+    subtask.depth =
+        whole ? subtask.cut.slice_count
+              : std::clamp<size_t>(std::min(affordable, subtask.cut.slice_count), 1, kDepthMax);
+    subtask.first_mailbox = mailbox;
+    mailbox += subtask.depth;
+    const auto place = [&](size_t bytes) {
+      const size_t at = offset;
+      offset += aligned(subtask.depth * bytes);
+      return at;
+    };
+    if (needs_stage(subtask.cut, subtask.cut.send_blocks, subtask.send_on_device)) {
+      subtask.send_offset = place(subtask.cut.send_bytes());
+    }
+    if (needs_stage(subtask.cut, subtask.cut.recv_blocks, subtask.recv_on_device)) {
+      subtask.recv_offset = place(subtask.cut.recv_bytes());
+    }
+    if (subtask.scalar_on_device) {
+      subtask.scalar_offset = offset;
+      offset += kAlign;
+    }
+  }
+  task->mailbox_count = task->gated ? 1 : mailbox;
+  task->byte_count = offset;
+  for (size_t i = 0; i < task->subtasks.size(); ++i) {
+    for (size_t k = 0; k < task->subtasks[i].cut.slice_count; ++k) task->items.push_back({i, k});
+  }
+  task->rings = task->gated ? 1 : task->items.size();
+  return task;
+}
+
+}  // namespace weir::nccl

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// What weir-trace tells of one-sided operations and of graphs, where Weir does the work.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+
+#include "nccl/stream/graph_support.h"
+#include "perf/command.h"
+#include "trace/temporary_folder.h"
+
+namespace weir::nccl::test {
+namespace {
+
+using Json = nlohmann::json;
+
+// The library looks at the environment once a process: one folder for all tests.
+const std::string& folder() {
+  static const auto* it = [] {
+    auto* made = new weir::test::TemporaryFolder();
+    setenv("WEIR_RECORDER_DIR", made->path().c_str(), 1);
+    std::atexit([] { (void)rmdir(std::getenv("WEIR_RECORDER_DIR")); });
+    return made;
+  }();
+  return it->path();
+}
+
+class NcclOwnRecord : public testing::Test {
+ protected:
+  void SetUp() override { (void)folder(); }
+};
+
+// What is told of the one communicator that there is; null where there is none.
+Json look() {
+  const auto result =
+      weir::test::run_command(WEIR_TRACE, {folder(), "--json", "--stuck-after-ms", "1"});
+  const Json all = Json::parse(result.out, nullptr, false);
+  if (all.is_discarded() || all["communicators"].empty()) return nullptr;
+  return all["communicators"][0];
+}
+
+// Of a rank's messages those of a kind, as "peer units completed".
+std::vector<std::string> messages_of(const Json& communicator, size_t rank,
+                                     const std::string& kind) {
+  std::vector<std::string> found;
+  for (const Json& one : communicator["ranks"][rank]["messages"]) {
+    if (one["kind"] != kind) continue;
+    const char* units = one.contains("signals") ? "signals" : "bytes";
+    found.push_back(one["peer"].dump() + " " + one[units].dump() + " " + one["completed"].dump());
+  }
+  return found;
+}
+
+// Rank 1 does not signal before it has read of rank 0 what it waits for.
+TEST_F(NcclOwnRecord, AWaitForSignalsNamesWhoHasNotSentThem) {
+  run_threads(2, [](int rank, ncclComm_t comm) {
+    std::vector<int> memory(100);
+    ncclWindow_t window = nullptr;
+    ASSERT_NCCL(ncclCommWindowRegister(comm, memory.data(), 400, &window, 0));
+    if (rank == 0) {
+      const std::vector<int> data(50, 7);
+      EXPECT_NCCL(ncclPutSignal(data.data(), 50, ncclInt, 1, window, 0, 0, 0, 0, comm, nullptr));
+      EXPECT_NCCL(ncclSignal(1, 0, 0, 0, comm, nullptr));
+      ncclWaitSignalDesc_t two{2, 1, 0, 0};
+      EXPECT_NCCL(ncclWaitSignal(1, &two, comm, nullptr));
+    } else {
+      Json told = look();
+      while (told.is_null() || told["verdict"]["finding"] != "never called") {
+        std::this_thread::yield();
+        told = look();
+      }
+      const std::string text = told["verdict"]["text"];
+      EXPECT_EQ(told["verdict"]["ranks"], Json({1})) << text;
+      EXPECT_NE(text.find("rank 0 waits for signals of rank 1 (2 asked for in all)"),
+                std::string::npos)
+          << text;
+      EXPECT_EQ(told["ranks"][0]["wait"]["kind"], "wait for signals");
+      EXPECT_EQ(told["ranks"][0]["wait"]["signals"], 2);
+      const std::string activity = told["ranks"][0]["activity"];
+      EXPECT_EQ(activity.find("wait for 2 signals, of rank 1 the first, waits"), 0u) << activity;
+      using Strings = std::vector<std::string>;
+      EXPECT_EQ(messages_of(told, 0, "put with signal"), Strings{"1 200 true"});
+      EXPECT_EQ(messages_of(told, 0, "signal"), Strings{"1 0 true"});
+      EXPECT_EQ(messages_of(told, 0, "wait for signals"), Strings{"1 2 false"});
+      EXPECT_NCCL(ncclSignal(0, 0, 0, 0, comm, nullptr));
+      EXPECT_NCCL(ncclSignal(0, 0, 0, 0, comm, nullptr));
+    }
+    int one = 1;
+    EXPECT_NCCL(ncclAllReduce(&one, &one, 1, ncclInt, ncclSum, comm, nullptr));
+    if (rank == 0) {
+      const Json told = look();
+      ASSERT_FALSE(told.is_null());
+      EXPECT_EQ(messages_of(told, 0, "wait for signals"), std::vector<std::string>{"1 2 true"});
+    }
+    EXPECT_NCCL(ncclAllReduce(&one, &one, 1, ncclInt, ncclSum, comm, nullptr));
+    EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
+  });
+}
+
+// Each replay is an operation as any other; the capture itself is none.
+TEST_F(NcclOwnRecord, EveryReplayOfAGraphIsAnOperation) {
+  constexpr size_t kCount = 10;
+  constexpr int kReplays = 3;
+  std::atomic<bool> looked{false};
+  std::atomic<int> ready{0};
+  run_threads(2, [&](int rank, ncclComm_t comm) {
+    use_device(0);
+    const Stream stream;
+    const Array data(MemoryKind::kDevice, kCount);
+    const Graph graph(stream, [&] {
+      EXPECT_NCCL(
+          ncclAllReduce(data.data(), data.data(), kCount, ncclInt, ncclSum, comm, stream.nccl()));
+    });
+    data.set(std::vector<int>(kCount, rank));
+    for (int replay = 0; replay < kReplays; ++replay) {
+      graph.launch(stream);
+      stream.synchronize();
+    }
+    ++ready;
+    while (ready < 2) std::this_thread::yield();
+    if (rank == 0) {
+      const Json told = look();
+      EXPECT_FALSE(told.is_null());
+      for (size_t of = 0; of < 2 && !told.is_null(); ++of) {
+        int replays = 0;
+        for (const Json& one : told["ranks"][of]["operations"]) {
+          replays += one["call"] == "all_reduce(int32, sum, count 10)" && one["completed"] == true;
+        }
+        EXPECT_EQ(replays, kReplays) << told["ranks"][of].dump(1);
+      }
+      looked = true;
+    }
+    while (!looked) std::this_thread::yield();
+  });
+}
+
+}  // namespace
+}  // namespace weir::nccl::test

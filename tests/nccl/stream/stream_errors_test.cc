@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// What goes wrong in streams with operations of libnccl.so.2: streams are released and the
+// communicator tells.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nccl/stream/stream_support.h"
+
+namespace weir::nccl::test {
+namespace {
+
+class NcclStreamErrors : public testing::Test {
+ protected:
+  void SetUp() override { use_device(0); }
+};
+
+TEST_F(NcclStreamErrors, AbortReleasesAStreamWhosePeerNeverComes) {
+  for (const size_t count : {size_t{10}, size_t{20000}}) {
+    ncclComm_t comms[2] = {};
+    ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+    const Stream stream;
+    const Array data(MemoryKind::kDevice, count);
+    data.set(numbers(count, 0, 0));
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), count, ncclInt, ncclSum, comms[0],
+                                stream.nccl()));
+    }
+    std::thread watchdog([&] { EXPECT_NCCL(ncclCommAbort(comms[0])); });
+    stream.synchronize();
+    watchdog.join();
+    EXPECT_NCCL(ncclCommAbort(comms[1]));
+  }
+}
+
+TEST_F(NcclStreamErrors, AbortReleasesStreamsThatComeLater) {
+  ncclComm_t comms[2] = {};
+  ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+  const Stream stream;
+  const Array data(MemoryKind::kDevice, 3000);
+  Gate gate(stream);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_NCCL(
+        ncclAllReduce(data.data(), data.data(), 3000, ncclInt, ncclSum, comms[0], stream.nccl()));
+  }
+  EXPECT_NCCL(ncclCommAbort(comms[0]));
+  EXPECT_NCCL(ncclCommAbort(comms[1]));
+  gate.open();
+  stream.synchronize();
+}
+
+TEST_F(NcclStreamErrors, APeersAbortReleasesTheStreamAndIsTold) {
+  ncclComm_t comms[2] = {};
+  ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+  const Stream stream;
+  const Array data(MemoryKind::kDevice, 3000);
+  EXPECT_NCCL(
+      ncclAllReduce(data.data(), data.data(), 3000, ncclInt, ncclSum, comms[0], stream.nccl()));
+  EXPECT_EQ(async_error(comms[0]), ncclSuccess);
+  EXPECT_NCCL(ncclCommAbort(comms[1]));
+  stream.synchronize();
+  EXPECT_EQ(async_error(comms[0]), ncclRemoteError);
+  // What is called now is refused.
+  EXPECT_EQ(
+      ncclAllReduce(data.data(), data.data(), 3000, ncclInt, ncclSum, comms[0], stream.nccl()),
+      ncclRemoteError);
+  EXPECT_NCCL(ncclCommAbort(comms[0]));
+}
+
+TEST_F(NcclStreamErrors, RevokeReleasesStreamsAndLeavesTheWayToShrink) {
+  std::atomic<int> revoked{0};
+  run_threads(3, [&](int rank, ncclComm_t comm) {
+    use_device(0);
+    const Stream stream;
+    const Array data(MemoryKind::kDevice, 5000);
+    data.set(std::vector<int>(5000, rank + 1));
+    if (rank != 2) {
+      EXPECT_NCCL(
+          ncclAllReduce(data.data(), data.data(), 5000, ncclInt, ncclSum, comm, stream.nccl()));
+      EXPECT_NCCL(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+      stream.synchronize();
+      int excluded = 2;
+      ncclComm_t rest = nullptr;
+      ASSERT_NCCL(ncclCommShrink(comm, &excluded, 1, &rest, nullptr, NCCL_SHRINK_DEFAULT));
+      data.set(std::vector<int>(5000, rank + 1));
+      EXPECT_NCCL(
+          ncclAllReduce(data.data(), data.data(), 5000, ncclInt, ncclSum, rest, stream.nccl()));
+      stream.synchronize();
+      EXPECT_EQ(data.get(), std::vector<int>(5000, 3));
+      EXPECT_NCCL(ncclCommDestroy(rest));
+    }
+    ++revoked;
+    while (revoked < 3) std::this_thread::yield();
+  });
+}
+
+TEST_F(NcclStreamErrors, RanksThatDisagreeAreToldAndReleased) {
+  const StreamRanks ranks(2);
+  const Array data(MemoryKind::kDevice, 3000);
+  EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), 100, ncclInt, ncclSum, ranks.comm(0),
+                            ranks.stream(0).nccl()));
+  EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), 200, ncclInt, ncclSum, ranks.comm(1),
+                            ranks.stream(1).nccl()));
+  ranks.synchronize();
+  EXPECT_EQ(async_error(ranks.comm(0)), ncclInvalidUsage);
+  EXPECT_EQ(async_error(ranks.comm(1)), ncclInvalidUsage);
+  EXPECT_NE(std::string(ncclGetLastError(ranks.comm(0))), "");
+}
+
+TEST_F(NcclStreamErrors, ACallThatCudaRefusesAtOnceChangesNothing) {
+  const StreamRanks ranks(2);
+  std::vector<Array> data;
+  for (int r = 0; r < 2; ++r) {
+    data.emplace_back(MemoryKind::kDevice, 3000);
+    data.back().set(std::vector<int>(3000, r + 1));
+  }
+  const auto call_on = [&](int r, cudaStream_t stream) {
+    int* at = data[static_cast<size_t>(r)].data();
+    return ncclAllReduce(at, at, 3000, ncclInt, ncclSum, ranks.comm(r), stream);
+  };
+  auto* no_stream = reinterpret_cast<cudaStream_t>(uintptr_t{64});
+  EXPECT_EQ(call_on(0, no_stream), ncclUnhandledCudaError);
+  expect_error_with({"ncclAllReduce", "CUDA_ERROR_INVALID_HANDLE"});
+  strict_cuda_fail("cuMemcpyAsync", 0);
+  EXPECT_EQ(call_on(0, ranks.stream(0).nccl()), ncclUnhandledCudaError);
+  expect_error_with({"cuMemcpyAsync", "CUDA_ERROR_UNKNOWN"});
+  for (int r = 0; r < 2; ++r) EXPECT_NCCL(call_on(r, ranks.stream(r).nccl()));
+  ranks.synchronize();
+  for (const Array& it : data) EXPECT_EQ(it.get(), std::vector<int>(3000, 3));
+}
+
+TEST_F(NcclStreamErrors, ACallThatBreaksOffHalfwayLeavesNoStreamWaiting) {
+  // Of the first slices' copies and flags, or of a later one's.
+  for (const int calls : {1, 5, 9}) {
+    for (const char* function : {"cuMemcpyAsync", "cuStreamWriteValue32", "cuStreamBatchMemOp"}) {
+      ncclComm_t comms[2] = {};
+      ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+      const Stream stream;
+      const Array data(MemoryKind::kDevice, 20000);
+      strict_cuda_fail(function, calls);
+      const ncclResult_t result =
+          ncclAllReduce(data.data(), data.data(), 20000, ncclInt, ncclSum, comms[0], stream.nccl());
+      if (result == ncclSuccess) {  // fewer such calls are made
+        strict_cuda_fail(function, 1 << 30);
+      } else {
+        EXPECT_EQ(result, ncclUnhandledCudaError);
+        EXPECT_EQ(async_error(comms[0]), ncclUnhandledCudaError) << function << calls;
+      }
+      EXPECT_NCCL(ncclCommAbort(comms[0]));
+      EXPECT_NCCL(ncclCommAbort(comms[1]));
+      stream.synchronize();
+    }
+  }
+}
+
+// While it hands its slices over, or takes them back; the proxy may be at work on the first ones.
+TEST_F(NcclStreamErrors, AGroupThatBreaksOffHalfwayLeavesNoStreamWaiting) {
+  constexpr size_t kCount = 15000;  // 15 slices, and less than goes from device to device
+  size_t failed = 0;
+  for (const int calls : {0, 1, 9, 20}) {
+    for (const char* function : {"cuMemcpyAsync", "cuStreamWriteValue32", "cuStreamBatchMemOp"}) {
+      ncclComm_t comms[2] = {};
+      ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+      const Stream stream;
+      const Array out(MemoryKind::kDevice, kCount);
+      const Array in(MemoryKind::kDevice, kCount);
+      strict_cuda_fail(function, calls);
+      EXPECT_NCCL(ncclGroupStart());
+      EXPECT_NCCL(ncclSend(out.data(), kCount, ncclInt, 1, comms[0], stream.nccl()));
+      EXPECT_NCCL(ncclRecv(in.data(), kCount, ncclInt, 1, comms[0], stream.nccl()));
+      const ncclResult_t result = ncclGroupEnd();
+      if (result == ncclSuccess) {  // fewer such calls are made
+        strict_cuda_fail(function, 1 << 30);
+      } else {
+        EXPECT_EQ(result, ncclUnhandledCudaError);
+        ++failed;
+      }
+      EXPECT_NCCL(ncclCommAbort(comms[0]));
+      EXPECT_NCCL(ncclCommAbort(comms[1]));
+      stream.synchronize();
+    }
+  }
+  EXPECT_GE(failed, 6u);
+}
+
+}  // namespace
+}  // namespace weir::nccl::test

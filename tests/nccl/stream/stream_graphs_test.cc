@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations of libnccl.so.2 under stream capture, and graphs that are launched again and again.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "nccl/stream/graph_support.h"
+
+namespace weir::nccl::test {
+namespace {
+
+class NcclGraphs : public testing::Test {
+ protected:
+  void SetUp() override { use_device(0); }
+};
+
+void expect_no_recordings() {
+  while (strict_cuda_user_objects() > 0) std::this_thread::yield();
+}
+
+// Captures an all-reduce in place, of `count` numbers.
+Graph capture_sum(ncclComm_t comm, const Stream& stream, const Array& data) {
+  return Graph(stream, [&] {
+    EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), data.size(), ncclInt, ncclSum, comm,
+                              stream.nccl()));
+  });
+}
+
+TEST_F(NcclGraphs, EveryLaunchRunsTheOperationsAgain) {
+  for (const size_t count : {size_t{10}, size_t{5000}}) {
+    run_threads(3, [&](int rank, ncclComm_t comm) {
+      use_device(0);
+      const Stream stream;
+      const Array in(MemoryKind::kDevice, count);
+      const Array out(MemoryKind::kDevice, count);
+      const Array all(MemoryKind::kDevice, 3 * count);
+      const Graph graph(stream, [&] {
+        EXPECT_NCCL(
+            ncclAllReduce(in.data(), out.data(), count, ncclInt, ncclSum, comm, stream.nccl()));
+        EXPECT_NCCL(ncclAllGather(out.data(), all.data(), count, ncclInt, comm, stream.nccl()));
+        EXPECT_NCCL(
+            ncclBroadcast(all.data() + count, in.data(), count, ncclInt, 1, comm, stream.nccl()));
+      });
+      for (int round = 0; round < 4; ++round) {
+        const auto mine = numbers(count, rank, round);
+        std::vector<int> sum(count);
+        for (int r = 0; r < 3; ++r) {
+          const auto theirs = numbers(count, r, round);
+          for (size_t i = 0; i < count; ++i) sum[i] += theirs[i];
+        }
+        in.write(mine, stream);
+        graph.launch(stream);
+        stream.synchronize();
+        ASSERT_EQ(out.get(), sum) << "round " << round;
+        ASSERT_EQ(in.get(), sum) << "round " << round;
+      }
+    });
+  }
+  expect_no_recordings();
+}
+
+TEST_F(NcclGraphs, NothingRunsWhileItIsCaptured) {
+  const StreamRanks ranks(1);
+  const Array data(MemoryKind::kDevice, 100);
+  data.set(numbers(100, 0, 0));
+  const Array out(MemoryKind::kDevice, 100);
+  out.set(std::vector<int>(100, kUntouched));
+  const Graph graph(ranks.stream(0), [&] {
+    EXPECT_NCCL(ncclAllReduce(data.data(), out.data(), 100, ncclInt, ncclSum, ranks.comm(0),
+                              ranks.stream(0).nccl()));
+  });
+  ranks.stream(0).synchronize();
+  EXPECT_EQ(out.get()[0], kUntouched);
+  graph.launch(ranks.stream(0));
+  ranks.stream(0).synchronize();
+  EXPECT_EQ(out.get(), numbers(100, 0, 0));
+}
+
+TEST_F(NcclGraphs, LaunchesAndOrdinaryCallsFollowEachOther) {
+  const StreamRanks ranks(2);
+  std::vector<Array> data;
+  std::vector<Graph> graphs;
+  for (int r = 0; r < 2; ++r) {
+    data.emplace_back(MemoryKind::kDevice, 3000);
+    data.back().set(std::vector<int>(3000, r + 1));
+  }
+  for (int r = 0; r < 2; ++r) {
+    graphs.push_back(capture_sum(ranks.comm(r), ranks.stream(r), data[static_cast<size_t>(r)]));
+  }
+  for (int round = 0; round < 5; ++round) {
+    for (int r = 0; r < 2; ++r) {
+      int* at = data[static_cast<size_t>(r)].data();
+      graphs[static_cast<size_t>(r)].launch(ranks.stream(r));
+      EXPECT_NCCL(
+          ncclAllReduce(at, at, 3000, ncclInt, ncclMax, ranks.comm(r), ranks.stream(r).nccl()));
+      graphs[static_cast<size_t>(r)].launch(ranks.stream(r));
+    }
+  }
+  ranks.synchronize();
+  // 3, then doubled nine times.
+  for (const Array& it : data) EXPECT_EQ(it.get(), std::vector<int>(3000, 3 << 9));
+}
+
+TEST_F(NcclGraphs, OneGraphMayHoldSeveralRanksAndStreams) {
+  const StreamRanks ranks(2);
+  std::vector<Array> sums;
+  std::vector<Array> own;
+  std::vector<Array> swapped;
+  for (int r = 0; r < 2; ++r) {
+    own.emplace_back(MemoryKind::kDevice, 5000);
+    sums.emplace_back(MemoryKind::kDevice, 5000);
+    swapped.emplace_back(MemoryKind::kDevice, 5000);
+  }
+  const Stream others[2];
+  cuda::Event events[4] = {};
+  for (cuda::Event& it : events) EXPECT_CUDA(cuEventCreate(&it, 0));
+  const Graph graph(ranks.stream(0), [&] {
+    EXPECT_CUDA(cuEventRecord(events[0], ranks.stream(0).get()));
+    for (const Stream* it : {&ranks.stream(1), &others[0], &others[1]}) {
+      EXPECT_CUDA(cuStreamWaitEvent(it->get(), events[0], 0));
+    }
+    EXPECT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; ++r) {
+      const auto i = static_cast<size_t>(r);
+      // The two operations of a rank on different streams.
+      EXPECT_NCCL(ncclAllReduce(sums[i].data(), sums[i].data(), 5000, ncclInt, ncclSum,
+                                ranks.comm(r), ranks.stream(r).nccl()));
+      EXPECT_NCCL(ncclSend(own[i].data(), 5000, ncclInt, 1 - r, ranks.comm(r), others[r].nccl()));
+      EXPECT_NCCL(
+          ncclRecv(swapped[i].data(), 5000, ncclInt, 1 - r, ranks.comm(r), others[r].nccl()));
+    }
+    EXPECT_NCCL(ncclGroupEnd());
+    int next = 1;
+    for (const Stream* it : {&ranks.stream(1), &others[0], &others[1]}) {
+      EXPECT_CUDA(cuEventRecord(events[next], it->get()));
+      EXPECT_CUDA(cuStreamWaitEvent(ranks.stream(0).get(), events[next++], 0));
+    }
+  });
+  ASSERT_EQ(graph.result(), cuda::kSuccess);
+  for (int round = 1; round < 5; ++round) {
+    for (int r = 0; r < 2; ++r) {
+      sums[static_cast<size_t>(r)].set(std::vector<int>(5000, round * (r + 1)));
+      own[static_cast<size_t>(r)].set(numbers(5000, r, round));
+    }
+    graph.launch(ranks.stream(0));
+    ranks.stream(0).synchronize();
+    for (const Array& it : sums) EXPECT_EQ(it.get(), std::vector<int>(5000, 3 * round));
+    for (size_t r = 0; r < 2; ++r) {
+      EXPECT_EQ(swapped[r].get(), numbers(5000, static_cast<int>(1 - r), round));
+    }
+  }
+  for (cuda::Event it : events) EXPECT_CUDA(cuEventDestroy_v2(it));
+}
+
+TEST_F(NcclGraphs, WhatAGraphNeedsLivesUntilTheGraphIsDestroyed) {
+  const StreamRanks ranks(2);
+  std::vector<Array> data;
+  for (int r = 0; r < 2; ++r) data.emplace_back(MemoryKind::kDevice, 3000);
+  for (int round = 0; round < 6; ++round) {
+    std::vector<Graph> graphs;
+    for (int r = 0; r < 2; ++r) {
+      data[static_cast<size_t>(r)].set(std::vector<int>(3000, r + 1));
+      graphs.push_back(capture_sum(ranks.comm(r), ranks.stream(r), data[static_cast<size_t>(r)]));
+    }
+    EXPECT_EQ(strict_cuda_user_objects(), 2);
+    for (int r = 0; r < 2; ++r) graphs[static_cast<size_t>(r)].launch(ranks.stream(r));
+    ranks.synchronize();
+    for (const Array& it : data) EXPECT_EQ(it.get(), std::vector<int>(3000, 3));
+    graphs.clear();
+    expect_no_recordings();
+  }
+}
+
+TEST_F(NcclGraphs, AGroupOfCapturedAndOtherStreamsIsRefused) {
+  const StreamRanks ranks(1);
+  const Stream other;
+  const Array data(MemoryKind::kDevice, 10);
+  data.set(std::vector<int>(10, 1));
+  const Graph graph(ranks.stream(0), [&] {
+    EXPECT_NCCL(ncclGroupStart());
+    for (const Stream* stream : {&ranks.stream(0), &other}) {
+      EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), 10, ncclInt, ncclSum, ranks.comm(0),
+                                stream->nccl()));
+    }
+    EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
+    expect_error_with({"captured", "2 streams"});
+  });
+  // The communicator goes on.
+  EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), 10, ncclInt, ncclSum, ranks.comm(0),
+                            ranks.stream(0).nccl()));
+  ranks.stream(0).synchronize();
+  EXPECT_EQ(async_error(ranks.comm(0)), ncclSuccess);
+}
+
+TEST_F(NcclGraphs, ACaptureThatFailsLeavesTheCommunicatorAsItWas) {
+  for (const char* function :
+       {"cuUserObjectCreate", "cuGraphRetainUserObject", "cuMemcpyAsync", "cuEventCreate"}) {
+    const StreamRanks ranks(1);
+    const Array data(MemoryKind::kDevice, 3000);
+    data.set(std::vector<int>(3000, 4));
+    {
+      const Graph graph(ranks.stream(0), [&] {
+        strict_cuda_fail(function, 0);
+        EXPECT_EQ(ncclAllReduce(data.data(), data.data(), 3000, ncclInt, ncclSum, ranks.comm(0),
+                                ranks.stream(0).nccl()),
+                  ncclUnhandledCudaError);
+      });
+    }
+    expect_no_recordings();
+    const Graph graph = capture_sum(ranks.comm(0), ranks.stream(0), data);
+    graph.launch(ranks.stream(0));
+    ranks.stream(0).synchronize();
+    EXPECT_EQ(data.get(), std::vector<int>(3000, 4));
+    EXPECT_EQ(async_error(ranks.comm(0)), ncclSuccess) << function;
+  }
+}
+
+TEST_F(NcclGraphs, ALaunchAfterAnAbortEnds) {
+  StreamRanks ranks(1);
+  const Array data(MemoryKind::kDevice, 5000);
+  data.set(std::vector<int>(5000, 4));
+  const ncclUniqueId id = make_id();
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclCommInitRank(&comm, 1, id, 0));
+  const Graph graph = capture_sum(comm, ranks.stream(0), data);
+  graph.launch(ranks.stream(0));
+  ranks.stream(0).synchronize();
+  EXPECT_NCCL(ncclCommAbort(comm));
+  for (int i = 0; i < 3; ++i) graph.launch(ranks.stream(0));
+  ranks.stream(0).synchronize();
+}
+
+}  // namespace
+}  // namespace weir::nccl::test

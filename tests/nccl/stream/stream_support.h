@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests of operations in stream order, on the strict libcuda: memory of each kind, streams, and
+// what each collective must give.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "nccl/strict_cuda/strict_cuda.h"
+#include "nccl/support.h"
+
+#define EXPECT_CUDA(call) EXPECT_EQ(call, weir::cuda::kSuccess)
+
+namespace weir::nccl::test {
+
+// The calling thread uses a device.
+inline void use_device(int device) {
+  cuda::Context context = nullptr;
+  EXPECT_CUDA(cuInit(0));
+  EXPECT_CUDA(cuDevicePrimaryCtxRetain(&context, device));
+  EXPECT_CUDA(cuCtxSetCurrent(context));
+}
+
+// Apart from the legacy default stream, for which others would wait, and it for them.
+class Stream {
+ public:
+  Stream() { EXPECT_CUDA(cuStreamCreate(&stream_, cuda::kStreamNonBlocking)); }
+  ~Stream() {
+    if (stream_ == nullptr) return;
+    EXPECT_CUDA(cuStreamDestroy_v2(stream_));
+  }
+  Stream(Stream&& other) noexcept : stream_(std::exchange(other.stream_, nullptr)) {}
+  Stream& operator=(Stream&&) = delete;
+
+  cuda::Stream get() const { return stream_; }
+  cudaStream_t nccl() const { return static_cast<cudaStream_t>(stream_); }
+  void synchronize() const { EXPECT_CUDA(cuStreamSynchronize(stream_)); }
+  bool idle() const { return cuStreamQuery(stream_) == cuda::kSuccess; }
+
+ private:
+  cuda::Stream stream_ = nullptr;
+};
+
+// What comes after it in the stream waits for open().
+class Gate {
+ public:
+  explicit Gate(const Stream& stream) {
+    void* pinned = nullptr;
+    EXPECT_CUDA(cuMemHostAlloc(&pinned, sizeof(uint32_t), cuda::kHostPortable));
+    value_ = static_cast<uint32_t*>(pinned);
+    *value_ = 0;
+    EXPECT_CUDA(cuStreamWaitValue32_v2(stream.get(), reinterpret_cast<uintptr_t>(value_), 1,
+                                       cuda::kWaitEqual));
+  }
+  // After the stream has passed.
+  ~Gate() {
+    if (value_ != nullptr) (void)cuMemFreeHost(value_);
+  }
+  Gate(Gate&& other) noexcept : value_(std::exchange(other.value_, nullptr)) {}
+  Gate& operator=(Gate&&) = delete;
+  void open() { std::atomic_ref(*value_).store(1); }
+
+ private:
+  uint32_t* value_ = nullptr;
+};
+
+// What receive buffers hold before.
+inline constexpr int kUntouched = -77;
+
+enum class MemoryKind { kDevice, kPinned, kHost };
+
+// `size` numbers in memory of a kind.
+class Array {
+ public:
+  Array(MemoryKind kind, size_t size) : kind_(kind), size_(size) {
+    const size_t bytes = std::max<size_t>(size, 1) * sizeof(int);
+    if (kind == MemoryKind::kDevice) {
+      cuda::DevicePointer address = 0;
+      EXPECT_CUDA(cuMemAlloc_v2(&address, bytes));
+      data_ = reinterpret_cast<int*>(static_cast<uintptr_t>(address));
+    } else if (kind == MemoryKind::kPinned) {
+      void* pinned = nullptr;
+      EXPECT_CUDA(cuMemHostAlloc(&pinned, bytes, cuda::kHostPortable));
+      data_ = static_cast<int*>(pinned);
+    } else {
+      data_ = new int[std::max<size_t>(size, 1)];
+    }
+  }
+  ~Array() {
+    if (data_ == nullptr) return;
+    if (kind_ == MemoryKind::kDevice) {
+      EXPECT_CUDA(cuMemFree_v2(reinterpret_cast<uintptr_t>(data_)));
+    } else if (kind_ == MemoryKind::kPinned) {
+      EXPECT_CUDA(cuMemFreeHost(data_));
+    } else {
+      delete[] data_;
+    }
+  }
+  Array(Array&& other) noexcept
+      : kind_(other.kind_), size_(other.size_), data_(std::exchange(other.data_, nullptr)) {}
+  Array& operator=(Array&&) = delete;
+
+  int* data() const { return data_; }
+  size_t size() const { return size_; }
+
+  // In stream order, without waiting for it where neither is plain host memory and one is a
+  // device's.
+  void copy_of(const Array& from, const Stream& stream) const {
+    EXPECT_EQ(size_, from.size_);
+    copy(data_, from.data_, stream);
+  }
+  // In stream order; `values` stays until the stream has passed, for which the call may wait: they
+  // are not pinned.
+  void write(const std::vector<int>& values, const Stream& stream) const {
+    copy(data_, values.data(), stream);
+  }
+  void read(std::vector<int>* values, const Stream& stream) const {
+    values->resize(size_);
+    copy(values->data(), data_, stream);
+  }
+  // The same, here and now.
+  void set(const std::vector<int>& values) const {
+    const Stream stream;
+    write(values, stream);
+    stream.synchronize();
+  }
+  std::vector<int> get() const {
+    std::vector<int> values;
+    const Stream stream;
+    read(&values, stream);
+    stream.synchronize();
+    return values;
+  }
+
+ private:
+  void copy(void* to, const void* from, const Stream& stream) const {
+    if (size_ == 0) return;
+    EXPECT_CUDA(cuMemcpyAsync(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from),
+                              size_ * sizeof(int), stream.get()));
+  }
+
+  MemoryKind kind_;
+  size_t size_;
+  int* data_ = nullptr;
+};
+
+// ---- Collectives --------------------------------------------------------------------------------
+
+enum class Kind {
+  kAllReduce,
+  kReduce,
+  kBroadcast,
+  kReduceScatter,
+  kAllGather,
+  kAlltoAll,
+  kGather,
+  kScatter,
+};
+inline constexpr Kind kKinds[] = {Kind::kAllReduce,     Kind::kReduce,    Kind::kBroadcast,
+                                  Kind::kReduceScatter, Kind::kAllGather, Kind::kAlltoAll,
+                                  Kind::kGather,        Kind::kScatter};
+
+inline size_t send_size(Kind kind, size_t n, size_t count) {
+  const bool blocks =
+      kind == Kind::kReduceScatter || kind == Kind::kAlltoAll || kind == Kind::kScatter;
+  return blocks ? n * count : count;
+}
+inline size_t recv_size(Kind kind, size_t n, size_t count) {
+  const bool blocks = kind == Kind::kAllGather || kind == Kind::kAlltoAll || kind == Kind::kGather;
+  return blocks ? n * count : count;
+}
+
+inline ncclResult_t call(Kind kind, const int* send, int* recv, size_t count, int root,
+                         ncclComm_t comm, cudaStream_t stream) {
+  switch (kind) {
+    case Kind::kAllReduce:
+      return ncclAllReduce(send, recv, count, ncclInt, ncclSum, comm, stream);
+    case Kind::kReduce:
+      return ncclReduce(send, recv, count, ncclInt, ncclSum, root, comm, stream);
+    case Kind::kBroadcast:
+      return ncclBroadcast(send, recv, count, ncclInt, root, comm, stream);
+    case Kind::kReduceScatter:
+      return ncclReduceScatter(send, recv, count, ncclInt, ncclSum, comm, stream);
+    case Kind::kAllGather:
+      return ncclAllGather(send, recv, count, ncclInt, comm, stream);
+    case Kind::kAlltoAll:
+      return ncclAlltoAll(send, recv, count, ncclInt, comm, stream);
+    case Kind::kGather:
+      return ncclGather(send, recv, count, ncclInt, root, comm, stream);
+    case Kind::kScatter:
+      return ncclScatter(send, recv, count, ncclInt, root, comm, stream);
+  }
+  return ncclInternalError;
+}
+
+// What `rank` receives when rank i sends sends[i]; empty: nothing.
+inline std::vector<int> expected(Kind kind, const std::vector<std::vector<int>>& sends, int rank,
+                                 size_t count, int root) {
+  const size_t n = sends.size();
+  const auto me = static_cast<size_t>(rank);
+  const auto top = static_cast<size_t>(root);
+  const bool rooted = kind == Kind::kReduce || kind == Kind::kGather;
+  if (rooted && rank != root) return {};
+  std::vector<int> out(recv_size(kind, n, count));
+  for (size_t i = 0; i < out.size(); ++i) {
+    const size_t block = i / std::max<size_t>(count, 1);
+    const size_t at = i % std::max<size_t>(count, 1);
+    if (kind == Kind::kAllReduce || kind == Kind::kReduce) {
+      for (const auto& send : sends) out[i] += send[i];
+    } else if (kind == Kind::kBroadcast) {
+      out[i] = sends[top][i];
+    } else if (kind == Kind::kReduceScatter) {
+      for (const auto& send : sends) out[i] += send[me * count + i];
+    } else if (kind == Kind::kAllGather || kind == Kind::kGather) {
+      out[i] = sends[block][at];
+    } else if (kind == Kind::kAlltoAll) {
+      out[i] = sends[block][me * count + at];
+    } else {
+      out[i] = sends[top][me * count + i];
+    }
+  }
+  return out;
+}
+
+// Numbers of their own for each rank and call.
+inline std::vector<int> numbers(size_t size, int rank, int seed) {
+  std::vector<int> values(size);
+  for (size_t i = 0; i < size; ++i) {
+    values[i] = static_cast<int>(i * 7 + static_cast<size_t>(rank) * 100003 +
+                                 static_cast<size_t>(seed) * 9176);
+  }
+  return values;
+}
+
+// Every rank's arrays for one call, and what they must hold after it.
+struct Exchange {
+  Exchange(Kind the_kind, int n, size_t the_count, int the_root, int seed,
+           const std::function<MemoryKind(int)>& memory)
+      : kind(the_kind), count(the_count), root(the_root) {
+    const auto ranks = static_cast<size_t>(n);
+    for (int rank = 0; rank < n; ++rank) {
+      values.push_back(numbers(send_size(kind, ranks, count), rank, seed));
+      sends.emplace_back(memory(2 * rank), values.back().size());
+      recvs.emplace_back(memory(2 * rank + 1), recv_size(kind, ranks, count));
+      sends.back().set(values.back());
+      recvs.back().set(std::vector<int>(recvs.back().size(), kUntouched));
+    }
+  }
+  ncclResult_t call_on(int rank, ncclComm_t comm, const Stream& stream) const {
+    const auto i = static_cast<size_t>(rank);
+    return call(kind, sends[i].data(), recvs[i].data(), count, root, comm, stream.nccl());
+  }
+  void check() const {
+    for (size_t i = 0; i < recvs.size(); ++i) {
+      const auto wanted = expected(kind, values, static_cast<int>(i), count, root);
+      if (!wanted.empty()) {
+        EXPECT_EQ(recvs[i].get(), wanted)
+            << "kind " << static_cast<int>(kind) << ", count " << count << ", rank " << i;
+      }
+    }
+  }
+
+  Kind kind;
+  size_t count;
+  int root;
+  std::vector<std::vector<int>> values;
+  std::vector<Array> sends;
+  std::vector<Array> recvs;
+};
+
+inline MemoryKind device(int) { return MemoryKind::kDevice; }
+
+// n ranks in the calling thread, with a stream each.
+class StreamRanks {
+ public:
+  explicit StreamRanks(int n) : ranks_(n), streams_(static_cast<size_t>(n)) {}
+
+  ncclComm_t comm(int rank) const { return ranks_[rank]; }
+  const Stream& stream(int rank) const { return streams_[static_cast<size_t>(rank)]; }
+  int size() const { return ranks_.size(); }
+  void synchronize() const {
+    for (const Stream& it : streams_) it.synchronize();
+  }
+
+ private:
+  AllRanks ranks_;
+  std::vector<Stream> streams_;
+};
+
+inline ncclResult_t async_error(ncclComm_t comm) {
+  ncclResult_t error = ncclInternalError;
+  EXPECT_NCCL(ncclCommGetAsyncError(comm, &error));
+  return error;
+}
+
+}  // namespace weir::nccl::test

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The queues of two ranks that share memory, polled in turn by one thread.
+#include "core/comm/collective/collective_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/cost/table.h"
+#include "unit/comm/parts_support.h"
+
+namespace weir::comm {
+namespace {
+
+// One rank's parts.
+struct One {
+  One(const MappedRanks& ranks, Rank rank) {
+    ranks.join(rank, &state);
+    reports.open(nullptr);
+    engine::PlannerOptions options;
+    options.table = cost::built_in_table();
+    queue.open(std::make_unique<engine::Planner>(state.context, std::move(options)));
+  }
+
+  void enqueue(Request* request) {
+    requests.begin(*request);
+    queue.enqueue(*request);
+  }
+
+  CommState state;
+  PeerReports reports{state};
+  Requests requests{state, reports};
+  Windows windows{state};
+  CollectiveQueue queue{state, requests, windows};
+};
+
+struct CollectiveQueueTest : testing::Test {
+  MappedRanks ranks{2};
+  One a{ranks, 0};
+  One b{ranks, 1};
+  OperationFailure failure_of_a, failure_of_b;
+
+  static engine::Call all_reduce(const std::vector<float>& in, std::vector<float>* out) {
+    engine::Call call;
+    call.collective = Collective::kAllReduce;
+    call.type = DataType::kFloat32;
+    call.count = in.size();
+    call.input = in.data();
+    call.output = out->data();
+    return call;
+  }
+
+  // Until neither moves.
+  void poll() {
+    for (bool moved = true; moved && !failure_of_a.happened() && !failure_of_b.happened();) {
+      moved = a.queue.poll(&failure_of_a);
+      moved = b.queue.poll(&failure_of_b) || moved;
+    }
+  }
+};
+
+TEST_F(CollectiveQueueTest, CallsRunOneAfterTheOtherInTheOrderOfTheCalls) {
+  const std::vector<float> ones(1000, 1.0f), twos(1000, 2.0f);
+  std::vector<float> first_a(1000), first_b(1000), second_a(1000), second_b(1000);
+  Request requests[4];
+  requests[0].call = all_reduce(ones, &first_a);
+  requests[1].call = all_reduce(first_a, &second_a);  // of the first one's result
+  requests[2].call = all_reduce(twos, &first_b);
+  requests[3].call = all_reduce(first_b, &second_b);
+  a.enqueue(&requests[0]);
+  a.enqueue(&requests[1]);
+  poll();
+  EXPECT_FALSE(requests[0].done.load()) << "the other rank has not called yet";
+  std::vector<Rank> awaited;
+  a.queue.collect_awaited(&awaited);
+  EXPECT_EQ(awaited, std::vector<Rank>{1});
+  EXPECT_EQ(a.queue.first(), &requests[0]);
+  b.enqueue(&requests[2]);
+  b.enqueue(&requests[3]);
+  poll();
+  for (const Request& request : requests) {
+    EXPECT_TRUE(request.done.load());
+    EXPECT_TRUE(request.status.ok()) << request.status.text();
+  }
+  EXPECT_TRUE(a.queue.is_empty());
+  EXPECT_EQ(second_a, std::vector<float>(1000, 6.0f));
+  EXPECT_EQ(second_b, std::vector<float>(1000, 6.0f));
+}
+
+TEST_F(CollectiveQueueTest, AWarmCallThatIsSlowGoesOnAsARequest) {
+  const std::vector<float> ones(2, 1.0f);
+  std::vector<float> out_a(2), out_b(2);
+  const engine::Call call_a = all_reduce(ones, &out_a);
+  EXPECT_EQ(a.queue.run_warm(call_a), CollectiveQueue::Warm::kRefused) << "it has no plan";
+  {
+    Request of_a, of_b;
+    of_a.call = call_a;
+    of_b.call = all_reduce(ones, &out_b);
+    a.enqueue(&of_a);
+    b.enqueue(&of_b);
+    poll();
+    ASSERT_TRUE(of_a.done.load() && of_b.done.load());
+  }
+  EXPECT_EQ(a.queue.run_warm(call_a), CollectiveQueue::Warm::kUnderWay);
+  Request rest;
+  rest.call = call_a;
+  a.requests.begin_watch();
+  a.queue.take_over(rest);
+  EXPECT_EQ(a.queue.run_warm(call_a), CollectiveQueue::Warm::kRefused) << "another call runs";
+  EXPECT_EQ(b.queue.run_warm(all_reduce(ones, &out_b)), CollectiveQueue::Warm::kDone);
+  poll();
+  EXPECT_TRUE(rest.done.load());
+  EXPECT_FALSE(a.requests.any());
+  EXPECT_EQ(out_a, std::vector<float>(2, 2.0f));
+}
+
+TEST_F(CollectiveQueueTest, AnotherCallOfAPeerIsAFailureWithoutAText) {
+  const std::vector<float> in(1000, 1.0f);
+  const std::vector<float> shorter(999, 1.0f);
+  std::vector<float> out_a(1000), out_b(1000);
+  Request of_a, of_b;
+  of_a.call = all_reduce(in, &out_a);
+  of_b.call = all_reduce(shorter, &out_b);
+  a.enqueue(&of_a);
+  b.enqueue(&of_b);
+  poll();
+  const OperationFailure& failure = failure_of_a.happened() ? failure_of_a : failure_of_b;
+  ASSERT_TRUE(failure.happened());
+  EXPECT_EQ(failure.status.code(), Code::kMismatch);
+  EXPECT_TRUE(failure.status.text().empty());
+  EXPECT_EQ(failure.request, failure_of_a.happened() ? &of_a : &of_b);
+  a.queue.fail_all(Status(Code::kMismatch, "different calls"));
+  b.queue.fail_all(Status(Code::kMismatch, "different calls"));
+  EXPECT_EQ(of_a.status.text(), "different calls");
+  EXPECT_TRUE(a.queue.is_empty());
+}
+
+TEST_F(CollectiveQueueTest, ARequestThatRepeatsStaysAtTheHeadUntilItIsTakenOut) {
+  const std::vector<float> in(4, 1.0f);
+  std::vector<float> out_a(4), out_b(4);
+  Request of_a, of_b, next_a;
+  of_a.call = next_a.call = all_reduce(in, &out_a);
+  of_b.call = all_reduce(in, &out_b);
+  of_a.repeats = of_b.repeats = true;
+  a.enqueue(&of_a);
+  a.enqueue(&next_a);
+  b.enqueue(&of_b);
+  for (int round = 0; round < 3; ++round) {
+    poll();
+    ASSERT_TRUE(of_a.paused && of_b.paused) << round;
+    EXPECT_FALSE(of_a.done.load());
+    EXPECT_EQ(a.queue.first(), &of_a);
+    of_a.paused = of_b.paused = false;
+  }
+  of_a.paused = true;
+  a.queue.remove_first(of_a);
+  EXPECT_EQ(a.queue.first(), &next_a);
+  a.queue.fail_all(Status(Code::kAborted, "the end"));
+  EXPECT_TRUE(next_a.done.load());
+}
+
+}  // namespace
+}  // namespace weir::comm

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/health/health.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/comm/requests/request_text.h"
+#include "unit/comm/parts_support.h"
+
+namespace weir::comm {
+namespace {
+
+using engine::RankState;
+
+struct HealthTest : testing::Test {
+  static constexpr Rank kRanks = 4;
+
+  CommState state;
+  MappedRanks ranks{kRanks, &state};
+  PeerReports reports{state};
+  Records records{state};
+  FakeOperations operations;
+  std::vector<Status> told;
+  Health health{state, reports, operations, records,
+                [this](const Status& status) { told.push_back(status); }};
+  Request request;
+
+  void SetUp() override {
+    reports.open(nullptr);
+    health.open();
+    request.call.collective = Collective::kAllReduce;
+    request.call.count = 4;
+    operations.first = &request;
+  }
+
+  engine::Control& peer(Rank rank) { return state.context.control(rank); }
+  void check() {
+    const std::lock_guard lock(state.lock);
+    health.check(request);
+  }
+  Status failure() const { return state.failure.status(); }
+};
+
+TEST_F(HealthTest, NothingIsWrongWhileThereIsTime) {
+  operations.awaited = {1};
+  for (int i = 0; i < 3; ++i) check();
+  EXPECT_TRUE(failure().ok());
+  EXPECT_TRUE(operations.failures.empty());
+}
+
+TEST_F(HealthTest, TheFailureThatAPeerTellsOfIsTakenOverWithWhomItBlames) {
+  std::snprintf(peer(2).error_text, sizeof peer(2).error_text, "rank 3 died");
+  peer(2).blamed_count = 1;
+  peer(2).blamed_ranks[0] = 3;
+  peer(2).health.code.store(static_cast<uint32_t>(Code::kPeerLost));
+  peer(2).health.state.store(static_cast<uint32_t>(RankState::kFailed));
+  EXPECT_EQ(health.reported_failure().code(), Code::kPeerLost);
+  check();
+  EXPECT_EQ(failure().text(), "rank 3 died (reported by rank 2)");
+  EXPECT_EQ(state.failure.blamed(), std::vector<Rank>{3});
+  ASSERT_EQ(operations.failures.size(), 1u);
+  ASSERT_EQ(told.size(), 1u);
+  std::set<Rank> lost;
+  health.collect_lost(&lost);
+  EXPECT_EQ(lost, std::set<Rank>{3});
+  // And it is passed on.
+  EXPECT_EQ(peer(0).health.state.load(), static_cast<uint32_t>(RankState::kFailed));
+  EXPECT_STREQ(peer(0).error_text, "rank 3 died (reported by rank 2)");
+}
+
+TEST_F(HealthTest, APeerThatLeftWithoutDoingItsPartIsLostOnceTwoLooksHaveSeenIt) {
+  operations.awaited = {1};
+  request.started = true;
+  request.sequence = 1;
+  state.context.sequence = 1;
+  state.context.end_position[1] = 64;
+  peer(1).health.gone.store(1);
+  check();
+  EXPECT_TRUE(failure().ok());
+  {
+    const std::lock_guard lock(state.lock);
+    health.note_progress();
+  }
+  check();
+  EXPECT_TRUE(failure().ok()) << "something moved: what it left behind counts";
+  check();
+  EXPECT_EQ(failure().code(), Code::kPeerLost);
+  EXPECT_NE(failure().text().find("rank 1 destroyed the communicator"), std::string::npos)
+      << failure().text();
+}
+
+TEST_F(HealthTest, APeerThatLeftAfterItsPartIsNoLoss) {
+  operations.awaited = {1};
+  request.started = true;
+  request.sequence = 1;
+  state.context.sequence = 1;
+  state.context.end_position[1] = 64;
+  peer(1).health.gone.store(1);
+  peer(1).done.position.store(64);
+  for (int i = 0; i < 4; ++i) check();
+  EXPECT_TRUE(failure().ok()) << failure().text();
+}
+
+TEST_F(HealthTest, AtTheDeadlineTheOnlySilentRankIsBlamed) {
+  operations.awaited = {1};
+  request.timeout_ms = 40;
+  const auto show = [&](Rank p, Rank awaited) {
+    peer(p).health.awaited[0].store(uint64_t{1} << awaited);
+    peer(p).health.beat.fetch_add(1);
+  };
+  // Rank 0 waits for 1, that for 2, that for 3, which shows nothing.
+  check();
+  while (failure().ok() && now_ns() < request.deadline_ns + 10'000'000'000) {
+    show(1, 2);
+    show(2, 3);
+    check();
+  }
+  EXPECT_EQ(failure().code(), Code::kTimeout);
+  EXPECT_EQ(state.failure.blamed(), std::vector<Rank>{3});
+  EXPECT_NE(failure().text().find("waiting for rank 3"), std::string::npos) << failure().text();
+}
+
+TEST_F(HealthTest, AnotherCallOfAPeerIsToldByRank) {
+  engine::Call other = request.call;
+  other.count = 5;
+  engine::DescriptorLine& line = peer(3).descriptor[1];
+  line.fingerprint.store(engine::fingerprint(other));
+  line.what.store(engine::pack_what(other));
+  line.count.store(other.count);
+  line.sequence.store(1);
+  check();
+  EXPECT_EQ(failure().code(), Code::kMismatch);
+  EXPECT_NE(failure().text().find("rank 3 called " + engine::describe(other)), std::string::npos)
+      << failure().text();
+}
+
+TEST_F(HealthTest, AnAbortIsToldAtOnceAndEndsTheOperationsAtTheNextLook) {
+  health.abort();
+  EXPECT_EQ(failure().code(), Code::kAborted);
+  EXPECT_EQ(peer(0).health.state.load(), static_cast<uint32_t>(RankState::kAborted));
+  EXPECT_TRUE(operations.failures.empty());
+  check();
+  ASSERT_EQ(operations.failures.size(), 1u);
+  EXPECT_EQ(operations.failures[0].code(), Code::kAborted);
+}
+
+TEST_F(HealthTest, WhatBrokeAnotherCommunicatorOfTheseRanksBreaksThisOne) {
+  health.adopt(Status(Code::kTimeout, "elsewhere"));
+  health.adopt(Status(Code::kPeerLost, "later"));
+  EXPECT_EQ(failure().text(), "elsewhere");
+  check();
+  ASSERT_EQ(operations.failures.size(), 1u);
+  EXPECT_TRUE(told.empty()) << "the other one knows";
+}
+
+TEST_F(HealthTest, AShrinkGoesOnOnlyWithRanksThatLive) {
+  EXPECT_TRUE(health.check_survivors({}).ok());
+  peer(2).health.gone.store(1);
+  EXPECT_EQ(health.check_survivors({}).code(), Code::kPeerLost);
+  EXPECT_TRUE(health.check_survivors({2}).ok());
+}
+
+TEST_F(HealthTest, WhoWaitsShowsThatItLivesAndForWhom) {
+  operations.awaited = {1, 3};
+  check();
+  EXPECT_GT(peer(0).health.beat.load(), 0u);
+  EXPECT_EQ(peer(0).health.awaited[0].load(), 0b1010u);
+  const std::lock_guard lock(state.lock);
+  reports.end_wait();
+  EXPECT_EQ(peer(0).health.awaited[0].load(), 0u);
+}
+
+}  // namespace
+}  // namespace weir::comm

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the planner offers to the router: it asks an algorithm for its properties, never for its
+// name.
+#include "core/engine/planner.h"
+
+#include <gtest/gtest.h>
+
+#include "core/algo/catalog.h"
+
+namespace weir::engine {
+namespace {
+
+// A copy of a real one under a name that nothing has heard of, with figures that win.
+algo::Algorithm made_up(const algo::Algorithm& like) {
+  algo::Algorithm algorithm = like;
+  algorithm.name = "made_up";
+  return algorithm;
+}
+
+// Ranks that exchange messages.
+class Planning : public testing::Test {
+ protected:
+  Planning() {
+    functions_.name = "none";
+    functions_.caps.lane_count = 8;
+    context_.rank = 1;
+    context_.transport = &functions_;
+  }
+
+  // The algorithms that were weighed for the call; empty where there is no plan.
+  std::vector<std::string> offered(const Call& call, Rank rank_count,
+                                   std::vector<const algo::Algorithm*> algorithms) {
+    context_.rank_count = rank_count;
+    PlannerOptions options;
+    options.algorithms = algorithms;
+    options.table = cost::built_in_table();
+    options.forced = forced_;
+    Planner planner(context_, options);
+    const auto plan = planner.plan_for(call, false);
+    chosen_ = plan.ok() ? plan.value()->algorithm : nullptr;
+    std::vector<std::string> names;
+    if (!plan.ok()) return names;
+    reason_ = planner.decisions().records().back().decision.reason;
+    for (const cost::Candidate& candidate :
+         planner.decisions().records().back().decision.candidates) {
+      if (candidate.excluded == nullptr) names.emplace_back(candidate.algorithm->name);
+    }
+    return names;
+  }
+
+  weir_transport_functions_t functions_{};
+  Context context_;
+  std::vector<ForcedAlgorithm> forced_;
+  const algo::Algorithm* chosen_ = nullptr;
+  std::string reason_;
+};
+
+using Names = std::vector<std::string>;
+
+constexpr size_t kCounts[] = {5, 0, 9, 1};
+
+Call uneven(Collective collective) {
+  Call call;
+  call.collective = collective;
+  call.type = DataType::kFloat32;
+  call.block_counts = kCounts;
+  if (collective == Collective::kAllToAll) {
+    call.recv_counts = kCounts;
+  } else {
+    call.count = 15;
+  }
+  return call;
+}
+
+TEST_F(Planning, AnAlgorithmThatNobodyKnowsByNameIsOfferedWhatItSaysThatItCanDo) {
+  algo::Algorithm any_lengths = made_up(algo::kRingAllGather);
+  algo::Algorithm equal_only = made_up(algo::kRingAllGather);
+  equal_only.name = "made_up_for_equal_blocks";
+  equal_only.lengths = algo::BlockLengths::kEqual;
+  Call even;
+  even.collective = Collective::kAllGather;
+  even.count = 16;
+  EXPECT_EQ(offered(even, 4, {&any_lengths, &equal_only}),
+            (Names{"made_up", "made_up_for_equal_blocks"}));
+  EXPECT_EQ(offered(uneven(Collective::kAllGather), 4, {&any_lengths, &equal_only}),
+            Names{"made_up"});
+  EXPECT_EQ(chosen_, &any_lengths);
+  EXPECT_EQ(offered(uneven(Collective::kAllGather), 4, {&equal_only}), Names{});
+}
+
+TEST_F(Planning, AnAlgorithmIsOfferedFromTheNumberOfRanksThatItSays) {
+  algo::Algorithm from_three = made_up(algo::kRingAllGather);
+  from_three.worthwhile_from_ranks = 3;
+  Call call;
+  call.collective = Collective::kAllGather;
+  call.count = 16;
+  const std::vector<const algo::Algorithm*> both = {&algo::kBruckAllGather, &from_three};
+  EXPECT_EQ(offered(call, 2, both), Names{"bruck"});
+  EXPECT_EQ(offered(call, 3, both), (Names{"bruck", "made_up"}));
+  // Whoever forces it knows what he does.
+  forced_ = {{Collective::kAllGather, algo::BlockLengths::kEqual, &from_three}};
+  offered(call, 2, both);
+  EXPECT_EQ(chosen_, &from_three);
+}
+
+TEST_F(Planning, AnAllToAllVIsChosenByCostAmongAllThatTakeItsLengths) {
+  const auto all = algo::all_algorithms();
+  EXPECT_EQ(offered(uneven(Collective::kAllToAll), 4, {all.begin(), all.end()}),
+            (Names{"pairwise", "linear"}));
+  algo::Algorithm another = made_up(algo::kPairwiseAllToAll);
+  EXPECT_EQ(offered(uneven(Collective::kAllToAll), 4, {&another}), Names{"made_up"});
+}
+
+TEST_F(Planning, WhatIsForcedForEqualBlocksIsPassedOverForOthersWhereItMust) {
+  const auto all = algo::all_algorithms();
+  const std::vector<const algo::Algorithm*> known(all.begin(), all.end());
+  forced_ = {{Collective::kAllGather, algo::BlockLengths::kEqual, &algo::kBruckAllGather}};
+  offered(uneven(Collective::kAllGather), 4, known);
+  ASSERT_NE(chosen_, nullptr);
+  EXPECT_STREQ(chosen_->name, "ring");
+  EXPECT_NE(reason_.find("'bruck' is ignored, because it supports blocks of equal length only"),
+            std::string::npos)
+      << reason_;
+  forced_ = {{Collective::kAllToAll, algo::BlockLengths::kEqual, &algo::kBruckAllToAll},
+             {Collective::kAllToAll, algo::BlockLengths::kKnownToEnds, &algo::kPairwiseAllToAll}};
+  offered(uneven(Collective::kAllToAll), 4, known);
+  EXPECT_EQ(chosen_, &algo::kPairwiseAllToAll);
+  EXPECT_EQ(reason_, "forced by WEIR_ALGORITHM");
+}
+
+TEST_F(Planning, AVVariantIsDecidedOnceForAllLengthsOfOneOrderOfMagnitude) {
+  context_.rank_count = 4;
+  PlannerOptions options;
+  options.table = cost::built_in_table();
+  Planner planner(context_, options);
+  size_t counts[] = {5, 0, 9, 1};
+  Call call = uneven(Collective::kAllToAll);
+  call.block_counts = call.recv_counts = counts;
+  const Plan* first = planner.plan_for(call, false).take();
+  EXPECT_EQ(planner.plan_for(call, false).take(), first) << "bound again for the same lengths";
+  counts[0] = 6;
+  ASSERT_TRUE(planner.plan_for(call, false).ok());
+  EXPECT_EQ(planner.decisions().records().size(), 1u);
+  counts[0] = 6000;
+  ASSERT_TRUE(planner.plan_for(call, false).ok());
+  EXPECT_EQ(planner.decisions().records().size(), 2u);
+}
+
+TEST(ForcedAlgorithms, AreReadByCollectiveAndVariant) {
+  const auto forced = parse_forced_algorithms("all_reduce=ring,all_to_all_v=linear");
+  ASSERT_TRUE(forced.ok()) << forced.status().text();
+  ASSERT_EQ(forced.value().size(), 2u);
+  EXPECT_EQ(forced.value()[1].collective, Collective::kAllToAll);
+  EXPECT_EQ(forced.value()[1].lengths, algo::BlockLengths::kKnownToEnds);
+  EXPECT_EQ(forced.value()[1].algorithm, &algo::kLinearAllToAll);
+  const auto wrong = parse_forced_algorithms("all_to_all_v=bruck");
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_EQ(wrong.status().text(),
+            "WEIR_ALGORITHM: 'bruck' is not an algorithm of all_to_all_v; known: direct pairwise "
+            "linear");
+  EXPECT_FALSE(parse_forced_algorithms("broadcast_v=linear").ok());
+}
+
+}  // namespace
+}  // namespace weir::engine
