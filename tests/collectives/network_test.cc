@@ -176,7 +176,7 @@ TEST(StoppedOverTcp, ARankWhoseProgressThreadWorksIsNotTakenForIt) {
             << weir_last_error(comm);
         // Who destroys the communicator is lost to the others.
         ++asked.get();
-        for (int i = 0; i < 60'000 && asked.get() < 2; ++i) usleep(1000);
+        asked.wait_for(2);
       },
       {{"WEIR_TRANSPORT", "tcp"}, {"WEIR_PROGRESS_THREAD", "1"}}, with_timeout(60'000));
   EXPECT_EQ(statuses, (std::vector<int>{0, 0, 128 + SIGKILL}));

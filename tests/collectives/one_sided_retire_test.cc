@@ -169,13 +169,14 @@ TEST(Retire, IsNotHeldUpByRanksThatHaveLeft) {
 }
 
 TEST(Retire, IsNotHeldUpByARankThatDied) {
+  const SharedCounter here;
   const std::vector<int> statuses = processes_status(
       3,
-      [](int rank, weir_comm_t comm) {
+      [&](int rank, weir_comm_t comm) {
         Memory* memory = new Memory(comm, 64, false);
         weir_window_t window = nullptr;
         OK(weir_window_create(comm, memory->bytes(), 64, &window));
-        OK(weir_barrier(comm, nullptr));
+        here.meet(3);
         if (rank == 1) raise(SIGKILL);
         const auto start = Clock::now();
         OK(weir_window_retire(window));

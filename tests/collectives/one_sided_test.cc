@@ -428,14 +428,15 @@ TEST(Deadline, OfASignalThatNeverComesNamesTheOperation) {
 }
 
 TEST(LostRank, AsATargetIsNamedByWhoNeedsIt) {
+  const SharedCounter here;
   // Symmetric memory outlives its rank; ordinary memory does not.
   const std::vector<int> statuses = processes_status(
       3,
-      [](int rank, weir_comm_t comm) {
+      [&](int rank, weir_comm_t comm) {
         Memory* memory = new Memory(comm, kRoom, false);
         weir_window_t window = nullptr;
         OK(weir_window_create(comm, memory->bytes(), kRoom, &window));
-        OK(weir_barrier(comm, nullptr));
+        here.meet(3);
         if (rank == 1) raise(SIGKILL);
         const auto start = Clock::now();
         weir_result_t result = WEIR_OK;
@@ -473,14 +474,15 @@ TEST(LostRank, AsATargetIsNamedByWhoNeedsIt) {
 }
 
 TEST(LostRank, EndsAWaitForASignal) {
+  const SharedCounter here;
   const std::vector<int> statuses = processes_status(
       3,
-      [](int rank, weir_comm_t comm) {
+      [&](int rank, weir_comm_t comm) {
         Memory* memory = new Memory(comm, 64, false);
         std::memset(memory->bytes(), 0, 64);
         weir_window_t window = nullptr;
         OK(weir_window_create(comm, memory->bytes(), 64, &window));
-        OK(weir_barrier(comm, nullptr));
+        here.meet(3);
         if (rank == 2) {
           usleep(100'000);
           raise(SIGKILL);

@@ -182,7 +182,7 @@ TEST(Deadline, NamesTheRankThatNeverCalled) {
                     WEIR_OK);
           ASSERT_EQ(weir_comm_set_timeout(comm, timeout_ms), WEIR_OK);
           if (rank == 2) {
-            for (int i = 0; i < 60'000 && told.get() < 2; ++i) usleep(1000);
+            told.wait_for(2);
             return;
           }
           const auto start = Clock::now();
@@ -215,7 +215,7 @@ TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
                 << weir_last_error(comm);
             ++finished.get();
             if (rank == 2) {
-              for (int i = 0; i < 60'000 && finished.get() < 4; ++i) usleep(1000);
+              finished.wait_for(4);
               raise(SIGKILL);
             }
             const auto start = Clock::now();
@@ -270,7 +270,7 @@ TEST(LostRank, OneThatDestroyedAFailedCommunicatorIsNamedAndShrinkGoesOnWithoutI
             ASSERT_EQ(weir_comm_destroy(own), WEIR_OK);
           }
           if (rank == 1 || rank == 2) {
-            for (int i = 0; i < 60'000 && finished.get() < 2; ++i) usleep(1000);
+            finished.wait_for(2);
             return;
           }
           int lost[4] = {2};
@@ -351,7 +351,7 @@ TEST(StoppedRank, EverySurvivorNamesItWithinTwiceTheTimeout) {
           EXPECT_EQ(lost, 1);
           // Who leaves is lost, too: not before the other survivor has asked.
           ++asked.get();
-          for (int i = 0; i < 60'000 && asked.get() < 2; ++i) usleep(1000);
+          asked.wait_for(2);
         },
         {}, with_timeout(60'000));
     EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));

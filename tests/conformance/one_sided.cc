@@ -16,6 +16,7 @@
 #include "conformance/two_hosts.h"
 #include "support/one_sided_programs.h"
 #include "support/ranks.h"
+#include "support/shared_counter.h"
 
 namespace weir::conformance {
 namespace {
@@ -189,11 +190,12 @@ void windows_are_retired(const Variant& variant) {
 }
 
 void dead_targets_are_named(const Variant& variant) {
-  const std::vector<int> statuses = play(variant, 3, [](int rank, weir_comm_t comm) {
+  const test::SharedCounter here;
+  const std::vector<int> statuses = play(variant, 3, [&](int rank, weir_comm_t comm) {
     std::vector<uint64_t> memory(20'000);
     weir_window_t window = nullptr;
     OK(weir_window_create(comm, memory.data(), memory.size() * 8, &window));
-    OK(weir_barrier(comm, nullptr));
+    here.meet(3);
     if (rank == 1) raise(SIGKILL);
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(45);
     weir_result_t result = WEIR_OK;

@@ -126,7 +126,7 @@ TEST(DeviceMessages, AreSentAndReceivedWhenTheirStreamHasComeToThem) {
                                 ? weir_send(comm, data.data(), kCount, WEIR_INT32, 1, &request)
                                 : weir_recv(comm, data.data(), kCount, WEIR_INT32, 0, &request));
           EXPECT_FALSE(is_done(&request));
-          meet(here, 2);
+          here.meet(2);
           gate.get().store(1);
           EXPECT_WEIR(comm, weir_wait(&request));
           ASSERT_WEIR(comm, weir_comm_set_stream(comm, WEIR_NO_STREAM));
@@ -183,7 +183,7 @@ TEST(DeviceMessages, ThoseBehindOneThatWaitsForItsStreamKeepTheirOrderAndOthersP
           // A collective is no message: it waits for none.
           EXPECT_WEIR(comm, weir_wait(&requests[2]));
           for (int i = 0; i < 2; ++i) EXPECT_FALSE(is_done(&requests[i]));
-          meet(here, 3);
+          here.meet(3);
           gate.get().store(1);
           EXPECT_WEIR(comm, weir_wait_all(requests, 2));
         } else {
@@ -201,7 +201,7 @@ TEST(DeviceMessages, ThoseBehindOneThatWaitsForItsStreamKeepTheirOrderAndOthersP
           if (rank == 1) {
             for (int i = 0; i < 2; ++i) EXPECT_FALSE(is_done(&requests[i]));
           }
-          meet(here, 3);
+          here.meet(3);
           if (rank == 1) {
             EXPECT_WEIR(comm, weir_wait_all(requests, 2));
           }
@@ -221,7 +221,7 @@ TEST(DeviceMessages, AStreamThatDoesNotComeToAMessageMeetsTheDeadlineAndIsNamed)
   run_on_devices(
       2,
       [&](int rank, weir_comm_t comm) {
-        if (rank == 1) return meet(here, 2);
+        if (rank == 1) return here.meet(2);
         OnDevice<int> data(numbers(100, 0));
         HeldStream stream(gate);
         ASSERT_WEIR(comm, weir_comm_set_stream(comm, stream.get()));
@@ -230,7 +230,7 @@ TEST(DeviceMessages, AStreamThatDoesNotComeToAMessageMeetsTheDeadlineAndIsNamed)
         expect_text(weir_last_error(comm),
                     "waiting for the CUDA stream, which has not reached the operation");
         gate.get().store(1);
-        meet(here, 2);
+        here.meet(2);
       },
       over_devices());
 }
@@ -315,12 +315,13 @@ TEST(DeviceMessages, NoneBecomesPartOfAGraphAndTheCaptureGoesOn) {
 }
 
 TEST(DeviceMessages, ADeathEndsAReceiveIntoADevice) {
+  const SharedCounter here;
   const std::vector<int> statuses = run_processes_status(
       2,
-      [](int rank, weir_comm_t comm) {
+      [&](int rank, weir_comm_t comm) {
         ASSERT_EQ(cudaSetDevice(rank), cudaSuccess);
         exchange(comm, rank);
-        EXPECT_WEIR(comm, weir_barrier(comm, nullptr));
+        here.meet(2);
         if (rank == 1) raise(SIGKILL);
         OnDevice<int> data(numbers(10, 0));
         EXPECT_EQ(weir_recv(comm, data.data(), 10, WEIR_INT32, 1, nullptr), WEIR_ERROR_PEER_LOST);

@@ -11,13 +11,17 @@
 #include <csignal>
 #include <vector>
 
+#include "support/shared_counter.h"
+
 namespace weir::nccl::test {
 namespace {
 
 TEST(NcclProcesses, TheRestShrinksAndGoesOnWhenARankIsKilled) {
-  const std::vector<int> statuses = run_processes(3, [](int rank, ncclComm_t comm) {
+  const weir::test::SharedCounter here;
+  const std::vector<int> statuses = run_processes(3, [&](int rank, ncclComm_t comm) {
     int sum = 0;
     EXPECT_NCCL(sum_of_ranks(comm, rank, &sum));
+    here.meet(3);
     if (rank == 1) kill(getpid(), SIGKILL);
     EXPECT_EQ(sum_of_ranks(comm, rank, &sum), ncclRemoteError);
     expect_error_with({"ncclAllReduce", "rank"});

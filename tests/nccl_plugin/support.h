@@ -89,13 +89,6 @@ inline void expect_sum_on_host(weir_comm_t comm, int rank, int n) {
   EXPECT_EQ(value, sum_of_ranks(n));
 }
 
-// Until all n ranks are here, without a word over the communicator: whoever goes on may then end
-// it.
-inline void meet(const SharedCounter& here, int n) {
-  here.get().fetch_add(1);
-  while (here.get().load() < n) usleep(100);
-}
-
 inline void expect_text(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << text;
 }

@@ -178,12 +178,13 @@ TEST(DeviceTrouble, ACallOnTheHostAgainstOneOnADeviceIsAMismatch) {
 // Rank 2 dies while the others are in, or wait for, a collective on device memory; these go on
 // without.
 void survive_a_death(bool started_before, const Environment& environment) {
+  const SharedCounter here;
   const std::vector<int> statuses = run_processes_status(
       3,
       [&](int rank, weir_comm_t comm) {
         ASSERT_EQ(cudaSetDevice(rank), cudaSuccess);
         if (started_before) expect_sum_on_device(comm, rank, 3);
-        EXPECT_WEIR(comm, weir_barrier(comm, nullptr));
+        here.meet(3);
         if (rank == 2) raise(SIGKILL);
         OnDevice<int> data(std::vector<int>(10, rank + 1));
         EXPECT_EQ(
@@ -213,12 +214,13 @@ TEST(DeviceTrouble, ADeathIsSeenOverConnections) {
 }
 
 TEST(DeviceTrouble, ADeathReleasesAStreamThatNobodyWaitsFor) {
+  const SharedCounter here;
   const std::vector<int> statuses = run_processes_status(
       2,
       [&](int rank, weir_comm_t comm) {
         ASSERT_EQ(cudaSetDevice(rank), cudaSuccess);
         expect_sum_on_device(comm, rank, 2);
-        EXPECT_WEIR(comm, weir_barrier(comm, nullptr));
+        here.meet(2);
         if (rank == 1) raise(SIGKILL);
         cudaStream_t stream = nullptr;
         ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
@@ -244,7 +246,7 @@ TEST(DeviceTrouble, AnAbortFromAnotherThreadEndsADeviceCollectiveEverywhere) {
       2,
       [&](int rank, weir_comm_t comm) {
         expect_sum_on_device(comm, rank, 2);
-        meet(here, 2);
+        here.meet(2);
         if (rank == 1) {
           // Takes no part, and hears of the abort in its next call.
           int value = 0;
@@ -274,7 +276,7 @@ TEST(DeviceTrouble, ARankThatStaysAwayMeetsTheDeadline) {
       2,
       [&](int rank, weir_comm_t comm) {
         expect_sum_on_device(comm, rank, 2);
-        meet(here, 2);
+        here.meet(2);
         if (rank == 1) {
           // Until the other one has told of its failure.
           int value = 0;
@@ -298,7 +300,7 @@ TEST(DeviceTrouble, AnErrorOfNcclsIsToldOnEveryRank) {
       2,
       [&](int rank, weir_comm_t comm) {
         expect_sum_on_device(comm, rank, 2);
-        meet(here, 2);
+        here.meet(2);
         OnDevice<int> data(std::vector<int>(10, 1));
         EXPECT_EQ(
             weir_all_reduce(comm, data.data(), data.data(), 10, WEIR_INT32, WEIR_SUM, nullptr),
@@ -317,7 +319,7 @@ TEST(DeviceTrouble, DestroyGivesUpWhatIsUnderWay) {
         weir_comm_t other = nullptr;
         ASSERT_WEIR(comm, weir_comm_split(comm, 0, rank, nullptr, &other));
         expect_sum_on_device(other, rank, 2);
-        meet(here, 2);
+        here.meet(2);
         OnDevice<int> data(std::vector<int>(10, 1));
         weir_request_t request = nullptr;
         if (rank == 0) {
