@@ -119,16 +119,19 @@ weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
 // The largest buffer: what a pointer difference can express.
 constexpr size_t kBytesMax = PTRDIFF_MAX;
 
-// Text of what is wrong, or empty.
-std::string wrong_type_or_count(weir_datatype_t type, size_t count, size_t block_count) {
-  if (!valid_type(type)) return fmt::format("data type {} is unknown", static_cast<int>(type));
+bool is_right_type_and_count(weir_datatype_t type, size_t count, size_t block_count) {
+  if (!valid_type(type)) return false;
   const size_t element = weir::element_bytes(static_cast<DataType>(type));
   size_t bytes = 0;
-  if (__builtin_mul_overflow(count, element * block_count, &bytes) || bytes > kBytesMax) {
-    return fmt::format("count {} of {} ({} blocks) overflows the address space", count,
-                       weir::name_of(static_cast<DataType>(type)), block_count);
-  }
-  return {};
+  return !__builtin_mul_overflow(count, element * block_count, &bytes) && bytes <= kBytesMax;
+}
+
+// Text of what is wrong, or empty.
+std::string wrong_type_or_count(weir_datatype_t type, size_t count, size_t block_count) {
+  if (is_right_type_and_count(type, count, block_count)) return {};
+  if (!valid_type(type)) return fmt::format("data type {} is unknown", static_cast<int>(type));
+  return fmt::format("count {} of {} ({} blocks) overflows the address space", count,
+                     weir::name_of(static_cast<DataType>(type)), block_count);
 }
 
 weir_result_t wrong(weir_comm_t comm, const char* function, const std::string& text) {
@@ -186,20 +189,22 @@ struct Sides {
 };
 
 // Buffers: not NULL where used, and either apart or exactly in place. Sets call.in_place.
-std::string check_buffers(const void* send, const void* recv, const Sides& sides, Call& call) {
+// Returns what is wrong, or nullptr.
+const char* check_buffers(const void* send, const void* recv, const Sides& sides, Call& call) {
   if (sides.sends && sides.send_bytes > 0 && send == nullptr) return "send is NULL";
   if (sides.receives && sides.recv_bytes > 0 && recv == nullptr) return "recv is NULL";
-  if (!sides.sends || !sides.receives || sides.send_bytes == 0 || sides.recv_bytes == 0) return {};
+  if (!sides.sends || !sides.receives || sides.send_bytes == 0 || sides.recv_bytes == 0)
+    return nullptr;
   const auto* s = static_cast<const char*>(send);
   const auto* r = static_cast<const char*>(recv);
   if (sides.offset_in_recv ? s == r + sides.in_place_at : r == s + sides.in_place_at) {
     call.in_place = true;
-    return {};
+    return nullptr;
   }
   if (overlaps(send, sides.send_bytes, recv, sides.recv_bytes)) {
     return "send and recv overlap other than in place";
   }
-  return {};
+  return nullptr;
 }
 
 std::string check_root(weir_comm_t comm, int root) {
@@ -223,10 +228,8 @@ template <typename MakeSides>
 weir_result_t collective(const Ask& ask, Collective kind, size_t block_count, int root,
                          const weir_redop_t* op, MakeSides make_sides) {
   weir_comm_t comm = ask.comm;
-  // A new string for each check: an empty one costs nothing, assigning to one does.
-  if (const std::string text = wrong_type_or_count(ask.type, ask.count, block_count);
-      !text.empty()) {
-    return wrong(comm, ask.function, text);
+  if (!is_right_type_and_count(ask.type, ask.count, block_count)) [[unlikely]] {
+    return wrong(comm, ask.function, wrong_type_or_count(ask.type, ask.count, block_count));
   }
   if (root != 0) {
     if (const std::string text = check_root(comm, root); !text.empty()) {
@@ -246,8 +249,7 @@ weir_result_t collective(const Ask& ask, Collective kind, size_t block_count, in
     }
   }
   const size_t one = ask.count * weir::element_bytes(call.type);
-  if (const std::string text = check_buffers(ask.send, ask.recv, make_sides(one), call);
-      !text.empty()) {
+  if (const char* text = check_buffers(ask.send, ask.recv, make_sides(one), call)) {
     return wrong(comm, ask.function, text);
   }
   return submit(comm, call, ask.request);
@@ -455,12 +457,12 @@ weir_result_t weir_reduce_scatter_v(weir_comm_t comm, const void* send, void* re
     if (!(text = set_reduction(comm, op, call)).empty()) return wrong(comm, kFunction, text);
     size_t before = 0;
     for (Rank i = 0; i < r; ++i) before += counts[i];
-    text = check_buffers(send, recv,
-                         Sides{.send_bytes = call.count * element,
-                               .recv_bytes = counts[r] * element,
-                               .in_place_at = before * element},
-                         call);
-    if (!text.empty()) return wrong(comm, kFunction, text);
+    const char* why = check_buffers(send, recv,
+                                    Sides{.send_bytes = call.count * element,
+                                          .recv_bytes = counts[r] * element,
+                                          .in_place_at = before * element},
+                                    call);
+    if (why != nullptr) return wrong(comm, kFunction, why);
     return submit(comm, call, request);
   });
 }
@@ -495,13 +497,13 @@ weir_result_t weir_all_gather_v(weir_comm_t comm, const void* send, void* recv,
     call.block_displacements = displacements;
     call.input = send;
     call.output = recv;
-    text = check_buffers(send, recv,
-                         Sides{.send_bytes = counts[r] * element,
-                               .recv_bytes = end * element,
-                               .in_place_at = before * element,
-                               .offset_in_recv = true},
-                         call);
-    if (!text.empty()) return wrong(comm, kFunction, text);
+    const char* why = check_buffers(send, recv,
+                                    Sides{.send_bytes = counts[r] * element,
+                                          .recv_bytes = end * element,
+                                          .in_place_at = before * element,
+                                          .offset_in_recv = true},
+                                    call);
+    if (why != nullptr) return wrong(comm, kFunction, why);
     return submit(comm, call, request);
   });
 }
@@ -540,11 +542,11 @@ weir_result_t weir_all_to_all_v(weir_comm_t comm, const void* send, const size_t
     call.recv_displacements = recv_displacements;
     call.input = send;
     call.output = recv;
-    text = check_buffers(send, recv,
-                         Sides{.send_bytes = send_end * element, .recv_bytes = recv_end * element},
-                         call);
-    if (call.in_place) text = "send and recv must not be the same buffer";
-    if (!text.empty()) return wrong(comm, kFunction, text);
+    const char* why = check_buffers(
+        send, recv, Sides{.send_bytes = send_end * element, .recv_bytes = recv_end * element},
+        call);
+    if (call.in_place) why = "send and recv must not be the same buffer";
+    if (why != nullptr) return wrong(comm, kFunction, why);
     return submit(comm, call, out);
   });
 }

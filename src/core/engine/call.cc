@@ -28,13 +28,6 @@ bool is_rooted(Collective collective) {
          collective == Collective::kGather || collective == Collective::kScatter;
 }
 
-uint64_t pack_what(const Call& call) {
-  return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.type) << 8 |
-         static_cast<uint64_t>(call.fold) << 16 | uint64_t{call.average} << 24 |
-         uint64_t{call.scaled} << 25 | uint64_t{call.block_counts != nullptr} << 26 |
-         uint64_t{call.root} << 32;
-}
-
 uint32_t fingerprint(const Call& call) { return fingerprint(pack_what(call), call.count); }
 
 uint32_t fingerprint(uint64_t what, uint64_t count) {

@@ -43,7 +43,12 @@ uint32_t fingerprint(const Call& call);
 uint32_t fingerprint(uint64_t what, uint64_t count);  // of pack_what
 
 // Collective, type, fold and root in one word, and back into words.
-uint64_t pack_what(const Call& call);
+inline uint64_t pack_what(const Call& call) {
+  return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.type) << 8 |
+         static_cast<uint64_t>(call.fold) << 16 | uint64_t{call.average} << 24 |
+         uint64_t{call.scaled} << 25 | uint64_t{call.block_counts != nullptr} << 26 |
+         uint64_t{call.root} << 32;
+}
 std::string describe(uint64_t what, uint64_t count);  // "all_reduce(float32, sum, count 1024)"
 std::string describe(const Call& call);
 

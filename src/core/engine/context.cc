@@ -27,20 +27,6 @@ void Context::refresh_done() {
   all_done = std::max(all_done, least);
 }
 
-uint64_t Context::begin_operation(uint64_t new_entry_bytes, uint64_t new_ring_bytes,
-                                  uint64_t slice_count) {
-  if (new_entry_bytes != entry_bytes || new_ring_bytes != ring_bytes) {
-    entry_bytes = new_entry_bytes;
-    ring_bytes = new_ring_bytes;
-    geometry_position = position;
-  }
-  const uint64_t start = position;
-  position += slice_count * entry_bytes;
-  ++sequence;
-  end_position[sequence % kEndPositions] = position;
-  return start;
-}
-
 void Context::wake_all() {
   auto& wakeup = control(rank).wakeup;
   wakeup.sleepers.store(0, std::memory_order_relaxed);

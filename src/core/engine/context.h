@@ -70,7 +70,19 @@ class Context {
   }
   // Takes the next `slice_count` entries of `new_entry_bytes` in a ring of `new_ring_bytes`.
   // Returns the position of the first. Also begins the next sequence number.
-  uint64_t begin_operation(uint64_t new_entry_bytes, uint64_t new_ring_bytes, uint64_t slice_count);
+  uint64_t begin_operation(uint64_t new_entry_bytes, uint64_t new_ring_bytes,
+                           uint64_t slice_count) {
+    if (new_entry_bytes != entry_bytes || new_ring_bytes != ring_bytes) {
+      entry_bytes = new_entry_bytes;
+      ring_bytes = new_ring_bytes;
+      geometry_position = position;
+    }
+    const uint64_t start = position;
+    position += slice_count * entry_bytes;
+    ++sequence;
+    end_position[sequence % kEndPositions] = position;
+    return start;
+  }
   // Whether every peer has finished operation k - kOperationsAhead, as the start of operation k
   // requires.
   bool may_begin() {

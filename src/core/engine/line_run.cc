@@ -18,8 +18,10 @@ std::atomic<uint64_t>& flag_of(unsigned char* slot, uint64_t payload_bytes) {
 
 }  // namespace
 
-void LineRun::bind(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
-                   uint64_t sequence, uint64_t entry, Context& context) {
+// A warm call is short enough for its calls of functions to count.
+[[gnu::always_inline]] inline void LineRun::bind(const MappedPlan& plan, const Call& call,
+                                                 uint32_t call_fingerprint, uint64_t sequence,
+                                                 uint64_t entry, Context& context) {
   plan_ = &plan;
   call_ = &call;
   fingerprint_ = call_fingerprint;
@@ -30,6 +32,35 @@ void LineRun::bind(const MappedPlan& plan, const Call& call, uint32_t call_finge
   bases_[kBaseInput] = static_cast<unsigned char*>(const_cast<void*>(call.input));
   bases_[kBaseOutput] = static_cast<unsigned char*>(call.output);
   for (Rank p = 0; p < n; ++p) bases_[kBaseStaging + p] = context.line_entry(p, entry);
+}
+
+[[gnu::always_inline]] inline void LineRun::execute(const MappedOp& op, Context& context) {
+  const uint64_t bytes = op.length_bytes;
+  const Place* operands = &plan_->operands_[op.first_operand];
+  unsigned char* dst = bases_[op.dst.base] + op.dst.offset_bytes;
+  if (op.reduce) {
+    sources_.resize(op.operand_count);
+    for (uint32_t k = 0; k < op.operand_count; ++k) {
+      sources_[k] = bases_[operands[k].base] + operands[k].offset_bytes;
+    }
+    ReduceArgs args;
+    args.dst = dst;
+    args.second_dst = op.second ? bases_[op.second_dst.base] + op.second_dst.offset_bytes : nullptr;
+    args.sources = sources_.data();
+    args.source_count = op.operand_count;
+    args.element_count = bytes / plan_->element_bytes_;
+    args.scaled_source = op.scaled_operand;
+    args.scale = call_->scale;
+    args.divisor = op.operand_count > 1 || plan_->rank_count_ == 1 ? plan_->divisor_ : 1;
+    plan_->kernel_(args);
+  } else {
+    const unsigned char* src = bases_[operands[0].base] + operands[0].offset_bytes;
+    if (bytes > 0 && dst != src) std::memcpy(dst, src, bytes);
+  }
+  if (op.dst.staged) {
+    flag_of(dst, bytes).store(flag_, std::memory_order_release);
+    context.wake_sleepers();
+  }
 }
 
 void LineRun::publish_ahead(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
@@ -67,35 +98,6 @@ void LineRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fing
                                       : kMutualLineEntries + context.sequence % kRootedLineEntries;
   bind(plan, call, call_fingerprint, context.sequence, entry, context);
   if (ahead_flag_ == flag_) next_op_ = ahead_op_count_;
-}
-
-void LineRun::execute(const MappedOp& op, Context& context) {
-  const uint64_t bytes = op.length_bytes;
-  const Place* operands = &plan_->operands_[op.first_operand];
-  unsigned char* dst = bases_[op.dst.base] + op.dst.offset_bytes;
-  if (op.reduce) {
-    sources_.resize(op.operand_count);
-    for (uint32_t k = 0; k < op.operand_count; ++k) {
-      sources_[k] = bases_[operands[k].base] + operands[k].offset_bytes;
-    }
-    ReduceArgs args;
-    args.dst = dst;
-    args.second_dst = op.second ? bases_[op.second_dst.base] + op.second_dst.offset_bytes : nullptr;
-    args.sources = sources_.data();
-    args.source_count = op.operand_count;
-    args.element_count = bytes / plan_->element_bytes_;
-    args.scaled_source = op.scaled_operand;
-    args.scale = call_->scale;
-    args.divisor = op.operand_count > 1 || plan_->rank_count_ == 1 ? plan_->divisor_ : 1;
-    plan_->kernel_(args);
-  } else {
-    const unsigned char* src = bases_[operands[0].base] + operands[0].offset_bytes;
-    if (bytes > 0 && dst != src) std::memcpy(dst, src, bytes);
-  }
-  if (op.dst.staged) {
-    flag_of(dst, bytes).store(flag_, std::memory_order_release);
-    context.wake_sleepers();
-  }
 }
 
 Advance LineRun::advance(Context& context) {
