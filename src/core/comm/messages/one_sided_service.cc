@@ -8,6 +8,8 @@
 #include <new>
 #include <utility>
 
+#include "core/base/clock.h"
+
 namespace weir::comm {
 
 namespace {
@@ -16,6 +18,11 @@ constexpr uint32_t kLane = 0;
 constexpr uint32_t kRepliesMax = 64;
 // Cells of one peer that are done in one poll, so that the others have their turn.
 constexpr int kCellsPerPoll = 32;
+// A network that takes longer for an operation than this, and a nanosecond for each byte, needs the
+// target's processor for it.
+constexpr uint64_t kSlowNs = 10'000;
+// Between two messages that keep a target awake. Its threads poll for longer than this.
+constexpr uint64_t kWakeIntervalNs = 150'000;
 
 CellKind cell_kind(OneSidedKind kind) {
   switch (kind) {
@@ -263,6 +270,7 @@ bool OneSidedService::post_to_network(Request& request, Rank target, Failure* fa
     if (result != WEIR_OK) return broken(target, result, &request, failure);
   }
   request.op = {};
+  call.posted_ns = now_ns();
   result = call.kind == OneSidedKind::kPut
                ? transport.put(context_.instance, part.remote, call.offset, call.source, call.bytes,
                                &request.op)
@@ -281,11 +289,25 @@ bool OneSidedService::post_to_network(Request& request, Rank target, Failure* fa
   return true;
 }
 
+bool OneSidedService::wake_if_slow(const Request& request, uint64_t now_ns, Failure* failure) {
+  const OneSidedCall& call = *request.one_sided;
+  Peer& peer = peers_[request.peer];
+  if (now_ns < call.posted_ns + kSlowNs + call.bytes || now_ns < peer.woken_ns + kWakeIntervalNs ||
+      peer.left) {
+    return true;
+  }
+  peer.woken_ns = now_ns;
+  return post(take_outgoing(request.peer, CellKind::kWake), failure);
+}
+
 bool OneSidedService::poll_network(Failure* failure) {
+  if (network_.empty()) return true;
+  const uint64_t now = now_ns();
   for (size_t i = 0; i < network_.size();) {
     Request& request = *network_[i];
     const weir_result_t result = context_.transport->test(context_.instance, &request.op);
     if (result == WEIR_IN_PROGRESS) {
+      if (!wake_if_slow(request, now, failure)) return false;
       ++i;
       continue;
     }
@@ -591,6 +613,8 @@ bool OneSidedService::begin(Rank rank, Failure* failure) {
   }
   peer.receiving = Receiving::kNothing;
   switch (cell.kind) {
+    case CellKind::kWake:
+      return true;  // that it came is all
     case CellKind::kPut:
     case CellKind::kPutSignal: {
       unsigned char* target = place(cell.window, cell.offset, cell.bytes);

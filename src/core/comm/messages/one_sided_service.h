@@ -5,7 +5,9 @@
 // a reply.
 //
 // Where the transport has puts and gets of its own, these are used, and are complete when they are
-// done at the target. All changes of words are done by the target's processor, so that they are
+// done at the target. Some networks need the target's processor for them, and the target cannot see
+// that: an origin whose operations are slow sends it a message from time to time, so that it polls
+// instead of sleeping. All changes of words are done by the target's processor, so that they are
 // atomic with each other.
 //
 // A rank that retires its part of a window tells the others. Each of them answers once it has no
@@ -136,6 +138,7 @@ class OneSidedService {
     uint32_t network_posted = 0;  // of them, with the transport
     uint64_t epoch = 0;
     bool network_fenced = false;  // the next operation waits for the earlier ones
+    uint64_t woken_ns = 0;        // when this rank has sent it kWake last
   };
 
   // An operation that waits for its reply.
@@ -173,6 +176,7 @@ class OneSidedService {
   bool post(Outgoing* out, Failure* failure);
   bool post_to_network(Request& request, Rank target, Failure* failure);
   bool poll_network(Failure* failure);
+  bool wake_if_slow(const Request& request, uint64_t now_ns, Failure* failure);
   bool poll_outgoing(Failure* failure);
   bool poll_peer(Rank rank, Failure* failure);
   bool begin(Rank rank, Failure* failure);   // a cell has come

@@ -24,7 +24,7 @@ std::string wrong_with(const Cell& cell) {
   if (std::memcmp(cell.magic, kMagic, sizeof kMagic) != 0) return "it does not begin with WONE";
   const auto kind = static_cast<uint16_t>(cell.kind);
   if (kind < static_cast<uint16_t>(CellKind::kPut) ||
-      kind > static_cast<uint16_t>(CellKind::kRetire)) {
+      kind > static_cast<uint16_t>(CellKind::kWake)) {
     return fmt::format("its kind is {}", kind);
   }
   if (cell.fenced > 1 || cell.zero != 0) return "one of its flags is neither 0 nor 1";

@@ -33,7 +33,8 @@ enum class CellKind : uint16_t {
   kCompareSwap = 6,
   kFlush = 7,
   kReply = 8,
-  kRetire = 9  // the sender ends its part of the window and its use of it
+  kRetire = 9,  // the sender ends its part of the window and its use of it
+  kWake = 10    // the sender has operations by the network under way: the receiver should poll
 };
 
 inline constexpr uint64_t kInlineBytes = 192;

@@ -77,7 +77,9 @@ struct OneSidedCall {
   uint32_t index = 0;      // among those under way
   uint32_t awaited = 0;    // replies that a flush or the end of a window waits for
   bool has_asked = false;  // the end of a window: the other ranks were told
-  uint64_t epoch = 0;      // of an operation by the network: flushes for its target before it
+  // Of an operation by the network:
+  uint64_t epoch = 0;      // flushes for its target before it
+  uint64_t posted_ns = 0;  // core/base/clock.h
 };
 
 // The error of an operation that names a part of a window whose rank has retired it; else ok.
