@@ -132,7 +132,7 @@ bool has_columns_max(const std::string& path, const std::string& text) {
   if (is_source(path) || ends_with(path, "CMakeLists.txt")) return true;
   for (const char* suffix : {".cmake", ".in", ".map", ".sh", ".py"})
     if (ends_with(path, suffix)) return true;
-  return is_script(text) && lines_of(text)[0].find("bash") != std::string::npos;
+  return is_script(text);
 }
 
 // Characters, of which UTF-8 makes several bytes.
