@@ -127,6 +127,76 @@ TEST(Mismatch, AnAllToAllVAgainstAnotherCallIsNamedOnEveryRank) {
   }
 }
 
+// Elements that rank 0 sends to rank 1, and that rank 1 expects.
+struct Lengths {
+  size_t sent;
+  size_t expected;
+};
+
+TEST(Mismatch, ABlockOfAnotherLengthInAnAllToAllVIsNamedOnEveryRank) {
+  const char* transport = getenv("WEIR_TRANSPORT");
+  const bool is_mapped = transport == nullptr || std::string(transport) == "shm";
+  for (const Lengths& lengths :
+       {Lengths{8, 10}, {10, 8}, {0, 10}, {10, 0}, {8, 40}, {10, 50'000}, {50'000, 49'999}}) {
+    SCOPED_TRACE(std::to_string(lengths.sent) + " sent, " + std::to_string(lengths.expected) +
+                 " expected");
+    run_processes(
+        3,
+        [&](int rank, weir_comm_t comm) {
+          // The second call is the wrong one.
+          for (const bool is_right : {true, false}) {
+            std::vector<size_t> from_me(3, 10), to_me(3, 10);
+            if (rank == 0 && !is_right) from_me[1] = lengths.sent;
+            if (rank == 1 && !is_right) to_me[0] = lengths.expected;
+            const std::vector<float> data(50'020, 1.0f);
+            std::vector<float> result(50'020);
+            weir_result_t ended =
+                weir_all_to_all_v(comm, data.data(), from_me.data(), nullptr, result.data(),
+                                  to_me.data(), nullptr, WEIR_FLOAT32, nullptr);
+            if (is_right) {
+              ASSERT_EQ(ended, WEIR_OK) << weir_last_error(comm);
+              continue;
+            }
+            // Over messages only the receiver knows at once.
+            if (ended == WEIR_OK) ended = weir_barrier(comm, nullptr);
+            EXPECT_EQ(ended, WEIR_ERROR_MISMATCH) << weir_last_error(comm);
+            expect_text(comm, "rank 0");
+            expect_text(comm, "rank 1");
+            if (is_mapped) {
+              expect_text(comm, "rank 0 sends " + std::to_string(lengths.sent) +
+                                    " elements to rank 1, which expects " +
+                                    std::to_string(lengths.expected));
+            }
+          }
+        },
+        {}, with_timeout(60'000));
+  }
+}
+
+TEST(Mismatch, OtherBlockCountsOfTheSameSumAreNamedOnEveryRank) {
+  for (const bool gathers : {true, false}) {
+    SCOPED_TRACE(gathers ? "all_gather_v" : "reduce_scatter_v");
+    run_processes(
+        3,
+        [&](int rank, weir_comm_t comm) {
+          std::vector<size_t> counts = {10, 20, 30};
+          if (rank == 2) std::swap(counts[0], counts[1]);
+          const std::vector<float> data(60, 1.0f);
+          std::vector<float> result(60);
+          weir_result_t ended =
+              gathers ? weir_all_gather_v(comm, data.data(), result.data(), counts.data(), nullptr,
+                                          WEIR_FLOAT32, nullptr)
+                      : weir_reduce_scatter_v(comm, data.data(), result.data(), counts.data(),
+                                              WEIR_FLOAT32, WEIR_SUM, nullptr);
+          if (ended == WEIR_OK) ended = weir_barrier(comm, nullptr);
+          EXPECT_EQ(ended, WEIR_ERROR_MISMATCH) << weir_last_error(comm);
+          expect_text(comm, gathers ? "all_gather_v(float32" : "reduce_scatter_v(float32");
+          expect_text(comm, "with different block counts");
+        },
+        {}, with_timeout(60'000));
+  }
+}
+
 TEST(Mismatch, IsFoundAlthoughTheRootIsFarAhead) {
   // Through lines, and through slots, where the root's newest calls have taken the place of the
   // mark.

@@ -50,7 +50,7 @@ RecorderIdentity identity_of(Rank rank) {
 
 void begin(Recorder& recorder, uint64_t sequence, size_t count, bool waits) {
   const engine::Call call = call_of(count);
-  recorder.begun(sequence, engine::call_flag(sequence, engine::fingerprint(call)),
+  recorder.begun(sequence, engine::call_flag(sequence, engine::fingerprint(call, 2)),
                  engine::pack_what(call), count, waits ? ticks() : 0);
 }
 

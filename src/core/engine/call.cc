@@ -28,13 +28,27 @@ bool is_rooted(Collective collective) {
          collective == Collective::kGather || collective == Collective::kScatter;
 }
 
-uint32_t fingerprint(const Call& call) { return fingerprint(pack_what(call), call.count); }
+namespace {
 
-uint32_t fingerprint(uint64_t what, uint64_t count) {
-  const uint64_t h = mix(what + 0x9e3779b97f4a7c15ull * (count + 1));
+constexpr uint64_t kOdd = 0x9e3779b97f4a7c15ull;
+
+uint32_t fold(uint64_t h) {
   const auto folded = static_cast<uint32_t>(h ^ (h >> 32));
   return folded != 0 ? folded : 1;
 }
+
+}  // namespace
+
+uint32_t fingerprint(const Call& call, Rank rank_count) {
+  if (call.block_counts == nullptr || call.recv_counts != nullptr) {
+    return fingerprint(pack_what(call), call.count);
+  }
+  uint64_t h = mix(pack_what(call) + kOdd * (call.count + 1));
+  for (Rank i = 0; i < rank_count; ++i) h = mix(h + kOdd * (call.block_counts[i] + 1));
+  return fold(h);
+}
+
+uint32_t fingerprint(uint64_t what, uint64_t count) { return fold(mix(what + kOdd * (count + 1))); }
 
 std::string describe(uint64_t what, uint64_t count) {
   const auto collective = static_cast<uint8_t>(what);

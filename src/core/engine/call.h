@@ -38,9 +38,10 @@ struct Call {
 // Whether one rank's buffer is the source or the destination of all data.
 bool is_rooted(Collective collective);
 
-// A 32-bit value, never 0: the same on all ranks if and only if the calls match.
-uint32_t fingerprint(const Call& call);
-uint32_t fingerprint(uint64_t what, uint64_t count);  // of pack_what
+// A 32-bit value, never 0: the same on all ranks if and only if the calls match. Where all ranks
+// pass the same block counts, these are part of it.
+uint32_t fingerprint(const Call& call, Rank rank_count);
+uint32_t fingerprint(uint64_t what, uint64_t count);  // of pack_what, without block counts
 
 // Collective, type, fold and root in one word, and back into words.
 inline uint64_t pack_what(const Call& call) {

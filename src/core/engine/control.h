@@ -30,6 +30,7 @@ inline constexpr uint32_t kDescriptorCount = 128;
 inline constexpr uint32_t kErrorTextBytes = 1024;
 inline constexpr uint32_t kBlamedRanksMax = 64;
 inline constexpr uint32_t kAwaitedRanksMax = 1024;
+inline constexpr uint32_t kBlockRanksMax = 1024;  // as many as share memory
 
 inline constexpr uint32_t kMutualLineEntries = 2;
 inline constexpr uint32_t kRootedLineEntries = 64;
@@ -80,6 +81,10 @@ struct Control {
   } done;
   PhaseLine phase[kPhaseCount];
   DescriptorLine descriptor[kDescriptorCount];
+  // Of all_to_all_v, by target: the elements that this rank sends (block_word). Calls use the two
+  // rows alternately: who begins a call has finished the one before, and all have read the one
+  // before that.
+  std::atomic<uint64_t> block_words[2][kBlockRanksMax];
   // Valid once state is kFailed: the reason, and the first ranks that the failed operation waited
   // for.
   alignas(kCacheLineBytes) char error_text[kErrorTextBytes];
@@ -94,6 +99,11 @@ inline constexpr size_t kStagingOffset = kLinesOffset + size_t{kLineEntryCount} 
 // (sequence << 32 | fingerprint), as it stands in phase lines and embedded flags.
 constexpr uint64_t call_flag(uint64_t sequence, uint32_t call_fingerprint) {
   return sequence << 32 | call_fingerprint;
+}
+
+// A count of elements, and by which call it was written.
+constexpr uint64_t block_word(uint64_t sequence, uint64_t count) {
+  return sequence << 48 | (count & 0xffff'ffff'ffffu);
 }
 
 // Whether a rank has described a call with this sequence number that differs from this rank's.

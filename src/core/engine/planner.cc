@@ -269,7 +269,7 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
   const sched::Program& program = choice.program;
   auto plan = std::make_unique<Plan>();
   plan->algorithm = &algorithm;
-  plan->fingerprint = fingerprint(call);
+  plan->fingerprint = fingerprint(call, context_.rank_count);
   plan->what = pack_what(call);
   plan->decision = choice.record;
   if (algo::uses_messages(algorithm)) {

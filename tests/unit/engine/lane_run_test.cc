@@ -71,7 +71,7 @@ class Lanes : public testing::Test {
     auto plan = LanePlan::bind(program, call_, 0, functions_.caps.lane_count, false);
     EXPECT_TRUE(plan.ok()) << plan.status().text();
     plan_ = plan.take();
-    run_.start(*plan_, call_, fingerprint(call_), context_);
+    run_.start(*plan_, call_, fingerprint(call_, context_.rank_count), context_);
   }
 
   void arrive(Rank peer, const void* data) {

@@ -131,33 +131,43 @@ TEST(MappedPlan, RefusesProgramsOfMessages) {
 
 TEST(Fingerprint, DiffersWhereverCallsDiffer) {
   const Call base = call_of(Collective::kReduce, 64);
-  const uint32_t mark = fingerprint(base);
+  const uint32_t mark = fingerprint(base, 2);
   EXPECT_NE(mark, 0u);
   Call other = base;
   other.count = 65;
-  EXPECT_NE(fingerprint(other), mark);
+  EXPECT_NE(fingerprint(other, 2), mark);
   other = base;
   other.root = 1;
-  EXPECT_NE(fingerprint(other), mark);
+  EXPECT_NE(fingerprint(other, 2), mark);
   other = base;
   other.average = true;
-  EXPECT_NE(fingerprint(other), mark);
+  EXPECT_NE(fingerprint(other, 2), mark);
   other = base;
   other.in_place = true;  // each rank's own affair
-  EXPECT_EQ(fingerprint(other), mark);
+  EXPECT_EQ(fingerprint(other, 2), mark);
 }
 
 TEST(Fingerprint, OfAnAllToAllVIsTheSameWhateverTheLengths) {
   const size_t some[] = {1, 2};
   const size_t others[] = {3, 4};
   Call call = call_of(Collective::kAllToAll, 0);
-  const uint32_t even = fingerprint(call);
+  const uint32_t even = fingerprint(call, 2);
   call.block_counts = call.recv_counts = some;
-  const uint32_t uneven = fingerprint(call);
+  const uint32_t uneven = fingerprint(call, 2);
   call.block_counts = others;
-  EXPECT_EQ(fingerprint(call), uneven);
+  EXPECT_EQ(fingerprint(call, 2), uneven);
   EXPECT_NE(uneven, even);
   EXPECT_EQ(describe(call), "all_to_all_v(float32)");
+}
+
+TEST(Fingerprint, DiffersWhereBlockCountsOfTheSameSumDiffer) {
+  const size_t some[] = {1, 2};
+  const size_t others[] = {2, 1};
+  Call call = call_of(Collective::kAllGather, 3);
+  call.block_counts = some;
+  const uint32_t mark = fingerprint(call, 2);
+  call.block_counts = others;
+  EXPECT_NE(fingerprint(call, 2), mark);
 }
 
 TEST(Control, LayoutLeavesEachWriterItsOwnCacheLine) {

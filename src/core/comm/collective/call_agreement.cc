@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/comm/collective/call_agreement.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -33,7 +35,7 @@ Extents extents(const engine::Call& call, Rank rank_count) {
 
 bool CallAgreement::all_described(Request& request, uint64_t input_word, uint64_t output_word) {
   const uint64_t next = context_.sequence + 1;
-  const uint32_t mark = engine::fingerprint(request.call);
+  const uint32_t mark = engine::fingerprint(request.call, context_.rank_count);
   if (!request.described) {
     context_.describe_next_call(request.call, mark, input_word, output_word);
     context_.wake_sleepers();
@@ -49,10 +51,44 @@ bool CallAgreement::all_described(Request& request, uint64_t input_word, uint64_
   return true;
 }
 
+void CallAgreement::publish_lengths(const engine::Call& call) {
+  auto& row = context_.control(context_.rank).block_words[uneven_count_ % 2];
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    row[p].store(engine::block_word(context_.sequence + 1, call.block_counts[p]),
+                 std::memory_order_release);
+  }
+}
+
+bool CallAgreement::lengths_match(const engine::Call& call, Status* failure) {
+  if (!context_.mapped() || context_.rank_count == 1) return true;
+  const uint64_t next = context_.sequence + 1;
+  for (Rank p = 0; p < context_.rank_count; ++p) {
+    const uint64_t word = context_.control(p).block_words[uneven_count_ % 2][context_.rank].load(
+        std::memory_order_acquire);
+    if (word == engine::block_word(next, call.recv_counts[p])) continue;
+    // Published later than the word, and with more bits of the sequence.
+    const engine::DescriptorLine& line =
+        context_.control(p).descriptor[next % engine::kDescriptorCount];
+    if (word >> 48 != (next & 0xffff) || line.sequence.load(std::memory_order_acquire) != next) {
+      return false;
+    }
+    *failure = Status(
+        Code::kMismatch,
+        fmt::format("rank {} sends {} elements to rank {}, which expects {}; send_counts[{}] of "
+                    "rank {} must be recv_counts[{}] of rank {}",
+                    p, word & 0xffff'ffff'ffffu, context_.rank, call.recv_counts[p], context_.rank,
+                    p, p, context_.rank));
+    return false;
+  }
+  ++uneven_count_;
+  return true;
+}
+
 bool CallAgreement::on_lengths(Request& request, engine::Planner& planner) {
   engine::Call& call = request.call;
   if (!context_.mapped() || context_.rank_count == 1) return true;
   const Rank n = context_.rank_count;
+  if (!request.described) publish_lengths(call);
   const size_t own = std::max(*std::max_element(call.block_counts, call.block_counts + n),
                               *std::max_element(call.recv_counts, call.recv_counts + n));
   // A rank with short blocks assumes that all have short ones: if so, all blocks have been

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CallAgreement: what the ranks agree on before a collective begins, where they share memory: that
-// all buffers lie in windows, or how long the longest block of an all_to_all_v is. Each rank
-// publishes its part with the description of the call; all draw the same conclusion.
+// all buffers lie in windows, or how long the longest block of an all_to_all_v is, and that each
+// block has the length that its receiver expects. Each rank publishes its part with the description
+// of the call; all draw the same conclusion.
 //
 // With the communicator's lock held.
 #pragma once
@@ -26,10 +27,13 @@ class CallAgreement {
   CallAgreement& operator=(const CallAgreement&) = delete;
 
   // True once the ranks agree, or there is nothing to agree on; to be called again until then.
-  // `in_windows`: all ranks' buffers lie in windows, at `inputs` and `outputs`.
-  bool reached(Request& request, engine::Planner& planner, bool* in_windows) {
+  // `in_windows`: all ranks' buffers lie in windows, at `inputs` and `outputs`. `failure`: why they
+  // cannot agree; then the result is false.
+  bool reached(Request& request, engine::Planner& planner, bool* in_windows, Status* failure) {
     *in_windows = false;
-    if (request.call.recv_counts != nullptr) return on_lengths(request, planner);
+    if (request.call.recv_counts != nullptr) {
+      return on_lengths(request, planner) && lengths_match(request.call, failure);
+    }
     return !windows_.any() || on_windows(request, planner, in_windows);
   }
 
@@ -40,6 +44,9 @@ class CallAgreement {
  private:
   bool on_windows(Request& request, const engine::Planner& planner, bool* in_windows);
   bool on_lengths(Request& request, engine::Planner& planner);  // of an all_to_all_v
+  void publish_lengths(const engine::Call& call);
+  // False also while a rank has not published its lengths.
+  bool lengths_match(const engine::Call& call, Status* failure);
   // Publishes this rank's part. True once every rank has described the same call.
   bool all_described(Request& request, uint64_t input_word, uint64_t output_word);
 
@@ -47,6 +54,7 @@ class CallAgreement {
   const Windows& windows_;
   engine::LineRun& line_run_;
   std::vector<unsigned char*> inputs_, outputs_;
+  uint64_t uneven_count_ = 0;  // calls of all_to_all_v that were agreed on
 };
 
 }  // namespace weir::comm

@@ -30,11 +30,18 @@ void CollectiveQueue::enqueue(Request& request) {
   }
 }
 
-bool CollectiveQueue::begin(Request& request) {
+bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
   engine::Context& context = state_.context;
   if (!context.may_begin() || request.paused) return false;
   bool in_windows = false;
-  if (!agreement_.reached(request, *planner_, &in_windows)) return false;
+  Status disagreement;
+  if (!agreement_.reached(request, *planner_, &in_windows, &disagreement)) {
+    if (disagreement.ok()) return false;
+    request.sequence = context.sequence + 1;
+    failure->status = disagreement.with_context(describe(request, state_));
+    failure->request = &request;
+    return false;
+  }
   auto found = planner_->plan_for(request.call, in_windows);
   if (!found.ok()) {
     // The same call fails in the same way on every rank, and nothing has been sent.
@@ -65,8 +72,9 @@ bool CollectiveQueue::begin(Request& request) {
   }
   request.sequence = context.sequence;
   if (state_.recorder.on()) {
-    state_.recorder.begun(request.sequence, engine::call_flag(request.sequence, plan.fingerprint),
-                          plan.what, request.call.count, ticks());
+    const uint32_t mark = engine::fingerprint(plan.what, request.call.count);
+    state_.recorder.begun(request.sequence, engine::call_flag(request.sequence, mark), plan.what,
+                          request.call.count, ticks());
   }
   active_plan_ = &plan;
   if (planner_->explains()) request.begin_ns = now_ns();
@@ -77,7 +85,7 @@ bool CollectiveQueue::poll(OperationFailure* failure) {
   bool moved = false;
   while (first_ != nullptr) {
     Request& request = *first_;
-    if (active_run_ == nullptr && !begin(request)) break;
+    if (active_run_ == nullptr && !begin(request, failure)) return moved || failure->happened();
     if (first_ != &request) {  // it failed to begin
       moved = true;
       continue;

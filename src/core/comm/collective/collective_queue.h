@@ -73,7 +73,8 @@ class CollectiveQueue {
   // Polls in one go before another thread gets a chance to use the communicator.
   static constexpr uint32_t kPollsPerTurn = 4096;
 
-  bool begin(Request& request);  // true when its run has started, or it has failed
+  // True when its run has started, or it has failed alone.
+  bool begin(Request& request, OperationFailure* failure);
   void report_failure(const Request& request, OperationFailure* failure) const;
 
   CommState& state_;

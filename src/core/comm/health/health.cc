@@ -89,7 +89,7 @@ void Health::check(Request& request) {
 
   if (const Request* first = operations_.first_collective()) {
     const uint64_t sequence = first->started ? first->sequence : state_.context.sequence + 1;
-    const uint32_t mark = engine::fingerprint(first->call);
+    const uint32_t mark = engine::fingerprint(first->call, state_.rank_count());
     for (Rank p = 0; p < state_.rank_count(); ++p) {
       if (p == state_.rank() || !reports_.called_otherwise(p, sequence, mark)) continue;
       fail(texts_.mismatch(*first));
@@ -246,7 +246,8 @@ Status Health::why_failed(const Status& status, const Request& request, std::vec
       Status told = reports_.failure_of(p, blamed);
       if (!told.ok()) return told;
       if (!loss && operations_.first_collective() == &request &&
-          reports_.called_otherwise(p, request.sequence, engine::fingerprint(request.call))) {
+          reports_.called_otherwise(p, request.sequence,
+                                    engine::fingerprint(request.call, state_.rank_count()))) {
         return texts_.mismatch(request);
       }
     }

@@ -64,7 +64,9 @@ Status HealthTexts::mismatch(const Request& request) const {
   for (auto& [what, ranks] : calls) {
     std::sort(ranks.begin(), ranks.end());
     ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    text += fmt::format(" {} called {};", describe_ranks(ranks), what);
+    const bool is_same = calls.size() == 1 && request.call.block_counts != nullptr;
+    text += fmt::format(" {} called {}{};", describe_ranks(ranks), what,
+                        is_same ? ", with different block counts" : "");
   }
   text +=
       " every rank must call the same collectives in the same order, with the same count, type, "
