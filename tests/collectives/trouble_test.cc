@@ -131,13 +131,21 @@ TEST(Mismatch, AnAllToAllVAgainstAnotherCallIsNamedOnEveryRank) {
 struct Lengths {
   size_t sent;
   size_t expected;
+  size_t of_others = 10;
 };
 
 TEST(Mismatch, ABlockOfAnotherLengthInAnAllToAllVIsNamedOnEveryRank) {
   const char* transport = getenv("WEIR_TRANSPORT");
   const bool is_mapped = transport == nullptr || std::string(transport) == "shm";
-  for (const Lengths& lengths :
-       {Lengths{8, 10}, {10, 8}, {0, 10}, {10, 0}, {8, 40}, {10, 50'000}, {50'000, 49'999}}) {
+  for (const Lengths& lengths : {Lengths{8, 10},
+                                 {10, 8},
+                                 {0, 10},
+                                 {10, 0},
+                                 {8, 40},
+                                 {10, 50'000},
+                                 {50'000, 49'999},
+                                 // Long messages of other ranks are under way.
+                                 {0, 500'000, 500'000}}) {
     SCOPED_TRACE(std::to_string(lengths.sent) + " sent, " + std::to_string(lengths.expected) +
                  " expected");
     run_processes(
@@ -145,11 +153,11 @@ TEST(Mismatch, ABlockOfAnotherLengthInAnAllToAllVIsNamedOnEveryRank) {
         [&](int rank, weir_comm_t comm) {
           // The second call is the wrong one.
           for (const bool is_right : {true, false}) {
-            std::vector<size_t> from_me(3, 10), to_me(3, 10);
+            std::vector<size_t> from_me(3, lengths.of_others), to_me(3, lengths.of_others);
             if (rank == 0 && !is_right) from_me[1] = lengths.sent;
             if (rank == 1 && !is_right) to_me[0] = lengths.expected;
-            const std::vector<float> data(50'020, 1.0f);
-            std::vector<float> result(50'020);
+            const std::vector<float> data(50'000 + 3 * lengths.of_others, 1.0f);
+            std::vector<float> result(data.size());
             weir_result_t ended =
                 weir_all_to_all_v(comm, data.data(), from_me.data(), nullptr, result.data(),
                                   to_me.data(), nullptr, WEIR_FLOAT32, nullptr);

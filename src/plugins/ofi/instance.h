@@ -135,6 +135,7 @@ class Instance : public message::Participant {
 
   // leave.cc
   void leave();
+  void end_endpoint();
   bool has_exchanged_with(uint32_t peer) const;
 
   const Library& library_;

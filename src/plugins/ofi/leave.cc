@@ -16,8 +16,8 @@ namespace {
 constexpr uint64_t kStayNs = 500'000'000;
 constexpr uint64_t kFlushNs = 300'000'000;
 constexpr int kGiveBackPolls = 1000;
-// Of puts and gets that were given up: a peer that makes no progress any more cannot end them.
-constexpr uint64_t kRemotePatienceNs = 200'000'000;
+// Of operations that were given up: a peer that makes no progress any more cannot end them.
+constexpr uint64_t kGivenUpNs = 200'000'000;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ Instance::~Instance() {
   }
   if (joined) leave();
   const bool had_endpoint = endpoint_ != nullptr;
-  endpoint_.reset();
+  end_endpoint();
   if (controls_ == nullptr) return;
   if (!joined) {
     control.give_up(had_endpoint);
@@ -56,15 +56,23 @@ bool Instance::has_exchanged_with(uint32_t peer) const {
 
 void Instance::quiesce() {
   if (endpoint_ == nullptr) return;
-  endpoint_->end_remote_operations(now_ns() + kRemotePatienceNs);
   broken_ = true;  // nothing is moved or posted any more
   waiting_ = nullptr;
   for (Channel& channel : channels_) {
     channel.send.drop();
     channel.recv.drop();
   }
-  endpoint_.reset();
+  end_endpoint();
   one_sided_ = OneSided();
+}
+
+// The objects of an endpoint that cannot be closed are left as they are: without calls of this
+// rank, a provider whose progress is manual does nothing.
+void Instance::end_endpoint() {
+  if (endpoint_ == nullptr) return;
+  const bool is_free = endpoint_->end_operations(now_ns() + kGivenUpNs);
+  if (!is_free && !endpoint_->progresses_alone()) (void)endpoint_.release();
+  endpoint_.reset();
 }
 
 // The provider gives back at once the operations that it has not begun.

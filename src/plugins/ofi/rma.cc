@@ -98,17 +98,25 @@ void Endpoint::forget(RemoteOp* op) {
   }
 }
 
-void Endpoint::end_remote_operations(uint64_t until_ns) {
-  const auto busy = [this] {
-    return std::any_of(remotes_.requests.begin(), remotes_.requests.end(),
-                       [](const Request& request) { return request.busy; });
+bool Endpoint::end_operations(uint64_t until_ns) {
+  for (Request& request : recvs_.requests) {
+    if (!request.busy) continue;
+    request.op = nullptr;
+    (void)fi_cancel(&endpoint_->fid, &request.context);
+  }
+  const auto is_busy = [](const Request& request) { return request.busy; };
+  const auto busy = [&] {
+    return std::any_of(remotes_.requests.begin(), remotes_.requests.end(), is_busy) ||
+           std::any_of(recvs_.requests.begin(), recvs_.requests.end(), is_busy);
   };
   Completion completions[kPollMax];
-  while (busy() && message::monotonic_ns() < until_ns) {
+  while (busy()) {
+    if (message::monotonic_ns() >= until_ns) return false;
     const int told = poll(completions);
-    if (told < 0) return;
+    if (told < 0) return false;
     if (told == 0) sched_yield();
   }
+  return true;
 }
 
 bool Endpoint::hear_signals(OneSided* listener) {
