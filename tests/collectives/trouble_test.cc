@@ -151,8 +151,9 @@ TEST(Mismatch, ABlockOfAnotherLengthInAnAllToAllVIsNamedOnEveryRank) {
     run_processes(
         3,
         [&](int rank, weir_comm_t comm) {
-          // The second call is the wrong one.
+          // The second call is the wrong one; with long messages the first, while they connect.
           for (const bool is_right : {true, false}) {
+            if (is_right && lengths.of_others > 10) continue;
             std::vector<size_t> from_me(3, lengths.of_others), to_me(3, lengths.of_others);
             if (rank == 0 && !is_right) from_me[1] = lengths.sent;
             if (rank == 1 && !is_right) to_me[0] = lengths.expected;

@@ -37,7 +37,7 @@ std::string make_message(const char* transport, const std::string& network,
 // Of the network's messages; the transport's go over channel 0.
 constexpr uint8_t kFirstMessage = 1;
 constexpr uint64_t kPauseNsMin = 100'000;
-constexpr uint64_t kPauseNsMax = 5'000'000;
+constexpr uint64_t kPauseNsMax = 20'000'000;
 // Error texts of the network name the ends by rank.
 constexpr char kWho[] = " (rank 0 listens and receives, rank 1 connects and sends)";
 

@@ -20,7 +20,7 @@ constexpr size_t kPartBytesMax = kWordBytesMax - kPartHeaderBytes;
 constexpr size_t kNamedRanksMax = 16;
 // The pause between two checks for arrivals.
 constexpr useconds_t kPauseUsMin = 20;
-constexpr useconds_t kPauseUsMax = 1000;
+constexpr useconds_t kPauseUsMax = 20'000;
 // Many ranks of a host that wait must leave time to the one that they wait for.
 constexpr useconds_t kPauseUsPerRank = 16;
 

@@ -99,16 +99,18 @@ void Endpoint::forget(RemoteOp* op) {
 }
 
 bool Endpoint::end_operations(uint64_t until_ns) {
+  // A provider that progresses alone need not give back a receive that it has cancelled.
+  const bool waits_for_receives = !progresses_alone();
   for (Request& request : recvs_.requests) {
-    if (!request.busy) continue;
+    if (!request.busy || !waits_for_receives) continue;
     request.op = nullptr;
     (void)fi_cancel(&endpoint_->fid, &request.context);
   }
-  const auto is_busy = [](const Request& request) { return request.busy; };
-  const auto busy = [&] {
-    return std::any_of(remotes_.requests.begin(), remotes_.requests.end(), is_busy) ||
-           std::any_of(recvs_.requests.begin(), recvs_.requests.end(), is_busy);
+  const auto is_busy = [](const Pool& pool) {
+    return std::any_of(pool.requests.begin(), pool.requests.end(),
+                       [](const Request& request) { return request.busy; });
   };
+  const auto busy = [&] { return is_busy(remotes_) || (waits_for_receives && is_busy(recvs_)); };
   Completion completions[kPollMax];
   while (busy()) {
     if (message::monotonic_ns() >= until_ns) return false;

@@ -28,7 +28,7 @@ namespace {
 constexpr uint32_t kEagerRanksMax = 8;
 // The pause between two checks of the connections; other ranks may be threads beside this one.
 constexpr long kPauseNsMin = 50'000;
-constexpr long kPauseNsMax = 2'000'000;
+constexpr long kPauseNsMax = 20'000'000;
 // Time from the first rail to a peer for the rails over other interfaces.
 constexpr uint64_t kGatherNs = 250'000'000;
 
