@@ -60,6 +60,13 @@ inline bool in_group() { return t_group.depth != 0 && is_group_of_this_process()
 weir_request_t handle_of(Request* request) { return reinterpret_cast<weir_request_t>(request); }
 Request* request_of(weir_request_t handle) { return reinterpret_cast<Request*>(handle); }
 
+weir_result_t report_used(const char* function) {
+  return report(Status(weir::Code::kInvalidUsage,
+                       fmt::format("{}: the request has been completed by an earlier wait or test; "
+                                   "its handle must not be used again",
+                                   function)));
+}
+
 // Gives a request of the pool to `fill`, then starts it, defers it to the group, or waits for it.
 template <typename Fill>
 weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
@@ -629,6 +636,10 @@ weir_result_t weir_test(weir_request_t* handle, int* done) {
       *handle = nullptr;
       return weir::api::of_parent(*comm, "test");
     }
+    if (!request->is_alive.load(std::memory_order_relaxed)) [[unlikely]] {
+      *handle = nullptr;
+      return report_used("test");
+    }
     if (!comm->test(*request)) return WEIR_OK;
     *done = 1;
     const Status status = request->status;
@@ -651,6 +662,9 @@ weir_result_t weir_request_on_complete(weir_request_t handle, weir_completion_t 
     }
     if (!comm->maker().is_this()) [[unlikely]] {
       return weir::api::of_parent(*comm, "request_on_complete");
+    }
+    if (!request->is_alive.load(std::memory_order_relaxed)) [[unlikely]] {
+      return report_used("request_on_complete");
     }
     const auto done = comm->requests().call_back(*request, {callback, context});
     if (!done.ok()) return report(done.status());
@@ -679,6 +693,10 @@ weir_result_t weir_wait(weir_request_t* handle) {
     if (!comm->maker().is_this()) [[unlikely]] {
       *handle = nullptr;
       return weir::api::of_parent(*comm, "wait");
+    }
+    if (!request->is_alive.load(std::memory_order_relaxed)) [[unlikely]] {
+      *handle = nullptr;
+      return report_used("wait");
     }
     const Status status = comm->wait(*request);
     *handle = nullptr;

@@ -275,6 +275,29 @@ TEST(Threads, OneCommunicatorServesSeveral) {
   });
 }
 
+TEST(Requests, AHandleThatWasUsedIsRefused) {
+  run_processes(2, [](int, weir_comm_t comm) {
+    const auto expect_refused = [](weir_result_t result) {
+      EXPECT_EQ(result, WEIR_ERROR_INVALID_USAGE);
+      EXPECT_NE(std::string(weir_last_error(nullptr)).find("must not be used again"),
+                std::string::npos)
+          << weir_last_error(nullptr);
+    };
+    weir_request_t request = nullptr;
+    ASSERT_EQ(weir_barrier(comm, &request), WEIR_OK);
+    weir_request_t waited = request, tested = request;
+    ASSERT_EQ(weir_wait(&request), WEIR_OK);
+    expect_refused(weir_wait(&waited));
+    EXPECT_EQ(waited, nullptr);
+    expect_refused(weir_request_on_complete(
+        tested, [](void*, weir_result_t) { ADD_FAILURE(); }, nullptr));
+    int done = 0;
+    expect_refused(weir_test(&tested, &done));
+    EXPECT_EQ(tested, nullptr);
+    ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK);
+  });
+}
+
 TEST(Requests, OutliveTheirCommunicator) {
   const SharedCounter destroyed;
   run_processes(2, [&](int rank, weir_comm_t comm) {

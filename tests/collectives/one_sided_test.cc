@@ -473,6 +473,36 @@ TEST(LostRank, AsATargetIsNamedByWhoNeedsIt) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
 }
 
+// It had not flushed them: some may be lost, and nothing else is.
+TEST(LostRank, ThatLeavesWithPutsUnderWayHindersNoOthers) {
+  const SharedCounter here, done;
+  run_processes(
+      3,
+      [&](int rank, weir_comm_t comm) {
+        constexpr size_t kBytes = 500'000;
+        std::vector<uint64_t> memory(kBytes / 8 + 1);
+        const std::vector<unsigned char> data(kBytes, 1);
+        weir_window_t window = nullptr;
+        OK(weir_window_create(comm, memory.data(), memory.size() * 8, &window));
+        here.meet(3);
+        if (rank == 1) {
+          weir_request_t puts[10];
+          for (weir_request_t& put : puts) OK(weir_put(window, 2, 0, data.data(), kBytes, &put));
+          OK(weir_comm_destroy(comm));
+          for (weir_request_t& put : puts) EXPECT_NE(weir_wait(&put), WEIR_ERROR_INTERNAL);
+          done.wait_for(2);
+          _exit(testing::Test::HasFailure() ? 1 : 0);
+        }
+        const auto start = Clock::now();
+        while (seconds_since(start) < 0.5) {
+          uint64_t old = 0;
+          OK(weir_fetch_add(window, 2 - rank, kBytes, 1, &old, nullptr));
+        }
+        done.meet(2);
+      },
+      {}, with_timeout(20'000));
+}
+
 TEST(LostRank, EndsAWaitForASignal) {
   const SharedCounter here;
   const std::vector<int> statuses = processes_status(

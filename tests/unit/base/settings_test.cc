@@ -127,8 +127,8 @@ TEST(Settings, EachBadValueIsRefusedWithItsNameAndWhatIsAllowed) {
       {"WEIR_SPIN_US=-2", "-1..1000000"},
       {"WEIR_LOG=loud", "error|warn|info|debug|trace"},
       {"WEIR_LOG=warn|info", "error|warn|info|debug|trace"},
-      {"WEIR_RANK=x", "0..1048575"},
-      {"WEIR_SIZE=0", "1..1048576"},
+      {"WEIR_RANK=x", "0..65535"},
+      {"WEIR_SIZE=0", "1..65536"},
   };
   for (const auto& [entry, allowed] : kCases) {
     const Result<Settings> parsed = parse({entry});

@@ -78,6 +78,8 @@ struct Request {
   uint64_t waited_ns = 0;    // since when a thread waits, as of the first slow check; 0: none
   uint64_t record = 0;       // number of a message in the recorder
   Status status;
+  // Of the pool: from acquire to release. A handle whose request is not alive was given back.
+  std::atomic<bool> is_alive{false};
   std::atomic<bool> done{false};
 
   Request() = default;

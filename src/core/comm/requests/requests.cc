@@ -22,15 +22,20 @@ Request* Requests::acquire() {
   }
   Request* request = free_.back();
   free_.pop_back();
+  request->done.store(false, std::memory_order_relaxed);
+  request->is_alive.store(true, std::memory_order_relaxed);
   return request;
 }
 
 void Requests::release(Request* request) {
   std::lock_guard lock(state_.lock);
-  release_locked(request);
+  // Another thread that waited for it, too, has been faster.
+  if (request->is_alive.load(std::memory_order_relaxed)) release_locked(request);
 }
 
+// It stays done, so that no thread waits for it for ever.
 void Requests::release_locked(Request* request) {
+  request->is_alive.store(false, std::memory_order_relaxed);
   request->kind = RequestKind::kCollective;
   request->call = engine::Call{};
   request->block_counts.clear();
@@ -45,7 +50,6 @@ void Requests::release_locked(Request* request) {
   request->timeout_ms = 0;
   request->deadline_ns = request->begin_ns = request->waited_ns = request->record = 0;
   request->status = Status();
-  request->done.store(false, std::memory_order_relaxed);
   free_.push_back(request);
 }
 
