@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstdlib>
 #include <new>
@@ -382,7 +383,9 @@ TEST(Deterministic, SumsAreTheSameBitsForEveryAlgorithmSliceAndTransport) {
                                     nullptr),
                     WEIR_OK)
               << weir_last_error(comm);
-          ASSERT_EQ(std::memcmp(data.data(), expected.data(), kCount * sizeof(float)), 0);
+          for (size_t i = 0; i < kCount; ++i) {
+            ASSERT_EQ(std::bit_cast<uint32_t>(data[i]), std::bit_cast<uint32_t>(expected[i])) << i;
+          }
         },
         way, config);
   }

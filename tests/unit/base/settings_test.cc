@@ -137,7 +137,9 @@ TEST(Settings, EachBadValueIsRefusedWithItsNameAndWhatIsAllowed) {
     const std::string text = parsed.status().text();
     const std::string name = std::string(entry).substr(0, std::string(entry).find('='));
     const std::string value = std::string(entry).substr(name.size() + 1);
-    EXPECT_TRUE(contains(text, name + "=\"" + value + "\"")) << text;
+    std::string quoted = name;
+    quoted.append("=\"").append(value).append("\"");
+    EXPECT_TRUE(contains(text, quoted)) << text;
     EXPECT_TRUE(contains(text, allowed)) << text;
   }
 }
