@@ -443,8 +443,7 @@ TEST(RecordFolder, TheOldestOfTheDeadAreRemovedAndTheLivingStay) {
   const uint64_t start = process_start_of(getpid());
   ASSERT_NE(start, 0u);
   const auto add = [&](pid_t process, uint64_t process_start, Rank rank, int seconds_ago) {
-    const std::string path =
-        folder.path() + "/" + RecordName{process, process_start, 1, rank}.text();
+    std::string path = folder.path() + "/" + RecordName{process, process_start, 1, rank}.text();
     std::ofstream file(path);
     file.close();
     std::filesystem::last_write_time(
@@ -456,7 +455,8 @@ TEST(RecordFolder, TheOldestOfTheDeadAreRemovedAndTheLivingStay) {
   std::vector<std::string> dead;
   // Not of this second, which a coarse clock may not have reached yet.
   for (int i = 0; i < 10; ++i) dead.push_back(add(getpid(), 1, static_cast<Rank>(10 + i), 10 + i));
-  std::ofstream(folder.path() + "/not-ours.txt");
+  std::ofstream other(folder.path() + "/not-ours.txt");
+  other.close();
   const int descriptor = open_record_folder(folder.path(), false, false).take();
   tidy_record_folder(descriptor, 5, 50'000);
   EXPECT_TRUE(std::filesystem::exists(living));

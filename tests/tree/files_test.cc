@@ -79,17 +79,9 @@ TEST(Files, HeadersHaveOneGuard) {
 
 TEST(Files, NoFileNamesAPlaceOfOneMachine) {
   // Written in pieces, since this file is read as well.
-  const std::string places[] = {
-      "/wo"
-      "rk/",
-      "/ro"
-      "ot/",
-      "/ho"
-      "me/",
-      "/tmp/bu"
-      "ild-",
-      "/Us"
-      "ers/"};
+  const std::string places[] = {std::string("/wo") + "rk/", std::string("/ro") + "ot/",
+                                std::string("/ho") + "me/", std::string("/tmp/bu") + "ild-",
+                                std::string("/Us") + "ers/"};
   std::string pattern;
   for (const std::string& place : places)
     pattern += (pattern.empty() ? "(^|[^A-Za-z0-9_.}/])(" : "|") + place;

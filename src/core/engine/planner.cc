@@ -170,11 +170,8 @@ const ForcedAlgorithm* Planner::forced_for(const algo::Problem& problem) const {
   const ForcedAlgorithm* found = nullptr;
   for (const ForcedAlgorithm& forced : options_.forced) {
     if (forced.collective != problem.collective) continue;
-    if (forced.lengths == problem.lengths) {
-      found = &forced;
-    } else if (found == nullptr && forced.lengths == algo::BlockLengths::kEqual) {
-      found = &forced;
-    }
+    const bool is_general = forced.lengths == algo::BlockLengths::kEqual;
+    if (forced.lengths == problem.lengths || (found == nullptr && is_general)) found = &forced;
   }
   return found;
 }

@@ -22,8 +22,6 @@ namespace weir::engine {
 
 namespace {
 
-using cost::Regime;
-
 constexpr std::array<uint64_t, cost::kRegimeCount> kRegimeBytes = {64 * 1024, 1024 * 1024,
                                                                    8 * 1024 * 1024};
 constexpr uint32_t kRounds = 5;
@@ -105,7 +103,7 @@ class PairProbe {
   // Rank 0 leads; rank 1 does what it is asked until it is told to stop. After that, neither
   // accesses the other's memory.
   Status run(cost::LinkTimes* link, bool* complete) {
-    const Status status = context_.rank == 0 ? lead(link) : serve();
+    Status status = context_.rank == 0 ? lead(link) : serve();
     // The peer that waits for this rank must not wait for ever.
     if (!status.ok()) own_word().store(kFailed, std::memory_order_release);
     *complete = has_time();

@@ -22,7 +22,7 @@ inline weir_result_t look(const weir_host_t* host) {
 
 // The host's control network; null: it offers none.
 inline const weir_control_t* control_of(const weir_host_t* host) {
-  constexpr size_t kEnd = offsetof(weir_host_t, control) + sizeof(host->control);
+  constexpr size_t kEnd = offsetof(weir_host_t, control) + sizeof(void*);
   return host == nullptr || host->struct_bytes < kEnd ? nullptr : host->control;
 }
 
