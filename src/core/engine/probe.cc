@@ -79,10 +79,11 @@ void probe_own_core(cost::TaskTimes* into) {
       args.dst = c;
       args.sources = sources.data();
       args.source_count = count;
-      args.element_count = part / 2 / sizeof(float);
+      const uint64_t moved = part / 2;
+      args.element_count = moved / sizeof(float);
       args.streaming = streams;
       const ReduceKernel kernel = reduce_kernel(DataType::kFloat32, Fold::kSum);
-      const double per_byte = least_ns([&] { kernel(args); }) / static_cast<double>(part / 2);
+      const double per_byte = least_ns([&] { kernel(args); }) / static_cast<double>(moved);
       before = times.reduce_ns_per_byte[k][r] = std::max(before, per_byte);
     }
   }
