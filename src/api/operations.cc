@@ -60,6 +60,12 @@ inline bool in_group() { return t_group.depth != 0 && is_group_of_this_process()
 weir_request_t handle_of(Request* request) { return reinterpret_cast<weir_request_t>(request); }
 Request* request_of(weir_request_t handle) { return reinterpret_cast<Request*>(handle); }
 
+// The end of a request of `comm`.
+weir_result_t report_end(const Status& status, Communicator& comm) {
+  if (!status.ok()) comm.note_error(status);
+  return report(status);
+}
+
 weir_result_t report_used(const char* function) {
   return report(Status(weir::Code::kInvalidUsage,
                        fmt::format("{}: the request has been completed by an earlier wait or test; "
@@ -645,7 +651,7 @@ weir_result_t weir_test(weir_request_t* handle, int* done) {
     const Status status = request->status;
     *handle = nullptr;
     comm->requests().release(request);
-    return report(status);
+    return report_end(status, *comm);
   });
 }
 
@@ -701,7 +707,7 @@ weir_result_t weir_wait(weir_request_t* handle) {
     const Status status = comm->wait(*request);
     *handle = nullptr;
     comm->requests().release(request);
-    return report(status);
+    return report_end(status, *comm);
   });
 }
 

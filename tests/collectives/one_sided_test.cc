@@ -473,6 +473,21 @@ TEST(LostRank, AsATargetIsNamedByWhoNeedsIt) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
 }
 
+TEST(EndedWindow, EndsAWaitForItsSignalWithAText) {
+  both_ways(2, [](int, weir_comm_t comm) {
+    std::vector<uint64_t> memory(8);
+    weir_window_t window = nullptr;
+    OK(weir_window_create(comm, memory.data(), 64, &window));
+    weir_request_t wait = nullptr;
+    OK(weir_wait_signal(window, 8, 1, &wait));
+    OK(weir_window_destroy(window));
+    EXPECT_EQ(weir_wait(&wait), WEIR_ERROR_INVALID_USAGE);
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find("the window was destroyed"), std::string::npos) << text;
+    EXPECT_EQ(text, weir_last_error(nullptr));
+  });
+}
+
 // It had not flushed them: some may be lost, and nothing else is.
 TEST(LostRank, ThatLeavesWithPutsUnderWayHindersNoOthers) {
   const SharedCounter here, done;

@@ -138,7 +138,10 @@ class Communicator {
   Status health() const { return state_.failure.status(); }  // ok, or the error that it has met
   Status async_error();  // the same, or an error that a peer has reported; does not wait
   std::string last_error() const { return state_.failure.text(); }  // text of the latest error
-  void note_error(const Status& status) { state_.failure.note(status); }
+  void note_error(const Status& status) {
+    state_.failure.note(status);
+    if (Communicator* outer = outer_.load()) outer->note_error(status);
+  }
   // If `other`, a communicator of the same ranks that does a part of this one's work, has failed,
   // this one fails, too.
   void fail_with(Communicator& other);
