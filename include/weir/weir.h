@@ -359,6 +359,7 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_barrier(weir_comm_t comm, weir_reque
 
 /* ---- Point to point ------------------------------------------------------------------------- */
 /* The k-th send of rank a to rank b meets the k-th recv of b from a; types and counts must agree.
+ * Different numbers of bytes are WEIR_ERROR_MISMATCH; types of the same size are not compared.
  * Sending to oneself is legal inside a group or with a request. */
 
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_send(weir_comm_t comm, const void* buffer, size_t count,

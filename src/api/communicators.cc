@@ -12,6 +12,7 @@
 #include "api/unique_id.h"
 #include "core/base/clock.h"
 #include "core/base/settings.h"
+#include "core/comm/start/bootstrap.h"
 #include "core/comm/start/bootstrap_place.h"
 #include "core/comm/start/launch.h"
 #include "core/comm/start/rendezvous.h"
@@ -139,10 +140,12 @@ weir_result_t weir_comm_create_from_env(weir_comm_t* comm, const weir_comm_confi
         weir::now_ns() + static_cast<uint64_t>(options.value().timeout_ms) * 1'000'000u;
     auto rendezvous = weir::comm::next_rendezvous(launch.value(), deadline_ns);
     if (!rendezvous.ok()) return report(rendezvous.status());
-    return hand_out(
-        Communicator::create(rendezvous.value().secret, launch.value().rank,
-                             launch.value().rank_count, options.value(), rendezvous.value().place),
-        comm);
+    weir::comm::JoinOptions joining;
+    joining.remedy = rendezvous.value().remedy;
+    return hand_out(Communicator::create(rendezvous.value().secret, launch.value().rank,
+                                         launch.value().rank_count, options.value(),
+                                         rendezvous.value().place, joining),
+                    comm);
   });
 }
 

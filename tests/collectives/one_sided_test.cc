@@ -473,6 +473,35 @@ TEST(LostRank, AsATargetIsNamedByWhoNeedsIt) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
 }
 
+TEST(Window, DifferentOnesDestroyedTogetherAreNamedOnEveryRank) {
+  both_ways(2, [](int rank, weir_comm_t comm) {
+    std::vector<uint64_t> memory(8);
+    weir_window_t windows[2] = {};
+    for (weir_window_t& window : windows) OK(weir_window_create(comm, memory.data(), 64, &window));
+    EXPECT_EQ(weir_window_destroy(windows[rank]), WEIR_ERROR_MISMATCH);
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find("rank 0 destroys window 1"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 1 destroys window 2"), std::string::npos) << text;
+  });
+}
+
+TEST(Window, CreatedAgainstAnotherCallIsNamedAsTheUserWroteIt) {
+  both_ways(2, [](int rank, weir_comm_t comm) {
+    std::vector<uint64_t> memory(8);
+    weir_window_t window = nullptr;
+    OK(weir_window_create(comm, memory.data(), 64, &window));
+    if (rank == 0) {
+      EXPECT_EQ(weir_window_destroy(window), WEIR_ERROR_MISMATCH);
+    } else {
+      weir_window_t other = nullptr;
+      EXPECT_EQ(weir_window_create(comm, memory.data(), 64, &other), WEIR_ERROR_MISMATCH);
+    }
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find("window_destroy()"), std::string::npos) << text;
+    EXPECT_NE(text.find("window_create()"), std::string::npos) << text;
+  });
+}
+
 TEST(EndedWindow, EndsAWaitForItsSignalWithAText) {
   both_ways(2, [](int, weir_comm_t comm) {
     std::vector<uint64_t> memory(8);

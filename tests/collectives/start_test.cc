@@ -183,6 +183,61 @@ TEST(Start, ARankThatStaysStoppedIsNamedToTheOtherOneInTime) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Its survivors name it, whichever part of the start they are in and whoever finds the death.
+TEST(Start, ARankThatIsKilledAtAnyMomentOfItIsNamedByAll) {
+  constexpr int kRanks = 4, kRounds = 32;
+  const Folder folder;
+  double whole_s = 0;
+  for (int round = -1; round < kRounds && !testing::Test::HasFailure(); ++round) {
+    SCOPED_TRACE(testing::Message() << "round " << round << ", a start takes " << whole_s << " s");
+    const auto begin = Clock::now();
+    const weir_unique_id_t id = make_id();
+    std::array<pid_t, kRanks> pids{};
+    std::fflush(nullptr);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const pid_t pid = fork();
+      if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        setenv("WEIR_CACHE_DIR", folder.path().c_str(), 1);
+        if (const char* transport = getenv("WEIR_TEST_TRANSPORT")) {
+          setenv("WEIR_TRANSPORT", transport, 1);
+          setenv("WEIR_HOST_ID", std::to_string(rank).c_str(), 1);
+        }
+        weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+        config.timeout_ms = 5000;
+        weir_comm_t comm = nullptr;
+        weir_result_t result = weir_comm_create(&comm, kRanks, &id, rank, &config);
+        if (round < 0) _exit(result == WEIR_OK ? 0 : 1);
+        while (result == WEIR_OK) {
+          int32_t value = 1;
+          result = weir_all_reduce(comm, &value, &value, 1, WEIR_INT32, WEIR_SUM, nullptr);
+        }
+        const std::string text = weir_last_error(comm);
+        // One that was killed before it came has only not come.
+        EXPECT_TRUE(result == WEIR_ERROR_PEER_LOST || result == WEIR_ERROR_TIMEOUT)
+            << "rank " << rank << ", " << result << ": " << text;
+        EXPECT_NE(text.find("rank 3"), std::string::npos) << text;
+        std::fflush(nullptr);
+        _exit(testing::Test::HasFailure() ? 1 : 0);
+      }
+      pids[static_cast<size_t>(rank)] = pid;
+    }
+    if (round >= 0) {
+      usleep(static_cast<useconds_t>(1e6 * whole_s * (round + 1) / kRounds));
+      kill(pids[kRanks - 1], SIGKILL);
+    }
+    for (int rank = 0; rank < kRanks; ++rank) {
+      int status = 0;
+      ASSERT_EQ(waitpid(pids[static_cast<size_t>(rank)], &status, 0),
+                pids[static_cast<size_t>(rank)]);
+      if (round >= 0 && rank == kRanks - 1) continue;
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0)
+          << "rank " << rank << ": status " << status;
+    }
+    if (round < 0) whole_s = seconds_since(begin);
+  }
+}
+
 TEST(Start, OnABusyMachineWorksEachTime) {
   std::atomic<bool> ends{false};
   std::vector<std::thread> busy;

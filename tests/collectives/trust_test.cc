@@ -153,6 +153,7 @@ TEST(Tls, RanksThatDisagreeAreToldWhoAndHow) {
           << end.text;
       EXPECT_NE(end.text.find("WEIR_TLS=off"), std::string::npos) << end.text;
       EXPECT_NE(end.text.find("WEIR_TLS=" + mode), std::string::npos) << end.text;
+      EXPECT_EQ(end.text.find("WEIR_SLICE_BYTES"), std::string::npos) << "it is the same on both";
     }
   }
 }

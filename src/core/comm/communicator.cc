@@ -6,9 +6,11 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <set>
+#include <thread>
 
 #include "core/base/clock.h"
 #include "core/base/log.h"
@@ -35,6 +37,26 @@ const char* host_setting(void*, const char* name) {
   const std::string_view view = name;
   if (view.substr(0, 5) != "WEIR_" && view.substr(0, 5) != "NCCL_") return nullptr;
   return std::getenv(name);
+}
+
+// How long a failed connection waits to hear of a rank's death.
+constexpr uint64_t kDeathToldNs = 300'000'000;
+
+// The lines of two lists of settings that differ.
+std::string setting_difference(std::string_view of_0, Rank rank, std::string_view of_rank) {
+  const auto take_line = [](std::string_view* text) {
+    const size_t end = std::min(text->find('\n'), text->size());
+    const std::string_view line = text->substr(0, end);
+    text->remove_prefix(std::min(end + 1, text->size()));
+    return line;
+  };
+  std::string texts[2];
+  while (!of_0.empty() || !of_rank.empty()) {
+    const std::string_view lines[] = {take_line(&of_0), take_line(&of_rank)};
+    if (lines[0] == lines[1]) continue;
+    for (int i = 0; i < 2; ++i) (texts[i] += texts[i].empty() ? "" : ", ") += lines[i];
+  }
+  return fmt::format("rank 0: {}; rank {}: {}", texts[0], rank, texts[1]);
 }
 
 // The parts of a tuning file on which ranks must agree.
@@ -92,6 +114,23 @@ Status Communicator::transport_failed(const char* what, weir_result_t result) co
                             state_.transport_error));
 }
 
+Status Communicator::connect_failed(weir_result_t result) {
+  const Status failed = transport_failed("connect", result);
+  if (failed.code() == Code::kPeerLost || network_ == nullptr) return failed;
+  const uint64_t until_ns = now_ns() + kDeathToldNs;
+  while (true) {
+    for (Rank p = 0; p < state_.rank_count(); ++p) {
+      if (network_->life(p) != control::Life::kLost) continue;
+      return Status(
+          Code::kPeerLost,
+          fmt::format("rank {} has died while the ranks were connecting ({})", p, failed.text()));
+    }
+    if (const Status seen = bootstrap_->look(); !seen.ok()) return seen;
+    if (now_ns() >= until_ns) return failed;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 Status Communicator::introduce(Bootstrap& bootstrap, const weir_transport_config_t& config,
                                Introduction self, uint64_t deadline_ns,
                                std::vector<Introduction>* all) {
@@ -104,7 +143,7 @@ Status Communicator::introduce(Bootstrap& bootstrap, const weir_transport_config
   result = context.transport->address(context.instance, address, &address_bytes);
   if (result != WEIR_OK) return transport_failed("address", result);
   self.address.assign(reinterpret_cast<char*>(address), address_bytes);
-  self.settings = fmt::format("transport={} {}", context.transport->name, self.settings);
+  self.settings = fmt::format("transport={}\n{}", context.transport->name, self.settings);
 
   auto blobs = bootstrap.all_gather(self.pack(), deadline_ns);
   if (!blobs.ok()) return blobs.status();
@@ -114,9 +153,9 @@ Status Communicator::introduce(Bootstrap& bootstrap, const weir_transport_config
     if (!other.ok()) return other.status();
     all->push_back(other.take());
     if ((*all)[p].settings != (*all)[0].settings) {
-      return Status(Code::kMismatch, fmt::format("ranks 0 and {} must run with the same settings; "
-                                                 "rank 0: {}; rank {}: {}",
-                                                 p, (*all)[0].settings, p, (*all)[p].settings));
+      return Status(Code::kMismatch,
+                    fmt::format("ranks 0 and {} must run with the same settings; {}", p,
+                                setting_difference((*all)[0].settings, p, (*all)[p].settings)));
     }
   }
   return Status();
@@ -205,8 +244,8 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (network_ != nullptr) self.network = network_->address();
   if (!reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
-      "hooks={} deterministic={} WEIR_STAGING_BYTES={} WEIR_SLICE_BYTES={} "
-      "WEIR_ALGORITHM='{}' WEIR_TLS={} rules={}",
+      "hooks={}\ndeterministic={}\nWEIR_STAGING_BYTES={}\nWEIR_SLICE_BYTES={}\n"
+      "WEIR_ALGORITHM='{}'\nWEIR_TLS={}\nrules={}",
       settings.hooks, deterministic, settings.staging_bytes, settings.slice_bytes,
       settings.algorithm, settings.tls, describe_rules(rules.value()));
   std::vector<Introduction> all;
@@ -254,17 +293,14 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
                              ? context.transport->connect(context.instance, addresses.data(),
                                                           sizes.data(), deadline_ns)
                              : WEIR_OK;
+  const Status connected = result == WEIR_OK ? Status() : connect_failed(result);
   bootstrap_ = nullptr;
   // From here on a rank that fails tells the others, which may be further ahead.
-  const auto give_up = [&](const char* what) {
-    return bootstrap.value()->give_up(
-        transport_failed(what, result).with_context(fmt::format("rank {}", rank)));
+  const auto give_up = [&](const Status& reason) {
+    return bootstrap.value()->give_up(reason.with_context(fmt::format("rank {}", rank)));
   };
-  if (!joined.ok()) {
-    return bootstrap.value()->give_up(
-        joined.with_context(fmt::format("rank {}, control network", rank)));
-  }
-  if (result != WEIR_OK) return give_up("connect");
+  if (!joined.ok()) return give_up(joined.with_context("control network"));
+  if (!connected.ok()) return give_up(connected);
   times.mark(&times.connect_ns);
   if (const std::string parts = plugin::describe_parts(*context.transport);
       settings.explain && rank == 0 && !parts.empty()) {
@@ -274,7 +310,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if ((context.transport->caps.bits & WEIR_CAP_SEGMENT) != 0) {
     weir_segment_t segment{};
     result = context.transport->segment(context.instance, &segment);
-    if (result != WEIR_OK) return give_up("segment");
+    if (result != WEIR_OK) return give_up(transport_failed("segment", result));
     open_segment(segment);
   } else if (rank_count == 1 && settings.hooks.empty()) {
     const uint64_t bytes = (config.segment_bytes + 4095) / 4096 * 4096;

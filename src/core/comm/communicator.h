@@ -175,6 +175,8 @@ class Communicator {
   // Where the ranks of a communicator that is made of this one find `rank`.
   Place place_of(Rank rank) const { return places_.empty() ? Place() : places_[rank]; }
   Status transport_failed(const char* what, weir_result_t result) const;
+  // Why the transport has not connected: a rank's death, where one is heard of soon.
+  Status connect_failed(weir_result_t result);
   void leave_in_child();
   void close_one_sided();
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "core/comm/process.h"
@@ -23,6 +24,9 @@ struct Record {
   uint64_t word_shift;
   uint64_t reaches_all;
 };
+
+constexpr std::string_view kSameOrder =
+    "all ranks must create and destroy windows in the same order";
 
 struct KeyRecord {
   uint64_t bytes;  // 0: none
@@ -98,8 +102,9 @@ Result<const OneSidedWindow*> OneSided::create(void* memory, uint64_t bytes,
   return windows_.back().get();
 }
 
-Status OneSided::gather(const void* mine, size_t bytes, void* all) {
+Status OneSided::gather(engine::WindowStep step, const void* mine, size_t bytes, void* all) {
   engine::Call call;
+  call.window_step = step;
   call.collective = Collective::kAllGather;
   call.type = DataType::kUint8;
   call.count = bytes;
@@ -120,16 +125,16 @@ Status OneSided::exchange(OneSidedWindow* window, uint64_t word, bool on_device,
                     -reinterpret_cast<uintptr_t>(window->own) % sizeof(uint64_t),
                     reach == nullptr || reach->is_everywhere ? 1u : 0u};
   std::vector<Record> all(n);
-  WEIR_RETURN_IF_ERROR(gather(&mine, sizeof mine, all.data()));
+  WEIR_RETURN_IF_ERROR(gather(engine::WindowStep::kCreate, &mine, sizeof mine, all.data()));
   window->is_mapped = true;
   const std::lock_guard lock(owner_.state.lock);
   for (Rank p = 0; p < n; ++p) {
     if (all[p].number != window->number) {
       return Status(
           Code::kMismatch,
-          fmt::format("rank {} creates window {} of '{}' while rank {} creates window {}: all "
-                      "ranks must create and destroy windows in the same order",
-                      owner_.state.rank(), window->number, owner_.state.name, p, all[p].number));
+          fmt::format("rank {} creates window {} of '{}' while rank {} creates window {}; {}",
+                      owner_.state.rank(), window->number, owner_.state.name, p, all[p].number,
+                      kSameOrder));
     }
     OneSidedWindow::Part& part = window->parts[p];
     part.bytes = all[p].bytes;
@@ -174,7 +179,7 @@ Status OneSided::exchange_keys(OneSidedWindow* window) {
     }
   }
   std::vector<KeyRecord> all(owner_.state.rank_count());
-  WEIR_RETURN_IF_ERROR(gather(&mine, sizeof mine, all.data()));
+  WEIR_RETURN_IF_ERROR(gather(engine::WindowStep::kCreate, &mine, sizeof mine, all.data()));
   for (Rank p = 0; p < owner_.state.rank_count(); ++p) {
     if (all[p].bytes > sizeof all[p].key) {
       return Status(
@@ -215,12 +220,26 @@ std::unique_ptr<OneSidedWindow> OneSided::take(const OneSidedWindow* window) {
   return taken;
 }
 
+Status OneSided::meet_to_destroy(const OneSidedWindow& window) {
+  std::vector<uint32_t> all(owner_.state.rank_count());
+  WEIR_RETURN_IF_ERROR(
+      gather(engine::WindowStep::kDestroy, &window.number, sizeof window.number, all.data()));
+  for (Rank p = 0; p < owner_.state.rank_count(); ++p) {
+    if (all[p] == all[0]) continue;
+    return Status(Code::kMismatch,
+                  fmt::format("rank 0 destroys window {} of '{}' while rank {} destroys window {}, "
+                              "counted in the order of creation; {}",
+                              all[0], owner_.state.name, p, all[p], kSameOrder));
+  }
+  return Status();
+}
+
 Status OneSided::destroy(const OneSidedWindow* window) {
   OneSidedCall flush;
   flush.kind = OneSidedKind::kFlush;
   flush.all_ranks = true;
   Status status = run(flush);
-  if (status.ok()) status = owner_.run(engine::Call{});  // a barrier
+  if (status.ok()) status = meet_to_destroy(*window);
   const std::unique_ptr<OneSidedWindow> taken = take(window);
   const std::lock_guard lock(carrier_state_.lock);
   deregister(*taken);

@@ -10,7 +10,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "core/base/clock.h"
@@ -31,6 +33,8 @@ constexpr uint64_t kResolveNsMax = 20'000'000'000;
 // Between two looks at the file: 4096 ranks may look at one server.
 constexpr uint64_t kFilePauseNsMin = 2'000'000;
 constexpr uint64_t kFilePauseNsMax = 200'000'000;
+// How long a folder that was just made may be unknown to another host.
+constexpr uint64_t kFolderNs = 2'000'000'000;
 
 enum class Way { kLocal, kMaster, kPmix, kFile };
 
@@ -103,16 +107,21 @@ Result<Choice> choose(const Launch& launch, bool has_secret) {
 
 Result<Rendezvous> by_master(const Launch& launch, const std::optional<JobSecret>& secret,
                              uint64_t deadline_ns) {
+  if (launch.master_address.empty() || launch.master_port.empty()) {
+    return Status(
+        Code::kInvalidUsage,
+        fmt::format("WEIR_RENDEZVOUS=master needs {}: set MASTER_ADDR to the host of rank 0 and "
+                    "MASTER_PORT to a port that is free there, for all ranks",
+                    !launch.master_address.empty() ? "MASTER_PORT, which is not set"
+                    : !launch.master_port.empty()  ? "MASTER_ADDR, which is not set"
+                                                   : "MASTER_ADDR and MASTER_PORT, which are not "
+                                                     "set"));
+  }
   if (!secret) {
     return Status(Code::kInvalidUsage,
                   "MASTER_ADDR and MASTER_PORT say where the ranks meet, but they are not secret: "
                   "set WEIR_SECRET_FILE, a file of mode 0600 with the output of `openssl rand -hex "
                   "32`, for all ranks");
-  }
-  if (launch.master_address.empty() || launch.master_port.empty()) {
-    return Status(
-        Code::kInvalidUsage,
-        "WEIR_RENDEZVOUS=master needs MASTER_ADDR and MASTER_PORT, and they are not both set");
   }
   Rendezvous rendezvous;
   uint16_t port = 0;
@@ -197,6 +206,11 @@ Secret job_tag(const Launch& launch) {
   return launch.named_by_parent ? Secret() : secret_from_text(launch.meeting_point);
 }
 
+bool has_folder(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::absolute(path, error).parent_path(), error);
+}
+
 Result<Agreement> agree_by_file(const Launch& launch, const std::string& path,
                                 const std::optional<JobSecret>& job, uint64_t deadline_ns) {
   Notice notice;
@@ -223,10 +237,17 @@ Result<Agreement> agree_by_file(const Launch& launch, const std::string& path,
     return Status();
   };
   uint64_t pause_ns = kFilePauseNsMin;
+  const uint64_t folder_deadline_ns = now_ns() + kFolderNs;
   for (bool found = launch.rank == 0; !found;) {
     WEIR_RETURN_IF_ERROR(read(&notice, &found));
     if (found) break;
     const uint64_t now = now_ns();
+    if (now >= folder_deadline_ns && !has_folder(path)) {
+      return Status(Code::kSystem,
+                    fmt::format("rendezvous file '{}': its folder does not exist on the host of "
+                                "rank {}; choose a path in a folder that all machines share",
+                                path, launch.rank));
+    }
     if (now >= deadline_ns) {
       return Status(
           Code::kTimeout,
@@ -316,6 +337,14 @@ Result<Rendezvous> arrange(const Launch& launch, State& kept, uint64_t deadline_
       rendezvous.how = choice.way == Way::kPmix ? "pmix" : "file '" + choice.path + "'";
       break;
     }
+  }
+  // By pmix and file the ranks have compared their secrets; otherwise those with another one meet
+  // elsewhere.
+  if (job && (choice.way == Way::kLocal || choice.way == Way::kMaster)) {
+    rendezvous.remedy = fmt::format(
+        "start them with the same secret as this rank, which has it from {}, and the same {}",
+        job->source,
+        choice.way == Way::kMaster ? "MASTER_ADDR and MASTER_PORT" : "job name, on this machine");
   }
   rendezvous.secret = rendezvous.secret.derive(fmt::format("communicator {}", number));
   rendezvous.how += fmt::format(" ({}); secret: {}", choice.why,

@@ -27,6 +27,8 @@ struct Rendezvous {
   Secret secret;
   Place place;      // empty: all ranks are on this host
   std::string how;  // "pmix, with the secret of WEIR_SECRET_FILE", for log and errors
+  // What ranks that do not come may lack (JoinOptions::remedy); "": nothing special.
+  std::string remedy;
 };
 
 // Collective over the job's ranks when pmix or file is used for the first time. Each call of a

@@ -200,7 +200,9 @@ TEST(Rendezvous, ByMasterRefusesWhatCannotWork) {
   } cases[] = {
       {{{"WEIR_RENDEZVOUS", "master"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "1"}},
        "WEIR_SECRET_FILE"},
-      {{{"WEIR_RENDEZVOUS", "master"}, {"WEIR_SECRET", kSecretText}}, "MASTER_ADDR"},
+      {{{"WEIR_RENDEZVOUS", "master"}, {"WEIR_SECRET", kSecretText}},
+       "needs MASTER_ADDR and MASTER_PORT, which are not set"},
+      {{{"WEIR_RENDEZVOUS", "master"}, {"MASTER_PORT", "1"}}, "needs MASTER_ADDR, which is not"},
       {{{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "70000"}, {"WEIR_SECRET", kSecretText}},
        "MASTER_PORT=70000"},
       {{{"MASTER_ADDR", "127.0.0.1"},
@@ -232,6 +234,7 @@ TEST(Rendezvous, WithAnotherSecretDoesNotMeet) {
     in_a_process(of_rank(0, 2, {{"WEIR_SECRET", secret}, {"WEIR_ID", "one job"}}), [&] {
       const auto rendezvous = meet();
       ASSERT_TRUE(rendezvous.ok());
+      EXPECT_THAT(rendezvous.value().remedy, HasSubstr("the same secret"));
       const auto& bytes = rendezvous.value().secret.bytes;
       ASSERT_EQ(write(ends[1], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
     });
@@ -335,6 +338,18 @@ TEST_F(RendezvousFile, RanksMeetAndTheFileGoes) {
   }
   for (const pid_t pid : pids) EXPECT_EQ(end_of(pid), 0);
   EXPECT_FALSE(exists());
+}
+
+TEST_F(RendezvousFile, InAFolderThatDoesNotExistIsAnErrorOnEveryRank) {
+  for (const int rank : {0, 1}) {
+    in_a_process(of_rank(rank, 2, {{"WEIR_RENDEZVOUS", "file:" + folder_ + "/none/notice"}}), [&] {
+      const uint64_t began_ns = now_ns();
+      const auto rendezvous = meet();
+      EXPECT_EQ(rendezvous.status().code(), Code::kSystem);
+      EXPECT_THAT(rendezvous.status().text(), HasSubstr("/none/notice"));
+      EXPECT_LT(now_ns() - began_ns, 10'000'000'000u);
+    });
+  }
 }
 
 TEST_F(RendezvousFile, WithAJobSecretMeetsOnlyThoseWhoHaveIt) {
