@@ -67,9 +67,9 @@ Status Operations::start(Request& request, OperationFailure* failure) {
 
 bool Operations::poll(OperationFailure* failure) {
   const DeviceContext::Scope scope(messages_.device_context());
-  bool moved = device_side_.poll(failure);
-  if (!failure->happened() && queue_.poll(failure)) moved = true;
-  if (!failure->happened() && messages_.poll(failure)) moved = true;
+  bool moved = device_side_.is_open() && device_side_.poll(failure);
+  if (!queue_.is_empty() && !failure->happened() && queue_.poll(failure)) moved = true;
+  if (!messages_.is_empty() && !failure->happened() && messages_.poll(failure)) moved = true;
   if (!failure->happened() && service_ != nullptr && poll_one_sided(failure)) moved = true;
   return moved || failure->happened();
 }

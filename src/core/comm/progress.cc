@@ -30,7 +30,7 @@ bool is_done(const Request& request) { return request.done.load(std::memory_orde
 // ---- The start ----------------------------------------------------------------------------------
 
 Status Communicator::run(const engine::Call& call) {
-  if (devices_.is_possible()) [[unlikely]]
+  if (devices_.is_possible() || !state_.context.mapped()) [[unlikely]]
     return run_slowly(call);
   {
     SpinLockHold hold(state_.lock);

@@ -125,7 +125,12 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
       lane.push_back(bound);
     }
   }
-  for (const std::vector<LaneOp>& lane : plan->lanes_) {
+  for (std::vector<LaneOp>& lane : plan->lanes_) {
+    uint32_t receive_count = 0;
+    for (auto op = lane.rbegin(); op != lane.rend(); ++op) {
+      receive_count = op->code == OpCode::kRecv ? receive_count + 1 : 0;
+      op->receive_count = receive_count;
+    }
     const auto sends = static_cast<uint32_t>(std::count_if(
         lane.begin(), lane.end(), [](const LaneOp& op) { return op.code == OpCode::kSend; }));
     plan->sends_max_ = std::max(plan->sends_max_, sends + std::min(sends, n));

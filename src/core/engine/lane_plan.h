@@ -31,7 +31,8 @@ struct LaneOp {
   uint32_t value = 0;
   uint32_t first_operand = 0;  // into LanePlan::operands_; a copy has one, a reduce several
   uint32_t operand_count = 0;
-  uint64_t length_bytes = 0;  // of the whole chunk; 0 for a bare message
+  uint32_t receive_count = 0;  // of a receive: it and the receives right after it
+  uint64_t length_bytes = 0;   // of the whole chunk; 0 for a bare message
   LanePlace dst;
   LanePlace src;
 };

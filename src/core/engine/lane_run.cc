@@ -61,7 +61,7 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
     while (lane.sends.size() < std::min(kSendsAtFirst, plan.sends_max_)) {
       lane.sends.push_back(std::make_unique<Send>());
     }
-    if (!context.mapped()) {
+    if (!context.mapped() && lane.greeted_to.size() != plan.rank_count_) {
       lane.greeted_to.assign(plan.rank_count_, 0);
       lane.greeted_from.assign(plan.rank_count_, 0);
     }
@@ -177,8 +177,9 @@ LaneRun::Outcome LaneRun::run_recv(Context& context, Lane& lane, Receive& receiv
 // Sends from `data` must be complete before `data` is received into. But a transport may hold a
 // long send until its receiver takes it, and the receiver may wait in the same way: so the message
 // is received into the detour buffer, and copied into its place when the sends are complete.
-LaneRun::Outcome LaneRun::run_recv_behind_sends(Context& context, Lane& lane, Receive& receive,
-                                                unsigned char* data, uint64_t bytes) {
+LaneRun::Outcome LaneRun::run_recv_behind_sends(Context& context, Lane& lane, Receive& receive) {
+  unsigned char* const data = receive.data;
+  const uint64_t bytes = receive.bytes;
   if (!receive.posted && !receive.aside) {
     receive.aside = bytes > 0 && !may_write(context, lane, data, bytes);
     receive.arrived = false;
@@ -216,7 +217,7 @@ void LaneRun::begin_receives(Context& context, Lane& lane) {
     if (op.code != OpCode::kRecv) return;
     const std::optional<uint64_t> bytes = bytes_of(lane, op);
     if (!bytes) return;
-    const unsigned char* data = address(lane, op.dst);
+    unsigned char* const data = address(lane, op.dst);
     if (count > 0) {
       const auto end = lane.receives.begin() + static_cast<std::ptrdiff_t>(count);
       const bool waits = std::any_of(lane.receives.begin(), end, [&](const auto& earlier) {
@@ -226,43 +227,46 @@ void LaneRun::begin_receives(Context& context, Lane& lane) {
       if (waits || (*bytes > 0 && !may_write(context, lane, data, *bytes))) return;
     }
     if (count == lane.receives.size()) lane.receives.push_back(std::make_unique<Receive>());
-    *lane.receives[count] = {};
-    lane.receives[count]->peer = op.peer;
-    lane.receives[count]->data = data;
-    lane.receives[count]->bytes = *bytes;
+    Receive& receive = *lane.receives[count];
+    receive.peer = op.peer;
+    receive.data = data;
+    receive.bytes = *bytes;
+    receive.posted = receive.complete = receive.aside = receive.arrived = false;
     lane.receives_under_way = count + 1;
   }
 }
 
-LaneRun::Outcome LaneRun::advance_receive(Context& context, Lane& lane, Receive& receive,
-                                          const LaneOp& op) {
-  if (!context.mapped() && lane.greeted_from[op.peer] == 0) {
+LaneRun::Outcome LaneRun::advance_receive(Context& context, Lane& lane, Receive& receive) {
+  bool greeted = false;
+  if (!context.mapped() && lane.greeted_from[receive.peer] != sequence_) {
     const Outcome outcome =
         run_recv(context, lane, receive, &receive.header, sizeof receive.header);
     if (outcome != Outcome::kMoved) return outcome;
-    lane.greeted_from[op.peer] = 1;
+    lane.greeted_from[receive.peer] = sequence_;
+    greeted = true;
     if (receive.header.flag != own_header_.flag) {
-      other_rank_ = op.peer;
+      other_rank_ = receive.peer;
       other_header_ = receive.header;
       status_ = Status(Code::kMismatch, std::string());
       return Outcome::kFailed;
     }
   }
-  const Outcome outcome =
-      run_recv_behind_sends(context, lane, receive, address(lane, op.dst), *bytes_of(lane, op));
+  const Outcome outcome = run_recv_behind_sends(context, lane, receive);
   receive.complete = outcome == Outcome::kMoved;
-  return outcome;
+  return greeted && outcome == Outcome::kBlocked ? Outcome::kMoved : outcome;
 }
 
 LaneRun::Outcome LaneRun::run_receives(Context& context, Lane& lane) {
   const std::vector<LaneOp>& ops = plan_->lanes_[lane.program_lane];
-  begin_receives(context, lane);
-  if (!status_.ok()) return Outcome::kFailed;
+  if (lane.receives_under_way < ops[lane.next_op].receive_count) {
+    begin_receives(context, lane);
+    if (!status_.ok()) return Outcome::kFailed;
+  }
   bool moved = false;
   for (size_t i = 0; i < lane.receives_under_way; ++i) {
     Receive& receive = *lane.receives[i];
     if (receive.complete) continue;
-    const Outcome outcome = advance_receive(context, lane, receive, ops[lane.next_op + i]);
+    const Outcome outcome = advance_receive(context, lane, receive);
     if (outcome == Outcome::kFailed) return outcome;
     moved = moved || outcome == Outcome::kMoved;
   }
@@ -286,6 +290,7 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
     if (settle_sends(context, lane, nullptr, 0)) return Outcome::kFinished;
     return status_.ok() ? Outcome::kBlocked : Outcome::kFailed;
   }
+  if (lane.receives_under_way > 0) return run_receives(context, lane);
   const LaneOp& op = ops[lane.next_op];
   if (op.code == OpCode::kSignal || op.code == OpCode::kWait) {
     uint64_t& signal =
@@ -306,9 +311,9 @@ LaneRun::Outcome LaneRun::step(Context& context, Lane& lane) {
   const uint64_t bytes = *moved_bytes;
   if (op.code == OpCode::kRecv) return run_receives(context, lane);
   if (op.code == OpCode::kSend) {
-    if (!context.mapped() && lane.greeted_to[op.peer] == 0) {
+    if (!context.mapped() && lane.greeted_to[op.peer] != sequence_) {
       const Outcome outcome = post_send(context, lane, op.peer, &own_header_, sizeof own_header_);
-      if (outcome == Outcome::kMoved) lane.greeted_to[op.peer] = 1;
+      if (outcome == Outcome::kMoved) lane.greeted_to[op.peer] = sequence_;
       return outcome;
     }
     const Outcome outcome = post_send(context, lane, op.peer, address(lane, op.src), bytes);

@@ -50,7 +50,7 @@ class LaneRun final : public Run {
   // The receive of next_op, or of an operation right after it.
   struct Receive {
     Rank peer = 0;
-    const unsigned char* data = nullptr;
+    unsigned char* data = nullptr;
     uint64_t bytes = 0;
     bool posted = false;
     bool complete = false;
@@ -74,7 +74,8 @@ class LaneRun final : public Run {
     // addresses do not change. There are never more than the program of one slice has.
     std::vector<std::unique_ptr<Send>> sends;
     size_t sends_under_way = 0;
-    std::vector<uint8_t> greeted_to, greeted_from;  // by peer; headers only
+    // By peer: the sequence number of the latest operation whose header was sent or received.
+    std::vector<uint64_t> greeted_to, greeted_from;
   };
 
   enum class Outcome : uint8_t { kMoved, kBlocked, kFinished, kFailed };
@@ -86,11 +87,10 @@ class LaneRun final : public Run {
   Outcome run_receives(Context& context, Lane& lane);
   void begin_receives(Context& context, Lane& lane);
   // kMoved when it advanced; `complete` says whether it is done.
-  Outcome advance_receive(Context& context, Lane& lane, Receive& receive, const LaneOp& op);
+  Outcome advance_receive(Context& context, Lane& lane, Receive& receive);
   // kMoved when complete.
   Outcome run_recv(Context& context, Lane& lane, Receive& receive, void* data, uint64_t bytes);
-  Outcome run_recv_behind_sends(Context& context, Lane& lane, Receive& receive, unsigned char* data,
-                                uint64_t bytes);
+  Outcome run_recv_behind_sends(Context& context, Lane& lane, Receive& receive);
   // False after a failure, and while a send of the lane that reads [data, data + bytes), or any
   // send when `data` is nullptr, is not complete.
   bool settle_sends(Context& context, Lane& lane, const unsigned char* data, uint64_t bytes);

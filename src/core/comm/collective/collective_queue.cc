@@ -72,7 +72,10 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
   }
   request.sequence = context.sequence;
   if (state_.recorder.on()) {
-    const uint32_t mark = engine::fingerprint(plan.what, request.call.count);
+    // A record has no block counts, and a reader checks the mark without them.
+    const uint32_t mark = request.call.block_counts == nullptr
+                              ? plan.fingerprint
+                              : engine::fingerprint(plan.what, request.call.count);
     state_.recorder.begun(request.sequence, engine::call_flag(request.sequence, mark), plan.what,
                           request.call.count, ticks());
   }
