@@ -266,6 +266,44 @@ TEST(HostCudaKernels, AKernelWithAHostFunctionRunsInStreamOrderAndAnotherIsRefus
   __cudaUnregisterFatBinary(handle);
 }
 
+TEST(HostCudaKernels, AreNamedAsTheSourceWritesThem) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  void** const handle = __cudaRegisterFatBinary(nullptr);
+  struct Named {
+    const char* compiled;
+    const char* in_source;
+    char symbol;
+  };
+  Named kernels[] = {
+      {"_ZN12_GLOBAL__N_14fillEPfi", "(anonymous namespace)::fill", 0},
+      {"_ZN12_GLOBAL__N_15scaleIfEEvPT_i", "(anonymous namespace)::scale<float>", 0},
+      {"_Z5applyIFvifEEvPT_", "apply<void (int, float)>", 0},
+      {"plain_c", "plain_c", 0},
+  };
+  for (Named& kernel : kernels) {
+    std::string name = kernel.compiled;
+    __cudaRegisterFunction(handle, &kernel.symbol, name.data(), name.data(), -1, nullptr, nullptr,
+                           nullptr, nullptr, nullptr);
+    const dim3 one{1, 1, 1};
+    testing::internal::CaptureStderr();
+    EXPECT_CUDA_ERROR(98, cudaLaunchKernel(&kernel.symbol, one, one, nullptr, 0, nullptr));
+    const std::string text = testing::internal::GetCapturedStderr();
+    EXPECT_NE(text.find("'" + std::string(kernel.in_source) + "'"), std::string::npos) << text;
+    EXPECT_NE(text.find(kernel.compiled), std::string::npos) << text;
+    (void)cudaGetLastError();
+    int calls = 0;
+    ASSERT_EQ(weir_hostcuda_register_kernel(
+                  kernel.in_source,
+                  [](const weir_hostcuda_launch*, void* count) { ++*static_cast<int*>(count); },
+                  &calls, nullptr, 0),
+              0);
+    EXPECT_CUDA(cudaLaunchKernel(&kernel.symbol, one, one, nullptr, 0, nullptr));
+    EXPECT_CUDA(cudaDeviceSynchronize());
+    EXPECT_EQ(calls, 1) << kernel.in_source;
+  }
+  __cudaUnregisterFatBinary(handle);
+}
+
 TEST(HostCudaDriver, FunctionsAreFoundByNameAndVersion) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result{};

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 
 #include "hostcuda/support.h"
 
@@ -52,6 +53,30 @@ int open_and_change(Pipe& from_parent, Pipe& to_parent) {
   std::memset(&handle, 0x5a, sizeof handle);
   if (cudaIpcOpenMemHandle(&opened, handle, 1) != cudaErrorInvalidValue) return 13;
   return to_parent.send('k') ? 0 : 14;
+}
+
+// 0: all was right. PyTorch asks for the number of devices first, and then asks the driver.
+int count_devices_first() {
+  unsigned flags = 0;
+  int active = -1;
+  if (cuDevicePrimaryCtxGetState(0, &flags, &active) != CUDA_ERROR_NOT_INITIALIZED) return 1;
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return 2;
+  int wrong = 3;
+  std::thread([&] {
+    if (cuDevicePrimaryCtxGetState(0, &flags, &active) == CUDA_SUCCESS) wrong = 0;
+  }).join();
+  if (wrong == 0 && active != 0) wrong = 4;
+  return wrong;
+}
+
+TEST(HostCudaProcesses, TheNumberOfDevicesInitializesTheDriverForAllThreads) {
+  const pid_t child = fork();
+  if (child == 0) _exit(count_devices_first());
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(HostCudaProcesses, AnotherProcessOpensAndChangesDeviceMemory) {

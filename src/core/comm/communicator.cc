@@ -115,7 +115,7 @@ Status Communicator::transport_failed(const char* what, weir_result_t result) co
 }
 
 Status Communicator::connect_failed(weir_result_t result) {
-  const Status failed = transport_failed("connect", result);
+  Status failed = transport_failed("connect", result);
   if (failed.code() == Code::kPeerLost || network_ == nullptr) return failed;
   const uint64_t until_ns = now_ns() + kDeathToldNs;
   while (true) {
@@ -125,7 +125,7 @@ Status Communicator::connect_failed(weir_result_t result) {
           Code::kPeerLost,
           fmt::format("rank {} has died while the ranks were connecting ({})", p, failed.text()));
     }
-    if (const Status seen = bootstrap_->look(); !seen.ok()) return seen;
+    if (Status seen = bootstrap_->look(); !seen.ok()) return seen;
     if (now_ns() >= until_ns) return failed;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -18,6 +18,7 @@ namespace weir::hostcuda {
 namespace {
 
 std::atomic<bool> was_forked{false};
+std::atomic<bool> has_initialized{false};
 
 // Never destroyed: workers may outlive the static objects of the program.
 struct Devices {
@@ -102,6 +103,13 @@ Device* device_at(int index) {
   auto& all = devices().all;
   if (index < 0 || index >= static_cast<int>(all.size())) return nullptr;
   return all[static_cast<size_t>(index)].get();
+}
+
+bool is_initialized() { return has_initialized.load(std::memory_order_acquire); }
+void mark_initialized() {
+  if (!is_initialized() && device_count() > 0) {
+    has_initialized.store(true, std::memory_order_release);
+  }
 }
 
 int chosen_device() { return chosen; }

@@ -53,6 +53,11 @@ int device_count();
 // nullptr when there is no such device.
 Device* device_at(int index);
 
+// Whether the process has initialized the driver: by cuInit, or by its first call of the runtime
+// that needs devices. Without devices it never has.
+bool is_initialized();
+void mark_initialized();
+
 // The calling thread's device: -1 before it chose one and before its first use of device 0.
 int chosen_device();
 void choose_device(int index);

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -55,14 +56,26 @@ Kernels& all_kernels() {
   return *instance;
 }
 
-// "_ZN4sums3addEPfi" -> "sums::add"; other text is returned as it is.
+// "_ZN4sums3addEPfi" -> "sums::add", "_ZN12_GLOBAL__N_15scaleIfEEvPT_i" ->
+// "(anonymous namespace)::scale<float>"; other text is returned as it is.
 std::string source_name(const std::string& name) {
   int status = 0;
   char* const text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
   if (text == nullptr) return name;
   std::string plain = text;
   std::free(text);
-  return plain.substr(0, plain.find('('));
+  // The list of parameters is the last pair of parentheses; the scope may have some, too.
+  size_t depth = 0;
+  for (size_t at = plain.size(); at-- > 0;) {
+    if (plain[at] == ')') ++depth;
+    if (plain[at] == '(' && --depth == 0) {
+      plain.resize(at);
+      break;
+    }
+  }
+  // Only that of a template begins with the type of its result.
+  constexpr std::string_view kResult = "void ";
+  return plain.starts_with(kResult) ? plain.substr(kResult.size()) : plain;
 }
 
 // Called with the lock. nullptr, with a line on stderr once for each kernel, when there is none.
@@ -71,12 +84,14 @@ const HostKernel* find_host_kernel(Kernels& known, const std::string& name) {
   if (found == known.functions.end()) found = known.functions.find(source_name(name));
   if (!name.empty() && found != known.functions.end()) return &found->second;
   if (known.refused.insert(name).second) {
+    const std::string plain = name.empty() ? "(not registered)" : source_name(name);
+    const std::string compiled = plain == name || name.empty() ? "" : " (" + name + ")";
     std::fprintf(
         stderr,
-        "hostcuda: the program launched kernel '%s', and there is no GPU to run it on. Register a "
-        "host function for it with weir_hostcuda_register_kernel (weir/hostcuda.h), or run this "
+        "hostcuda: the program launched kernel '%s'%s, and there is no GPU to run it on. Register "
+        "a host function for it with weir_hostcuda_register_kernel (weir/hostcuda.h), or run this "
         "program with NVIDIA's CUDA runtime on a machine with a GPU.\n",
-        name.empty() ? "(not registered)" : source_name(name).c_str());
+        plain.c_str(), compiled.c_str());
   }
   return nullptr;
 }

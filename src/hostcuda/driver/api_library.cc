@@ -1,25 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library, its errors, and devices.
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 
 #include "hostcuda/core/facts.h"
 #include "hostcuda/driver/call.h"
 
-namespace weir::hostcuda::driver {
-
 namespace {
 
 constexpr int kVersion = 13000;
-std::atomic<bool> called_init{false};
 
 }  // namespace
-
-// A program that uses the runtime has thereby initialized the driver.
-bool initialized() { return called_init.load() || chosen_device() >= 0; }
-
-}  // namespace weir::hostcuda::driver
 
 using namespace weir::hostcuda;          // NOLINT: this file is their C interface
 using namespace weir::hostcuda::driver;  // NOLINT
@@ -28,7 +19,7 @@ WEIR_CUDA CUresult cuInit(unsigned int flags) {
   if (flags != 0) return number(Error::kInvalidValue);
   if (check_process() != Error::kSuccess) return number(Error::kNotInitialized);
   if (device_count() == 0) return number(Error::kNoDevice);
-  called_init.store(true);
+  mark_initialized();
   return CUDA_SUCCESS;
 }
 

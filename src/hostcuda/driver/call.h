@@ -14,8 +14,6 @@
 
 namespace weir::hostcuda::driver {
 
-bool initialized();
-
 inline CUresult number(Error error) { return static_cast<CUresult>(error); }
 inline void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 inline CUdeviceptr address_of(const void* pointer) {
@@ -25,7 +23,7 @@ inline CUdeviceptr address_of(const void* pointer) {
 template <class Body>
 CUresult plain_call(Body body) {
   try {
-    if (!initialized()) return number(Error::kNotInitialized);
+    if (!is_initialized()) return number(Error::kNotInitialized);
     const Error error = check_process();
     return number(error == Error::kSuccess ? body() : error);
   } catch (const std::bad_alloc&) {

@@ -23,11 +23,15 @@ inline cudaError_t number(Error error) { return static_cast<cudaError_t>(error);
 // The thread's device becomes current, as by CUDA's implicit initialization.
 Error use_device();
 
+// As in CUDA, the driver is initialized by it.
 template <class Body>
 cudaError_t plain_call(Body body) {
   try {
     Error error = check_process();
-    if (error == Error::kSuccess) error = body();
+    if (error == Error::kSuccess) {
+      mark_initialized();
+      error = body();
+    }
     return record(error);
   } catch (const std::bad_alloc&) {
     return record(Error::kOutOfMemory);
