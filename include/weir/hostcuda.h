@@ -45,9 +45,9 @@ typedef void (*weir_hostcuda_kernel)(const weir_hostcuda_launch* launch, void* c
  * Registers `kernel` for launches of the kernel called `name`: the compiler's name ("_Z3addPfi"),
  * or the name in the source with its scope and template arguments, as c++filt writes them ("add",
  * "sums::add", "(anonymous namespace)::scale<float>"). The text about a kernel that has no host
- * function gives both. `argument_bytes` has the size of each argument. `context` is passed to each call of
- * `kernel`. A second call with the same name replaces the first for later launches. Returns 0, or 1
- * when an argument is NULL that must not be.
+ * function gives both. `argument_bytes` has the size of each argument. `context` is passed to each
+ * call of `kernel`. A second call with the same name replaces the first for later launches.
+ * Returns 0, or 1 when an argument is NULL that must not be.
  */
 WEIR_HOSTCUDA_API int weir_hostcuda_register_kernel(const char* name, weir_hostcuda_kernel kernel,
                                                     void* context, const size_t* argument_bytes,

@@ -105,8 +105,10 @@ typedef enum weir_datatype WEIR_INT_ENUM {
 
 /*
  * Reductions. Numbers are those of ncclRedOp_t; values of 16 and above are made by
- * weir_redop_create_premul_sum. f16, bf16 and fp8 are accumulated in f32 within one reduction and
- * rounded to nearest even once. Average is the sum divided by the number of ranks (integers:
+ * weir_redop_create_premul_sum. f16, bf16 and fp8 are folded in f32 and rounded to nearest
+ * even wherever a rank stores or sends a result: once per element in a deterministic communicator
+ * and in algorithms that fold all contributions in one place, at each hop in rings and recursive
+ * algorithms. Average is the sum divided by the number of ranks (integers:
  * truncated towards zero). Integer sums and products wrap.
  */
 typedef int weir_redop_t;
@@ -177,7 +179,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_split(weir_comm_t comm, int col
  * for them. `*count` receives their number, `ranks` the first `capacity` of them. For shrink: ranks
  * that call this after an error get the same list unless another rank is lost between their calls;
  * in that case the shrink fails (at once if that rank died, otherwise at its deadline) and must be
- * repeated with a new list. A rank that finds itself in the list was too slow for the others. */
+ * repeated with a new list. A rank that finds itself in the list was too slow: the others go
+ * on without it, and it can only destroy the communicator. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_lost_ranks(weir_comm_t comm, int* ranks,
                                                             int capacity, int* count);
 
@@ -230,11 +233,12 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_set_timeout(weir_comm_t comm, i
 
 /* Collective. `bytes` of memory on every rank that every rank's transport can reach directly: an
  * operation whose buffers lie in such memory moves data once (zero copy). 64-byte aligned at least.
- * `bytes` must be the same on every rank. */
+ * `bytes` must be the same on every rank; this is checked where ranks share the memory. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_mem_alloc(weir_comm_t comm, size_t bytes,
                                                       void** memory);
 
-/* Collective, with what weir_mem_alloc returned. */
+/* Collective, with what weir_mem_alloc returned. WEIR_ERROR_INVALID_USAGE: a window of this rank
+ * (weir_window_create) lies in it; end that first. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_mem_free(weir_comm_t comm, void* memory);
 
 /* Collective. Makes the caller's own memory known to the transports, for as long as the window

@@ -304,7 +304,7 @@ weir_result_t weir_mem_free(weir_comm_t comm, void* memory) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "mem_free");
     if (memory == nullptr) return WEIR_OK;
-    return report(comm->comm->windows().free(memory), comm);
+    return report(comm->comm->free_memory(memory), comm);
   });
 }
 

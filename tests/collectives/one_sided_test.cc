@@ -473,6 +473,20 @@ TEST(LostRank, AsATargetIsNamedByWhoNeedsIt) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
 }
 
+TEST(Window, KeepsItsSymmetricMemoryFromBeingFreed) {
+  both_ways(2, [](int, weir_comm_t comm) {
+    void* memory = nullptr;
+    OK(weir_mem_alloc(comm, 4096, &memory));
+    weir_window_t window = nullptr;
+    OK(weir_window_create(comm, static_cast<char*>(memory) + 1024, 64, &window));
+    EXPECT_EQ(weir_mem_free(comm, memory), WEIR_ERROR_INVALID_USAGE);
+    const std::string text = weir_last_error(comm);
+    EXPECT_NE(text.find("destroy or retire it first"), std::string::npos) << text;
+    OK(weir_window_destroy(window));
+    OK(weir_mem_free(comm, memory));
+  });
+}
+
 TEST(Window, DifferentOnesDestroyedTogetherAreNamedOnEveryRank) {
   both_ways(2, [](int rank, weir_comm_t comm) {
     std::vector<uint64_t> memory(8);
@@ -545,6 +559,48 @@ TEST(LostRank, ThatLeavesWithPutsUnderWayHindersNoOthers) {
         done.meet(2);
       },
       {}, with_timeout(20'000));
+}
+
+// One waits for it in a collective, the other one in a get: both name it, and nobody else.
+TEST(StoppedRank, IsNamedByWhoWaitsInACollectiveAndByWhoWaitsInAGet) {
+  if (getenv("WEIR_TEST_HOSTS") != nullptr) GTEST_SKIP() << "the same with ranks of one host";
+  const SharedCounter ready;
+  const SharedCounter asked;
+  const SharedCounter stopped;
+  const std::vector<int> statuses = processes_status(
+      3,
+      [&](int rank, weir_comm_t comm) {
+        std::vector<unsigned char> memory(4 << 20);
+        std::vector<unsigned char> got(memory.size());
+        weir_window_t window = nullptr;
+        OK(weir_window_create(comm, memory.data(), memory.size(), &window));
+        OK(weir_barrier(comm, nullptr));
+        ready.meet(3);
+        if (rank == 1) {
+          stopped.get().store(getpid());
+          raise(SIGSTOP);
+        }
+        while (stopped.get().load() == 0) usleep(1000);
+        usleep(100'000);
+        OK(weir_comm_set_timeout(comm, 3000));
+        const weir_result_t result = rank == 0
+                                         ? weir_barrier(comm, nullptr)
+                                         : weir_get(window, 1, 0, got.data(), got.size(), nullptr);
+        EXPECT_EQ(result, WEIR_ERROR_TIMEOUT);
+        const std::string text = weir_last_error(comm);
+        EXPECT_NE(text.find("waiting for rank 1"), std::string::npos) << text;
+        asked.meet(2);
+        int lost[3] = {-1, -1, -1};
+        int lost_count = 0;
+        OK(weir_comm_lost_ranks(comm, lost, 3, &lost_count));
+        EXPECT_EQ(lost_count, 1);
+        EXPECT_EQ(lost[0], 1);
+        asked.get() += 10;
+        asked.wait_for(22);
+        if (rank == 0) kill(stopped.get().load(), SIGKILL);
+      },
+      with_timeout(60'000));
+  EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
 }
 
 TEST(LostRank, EndsAWaitForASignal) {

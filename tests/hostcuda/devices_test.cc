@@ -10,10 +10,13 @@
 
 // What nvcc's code calls for every kernel of a program.
 extern "C" {
+// The names that nvcc gives them.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 void** __cudaRegisterFatBinary(void* binary);
 void __cudaRegisterFunction(void** handle, const char* symbol, char* device, const char* name,
                             int limit, uint3* tid, uint3* bid, dim3* block, dim3* grid, int* size);
 void __cudaUnregisterFatBinary(void** handle);
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 }
 
 namespace weir::test {

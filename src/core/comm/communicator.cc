@@ -80,11 +80,12 @@ Communicator::Communicator()
       devices_(state_),
       operations_(state_, requests_, reports_, windows_, devices_),
       records_(state_),
-      health_(state_, reports_, operations_, records_, [this](const Status& status) {
-        for (Communicator* other : {inner_.load(), outer_.load()}) {
-          if (other != nullptr) other->health_.adopt(status);
-        }
-      }) {}
+      health_(state_, reports_, operations_, records_,
+              [this](const Status& status, const std::vector<Rank>& blamed) {
+                for (Communicator* other : {inner_.load(), outer_.load()}) {
+                  if (other != nullptr) other->health_.adopt(status, blamed);
+                }
+              }) {}
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const Secret& secret, Rank rank,
                                                            Rank rank_count,
@@ -454,7 +455,10 @@ Result<OneSided*> Communicator::open_one_sided() {
   options.name = name() + "/windows";
   options.host_memory = true;
   options.recorded = false;  // its operations are in the owner's record
-  auto made = create(state_.secret.derive("windows"), rank(), rank_count(), options, place_of(0));
+  JoinOptions joining;
+  joining.remedy = fmt::format("every rank of '{}' must call weir_window_create", name());
+  auto made =
+      create(state_.secret.derive("windows"), rank(), rank_count(), options, place_of(0), joining);
   if (!made.ok()) return made.status();
   std::unique_ptr<Communicator> carrier = made.take();
   {
@@ -470,6 +474,16 @@ Result<OneSided*> Communicator::open_one_sided() {
                       [this](const engine::Call& call) { return run(call); }},
       std::move(carrier), carrier_state);
   return one_sided_.get();
+}
+
+Status Communicator::free_memory(void* memory) {
+  const uint32_t number =
+      one_sided_ == nullptr ? 0 : one_sided_->window_in(memory, windows_.bytes_of(memory));
+  if (number == 0) return windows_.free(memory);
+  return Status(Code::kInvalidUsage,
+                fmt::format("mem_free: window {} of '{}', in the order of creation, lies in this "
+                            "memory; destroy or retire it first",
+                            number, name()));
 }
 
 bool Communicator::poll_windows() {

@@ -127,6 +127,8 @@ class Communicator {
   // Makes progress of one-sided operations, for callers that poll a word themselves. True when
   // something moved.
   bool poll_windows();
+  // See weir_mem_free.
+  Status free_memory(void* memory);
   // Set if this communicator carries the one-sided operations of another one; else nullptr.
   OneSidedService* one_sided_service() { return operations_.one_sided_service(); }
 
@@ -189,6 +191,9 @@ class Communicator {
   Status start_locked(Request& request);
   bool poll_locked();  // true when something moved
   void poll_owner();
+  // Health::check, and tells the peers in the related communicator of a long wait.
+  void check(Request& request);
+  void end_wait_elsewhere();
 
   CommState state_;
   StartTimes start_times_;
@@ -209,6 +214,8 @@ class Communicator {
   Records records_;
   Health health_;
   std::unique_ptr<OneSided> one_sided_;        // set with the first window for them
+  std::vector<Rank> awaited_;                  // of the latest check of a long wait
+  std::atomic<bool> waits_elsewhere_{false};   // the related communicator shows a wait of this one
   std::atomic<uint32_t> napping_{0};           // threads in `wait` that sleep between polls
   std::atomic<Communicator*> inner_{nullptr};  // carries this one's one-sided operations
   std::atomic<Communicator*> outer_{nullptr};  // the one whose operations this one carries

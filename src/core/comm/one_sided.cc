@@ -273,6 +273,16 @@ Status OneSided::retire(const OneSidedWindow* window) {
   return status;
 }
 
+uint32_t OneSided::window_in(const void* memory, uint64_t bytes) const {
+  const auto* const begin = static_cast<const unsigned char*>(memory);
+  for (const auto& window : windows_) {
+    if (window->own != nullptr && window->own >= begin && window->own < begin + bytes) {
+      return window->number;
+    }
+  }
+  return 0;
+}
+
 bool OneSided::do_directly(const OneSidedCall& call, Rank target) {
   if (!go_directly(call, target)) return false;
   Recorder& recorder = owner_.state.recorder;

@@ -58,6 +58,8 @@ class OneSided {
   Status destroy(const OneSidedWindow* window);
   // Not collective: see weir_window_retire.
   Status retire(const OneSidedWindow* window);
+  // The number of a window of which this rank's part begins in this memory; 0: there is none.
+  uint32_t window_in(const void* memory, uint64_t bytes) const;
 
   // If it is possible now, does the operation by loads and stores and records it.
   bool do_directly(const OneSidedCall& call, Rank target);

@@ -186,9 +186,10 @@ bool Communicator::test(Request& request) {
       if (poll_locked()) {
         health_.note_progress();
       } else {
-        health_.check(request);
+        check(request);
       }
     }
+    if (is_done(request)) end_wait_elsewhere();
   }
   run_ready();
   return request.done.load(std::memory_order_acquire);
@@ -220,7 +221,7 @@ Status Communicator::wait(Request& request) {
         if (slow) break;
       }
       if (!is_done(request) && (slow || sleep || state_.failure.abort_asked())) {
-        health_.check(request);
+        check(request);
       }
     }
     run_ready();
@@ -240,8 +241,34 @@ Status Communicator::wait(Request& request) {
       napping_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
+  if (waits_elsewhere_) {
+    const std::lock_guard lock(state_.lock);
+    end_wait_elsewhere();
+  }
   run_ready();
   return request.status;
+}
+
+void Communicator::check(Request& request) {
+  health_.check(request);
+  if (is_done(request) || !health_.has_waited_long(request)) return;
+  for (Communicator* other : {inner_.load(), outer_.load()}) {
+    if (other == nullptr || !other->state_.lock.try_lock()) continue;
+    const std::lock_guard lock(other->state_.lock, std::adopt_lock);
+    operations_.collect_awaited_by_all(&awaited_);
+    other->health_.note_elsewhere(awaited_);
+    waits_elsewhere_ = true;
+  }
+}
+
+void Communicator::end_wait_elsewhere() {
+  if (!waits_elsewhere_ || operations_.any()) return;
+  waits_elsewhere_ = false;
+  for (Communicator* other : {inner_.load(), outer_.load()}) {
+    if (other == nullptr || !other->state_.lock.try_lock()) continue;
+    const std::lock_guard lock(other->state_.lock, std::adopt_lock);
+    other->health_.note_elsewhere({});
+  }
 }
 
 Status Communicator::finish(Request* request) {

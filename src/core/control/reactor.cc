@@ -120,7 +120,7 @@ struct ReactorState {
 
   int epoll = -1;
   int wake = -1;
-  std::timed_mutex lock;  // held while clients are called
+  std::mutex lock;  // held while clients are called
   std::unordered_map<uint32_t, Entry> clients;
   std::set<std::pair<uint64_t, uint32_t>> times;  // of all clients
   std::mutex woken_lock;
@@ -141,7 +141,7 @@ constinit PerProcess<Current> current;
 
 // Handlers of exit() free what clients need: OpenSSL's tables. So no client is called once the
 // process exits, though the thread stays.
-constexpr std::chrono::milliseconds kExitPatience{500};
+constexpr int kExitPatienceMs = 500;
 
 void stop_at_exit() {
   Current& now = current.get();
@@ -149,7 +149,11 @@ void stop_at_exit() {
   const std::lock_guard guard(now.lock, std::adopt_lock);
   if (now.state == nullptr) return;
   // The timeout is for a thread that exits within a client's function and would wait for itself.
-  const std::unique_lock inner(now.state->lock, kExitPatience);
+  std::unique_lock inner(now.state->lock, std::try_to_lock);
+  for (int ms = 0; ms < kExitPatienceMs && !inner.owns_lock(); ++ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    (void)inner.try_lock();
+  }
   now.state->ends = true;
 }
 

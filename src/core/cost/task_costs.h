@@ -12,6 +12,8 @@
 
 namespace weir::cost {
 
+// Half a picosecond does not matter, and lround is a call.
+// NOLINTNEXTLINE(bugprone-incorrect-roundings)
 inline Picoseconds ps_of_ns(double ns) { return static_cast<Picoseconds>(ns * 1e3 + 0.5); }
 
 class TaskCosts final : public MemoryCosts {

@@ -125,7 +125,8 @@ TEST_F(OffloadPerf, OnlyEverySoManiethStepIsCommitted) {
   const CommandResult result = run({"-d", first_.string(), "--durable-every", "3", "-s", "3", "-r",
                                     "2", "--json", file.string()});
   ASSERT_EQ(result.status, 0) << result.out << result.err;
-  for (const json& round : json_of(file)["rounds"]) {
+  const json report = json_of(file);
+  for (const json& round : report["rounds"]) {
     std::vector<bool> committed;
     for (const json& step : round["steps"]) committed.push_back(step["committed"]);
     EXPECT_EQ(committed, (std::vector<bool>{false, false, true}));

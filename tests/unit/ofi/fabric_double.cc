@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include <map>
+#include <mutex>
 
 namespace {
 
@@ -119,12 +120,17 @@ ssize_t receive_tagged(fid_ep* endpoint, void* data, size_t bytes, void* descrip
   return tables.tagged->recv(endpoint, data, bytes, descriptor, peer, tag, ignore, context);
 }
 
-// `*table` becomes one with functions of this library; what it was is kept.
+// `*table` becomes one with functions of this library; what it was is kept. All objects of a
+// provider have the same table, which others may be using.
 template <typename Table, typename Change>
 void stand_before(Table** table, Table** kept, Table* own, const Change& change) {
-  *kept = *table;
-  *own = **table;
-  change(own);
+  static std::mutex making;
+  const std::lock_guard lock(making);
+  if (*kept != *table) {
+    *kept = *table;
+    *own = **table;
+    change(own);
+  }
   *table = own;
 }
 

@@ -83,8 +83,7 @@ Status Windows::free(void* memory) {
   std::lock_guard lock(state_.lock);
   for (Window& window : windows_) {
     if (window.segment.base == nullptr) continue;
-    const Rank part = window.shared ? state_.rank() : 0;
-    if (window.segment.base + part * window.segment.stride_bytes != memory) continue;
+    if (own_part(window) != memory) continue;
     close(window);
     window = Window{};
     while (!windows_.empty() && windows_.back().segment.base == nullptr) windows_.pop_back();
@@ -93,6 +92,20 @@ Status Windows::free(void* memory) {
   return invalid_argument(
       "mem_free: the memory was not allocated by weir_mem_alloc on this communicator, or was freed "
       "already");
+}
+
+const unsigned char* Windows::own_part(const Window& window) const {
+  return window.segment.base + (window.shared ? state_.rank() : 0) * window.segment.stride_bytes;
+}
+
+uint64_t Windows::bytes_of(const void* memory) const {
+  const std::lock_guard lock(state_.lock);
+  for (const Window& window : windows_) {
+    if (window.segment.base != nullptr && own_part(window) == memory) {
+      return window.segment.bytes_per_rank;
+    }
+  }
+  return 0;
 }
 
 void Windows::close_all(bool by_transport) {

@@ -25,6 +25,8 @@ class Windows {
   // Symmetric memory; see weir_mem_alloc. Collective where the transport has windows.
   Result<void*> allocate(uint64_t bytes);
   Status free(void* memory);
+  // Of memory that `allocate` has given; 0: it has not.
+  uint64_t bytes_of(const void* memory) const;
 
   // Memory of the caller's own that every rank reaches: by rank, its address in this process and
   // its length. Called at the same place among the collectives on all ranks, each of which has
@@ -59,6 +61,7 @@ class Windows {
   };
 
   void close(const Window& window);
+  const unsigned char* own_part(const Window& window) const;
 
   CommState& state_;
   uint64_t window_count_ = 0;  // that were ever asked for

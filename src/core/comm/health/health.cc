@@ -37,7 +37,8 @@ bool contains(const std::vector<Rank>& ranks, Rank rank) {
 }  // namespace
 
 Health::Health(CommState& state, PeerReports& reports, OperationStatus& operations,
-               Records& records, std::function<void(const Status&)> failed)
+               Records& records,
+               std::function<void(const Status&, const std::vector<Rank>&)> failed)
     : state_(state),
       reports_(reports),
       operations_(operations),
@@ -50,7 +51,7 @@ Health::Health(CommState& state, PeerReports& reports, OperationStatus& operatio
 
 void Health::check(Request& request) {
   if (state_.failure.is_set()) {
-    tell_failure();
+    tell_adopted();
     operations_.fail_all(state_.failure.status());
     return;
   }
@@ -295,13 +296,21 @@ void Health::fail(Status status, const std::vector<Rank>& blamed) {
   reports_.show_failure(status, blamed);
   tell_failure();
   operations_.fail_all(status);
-  if (first) failed_(status);
+  if (first) failed_(status, blamed);
 }
 
-void Health::adopt(const Status& status) {
-  if (!state_.failure.set(status)) return;
+void Health::adopt(const Status& status, const std::vector<Rank>& blamed) {
+  if (!state_.failure.set(status, blamed)) return;
   state_.recorder.failed(status);
   if (state_.context.mapped()) state_.context.wake_all();
+  // Otherwise the thread that polls tells them.
+  const std::unique_lock lock(state_.lock, std::try_to_lock);
+  if (lock.owns_lock()) tell_adopted();
+}
+
+void Health::tell_adopted() {
+  reports_.show_failure(state_.failure.status(), state_.failure.blamed());
+  tell_failure();
 }
 
 Status Health::aborted() const {
@@ -335,14 +344,46 @@ void Health::show_on_board(bool waits) {
   report.finished = operations_.finished_sequence();
   report.waits = waits;
   report.waited.clear();
-  // A warm call must not allocate, however long it takes.
-  if (waits) operations_.collect_awaited_by_all(&report.waited);
+  if (waits) collect_awaited(&report.waited);
   reports_.show(now_ns());
 }
 
 void Health::beat(uint64_t now_ns) {
-  operations_.collect_awaited_by_all(&awaited_);
+  collect_awaited(&awaited_);
   reports_.beat(now_ns, awaited_);
+}
+
+void Health::collect_awaited(std::vector<Rank>* ranks) const {
+  // A warm call must not allocate, however long it takes.
+  operations_.collect_awaited_by_all(ranks);
+  if (awaited_elsewhere_.empty()) return;
+  ranks->insert(ranks->end(), awaited_elsewhere_.begin(), awaited_elsewhere_.end());
+  std::sort(ranks->begin(), ranks->end());
+  ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
+}
+
+bool Health::has_waited_long(const Request& request) const {
+  const uint64_t timeout_ns = static_cast<uint64_t>(timeout_ms_of(request)) * 1'000'000u;
+  return request.deadline_ns != 0 && now_ns() > request.deadline_ns - timeout_ns + kLookNs;
+}
+
+void Health::note_elsewhere(const std::vector<Rank>& awaited) {
+  const bool is_new = awaited != awaited_elsewhere_;
+  awaited_elsewhere_ = awaited;
+  if (state_.failure.is_set()) return;
+  if (awaited.empty()) {
+    if (!is_new || operations_.any()) return;
+    reports_.end_wait();
+    show_on_board(false);
+    return;
+  }
+  const uint64_t now = now_ns();
+  if (!is_new && now - reports_.shown_ns() < reports_.show_interval_ns()) return;
+  if (reports_.are_mapped()) {
+    beat(now);
+  } else {
+    show_on_board(true);
+  }
 }
 
 void Health::show_life() {

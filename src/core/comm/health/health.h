@@ -29,7 +29,7 @@ class Health {
  public:
   // All outlive it. `failed` is called once, with the lock held, when the communicator fails.
   Health(CommState& state, PeerReports& reports, OperationStatus& operations, Records& records,
-         std::function<void(const Status&)> failed);
+         std::function<void(const Status&, const std::vector<Rank>&)> failed);
   Health(const Health&) = delete;
   Health& operator=(const Health&) = delete;
 
@@ -48,9 +48,9 @@ class Health {
   Status check_survivors(const std::set<Rank>& out);
   // Takes no lock: peers that share no memory with this rank hear of it by `tell_failure`.
   void abort();
-  // Breaks the communicator with the failure of another one of the same ranks. Takes no lock that
-  // is held during a poll; the operations end at the next look.
-  void adopt(const Status& status);
+  // Breaks the communicator with the failure of another one of the same ranks. Waits for no lock
+  // that is held during a poll; the operations end at the next look.
+  void adopt(const Status& status, const std::vector<Rank>& blamed);
 
   // ---- With the lock held.
   // The checks that are too slow for each poll, for a request that a thread waits for. Fails the
@@ -60,6 +60,11 @@ class Health {
   void note_progress() { lost_looks_ = 0; }
   // Shows the peers that this rank lives, if that is due.
   void show_life();
+  // Shows the peers that this rank waits for these ranks in an operation of another communicator of
+  // the same ranks; none: it does not any more.
+  void note_elsewhere(const std::vector<Rank>& awaited);
+  // So long that peers should hear of it.
+  bool has_waited_long(const Request& request) const;
   // The communicator is broken from now on; `blamed`: the ranks that were waited for in vain.
   void fail(Status status, const std::vector<Rank>& blamed = {});
   // The same, with the reason that the peers tell, if they do so within a bounded time.
@@ -97,19 +102,23 @@ class Health {
   void record_one_sided_wait(Request& request, uint64_t now_ns);
   void show_on_board(bool waits);
   void beat(uint64_t now_ns);
+  // All ranks that this one waits for.
+  void collect_awaited(std::vector<Rank>* ranks) const;
+  void tell_adopted();
   Status aborted() const;
 
   CommState& state_;
   PeerReports& reports_;
   OperationStatus& operations_;
   Records& records_;
-  const std::function<void(const Status&)> failed_;
+  const std::function<void(const Status&, const std::vector<Rank>&)> failed_;
   WaitTime wait_time_;  // of the request that was checked last
   const HealthTexts texts_;
   const Culprits culprits_;
   std::vector<Rank> awaited_;  // of the latest long wait; kept, so that waiting allocates nothing
-  bool told_ = false;          // the peers of the board have been shown the failure
-  uint64_t waited_ns_ = 0;     // since the reports were last looked over
+  std::vector<Rank> awaited_elsewhere_;  // see note_elsewhere
+  bool told_ = false;                    // the peers of the board have been shown the failure
+  uint64_t waited_ns_ = 0;               // since the reports were last looked over
   uint32_t lost_looks_ = 0;    // a peer is lost only if a poll after the news moved nothing
   uint64_t lost_wait_ns_ = 0;  // since then, while only others may need it
 };

@@ -422,7 +422,7 @@ std::string Node::describe_time(uint64_t now_ns) const {
         static_cast<double>(*others_left_ns_) * 1e-9, self_, waited_s);
   }
   const double all_s = static_cast<double>(now_ns - std::min(began_ns_, now_ns)) * 1e-9;
-  const std::string text = fmt::format("within {:.3g} s", all_s);
+  std::string text = fmt::format("within {:.3g} s", all_s);
   if (waited_s > all_s / 2) return text;
   return text + fmt::format(", of which {:.3g} s had passed when rank {} began to wait",
                             all_s - waited_s, self_);

@@ -194,13 +194,13 @@ Status Tree::await_decision(control::Link* link, int64_t process, bool* ended,
     }
     const auto message = static_cast<Message>(frame.detail);
     ChildAddress address{frame.rank, {}};
-    if (frame.kind != control::Frame::Kind::kStart) {
-      good = false;
-    } else if (message == Message::kAdmit) {
+    const bool is_start = frame.kind == control::Frame::Kind::kStart;
+    if (is_start && message == Message::kAdmit) {
       node_.set_parent(frame.rank, process);
-    } else if (message == Message::kFailure) {
+    } else if (is_start && message == Message::kFailure) {
       told = unpack_failure(frame.payload);
-    } else if (message == Message::kRedirect && unpack_address(frame.payload, &address)) {
+    } else if (is_start && message == Message::kRedirect &&
+               unpack_address(frame.payload, &address)) {
       *redirect = address;
     } else {
       good = false;
@@ -312,10 +312,10 @@ Status Tree::nobody_listens() const {
 std::string Tree::remark() const {
   std::string text = options_.join.remedy.empty() ? "" : "; " + options_.join.remedy;
   if (!place_.empty()) {
-    text += fmt::format("; they must be able to reach rank {} at {}", self_.rank,
+    text += fmt::format("; every rank must be able to reach rank {} at {}", self_.rank,
                         net::to_string(place_.addresses.front()));
   } else if (text.empty()) {
-    text = "; start them on this machine, as the same user, with the same id";
+    text = "; start all ranks on this machine, as the same user, with the same id";
   }
   for (const auto& acceptor : acceptors_) text += acceptor->turned_away().text();
   return text;

@@ -231,9 +231,11 @@ Result<Agreement> agree_by_file(const Launch& launch, const std::string& path,
   bool other_job = false;
   const auto read = [&](Notice* seen, bool* found) {
     WEIR_RETURN_IF_ERROR(read_notice(path, seen, found));
-    other_job = *found &&
-                !equal_in_constant_time(seen->job.bytes.data(), tag.bytes.data(), tag.bytes.size());
-    if (other_job) *found = false;
+    if (*found &&
+        !equal_in_constant_time(seen->job.bytes.data(), tag.bytes.data(), tag.bytes.size())) {
+      other_job = true;
+      *found = false;
+    }
     return Status();
   };
   uint64_t pause_ns = kFilePauseNsMin;
@@ -254,7 +256,10 @@ Result<Agreement> agree_by_file(const Launch& launch, const std::string& path,
           fmt::format("timed out: rank 0 of {} has not written rendezvous file '{}' (seen "
                       "by rank {}){}; is the path on a file system that all machines share?",
                       launch.rank_count, path, launch.rank,
-                      other_job ? "; the file that is there belongs to another job" : ""));
+                      other_job
+                          ? "; the file that is or was there belongs to another job, and each job "
+                            "needs a path of its own"
+                          : ""));
     }
     std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause_ns, deadline_ns - now)));
     pause_ns = std::min(pause_ns * 3 / 2, kFilePauseNsMax);
@@ -279,10 +284,18 @@ Result<Agreement> agree_by_file(const Launch& launch, const std::string& path,
     *place = notice.place;
     return true;
   };
+  // On a network file system each look costs a message.
+  uint64_t checked_ns = now_ns();
+  const StillPossible still_possible = [&] {
+    if (!posted || now_ns() - checked_ns < kFilePauseNsMax) return Status();
+    checked_ns = now_ns();
+    return posted->check();
+  };
   // All ranks meet once before the file is removed, and check that they have one secret.
   const std::string context = fmt::format("rendezvous file '{}'", path);
-  auto joined = Bootstrap::join(bootstrap_secret(notice), launch.rank, launch.rank_count,
-                                deadline_ns, notice.place, {.look_again = look_again});
+  auto joined =
+      Bootstrap::join(bootstrap_secret(notice), launch.rank, launch.rank_count, deadline_ns,
+                      notice.place, {.look_again = look_again, .still_possible = still_possible});
   if (!joined.ok()) return joined.status().with_context(context);
   const Agreement agreement{bound_to_job(notice.secret, job), notice.place};
   const std::string own = fmt::format("{:016x}", agreement.secret.public_id());
@@ -342,7 +355,7 @@ Result<Rendezvous> arrange(const Launch& launch, State& kept, uint64_t deadline_
   // elsewhere.
   if (job && (choice.way == Way::kLocal || choice.way == Way::kMaster)) {
     rendezvous.remedy = fmt::format(
-        "start them with the same secret as this rank, which has it from {}, and the same {}",
+        "start all ranks with the secret of this one, which has it from {}, and the same {}",
         job->source,
         choice.way == Way::kMaster ? "MASTER_ADDR and MASTER_PORT" : "job name, on this machine");
   }

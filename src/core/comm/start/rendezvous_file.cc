@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,8 +29,10 @@ constexpr size_t kHostBytes = 64;
 static_assert(kPlaceOffset + kPlaceBytesMax == kPidOffset);
 static_assert(kHostOffset + kHostBytes == kNoticeBytes);
 
-// How long rank 0 checks whether a rank listens at the place of a notice that it finds.
+// How long rank 0 checks whether a rank listens at the place of a notice that it finds: who has
+// just written one listens a little later.
 constexpr uint64_t kLiveNs = 1'000'000'000;
+constexpr timespec kBetweenCalls{0, 50'000'000};
 
 struct File {
   explicit File(int number) : fd(number) {}
@@ -132,13 +135,33 @@ Status read_notice(const std::string& path, Notice* notice, bool* found) {
   return Status();
 }
 
+namespace {
+
+// Whether the rank 0 that has written this notice waits for its ranks. It may change meanwhile.
+Result<bool> is_live(const std::string& path, const Notice& notice) {
+  const uint64_t until_ns = now_ns() + kLiveNs;
+  while (true) {
+    if (is_answered(bootstrap_secret(notice), notice.place, until_ns)) return true;
+    if (now_ns() >= until_ns) return false;
+    nanosleep(&kBetweenCalls, nullptr);
+    Notice now;
+    bool found = false;
+    WEIR_RETURN_IF_ERROR(read_notice(path, &now, &found));
+    if (!found || now.secret.bytes != notice.secret.bytes) return false;
+  }
+}
+
+}  // namespace
+
 Result<PostedNotice> PostedNotice::post(const std::string& path, const Notice& notice) {
   // Tries again if another process's file appears between the removal and the creation.
   for (int attempt = 0; attempt < 3; ++attempt) {
     Notice other;
     bool found = false;
     WEIR_RETURN_IF_ERROR(read_notice(path, &other, &found));
-    if (found && is_answered(bootstrap_secret(other), other.place, now_ns() + kLiveNs)) {
+    const Result<bool> live = found ? is_live(path, other) : Result<bool>(false);
+    if (!live.ok()) return live.status();
+    if (live.value()) {
       return Status(
           Code::kRefused,
           fmt::format("{} is in use: process {} on host '{}' waits there for the ranks of "
@@ -174,14 +197,24 @@ PostedNotice::PostedNotice(PostedNotice&& other) noexcept
 
 PostedNotice::~PostedNotice() {
   if (fd_ < 0) return;
+  // Of a forked child this is a copy; the file is the parent's.
+  if (owner_ == getpid() && is_in_place()) (void)unlink(path_.c_str());
+  close(fd_);
+}
+
+bool PostedNotice::is_in_place() const {
   struct stat there {};
   struct stat own {};
-  // Of a forked child this is a copy; the file is the parent's.
-  if (owner_ == getpid() && lstat(path_.c_str(), &there) == 0 && fstat(fd_, &own) == 0 &&
-      there.st_dev == own.st_dev && there.st_ino == own.st_ino) {
-    (void)unlink(path_.c_str());
-  }
-  close(fd_);
+  return lstat(path_.c_str(), &there) == 0 && fstat(fd_, &own) == 0 && there.st_dev == own.st_dev &&
+         there.st_ino == own.st_ino;
+}
+
+Status PostedNotice::check() const {
+  if (is_in_place()) return Status();
+  return Status(Code::kRefused,
+                hold(path_) +
+                    " was removed or replaced while its ranks were missing, by another "
+                    "job or by hand; give every job a path of its own");
 }
 
 }  // namespace weir::comm

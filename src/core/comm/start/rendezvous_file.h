@@ -57,8 +57,12 @@ class PostedNotice {
   PostedNotice& operator=(PostedNotice&&) = delete;
   ~PostedNotice();
 
+  // kRefused: the file is not there any more, or is another one.
+  Status check() const;
+
  private:
   PostedNotice(std::string path, int fd);
+  bool is_in_place() const;
 
   std::string path_;
   int fd_ = -1;  // kept open, so that no other file gets the inode of this one

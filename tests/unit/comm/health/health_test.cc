@@ -29,7 +29,7 @@ struct HealthTest : testing::Test {
   FakeOperations operations;
   std::vector<Status> told;
   Health health{state, reports, operations, records,
-                [this](const Status& status) { told.push_back(status); }};
+                [this](const Status& status, const std::vector<Rank>&) { told.push_back(status); }};
   Request request;
 
   void SetUp() override {
@@ -152,9 +152,12 @@ TEST_F(HealthTest, AnAbortIsToldAtOnceAndEndsTheOperationsAtTheNextLook) {
 }
 
 TEST_F(HealthTest, WhatBrokeAnotherCommunicatorOfTheseRanksBreaksThisOne) {
-  health.adopt(Status(Code::kTimeout, "elsewhere"));
-  health.adopt(Status(Code::kPeerLost, "later"));
+  health.adopt(Status(Code::kTimeout, "elsewhere"), {2});
+  health.adopt(Status(Code::kPeerLost, "later"), {3});
   EXPECT_EQ(failure().text(), "elsewhere");
+  EXPECT_EQ(state.failure.blamed(), std::vector<Rank>{2});
+  EXPECT_EQ(peer(0).health.state.load(), static_cast<uint32_t>(engine::RankState::kFailed));
+  EXPECT_EQ(peer(0).blamed_ranks[0], 2u) << "its peers are told of whom it blames";
   check();
   ASSERT_EQ(operations.failures.size(), 1u);
   EXPECT_TRUE(told.empty()) << "the other one knows";
@@ -174,6 +177,19 @@ TEST_F(HealthTest, WhoWaitsShowsThatItLivesAndForWhom) {
   EXPECT_EQ(peer(0).health.awaited[0].load(), 0b1010u);
   const std::lock_guard lock(state.lock);
   reports.end_wait();
+  EXPECT_EQ(peer(0).health.awaited[0].load(), 0u);
+}
+
+TEST_F(HealthTest, AWaitInAnotherCommunicatorOfTheseRanksIsShownToo) {
+  const std::lock_guard lock(state.lock);
+  health.note_elsewhere({2});
+  EXPECT_EQ(peer(0).health.awaited[0].load(), 0b0100u);
+  operations.awaited = {1, 3};
+  health.check(request);
+  EXPECT_EQ(peer(0).health.awaited[0].load(), 0b1110u) << "beside what this one waits for";
+  operations.awaited = {};
+  operations.first = nullptr;
+  health.note_elsewhere({});
   EXPECT_EQ(peer(0).health.awaited[0].load(), 0u);
 }
 

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -234,7 +235,7 @@ TEST(Rendezvous, WithAnotherSecretDoesNotMeet) {
     in_a_process(of_rank(0, 2, {{"WEIR_SECRET", secret}, {"WEIR_ID", "one job"}}), [&] {
       const auto rendezvous = meet();
       ASSERT_TRUE(rendezvous.ok());
-      EXPECT_THAT(rendezvous.value().remedy, HasSubstr("the same secret"));
+      EXPECT_THAT(rendezvous.value().remedy, HasSubstr("the secret of this one"));
       const auto& bytes = rendezvous.value().secret.bytes;
       ASSERT_EQ(write(ends[1], bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
     });
@@ -407,6 +408,47 @@ TEST_F(RendezvousFile, OfALiveJobIsNotTaken) {
   EXPECT_EQ(end_of(waiting), 0);
 }
 
+// Both find no file, or one whose writer does not listen yet: one job starts, the other is refused.
+TEST_F(RendezvousFile, OfTwoJobsThatStartTogetherOneIsRefused) {
+  for (int round = 0; round < 3; ++round) {
+    std::vector<pid_t> pids;
+    for (const char* job : {"first", "second"}) {
+      pids.push_back(start_process(entries(0, 2, {{"WEIR_ID", job}}), [] {
+        const auto rendezvous = meet(4000);
+        if (rendezvous.ok()) _exit(50);
+        EXPECT_EQ(rendezvous.status().code(), Code::kRefused) << rendezvous.status().text();
+        EXPECT_THAT(rendezvous.status().text(), HasSubstr("give every job a path of its own"));
+      }));
+    }
+    await_file();
+    usleep(1'500'000);  // until both have decided: a job that is complete leaves the path to others
+    std::vector<pid_t> others;
+    for (const char* job : {"first", "second"}) {
+      others.push_back(start_process(entries(1, 2, {{"WEIR_ID", job}}), [] {
+        const auto rendezvous = meet(1000);
+        if (rendezvous.ok()) _exit(50);
+        EXPECT_THAT(rendezvous.status().text(), HasSubstr("belongs to another job"));
+      }));
+    }
+    int zeros[2] = {end_of(pids[0]), end_of(pids[1])};
+    int ones[2] = {end_of(others[0]), end_of(others[1])};
+    EXPECT_EQ(std::count(zeros, zeros + 2, 50), 1);
+    EXPECT_EQ(std::count(zeros, zeros + 2, 0), 1);
+    for (int job = 0; job < 2; ++job) EXPECT_EQ(ones[job], zeros[job]);
+  }
+}
+
+TEST_F(RendezvousFile, ThatIsReplacedWhileRanksAreMissingEndsTheWait) {
+  const pid_t waiting = start_process(entries(0, 2), [] {
+    const auto rendezvous = meet();
+    EXPECT_EQ(rendezvous.status().code(), Code::kRefused) << rendezvous.status().text();
+    EXPECT_THAT(rendezvous.status().text(), HasSubstr("was removed or replaced"));
+  });
+  await_file();
+  unlink(path_.c_str());
+  EXPECT_EQ(end_of(waiting), 0);
+}
+
 TEST_F(RendezvousFile, OfAnotherJobIsNotFollowed) {
   const pid_t waiting =
       start_process(entries(0, 2, {{"WEIR_ID", "first job"}}), [] { (void)meet(); });
@@ -416,7 +458,7 @@ TEST_F(RendezvousFile, OfAnotherJobIsNotFollowed) {
     ASSERT_FALSE(rendezvous.ok());
     EXPECT_EQ(rendezvous.status().code(), Code::kTimeout);
     EXPECT_THAT(rendezvous.status().text(),
-                HasSubstr("the file that is there belongs to another job"));
+                HasSubstr("the file that is or was there belongs to another job"));
   });
   kill(waiting, SIGKILL);
   (void)end_of(waiting);
