@@ -401,8 +401,8 @@ typedef void (*weir_completion_t)(void* context, weir_result_t result);
  *
  * Inside a callback these may be called: operations with a request, weir_request_on_complete,
  * weir_test of a request that is known to be complete, weir_comm_rank, weir_comm_size,
- * weir_comm_async_error, weir_comm_abort, weir_last_error, weir_result_string. The callback must
- * not block: other callbacks wait for it. One callback per request. */
+ * weir_comm_async_error, weir_comm_abort, weir_last_error, weir_result_string. What would wait is
+ * WEIR_ERROR_INVALID_USAGE there: other callbacks wait for this one. One callback per request. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_request_on_complete(weir_request_t request,
                                                                 weir_completion_t callback,
                                                                 void* context);

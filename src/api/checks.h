@@ -5,6 +5,7 @@
 #include "api/errors.h"
 #include "api/handles.h"
 #include "core/base/types.h"
+#include "core/comm/requests/callbacks.h"
 
 namespace weir::api {
 
@@ -16,7 +17,17 @@ weir_result_t no_communicator(weir_comm_t comm, const char* function);
 // forked. The communicator is not touched: its locks may be held for ever.
 weir_result_t of_parent(const comm::Communicator& comm, const char* function);
 
+// The error of a function that a callback may not call; see weir_request_on_complete.
+weir_result_t inside_callback(const char* function, weir_comm_t comm);
+
 }  // namespace weir::api
+
+#define WEIR_REFUSE_IN_CALLBACK(function, handle)            \
+  do {                                                       \
+    if (::weir::comm::in_callback()) [[unlikely]] {          \
+      return ::weir::api::inside_callback(function, handle); \
+    }                                                        \
+  } while (false)
 
 // Returns from the calling function when the handle does not belong to this process.
 #define WEIR_CHECK_COMM(comm, function)                          \

@@ -97,6 +97,7 @@ weir_result_t weir_comm_create(weir_comm_t* comm, int rank_count, const weir_uni
   return guarded([&] {
     if (comm == nullptr) return invalid("comm_create: comm is NULL");
     *comm = nullptr;
+    WEIR_REFUSE_IN_CALLBACK("comm_create", nullptr);
     if (id == nullptr) return invalid("comm_create: id is NULL");
     if (std::memcmp(id->bytes, kIdMagic, sizeof kIdMagic) != 0) {
       return invalid("comm_create: id was not made by weir_get_unique_id of this version");
@@ -129,6 +130,7 @@ weir_result_t weir_comm_create_from_env(weir_comm_t* comm, const weir_comm_confi
   return guarded([&] {
     if (comm == nullptr) return invalid("comm_create_from_env: comm is NULL");
     *comm = nullptr;
+    WEIR_REFUSE_IN_CALLBACK("comm_create_from_env", nullptr);
     auto options = read_config(config);
     if (!options.ok()) return report(options.status().with_context("comm_create_from_env"));
     auto launch = weir::comm::launch_from_environment(environ);
@@ -153,6 +155,7 @@ weir_result_t weir_comm_split(weir_comm_t comm, int color, int key,
                               const weir_comm_config_t* config, weir_comm_t* new_comm) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "comm_split");
+    WEIR_REFUSE_IN_CALLBACK("comm_split", comm);
     if (new_comm == nullptr) return invalid("comm_split: new_comm is NULL", comm);
     *new_comm = nullptr;
     if (color < -1) return invalid(fmt::format("comm_split: color {} is below -1", color), comm);
@@ -183,6 +186,7 @@ weir_result_t weir_comm_shrink(weir_comm_t comm, const int* excluded_ranks, int 
                                const weir_comm_config_t* config, weir_comm_t* new_comm) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "comm_shrink");
+    WEIR_REFUSE_IN_CALLBACK("comm_shrink", comm);
     if (new_comm == nullptr) return invalid("comm_shrink: new_comm is NULL", comm);
     *new_comm = nullptr;
     if (excluded_count < 0 || (excluded_count > 0 && excluded_ranks == nullptr)) {
@@ -221,6 +225,7 @@ weir_result_t weir_comm_destroy(weir_comm_t comm) {
       Communicator::leave_to_parent(std::move(comm->comm));
     } else {
       WEIR_CHECK_COMM(comm, "comm_destroy");
+      WEIR_REFUSE_IN_CALLBACK("comm_destroy", comm);
       comm->mark = 0;
     }
     delete comm;
@@ -291,6 +296,7 @@ weir_result_t weir_comm_set_timeout(weir_comm_t comm, int64_t timeout_ms) {
 weir_result_t weir_mem_alloc(weir_comm_t comm, size_t bytes, void** memory) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "mem_alloc");
+    WEIR_REFUSE_IN_CALLBACK("mem_alloc", comm);
     if (memory == nullptr) return invalid("mem_alloc: memory is NULL", comm);
     *memory = nullptr;
     auto made = comm->comm->windows().allocate(bytes);

@@ -30,6 +30,14 @@ weir_result_t of_parent(const comm::Communicator& comm, const char* function) {
                        std::string(function) + ": " + comm.maker().refusal("communicator")));
 }
 
+weir_result_t inside_callback(const char* function, weir_comm_t comm) {
+  return report(Status(Code::kInvalidUsage,
+                       std::string(function) +
+                           ": may not be called inside a callback, for which others wait; "
+                           "weir_request_on_complete (weir.h) lists what may"),
+                comm);
+}
+
 }  // namespace weir::api
 
 using weir::Code;

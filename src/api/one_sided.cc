@@ -78,6 +78,7 @@ Status on_device(weir_comm_t comm, const char* function, Rank target) {
 
 // Does the operation at once, or gives a request to the communicator that carries it.
 weir_result_t launch(weir_comm_t comm, const OneSidedCall& call, Rank target, weir_request_t* out) {
+  if (out == nullptr) WEIR_REFUSE_IN_CALLBACK("an operation without a request", comm);
   OneSided& side = *comm->comm->one_sided();
   if (const Status status = comm->comm->health(); !status.ok()) return report(status, comm);
   const bool is_done = side.do_directly(call, target);
@@ -196,6 +197,7 @@ weir_result_t weir_window_create(weir_comm_t comm, void* memory, size_t bytes,
                                  weir_window_t* window) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "window_create");
+    WEIR_REFUSE_IN_CALLBACK("window_create", comm);
     if (window == nullptr) return invalid("window_create: window is NULL", comm);
     *window = nullptr;
     if (memory == nullptr && bytes > 0) return invalid("window_create: memory is NULL", comm);
@@ -228,6 +230,7 @@ weir_result_t end_window(weir_window_t window, const char* function,
     if (window == nullptr) return WEIR_OK;
     WEIR_CHECK_WINDOW(window, function);
     weir_comm_t comm = window->comm;
+    WEIR_REFUSE_IN_CALLBACK(function, comm);
     if (const std::string text = wrong_window(window); !text.empty()) {
       return wrong(comm, function, text);
     }

@@ -76,6 +76,9 @@ weir_result_t report_used(const char* function) {
 // Gives a request of the pool to `fill`, then starts it, defers it to the group, or waits for it.
 template <typename Fill>
 weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
+  if (out == nullptr && !in_group()) {
+    WEIR_REFUSE_IN_CALLBACK("an operation without a request", comm);
+  }
   Communicator& communicator = *comm->comm;
   Request* request = communicator.requests().acquire();
   request->comm = &communicator;
@@ -105,6 +108,7 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
 
 weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
   if (out == nullptr && !in_group()) [[likely]] {
+    WEIR_REFUSE_IN_CALLBACK("an operation without a request", comm);
     const Status status = comm->comm->run(call);
     return status.ok() ? WEIR_OK : report(status, comm);
   }
@@ -583,6 +587,7 @@ weir_result_t weir_recv(weir_comm_t comm, void* buffer, size_t count, weir_datat
 // ---- Groups and requests -----------------------------------------------------------------------
 
 weir_result_t weir_group_start(void) {
+  WEIR_REFUSE_IN_CALLBACK("group_start", nullptr);
   if (!in_group()) t_group.generation = weir::process_generation();
   ++t_group.depth;
   return WEIR_OK;
@@ -663,7 +668,7 @@ weir_result_t weir_request_on_complete(weir_request_t handle, weir_completion_t 
     Request* request = request_of(handle);
     Communicator* comm = request->comm;
     if (comm == nullptr) [[unlikely]] {  // destroyed
-      callback(context, static_cast<weir_result_t>(request->status.code()));
+      weir::comm::call_back({callback, context}, request->status.code());
       return WEIR_OK;
     }
     if (!comm->maker().is_this()) [[unlikely]] {
@@ -675,7 +680,7 @@ weir_result_t weir_request_on_complete(weir_request_t handle, weir_completion_t 
     const auto done = comm->requests().call_back(*request, {callback, context});
     if (!done.ok()) return report(done.status());
     if (done.value()) {
-      callback(context, static_cast<weir_result_t>(request->status.code()));
+      weir::comm::call_back({callback, context}, request->status.code());
     } else {
       weir::comm::watch_requests();
     }
@@ -686,6 +691,7 @@ weir_result_t weir_request_on_complete(weir_request_t handle, weir_completion_t 
 weir_result_t weir_wait(weir_request_t* handle) {
   return guarded([&] {
     if (handle == nullptr || *handle == nullptr) return invalid("wait: the request is NULL");
+    WEIR_REFUSE_IN_CALLBACK("wait", nullptr);
     if (in_group()) {
       return report(Status(weir::Code::kInvalidUsage,
                            "wait inside a group: its operations have not started; end the group"));

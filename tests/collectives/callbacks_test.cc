@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -183,6 +184,64 @@ void use_elsewhere(void* context, weir_result_t) {
       ++uses->good;
     }
   }).join();
+}
+
+struct Refused {
+  weir_comm_t comm = nullptr;
+  weir_request_t pending = nullptr;
+  std::vector<weir_result_t> results;
+  std::string text;
+  std::atomic<bool> done{false};
+};
+
+TEST(Callback, IsRefusedWhatWouldWait) {
+  both_ways(2, [](int rank, weir_comm_t comm) {
+    uint64_t word = 0;
+    weir_window_t window = nullptr;
+    OK(weir_window_create(comm, &word, sizeof word, &window));
+    Refused refused;
+    refused.comm = comm;
+    int value = rank;
+    int other = -1;
+    OK(weir_recv(comm, &other, 1, WEIR_INT32, 1 - rank, &refused.pending));
+    OK(weir_barrier(comm, nullptr));
+    weir_request_t request = nullptr;
+    OK(weir_barrier(comm, &request));
+    const auto calls = [](void* context, weir_result_t) {
+      auto* it = static_cast<Refused*>(context);
+      weir_comm_t made = nullptr;
+      void* memory = nullptr;
+      weir_window_t another = nullptr;
+      float sum = 1;
+      it->results = {weir_barrier(it->comm, nullptr),
+                     weir_all_reduce(it->comm, &sum, &sum, 1, WEIR_FLOAT32, WEIR_SUM, nullptr),
+                     weir_send(it->comm, &sum, 1, WEIR_FLOAT32, 0, nullptr),
+                     weir_flush(it->comm, WEIR_ALL_RANKS, nullptr),
+                     weir_wait(&it->pending),
+                     weir_group_start(),
+                     weir_comm_split(it->comm, 0, 0, nullptr, &made),
+                     weir_mem_alloc(it->comm, 64, &memory),
+                     weir_window_create(it->comm, &sum, sizeof sum, &another),
+                     weir_comm_destroy(it->comm)};
+      it->text = weir_last_error(nullptr);
+      it->done = true;
+    };
+    OK(weir_request_on_complete(request, calls, &refused));
+    OK(weir_wait(&request));
+    for (int i = 0; i < 100'000 && !refused.done; ++i) usleep(200);
+    ASSERT_EQ(refused.results.size(), 10u);
+    for (size_t i = 0; i < refused.results.size(); ++i) {
+      EXPECT_EQ(refused.results[i], WEIR_ERROR_INVALID_USAGE) << "call " << i;
+    }
+    EXPECT_NE(refused.text.find("comm_destroy: may not be called inside a callback"),
+              std::string::npos)
+        << refused.text;
+    // Nothing of it has had an effect.
+    OK(weir_send(comm, &value, 1, WEIR_INT32, 1 - rank, nullptr));
+    OK(weir_wait(&refused.pending));
+    EXPECT_EQ(other, 1 - rank);
+    OK(weir_window_destroy(window));
+  });
 }
 
 TEST(Callback, HoldsNoLockThatOtherThreadsNeed) {

@@ -11,7 +11,9 @@
 //                  rank << 32 | lane
 //        8      8  bytes of the message
 //       16      8  number of the message on its lane and direction: 0, 1, 2, …
+//       24      8  XXH3 of the bytes before, with the same seed
 #include <inttypes.h>
+#include <stddef.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -27,6 +29,7 @@ struct Trailer {
   uint64_t sum;
   uint64_t bytes;
   uint64_t number;
+  uint64_t own_sum;
 };
 
 // The second message of an operation; its memory stays while it is under way.
@@ -76,7 +79,8 @@ class Sum final : public hook::Hook {
     if (body > WEIR_IN_PROGRESS) return body;
     const uint64_t number = numbers_[channel_of(true, peer, lane)]++;
     Slot& slot = slots_[free_.back()];
-    slot.trailer = {sum_of(rank_, lane, data, bytes), bytes, number};
+    slot.trailer = {sum_of(rank_, lane, data, bytes), bytes, number, 0};
+    slot.trailer.own_sum = own_sum_of(rank_, lane, slot.trailer);
     slot.op = {};
     const weir_result_t trailer =
         Hook::send(peer, lane, &slot.trailer, sizeof slot.trailer, &slot.op);
@@ -128,6 +132,9 @@ class Sum final : public hook::Hook {
   static uint64_t sum_of(uint32_t sender, uint32_t lane, const void* data, uint64_t bytes) {
     return XXH3_64bits_withSeed(data, bytes, uint64_t{sender} << 32 | lane);
   }
+  static uint64_t own_sum_of(uint32_t sender, uint32_t lane, const Trailer& trailer) {
+    return sum_of(sender, lane, &trailer, offsetof(Trailer, own_sum));
+  }
   weir_result_t too_many() const {
     return fail(WEIR_ERROR_NO_MEMORY,
                 "sum(%s): more operations are in flight than this hook can hold", inner_->name);
@@ -152,6 +159,13 @@ class Sum final : public hook::Hook {
     free_.push_back(record.slot);
     if (record.sending) return WEIR_OK;
     const Trailer& told = slots_[record.slot].trailer;
+    if (told.own_sum != own_sum_of(record.peer, record.lane, told)) {
+      return fail(WEIR_ERROR_SYSTEM,
+                  "sum(%s): what should be the checksum of message %" PRIu64
+                  " from rank %u to rank %u (lane %u) is none: it was altered in transit, or a "
+                  "message was lost or repeated on the way",
+                  inner_->name, record.number, record.peer, rank_, record.lane);
+    }
     if (told.number != record.number) {
       return fail(WEIR_ERROR_SYSTEM,
                   "sum(%s): message %" PRIu64

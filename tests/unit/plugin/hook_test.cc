@@ -238,7 +238,7 @@ TEST_F(HookSum, ARepeatedMessageIsFoundEvenIfItIsAsLongAsAChecksum) {
   pair_->end[0].settings["WEIR_FAULT"] = "duplicate_at=1";
   pair_->join();
   std::vector<unsigned char> in;
-  EXPECT_EQ(transfer(24, 1, &in), WEIR_ERROR_SYSTEM);
+  EXPECT_EQ(transfer(32, 1, &in), WEIR_ERROR_SYSTEM);
   EXPECT_NE(pair_->end[1].error.find("lost or repeated"), std::string::npos) << pair_->end[1].error;
 }
 

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "core/base/per_process.h"
@@ -13,14 +14,15 @@ namespace weir::comm {
 
 namespace callbacks_detail {
 std::atomic<uint32_t> ready_count{0};
-}
+std::atomic<uint32_t> running_count{0};
+}  // namespace callbacks_detail
 
 namespace {
 
 struct Ready {
   const void* of;
   Completion completion;
-  weir_result_t result;
+  Code code;
 };
 
 struct Queue {
@@ -38,9 +40,19 @@ thread_local bool t_in_callback = false;
 void add_ready(const void* of, const Completion& completion, Code code) {
   Queue& q = queue.get();
   const std::lock_guard lock(q.lock);
-  q.ready.push_back({of, completion, static_cast<weir_result_t>(code)});
+  q.ready.push_back({of, completion, code});
   callbacks_detail::ready_count.fetch_add(1, std::memory_order_relaxed);
 }
+
+void call_back(const Completion& completion, Code code) {
+  const bool was_inside = std::exchange(t_in_callback, true);
+  callbacks_detail::running_count.fetch_add(1, std::memory_order_relaxed);
+  completion.callback(completion.context, static_cast<weir_result_t>(code));
+  callbacks_detail::running_count.fetch_sub(1, std::memory_order_relaxed);
+  t_in_callback = was_inside;
+}
+
+bool callbacks_detail::is_inside() { return t_in_callback; }
 
 void callbacks_detail::run_all() {
   if (t_in_callback) return;
@@ -54,9 +66,7 @@ void callbacks_detail::run_all() {
     ready_count.fetch_sub(1, std::memory_order_relaxed);
     q.running.push_back(next.of);
     lock.unlock();
-    t_in_callback = true;
-    next.completion.callback(next.completion.context, next.result);
-    t_in_callback = false;
+    call_back(next.completion, next.code);
     lock.lock();
     q.running.erase(std::find(q.running.begin(), q.running.end(), next.of));
     q.returned.notify_all();

@@ -19,12 +19,17 @@ struct Completion {
 
 namespace callbacks_detail {
 extern std::atomic<uint32_t> ready_count;
+extern std::atomic<uint32_t> running_count;
 void run_all();
+bool is_inside();
 }  // namespace callbacks_detail
 
 // `completion` is to be called with `code`. `of`: its owner, for `finish_callbacks`. Any locks may
 // be held.
 void add_ready(const void* of, const Completion& completion, Code code);
+
+// Calls it now, in this thread. No lock of Weir's may be held.
+void call_back(const Completion& completion, Code code);
 
 // Calls the callbacks that are ready, in order. Within a callback it does nothing: the caller of
 // that callback goes on with the rest. No lock of Weir's may be held.
@@ -32,6 +37,12 @@ inline void run_ready() {
   if (callbacks_detail::ready_count.load(std::memory_order_relaxed) != 0) [[unlikely]] {
     callbacks_detail::run_all();
   }
+}
+
+// Whether the calling thread is in a callback. Where none runs, it costs a load.
+inline bool in_callback() {
+  return callbacks_detail::running_count.load(std::memory_order_relaxed) != 0 &&
+         callbacks_detail::is_inside();
 }
 
 // Returns when no callback of `of` is waiting or being called by another thread.
