@@ -271,7 +271,7 @@ TEST(Callback, OfManyThreadsAreEachCalledOnce) {
     for (int t = 0; t < kThreads; ++t) {
       threads.emplace_back([&, t] {
         for (int i = 0; i < kRounds; ++i) {
-          Called& it = called[static_cast<size_t>(t * kRounds + i)];
+          Called& it = called[static_cast<size_t>(t) * kRounds + static_cast<size_t>(i)];
           uint64_t old = 0;
           weir_request_t request = nullptr;
           OK(weir_fetch_add(window, 1 - rank, 8 * static_cast<size_t>(t), 1, &old, &request));
