@@ -22,6 +22,7 @@ weir_result_t inside_callback(const char* function, weir_comm_t comm);
 
 }  // namespace weir::api
 
+// Returns from the calling function when it is called inside a callback.
 #define WEIR_REFUSE_IN_CALLBACK(function, handle)            \
   do {                                                       \
     if (::weir::comm::in_callback()) [[unlikely]] {          \

@@ -35,6 +35,15 @@ class Folder {
   std::string path_;
 };
 
+// The environment of a rank's process.
+void set_up_rank(const Folder& folder, int rank) {
+  setenv("WEIR_CACHE_DIR", folder.path().c_str(), 1);
+  const char* transport = getenv("WEIR_TEST_TRANSPORT");
+  if (transport == nullptr) return;
+  setenv("WEIR_TRANSPORT", transport, 1);
+  setenv("WEIR_HOST_ID", std::to_string(rank).c_str(), 1);
+}
+
 void use(int rank, weir_comm_t comm) {
   for (const size_t count : {size_t{1}, size_t{1000}, size_t{100'000}}) {
     std::vector<int32_t> data(count);
@@ -91,11 +100,7 @@ class Job {
  private:
   [[noreturn]] void be_rank(int rank, const weir_unique_id_t& id) const {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setenv("WEIR_CACHE_DIR", folder_.path().c_str(), 1);
-    if (const char* transport = getenv("WEIR_TEST_TRANSPORT")) {
-      setenv("WEIR_TRANSPORT", transport, 1);
-      setenv("WEIR_HOST_ID", rank == 0 ? "a" : "b", 1);
-    }
+    set_up_rank(folder_, rank);
     if (timeout_ms_ == 0) {
       run_rank(2, rank, id, use, WEIR_COMM_CONFIG_INIT);
     } else {
@@ -198,11 +203,7 @@ TEST(Start, ARankThatIsKilledAtAnyMomentOfItIsNamedByAll) {
       const pid_t pid = fork();
       if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        setenv("WEIR_CACHE_DIR", folder.path().c_str(), 1);
-        if (const char* transport = getenv("WEIR_TEST_TRANSPORT")) {
-          setenv("WEIR_TRANSPORT", transport, 1);
-          setenv("WEIR_HOST_ID", std::to_string(rank).c_str(), 1);
-        }
+        set_up_rank(folder, rank);
         weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
         config.timeout_ms = 5000;
         weir_comm_t comm = nullptr;

@@ -82,9 +82,7 @@ Communicator::Communicator()
       records_(state_),
       health_(state_, reports_, operations_, records_,
               [this](const Status& status, const std::vector<Rank>& blamed) {
-                for (Communicator* other : {inner_.load(), outer_.load()}) {
-                  if (other != nullptr) other->health_.adopt(status, blamed);
-                }
+                if (Communicator* other = related()) other->health_.adopt(status, blamed);
               }) {}
 
 Result<std::unique_ptr<Communicator>> Communicator::create(const Secret& secret, Rank rank,

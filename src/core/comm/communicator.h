@@ -193,7 +193,14 @@ class Communicator {
   void poll_owner();
   // Health::check, and tells the peers in the related communicator of a long wait.
   void check(Request& request);
+  // Without any lock: this rank does not wait any more; the related communicator shows it.
   void end_wait_elsewhere();
+  // The one that carries this one's one-sided operations, or whose operations this one carries;
+  // nullptr: there is none.
+  Communicator* related() const {
+    Communicator* const inner = inner_.load();
+    return inner != nullptr ? inner : outer_.load();
+  }
 
   CommState state_;
   StartTimes start_times_;

@@ -189,8 +189,8 @@ bool Communicator::test(Request& request) {
         check(request);
       }
     }
-    if (is_done(request)) end_wait_elsewhere();
   }
+  if (request.done.load(std::memory_order_acquire)) end_wait_elsewhere();
   run_ready();
   return request.done.load(std::memory_order_acquire);
 }
@@ -241,34 +241,34 @@ Status Communicator::wait(Request& request) {
       napping_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
-  if (waits_elsewhere_) {
-    const std::lock_guard lock(state_.lock);
-    end_wait_elsewhere();
-  }
+  end_wait_elsewhere();
   run_ready();
   return request.status;
 }
 
 void Communicator::check(Request& request) {
   health_.check(request);
-  if (is_done(request) || !health_.has_waited_long(request)) return;
-  for (Communicator* other : {inner_.load(), outer_.load()}) {
-    if (other == nullptr || !other->state_.lock.try_lock()) continue;
-    const std::lock_guard lock(other->state_.lock, std::adopt_lock);
-    operations_.collect_awaited_by_all(&awaited_);
-    other->health_.note_elsewhere(awaited_);
-    waits_elsewhere_ = true;
-  }
+  Communicator* const other = related();
+  if (other == nullptr || is_done(request) || !health_.has_waited_long(request)) return;
+  // Its lock may be held by a thread that waits for this one's.
+  if (!other->state_.lock.try_lock()) return;
+  const std::lock_guard lock(other->state_.lock, std::adopt_lock);
+  operations_.collect_awaited_by_all(&awaited_);
+  other->health_.note_elsewhere(awaited_);
+  waits_elsewhere_ = true;
 }
 
 void Communicator::end_wait_elsewhere() {
-  if (!waits_elsewhere_ || operations_.any()) return;
-  waits_elsewhere_ = false;
-  for (Communicator* other : {inner_.load(), outer_.load()}) {
-    if (other == nullptr || !other->state_.lock.try_lock()) continue;
-    const std::lock_guard lock(other->state_.lock, std::adopt_lock);
-    other->health_.note_elsewhere({});
+  if (!waits_elsewhere_) return;
+  {
+    const std::lock_guard lock(state_.lock);
+    if (operations_.any()) return;  // another thread still waits
+    waits_elsewhere_ = false;
   }
+  Communicator* const other = related();
+  if (other == nullptr) return;
+  const std::lock_guard lock(other->state_.lock);
+  other->health_.note_elsewhere({});
 }
 
 Status Communicator::finish(Request* request) {

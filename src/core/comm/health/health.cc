@@ -378,9 +378,12 @@ void Health::note_elsewhere(const std::vector<Rank>& awaited) {
     return;
   }
   const uint64_t now = now_ns();
-  if (!is_new && now - reports_.shown_ns() < reports_.show_interval_ns()) return;
+  if (is_new || now - reports_.shown_ns() >= reports_.show_interval_ns()) show_wait(now);
+}
+
+void Health::show_wait(uint64_t now_ns) {
   if (reports_.are_mapped()) {
-    beat(now);
+    beat(now_ns);
   } else {
     show_on_board(true);
   }
@@ -390,12 +393,7 @@ void Health::show_life() {
   const uint64_t interval_ns = reports_.show_interval_ns();
   if (interval_ns == 0 || state_.failure.is_set()) return;
   const uint64_t now = now_ns();
-  if (now - reports_.shown_ns() < interval_ns || !operations_.any()) return;
-  if (reports_.are_mapped()) {
-    beat(now);
-  } else {
-    show_on_board(true);
-  }
+  if (now - reports_.shown_ns() >= interval_ns && operations_.any()) show_wait(now);
 }
 
 void Health::say_goodbye() {

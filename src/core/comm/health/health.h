@@ -104,6 +104,9 @@ class Health {
   void beat(uint64_t now_ns);
   // All ranks that this one waits for.
   void collect_awaited(std::vector<Rank>* ranks) const;
+  // That it lives, and for whom it waits.
+  void show_wait(uint64_t now_ns);
+  // Why another communicator has broken this one.
   void tell_adopted();
   Status aborted() const;
 
