@@ -52,18 +52,18 @@ static int listen_at(const char* path) {
   struct sockaddr_in address = {.sin_family = AF_INET};
   if (inet_pton(AF_INET, wanted("COMPARE_ADDRESS"), &address.sin_addr) != 1)
     fail("COMPARE_ADDRESS");
-  const int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   socklen_t length = sizeof(address);
-  if (door < 0 || bind(door, (const struct sockaddr*)&address, length) != 0 ||
-      listen(door, 1) != 0 || getsockname(door, (struct sockaddr*)&address, &length) != 0) {
+  if (listener < 0 || bind(listener, (const struct sockaddr*)&address, length) != 0 ||
+      listen(listener, 1) != 0 || getsockname(listener, (struct sockaddr*)&address, &length) != 0) {
     fail("listen");
   }
   publish(path, &address);
-  struct pollfd ready = {.fd = door, .events = POLLIN};
+  struct pollfd ready = {.fd = listener, .events = POLLIN};
   if (poll(&ready, 1, COMPARE_SECONDS_MAX * 1000) != 1) fail("the other rank does not come");
-  const int peer = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+  const int peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
   if (peer < 0) fail("accept");
-  close(door);
+  close(listener);
   return peer;
 }
 

@@ -23,8 +23,10 @@ using weir::api::invalid;
 using weir::api::report;
 using weir::api::valid_type;
 using weir::comm::Communicator;
+using weir::comm::in_callback;
 using weir::comm::Request;
 using weir::comm::RequestKind;
+using weir::comm::t_call_nesting;
 using weir::engine::Call;
 
 namespace {
@@ -37,22 +39,25 @@ struct Deferred {
   weir_request_t* out;  // NULL: the group waits for it
 };
 
+// Its depth is in t_call_nesting.
 struct Group {
-  uint32_t depth = 0;
   uint64_t generation = 0;  // of the process that opened it
   std::vector<Deferred> operations;
 };
 
 thread_local Group t_group;
 
-// A group that was open at a fork belongs to the parent; the child has none.
-[[gnu::noinline]] bool is_group_of_this_process() {
+// A group that was open at a fork belongs to the parent; the child has none. Nor has a callback:
+// the group around the call that runs it is another's.
+[[gnu::noinline]] bool is_group_of_this_call() {
+  if (in_callback()) return false;
   if (t_group.generation == weir::process_generation()) return true;
   t_group = Group();
+  t_call_nesting = 0;
   return false;
 }
 
-inline bool in_group() { return t_group.depth != 0 && is_group_of_this_process(); }
+inline bool in_group() { return t_call_nesting != 0 && is_group_of_this_call(); }
 
 // ---- Requests --------------------------------------------------------------------------------
 
@@ -76,9 +81,7 @@ weir_result_t report_used(const char* function) {
 // Gives a request of the pool to `fill`, then starts it, defers it to the group, or waits for it.
 template <typename Fill>
 weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
-  if (out == nullptr && !in_group()) {
-    WEIR_REFUSE_IN_CALLBACK("an operation without a request", comm);
-  }
+  if (out == nullptr) WEIR_REFUSE_IN_CALLBACK("an operation without a request", comm);
   Communicator& communicator = *comm->comm;
   Request* request = communicator.requests().acquire();
   request->comm = &communicator;
@@ -107,8 +110,7 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
 }
 
 weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
-  if (out == nullptr && !in_group()) [[likely]] {
-    WEIR_REFUSE_IN_CALLBACK("an operation without a request", comm);
+  if (out == nullptr && t_call_nesting == 0) [[likely]] {
     const Status status = comm->comm->run(call);
     return status.ok() ? WEIR_OK : report(status, comm);
   }
@@ -589,7 +591,7 @@ weir_result_t weir_recv(weir_comm_t comm, void* buffer, size_t count, weir_datat
 weir_result_t weir_group_start(void) {
   WEIR_REFUSE_IN_CALLBACK("group_start", nullptr);
   if (!in_group()) t_group.generation = weir::process_generation();
-  ++t_group.depth;
+  ++t_call_nesting;
   return WEIR_OK;
 }
 
@@ -599,7 +601,7 @@ weir_result_t weir_group_end(void) {
       return report(
           Status(weir::Code::kInvalidUsage, "group_end without group_start (in this process)"));
     }
-    if (--t_group.depth > 0) return WEIR_OK;
+    if (--t_call_nesting > 0) return WEIR_OK;
     std::vector<Deferred> operations = std::move(t_group.operations);
     t_group.operations.clear();
     weir_result_t first = WEIR_OK;

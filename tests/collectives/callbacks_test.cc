@@ -101,6 +101,40 @@ TEST(Callback, IsCalledAtOnceWhereTheOperationIsDone) {
   });
 }
 
+// That group belongs to the caller of the function which calls the callback.
+TEST(Callback, IsNotPartOfTheGroupThatItsThreadHasOpen) {
+  run_threads(1, [](int, weir_comm_t comm) {
+    uint64_t word = 0;
+    weir_window_t window = nullptr;
+    OK(weir_window_create(comm, &word, 8, &window));
+    weir_request_t request = nullptr;
+    OK(weir_signal(window, 0, 0, 5, &request));
+    struct Inside {
+      weir_comm_t comm;
+      weir_request_t request;
+      weir_result_t blocking;
+      weir_result_t started;
+      int done;
+    } inside = {comm, nullptr, WEIR_OK, WEIR_OK, 0};
+    OK(weir_group_start());
+    OK(weir_request_on_complete(
+        request,
+        [](void* context, weir_result_t) {
+          auto* it = static_cast<Inside*>(context);
+          it->blocking = weir_barrier(it->comm, nullptr);
+          it->started = weir_barrier(it->comm, &it->request);
+          if (it->started == WEIR_OK) it->started = weir_test(&it->request, &it->done);
+        },
+        &inside));
+    EXPECT_EQ(inside.blocking, WEIR_ERROR_INVALID_USAGE);
+    EXPECT_EQ(inside.started, WEIR_OK);
+    EXPECT_EQ(inside.done, 1);
+    OK(weir_group_end());
+    OK(weir_wait(&request));
+    OK(weir_window_destroy(window));
+  });
+}
+
 TEST(Callback, OfAGroupIsCalledAfterItsEnd) {
   both_ways(2, [](int rank, weir_comm_t comm) {
     float in = static_cast<float>(rank), out = -1;

@@ -14,8 +14,9 @@ namespace weir::comm {
 
 namespace callbacks_detail {
 std::atomic<uint32_t> ready_count{0};
-std::atomic<uint32_t> running_count{0};
 }  // namespace callbacks_detail
+
+constinit thread_local uint32_t t_call_nesting = 0;
 
 namespace {
 
@@ -33,8 +34,6 @@ struct Queue {
 };
 constinit PerProcess<Queue> queue;
 
-thread_local bool t_in_callback = false;
-
 }  // namespace
 
 void add_ready(const void* of, const Completion& completion, Code code) {
@@ -45,17 +44,13 @@ void add_ready(const void* of, const Completion& completion, Code code) {
 }
 
 void call_back(const Completion& completion, Code code) {
-  const bool was_inside = std::exchange(t_in_callback, true);
-  callbacks_detail::running_count.fetch_add(1, std::memory_order_relaxed);
+  const uint32_t before = std::exchange(t_call_nesting, t_call_nesting | kInCallback);
   completion.callback(completion.context, static_cast<weir_result_t>(code));
-  callbacks_detail::running_count.fetch_sub(1, std::memory_order_relaxed);
-  t_in_callback = was_inside;
+  t_call_nesting = before;
 }
 
-bool callbacks_detail::is_inside() { return t_in_callback; }
-
 void callbacks_detail::run_all() {
-  if (t_in_callback) return;
+  if (in_callback()) return;
   Queue& q = queue.get();
   std::unique_lock lock(q.lock);
   // A child of fork() inherits the count of its parent's callbacks, but none of the callbacks.
@@ -75,7 +70,7 @@ void callbacks_detail::run_all() {
 
 void finish_callbacks(const void* of) {
   run_ready();
-  if (t_in_callback) return;
+  if (in_callback()) return;
   Queue& q = queue.get();
   std::unique_lock lock(q.lock);
   q.returned.wait(lock, [&] {

@@ -19,10 +19,13 @@ struct Completion {
 
 namespace callbacks_detail {
 extern std::atomic<uint32_t> ready_count;
-extern std::atomic<uint32_t> running_count;
 void run_all();
-bool is_inside();
 }  // namespace callbacks_detail
+
+// How many groups the calling thread has open; kInCallback is added while it calls a callback. One
+// word, since every warm call asks for both.
+extern constinit thread_local uint32_t t_call_nesting;
+constexpr uint32_t kInCallback = 1u << 31;
 
 // `completion` is to be called with `code`. `of`: its owner, for `finish_callbacks`. Any locks may
 // be held.
@@ -39,11 +42,7 @@ inline void run_ready() {
   }
 }
 
-// Whether the calling thread is in a callback. Where none runs, it costs a load.
-inline bool in_callback() {
-  return callbacks_detail::running_count.load(std::memory_order_relaxed) != 0 &&
-         callbacks_detail::is_inside();
-}
+inline bool in_callback() { return (t_call_nesting & kInCallback) != 0; }
 
 // Returns when no callback of `of` is waiting or being called by another thread.
 void finish_callbacks(const void* of);
