@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -46,6 +47,8 @@ constexpr uint64_t kFarewellNs = 1'000'000'000;
 // The time limit of close: what UCX has taken should still leave.
 constexpr uint64_t kFlushNs = 300'000'000;
 constexpr uint64_t kCloseNs = 300'000'000;
+// How long a rank that fails still takes what its peers send (take_last_messages).
+constexpr uint64_t kLastMessagesNs = 30'000'000;
 constexpr uint64_t kLookNs = 5'000'000;
 constexpr int kDrainCountMax = 10'000;
 constexpr int kDrainIdleCount = 16;
@@ -467,6 +470,21 @@ void Instance::drain() {
   }
 }
 
+// UCX 1.13.1 ends a process that has sent a part of a message over tcp when the receiver closes the
+// connection: it completes that message twice (`Assertion comp->count > 0`). So a rank that fails
+// reads for a moment what its peers send. They learn of the failure meanwhile, and send nothing
+// more.
+void Instance::take_last_messages() {
+  const bool any = std::any_of(peers.begin(), peers.end(), [&](const Peer& peer) {
+    return peer.rank != rank && peer.reports_errors && peer.state == Peer::State::kHere;
+  });
+  if (!any || !network.is_tcp_only() || !one_sided_.idle()) return;
+  const uint64_t end = monotonic_ns() + kLastMessagesNs;
+  while (monotonic_ns() < end) {
+    if (ucp_worker_progress(network.worker()) == 0) usleep(50);
+  }
+}
+
 void Instance::end_flows(Peer* peer) {
   peer->ended = true;
   --troubled_count;
@@ -617,6 +635,7 @@ void Instance::quiesce() {
   const Listening listening(&network.heard());
   for (Peer& peer : peers) peer.ended = true;
   troubled_count = 0;
+  take_last_messages();
   end_network();
 }
 

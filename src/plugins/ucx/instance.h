@@ -153,6 +153,7 @@ struct Instance : message::Participant {
   void end_flows(Peer* peer);
   void close_endpoint(Peer* peer);
   void drain();
+  void take_last_messages();
   void flush(uint64_t deadline_ns);
   void end_network();
   bool has_exchanged_with(uint32_t rank) const;

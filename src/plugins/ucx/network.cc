@@ -140,8 +140,8 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
   const std::string description = describe(context_);
   shares_memory_ = has_any(description, {"posix/", "sysv/", "xpmem/"});
   has_loopback_ = shares_memory_ || has_any(description, {"self/"});
-  options.copies_nothing =
-      has_any(description, {"tcp/"}) && !has_any(description, {"rc_", "dc_", "ud_"});
+  is_tcp_only_ = has_any(description, {"tcp/"}) && !has_any(description, {"rc_", "dc_", "ud_"});
+  options.copies_nothing = is_tcp_only_;
   if (shares_memory_ && !queue_is_set()) options.queue_places = queue_places(rank_count);
   tcp_segment_.clear();
   if (has_any(description, {"tcp/"})) {

@@ -85,6 +85,8 @@ class Network {
   // The longest segment that UCX's tcp sends and takes, as the environment words it or in bytes; ""
   // without tcp.
   const std::string& tcp_segment() const { return tcp_segment_; }
+  // tcp is the only network that UCX has.
+  bool is_tcp_only() const { return is_tcp_only_; }
   // It sends from and receives into memory of CUDA devices.
   bool takes_cuda() const { return takes_cuda_; }
   Heard& heard() { return heard_; }
@@ -100,6 +102,7 @@ class Network {
   ucp_worker_h worker_ = nullptr;
   bool shares_memory_ = false;
   bool has_loopback_ = false;
+  bool is_tcp_only_ = false;
   std::string tcp_segment_;
   bool takes_cuda_ = false;
   mutable Heard heard_;
