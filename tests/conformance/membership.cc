@@ -208,9 +208,20 @@ void nothing_leaks(const Variant& variant) {
       r.close();
       r.barrier();
     }
-    const Holdings after = count_holdings(r);
-    r.require(after.descriptors == before.descriptors, "descriptors leak");
-    r.require(after.mappings == before.mappings, "mappings leak");
+    // Threads of Weir and of libraries end the last of a life after it: what leaks stays.
+    Holdings after = count_holdings(r);
+    const auto is_more = [&] {
+      return after.descriptors > before.descriptors || after.mappings > before.mappings;
+    };
+    for (int i = 0; i < 2000 && is_more(); ++i) {
+      usleep(1000);
+      after = {count_descriptors(), count_mappings()};
+    }
+    r.barrier();
+    r.require(!is_more(), "descriptors or mappings leak: " + std::to_string(before.descriptors) +
+                              " and " + std::to_string(before.mappings) + " before, " +
+                              std::to_string(after.descriptors) + " and " +
+                              std::to_string(after.mappings) + " after");
   });
 }
 

@@ -3,6 +3,7 @@
 // signal behind its bytes.
 #include <dirent.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -393,8 +394,15 @@ void over_and_over(const Variant& variant) {
       r.f().remote_close(r.instance(), remote);
       r.f().memory_deregister(r.instance(), memory);
     }
-    const size_t after = count_descriptors();
-    r.require(r.variant().processes ? after == before : after <= before + 64, "descriptors leak");
+    // Threads of libraries open and close descriptors meanwhile: one that leaks stays.
+    const size_t most = before + (r.variant().processes ? 0 : 64);
+    size_t after = count_descriptors();
+    for (int i = 0; i < 2000 && after > most; ++i) {
+      usleep(1000);
+      after = count_descriptors();
+    }
+    r.require(after <= most, "descriptors leak: " + std::to_string(before) + " before, " +
+                                 std::to_string(after) + " after");
     meet(r, 1);
   });
 }

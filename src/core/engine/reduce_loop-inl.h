@@ -25,10 +25,10 @@ namespace weir {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr size_t kLineBytes = 64;
+inline constexpr size_t kLineBytes = 64;
 // Vectors in a block of the long loop: enough to cover the latency of an addition and, with 64-byte
 // vectors, four lines of each source.
-constexpr size_t kUnroll = 4;
+inline constexpr size_t kUnroll = 4;
 
 // Pointers of any alignment: the accesses are made of bytes. Highway reads a single lane through a
 // typed pointer, so that one is copied first.
@@ -89,7 +89,7 @@ HWY_INLINE void divide_group(T (&lanes)[kCount], uint32_t divisor) {
   const uint32_t inverse = divisor < 256 ? (65535 + divisor) / divisor : 0;
   for (T& lane : lanes) {
     if constexpr (sizeof(T) == 1) {
-      const int32_t value = lane;
+      const int32_t value = lane;  // a number; NOLINT(bugprone-signed-char-misuse)
       const uint32_t magnitude = static_cast<uint32_t>(value < 0 ? -value : value);
       const int32_t quotient = static_cast<int32_t>((magnitude * inverse) >> 16);
       lane = static_cast<T>(value < 0 ? -quotient : quotient);

@@ -112,7 +112,7 @@ void add_directory(Registry* registry, const std::string& directory) {
   closedir(stream);
   std::sort(files.begin(), files.end());
   for (const std::string& file : files) {
-    const Status added = add_file(registry, file);
+    Status added = add_file(registry, file);
     if (!added.ok()) failed(file, added.text());
   }
 }
@@ -146,7 +146,7 @@ Status add_module(Registry* registry, const std::string& path) {
   for (const Failure& failure : registry->failures) {
     if (failure.path == path) return Status(Code::kRefused, failure.reason);
   }
-  const Status added = add_file(registry, path, name);
+  Status added = add_file(registry, path, name);
   if (!added.ok()) add_failure(registry, path, added.text());
   return added;
 }
@@ -234,7 +234,7 @@ Result<const weir_transport_functions_t*> find_transport(std::string_view name) 
   if (const Entry* entry = find_entry(known, name)) return entry->transport;
   const std::string module = module_path(name);
   if (!module.empty() && access(module.c_str(), F_OK) == 0) {
-    const Status added = add_module(&known, module);
+    Status added = add_module(&known, module);
     if (!added.ok()) return added;
     return find_entry(known, name)->transport;
   }

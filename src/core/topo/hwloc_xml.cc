@@ -104,8 +104,8 @@ class Importer {
       WEIR_RETURN_IF_ERROR(add(object, parent, NodeKind::kMachine, &id));
     } else if (type == "Package") {
       WEIR_RETURN_IF_ERROR(add(object, parent, NodeKind::kPackage, &id));
-    } else if (type == "NUMANode" || type == "MemCache") {
-      return Status();  // made below, by the object it is attached to
+    } else if (type == "NUMANode" || type == "MemCache" || type == "Misc") {
+      return Status();  // memory is made below, by the object it is attached to
     } else if (type == "Core") {
       WEIR_RETURN_IF_ERROR(add(object, parent, NodeKind::kCore, &id));
     } else if (type.size() >= 7 && type[0] == 'L' && type[1] >= '1' && type[1] <= '9' &&
@@ -117,8 +117,6 @@ class Importer {
       WEIR_RETURN_IF_ERROR(read_device(object, parent, &id));
     } else if (type == "OSDev") {
       return read_os_device(object, parent);
-    } else if (type == "Misc") {
-      return Status();
     } else if (type != "Group" && type != "Die" && type != "PU") {
       topology_.add_note(xml_.where(object),
                          fmt::format("object type \"{:.40}\" is not known and was left out", type));
@@ -312,7 +310,8 @@ class Importer {
     const std::string name(XmlReader::text(object, "name").value_or(""));
     WEIR_TOPO_ASSIGN(type, xml_.integer(object, "osdev_type", 0, INT32_MAX));
     WEIR_TOPO_ASSIGN(gp_index, xml_.integer(object, "gp_index", 0, INT64_MAX));
-    const bool network = type == kNetworkDevice || type == kOpenFabrics;
+    const bool network =
+        type == kNetworkDevice || type == kOpenFabrics;  // NOLINT(misc-redundant-expression)
     NodeId owner = parent;
     if (network && !topology_.node(parent).pci) {
       Node node;  // an interface without a PCI device

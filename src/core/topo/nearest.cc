@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/topo/nearest.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -49,7 +51,7 @@ std::string nearest_device(const std::string& device_class, const std::vector<st
   std::string nearest;
   for (const std::string& name : names) {
     const std::string node =
-        first_line(sysfs_root + "/class/" + device_class + "/" + name + "/device/numa_node");
+        first_line(fmt::format("{}/class/{}/{}/device/numa_node", sysfs_root, device_class, name));
     if (numa_node < 0 || node != std::to_string(numa_node)) continue;
     if (!nearest.empty()) return "";
     nearest = name;

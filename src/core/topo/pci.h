@@ -19,8 +19,8 @@ struct PciAddress {
 
   // "0000:3b:00.0", or "3b:00.0" in domain 0; nullopt when `text` is not an address.
   static std::optional<PciAddress> parse(std::string_view text);
-  std::string text() const;  // "0000:3b:00.0"
-  auto operator<=>(const PciAddress&) const = default;
+  std::string text() const;                             // "0000:3b:00.0"
+  auto operator<=>(const PciAddress&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // Class codes have 24 bits: base class, subclass, programming interface.

@@ -78,7 +78,7 @@ class Printer {
     size_t i = 0;
     for (const std::string& one : extra) {
       ++i;
-      text_ += indent + (i == count ? "└─ " : "├─ ") + one + "\n";
+      text_.append(indent).append(i == count ? "└─ " : "├─ ").append(one).append("\n");
     }
     for (const NodeId child : below) {
       ++i;
@@ -211,7 +211,7 @@ class Printer {
 
   // "31.5 GB/s (gen 4 ×16)"
   static std::string link_text(const Node& node) {
-    const std::string rate = bandwidth_text(node.up);
+    std::string rate = bandwidth_text(node.up);
     if (rate.empty() || !node.pci || node.pci->width_max == 0) return rate;
     return fmt::format("{} ({:g} GT/s ×{})", rate, node.pci->speed_gts_max, node.pci->width_max);
   }

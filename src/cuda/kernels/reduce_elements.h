@@ -36,7 +36,7 @@ WEIR_KERNEL To bits_as(From from) {
 
 template <class T>
 WEIR_KERNEL bool is_nan(T value) {
-  return value != value;
+  return value != value;  // NOLINT(misc-redundant-expression): isnan is not on both sides
 }
 
 template <class T>
