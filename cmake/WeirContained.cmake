@@ -5,6 +5,20 @@
 # tests, of which there are hundreds, are linked with the system's shared libraries. Both are made
 # of the same objects.
 
+# What keeps them from it: archives that were not found.
+set(WEIR_MISSING_ARCHIVES "")
+foreach(archive libstdc++.a libgcc_eh.a)
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${archive}
+    OUTPUT_VARIABLE path OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT IS_ABSOLUTE "${path}")
+    list(APPEND WEIR_MISSING_ARCHIVES ${archive})
+  endif()
+endforeach()
+set(WEIR_STATIC_RUNTIME ON)
+if(WEIR_MISSING_ARCHIVES)
+  set(WEIR_STATIC_RUNTIME OFF)
+endif()
+
 # weir_contained(TARGET…)
 # For a shared library or module whose version script hides all but its own names.
 function(weir_contained)
@@ -12,6 +26,9 @@ function(weir_contained)
     return()  # a sanitizer's runtime replaces functions of the shared libstdc++
   endif()
   set_target_properties(${ARGN} PROPERTIES WEIR_CONTAINED ON)
+  if(NOT WEIR_STATIC_RUNTIME)
+    return()
+  endif()
   foreach(target IN LISTS ARGN)
     # Objects refer to __cxa_pure_virtual weakly, which takes nothing from an archive.
     target_link_options(${target} PRIVATE
@@ -36,15 +53,14 @@ function(weir_two_ways target)
 endfunction()
 
 # weir_find_archive(OUT NAME)
-# The static library NAME beside the shared ones, or the shared one where there is none, of which
-# the table of components then tells.
-function(weir_find_archive out name)
-  string(TOUPPER WEIR_${name}_ARCHIVE variable)
-  find_library(${variable} NAMES lib${name}.a)
-  mark_as_advanced(${variable})
-  set(${out} ${${variable}} PARENT_SCOPE)
-  if(NOT ${variable})
-    set(${out} ${name} PARENT_SCOPE)
-    set_property(GLOBAL APPEND PROPERTY WEIR_NOT_CONTAINED lib${name}.a)
+# The static library NAME, or the shared one where there is none.
+macro(weir_find_archive out name)
+  string(TOUPPER WEIR_${name}_ARCHIVE WEIR_ARCHIVE)
+  find_library(${WEIR_ARCHIVE} NAMES lib${name}.a)
+  mark_as_advanced(${WEIR_ARCHIVE})
+  set(${out} ${${WEIR_ARCHIVE}})
+  if(NOT ${out})
+    set(${out} ${name})
+    list(APPEND WEIR_MISSING_ARCHIVES lib${name}.a)
   endif()
-endfunction()
+endmacro()

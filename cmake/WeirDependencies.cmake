@@ -201,6 +201,24 @@ if(WEIR_HAVE_URING)
   weir_two_ways(PkgConfig::uring SHARED ${uring_LINK_LIBRARIES} CONTAINED ${archive_of_uring})
 endif()
 
+# What the libraries that leave the project then need is theirs (WeirContained.cmake).
+set(WEIR_ALL_ARCHIVES ON)
+set(reason "")
+if(WEIR_SANITIZE)
+  set(WEIR_ALL_ARCHIVES OFF)
+  set(reason "sanitizers need the shared libraries")
+elseif(WEIR_MISSING_ARCHIVES)
+  set(WEIR_ALL_ARCHIVES OFF)
+  list(JOIN WEIR_MISSING_ARCHIVES " " archives)
+  set(reason "not found: ${archives}; it loads where these libraries are shared")
+endif()
+set(version "")
+if(WEIR_ALL_ARCHIVES)
+  set(version found)
+endif()
+weir_dependency_row("static archives" "${version}" "libraries that load where only glibc is"
+  "${reason}")
+
 # Both MPIs are only peers to compare with, and launchers: never linked into the library. Debian
 # installs both side by side under these names.
 foreach(mpi OPENMPI MPICH)
