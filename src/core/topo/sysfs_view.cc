@@ -27,6 +27,9 @@ namespace fs = std::filesystem;
 
 constexpr size_t kLineBytesMax = 1u << 20;
 constexpr size_t kEntryCountMax = 1u << 16;
+// hwloc's types of devices of the operating system.
+constexpr int kBlock = 0, kNetwork = 2, kOpenFabrics = 3;
+// Of parts with the same processors, the smaller one is outside.
 constexpr int kPackageRank = 0, kNumaRank = 1, kCacheRank = 2, kCoreRank = 16;
 
 // The first line of a small file; "" when it cannot be read.
@@ -83,7 +86,7 @@ uint64_t bytes_in(std::string_view text) {
 // What covers some of the processors.
 struct Part {
   CpuSet cpus;
-  int rank = 0;  // of two parts with the same processors, the smaller one is outside
+  int rank = 0;
   std::string type;
   std::map<std::string, std::string> attributes;
   uint64_t memory_bytes = 0;  // NUMA node
@@ -109,6 +112,9 @@ class View {
     read_processors(cpus);
     place_parts();
     read_devices();
+    name_devices("block", kBlock);
+    name_devices("class/net", kNetwork);
+    name_devices("class/infiniband", kOpenFabrics);
     std::ostringstream text;
     document_.save(text, " ");
     return text.str();
@@ -300,6 +306,24 @@ class View {
           above = pci_object(above, name, name == device);
         }
       }
+    }
+  }
+
+  // What the operating system calls the devices, by the device in whose folder a name leads:
+  // ".../0000:00:03.0/virtio1/net/eth0".
+  void name_devices(const char* names, int type) {
+    for (const std::string& name : entries(root_ / names)) {
+      std::error_code error;
+      const fs::path path = fs::canonical(root_ / names / name, error);
+      pugi::xml_node device;
+      for (const fs::path& part : path) {
+        const auto found = devices_.find(part.string());
+        if (found != devices_.end() && PciAddress::parse(part.string())) device = found->second;
+      }
+      if (!device || std::string_view(device.attribute("type").value()) != "PCIDev") continue;
+      pugi::xml_node object = add_object(device, "OSDev");
+      object.append_attribute("name") = name.c_str();
+      object.append_attribute("osdev_type") = type;
     }
   }
 
