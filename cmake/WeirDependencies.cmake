@@ -89,9 +89,9 @@ endfunction()
 
 # ---- Required ------------------------------------------------------------------------------------
 
-find_package(fmt QUIET)
+pkg_check_modules(fmt QUIET IMPORTED_TARGET fmt)
 weir_require("fmt" fmt_FOUND "${fmt_VERSION}" "text formatting" libfmt-dev)
-find_package(spdlog QUIET)
+pkg_check_modules(spdlog QUIET IMPORTED_TARGET spdlog)
 weir_require("spdlog" spdlog_FOUND "${spdlog_VERSION}" "log lines" libspdlog-dev)
 find_package(nlohmann_json QUIET)
 weir_require("nlohmann-json" nlohmann_json_FOUND "${nlohmann_json_VERSION}" "JSON output and caches"
@@ -100,8 +100,9 @@ find_package(CLI11 QUIET)
 weir_require("CLI11" CLI11_FOUND "${CLI11_VERSION}" "command lines of the tools" libcli11-dev)
 find_package(pugixml QUIET CONFIG)
 weir_require("pugixml" pugixml_FOUND "${pugixml_VERSION}" "NCCL topology files" libpugixml-dev)
-find_package(OpenSSL QUIET COMPONENTS Crypto SSL)
-weir_require("OpenSSL" OPENSSL_FOUND "${OPENSSL_VERSION}" "proof of the job secret, TLS" libssl-dev)
+pkg_check_modules(libcrypto QUIET IMPORTED_TARGET libcrypto>=3)
+pkg_check_modules(libssl QUIET IMPORTED_TARGET libssl>=3)
+weir_require("OpenSSL" libssl_FOUND "${libssl_VERSION}" "proof of the job secret, TLS" libssl-dev)
 
 pkg_check_modules(hwloc QUIET IMPORTED_TARGET hwloc>=2.4)
 weir_require("hwloc" hwloc_FOUND "${hwloc_VERSION}" "the machine's topology" libhwloc-dev)
@@ -125,6 +126,31 @@ if(WEIR_MISSING_PACKAGES)
   message(FATAL_ERROR
     "Required packages are missing. Run tools/setup, or: apt-get install ${packages}")
 endif()
+
+# What these names link is chosen for each program and library (WeirContained.cmake). Debian has no
+# archives of fmt, spdlog, toml++ and Highway: src/bundled compiles what is needed of them. All
+# objects are compiled as for the shared libraries.
+foreach(name fmt::fmt spdlog::spdlog OpenSSL::Crypto OpenSSL::SSL)
+  add_library(${name} INTERFACE IMPORTED)
+endforeach()
+set_target_properties(fmt::fmt PROPERTIES INTERFACE_COMPILE_DEFINITIONS FMT_SHARED)
+set_target_properties(spdlog::spdlog PROPERTIES
+  INTERFACE_COMPILE_DEFINITIONS "SPDLOG_SHARED_LIB;SPDLOG_COMPILED_LIB;SPDLOG_FMT_EXTERNAL")
+weir_two_ways(fmt::fmt SHARED PkgConfig::fmt CONTAINED weir_bundled_fmt)
+weir_two_ways(spdlog::spdlog SHARED ${spdlog_LINK_LIBRARIES} CONTAINED weir_bundled_spdlog)
+weir_two_ways(PkgConfig::hwy SHARED ${hwy_LINK_LIBRARIES} CONTAINED weir_bundled_highway)
+weir_two_ways(PkgConfig::tomlplusplus SHARED ${tomlplusplus_LINK_LIBRARIES}
+  CONTAINED weir_bundled_toml)
+foreach(name crypto ssl xxhash pugixml)
+  weir_find_archive(archive_of_${name} ${name})
+endforeach()
+weir_two_ways(OpenSSL::Crypto SHARED ${libcrypto_LINK_LIBRARIES} CONTAINED ${archive_of_crypto})
+weir_two_ways(OpenSSL::SSL SHARED ${libssl_LINK_LIBRARIES}
+  CONTAINED ${archive_of_ssl} ${archive_of_crypto})
+weir_two_ways(PkgConfig::xxhash SHARED ${xxhash_LINK_LIBRARIES} CONTAINED ${archive_of_xxhash})
+weir_two_ways(pugixml::pugixml SHARED pugixml::shared CONTAINED ${archive_of_pugixml})
+# Opened at run time (src/core/topo/hwloc_library.cc).
+set_target_properties(PkgConfig::hwloc PROPERTIES INTERFACE_LINK_LIBRARIES "")
 
 # ---- Optional ------------------------------------------------------------------------------------
 
@@ -170,6 +196,28 @@ weir_optional_module(LIBFABRIC "libfabric" libfabric "transport ofi" libfabric-d
 weir_optional_module(PMIX "PMIx" pmix "start under PMIx launchers" libpmix-dev)
 weir_optional_module(URING "liburing" liburing "optimizer state on NVMe, many connections of tcp"
   liburing-dev)
+if(WEIR_HAVE_URING)
+  weir_find_archive(archive_of_uring uring)
+  weir_two_ways(PkgConfig::uring SHARED ${uring_LINK_LIBRARIES} CONTAINED ${archive_of_uring})
+endif()
+
+# What the libraries that leave the project then need is theirs (WeirContained.cmake).
+set(WEIR_ALL_ARCHIVES ON)
+set(reason "")
+if(WEIR_SANITIZE)
+  set(WEIR_ALL_ARCHIVES OFF)
+  set(reason "sanitizers need the shared libraries")
+elseif(WEIR_MISSING_ARCHIVES)
+  set(WEIR_ALL_ARCHIVES OFF)
+  list(JOIN WEIR_MISSING_ARCHIVES " " archives)
+  set(reason "not found: ${archives}; it loads where these libraries are shared")
+endif()
+set(version "")
+if(WEIR_ALL_ARCHIVES)
+  set(version found)
+endif()
+weir_dependency_row("static archives" "${version}" "libraries that load where only glibc is"
+  "${reason}")
 
 # Both MPIs are only peers to compare with, and launchers: never linked into the library. Debian
 # installs both side by side under these names.

@@ -28,6 +28,7 @@ if(NOT WEIR_SANITIZE)
 endif()
 add_library(weir::weir ALIAS weir)
 
+weir_contained(weir)
 weir_final_rpath(weir)
 install(TARGETS weir EXPORT weir-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}

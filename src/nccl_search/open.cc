@@ -9,12 +9,6 @@ namespace weir::nccl {
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr int kBinding = 0;  // AddressSanitizer does not support RTLD_DEEPBIND
-#else
-constexpr int kBinding = RTLD_DEEPBIND;
-#endif
-
 // An address in the library that contains this code.
 const char kHere = 0;
 
@@ -44,7 +38,9 @@ void* open_file(const std::string& path, bool any_soname, std::string* reason) {
     *reason = "is Weir's own";
     return nullptr;
   }
-  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | kBinding);
+  // Not RTLD_DEEPBIND: it would also bind malloc to the C library's, where a program has another
+  // one, and memory that one library allocates another one frees.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* text = dlerror();
     *reason = text != nullptr ? text : "cannot be opened";

@@ -23,6 +23,7 @@ struct Rule {
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> kRules = {
       // Below everything.
+      {"src/bundled/", {}},
       {"src/net/", {}},
       {"src/cuda/", {}},
       {"src/nccl_search/", {}},

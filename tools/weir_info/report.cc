@@ -2,7 +2,6 @@
 #include "weir_info/report.h"
 
 #include <fmt/format.h>
-#include <hwloc.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -13,18 +12,19 @@
 #include "core/engine/reduce.h"
 #include "core/plugin/choice.h"
 #include "core/plugin/registry.h"
+#include "core/topo/hwloc_library.h"
 #include "weir_info/build.h"
 
 namespace weir::info {
 namespace {
 
 std::vector<VersionLine> versions() {
-  const unsigned hwloc = hwloc_get_api_version();
+  const Result<std::string> hwloc = topo::hwloc_version();
   std::vector<VersionLine> lines = {
       {"weir", fmt::format("{}.{}.{}", WEIR_VERSION_MAJOR, WEIR_VERSION_MINOR, WEIR_VERSION_PATCH)},
       {"transport plugin ABI", fmt::format("{}", WEIR_PLUGIN_ABI_VERSION)},
       {"built", fmt::format("{}, {}", kBuildCompiler, kBuildType)},
-      {"hwloc API", fmt::format("{}.{}.{}", hwloc >> 16, (hwloc >> 8) & 0xff, hwloc & 0xff)},
+      {"hwloc API", hwloc.ok() ? hwloc.value() : hwloc.status().text() + "; /sys is read instead"},
       {"reduction kernels", reduce_kernel_target()},
   };
   if (*kBuildSanitizers != '\0') lines.push_back({"sanitizers", kBuildSanitizers});

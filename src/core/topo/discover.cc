@@ -4,55 +4,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <hwloc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <memory>
-
+#include "core/topo/hwloc_library.h"
 #include "core/topo/hwloc_xml.h"
 #include "core/topo/nccl_xml.h"
 #include "core/topo/nvml.h"
 #include "core/topo/sysfs.h"
+#include "core/topo/sysfs_view.h"
 
 namespace weir::topo {
 namespace {
 
 constexpr size_t kFileBytesMax = 32u << 20;
-
-// Plugins that may or may not be installed beside hwloc. A runtime of CUDA, OpenCL or Level Zero
-// that is started here would not survive the user's fork(); the display server is of no interest;
-// Weir reads PCI and NVML facts from sysfs and the driver itself, so that the result does not
-// depend on the plugins.
-constexpr const char* kComponentsLeftOut[] = {"cuda", "opencl", "levelzero", "gl", "nvml", "pci"};
-
-struct DestroyTopology {
-  void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
-};
-using HwlocTopology = std::unique_ptr<std::remove_pointer_t<hwloc_topology_t>, DestroyTopology>;
-
-// hwloc's view of this machine as XML.
-Result<std::string> hwloc_view() {
-  hwloc_topology_t raw = nullptr;
-  if (hwloc_topology_init(&raw) != 0) return system_error("hwloc_topology_init");
-  const HwlocTopology topology(raw);
-  hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  hwloc_topology_set_type_filter(raw, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL);
-  for (const char* component : kComponentsLeftOut) {
-    // Fails for a component that this hwloc does not have, which does not matter.
-    hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
-  }
-  if (hwloc_topology_load(raw) != 0) return system_error("hwloc_topology_load");
-  char* text = nullptr;
-  int length = 0;
-  if (hwloc_topology_export_xmlbuffer(raw, &text, &length, 0) != 0) {
-    return system_error("hwloc_topology_export_xmlbuffer");
-  }
-  std::string xml(text, static_cast<size_t>(length));
-  hwloc_free_xmlbuffer(raw, text);
-  while (!xml.empty() && xml.back() == '\0') xml.pop_back();  // the length counts the terminator
-  return xml;
-}
 
 struct CloseFile {
   int fd;
@@ -102,10 +67,14 @@ std::string_view first_element(std::string_view text) {
 }  // namespace
 
 Result<Topology> discover(const DiscoverOptions& options) {
-  Result<std::string> xml = hwloc_view();
-  if (!xml.ok()) return xml.status();
-  Result<Topology> topology = parse_hwloc_xml(xml.value(), "hwloc");
+  Result<std::string> xml = hwloc_view(options.hwloc_library);
+  const bool is_hwlocs = xml.ok();
+  if (!is_hwlocs && xml.status().code() != Code::kUnsupported) return xml.status();
+  const std::string text =
+      is_hwlocs ? xml.take() : sysfs_view(options.sysfs_root, options.cpuinfo_file);
+  Result<Topology> topology = parse_hwloc_xml(text, is_hwlocs ? "hwloc" : options.sysfs_root);
   if (!topology.ok()) return topology.status();
+  if (!is_hwlocs) topology.value().add_note("hwloc", xml.status().text() + "; read from /sys");
   WEIR_RETURN_IF_ERROR(enrich_from_sysfs(options.sysfs_root, &topology.value()));
   if (!options.nvml_library.empty()) {
     WEIR_RETURN_IF_ERROR(enrich_from_nvml(options.nvml_library, &topology.value()));

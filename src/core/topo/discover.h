@@ -6,16 +6,20 @@
 #include <string_view>
 
 #include "core/base/status.h"
+#include "core/topo/hwloc_library.h"
 #include "core/topo/topology.h"
 
 namespace weir::topo {
 
 struct DiscoverOptions {
+  std::string hwloc_library = kHwlocLibrary;  // "" = do not use hwloc
   std::string sysfs_root = "/sys";
+  std::string cpuinfo_file = "/proc/cpuinfo";
   std::string nvml_library = "libnvidia-ml.so.1";  // "" = do not ask NVML
 };
 
-// Reads this machine: hwloc, then sysfs, then NVML. Parts that a container or a virtual machine
+// Reads this machine: hwloc, or a plainer view of /sys where hwloc cannot be used, then what sysfs
+// and NVML know of devices. Parts that a container or a virtual machine
 // hides are missing, which is not an error. Takes tens of milliseconds; keep the result.
 Result<Topology> discover(const DiscoverOptions& options = {});
 

@@ -56,7 +56,8 @@ const weir::nccl::Table& weir::nccl::table_without_comm(FunctionIndex function) 
 
 const char* ncclGetErrorString(ncclResult_t result) {
   const Backend& it = backend();
-  return it.disabled && it.library != nullptr && it.library->has(FunctionIndex::kGetErrorString)
+  return WEIR_NCCL_PASSES_BY(it) && it.library != nullptr &&
+                 it.library->has(FunctionIndex::kGetErrorString)
              ? it.real->GetErrorString(result)
              : it.own->GetErrorString(result);
 }

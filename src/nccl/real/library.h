@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // RealLibrary: NVIDIA's libnccl.so.2, or another library with its functions, loaded behind this
-// one. It is opened so that its calls of its own exports find its own functions and not ours of the
-// same names; it stays loaded. Thread-safe once open.
+// one. It stays loaded. Thread-safe once open.
 #pragma once
 
 #include <cstdint>

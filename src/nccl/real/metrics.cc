@@ -67,6 +67,9 @@ constexpr bool ends_communicator(FunctionIndex function) {
   return function == FunctionIndex::kCommDestroy || function == FunctionIndex::kCommAbort;
 }
 
+// Within a call of the real library, which may call its own exports.
+thread_local bool t_inside_real = false;
+
 template <auto member, FunctionIndex function, bool real>
 struct Counted;
 
@@ -74,6 +77,8 @@ template <typename Result, typename... Arguments, Result (*Table::*member)(Argum
           FunctionIndex function, bool real>
 struct Counted<member, function, real> {
   static Result call(Arguments... arguments) {
+    if (t_inside_real) return ((real ? *g_real : *g_own).*member)(arguments...);
+
     Described described;
     (described.add(arguments), ...);
     const Table& table = real ? *g_real : *g_own;
@@ -82,11 +87,14 @@ struct Counted<member, function, real> {
       count(function, real, described, failed, std::chrono::steady_clock::now() - begin);
       if (ends_communicator(function)) end_communicator(described.comm);
     };
+    t_inside_real = real;
     if constexpr (std::is_void_v<Result>) {
       (table.*member)(arguments...);
+      t_inside_real = false;
       done(false);
     } else {
       const Result result = (table.*member)(arguments...);
+      t_inside_real = false;
       if constexpr (std::is_same_v<Result, ncclResult_t>) {
         done(result != ncclSuccess && result != ncclInProgress);
       } else {

@@ -211,6 +211,8 @@ DOUBLE_API ncclResult_t ncclGetVersion(int* version) {
 
 DOUBLE_API ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   nccl_double_note(__func__);
+  // NCCL, too, frees what functions of the C library allocate.
+  std::free(realpath("/", nullptr));
   std::memset(id, 0, sizeof *id);
   size_t written = 0;
   {

@@ -238,6 +238,7 @@ TEST(NcclMetrics, CallsBytesAndTimeAreCountedByFunctionAndCommunicator) {
       for (int time = 0; time < 3; ++time) {
         ASSERT_NCCL(ncclAllReduce(value, value, 4, ncclInt, ncclSum, real[0], nullptr));
       }
+      ASSERT_NCCL(ncclBcast(value, 4, ncclInt, 0, real[0], nullptr));
       ASSERT_NCCL(ncclGroupStart());
       ASSERT_NCCL(sum_of_ranks(own[0], 0, &value[0]));
       ASSERT_NCCL(sum_of_ranks(own[1], 1, &value[1]));
@@ -275,6 +276,9 @@ TEST(NcclMetrics, CallsBytesAndTimeAreCountedByFunctionAndCommunicator) {
        }) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "is not in:\n" << text;
   }
+  // The real library's own call of ncclBroadcast is part of the program's ncclBcast.
+  EXPECT_NE(text.find("ncclBcast"), std::string::npos) << text;
+  EXPECT_EQ(text.find("ncclBroadcast"), std::string::npos) << text;
   EXPECT_EQ(unlink(path.c_str()), 0);
 }
 

@@ -35,6 +35,27 @@ TEST(ThisMachine, WorksWithoutSysfsAndNvml) {
   EXPECT_EQ(found.value().notes().size(), 1u);
 }
 
+TEST(ThisMachine, IsTheSameInSysWhereThereIsNoHwloc) {
+  const Result<Topology> with = discover({.nvml_library = ""});
+  const Result<Topology> without =
+      discover({.hwloc_library = "libhwloc.so.none", .nvml_library = ""});
+  ASSERT_TRUE(with.ok() && without.ok()) << with.status().text() << without.status().text();
+  const auto said = [](const Topology& machine) {
+    return std::any_of(machine.notes().begin(), machine.notes().end(),
+                       [](const Note& note) { return note.where == "hwloc"; });
+  };
+  EXPECT_TRUE(said(without.value()));
+  if (said(with.value())) GTEST_SKIP() << "no hwloc here";
+  if (with.value().node(0).cpus != without.value().node(0).cpus) {
+    GTEST_SKIP() << "hwloc leaves out processors that this control group may not use";
+  }
+  for (const NodeKind kind :
+       {NodeKind::kPackage, NodeKind::kNuma, NodeKind::kCache, NodeKind::kCore, NodeKind::kGpu,
+        NodeKind::kNic, NodeKind::kPciBridge, NodeKind::kPciDevice, NodeKind::kRootComplex}) {
+    EXPECT_EQ(without.value().count(kind), with.value().count(kind)) << name_of(kind);
+  }
+}
+
 TEST(ThisMachine, GetsGpusFromADriverThatHwlocDoesNotKnow) {
   const Result<Topology> found = discover({.nvml_library = WEIR_FAKE_NVML});
   ASSERT_TRUE(found.ok()) << found.status().text();

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What fmt's headers declare and do not define.
+#include <fmt/format-inl.h>
+
+FMT_BEGIN_NAMESPACE
+namespace detail {
+
+template FMT_API auto thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;
+template FMT_API auto decimal_point_impl(locale_ref) -> char;
+
+#if FMT_VERSION < 100000
+template FMT_API auto dragonbox::to_decimal(float) noexcept -> dragonbox::decimal_fp<float>;
+template FMT_API auto dragonbox::to_decimal(double) noexcept -> dragonbox::decimal_fp<double>;
+#endif
+
+}  // namespace detail
+FMT_END_NAMESPACE
