@@ -116,7 +116,8 @@
   X(GetCftDeviceLeInfo,           "2.31",    6, Window,       Nothing) \
   X(GetPeerDeviceLeInfo,          "2.31",    5, Window,       Nothing) \
   X(TeamCft,                      "2.31",    2, Communicator, Nothing) \
-  X(TeamCftMultimem,              "2.31",    1, Communicator, Nothing)
+  X(TeamCftMultimem,              "2.31",    1, Communicator, Nothing) \
+  X(SetEncryption,                "2.32",    1, Written,      Nothing)
 // clang-format on
 
 namespace weir::nccl {
