@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "nccl/api/device_api.h"
+#include "weir/nccl_device.h"
 #include "nccl/support.h"
 
 namespace weir::nccl::test {
@@ -79,7 +79,7 @@ TEST(NcclFunctions, ATeamOfLocalMemoryHasOneRankAndTheOthersHaveAll) {
     expect_team(ncclTeamWorld(ranks[rank]), 3, rank);
     expect_team(ncclTeamRail(ranks[rank]), 3, rank);
     expect_team(ncclTeamLsa(ranks[rank]), 1, 0);
-    expect_team(ncclTeamCft(ranks[rank], 0), 1, 0);
+    expect_team(ncclTeamCft(ranks[rank], NCCL_CFT_TEAM_FLAT), 1, 0);
     expect_team(ncclTeamCftMultimem(ranks[rank]), 1, 0);
     EXPECT_EQ(ncclTeamRankToWorld(ranks[rank], ncclTeamRail(ranks[rank]), 2), 2);
     EXPECT_EQ(ncclTeamRankToWorld(ranks[rank], ncclTeamLsa(ranks[rank]), 0), rank);

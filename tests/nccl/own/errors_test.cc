@@ -7,8 +7,8 @@
 #include <cstring>
 #include <vector>
 
-#include "nccl/api/device_api.h"
 #include "nccl/support.h"
+#include "weir/nccl_device.h"
 
 namespace weir::nccl::test {
 namespace {
@@ -339,14 +339,6 @@ TEST(NcclErrors, DeviceSideCommunicationIsRefusedWithAReason) {
   EXPECT_EQ(ncclLLA2ACalcSlots(3, 12), 6);
 }
 
-// abi_device_real.cc says the same of NCCL's own.
-static_assert(offsetof(ncclCommProperties, cudaDev) == 24);
-static_assert(offsetof(ncclCommProperties, deviceApiSupport) == 32);
-static_assert(offsetof(ncclCommProperties, railedGinType) == 48);
-static_assert(offsetof(ncclCommProperties, ginSupport) == 72);
-static_assert(offsetof(ncclCommProperties, devCommRuntimeVersionSize) == 136);
-static_assert(sizeof(ncclCommProperties) == 144);
-
 TEST(NcclErrors, PropertiesFillTheSizeThatTheCallerHas) {
   const AllRanks ranks(2);
   ncclCommProperties props{};
@@ -359,6 +351,10 @@ TEST(NcclErrors, PropertiesFillTheSizeThatTheCallerHas) {
   EXPECT_EQ(props.cudaDev, 41) << "beyond the caller's size";
   props.magic = 0;
   EXPECT_EQ(ncclCommQueryProperties(ranks[1], &props), ncclInvalidArgument);
+  ncclCommProperties_t all = NCCL_COMM_PROPERTIES_INITIALIZER;
+  EXPECT_NCCL(ncclCommQueryProperties(ranks[1], &all));
+  EXPECT_TRUE(all.hostRmaSupport);
+  EXPECT_FALSE(all.deviceApiSupport || all.cftSupport || all.multimemSupport);
 }
 
 // ---- Parameters ---------------------------------------------------------------------------------
