@@ -3,7 +3,7 @@
 #define WEIR_NCCL_H_
 
 /*
- * nccl.h: the host API of NCCL through 2.31, as Weir's libnccl.so.2 exports it.
+ * nccl.h: the host API of NCCL through 2.32, as Weir's libnccl.so.2 exports it.
  *
  * What it is for. A program written for NCCL compiles against this header on a machine that has
  * neither NCCL nor CUDA. Names, numbers and layouts are NCCL's, so that an object file compiled
@@ -25,7 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* NCCL's header brings CUDA's; here the one type that it needs is declared where they are absent.
+/* NCCL's header brings CUDA's; here the two types that it needs are declared where they are absent.
  * WEIR_NCCL_NO_CUDA: do not look for them. */
 #if defined(__has_include) && !defined(WEIR_NCCL_NO_CUDA)
 #if __has_include(<cuda_runtime.h>)
@@ -34,17 +34,18 @@
 #endif
 #endif
 typedef struct CUstream_st* cudaStream_t;
+typedef struct CUevent_st* cudaEvent_t;
 
 #define NCCL_MAJOR 2
-#define NCCL_MINOR 31
-#define NCCL_PATCH 2
+#define NCCL_MINOR 32
+#define NCCL_PATCH 3
 #define NCCL_SUFFIX ""
 
 /* Until 2.8 a major version was worth 1000. */
 #define NCCL_VERSION(major, minor, patch)                                \
   (((major) <= 2 && (minor) <= 8) ? (major)*1000 + (minor)*100 + (patch) \
                                   : (major)*10000 + (minor)*100 + (patch))
-#define NCCL_VERSION_CODE 23102
+#define NCCL_VERSION_CODE 23203
 
 #ifdef __cplusplus
 extern "C" {
@@ -157,6 +158,8 @@ typedef struct {
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 #define NCCL_WIN_STRICT_ORDERING 0x02
+#define NCCL_WIN_GIN_ONLY 0x04
+#define NCCL_WIN_CFT_COUNTED 0x08 /* buffers aligned to 256 bytes, 256 GiB at most */
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096
 
 #define NCCL_CTA_POLICY_DEFAULT 0x00
@@ -174,6 +177,15 @@ typedef enum WEIR_NCCL_ENUM {
   ncclHostCftDisable = 2,
   ncclHostCftFallback = 3
 } ncclHostCftMode_t;
+
+/* The flags of what is disabled may be combined. */
+typedef enum WEIR_NCCL_ENUM {
+  ncclNvlsHostModeDefault = NCCL_CONFIG_UNDEF_INT,
+  ncclNvlsHostModeEnable = 0,
+  ncclNvlsHostModeDisableTransport = 1,
+  ncclNvlsHostModeDisableSymmetricMultimem = 2,
+  ncclNvlsHostModeDisable = INT_MAX
+} ncclNvlsHostMode_t;
 
 typedef struct ncclConfig_v23100 {
   size_t size;
@@ -201,6 +213,7 @@ typedef struct ncclConfig_v23100 {
   int numRmaSig;
   int rmaEagerInit;
   int hostCftMode;
+  int nvlsHostMode; /* ncclNvlsHostMode_t */
 } ncclConfig_t;
 
 /* clang-format off */
@@ -213,7 +226,8 @@ typedef struct ncclConfig_v23100 {
     /* nChannelsPerNetPeer */ INT_MIN, /* nvlinkCentricSched */ INT_MIN,                           \
     /* graphUsageMode */ INT_MIN, /* numRmaCtx */ INT_MIN, /* maxP2pPeers */ INT_MIN,              \
     /* graphStreamOrdering */ INT_MIN, /* launchOrderImplicit */ INT_MIN,                          \
-    /* numRmaSig */ INT_MIN, /* rmaEagerInit */ INT_MIN, /* hostCftMode */ INT_MIN }
+    /* numRmaSig */ INT_MIN, /* rmaEagerInit */ INT_MIN, /* hostCftMode */ INT_MIN,                \
+    /* nvlsHostMode */ INT_MIN }
 /* clang-format on */
 
 /* A vendor's option of one call; a list that must not be circular. */
@@ -230,7 +244,7 @@ typedef struct ncclConfigExt {
   } val;
 } ncclConfigExt_t;
 
-typedef struct ncclCollConfig_v23100 {
+typedef struct ncclCollConfig_v23200 {
   size_t size;
   unsigned int magic;
   unsigned int version;
@@ -243,6 +257,10 @@ typedef struct ncclCollConfig_v23100 {
   int forceAlgSelection; /* 1: a selection that cannot be met is an error */
   int CTAPolicy;
   uint64_t userProfilerTag;
+  /* The caller's event, without timing: recorded in the stream of the call when the stream has
+   * reached the call and the call has begun, which says nothing about its end. One a communicator
+   * in a group. NULL: none. */
+  cudaEvent_t launchCompletionEvent;
 } ncclCollConfig_t;
 
 /* clang-format off */
@@ -250,7 +268,7 @@ typedef struct ncclCollConfig_v23100 {
   { sizeof(ncclCollConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, /* ext */ NULL,                   \
     /* minCTAs */ INT_MIN, /* maxCTAs */ INT_MIN, /* nvlsCTAs */ INT_MIN,                          \
     /* cgaClusterSize */ INT_MIN, /* algSelection */ NULL, /* forceAlgSelection */ 1,              \
-    /* CTAPolicy */ INT_MIN, /* userProfilerTag */ 0 }
+    /* CTAPolicy */ INT_MIN, /* userProfilerTag */ 0, /* launchCompletionEvent */ NULL }
 
 typedef struct ncclSimInfo_v22200 {
   size_t size;
@@ -261,6 +279,23 @@ typedef struct ncclSimInfo_v22200 {
 
 #define NCCL_SIM_INFO_INITIALIZER                                                                  \
   { sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION_CODE, NCCL_UNDEF_FLOAT }
+
+typedef enum WEIR_NCCL_ENUM {
+  NCCL_ENCRYPTION_MODE_NONE = 0,
+  NCCL_ENCRYPTION_MODE_PSK = 1
+} ncclEncryptionMode_t;
+
+typedef struct ncclEncryptionConfig_v23200 {
+  size_t size;
+  unsigned int magic;
+  unsigned int version;
+  int mode;        /* ncclEncryptionMode_t */
+  const char* psk; /* the key that all ranks share, of 32 characters or more; copied */
+} ncclEncryptionConfig_t;
+
+#define NCCL_ENCRYPTION_CONFIG_INITIALIZER                                                         \
+  { sizeof(ncclEncryptionConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE,                             \
+    NCCL_ENCRYPTION_MODE_NONE, /* psk */ NULL }
 /* clang-format on */
 
 /* ---- The library ---------------------------------------------------------------------------- */
@@ -271,6 +306,9 @@ WEIR_NCCL_DECLARE(const char*, GetErrorString, ncclResult_t result);
 /* Text of the latest error; never NULL, and valid until the same thread asks again. */
 WEIR_NCCL_DECLARE(const char*, GetLastError, ncclComm_t comm);
 WEIR_NCCL_DECLARE(void, ResetDebugInit, void);
+/* For the communicators that are made from now on; NULL: as NCCL_ENCRYPTION_MODE_NONE. The config
+ * stays the caller's. docs/nccl.md says what is encrypted. */
+WEIR_NCCL_DECLARE(ncclResult_t, SetEncryption, const ncclEncryptionConfig_t* config);
 
 WEIR_NCCL_DECLARE(ncclResult_t, MemAlloc, void** ptr, size_t size);
 WEIR_NCCL_DECLARE(ncclResult_t, MemFree, void* ptr);

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "nccl/api/device_api.h"
+#include "weir/nccl_device.h"
 #include "nccl/support.h"
 #include "nccl/wrong_calls.h"
 
@@ -246,7 +246,7 @@ class AnyCalls {
       case 8:
         (void)ncclTeamRankToWorld(comm(), {number(), number(), number()}, number());
         (void)ncclTeamRankToLsa(comm(), {number(), number(), number()}, number());
-        (void)ncclTeamCft(comm(), number());
+        (void)ncclTeamCft(comm(), static_cast<ncclCftTeamMode_t>(number()));
         (void)ncclLLA2ACalcSlots(number(), number());
         return ncclDevCommCreate(comm(), nullptr, nullptr);
       case 9:

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "nccl/api/device_api.h"
+#include "weir/nccl_device.h"
 #include "nccl/support.h"
 #include "nccl/wrong_calls.h"
 

@@ -66,7 +66,7 @@ TEST_F(DoctorBehind, TheOneThatIsNamedIsToldWithVersionDevicesAndWhatItLacks) {
   EXPECT_TRUE(lacks("ncclCommSplit (since 2.18.1)"));
   EXPECT_FALSE(lacks("ncclAllReduce (since 2.3.5)"));
   set("WEIR_NCCL_LIBRARY", WEIR_DOUBLE);
-  EXPECT_EQ(look_behind({}, WEIR_FAKE_CUDA).version, 23199);
+  EXPECT_EQ(look_behind({}, WEIR_FAKE_CUDA).version, 23299);
 }
 
 TEST_F(DoctorBehind, WithoutDevicesTheReasonIsTheLibrarys) {
@@ -189,8 +189,8 @@ TEST_F(DoctorBehind, AProgramThatLoadsWeirsIsToldWhoWouldDoTheWork) {
   auto checks = printed_section(kBehind, WEIR_PROGRAM_RUNPATH,
                                 {{"LD_LIBRARY_PATH", folders}, {"WEIR_NCCL_LIBRARY", WEIR_DOUBLE}});
   ASSERT_TRUE(checks.is_array());
-  EXPECT_TRUE(has(checks, "ok", "real NCCL", "2.31.99, " WEIR_DOUBLE)) << checks;
-  EXPECT_TRUE(has(checks, "ok", "its symbols", "all through 2.31")) << checks;
+  EXPECT_TRUE(has(checks, "ok", "real NCCL", "2.32.99, " WEIR_DOUBLE)) << checks;
+  EXPECT_TRUE(has(checks, "ok", "its symbols", "all through 2.32")) << checks;
   EXPECT_TRUE(has(checks, "ok", "backend", "8 GPUs")) << checks;
 
   int exit_code = 0;
@@ -227,7 +227,7 @@ TEST_F(DoctorBehind, ThePathThatVllmIsGivenIsLookedAt) {
     set("VLLM_NCCL_SO_PATH", path);
     return section_of("libnccl.so.2 of " + python, python);
   };
-  EXPECT_TRUE(has(checks_for(WEIR_DOUBLE), "ok", "VLLM_NCCL_SO_PATH", "2.31.99, not Weir's"));
+  EXPECT_TRUE(has(checks_for(WEIR_DOUBLE), "ok", "VLLM_NCCL_SO_PATH", "2.32.99, not Weir's"));
   EXPECT_TRUE(has(checks_for(WEIR_OURS), "ok", "VLLM_NCCL_SO_PATH", ": Weir's"));
   EXPECT_TRUE(has(checks_for("/nowhere/libnccl.so.2"), "BAD", "VLLM_NCCL_SO_PATH", "/nowhere/"));
 }

@@ -350,7 +350,7 @@ TEST(NcclPromises, TheVersionIsTheHeaders) {
   int version = 0;
   EXPECT_NCCL(ncclGetVersion(&version));
   EXPECT_EQ(version, NCCL_VERSION_CODE);
-  EXPECT_EQ(NCCL_VERSION(2, 31, 2), 23102);
+  EXPECT_EQ(NCCL_VERSION(2, 32, 3), 23203);
   EXPECT_EQ(NCCL_VERSION(2, 8, 4), 2804);
 }
 

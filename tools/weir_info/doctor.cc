@@ -168,7 +168,7 @@ std::vector<Check> judge_nccl(const NcclFound& found) {
                       fmt::format("{} needs {}, which that library lacks", missing.object,
                                   list_of(missing.names)),
                       "it was built for a newer NCCL: use a newer library, or Weir's, which has "
-                      "all symbols through 2.31"});
+                      "all symbols through 2.32"});
   }
   if (loading.missing.empty() && loading.linked) {
     checks.push_back({Verdict::kGood, "symbols", "it has all symbols that are needed", ""});

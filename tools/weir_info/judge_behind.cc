@@ -48,9 +48,9 @@ Check judge_real_symbols(const Behind& it, const std::vector<std::string>& wante
             fmt::format("the program needs {}, which the real NCCL lacks", list_of(asked)),
             "calls of these return ncclInvalidUsage on its communicators: install a newer NCCL"};
   }
-  if (it.missing.empty()) return {Verdict::kGood, "its symbols", "all through 2.31 are there", ""};
+  if (it.missing.empty()) return {Verdict::kGood, "its symbols", "all through 2.32 are there", ""};
   return {Verdict::kGood, "its symbols",
-          fmt::format("{} of {} through 2.31 are there; calls of the others return "
+          fmt::format("{} of {} through 2.32 are there; calls of the others return "
                       "ncclInvalidUsage on its communicators: {}",
                       std::size(nccl::kFunctions) - it.missing.size(), std::size(nccl::kFunctions),
                       list_of(it.missing)),

@@ -35,6 +35,12 @@ class PerProcess {
   }
   T* operator->() { return &get(); }
 
+  // Replaces the instance by a new one; who holds a reference to the old one keeps it.
+  void renew() {
+    auto* const made = new Entry{process_generation(), nullptr, T()};
+    made->of_parent = entry_.exchange(made);
+  }
+
  private:
   struct Entry {
     uint64_t generation;

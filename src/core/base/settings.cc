@@ -421,13 +421,20 @@ Result<Settings> parse_settings(char** environment) {
   return settings;
 }
 
+namespace {
+
+struct Parsed {
+  Result<Settings> settings = parse_settings(environ);
+  std::atomic<bool> warned{false};
+};
+// A forked child parses again: its environment may have changed.
+constinit PerProcess<Parsed> parsed;
+
+}  // namespace
+
+void read_settings_again() { parsed.renew(); }
+
 const Result<Settings>& process_settings() {
-  struct Parsed {
-    Result<Settings> settings = parse_settings(environ);
-    std::atomic<bool> warned{false};
-  };
-  // A forked child parses again: its environment may have changed.
-  static constinit PerProcess<Parsed> parsed;
   Parsed& mine = parsed.get();
   if (!mine.warned.load(std::memory_order_relaxed) && !mine.warned.exchange(true)) {
     // Logging reads the settings too; they are set by now.

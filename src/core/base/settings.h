@@ -66,6 +66,10 @@ Result<Settings> parse_settings(char** environment);
 // every caller.
 const Result<Settings>& process_settings();
 
+// Parses again, after the library itself has changed the environment. What has been made keeps the
+// settings with which it was made.
+void read_settings_again();
+
 // Text for weir-info: each variable with its value and whether it is set or default.
 std::string describe_settings(const Settings& settings);
 

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one table of NCCL's host functions. A new function has its declaration in weir/nccl.h (or in
-// device_api.h), a row here, and Weir's implementation in own/*.cc; a function of another kind of
-// route is also written in entry/*.cc. Generated from the rows: the exported functions and their
-// twins, Weir's own functions (own.h), the look-up in a real library and the error for a function
-// that it lacks, the names of the counters, the recorded calls, the version script of the linker
-// and the names that tests look for (CMakeLists.txt). Thread-safe.
+// weir/nccl_device.h), a row here, and Weir's implementation in own/*.cc; a function of another
+// kind of route is also written in entry/*.cc. Generated from the rows: the exported functions and
+// their twins, Weir's own functions (own.h), the look-up in a real library and the error for a
+// function that it lacks, the names of the counters, the recorded calls, the version script of the
+// linker and the names that tests look for (CMakeLists.txt). Thread-safe.
 #pragma once
 
 #include <cstdint>
 
-#include "nccl/api/device_api.h"
+#define WEIR_NCCL_NO_DEFAULTS
 #include "weir/nccl.h"
+#include "weir/nccl_device.h"
 
 // X(name without the prefix, first version, number of arguments, route, recorded as). The route
 // says which function the exported function calls:
@@ -116,7 +117,8 @@
   X(GetCftDeviceLeInfo,           "2.31",    6, Window,       Nothing) \
   X(GetPeerDeviceLeInfo,          "2.31",    5, Window,       Nothing) \
   X(TeamCft,                      "2.31",    2, Communicator, Nothing) \
-  X(TeamCftMultimem,              "2.31",    1, Communicator, Nothing)
+  X(TeamCftMultimem,              "2.31",    1, Communicator, Nothing) \
+  X(SetEncryption,                "2.32",    1, Written,      Nothing)
 // clang-format on
 
 namespace weir::nccl {

@@ -70,16 +70,17 @@ constexpr OpRow kOps[] = {
 };
 static_assert(sizeof kOps / sizeof kOps[0] == ncclNumOps);
 
+// NCCL's words, which tools look for.
 constexpr const char* kDescriptions[] = {
-    "success",
-    "a CUDA call failed",
-    "a system call failed, or memory is short",
-    "an error inside the library",
-    "an argument has a value that is not allowed",
-    "a call that is not allowed here",
-    "a remote rank is dead, late or unreachable",
-    "the operation goes on in the background",
-    "the deadline of the operation passed",
+    "no error",
+    "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+    "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+    "internal error - please report this issue to the NCCL developers",
+    "invalid argument (run with NCCL_DEBUG=WARN for details)",
+    "invalid usage (run with NCCL_DEBUG=WARN for details)",
+    "remote process exited or there was a network error",
+    "NCCL operation in progress",
+    "timeout",
 };
 static_assert(sizeof kDescriptions / sizeof kDescriptions[0] == ncclNumResults);
 
@@ -95,7 +96,7 @@ ncclResult_t to_nccl(weir_result_t result, bool aborted_here) {
 
 const char* describe(ncclResult_t result) {
   const auto index = static_cast<unsigned>(result);
-  return index < ncclNumResults ? kDescriptions[index] : "a result number that NCCL does not have";
+  return index < ncclNumResults ? kDescriptions[index] : "unknown result code";
 }
 
 std::optional<weir_datatype_t> to_weir(ncclDataType_t type) {

@@ -15,7 +15,8 @@ namespace weir::nccl {
 // nothing about a peer.
 ncclResult_t to_nccl(weir_result_t result, bool aborted_here = false);
 
-// A static English sentence; never nullptr.
+// NCCL's own words for the result, static; never nullptr. What Weir has to say about an error is
+// in ncclGetLastError.
 const char* describe(ncclResult_t result);
 
 // Empty when there is no such number.

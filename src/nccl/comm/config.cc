@@ -28,6 +28,10 @@ struct IntField {
   int max;
 };
 
+// nvlsHostMode may also be ncclNvlsHostModeDisable.
+constexpr int kNvlsModesMax =
+    ncclNvlsHostModeDisableTransport | ncclNvlsHostModeDisableSymmetricMultimem;
+
 #define WEIR_FIELD(name, since, min, max) \
   { #name, offsetof(ncclConfig_t, name), since, min, max }
 constexpr IntField kFields[] = {
@@ -50,6 +54,7 @@ constexpr IntField kFields[] = {
     WEIR_FIELD(numRmaSig, 23100, 0, INT_MAX),
     WEIR_FIELD(rmaEagerInit, 23100, 0, 1),
     WEIR_FIELD(hostCftMode, 23100, ncclHostCftEnable, ncclHostCftFallback),
+    WEIR_FIELD(nvlsHostMode, 23200, ncclNvlsHostModeEnable, kNvlsModesMax),
 };
 #undef WEIR_FIELD
 constexpr size_t kNetNameEnd = offsetof(ncclConfig_t, netName) + sizeof(char*);
@@ -58,6 +63,11 @@ constexpr size_t kCommNameEnd = offsetof(ncclConfig_t, commName) + sizeof(char*)
 constexpr unsigned kCommNameSince = 22700;
 constexpr size_t kConfigBytesMin = 24;  // 2.14, the first version that had one
 constexpr size_t kNameCharactersMax = 256;
+constexpr size_t kCallConfigBytesMin = offsetof(ncclCollConfig_t, launchCompletionEvent);  // 2.31
+constexpr unsigned kLaunchEventSince = 23200;
+constexpr size_t kEncryptionBytesMin = offsetof(ncclEncryptionConfig_t, mode);
+// A structure that is larger is assumed to be damaged.
+constexpr size_t kStructureBytesMax = 4096;
 
 Outcome check_head(const char* function, const char* what, size_t size, size_t least,
                    unsigned magic, unsigned expected, const char* initializer) {
@@ -68,6 +78,28 @@ Outcome check_head(const char* function, const char* what, size_t size, size_t l
   if (size < least) {
     return invalid_argument(fmt::format("{}: {}.size is {}, less than {}: start from {}", function,
                                         what, size, least, initializer));
+  }
+  return {};
+}
+
+// The fields that a later version has behind those that this library knows. A field that is not set
+// is 0 or NCCL_CONFIG_UNDEF_INT. (Padding in between is not looked at: nobody sets it.)
+Outcome check_later_fields(const char* function, const char* what, const void* given, size_t size,
+                           size_t known_bytes, unsigned version) {
+  if (size > kStructureBytesMax) {
+    return invalid_argument(fmt::format("{}: {}.size is {}, more than {} bytes: it is damaged",
+                                        function, what, size, kStructureBytesMax));
+  }
+  for (size_t at = known_bytes; at + sizeof(int) <= size; at += sizeof(int)) {
+    int value = 0;
+    std::memcpy(&value, static_cast<const char*>(given) + at, sizeof value);
+    if (value == 0 || value == NCCL_CONFIG_UNDEF_INT) continue;
+    return invalid_argument(fmt::format(
+        "{}: {} has a field at byte {} that this library does not know, and its value is {:#x}: "
+        "the structure has {} bytes and version {}, this library knows {} bytes of version {}. "
+        "Leave the field as the initializer sets it",
+        function, what, at, static_cast<unsigned>(value), size, version, known_bytes,
+        NCCL_VERSION_CODE));
   }
   return {};
 }
@@ -117,6 +149,8 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
   Outcome head = check_head(function, "config", given->size, kConfigBytesMin, given->magic,
                             NCCL_API_MAGIC, "NCCL_CONFIG_INITIALIZER");
   if (!head.ok()) return head;
+  head = check_later_fields(function, "config", given, given->size, sizeof *given, given->version);
+  if (!head.ok()) return head;
   ncclConfig_t own = NCCL_CONFIG_INITIALIZER;
   const size_t known_bytes = std::min(given->size, sizeof own);
   std::memcpy(static_cast<void*>(&own), given, known_bytes);
@@ -135,7 +169,9 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
   for (const IntField& field : kFields) {
     const int value = value_of(field);
     if (value == NCCL_CONFIG_UNDEF_INT) continue;
-    if (value < field.min || value > field.max) {
+    const bool disables_nvls =
+        field.offset == offsetof(ncclConfig_t, nvlsHostMode) && value == ncclNvlsHostModeDisable;
+    if ((value < field.min || value > field.max) && !disables_nvls) {
       return invalid_argument(
           fmt::format("{}: config.{} is {}, allowed are {} to {} and "
                       "NCCL_CONFIG_UNDEF_INT",
@@ -185,8 +221,12 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
 
 Outcome check_call_config(const char* function, const ncclCollConfig_t* config) {
   if (config == nullptr) return {};
-  Outcome head = check_head(function, "config", config->size, sizeof(ncclCollConfig_t),
-                            config->magic, NCCL_API_MAGIC, "NCCL_COLLCONFIG_INITIALIZER");
+  Outcome head = check_head(function, "config", config->size, kCallConfigBytesMin, config->magic,
+                            NCCL_API_MAGIC, "NCCL_COLLCONFIG_INITIALIZER");
+  if (head.ok()) {
+    head = check_later_fields(function, "config", config, config->size, sizeof *config,
+                              config->version);
+  }
   if (!head.ok()) return head;
   if (config->forceAlgSelection != 0 && config->forceAlgSelection != 1) {
     return invalid_argument(fmt::format("{}: config.forceAlgSelection is {}, not 0 or 1", function,
@@ -204,6 +244,41 @@ Outcome check_call_config(const char* function, const ncclCollConfig_t* config) 
         "forceAlgSelection to 0, or choose with WEIR_ALGORITHM",
         function, std::string_view(config->algSelection, strnlen(config->algSelection, 64))));
   }
+  return {};
+}
+
+cudaEvent_t launch_event_of(const ncclCollConfig_t* config) {
+  const bool has =
+      config != nullptr && config->size >= sizeof *config && config->version >= kLaunchEventSince;
+  return has ? config->launchCompletionEvent : nullptr;
+}
+
+Outcome read_encryption(const char* function, const ncclEncryptionConfig_t* config,
+                        const char** key) {
+  *key = nullptr;
+  if (config == nullptr) return {};
+  Outcome outcome = check_head(function, "config", config->size, kEncryptionBytesMin, config->magic,
+                               NCCL_API_MAGIC, "NCCL_ENCRYPTION_CONFIG_INITIALIZER");
+  if (outcome.ok()) {
+    outcome = check_later_fields(function, "config", config, config->size, sizeof *config,
+                                 config->version);
+  }
+  if (!outcome.ok()) return outcome;
+  ncclEncryptionConfig_t own = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+  std::memcpy(&own, config, std::min(config->size, sizeof own));
+  if (own.mode == NCCL_ENCRYPTION_MODE_NONE) return {};
+  if (own.mode != NCCL_ENCRYPTION_MODE_PSK) {
+    return invalid_argument(
+        fmt::format("{}: config.mode is {}, neither NCCL_ENCRYPTION_MODE_NONE ({}) nor "
+                    "NCCL_ENCRYPTION_MODE_PSK ({})",
+                    function, own.mode, static_cast<int>(NCCL_ENCRYPTION_MODE_NONE),
+                    static_cast<int>(NCCL_ENCRYPTION_MODE_PSK)));
+  }
+  if (own.psk == nullptr) {
+    return invalid_argument(fmt::format(
+        "{}: config.mode is NCCL_ENCRYPTION_MODE_PSK and config.psk is NULL", function));
+  }
+  *key = own.psk;
   return {};
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads ncclConfig_t, ncclCollConfig_t and ncclSimInfo_t of any version: nothing beyond the
-// caller's size is read, and fields newer than its version keep their default. Thread-safe.
+// Reads ncclConfig_t, ncclCollConfig_t, ncclEncryptionConfig_t and ncclSimInfo_t of any version:
+// nothing beyond the caller's size is read, and fields newer than its version keep their default. A
+// field of a later version that is set is an error, since it asks for something. Thread-safe.
 #pragma once
 
 #include <string>
@@ -41,6 +42,12 @@ Config default_config();
 
 // The options of vendors are read by options.h.
 Outcome check_call_config(const char* function, const ncclCollConfig_t* config);
+// Of a configuration that has been checked; NULL: there is none.
+cudaEvent_t launch_event_of(const ncclCollConfig_t* config);
+
+// The key, which stays the caller's; NULL: no encryption.
+Outcome read_encryption(const char* function, const ncclEncryptionConfig_t* config,
+                        const char** key);
 
 Outcome check_sim_info(const char* function, const ncclSimInfo_t* info);
 

@@ -14,13 +14,11 @@
 using weir::nccl::Backend;
 using weir::nccl::backend;
 using weir::nccl::FunctionIndex;
-using weir::nccl::InsideReal;
 using weir::nccl::leave_route;
 using weir::nccl::make_from;
 using weir::nccl::Route;
 using weir::nccl::route;
 using weir::nccl::Table;
-using weir::nccl::table_without_comm;
 
 namespace {
 
@@ -85,6 +83,16 @@ void ncclResetDebugInit(void) {
   }
 }
 WEIR_NCCL_TWIN(ResetDebugInit);
+
+// Both, since the ranks of a communicator meet through Weir before they choose.
+ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config) {
+  const Backend& it = backend();
+  if (WEIR_NCCL_PASSES_BY(it)) return it.real->SetEncryption(config);
+  const ncclResult_t result = it.own->SetEncryption(config);
+  const bool has_real = it.real != nullptr && it.library->has(FunctionIndex::kSetEncryption);
+  return result == ncclSuccess && has_real ? it.real->SetEncryption(config) : result;
+}
+WEIR_NCCL_TWIN(SetEncryption);
 
 ncclResult_t ncclMemAlloc(void** memory, size_t bytes) {
   const Backend& it = backend();

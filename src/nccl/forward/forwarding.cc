@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "nccl/base/encryption.h"
 #include "nccl/forward/abortable_collectives.h"
 #include "nccl/forward/choice.h"
 #include "nccl/forward/derived_ids.h"
@@ -88,6 +89,18 @@ RealStart start_of(const char* function, Comm& comm, AbortableCollectives& colle
   return start;
 }
 
+// What this process says of itself. A real library that cannot encrypt serves nobody with a key.
+Candidate candidate_for(int device) {
+  const Backend& it = backend();
+  Candidate mine = candidate_of(it, device);
+  if (mine.able == 1 && has_key() && !it.library->has(FunctionIndex::kSetEncryption)) {
+    mine.able = 0;
+    mine.say(fmt::format("NCCL {} has no ncclSetEncryption, and a key is set",
+                         it.library->version_text()));
+  }
+  return mine;
+}
+
 }  // namespace
 
 Forwarding::Forwarding(const ncclConfig_t* given, int device) : device_(device) {
@@ -121,7 +134,7 @@ Outcome Forwarding::agree(const char* function, Comm& comm, weir_comm_t weir,
                           const weir_unique_id_t& id, size_t id_count) const {
   AbortableCollectives collectives(function, comm, nullptr, weir);
   RealStart start = start_of(function, comm, collectives, device_, id);
-  Candidate mine = candidate_of(backend(), device_);
+  Candidate mine = candidate_for(device_);
   Choice choice;
   Outcome outcome = choose_together(function, comm, collectives, mine, &choice, &start.forced);
   if (!outcome.ok() || !choice.real) return outcome;
@@ -182,7 +195,7 @@ Outcome Forwarding::grow(const char* function, const Parent& parent, Comm& comm,
                          const weir_unique_id_t& id) const {
   AbortableCollectives collectives(function, comm, parent.comm.get(), weir);
   RealStart start = start_of(function, comm, collectives, device_, id);
-  Candidate mine = candidate_of(backend(), device_);
+  Candidate mine = candidate_for(device_);
   if (parent.comm != nullptr && parent.real == nullptr) {
     mine.able = 0;
     mine.say("the communicator to grow uses Weir's transports");

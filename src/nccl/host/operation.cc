@@ -171,6 +171,7 @@ Outcome check(const Arguments& a, Operation* operation) {
   operation->type = *type;
   operation->peer = a.peer;
   operation->stream = a.stream;
+  operation->launch_event = launch_event_of(a.config);
   return {};
 }
 

@@ -61,6 +61,8 @@ struct Operation {
   std::shared_ptr<OneSidedCall> one_sided;  // of kOneSided; then only `comm` is used besides
   bool in_stream_order = false;
   void* context = nullptr;  // CUDA's, of the caller, where `stream` is NULL
+  // Recorded in the stream once the operation has begun there; nullptr: none.
+  cudaEvent_t launch_event = nullptr;
 };
 
 // The arguments of a call.

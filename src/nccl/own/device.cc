@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "nccl/api/device_api.h"
+#include "weir/nccl_device.h"
 #include "nccl/api/own.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
@@ -83,6 +83,7 @@ ncclResult_t weir::nccl::own::CommQueryProperties(ncclComm_t handle, ncclCommPro
     own.cudaDev = comm->device();
     own.nvmlDev = comm->device();
     own.nLsaTeams = comm->rank_count();
+    own.hostRmaSupport = true;
     const size_t bytes = std::min(props->size, sizeof own);
     std::memcpy(reinterpret_cast<char*>(props) + kBytesMin,
                 reinterpret_cast<const char*>(&own) + kBytesMin, bytes - kBytesMin);
@@ -141,7 +142,7 @@ ncclTeam_t weir::nccl::own::TeamRail(ncclComm_t comm) {
   return team_of("ncclTeamRail", comm, everybody);
 }
 
-ncclTeam_t weir::nccl::own::TeamCft(ncclComm_t comm, int) {
+ncclTeam_t weir::nccl::own::TeamCft(ncclComm_t comm, ncclCftTeamMode_t) {
   return team_of("ncclTeamCft", comm, alone);
 }
 

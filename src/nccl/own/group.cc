@@ -312,6 +312,27 @@ ncclResult_t add_or_run(Add add) {
   return run_or_queue(std::move(batch));
 }
 
+// The event can be recorded, and is the only one of its communicator in the group.
+Outcome check_launch_event(const Operation& operation) {
+  const auto wrong = [&](const char* what) {
+    return invalid_usage(fmt::format("{}, rank {} of {}: config.launchCompletionEvent: {}",
+                                     operation.function, operation.comm->rank(),
+                                     operation.comm->rank_count(), what));
+  };
+  if (!operation.in_stream_order) {
+    return wrong(
+        "an event is recorded in a stream, and without a stream and a CUDA context there is none; "
+        "in host mode leave the field NULL: a call that returns has ended");
+  }
+  const auto& earlier = t_group.batch.operations;
+  const bool has_one =
+      in_group() && std::any_of(earlier.begin(), earlier.end(), [&](const auto& it) {
+        return it.comm == operation.comm && it.launch_event != nullptr;
+      });
+  if (!has_one) return {};
+  return wrong("another call of the group has one for this communicator, and only one is allowed");
+}
+
 }  // namespace
 
 void group_start() {
@@ -353,6 +374,10 @@ ncclResult_t refuse(const Outcome& outcome, Comm* comm) {
 
 ncclResult_t submit(Operation operation) {
   find_order(&operation);
+  if (operation.launch_event != nullptr) {
+    const Outcome outcome = check_launch_event(operation);
+    if (!outcome.ok()) return refuse(outcome, operation.comm.get());
+  }
   if (!in_group() && operation.comm->config().blocking) {
     const std::shared_ptr<Comm> comm = operation.comm;
     Outcome outcome;

@@ -2,8 +2,10 @@
 // nccl.h: the library, its errors, and memory that belongs to no communicator.
 #include "nccl/api/own.h"
 #include "nccl/api/translate.h"
+#include "nccl/base/encryption.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
+#include "nccl/comm/config.h"
 #include "nccl/host/symmetric.h"
 #include "nccl/own/setups.h"
 
@@ -45,6 +47,15 @@ const char* weir::nccl::own::GetLastError(ncclComm_t handle) {
 
 // NCCL reads its variables for logging again; Weir reads its own once.
 void weir::nccl::own::ResetDebugInit(void) {}
+
+ncclResult_t weir::nccl::own::SetEncryption(const ncclEncryptionConfig_t* config) {
+  constexpr const char* kFunction = "ncclSetEncryption";
+  return guarded(kFunction, [&]() -> Outcome {
+    const char* key = nullptr;
+    Outcome outcome = weir::nccl::read_encryption(kFunction, config, &key);
+    return outcome.ok() ? weir::nccl::set_key(kFunction, key) : outcome;
+  });
+}
 
 ncclResult_t weir::nccl::own::MemAlloc(void** memory, size_t bytes) {
   return guarded("ncclMemAlloc", [&]() -> Outcome {

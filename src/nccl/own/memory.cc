@@ -34,7 +34,11 @@ Outcome check_range(const char* function, const void* buffer, size_t bytes) {
   return {};
 }
 
-constexpr int kWindowFlags = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | 0x04;
+// Ordering, and which device code uses the window, change nothing here.
+constexpr int kWindowFlags =
+    NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | NCCL_WIN_GIN_ONLY | NCCL_WIN_CFT_COUNTED;
+constexpr uintptr_t kCountedAlignment = 256;
+constexpr size_t kCountedBytesMax = size_t{256} << 30;
 
 Outcome check_window_arguments(const char* function, const void* buffer, size_t bytes,
                                const ncclWindow_t* window, int flags) {
@@ -42,6 +46,13 @@ Outcome check_window_arguments(const char* function, const void* buffer, size_t 
   if ((flags & ~kWindowFlags) != 0) {
     return invalid_argument(
         fmt::format("{}: winFlags {:#x} has bits that NCCL does not know", function, flags));
+  }
+  if ((flags & NCCL_WIN_CFT_COUNTED) != 0 &&
+      (reinterpret_cast<uintptr_t>(buffer) % kCountedAlignment != 0 || bytes > kCountedBytesMax)) {
+    return invalid_argument(fmt::format(
+        "{}: buff {} with size {}: with NCCL_WIN_CFT_COUNTED it must be aligned to {} bytes and "
+        "have at most {} bytes",
+        function, buffer, bytes, kCountedAlignment, kCountedBytesMax));
   }
   return check_range(function, buffer, bytes);
 }

@@ -16,6 +16,7 @@
 #include "core/base/secret.h"
 #include "core/comm/start/bootstrap_place.h"
 #include "nccl/api/translate.h"
+#include "nccl/base/encryption.h"
 #include "nccl/base/environment.h"
 #include "nccl/cuda/current_device.h"
 #include "nccl/forward/derived_ids.h"
@@ -295,7 +296,7 @@ Outcome make_init(const char* function, ncclComm_t* out, int rank_count,
   if (!outcome.ok()) return outcome;
   open(setup, function, std::move(config), rank, rank_count, device, out);
   std::vector<weir_unique_id_t> places;
-  for (const ncclUniqueId& id : ids) places.push_back(to_weir_id(id));
+  for (const ncclUniqueId& id : ids) places.push_back(with_key(to_weir_id(id)));
   setup->work = [function, comm = setup->made, rank_count, places, rank,
                  forwarding = Forwarding(given, device)] {
     return create(function, *comm, rank_count, places, rank,
@@ -429,7 +430,7 @@ Outcome make_grow(const char* function, const Parent& from, int rank_count, cons
       if (met != nullptr) weir_comm_destroy(met);
     }
     if (!told.ok()) return told;
-    return create(function, *comm, rank_count, {agreed}, rank,
+    return create(function, *comm, rank_count, {with_key(agreed)}, rank,
                   [&](weir_comm_t made, const weir_unique_id_t& at) {
                     return forwarding.grow(function, from, *comm, made, at);
                   });

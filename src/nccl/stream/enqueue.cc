@@ -166,6 +166,7 @@ struct Part {
 // since one may be the peer of another.
 struct Batch {
   std::vector<cuda::Stream> streams;  // the first one is the leading one
+  std::vector<cuda::Event> launch_events;
   std::vector<Part> parts;
   const char* function = nullptr;
   cuda::Context context = nullptr;  // of the thread, where the stream is NULL
@@ -195,6 +196,7 @@ std::vector<Batch> batches_of(std::vector<Operation> operations) {
       mine->parts.emplace_back().comm = operation.comm;
     }
     mine->add(operation.stream);
+    if (operation.launch_event != nullptr) mine->launch_events.push_back(operation.launch_event);
     mine->parts[0].operations.push_back(std::move(operation));
   }
   for (size_t i = 0; i < all.size(); ++i) {
@@ -205,6 +207,7 @@ std::vector<Batch> batches_of(std::vector<Operation> operations) {
       }
       for (const cuda::Stream it : all[k].streams) all[i].add(it);
       for (Part& it : all[k].parts) all[i].parts.push_back(std::move(it));
+      for (const cuda::Event it : all[k].launch_events) all[i].launch_events.push_back(it);
       all.erase(all.begin() + static_cast<std::ptrdiff_t>(k));
       k = i + 1;  // the merged batch may share streams with batches before k
     }
@@ -281,6 +284,17 @@ Outcome begin(const Driver& driver, Batch& batch) {
   return {};
 }
 
+// The callers' events, after the step with which the operations begin: no peer is waited for.
+Outcome record_launch(const Driver& driver, const Batch& batch) {
+  for (const cuda::Event event : batch.launch_events) {
+    const cuda::Result result = driver.cuEventRecord(event, batch.streams[0]);
+    if (result != cuda::kSuccess) {
+      return cuda::failed(driver, batch.function, "cuEventRecord of launchCompletionEvent", result);
+    }
+  }
+  return {};
+}
+
 // The other streams go on after the leading one, and later tasks after these.
 Outcome release_streams(const Driver& driver, const Batch& batch) {
   auto end = std::make_shared<StreamEvent>();
@@ -332,7 +346,10 @@ class Group {
     for (Batch& batch : batches_) {
       run(batch, [&] { return begin(driver_, batch); });
     }
-    for (Batch& batch : batches_) step(batch);
+    for (Batch& batch : batches_) {
+      step(batch);
+      run(batch, [&] { return record_launch(driver_, batch); });
+    }
     for (bool any = true; any;) {
       any = false;
       for (Batch& batch : batches_) {
@@ -375,13 +392,14 @@ class Group {
 }  // namespace
 
 void find_order(Operation* operation) {
-  const bool named = operation->stream != nullptr;
+  const bool named = operation->stream != nullptr || operation->launch_event != nullptr;
   const Driver* driver = named ? cuda::driver(true) : cuda::known_driver();
   if (driver == nullptr) return;
-  if (!named && driver->cuCtxGetCurrent(&operation->context) != cuda::kSuccess) {
+  if (operation->stream == nullptr &&
+      driver->cuCtxGetCurrent(&operation->context) != cuda::kSuccess) {
     operation->context = nullptr;
   }
-  operation->in_stream_order = named || operation->context != nullptr;
+  operation->in_stream_order = operation->stream != nullptr || operation->context != nullptr;
 }
 
 Outcome enqueue(std::vector<Operation> operations) {

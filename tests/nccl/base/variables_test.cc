@@ -87,6 +87,105 @@ TEST(NcclVariables, RanksMeetAtTheAddressOfCommIdAndHandNothingOn) {
   });
 }
 
+ncclResult_t set_key(const char* key) {
+  ncclEncryptionConfig_t config = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+  config.mode = NCCL_ENCRYPTION_MODE_PSK;
+  config.psk = key;
+  return ncclSetEncryption(&config);
+}
+
+constexpr const char* kKey = "the key of all ranks, with more than 32 characters";
+
+TEST(NcclEncryption, RanksWithOneKeyMeetAndAllTrafficBetweenHostsIsEncrypted) {
+  in_processes(2, [](int rank) {
+    setenv("NCCL_COMM_ID", ("127.0.0.1:" + std::to_string(20000 + getppid() % 20000)).c_str(), 1);
+    setenv("WEIR_HOST_ID", rank == 0 ? "a" : "b", 1);
+    setenv("WEIR_TRANSPORT", "tcp", 1);
+    ASSERT_NCCL(set_key(kKey));
+    EXPECT_STREQ(getenv("WEIR_TLS"), "all");
+    ncclComm_t comm = nullptr;
+    ncclUniqueId id{};
+    ASSERT_NCCL(ncclGetUniqueId(&id));
+    ASSERT_NCCL(ncclCommInitRank(&comm, 2, id, rank));
+    int sum = 0;
+    EXPECT_NCCL(sum_of_ranks(comm, rank, &sum));
+    EXPECT_EQ(sum, 3);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+TEST(NcclEncryption, ARankWithAnotherKeyOrNoneIsKeptOut) {
+  for (const char* other : {"another key, which has more than 32 characters, too", ""}) {
+    in_processes(2, [&](int rank) {
+      setenv("NCCL_COMM_ID", ("127.0.0.1:" + std::to_string(20000 + getppid() % 20000)).c_str(), 1);
+      setenv("WEIR_TLS", "all", 1);
+      setenv("WEIR_TIMEOUT_MS", "1500", 1);
+      const char* key = rank == 0 ? kKey : other;
+      EXPECT_NCCL(*key != '\0' ? set_key(key) : ncclSuccess);
+      ncclComm_t comm = nullptr;
+      ncclUniqueId id{};
+      ASSERT_NCCL(ncclGetUniqueId(&id));
+      EXPECT_EQ(ncclCommInitRank(&comm, 2, id, rank), ncclRemoteError);
+    });
+  }
+}
+
+TEST(NcclEncryption, TheKeyIsChecked) {
+  in_processes(1, [](int) {
+    EXPECT_EQ(set_key(nullptr), ncclInvalidArgument);
+    expect_error_with({"ncclSetEncryption", "config.psk is NULL"});
+    EXPECT_EQ(set_key("0123456789012345678901234567890"), ncclInvalidArgument);
+    expect_error_with({"31 characters", "32"});
+    ncclEncryptionConfig_t config = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+    config.mode = 2;
+    EXPECT_EQ(ncclSetEncryption(&config), ncclInvalidArgument);
+    expect_error_with({"config.mode is 2"});
+    config = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+    config.magic = 1;
+    EXPECT_EQ(pncclSetEncryption(&config), ncclInvalidArgument);
+    expect_error_with({"NCCL_ENCRYPTION_CONFIG_INITIALIZER"});
+    EXPECT_EQ(getenv("WEIR_TLS"), nullptr) << "none of these has set a key";
+    setenv("WEIR_TLS", "control", 1);
+    EXPECT_EQ(set_key(kKey), ncclInvalidUsage);
+    expect_error_with({"WEIR_TLS=control"});
+    unsetenv("WEIR_TLS");
+    EXPECT_NCCL(ncclSetEncryption(nullptr));
+    config = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+    EXPECT_NCCL(ncclSetEncryption(&config));
+    EXPECT_EQ(getenv("WEIR_TLS"), nullptr);
+  });
+}
+
+// Which communicator is encrypted is seen in who meets: a rank with WEIR_TLS=all and the key of the
+// first rank meets it also where that one has made communicators before.
+TEST(NcclEncryption, TheKeyIsForTheCommunicatorsThatAreMadeAfterwards) {
+  in_processes(2, [](int rank) {
+    setenv("NCCL_COMM_ID", ("127.0.0.1:" + std::to_string(20000 + getppid() % 20000)).c_str(), 1);
+    setenv("WEIR_HOST_ID", rank == 0 ? "a" : "b", 1);
+    setenv("WEIR_TRANSPORT", "tcp", 1);
+    setenv("WEIR_TIMEOUT_MS", "20000", 1);
+    ncclUniqueId id{};
+    ncclComm_t comm = nullptr;
+    if (rank == 0) {
+      int version = 0;
+      EXPECT_NCCL(ncclGetVersion(&version));
+      ncclComm_t alone = nullptr;
+      ASSERT_NCCL(ncclCommInitAll(&alone, 1, nullptr));
+      EXPECT_NCCL(set_key(kKey));
+      EXPECT_NCCL(ncclCommDestroy(alone));
+    } else {
+      setenv("WEIR_TLS", "all", 1);
+      EXPECT_NCCL(set_key(kKey));
+    }
+    ASSERT_NCCL(ncclGetUniqueId(&id));
+    ASSERT_NCCL(ncclCommInitRank(&comm, 2, id, rank));
+    int sum = 0;
+    EXPECT_NCCL(sum_of_ranks(comm, rank, &sum));
+    EXPECT_EQ(sum, 3);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
 TEST(NcclVariables, AConfigurationFileHoldsWhereTheEnvironmentSaysNothing) {
   const Folder folder;
   std::ofstream(folder / "nccl.conf") << "# ours\nNCCL_COMM_BLOCKING=0\nNCCL_BUFFSIZE=wrong\n";
@@ -114,7 +213,7 @@ TEST(NcclVariables, TheLogGoesWhereDebugFileSaysAndNamesWhatIsIgnored) {
     ASSERT_NCCL(make_alone(&first));
     ASSERT_NCCL(make_alone(&second));
     const std::string text = text_of(folder / ("log." + std::to_string(getpid())));
-    EXPECT_NE(text.find("NCCL version 2.31.2"), std::string::npos) << text;
+    EXPECT_NE(text.find("NCCL version 2.32.3"), std::string::npos) << text;
     const size_t at = text.find("NCCL_ALGO, NCCL_MIN_NCHANNELS");
     EXPECT_NE(at, std::string::npos) << text;
     EXPECT_EQ(text.find("NCCL_ALGO", at + 1), std::string::npos) << "named once: " << text;

@@ -113,7 +113,6 @@ OFFSET(ncclCollConfig_t, algSelection, 40);
 OFFSET(ncclCollConfig_t, forceAlgSelection, 48);
 OFFSET(ncclCollConfig_t, CTAPolicy, 52);
 OFFSET(ncclCollConfig_t, userProfilerTag, 56);
-static_assert(sizeof(ncclCollConfig_t) == 64);
 OFFSET(ncclConfigExt_t, key, 8);
 OFFSET(ncclConfigExt_t, val, 16);
 static_assert(sizeof(ncclConfigExt_t) == 24);
@@ -126,8 +125,32 @@ VALUE(ncclStatGpuMemTotal, 3);
 VALUE(NCCL_SUSPEND_MEM, 1);
 VALUE(NCCL_API_MAGIC, 0xcafebeef);
 #endif
-#if NCCL_VERSION_CODE >= 23100 && NCCL_VERSION_CODE < 23103
+#if NCCL_VERSION_CODE >= 23100 && NCCL_VERSION_CODE < 23200
 static_assert(sizeof(ncclConfig_t) == 112);
+static_assert(sizeof(ncclCollConfig_t) == 64);
+#endif
+#if NCCL_VERSION_CODE >= 23200
+OFFSET(ncclConfig_t, nvlsHostMode, 112);
+OFFSET(ncclCollConfig_t, launchCompletionEvent, 64);
+OFFSET(ncclEncryptionConfig_t, size, 0);
+OFFSET(ncclEncryptionConfig_t, magic, 8);
+OFFSET(ncclEncryptionConfig_t, version, 12);
+OFFSET(ncclEncryptionConfig_t, mode, 16);
+OFFSET(ncclEncryptionConfig_t, psk, 24);
+VALUE(NCCL_WIN_GIN_ONLY, 4);
+VALUE(NCCL_WIN_CFT_COUNTED, 8);
+VALUE(ncclNvlsHostModeDefault, -2147483647LL - 1);
+VALUE(ncclNvlsHostModeEnable, 0);
+VALUE(ncclNvlsHostModeDisableTransport, 1);
+VALUE(ncclNvlsHostModeDisableSymmetricMultimem, 2);
+VALUE(ncclNvlsHostModeDisable, 0x7fffffff);
+VALUE(NCCL_ENCRYPTION_MODE_NONE, 0);
+VALUE(NCCL_ENCRYPTION_MODE_PSK, 1);
+#endif
+#if NCCL_VERSION_CODE >= 23200 && NCCL_VERSION_CODE < 23300
+static_assert(sizeof(ncclConfig_t) == 120);
+static_assert(sizeof(ncclCollConfig_t) == 72);
+static_assert(sizeof(ncclEncryptionConfig_t) == 32);
 #endif
 #if NCCL_VERSION_CODE >= 22200
 OFFSET(ncclSimInfo_t, estimatedTime, 16);
@@ -146,6 +169,13 @@ inline void initializers_begin_with_size_magic_and_version() {
   static_assert(call.size == sizeof call && call.magic == 0xcafebeef &&
                 call.forceAlgSelection == 1 && call.CTAPolicy == NCCL_CONFIG_UNDEF_INT &&
                 call.userProfilerTag == 0);
+#endif
+#if NCCL_VERSION_CODE >= 23200
+  static_assert(config.nvlsHostMode == NCCL_CONFIG_UNDEF_INT &&
+                call.launchCompletionEvent == nullptr);
+  constexpr ncclEncryptionConfig_t encryption = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+  static_assert(encryption.size == sizeof encryption && encryption.magic == 0xcafebeef &&
+                encryption.mode == NCCL_ENCRYPTION_MODE_NONE && encryption.psk == nullptr);
 #endif
 #if NCCL_VERSION_CODE >= 22200
   constexpr ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
@@ -278,4 +308,7 @@ FUNCTION(ncclResult_t, GatherConfig, const void*, void*, size_t, ncclDataType_t,
          cudaStream_t, const ncclCollConfig_t*);
 FUNCTION(ncclResult_t, ScatterConfig, const void*, void*, size_t, ncclDataType_t, int, ncclComm_t,
          cudaStream_t, const ncclCollConfig_t*);
+#endif
+#if NCCL_VERSION_CODE >= 23200
+FUNCTION(ncclResult_t, SetEncryption, const ncclEncryptionConfig_t*);
 #endif

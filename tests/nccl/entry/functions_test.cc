@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "nccl/api/device_api.h"
+#include "weir/nccl_device.h"
 #include "nccl/support.h"
 
 namespace weir::nccl::test {
@@ -79,7 +79,7 @@ TEST(NcclFunctions, ATeamOfLocalMemoryHasOneRankAndTheOthersHaveAll) {
     expect_team(ncclTeamWorld(ranks[rank]), 3, rank);
     expect_team(ncclTeamRail(ranks[rank]), 3, rank);
     expect_team(ncclTeamLsa(ranks[rank]), 1, 0);
-    expect_team(ncclTeamCft(ranks[rank], 0), 1, 0);
+    expect_team(ncclTeamCft(ranks[rank], NCCL_CFT_TEAM_FLAT), 1, 0);
     expect_team(ncclTeamCftMultimem(ranks[rank]), 1, 0);
     EXPECT_EQ(ncclTeamRankToWorld(ranks[rank], ncclTeamRail(ranks[rank]), 2), 2);
     EXPECT_EQ(ncclTeamRankToWorld(ranks[rank], ncclTeamLsa(ranks[rank]), 0), rank);
@@ -235,6 +235,15 @@ TEST(NcclFunctions, AWindowNeedsAPlaceAndKnownFlags) {
   EXPECT_EQ(ncclCommWindowRegister(ranks[0], nullptr, 64, &window, 0), ncclInvalidArgument);
   EXPECT_EQ(ncclCommWindowRegister(ranks[0], buffer, 64, &window, 0x40), ncclInvalidArgument);
   expect_error_with({"winFlags 0x40"});
+  // A window for counted operations is aligned.
+  alignas(256) static char aligned[512];
+  EXPECT_EQ(ncclCommWindowRegister(ranks[0], aligned + 128, 64, &window, NCCL_WIN_CFT_COUNTED),
+            ncclInvalidArgument);
+  expect_error_with({"NCCL_WIN_CFT_COUNTED", "256"});
+  for (const int flags : {NCCL_WIN_CFT_COUNTED, NCCL_WIN_GIN_ONLY}) {
+    ASSERT_NCCL(ncclCommWindowRegister(ranks[0], aligned, sizeof aligned, &window, flags));
+    EXPECT_NCCL(ncclCommWindowDeregister(ranks[0], window));
+  }
   EXPECT_NCCL(ncclCommWindowDeregister(ranks[0], nullptr)) << "there is nothing to end";
   ASSERT_NCCL(ncclCommWindowRegister(ranks[0], buffer, 64, &window, NCCL_WIN_COLL_SYMMETRIC));
   EXPECT_EQ(ncclWinGetUserPtr(ranks[0], window, nullptr), ncclInvalidArgument);

@@ -267,7 +267,7 @@ TEST(NcclForward, ASimulatedGroupEndsInBoth) {
 TEST(NcclForward, TheVersionIsTheRealLibrarys) {
   int version = 0;
   EXPECT_NCCL(ncclGetVersion(&version));
-  EXPECT_EQ(version, 23199);
+  EXPECT_EQ(version, 23299);
 }
 
 TEST(NcclForward, TheLastErrorIsOfTheLibraryThatFailedLast) {

@@ -163,6 +163,34 @@ TEST(NcclOlder, AFunctionThatItLacksIsAnErrorThatNamesItsVersion) {
   EXPECT_NCCL(ncclParamBind(&param, "NCCL_COMM_BLOCKING"));
 }
 
+// A key of ncclSetEncryption reaches the real library, and one that knows no keys serves nobody:
+// the data would be in the clear.
+ncclResult_t set_key() {
+  ncclEncryptionConfig_t config = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
+  config.mode = NCCL_ENCRYPTION_MODE_PSK;
+  config.psk = "the key of all ranks, with more than 32 characters";
+  return ncclSetEncryption(&config);
+}
+
+TEST(NcclKeyed, TheRealLibraryGetsTheKey) {
+  const NcclDouble nccl_double;
+  EXPECT_NCCL(set_key());
+  EXPECT_EQ(nccl_double.calls("ncclSetEncryption"), 1);
+  run_on_devices({0}, [&](int, ncclComm_t comm) {
+    EXPECT_TRUE(is_real(comm));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+TEST(NcclKeyedOlder, ARealLibraryThatCannotEncryptServesNobody) {
+  EXPECT_NCCL(set_key());
+  run_on_devices({0, 1}, [&](int rank, ncclComm_t comm) {
+    EXPECT_FALSE(is_real(comm));
+    EXPECT_EQ(sum_on(comm, rank), 3);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
 TEST(NcclWithoutDevices, CommunicatorsRunOnWeir) {
   run_on_devices({0, 1}, [&](int rank, ncclComm_t comm) {
     EXPECT_FALSE(is_real(comm));
@@ -204,7 +232,7 @@ TEST(NcclMixedOther, TheRankThatCouldUseTheRealLibrary) {
   ASSERT_EQ(read(std::atoi(end), &id, sizeof id), static_cast<ssize_t>(sizeof id));
   int version = 0;
   ASSERT_NCCL(ncclGetVersion(&version));
-  ASSERT_EQ(version, 23199) << "the real library is behind this process";
+  ASSERT_EQ(version, 23299) << "the real library is behind this process";
   ncclComm_t comm = nullptr;
   ASSERT_NCCL(ncclCommInitRank(&comm, 2, id, 1));
   EXPECT_FALSE(is_real(comm));
@@ -217,7 +245,7 @@ TEST(NcclExplained, TheChoiceIsPrintedOnceWithItsReason) {
   run_on_devices({0, 1}, [&](int, ncclComm_t comm) { EXPECT_NCCL(ncclCommDestroy(comm)); });
   run_on_devices({2, 2}, [&](int, ncclComm_t comm) { EXPECT_NCCL(ncclCommDestroy(comm)); });
   const std::string said = testing::internal::GetCapturedStderr();
-  for (const std::string words : {"communicator of 2 ranks: the real NCCL 2.31.99",
+  for (const std::string words : {"communicator of 2 ranks: the real NCCL 2.32.99",
                                   "Weir's transports: ranks 0 and 1 share a GPU"}) {
     const size_t at = said.find(words);
     ASSERT_NE(at, std::string::npos) << words << " is not in: " << said;

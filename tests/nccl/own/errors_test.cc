@@ -7,11 +7,35 @@
 #include <cstring>
 #include <vector>
 
-#include "nccl/api/device_api.h"
 #include "nccl/support.h"
+#include "weir/nccl_device.h"
 
 namespace weir::nccl::test {
 namespace {
+
+// Tools look for these words; what Weir has to say is in ncclGetLastError.
+TEST(NcclErrors, TheTextsOfResultsAreNccls) {
+  const char* const texts[] = {
+      "no error",
+      "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+      "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+      "internal error - please report this issue to the NCCL developers",
+      "invalid argument (run with NCCL_DEBUG=WARN for details)",
+      "invalid usage (run with NCCL_DEBUG=WARN for details)",
+      "remote process exited or there was a network error",
+      "NCCL operation in progress",
+      "timeout",
+      "unknown result code",
+  };
+  for (int result = -1; result <= ncclNumResults + 1; ++result) {
+    const bool is_one = result >= 0 && result < ncclNumResults;
+    EXPECT_STREQ(ncclGetErrorString(static_cast<ncclResult_t>(result)),
+                 texts[is_one ? result : ncclNumResults]);
+  }
+  int count = 0;
+  EXPECT_EQ(ncclCommCount(nullptr, &count), ncclInvalidArgument);
+  expect_error_with({"ncclCommCount", "NULL"});
+}
 
 TEST(NcclErrors, EveryResultHasAText) {
   for (int result = 0; result < ncclNumResults; ++result) {
@@ -147,14 +171,80 @@ TEST(NcclErrors, WhatACallersVersionDidNotKnowIsNotRead) {
   EXPECT_EQ(init_with(config), ncclSuccess) << ncclGetLastError(nullptr);
 }
 
-TEST(NcclErrors, WhatANewerCallerAddsIsNotRead) {
-  std::vector<unsigned char> bytes(sizeof(ncclConfig_t) + 64, 0xee);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.size = bytes.size();
-  config.version = 99999;
+// A structure of a later version: `config`, and `words` behind it.
+template <typename Config>
+std::vector<unsigned char> grown(Config config, unsigned version, const std::vector<int>& words) {
+  config.size = sizeof config + words.size() * sizeof(int);
+  config.version = version;
+  std::vector<unsigned char> bytes(config.size);
   std::memcpy(bytes.data(), &config, sizeof config);
-  EXPECT_EQ(init_with(reinterpret_cast<ncclConfig_t*>(bytes.data())), ncclSuccess)
-      << ncclGetLastError(nullptr);
+  std::memcpy(bytes.data() + sizeof config, words.data(), words.size() * sizeof(int));
+  return bytes;
+}
+
+TEST(NcclErrors, AFieldOfALaterVersionMayBeThereButNotBeSet) {
+  const AllRanks ranks(1);
+  int value = 3;
+  // Pointers and masks are 0, other fields NCCL_CONFIG_UNDEF_INT.
+  const std::vector<int> unset = {NCCL_CONFIG_UNDEF_INT, 0, 0, NCCL_CONFIG_UNDEF_INT};
+  for (size_t at = 0; at <= unset.size(); ++at) {
+    std::vector<int> words = unset;
+    const bool is_set = at < words.size();
+    if (is_set) words[at] = 7;
+    const auto bytes = grown<ncclConfig_t>(NCCL_CONFIG_INITIALIZER, 23300, words);
+    auto copy = bytes;
+    EXPECT_EQ(init_with(reinterpret_cast<ncclConfig_t*>(copy.data())),
+              is_set ? ncclInvalidArgument : ncclSuccess);
+    if (is_set) {
+      expect_error_with({"byte " + std::to_string(sizeof(ncclConfig_t) + 4 * at), "0x7",
+                         "136 bytes and version 23300", "120 bytes of version 23203"});
+    }
+    const auto call = grown<ncclCollConfig_t>(NCCL_COLLCONFIG_INITIALIZER, 23300, words);
+    EXPECT_EQ(ncclAllReduceConfig(&value, &value, 1, ncclInt, ncclSum, ranks[0], nullptr,
+                                  reinterpret_cast<const ncclCollConfig_t*>(call.data())),
+              is_set ? ncclInvalidArgument : ncclSuccess);
+    if (is_set) expect_error_with({"byte " + std::to_string(sizeof(ncclCollConfig_t) + 4 * at)});
+  }
+  auto bytes = grown<ncclConfig_t>(NCCL_CONFIG_INITIALIZER, 23300, {});
+  reinterpret_cast<ncclConfig_t*>(bytes.data())->size = 5000;
+  EXPECT_EQ(init_with(reinterpret_cast<ncclConfig_t*>(bytes.data())), ncclInvalidArgument);
+  expect_error_with({"config.size is 5000"});
+}
+
+TEST(NcclErrors, ModesOfNvlsAreItsFlags) {
+  for (const int mode : {0, 1, 2, 3, INT_MAX}) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.nvlsHostMode = mode;
+    EXPECT_EQ(init_with(&config), ncclSuccess) << ncclGetLastError(nullptr);
+  }
+  for (const int mode : {-1, 4, INT_MAX - 1}) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.nvlsHostMode = mode;
+    EXPECT_EQ(init_with(&config), ncclInvalidArgument);
+    expect_error_with({"config.nvlsHostMode is " + std::to_string(mode)});
+    config.version = 23102;  // which has padding there
+    EXPECT_EQ(init_with(&config), ncclSuccess) << ncclGetLastError(nullptr);
+  }
+}
+
+// 2.31's structure ends before the event, and what lies behind it is the caller's.
+TEST(NcclErrors, AnEventIsReadFrom232On) {
+  const AllRanks ranks(1);
+  int value = 3;
+  int thing = 0;
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  config.launchCompletionEvent = reinterpret_cast<cudaEvent_t>(&thing);
+  const auto reduce = [&] {
+    return ncclAllReduceConfig(&value, &value, 1, ncclInt, ncclSum, ranks[0], nullptr, &config);
+  };
+  EXPECT_EQ(reduce(), ncclInvalidUsage);
+  expect_error_with({"ncclAllReduce", "launchCompletionEvent", "host mode"});
+  config.size = 64;
+  config.version = 23102;
+  EXPECT_NCCL(reduce());
+  config.size = 63;
+  EXPECT_EQ(reduce(), ncclInvalidArgument);
+  expect_error_with({"config.size is 63"});
 }
 
 TEST(NcclErrors, AConfigurationOfACallIsChecked) {
@@ -249,14 +339,6 @@ TEST(NcclErrors, DeviceSideCommunicationIsRefusedWithAReason) {
   EXPECT_EQ(ncclLLA2ACalcSlots(3, 12), 6);
 }
 
-// abi_device_real.cc says the same of NCCL's own.
-static_assert(offsetof(ncclCommProperties, cudaDev) == 24);
-static_assert(offsetof(ncclCommProperties, deviceApiSupport) == 32);
-static_assert(offsetof(ncclCommProperties, railedGinType) == 48);
-static_assert(offsetof(ncclCommProperties, ginSupport) == 72);
-static_assert(offsetof(ncclCommProperties, devCommRuntimeVersionSize) == 136);
-static_assert(sizeof(ncclCommProperties) == 144);
-
 TEST(NcclErrors, PropertiesFillTheSizeThatTheCallerHas) {
   const AllRanks ranks(2);
   ncclCommProperties props{};
@@ -269,6 +351,10 @@ TEST(NcclErrors, PropertiesFillTheSizeThatTheCallerHas) {
   EXPECT_EQ(props.cudaDev, 41) << "beyond the caller's size";
   props.magic = 0;
   EXPECT_EQ(ncclCommQueryProperties(ranks[1], &props), ncclInvalidArgument);
+  ncclCommProperties_t all = NCCL_COMM_PROPERTIES_INITIALIZER;
+  EXPECT_NCCL(ncclCommQueryProperties(ranks[1], &all));
+  EXPECT_TRUE(all.hostRmaSupport);
+  EXPECT_FALSE(all.deviceApiSupport || all.cftSupport || all.multimemSupport);
 }
 
 // ---- Parameters ---------------------------------------------------------------------------------

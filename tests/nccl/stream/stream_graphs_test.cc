@@ -78,6 +78,33 @@ TEST_F(NcclGraphs, NothingRunsWhileItIsCaptured) {
   EXPECT_EQ(out.get(), numbers(100, 0, 0));
 }
 
+// The event joins another stream to the capture, as an event of the capture does.
+TEST_F(NcclGraphs, ALaunchEventOfACapturedCallOrdersWithinTheGraph) {
+  const StreamRanks ranks(1);
+  const Stream other;
+  const LaunchEvent launched;
+  const LaunchEvent joined;
+  const Array data(MemoryKind::kDevice, 3000);
+  const Array copy(MemoryKind::kDevice, 3000);
+  const Graph graph(ranks.stream(0), [&] {
+    copy.copy_of(data, ranks.stream(0));
+    EXPECT_NCCL(launched.sum(data, ranks.comm(0), ranks.stream(0)));
+    EXPECT_CUDA(cuStreamWaitEvent(other.get(), launched.get(), 0));
+    data.copy_of(copy, other);
+    EXPECT_CUDA(cuEventRecord(joined.get(), other.get()));
+    EXPECT_CUDA(cuStreamWaitEvent(ranks.stream(0).get(), joined.get(), 0));
+  });
+  ASSERT_EQ(graph.result(), cuda::kSuccess);
+  for (int round = 0; round < 3; ++round) {
+    data.set(numbers(3000, 0, round));
+    copy.set(std::vector<int>(3000, kUntouched));
+    graph.launch(ranks.stream(0));
+    ranks.stream(0).synchronize();
+    ASSERT_EQ(copy.get(), numbers(3000, 0, round));
+    ASSERT_EQ(data.get(), numbers(3000, 0, round));
+  }
+}
+
 TEST_F(NcclGraphs, LaunchesAndOrdinaryCallsFollowEachOther) {
   const StreamRanks ranks(2);
   std::vector<Array> data;

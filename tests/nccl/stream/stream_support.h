@@ -294,6 +294,27 @@ class StreamRanks {
   std::vector<Stream> streams_;
 };
 
+// An event as programs give it to a call: without timing.
+class LaunchEvent {
+ public:
+  LaunchEvent() { EXPECT_CUDA(cuEventCreate(&event_, cuda::kEventDisableTiming)); }
+  ~LaunchEvent() { EXPECT_CUDA(cuEventDestroy_v2(event_)); }
+  LaunchEvent(const LaunchEvent&) = delete;
+  LaunchEvent& operator=(const LaunchEvent&) = delete;
+
+  cuda::Event get() const { return event_; }
+  // An all-reduce in place that records it.
+  ncclResult_t sum(const Array& data, ncclComm_t comm, const Stream& stream) const {
+    ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+    config.launchCompletionEvent = static_cast<cudaEvent_t>(event_);
+    return ncclAllReduceConfig(data.data(), data.data(), data.size(), ncclInt, ncclSum, comm,
+                               stream.nccl(), &config);
+  }
+
+ private:
+  cuda::Event event_ = nullptr;
+};
+
 inline ncclResult_t async_error(ncclComm_t comm) {
   ncclResult_t error = ncclInternalError;
   EXPECT_NCCL(ncclCommGetAsyncError(comm, &error));

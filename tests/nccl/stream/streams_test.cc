@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -42,6 +43,62 @@ TEST_F(NcclStreams, EveryCollectiveMovesDeviceMemory) {
       it.check();
     }
   }
+}
+
+// Whoever waits for the event waits for all that is before the call, and for no other rank.
+TEST_F(NcclStreams, ALaunchEventIsRecordedWhenTheStreamHasReachedTheCall) {
+  const StreamRanks ranks(2);
+  for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kPinned}) {
+    for (const size_t count : {size_t{1}, size_t{1000}, size_t{50001}}) {
+      std::vector<Array> data;
+      for (int r = 0; r < 2; ++r) {
+        data.emplace_back(kind, count);
+        data.back().set(numbers(count, r, 1));
+      }
+      const LaunchEvent event;
+      const Stream after;
+      Gate gate(ranks.stream(0));
+      ASSERT_NCCL(event.sum(data[0], ranks.comm(0), ranks.stream(0)));
+      EXPECT_CUDA(cuStreamWaitEvent(after.get(), event.get(), 0));
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_FALSE(after.idle()) << "the stream has not reached the call";
+      gate.open();
+      after.synchronize();
+      EXPECT_FALSE(ranks.stream(0).idle()) << "rank 1 has not called";
+      ASSERT_NCCL(ncclAllReduce(data[1].data(), data[1].data(), count, ncclInt, ncclSum,
+                                ranks.comm(1), ranks.stream(1).nccl()));
+      ranks.synchronize();
+      std::vector<int> sum = numbers(count, 0, 1);
+      const std::vector<int> other = numbers(count, 1, 1);
+      for (size_t i = 0; i < count; ++i) sum[i] += other[i];
+      for (const Array& it : data) EXPECT_EQ(it.get(), sum);
+    }
+  }
+}
+
+TEST_F(NcclStreams, AGroupTakesOneLaunchEventOfEachCommunicator) {
+  const StreamRanks ranks(2);
+  const Array data[2] = {{MemoryKind::kDevice, 3000}, {MemoryKind::kDevice, 3000}};
+  const LaunchEvent events[2];
+  const auto call_all = [&](bool twice) {
+    for (const Array& it : data) it.set(std::vector<int>(3000, 5));
+    ASSERT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; ++r) {
+      EXPECT_NCCL(events[r].sum(data[r], ranks.comm(r), ranks.stream(r)));
+    }
+    if (twice) {
+      EXPECT_EQ(events[1].sum(data[0], ranks.comm(0), ranks.stream(0)), ncclInvalidUsage);
+      expect_error_with({"launchCompletionEvent", "rank 0 of 2", "only one"});
+    }
+    EXPECT_EQ(ncclGroupEnd(), twice ? ncclInvalidUsage : ncclSuccess);
+    const Stream after;
+    for (const LaunchEvent& it : events) EXPECT_CUDA(cuStreamWaitEvent(after.get(), it.get(), 0));
+    after.synchronize();
+    ranks.synchronize();
+    for (const Array& it : data) EXPECT_EQ(it.get(), std::vector<int>(3000, twice ? 5 : 10));
+  };
+  call_all(true);
+  call_all(false);
 }
 
 TEST_F(NcclStreams, RanksMayUseDifferentKindsOfMemoryInOneCall) {
