@@ -15,10 +15,14 @@ namespace {
 constexpr size_t kDefaultBytes = size_t{16} << 30;
 constexpr size_t kLeastBytes = size_t{1} << 20;
 constexpr size_t kMostBytes = size_t{1} << 42;
+// As on a GPU, one part in so many is not for programs, so that the rest is no round number:
+// nccl-tests subtracts whole GiB from it, and with a rest of 0 it would run for ever.
+constexpr size_t kReservedPart = 64;
+constexpr size_t kPageBytes = 4096;
 
 DeviceSettings read_settings() {
   DeviceSettings settings;
-  settings.device_bytes = kDefaultBytes;
+  size_t bytes = kDefaultBytes;
   if (const char* text = std::getenv("WEIR_HOSTCUDA_DEVICES"); text != nullptr && *text != '\0') {
     char* end = nullptr;
     const long count = std::strtol(text, &end, 10);
@@ -30,15 +34,16 @@ DeviceSettings read_settings() {
     }
   }
   if (const char* text = std::getenv("WEIR_HOSTCUDA_MEMORY"); text != nullptr && *text != '\0') {
-    size_t bytes = 0;
-    if (!parse_bytes(text, &bytes) || bytes < kLeastBytes || bytes > kMostBytes) {
+    size_t given = 0;
+    if (!parse_bytes(text, &given) || given < kLeastBytes || given > kMostBytes) {
       std::fprintf(stderr,
                    "hostcuda: WEIR_HOSTCUDA_MEMORY is '%s', not 1MiB to 4096GiB: 16GiB is used\n",
                    text);
     } else {
-      settings.device_bytes = bytes / 4096 * 4096;
+      bytes = given;
     }
   }
+  settings.device_bytes = (bytes - bytes / kReservedPart) / kPageBytes * kPageBytes;
   return settings;
 }
 

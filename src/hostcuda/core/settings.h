@@ -10,7 +10,7 @@ namespace weir::hostcuda {
 
 struct DeviceSettings {
   int device_count = 1;     // WEIR_HOSTCUDA_DEVICES: 0 to 64
-  size_t device_bytes = 0;  // WEIR_HOSTCUDA_MEMORY: of each device
+  size_t device_bytes = 0;  // of each device, for programs: 63/64 of WEIR_HOSTCUDA_MEMORY
 };
 
 const DeviceSettings& device_settings();
