@@ -99,8 +99,9 @@ WEIR_CUDA CUresult cuDeviceGetName(char* name, int bytes, CUdevice device) {
 WEIR_CUDA CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   return plain_call([&] {
     if (uuid == nullptr) return Error::kInvalidValue;
-    if (device_at(device) == nullptr) return Error::kInvalidDevice;
-    device_uuid(device, uuid->bytes);
+    const Device* const found = device_at(device);
+    if (found == nullptr) return Error::kInvalidDevice;
+    device_uuid(found->machine_index, uuid->bytes);
     return Error::kSuccess;
   });
 }
@@ -127,9 +128,10 @@ WEIR_CUDA CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute
 WEIR_CUDA CUresult cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
   return plain_call([&] {
     if (text == nullptr || bytes <= 0) return Error::kInvalidValue;
-    if (device_at(device) == nullptr) return Error::kInvalidDevice;
-    const int length =
-        std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0", pci_bus(device));
+    const Device* const found = device_at(device);
+    if (found == nullptr) return Error::kInvalidDevice;
+    const int length = std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0",
+                                     pci_bus(found->machine_index));
     return length < bytes ? Error::kSuccess : Error::kInvalidValue;
   });
 }
