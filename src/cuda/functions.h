@@ -20,6 +20,7 @@
   X(cuGetProcAddress, cuGetProcAddress_v2, 12000, Programs, \
     (const char* symbol, void** function, int version, cuuint64_t flags, \
      CUdriverProcAddressQueryResult* result)) \
+  X(cuGetExportTable, cuGetExportTable, 3000, Programs, (const void** table, const CUuuid* id)) \
   X(cuDeviceGet, cuDeviceGet, 2000, Weir, (CUdevice* device, int ordinal)) \
   X(cuDeviceGetCount, cuDeviceGetCount, 2000, Weir, (int* count)) \
   X(cuDeviceGetName, cuDeviceGetName, 2000, Weir, (char* name, int bytes, CUdevice device)) \

@@ -18,6 +18,7 @@ namespace weir::hostcuda {
 namespace {
 
 std::atomic<bool> was_forked{false};
+std::atomic<bool> are_made{false};
 std::atomic<bool> has_initialized{false};
 
 // Never destroyed: workers may outlive the static objects of the program.
@@ -30,9 +31,11 @@ Devices& devices() {
   static Devices* const instance = [] {
     auto* made = new Devices;
     const DeviceSettings& settings = device_settings();
-    for (int i = 0; i < settings.device_count; ++i) {
-      made->all.push_back(std::make_unique<Device>(i, settings.device_bytes));
+    for (const int machine_index : settings.visible) {
+      const int index = static_cast<int>(made->all.size());
+      made->all.push_back(std::make_unique<Device>(index, machine_index, settings.device_bytes));
     }
+    are_made.store(true, std::memory_order_release);
     pthread_atfork(nullptr, nullptr, [] { was_forked.store(true); });
     return made;
   }();
@@ -98,6 +101,16 @@ void Device::forget(const Stream* stream) {
 }
 
 int device_count() { return static_cast<int>(devices().all.size()); }
+
+size_t used_bytes(int machine_index) {
+  // To ask is no use of CUDA, after which a forked child could not use it.
+  if (!are_made.load(std::memory_order_acquire)) return 0;
+  for (const auto& device : devices().all) {
+    if (device->machine_index != machine_index) continue;
+    return device->arena.total_bytes() - device->arena.free_bytes();
+  }
+  return 0;
+}
 
 Device* device_at(int index) {
   auto& all = devices().all;

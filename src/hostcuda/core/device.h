@@ -21,9 +21,11 @@ constexpr int kPriorityLow = 0;
 constexpr int kPriorityHigh = -5;
 
 struct Device {
-  Device(int device_index, size_t total_bytes) : index(device_index), arena(total_bytes) {}
+  Device(int device_index, int of_machine, size_t total_bytes)
+      : index(device_index), machine_index(of_machine), arena(total_bytes) {}
 
-  const int index;
+  const int index;          // in this process
+  const int machine_index;  // the same in all processes (CUDA_VISIBLE_DEVICES)
   Arena arena;
   std::mutex order;  // held while work is enqueued: the order between streams is decided under it
   std::mutex host_functions;  // runs them one after another, which CUDA allows
@@ -50,6 +52,8 @@ struct Device {
 
 // The number of devices; may be 0.
 int device_count();
+// The bytes that this process has in use on a device of the machine.
+size_t used_bytes(int machine_index);
 // nullptr when there is no such device.
 Device* device_at(int index);
 

@@ -70,7 +70,7 @@ constexpr Fact kFacts[] = {
 Error device_attribute(const Device& device, int attribute, int* value) {
   if (attribute < 1 || attribute > 147) return Error::kInvalidValue;
   if (attribute == 33) {
-    *value = pci_bus(device.index);
+    *value = pci_bus(device.machine_index);
     return Error::kSuccess;
   }
   if (attribute == 131 || attribute == 134) {  // NUMA nodes of device and host
@@ -84,13 +84,26 @@ Error device_attribute(const Device& device, int attribute, int* value) {
   return Error::kSuccess;
 }
 
-void device_uuid(int index, char out[16]) {
+void device_uuid(int machine_index, char out[16]) {
   std::memset(out, 0, 16);
   std::memcpy(out, "weirhostcuda", 12);
-  out[15] = static_cast<char>(index + 1);
+  out[15] = static_cast<char>(machine_index + 1);
 }
 
-int pci_bus(int index) { return index + 1; }
+std::string uuid_text(int machine_index) {
+  char bytes[16];
+  device_uuid(machine_index, bytes);
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(bytes[i]));
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += digits;
+  }
+  return text;
+}
+
+int pci_bus(int machine_index) { return machine_index + 1; }
 
 Error device_of_pci(const char* text, int* index) {
   unsigned domain = 0;
@@ -103,12 +116,13 @@ Error device_of_pci(const char* text, int* index) {
     if (std::sscanf(text, "%x:%x%n", &bus, &slot, &used) != 2) return Error::kInvalidValue;
   }
   if (text[used] != '\0' && std::strcmp(text + used, ".0") != 0) return Error::kInvalidValue;
-  const int64_t found = static_cast<int64_t>(bus) - 1;
-  if (domain != 0 || slot != 0 || found < 0 || found >= device_count()) {
-    return Error::kInvalidDevice;
+  if (domain != 0 || slot != 0) return Error::kInvalidDevice;
+  for (int i = 0; i < device_count(); ++i) {
+    if (static_cast<unsigned>(pci_bus(device_at(i)->machine_index)) != bus) continue;
+    *index = i;
+    return Error::kSuccess;
   }
-  *index = static_cast<int>(found);
-  return Error::kSuccess;
+  return Error::kInvalidDevice;
 }
 
 Error set_peer(Device& device, int peer, bool enabled) {

@@ -2,6 +2,8 @@
 // The properties that an emulated device reports. Thread-safe.
 #pragma once
 
+#include <string>
+
 #include "hostcuda/core/device.h"
 #include "hostcuda/core/error.h"
 
@@ -12,9 +14,11 @@ inline constexpr const char* kDeviceName = "Weir host memory device";
 // By the number that cudaDeviceAttr and CUdevice_attribute share. 0 for a feature that the device
 // lacks.
 Error device_attribute(const Device& device, int attribute, int* value);
-// The same for the same machine and index, so that ranks on one machine recognize a shared device.
-void device_uuid(int index, char out[16]);
-int pci_bus(int index);
+// What names a device: the same in all processes of a machine, so that ranks recognize a shared
+// device.
+void device_uuid(int machine_index, char out[16]);
+std::string uuid_text(int machine_index);  // "GPU-77656972-…"
+int pci_bus(int machine_index);
 // From "0000:01:00.0", "01:00.0" or "0000:01:00".
 Error device_of_pci(const char* text, int* index);
 Error set_peer(Device& device, int peer, bool enabled);

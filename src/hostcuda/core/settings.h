@@ -5,15 +5,22 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
 namespace weir::hostcuda {
 
 struct DeviceSettings {
-  int device_count = 1;     // WEIR_HOSTCUDA_DEVICES: 0 to 64
-  size_t device_bytes = 0;  // WEIR_HOSTCUDA_MEMORY: of each device
+  int machine_count = 1;     // WEIR_HOSTCUDA_DEVICES, 0 to 64: the devices of the machine
+  std::vector<int> visible;  // those of them that the process sees, by CUDA_VISIBLE_DEVICES
+  size_t nominal_bytes = 0;  // WEIR_HOSTCUDA_MEMORY: of each device
+  size_t device_bytes = 0;   // the 63/64 of it that are for programs
 };
 
 const DeviceSettings& device_settings();
+
+// The devices that a value of CUDA_VISIBLE_DEVICES chooses of a machine's, as CUDA documents it:
+// numbers or beginnings of UUIDs, up to the first that is none; none at all if one comes twice.
+std::vector<int> visible_devices(const char* text, int machine_count);
 
 // "16GiB", "512M", "4096". False when `text` is not a size.
 bool parse_bytes(const char* text, size_t* bytes);

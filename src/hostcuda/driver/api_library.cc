@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library, its errors, and devices.
+#include <dlfcn.h>
+
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 
@@ -9,6 +12,13 @@
 namespace {
 
 constexpr int kVersion = 13000;
+
+// The file that has the code at `address`.
+const char* file_of(const void* address) {
+  Dl_info found{};
+  return dladdr(address, &found) != 0 && found.dli_fname != nullptr ? found.dli_fname
+                                                                    : "the program";
+}
 
 }  // namespace
 
@@ -43,6 +53,23 @@ WEIR_CUDA CUresult cuGetErrorString(CUresult error, const char** text) {
   return *text == nullptr ? number(Error::kInvalidValue) : CUDA_SUCCESS;
 }
 
+// What these tables contain is not documented: it is between NVIDIA's runtime and driver.
+WEIR_CUDA CUresult cuGetExportTable(const void** table, const CUuuid* id) {
+  if (table == nullptr || id == nullptr) return number(Error::kInvalidValue);
+  *table = nullptr;
+  static std::atomic<bool> told{false};
+  if (!told.exchange(true)) {
+    std::fprintf(stderr,
+                 "hostcuda: '%s' asks the driver for tables that NVIDIA does not document "
+                 "(cuGetExportTable); they are refused. If it is because CUDA's runtime is linked "
+                 "into it, it cannot work without a GPU: build it with 'nvcc -cudart shared', or "
+                 "link with -lcudart. If it is NVIDIA's libcudart.so, let the program find Weir's "
+                 "first: by LD_LIBRARY_PATH or LD_PRELOAD (docs/hostcuda.md).\n",
+                 file_of(__builtin_return_address(0)));
+  }
+  return number(Error::kNotSupported);
+}
+
 WEIR_CUDA CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   return plain_call([&] {
     if (device == nullptr) return Error::kInvalidValue;
@@ -72,8 +99,9 @@ WEIR_CUDA CUresult cuDeviceGetName(char* name, int bytes, CUdevice device) {
 WEIR_CUDA CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   return plain_call([&] {
     if (uuid == nullptr) return Error::kInvalidValue;
-    if (device_at(device) == nullptr) return Error::kInvalidDevice;
-    device_uuid(device, uuid->bytes);
+    const Device* const found = device_at(device);
+    if (found == nullptr) return Error::kInvalidDevice;
+    device_uuid(found->machine_index, uuid->bytes);
     return Error::kSuccess;
   });
 }
@@ -100,9 +128,10 @@ WEIR_CUDA CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute
 WEIR_CUDA CUresult cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
   return plain_call([&] {
     if (text == nullptr || bytes <= 0) return Error::kInvalidValue;
-    if (device_at(device) == nullptr) return Error::kInvalidDevice;
-    const int length =
-        std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0", pci_bus(device));
+    const Device* const found = device_at(device);
+    if (found == nullptr) return Error::kInvalidDevice;
+    const int length = std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0",
+                                     pci_bus(found->machine_index));
     return length < bytes ? Error::kSuccess : Error::kInvalidValue;
   });
 }

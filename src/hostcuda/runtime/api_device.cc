@@ -100,7 +100,7 @@ WEIR_CUDART cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* propertie
       return value;
     };
     std::snprintf(p.name, sizeof p.name, "%s", kDeviceName);
-    device_uuid(index, p.uuid.bytes);
+    device_uuid(device->machine_index, p.uuid.bytes);
     p.totalGlobalMem = device->arena.total_bytes();
     p.maxThreadsPerBlock = fact(1);
     for (int i = 0; i < 3; ++i) {
@@ -172,9 +172,10 @@ WEIR_CUDART cudaError_t cudaDeviceGetP2PAttribute(int* value, enum cudaDeviceP2P
 WEIR_CUDART cudaError_t cudaDeviceGetPCIBusId(char* text, int bytes, int device) {
   return plain_call([&] {
     if (text == nullptr || bytes <= 0) return Error::kInvalidValue;
-    if (device_at(device) == nullptr) return Error::kInvalidDevice;
-    const int length =
-        std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0", pci_bus(device));
+    const Device* const found = device_at(device);
+    if (found == nullptr) return Error::kInvalidDevice;
+    const int length = std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0",
+                                     pci_bus(found->machine_index));
     return length < bytes ? Error::kSuccess : Error::kInvalidValue;
   });
 }
