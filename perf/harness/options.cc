@@ -71,7 +71,8 @@ std::string complete(const cli::CommandLine& app, const Operation& operation, Op
   if (const char* wanted = std::getenv("NCCL_TESTS_MIN_BW")) {
     options.bus_gbs_wanted = std::max(0.0, std::atof(wanted));
   }
-  return {};
+  return read_split(std::getenv("NCCL_TESTS_SPLIT_MASK"), std::getenv("NCCL_TESTS_SPLIT"),
+                    &options.split);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "perf/harness/element.h"
 #include "perf/harness/operation.h"
+#include "perf/harness/split.h"
 
 namespace weir::perf {
 
@@ -55,6 +56,7 @@ struct Options {
   bool fixed_buffers = false;
   size_t cache_bytes = 0;     // 0: as the machine reports
   double bus_gbs_wanted = 0;  // NCCL_TESTS_MIN_BW; 0: any
+  Split split;                // NCCL_TESTS_SPLIT, NCCL_TESTS_SPLIT_MASK
   std::string json_file;
   std::string csv_file;
   std::string plot_file;
@@ -71,7 +73,7 @@ bool parse_bytes(const std::string& text, size_t* bytes);
 std::string format_bytes(size_t bytes);  // "64K" if it is a whole number of a unit, else "100"
 
 enum class ParseResult : uint8_t { kRun, kExitOk, kExitUsage };
-// Prints help to stdout and errors to stderr. Also reads NCCL_TESTS_MIN_BW.
+// Prints help to stdout and errors to stderr. Also reads the variables NCCL_TESTS_*.
 ParseResult parse_options(int argc, char** argv, const Operation& operation, Options* options);
 
 // The sizes of the sweep, ascending.

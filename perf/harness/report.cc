@@ -216,8 +216,9 @@ void Report::print_header() const {
                                            format_bytes(run.cache_bytes)));
   fmt::print("#\n# Using devices\n");
   for (const RankInfo& rank : run.ranks) {
-    fmt::print("#  Rank {:>2} Group {:>2} Pid {:>6} on {:>10} device {:>2} [{}] {}\n", rank.rank, 0,
-               rank.pid, rank.host, rank.local_rank, cpu_text(rank), run.machine.processor);
+    fmt::print("#  Rank {:>2} Group {:>2} Pid {:>6} on {:>10} device {:>2} [{}] {}\n", rank.rank,
+               rank.group, rank.pid, rank.host, rank.local_rank, cpu_text(rank),
+               run.machine.processor);
   }
   for (const std::string& note : o.notes) fmt::print("# note: {}\n", note);
   if (run.bytes_max < o.bytes_max) {
@@ -340,7 +341,7 @@ std::string Report::json() const {
   config["devices"] = Json::array();
   for (const RankInfo& rank : info_.ranks) {
     config["devices"].push_back({{"rank", rank.rank},
-                                 {"group", 0},
+                                 {"group", rank.group},
                                  {"pid", rank.pid},
                                  {"hostname", rank.host},
                                  {"device", rank.local_rank},

@@ -61,6 +61,7 @@ struct Row {
 
 struct RankInfo {
   int rank = 0;
+  int group = 0;
   int local_rank = 0;  // among the ranks of its host
   int process = 0;
   int pid = 0;

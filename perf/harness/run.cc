@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "perf/harness/buffers.h"
+#include "perf/harness/split.h"
 
 namespace weir::perf {
 namespace {
@@ -118,8 +119,9 @@ class Runner {
   std::vector<double> exchange(double mine);
   double over_ranks(const std::vector<double>& values) const;  // as -a says
   void barrier();
-  void require(weir_result_t result, const char* call) const {
-    if (result != WEIR_OK) throw RunError{error_text(call, result, job_.comm)};
+  void require(weir_result_t result, const char* call) const { require(result, call, job_.comm); }
+  static void require(weir_result_t result, const char* call, weir_comm_t comm) {
+    if (result != WEIR_OK) throw RunError{error_text(call, result, comm)};
   }
 
   const RankJob& job_;
@@ -127,6 +129,8 @@ class Runner {
   const Operation& operation_;
   size_t cache_bytes_ = 0;
   std::vector<size_t> sizes_;
+  Group group_;
+  int smallest_group_ = 1;  // ranks
   Buffers buffers_;
   std::unique_ptr<Report> report_;  // rank 0
   MemoryUse memory_;                // of this process
@@ -147,9 +151,9 @@ void Runner::barrier() { require(weir_barrier(job_.comm, nullptr), "weir_barrier
 SlotPlan Runner::plan_point(const ElementType& type, int root, size_t bytes) const {
   size_t send_count = 0;
   size_t recv_count = 0;
-  for (int rank = 0; rank < job_.rank_count; ++rank) {
+  for (int rank = 0; rank < group_.rank_count(); ++rank) {
     const Geometry g =
-        operation_.geometry(bytes / type.bytes, type.bytes, {rank, job_.rank_count, root});
+        operation_.geometry(bytes / type.bytes, type.bytes, {rank, group_.rank_count(), root});
     send_count = std::max(send_count, g.send_count);
     // In place runs in the receive arena.
     recv_count = std::max({recv_count, g.recv_count, g.in_place_count});
@@ -210,17 +214,24 @@ void Runner::drop_sizes_without_memory() {
 }
 
 void Runner::prepare() {
-  if (options_.root >= job_.rank_count && operation_.has_root) {
-    throw RunError{fmt::format("-r {}: the ranks are 0 to {}", options_.root, job_.rank_count - 1)};
+  if (std::string e = group_.make(job_.comm, job_.rank, options_.split, job_.process); !e.empty()) {
+    throw RunError{e};
   }
-  if (options_.timeout_s > 0) {
-    require(weir_comm_set_timeout(job_.comm, options_.timeout_s * 1000), "weir_comm_set_timeout");
+  for (const weir_comm_t comm : {job_.comm, group_.comm()}) {
+    if (options_.timeout_s == 0) continue;
+    require(weir_comm_set_timeout(comm, options_.timeout_s * 1000), "weir_comm_set_timeout", comm);
+  }
+  const std::vector<double> counts = exchange(group_.rank_count());
+  smallest_group_ = static_cast<int>(*std::min_element(counts.begin(), counts.end()));
+  if (options_.root >= smallest_group_ && operation_.has_root) {
+    throw RunError{fmt::format("-r {}: the ranks are 0 to {}", options_.root, smallest_group_ - 1)};
   }
   memory_.start_bytes = grown_since(job_.resident_bytes);
   drop_sizes_without_memory();
   const size_t before = resident_bytes();
   const auto [send_bytes, recv_bytes] = arena_bytes(sizes_.size());
-  if (std::string e = buffers_.allocate(job_.comm, send_bytes, recv_bytes, options_.registration);
+  if (std::string e =
+          buffers_.allocate(group_.comm(), send_bytes, recv_bytes, options_.registration);
       !e.empty()) {
     throw RunError{e};
   }
@@ -228,10 +239,12 @@ void Runner::prepare() {
   resident_prepared_ = resident_bytes();
 
   struct Card {
-    int32_t process, local_rank, pid, cpu;
-    char host[112];
+    int32_t process, group, local_rank, pid, cpu;
+    char host[108];
   };
-  Card mine{job_.process, job_.local_rank, static_cast<int32_t>(getpid()), job_.pinned_cpu, {}};
+  Card mine{job_.process,    options_.split.color(job_.process),
+            job_.local_rank, static_cast<int32_t>(getpid()),
+            job_.pinned_cpu, {}};
   std::snprintf(mine.host, sizeof(mine.host), "%s", job_.machine.host.c_str());
   std::vector<Card> cards(static_cast<size_t>(job_.rank_count));
   require(weir_all_gather(job_.comm, &mine, cards.data(), sizeof(Card), WEIR_UINT8, nullptr),
@@ -248,8 +261,8 @@ void Runner::prepare() {
   info.machine = job_.machine;
   for (size_t i = 0; i < cards.size(); ++i) {
     cards[i].host[sizeof(cards[i].host) - 1] = '\0';
-    info.ranks.push_back({static_cast<int>(i), cards[i].local_rank, cards[i].process, cards[i].pid,
-                          cards[i].cpu, cards[i].host});
+    info.ranks.push_back({static_cast<int>(i), cards[i].group, cards[i].local_rank,
+                          cards[i].process, cards[i].pid, cards[i].cpu, cards[i].host});
   }
   report_ = std::make_unique<Report>(options_, std::move(info));
   report_->print_header();
@@ -270,7 +283,7 @@ uint8_t* Runner::recv_at(const PointSetup& s, bool in_place, size_t slot) const 
 
 void Runner::start(const PointSetup& s, bool in_place, size_t slot, Requests* requests) {
   Call call;
-  call.comm = job_.comm;
+  call.comm = group_.comm();
   call.send = send_at(s, in_place, slot);
   call.recv = recv_at(s, in_place, slot);
   call.count = s.geometry.table_count;
@@ -282,7 +295,7 @@ void Runner::start(const PointSetup& s, bool in_place, size_t slot, Requests* re
     call.request = requests->data();
     call.second_request = requests->data() + 1;
   }
-  require(operation_.start(call), operation_.c_name);
+  require(operation_.start(call), operation_.c_name, group_.comm());
 }
 
 Timing Runner::time_iterations(const PointSetup& s, bool in_place, int64_t count,
@@ -539,7 +552,7 @@ Measurement Runner::measure_place(Pattern& pattern, const PointSetup& s, bool in
   if (options_.report_cpu_time) m.cpu_time_us = over_ranks(exchange(mine.cpu_us));
   if (m.time_us > 0) {
     m.algorithm_gbs = static_cast<double>(s.geometry.table_bytes) / m.time_us * 1e-3;
-    m.bus_gbs = m.algorithm_gbs * operation_.bus_factor(job_.rank_count);
+    m.bus_gbs = m.algorithm_gbs * operation_.bus_factor(group_.rank_count());
   }
   if (options_.checks > 0) {
     double total = 0;
@@ -589,7 +602,7 @@ int Runner::run() {
     for (int cycle = 0; options_.cycles == 0 || cycle < options_.cycles; ++cycle) {
       for (const ElementType* type : options_.types) {
         for (const Reduction reduction : options_.ops) {
-          Pattern pattern(*type, reduction, job_.rank_count);
+          Pattern pattern(*type, reduction, group_.rank_count());
           weir_redop_t op = WEIR_SUM;
           switch (reduction) {
             case Reduction::kNone:
@@ -608,26 +621,27 @@ int Runner::run() {
               op = WEIR_AVG;
               break;
             case Reduction::kMulSum: {
-              const uint64_t factor = pattern.factor_bits(job_.rank);
-              require(weir_redop_create_premul_sum(job_.comm, &factor, type->type, &op),
-                      "weir_redop_create_premul_sum");
+              const uint64_t factor = pattern.factor_bits(group_.rank());
+              require(weir_redop_create_premul_sum(group_.comm(), &factor, type->type, &op),
+                      "weir_redop_create_premul_sum", group_.comm());
               break;
             }
           }
           const bool all_roots = operation_.has_root && options_.root < 0;
           const int first = !operation_.has_root || all_roots ? 0 : options_.root;
-          const int last = all_roots ? job_.rank_count - 1 : first;
+          const int last = all_roots ? smallest_group_ - 1 : first;
           for (int root = first; root <= last; ++root) {
-            measure_series(pattern, {job_.rank, job_.rank_count, root}, op);
+            measure_series(pattern, {group_.rank(), group_.rank_count(), root}, op);
           }
           if (reduction == Reduction::kMulSum) {
-            require(weir_redop_destroy(job_.comm, op), "weir_redop_destroy");
+            require(weir_redop_destroy(group_.comm(), op), "weir_redop_destroy", group_.comm());
           }
         }
       }
     }
     if (options_.report_memory) gather_memory();
     if (std::string e = buffers_.release(); !e.empty()) throw RunError{e};
+    if (std::string e = group_.release(); !e.empty()) throw RunError{e};
   } catch (const RunError& error) {
     if (report_) report_->progress("");
     fmt::print(stderr, "{}: rank {}: {}\n", operation_.program, job_.rank, error.text);

@@ -198,6 +198,37 @@ TEST(Options, OneSizeAboveTheDefaultNeedsNoMaximum) {
   EXPECT_EQ(sweep_sizes(o), (std::vector<size_t>{64u << 20}));
 }
 
+TEST(Split, RulesAndNumbersAreThoseOfNcclTests) {
+  const auto color = [](const char* mask, const char* rule, int process) {
+    Split split;
+    EXPECT_EQ(read_split(mask, rule, &split), "") << (rule != nullptr ? rule : mask);
+    return split.color(process);
+  };
+  EXPECT_EQ(color(nullptr, nullptr, 13), 0);
+  EXPECT_EQ(color("7", nullptr, 13), 5);
+  EXPECT_EQ(color("0x10", nullptr, 17), 16);
+  EXPECT_EQ(color("0x7", "MOD 2", 13), 5);  // the mask comes first
+  EXPECT_EQ(color(nullptr, "AND 0x7", 13), 5);
+  EXPECT_EQ(color(nullptr, "&7", 13), 5);
+  EXPECT_EQ(color(nullptr, "or 0b10", 13), 15);
+  EXPECT_EQ(color(nullptr, "| 2", 13), 15);
+  EXPECT_EQ(color(nullptr, "MOD 8", 13), 5);
+  EXPECT_EQ(color(nullptr, "%8", 13), 5);
+  EXPECT_EQ(color(nullptr, "DIV 8", 13), 1);
+  EXPECT_EQ(color(nullptr, "/ 4", 13), 3);
+}
+
+TEST(Split, WhatIsNoRuleIsRefused) {
+  Split split;
+  for (const char* bad : {"", "MOD", "MOD 0", "DIV 0", "MOD -2", "XOR 3", "AND 0xg", "MOD 2 3"}) {
+    EXPECT_NE(read_split(nullptr, bad, &split).find("NCCL_TESTS_SPLIT "), std::string::npos) << bad;
+  }
+  for (const char* bad : {"", "x", "-1", "100000000"}) {
+    EXPECT_NE(read_split(bad, nullptr, &split).find("NCCL_TESTS_SPLIT_MASK"), std::string::npos)
+        << bad;
+  }
+}
+
 TEST(SlotPlan, RotatingBuffersExceedTheCacheOverAllRanks) {
   for (const size_t bytes : {0u, 8u, 100u, 4096u, 1u << 20, 64u << 20}) {
     for (const int ranks : {1, 2, 7}) {

@@ -35,7 +35,7 @@ Report report_of(const Options& options, const std::vector<Row>& rows) {
   info.program = "all_reduce_perf";
   info.rank_count = 2;
   info.machine.processor = "A <fast> & \"quoted\" processor";
-  info.ranks = {{0, 0, 0, 10, 0, "host"}, {1, 1, 1, 11, -1, "host"}};
+  info.ranks = {{0, 0, 0, 0, 10, 0, "host"}, {1, 0, 1, 1, 11, -1, "host"}};
   Report report(options, info);
   testing::internal::CaptureStdout();
   for (const Row& row : rows) report.add(row);

@@ -90,16 +90,16 @@ TEST(PerfTools, ThreadsAndProcessesTogetherMakeTheRanks) {
   EXPECT_NE(run.out.find("# nRanks 4 processes 2 "), std::string::npos) << run.out;
 }
 
-// The lines on devices, by rank: the process of each.
-std::vector<std::string> pids_of(const std::string& out) {
+// The lines on devices, by rank: the process of each (the number `field` of the line).
+std::vector<std::string> pids_of(const std::string& out, size_t field = 3) {
   std::vector<std::string> pids;
-  const std::regex device("#  Rank +(\\d+) Group +\\d+ Pid +(\\d+) on +\\S+ device +\\d+ .*");
+  const std::regex device("#  Rank +(\\d+) Group +(\\d+) Pid +(\\d+) on +\\S+ device +\\d+ .*");
   std::istringstream lines(out);
   for (std::string line; std::getline(lines, line);) {
     std::smatch found;
     if (!std::regex_match(line, found, device)) continue;
     EXPECT_EQ(found[1], std::to_string(pids.size()));
-    pids.push_back(found[2]);
+    pids.push_back(found[field]);
   }
   return pids;
 }
@@ -123,6 +123,51 @@ TEST(PerfTools, RanksAreProcessesTimesThreadsTimesRanksPerThread) {
   const std::vector<std::string> pids = pids_of(run.out);
   ASSERT_EQ(pids.size(), 8u) << run.out;
   for (size_t rank = 0; rank < 8; ++rank) EXPECT_EQ(pids[rank] == pids[0], rank < 4) << rank;
+}
+
+TEST(PerfTools, ProcessesFormTheGroupsThatTheEnvironmentAsksFor) {
+  const std::pair<const char*, std::vector<std::string>> cases[] = {
+      {"NCCL_TESTS_SPLIT=MOD 2", {"0", "1", "0", "1", "0"}},
+      {"NCCL_TESTS_SPLIT=/0b10", {"0", "0", "1", "1", "2"}},
+      {"NCCL_TESTS_SPLIT_MASK=0x4", {"0", "0", "0", "0", "4"}},
+  };
+  for (const auto& [variable, groups] : cases) {
+    for (const std::string& tool : all_tools()) {
+      if (tool != "all_reduce_perf" && groups[1] != "1") continue;  // once each is enough
+      const CommandResult run =
+          run_tool(tool, small({"--ranks", "5", "-o", "mulsum", "-R", "2"}), {variable});
+      expect_good_table(tool + " " + variable, run, 4);
+      EXPECT_EQ(pids_of(run.out, 2), groups) << run.out;
+    }
+  }
+}
+
+TEST(PerfTools, BandwidthIsThatOfAGroup) {
+  const std::string path = temporary_path("group.json");
+  const CommandResult run =
+      run_tool("all_gather_perf",
+               {"--ranks", "4", "-b", "48K", "-e", "48K", "-n", "2", "--fixed-buffers", "-J", path},
+               {"NCCL_TESTS_SPLIT=DIV 2"});
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto j = nlohmann::json::parse(content_of(path));
+  std::remove(path.c_str());
+  const auto& row = j["results"][0];
+  EXPECT_EQ(row["count"], 48 * 1024 / 4 / 2);  // blocks of two ranks
+  EXPECT_NEAR(
+      row["out_of_place"]["bus_bw"].get<double>() / row["out_of_place"]["alg_bw"].get<double>(),
+      0.5, 1e-9);
+  EXPECT_EQ(j["config"]["devices"][3]["group"], 1);
+}
+
+TEST(PerfTools, ARootThatAGroupDoesNotHaveIsAnError) {
+  const CommandResult run =
+      run_tool("broadcast_perf", small({"--ranks", "3", "-r", "1"}), {"NCCL_TESTS_SPLIT=MOD 2"});
+  EXPECT_EQ(run.status, 3);
+  EXPECT_NE(run.err.find("-r 1: the ranks are 0 to 0"), std::string::npos) << run.err;
+  expect_good_table(
+      "all roots",
+      run_tool("broadcast_perf", small({"--ranks", "3", "-r", "all"}), {"NCCL_TESTS_SPLIT=MOD 2"}),
+      4);
 }
 
 TEST(PerfTools, WithoutALauncherTwoRanksAreStartedAndSaidSo) {
