@@ -16,6 +16,7 @@ namespace weir::perf {
 namespace {
 
 constexpr size_t kSweepSizesMax = 100000;
+constexpr int64_t kIterationsEachMax = 1 << 20;  // -I
 
 void declare(cli::CommandLine& app, const Operation& operation, Options& options) {
   app.take_last();  // scripts add to what another script already passes
@@ -67,6 +68,10 @@ std::string complete(const cli::CommandLine& app, const Operation& operation, Op
     options.notes.push_back(fmt::format("-K {}: ignored, it must be below the iterations, {}",
                                         options.per_iteration_skip, iterations_min));
     options.per_iteration_skip = 0;
+  }
+  if (options.per_iteration && options.iterations > kIterationsEachMax) {
+    return fmt::format("-I 1 -n {}: the time of each iteration is kept; give at most -n {}",
+                       options.iterations, kIterationsEachMax);
   }
   if (const char* wanted = std::getenv("NCCL_TESTS_MIN_BW")) {
     options.bus_gbs_wanted = std::max(0.0, std::atof(wanted));

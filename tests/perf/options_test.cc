@@ -181,6 +181,7 @@ TEST(Options, BadValuesAreRefusedWithTheFlagAndTheRemedy) {
       {{"--pin", "maybe"}, "auto, on, off"},
       {{"-b", "0", "-e", "1G", "-i", "1"}, "larger step"},
       {{"-b", "0", "-e", "8", "-i", "0"}, "-i 0"},
+      {{"-I", "1", "-n", "2000000"}, "give at most -n 1048576"},
       {{"--no-such-flag"}, "no-such-flag"},
   };
   for (const auto& [arguments, complaint] : cases) {
