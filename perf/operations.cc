@@ -22,6 +22,17 @@ Geometry whole_vectors(size_t count_total, size_t element_bytes, const Where& /*
   return g;
 }
 
+// In place: what is received lies after what is sent, in the same buffer.
+Geometry apart_in_place(Geometry g) {
+  g.in_place_recv_offset = g.send_count;
+  g.in_place_count = g.send_count + g.recv_count;
+  return g;
+}
+
+Geometry send_recv_geometry(size_t count_total, size_t element_bytes, const Where& where) {
+  return apart_in_place(whole_vectors(count_total, element_bytes, where));
+}
+
 Geometry broadcast_geometry(size_t count_total, size_t element_bytes, const Where& where) {
   Geometry g = whole_vectors(count_total, element_bytes, where);
   if (where.rank != where.root) g.send_count = 0;
@@ -105,7 +116,7 @@ Geometry uneven_blocks(size_t count_total, size_t element_bytes, const Where& wh
   g.send_count = g.recv_count = uneven_offset(mean, where.rank, where.rank_count, where.rank_count);
   g.table_count = mean;
   g.table_bytes = g.send_count * element_bytes;
-  return g;
+  return apart_in_place(g);
 }
 
 // ---- Expected contents of the receive buffer ------------------------------------------------
@@ -201,8 +212,9 @@ weir_result_t start_send_recv(const Call& c) {
   const int previous = (c.where.rank + c.where.rank_count - 1) % c.where.rank_count;
   weir_result_t result = weir_group_start();
   if (result != WEIR_OK) return result;
-  const weir_result_t sent = weir_send(c.comm, c.send, c.count, c.type, next, nullptr);
-  const weir_result_t received = weir_recv(c.comm, c.recv, c.count, c.type, previous, nullptr);
+  const weir_result_t sent = weir_send(c.comm, c.send, c.count, c.type, next, c.request);
+  const weir_result_t received =
+      weir_recv(c.comm, c.recv, c.count, c.type, previous, c.second_request);
   result = weir_group_end();
   if (sent != WEIR_OK) return sent;
   return received != WEIR_OK ? received : result;
@@ -266,7 +278,6 @@ constexpr Operation kOperations[] = {
      .start = start_all_to_all},
     {.program = "alltoallv_perf",
      .c_name = "weir_all_to_all_v",
-     .has_in_place = false,
      .geometry = uneven_blocks,
      .expected = transposed_uneven,
      .bus_factor = all_but_own_block,
@@ -302,8 +313,7 @@ constexpr Operation kOperations[] = {
      .start = start_scatter},
     {.program = "sendrecv_perf",
      .c_name = "weir_send and weir_recv",
-     .has_in_place = false,
-     .geometry = whole_vectors,
+     .geometry = send_recv_geometry,
      .expected = of_previous_rank,
      .bus_factor = all_bytes,
      .start = start_send_recv},

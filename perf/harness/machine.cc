@@ -104,6 +104,14 @@ bool pin_this_thread(int cpu) {
 
 int current_cpu() { return sched_getcpu(); }
 
+size_t resident_bytes() {
+  std::istringstream pages(first_line("/proc/self/statm"));
+  size_t size = 0;
+  size_t resident = 0;
+  pages >> size >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
 std::string timestamp() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};

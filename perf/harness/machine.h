@@ -24,6 +24,8 @@ Machine describe_machine();
 bool pin_this_thread(int cpu);
 // The cpu that the calling thread runs on now, -1 if unknown.
 int current_cpu();
+// Memory of this process that is in RAM now; 0 if unknown.
+size_t resident_bytes();
 // "2026-01-31 12:00:00", local time.
 std::string timestamp();
 

@@ -17,7 +17,8 @@ namespace weir::perf {
 struct Geometry {
   size_t send_count = 0;
   size_t recv_count = 0;  // 0: this rank receives nothing
-  // In place one buffer holds both: its size and the place of each in it.
+  // In place one buffer holds both: its size and the place of each in it. Where the library has no
+  // form that replaces what is sent, they lie one after the other.
   size_t in_place_count = 0;
   size_t in_place_send_offset = 0;
   size_t in_place_recv_offset = 0;
@@ -51,7 +52,8 @@ struct Call {
   weir_datatype_t type = WEIR_FLOAT32;
   weir_redop_t op = WEIR_SUM;
   Where where;
-  weir_request_t* request = nullptr;
+  weir_request_t* request = nullptr;         // nullptr: the call returns when it is done
+  weir_request_t* second_request = nullptr;  // set like `request`, for what is two operations
 };
 
 struct Operation {
@@ -59,7 +61,6 @@ struct Operation {
   const char* c_name;   // "weir_all_reduce", for error texts
   bool reduces = false;
   bool has_root = false;
-  bool has_in_place = true;
 
   // `count_total`: elements that fit the requested bytes.
   Geometry (*geometry)(size_t count_total, size_t element_bytes, const Where& where);

@@ -35,10 +35,9 @@ std::vector<ChartSeries> make_series(const std::vector<Row>& rows) {
     if (several_roots) key += fmt::format("root {} ", row.root);
     if (std::find(order.begin(), order.end(), key) == order.end()) order.push_back(key);
     for (int place = 0; place < 2; ++place) {
-      const std::optional<Measurement>& m = place == 0 ? row.out_of_place : row.in_place;
-      if (!m.has_value() || row.bytes == 0) continue;
+      if (row.bytes == 0) continue;
       Sum& sum = sums[place][key][static_cast<double>(row.bytes)];
-      sum.total += m->bus_gbs;
+      sum.total += (place == 0 ? row.out_of_place : row.in_place).bus_gbs;
       ++sum.count;
     }
   }

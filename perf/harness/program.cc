@@ -29,6 +29,7 @@ struct ProcessJob {
   int local_process = 0;  // index and number on this machine
   int local_process_count = 1;
   bool pins_by_default = true;
+  size_t resident_bytes = 0;
   const char* launch = "";
   Machine machine;
 };
@@ -41,7 +42,7 @@ int fail(const Operation& operation, int rank, const std::string& text) {
 // The cpu to which local rank `index` is bound; -1: none.
 int cpu_for(const ProcessJob& job, int index) {
   const std::vector<int>& cpus = job.machine.cpus;
-  const int local_count = job.local_process_count * job.options->thread_count;
+  const int local_count = job.local_process_count * job.options->ranks_per_process();
   const bool enough = local_count <= static_cast<int>(cpus.size());
   if (job.options->pin == Pin::kOff) return -1;
   if (job.options->pin == Pin::kAuto && !(enough && job.pins_by_default)) return -1;
@@ -52,14 +53,17 @@ RankJob rank_job(const ProcessJob& job, int thread) {
   RankJob rank;
   rank.options = job.options;
   rank.operation = job.operation;
-  rank.rank = job.process * job.options->thread_count + thread;
-  rank.rank_count = job.process_count * job.options->thread_count;
+  const int per_process = job.options->ranks_per_process();
+  rank.rank = job.process * per_process + thread;
+  rank.rank_count = job.process_count * per_process;
   rank.process = job.process;
   rank.process_count = job.process_count;
-  rank.local_rank_count = job.local_process_count * job.options->thread_count;
+  rank.local_rank = job.local_process * per_process + thread;
+  rank.local_rank_count = job.local_process_count * per_process;
+  rank.resident_bytes = job.resident_bytes;
   rank.launch = job.launch;
   rank.machine = job.machine;
-  const int cpu = cpu_for(job, job.local_process * job.options->thread_count + thread);
+  const int cpu = cpu_for(job, rank.local_rank);
   if (cpu >= 0 && pin_this_thread(cpu)) rank.pinned_cpu = cpu;
   return rank;
 }
@@ -75,7 +79,7 @@ int run_and_destroy(RankJob& rank) {
 }
 
 int run_process(const ProcessJob& job) {
-  return run_threads(job.options->thread_count, [&job](int thread) {
+  return run_threads(job.options->ranks_per_process(), [&job](int thread) {
     RankJob rank = rank_job(job, thread);
     const weir_result_t result =
         weir_comm_create(&rank.comm, rank.rank_count, &job.id, rank.rank, nullptr);
@@ -119,7 +123,7 @@ int run_launched(ProcessJob job) {
       weir_comm_size(world, &job.process_count) != WEIR_OK || !find_neighbours(world, &job)) {
     return fail(operation, job.process, error_text("setting up", WEIR_ERROR_INTERNAL, world));
   }
-  if (job.options->thread_count == 1) {
+  if (job.options->ranks_per_process() == 1) {
     RankJob rank = rank_job(job, 0);
     rank.comm = world;
     return run_and_destroy(rank);
@@ -151,19 +155,20 @@ int run_program(int argc, char** argv, const Operation& operation) {
   job.options = &options;
   job.operation = &operation;
   job.machine = describe_machine();
+  job.resident_bytes = resident_bytes();
 
   const char* launcher = launcher_in_environment();
   if (options.process_count == 0 && launcher != nullptr) {
     job.launch = launcher;
     return run_launched(std::move(job));
   }
-  if (options.process_count == 0 && !options.thread_count_given) {
+  if (options.process_count == 0 && !options.ranks_given) {
     options.process_count = kDefaultRankCount;
     options.notes.push_back(
-        fmt::format("neither a launcher nor --ranks nor -t: --ranks {}", kDefaultRankCount));
+        fmt::format("neither a launcher nor --ranks, -t or -g: --ranks {}", kDefaultRankCount));
   }
   if (options.process_count == 0) options.process_count = 1;
-  const int rank_count = options.process_count * options.thread_count;
+  const int rank_count = options.process_count * options.ranks_per_process();
   if (operation.has_root && options.root >= rank_count) {
     fmt::print(stderr, "{}: -r {}: the ranks are 0 to {}\n", operation.program, options.root,
                rank_count - 1);

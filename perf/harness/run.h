@@ -23,14 +23,16 @@ struct RankJob {
   int rank_count = 1;
   int process = 0;
   int process_count = 1;
-  int local_rank_count = 1;  // ranks of this machine
+  int local_rank = 0;  // among the ranks of this machine
+  int local_rank_count = 1;
   int pinned_cpu = -1;
+  size_t resident_bytes = 0;  // of the process before it made a communicator
   std::string launch;
   Machine machine;
 };
 
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitWrong = 1;
+inline constexpr int kExitWrong = 1;  // also: less bandwidth than NCCL_TESTS_MIN_BW
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitError = 3;
 

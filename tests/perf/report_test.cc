@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -24,6 +25,8 @@ Row row_of(size_t bytes, double bus_gbs, std::optional<uint64_t> wrong) {
   m.bus_gbs = bus_gbs;
   m.wrong = wrong;
   row.out_of_place = m;
+  row.in_place = m;
+  row.in_place.wrong = wrong.has_value() ? std::optional<uint64_t>(0) : std::nullopt;
   return row;
 }
 
@@ -32,7 +35,7 @@ Report report_of(const Options& options, const std::vector<Row>& rows) {
   info.program = "all_reduce_perf";
   info.rank_count = 2;
   info.machine.processor = "A <fast> & \"quoted\" processor";
-  info.ranks = {{0, 0, 10, 0, "host"}, {1, 1, 11, -1, "host"}};
+  info.ranks = {{0, 0, 0, 0, 10, 0, "host"}, {1, 0, 1, 1, 11, -1, "host"}};
   Report report(options, info);
   testing::internal::CaptureStdout();
   for (const Row& row : rows) report.add(row);
@@ -54,17 +57,183 @@ TEST(Report, WrongElementsOfAllRowsAreAdded) {
 
 TEST(Report, JsonHoldsMachineSettingsAndRows) {
   Options options;
-  options.command_line = "all_reduce_perf -b 8";
+  options.arguments = {"all_reduce_perf", "-b", "8"};
   const Report report = report_of(options, {row_of(8, 1.5, std::nullopt)});
   const nlohmann::json j = nlohmann::json::parse(report.json());
   EXPECT_EQ(j["machine"]["processor"], "A <fast> & \"quoted\" processor");
-  EXPECT_EQ(j["args"], "all_reduce_perf -b 8");
+  EXPECT_EQ(j["args"], (std::vector<std::string>{"all_reduce_perf", "-b", "8"}));
   ASSERT_EQ(j["results"].size(), 1u);
   EXPECT_EQ(j["results"][0]["size"], 8);
   EXPECT_EQ(j["results"][0]["out_of_place"]["bus_bw"], 1.5);
   EXPECT_TRUE(j["results"][0]["out_of_place"]["nwrong"].is_null());  // not checked is not zero
-  EXPECT_TRUE(j["results"][0]["in_place"].is_null());
-  EXPECT_EQ(j["ranks"][1]["pid"], 11);
+  EXPECT_EQ(j["config"]["devices"][1]["pid"], 11);
+}
+
+// The keys and the types of version 3 of the JSON of nccl-tests 2.19 (src/util.cu).
+TEST(Report, JsonHasTheKeysOfNcclTestsWithItsTypes) {
+  Options options;
+  options.per_iteration = true;
+  Row row = row_of(8, 1.5, 0);
+  IterationTimes each;
+  each.times_us = {1, 2};
+  each.process_times_us = {{1, 2}, {1, 1}};
+  row.out_of_place.each = row.in_place.each = each;
+  const nlohmann::json j = nlohmann::json::parse(report_of(options, {row}).json());
+  using Type = nlohmann::json::value_t;
+  const auto expect = [](const nlohmann::json& object,
+                         const std::vector<std::pair<const char*, Type>>& keys) {
+    for (const auto& [key, type] : keys) {
+      ASSERT_TRUE(object.contains(key)) << key;
+      EXPECT_EQ(object[key].type(), type) << key << " " << object[key];
+    }
+  };
+  const Type number = Type::number_unsigned;
+  expect(j, {{"version", number},
+             {"start_time", Type::string},
+             {"args", Type::array},
+             {"env", Type::array},
+             {"nccl_version", number},
+             {"config", Type::object},
+             {"results", Type::array},
+             {"out_of_bounds", Type::object},
+             {"average_bus_bandwidth", Type::object},
+             {"errors", Type::array},
+             {"end_time", Type::string}});
+  EXPECT_EQ(j["version"], 3);
+  expect(j["config"], {{"nthreads", number},
+                       {"ngpus", number},
+                       {"minimum_bytes", number},
+                       {"maximum_bytes", number},
+                       {"step_bytes", number},
+                       {"warmup_iters", number},
+                       {"iterations", number},
+                       {"aggregated_iterations", number},
+                       {"validation", number},
+                       {"graph", number},
+                       {"blocking_collectives", Type::string},
+                       {"per_iter_timing", Type::string},
+                       {"per_iter_skip", number},
+                       {"parallel_init", Type::string},
+                       {"devices", Type::array}});
+  EXPECT_EQ(j["config"]["per_iter_timing"], "true");
+  expect(j["config"]["devices"][1], {{"rank", number},
+                                     {"group", number},
+                                     {"pid", number},
+                                     {"hostname", Type::string},
+                                     {"device", number},
+                                     {"device_hex", Type::string},
+                                     {"device_info", Type::string}});
+  expect(j["results"][0], {{"size", number},
+                           {"count", number},
+                           {"type", Type::string},
+                           {"redop", Type::string},
+                           {"root", Type::string},
+                           {"out_of_place", Type::object},
+                           {"out_of_place_per_iter", Type::object},
+                           {"in_place", Type::object},
+                           {"in_place_per_iter", Type::object},
+                           {"actual_iterations", number},
+                           {"experiment_name", Type::string}});
+  EXPECT_EQ(std::stoi(j["results"][0]["root"].get<std::string>()), -1);
+  for (const char* place : {"out_of_place", "in_place"}) {
+    expect(j["results"][0][place], {{"time", Type::number_float},
+                                    {"alg_bw", Type::number_float},
+                                    {"bus_bw", Type::number_float},
+                                    {"nwrong", number}});
+    expect(j["results"][0][place + std::string("_per_iter")],
+           {{"skipped_iterations", number},
+            {"min_us", Type::number_float},
+            {"max_us", Type::number_float},
+            {"avg_us", Type::number_float},
+            {"p50_us", Type::number_float},
+            {"p95_us", Type::number_float},
+            {"p99_us", Type::number_float},
+            {"stdev_us", Type::number_float},
+            {"cv_pct", Type::number_float},
+            {"times_us", Type::array},
+            {"per_process_max_times_us", Type::array}});
+  }
+  expect(j["out_of_bounds"], {{"count", number}, {"okay", Type::string}});
+  EXPECT_EQ(j["out_of_bounds"]["okay"], "true");
+  expect(j["average_bus_bandwidth"], {{"bandwidth", Type::number_float}, {"okay", Type::string}});
+  EXPECT_EQ(j["average_bus_bandwidth"]["okay"], "unchecked");
+}
+
+TEST(Report, AFactorAndProcessorTimeReplaceTheirKeys) {
+  Options options;
+  options.step_factor = 2;
+  options.report_cpu_time = true;
+  Row row = row_of(8, 1.5, 0);
+  row.out_of_place.cpu_time_us = 0.25;
+  const nlohmann::json j = nlohmann::json::parse(report_of(options, {row}).json());
+  EXPECT_EQ(j["config"]["step_factor"], 2.0);
+  EXPECT_FALSE(j["config"].contains("step_bytes"));
+  EXPECT_EQ(j["results"][0]["out_of_place"]["cpu_time"], 0.25);
+}
+
+TEST(Report, NoSecretIsWrittenToJson) {
+  ASSERT_EQ(setenv("WEIR_SECRET", "sesame", 1), 0);
+  ASSERT_EQ(setenv("NCCL_ALGO", "Ring", 1), 0);
+  const Options options;
+  const std::string json = report_of(options, {}).json();
+  unsetenv("WEIR_SECRET");
+  unsetenv("NCCL_ALGO");
+  EXPECT_EQ(json.find("sesame"), std::string::npos);
+  EXPECT_NE(json.find("NCCL_ALGO=Ring"), std::string::npos);
+}
+
+TEST(Report, NoNumberHasAnExponent) {
+  const Options options;
+  for (const double bus_gbs : {3e-7, 0.5, 2e8}) {
+    Row row = row_of(8, bus_gbs, 0);
+    row.out_of_place.time_us = 12345678901.25;
+    row.out_of_place.wrong = 12345678;
+    RunInfo info;
+    info.program = "all_reduce_perf";
+    Report report(options, info);
+    testing::internal::CaptureStdout();
+    report.add(row);
+    report.print_footer();
+    const std::string text = testing::internal::GetCapturedStdout();
+    EXPECT_EQ(text.find("e+"), std::string::npos) << text;
+    EXPECT_EQ(text.find("e-"), std::string::npos) << text;
+    EXPECT_NE(text.find(" 12345678901  "), std::string::npos) << text;
+    EXPECT_NE(text.find(" 12345678 "), std::string::npos) << text;
+  }
+}
+
+TEST(Report, AsManyDecimalsAreShownAsFitTheColumn) {
+  const Options options;
+  const std::pair<double, const char*> cases[] = {{0.414, "     0.41  "},
+                                                  {9999.994, "  9999.99  "},
+                                                  {99999.96, "   100000  "},
+                                                  {51406.12, "  51406.1  "},
+                                                  {1234567.4, "  1234567  "}};
+  for (const auto& [time_us, shown] : cases) {
+    Row row = row_of(8, 1, 0);
+    row.out_of_place.time_us = time_us;
+    RunInfo info;
+    Report report(options, info);
+    testing::internal::CaptureStdout();
+    report.add(row);
+    const std::string text = testing::internal::GetCapturedStdout();
+    EXPECT_NE(text.find(shown), std::string::npos) << text;
+  }
+}
+
+TEST(Report, BandwidthIsComparedWithWhatIsWanted) {
+  const std::pair<double, const char*> cases[] = {
+      {0, ": 2\n"}, {2, ": 2 OK\n"}, {2.2, ": 2 OK\n"}, {2.3, ": 2 FAILED\n"}};
+  for (const auto& [wanted, verdict] : cases) {
+    Options options;
+    options.bus_gbs_wanted = wanted;
+    const Report report = report_of(options, {row_of(8, 2, 0)});
+    testing::internal::CaptureStdout();
+    report.print_footer();
+    const std::string text = testing::internal::GetCapturedStdout();
+    EXPECT_NE(text.find(verdict), std::string::npos) << text;
+    EXPECT_EQ(report.bandwidth_suffices(), text.find("FAILED") == std::string::npos);
+  }
 }
 
 TEST(Report, CsvHasOneLineARow) {
@@ -91,7 +260,7 @@ TEST(Plot, TextIsEscapedAndEveryPointIsDrawn) {
   EXPECT_NE(svg.find("A &lt;fast&gt; &amp; &quot;quoted&quot; processor"), std::string::npos);
   size_t circles = 0;
   for (size_t at = 0; (at = svg.find("<circle", at)) != std::string::npos; ++at) ++circles;
-  EXPECT_EQ(circles, 3u);
+  EXPECT_EQ(circles, 6u);  // out of place and in place
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_EQ(svg.find("inf"), std::string::npos);
 }

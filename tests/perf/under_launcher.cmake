@@ -22,12 +22,41 @@ if(NOT count EQUAL 1 OR NOT output MATCHES "# Out of bounds values : 0 OK")
   message(FATAL_ERROR "not one table of three ranks:\n${output}\n${errors}")
 endif()
 
-# Threads below the launcher's processes: six ranks.
-execute_process(COMMAND ${LAUNCHER} ${flags} ${PROGRAM} ${arguments} -t 2
-  RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
-if(NOT status EQUAL 0 OR NOT output MATCHES "nThread 2 nRanks 6 ")
-  message(FATAL_ERROR "two threads each: exit status ${status}\n${output}\n${errors}")
-endif()
+# Ranks of one process below the launcher's processes, as nccl-tests numbers them: rank r belongs to
+# process r / (threads x ranks per thread).
+foreach(case "-g 1:1" "-t 2:2" "-g 2:2" "-t 2 -g 2:4")
+  string(REGEX REPLACE ":.*" "" more "${case}")
+  string(REGEX REPLACE ".*:" "" per_process "${case}")
+  separate_arguments(more)
+  math(EXPR ranks "3 * ${per_process}")
+  execute_process(COMMAND ${LAUNCHER} ${flags} ${PROGRAM} ${arguments} ${more}
+    RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE errors)
+  if(NOT status EQUAL 0 OR NOT output MATCHES "nRanks ${ranks} processes 3 ")
+    message(FATAL_ERROR "${case}: not ${ranks} ranks, exit status ${status}\n${output}\n${errors}")
+  endif()
+  string(REGEX MATCHALL "Rank +[0-9]+ Group +[0-9]+ Pid +[0-9]+" devices "${output}")
+  set(rank 0)
+  set(pids "")
+  foreach(device ${devices})
+    string(REGEX MATCH "Rank +([0-9]+) .* ([0-9]+)$" device "${device}")
+    math(EXPR place "${rank} % ${per_process}")
+    if(NOT CMAKE_MATCH_1 EQUAL rank)
+      message(FATAL_ERROR "${case}: rank ${rank} is missing:\n${output}")
+    endif()
+    if(place EQUAL 0)
+      list(APPEND pids ${CMAKE_MATCH_2})
+    elseif(NOT CMAKE_MATCH_2 EQUAL pid)
+      message(FATAL_ERROR "${case}: rank ${rank} is in another process:\n${output}")
+    endif()
+    set(pid ${CMAKE_MATCH_2})
+    math(EXPR rank "${rank} + 1")
+  endforeach()
+  list(REMOVE_DUPLICATES pids)
+  list(LENGTH pids processes)
+  if(NOT rank EQUAL ranks OR NOT processes EQUAL 3)
+    message(FATAL_ERROR "${case}: ${rank} ranks in ${processes} processes:\n${output}")
+  endif()
+endforeach()
 
 # A wrong value must reach the launcher's exit status.
 execute_process(COMMAND ${LAUNCHER} ${flags} ${PROGRAM} ${arguments} --test-corrupt 1
