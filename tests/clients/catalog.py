@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clients that tools/clients runs, their trials, and what is known not to work.
+
+A trial without `known` is expected to work. `known` says why one is not, in a few words;
+docs/clients.md has the whole story.
+"""
+
+import dataclasses
+import os
+
+PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    name: str
+    known: str | None = None
+    seconds_max: int = 120
+    stand_ins: bool = True  # the stand-ins for CUDA are on the path
+
+
+@dataclasses.dataclass(frozen=True)
+class Client:
+    name: str
+    program: str
+    trials: tuple
+    requirements: tuple = ()
+    version_of: str | None = None  # the package, of PyPI or Debian, whose version is shown
+    ci: bool = False  # small and quick
+    preloads: bool = False  # the wheel's RPATH goes before LD_LIBRARY_PATH
+    starter: tuple = ()  # goes before the interpreter
+    within: str | None = None  # the client whose environment this one uses
+    files_of: dict | None = None  # a package from whose wheel only some files are taken
+
+    @property
+    def program_path(self):
+        return os.path.join(PROGRAMS, self.program)
+
+
+MPIRUN = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2")
+KERNELS = "launches a kernel of PyTorch's, and there is no host function for it"
+HOST_MEMORY = "ncclMemAlloc gives host memory, which the driver does not know"
+STATIC_RUNTIME = "the CUDA runtime in the wheel does not start on the stand-in driver"
+
+CLIENTS = (
+    Client(
+        "nccl4py",
+        "nccl4py.py",
+        (
+            Trial("collectives"),
+            Trial("changes"),
+            Trial("one_sided", HOST_MEMORY),
+            Trial(
+                "one_process", "without a stream, all devices' operations go to the current one's"
+            ),
+            Trial("parameters"),
+            Trial("fork"),
+        ),
+        requirements=("nccl4py", "cuda-core[cu13]", "numpy"),
+        version_of="nccl4py",
+        ci=True,
+    ),
+    Client(
+        "cuda-core",
+        "cuda_core.py",
+        (
+            Trial("streams"),
+            Trial("memory", "the stand-in driver has no memory pools"),
+            Trial("static_runtime", STATIC_RUNTIME),
+            Trial("nvml", "there is no stand-in for libnvidia-ml.so.1"),
+        ),
+        within="nccl4py",
+        version_of="cuda-core",
+        ci=True,
+    ),
+    Client(
+        "mpi4py",
+        "mpi4py_beside.py",
+        (Trial("beside"),),
+        requirements=("mpi4py", "numpy"),
+        version_of="mpi4py",
+        ci=True,
+        starter=MPIRUN,
+    ),
+    Client(
+        "debian",
+        "debian_mpi.py",
+        (
+            Trial("open_mpi", "Debian builds Open MPI without CUDA"),
+            Trial("ucx", "Debian builds UCX without CUDA"),
+        ),
+        version_of="openmpi-bin",
+        ci=True,
+    ),
+    Client(
+        "nccl",
+        "nccl_wheel.py",
+        (
+            Trial("symbols", "ncclSetEncryption is missing"),
+            Trial("no_driver", stand_ins=False),
+            Trial("stand_in"),
+        ),
+        requirements=("nvidia-nccl-cu13",),
+        version_of="nvidia-nccl-cu13",
+        ci=True,
+    ),
+    Client(
+        "cupy",
+        "cupy_nccl.py",
+        (
+            Trial("library"),
+            Trial("runtime", STATIC_RUNTIME),
+            Trial("communicator", STATIC_RUNTIME),
+            Trial("distributed", STATIC_RUNTIME),
+            Trial("fork", STATIC_RUNTIME),
+        ),
+        requirements=("cupy-cuda13x",),
+        version_of="cupy-cuda13x",
+    ),
+    Client(
+        "torch",
+        "torch_nccl.py",
+        (
+            Trial("init"),
+            Trial("collectives"),
+            Trial("coalesced"),
+            Trial("split_group"),
+            Trial("barrier_and_objects", KERNELS),
+            Trial("watchdog"),
+            Trial("flight_recorder"),
+            Trial("fork"),
+            Trial("graph"),
+            Trial("allocator", "PyTorch offers NCCL's allocator only on devices with multicast"),
+            Trial("data_parallel", KERNELS),
+        ),
+        requirements=("torch", "numpy"),
+        version_of="torch",
+        preloads=True,
+    ),
+    Client(
+        "vllm",
+        "vllm_pynccl.py",
+        (Trial("wrapper"), Trial("communicator", KERNELS)),
+        within="torch",
+        preloads=True,
+        files_of={
+            "package": "vllm",
+            "files": [
+                "vllm/distributed/device_communicators/pynccl.py",
+                "vllm/distributed/device_communicators/pynccl_wrapper.py",
+                "vllm/utils/nccl.py",
+            ],
+        },
+    ),
+    Client(
+        "jax",
+        "jax_plugin.py",
+        (
+            Trial("loads"),
+            Trial("resolves"),
+            Trial("devices", "asks for CUPTI, which needs NVIDIA's driver"),
+        ),
+        requirements=("jax[cuda13]",),
+        version_of="jax-cuda13-plugin",
+    ),
+)
