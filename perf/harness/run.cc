@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "perf/harness/buffers.h"
-#include "perf/harness/split.h"
+#include "perf/harness/group.h"
 
 namespace weir::perf {
 namespace {

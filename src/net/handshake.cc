@@ -104,13 +104,13 @@ Handshake::State Handshake::feed(const unsigned char* data, size_t bytes) {
 bool Handshake::judge_header() {
   const uint16_t version = get<uint16_t>(in_ + 4);
   kind_ = static_cast<Kind>(get<uint16_t>(in_ + 6));
-  if (memcmp(in_, kMagic, sizeof kMagic) != 0) {
-    state_ = State::kMalformed;
-  } else if (version != kProtocolVersion) {
+  const bool is_ours = memcmp(in_, kMagic, sizeof kMagic) == 0;
+  const bool is_due = kind_ == expected_ || (!is_server_ && kind_ == Kind::kRefused);
+  if (is_ours && version != kProtocolVersion) {
     other_version_ = version;
     refuse(Refusal::kVersion, State::kOtherVersion);
-  } else if ((kind_ != expected_ && (is_server_ || kind_ != Kind::kRefused)) ||
-             get<uint32_t>(in_ + 8) != payload_bytes(kind_) || get<uint32_t>(in_ + 12) != 0) {
+  } else if (!is_ours || !is_due || get<uint32_t>(in_ + 8) != payload_bytes(kind_) ||
+             get<uint32_t>(in_ + 12) != 0) {
     state_ = State::kMalformed;
   }
   return state_ == State::kBusy;

@@ -86,7 +86,7 @@ Error device_attribute(const Device& device, int attribute, int* value) {
 
 void device_uuid(int machine_index, char out[16]) {
   std::memset(out, 0, 16);
-  std::memcpy(out, "weirhostcuda", 12);
+  std::copy_n("weirhostcuda", 12, out);
   out[15] = static_cast<char>(machine_index + 1);
 }
 

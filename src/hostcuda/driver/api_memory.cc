@@ -49,7 +49,7 @@ Error fill_flat(CUdeviceptr address, unsigned value, unsigned element_bytes, siz
 
 template <class Type>
 void put(void* data, Type value) {
-  std::memcpy(data, &value, sizeof value);
+  std::memcpy(data, &value, sizeof(Type));
 }
 
 Error read_attribute(void* data, CUpointer_attribute attribute, const Allocation& found,

@@ -109,6 +109,7 @@ WEIR_CUDART cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
 
 // ---- Called by nvcc's code ----------------------------------------------------------------------
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names are CUDA's.
 WEIR_CUDART void** __cudaRegisterFatBinary(void* binary) {
   // Device code is not examined; the handle only has to exist.
   return new void*(binary);
@@ -169,6 +170,8 @@ WEIR_CUDART cudaError_t __cudaLaunchKernel_ptsz(cudaKernel_t kernel, struct dim3
                                                 size_t shared_bytes, cudaStream_t stream) {
   return launch_kernel(kernel, grid, block, arguments, shared_bytes, own(stream));
 }
+
+// NOLINTEND(bugprone-reserved-identifier)
 
 WEIR_CUDART cudaError_t cudaLaunchKernel_ptsz(const void* symbol, struct dim3 grid,
                                               struct dim3 block, void** arguments,

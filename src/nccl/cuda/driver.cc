@@ -35,6 +35,22 @@ int current_device() {
   return it != nullptr && it->cuCtxGetDevice(&device) == kSuccess ? device : 0;
 }
 
+Context context_on(const Driver& driver, int device) {
+  Context current = nullptr;
+  Device current_device = 0;
+  if (driver.cuCtxGetCurrent(&current) != kSuccess || current == nullptr) return nullptr;
+  if (driver.cuCtxGetDevice(&current_device) == kSuccess && current_device == device) {
+    return current;
+  }
+  Context primary = nullptr;
+  const bool has_both =
+      driver.cuDevicePrimaryCtxRetain != nullptr && driver.cuDevicePrimaryCtxRelease_v2 != nullptr;
+  if (!has_both || driver.cuDevicePrimaryCtxRetain(&primary, device) != kSuccess) return current;
+  // The program's own use keeps it.
+  (void)driver.cuDevicePrimaryCtxRelease_v2(device);
+  return primary;
+}
+
 nccl::Outcome failed(const Driver& driver, const char* function, const char* call, Result result) {
   const char* name = nullptr;
   const char* text = nullptr;

@@ -4,6 +4,8 @@
 // since they take its table of functions. Thread-safe.
 #pragma once
 
+#include <cstdint>
+
 #include "cuda/driver_table.h"
 #include "nccl/base/outcome.h"
 
@@ -21,6 +23,15 @@ const Driver* driver_in_use();
 
 // The device of the calling thread's context; 0 without a context.
 int current_device();
+
+// The default stream's handles: CUDA takes them for a stream of the current context.
+inline bool is_default_stream(Stream stream) {
+  return reinterpret_cast<uintptr_t>(stream) <= 2;  // NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
+}
+
+// The context in which a default stream belongs to `device`: that of the calling thread if it is on
+// this device, else the device's primary context. nullptr if the thread has no context.
+Context context_on(const Driver& driver, int device);
 
 // ncclUnhandledCudaError with CUDA's name of the error.
 nccl::Outcome failed(const Driver& driver, const char* function, const char* call, Result result);

@@ -12,7 +12,6 @@
 using weir::nccl::Backend;
 using weir::nccl::backend;
 using weir::nccl::FunctionIndex;
-using weir::nccl::Outcome;
 
 namespace weir::nccl {
 

@@ -31,7 +31,7 @@ weir_unique_id_t make_id(const Secret& secret, const PackedAddresses& addresses)
 class DerivedIds {
  public:
   // `addresses` by rank. `forced`: nothing but the real NCCL is allowed.
-  DerivedIds(Secret secret, std::vector<PackedAddresses> addresses, bool forced)
+  DerivedIds(const Secret& secret, std::vector<PackedAddresses> addresses, bool forced)
       : secret_(secret), addresses_(std::move(addresses)), forced_(forced) {}
 
   bool forced() const { return forced_; }

@@ -16,7 +16,6 @@ using weir::nccl::Comm;
 using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
 using weir::nccl::Outcome;
-using weir::nccl::Parent;
 using weir::nccl::Setup;
 
 namespace {

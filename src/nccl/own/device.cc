@@ -8,13 +8,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include "weir/nccl_device.h"
 #include "nccl/api/own.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
+#include "weir/nccl_device.h"
 
 using weir::nccl::guarded;
-using weir::nccl::invalid_argument;
 using weir::nccl::invalid_usage;
 using weir::nccl::Outcome;
 

@@ -14,12 +14,7 @@
 #include "nccl/own/group.h"
 
 using weir::nccl::Arguments;
-using weir::nccl::Factor;
-using weir::nccl::guarded;
-using weir::nccl::invalid_argument;
-using weir::nccl::invalid_usage;
 using weir::nccl::Operation;
-using weir::nccl::OperationKind;
 using weir::nccl::Outcome;
 using weir::nccl::Setup;
 

@@ -106,7 +106,7 @@ Outcome start_graph_tasks(const Driver& driver, const char* function,
   cuda::Result result = driver.cuUserObjectCreate(&object, retained.get(), on_graph_destroyed, 1,
                                                   cuda::kNoDestructorSync);
   if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuUserObjectCreate", result);
-  retained.release();  // owned by the object
+  (void)retained.release();  // owned by the object
   result = driver.cuGraphRetainUserObject(capture.graph, object, 1, cuda::kObjectMove);
   if (result != cuda::kSuccess) {
     (void)driver.cuUserObjectRelease(object, 1);
@@ -169,7 +169,7 @@ struct Batch {
   std::vector<cuda::Event> launch_events;
   std::vector<Part> parts;
   const char* function = nullptr;
-  cuda::Context context = nullptr;  // of the thread, where the stream is NULL
+  cuda::Context context = nullptr;  // of default streams
   Capture capture;
   std::unique_ptr<StreamCommands> commands;
   Outcome outcome;
@@ -181,8 +181,9 @@ struct Batch {
     if (!has(stream)) streams.push_back(stream);
   }
   bool shares_stream_with(const Batch& other) const {
-    return std::any_of(other.streams.begin(), other.streams.end(),
-                       [&](cuda::Stream it) { return has(it); });
+    return std::any_of(other.streams.begin(), other.streams.end(), [&](cuda::Stream it) {
+      return has(it) && (!cuda::is_default_stream(it) || context == other.context);
+    });
   }
 };
 
@@ -196,6 +197,7 @@ std::vector<Batch> batches_of(std::vector<Operation> operations) {
       mine->parts.emplace_back().comm = operation.comm;
     }
     mine->add(operation.stream);
+    if (operation.context != nullptr) mine->context = operation.context;
     if (operation.launch_event != nullptr) mine->launch_events.push_back(operation.launch_event);
     mine->parts[0].operations.push_back(std::move(operation));
   }
@@ -207,6 +209,7 @@ std::vector<Batch> batches_of(std::vector<Operation> operations) {
       }
       for (const cuda::Stream it : all[k].streams) all[i].add(it);
       for (Part& it : all[k].parts) all[i].parts.push_back(std::move(it));
+      if (all[i].context == nullptr) all[i].context = all[k].context;
       for (const cuda::Event it : all[k].launch_events) all[i].launch_events.push_back(it);
       all.erase(all.begin() + static_cast<std::ptrdiff_t>(k));
       k = i + 1;  // the merged batch may share streams with batches before k
@@ -331,7 +334,6 @@ class Group {
     for (Batch& batch : batches_) {
       const Operation& first = batch.parts[0].operations[0];
       batch.function = first.function;
-      batch.context = first.context;
       for (Part& part : batch.parts) {
         part.proxy = proxy_of(*part.comm);
         proxies.push_back(part.proxy.get());
@@ -371,7 +373,9 @@ class Group {
   void run(Batch& batch, Call call) {
     if (!batch.outcome.ok()) return;
     try {
-      const cuda::ContextScope context(driver_, batch.streams[0], batch.context);
+      const cuda::Stream lead = batch.streams[0];
+      const cuda::ContextScope context(driver_, cuda::is_default_stream(lead) ? nullptr : lead,
+                                       batch.context);
       batch.outcome = call();
     } catch (...) {
       batch.outcome = outcome_of_exception(batch.function, std::current_exception());
@@ -395,9 +399,8 @@ void find_order(Operation* operation) {
   const bool named = operation->stream != nullptr || operation->launch_event != nullptr;
   const Driver* driver = named ? cuda::driver(true) : cuda::known_driver();
   if (driver == nullptr) return;
-  if (operation->stream == nullptr &&
-      driver->cuCtxGetCurrent(&operation->context) != cuda::kSuccess) {
-    operation->context = nullptr;
+  if (cuda::is_default_stream(operation->stream)) {
+    operation->context = cuda::context_on(*driver, operation->comm->device());
   }
   operation->in_stream_order = operation->stream != nullptr || operation->context != nullptr;
 }

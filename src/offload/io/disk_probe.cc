@@ -219,7 +219,7 @@ Result<DiskRates> probe_disk(Disk* disk, Arena* arena, const DiskProbeOptions& o
     return Status(Code::kInvalidUsage, "probe of a disk that has transfers under way");
   Probe probe(disk, options);
   WEIR_RETURN_IF_ERROR(probe.prepare(arena));
-  const Result<DiskRates> rates = measure(&probe, options);
+  Result<DiskRates> rates = measure(&probe, options);
   if (!rates.ok()) probe.drain();
   return rates;
 }

@@ -184,8 +184,7 @@ Status FileDisk::allocate(int fd, const std::string& path, uint64_t bytes) {
     }
   }
   if (number == 0) return Status();
-  const Status status =
-      system_error(fmt::format("allocate {} bytes for '{}'", bytes, path), number);
+  Status status = system_error(fmt::format("allocate {} bytes for '{}'", bytes, path), number);
   if (number != ENOSPC && number != EDQUOT && number != EFBIG) return status;
   const Result<uint64_t> available = free_bytes(parent_of(path));
   return Status(
@@ -336,7 +335,7 @@ Status FileDisk::remove(const std::string& path) {
 Status FileDisk::link(const std::string& from, const std::string& to) {
   if (::link(from.c_str(), to.c_str()) == 0) return Status();
   const int number = errno;
-  const Status status = path_error("link", from).with_context("to '" + to + "'");
+  Status status = path_error("link", from).with_context("to '" + to + "'");
   // EPERM is also what Linux answers where the file system has no hard links.
   if (number == EOPNOTSUPP || number == EPERM || number == EXDEV || number == EMLINK)
     return Status(Code::kUnsupported, status.text());
@@ -353,7 +352,7 @@ Status FileDisk::clone(const std::string& from, const std::string& to) {
   if (uninterrupted([&] { return ioctl(copy.get(), FICLONE, source.get()); }) == 0) return Status();
   const int number = errno;
   ::unlink(to.c_str());
-  const Status status =
+  Status status =
       system_error(fmt::format("share the extents of '{}' with '{}'", from, to), number);
   for (const int unsupported : {EOPNOTSUPP, ENOTTY, ENOSYS, EXDEV, EINVAL})
     if (number == unsupported) return Status(Code::kUnsupported, status.text());

@@ -106,7 +106,7 @@ Status Pipeline::run(PipelineWork* work, PipelineReport* report) {
         fmt::format("pipeline: {} transfers of another user of the disk, or of a run that failed, "
                     "are under way; open it again",
                     s.disk->in_flight()));
-  const Status status = Run(&s, work, report).all();
+  Status status = Run(&s, work, report).all();
   if (status.ok() && report->rates().disk_bytes_per_s > 0) s.rates = report->rates();
   return status;
 }

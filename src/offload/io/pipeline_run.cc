@@ -21,7 +21,7 @@ Pipeline::Run::Run(State* state, PipelineWork* work, PipelineReport* report)
 
 Status Pipeline::Run::all() {
   const uint64_t begin_ns = now_ns();
-  const Status status = sweep();
+  Status status = sweep();
   if (!status.ok()) drain();
   report_.wall_ns = now_ns() - begin_ns;
   return status;
@@ -224,7 +224,7 @@ Status Pipeline::Run::wait_for_disk(uint32_t least) {
   const uint64_t deadline_ns = begin_ns + s_.options.timeout_ms * 1'000'000u;
   const Status reaped = s_.disk->reap(least, least == 0 ? begin_ns : deadline_ns, &done_);
   if (least > 0) report_.disk_wait_ns += now_ns() - begin_ns;
-  const Status handled = handle(done_);
+  Status handled = handle(done_);
   if (!handled.ok()) return handled;
   if (reaped.ok()) return Status();
   if (reaped.code() != Code::kTimeout) return reaped.with_context("pipeline");

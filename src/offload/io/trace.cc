@@ -62,7 +62,7 @@ Status write_chrome_trace(const std::string& path, const Trace& trace) {
   std::FILE* file = std::fopen(path.c_str(), "we");
   if (file == nullptr) return system_error("write the trace '" + path + "'");
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  const Status failed = written ? Status() : system_error("write the trace '" + path + "'");
+  Status failed = written ? Status() : system_error("write the trace '" + path + "'");
   if (std::fclose(file) != 0 && failed.ok()) return system_error("write the trace '" + path + "'");
   return failed;
 }

@@ -51,7 +51,7 @@ using DHalf = hn::Rebind<uint16_t, DFloat>;
 using DByte = hn::Rebind<uint8_t, DFloat>;
 using VFloat = VecOf<DFloat>;
 using VUint = VecOf<DUint>;
-constexpr size_t kLanes = hn::MaxLanes(DFloat());
+inline constexpr size_t kLanes = hn::MaxLanes(DFloat());
 
 template <class D>
 HWY_INLINE VecOf<D> load(D d, const unsigned char* from) {

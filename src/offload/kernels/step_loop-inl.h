@@ -25,7 +25,7 @@ namespace weir::offload {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr size_t kLineBytes = 64;
+inline constexpr size_t kLineBytes = 64;
 
 template <size_t kAheadBytes, bool kWritten>
 HWY_INLINE void prefetch_lines(const unsigned char* at, size_t bytes) {
