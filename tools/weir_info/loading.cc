@@ -219,7 +219,8 @@ Result<std::string> find_program(const std::string& program) {
   if (program.find('/') == std::string::npos) {
     path.clear();
     for (const std::string& folder : split(variable("PATH"), ":")) {
-      if (path.empty() && is_executable(folder + "/" + program)) path = folder + "/" + program;
+      const std::string candidate = fmt::format("{}/{}", folder, program);
+      if (path.empty() && is_executable(candidate)) path = candidate;
     }
     if (path.empty()) return invalid_argument("there is no program " + program + " on PATH");
   }
@@ -301,7 +302,7 @@ std::string path_by_name(const std::string& object, const std::string& name) {
 }
 
 Result<std::string> interpreter_of_python(const std::string& program) {
-  const auto path = find_program(program);
+  auto path = find_program(program);
   if (!path.ok() || is_python(path.value())) return path;
   const auto output = run_program(
       {"/usr/bin/env", program, "-c", "import sys; print(sys.executable)"}, {}, kPythonMs);

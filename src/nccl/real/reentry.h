@@ -11,15 +11,15 @@ namespace weir::nccl {
 // While it lives, the calling thread is inside the real library.
 class InsideReal {
  public:
-  InsideReal() { ++t_depth; }
-  ~InsideReal() { --t_depth; }
+  InsideReal() { ++depth_; }
+  ~InsideReal() { --depth_; }
   InsideReal(const InsideReal&) = delete;
   InsideReal& operator=(const InsideReal&) = delete;
 
-  static bool here() { return t_depth > 0; }
+  static bool here() { return depth_ > 0; }
 
  private:
-  static inline thread_local int t_depth = 0;
+  static inline thread_local int depth_ = 0;
 };
 
 // Whether a call of an exported function with this return address goes to the real library whatever

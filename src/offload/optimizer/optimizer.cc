@@ -367,7 +367,7 @@ Status Optimizer::with_remedy(const Status& status) const {
 }
 
 Status Optimizer::check_committed() const {
-  const Status status = home_->check_committed();
+  Status status = home_->check_committed();
   if (status.code() != Code::kRefused) return status;
   return Status(status.code(), fmt::format("{}; {}", status.text(), damage_remedy()));
 }

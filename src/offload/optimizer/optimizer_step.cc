@@ -42,7 +42,7 @@ Status Optimizer::step(const StepOptions& options, StepReport* report) {
   WEIR_RETURN_IF_ERROR(check_use("step", Use::kChange));
   progress_.begin(home_->placement().state_count());
   StepReport own;
-  const Status status = run_step(options, &own);
+  Status status = run_step(options, &own);
   progress_.end();
   if (report != nullptr) *report = own;
   return status;
@@ -294,7 +294,7 @@ Status Optimizer::step_drives(uint64_t step, float factor, bool hold, StepReport
   *finite = all_finite;
   if (!hold && !*finite) return go_back(status);
   if (!status.ok()) {
-    const Status error = recover(status.with_context(fmt::format("step {}", step)), step, report);
+    Status error = recover(status.with_context(fmt::format("step {}", step)), step, report);
     if (status.code() != Code::kRefused || !check_lost("step").ok() || step_ + 1 != step) {
       return error;
     }

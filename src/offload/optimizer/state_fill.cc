@@ -127,7 +127,7 @@ Status StateHome::fill(Disk* disk, ChunkSource* source) {
   fill_arena_ = made.take();
   Result<std::unique_ptr<Pipeline>> pipeline = Pipeline::create(disk, fill_arena_.get(), options);
   if (!pipeline.ok()) return pipeline.status();
-  const Status status = pipeline.value()->run(&filling, nullptr);
+  Status status = pipeline.value()->run(&filling, nullptr);
   pipeline.value().reset();
   if (disk->in_flight() == 0) fill_arena_.reset();
   return status;

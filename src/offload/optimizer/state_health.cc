@@ -126,7 +126,7 @@ Status StateHome::ensure_whole(bool* went_back) {
 Status StateHome::check_committed() {
   if (scrubber_ != nullptr) scrubber_->pause();
   take_over_scrub();
-  const Status status = store_->check_bad_chunks();
+  Status status = store_->check_bad_chunks();
   if (scrubber_ != nullptr) scrubber_->resume();
   return status;
 }

@@ -218,7 +218,7 @@ Status StateHome::load_committed() {
   const bool agrees = options_.rank_count > 1 && !options_.read_only;
   if (options_.verify || agrees) WEIR_RETURN_IF_ERROR(ensure_whole(&went_back));
   if (went_back) return {};
-  const Status loaded = reload();
+  Status loaded = reload();
   if (loaded.ok() || loaded.code() == Code::kTimeout) return loaded;
   WEIR_RETURN_IF_ERROR(ensure_whole(&went_back));
   return went_back ? Status() : loaded;
@@ -244,7 +244,7 @@ void StateHome::swap_slots() {
 
 Status StateHome::run(Sweep* sweep, PipelineReport* report) {
   if (scrubber_ != nullptr) scrubber_->pause();
-  const Status status = pipeline_->run(sweep, report);
+  Status status = pipeline_->run(sweep, report);
   if (scrubber_ != nullptr) scrubber_->resume();
   return status;
 }

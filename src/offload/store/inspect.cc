@@ -34,7 +34,7 @@ std::string open_slot(Disk& disk, const std::vector<std::string>& directories,
     if (!size.ok()) return size.status().text();
     const uint64_t expected =
         slot_bytes(report->chunk_count, report->metadata.header.description.chunk_bytes, d, count);
-    const std::string text =
+    std::string text =
         fmt::format("expected '{}' to have {} bytes, found {}", path, expected, size.value());
     if (size.value() < expected) return text;
     if (size.value() > expected) report->slots[slot].grown = text;
@@ -68,7 +68,7 @@ Status inspect_slot(Disk& disk, const std::vector<std::string>& directories, uin
   };
   std::vector<bool> holds_state(files.size());  // by directory
   std::vector<uint64_t> zero;
-  const Status scanned = scan_chunks(
+  Status scanned = scan_chunks(
       disk, range, [&](uint64_t chunk, const Status& status, const unsigned char* bytes) {
         step();
         if (!status.ok()) {

@@ -217,7 +217,7 @@ Result<Claim> claim_directories(Disk& disk, const std::vector<std::string>& dire
 }
 
 // Report the first error, not one of the clean-up.
-void give_back(Disk& disk, const std::vector<std::string>& directories, Claim claim) {
+void give_back(Disk& disk, const std::vector<std::string>& directories, const Claim& claim) {
   static_cast<void>(remove_files(disk, directories, true));
   remove_made(disk, claim);
 }
@@ -269,7 +269,7 @@ Status Discard::remove() {
     if (!lock.ok()) return lock.status();
     locks_.push_back(lock.take());
   }
-  const Status status = remove_files(*disk_, directories_, true);
+  Status status = remove_files(*disk_, directories_, true);
   if (status.ok()) return status;
   const Result<std::vector<std::string>> left = existing_files(*disk_, directories_);
   if (!left.ok()) return status.with_context("not all files were removed");

@@ -29,11 +29,11 @@ Result<uint64_t> draw(const StoreOptions& options) {
 // A checkpoint has one slot, but so may a store that has lost the other.
 Result<bool> may_be_a_store(Disk& disk, const std::vector<std::string>& directories,
                             const std::string& directory, uint64_t timeout_ms) {
-  const Result<bool> locked = disk.exists(lock_path(directory));
+  Result<bool> locked = disk.exists(lock_path(directory));
   if (!locked.ok() || locked.value()) return locked;
   uint32_t slots = 0;
   for (uint32_t slot = 0; slot < 2; ++slot) {
-    const Result<bool> exists = disk.exists(slot_path(directory, slot));
+    Result<bool> exists = disk.exists(slot_path(directory, slot));
     if (!exists.ok()) return exists;
     slots += exists.value() ? 1 : 0;
   }
@@ -190,7 +190,8 @@ Result<std::unique_ptr<Store>> Store::open_locked(Disk& disk,
   for (const HurtFile& file : hurt) {
     if (!writes) store->problems_.push_back(file.why);
   }
-  for (const std::string& problem : store->problems_) log_warn(where + ": " + problem);
+  for (const std::string& problem : store->problems_)
+    log_warn(fmt::format("{}: {}", where, problem));
   store->intact_.assign(store->chunk_count_, 0);
   if (metadata.newer_unreadable) WEIR_RETURN_IF_ERROR(store->note_unreadable_record());
   if (writes) {

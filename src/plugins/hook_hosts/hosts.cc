@@ -228,7 +228,7 @@ class Hosts final : public hook::Hook {
   }
 
   const weir_control_t* outer_control() const {
-    constexpr size_t kEnd = offsetof(weir_host_t, control) + sizeof(host_->control);
+    constexpr size_t kEnd = offsetof(weir_host_t, control) + sizeof(void*);
     return host_->struct_bytes < kEnd ? nullptr : host_->control;
   }
 

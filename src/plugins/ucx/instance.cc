@@ -209,10 +209,11 @@ weir_result_t Instance::make_endpoints(const std::vector<std::string>& cards) {
     const std::string segment = peer.reports_errors && i != rank ? segment_of(card) : "";
     const std::string own_segment = network.tcp_segment().substr(0, kSegmentBytes);
     if (!segment.empty() && !own_segment.empty() && segment != own_segment) {
-      return report.fail(WEIR_ERROR_UNSUPPORTED, "UCX_TCP_RX_SEG_SIZE is " + own_segment +
-                                                     " at rank " + text_of(rank) + " and " +
-                                                     segment + " at rank " + text_of(i) +
-                                                     "; set it to the same on all ranks");
+      std::string text = "UCX_TCP_RX_SEG_SIZE is ";
+      text.append(own_segment).append(" at rank ").append(text_of(rank)).append(" and ");
+      text.append(segment).append(" at rank ").append(text_of(i));
+      text.append("; set it to the same on all ranks");
+      return report.fail(WEIR_ERROR_UNSUPPORTED, text);
     }
     params.err_mode = peer.reports_errors ? UCP_ERR_HANDLING_MODE_PEER : UCP_ERR_HANDLING_MODE_NONE;
     params.err_handler.cb = on_endpoint_error;
