@@ -141,14 +141,18 @@ weir_two_ways(spdlog::spdlog SHARED ${spdlog_LINK_LIBRARIES} CONTAINED weir_bund
 weir_two_ways(PkgConfig::hwy SHARED ${hwy_LINK_LIBRARIES} CONTAINED weir_bundled_highway)
 weir_two_ways(PkgConfig::tomlplusplus SHARED ${tomlplusplus_LINK_LIBRARIES}
   CONTAINED weir_bundled_toml)
-foreach(name crypto ssl xxhash pugixml)
-  weir_find_archive(archive_of_${name} ${name})
-endforeach()
+weir_find_archive(archive_of_crypto ${libcrypto_LINK_LIBRARIES})
 weir_two_ways(OpenSSL::Crypto SHARED ${libcrypto_LINK_LIBRARIES} CONTAINED ${archive_of_crypto})
+weir_find_archive(archive_of_ssl ${libssl_LINK_LIBRARIES})
 weir_two_ways(OpenSSL::SSL SHARED ${libssl_LINK_LIBRARIES}
   CONTAINED ${archive_of_ssl} ${archive_of_crypto})
+weir_find_archive(archive_of_xxhash ${xxhash_LINK_LIBRARIES})
 weir_two_ways(PkgConfig::xxhash SHARED ${xxhash_LINK_LIBRARIES} CONTAINED ${archive_of_xxhash})
-weir_two_ways(pugixml::pugixml SHARED pugixml::shared CONTAINED ${archive_of_pugixml})
+if(TARGET pugixml::static)
+  weir_two_ways(pugixml::pugixml SHARED pugixml::shared CONTAINED pugixml::static)
+else()
+  list(APPEND WEIR_MISSING_ARCHIVES libpugixml.a)
+endif()
 # Opened at run time (src/core/topo/hwloc_library.cc).
 set_target_properties(PkgConfig::hwloc PROPERTIES INTERFACE_LINK_LIBRARIES "")
 
@@ -197,7 +201,7 @@ weir_optional_module(PMIX "PMIx" pmix "start under PMIx launchers" libpmix-dev)
 weir_optional_module(URING "liburing" liburing "optimizer state on NVMe, many connections of tcp"
   liburing-dev)
 if(WEIR_HAVE_URING)
-  weir_find_archive(archive_of_uring uring)
+  weir_find_archive(archive_of_uring ${uring_LINK_LIBRARIES})
   weir_two_ways(PkgConfig::uring SHARED ${uring_LINK_LIBRARIES} CONTAINED ${archive_of_uring})
 endif()
 

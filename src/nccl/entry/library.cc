@@ -14,13 +14,11 @@
 using weir::nccl::Backend;
 using weir::nccl::backend;
 using weir::nccl::FunctionIndex;
-using weir::nccl::InsideReal;
 using weir::nccl::leave_route;
 using weir::nccl::make_from;
 using weir::nccl::Route;
 using weir::nccl::route;
 using weir::nccl::Table;
-using weir::nccl::table_without_comm;
 
 namespace {
 
