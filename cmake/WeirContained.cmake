@@ -5,30 +5,13 @@
 # tests, of which there are hundreds, are linked with the system's shared libraries. Both are made
 # of the same objects.
 
-# What keeps them from it: archives that were not found.
-set(WEIR_MISSING_ARCHIVES "")
-foreach(archive libstdc++.a libgcc_eh.a)
-  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${archive}
-    OUTPUT_VARIABLE path OUTPUT_STRIP_TRAILING_WHITESPACE)
-  if(NOT IS_ABSOLUTE "${path}")
-    list(APPEND WEIR_MISSING_ARCHIVES ${archive})
-  endif()
-endforeach()
-set(WEIR_STATIC_RUNTIME ON)
-if(WEIR_MISSING_ARCHIVES)
-  set(WEIR_STATIC_RUNTIME OFF)
-endif()
-
 # weir_contained(TARGET…)
 # For a shared library or module whose version script hides all but its own names.
 function(weir_contained)
-  if(WEIR_SANITIZE)
-    return()  # a sanitizer's runtime replaces functions of the shared libstdc++
-  endif()
-  set_target_properties(${ARGN} PROPERTIES WEIR_CONTAINED ON)
-  if(NOT WEIR_STATIC_RUNTIME)
+  if(NOT WEIR_HAVE_ARCHIVES)
     return()
   endif()
+  set_target_properties(${ARGN} PROPERTIES WEIR_CONTAINED ON)
   foreach(target IN LISTS ARGN)
     # Objects refer to __cxa_pure_virtual weakly, which takes nothing from an archive.
     target_link_options(${target} PRIVATE
@@ -37,7 +20,7 @@ function(weir_contained)
   endforeach()
 endfunction()
 
-# weir_two_ways(TARGET SHARED library… [CONTAINED library…])
+# weir_two_ways(TARGET SHARED library… CONTAINED library…)
 # What those link that depend on the imported TARGET: SHARED, or CONTAINED for weir_contained().
 function(weir_two_ways target)
   cmake_parse_arguments(ARG "" "" "SHARED;CONTAINED" ${ARGN})
@@ -52,15 +35,29 @@ function(weir_two_ways target)
   set_target_properties(${target} PROPERTIES INTERFACE_LINK_LIBRARIES "${libraries}")
 endfunction()
 
-# weir_find_archive(OUT NAME)
-# The static library NAME, or the shared one where there is none.
-macro(weir_find_archive out name)
-  string(TOUPPER WEIR_${name}_ARCHIVE WEIR_ARCHIVE)
-  find_library(${WEIR_ARCHIVE} NAMES lib${name}.a)
-  mark_as_advanced(${WEIR_ARCHIVE})
-  set(${out} ${${WEIR_ARCHIVE}})
-  if(NOT ${out})
-    set(${out} ${name})
-    list(APPEND WEIR_MISSING_ARCHIVES lib${name}.a)
+# weir_find_archives(OUT LIBRARY…)
+# The static libraries beside shared ones, which are paths. WEIR_MISSING_ARCHIVES gets the names of
+# those that do not exist.
+set(WEIR_MISSING_ARCHIVES "")
+function(weir_find_archives out)
+  set(found "")
+  foreach(library IN LISTS ARGN)
+    cmake_path(REPLACE_EXTENSION library LAST_ONLY a)
+    list(APPEND found ${library})
+    if(NOT EXISTS ${library})
+      cmake_path(GET library FILENAME name)
+      list(APPEND WEIR_MISSING_ARCHIVES ${name})
+    endif()
+  endforeach()
+  set(${out} ${found} PARENT_SCOPE)
+  set(WEIR_MISSING_ARCHIVES ${WEIR_MISSING_ARCHIVES} PARENT_SCOPE)
+endfunction()
+
+# GCC's own, which it finds itself.
+foreach(archive libstdc++.a libgcc_eh.a)
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=${archive}
+    OUTPUT_VARIABLE path OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(NOT IS_ABSOLUTE "${path}")
+    list(APPEND WEIR_MISSING_ARCHIVES ${archive})
   endif()
-endmacro()
+endforeach()

@@ -10,6 +10,7 @@
 #   optional   WEIR_HAVE_<X> (ON or OFF) and, when ON, the target:
 #              CUDA CUDA::cudart    NCCL WEIR_NCCL_INCLUDE_DIR    UCX PkgConfig::ucx
 #              LIBFABRIC PkgConfig::libfabric    PMIX PkgConfig::pmix    URING PkgConfig::uring
+#              ARCHIVES weir_contained()
 #              OPENMPI, MPICH WEIR_<X>_CC and WEIR_<X>_RUN (programs)
 #              BENCHMARK benchmark::benchmark
 #              GLOO (perf/tcp_compare compiles against it by itself)
@@ -141,14 +142,32 @@ weir_two_ways(spdlog::spdlog SHARED ${spdlog_LINK_LIBRARIES} CONTAINED weir_bund
 weir_two_ways(PkgConfig::hwy SHARED ${hwy_LINK_LIBRARIES} CONTAINED weir_bundled_highway)
 weir_two_ways(PkgConfig::tomlplusplus SHARED ${tomlplusplus_LINK_LIBRARIES}
   CONTAINED weir_bundled_toml)
-foreach(name crypto ssl xxhash pugixml)
-  weir_find_archive(archive_of_${name} ${name})
+# OpenSSL's archives may need those of others in their turn.
+set(shared_libraries ${libcrypto_LINK_LIBRARIES})
+foreach(name IN LISTS libcrypto_STATIC_LIBRARIES)
+  if(name MATCHES "^(crypto|dl|pthread)$")
+    continue()
+  endif()
+  find_library(WEIR_LIBRARY_${name} ${name})
+  mark_as_advanced(WEIR_LIBRARY_${name})
+  if(WEIR_LIBRARY_${name})
+    list(APPEND shared_libraries ${WEIR_LIBRARY_${name}})
+  else()
+    list(APPEND WEIR_MISSING_ARCHIVES lib${name}.a)
+  endif()
 endforeach()
-weir_two_ways(OpenSSL::Crypto SHARED ${libcrypto_LINK_LIBRARIES} CONTAINED ${archive_of_crypto})
+weir_find_archives(archives_of_crypto ${shared_libraries})
+weir_two_ways(OpenSSL::Crypto SHARED ${libcrypto_LINK_LIBRARIES} CONTAINED ${archives_of_crypto})
+weir_find_archives(archive_of_ssl ${libssl_LINK_LIBRARIES})
 weir_two_ways(OpenSSL::SSL SHARED ${libssl_LINK_LIBRARIES}
-  CONTAINED ${archive_of_ssl} ${archive_of_crypto})
+  CONTAINED ${archive_of_ssl} ${archives_of_crypto})
+weir_find_archives(archive_of_xxhash ${xxhash_LINK_LIBRARIES})
 weir_two_ways(PkgConfig::xxhash SHARED ${xxhash_LINK_LIBRARIES} CONTAINED ${archive_of_xxhash})
-weir_two_ways(pugixml::pugixml SHARED pugixml::shared CONTAINED ${archive_of_pugixml})
+if(TARGET pugixml::static)
+  weir_two_ways(pugixml::pugixml SHARED pugixml::shared CONTAINED pugixml::static)
+else()
+  list(APPEND WEIR_MISSING_ARCHIVES libpugixml.a)
+endif()
 # Opened at run time (src/core/topo/hwloc_library.cc).
 set_target_properties(PkgConfig::hwloc PROPERTIES INTERFACE_LINK_LIBRARIES "")
 
@@ -197,27 +216,22 @@ weir_optional_module(PMIX "PMIx" pmix "start under PMIx launchers" libpmix-dev)
 weir_optional_module(URING "liburing" liburing "optimizer state on NVMe, many connections of tcp"
   liburing-dev)
 if(WEIR_HAVE_URING)
-  weir_find_archive(archive_of_uring uring)
+  weir_find_archives(archive_of_uring ${uring_LINK_LIBRARIES})
   weir_two_ways(PkgConfig::uring SHARED ${uring_LINK_LIBRARIES} CONTAINED ${archive_of_uring})
 endif()
 
-# What the libraries that leave the project then need is theirs (WeirContained.cmake).
+# All or none of them (WeirContained.cmake).
 set(WEIR_ALL_ARCHIVES ON)
-set(reason "")
-if(WEIR_SANITIZE)
-  set(WEIR_ALL_ARCHIVES OFF)
+list(JOIN WEIR_MISSING_ARCHIVES " " names)
+set(reason "not found: ${names}")
+if(WEIR_SANITIZE)  # its runtime replaces functions of the shared libstdc++
   set(reason "sanitizers need the shared libraries")
-elseif(WEIR_MISSING_ARCHIVES)
+endif()
+if(WEIR_SANITIZE OR WEIR_MISSING_ARCHIVES)
   set(WEIR_ALL_ARCHIVES OFF)
-  list(JOIN WEIR_MISSING_ARCHIVES " " archives)
-  set(reason "not found: ${archives}; it loads where these libraries are shared")
 endif()
-set(version "")
-if(WEIR_ALL_ARCHIVES)
-  set(version found)
-endif()
-weir_dependency_row("static archives" "${version}" "libraries that load where only glibc is"
-  "${reason}")
+weir_optional(ARCHIVES "static archives" WEIR_ALL_ARCHIVES found
+  "libraries that load where only glibc is" "${reason}")
 
 # Both MPIs are only peers to compare with, and launchers: never linked into the library. Debian
 # installs both side by side under these names.

@@ -18,7 +18,8 @@
 #if defined(DLFO_STRUCT_HAS_EH_DBASE)  // glibc has it, so that GCC's unwinder calls it
 
 // The file's first bytes in memory, from the linker.
-extern "C" __attribute__((visibility("hidden"))) const ElfW(Ehdr) __ehdr_start;
+extern "C" __attribute__((visibility("hidden"))) const ElfW(Ehdr) own_header
+    __asm__("__ehdr_start");
 
 namespace {
 
@@ -52,11 +53,11 @@ int look_at(struct dl_phdr_info* library, size_t, void* argument) {
 }
 
 int look_at_own(Search* search) {
-  const auto base = reinterpret_cast<uintptr_t>(&__ehdr_start);
+  const auto base = reinterpret_cast<uintptr_t>(&own_header);
   struct dl_phdr_info own = {};
   own.dlpi_addr = base;
-  own.dlpi_phdr = reinterpret_cast<const ElfW(Phdr)*>(base + __ehdr_start.e_phoff);
-  own.dlpi_phnum = __ehdr_start.e_phnum;
+  own.dlpi_phdr = reinterpret_cast<const ElfW(Phdr)*>(base + own_header.e_phoff);
+  own.dlpi_phnum = own_header.e_phnum;
   return look_at(&own, sizeof own, search);
 }
 

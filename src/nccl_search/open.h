@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Opens the real NCCL: NVIDIA's libnccl.so.2, or another library with its functions, but never one
-// of Weir's, whatever its file is called. Where a libnccl.so.2 of Weir's was loaded before, the real
-// one's calls of its own exports go there, and are passed back (nccl/real/reentry.h). Used by Weir's
-// libnccl.so.2 and by the transport `nccl`. Thread-safe.
+// of Weir's, whatever its file is called. Where a libnccl.so.2 of Weir's was loaded before, the
+// real one's calls of its own exports go there, and are passed back (nccl/real/reentry.h). Used by
+// Weir's libnccl.so.2 and by the transport `nccl`. Thread-safe.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the libraries that leave the project ask of a system: glibc 2.34 and nothing else, so that
-// they load on every distribution of the time and beside whatever a program has. cmake/WeirContained
-// says how.
+// they load on every distribution of the time and beside whatever a program has.
+// cmake/WeirContained.cmake says how.
 #include <gnu/libc-version.h>
 #include <gtest/gtest.h>
 

@@ -62,7 +62,7 @@ class BareRoot : public testing::TestWithParam<const char*> {
     const CommandResult made = run_command(WEIR_MAKE_ROOT, {GetParam(), folder.string()});
     if (made.status == 77) GTEST_SKIP() << made.out;
     ASSERT_EQ(made.status, 0) << made.out << made.err;
-    root_ = folder / "root";
+    root_ = folder / "system";
     put(WEIR_LIBRARY, "weir/libnccl.so.2");
     put(WEIR_REFUSING, "refusing/libnccl.so.2");
     put(WEIR_PROGRAM, "linked");

@@ -39,28 +39,28 @@ struct Hwloc {
 #undef WEIR_HWLOC_MEMBER
 };
 
-Status unusable(const std::string& library, std::string_view why) {
-  return {Code::kUnsupported, fmt::format("hwloc cannot be used: {}: {}", library, why)};
+Status unusable(std::string_view why) {
+  return {Code::kUnsupported, fmt::format("hwloc cannot be used: {}", why)};
 }
 
 // It is opened anew each time, which is cheap, and stays open.
 Result<Hwloc> open_hwloc(const std::string& library) {
+  if (library.empty()) return unusable("no library is named");  // "" is the program to the loader
   void* opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (opened == nullptr) {
     const char* why = dlerror();
-    return unusable(library, why != nullptr ? why : "cannot be opened");
+    return unusable(why != nullptr ? why : library + " cannot be opened");
   }
   Hwloc hwloc;
 #define WEIR_HWLOC_FIND(name)                                                         \
   hwloc.name = reinterpret_cast<decltype(hwloc.name)>(dlsym(opened, "hwloc_" #name)); \
-  if (hwloc.name == nullptr) return unusable(library, "it has no function hwloc_" #name);
+  if (hwloc.name == nullptr) return unusable(library + " has no function hwloc_" #name);
   WEIR_HWLOC_FUNCTIONS(WEIR_HWLOC_FIND)
 #undef WEIR_HWLOC_FIND
   const unsigned version = hwloc.get_api_version();
   if (version < kVersionMin || version >= kVersionEnd) {
-    return unusable(library, fmt::format("its API has version {:#x}, and 2.4 or a later 2 is "
-                                         "needed",
-                                         version));
+    return unusable(fmt::format("{} has version {:#x} of the API; 2.4 or a later 2 is needed",
+                                library, version));
   }
   return hwloc;
 }

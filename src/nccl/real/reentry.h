@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The real NCCL calls some of its own exported functions by name. Where this library comes before it
-// in the loader's order (a preload, or a program linked with this one), such a call arrives here. It
-// is recognized by its return address, and passed back. Thread-safe.
+// The real NCCL calls some of its own exported functions by name. Where this library comes before
+// it in the loader's order (a preload, or a program linked with this one), such a call arrives
+// here. It is recognized by its return address, and passed back. Thread-safe.
 #pragma once
 
 #include "nccl/real/backend.h"

@@ -28,8 +28,7 @@ class NcclDouble {
  public:
   NcclDouble() {
     int version = 0;
-    // NCCL_DOUBLE_FIRST: loaded before the library under test could bind it to itself, so that its
-    // calls of its own exports come to the library under test.
+    // NCCL_DOUBLE_FIRST: loaded before the library under test opens it.
     if (std::getenv("NCCL_DOUBLE_FIRST") == nullptr) {
       EXPECT_NCCL(ncclGetVersion(&version));
     }

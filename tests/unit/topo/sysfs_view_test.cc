@@ -144,6 +144,22 @@ TEST(SysfsView, HasThePciTreeDownToDevicesOfInterest) {
   EXPECT_EQ(topology.node(topology.node(gpu).parent).bridge, BridgeRole::kDownstreamPort);
 }
 
+TEST(SysfsView, WhyHwlocIsNotUsedIsNoted) {
+  const TemporaryFolder sys;
+  const auto note_of = [&](const std::string& library) {
+    const Result<Topology> found =
+        discover({.hwloc_library = library, .sysfs_root = sys.path(), .nvml_library = ""});
+    EXPECT_TRUE(found.ok()) << found.status().text();
+    return found.ok() && !found.value().notes().empty() ? found.value().notes()[0].text : "";
+  };
+  EXPECT_NE(note_of("libhwloc.so.none").find("cannot open shared object file"), std::string::npos);
+  EXPECT_NE(note_of("").find("no library is named"), std::string::npos);
+  EXPECT_NE(note_of("libm.so.6").find("libm.so.6 has no function hwloc_"), std::string::npos);
+  const Result<std::string> version = hwloc_version("libhwloc.so.none");
+  ASSERT_FALSE(version.ok());
+  EXPECT_EQ(version.status().code(), Code::kUnsupported);
+}
+
 TEST(SysfsView, NothingInSysLeavesTheProcessorsOfThisProcess) {
   const TemporaryFolder sys;
   const Topology topology = machine(sys);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // This machine, whatever it is: also a container or a virtual machine that shows no PCIe at all.
+#include <algorithm>
+
 #include "core/topo/cpus.h"
 #include "core/topo/print.h"
 #include "core/topo/svg.h"
