@@ -24,6 +24,8 @@ using HostFunction = void (*)(void* argument);
 inline constexpr Result kSuccess = 0;
 inline constexpr Result kErrorNotReady = 600;
 inline constexpr Result kErrorPeerAlreadyEnabled = 704;
+inline constexpr Result kErrorNotPermitted = 800;
+inline constexpr Result kErrorNotSupported = 801;
 
 // CUpointer_attribute
 inline constexpr int kAttributeContext = 1;
@@ -47,6 +49,10 @@ inline constexpr unsigned kStreamNonBlocking = 0x1;
 inline constexpr unsigned kIpcLazyEnablePeerAccess = 0x1;
 // CUmemAllocationHandleType
 inline constexpr int kHandleDescriptor = 0x1;
+// CUmemAllocationType
+inline constexpr int kAllocationPinned = 0x1;
+// CUmemAllocationGranularity_flags
+inline constexpr int kGranularityRecommended = 0x1;
 // CUmemLocationType
 inline constexpr int kLocationDevice = 0x1;
 // CUmemAccess_flags
@@ -84,6 +90,18 @@ struct IpcHandle {
 struct MemoryLocation {
   int type = 0;
   int id = 0;
+};
+
+// CUmemAllocationProp
+struct AllocationProperties {
+  int type = 0;
+  int handle_types = 0;
+  MemoryLocation location;
+  void* windows = nullptr;
+  unsigned char compression = 0;
+  unsigned char rdma_capable = 0;
+  unsigned short usage = 0;
+  unsigned char reserved[4] = {};
 };
 
 // CUmemAccessDesc
@@ -124,7 +142,7 @@ using CUipcMemHandle = IpcHandle;
 using CUmemLocation = MemoryLocation;
 using CUmemAccessDesc = MemoryAccess;
 using CUstreamBatchMemOpParams = BatchEntry;
-using CUmemAllocationProp = void;
+using CUmemAllocationProp = AllocationProperties;
 using CUctxCreateParams = void;
 using CUdevice_attribute = int;
 using CUdevice_P2PAttribute = int;

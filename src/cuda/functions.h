@@ -120,10 +120,10 @@
   X(cuMemsetD32Async, cuMemsetD32Async, 3020, Programs, \
     (CUdeviceptr address, unsigned int value, size_t count, CUstream stream)) \
   /* Virtual memory */ \
-  X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, Programs, \
+  X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 10020, Weir, \
     (size_t* bytes, const CUmemAllocationProp* properties, \
      CUmemAllocationGranularity_flags option)) \
-  X(cuMemCreate, cuMemCreate, 10020, Programs, \
+  X(cuMemCreate, cuMemCreate, 10020, Weir, \
     (CUmemGenericAllocationHandle* handle, size_t bytes, const CUmemAllocationProp* properties, \
      unsigned long long flags)) \
   X(cuMemRelease, cuMemRelease, 10020, Weir, (CUmemGenericAllocationHandle handle)) \
@@ -134,7 +134,7 @@
   X(cuMemMap, cuMemMap, 10020, Weir, \
     (CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, \
      unsigned long long flags)) \
-  X(cuMemUnmap, cuMemUnmap, 10020, Programs, (CUdeviceptr address, size_t bytes)) \
+  X(cuMemUnmap, cuMemUnmap, 10020, Weir, (CUdeviceptr address, size_t bytes)) \
   X(cuMemSetAccess, cuMemSetAccess, 10020, Weir, \
     (CUdeviceptr address, size_t bytes, const CUmemAccessDesc* list, size_t count)) \
   X(cuMemGetAccess, cuMemGetAccess, 10020, Weir, \

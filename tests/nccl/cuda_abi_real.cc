@@ -71,6 +71,16 @@ static_assert(sizeof(AllocationHandle) == sizeof(::CUmemGenericAllocationHandle)
 static_assert(sizeof(MemoryLocation) == sizeof(::CUmemLocation));
 static_assert(offsetof(MemoryLocation, type) == offsetof(::CUmemLocation, type));
 static_assert(offsetof(MemoryLocation, id) == offsetof(::CUmemLocation, id));
+static_assert(kAllocationPinned == CU_MEM_ALLOCATION_TYPE_PINNED);
+static_assert(kGranularityRecommended == CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
+static_assert(kErrorNotPermitted == CUDA_ERROR_NOT_PERMITTED);
+static_assert(kErrorNotSupported == CUDA_ERROR_NOT_SUPPORTED);
+static_assert(sizeof(AllocationProperties) == sizeof(::CUmemAllocationProp));
+static_assert(offsetof(AllocationProperties, type) == offsetof(::CUmemAllocationProp, type));
+static_assert(offsetof(AllocationProperties, handle_types) ==
+              offsetof(::CUmemAllocationProp, requestedHandleTypes));
+static_assert(offsetof(AllocationProperties, location) ==
+              offsetof(::CUmemAllocationProp, location));
 static_assert(sizeof(MemoryAccess) == sizeof(::CUmemAccessDesc));
 static_assert(offsetof(MemoryAccess, location) == offsetof(::CUmemAccessDesc, location));
 static_assert(offsetof(MemoryAccess, flags) == offsetof(::CUmemAccessDesc, flags));

@@ -18,6 +18,7 @@
 #include "core/comm/communicator.h"
 #include "core/comm/start/bootstrap_place.h"
 #include "nccl/base/process.h"
+#include "nccl/cuda/driver.h"
 
 namespace weir::nccl {
 
@@ -42,8 +43,8 @@ struct Entry {
   Share share;
   uint32_t contexts;
   uint32_t signals;
-  uint32_t direct;  // 0: this rank wants no direct access
-  uint32_t zero;
+  uint32_t direct;     // 0: this rank wants no direct access
+  uint32_t on_device;  // 1: only a device reaches the memory
 };
 
 uint64_t pid_namespace() {
@@ -58,6 +59,12 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 std::string title(const Comm& comm) {
   return fmt::format("rank {} of {}", comm.rank(), comm.rank_count());
+}
+
+// Whether no processor reaches the memory: that of the stand-in's devices is the host's.
+bool only_on_device(const void* memory) {
+  const cuda::Driver* driver = cuda::known_driver();
+  return driver != nullptr && !driver->is_stand_in && cuda::only_on_device(*driver, memory);
 }
 
 // A call of Weir's on a communicator that only this file uses.
@@ -128,6 +135,7 @@ Outcome OneSided::share(const char* function, Comm& comm, void* memory, size_t b
   mine.contexts = contexts_;
   mine.signals = signals_;
   mine.direct = direct_allowed() ? 1 : 0;
+  mine.on_device = only_on_device(memory) ? 1 : 0;
   std::vector<Entry> all(static_cast<size_t>(rank_count_));
   Outcome outcome = exchange(function, comm, &mine, all.data(), sizeof mine);
   if (!outcome.ok()) return outcome;
@@ -145,7 +153,10 @@ Outcome OneSided::share(const char* function, Comm& comm, void* memory, size_t b
     }
     peer.bytes = entry.bytes;
     const bool allowed = mine.direct != 0 && entry.direct != 0;
-    if (rank == rank_) {
+    peer.on_device = entry.on_device != 0;
+    if (peer.on_device) {
+      // Collectives on memory of devices need no window, and puts are refused.
+    } else if (rank == rank_) {
       peer.address = static_cast<unsigned char*>(memory);
     } else if (allowed && entry.process == mine.process) {
       peer.address = reinterpret_cast<unsigned char*>(static_cast<uintptr_t>(entry.address));
@@ -157,14 +168,17 @@ Outcome OneSided::share(const char* function, Comm& comm, void* memory, size_t b
     if (peer.address == nullptr && peer.bytes > 0) reach.is_everywhere = false;
     reach.addresses.push_back(peer.address);
   }
-  return comm.outcome(function, create_reached_window(comm.weir(), memory, bytes, reach,
-                                                      &window->weir, &window->everywhere));
+  const bool hidden = mine.on_device != 0;
+  return comm.outcome(
+      function, create_reached_window(comm.weir(), hidden ? nullptr : memory, hidden ? 0 : bytes,
+                                      reach, &window->weir, &window->everywhere));
 }
 
 Outcome OneSided::add_window(const char* function, Comm& comm, void* memory, size_t bytes,
                              std::shared_ptr<SharedWindow>* made) {
   auto window = std::make_shared<SharedWindow>();
   window->owner = symmetric_owner(memory, bytes);
+  window->device_owner = device_owner(memory, bytes);
   Outcome outcome = share(function, comm, memory, bytes, window.get());
   if (outcome.ok()) *made = std::move(window);
   return outcome;
@@ -194,6 +208,12 @@ Outcome OneSided::put(const char* function, const Comm& comm, const OneSidedCall
   if (result != WEIR_OK) return comm.outcome(function, result);
   if (call.window == nullptr) {
     return comm.outcome(function, weir_signal(counters_.weir, call.peer, signal, 1, request));
+  }
+  if (call.window->peers[static_cast<size_t>(call.peer)].on_device) {
+    return invalid_usage(
+        fmt::format("{}, {}: the window of rank {} lies on a device; one-sided operations need "
+                    "host memory there, such as that of cudaMallocHost",
+                    function, title(comm), call.peer));
   }
   std::shared_lock lock(call.window->ending);
   if (call.window->weir == nullptr) {

@@ -33,8 +33,10 @@ struct SharedWindow {
     unsigned char* address = nullptr;  // nullptr: it is reached by messages
     uint64_t bytes = 0;
     std::unique_ptr<Mapping> mapping;
+    bool on_device = false;  // where no processor reaches it, so that nothing can be put there
   };
   std::shared_ptr<Allocation> owner;  // of it, where ncclMemAlloc gave it
+  std::shared_ptr<cuda::DeviceMemory> device_owner;
   std::vector<Peer> peers;
   bool everywhere = false;  // every rank reaches the memory of all
   uint64_t reachable = 0;   // Communicator::add_reachable's number, where collectives use it

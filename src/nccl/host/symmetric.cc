@@ -68,8 +68,50 @@ class Descriptor {
 
 // Allocations of ncclMemAlloc, by address; never destroyed, since threads may free while the
 // process ends.
-using Allocations = std::map<const unsigned char*, std::shared_ptr<Allocation>>;
-constinit InheritedState<Allocations> allocations;
+template <typename Kind>
+using Allocations = std::map<const void*, std::shared_ptr<Kind>>;
+constinit InheritedState<Allocations<Allocation>> allocations;
+constinit InheritedState<Allocations<cuda::DeviceMemory>> device_allocations;
+
+// Makes one and hands it out.
+template <typename Kind, typename Make>
+Outcome allocate_from(InheritedState<Allocations<Kind>>& table, void** memory, Make make) {
+  std::shared_ptr<Kind> made;
+  Outcome outcome = make(&made);
+  if (!outcome.ok()) return outcome;
+  *memory = made->base();
+  table.use()->emplace(made->base(), made);
+  return {};
+}
+
+// False: the table does not have the memory.
+template <typename Kind>
+bool free_from(InheritedState<Allocations<Kind>>& table, const char* function, void* memory,
+               Outcome* outcome) {
+  std::shared_ptr<Kind> gone;  // unmapped without the lock
+  const auto all = table.use();
+  const auto found = all->find(memory);
+  if (found == all->end()) return false;
+  if (const MakingProcess& maker = found->second->maker(); !maker.is_this()) {
+    *outcome = not_freed(function, maker);
+    return true;
+  }
+  gone = std::move(found->second);
+  all->erase(found);
+  return true;
+}
+
+template <typename Kind>
+std::shared_ptr<Kind> owner_in(InheritedState<Allocations<Kind>>& table, const void* memory,
+                               size_t bytes) {
+  const auto all = table.use();
+  auto after = all->upper_bound(memory);
+  if (after == all->begin()) return nullptr;
+  const auto& owner = std::prev(after)->second;
+  const auto offset = static_cast<size_t>(static_cast<const unsigned char*>(memory) -
+                                          static_cast<const unsigned char*>(owner->base()));
+  return offset <= owner->bytes() && bytes <= owner->bytes() - offset ? owner : nullptr;
+}
 
 }  // namespace
 
@@ -128,12 +170,13 @@ Share Allocation::share_of(const void* memory) const {
 }
 
 Outcome allocate_symmetric(const char* function, size_t bytes, void** memory) {
-  std::shared_ptr<Allocation> made;
-  Outcome outcome = Allocation::make(function, bytes, &made);
-  if (!outcome.ok()) return outcome;
-  *memory = made->base();
-  allocations.use()->emplace(made->base(), made);
-  return {};
+  if (const cuda::Driver* driver = cuda::memory_driver(); driver != nullptr) {
+    return allocate_from(device_allocations, memory, [&](auto* made) {
+      return cuda::DeviceMemory::make(*driver, function, bytes, made);
+    });
+  }
+  return allocate_from(allocations, memory,
+                       [&](auto* made) { return Allocation::make(function, bytes, made); });
 }
 
 Outcome not_freed(const char* function, const MakingProcess& maker) {
@@ -143,29 +186,19 @@ Outcome not_freed(const char* function, const MakingProcess& maker) {
 }
 
 Outcome free_symmetric(const char* function, void* memory) {
-  std::shared_ptr<Allocation> gone;  // unmapped without the lock
-  const auto all = allocations.use();
-  const auto found = all->find(static_cast<unsigned char*>(memory));
-  if (found == all->end()) {
-    return invalid_argument(fmt::format(
-        "{}: {} was not allocated by ncclMemAlloc, or was freed already", function, memory));
-  }
-  if (const MakingProcess& maker = found->second->maker(); !maker.is_this()) {
-    return not_freed(function, maker);
-  }
-  gone = std::move(found->second);
-  all->erase(found);
-  return {};
+  Outcome outcome;
+  if (free_from(allocations, function, memory, &outcome)) return outcome;
+  if (free_from(device_allocations, function, memory, &outcome)) return outcome;
+  return invalid_argument(fmt::format(
+      "{}: {} was not allocated by ncclMemAlloc, or was freed already", function, memory));
 }
 
 std::shared_ptr<Allocation> symmetric_owner(const void* memory, size_t bytes) {
-  const auto* address = static_cast<const unsigned char*>(memory);
-  const auto all = allocations.use();
-  auto after = all->upper_bound(address);
-  if (after == all->begin()) return nullptr;
-  const auto& owner = std::prev(after)->second;
-  const auto offset = static_cast<size_t>(address - owner->base());
-  return offset <= owner->bytes() && bytes <= owner->bytes() - offset ? owner : nullptr;
+  return owner_in(allocations, memory, bytes);
+}
+
+std::shared_ptr<cuda::DeviceMemory> device_owner(const void* memory, size_t bytes) {
+  return owner_in(device_allocations, memory, bytes);
 }
 
 // ---- Mapping ------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Symmetric memory: what ncclMemAlloc returns. It is unnamed shared memory, which other processes
-// of this machine can map when they are given a Share of it.
+// Symmetric memory: what ncclMemAlloc returns. Where the process uses CUDA it is memory of a device
+// (cuda/device_memory.h). Elsewhere it is unnamed shared memory, which other processes of this
+// machine can map when they are given a Share of it.
 //
 // A process opens the memory of another through /proc/PID/fd, which the kernel allows only to the
 // same user, and checks it before it uses it: its name, its seals, its size, and a number at its
@@ -16,6 +17,7 @@
 
 #include "core/base/process_generation.h"
 #include "nccl/base/outcome.h"
+#include "nccl/cuda/device_memory.h"
 
 namespace weir::nccl {
 
@@ -52,14 +54,15 @@ class Allocation {
   unsigned char number_[16] = {};
 };
 
-// For ncclMemAlloc and ncclMemFree. Memory that a window uses is freed with the window. A child of
-// fork() may use memory of its parent, and not free it.
+// For ncclMemAlloc and ncclMemFree, of either kind. Memory that a window uses is freed with the
+// window. A child of fork() may use memory of its parent, and not free it.
 Outcome allocate_symmetric(const char* function, size_t bytes, void** memory);
 Outcome free_symmetric(const char* function, void* memory);
 // The error for a child of the process that allocated the memory.
 Outcome not_freed(const char* function, const MakingProcess& maker);
 // The allocation that the range lies in; empty when there is none.
 std::shared_ptr<Allocation> symmetric_owner(const void* memory, size_t bytes);
+std::shared_ptr<cuda::DeviceMemory> device_owner(const void* memory, size_t bytes);
 
 // Another process's symmetric memory, mapped in this one.
 class Mapping {

@@ -52,6 +52,7 @@ enum class Kind {
   kMapped,
   kMappedSideBySide,  // over several allocations
   kMappedForOne,      // made by mapping, without a handle for others
+  kOfMemAlloc,        // ncclMemAlloc's, which makes it by mapping
 };
 
 // `count` numbers on the current device.
@@ -62,6 +63,10 @@ class Numbers {
       EXPECT_CUDA(cuMemAllocAsync(&device_, bytes(), nullptr));
     } else if (kind == Kind::kAllocated) {
       EXPECT_CUDA(cuMemAlloc_v2(&device_, bytes()));
+    } else if (kind == Kind::kOfMemAlloc) {
+      void* memory = nullptr;
+      EXPECT_NCCL(ncclMemAlloc(&memory, bytes()));
+      device_ = reinterpret_cast<uintptr_t>(memory);
     } else {
       CUdevice here = -1;
       EXPECT_CUDA(cuCtxGetDevice(&here));
@@ -78,6 +83,8 @@ class Numbers {
       EXPECT_CUDA(cuMemFreeAsync(device_, nullptr));
     } else if (kind_ == Kind::kAllocated) {
       EXPECT_CUDA(cuMemFree_v2(device_));
+    } else if (kind_ == Kind::kOfMemAlloc) {
+      EXPECT_NCCL(ncclMemFree(data()));
     }
   }
   Numbers(const Numbers&) = delete;

@@ -271,6 +271,68 @@ TEST(NcclDirectProcesses, MemoryMadeByMappingIsReduced) {
   expect_reduced_on_devices(Kind::kMapped);
 }
 
+TEST(NcclDirectProcesses, MemoryOfMemAllocIsCopiedAndReduced) {
+  if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
+  expect_reduced_on_devices(Kind::kOfMemAlloc);
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, rank);
+                            testing::internal::CaptureStderr();
+                            for (int round = 0; round < 4; ++round) {
+                              run_round(comm, rank, 2, kCount, round, Kind::kOfMemAlloc);
+                            }
+                            const std::string told = testing::internal::GetCapturedStderr();
+                            EXPECT_EQ(count_of(told, kDirectly), rank == 0 ? 1u : 0u) << told;
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                          }),
+            std::vector<int>(2, 0));
+}
+
+// The first call of the process that has to do with CUDA.
+TEST(NcclDirectProcesses, MemoryOfMemAllocTakesCallsOfTheRuntimeBeforeAnyCommunicator) {
+  EXPECT_EQ(run_processes(
+                1, [](int, ncclComm_t comm) { EXPECT_NCCL(ncclCommDestroy(comm)); },
+                [](int) {
+                  void* memory = nullptr;
+                  EXPECT_NCCL(ncclMemAlloc(&memory, 5000));
+                  EXPECT_EQ(cudaMemset(memory, 0x5a, 5000), cudaSuccess);
+                  std::vector<unsigned char> bytes(5000);
+                  EXPECT_EQ(cudaMemcpy(bytes.data(), memory, 5000, cudaMemcpyDeviceToHost),
+                            cudaSuccess);
+                  EXPECT_EQ(bytes, std::vector<unsigned char>(5000, 0x5a));
+                  EXPECT_NCCL(ncclMemFree(memory));
+                  EXPECT_NE(cudaMemset(memory, 0, 1), cudaSuccess) << "it is freed";
+                }),
+            std::vector<int>{0});
+}
+
+// A put between the stand-in's devices, whose memory is the host's.
+TEST(NcclDirectProcesses, PutsGoToWindowsOfMemAlloc) {
+  EXPECT_EQ(run_processes(2,
+                          [](int rank, ncclComm_t first) {
+                            ncclComm_t comm = use_device_in(first, rank, rank);
+                            CUstream stream = nullptr;
+                            EXPECT_CUDA(cuStreamCreate(&stream, 0));
+                            const auto on = reinterpret_cast<cudaStream_t>(stream);
+                            Numbers from(kCount, Kind::kOfMemAlloc);
+                            const Numbers to(kCount, Kind::kOfMemAlloc);
+                            from.set(values_of(rank, kCount, 1));
+                            ncclWindow_t window = nullptr;
+                            ASSERT_NCCL(ncclCommWindowRegister(comm, to.data(), kCount * 4, &window,
+                                                               NCCL_WIN_COLL_SYMMETRIC));
+                            ncclWaitSignalDesc_t one = {1, 1 - rank, 0, 0};
+                            EXPECT_NCCL(ncclPutSignal(from.data(), kCount, ncclInt, 1 - rank,
+                                                      window, 0, 0, 0, 0, comm, on));
+                            EXPECT_NCCL(ncclWaitSignal(1, &one, comm, on));
+                            EXPECT_CUDA(cuStreamSynchronize(stream));
+                            EXPECT_EQ(to.get(), values_of(1 - rank, kCount, 1));
+                            EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
+                            EXPECT_NCCL(ncclCommDestroy(comm));
+                            EXPECT_CUDA(cuStreamDestroy_v2(stream));
+                          }),
+            std::vector<int>(2, 0));
+}
+
 TEST(NcclDirectProcesses, ReductionsAndCopiesOfMemoryMadeByMappingAreCapturedAndReplayed) {
   if (!descriptors_can_be_taken()) GTEST_SKIP() << kNoDescriptors;
   EXPECT_EQ(run_processes(2,

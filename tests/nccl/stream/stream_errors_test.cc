@@ -186,5 +186,36 @@ TEST_F(NcclStreamErrors, AGroupThatBreaksOffHalfwayLeavesNoStreamWaiting) {
   EXPECT_GE(failed, 6u);
 }
 
+// No processor reaches the memory of a device here.
+TEST_F(NcclStreamErrors, APutToAWindowOnADeviceIsRefused) {
+  run_threads(2, [](int rank, ncclComm_t comm) {
+    use_device(0);
+    const Stream stream;
+    const Array pinned(MemoryKind::kPinned, 4);
+    void* memory = nullptr;
+    ASSERT_NCCL(ncclMemAlloc(&memory, 64));
+    ncclWindow_t window = nullptr;
+    ASSERT_NCCL(ncclCommWindowRegister(comm, memory, 64, &window, NCCL_WIN_DEFAULT));
+    EXPECT_EQ(ncclPutSignal(memory, 1, ncclInt, 1 - rank, window, 0, 0, 0, 0, comm, stream.nccl()),
+              ncclInvalidUsage);
+    expect_error_with({"localbuff lies on a device"});
+    EXPECT_NCCL(ncclPutSignal(pinned.data(), 1, ncclInt, 1 - rank, window, 0, 0, 0, 0, comm,
+                              stream.nccl()));
+    stream.synchronize();
+    EXPECT_EQ(async_error(comm), ncclInvalidUsage);
+    EXPECT_NE(std::string(ncclGetLastError(comm)).find("lies on a device"), std::string::npos)
+        << ncclGetLastError(comm);
+    EXPECT_NCCL(ncclMemFree(memory));
+  });
+}
+
+TEST_F(NcclStreamErrors, WhatTheDriverRefusesOfAnAllocationIsTold) {
+  void* memory = &memory;
+  strict_cuda_fail("cuMemCreate", 0);
+  EXPECT_EQ(ncclMemAlloc(&memory, 100), ncclUnhandledCudaError);
+  expect_error_with({"ncclMemAlloc", "cuMemCreate", "CUDA_ERROR_UNKNOWN", "100 bytes"});
+  EXPECT_EQ(memory, nullptr);
+}
+
 }  // namespace
 }  // namespace weir::nccl::test

@@ -329,14 +329,13 @@ TEST_F(NcclStreams, SignalsAndWaitsKeepTheOrderOfTheStream) {
   run_threads(2, [](int rank, ncclComm_t comm) {
     use_device(0);
     const Stream stream;
-    void* memory = nullptr;
-    ASSERT_NCCL(ncclMemAlloc(&memory, 4096));
-    auto* numbers_there = static_cast<int*>(memory);
+    const Array shown(MemoryKind::kPinned, 1024);
+    void* memory = shown.data();
+    auto* numbers_there = shown.data();
     numbers_there[0] = 0;
     ncclWindow_t window = nullptr;
     ASSERT_NCCL(ncclCommWindowRegister(comm, memory, 4096, &window, NCCL_WIN_COLL_SYMMETRIC));
     const Array sent(MemoryKind::kPinned, 1);
-    const Array got(MemoryKind::kDevice, 1);
     const Array late(MemoryKind::kDevice, 1);
     late.set({70 + rank});
     ncclWaitSignalDesc_t one = {1, 1 - rank, 0, 0};
@@ -354,12 +353,84 @@ TEST_F(NcclStreams, SignalsAndWaitsKeepTheOrderOfTheStream) {
     // By the host: a copy from memory that is not pinned may take its bytes before the stream
     // comes.
     EXPECT_EQ(numbers_there[0], 70 + 1 - rank);
-    EXPECT_EQ(
-        ncclPutSignal(got.data(), 1, ncclInt, 1 - rank, window, 0, 0, 0, 0, comm, stream.nccl()),
-        ncclInvalidUsage);
     EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
-    EXPECT_NCCL(ncclMemFree(memory));
   });
+}
+
+// Numbers in memory of ncclMemAlloc.
+class AllocatedInts {
+ public:
+  explicit AllocatedInts(size_t count) : count_(count) {
+    EXPECT_NCCL(ncclMemAlloc(&memory_, count * sizeof(int)));
+  }
+  ~AllocatedInts() { EXPECT_NCCL(ncclMemFree(memory_)); }
+  AllocatedInts(const AllocatedInts&) = delete;
+  AllocatedInts& operator=(const AllocatedInts&) = delete;
+
+  int* data() const { return static_cast<int*>(memory_); }
+  size_t bytes() const { return count_ * sizeof(int); }
+  cuda::DevicePointer address() const { return reinterpret_cast<uintptr_t>(memory_); }
+  void set(const std::vector<int>& values, const Stream& stream) const {
+    EXPECT_CUDA(cuMemcpyAsync(address(), reinterpret_cast<uintptr_t>(values.data()), bytes(),
+                              stream.get()));
+    stream.synchronize();
+  }
+  std::vector<int> get(const Stream& stream) const {
+    std::vector<int> values(count_);
+    EXPECT_CUDA(cuMemcpyAsync(reinterpret_cast<uintptr_t>(values.data()), address(), bytes(),
+                              stream.get()));
+    stream.synchronize();
+    return values;
+  }
+
+ private:
+  size_t count_;
+  void* memory_ = nullptr;
+};
+
+TEST_F(NcclStreams, MemAllocGivesMemoryOfTheThreadsDevice) {
+  use_device(1);
+  const Stream stream;
+  const AllocatedInts memory(1000);
+  unsigned type = 0;
+  int device = -1;
+  int attributes[] = {cuda::kAttributeMemoryType, cuda::kAttributeDeviceOrdinal};
+  void* values[] = {&type, &device};
+  EXPECT_CUDA(cuPointerGetAttributes(2, attributes, values, memory.address()));
+  EXPECT_EQ(type, cuda::kMemoryDevice);
+  EXPECT_EQ(device, 1);
+  memory.set(numbers(1000, 3, 1), stream);
+  EXPECT_EQ(memory.get(stream), numbers(1000, 3, 1));
+  void* freed = nullptr;
+  ASSERT_NCCL(ncclMemAlloc(&freed, 1));
+  EXPECT_NCCL(ncclMemFree(freed));
+  EXPECT_EQ(ncclMemFree(freed), ncclInvalidArgument);
+  expect_error_with({"ncclMemFree", "freed already"});
+  use_device(0);
+}
+
+TEST_F(NcclStreams, CollectivesRunOnWindowsOfMemAlloc) {
+  for (const size_t count : {size_t{1000}, size_t{50001}}) {
+    run_threads(2, [&](int rank, ncclComm_t comm) {
+      use_device(0);
+      const Stream stream;
+      const AllocatedInts memory(count);
+      ncclWindow_t window = nullptr;
+      ASSERT_NCCL(ncclCommWindowRegister(comm, memory.data(), memory.bytes(), &window,
+                                         NCCL_WIN_COLL_SYMMETRIC));
+      void* of_window = nullptr;
+      EXPECT_NCCL(ncclWinGetUserPtr(comm, window, &of_window));
+      EXPECT_EQ(of_window, memory.data());
+      memory.set(numbers(count, rank, 1), stream);
+      EXPECT_NCCL(ncclAllReduce(memory.data(), memory.data(), count, ncclInt, ncclSum, comm,
+                                stream.nccl()));
+      std::vector<int> sum = numbers(count, 0, 1);
+      const std::vector<int> other = numbers(count, 1, 1);
+      for (size_t i = 0; i < count; ++i) sum[i] += other[i];
+      EXPECT_EQ(memory.get(stream), sum);
+      EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
+    });
+  }
 }
 
 TEST_F(NcclStreams, ManyCallsAreEnqueuedBeforeTheFirstRuns) {

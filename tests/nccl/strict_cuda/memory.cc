@@ -43,6 +43,116 @@ STRICT_CUDA_API cuMemFree_v2(DevicePointer memory) {
   return kSuccess;
 }
 
+// ---- Memory made by mapping ---------------------------------------------------------------------
+
+namespace {
+
+constexpr size_t kUnit = size_t{2} << 20;
+
+bool whole(size_t bytes) { return bytes > 0 && bytes % kUnit == 0; }
+
+}  // namespace
+
+STRICT_CUDA_API cuMemGetAllocationGranularity(size_t* bytes, const AllocationProperties* wanted,
+                                              int) {
+  if (wanted->type != kAllocationPinned || wanted->location.type != kLocationDevice) {
+    return kErrorInvalidValue;
+  }
+  *bytes = kUnit;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemCreate(AllocationHandle* handle, size_t bytes,
+                            const AllocationProperties* wanted, unsigned long long) {
+  World& it = world();
+  const Submission submission(it);
+  if (const Result result = forbidden(it, "cuMemCreate"); result != kSuccess) return result;
+  const int device = wanted->location.id;
+  if (!whole(bytes) || device < 0 || device >= kContextCount ||
+      wanted->handle_types != kHandleDescriptor) {
+    return kErrorInvalidValue;
+  }
+  const int file = memfd_create("device", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) return kErrorInvalidValue;
+  *handle = it.next_handle++;
+  it.physical[*handle] = {bytes, file, &contexts[device]};
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemRelease(AllocationHandle handle) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  const auto found = it.physical.find(handle);
+  if (found == it.physical.end()) return kErrorInvalidValue;
+  close(found->second.file);
+  it.physical.erase(found);
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemAddressReserve(DevicePointer* address, size_t bytes, size_t, DevicePointer,
+                                    unsigned long long) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  if (!whole(bytes)) return kErrorInvalidValue;
+  void* shown = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (shown == MAP_FAILED) return kErrorInvalidValue;
+  *address = reinterpret_cast<uintptr_t>(shown);
+  it.reserved[reinterpret_cast<uintptr_t>(shown)] = bytes;
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemAddressFree(DevicePointer address, size_t bytes) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  const auto found = it.reserved.find(static_cast<uintptr_t>(address));
+  if (found == it.reserved.end() || found->second != bytes ||
+      it.device.count(static_cast<uintptr_t>(address)) != 0) {
+    return kErrorInvalidValue;
+  }
+  munmap(reinterpret_cast<void*>(found->first), bytes);
+  it.reserved.erase(found);
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemMap(DevicePointer address, size_t bytes, size_t offset,
+                         AllocationHandle handle, unsigned long long) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  const auto range = it.reserved.find(static_cast<uintptr_t>(address));
+  const auto memory = it.physical.find(handle);
+  if (range == it.reserved.end() || memory == it.physical.end() || offset != 0 ||
+      bytes != range->second || bytes != memory->second.bytes) {
+    return kErrorInvalidValue;
+  }
+  void* real = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory->second.file, 0);
+  if (real == MAP_FAILED) return kErrorInvalidValue;
+  it.device[range->first] = {bytes, static_cast<char*>(real), memory->second.context, false};
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemUnmap(DevicePointer address, size_t bytes) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  const auto found = it.device.find(static_cast<uintptr_t>(address));
+  if (found == it.device.end() || found->second.bytes != bytes) return kErrorInvalidValue;
+  munmap(found->second.real, bytes);
+  it.device.erase(found);
+  return kSuccess;
+}
+
+STRICT_CUDA_API cuMemSetAccess(DevicePointer address, size_t bytes, const MemoryAccess* list,
+                               size_t count) {
+  World& it = world();
+  std::lock_guard lock(it.lock);
+  const auto found = it.device.find(static_cast<uintptr_t>(address));
+  if (found == it.device.end() || found->second.bytes != bytes || count != 1) {
+    return kErrorInvalidValue;
+  }
+  if (&contexts[list->location.id] != found->second.context) return kErrorInvalidValue;
+  found->second.accessible = true;
+  return kSuccess;
+}
+
 STRICT_CUDA_API cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
   World& it = world();
   const Submission submission(it);

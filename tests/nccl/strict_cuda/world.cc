@@ -149,7 +149,7 @@ char* reach(World& it, DevicePointer pointer, size_t bytes) {
   uintptr_t base = 0;
   const Memory* memory = find_device(it, address, &base);
   if (memory == nullptr) return reinterpret_cast<char*>(address);
-  if (address - base + bytes > memory->bytes) return nullptr;
+  if (!memory->accessible || address - base + bytes > memory->bytes) return nullptr;
   return memory->real + (address - base);
 }
 

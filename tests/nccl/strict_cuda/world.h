@@ -75,6 +75,14 @@ struct Memory {
   size_t bytes = 0;
   char* real = nullptr;  // where this library reaches it
   Context context = nullptr;
+  bool accessible = true;  // false: mapped, and no device may access it yet
+};
+
+// Memory without an address.
+struct Physical {
+  size_t bytes = 0;
+  int file = -1;
+  Context context = nullptr;
 };
 
 // Of NVIDIA's driver, about.
@@ -89,6 +97,9 @@ struct World {
   std::set<EventState*> events;
   std::map<uintptr_t, Memory> device;
   std::map<uintptr_t, size_t> pinned;
+  std::map<AllocationHandle, Physical> physical;
+  std::map<uintptr_t, size_t> reserved;
+  AllocationHandle next_handle = 1;
   std::set<Recorded*> captures;
   std::deque<Object*> doomed;
   std::map<std::string, int> faults;

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/cuda/device_memory.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace weir::cuda {
+
+const Driver* memory_driver() {
+  const Driver* it = find_driver(Look::kInUse);
+  const bool can_make =
+      it != nullptr &&
+      Driver::has(it->cuInit, it->cuGetErrorName, it->cuGetErrorString, it->cuCtxGetDevice,
+                  it->cuMemCreate, it->cuMemGetAllocationGranularity, it->cuMemRelease,
+                  it->cuMemAddressReserve, it->cuMemAddressFree, it->cuMemMap, it->cuMemUnmap,
+                  it->cuMemSetAccess);
+  return can_make && it->cuInit(0) == kSuccess ? it : nullptr;
+}
+
+nccl::Outcome DeviceMemory::make(const Driver& driver, const char* function, size_t bytes,
+                                 std::shared_ptr<DeviceMemory>* made) {
+  const auto failed_at = [&](const char* call, Result result) {
+    nccl::Outcome outcome = failed(driver, function, call, result);
+    outcome.text += fmt::format(", for {} bytes", bytes);
+    return outcome;
+  };
+  std::optional<RelaxedCapture> relaxed;
+  if (driver.cuThreadExchangeStreamCaptureMode != nullptr) relaxed.emplace(driver);
+  AllocationProperties wanted;
+  wanted.type = kAllocationPinned;
+  wanted.handle_types = kHandleDescriptor;
+  wanted.location.type = kLocationDevice;
+  if (driver.cuCtxGetDevice(&wanted.location.id) != kSuccess) wanted.location.id = 0;
+  size_t unit = 0;
+  Result result = driver.cuMemGetAllocationGranularity(&unit, &wanted, kGranularityRecommended);
+  if (result != kSuccess) return failed_at("cuMemGetAllocationGranularity", result);
+  if (unit == 0 || bytes > PTRDIFF_MAX - unit) {
+    return nccl::invalid_argument(
+        fmt::format("{}: size {} exceeds the address space", function, bytes));
+  }
+  std::shared_ptr<DeviceMemory> it(new DeviceMemory(driver));
+  it->bytes_ = (bytes + unit - 1) / unit * unit;
+
+  AllocationHandle handle = 0;
+  result = driver.cuMemCreate(&handle, it->bytes_, &wanted, 0);
+  if (result == kErrorNotSupported || result == kErrorNotPermitted) {
+    // Where descriptors cannot be handed out, the memory serves this process.
+    wanted.handle_types = 0;
+    result = driver.cuMemCreate(&handle, it->bytes_, &wanted, 0);
+  }
+  if (result != kSuccess) return failed_at("cuMemCreate", result);
+  result = driver.cuMemAddressReserve(&it->address_, it->bytes_, unit, 0, 0);
+  if (result != kSuccess) {
+    (void)driver.cuMemRelease(handle);
+    return failed_at("cuMemAddressReserve", result);
+  }
+  result = driver.cuMemMap(it->address_, it->bytes_, 0, handle, 0);
+  (void)driver.cuMemRelease(handle);  // the mapping keeps it
+  if (result != kSuccess) return failed_at("cuMemMap", result);
+  it->mapped_ = true;
+
+  MemoryAccess access;
+  access.location = wanted.location;
+  access.flags = kAccessReadWrite;
+  result = driver.cuMemSetAccess(it->address_, it->bytes_, &access, 1);
+  if (result != kSuccess) return failed_at("cuMemSetAccess", result);
+  int count = 0;
+  if (driver.cuDeviceGetCount == nullptr || driver.cuDeviceGetCount(&count) != kSuccess) count = 0;
+  for (int device = 0; device < count; ++device) {
+    access.location.id = device;
+    // Devices that cannot reach the memory are refused, which is no error of this call.
+    if (device != wanted.location.id) {
+      (void)driver.cuMemSetAccess(it->address_, it->bytes_, &access, 1);
+    }
+  }
+  *made = std::move(it);
+  return {};
+}
+
+DeviceMemory::~DeviceMemory() {
+  if (mapped_) (void)driver_.cuMemUnmap(address_, bytes_);
+  if (address_ != 0) (void)driver_.cuMemAddressFree(address_, bytes_);
+}
+
+}  // namespace weir::cuda
