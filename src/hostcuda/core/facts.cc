@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <string_view>
 
 namespace weir::hostcuda {
 
@@ -85,8 +86,9 @@ Error device_attribute(const Device& device, int attribute, int* value) {
 }
 
 void device_uuid(int machine_index, char out[16]) {
+  constexpr std::string_view kStart = "weirhostcuda";
   std::memset(out, 0, 16);
-  std::memcpy(out, "weirhostcuda", 12);
+  kStart.copy(out, kStart.size());
   out[15] = static_cast<char>(machine_index + 1);
 }
 
