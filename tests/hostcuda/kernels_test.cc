@@ -386,7 +386,7 @@ TEST(HostCudaKernels, PyTorchRoundsToHalfAndBfloat16) {
   }
 }
 
-TEST(HostCudaKernels, PyTorchComparesAddsAndConcatenates) {
+TEST(HostCudaKernels, PyTorchComparesAddsMultipliesAndConcatenates) {
   struct ThreeArrays {
     void* to;
     const void* left;
@@ -417,6 +417,17 @@ TEST(HostCudaKernels, PyTorchComparesAddsAndConcatenates) {
   } numbers;
   ASSERT_CUDA(add.launch(1, 3, numbers, TwoArrays{right.data(), left.data()}));
   EXPECT_EQ(right[2], 2 - 20);
+  Kernel multiply(
+      "at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, "
+      "at::native::binary_internal::MulFunctor<float> >, std::array<char*, 2ul>, false>");
+  struct {
+    char operation = 0;
+    float number = 0.5F;
+  } factor;
+  Array<float> floats(1);
+  floats[0] = 3;
+  ASSERT_CUDA(multiply.launch(1, 1, factor, TwoArrays{floats.data(), floats.data()}));
+  EXPECT_EQ(floats[0], 1.5F);
   Kernel concatenate(
       "at::native::(anonymous namespace)::CatArrayBatchedCopy_alignedK_contig<at::native::("
       "anonymous namespace)::OpaqueType<4u>, unsigned int, 1, 128, 1, 16>");

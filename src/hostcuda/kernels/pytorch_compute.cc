@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of PyTorch that its object collectives and DistributedDataParallel compute with:
-// comparison and addition of contiguous tensors, sums, and concatenation in one dimension. Their
+// comparison and addition of contiguous tensors, products with a number, sums, and concatenation in one dimension. Their
 // arguments are as in PyTorch's public sources (ATen/native/cuda: CUDALoops.cuh, CompareKernels.cu,
 // UfuncCUDA_add.cu, Reduce.cuh, Shape.cu).
 #include <cstdint>
@@ -123,8 +123,54 @@ bool find_addition(std::string_view function, weir_hostcuda_host_kernel* found) 
   return found->kernel != nullptr;
 }
 
+// ---- Multiplication -----------------------------------------------------------------------------
+
+// (int count, AUnaryFunctor or BUnaryFunctor{MulFunctor, number}, std::array<char*, 2>)
+template <class Value>
+void multiply_by_number(const weir_hostcuda_launch* launch, void*) {
+  struct Pair {
+    Value* to;
+    const Value* left;
+  };
+  struct Factor {
+    char operation;  // an empty class
+    Value number;
+  };
+  const Value factor = argument<Factor>(launch, 1).number;
+  const auto [to, left] = argument<Pair>(launch, 2);
+  const int count = argument<int>(launch, 0);
+  for (int i = 0; i < count; ++i) to[i] = left[i] * factor;
+}
+
+template <class Value>
+void give_multiplication(weir_hostcuda_host_kernel* found) {
+  struct Factor {
+    char operation;
+    Value number;
+  };
+  static constexpr size_t kBytes[] = {sizeof(int), sizeof(Factor), 2 * sizeof(char*)};
+  *found = {multiply_by_number<Value>, nullptr, kBytes, std::size(kBytes)};
+}
+
+bool find_multiplication(std::string_view function, weir_hostcuda_host_kernel* found) {
+  for (const char* one : {"at::native::AUnaryFunctor", "at::native::BUnaryFunctor"}) {
+    const auto arguments = template_arguments(function, one);
+    if (arguments.size() != 4 || arguments[0] != arguments[1] || arguments[0] != arguments[2]) {
+      continue;
+    }
+    const auto type = template_arguments(arguments[3], "at::native::binary_internal::MulFunctor");
+    if (type.size() != 1 || type[0] != arguments[0]) return false;
+    found->kernel = nullptr;
+    if (type[0] == "float") give_multiplication<float>(found);
+    if (type[0] == "double") give_multiplication<double>(found);
+    return found->kernel != nullptr;
+  }
+  return false;
+}
+
 bool find_contiguous(std::string_view function, weir_hostcuda_host_kernel* found) {
-  return find_comparison(function, found) || find_addition(function, found);
+  return find_comparison(function, found) || find_addition(function, found) ||
+         find_multiplication(function, found);
 }
 
 // ---- Sum ----------------------------------------------------------------------------------------
