@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host functions of this library for kernels of programs, by the kernels' names in the source;
-// docs/hostcuda.md lists them. Called from one thread at a time; the functions found may run in any.
+// docs/hostcuda.md lists them. Called from one thread at a time; the functions found may run in
+// any.
 #pragma once
 
 #include <cstring>

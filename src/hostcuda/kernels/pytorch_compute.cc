@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of PyTorch that its object collectives and DistributedDataParallel compute with:
-// comparison and addition of contiguous tensors, products with a number, sums, and concatenation in one dimension. Their
-// arguments are as in PyTorch's public sources (ATen/native/cuda: CUDALoops.cuh, CompareKernels.cu,
-// UfuncCUDA_add.cu, Reduce.cuh, Shape.cu).
+// comparison and addition of contiguous tensors, products with a number, sums, and concatenation in
+// one dimension. Their arguments are as in PyTorch's public sources (ATen/native/cuda:
+// CUDALoops.cuh, CompareKernels.cu, UfuncCUDA_add.cu, Reduce.cuh, Shape.cu).
 #include <cstdint>
 #include <cstring>
 #include <iterator>
@@ -249,7 +249,8 @@ struct Parts {
   uint32_t count[kBatch];
 };
 
-// (T* to, metadata, TensorSizeStride, int dimension, unsigned stride): a row of blocks for each part
+// (T* to, metadata, TensorSizeStride, int dimension, unsigned stride); each part has a row of
+// blocks.
 void concatenate(const weir_hostcuda_launch* launch, void* context) {
   const size_t bytes = static_cast<const Element*>(context)->bytes;
   auto* const to = argument<char*>(launch, 0);
