@@ -123,6 +123,7 @@ using CUhostFn = HostFunction;
 using CUstreamCallback = void (*)(Stream stream, Result status, void* data);
 using CUuuid = Uuid;
 using CUipcMemHandle = IpcHandle;
+using CUipcEventHandle = IpcHandle;
 using CUmemLocation = MemoryLocation;
 using CUmemAccessDesc = MemoryAccess;
 using CUstreamBatchMemOpParams = BatchEntry;

@@ -113,6 +113,10 @@
     (CUipcMemHandle* handle, CUdeviceptr address)) \
   X(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 4010, Weir, \
     (CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags)) \
+  X(cuIpcGetEventHandle, cuIpcGetEventHandle, 4010, Programs, \
+    (CUipcEventHandle* handle, CUevent event)) \
+  X(cuIpcOpenEventHandle, cuIpcOpenEventHandle, 4010, Programs, \
+    (CUevent* event, CUipcEventHandle handle)) \
   X(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010, Programs, (CUdeviceptr address)) \
   X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, Programs, \
     (void* data, CUpointer_attribute attribute, CUdeviceptr address)) \

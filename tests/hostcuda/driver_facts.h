@@ -50,6 +50,7 @@ static_assert(CU_GET_PROC_ADDRESS_SUCCESS == 0);
 static_assert(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND == 1);
 static_assert(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT == 2);
 static_assert(sizeof(CUipcMemHandle) == 64);
+static_assert(sizeof(CUipcEventHandle) == 64);
 static_assert(sizeof(CUgraphEdgeData) == 8);
 static_assert(offsetof(CUgraphEdgeData, from_port) == 0);
 static_assert(offsetof(CUgraphEdgeData, to_port) == 1);

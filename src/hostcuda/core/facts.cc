@@ -51,19 +51,19 @@ constexpr Fact kFacts[] = {
     {86, 1},                                    // atomics on host memory
     {89, 1},                                    // host and device may use managed memory at once
     {91, 1},                                    // registered host memory keeps its address
-    {92, 1},         // stream memory operations: these four are the driver's names
-    {93, 1},         // of 64 bits
-    {94, 1},         // waits with NOR
-    {95, 1},         // cooperative launches
-    {97, 48 << 10},  // shared memory on request
-    {98, 1},         // flush of remote writes
-    {99, 1},         // cudaHostRegister
-    {102, 1},        // virtual memory
-    {103, 1},        // exported as a descriptor
-    {106, 32},       // blocks of a multiprocessor
-    {115, 1},        // pools
-    {122, 1},        // stream memory operations, second interface
-    {123, 1},
+    {92, 1},                   // stream memory operations: these four are the driver's names
+    {93, 1},                   // of 64 bits
+    {94, 1},                   // waits with NOR
+    {95, 1},                   // cooperative launches
+    {97, 48 << 10},            // shared memory on request
+    {98, 1},                   // flush of remote writes
+    {99, 1},                   // cudaHostRegister
+    {102, 1},                  // virtual memory
+    {103, 1},                  // exported as a descriptor
+    {106, 32},                 // blocks of a multiprocessor
+    {115, 1},                  // pools
+    {122, 1},                  // stream memory operations, second interface
+    {123, 1},       {125, 1},  // events between processes
 };
 
 }  // namespace

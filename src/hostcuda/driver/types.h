@@ -33,6 +33,9 @@ typedef struct CUuuid_st CUuuid;
 typedef struct CUipcMemHandle_st {
   char reserved[64];
 } CUipcMemHandle;
+typedef struct CUipcEventHandle_st {
+  char reserved[64];
+} CUipcEventHandle;
 
 typedef enum CUdevice_attribute_enum {
   CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1
