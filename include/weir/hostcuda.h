@@ -10,6 +10,9 @@
  * calls the function on the stream's thread, in stream order. A launch of any other kernel is
  * refused.
  *
+ * libweir_hostcuda_kernels.so has host functions for some kernels of nccl-tests and PyTorch, which
+ * are found without registration.
+ *
  * The functions are in libweir_hostcuda.so. On a machine with a GPU there is no such library: look
  * for them with dlsym when one program is to run on both.
  *
@@ -52,6 +55,30 @@ typedef void (*weir_hostcuda_kernel)(const weir_hostcuda_launch* launch, void* c
 WEIR_HOSTCUDA_API int weir_hostcuda_register_kernel(const char* name, weir_hostcuda_kernel kernel,
                                                     void* context, const size_t* argument_bytes,
                                                     size_t argument_count);
+
+/* A host function for a kernel, as weir_hostcuda_register_kernel() takes it. */
+typedef struct {
+  weir_hostcuda_kernel kernel;
+  void* context;
+  const size_t* argument_bytes;
+  size_t argument_count;
+} weir_hostcuda_host_kernel;
+
+/*
+ * Fills `found` and returns 1 if it has a host function for the kernel called `name` in the source,
+ * otherwise returns 0. It may not call CUDA or the functions of this header. What `found` points
+ * to must stay valid.
+ */
+typedef int (*weir_hostcuda_finder)(const char* name, weir_hostcuda_host_kernel* found,
+                                    void* context);
+
+/*
+ * Registers `finder` for kernels of which there are too many to name, such as the instances of a
+ * template. It is asked once for each kernel that has no host function, in the order of
+ * registration, and before the kernels that libweir_hostcuda_kernels.so has (docs/hostcuda.md).
+ * Returns 0, or 1 when `finder` is NULL.
+ */
+WEIR_HOSTCUDA_API int weir_hostcuda_register_finder(weir_hostcuda_finder finder, void* context);
 
 #ifdef __cplusplus
 }

@@ -83,10 +83,40 @@
   X(cuMemAllocAsync, cuMemAllocAsync, 11020, Weir, \
     (CUdeviceptr* address, size_t bytes, CUstream stream)) \
   X(cuMemFreeAsync, cuMemFreeAsync, 11020, Weir, (CUdeviceptr address, CUstream stream)) \
+  X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, Programs, \
+    (CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CUstream stream)) \
+  X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, 11020, Programs, \
+    (CUmemoryPool* pool, CUdevice device)) \
+  X(cuDeviceGetMemPool, cuDeviceGetMemPool, 11020, Programs, \
+    (CUmemoryPool* pool, CUdevice device)) \
+  X(cuDeviceSetMemPool, cuDeviceSetMemPool, 11020, Programs, \
+    (CUdevice device, CUmemoryPool pool)) \
+  X(cuMemGetDefaultMemPool, cuMemGetDefaultMemPool, 13000, Programs, \
+    (CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type)) \
+  X(cuMemGetMemPool, cuMemGetMemPool, 13000, Programs, \
+    (CUmemoryPool* pool, CUmemLocation* location, CUmemAllocationType type)) \
+  X(cuMemSetMemPool, cuMemSetMemPool, 13000, Programs, \
+    (CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool)) \
+  X(cuMemPoolCreate, cuMemPoolCreate, 11020, Programs, \
+    (CUmemoryPool* pool, const CUmemPoolProps* properties)) \
+  X(cuMemPoolDestroy, cuMemPoolDestroy, 11020, Programs, (CUmemoryPool pool)) \
+  X(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, Programs, (CUmemoryPool pool, size_t kept_bytes)) \
+  X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, Programs, \
+    (CUmemoryPool pool, CUmemPool_attribute attribute, void* value)) \
+  X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, Programs, \
+    (CUmemoryPool pool, CUmemPool_attribute attribute, void* value)) \
+  X(cuMemPoolSetAccess, cuMemPoolSetAccess, 11020, Programs, \
+    (CUmemoryPool pool, const CUmemAccessDesc* list, size_t count)) \
+  X(cuMemPoolGetAccess, cuMemPoolGetAccess, 11020, Programs, \
+    (CUmemAccess_flags* flags, CUmemoryPool pool, CUmemLocation* location)) \
   X(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, Weir, \
     (CUipcMemHandle* handle, CUdeviceptr address)) \
   X(cuIpcOpenMemHandle, cuIpcOpenMemHandle_v2, 4010, Weir, \
     (CUdeviceptr* address, CUipcMemHandle handle, unsigned int flags)) \
+  X(cuIpcGetEventHandle, cuIpcGetEventHandle, 4010, Programs, \
+    (CUipcEventHandle* handle, CUevent event)) \
+  X(cuIpcOpenEventHandle, cuIpcOpenEventHandle, 4010, Programs, \
+    (CUevent* event, CUipcEventHandle handle)) \
   X(cuIpcCloseMemHandle, cuIpcCloseMemHandle, 4010, Programs, (CUdeviceptr address)) \
   X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, Programs, \
     (void* data, CUpointer_attribute attribute, CUdeviceptr address)) \
@@ -191,6 +221,22 @@
      unsigned int flags)) \
   X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, 10010, Weir, \
     (CUstreamCaptureMode* mode)) \
+  X(cuGraphCreate, cuGraphCreate, 10000, Programs, (CUgraph* graph, unsigned int flags)) \
+  X(cuGraphDestroy, cuGraphDestroy, 10000, Programs, (CUgraph graph)) \
+  X(cuGraphClone, cuGraphClone, 10000, Programs, (CUgraph* clone, CUgraph graph)) \
+  X(cuGraphInstantiate, cuGraphInstantiateWithFlags, 12000, Programs, \
+    (CUgraphExec* executable, CUgraph graph, unsigned long long flags)) \
+  X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, 11040, Programs, \
+    (CUgraphExec* executable, CUgraph graph, unsigned long long flags)) \
+  X(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams, 12000, Programs, \
+    (CUgraphExec* executable, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters)) \
+  X(cuGraphExecGetFlags, cuGraphExecGetFlags, 12000, Programs, \
+    (CUgraphExec executable, cuuint64_t* flags)) \
+  X(cuGraphExecUpdate, cuGraphExecUpdate_v2, 12000, Programs, \
+    (CUgraphExec executable, CUgraph graph, CUgraphExecUpdateResultInfo* result)) \
+  X(cuGraphExecDestroy, cuGraphExecDestroy, 10000, Programs, (CUgraphExec executable)) \
+  X(cuGraphUpload, cuGraphUpload, 11010, Programs, \
+    (CUgraphExec executable, CUstream stream)) \
   X(cuGraphLaunch, cuGraphLaunch, 10000, Programs, (CUgraphExec executable, CUstream stream)) \
   X(cuGraphRetainUserObject, cuGraphRetainUserObject, 11030, Weir, \
     (CUgraph graph, CUuserObject object, unsigned int count, unsigned int flags)) \

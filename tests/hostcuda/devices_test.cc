@@ -330,6 +330,121 @@ TEST(HostCudaDriver, FunctionsAreFoundByNameAndVersion) {
   EXPECT_EQ(function, reinterpret_cast<void*>(&cuMemAlloc_v2));
 }
 
+TEST(HostCudaDriver, PoolsAreTheRuntimesAndCountTheirMemory) {
+  ASSERT_CUDA(cuInit(0));
+  ASSERT_CUDA(cudaSetDevice(0));
+  CUmemoryPool by_driver = nullptr;
+  cudaMemPool_t by_runtime = nullptr;
+  ASSERT_CUDA(cuDeviceGetDefaultMemPool(&by_driver, 0));
+  ASSERT_CUDA(cudaDeviceGetDefaultMemPool(&by_runtime, 0));
+  EXPECT_EQ(static_cast<void*>(by_driver), static_cast<void*>(by_runtime));
+  CUmemLocation place{};
+  place.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  place.id = 0;
+  CUmemoryPool by_location = nullptr;
+  ASSERT_CUDA(cuMemGetDefaultMemPool(&by_location, &place, CU_MEM_ALLOCATION_TYPE_PINNED));
+  EXPECT_EQ(by_location, by_driver);
+  EXPECT_CUDA_ERROR(101, cuDeviceGetMemPool(&by_location, 17));
+
+  CUmemPoolProps properties{};
+  CUmemoryPool own = nullptr;
+  EXPECT_CUDA_ERROR(1, cuMemPoolCreate(&own, &properties));
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = place;
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  EXPECT_CUDA_ERROR(801, cuMemPoolCreate(&own, &properties));
+  properties.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
+  properties.maxSize = 1 << 20;
+  ASSERT_CUDA(cuMemPoolCreate(&own, &properties));
+  ASSERT_CUDA(cuDeviceSetMemPool(0, own));
+  ASSERT_CUDA(cuDeviceGetMemPool(&by_driver, 0));
+  EXPECT_EQ(by_driver, own);
+  const auto used = [&] {
+    uint64_t bytes = 0;
+    EXPECT_CUDA(cuMemPoolGetAttribute(own, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &bytes));
+    return bytes;
+  };
+  CUdeviceptr first = 0;
+  CUdeviceptr second = 0;
+  ASSERT_CUDA(cuMemAllocFromPoolAsync(&first, 1000, own, nullptr));
+  EXPECT_EQ(used(), 1000U);
+  ASSERT_CUDA(cuMemAllocAsync(&second, 512, nullptr));  // from the current pool
+  EXPECT_EQ(used(), 1512U);
+  EXPECT_CUDA_ERROR(2, cuMemAllocFromPoolAsync(&second, 2 << 20, own, nullptr));
+  void* of_first = nullptr;
+  ASSERT_CUDA(cuPointerGetAttribute(&of_first, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, first));
+  EXPECT_EQ(of_first, own);
+  CUmemAccess_flags flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  place.id = 1;
+  ASSERT_CUDA(cuMemPoolGetAccess(&flags, own, &place));
+  EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  ASSERT_CUDA(cuMemFreeAsync(first, nullptr));
+  ASSERT_CUDA(cuCtxSynchronize());
+  EXPECT_EQ(used(), 512U);
+  uint64_t kept = 4096;
+  ASSERT_CUDA(cuMemPoolSetAttribute(own, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &kept));
+  ASSERT_CUDA(cuMemPoolTrimTo(own, 0));
+  ASSERT_CUDA(cuMemPoolDestroy(own));
+  EXPECT_CUDA_ERROR(1, cuMemPoolTrimTo(own, 0));
+  ASSERT_CUDA(cudaDeviceReset());
+}
+
+TEST(HostCudaDriver, ACapturedGraphIsInstantiatedUpdatedAndLaunched) {
+  ASSERT_CUDA(cuInit(0));
+  ASSERT_CUDA(cudaSetDevice(0));
+  CUstream stream = nullptr;
+  ASSERT_CUDA(cuStreamCreate(&stream, 1));
+  const auto filled = [&](unsigned char value, CUdeviceptr address) {
+    CUgraph graph = nullptr;
+    EXPECT_CUDA(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    EXPECT_CUDA(cuMemsetD8Async(address, value, 8, stream));
+    EXPECT_CUDA(cuStreamEndCapture(stream, &graph));
+    return graph;
+  };
+  auto* const memory = static_cast<unsigned char*>(allocate(8));
+  CUgraph first = filled(1, device_address(memory));
+  CUgraph second = filled(2, device_address(memory));
+  CUgraphExec executable = nullptr;
+  CUDA_GRAPH_INSTANTIATE_PARAMS parameters{};
+  parameters.flags = 2;  // upload
+  parameters.hUploadStream = stream;
+  parameters.result_out = CUDA_GRAPH_INSTANTIATE_ERROR;
+  ASSERT_CUDA(cuGraphInstantiateWithParams(&executable, first, &parameters));
+  EXPECT_EQ(parameters.result_out, CUDA_GRAPH_INSTANTIATE_SUCCESS);
+  cuuint64_t flags = 0;
+  ASSERT_CUDA(cuGraphExecGetFlags(executable, &flags));
+  EXPECT_EQ(flags, 2U);
+  ASSERT_CUDA(cuGraphLaunch(executable, stream));
+  ASSERT_CUDA(cuStreamSynchronize(stream));
+  EXPECT_EQ(memory[7], 1);
+  CUgraphExecUpdateResultInfo updated{};
+  updated.result = CU_GRAPH_EXEC_UPDATE_ERROR;
+  ASSERT_CUDA(cuGraphExecUpdate_v2(executable, second, &updated));
+  EXPECT_EQ(updated.result, CU_GRAPH_EXEC_UPDATE_SUCCESS);
+  ASSERT_CUDA(cuGraphUpload(executable, stream));
+  ASSERT_CUDA(cuGraphLaunch(executable, stream));
+  ASSERT_CUDA(cuStreamSynchronize(stream));
+  EXPECT_EQ(memory[7], 2);
+  CUgraph clone = nullptr;
+  ASSERT_CUDA(cuGraphClone(&clone, first));
+  ASSERT_CUDA(cuGraphDestroy(first));
+  CUgraphExec of_clone = nullptr;
+  ASSERT_CUDA(cuGraphInstantiateWithFlags(&of_clone, clone, 0));
+  EXPECT_CUDA_ERROR(1, cuGraphInstantiateWithFlags(&of_clone, clone, 0x100));
+  ASSERT_CUDA(cuGraphLaunch(of_clone, stream));
+  ASSERT_CUDA(cuStreamSynchronize(stream));
+  EXPECT_EQ(memory[7], 1);
+  ASSERT_CUDA(cuGraphExecDestroy(of_clone));
+  ASSERT_CUDA(cuGraphExecDestroy(executable));
+  EXPECT_CUDA_ERROR(1, cuGraphUpload(executable, stream));
+  ASSERT_CUDA(cuGraphDestroy(clone));
+  ASSERT_CUDA(cuGraphDestroy(second));
+  ASSERT_CUDA(cuGraphCreate(&clone, 0));
+  ASSERT_CUDA(cuGraphDestroy(clone));
+  ASSERT_CUDA(cuStreamDestroy_v2(stream));
+  ASSERT_CUDA(cudaFree(memory));
+}
+
 TEST(HostCudaDriver, APrivateTableIsRefused) {
   ASSERT_CUDA(cuInit(0));
   using Look = CUresult (*)(const void**, const CUuuid*);

@@ -197,6 +197,15 @@ TEST_F(Nvml, CapabilityPeersAndLinksAreTheDrivers) {
   nvmlFieldValue_t field{};
   ASSERT_NVML(nvmlDeviceGetFieldValues(device(0), 1, &field));
   EXPECT_EQ(field.nvmlReturn, NVML_ERROR_NOT_SUPPORTED);
+  nvmlGpuFabricInfo_v3_t fabric{};
+  fabric.healthSummary = 9;
+  EXPECT_EQ(nvmlDeviceGetGpuFabricInfoV(device(0), &fabric), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+  fabric.state = 3;
+  fabric.version = 0x02000024;  // nvmlGpuFabricInfo_v2
+  ASSERT_NVML(nvmlDeviceGetGpuFabricInfoV(device(0), &fabric));
+  EXPECT_EQ(fabric.state, 0);
+  EXPECT_EQ(fabric.version, 0x02000024U);
+  EXPECT_EQ(fabric.healthSummary, 9);  // the shorter form ends before it
   EXPECT_STREQ(nvmlErrorString(NVML_ERROR_NOT_SUPPORTED), "Not Supported");
   EXPECT_STREQ(nvmlErrorString(static_cast<nvmlReturn_t>(123456)), "Unknown Error");
 }

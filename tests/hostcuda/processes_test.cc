@@ -79,6 +79,126 @@ TEST(HostCudaProcesses, TheNumberOfDevicesInitializesTheDriverForAllThreads) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
+// The child waits in its stream for the parent's event and then reads the memory behind it. 0: all
+// was right.
+int wait_for_parents_event(Pipe& from_parent, Pipe& to_parent) {
+  struct {
+    cudaIpcMemHandle_t memory;
+    cudaIpcEventHandle_t event;
+  } given{};
+  if (!from_parent.receive(&given)) return 1;
+  void* memory = nullptr;
+  cudaEvent_t event = nullptr;
+  if (cudaIpcOpenMemHandle(&memory, given.memory, 1) != cudaSuccess) return 2;
+  if (cudaIpcOpenEventHandle(&event, given.event) != cudaSuccess) return 3;
+  if (cudaEventQuery(event) != cudaErrorNotReady) return 4;
+  cudaStream_t stream = nullptr;
+  if (cudaStreamCreateWithFlags(&stream, kNonBlocking) != cudaSuccess) return 5;
+  if (cudaStreamWaitEvent(stream, event, 0) != cudaSuccess) return 6;
+  char seen = 0;
+  void* copy = nullptr;
+  if (cudaMalloc(&copy, 1) != cudaSuccess) return 7;
+  if (cudaMemcpyAsync(copy, memory, 1, cudaMemcpyDeviceToDevice, stream) != cudaSuccess) return 8;
+  if (cudaStreamQuery(stream) != cudaErrorNotReady) return 9;
+  if (!to_parent.send('w')) return 10;  // the parent opens its gate now
+  if (cudaEventSynchronize(event) != cudaSuccess) return 11;
+  if (cudaStreamSynchronize(stream) != cudaSuccess) return 12;
+  if (cudaMemcpy(&seen, copy, 1, cudaMemcpyDeviceToHost) != cudaSuccess) return 13;
+  if (seen != 0x44) return 14;
+  if (cudaEventQuery(event) != cudaSuccess) return 15;
+  cudaIpcEventHandle_t again{};
+  if (cudaIpcGetEventHandle(&again, event) != cudaErrorInvalidResourceHandle) return 16;
+  if (cudaEventDestroy(event) != cudaSuccess) return 17;
+  std::memset(&given.event, 0x5a, sizeof given.event);
+  if (cudaIpcOpenEventHandle(&event, given.event) != cudaErrorInvalidValue) return 18;
+  return 0;
+}
+
+// Run in a child, so that later tests can fork before CUDA is used.
+int share_an_event() {
+  Pipe down;
+  Pipe up;
+  const pid_t child = fork();
+  if (child == 0) _exit(wait_for_parents_event(down, up));
+  close(up.ends[1]);
+  up.ends[1] = -1;
+  void* const memory = allocate(1);
+  cudaEvent_t event = nullptr;
+  if (cudaEventCreateWithFlags(&event, 4) != cudaErrorInvalidValue) return 31;  // with timing
+  if (cudaEventCreateWithFlags(&event, 4 | 2) != cudaSuccess) return 32;
+  if (cudaEventQuery(event) != cudaSuccess) return 33;  // never recorded
+  const cudaStream_t stream = make_stream(kNonBlocking);
+  Gate gate;
+  gate.close(stream);
+  if (cudaMemsetAsync(memory, 0x44, 1, stream) != cudaSuccess) return 34;
+  if (cudaEventRecord(event, stream) != cudaSuccess) return 35;
+  struct {
+    cudaIpcMemHandle_t memory;
+    cudaIpcEventHandle_t event;
+  } given{};
+  if (cudaIpcGetMemHandle(&given.memory, memory) != cudaSuccess) return 36;
+  if (cudaIpcGetEventHandle(&given.event, event) != cudaSuccess) return 37;
+  const cudaEvent_t plain = make_event();
+  cudaIpcEventHandle_t none{};
+  if (cudaIpcGetEventHandle(&none, plain) != cudaErrorInvalidResourceHandle) return 38;
+  char answer = 0;
+  const bool answered = down.send(given) && up.receive(&answer);
+  gate.open();
+  int status = 0;
+  if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || !answered) {
+    return WIFEXITED(status) && WEXITSTATUS(status) != 0 ? WEXITSTATUS(status) : 39;
+  }
+  if (cudaEventQuery(event) != cudaSuccess) return 40;
+  return WEXITSTATUS(status);
+}
+
+TEST(HostCudaProcesses, AStreamWaitsForAnEventOfAnotherProcess) {
+  const pid_t child = fork();
+  if (child == 0) _exit(share_an_event());
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// Records an event behind a gate that never opens and dies, or waits for that event. 0: all right.
+int outlive_the_recorder() {
+  Pipe up;
+  Pipe down;
+  const pid_t recorder = fork();
+  if (recorder == 0) {
+    cudaEvent_t event = nullptr;
+    cudaIpcEventHandle_t handle{};
+    const cudaStream_t stream = make_stream(kNonBlocking);
+    auto* const gate = new Gate;
+    gate->close(stream);
+    if (cudaEventCreateWithFlags(&event, 4 | 2) != cudaSuccess) _exit(1);
+    if (cudaEventRecord(event, stream) != cudaSuccess) _exit(2);
+    if (cudaIpcGetEventHandle(&handle, event) != cudaSuccess || !up.send(handle)) _exit(3);
+    char answer = 0;
+    (void)down.receive(&answer);
+    _exit(0);
+  }
+  cudaIpcEventHandle_t handle{};
+  cudaEvent_t event = nullptr;
+  if (!up.receive(&handle)) return 4;
+  if (cudaIpcOpenEventHandle(&event, handle) != cudaSuccess) return 5;
+  if (cudaEventQuery(event) != cudaErrorNotReady) return 6;
+  if (!down.send('e')) return 7;
+  int status = 0;
+  if (waitpid(recorder, &status, 0) != recorder || WEXITSTATUS(status) != 0) return 8;
+  return cudaEventSynchronize(event) == cudaSuccess ? 0 : 9;
+}
+
+TEST(HostCudaProcesses, AWaitForAnEventOfAProcessThatEndsEnds) {
+  const pid_t child = fork();
+  if (child == 0) _exit(outlive_the_recorder());
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 TEST(HostCudaProcesses, AnotherProcessOpensAndChangesDeviceMemory) {
   Pipe down;
   Pipe up;

@@ -192,6 +192,7 @@ static_assert(offsetof(cudaDeviceProp, gpuPciDeviceID) == 772);
 static_assert(offsetof(cudaDeviceProp, gpuPciSubsystemID) == 776);
 static_assert(offsetof(cudaDeviceProp, hostNumaMultinodeIpcSupported) == 780);
 static_assert(sizeof(cudaIpcMemHandle_t) == 64);
+static_assert(sizeof(cudaIpcEventHandle_t) == 64);
 static_assert(sizeof(cudaGraphEdgeData) == 8);
 static_assert(offsetof(cudaGraphEdgeData, from_port) == 0);
 static_assert(offsetof(cudaGraphEdgeData, to_port) == 1);

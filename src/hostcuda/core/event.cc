@@ -22,6 +22,7 @@ HandleTable<Event>& events() {
 }  // namespace
 
 void Completion::finish() {
+  if (shared_ != nullptr) return shared_->finish(number_);
   const int64_t now = std::chrono::duration_cast<std::chrono::nanoseconds>(
                           std::chrono::steady_clock::now().time_since_epoch())
                           .count();
@@ -32,16 +33,19 @@ void Completion::finish() {
 }
 
 bool Completion::done() const {
+  if (shared_ != nullptr) return shared_->done(number_);
   const std::lock_guard lock(mutex_);
   return done_;
 }
 
 void Completion::wait() const {
+  if (shared_ != nullptr) return shared_->wait(number_, nullptr);
   std::unique_lock lock(mutex_);
   finished_.wait(lock, [&] { return done_; });
 }
 
 void Completion::wait(const Cancel& cancel) const {
+  if (shared_ != nullptr) return shared_->wait(number_, &cancel);
   std::unique_lock lock(mutex_);
   while (!done_ && !cancel.load()) finished_.wait_for(lock, kCancelCheck);
 }
@@ -52,7 +56,8 @@ int64_t Completion::time_ns() const {
 }
 
 std::shared_ptr<Completion> Event::renew() {
-  auto completion = std::make_shared<Completion>();
+  auto completion = shared == nullptr ? std::make_shared<Completion>()
+                                      : std::make_shared<Completion>(shared, shared->begin());
   const std::lock_guard lock(mutex);
   last = completion;
   capture_id = 0;
@@ -61,6 +66,7 @@ std::shared_ptr<Completion> Event::renew() {
 }
 
 std::shared_ptr<Completion> Event::current() {
+  if (shared != nullptr) return std::make_shared<Completion>(shared, shared->latest());
   const std::lock_guard lock(mutex);
   return last;
 }
@@ -69,12 +75,12 @@ Error create_event(unsigned flags, void** handle) {
   Device* const device = current_device();
   if (device == nullptr) return Error::kNoDevice;
   if ((flags & ~7u) != 0) return Error::kInvalidValue;
-  if ((flags & kEventInterprocess) != 0) {
-    // CUDA requires such an event to have no timing; events of this library cannot work between
-    // processes.
-    return (flags & kEventDisableTiming) == 0 ? Error::kInvalidValue : Error::kNotSupported;
-  }
   auto event = std::make_shared<Event>();
+  if ((flags & kEventInterprocess) != 0) {
+    if ((flags & kEventDisableTiming) == 0) return Error::kInvalidValue;
+    const Error error = SharedMark::create(&event->shared);
+    if (error != Error::kSuccess) return error;
+  }
   event->flags = flags;
   event->device = device->index;
   *handle = events().add(std::move(event));
@@ -83,6 +89,24 @@ Error create_event(unsigned flags, void** handle) {
 
 Error destroy_event(void* handle) {
   return events().take(handle) == nullptr ? Error::kInvalidHandle : Error::kSuccess;
+}
+
+Error export_event(const void* handle, IpcHandle* out) {
+  const EventRef event = find_event(handle);
+  if (event == nullptr || event->shared == nullptr) return Error::kInvalidHandle;
+  return event->shared->give(out) == Error::kSuccess ? Error::kSuccess : Error::kInvalidHandle;
+}
+
+Error open_event(const IpcHandle& handle, void** out) {
+  *out = nullptr;
+  Device* const device = current_device();
+  if (device == nullptr) return Error::kNoDevice;
+  auto event = std::make_shared<Event>();
+  event->flags = kEventDisableTiming | kEventInterprocess;
+  event->device = device->index;
+  const Error error = SharedMark::open(handle, &event->shared);
+  if (error == Error::kSuccess) *out = events().add(std::move(event));
+  return error;
 }
 
 EventRef find_event(const void* handle) { return events().find(handle); }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <string_view>
 
 namespace weir::hostcuda {
 
@@ -50,19 +51,19 @@ constexpr Fact kFacts[] = {
     {86, 1},                                    // atomics on host memory
     {89, 1},                                    // host and device may use managed memory at once
     {91, 1},                                    // registered host memory keeps its address
-    {92, 1},         // stream memory operations: these four are the driver's names
-    {93, 1},         // of 64 bits
-    {94, 1},         // waits with NOR
-    {95, 1},         // cooperative launches
-    {97, 48 << 10},  // shared memory on request
-    {98, 1},         // flush of remote writes
-    {99, 1},         // cudaHostRegister
-    {102, 1},        // virtual memory
-    {103, 1},        // exported as a descriptor
-    {106, 32},       // blocks of a multiprocessor
-    {115, 1},        // pools
-    {122, 1},        // stream memory operations, second interface
-    {123, 1},
+    {92, 1},                   // stream memory operations: these four are the driver's names
+    {93, 1},                   // of 64 bits
+    {94, 1},                   // waits with NOR
+    {95, 1},                   // cooperative launches
+    {97, 48 << 10},            // shared memory on request
+    {98, 1},                   // flush of remote writes
+    {99, 1},                   // cudaHostRegister
+    {102, 1},                  // virtual memory
+    {103, 1},                  // exported as a descriptor
+    {106, 32},                 // blocks of a multiprocessor
+    {115, 1},                  // pools
+    {122, 1},                  // stream memory operations, second interface
+    {123, 1},       {125, 1},  // events between processes
 };
 
 }  // namespace
@@ -85,8 +86,9 @@ Error device_attribute(const Device& device, int attribute, int* value) {
 }
 
 void device_uuid(int machine_index, char out[16]) {
+  constexpr std::string_view kStart = "weirhostcuda";
   std::memset(out, 0, 16);
-  std::copy_n("weirhostcuda", 12, out);
+  kStart.copy(out, kStart.size());
   out[15] = static_cast<char>(machine_index + 1);
 }
 

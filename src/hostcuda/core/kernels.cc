@@ -2,11 +2,13 @@
 #include "hostcuda/core/kernels.h"
 
 #include <cxxabi.h>
+#include <dlfcn.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -29,6 +31,9 @@ struct Kernels {
   std::mutex mutex;
   std::unordered_map<const void*, std::string> names;
   std::unordered_map<std::string, HostKernel> functions;
+  // By the compiler's name: what the finders gave, or that they have none.
+  std::unordered_map<std::string, std::optional<HostKernel>> found;
+  std::vector<std::pair<weir_hostcuda_finder, void*>> finders;
   std::set<std::string> refused;
 };
 
@@ -78,22 +83,66 @@ std::string source_name(const std::string& name) {
   return plain.starts_with(kResult) ? plain.substr(kResult.size()) : plain;
 }
 
-// Called with the lock. nullptr, with a line on stderr once for each kernel, when there is none.
-const HostKernel* find_host_kernel(Kernels& known, const std::string& name) {
-  auto found = known.functions.find(name);
-  if (found == known.functions.end()) found = known.functions.find(source_name(name));
-  if (!name.empty() && found != known.functions.end()) return &found->second;
-  if (known.refused.insert(name).second) {
-    const std::string plain = name.empty() ? "(not registered)" : source_name(name);
-    const std::string compiled = plain == name || name.empty() ? "" : " (" + name + ")";
-    std::fprintf(
-        stderr,
-        "hostcuda: the program launched kernel '%s'%s, and there is no GPU to run it on. Register "
-        "a host function for it with weir_hostcuda_register_kernel (weir/hostcuda.h), or run this "
-        "program with NVIDIA's CUDA runtime on a machine with a GPU.\n",
-        plain.c_str(), compiled.c_str());
+// That of libweir_hostcuda_kernels.so in the folder of this library; null if there is none. Not
+// with the lock held: the loader has one, too, under which libraries register their kernels.
+weir_hostcuda_finder finder_of_library() {
+  static const weir_hostcuda_finder finder = []() -> weir_hostcuda_finder {
+    Dl_info self{};
+    if (dladdr(reinterpret_cast<const void*>(&weir_hostcuda_register_kernel), &self) == 0) {
+      return nullptr;
+    }
+    std::string path = self.dli_fname;
+    const size_t slash = path.rfind('/');
+    path = slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
+    void* const library =
+        dlopen((path + "libweir_hostcuda_kernels.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return nullptr;
+    return reinterpret_cast<weir_hostcuda_finder>(dlsym(library, "weir_hostcuda_find_kernel"));
+  }();
+  return finder;
+}
+
+// Called with the lock.
+const HostKernel* find_known(const Kernels& known, const std::string& name) {
+  if (name.empty()) return nullptr;
+  auto at = known.functions.find(name);
+  if (at == known.functions.end()) at = known.functions.find(source_name(name));
+  if (at != known.functions.end()) return &at->second;
+  const auto found = known.found.find(name);
+  return found == known.found.end() || !found->second ? nullptr : &*found->second;
+}
+
+// Asks the finders for a kernel, once.
+void ask_finders(Kernels& known, const std::string& name, weir_hostcuda_finder last) {
+  if (name.empty() || known.found.count(name) != 0) return;
+  const std::string plain = source_name(name);
+  auto finders = known.finders;
+  if (last != nullptr) finders.emplace_back(last, nullptr);
+  std::optional<HostKernel>& answer = known.found[name];
+  for (const auto& [finder, context] : finders) {
+    weir_hostcuda_host_kernel given{};
+    if (finder(plain.c_str(), &given, context) == 0 || given.kernel == nullptr) continue;
+    answer = {
+        given.kernel, given.context,
+        std::vector<size_t>(given.argument_bytes, given.argument_bytes + given.argument_count)};
+    return;
   }
-  return nullptr;
+}
+
+// Says once for each kernel that it has no host function. `symbol`: where its file is found.
+void report(Kernels& known, const std::string& name, const void* symbol) {
+  if (!known.refused.insert(name).second) return;
+  const std::string plain = name.empty() ? "(not registered)" : source_name(name);
+  const std::string compiled = plain == name || name.empty() ? "" : " (" + name + ")";
+  Dl_info place{};
+  const bool has_file = symbol != nullptr && dladdr(symbol, &place) != 0 && place.dli_fname;
+  std::fprintf(
+      stderr,
+      "hostcuda: the program launched kernel '%s'%s%s%s, and there is no GPU to run it on. "
+      "Register "
+      "a host function for it with weir_hostcuda_register_kernel (weir/hostcuda.h), or run this "
+      "program with NVIDIA's CUDA runtime on a machine with a GPU.\n",
+      plain.c_str(), compiled.c_str(), has_file ? " of " : "", has_file ? place.dli_fname : "");
 }
 
 constexpr unsigned kThreadsPerBlockMax = 1024;
@@ -129,19 +178,31 @@ const char* kernel_name(const void* symbol) {
 }
 
 bool has_host_function(const char* name) {
+  const weir_hostcuda_finder last = finder_of_library();
   Kernels& known = all_kernels();
   const std::lock_guard lock(known.mutex);
-  return find_host_kernel(known, name) != nullptr;
+  if (find_known(known, name) == nullptr) ask_finders(known, name, last);
+  if (find_known(known, name) != nullptr) return true;
+  report(known, name, nullptr);
+  return false;
 }
 
 Error make_kernel(const void* symbol, const LaunchShape& shape, void* const* arguments,
                   KernelOperation* operation) {
+  const weir_hostcuda_finder last = finder_of_library();
   Kernels& known = all_kernels();
   const std::lock_guard lock(known.mutex);
   const auto named = known.names.find(symbol);
   const std::string name = named == known.names.end() ? std::string() : named->second;
-  const HostKernel* const found = find_host_kernel(known, name);
-  if (found == nullptr) return Error::kInvalidDeviceFunction;
+  const HostKernel* found = find_known(known, name);
+  if (found == nullptr) {
+    ask_finders(known, name, last);
+    found = find_known(known, name);
+  }
+  if (found == nullptr) {
+    report(known, name, symbol);
+    return Error::kInvalidDeviceFunction;
+  }
   if (!shape_fits(shape)) return Error::kInvalidConfiguration;
   const HostKernel& kernel = *found;
   if (!kernel.argument_bytes.empty() && arguments == nullptr) return Error::kInvalidValue;
@@ -172,5 +233,14 @@ int weir_hostcuda_register_kernel(const char* name, weir_hostcuda_kernel kernel,
   const std::lock_guard lock(known.mutex);
   known.functions[name] = {kernel, context,
                            std::vector<size_t>(argument_bytes, argument_bytes + argument_count)};
+  return 0;
+}
+
+int weir_hostcuda_register_finder(weir_hostcuda_finder finder, void* context) {
+  if (finder == nullptr) return 1;
+  auto& known = weir::hostcuda::all_kernels();
+  const std::lock_guard lock(known.mutex);
+  known.finders.emplace_back(finder, context);
+  known.found.clear();  // it may have what the others lacked
   return 0;
 }

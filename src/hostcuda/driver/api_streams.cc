@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams, stream memory operations, capture and events.
+#include <cstring>
 #include <vector>
 
 #include "hostcuda/core/capture.h"
@@ -289,4 +290,26 @@ WEIR_CUDA CUresult cuEventSynchronize(CUevent event) {
 WEIR_CUDA CUresult cuEventElapsedTime_v2(float* ms, CUevent start, CUevent end) {
   return context_call(
       [&] { return ms == nullptr ? Error::kInvalidValue : elapsed_ms(start, end, ms); });
+}
+
+WEIR_CUDA CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+  return context_call([&] {
+    if (handle == nullptr) return Error::kInvalidValue;
+    IpcHandle made{};
+    const Error error = export_event(event, &made);
+    if (error == Error::kSuccess) std::memcpy(handle, &made, sizeof made);
+    return error;
+  });
+}
+
+WEIR_CUDA CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
+  return context_call([&] {
+    if (event == nullptr) return Error::kInvalidValue;
+    IpcHandle given{};
+    std::memcpy(&given, &handle, sizeof given);
+    void* opened = nullptr;
+    const Error error = open_event(given, &opened);
+    *event = static_cast<CUevent>(opened);
+    return error;
+  });
 }

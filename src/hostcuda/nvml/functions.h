@@ -93,6 +93,24 @@ typedef struct nvmlFieldValue_st {
   unsigned long long value;
 } nvmlFieldValue_t;
 
+typedef struct nvmlGpuFabricInfo_st {
+  unsigned char clusterUuid[16];
+  nvmlReturn_t status;
+  unsigned int cliqueId;
+  unsigned char state;
+} nvmlGpuFabricInfo_t;
+
+// nvmlGpuFabricInfo_v2_t has all but the last.
+typedef struct nvmlGpuFabricInfo_v3_st {
+  unsigned int version;
+  unsigned char clusterUuid[16];
+  nvmlReturn_t status;
+  unsigned int cliqueId;
+  unsigned char state;
+  unsigned int healthMask;
+  unsigned char healthSummary;
+} nvmlGpuFabricInfo_v3_t;
+
 typedef int nvmlGpuP2PCapsIndex_t;
 typedef int nvmlGpuP2PStatus_t;
 typedef int nvmlGpuTopologyLevel_t;
@@ -147,8 +165,8 @@ nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned i
 nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int* width);
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int* now, unsigned int* later);
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values);
-nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, void* info);
-nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, void* info);
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t* info);
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfo_v3_t* info);
 nvmlReturn_t nvmlDeviceGetPlatformInfo(nvmlDevice_t device, void* info);
 nvmlReturn_t nvmlSystemGetConfComputeState(void* state);
 nvmlReturn_t nvmlSystemGetConfComputeSettings(void* settings);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -30,6 +31,8 @@ constexpr unsigned kCapability = 9;  // as the driver says (facts.cc)
 constexpr unsigned kPciDevice = 0x000010de;
 constexpr unsigned kMemoryVersion2 = sizeof(nvmlMemory_v2_t) | (2u << 24);
 constexpr unsigned kPciVersion1 = sizeof(nvmlPciInfoExt_t) | (1u << 24);
+constexpr unsigned kFabricVersion2 = offsetof(nvmlGpuFabricInfo_v3_t, healthSummary) | (2u << 24);
+constexpr unsigned kFabricVersion3 = sizeof(nvmlGpuFabricInfo_v3_t) | (3u << 24);
 
 std::atomic<int> init_count{0};
 nvmlDevice_st devices[kDevicesMax];
@@ -398,12 +401,27 @@ WEIR_NVML nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count,
   });
 }
 
-WEIR_NVML nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, void* info) {
-  return not_supported(device, info);
+// The call succeeds and the state, 0, says that there is no fabric, as on a GPU without one.
+WEIR_NVML nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t* info) {
+  return device_call(device, info, [&](int) {
+    *info = {};
+    info->status = NVML_ERROR_NOT_SUPPORTED;
+    return NVML_SUCCESS;
+  });
 }
 
-WEIR_NVML nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, void* info) {
-  return not_supported(device, info);
+WEIR_NVML nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device,
+                                                   nvmlGpuFabricInfo_v3_t* info) {
+  return device_call(device, info, [&](int) {
+    const unsigned version = info->version;
+    if (version != kFabricVersion2 && version != kFabricVersion3) {
+      return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    std::memset(info, 0, version & 0xffffff);
+    info->version = version;
+    info->status = NVML_ERROR_NOT_SUPPORTED;
+    return NVML_SUCCESS;
+  });
 }
 
 WEIR_NVML nvmlReturn_t nvmlDeviceGetPlatformInfo(nvmlDevice_t device, void* info) {

@@ -140,6 +140,7 @@ WEIR_CUDART cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* propertie
     p.hostRegisterSupported = fact(99);
     p.maxBlocksPerMultiProcessor = fact(106);
     p.memoryPoolsSupported = fact(115);
+    p.ipcEventSupported = fact(125);
     p.hostNumaId = -1;
     p.deviceNumaId = -1;
     *properties = p;

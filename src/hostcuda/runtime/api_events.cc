@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events.
+#include <cstring>
+
 #include "hostcuda/core/event.h"
 #include "hostcuda/runtime/call.h"
 
@@ -45,4 +47,27 @@ WEIR_CUDART cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 WEIR_CUDART cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
   return device_call(
       [&] { return ms == nullptr ? Error::kInvalidValue : elapsed_ms(start, end, ms); });
+}
+
+WEIR_CUDART cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
+  return device_call([&] {
+    if (handle == nullptr) return Error::kInvalidValue;
+    IpcHandle made{};
+    const Error error = export_event(event, &made);
+    static_assert(sizeof made == sizeof *handle);
+    if (error == Error::kSuccess) std::memcpy(handle, &made, sizeof made);
+    return error;
+  });
+}
+
+WEIR_CUDART cudaError_t cudaIpcOpenEventHandle(cudaEvent_t* event, cudaIpcEventHandle_t handle) {
+  return device_call([&] {
+    if (event == nullptr) return Error::kInvalidValue;
+    IpcHandle given{};
+    std::memcpy(&given, &handle, sizeof given);
+    void* opened = nullptr;
+    const Error error = open_event(given, &opened);
+    *event = static_cast<cudaEvent_t>(opened);
+    return error;
+  });
 }
