@@ -40,7 +40,7 @@ class Client:
 MPIRUN = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2")
 KERNELS = "launches a kernel of PyTorch's, and there is no host function for it"
 HOST_MEMORY = "ncclMemAlloc gives host memory, which the driver does not know"
-STATIC_RUNTIME = "the CUDA runtime in the wheel does not start on the stand-in driver"
+STATIC_RUNTIME = "the CUDA runtime linked into the wheel needs private tables of NVIDIA's driver"
 
 CLIENTS = (
     Client(
@@ -109,13 +109,16 @@ CLIENTS = (
         "cupy_nccl.py",
         (
             Trial("library"),
+            Trial("communicator"),
+            Trial("host_mode", stand_ins=False),
+            Trial("groups", stand_ins=False),
+            Trial("fork"),
             Trial("runtime", STATIC_RUNTIME),
-            Trial("communicator", STATIC_RUNTIME),
             Trial("distributed", STATIC_RUNTIME),
-            Trial("fork", STATIC_RUNTIME),
         ),
         requirements=("cupy-cuda13x",),
         version_of="cupy-cuda13x",
+        ci=True,
     ),
     Client(
         "torch",
@@ -127,6 +130,9 @@ CLIENTS = (
             Trial("split_group"),
             Trial("barrier_and_objects", KERNELS),
             Trial("watchdog"),
+            Trial("abort"),
+            Trial("shrink"),
+            Trial("symmetric_memory", HOST_MEMORY),
             Trial("flight_recorder"),
             Trial("fork"),
             Trial("graph"),
@@ -161,6 +167,7 @@ CLIENTS = (
             Trial("devices", "asks for CUPTI, which needs NVIDIA's driver"),
         ),
         requirements=("jax[cuda13]",),
+        preloads=True,
         version_of="jax-cuda13-plugin",
     ),
 )

@@ -4,7 +4,7 @@
 import os
 import sys
 
-DEVICES = 2
+DEVICES = 3
 MEMORY = "1GiB"
 # What another job on this machine set must not change a trial.
 FOREIGN = ("WEIR_", "NCCL_", "CUDA_", "LD_", "TORCH_", "OMPI_", "PMIX_", "PYTHON")

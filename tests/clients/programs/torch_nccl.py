@@ -14,7 +14,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from ranks import expect, fork_and, run, unharmed_by_children
+from ranks import devices, expect, fork_and, run, unharmed_by_children
 
 COUNT = 1000
 
@@ -48,7 +48,7 @@ def ready(rank, timeout_s=60):
 def init(rank):
     torch.cuda.init()
     expect("is_available", torch.cuda.is_available(), True)
-    expect("device_count", torch.cuda.device_count(), rank.count)
+    expect("device_count", torch.cuda.device_count(), devices())
     torch.cuda.set_device(rank.rank)
     expect("the name of the device", torch.cuda.get_device_name(rank.rank) != "", True)
     data = of(3)
@@ -246,6 +246,67 @@ def watchdog(rank):
     os._exit(0)
 
 
+def abort(rank):
+    """A program aborts its group while an operation waits for a rank; then it makes a new one."""
+    ready(rank)
+    data = on_device(of(rank.rank))
+    dist.all_reduce(data)
+    torch.cuda.synchronize()
+    if rank.rank == 0:
+        dist.all_reduce(on_device(of(0)), async_op=True)  # for which the other does not come
+    start = time.monotonic()
+    dist.distributed_c10d._abort_process_group()
+    torch.cuda.synchronize()
+    expect("abort and what it releases take seconds", time.monotonic() - start < 30, True)
+    rank.barrier("aborted")
+    dist.init_process_group(
+        "nccl",
+        init_method=f"file://{rank.folder}/again",
+        rank=rank.rank,
+        world_size=rank.count,
+    )
+    data = on_device(of(rank.rank))
+    dist.all_reduce(data)
+    same("all_reduce in a new group", data, sum(of(peer) for peer in range(rank.count)))
+    dist.destroy_process_group()
+
+
+def shrink(rank):
+    """ncclCommShrink: the last rank leaves, and the others go on."""
+    ready(rank)
+    last = rank.count - 1
+    data = on_device(of(rank.rank))
+    dist.all_reduce(data)
+    torch.cuda.synchronize()
+    if rank.rank == last:
+        rank.hear("shrunk")
+        return
+    dist.shrink_group([last])
+    expect("the size", dist.get_world_size(), last)
+    data = on_device(of(rank.rank))
+    dist.all_reduce(data)
+    same("all_reduce after the shrink", data, sum(of(peer) for peer in range(last)))
+    if rank.rank == 0:
+        rank.tell("shrunk", b"")
+    dist.destroy_process_group()
+
+
+def symmetric_memory(rank):
+    """Tensors in memory of ncclMemAlloc, with windows over it."""
+    from torch.distributed import _symmetric_memory
+
+    ready(rank)
+    data = on_device(of(rank.rank))
+    dist.all_reduce(data)
+    _symmetric_memory.set_backend("NCCL")
+    memory = _symmetric_memory.empty(COUNT, dtype=torch.float32, device=f"cuda:{rank.rank}")
+    _symmetric_memory.rendezvous(memory, dist.group.WORLD.group_name)
+    memory.copy_(of(rank.rank))
+    dist.all_reduce(memory)
+    same("all_reduce in a window", memory, sum(of(peer) for peer in range(rank.count)))
+    dist.destroy_process_group()
+
+
 def flight_recorder(rank):
     os.environ["TORCH_FR_BUFFER_SIZE"] = "64"
     ready(rank)
@@ -364,10 +425,14 @@ run(
         "split_group": split_group,
         "barrier_and_objects": barrier_and_objects,
         "watchdog": watchdog,
+        "abort": abort,
+        "shrink": shrink,
+        "symmetric_memory": symmetric_memory,
         "flight_recorder": flight_recorder,
         "fork": fork,
         "allocator": allocator,
         "graph": graph,
         "data_parallel": data_parallel,
-    }
+    },
+    counts={"shrink": 3},
 )
