@@ -30,6 +30,7 @@ class Client:
     preloads: bool = False  # the wheel's RPATH goes before LD_LIBRARY_PATH
     starter: tuple = ()  # goes before the interpreter
     within: str | None = None  # the client whose environment this one uses
+    variables: dict = dataclasses.field(default_factory=dict)
     files_of: dict | None = None  # a package from whose wheel only some files are taken
 
     @property
@@ -142,6 +143,25 @@ CLIENTS = (
         requirements=("torch", "numpy"),
         version_of="torch",
         preloads=True,
+    ),
+    Client(
+        "torch-legacy",
+        "torch_nccl.py",
+        (
+            Trial("collectives"),
+            Trial("coalesced"),
+            Trial("split_group"),
+            Trial("watchdog"),
+            Trial("abort"),
+            Trial("shrink"),
+            Trial("flight_recorder"),
+            Trial("fork"),
+            Trial("graph"),
+        ),
+        within="torch",
+        version_of="torch",
+        preloads=True,
+        variables={"TORCH_DIST_USE_NCCL2": "0"},
     ),
     Client(
         "vllm",

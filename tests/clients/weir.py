@@ -43,6 +43,7 @@ class Weir:
         result["WEIR_HOSTCUDA_MEMORY"] = MEMORY
         result["OMP_NUM_THREADS"] = "1"
         result["CLIENT_NCCL"] = self.nccl
+        result.update(client.variables)
         if taken is not None:
             result["CLIENT_TAKEN"] = taken
         return result

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's CUDA build and its ProcessGroupNCCL.
+"""PyTorch's CUDA build and its process groups over NCCL.
+
+From 2.15 on "nccl" is ProcessGroupNCCL2, or ProcessGroupNCCL with TORCH_DIST_USE_NCCL2=0.
 
 Tensors are made on the processor and copied to the device, so that a trial launches no kernel
 unless its subject is kernels.
@@ -307,6 +309,18 @@ def symmetric_memory(rank):
     dist.destroy_process_group()
 
 
+def recorded():
+    """What PyTorch's flight recorder has: since 2.15 there is one for each backend."""
+    library = torch._C._distributed_c10d
+    traces = [library._dump_nccl_trace()]
+    try:
+        traces.append(library._dump_fr_trace(backend="nccl2"))
+    except (AttributeError, TypeError):
+        pass  # before 2.15
+    entries = [entry for trace in traces for entry in pickle.loads(trace)["entries"]]
+    return [(entry["profiling_name"].split(":")[-1], entry["state"]) for entry in entries]
+
+
 def flight_recorder(rank):
     os.environ["TORCH_FR_BUFFER_SIZE"] = "64"
     ready(rank)
@@ -316,13 +330,8 @@ def flight_recorder(rank):
     dist.broadcast(data, src=0)
     torch.cuda.synchronize()
     time.sleep(2)  # the watchdog records that they are done
-    trace = pickle.loads(torch._C._distributed_c10d._dump_nccl_trace())
-    got = [(entry["profiling_name"], entry["state"]) for entry in trace["entries"]]
-    expect(
-        "the recorded operations",
-        got,
-        3 * [("nccl:all_reduce", "completed")] + [("nccl:broadcast", "completed")],
-    )
+    wanted = 3 * [("all_reduce", "completed")] + [("broadcast", "completed")]
+    expect("the recorded operations", recorded(), wanted)
     dist.destroy_process_group()
 
 
