@@ -139,6 +139,7 @@ CLIENTS = (
             Trial("graph"),
             Trial("allocator", "PyTorch offers NCCL's allocator only on devices with multicast"),
             Trial("data_parallel", KERNELS),
+            Trial("matrices", "cuBLAS is device code, and needs private tables of NVIDIA's driver"),
         ),
         requirements=("torch", "numpy"),
         version_of="torch",

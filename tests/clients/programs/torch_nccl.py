@@ -19,6 +19,7 @@ import torch.distributed as dist
 from ranks import devices, expect, fork_and, run, unharmed_by_children
 
 COUNT = 1000
+FEW = 10
 
 
 def of(rank, count=COUNT, dtype=torch.float32):
@@ -414,16 +415,48 @@ def graph(rank):
     dist.destroy_process_group()
 
 
+class Product(torch.autograd.Function):
+    """first * given + second * given, on the processor: what DDP itself does is of interest."""
+
+    @staticmethod
+    def forward(context, first, second, given):
+        context.given = given.cpu()
+        few = context.given[: len(second)]
+        return ((first.cpu() * context.given).sum() + (second.cpu() * few).sum()).to("cuda")
+
+    @staticmethod
+    def backward(context, gradient):
+        first = gradient.cpu() * context.given
+        return first.to("cuda"), first[:FEW].to("cuda"), None
+
+
+class Model(torch.nn.Module):
+    def __init__(self, rank):
+        super().__init__()
+        self.first = torch.nn.Parameter(on_device(of(rank)))
+        self.second = torch.nn.Parameter(on_device(of(rank, FEW)))
+
+    def forward(self, given):
+        return Product.apply(self.first, self.second, given)
+
+
 def data_parallel(rank):
+    """DistributedDataParallel: rank 0's parameters on all ranks, and the mean of the gradients."""
     ready(rank)
-    torch.manual_seed(1)
-    model = torch.nn.Linear(8, 4)
-    alone = [parameter.detach().clone() for parameter in model.parameters()]
-    model = torch.nn.parallel.DistributedDataParallel(model.to("cuda"), device_ids=[rank.rank])
-    model(on_device(torch.ones(2, 8) * (rank.rank + 1))).sum().backward()
-    gradient = next(model.parameters()).grad
-    same("the mean gradient", gradient, torch.full_like(alone[0], rank.count + 1))
+    model = torch.nn.parallel.DistributedDataParallel(Model(rank.rank), device_ids=[rank.rank])
+    same("a parameter", model.module.first.detach(), of(0))
+    model(on_device(of(rank.rank))).backward()
+    mean = sum(of(peer) for peer in range(rank.count)) / rank.count
+    same("the mean gradient", model.module.first.grad, mean)
+    same("another mean gradient", model.module.second.grad, mean[:FEW])
     dist.destroy_process_group()
+
+
+def matrices(rank):
+    """A product of matrices, for which PyTorch asks cuBLAS."""
+    torch.cuda.set_device(rank.rank)
+    one = torch.eye(4).to("cuda")
+    same("a product", one @ one, torch.eye(4))
 
 
 run(
@@ -442,6 +475,7 @@ run(
         "allocator": allocator,
         "graph": graph,
         "data_parallel": data_parallel,
+        "matrices": matrices,
     },
-    counts={"shrink": 3},
+    counts={"shrink": 3, "matrices": 1},
 )
