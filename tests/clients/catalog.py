@@ -30,6 +30,7 @@ class Client:
     preloads: bool = False  # the wheel's RPATH goes before LD_LIBRARY_PATH
     starter: tuple = ()  # goes before the interpreter
     within: str | None = None  # the client whose environment this one uses
+    variables: dict = dataclasses.field(default_factory=dict)
     files_of: dict | None = None  # a package from whose wheel only some files are taken
 
     @property
@@ -40,7 +41,7 @@ class Client:
 MPIRUN = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2")
 KERNELS = "launches a kernel of PyTorch's, and there is no host function for it"
 HOST_MEMORY = "ncclMemAlloc gives host memory, which the driver does not know"
-STATIC_RUNTIME = "the CUDA runtime in the wheel does not start on the stand-in driver"
+STATIC_RUNTIME = "the CUDA runtime linked into the wheel needs private tables of NVIDIA's driver"
 
 CLIENTS = (
     Client(
@@ -109,13 +110,16 @@ CLIENTS = (
         "cupy_nccl.py",
         (
             Trial("library"),
+            Trial("communicator"),
+            Trial("host_mode", stand_ins=False),
+            Trial("groups", stand_ins=False),
+            Trial("fork"),
             Trial("runtime", STATIC_RUNTIME),
-            Trial("communicator", STATIC_RUNTIME),
             Trial("distributed", STATIC_RUNTIME),
-            Trial("fork", STATIC_RUNTIME),
         ),
         requirements=("cupy-cuda13x",),
         version_of="cupy-cuda13x",
+        ci=True,
     ),
     Client(
         "torch",
@@ -127,15 +131,38 @@ CLIENTS = (
             Trial("split_group"),
             Trial("barrier_and_objects", KERNELS),
             Trial("watchdog"),
+            Trial("abort"),
+            Trial("shrink"),
+            Trial("symmetric_memory", HOST_MEMORY),
             Trial("flight_recorder"),
             Trial("fork"),
             Trial("graph"),
             Trial("allocator", "PyTorch offers NCCL's allocator only on devices with multicast"),
             Trial("data_parallel", KERNELS),
+            Trial("matrices", "cuBLAS is device code, and needs private tables of NVIDIA's driver"),
         ),
         requirements=("torch", "numpy"),
         version_of="torch",
         preloads=True,
+    ),
+    Client(
+        "torch-legacy",
+        "torch_nccl.py",
+        (
+            Trial("collectives"),
+            Trial("coalesced"),
+            Trial("split_group"),
+            Trial("watchdog"),
+            Trial("abort"),
+            Trial("shrink"),
+            Trial("flight_recorder"),
+            Trial("fork"),
+            Trial("graph"),
+        ),
+        within="torch",
+        version_of="torch",
+        preloads=True,
+        variables={"TORCH_DIST_USE_NCCL2": "0"},
     ),
     Client(
         "vllm",
@@ -161,6 +188,7 @@ CLIENTS = (
             Trial("devices", "asks for CUPTI, which needs NVIDIA's driver"),
         ),
         requirements=("jax[cuda13]",),
+        preloads=True,
         version_of="jax-cuda13-plugin",
     ),
 )

@@ -4,7 +4,7 @@
 import os
 import sys
 
-DEVICES = 2
+DEVICES = 3
 MEMORY = "1GiB"
 # What another job on this machine set must not change a trial.
 FOREIGN = ("WEIR_", "NCCL_", "CUDA_", "LD_", "TORCH_", "OMPI_", "PMIX_", "PYTHON")
@@ -43,6 +43,7 @@ class Weir:
         result["WEIR_HOSTCUDA_MEMORY"] = MEMORY
         result["OMP_NUM_THREADS"] = "1"
         result["CLIENT_NCCL"] = self.nccl
+        result.update(client.variables)
         if taken is not None:
             result["CLIENT_TAKEN"] = taken
         return result

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -13,15 +14,13 @@
 #include "nccl/direct/direct_choice.h"
 #include "nccl/real/found_functions.h"
 #include "weir_info/build.h"
-#include "weir_info/elf_file.h"
+#include "weir_info/python_clients.h"
 
 namespace weir::info {
 namespace {
 
 namespace fs = std::filesystem;
 
-// What every libnccl.so.2 of this project exports (src/nccl/real/library.cc).
-constexpr const char* kMarker = "weir_nccl_marker";
 constexpr size_t kNamesShown = 5;
 constexpr const char* kPathOfVllm = "VLLM_NCCL_SO_PATH";
 
@@ -46,8 +45,7 @@ NcclFound found_of(Loading loading) {
   found.loading = std::move(loading);
   found.installed = installed_nccl();
   if (found.loading.path.empty()) return found;
-  const auto file = read_elf_file(found.loading.path);
-  found.weirs = file.ok() && file.value().exported.contains(kMarker);
+  found.weirs = is_weirs(found.loading.path);
   found.version = nccl_version_of(found.loading.path);
   return found;
 }
@@ -61,19 +59,49 @@ struct Seen {
   std::vector<std::string> wanted;
 };
 
-void add_object(const std::string& object, std::vector<Check>* checks, Seen* seen) {
-  auto loading = nccl_of(object);
+// Returns whether the library is Weir's.
+bool add_loading(const Result<Loading>& loading, const std::string& object,
+                 std::vector<Check>* checks, Seen* seen) {
   if (!loading.ok()) {
     checks->push_back({Verdict::kBad, object, loading.status().text(),
                        "give a program of this kind of processor"});
-    return;
+    return false;
   }
-  const NcclFound found = found_of(std::move(loading.value()));
+  const NcclFound found = found_of(loading.value());
   for (Check& check : judge_nccl(found)) checks->push_back(std::move(check));
-  if (!found.weirs) return;
+  if (!found.weirs) return false;
   seen->weirs = true;
   const auto& wanted = found.loading.wanted;
   seen->wanted.insert(seen->wanted.end(), wanted.begin(), wanted.end());
+  return true;
+}
+
+// The Python packages that load NCCL, with the file that each gets.
+void add_python(const std::string& interpreter, std::vector<Check>* checks, Seen* seen) {
+  const PythonPackages packages = packages_of_python(interpreter);
+  std::vector<std::string> files = {packages.nccl};
+  bool all_weirs = true;
+  std::vector<Shadowed> shadowed;
+  for (const PythonClient& client : packages.clients) {
+    files.push_back(client.object);
+    const auto loading = nccl_of(client, packages.nccl);
+    all_weirs = add_loading(loading, client.object, checks, seen) && all_weirs;
+    if (!loading.ok()) continue;
+    for (const Shadowed& one : shadowed_by(loading.value())) shadowed.push_back(one);
+  }
+  for (const std::string& file : files) {
+    const std::string folder = nccl::packages_folder_of(file);
+    if (!folder.empty()) seen->process.packages_folders.push_back(folder);
+  }
+  if (!shadowed.empty()) checks->push_back(judge_shadowed(shadowed));
+  const bool told = !shadowed.empty() || (!packages.clients.empty() && all_weirs);
+  if (packages.nccl.empty() || told) return;
+  checks->push_back(
+      {Verdict::kNote, "its packages", "have NCCL at " + packages.nccl,
+       fmt::format(
+           "programs that link NCCL (PyTorch) load Weir's with LD_PRELOAD={}; those that open it "
+           "by its path do not: give them another path",
+           installed_nccl())});
 }
 
 // vLLM and SGLang open the file that the variable names, whatever is preloaded.
@@ -103,22 +131,9 @@ Section section_of_program(const std::string& program, Seen* seen) {
   seen->process.program = fs::canonical(path.value(), error).string();
   seen->object = path.value();
   seen->driver = path_linked(path.value(), "libcuda.so.1");
-  add_object(path.value(), &section.checks, seen);
+  add_loading(nccl_of(path.value()), path.value(), &section.checks, seen);
   if (!is_python(path.value())) return section;
-  const PythonPackages packages = packages_of_python(path.value());
-  for (const std::string& file : {packages.torch, packages.nccl}) {
-    const std::string folder = nccl::packages_folder_of(file);
-    if (!folder.empty()) seen->process.packages_folders.push_back(folder);
-  }
-  if (!packages.torch.empty()) add_object(packages.torch, &section.checks, seen);
-  if (!packages.nccl.empty()) {
-    section.checks.push_back(
-        {Verdict::kNote, "its packages", "have NCCL at " + packages.nccl,
-         fmt::format(
-             "programs that link NCCL (PyTorch) load Weir's with LD_PRELOAD={}; those that open it "
-             "by its path do not: give them another path",
-             installed_nccl())});
-  }
+  add_python(path.value(), &section.checks, seen);
   if (is_set(kPathOfVllm)) section.checks.push_back(check_path_of_vllm(seen));
   return section;
 }
@@ -174,6 +189,19 @@ std::vector<Check> judge_nccl(const NcclFound& found) {
     checks.push_back({Verdict::kGood, "symbols", "it has all symbols that are needed", ""});
   }
   return checks;
+}
+
+Check judge_shadowed(const std::vector<Shadowed>& shadowed) {
+  std::vector<std::string> wanted, loaded;
+  for (const Shadowed& one : shadowed) {
+    for (const auto& [files, file] : {std::pair(&wanted, &one.wanted), {&loaded, &one.loaded}}) {
+      if (std::count(files->begin(), files->end(), *file) == 0) files->push_back(*file);
+    }
+  }
+  return {Verdict::kBad, "LD_LIBRARY_PATH",
+          fmt::format("does not bring {}: the program's packages load {}", fmt::join(wanted, ", "),
+                      fmt::join(loaded, ", ")),
+          fmt::format("name the files themselves: LD_PRELOAD={}", fmt::join(wanted, ":"))};
 }
 
 namespace {

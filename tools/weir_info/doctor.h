@@ -11,6 +11,7 @@
 #include "weir_info/hidden_topology.h"
 #include "weir_info/installed_driver.h"
 #include "weir_info/loading.h"
+#include "weir_info/python_clients.h"
 #include "weir_info/report.h"
 
 namespace weir::info {
@@ -39,6 +40,8 @@ struct NcclFound {
 
 // Pure functions that judge gathered facts, so that they are tested without such machines.
 std::vector<Check> judge_nccl(const NcclFound& found);
+// What LD_LIBRARY_PATH does not reach, with the one line that does.
+Check judge_shadowed(const std::vector<Shadowed>& shadowed);
 // `wanted`: the symbols of NCCL that the program refers to.
 std::vector<Check> judge_behind(const Behind& behind, const std::vector<std::string>& wanted);
 // `direct`: the value of WEIR_DIRECT.

@@ -6,7 +6,6 @@
 #include <sstream>
 #include <system_error>
 
-#include "weir_info/elf_file.h"
 #include "weir_info/loading.h"
 
 namespace weir::info {
@@ -15,8 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLibrary = "libcuda.so.";
-// src/cuda recognizes it by the same symbol.
-constexpr const char* kMarkOfStandIn = "weir_hostcuda_register_kernel";
 
 // Digits separated by dots, with at least one dot.
 bool is_version(const std::string& word) {
@@ -57,8 +54,7 @@ InstalledDriver gather_driver(const fs::path& root, const std::string& object) {
   if (driver.library.empty()) return driver;
   const fs::path real = fs::canonical(driver.library, error);
   if (!error) driver.library_version = driver_version_of_file(real.filename().string());
-  const auto library = read_elf_file(driver.library);
-  driver.stand_in = library.ok() && library.value().exported.contains(kMarkOfStandIn);
+  driver.stand_in = is_weirs(driver.library);
   return driver;
 }
 

@@ -25,6 +25,11 @@ namespace fs = std::filesystem;
 constexpr int kLoaderMs = 20'000;
 constexpr int kPythonMs = 20'000;
 constexpr int kVersionMs = 20'000;
+constexpr size_t kScriptBytes = 4096;
+// What every libnccl.so.2 of this project exports (src/nccl/real/library.cc).
+constexpr const char* kMarker = "weir_nccl_marker";
+// What both stand-ins for CUDA need.
+constexpr const char* kStandInsPart = "libweir_hostcuda.so";
 
 std::vector<std::string> split(const std::string& text, const char* separators) {
   std::vector<std::string> parts;
@@ -166,7 +171,7 @@ std::string reason_for(const std::string& path, const std::vector<User>& users) 
   for (const std::string& one : split(variable("LD_PRELOAD"), ": ")) {
     const bool by_name = one.find('/') == std::string::npos;  // which is then searched for
     if (by_name ? fs::path(path).filename() == one : canonical(one) == canonical(path))
-      return "LD_PRELOAD names it";
+      return kReasonOfPreload;
   }
   const std::string folder = canonical(fs::path(path).parent_path().string());
   const auto origin = [](const User& user) {
@@ -201,15 +206,22 @@ std::vector<MissingSymbols> missing_in(const std::string& library, const std::ve
   return missing;
 }
 
-// The words of "#!/usr/bin/env python3" and the like; empty for other files.
+// The words of "#!/usr/bin/env python3" and the like; empty for other files. Where an interpreter's
+// path is too long for the kernel, pip writes a line for the shell that hands over to it.
 std::vector<std::string> first_line_of_script(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   char mark[2] = {};
   if (!file.read(mark, 2) || mark[0] != '#' || mark[1] != '!') return {};
-  std::string line(256, '\0');
-  file.read(line.data(), static_cast<std::streamsize>(line.size()));
-  line.resize(static_cast<size_t>(file.gcount()));
-  return split(line.substr(0, line.find('\n')), " \t\r");
+  std::string text(kScriptBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(file.gcount()));
+  const auto lines = split(text, "\n");
+  auto words = lines.empty() ? std::vector<std::string>{} : split(lines[0], " \t\r");
+  if (lines.size() > 1 && lines[1].starts_with("'''exec' ")) {
+    const auto handed = split(lines[1].substr(strlen("'''exec' ")), " \t\r\"");
+    if (!handed.empty()) words = {handed.front()};
+  }
+  return words;
 }
 
 }  // namespace
@@ -219,7 +231,7 @@ Result<std::string> find_program(const std::string& program) {
   if (program.find('/') == std::string::npos) {
     path.clear();
     for (const std::string& folder : split(variable("PATH"), ":")) {
-      const std::string candidate = fmt::format("{}/{}", folder, program);
+      const std::string candidate = (fs::path(folder) / program).string();
       if (path.empty() && is_executable(candidate)) path = candidate;
     }
     if (path.empty()) return invalid_argument("there is no program " + program + " on PATH");
@@ -228,6 +240,8 @@ Result<std::string> find_program(const std::string& program) {
   if (!fs::is_regular_file(path, error)) return invalid_argument("there is no program " + path);
   path = fs::absolute(path, error).lexically_normal().string();
   const auto words = first_line_of_script(path);
+  // As it is usually run: python3 program.py.
+  if (words.empty() && fs::path(path).extension() == ".py") return interpreter_of_python("python3");
   if (words.empty()) return path;
   if (fs::path(words[0]).filename() != "env") return words[0];
   for (size_t i = 1; i < words.size(); ++i) {
@@ -283,6 +297,14 @@ Result<Loading> nccl_of(const std::string& object) {
   return loading;
 }
 
+bool is_weirs(const std::string& library) {
+  const auto file = read_elf_file(library);
+  if (!file.ok()) return false;
+  const auto& needed = file.value().needed;
+  return file.value().exported.contains(kMarker) ||
+         std::count(needed.begin(), needed.end(), kStandInsPart) > 0;
+}
+
 std::string path_linked(const std::string& object, const std::string& name) {
   const auto entries = listing_of(object, "");
   if (!entries.ok()) return "";
@@ -315,22 +337,6 @@ Result<std::string> interpreter_of_python(const std::string& program) {
 
 bool is_python(const std::string& program) {
   return fs::path(program).filename().string().starts_with("python");
-}
-
-PythonPackages packages_of_python(const std::string& program) {
-  PythonPackages packages;
-  const auto output = run_program(
-      {"/usr/bin/env", program, "-c", "import sys; print('\\n'.join(p for p in sys.path if p))"},
-      {}, kPythonMs);
-  if (!output.ok() || output.value().exit_code != 0) return packages;
-  std::error_code error;
-  for (const std::string& folder : split(output.value().out, "\n")) {
-    const std::string nccl = folder + "/nvidia/nccl/lib/" + kNcclName;
-    if (packages.nccl.empty() && fs::is_regular_file(nccl, error)) packages.nccl = nccl;
-    const std::string torch = folder + "/torch/lib/libtorch_cuda.so";
-    if (packages.torch.empty() && fs::is_regular_file(torch, error)) packages.torch = torch;
-  }
-  return packages;
 }
 
 int nccl_version_of(const std::string& library) {

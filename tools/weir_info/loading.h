@@ -14,6 +14,7 @@
 namespace weir::info {
 
 inline constexpr const char* kNcclName = "libnccl.so.2";
+inline constexpr const char* kReasonOfPreload = "LD_PRELOAD names it";
 
 // Symbols that `object` needs from libnccl.so.2 and does not find there.
 struct MissingSymbols {
@@ -35,11 +36,14 @@ struct Loading {
 };
 
 // `program`: a path, or a name that is searched for on PATH; for a script, the program that its
-// first line names.
+// first line names; for a Python source without such a line, python3.
 Result<std::string> find_program(const std::string& program);
 
 // `object`: an absolute path of a program or a library.
 Result<Loading> nccl_of(const std::string& object);
+
+// Whether a file is this project's libnccl.so.2, or a stand-in of it for a library of CUDA.
+bool is_weirs(const std::string& library);
 
 // The library `name` that is loaded with `object` when it starts, "" when none is.
 std::string path_linked(const std::string& object, const std::string& name);
@@ -48,16 +52,10 @@ std::string path_linked(const std::string& object, const std::string& name);
 // is a real path: in the loader's process /proc/self is the loader.
 std::string path_by_name(const std::string& object, const std::string& name);
 
-// Libraries that a Python interpreter finds in its packages; "" for a missing one.
-struct PythonPackages {
-  std::string torch;  // …/torch/lib/libtorch_cuda.so, which needs libnccl.so.2
-  std::string nccl;   // …/nvidia/nccl/lib/libnccl.so.2
-};
 bool is_python(const std::string& program);
 // Like find_program; a script by that name, such as those of version managers, is run to get its
 // interpreter.
 Result<std::string> interpreter_of_python(const std::string& program);
-PythonPackages packages_of_python(const std::string& program);
 
 // The result of the library's ncclGetVersion (22809), called in a separate process; 0 when it does
 // not load. Weir's library gives its own version, not that of a real NCCL behind it.

@@ -4,7 +4,7 @@
 import numpy as np
 from cuda.bindings import driver, runtime
 from cuda.core import Device, LegacyPinnedMemoryResource, system
-from ranks import expect, run
+from ranks import devices, expect, run
 
 SIZE = 4096
 
@@ -54,7 +54,7 @@ def memory(rank):
 def static_runtime(rank):
     """cuda-bindings has CUDA's runtime linked into it, which calls the driver."""
     error, count = runtime.cudaGetDeviceCount()
-    expect("cudaGetDeviceCount", (int(error), count), (0, 2))
+    expect("cudaGetDeviceCount", (int(error), count), (0, devices()))
     error, pointer = runtime.cudaMalloc(SIZE)
     expect("cudaMalloc", int(error), 0)
     expect("cudaMemset", int(runtime.cudaMemset(pointer, 1, SIZE)[0]), 0)
@@ -63,8 +63,8 @@ def static_runtime(rank):
 
 
 def nvml(rank):
-    expect("devices of libnvidia-ml.so.1", system.get_num_devices(), 2)
-    expect("the version of the driver", system.get_driver_version()[0] >= 13, True)
+    expect("devices of libnvidia-ml.so.1", system.get_num_devices(), devices())
+    expect("a name", system.Device(index=0).name != "", True)
 
 
 run({"streams": streams, "memory": memory, "static_runtime": static_runtime, "nvml": nvml}, count=1)

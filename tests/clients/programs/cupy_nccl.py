@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """CuPy: cupy.cuda.nccl and cupyx.distributed.
 
-Arrays are made on the processor and copied to the device, so that no kernel is compiled.
+CuPy's own arrays are made on the processor and copied to the device, so that no kernel is compiled.
 """
 
+import ctypes
+import multiprocessing
+import pickle
 import socket
+import sys
 
 import cupy
 import numpy as np
 from cupy.cuda import nccl
-from ranks import expect, fork_and, run, unharmed_by_children
+from ranks import devices, expect, fork_and, run, unharmed_by_children
 
 COUNT = 1000
 FLOAT32 = nccl.NCCL_FLOAT32
@@ -31,7 +35,7 @@ def zeros(count=COUNT):
 
 def runtime(rank):
     """The runtime that is linked into CuPy, on the stand-in for the driver."""
-    expect("getDeviceCount", cupy.cuda.runtime.getDeviceCount(), rank.count)
+    expect("getDeviceCount", cupy.cuda.runtime.getDeviceCount(), devices())
     cupy.cuda.Device(rank.rank).use()
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
@@ -49,45 +53,104 @@ def library(rank):
     expect("the length of an id", len(nccl.get_unique_id()), 128)
 
 
-def ready(rank):
-    cupy.cuda.Device(rank.rank).use()
-    import pickle
+class Memory:
+    """Device memory of the shared runtime, with what CuPy's arrays would be asked for here.
 
+    CuPy's own arrays need the runtime that is linked into CuPy (the trial `runtime`).
+    """
+
+    shared = None
+
+    def __init__(self, values):
+        Memory.shared = Memory.shared or ctypes.CDLL("libcudart.so.13")
+        values = np.ascontiguousarray(values)
+        self.like, self.pointer = values, ctypes.c_void_p()
+        self.size = ctypes.c_size_t(values.nbytes)
+        self.checked(self.shared.cudaMalloc(ctypes.byref(self.pointer), self.size))
+        self.copy(self.pointer, ctypes.c_void_p(values.ctypes.data), 1)
+
+    @staticmethod
+    def checked(result):
+        if result != 0:
+            sys.exit(f"CUDA's runtime returned {result}")
+
+    def copy(self, to, source, kind):
+        self.checked(self.shared.cudaMemcpy(to, source, self.size, kind))
+
+    @property
+    def at(self):
+        return self.pointer.value
+
+    def get(self):
+        self.checked(self.shared.cudaDeviceSynchronize())
+        result = np.empty_like(self.like)
+        self.copy(ctypes.c_void_p(result.ctypes.data), self.pointer, 2)
+        return result
+
+
+class HostMemory:
+    """The same on memory of the host, where there is no CUDA at all."""
+
+    def __init__(self, values):
+        self.values = np.array(values)
+
+    @property
+    def at(self):
+        return self.values.ctypes.data
+
+    def get(self):
+        return self.values.copy()
+
+
+def ready(rank, memory):
+    if memory is Memory:
+        runtime = ctypes.CDLL("libcudart.so.13")
+        Memory.checked(runtime.cudaSetDevice(rank.rank))
     number = pickle.loads(rank.agree("id", lambda: pickle.dumps(nccl.get_unique_id())))
     return nccl.NcclCommunicator(rank.count, number, rank.rank)
 
 
-def communicator(rank):
-    comm = ready(rank)
+def communicator(rank, memory=Memory):
+    comm = ready(rank, memory)
     expect("size and rank", (comm.size(), comm.rank_id()), (rank.count, rank.rank))
     every = [of(peer) for peer in range(rank.count)]
     mine, right, left = every[rank.rank], (rank.rank + 1) % rank.count, (rank.rank - 1) % rank.count
-    stream = cupy.cuda.Stream(non_blocking=True)
-
-    def done(what, array, wanted):
-        stream.synchronize()
-        expect(what, array.get(), wanted)
-
-    given, result = on_device(mine), zeros()
-    comm.allReduce(given.data.ptr, result.data.ptr, COUNT, FLOAT32, nccl.NCCL_SUM, stream.ptr)
-    done("allReduce", result, sum(every))
-    comm.reduce(given.data.ptr, result.data.ptr, COUNT, FLOAT32, nccl.NCCL_MAX, 0, stream.ptr)
-    done("reduce", result, np.max(every, 0) if rank.rank == 0 else sum(every))
-    comm.broadcast(given.data.ptr, result.data.ptr, COUNT, FLOAT32, 1, stream.ptr)
-    done("broadcast", result, every[1])
-    whole = zeros(COUNT * rank.count)
-    comm.allGather(given.data.ptr, whole.data.ptr, COUNT, FLOAT32, stream.ptr)
-    done("allGather", whole, np.concatenate(every))
-    whole = on_device(np.concatenate(every))
-    comm.reduceScatter(whole.data.ptr, result.data.ptr, COUNT, FLOAT32, nccl.NCCL_SUM, stream.ptr)
-    done("reduceScatter", result, rank.count * mine)
+    given, result, stream = memory(mine), memory(0 * mine), 0
+    comm.allReduce(given.at, result.at, COUNT, FLOAT32, nccl.NCCL_SUM, stream)
+    expect("allReduce", result.get(), sum(every))
+    comm.reduce(given.at, result.at, COUNT, FLOAT32, nccl.NCCL_MAX, 0, stream)
+    expect("reduce", result.get(), np.max(every, 0) if rank.rank == 0 else sum(every))
+    comm.broadcast(given.at, result.at, COUNT, FLOAT32, 1, stream)
+    expect("broadcast", result.get(), every[1])
+    whole = memory(np.zeros(COUNT * rank.count, np.float32))
+    comm.allGather(given.at, whole.at, COUNT, FLOAT32, stream)
+    expect("allGather", whole.get(), np.concatenate(every))
+    whole = memory(np.concatenate(every))
+    comm.reduceScatter(whole.at, result.at, COUNT, FLOAT32, nccl.NCCL_SUM, stream)
+    expect("reduceScatter", result.get(), rank.count * mine)
     nccl.groupStart()
-    comm.send(given.data.ptr, COUNT, FLOAT32, right, stream.ptr)
-    comm.recv(result.data.ptr, COUNT, FLOAT32, left, stream.ptr)
+    comm.send(given.at, COUNT, FLOAT32, right, stream)
+    comm.recv(result.at, COUNT, FLOAT32, left, stream)
     nccl.groupEnd()
-    done("send and recv", result, every[left])
+    expect("send and recv", result.get(), every[left])
     comm.check_async_error()
     comm.destroy()
+
+
+def host_mode(rank):
+    communicator(rank, HostMemory)
+
+
+def groups(rank):
+    """Communicators of one process, made together, and calls in a group."""
+    comms = nccl.NcclCommunicator.initAll(2)
+    data = [HostMemory(of(peer)) for peer in range(2)]
+    nccl.groupStart()
+    for comm, one in zip(comms, data):
+        comm.allReduce(one.at, one.at, COUNT, FLOAT32, nccl.NCCL_SUM, 0)
+    nccl.groupEnd()
+    for one in data:
+        expect("allReduce", one.get(), of(0) + of(1))
 
 
 def free_port():
@@ -144,14 +207,12 @@ def distributed(rank):
 
 def fork(rank):
     """CuPy's exit handlers in a child, which destroy what they find."""
-    import multiprocessing
-
-    comm = ready(rank)
-    given, result = on_device(of(rank.rank)), zeros()
+    comm = ready(rank, Memory)
+    given = Memory(of(rank.rank))
+    result = Memory(0 * of(0))
 
     def once_more():
-        comm.allReduce(given.data.ptr, result.data.ptr, COUNT, FLOAT32, nccl.NCCL_SUM, 0)
-        cupy.cuda.get_current_stream().synchronize()
+        comm.allReduce(given.at, result.at, COUNT, FLOAT32, nccl.NCCL_SUM, 0)
         expect("allReduce", result.get(), sum(of(peer) for peer in range(rank.count)))
 
     def pool():
@@ -163,7 +224,7 @@ def fork(rank):
         once_more,
         {
             "os.fork and exit handlers": lambda: fork_and(lambda: None),
-            "a child that deletes the communicator": lambda: fork_and(lambda: comm.destroy()),
+            "a child that destroys the communicator": lambda: fork_and(comm.destroy),
             "multiprocessing with fork": pool,
         },
     )
@@ -173,9 +234,12 @@ def fork(rank):
 run(
     {
         "library": library,
-        "runtime": runtime,
         "communicator": communicator,
-        "distributed": distributed,
+        "host_mode": host_mode,
+        "groups": groups,
         "fork": fork,
-    }
+        "runtime": runtime,
+        "distributed": distributed,
+    },
+    counts={"library": 1, "groups": 1},
 )

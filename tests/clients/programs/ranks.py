@@ -71,6 +71,11 @@ def shown(value):
         return str(value)
 
 
+def devices():
+    """The number of devices that the stand-in for CUDA shows."""
+    return int(os.environ["WEIR_HOSTCUDA_DEVICES"])
+
+
 def unharmed_by_children(once_more, children):
     """Runs each child, and after each that the parent's communicator still works: `once_more`."""
     for name, child in children.items():

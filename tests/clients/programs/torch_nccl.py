@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's CUDA build and its ProcessGroupNCCL.
+"""PyTorch's CUDA build and its process groups over NCCL.
+
+From 2.15 on "nccl" is ProcessGroupNCCL2, or ProcessGroupNCCL with TORCH_DIST_USE_NCCL2=0.
 
 Tensors are made on the processor and copied to the device, so that a trial launches no kernel
 unless its subject is kernels.
@@ -14,9 +16,10 @@ import time
 
 import torch
 import torch.distributed as dist
-from ranks import expect, fork_and, run, unharmed_by_children
+from ranks import devices, expect, fork_and, run, unharmed_by_children
 
 COUNT = 1000
+FEW = 10
 
 
 def of(rank, count=COUNT, dtype=torch.float32):
@@ -48,7 +51,7 @@ def ready(rank, timeout_s=60):
 def init(rank):
     torch.cuda.init()
     expect("is_available", torch.cuda.is_available(), True)
-    expect("device_count", torch.cuda.device_count(), rank.count)
+    expect("device_count", torch.cuda.device_count(), devices())
     torch.cuda.set_device(rank.rank)
     expect("the name of the device", torch.cuda.get_device_name(rank.rank) != "", True)
     data = of(3)
@@ -246,6 +249,79 @@ def watchdog(rank):
     os._exit(0)
 
 
+def abort(rank):
+    """A program aborts its group while an operation waits for a rank; then it makes a new one."""
+    ready(rank)
+    data = on_device(of(rank.rank))
+    dist.all_reduce(data)
+    torch.cuda.synchronize()
+    if rank.rank == 0:
+        dist.all_reduce(on_device(of(0)), async_op=True)  # for which the other does not come
+    start = time.monotonic()
+    dist.distributed_c10d._abort_process_group()
+    torch.cuda.synchronize()
+    expect("abort and what it releases take seconds", time.monotonic() - start < 30, True)
+    rank.barrier("aborted")
+    dist.init_process_group(
+        "nccl",
+        init_method=f"file://{rank.folder}/again",
+        rank=rank.rank,
+        world_size=rank.count,
+    )
+    data = on_device(of(rank.rank))
+    dist.all_reduce(data)
+    same("all_reduce in a new group", data, sum(of(peer) for peer in range(rank.count)))
+    dist.destroy_process_group()
+
+
+def shrink(rank):
+    """ncclCommShrink: the last rank leaves, and the others go on."""
+    ready(rank)
+    last = rank.count - 1
+    data = on_device(of(rank.rank))
+    dist.all_reduce(data)
+    torch.cuda.synchronize()
+    if rank.rank == last:
+        rank.hear("shrunk")
+        return
+    dist.shrink_group([last])
+    expect("the size", dist.get_world_size(), last)
+    data = on_device(of(rank.rank))
+    dist.all_reduce(data)
+    same("all_reduce after the shrink", data, sum(of(peer) for peer in range(last)))
+    if rank.rank == 0:
+        rank.tell("shrunk", b"")
+    dist.destroy_process_group()
+
+
+def symmetric_memory(rank):
+    """Tensors in memory of ncclMemAlloc, with windows over it."""
+    from torch.distributed import _symmetric_memory
+
+    ready(rank)
+    data = on_device(of(rank.rank))
+    dist.all_reduce(data)
+    _symmetric_memory.set_backend("NCCL")
+    memory = _symmetric_memory.empty(COUNT, dtype=torch.float32, device=f"cuda:{rank.rank}")
+    _symmetric_memory.rendezvous(memory, dist.group.WORLD.group_name)
+    memory.copy_(of(rank.rank))
+    dist.all_reduce(memory)
+    same("all_reduce in a window", memory, sum(of(peer) for peer in range(rank.count)))
+    dist.destroy_process_group()
+
+
+def recorded():
+    """What PyTorch's flight recorder has: since 2.15 there is one for each backend."""
+    library = torch._C._distributed_c10d
+    traces = [library._dump_nccl_trace()]
+    try:
+        traces.append(library._dump_fr_trace(backend="nccl2"))
+    except (AttributeError, TypeError):
+        pass  # before 2.15
+    entries = [entry for trace in traces for entry in pickle.loads(trace)["entries"]]
+    return [(entry["profiling_name"].split(":")[-1], entry["state"]) for entry in entries]
+
+
 def flight_recorder(rank):
     os.environ["TORCH_FR_BUFFER_SIZE"] = "64"
     ready(rank)
@@ -255,13 +331,8 @@ def flight_recorder(rank):
     dist.broadcast(data, src=0)
     torch.cuda.synchronize()
     time.sleep(2)  # the watchdog records that they are done
-    trace = pickle.loads(torch._C._distributed_c10d._dump_nccl_trace())
-    got = [(entry["profiling_name"], entry["state"]) for entry in trace["entries"]]
-    expect(
-        "the recorded operations",
-        got,
-        3 * [("nccl:all_reduce", "completed")] + [("nccl:broadcast", "completed")],
-    )
+    wanted = 3 * [("all_reduce", "completed")] + [("broadcast", "completed")]
+    expect("the recorded operations", recorded(), wanted)
     dist.destroy_process_group()
 
 
@@ -344,16 +415,48 @@ def graph(rank):
     dist.destroy_process_group()
 
 
+class Product(torch.autograd.Function):
+    """first * given + second * given, on the processor: what DDP itself does is of interest."""
+
+    @staticmethod
+    def forward(context, first, second, given):
+        context.given = given.cpu()
+        few = context.given[: len(second)]
+        return ((first.cpu() * context.given).sum() + (second.cpu() * few).sum()).to("cuda")
+
+    @staticmethod
+    def backward(context, gradient):
+        first = gradient.cpu() * context.given
+        return first.to("cuda"), first[:FEW].to("cuda"), None
+
+
+class Model(torch.nn.Module):
+    def __init__(self, rank):
+        super().__init__()
+        self.first = torch.nn.Parameter(on_device(of(rank)))
+        self.second = torch.nn.Parameter(on_device(of(rank, FEW)))
+
+    def forward(self, given):
+        return Product.apply(self.first, self.second, given)
+
+
 def data_parallel(rank):
+    """DistributedDataParallel: rank 0's parameters on all ranks, and the mean of the gradients."""
     ready(rank)
-    torch.manual_seed(1)
-    model = torch.nn.Linear(8, 4)
-    alone = [parameter.detach().clone() for parameter in model.parameters()]
-    model = torch.nn.parallel.DistributedDataParallel(model.to("cuda"), device_ids=[rank.rank])
-    model(on_device(torch.ones(2, 8) * (rank.rank + 1))).sum().backward()
-    gradient = next(model.parameters()).grad
-    same("the mean gradient", gradient, torch.full_like(alone[0], rank.count + 1))
+    model = torch.nn.parallel.DistributedDataParallel(Model(rank.rank), device_ids=[rank.rank])
+    same("a parameter", model.module.first.detach(), of(0))
+    model(on_device(of(rank.rank))).backward()
+    mean = sum(of(peer) for peer in range(rank.count)) / rank.count
+    same("the mean gradient", model.module.first.grad, mean)
+    same("another mean gradient", model.module.second.grad, mean[:FEW])
     dist.destroy_process_group()
+
+
+def matrices(rank):
+    """A product of matrices, for which PyTorch asks cuBLAS."""
+    torch.cuda.set_device(rank.rank)
+    one = torch.eye(4).to("cuda")
+    same("a product", one @ one, torch.eye(4))
 
 
 run(
@@ -364,10 +467,15 @@ run(
         "split_group": split_group,
         "barrier_and_objects": barrier_and_objects,
         "watchdog": watchdog,
+        "abort": abort,
+        "shrink": shrink,
+        "symmetric_memory": symmetric_memory,
         "flight_recorder": flight_recorder,
         "fork": fork,
         "allocator": allocator,
         "graph": graph,
         "data_parallel": data_parallel,
-    }
+        "matrices": matrices,
+    },
+    counts={"shrink": 3, "matrices": 1},
 )
