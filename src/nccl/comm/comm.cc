@@ -488,13 +488,13 @@ std::shared_ptr<Comm> close_handle(ncclComm_t handle) {
   return comm;
 }
 
-bool is_own_window(ncclWindow_t window) {
+std::optional<ncclWindow_vidmem> find_window(ncclWindow_t window) {
   Handles& it = handles();
   std::shared_lock lock(it.lock);
   for (const auto& [handle, comm] : it.open) {
-    if (comm->window(window).has_value()) return true;
+    if (auto found = comm->window(window); found.has_value()) return found;
   }
-  return false;
+  return std::nullopt;
 }
 
 bool leave_handle_to_parent(ncclComm_t handle) {

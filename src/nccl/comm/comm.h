@@ -245,8 +245,8 @@ std::shared_ptr<Comm> close_handle(ncclComm_t handle);
 // The same for a handle of a process that this one was forked from, whose object stays
 // (leave_to_parent). False: it is no such handle.
 bool leave_handle_to_parent(ncclComm_t handle);
-// Whether a communicator that is alive has made the window.
-bool is_own_window(ncclWindow_t window);
+// The window, if a communicator that is alive has made it.
+std::optional<ncclWindow_vidmem> find_window(ncclWindow_t window);
 // The error for a handle that `find` does not know.
 Outcome no_such_handle(const char* function, ncclComm_t handle);
 

@@ -55,7 +55,7 @@ auto call_by_communicator(Arguments... arguments) {
 template <auto member, FunctionIndex, typename... Rest>
 auto call_by_window(ncclWindow_t window, Rest... rest) {
   const Backend& it = backend();
-  const bool is_real = it.disabled || (it.real != nullptr && !is_own_window(window));
+  const bool is_real = it.disabled || (it.real != nullptr && !find_window(window).has_value());
   return ((is_real ? it.real : it.own)->*member)(window, rest...);
 }
 

@@ -11,6 +11,7 @@
 #include "nccl/api/own.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
+#include "nccl/host/one_sided.h"
 #include "weir/nccl_device.h"
 
 using weir::nccl::guarded;
@@ -112,8 +113,31 @@ ncclResult_t weir::nccl::own::GetLsaDevicePointer(ncclWindow_t, size_t, int, voi
   return no_device("ncclGetLsaDevicePointer");
 }
 
-ncclResult_t weir::nccl::own::GetPeerDevicePointer(ncclWindow_t, size_t, int, void**) {
-  return no_device("ncclGetPeerDevicePointer");
+ncclResult_t weir::nccl::own::GetPeerDevicePointer(ncclWindow_t handle, size_t offset, int peer,
+                                                   void** out) {
+  constexpr const char* kFunction = "ncclGetPeerDevicePointer";
+  return guarded(kFunction, [&]() -> Outcome {
+    if (out == nullptr) return invalid_argument(fmt::format("{}: outPtr is NULL", kFunction));
+    *out = nullptr;
+    const auto window = find_window(handle);
+    if (!window.has_value()) {
+      return invalid_argument(fmt::format(
+          "{}: window was not made by ncclCommWindowRegister, or was deregistered", kFunction));
+    }
+    const auto& peers = window->shared->peers;
+    if (peer < 0 || static_cast<size_t>(peer) >= peers.size()) {
+      return invalid_argument(
+          fmt::format("{}: peer {} is not a rank of {}", kFunction, peer, peers.size()));
+    }
+    const SharedWindow::Peer& it = peers[static_cast<size_t>(peer)];
+    if (offset > it.bytes) {
+      return invalid_argument(fmt::format("{}: offset {} is beyond the {} bytes of rank {}",
+                                          kFunction, offset, it.bytes, peer));
+    }
+    // NULL, as NCCL has it, where only messages reach the peer.
+    if (it.address != nullptr) *out = it.address + offset;
+    return {};
+  });
 }
 
 ncclResult_t weir::nccl::own::GetMultimemDeviceLeInfo(ncclWindow_t, size_t, uint32_t*, size_t*) {

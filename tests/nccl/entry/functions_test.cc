@@ -38,8 +38,6 @@ TEST(NcclFunctions, WhatIsForDeviceCodeIsRefusedAndSaysWhy) {
        [&] { return ncclGetLsaMultimemDevicePointer(nullptr, 0, &pointer); }},
       {"ncclGetMultimemDevicePointer",
        [&] { return ncclGetMultimemDevicePointer(nullptr, 0, {nullptr}, &pointer); }},
-      {"ncclGetPeerDevicePointer",
-       [&] { return ncclGetPeerDevicePointer(nullptr, 0, 1, &pointer); }},
       {"ncclGetMultimemDeviceLeInfo",
        [&] { return ncclGetMultimemDeviceLeInfo(nullptr, 0, &id, &offset); }},
       {"ncclGetCftDeviceLeInfo",

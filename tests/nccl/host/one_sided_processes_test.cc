@@ -116,6 +116,45 @@ TEST(NcclOneSidedProcesses, AWindowMapsThePeersMemoryUnlessThatIsDisabled) {
   }
 }
 
+// What PyTorch's symmetric memory asks for every peer of a window.
+void read_by_address(int rank, ncclComm_t comm, bool disabled) {
+  void* memory = nullptr;
+  ncclWindow_t window = nullptr;
+  ASSERT_NCCL(ncclMemAlloc(&memory, 8192));
+  static_cast<int*>(memory)[100] = 1000 + rank;
+  ASSERT_NCCL(ncclCommWindowRegister(comm, memory, 8192, &window, 0));
+  meet(comm);
+  for (const int peer : {0, 1}) {
+    void* address = memory;
+    EXPECT_NCCL(ncclGetPeerDevicePointer(window, 400, peer, &address));
+    const bool reached = peer == rank || !disabled;
+    ASSERT_EQ(address != nullptr, reached);
+    if (reached) {
+      EXPECT_EQ(*static_cast<const int*>(address), 1000 + peer);
+    }
+    EXPECT_EQ(ncclGetPeerDevicePointer(window, 8193, peer, &address), ncclInvalidArgument);
+    EXPECT_EQ(address, nullptr);
+  }
+  void* address = nullptr;
+  EXPECT_EQ(ncclGetPeerDevicePointer(window, 0, 2, &address), ncclInvalidArgument);
+  EXPECT_EQ(ncclGetPeerDevicePointer(window, 0, 1, nullptr), ncclInvalidArgument);
+  meet(comm);
+  EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
+  EXPECT_EQ(ncclGetPeerDevicePointer(window, 0, 1, &address), ncclInvalidArgument);
+  EXPECT_NCCL(ncclMemFree(memory));
+  EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
+TEST(NcclOneSidedProcesses, APeersMemoryHasAnAddressWhereAWindowMapsIt) {
+  for (const bool disabled : {false, true}) {
+    if (disabled) setenv("NCCL_P2P_DISABLE", "1", 1);
+    EXPECT_EQ(
+        run_processes(2, [&](int rank, ncclComm_t comm) { read_by_address(rank, comm, disabled); }),
+        std::vector<int>(2, 0));
+    unsetenv("NCCL_P2P_DISABLE");
+  }
+}
+
 TEST(NcclOneSidedProcesses, WithoutDirectAccessAllGoesAsMessages) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   EXPECT_EQ(run_processes(2,
