@@ -429,7 +429,9 @@ Result<int> SocketNetwork::fetch(Rank peer, const Key& key, uint64_t deadline_ns
     if (index >= 0 && !connections_[static_cast<size_t>(index)].link->is_local()) {
       status = Status(
           Code::kUnsupported,
-          fmt::format("rank {} is connected over the network, which cannot pass file descriptors",
+          fmt::format("rank {} is connected over the network, which cannot pass file descriptors: "
+                      "ranks that share memory must run as the same user, and in the same network "
+                      "namespace",
                       peer));
     } else if (life(peer) != Life::kHere) {
       status = Status(Code::kPeerLost,

@@ -58,7 +58,7 @@ Result<Claim> claim_directories(Disk& disk, const std::vector<std::string>& dire
 
 // Undoes a claim after a failed creation: removes all files of a store, and whatever the claim
 // made.
-void give_back(Disk& disk, const std::vector<std::string>& directories, Claim claim);
+void give_back(Disk& disk, const std::vector<std::string>& directories, const Claim& claim);
 
 // Implements weir-fsck --discard: holds the locks from prepare until it is destroyed, and changes
 // nothing before remove.

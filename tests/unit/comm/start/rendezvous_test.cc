@@ -64,6 +64,19 @@ int end_of(pid_t pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+// The processes stay as they are, for `end_of`.
+void await_end_of_one(const std::vector<pid_t>& pids) {
+  for (int i = 0; i < 20'000; ++i) {
+    for (const pid_t pid : pids) {
+      siginfo_t ended{};
+      const auto id = static_cast<id_t>(pid);
+      if (waitid(P_PID, id, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == pid)
+        return;
+    }
+    usleep(1000);
+  }
+}
+
 void in_a_process(const Entries& entries, const std::function<void()>& body) {
   EXPECT_EQ(end_of(start_process(entries, body)), 0);
 }
@@ -414,18 +427,17 @@ TEST_F(RendezvousFile, OfTwoJobsThatStartTogetherOneIsRefused) {
     std::vector<pid_t> pids;
     for (const char* job : {"first", "second"}) {
       pids.push_back(start_process(entries(0, 2, {{"WEIR_ID", job}}), [] {
-        const auto rendezvous = meet(4000);
+        const auto rendezvous = meet(20'000);
         if (rendezvous.ok()) _exit(50);
         EXPECT_EQ(rendezvous.status().code(), Code::kRefused) << rendezvous.status().text();
         EXPECT_THAT(rendezvous.status().text(), HasSubstr("give every job a path of its own"));
       }));
     }
-    await_file();
-    usleep(1'500'000);  // until both have decided: a job that is complete leaves the path to others
+    await_end_of_one(pids);  // a job that is complete leaves the path to others
     std::vector<pid_t> others;
     for (const char* job : {"first", "second"}) {
       others.push_back(start_process(entries(1, 2, {{"WEIR_ID", job}}), [] {
-        const auto rendezvous = meet(1000);
+        const auto rendezvous = meet(2500);
         if (rendezvous.ok()) _exit(50);
         EXPECT_THAT(rendezvous.status().text(), HasSubstr("belongs to another job"));
       }));
