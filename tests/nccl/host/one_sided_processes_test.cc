@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nccl/processes.h"
+#include "weir/nccl_device.h"
 
 namespace weir::nccl::test {
 namespace {
