@@ -27,7 +27,7 @@ constexpr Version kOldest{2, 34};
 constexpr Version kBuiltWith{2, 36};
 
 struct Library {
-  const char* path;
+  std::string path;
   std::vector<std::string> may_need;
   std::vector<std::string> exports;  // beginnings of names
 };
@@ -39,12 +39,10 @@ std::vector<Library> libraries() {
       {WEIR_NET_PLUGIN, {}, {"ncclNetPlugin", "ncclCollNetPlugin", "ncclGinPlugin"}},
   };
   std::istringstream modules(WEIR_MODULES);
-  static std::vector<std::string> paths;
-  for (std::string path; std::getline(modules, path, ':');) paths.push_back(path);
-  for (const std::string& path : paths) {
+  for (std::string path; std::getline(modules, path, ':');) {
     // UCX is what its module stands on.
     const bool is_ucx = path.find("libweir_ucx") != std::string::npos;
-    all.push_back({path.c_str(),
+    all.push_back({path,
                    is_ucx ? std::vector<std::string>{"libucp.so.0", "libucs.so.0"}
                           : std::vector<std::string>{},
                    {"weir_transport_plugin"}});
