@@ -17,6 +17,7 @@ namespace weir::hostcuda::kernels {
 bool find_nccl_tests(std::string_view name, weir_hostcuda_host_kernel* found);
 bool find_pytorch(std::string_view name, weir_hostcuda_host_kernel* found);
 bool find_pytorch_compute(std::string_view name, weir_hostcuda_host_kernel* found);
+bool find_pytorch_lists(std::string_view name, weir_hostcuda_host_kernel* found);
 
 // The arguments of a template in "its::name<int, other<float> >"; empty if that is not its name.
 std::vector<std::string_view> template_arguments(std::string_view name, std::string_view its_name);
