@@ -2,6 +2,7 @@
 // The host functions for kernels of nccl-tests and PyTorch, launched under the names that the
 // compiler gives the kernels there, and finders of programs.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -22,6 +23,8 @@ void __cudaRegisterFunction(void** handle, const char* symbol, char* device, con
 namespace weir::test {
 namespace {
 
+constexpr std::array<unsigned, 3> kOne = {1, 1, 1};
+
 // A kernel as compiled code registers it, and launches of it with any arguments.
 class Kernel {
  public:
@@ -30,13 +33,16 @@ class Kernel {
                            nullptr, nullptr);
   }
 
+  // `extents`: of the grid in x, y and z.
   template <class... Arguments>
-  cudaError_t launch(unsigned rows, Arguments... arguments) {
+  cudaError_t launch(const std::array<unsigned, 3>& extents, Arguments... arguments) {
     void* list[] = {&arguments...};
     dim3 grid{};
     dim3 block{};
-    grid.x = block.x = block.y = block.z = grid.z = 1;
-    grid.y = rows;
+    block.x = block.y = block.z = 1;
+    grid.x = extents[0];
+    grid.y = extents[1];
+    grid.z = extents[2];
     const cudaError_t error = cudaLaunchKernel(&symbol_, grid, block, list, 0, nullptr);
     return error != cudaSuccess ? error : cudaDeviceSynchronize();
   }
@@ -147,11 +153,11 @@ void expect_predicted(const std::string& operation, int ranks) {
   const auto count = static_cast<int64_t>(kCount);
   for (int rank = 0; rank < ranks; ++rank) {
     inputs.push_back(std::make_unique<Array<Value>>(kCount));
-    ASSERT_CUDA(fill.launch(1, inputs.back()->data(), count, ranks, ranks, rank, kSeed, kFirst));
+    ASSERT_CUDA(fill.launch(kOne, inputs.back()->data(), count, ranks, ranks, rank, kSeed, kFirst));
   }
   Array<Value> expected(kCount);
   Array<Value> result(kCount);
-  ASSERT_CUDA(expect.launch(1, expected.data(), count, ranks, ranks, kSeed, kFirst));
+  ASSERT_CUDA(expect.launch(kOne, expected.data(), count, ranks, ranks, kSeed, kFirst));
   size_t zeros = 0;
   for (size_t i = 0; i < kCount; ++i) {
     result[i] = reduced(operation, inputs, i, 0);
@@ -164,19 +170,19 @@ void expect_predicted(const std::string& operation, int ranks) {
   const unsigned tolerance = operation == "ReduceAvg" && !std::is_integral_v<Value> ? 2 : 0;
   Words words(4);
   auto* const wrong = reinterpret_cast<int64_t*>(words.at());
-  ASSERT_CUDA(verify.launch(1, result.data(), expected.data(), count, tolerance, wrong));
-  ASSERT_CUDA(
-      verify_inline.launch(1, result.data(), count, ranks, ranks, kSeed, kFirst, tolerance, wrong));
+  ASSERT_CUDA(verify.launch(kOne, result.data(), expected.data(), count, tolerance, wrong));
+  ASSERT_CUDA(verify_inline.launch(kOne, result.data(), count, ranks, ranks, kSeed, kFirst,
+                                   tolerance, wrong));
   EXPECT_EQ(*wrong, 0);
   // Each finds what is wrong: a bit of one element, and the same data one element further.
   auto* const bytes = reinterpret_cast<unsigned char*>(&result[500]);
   bytes[sizeof(Value) - 1] ^= 0x10;
-  ASSERT_CUDA(verify.launch(1, result.data(), expected.data(), count, tolerance, wrong));
+  ASSERT_CUDA(verify.launch(kOne, result.data(), expected.data(), count, tolerance, wrong));
   EXPECT_EQ(*wrong, 1);
-  ASSERT_CUDA(
-      verify_inline.launch(1, result.data(), count, ranks, ranks, kSeed, kFirst, tolerance, wrong));
+  ASSERT_CUDA(verify_inline.launch(kOne, result.data(), count, ranks, ranks, kSeed, kFirst,
+                                   tolerance, wrong));
   EXPECT_EQ(*wrong, 2);
-  ASSERT_CUDA(verify_inline.launch(1, expected.data(), count, ranks, ranks, kSeed, kFirst + 1,
+  ASSERT_CUDA(verify_inline.launch(kOne, expected.data(), count, ranks, ranks, kSeed, kFirst + 1,
                                    tolerance, wrong));
   EXPECT_GT(*wrong, static_cast<int64_t>(kCount / 4));
 }
@@ -206,10 +212,10 @@ TEST(HostCudaKernels, WhatNcclTestsCopiesIsExpectedAndDiffersBetweenSeeds) {
     Array<uint64_t> expected(kCount);
     std::memset(filled.data(), 0, kCount * 8);
     std::memset(expected.data(), 0, kCount * 8);
-    ASSERT_CUDA(fill.launch(1, filled.data(), count, 1, 1, 0, kSeed, kFirst));
-    ASSERT_CUDA(expect.launch(1, expected.data(), count, 1, 1, kSeed, kFirst));
+    ASSERT_CUDA(fill.launch(kOne, filled.data(), count, 1, 1, 0, kSeed, kFirst));
+    ASSERT_CUDA(expect.launch(kOne, expected.data(), count, 1, 1, kSeed, kFirst));
     EXPECT_EQ(std::memcmp(filled.data(), expected.data(), kCount * 8), 0);
-    ASSERT_CUDA(expect.launch(1, expected.data(), count, 1, 1, kSeed + 1, kFirst));
+    ASSERT_CUDA(expect.launch(kOne, expected.data(), count, 1, 1, kSeed + 1, kFirst));
     EXPECT_NE(std::memcmp(filled.data(), expected.data(), kCount), 0);
   }
 }
@@ -235,13 +241,13 @@ TEST(HostCudaKernels, SumsOfEightBitTypesAreExactForManyRanks) {
         return (byte & 0x80) != 0 ? -size : size;
       };
       for (int rank = 0; rank < ranks; ++rank) {
-        ASSERT_CUDA(fill.launch(1, bits.data(), count, 1, ranks, rank, kSeed, kFirst));
+        ASSERT_CUDA(fill.launch(kOne, bits.data(), count, 1, ranks, rank, kSeed, kFirst));
         for (size_t i = 0; i < kCount; ++i) {
           sums[i] += value(bits[i]);
           ASSERT_LE(std::fabs(sums[i]), mantissa == 3 ? 16 : 8);
         }
       }
-      ASSERT_CUDA(expect.launch(1, bits.data(), count, 1, ranks, kSeed, kFirst));
+      ASSERT_CUDA(expect.launch(kOne, bits.data(), count, 1, ranks, kSeed, kFirst));
       for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(value(bits[i]), sums[i]);
     }
   }
@@ -261,7 +267,7 @@ TEST(HostCudaKernels, PyTorchFills) {
       "iT0_T1_");
   Array<float> floats(10);
   std::fill_n(floats.data(), 10, -1.0F);
-  ASSERT_CUDA(fill.launch(1, 9, 2.5F, floats.data()));
+  ASSERT_CUDA(fill.launch(kOne, 9, 2.5F, floats.data()));
   EXPECT_EQ(floats[0], 2.5F);
   EXPECT_EQ(floats[8], 2.5F);
   EXPECT_EQ(floats[9], -1.0F);
@@ -294,7 +300,7 @@ TEST(HostCudaKernels, PyTorchFillsAColumn) {
   captured.offsets.strides[0][0] = 16;
   captured.to = matrix.data() + 1;
   captured.value = 7;
-  ASSERT_CUDA(fill.launch(1, 3, captured));
+  ASSERT_CUDA(fill.launch(kOne, 3, captured));
   for (size_t i = 0; i < 12; ++i) EXPECT_EQ(matrix[i], i % 4 == 1 ? 7.0F : 0.0F) << i;
 }
 
@@ -323,7 +329,7 @@ TEST(HostCudaKernels, PyTorchTransposesAndChangesTheType) {
   captured.offsets.strides[1][1] = 4;
   captured.to = to.data();
   captured.from = from.data();
-  ASSERT_CUDA(copy.launch(1, 12, captured));
+  ASSERT_CUDA(copy.launch(kOne, 12, captured));
   for (size_t row = 0; row < 4; ++row) {
     for (size_t column = 0; column < 3; ++column) {
       EXPECT_EQ(to[row * 3 + column], static_cast<int64_t>(from[column * 4 + row]));
@@ -347,7 +353,7 @@ TEST(HostCudaKernels, PyTorchChangesTheTypeOfContiguousTensors) {
   Array<int64_t> to(4);
   std::copy_n(values, 4, from.data());
   const TwoArrays arrays{to.data(), from.data()};
-  ASSERT_CUDA(copy.launch(1, 4, char{}, arrays, char{}, char{}, Cast{6, 4}, Cast{4, 8}));
+  ASSERT_CUDA(copy.launch(kOne, 4, char{}, arrays, char{}, char{}, Cast{6, 4}, Cast{4, 8}));
   EXPECT_EQ(to[0], 1);
   EXPECT_EQ(to[1], -3);
   EXPECT_EQ(to[2], 1000000000);
@@ -380,7 +386,7 @@ TEST(HostCudaKernels, PyTorchRoundsToHalfAndBfloat16) {
     Array<uint16_t> to(1);
     for (const Case& one : cases) {
       from[0] = one.from;
-      ASSERT_CUDA(copy.launch(1, 1, char{}, TwoArrays{to.data(), from.data()}));
+      ASSERT_CUDA(copy.launch(kOne, 1, char{}, TwoArrays{to.data(), from.data()}));
       EXPECT_EQ(to[0], is_half ? one.half : one.bfloat16) << name << " " << one.from;
     }
   }
@@ -405,7 +411,8 @@ TEST(HostCudaKernels, PyTorchComparesAddsMultipliesAndConcatenates) {
     right[i] = 1;
   }
   constexpr int kGreater = 1;
-  ASSERT_CUDA(compare.launch(1, 3, kGreater, ThreeArrays{holds.data(), left.data(), right.data()}));
+  ASSERT_CUDA(
+      compare.launch(kOne, 3, kGreater, ThreeArrays{holds.data(), left.data(), right.data()}));
   EXPECT_FALSE(holds[0]);
   EXPECT_FALSE(holds[1]);
   EXPECT_TRUE(holds[2]);
@@ -415,7 +422,7 @@ TEST(HostCudaKernels, PyTorchComparesAddsMultipliesAndConcatenates) {
   struct {
     int64_t other = 10, alpha = -2;
   } numbers;
-  ASSERT_CUDA(add.launch(1, 3, numbers, TwoArrays{right.data(), left.data()}));
+  ASSERT_CUDA(add.launch(kOne, 3, numbers, TwoArrays{right.data(), left.data()}));
   EXPECT_EQ(right[2], 2 - 20);
   Kernel multiply(
       "at::native::vectorized_elementwise_kernel<4, at::native::AUnaryFunctor<float, float, float, "
@@ -426,7 +433,7 @@ TEST(HostCudaKernels, PyTorchComparesAddsMultipliesAndConcatenates) {
   } factor;
   Array<float> floats(1);
   floats[0] = 3;
-  ASSERT_CUDA(multiply.launch(1, 1, factor, TwoArrays{floats.data(), floats.data()}));
+  ASSERT_CUDA(multiply.launch(kOne, 1, factor, TwoArrays{floats.data(), floats.data()}));
   EXPECT_EQ(floats[0], 1.5F);
   Kernel concatenate(
       "at::native::(anonymous namespace)::CatArrayBatchedCopy_alignedK_contig<at::native::("
@@ -448,8 +455,84 @@ TEST(HostCudaKernels, PyTorchComparesAddsMultipliesAndConcatenates) {
   parts.first[1] = 2;
   parts.count[0] = 2;
   parts.count[1] = 1;
-  ASSERT_CUDA(concatenate.launch(2, all.data(), parts));
+  ASSERT_CUDA(concatenate.launch({1, 2, 1}, all.data(), parts));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(all[static_cast<size_t>(i)], i + 1);
+}
+
+// TensorListMetadata<2> as PyTorch for CUDA 13 lays it out.
+struct Lists {
+  void* addresses[2][448];
+  int64_t count[448];
+  uint16_t tensor_of_block[2240];
+  int32_t chunk_of_block[2240];
+  int32_t first_tensor;
+};
+
+TEST(HostCudaKernels, PyTorchCopiesListsOfTensors) {
+  Kernel copy(
+      "at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
+      "namespace)::TensorListMetadata<2>, at::native::(anonymous namespace)::UnaryOpFunctor<float, "
+      "2, 1, 1>, at::native::Copy<float, float> >");
+  constexpr size_t kLong = 70000;  // more than the 65536 elements of a chunk
+  Array<float> from(kLong);
+  Array<float> to(kLong + 1);
+  Array<float> small(1);
+  Array<float> copied(1);
+  for (size_t i = 0; i < kLong; ++i) from[i] = static_cast<float>(i);
+  small[0] = 5;
+  to[kLong] = -1;
+  auto lists = std::make_unique<Lists>();
+  lists->addresses[0][0] = small.data();
+  lists->addresses[1][0] = copied.data();
+  lists->addresses[0][1] = from.data();
+  lists->addresses[1][1] = to.data();
+  lists->count[0] = 1;
+  lists->count[1] = kLong;
+  lists->tensor_of_block[1] = lists->tensor_of_block[2] = 1;
+  lists->chunk_of_block[2] = 1;
+  ASSERT_CUDA(copy.launch({3, 1, 1}, *lists, char{}, char{}));
+  EXPECT_EQ(copied[0], 5);
+  EXPECT_TRUE(std::equal(from.data(), from.data() + kLong, to.data()));
+  EXPECT_EQ(to[kLong], -1);
+}
+
+TEST(HostCudaKernels, PyTorchSplitsRowsAndConcatenatesChunks) {
+  Kernel split("at::native::detail::split_with_sizes_copy_out_contiguous_no_cast_kernel");
+  // Two rows of 5 bytes into parts of 2 and 3 bytes; the second part has two blocks.
+  Array<char> rows(10);
+  Array<char> first(4);
+  Array<char> second(6);
+  std::memcpy(rows.data(), "abcdeABCDE", 10);
+  Array<char*> to(2);
+  Array<char*> from(2);
+  Array<int64_t> numbers(8);
+  to[0] = first.data();
+  to[1] = second.data();
+  from[0] = rows.data();
+  from[1] = rows.data() + 2;
+  const int64_t given[] = {2, 3, /* part of block */ 0, 1, 1, /* first block */ 0, 1, 3};
+  std::copy_n(given, 8, numbers.data());
+  ASSERT_CUDA(split.launch({3, 2, 1}, to.data(), from.data(), numbers.data(), numbers.data() + 2,
+                           numbers.data() + 5, int64_t{5}, int64_t{2}));
+  EXPECT_EQ(std::string(first.data(), 4), "abAB");
+  EXPECT_EQ(std::string(second.data(), 6), "cdeCDE");
+
+  Kernel concatenate("at::native::detail::chunk_cat_cuda_kernel<char, char>");
+  // Tensors of 3 and 2 bytes in two chunks of 2 + 1 bytes: "ab" "A" and "c\0" "B".
+  Array<char> result(6);
+  std::memset(result.data(), 'x', 6);
+  from[0] = rows.data();
+  from[1] = rows.data() + 5;
+  Array<int64_t> tables(12);
+  const int64_t tensors[] = {
+      /* tensor of block */ 0, 1, /* start */ 0,  2, /* first block */ 0, 1,
+      /* bytes */ 3,           2, /* padded */ 2, 1, /* blocks */ 1,      1};
+  std::copy_n(tensors, 12, tables.data());
+  const auto table = [&](size_t i) { return tables.data() + 2 * i; };
+  ASSERT_CUDA(concatenate.launch({2, 2, 1}, from.data(), result.data(), table(0), table(1),
+                                 table(2), table(3), table(4), table(5), int64_t{6}, int64_t{3},
+                                 int64_t{1}));
+  EXPECT_EQ(std::string(result.data(), 6), std::string("abAc\0B", 6));
 }
 
 // ---- Finders ------------------------------------------------------------------------------------
@@ -463,7 +546,7 @@ TEST(HostCudaKernels, OthersOfTheSameProgramsAreRefused) {
            vectorized + "FillFunctor<float",
            std::string("at::native::elementwise_kernel<128, 2, x>"),
        }) {
-    EXPECT_CUDA_ERROR(98, Kernel(name).launch(1, 0, 0, 0)) << name;
+    EXPECT_CUDA_ERROR(98, Kernel(name).launch(kOne, 0, 0, 0)) << name;
   }
 }
 
@@ -491,23 +574,23 @@ TEST(HostCudaKernels, AFinderIsAskedOnceForEachKernelAndBeforeTheLibrary) {
   static Asked asked;
   asked.prefix = "mine::";
   Kernel early("mine::scale<float>");
-  EXPECT_CUDA_ERROR(98, early.launch(1, nullptr));
+  EXPECT_CUDA_ERROR(98, early.launch(kOne, nullptr));
   ASSERT_EQ(weir_hostcuda_register_finder(find_mine, &asked), 0);
   Array<int> out(1);
   for (int i = 0; i < 3; ++i) {
     out[0] = 0;
-    ASSERT_CUDA(early.launch(1, out.data()));
+    ASSERT_CUDA(early.launch(kOne, out.data()));
     EXPECT_EQ(out[0], 42);
   }
   EXPECT_EQ(asked.count, 1);
   Kernel compiled("_ZN4mine5scaleIdEEvPi");  // void mine::scale<double>(int*)
-  ASSERT_CUDA(compiled.launch(1, out.data()));
+  ASSERT_CUDA(compiled.launch(kOne, out.data()));
   EXPECT_EQ(asked.count, 2);
   static Asked other;
   other.prefix = "at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>";
   ASSERT_EQ(weir_hostcuda_register_finder(find_mine, &other), 0);
   Kernel fill(other.prefix + ", std::array<char*, 1ul>, false>");
-  ASSERT_CUDA(fill.launch(1, out.data()));
+  ASSERT_CUDA(fill.launch(kOne, out.data()));
   EXPECT_EQ(other.count, 1);
 }
 

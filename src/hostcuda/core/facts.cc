@@ -70,8 +70,11 @@ constexpr Fact kFacts[] = {
 
 Error device_attribute(const Device& device, int attribute, int* value) {
   if (attribute < 1 || attribute > 147) return Error::kInvalidValue;
-  if (attribute == 33) {
-    *value = pci_bus(device.machine_index);
+  if (attribute == 33 || attribute == 34 || attribute == 50) {
+    const PciAddress address = pci_address(device.machine_index);
+    *value = static_cast<int>(attribute == 33   ? address.bus
+                              : attribute == 34 ? address.device
+                                                : address.domain);
     return Error::kSuccess;
   }
   if (attribute == 131 || attribute == 134) {  // NUMA nodes of device and host
@@ -105,22 +108,25 @@ std::string uuid_text(int machine_index) {
   return text;
 }
 
-int pci_bus(int machine_index) { return machine_index + 1; }
+PciAddress pci_address(int machine_index) {
+  const auto& placed = placed_gpus();
+  const auto index = static_cast<size_t>(machine_index);
+  if (index < placed.size()) return placed[index].address;
+  return {0, static_cast<unsigned>(machine_index) + 1, 0};
+}
+
+std::string pci_text(int machine_index) {
+  const PciAddress address = pci_address(machine_index);
+  char text[32];
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", address.domain, address.bus, address.device);
+  return text;
+}
 
 Error device_of_pci(const char* text, int* index) {
-  unsigned domain = 0;
-  unsigned bus = 0;
-  unsigned slot = 0;
-  int used = 0;
-  const bool with_domain = std::sscanf(text, "%x:%x:%x%n", &domain, &bus, &slot, &used) == 3;
-  if (!with_domain) {
-    domain = 0;
-    if (std::sscanf(text, "%x:%x%n", &bus, &slot, &used) != 2) return Error::kInvalidValue;
-  }
-  if (text[used] != '\0' && std::strcmp(text + used, ".0") != 0) return Error::kInvalidValue;
-  if (domain != 0 || slot != 0) return Error::kInvalidDevice;
+  PciAddress wanted;
+  if (!parse_pci(text, &wanted)) return Error::kInvalidValue;
   for (int i = 0; i < device_count(); ++i) {
-    if (static_cast<unsigned>(pci_bus(device_at(i)->machine_index)) != bus) continue;
+    if (pci_address(device_at(i)->machine_index) != wanted) continue;
     *index = i;
     return Error::kSuccess;
   }

@@ -6,6 +6,7 @@
 
 #include "hostcuda/core/device.h"
 #include "hostcuda/core/error.h"
+#include "hostcuda/core/topology_file.h"
 
 namespace weir::hostcuda {
 
@@ -18,7 +19,9 @@ Error device_attribute(const Device& device, int attribute, int* value);
 // device.
 void device_uuid(int machine_index, char out[16]);
 std::string uuid_text(int machine_index);  // "GPU-77656972-…"
-int pci_bus(int machine_index);
+// Of the file of WEIR_TOPOLOGY_FILE, if it has as many GPUs; otherwise buses 1, 2, ….
+PciAddress pci_address(int machine_index);
+std::string pci_text(int machine_index);  // "0000:01:00.0"
 // From "0000:01:00.0", "01:00.0" or "0000:01:00".
 Error device_of_pci(const char* text, int* index);
 Error set_peer(Device& device, int peer, bool enabled);

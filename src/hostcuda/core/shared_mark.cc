@@ -57,6 +57,20 @@ bool ours(int descriptor, const Content& content) {
          std::strncmp(target, expected.c_str(), expected.size()) == 0;
 }
 
+// Also one that has ended and that its parent has not waited for.
+bool has_ended(int32_t process) {
+  if (kill(process, 0) != 0) return errno == ESRCH;
+  const std::string path = "/proc/" + std::to_string(process) + "/stat";
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  char text[256] = {};
+  const ssize_t length = read(descriptor, text, sizeof text - 1);
+  close(descriptor);
+  // "12 (name) Z …"; the name may have any characters.
+  const char* const name_end = length > 0 ? std::strrchr(text, ')') : nullptr;
+  return name_end != nullptr && (name_end[2] == 'Z' || name_end[2] == 'X');
+}
+
 void* map_page(int descriptor) {
   return mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
 }
@@ -139,7 +153,7 @@ void SharedMark::wait(uint64_t number, const Cancel* cancel) const {
     const uint32_t seen = page_->changes.load();
     if (done(number) || (cancel != nullptr && cancel->load())) return;
     const int32_t recorder = page_->recorder.load();
-    if (kill(recorder, 0) != 0 && errno == ESRCH) {
+    if (has_ended(recorder)) {
       std::fprintf(stderr,
                    "hostcuda: process %d ended before its stream reached an event that this one "
                    "waits for; the wait ends\n",

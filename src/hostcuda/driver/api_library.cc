@@ -130,8 +130,8 @@ WEIR_CUDA CUresult cuDeviceGetPCIBusId(char* text, int bytes, CUdevice device) {
     if (text == nullptr || bytes <= 0) return Error::kInvalidValue;
     const Device* const found = device_at(device);
     if (found == nullptr) return Error::kInvalidDevice;
-    const int length = std::snprintf(text, static_cast<size_t>(bytes), "0000:%02x:00.0",
-                                     pci_bus(found->machine_index));
+    const int length = std::snprintf(text, static_cast<size_t>(bytes), "%s",
+                                     pci_text(found->machine_index).c_str());
     return length < bytes ? Error::kSuccess : Error::kInvalidValue;
   });
 }

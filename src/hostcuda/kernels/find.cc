@@ -37,7 +37,7 @@ extern "C" __attribute__((visibility("default"))) int weir_hostcuda_find_kernel(
   try {
     using namespace weir::hostcuda::kernels;  // NOLINT: this is their C interface
     const bool has = find_nccl_tests(name, found) || find_pytorch(name, found) ||
-                     find_pytorch_compute(name, found);
+                     find_pytorch_compute(name, found) || find_pytorch_lists(name, found);
     return has ? 1 : 0;
   } catch (const std::exception&) {
     return 0;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstring>
+#include <list>
 #include <string_view>
 #include <vector>
 
@@ -16,9 +17,21 @@ namespace weir::hostcuda::kernels {
 bool find_nccl_tests(std::string_view name, weir_hostcuda_host_kernel* found);
 bool find_pytorch(std::string_view name, weir_hostcuda_host_kernel* found);
 bool find_pytorch_compute(std::string_view name, weir_hostcuda_host_kernel* found);
+bool find_pytorch_lists(std::string_view name, weir_hostcuda_host_kernel* found);
 
 // The arguments of a template in "its::name<int, other<float> >"; empty if that is not its name.
 std::vector<std::string_view> template_arguments(std::string_view name, std::string_view its_name);
+
+// A copy of the value that is never destroyed, for the context of a host function; the same for
+// equal values.
+template <class Value>
+Value* kept(const Value& value) {
+  static auto* const all = new std::list<Value>;
+  for (Value& one : *all) {
+    if (one == value) return &one;
+  }
+  return &all->emplace_back(value);
+}
 
 // The value of the i-th argument of a launch.
 template <class Value>

@@ -191,10 +191,12 @@ void put_result(const Data& data, uint64_t index, void* to) {
   put(data, integer_result(data, index), to);
 }
 
-// Which instance of a template a name means; each is asked for once, and kept.
+// Which instance of a template a name means.
 struct Instance {
   const Element* type;
   Operation operation;
+
+  bool operator==(const Instance&) const = default;
 };
 
 Data data_of(const void* context, int rank_count, uint64_t seed) {
@@ -302,7 +304,7 @@ bool find_nccl_tests(std::string_view name, weir_hostcuda_host_kernel* found) {
       if (row == std::end(kOperations)) return false;
       operation = row->operation;
     }
-    *found = {kernel.function, new Instance{type, operation}, kernel.argument_bytes,
+    *found = {kernel.function, kept(Instance{type, operation}), kernel.argument_bytes,
               kernel.argument_count};
     return true;
   }

@@ -48,6 +48,8 @@ struct Pair {
 struct CopyTypes {
   const Element* from;
   const Element* to;
+
+  bool operator==(const CopyTypes&) const = default;
 };
 
 // False, with a line on stderr, for a type that this library lacks: nothing is copied then.
@@ -194,7 +196,7 @@ bool find_contiguous(std::string_view function_name, bool with_cast,
   if (with_cast) {
     *found = {copy_with_cast, nullptr, kCastBytes, std::size(kCastBytes)};
   } else {
-    *found = {copy, new CopyTypes{function.from, function.to}, kCopyBytes, std::size(kCopyBytes)};
+    *found = {copy, kept(CopyTypes{function.from, function.to}), kCopyBytes, std::size(kCopyBytes)};
   }
   return true;
 }
@@ -211,7 +213,7 @@ bool find_strided(std::string_view lambda, weir_hostcuda_host_kernel* found) {
   if (function.to == nullptr) return false;
   if (function.from == nullptr) return !plain.empty() && find_fill(*function.to, true, found);
   *found = {plain.empty() ? copy_strided_with_cast : copy_strided,
-            new CopyTypes{function.from, function.to}, kStridedCopyBytes,
+            kept(CopyTypes{function.from, function.to}), kStridedCopyBytes,
             std::size(kStridedCopyBytes)};
   return true;
 }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <string>
@@ -21,6 +22,10 @@
 
 using weir::hostcuda::device_settings;
 using weir::hostcuda::kDevicesMax;
+using weir::hostcuda::NvLinks;
+using weir::hostcuda::PciAddress;
+using weir::hostcuda::placed_gpus;
+using weir::hostcuda::PlacedGpu;
 
 struct nvmlDevice_st {};  // only its address counts
 
@@ -104,13 +109,21 @@ nvmlReturn_t put_text(std::string_view text, char* out, unsigned length) {
 }
 
 template <class Info>
-void put_address(int index, Info* info) {
-  info->domain = 0;
-  info->bus = static_cast<unsigned>(weir::hostcuda::pci_bus(index));
-  info->device = 0;
+void put_address(const PciAddress& address, Info* info) {
+  info->domain = address.domain;
+  info->bus = address.bus;
+  info->device = address.device;
   info->pciDeviceId = kPciDevice;
   info->pciSubSystemId = 0;
-  std::snprintf(info->busId, sizeof info->busId, "00000000:%02X:00.0", info->bus);
+  std::snprintf(info->busId, sizeof info->busId, "%08X:%02X:%02X.0", info->domain, info->bus,
+                info->device);
+}
+
+void put_address(const PciAddress& address, nvmlPciInfo_t* info) {
+  std::memset(info, 0, sizeof *info);
+  put_address<nvmlPciInfo_t>(address, info);
+  std::snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "%04X:%02X:%02X.0",
+                info->domain & 0xffff, info->bus & 0xff, info->device & 0xff);
 }
 
 struct Bytes {
@@ -230,16 +243,10 @@ WEIR_NVML nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t*
 WEIR_NVML nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* text, nvmlDevice_t* device) {
   return call([&] {
     if (text == nullptr || device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-    unsigned domain = 0;
-    unsigned bus = 0;
-    unsigned slot = 0;
-    if (std::sscanf(text, "%x:%x:%x", &domain, &bus, &slot) != 3) {
-      domain = 0;
-      if (std::sscanf(text, "%x:%x", &bus, &slot) != 2) return NVML_ERROR_INVALID_ARGUMENT;
-    }
+    PciAddress wanted;
+    if (!weir::hostcuda::parse_pci(text, &wanted)) return NVML_ERROR_INVALID_ARGUMENT;
     for (int i = 0; i < machine_count(); ++i) {
-      if (domain != 0 || slot != 0) break;
-      if (static_cast<unsigned>(weir::hostcuda::pci_bus(i)) != bus) continue;
+      if (weir::hostcuda::pci_address(i) != wanted) continue;
       *device = &devices[i];
       return NVML_SUCCESS;
     }
@@ -277,9 +284,7 @@ WEIR_NVML nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsign
 
 WEIR_NVML nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* info) {
   return device_call(device, info, [&](int index) {
-    std::memset(info, 0, sizeof *info);
-    put_address(index, info);
-    std::snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "0000:%02X:00.0", info->bus);
+    put_address(weir::hostcuda::pci_address(index), info);
     return NVML_SUCCESS;
   });
 }
@@ -295,7 +300,7 @@ WEIR_NVML nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t* 
 WEIR_NVML nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t* info) {
   return device_call(device, info, [&](int index) {
     if (info->version != kPciVersion1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    put_address(index, info);
+    put_address(weir::hostcuda::pci_address(index), info);
     info->baseClass = 3;  // display controller, 3D
     info->subClass = 2;
     return NVML_SUCCESS;
@@ -438,19 +443,85 @@ WEIR_NVML nvmlReturn_t nvmlSystemGetConfComputeSettings(void*) {
 
 // ---- Links --------------------------------------------------------------------------------------
 
+namespace {
+
+constexpr unsigned kNvLinksMax = 18;
+
+// Where the topology file has a device; nullptr without a file.
+const PlacedGpu* place_of(int index) {
+  const auto& placed = placed_gpus();
+  const auto at = static_cast<size_t>(index);
+  return at < placed.size() ? &placed[at] : nullptr;
+}
+
+// The link with that number; nullptr if it is not there.
+const NvLinks* link_of(int index, unsigned number) {
+  const PlacedGpu* const place = place_of(index);
+  if (place == nullptr) return nullptr;
+  for (const NvLinks& links : place->links) {
+    if (number < links.count) return &links;
+    number -= links.count;
+  }
+  return nullptr;
+}
+
+// put(link) for a link that is there. Devices without any have no support for links.
+template <class Put>
+nvmlReturn_t link_call(nvmlDevice_t device, unsigned number, const void* out, Put put) {
+  return device_call(device, out, [&](int index) {
+    if (number >= kNvLinksMax) return NVML_ERROR_INVALID_ARGUMENT;
+    if (link_of(index, 0) == nullptr) return NVML_ERROR_NOT_SUPPORTED;
+    return put(link_of(index, number));
+  });
+}
+
+// Directly, or by a switch that both have links to.
+bool nvlinked(int index, int peer) {
+  const PlacedGpu* const place = place_of(index);
+  const PlacedGpu* const other = place_of(peer);
+  if (place == nullptr || other == nullptr) return false;
+  const auto has_switch = [](const PlacedGpu& gpu) {
+    return std::any_of(gpu.links.begin(), gpu.links.end(),
+                       [](const NvLinks& links) { return links.to_switch; });
+  };
+  return (has_switch(*place) && has_switch(*other)) ||
+         std::any_of(place->links.begin(), place->links.end(),
+                     [&](const NvLinks& links) { return links.target == other->address; });
+}
+
+// Of the words of an affinity, "00000000,ffff0000", the highest first, the one with that number.
+unsigned affinity_word(const std::string& text, size_t number) {
+  size_t end = text.size();
+  while (number > 0 && end != std::string::npos) {
+    const size_t comma = end == 0 ? std::string::npos : text.rfind(',', end - 1);
+    end = comma;
+    --number;
+  }
+  if (end == std::string::npos) return 0;
+  const size_t before = end == 0 ? std::string::npos : text.rfind(',', end - 1);
+  const size_t begin = before == std::string::npos ? 0 : before + 1;
+  return static_cast<unsigned>(std::strtoul(text.substr(begin, end - begin).c_str(), nullptr, 16));
+}
+
+}  // namespace
+
 WEIR_NVML nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t peer,
                                               nvmlGpuP2PCapsIndex_t index,
                                               nvmlGpuP2PStatus_t* status) {
   constexpr int kRead = 0;
   constexpr int kWrite = 1;
+  constexpr int kNvLink = 2;
   constexpr int kIndexEnd = 6;
   constexpr int kOk = 0;
   constexpr int kNotSupported = 5;
-  return device_call(device, status, [&](int) {
-    if (index_of(peer) < 0 || peer == device || index < 0 || index >= kIndexEnd) {
+  return device_call(device, status, [&](int own) {
+    const int other = index_of(peer);
+    if (other < 0 || other == own || index < 0 || index >= kIndexEnd) {
       return NVML_ERROR_INVALID_ARGUMENT;
     }
-    *status = index == kRead || index == kWrite ? kOk : kNotSupported;
+    const bool has =
+        index == kRead || index == kWrite || (index == kNvLink && nvlinked(own, other));
+    *status = has ? kOk : kNotSupported;
     return NVML_SUCCESS;
   });
 }
@@ -458,31 +529,67 @@ WEIR_NVML nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t 
 WEIR_NVML nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t peer,
                                                            nvmlGpuTopologyLevel_t* level) {
   constexpr int kInternal = 0;
+  constexpr int kSingle = 10;    // one switch
+  constexpr int kMultiple = 20;  // several
+  constexpr int kNode = 40;
   constexpr int kSystem = 50;
-  return device_call(device, level, [&](int) {
-    if (index_of(peer) < 0) return NVML_ERROR_INVALID_ARGUMENT;
-    // The memory of a device has no place of its own in the machine.
-    *level = peer == device ? kInternal : kSystem;
+  return device_call(device, level, [&](int own) {
+    const int other = index_of(peer);
+    if (other < 0) return NVML_ERROR_INVALID_ARGUMENT;
+    const PlacedGpu* const place = place_of(own);
+    const PlacedGpu* const its = place_of(other);
+    if (own == other) {
+      *level = kInternal;
+      return NVML_SUCCESS;
+    }
+    // Without a file, the memory of a device has no place of its own in the machine.
+    *level = kSystem;
+    if (place == nullptr || its == nullptr) return NVML_SUCCESS;
+    size_t shared = 0;
+    while (shared < place->above.size() && shared < its->above.size() &&
+           place->above[shared].number == its->above[shared].number) {
+      ++shared;
+    }
+    if (shared < 2) return NVML_SUCCESS;  // the first element is the system
+    if (!place->above[shared - 1].is_pci) {
+      *level = kNode;
+    } else {
+      const bool one = shared == place->above.size() && shared == its->above.size();
+      *level = one ? kSingle : kMultiple;
+    }
     return NVML_SUCCESS;
   });
 }
 
 WEIR_NVML nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int count,
                                                 unsigned long* words) {
-  return device_call(device, words, [&](int) {
+  return device_call(device, words, [&](int index) {
     if (count == 0) return NVML_ERROR_INVALID_ARGUMENT;
     const size_t bytes = count * sizeof *words;
+    std::memset(words, 0, bytes);
+    const PlacedGpu* const place = place_of(index);
+    if (place != nullptr && !place->affinity.empty()) {
+      for (size_t i = 0; i < count; ++i) {
+        const auto low = static_cast<unsigned long>(affinity_word(place->affinity, 2 * i));
+        const auto high = static_cast<unsigned long>(affinity_word(place->affinity, 2 * i + 1));
+        words[i] = low | high << 32;
+      }
+      return NVML_SUCCESS;
+    }
     cpu_set_t set;
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) != 0) return NVML_ERROR_UNKNOWN;
-    std::memset(words, 0, bytes);
     std::memcpy(words, &set, std::min(bytes, sizeof set));
     return NVML_SUCCESS;
   });
 }
 
-WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int, int* active) {
-  return not_supported(device, active);
+WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned int link,
+                                                int* active) {
+  return link_call(device, link, active, [&](const NvLinks* links) {
+    *active = links != nullptr ? 1 : 0;
+    return NVML_SUCCESS;
+  });
 }
 
 WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned int,
@@ -490,22 +597,36 @@ WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned 
   return not_supported(device, version);
 }
 
-WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int, int,
-                                                     unsigned int* result) {
-  return not_supported(device, result);
+WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int link,
+                                                     int capability, unsigned int* result) {
+  constexpr int kPeerToPeer = 0;
+  return link_call(device, link, result, [&](const NvLinks* links) {
+    *result = links != nullptr && capability == kPeerToPeer ? 1 : 0;
+    return NVML_SUCCESS;
+  });
 }
 
-WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int,
+WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link,
                                                            nvmlPciInfo_t* info) {
-  return not_supported(device, info);
+  return link_call(device, link, info, [&](const NvLinks* links) {
+    if (links == nullptr) return NVML_ERROR_NOT_SUPPORTED;
+    put_address(links->target, info);
+    return NVML_SUCCESS;
+  });
 }
 
-WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int,
+WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int link,
                                                         nvmlPciInfo_t* info) {
-  return not_supported(device, info);
+  return nvmlDeviceGetNvLinkRemotePciInfo_v2(device, link, info);
 }
 
-WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int,
+WEIR_NVML nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int link,
                                                            int* type) {
-  return not_supported(device, type);
+  constexpr int kGpu = 0;
+  constexpr int kSwitch = 2;
+  return link_call(device, link, type, [&](const NvLinks* links) {
+    if (links == nullptr) return NVML_ERROR_NOT_SUPPORTED;
+    *type = links->to_switch ? kSwitch : kGpu;
+    return NVML_SUCCESS;
+  });
 }
