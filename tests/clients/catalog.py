@@ -35,6 +35,7 @@ class Client:
     ci: bool = False  # small and quick
     preloads: bool = False  # the wheel's RPATH goes before LD_LIBRARY_PATH
     starter: tuple = ()  # goes before the interpreter
+    needs: tuple = ()  # programs of Debian's; without them the client is not run
     within: str | None = None  # the client whose environment this one uses
     variables: dict = dataclasses.field(default_factory=dict)
     files_of: dict | None = None  # a package from whose wheel only some files are taken
@@ -108,6 +109,7 @@ CLIENTS = (
         version_of="mpi4py",
         ci=True,
         starter=MPIRUN,
+        needs=("mpirun.openmpi",),
     ),
     Client(
         "debian",
@@ -117,6 +119,7 @@ CLIENTS = (
             Trial("ucx", Known("Debian builds UCX without CUDA", "no transport cuda_copy")),
         ),
         version_of="openmpi-bin",
+        needs=("ompi_info", "ucx_info"),
         ci=True,
     ),
     Client(

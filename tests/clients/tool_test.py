@@ -108,6 +108,13 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             self.assertRegex(result.stdout, r"debian +\S+ +open_mpi +(known|works)")
 
+    def test_a_client_without_a_program_that_it_needs_is_not_run(self):
+        with tempfile.TemporaryDirectory() as cache:
+            os.symlink(sys.executable, os.path.join(cache, "python3"))
+            result = self.run_tool(cache, "debian", PATH=cache)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            self.assertRegex(result.stdout, "not run .*there is no ompi_info, ucx_info")
+
     def test_where_pypi_does_not_answer_ci_is_skipped_and_the_rest_is_bad(self):
         nowhere = {
             "PIP_CONFIG_FILE": os.devnull,
