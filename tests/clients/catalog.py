@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clients that tools/clients runs, their trials, and what is known not to work.
 
-A trial without `known` is expected to work. `known` says why one is not, in a few words;
-docs/clients.md has the whole story.
+A trial without `known` is expected to work. `known` says why one is not, and what its program says
+then: another failure is bad. docs/clients.md has the whole story.
 """
 
 import dataclasses
@@ -12,9 +12,15 @@ PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 
 
 @dataclasses.dataclass(frozen=True)
+class Known:
+    reason: str
+    says: str  # the program's output has this
+
+
+@dataclasses.dataclass(frozen=True)
 class Trial:
     name: str
-    known: str | None = None
+    known: Known | None = None
     seconds_max: int = 120
     stand_ins: bool = True  # the stand-ins for CUDA are on the path
 
@@ -29,6 +35,7 @@ class Client:
     ci: bool = False  # small and quick
     preloads: bool = False  # the wheel's RPATH goes before LD_LIBRARY_PATH
     starter: tuple = ()  # goes before the interpreter
+    needs: tuple = ()  # programs of Debian's; without them the client is not run
     within: str | None = None  # the client whose environment this one uses
     variables: dict = dataclasses.field(default_factory=dict)
     files_of: dict | None = None  # a package from whose wheel only some files are taken
@@ -39,9 +46,22 @@ class Client:
 
 
 MPIRUN = ("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "2")
-KERNELS = "launches a kernel of PyTorch's, and there is no host function for it"
+KERNELS = Known(
+    "launches a kernel of PyTorch's, and there is no host function for it",
+    "invalid device function",
+)
+RUNTIME = "the CUDA runtime linked into the wheel needs private tables of NVIDIA's driver"
+STATIC_RUNTIME = Known(RUNTIME, "cudaGetDeviceCount: got")
+CUPYS_RUNTIME = Known(RUNTIME, "CUDARuntimeError: cudaError")
+CUBLAS = Known(
+    "cuBLAS is device code, and needs private tables of NVIDIA's driver",
+    "cublasCreate",
+)
 HOST_MEMORY = "ncclMemAlloc gives host memory, which the driver does not know"
-STATIC_RUNTIME = "the CUDA runtime linked into the wheel needs private tables of NVIDIA's driver"
+MULTICAST = Known(
+    "before 2.15 PyTorch offers NCCL's allocator only on devices with multicast",
+    "NCCL mem allocator is not supported",
+)
 
 CLIENTS = (
     Client(
@@ -50,9 +70,13 @@ CLIENTS = (
         (
             Trial("collectives"),
             Trial("changes"),
-            Trial("one_sided", HOST_MEMORY),
+            Trial("one_sided", Known(HOST_MEMORY, "CUDA_ERROR_INVALID_VALUE")),
             Trial(
-                "one_process", "without a stream, all devices' operations go to the current one's"
+                "one_process",
+                Known(
+                    "without a stream, all devices' operations go to the current one's",
+                    "allreduce: got",
+                ),
             ),
             Trial("parameters"),
             Trial("fork"),
@@ -66,9 +90,12 @@ CLIENTS = (
         "cuda_core.py",
         (
             Trial("streams"),
-            Trial("memory", "the stand-in driver has no memory pools"),
+            Trial(
+                "memory",
+                Known("the stand-in driver has no memory pools", "cuDeviceGetMemPool is not found"),
+            ),
             Trial("static_runtime", STATIC_RUNTIME),
-            Trial("nvml", "there is no stand-in for libnvidia-ml.so.1"),
+            Trial("nvml", Known("there is no stand-in for libnvidia-ml.so.1", "nvml")),
         ),
         within="nccl4py",
         version_of="cuda-core",
@@ -82,22 +109,29 @@ CLIENTS = (
         version_of="mpi4py",
         ci=True,
         starter=MPIRUN,
+        needs=("mpirun.openmpi",),
     ),
     Client(
         "debian",
         "debian_mpi.py",
         (
-            Trial("open_mpi", "Debian builds Open MPI without CUDA"),
-            Trial("ucx", "Debian builds UCX without CUDA"),
+            Trial("open_mpi", Known("Debian builds Open MPI without CUDA", "built without CUDA")),
+            Trial("ucx", Known("Debian builds UCX without CUDA", "no transport cuda_copy")),
         ),
         version_of="openmpi-bin",
+        needs=("ompi_info", "ucx_info"),
         ci=True,
     ),
     Client(
         "nccl",
         "nccl_wheel.py",
         (
-            Trial("symbols", "ncclSetEncryption is missing"),
+            Trial(
+                "symbols",
+                Known(
+                    "ncclSetEncryption is missing", "lacks ncclSetEncryption, pncclSetEncryption"
+                ),
+            ),
             Trial("no_driver", stand_ins=False),
             Trial("stand_in"),
         ),
@@ -114,8 +148,8 @@ CLIENTS = (
             Trial("host_mode", stand_ins=False),
             Trial("groups", stand_ins=False),
             Trial("fork"),
-            Trial("runtime", STATIC_RUNTIME),
-            Trial("distributed", STATIC_RUNTIME),
+            Trial("runtime", CUPYS_RUNTIME),
+            Trial("distributed", CUPYS_RUNTIME),
         ),
         requirements=("cupy-cuda13x",),
         version_of="cupy-cuda13x",
@@ -133,13 +167,13 @@ CLIENTS = (
             Trial("watchdog"),
             Trial("abort"),
             Trial("shrink"),
-            Trial("symmetric_memory", HOST_MEMORY),
+            Trial("symmetric_memory", Known(HOST_MEMORY, "invalid argument")),
             Trial("flight_recorder"),
             Trial("fork"),
             Trial("graph"),
-            Trial("allocator", "PyTorch offers NCCL's allocator only on devices with multicast"),
+            Trial("allocator", MULTICAST),
             Trial("data_parallel", KERNELS),
-            Trial("matrices", "cuBLAS is device code, and needs private tables of NVIDIA's driver"),
+            Trial("matrices", CUBLAS),
         ),
         requirements=("torch", "numpy"),
         version_of="torch",
@@ -185,7 +219,9 @@ CLIENTS = (
         (
             Trial("loads"),
             Trial("resolves"),
-            Trial("devices", "asks for CUPTI, which needs NVIDIA's driver"),
+            Trial(
+                "devices", Known("asks for CUPTI, which needs NVIDIA's driver", "cuptiGetVersion")
+            ),
         ),
         requirements=("jax[cuda13]",),
         preloads=True,

@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TOOL = os.path.join(SOURCE, "tools", "clients")
 sys.path.insert(0, os.path.join(SOURCE, "tests"))
-from clients.catalog import CLIENTS, Trial  # noqa: E402
+from clients.catalog import CLIENTS, Known, Trial  # noqa: E402
 from clients.processes import Outcome, Processes, own_children, why_of  # noqa: E402
 
 # A program that starts one in a session of its own, tells its number, and hangs.
@@ -72,14 +72,17 @@ class ProcessesTest(unittest.TestCase):
 
 class VerdictTest(unittest.TestCase):
     def test_only_what_is_expected_to_work_and_does_not_is_bad(self):
-        judged, works, fails = tool().judged, Outcome(True, ""), Outcome(False, "broken", "a.log")
+        judged, works = tool().judged, Outcome(True, "")
+        fails = Outcome(False, "broken", "a.log", output="it is broken, as ever")
+        known = Trial("a", Known("known fault", "as ever"))
         self.assertEqual(judged(Trial("a"), works), ("works", ""))
         self.assertEqual(judged(Trial("a"), fails)[0], "BAD")
         self.assertIn("broken", judged(Trial("a"), fails)[1])
-        self.assertEqual(
-            judged(Trial("a", "known fault"), fails), ("known", "known fault (broken)")
-        )
-        self.assertEqual(judged(Trial("a", "known fault"), works)[0], "works now")
+        self.assertEqual(judged(known, fails), ("known", "known fault (broken)"))
+        self.assertEqual(judged(known, works)[0], "works now")
+        # What fails for another reason than the known one is bad.
+        self.assertEqual(judged(known, Outcome(False, "new", output="a new fault"))[0], "BAD")
+        self.assertEqual(judged(known, Outcome(False, "not installed"))[0], "BAD")
 
     def test_a_name_that_there_is_not_is_an_error_and_each_client_has_its_program(self):
         with self.assertRaises(SystemExit) as raised:
@@ -104,6 +107,13 @@ class CommandTest(unittest.TestCase):
             result = self.run_tool(cache, "debian")
             self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
             self.assertRegex(result.stdout, r"debian +\S+ +open_mpi +(known|works)")
+
+    def test_a_client_without_a_program_that_it_needs_is_not_run(self):
+        with tempfile.TemporaryDirectory() as cache:
+            os.symlink(sys.executable, os.path.join(cache, "python3"))
+            result = self.run_tool(cache, "debian", PATH=cache)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            self.assertRegex(result.stdout, "not run .*there is no ompi_info, ucx_info")
 
     def test_where_pypi_does_not_answer_ci_is_skipped_and_the_rest_is_bad(self):
         nowhere = {

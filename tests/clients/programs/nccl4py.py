@@ -152,7 +152,7 @@ def one_sided(rank):
     checked(driver.cuMemsetD32(int(memory.handle), 0, COUNT))
     window = comm.register_window(memory)
     comm.put_signal(Array(values.view(np.int8)), right, window, stream=stream)
-    comm.wait_signal([nccl.WaitSignalDesc(peer=left, op_cnt=1)], stream=stream)
+    comm.wait_signal([nccl.WaitSignalDesc(peer=left, op_count=1)], stream=stream)
     stream.sync()
     result = np.empty_like(values)
     checked(driver.cuMemcpyDtoH(result.ctypes.data, int(memory.handle), result.nbytes))
