@@ -189,7 +189,8 @@ TEST_F(NcclStreamErrors, AGroupThatBreaksOffHalfwayLeavesNoStreamWaiting) {
 
 TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {
   for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kHost}) {
-    for (const size_t count : {size_t{1}, size_t{5000}, size_t{100000}}) {
+    // With room in the launch queues, which these ranks share the lock of.
+    for (const size_t count : {size_t{1}, size_t{5000}, size_t{20000}}) {
       run_threads(3, [&](int rank, ncclComm_t comm) {
         use_device(0);
         const Stream stream;
