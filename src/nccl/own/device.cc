@@ -14,7 +14,6 @@
 #include "nccl/comm/comm.h"
 
 using weir::nccl::guarded;
-using weir::nccl::invalid_argument;
 using weir::nccl::invalid_usage;
 using weir::nccl::Outcome;
 

@@ -9,10 +9,6 @@
 #include "nccl/host/symmetric.h"
 #include "nccl/own/setups.h"
 
-using weir::nccl::guarded;
-using weir::nccl::invalid_argument;
-using weir::nccl::Outcome;
-
 ncclResult_t weir::nccl::own::GetVersion(int* version) {
   return guarded("ncclGetVersion", [&]() -> Outcome {
     if (version == nullptr) return invalid_argument("ncclGetVersion: version is NULL");

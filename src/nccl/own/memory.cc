@@ -16,10 +16,8 @@
 #include "nccl/own/group.h"
 
 using weir::nccl::Comm;
-using weir::nccl::guarded;
 using weir::nccl::invalid_argument;
 using weir::nccl::Outcome;
-using weir::nccl::Setup;
 
 namespace {
 

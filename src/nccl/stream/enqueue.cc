@@ -106,7 +106,7 @@ Outcome start_graph_tasks(const Driver& driver, const char* function,
   cuda::Result result = driver.cuUserObjectCreate(&object, retained.get(), on_graph_destroyed, 1,
                                                   cuda::kNoDestructorSync);
   if (result != cuda::kSuccess) return cuda::failed(driver, function, "cuUserObjectCreate", result);
-  retained.release();  // owned by the object
+  (void)retained.release();  // owned by the object
   result = driver.cuGraphRetainUserObject(capture.graph, object, 1, cuda::kObjectMove);
   if (result != cuda::kSuccess) {
     (void)driver.cuUserObjectRelease(object, 1);
