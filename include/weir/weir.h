@@ -110,6 +110,11 @@ typedef enum weir_datatype WEIR_INT_ENUM {
  * and in algorithms that fold all contributions in one place, at each hop in rings and recursive
  * algorithms. Average is the sum divided by the number of ranks (integers:
  * truncated towards zero). Integer sums and products wrap.
+ *
+ * Too large a result is infinity where the type has it, and NaN in fp8-e4m3, so that an overflow
+ * stays visible; a NaN among the operands gives NaN. With WEIR_COMM_NCCL_ARITHMETIC, as in
+ * libnccl.so.2: too large a result of fp8 is the largest number with its sign (448, 57344), and
+ * maximum and minimum ignore NaN unless all operands are NaN.
  */
 typedef int weir_redop_t;
 enum { WEIR_SUM = 0, WEIR_PROD = 1, WEIR_MAX = 2, WEIR_MIN = 3, WEIR_AVG = 4 };
@@ -124,7 +129,9 @@ enum {
    * is one fold over the ranks in rank order. */
   WEIR_COMM_DETERMINISTIC = 1u << 0,
   /* All buffers are memory that the host can read and write: no call asks the CUDA driver. */
-  WEIR_COMM_HOST_MEMORY = 1u << 1
+  WEIR_COMM_HOST_MEMORY = 1u << 1,
+  /* Reductions of floating-point numbers follow NCCL's kernels (below); the same on all ranks. */
+  WEIR_COMM_NCCL_ARITHMETIC = 1u << 2
 };
 
 /* Start from WEIR_COMM_CONFIG_INIT; fields may be appended in later versions. */

@@ -42,13 +42,18 @@ Result<CommOptions> read_config(const weir_comm_config_t* config) {
     return weir::invalid_argument(
         fmt::format("config.timeout_ms is {}: it must not be negative", config->timeout_ms));
   }
-  if ((config->flags & ~uint32_t{WEIR_COMM_DETERMINISTIC | WEIR_COMM_HOST_MEMORY}) != 0) {
+  constexpr uint32_t kFlags =
+      WEIR_COMM_DETERMINISTIC | WEIR_COMM_HOST_MEMORY | WEIR_COMM_NCCL_ARITHMETIC;
+  if ((config->flags & ~kFlags) != 0) {
     return weir::invalid_argument(
         fmt::format("config.flags {:#x} has bits that this version does not know", config->flags));
   }
   options.timeout_ms = config->timeout_ms;
   options.deterministic = (config->flags & WEIR_COMM_DETERMINISTIC) != 0;
   options.host_memory = (config->flags & WEIR_COMM_HOST_MEMORY) != 0;
+  if ((config->flags & WEIR_COMM_NCCL_ARITHMETIC) != 0) {
+    options.arithmetic = weir::Arithmetic::kNccl;
+  }
   if (config->name != nullptr) {
     if (strnlen(config->name, 257) > 256) {
       return weir::invalid_argument("config.name is longer than 256 characters");

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "weir/nccl_device.h"
 #include "nccl/support.h"
 #include "nccl/wrong_calls.h"
+#include "weir/nccl_device.h"
 
 namespace weir::nccl::test {
 namespace {

@@ -4,15 +4,17 @@
 // names the call; the communicators go on.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <climits>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "weir/nccl_device.h"
 #include "nccl/support.h"
 #include "nccl/wrong_calls.h"
+#include "weir/nccl_device.h"
 
 namespace weir::nccl::test {
 namespace {
@@ -293,6 +295,36 @@ TEST(NcclBadUse, RanksThatCallOtherwiseAreNamedWhateverIsOther) {
     EXPECT_NCCL(ncclCommGetAsyncError(comms[0], &state));
     EXPECT_EQ(state, ncclInvalidUsage) << it.what;
     for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommAbort(comm));
+  }
+}
+
+// None waits out its deadline, which is half an hour here, wherever the data lie and however late a
+// rank calls.
+TEST(NcclBadUse, ThreadsWithDifferentCountsAllLearnItAtOnce) {
+  for (const bool in_window : {false, true}) {
+    for (const size_t count : {size_t{1}, size_t{5000}, size_t{100000}}) {
+      for (int late = -1; late < 3; ++late) {
+        run_threads(3, [&](int rank, ncclComm_t comm) {
+          std::vector<float> own(3 * count);
+          void* memory = own.data();
+          ncclWindow_t window = nullptr;
+          if (in_window) {
+            ASSERT_NCCL(ncclMemAlloc(&memory, 3 * count * sizeof(float)));
+            ASSERT_NCCL(ncclCommWindowRegister(comm, memory, 3 * count * sizeof(float), &window,
+                                               NCCL_WIN_COLL_SYMMETRIC));
+          }
+          if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+          const auto begin = std::chrono::steady_clock::now();
+          EXPECT_EQ(ncclAllReduce(memory, memory, count * (static_cast<size_t>(rank) + 1),
+                                  ncclFloat, ncclSum, comm, nullptr),
+                    ncclInvalidUsage)
+              << "rank " << rank << ", late " << late;
+          EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+          expect_error_with({"made different calls", "all_reduce(float32, sum, count "});
+          EXPECT_NCCL(ncclMemFree(in_window ? memory : nullptr));
+        });
+      }
+    }
   }
 }
 

@@ -31,6 +31,9 @@ inline constexpr uint32_t kDataTypeCount = 12;
 enum class Fold : uint8_t { kSum = 0, kProd = 1, kMax = 2, kMin = 3 };
 inline constexpr uint32_t kFoldCount = 4;
 
+// What a fold of floating-point numbers does with overflow of fp8 and with NaN: engine/reduce.h.
+enum class Arithmetic : uint8_t { kIeee, kNccl };
+
 enum class Collective : uint8_t {
   kAllReduce,
   kReduceScatter,

@@ -243,10 +243,11 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (network_ != nullptr) self.network = network_->address();
   if (!reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
-      "hooks={}\ndeterministic={}\nWEIR_STAGING_BYTES={}\nWEIR_SLICE_BYTES={}\n"
+      "hooks={}\ndeterministic={}\narithmetic={}\nWEIR_STAGING_BYTES={}\nWEIR_SLICE_BYTES={}\n"
       "WEIR_ALGORITHM='{}'\nWEIR_TLS={}\nrules={}",
-      settings.hooks, deterministic, settings.staging_bytes, settings.slice_bytes,
-      settings.algorithm, settings.tls, describe_rules(rules.value()));
+      settings.hooks, deterministic, options.arithmetic == Arithmetic::kNccl ? "NCCL's" : "IEEE's",
+      settings.staging_bytes, settings.slice_bytes, settings.algorithm, settings.tls,
+      describe_rules(rules.value()));
   std::vector<Introduction> all;
   WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
   const std::vector<uint32_t> hosts = host_of_rank(all);
@@ -339,6 +340,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
                                 : WaitPolicy::with_own_core();
   engine::PlannerOptions planner;
   planner.deterministic = deterministic;
+  planner.arithmetic = options.arithmetic;
   planner.shared_cores = any_shared;
   planner.slice_bytes = static_cast<uint64_t>(settings.slice_bytes);
   planner.forced = forced.take();

@@ -60,9 +60,10 @@ struct CommOptions {
   int64_t timeout_ms = 0;  // 0: WEIR_TIMEOUT_MS
   bool deterministic = false;
   bool host_memory = false;  // see WEIR_COMM_HOST_MEMORY
-  std::string name;          // "": made from the id
-  std::string transport;     // instead of WEIR_TRANSPORT; "": that
-  bool recorded = true;      // where the settings say so
+  Arithmetic arithmetic = Arithmetic::kIeee;
+  std::string name;       // "": made from the id
+  std::string transport;  // instead of WEIR_TRANSPORT; "": that
+  bool recorded = true;   // where the settings say so
 };
 
 class OneSided;

@@ -15,7 +15,8 @@ using sched::Space;
 
 Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, const Call& call,
                                                  uint64_t slice_bytes,
-                                                 uint32_t transport_lane_count, bool rank_order) {
+                                                 uint32_t transport_lane_count, bool rank_order,
+                                                 Arithmetic arithmetic) {
   auto plan = std::make_unique<LanePlan>();
   const ChunkMap map(call, program.rank, program.rank_count, program.shape.chunk_count);
   const uint64_t element = element_bytes(call.type);
@@ -27,7 +28,7 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
   plan->rank_ = program.rank;
   plan->rank_count_ = program.rank_count;
   plan->element_bytes_ = element;
-  plan->kernel_ = reduce_kernel(call.type, call.fold);
+  plan->kernel_ = reduce_kernel(call.type, call.fold, arithmetic);
   plan->divide_in_reduce_ = rank_order;
   // Slices are even, because a short last slice would cost as much latency as a long one.
   const uint64_t slices =

@@ -44,7 +44,7 @@ class LanePlan {
   // needs mapped memory.
   static Result<std::unique_ptr<LanePlan>> bind(const sched::Program& program, const Call& call,
                                                 uint64_t slice_bytes, uint32_t transport_lane_count,
-                                                bool rank_order);
+                                                bool rank_order, Arithmetic arithmetic);
 
   uint64_t scratch_bytes() const { return scratch_slots_ * slice_bytes_ * in_flight_; }
 

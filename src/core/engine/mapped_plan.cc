@@ -83,14 +83,15 @@ bool same_place(const Place& a, const Place& b) {
 }  // namespace
 
 Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& program,
-                                                     const Call& call, const Slicing& slicing) {
+                                                     const Call& call, const Slicing& slicing,
+                                                     Arithmetic arithmetic) {
   auto plan = std::make_unique<MappedPlan>();
   plan->slicing_ = slicing;
   plan->rank_ = program.rank;
   plan->rank_count_ = program.rank_count;
   plan->what_ = pack_what(call);
   plan->element_bytes_ = element_bytes(call.type);
-  plan->kernel_ = reduce_kernel(call.type, call.fold);
+  plan->kernel_ = reduce_kernel(call.type, call.fold, arithmetic);
   plan->divisor_ = call.average ? program.rank_count : 1;
   plan->scaled_ = call.scaled;
   WEIR_CHECK(slicing.slice_bytes % 64 == 0 && slicing.slice_bytes > 0, "slices are whole lines");

@@ -67,7 +67,7 @@ class MappedPlan {
  public:
   // kUnsupported when the program has other operations.
   static Result<std::unique_ptr<MappedPlan>> bind(const sched::Program& program, const Call& call,
-                                                  const Slicing& slicing);
+                                                  const Slicing& slicing, Arithmetic arithmetic);
 
   uint64_t slice_count() const { return slice_count_; }
   const Slicing& slicing() const { return slicing_; }

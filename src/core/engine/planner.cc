@@ -271,8 +271,9 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
   plan->decision = choice.record;
   if (algo::uses_messages(algorithm)) {
     plan->protocol = Protocol::kLanes;
-    auto bound = LanePlan::bind(program, call, choice.slice_bytes,
-                                context_.transport->caps.lane_count, algorithm.rank_order);
+    auto bound =
+        LanePlan::bind(program, call, choice.slice_bytes, context_.transport->caps.lane_count,
+                       algorithm.rank_order, options_.arithmetic);
     if (!bound.ok()) return bound.status();
     plan->lanes = bound.take();
     return plan;
@@ -292,7 +293,7 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
   plan->protocol = slicing.embedded_flags         ? Protocol::kLine
                    : algorithm.needs_user_windows ? Protocol::kWindows
                                                   : Protocol::kSlots;
-  auto bound = MappedPlan::bind(program, call, slicing);
+  auto bound = MappedPlan::bind(program, call, slicing, options_.arithmetic);
   if (!bound.ok()) return bound.status();
   plan->mapped = bound.take();
   return plan;

@@ -57,6 +57,7 @@ struct ForcedAlgorithm {
 struct PlannerOptions {
   std::span<const algo::Algorithm* const> algorithms = algo::all_algorithms();
   bool deterministic = false;
+  Arithmetic arithmetic = Arithmetic::kIeee;
   bool shared_cores = false;            // more ranks than cores
   uint64_t slice_bytes = 0;             // 0: by size
   std::vector<ForcedAlgorithm> forced;  // WEIR_ALGORITHM

@@ -6,20 +6,20 @@
 
 namespace weir {
 
-ReduceKernel reduce_kernel(DataType type, Fold fold) {
+ReduceKernel reduce_kernel(DataType type, Fold fold, Arithmetic arithmetic) {
   ReduceKernel kernel = nullptr;
   switch (type) {
     case DataType::kFloat32:
     case DataType::kFloat64:
-      kernel = float_kernel(type, fold);
+      kernel = float_kernel(type, fold, arithmetic);
       break;
     case DataType::kFloat16:
     case DataType::kBfloat16:
-      kernel = half_kernel(type, fold);
+      kernel = half_kernel(type, fold, arithmetic);
       break;
     case DataType::kFloat8E4M3:
     case DataType::kFloat8E5M2:
-      kernel = float8_kernel(type, fold);
+      kernel = float8_kernel(type, fold, arithmetic);
       break;
     case DataType::kInt8:
     case DataType::kUint8:

@@ -12,6 +12,10 @@
 // has it, NaN in fp8-e4m3 (the non-saturating conversion of the OCP 8-bit Floating Point
 // Specification 1.0). Integer sums and products wrap. If the calling thread has changed its
 // rounding mode or flush-to-zero flags, they apply.
+//
+// With Arithmetic::kNccl, as NCCL's kernels compute: too large a result in fp8 saturates to the
+// largest number (448, 57344), also from infinity, and max and min ignore NaN unless all operands
+// are NaN.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +45,7 @@ struct ReduceArgs {
 using ReduceKernel = void (*)(const ReduceArgs& args);
 
 // Never nullptr. The pointer is stable: look it up once, when a plan is bound.
-ReduceKernel reduce_kernel(DataType type, Fold fold);
+ReduceKernel reduce_kernel(DataType type, Fold fold, Arithmetic arithmetic = Arithmetic::kIeee);
 
 // dst = src, `bytes` of them; no overlap unless dst == src. With `streaming`, non-temporal stores
 // and a closing store fence.

@@ -69,7 +69,7 @@ HWY_INLINE VecOf<D> multiply(D /*d*/, VecOf<D> a, VecOf<D> b) {
   return hn::Mul(a, b);
 }
 
-template <Fold kFold, IntegerTag D>
+template <Fold kFold, bool kIgnoresNan, IntegerTag D>
 HWY_INLINE VecOf<D> fold(D d, VecOf<D> a, VecOf<D> b) {
   if constexpr (kFold == Fold::kSum) {
     const hn::RebindToUnsigned<D> du;
@@ -83,9 +83,19 @@ HWY_INLINE VecOf<D> fold(D d, VecOf<D> a, VecOf<D> b) {
   }
 }
 
-// maximum and minimum of IEEE 754-2019: a NaN operand gives NaN, and -0 < +0. The vector
-// instructions of x86 and Arm agree on neither, so both are spelt out.
-template <Fold kFold, FloatTag D>
+// maximum and minimum of IEEE 754-2019: a NaN operand gives NaN, and -0 < +0; with kIgnoresNan,
+// maximumNumber and minimumNumber: the other operand. The vector instructions of x86 and Arm agree
+// on neither, so both are spelt out.
+template <bool kIgnoresNan, class V>
+HWY_INLINE V with_nan(V a, V b, V numbers) {
+  if constexpr (kIgnoresNan) {
+    return hn::IfThenElse(hn::IsNaN(a), b, hn::IfThenElse(hn::IsNaN(b), a, numbers));
+  } else {
+    return hn::IfThenElse(hn::IsNaN(b), b, numbers);
+  }
+}
+
+template <Fold kFold, bool kIgnoresNan, FloatTag D>
 HWY_INLINE VecOf<D> fold(D /*d*/, VecOf<D> a, VecOf<D> b) {
   if constexpr (kFold == Fold::kSum) {
     return hn::Add(a, b);
@@ -94,11 +104,11 @@ HWY_INLINE VecOf<D> fold(D /*d*/, VecOf<D> a, VecOf<D> b) {
   } else if constexpr (kFold == Fold::kMax) {
     const auto ordered = hn::IfThenElse(hn::Gt(b, a), b, a);
     const auto numbers = hn::IfThenElse(hn::Eq(a, b), hn::And(a, b), ordered);
-    return hn::IfThenElse(hn::IsNaN(b), b, numbers);
+    return with_nan<kIgnoresNan>(a, b, numbers);
   } else {
     const auto ordered = hn::IfThenElse(hn::Lt(b, a), b, a);
     const auto numbers = hn::IfThenElse(hn::Eq(a, b), hn::Or(a, b), ordered);
-    return hn::IfThenElse(hn::IsNaN(b), b, numbers);
+    return with_nan<kIgnoresNan>(a, b, numbers);
   }
 }
 
@@ -176,9 +186,11 @@ HWY_INLINE VecOf<hn::RebindToSigned<DF>> narrow_code(DF df, VecOf<DF> value) {
 
 // ---- Element types ----------------------------------------------------------------------------
 // Stored: lane in memory. Wide: lane to compute with. widen() and narrow() convert between them.
+// kIgnoresNan: of maximum and minimum.
 
 template <typename T>
 struct Same {
+  static constexpr bool kIgnoresNan = false;
   using Stored = T;
   using Wide = T;
   template <class D>
@@ -199,6 +211,7 @@ struct Same {
 // count.
 template <typename T, typename W>
 struct Bytes {
+  static constexpr bool kIgnoresNan = false;
   using Stored = T;
   using Wide = W;
   template <class DW>
@@ -220,6 +233,7 @@ struct Bytes {
 };
 
 struct SmallFloat {
+  static constexpr bool kIgnoresNan = false;
   using Wide = float;
   template <class D>
   static HWY_INLINE VecOf<D> scale(D /*d*/, VecOf<D> v, VecOf<D> factor) {
@@ -310,6 +324,28 @@ struct Float8E5M2 : SmallFloat {
   template <class DF>
   static HWY_INLINE VecOf<hn::Rebind<uint8_t, DF>> narrow(DF df, VecOf<DF> v) {
     return hn::DemoteTo(hn::Rebind<uint8_t, DF>(), narrow_code<5, 2, 0x7c, 0x7f>(df, v));
+  }
+};
+
+// ---- As NCCL's kernels ------------------------------------------------------------------------
+
+template <class Element>
+struct IgnoresNan : Element {
+  static constexpr bool kIgnoresNan = true;
+};
+
+// The saturating conversion of the specification.
+struct SaturatingFloat8E4M3 : IgnoresNan<Float8E4M3> {
+  template <class DF>
+  static HWY_INLINE VecOf<hn::Rebind<uint8_t, DF>> narrow(DF df, VecOf<DF> v) {
+    return hn::DemoteTo(hn::Rebind<uint8_t, DF>(), narrow_code<4, 3, 0x7e, 0x7f>(df, v));
+  }
+};
+
+struct SaturatingFloat8E5M2 : IgnoresNan<Float8E5M2> {
+  template <class DF>
+  static HWY_INLINE VecOf<hn::Rebind<uint8_t, DF>> narrow(DF df, VecOf<DF> v) {
+    return hn::DemoteTo(hn::Rebind<uint8_t, DF>(), narrow_code<5, 2, 0x7b, 0x7f>(df, v));
   }
 };
 

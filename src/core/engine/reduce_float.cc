@@ -13,12 +13,14 @@ HWY_BEFORE_NAMESPACE();
 namespace weir {
 namespace HWY_NAMESPACE {
 
-ReduceKernel find_float(DataType type, Fold fold) {
+ReduceKernel find_float(DataType type, Fold fold, Arithmetic arithmetic) {
+  const bool ignores_nan = arithmetic == Arithmetic::kNccl && chooses(fold);
   switch (type) {
     case DataType::kFloat32:
-      return kernel_of<Same<float>>(fold);
+      return ignores_nan ? choice_of<IgnoresNan<Same<float>>>(fold) : kernel_of<Same<float>>(fold);
     case DataType::kFloat64:
-      return kernel_of<Same<double>>(fold);
+      return ignores_nan ? choice_of<IgnoresNan<Same<double>>>(fold)
+                         : kernel_of<Same<double>>(fold);
     default:
       return nullptr;
   }
@@ -33,8 +35,8 @@ namespace weir {
 
 HWY_EXPORT(find_float);
 
-ReduceKernel float_kernel(DataType type, Fold fold) {
-  return HWY_DYNAMIC_DISPATCH(find_float)(type, fold);
+ReduceKernel float_kernel(DataType type, Fold fold, Arithmetic arithmetic) {
+  return HWY_DYNAMIC_DISPATCH(find_float)(type, fold, arithmetic);
 }
 
 }  // namespace weir

@@ -13,12 +13,15 @@ HWY_BEFORE_NAMESPACE();
 namespace weir {
 namespace HWY_NAMESPACE {
 
-ReduceKernel find_float8(DataType type, Fold fold) {
+ReduceKernel find_float8(DataType type, Fold fold, Arithmetic arithmetic) {
+  const bool saturates = arithmetic == Arithmetic::kNccl;
   switch (type) {
     case DataType::kFloat8E4M3:
-      return kernel_of<void, void, Float8E4M3>(fold);
+      return saturates ? kernel_of<void, void, SaturatingFloat8E4M3>(fold)
+                       : kernel_of<void, void, Float8E4M3>(fold);
     case DataType::kFloat8E5M2:
-      return kernel_of<void, void, Float8E5M2>(fold);
+      return saturates ? kernel_of<void, void, SaturatingFloat8E5M2>(fold)
+                       : kernel_of<void, void, Float8E5M2>(fold);
     default:
       return nullptr;
   }
@@ -33,8 +36,8 @@ namespace weir {
 
 HWY_EXPORT(find_float8);
 
-ReduceKernel float8_kernel(DataType type, Fold fold) {
-  return HWY_DYNAMIC_DISPATCH(find_float8)(type, fold);
+ReduceKernel float8_kernel(DataType type, Fold fold, Arithmetic arithmetic) {
+  return HWY_DYNAMIC_DISPATCH(find_float8)(type, fold, arithmetic);
 }
 
 }  // namespace weir

@@ -13,12 +13,13 @@ HWY_BEFORE_NAMESPACE();
 namespace weir {
 namespace HWY_NAMESPACE {
 
-ReduceKernel find_half(DataType type, Fold fold) {
+ReduceKernel find_half(DataType type, Fold fold, Arithmetic arithmetic) {
+  const bool ignores_nan = arithmetic == Arithmetic::kNccl && chooses(fold);
   switch (type) {
     case DataType::kFloat16:
-      return kernel_of<Float16>(fold);
+      return ignores_nan ? choice_of<IgnoresNan<Float16>>(fold) : kernel_of<Float16>(fold);
     case DataType::kBfloat16:
-      return kernel_of<Bfloat16>(fold);
+      return ignores_nan ? choice_of<IgnoresNan<Bfloat16>>(fold) : kernel_of<Bfloat16>(fold);
     default:
       return nullptr;
   }
@@ -33,8 +34,8 @@ namespace weir {
 
 HWY_EXPORT(find_half);
 
-ReduceKernel half_kernel(DataType type, Fold fold) {
-  return HWY_DYNAMIC_DISPATCH(find_half)(type, fold);
+ReduceKernel half_kernel(DataType type, Fold fold, Arithmetic arithmetic) {
+  return HWY_DYNAMIC_DISPATCH(find_half)(type, fold, arithmetic);
 }
 
 }  // namespace weir

@@ -246,10 +246,13 @@ class Reduction {
     auto total3 = operand(dw, 0, load(ds, from + 3 * kBytes));
     for (uint32_t s = 1; s < source_count(); ++s) {
       from = source(s) + offset;
-      total0 = fold<kFold>(dw, total0, operand(dw, s, load(ds, from)));
-      total1 = fold<kFold>(dw, total1, operand(dw, s, load(ds, from + kBytes)));
-      total2 = fold<kFold>(dw, total2, operand(dw, s, load(ds, from + 2 * kBytes)));
-      total3 = fold<kFold>(dw, total3, operand(dw, s, load(ds, from + 3 * kBytes)));
+      total0 = fold<kFold, Element::kIgnoresNan>(dw, total0, operand(dw, s, load(ds, from)));
+      total1 =
+          fold<kFold, Element::kIgnoresNan>(dw, total1, operand(dw, s, load(ds, from + kBytes)));
+      total2 = fold<kFold, Element::kIgnoresNan>(dw, total2,
+                                                 operand(dw, s, load(ds, from + 2 * kBytes)));
+      total3 = fold<kFold, Element::kIgnoresNan>(dw, total3,
+                                                 operand(dw, s, load(ds, from + 3 * kBytes)));
     }
     const auto stored0 = finish(dw, total0);
     const auto stored1 = finish(dw, total1);
@@ -281,7 +284,8 @@ class Reduction {
     const size_t offset = at * sizeof(Stored);
     auto total = operand(dw, 0, load(ds, source(0) + offset));
     for (uint32_t s = 1; s < source_count(); ++s) {
-      total = fold<kFold>(dw, total, operand(dw, s, load(ds, source(s) + offset)));
+      total = fold<kFold, Element::kIgnoresNan>(dw, total,
+                                                operand(dw, s, load(ds, source(s) + offset)));
     }
     const auto stored = finish(dw, total);
     store(ds, stored, dst_ + offset);
@@ -294,7 +298,8 @@ class Reduction {
     const size_t offset = at * sizeof(Stored);
     auto total = operand(dw, 0, load_first(ds, source(0) + offset, count));
     for (uint32_t s = 1; s < source_count(); ++s) {
-      total = fold<kFold>(dw, total, operand(dw, s, load_first(ds, source(s) + offset, count)));
+      total = fold<kFold, Element::kIgnoresNan>(
+          dw, total, operand(dw, s, load_first(ds, source(s) + offset, count)));
     }
     const auto stored = finish(dw, total);
     store_first(ds, stored, dst_ + offset, count);
@@ -374,6 +379,16 @@ ReduceKernel kernel_of(Fold fold) {
       return &reduce<PairSum, General, Fold::kMin>;
   }
   return nullptr;
+}
+
+// Whether the result of the fold is one of its operands.
+constexpr bool chooses(Fold fold) { return fold == Fold::kMax || fold == Fold::kMin; }
+
+// For the folds that choose.
+template <class Element>
+ReduceKernel choice_of(Fold fold) {
+  return fold == Fold::kMax ? &reduce<Element, Element, Fold::kMax>
+                            : &reduce<Element, Element, Fold::kMin>;
 }
 
 template <class Element>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element types of the reductions on devices: conversions between stored elements and elements to
-// compute with, and the folds. The same bits as core/engine/reduce.h gives: small floats are folded
-// in f32 and rounded to nearest even once, every NaN result is the positive quiet one, -0 is less
-// than +0, integers wrap.
+// compute with, and the folds. The same bits as core/engine/reduce.h gives with Arithmetic::kNccl:
+// small floats are folded in f32 and rounded to nearest even once, fp8 saturates, every NaN result
+// is the positive quiet one, max and min ignore NaN, -0 is less than +0, integers wrap.
 //
 // Compiled by nvcc (without contraction of products and sums) and by the host's compiler. Pure
 // functions.
@@ -62,7 +62,8 @@ struct FloatMath {
   static WEIR_KERNEL T fold(T a, T b) {
     if constexpr (kFold == ReduceFold::kSum) return a + b;
     if constexpr (kFold == ReduceFold::kProd) return a * b;
-    if (is_nan(b)) return b;
+    if (is_nan(a)) return b;
+    if (is_nan(b)) return a;
     if (a == b) {  // zeros of either sign
       const Bits of_a = bits_as<Bits>(a);
       const Bits of_b = bits_as<Bits>(b);
@@ -205,7 +206,7 @@ struct Float8E4M3 : FloatMath<float> {
     return widen_code<4, 3>(stored);
   }
   static WEIR_KERNEL uint8_t narrow(float wide) {
-    return static_cast<uint8_t>(narrow_code<4, 3, 0x7fu, 0x7fu>(wide));
+    return static_cast<uint8_t>(narrow_code<4, 3, 0x7eu, 0x7fu>(wide));
   }
 };
 
@@ -216,7 +217,7 @@ struct Float8E5M2 : FloatMath<float> {
     return Float16::widen(static_cast<uint16_t>(stored << 8));
   }
   static WEIR_KERNEL uint8_t narrow(float wide) {
-    return static_cast<uint8_t>(narrow_code<5, 2, 0x7cu, 0x7fu>(wide));
+    return static_cast<uint8_t>(narrow_code<5, 2, 0x7bu, 0x7fu>(wide));
   }
 };
 

@@ -135,6 +135,7 @@ weir_comm_config_t Config::weir() const {
   if (timeout == nullptr || *timeout == '\0') config.timeout_ms = kTimeoutMs;
   if (!name.empty()) config.name = name.c_str();
   config.flags |= WEIR_COMM_HOST_MEMORY;  // device memory is staged by this library
+  config.flags |= WEIR_COMM_NCCL_ARITHMETIC;
   return config;
 }
 

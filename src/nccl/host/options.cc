@@ -111,6 +111,7 @@ Outcome make_sibling(const char* function, Comm& comm, const CallOptions& option
   weir::comm::CommOptions wanted;
   wanted.timeout_ms = comm.config().timeout_ms();
   wanted.deterministic = options.deterministic;
+  wanted.arithmetic = Arithmetic::kNccl;
   wanted.transport = options.transport;
   auto made = comm.weir()->comm->split(0, comm.rank(), wanted);
   if (!made.ok()) {

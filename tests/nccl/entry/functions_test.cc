@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "weir/nccl_device.h"
 #include "nccl/support.h"
+#include "weir/nccl_device.h"
 
 namespace weir::nccl::test {
 namespace {

@@ -77,7 +77,7 @@ void compare(std::mt19937_64& random, const Case& it) {
     sources.push_back(random_bytes(random, it.type, it.count + 32));
     places.push_back(place());
   }
-  const ReduceKernel kernel = reduce_kernel(it.type, it.fold);
+  const ReduceKernel kernel = reduce_kernel(it.type, it.fold, Arithmetic::kNccl);
   for (uint32_t s = 0; s < it.source_count; ++s) {
     a.sources[s] = sources[s].data() + places[s];
     scaled.emplace_back(static_cast<const unsigned char*>(a.sources[s]),
@@ -184,7 +184,7 @@ TEST(ReduceKernels, EveryCodeOfASmallFloat) {
       args.sources = sources;
       args.source_count = 2;
       args.element_count = first.size() / width;
-      reduce_kernel(type, fold)(args);
+      reduce_kernel(type, fold, Arithmetic::kNccl)(args);
       ReduceArguments a;
       a.count = args.element_count;
       a.source_count = 2;

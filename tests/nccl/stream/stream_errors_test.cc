@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -184,6 +185,27 @@ TEST_F(NcclStreamErrors, AGroupThatBreaksOffHalfwayLeavesNoStreamWaiting) {
     }
   }
   EXPECT_GE(failed, 6u);
+}
+
+TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {
+  for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kHost}) {
+    // With room in the launch queues, which these ranks share the lock of.
+    for (const size_t count : {size_t{1}, size_t{5000}, size_t{20000}}) {
+      run_threads(3, [&](int rank, ncclComm_t comm) {
+        use_device(0);
+        const Stream stream;
+        const size_t mine = count * (static_cast<size_t>(rank) + 1);
+        const Array data(kind, mine);
+        data.set(numbers(mine, rank, 1));
+        const auto begin = std::chrono::steady_clock::now();
+        EXPECT_NCCL(
+            ncclAllReduce(data.data(), data.data(), mine, ncclInt, ncclSum, comm, stream.nccl()));
+        stream.synchronize();
+        EXPECT_EQ(async_error(comm), ncclInvalidUsage);
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+      });
+    }
+  }
 }
 
 // No processor reaches the memory of a device here.

@@ -124,7 +124,7 @@ TEST(MappedPlan, RefusesProgramsOfMessages) {
   ASSERT_NE(ring, nullptr);
   const auto plan =
       MappedPlan::bind(algo::compile(*ring, problem, 1), call_of(Collective::kAllReduce, 64),
-                       {.slice_bytes = 64, .entry_bytes = 64, .ring_bytes = 64});
+                       {.slice_bytes = 64, .entry_bytes = 64, .ring_bytes = 64}, Arithmetic::kIeee);
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.status().code(), Code::kUnsupported);
 }

@@ -251,7 +251,7 @@ TEST(ReduceKernel, EveryDifferentTargetOfThisProcessorIsCovered) {
 
 template <typename T>
 std::vector<T> reduce_values(DataType type, Fold fold, const std::vector<std::vector<T>>& sources,
-                             uint32_t divisor = 1) {
+                             uint32_t divisor = 1, Arithmetic arithmetic = Arithmetic::kIeee) {
   std::vector<const void*> pointers;
   for (const auto& source : sources) pointers.push_back(source.data());
   std::vector<T> out(sources[0].size());
@@ -261,7 +261,7 @@ std::vector<T> reduce_values(DataType type, Fold fold, const std::vector<std::ve
   args.source_count = static_cast<uint32_t>(pointers.size());
   args.element_count = out.size();
   args.divisor = divisor;
-  reduce_kernel(type, fold)(args);
+  reduce_kernel(type, fold, arithmetic)(args);
   return out;
 }
 
@@ -378,6 +378,64 @@ TEST(ReduceKernel, NanOfAnySourceWinsMaximumAndMinimum) {
         sources[(where + 1) % 3].assign(37, INFINITY);
         for (const float value : reduce_values<float>(DataType::kFloat32, fold, sources)) {
           EXPECT_EQ(std::bit_cast<uint32_t>(value), 0x7fc00000u);
+        }
+      }
+    }
+  });
+}
+
+// ---- NCCL's arithmetic, where it differs ------------------------------------------------------
+
+// Of the plain result: what saturates there.
+uint8_t saturated(DataType type, uint8_t plain, float exact) {
+  if (std::isnan(exact)) return 0x7f;
+  const bool is_e4m3 = type == DataType::kFloat8E4M3;
+  if ((plain & 0x7f) != (is_e4m3 ? 0x7f : 0x7c)) return plain;
+  return static_cast<uint8_t>((is_e4m3 ? 0x7e : 0x7b) | (std::signbit(exact) ? 0x80 : 0));
+}
+
+TEST(ReduceKernel, Fp8SaturatesInNcclsArithmeticForEveryPair) {
+  std::vector<uint8_t> left(65536);
+  std::vector<uint8_t> right(65536);
+  for (size_t i = 0; i < left.size(); ++i) {
+    left[i] = static_cast<uint8_t>(i >> 8);
+    right[i] = static_cast<uint8_t>(i);
+  }
+  on_every_target([&] {
+    for (const DataType type : {DataType::kFloat8E4M3, DataType::kFloat8E5M2}) {
+      for (const Fold fold : kFolds) {
+        const auto plain = reduce_values<uint8_t>(type, fold, {left, right});
+        const auto out = reduce_values<uint8_t>(type, fold, {left, right}, 1, Arithmetic::kNccl);
+        std::vector<uint8_t> expected(out.size());
+        for (size_t i = 0; i < out.size(); ++i) {
+          const float a = test::decode_small_float(type, left[i]);
+          const float b = test::decode_small_float(type, right[i]);
+          if (fold == Fold::kSum || fold == Fold::kProd) {
+            expected[i] = saturated(type, plain[i], fold == Fold::kSum ? a + b : a * b);
+          } else if (std::isnan(a) || std::isnan(b)) {
+            const float other = std::isnan(a) ? b : a;
+            expected[i] = saturated(type, std::isnan(a) ? right[i] : left[i], other);
+          } else {
+            expected[i] = saturated(type, plain[i], test::decode_small_float(type, plain[i]));
+          }
+        }
+        EXPECT_EQ(out, expected) << name_of(type) << " " << name_of(fold);
+      }
+    }
+  });
+}
+
+TEST(ReduceKernel, MaximumAndMinimumIgnoreNanInNcclsArithmetic) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  on_every_target([&] {
+    for (const Fold fold : {Fold::kMax, Fold::kMin}) {
+      for (size_t where = 0; where < 4; ++where) {
+        std::vector<std::vector<float>> sources(3, std::vector<float>(37, nan));
+        if (where < 3) sources[where].assign(37, 2.0f);
+        const auto out =
+            reduce_values<float>(DataType::kFloat32, fold, sources, 1, Arithmetic::kNccl);
+        for (const float value : out) {
+          EXPECT_EQ(std::bit_cast<uint32_t>(value), where < 3 ? 0x40000000u : 0x7fc00000u);
         }
       }
     }
