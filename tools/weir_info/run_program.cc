@@ -2,6 +2,7 @@
 #include "weir_info/run_program.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -28,7 +29,7 @@ std::vector<std::string> joined_environment(
   }
   for (const auto& [name, value] : added) values[name] = value;
   std::vector<std::string> words;
-  for (const auto& [name, value] : values) words.push_back(name + "=" + value);
+  for (const auto& [name, value] : values) words.push_back(fmt::format("{}={}", name, value));
   return words;
 }
 

@@ -18,7 +18,6 @@ using comm::Life;
 using comm::Record;
 using comm::RecordedWait;
 using comm::RecordKind;
-using comm::RecordState;
 
 namespace {
 

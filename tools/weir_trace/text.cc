@@ -19,7 +19,7 @@ using comm::RecordState;
 namespace {
 
 std::string state_of(const Record& record) {
-  const std::string life = comm::name_of(record.life);
+  std::string life = comm::name_of(record.life);
   switch (record.state) {
     case RecordState::kOpen:
       return life;
