@@ -3,6 +3,7 @@
 // comparison and addition of contiguous tensors, products with a number, sums, and concatenation in
 // one dimension. Their arguments are as in PyTorch's public sources (ATen/native/cuda:
 // CUDALoops.cuh, CompareKernels.cu, UfuncCUDA_add.cu, Reduce.cuh, Shape.cu).
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
@@ -173,7 +174,7 @@ bool find_contiguous(std::string_view function, weir_hostcuda_host_kernel* found
          find_multiplication(function, found);
 }
 
-// ---- Sum ----------------------------------------------------------------------------------------
+// ---- Sum, largest ------------------------------------------------------------------------------
 
 // ReduceOp<T, func_wrapper_t<…>, unsigned int, T, …>
 template <class Value>
@@ -198,8 +199,22 @@ struct Reduction {
 static_assert(sizeof(Reduction<int64_t>::shape) == 64);
 static_assert(offsetof(Reduction<int64_t>, from) == 992);
 
-template <class Value>
-void sum(const weir_hostcuda_launch* launch, void*) {
+struct Sum {
+  template <class Value>
+  static Value of(Value a, Value b) {
+    return a + b;
+  }
+};
+
+struct Largest {
+  template <class Value>
+  static Value of(Value a, Value b) {
+    return a >= b || std::isnan(a) ? a : b;  // a NaN wins
+  }
+};
+
+template <class Value, class Fold>
+void reduce(const weir_hostcuda_launch* launch, void*) {
   const auto& all = *static_cast<const Reduction<Value>*>(launch->arguments[0]);
   for (int i = 0; i < all.shape.output_count; ++i) {
     const auto [to, from] = all.outputs.of(static_cast<uint32_t>(i));
@@ -209,33 +224,39 @@ void sum(const weir_hostcuda_launch* launch, void*) {
       Value next;
       const char* const at = all.from + from + all.inputs.of(static_cast<uint32_t>(k))[0];
       std::memcpy(&next, at, sizeof next);
-      total += next;
+      total = Fold::of(total, next);
     }
     std::memcpy(all.to[0] + to, &total, sizeof total);
   }
 }
 
 template <class Value>
-bool give_sum(std::string_view wrapper, std::string_view type, weir_hostcuda_host_kernel* found) {
+bool give_reduction(std::string_view wrapper, std::string_view type,
+                    weir_hostcuda_host_kernel* found) {
   static constexpr size_t kBytes[] = {offsetof(Reduction<Value>, final_output) + 1};
   const std::string name(type);
-  const std::string expected =
-      "at::native::func_wrapper_t<" + name + ", at::native::sum_functor<" + name + ", " + name +
-      ", " + name + ">::operator()(at::TensorIterator&)::{lambda(" + name + ", " + name + ")#1}>";
-  if (wrapper != expected) return false;
-  *found = {sum<Value>, nullptr, kBytes, 1};
-  return true;
+  const std::string start = "at::native::func_wrapper_t<" + name + ", at::native::";
+  const std::string sum = start + "sum_functor<" + name + ", " + name + ", " + name +
+                          ">::operator()(at::TensorIterator&)::{lambda(" + name + ", " + name +
+                          ")#1}>";
+  if (wrapper == sum) {
+    *found = {reduce<Value, Sum>, nullptr, kBytes, 1};
+  } else if (wrapper == start + "MaxNanFunctor<" + name + "> >" ||
+             wrapper == start + "MaxNanFunctor<" + name + ">>") {
+    *found = {reduce<Value, Largest>, nullptr, kBytes, 1};
+  }
+  return found->kernel != nullptr;
 }
 
-bool find_sum(std::string_view operation, weir_hostcuda_host_kernel* found) {
+bool find_reduction(std::string_view operation, weir_hostcuda_host_kernel* found) {
   const auto arguments = template_arguments(operation, "at::native::ReduceOp");
   if (arguments.size() < 4 || arguments[2] != "unsigned int" || arguments[0] != arguments[3]) {
     return false;
   }
   const std::string_view type = arguments[0];
-  return (type == "long" && give_sum<int64_t>(arguments[1], type, found)) ||
-         (type == "float" && give_sum<float>(arguments[1], type, found)) ||
-         (type == "double" && give_sum<double>(arguments[1], type, found));
+  return (type == "long" && give_reduction<int64_t>(arguments[1], type, found)) ||
+         (type == "float" && give_reduction<float>(arguments[1], type, found)) ||
+         (type == "double" && give_reduction<double>(arguments[1], type, found));
 }
 
 // ---- Concatenation ------------------------------------------------------------------------------
@@ -301,7 +322,7 @@ bool find_pytorch_compute(std::string_view name, weir_hostcuda_host_kernel* foun
            find_contiguous(unrolled[0], found);
   }
   const auto reduced = template_arguments(name, "at::native::reduce_kernel");
-  if (reduced.size() == 3) return find_sum(reduced[2], found);
+  if (reduced.size() == 3) return find_reduction(reduced[2], found);
   return find_concatenation(name, found);
 }
 
