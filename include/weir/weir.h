@@ -16,8 +16,10 @@
  *
  * Threads. Calls on one communicator may come from any thread and are serialized inside. Calls on
  * different communicators run in parallel. `weir_comm_abort`, `weir_comm_async_error` and
- * `weir_last_error` never wait for another thread. A group (`weir_group_start`) belongs to the
- * thread that opened it.
+ * `weir_last_error` never wait for another thread. `weir_comm_destroy` is the last call: no other
+ * thread may be in a call on the communicator or make one any more, just as with free(); to end the
+ * calls of other threads, call `weir_comm_abort`, wait until they have returned, and destroy it. A
+ * group (`weir_group_start`) belongs to the thread that opened it.
  *
  * Fork. A handle belongs to the process that made it. In a child made by fork() or clone() every
  * call with it returns WEIR_ERROR_INVALID_USAGE and has no effect on the parent and its peers. The
@@ -204,8 +206,8 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_shrink(weir_comm_t comm, const 
 WEIR_API weir_result_t weir_comm_abort(weir_comm_t comm);
 
 /* Frees the communicator. Operations in flight are aborted; their requests may still be given to
- * weir_wait and weir_test. In a child made by fork, the parent's operations continue. NULL is
- * accepted. */
+ * weir_wait and weir_test. No other thread may be in a call on it ("Threads" above). In a child made
+ * by fork, the parent's operations continue. NULL is accepted. */
 WEIR_API weir_result_t weir_comm_destroy(weir_comm_t comm);
 
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_rank(weir_comm_t comm, int* rank);

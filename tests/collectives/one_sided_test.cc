@@ -603,6 +603,41 @@ TEST(StoppedRank, IsNamedByWhoWaitsInACollectiveAndByWhoWaitsInAGet) {
   EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
 }
 
+// Its goodbye may have come while nothing needed it.
+TEST(LostRank, ThatHasLeftIsNamedByTheNextOperationAtIt) {
+  for (const bool reads : {true, false}) {
+    const SharedCounter here, done;
+    run_processes(
+        3,
+        [&](int rank, weir_comm_t comm) {
+          std::vector<uint64_t> memory(64);
+          weir_window_t window = nullptr;
+          OK(weir_window_create(comm, memory.data(), memory.size() * 8, &window));
+          uint64_t old = 0;
+          for (int i = 0; i < 50; ++i) OK(weir_fetch_add(window, i % 3, 0, 1, &old, nullptr));
+          here.meet(3);
+          if (rank == 2) {
+            OK(weir_comm_destroy(comm));
+            done.wait_for(2);
+            _exit(testing::Test::HasFailure() ? 1 : 0);
+          }
+          const auto start = Clock::now();
+          weir_result_t result = WEIR_OK;
+          while (result == WEIR_OK && seconds_since(start) < 15) {
+            result = reads ? weir_get(window, 2, 8, &old, 8, nullptr)
+                           : weir_fetch_add(window, 2, 0, 1, &old, nullptr);
+          }
+          EXPECT_EQ(result, WEIR_ERROR_PEER_LOST) << weir_last_error(comm);
+          EXPECT_LT(seconds_since(start), 10);
+          const std::string text = weir_last_error(comm);
+          EXPECT_NE(text.find("rank 2 destroyed the communicator"), std::string::npos) << text;
+          done.meet(2);
+        },
+        {}, with_timeout(60'000));
+    if (HasFailure()) return;
+  }
+}
+
 TEST(LostRank, EndsAWaitForASignal) {
   const SharedCounter here;
   const std::vector<int> statuses = processes_status(

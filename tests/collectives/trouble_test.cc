@@ -127,6 +127,26 @@ TEST(Mismatch, AnAllToAllVAgainstAnotherCallIsNamedOnEveryRank) {
   }
 }
 
+// The rank that differs may fail before it has published its call.
+TEST(Mismatch, OfLongOperationsNamesBothCallsOnEveryRank) {
+  constexpr size_t kCount = 2 << 20;
+  for (int round = 0; round < 5; ++round) {
+    run_processes(
+        3,
+        [&](int rank, weir_comm_t comm) {
+          const size_t count = rank == 1 ? kCount - 1 : kCount;
+          std::vector<float> data(count, 1.0f);
+          std::vector<float> result(3 * count);
+          EXPECT_EQ(weir_all_gather(comm, data.data(), result.data(), count, WEIR_FLOAT32, nullptr),
+                    WEIR_ERROR_MISMATCH);
+          expect_text(comm, "all_gather(float32, count " + std::to_string(kCount) + ")");
+          expect_text(comm, "all_gather(float32, count " + std::to_string(kCount - 1) + ")");
+        },
+        {}, with_timeout(60'000));
+    if (HasFailure()) return;
+  }
+}
+
 // Elements that rank 0 sends to rank 1, and that rank 1 expects.
 struct Lengths {
   size_t sent;

@@ -4,6 +4,7 @@
 // names the call; the communicators go on.
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <chrono>
 #include <climits>
 #include <cstdint>
@@ -304,6 +305,7 @@ TEST(NcclBadUse, ThreadsWithDifferentCountsAllLearnItAtOnce) {
   for (const bool in_window : {false, true}) {
     for (const size_t count : {size_t{1}, size_t{5000}, size_t{100000}}) {
       for (int late = -1; late < 3; ++late) {
+        std::barrier ready(3);  // a failure may end what another rank still does before
         run_threads(3, [&](int rank, ncclComm_t comm) {
           std::vector<float> own(3 * count);
           void* memory = own.data();
@@ -313,6 +315,7 @@ TEST(NcclBadUse, ThreadsWithDifferentCountsAllLearnItAtOnce) {
             ASSERT_NCCL(ncclCommWindowRegister(comm, memory, 3 * count * sizeof(float), &window,
                                                NCCL_WIN_COLL_SYMMETRIC));
           }
+          ready.arrive_and_wait();
           if (rank == late) std::this_thread::sleep_for(std::chrono::milliseconds(30));
           const auto begin = std::chrono::steady_clock::now();
           EXPECT_EQ(ncclAllReduce(memory, memory, count * (static_cast<size_t>(rank) + 1),

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -191,7 +192,9 @@ TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {
   for (const MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kHost}) {
     // With room in the launch queues, which these ranks share the lock of.
     for (const size_t count : {size_t{1}, size_t{5000}, size_t{20000}}) {
+      std::barrier ready(3);  // a failure may end what another rank still does before
       run_threads(3, [&](int rank, ncclComm_t comm) {
+        ready.arrive_and_wait();
         use_device(0);
         const Stream stream;
         const size_t mine = count * (static_cast<size_t>(rank) + 1);

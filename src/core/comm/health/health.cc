@@ -93,7 +93,7 @@ void Health::check(Request& request) {
     const uint32_t mark = engine::fingerprint(first->call, state_.rank_count());
     for (Rank p = 0; p < state_.rank_count(); ++p) {
       if (p == state_.rank() || !reports_.called_otherwise(p, sequence, mark)) continue;
-      fail(texts_.mismatch(*first));
+      fail(mismatch(*first));
       return;
     }
   }
@@ -151,8 +151,10 @@ Health::Lost Health::find_lost(const Request& request, bool failed, bool late) c
     }
     const bool done = collective && first != nullptr && first->started &&
                       reports_.has_finished(p, first->sequence);
-    // Over connections the goodbye may overtake what was sent before it.
-    const bool may_arrive = !failed && !collective && reports_.on_board() && !ended;
+    // Over connections the goodbye may overtake what was sent before it. Most transports then tell
+    // the end of what comes from the rank; behind a hook, shared memory does not.
+    const bool may_arrive = !failed && !late && !collective && reports_.on_board() && !ended &&
+                            gone_wait_ns_ < word_patience_ns();
     // NCCL's communicator may have done its part for a rank that has gone since.
     const bool may_end = !failed && with_device && !late;
     if (!done && !may_arrive && !may_end) {
@@ -168,6 +170,10 @@ bool Health::look_for_lost(const Request& request, uint64_t waited_ns, bool late
   for (Rank p = 0; p < state_.rank_count(); ++p) {
     if (p != state_.rank() && (reports_.has_ended(p) || reports_.is_gone(p))) operations_.excuse(p);
   }
+  operations_.collect_awaited(request, &awaited_);
+  const bool gone =
+      std::any_of(awaited_.begin(), awaited_.end(), [&](Rank p) { return reports_.is_gone(p); });
+  gone_wait_ns_ = gone ? gone_wait_ns_ + waited_ns : 0;
   const Lost lost = find_lost(request, false, late);
   if (lost.died.empty() && lost.left.empty()) return false;
   // Only a rank that this request still needs is a loss; data that it sent before still counts, so
@@ -210,6 +216,20 @@ uint64_t Health::chain_patience_ns() const {
   return static_cast<uint64_t>(state_.timeout_ms.load()) * 500'000u;
 }
 
+// The peers need this rank's call for their texts, and an operation that fails does not publish it.
+Status Health::mismatch(const Request& request) {
+  engine::Context& context = state_.context;
+  if (context.mapped() && request.started) {
+    context.describe_call(engine::pack_what(request.call), request.call.count,
+                          engine::fingerprint(request.call, state_.rank_count()));
+  }
+  return texts_.mismatch(request);
+}
+
+uint64_t Health::word_patience_ns() const {
+  return std::min(kWordPatienceNs, static_cast<uint64_t>(state_.timeout_ms.load()) * 500'000u);
+}
+
 bool Health::adopt_reported() {
   for (Rank p = 0; p < state_.rank_count(); ++p) {
     if (p == state_.rank()) continue;
@@ -236,9 +256,7 @@ Status Health::why_failed(const Status& status, const Request& request, std::vec
   // So that a peer with another call sees this rank's call while this rank looks for the peer's.
   if (!loss) show_on_board(true);
   const uint64_t begin = now_ns();
-  const uint64_t patience =
-      loss ? std::min(kWordPatienceNs, static_cast<uint64_t>(state_.timeout_ms.load()) * 500'000u)
-           : kCallPatienceNs;
+  const uint64_t patience = loss ? word_patience_ns() : kCallPatienceNs;
   do {
     reports_.look(now_ns());
     for (Rank p = 0; p < state_.rank_count(); ++p) {
@@ -249,7 +267,7 @@ Status Health::why_failed(const Status& status, const Request& request, std::vec
       if (!loss && operations_.first_collective() == &request &&
           reports_.called_otherwise(p, request.sequence,
                                     engine::fingerprint(request.call, state_.rank_count()))) {
-        return texts_.mismatch(request);
+        return mismatch(request);
       }
     }
     if (loss) {
@@ -279,7 +297,7 @@ void Health::fail(const OperationFailure& failure) {
   of_peer.peer = failure.peer;
   const Request& request = failure.request != nullptr ? *failure.request : of_peer;
   if (failure.status.code() == Code::kMismatch && failure.status.text().empty()) {
-    return fail(texts_.mismatch(request));
+    return fail(mismatch(request));
   }
   std::vector<Rank> blamed;
   const Status reason = why_failed(failure.status, request, &blamed);

@@ -57,7 +57,10 @@ class Health {
   // communicator where something is wrong.
   void check(Request& request);
   // Something has moved since the last check.
-  void note_progress() { lost_looks_ = 0; }
+  void note_progress() {
+    lost_looks_ = 0;
+    gone_wait_ns_ = 0;
+  }
   // Shows the peers that this rank lives, if that is due.
   void show_life();
   // Shows the peers that this rank waits for these ranks in an operation of another communicator of
@@ -96,6 +99,8 @@ class Health {
   Status why_failed(const Status& status, const Request& request, std::vector<Rank>* blamed);
   // How long this rank ignores a dead rank that only other ranks may still need.
   uint64_t chain_patience_ns() const;
+  Status mismatch(const Request& request);
+  uint64_t word_patience_ns() const;  // how long the reason of a loss may be on its way
   int64_t timeout_ms_of(const Request& request) const;
   // Tells the recorder that a thread waits and, once the wait is long, for which ranks.
   void record_wait(Request& request, uint64_t now_ns);
@@ -124,6 +129,7 @@ class Health {
   uint64_t waited_ns_ = 0;               // since the reports were last looked over
   uint32_t lost_looks_ = 0;    // a peer is lost only if a poll after the news moved nothing
   uint64_t lost_wait_ns_ = 0;  // since then, while only others may need it
+  uint64_t gone_wait_ns_ = 0;  // that nothing has moved, while a rank that is needed has left
 };
 
 }  // namespace weir::comm

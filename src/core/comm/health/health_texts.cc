@@ -16,6 +16,7 @@ namespace weir::comm {
 namespace {
 
 constexpr uint64_t kCallPatienceNs = 20'000'000;
+constexpr uint64_t kOtherCallPatienceNs = 500'000'000;
 
 // The meeting with which the first collective on device memory begins (device/device_side.h).
 std::string describe_meeting() {
@@ -30,8 +31,10 @@ std::string describe_meeting() {
 Status HealthTexts::mismatch(const Request& request) const {
   const engine::Context& context = state_.context;
   const uint64_t sequence = request.started ? request.sequence : context.sequence + 1;
-  // A peer publishes what it called right after its first data: give it a moment to get there.
-  const uint64_t until = now_ns() + kCallPatienceNs;
+  // A peer publishes what it called right after its first data, or fails before and reports both
+  // calls: give it a moment to get there.
+  const bool may_be_same = request.call.block_counts != nullptr;  // which are not published
+  const uint64_t until = now_ns() + (may_be_same ? kCallPatienceNs : kOtherCallPatienceNs);
   std::map<std::string, std::vector<Rank>> calls;
   for (;;) {
     calls.clear();
@@ -56,6 +59,12 @@ Status HealthTexts::mismatch(const Request& request) const {
       calls[what].push_back(operations_.other_rank());
     }
     if (calls.size() > 1 || now_ns() > until) break;
+    for (Rank p = 0; p < context.rank_count; ++p) {
+      std::vector<Rank> blamed;
+      if (p == context.rank) continue;
+      Status told = reports_.failure_of(p, &blamed);
+      if (told.code() == Code::kMismatch && !told.text().empty()) return told;
+    }
     reports_.look_at_board(now_ns(), 0);
     cpu_relax();
   }

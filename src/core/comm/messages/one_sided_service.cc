@@ -209,6 +209,8 @@ bool OneSidedService::start(Request& request, Failure* failure) {
 bool OneSidedService::start_at(Request& request, Rank target, Failure* failure) {
   Peer& peer = peers_[target];
   OneSidedCall& call = *request.one_sided;
+  // Nobody receives its answers any more.
+  if (peer.left) return broken(target, WEIR_ERROR_PEER_LOST, &request, failure);
   call.by_network = goes_by_network(call, target);
   if (call.kind != OneSidedKind::kFlush) {
     call.after_network = std::exchange(peer.network_fenced, false);
