@@ -37,6 +37,7 @@ Comm::~Comm() {
   if (ncclComm_t real = release_real(); real != nullptr) (void)backend().real->CommAbort(real);
   weir_comm_t comm = weir();
   if (comm == nullptr) return;
+  if (leave_one_sided_ != nullptr) leave_one_sided_(*this);
   for (const auto& [name, sibling] : siblings_) weir_comm_destroy(sibling);
   weir_comm_destroy(comm);
 }
@@ -343,6 +344,13 @@ std::unique_ptr<ncclWindow_vidmem> Comm::remove_window(ncclWindow_t window) {
   return taken;
 }
 
+std::vector<std::shared_ptr<SharedWindow>> Comm::shared_windows() const {
+  std::vector<std::shared_ptr<SharedWindow>> all;
+  std::lock_guard lock(lock_);
+  for (const auto& [handle, window] : windows_) all.push_back(window->shared);
+  return all;
+}
+
 std::optional<ncclWindow_vidmem> Comm::window(ncclWindow_t window) const {
   std::lock_guard lock(lock_);
   const auto found = windows_.find(window);
@@ -355,9 +363,10 @@ std::shared_ptr<OneSided> Comm::one_sided() const {
   return one_sided_;
 }
 
-void Comm::set_one_sided(std::shared_ptr<OneSided> state) {
+void Comm::set_one_sided(std::shared_ptr<OneSided> state, void (*leave)(const Comm&)) {
   std::lock_guard lock(lock_);
   one_sided_ = std::move(state);
+  leave_one_sided_ = leave;
 }
 
 weir_comm_t Comm::sibling(const std::string& name) const {

@@ -16,6 +16,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "core/base/process_generation.h"
 #include "nccl/base/outcome.h"
@@ -167,6 +168,7 @@ class Comm {
   bool remove_registration(void* handle);
   ncclWindow_t add_window(ncclWindow_vidmem window);
   std::unique_ptr<ncclWindow_vidmem> remove_window(ncclWindow_t window);
+  std::vector<std::shared_ptr<SharedWindow>> shared_windows() const;
   // A copy of what the handle refers to.
   std::optional<ncclWindow_vidmem> window(ncclWindow_t window) const;
 
@@ -181,7 +183,8 @@ class Comm {
 
   // One-sided operations; empty until they are opened.
   std::shared_ptr<OneSided> one_sided() const;
-  void set_one_sided(std::shared_ptr<OneSided> state);
+  // `leave` is called before the communicator ends.
+  void set_one_sided(std::shared_ptr<OneSided> state, void (*leave)(const Comm&));
 
  private:
   std::shared_ptr<StreamWork> known_stream_work() const;
@@ -217,6 +220,7 @@ class Comm {
   std::unordered_map<std::string, weir_comm_t> siblings_;
   std::optional<weir_unique_id_t> grow_id_;
   std::shared_ptr<OneSided> one_sided_;
+  void (*leave_one_sided_)(const Comm&) = nullptr;
 };
 
 // As report() of outcome.h; keeps the text for the communicator too, where one is given.

@@ -15,6 +15,7 @@
 
 #include "api/handles.h"
 #include "core/base/clock.h"
+#include "core/base/log.h"
 #include "core/comm/communicator.h"
 #include "core/comm/start/bootstrap_place.h"
 #include "nccl/base/process.h"
@@ -41,6 +42,7 @@ struct Entry {
   uint64_t address;
   uint64_t bytes;
   Share share;
+  Share gate;
   uint32_t contexts;
   uint32_t signals;
   uint32_t direct;     // 0: this rank wants no direct access
@@ -65,6 +67,25 @@ std::string title(const Comm& comm) {
 bool only_on_device(const void* memory) {
   const cuda::Driver* driver = cuda::known_driver();
   return driver != nullptr && !driver->is_stand_in && cuda::only_on_device(*driver, memory);
+}
+
+// Finds the peer's memory, where this process reaches it and can be kept out of it.
+void reach(const Entry& mine, const Entry& theirs, int rank, int rank_count,
+           SharedWindow::Peer* peer) {
+  const bool same_process = theirs.process == mine.process;
+  const bool same_machine = theirs.host != 0 && theirs.host == mine.host &&
+                            theirs.pid_namespace == mine.pid_namespace && theirs.bytes > 0;
+  if (!same_process && !same_machine) return;
+  if (!same_process) peer->mapping = Mapping::open(theirs.share, theirs.bytes);
+  if (!same_process && peer->mapping == nullptr) return;
+  peer->gate = PeerGate::open(theirs.gate, rank, rank_count);
+  if (peer->gate == nullptr) {
+    peer->mapping.reset();
+    return;
+  }
+  peer->address = same_process
+                      ? reinterpret_cast<unsigned char*>(static_cast<uintptr_t>(theirs.address))
+                      : peer->mapping->range();
 }
 
 // A call of Weir's on a communicator that only this file uses.
@@ -118,7 +139,7 @@ Outcome OneSided::open(const char* function, Comm& comm) {
   if (outcome.ok()) {
     outcome = it->share(function, comm, it->counters_.owner->base(), bytes, &it->counters_);
   }
-  if (outcome.ok()) comm.set_one_sided(it);
+  if (outcome.ok()) comm.set_one_sided(it, &OneSided::leave);
   return outcome;
 }
 
@@ -132,6 +153,8 @@ Outcome OneSided::share(const char* function, Comm& comm, void* memory, size_t b
   mine.address = reinterpret_cast<uintptr_t>(memory);
   mine.bytes = bytes;
   if (window->owner != nullptr) mine.share = window->owner->share_of(memory);
+  if (direct_allowed()) window->gate = Gate::make(function, rank_count_);
+  if (window->gate != nullptr) mine.gate = window->gate->share();
   mine.contexts = contexts_;
   mine.signals = signals_;
   mine.direct = direct_allowed() ? 1 : 0;
@@ -140,8 +163,8 @@ Outcome OneSided::share(const char* function, Comm& comm, void* memory, size_t b
   Outcome outcome = exchange(function, comm, &mine, all.data(), sizeof mine);
   if (!outcome.ok()) return outcome;
   window->peers.resize(all.size());
-  comm::OneSidedReach reach;
-  reach.is_everywhere = true;
+  comm::OneSidedReach reached;
+  reached.is_everywhere = true;
   for (int rank = 0; rank < rank_count_; ++rank) {
     const Entry& entry = all[static_cast<size_t>(rank)];
     SharedWindow::Peer& peer = window->peers[static_cast<size_t>(rank)];
@@ -152,26 +175,24 @@ Outcome OneSided::share(const char* function, Comm& comm, void* memory, size_t b
           function, title(comm), rank, entry.contexts, entry.signals, contexts_, signals_));
     }
     peer.bytes = entry.bytes;
-    const bool allowed = mine.direct != 0 && entry.direct != 0;
     peer.on_device = entry.on_device != 0;
     if (peer.on_device) {
       // Collectives on memory of devices need no window, and puts are refused.
     } else if (rank == rank_) {
       peer.address = static_cast<unsigned char*>(memory);
-    } else if (allowed && entry.process == mine.process) {
-      peer.address = reinterpret_cast<unsigned char*>(static_cast<uintptr_t>(entry.address));
-    } else if (allowed && entry.host != 0 && entry.host == mine.host &&
-               entry.pid_namespace == mine.pid_namespace && entry.bytes > 0) {
-      peer.mapping = Mapping::open(entry.share, entry.bytes);
-      if (peer.mapping != nullptr) peer.address = peer.mapping->range();
+    } else if (mine.direct != 0 && entry.direct != 0) {
+      reach(mine, entry, rank_, rank_count_, &peer);
     }
-    if (peer.address == nullptr && peer.bytes > 0) reach.is_everywhere = false;
-    reach.addresses.push_back(peer.address);
+    if (peer.address == nullptr && peer.bytes > 0) reached.is_everywhere = false;
+    reached.addresses.push_back(peer.address);
   }
   const bool hidden = mine.on_device != 0;
-  return comm.outcome(
+  outcome = comm.outcome(
       function, create_reached_window(comm.weir(), hidden ? nullptr : memory, hidden ? 0 : bytes,
-                                      reach, &window->weir, &window->everywhere));
+                                      reached, &window->weir, &window->everywhere));
+  // This was a collective: no rank is before it any more.
+  if (outcome.ok() && window->gate != nullptr) window->gate->stop_sharing();
+  return outcome;
 }
 
 Outcome OneSided::add_window(const char* function, Comm& comm, void* memory, size_t bytes,
@@ -186,7 +207,57 @@ Outcome OneSided::add_window(const char* function, Comm& comm, void* memory, siz
 
 Outcome OneSided::end_window(const char* function, const Comm& comm, SharedWindow& window) const {
   const std::lock_guard lock(window.ending);
-  return comm.outcome(function, weir_window_retire(std::exchange(window.weir, nullptr)));
+  const Outcome kept_out = keep_out(function, comm, {window.gate});
+  const Outcome retired =
+      comm.outcome(function, weir_window_retire(std::exchange(window.weir, nullptr)));
+  return kept_out.ok() ? retired : kept_out;
+}
+
+Outcome OneSided::keep_out(const char* function, const Comm& comm,
+                           const std::vector<std::shared_ptr<Gate>>& gates) const {
+  for (const auto& gate : gates) {
+    if (gate != nullptr) gate->close();
+  }
+  const auto inside = [&](int rank) {
+    return std::any_of(gates.begin(), gates.end(), [rank](const auto& gate) {
+      return gate != nullptr && gate->has_inside(rank);
+    });
+  };
+  const auto began = Clock::now();
+  const auto until = began + std::chrono::milliseconds(comm.config().timeout_ms());
+  auto next_look = began + kLook;
+  std::vector<int> lost;
+  const auto has_died = [&](int rank) {
+    const bool is_in_this_process = counters_.peers[static_cast<size_t>(rank)].mapping == nullptr;
+    return !is_in_this_process && std::find(lost.begin(), lost.end(), rank) != lost.end();
+  };
+  for (int rank = 0; rank < rank_count_;) {
+    if (!inside(rank) || has_died(rank)) {
+      ++rank;
+      continue;
+    }
+    const auto now = Clock::now();
+    if (now > until) {
+      return {ncclRemoteError,
+              fmt::format("{}, {}: rank {} has a put in progress and did not complete it within "
+                          "{} ms; do not free the memory before that rank has ended",
+                          function, title(comm), rank, comm.config().timeout_ms())};
+    }
+    if (now >= next_look) {
+      next_look = now + kLook;
+      lost = lost_ranks(comm);
+    }
+    std::this_thread::sleep_for(kSleep);
+  }
+  return {};
+}
+
+void OneSided::leave(const Comm& comm) {
+  const std::shared_ptr<OneSided> it = comm.one_sided();
+  std::vector<std::shared_ptr<Gate>> gates = {it->counters_.gate};
+  for (const auto& window : comm.shared_windows()) gates.push_back(window->gate);
+  const Outcome outcome = it->keep_out("ncclCommDestroy", comm, gates);
+  if (!outcome.ok()) log_warn(outcome.text);
 }
 
 size_t OneSided::counter_index(int origin, uint32_t context, uint32_t signal) const {
@@ -198,34 +269,53 @@ size_t OneSided::counter_index(int origin, uint32_t context, uint32_t signal) co
 
 Outcome OneSided::put(const char* function, const Comm& comm, const OneSidedCall& call,
                       weir_request_t* request) const {
+  weir_request_t own = nullptr;
+  Outcome outcome = start_put(function, comm, call, request != nullptr ? request : &own);
+  if (outcome.ok() && own != nullptr) outcome = put_outcome(function, comm, call, weir_wait(&own));
+  return outcome;
+}
+
+Outcome OneSided::put_outcome(const char* function, const Comm& comm, const OneSidedCall& call,
+                              weir_result_t result) const {
+  if (call.window == nullptr || result != WEIR_ERROR_INVALID_USAGE) {
+    return comm.outcome(function, result);
+  }
+  return {ncclRemoteError, fmt::format("{}, {}: rank {} has deregistered its window", function,
+                                       title(comm), call.peer)};
+}
+
+// What is done directly is done here.
+Outcome OneSided::start_put(const char* function, const Comm& comm, const OneSidedCall& call,
+                            weir_request_t* request) const {
   const size_t signal = counter_index(rank_, call.context, call.signal) * sizeof(uint64_t);
-  const auto no_window = [&] {
-    return Outcome{ncclRemoteError, fmt::format("{}, {}: rank {} has deregistered its window",
-                                                function, title(comm), call.peer)};
-  };
+  const auto peer = static_cast<size_t>(call.peer);
+  const Passage to_counters(counters_.peers[peer].gate.get());
+  if (!to_counters.is_open()) {
+    return {ncclRemoteError, fmt::format("{}, {}: rank {} has ended its communicator", function,
+                                         title(comm), call.peer)};
+  }
   // Ordered after all earlier puts to this peer.
-  weir_result_t result = weir_fence(comm.weir(), call.peer);
+  const weir_result_t result = weir_fence(comm.weir(), call.peer);
   if (result != WEIR_OK) return comm.outcome(function, result);
   if (call.window == nullptr) {
     return comm.outcome(function, weir_signal(counters_.weir, call.peer, signal, 1, request));
   }
-  if (call.window->peers[static_cast<size_t>(call.peer)].on_device) {
+  if (call.window->peers[peer].on_device) {
     return invalid_usage(
         fmt::format("{}, {}: the window of rank {} lies on a device; one-sided operations need "
                     "host memory there, such as that of cudaMallocHost",
                     function, title(comm), call.peer));
   }
-  std::shared_lock lock(call.window->ending);
+  const std::shared_lock lock(call.window->ending);
   if (call.window->weir == nullptr) {
     return invalid_argument(
         fmt::format("{}, {}: the window was deregistered", function, title(comm)));
   }
-  weir_request_t own = nullptr;
-  result = weir_put_signal(call.window->weir, call.peer, call.offset, call.data, call.bytes,
-                           counters_.weir, signal, 1, request != nullptr ? request : &own);
-  lock.unlock();
-  if (result == WEIR_OK && own != nullptr) result = weir_wait(&own);
-  return result == WEIR_ERROR_INVALID_USAGE ? no_window() : comm.outcome(function, result);
+  const Passage to_window(call.window->peers[peer].gate.get());
+  if (!to_window.is_open()) return put_outcome(function, comm, call, WEIR_ERROR_INVALID_USAGE);
+  return put_outcome(function, comm, call,
+                     weir_put_signal(call.window->weir, call.peer, call.offset, call.data,
+                                     call.bytes, counters_.weir, signal, 1, request));
 }
 
 bool OneSided::take(const std::vector<Awaited>& awaited, std::vector<int>* missing) {

@@ -20,6 +20,7 @@
 
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
+#include "nccl/host/gate.h"
 #include "nccl/host/symmetric.h"
 #include "weir/weir.h"
 
@@ -31,12 +32,14 @@ class OneSided;
 struct SharedWindow {
   struct Peer {
     unsigned char* address = nullptr;  // nullptr: it is reached by messages
+    std::unique_ptr<PeerGate> gate;    // of other ranks' memory that has an address
     uint64_t bytes = 0;
     std::unique_ptr<Mapping> mapping;
     bool on_device = false;  // where no processor reaches it, so that nothing can be put there
   };
   std::shared_ptr<Allocation> owner;  // of it, where ncclMemAlloc gave it
   std::shared_ptr<cuda::DeviceMemory> device_owner;
+  std::shared_ptr<Gate> gate;  // empty: no other rank writes to this rank's part directly
   std::vector<Peer> peers;
   bool everywhere = false;  // every rank reaches the memory of all
   uint64_t reachable = 0;   // Communicator::add_reachable's number, where collectives use it
@@ -97,6 +100,15 @@ class OneSided {
   // Makes `window` of the range, and finds the peers' memory of it.
   Outcome share(const char* function, Comm& comm, void* memory, size_t bytes,
                 SharedWindow* window) const;
+  // Lets no other rank write to the parts directly, and returns when none does any more.
+  Outcome keep_out(const char* function, const Comm& comm,
+                   const std::vector<std::shared_ptr<Gate>>& gates) const;
+  // The communicator ends, and with it its windows.
+  static void leave(const Comm& comm);
+  Outcome start_put(const char* function, const Comm& comm, const OneSidedCall& call,
+                    weir_request_t* request) const;
+  Outcome put_outcome(const char* function, const Comm& comm, const OneSidedCall& call,
+                      weir_result_t result) const;
   size_t counter_index(int origin, uint32_t context, uint32_t signal) const;
   // Takes the signals if all are there; else names the ranks that have not sent theirs.
   bool take(const std::vector<Awaited>& awaited, std::vector<int>* missing);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "core/base/per_process.h"
 
@@ -65,6 +66,19 @@ class Descriptor {
  private:
   int number_;
 };
+
+// -1: it is no symmetric memory, or may not be opened.
+int open_of_process(int process, int descriptor) {
+  const std::string path = fmt::format("/proc/{}/fd/{}", process, descriptor);
+  // Checked before it is opened: opening an arbitrary file may have side effects.
+  char name[64];
+  const ssize_t length = readlink(path.c_str(), name, sizeof name);
+  if (length <= 0 ||
+      std::string_view(name, static_cast<size_t>(length)).find(kName) == std::string_view::npos) {
+    return -1;
+  }
+  return ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+}
 
 // Allocations of ncclMemAlloc, by address; never destroyed, since threads may free while the
 // process ends.
@@ -159,6 +173,10 @@ Allocation::~Allocation() {
   if (descriptor_ >= 0) close(descriptor_);
 }
 
+void Allocation::stop_sharing() {
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+}
+
 Share Allocation::share_of(const void* memory) const {
   Share share;
   share.process = getpid();
@@ -210,15 +228,8 @@ std::unique_ptr<Mapping> Mapping::open(const Share& share, uint64_t range_bytes)
       range_bytes > share.mapped_bytes - share.offset) {
     return nullptr;
   }
-  const std::string path = fmt::format("/proc/{}/fd/{}", share.process, share.descriptor);
-  // Checked before it is opened: opening an arbitrary file may have side effects.
-  char name[64];
-  const ssize_t length = readlink(path.c_str(), name, sizeof name);
-  if (length <= 0 ||
-      std::string_view(name, static_cast<size_t>(length)).find(kName) == std::string_view::npos) {
-    return nullptr;
-  }
-  const Descriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  const Descriptor fd(share.process == getpid() ? fcntl(share.descriptor, F_DUPFD_CLOEXEC, 0)
+                                                : open_of_process(share.process, share.descriptor));
   if (fd.get() < 0) return nullptr;
   struct stat status {};
   if (fstat(fd.get(), &status) != 0 ||

@@ -3,10 +3,10 @@
 // (cuda/device_memory.h). Elsewhere it is unnamed shared memory, which other processes of this
 // machine can map when they are given a Share of it.
 //
-// A process opens the memory of another through /proc/PID/fd, which the kernel allows only to the
-// same user, and checks it before it uses it: its name, its seals, its size, and a number at its
-// end that only the holder of a share knows. If a check fails there is no mapping, and the caller
-// uses messages.
+// A process opens the memory of another through /proc/PID/fd (its own through its descriptor),
+// which the kernel allows only to the same user, and checks it before it uses it: its name, its
+// seals, its size, and a number at its end that only the holder of a share knows. If a check fails
+// there is no mapping, and the caller uses messages.
 //
 // Thread-safe.
 #pragma once
@@ -42,6 +42,8 @@ class Allocation {
   unsigned char* base() const { return base_; }
   size_t bytes() const { return bytes_; }
   Share share_of(const void* memory) const;
+  // No process maps it from now on.
+  void stop_sharing();
   const MakingProcess& maker() const { return maker_; }
 
  private:
@@ -64,7 +66,7 @@ Outcome not_freed(const char* function, const MakingProcess& maker);
 std::shared_ptr<Allocation> symmetric_owner(const void* memory, size_t bytes);
 std::shared_ptr<cuda::DeviceMemory> device_owner(const void* memory, size_t bytes);
 
-// Another process's symmetric memory, mapped in this one.
+// Symmetric memory of another process, or of this one, mapped in this one.
 class Mapping {
  public:
   ~Mapping();

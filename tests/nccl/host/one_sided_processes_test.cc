@@ -4,12 +4,14 @@
 // it forks.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "nccl/host/window_memory.h"
 #include "nccl/processes.h"
 #include "weir/nccl_device.h"
 
@@ -105,8 +107,8 @@ TEST(NcclOneSidedProcesses, AWindowMapsThePeersMemoryUnlessThatIsDisabled) {
                               ASSERT_NCCL(ncclMemAlloc(&memory, 8192));
                               EXPECT_EQ(mapped_allocations(), 1);
                               ASSERT_NCCL(ncclCommWindowRegister(comm, memory, 8192, &window, 0));
-                              // Windows, and counters of signals.
-                              EXPECT_EQ(mapped_allocations(), disabled ? 2 : 4);
+                              // Windows and counters of signals; and the gates of both.
+                              EXPECT_EQ(mapped_allocations(), disabled ? 2 : 8);
                               meet(comm);
                               EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
                               EXPECT_NCCL(ncclMemFree(memory));
@@ -338,6 +340,87 @@ TEST(NcclOneSidedProcesses, AWriteToAWindowThatIsGoneIsRefused) {
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
   EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+}
+
+constexpr std::chrono::seconds kPutsEndAfter{20};
+
+// Rank 1 ends its part of a window and uses its memory for something else, while rank 0 puts to it
+// without a pause.
+void put_during_end(MemoryKind kind, bool destroys) {
+  constexpr size_t kBytes = size_t{1} << 20;
+  int begun[2];
+  int refused[2];
+  ASSERT_EQ(pipe(begun), 0);
+  ASSERT_EQ(pipe(refused), 0);
+  const std::vector<int> statuses = run_processes(2, [&](int rank, ncclComm_t comm) {
+    WindowMemory memory(kind, kBytes);
+    ncclWindow_t window = nullptr;
+    ASSERT_NCCL(ncclCommWindowRegister(comm, memory.base(), kBytes, &window, 0));
+    char byte = 0;
+    if (rank == 1) {
+      EXPECT_EQ(read(begun[0], &byte, 1), 1);
+      EXPECT_NCCL(destroys ? ncclCommDestroy(comm) : ncclCommWindowDeregister(comm, window));
+      memory.fill(0x55);
+      EXPECT_EQ(read(refused[0], &byte, 1), 1);
+      EXPECT_TRUE(memory.holds_only(0x55));
+      memory.free();
+      if (!destroys) {
+        EXPECT_NCCL(ncclCommDestroy(comm));
+      }
+      return;
+    }
+    const std::vector<unsigned char> data(kBytes, 1);
+    ncclResult_t result = ncclSuccess;
+    const auto until = std::chrono::steady_clock::now() + kPutsEndAfter;
+    for (int puts = 0; result == ncclSuccess && std::chrono::steady_clock::now() < until; ++puts) {
+      result = ncclPutSignal(data.data(), kBytes, ncclUint8, 1, window, 0, 0, 0, 0, comm, nullptr);
+      if (puts == 0) {
+        EXPECT_EQ(write(begun[1], ".", 1), 1);
+      }
+    }
+    EXPECT_EQ(result, ncclRemoteError);
+    expect_error_with({"ncclPutSignal", "rank 1"});
+    EXPECT_EQ(write(refused[1], ".", 1), 1);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{0, 0}));
+  for (const int fd : {begun[0], begun[1], refused[0], refused[1]}) close(fd);
+}
+
+TEST(NcclOneSidedProcesses, APartEndsBeforeOrAfterEveryPutInProgress) {
+  for (const MemoryKind kind : kMemoryKinds) {
+    for (const bool destroys : {false, true}) put_during_end(kind, destroys);
+  }
+}
+
+// It may have died in the middle of a put.
+TEST(NcclOneSidedProcesses, TheEndOfAPartDoesNotWaitForAWriterThatDied) {
+  constexpr size_t kBytes = size_t{1} << 26;
+  int begun[2];
+  ASSERT_EQ(pipe(begun), 0);
+  const std::vector<int> statuses = run_processes(2, [&](int rank, ncclComm_t comm) {
+    WindowMemory memory(MemoryKind::kAllocated, kBytes);
+    ncclWindow_t window = nullptr;
+    ASSERT_NCCL(ncclCommWindowRegister(comm, memory.base(), kBytes, &window, 0));
+    if (rank == 1) {
+      pid_t writer = 0;
+      EXPECT_EQ(read(begun[0], &writer, sizeof writer), static_cast<ssize_t>(sizeof writer));
+      usleep(20'000);  // most of the time the writer copies
+      kill(writer, SIGKILL);
+      EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
+      EXPECT_NCCL(ncclCommDestroy(comm));
+      return;
+    }
+    const pid_t self = getpid();
+    const std::vector<unsigned char> data(kBytes, 1);
+    EXPECT_EQ(write(begun[1], &self, sizeof self), static_cast<ssize_t>(sizeof self));
+    for (;;) {
+      (void)ncclPutSignal(data.data(), kBytes, ncclUint8, 1, window, 0, 0, 0, 0, comm, nullptr);
+    }
+  });
+  EXPECT_EQ(statuses, (std::vector<int>{128 + SIGKILL, 0}));
+  close(begun[0]);
+  close(begun[1]);
 }
 
 }  // namespace
