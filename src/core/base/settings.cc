@@ -46,7 +46,8 @@ constexpr SettingInfo kTable[] = {
      "that are up, loopback only among ranks of one host."},
     {"WEIR_HOST_ID", Kind::kText, "", "",
      "Ranks with the same text count as being on one host and share memory, ranks with another one "
-     "do not (NCCL_HOSTID holds where this one is unset); unset: by kernel and network namespace."},
+     "do not, and WEIR_TRANSPORT=shm alone is refused (NCCL_HOSTID holds where this one is unset); "
+     "unset: by kernel and network namespace."},
     {"WEIR_TLS", Kind::kChoice, "off", "off|control|all",
      "TLS 1.3 between hosts around the bootstrap and the network transports' control connections, "
      "or around messages, too, which Weir seals by itself where a transport cannot (see trust.md); "
