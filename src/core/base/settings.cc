@@ -454,9 +454,10 @@ std::string describe_settings(const Settings& settings) {
     std::string value = printable(value_text(settings, info));
     if (value.empty()) {
       const bool read_elsewhere = std::holds_alternative<std::monostate>(field_of(info.name));
-      value = read_elsewhere && set ? "(by the launch environment)" : "(none)";
+      if (!set) value = info.default_text;
+      if (value.empty()) value = read_elsewhere && set ? "(read where it is used)" : "(none)";
     }
-    text += fmt::format("  {:<22}{:<28}{}\n", info.name, value, set ? "set" : "default");
+    text += fmt::format("  {:<23} {:<27} {}\n", info.name, value, set ? "set" : "default");
   }
   for (const std::string& warning : settings.warnings) text += fmt::format("  ! {}\n", warning);
   return text;
