@@ -45,7 +45,7 @@ const weir_transport_functions_t* hook(const Parts& parts, std::string*) {
 }
 
 const weir_transport_functions_t* hosts(const Parts& parts, std::string*) {
-  return hook_hosts::make(parts[0], parts.size() > 1 ? parts[1] : shm::transport());
+  return hook_hosts::make(parts[0], parts[1]);
 }
 
 }  // namespace
@@ -57,11 +57,21 @@ std::span<const TransportFunction> builtin_transports() {
 }
 
 std::span<const BuiltinComposite> builtin_composites() {
+  static constexpr const char* kHook = "it is a hook, which WEIR_HOOKS names";
   static constexpr BuiltinComposite kComposites[] = {
-      {"check", true, hook<hook_check::wrap>}, {"fault", true, hook<hook_fault::wrap>},
-      {"seal", true, hook<hook_seal::wrap>},   {"sum", true, hook<hook_sum::wrap>},
-      {"trace", true, hook<hook_trace::wrap>}, {"hosts", true, hosts},
-      {"failover", false, hook_failover::make}};
+      {"check", true, kHook, hook<hook_check::wrap>},
+      {"fault", true, kHook, hook<hook_fault::wrap>},
+      {"seal", true, kHook, hook<hook_seal::wrap>},
+      {"sum", true, kHook, hook<hook_sum::wrap>},
+      {"trace", true, kHook, hook<hook_trace::wrap>},
+      {"hosts", false,
+       "Weir makes it by itself of a network transport and shm where ranks share hosts; to choose "
+       "these, list both, such as WEIR_TRANSPORT=shm,tcp",
+       hosts},
+      {"failover", false,
+       "Weir makes it where WEIR_FAILOVER lists the transports that take over from that of "
+       "WEIR_TRANSPORT",
+       hook_failover::make}};
   return kComposites;
 }
 

@@ -18,15 +18,16 @@ using TransportFunction = const weir_transport_functions_t* (*)();
 // reason, if the parts do not fit.
 struct BuiltinComposite {
   const char* name;
-  bool is_hook;  // WEIR_HOOKS may name it: one part is enough
+  bool is_hook;        // WEIR_HOOKS may name it: it wraps one part
+  const char* remedy;  // for who names it where it does not belong
   const weir_transport_functions_t* (*make)(
       const std::vector<const weir_transport_functions_t*>& parts, std::string* reason);
 };
 
 std::span<const TransportFunction> builtin_transports();
 // The hooks, which pass everything on to one part; `hosts`, made of a network transport and one
-// within a host (shm, if none is given); and `failover`, made of several, each of which takes over
-// when the one before it fails.
+// within a host; and `failover`, made of several, each of which takes over when the one before it
+// fails.
 std::span<const BuiltinComposite> builtin_composites();
 
 // "" or what is wrong with the text of WEIR_FAULT, which tells the hook `fault` what to do.

@@ -314,7 +314,8 @@ TEST(Hosts, KeepTheirSharedMemoryWhileTheNetworkGoesOver) {
 }
 
 TEST(Setting, ATransportThatCannotTakePartIsRefused) {
-  const auto refused = [](const char* transport, const char* failover, const char* word) {
+  const auto refused = [](const char* transport, const char* failover, const char* word,
+                          int rank_count = 2) {
     const pid_t child = fork();
     if (child == 0) {
       setenv("WEIR_TRANSPORT", transport, 1);
@@ -322,7 +323,7 @@ TEST(Setting, ATransportThatCannotTakePartIsRefused) {
       const weir_unique_id_t id = make_id();
       weir_comm_t comm = nullptr;
       const weir_comm_config_t config = with_timeout(2000);
-      const weir_result_t result = weir_comm_create(&comm, 2, &id, 0, &config);
+      const weir_result_t result = weir_comm_create(&comm, rank_count, &id, 0, &config);
       const std::string text = weir_last_error(nullptr);
       const bool good = result == WEIR_ERROR_UNSUPPORTED && text.find(word) != std::string::npos;
       if (!good) std::fprintf(stderr, "%d: %s\n", static_cast<int>(result), text.c_str());
@@ -334,6 +335,10 @@ TEST(Setting, ATransportThatCannotTakePartIsRefused) {
   };
   refused("tcp", "shm", "'shm' cannot take part");
   refused("tcp", "carrier_pigeon", "WEIR_FAILOVER");
+  // Where nothing would go over, too.
+  refused("shm", "carrier_pigeon", "WEIR_FAILOVER");
+  refused("", "tcp,carrier_pigeon", "WEIR_FAILOVER");
+  refused("", "carrier_pigeon", "WEIR_FAILOVER", 1);
 }
 
 }  // namespace

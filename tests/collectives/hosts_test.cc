@@ -2,8 +2,11 @@
 // Ranks on several hosts, which WEIR_HOST_ID makes of one machine: shared memory inside a host, a
 // network transport between, in layouts that are even, uneven, interleaved and reversed.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 
 #include "support/collective_checks.h"
@@ -107,6 +110,36 @@ TEST(SeveralHosts, ChildrenMayLieWithinOneOrAcross) {
       ASSERT_EQ(weir_comm_destroy(half), WEIR_OK);
     }
   });
+}
+
+TEST(SeveralHosts, SharedMemoryAloneIsRefused) {
+  const weir_unique_id_t id = make_id();
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 3; ++rank) {
+    const pid_t child = fork();
+    if (child != 0) {
+      children.push_back(child);
+      continue;
+    }
+    setenv("WEIR_TRANSPORT", "shm", 1);
+    setenv("WEIR_HOST_ID", rank < 2 ? "a" : "b", 1);
+    weir_comm_t comm = nullptr;
+    weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+    config.timeout_ms = 10'000;
+    const weir_result_t result = weir_comm_create(&comm, 3, &id, rank, &config);
+    const std::string text = weir_last_error(nullptr);
+    bool good = result == WEIR_ERROR_UNSUPPORTED;
+    for (const char* word : {"'shm'", "rank 2", "WEIR_HOST_ID", "WEIR_TRANSPORT"}) {
+      good = good && text.find(word) != std::string::npos;
+    }
+    if (!good) std::fprintf(stderr, "%d: %s\n", static_cast<int>(result), text.c_str());
+    _exit(good ? 0 : 1);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
 }
 
 TEST(SeveralHosts, ADeadRankIsNamedOnBoth) {

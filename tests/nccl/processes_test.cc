@@ -24,10 +24,14 @@ TEST(NcclProcesses, TheRestShrinksAndGoesOnWhenARankIsKilled) {
     here.meet(3);
     if (rank == 1) kill(getpid(), SIGKILL);
     EXPECT_EQ(sum_of_ranks(comm, rank, &sum), ncclRemoteError);
-    expect_error_with({"ncclAllReduce", "rank"});
+    expect_error_with({"ncclAllReduce", "rank 1 died", "exclude it with ncclCommShrink"});
     ncclResult_t error = ncclSuccess;
     EXPECT_NCCL(ncclCommGetAsyncError(comm, &error));
     EXPECT_EQ(error, ncclRemoteError);
+    for (const ncclComm_t asked : {comm, ncclComm_t{nullptr}}) {
+      const std::string text = ncclGetLastError(asked);
+      EXPECT_EQ(text.find("weir_comm_"), std::string::npos) << text;
+    }
     ncclComm_t rest = nullptr;
     int lost[] = {1};
     ASSERT_NCCL(ncclCommShrink(comm, lost, 1, &rest, nullptr, NCCL_SHRINK_ABORT));

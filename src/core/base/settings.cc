@@ -46,7 +46,8 @@ constexpr SettingInfo kTable[] = {
      "that are up, loopback only among ranks of one host."},
     {"WEIR_HOST_ID", Kind::kText, "", "",
      "Ranks with the same text count as being on one host and share memory, ranks with another one "
-     "do not (NCCL_HOSTID holds where this one is unset); unset: by kernel and network namespace."},
+     "do not, and WEIR_TRANSPORT=shm alone is refused (NCCL_HOSTID holds where this one is unset); "
+     "unset: by kernel and network namespace."},
     {"WEIR_TLS", Kind::kChoice, "off", "off|control|all",
      "TLS 1.3 between hosts around the bootstrap and the network transports' control connections, "
      "or around messages, too, which Weir seals by itself where a transport cannot (see trust.md); "
@@ -453,9 +454,10 @@ std::string describe_settings(const Settings& settings) {
     std::string value = printable(value_text(settings, info));
     if (value.empty()) {
       const bool read_elsewhere = std::holds_alternative<std::monostate>(field_of(info.name));
-      value = read_elsewhere && set ? "(by the launch environment)" : "(none)";
+      if (!set) value = info.default_text;
+      if (value.empty()) value = read_elsewhere && set ? "(read where it is used)" : "(none)";
     }
-    text += fmt::format("  {:<22}{:<28}{}\n", info.name, value, set ? "set" : "default");
+    text += fmt::format("  {:<23} {:<27} {}\n", info.name, value, set ? "set" : "default");
   }
   for (const std::string& warning : settings.warnings) text += fmt::format("  ! {}\n", warning);
   return text;

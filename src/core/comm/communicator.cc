@@ -70,6 +70,18 @@ std::string describe_rules(const cost::Rules& rules) {
   return text.empty() ? "none" : text;
 }
 
+// `transport` joins the ranks of one host only; `hosts`: of each rank.
+Status needs_network(const std::string& transport, const std::vector<uint32_t>& hosts) {
+  const auto other = std::find_if(hosts.begin(), hosts.end(), [](uint32_t h) { return h != 0; });
+  return Status(
+      Code::kUnsupported,
+      fmt::format("transport '{}' needs all ranks on one host, but rank {} is on another one than "
+                  "rank 0 (by kernel and network namespace, or as WEIR_HOST_ID or NCCL_HOSTID "
+                  "says): unset WEIR_TRANSPORT, or list a network transport, too, such as "
+                  "WEIR_TRANSPORT=shm,tcp",
+                  transport, other - hosts.begin()));
+}
+
 }  // namespace
 
 Communicator::Communicator()
@@ -252,6 +264,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
   const std::vector<uint32_t> hosts = host_of_rank(all);
   const bool one_host = hosts.empty();
+  if (!one_host && !anywhere) return needs_network(settings.transport, hosts);
   state_.leaves_host = !one_host;
   if (!one_host && anywhere) {
     const bool alone = *std::max_element(hosts.begin(), hosts.end()) + 1 == rank_count;

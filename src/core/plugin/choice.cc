@@ -35,6 +35,17 @@ Result<const weir_transport_functions_t*> seal(const weir_transport_functions_t*
   return sealed_for(settings.tls.c_str(), transport);
 }
 
+// The transports of WEIR_FAILOVER are looked for even where nothing goes over to them: a wrong name
+// is told where it is set, and not when ranks are on other hosts.
+Status check_failover(const Settings& settings) {
+  if (settings.failover.empty()) return Status();
+  for (const std::string& name : names_in(settings.failover)) {
+    auto found = find_transport(name);
+    if (!found.ok()) return found.status().with_context("WEIR_FAILOVER");
+  }
+  return Status();
+}
+
 // Adds the transports that WEIR_FAILOVER names. The hook fault then wraps each transport except the
 // last: the next transport must make up for its faults. `hooks` keeps the remaining hooks.
 Result<const weir_transport_functions_t*> with_failover(const weir_transport_functions_t* bare,
@@ -92,6 +103,7 @@ bool needs_one_host(const weir_transport_functions_t& transport) {
 Result<const weir_transport_functions_t*> choose_transport(const Settings& settings,
                                                            const weir_host_t& host, Rank rank_count,
                                                            Spread spread) {
+  WEIR_RETURN_IF_ERROR(check_failover(settings));
   const std::vector<std::string> wanted = names_in(settings.transport);
   if (wanted.size() == 1 && !wanted[0].empty()) {
     auto found = find_transport(wanted[0]);

@@ -135,12 +135,17 @@ InheritedState<Registry>::Access registry() {
   return it.use();
 }
 
-// A transport from WEIR_PLUGIN_PATH or the program with the name of a module takes precedence.
-Status add_module(Registry* registry, const std::string& path) {
+// The name in a path that module_path gives.
+std::string module_name(const std::string& path) {
   constexpr size_t kPrefixBytes = sizeof "libweir_" - 1;
   constexpr size_t kSuffixBytes = sizeof ".so" - 1;
   const std::string file = path.substr(path.rfind('/') + 1);
-  const std::string name = file.substr(kPrefixBytes, file.size() - kPrefixBytes - kSuffixBytes);
+  return file.substr(kPrefixBytes, file.size() - kPrefixBytes - kSuffixBytes);
+}
+
+// A transport from WEIR_PLUGIN_PATH or the program with the name of a module takes precedence.
+Status add_module(Registry* registry, const std::string& path) {
+  const std::string name = module_name(path);
   if (find_entry(*registry, name) != nullptr) return Status();
   // A refused file is not tried again at the next request.
   for (const Failure& failure : registry->failures) {
@@ -151,12 +156,26 @@ Status add_module(Registry* registry, const std::string& path) {
   return added;
 }
 
+// Modules that nothing has asked for yet are known, too.
 std::string known_names(const Registry& known) {
-  std::string names;
-  for (const Entry& entry : known.entries) {
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.transport->name);
+  std::vector<std::string> names;
+  for (const Entry& entry : known.entries) names.emplace_back(entry.transport->name);
+  for (const std::string& path : module_files()) {
+    const std::string name = module_name(path);
+    const bool is_refused =
+        std::any_of(known.failures.begin(), known.failures.end(),
+                    [&](const Failure& failure) { return failure.path == path; });
+    if (!is_refused && find_entry(known, name) == nullptr) names.push_back(name);
   }
-  return names;
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// ": " and what else to do, where a composite has this name; else "".
+std::string remedy_for(std::string_view name) {
+  for (const plugins::BuiltinComposite& one : plugins::builtin_composites()) {
+    if (one.name == name) return fmt::format(": {}", one.remedy);
+  }
+  return "";
 }
 
 // The composite `name` of these parts, made once.
@@ -183,8 +202,8 @@ Result<const weir_transport_functions_t*> wrap(Registry* known, std::string_view
     if (one.is_hook && one.name == name) return compose(known, name, {inner});
     if (one.is_hook) names += fmt::format("{}{}", names.empty() ? "" : ", ", one.name);
   }
-  return invalid_argument(
-      fmt::format("WEIR_HOOKS: there is no hook '{}'; known are {}", name, names));
+  return invalid_argument(fmt::format("WEIR_HOOKS: there is no hook '{}'{}; known are {}", name,
+                                      remedy_for(name), names));
 }
 
 Result<const weir_transport_functions_t*> seal_once(Registry* known, const char* tls,
@@ -238,8 +257,8 @@ Result<const weir_transport_functions_t*> find_transport(std::string_view name) 
     if (!added.ok()) return added;
     return find_entry(known, name)->transport;
   }
-  std::string text =
-      fmt::format("there is no transport '{}'; known are {}", name, known_names(known));
+  std::string text = fmt::format("there is no transport '{}'{}; known are {}", name,
+                                 remedy_for(name), known_names(known));
   for (const Failure& failure : known.failures) text += fmt::format("; {}", failure.reason);
   if (!module.empty()) text += fmt::format("; there is no module {}", module);
   return Status(Code::kUnsupported, text);

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <string_view>
+#include <utility>
 
 #include "core/base/log.h"
 #include "core/base/per_process.h"
@@ -42,6 +44,23 @@ void note_real_text() {
   t_has_reported = true;
 }
 
+// The texts of Weir's core name functions of weir.h; programs that use nccl.h have these instead.
+std::string for_callers_of_nccl(std::string text) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"call weir_comm_lost_ranks again and exclude", "exclude"},
+      {"weir_comm_shrink", "ncclCommShrink"},
+      {"weir_comm_split", "ncclCommSplit"},
+      {"weir_wait_signal", "ncclWaitSignal"},
+      {"weir_window_create", "ncclCommWindowRegister"},
+  };
+  for (const auto& [ours, theirs] : kWords) {
+    for (size_t at = 0; (at = text.find(ours, at)) != std::string::npos; at += theirs.size()) {
+      text.replace(at, ours.size(), theirs);
+    }
+  }
+  return text;
+}
+
 // With NCCL_DEBUG=WARN or more, every failed call is logged.
 bool are_errors_logged() {
   const char* level = std::getenv("NCCL_DEBUG");
@@ -55,7 +74,7 @@ bool are_errors_logged() {
 void log_error_of(const std::string& text) {
   if (!are_errors_logged()) return;
   (void)apply_environment("the log");  // which sets the log's file
-  log_warn(text);
+  log_warn(for_callers_of_nccl(text));
 }
 
 }  // namespace
@@ -91,7 +110,7 @@ const char* last_error() {
 }
 
 const char* hold_text(std::string text) {
-  t_held = std::move(text);
+  t_held = for_callers_of_nccl(std::move(text));
   return t_held.c_str();
 }
 

@@ -69,15 +69,17 @@ constexpr size_t kEncryptionBytesMin = offsetof(ncclEncryptionConfig_t, mode);
 // A structure that is larger is assumed to be damaged.
 constexpr size_t kStructureBytesMax = 4096;
 
-Outcome check_head(const char* function, const char* what, size_t size, size_t least,
-                   unsigned magic, unsigned expected, const char* initializer) {
-  if (magic != expected) {
-    return invalid_argument(fmt::format("{}: {}.magic is {:#x}, not {:#x}: start from {}", function,
-                                        what, magic, expected, initializer));
-  }
-  if (size < least) {
+// `least` reaches behind the version. The size comes first: memory may end behind it.
+template <typename Structure>
+Outcome check_head(const char* function, const char* what, const Structure& given, size_t least,
+                   unsigned expected, const char* initializer) {
+  if (given.size < least) {
     return invalid_argument(fmt::format("{}: {}.size is {}, less than {}: start from {}", function,
-                                        what, size, least, initializer));
+                                        what, given.size, least, initializer));
+  }
+  if (given.magic != expected) {
+    return invalid_argument(fmt::format("{}: {}.magic is {:#x}, not {:#x}: start from {}", function,
+                                        what, given.magic, expected, initializer));
   }
   return {};
 }
@@ -147,8 +149,8 @@ Config default_config() {
 
 Outcome read_config(const char* function, const ncclConfig_t* given, Config* config) {
   if (given == nullptr) return {};
-  Outcome head = check_head(function, "config", given->size, kConfigBytesMin, given->magic,
-                            NCCL_API_MAGIC, "NCCL_CONFIG_INITIALIZER");
+  Outcome head = check_head(function, "config", *given, kConfigBytesMin, NCCL_API_MAGIC,
+                            "NCCL_CONFIG_INITIALIZER");
   if (!head.ok()) return head;
   head = check_later_fields(function, "config", given, given->size, sizeof *given, given->version);
   if (!head.ok()) return head;
@@ -222,8 +224,8 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
 
 Outcome check_call_config(const char* function, const ncclCollConfig_t* config) {
   if (config == nullptr) return {};
-  Outcome head = check_head(function, "config", config->size, kCallConfigBytesMin, config->magic,
-                            NCCL_API_MAGIC, "NCCL_COLLCONFIG_INITIALIZER");
+  Outcome head = check_head(function, "config", *config, kCallConfigBytesMin, NCCL_API_MAGIC,
+                            "NCCL_COLLCONFIG_INITIALIZER");
   if (head.ok()) {
     head = check_later_fields(function, "config", config, config->size, sizeof *config,
                               config->version);
@@ -258,8 +260,8 @@ Outcome read_encryption(const char* function, const ncclEncryptionConfig_t* conf
                         const char** key) {
   *key = nullptr;
   if (config == nullptr) return {};
-  Outcome outcome = check_head(function, "config", config->size, kEncryptionBytesMin, config->magic,
-                               NCCL_API_MAGIC, "NCCL_ENCRYPTION_CONFIG_INITIALIZER");
+  Outcome outcome = check_head(function, "config", *config, kEncryptionBytesMin, NCCL_API_MAGIC,
+                               "NCCL_ENCRYPTION_CONFIG_INITIALIZER");
   if (outcome.ok()) {
     outcome = check_later_fields(function, "config", config, config->size, sizeof *config,
                                  config->version);
@@ -285,8 +287,8 @@ Outcome read_encryption(const char* function, const ncclEncryptionConfig_t* conf
 
 Outcome check_sim_info(const char* function, const ncclSimInfo_t* info) {
   if (info == nullptr) return {};
-  return check_head(function, "simInfo", info->size, sizeof(ncclSimInfo_t), info->magic,
-                    kSimInfoMagic, "NCCL_SIM_INFO_INITIALIZER");
+  return check_head(function, "simInfo", *info, sizeof(ncclSimInfo_t), kSimInfoMagic,
+                    "NCCL_SIM_INFO_INITIALIZER");
 }
 
 }  // namespace weir::nccl

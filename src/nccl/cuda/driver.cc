@@ -35,6 +35,14 @@ int current_device() {
   return it != nullptr && it->cuCtxGetDevice(&device) == kSuccess ? device : 0;
 }
 
+int device_count_in_use() {
+  const Driver* it = driver_in_use();
+  int count = 0;
+  const bool counts =
+      it != nullptr && it->cuDeviceGetCount != nullptr && it->cuDeviceGetCount(&count) == kSuccess;
+  return counts ? count : 0;
+}
+
 Context context_on(const Driver& driver, int device) {
   Context current = nullptr;
   Device current_device = 0;

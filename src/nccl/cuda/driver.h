@@ -24,6 +24,9 @@ const Driver* driver_in_use();
 // The device of the calling thread's context; 0 without a context.
 int current_device();
 
+// The number of devices; 0 where CUDA is not in use or does not count them.
+int device_count_in_use();
+
 // The default stream's handles: CUDA takes them for a stream of the current context.
 inline bool is_default_stream(Stream stream) {
   return reinterpret_cast<uintptr_t>(stream) <= 2;  // NULL, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD

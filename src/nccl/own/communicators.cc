@@ -9,6 +9,7 @@
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
 #include "nccl/cuda/current_device.h"
+#include "nccl/cuda/driver.h"
 #include "nccl/own/group.h"
 #include "nccl/own/setups.h"
 
@@ -101,10 +102,17 @@ ncclResult_t weir::nccl::own::CommInitAll(ncclComm_t* comms, int count, const in
       return weir::nccl::refuse(
           invalid_argument(fmt::format("{}: ndev is {}, at least 1 is needed", kFunction, count)));
     }
+    const int device_count = devices != nullptr ? weir::cuda::device_count_in_use() : 0;
     for (int i = 0; devices != nullptr && i < count; ++i) {
       if (devices[i] < 0) {
         return weir::nccl::refuse(
             invalid_argument(fmt::format("{}: devlist[{}] is {}", kFunction, i, devices[i])));
+      }
+      if (device_count > 0 && devices[i] >= device_count) {
+        return weir::nccl::refuse(invalid_argument(
+            fmt::format("{}: devlist[{}] is {}, but there {} {} device{}: allowed are 0 to {}",
+                        kFunction, i, devices[i], device_count == 1 ? "is" : "are", device_count,
+                        device_count == 1 ? "" : "s", device_count - 1)));
       }
     }
     ncclUniqueId id;

@@ -70,10 +70,16 @@ ncclResult_t weir::nccl::own::CommQueryProperties(ncclComm_t handle, ncclCommPro
     if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
     if (props == nullptr) return invalid_argument(fmt::format("{}: props is NULL", kFunction));
     constexpr size_t kBytesMin = offsetof(ncclCommProperties, rank);
-    if (props->magic != NCCL_API_MAGIC || props->size < kBytesMin) {
+    // Memory may end behind the size.
+    if (props->size < kBytesMin) {
       return invalid_argument(fmt::format(
-          "{}: props has magic {:#x} and size {}: start from NCCL_COMM_PROPERTIES_INITIALIZER",
-          kFunction, props->magic, props->size));
+          "{}: props.size is {}, less than {}: start from NCCL_COMM_PROPERTIES_INITIALIZER",
+          kFunction, props->size, kBytesMin));
+    }
+    if (props->magic != NCCL_API_MAGIC) {
+      return invalid_argument(fmt::format(
+          "{}: props.magic is {:#x}, not {:#x}: start from NCCL_COMM_PROPERTIES_INITIALIZER",
+          kFunction, props->magic, NCCL_API_MAGIC));
     }
     Outcome outcome = comm->made(kFunction);
     if (!outcome.ok()) return outcome;

@@ -26,6 +26,9 @@ constexpr uint32_t kFailed = 1u << 31;
 // Each look goes over all ranks: with many of them the interval grows.
 constexpr uint32_t kRanksOfOneLook = 128;
 
+// For a rank that has begun to tell why it gave up.
+constexpr uint64_t kVerdictNs = 500'000'000;
+
 enum Stage : uint8_t { kMissing = 0, kCame = 1, kMapped = 2 };
 
 struct SegmentSetup {
@@ -258,8 +261,15 @@ class Call {
       return "shm: " + missing + " of " + std::to_string(party_.rank_count) +
              " did not join before the deadline";
     }
-    return "shm: " + rank_list(*setup_, party_.rank_count, kCame, &count) +
-           " joined, but did not map the shared memory before the deadline";
+    const std::string slow = rank_list(*setup_, party_.rank_count, kCame, &count);
+    if (count > 0) {
+      return "shm: " + slow + " joined, but did not map the shared memory before the deadline";
+    }
+    // A rank reports its stage first, and may be stopped before it counts itself.
+    const uint32_t state = setup_->state.load(std::memory_order_acquire);
+    return "shm: all " + std::to_string(party_.rank_count) +
+           " ranks mapped the shared memory, but only " + std::to_string(state & ~kFailed) +
+           " confirmed it before the deadline; is a process stopped?";
   }
 
   // Tells all why they cannot share the memory, unless they share it by now or another rank has
@@ -267,8 +277,7 @@ class Call {
   weir_result_t give_up(weir_result_t result, const std::string& text) {
     uint32_t nobody = 0;
     if (!setup_->teller.compare_exchange_strong(nobody, party_.rank + 1)) {
-      if ((setup_->state.load(std::memory_order_acquire) & kFailed) != 0) return adopt();
-      return report_.fail(result, "%s", text.c_str());
+      return await_verdict(result, text);
     }
     setup_->result.store(static_cast<uint32_t>(result));
     snprintf(setup_->text, sizeof setup_->text, "%s", text.c_str());
@@ -278,6 +287,20 @@ class Call {
     } while (!setup_->state.compare_exchange_weak(state, state | kFailed));
     wake_all(setup_);
     return report_.fail(result, "%s", text.c_str());
+  }
+
+  // Another rank is about to tell a reason, unless the last rank comes before it does: all ranks
+  // must end alike. `result` and `text`: for when that rank stands still.
+  weir_result_t await_verdict(weir_result_t result, const std::string& text) {
+    const uint64_t end_ns = monotonic_ns() + kVerdictNs;
+    for (;;) {
+      const uint32_t state = setup_->state.load(std::memory_order_acquire);
+      if ((state & kFailed) != 0) return adopt();
+      if (state == party_.rank_count) return WEIR_OK;
+      const uint64_t now = monotonic_ns();
+      if (now >= end_ns) return report_.fail(result, "%s", text.c_str());
+      wait_while(setup_, state, end_ns - now);
+    }
   }
 
   weir_result_t adopt() {

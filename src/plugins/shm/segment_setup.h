@@ -16,7 +16,8 @@
 //      800      1  per rank: Stage
 //
 // What other ranks wrote is compared or shown, never used as an index. Every wait ends at the
-// deadline. One thread at a time per Party.
+// deadline, or half a second later where another rank is about to tell why. One thread at a time
+// per Party.
 #pragma once
 
 #include <stdint.h>

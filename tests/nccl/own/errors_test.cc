@@ -2,9 +2,12 @@
 // Wrong arguments and wrong usage of libnccl.so.2: the code that NCCL documents, and a text that
 // names the call, the argument and the rank.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstring>
+#include <string>
 #include <vector>
 
 #include "nccl/support.h"
@@ -169,6 +172,31 @@ TEST(NcclErrors, WhatACallersVersionDidNotKnowIsNotRead) {
   std::memcpy(bytes.data() + 12, &version, 4);
   std::memcpy(bytes.data() + 16, &blocking, 4);
   EXPECT_EQ(init_with(config), ncclSuccess) << ncclGetLastError(nullptr);
+}
+
+// The structure ends where memory ends.
+TEST(NcclErrors, NothingBehindTheSizeOfAStructureIsRead) {
+  const auto page = static_cast<size_t>(getpagesize());
+  void* const pages =
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  ASSERT_EQ(mprotect(static_cast<char*>(pages) + page, page, PROT_NONE), 0);
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclCommInitRank(&comm, 1, make_id(), 0));
+  for (const size_t size : {8, 12, 16, 20}) {
+    char* const at = static_cast<char*>(pages) + page - size;
+    const size_t head[3] = {size, NCCL_API_MAGIC, 0};
+    std::memcpy(at, head, size);
+    const std::string word = "size is " + std::to_string(size);
+    EXPECT_EQ(init_with(reinterpret_cast<ncclConfig_t*>(at)), ncclInvalidArgument);
+    expect_error_with({"config." + word, "NCCL_CONFIG_INITIALIZER"});
+    auto* const properties = reinterpret_cast<ncclCommProperties_t*>(at);
+    if (size >= offsetof(ncclCommProperties_t, rank)) continue;
+    EXPECT_EQ(ncclCommQueryProperties(comm, properties), ncclInvalidArgument);
+    expect_error_with({"props", word});
+  }
+  EXPECT_NCCL(ncclCommDestroy(comm));
+  EXPECT_EQ(munmap(pages, 2 * page), 0);
 }
 
 // A structure of a later version: `config`, and `words` behind it.

@@ -203,6 +203,19 @@ TEST(Settings, DescriptionSaysWhatIsSetAndWhatIsDefault) {
   EXPECT_TRUE(contains(text, "WEIR_SPINN_US"));
 }
 
+TEST(Settings, DescriptionTellsEveryDefaultThatHolds) {
+  const Result<Settings> parsed = parse({});
+  ASSERT_TRUE(parsed.ok());
+  const std::string text = describe_settings(parsed.value());
+  for (const SettingInfo& info : setting_table()) {
+    const size_t at = text.find(std::string("  ") + info.name + " ");
+    ASSERT_NE(at, std::string::npos) << info.name;
+    const std::string line = text.substr(at, text.find('\n', at) - at);
+    const std::string expected = *info.default_text != '\0' ? info.default_text : "(none)";
+    EXPECT_TRUE(contains(line, " " + expected + " ")) << line;
+  }
+}
+
 TEST(Settings, MarkdownHasOneRowForEachVariable) {
   const std::string text = settings_markdown();
   std::set<std::string> names;

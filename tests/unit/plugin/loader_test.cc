@@ -278,5 +278,30 @@ TEST(Registry, UnknownAndEmptyHookNamesAreErrors) {
   }
 }
 
+// They are made of several transports, so that one around each transport makes no sense.
+TEST(Registry, ACompositeThatIsNoHookIsRefusedByNameAsHookAndAsTransport) {
+  const auto* tcp = find_transport("tcp").value();
+  const struct {
+    const char* name;
+    const char* remedy;
+  } cases[] = {{"hosts", "ranks share hosts"}, {"failover", "WEIR_FAILOVER"}};
+  for (const auto& one : cases) {
+    const std::string quoted = std::string("'") + one.name + "'";
+    const auto wrapped = wrap_with_hooks(tcp, one.name);
+    ASSERT_FALSE(wrapped.ok()) << one.name;
+    const auto found = find_transport(one.name);
+    ASSERT_FALSE(found.ok()) << one.name;
+    for (const std::string& text : {wrapped.status().text(), found.status().text()}) {
+      EXPECT_NE(text.find(quoted), std::string::npos) << text;
+      EXPECT_NE(text.find(one.remedy), std::string::npos) << text;
+    }
+    EXPECT_TRUE(wrapped.status().text().ends_with("known are check, fault, seal, sum, trace"))
+        << wrapped.status().text();
+  }
+  const auto hook = find_transport("check");
+  ASSERT_FALSE(hook.ok());
+  EXPECT_NE(hook.status().text().find("WEIR_HOOKS"), std::string::npos) << hook.status().text();
+}
+
 }  // namespace
 }  // namespace weir::plugin

@@ -48,6 +48,16 @@ TEST_F(ModuleFolder, LiesBesideTheLibraryAndIsFoundFromProgramsToo) {
   EXPECT_EQ(module_folder_of(""), "");
 }
 
+// Before any of them is loaded.
+TEST(Modules, AnUnknownNameIsAnErrorThatTellsThem) {
+  const auto found = find_transport("pigeon");
+  ASSERT_FALSE(found.ok());
+  for (const char* words : {"known are shm, tcp, self", ", beside", ", listed"}) {
+    EXPECT_NE(found.status().text().find(words), std::string::npos) << found.status().text();
+  }
+  EXPECT_FALSE(is_listed("beside")) << "it is told, but not loaded";
+}
+
 TEST(Modules, TheirPathHasNothingButTheirName) {
   ASSERT_FALSE(module_folder().empty());
   EXPECT_EQ(module_path("ucx"), module_folder() + "/libweir_ucx.so");

@@ -272,6 +272,68 @@ TEST(Sharing, WhoWaitsBehindAMissingRankIsNotMissing) {
   ranks.expect_all(WEIR_ERROR_TIMEOUT, "rank 1 of 8 did not join before the deadline", 1);
 }
 
+// Of two ranks the second, which writes what it wants where ranks report to each other (the table
+// is in segment_setup.h).
+class Forged {
+ public:
+  explicit Forged(Ranks* ranks) {
+    const weir_control_t* const control = (*ranks)[1].host.control;
+    unsigned char key[WEIR_CONTROL_KEY_BYTES] = {'w', 'e', 'i', 'r', '-', 's', 'h', 'm'};
+    memcpy(key + sizeof key / 2, &(*ranks)[1].config.comm_id, sizeof key / 2);
+    int fd = -1;
+    const uint64_t deadline_ns = monotonic_ns() + 10'000'000'000;
+    EXPECT_EQ(control->fetch(control->context, 0, key, deadline_ns, &fd), WEIR_OK);
+    bytes_ = static_cast<size_t>(getpagesize());
+    const off_t at = lseek(fd, 0, SEEK_END) - static_cast<off_t>(bytes_);
+    void* const page = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at);
+    EXPECT_NE(page, MAP_FAILED);
+    page_ = static_cast<unsigned char*>(page);
+    close(fd);
+  }
+  ~Forged() { munmap(page_, bytes_); }
+  Forged(const Forged&) = delete;
+  Forged& operator=(const Forged&) = delete;
+
+  std::atomic<uint32_t>& mapped_count() { return *at<std::atomic<uint32_t>>(20); }
+  std::atomic<uint32_t>& teller() { return *at<std::atomic<uint32_t>>(24); }
+  std::atomic<uint8_t>& stage() { return *at<std::atomic<uint8_t>>(800 + 1); }
+
+ private:
+  template <typename T>
+  T* at(size_t offset) const {
+    return reinterpret_cast<T*>(page_ + offset);
+  }
+  size_t bytes_ = 0;
+  unsigned char* page_ = nullptr;
+};
+constexpr uint8_t kMapped = 2;
+
+TEST(Sharing, ARankThatStandsStillRightAfterItMappedTheMemoryIsNotAnEmptyList) {
+  Ranks ranks(2);
+  ranks.open();
+  ranks.as_all([&](uint32_t i) {
+    if (i == 0) return ranks.connect(i, 300);
+    Forged(&ranks).stage() = kMapped;
+  });
+  ranks.expect_all(WEIR_ERROR_TIMEOUT,
+                   "all 2 ranks mapped the shared memory, but only 1 confirmed it", 1);
+}
+
+// At the deadline another rank is about to say that they failed when the last one comes.
+TEST(Sharing, WhatTheFirstRankThatGaveUpDecidesHoldsForAll) {
+  Ranks ranks(2);
+  ranks.open();
+  ranks.as_all([&](uint32_t i) {
+    if (i == 0) return ranks.connect(i, 300);
+    Forged forged(&ranks);
+    forged.teller() = 2;
+    forged.stage() = kMapped;
+    usleep(400'000);
+    forged.mapped_count() += 1;
+  });
+  EXPECT_EQ(ranks[0].result, WEIR_OK) << ranks[0].error;
+}
+
 TEST(Sharing, ARankThatDiesMeanwhileIsNamedAtOnceByAll) {
   Ranks ranks(8);
   ranks.open();
