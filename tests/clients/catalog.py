@@ -53,10 +53,6 @@ CUBLAS = Known(
     "cuBLAS is device code, and needs private tables of NVIDIA's driver",
     "cublasCreate",
 )
-PEERS_POINTERS = Known(
-    "asks for pointers into peers' windows, which belong to NCCL's device API",
-    "ncclGetPeerDevicePointer failed",
-)
 MULTICAST = Known(
     "before 2.15 PyTorch offers NCCL's allocator only on devices with multicast",
     "NCCL mem allocator is not supported",
@@ -152,7 +148,7 @@ CLIENTS = (
             Trial("watchdog"),
             Trial("abort"),
             Trial("shrink"),
-            Trial("symmetric_memory", PEERS_POINTERS),
+            Trial("symmetric_memory"),
             Trial("flight_recorder"),
             Trial("fork"),
             Trial("graph"),
