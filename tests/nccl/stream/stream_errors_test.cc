@@ -213,7 +213,8 @@ TEST_F(NcclStreamErrors, ThreadsWithDifferentCountsAllLearnItAtOnce) {
 
 // No processor reaches the memory of a device here.
 TEST_F(NcclStreamErrors, APutToAWindowOnADeviceIsRefused) {
-  run_threads(2, [](int rank, ncclComm_t comm) {
+  std::barrier done(2);  // a put to a rank that has ended has another error
+  run_threads(2, [&](int rank, ncclComm_t comm) {
     use_device(0);
     const Stream stream;
     const Array pinned(MemoryKind::kPinned, 4);
@@ -227,6 +228,7 @@ TEST_F(NcclStreamErrors, APutToAWindowOnADeviceIsRefused) {
     EXPECT_NCCL(ncclPutSignal(pinned.data(), 1, ncclInt, 1 - rank, window, 0, 0, 0, 0, comm,
                               stream.nccl()));
     stream.synchronize();
+    done.arrive_and_wait();
     EXPECT_EQ(async_error(comm), ncclInvalidUsage);
     EXPECT_NE(std::string(ncclGetLastError(comm)).find("lies on a device"), std::string::npos)
         << ncclGetLastError(comm);
