@@ -89,6 +89,14 @@ void add_variant(const Variant& variant) {
   add_variant(variants.back().get());
 }
 
+// `transport` inside a hook, or, as "hosts", with shared memory for ranks of one host.
+Result<const weir_transport_functions_t*> wrapped_in(const weir_transport_functions_t* transport,
+                                                     const std::string& hook) {
+  if (hook != "hosts") return plugin::wrap_with_hooks(transport, hook);
+  auto local = plugin::find_transport("shm");
+  return local.ok() ? plugin::make_hosts(transport, local.value()) : local;
+}
+
 // `transport` with tcp behind it, which takes over when it fails. The hook fault is around the
 // first of them, check around both.
 Result<const weir_transport_functions_t*> with_another(const weir_transport_functions_t* transport,
@@ -107,7 +115,7 @@ void what_is_posted_can_be_taken_back(const weir_transport_functions_t* transpor
     return;
   for (const std::string hook : {"", "trace", "check", "fault", "sum", "hosts"}) {
     if (hook == "hosts" && !is_network(*transport)) continue;
-    auto wrapped = plugin::wrap_with_hooks(transport, hook);
+    auto wrapped = wrapped_in(transport, hook);
     ASSERT_TRUE(wrapped.ok()) << wrapped.status().text();
     EXPECT_NE(wrapped.value()->caps.bits & WEIR_CAP_QUIESCE, 0u) << "hook '" << hook << "'";
   }
@@ -140,7 +148,7 @@ void add_transport(const plugin::Viability& entry) {
       if (!hook.empty() && (transport->caps.bits & WEIR_CAP_SEND_RECV) == 0) continue;
       // What it adds does not depend on where the ranks run.
       if (hook == "sum" && processes) continue;
-      auto wrapped = plugin::wrap_with_hooks(transport, hook);
+      auto wrapped = wrapped_in(transport, hook);
       if (!wrapped.ok()) {
         const std::string text = wrapped.status().text();
         add_simple(name, "CanBeWrapped", [text] { FAIL() << text; });
