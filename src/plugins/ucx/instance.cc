@@ -324,16 +324,23 @@ weir_result_t Instance::greet(uint64_t deadline_ns) {
 }
 
 weir_result_t Instance::greeting_failed(const std::vector<bool>& greeted, weir_result_t result) {
-  std::string ranks;
+  std::string ranks, dead;
   uint32_t count = 0;
   for (uint32_t i = 0; i < rank_count; ++i) {
-    if (greeted[i] || ++count > 16) continue;
+    if (greeted[i]) continue;
+    if (control.life(i) == WEIR_LIFE_LOST && dead.empty()) dead = text_of(i);
+    if (++count > 16) continue;
     ranks += (count > 1 ? ", " : "") + text_of(i);
-    if (control.life(i) == WEIR_LIFE_LOST) ranks += " (dead)";
     if (peers[i].state == Peer::State::kLeft) ranks += " (gone)";
     if (peers[i].status != UCS_OK) {
       ranks += std::string(" (") + ucs_status_string(peers[i].status) + ")";
     }
+  }
+  // The others did not answer because of that.
+  if (!dead.empty()) {
+    return report.fail(WEIR_ERROR_PEER_LOST, "rank " + dead + " of " + text_of(rank_count) +
+                                                 " died while rank " + text_of(rank) +
+                                                 " made its connections through UCX");
   }
   const std::string what = result == WEIR_ERROR_TIMEOUT ? "timed out: " : "";
   return report.fail(

@@ -403,6 +403,7 @@ void Node::heed_losses() {
   std::string processes;
   for (const Peer* const peer : peers) {
     ranks.push_back(peer->rank);
+    if (peer->link == kUp) has_lost_parent_ = true;
     if (ranks.size() > kProcessesMax) continue;
     processes += (ranks.size() > 1 ? ", " : "") + describe_process(peer->process);
   }
@@ -428,6 +429,14 @@ std::string Node::describe_time(uint64_t now_ns) const {
                             all_s - waited_s, self_);
 }
 
+std::vector<Rank> Node::missing() const {
+  std::vector<Rank> ranks;
+  for (Rank rank = 0; rank < given_.size(); ++rank) {
+    if (!given_[rank]) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 void Node::expire(uint64_t now_ns, const std::string& remark) {
   if (!status_.ok()) return;
   if (!is_root_) {
@@ -438,14 +447,11 @@ void Node::expire(uint64_t now_ns, const std::string& remark) {
                             who, self_, occasion())));
     return;
   }
-  std::vector<Rank> missing;
-  for (Rank rank = 0; rank < rank_count_; ++rank) {
-    if (!given_[rank]) missing.push_back(rank);
-  }
+  const std::vector<Rank> absent = missing();
   const std::string to = round_ == 0 ? "joined" : fmt::format("reached all_gather {}", round_);
   fail(Status(Code::kTimeout,
-              fmt::format("timed out: {} of {} {} not {} {}{}", describe_ranks(missing),
-                          rank_count_, missing.size() == 1 ? "has" : "have", to,
+              fmt::format("timed out: {} of {} {} not {} {}{}", describe_ranks(absent),
+                          rank_count_, absent.size() == 1 ? "has" : "have", to,
                           describe_time(now_ns), round_ == 0 ? remark : "")));
 }
 

@@ -115,6 +115,9 @@ class Node {
   void be_root();
   void set_parent(Rank rank, int64_t process);
   bool is_root() const { return is_root_; }
+  // Ranks that have given nothing in this round, as far as the root knows.
+  std::vector<Rank> missing() const;
+  bool has_lost_parent() const { return has_lost_parent_; }
   bool has_parent() const { return parent_.has_value(); }
   // Whether all ranks may fit directly below the root, so that no other rank takes children.
   static bool fits_below_root(Rank rank_count) { return rank_count <= kChildrenMax + 1; }
@@ -200,6 +203,7 @@ class Node {
   const Rank self_;
   const Rank rank_count_;
   bool is_root_ = false;
+  bool has_lost_parent_ = false;  // which told no reason
   std::optional<Peer> parent_;
   std::vector<Peer> children_;
   std::vector<Send> sends_;

@@ -28,6 +28,8 @@ constexpr uint64_t kReasonNs = 300'000'000;
 // Rank 0 is mostly on the host of the place. Another rank there is the root only where rank 0 has
 // not come for this long, or for a quarter of the time that there is.
 constexpr uint64_t kRank0FirstNs = 500'000'000;
+// After joining has failed: how long the root waits for ranks that have not come, to tell them why.
+constexpr uint64_t kLaterRanksNs = 2'000'000'000;
 // Joining ranks that may wait until a child can take them; further ones are disconnected, and come
 // again.
 constexpr size_t kWaitingMax = 64;
@@ -85,7 +87,8 @@ Result<std::unique_ptr<Bootstrap>> Tree::join(const Secret& secret, Rank rank, R
     WEIR_RETURN_IF_ERROR(tree->find_place());
   }
   tree->times_.rendezvous_ns = now_ns() - tree->start_ns_;
-  WEIR_RETURN_IF_ERROR(tree->work(UINT64_MAX));
+  const Status all_came = tree->work(UINT64_MAX);
+  if (!all_came.ok()) return tree->end_joining(all_came);
   tree->joined_ = true;
   tree->times_.handshake_ns = now_ns() - tree->start_ns_ - tree->times_.rendezvous_ns;
   tree->acceptors_.clear();
@@ -423,6 +426,7 @@ void Tree::decide(Arrival arrival) {
   check_tls(arrival, joined);
   if (!node_.status().ok()) {
     say(Message::kFailure, 0, pack_failure(node_.status()));
+    told_.insert(joined.rank);
   } else if (node_.has_room()) {
     say(Message::kAdmit, self_.rank, "");
     node_.add_child(next_number_, joined, now_ns());
@@ -543,7 +547,46 @@ void Tree::say_farewell() {
   }
   for (Connection& one : connections_) hang_up(&one);
   connections_.clear();
+  if (joined_ || !node_.is_root()) acceptors_.clear();
+}
+
+// Without this, ranks that come after the others have failed would wait for them until their
+// deadline, and blame those that are well.
+Status Tree::end_joining(const Status& status) {
+  const uint64_t until_ns = std::min(self_.deadline_ns, now_ns() + kLaterRanksNs);
+  if (node_.has_lost_parent()) take_over_root(until_ns);
+  if (node_.is_root() && status.code() != Code::kTimeout) tell_later_ranks(until_ns);
   acceptors_.clear();
+  return status;
+}
+
+void Tree::tell_later_ranks(uint64_t until_ns) {
+  const std::vector<Rank> missing = node_.missing();
+  const auto is_told = [this](Rank rank) { return told_.count(rank) != 0; };
+  while (now_ns() < until_ns && !std::all_of(missing.begin(), missing.end(), is_told)) {
+    uint64_t wake_ns = until_ns;
+    std::vector<pollfd> entries;
+    for (const auto& acceptor : acceptors_) {
+      entries.push_back({acceptor->fd(), POLLIN, 0});
+      wake_ns = std::min(wake_ns, acceptor->next_ns());
+    }
+    if (!wait_for_events(&entries, wake_ns).ok()) return;
+    serve_acceptors();
+  }
+}
+
+// The root has ended without a word. The first of its children takes its place, to tell those that
+// come later; where one of those was first, it is told, and tells the others.
+void Tree::take_over_root(uint64_t until_ns) const {
+  JoiningRank self = self_;
+  self.deadline_ns = until_ns;
+  TreeOptions options = options_;
+  options.join = {};
+  Tree heir(self, place_, options);
+  if (!heir.find_place().ok()) return;
+  const bool is_root = heir.node_.is_root();
+  (void)heir.end(node_.status());
+  if (is_root) heir.tell_later_ranks(until_ns);
 }
 
 Result<std::vector<std::string>> Tree::all_gather(std::string_view blob, uint64_t deadline_ns) {

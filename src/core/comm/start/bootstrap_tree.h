@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -78,6 +79,9 @@ class Tree final : public Bootstrap {
   void send();
   void deliver();
   void say_farewell();
+  Status end_joining(const Status& status);
+  void tell_later_ranks(uint64_t until_ns);
+  void take_over_root(uint64_t until_ns) const;
 
   JoiningRank self_;
   Place place_;
@@ -90,6 +94,7 @@ class Tree final : public Bootstrap {
   // One as the first rank of this host; one for ranks that others redirect.
   std::vector<std::unique_ptr<control::Acceptor>> acceptors_;
   std::vector<Connection> connections_;
+  std::set<Rank> told_;           // of the failure, before they were admitted
   std::vector<Arrival> waiting_;  // there is no room for these yet, here or below
   Node::Link next_number_ = 1;
   uint32_t look_count_ = 0;

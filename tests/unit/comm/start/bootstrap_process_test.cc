@@ -131,6 +131,32 @@ TEST(BootstrapProcesses, ARankKilledWhileOthersAreAwaitedIsNamedAtOnce) {
   EXPECT_LT(outcome.seconds, kAtOnceSeconds);
 }
 
+// One that has not come when the others fail hears of it when it comes.
+TEST(BootstrapProcesses, ARankKilledIsNamedToThoseThatComeLater) {
+  for (const Rank killed : {2u, 0u}) {
+    SCOPED_TRACE(killed == 0 ? "the root is killed" : "a child is killed");
+    const Secret secret = fresh_secret();
+    Child zero([&] { return summary(play(secret, {0, 5})); });
+    await_root(secret);
+    Child two([&] { return summary(play(secret, {2, 5})); });
+    Child one([&] { return summary(play(secret, {1, 5})); });
+    sleep_ns(200'000'000, UINT64_MAX);
+    const pid_t pid = (killed == 0 ? zero : two).pid();
+    kill(pid, SIGKILL);
+    sleep_ns(300'000'000, UINT64_MAX);
+    Child three([&] { return summary(play(secret, {3, 5})); });
+    const Outcome outcome = play(secret, {4, 5});
+    const std::string expected = "peer lost|rank " + std::to_string(killed) + " of 5 (process " +
+                                 std::to_string(pid) +
+                                 ") ended, or gave up, before all ranks had joined";
+    EXPECT_EQ(summary(outcome), expected);
+    EXPECT_LT(outcome.seconds, kAtOnceSeconds);
+    EXPECT_EQ(one.text(), expected);
+    EXPECT_EQ(three.text(), expected);
+    EXPECT_EQ((killed == 0 ? two : zero).text(), expected);
+  }
+}
+
 TEST(BootstrapProcesses, ARankKilledBeforeAGatherIsNamedAtOnce) {
   const Secret secret = fresh_secret();
   Child one([&] { return summary(play(secret, {1, 3}, 2)); });
