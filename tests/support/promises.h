@@ -34,6 +34,8 @@ class Promises {
   void within(double seconds, Clock::time_point start) {
     if (seconds_since(start) >= seconds) late_->store(true);
   }
+  // The machine did not get as far as the scenario needs.
+  void miss() { late_->store(true); }
   int scale() const { return scale_; }
   template <class Scenario>
   void hold(Scenario scenario) {

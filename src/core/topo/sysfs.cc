@@ -7,28 +7,17 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "core/topo/estimates.h"
+#include "core/topo/sysfs_files.h"
 
 namespace weir::topo {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kEntryCountMax = 4096;
 constexpr double kSpeedMaxMbps = 1e8;
-
-// The first line of a small file; "" when it cannot be read (many attributes of a device that is
-// down give an error on read).
-std::string read_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  char text[256];
-  if (file.getline(text, sizeof text) || file.gcount() > 0) line = text;
-  return line;
-}
 
 double read_number(const fs::path& path) {
   const std::string line = read_line(path);
@@ -42,17 +31,6 @@ uint32_t read_width(const fs::path& path) {
   return width >= 1 && width <= 32 && pcie_bandwidth_gbs(2.5, static_cast<uint32_t>(width)) > 0
              ? static_cast<uint32_t>(width)
              : 0;
-}
-
-std::vector<std::string> entries(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
-    if (names.size() >= kEntryCountMax) break;
-  }
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 double smaller_known(double a, double b) {

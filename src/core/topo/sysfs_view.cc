@@ -20,26 +20,17 @@
 #include "core/topo/cpus.h"
 #include "core/topo/cpuset.h"
 #include "core/topo/pci.h"
+#include "core/topo/sysfs_files.h"
 
 namespace weir::topo {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kLineBytesMax = 1u << 20;
-constexpr size_t kEntryCountMax = 1u << 16;
 // hwloc's types of devices of the operating system.
 constexpr int kBlock = 0, kNetwork = 2, kOpenFabrics = 3;
 // Of parts with the same processors, the smaller one is outside.
 constexpr int kPackageRank = 0, kNumaRank = 1, kCacheRank = 2, kCoreRank = 16;
-
-// The first line of a small file; "" when it cannot be read.
-std::string read_line(const fs::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  for (char next = 0; line.size() < kLineBytesMax && file.get(next) && next != '\n';) line += next;
-  return line;
-}
 
 std::optional<uint64_t> number_in(std::string_view text, int base = 10) {
   if (base == 16 && text.starts_with("0x")) text.remove_prefix(2);
@@ -57,17 +48,6 @@ std::optional<uint64_t> number_after(std::string_view prefix, std::string_view n
     return std::nullopt;
   }
   return number_in(name);
-}
-
-std::vector<std::string> entries(const fs::path& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    names.push_back(it->path().filename().string());
-    if (names.size() >= kEntryCountMax) break;
-  }
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 CpuSet read_cpus(const fs::path& path) {

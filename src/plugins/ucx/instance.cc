@@ -9,6 +9,7 @@
 
 #include "net/little_endian.h"
 #include "plugins/common/look.h"
+#include "plugins/ucx/socket_watch.h"
 
 namespace weir::plugins::ucx {
 namespace {
@@ -494,6 +495,7 @@ void Instance::take_last_messages() {
 }
 
 void Instance::end_flows(Peer* peer) {
+  const SocketWatch watch(network.epolls());
   peer->ended = true;
   --troubled_count;
   drain();
@@ -616,6 +618,7 @@ void Instance::flush(uint64_t deadline_ns) {
 
 // Ends endpoints and worker, and with them all that UCX knows of the callers' memory.
 void Instance::end_network() {
+  const SocketWatch watch(network.epolls());
   for (auto* flows : {&sends, &recvs}) {
     for (Flow& flow : *flows) flow.close();
   }

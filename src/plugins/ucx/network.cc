@@ -9,10 +9,13 @@
 #include <algorithm>
 #include <atomic>
 #include <initializer_list>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <string_view>
 #include <utility>
+
+#include "plugins/ucx/socket_watch.h"
 
 namespace weir::plugins::ucx {
 namespace {
@@ -162,7 +165,15 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   // One thread at a time, but not always the same.
   worker_params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  const bool has_tcp = !tcp_segment_.empty();
+  const std::vector<int> before = has_tcp ? epoll_descriptors() : std::vector<int>();
   const ucs_status_t status = ucp_worker_create(context_, &worker_params, &worker_);
+  epolls_.clear();
+  if (has_tcp) {
+    const std::vector<int> after = epoll_descriptors();
+    std::set_difference(after.begin(), after.end(), before.begin(), before.end(),
+                        std::back_inserter(epolls_));
+  }
   if (status != UCS_OK) {
     worker_ = nullptr;
     return failed("ucp_worker_create", status);
@@ -218,6 +229,7 @@ void Network::close() {
 
 void Network::end() {
   if (worker_ != nullptr) {
+    const SocketWatch watch(epolls_);
     ucp_worker_destroy(worker_);
     --open_count;
   }

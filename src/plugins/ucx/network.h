@@ -90,6 +90,8 @@ class Network {
   // It sends from and receives into memory of CUDA devices.
   bool takes_cuda() const { return takes_cuda_; }
   Heard& heard() { return heard_; }
+  // The epoll sets of UCX's tcp (socket_watch.h).
+  const std::vector<int>& epolls() const { return epolls_; }
 
  private:
   struct ContextOptions;
@@ -104,6 +106,7 @@ class Network {
   bool has_loopback_ = false;
   bool is_tcp_only_ = false;
   std::string tcp_segment_;
+  std::vector<int> epolls_;
   bool takes_cuda_ = false;
   mutable Heard heard_;
 };

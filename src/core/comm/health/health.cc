@@ -180,8 +180,6 @@ bool Health::look_for_lost(const Request& request, uint64_t waited_ns, bool late
   // poll once more. The ranks that a collective waits for may need a dead rank in their turn: they
   // report that at once, except one that has not called yet; and they may already have all that
   // they need of it.
-  std::vector<Rank> needed;
-  operations_.collect_awaited(request, &needed);
   const bool with_device = operations_.is_with_device(request);
   const bool collective =
       request.kind == RequestKind::kCollective || request.kind == RequestKind::kDevice;
@@ -190,7 +188,7 @@ bool Health::look_for_lost(const Request& request, uint64_t waited_ns, bool late
   std::vector<Rank> missing;
   for (const std::vector<Rank>* ranks : {&lost.left, &lost.died}) {
     for (const Rank p : *ranks) {
-      const bool is_needed = contains(needed, p);
+      const bool is_needed = contains(awaited_, p);
       direct = direct || (is_needed && !with_device);
       if (chained || is_needed) missing.push_back(p);
     }
