@@ -15,6 +15,7 @@ PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "programs")
 class Known:
     reason: str
     says: str  # the program's output has this
+    works_from: str | None = None  # the version of the client that has no such fault
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +57,7 @@ CUBLAS = Known(
 MULTICAST = Known(
     "before 2.15 PyTorch offers NCCL's allocator only on devices with multicast",
     "NCCL mem allocator is not supported",
+    works_from="2.15",
 )
 
 CLIENTS = (

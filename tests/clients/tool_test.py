@@ -80,6 +80,10 @@ class VerdictTest(unittest.TestCase):
         self.assertIn("broken", judged(Trial("a"), fails)[1])
         self.assertEqual(judged(known, fails), ("known", "known fault (broken)"))
         self.assertEqual(judged(known, works)[0], "works now")
+        until = Trial("a", Known("known fault", "as ever", works_from="2.15"))
+        self.assertEqual(judged(until, works, "2.15.0+cpu"), ("works", ""))
+        self.assertEqual(judged(until, fails, "2.14.1"), ("known", "known fault (broken)"))
+        self.assertEqual(judged(until, fails, "2.15.0")[0], "BAD")
         # What fails for another reason than the known one is bad.
         self.assertEqual(judged(known, Outcome(False, "new", output="a new fault"))[0], "BAD")
         self.assertEqual(judged(known, Outcome(False, "not installed"))[0], "BAD")
