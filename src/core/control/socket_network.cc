@@ -31,6 +31,8 @@ constexpr uint64_t kAskNs = 20'000'000;
 constexpr uint64_t kFarewellNs = 100'000'000;
 constexpr int kDrainCountMax = 4096;
 constexpr int kBacklog = 1024;
+// How long a joining rank waits for free descriptors, which others may give back.
+constexpr uint64_t kDescriptorsNs = 2'000'000'000;
 
 std::chrono::nanoseconds pause_until(uint64_t now, uint64_t deadline_ns) {
   const uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
@@ -179,6 +181,7 @@ Status SocketNetwork::join(const std::vector<std::string>& addresses, uint64_t d
     if (waits && !has_link(p) && dial_of(p) == nullptr) dial(p, false);
   }
   reactor_->wake();
+  uint64_t lacking_since_ns = now_ns();
   for (;;) {
     const uint64_t now = now_ns();
     bool missing = false;
@@ -192,6 +195,15 @@ Status SocketNetwork::join(const std::vector<std::string>& addresses, uint64_t d
       missing = true;
     }
     if (!missing) break;
+    const bool lacks_descriptors = out_of_descriptors_ || acceptor_->is_out_of_descriptors();
+    if (!lacks_descriptors) lacking_since_ns = now;
+    if (lacks_descriptors && now >= std::min(deadline_ns, lacking_since_ns + kDescriptorsNs)) {
+      return Status(Code::kSystem,
+                    fmt::format("rank {} of {} is out of file descriptors (or memory) and cannot "
+                                "connect to the other ranks; raise `ulimit -n` (or the memory "
+                                "limit)",
+                                config_.rank, config_.rank_count));
+    }
     if (now >= deadline_ns) return Status(Code::kTimeout, missing_text());
     for (const Rank p : neighbors_) WEIR_RETURN_IF_ERROR(refusal_of(p));
     if (still_possible) {

@@ -217,6 +217,7 @@ class SocketNetwork final : public Network, private Reactor::Client {
   std::map<Key, int> offers_;
   std::list<Fetch> fetches_;
   bool joined_ = false;
+  bool out_of_descriptors_ = false;  // the latest attempt to connect found none
   bool left_ = false;
   std::unique_ptr<Reactor::Registration> reactor_;
 };

@@ -366,6 +366,7 @@ void SocketNetwork::dial_next(const Target& target, uint64_t now) {
     if (target.second != kLinkSubject && is_out_of_descriptors) {
       return give_up(target, Status(Code::kSystem, reason_of(error_number)));
     }
+    out_of_descriptors_ = is_out_of_descriptors;
     // On this host, a socket at which no process listens shows that the rank has ended.
     if (dial.verifies && error_number == ECONNREFUSED) {
       end_dial(peer);
@@ -374,6 +375,7 @@ void SocketNetwork::dial_next(const Target& target, uint64_t now) {
     if (dial.next != 0) dial.next_ns = now;
     return;
   }
+  out_of_descriptors_ = false;
   Connection& one = connections_[static_cast<size_t>(made)];
   net::Stream stream(fd);
   pid_t pid = 0;

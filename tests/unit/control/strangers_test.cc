@@ -224,6 +224,32 @@ TEST_P(Strangers, RanksWithoutDescriptorsMeetWhenThereAreSomeAgain) {
   EXPECT_EQ(status, 0);
 }
 
+TEST_P(Strangers, RanksThatGetNoDescriptorsSaySoBeforeTheDeadline) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit = {256, 256};
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) _exit(2);
+    make(3);
+    while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) continue;
+    const uint64_t began_ns = now_ns();
+    std::vector<std::thread> threads;
+    for (Rank rank = 1; rank < 3; ++rank) {  // rank 0 connects to none
+      threads.emplace_back([&, rank] {
+        const Status status = join(rank, 30 * kSecondNs);
+        EXPECT_EQ(status.code(), Code::kSystem) << status.text();
+        EXPECT_NE(status.text().find("ulimit -n"), std::string::npos) << status.text();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_LT(now_ns() - began_ns, 20 * kSecondNs);
+    std::fflush(nullptr);
+    _exit(HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST_P(Strangers, TheOwnAddressOfALinkIsOneThatLeadsToThePeer) {
   make(3);
   expect_joined();
