@@ -35,8 +35,8 @@ struct Config {
   weir_comm_config_t weir() const;
 };
 
-// The size and the magic number of a structure. `least` reaches behind the version. The size is read
-// first: memory may end behind it. An address that is not aligned is read, too.
+// Of a structure the size and the magic number. `least` reaches behind the version. The size is
+// read first: memory may end behind it. An address that is not aligned is read, too.
 Outcome check_head(const char* function, const char* what, const void* given, size_t least,
                    unsigned expected, const char* initializer);
 
