@@ -388,10 +388,10 @@ TEST(Callback, IsCalledBeforeDestroyReturns) {
       Called called[2];
       weir_request_t requests[2] = {};
       float value = 0;
+      uint64_t word = 0;  // the window's memory, until the communicator ends
       OK(weir_recv(child, &value, 1, WEIR_FLOAT32, 1 - rank, &requests[0]));
       OK(weir_request_on_complete(requests[0], call, &called[0]));
       if (round % 2 == 0) {
-        uint64_t word = 0;
         weir_window_t window = nullptr;
         OK(weir_window_create(child, &word, 8, &window));
         OK(weir_wait_signal(window, 0, 1, &requests[1]));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The types of CUDA 13's driver API that the functions in functions.h take, in CUDA's layouts, so
 // that the library builds without the toolkit. tests/hostcuda compares them with the toolkit's
-// header where that is present.
+// header where that is present. An enumeration has the values that are used here by name; the type
+// below it makes every value that a program passes one of its own.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,10 @@
 
 // NOLINTBEGIN: names and forms are CUDA's.
 
-typedef enum cudaError_enum { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 } CUresult;
+typedef enum cudaError_enum : unsigned int {
+  CUDA_SUCCESS = 0,
+  CUDA_ERROR_INVALID_VALUE = 1
+} CUresult;
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUmemGenericAllocationHandle;
@@ -37,14 +41,14 @@ typedef struct CUipcEventHandle_st {
   char reserved[64];
 } CUipcEventHandle;
 
-typedef enum CUdevice_attribute_enum {
+typedef enum CUdevice_attribute_enum : unsigned int {
   CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1
 } CUdevice_attribute;
-typedef enum CUdevice_P2PAttribute_enum {
+typedef enum CUdevice_P2PAttribute_enum : unsigned int {
   CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED = 2
 } CUdevice_P2PAttribute;
 
-typedef enum CUpointer_attribute_enum {
+typedef enum CUpointer_attribute_enum : unsigned int {
   CU_POINTER_ATTRIBUTE_CONTEXT = 1,
   CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
   CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
@@ -62,7 +66,7 @@ typedef enum CUpointer_attribute_enum {
   CU_POINTER_ATTRIBUTE_ACCESS_FLAGS = 16,
   CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
 } CUpointer_attribute;
-typedef enum CUmemorytype_enum {
+typedef enum CUmemorytype_enum : unsigned int {
   CU_MEMORYTYPE_HOST = 1,
   CU_MEMORYTYPE_DEVICE = 2,
 } CUmemorytype;
@@ -70,10 +74,14 @@ typedef enum CUmemorytype_enum {
 typedef void (*CUhostFn)(void* data);
 typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void* data);
 
-typedef enum CUjit_option_enum { CU_JIT_MAX_REGISTERS = 0 } CUjit_option;
+typedef enum CUjit_option_enum : unsigned int { CU_JIT_MAX_REGISTERS = 0 } CUjit_option;
 
-typedef enum CUstreamCaptureMode_enum { CU_STREAM_CAPTURE_MODE_GLOBAL = 0 } CUstreamCaptureMode;
-typedef enum CUstreamCaptureStatus_enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 } CUstreamCaptureStatus;
+typedef enum CUstreamCaptureMode_enum : unsigned int {
+  CU_STREAM_CAPTURE_MODE_GLOBAL = 0
+} CUstreamCaptureMode;
+typedef enum CUstreamCaptureStatus_enum : unsigned int {
+  CU_STREAM_CAPTURE_STATUS_NONE = 0
+} CUstreamCaptureStatus;
 typedef struct CUgraphEdgeData_st {
   unsigned char from_port;
   unsigned char to_port;
@@ -81,7 +89,7 @@ typedef struct CUgraphEdgeData_st {
   unsigned char reserved[5];
 } CUgraphEdgeData;
 
-typedef enum CUgraphInstantiateResult_enum {
+typedef enum CUgraphInstantiateResult_enum : unsigned int {
   CUDA_GRAPH_INSTANTIATE_SUCCESS = 0,
   CUDA_GRAPH_INSTANTIATE_ERROR = 1,
 } CUgraphInstantiateResult;
@@ -91,7 +99,7 @@ typedef struct CUDA_GRAPH_INSTANTIATE_PARAMS_st {
   CUgraphNode hErrNode_out;
   CUgraphInstantiateResult result_out;
 } CUDA_GRAPH_INSTANTIATE_PARAMS;
-typedef enum CUgraphExecUpdateResult_enum {
+typedef enum CUgraphExecUpdateResult_enum : unsigned int {
   CU_GRAPH_EXEC_UPDATE_SUCCESS = 0,
   CU_GRAPH_EXEC_UPDATE_ERROR = 1,
 } CUgraphExecUpdateResult;
@@ -101,7 +109,7 @@ typedef struct CUgraphExecUpdateResultInfo_st {
   CUgraphNode errorFromNode;
 } CUgraphExecUpdateResultInfo;
 
-typedef enum CUstreamBatchMemOpType_enum {
+typedef enum CUstreamBatchMemOpType_enum : unsigned int {
   CU_STREAM_MEM_OP_WAIT_VALUE_32 = 1,
   CU_STREAM_MEM_OP_WRITE_VALUE_32 = 2,
   CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES = 3,
@@ -142,12 +150,14 @@ typedef union CUstreamBatchMemOpParams_union {
   cuuint64_t pad[6];
 } CUstreamBatchMemOpParams;
 
-typedef enum CUmemAllocationType_enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1 } CUmemAllocationType;
-typedef enum CUmemAllocationHandleType_enum {
+typedef enum CUmemAllocationType_enum : unsigned int {
+  CU_MEM_ALLOCATION_TYPE_PINNED = 1
+} CUmemAllocationType;
+typedef enum CUmemAllocationHandleType_enum : unsigned int {
   CU_MEM_HANDLE_TYPE_NONE = 0,
   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 } CUmemAllocationHandleType;
-typedef enum CUmemLocationType_enum {
+typedef enum CUmemLocationType_enum : unsigned int {
   CU_MEM_LOCATION_TYPE_INVALID = 0,
   CU_MEM_LOCATION_TYPE_DEVICE = 1,
   CU_MEM_LOCATION_TYPE_HOST = 2,
@@ -168,7 +178,7 @@ typedef struct CUmemAllocationProp_st {
     unsigned char reserved[4];
   } allocFlags;
 } CUmemAllocationProp;
-typedef enum CUmemAccess_flags_enum {
+typedef enum CUmemAccess_flags_enum : unsigned int {
   CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
   CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
   CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
@@ -177,12 +187,12 @@ typedef struct CUmemAccessDesc_st {
   CUmemLocation location;
   CUmemAccess_flags flags;
 } CUmemAccessDesc;
-typedef enum CUmemAllocationGranularity_flags_enum {
+typedef enum CUmemAllocationGranularity_flags_enum : unsigned int {
   CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
   CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1,
 } CUmemAllocationGranularity_flags;
 
-typedef enum CUmemPool_attribute_enum {
+typedef enum CUmemPool_attribute_enum : unsigned int {
   CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
   CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
   CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES = 3,
@@ -202,7 +212,7 @@ typedef struct CUmemPoolProps_st {
   unsigned char reserved[54];
 } CUmemPoolProps;
 
-typedef enum CUdriverProcAddressQueryResult_enum {
+typedef enum CUdriverProcAddressQueryResult_enum : unsigned int {
   CU_GET_PROC_ADDRESS_SUCCESS = 0,
   CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
   CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,

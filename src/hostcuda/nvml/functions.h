@@ -7,7 +7,7 @@
 // NOLINTBEGIN: names and forms are NVML's.
 extern "C" {
 
-typedef enum nvmlReturn_enum {
+typedef enum nvmlReturn_enum : unsigned int {
   NVML_SUCCESS = 0,
   NVML_ERROR_UNINITIALIZED = 1,
   NVML_ERROR_INVALID_ARGUMENT = 2,

@@ -10,7 +10,7 @@
 
 // NOLINTBEGIN: names and forms are CUDA's.
 
-typedef enum cudaError {
+typedef enum cudaError : unsigned int {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
@@ -235,7 +235,7 @@ typedef struct cudaGraphExecUpdateResultInfo_st {
   cudaGraphNode_t errorFromNode;
 } cudaGraphExecUpdateResultInfo;
 
-typedef enum cudaGraphInstantiateResult {
+typedef enum cudaGraphInstantiateResult : unsigned int {
   cudaGraphInstantiateSuccess = 0,
   cudaGraphInstantiateError = 1,
 } cudaGraphInstantiateResult;

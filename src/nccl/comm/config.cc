@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -18,6 +17,13 @@ constexpr unsigned kSimInfoMagic = 0x74685283;
 
 // Longer than Weir's own default, since a collective may wait for a rank that writes a checkpoint.
 constexpr int64_t kTimeoutMs = 30 * 60 * 1000;
+
+// What every structure begins with.
+struct Head {
+  size_t size;
+  unsigned magic;
+  unsigned version;
+};
 
 // A structure may have padding where a later version has a field.
 struct IntField {
@@ -69,21 +75,6 @@ constexpr size_t kEncryptionBytesMin = offsetof(ncclEncryptionConfig_t, mode);
 // A structure that is larger is assumed to be damaged.
 constexpr size_t kStructureBytesMax = 4096;
 
-// `least` reaches behind the version. The size comes first: memory may end behind it.
-template <typename Structure>
-Outcome check_head(const char* function, const char* what, const Structure& given, size_t least,
-                   unsigned expected, const char* initializer) {
-  if (given.size < least) {
-    return invalid_argument(fmt::format("{}: {}.size is {}, less than {}: start from {}", function,
-                                        what, given.size, least, initializer));
-  }
-  if (given.magic != expected) {
-    return invalid_argument(fmt::format("{}: {}.magic is {:#x}, not {:#x}: start from {}", function,
-                                        what, given.magic, expected, initializer));
-  }
-  return {};
-}
-
 // The fields that a later version has behind those that this library knows. A field that is not set
 // is 0 or NCCL_CONFIG_UNDEF_INT. (Padding in between is not looked at: nobody sets it.)
 Outcome check_later_fields(const char* function, const char* what, const void* given, size_t size,
@@ -120,6 +111,22 @@ std::optional<bool> blocking_of_environment() {
 
 }  // namespace
 
+Outcome check_head(const char* function, const char* what, const void* given, size_t least,
+                   unsigned expected, const char* initializer) {
+  Head head{};
+  std::memcpy(&head.size, given, sizeof head.size);
+  if (head.size < least) {
+    return invalid_argument(fmt::format("{}: {}.size is {}, less than {}: start from {}", function,
+                                        what, head.size, least, initializer));
+  }
+  std::memcpy(&head, given, sizeof head);
+  if (head.magic != expected) {
+    return invalid_argument(fmt::format("{}: {}.magic is {:#x}, not {:#x}: start from {}", function,
+                                        what, head.magic, expected, initializer));
+  }
+  return {};
+}
+
 int64_t Config::timeout_ms() const {
   const char* text = std::getenv("WEIR_TIMEOUT_MS");
   const int64_t given = text != nullptr ? std::strtoll(text, nullptr, 10) : 0;
@@ -149,7 +156,7 @@ Config default_config() {
 
 Outcome read_config(const char* function, const ncclConfig_t* given, Config* config) {
   if (given == nullptr) return {};
-  Outcome head = check_head(function, "config", *given, kConfigBytesMin, NCCL_API_MAGIC,
+  Outcome head = check_head(function, "config", given, kConfigBytesMin, NCCL_API_MAGIC,
                             "NCCL_CONFIG_INITIALIZER");
   if (!head.ok()) return head;
   head = check_later_fields(function, "config", given, given->size, sizeof *given, given->version);
@@ -224,7 +231,7 @@ Outcome read_config(const char* function, const ncclConfig_t* given, Config* con
 
 Outcome check_call_config(const char* function, const ncclCollConfig_t* config) {
   if (config == nullptr) return {};
-  Outcome head = check_head(function, "config", *config, kCallConfigBytesMin, NCCL_API_MAGIC,
+  Outcome head = check_head(function, "config", config, kCallConfigBytesMin, NCCL_API_MAGIC,
                             "NCCL_COLLCONFIG_INITIALIZER");
   if (head.ok()) {
     head = check_later_fields(function, "config", config, config->size, sizeof *config,
@@ -260,7 +267,7 @@ Outcome read_encryption(const char* function, const ncclEncryptionConfig_t* conf
                         const char** key) {
   *key = nullptr;
   if (config == nullptr) return {};
-  Outcome outcome = check_head(function, "config", *config, kEncryptionBytesMin, NCCL_API_MAGIC,
+  Outcome outcome = check_head(function, "config", config, kEncryptionBytesMin, NCCL_API_MAGIC,
                                "NCCL_ENCRYPTION_CONFIG_INITIALIZER");
   if (outcome.ok()) {
     outcome = check_later_fields(function, "config", config, config->size, sizeof *config,
@@ -287,7 +294,7 @@ Outcome read_encryption(const char* function, const ncclEncryptionConfig_t* conf
 
 Outcome check_sim_info(const char* function, const ncclSimInfo_t* info) {
   if (info == nullptr) return {};
-  return check_head(function, "simInfo", *info, sizeof(ncclSimInfo_t), kSimInfoMagic,
+  return check_head(function, "simInfo", info, sizeof(ncclSimInfo_t), kSimInfoMagic,
                     "NCCL_SIM_INFO_INITIALIZER");
 }
 

@@ -4,6 +4,7 @@
 // field of a later version that is set is an error, since it asks for something. Thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "nccl/base/outcome.h"
@@ -33,6 +34,11 @@ struct Config {
   // For weir_comm_create and its like; points into `name`.
   weir_comm_config_t weir() const;
 };
+
+// Of a structure the size and the magic number. `least` reaches behind the version. The size is
+// read first: memory may end behind it. An address that is not aligned is read, too.
+Outcome check_head(const char* function, const char* what, const void* given, size_t least,
+                   unsigned expected, const char* initializer);
 
 // `given` NULL, or a field undefined: `config` keeps its value.
 Outcome read_config(const char* function, const ncclConfig_t* given, Config* config);

@@ -11,6 +11,7 @@
 #include "nccl/api/own.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
+#include "nccl/comm/config.h"
 #include "nccl/host/one_sided.h"
 #include "weir/nccl_device.h"
 
@@ -70,18 +71,9 @@ ncclResult_t weir::nccl::own::CommQueryProperties(ncclComm_t handle, ncclCommPro
     if (comm == nullptr) return weir::nccl::no_such_handle(kFunction, handle);
     if (props == nullptr) return invalid_argument(fmt::format("{}: props is NULL", kFunction));
     constexpr size_t kBytesMin = offsetof(ncclCommProperties, rank);
-    // Memory may end behind the size.
-    if (props->size < kBytesMin) {
-      return invalid_argument(fmt::format(
-          "{}: props.size is {}, less than {}: start from NCCL_COMM_PROPERTIES_INITIALIZER",
-          kFunction, props->size, kBytesMin));
-    }
-    if (props->magic != NCCL_API_MAGIC) {
-      return invalid_argument(fmt::format(
-          "{}: props.magic is {:#x}, not {:#x}: start from NCCL_COMM_PROPERTIES_INITIALIZER",
-          kFunction, props->magic, NCCL_API_MAGIC));
-    }
-    Outcome outcome = comm->made(kFunction);
+    Outcome outcome = weir::nccl::check_head(kFunction, "props", props, kBytesMin, NCCL_API_MAGIC,
+                                             "NCCL_COMM_PROPERTIES_INITIALIZER");
+    if (outcome.ok()) outcome = comm->made(kFunction);
     if (!outcome.ok()) return outcome;
     ncclCommProperties own{};
     own.rank = comm->rank();

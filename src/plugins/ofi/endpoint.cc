@@ -343,7 +343,9 @@ int Endpoint::poll(Completion* completions) {
     if (request->remote != nullptr) completions[told++] = {nullptr, request->remote, 0, true, 0};
     if (Op* op = request->op; op != nullptr) {
       if (request->uses_cell && !request->is_send) {
-        memcpy(op->data, request->cell, std::min<uint64_t>(entries[i].len, op->bytes));
+        // A message without bytes may have no buffer.
+        const uint64_t bytes = std::min<uint64_t>(entries[i].len, op->bytes);
+        if (bytes > 0) memcpy(op->data, request->cell, bytes);
       }
       Completion& completion = completions[told++];
       completion.op = op;

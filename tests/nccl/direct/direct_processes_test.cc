@@ -53,8 +53,8 @@ void run_round(ncclComm_t comm, int rank, int n, size_t count, int seed,
 
 // A number for each element, of a size at which sums of them round.
 float float_of(int rank, size_t i, int seed) {
-  return static_cast<float>((static_cast<int>(i) * 7919 + rank * 104729 + seed * 31) % 20011) /
-         3.0f;
+  const size_t others = static_cast<size_t>(rank) * 104729 + static_cast<size_t>(seed) * 31;
+  return static_cast<float>((i * 7919 + others) % 20011) / 3.0f;
 }
 
 float bits_to_float(int bits) {

@@ -83,8 +83,10 @@ struct Scale {
 
 }  // namespace
 
-// Stays when its communicator ends: a graph may still hold operations.
+// Stays when its communicator ends: a graph may still hold operations. In a list, so that a leak
+// checker finds it.
 struct Work {
+  Work* earlier = nullptr;
   int rank = 0, count = 0, operations = 0;
   Shared* shared = nullptr;
   std::atomic<bool> aborted{false};
@@ -98,6 +100,7 @@ struct Work {
 
 namespace {
 
+std::atomic<Work*> latest_work = nullptr;
 thread_local std::vector<Batch> group;
 
 void pause_a_little() { usleep(20); }
@@ -434,6 +437,7 @@ ncclResult_t begin_work(Comm& comm, const char* place, const ncclConfig_t* confi
   close(memory);
   if (shared == MAP_FAILED) return ncclSystemError;
   comm.work = new Work;
+  comm.work->earlier = latest_work.exchange(comm.work);
   comm.work->rank = comm.rank;
   comm.work->count = comm.rank_count;
   comm.work->shared = static_cast<Shared*>(shared);

@@ -206,7 +206,9 @@ std::vector<unsigned char> grown(Config config, unsigned version, const std::vec
   config.version = version;
   std::vector<unsigned char> bytes(config.size);
   std::memcpy(bytes.data(), &config, sizeof config);
-  std::memcpy(bytes.data() + sizeof config, words.data(), words.size() * sizeof(int));
+  if (!words.empty()) {
+    std::memcpy(bytes.data() + sizeof config, words.data(), words.size() * sizeof(int));
+  }
   return bytes;
 }
 

@@ -84,7 +84,7 @@ class MeasuredTable : public testing::Test {
   test::Wire wire_;
   std::array<End, kRanks> ends_;
   std::vector<Introduction> all_;
-  Settings settings_;
+  Settings settings_{};
   std::array<bool, kRanks> probes_ = {true, true, true};
 };
 
