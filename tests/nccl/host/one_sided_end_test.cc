@@ -17,8 +17,10 @@ namespace {
 constexpr size_t kBytes = size_t{1} << 20;
 constexpr std::chrono::seconds kPutsEndAfter{20};
 
-ncclResult_t put(const std::vector<unsigned char>& data, ncclWindow_t window, ncclComm_t comm) {
-  return ncclPutSignal(data.data(), data.size(), ncclUint8, 1, window, 0, 0, 0, 0, comm, nullptr);
+ncclResult_t put(const std::vector<unsigned char>& data, ncclWindow_t window, ncclComm_t comm,
+                 size_t offset = 0) {
+  return ncclPutSignal(data.data(), data.size(), ncclUint8, 1, window, offset, 0, 0, 0, comm,
+                       nullptr);
 }
 
 enum class End : unsigned char { kDeregister, kDestroy, kAbort };
@@ -106,11 +108,13 @@ void put_during_end(End end, MemoryKind kind) {
         }
         return;
       }
-      const std::vector<unsigned char> data(kBytes, static_cast<unsigned char>(1 + rank));
+      // Each writes to a half of its own.
+      const std::vector<unsigned char> data(kBytes / 2, static_cast<unsigned char>(1 + rank));
+      const size_t offset = rank == 0 ? 0 : kBytes / 2;
       ncclResult_t result = ncclSuccess;
       const auto until = std::chrono::steady_clock::now() + kPutsEndAfter;
       while (result == ncclSuccess && std::chrono::steady_clock::now() < until) {
-        result = put(data, window, comm);
+        result = put(data, window, comm, offset);
         ++puts;
       }
       EXPECT_EQ(result, ncclRemoteError);
