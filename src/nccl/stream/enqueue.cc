@@ -241,7 +241,7 @@ Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& 
     outcome = part.proxy->queue(driver, function, &part.task->queue);
     if (!outcome.ok()) return outcome;
   }
-  part.proxy->enqueue_begins();
+  part.proxy->enqueue_begins(driver);
   part.begun = true;
   if (capture.active) {
     part.graph_tasks = part.proxy->find_graph_tasks(capture.number);
@@ -419,7 +419,9 @@ Outcome enqueue(std::vector<Operation> operations) {
 }
 
 uint64_t wanted_chunk_bytes() {
-  if (cuda::driver_in_use() == nullptr) return 0;
+  const Driver* driver = cuda::driver_in_use();
+  if (driver == nullptr) return 0;
+  leave_before_cuda(*driver);
   const auto& settings = process_settings();
   return settings.ok() ? static_cast<uint64_t>(settings.value().nccl_chunk_bytes) : 0;
 }
