@@ -36,11 +36,16 @@ inline bool is_default_stream(Stream stream) {
 // this device, else the device's primary context. nullptr if the thread has no context.
 Context context_on(const Driver& driver, int device);
 
+// The primary context of a device, for threads that have no context; nullptr if the process has
+// not made it, or there is no such device.
+Context primary_context(const Driver& driver, int device);
+
 // ncclUnhandledCudaError with CUDA's name of the error.
 nccl::Outcome failed(const Driver& driver, const char* function, const char* call, Result result);
 
 // Makes a stream's context current, for as long as this object lives; for the NULL stream
-// `context`, or, when that is NULL too, the thread's own.
+// `context`, or, when that is NULL too, the thread's own. A driver that does not know the stream's
+// context in a thread that has none is asked in `context`.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, Stream stream, Context context);
@@ -49,8 +54,10 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 
  private:
+  void push(Context wanted);
+
   const Driver& driver_;
-  bool pushed_ = false;
+  int pushed_count_ = 0;
 };
 
 // Allows calls that a stream capture of this thread forbids, for as long as this object lives.

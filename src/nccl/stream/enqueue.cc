@@ -394,6 +394,14 @@ class Group {
   std::vector<std::unique_lock<std::mutex>> locks_;
 };
 
+// Memory that the host cannot access, so that the call needs CUDA.
+bool uses_device_memory(const Driver& driver, cuda::Context context, const Operation& operation) {
+  if (context == nullptr) return false;
+  const cuda::ContextScope scope(driver, nullptr, context);
+  return cuda::only_on_device(driver, operation.send) ||
+         cuda::only_on_device(driver, operation.recv);
+}
+
 }  // namespace
 
 void find_order(Operation* operation) {
@@ -402,6 +410,15 @@ void find_order(Operation* operation) {
   if (driver == nullptr) return;
   if (cuda::is_default_stream(operation->stream)) {
     operation->context = cuda::context_on(*driver, operation->comm->device());
+  }
+  cuda::Context current = nullptr;
+  if (operation->context == nullptr &&
+      (driver->cuCtxGetCurrent(&current) != cuda::kSuccess || current == nullptr)) {
+    // A thread without a context: the legacy default stream is the same for all threads.
+    const cuda::Context primary = cuda::primary_context(*driver, operation->comm->device());
+    if (operation->stream != nullptr || uses_device_memory(*driver, primary, *operation)) {
+      operation->context = primary;
+    }
   }
   operation->in_stream_order = operation->stream != nullptr || operation->context != nullptr;
 }
