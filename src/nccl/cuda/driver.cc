@@ -45,11 +45,11 @@ int current_device() {
   return it != nullptr && it->cuCtxGetDevice(&device) == kSuccess ? device : 0;
 }
 
-int device_count_in_use() {
-  const Driver* it = driver_in_use();
+int device_count_if_loaded() {
+  const Driver* it = find_driver(Look::kInUse);
   int count = 0;
-  const bool counts =
-      it != nullptr && it->cuDeviceGetCount != nullptr && it->cuDeviceGetCount(&count) == kSuccess;
+  const bool counts = it != nullptr && Driver::has(it->cuInit, it->cuDeviceGetCount) &&
+                      it->cuInit(0) == kSuccess && it->cuDeviceGetCount(&count) == kSuccess;
   return counts ? count : 0;
 }
 

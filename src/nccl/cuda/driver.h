@@ -24,8 +24,9 @@ const Driver* driver_in_use();
 // The device of the calling thread's context; 0 without a context.
 int current_device();
 
-// The number of devices; 0 where CUDA is not in use or does not count them.
-int device_count_in_use();
+// The number of devices where the process has loaded CUDA's driver or runtime, which is initialized
+// for this; 0 elsewhere, and where CUDA does not count them.
+int device_count_if_loaded();
 
 // The default stream's handles: CUDA takes them for a stream of the current context.
 inline bool is_default_stream(Stream stream) {
