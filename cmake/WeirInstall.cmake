@@ -22,7 +22,9 @@ set_target_properties(weir PROPERTIES
   LINK_DEPENDS ${WEIR_VERSION_SCRIPT}
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
   INTERFACE_INCLUDE_DIRECTORIES "${WEIR_INCLUDE_DIRECTORIES}")
-target_link_options(weir PRIVATE -Wl,--version-script,${WEIR_VERSION_SCRIPT} -Wl,--exclude-libs,ALL)
+# Threads that end call it (PerThread), so that it stays loaded (nodelete).
+target_link_options(weir PRIVATE -Wl,--version-script,${WEIR_VERSION_SCRIPT} -Wl,--exclude-libs,ALL
+  -Wl,-z,nodelete)
 if(NOT WEIR_SANITIZE)
   target_link_options(weir PRIVATE -Wl,--no-undefined)
 endif()

@@ -3,13 +3,18 @@
 
 #include "api/checks.h"
 #include "api/handles.h"
+#include "core/base/per_thread.h"
 
 namespace weir::api {
 
-std::string& thread_error() {
-  static thread_local std::string text;
-  return text;
-}
+namespace {
+struct ThreadTexts {
+  std::string error;
+  std::string held;  // given out by weir_last_error
+};
+}  // namespace
+
+std::string& thread_error() { return PerThread<ThreadTexts>::get().error; }
 
 weir_result_t report(const Status& status, weir_comm_t comm) {
   if (status.ok()) return WEIR_OK;
@@ -51,12 +56,12 @@ const char* weir_result_string(weir_result_t result) {
 }
 
 const char* weir_last_error(weir_comm_t comm) {
-  static thread_local std::string held;
   try {
+    std::string& held = weir::PerThread<weir::api::ThreadTexts>::get().held;
     held =
         comm == nullptr || !comm->is_alive() ? weir::api::thread_error() : comm->comm->last_error();
+    return held.c_str();
   } catch (...) {
     return "";
   }
-  return held.c_str();
 }

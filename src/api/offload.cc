@@ -9,6 +9,7 @@
 #include "api/checks.h"
 #include "api/errors.h"
 #include "api/offload_config.h"
+#include "core/base/per_thread.h"
 #include "core/base/process_generation.h"
 #include "offload/optimizer/optimizer.h"
 
@@ -342,15 +343,21 @@ weir_result_t weir_optimizer_memory(weir_optimizer_t optimizer, uint64_t* bytes)
   });
 }
 
+namespace {
+struct Description {
+  std::string text;
+};
+}  // namespace
+
 const char* weir_optimizer_describe(weir_optimizer_t optimizer) {
-  static thread_local std::string held;
   try {
+    std::string& held = weir::PerThread<Description>::get().text;
     if (optimizer == nullptr || optimizer->mark != kOptimizerMark || !optimizer->maker.is_this()) {
       return "";
     }
     held = optimizer->optimizer->describe();
+    return held.c_str();
   } catch (...) {
     return "";
   }
-  return held.c_str();
 }

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "core/base/per_thread.h"
+
 namespace weir::api {
 namespace {
 
@@ -177,12 +179,20 @@ Status check_report(const weir_store_report_t* report) {
   return check_struct("report", report->struct_bytes, sizeof *report, "WEIR_STORE_REPORT_INIT");
 }
 
+namespace {
+// Of the report that was written last; the caller has pointers to them.
+struct ReportTexts {
+  std::string file;
+  std::string text;
+};
+}  // namespace
+
 void write_report(const offload::StoreReport& from, weir_store_report_t* to) {
-  static thread_local std::string file;
-  static thread_local std::string text;
+  std::string& file = PerThread<ReportTexts>::get().file;
+  std::string& text = PerThread<ReportTexts>::get().text;
   const offload::ChunkDamage* damage = nullptr;
   text.clear();
-  const auto say = [](const std::string& what) {
+  const auto say = [&text](const std::string& what) {
     if (!text.empty()) text += "; ";
     text += what;
   };

@@ -10,6 +10,7 @@
 #include "api/checks.h"
 #include "api/errors.h"
 #include "api/handles.h"
+#include "core/base/per_thread.h"
 #include "core/comm/process.h"
 #include "core/comm/state/wait.h"
 
@@ -45,14 +46,14 @@ struct Group {
   std::vector<Deferred> operations;
 };
 
-thread_local Group t_group;
+Group& my_group() { return weir::PerThread<Group>::get(); }
 
 // A group that was open at a fork belongs to the parent; the child has none. Nor has a callback:
 // the group around the call that runs it is another's.
 [[gnu::noinline]] bool is_group_of_this_call() {
   if (in_callback()) return false;
-  if (t_group.generation == weir::process_generation()) return true;
-  t_group = Group();
+  if (my_group().generation == weir::process_generation()) return true;
+  my_group() = Group();
   t_call_nesting = 0;
   return false;
 }
@@ -91,7 +92,7 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
     return report(status, comm);
   }
   if (in_group()) {
-    t_group.operations.push_back({comm, request, out});
+    my_group().operations.push_back({comm, request, out});
     if (out != nullptr) *out = handle_of(request);
     return WEIR_OK;
   }
@@ -590,7 +591,7 @@ weir_result_t weir_recv(weir_comm_t comm, void* buffer, size_t count, weir_datat
 
 weir_result_t weir_group_start(void) {
   WEIR_REFUSE_IN_CALLBACK("group_start", nullptr);
-  if (!in_group()) t_group.generation = weir::process_generation();
+  if (!in_group()) my_group().generation = weir::process_generation();
   ++t_call_nesting;
   return WEIR_OK;
 }
@@ -602,8 +603,8 @@ weir_result_t weir_group_end(void) {
           Status(weir::Code::kInvalidUsage, "group_end without group_start (in this process)"));
     }
     if (--t_call_nesting > 0) return WEIR_OK;
-    std::vector<Deferred> operations = std::move(t_group.operations);
-    t_group.operations.clear();
+    std::vector<Deferred> operations = std::move(my_group().operations);
+    my_group().operations.clear();
     weir_result_t first = WEIR_OK;
     bool background = false;
     for (Deferred& deferred : operations) {

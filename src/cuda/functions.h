@@ -42,7 +42,7 @@
   X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, 7000, Weir, (CUdevice device)) \
   X(cuDevicePrimaryCtxSetFlags, cuDevicePrimaryCtxSetFlags_v2, 7000, Programs, \
     (CUdevice device, unsigned int flags)) \
-  X(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000, Programs, \
+  X(cuDevicePrimaryCtxGetState, cuDevicePrimaryCtxGetState, 7000, Weir, \
     (CUdevice device, unsigned int* flags, int* active)) \
   X(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, 7000, Programs, (CUdevice device)) \
   X(cuCtxCreate, cuCtxCreate_v4, 13000, Programs, \

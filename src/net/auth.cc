@@ -9,9 +9,12 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "net/openssl_at_exit.h"
+
 namespace weir::net {
 
 Mac hmac_sha256(const void* key, size_t key_bytes, const void* message, size_t message_bytes) {
+  keep_openssl_at_exit();
   Mac mac{};
   unsigned int mac_bytes = 0;
   const unsigned char* done =

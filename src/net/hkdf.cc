@@ -5,10 +5,13 @@
 #include <openssl/evp.h>
 #include <openssl/kdf.h>
 
+#include "net/openssl_at_exit.h"
+
 namespace weir::net {
 
 bool hkdf_sha256(const void* secret, size_t secret_bytes, std::string_view salt,
                  std::string_view info, unsigned char* key, size_t key_bytes) {
+  keep_openssl_at_exit();
   EVP_KDF* kdf = EVP_KDF_fetch(nullptr, "HKDF", nullptr);
   EVP_KDF_CTX* context = kdf == nullptr ? nullptr : EVP_KDF_CTX_new(kdf);
   EVP_KDF_free(kdf);

@@ -74,5 +74,30 @@ TEST(NcclProcesses, AbortFromAnotherThreadEndsACallWhosePeerIsStopped) {
   close(ready[1]);
 }
 
+// Processes that share memory, and such that do not.
+TEST(NcclProcesses, TheOthersAreToldThatARankHasRevokedNotAborted) {
+  for (const bool one_host : {true, false}) {
+    const std::vector<int> statuses = run_processes(
+        2,
+        [](int rank, ncclComm_t comm) {
+          if (rank == 1) {
+            EXPECT_NCCL(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+            usleep(100'000);
+            EXPECT_NCCL(ncclCommDestroy(comm));
+            usleep(500'000);
+            return;
+          }
+          int value = 1;
+          EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comm, nullptr),
+                    ncclRemoteError);
+          expect_error_with({"rank 1 revoked communicator"});
+        },
+        [one_host](int rank) {
+          if (!one_host) setenv("WEIR_HOST_ID", rank == 0 ? "a" : "b", 1);
+        });
+    EXPECT_EQ(statuses, std::vector<int>(2, 0)) << (one_host ? "one host" : "two hosts");
+  }
+}
+
 }  // namespace
 }  // namespace weir::nccl::test

@@ -79,10 +79,11 @@ struct Log {
 
   std::unique_ptr<spdlog::logger> logger;
   LogLevel level = LogLevel::kWarn;
+  std::string file_error;  // why the file of WEIR_LOG_FILE is not used
+  std::atomic<bool> told{false};
 };
 
 Log::Log() {
-  std::string file_error;
   std::shared_ptr<spdlog::sinks::sink> sink;
   const Result<Settings>& settings = process_settings();
   if (settings.ok()) {
@@ -106,7 +107,6 @@ Log::Log() {
   logger = std::make_unique<spdlog::logger>("weir", std::move(sink));
   logger->set_level(spdlog_level(level));
   logger->flush_on(spdlog::level::trace);
-  if (!file_error.empty()) logger->warn(file_error);
 }
 
 constexpr int kUnknownLevel = -1;
@@ -118,6 +118,8 @@ Log& process_log() {
   (void)process_settings();
   static constinit PerProcess<Log> instance;
   Log& log = instance.get();
+  // Not while it is made: of several threads that do so at once, one's is kept.
+  if (!log.file_error.empty() && !log.told.exchange(true)) log.logger->warn(log.file_error);
   log_level.store(static_cast<int>(log.level), std::memory_order_relaxed);
   return log;
 }

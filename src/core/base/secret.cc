@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "net/auth.h"
+#include "net/openssl_at_exit.h"
 
 namespace weir {
 
@@ -35,6 +36,7 @@ bool equal_in_constant_time(const void* a, const void* b, size_t bytes) {
 
 Secret secret_from_text(std::string_view text) {
   Secret secret;
+  net::keep_openssl_at_exit();
   SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(), secret.bytes.data());
   return secret;
 }

@@ -15,8 +15,8 @@ void check_failed(const char* file, int line, const char* condition, const char*
 }
 
 const std::string& Status::text() const {
-  static const std::string empty;
-  return text_ ? *text_ : empty;
+  static const auto* const empty = new std::string;  // exit handlers may ask
+  return text_ ? *text_ : *empty;
 }
 
 Status Status::with_context(const std::string& context) const {

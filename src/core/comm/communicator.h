@@ -135,6 +135,8 @@ class Communicator {
 
   // ---- Health.
   void abort();
+  // The same, but this rank and its peers are told that the communicator was revoked.
+  void revoke();
   // Ranks whose process has ended, that have left, or that an operation waited for in vain, here or
   // on a peer; ascending.
   std::vector<Rank> lost_ranks();

@@ -306,6 +306,11 @@ void Communicator::settle(Request& request) {
 
 // ---- Health -------------------------------------------------------------------------------------
 
+void Communicator::revoke() {
+  if (Communicator* inner = inner_.load()) inner->revoke();
+  health_.abort(/*revokes=*/true);
+}
+
 void Communicator::abort() {
   if (Communicator* inner = inner_.load()) inner->abort();
   health_.abort();

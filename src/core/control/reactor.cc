@@ -2,6 +2,7 @@
 #include "core/control/reactor.h"
 
 #include <errno.h>
+#include <openssl/crypto.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -11,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <mutex>
 #include <set>
 #include <system_error>
@@ -22,6 +22,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/per_process.h"
+#include "net/openssl_at_exit.h"
 
 namespace weir::control {
 
@@ -139,11 +140,12 @@ struct Current {
 };
 constinit PerProcess<Current> current;
 
-// Handlers of exit() free what clients need: OpenSSL's tables. So no client is called once the
-// process exits, though the thread stays.
+// Clients need OpenSSL's tables. Where the program has OpenSSL free them when the process exits
+// (net/openssl_at_exit.h), no client is called from then on, though the thread stays. Otherwise it
+// works until the process is gone: exit handlers of the program may use communicators.
 constexpr int kExitPatienceMs = 500;
 
-void stop_at_exit() {
+void stop_with_openssl() {
   Current& now = current.get();
   if (!now.lock.try_lock()) return;  // a network is being made or ended at this moment
   const std::lock_guard guard(now.lock, std::adopt_lock);
@@ -158,9 +160,8 @@ void stop_at_exit() {
 }
 
 Result<std::shared_ptr<ReactorState>> start() {
-  // Registered after OpenSSL's own handler, which clients have made it register, and so called
-  // before that.
-  static const int registered = std::atexit(stop_at_exit);
+  net::keep_openssl_at_exit();
+  static const int registered = OPENSSL_atexit(stop_with_openssl);
   (void)registered;
   auto state = std::make_shared<ReactorState>();
   state->epoll = epoll_create1(EPOLL_CLOEXEC);

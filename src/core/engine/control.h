@@ -60,7 +60,13 @@ struct alignas(kCacheLineBytes) DescriptorLine {
   std::atomic<uint64_t> output_window;
 };
 
-enum class RankState : uint32_t { kJoining = 0, kHealthy = 1, kFailed = 2, kAborted = 3 };
+enum class RankState : uint32_t {
+  kJoining = 0,
+  kHealthy = 1,
+  kFailed = 2,
+  kAborted = 3,
+  kRevoked = 4  // likewise, but it may still be split and shrunk
+};
 
 struct Control {
   struct alignas(kCacheLineBytes) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "hostcuda/core/graph.h"
+#include "hostcuda/core/per_thread.h"
 
 namespace weir::hostcuda {
 
@@ -40,7 +41,10 @@ std::vector<std::unique_ptr<Capture>>& captures() {
 std::atomic<size_t> capture_count{0};  // lets calls skip the lock while nothing is captured
 std::atomic<uint64_t> next_id{1};
 thread_local CaptureMode thread_mode = CaptureMode::kGlobal;
-thread_local std::vector<Node*> shown_heads;
+// What a thread was shown last.
+struct Shown {
+  std::vector<Node*> heads;
+};
 
 void end(Capture* capture) {
   for (auto& [stream, reference] : capture->members) stream->capture.store(nullptr);
@@ -184,10 +188,11 @@ Error capture_info(const void* handle, CaptureInfo* info) {
   info->status = capture->spoiled ? CaptureStatus::kInvalidated : CaptureStatus::kActive;
   info->id = capture->id;
   if (capture->spoiled) return Error::kSuccess;
-  shown_heads = capture->heads[stream.get()];
+  std::vector<Node*>& shown = PerThread<Shown>::get().heads;
+  shown = capture->heads[stream.get()];
   info->graph = capture->handle;
-  info->after = reinterpret_cast<void* const*>(shown_heads.data());
-  info->after_count = shown_heads.size();
+  info->after = reinterpret_cast<void* const*>(shown.data());
+  info->after_count = shown.size();
   return Error::kSuccess;
 }
 

@@ -11,6 +11,7 @@
 #include "hostcuda/core/event.h"
 #include "hostcuda/core/handles.h"
 #include "hostcuda/core/memory.h"
+#include "hostcuda/core/per_thread.h"
 #include "hostcuda/core/settings.h"
 
 namespace weir::hostcuda {
@@ -52,17 +53,17 @@ struct OwnStreams {
     for (auto& entry : by_device) entry.second->retire();
   }
 };
-thread_local OwnStreams own_streams;
+OwnStreams& own_streams() { return PerThread<OwnStreams>::get(); }
 
 StreamRef per_thread_stream(Device& device) {
-  for (auto& [index, stream] : own_streams.by_device) {
+  for (auto& [index, stream] : own_streams().by_device) {
     if (index != device.index) continue;
     // Another thread may have reset the device.
     if (stream->retired()) stream = device.make_stream(StreamKind::kPerThread, kPriorityLow);
     return stream;
   }
   StreamRef made = device.make_stream(StreamKind::kPerThread, kPriorityLow);
-  own_streams.by_device.emplace_back(device.index, made);
+  own_streams().by_device.emplace_back(device.index, made);
   return made;
 }
 
@@ -217,7 +218,7 @@ Error reset_device(Device& device) {
       device.forget(stream.get());
     }
   }
-  auto& own = own_streams.by_device;
+  auto& own = own_streams().by_device;
   own.erase(std::remove_if(own.begin(), own.end(),
                            [&](const auto& entry) { return entry.first == device.index; }),
             own.end());

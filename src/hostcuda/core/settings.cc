@@ -113,8 +113,9 @@ bool parse_bytes(const char* text, size_t* bytes) {
 }
 
 const DeviceSettings& device_settings() {
-  static const DeviceSettings settings = read_settings();
-  return settings;
+  // Never destroyed, like the devices: exit handlers may use them.
+  static const auto* const settings = new DeviceSettings(read_settings());
+  return *settings;
 }
 
 }  // namespace weir::hostcuda

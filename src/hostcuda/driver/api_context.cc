@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "hostcuda/core/facts.h"
+#include "hostcuda/core/per_thread.h"
 #include "hostcuda/driver/call.h"
 
 using namespace weir::hostcuda;          // NOLINT: this file is their C interface
@@ -12,7 +13,10 @@ using namespace weir::hostcuda::driver;  // NOLINT
 namespace {
 
 constexpr unsigned kFlags = 0xff;
-thread_local std::vector<int> below;  // for cuCtxPopCurrent
+struct ContextStack {
+  std::vector<int> below;  // the current one
+};
+std::vector<int>& below() { return PerThread<ContextStack>::get().below; }
 
 CUcontext context_of(int index) {
   return index < 0 ? nullptr : reinterpret_cast<CUcontext>(device_at(index));
@@ -96,7 +100,7 @@ WEIR_CUDA CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* paramet
     if (parameters != nullptr) return Error::kNotSupported;
     const Error error = retain(device);
     if (error != Error::kSuccess) return error;
-    below.push_back(chosen_device());
+    below().push_back(chosen_device());
     choose_device(device);
     *context = context_of(device);
     return Error::kSuccess;
@@ -108,8 +112,8 @@ WEIR_CUDA CUresult cuCtxDestroy_v2(CUcontext context) {
     const int index = index_of(context);
     if (index < 0) return Error::kInvalidContext;
     if (chosen_device() == index) {
-      choose_device(below.empty() ? -1 : below.back());
-      if (!below.empty()) below.pop_back();
+      choose_device(below().empty() ? -1 : below().back());
+      if (!below().empty()) below().pop_back();
     }
     return release(index);
   });
@@ -119,7 +123,7 @@ WEIR_CUDA CUresult cuCtxPushCurrent_v2(CUcontext context) {
   return plain_call([&] {
     const int index = index_of(context);
     if (index < 0) return Error::kInvalidContext;
-    below.push_back(chosen_device());
+    below().push_back(chosen_device());
     choose_device(index);
     return Error::kSuccess;
   });
@@ -128,8 +132,8 @@ WEIR_CUDA CUresult cuCtxPushCurrent_v2(CUcontext context) {
 WEIR_CUDA CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   return context_call([&] {
     if (context != nullptr) *context = context_of(chosen_device());
-    choose_device(below.empty() ? -1 : below.back());
-    if (!below.empty()) below.pop_back();
+    choose_device(below().empty() ? -1 : below().back());
+    if (!below().empty()) below().pop_back();
     return Error::kSuccess;
   });
 }

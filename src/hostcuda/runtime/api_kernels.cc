@@ -5,6 +5,7 @@
 
 #include "hostcuda/core/kernels.h"
 #include "hostcuda/core/memory.h"
+#include "hostcuda/core/per_thread.h"
 #include "hostcuda/runtime/boxes.h"
 #include "hostcuda/runtime/call.h"
 
@@ -19,7 +20,11 @@ struct Configuration {
   size_t shared_bytes;
   cudaStream_t stream;
 };
-thread_local std::vector<Configuration> configurations;  // of launches that are being made
+// Of launches that are being made.
+struct Configurations {
+  std::vector<Configuration> all;
+};
+std::vector<Configuration>& configurations() { return PerThread<Configurations>::get().all; }
 
 cudaError_t launch_kernel(const void* symbol, const dim3& grid, const dim3& block, void** arguments,
                           size_t shared_bytes, cudaStream_t stream) {
@@ -138,15 +143,15 @@ WEIR_CUDART char __cudaInitModule(void**) { return 0; }
 
 WEIR_CUDART unsigned __cudaPushCallConfiguration(struct dim3 grid, struct dim3 block,
                                                  size_t shared_bytes, cudaStream_t stream) {
-  configurations.push_back({grid, block, shared_bytes, stream});
+  configurations().push_back({grid, block, shared_bytes, stream});
   return 0;
 }
 
 WEIR_CUDART cudaError_t __cudaPopCallConfiguration(struct dim3* grid, struct dim3* block,
                                                    size_t* shared_bytes, void* stream) {
-  if (configurations.empty()) return record(Error::kInvalidConfiguration);
-  const Configuration last = configurations.back();
-  configurations.pop_back();
+  if (configurations().empty()) return record(Error::kInvalidConfiguration);
+  const Configuration last = configurations().back();
+  configurations().pop_back();
   *grid = last.grid;
   *block = last.block;
   *shared_bytes = last.shared_bytes;

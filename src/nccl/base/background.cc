@@ -8,6 +8,7 @@
 #include <list>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/per_process.h"
@@ -29,6 +30,7 @@ struct Workers {
   std::vector<std::thread> have_left;  // finished; joining them takes no time
   size_t idle_count = 0;
   bool stop = false;
+  bool leaves_at_exit = false;  // a handler of exit() is registered
 };
 
 // Never destroyed, since threads may use it while the process ends. (The library stays loaded after
@@ -48,9 +50,12 @@ void leave_at_exit() {
   it.stop = true;
   it.work.notify_all();
   it.left.wait_for(lock, kExit, [&] { return it.threads.empty(); });
-  for (std::thread& thread : it.threads) thread.detach();
-  it.threads.clear();
+  // Exit handlers of the program that follow may bring further jobs. Threads that have not left
+  // stay listed, and end with the process.
+  it.stop = false;
+  it.leaves_at_exit = false;
   std::vector<std::thread> left = std::move(it.have_left);
+  it.have_left.clear();
   lock.unlock();
   join_all(std::move(left));
 }
@@ -68,14 +73,12 @@ void serve(std::list<std::thread>::iterator self) {
     lock.unlock();
     job();
     job = nullptr;  // frees what it holds before the thread is idle
-    // Registered after the first job, and so run before the exit handlers of the libraries that
-    // jobs use.
-    static const int once = std::atexit(leave_at_exit);
-    (void)once;
     lock.lock();
+    // Registered after the first job, and so run before the exit handlers of the libraries that
+    // jobs use; after a job of an exit handler, run when that returns.
+    if (!std::exchange(it.leaves_at_exit, true)) (void)std::atexit(leave_at_exit);
     if (it.stop) break;
   }
-  if (it.stop && it.threads.empty()) return;  // detached at exit
   it.have_left.push_back(std::move(*self));
   it.threads.erase(self);
   it.left.notify_all();

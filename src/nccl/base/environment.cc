@@ -278,6 +278,45 @@ std::vector<std::string> parse_configuration(std::string_view text) {
   return all;
 }
 
+std::vector<std::string> unusual_values(const std::vector<std::string>& environment,
+                                        const std::vector<InfinibandPort>& ports) {
+  const Environment all = read(environment);
+  std::vector<std::string> lines;
+  const auto value = [&](const char* name) {
+    const auto found = all.find(name);
+    return found == all.end() ? std::string() : found->second;
+  };
+  const auto one_of_two = [&](const char* name, const char* done) {
+    const std::string text = value(name);
+    if (text.empty() || text == "0" || text == "1") return;
+    lines.push_back(fmt::format("{}='{}': expected 0 or 1; {}", name, text, done));
+  };
+  one_of_two("NCCL_COMM_BLOCKING", "it is ignored, and config.blocking decides");
+  one_of_two("NCCL_RMA_EAGER_INIT", "it is taken as 1");
+  one_of_two("NCCL_P2P_DISABLE", "it is taken as 1: no rank uses another's memory");
+  one_of_two("NCCL_SHM_DISABLE", "it is taken as 1: shared memory is not used");
+  one_of_two("NCCL_IB_DISABLE", "it is taken as 1: InfiniBand is not used");
+  one_of_two("NCCL_IGNORE_CPU_AFFINITY", "it is ignored: no thread's affinity is ever changed");
+  const std::string file = value("NCCL_CONF_FILE");
+  if (!file.empty() && access(file.c_str(), R_OK) != 0) {
+    lines.push_back(
+        fmt::format("NCCL_CONF_FILE='{}': expected a file that can be read; only "
+                    "/etc/nccl.conf is read",
+                    file));
+  }
+  const std::string filter = value("NCCL_IB_HCA");
+  // To exclude what is not there is no mistake.
+  if (!filter.empty() && filter.front() != '^' && allowed_ports(filter, ports).empty()) {
+    std::vector<std::string> names;
+    for (const InfinibandPort& port : ports) names.push_back(port.text());
+    lines.push_back(
+        fmt::format("NCCL_IB_HCA='{}': expected a device of this machine, which has {}; {}", filter,
+                    names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
+                    names.empty() ? "it is ignored" : "InfiniBand is not used"));
+  }
+  return lines;
+}
+
 std::vector<std::string> translate_environment(const std::vector<std::string>& environment,
                                                const std::vector<std::string>& transports,
                                                const std::vector<InfinibandPort>& ports,
@@ -321,6 +360,9 @@ Outcome apply_environment(const char* function) {
       log_info(
           "the topology file only identifies this machine for the cache of measured costs; Weir's "
           "transports do not choose their devices by it");
+    }
+    for (const std::string& line : unusual_values(process_environment(), infiniband_ports())) {
+      log_warn(line);
     }
     if (!ignored.empty()) {
       log_warn(fmt::format("these variables have no effect on Weir's own transports: {}",

@@ -29,6 +29,11 @@ struct Variable {
 // The variables that have an effect, by name.
 const std::vector<Variable>& honoured_variables();
 
+// One line for each variable whose value is none of those that NCCL documents: the value, what is
+// allowed, and what is done instead. NCCL accepts them, too.
+std::vector<std::string> unusual_values(const std::vector<std::string>& environment,
+                                        const std::vector<InfinibandPort>& ports);
+
 // Runs once per process; a forked child is another process. Errors name the variable.
 Outcome apply_environment(const char* function);
 

@@ -11,18 +11,22 @@
 
 #include "core/base/log.h"
 #include "core/base/per_process.h"
+#include "core/base/per_thread.h"
 #include "nccl/base/environment.h"
 
 namespace weir::nccl {
 
 namespace {
 
-thread_local std::string t_error;
-thread_local std::string t_held;
-// The real library's latest text at the time of this thread's latest error, and whether this thread
-// has reported one.
-thread_local std::string t_real_text;
-thread_local bool t_has_reported = false;
+struct ThreadTexts {
+  std::string error;
+  std::string held;
+  // The real library's latest text at the time of this thread's latest error, and whether this
+  // thread has reported one.
+  std::string real_text;
+  bool has_reported = false;
+};
+ThreadTexts& mine() { return PerThread<ThreadTexts>::get(); }
 
 // Threads may report while the process ends: never destroyed.
 struct LastOfProcess {
@@ -40,8 +44,8 @@ std::atomic<const char* (*)(ncclComm_t)> real_last_error{nullptr};
 void note_real_text() {
   const auto ask = real_last_error.load(std::memory_order_acquire);
   const char* text = ask != nullptr ? ask(nullptr) : nullptr;
-  t_real_text = text != nullptr ? text : "";
-  t_has_reported = true;
+  mine().real_text = text != nullptr ? text : "";
+  mine().has_reported = true;
 }
 
 // The texts of Weir's core name functions of weir.h; programs that use nccl.h have these instead.
@@ -84,13 +88,13 @@ void watch_real_errors(const char* (*last_error)(ncclComm_t comm)) {
 }
 
 bool own_error_is_later(const char* real_text) {
-  return t_has_reported && t_real_text == (real_text != nullptr ? real_text : "");
+  return mine().has_reported && mine().real_text == (real_text != nullptr ? real_text : "");
 }
 
 ncclResult_t report(const Outcome& outcome) {
   if (outcome.ok() || outcome.code == ncclInProgress) return outcome.code;
   try {
-    t_error = outcome.text;
+    mine().error = outcome.text;
     note_real_text();
     log_error_of(outcome.text);
     LastOfProcess& last = last_of_process();
@@ -103,15 +107,15 @@ ncclResult_t report(const Outcome& outcome) {
 }
 
 const char* last_error() {
-  if (!t_error.empty()) return hold_text(t_error);
+  if (!mine().error.empty()) return hold_text(mine().error);
   LastOfProcess& last = last_of_process();
   std::lock_guard lock(last.lock);
   return hold_text(last.text);
 }
 
 const char* hold_text(std::string text) {
-  t_held = for_callers_of_nccl(std::move(text));
-  return t_held.c_str();
+  mine().held = for_callers_of_nccl(std::move(text));
+  return mine().held.c_str();
 }
 
 Outcome outcome_of_exception(const char* function, std::exception_ptr thrown) noexcept {

@@ -162,9 +162,9 @@ Outcome Comm::revoke(const char* function) {
   if (revoked_.exchange(true)) {
     return invalid_argument(fmt::format("{}, {}: revoked already", function, title()));
   }
-  weir_comm_abort(weir());
+  weir()->comm->revoke();
   std::lock_guard lock(lock_);
-  end_the_rest();
+  for (const auto& [name, sibling] : siblings_) sibling->comm->revoke();
   return {};
 }
 

@@ -11,6 +11,16 @@ namespace {
 
 std::atomic<const Driver*> found{nullptr};
 
+// The program's own use keeps it.
+Context known_primary(const Driver& driver, int device) {
+  Context primary = nullptr;
+  const bool has_both =
+      driver.cuDevicePrimaryCtxRetain != nullptr && driver.cuDevicePrimaryCtxRelease_v2 != nullptr;
+  if (!has_both || driver.cuDevicePrimaryCtxRetain(&primary, device) != kSuccess) return nullptr;
+  (void)driver.cuDevicePrimaryCtxRelease_v2(device);
+  return primary;
+}
+
 }  // namespace
 
 const Driver* driver(bool asked) {
@@ -35,11 +45,11 @@ int current_device() {
   return it != nullptr && it->cuCtxGetDevice(&device) == kSuccess ? device : 0;
 }
 
-int device_count_in_use() {
-  const Driver* it = driver_in_use();
+int device_count_if_loaded() {
+  const Driver* it = find_driver(Look::kInUse);
   int count = 0;
-  const bool counts =
-      it != nullptr && it->cuDeviceGetCount != nullptr && it->cuDeviceGetCount(&count) == kSuccess;
+  const bool counts = it != nullptr && Driver::has(it->cuInit, it->cuDeviceGetCount) &&
+                      it->cuInit(0) == kSuccess && it->cuDeviceGetCount(&count) == kSuccess;
   return counts ? count : 0;
 }
 
@@ -50,13 +60,17 @@ Context context_on(const Driver& driver, int device) {
   if (driver.cuCtxGetDevice(&current_device) == kSuccess && current_device == device) {
     return current;
   }
-  Context primary = nullptr;
-  const bool has_both =
-      driver.cuDevicePrimaryCtxRetain != nullptr && driver.cuDevicePrimaryCtxRelease_v2 != nullptr;
-  if (!has_both || driver.cuDevicePrimaryCtxRetain(&primary, device) != kSuccess) return current;
-  // The program's own use keeps it.
-  (void)driver.cuDevicePrimaryCtxRelease_v2(device);
-  return primary;
+  const Context primary = known_primary(driver, device);
+  return primary != nullptr ? primary : current;
+}
+
+Context primary_context(const Driver& driver, int device) {
+  unsigned flags = 0;
+  int active = 0;
+  const bool made = driver.cuDevicePrimaryCtxGetState != nullptr &&
+                    driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == kSuccess &&
+                    active != 0;
+  return made ? known_primary(driver, device) : nullptr;
 }
 
 nccl::Outcome failed(const Driver& driver, const char* function, const char* call, Result result) {
@@ -71,16 +85,23 @@ nccl::Outcome failed(const Driver& driver, const char* function, const char* cal
 
 ContextScope::ContextScope(const Driver& driver, Stream stream, Context context) : driver_(driver) {
   Context wanted = context;
-  Context current = nullptr;
-  if (stream != nullptr && driver_.cuStreamGetCtx(stream, &wanted) != kSuccess) return;
-  if (wanted == nullptr) return;
-  if (driver_.cuCtxGetCurrent(&current) == kSuccess && current == wanted) return;
-  pushed_ = driver_.cuCtxPushCurrent_v2(wanted) == kSuccess;
+  if (stream != nullptr && driver_.cuStreamGetCtx(stream, &wanted) != kSuccess) {
+    push(context);
+    if (driver_.cuStreamGetCtx(stream, &wanted) != kSuccess) return;
+  }
+  push(wanted);
 }
 
 ContextScope::~ContextScope() {
   Context popped = nullptr;
-  if (pushed_) (void)driver_.cuCtxPopCurrent_v2(&popped);
+  for (; pushed_count_ > 0; --pushed_count_) (void)driver_.cuCtxPopCurrent_v2(&popped);
+}
+
+void ContextScope::push(Context wanted) {
+  Context current = nullptr;
+  if (wanted == nullptr) return;
+  if (driver_.cuCtxGetCurrent(&current) == kSuccess && current == wanted) return;
+  if (driver_.cuCtxPushCurrent_v2(wanted) == kSuccess) ++pushed_count_;
 }
 
 RelaxedCapture::RelaxedCapture(const Driver& driver) : driver_(driver) {

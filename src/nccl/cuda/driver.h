@@ -24,8 +24,9 @@ const Driver* driver_in_use();
 // The device of the calling thread's context; 0 without a context.
 int current_device();
 
-// The number of devices; 0 where CUDA is not in use or does not count them.
-int device_count_in_use();
+// The number of devices where the process has loaded CUDA's driver or runtime, which is initialized
+// for this; 0 elsewhere, and where CUDA does not count them.
+int device_count_if_loaded();
 
 // The default stream's handles: CUDA takes them for a stream of the current context.
 inline bool is_default_stream(Stream stream) {
@@ -36,11 +37,16 @@ inline bool is_default_stream(Stream stream) {
 // this device, else the device's primary context. nullptr if the thread has no context.
 Context context_on(const Driver& driver, int device);
 
+// The primary context of a device, for threads that have no context; nullptr if the process has
+// not made it, or there is no such device.
+Context primary_context(const Driver& driver, int device);
+
 // ncclUnhandledCudaError with CUDA's name of the error.
 nccl::Outcome failed(const Driver& driver, const char* function, const char* call, Result result);
 
 // Makes a stream's context current, for as long as this object lives; for the NULL stream
-// `context`, or, when that is NULL too, the thread's own.
+// `context`, or, when that is NULL too, the thread's own. A driver that does not know the stream's
+// context in a thread that has none is asked in `context`.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, Stream stream, Context context);
@@ -49,8 +55,10 @@ class ContextScope {
   ContextScope& operator=(const ContextScope&) = delete;
 
  private:
+  void push(Context wanted);
+
   const Driver& driver_;
-  bool pushed_ = false;
+  int pushed_count_ = 0;
 };
 
 // Allows calls that a stream capture of this thread forbids, for as long as this object lives.

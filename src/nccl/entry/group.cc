@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/per_thread.h"
 #include "nccl/base/outcome.h"
 #include "nccl/comm/comm.h"
 #include "nccl/comm/config.h"
@@ -23,12 +24,12 @@ struct Group {
   std::vector<ncclComm_t*> made;  // to be handed out at its end
 };
 
-thread_local Group t_group;
+Group& my_group() { return PerThread<Group>::get(); }
 
 void open_group() {
-  if (t_group.generation != process_generation()) t_group = Group();
-  t_group.generation = process_generation();
-  ++t_group.depth;
+  if (my_group().generation != process_generation()) my_group() = Group();
+  my_group().generation = process_generation();
+  ++my_group().depth;
 }
 
 // The handle of the real library, which is the caller's from now on.
@@ -52,10 +53,10 @@ ncclResult_t worse(ncclResult_t a, ncclResult_t b) {
 // Ends one level of the group, in both libraries. `end_real` and `end_own` make the calls.
 template <typename EndReal, typename EndOwn>
 ncclResult_t end_group(const Backend& it, EndReal end_real, EndOwn end_own) {
-  if (t_group.generation != process_generation()) t_group = Group();  // it was open at a fork
-  if (t_group.depth == 0) return end_own();  // which reports that none is open
+  if (my_group().generation != process_generation()) my_group() = Group();  // it was open at a fork
+  if (my_group().depth == 0) return end_own();  // which reports that none is open
   std::vector<ncclComm_t*> made;
-  if (--t_group.depth == 0) made = std::exchange(t_group.made, {});
+  if (--my_group().depth == 0) made = std::exchange(my_group().made, {});
   // The real library starts its part and returns; Weir waits for its own.
   const ncclResult_t real = it.real != nullptr ? end_real() : ncclSuccess;
   const ncclResult_t own = end_own();
@@ -71,8 +72,8 @@ ncclResult_t hand_out(ncclResult_t result, ncclComm_t* out, int count) {
   if (result != ncclSuccess) return result;
   return guarded("the making of a communicator", [&]() -> Outcome {
     for (int i = 0; i < count; ++i) {
-      if (t_group.depth > 0) {
-        t_group.made.push_back(out + i);
+      if (my_group().depth > 0) {
+        my_group().made.push_back(out + i);
       } else {
         exchange(out + i);
       }

@@ -60,7 +60,8 @@ struct Operation {
   CallOptions options;
   std::shared_ptr<OneSidedCall> one_sided;  // of kOneSided; then only `comm` is used besides
   bool in_stream_order = false;
-  void* context = nullptr;  // CUDA's, on the communicator's device, of a default `stream`
+  // CUDA's, on the communicator's device: of a default `stream`; of any, in a thread without one.
+  void* context = nullptr;
   // Recorded in the stream once the operation has begun there; nullptr: none.
   cudaEvent_t launch_event = nullptr;
 };

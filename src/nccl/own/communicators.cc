@@ -102,7 +102,7 @@ ncclResult_t weir::nccl::own::CommInitAll(ncclComm_t* comms, int count, const in
       return weir::nccl::refuse(
           invalid_argument(fmt::format("{}: ndev is {}, at least 1 is needed", kFunction, count)));
     }
-    const int device_count = devices != nullptr ? weir::cuda::device_count_in_use() : 0;
+    const int device_count = devices != nullptr ? weir::cuda::device_count_if_loaded() : 0;
     for (int i = 0; devices != nullptr && i < count; ++i) {
       if (devices[i] < 0) {
         return weir::nccl::refuse(

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "core/base/per_thread.h"
 #include "core/base/process_generation.h"
 #include "nccl/base/background.h"
 #include "nccl/stream/enqueue.h"
@@ -32,14 +33,14 @@ struct Group {
   Batch batch;
 };
 
-thread_local Group t_group;
+Group& my_group() { return PerThread<Group>::get(); }
 
 // A group that was open at a fork is the parent's; here no group is open.
 bool in_group() {
-  if (t_group.depth == 0) return false;
-  if (t_group.generation == process_generation()) return true;
+  if (my_group().depth == 0) return false;
+  if (my_group().generation == process_generation()) return true;
   // Its contents are not destroyed here: threads of the parent may have been using them.
-  (void)new Group(std::exchange(t_group, Group()));
+  (void)new Group(std::exchange(my_group(), Group()));
   return false;
 }
 
@@ -304,7 +305,7 @@ ncclResult_t run_or_queue(Batch batch) {
 template <typename Add>
 ncclResult_t add_or_run(Add add) {
   if (in_group()) {
-    add(t_group.batch);
+    add(my_group().batch);
     return ncclSuccess;
   }
   Batch batch;
@@ -324,7 +325,7 @@ Outcome check_launch_event(const Operation& operation) {
         "an event is recorded in a stream, and without a stream and a CUDA context there is none; "
         "in host mode leave the field NULL: a call that returns has ended");
   }
-  const auto& earlier = t_group.batch.operations;
+  const auto& earlier = my_group().batch.operations;
   const bool has_one =
       in_group() && std::any_of(earlier.begin(), earlier.end(), [&](const auto& it) {
         return it.comm == operation.comm && it.launch_event != nullptr;
@@ -336,18 +337,18 @@ Outcome check_launch_event(const Operation& operation) {
 }  // namespace
 
 void group_start() {
-  if (!in_group()) t_group.generation = process_generation();
-  ++t_group.depth;
+  if (!in_group()) my_group().generation = process_generation();
+  ++my_group().depth;
 }
 
 ncclResult_t group_end() {
   if (!in_group()) {
     return report(invalid_usage("ncclGroupEnd: no group is open; ncclGroupStart opens one"));
   }
-  if (--t_group.depth > 0) return ncclSuccess;
-  Batch batch = std::move(t_group.batch);
-  const Outcome error = std::move(t_group.error);
-  t_group = Group();
+  if (--my_group().depth > 0) return ncclSuccess;
+  Batch batch = std::move(my_group().batch);
+  const Outcome error = std::move(my_group().error);
+  my_group() = Group();
   if (!error.ok()) {
     withdraw(batch.setups);
     return report({error.code, "ncclGroupEnd: nothing of the group was started: " + error.text});
@@ -359,16 +360,16 @@ Outcome group_drop(const char* function) {
   if (!in_group()) {
     return invalid_usage(fmt::format("{}: no group is open; ncclGroupStart opens one", function));
   }
-  if (--t_group.depth > 0) return {};
-  Batch batch = std::move(t_group.batch);
-  Outcome error = std::move(t_group.error);
-  t_group = Group();
+  if (--my_group().depth > 0) return {};
+  Batch batch = std::move(my_group().batch);
+  Outcome error = std::move(my_group().error);
+  my_group() = Group();
   withdraw(batch.setups);
   return error;
 }
 
 ncclResult_t refuse(const Outcome& outcome, Comm* comm) {
-  if (in_group() && t_group.error.ok()) t_group.error = outcome;
+  if (in_group() && my_group().error.ok()) my_group().error = outcome;
   return report(outcome, comm);
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/per_thread.h"
 #include "nccl/api/own.h"
 #include "nccl/base/environment.h"
 #include "nccl/base/outcome.h"
@@ -25,6 +26,11 @@ struct ncclParamHandle : weir::nccl::Variable {};
 namespace {
 
 using weir::nccl::Variable;
+
+// The value that a thread was given last.
+struct Held {
+  std::string text;
+};
 
 const std::vector<ncclParamHandle>& params() {
   static const auto* all = [] {
@@ -113,7 +119,7 @@ ncclResult_t weir::nccl::own::ParamGetStr(ncclParamHandle_t handle, const char**
   return guarded("ncclParamGetStr", [&]() -> Outcome {
     Outcome outcome = check_handle("ncclParamGetStr", handle, out);
     if (!outcome.ok()) return outcome;
-    static thread_local std::string held;
+    std::string& held = weir::PerThread<Held>::get().text;
     held = value_of(*handle);
     *out = held.c_str();
     return {};
@@ -143,7 +149,7 @@ ncclResult_t weir::nccl::own::ParamGetParameter(const char* key, const char** va
     if (value == nullptr) return invalid_argument("ncclParamGetParameter: value is NULL");
     Outcome outcome = check_key("ncclParamGetParameter", key);
     if (!outcome.ok()) return outcome;
-    static thread_local std::string held;
+    std::string& held = weir::PerThread<Held>::get().text;
     held = value_of(*find_param(key));
     *value = held.c_str();
     if (length != nullptr) *length = static_cast<int>(held.size());

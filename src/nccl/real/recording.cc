@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/per_process.h"
+#include "core/base/per_thread.h"
 #include "core/base/settings.h"
 #include "core/comm/record/recorder.h"
 #include "core/engine/call.h"
@@ -99,11 +100,11 @@ struct ThreadState {
   std::vector<Entry> group;  // they return at the outermost end
 };
 
-thread_local ThreadState t_state;
+ThreadState& my_state() { return PerThread<ThreadState>::get(); }
 
 struct Inside {
-  Inside() : before(std::exchange(t_state.inside, true)) {}
-  ~Inside() { t_state.inside = before; }
+  Inside() : before(std::exchange(my_state().inside, true)) {}
+  ~Inside() { my_state().inside = before; }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
   const bool before;
@@ -182,10 +183,10 @@ Entry begin(comm::RecordKind kind, std::shared_ptr<CommRecord> record, const Des
 template <typename Kind>
 Entry begin_safely(Kind kind, const Described& described) noexcept {
   try {
-    if (t_state.inside) return {};
+    if (my_state().inside) return {};
     std::shared_ptr<CommRecord> record = record_of(described.comm);
     if (record == nullptr) return {};
-    if (t_state.depth > 0) t_state.group.reserve(t_state.group.size() + 1);
+    if (my_state().depth > 0) my_state().group.reserve(my_state().group.size() + 1);
     return begin(kind, std::move(record), described);
   } catch (...) {
     return {};
@@ -209,8 +210,8 @@ struct Recorded<member, kind> {
     }
     if (is_error(result)) {
       entry.refused();
-    } else if (t_state.depth > 0) {
-      t_state.group.push_back(std::move(entry));
+    } else if (my_state().depth > 0) {
+      my_state().group.push_back(std::move(entry));
     } else {
       entry.returned();
     }
@@ -222,14 +223,14 @@ struct Recorded<member, kind> {
 
 ncclResult_t group_start() {
   const ncclResult_t result = g_real->GroupStart();
-  if (!t_state.inside && result == ncclSuccess) ++t_state.depth;
+  if (!my_state().inside && result == ncclSuccess) ++my_state().depth;
   return result;
 }
 
 // The calls of the group, when its outermost level ends.
 std::vector<Entry> leave_group() {
-  if (t_state.inside || t_state.depth == 0 || --t_state.depth > 0) return {};
-  return std::exchange(t_state.group, {});
+  if (my_state().inside || my_state().depth == 0 || --my_state().depth > 0) return {};
+  return std::exchange(my_state().group, {});
 }
 
 ncclResult_t group_end() {

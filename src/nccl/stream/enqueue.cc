@@ -241,7 +241,7 @@ Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& 
     outcome = part.proxy->queue(driver, function, &part.task->queue);
     if (!outcome.ok()) return outcome;
   }
-  part.proxy->enqueue_begins();
+  part.proxy->enqueue_begins(driver);
   part.begun = true;
   if (capture.active) {
     part.graph_tasks = part.proxy->find_graph_tasks(capture.number);
@@ -394,6 +394,14 @@ class Group {
   std::vector<std::unique_lock<std::mutex>> locks_;
 };
 
+// Memory that the host cannot access, so that the call needs CUDA.
+bool uses_device_memory(const Driver& driver, cuda::Context context, const Operation& operation) {
+  if (context == nullptr) return false;
+  const cuda::ContextScope scope(driver, nullptr, context);
+  return cuda::only_on_device(driver, operation.send) ||
+         cuda::only_on_device(driver, operation.recv);
+}
+
 }  // namespace
 
 void find_order(Operation* operation) {
@@ -402,6 +410,15 @@ void find_order(Operation* operation) {
   if (driver == nullptr) return;
   if (cuda::is_default_stream(operation->stream)) {
     operation->context = cuda::context_on(*driver, operation->comm->device());
+  }
+  cuda::Context current = nullptr;
+  if (operation->context == nullptr &&
+      (driver->cuCtxGetCurrent(&current) != cuda::kSuccess || current == nullptr)) {
+    // A thread without a context: the legacy default stream is the same for all threads.
+    const cuda::Context primary = cuda::primary_context(*driver, operation->comm->device());
+    if (operation->stream != nullptr || uses_device_memory(*driver, primary, *operation)) {
+      operation->context = primary;
+    }
   }
   operation->in_stream_order = operation->stream != nullptr || operation->context != nullptr;
 }
@@ -419,7 +436,9 @@ Outcome enqueue(std::vector<Operation> operations) {
 }
 
 uint64_t wanted_chunk_bytes() {
-  if (cuda::driver_in_use() == nullptr) return 0;
+  const Driver* driver = cuda::driver_in_use();
+  if (driver == nullptr) return 0;
+  leave_before_cuda(*driver);
   const auto& settings = process_settings();
   return settings.ok() ? static_cast<uint64_t>(settings.value().nccl_chunk_bytes) : 0;
 }

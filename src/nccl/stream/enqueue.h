@@ -14,8 +14,9 @@
 
 namespace weir::nccl {
 
-// Finds out whether the operation is ordered by a stream: the caller named one, or has a CUDA
-// context, whose default stream NULL means.
+// Finds out whether the operation is ordered by a stream: the caller named one, or NULL means a
+// default stream: that of the caller's CUDA context, or, where its thread has none and the buffers
+// lie on a device, the legacy default stream of the communicator's device.
 void find_order(Operation* operation);
 
 // The operations of one group, all in stream order. Returns the first error; what has been enqueued

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <thread>
+#include <utility>
 
 #include "core/base/per_process.h"
 #include "nccl/base/background.h"
@@ -25,8 +26,20 @@ constexpr milliseconds kLinger{20};
 constexpr milliseconds kLook{10};
 constexpr milliseconds kExit{100};
 
-// Threads that read pinned memory must have stopped when CUDA frees it at exit.
+// Threads that read pinned memory must have stopped when a driver frees it at exit. Weir's stand-in
+// frees nothing, so that with it they go on until the process is gone.
 std::atomic<bool> leaving{false};
+
+// Of the handler of exit().
+struct Leaving {
+  std::mutex lock;
+  bool registered = false;
+  std::thread::id exits;  // the thread that runs exit handlers; none before the first of ours
+};
+Leaving& leaving_state() {
+  static constinit PerProcess<Leaving> it;
+  return it.get();
+}
 
 // The number of proxy threads; a forked child has none of its parent's.
 std::atomic<int>& serving_count() {
@@ -35,20 +48,30 @@ std::atomic<int>& serving_count() {
 }
 
 void leave_at_exit() {
-  leaving = true;
+  {
+    Leaving& it = leaving_state();
+    std::lock_guard lock(it.lock);
+    it.registered = false;
+    it.exits = std::this_thread::get_id();
+    leaving = true;
+  }
   const auto end = std::chrono::steady_clock::now() + kExit;
   while (serving_count() > 0 && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(milliseconds(1));
   }
 }
 
-void prepare_exit() {
-  // Registered after the first call to CUDA, and so run before its own exit handlers.
-  static const int once = std::atexit(leave_at_exit);
-  (void)once;
-}
-
 }  // namespace
+
+void leave_before_cuda(const cuda::Driver& driver) {
+  if (driver.is_stand_in) return;
+  Leaving& it = leaving_state();
+  std::lock_guard lock(it.lock);
+  // An exit handler of the program that runs after ours, but before CUDA's, makes calls: the
+  // threads serve again until it returns, since a handler registered now is run next.
+  if (leaving && it.exits == std::this_thread::get_id()) leaving = false;
+  if (!std::exchange(it.registered, true)) (void)std::atexit(leave_at_exit);
+}
 
 Outcome Proxy::queue(const cuda::Driver& driver, const char* function,
                      std::shared_ptr<DeviceQueue>* queue) {
@@ -68,8 +91,8 @@ Outcome Proxy::queue(const cuda::Driver& driver, const char* function,
   return outcome;
 }
 
-void Proxy::enqueue_begins() {
-  prepare_exit();
+void Proxy::enqueue_begins(const cuda::Driver& driver) {
+  leave_before_cuda(driver);
   std::unique_lock lock(lock_);
   while (tasks_.size() >= kTasksMax && !leaving) changed_.wait_for(lock, kLook);
   if (!serving_) {

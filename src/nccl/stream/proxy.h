@@ -92,7 +92,7 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
 
   // Starts the thread if there is none; it stays until enqueue_ends. Waits while kTasksMax tasks
   // are enqueued. Throws when no thread can be started.
-  void enqueue_begins();
+  void enqueue_begins(const cuda::Driver& driver);
   // Adds a task that is not part of a graph, before the first call to CUDA that rings for it: such
   // a call may wait until the stream has gone on, which waits for this task. When the caller
   // returns, the task may have been run and destroyed already.
@@ -131,6 +131,10 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   int enqueueing_ = 0;
   bool serving_ = false;
 };
+
+// Makes the threads of all proxies end before the driver frees pinned memory, when the process
+// exits. To be called once the driver has been initialized, so that its own handlers run later.
+void leave_before_cuda(const cuda::Driver& driver);
 
 // The communicator's; made at the first call.
 std::shared_ptr<Proxy> proxy_of(Comm& comm);

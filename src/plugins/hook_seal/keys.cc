@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "net/hkdf.h"
+#include "net/openssl_at_exit.h"
 
 namespace weir::plugins::hook_seal {
 namespace {
@@ -34,6 +35,7 @@ bool Keys::open(const unsigned char* secret, size_t secret_bytes, uint64_t comm_
   comm_id_ = comm_id;
   rank_ = rank;
   transport_ = transport;
+  net::keep_openssl_at_exit();
   pair_ = EVP_PKEY_Q_keygen(nullptr, nullptr, "X25519");
   size_t bytes = own_.size();
   return pair_ != nullptr && EVP_PKEY_get_raw_public_key(pair_, own_.data(), &bytes) == 1 &&

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "core/comm/start/bootstrap_place.h"
@@ -118,6 +119,26 @@ TEST(NcclEnvironment, SizesFilesAndPluginsHaveTheirCounterparts) {
 TEST(NcclEnvironment, WhatIsSetInWeirsOwnWordsHolds) {
   EXPECT_EQ(made_of({"NCCL_DEBUG=INFO", "WEIR_LOG=error"}).lines, Lines());
   EXPECT_EQ(made_of({"NCCL_NET=Socket", "WEIR_TRANSPORT=ofi"}).lines, Lines());
+}
+
+TEST(NcclEnvironment, ValuesThatNcclDoesNotDocumentAreNamed) {
+  for (const char* line :
+       {"NCCL_COMM_BLOCKING=2", "NCCL_RMA_EAGER_INIT=7", "NCCL_P2P_DISABLE=maybe",
+        "NCCL_SHM_DISABLE=maybe", "NCCL_IB_DISABLE=maybe", "NCCL_IGNORE_CPU_AFFINITY=x",
+        "NCCL_CONF_FILE=/no/such/file", "NCCL_IB_HCA=mlx4", "NCCL_IB_HCA=mlx5_1:7"}) {
+    const Lines told = unusual_values({line}, kPorts);
+    ASSERT_EQ(told.size(), 1u) << line;
+    const std::string name(line, std::strchr(line, '='));
+    const std::string value = line + name.size() + 1;
+    EXPECT_EQ(told[0].find(name + "='" + value + "': expected "), 0u) << told[0];
+    EXPECT_NE(told[0].find("; "), std::string::npos) << "what is done: " << told[0];
+  }
+  EXPECT_EQ(unusual_values({"NCCL_IB_HCA=mlx5"}, {}).size(), 1u);
+  EXPECT_EQ(unusual_values({"NCCL_COMM_BLOCKING=0", "NCCL_RMA_EAGER_INIT=1",
+                            "NCCL_P2P_DISABLE=", "NCCL_SHM_DISABLE=0", "NCCL_CONF_FILE=/dev/null",
+                            "NCCL_IB_HCA=^mlx4", "NCCL_IB_HCA=rxe"},
+                           kPorts),
+            Lines());
 }
 
 TEST(NcclEnvironment, WhatMeansNothingIsNamed) {

@@ -222,6 +222,23 @@ TEST(NcclVariables, TheLogGoesWhereDebugFileSaysAndNamesWhatIsIgnored) {
   });
 }
 
+TEST(NcclVariables, AValueThatIsTakenAsAnotherIsNamedOnce) {
+  const Folder folder;
+  in_processes(1, [&](int) {
+    setenv("NCCL_DEBUG_FILE", (folder / "log").c_str(), 1);
+    setenv("NCCL_COMM_BLOCKING", "2", 1);
+    for (int time = 0; time < 2; ++time) {
+      ncclComm_t comm = nullptr;
+      ASSERT_NCCL(make_alone(&comm));
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    }
+    const std::string text = text_of(folder / "log");
+    const size_t at = text.find("NCCL_COMM_BLOCKING='2': expected 0 or 1");
+    EXPECT_NE(at, std::string::npos) << text;
+    EXPECT_EQ(text.find("NCCL_COMM_BLOCKING", at + 1), std::string::npos) << text;
+  });
+}
+
 TEST(NcclVariables, EveryCallThatFailsIsToldInTheLogWhenDebugIsWarn) {
   const Folder folder;
   for (const char* level : {"WARN", "info", "VERSION"}) {

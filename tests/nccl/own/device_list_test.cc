@@ -17,6 +17,14 @@ ncclResult_t init_all(const std::vector<int>& devices) {
   return result;
 }
 
+// The first test: the process has made no call to CUDA yet, though it is linked with the driver.
+TEST(NcclDeviceList, IsCheckedBeforeTheProgramsFirstCallToCuda) {
+  int count = 0;
+  ASSERT_NE(cuDeviceGetCount(&count), cuda::kSuccess) << "initialized already";
+  EXPECT_EQ(init_all({0, 9}), ncclInvalidArgument);
+  expect_error_with({"ncclCommInitAll", "devlist[1] is 9", "2 devices"});
+}
+
 TEST(NcclDeviceList, ADeviceThatDoesNotExistIsRefused) {
   use_device(0);
   EXPECT_EQ(init_all({0, 1, 9}), ncclInvalidArgument);

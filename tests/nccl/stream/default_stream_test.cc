@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "nccl/stream/stream_support.h"
@@ -68,6 +70,85 @@ TEST_P(OnTwoDevices, ADefaultStreamIsThatOfTheCommunicatorsDevice) {
     EXPECT_EQ(memory_[static_cast<size_t>(device)]->get(), std::vector<int>(kCount, 3));
   }
   EXPECT_CUDA(cuMemFreeHost(pinned));
+}
+
+// The NULL stream of a device is one stream for all threads, also for one that has made no call to
+// CUDA.
+TEST(NcclDefaultStream, OfAThreadWithoutAContextIsThatOfTheOthers) {
+  use_device(1);
+  ncclComm_t alone = nullptr;
+  ASSERT_NCCL(ncclCommInitRank(&alone, 1, make_id(), 0));
+  const Array from(MemoryKind::kDevice, kCount);
+  const Array to(MemoryKind::kDevice, kCount);
+  const Array values(MemoryKind::kPinned, kCount);
+  from.set(std::vector<int>(kCount, 0));
+  std::fill_n(values.data(), kCount, 5);
+  void* pinned = nullptr;
+  EXPECT_CUDA(cuMemHostAlloc(&pinned, sizeof(uint32_t), cuda::kHostPortable));
+  auto* const gate = static_cast<uint32_t*>(pinned);
+  *gate = 0;
+  EXPECT_CUDA(
+      cuStreamWaitValue32_v2(nullptr, reinterpret_cast<uintptr_t>(gate), 1, cuda::kWaitEqual));
+  EXPECT_CUDA(cuMemcpyAsync(reinterpret_cast<uintptr_t>(from.data()),
+                            reinterpret_cast<uintptr_t>(values.data()), kCount * sizeof(int),
+                            nullptr));
+  std::thread([&] {
+    EXPECT_NCCL(ncclAllReduce(from.data(), to.data(), kCount, ncclInt, ncclSum, alone, nullptr));
+  }).join();
+  EXPECT_EQ(cuStreamQuery(nullptr), cuda::kErrorNotReady);
+  std::atomic_ref(*gate).store(1);
+  EXPECT_CUDA(cuStreamSynchronize(nullptr));
+  EXPECT_EQ(to.get(), std::vector<int>(kCount, 5));
+  EXPECT_CUDA(cuMemFreeHost(pinned));
+  EXPECT_NCCL(ncclCommDestroy(alone));
+}
+
+// Host memory needs no stream there, and the call has ended when it returns.
+TEST(NcclDefaultStream, HostMemoryOfAThreadWithoutAContextNeedsNone) {
+  use_device(0);
+  ncclComm_t alone = nullptr;
+  ASSERT_NCCL(ncclCommInitRank(&alone, 1, make_id(), 0));
+  const std::vector<int> from(kCount, 5);
+  std::vector<int> to(kCount, 0);
+  std::thread([&] {
+    EXPECT_NCCL(ncclAllReduce(from.data(), to.data(), kCount, ncclInt, ncclSum, alone, nullptr));
+    EXPECT_EQ(to, from);
+  }).join();
+  EXPECT_NCCL(ncclCommDestroy(alone));
+}
+
+// A thread that has made no call to CUDA may use the streams of others.
+TEST(NcclStreamOfAnother, IsUsedWithoutAContext) {
+  ncclComm_t comms[2] = {};
+  std::vector<Stream> streams;
+  std::vector<Array> memory;
+  use_device(0);
+  ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+  for (const int device : {0, 1}) {
+    use_device(device);
+    streams.emplace_back();
+    memory.emplace_back(MemoryKind::kDevice, kCount);
+    memory.back().set(std::vector<int>(kCount, device + 1));
+  }
+  std::thread([&] {
+    EXPECT_NCCL(ncclGroupStart());
+    for (const size_t rank : {0, 1}) {
+      int* const data = memory[rank].data();
+      EXPECT_NCCL(
+          ncclAllReduce(data, data, kCount, ncclInt, ncclSum, comms[rank], streams[rank].nccl()));
+    }
+    EXPECT_NCCL(ncclGroupEnd());
+    // The calls have left no context behind.
+    cuda::Context current = nullptr;
+    EXPECT_CUDA(cuCtxGetCurrent(&current));
+    EXPECT_EQ(current, nullptr);
+  }).join();
+  for (const int device : {0, 1}) {
+    use_device(device);
+    streams[static_cast<size_t>(device)].synchronize();
+    EXPECT_EQ(memory[static_cast<size_t>(device)].get(), std::vector<int>(kCount, 3));
+  }
+  for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommDestroy(comm));
 }
 
 INSTANTIATE_TEST_SUITE_P(NullLegacyAndPerThread, OnTwoDevices, testing::Values(0, 1, 2));

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -140,6 +141,24 @@ TEST(Log, AFileThatCannotBeWrittenIsReportedOnStandardError) {
       run_child({{"WEIR_LOG_FILE", "/proc/no/such/file"}}, [] { log_error("still here"); });
   EXPECT_TRUE(contains(text, "WEIR_LOG_FILE=\"/proc/no/such/file\"")) << text;
   EXPECT_TRUE(contains(text, "still here")) << text;
+}
+
+TEST(Log, ThatIsReportedOnceByThreadsThatBeginTogether) {
+  for (int time = 0; time < 20; ++time) {
+    const std::string text = run_child({{"WEIR_LOG_FILE", "/proc/no/such/file"}}, [] {
+      (void)process_settings();
+      std::atomic<int> ready{0};
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 4; ++i) {
+        threads.emplace_back([&] {
+          for (++ready; ready < 4;) std::this_thread::yield();
+          log_error("here");
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+    });
+    EXPECT_EQ(line_count(text), 5u) << text;
+  }
 }
 
 TEST(Log, UnknownVariablesAreReportedOnceWhenSettingsAreFirstRead) {

@@ -330,12 +330,17 @@ void Health::tell_adopted() {
 }
 
 Status Health::aborted() const {
-  return Status(Code::kAborted, fmt::format("communicator '{}' was aborted on this rank ({})",
-                                            state_.name, state_.rank()));
+  return Status(Code::kAborted,
+                fmt::format("communicator '{}' was {} on this rank ({})", state_.name,
+                            state_.failure.revokes() ? "revoked" : "aborted", state_.rank()));
 }
 
-void Health::abort() {
-  state_.failure.ask_abort();
+void Health::abort(bool revokes) {
+  if (revokes) {
+    state_.failure.ask_revoke();
+  } else {
+    state_.failure.ask_abort();
+  }
   state_.failure.set(aborted());
   state_.recorder.aborted();
   reports_.show_abort();

@@ -47,7 +47,8 @@ class Health {
   // deadline.
   Status check_survivors(const std::set<Rank>& out);
   // Takes no lock: peers that share no memory with this rank hear of it by `tell_failure`.
-  void abort();
+  // `revokes`: that is what the peers are told.
+  void abort(bool revokes = false);
   // Breaks the communicator with the failure of another one of the same ranks. Waits for no lock
   // that is held during a poll; the operations end at the next look.
   void adopt(const Status& status, const std::vector<Rank>& blamed);

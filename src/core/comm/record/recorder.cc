@@ -33,7 +33,8 @@ constexpr uint64_t kWaitRefreshNs = 20'000'000;
 struct OpenFiles {
   std::mutex lock;
   std::set<Recorder*> recorders;
-  bool tidied = false;  // the folder
+  bool tidied = false;           // the folder
+  bool removed_at_exit = false;  // a handler of exit() is registered
 };
 OpenFiles& open_files() {
   static constinit PerProcess<OpenFiles> files;
@@ -44,6 +45,7 @@ void remove_at_exit() {
   OpenFiles& files = open_files();
   std::unique_lock lock(files.lock, std::try_to_lock);
   if (!lock.owns_lock()) return;
+  files.removed_at_exit = false;  // later exit handlers may make further ones
   for (const Recorder* recorder : files.recorders) {
     if (recorder->on() && recorder->idle()) unlink(recorder->path().c_str());
   }
@@ -52,8 +54,7 @@ void remove_at_exit() {
 void enlist(Recorder* recorder) {
   OpenFiles& files = open_files();
   std::lock_guard lock(files.lock);
-  static const int registered = std::atexit(remove_at_exit);  // a forked child has inherited it
-  (void)registered;
+  if (!std::exchange(files.removed_at_exit, true)) (void)std::atexit(remove_at_exit);
   files.recorders.insert(recorder);
 }
 

@@ -76,7 +76,7 @@ bool decode(const unsigned char* bytes, size_t byte_count, Rank rank_count, Heal
   const uint8_t code = bytes[6];
   const bool known = bytes[4] == kVersion &&
                      state >= static_cast<uint8_t>(engine::RankState::kHealthy) &&
-                     state <= static_cast<uint8_t>(engine::RankState::kAborted) &&
+                     state <= static_cast<uint8_t>(engine::RankState::kRevoked) &&
                      code <= static_cast<uint8_t>(Code::kInternal) && bytes[7] <= 1 &&
                      get<uint16_t>(bytes + 54) <= 1;
   if (!known) return false;

@@ -7,7 +7,7 @@
 //        0      4  magic "WHRP"
 //        4      1  version, 2
 //        5      1  state: engine::RankState, from kHealthy on
-//        6      1  code: weir::Code; 0 unless the state is kFailed or kAborted
+//        6      1  code: weir::Code; 0 unless the state is kFailed or above
 //        7      1  1 while an operation waits, else 0
 //        8      4  beat: counts what was shown
 //       12      4  fingerprint of the latest collective that the rank called

@@ -27,6 +27,11 @@ std::string read_text(const char* shared, size_t bytes) {
   return text;
 }
 
+// Of a rank that has been asked to abort.
+RankState stopped_state(const Failure& failure) {
+  return failure.revokes() ? RankState::kRevoked : RankState::kAborted;
+}
+
 }  // namespace
 
 void PeerReports::open(control::Network* network) {
@@ -103,9 +108,10 @@ Status PeerReports::failure_of(Rank peer, std::vector<Rank>* blamed) const {
     text = report->text;
     *blamed = report->blamed;
   }
-  if (state == RankState::kAborted) {
+  if (state == RankState::kAborted || state == RankState::kRevoked) {
     return Status(Code::kAborted,
-                  fmt::format("rank {} aborted communicator '{}'", peer, state_.name));
+                  fmt::format("rank {} {} communicator '{}'", peer,
+                              state == RankState::kRevoked ? "revoked" : "aborted", state_.name));
   }
   if (state != RankState::kFailed) return Status();
   const bool known = code > 1 && code <= static_cast<uint32_t>(Code::kInternal);
@@ -191,8 +197,9 @@ void PeerReports::show(uint64_t now_ns) {
   report.state = RankState::kHealthy;
   if (code != Code::kOk) {
     // The first failure counts, also where an abort followed it.
-    report.state = state_.failure.abort_asked() && code == Code::kAborted ? RankState::kAborted
-                                                                          : RankState::kFailed;
+    report.state = state_.failure.abort_asked() && code == Code::kAborted
+                       ? stopped_state(state_.failure)
+                       : RankState::kFailed;
     report.code = static_cast<uint8_t>(code);
     report.blamed = state_.failure.blamed();
     report.text = state_.failure.status().text();
@@ -214,7 +221,8 @@ void PeerReports::show_failure(const Status& status, const std::vector<Rank>& bl
       static_cast<uint32_t>(std::min<size_t>(blamed.size(), engine::kBlamedRanksMax));
   std::copy_n(blamed.begin(), control.blamed_count, control.blamed_ranks);
   control.health.code.store(static_cast<uint32_t>(status.code()), std::memory_order_relaxed);
-  const RankState state = state_.failure.abort_asked() ? RankState::kAborted : RankState::kFailed;
+  const RankState state =
+      state_.failure.abort_asked() ? stopped_state(state_.failure) : RankState::kFailed;
   control.health.state.store(static_cast<uint32_t>(state), std::memory_order_release);
   state_.context.wake_all();
 }
@@ -223,7 +231,8 @@ void PeerReports::show_abort() {
   if (!are_mapped()) return;
   auto expected = static_cast<uint32_t>(RankState::kHealthy);
   state_.context.control(state_.rank())
-      .health.state.compare_exchange_strong(expected, static_cast<uint32_t>(RankState::kAborted));
+      .health.state.compare_exchange_strong(expected,
+                                            static_cast<uint32_t>(stopped_state(state_.failure)));
   state_.context.wake_all();
 }
 

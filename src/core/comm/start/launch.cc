@@ -53,7 +53,8 @@ struct Launcher {
 };
 
 const std::vector<Launcher>& launchers() {
-  static const std::vector<Launcher> table = {
+  // Never destroyed: exit handlers may make communicators.
+  static const auto* const table = new std::vector<Launcher>{
       {.name = "weir",
        .rank = {"WEIR_RANK"},
        .size = {"WEIR_SIZE"},
@@ -96,7 +97,7 @@ const std::vector<Launcher>& launchers() {
        .job = {"SLURM_JOB_ID"},
        .job_details = {"SLURM_STEP_ID"}},
   };
-  return table;
+  return *table;
 }
 
 struct Variable {

@@ -26,8 +26,13 @@ class Failure {
   Status status() const;
   std::vector<Rank> blamed() const;
 
-  // This rank has been asked to abort.
+  // This rank has been asked to abort, or to revoke, which differs in what its peers are told.
   void ask_abort() { abort_asked_.store(true, std::memory_order_release); }
+  void ask_revoke() {
+    revokes_.store(true, std::memory_order_relaxed);
+    ask_abort();
+  }
+  bool revokes() const { return revokes_.load(std::memory_order_relaxed); }
   bool abort_asked() const { return abort_asked_.load(std::memory_order_acquire); }
 
   // The latest error, which need not break anything.
@@ -37,6 +42,7 @@ class Failure {
  private:
   std::atomic<uint8_t> code_{0};
   std::atomic<bool> abort_asked_{false};
+  std::atomic<bool> revokes_{false};
   mutable std::mutex lock_;  // of what follows
   Status first_;
   std::vector<Rank> blamed_;
