@@ -221,8 +221,8 @@ Error copy(CopyOperation operation, const void* handle, bool synchronous) {
                                      operation.source_pitch, operation.source_slice);
   const size_t destination_bytes = extent(operation.width_bytes, operation.height, operation.depth,
                                           operation.destination_pitch, operation.destination_slice);
-  if (check_range(operation.source, source_bytes) != Error::kSuccess ||
-      check_range(operation.destination, destination_bytes) != Error::kSuccess) {
+  if (check_range(operation.source, source_bytes, kRead) != Error::kSuccess ||
+      check_range(operation.destination, destination_bytes, kWrite) != Error::kSuccess) {
     return Error::kInvalidValue;
   }
   const Place source = place_of(operation.source);
@@ -259,7 +259,8 @@ Error fill(FillOperation operation, const void* handle, bool synchronous) {
   const Place place = place_of(operation.destination);
   if (place == Place::kPageable) return Error::kInvalidValue;
   const size_t bytes = (operation.height - 1) * operation.pitch_bytes + width_bytes;
-  if (const Error error = check_range(operation.destination, bytes); error != Error::kSuccess) {
+  if (const Error error = check_range(operation.destination, bytes, kWrite);
+      error != Error::kSuccess) {
     return error;
   }
   if (synchronous && place != Place::kDevice) return enqueue_and_wait(stream, operation);
@@ -277,12 +278,14 @@ Error value_batch(const void* stream, ValueBatch batch) {
   }
   for (const ValueOperation& operation : batch.operations) {
     size_t bytes = 0;
+    unsigned access = kWrite;
     unsigned flags = 0;
     switch (operation.type) {
       case ValueOperation::Type::kWait32:
       case ValueOperation::Type::kWait64:
         bytes = operation.type == ValueOperation::Type::kWait32 ? 4 : 8;
         flags = 3u | 1u << 30;
+        access = kRead;
         break;
       case ValueOperation::Type::kWrite32:
       case ValueOperation::Type::kWrite64:
@@ -302,7 +305,7 @@ Error value_batch(const void* stream, ValueBatch batch) {
     if (reinterpret_cast<uintptr_t>(operation.address) % bytes != 0) return Error::kInvalidValue;
     // As in CUDA, ordinary host memory has no device address.
     if (place_of(operation.address) == Place::kPageable ||
-        check_range(operation.address, bytes) != Error::kSuccess) {
+        check_range(operation.address, bytes, access) != Error::kSuccess) {
       return Error::kInvalidValue;
     }
   }
