@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
+#include "core/base/rank_list.h"
+#include "core/engine/call.h"
 #include "cuda/kernels/reduce_layout.h"
 #include "nccl/api/translate.h"
 #include "nccl/direct/direct_policy.h"
@@ -44,6 +47,27 @@ kernels::ReduceFold fold_of(weir_redop_t op) {
       return kernels::ReduceFold::kMin;
     default:  // also of an average
       return kernels::ReduceFold::kSum;
+  }
+}
+
+Collective collective_of(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kReduce:
+      return Collective::kReduce;
+    case OperationKind::kBroadcast:
+      return Collective::kBroadcast;
+    case OperationKind::kReduceScatter:
+      return Collective::kReduceScatter;
+    case OperationKind::kAllGather:
+      return Collective::kAllGather;
+    case OperationKind::kAllToAll:
+      return Collective::kAllToAll;
+    case OperationKind::kGather:
+      return Collective::kGather;
+    case OperationKind::kScatter:
+      return Collective::kScatter;
+    default:
+      return Collective::kAllReduce;
   }
 }
 
@@ -175,24 +199,34 @@ Outcome DirectCall::begin() {
   });
 }
 
+// As the core describes calls that differ.
+std::string DirectCall::describe(const Entry& entry) const {
+  engine::Call call;
+  call.collective = collective_of(static_cast<OperationKind>(entry.kind));
+  call.type = static_cast<DataType>(entry.type);
+  call.scaled = entry.op == kScaledSum;
+  call.average = entry.op == WEIR_AVG;
+  if (!call.scaled && !call.average) call.fold = static_cast<Fold>(entry.op);
+  call.root = static_cast<Rank>(entry.root);
+  call.count = entry.count;
+  return engine::describe(call);
+}
+
 Outcome DirectCall::compare() const {
-  const auto me = static_cast<size_t>(comm_.rank());
   const auto n = static_cast<size_t>(comm_.rank_count());
-  const Entry& mine = entries_[me];
+  std::map<std::string, std::vector<Rank>> calls;
   for (size_t rank = 0; rank < n; ++rank) {
-    const Entry& it = entries_[rank];
-    if (it.kind == mine.kind && it.count == mine.count && it.root == mine.root &&
-        it.type == mine.type && it.op == mine.op) {
-      continue;
-    }
-    return invalid_usage(
-        fmt::format("{}: rank {} calls operation {} with count {}, type {}, root {} and reduction "
-                    "{}, rank {} operation {} with count {}, type {}, root {} and reduction {}: "
-                    "they must be the same on all ranks",
-                    operation_.function, me, mine.kind, mine.count, mine.type, mine.root, mine.op,
-                    rank, it.kind, it.count, it.type, it.root, it.op));
+    calls[describe(entries_[rank])].push_back(static_cast<Rank>(rank));
   }
-  return {};
+  if (calls.size() == 1) return {};
+  std::string text = fmt::format(
+      "{}, rank {} of {}: the ranks made different calls:", operation_.function, comm_.rank(), n);
+  for (const auto& [what, ranks] : calls) {
+    text += fmt::format(" {} called {};", describe_ranks(ranks), what);
+  }
+  return invalid_usage(text +
+                       " every rank must call the same collectives in the same order, with the "
+                       "same count, type, operation and root");
 }
 
 // The ranks whose send buffers this rank copies from.
