@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "api/handles.h"
 #include "core/base/rank_list.h"
 #include "core/engine/call.h"
 #include "cuda/kernels/reduce_layout.h"
@@ -195,7 +196,7 @@ Outcome DirectCall::begin() {
   entries_.resize(n + 1);
   entries_[n] = mine;
   return call_.start([&](weir_comm_t comm, weir_request_t* request) {
-    return weir_all_gather(comm, &entries_[n], entries_.data(), sizeof(Entry), WEIR_UINT8, request);
+    return gather_for_direct(comm, &entries_[n], entries_.data(), sizeof(Entry), request);
   });
 }
 
@@ -290,7 +291,7 @@ Outcome DirectCall::vote() {
   const bool reached = is_reduction(operation_.kind) ? reach_for_reduction() : reach_all();
   refusal_ = reached ? kNobody : static_cast<uint32_t>(comm_.rank());
   return call_.start([&](weir_comm_t comm, weir_request_t* request) {
-    return weir_all_reduce(comm, &refusal_, &first_refusal_, 1, WEIR_UINT32, WEIR_MIN, request);
+    return least_for_direct(comm, &refusal_, &first_refusal_, request);
   });
 }
 
@@ -383,13 +384,11 @@ Outcome DirectCall::reduce() {
 
 // The end of the call on all ranks.
 Outcome DirectCall::start_barrier() {
-  if (!is_reduction(operation_.kind)) {
-    return call_.start(
-        [](weir_comm_t comm, weir_request_t* request) { return weir_barrier(comm, request); });
-  }
-  refusal_ = failure_.ok() ? kNobody : static_cast<uint32_t>(comm_.rank());
+  // A copy that failed concerns no other rank.
+  refusal_ = failure_.ok() || !is_reduction(operation_.kind) ? kNobody
+                                                             : static_cast<uint32_t>(comm_.rank());
   return call_.start([&](weir_comm_t comm, weir_request_t* request) {
-    return weir_all_reduce(comm, &refusal_, &first_refusal_, 1, WEIR_UINT32, WEIR_MIN, request);
+    return least_for_direct(comm, &refusal_, &first_refusal_, request);
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "api/handles.h"
 #include "nccl/api/translate.h"
 #include "nccl/direct/direct_policy.h"
 #include "nccl/direct/exports.h"
@@ -13,6 +14,7 @@ DirectMessage::DirectMessage(const Operation& operation, std::shared_ptr<DeviceQ
     : operation_(operation),
       comm_(*operation.comm),
       queue_(std::move(queue)),
+      message_bytes_(operation.count * element_bytes(operation.type)),
       call_(operation, operation.comm->weir()),
       answer_call_(operation, operation.comm->devices().answers()) {}
 
@@ -46,11 +48,12 @@ Outcome DirectMessage::step(State* state, bool* moved) {
 }
 
 Outcome DirectMessage::begin() {
-  shown_.bytes = operation_.count * element_bytes(operation_.type);
+  shown_.bytes = message_bytes_;
   const auto bytes = sizeof shown_;
   if (!sends()) {
     return call_.start([&](weir_comm_t comm, weir_request_t* request) {
-      return weir_recv(comm, &shown_, bytes, WEIR_UINT8, operation_.peer, request);
+      return message_for_direct(false, comm, &shown_, bytes, operation_.peer, message_bytes_,
+                                request);
     });
   }
   shown_.usable = queue_ != nullptr && comm_.devices().tries_messages_to(operation_.peer) ? 1 : 0;
@@ -69,7 +72,7 @@ Outcome DirectMessage::begin() {
     }
   }
   return call_.start([&](weir_comm_t comm, weir_request_t* request) {
-    return weir_send(comm, &shown_, bytes, WEIR_UINT8, operation_.peer, request);
+    return message_for_direct(true, comm, &shown_, bytes, operation_.peer, message_bytes_, request);
   });
 }
 
@@ -81,7 +84,8 @@ Outcome DirectMessage::told(State* state) {
   if (sends()) {
     phase_ = Phase::kAnswering;
     return answer_call_.start([&](weir_comm_t comm, weir_request_t* request) {
-      return weir_recv(comm, &reply_, sizeof reply_, WEIR_UINT8, operation_.peer, request);
+      return message_for_direct(false, comm, &reply_, sizeof reply_, operation_.peer,
+                                message_bytes_, request);
     });
   }
   // A sender that has given up may use its buffer again.
@@ -111,10 +115,11 @@ Outcome DirectMessage::told(State* state) {
 }
 
 Outcome DirectMessage::answer(Answer it) {
-  reply_ = {it, 0, operation_.count * element_bytes(operation_.type)};
+  reply_ = {it, 0, message_bytes_};
   phase_ = Phase::kAnswering;
   return answer_call_.start([&](weir_comm_t comm, weir_request_t* request) {
-    return weir_send(comm, &reply_, sizeof reply_, WEIR_UINT8, operation_.peer, request);
+    return message_for_direct(true, comm, &reply_, sizeof reply_, operation_.peer, message_bytes_,
+                              request);
   });
 }
 

@@ -70,6 +70,7 @@ class DirectMessage : public DirectOperation {
   const Operation& operation_;
   Comm& comm_;
   const std::shared_ptr<DeviceQueue> queue_;
+  const size_t message_bytes_;
   Phase phase_ = Phase::kBegin;
   uint32_t mark_ = 0;
   Outcome failure_;  // the error behind the answer kFailed

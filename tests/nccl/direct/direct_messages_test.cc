@@ -247,6 +247,8 @@ TEST_F(NcclDirectMessages, AReceiverThatComesAfterTheDeadlineIsRefused) {
   EXPECT_NCCL(ncclSend(out.memory.data(), kCount, ncclInt, 1, comms[0], streams[0].nccl()));
   streams[0].synchronize();
   EXPECT_EQ(async_error(comms[0]), ncclRemoteError);
+  const std::string text = ncclGetLastError(comms[0]);
+  EXPECT_EQ(text.find("ncclSend, rank 0 of 2: a message of 120044 bytes with rank 1"), 0U) << text;
   const ncclResult_t late =
       ncclRecv(in.memory.data(), kCount, ncclInt, 0, comms[1], streams[1].nccl());
   streams[1].synchronize();
