@@ -92,8 +92,10 @@ void run(const CopyOperation& operation) {
 }
 
 void run(const FillOperation& operation) {
-  for (size_t y = 0; y < operation.height; ++y) {
-    char* const row = static_cast<char*>(operation.destination) + y * operation.pitch_bytes;
+  for (size_t i = 0; i < operation.height * operation.depth; ++i) {
+    char* const row = static_cast<char*>(operation.destination) +
+                      i / operation.height * operation.slice_bytes +
+                      i % operation.height * operation.pitch_bytes;
     if (operation.element_bytes == 1) {
       std::memset(row, static_cast<int>(operation.value & 0xff), operation.width);
       continue;
@@ -215,7 +217,7 @@ Error copy(CopyOperation operation, const void* handle, bool synchronous) {
   const bool rows = operation.height > 1 || operation.depth > 1;
   if (rows && (operation.source_pitch < operation.width_bytes ||
                operation.destination_pitch < operation.width_bytes)) {
-    return Error::kInvalidValue;
+    return Error::kInvalidPitch;
   }
   const size_t source_bytes = extent(operation.width_bytes, operation.height, operation.depth,
                                      operation.source_pitch, operation.source_slice);
@@ -253,12 +255,17 @@ Error fill(FillOperation operation, const void* handle, bool synchronous) {
   if (synchronous) {
     if (const Error error = check_synchronous(stream); error != Error::kSuccess) return error;
   }
-  if (operation.width == 0 || operation.height == 0) return Error::kSuccess;
+  if (operation.width == 0 || operation.height == 0 || operation.depth == 0) {
+    return Error::kSuccess;
+  }
   const size_t width_bytes = operation.width * operation.element_bytes;
-  if (operation.height > 1 && operation.pitch_bytes < width_bytes) return Error::kInvalidValue;
+  if ((operation.height > 1 || operation.depth > 1) && operation.pitch_bytes < width_bytes) {
+    return Error::kInvalidValue;
+  }
   const Place place = place_of(operation.destination);
   if (place == Place::kPageable) return Error::kInvalidValue;
-  const size_t bytes = (operation.height - 1) * operation.pitch_bytes + width_bytes;
+  const size_t bytes = extent(width_bytes, operation.height, operation.depth, operation.pitch_bytes,
+                              operation.slice_bytes);
   if (const Error error = check_range(operation.destination, bytes, kWrite);
       error != Error::kSuccess) {
     return error;
