@@ -242,6 +242,7 @@ struct Ask {
   size_t count;
   weir_datatype_t type;
   weir_request_t* request;
+  weir::engine::Purpose purpose = weir::engine::Purpose::kNone;
 };
 
 template <typename MakeSides>
@@ -257,6 +258,7 @@ weir_result_t collective(const Ask& ask, Collective kind, size_t block_count, in
     }
   }
   Call call;
+  call.purpose = ask.purpose;
   call.collective = kind;
   call.type = static_cast<DataType>(ask.type);
   call.count = ask.count;
@@ -277,7 +279,7 @@ weir_result_t collective(const Ask& ask, Collective kind, size_t block_count, in
 
 weir_result_t message(const char* function, bool sends, weir_comm_t comm, void* buffer,
                       size_t count, weir_datatype_t type, int peer, weir_request_t* out,
-                      int device = -1) {
+                      int device = -1, size_t announced_bytes = 0) {
   std::string text = wrong_type_or_count(type, count, 1);
   if (!text.empty()) return wrong(comm, function, text);
   const auto n = static_cast<int>(comm->comm->rank_count());
@@ -297,6 +299,7 @@ weir_result_t message(const char* function, bool sends, weir_comm_t comm, void* 
     request.kind = sends ? RequestKind::kSend : RequestKind::kRecv;
     request.peer = static_cast<Rank>(peer);
     request.bytes = bytes;
+    request.announced_bytes = announced_bytes;
     request.known_device = device;
     request.call.input = buffer;
     request.call.output = buffer;
@@ -311,6 +314,39 @@ weir_result_t weir::device_message(bool sends, weir_comm_t comm, void* buffer, s
   return guarded([&] {
     return message(sends ? "send" : "recv", sends, comm, buffer, count, type, peer, request,
                    device);
+  });
+}
+
+weir_result_t weir::gather_for_direct(weir_comm_t comm, const void* send, void* recv, size_t bytes,
+                                      weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "all_gather");
+    const size_t n = comm->comm->rank_count();
+    return collective(
+        {"all_gather", comm, send, recv, bytes, WEIR_UINT8, request, engine::Purpose::kDirect},
+        Collective::kAllGather, n, 0, nullptr,
+        [n](size_t one) { return Sides{.send_bytes = one, .recv_bytes = n * one}; });
+  });
+}
+
+weir_result_t weir::least_for_direct(weir_comm_t comm, const uint32_t* send, uint32_t* recv,
+                                     weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "all_reduce");
+    const weir_redop_t op = WEIR_MIN;
+    return collective(
+        {"all_reduce", comm, send, recv, 1, WEIR_UINT32, request, engine::Purpose::kDirect},
+        Collective::kAllReduce, 1, 0, &op,
+        [](size_t one) { return Sides{.send_bytes = one, .recv_bytes = one}; });
+  });
+}
+
+weir_result_t weir::message_for_direct(bool sends, weir_comm_t comm, void* buffer, size_t bytes,
+                                       int peer, size_t message_bytes, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, sends ? "send" : "recv");
+    return message(sends ? "send" : "recv", sends, comm, buffer, bytes, WEIR_UINT8, peer, request,
+                   -1, message_bytes);
   });
 }
 

@@ -25,6 +25,8 @@ Driver look_up_all(void* library) {
   // A driver before 11.4 has the older form only, which does the same.
   if (d.cuDeviceGetUuid_v2 == nullptr) d.cuDeviceGetUuid_v2 = d.cuDeviceGetUuid;
   d.is_stand_in = dlsym(library, "weir_hostcuda_register_kernel") != nullptr;
+  d.has_memory =
+      reinterpret_cast<decltype(d.has_memory)>(dlsym(library, "weir_hostcuda_has_memory"));
   return d;
 }
 

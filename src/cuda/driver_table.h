@@ -5,6 +5,8 @@
 // other part of Weir. Thread-safe.
 #pragma once
 
+#include <cstddef>
+
 #include "cuda/abi.h"
 #include "cuda/functions.h"
 
@@ -23,6 +25,8 @@ struct Driver {
 #undef WEIR_CUDA_MEMBER_Programs
 #undef WEIR_CUDA_MEMBER_Weir
   bool is_stand_in = false;  // Weir's own: its devices are host memory
+  // That one's weir_hostcuda_has_memory (weir/hostcuda.h); else nullptr.
+  int (*has_memory)(const void* address, size_t bytes, int writes) = nullptr;
 
   // Whether the driver has what is needed to tell devices apart and to choose one.
   bool can_choose_device() const {

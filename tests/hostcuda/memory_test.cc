@@ -94,8 +94,36 @@ TEST(HostCudaMemory, RowsAndBoxesAreCopiedWithTheirPitches) {
     EXPECT_EQ(std::memcmp(&received[y * kWidth], &sent[(y + 1) * kWidth + 2], 4), 0);
   }
   EXPECT_CUDA_ERROR(
-      1, cudaMemcpy2D(device, 4, sent.data(), kWidth, kWidth, kHeight, cudaMemcpyHostToDevice));
+      12, cudaMemcpy2D(device, 4, sent.data(), kWidth, kWidth, kHeight, cudaMemcpyHostToDevice));
   EXPECT_CUDA(cudaFree(device));
+}
+
+TEST(HostCudaMemory, BoxesAreFilledAndCopiedBetweenDevices) {
+  // Layers of four rows of eight bytes.
+  const auto box = [](void* at) { return cudaPitchedPtr{at, 8, 8, 4}; };
+  void* const first = allocate(64);
+  void* const second = allocate(64);
+  ASSERT_CUDA(cudaMemset(first, 0, 64));
+  ASSERT_CUDA(cudaMemset(second, 0, 64));
+  ASSERT_CUDA(cudaMemset3D(box(first), 7, {3, 2, 2}));
+  cudaMemcpy3DPeerParms copy{};
+  copy.srcPtr = box(first);
+  copy.dstPtr = box(second);
+  copy.dstPos = {1, 1, 0};
+  copy.extent = {3, 2, 2};
+  ASSERT_CUDA(cudaMemcpy3DPeer(&copy));
+  char expected[64] = {};
+  for (const size_t layer : {0, 1}) {
+    for (const size_t row : {1, 2}) std::memset(expected + 32 * layer + 8 * row + 1, 7, 3);
+  }
+  char got[64];
+  ASSERT_CUDA(cudaMemcpy(got, second, 64, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(std::memcmp(got, expected, 64), 0);
+  EXPECT_CUDA_ERROR(1, cudaMemset3D(box(first), 7, {3, 2, 3}));  // has no third layer
+  copy.srcDevice = 99;
+  EXPECT_CUDA_ERROR(101, cudaMemcpy3DPeer(&copy));
+  EXPECT_CUDA(cudaFree(first));
+  EXPECT_CUDA(cudaFree(second));
 }
 
 TEST(HostCudaMemory, FillsWriteTheirElementsAndNothingElse) {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <vector>
 
 #include "hostcuda/support.h"
 
@@ -123,6 +124,79 @@ TEST(HostCudaVirtual, AnAddressTellsItsReservationItsMappingAndHowItsMemoryIsExp
   ASSERT_CUDA(cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pooled));
   EXPECT_NE(pool, nullptr);
   ASSERT_CUDA(cuMemFreeAsync(pooled, nullptr));
+}
+
+// Memory of one unit at each of the addresses, as it is before access is given.
+void map_at(const std::vector<CUdeviceptr>& addresses) {
+  const CUmemAllocationProp wanted = properties();
+  for (const CUdeviceptr at : addresses) {
+    CUmemGenericAllocationHandle memory = 0;
+    ASSERT_CUDA(cuMemCreate(&memory, kUnit, &wanted, 0));
+    ASSERT_CUDA(cuMemMap(at, kUnit, 0, memory, 0));
+    ASSERT_CUDA(cuMemRelease(memory));
+  }
+}
+
+TEST(HostCudaVirtual, CopiesAndFillsStayInWhatIsMappedSideBySide) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  CUdeviceptr range = 0;
+  ASSERT_CUDA(cuMemAddressReserve(&range, 4 * kUnit, 0, 0, 0));
+  map_at({range, range + kUnit, range + 3 * kUnit});
+  const CUmemAccessDesc access = read_and_write();
+  ASSERT_CUDA(cuMemSetAccess(range, 2 * kUnit, &access, 1));
+  ASSERT_CUDA(cuMemSetAccess(range + 3 * kUnit, kUnit, &access, 1));
+  auto* const first = reinterpret_cast<char*>(range);
+  std::vector<char> host(4 * kUnit);
+  const cudaStream_t stream = make_stream(kNonBlocking);
+  EXPECT_CUDA(cudaMemcpy(first, host.data(), 2 * kUnit, cudaMemcpyHostToDevice));
+  EXPECT_CUDA(cudaMemset(first + 5, 1, 2 * kUnit - 5));
+  EXPECT_CUDA(cudaMemset(first + 3 * kUnit, 1, kUnit));
+  // Into the gap, over it, and from it.
+  for (char* const at : {first, first + kUnit, first + 2 * kUnit, first + 2 * kUnit + 9}) {
+    EXPECT_CUDA_ERROR(1, cudaMemcpy(at, host.data(), 2 * kUnit + 1, cudaMemcpyHostToDevice));
+    EXPECT_CUDA_ERROR(1, cudaMemcpy(host.data(), at, 2 * kUnit + 1, cudaMemcpyDefault));
+    EXPECT_CUDA_ERROR(1, cudaMemcpyAsync(at, first, 2 * kUnit + 1, cudaMemcpyDefault, stream));
+    EXPECT_CUDA_ERROR(1, cudaMemset(at, 0, 2 * kUnit + 1));
+  }
+  EXPECT_CUDA_ERROR(1, cudaMemcpy(host.data(), first + 4 * kUnit - 1, 2, cudaMemcpyDefault));
+  EXPECT_CUDA_ERROR(1, cudaMemset(first + 2 * kUnit, 0, 1));
+  ASSERT_CUDA(cuMemUnmap(range, 2 * kUnit));
+  EXPECT_CUDA_ERROR(1, cudaMemcpy(first, host.data(), 1, cudaMemcpyDefault));
+  ASSERT_CUDA(cuMemUnmap(range + 3 * kUnit, kUnit));
+  ASSERT_CUDA(cuMemAddressFree(range, 4 * kUnit));
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+}
+
+TEST(HostCudaVirtual, MemoryWithoutAccessIsNotCopied) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  CUdeviceptr range = 0;
+  ASSERT_CUDA(cuMemAddressReserve(&range, kUnit, 0, 0, 0));
+  map_at({range});
+  char host[8] = {};
+  EXPECT_CUDA_ERROR(1, cuMemcpyHtoD_v2(range, host, sizeof host));
+  EXPECT_CUDA_ERROR(1, cuMemcpyDtoH_v2(host, range, sizeof host));
+  EXPECT_CUDA_ERROR(1, cuMemsetD8_v2(range, 1, sizeof host));
+  CUmemAccessDesc access = read_and_write();
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  ASSERT_CUDA(cuMemSetAccess(range, kUnit, &access, 1));
+  EXPECT_CUDA_ERROR(1, cuMemcpyHtoD_v2(range, host, sizeof host));
+  EXPECT_CUDA_ERROR(1, cuMemsetD8_v2(range, 1, sizeof host));
+  EXPECT_CUDA(cuMemcpyDtoH_v2(host, range, sizeof host));
+  access = read_and_write();
+  ASSERT_CUDA(cuMemSetAccess(range, kUnit, &access, 1));
+  EXPECT_CUDA(cuMemcpyHtoD_v2(range, host, sizeof host));
+  ASSERT_CUDA(cuMemUnmap(range, kUnit));
+  ASSERT_CUDA(cuMemAddressFree(range, kUnit));
+}
+
+TEST(HostCudaVirtual, FreedMemoryIsNotCopied) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  void* const freed = allocate(1000);
+  ASSERT_CUDA(cudaFree(freed));
+  char host[8] = {};
+  EXPECT_CUDA_ERROR(1, cudaMemcpy(host, freed, sizeof host, cudaMemcpyDefault));
+  EXPECT_CUDA_ERROR(1, cudaMemcpy(freed, host, sizeof host, cudaMemcpyDefault));
+  EXPECT_CUDA_ERROR(1, cudaMemset(freed, 0, sizeof host));
 }
 
 TEST(HostCudaVirtual, WhatDoesNotFitIsRefused) {

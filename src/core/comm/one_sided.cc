@@ -102,9 +102,9 @@ Result<const OneSidedWindow*> OneSided::create(void* memory, uint64_t bytes,
   return windows_.back().get();
 }
 
-Status OneSided::gather(engine::WindowStep step, const void* mine, size_t bytes, void* all) {
+Status OneSided::gather(engine::Purpose purpose, const void* mine, size_t bytes, void* all) {
   engine::Call call;
-  call.window_step = step;
+  call.purpose = purpose;
   call.collective = Collective::kAllGather;
   call.type = DataType::kUint8;
   call.count = bytes;
@@ -125,7 +125,7 @@ Status OneSided::exchange(OneSidedWindow* window, uint64_t word, bool on_device,
                     -reinterpret_cast<uintptr_t>(window->own) % sizeof(uint64_t),
                     reach == nullptr || reach->is_everywhere ? 1u : 0u};
   std::vector<Record> all(n);
-  WEIR_RETURN_IF_ERROR(gather(engine::WindowStep::kCreate, &mine, sizeof mine, all.data()));
+  WEIR_RETURN_IF_ERROR(gather(engine::Purpose::kWindowCreate, &mine, sizeof mine, all.data()));
   window->is_mapped = true;
   const std::lock_guard lock(owner_.state.lock);
   for (Rank p = 0; p < n; ++p) {
@@ -179,7 +179,7 @@ Status OneSided::exchange_keys(OneSidedWindow* window) {
     }
   }
   std::vector<KeyRecord> all(owner_.state.rank_count());
-  WEIR_RETURN_IF_ERROR(gather(engine::WindowStep::kCreate, &mine, sizeof mine, all.data()));
+  WEIR_RETURN_IF_ERROR(gather(engine::Purpose::kWindowCreate, &mine, sizeof mine, all.data()));
   for (Rank p = 0; p < owner_.state.rank_count(); ++p) {
     if (all[p].bytes > sizeof all[p].key) {
       return Status(
@@ -223,7 +223,7 @@ std::unique_ptr<OneSidedWindow> OneSided::take(const OneSidedWindow* window) {
 Status OneSided::meet_to_destroy(const OneSidedWindow& window) {
   std::vector<uint32_t> all(owner_.state.rank_count());
   WEIR_RETURN_IF_ERROR(
-      gather(engine::WindowStep::kDestroy, &window.number, sizeof window.number, all.data()));
+      gather(engine::Purpose::kWindowDestroy, &window.number, sizeof window.number, all.data()));
   for (Rank p = 0; p < owner_.state.rank_count(); ++p) {
     if (all[p] == all[0]) continue;
     return Status(Code::kMismatch,

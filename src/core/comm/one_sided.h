@@ -70,7 +70,7 @@ class OneSided {
  private:
   bool go_directly(const OneSidedCall& call, Rank target);
   // Collects the `bytes` of every rank, by rank.
-  Status gather(engine::WindowStep step, const void* mine, size_t bytes, void* all);
+  Status gather(engine::Purpose purpose, const void* mine, size_t bytes, void* all);
   // Returns when all ranks have called it; kMismatch: for different windows.
   Status meet_to_destroy(const OneSidedWindow& window);
   Status exchange(OneSidedWindow* window, uint64_t word, bool on_device,

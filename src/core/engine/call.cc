@@ -57,9 +57,10 @@ std::string describe(uint64_t what, uint64_t count) {
   if (collective >= kCollectiveCount || type >= kDataTypeCount || fold >= kFoldCount) {
     return fmt::format("an unreadable call ({:#x})", what);
   }
-  const auto window_step = static_cast<WindowStep>(what >> 27 & 3);
-  if (window_step == WindowStep::kCreate) return "window_create()";
-  if (window_step == WindowStep::kDestroy) return "window_destroy()";
+  const auto purpose = static_cast<Purpose>(what >> 27 & 3);
+  if (purpose == Purpose::kWindowCreate) return "window_create()";
+  if (purpose == Purpose::kWindowDestroy) return "window_destroy()";
+  if (purpose == Purpose::kDirect) return "an operation on memory of devices";
   const auto kind = static_cast<Collective>(collective);
   if (kind == Collective::kBarrier) return "barrier()";
   const bool average = (what >> 24 & 1) != 0;

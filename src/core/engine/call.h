@@ -10,8 +10,13 @@
 
 namespace weir::engine {
 
-// What a collective of the library's own belongs to, so that a mismatch names what the user called.
-enum class WindowStep : uint8_t { kNone = 0, kCreate = 1, kDestroy = 2 };
+// What a collective of the library's own belongs to, so that texts name what the user called.
+enum class Purpose : uint8_t {
+  kNone = 0,
+  kWindowCreate = 1,
+  kWindowDestroy = 2,
+  kDirect = 3,  // the ranks agree on an operation from device to device
+};
 
 struct Call {
   Collective collective = Collective::kBarrier;
@@ -20,7 +25,7 @@ struct Call {
   bool average = false;
   bool scaled = false;  // pre-multiplied sum: `scale` holds one element
   bool in_place = false;
-  WindowStep window_step = WindowStep::kNone;
+  Purpose purpose = Purpose::kNone;
   Rank root = 0;
   size_t count = 0;  // elements: of the whole buffer, or of one block (see weir.h)
   // v-variants, n entries each; displacements may be nullptr: blocks follow each other. For
@@ -47,12 +52,12 @@ bool is_rooted(Collective collective);
 uint32_t fingerprint(const Call& call, Rank rank_count);
 uint32_t fingerprint(uint64_t what, uint64_t count);  // of pack_what, without block counts
 
-// Collective, type, fold, window step and root in one word, and back into words.
+// Collective, type, fold, purpose and root in one word, and back into words.
 inline uint64_t pack_what(const Call& call) {
   return static_cast<uint64_t>(call.collective) | static_cast<uint64_t>(call.type) << 8 |
          static_cast<uint64_t>(call.fold) << 16 | uint64_t{call.average} << 24 |
          uint64_t{call.scaled} << 25 | uint64_t{call.block_counts != nullptr} << 26 |
-         static_cast<uint64_t>(call.window_step) << 27 | uint64_t{call.root} << 32;
+         static_cast<uint64_t>(call.purpose) << 27 | uint64_t{call.root} << 32;
 }
 std::string describe(uint64_t what, uint64_t count);  // "all_reduce(float32, sum, count 1024)"
 std::string describe(const Call& call);

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "hostcuda/core/memory.h"
+
 namespace weir::hostcuda {
 
 namespace {
@@ -41,6 +43,7 @@ Error Arena::map_range() {
   descriptor_ = descriptor;
   base_ = static_cast<char*>(base);
   free_.emplace(0, total_bytes_);
+  add_device_addresses(base, total_bytes_);
   return Error::kSuccess;
 }
 

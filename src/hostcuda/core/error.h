@@ -11,6 +11,7 @@ enum class Error : int {
   kOutOfMemory = 2,
   kNotInitialized = 3,
   kInvalidConfiguration = 9,
+  kInvalidPitch = 12,  // of the runtime only
   kInvalidCopyDirection = 21,
   kInvalidDeviceFunction = 98,
   kNoDevice = 100,

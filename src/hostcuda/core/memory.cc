@@ -14,6 +14,7 @@
 
 #include "hostcuda/core/capture.h"
 #include "hostcuda/core/pool.h"
+#include "weir/hostcuda.h"
 
 namespace weir::hostcuda {
 
@@ -29,6 +30,7 @@ std::atomic<uint64_t> next_id{1};
 struct Registry {
   std::shared_mutex mutex;
   std::map<uintptr_t, Allocation> by_base;
+  std::map<uintptr_t, size_t> device_addresses;
 };
 
 Registry& registry() {
@@ -39,6 +41,21 @@ Registry& registry() {
 uintptr_t number_of(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 void* pointer_to(uintptr_t address) { return reinterpret_cast<void*>(address); }
 
+// With the lock: the allocation that the address lies in, or end().
+std::map<uintptr_t, Allocation>::const_iterator find(const Registry& known, uintptr_t address) {
+  auto at = known.by_base.upper_bound(address);
+  if (at == known.by_base.begin()) return known.by_base.end();
+  --at;
+  return address - at->first < at->second.bytes ? at : known.by_base.end();
+}
+
+// The same: whether only devices have memory there.
+bool is_of_devices(const Registry& known, uintptr_t address) {
+  auto at = known.device_addresses.upper_bound(address);
+  return at != known.device_addresses.begin() &&
+         address - std::prev(at)->first < std::prev(at)->second;
+}
+
 size_t page_rounded(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
 
 }  // namespace
@@ -46,23 +63,48 @@ size_t page_rounded(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes
 std::optional<Allocation> find_allocation(const void* address) {
   Registry& known = registry();
   const std::shared_lock lock(known.mutex);
-  auto at = known.by_base.upper_bound(number_of(address));
-  if (at == known.by_base.begin()) return std::nullopt;
-  --at;
-  if (number_of(address) - at->first >= at->second.bytes) return std::nullopt;
-  return at->second;
+  const auto at = find(known, number_of(address));
+  return at == known.by_base.end() ? std::nullopt : std::optional(at->second);
 }
 
-Error check_range(const void* address, size_t bytes) {
-  const auto found = find_allocation(address);
-  if (!found.has_value()) return Error::kSuccess;
-  const size_t room = found->bytes - (number_of(address) - found->base);
-  // Registrations of host memory and mappings may be adjacent.
-  if (bytes > room && (found->kind == MemoryKind::kDevice || found->kind == MemoryKind::kManaged ||
-                       found->kind == MemoryKind::kHost)) {
-    return Error::kInvalidValue;
+Error check_range(const void* address, size_t bytes, unsigned access) {
+  const uintptr_t first = number_of(address);
+  Registry& known = registry();
+  const std::shared_lock lock(known.mutex);
+  auto at = find(known, first);
+  if (at == known.by_base.end()) {
+    return is_of_devices(known, first) ? Error::kInvalidValue : Error::kSuccess;
   }
-  return Error::kSuccess;
+  // Registrations of host memory may be adjacent to other memory of the host.
+  if (at->second.kind == MemoryKind::kRegistered) return Error::kSuccess;
+  for (size_t room = at->second.bytes - (first - at->first);; room += at->second.bytes) {
+    if ((access & ~at->second.access) != 0) return Error::kInvalidValue;
+    if (bytes <= room) return Error::kSuccess;
+    if (at->second.kind != MemoryKind::kMapped) return Error::kInvalidValue;
+    const uintptr_t end = at->first + at->second.bytes;
+    if (++at == known.by_base.end() || at->first != end || at->second.kind != MemoryKind::kMapped) {
+      return Error::kInvalidValue;
+    }
+  }
+}
+
+void set_access(const void* base, unsigned access) {
+  Registry& known = registry();
+  const std::unique_lock lock(known.mutex);
+  const auto at = known.by_base.find(number_of(base));
+  if (at != known.by_base.end()) at->second.access = access;
+}
+
+void add_device_addresses(const void* base, size_t bytes) {
+  Registry& known = registry();
+  const std::unique_lock lock(known.mutex);
+  known.device_addresses[number_of(base)] = bytes;
+}
+
+void remove_device_addresses(const void* base) {
+  Registry& known = registry();
+  const std::unique_lock lock(known.mutex);
+  known.device_addresses.erase(number_of(base));
 }
 
 Error add_allocation(const Allocation& allocation) {
@@ -222,3 +264,8 @@ void forget_allocations(int device) {
 }
 
 }  // namespace weir::hostcuda
+
+int weir_hostcuda_has_memory(const void* address, size_t bytes, int writes) {
+  using namespace weir::hostcuda;  // NOLINT: this is their C interface
+  return check_range(address, bytes, writes != 0 ? kWrite : kRead) == Error::kSuccess ? 1 : 0;
+}

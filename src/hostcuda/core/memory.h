@@ -15,6 +15,11 @@ namespace weir::hostcuda {
 
 enum class MemoryKind : uint8_t { kDevice, kHost, kRegistered, kManaged, kImported, kMapped };
 
+// What a use of memory needs, and what cuMemSetAccess gives, in CUDA's numbers.
+inline constexpr unsigned kRead = 1;
+inline constexpr unsigned kWrite = 2;
+inline constexpr unsigned kReadAndWrite = kRead | kWrite;
+
 struct Allocation {
   uintptr_t base = 0;
   size_t bytes = 0;
@@ -27,6 +32,7 @@ struct Allocation {
   uintptr_t reserved_base = 0;
   size_t reserved_bytes = 0;
   unsigned handle_types = 0;
+  unsigned access = kReadAndWrite;  // of any device; none before it is given, for mapped memory
 
   bool on_device() const {
     return kind == MemoryKind::kDevice || kind == MemoryKind::kImported ||
@@ -36,8 +42,16 @@ struct Allocation {
 };
 
 std::optional<Allocation> find_allocation(const void* address);
-// kInvalidValue when [address, address + bytes) begins in an allocation and ends outside it.
-Error check_range(const void* address, size_t bytes);
+// kInvalidValue when [address, address + bytes) begins in an allocation and ends outside it, or in
+// mapped memory without the access and not all of it mapped side by side, or where only devices
+// have memory and there is none: it was freed, or nothing is mapped there.
+Error check_range(const void* address, size_t bytes, unsigned access = kReadAndWrite);
+// Access to the mapped memory that begins there.
+void set_access(const void* base, unsigned access);
+
+// Addresses where only devices have memory: those of an arena, and reserved ones.
+void add_device_addresses(const void* base, size_t bytes);
+void remove_device_addresses(const void* base);
 
 Error allocate_device(Device& device, size_t bytes, MemoryKind kind, void** out,
                       std::shared_ptr<Pool> pool = nullptr);

@@ -92,8 +92,10 @@ void run(const CopyOperation& operation) {
 }
 
 void run(const FillOperation& operation) {
-  for (size_t y = 0; y < operation.height; ++y) {
-    char* const row = static_cast<char*>(operation.destination) + y * operation.pitch_bytes;
+  for (size_t i = 0; i < operation.height * operation.depth; ++i) {
+    char* const row = static_cast<char*>(operation.destination) +
+                      i / operation.height * operation.slice_bytes +
+                      i % operation.height * operation.pitch_bytes;
     if (operation.element_bytes == 1) {
       std::memset(row, static_cast<int>(operation.value & 0xff), operation.width);
       continue;
@@ -215,14 +217,14 @@ Error copy(CopyOperation operation, const void* handle, bool synchronous) {
   const bool rows = operation.height > 1 || operation.depth > 1;
   if (rows && (operation.source_pitch < operation.width_bytes ||
                operation.destination_pitch < operation.width_bytes)) {
-    return Error::kInvalidValue;
+    return Error::kInvalidPitch;
   }
   const size_t source_bytes = extent(operation.width_bytes, operation.height, operation.depth,
                                      operation.source_pitch, operation.source_slice);
   const size_t destination_bytes = extent(operation.width_bytes, operation.height, operation.depth,
                                           operation.destination_pitch, operation.destination_slice);
-  if (check_range(operation.source, source_bytes) != Error::kSuccess ||
-      check_range(operation.destination, destination_bytes) != Error::kSuccess) {
+  if (check_range(operation.source, source_bytes, kRead) != Error::kSuccess ||
+      check_range(operation.destination, destination_bytes, kWrite) != Error::kSuccess) {
     return Error::kInvalidValue;
   }
   const Place source = place_of(operation.source);
@@ -253,13 +255,19 @@ Error fill(FillOperation operation, const void* handle, bool synchronous) {
   if (synchronous) {
     if (const Error error = check_synchronous(stream); error != Error::kSuccess) return error;
   }
-  if (operation.width == 0 || operation.height == 0) return Error::kSuccess;
+  if (operation.width == 0 || operation.height == 0 || operation.depth == 0) {
+    return Error::kSuccess;
+  }
   const size_t width_bytes = operation.width * operation.element_bytes;
-  if (operation.height > 1 && operation.pitch_bytes < width_bytes) return Error::kInvalidValue;
+  if ((operation.height > 1 || operation.depth > 1) && operation.pitch_bytes < width_bytes) {
+    return Error::kInvalidValue;
+  }
   const Place place = place_of(operation.destination);
   if (place == Place::kPageable) return Error::kInvalidValue;
-  const size_t bytes = (operation.height - 1) * operation.pitch_bytes + width_bytes;
-  if (const Error error = check_range(operation.destination, bytes); error != Error::kSuccess) {
+  const size_t bytes = extent(width_bytes, operation.height, operation.depth, operation.pitch_bytes,
+                              operation.slice_bytes);
+  if (const Error error = check_range(operation.destination, bytes, kWrite);
+      error != Error::kSuccess) {
     return error;
   }
   if (synchronous && place != Place::kDevice) return enqueue_and_wait(stream, operation);
@@ -277,12 +285,14 @@ Error value_batch(const void* stream, ValueBatch batch) {
   }
   for (const ValueOperation& operation : batch.operations) {
     size_t bytes = 0;
+    unsigned access = kWrite;
     unsigned flags = 0;
     switch (operation.type) {
       case ValueOperation::Type::kWait32:
       case ValueOperation::Type::kWait64:
         bytes = operation.type == ValueOperation::Type::kWait32 ? 4 : 8;
         flags = 3u | 1u << 30;
+        access = kRead;
         break;
       case ValueOperation::Type::kWrite32:
       case ValueOperation::Type::kWrite64:
@@ -302,7 +312,7 @@ Error value_batch(const void* stream, ValueBatch batch) {
     if (reinterpret_cast<uintptr_t>(operation.address) % bytes != 0) return Error::kInvalidValue;
     // As in CUDA, ordinary host memory has no device address.
     if (place_of(operation.address) == Place::kPageable ||
-        check_range(operation.address, bytes) != Error::kSuccess) {
+        check_range(operation.address, bytes, access) != Error::kSuccess) {
       return Error::kInvalidValue;
     }
   }

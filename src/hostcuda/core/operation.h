@@ -52,6 +52,8 @@ struct FillOperation {
   unsigned element_bytes = 1;  // 1, 2 or 4
   size_t width = 0;            // in elements
   size_t height = 1;
+  size_t depth = 1;
+  size_t slice_bytes = 0;  // from one layer of rows to the next
 };
 
 struct HostOperation {

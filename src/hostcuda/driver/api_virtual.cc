@@ -179,6 +179,7 @@ WEIR_CUDA CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_
     Virtual& all = state();
     const std::lock_guard lock(all.mutex);
     all.reserved.emplace(aligned, bytes);
+    add_device_addresses(pointer(aligned), bytes);
     *address = aligned;
     return Error::kSuccess;
   });
@@ -192,6 +193,8 @@ WEIR_CUDA CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
     if (at == all.reserved.end() || at->second != bytes) return Error::kInvalidValue;
     const auto inside = all.mapped.lower_bound(address);
     if (inside != all.mapped.end() && inside->first < address + bytes) return Error::kInvalidValue;
+    // Before the addresses may belong to another mapping of the process.
+    remove_device_addresses(pointer(address));
     munmap(pointer(address), bytes);
     all.reserved.erase(at);
     return Error::kSuccess;
@@ -220,6 +223,7 @@ WEIR_CUDA CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset,
     allocation.reserved_base = reserved->first;
     allocation.reserved_bytes = reserved->second;
     allocation.handle_types = static_cast<unsigned>(memory->properties.requestedHandleTypes);
+    allocation.access = 0;
     if (add_allocation(allocation) != Error::kSuccess) return Error::kInvalidValue;
     // No access before cuMemSetAccess.
     if (mmap(pointer(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, memory->descriptor, 0) ==
@@ -274,6 +278,7 @@ WEIR_CUDA CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmem
       if (mprotect(pointer(at->first), at->second.bytes, protection) != 0) {
         return Error::kInvalidValue;
       }
+      set_access(pointer(at->first), flags);
       at->second.access = std::move(access);
       return Error::kSuccess;
     });

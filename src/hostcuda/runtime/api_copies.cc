@@ -12,7 +12,8 @@ namespace {
 
 constexpr cudaStream_t kLegacy = nullptr;
 
-Error copy_box(const struct cudaMemcpy3DParms* box, cudaStream_t stream, bool synchronous) {
+template <class Box>
+Error copy_box(const Box* box, cudaStream_t stream, bool synchronous) {
   CopyOperation operation;
   const Error error = to_operation(box, &operation);
   return error == Error::kSuccess ? copy(std::move(operation), stream, synchronous) : error;
@@ -75,6 +76,25 @@ WEIR_CUDART cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms* box) {
 WEIR_CUDART cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms* box,
                                           cudaStream_t stream) {
   return device_call([&] { return copy_box(box, stream, false); });
+}
+
+WEIR_CUDART cudaError_t cudaMemcpy3DPeer(const struct cudaMemcpy3DPeerParms* box) {
+  return device_call([&] { return copy_box(box, kLegacy, true); });
+}
+
+WEIR_CUDART cudaError_t cudaMemcpy3DPeerAsync(const struct cudaMemcpy3DPeerParms* box,
+                                              cudaStream_t stream) {
+  return device_call([&] { return copy_box(box, stream, false); });
+}
+
+WEIR_CUDART cudaError_t cudaMemset3D(struct cudaPitchedPtr pitched, int value,
+                                     struct cudaExtent extent) {
+  return device_call([&] { return fill(box_fill(pitched, value, extent), kLegacy, true); });
+}
+
+WEIR_CUDART cudaError_t cudaMemset3DAsync(struct cudaPitchedPtr pitched, int value,
+                                          struct cudaExtent extent, cudaStream_t stream) {
+  return device_call([&] { return fill(box_fill(pitched, value, extent), stream, false); });
 }
 
 WEIR_CUDART cudaError_t cudaMemset(void* address, int value, size_t bytes) {

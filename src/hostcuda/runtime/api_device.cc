@@ -247,3 +247,13 @@ WEIR_CUDART cudaError_t cudaDeviceSynchronize(void) {
 WEIR_CUDART cudaError_t cudaDeviceReset(void) {
   return device_call([] { return reset_device(*current_device()); });
 }
+
+// A graph's memory is freed with the graph: nothing is kept for the next one.
+WEIR_CUDART cudaError_t cudaDeviceGraphMemTrim(int device) {
+  return plain_call(
+      [&] { return device_at(device) == nullptr ? Error::kInvalidDevice : Error::kSuccess; });
+}
+
+WEIR_CUDART cudaError_t cudaCtxResetPersistingL2Cache(void) {
+  return device_call([] { return Error::kSuccess; });
+}

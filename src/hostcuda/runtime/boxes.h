@@ -35,6 +35,15 @@ inline FillOperation row_fill(void* address, size_t pitch, int value, size_t wid
   return operation;
 }
 
+inline FillOperation box_fill(const struct cudaPitchedPtr& pitched, int value,
+                              const struct cudaExtent& extent) {
+  FillOperation operation =
+      row_fill(pitched.ptr, pitched.pitch, value, extent.width, extent.height);
+  operation.depth = extent.depth;
+  operation.slice_bytes = pitched.pitch * pitched.ysize;
+  return operation;
+}
+
 // kNotSupported for arrays, which only device code reads.
 inline Error to_operation(const struct cudaMemcpy3DParms* box, CopyOperation* operation) {
   if (box == nullptr) return Error::kInvalidValue;
@@ -52,6 +61,17 @@ inline Error to_operation(const struct cudaMemcpy3DParms* box, CopyOperation* op
   operation->destination_slice = to_slice;
   operation->source_slice = from_slice;
   return Error::kSuccess;
+}
+
+inline Error to_operation(const struct cudaMemcpy3DPeerParms* box, CopyOperation* operation) {
+  if (box == nullptr) return Error::kInvalidValue;
+  if (device_at(box->srcDevice) == nullptr || device_at(box->dstDevice) == nullptr) {
+    return Error::kInvalidDevice;
+  }
+  const struct cudaMemcpy3DParms plain = {
+      box->srcArray, box->srcPos, box->srcPtr, box->dstArray,
+      box->dstPos,   box->dstPtr, box->extent, cudaMemcpyDeviceToDevice};
+  return to_operation(&plain, operation);
 }
 
 inline Error to_operation(const struct cudaMemsetParams* fill, FillOperation* operation) {

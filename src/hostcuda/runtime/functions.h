@@ -50,6 +50,8 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned int flags);
 cudaError_t cudaDeviceDisablePeerAccess(int peer);
 cudaError_t cudaDeviceSynchronize(void);
 cudaError_t cudaDeviceReset(void);
+cudaError_t cudaDeviceGraphMemTrim(int device);
+cudaError_t cudaCtxResetPersistingL2Cache(void);
 
 // ---- Memory -------------------------------------------------------------------------------------
 cudaError_t cudaMalloc(void** address, size_t bytes);
@@ -87,6 +89,11 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
                               cudaStream_t stream);
 cudaError_t cudaMemcpy3D(const struct cudaMemcpy3DParms* box);
 cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms* box, cudaStream_t stream);
+cudaError_t cudaMemcpy3DPeer(const struct cudaMemcpy3DPeerParms* box);
+cudaError_t cudaMemcpy3DPeerAsync(const struct cudaMemcpy3DPeerParms* box, cudaStream_t stream);
+cudaError_t cudaMemset3D(struct cudaPitchedPtr pitched, int value, struct cudaExtent extent);
+cudaError_t cudaMemset3DAsync(struct cudaPitchedPtr pitched, int value, struct cudaExtent extent,
+                              cudaStream_t stream);
 cudaError_t cudaMemset(void* address, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemset2D(void* address, size_t pitch, int value, size_t width, size_t height);

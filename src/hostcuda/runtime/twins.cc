@@ -39,6 +39,19 @@ WEIR_CUDART cudaError_t cudaMemcpy3D_ptds(const struct cudaMemcpy3DParms* box) {
   });
 }
 
+WEIR_CUDART cudaError_t cudaMemcpy3DPeer_ptds(const struct cudaMemcpy3DPeerParms* box) {
+  return device_call([&] {
+    CopyOperation operation;
+    const Error error = to_operation(box, &operation);
+    return error == Error::kSuccess ? copy(std::move(operation), own(nullptr), true) : error;
+  });
+}
+
+WEIR_CUDART cudaError_t cudaMemset3D_ptds(struct cudaPitchedPtr pitched, int value,
+                                          struct cudaExtent extent) {
+  return device_call([&] { return fill(box_fill(pitched, value, extent), own(nullptr), true); });
+}
+
 WEIR_CUDART cudaError_t cudaMemset_ptds(void* address, int value, size_t bytes) {
   return device_call(
       [&] { return fill(row_fill(address, 0, value, bytes, 1), own(nullptr), true); });
@@ -111,6 +124,16 @@ WEIR_CUDART cudaError_t cudaMemcpy2DAsync_ptsz(void* to, size_t to_pitch, const 
 WEIR_CUDART cudaError_t cudaMemcpy3DAsync_ptsz(const struct cudaMemcpy3DParms* box,
                                                cudaStream_t stream) {
   return cudaMemcpy3DAsync(box, own(stream));
+}
+
+WEIR_CUDART cudaError_t cudaMemcpy3DPeerAsync_ptsz(const struct cudaMemcpy3DPeerParms* box,
+                                                   cudaStream_t stream) {
+  return cudaMemcpy3DPeerAsync(box, own(stream));
+}
+
+WEIR_CUDART cudaError_t cudaMemset3DAsync_ptsz(struct cudaPitchedPtr pitched, int value,
+                                               struct cudaExtent extent, cudaStream_t stream) {
+  return cudaMemset3DAsync(pitched, value, extent, own(stream));
 }
 
 WEIR_CUDART cudaError_t cudaMemcpyAsync_ptsz(void* to, const void* from, size_t bytes,

@@ -136,7 +136,9 @@ ncclResult_t Comm::async_error() {
     return to_nccl(asked);
   }
   if (error != WEIR_OK) {
-    note_error(weir_last_error(comm));
+    const char* function = running_.load(std::memory_order_acquire);
+    note_error(fmt::format("{}{}{}: {}", function != nullptr ? function : "",
+                           function != nullptr ? ", " : "", title(), weir_last_error(comm)));
     return to_nccl(error, aborted());
   }
   if (!has_siblings_.load(std::memory_order_acquire)) return ncclSuccess;

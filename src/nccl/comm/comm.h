@@ -141,6 +141,8 @@ class Comm {
   // An operation failed in a stream: sets the communicator's error, unless it has one or was
   // stopped here.
   void stream_failed(const Outcome& outcome);
+  // `function`, which is static, is run for a stream from now on; nullptr: nothing is.
+  void runs(const char* function) { running_.store(function, std::memory_order_release); }
   // Whether nothing further may be run.
   bool broken() const { return stopped_here() || failure_.load() != ncclSuccess; }
   DeviceState& devices() { return devices_; }
@@ -200,6 +202,7 @@ class Comm {
   std::atomic<ncclComm_t> real_{nullptr};
   std::atomic<int> in_flight_{0};
   std::atomic<int> failure_{ncclSuccess};  // of a call in the background
+  std::atomic<const char*> running_{nullptr};  // the function whose operation is run for a stream
   std::atomic<bool> aborted_{false};
   std::atomic<bool> revoked_{false};
   std::atomic<bool> finalized_{false};

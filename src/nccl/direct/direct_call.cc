@@ -5,7 +5,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
+#include "api/handles.h"
+#include "core/base/rank_list.h"
+#include "core/engine/call.h"
 #include "cuda/kernels/reduce_layout.h"
 #include "nccl/api/translate.h"
 #include "nccl/direct/direct_policy.h"
@@ -44,6 +48,27 @@ kernels::ReduceFold fold_of(weir_redop_t op) {
       return kernels::ReduceFold::kMin;
     default:  // also of an average
       return kernels::ReduceFold::kSum;
+  }
+}
+
+Collective collective_of(OperationKind kind) {
+  switch (kind) {
+    case OperationKind::kReduce:
+      return Collective::kReduce;
+    case OperationKind::kBroadcast:
+      return Collective::kBroadcast;
+    case OperationKind::kReduceScatter:
+      return Collective::kReduceScatter;
+    case OperationKind::kAllGather:
+      return Collective::kAllGather;
+    case OperationKind::kAllToAll:
+      return Collective::kAllToAll;
+    case OperationKind::kGather:
+      return Collective::kGather;
+    case OperationKind::kScatter:
+      return Collective::kScatter;
+    default:
+      return Collective::kAllReduce;
   }
 }
 
@@ -171,28 +196,38 @@ Outcome DirectCall::begin() {
   entries_.resize(n + 1);
   entries_[n] = mine;
   return call_.start([&](weir_comm_t comm, weir_request_t* request) {
-    return weir_all_gather(comm, &entries_[n], entries_.data(), sizeof(Entry), WEIR_UINT8, request);
+    return gather_for_direct(comm, &entries_[n], entries_.data(), sizeof(Entry), request);
   });
 }
 
+// As the core describes calls that differ.
+std::string DirectCall::describe(const Entry& entry) const {
+  engine::Call call;
+  call.collective = collective_of(static_cast<OperationKind>(entry.kind));
+  call.type = static_cast<DataType>(entry.type);
+  call.scaled = entry.op == kScaledSum;
+  call.average = entry.op == WEIR_AVG;
+  if (!call.scaled && !call.average) call.fold = static_cast<Fold>(entry.op);
+  call.root = static_cast<Rank>(entry.root);
+  call.count = entry.count;
+  return engine::describe(call);
+}
+
 Outcome DirectCall::compare() const {
-  const auto me = static_cast<size_t>(comm_.rank());
   const auto n = static_cast<size_t>(comm_.rank_count());
-  const Entry& mine = entries_[me];
+  std::map<std::string, std::vector<Rank>> calls;
   for (size_t rank = 0; rank < n; ++rank) {
-    const Entry& it = entries_[rank];
-    if (it.kind == mine.kind && it.count == mine.count && it.root == mine.root &&
-        it.type == mine.type && it.op == mine.op) {
-      continue;
-    }
-    return invalid_usage(
-        fmt::format("{}: rank {} calls operation {} with count {}, type {}, root {} and reduction "
-                    "{}, rank {} operation {} with count {}, type {}, root {} and reduction {}: "
-                    "they must be the same on all ranks",
-                    operation_.function, me, mine.kind, mine.count, mine.type, mine.root, mine.op,
-                    rank, it.kind, it.count, it.type, it.root, it.op));
+    calls[describe(entries_[rank])].push_back(static_cast<Rank>(rank));
   }
-  return {};
+  if (calls.size() == 1) return {};
+  std::string text = fmt::format(
+      "{}, rank {} of {}: the ranks made different calls:", operation_.function, comm_.rank(), n);
+  for (const auto& [what, ranks] : calls) {
+    text += fmt::format(" {} called {};", describe_ranks(ranks), what);
+  }
+  return invalid_usage(text +
+                       " every rank must call the same collectives in the same order, with the "
+                       "same count, type, operation and root");
 }
 
 // The ranks whose send buffers this rank copies from.
@@ -256,7 +291,7 @@ Outcome DirectCall::vote() {
   const bool reached = is_reduction(operation_.kind) ? reach_for_reduction() : reach_all();
   refusal_ = reached ? kNobody : static_cast<uint32_t>(comm_.rank());
   return call_.start([&](weir_comm_t comm, weir_request_t* request) {
-    return weir_all_reduce(comm, &refusal_, &first_refusal_, 1, WEIR_UINT32, WEIR_MIN, request);
+    return least_for_direct(comm, &refusal_, &first_refusal_, request);
   });
 }
 
@@ -349,13 +384,11 @@ Outcome DirectCall::reduce() {
 
 // The end of the call on all ranks.
 Outcome DirectCall::start_barrier() {
-  if (!is_reduction(operation_.kind)) {
-    return call_.start(
-        [](weir_comm_t comm, weir_request_t* request) { return weir_barrier(comm, request); });
-  }
-  refusal_ = failure_.ok() ? kNobody : static_cast<uint32_t>(comm_.rank());
+  // A copy that failed concerns no other rank.
+  refusal_ = failure_.ok() || !is_reduction(operation_.kind) ? kNobody
+                                                             : static_cast<uint32_t>(comm_.rank());
   return call_.start([&](weir_comm_t comm, weir_request_t* request) {
-    return weir_all_reduce(comm, &refusal_, &first_refusal_, 1, WEIR_UINT32, WEIR_MIN, request);
+    return least_for_direct(comm, &refusal_, &first_refusal_, request);
   });
 }
 

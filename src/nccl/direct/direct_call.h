@@ -55,6 +55,7 @@ class DirectCall : public DirectOperation {
   Outcome reduce();
   Outcome start_barrier();
   Outcome compare() const;
+  std::string describe(const Entry& entry) const;
   void refused();
   bool reach_all();
   bool reach_for_reduction();

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "api/handles.h"
 #include "nccl/api/translate.h"
 #include "nccl/direct/direct_policy.h"
 #include "nccl/direct/exports.h"
@@ -13,6 +14,7 @@ DirectMessage::DirectMessage(const Operation& operation, std::shared_ptr<DeviceQ
     : operation_(operation),
       comm_(*operation.comm),
       queue_(std::move(queue)),
+      message_bytes_(operation.count * element_bytes(operation.type)),
       call_(operation, operation.comm->weir()),
       answer_call_(operation, operation.comm->devices().answers()) {}
 
@@ -46,11 +48,12 @@ Outcome DirectMessage::step(State* state, bool* moved) {
 }
 
 Outcome DirectMessage::begin() {
-  shown_.bytes = operation_.count * element_bytes(operation_.type);
+  shown_.bytes = message_bytes_;
   const auto bytes = sizeof shown_;
   if (!sends()) {
     return call_.start([&](weir_comm_t comm, weir_request_t* request) {
-      return weir_recv(comm, &shown_, bytes, WEIR_UINT8, operation_.peer, request);
+      return message_for_direct(false, comm, &shown_, bytes, operation_.peer, message_bytes_,
+                                request);
     });
   }
   shown_.usable = queue_ != nullptr && comm_.devices().tries_messages_to(operation_.peer) ? 1 : 0;
@@ -69,7 +72,7 @@ Outcome DirectMessage::begin() {
     }
   }
   return call_.start([&](weir_comm_t comm, weir_request_t* request) {
-    return weir_send(comm, &shown_, bytes, WEIR_UINT8, operation_.peer, request);
+    return message_for_direct(true, comm, &shown_, bytes, operation_.peer, message_bytes_, request);
   });
 }
 
@@ -81,7 +84,8 @@ Outcome DirectMessage::told(State* state) {
   if (sends()) {
     phase_ = Phase::kAnswering;
     return answer_call_.start([&](weir_comm_t comm, weir_request_t* request) {
-      return weir_recv(comm, &answer_, sizeof answer_, WEIR_UINT8, operation_.peer, request);
+      return message_for_direct(false, comm, &reply_, sizeof reply_, operation_.peer,
+                                message_bytes_, request);
     });
   }
   // A sender that has given up may use its buffer again.
@@ -91,13 +95,7 @@ Outcome DirectMessage::told(State* state) {
             fmt::format("{}: {}", operation_.function, weir_last_error(comm_.devices().answers()))};
   }
   const size_t bytes = operation_.count * element_bytes(operation_.type);
-  if (shown_.bytes != bytes) {
-    failure_ = invalid_usage(
-        fmt::format("{}: rank {} sends {} bytes, rank {} receives {}: a send and its receive must "
-                    "have the same count and type",
-                    operation_.function, operation_.peer, shown_.bytes, comm_.rank(), bytes));
-    return answer(Answer::kFailed);
-  }
+  if (shown_.bytes != bytes) return answer(Answer::kOtherLength);
   if (queue_ == nullptr) return answer(Answer::kNotThisTime);
   const cuda::ContextScope scope(queue_->driver(), nullptr, queue_->context());
   const Reached from = reach(queue_->driver(), shown_.process, shown_.range, bytes);
@@ -117,15 +115,26 @@ Outcome DirectMessage::told(State* state) {
 }
 
 Outcome DirectMessage::answer(Answer it) {
-  answer_ = it;
+  reply_ = {it, 0, message_bytes_};
   phase_ = Phase::kAnswering;
   return answer_call_.start([&](weir_comm_t comm, weir_request_t* request) {
-    return weir_send(comm, &answer_, sizeof answer_, WEIR_UINT8, operation_.peer, request);
+    return message_for_direct(true, comm, &reply_, sizeof reply_, operation_.peer, message_bytes_,
+                              request);
   });
 }
 
+// The same text at both ends.
+Outcome DirectMessage::other_length() const {
+  const int here = comm_.rank();
+  return invalid_usage(
+      fmt::format("{}, rank {} of {}: rank {} sends {} bytes, rank {} receives {}: a send and its "
+                  "receive must have the same count and type",
+                  operation_.function, here, comm_.rank_count(), sends() ? here : operation_.peer,
+                  shown_.bytes, sends() ? operation_.peer : here, reply_.bytes));
+}
+
 Outcome DirectMessage::answered(State* state) {
-  switch (answer_) {
+  switch (reply_.answer) {
     case Answer::kCopied:
       if (comm_.devices().note(DeviceState::Event::kSent)) {
         explain(comm_, fmt::format("messages of rank {} on device memory are copied directly",
@@ -140,13 +149,16 @@ Outcome DirectMessage::answered(State* state) {
       if (sends()) comm_.devices().give_up_messages_to(operation_.peer);
       *state = State::kRefused;
       return {};
+    case Answer::kOtherLength:
+      return other_length();
     case Answer::kFailed:
       break;
   }
   if (!failure_.ok()) return failure_;
   return {ncclRemoteError,
-          fmt::format("{}: rank {} could not copy the {} bytes of rank {}", operation_.function,
-                      operation_.peer, shown_.bytes, comm_.rank())};
+          fmt::format("{}, rank {} of {}: rank {} could not copy the {} bytes of rank {}",
+                      operation_.function, comm_.rank(), comm_.rank_count(), operation_.peer,
+                      shown_.bytes, comm_.rank())};
 }
 
 }  // namespace weir::nccl

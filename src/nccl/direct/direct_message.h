@@ -50,7 +50,13 @@ class DirectMessage : public DirectOperation {
     kCopied = 1,
     kNotThisTime,  // the receiver's buffer is of another kind
     kUnreachable,  // neither this message nor a later one can go directly
-    kFailed,       // the message has another length, or CUDA has refused the copy
+    kFailed,       // CUDA has refused the copy
+    kOtherLength,
+  };
+  struct Reply {
+    Answer answer;
+    uint32_t zero;
+    uint64_t bytes;  // that the receiver expects
   };
 
   Outcome step(State* state, bool* moved);
@@ -58,16 +64,18 @@ class DirectMessage : public DirectOperation {
   Outcome told(State* state);      // the receiver knows what the sender has shown
   Outcome answered(State* state);  // the answer has come, or is on its way
   Outcome answer(Answer it);
+  Outcome other_length() const;
   bool sends() const { return operation_.kind == OperationKind::kSend; }
 
   const Operation& operation_;
   Comm& comm_;
   const std::shared_ptr<DeviceQueue> queue_;
+  const size_t message_bytes_;
   Phase phase_ = Phase::kBegin;
   uint32_t mark_ = 0;
   Outcome failure_;  // the error behind the answer kFailed
   Shown shown_{};
-  Answer answer_{};
+  Reply reply_{};
   // The second one is for the answer; both use the members above.
   WeirCall call_;
   WeirCall answer_call_;

@@ -7,6 +7,7 @@
 
 #include "api/handles.h"
 #include "nccl/api/translate.h"
+#include "nccl/host/buffers.h"
 #include "nccl/host/one_sided.h"
 
 namespace weir::nccl {
@@ -172,7 +173,7 @@ Outcome check(const Arguments& a, Operation* operation) {
   operation->peer = a.peer;
   operation->stream = a.stream;
   operation->launch_event = launch_event_of(a.config);
-  return {};
+  return check_buffers(*operation);
 }
 
 namespace {

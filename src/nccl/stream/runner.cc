@@ -431,6 +431,7 @@ void answer_all(ProxyTask& task, const std::atomic<bool>& leave) {
 void run(ProxyTask& task, const std::atomic<bool>& leave) {
   if (task.gated) task.doorbell().take();
   Outcome outcome;
+  task.comm->runs(task.subtasks[0].operation.function);
   try {
     Runner runner(task, task.staging->bytes, true, leave);
     outcome = runner.run();
@@ -439,6 +440,7 @@ void run(ProxyTask& task, const std::atomic<bool>& leave) {
     if (!task.gated) answer_all(task, leave);
   }
   if (!outcome.ok()) task.comm->stream_failed(outcome);
+  task.comm->runs(nullptr);
   if (task.gated && !leave.load(std::memory_order_relaxed)) task.doorbell().answer();
 }
 

@@ -204,12 +204,14 @@ TEST_F(NcclDirectMessages, OfDifferentLengthsAreToldToBothRanks) {
   EXPECT_NCCL(send(ranks, 0, 1, out));
   EXPECT_NCCL(receive(ranks, 1, 0, in));
   ranks.synchronize();
-  EXPECT_EQ(async_error(ranks.comm(1)), ncclInvalidUsage);
-  const std::string text = ncclGetLastError(ranks.comm(1));
-  EXPECT_NE(text.find("rank 0 sends 120044 bytes"), std::string::npos) << text;
-  EXPECT_NE(text.find("rank 1 receives 120048"), std::string::npos) << text;
-  EXPECT_EQ(async_error(ranks.comm(0)), ncclRemoteError);
-  EXPECT_NE(std::string(ncclGetLastError(ranks.comm(0))).find("rank 1"), std::string::npos);
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_EQ(async_error(ranks.comm(r)), ncclInvalidUsage);
+    const std::string text = ncclGetLastError(ranks.comm(r));
+    const std::string begin = (r == 0 ? "ncclSend" : "ncclRecv") + std::string(", rank ");
+    EXPECT_EQ(text.find(begin + std::to_string(r) + " of 2: "), 0U) << text;
+    EXPECT_NE(text.find("rank 0 sends 120044 bytes"), std::string::npos) << text;
+    EXPECT_NE(text.find("rank 1 receives 120048"), std::string::npos) << text;
+  }
   EXPECT_EQ(in.memory.get(), std::vector<int>(kCount + 1, kUntouched));
 }
 
@@ -245,6 +247,8 @@ TEST_F(NcclDirectMessages, AReceiverThatComesAfterTheDeadlineIsRefused) {
   EXPECT_NCCL(ncclSend(out.memory.data(), kCount, ncclInt, 1, comms[0], streams[0].nccl()));
   streams[0].synchronize();
   EXPECT_EQ(async_error(comms[0]), ncclRemoteError);
+  const std::string text = ncclGetLastError(comms[0]);
+  EXPECT_EQ(text.find("ncclSend, rank 0 of 2: a message of 120044 bytes with rank 1"), 0U) << text;
   const ncclResult_t late =
       ncclRecv(in.memory.data(), kCount, ncclInt, 0, comms[1], streams[1].nccl());
   streams[1].synchronize();

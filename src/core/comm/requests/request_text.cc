@@ -47,10 +47,16 @@ std::string describe(const Request& request, const CommState& state) {
       return fmt::format("{} (operation {} of '{}')", engine::describe(request.call),
                          request.started ? request.sequence : state.context.sequence + 1, name);
     case RequestKind::kSend:
-      return fmt::format("send of {} bytes to rank {} on '{}'", request.bytes, request.peer, name);
     case RequestKind::kRecv:
-      return fmt::format("receive of {} bytes from rank {} on '{}'", request.bytes, request.peer,
-                         name);
+      if (request.announced_bytes > 0) {
+        return fmt::format("a message of {} bytes with rank {} on memory of devices on '{}'",
+                           request.announced_bytes, request.peer, name);
+      }
+      return request.kind == RequestKind::kSend
+                 ? fmt::format("send of {} bytes to rank {} on '{}'", request.bytes, request.peer,
+                               name)
+                 : fmt::format("receive of {} bytes from rank {} on '{}'", request.bytes,
+                               request.peer, name);
     case RequestKind::kDevice:
       return request.device->is_all_to_all_v
                  ? fmt::format("all_to_all_v on memory of device {} on '{}'",

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nccl/host/buffers.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "nccl/cuda/driver.h"
+#include "nccl/host/slices.h"
+
+namespace weir::nccl {
+
+namespace {
+
+// Why the stand-in does not have all of the memory.
+std::string fault(const cuda::Driver& driver, const void* buffer, size_t buffer_bytes) {
+  const auto address = static_cast<cuda::DevicePointer>(reinterpret_cast<uintptr_t>(buffer));
+  cuda::DevicePointer base = 0;
+  size_t bytes = 0;
+  if (driver.cuMemGetAddressRange_v2 == nullptr ||
+      driver.cuMemGetAddressRange_v2(&base, &bytes, address) != cuda::kSuccess) {
+    return "lies in no allocation: it was freed, or nothing is mapped there";
+  }
+  if (buffer_bytes > bytes - (address - base)) {
+    return fmt::format("begins at byte {} of an allocation of {} bytes and ends outside it",
+                       address - base, bytes);
+  }
+  return "is not accessible (cuMemSetAccess)";
+}
+
+Outcome check_buffer(const cuda::Driver& driver, const Operation& operation, const void* buffer,
+                     size_t bytes, bool receives) {
+  if (bytes == 0 || driver.has_memory(buffer, bytes, receives ? 1 : 0) != 0) return {};
+  const bool is_one = std::string_view(operation.function) == "ncclBcast";
+  const char* name = is_one ? "buff" : receives ? "recvbuff" : "sendbuff";
+  const Comm& comm = *operation.comm;
+  return invalid_argument(fmt::format("{}, rank {} of {}: {} {} of {} bytes {}", operation.function,
+                                      comm.rank(), comm.rank_count(), name, buffer, bytes,
+                                      fault(driver, buffer, bytes)));
+}
+
+}  // namespace
+
+Outcome check_buffers(const Operation& operation) {
+  const cuda::Driver* driver = cuda::known_driver();
+  if (driver == nullptr || driver->has_memory == nullptr) return {};
+  const Cut whole = cut(operation, 0);
+  const size_t block_bytes = operation.count * whole.element_bytes;
+  Outcome outcome =
+      check_buffer(*driver, operation, operation.send, whole.send_blocks * block_bytes, false);
+  if (!outcome.ok()) return outcome;
+  return check_buffer(*driver, operation, operation.recv, whole.recv_blocks * block_bytes, true);
+}
+
+}  // namespace weir::nccl

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The buffers of an operation on Weir's stand-in for CUDA, which knows all memory of devices. There
+// a buffer that is too short, or was freed, is an error of the call, as it is of a copy. A GPU
+// would fault, or overwrite other memory; a device of host memory would always do the latter.
+// Thread-safe.
+#pragma once
+
+#include "nccl/base/outcome.h"
+#include "nccl/host/operation.h"
+
+namespace weir::nccl {
+
+// Success where CUDA is real or not in use, and for memory that CUDA does not know.
+Outcome check_buffers(const Operation& operation);
+
+}  // namespace weir::nccl

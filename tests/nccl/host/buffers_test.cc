@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a call says of a buffer that is too short, or not there. On the stand-in for CUDA, which
+// knows all memory of devices.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "nccl/stream/stream_support.h"
+
+namespace weir::nccl::test {
+namespace {
+
+constexpr size_t kUnit = size_t{2} << 20;
+constexpr size_t kCount = 100000;  // goes directly between the devices
+constexpr size_t kFew = 100;       // is staged
+
+struct Call {
+  const char* name;
+  size_t factor;  // of the receive buffer's size
+  ncclResult_t (*call)(const int* from, int* to, size_t count, ncclComm_t comm, cudaStream_t on);
+};
+const Call kCalls[] = {
+    {"ncclAllReduce", 1,
+     [](const int* from, int* to, size_t count, ncclComm_t comm, cudaStream_t on) {
+       return ncclAllReduce(from, to, count, ncclInt, ncclSum, comm, on);
+     }},
+    {"ncclBroadcast", 1,
+     [](const int* from, int* to, size_t count, ncclComm_t comm, cudaStream_t on) {
+       return ncclBroadcast(from, to, count, ncclInt, 0, comm, on);
+     }},
+    {"ncclAllGather", 2,
+     [](const int* from, int* to, size_t count, ncclComm_t comm, cudaStream_t on) {
+       return ncclAllGather(from, to, count, ncclInt, comm, on);
+     }},
+    {"ncclReduceScatter", 1,
+     [](const int* from, int* to, size_t count, ncclComm_t comm, cudaStream_t on) {
+       return ncclReduceScatter(from, to, count, ncclInt, ncclSum, comm, on);
+     }},
+    {"ncclRecv", 1,
+     [](const int*, int* to, size_t count, ncclComm_t comm, cudaStream_t on) {
+       return ncclRecv(to, count, ncclInt, 1, comm, on);
+     }},
+};
+
+TEST(NcclBuffers, ABufferThatIsTooShortIsRefusedAndNothingBehindItIsWritten) {
+  use_device(0);
+  const StreamRanks ranks(2);
+  for (const size_t count : {kCount, kFew}) {
+    const Array from(MemoryKind::kDevice, 4 * count);
+    for (const Call& it : kCalls) {
+      const Array to(MemoryKind::kDevice, it.factor * count);
+      const Array behind(MemoryKind::kDevice, count);
+      behind.set(std::vector<int>(count, kUntouched));
+      for (int r = 0; r < 2; ++r) {
+        const size_t bytes = it.factor * (count + 1) * sizeof(int);
+        EXPECT_EQ(it.call(from.data(), to.data(), count + 1, ranks.comm(r), ranks.stream(r).nccl()),
+                  ncclInvalidArgument)
+            << it.name;
+        expect_error_with({it.name, "rank " + std::to_string(r) + " of 2", "recvbuff",
+                           "of " + std::to_string(bytes) + " bytes",
+                           "byte 0 of an allocation of " +
+                               std::to_string(it.factor * count * sizeof(int)) + " bytes"});
+      }
+      ranks.synchronize();
+      EXPECT_EQ(behind.get(), std::vector<int>(count, kUntouched)) << it.name;
+    }
+  }
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(async_error(ranks.comm(r)), ncclSuccess);
+}
+
+TEST(NcclBuffers, FreedMemoryIsRefused) {
+  use_device(0);
+  const StreamRanks ranks(2);
+  for (const size_t count : {kCount, kFew}) {
+    const Array to(MemoryKind::kDevice, count);
+    cuda::DevicePointer freed = 0;
+    EXPECT_CUDA(cuMemAlloc_v2(&freed, count * sizeof(int)));
+    EXPECT_CUDA(cuMemFree_v2(freed));
+    const auto* const from = reinterpret_cast<const int*>(static_cast<uintptr_t>(freed));
+    EXPECT_EQ(ncclAllReduce(from, to.data(), count, ncclInt, ncclSum, ranks.comm(0),
+                            ranks.stream(0).nccl()),
+              ncclInvalidArgument);
+    expect_error_with({"ncclAllReduce", "sendbuff", "lies in no allocation"});
+  }
+}
+
+TEST(NcclBuffers, MemoryMadeByMappingCountsAsFarAsItIsMappedAndAccessible) {
+  use_device(0);
+  const StreamRanks ranks(2);
+  const Array to(MemoryKind::kDevice, 3 * kUnit / sizeof(int));
+  cuda::AllocationProperties wanted;
+  wanted.type = cuda::kAllocationPinned;
+  wanted.location.type = cuda::kLocationDevice;
+  cuda::DevicePointer range = 0;
+  EXPECT_CUDA(cuMemAddressReserve(&range, 3 * kUnit, kUnit, 0, 0));
+  cuda::MemoryAccess access;
+  access.location = wanted.location;
+  access.flags = cuda::kAccessReadWrite;
+  const auto reduce = [&](int r, size_t bytes) {
+    return ncclAllReduce(reinterpret_cast<const void*>(static_cast<uintptr_t>(range)), to.data(),
+                         bytes / sizeof(int), ncclInt, ncclSum, ranks.comm(r),
+                         ranks.stream(r).nccl());
+  };
+  EXPECT_EQ(reduce(0, kUnit), ncclInvalidArgument);
+  expect_error_with({"lies in no allocation"});
+  for (const size_t i : {0, 1}) {
+    cuda::AllocationHandle handle = 0;
+    EXPECT_CUDA(cuMemCreate(&handle, kUnit, &wanted, 0));
+    EXPECT_CUDA(cuMemMap(range + i * kUnit, kUnit, 0, handle, 0));
+    EXPECT_CUDA(cuMemRelease(handle));
+    EXPECT_EQ(reduce(0, kUnit), ncclInvalidArgument);
+    expect_error_with({"is not accessible"});
+  }
+  EXPECT_CUDA(cuMemSetAccess(range, 2 * kUnit, &access, 1));
+  EXPECT_EQ(reduce(0, 2 * kUnit + sizeof(int)), ncclInvalidArgument);
+  expect_error_with({"ends outside it"});
+  ASSERT_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; ++r) EXPECT_NCCL(reduce(r, 2 * kUnit));
+  ASSERT_NCCL(ncclGroupEnd());
+  ranks.synchronize();
+  EXPECT_EQ(async_error(ranks.comm(0)), ncclSuccess);
+  EXPECT_CUDA(cuMemUnmap(range, 2 * kUnit));
+  EXPECT_CUDA(cuMemAddressFree(range, 3 * kUnit));
+}
+
+}  // namespace
+}  // namespace weir::nccl::test
