@@ -201,7 +201,7 @@ class Comm {
   std::atomic<weir_comm_t> weir_{nullptr};
   std::atomic<ncclComm_t> real_{nullptr};
   std::atomic<int> in_flight_{0};
-  std::atomic<int> failure_{ncclSuccess};  // of a call in the background
+  std::atomic<int> failure_{ncclSuccess};      // of a call in the background
   std::atomic<const char*> running_{nullptr};  // the function whose operation is run for a stream
   std::atomic<bool> aborted_{false};
   std::atomic<bool> revoked_{false};

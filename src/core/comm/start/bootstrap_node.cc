@@ -450,9 +450,9 @@ void Node::expire(uint64_t now_ns, const std::string& remark) {
   const std::vector<Rank> absent = missing();
   const std::string to = round_ == 0 ? "joined" : fmt::format("reached all_gather {}", round_);
   fail(Status(Code::kTimeout,
-              fmt::format("timed out: {} of {} {} not {} {}{}", describe_ranks(absent),
-                          rank_count_, absent.size() == 1 ? "has" : "have", to,
-                          describe_time(now_ns), round_ == 0 ? remark : "")));
+              fmt::format("timed out: {} of {} {} not {} {}{}", describe_ranks(absent), rank_count_,
+                          absent.size() == 1 ? "has" : "have", to, describe_time(now_ns),
+                          round_ == 0 ? remark : "")));
 }
 
 void Node::expire_delivery(const std::vector<Link>& links) {
