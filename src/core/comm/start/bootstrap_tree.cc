@@ -554,7 +554,8 @@ void Tree::say_farewell() {
 // deadline, and blame those that are well.
 Status Tree::end_joining(const Status& status) {
   const uint64_t until_ns = std::min(self_.deadline_ns, now_ns() + kLaterRanksNs);
-  if (node_.has_lost_parent()) take_over_root(until_ns);
+  // Of two ranks none is left to be told.
+  if (node_.has_lost_parent() && self_.rank_count > 2) take_over_root(until_ns);
   if (node_.is_root() && status.code() != Code::kTimeout) tell_later_ranks(until_ns);
   acceptors_.clear();
   return status;

@@ -69,7 +69,7 @@ TEST(HealthReport, WhatCannotBeIsRefused) {
   } kBad[] = {{0, 'X', "magic"},
               {4, 1, "version"},
               {5, 0, "state"},
-              {5, 4, "state"},
+              {5, 5, "state"},
               {6, 13, "code"},
               {7, 2, "waits"},
               {48, 33, "waited"},
