@@ -198,56 +198,56 @@ TEST_P(Strangers, WhoIsMissingIsNamedWithWhoWasTurnedAway) {
   for (const int fd : strangers) close(fd);
 }
 
-// Neither can be reached nor reach anybody, until somebody else gives descriptors back.
-TEST_P(Strangers, RanksWithoutDescriptorsMeetWhenThereAreSomeAgain) {
+// Runs `body` in a process that has no descriptors left: `taken` are those that it may close.
+void expect_without_descriptors(const std::function<void()>& make_ranks,
+                                const std::function<void(const std::vector<int>& taken)>& body) {
   const pid_t child = fork();
   if (child == 0) {
     const rlimit limit = {256, 256};
     if (setrlimit(RLIMIT_NOFILE, &limit) != 0) _exit(2);
-    make(3);
+    make_ranks();
     std::vector<int> taken;
     for (int fd; (fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0;) taken.push_back(fd);
-    std::thread giver([&] {
-      std::this_thread::sleep_for(300ms);
-      for (const int fd : taken) close(fd);
-    });
     const uint64_t began_ns = now_ns();
-    expect_joined();
-    giver.join();
-    EXPECT_GE(now_ns() - began_ns, 200'000'000u);
+    body(taken);
     EXPECT_LT(now_ns() - began_ns, 20 * kSecondNs);
     std::fflush(nullptr);
-    _exit(HasFailure() ? 1 : 0);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
 }
 
+// Neither can be reached nor reach anybody, until somebody else gives descriptors back.
+TEST_P(Strangers, RanksWithoutDescriptorsMeetWhenThereAreSomeAgain) {
+  expect_without_descriptors([&] { make(3); },
+                             [&](const std::vector<int>& taken) {
+                               std::thread giver([&] {
+                                 std::this_thread::sleep_for(300ms);
+                                 for (const int fd : taken) close(fd);
+                               });
+                               const uint64_t began_ns = now_ns();
+                               expect_joined();
+                               giver.join();
+                               EXPECT_GE(now_ns() - began_ns, 200'000'000u);
+                             });
+}
+
 TEST_P(Strangers, RanksThatGetNoDescriptorsSaySoBeforeTheDeadline) {
-  const pid_t child = fork();
-  if (child == 0) {
-    const rlimit limit = {256, 256};
-    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) _exit(2);
-    make(3);
-    while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) continue;
-    const uint64_t began_ns = now_ns();
-    std::vector<std::thread> threads;
-    for (Rank rank = 1; rank < 3; ++rank) {  // rank 0 connects to none
-      threads.emplace_back([&, rank] {
-        const Status status = join(rank, 30 * kSecondNs);
-        EXPECT_EQ(status.code(), Code::kSystem) << status.text();
-        EXPECT_NE(status.text().find("ulimit -n"), std::string::npos) << status.text();
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    EXPECT_LT(now_ns() - began_ns, 20 * kSecondNs);
-    std::fflush(nullptr);
-    _exit(HasFailure() ? 1 : 0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  expect_without_descriptors([&] { make(3); },
+                             [&](const std::vector<int>&) {
+                               std::vector<std::thread> threads;
+                               for (Rank rank = 1; rank < 3; ++rank) {  // rank 0 connects to none
+                                 threads.emplace_back([&, rank] {
+                                   const Status status = join(rank, 30 * kSecondNs);
+                                   const std::string& text = status.text();
+                                   EXPECT_EQ(status.code(), Code::kSystem) << text;
+                                   EXPECT_NE(text.find("ulimit -n"), std::string::npos) << text;
+                                 });
+                               }
+                               for (std::thread& thread : threads) thread.join();
+                             });
 }
 
 TEST_P(Strangers, TheOwnAddressOfALinkIsOneThatLeadsToThePeer) {
