@@ -282,7 +282,7 @@ weir_result_t Instance::greet(uint64_t deadline_ns) {
     (void)it.in.recv(it.hello, sizeof it.hello, &it.recv);
     (void)it.out.send(kHello, sizeof kHello, &it.send);
   }
-  uint64_t looked_ns = 0;
+  uint64_t looked_ns = 0, broken_ns = 0;
   for (;;) {
     bool all = true;
     for (uint32_t i = 0; i < rank_count && all; ++i) all = i == rank || greetings[i].left() == 0;
@@ -305,12 +305,12 @@ weir_result_t Instance::greet(uint64_t deadline_ns) {
         if (gone) result = WEIR_ERROR_PEER_LOST;
       }
     }
-    for (uint32_t i = 0; i < rank_count; ++i) {
+    for (uint32_t i = 0; i < rank_count && broken_ns == 0; ++i) {
       const Greeting& it = greetings[i];
-      if (it.in.failure().result != WEIR_OK || it.out.failure().result != WEIR_OK) {
-        result = WEIR_ERROR_PEER_LOST;
-      }
+      if (it.in.failure().result != WEIR_OK || it.out.failure().result != WEIR_OK) broken_ns = now;
     }
+    // A death or the words of a peer that gives up explain it, and are on their way.
+    if (broken_ns != 0 && now > broken_ns + kUnexplainedNs) result = WEIR_ERROR_PEER_LOST;
     if (result != WEIR_OK) return greeting_failed(greeted(), result);
     if (moved == 0) sched_yield();
   }
@@ -328,9 +328,9 @@ weir_result_t Instance::greeting_failed(const std::vector<bool>& greeted, weir_r
   std::string ranks, dead;
   uint32_t count = 0;
   for (uint32_t i = 0; i < rank_count; ++i) {
-    if (greeted[i]) continue;
-    if (control.life(i) == WEIR_LIFE_LOST && dead.empty()) dead = text_of(i);
-    if (++count > 16) continue;
+    // Whose last words have been read since has greeted, too.
+    if (i != rank && control.life(i) == WEIR_LIFE_LOST && dead.empty()) dead = text_of(i);
+    if (greeted[i] || ++count > 16) continue;
     ranks += (count > 1 ? ", " : "") + text_of(i);
     if (peers[i].state == Peer::State::kLeft) ranks += " (gone)";
     if (peers[i].status != UCS_OK) {
