@@ -28,14 +28,15 @@ std::string core_folder_of(std::string path) {
 const std::map<std::string, std::vector<std::string>> kMayInclude = {
     {"base", {}},
     {"topo", {"base"}},
+    {"graph", {"base", "topo"}},
     {"sched", {"base", "topo"}},
-    {"algo", {"base", "topo", "sched"}},
-    {"cost", {"base", "topo", "sched", "algo"}},
-    {"engine", {"base", "topo", "sched", "algo", "cost", "plugin"}},
-    {"comm", {"base", "topo", "sched", "algo", "cost", "engine", "plugin", "control"}},
+    {"algo", {"base", "topo", "graph", "sched"}},
+    {"cost", {"base", "topo", "graph", "sched", "algo"}},
+    {"engine", {"base", "topo", "graph", "sched", "algo", "cost", "plugin"}},
+    {"comm", {"base", "topo", "graph", "sched", "algo", "cost", "engine", "plugin", "control"}},
     {"control", {"base"}},
     {"plugin", {"base"}},
-    {"sim", {"base", "topo", "sched", "algo", "cost"}},
+    {"sim", {"base", "topo", "graph", "sched", "algo", "cost"}},
 };
 
 // What is wrong with `include` in `file`, or "".
