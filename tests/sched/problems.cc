@@ -3,8 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+#include <random>
 #include <string_view>
 #include <utility>
+
+#include "core/base/check.h"
+#include "core/graph/link_graph.h"
 
 namespace weir::algo {
 namespace {
@@ -45,6 +51,68 @@ std::vector<Nodes> node_layouts(Rank n) {
   return layouts;
 }
 
+using Forest = std::shared_ptr<const graph::Forest>;
+
+// Each rank's tree is a heap: the rank at distance i from the root hangs from that at (i - 1) / 2.
+// Every other tree is two that are alike.
+Forest heaps(Rank n, const std::vector<Rank>& roots) {
+  auto forest = std::make_shared<graph::Forest>();
+  forest->rank_count = n;
+  forest->trees_per_root = 2;
+  for (const Rank root : roots) {
+    graph::Tree tree{.root = root, .first = 0, .count = root % 2 == 0 ? 2u : 1u, .links = {}};
+    std::vector<uint32_t> depth(n, 0);
+    for (Rank i = 1; i < n; ++i) {
+      depth[i] = depth[(i - 1) / 2] + 1;
+      tree.links.push_back({(root + (i - 1) / 2) % n, (root + i) % n, depth[i]});
+    }
+    forest->trees.push_back(tree);
+    tree.first = 1;
+    if (tree.count == 1) forest->trees.push_back(tree);
+  }
+  return forest;
+}
+
+// A connected network of links of random bandwidth, with two switches.
+graph::LinkGraph random_graph(Rank n) {
+  std::mt19937 random(n);
+  graph::LinkGraph links(n);
+  const graph::VertexId left = links.add_vertex(graph::VertexKind::kSwitch, 0, "left");
+  const graph::VertexId right = links.add_vertex(graph::VertexKind::kSwitch, 0, "right");
+  const auto bandwidth = [&] { return static_cast<int64_t>(1'000'000 * (1 + random() % 4)); };
+  for (Rank rank = 0; rank < n; ++rank) {
+    links.set_rank(rank, 0, fmt::format("rank{}", rank));
+    links.add_links(rank, random() % 2 == 0 ? left : right, bandwidth(), 500);
+    if (rank > 0 && random() % 3 != 0) links.add_links(rank, random() % rank, bandwidth(), 500);
+  }
+  links.add_links(left, right, 8'000'000, 500);
+  WEIR_CHECK(links.finish().ok(), "a connected graph");
+  return links;
+}
+
+// The search takes too long for every test of many ranks.
+constexpr Rank kFoundMax = 12;
+
+Forest found(Rank n, bool rooted, Rank root) {
+  static std::map<std::pair<Rank, Rank>, Forest> kept;
+  Forest& forest = kept[{n, rooted ? root : n}];
+  if (forest != nullptr) return forest;
+  const graph::LinkGraph links = random_graph(n);
+  auto result = rooted ? graph::find_trees(links, root) : graph::find_forest(links);
+  WEIR_CHECK(result.ok(), "a forest of a connected graph");
+  forest = std::make_shared<const graph::Forest>(result.take());
+  return forest;
+}
+
+std::vector<std::pair<const char*, Forest>> forests(const Algorithm& algorithm, Rank n, Rank root) {
+  if (!algorithm.uses_forest || n < 2) return {{"", nullptr}};
+  const bool rooted = is_rooted(algorithm.collective);
+  std::vector<std::pair<const char*, Forest>> list = {
+      {" heaps", heaps(n, rooted ? std::vector<Rank>{root} : all_roots(n))}};
+  if (n <= kFoundMax) list.emplace_back(" found", found(n, rooted, root));
+  return list;
+}
+
 }  // namespace
 
 bool is_rooted(Collective collective) {
@@ -71,22 +139,26 @@ void for_each_problem(const Algorithm& algorithm, Rank rank_count, const std::ve
       is_rooted(algorithm.collective) ? roots : std::vector<Rank>{0};
   for (const auto& [layout_name, nodes] : layouts) {
     for (Rank root : used_roots) {
-      for (bool in_place : {false, true}) {
-        if (in_place && algorithm.collective == Collective::kBarrier) continue;
-        TestProblem test;
-        test.problem.collective = algorithm.collective;
-        test.problem.rank_count = rank_count;
-        test.problem.root = root;
-        test.problem.mapped = algorithm.needs_mapped || algorithm.needs_user_windows;
-        test.problem.inputs_mapped = algorithm.needs_user_windows;
-        test.problem.outputs_mapped = algorithm.needs_user_windows;
-        test.problem.in_place = in_place;
-        test.problem.lengths = algorithm.lengths;
-        test.nodes = nodes;
-        test.text = fmt::format("{}/{} n={} root={}{} nodes={}",
-                                name_of(algorithm.collective, algorithm.lengths), algorithm.name,
-                                rank_count, root, in_place ? " in place" : "", layout_name);
-        if (algorithm.supports(test.get())) visit(test);
+      for (const auto& [forest_name, forest] : forests(algorithm, rank_count, root)) {
+        for (bool in_place : {false, true}) {
+          if (in_place && algorithm.collective == Collective::kBarrier) continue;
+          TestProblem test;
+          test.problem.collective = algorithm.collective;
+          test.problem.rank_count = rank_count;
+          test.problem.root = root;
+          test.problem.mapped = algorithm.needs_mapped || algorithm.needs_user_windows;
+          test.problem.inputs_mapped = algorithm.needs_user_windows;
+          test.problem.outputs_mapped = algorithm.needs_user_windows;
+          test.problem.in_place = in_place;
+          test.problem.lengths = algorithm.lengths;
+          test.nodes = nodes;
+          test.forest = forest;
+          test.text =
+              fmt::format("{}/{} n={} root={}{} nodes={}{}",
+                          name_of(algorithm.collective, algorithm.lengths), algorithm.name,
+                          rank_count, root, in_place ? " in place" : "", layout_name, forest_name);
+          if (algorithm.supports(test.get())) visit(test);
+        }
       }
     }
   }

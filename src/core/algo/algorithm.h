@@ -11,6 +11,7 @@
 
 #include "core/algo/formula.h"
 #include "core/base/types.h"
+#include "core/graph/forest.h"
 #include "core/sched/program.h"
 
 namespace weir::algo {
@@ -41,6 +42,10 @@ struct Problem {
   // contiguous.
   std::span<const uint32_t> node_of_rank;
 
+  // Trees that were found for the machine: of all ranks, or of the root for collectives that have
+  // one. nullptr: none. Without flaws (graph::flaw_of).
+  const graph::Forest* forest = nullptr;
+
   // Input and Output share memory in the way that weir.h allows for the collective. Every algorithm
   // is correct both ways; one that needs other operations for it, or does not support it, looks
   // here.
@@ -69,7 +74,8 @@ struct Algorithm {
   // Below this number of ranks another algorithm moves the same bytes with fewer signals or
   // messages: this one is not offered there, but it works and can be forced.
   Rank worthwhile_from_ranks = 1;
-  bool uses_nodes = false;  // looks at Problem::node_of_rank
+  bool uses_nodes = false;   // looks at Problem::node_of_rank
+  bool uses_forest = false;  // needs Problem::forest
 
   // Whether `problem` can be solved at all (rank counts, mapping, hierarchy).
   bool (*supports)(const Problem& problem);

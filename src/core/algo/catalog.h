@@ -79,6 +79,13 @@ extern const Algorithm kLinearScatter;
 // dissemination.cc
 extern const Algorithm kDisseminationBarrier;
 
+// forest.cc
+extern const Algorithm kForestAllReduce;
+extern const Algorithm kForestReduceScatter;
+extern const Algorithm kForestAllGather;
+extern const Algorithm kForestBroadcast;
+extern const Algorithm kForestReduce;
+
 // hierarchical_all_reduce.cc
 extern const Algorithm kHierarchicalAllReduce;
 

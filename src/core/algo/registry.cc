@@ -19,6 +19,7 @@ constexpr std::array kAll = {
     &kDoubleTreeAllReduce,
     &kOrderedAllReduce,
     &kHierarchicalAllReduce,
+    &kForestAllReduce,
     // ReduceScatter
     &kDirectReduceScatter,
     &kWindowReduceScatter,
@@ -26,6 +27,7 @@ constexpr std::array kAll = {
     &kRecursiveHalvingReduceScatter,
     &kPairwiseReduceScatter,
     &kHierarchicalReduceScatter,
+    &kForestReduceScatter,
     // AllGather
     &kDirectAllGather,
     &kWindowAllGather,
@@ -33,6 +35,7 @@ constexpr std::array kAll = {
     &kRecursiveDoublingAllGather,
     &kBruckAllGather,
     &kHierarchicalAllGather,
+    &kForestAllGather,
     // AllToAll
     &kDirectAllToAll,
     &kWindowAllToAll,
@@ -48,6 +51,7 @@ constexpr std::array kAll = {
     &kDoubleTreeBroadcast,
     &kLinearBroadcast,
     &kHierarchicalBroadcast,
+    &kForestBroadcast,
     // Reduce
     &kDirectReduce,
     &kDirectTwoPhaseReduce,
@@ -56,6 +60,7 @@ constexpr std::array kAll = {
     &kBinomialReduce,
     &kDoubleTreeReduce,
     &kOrderedReduce,
+    &kForestReduce,
     // Gather
     &kDirectGather,
     &kWindowGather,

@@ -302,11 +302,17 @@ std::string flaw_of(const Forest& forest) {
     }
     if (tree.links.size() + 1 != n) return fmt::format("tree {}: does not reach all ranks", i);
   }
+  uint32_t roots = 0;
   for (Rank root = 0; root < n; ++root) {
-    if (parts[root] != 0 && parts[root] != forest.trees_per_root) {
+    if (parts[root] == 0) continue;
+    ++roots;
+    if (parts[root] != forest.trees_per_root) {
       return fmt::format("rank {} has trees for {} of {} parts", root, parts[root],
                          forest.trees_per_root);
     }
+  }
+  if (roots != 1 && roots != n) {
+    return fmt::format("{} of {} ranks have trees; one or all need them", roots, n);
   }
   return "";
 }

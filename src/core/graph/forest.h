@@ -11,11 +11,11 @@
 //      the cut bound.
 //   2. switch_removal.h replaces switches by links between ranks that no cut notices (Mader's and
 //      Jackson's edge splitting).
-//   3. Trees are grown link by link; a link is taken as long as the rest still has its trees (Edmonds
+//   3. Trees are grown link by link; a link is taken as long as the rest has its trees (Edmonds
 //      1973; Berczi and Frank 2010).
 //
-// The effort is bounded by steps (runs of max_flow.h) and not by time, so that all machines give the
-// same answer. Pure functions; thread-safe.
+// The effort is bounded by steps (runs of max_flow.h) and not by time, so that all machines give
+// the same answer. Pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -65,8 +65,8 @@ Result<Forest> find_forest(const LinkGraph& graph, const ForestOptions& options 
 // Trees of one root, for broadcast and, backwards, reduce.
 Result<Forest> find_trees(const LinkGraph& graph, Rank root, const ForestOptions& options = {});
 
-// What is wrong with a forest that came from elsewhere (a file, another rank); "" nothing is. The
-// trees of each root that has any span all ranks and make up its block.
+// What is wrong with a forest that came from elsewhere (a file, another rank); "" nothing is. One
+// rank has trees, or all have; they span all ranks and make up the root's block.
 std::string flaw_of(const Forest& forest);
 
 }  // namespace weir::graph

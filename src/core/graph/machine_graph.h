@@ -4,8 +4,9 @@
 // How a machine becomes vertices and links:
 //
 //   accelerator links   as they are; NVSwitches with the same neighbours are one switch
-//   PCIe, sockets       the tree, each edge a link either way; edges inside a chip have no limit and
-//                       their ends are one vertex. A rank on processors hangs from its NUMA node
+//   PCIe, sockets       the tree, each edge a link either way; edges inside a chip have no limit
+//                       and their ends are one vertex. A rank on processors hangs from its NUMA
+//                       node
 //   network cards       the fastest kind only; a card is joined with the network, which has no
 //                       limit of its own
 //   all ranks of a host on accelerators that reach each other without PCIe

@@ -63,7 +63,7 @@ TEST(Compile, IsRefusedNothingThatItSupports) {
     problem.collective = algorithm->collective;
     problem.lengths = algorithm->lengths;
     EXPECT_EQ(algorithm->supports(problem),
-              !algorithm->needs_mapped && !algorithm->needs_user_windows)
+              !algorithm->needs_mapped && !algorithm->needs_user_windows && !algorithm->uses_forest)
         << algorithm->name;
   }
 }

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// `forest`: along the spanning trees that were found for the machine (graph/forest.h). Each rank's
+// block goes to all others along the trees that it is the root of, which together use each link as
+// much as it can carry; folds travel the same trees backwards, and all_reduce does both (Zhao et
+// al. 2024, see graph/cut_bound.h). A broadcast and a reduce have trees of their root only.
+//
+// Every lane has some of the trees. The links of its trees have one order, by depth, on all ranks;
+// each rank does the sends and receives that are its own in that order (backwards for folds), so
+// that the first message that is not done is never held up by another of its lane.
+//
+// In place: a rank reads chunk c of Input, for the last time, before it receives chunk c of Output
+// or in the operation that writes it.
+#include "core/graph/forest.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "core/algo/catalog.h"
+#include "core/algo/support.h"
+
+namespace weir::algo {
+namespace {
+
+using graph::Forest;
+using graph::Tree;
+using graph::TreeLink;
+using sched::Builder;
+using sched::Ref;
+using sched::Shape;
+
+constexpr uint32_t kLanesMax = 4;
+
+bool is_rooted(const Problem& problem) {
+  return problem.collective == Collective::kBroadcast || problem.collective == Collective::kReduce;
+}
+
+// Trees of the root alone, or of all ranks.
+bool has_trees(const Problem& problem) {
+  const Forest* forest = problem.forest;
+  if (problem.rank_count < 2 || forest == nullptr || forest->rank_count != problem.rank_count) {
+    return false;
+  }
+  uint64_t parts = 0;
+  for (const Tree& tree : forest->trees) {
+    if (is_rooted(problem) && tree.root != problem.root) return false;
+    parts += tree.count;
+  }
+  return parts == uint64_t{forest->trees_per_root} * (is_rooted(problem) ? 1 : problem.rank_count);
+}
+
+uint32_t lane_count_of(const Forest& forest) {
+  return std::min(kLanesMax, static_cast<uint32_t>(forest.trees.size()));
+}
+
+// One rank's part in the trees, and how to say it in operations.
+class Part {
+ public:
+  Part(const Problem& problem, Rank rank)
+      : problem_(problem), forest_(*problem.forest), rank_(rank) {
+    const size_t trees = forest_.trees.size();
+    parent_.assign(trees, nullptr);
+    children_.assign(trees, 0);
+    fold_slot_.assign(trees, 0);
+    for (size_t i = 0; i < trees; ++i) {
+      for (const TreeLink& link : forest_.trees[i].links) {
+        if (link.to == rank) parent_[i] = &link;
+        if (link.from == rank) ++children_[i];
+      }
+    }
+    for (size_t i = 0; i < trees; ++i) widest_ = std::max(widest_, forest_.trees[i].count);
+    next_slot_ = lane_count_of(forest_) * widest_;
+    for (size_t i = 0; i < trees; ++i) {
+      if (!folds_in_scratch(i)) continue;
+      fold_slot_[i] = next_slot_;
+      next_slot_ += forest_.trees[i].count;
+    }
+  }
+
+  // Those of the receives come first, by lane.
+  uint32_t scratch_slots() const { return next_slot_; }
+
+  void fold(Builder& b) {
+    for_each_link([&](uint32_t lane, const std::vector<Place>& links) {
+      b.lane(static_cast<uint8_t>(lane));
+      std::vector<bool> begun(forest_.trees.size());
+      std::for_each(links.rbegin(), links.rend(), [&](const Place& place) {
+        const Tree& tree = forest_.trees[place.tree];
+        if (place.link->to == rank_) {
+          const Ref whole =
+              children_[place.tree] == 0 ? b.input(chunk_of(tree)) : sum(place.tree, b);
+          b.send(place.link->from, whole, tree.count);
+        } else if (place.link->from == rank_) {
+          const Ref received = b.scratch(lane * widest_);
+          b.recv(place.link->to, received, tree.count);
+          const Ref dst = sum(place.tree, b);
+          const Ref mine = begun[place.tree] ? dst : b.input(chunk_of(tree));
+          b.reduce(dst, std::array{mine, received}, tree.count);
+          begun[place.tree] = true;
+        }
+      });
+    });
+  }
+
+  // `from_output`: a root's block is its result, not its input.
+  void spread(bool from_output, Builder& b) {
+    for_each_link([&](uint32_t lane, const std::vector<Place>& links) {
+      b.lane(static_cast<uint8_t>(lane));
+      for (const Place& place : links) {
+        const Tree& tree = forest_.trees[place.tree];
+        const uint32_t chunk = chunk_of(tree);
+        if (place.link->from == rank_) {
+          const bool from_input = tree.root == rank_ && !from_output;
+          b.send(place.link->to, from_input ? b.input(chunk) : b.output(chunk), tree.count);
+        } else if (place.link->to == rank_) {
+          b.recv(place.link->from, b.output(chunk), tree.count);
+        }
+      }
+    });
+  }
+
+  // The rank's own block, which no message brings.
+  void keep(Builder& b) {
+    if (is_rooted(problem_) && rank_ != problem_.root) return;
+    const uint32_t chunk = is_rooted(problem_) ? 0 : rank_ * forest_.trees_per_root;
+    b.lane(0);
+    b.copy(b.output(chunk), b.input(chunk), forest_.trees_per_root);
+  }
+
+ private:
+  struct Place {
+    const TreeLink* link;
+    uint32_t tree;
+  };
+
+  // visit(lane, links of its trees in order).
+  template <typename Visit>
+  void for_each_link(Visit&& visit) const {
+    const uint32_t lanes = lane_count_of(forest_);
+    for (uint32_t lane = 0; lane < lanes; ++lane) {
+      std::vector<Place> links;
+      for (uint32_t i = lane; i < forest_.trees.size(); i += lanes) {
+        for (const TreeLink& link : forest_.trees[i].links) links.push_back({&link, i});
+      }
+      std::stable_sort(links.begin(), links.end(), [](const Place& a, const Place& b) {
+        return a.link->depth < b.link->depth;
+      });
+      visit(lane, links);
+    }
+  }
+
+  uint32_t chunk_of(const Tree& tree) const {
+    return (is_rooted(problem_) ? 0 : tree.root * forest_.trees_per_root) + tree.first;
+  }
+
+  // Output has a place for every chunk in all_reduce, and for those of the root at the root.
+  bool folds_in_scratch(size_t tree) const {
+    const bool folds = problem_.collective == Collective::kReduceScatter ||
+                       problem_.collective == Collective::kReduce;
+    return folds && children_[tree] > 0 && forest_.trees[tree].root != rank_;
+  }
+  Ref sum(uint32_t tree, const Builder& b) const {
+    return folds_in_scratch(tree) ? b.scratch(fold_slot_[tree])
+                                  : b.output(chunk_of(forest_.trees[tree]));
+  }
+
+  const Problem& problem_;
+  const Forest& forest_;
+  Rank rank_;
+  std::vector<const TreeLink*> parent_;
+  std::vector<uint32_t> children_;
+  std::vector<uint32_t> fold_slot_;
+  uint32_t widest_ = 1;
+  uint32_t next_slot_ = 0;
+};
+
+Shape spreading_shape(const Problem& problem) {
+  const uint32_t blocks = is_rooted(problem) ? 1 : problem.rank_count;
+  return {.chunk_count = blocks * problem.forest->trees_per_root,
+          .lane_count = lane_count_of(*problem.forest)};
+}
+
+Shape folding_shape(const Problem& problem) {
+  Shape shape = spreading_shape(problem);
+  for (Rank rank = 0; rank < problem.rank_count; ++rank) {
+    shape.scratch_slots = std::max(shape.scratch_slots, Part(problem, rank).scratch_slots());
+  }
+  return shape;
+}
+
+void all_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  Part part(problem, rank);
+  part.fold(b);
+  part.spread(true, b);
+}
+
+void folding_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  Part(problem, rank).fold(b);
+}
+
+void spreading_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
+  Part part(problem, rank);
+  part.spread(false, b);
+  part.keep(b);
+}
+
+}  // namespace
+
+const Algorithm kForestAllReduce = {
+    .name = "forest",
+    .summary = "along trees found for the machine, backwards and forwards (ForestColl, 2024)",
+    .collective = Collective::kAllReduce,
+    .needs_mapped = false,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .uses_forest = true,
+    .supports = has_trees,
+    .shape = folding_shape,
+    .step_count = one_step,
+    .step = all_reduce_step,
+};
+
+const Algorithm kForestReduceScatter = {
+    .name = "forest",
+    .summary = "partial folds travel along trees found for the machine (ForestColl, 2024)",
+    .collective = Collective::kReduceScatter,
+    .needs_mapped = false,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .lengths = BlockLengths::kKnownToAll,
+    .uses_forest = true,
+    .supports = has_trees,
+    .shape = folding_shape,
+    .step_count = one_step,
+    .step = folding_step,
+};
+
+const Algorithm kForestAllGather = {
+    .name = "forest",
+    .summary = "blocks travel along trees found for the machine (ForestColl, 2024)",
+    .collective = Collective::kAllGather,
+    .needs_mapped = false,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .lengths = BlockLengths::kKnownToAll,
+    .uses_forest = true,
+    .supports = has_trees,
+    .shape = spreading_shape,
+    .step_count = one_step,
+    .step = spreading_step,
+};
+
+const Algorithm kForestBroadcast = {
+    .name = "forest",
+    .summary = "parts travel along trees of the root, found for the machine (Edmonds 1973)",
+    .collective = Collective::kBroadcast,
+    .needs_mapped = false,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .uses_forest = true,
+    .supports = has_trees,
+    .shape = spreading_shape,
+    .step_count = one_step,
+    .step = spreading_step,
+};
+
+const Algorithm kForestReduce = {
+    .name = "forest",
+    .summary = "partial folds travel along trees to the root, found for the machine (Edmonds 1973)",
+    .collective = Collective::kReduce,
+    .needs_mapped = false,
+    .needs_user_windows = false,
+    .rank_order = false,
+    .uses_forest = true,
+    .supports = has_trees,
+    .shape = folding_shape,
+    .step_count = one_step,
+    .step = folding_step,
+};
+
+}  // namespace weir::algo

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/graph/cluster_forest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "core/base/check.h"
+#include "core/graph/max_flow.h"
+
+namespace weir::graph {
+namespace {
+
+constexpr uint32_t kPartsMax = 32;
+
+std::vector<std::vector<Rank>> ranks_by_host(const LinkGraph& graph) {
+  std::vector<std::vector<Rank>> ranks(graph.host_count());
+  for (Rank rank = 0; rank < graph.rank_count(); ++rank) {
+    ranks[graph.host_of(rank)].push_back(rank);
+  }
+  ranks.erase(std::remove_if(ranks.begin(), ranks.end(), [](const auto& it) { return it.empty(); }),
+              ranks.end());
+  return ranks;
+}
+
+// The trees of a host by root and part, with `parts` parts a root.
+using TreesOfHost = std::vector<std::vector<const Tree*>>;
+
+TreesOfHost trees_by_part(const Forest& forest, uint32_t parts) {
+  TreesOfHost trees(forest.rank_count, std::vector<const Tree*>(parts));
+  const uint32_t times = parts / forest.trees_per_root;
+  for (const Tree& tree : forest.trees) {
+    for (uint32_t part = tree.first * times; part < (tree.first + tree.count) * times; ++part) {
+      trees[tree.root][part] = &tree;
+    }
+  }
+  return trees;
+}
+
+class Composer {
+ public:
+  Composer(std::vector<std::vector<Rank>> ranks, std::vector<TreesOfHost> trees, uint32_t parts)
+      : ranks_(std::move(ranks)), trees_(std::move(trees)), parts_(parts) {}
+
+  void add_trees_of(uint32_t host, uint32_t place, Forest* forest) const {
+    for (uint32_t part = 0; part < parts_; ++part) {
+      Tree tree = compose(host, place, part);
+      if (part > 0 && forest->trees.back().links == tree.links) {
+        ++forest->trees.back().count;
+      } else {
+        forest->trees.push_back(std::move(tree));
+      }
+    }
+  }
+
+ private:
+  Tree compose(uint32_t root_host, uint32_t place, uint32_t part) const {
+    const auto host_count = static_cast<uint32_t>(ranks_.size());
+    Tree tree{.root = ranks_[root_host][place], .first = part, .count = 1, .links = {}};
+    std::vector<uint32_t> depth(host_count, 0);
+    const auto host_at = [&](uint32_t i) { return (root_host + i) % host_count; };
+    for (uint32_t i = 1; i < host_count; ++i) {
+      const uint32_t parent = (i - 1) / 2;
+      depth[i] = depth[parent] + 1;
+      tree.links.push_back({ranks_[host_at(parent)][place], ranks_[host_at(i)][place], depth[i]});
+    }
+    for (uint32_t i = 0; i < host_count; ++i) {
+      const std::vector<Rank>& ranks = ranks_[host_at(i)];
+      for (const TreeLink& link : trees_[host_at(i)][place][part]->links) {
+        tree.links.push_back({ranks[link.from], ranks[link.to], depth[i] + link.depth});
+      }
+    }
+    return tree;
+  }
+
+  std::vector<std::vector<Rank>> ranks_;
+  std::vector<TreesOfHost> trees_;
+  uint32_t parts_;
+};
+
+}  // namespace
+
+Result<LinkGraph> host_graph(const LinkGraph& graph, uint32_t host) {
+  std::vector<VertexId> new_id(graph.vertices().size(), kNone);
+  uint32_t count = 0;
+  for (Rank rank = 0; rank < graph.rank_count(); ++rank) {
+    if (graph.host_of(rank) == host) new_id[rank] = count++;
+  }
+  if (count == 0) return invalid_argument(fmt::format("link graph: no rank on host {}", host));
+  LinkGraph part(count);
+  for (VertexId id = 0; id < new_id.size(); ++id) {
+    const Vertex& vertex = graph.vertices()[id];
+    if (vertex.host != host) continue;
+    if (graph.is_rank(id)) {
+      part.set_rank(new_id[id], 0, vertex.name);
+    } else {
+      new_id[id] = part.add_vertex(vertex.kind, 0, vertex.name);
+    }
+  }
+  for (Link link : graph.links()) {
+    link.from = new_id[link.from];
+    link.to = new_id[link.to];
+    if (link.from != kNone && link.to != kNone) part.add_link(link);
+  }
+  WEIR_RETURN_IF_ERROR(part.finish());
+  return part;
+}
+
+double network_gbs(const LinkGraph& graph, uint32_t host) {
+  const auto count = static_cast<uint32_t>(graph.vertices().size());
+  MaxFlow flow(count + 1);
+  int64_t most = 1, ranks = 0;
+  VertexId network = kNone;
+  for (const Link& link : graph.links()) most += link.bandwidth;
+  for (VertexId id = 0; id < count; ++id) {
+    if (graph.vertices()[id].kind == VertexKind::kNetwork) network = id;
+  }
+  WEIR_CHECK(network != kNone, "a graph of several hosts has a network");
+  for (const Link& link : graph.links()) {
+    if (graph.vertices()[link.from].host != host) continue;
+    flow.add_arc(link.from, link.to, link.bandwidth == kUnlimited ? most : link.bandwidth);
+  }
+  std::vector<uint32_t> sources;
+  for (Rank rank = 0; rank < graph.rank_count(); ++rank) {
+    if (graph.host_of(rank) != host) continue;
+    sources.push_back(flow.add_arc(count, rank, 0));
+    ++ranks;
+  }
+  // The largest share with which all get through.
+  int64_t low = 0, high = most;
+  while (low < high) {
+    const int64_t share = low + (high - low + 1) / 2;
+    for (const uint32_t arc : sources) flow.set_capacity(arc, share);
+    if (flow.run(count, network, share * ranks) >= share * ranks) {
+      low = share;
+    } else {
+      high = share - 1;
+    }
+  }
+  return low == most ? 0 : static_cast<double>(low) / 1e6;
+}
+
+Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions& options) {
+  const std::vector<std::vector<Rank>> ranks = ranks_by_host(graph);
+  const size_t each = ranks.front().size();
+  if (ranks.size() < 2) return invalid_argument("cluster forest: one host");
+  for (const auto& it : ranks) {
+    if (it.size() != each) {
+      return Status(Code::kUnsupported,
+                    fmt::format("cluster forest: hosts with {} and {} ranks", each, it.size()));
+    }
+  }
+  // Slowest parts: seconds for 10^9 bytes a rank.
+  double within = 0, between = 0;
+  uint64_t steps = 0;
+  uint32_t parts = 1;
+  std::map<uint64_t, Forest> kinds;  // by hash of the host
+  std::vector<const Forest*> forests;
+  for (const auto& it : ranks) {
+    const uint32_t host = graph.host_of(it.front());
+    const double network = network_gbs(graph, host);
+    if (network > 0) between = std::max(between, 1 / network);
+    if (each == 1) continue;
+    auto alone = host_graph(graph, host);
+    if (!alone.ok()) return alone.status();
+    const uint64_t hash = alone.value().hash();
+    if (!kinds.contains(hash)) {
+      auto found = find_forest(alone.value(), options.host);
+      if (!found.ok()) return found.status();
+      steps += found.value().steps;
+      parts = std::lcm(parts, found.value().trees_per_root);
+      kinds.emplace(hash, found.take());
+    }
+    forests.push_back(&kinds.at(hash));
+    within = std::max(within, 1 / forests.back()->block_gbs);
+  }
+  const auto host_count = static_cast<double>(ranks.size());
+  const double slowest = std::max(host_count * within, (host_count - 1) * between);
+  if (slowest == 0) return Status(Code::kUnsupported, "cluster forest: no link has a limit");
+  const uint64_t links = uint64_t{graph.rank_count()} * graph.rank_count() * parts;
+  if (parts > kPartsMax || links > options.links_max) {
+    return Status(Code::kUnsupported, fmt::format("cluster forest: {} ranks with {} trees each "
+                                                  "have more than {} links",
+                                                  graph.rank_count(), parts, options.links_max));
+  }
+  std::vector<TreesOfHost> trees;
+  const Tree alone;  // of a host with one rank
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    trees.push_back(each == 1 ? TreesOfHost(1, std::vector<const Tree*>(parts, &alone))
+                              : trees_by_part(*forests[i], parts));
+  }
+  Forest forest;
+  forest.rank_count = graph.rank_count();
+  forest.trees_per_root = parts;
+  forest.block_gbs = 1 / slowest;
+  forest.bound_gbs = cut_bound(graph).block_gbs();
+  forest.steps = steps;
+  const Composer composer(ranks, std::move(trees), parts);
+  for (Rank root = 0; root < graph.rank_count(); ++root) {
+    for (uint32_t host = 0; host < ranks.size(); ++host) {
+      const auto it = std::find(ranks[host].begin(), ranks[host].end(), root);
+      if (it != ranks[host].end()) {
+        composer.add_trees_of(host, static_cast<uint32_t>(it - ranks[host].begin()), &forest);
+      }
+    }
+  }
+  return forest;
+}
+
+Result<Forest> best_forest(const LinkGraph& graph, uint32_t searched_ranks_max) {
+  const bool searched = graph.rank_count() <= searched_ranks_max;
+  if (graph.host_count() < 2) return find_forest(graph);
+  auto cluster = cluster_forest(graph);
+  if (!searched) return cluster;
+  // Fewer messages over the network and lower trees decide between equals.
+  if (cluster.ok() && cluster.value().block_gbs >= 0.97 * cluster.value().bound_gbs) return cluster;
+  auto found = find_forest(graph);
+  if (!found.ok()) return cluster.ok() ? std::move(cluster) : std::move(found);
+  if (cluster.ok() && cluster.value().block_gbs >= found.value().block_gbs) return cluster;
+  return found;
+}
+
+}  // namespace weir::graph

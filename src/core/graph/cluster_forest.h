@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trees of many hosts, put together from those within a host: from its root, a block goes to the
+// rank of the same place on each other host (its rail), over the network, and within each host along
+// the trees that were found for it alone. The hosts are a tree, too: a heap, turned so that each is
+// as often at each place of it. With n hosts, a link within a host carries what it would for n
+// blocks a rank, and the network (n - 1) blocks a rank, both at the same time.
+//
+// The search is that of forest.h for each different host, whatever their number. Pure functions;
+// thread-safe.
+#pragma once
+
+#include "core/base/status.h"
+#include "core/graph/forest.h"
+#include "core/graph/link_graph.h"
+
+namespace weir::graph {
+
+// The part of the graph that is one host: its ranks, in order, and the vertices between them that
+// are not the network. Error: its ranks reach each other over the network only.
+Result<LinkGraph> host_graph(const LinkGraph& graph, uint32_t host);
+
+// What each rank of the host can send to the network at the same time, in 10^9 bytes a second; 0:
+// unlimited.
+double network_gbs(const LinkGraph& graph, uint32_t host);
+
+// Errors: one host, hosts with different numbers of ranks, more than `links_max` links of trees,
+// and those of find_forest within a host.
+struct ClusterForestOptions {
+  ForestOptions host;
+  uint64_t links_max = 2'000'000;
+};
+Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions& options = {});
+
+// The better of find_forest and cluster_forest: the first is tried up to `searched_ranks_max`
+// ranks. The bound of what is returned is the cut bound of the whole graph.
+Result<Forest> best_forest(const LinkGraph& graph, uint32_t searched_ranks_max = 16);
+
+}  // namespace weir::graph
