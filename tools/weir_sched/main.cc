@@ -18,6 +18,7 @@ Examples:
   weir-sched verify --file tree.json
   weir-sched verify --all --ranks 1..64
   weir-sched verify --collective all_reduce --algorithm hierarchical --ranks 24 --per-node 8
+  weir-sched search --topology machine.xml --hosts 2 --output programs.json
   weir-sched sim --collective all_reduce --all --ranks 64 --nodes 8 --bytes 64M
 
 Exit status: 0 right, 1 a program is wrong (or output failed), 2 wrong arguments or an unreadable
@@ -32,6 +33,7 @@ int run(int argc, char** argv) {
   add_print_command(app, &exit_code);
   add_verify_command(app, &exit_code);
   add_sim_command(app, &exit_code);
+  add_search_command(app, &exit_code);
   return app.parse(argc, argv, kExitInput).value_or(exit_code);
 }
 

@@ -420,6 +420,29 @@ Status check(const Cluster& cluster) {
 
 }  // namespace
 
+Result<std::vector<RankPlace>> usual_places(const Topology& topology, uint32_t host,
+                                            uint32_t count) {
+  const std::vector<NodeId> gpus = topology.all(NodeKind::kGpu);
+  const size_t cores = std::max<size_t>(1, topology.count(NodeKind::kCore));
+  const size_t wanted = count != 0 ? count : gpus.empty() ? cores : gpus.size();
+  if (wanted > kRanksOfHostMax || (!gpus.empty() && wanted > gpus.size())) {
+    return invalid_argument(fmt::format("{} ranks on a host with {} GPUs; at most {}", wanted,
+                                        gpus.size(), gpus.empty() ? kRanksOfHostMax : gpus.size()));
+  }
+  const std::vector<NodeId> numas = topology.all(NodeKind::kNuma);
+  std::vector<RankPlace> places;
+  for (size_t i = 0; i < wanted; ++i) {
+    RankPlace place{.host = host, .device = kNoNode, .cpus = {}};
+    if (!gpus.empty()) {
+      place.device = gpus[i];
+    } else if (!numas.empty()) {
+      place.cpus = topology.node(numas[i * numas.size() / wanted]).cpus;
+    }
+    places.push_back(std::move(place));
+  }
+  return places;
+}
+
 Result<LinkGraph> machine_graph(const Cluster& cluster) {
   WEIR_RETURN_IF_ERROR(check(cluster));
   LinkGraph graph(static_cast<uint32_t>(cluster.ranks.size()));
