@@ -337,9 +337,9 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   }
 
   reports_.open(network_.get());
-  auto table = agree_on_table(*bootstrap.value(), context, settings, all, deadline_ns,
+  auto costs = agree_on_costs(*bootstrap.value(), context, settings, all, deadline_ns,
                               state_.transport_error);
-  if (!table.ok()) return table.status();
+  if (!costs.ok()) return costs.status();
   times.mark(&times.costs_ns);
   log_info(fmt::format("communicator '{}': rank {} of {} started in {}", state_.name, rank,
                        rank_count, times.describe()));
@@ -357,7 +357,8 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.shared_cores = any_shared;
   planner.slice_bytes = static_cast<uint64_t>(settings.slice_bytes);
   planner.forced = forced.take();
-  planner.table = table.take();
+  planner.table = costs.value().table;
+  planner.wire_of_node = costs.value().wire_of_host;
   planner.rules = rules.take();
   planner.explain = settings.explain;
   planner.core_count = cores_per_host(all);

@@ -136,11 +136,12 @@ class Machine {
       deliver(rank, target, {begin + latency, lane.time + latency});
       return;
     }
-    const Picoseconds wire = costs_.wire(rank, op.peer, op.amount);
+    const Picoseconds wire = costs_.wire_out(rank, op.peer, op.amount);
     Picoseconds& out = wire_out_free_[layout_.host(rank)];
     const Picoseconds start = std::max(begin, out);
     out = start + wire;
-    flights_.push_back({rank, target, wire, std::max(lane.time, start + wire) + latency});
+    flights_.push_back({rank, target, costs_.wire_in(rank, op.peer, op.amount),
+                        std::max(lane.time, start + wire) + latency});
     push(start + latency, kFlight | static_cast<uint32_t>(flights_.size() - 1));
   }
 
@@ -273,7 +274,8 @@ double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const
         case ShortOp::Code::kRecv: {
           const Picoseconds copied = costs.send(peer, rank, op->amount) -
                                      costs.send(peer, rank, 0) + costs.recv(peer, rank, op->amount);
-          const Picoseconds wire = costs.wire(peer, rank, op->amount);
+          const Picoseconds wire = std::max(costs.wire_out(peer, rank, op->amount),
+                                            costs.wire_in(peer, rank, op->amount));
           lane_wait += costs.latency(peer, rank) + (wire > copied ? wire - copied : 0);
           core += costs.recv(peer, rank, op->amount);
           break;

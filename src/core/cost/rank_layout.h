@@ -19,6 +19,9 @@ struct RankLayout {
   std::span<const uint32_t> cache_of_rank;  // the last-level cache
   Link network = Link::kTcp;                // between hosts
   uint32_t cores_per_host = 0;              // that the ranks may use; 0: enough for all
+  // Where hosts differ: the time on the wire of each host, per byte, in place of the table's figure
+  // for the network. Empty: all are alike.
+  std::span<const double> wire_of_host;
 
   uint32_t host(Rank rank) const { return host_of_rank.empty() ? 0 : host_of_rank[rank]; }
   Link link(Rank a, Rank b) const {

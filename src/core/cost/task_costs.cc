@@ -35,7 +35,7 @@ TaskCosts::TaskCosts(const Workload& work, const Table& table)
   const uint32_t rank_count = ranks_on_fullest_host(work);
   const bool one_host = work.layout.host_of_rank.empty() && work.layout.socket_of_rank.empty() &&
                         work.layout.cache_of_rank.empty();
-  like_links_ = one_host || rank_count == 1;
+  like_links_ = one_host || (rank_count == 1 && work.layout.wire_of_host.empty());
   // An input and an output.
   user_ = regime_of(2 * work.bytes, rank_count, times_);
   const uint64_t slices = uint64_t{std::max(1u, work.slicing.in_flight)} * work.slicing.slice_bytes;
@@ -101,8 +101,19 @@ Picoseconds TaskCosts::recv(Rank from, Rank to, uint64_t bytes) const {
   return ps_of_ns(ns * share_) + operation();
 }
 
-Picoseconds TaskCosts::wire(Rank from, Rank to, uint64_t bytes) const {
-  return ps_of_ns(static_cast<double>(bytes) * link(from, to).wire_ns_per_byte);
+Picoseconds TaskCosts::wire_at(Rank end, Rank from, Rank to, uint64_t bytes) const {
+  const bool of_host = !layout_.wire_of_host.empty() && is_network(layout_.link(from, to));
+  const double ns_per_byte =
+      of_host ? layout_.wire_of_host[layout_.host(end)] : link(from, to).wire_ns_per_byte;
+  return ps_of_ns(static_cast<double>(bytes) * ns_per_byte);
+}
+
+Picoseconds TaskCosts::wire_out(Rank from, Rank to, uint64_t bytes) const {
+  return wire_at(from, from, to, bytes);
+}
+
+Picoseconds TaskCosts::wire_in(Rank from, Rank to, uint64_t bytes) const {
+  return wire_at(to, from, to, bytes);
 }
 
 std::optional<LinkFigures> TaskCosts::like_links() const {

@@ -26,11 +26,13 @@ class TaskCosts final : public MemoryCosts {
                      uint64_t bytes) const override;
 
   // A message takes send() on the sender's core, then latency() on its way, and recv() on the
-  // receiver's core; its bytes take wire() at the network port of a host.
+  // receiver's core; its bytes take wire_out() at the network port of the sender's host, wire_in()
+  // at that of the receiver's.
   Picoseconds send(Rank from, Rank to, uint64_t bytes) const;
   Picoseconds latency(Rank from, Rank to) const;
   Picoseconds recv(Rank from, Rank to, uint64_t bytes) const;
-  Picoseconds wire(Rank from, Rank to, uint64_t bytes) const;
+  Picoseconds wire_out(Rank from, Rank to, uint64_t bytes) const;
+  Picoseconds wire_in(Rank from, Rank to, uint64_t bytes) const;
   Picoseconds signal(Rank from, Rank to) const;
   Picoseconds operation() const { return ps_of_ns(times_.operation_ns * share_); }
   // The figures of all links, when these are equal: all ranks are on one host and share its cache,
@@ -40,6 +42,7 @@ class TaskCosts final : public MemoryCosts {
 
  private:
   Regime regime_of_messages(Rank a, Rank b) const;
+  Picoseconds wire_at(Rank end, Rank from, Rank to, uint64_t bytes) const;
   const LinkTimes& link(Rank a, Rank b) const { return times_.link(layout_.link(a, b)); }
   double extra_of_peer(Rank self, const sched::Ref& ref) const;
 

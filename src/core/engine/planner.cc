@@ -184,6 +184,7 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.slicing = {.slice_bytes = slice_bytes_of_messages(problem), .in_flight = 4};
   request.work.layout.cores_per_host = options_.core_count;
   request.work.layout.host_of_rank = options_.node_of_rank;
+  request.work.layout.wire_of_host = options_.wire_of_node;
   request.type = call.type;
   request.deterministic = options_.deterministic;
   // One lane is reserved for point-to-point messages.

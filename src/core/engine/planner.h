@@ -62,6 +62,7 @@ struct PlannerOptions {
   uint64_t slice_bytes = 0;             // 0: by size
   std::vector<ForcedAlgorithm> forced;  // WEIR_ALGORITHM
   std::vector<uint32_t> node_of_rank;   // empty: one node
+  std::vector<double> wire_of_node;     // ns per byte, where nodes differ (cost::RankLayout)
   cost::Table table;                    // measured, the same on all ranks
   cost::Rules rules;                    // WEIR_TUNING_FILE
   bool explain = false;                 // print each first-time decision

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <span>
@@ -15,6 +16,7 @@
 #include "core/base/log.h"
 #include "core/base/per_process.h"
 #include "core/base/process_generation.h"
+#include "core/comm/start/host_wires.h"
 #include "core/cost/cache.h"
 #include "core/engine/probe.h"
 #include "core/engine/probe_link.h"
@@ -28,6 +30,8 @@ namespace {
 constexpr std::string_view kProbeNow = "probe";
 // Follows a table that was measured only in part, for lack of time.
 constexpr std::string_view kCutShort = "cut short";
+// Nanoseconds per byte; one millisecond.
+constexpr double kWireMax = 1e6;
 
 // During discovery hwloc holds locks, which a child forked meanwhile could never take.
 Result<topo::Topology> discover_unless_cut_off() {
@@ -71,35 +75,36 @@ Result<cost::Table> unpack(const std::string& blob) {
   return cost::table_from_blob(std::as_bytes(std::span(blob.data(), blob.size())));
 }
 
-// Two ranks that measure a link; the first leads.
-struct Pair {
-  Rank first = 0;
-  Rank second = 0;
-  cost::Link link = cost::Link::kTcp;
-};
+// The table, then 8 bytes for each host that has a figure of its own.
+std::string pack(const AgreedCosts& costs) {
+  std::string blob = pack(costs.table);
+  const auto* wires = reinterpret_cast<const char*>(costs.wire_of_host.data());
+  return blob.append(wires, costs.wire_of_host.size() * sizeof(double));
+}
 
-// One pair within a host and one between hosts, where there are such.
-std::vector<Pair> pairs_to_measure(const std::vector<uint32_t>& host_of_rank, Rank rank_count) {
-  const auto host = [&](Rank r) { return host_of_rank.empty() ? 0 : host_of_rank[r]; };
-  std::vector<Pair> pairs;
-  for (Rank p = 1; p < rank_count; ++p) {
-    if (host(p) == host(0)) continue;
-    pairs.push_back({0, p, cost::Link::kTcp});
-    break;
+// `host_count`: of hosts that may have figures.
+Result<AgreedCosts> unpack_costs(const std::string& blob, size_t host_count) {
+  const size_t wire_bytes =
+      blob.size() > cost::kTableBlobBytes ? blob.size() - cost::kTableBlobBytes : 0;
+  if (wire_bytes != 0 && wire_bytes != host_count * sizeof(double)) {
+    return Status(Code::kRefused,
+                  fmt::format("rank 0 sent {} bytes of figures for {} hosts; do all "
+                              "ranks run the same version of Weir?",
+                              wire_bytes, host_count));
   }
-  // Of the hosts with two ranks, the one that comes first.
-  std::vector<Rank> first_of_host(rank_count, rank_count);
-  std::optional<Pair> within;
-  for (Rank p = 0; p < rank_count; ++p) {
-    Rank& first = first_of_host[host(p)];
-    if (first == rank_count) {
-      first = p;
-    } else if (!within || first < within->first) {
-      within = Pair{first, p, cost::Link::kShmSharedCache};
+  auto table = unpack(blob.substr(0, cost::kTableBlobBytes));
+  if (!table.ok()) return table.status();
+  AgreedCosts costs{.table = table.take(), .wire_of_host = {}};
+  costs.wire_of_host.resize(wire_bytes / sizeof(double));
+  if (wire_bytes != 0) {
+    std::memcpy(costs.wire_of_host.data(), blob.data() + cost::kTableBlobBytes, wire_bytes);
+  }
+  for (const double wire : costs.wire_of_host) {
+    if (!(wire >= 0 && wire <= kWireMax)) {
+      return Status(Code::kRefused, "rank 0 sent a figure of a host that is out of range");
     }
   }
-  if (within) pairs.push_back(*within);
-  return pairs;
+  return costs;
 }
 
 // The cost of a connection within this machine does not change, and neither does that of its
@@ -112,19 +117,19 @@ uint64_t hash_over(uint64_t topology, const std::string& transport) {
 }
 
 // Tables of this process: its communicators are often made of one another.
-using Memory = std::map<std::string, cost::Table>;
+using Memory = std::map<std::string, AgreedCosts>;
 constinit InheritedState<Memory> memory;
 constexpr size_t kTablesMax = 256;
 
-std::optional<cost::Table> recall(const std::string& key) {
+std::optional<AgreedCosts> recall(const std::string& key) {
   const auto tables = memory.use();
   const auto found = tables->find(key);
   return found == tables->end() ? std::nullopt : std::optional(found->second);
 }
 
-void remember(const std::string& key, const cost::Table& table) {
+void remember(const std::string& key, const AgreedCosts& costs) {
   const auto tables = memory.use();
-  if (tables->size() < kTablesMax) tables->emplace(key, table);
+  if (tables->size() < kTablesMax) tables->emplace(key, costs);
 }
 
 // What this rank has measured: its own core, if `decides`, and its links.
@@ -171,7 +176,7 @@ Status fail_start(Bootstrap& bootstrap, const Status& status, const std::string&
 }
 
 // Over a transport without mapped memory: every link is measured by messages.
-Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
+Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
                                    uint64_t deadline_ns, const std::string& transport_error) {
   const bool decides = context.rank == 0;
@@ -179,23 +184,28 @@ Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   const std::vector<Pair> pairs = pairs_to_measure(hosts, context.rank_count);
   // The network may be another one in the next run.
   const bool keeps = hosts.empty();
+  const size_t host_count = keeps ? 0 : *std::max_element(hosts.begin(), hosts.end()) + 1;
   const std::string key = context.transport->name + std::string(" ") + hosts_of(all);
   uint64_t hash = 0;
   std::string directory;
   std::string told;
   if (decides) {
-    std::optional<cost::Table> table;
+    std::optional<AgreedCosts> known;
     hash = keeps ? topology_hash(settings.topology_file) : 0;
     auto found = cost::cache_directory(settings.cache_dir);
     if (found.ok() && hash != 0) directory = found.take();
     if (hash != 0) hash = hash_over(hash, context.transport->name);
-    if (!directory.empty()) table = cost::load_cached_table(directory, hash).table;
-    if (!table) table = recall(key);
-    told = table ? pack(*table) : std::string(kProbeNow);
+    if (!directory.empty()) {
+      if (auto table = cost::load_cached_table(directory, hash).table; table) {
+        known = AgreedCosts{.table = *table, .wire_of_host = {}};
+      }
+    }
+    if (!known) known = recall(key);
+    told = known ? pack(*known) : std::string(kProbeNow);
   }
   auto first = bootstrap.all_gather(told, deadline_ns);
   if (!first.ok()) return first.status();
-  if (first.value()[0] != kProbeNow) return unpack(first.value()[0]);
+  if (first.value()[0] != kProbeNow) return unpack_costs(first.value()[0], host_count);
 
   bool complete = true;
   auto measured = measure(
@@ -213,13 +223,16 @@ Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
     told_by.resize(told_by.size() - kCutShort.size());
     complete = false;
   }
-  auto agreed = unpack(second.value()[0]);
-  if (!agreed.ok()) return agreed;
+  auto own = unpack(second.value()[0]);
+  if (!own.ok()) return own.status();
+  AgreedCosts agreed{.table = own.take(), .wire_of_host = {}};
+  std::vector<double> wires;
+  double fastest = kWireMax;
   for (const Pair& pair : pairs) {
     auto of_pair = unpack(second.value()[pair.first]);
-    if (!of_pair.ok()) return of_pair;
+    if (!of_pair.ok()) return of_pair.status();
     const cost::LinkTimes link = of_pair.value().times.link(pair.link);
-    agreed.value().times.link(pair.link) = link;
+    wires.push_back(link.wire_ns_per_byte);
     if (decides) {
       log_info(fmt::format(
           "{} {}, measured by ranks {} and {}: {:.2f} us for a small message, {:.3f} ns per byte",
@@ -228,19 +241,26 @@ Result<cost::Table> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
           std::max(
               {link.wire_ns_per_byte, link.slot_in_ns_per_byte[1], link.slot_out_ns_per_byte[1]})));
     }
+    if (cost::is_network(pair.link)) {
+      // The best link of the network; hosts that are slower have figures of their own.
+      if (wires.size() > 1 && link.wire_ns_per_byte >= fastest) continue;
+      fastest = link.wire_ns_per_byte;
+    }
+    agreed.table.times.link(pair.link) = link;
     if (cost::is_network(pair.link)) continue;
-    agreed.value().times.link(cost::Link::kShmSameSocket) = link;
-    agreed.value().times.link(cost::Link::kShmCrossSocket) = link;
+    agreed.table.times.link(cost::Link::kShmSameSocket) = link;
+    agreed.table.times.link(cost::Link::kShmCrossSocket) = link;
   }
-  if (decides) remember(key, agreed.value());
+  agreed.wire_of_host = wire_of_host(hosts, pairs, wires);
+  if (decides) remember(key, agreed);
   if (decides && complete && !directory.empty()) {
-    const Status kept = cost::store_cached_table(directory, agreed.value());
+    const Status kept = cost::store_cached_table(directory, agreed.table);
     if (!kept.ok()) log_info(fmt::format("measured costs are not cached: {}", kept.text()));
   }
   return agreed;
 }
 
-Result<cost::Table> agree(Bootstrap& bootstrap, engine::Context& context, const Settings& settings,
+Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const Settings& settings,
                           const std::vector<Introduction>& all, uint64_t deadline_ns,
                           const std::string& transport_error) {
   const bool decides = context.rank == 0;
@@ -266,7 +286,7 @@ Result<cost::Table> agree(Bootstrap& bootstrap, engine::Context& context, const 
   }
   auto first = bootstrap.all_gather(told, deadline_ns);
   if (!first.ok()) return first.status();
-  if (first.value()[0] != kProbeNow) return unpack(first.value()[0]);
+  if (first.value()[0] != kProbeNow) return unpack_costs(first.value()[0], 0);
 
   told.clear();
   if (context.rank <= 1) {
@@ -284,17 +304,17 @@ Result<cost::Table> agree(Bootstrap& bootstrap, engine::Context& context, const 
   }
   auto second = bootstrap.all_gather(told, deadline_ns);
   if (!second.ok()) return second.status();
-  return unpack(second.value()[0]);
+  return unpack_costs(second.value()[0], 0);
 }
 
 }  // namespace
 
-Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
+Result<AgreedCosts> agree_on_costs(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
                                    uint64_t deadline_ns, const std::string& transport_error) {
   auto agreed = agree(bootstrap, context, settings, all, deadline_ns, transport_error);
   if (agreed.ok() && context.rank == 0 && !settings.costs_file.empty()) {
-    const Status written = cost::write_table(settings.costs_file, agreed.value());
+    const Status written = cost::write_table(settings.costs_file, agreed.value().table);
     if (!written.ok()) log_warn(fmt::format("WEIR_COSTS_FILE: {}", written.text()));
   }
   return agreed;

@@ -15,12 +15,19 @@
 
 namespace weir::comm {
 
+struct AgreedCosts {
+  cost::Table table;
+  // The time on the wire of each host, per byte, where hosts differ (host_wires.h); empty: they do
+  // not.
+  std::vector<double> wire_of_host;
+};
+
 // Collective, after every rank has mapped the segment; also a barrier. Where no memory is shared,
 // the table's shared-memory links get the figures of messages within a host, and its network the
 // figures of messages between two. If the probe fails, no rank gets a table and every rank gets the
 // reason: the communicator cannot be used. `transport_error`: the string that receives the
 // transport's texts.
-Result<cost::Table> agree_on_table(Bootstrap& bootstrap, engine::Context& context,
+Result<AgreedCosts> agree_on_costs(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
                                    uint64_t deadline_ns, const std::string& transport_error);
 

@@ -39,12 +39,12 @@ class MeasuredTable : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(settings_.cache_dir); }
 
   // What each rank gets.
-  std::vector<Result<cost::Table>> agree(uint64_t timeout_ms) {
+  std::vector<Result<AgreedCosts>> agree(uint64_t timeout_ms) {
     const Secret secret = fresh_secret();
     // What a process has measured between two hosts it knows.
     static int number = 0;
     all_[1].host = "b" + std::to_string(number++);
-    std::array<std::optional<Result<cost::Table>>, kRanks> results;
+    std::array<std::optional<Result<AgreedCosts>>, kRanks> results;
     std::vector<std::thread> threads;
     for (Rank rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([&, rank] {
@@ -58,13 +58,13 @@ class MeasuredTable : public testing::Test {
         const std::string transport_error = "what the transport has said last";
         Settings own = settings_;
         own.probe = probes_[rank];
-        results[rank] = agree_on_table(*joined.value(), context, own, all_,
+        results[rank] = agree_on_costs(*joined.value(), context, own, all_,
                                        deadline_in_ms(timeout_ms), transport_error);
         EXPECT_FALSE(ends_[rank].holds_something());
       });
     }
     for (std::thread& thread : threads) thread.join();
-    std::vector<Result<cost::Table>> all;
+    std::vector<Result<AgreedCosts>> all;
     for (auto& result : results) {
       all.push_back(result ? std::move(*result) : Status(Code::kInternal, "it did not join"));
     }
@@ -92,7 +92,7 @@ TEST_F(MeasuredTable, IsTheSameOnAllRanks) {
   const auto results = agree(60'000);
   for (const auto& result : results) {
     ASSERT_TRUE(result.ok()) << result.status().text();
-    EXPECT_EQ(cost::to_blob(result.value()), cost::to_blob(results[0].value()));
+    EXPECT_EQ(cost::to_blob(result.value().table), cost::to_blob(results[0].value().table));
   }
 }
 
