@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The XML form of hwloc 2 and 3 (`lstopo machine.xml`): packages, NUMA nodes, caches, the PCIe tree, and
-// the links between accelerators from the distance matrices NVLinkBandwidth, XGMIBandwidth and
+// The XML form of hwloc 2 and 3 (`lstopo machine.xml`): packages, NUMA nodes, caches, the PCIe
+// tree, and the links of accelerators from the distance matrices NVLinkBandwidth, XGMIBandwidth and
 // XeLinkBandwidth. Discovery of this machine goes through the same reader. Pure; thread-safe.
 #pragma once
 
