@@ -58,6 +58,10 @@ PathClass classify(const Topology& topology, const Path& path, NodeId meeting) {
     case NodeKind::kNuma:
     case NodeKind::kCache:
     case NodeKind::kCore:
+      // Two NUMA nodes below one cache are still two.
+      if (topology.node(meeting).kind != NodeKind::kNuma && numa_nodes > 1) {
+        return PathClass::kSystem;
+      }
       // A device and its own NUMA node: only the root complex lies between.
       return meeting == path.way.front() || meeting == path.way.back() ? PathClass::kPhb
                                                                        : PathClass::kNode;

@@ -111,12 +111,14 @@ TEST(RoundTrip, MemoryBelowACacheIsStillMemoryOfItsPackage) {
       R"(<topology version="2.0"><object type="Machine" cpuset="0xf">
 <object type="Package" os_index="0" cpuset="0xf">
 <object type="L3Cache" cpuset="0x3" depth="3" cache_type="0" cache_size="1000">
-<object type="NUMANode" os_index="0" cpuset="0x3"/></object>
+<object type="Group" cpuset="0x1"><object type="NUMANode" os_index="0" cpuset="0x1"/></object>
+<object type="Group" cpuset="0x2"><object type="NUMANode" os_index="2" cpuset="0x2"/></object></object>
 <object type="L3Cache" cpuset="0xc" depth="3" cache_type="0" cache_size="1000">
 <object type="NUMANode" os_index="1" cpuset="0xc"/></object></object></object></topology>)",
       "test.xml");
   ASSERT_TRUE(topology.ok()) << topology.status().text();
   EXPECT_GT(path(topology.value(), "NUMA0", "NUMA1").bandwidth_gbs, 0);
+  EXPECT_EQ(label(topology.value(), "NUMA0", "NUMA2"), "SYS");
   expect_same_paths(topology.value(), written_and_read(topology.value()));
 }
 
