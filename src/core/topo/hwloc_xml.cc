@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the XML form of hwloc 2 and 3 (hwloc2.dtd). hwloc's own reader is not used on files, since it
-// gives no lines and is not made for hostile input.
+// Reads the XML form of hwloc 2 and 3 (hwloc2.dtd). hwloc's own reader is not used on files, since
+// it gives no lines and is not made for hostile input.
 #include "core/topo/hwloc_xml.h"
 
 #include <fmt/format.h>
@@ -22,8 +22,8 @@ constexpr XmlLimits kLimits{.bytes_max = 32u << 20,
 constexpr uint16_t kNvidia = 0x10de;
 constexpr uint16_t kAmd = 0x1002;
 
-// osdev_type is a number in version 2 of the format and a set of bits from version 3 on, in which an
-// OpenFabrics device is a network device, too.
+// osdev_type is a number in version 2 of the format and a set of bits from version 3 on, in which
+// an OpenFabrics device is a network device, too.
 constexpr int64_t kNetworkDevice = 2, kOpenFabrics = 3;
 constexpr int64_t kNetworkBit = 1 << 4, kOpenFabricsBit = 1 << 5;
 constexpr int kVersionMin = 2, kVersionMax = 3;

@@ -112,7 +112,8 @@ TEST(RoundTrip, MemoryBelowACacheIsStillMemoryOfItsPackage) {
 <object type="Package" os_index="0" cpuset="0xf">
 <object type="L3Cache" cpuset="0x3" depth="3" cache_type="0" cache_size="1000">
 <object type="Group" cpuset="0x1"><object type="NUMANode" os_index="0" cpuset="0x1"/></object>
-<object type="Group" cpuset="0x2"><object type="NUMANode" os_index="2" cpuset="0x2"/></object></object>
+<object type="Group" cpuset="0x2"><object type="NUMANode" os_index="2" cpuset="0x2"/></object>
+</object>
 <object type="L3Cache" cpuset="0xc" depth="3" cache_type="0" cache_size="1000">
 <object type="NUMANode" os_index="1" cpuset="0xc"/></object></object></object></topology>)",
       "test.xml");
