@@ -90,7 +90,7 @@ Status write_all(int descriptor, const std::string& text, const std::string& pat
   return {};
 }
 
-// No value: the file does not exist.
+// No value: the file does not exist, or an older Weir wrote it.
 Result<std::optional<Table>> load(const std::string& directory, uint64_t topology_hash) {
   const std::string path = directory + "/" + cache_file_name(topology_hash);
   const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -104,8 +104,10 @@ Result<std::optional<Table>> load(const std::string& directory, uint64_t topolog
   WEIR_RETURN_IF_ERROR(check_file(path, info));
   Result<std::string> text = read_all(file.get(), path);
   if (!text.ok()) return text.status();
-  Result<Table> table = table_from_json(text.value());
+  uint32_t version = 0;
+  Result<Table> table = table_from_json(text.value(), &version);
   if (!table.ok()) return table.status().with_context("'" + path + "'");
+  if (version != Table::kVersion) return std::optional<Table>();  // it is measured anew
   if (table.value().topology_hash != topology_hash) {
     return invalid_argument(
         fmt::format("'{}' is of topology {:016x}", path, table.value().topology_hash));

@@ -17,7 +17,7 @@ namespace weir::cost {
 // $HOME/.cache/weir. An error when none of them is set.
 Result<std::string> cache_directory(const std::string& setting);
 
-// "tasks-v1-0123456789abcdef.json"
+// "tasks-v2-0123456789abcdef.json"
 std::string cache_file_name(uint64_t topology_hash);
 
 struct CacheLookup {
@@ -27,11 +27,12 @@ struct CacheLookup {
 
 // The file must be a regular file that belongs to this user and that only its owner may write, in a
 // directory that belongs to this user or to root and that only its owner may write; its content
-// must be a valid table of this topology.
+// must be a valid table of this topology. A table of an older version is as good as none: it is
+// measured anew, without a warning.
 CacheLookup load_cached_table(const std::string& directory, uint64_t topology_hash);
 
 // Reads a table (the JSON of table.h) from any path, for tools: a regular file of bounded size with
-// valid content.
+// valid content. Older versions are read, too.
 Result<Table> read_table(const std::string& path);
 // Replaces the whole file; mode 0600.
 Status write_table(const std::string& path, const Table& table);

@@ -180,14 +180,17 @@ std::string to_json(const Table& table) {
   return json.dump(1) + "\n";
 }
 
-Result<Table> table_from_json(const std::string& text) {
+Result<Table> table_from_json(const std::string& text, uint32_t* version_of_text) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) return bad_table("not a JSON object");
   const auto version = json.find("version");
   if (version == json.end() || !version->is_number_unsigned() ||
-      version->get<uint64_t>() != Table::kVersion) {
-    return bad_table(fmt::format("'version' is not {}", Table::kVersion));
+      version->get<uint64_t>() < Table::kVersionReadMin ||
+      version->get<uint64_t>() > Table::kVersion) {
+    return bad_table(
+        fmt::format("'version' is not {} to {}", Table::kVersionReadMin, Table::kVersion));
   }
+  if (version_of_text != nullptr) *version_of_text = version->get<uint32_t>();
   Table table;
   const auto topology = json.find("topology");
   if (topology == json.end() || !topology->is_string()) return bad_table("'topology' is missing");

@@ -68,7 +68,9 @@ struct TaskTimes {
 };
 
 struct Table {
-  static constexpr uint32_t kVersion = 1;
+  // 2: l3_bytes is the size of one cache; before, it could be the sum of several.
+  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersionReadMin = 1;
 
   uint64_t topology_hash = 0;  // of the machine that was measured; 0: built in
   TaskTimes times;
@@ -81,9 +83,10 @@ Table built_in_table();
 Status validate(const Table& table);
 
 // JSON object with "version", "topology" (16 hexadecimal digits) and one member per figure.
-// from_json requires exactly these members.
+// from_json requires exactly these members, of any version from kVersionReadMin to kVersion, and
+// stores the version if asked.
 std::string to_json(const Table& table);
-Result<Table> table_from_json(const std::string& text);
+Result<Table> table_from_json(const std::string& text, uint32_t* version = nullptr);
 
 // For the broadcast by which all ranks agree: fixed size, little-endian, with a checksum.
 //   0   4  "WTBL"        4  4  kVersion       8  8  topology_hash

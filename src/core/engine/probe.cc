@@ -17,6 +17,7 @@
 #include "core/base/log.h"
 #include "core/engine/probe_messages.h"
 #include "core/engine/reduce.h"
+#include "core/topo/caches.h"
 
 namespace weir::engine {
 
@@ -50,6 +51,19 @@ struct FreeDeleter {
 uint64_t cache_bytes(int name, uint64_t otherwise) {
   const long bytes = sysconf(name);
   return bytes > 0 ? static_cast<uint64_t>(bytes) : otherwise;
+}
+
+// The C library's figures are the last resort: on some CPUs that for the last level is the sum of
+// several caches.
+void probe_caches(cost::TaskTimes* times) {
+  const topo::CpuCaches caches = topo::own_caches();
+  if (!caches.known) {
+    times->l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, times->l2_bytes);
+    times->l3_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, times->l3_bytes);
+    return;
+  }
+  times->l2_bytes = caches.l2_bytes;
+  times->l3_bytes = caches.last_bytes;
 }
 
 // Tasks of one core alone.
@@ -87,8 +101,7 @@ void probe_own_core(cost::TaskTimes* into) {
       before = times.reduce_ns_per_byte[k][r] = std::max(before, per_byte);
     }
   }
-  times.l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, times.l2_bytes);
-  times.l3_bytes = cache_bytes(_SC_LEVEL3_CACHE_SIZE, times.l3_bytes);
+  probe_caches(&times);
 }
 
 class PairProbe {

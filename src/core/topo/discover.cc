@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/topo/flat_switch.h"
 #include "core/topo/hwloc_library.h"
 #include "core/topo/hwloc_xml.h"
 #include "core/topo/nccl_xml.h"
@@ -79,7 +80,7 @@ Result<Topology> discover(const DiscoverOptions& options) {
   if (!options.nvml_library.empty()) {
     WEIR_RETURN_IF_ERROR(enrich_from_nvml(options.nvml_library, &topology.value()));
   }
-  return topology;
+  return join_flat_switches(topology.take());
 }
 
 Result<TopologyFormat> detect_format(std::string_view text, std::string_view name) {
@@ -103,8 +104,11 @@ Result<Topology> read_file(const std::string& path) {
   if (!text.ok()) return text.status();
   const Result<TopologyFormat> format = detect_format(text.value(), path);
   if (!format.ok()) return format.status();
-  return format.value() == TopologyFormat::kHwloc ? parse_hwloc_xml(text.value(), path)
-                                                  : parse_nccl_xml(text.value(), path);
+  Result<Topology> topology = format.value() == TopologyFormat::kHwloc
+                                  ? parse_hwloc_xml(text.value(), path)
+                                  : parse_nccl_xml(text.value(), path);
+  if (!topology.ok()) return topology.status();
+  return join_flat_switches(topology.take());
 }
 
 }  // namespace weir::topo

@@ -53,6 +53,25 @@ uint32_t link_count(LinkKind kind, uint64_t total_mbs) {
   return 1;
 }
 
+// hwloc names a CPU by the package or group that is near the device: the link ends at its memory.
+NodeId end_at_memory(const Topology& topology, NodeId end, NodeId device) {
+  const NodeKind kind = topology.node(end).kind;
+  if (kind != NodeKind::kPackage && kind != NodeKind::kMachine) return end;
+  const auto is_inside = [&](NodeId id) {
+    while (id != kNoNode && id != end) id = topology.node(id).parent;
+    return id == end;
+  };
+  const NodeId nearest = topology.ancestor(device, NodeKind::kNuma);
+  if (nearest != kNoNode && is_inside(nearest)) return nearest;
+  NodeId only = kNoNode;
+  for (const NodeId numa : topology.all(NodeKind::kNuma)) {
+    if (!is_inside(numa)) continue;
+    if (only != kNoNode) return end;
+    only = numa;
+  }
+  return only == kNoNode ? end : only;
+}
+
 }  // namespace
 
 Status read_hwloc_links(const XmlReader& xml, pugi::xml_node element,
@@ -117,9 +136,12 @@ Status read_hwloc_links(const XmlReader& xml, pugi::xml_node element,
                                        "larger is used",
                                        name, there, objects[i], objects[j], back));
       }
+      const NodeId a = end_at_memory(*topology, nodes[i], nodes[j]);
+      const NodeId b = end_at_memory(*topology, nodes[j], nodes[i]);
+      if (a == b) continue;
       const double latency_us = nvlink_edge(0).latency_us;
-      topology->add_link({nodes[i],
-                          nodes[j],
+      topology->add_link({a,
+                          b,
                           kind,
                           link_count(kind, total_mbs),
                           {static_cast<double>(total_mbs) / 1000, latency_us, Source::kStated}});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the XML form of hwloc 2 (hwloc2.dtd). hwloc's own reader is not used on files, since it
-// gives no lines and is not made for hostile input.
+// Reads the XML form of hwloc 2 and 3 (hwloc2.dtd). hwloc's own reader is not used on files, since
+// it gives no lines and is not made for hostile input.
 #include "core/topo/hwloc_xml.h"
 
 #include <fmt/format.h>
@@ -22,13 +22,11 @@ constexpr XmlLimits kLimits{.bytes_max = 32u << 20,
 constexpr uint16_t kNvidia = 0x10de;
 constexpr uint16_t kAmd = 0x1002;
 
-enum OsDeviceType {
-  kBlock = 0,
-  kGraphics = 1,
-  kNetworkDevice = 2,
-  kOpenFabrics = 3,
-  kCoprocessor = 5
-};
+// osdev_type is a number in version 2 of the format and a set of bits from version 3 on, in which
+// an OpenFabrics device is a network device, too.
+constexpr int64_t kNetworkDevice = 2, kOpenFabrics = 3;
+constexpr int64_t kNetworkBit = 1 << 4, kOpenFabricsBit = 1 << 5;
+constexpr int kVersionMin = 2, kVersionMax = 3;
 
 // The value of <info name="…"/>.
 std::string info(pugi::xml_node object, std::string_view name) {
@@ -68,18 +66,13 @@ class Importer {
                                     "<topology>",
                                     root.name()));
     }
-    const std::string_view version = XmlReader::text(root, "version").value_or("1");
-    if (!version.starts_with("2")) {
-      return xml_.error(root,
-                        fmt::format("version \"{:.20}\" of hwloc's format is not read; convert "
-                                    "the file with lstopo of hwloc 2: lstopo -i old.xml new.xml",
-                                    version));
-    }
+    WEIR_RETURN_IF_ERROR(read_version(root));
     const pugi::xml_node machine = root.child("object");
     if (!machine || type_of(machine) != "Machine") {
       return xml_.error(root, "the first <object> is not of type Machine");
     }
-    arch_ = info(machine, "Architecture");
+    // From version 3 on, what holds for the whole topology is not the machine's.
+    arch_ = info(version_ >= 3 ? root : machine, "Architecture");
     WEIR_RETURN_IF_ERROR(read_object(machine, kNoNode));
     for (const pugi::xml_node child : root.children()) {
       const std::string_view name = child.name();
@@ -95,6 +88,22 @@ class Importer {
   }
 
  private:
+  // "2.0", "3.0"; hwloc 1 wrote none.
+  Status read_version(pugi::xml_node root) {
+    const std::string_view text = XmlReader::text(root, "version").value_or("1");
+    const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), version_);
+    const bool whole = end == text.data() + text.size() || *end == '.';
+    if (failure != std::errc() || !whole) version_ = 0;
+    if (version_ >= kVersionMin && version_ <= kVersionMax) return Status();
+    const char* remedy = version_ > kVersionMax
+                             ? "write it for hwloc 2 or 3 (lstopo --export-xml-flags v2 new.xml), "
+                               "or use a newer Weir"
+                             : "convert the file with lstopo of hwloc 2: lstopo -i old.xml new.xml";
+    return xml_.error(root, fmt::format("version \"{:.20}\" of hwloc's format is not read, only {} "
+                                        "and {} are; {}",
+                                        text, kVersionMin, kVersionMax, remedy));
+  }
+
   Status read_object(pugi::xml_node object, NodeId parent) {
     const std::string_view type = type_of(object);
     NodeId id = parent;
@@ -122,16 +131,32 @@ class Importer {
                          fmt::format("object type \"{:.40}\" is not known and was left out", type));
       return Status();
     }
-    WEIR_TOPO_ASSIGN(gp_index, xml_.integer(object, "gp_index", 0, INT64_MAX));
-    if (gp_index && id != parent) node_of_gp_index_[static_cast<uint64_t>(*gp_index)] = id;
-
     // hwloc attaches memory beside the tree; here the NUMA node is the parent of whatever is near
     // it.
     NodeId home = id;
     WEIR_RETURN_IF_ERROR(read_memory(object, id, &home));
+    // A group is not a node of its own: its memory, or what is above, stands for it.
+    WEIR_RETURN_IF_ERROR(remember(object, id == parent ? home : id));
     for (const pugi::xml_node child : object.children("object")) {
       WEIR_RETURN_IF_ERROR(read_object(child, home));
     }
+    return Status();
+  }
+
+  // The matrices name objects by their gp_index. Version 3 writes it as the id "obj12", too, and
+  // readers may rely on either.
+  Status remember(pugi::xml_node object, NodeId id) {
+    WEIR_TOPO_ASSIGN(gp_index, xml_.integer(object, "gp_index", 0, INT64_MAX));
+    if (gp_index) {
+      node_of_gp_index_[static_cast<uint64_t>(*gp_index)] = id;
+      return Status();
+    }
+    std::string_view name = XmlReader::text(object, "id").value_or("");
+    if (!name.starts_with("obj")) return Status();
+    name.remove_prefix(3);
+    uint64_t number = 0;
+    const auto [end, failure] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (failure == std::errc() && end == name.data() + name.size()) node_of_gp_index_[number] = id;
     return Status();
   }
 
@@ -144,6 +169,7 @@ class Importer {
         WEIR_RETURN_IF_ERROR(add(child, parent, NodeKind::kNuma, &numa));
         WEIR_TOPO_ASSIGN(bytes, xml_.integer(child, "local_memory", 0, INT64_MAX));
         topology_.mutable_node(numa).memory_bytes = static_cast<uint64_t>(bytes.value_or(0));
+        WEIR_RETURN_IF_ERROR(remember(child, numa));
         const NodeId package = topology_.ancestor(parent, NodeKind::kPackage);
         if (package != kNoNode) topology_.mutable_node(numa).cpu = topology_.node(package).cpu;
         if (*home == parent) *home = numa;
@@ -309,9 +335,10 @@ class Importer {
   Status read_os_device(pugi::xml_node object, NodeId parent) {
     const std::string name(XmlReader::text(object, "name").value_or(""));
     WEIR_TOPO_ASSIGN(type, xml_.integer(object, "osdev_type", 0, INT32_MAX));
-    WEIR_TOPO_ASSIGN(gp_index, xml_.integer(object, "gp_index", 0, INT64_MAX));
+    const int64_t bits = type.value_or(0);
+    const bool verbs = version_ >= 3 ? (bits & kOpenFabricsBit) != 0 : bits == kOpenFabrics;
     const bool network =
-        type == kNetworkDevice || type == kOpenFabrics;  // NOLINT(misc-redundant-expression)
+        verbs || (version_ >= 3 ? (bits & kNetworkBit) != 0 : bits == kNetworkDevice);
     NodeId owner = parent;
     if (network && !topology_.node(parent).pci) {
       Node node;  // an interface without a PCI device
@@ -319,12 +346,12 @@ class Importer {
       node.nic.emplace();
       WEIR_RETURN_IF_ERROR(place(object, parent, std::move(node), &owner));
     }
-    if (gp_index) node_of_gp_index_[static_cast<uint64_t>(*gp_index)] = owner;
+    WEIR_RETURN_IF_ERROR(remember(object, owner));
     Node& node = topology_.mutable_node(owner);
     if (network && node.nic) {
       NetPort port;
       port.name = name;
-      port.infiniband = type == kOpenFabrics;
+      port.infiniband = verbs;
       port.guid = info(object, "NodeGUID");
       node.nic->ports.push_back(std::move(port));
     } else if (node.gpu) {
@@ -353,6 +380,7 @@ class Importer {
 
   const XmlReader& xml_;
   Topology topology_;
+  int version_ = 0;
   std::string arch_;
   std::map<uint64_t, NodeId> node_of_gp_index_;
   std::map<PciAddress, size_t> pci_lines_;

@@ -35,6 +35,10 @@ class Exporter {
     }
     for (const NodeId id : topology_.all(NodeKind::kNuma)) cpu_element(id);
     for (NodeId id = 0; id < topology_.node_count(); ++id) {
+      if (!emitted(topology_.node(id))) continue;
+      if (const Place place = place_of(id); place.port != kNoNode) ++below_port_[place.port];
+    }
+    for (NodeId id = 0; id < topology_.node_count(); ++id) {
       const Node& node = topology_.node(id);
       if (node.kind == NodeKind::kGpu && !node.pci) {
         return Status(Code::kUnsupported,
@@ -107,34 +111,74 @@ class Exporter {
     return element;
   }
 
+  // Where a device is written: below the next element above it, past ports that are not written.
+  struct Place {
+    NodeId above = kNoNode;
+    NodeId port = kNoNode;  // the root port on the way
+    Edge link;              // all links on the way as one
+  };
+
+  Place place_of(NodeId id) const {
+    Place place;
+    place.link = topology_.node(id).up;
+    place.above = topology_.node(id).parent;
+    while (place.above != kNoNode && topology_.node(place.above).kind == NodeKind::kPciBridge &&
+           !emitted(topology_.node(place.above))) {
+      if (topology_.node(place.above).bridge == BridgeRole::kRootPort) place.port = place.above;
+      place.link = narrower(place.link, topology_.node(place.above).up);
+      place.above = topology_.node(place.above).parent;
+    }
+    return place;
+  }
+
   void device_element(NodeId id) {
     const Node& node = topology_.node(id);
-    // Goes up to the next element that is written, past ports that are not.
-    Edge link = node.up;
-    NodeId above = node.parent;
-    while (above != kNoNode && topology_.node(above).kind == NodeKind::kPciBridge &&
-           !emitted(topology_.node(above))) {
-      link = narrower(link, topology_.node(above).up);
-      above = topology_.node(above).parent;
+    const Place place = place_of(id);
+    const bool below_bridge = place.above != kNoNode && emitted(topology_.node(place.above));
+    // A device may be near a package that has several NUMA nodes, and near none of them.
+    const NodeId package = topology_.ancestor(id, NodeKind::kPackage);
+    NodeId numa = topology_.ancestor(id, NodeKind::kNuma);
+    const bool near_package = numa == kNoNode && package != kNoNode;
+    if (near_package) numa = first_numa_of(package);
+    pugi::xml_node parent = below_bridge ? elements_[place.above] : cpu_element(numa);
+    pugi::xml_node element;
+    if (node.pci) {
+      element = parent.append_child("pci");
+      elements_[id] = element;
+      pci_attributes(element, *node.pci, place.link);
+    } else if (node.nic) {
+      element = nic_element(parent, *node.nic);
     }
-    const bool below_bridge = above != kNoNode && emitted(topology_.node(above));
-    pugi::xml_node parent =
-        below_bridge ? elements_[above] : cpu_element(topology_.ancestor(id, NodeKind::kNuma));
-    if (!node.pci) {
-      if (node.nic) nic_element(parent, *node.nic);
-      return;
+    if (!element) return;
+    if (!below_bridge && near_package) {
+      set(element, "weir_package", fmt::format("{}", topology_.node(package).os_index));
     }
-    pugi::xml_node element = parent.append_child("pci");
-    elements_[id] = element;
-    pci_attributes(element, *node.pci, link);
-    if (!below_bridge) {
-      const NodeId root = topology_.ancestor(id, NodeKind::kRootComplex);
-      if (root != kNoNode && !topology_.node(root).name.empty()) {
-        set(element, "weir_root", topology_.node(root).name);
-      }
-    }
+    if (!node.pci) return;
+    if (!below_bridge) root_attributes(element, id, place);
     if (node.gpu) elements_[id] = gpu_element(element, node);
     if (node.nic && !node.nic->ports.empty()) nic_element(element, *node.nic);
+  }
+
+  NodeId first_numa_of(NodeId package) const {
+    for (const NodeId numa : topology_.all(NodeKind::kNuma)) {
+      if (topology_.ancestor(numa, NodeKind::kPackage) == package) return numa;
+    }
+    return kNoNode;
+  }
+
+  // NCCL's format has neither root complexes nor root ports. A root port matters to paths only
+  // where several devices are below it.
+  void root_attributes(pugi::xml_node element, NodeId id, const Place& place) const {
+    const NodeId root = topology_.ancestor(id, NodeKind::kRootComplex);
+    if (root == kNoNode) {
+      set(element, "weir_rootless", "1");
+    } else if (!topology_.node(root).name.empty()) {
+      set(element, "weir_root", topology_.node(root).name);
+    }
+    const auto count = below_port_.find(place.port);
+    if (count != below_port_.end() && count->second > 1) {
+      set(element, "weir_port", topology_.node(place.port).pci->address.text());
+    }
   }
 
   static Edge narrower(const Edge& a, const Edge& b) {
@@ -163,7 +207,11 @@ class Exporter {
     set(element, "link_width", fmt::format("{}", known ? rate.width_lanes : 0));
     const bool assumed = link.source == Source::kEstimated &&
                          link.bandwidth_gbs == pcie_edge_unknown().bandwidth_gbs;
-    if (!known && !assumed) set_bandwidth(element, link);
+    if (link.source == Source::kNoLimit) {
+      set(element, "weir_unlimited", "1");
+    } else if (!known && !assumed) {
+      set_bandwidth(element, link);
+    }
   }
 
   static pugi::xml_node gpu_element(pugi::xml_node pci, const Node& node) {
@@ -180,7 +228,7 @@ class Exporter {
     return element;
   }
 
-  static void nic_element(pugi::xml_node parent, const NicInfo& nic) {
+  static pugi::xml_node nic_element(pugi::xml_node parent, const NicInfo& nic) {
     pugi::xml_node element = parent.append_child("nic");
     for (const NetPort& port : nic.ports) {
       pugi::xml_node net = element.append_child("net");
@@ -194,7 +242,9 @@ class Exporter {
         set(net, "maxconn", fmt::format("{}", port.connection_count_max));
       }
       if (port.gdr) set(net, "gdr", *port.gdr ? "1" : "0");
+      if (port.infiniband) set(net, "weir_verbs", "1");
     }
+    return element;
   }
 
   void link_element(NodeId from, NodeId to, const Link& link) {
@@ -206,20 +256,31 @@ class Exporter {
     const auto element = elements_.find(from);
     if (element == elements_.end()) return;
     pugi::xml_node child = element->second.append_child(name_of(link.kind));
-    if (link.kind != LinkKind::kC2c) {
-      set(child, "target", target.pci ? target.pci->address.text() : target.name);
-    }
+    const bool to_device = target.pci || to_switch;
+    if (to_device) set(child, "target", target.pci ? target.pci->address.text() : target.name);
     set(child, "count", fmt::format("{}", link.count));
-    if (target.pci && target.pci->class_code != 0) {
+    if (link.kind == LinkKind::kC2c) {
+      // In MB/s and link; NCCL does not start without it.
+      set(child, "bw",
+          fmt::format("{:.0f}", link.edge.bandwidth_gbs * 1000 / std::max(link.count, 1u)));
+    } else if (target.pci && target.pci->class_code != 0) {
       set_hex(child, "tclass", target.pci->class_code, 6);
-    } else if (link.kind != LinkKind::kC2c) {
+    } else {
       set(child, "tclass", to_switch ? "0x068000" : "0x068001");
+    }
+    // To NCCL the CPU at the other end is always the one that is nearest by PCI.
+    if (!to_device && to != topology_.ancestor(from, NodeKind::kNuma)) {
+      if (target.kind == NodeKind::kNuma || target.kind == NodeKind::kPackage) {
+        set(child, target.kind == NodeKind::kNuma ? "weir_numa" : "weir_package",
+            fmt::format("{}", target.os_index));
+      }
     }
     set_bandwidth(child, link.edge);
   }
 
   const Topology& topology_;
   pugi::xml_document document_;
+  std::map<NodeId, size_t> below_port_;        // devices that are written, by root port
   std::map<NodeId, pugi::xml_node> elements_;  // GPUs: the <gpu>, which holds the links
 };
 

@@ -127,29 +127,66 @@ class Importer {
       numa.cpus = cpus;
       numa.cpu = cpu;
       parent = topology_.add(parent, numa);
+      numa_nodes_[numa.os_index] = parent;
     }
     topology_.mutable_node(0).cpus.add(cpus);
 
-    std::map<std::string, NodeId> root_complexes;
     for (const pugi::xml_node child : element.children()) {
       if (child.type() != pugi::node_element) continue;
+      NodeId home = parent;
+      WEIR_TOPO_ASSIGN(near, xml_.integer(child, "weir_package", -1, kDeviceNumberMax));
+      if (near) home = package_node(static_cast<int32_t>(*near), cpu, CpuSet());
       if (is(child, "pci")) {
-        // NCCL has no root complexes: all devices of a NUMA node are taken as being under one.
-        const std::string name(XmlReader::text(child, "weir_root").value_or(""));
-        auto [root, missing] = root_complexes.try_emplace(name, kNoNode);
-        if (missing) {
-          Node complex;
-          complex.kind = NodeKind::kRootComplex;
-          complex.name = name;
-          root->second = topology_.add(parent, complex);
-        }
-        WEIR_RETURN_IF_ERROR(read_pci(child, root->second));
+        NodeId root = home;
+        WEIR_RETURN_IF_ERROR(read_root(child, home, &root));
+        WEIR_RETURN_IF_ERROR(read_pci(child, root));
       } else if (is(child, "nic")) {
-        WEIR_RETURN_IF_ERROR(read_virtual_nic(child, parent));
+        WEIR_RETURN_IF_ERROR(read_virtual_nic(child, home));
       } else {
         note_unknown_element(child);
       }
     }
+    return Status();
+  }
+
+  // What is between the CPU and a device directly below it. NCCL has no root complexes: all devices
+  // of a NUMA node are taken as being under one.
+  Status read_root(pugi::xml_node element, NodeId home, NodeId* root) {
+    if (element.attribute("weir_rootless")) return Status();
+    const std::string name(XmlReader::text(element, "weir_root").value_or(""));
+    const auto [complex, is_new] = root_complexes_.try_emplace(std::pair(home, name), kNoNode);
+    if (is_new) {
+      Node node;
+      node.kind = NodeKind::kRootComplex;
+      node.name = name;
+      complex->second = topology_.add(home, node);
+    }
+    *root = complex->second;
+    const auto text = XmlReader::text(element, "weir_port");
+    if (!text) return Status();
+    const std::optional<PciAddress> address = PciAddress::parse(*text);
+    if (!address) {
+      return xml_.error(element, fmt::format("weir_port=\"{:.40}\" is not a PCI address such as "
+                                             "0000:3b:00.0",
+                                             *text));
+    }
+    const auto [place, is_new_port] = pci_.try_emplace(*address, Pci{kNoNode, xml_.line(element)});
+    if (is_new_port) {
+      Node port;
+      port.kind = NodeKind::kPciBridge;
+      port.bridge = BridgeRole::kRootPort;
+      port.pci.emplace();
+      port.pci->address = *address;
+      port.pci->class_code = 0x060400;
+      port.up = internal_edge();
+      place->second.node = topology_.add(*root, port);
+    } else if (place->second.node == kNoNode ||
+               topology_.node(place->second.node).parent != *root ||
+               topology_.node(place->second.node).bridge != BridgeRole::kRootPort) {
+      return xml_.error(element, fmt::format("weir_port {} is another device on line {}",
+                                             address->text(), place->second.line));
+    }
+    *root = place->second.node;
     return Status();
   }
 
@@ -286,6 +323,7 @@ class Importer {
     WEIR_TOPO_ASSIGN(stated, xml_.number(element, "weir_bw", 0, kBandwidthMaxGbs));
     if (stated) node->up = *stated > 0 ? pcie_edge(*stated) : Edge{};
     if (stated && *stated > 0) node->up.source = source_of(element);
+    if (element.attribute("weir_unlimited")) node->up = internal_edge();
     return Status();
   }
 
@@ -350,6 +388,7 @@ class Importer {
       port.latency_us = latency;
       port.connection_count_max = static_cast<uint32_t>(connections.value_or(0));
       if (gdr) port.gdr = *gdr != 0;
+      if (child.attribute("weir_verbs")) port.infiniband = true;
       nic->ports.push_back(std::move(port));
     }
     return Status();
@@ -380,7 +419,9 @@ class Importer {
       WEIR_TOPO_ASSIGN(total, xml_.number(link.element, "weir_bw", 0, kBandwidthMaxGbs));
       WEIR_TOPO_ASSIGN(per_link, xml_.number(link.element, "bw", 0, kBandwidthMaxGbs * 1000));
       WEIR_TOPO_ASSIGN(target_class, xml_.integer(link.element, "tclass", 0, 0xffffff));
-      const NodeId to = link_target(link, static_cast<uint32_t>(target_class.value_or(0)));
+      NodeId to = kNoNode;
+      WEIR_RETURN_IF_ERROR(
+          find_link_target(link, static_cast<uint32_t>(target_class.value_or(0)), &to));
       if (count.value_or(1) == 0 || to == kNoNode) continue;
       Claim& claim = claims[{link.from, to, link.kind}];
       claim.element = link.element;
@@ -423,13 +464,35 @@ class Importer {
     return nvlink_edge(node.gpu ? node.gpu->compute_capability : 0);
   }
 
-  // kNoNode (and a note) when the target cannot be found.
-  NodeId link_target(const PendingLink& link, uint32_t target_class) {
+  Status find_link_target(const PendingLink& link, uint32_t target_class, NodeId* to) {
     constexpr uint32_t kCpuBridgeClass = 0x068001;  // POWER9's NVLink to the CPU
-    if (link.kind == LinkKind::kC2c || target_class == kCpuBridgeClass) {
-      const NodeId numa = topology_.ancestor(link.from, NodeKind::kNuma);
-      return numa == kNoNode ? 0 : numa;
+    if (link.kind != LinkKind::kC2c && target_class != kCpuBridgeClass) {
+      *to = device_at_end(link, target_class);
+      return Status();
     }
+    const NodeId nearest = topology_.ancestor(link.from, NodeKind::kNuma);
+    *to = nearest == kNoNode ? 0 : nearest;
+    WEIR_TOPO_ASSIGN(numa, xml_.integer(link.element, "weir_numa", 0, kDeviceNumberMax));
+    WEIR_TOPO_ASSIGN(package, xml_.integer(link.element, "weir_package", -1, kDeviceNumberMax));
+    if (numa) {
+      const auto found = numa_nodes_.find(static_cast<int32_t>(*numa));
+      if (found == numa_nodes_.end()) {
+        return xml_.error(link.element, fmt::format("weir_numa={}: there is no such <cpu>", *numa));
+      }
+      *to = found->second;
+    } else if (package) {
+      const auto found = packages_.find(static_cast<int32_t>(*package));
+      if (found == packages_.end()) {
+        return xml_.error(link.element,
+                          fmt::format("weir_package={}: no <cpu> is in it", *package));
+      }
+      *to = found->second;
+    }
+    return Status();
+  }
+
+  // kNoNode (and a note) when the target cannot be found.
+  NodeId device_at_end(const PendingLink& link, uint32_t target_class) {
     const std::string target(XmlReader::text(link.element, "target").value_or(""));
     const std::optional<PciAddress> address = PciAddress::parse(target);
     if (address) {
@@ -473,6 +536,8 @@ class Importer {
   Topology topology_;
   std::map<int64_t, size_t> cpu_lines_;
   std::map<int32_t, NodeId> packages_;
+  std::map<int32_t, NodeId> numa_nodes_;
+  std::map<std::pair<NodeId, std::string>, NodeId> root_complexes_;
   std::map<PciAddress, Pci> pci_;
   std::map<std::string, NodeId> hidden_switches_;
   std::vector<PendingLink> links_;

@@ -32,6 +32,12 @@ bool is_switch(const Node& node) {
          (node.bridge == BridgeRole::kSwitch || node.bridge == BridgeRole::kUpstreamPort);
 }
 
+// Where a link to "the CPU" may end.
+bool is_cpu_side(const Node& node) {
+  return node.kind == NodeKind::kMachine || node.kind == NodeKind::kPackage ||
+         node.kind == NodeKind::kNuma;
+}
+
 PathClass classify(const Topology& topology, const Path& path, NodeId meeting) {
   if (path.way.size() == 1) return PathClass::kSelf;
   size_t switches = 0;
@@ -52,6 +58,10 @@ PathClass classify(const Topology& topology, const Path& path, NodeId meeting) {
     case NodeKind::kNuma:
     case NodeKind::kCache:
     case NodeKind::kCore:
+      // Two NUMA nodes below one cache are still two.
+      if (topology.node(meeting).kind != NodeKind::kNuma && numa_nodes > 1) {
+        return PathClass::kSystem;
+      }
       // A device and its own NUMA node: only the root complex lies between.
       return meeting == path.way.front() || meeting == path.way.back() ? PathClass::kPhb
                                                                        : PathClass::kNode;
@@ -63,8 +73,8 @@ PathClass classify(const Topology& topology, const Path& path, NodeId meeting) {
   }
 }
 
-// Up the tree from a, and down to b. In the same machine.
-Path tree_path(const Topology& topology, NodeId a, NodeId b) {
+// Up the tree from a, and down to b, without a class. In the same machine.
+Path tree_path(const Topology& topology, NodeId a, NodeId b, NodeId* top) {
   std::vector<NodeId> up = to_root(topology, a);
   std::vector<NodeId> down = to_root(topology, b);
   NodeId meeting = up.back();
@@ -79,7 +89,7 @@ Path tree_path(const Topology& topology, NodeId a, NodeId b) {
   path.way = std::move(up);
   path.way.push_back(meeting);
   path.way.insert(path.way.end(), down.rbegin(), down.rend());
-  path.path_class = classify(topology, path, meeting);
+  *top = meeting;
   return path;
 }
 
@@ -89,9 +99,57 @@ bool better(const Path& x, const Path& y) {
   return x.bandwidth_gbs > y.bandwidth_gbs;
 }
 
+// How a device leaves towards the CPU: by the tree (no link), or by a link of its own to a CPU.
+std::vector<const Link*> exits(const Topology& topology, NodeId id) {
+  std::vector<const Link*> all{nullptr};
+  for (const size_t i : topology.links_of(id)) {
+    const Link& link = topology.links()[i];
+    if (is_cpu_side(topology.node(link.a == id ? link.b : link.a))) all.push_back(&link);
+  }
+  return all;
+}
+
+NodeId far_end(const Link* link, NodeId id) {
+  if (link == nullptr) return id;
+  return link->a == id ? link->b : link->a;
+}
+
+// From a to b by these exits, both of which may be missing; they meet in the tree.
+Path path_by(const Topology& topology, NodeId a, const Link* from_a, NodeId b, const Link* from_b) {
+  NodeId meeting = kNoNode;
+  Path path = tree_path(topology, far_end(from_a, a), far_end(from_b, b), &meeting);
+  if (from_a != nullptr) {
+    pass(path, from_a->edge);
+    path.way.insert(path.way.begin(), a);
+  }
+  if (from_b != nullptr) {
+    pass(path, from_b->edge);
+    path.way.push_back(b);
+  }
+  path.path_class = classify(topology, path, meeting);
+  return path;
+}
+
+// In the same machine, without links between accelerators: through the tree, or where it is better
+// through the links that a device has to a CPU.
+Path local_path(const Topology& topology, NodeId a, NodeId b, const PathOptions& options) {
+  Path best = path_by(topology, a, nullptr, b, nullptr);
+  if (!options.accelerator_links) return best;
+  for (const Link* from_a : exits(topology, a)) {
+    for (const Link* from_b : exits(topology, b)) {
+      if (from_a == nullptr && from_b == nullptr) continue;
+      // The link between a CPU and its own device is no way out of either.
+      if (far_end(from_a, a) == b || far_end(from_b, b) == a) continue;
+      Path path = path_by(topology, a, from_a, b, from_b);
+      if (better(path, best)) best = std::move(path);
+    }
+  }
+  return best;
+}
+
 // The path from `id` to the best NIC of its machine, and on to the network. `way` is empty when the
 // machine has no NIC.
-Path to_network(const Topology& topology, NodeId id) {
+Path to_network(const Topology& topology, NodeId id, const PathOptions& options) {
   Path best;
   const NodeId machine = topology.machine_of(id);
   if (machine == kNoNode) {
@@ -102,7 +160,7 @@ Path to_network(const Topology& topology, NodeId id) {
   for (const NodeId nic : topology.all(NodeKind::kNic)) {
     if (topology.machine_of(nic) != machine) continue;
     if (topology.node(id).kind == NodeKind::kNic && nic != id) continue;
-    Path path = tree_path(topology, id, nic);
+    Path path = local_path(topology, id, nic, options);
     const double limit_gbs = network_edge(*topology.node(nic).nic).bandwidth_gbs;
     if (!best.way.empty() && !better(path, best) &&
         !(path.path_class == best.path_class && limit_gbs > best_limit_gbs)) {
@@ -115,9 +173,9 @@ Path to_network(const Topology& topology, NodeId id) {
   return best;
 }
 
-Path network_path(const Topology& topology, NodeId a, NodeId b) {
-  Path path = to_network(topology, a);
-  Path other = to_network(topology, b);
+Path network_path(const Topology& topology, NodeId a, NodeId b, const PathOptions& options) {
+  Path path = to_network(topology, a, options);
+  Path other = to_network(topology, b, options);
   if (path.way.empty() || other.way.empty()) return Path();
   path.path_class = PathClass::kNetwork;
   path.estimated = path.estimated || other.estimated;
@@ -197,7 +255,7 @@ Path find_path(const Topology& topology, NodeId a, NodeId b, const PathOptions& 
       return path;
     }
   }
-  return one_machine ? tree_path(topology, a, b) : network_path(topology, a, b);
+  return one_machine ? local_path(topology, a, b, options) : network_path(topology, a, b, options);
 }
 
 const char* name_of(PathClass path_class) {

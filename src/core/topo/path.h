@@ -44,8 +44,9 @@ struct PathOptions {
   bool accelerator_links = true;  // false: PCIe and CPU only
 };
 
-// The best path in the order of PathClass. Links are used between GPUs (and a CPU with NVLink or
-// C2C) directly or through NVSwitches, never through a third GPU. Both ids must exist.
+// The best path in the order of PathClass, then of bandwidth. Links are used between GPUs directly
+// or through NVSwitches, never through a third GPU. A GPU with NVLink or C2C to a CPU may reach
+// everything behind that CPU through it instead of PCIe. Both ids must exist.
 Path find_path(const Topology& topology, NodeId a, NodeId b, const PathOptions& options = {});
 
 const char* name_of(PathClass path_class);  // "nvlink", "nvswitch", "pix", …, "network"

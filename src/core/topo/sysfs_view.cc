@@ -55,15 +55,6 @@ CpuSet read_cpus(const fs::path& path) {
   return cpus.ok() ? cpus.take() : CpuSet();
 }
 
-// "512K", "32M"
-uint64_t bytes_in(std::string_view text) {
-  const uint64_t value = number_in(text).value_or(0);
-  if (text.ends_with('K')) return value << 10;
-  if (text.ends_with('M')) return value << 20;
-  if (text.ends_with('G')) return value << 30;
-  return value;
-}
-
 // What covers some of the processors.
 struct Part {
   CpuSet cpus;

@@ -78,10 +78,18 @@ Status Topology::finish() {
   if (nodes_.empty()) return invalid_argument("the topology has no nodes");
   number_devices();
   std::map<std::pair<NodeId, NodeKind>, size_t> sibling_counts;
-  for (const Node& item : nodes_) ++sibling_counts[{item.parent, item.kind}];
-  for (Node& item : nodes_) {
+  // The NUMA nodes of a package are siblings, whatever is between.
+  const auto group_of = [this](NodeId id) {
+    const Node& item = nodes_[id];
+    const NodeId package = ancestor(id, NodeKind::kPackage);
+    return std::pair(item.kind == NodeKind::kNuma && package != kNoNode ? package : item.parent,
+                     item.kind);
+  };
+  for (NodeId id = 0; id < nodes_.size(); ++id) ++sibling_counts[group_of(id)];
+  for (NodeId id = 0; id < nodes_.size(); ++id) {
+    Node& item = nodes_[id];
     if (item.parent == kNoNode || item.up.source != Source::kUnknown) continue;
-    const size_t siblings = sibling_counts[{item.parent, item.kind}];
+    const size_t siblings = sibling_counts[group_of(id)];
     switch (item.kind) {
       case NodeKind::kPackage:
         item.up = siblings > 1 ? socket_edge(item.cpu.value_or(CpuInfo{})) : internal_edge();
@@ -89,7 +97,7 @@ Status Topology::finish() {
       case NodeKind::kNuma:
         if (siblings == 1) {
           item.up = internal_edge();
-        } else if (nodes_[item.parent].kind == NodeKind::kPackage) {
+        } else if (ancestor(id, NodeKind::kPackage) != kNoNode) {
           item.up = numa_edge();
         } else {
           item.up = socket_edge(item.cpu.value_or(CpuInfo{}));

@@ -69,6 +69,28 @@ TEST_F(Cache, CorruptFileIsIgnored) {
   expect_ignored("not a JSON object");
 }
 
+TEST_F(Cache, TablesOfAnOlderVersionAreMeasuredAnew) {
+  EXPECT_EQ(cache_file_name(kHash), "tasks-v2-0123456789abcdef.json");
+  store();
+  std::string text;
+  std::getline(std::ifstream(path()), text, '\0');
+  const size_t version = text.find("\"version\": 2");
+  ASSERT_NE(version, std::string::npos);
+  text.replace(version, 12, "\"version\": 1");
+  const std::string old = directory_ + "/tasks-v1-0123456789abcdef.json";
+  std::filesystem::rename(path(), old);
+  std::ofstream(old) << text;
+  CacheLookup lookup = load_cached_table(directory_, kHash);
+  EXPECT_FALSE(lookup.table.has_value());
+  EXPECT_EQ(lookup.warning, "");
+  // Nor is it an error where it has been given the new name.
+  std::filesystem::rename(old, path());
+  lookup = load_cached_table(directory_, kHash);
+  EXPECT_FALSE(lookup.table.has_value());
+  EXPECT_EQ(lookup.warning, "");
+  EXPECT_TRUE(read_table(path()).ok()) << "tools read it";
+}
+
 TEST_F(Cache, FileOfAnotherTopologyIsIgnored) {
   store();
   std::filesystem::rename(path(), directory_ + "/" + cache_file_name(7));

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <limits>
 #include <random>
+#include <string>
 
 namespace weir::cost {
 namespace {
@@ -76,12 +77,27 @@ TEST(Table, DamagedJsonIsRefusedAndNeverCrashes) {
     refused += table_from_json(bad).ok() ? 0 : 1;
   }
   EXPECT_GT(refused, 1000);  // a digit may well become another digit
-  for (const char* text : {"", "[]", "{}", "null", "{\"version\":2}", "{\"version\":\"1\"}"}) {
+  for (const char* text : {"", "[]", "{}", "null", "{\"version\":3}", "{\"version\":\"1\"}"}) {
     EXPECT_FALSE(table_from_json(text).ok()) << text;
   }
   std::string more = good;
   more.insert(more.find('{') + 1, "\"extra\":1,");
   EXPECT_NE(table_from_json(more).status().text().find("unknown members"), std::string::npos);
+}
+
+TEST(Table, JsonOfAnOlderVersionIsStillRead) {
+  std::string old = to_json(odd_table());
+  const std::string now = "\"version\": " + std::to_string(Table::kVersion);
+  ASSERT_NE(old.find(now), std::string::npos);
+  old.replace(old.find(now), now.size(), "\"version\": 1");
+  uint32_t version = 0;
+  const Result<Table> table = table_from_json(old, &version);
+  ASSERT_TRUE(table.ok()) << table.status().text();
+  EXPECT_EQ(version, 1u);
+  EXPECT_EQ(to_blob(table.value()), to_blob(odd_table()));
+  old.replace(old.find("\"version\": 1"), 12, "\"version\": 0");
+  EXPECT_NE(table_from_json(old).status().text().find("'version' is not 1 to 2"),
+            std::string::npos);
 }
 
 TEST(Table, ReductionTimesAreInterpolatedAndRise) {

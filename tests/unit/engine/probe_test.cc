@@ -13,6 +13,7 @@
 #include "core/base/clock.h"
 #include "core/engine/probe_link.h"
 #include "core/engine/probe_messages.h"
+#include "core/topo/caches.h"
 #include "support/scripted_transport.h"
 
 namespace weir::engine {
@@ -213,6 +214,21 @@ TEST(PairProbe, ARankThatIsSlowAtAnyStepOnlyDelays) {
       ASSERT_TRUE(pair.nothing_is_left());
     }
   }
+}
+
+TEST(PairProbe, TheCachesAreThoseThatSysShows) {
+  Pair pair;
+  pair.share_memory();
+  cost::Table table;
+  pair.run([&, deadline = now_ns() + 60'000 * kMillisecond](Rank rank) {
+    auto found = probe_tasks(pair.contexts[rank], 7, deadline, {}, &pair.complete[rank]);
+    if (rank == 0 && found.ok()) table = found.value();
+    return found.ok() ? Status() : found.status();
+  });
+  const topo::CpuCaches caches = topo::own_caches();
+  if (!caches.known) GTEST_SKIP() << "/sys shows no caches";
+  EXPECT_EQ(table.times.l2_bytes, caches.l2_bytes);
+  EXPECT_EQ(table.times.l3_bytes, caches.last_bytes);
 }
 
 TEST(PairProbe, AnErrorOfOneRankEndsBoth) {

@@ -28,7 +28,7 @@ TEST(HwlocMalformed, EveryFaultIsAnErrorWithLineAndReason) {
       {"", "f.xml: the file is empty"},
       {"<system/>", "f.xml:1: the root element is <system>"},
       {"<topology>\n</topology>", "f.xml:1: version \"1\" of hwloc's format is not read"},
-      {"<topology version=\"3.0\"/>", "f.xml:1: version \"3.0\""},
+      {"<topology version=\"4.0\"/>", "f.xml:1: version \"4.0\""},
       {"<topology version=\"2.0\"/>", "f.xml:1: the first <object> is not of type Machine"},
       {"<topology version=\"2.0\"><object type=\"Core\"/></topology>",
        "f.xml:1: the first <object> is not of type Machine"},

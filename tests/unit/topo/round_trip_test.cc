@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Written as NCCL XML and read again, a machine has the same devices, paths and bandwidths.
+#include "core/topo/cluster.h"
+#include "core/topo/hwloc_xml.h"
 #include "unit/topo/topo_support.h"
 
 namespace weir::topo {
@@ -37,6 +39,8 @@ void expect_same_paths(const Topology& topology, const Topology& again) {
         ASSERT_EQ(x.label(), y.label()) << name_a << " " << name_b;
         ASSERT_NEAR(x.bandwidth_gbs, y.bandwidth_gbs, 1e-6) << name_a << " " << name_b;
         ASSERT_EQ(x.estimated, y.estimated) << name_a << " " << name_b;
+        ASSERT_EQ(x.link_count, y.link_count) << name_a << " " << name_b;
+        ASSERT_NEAR(x.latency_us, y.latency_us, 1e-6) << name_a << " " << name_b;
       }
       ASSERT_EQ(topology.cpus_near(a), again.cpus_near(find(again, topology.label(a))));
     }
@@ -65,6 +69,110 @@ TEST(RoundTrip, ThisMachineKeepsItsPaths) {
   expect_same_paths(topology.value(), written_and_read(topology.value()));
 }
 
+Topology from_hwloc(const std::string& devices) {
+  const std::string text = R"(<topology version="2.0"><object type="Machine" cpuset="0xf">
+<object type="Package" os_index="0" cpuset="0x3"><object type="NUMANode" os_index="0" cpuset="0x3"/>
+</object>
+<object type="Package" os_index="1" cpuset="0xc"><object type="NUMANode" os_index="1" cpuset="0xc"/>
+)" + devices + "</object></object></topology>";
+  Result<Topology> topology = parse_hwloc_xml(text, "test.xml");
+  EXPECT_TRUE(topology.ok()) << topology.status().text();
+  return topology.take();
+}
+
+TEST(RoundTrip, TwoFunctionsBelowOneRootPortStayNear) {
+  const Topology topology = from_hwloc(
+      R"(<object type="Bridge" bridge_type="0-1" bridge_pci="0000:[00-02]">
+<object type="Bridge" bridge_type="1-1" pci_busid="0000:00:01.0"
+ pci_type="0604 [8086:352a] [8086:0000] 04">
+<object type="PCIDev" pci_busid="0000:01:00.0" pci_type="0200 [15b3:101d] [15b3:0016] 00"/>
+<object type="PCIDev" pci_busid="0000:01:00.1" pci_type="0200 [15b3:101d] [15b3:0016] 00"/></object>
+<object type="Bridge" bridge_type="1-1" pci_busid="0000:00:02.0"
+ pci_type="0604 [8086:352a] [8086:0000] 04">
+<object type="PCIDev" pci_busid="0000:02:00.0" pci_type="0200 [15b3:101d] [15b3:0016] 00"/></object>
+</object>)");
+  EXPECT_EQ(label(topology, "NIC0", "NIC1"), "PIX");
+  EXPECT_EQ(label(topology, "NIC0", "NIC2"), "PHB");
+  const Topology again = written_and_read(topology);
+  expect_same_paths(topology, again);
+  expect_same_paths(topology, written_and_read(again));
+}
+
+TEST(RoundTrip, DevicesWithoutARootComplexStayApart) {
+  const Topology topology = from_hwloc(
+      R"(<object type="PCIDev" pci_busid="0000:01:00.0" pci_type="0200 [15b3:101d] [15b3:0016] 00"/>
+<object type="PCIDev" pci_busid="0000:02:00.0" pci_type="0200 [15b3:101d] [15b3:0016] 00"/>)");
+  EXPECT_EQ(label(topology, "NIC0", "NIC1"), "NODE");
+  expect_same_paths(topology, written_and_read(topology));
+}
+
+TEST(RoundTrip, MemoryBelowACacheIsStillMemoryOfItsPackage) {
+  const Result<Topology> topology = parse_hwloc_xml(
+      R"(<topology version="2.0"><object type="Machine" cpuset="0xf">
+<object type="Package" os_index="0" cpuset="0xf">
+<object type="L3Cache" cpuset="0x3" depth="3" cache_type="0" cache_size="1000">
+<object type="Group" cpuset="0x1"><object type="NUMANode" os_index="0" cpuset="0x1"/></object>
+<object type="Group" cpuset="0x2"><object type="NUMANode" os_index="2" cpuset="0x2"/></object>
+</object>
+<object type="L3Cache" cpuset="0xc" depth="3" cache_type="0" cache_size="1000">
+<object type="NUMANode" os_index="1" cpuset="0xc"/></object></object></object></topology>)",
+      "test.xml");
+  ASSERT_TRUE(topology.ok()) << topology.status().text();
+  EXPECT_GT(path(topology.value(), "NUMA0", "NUMA1").bandwidth_gbs, 0);
+  EXPECT_EQ(label(topology.value(), "NUMA0", "NUMA2"), "SYS");
+  expect_same_paths(topology.value(), written_and_read(topology.value()));
+}
+
+TEST(RoundTrip, ThePortsOfOneAdapterStayOneWire) {
+  // The verbs device and the interface of a RoCE adapter are the same port.
+  Topology one = fixture("made-four-numa.hwloc3.xml");
+  for (NetPort& port : one.mutable_node(find(one, "NIC0")).nic->ports) port.speed_mbps = 100000;
+  const Topology again = written_and_read(one);
+  EXPECT_DOUBLE_EQ(again.node(find(again, "NIC0")).nic->speed_mbps(), 100000);
+  const Topology before[] = {one, one};
+  const Topology after[] = {again, again};
+  EXPECT_DOUBLE_EQ(path(join(after).value(), "M0.GPU0", "M1.GPU0").bandwidth_gbs,
+                   path(join(before).value(), "M0.GPU0", "M1.GPU0").bandwidth_gbs);
+}
+
+TEST(RoundTrip, LinksToAnotherCpuThanTheNearestSurvive) {
+  Topology topology = fixture("made-power-nvlink.hwloc.xml");
+  const Edge edge{25, 0.5, Source::kStated};
+  topology.add_link({find(topology, "GPU1"), find(topology, "NUMA1"), LinkKind::kC2c, 4, edge});
+  topology.add_link(
+      {find(topology, "GPU3"), topology.all(NodeKind::kPackage)[0], LinkKind::kNvlink, 1, edge});
+  ASSERT_TRUE(topology.finish().ok());
+  expect_same_paths(topology, written_and_read(topology));
+  EXPECT_EQ(label(written_and_read(topology), "GPU1", "NUMA1"), "C2C4");
+}
+
+TEST(RoundTrip, NcclGetsTheBandwidthOfC2cWhichItNeeds) {
+  const Topology topology = from_nccl(R"(<system version="1"><cpu numaid="0" affinity="f">
+<pci busid="0000:01:00.0" class="0x030200"><gpu dev="0" sm="90"><c2c count="10" bw="44625"/></gpu>
+</pci></cpu></system>)");
+  EXPECT_NE(to_nccl_xml(topology).value().find("<c2c count=\"10\" bw=\"44625\""),
+            std::string::npos);
+}
+
+TEST(RoundTrip, WhatWeirAddsIsChecked) {
+  const auto refusal = [](const std::string& root, const std::string& link) {
+    const std::string text = "<system version=\"1\"><cpu numaid=\"0\" affinity=\"f\">\n<pci " +
+                             root + " busid=\"0000:01:00.0\" class=\"0x030200\"><gpu dev=\"0\">" +
+                             link + "</gpu></pci></cpu></system>";
+    const Result<Topology> topology = parse_nccl_xml(text, "f.xml");
+    return topology.ok() ? "" : topology.status().text();
+  };
+  EXPECT_EQ(refusal("", ""), "");
+  EXPECT_NE(refusal("weir_port=\"x\"", "").find("f.xml:2: weir_port=\"x\" is not a PCI address"),
+            std::string::npos);
+  EXPECT_NE(refusal("weir_port=\"0000:01:00.0\"", "").find("is used twice"), std::string::npos);
+  EXPECT_NE(refusal("weir_package=\"-7\"", "").find("f.xml:2: weir_package"), std::string::npos);
+  EXPECT_NE(refusal("", "<c2c count=\"1\" weir_numa=\"7\"/>").find("there is no such <cpu>"),
+            std::string::npos);
+  EXPECT_NE(refusal("", "<c2c count=\"1\" weir_package=\"7\"/>").find("no <cpu> is in it"),
+            std::string::npos);
+}
+
 TEST(RoundTrip, PackagesWithoutANumberAndManyLinksSurvive) {
   // Found by damaging a fixture: both were written in a way that the reader refused.
   Topology topology = fixture("dgx2.hwloc.xml");
@@ -73,7 +181,7 @@ TEST(RoundTrip, PackagesWithoutANumberAndManyLinksSurvive) {
                      find(topology, "GPU1"),
                      LinkKind::kNvlink,
                      UINT32_MAX,
-                     {1e30, 1, Source::kStated}});
+                     {1e30, 0.5, Source::kStated}});
   ASSERT_TRUE(topology.finish().ok());
   expect_same_paths(topology, written_and_read(topology));
   EXPECT_EQ(label(topology, "GPU0", "GPU1"), "NV1048576");

@@ -17,8 +17,10 @@
 
 namespace weir::topo {
 
-inline constexpr const char* kFixtures[] = {"dgx2.hwloc.xml", "azure-ndv4-topo.nccl.xml",
-                                            "azure-ncv4-topo.nccl.xml", "rccl-8p-rome-n4.nccl.xml"};
+inline constexpr const char* kFixtures[] = {
+    "dgx2.hwloc.xml",           "azure-ndv4-topo.nccl.xml",    "azure-ncv4-topo.nccl.xml",
+    "rccl-8p-rome-n4.nccl.xml", "made-power-nvlink.hwloc.xml", "made-four-numa.hwloc3.xml",
+    "made-pex.nccl.xml"};
 
 inline std::string fixture_path(const std::string& name) {
   return std::string(WEIR_TEST_FIXTURES) + "/topologies/" + name;
