@@ -98,7 +98,7 @@ Forest found(Rank n, bool rooted, Rank root) {
   Forest& forest = kept[{n, rooted ? root : n}];
   if (forest != nullptr) return forest;
   const graph::LinkGraph links = random_graph(n);
-  auto result = rooted ? graph::find_trees(links, root) : graph::find_forest(links);
+  auto result = rooted ? graph::find_trees(links, std::span(&root, 1)) : graph::find_forest(links);
   WEIR_CHECK(result.ok(), "a forest of a connected graph");
   forest = std::make_shared<const graph::Forest>(result.take());
   return forest;

@@ -102,7 +102,7 @@ Status run(const SearchOptions& options) {
   if (options.show_graph) fmt::print("{}\n", graph.value().text());
   const bool rooted = is_rooted(collective.value().collective);
   const uint64_t begin = now_ns();
-  auto forest = rooted ? graph::find_trees(graph.value(), options.root)
+  auto forest = rooted ? graph::find_trees(graph.value(), std::span(&options.root, 1))
                        : graph::best_forest(graph.value(), options.searched_ranks);
   const uint64_t end = now_ns();
   if (!forest.ok()) return forest.status();

@@ -35,18 +35,22 @@ bool is_rooted(const Problem& problem) {
   return problem.collective == Collective::kBroadcast || problem.collective == Collective::kReduce;
 }
 
-// Trees of the root alone, or of all ranks.
+uint32_t parts_of(const Forest& forest) {
+  uint32_t parts = 0;
+  for (const Tree& tree : forest.trees) parts += tree.count;
+  return parts;
+}
+
+// Trees of the root alone, or of all ranks; for all_reduce, of any.
 bool has_trees(const Problem& problem) {
   const Forest* forest = problem.forest;
   if (problem.rank_count < 2 || forest == nullptr || forest->rank_count != problem.rank_count) {
     return false;
   }
-  uint64_t parts = 0;
-  for (const Tree& tree : forest->trees) {
-    if (is_rooted(problem) && tree.root != problem.root) return false;
-    parts += tree.count;
-  }
-  return parts == uint64_t{forest->trees_per_root} * (is_rooted(problem) ? 1 : problem.rank_count);
+  if (problem.collective == Collective::kAllReduce) return true;
+  const uint32_t parts = parts_of(*forest);
+  if (!is_rooted(problem)) return parts == forest->trees_per_root * problem.rank_count;
+  return parts == forest->trees_per_root && forest->trees[0].root == problem.root;
 }
 
 uint32_t lane_count_of(const Forest& forest) {
@@ -68,7 +72,15 @@ class Part {
         if (link.from == rank) ++children_[i];
       }
     }
-    for (size_t i = 0; i < trees; ++i) widest_ = std::max(widest_, forest_.trees[i].count);
+    // In all_reduce any ranks may be roots, and their parts follow each other.
+    uint32_t next = 0;
+    for (const Tree& tree : forest_.trees) {
+      widest_ = std::max(widest_, tree.count);
+      chunk_of_.push_back(problem.collective == Collective::kAllReduce ? next
+                          : is_rooted(problem)                         ? tree.first
+                                               : tree.root * forest_.trees_per_root + tree.first);
+      next += tree.count;
+    }
     next_slot_ = lane_count_of(forest_) * widest_;
     for (size_t i = 0; i < trees; ++i) {
       if (!folds_in_scratch(i)) continue;
@@ -88,13 +100,13 @@ class Part {
         const Tree& tree = forest_.trees[place.tree];
         if (place.link->to == rank_) {
           const Ref whole =
-              children_[place.tree] == 0 ? b.input(chunk_of(tree)) : sum(place.tree, b);
+              children_[place.tree] == 0 ? b.input(chunk_of_[place.tree]) : sum(place.tree, b);
           b.send(place.link->from, whole, tree.count);
         } else if (place.link->from == rank_) {
           const Ref received = b.scratch(lane * widest_);
           b.recv(place.link->to, received, tree.count);
           const Ref dst = sum(place.tree, b);
-          const Ref mine = begun[place.tree] ? dst : b.input(chunk_of(tree));
+          const Ref mine = begun[place.tree] ? dst : b.input(chunk_of_[place.tree]);
           b.reduce(dst, std::array{mine, received}, tree.count);
           begun[place.tree] = true;
         }
@@ -108,7 +120,7 @@ class Part {
       b.lane(static_cast<uint8_t>(lane));
       for (const Place& place : links) {
         const Tree& tree = forest_.trees[place.tree];
-        const uint32_t chunk = chunk_of(tree);
+        const uint32_t chunk = chunk_of_[place.tree];
         if (place.link->from == rank_) {
           const bool from_input = tree.root == rank_ && !from_output;
           b.send(place.link->to, from_input ? b.input(chunk) : b.output(chunk), tree.count);
@@ -149,10 +161,6 @@ class Part {
     }
   }
 
-  uint32_t chunk_of(const Tree& tree) const {
-    return (is_rooted(problem_) ? 0 : tree.root * forest_.trees_per_root) + tree.first;
-  }
-
   // Output has a place for every chunk in all_reduce, and for those of the root at the root.
   bool folds_in_scratch(size_t tree) const {
     const bool folds = problem_.collective == Collective::kReduceScatter ||
@@ -160,8 +168,7 @@ class Part {
     return folds && children_[tree] > 0 && forest_.trees[tree].root != rank_;
   }
   Ref sum(uint32_t tree, const Builder& b) const {
-    return folds_in_scratch(tree) ? b.scratch(fold_slot_[tree])
-                                  : b.output(chunk_of(forest_.trees[tree]));
+    return folds_in_scratch(tree) ? b.scratch(fold_slot_[tree]) : b.output(chunk_of_[tree]);
   }
 
   const Problem& problem_;
@@ -169,15 +176,14 @@ class Part {
   Rank rank_;
   std::vector<const TreeLink*> parent_;
   std::vector<uint32_t> children_;
+  std::vector<uint32_t> chunk_of_;
   std::vector<uint32_t> fold_slot_;
   uint32_t widest_ = 1;
   uint32_t next_slot_ = 0;
 };
 
 Shape spreading_shape(const Problem& problem) {
-  const uint32_t blocks = is_rooted(problem) ? 1 : problem.rank_count;
-  return {.chunk_count = blocks * problem.forest->trees_per_root,
-          .lane_count = lane_count_of(*problem.forest)};
+  return {.chunk_count = parts_of(*problem.forest), .lane_count = lane_count_of(*problem.forest)};
 }
 
 Shape folding_shape(const Problem& problem) {

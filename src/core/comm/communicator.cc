@@ -359,6 +359,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.forced = forced.take();
   planner.table = costs.value().table;
   planner.wire_of_node = costs.value().wire_of_host;
+  planner.forests = forests_of(costs.value(), hosts);
   planner.rules = rules.take();
   planner.explain = settings.explain;
   planner.core_count = cores_per_host(all);

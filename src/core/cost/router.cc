@@ -24,6 +24,9 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
                ? "takes blocks of equal length only"
                : "needs to know the lengths of all blocks";
   }
+  if (algorithm.uses_forest && problem.forest == nullptr) {
+    return "has no trees here: links are alike, or not known";
+  }
   if (!algorithm.supports(problem)) return "does not support this problem";
   if (algo::uses_messages(algorithm) &&
       algorithm.shape(problem).lane_count > request.lane_count_max) {

@@ -249,6 +249,10 @@ Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t
   problem.in_place = call.in_place;
   problem.node_of_rank = options_.node_of_rank;
   problem.lengths = lengths_of(call);
+  // Trees are for messages.
+  if (options_.forests != nullptr && !problem.mapped) {
+    problem.forest = options_.forests->of(call.collective, call.root);
+  }
   Choice choice;
   auto decided = decide(call, problem, bytes, &choice.record);
   if (!decided.ok()) return decided.status();

@@ -21,6 +21,7 @@
 #include "core/engine/context.h"
 #include "core/engine/lane_plan.h"
 #include "core/engine/mapped_plan.h"
+#include "core/graph/forests.h"
 
 namespace weir::engine {
 
@@ -63,10 +64,12 @@ struct PlannerOptions {
   std::vector<ForcedAlgorithm> forced;  // WEIR_ALGORITHM
   std::vector<uint32_t> node_of_rank;   // empty: one node
   std::vector<double> wire_of_node;     // ns per byte, where nodes differ (cost::RankLayout)
-  cost::Table table;                    // measured, the same on all ranks
-  cost::Rules rules;                    // WEIR_TUNING_FILE
-  bool explain = false;                 // print each first-time decision
-  uint32_t core_count = 0;              // that the ranks of this machine may use; 0: enough
+  // Trees for this communicator's links; nullptr: links are alike, or not known.
+  std::shared_ptr<graph::Forests> forests;
+  cost::Table table;        // measured, the same on all ranks
+  cost::Rules rules;        // WEIR_TUNING_FILE
+  bool explain = false;     // print each first-time decision
+  uint32_t core_count = 0;  // that the ranks of this machine may use; 0: enough
 };
 
 class Planner {

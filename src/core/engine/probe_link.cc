@@ -38,6 +38,9 @@ constexpr std::array<Bulk, 6> kBulks = {{{1024, 1e18, -1},
                                          {1024 * 1024, 400e6, 1},
                                          {8 * 1024 * 1024, 40e6, 2}}};
 
+constexpr std::array<uint64_t, 4> kBriefBulks = {8 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024};
+constexpr double kBriefNsMax = 200e6;
+
 // The leader's next request to its peer.
 enum class Phase : uint64_t { kPing = 1, kBurst = 2, kBulk = 3, kQuietBulk = 4, kStop = 5 };
 struct Ask {
@@ -112,6 +115,22 @@ class LinkProbe {
                       "{:.3g} us per byte): built-in figures are used for large messages",
                       context_.rank, peer_, message_ns * 1e-6, wire * 1e-3));
     }
+    return ask({Phase::kStop, 0});
+  }
+
+  // Larger ones while they are quick; the first may pass in a burst.
+  Status lead_briefly(cost::LinkTimes* link) {
+    double message_ns = 0;
+    WEIR_RETURN_IF_ERROR(ping(1, &message_ns));
+    WEIR_RETURN_IF_ERROR(ping(1, &message_ns));
+    double per_byte = 0;
+    for (const uint64_t bytes : kBriefBulks) {
+      if (static_cast<double>(bytes) * per_byte > kBriefNsMax) break;
+      BulkTimes times;
+      WEIR_RETURN_IF_ERROR(send_bulk(bytes, &times));
+      per_byte = std::max(0.0, times.total - 2 * message_ns / static_cast<double>(bytes));
+    }
+    link->wire_ns_per_byte = per_byte;
     return ask({Phase::kStop, 0});
   }
 
@@ -277,10 +296,12 @@ class LinkProbe {
 
 }  // namespace
 
-Status probe_link(Context& context, Rank peer, bool leads, bool is_network, uint64_t deadline_ns,
-                  const ProbeWatch& watch, cost::LinkTimes* link, bool* complete) {
+Status probe_link(Context& context, Rank peer, bool leads, const LinkProbeOptions& options,
+                  uint64_t deadline_ns, const ProbeWatch& watch, cost::LinkTimes* link,
+                  bool* complete) {
   LinkProbe probe(context, peer, deadline_ns, watch);
-  return leads ? probe.lead(is_network, link, complete) : probe.serve();
+  if (!leads) return probe.serve();
+  return options.brief ? probe.lead_briefly(link) : probe.lead(options.is_network, link, complete);
 }
 
 }  // namespace weir::engine

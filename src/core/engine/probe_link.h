@@ -20,11 +20,17 @@ namespace weir::engine {
 
 // `leads`: exactly one of the two; it gets the figures in `link`, which holds the built-in ones
 // before, and in `complete` whether there was time for all of them; if not, the built-in ones stay
-// within a host. The other leaves both as they were. `is_network`: the ranks are on different
-// hosts, so that a wire between them is shared by all messages of a host. kTimeout when the peer
+// within a host. The other leaves both as they were. kTimeout when the peer
 // does not answer by the deadline, kPeerLost when it has died, and any error of the transport or of
 // `watch`.
-Status probe_link(Context& context, Rank peer, bool leads, bool is_network, uint64_t deadline_ns,
-                  const ProbeWatch& watch, cost::LinkTimes* link, bool* complete);
+struct LinkProbeOptions {
+  // The ranks are on different hosts, so that a wire between them is shared by all messages of a
+  // host.
+  bool is_network = false;
+  bool brief = false;  // only what the leader sends on the wire: a few milliseconds
+};
+Status probe_link(Context& context, Rank peer, bool leads, const LinkProbeOptions& options,
+                  uint64_t deadline_ns, const ProbeWatch& watch, cost::LinkTimes* link,
+                  bool* complete);
 
 }  // namespace weir::engine

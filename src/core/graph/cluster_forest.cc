@@ -8,7 +8,8 @@
 #include <numeric>
 
 #include "core/base/check.h"
-#include "core/graph/max_flow.h"
+#include "core/graph/forest_load.h"
+#include "core/graph/routes.h"
 
 namespace weir::graph {
 namespace {
@@ -108,40 +109,6 @@ Result<LinkGraph> host_graph(const LinkGraph& graph, uint32_t host) {
   return part;
 }
 
-double network_gbs(const LinkGraph& graph, uint32_t host) {
-  const auto count = static_cast<uint32_t>(graph.vertices().size());
-  MaxFlow flow(count + 1);
-  int64_t most = 1, ranks = 0;
-  VertexId network = kNone;
-  for (const Link& link : graph.links()) most += link.bandwidth;
-  for (VertexId id = 0; id < count; ++id) {
-    if (graph.vertices()[id].kind == VertexKind::kNetwork) network = id;
-  }
-  WEIR_CHECK(network != kNone, "a graph of several hosts has a network");
-  for (const Link& link : graph.links()) {
-    if (graph.vertices()[link.from].host != host) continue;
-    flow.add_arc(link.from, link.to, link.bandwidth == kUnlimited ? most : link.bandwidth);
-  }
-  std::vector<uint32_t> sources;
-  for (Rank rank = 0; rank < graph.rank_count(); ++rank) {
-    if (graph.host_of(rank) != host) continue;
-    sources.push_back(flow.add_arc(count, rank, 0));
-    ++ranks;
-  }
-  // The largest share with which all get through.
-  int64_t low = 0, high = most;
-  while (low < high) {
-    const int64_t share = low + (high - low + 1) / 2;
-    for (const uint32_t arc : sources) flow.set_capacity(arc, share);
-    if (flow.run(count, network, share * ranks) >= share * ranks) {
-      low = share;
-    } else {
-      high = share - 1;
-    }
-  }
-  return low == most ? 0 : static_cast<double>(low) / 1e6;
-}
-
 Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions& options) {
   const std::vector<std::vector<Rank>> ranks = ranks_by_host(graph);
   const size_t each = ranks.front().size();
@@ -152,16 +119,12 @@ Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions
                     fmt::format("cluster forest: hosts with {} and {} ranks", each, it.size()));
     }
   }
-  // Slowest parts: seconds for 10^9 bytes a rank.
-  double within = 0, between = 0;
   uint64_t steps = 0;
   uint32_t parts = 1;
   std::map<uint64_t, Forest> kinds;  // by hash of the host
   std::vector<const Forest*> forests;
   for (const auto& it : ranks) {
     const uint32_t host = graph.host_of(it.front());
-    const double network = network_gbs(graph, host);
-    if (network > 0) between = std::max(between, 1 / network);
     if (each == 1) continue;
     auto alone = host_graph(graph, host);
     if (!alone.ok()) return alone.status();
@@ -174,11 +137,7 @@ Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions
       kinds.emplace(hash, found.take());
     }
     forests.push_back(&kinds.at(hash));
-    within = std::max(within, 1 / forests.back()->block_gbs);
   }
-  const auto host_count = static_cast<double>(ranks.size());
-  const double slowest = std::max(host_count * within, (host_count - 1) * between);
-  if (slowest == 0) return Status(Code::kUnsupported, "cluster forest: no link has a limit");
   const uint64_t links = uint64_t{graph.rank_count()} * graph.rank_count() * parts;
   if (parts > kPartsMax || links > options.links_max) {
     return Status(Code::kUnsupported, fmt::format("cluster forest: {} ranks with {} trees each "
@@ -194,7 +153,6 @@ Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions
   Forest forest;
   forest.rank_count = graph.rank_count();
   forest.trees_per_root = parts;
-  forest.block_gbs = 1 / slowest;
   forest.bound_gbs = cut_bound(graph).block_gbs();
   forest.steps = steps;
   const Composer composer(ranks, std::move(trees), parts);
@@ -206,6 +164,10 @@ Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions
       }
     }
   }
+  Routes routes(graph);
+  const double ns_per_byte = spread_ns_per_byte(graph, load_of(graph, forest, &routes));
+  if (ns_per_byte == 0) return Status(Code::kUnsupported, "cluster forest: no link has a limit");
+  forest.block_gbs = 1 / (ns_per_byte * graph.rank_count());
   return forest;
 }
 

@@ -19,10 +19,6 @@ namespace weir::graph {
 // are not the network. Error: its ranks reach each other over the network only.
 Result<LinkGraph> host_graph(const LinkGraph& graph, uint32_t host);
 
-// What each rank of the host can send to the network at the same time, in 10^9 bytes a second; 0:
-// unlimited.
-double network_gbs(const LinkGraph& graph, uint32_t host);
-
 // Errors: one host, hosts with different numbers of ranks, more than `links_max` links of trees,
 // and those of find_forest within a host.
 struct ClusterForestOptions {

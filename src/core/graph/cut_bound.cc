@@ -30,39 +30,38 @@ int64_t bandwidth_out_of(const LinkGraph& graph, const std::vector<bool>& side, 
   return sum;
 }
 
-int64_t ranks_in(const LinkGraph& graph, const std::vector<bool>& side) {
-  int64_t count = 0;
-  for (Rank rank = 0; rank < graph.rank_count(); ++rank) count += side[rank] ? 1 : 0;
-  return count;
-}
-
 }  // namespace
 
-CutBound cut_bound(const LinkGraph& graph) {
+CutBound roots_bound(const LinkGraph& graph, std::span<const Rank> roots) {
   const uint32_t n = graph.rank_count();
-  WEIR_CHECK(n >= 2, "one rank has no cut");
+  WEIR_CHECK(n >= 2 && !roots.empty(), "a cut has ranks on both sides");
   const int64_t unlimited = unlimited_of(graph);
   const auto vertex_count = static_cast<uint32_t>(graph.vertices().size());
+  const auto count = static_cast<int64_t>(roots.size());
   CutBound bound;
+  // What leaves all vertices but one rank that is not the only root.
   bound.side.assign(vertex_count, true);
-  bound.side[n - 1] = false;
-  bound.ranks = n - 1;
+  bound.side[roots[0] == n - 1 ? 0 : n - 1] = false;
+  const auto roots_in = [&](const std::vector<bool>& side) {
+    return std::count_if(roots.begin(), roots.end(), [&](Rank root) { return side[root]; });
+  };
+  bound.ranks = roots_in(bound.side);
   bound.bandwidth = bandwidth_out_of(graph, bound.side, unlimited);
-  // A source gives each rank what a block's share of the bound is; where a rank does not get all of
+  // A source gives each root what a block's share of the bound is; where a rank does not get all of
   // it, the cut in between is a tighter bound. All is scaled by `ranks`, to stay with integers.
   MaxFlow flow(vertex_count + 1);
   for (const Link& link : graph.links()) flow.add_arc(link.from, link.to, 0);
-  const auto first_source_arc = static_cast<uint32_t>(graph.links().size());
-  for (Rank rank = 0; rank < n; ++rank) flow.add_arc(vertex_count, rank, 0);
+  const auto link_count = static_cast<uint32_t>(graph.links().size());
+  for (const Rank root : roots) flow.add_arc(vertex_count, root, 0);
   for (Rank sink = 0, unbroken = 0; unbroken < n; sink = (sink + 1) % n) {
     const int64_t common = std::gcd(bound.ranks, bound.bandwidth);
     const int64_t scale = bound.ranks / common;
     const int64_t share = bound.bandwidth / common;
-    for (uint32_t i = 0; i < first_source_arc; ++i) {
+    for (uint32_t i = 0; i < link_count; ++i) {
       flow.set_capacity(i, capacity_of(graph.links()[i], unlimited) * scale);
     }
-    for (Rank rank = 0; rank < n; ++rank) flow.set_capacity(first_source_arc + rank, share);
-    const int64_t wanted = share * n;
+    for (uint32_t i = 0; i < count; ++i) flow.set_capacity(link_count + i, share);
+    const int64_t wanted = share * count;
     if (flow.run(vertex_count, sink, wanted) >= wanted) {
       ++unbroken;
       continue;
@@ -70,7 +69,7 @@ CutBound cut_bound(const LinkGraph& graph) {
     unbroken = 0;
     std::vector<bool> side = flow.source_side();
     side.resize(vertex_count);
-    bound.ranks = ranks_in(graph, side);
+    bound.ranks = roots_in(side);
     bound.bandwidth = bandwidth_out_of(graph, side, unlimited);
     bound.side = std::move(side);
   }
@@ -78,23 +77,15 @@ CutBound cut_bound(const LinkGraph& graph) {
   return bound;
 }
 
+CutBound cut_bound(const LinkGraph& graph) {
+  std::vector<Rank> all(graph.rank_count());
+  std::iota(all.begin(), all.end(), 0u);
+  return roots_bound(graph, all);
+}
+
 CutBound broadcast_bound(const LinkGraph& graph, Rank root) {
-  WEIR_CHECK(root < graph.rank_count() && graph.rank_count() >= 2, "no such broadcast");
-  const int64_t unlimited = unlimited_of(graph);
-  MaxFlow flow(static_cast<uint32_t>(graph.vertices().size()));
-  for (const Link& link : graph.links()) {
-    flow.add_arc(link.from, link.to, capacity_of(link, unlimited));
-  }
-  CutBound bound{.ranks = 1, .bandwidth = unlimited, .side = {}};
-  for (Rank sink = 0; sink < graph.rank_count(); ++sink) {
-    if (sink == root) continue;
-    const int64_t found = flow.run(root, sink, bound.bandwidth);
-    if (found >= bound.bandwidth) continue;
-    bound.bandwidth = found;
-    bound.side = flow.source_side();
-  }
-  if (bound.bandwidth >= unlimited) bound.bandwidth = kUnlimited;
-  return bound;
+  WEIR_CHECK(root < graph.rank_count(), "no such root");
+  return roots_bound(graph, std::span(&root, 1));
 }
 
 double least_ns(const LinkGraph& graph, Collective collective, Rank root, uint64_t bytes) {

@@ -6,12 +6,13 @@
 //   time of all_gather >= block bytes * most of (ranks in S / bandwidth out of S)
 //
 // over all sets S (Zhao, Pal, Gangidi, Krishnamurthy, "ForestColl: throughput-optimal collective
-// communications on heterogeneous network fabrics", 2024). reduce_scatter is the same backwards,
-// all_reduce both. Exact: found with integers, by raising the bound as long as a cut breaks it.
-// Pure functions; thread-safe.
+// communications on heterogeneous network fabrics", 2024). reduce_scatter is the same backwards.
+// all_reduce as both, one after the other, of equal blocks, takes the sum. Exact: found with
+// integers, by raising the bound as long as a cut breaks it. Pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/base/types.h"
@@ -36,10 +37,12 @@ struct CutBound {
 CutBound cut_bound(const LinkGraph& graph);
 // Of a broadcast: the smallest cut between the root and any other rank; `ranks` is 1.
 CutBound broadcast_bound(const LinkGraph& graph, Rank root);
+// Where only `roots` give a block to all others: `ranks` counts roots. One root or more.
+CutBound roots_bound(const LinkGraph& graph, std::span<const Rank> roots);
 
 // The least time of the collective, by the links' bandwidth alone: `bytes` as bandwidth tools print
 // them (cost/chunk_bytes.h). 0: nothing limits it. Collectives: all_gather, reduce_scatter,
-// all_reduce, broadcast, reduce.
+// broadcast, reduce, and all_reduce as above: where links are unequal, other ways may be faster.
 double least_ns(const LinkGraph& graph, Collective collective, Rank root, uint64_t bytes);
 
 }  // namespace weir::graph

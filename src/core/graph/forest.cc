@@ -8,7 +8,9 @@
 #include <optional>
 
 #include "core/base/check.h"
+#include "core/graph/forest_load.h"
 #include "core/graph/max_flow.h"
+#include "core/graph/routes.h"
 #include "core/graph/switch_removal.h"
 
 namespace weir::graph {
@@ -215,7 +217,6 @@ std::optional<Forest> pack(const LinkGraph& graph, const Supply& supply,
     forest.trees.push_back({tree.root, taken[tree.root], count, std::move(tree.links)});
     taken[tree.root] += count;
   }
-  forest.block_gbs = forest.trees_per_root / scale.value() / 1e6;
   return forest;
 }
 
@@ -257,23 +258,31 @@ Result<Forest> find(const LinkGraph& graph, const Supply& one, const CutBound& b
                                                   graph.rank_count(), options.steps_max));
   }
   forest->bound_gbs = bound_gbs;
+  Routes routes(graph);
+  const double ns_per_byte = spread_ns_per_byte(graph, load_of(graph, *forest, &routes));
+  forest->block_gbs = 1 / (ns_per_byte * static_cast<double>(sum_of(one)));
   forest->steps = options.steps_max - steps.left;
   return std::move(*forest);
 }
 
 }  // namespace
 
-Result<Forest> find_forest(const LinkGraph& graph, const ForestOptions& options) {
+Result<Forest> find_trees(const LinkGraph& graph, std::span<const Rank> roots,
+                          const ForestOptions& options) {
   if (graph.rank_count() < 2) return invalid_argument("forest: needs two ranks");
-  return find(graph, Supply(graph.rank_count(), 1), cut_bound(graph), options);
+  if (roots.empty()) return invalid_argument("forest: needs a root");
+  Supply one(graph.rank_count(), 0);
+  for (const Rank root : roots) {
+    WEIR_CHECK(root < graph.rank_count() && one[root] == 0, "roots are different ranks");
+    one[root] = 1;
+  }
+  return find(graph, one, roots_bound(graph, roots), options);
 }
 
-Result<Forest> find_trees(const LinkGraph& graph, Rank root, const ForestOptions& options) {
-  if (graph.rank_count() < 2) return invalid_argument("forest: needs two ranks");
-  WEIR_CHECK(root < graph.rank_count(), "no such root");
-  Supply one(graph.rank_count(), 0);
-  one[root] = 1;
-  return find(graph, one, broadcast_bound(graph, root), options);
+Result<Forest> find_forest(const LinkGraph& graph, const ForestOptions& options) {
+  std::vector<Rank> all(graph.rank_count());
+  std::iota(all.begin(), all.end(), 0u);
+  return find_trees(graph, all, options);
 }
 
 std::string flaw_of(const Forest& forest) {
@@ -302,17 +311,12 @@ std::string flaw_of(const Forest& forest) {
     }
     if (tree.links.size() + 1 != n) return fmt::format("tree {}: does not reach all ranks", i);
   }
-  uint32_t roots = 0;
+  if (forest.trees.empty()) return "a forest without trees";
   for (Rank root = 0; root < n; ++root) {
-    if (parts[root] == 0) continue;
-    ++roots;
-    if (parts[root] != forest.trees_per_root) {
+    if (parts[root] != 0 && parts[root] != forest.trees_per_root) {
       return fmt::format("rank {} has trees for {} of {} parts", root, parts[root],
                          forest.trees_per_root);
     }
-  }
-  if (roots != 1 && roots != n) {
-    return fmt::format("{} of {} ranks have trees; one or all need them", roots, n);
   }
   return "";
 }

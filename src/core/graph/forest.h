@@ -19,6 +19,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/base/status.h"
@@ -48,8 +49,11 @@ struct Forest {
   uint32_t rank_count = 0;
   uint32_t trees_per_root = 0;  // parts of a block
   std::vector<Tree> trees;      // by root and part
-  double block_gbs = 0;         // what each root gives all others, 10^9 bytes a second
-  double bound_gbs = 0;         // the same by the cut bound
+  // What each root gives all others when each message takes its way (routes.h), in 10^9 bytes a
+  // second. Between ranks that several ways join, such as xGMI and PCIe, the trees count on all of
+  // them and messages take one.
+  double block_gbs = 0;
+  double bound_gbs = 0;  // the same by the cut bound
   uint64_t steps = 0;
 };
 
@@ -62,11 +66,12 @@ struct ForestOptions {
 // Trees of every root. Errors: fewer than two ranks, links without any limit, a graph of which
 // whole trees use too little, and more steps than steps_max.
 Result<Forest> find_forest(const LinkGraph& graph, const ForestOptions& options = {});
-// Trees of one root, for broadcast and, backwards, reduce.
-Result<Forest> find_trees(const LinkGraph& graph, Rank root, const ForestOptions& options = {});
+// Trees of some roots: of one for broadcast and, backwards, reduce; all_reduce may have any.
+Result<Forest> find_trees(const LinkGraph& graph, std::span<const Rank> roots,
+                          const ForestOptions& options = {});
 
-// What is wrong with a forest that came from elsewhere (a file, another rank); "" nothing is. One
-// rank has trees, or all have; they span all ranks and make up the root's block.
+// What is wrong with a forest that came from elsewhere (a file, another rank); "" nothing is. The
+// trees of a root span all ranks and make up its block.
 std::string flaw_of(const Forest& forest);
 
 }  // namespace weir::graph

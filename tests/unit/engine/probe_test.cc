@@ -70,7 +70,8 @@ struct Pair {
   void probe_over_link(bool is_network, uint64_t patience_ns) {
     run([&, deadline = now_ns() + patience_ns](Rank rank) {
       cost::LinkTimes unused;
-      return probe_link(contexts[rank], 1 - rank, rank == 0, is_network, deadline, {},
+      return probe_link(contexts[rank], 1 - rank, rank == 0,
+                        {.is_network = is_network, .brief = false}, deadline, {},
                         rank == 0 ? &link : &unused, &complete[rank]);
     });
   }

@@ -2,7 +2,9 @@
 #include "core/comm/start/host_wires.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "core/base/check.h"
 
@@ -24,42 +26,54 @@ std::vector<Pair> pairs_to_measure(std::span<const uint32_t> host_of_rank, Rank 
                       first_of_host.end());
   const size_t count = first_of_host.size();
   std::vector<Pair> pairs;
-  const auto add = [&](size_t i) {
-    pairs.push_back({first_of_host[i], first_of_host[(i + 1) % count], cost::Link::kTcp});
+  if (count > 1) pairs.push_back({first_of_host[0], first_of_host[1], cost::Link::kTcp});
+  const auto add_round = [&](size_t from, size_t to) {
+    for (const bool back : {false, true}) {
+      for (size_t i = from; i < to; i += 2) {
+        const Rank a = first_of_host[i];
+        const Rank b = first_of_host[(i + 1) % count];
+        pairs.push_back({back ? b : a, back ? a : b, cost::Link::kTcp, true});
+      }
+    }
   };
-  for (size_t i = 0; i + 1 < count; i += 2) add(i);
-  for (size_t i = 1; i + 1 < count; i += 2) add(i);
-  if (count > 2) add(count - 1);
+  if (count > 2) {
+    add_round(0, count - 1);
+    add_round(1, count - 1);
+    add_round(count - 1, count);
+  }
   if (within) pairs.push_back(*within);
   return pairs;
 }
 
 std::vector<double> wire_of_host(std::span<const uint32_t> host_of_rank,
-                                 std::span<const Pair> pairs, std::span<const double> wires) {
-  WEIR_CHECK(pairs.size() == wires.size(), "a figure for each pair");
-  if (host_of_rank.empty()) return {};
+                                 std::span<const Pair> brief_pairs, std::span<const double> wires) {
+  WEIR_CHECK(brief_pairs.size() == wires.size(), "a figure for each pair");
+  if (brief_pairs.empty()) return {};
+  std::map<std::pair<Rank, Rank>, double> slower;  // of both directions
+  for (size_t i = 0; i < wires.size(); ++i) {
+    double& wire = slower[std::minmax(brief_pairs[i].first, brief_pairs[i].second)];
+    wire = std::max(wire, wires[i]);
+  }
   constexpr double kUnknown = 1e18;
-  const uint32_t count = *std::max_element(host_of_rank.begin(), host_of_rank.end()) + 1;
-  std::vector<double> of_host(count, kUnknown);
+  std::vector<double> of_host(*std::max_element(host_of_rank.begin(), host_of_rank.end()) + 1,
+                              kUnknown);
   double fastest = kUnknown;
-  for (size_t i = 0; i < pairs.size(); ++i) {
-    if (!cost::is_network(pairs[i].link)) continue;
-    for (const Rank rank : {pairs[i].first, pairs[i].second}) {
+  for (const auto& [ranks, wire] : slower) {
+    for (const Rank rank : {ranks.first, ranks.second}) {
       double& least = of_host[host_of_rank[rank]];
-      least = std::min(least, wires[i]);
+      least = std::min(least, wire);
     }
-    fastest = std::min(fastest, wires[i]);
+    fastest = std::min(fastest, wire);
   }
   bool differ = false;
   for (double& it : of_host) {
-    if (it == kUnknown || it <= kAlike * fastest) {
+    if (it <= kAlike * fastest) {
       it = fastest;
     } else {
       differ = true;
     }
   }
-  // Two hosts are one link.
-  return differ && count > 2 ? of_host : std::vector<double>();
+  return differ ? of_host : std::vector<double>();
 }
 
 }  // namespace weir::comm

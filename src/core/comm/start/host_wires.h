@@ -12,25 +12,26 @@
 
 namespace weir::comm {
 
-// Two ranks that measure a link; the first leads.
+// Two ranks that measure a link; the first leads, and measures what it sends.
 struct Pair {
   Rank first = 0;
   Rank second = 0;
   cost::Link link = cost::Link::kTcp;
+  bool brief = false;  // only the time on the wire
 };
 
-// One pair within a host, where one has two ranks, and the first ranks of neighbouring hosts: each
-// host and the next, and the last and the first where there are three. The order is that in which a
-// rank measures: pairs of different hosts side by side, so that it takes as long as three. A rank
-// leads one pair of hosts at most. `host_of_rank`: empty for one host.
+// The pairs in the order in which a rank measures: ranks 0 and the first of another host; where
+// there are three hosts or more, briefly, the first ranks of neighbouring hosts (each host and the
+// next, and the last and the first), both ways, pairs of different hosts side by side; and one pair
+// within a host, where one has two ranks. `host_of_rank`: empty for one host.
 std::vector<Pair> pairs_to_measure(std::span<const uint32_t> host_of_rank, Rank rank_count);
 
-// The time per byte at the network of each host, from what the pairs of hosts measured
-// (LinkTimes::wire_ns_per_byte, in the order of the pairs): that of the faster of its two pairs, since
-// the slower of two hosts sets the pace. Hosts that are nearly as fast as the fastest count as
-// equal, since a start is measured on busy machines; empty: all are.
+// The time per byte at the network of each host, from those of the brief pairs
+// (LinkTimes::wire_ns_per_byte, in their order): that of the faster of its two neighbours, since the
+// slower of two hosts sets the pace, in the slower direction. Hosts that are nearly as fast as the
+// fastest count as equal to it, since a start is measured on busy machines; empty: all are.
 inline constexpr double kAlike = 1.8;
 std::vector<double> wire_of_host(std::span<const uint32_t> host_of_rank,
-                                 std::span<const Pair> pairs, std::span<const double> wires);
+                                 std::span<const Pair> brief_pairs, std::span<const double> wires);
 
 }  // namespace weir::comm

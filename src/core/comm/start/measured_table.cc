@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -82,16 +83,17 @@ std::string pack(const AgreedCosts& costs) {
   return blob.append(wires, costs.wire_of_host.size() * sizeof(double));
 }
 
-// `host_count`: of hosts that may have figures.
-Result<AgreedCosts> unpack_costs(const std::string& blob, size_t host_count) {
+Status lacks_figures(Rank rank) {
+  return Status(Code::kRefused, fmt::format("rank {} sent figures of other links than it measured; "
+                                            "do all ranks run the same version of Weir?",
+                                            rank));
+}
+
+// `count`: of figures that there may be beside the table of `rank`.
+Result<AgreedCosts> unpack_costs(const std::string& blob, size_t count, Rank rank = 0) {
   const size_t wire_bytes =
       blob.size() > cost::kTableBlobBytes ? blob.size() - cost::kTableBlobBytes : 0;
-  if (wire_bytes != 0 && wire_bytes != host_count * sizeof(double)) {
-    return Status(Code::kRefused,
-                  fmt::format("rank 0 sent {} bytes of figures for {} hosts; do all "
-                              "ranks run the same version of Weir?",
-                              wire_bytes, host_count));
-  }
+  if (wire_bytes != 0 && wire_bytes != count * sizeof(double)) return lacks_figures(rank);
   auto table = unpack(blob.substr(0, cost::kTableBlobBytes));
   if (!table.ok()) return table.status();
   AgreedCosts costs{.table = table.take(), .wire_of_host = {}};
@@ -101,7 +103,8 @@ Result<AgreedCosts> unpack_costs(const std::string& blob, size_t host_count) {
   }
   for (const double wire : costs.wire_of_host) {
     if (!(wire >= 0 && wire <= kWireMax)) {
-      return Status(Code::kRefused, "rank 0 sent a figure of a host that is out of range");
+      return Status(Code::kRefused,
+                    fmt::format("rank {} sent a figure of a link that is out of range", rank));
     }
   }
   return costs;
@@ -132,32 +135,43 @@ void remember(const std::string& key, const AgreedCosts& costs) {
   if (tables->size() < kTablesMax) tables->emplace(key, costs);
 }
 
-// What this rank has measured: its own core, if `decides`, and its links.
-Result<cost::Table> measure(engine::Context& context, const std::vector<Pair>& pairs, uint64_t hash,
-                            bool decides, uint64_t deadline_ns, const engine::ProbeWatch& watch,
-                            bool* complete) {
+// What this rank has measured: its own core, if `decides`, and the links of pairs that it leads.
+struct Measured {
   cost::Table table = cost::built_in_table();
-  *complete = true;
+  std::vector<double> wires;  // of the brief pairs, in their order
+  bool complete = true;
+};
+
+Status measure(engine::Context& context, const std::vector<Pair>& pairs, uint64_t hash,
+               bool decides, uint64_t deadline_ns, const engine::ProbeWatch& watch,
+               Measured* measured) {
+  cost::Table& table = measured->table;
   for (const Pair& pair : pairs) {
     if (context.rank != pair.first && context.rank != pair.second) continue;
     const bool leads = context.rank == pair.first;
+    const Rank peer = leads ? pair.second : pair.first;
     bool whole = true;
-    WEIR_RETURN_IF_ERROR(engine::probe_link(context, leads ? pair.second : pair.first, leads,
-                                            cost::is_network(pair.link), deadline_ns, watch,
-                                            &table.times.link(pair.link), &whole));
-    *complete = *complete && whole;
+    cost::LinkTimes link = table.times.link(pair.link);
+    WEIR_RETURN_IF_ERROR(engine::probe_link(
+        context, peer, leads, {.is_network = cost::is_network(pair.link), .brief = pair.brief},
+        deadline_ns, watch, &link, &whole));
+    if (pair.brief) {
+      if (leads) measured->wires.push_back(link.wire_ns_per_byte);
+      continue;
+    }
+    table.times.link(pair.link) = link;
+    measured->complete = measured->complete && whole;
   }
   if (decides) {
     bool whole = true;
     const std::vector<cost::LinkTimes> links(table.times.links.begin(), table.times.links.end());
     auto own = engine::probe_tasks(context, hash, deadline_ns, watch, &whole);
-    if (!own.ok()) return own;
+    if (!own.ok()) return own.status();
     table = own.take();
     std::copy(links.begin(), links.end(), table.times.links.begin());
   }
   table.topology_hash = hash;
-  WEIR_RETURN_IF_ERROR(cost::validate(table));
-  return table;
+  return cost::validate(table);
 }
 
 // Early enough for the other ranks to hear which rank waited for which before their own deadline.
@@ -207,32 +221,53 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   if (!first.ok()) return first.status();
   if (first.value()[0] != kProbeNow) return unpack_costs(first.value()[0], host_count);
 
-  bool complete = true;
-  auto measured = measure(
+  Measured mine;
+  const Status measured = measure(
       context, pairs, hash, decides, end_of_probe(deadline_ns), [&] { return bootstrap.look(); },
-      &complete);
-  if (!measured.ok()) return fail_start(bootstrap, measured.status(), transport_error);
+      &mine);
+  if (!measured.ok()) return fail_start(bootstrap, measured, transport_error);
   const bool measures = std::any_of(pairs.begin(), pairs.end(),
                                     [&](const Pair& pair) { return pair.first == context.rank; });
-  auto second = bootstrap.all_gather(
-      measures || decides ? pack(measured.value()) + (complete ? "" : std::string(kCutShort)) : "",
-      deadline_ns);
+  auto second =
+      bootstrap.all_gather(measures || decides ? pack(AgreedCosts{mine.table, mine.wires}) +
+                                                     (mine.complete ? "" : std::string(kCutShort))
+                                               : "",
+                           deadline_ns);
   if (!second.ok()) return second.status();
+  bool complete = true;
   for (std::string& told_by : second.value()) {
     if (!told_by.ends_with(kCutShort)) continue;
     told_by.resize(told_by.size() - kCutShort.size());
     complete = false;
   }
-  auto own = unpack(second.value()[0]);
-  if (!own.ok()) return own.status();
-  AgreedCosts agreed{.table = own.take(), .wire_of_host = {}};
+  // Of each rank, with the figures of the brief pairs that it led.
+  std::map<Rank, AgreedCosts> by_rank;
+  std::map<Rank, size_t> led;
+  for (const Pair& pair : pairs) led[pair.first] += pair.brief ? 1 : 0;
+  led.try_emplace(0, 0);
+  for (const auto& [rank, count] : led) {
+    auto of_rank = unpack_costs(second.value()[rank], count, rank);
+    if (!of_rank.ok()) return of_rank.status();
+    if (of_rank.value().wire_of_host.size() != count) return lacks_figures(rank);
+    by_rank.emplace(rank, of_rank.take());
+  }
+  AgreedCosts agreed{.table = by_rank.at(0).table, .wire_of_host = {}};
+  std::vector<Pair> brief;
   std::vector<double> wires;
-  double fastest = kWireMax;
+  std::map<Rank, size_t> taken;
   for (const Pair& pair : pairs) {
-    auto of_pair = unpack(second.value()[pair.first]);
-    if (!of_pair.ok()) return of_pair.status();
-    const cost::LinkTimes link = of_pair.value().times.link(pair.link);
-    wires.push_back(link.wire_ns_per_byte);
+    const AgreedCosts& of_pair = by_rank.at(pair.first);
+    if (pair.brief) {
+      brief.push_back(pair);
+      wires.push_back(of_pair.wire_of_host[taken[pair.first]++]);
+      if (decides) {
+        log_info(fmt::format("{} from rank {} to rank {}, measured briefly: {:.3f} ns per byte",
+                             context.transport->name, pair.first, pair.second, wires.back()));
+      }
+      continue;
+    }
+    const cost::LinkTimes link = of_pair.table.times.link(pair.link);
+    agreed.table.times.link(pair.link) = link;
     if (decides) {
       log_info(fmt::format(
           "{} {}, measured by ranks {} and {}: {:.2f} us for a small message, {:.3f} ns per byte",
@@ -241,17 +276,11 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
           std::max(
               {link.wire_ns_per_byte, link.slot_in_ns_per_byte[1], link.slot_out_ns_per_byte[1]})));
     }
-    if (cost::is_network(pair.link)) {
-      // The best link of the network; hosts that are slower have figures of their own.
-      if (wires.size() > 1 && link.wire_ns_per_byte >= fastest) continue;
-      fastest = link.wire_ns_per_byte;
-    }
-    agreed.table.times.link(pair.link) = link;
     if (cost::is_network(pair.link)) continue;
     agreed.table.times.link(cost::Link::kShmSameSocket) = link;
     agreed.table.times.link(cost::Link::kShmCrossSocket) = link;
   }
-  agreed.wire_of_host = wire_of_host(hosts, pairs, wires);
+  agreed.wire_of_host = wire_of_host(hosts, brief, wires);
   if (decides) remember(key, agreed);
   if (decides && complete && !directory.empty()) {
     const Status kept = cost::store_cached_table(directory, agreed.table);
@@ -308,6 +337,21 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
 }
 
 }  // namespace
+
+std::shared_ptr<graph::Forests> forests_of(const AgreedCosts& costs,
+                                           const std::vector<uint32_t>& host_of_rank) {
+  if (costs.wire_of_host.empty()) return nullptr;
+  const auto bandwidth = [](double ns_per_byte) {
+    return std::clamp<graph::KilobytesPerSecond>(std::llround(1e6 / std::max(ns_per_byte, 1e-6)), 1,
+                                                 graph::kBandwidthMax);
+  };
+  std::vector<graph::KilobytesPerSecond> of_host;
+  for (const double wire : costs.wire_of_host) of_host.push_back(bandwidth(wire));
+  const cost::LinkTimes& within = costs.table.times.link(cost::Link::kShmSharedCache);
+  const double copied = within.slot_in_ns_per_byte.back() + within.slot_out_ns_per_byte.back();
+  return std::make_shared<graph::Forests>(
+      graph::host_star(host_of_rank, of_host, bandwidth(copied)));
+}
 
 Result<AgreedCosts> agree_on_costs(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,

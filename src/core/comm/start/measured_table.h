@@ -3,6 +3,7 @@
 // machine's topology, else measured now and kept, else the built-in figures. One thread at a time.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "core/comm/start/introduction.h"
 #include "core/cost/table.h"
 #include "core/engine/context.h"
+#include "core/graph/forests.h"
 
 namespace weir::comm {
 
@@ -21,6 +23,10 @@ struct AgreedCosts {
   // not.
   std::vector<double> wire_of_host;
 };
+
+// The trees of a communicator whose hosts differ; nullptr: they do not. The same on all ranks.
+std::shared_ptr<graph::Forests> forests_of(const AgreedCosts& costs,
+                                           const std::vector<uint32_t>& host_of_rank);
 
 // Collective, after every rank has mapped the segment; also a barrier. Where no memory is shared,
 // the table's shared-memory links get the figures of messages within a host, and its network the

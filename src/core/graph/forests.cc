@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/graph/forests.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "core/base/check.h"
+#include "core/graph/cluster_forest.h"
+#include "core/graph/cut_bound.h"
+#include "core/graph/forest_load.h"
+
+namespace weir::graph {
+namespace {
+
+// Beyond, a search for any roots takes too long for a start.
+constexpr uint32_t kSearchedRanksMax = 16;
+constexpr size_t kRootSetsMax = 4;
+constexpr double kHostHopNs = 1000;
+
+}  // namespace
+
+Forests::Forests(LinkGraph graph) : graph_(std::move(graph)), routes_(graph_) {}
+
+const Forest* Forests::of(Collective collective, Rank root) {
+  Key key{Use::kAll, 0};
+  switch (collective) {
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+      break;
+    case Collective::kAllReduce:
+      key.use = Use::kAllReduce;
+      break;
+    case Collective::kBroadcast:
+    case Collective::kReduce:
+      key = {Use::kRoot, root};
+      break;
+    default:
+      return nullptr;
+  }
+  if (graph_.rank_count() < 2) return nullptr;
+  auto it = kept_.find(key);
+  if (it == kept_.end()) it = kept_.emplace(key, find(key)).first;
+  return it->second ? &*it->second : nullptr;
+}
+
+std::optional<Forest> Forests::find(const Key& key) {
+  if (key.use == Use::kAllReduce) return find_for_all_reduce();
+  if (key.use == Use::kRoot && graph_.rank_count() > kSearchedRanksMax) return std::nullopt;
+  auto found = key.use == Use::kRoot ? find_trees(graph_, std::span(&key.root, 1))
+                                     : best_forest(graph_, kSearchedRanksMax);
+  return found.ok() ? std::optional(found.take()) : std::nullopt;
+}
+
+std::optional<Forest> Forests::find_for_all_reduce() {
+  const uint32_t n = graph_.rank_count();
+  std::optional<Forest> best;
+  double best_ns = 0;
+  const auto offer = [&](Result<Forest> found) {
+    if (!found.ok()) return;
+    const double ns = both_ns_per_byte(graph_, load_of(graph_, found.value(), &routes_));
+    // A few per cent are not worth fewer roots.
+    if (best && ns > 0.95 * best_ns) return;
+    best = found.take();
+    best_ns = ns;
+  };
+  offer(best_forest(graph_, kSearchedRanksMax));
+  if (n > kSearchedRanksMax) return best;
+  // By the widest way of each rank.
+  std::vector<KilobytesPerSecond> reach(n, 0);
+  for (Rank rank = 0; rank < n; ++rank) {
+    for (Rank other = 0; other < n; ++other) {
+      if (other == rank) continue;
+      const KilobytesPerSecond bandwidth = routes_.way(rank, other).bandwidth;
+      reach[rank] = std::max(reach[rank], bandwidth == kUnlimited ? kBandwidthMax : bandwidth);
+    }
+  }
+  std::vector<KilobytesPerSecond> levels = reach;
+  std::sort(levels.begin(), levels.end(), std::greater<>());
+  levels.erase(std::unique(levels.begin(), levels.end()), levels.end());
+  for (size_t i = 0; i + 1 < levels.size() && i < kRootSetsMax; ++i) {
+    std::vector<Rank> roots;
+    for (Rank rank = 0; rank < n; ++rank) {
+      if (reach[rank] >= levels[i]) roots.push_back(rank);
+    }
+    offer(find_trees(graph_, roots));
+  }
+  return best;
+}
+
+LinkGraph host_star(std::span<const uint32_t> host_of_rank,
+                    std::span<const KilobytesPerSecond> host_bandwidth,
+                    KilobytesPerSecond rank_bandwidth) {
+  LinkGraph graph(static_cast<uint32_t>(host_of_rank.size()));
+  const VertexId network = graph.add_vertex(VertexKind::kNetwork, kNone, "network");
+  std::vector<VertexId> hosts;
+  for (uint32_t host = 0; host < host_bandwidth.size(); ++host) {
+    hosts.push_back(graph.add_vertex(VertexKind::kMemory, host, fmt::format("host {}", host)));
+    graph.add_links(hosts.back(), network, host_bandwidth[host], kHostHopNs);
+  }
+  for (Rank rank = 0; rank < host_of_rank.size(); ++rank) {
+    WEIR_CHECK(host_of_rank[rank] < hosts.size(), "every host has a bandwidth");
+    graph.set_rank(rank, host_of_rank[rank], fmt::format("rank {}", rank));
+    graph.add_links(rank, hosts[host_of_rank[rank]], rank_bandwidth, 0);
+  }
+  WEIR_CHECK(graph.finish().ok(), "a star is connected");
+  return graph;
+}
+
+}  // namespace weir::graph

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Forests: the trees of each collective on one graph, found when they are first asked for, and kept.
+// all_gather and reduce_scatter have trees of all ranks; broadcast and reduce of their root;
+// all_reduce of those ranks with which it takes the least time: one that is reached over a slow
+// link is not worth being a root, since what it folds must come in and go out again. A function of
+// the graph alone: every rank finds the same. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "core/base/types.h"
+#include "core/graph/forest.h"
+#include "core/graph/link_graph.h"
+#include "core/graph/routes.h"
+
+namespace weir::graph {
+
+class Forests {
+ public:
+  // A finished graph.
+  explicit Forests(LinkGraph graph);
+
+  const LinkGraph& graph() const { return graph_; }
+  // nullptr: none was found, or the collective does not go along trees. `root`: of broadcast and
+  // reduce. Valid as long as this.
+  const Forest* of(Collective collective, Rank root);
+
+ private:
+  enum class Use : uint8_t { kAll, kRoot, kAllReduce };
+  struct Key {
+    Use use;
+    Rank root;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::optional<Forest> find(const Key& key);
+  std::optional<Forest> find_for_all_reduce();
+
+  LinkGraph graph_;
+  Routes routes_;
+  std::map<Key, std::optional<Forest>> kept_;
+};
+
+// Hosts of which only the bandwidth of their network is known, and that of a rank within its host.
+// `host_of_rank`: numbered from 0; `host_bandwidth`: of each host.
+LinkGraph host_star(std::span<const uint32_t> host_of_rank,
+                    std::span<const KilobytesPerSecond> host_bandwidth,
+                    KilobytesPerSecond rank_bandwidth);
+
+}  // namespace weir::graph
