@@ -155,9 +155,15 @@ class Hosts:
 
     def shape(self, host, mbit, burst_bytes, link=0):
         """Limits the traffic that leaves the host with a token bucket; another call replaces it."""
+        self.limit(host, f"eth{link}", mbit, burst_bytes)
+
+    def shape_incoming(self, host, mbit, burst_bytes):
+        """The same for what reaches the host, where hosts are joined by a bridge."""
+        self.limit(len(self.holders) - 1, f"v{host}", mbit, burst_bytes)
+
+    def limit(self, host, device, mbit, burst_bytes):
         # The bucket would have to segment larger packets, which costs more than all else; a bucket
         # of one packet would stall whenever a timer is late.
-        device = f"eth{link}"
         self.do(host, "ip", "link", "set", "dev", device, "gso_max_size", str(burst_bytes // 4))
         # The queue has room for everything that several connections may have under way, so that
         # nothing is dropped.

@@ -176,12 +176,19 @@ Result<Forest> best_forest(const LinkGraph& graph, uint32_t searched_ranks_max) 
   if (graph.host_count() < 2) return find_forest(graph);
   auto cluster = cluster_forest(graph);
   if (!searched) return cluster;
-  // Fewer messages over the network and lower trees decide between equals.
-  if (cluster.ok() && cluster.value().block_gbs >= 0.97 * cluster.value().bound_gbs) return cluster;
   auto found = find_forest(graph);
-  if (!found.ok()) return cluster.ok() ? std::move(cluster) : std::move(found);
-  if (cluster.ok() && cluster.value().block_gbs >= found.value().block_gbs) return cluster;
-  return found;
+  if (!found.ok() || !cluster.ok()) return found.ok() ? std::move(found) : std::move(cluster);
+  // Of two that spread as fast, that which leaves more of the links to what is folded meanwhile.
+  Routes routes(graph);
+  const auto ns = [&](const Forest& forest) {
+    const ForestLoad load = load_of(graph, forest, &routes);
+    return std::pair(spread_ns_per_byte(graph, load), both_ns_per_byte(graph, load));
+  };
+  const auto [spread, both] = ns(found.value());
+  const auto [cluster_spread, cluster_both] = ns(cluster.value());
+  const bool faster = spread < 0.98 * cluster_spread;
+  const bool as_fast = spread < 1.02 * cluster_spread;
+  return faster || (as_fast && both < 0.98 * cluster_both) ? std::move(found) : std::move(cluster);
 }
 
 }  // namespace weir::graph

@@ -98,8 +98,8 @@ struct Growing {
 
 class Packing {
  public:
-  Packing(const TreeCapacity& capacity, const Supply& supply, Steps* steps)
-      : capacity_(capacity), n_(capacity.rank_count()), steps_(steps) {
+  Packing(const TreeCapacity& capacity, const Supply& supply, Routes* routes, Steps* steps)
+      : capacity_(capacity), n_(capacity.rank_count()), routes_(*routes), steps_(steps) {
     for (Rank root = 0; root < n_; ++root) {
       if (supply[root] == 0) continue;
       Growing tree{.root = root, .count = supply[root], .links = {}, .depth = {}};
@@ -126,6 +126,7 @@ class Packing {
 
  private:
   struct Candidate {
+    KilobytesPerSecond width;
     uint32_t depth;
     int64_t trees;
     Rank from, to;
@@ -138,12 +139,16 @@ class Packing {
       for (Rank to = 0; to < n_; ++to) {
         const int64_t trees = capacity_.at(from, to);
         if (tree->depth[to] == kNone && trees > 0) {
-          candidates.push_back({tree->depth[from], std::min(trees, tree->count), from, to});
+          const KilobytesPerSecond width = routes_.way(from, to).bandwidth;
+          candidates.push_back({width == kUnlimited ? kBandwidthMax : width, tree->depth[from],
+                                std::min(trees, tree->count), from, to});
         }
       }
     }
-    // Low trees first; then those that need not be divided.
+    // A wide link rather than one more message over a narrow one; then low trees; then those that
+    // need not be divided.
     std::sort(candidates.begin(), candidates.end(), [&](const Candidate& a, const Candidate& b) {
+      if (a.width != b.width) return a.width > b.width;
       if (a.depth != b.depth) return a.depth < b.depth;
       if (a.trees != b.trees) return a.trees > b.trees;
       const Rank a_distance = (a.to + n_ - tree->root) % n_;
@@ -195,15 +200,16 @@ class Packing {
 
   TreeCapacity capacity_;
   uint32_t n_;
+  Routes& routes_;
   Steps* steps_;
   std::vector<Growing> open_, done_;
 };
 
 std::optional<Forest> pack(const LinkGraph& graph, const Supply& supply,
-                           const TreesPerBandwidth& scale, Steps* steps) {
+                           const TreesPerBandwidth& scale, Routes* routes, Steps* steps) {
   TreeCapacity capacity = capacity_of(graph, supply, scale);
   if (!remove_switches(&capacity, supply, steps)) return std::nullopt;
-  Packing packing(capacity, supply, steps);
+  Packing packing(capacity, supply, routes, steps);
   if (!packing.run()) return std::nullopt;
   std::vector<Growing> grown = packing.take();
   std::stable_sort(grown.begin(), grown.end(),
@@ -252,13 +258,13 @@ Result<Forest> find(const LinkGraph& graph, const Supply& one, const CutBound& b
   }
   Supply supply = one;
   for (int64_t& it : supply) it *= best_trees;
-  auto forest = pack(graph, supply, *best, &steps);
+  Routes routes(graph);
+  auto forest = pack(graph, supply, *best, &routes, &steps);
   if (!forest) {
     return Status(Code::kUnsupported, fmt::format("forest: not found for {} ranks within {} steps",
                                                   graph.rank_count(), options.steps_max));
   }
   forest->bound_gbs = bound_gbs;
-  Routes routes(graph);
   const double ns_per_byte = spread_ns_per_byte(graph, load_of(graph, *forest, &routes));
   forest->block_gbs = 1 / (ns_per_byte * static_cast<double>(sum_of(one)));
   forest->steps = options.steps_max - steps.left;
