@@ -207,7 +207,7 @@ Error reset_device(Device& device) {
     stream->cancel();
   }
   for (const Position& position : pending(device)) position.stream->wait(position.index);
-  devices().streams.erase_if([&](Stream& stream) {
+  devices().streams.invalidate_if([&](Stream& stream) {
     if (&stream.device() != &device) return false;
     stream.retire();
     return true;

@@ -188,7 +188,11 @@ Error elapsed_ms(void* start_handle, void* end_handle, float* out) {
 }
 
 void forget_events(int device) {
-  events().erase_if([&](Event& event) { return event.device == device; });
+  events().invalidate_if([&](Event& event) {
+    if (event.device != device) return false;
+    event.shared.reset();
+    return true;
+  });
 }
 
 }  // namespace weir::hostcuda

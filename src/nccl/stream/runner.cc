@@ -51,6 +51,7 @@ class Runner {
 
   // The number of rings may become smaller while it runs.
   bool finished() const {
+    if (rings_ && task_.lost.load(std::memory_order_acquire)) return true;
     const size_t all = rings_ ? task_.rings.load(std::memory_order_acquire) : task_.items.size();
     return done_ + late_.size() >= all;
   }
