@@ -28,6 +28,13 @@ class HandleTable {
     return at == objects_.end() ? nullptr : at->second;
   }
 
+  std::vector<std::shared_ptr<T>> all() const {
+    std::vector<std::shared_ptr<T>> found;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, object] : objects_) found.push_back(object);
+    return found;
+  }
+
   std::shared_ptr<T> take(const void* handle) {
     const std::lock_guard lock(mutex_);
     const auto at = objects_.find(handle);
