@@ -316,8 +316,8 @@ TEST_F(NcclDirect, RanksThatDisagreeAreToldAndReleased) {
     EXPECT_EQ(async_error(ranks.comm(r)), ncclInvalidUsage);
     const std::string text = ncclGetLastError(ranks.comm(r));
     EXPECT_EQ(text.find("ncclAllGather, rank " + std::to_string(r) + " of 2: "), 0U) << text;
-    for (const char* called : {"rank 0 called all_gather(int32, count 30011);",
-                               "rank 1 called all_gather(int32, count 30012);"}) {
+    for (const char* called : {"rank 0 called ncclAllGather(ncclInt32, count 30011);",
+                               "rank 1 called ncclAllGather(ncclInt32, count 30012);"}) {
       EXPECT_NE(text.find(called), std::string::npos) << text;
     }
   }
