@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/stream/runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -376,8 +378,13 @@ class Runner {
     it.request = nullptr;
     if (result == WEIR_OK || !first_.ok()) return;
     try {
-      const Operation& operation = subtask(it.item).operation;
-      fail(operation.comm->outcome(operation.function, result));
+      const Subtask& on = subtask(it.item);
+      Outcome outcome = on.operation.comm->outcome(on.operation.function, result);
+      if (!outcome.ok() && on.cut.slice_count > 1) {
+        outcome.text += fmt::format("; what it names is one of {} slices of a call with count {}",
+                                    on.cut.slice_count, on.operation.count);
+      }
+      fail(std::move(outcome));
     } catch (...) {
       first_.code = ncclSystemError;  // no memory for the text
     }
