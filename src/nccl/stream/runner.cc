@@ -10,6 +10,7 @@
 #include "nccl/direct/direct_call.h"
 #include "nccl/direct/direct_message.h"
 #include "nccl/direct/direct_policy.h"
+#include "nccl/host/buffers.h"
 #include "nccl/stream/pause.h"
 
 namespace weir::nccl {
@@ -83,6 +84,19 @@ class Runner {
     }
     for (const Running& it : late_) wait_for_signals(it);
     return std::move(first_);
+  }
+
+  // A buffer may have been freed since the call: a graph can be launched long after it. Then nothing
+  // is started, and the peers are told.
+  void check_memory() {
+    for (const Subtask& it : task_.subtasks) {
+      if (it.one_sided() || task_.comm->broken()) continue;
+      Outcome outcome = check_buffers(it.operation);
+      if (outcome.ok()) continue;
+      outcome.text += " when the stream came to the call";
+      task_.comm->give_up(outcome);
+      fail(std::move(outcome));
+    }
   }
 
   Outcome run() {
@@ -442,6 +456,7 @@ void run(ProxyTask& task, const std::atomic<bool>& leave) {
   task.comm->runs(task.subtasks[0].operation.function);
   try {
     Runner runner(task, task.staging->bytes, true, leave);
+    runner.check_memory();
     outcome = runner.run();
   } catch (...) {
     outcome = outcome_of_exception(task.subtasks[0].operation.function, std::current_exception());
