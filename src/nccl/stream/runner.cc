@@ -141,6 +141,13 @@ class Runner {
     if (!outcome.ok() && first_.ok()) first_ = std::move(outcome);
   }
 
+  // Before the operation was started, for which the peers would wait.
+  void fail_unstarted(const Subtask& on, Outcome outcome) {
+    const bool on_stream = task_.staging != nullptr;  // elsewhere the caller may repeat the call
+    if (!outcome.ok() && on_stream && !on.one_sided()) on.operation.comm->give_up(outcome);
+    fail(std::move(outcome));
+  }
+
   Subtask& subtask(const Item& item) { return task_.subtasks[item.subtask]; }
 
   char* stage(size_t offset, size_t row_bytes, const Subtask& subtask, size_t slice) const {
@@ -219,7 +226,12 @@ class Runner {
     }
     Outcome marked = queue.mark(function);
     it.mark = queue.latest();
-    fail(outcome.ok() ? std::move(marked) : std::move(outcome));
+    if (outcome.ok()) outcome = std::move(marked);
+    if (to_stage) {
+      fail_unstarted(on, std::move(outcome));
+    } else {
+      fail(std::move(outcome));
+    }
   }
 
   // The slot that the slice uses.
@@ -235,7 +247,9 @@ class Runner {
 
   void start_operation(Running& it) {
     try {
-      if (!broken(it.item)) fail(nccl::start(sliced(it.item), &it.request));
+      if (!broken(it.item)) {
+        fail_unstarted(subtask(it.item), nccl::start(sliced(it.item), &it.request));
+      }
     } catch (...) {
       fail(outcome_of_exception(subtask(it.item).operation.function, std::current_exception()));
     }

@@ -352,5 +352,29 @@ TEST_F(NcclDirectFaults, ACopyThatCudaRefusesIsToldByItsRankAndHoldsUpNobody) {
   }
 }
 
+// The operation is staged, since rank 1 has memory of the host.
+TEST_F(NcclDirectFaults, ACopyThatCudaRefusesBeforeTheOperationIsToldToThePeer) {
+  ncclComm_t comms[2] = {};
+  ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+  const Stream streams[2];
+  std::vector<Array> data;
+  data.emplace_back(MemoryKind::kDevice, kCount);
+  data.emplace_back(MemoryKind::kHost, kCount);
+  Gate gates[] = {Gate(streams[0]), Gate(streams[1])};
+  for (size_t r = 0; r < 2; ++r) {
+    EXPECT_NCCL(ncclAllReduce(data[r].data(), data[r].data(), kCount, ncclInt, ncclSum, comms[r],
+                              streams[r].nccl()));
+  }
+  strict_cuda_fail("cuMemcpyAsync", 0);
+  for (Gate& gate : gates) gate.open();
+  for (const Stream& stream : streams) stream.synchronize();
+  EXPECT_EQ(async_error(comms[0]), ncclUnhandledCudaError);
+  EXPECT_EQ(async_error(comms[1]), ncclRemoteError);
+  const std::string text = ncclGetLastError(comms[1]);
+  EXPECT_NE(text.find("rank 0 of 2 failed: ncclAllReduce: cuMemcpyAsync"), std::string::npos)
+      << text;
+  for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommAbort(comm));
+}
+
 }  // namespace
 }  // namespace weir::nccl::test
