@@ -86,8 +86,8 @@ class Runner {
     return std::move(first_);
   }
 
-  // A buffer may have been freed since the call: a graph can be launched long after it. Then nothing
-  // is started, and the peers are told.
+  // A buffer may have been freed since the call: a graph can be launched long after it. Then
+  // nothing is started, and the peers are told.
   void check_memory() {
     for (const Subtask& it : task_.subtasks) {
       if (it.one_sided() || task_.comm->broken()) continue;
