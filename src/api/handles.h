@@ -55,6 +55,10 @@ weir_result_t least_for_direct(weir_comm_t comm, const uint32_t* send, uint32_t*
 weir_result_t message_for_direct(bool sends, weir_comm_t comm, void* buffer, size_t bytes, int peer,
                                  size_t message_bytes, weir_request_t* request);
 
+// As weir_all_gather of bytes, for what ranks tell each other when they make or change a
+// communicator; texts say so.
+weir_result_t gather_for_setup(weir_comm_t comm, const void* send, void* recv, size_t bytes);
+
 // As weir_window_create, for a caller that can reach memory of other ranks without the transport;
 // all ranks call this. Puts that are not done by loads and stores are sent as messages. *is_mapped:
 // every rank reaches all.

@@ -22,8 +22,10 @@ using AllocationHandle = unsigned long long;
 using HostFunction = void (*)(void* argument);
 
 inline constexpr Result kSuccess = 0;
+inline constexpr Result kErrorInvalidHandle = 400;
 inline constexpr Result kErrorNotReady = 600;
 inline constexpr Result kErrorPeerAlreadyEnabled = 704;
+inline constexpr Result kErrorContextIsDestroyed = 709;
 inline constexpr Result kErrorNotPermitted = 800;
 inline constexpr Result kErrorNotSupported = 801;
 
@@ -158,6 +160,8 @@ using CUpointer_attribute = int;
 using CUjit_option = int;
 using CUmemAllocationHandleType = int;
 using CUmemAllocationGranularity_flags = int;
+using CUstreamAttrID = int;
+using CUstreamAttrValue = void;
 using CUstreamCaptureMode = int;
 using CUstreamCaptureStatus = int;
 using CUdriverProcAddressQueryResult = int;

@@ -197,6 +197,12 @@
   X(cuStreamDestroy, cuStreamDestroy_v2, 4000, Weir, (CUstream stream)) \
   X(cuStreamGetPriority, cuStreamGetPriority, 5050, Programs, (CUstream stream, int* priority)) \
   X(cuStreamGetFlags, cuStreamGetFlags, 5050, Programs, (CUstream stream, unsigned int* flags)) \
+  X(cuStreamGetAttribute, cuStreamGetAttribute, 11000, Programs, \
+    (CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue* value)) \
+  X(cuStreamSetAttribute, cuStreamSetAttribute, 11000, Programs, \
+    (CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value)) \
+  X(cuStreamCopyAttributes, cuStreamCopyAttributes, 11000, Programs, \
+    (CUstream to, CUstream from)) \
   X(cuStreamGetId, cuStreamGetId, 12000, Programs, (CUstream stream, unsigned long long* id)) \
   X(cuStreamGetCtx, cuStreamGetCtx, 9020, Weir, (CUstream stream, CUcontext* context)) \
   X(cuStreamGetDevice, cuStreamGetDevice, 12080, Programs, (CUstream stream, CUdevice* device)) \

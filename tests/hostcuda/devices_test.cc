@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Several pretended devices, pools, kernels, the ways to the driver, and a device's end.
 #include <cstring>
+#include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <weir/hostcuda.h>
 
@@ -199,6 +201,137 @@ TEST(HostCudaPools, MemoryIsFreedWhenTheStreamComesThere) {
   EXPECT_EQ(free_bytes(), before);
   EXPECT_CUDA(cudaStreamDestroy(stream));
   EXPECT_CUDA(cudaStreamDestroy(other));
+}
+
+// What a pool says of itself, by the runtime; the driver says the same.
+uint64_t of_pool(cudaMemPool_t pool, cudaMemPoolAttr attribute) {
+  uint64_t bytes = 0;
+  EXPECT_CUDA(cudaMemPoolGetAttribute(pool, attribute, &bytes));
+  uint64_t by_driver = 0;
+  EXPECT_CUDA(cuMemPoolGetAttribute(reinterpret_cast<CUmemoryPool>(pool),
+                                    static_cast<CUmemPool_attribute>(attribute), &by_driver));
+  EXPECT_EQ(by_driver, bytes);
+  return bytes;
+}
+
+cudaMemPool_t make_pool(size_t bytes_max = 0) {
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = 0;
+  properties.maxSize = bytes_max;
+  cudaMemPool_t pool = nullptr;
+  EXPECT_CUDA(cudaMemPoolCreate(&pool, &properties));
+  return pool;
+}
+
+TEST(HostCudaPools, FreeMemoryStaysReservedUpToTheThresholdAndUntilATrim) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  constexpr size_t kBytes = 1 << 20;
+  const size_t before = free_bytes();
+  const cudaMemPool_t pool = make_pool();
+  const auto reserved = [&] { return of_pool(pool, cudaMemPoolAttrReservedMemCurrent); };
+  const auto used = [&] { return of_pool(pool, cudaMemPoolAttrUsedMemCurrent); };
+  const cudaStream_t stream = make_stream(kNonBlocking);
+  uint64_t threshold = UINT64_MAX;
+  EXPECT_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  void* memory[2] = {};
+  for (void*& it : memory) ASSERT_CUDA(cudaMallocFromPoolAsync(&it, kBytes, pool, stream));
+  EXPECT_EQ(used(), 2 * kBytes);
+  EXPECT_EQ(reserved(), 2 * kBytes);
+  for (void* it : memory) EXPECT_CUDA(cudaFreeAsync(it, stream));
+  EXPECT_EQ(used(), 0U);
+  EXPECT_EQ(reserved(), 2 * kBytes);
+  EXPECT_CUDA(cudaStreamSynchronize(stream));
+  EXPECT_EQ(reserved(), 2 * kBytes);
+  EXPECT_EQ(free_bytes(), before - 2 * kBytes);
+  EXPECT_CUDA_ERROR(1, cudaMemset(memory[0], 0, 1));  // it is reserved, and yet freed
+  // A later allocation uses what is reserved.
+  ASSERT_CUDA(cudaMallocFromPoolAsync(&memory[0], kBytes, pool, stream));
+  EXPECT_EQ(used(), kBytes);
+  EXPECT_EQ(reserved(), 2 * kBytes);
+  EXPECT_EQ(free_bytes(), before - 2 * kBytes);
+  EXPECT_CUDA(cudaMemPoolTrimTo(pool, 2 * kBytes));
+  EXPECT_EQ(reserved(), 2 * kBytes);
+  EXPECT_CUDA(cudaMemPoolTrimTo(pool, kBytes + kBytes / 2));
+  EXPECT_EQ(reserved(), kBytes + kBytes / 2);
+  EXPECT_CUDA(cudaMemPoolTrimTo(pool, 0));  // not what is in use
+  EXPECT_EQ(reserved(), kBytes);
+  EXPECT_EQ(of_pool(pool, cudaMemPoolAttrReservedMemHigh), 2 * kBytes);
+  EXPECT_EQ(of_pool(pool, cudaMemPoolAttrUsedMemHigh), 2 * kBytes);
+  uint64_t none = 0;
+  EXPECT_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReservedMemHigh, &none));
+  EXPECT_EQ(of_pool(pool, cudaMemPoolAttrReservedMemHigh), kBytes);
+  EXPECT_EQ(of_pool(pool, cudaMemPoolAttrUsedMemHigh), 2 * kBytes);
+  EXPECT_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &none));
+  EXPECT_EQ(of_pool(pool, cudaMemPoolAttrUsedMemHigh), kBytes);
+  EXPECT_CUDA(cudaFreeAsync(memory[0], stream));
+  EXPECT_CUDA(cudaStreamSynchronize(stream));
+  EXPECT_EQ(reserved(), kBytes);
+  EXPECT_CUDA_ERROR(0, cuMemPoolTrimTo(reinterpret_cast<CUmemoryPool>(pool), 100));
+  EXPECT_EQ(reserved(), 100U);
+  EXPECT_CUDA(cudaMemPoolDestroy(pool));
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+}
+
+TEST(HostCudaPools, EverySynchronizationReleasesWhatExceedsTheThreshold) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  constexpr size_t kBytes = 1 << 20;
+  const size_t before = free_bytes();
+  const cudaStream_t stream = make_stream(kNonBlocking);
+  cudaEvent_t event = nullptr;
+  ASSERT_CUDA(cudaEventCreate(&event));
+  const auto by_stream = [&] { EXPECT_CUDA(cudaStreamSynchronize(stream)); };
+  const auto by_event = [&] { EXPECT_CUDA(cudaEventSynchronize(event)); };
+  const auto by_device = [&] { EXPECT_CUDA(cudaDeviceSynchronize()); };
+  for (const std::function<void()>& synchronize :
+       std::vector<std::function<void()>>{by_stream, by_event, by_device}) {
+    for (const uint64_t threshold : {uint64_t{0}, uint64_t{kBytes / 4}}) {
+      const cudaMemPool_t pool = make_pool();
+      uint64_t value = threshold;
+      EXPECT_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &value));
+      void* memory = nullptr;
+      ASSERT_CUDA(cudaMallocFromPoolAsync(&memory, kBytes, pool, stream));
+      EXPECT_CUDA(cudaFreeAsync(memory, stream));
+      EXPECT_CUDA(cudaEventRecord(event, stream));
+      while (cudaStreamQuery(stream) != cudaSuccess) std::this_thread::yield();
+      EXPECT_EQ(of_pool(pool, cudaMemPoolAttrReservedMemCurrent), kBytes);
+      synchronize();
+      EXPECT_EQ(of_pool(pool, cudaMemPoolAttrReservedMemCurrent), threshold);
+      EXPECT_EQ(free_bytes(), before - threshold);
+      EXPECT_CUDA(cudaMemPoolDestroy(pool));
+    }
+  }
+  EXPECT_CUDA(cudaEventDestroy(event));
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+}
+
+TEST(HostCudaPools, WhatIsKeptIsReleasedForAllocationsThatNeedItAndByAReset) {
+  ASSERT_CUDA(cudaSetDevice(0));
+  EXPECT_CUDA(cudaDeviceSynchronize());
+  const size_t before = free_bytes();
+  const cudaMemPool_t pool = make_pool();
+  uint64_t threshold = UINT64_MAX;
+  EXPECT_CUDA(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold));
+  const size_t most = before / 4 * 3;
+  for (int i = 0; i < 2; ++i) {
+    void* memory = nullptr;
+    ASSERT_CUDA(cudaMallocFromPoolAsync(&memory, most, pool, nullptr));
+    EXPECT_CUDA(cudaFreeAsync(memory, nullptr));
+    EXPECT_CUDA(cudaStreamSynchronize(nullptr));
+    EXPECT_EQ(of_pool(pool, cudaMemPoolAttrReservedMemCurrent), most);
+    if (i == 1) break;
+    void* plain = nullptr;
+    EXPECT_CUDA(cudaMalloc(&plain, most));
+    EXPECT_EQ(of_pool(pool, cudaMemPoolAttrReservedMemCurrent), 0U);
+    EXPECT_CUDA(cudaFree(plain));
+  }
+  EXPECT_CUDA(cudaDeviceReset());
+  ASSERT_CUDA(cudaSetDevice(0));
+  EXPECT_GE(free_bytes(), before);
 }
 
 TEST(HostCudaPools, APoolOfTheProgramsOwnHasItsLimit) {

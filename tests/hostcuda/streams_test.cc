@@ -2,6 +2,8 @@
 // Streams are asynchronous and in order, and the default streams are ordered as CUDA says.
 #include <atomic>
 #include <chrono>
+#include <cstring>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -239,6 +241,125 @@ TEST(HostCudaStreams, TimeBetweenEventsIsOfWhenTheStreamCameThere) {
   EXPECT_CUDA_ERROR(400, cudaEventElapsedTime(&ms, start, untimed));
   for (const cudaEvent_t event : {start, end, untimed}) EXPECT_CUDA(cudaEventDestroy(event));
   EXPECT_CUDA(cudaStreamDestroy(stream));
+}
+
+// By the runtime and by the driver.
+cudaLaunchAttributeValue attribute_of(cudaStream_t stream, cudaLaunchAttributeID attribute) {
+  cudaLaunchAttributeValue value;
+  std::memset(&value, 0xff, sizeof value);
+  EXPECT_CUDA(cudaStreamGetAttribute(stream, attribute, &value));
+  CUstreamAttrValue by_driver;
+  std::memset(&by_driver, 0xee, sizeof by_driver);
+  EXPECT_CUDA(cuStreamGetAttribute(stream, static_cast<CUstreamAttrID>(attribute), &by_driver));
+  static_assert(sizeof value == 64 && sizeof by_driver == sizeof value);
+  EXPECT_EQ(std::memcmp(&value, &by_driver, sizeof value), 0);
+  return value;
+}
+
+TEST(HostCudaStreamAttributes, AreReturnedAsTheyWereSet) {
+  const cudaStream_t stream = make_stream();
+  EXPECT_EQ(attribute_of(stream, cudaLaunchAttributeSynchronizationPolicy).syncPolicy,
+            cudaSyncPolicyAuto);
+  EXPECT_EQ(
+      attribute_of(stream, cudaLaunchAttributeAccessPolicyWindow).accessPolicyWindow.num_bytes, 0U);
+  EXPECT_EQ(attribute_of(stream, cudaLaunchAttributeMemSyncDomainMap).memSyncDomainMap.remote, 1);
+  cudaLaunchAttributeValue value{};
+  value.accessPolicyWindow.base_ptr = &value;
+  value.accessPolicyWindow.num_bytes = 4096;
+  value.accessPolicyWindow.hitRatio = 0.5F;
+  value.accessPolicyWindow.hitProp = cudaAccessPropertyPersisting;
+  value.accessPolicyWindow.missProp = cudaAccessPropertyStreaming;
+  EXPECT_CUDA(cudaStreamSetAttribute(stream, cudaLaunchAttributeAccessPolicyWindow, &value));
+  const auto window =
+      attribute_of(stream, cudaLaunchAttributeAccessPolicyWindow).accessPolicyWindow;
+  EXPECT_EQ(window.base_ptr, &value);
+  EXPECT_EQ(window.num_bytes, 4096U);
+  EXPECT_EQ(window.hitRatio, 0.5F);
+  EXPECT_EQ(window.hitProp, cudaAccessPropertyPersisting);
+  EXPECT_EQ(window.missProp, cudaAccessPropertyStreaming);
+  value = {};
+  value.syncPolicy = cudaSyncPolicyBlockingSync;
+  EXPECT_CUDA(cudaStreamSetAttribute(stream, cudaLaunchAttributeSynchronizationPolicy, &value));
+  value = {};
+  value.memSyncDomainMap.default_ = 2;
+  value.memSyncDomainMap.remote = 3;
+  EXPECT_CUDA(cudaStreamSetAttribute(stream, cudaLaunchAttributeMemSyncDomainMap, &value));
+  value = {};
+  value.memSyncDomain = cudaLaunchMemSyncDomainRemote;
+  EXPECT_CUDA(cudaStreamSetAttribute(stream, cudaLaunchAttributeMemSyncDomain, &value));
+  value = {};
+  value.nvlinkUtilCentricScheduling = 1;
+  EXPECT_CUDA(
+      cudaStreamSetAttribute(stream, cudaLaunchAttributeNvlinkUtilCentricScheduling, &value));
+  CUstreamAttrValue by_driver{};
+  by_driver.priority = -3;
+  EXPECT_CUDA(cuStreamSetAttribute(stream, CU_LAUNCH_ATTRIBUTE_PRIORITY, &by_driver));
+  // All of them go to a copy, which is not changed by what is set later.
+  const cudaStream_t copy = make_stream();
+  EXPECT_CUDA(cudaStreamCopyAttributes(copy, stream));
+  value = {};
+  value.syncPolicy = cudaSyncPolicySpin;
+  EXPECT_CUDA(cudaStreamSetAttribute(stream, cudaLaunchAttributeSynchronizationPolicy, &value));
+  EXPECT_EQ(attribute_of(copy, cudaLaunchAttributeSynchronizationPolicy).syncPolicy,
+            cudaSyncPolicyBlockingSync);
+  EXPECT_EQ(attribute_of(copy, cudaLaunchAttributeAccessPolicyWindow).accessPolicyWindow.num_bytes,
+            4096U);
+  const auto domains = attribute_of(copy, cudaLaunchAttributeMemSyncDomainMap).memSyncDomainMap;
+  EXPECT_EQ(domains.default_, 2);
+  EXPECT_EQ(domains.remote, 3);
+  EXPECT_EQ(attribute_of(copy, cudaLaunchAttributeMemSyncDomain).memSyncDomain,
+            cudaLaunchMemSyncDomainRemote);
+  EXPECT_EQ(attribute_of(copy, cudaLaunchAttributeNvlinkUtilCentricScheduling)
+                .nvlinkUtilCentricScheduling,
+            1U);
+  EXPECT_EQ(attribute_of(copy, cudaLaunchAttributePriority).priority, -3);
+  int priority = 0;
+  EXPECT_CUDA(cudaStreamGetPriority(copy, &priority));
+  EXPECT_EQ(priority, -3);
+  // The default streams have theirs.
+  EXPECT_CUDA(cuStreamCopyAttributes(nullptr, copy));
+  EXPECT_EQ(attribute_of(nullptr, cudaLaunchAttributePriority).priority, -3);
+  EXPECT_EQ(attribute_of(cudaStreamPerThread, cudaLaunchAttributePriority).priority, 0);
+  const cudaStream_t fresh = make_stream();
+  EXPECT_CUDA(cuStreamCopyAttributes(nullptr, fresh));
+  for (const cudaStream_t it : {stream, copy, fresh}) EXPECT_CUDA(cudaStreamDestroy(it));
+}
+
+TEST(HostCudaStreamAttributes, ValuesAndAttributesThatAreNoneOfAStreamAreRefused) {
+  const cudaStream_t stream = make_stream();
+  cudaLaunchAttributeValue value{};
+  const auto expect_refused = [&](cudaLaunchAttributeID attribute) {
+    EXPECT_CUDA_ERROR(1, cudaStreamSetAttribute(stream, attribute, &value)) << attribute;
+  };
+  value.accessPolicyWindow.missProp = cudaAccessPropertyPersisting;
+  expect_refused(cudaLaunchAttributeAccessPolicyWindow);
+  value = {};
+  value.accessPolicyWindow.hitRatio = 1.5F;
+  expect_refused(cudaLaunchAttributeAccessPolicyWindow);
+  int bytes_max = 0;
+  EXPECT_CUDA(cudaDeviceGetAttribute(&bytes_max, static_cast<cudaDeviceAttr>(109), 0));
+  value = {};
+  value.accessPolicyWindow.num_bytes = static_cast<size_t>(bytes_max) + 1;
+  expect_refused(cudaLaunchAttributeAccessPolicyWindow);
+  value = {};  // 0 is no policy
+  expect_refused(cudaLaunchAttributeSynchronizationPolicy);
+  value.memSyncDomainMap.remote = 4;
+  expect_refused(cudaLaunchAttributeMemSyncDomainMap);
+  value = {};
+  value.nvlinkUtilCentricScheduling = 2;
+  expect_refused(cudaLaunchAttributeMemSyncDomain);
+  expect_refused(cudaLaunchAttributeNvlinkUtilCentricScheduling);
+  value = {};
+  testing::internal::CaptureStderr();
+  expect_refused(cudaLaunchAttributeCooperative);
+  EXPECT_CUDA_ERROR(1, cudaStreamGetAttribute(stream, cudaLaunchAttributeIgnore, &value));
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("Cooperative"), std::string::npos);
+  EXPECT_CUDA_ERROR(1, cudaStreamGetAttribute(stream, cudaLaunchAttributePriority, nullptr));
+  EXPECT_CUDA_ERROR(1, cudaStreamSetAttribute(stream, cudaLaunchAttributePriority, nullptr));
+  EXPECT_CUDA(cudaStreamDestroy(stream));
+  EXPECT_CUDA_ERROR(400, cudaStreamGetAttribute(stream, cudaLaunchAttributePriority, &value));
+  EXPECT_CUDA_ERROR(400, cudaStreamSetAttribute(stream, cudaLaunchAttributePriority, &value));
+  EXPECT_CUDA_ERROR(400, cudaStreamCopyAttributes(nullptr, stream));
 }
 
 TEST(HostCudaStreams, HandlesThatAreNoneAreRefused) {

@@ -323,7 +323,7 @@ TEST(NcclBadUse, ThreadsWithDifferentCountsAllLearnItAtOnce) {
                     ncclInvalidUsage)
               << "rank " << rank << ", late " << late;
           EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
-          expect_error_with({"made different calls", "all_reduce(float32, sum, count "});
+          expect_error_with({"made different calls", "ncclAllReduce(ncclFloat32, ncclSum, count "});
           EXPECT_NCCL(ncclMemFree(in_window ? memory : nullptr));
         });
       }

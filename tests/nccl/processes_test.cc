@@ -90,7 +90,7 @@ TEST(NcclProcesses, TheOthersAreToldThatARankHasRevokedNotAborted) {
           int value = 1;
           EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt, ncclSum, comm, nullptr),
                     ncclRemoteError);
-          expect_error_with({"rank 1 revoked communicator"});
+          expect_error_with({"rank 1 called ncclCommRevoke on communicator"});
         },
         [one_host](int rank) {
           if (!one_host) setenv("WEIR_HOST_ID", rank == 0 ? "a" : "b", 1);

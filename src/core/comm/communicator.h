@@ -150,6 +150,9 @@ class Communicator {
   // If `other`, a communicator of the same ranks that does a part of this one's work, has failed,
   // this one fails, too.
   void fail_with(Communicator& other);
+  // This rank cannot go on, for a reason of the caller's: breaks the communicator, and tells the
+  // peers the reason. Without effect on one that has failed already.
+  void give_up(const Status& reason);
   void set_timeout(int64_t timeout_ms) { state_.timeout_ms.store(timeout_ms); }
   int64_t timeout_ms() const { return state_.timeout_ms.load(); }
 

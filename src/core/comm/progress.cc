@@ -355,4 +355,9 @@ void Communicator::fail_with(Communicator& other) {
                other.state_.failure.blamed());
 }
 
+void Communicator::give_up(const Status& reason) {
+  if (Communicator* inner = inner_.load()) inner->give_up(reason);
+  health_.adopt(reason, {});
+}
+
 }  // namespace weir::comm

@@ -57,10 +57,11 @@ std::string describe(uint64_t what, uint64_t count) {
   if (collective >= kCollectiveCount || type >= kDataTypeCount || fold >= kFoldCount) {
     return fmt::format("an unreadable call ({:#x})", what);
   }
-  const auto purpose = static_cast<Purpose>(what >> 27 & 3);
+  const auto purpose = static_cast<Purpose>(what >> 27 & 7);
   if (purpose == Purpose::kWindowCreate) return "window_create()";
   if (purpose == Purpose::kWindowDestroy) return "window_destroy()";
   if (purpose == Purpose::kDirect) return "an operation on memory of devices";
+  if (purpose == Purpose::kSetup) return "an exchange that makes or changes a communicator";
   const auto kind = static_cast<Collective>(collective);
   if (kind == Collective::kBarrier) return "barrier()";
   const bool average = (what >> 24 & 1) != 0;

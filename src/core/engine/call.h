@@ -16,6 +16,7 @@ enum class Purpose : uint8_t {
   kWindowCreate = 1,
   kWindowDestroy = 2,
   kDirect = 3,  // the ranks agree on an operation from device to device
+  kSetup = 4,   // they tell each other what they need to make or change a communicator
 };
 
 struct Call {

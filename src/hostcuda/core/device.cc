@@ -12,6 +12,7 @@
 #include "hostcuda/core/handles.h"
 #include "hostcuda/core/memory.h"
 #include "hostcuda/core/per_thread.h"
+#include "hostcuda/core/pool.h"
 #include "hostcuda/core/settings.h"
 
 namespace weir::hostcuda {
@@ -181,6 +182,7 @@ Error synchronize_stream(const void* handle) {
   if (in_host_function()) return Error::kNotPermitted;
   if (const Error error = check_wait(stream); error != Error::kSuccess) return error;
   wait_for(pending(stream));
+  trim_pools_to_thresholds();
   return Error::kSuccess;
 }
 
@@ -188,6 +190,7 @@ Error synchronize_device(Device& device) {
   if (in_host_function()) return Error::kNotPermitted;
   if (const Error error = check_device_wait(device); error != Error::kSuccess) return error;
   wait_for(pending(device));
+  trim_pools_to_thresholds();
   return Error::kSuccess;
 }
 
@@ -207,7 +210,7 @@ Error reset_device(Device& device) {
     stream->cancel();
   }
   for (const Position& position : pending(device)) position.stream->wait(position.index);
-  devices().streams.erase_if([&](Stream& stream) {
+  devices().streams.invalidate_if([&](Stream& stream) {
     if (&stream.device() != &device) return false;
     stream.retire();
     return true;
@@ -224,6 +227,7 @@ Error reset_device(Device& device) {
             own.end());
   forget_events(device.index);
   forget_allocations(device.index);
+  clear_pools(device);
   const std::lock_guard lock(device.state);
   device.peers = 0;
   device.flags = 0;

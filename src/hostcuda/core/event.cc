@@ -7,6 +7,7 @@
 #include "hostcuda/core/device.h"
 #include "hostcuda/core/handles.h"
 #include "hostcuda/core/operation.h"
+#include "hostcuda/core/pool.h"
 
 namespace weir::hostcuda {
 
@@ -169,6 +170,7 @@ Error synchronize_event(void* handle) {
   if (const Error error = check_event(event); error != Error::kSuccess) return error;
   const auto completion = event->current();
   if (completion != nullptr) completion->wait();
+  trim_pools_to_thresholds();
   return Error::kSuccess;
 }
 
@@ -188,7 +190,11 @@ Error elapsed_ms(void* start_handle, void* end_handle, float* out) {
 }
 
 void forget_events(int device) {
-  events().erase_if([&](Event& event) { return event.device == device; });
+  events().invalidate_if([&](Event& event) {
+    if (event.device != device) return false;
+    event.shared.reset();
+    return true;
+  });
 }
 
 }  // namespace weir::hostcuda

@@ -21,49 +21,51 @@ struct Fact {
 // By number, as in CUDA's documentation of cudaDeviceAttr; with capability 9.0, so that programs
 // take their modern paths.
 constexpr Fact kFacts[] = {
-    {1, 1024},                                  // threads of a block
-    {2, 1024},                                  // and in each dimension
-    {3, 1024},      {4, 64},    {5, INT_MAX},   // blocks of a grid in each dimension
-    {6, 65535},     {7, 65535}, {8, 48 << 10},  // shared memory of a block
-    {9, 64 << 10},                              // constant memory
-    {10, 32},                                   // warp
-    {11, INT_MAX},                              // pitch
-    {12, 65536},                                // registers of a block
-    {13, 1000000},                              // clock in kHz
-    {14, 512},                                  // alignment of textures
-    {15, 1},                                    // copies beside kernels
-    {16, 8},                                    // multiprocessors
-    {19, 1},                                    // maps host memory
-    {30, 512},                                  // alignment of surfaces
-    {31, 1},                                    // concurrent kernels
-    {36, 1000000},                              // memory clock in kHz
-    {37, 64},                                   // bus width
-    {38, 1 << 20},                              // level 2 cache
-    {39, 2048},                                 // threads of a multiprocessor
-    {40, 2},                                    // copy engines
-    {41, 1},                                    // unified addresses
-    {51, 32},                                   // alignment of texture pitch
-    {75, 9},                                    // capability
-    {76, 0},        {78, 1},                    // stream priorities
-    {81, 64 << 10},                             // shared memory and
-    {82, 65536},                                // registers of a multiprocessor
-    {83, 1},                                    // managed memory
-    {86, 1},                                    // atomics on host memory
-    {89, 1},                                    // host and device may use managed memory at once
-    {91, 1},                                    // registered host memory keeps its address
-    {92, 1},                   // stream memory operations: these four are the driver's names
-    {93, 1},                   // of 64 bits
-    {94, 1},                   // waits with NOR
-    {95, 1},                   // cooperative launches
-    {97, 48 << 10},            // shared memory on request
-    {98, 1},                   // flush of remote writes
-    {99, 1},                   // cudaHostRegister
-    {102, 1},                  // virtual memory
-    {103, 1},                  // exported as a descriptor
-    {106, 32},                 // blocks of a multiprocessor
-    {115, 1},                  // pools
-    {122, 1},                  // stream memory operations, second interface
-    {123, 1},       {125, 1},  // events between processes
+    {1, 1024},                                    // threads of a block
+    {2, 1024},                                    // and in each dimension
+    {3, 1024},        {4, 64},    {5, INT_MAX},   // blocks of a grid in each dimension
+    {6, 65535},       {7, 65535}, {8, 48 << 10},  // shared memory of a block
+    {9, 64 << 10},                                // constant memory
+    {10, 32},                                     // warp
+    {11, INT_MAX},                                // pitch
+    {12, 65536},                                  // registers of a block
+    {13, 1000000},                                // clock in kHz
+    {14, 512},                                    // alignment of textures
+    {15, 1},                                      // copies beside kernels
+    {16, 8},                                      // multiprocessors
+    {19, 1},                                      // maps host memory
+    {30, 512},                                    // alignment of surfaces
+    {31, 1},                                      // concurrent kernels
+    {36, 1000000},                                // memory clock in kHz
+    {37, 64},                                     // bus width
+    {38, 1 << 20},                                // level 2 cache
+    {39, 2048},                                   // threads of a multiprocessor
+    {40, 2},                                      // copy engines
+    {41, 1},                                      // unified addresses
+    {51, 32},                                     // alignment of texture pitch
+    {75, 9},                                      // capability
+    {76, 0},          {78, 1},                    // stream priorities
+    {81, 64 << 10},                               // shared memory and
+    {82, 65536},                                  // registers of a multiprocessor
+    {83, 1},                                      // managed memory
+    {86, 1},                                      // atomics on host memory
+    {89, 1},                                      // host and device may use managed memory at once
+    {91, 1},                                      // registered host memory keeps its address
+    {92, 1},                     // stream memory operations: these four are the driver's names
+    {93, 1},                     // of 64 bits
+    {94, 1},                     // waits with NOR
+    {95, 1},                     // cooperative launches
+    {97, 48 << 10},              // shared memory on request
+    {98, 1},                     // flush of remote writes
+    {99, 1},                     // cudaHostRegister
+    {102, 1},                    // virtual memory
+    {103, 1},                    // exported as a descriptor
+    {106, 32},                   // blocks of a multiprocessor
+    {109, 128 << 20},            // window of an access policy
+    {115, 1},                    // pools
+    {122, 1},                    // stream memory operations, second interface
+    {123, 1},         {125, 1},  // events between processes
+    {126, 4},                    // memory synchronization domains
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace weir::hostcuda {
 
@@ -27,6 +28,13 @@ class HandleTable {
     return at == objects_.end() ? nullptr : at->second;
   }
 
+  std::vector<std::shared_ptr<T>> all() const {
+    std::vector<std::shared_ptr<T>> found;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [handle, object] : objects_) found.push_back(object);
+    return found;
+  }
+
   std::shared_ptr<T> take(const void* handle) {
     const std::lock_guard lock(mutex_);
     const auto at = objects_.find(handle);
@@ -36,13 +44,15 @@ class HandleTable {
     return object;
   }
 
+  // The handles are invalid from now on. The objects stay in memory, so that no later object has
+  // the handle of one that the program was not told of.
   template <class Predicate>
-  void erase_if(Predicate predicate) {
-    std::unordered_map<const void*, std::shared_ptr<T>> gone;
+  void invalidate_if(Predicate predicate) {
     const std::lock_guard lock(mutex_);
     for (auto at = objects_.begin(); at != objects_.end();) {
       if (predicate(*at->second)) {
-        gone.insert(objects_.extract(at++));
+        invalidated_.push_back(std::move(at->second));
+        at = objects_.erase(at);
       } else {
         ++at;
       }
@@ -52,6 +62,7 @@ class HandleTable {
  private:
   mutable std::mutex mutex_;
   std::unordered_map<const void*, std::shared_ptr<T>> objects_;
+  std::vector<std::shared_ptr<T>> invalidated_;
 };
 
 }  // namespace weir::hostcuda

@@ -141,6 +141,9 @@ Error allocate_device(Device& device, size_t bytes, MemoryKind kind, void** out,
   void* address = nullptr;
   const size_t alignment = bytes >= kGranularityBytes ? kGranularityBytes : Arena::kAlignment;
   Error error = device.arena.allocate(bytes, &address, alignment);
+  if (error != Error::kSuccess && release_kept_memory(device)) {
+    error = device.arena.allocate(bytes, &address, alignment);
+  }
   if (error != Error::kSuccess && alignment != Arena::kAlignment) {
     error = device.arena.allocate(bytes, &address);
   }

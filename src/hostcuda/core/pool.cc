@@ -19,17 +19,73 @@ HandleTable<Pool>& pools() {
   return *table;
 }
 
+// Of all pools, so that calls that synchronize look at pools only where something is kept.
+std::atomic<uint64_t> all_kept_bytes{0};
+
 }  // namespace
+
+Pool::~Pool() { close(); }
 
 void Pool::add_used(size_t bytes) {
   used_bytes_ += bytes;
   used_high_bytes_ = std::max(used_high_bytes_, used_bytes_);
+  const uint64_t reserved = reserved_bytes();
+  if (bytes_max_ != 0 && reserved > bytes_max_) release_kept(reserved - bytes_max_);
+  reserved_high_bytes_ = std::max(reserved_high_bytes_, reserved_bytes());
 }
 
-bool Pool::take_pending(uint64_t number) {
+uint64_t Pool::reserved_bytes() const {
+  uint64_t bytes = used_bytes_ + kept_bytes_;
+  for (const Pending& pending : pending_) bytes += pending.bytes;
+  return bytes;
+}
+
+void Pool::keep(uint64_t bytes) {
+  if (closed_ || device_.arena.charge(bytes) != Error::kSuccess) return;
+  kept_bytes_ += bytes;
+  all_kept_bytes.fetch_add(bytes);
+}
+
+void Pool::release_kept(uint64_t bytes) {
+  const uint64_t released = std::min(bytes, kept_bytes_);
+  if (released == 0) return;
+  kept_bytes_ -= released;
+  all_kept_bytes.fetch_sub(released);
+  device_.arena.discharge(released);
+}
+
+void Pool::trim(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  if (const uint64_t reserved = reserved_bytes(); reserved > bytes) release_kept(reserved - bytes);
+}
+
+void Pool::trim_to_threshold() {
+  uint64_t threshold_bytes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    threshold_bytes = threshold_bytes_;
+  }
+  trim(threshold_bytes);
+}
+
+void Pool::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  release_kept(kept_bytes_);
+}
+
+void Pool::clear() {
+  const std::lock_guard lock(mutex_);
+  release_kept(kept_bytes_);
+  used_bytes_ = 0;
+  pending_.clear();
+}
+
+bool Pool::take_pending(uint64_t number, size_t* bytes) {
   const std::lock_guard lock(mutex_);
   for (auto at = pending_.begin(); at != pending_.end(); ++at) {
     if (at->number != number) continue;
+    if (bytes != nullptr) *bytes = at->bytes;
     pending_.erase(at);
     return true;
   }
@@ -66,6 +122,7 @@ Error Pool::allocate(const void* handle, size_t bytes, void** out) {
       add_used(bytes);
       return Error::kSuccess;
     }
+    release_kept(bytes);  // to be allocated instead
   }
   const Error error = allocate_device(device_, bytes, MemoryKind::kDevice, out, shared_from_this());
   if (error != Error::kSuccess) return error;
@@ -104,7 +161,11 @@ Error Pool::free(const void* handle, void* address) {
     pool.pending_.push_back({address, found->bytes, stream->id(), number});
   }
   const Error error = enqueue(stream, [owner = found->pool, address, number](const Cancel&) {
-    if (owner->take_pending(number)) (void)release_device(address);
+    size_t bytes = 0;
+    if (!owner->take_pending(number, &bytes)) return;
+    (void)release_device(address);
+    const std::lock_guard lock(owner->mutex_);
+    owner->keep(bytes);
   });
   if (error != Error::kSuccess) (void)pool.take_pending(number);
   return error;
@@ -113,12 +174,15 @@ Error Pool::free(const void* handle, void* address) {
 Error Pool::free_now(void* address) {
   const auto found = find_allocation(address);
   if (!found.has_value() || found->pool == nullptr) return Error::kInvalidValue;
+  if (const Error error = release_device(address); error != Error::kSuccess) return error;
+  Pool& pool = *found->pool;
   {
-    Pool& pool = *found->pool;
     const std::lock_guard lock(pool.mutex_);
     pool.used_bytes_ -= std::min<uint64_t>(pool.used_bytes_, found->bytes);
+    pool.keep(found->bytes);
   }
-  return release_device(address);
+  pool.trim_to_threshold();
+  return Error::kSuccess;
 }
 
 Error Pool::get(PoolAttribute attribute, void* value) const {
@@ -132,16 +196,15 @@ Error Pool::get(PoolAttribute attribute, void* value) const {
     case PoolAttribute::kReleaseThreshold:
       *static_cast<uint64_t*>(value) = threshold_bytes_;
       return Error::kSuccess;
-    case PoolAttribute::kReservedCurrent: {
-      uint64_t bytes = used_bytes_;
-      for (const Pending& pending : pending_) bytes += pending.bytes;
-      *static_cast<uint64_t*>(value) = bytes;
+    case PoolAttribute::kReservedCurrent:
+      *static_cast<uint64_t*>(value) = reserved_bytes();
       return Error::kSuccess;
-    }
     case PoolAttribute::kUsedCurrent:
       *static_cast<uint64_t*>(value) = used_bytes_;
       return Error::kSuccess;
     case PoolAttribute::kReservedHigh:
+      *static_cast<uint64_t*>(value) = reserved_high_bytes_;
+      return Error::kSuccess;
     case PoolAttribute::kUsedHigh:
       *static_cast<uint64_t*>(value) = used_high_bytes_;
       return Error::kSuccess;
@@ -164,7 +227,11 @@ Error Pool::set(PoolAttribute attribute, const void* value) {
     case PoolAttribute::kUsedHigh:
       // CUDA only allows resetting the high-water marks.
       if (*static_cast<const uint64_t*>(value) != 0) return Error::kInvalidValue;
-      used_high_bytes_ = used_bytes_;
+      if (attribute == PoolAttribute::kReservedHigh) {
+        reserved_high_bytes_ = reserved_bytes();
+      } else {
+        used_high_bytes_ = used_bytes_;
+      }
       return Error::kSuccess;
     default:
       return Error::kInvalidValue;
@@ -206,6 +273,7 @@ Error destroy_pool(void* handle) {
   const PoolRef pool = find_pool(handle);
   if (pool == nullptr || pool->is_default) return Error::kInvalidValue;
   pools().take(handle);
+  pool->close();
   Device& device = pool->device();
   const std::lock_guard lock(device.state);
   if (device.current_pool == pool) device.current_pool.reset();
@@ -213,5 +281,25 @@ Error destroy_pool(void* handle) {
 }
 
 PoolRef find_pool(const void* handle) { return pools().find(handle); }
+
+void trim_pools_to_thresholds() {
+  if (all_kept_bytes.load() == 0) return;
+  for (const PoolRef& pool : pools().all()) pool->trim_to_threshold();
+}
+
+bool release_kept_memory(const Device& device) {
+  const uint64_t before = all_kept_bytes.load();
+  if (before == 0) return false;
+  for (const PoolRef& pool : pools().all()) {
+    if (&pool->device() == &device) pool->trim(0);
+  }
+  return all_kept_bytes.load() != before;
+}
+
+void clear_pools(const Device& device) {
+  for (const PoolRef& pool : pools().all()) {
+    if (&pool->device() == &device) pool->clear();
+  }
+}
 
 }  // namespace weir::hostcuda

@@ -74,6 +74,16 @@ bool Stream::retired() const {
   return retired_;
 }
 
+StreamAttributes Stream::attributes() const {
+  const std::lock_guard lock(mutex_);
+  return attributes_;
+}
+
+void Stream::set_attributes(const StreamAttributes& attributes) {
+  const std::lock_guard lock(mutex_);
+  attributes_ = attributes;
+}
+
 void Stream::cancel() { cancelled_.store(true); }
 
 void Stream::run() {

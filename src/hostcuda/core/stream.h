@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "hostcuda/core/error.h"
+#include "hostcuda/core/stream_attributes.h"
 
 namespace weir::hostcuda {
 
@@ -56,6 +57,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   StreamKind kind() const { return kind_; }
   bool blocking() const { return kind_ != StreamKind::kNonBlocking; }  // with the legacy stream
   int priority() const { return priority_; }
+  void set_priority(int priority) { priority_ = priority; }
+  StreamAttributes attributes() const;
+  void set_attributes(const StreamAttributes& attributes);
   uint64_t id() const { return id_; }
 
   // The capture that the stream is part of, or nullptr; written under the capture lock.
@@ -70,7 +74,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   Device& device_;
   const StreamKind kind_;
-  const int priority_;
+  std::atomic<int> priority_;
   const uint64_t id_;
   mutable std::mutex mutex_;
   mutable std::condition_variable has_work_;
@@ -80,6 +84,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   uint64_t completed_ = 0;
   bool started_ = false;
   bool retired_ = false;
+  StreamAttributes attributes_;
   Cancel cancelled_{false};
 };
 

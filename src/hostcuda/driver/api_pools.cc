@@ -111,10 +111,13 @@ WEIR_CUDA CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   return plain_call([&] { return destroy_pool(pool); });
 }
 
-WEIR_CUDA CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t) {
-  // A pool keeps nothing that is free.
-  return plain_call(
-      [&] { return find_pool(pool) == nullptr ? Error::kInvalidValue : Error::kSuccess; });
+WEIR_CUDA CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t bytes) {
+  return plain_call([&] {
+    const PoolRef pool = find_pool(handle);
+    if (pool == nullptr) return Error::kInvalidValue;
+    pool->trim(bytes);
+    return Error::kSuccess;
+  });
 }
 
 WEIR_CUDA CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute,

@@ -67,6 +67,26 @@ WEIR_CUDA CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
   return ask(stream, id, [&](const Stream& found) { *id = found.id(); });
 }
 
+WEIR_CUDA CUresult cuStreamGetAttribute(CUstream stream, CUstreamAttrID attribute,
+                                        CUstreamAttrValue* value) {
+  return context_call([&] {
+    if (value == nullptr) return Error::kInvalidValue;
+    return get_stream_attribute(stream, static_cast<int>(attribute), value);
+  });
+}
+
+WEIR_CUDA CUresult cuStreamSetAttribute(CUstream stream, CUstreamAttrID attribute,
+                                        const CUstreamAttrValue* value) {
+  return context_call([&] {
+    if (value == nullptr) return Error::kInvalidValue;
+    return set_stream_attribute(stream, static_cast<int>(attribute), value);
+  });
+}
+
+WEIR_CUDA CUresult cuStreamCopyAttributes(CUstream to, CUstream from) {
+  return context_call([&] { return copy_stream_attributes(to, from); });
+}
+
 WEIR_CUDA CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   return ask(stream, context,
              [&](const Stream& found) { *context = reinterpret_cast<CUcontext>(&found.device()); });

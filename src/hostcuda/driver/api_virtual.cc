@@ -15,6 +15,7 @@
 #include "hostcuda/core/capture.h"
 #include "hostcuda/core/handles.h"
 #include "hostcuda/core/memory.h"
+#include "hostcuda/core/pool.h"
 #include "hostcuda/driver/call.h"
 
 using namespace weir::hostcuda;          // NOLINT: this file is their C interface
@@ -132,9 +133,11 @@ WEIR_CUDA CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t byte
     if (const Error error = check_properties(properties, &made->device); error != Error::kSuccess) {
       return error;
     }
-    if (const Error error = made->device->arena.charge(bytes); error != Error::kSuccess) {
-      return error;
+    Error charged = made->device->arena.charge(bytes);
+    if (charged != Error::kSuccess && release_kept_memory(*made->device)) {
+      charged = made->device->arena.charge(bytes);
     }
+    if (charged != Error::kSuccess) return charged;
     made->bytes = bytes;
     made->charged = true;
     made->properties = *properties;

@@ -76,6 +76,17 @@ typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void* data);
 
 typedef enum CUjit_option_enum : unsigned int { CU_JIT_MAX_REGISTERS = 0 } CUjit_option;
 
+typedef enum CUlaunchAttributeID_enum : unsigned int {
+  CU_LAUNCH_ATTRIBUTE_PRIORITY = 8
+} CUlaunchAttributeID;
+typedef CUlaunchAttributeID CUstreamAttrID;
+typedef union CUlaunchAttributeValue_union {
+  char pad[64];
+  int priority;
+  void* alignment;
+} CUlaunchAttributeValue;
+typedef CUlaunchAttributeValue CUstreamAttrValue;
+
 typedef enum CUstreamCaptureMode_enum : unsigned int {
   CU_STREAM_CAPTURE_MODE_GLOBAL = 0
 } CUstreamCaptureMode;

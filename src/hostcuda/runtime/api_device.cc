@@ -139,6 +139,7 @@ WEIR_CUDART cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp* propertie
     p.sharedMemPerBlockOptin = static_cast<size_t>(fact(97));
     p.hostRegisterSupported = fact(99);
     p.maxBlocksPerMultiProcessor = fact(106);
+    p.accessPolicyMaxWindowSize = fact(109);
     p.memoryPoolsSupported = fact(115);
     p.ipcEventSupported = fact(125);
     p.hostNumaId = -1;

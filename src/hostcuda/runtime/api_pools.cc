@@ -91,10 +91,13 @@ WEIR_CUDART cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   return plain_call([&] { return destroy_pool(pool); });
 }
 
-WEIR_CUDART cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
-  // A pool keeps nothing that is free.
-  return plain_call(
-      [&] { return find_pool(pool) == nullptr ? Error::kInvalidValue : Error::kSuccess; });
+WEIR_CUDART cudaError_t cudaMemPoolTrimTo(cudaMemPool_t handle, size_t bytes) {
+  return plain_call([&] {
+    const PoolRef pool = find_pool(handle);
+    if (pool == nullptr) return Error::kInvalidValue;
+    pool->trim(bytes);
+    return Error::kSuccess;
+  });
 }
 
 WEIR_CUDART cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t handle,

@@ -60,6 +60,26 @@ WEIR_CUDART cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long*
   return ask(stream, id, [&](const Stream& found) { *id = found.id(); });
 }
 
+WEIR_CUDART cudaError_t cudaStreamGetAttribute(cudaStream_t stream, cudaLaunchAttributeID attribute,
+                                               cudaLaunchAttributeValue* value) {
+  return device_call([&] {
+    if (value == nullptr) return Error::kInvalidValue;
+    return get_stream_attribute(stream, static_cast<int>(attribute), value);
+  });
+}
+
+WEIR_CUDART cudaError_t cudaStreamSetAttribute(cudaStream_t stream, cudaLaunchAttributeID attribute,
+                                               const cudaLaunchAttributeValue* value) {
+  return device_call([&] {
+    if (value == nullptr) return Error::kInvalidValue;
+    return set_stream_attribute(stream, static_cast<int>(attribute), value);
+  });
+}
+
+WEIR_CUDART cudaError_t cudaStreamCopyAttributes(cudaStream_t to, cudaStream_t from) {
+  return device_call([&] { return copy_stream_attributes(to, from); });
+}
+
 WEIR_CUDART cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
   return ask(stream, device, [&](const Stream& found) { *device = found.device().index; });
 }

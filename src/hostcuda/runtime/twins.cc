@@ -200,6 +200,22 @@ WEIR_CUDART cudaError_t cudaStreamGetId_ptsz(cudaStream_t stream, unsigned long 
   return cudaStreamGetId(own(stream), id);
 }
 
+WEIR_CUDART cudaError_t cudaStreamGetAttribute_ptsz(cudaStream_t stream,
+                                                    cudaLaunchAttributeID attribute,
+                                                    cudaLaunchAttributeValue* value) {
+  return cudaStreamGetAttribute(own(stream), attribute, value);
+}
+
+WEIR_CUDART cudaError_t cudaStreamSetAttribute_ptsz(cudaStream_t stream,
+                                                    cudaLaunchAttributeID attribute,
+                                                    const cudaLaunchAttributeValue* value) {
+  return cudaStreamSetAttribute(own(stream), attribute, value);
+}
+
+WEIR_CUDART cudaError_t cudaStreamCopyAttributes_ptsz(cudaStream_t to, cudaStream_t from) {
+  return cudaStreamCopyAttributes(own(to), own(from));
+}
+
 WEIR_CUDART cudaError_t cudaStreamGetPriority_ptsz(cudaStream_t stream, int* priority) {
   return cudaStreamGetPriority(own(stream), priority);
 }

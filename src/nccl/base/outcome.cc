@@ -6,13 +6,13 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
 #include "core/base/log.h"
 #include "core/base/per_process.h"
 #include "core/base/per_thread.h"
 #include "nccl/base/environment.h"
+#include "nccl/base/texts.h"
 
 namespace weir::nccl {
 
@@ -46,23 +46,6 @@ void note_real_text() {
   const char* text = ask != nullptr ? ask(nullptr) : nullptr;
   mine().real_text = text != nullptr ? text : "";
   mine().has_reported = true;
-}
-
-// The texts of Weir's core name functions of weir.h; programs that use nccl.h have these instead.
-std::string for_callers_of_nccl(std::string text) {
-  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"call weir_comm_lost_ranks again and exclude", "exclude"},
-      {"weir_comm_shrink", "ncclCommShrink"},
-      {"weir_comm_split", "ncclCommSplit"},
-      {"weir_wait_signal", "ncclWaitSignal"},
-      {"weir_window_create", "ncclCommWindowRegister"},
-  };
-  for (const auto& [ours, theirs] : kWords) {
-    for (size_t at = 0; (at = text.find(ours, at)) != std::string::npos; at += theirs.size()) {
-      text.replace(at, ours.size(), theirs);
-    }
-  }
-  return text;
 }
 
 // With NCCL_DEBUG=WARN or more, every failed call is logged.

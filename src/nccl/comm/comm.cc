@@ -236,8 +236,12 @@ std::shared_ptr<StreamWork> Comm::known_stream_work() const {
   return stream_work_;
 }
 
-void Comm::wait_for_streams() const {
+void Comm::wait_for_streams() {
   if (const auto work = known_stream_work(); work != nullptr) work->wait_until_idle(*this);
+}
+
+void Comm::check_streams(const Outcome& outcome) {
+  if (const auto work = known_stream_work(); work != nullptr) work->check(*this, outcome);
 }
 
 bool Comm::streams_idle() const {
@@ -251,6 +255,15 @@ void Comm::stream_failed(const Outcome& outcome) {
   couple_failures();
   int none = ncclSuccess;
   failure_.compare_exchange_strong(none, outcome.code);
+}
+
+void Comm::give_up(const Outcome& outcome) {
+  if (broken()) return;
+  stream_failed(outcome);
+  const Status reason(Code::kAborted, fmt::format("{} failed: {}", title(), outcome.text));
+  weir()->comm->give_up(reason);
+  std::lock_guard lock(lock_);
+  for (const auto& [name, sibling] : siblings_) sibling->comm->give_up(reason);
 }
 
 ncclResult_t report(const Outcome& outcome, Comm* comm) {

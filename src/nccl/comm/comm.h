@@ -58,8 +58,11 @@ class StreamWork {
  public:
   virtual ~StreamWork() = default;
   // Returns when all that was enqueued has been run, or the communicator is broken.
-  virtual void wait_until_idle(const Comm& comm) = 0;
+  virtual void wait_until_idle(Comm& comm) = 0;
   virtual bool idle() = 0;
+  // A call was refused with `outcome`. Breaks the communicator where the program has reset the
+  // device of its streams, so that no later call can succeed.
+  virtual void check(Comm& comm, const Outcome& outcome) = 0;
 };
 
 // A factor of ncclRedOpCreatePreMulSum, as an operation holds it.
@@ -136,11 +139,14 @@ class Comm {
   std::shared_ptr<StreamWork> stream_work(std::shared_ptr<StreamWork> (*make)());
   // Returns when all that was enqueued has been run, or the communicator is broken. For calls that
   // use the communicator outside of its streams, which all ranks must see in the same order.
-  void wait_for_streams() const;
+  void wait_for_streams();
   bool streams_idle() const;
+  void check_streams(const Outcome& outcome);  // StreamWork::check
   // An operation failed in a stream: sets the communicator's error, unless it has one or was
   // stopped here.
   void stream_failed(const Outcome& outcome);
+  // The same before this rank has begun the operation, which the peers may wait for: they are told.
+  void give_up(const Outcome& outcome);
   // `function`, which is static, is run for a stream from now on; nullptr: nothing is.
   void runs(const char* function) { running_.store(function, std::memory_order_release); }
   // Whether nothing further may be run.

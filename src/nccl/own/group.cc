@@ -370,6 +370,7 @@ Outcome group_drop(const char* function) {
 
 ncclResult_t refuse(const Outcome& outcome, Comm* comm) {
   if (in_group() && my_group().error.ok()) my_group().error = outcome;
+  if (comm != nullptr) comm->check_streams(outcome);
   return report(outcome, comm);
 }
 

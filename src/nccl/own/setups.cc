@@ -11,6 +11,7 @@
 #include <optional>
 #include <string_view>
 
+#include "api/handles.h"
 #include "api/unique_id.h"
 #include "core/base/log.h"
 #include "core/base/secret.h"
@@ -93,7 +94,7 @@ Outcome compare_ids(const char* function, Comm& comm, weir_comm_t made, int rank
   const Secret mine = secret_from_text(text).derive("the list of ids");
   std::vector<Secret> all(static_cast<size_t>(rank_count));
   const weir_result_t told =
-      weir_all_gather(made, mine.bytes.data(), all.data(), sizeof mine.bytes, WEIR_UINT8, nullptr);
+      gather_for_setup(made, mine.bytes.data(), all.data(), sizeof mine.bytes);
   if (told != WEIR_OK) {
     return Outcome(to_nccl(told, comm.aborted()),
                    fmt::format("{}: {}", function, weir_last_error(nullptr)));
@@ -222,8 +223,7 @@ Outcome spread_id(const char* function, Comm& parent, weir_comm_t weir,
   entry.made = own.value_or(weir_unique_id_t{});
   entry.passed = passed.value_or(weir_unique_id_t{});
   std::vector<GrowEntry> all(static_cast<size_t>(parent.rank_count()));
-  const weir_result_t result =
-      weir_all_gather(weir, &entry, all.data(), sizeof entry, WEIR_UINT8, nullptr);
+  const weir_result_t result = gather_for_setup(weir, &entry, all.data(), sizeof entry);
   if (result != WEIR_OK) return parent.outcome(function, result);
   std::vector<size_t> made;
   std::vector<size_t> given;

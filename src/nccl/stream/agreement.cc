@@ -84,8 +84,7 @@ Outcome agree_on_devices(const char* function, Comm& comm) {
                          0,
                          this_process()};
   std::vector<MemoryEntry> all(static_cast<size_t>(comm.rank_count()));
-  const weir_result_t told =
-      weir_all_gather(comm.weir(), &mine, all.data(), sizeof mine, WEIR_UINT8, nullptr);
+  const weir_result_t told = gather_for_setup(comm.weir(), &mine, all.data(), sizeof mine);
   if (told != WEIR_OK) return comm.outcome(function, told);
   uint64_t least = 0;
   bool direct = comm.rank_count() > 1;

@@ -311,16 +311,21 @@ Outcome release_streams(const Driver& driver, const Batch& batch) {
   return {};
 }
 
-// Tells the proxies how often the streams will ring.
-void end(Batch& batch) {
+// Tells the proxies how often the streams will ring. `others_wait`: streams of other communicators
+// wait for operations of the same group.
+void end(const Driver& driver, Batch& batch, bool others_wait) {
   for (size_t i = 0; i < batch.parts.size(); ++i) {
     Part& part = batch.parts[i];
+    if (!batch.outcome.ok() && !batch.capture.active &&
+        !part.proxy->fail_if_lost(driver, *part.comm, &batch.outcome) && others_wait) {
+      part.comm->give_up(batch.outcome);
+    }
     if (!part.begun) continue;
     const size_t rings = batch.commands != nullptr ? batch.commands->rings(i) : 0;
     if (!batch.outcome.ok() && rings > 0 && !batch.capture.active) {
       // The stream will ring and wait, but the task will not be run. (A capture that has failed
       // drops what it holds.)
-      part.comm->stream_failed(batch.outcome);
+      part.comm->give_up(batch.outcome);
     }
     part.proxy->enqueue_ends(part.task, rings, part.graph_tasks);
   }
@@ -360,10 +365,12 @@ class Group {
       }
     }
     for (Batch& batch : batches_) step(batch);
+    bool any_waits = false;
     for (Batch& batch : batches_) {
       run(batch, [&] { return release_streams(driver_, batch); });
-      end(batch);
+      any_waits = any_waits || (batch.outcome.ok() && !batch.capture.active);
     }
+    for (Batch& batch : batches_) end(driver_, batch, any_waits);
   }
 
   const std::vector<Batch>& batches() const { return batches_; }

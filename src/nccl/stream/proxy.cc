@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/stream/proxy.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -148,9 +150,59 @@ bool Proxy::idle() {
   return tasks_.empty();
 }
 
-void Proxy::wait_until_idle(const Comm& comm) {
+void Proxy::wait_until_idle(Comm& comm) {
+  const cuda::Driver* driver = cuda::known_driver();
   std::unique_lock lock(lock_);
-  while (!tasks_.empty() && !comm.broken() && !leaving) changed_.wait_for(lock, kLook);
+  while (!tasks_.empty() && !comm.broken() && !leaving) {
+    changed_.wait_for(lock, kLook);
+    if (driver == nullptr || !driver->is_stand_in) continue;
+    lock.unlock();
+    if (const std::unique_lock enqueue(enqueue_lock_, std::try_to_lock); enqueue.owns_lock()) {
+      Outcome outcome;
+      (void)fail_if_lost(*driver, comm, &outcome);
+    }
+    lock.lock();
+  }
+}
+
+void Proxy::check(Comm& comm, const Outcome& outcome) {
+  const cuda::Driver* driver = cuda::known_driver();
+  if (driver == nullptr || !driver->is_stand_in || comm.broken()) return;
+  const std::lock_guard lock(enqueue_lock_);
+  Outcome lost = outcome;
+  (void)fail_if_lost(*driver, comm, &lost);
+}
+
+bool Proxy::fail_if_lost(const cuda::Driver& driver, Comm& comm, Outcome* outcome) {
+  if (!lost(driver)) return false;
+  *outcome = {ncclUnhandledCudaError,
+              fmt::format("{}{}the device of the communicator's streams was reset, and what they "
+                          "held is lost",
+                          outcome->text, outcome->ok() ? "" : "; ")};
+  comm.give_up(*outcome);
+  return true;
+}
+
+bool Proxy::lost(const cuda::Driver& driver) {
+  if (lost_) return true;
+  if (chain_.last == nullptr || driver.cuEventQuery == nullptr) return false;
+  const cuda::RelaxedCapture relaxed(driver);
+  const cuda::Result result = driver.cuEventQuery(chain_.last->get());
+  if (result != cuda::kErrorInvalidHandle && result != cuda::kErrorContextIsDestroyed) return false;
+  lost_ = true;
+  std::lock_guard lock(lock_);
+  for (const auto& task : tasks_) task->lost.store(true, std::memory_order_release);
+  changed_.notify_all();
+  return true;
+}
+
+std::vector<std::shared_ptr<ProxyTask>> Proxy::take_lost_tasks() {
+  std::vector<std::shared_ptr<ProxyTask>> taken;
+  for (const auto& task : tasks_) {
+    if (task->lost) taken.push_back(task);
+  }
+  std::erase_if(tasks_, [](const auto& task) { return task->lost.load(); });
+  return taken;
 }
 
 Proxy::Ready Proxy::find_ready() {
@@ -184,10 +236,13 @@ void Proxy::serve() noexcept {
         ++i;
       }
     }
-    if (!gone.empty()) {
+    std::vector<std::shared_ptr<ProxyTask>> lost_tasks = take_lost_tasks();
+    if (!gone.empty() || !lost_tasks.empty()) {
       lock.unlock();
       gone.clear();
+      lost_tasks.clear();
       lock.lock();
+      changed_.notify_all();
     }
     const Ready ready = find_ready();
     if (ready.task != nullptr) {

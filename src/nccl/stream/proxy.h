@@ -102,13 +102,20 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   void enqueue_ends(const std::shared_ptr<ProxyTask>& task, size_t rings,
                     const std::shared_ptr<GraphTasks>& graph_tasks);
 
+  // Whether the program has reset the device of the stream that was used last. What the streams
+  // still held for this communicator is gone then, and is not waited for any more; the communicator
+  // fails, also for its peers. `outcome`: of the call that noticed it; says then what happened.
+  // Under enqueue_lock().
+  bool fail_if_lost(const cuda::Driver& driver, Comm& comm, Outcome* outcome);
+
   // nullptr: that capture has no tasks yet.
   std::shared_ptr<GraphTasks> find_graph_tasks(uint64_t capture);
   // From any thread, also one of CUDA's.
   void release(GraphTasks& graph_tasks);
 
-  void wait_until_idle(const Comm& comm) override;
+  void wait_until_idle(Comm& comm) override;
   bool idle() override;
+  void check(Comm& comm, const Outcome& outcome) override;
 
  private:
   struct Ready {
@@ -118,10 +125,13 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   void serve() noexcept;
   // With the lock.
   Ready find_ready();
+  std::vector<std::shared_ptr<ProxyTask>> take_lost_tasks();
+  bool lost(const cuda::Driver& driver);
   bool has_work() const { return !tasks_.empty() || !graph_tasks_.empty() || enqueueing_ > 0; }
 
   std::mutex enqueue_lock_;
   TaskChain chain_;
+  bool lost_ = false;
   std::vector<std::shared_ptr<DeviceQueue>> queues_;
 
   std::mutex lock_;

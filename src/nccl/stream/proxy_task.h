@@ -94,6 +94,7 @@ struct ProxyTask {
   uint32_t number = 0;               // what the stream writes to ring; not 0
   // How often the stream will ring; fewer times after an error in enqueueing.
   std::atomic<size_t> rings{1};
+  std::atomic<bool> lost{false};  // the stream will not ring any more
 
   char* send_stage(const Subtask& subtask, size_t slice) const;
   char* recv_stage(const Subtask& subtask, size_t slice) const;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nccl/stream/runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -8,6 +10,7 @@
 #include "nccl/direct/direct_call.h"
 #include "nccl/direct/direct_message.h"
 #include "nccl/direct/direct_policy.h"
+#include "nccl/host/buffers.h"
 #include "nccl/stream/pause.h"
 
 namespace weir::nccl {
@@ -51,6 +54,7 @@ class Runner {
 
   // The number of rings may become smaller while it runs.
   bool finished() const {
+    if (rings_ && task_.lost.load(std::memory_order_acquire)) return true;
     const size_t all = rings_ ? task_.rings.load(std::memory_order_acquire) : task_.items.size();
     return done_ + late_.size() >= all;
   }
@@ -80,6 +84,19 @@ class Runner {
     }
     for (const Running& it : late_) wait_for_signals(it);
     return std::move(first_);
+  }
+
+  // A buffer may have been freed since the call: a graph can be launched long after it. Then
+  // nothing is started, and the peers are told.
+  void check_memory() {
+    for (const Subtask& it : task_.subtasks) {
+      if (it.one_sided() || task_.comm->broken()) continue;
+      Outcome outcome = check_buffers(it.operation);
+      if (outcome.ok()) continue;
+      outcome.text += " when the stream came to the call";
+      task_.comm->give_up(outcome);
+      fail(std::move(outcome));
+    }
   }
 
   Outcome run() {
@@ -122,6 +139,13 @@ class Runner {
 
   void fail(Outcome outcome) {
     if (!outcome.ok() && first_.ok()) first_ = std::move(outcome);
+  }
+
+  // Before the operation was started, for which the peers would wait.
+  void fail_unstarted(const Subtask& on, Outcome outcome) {
+    const bool on_stream = task_.staging != nullptr;  // elsewhere the caller may repeat the call
+    if (!outcome.ok() && on_stream && !on.one_sided()) on.operation.comm->give_up(outcome);
+    fail(std::move(outcome));
   }
 
   Subtask& subtask(const Item& item) { return task_.subtasks[item.subtask]; }
@@ -202,7 +226,12 @@ class Runner {
     }
     Outcome marked = queue.mark(function);
     it.mark = queue.latest();
-    fail(outcome.ok() ? std::move(marked) : std::move(outcome));
+    if (outcome.ok()) outcome = std::move(marked);
+    if (to_stage) {
+      fail_unstarted(on, std::move(outcome));
+    } else {
+      fail(std::move(outcome));
+    }
   }
 
   // The slot that the slice uses.
@@ -218,7 +247,9 @@ class Runner {
 
   void start_operation(Running& it) {
     try {
-      if (!broken(it.item)) fail(nccl::start(sliced(it.item), &it.request));
+      if (!broken(it.item)) {
+        fail_unstarted(subtask(it.item), nccl::start(sliced(it.item), &it.request));
+      }
     } catch (...) {
       fail(outcome_of_exception(subtask(it.item).operation.function, std::current_exception()));
     }
@@ -375,8 +406,13 @@ class Runner {
     it.request = nullptr;
     if (result == WEIR_OK || !first_.ok()) return;
     try {
-      const Operation& operation = subtask(it.item).operation;
-      fail(operation.comm->outcome(operation.function, result));
+      const Subtask& on = subtask(it.item);
+      Outcome outcome = on.operation.comm->outcome(on.operation.function, result);
+      if (!outcome.ok() && on.cut.slice_count > 1) {
+        outcome.text += fmt::format("; what it names is one of {} slices of a call with count {}",
+                                    on.cut.slice_count, on.operation.count);
+      }
+      fail(std::move(outcome));
     } catch (...) {
       first_.code = ncclSystemError;  // no memory for the text
     }
@@ -434,6 +470,7 @@ void run(ProxyTask& task, const std::atomic<bool>& leave) {
   task.comm->runs(task.subtasks[0].operation.function);
   try {
     Runner runner(task, task.staging->bytes, true, leave);
+    runner.check_memory();
     outcome = runner.run();
   } catch (...) {
     outcome = outcome_of_exception(task.subtasks[0].operation.function, std::current_exception());

@@ -272,7 +272,7 @@ TEST_F(NcclDirectReduce, RanksThatNameDifferentReductionsAreTold) {
   for (int r = 0; r < 2; ++r) {
     EXPECT_EQ(async_error(ranks.comm(r)), ncclInvalidUsage);
     const std::string text = ncclGetLastError(ranks.comm(r));
-    EXPECT_NE(text.find("all_reduce(int32, max"), std::string::npos) << text;
+    EXPECT_NE(text.find("ncclAllReduce(ncclInt32, ncclMax"), std::string::npos) << text;
   }
 }
 

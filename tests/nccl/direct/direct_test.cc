@@ -316,8 +316,8 @@ TEST_F(NcclDirect, RanksThatDisagreeAreToldAndReleased) {
     EXPECT_EQ(async_error(ranks.comm(r)), ncclInvalidUsage);
     const std::string text = ncclGetLastError(ranks.comm(r));
     EXPECT_EQ(text.find("ncclAllGather, rank " + std::to_string(r) + " of 2: "), 0U) << text;
-    for (const char* called : {"rank 0 called all_gather(int32, count 30011);",
-                               "rank 1 called all_gather(int32, count 30012);"}) {
+    for (const char* called : {"rank 0 called ncclAllGather(ncclInt32, count 30011);",
+                               "rank 1 called ncclAllGather(ncclInt32, count 30012);"}) {
       EXPECT_NE(text.find(called), std::string::npos) << text;
     }
   }
@@ -350,6 +350,30 @@ TEST_F(NcclDirectFaults, ACopyThatCudaRefusesIsToldByItsRankAndHoldsUpNobody) {
     EXPECT_EQ(refused, 1);
     for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommAbort(comm));
   }
+}
+
+// The operation is staged, since rank 1 has memory of the host.
+TEST_F(NcclDirectFaults, ACopyThatCudaRefusesBeforeTheOperationIsToldToThePeer) {
+  ncclComm_t comms[2] = {};
+  ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+  const Stream streams[2];
+  std::vector<Array> data;
+  data.emplace_back(MemoryKind::kDevice, kCount);
+  data.emplace_back(MemoryKind::kHost, kCount);
+  Gate gates[] = {Gate(streams[0]), Gate(streams[1])};
+  for (size_t r = 0; r < 2; ++r) {
+    EXPECT_NCCL(ncclAllReduce(data[r].data(), data[r].data(), kCount, ncclInt, ncclSum, comms[r],
+                              streams[r].nccl()));
+  }
+  strict_cuda_fail("cuMemcpyAsync", 0);
+  for (Gate& gate : gates) gate.open();
+  for (const Stream& stream : streams) stream.synchronize();
+  EXPECT_EQ(async_error(comms[0]), ncclUnhandledCudaError);
+  EXPECT_EQ(async_error(comms[1]), ncclRemoteError);
+  const std::string text = ncclGetLastError(comms[1]);
+  EXPECT_NE(text.find("rank 0 of 2 failed: ncclAllReduce: cuMemcpyAsync"), std::string::npos)
+      << text;
+  for (ncclComm_t comm : comms) EXPECT_NCCL(ncclCommAbort(comm));
 }
 
 }  // namespace

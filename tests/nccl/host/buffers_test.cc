@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "nccl/stream/stream_support.h"
+#include "nccl/stream/graph_support.h"
 
 namespace weir::nccl::test {
 namespace {
@@ -82,6 +82,47 @@ TEST(NcclBuffers, FreedMemoryIsRefused) {
                             ranks.stream(0).nccl()),
               ncclInvalidArgument);
     expect_error_with({"ncclAllReduce", "sendbuff", "lies in no allocation"});
+  }
+}
+
+// The graph of rank 0, whose send or receive buffer is freed before a second launch.
+TEST(NcclBuffers, AGraphWhoseBufferWasFreedFailsWithTheBuffersName) {
+  use_device(0);
+  for (const size_t count : {kCount, kFew}) {
+    for (const bool receives : {false, true}) {
+      const StreamRanks ranks(2);
+      cuda::DevicePointer freed = 0;
+      EXPECT_CUDA(cuMemAlloc_v2(&freed, count * sizeof(int)));
+      auto* const buffer = reinterpret_cast<int*>(static_cast<uintptr_t>(freed));
+      const Array other(MemoryKind::kDevice, count);
+      const Array data(MemoryKind::kDevice, count);
+      std::vector<Graph> graphs;
+      graphs.emplace_back(ranks.stream(0), [&] {
+        EXPECT_NCCL(ncclAllReduce(receives ? other.data() : buffer,
+                                  receives ? buffer : other.data(), count, ncclInt, ncclSum,
+                                  ranks.comm(0), ranks.stream(0).nccl()));
+      });
+      graphs.emplace_back(ranks.stream(1), [&] {
+        EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), count, ncclInt, ncclSum, ranks.comm(1),
+                                  ranks.stream(1).nccl()));
+      });
+      for (int round = 0; round < 2; ++round) {
+        if (round == 1) {
+          EXPECT_CUDA(cuMemFree_v2(freed));
+        }
+        for (int r = 0; r < 2; ++r) graphs[static_cast<size_t>(r)].launch(ranks.stream(r));
+        ranks.synchronize();
+        EXPECT_EQ(async_error(ranks.comm(0)), round == 0 ? ncclSuccess : ncclInvalidArgument);
+        EXPECT_EQ(async_error(ranks.comm(1)), round == 0 ? ncclSuccess : ncclRemoteError);
+      }
+      for (int r = 0; r < 2; ++r) {
+        const std::string text = ncclGetLastError(ranks.comm(r));
+        for (const char* word : {"ncclAllReduce, rank 0 of 2", receives ? "recvbuff" : "sendbuff",
+                                 "lies in no allocation", "when the stream came to the call"}) {
+          EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
+        }
+      }
+    }
   }
 }
 

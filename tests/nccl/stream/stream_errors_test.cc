@@ -112,6 +112,22 @@ TEST_F(NcclStreamErrors, RanksThatDisagreeAreToldAndReleased) {
   EXPECT_NE(std::string(ncclGetLastError(ranks.comm(0))), "");
 }
 
+TEST_F(NcclStreamErrors, AnErrorOfASliceGivesTheCountOfTheCall) {
+  const StreamRanks ranks(2);
+  const Array data(MemoryKind::kDevice, 20000);
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), r == 0 ? 15000 : 15001, ncclInt, ncclSum,
+                              ranks.comm(r), ranks.stream(r).nccl()));
+  }
+  ranks.synchronize();
+  for (int r = 0; r < 2; ++r) {
+    const std::string text = ncclGetLastError(ranks.comm(r));
+    EXPECT_NE(text.find(r == 0 ? "call with count 15000" : "call with count 15001"),
+              std::string::npos)
+        << text;
+  }
+}
+
 TEST_F(NcclStreamErrors, ACallThatCudaRefusesAtOnceChangesNothing) {
   const StreamRanks ranks(2);
   std::vector<Array> data;

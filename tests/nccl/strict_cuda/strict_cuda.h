@@ -14,7 +14,6 @@ namespace weir::cuda {
 using GraphExec = void*;
 inline constexpr Result kErrorInvalidValue = 1;
 inline constexpr Result kErrorInvalidContext = 201;
-inline constexpr Result kErrorInvalidHandle = 400;
 inline constexpr Result kErrorNotFound = 500;
 inline constexpr Result kErrorCaptureUnsupported = 900;
 inline constexpr Result kErrorCaptureInvalidated = 901;
