@@ -46,6 +46,10 @@ Status check_problem(const algo::Algorithm& algorithm, const algo::Problem& prob
       }
     }
   }
+  if (options.links != nullptr && options.links->rank_count() != problem.rank_count) {
+    return invalid_argument(fmt::format("the link graph has {} ranks, the problem has {}",
+                                        options.links->rank_count(), problem.rank_count));
+  }
   if (problem.root >= problem.rank_count) {
     return invalid_argument(
         fmt::format("root {} is not below {}", problem.root, problem.rank_count));

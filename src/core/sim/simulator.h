@@ -3,10 +3,11 @@
 // time. It executes the same operations as the engine, generated step by step as each rank reaches
 // them, so that 10,240 ranks need memory only for operations in flight and not for their programs.
 //
-// Model. Ports contend as network.h says. A rank has one core: overheads, copies and reductions of
-// its lanes take turns on it, in time order. Sends do not wait for the receiver (eager, buffered).
-// Copies and reductions from peers' memory take the reader's core and no port. The same inputs give
-// the same result to the bit, trace hash included. Thread-safe: no shared state.
+// Model. Ports contend as network.h says, or the links of a graph as Options::links says. A rank has
+// one core: overheads, copies and reductions of its lanes take turns on it, in time order. Sends do
+// not wait for the receiver (eager, buffered). Copies and reductions from peers' memory take the
+// reader's core and no port. The same inputs give the same result to the bit, trace hash included.
+// Thread-safe: no shared state.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "core/algo/algorithm.h"
 #include "core/base/status.h"
 #include "core/cost/chunk_bytes.h"
+#include "core/graph/link_graph.h"
 #include "core/sim/network.h"
 
 namespace weir::sim {
@@ -42,6 +44,15 @@ struct Progress {
 
 struct Options {
   Network network;
+  // Null: messages claim the ports of `network`. Otherwise a message claims the links of its way
+  // (graph/routes.h) one after another, cut-through: a link starts as soon as the link before has
+  // started, and is taken for max(gap, bytes / bandwidth); one without a limit, not at all. The
+  // message arrives the sum of the links' latencies later. Of `network` remain overheads, gaps,
+  // copies and reductions; a signal takes `signal_ns` and the latency of the way, and a byte at a
+  // peer `remote_ns_per_byte` and the time of the slowest link on the way, which it does not claim.
+  // The links of a slow rank are slow too. The graph has as many ranks as the problem and outlives
+  // the call; which ranks are on one node is said by the problem, as ever.
+  const graph::LinkGraph* links = nullptr;
   cost::Slicing slicing;  // whole chunks, unless set otherwise
   std::vector<SlowRank> slow;
   std::vector<DeadRank> dead;
@@ -98,6 +109,12 @@ struct PortUse {
   uint64_t ingress_ps = 0;
 };
 
+struct LinkUse {
+  uint64_t busy_ps = 0;  // time that the link is taken
+  uint64_t messages = 0;
+  uint64_t bytes = 0;
+};
+
 struct Report {
   bool complete = false;            // every rank finished
   uint64_t total_ps = 0;            // when the last rank finished or stopped
@@ -110,6 +127,8 @@ struct Report {
   uint64_t copied_bytes = 0;  // by copies and reductions, local and from peers: bytes written
   uint64_t remote_bytes = 0;  // read from or written to peers' memory
   uint64_t signals = 0;
+  // Over a link graph the use of each link, by its number; otherwise of each port.
+  std::vector<LinkUse> links;
   std::vector<PortUse> rank_ports;
   std::vector<PortUse> nic_ports;  // [node * rails + rail]
   uint32_t rails = 1;
