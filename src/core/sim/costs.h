@@ -60,8 +60,8 @@ struct Costs {
   Rate copy, reduce;
 };
 
-// Copies and reductions over a network: reading and writing a peer's memory costs `remote` more, and
-// over links the time of the slowest one on the way.
+// Copies and reductions over a network: reading and writing a peer's memory costs `remote` more,
+// and over links the time of the slowest one on the way.
 class NetworkMemoryCosts final : public cost::MemoryCosts {
  public:
   // All outlive this; `links` may be null.

@@ -3,11 +3,11 @@
 // time. It executes the same operations as the engine, generated step by step as each rank reaches
 // them, so that 10,240 ranks need memory only for operations in flight and not for their programs.
 //
-// Model. Ports contend as network.h says, or the links of a graph as Options::links says. A rank has
-// one core: overheads, copies and reductions of its lanes take turns on it, in time order. Sends do
-// not wait for the receiver (eager, buffered). Copies and reductions from peers' memory take the
-// reader's core and no port. The same inputs give the same result to the bit, trace hash included.
-// Thread-safe: no shared state.
+// Model. Ports contend as network.h says, or the links of a graph as Options::links says. A rank
+// has one core: overheads, copies and reductions of its lanes take turns on it, in time order.
+// Sends do not wait for the receiver (eager, buffered). Copies and reductions from peers' memory
+// take the reader's core and no port. The same inputs give the same result to the bit, trace hash
+// included. Thread-safe: no shared state.
 #pragma once
 
 #include <cstdint>
