@@ -184,6 +184,29 @@ TEST(WeirSched, SimulatesTheLinksOfAMachine) {
   EXPECT_THAT(dead.text, testing::Not(HasSubstr("cut bound")));
 }
 
+std::string content_of(const std::string& file) {
+  std::ifstream input(file);
+  return {std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
+}
+
+TEST(WeirSched, DrawsTheMachineAndTheLanesOfARank) {
+  const Scratch scratch;
+  const Outcome outcome =
+      run("sim -c all_reduce -a ring -t " + kMachines + "dgx2.hwloc.xml --svg-links " +
+          scratch.file("links.svg") + " --svg-lanes " + scratch.file("lanes.svg") +
+          " --lanes-of 15 --svg " + scratch.file("ranks.svg"));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  EXPECT_THAT(content_of(scratch.file("links.svg")), HasSubstr("link busy, of the time"));
+  EXPECT_THAT(content_of(scratch.file("lanes.svg")), HasSubstr("rank 15 of all_reduce ring"));
+  EXPECT_THAT(content_of(scratch.file("lanes.svg")), HasSubstr("from NVS6"));
+  EXPECT_THAT(content_of(scratch.file("ranks.svg")), HasSubstr("rank 15<"));
+
+  const Outcome two_level = run("sim -c all_reduce -a ring -n 100 --lanes-of 99 --svg-lanes " +
+                                scratch.file("ports.svg"));
+  EXPECT_EQ(two_level.exit_code, 0) << two_level.text;
+  EXPECT_THAT(content_of(scratch.file("ports.svg")), HasSubstr("port out"));
+}
+
 TEST(WeirSched, SimulatesRanksOnTheCoresOfAMachineWithoutGpus) {
   const Scratch scratch;
   const std::string file = scratch.file("cores.xml");
@@ -249,6 +272,11 @@ TEST(WeirSched, RefusesBadArgumentsByName) {
       {"sim -c all_reduce -a ring --hosts 1000000 -t DGX2", "allowed are 1 to 4096"},
       {"sim -c broadcast -a chain --root 16 -t DGX2", "--root 16 is out of range"},
       {"sim -c all_reduce -a ring -t README", "README.md"},
+      {"sim -c all_reduce -a ring -n 2 --svg-links /tmp/a.svg", "--topology"},
+      {"sim -c all_reduce -a ring -n 2 --lanes-of 1", "--svg-lanes"},
+      {"sim -c all_reduce -a ring -n 2 --lanes-of 2 --svg-lanes /tmp/a.svg", "--lanes-of 2 is out"},
+      {"sim -c all_reduce --all -n 2 --svg-lanes /tmp/a.svg", "--all goes with neither"},
+      {"sim -c all_reduce -a ring -t DGX2 --svg-links /nonexistent/a.svg", "cannot write"},
   };
   for (Case test : cases) {
     const std::string arguments = with_files(test.arguments);

@@ -13,6 +13,8 @@
 #include "command_line/command_line.h"
 #include "core/base/clock.h"
 #include "core/cost/cache.h"
+#include "core/sim/lane_picture.h"
+#include "core/sim/machine_picture.h"
 #include "core/sim/measured_network.h"
 #include "core/sim/report.h"
 #include "weir_sched/commands.h"
@@ -39,6 +41,9 @@ struct SimOptions {
   std::string network_file;
   std::string costs_file;
   std::string svg_file;
+  std::string links_svg_file;
+  std::string lanes_svg_file;
+  Rank lanes_of = 0;
   bool json = false;
   bool all = false;
 };
@@ -125,6 +130,13 @@ Status fill(const SimOptions& given, Job* job) {
   if (!slice.ok()) return slice.status();
   options->slicing = {slice.value(), slice.value() == 0 ? 1 : given.slices_in_flight};
   if (!given.svg_file.empty()) options->timeline_ranks = kTimelineRanks;
+  if (!given.lanes_svg_file.empty()) {
+    options->lanes_of = given.lanes_of;
+    if (given.lanes_of >= job->problem.rank_count) {
+      return invalid_argument(fmt::format("--lanes-of {} is out of range, there are {} ranks",
+                                          given.lanes_of, job->problem.rank_count));
+    }
+  }
   return {};
 }
 
@@ -194,6 +206,13 @@ void map_as_needed(const algo::Algorithm& algorithm, algo::Problem* problem) {
   problem->inputs_mapped = problem->outputs_mapped = algorithm.needs_user_windows;
 }
 
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file ? Status() : system_error("cannot write '" + path + "'");
+}
+
 Status run_one(const SimOptions& given, const Job& job) {
   const Result<const algo::Algorithm*> found = find_algorithm(given.problem);
   if (!found.ok()) return found.status();
@@ -214,11 +233,17 @@ Status run_one(const SimOptions& given, const Job& job) {
     fmt::print("{}\n{}{}", title, sim::to_text(report, closed_form, machine),
                resources(outcome.value().seconds, report.events));
   }
-  if (given.svg_file.empty()) return {};
-  std::ofstream svg(given.svg_file, std::ios::binary);
-  svg << sim::to_svg(report, title);
-  svg.close();
-  if (!svg) return system_error("cannot write '" + given.svg_file + "'");
+  if (!given.svg_file.empty()) {
+    WEIR_RETURN_IF_ERROR(write_file(given.svg_file, sim::to_svg(report, title)));
+  }
+  if (!given.links_svg_file.empty()) {
+    WEIR_RETURN_IF_ERROR(
+        write_file(given.links_svg_file, sim::machine_svg(report, machine, title)));
+  }
+  if (!given.lanes_svg_file.empty()) {
+    WEIR_RETURN_IF_ERROR(
+        write_file(given.lanes_svg_file, sim::lanes_svg(report, given.lanes_of, machine, title)));
+  }
   return {};
 }
 
@@ -295,8 +320,10 @@ Status run(const SimOptions& given) {
   if (given.problem.algorithm.empty() != given.all) {
     return invalid_argument("either --algorithm or --all is needed");
   }
-  if (given.all && (given.json || !given.svg_file.empty())) {
-    return invalid_argument("--all goes with neither --json nor --svg");
+  const bool draws =
+      !given.svg_file.empty() || !given.links_svg_file.empty() || !given.lanes_svg_file.empty();
+  if (given.all && (given.json || draws)) {
+    return invalid_argument("--all goes with neither --json nor --svg, --svg-links or --svg-lanes");
   }
   Job job;
   job.bytes = bytes.value();
@@ -349,6 +376,15 @@ void add_sim_command(cli::Command& app, int* exit_code) {
       .add_option("--costs", given->costs_file, "measured costs (WEIR_COSTS_FILE) instead of --net")
       .excludes("--net");
   command.add_option("--svg", given->svg_file, "writes what the first 64 ranks do over time");
+  command
+      .add_option("--svg-links", given->links_svg_file,
+                  "writes a picture of the machine with the load of its links")
+      .needs("--topology");
+  command.add_option("--svg-lanes", given->lanes_svg_file,
+                     "writes what the lanes and links of one rank do over time");
+  command.add_option("--lanes-of", given->lanes_of, "that rank")
+      .needs("--svg-lanes")
+      .show_default();
   command.add_flag("--json", given->json, "result as JSON on standard output");
   command.footer(
       "Examples:\n"

@@ -32,6 +32,7 @@ Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& pr
       feed_(algorithm, problem, bytes, options.slicing, memory_costs_,
             options.operations_pending_max),
       lane_count_(feed_.lane_count()),
+      lanes_of_(options.lanes_of.value_or(kNobody)),
       signals_(problem.rank_count, feed_.signal_count()),
       ranks_(problem.rank_count),
       lanes_(size_t{problem.rank_count} * lane_count_),
@@ -304,9 +305,18 @@ void Simulation::handle(const RadixQueue::Entry& event) {
 
 void Simulation::record(Span::Kind kind, Rank rank, uint32_t lane, Rank peer, Picoseconds begin,
                         Picoseconds end) {
-  if (rank >= options_.timeline_ranks) return;
-  if (begin == end || report_.timeline.size() >= options_.timeline_spans_max) return;
-  report_.timeline.push_back({kind, rank, lane, peer, begin, end});
+  if (begin == end) return;
+  if (rank < options_.timeline_ranks && report_.timeline.size() < options_.timeline_spans_max) {
+    report_.timeline.push_back({kind, rank, lane, peer, begin, end});
+  }
+  if (rank == lanes_of_ && report_.lanes.size() < options_.timeline_spans_max) {
+    report_.lanes.push_back({kind, rank, lane, peer, begin, end});
+  }
+}
+
+void Simulation::record_transfer(const Transfer& transfer) {
+  if (transfer.begin_ps == transfer.end_ps) return;
+  if (report_.transfers.size() < options_.timeline_spans_max) report_.transfers.push_back(transfer);
 }
 
 void Simulation::report_ports() {

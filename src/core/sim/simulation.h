@@ -32,6 +32,7 @@ class Simulation {
   Result<Report> run();
 
  private:
+  static constexpr Rank kNobody = 0xffffffffu;
   enum class State : uint8_t { kReady, kQueued, kForMessage, kForSignal, kDone, kDead };
   enum EventKind : uint32_t { kResume, kNicOut, kArrival, kIngress, kLink };
 
@@ -89,6 +90,7 @@ class Simulation {
 
   void record(Span::Kind kind, Rank rank, uint32_t lane, Rank peer, Picoseconds begin,
               Picoseconds end);
+  void record_transfer(const Transfer& transfer);
   void mix(uint64_t value) { hash_ = (hash_ ^ value) * 0x9fb21c651e98df25u, hash_ ^= hash_ >> 29; }
   Status check_progress();
   void report_ports();
@@ -102,6 +104,7 @@ class Simulation {
   NetworkMemoryCosts memory_costs_;
   cost::OpStream feed_;
   uint32_t lane_count_;
+  Rank lanes_of_;  // kNobody: none are kept
   SignalBoard signals_;
   MessagePool messages_;
   RadixQueue queue_;

@@ -93,6 +93,11 @@ Status check_faults(const algo::Problem& problem, const Options& options) {
                                           slow.rank, slow.factor));
     }
   }
+  if (options.lanes_of && *options.lanes_of >= problem.rank_count) {
+    return invalid_argument(
+        fmt::format("rank {}, whose lanes are wanted, is not below the {} ranks", *options.lanes_of,
+                    problem.rank_count));
+  }
   for (const DeadRank& dead : options.dead) {
     if (dead.rank >= problem.rank_count) {
       return invalid_argument(

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,8 @@ struct Options {
   std::function<bool(const Progress&)> progress;
   // Activities of the first `timeline_ranks` ranks are kept, at most `timeline_spans_max` of them.
   uint32_t timeline_ranks = 0;
+  // The lanes of this rank and what takes its ports or links are kept, as many spans of each.
+  std::optional<Rank> lanes_of;
   uint64_t timeline_spans_max = 100'000;
   // Limits on memory: messages sent and not yet received, operations generated and not yet executed
   // (a lane that is far ahead of another). Exceeding one is kNoMemory.
@@ -104,6 +107,15 @@ struct Span {
   uint64_t end_ps = 0;
 };
 
+// A message at a port of Options::lanes_of, or over a link that begins or ends at it.
+struct Transfer {
+  graph::LinkId link = graph::kNone;  // kNone: the port of the two-level network
+  bool out = false;                   // from the rank
+  Rank peer = 0;
+  uint64_t begin_ps = 0;
+  uint64_t end_ps = 0;
+};
+
 struct PortUse {
   uint64_t egress_ps = 0;  // time that the port is taken
   uint64_t ingress_ps = 0;
@@ -142,6 +154,8 @@ struct Report {
   uint64_t messages_in_flight_peak = 0;
   uint64_t trace_hash = 0;  // of every event in order
   std::vector<Span> timeline;
+  std::vector<Span> lanes;  // of Options::lanes_of
+  std::vector<Transfer> transfers;
 };
 
 // `bytes` is the size of the largest buffer of a rank (see cost::ChunkBytes). A slot of Scratch or
