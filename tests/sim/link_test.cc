@@ -152,6 +152,44 @@ TEST(Links, OfASlowRankAreSlow) {
   EXPECT_DOUBLE_EQ(total_ns(report), 100'000 + 2000 + 300'000 + 2000);
 }
 
+// Rank 1 is simulated first and sends late; the link to rank 0 is free for rank 2 before.
+TEST(Links, AreTakenInTheOrderOfTime) {
+  const LinkGraph graph = graph::star(std::vector<KilobytesPerSecond>(3, 10 * kGigabyte));
+  Options options = over(graph, uniform_network({.send_overhead_ns = 100}, 0, 0));
+  options.slow = {{1, 1000}};
+  options.lanes_of = 0;
+  const Report report = run(algorithm(Collective::kGather, "linear"),
+                            problem(Collective::kGather, 3), 3 * 10'000, options);
+  std::vector<Transfer> in;
+  for (const Transfer& transfer : report.transfers) {
+    if (!transfer.out) in.push_back(transfer);
+  }
+  ASSERT_EQ(in.size(), 2u);
+  EXPECT_EQ(in[0].peer, 2u);
+  EXPECT_EQ(in[0].begin_ps, 100'000u);
+  EXPECT_EQ(in[0].end_ps, 100'000u + 1'000'000u);
+  EXPECT_EQ(in[1].peer, 1u);
+  EXPECT_EQ(in[1].begin_ps, 100'000'000u);
+}
+
+TEST(Links, WithALimitKeepTheGapBetweenMessages) {
+  const Rank n = 5;
+  LinkGraph graph(n);
+  const VertexId hub = graph.add_vertex(VertexKind::kSwitch, 0, "hub");
+  for (Rank rank = 0; rank < n; ++rank) {
+    graph.set_rank(rank, 0, "rank" + std::to_string(rank));
+    graph.add_links(rank, hub, rank == 0 ? 10 * kGigabyte : kUnlimited, 0);
+  }
+  ASSERT_TRUE(graph.finish().ok());
+  Level level;
+  level.gap_ns = 5000;
+  const Report report =
+      run_over(graph, Collective::kBroadcast, "linear", 10'000, uniform_network(level, 0, 0));
+  EXPECT_DOUBLE_EQ(total_ns(report), 3 * 5000 + 1000);
+  EXPECT_EQ(report.links[graph.find_link(0, hub)].busy_ps, 4u * 5'000'000);
+  EXPECT_EQ(report.links[graph.find_link(hub, 1)].busy_ps, 0u);
+}
+
 TEST(Links, CarrySignalsAndReadsOfPeers) {
   const LinkGraph graph = graph::full_mesh(2, 10 * kGigabyte);  // 500 ns
   Level level;

@@ -19,6 +19,9 @@ using graph::LinkGraph;
 using graph::LinkId;
 using graph::VertexId;
 
+// Of a host's name, above its vertices.
+constexpr double kNameHeight = 20;
+
 constexpr const char* kRecorded[] = {"dgx2.hwloc.xml", "azure-ndv4-topo.nccl.xml",
                                      "azure-ncv4-topo.nccl.xml", "rccl-8p-rome-n4.nccl.xml"};
 
@@ -57,7 +60,7 @@ void expect_tidy(const LinkGraph& graph, double width_max) {
       EXPECT_EQ(graph.vertices()[it.vertex].host, host.host);
       EXPECT_GE(it.x, host.x);
       EXPECT_LE(it.x + it.width, host.x + host.width);
-      EXPECT_GE(it.y, host.y);
+      EXPECT_GE(it.y, host.y + kNameHeight);
       EXPECT_LE(it.y + it.height, host.y + host.height);
       inner.push_back(area(it));
     }
