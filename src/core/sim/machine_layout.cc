@@ -306,7 +306,7 @@ MachineLayout lay_out(const LinkGraph& graph, double width_max) {
   // Of two rows.
   for (uint32_t host = 0; host < graph.host_count(); ++host) {
     PlacedHost placed = HostLayout(graph, host).take();
-    if (!layout.hosts.empty() && width + placed.width + kHostGap > 2 * width_max) break;
+    if (host >= 2 && width + placed.width > 2 * width_max) break;
     width += placed.width + kHostGap;
     layout.hosts.push_back(std::move(placed));
   }

@@ -46,7 +46,7 @@ inline constexpr double kVertexHeight = 32;
 inline constexpr double kArcDepth = 80;
 inline constexpr double kUpperArcDepth = 40;
 
-// The first hosts that fit into `width_max`, at least one: half of them above the network and half
+// The first hosts that fit into `width_max`, at least two: half of them above the network and half
 // below, or all in one row where they fit. The rows of a host from the far side to the network:
 // switches of accelerators, memory and PCIe, ranks (with the cards that hang from PCIe), cards that
 // hang from ranks.

@@ -231,7 +231,7 @@ class Picture {
   double draw_busiest(double y) {
     const output::TextStyle text{.size_px = kTextSize};
     if (layout_.hosts_left_out > 0) {
-      canvas_.text(kMargin, y, fmt::format("and {} more hosts", layout_.hosts_left_out), text);
+      canvas_.text(kMargin, y, fmt::format("hosts left out: {}", layout_.hosts_left_out), text);
       y += 18;
     }
     for (const LinkId id : busiest_links(report_, kBusiestShown)) {
