@@ -19,7 +19,7 @@ using graph::LinkGraph;
 using graph::LinkId;
 using graph::VertexId;
 
-// Of a host's name, above its vertices.
+// Of a host's name, on the side that is not the network's.
 constexpr double kNameHeight = 20;
 
 constexpr const char* kRecorded[] = {"dgx2.hwloc.xml", "azure-ndv4-topo.nccl.xml",
@@ -60,8 +60,8 @@ void expect_tidy(const LinkGraph& graph, double width_max) {
       EXPECT_EQ(graph.vertices()[it.vertex].host, host.host);
       EXPECT_GE(it.x, host.x);
       EXPECT_LE(it.x + it.width, host.x + host.width);
-      EXPECT_GE(it.y, host.y + kNameHeight);
-      EXPECT_LE(it.y + it.height, host.y + host.height);
+      EXPECT_GE(it.y, host.y + (host.flipped ? 0 : kNameHeight));
+      EXPECT_LE(it.y + it.height, host.y + host.height - (host.flipped ? kNameHeight : 0));
       inner.push_back(area(it));
     }
     expect_no_overlap(inner);

@@ -273,9 +273,7 @@ class HostLayout {
 // The network is on the other side.
 void flip(PlacedHost* host) {
   host->flipped = true;
-  for (PlacedVertex& it : host->vertices) {
-    it.y = host->height + kTitle - it.y - it.height;
-  }
+  for (PlacedVertex& it : host->vertices) it.y = host->height - it.y - it.height;
 }
 
 void move(PlacedHost* host, double x, double y) {

@@ -28,7 +28,7 @@ struct PlacedHost {
   double y = 0;
   double width = 0;
   double height = 0;
-  bool flipped = false;  // the network is above it
+  bool flipped = false;  // the network is above it, and its name below its vertices
   std::vector<PlacedVertex> vertices;
 };
 

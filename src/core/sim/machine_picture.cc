@@ -101,7 +101,8 @@ class Picture {
     canvas_.rectangle(host.x, host.y, host.width, host.height,
                       {.fill = "#f8fafc", .stroke = {.color = "#94a3b8"}, .radius_px = 8});
     if (graph_.host_count() == 1) return;
-    canvas_.text(host.x + 10, host.y + 16, fmt::format("host {} (M{})", host.host, host.host),
+    const double name_y = host.flipped ? host.y + host.height - 8 : host.y + 16;
+    canvas_.text(host.x + 10, name_y, fmt::format("host {} (M{})", host.host, host.host),
                  {.size_px = kTextSize, .bold = true});
   }
 
