@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -146,6 +147,95 @@ TEST(WeirSched, SimulatesWithTheDefaultNetworkOrWithMeasuredCosts) {
   EXPECT_LT(total_ns(""), slow / 10);
 }
 
+const std::string kMachines = WEIR_TEST_FIXTURES "/topologies/";
+
+// Short names of files in arguments.
+std::string with_files(std::string arguments) {
+  for (const auto& [name, file] : {std::pair{"DGX2", "dgx2.hwloc.xml"}, {"README", "README.md"}}) {
+    const size_t at = arguments.find(name);
+    if (at != std::string::npos) arguments.replace(at, std::strlen(name), kMachines + file);
+  }
+  return arguments;
+}
+
+TEST(WeirSched, SimulatesTheLinksOfAMachine) {
+  const Outcome one = run("sim -c all_gather -a ring -b 64M -t " + kMachines + "dgx2.hwloc.xml");
+  EXPECT_EQ(one.exit_code, 0) << one.text;
+  EXPECT_THAT(one.text, HasSubstr("all_gather ring, 16 ranks on 1 nodes"));
+  EXPECT_THAT(one.text, HasSubstr("cut bound        419.43 us by the links' bandwidth alone"));
+  EXPECT_THAT(one.text, HasSubstr("%  GPU0 -> NVS0: 62.91 MB over 150 GB/s"));
+
+  const std::string cards = "--topology " + kMachines + "azure-ndv4-topo.nccl.xml --hosts 4 ";
+  const Outcome all = run("sim -c all_reduce --all -b 8M " + cards);
+  EXPECT_EQ(all.exit_code, 0) << all.text;
+  EXPECT_THAT(all.text, HasSubstr("all_reduce, 32 ranks on 4 nodes"));
+  EXPECT_THAT(all.text, HasSubstr("times bound"));
+  EXPECT_THAT(all.text, HasSubstr("hierarchical"));
+
+  // The options of the two-level network go on working.
+  const Outcome json =
+      run("sim -c broadcast -a chain -n 8 --root 3 --slice 1M --slow 2:2 --json " + cards);
+  EXPECT_EQ(json.exit_code, 0) << json.text;
+  EXPECT_THAT(json.text, HasSubstr("\"from\": \"M0.GPU0\""));
+  EXPECT_THAT(json.text, HasSubstr("\"cut_bound_ratio\""));
+  const Outcome dead = run("sim -c all_to_all -a pairwise --dead 5@10 " + cards);
+  EXPECT_EQ(dead.exit_code, 0) << dead.text;
+  EXPECT_THAT(dead.text, HasSubstr("rank 5 is dead"));
+  EXPECT_THAT(dead.text, testing::Not(HasSubstr("cut bound")));
+}
+
+std::string content_of(const std::string& file) {
+  std::ifstream input(file);
+  return {std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
+}
+
+TEST(WeirSched, DrawsTheMachineAndTheLanesOfARank) {
+  const Scratch scratch;
+  const Outcome outcome =
+      run("sim -c all_reduce -a ring -t " + kMachines + "dgx2.hwloc.xml --svg-links " +
+          scratch.file("links.svg") + " --svg-lanes " + scratch.file("lanes.svg") +
+          " --lanes-of 15 --svg " + scratch.file("ranks.svg"));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
+  EXPECT_THAT(content_of(scratch.file("links.svg")), HasSubstr("link busy, of the time"));
+  EXPECT_THAT(content_of(scratch.file("lanes.svg")), HasSubstr("rank 15 of all_reduce ring"));
+  EXPECT_THAT(content_of(scratch.file("lanes.svg")), HasSubstr("from NVS6"));
+  EXPECT_THAT(content_of(scratch.file("ranks.svg")), HasSubstr("rank 15<"));
+
+  const Outcome two_level = run("sim -c all_reduce -a ring -n 100 --lanes-of 99 --svg-lanes " +
+                                scratch.file("ports.svg"));
+  EXPECT_EQ(two_level.exit_code, 0) << two_level.text;
+  EXPECT_THAT(content_of(scratch.file("ports.svg")), HasSubstr("port out"));
+}
+
+TEST(WeirSched, SimulatesRanksOnTheCoresOfAMachineWithoutGpus) {
+  const Scratch scratch;
+  const std::string file = scratch.file("cores.xml");
+  std::ofstream(file) << R"(<?xml version="1.0"?>
+<!DOCTYPE topology SYSTEM "hwloc2.dtd">
+<topology version="2.0">
+  <object type="Machine" os_index="0" cpuset="0xf" complete_cpuset="0xf" nodeset="0x3">
+    <object type="Package" os_index="0" cpuset="0x3" complete_cpuset="0x3" nodeset="0x1">
+      <object type="NUMANode" os_index="0" cpuset="0x3" complete_cpuset="0x3" nodeset="0x1"/>
+      <object type="Core" os_index="0" cpuset="0x1" complete_cpuset="0x1"/>
+      <object type="Core" os_index="1" cpuset="0x2" complete_cpuset="0x2"/>
+    </object>
+    <object type="Package" os_index="1" cpuset="0xc" complete_cpuset="0xc" nodeset="0x2">
+      <object type="NUMANode" os_index="1" cpuset="0xc" complete_cpuset="0xc" nodeset="0x2"/>
+      <object type="Core" os_index="2" cpuset="0x4" complete_cpuset="0x4"/>
+      <object type="Core" os_index="3" cpuset="0x8" complete_cpuset="0x8"/>
+    </object>
+  </object>
+</topology>
+)";
+  const Outcome cores = run("sim -c all_reduce -a ring -t " + file + " --hosts 2");
+  EXPECT_EQ(cores.exit_code, 0) << cores.text;
+  EXPECT_THAT(cores.text, HasSubstr("8 ranks on 2 nodes"));
+  // Two ranks of one host are on different packages.
+  const Outcome apart = run("sim -c all_gather -a ring -n 2 -b 64M --json -t " + file);
+  EXPECT_EQ(apart.exit_code, 0) << apart.text;
+  EXPECT_THAT(apart.text, HasSubstr("\"to\": \"NUMA1\""));
+}
+
 TEST(WeirSched, RefusesBadArgumentsByName) {
   struct Case {
     const char* arguments;
@@ -171,8 +261,26 @@ TEST(WeirSched, RefusesBadArgumentsByName) {
       {"list -c nothing", "unknown collective"},
       {"sim -c all_reduce -a ring -n 2 --costs /nonexistent.json", "cannot open"},
       {"sim -c all_reduce -a ring -n 2 --costs /a.json --net /b.toml", "excludes"},
+      {"sim -c all_reduce -a ring", "--ranks must be at least 1"},
+      {"sim -c all_reduce -a ring --topology /nonexistent.xml", "/nonexistent.xml"},
+      {"sim -c all_reduce -a ring --topology a.xml --nodes 2", "excludes"},
+      {"sim -c all_reduce -a ring -n 2 --hosts 2", "--topology"},
+      {"sim -c broadcast -a chain -n 4 --root 4", "--root 4 is out of range"},
+      {"sim -c all_reduce -a ring -n 17 -t DGX2", "16 GPUs; give more --hosts"},
+      {"sim -c all_reduce -a ring -n 2 --hosts 3 -t DGX2", "--hosts 3 must lie within 1..2"},
+      {"sim -c all_reduce -a ring --hosts 0 -t DGX2", "--hosts 0 must lie within"},
+      {"sim -c all_reduce -a ring --hosts 1000000 -t DGX2", "allowed are 1 to 4096"},
+      {"sim -c broadcast -a chain --root 16 -t DGX2", "--root 16 is out of range"},
+      {"sim -c all_reduce -a ring -t README", "README.md"},
+      {"sim -c all_reduce -a ring -n 2 --svg-links /tmp/a.svg", "--topology"},
+      {"sim -c all_reduce -a ring -n 2 --lanes-of 1", "--svg-lanes"},
+      {"sim -c all_reduce -a ring -n 2 --lanes-of 2 --svg-lanes /tmp/a.svg", "--lanes-of 2 is out"},
+      {"sim -c all_reduce --all -n 2 --svg-lanes /tmp/a.svg", "--all goes with neither"},
+      {"sim -c all_reduce -a ring -t DGX2 --svg-links /nonexistent/a.svg", "cannot write"},
   };
-  for (const Case& test : cases) {
+  for (Case test : cases) {
+    const std::string arguments = with_files(test.arguments);
+    test.arguments = arguments.c_str();
     const Outcome outcome = run(test.arguments);
     EXPECT_EQ(outcome.exit_code, 2) << test.arguments << ": " << outcome.text;
     EXPECT_THAT(outcome.text, HasSubstr(test.expected)) << test.arguments;

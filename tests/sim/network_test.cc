@@ -95,6 +95,17 @@ TEST(NetworkFile, ChangesOnlyWhatItSays) {
   EXPECT_EQ(network.value().inter_node.latency_ns, Network{}.inter_node.latency_ns);
 }
 
+TEST(NetworkFile, ChangesTheFiguresOfAccelerators) {
+  const Network accelerators = accelerator_network();
+  EXPECT_TRUE(validate(accelerators).ok());
+  const Result<Network> network =
+      parse_network("[intra_node]\nsend_overhead_ns = 7\n", "n.toml", accelerators);
+  ASSERT_TRUE(network.ok()) << network.status().text();
+  EXPECT_EQ(network.value().intra_node.send_overhead_ns, 7);
+  EXPECT_EQ(network.value().copy_ns_per_byte, accelerators.copy_ns_per_byte);
+  EXPECT_LT(network.value().copy_ns_per_byte, Network{}.copy_ns_per_byte);
+}
+
 struct BadFile {
   const char* text;
   const char* error;

@@ -20,6 +20,7 @@ Examples:
   weir-sched verify --collective all_reduce --algorithm hierarchical --ranks 24 --per-node 8
   weir-sched search --topology machine.xml --hosts 2 --output programs.json
   weir-sched sim --collective all_reduce --all --ranks 64 --nodes 8 --bytes 64M
+  weir-sched sim --collective all_gather --all --bytes 64M --topology machine.xml --hosts 4
 
 Exit status: 0 right, 1 a program is wrong (or output failed), 2 wrong arguments or an unreadable
 file.)";

@@ -8,14 +8,18 @@
 #include <charconv>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "command_line/command_line.h"
 #include "core/base/clock.h"
 #include "core/cost/cache.h"
+#include "core/sim/lane_picture.h"
+#include "core/sim/machine_picture.h"
 #include "core/sim/measured_network.h"
 #include "core/sim/report.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/problem_options.h"
+#include "weir_sched/sim_machine.h"
 
 namespace weir::sched_tool {
 namespace {
@@ -28,6 +32,8 @@ struct SimOptions {
   uint32_t rank_count = 0;
   std::string bytes = "1M";
   uint32_t node_count = 1;
+  std::string topology_file;
+  uint32_t host_count = 1;
   std::string slice_bytes = "0";
   uint32_t slices_in_flight = 4;
   std::vector<std::string> slow;
@@ -35,8 +41,26 @@ struct SimOptions {
   std::string network_file;
   std::string costs_file;
   std::string svg_file;
+  std::string links_svg_file;
+  std::string lanes_svg_file;
+  Rank lanes_of = 0;
   bool json = false;
   bool all = false;
+};
+
+// What is simulated, and over what.
+struct Job {
+  algo::Problem problem;  // nodes are those below
+  std::vector<uint32_t> nodes;
+  uint32_t node_count = 1;
+  uint64_t bytes = 0;
+  std::optional<SimMachine> machine;  // instead of the two-level network
+  sim::Options options;
+
+  const graph::LinkGraph* links() const { return machine ? &machine->graph : nullptr; }
+  sim::Machine bounded(const algo::Problem& of) const {
+    return machine ? sim::machine_of(machine->graph, of, bytes) : sim::Machine{};
+  }
 };
 
 // "64M" -> 67108864.
@@ -76,7 +100,9 @@ Result<std::pair<Rank, double>> parse_pair(const char* option, const std::string
       fmt::format("{}: \"{}\" is not of the form RANK{}NUMBER", option, text, separator));
 }
 
-Status fill(const SimOptions& given, uint64_t bytes, sim::Options* options) {
+Status fill(const SimOptions& given, Job* job) {
+  sim::Options* options = &job->options;
+  options->links = job->links();
   for (const std::string& text : given.slow) {
     const auto pair = parse_pair("--slow", text, ':');
     if (!pair.ok()) return pair.status();
@@ -87,20 +113,30 @@ Status fill(const SimOptions& given, uint64_t bytes, sim::Options* options) {
     if (!pair.ok()) return pair.status();
     options->dead.push_back({pair.value().first, pair.value().second * 1000});
   }
+  if (job->machine && job->machine->on_accelerators) {
+    options->network = sim::accelerator_network();
+  }
   if (!given.network_file.empty()) {
-    const Result<sim::Network> network = sim::load_network(given.network_file);
+    const Result<sim::Network> network = sim::load_network(given.network_file, options->network);
     if (!network.ok()) return network.status();
     options->network = network.value();
   }
   if (!given.costs_file.empty()) {
     const Result<cost::Table> table = cost::read_table(given.costs_file);
     if (!table.ok()) return table.status();
-    options->network = sim::measured_network(table.value(), bytes);
+    options->network = sim::measured_network(table.value(), job->bytes);
   }
   const Result<uint64_t> slice = parse_bytes("--slice", given.slice_bytes);
   if (!slice.ok()) return slice.status();
   options->slicing = {slice.value(), slice.value() == 0 ? 1 : given.slices_in_flight};
   if (!given.svg_file.empty()) options->timeline_ranks = kTimelineRanks;
+  if (!given.lanes_svg_file.empty()) {
+    options->lanes_of = given.lanes_of;
+    if (given.lanes_of >= job->problem.rank_count) {
+      return invalid_argument(fmt::format("--lanes-of {} is out of range, there are {} ranks",
+                                          given.lanes_of, job->problem.rank_count));
+    }
+  }
   return {};
 }
 
@@ -170,61 +206,109 @@ void map_as_needed(const algo::Algorithm& algorithm, algo::Problem* problem) {
   problem->inputs_mapped = problem->outputs_mapped = algorithm.needs_user_windows;
 }
 
-Status run_one(const SimOptions& given, algo::Problem problem, uint64_t bytes,
-               const sim::Options& options) {
+Status write_file(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  return file ? Status() : system_error("cannot write '" + path + "'");
+}
+
+Status run_one(const SimOptions& given, const Job& job) {
   const Result<const algo::Algorithm*> found = find_algorithm(given.problem);
   if (!found.ok()) return found.status();
   const algo::Algorithm& algorithm = *found.value();
+  algo::Problem problem = job.problem;
   map_as_needed(algorithm, &problem);
-  const Result<Outcome> outcome = simulate_one(algorithm, problem, bytes, options);
+  const Result<Outcome> outcome = simulate_one(algorithm, problem, job.bytes, job.options);
   if (!outcome.ok()) return outcome.status();
   const sim::Report& report = outcome.value().report;
-  const auto closed_form = sim::expected(algorithm, problem, bytes, options);
+  const auto closed_form = sim::expected(algorithm, problem, job.bytes, job.options);
+  const sim::Machine machine = job.bounded(problem);
   const std::string title = fmt::format(
       "{} {}, {} ranks on {} nodes, {} bytes", algo::name_of(problem.collective, problem.lengths),
-      algorithm.name, problem.rank_count, given.node_count, bytes);
+      algorithm.name, problem.rank_count, job.node_count, job.bytes);
   if (given.json) {
-    fmt::print("{}", sim::to_json(report, closed_form));
+    fmt::print("{}", sim::to_json(report, closed_form, machine));
   } else {
-    fmt::print("{}\n{}{}", title, sim::to_text(report, closed_form),
+    fmt::print("{}\n{}{}", title, sim::to_text(report, closed_form, machine),
                resources(outcome.value().seconds, report.events));
   }
-  if (given.svg_file.empty()) return {};
-  std::ofstream svg(given.svg_file, std::ios::binary);
-  svg << sim::to_svg(report, title);
-  svg.close();
-  if (!svg) return system_error("cannot write '" + given.svg_file + "'");
+  if (!given.svg_file.empty()) {
+    WEIR_RETURN_IF_ERROR(write_file(given.svg_file, sim::to_svg(report, title)));
+  }
+  if (!given.links_svg_file.empty()) {
+    WEIR_RETURN_IF_ERROR(
+        write_file(given.links_svg_file, sim::machine_svg(report, machine, title)));
+  }
+  if (!given.lanes_svg_file.empty()) {
+    WEIR_RETURN_IF_ERROR(
+        write_file(given.lanes_svg_file, sim::lanes_svg(report, given.lanes_of, machine, title)));
+  }
   return {};
 }
 
-Status run_all(const SimOptions& given, algo::Problem problem, uint64_t bytes,
-               const sim::Options& options) {
+// Of one algorithm: its closed form, or how far it is from the cut bound.
+std::string reference(const sim::Report& report, const std::optional<cost::ClosedForm>& form,
+                      const sim::Machine& machine) {
+  if (form) return sim::text_of_time(static_cast<uint64_t>(form->ns * 1000));
+  if (!machine.least_ns || !report.complete) return "-";
+  return fmt::format("{:.2f}", static_cast<double>(report.total_ps) / 1000 / *machine.least_ns);
+}
+
+Status run_all(const Job& job) {
+  algo::Problem problem = job.problem;
+  const sim::Machine machine = job.bounded(problem);
   fmt::print("{}, {} ranks on {} nodes, {} bytes\n",
-             algo::name_of(problem.collective, problem.lengths), problem.rank_count,
-             given.node_count, bytes);
-  fmt::print("{:<28} {:>14} {:>14} {:>12} {:>16} {:>9}\n", "algorithm", "time", "closed form",
-             "messages", "between nodes", "seconds");
+             algo::name_of(problem.collective, problem.lengths), problem.rank_count, job.node_count,
+             job.bytes);
+  if (machine.least_ns) {
+    fmt::print("cut bound {}\n",
+               sim::text_of_time(static_cast<uint64_t>(*machine.least_ns * 1000)));
+  }
+  fmt::print("{:<28} {:>14} {:>14} {:>12} {:>16} {:>9}\n", "algorithm", "time",
+             job.machine ? "times bound" : "closed form", "messages", "between nodes", "seconds");
   for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
     if (algorithm->collective != problem.collective || algorithm->lengths < problem.lengths) {
       continue;
     }
     map_as_needed(*algorithm, &problem);
-    const Result<Outcome> outcome = simulate_one(*algorithm, problem, bytes, options);
+    const Result<Outcome> outcome = simulate_one(*algorithm, problem, job.bytes, job.options);
     if (!outcome.ok()) {
       fmt::print("{:<28} {}\n", algorithm->name, outcome.status().text());
       continue;
     }
     const sim::Report& report = outcome.value().report;
-    const auto form = sim::expected(*algorithm, problem, bytes, options);
-    const std::string expected =
-        form ? sim::text_of_time(static_cast<uint64_t>(form->ns * 1000)) : "-";
+    const auto form = sim::expected(*algorithm, problem, job.bytes, job.options);
     fmt::print("{:<28} {:>14} {:>14} {:>12} {:>14} B {:>9.2f}{}\n", algorithm->name,
-               sim::text_of_time(report.total_ps), expected, report.messages,
-               report.message_bytes_inter_node, outcome.value().seconds,
+               sim::text_of_time(report.total_ps), reference(report, form, machine),
+               report.messages, report.message_bytes_inter_node, outcome.value().seconds,
                report.complete ? "" : "  STOPPED");
     std::fflush(stdout);
   }
   fmt::print("{}", resources(0, 0).substr(resources(0, 0).rfind(", ") + 2));
+  return {};
+}
+
+// The ranks, and what is between them.
+Status place_ranks(const SimOptions& given, Job* job) {
+  if (given.topology_file.empty()) {
+    if (given.rank_count < 1) return invalid_argument("--ranks must be at least 1");
+    if (given.node_count < 1 || given.node_count > given.rank_count) {
+      return invalid_argument(
+          fmt::format("--nodes {} must lie within 1..{}", given.node_count, given.rank_count));
+    }
+    job->problem.rank_count = given.rank_count;
+    job->node_count = given.node_count;
+    job->nodes = blocks_of_nodes(given.rank_count, given.node_count);
+    return {};
+  }
+  Result<SimMachine> machine =
+      read_sim_machine(given.topology_file, given.host_count, given.rank_count);
+  if (!machine.ok()) return machine.status();
+  job->machine.emplace(machine.take());
+  job->problem.rank_count = job->machine->graph.rank_count();
+  job->node_count = job->machine->host_count;
+  job->nodes = job->machine->nodes;
   return {};
 }
 
@@ -233,28 +317,27 @@ Status run(const SimOptions& given) {
   if (!named.ok()) return named.status();
   const Result<uint64_t> bytes = parse_bytes("--bytes", given.bytes);
   if (!bytes.ok()) return bytes.status();
-  if (given.rank_count < 1) return invalid_argument("--ranks must be at least 1");
-  if (given.node_count < 1 || given.node_count > given.rank_count) {
-    return invalid_argument(
-        fmt::format("--nodes {} must lie within 1..{}", given.node_count, given.rank_count));
-  }
   if (given.problem.algorithm.empty() != given.all) {
     return invalid_argument("either --algorithm or --all is needed");
   }
-  if (given.all && (given.json || !given.svg_file.empty())) {
-    return invalid_argument("--all goes with neither --json nor --svg");
+  const bool draws =
+      !given.svg_file.empty() || !given.links_svg_file.empty() || !given.lanes_svg_file.empty();
+  if (given.all && (given.json || draws)) {
+    return invalid_argument("--all goes with neither --json nor --svg, --svg-links or --svg-lanes");
   }
-  sim::Options options;
-  WEIR_RETURN_IF_ERROR(fill(given, bytes.value(), &options));
-  const std::vector<uint32_t> nodes = blocks_of_nodes(given.rank_count, given.node_count);
-  algo::Problem problem;
-  problem.collective = named.value().collective;
-  problem.lengths = named.value().lengths;
-  problem.rank_count = given.rank_count;
-  problem.root = given.problem.root;
-  problem.node_of_rank = nodes;
-  return given.all ? run_all(given, problem, bytes.value(), options)
-                   : run_one(given, problem, bytes.value(), options);
+  Job job;
+  job.bytes = bytes.value();
+  job.problem.collective = named.value().collective;
+  job.problem.lengths = named.value().lengths;
+  WEIR_RETURN_IF_ERROR(place_ranks(given, &job));
+  job.problem.node_of_rank = job.nodes;
+  job.problem.root = given.problem.root;
+  if (job.problem.root >= job.problem.rank_count) {
+    return invalid_argument(fmt::format("--root {} is out of range, there are {} ranks",
+                                        job.problem.root, job.problem.rank_count));
+  }
+  WEIR_RETURN_IF_ERROR(fill(given, &job));
+  return given.all ? run_all(job) : run_one(given, job);
 }
 
 }  // namespace
@@ -265,10 +348,22 @@ void add_sim_command(cli::Command& app, int* exit_code) {
   const auto given = std::make_shared<SimOptions>();
   add_algorithm_options(command, &given->problem);
   command.add_flag("--all", given->all, "compare all algorithms of the collective");
-  command.add_option("-n,--ranks", given->rank_count, "number of ranks").required();
+  command.add_option("-n,--ranks", given->rank_count,
+                     "number of ranks; with --topology not needed: one on each GPU or core");
   command.add_option("-b,--bytes", given->bytes, "the largest buffer of a rank: 4096, 64K, 1M, 2G")
       .show_default();
   command.add_option("--nodes", given->node_count, "number of nodes; ranks fill them in blocks")
+      .show_default();
+  command
+      .add_option("-t,--topology", given->topology_file,
+                  "hwloc's or NCCL's XML of a machine: simulates its links")
+      .value_name("FILE")
+      .excludes("--nodes");
+  command
+      .add_option("--hosts", given->host_count,
+                  "hosts like the one of the file; ranks fill them in "
+                  "blocks")
+      .needs("--topology")
       .show_default();
   command.add_option("--root", given->problem.root, "of broadcast, reduce, gather and scatter");
   command.add_option("--slice", given->slice_bytes, "cut chunks into slices; 0: whole chunks")
@@ -281,8 +376,23 @@ void add_sim_command(cli::Command& app, int* exit_code) {
       .add_option("--costs", given->costs_file, "measured costs (WEIR_COSTS_FILE) instead of --net")
       .excludes("--net");
   command.add_option("--svg", given->svg_file, "writes what the first 64 ranks do over time");
+  command
+      .add_option("--svg-links", given->links_svg_file,
+                  "writes a picture of the machine with the load of its links")
+      .needs("--topology");
+  command.add_option("--svg-lanes", given->lanes_svg_file,
+                     "writes what the lanes and links of one rank do over time");
+  command.add_option("--lanes-of", given->lanes_of, "that rank")
+      .needs("--svg-lanes")
+      .show_default();
   command.add_flag("--json", given->json, "result as JSON on standard output");
-  command.footer("Example: weir-sched sim -c all_reduce -a ring -n 10240 -b 64M --nodes 1280");
+  command.footer(
+      "Examples:\n"
+      "  weir-sched sim -c all_reduce -a ring -n 10240 -b 64M --nodes 1280\n"
+      "  weir-sched sim -c all_gather -a ring -b 64M --topology machine.xml --hosts 4\n"
+      "With --topology the times of links are those of the file or estimates, and --net and "
+      "--costs\n"
+      "give the overheads of the ranks only.");
   command.on_parsed([given, exit_code] {
     const Status status = run(*given);
     if (status.ok()) return;

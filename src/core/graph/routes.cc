@@ -133,11 +133,8 @@ Routes::Routes(const LinkGraph& graph)
 
 Way Routes::way(Rank from, Rank to) {
   WEIR_CHECK(from < graph_.rank_count() && to < graph_.rank_count(), "no such rank");
-  Source& source = sources_[from];
-  if (source.first.empty()) source = find_ways(from);
   Way way;
-  way.links =
-      std::span(source.links).subspan(source.first[to], source.first[to + 1] - source.first[to]);
+  way.links = links(from, to);
   KilobytesPerSecond width = kWidest;
   for (const LinkId id : way.links) {
     const Link& link = graph_.links()[id];

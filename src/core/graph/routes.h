@@ -31,6 +31,12 @@ class Routes {
   explicit Routes(const LinkGraph& graph);
 
   // Valid as long as this. Both ranks must exist.
+  std::span<const LinkId> links(Rank from, Rank to) {
+    Source& source = sources_[from];
+    if (source.first.empty()) source = find_ways(from);
+    return std::span(source.links)
+        .subspan(source.first[to], source.first[to + 1] - source.first[to]);
+  }
   Way way(Rank from, Rank to);
 
  private:

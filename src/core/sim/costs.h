@@ -10,6 +10,7 @@
 
 #include "core/cost/op_stream.h"
 #include "core/sim/layout.h"
+#include "core/sim/link_ports.h"
 #include "core/sim/network.h"
 
 namespace weir::sim {
@@ -59,32 +60,42 @@ struct Costs {
   Rate copy, reduce;
 };
 
-// Copies and reductions over a network: reading and writing a peer's memory costs `remote` more.
+// Copies and reductions over a network: reading and writing a peer's memory costs `remote` more,
+// and over links the time of the slowest one on the way.
 class NetworkMemoryCosts final : public cost::MemoryCosts {
  public:
-  NetworkMemoryCosts(const Costs& costs, const Layout& layout) : costs_(costs), layout_(layout) {}
+  // All outlive this; `links` may be null.
+  NetworkMemoryCosts(const Costs& costs, const Layout& layout, LinkPorts* links)
+      : costs_(costs), layout_(layout), links_(links) {}
 
   Picoseconds copy(Rank self, const sched::Ref& dst, const sched::Ref& src,
                    uint64_t bytes) const override {
-    return costs_.copy.of(bytes) + remote(self, dst, bytes) + remote(self, src, bytes);
+    return costs_.copy.of(bytes) + written(self, dst, bytes) + read(self, src, bytes);
   }
   Picoseconds reduce(Rank self, const sched::Ref& dst, std::span<const sched::Ref> operands,
                      uint64_t bytes) const override {
-    Picoseconds cost = remote(self, dst, bytes);
+    Picoseconds cost = written(self, dst, bytes);
     cost += operands.size() > 1 ? costs_.reduce.of(bytes) * (operands.size() - 1)
                                 : costs_.copy.of(bytes);
-    for (const sched::Ref& operand : operands) cost += remote(self, operand, bytes);
+    for (const sched::Ref& operand : operands) cost += read(self, operand, bytes);
     return cost;
   }
 
  private:
-  Picoseconds remote(Rank self, const sched::Ref& ref, uint64_t bytes) const {
-    if (ref.rank == self) return 0;
-    return costs_.level[layout_.level(self, ref.rank)].remote.of(bytes);
+  Picoseconds written(Rank self, const sched::Ref& dst, uint64_t bytes) const {
+    return dst.rank == self ? 0 : remote(self, dst.rank, bytes);
+  }
+  Picoseconds read(Rank self, const sched::Ref& src, uint64_t bytes) const {
+    return src.rank == self ? 0 : remote(src.rank, self, bytes);
+  }
+  Picoseconds remote(Rank from, Rank to, uint64_t bytes) const {
+    const Picoseconds cost = costs_.level[layout_.level(from, to)].remote.of(bytes);
+    return links_ == nullptr ? cost : cost + links_->slowest(from, to, bytes);
   }
 
   const Costs& costs_;
   const Layout& layout_;
+  LinkPorts* links_;
 };
 
 }  // namespace weir::sim

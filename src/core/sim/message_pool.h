@@ -25,7 +25,8 @@ struct Path {
 struct Message {
   Rank source = 0;
   Rank target = 0;
-  uint32_t next = kNone;  // in its queue, or in the free list
+  // In its queue, or in the free list. Before it arrives: how many links of its way it has claimed.
+  uint32_t next = kNone;
   uint32_t hops : 24;
   uint32_t lane : 8;
   uint64_t bytes = 0;

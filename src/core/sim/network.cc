@@ -131,8 +131,30 @@ Network uniform_network(const Level& level, double copy_ns_per_byte, double redu
                  .reduce_ns_per_byte = reduce_ns_per_byte};
 }
 
-Result<Network> parse_network(const std::string& text, const std::string& file_name) {
-  Network network;
+Network accelerator_network() {
+  constexpr double kMemoryNsPerByte = 1.0 / 1500;
+  return Network{.intra_node = {.latency_ns = 0,
+                                .send_overhead_ns = 500,
+                                .recv_overhead_ns = 500,
+                                .gap_ns = 0,
+                                .ns_per_byte = 0,
+                                .signal_ns = 500,
+                                .remote_ns_per_byte = 0},
+                 .inter_node = {.latency_ns = 0,
+                                .send_overhead_ns = 1500,
+                                .recv_overhead_ns = 1500,
+                                .gap_ns = 0,
+                                .ns_per_byte = 0,
+                                .signal_ns = 1500,
+                                .remote_ns_per_byte = 0},
+                 .nic = {.rails = 1, .gap_ns = 0, .ns_per_byte = 0},
+                 .copy_ns_per_byte = 2 * kMemoryNsPerByte,
+                 .reduce_ns_per_byte = 3 * kMemoryNsPerByte};
+}
+
+Result<Network> parse_network(const std::string& text, const std::string& file_name,
+                              const Network& defaults) {
+  Network network = defaults;
   toml::table document;
   try {
     document = toml::parse(text, file_name);
@@ -163,13 +185,13 @@ Result<Network> parse_network(const std::string& text, const std::string& file_n
   return network;
 }
 
-Result<Network> load_network(const std::string& path) {
+Result<Network> load_network(const std::string& path, const Network& defaults) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return system_error("cannot open network file '" + path + "'");
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) return system_error("cannot read network file '" + path + "'");
-  return parse_network(text.str(), path);
+  return parse_network(text.str(), path, defaults);
 }
 
 }  // namespace weir::sim

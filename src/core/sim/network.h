@@ -65,7 +65,14 @@ Status validate(const Network& network);
 // The same figures at every level and no shared NIC: the network of the closed forms.
 Network uniform_network(const Level& level, double copy_ns_per_byte, double reduce_ns_per_byte);
 
-// Reads TOML; missing keys keep their defaults:
+// Ranks on accelerators, over a link graph: the figures of the work of a rank, while bandwidth and
+// latency are those of links. Assumptions, not measurements: memory of 1,500 GB/s, which a copy
+// passes twice and a reduction three times; steps that take 1 us of the two ranks within a node and
+// 3 us across nodes, beside the latency of links. (NCCL's tuning assumes 0.5 to 3.4 us for a whole
+// step over NVLink and 2.7 to 14 us over a network, src/graph/tuning.cc.)
+Network accelerator_network();
+
+// Reads TOML; missing keys keep their values in `defaults`:
 //   copy_ns_per_byte = 0.05
 //   reduce_ns_per_byte = 0.05
 //   [intra_node]   # and [inter_node]: the fields of Level
@@ -73,7 +80,8 @@ Network uniform_network(const Level& level, double copy_ns_per_byte, double redu
 //   [nic]
 //   rails = 4
 // Unknown keys, wrong types and values out of range give "file:line: reason".
-Result<Network> parse_network(const std::string& text, const std::string& file_name);
-Result<Network> load_network(const std::string& path);
+Result<Network> parse_network(const std::string& text, const std::string& file_name,
+                              const Network& defaults = {});
+Result<Network> load_network(const std::string& path, const Network& defaults = {});
 
 }  // namespace weir::sim

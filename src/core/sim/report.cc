@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/graph/cut_bound.h"
 #include "core/sim/layout.h"
 #include "output/svg_canvas.h"
 
@@ -14,6 +15,7 @@ namespace weir::sim {
 namespace {
 
 constexpr size_t kBlockedShown = 16;
+constexpr size_t kLinksShown = 6;
 
 double ns(uint64_t ps) { return static_cast<double>(ps) / 1000; }
 
@@ -51,6 +53,63 @@ std::string text_of_ports(const char* what, const std::vector<PortUse>& ports,
   return fmt::format("  {:<16} {:5.1f} % busy on average, {:5.1f} % at most ({})\n", what,
                      percent(most.sum_ps / ports.size(), report.total_ps),
                      percent(most.most_ps, report.total_ps), where);
+}
+
+// "12.3 GB"
+std::string text_of_bytes(uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value < 1e3) return fmt::format("{} B", bytes);
+  if (value < 1e6) return fmt::format("{:.4g} kB", value / 1e3);
+  if (value < 1e9) return fmt::format("{:.4g} MB", value / 1e6);
+  return fmt::format("{:.4g} GB", value / 1e9);
+}
+
+double gbs(const graph::Link& link) { return static_cast<double>(link.bandwidth) / 1e6; }
+
+std::string text_of_link(const graph::LinkGraph& graph, graph::LinkId id) {
+  const graph::Link& link = graph.links()[id];
+  return text_of_vertex(graph, link.from) + " -> " + text_of_vertex(graph, link.to);
+}
+
+std::string text_of_links(const Report& report, const graph::LinkGraph& graph) {
+  uint64_t sum_ps = 0;
+  size_t limited = 0;
+  for (graph::LinkId id = 0; id < graph.links().size(); ++id) {
+    if (graph.links()[id].bandwidth == graph::kUnlimited) continue;
+    ++limited;
+    sum_ps += report.links[id].busy_ps;
+  }
+  const std::vector<graph::LinkId> busiest = busiest_links(report, kLinksShown);
+  if (busiest.empty() || report.total_ps == 0) return "";
+  std::string text =
+      fmt::format("  links            {} with a limit, {:.1f} % busy on average; the busiest:\n",
+                  limited, percent(sum_ps / limited, report.total_ps));
+  for (const graph::LinkId id : busiest) {
+    const LinkUse& use = report.links[id];
+    text += fmt::format("                   {:5.1f} %  {}: {} over {:.4g} GB/s\n",
+                        100 * busy_share(report, id), text_of_link(graph, id),
+                        text_of_bytes(use.bytes), gbs(graph.links()[id]));
+  }
+  return text;
+}
+
+nlohmann::ordered_json json_of_links(const Report& report, const graph::LinkGraph& graph) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (graph::LinkId id = 0; id < graph.links().size(); ++id) {
+    const graph::Link& link = graph.links()[id];
+    const LinkUse& use = report.links[id];
+    nlohmann::ordered_json json = {{"from", text_of_vertex(graph, link.from)},
+                                   {"to", text_of_vertex(graph, link.to)}};
+    // null: no limit.
+    json["gbs"] = nullptr;
+    if (link.bandwidth != graph::kUnlimited) json["gbs"] = gbs(link);
+    json["messages"] = use.messages;
+    json["bytes"] = use.bytes;
+    json["busy_ns"] = ns(use.busy_ps);
+    json["busy_share"] = busy_share(report, id);
+    list.push_back(std::move(json));
+  }
+  return list;
 }
 
 std::string text_of(const Culprit& culprit) {
@@ -95,7 +154,9 @@ std::string text_of_time(uint64_t ps) {
 std::optional<cost::ClosedForm> expected(const algo::Algorithm& algorithm,
                                          const algo::Problem& problem, uint64_t bytes,
                                          const Options& options) {
-  if (!options.slow.empty() || !options.dead.empty()) return std::nullopt;
+  if (!options.slow.empty() || !options.dead.empty() || options.links != nullptr) {
+    return std::nullopt;
+  }
   const cost::ChunkBytes chunks(problem.collective, problem.rank_count, bytes,
                                 algorithm.shape(problem).chunk_count, options.slicing.slice_bytes);
   if (chunks.slice_count() > 1) return std::nullopt;
@@ -115,7 +176,49 @@ std::optional<cost::ClosedForm> expected(const algo::Algorithm& algorithm,
                             .reduce_ns_per_byte = options.network.reduce_ns_per_byte});
 }
 
-std::string to_text(const Report& report, const std::optional<cost::ClosedForm>& closed_form) {
+Machine machine_of(const graph::LinkGraph& graph, const algo::Problem& problem, uint64_t bytes) {
+  Machine machine{.graph = &graph, .least_ns = std::nullopt};
+  switch (problem.collective) {
+    case Collective::kAllReduce:
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+    case Collective::kBroadcast:
+    case Collective::kReduce: {
+      const double least = graph::least_ns(graph, problem.collective, problem.root, bytes);
+      if (least > 0) machine.least_ns = least;
+      break;
+    }
+    default:
+      break;
+  }
+  return machine;
+}
+
+std::string text_of_vertex(const graph::LinkGraph& graph, graph::VertexId vertex) {
+  const graph::Vertex& it = graph.vertices()[vertex];
+  const bool several = graph.host_count() > 1 && it.host != graph::kNone;
+  return several ? fmt::format("M{}.{}", it.host, it.name) : it.name;
+}
+
+double busy_share(const Report& report, graph::LinkId link) {
+  if (report.total_ps == 0) return 0;
+  return static_cast<double>(report.links[link].busy_ps) / static_cast<double>(report.total_ps);
+}
+
+std::vector<graph::LinkId> busiest_links(const Report& report, size_t count) {
+  std::vector<graph::LinkId> ids;
+  for (graph::LinkId id = 0; id < report.links.size(); ++id) {
+    if (report.links[id].busy_ps > 0) ids.push_back(id);
+  }
+  std::stable_sort(ids.begin(), ids.end(), [&](graph::LinkId a, graph::LinkId b) {
+    return report.links[a].busy_ps > report.links[b].busy_ps;
+  });
+  if (ids.size() > count) ids.resize(count);
+  return ids;
+}
+
+std::string to_text(const Report& report, const std::optional<cost::ClosedForm>& closed_form,
+                    const Machine& machine) {
   std::string text;
   text += fmt::format("{} {}\n", report.complete ? "finished after" : "STOPPED at",
                       text_of_time(report.total_ps));
@@ -123,6 +226,13 @@ std::string to_text(const Report& report, const std::optional<cost::ClosedForm>&
     text += fmt::format("  closed form      {}: {}{}\n",
                         text_of_time(static_cast<uint64_t>(closed_form->ns * 1000)),
                         closed_form->formula, closed_form->exact ? "" : " (an estimate here)");
+  }
+  if (machine.least_ns) {
+    text += fmt::format("  cut bound        {} by the links' bandwidth alone",
+                        text_of_time(static_cast<uint64_t>(*machine.least_ns * 1000)));
+    text += report.complete ? fmt::format("; the time is {:.2f} times as long\n",
+                                          ns(report.total_ps) / *machine.least_ns)
+                            : "\n";
   }
   const CriticalPath& path = report.critical_path;
   text += fmt::format("  critical path    ends at rank {} after {} messages or signals:\n",
@@ -140,6 +250,7 @@ std::string to_text(const Report& report, const std::optional<cost::ClosedForm>&
   text += text_of_ports("ports in", report.rank_ports, &PortUse::ingress_ps, report, false);
   text += text_of_ports("NICs out", report.nic_ports, &PortUse::egress_ps, report, true);
   text += text_of_ports("NICs in", report.nic_ports, &PortUse::ingress_ps, report, true);
+  if (machine.graph != nullptr) text += text_of_links(report, *machine.graph);
   text += fmt::format("  events           {}, trace {:016x}\n", report.events, report.trace_hash);
   for (const Culprit& culprit : report.culprits)
     text += "  culprit          " + text_of(culprit) + "\n";
@@ -163,13 +274,18 @@ std::string to_text(const Report& report, const std::optional<cost::ClosedForm>&
   return text;
 }
 
-std::string to_json(const Report& report, const std::optional<cost::ClosedForm>& closed_form) {
+std::string to_json(const Report& report, const std::optional<cost::ClosedForm>& closed_form,
+                    const Machine& machine) {
   nlohmann::ordered_json json;
   json["complete"] = report.complete;
   json["total_ns"] = ns(report.total_ps);
   if (closed_form) {
     json["closed_form"] = {
         {"ns", closed_form->ns}, {"formula", closed_form->formula}, {"exact", closed_form->exact}};
+  }
+  if (machine.least_ns) {
+    json["cut_bound_ns"] = *machine.least_ns;
+    if (report.complete) json["cut_bound_ratio"] = ns(report.total_ps) / *machine.least_ns;
   }
   const CriticalPath& path = report.critical_path;
   json["critical_path"] = {{"rank", path.rank},
@@ -195,6 +311,7 @@ std::string to_json(const Report& report, const std::optional<cost::ClosedForm>&
     }
     return list;
   };
+  if (machine.graph != nullptr) json["links"] = json_of_links(report, *machine.graph);
   json["rails"] = report.rails;
   json["rank_ports"] = ports(report.rank_ports);
   json["nic_ports"] = ports(report.nic_ports);

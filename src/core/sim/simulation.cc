@@ -25,15 +25,19 @@ Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& pr
       options_(options),
       costs_(options.network),
       layout_(problem, options.network.nic.rails),
-      memory_costs_(costs_, layout_),
+      links_(options.links == nullptr
+                 ? std::nullopt
+                 : std::optional<LinkPorts>(std::in_place, *options.links, options.slow)),
+      memory_costs_(costs_, layout_, links_ ? &*links_ : nullptr),
       feed_(algorithm, problem, bytes, options.slicing, memory_costs_,
             options.operations_pending_max),
       lane_count_(feed_.lane_count()),
+      lanes_of_(options.lanes_of.value_or(kNobody)),
       signals_(problem.rank_count, feed_.signal_count()),
       ranks_(problem.rank_count),
       lanes_(size_t{problem.rank_count} * lane_count_),
-      nic_out_free_(layout_.nic_port_count(), 0),
-      nic_in_free_(layout_.nic_port_count(), 0) {
+      nic_out_(layout_.nic_port_count()),
+      nic_in_(layout_.nic_port_count()) {
   for (RankState& rank : ranks_) rank.live_lanes = lane_count_;
   for (const SlowRank& slow : options.slow) {
     ranks_[slow.rank].factor_milli = static_cast<uint64_t>(std::llround(slow.factor * 1000));
@@ -41,8 +45,6 @@ Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& pr
   for (const DeadRank& dead : options.dead) {
     ranks_[dead.rank].dead_at = std::min(ranks_[dead.rank].dead_at, ps_of_ns(dead.at_ns));
   }
-  report_.rank_ports.resize(problem.rank_count);
-  report_.nic_ports.resize(layout_.nic_port_count());
   report_.rails = costs_.rails;
 }
 
@@ -159,11 +161,6 @@ void Simulation::send(Rank rank, uint32_t lane, LaneState& state, const ShortOp&
   state.path.overhead += overhead;
   record(Span::Kind::kSend, rank, lane, op.peer, begin, state.time);
 
-  const Picoseconds transfer = scaled(own, level.port.of(op.amount));
-  const Picoseconds taken = std::max(transfer, scaled(own, level.gap));
-  const Picoseconds start = std::max(state.time, own.egress_free);
-  own.egress_free = start + taken;
-  report_.rank_ports[rank].egress_ps += taken;
   ++report_.messages;
   (level_index == 0 ? report_.message_bytes_intra_node : report_.message_bytes_inter_node) +=
       op.amount;
@@ -175,15 +172,11 @@ void Simulation::send(Rank rank, uint32_t lane, LaneState& state, const ShortOp&
   message.lane = static_cast<uint8_t>(lane);
   message.hops = std::min(state.hops + 1, kHopsMax);
   message.bytes = op.amount;
-  message.end = start + transfer;
   message.path = state.path;
-  message.path.transfer += transfer;
-  if (level_index == 1 && layout_.nic_shared()) {
-    queue_.push({start, index, kNicOut});
-  } else if (level_index == 1) {
-    pass_nic_out(index, start);
+  if (links_) {
+    begin_links(index, state.time);
   } else {
-    depart(index, start);
+    pass_egress(index, state.time);
   }
 }
 
@@ -236,7 +229,7 @@ void Simulation::wake(Rank sender, Rank target, uint32_t signal_index, Picosecon
     LaneState& state = lane_state(target, lane);
     if (state.state != State::kForSignal || state.peer != sender) continue;
     if (feed_.peek(target, lane)->signal() != signal_index) continue;
-    const Picoseconds arrival = time + costs_.level[layout_.level(sender, target)].signal;
+    const Picoseconds arrival = time + signal_latency(sender, target);
     queue_resume(target, lane, state, std::max(state.time, arrival));
   }
 }
@@ -263,7 +256,7 @@ bool Simulation::wait_for(Rank rank, LaneState& state, Rank sender, const ShortO
     state.peer = sender;
     return false;
   }
-  const Picoseconds latency = costs_.level[layout_.level(sender, rank)].signal;
+  const Picoseconds latency = signal_latency(sender, rank);
   if (record->time + latency > state.time) {
     state.time = record->time + latency;
     state.path = record->path;
@@ -272,6 +265,11 @@ bool Simulation::wait_for(Rank rank, LaneState& state, Rank sender, const ShortO
     state.peer = sender;
   }
   return true;
+}
+
+Picoseconds Simulation::signal_latency(Rank sender, Rank target) {
+  const Picoseconds latency = costs_.level[layout_.level(sender, target)].signal;
+  return links_ ? latency + links_->latency(sender, target) : latency;
 }
 
 // ---- Events -----------------------------------------------------------------------------------
@@ -290,6 +288,9 @@ void Simulation::handle(const RadixQueue::Entry& event) {
     case kNicOut:
       pass_nic_out(event.index, event.time);
       break;
+    case kLink:
+      pass_links(event.index, event.time);
+      break;
     case kIngress:
       enter(event.index, event.time);
       deliver(event.index);
@@ -300,87 +301,35 @@ void Simulation::handle(const RadixQueue::Entry& event) {
   }
 }
 
-void Simulation::pass_nic_out(uint32_t index, Picoseconds time) {
-  Message& message = messages_.at(index);
-  const uint32_t port = layout_.nic_port(message.source);
-  const Picoseconds transfer = costs_.nic.of(message.bytes);
-  const Picoseconds taken = std::max(transfer, costs_.nic_gap);
-  const Picoseconds start = std::max(time, nic_out_free_[port]);
-  nic_out_free_[port] = start + taken;
-  report_.nic_ports[port].egress_ps += taken;
-  // Cut-through: a port adds to the transfer only what exceeds the time of the port before.
-  const Picoseconds before = scaled(ranks_[message.source], costs_.level[1].port.of(message.bytes));
-  if (transfer > before) message.path.transfer += transfer - before;
-  message.end = std::max(message.end, start + transfer);
-  depart(index, start);
-}
-
-// The message leaves the sending side, its first byte at `time`.
-void Simulation::depart(uint32_t index, Picoseconds time) {
-  Message& message = messages_.at(index);
-  const Picoseconds latency = costs_.level[layout_.level(message.source, message.target)].latency;
-  message.end += latency;
-  message.path.latency += latency;
-  queue_.push({time + latency, index, kArrival});
-}
-
-void Simulation::arrive(uint32_t index, Picoseconds time) {
-  Message& message = messages_.at(index);
-  if (layout_.level(message.source, message.target) == 1) {
-    const uint32_t port = layout_.nic_port(message.target);
-    const Picoseconds transfer = costs_.nic.of(message.bytes);
-    const Picoseconds taken = std::max(transfer, costs_.nic_gap);
-    const Picoseconds start = std::max(time, nic_in_free_[port]);
-    nic_in_free_[port] = start + taken;
-    report_.nic_ports[port].ingress_ps += taken;
-    message.end = std::max(message.end, start + transfer);
-    if (start > time) {
-      queue_.push({start, index, kIngress});
-      return;
-    }
-  }
-  enter(index, time);
-  deliver(index);
-}
-
-// Claims the receiver's ingress port.
-void Simulation::enter(uint32_t index, Picoseconds time) {
-  Message& message = messages_.at(index);
-  RankState& target = ranks_[message.target];
-  const LevelCosts& level = costs_.level[layout_.level(message.source, message.target)];
-  const Picoseconds plain = level.port.of(message.bytes);
-  const Picoseconds transfer = scaled(target, plain);
-  const Picoseconds taken = std::max(transfer, scaled(target, level.gap));
-  const Picoseconds start = std::max(time, target.ingress_free);
-  target.ingress_free = start + taken;
-  report_.rank_ports[message.target].ingress_ps += taken;
-  if (target.factor_milli != 1000) {
-    const Picoseconds before = scaled(ranks_[message.source], plain);
-    if (transfer > before) message.path.transfer += transfer - before;
-  }
-  message.end = std::max(message.end, start + transfer);
-}
-
-void Simulation::deliver(uint32_t index) {
-  const Message& message = messages_.at(index);
-  const Rank target = message.target;
-  const uint32_t lane = message.lane;
-  LaneState& state = lane_state(target, lane);
-  if (state.state != State::kForMessage || state.peer != message.source) {
-    messages_.enqueue(index);
-    return;
-  }
-  state.message = index;
-  advance(target, lane);
-}
-
 // ---- Result -----------------------------------------------------------------------------------
 
 void Simulation::record(Span::Kind kind, Rank rank, uint32_t lane, Rank peer, Picoseconds begin,
                         Picoseconds end) {
-  if (rank >= options_.timeline_ranks) return;
-  if (begin == end || report_.timeline.size() >= options_.timeline_spans_max) return;
-  report_.timeline.push_back({kind, rank, lane, peer, begin, end});
+  if (begin == end) return;
+  if (rank < options_.timeline_ranks && report_.timeline.size() < options_.timeline_spans_max) {
+    report_.timeline.push_back({kind, rank, lane, peer, begin, end});
+  }
+  if (rank == lanes_of_ && report_.lanes.size() < options_.timeline_spans_max) {
+    report_.lanes.push_back({kind, rank, lane, peer, begin, end});
+  }
+}
+
+void Simulation::record_transfer(const Transfer& transfer) {
+  if (transfer.begin_ps == transfer.end_ps) return;
+  if (report_.transfers.size() < options_.timeline_spans_max) report_.transfers.push_back(transfer);
+}
+
+void Simulation::report_ports() {
+  if (links_) {
+    report_.links = links_->use();
+    return;
+  }
+  for (const RankState& rank : ranks_) {
+    report_.rank_ports.push_back({rank.egress.busy, rank.ingress.busy});
+  }
+  for (size_t i = 0; i < nic_out_.size(); ++i) {
+    report_.nic_ports.push_back({nic_out_[i].busy, nic_in_[i].busy});
+  }
 }
 
 Report Simulation::finish() {
@@ -421,6 +370,7 @@ Report Simulation::finish() {
   critical.transfer_ps = path.transfer;
   critical.compute_ps = path.compute;
   critical.contention_ps = last->time - path.overhead - path.latency - path.transfer - path.compute;
+  report_ports();
   report_.trace_hash = hash_;
   report_.culprits = find_culprits(report_.blocked, report_.dead, problem_.rank_count);
   return std::move(report_);

@@ -3,17 +3,21 @@
 //
 // A rank with one lane runs ahead of the global time until it is blocked: it touches only its own
 // state, and its claims on others (ports, peers) go through the time-ordered queue. So a message
-// costs one event (its arrival at the ingress port), two if it also contends for a shared NIC. The
-// lanes of a rank with several take turns through the queue, as they share its core and port.
+// costs one event (its arrival at the ingress port), two if it also contends for a shared NIC; over
+// links one, and one more for each link that it starts later than now. The lanes of a rank with
+// several take turns through the queue, as they share its core and port.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/cost/op_stream.h"
 #include "core/sim/costs.h"
 #include "core/sim/layout.h"
+#include "core/sim/link_ports.h"
 #include "core/sim/message_pool.h"
+#include "core/sim/port.h"
 #include "core/sim/radix_queue.h"
 #include "core/sim/signal_board.h"
 #include "core/sim/simulator.h"
@@ -28,8 +32,9 @@ class Simulation {
   Result<Report> run();
 
  private:
+  static constexpr Rank kNobody = 0xffffffffu;
   enum class State : uint8_t { kReady, kQueued, kForMessage, kForSignal, kDone, kDead };
-  enum EventKind : uint32_t { kResume, kNicOut, kArrival, kIngress };
+  enum EventKind : uint32_t { kResume, kNicOut, kArrival, kIngress, kLink };
 
   struct LaneState {
     Picoseconds time = 0;
@@ -41,8 +46,8 @@ class Simulation {
     State state = State::kReady;
   };
   struct RankState {
-    Picoseconds egress_free = 0;
-    Picoseconds ingress_free = 0;
+    Port egress;
+    Port ingress;
     Picoseconds core_free = 0;
     Picoseconds dead_at = ~Picoseconds{0};
     uint64_t factor_milli = 1000;
@@ -69,33 +74,44 @@ class Simulation {
   void queue_resume(Rank rank, uint32_t lane, LaneState& state, Picoseconds time);
   void wake(Rank sender, Rank target, uint32_t signal_index, Picoseconds time);
 
+  Picoseconds signal_latency(Rank sender, Rank target);
+
   void handle(const RadixQueue::Entry& event);
+
+  // ---- The way of a message (message_way.cc)
+  void pass_egress(uint32_t index, Picoseconds time);
   void pass_nic_out(uint32_t index, Picoseconds time);
-  void depart(uint32_t index, Picoseconds time);
+  void depart(uint32_t index, Picoseconds time, Picoseconds latency);
   void arrive(uint32_t index, Picoseconds time);
   void enter(uint32_t index, Picoseconds time);
+  void begin_links(uint32_t index, Picoseconds time);
+  void pass_links(uint32_t index, Picoseconds time);
   void deliver(uint32_t index);
 
   void record(Span::Kind kind, Rank rank, uint32_t lane, Rank peer, Picoseconds begin,
               Picoseconds end);
+  void record_transfer(const Transfer& transfer);
   void mix(uint64_t value) { hash_ = (hash_ ^ value) * 0x9fb21c651e98df25u, hash_ ^= hash_ >> 29; }
   Status check_progress();
+  void report_ports();
   Report finish();
 
   const algo::Problem& problem_;
   const Options& options_;
   Costs costs_;
   Layout layout_;
+  std::optional<LinkPorts> links_;  // instead of the ports of the ranks and nodes
   NetworkMemoryCosts memory_costs_;
   cost::OpStream feed_;
   uint32_t lane_count_;
+  Rank lanes_of_;  // kNobody: none are kept
   SignalBoard signals_;
   MessagePool messages_;
   RadixQueue queue_;
   std::vector<RankState> ranks_;
   std::vector<LaneState> lanes_;
-  std::vector<Picoseconds> nic_out_free_;
-  std::vector<Picoseconds> nic_in_free_;
+  std::vector<Port> nic_out_;
+  std::vector<Port> nic_in_;
   Picoseconds now_ = 0;
   uint64_t events_ = 0;
   uint64_t hash_ = 0x243f6a8885a308d3u;

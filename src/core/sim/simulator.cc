@@ -46,6 +46,10 @@ Status check_problem(const algo::Algorithm& algorithm, const algo::Problem& prob
       }
     }
   }
+  if (options.links != nullptr && options.links->rank_count() != problem.rank_count) {
+    return invalid_argument(fmt::format("the link graph has {} ranks, the problem has {}",
+                                        options.links->rank_count(), problem.rank_count));
+  }
   if (problem.root >= problem.rank_count) {
     return invalid_argument(
         fmt::format("root {} is not below {}", problem.root, problem.rank_count));
@@ -88,6 +92,11 @@ Status check_faults(const algo::Problem& problem, const Options& options) {
       return invalid_argument(fmt::format("slow rank {}: factor {} is not in 0.001 to 1000000",
                                           slow.rank, slow.factor));
     }
+  }
+  if (options.lanes_of && *options.lanes_of >= problem.rank_count) {
+    return invalid_argument(
+        fmt::format("rank {}, whose lanes are wanted, is not below the {} ranks", *options.lanes_of,
+                    problem.rank_count));
   }
   for (const DeadRank& dead : options.dead) {
     if (dead.rank >= problem.rank_count) {

@@ -3,20 +3,23 @@
 // time. It executes the same operations as the engine, generated step by step as each rank reaches
 // them, so that 10,240 ranks need memory only for operations in flight and not for their programs.
 //
-// Model. Ports contend as network.h says. A rank has one core: overheads, copies and reductions of
-// its lanes take turns on it, in time order. Sends do not wait for the receiver (eager, buffered).
-// Copies and reductions from peers' memory take the reader's core and no port. The same inputs give
-// the same result to the bit, trace hash included. Thread-safe: no shared state.
+// Model. Ports contend as network.h says, or the links of a graph as Options::links says. A rank
+// has one core: overheads, copies and reductions of its lanes take turns on it, in time order.
+// Sends do not wait for the receiver (eager, buffered). Copies and reductions from peers' memory
+// take the reader's core and no port. The same inputs give the same result to the bit, trace hash
+// included. Thread-safe: no shared state.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/algo/algorithm.h"
 #include "core/base/status.h"
 #include "core/cost/chunk_bytes.h"
+#include "core/graph/link_graph.h"
 #include "core/sim/network.h"
 
 namespace weir::sim {
@@ -42,6 +45,15 @@ struct Progress {
 
 struct Options {
   Network network;
+  // Null: messages claim the ports of `network`. Otherwise a message claims the links of its way
+  // (graph/routes.h) one after another, cut-through: a link starts as soon as the link before has
+  // started, and is taken for max(gap, bytes / bandwidth); one without a limit, not at all. The
+  // message arrives the sum of the links' latencies later. Of `network` remain overheads, gaps,
+  // copies and reductions; a signal takes `signal_ns` and the latency of the way, and a byte at a
+  // peer `remote_ns_per_byte` and the time of the slowest link on the way, which it does not claim.
+  // The links of a slow rank are slow too. The graph has as many ranks as the problem and outlives
+  // the call; which ranks are on one node is said by the problem, as ever.
+  const graph::LinkGraph* links = nullptr;
   cost::Slicing slicing;  // whole chunks, unless set otherwise
   std::vector<SlowRank> slow;
   std::vector<DeadRank> dead;
@@ -49,6 +61,8 @@ struct Options {
   std::function<bool(const Progress&)> progress;
   // Activities of the first `timeline_ranks` ranks are kept, at most `timeline_spans_max` of them.
   uint32_t timeline_ranks = 0;
+  // The lanes of this rank and what takes its ports or links are kept, as many spans of each.
+  std::optional<Rank> lanes_of;
   uint64_t timeline_spans_max = 100'000;
   // Limits on memory: messages sent and not yet received, operations generated and not yet executed
   // (a lane that is far ahead of another). Exceeding one is kNoMemory.
@@ -93,9 +107,24 @@ struct Span {
   uint64_t end_ps = 0;
 };
 
+// A message at a port of Options::lanes_of, or over a link that begins or ends at it.
+struct Transfer {
+  graph::LinkId link = graph::kNone;  // kNone: the port of the two-level network
+  bool out = false;                   // from the rank
+  Rank peer = 0;
+  uint64_t begin_ps = 0;
+  uint64_t end_ps = 0;
+};
+
 struct PortUse {
   uint64_t egress_ps = 0;  // time that the port is taken
   uint64_t ingress_ps = 0;
+};
+
+struct LinkUse {
+  uint64_t busy_ps = 0;  // time that the link is taken
+  uint64_t messages = 0;
+  uint64_t bytes = 0;
 };
 
 struct Report {
@@ -110,6 +139,8 @@ struct Report {
   uint64_t copied_bytes = 0;  // by copies and reductions, local and from peers: bytes written
   uint64_t remote_bytes = 0;  // read from or written to peers' memory
   uint64_t signals = 0;
+  // Over a link graph the use of each link, by its number; otherwise of each port.
+  std::vector<LinkUse> links;
   std::vector<PortUse> rank_ports;
   std::vector<PortUse> nic_ports;  // [node * rails + rail]
   uint32_t rails = 1;
@@ -123,6 +154,8 @@ struct Report {
   uint64_t messages_in_flight_peak = 0;
   uint64_t trace_hash = 0;  // of every event in order
   std::vector<Span> timeline;
+  std::vector<Span> lanes;  // of Options::lanes_of
+  std::vector<Transfer> transfers;
 };
 
 // `bytes` is the size of the largest buffer of a rank (see cost::ChunkBytes). A slot of Scratch or

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-#include "graph_support.h"
+#include "unit/graph/graph_support.h"
 
 namespace weir::graph {
 namespace {

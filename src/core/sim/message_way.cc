@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ports that a message claims on its way: those of the two-level network, or the links of a
+// graph. Cut-through: a port starts as soon as the port before has started.
+#include <algorithm>
+
+#include "core/sim/simulation.h"
+
+namespace weir::sim {
+
+// ---- The two-level network --------------------------------------------------------------------
+
+// Claims the sender's egress port.
+void Simulation::pass_egress(uint32_t index, Picoseconds time) {
+  Message& message = messages_.at(index);
+  RankState& own = ranks_[message.source];
+  const uint32_t level_index = layout_.level(message.source, message.target);
+  const LevelCosts& level = costs_.level[level_index];
+  const Picoseconds transfer = scaled(own, level.port.of(message.bytes));
+  const Picoseconds start = own.egress.claim(time, std::max(transfer, scaled(own, level.gap)));
+  message.end = start + transfer;
+  if (message.source == lanes_of_) {
+    record_transfer({graph::kNone, true, message.target, start, start + transfer});
+  }
+  message.path.transfer += transfer;
+  if (level_index == 1 && layout_.nic_shared()) {
+    queue_.push({start, index, kNicOut});
+  } else if (level_index == 1) {
+    pass_nic_out(index, start);
+  } else {
+    depart(index, start, level.latency);
+  }
+}
+
+void Simulation::pass_nic_out(uint32_t index, Picoseconds time) {
+  Message& message = messages_.at(index);
+  const Picoseconds transfer = costs_.nic.of(message.bytes);
+  Port& port = nic_out_[layout_.nic_port(message.source)];
+  const Picoseconds start = port.claim(time, std::max(transfer, costs_.nic_gap));
+  // A port adds to the transfer only what exceeds the time of the port before.
+  const Picoseconds before = scaled(ranks_[message.source], costs_.level[1].port.of(message.bytes));
+  if (transfer > before) message.path.transfer += transfer - before;
+  message.end = std::max(message.end, start + transfer);
+  depart(index, start, costs_.level[1].latency);
+}
+
+// The message leaves the sending side, its first byte at `time`.
+void Simulation::depart(uint32_t index, Picoseconds time, Picoseconds latency) {
+  Message& message = messages_.at(index);
+  message.end += latency;
+  message.path.latency += latency;
+  queue_.push({time + latency, index, kArrival});
+}
+
+void Simulation::arrive(uint32_t index, Picoseconds time) {
+  Message& message = messages_.at(index);
+  if (links_) {
+    deliver(index);
+    return;
+  }
+  if (layout_.level(message.source, message.target) == 1) {
+    const Picoseconds transfer = costs_.nic.of(message.bytes);
+    Port& port = nic_in_[layout_.nic_port(message.target)];
+    const Picoseconds start = port.claim(time, std::max(transfer, costs_.nic_gap));
+    message.end = std::max(message.end, start + transfer);
+    if (start > time) {
+      queue_.push({start, index, kIngress});
+      return;
+    }
+  }
+  enter(index, time);
+  deliver(index);
+}
+
+// Claims the receiver's ingress port.
+void Simulation::enter(uint32_t index, Picoseconds time) {
+  Message& message = messages_.at(index);
+  RankState& target = ranks_[message.target];
+  const LevelCosts& level = costs_.level[layout_.level(message.source, message.target)];
+  const Picoseconds plain = level.port.of(message.bytes);
+  const Picoseconds transfer = scaled(target, plain);
+  const Picoseconds taken = std::max(transfer, scaled(target, level.gap));
+  const Picoseconds start = target.ingress.claim(time, taken);
+  if (message.target == lanes_of_) {
+    record_transfer({graph::kNone, false, message.source, start, start + transfer});
+  }
+  if (target.factor_milli != 1000) {
+    const Picoseconds before = scaled(ranks_[message.source], plain);
+    if (transfer > before) message.path.transfer += transfer - before;
+  }
+  message.end = std::max(message.end, start + transfer);
+}
+
+// ---- Links ------------------------------------------------------------------------------------
+
+void Simulation::begin_links(uint32_t index, Picoseconds time) {
+  Message& message = messages_.at(index);
+  message.next = 0;
+  message.end = time;
+  message.path.transfer += links_->slowest(message.source, message.target, message.bytes);
+  pass_links(index, time);
+}
+
+// Claims the links of the way from `time` on. Only the sender's messages claim its first link, so
+// that a sender that is ahead of the global time takes it at once; the others are claimed in time
+// order, through the queue.
+void Simulation::pass_links(uint32_t index, Picoseconds time) {
+  Message& message = messages_.at(index);
+  const std::span<const graph::LinkId> way = links_->way(message.source, message.target);
+  const Picoseconds gap = costs_.level[layout_.level(message.source, message.target)].gap;
+  while (message.next < way.size()) {
+    const graph::LinkId id = way[message.next];
+    LinkPorts::Link& link = links_->link(id);
+    if (message.next > 0 && link.is_limited() && time > now_) {
+      queue_.push({time, index, kLink});
+      return;
+    }
+    ++message.next;
+    ++link.messages;
+    link.bytes += message.bytes;
+    if (!link.is_limited()) continue;
+    const Picoseconds transfer = link.time_of(message.bytes);
+    time = link.port.claim(time, std::max(transfer, gap));
+    // Only the first link begins at the sender, and only the last one ends at the receiver.
+    const bool out = message.source == lanes_of_ && message.next == 1;
+    if (out || (message.target == lanes_of_ && message.next == way.size())) {
+      record_transfer({id, out, out ? message.target : message.source, time, time + transfer});
+    }
+    message.end = std::max(message.end, time + transfer);
+  }
+  depart(index, time, links_->latency(message.source, message.target));
+}
+
+// ---- Both -------------------------------------------------------------------------------------
+
+void Simulation::deliver(uint32_t index) {
+  const Message& message = messages_.at(index);
+  const Rank target = message.target;
+  const uint32_t lane = message.lane;
+  LaneState& state = lane_state(target, lane);
+  if (state.state != State::kForMessage || state.peer != message.source) {
+    messages_.enqueue(index);
+    return;
+  }
+  state.message = index;
+  advance(target, lane);
+}
+
+}  // namespace weir::sim
