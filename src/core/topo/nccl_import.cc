@@ -94,6 +94,7 @@ class Importer {
   Status read_cpu(pugi::xml_node element) {
     note_unknown_attributes(element, {"numaid", "affinity", "arch", "vendor", "familyid", "modelid",
                                       "host_hash", "keep"});
+    WEIR_RETURN_IF_ERROR(check_host(element));
     WEIR_TOPO_ASSIGN(number, xml_.integer(element, "numaid", -1, kDeviceNumberMax));
     if (!number) return xml_.error(element, "<cpu> has no numaid");
     const auto [place, is_new] = cpu_lines_.try_emplace(*number, xml_.line(element));
@@ -188,6 +189,20 @@ class Importer {
     }
     *root = place->second.node;
     return Status();
+  }
+
+  // NCCL writes the CPUs of all machines of one NVLink domain to one file.
+  Status check_host(pugi::xml_node element) {
+    const auto host = XmlReader::text(element, "host_hash");
+    if (!host) return Status();
+    if (host_line_ == 0) {
+      host_ = *host;
+      host_line_ = xml_.line(element);
+    }
+    if (host_ == *host) return Status();
+    return xml_.error(element, fmt::format("host_hash=\"{:.40}\": the <cpu> on line {} is of "
+                                           "another machine; give a file of one machine",
+                                           *host, host_line_));
   }
 
   NodeId package_node(int32_t number, const CpuInfo& cpu, const CpuSet& cpus) {
@@ -534,6 +549,8 @@ class Importer {
 
   const XmlReader& xml_;
   Topology topology_;
+  std::string host_;      // host_hash of the first <cpu> that has one
+  size_t host_line_ = 0;  // its line; 0: none has one
   std::map<int64_t, size_t> cpu_lines_;
   std::map<int32_t, NodeId> packages_;
   std::map<int32_t, NodeId> numa_nodes_;
