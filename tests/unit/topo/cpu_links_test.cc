@@ -85,6 +85,23 @@ TEST(CpuLinks, AGpuThatIsNearNoMemoryIsLinkedToThePackagesOnlyMemory) {
   EXPECT_EQ(far_end(one + R"(<object type="NUMANode" os_index="6" cpuset="0xf"/>)"), "package 0");
 }
 
+TEST(CpuLinks, OfAPackageWithSeveralNumaNodesTheGpusOwnIsAtTheEnd) {
+  const Result<Topology> machine = parse_hwloc_xml(
+      R"(<topology version="2.0"><object type="Machine" cpuset="0xf">
+<object type="Package" os_index="0" cpuset="0xf" gp_index="2">
+<object type="Group" cpuset="0x3"><object type="NUMANode" os_index="0" cpuset="0x3"/></object>
+<object type="Group" cpuset="0xc"><object type="NUMANode" os_index="1" cpuset="0xc"/>
+<object type="PCIDev" pci_busid="0000:01:00.0" pci_type="0302 [10de:15f9] [10de:116b] a1"
+ gp_index="9"/></object></object></object>
+<distances2hetero nbobjs="2" kind="25" name="NVLinkBandwidth">
+<indexes>PCIDev:9 Package:2 </indexes><u64values>0 40000 40000 0 </u64values>
+</distances2hetero></topology>)",
+      "test.xml");
+  ASSERT_TRUE(machine.ok()) << machine.status().text();
+  EXPECT_EQ(label(machine.value(), "GPU0", "NUMA1"), "NV2");
+  EXPECT_EQ(label(machine.value(), "GPU0", "NUMA0"), "SYS");
+}
+
 TEST(CpuLinks, WhatNoLinkJoinsIsLeftOutAndNoted) {
   const auto notes_of = [](const std::string& ends) {
     const Result<Topology> machine = parse_hwloc_xml(

@@ -116,6 +116,16 @@ TEST(Merge, SpeedAndWidthAreFilledInEachByItself) {
   EXPECT_NEAR(bandwidth(R"(weir_bw="5")").bandwidth_gbs, 5, 1e-9);
 }
 
+TEST(Merge, ALinkOfWhichTheFileSaysNothingIsAsWideAsInTheMachine) {
+  // The other end of the link is narrower than the device.
+  Topology machine = flat_machine();
+  machine.mutable_node(find(machine, "GPU0")).up.bandwidth_gbs = 3.938;
+  const Topology both = merged(from_nccl(R"(<system version="1"><cpu numaid="0" affinity="f">
+<pci busid="0000:01:00.0" class="0x030200"/></cpu></system>)"),
+                               machine);
+  EXPECT_NEAR(both.node(find(both, "GPU0")).up.bandwidth_gbs, 3.938, 1e-9);
+}
+
 TEST(Merge, PortsAreKnownByName) {
   const Topology both = merged(from_nccl(R"(<system version="1"><cpu numaid="0" affinity="f">
 <pci busid="0000:07:00.0" class="0x020000"><nic><net name="mlx5_1" dev="3" speed="50000"/></nic>
