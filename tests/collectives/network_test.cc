@@ -234,6 +234,33 @@ TEST(CostsOverTcp, AreMeasuredOnTheConnectionsAndKeptApartFromThoseOfMemory) {
   std::filesystem::remove_all(pattern);
 }
 
+TEST(Costs, AreKeptUnderTheTopologyThatAFileDescribes) {
+  std::string pattern = std::filesystem::temp_directory_path() / "weir-costs-XXXXXX";
+  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+  const std::string file = pattern + "/topology.xml";
+  // No machine has this device.
+  std::ofstream(file) << R"(<system version="1"><cpu numaid="0" affinity="1">
+<pci busid="fffff:ff:1f.7" class="0x030200"/></cpu></system>)";
+  const auto said = [&](const std::string& merge) {
+    const std::string log = pattern + "/log" + merge;
+    run_processes(
+        2, [](int, weir_comm_t comm) { ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK); },
+        {{"WEIR_TRANSPORT", "tcp"},
+         {"WEIR_CACHE_DIR", pattern + "/" + merge},
+         {"WEIR_PROBE", "1"},
+         {"WEIR_TOPOLOGY_FILE", file},
+         {"WEIR_TOPOLOGY_MERGE", merge},
+         {"WEIR_LOG_FILE", log}},
+        with_timeout(60'000));
+    std::ifstream lines(log);
+    return std::string(std::istreambuf_iterator<char>(lines), {});
+  };
+  EXPECT_NE(said("auto").find("is taken alone: it cannot be merged"), std::string::npos);
+  EXPECT_EQ(said("0").find("topology"), std::string::npos);
+  EXPECT_NE(said("1").find("so measured costs are not cached"), std::string::npos);
+  std::filesystem::remove_all(pattern);
+}
+
 TEST(CostsOverTcp, AreWrittenWhereTheSettingSays) {
   std::string pattern = std::filesystem::temp_directory_path() / "weir-costs-XXXXXX";
   ASSERT_NE(mkdtemp(pattern.data()), nullptr);
@@ -247,7 +274,7 @@ TEST(CostsOverTcp, AreWrittenWhereTheSettingSays) {
       with_timeout(60'000));
   std::ifstream file(path);
   const auto json = nlohmann::json::parse(file);
-  EXPECT_EQ(json["version"].get<int>(), 1);
+  EXPECT_EQ(json["version"].get<int>(), 2);
   EXPECT_GT(json["shm_shared_cache.message_ns"].get<double>(), 500);
   std::filesystem::remove_all(pattern);
 }

@@ -11,7 +11,9 @@
 
 #include "core/topo/cpuset.h"
 #include "core/topo/discover.h"
+#include "core/topo/flat_switch.h"
 #include "core/topo/hwloc_xml.h"
+#include "core/topo/merge.h"
 #include "core/topo/nccl_xml.h"
 #include "core/topo/path.h"
 #include "core/topo/pci.h"
@@ -42,6 +44,9 @@ void use(const Topology& topology) {
     require(!print_path(topology, gpus[0], gpus[i]).empty());
     require(topology.find(topology.label(gpus[i])).ok());
   }
+  require(join_flat_switches(topology).ok());
+  const Result<Topology> both = merge(topology, topology);
+  require(!both.ok() || both.value().count(NodeKind::kGpu) == gpus.size());
   const Result<std::string> xml = to_nccl_xml(topology);
   if (!xml.ok()) {
     require(!xml.status().text().empty());

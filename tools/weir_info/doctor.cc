@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "core/base/settings.h"
-#include "core/topo/discover.h"
 #include "nccl/direct/direct_choice.h"
 #include "nccl/real/found_functions.h"
 #include "weir_info/build.h"
@@ -325,8 +324,14 @@ Check judge_topology(const PciTree& tree, bool topology_file_given) {
       "NCCL_TOPO_FILE"};
 }
 
-Check check_topology_file(const std::string& variable, const std::string& path) {
-  const auto topology = topo::read_file(path);
+Check check_topology_file(const std::string& variable, const std::string& path, topo::Merge merge) {
+  std::string alone;
+  const auto topology = topo::read_machine(path, merge, {}, &alone);
+  if (!alone.empty()) {
+    return {Verdict::kNote, variable, alone,
+            "give the file for this kind of machine; if another machine is meant, "
+            "WEIR_TOPOLOGY_MERGE=0 says so"};
+  }
   return {topology.ok() ? Verdict::kGood : Verdict::kBad, variable,
           topology.ok() ? path + " can be read" : topology.status().text(),
           topology.ok() ? "" : "name a topology file of hwloc's or NCCL's, or unset it"};
@@ -375,7 +380,10 @@ std::vector<Section> examine(const std::string& program) {
                      : is_set("NCCL_TOPO_FILE")   ? "NCCL_TOPO_FILE"
                                                   : nullptr;
   machine.checks.push_back(judge_topology(gather_pci_tree("/"), file != nullptr));
-  if (file != nullptr) machine.checks.push_back(check_topology_file(file, std::getenv(file)));
+  const char* setting = std::getenv("WEIR_TOPOLOGY_MERGE");
+  const topo::Merge merge = topo::merge_of_setting(setting == nullptr ? "" : setting);
+  if (file != nullptr)
+    machine.checks.push_back(check_topology_file(file, std::getenv(file), merge));
   sections.push_back(std::move(machine));
   Section variables{"Variables", {}};
   variables.checks.push_back(

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/topo/discover.h"
 #include "weir_info/behind.h"
 #include "weir_info/hidden_topology.h"
 #include "weir_info/installed_driver.h"
@@ -50,8 +51,8 @@ std::vector<Check> judge_transports(const std::vector<TransportLine>& transports
 std::vector<Check> judge_limits(const std::vector<Finding>& machine);
 Check judge_topology(const PciTree& tree, bool topology_file_given);
 
-// Whether the topology file that `variable` names can be read.
-Check check_topology_file(const std::string& variable, const std::string& path);
+// Whether the topology file that `variable` names can be read, and merged where it is to be.
+Check check_topology_file(const std::string& variable, const std::string& path, topo::Merge merge);
 
 // "a, b, c, d, e and 3 more"
 std::string list_of(const std::vector<std::string>& names);

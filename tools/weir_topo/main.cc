@@ -35,6 +35,7 @@ Examples:
   weir-topo --path GPU0 mlx5_0               one path, hop by hop
   weir-topo --nccl-xml > topo.xml            for NCCL_TOPO_FILE, where the PCIe tree is hidden
   weir-topo --file a.xml --file b.xml        two machines and the network between them
+  weir-topo --merge --file topo.xml          this machine, with what a file says of it
 
 A file is the XML of hwloc ("lstopo machine.xml") or of NCCL (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE).
 Devices are named as in the tree (GPU0, NIC1, NUMA0), by PCI address, or by port (mlx5_0, eth0).
@@ -49,6 +50,7 @@ struct Arguments {
   bool nccl_xml = false;
   bool every_port = false;
   bool hash = false;
+  bool merge = false;
   std::string svg_file;
   std::vector<std::string> path;
   DiscoverOptions discover;
@@ -60,7 +62,13 @@ int fail(const Status& status) {
 }
 
 Result<Topology> load(const Arguments& arguments) {
+  if (arguments.merge && arguments.files.size() != 1) {
+    return invalid_argument("--merge takes one --file, that of this machine");
+  }
   if (arguments.files.empty()) return discover(arguments.discover);
+  if (arguments.merge) {
+    return read_machine(arguments.files[0], Merge::kAlways, arguments.discover);
+  }
   std::vector<Topology> machines;
   for (const std::string& file : arguments.files) {
     Result<Topology> topology = read_file(file);
@@ -141,6 +149,8 @@ int run(int argc, char** argv) {
          "Read this file instead of asking the machine; several files make several machines")
       .value_name("FILE")
       .one_each_time();
+  app.add_flag("--merge", arguments.merge,
+               "Add what this machine has and the file lacks, as WEIR_TOPOLOGY_MERGE=1 does");
   app.add_flag("-m,--matrix", arguments.matrix,
                "Table of path classes, with CPU and NUMA affinity");
   app.add_flag("-b,--bandwidth", arguments.bandwidth, "Table of bandwidths in GB/s");

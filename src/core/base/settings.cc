@@ -104,7 +104,11 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_TUNING_FILE", Kind::kPath, "", "",
      "File of rules that override the choice of algorithms."},
     {"WEIR_TOPOLOGY_FILE", Kind::kPath, "", "",
-     "hwloc XML or NCCL topology XML that is used instead of this machine's topology."},
+     "hwloc XML or NCCL topology XML that describes this machine, instead of what is found or "
+     "merged with it (WEIR_TOPOLOGY_MERGE)."},
+    {"WEIR_TOPOLOGY_MERGE", Kind::kChoice, "auto", "auto|0|1",
+     "What the machine has and WEIR_TOPOLOGY_FILE lacks is added: where the file is NCCL's and of "
+     "this machine, never, or always (a file with which that is impossible is an error)."},
     {"WEIR_CACHE_DIR", Kind::kPath, "", "",
      "Where measured costs are kept; unset: weir in the user's cache directory."},
     {"WEIR_COSTS_FILE", Kind::kPath, "", "",
@@ -185,6 +189,7 @@ const Binding kBindings[] = {
     {"WEIR_ALGORITHM", &Settings::algorithm},
     {"WEIR_TUNING_FILE", &Settings::tuning_file},
     {"WEIR_TOPOLOGY_FILE", &Settings::topology_file},
+    {"WEIR_TOPOLOGY_MERGE", &Settings::topology_merge},
     {"WEIR_CACHE_DIR", &Settings::cache_dir},
     {"WEIR_COSTS_FILE", &Settings::costs_file},
     {"WEIR_PROBE", &Settings::probe},

@@ -28,32 +28,33 @@ struct SettingInfo {
 std::span<const SettingInfo> setting_table();
 
 struct Settings {
-  int64_t timeout_ms;         // WEIR_TIMEOUT_MS: deadline of an operation
-  std::string transport;      // WEIR_TRANSPORT: comma list of transports allowed; "" = all viable
-  std::string tls;            // WEIR_TLS: off, control or all; for network transports
-  std::string failover;       // WEIR_FAILOVER: comma list; each takes over from the one before it
-  std::string hooks;          // WEIR_HOOKS: comma list of trace, check, fault; outermost first
-  std::string fault;          // WEIR_FAULT: what hook_fault does, e.g. "delay_us=100,seed=7"
-  std::string algorithm;      // WEIR_ALGORITHM: "all_reduce=ring,broadcast=binomial"; "" = routed
-  std::string tuning_file;    // WEIR_TUNING_FILE: rules that override the route
-  std::string topology_file;  // WEIR_TOPOLOGY_FILE: hwloc or NCCL XML instead of this machine
-  std::string cache_dir;      // WEIR_CACHE_DIR: where probe results are kept; "" = XDG cache
-  std::string costs_file;     // WEIR_COSTS_FILE: rank 0 writes the task times it uses here
-  bool probe;                 // WEIR_PROBE: measure tasks at start-up (else built-in figures)
-  bool explain;               // WEIR_EXPLAIN
-  bool deterministic;         // WEIR_DETERMINISTIC: WEIR_COMM_DETERMINISTIC for all
-  bool huge_pages;            // WEIR_HUGE_PAGES
-  int64_t staging_bytes;      // WEIR_STAGING_BYTES: staging memory per rank and communicator
-  int64_t nccl_chunk_bytes;   // WEIR_NCCL_CHUNK_BYTES: piece of device memory between copies
-  std::string direct;         // WEIR_DIRECT: auto, 0 or 1; from device to device in libnccl.so.2
-  int64_t slice_bytes;        // WEIR_SLICE_BYTES: 0 = chosen by size
-  int64_t spin_us;            // WEIR_SPIN_US: spin before sleeping; -1 = by cores and ranks
-  bool progress_thread;       // WEIR_PROGRESS_THREAD: it advances nonblocking operations
-  bool recorder;              // WEIR_RECORDER: a rank's latest actions are kept for weir-trace
-  std::string recorder_dir;   // WEIR_RECORDER_DIR; "" = a private folder in memory
-  std::string plugin_path;    // WEIR_PLUGIN_PATH: directory of external transports
-  std::string log_level;      // WEIR_LOG
-  std::string log_file;       // WEIR_LOG_FILE
+  int64_t timeout_ms;          // WEIR_TIMEOUT_MS: deadline of an operation
+  std::string transport;       // WEIR_TRANSPORT: comma list of transports allowed; "" = all viable
+  std::string tls;             // WEIR_TLS: off, control or all; for network transports
+  std::string failover;        // WEIR_FAILOVER: comma list; each takes over from the one before it
+  std::string hooks;           // WEIR_HOOKS: comma list of trace, check, fault; outermost first
+  std::string fault;           // WEIR_FAULT: what hook_fault does, e.g. "delay_us=100,seed=7"
+  std::string algorithm;       // WEIR_ALGORITHM: "all_reduce=ring,broadcast=binomial"; "" = routed
+  std::string tuning_file;     // WEIR_TUNING_FILE: rules that override the route
+  std::string topology_file;   // WEIR_TOPOLOGY_FILE: hwloc or NCCL XML of this machine
+  std::string topology_merge;  // WEIR_TOPOLOGY_MERGE: auto, 0 or 1
+  std::string cache_dir;       // WEIR_CACHE_DIR: where probe results are kept; "" = XDG cache
+  std::string costs_file;      // WEIR_COSTS_FILE: rank 0 writes the task times it uses here
+  bool probe;                  // WEIR_PROBE: measure tasks at start-up (else built-in figures)
+  bool explain;                // WEIR_EXPLAIN
+  bool deterministic;          // WEIR_DETERMINISTIC: WEIR_COMM_DETERMINISTIC for all
+  bool huge_pages;             // WEIR_HUGE_PAGES
+  int64_t staging_bytes;       // WEIR_STAGING_BYTES: staging memory per rank and communicator
+  int64_t nccl_chunk_bytes;    // WEIR_NCCL_CHUNK_BYTES: piece of device memory between copies
+  std::string direct;          // WEIR_DIRECT: auto, 0 or 1; from device to device in libnccl.so.2
+  int64_t slice_bytes;         // WEIR_SLICE_BYTES: 0 = chosen by size
+  int64_t spin_us;             // WEIR_SPIN_US: spin before sleeping; -1 = by cores and ranks
+  bool progress_thread;        // WEIR_PROGRESS_THREAD: it advances nonblocking operations
+  bool recorder;               // WEIR_RECORDER: a rank's latest actions are kept for weir-trace
+  std::string recorder_dir;    // WEIR_RECORDER_DIR; "" = a private folder in memory
+  std::string plugin_path;     // WEIR_PLUGIN_PATH: directory of external transports
+  std::string log_level;       // WEIR_LOG
+  std::string log_file;        // WEIR_LOG_FILE
   std::vector<std::string> set_names;  // variables that the environment set, in the table's order
   std::vector<std::string> warnings;   // one sentence per WEIR_* name that Weir does not know
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sizes of a processor's data caches, from a few files of /sys: what hwloc says of them, without
-// starting hwloc. (The C library's figure for the last level is that of all such caches of a
-// package together on some CPUs.) Thread-safe.
+// The sizes of a processor's data caches, from a few files of /sys: as hwloc has them, but without
+// starting hwloc. (On some CPUs the C library's figure for the last level is that of several such
+// caches together.) Thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,7 @@
 #include "core/topo/flat_switch.h"
 #include "core/topo/hwloc_library.h"
 #include "core/topo/hwloc_xml.h"
+#include "core/topo/merge.h"
 #include "core/topo/nccl_xml.h"
 #include "core/topo/nvml.h"
 #include "core/topo/sysfs.h"
@@ -65,9 +66,8 @@ std::string_view first_element(std::string_view text) {
   }
 }
 
-}  // namespace
-
-Result<Topology> discover(const DiscoverOptions& options) {
+// Neither joins switches: what the other one adds may be what tells which ones are to be joined.
+Result<Topology> discover_as_shown(const DiscoverOptions& options) {
   Result<std::string> xml = hwloc_view(options.hwloc_library);
   const bool is_hwlocs = xml.ok();
   if (!is_hwlocs && xml.status().code() != Code::kUnsupported) return xml.status();
@@ -80,6 +80,24 @@ Result<Topology> discover(const DiscoverOptions& options) {
   if (!options.nvml_library.empty()) {
     WEIR_RETURN_IF_ERROR(enrich_from_nvml(options.nvml_library, &topology.value()));
   }
+  return topology;
+}
+
+Result<Topology> read_as_shown(const std::string& path, TopologyFormat* format) {
+  const Result<std::string> text = read_text(path);
+  if (!text.ok()) return text.status();
+  const Result<TopologyFormat> found = detect_format(text.value(), path);
+  if (!found.ok()) return found.status();
+  *format = found.value();
+  return *format == TopologyFormat::kHwloc ? parse_hwloc_xml(text.value(), path)
+                                           : parse_nccl_xml(text.value(), path);
+}
+
+}  // namespace
+
+Result<Topology> discover(const DiscoverOptions& options) {
+  Result<Topology> topology = discover_as_shown(options);
+  if (!topology.ok()) return topology.status();
   return join_flat_switches(topology.take());
 }
 
@@ -100,15 +118,36 @@ Result<TopologyFormat> detect_format(std::string_view text, std::string_view nam
 }
 
 Result<Topology> read_file(const std::string& path) {
-  const Result<std::string> text = read_text(path);
-  if (!text.ok()) return text.status();
-  const Result<TopologyFormat> format = detect_format(text.value(), path);
-  if (!format.ok()) return format.status();
-  Result<Topology> topology = format.value() == TopologyFormat::kHwloc
-                                  ? parse_hwloc_xml(text.value(), path)
-                                  : parse_nccl_xml(text.value(), path);
+  TopologyFormat format;
+  Result<Topology> topology = read_as_shown(path, &format);
   if (!topology.ok()) return topology.status();
   return join_flat_switches(topology.take());
+}
+
+Merge merge_of_setting(std::string_view text) {
+  return text == "0" ? Merge::kNever : text == "1" ? Merge::kAlways : Merge::kAuto;
+}
+
+Result<Topology> read_machine(const std::string& file, Merge merge, const DiscoverOptions& options,
+                              std::string* alone) {
+  if (file.empty()) return discover(options);
+  TopologyFormat format;
+  Result<Topology> given = read_as_shown(file, &format);
+  if (!given.ok()) return given.status();
+  if (merge == Merge::kAlways || (merge == Merge::kAuto && format == TopologyFormat::kNccl)) {
+    const Result<Topology> found = discover_as_shown(options);
+    Result<Topology> both =
+        found.ok() ? topo::merge(given.value(), found.value()) : Result<Topology>(found.status());
+    if (both.ok()) return join_flat_switches(both.take());
+    const std::string reason =
+        "it cannot be merged with what is found in this machine: " + both.status().text();
+    if (merge == Merge::kAlways) {
+      return Status(both.status().code(), fmt::format("{}: {}", file, reason));
+    }
+    if (alone != nullptr) *alone = fmt::format("{} is taken alone: {}", file, reason);
+    given.value().add_note(file, "taken alone: " + reason);
+  }
+  return join_flat_switches(given.take());
 }
 
 }  // namespace weir::topo

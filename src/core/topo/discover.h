@@ -31,4 +31,18 @@ Result<TopologyFormat> detect_format(std::string_view text, std::string_view nam
 // Reads a file in either format. Errors: "path: reason" or "path:line: reason".
 Result<Topology> read_file(const std::string& path);
 
+// Whether a topology file is merged with what is found in the machine (merge.h) or taken alone.
+enum class Merge : uint8_t {
+  kAuto,    // a file of NCCL's is merged, if it is of this machine; one of hwloc's is taken alone
+  kAlways,  // it is merged; if that is impossible, it is an error
+  kNever,
+};
+Merge merge_of_setting(std::string_view text);  // "1", "0", else kAuto: WEIR_TOPOLOGY_MERGE
+
+// This machine as the user describes it: by `file` (WEIR_TOPOLOGY_FILE), or without one ("") as
+// discover() finds it. `alone`, if given, receives why a file that should have been merged is taken
+// alone; a note says so, too.
+Result<Topology> read_machine(const std::string& file, Merge merge,
+                              const DiscoverOptions& options = {}, std::string* alone = nullptr);
+
 }  // namespace weir::topo

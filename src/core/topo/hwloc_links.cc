@@ -53,9 +53,25 @@ uint32_t link_count(LinkKind kind, uint64_t total_mbs) {
   return 1;
 }
 
+bool may_end_link(NodeKind kind) {
+  return kind == NodeKind::kGpu || kind == NodeKind::kNvSwitch || kind == NodeKind::kMachine ||
+         kind == NodeKind::kPackage || kind == NodeKind::kNuma || kind == NodeKind::kCache ||
+         kind == NodeKind::kCore;
+}
+
+// A GPU and anything that may end a link, or two switches.
+bool may_be_joined(NodeKind a, NodeKind b) {
+  return a == NodeKind::kGpu || b == NodeKind::kGpu ||
+         (a == NodeKind::kNvSwitch && b == NodeKind::kNvSwitch);
+}
+
 // hwloc names a CPU by the package or group that is near the device: the link ends at its memory.
 NodeId end_at_memory(const Topology& topology, NodeId end, NodeId device) {
   const NodeKind kind = topology.node(end).kind;
+  if (kind == NodeKind::kCache || kind == NodeKind::kCore) {
+    const NodeId numa = topology.ancestor(end, NodeKind::kNuma);
+    return numa == kNoNode ? topology.machine_of(end) : numa;
+  }
   if (kind != NodeKind::kPackage && kind != NodeKind::kMachine) return end;
   const auto is_inside = [&](NodeId id) {
     while (id != kNoNode && id != end) id = topology.node(id).parent;
@@ -116,6 +132,13 @@ Status read_hwloc_links(const XmlReader& xml, pugi::xml_node element,
       topology->add_note(
           xml.where(element),
           fmt::format("matrix {}: object {} is not a device of this file", name, object));
+    } else if (!may_end_link(topology->node(nodes.back()).kind)) {
+      topology->add_note(
+          xml.where(element),
+          fmt::format("matrix {}: object {} is neither an accelerator nor a CPU; its "
+                      "links are left out",
+                      name, object));
+      nodes.back() = kNoNode;
     }
   }
   for (size_t i = 0; i < n; ++i) {
@@ -135,6 +158,15 @@ Status read_hwloc_links(const XmlReader& xml, pugi::xml_node element,
                            fmt::format("matrix {}: {} MB/s from object {} to {}, {} MB/s back; the "
                                        "larger is used",
                                        name, there, objects[i], objects[j], back));
+      }
+      if (!may_be_joined(topology->node(nodes[i]).kind, topology->node(nodes[j]).kind)) {
+        topology->add_note(
+            xml.where(element),
+            fmt::format("matrix {}: objects {} and {} are a {} and a {}, which no "
+                        "such link joins; it is left out",
+                        name, objects[i], objects[j], name_of(topology->node(nodes[i]).kind),
+                        name_of(topology->node(nodes[j]).kind)));
+        continue;
       }
       const NodeId a = end_at_memory(*topology, nodes[i], nodes[j]);
       const NodeId b = end_at_memory(*topology, nodes[j], nodes[i]);

@@ -170,6 +170,10 @@ class Importer {
         WEIR_TOPO_ASSIGN(bytes, xml_.integer(child, "local_memory", 0, INT64_MAX));
         topology_.mutable_node(numa).memory_bytes = static_cast<uint64_t>(bytes.value_or(0));
         WEIR_RETURN_IF_ERROR(remember(child, numa));
+        if (topology_.node(numa).os_index < 0) {
+          return xml_.error(
+              child, fmt::format("a NUMANode needs an os_index from 0 to {}", kDeviceNumberMax));
+        }
         const NodeId package = topology_.ancestor(parent, NodeKind::kPackage);
         if (package != kNoNode) topology_.mutable_node(numa).cpu = topology_.node(package).cpu;
         if (*home == parent) *home = numa;

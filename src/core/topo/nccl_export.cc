@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <pugixml.hpp>
+#include <set>
 #include <sstream>
 
 #include "core/topo/estimates.h"
@@ -88,27 +90,32 @@ class Exporter {
     if (!is_new) return place->second;
     pugi::xml_node element = document_.child("system").append_child("cpu");
     place->second = element;
+    const std::vector<NodeId> packages = topology_.all(NodeKind::kPackage);
     if (numa == kNoNode) {
       set(element, "numaid", "-1");
+      // A machine's packages are of one model.
+      if (!packages.empty()) cpu_attributes(element, topology_.node(packages[0]).cpu);
       return element;
     }
     const Node& node = topology_.node(numa);
     const NodeId package = topology_.ancestor(numa, NodeKind::kPackage);
     set(element, "numaid", fmt::format("{}", node.os_index));
     set(element, "affinity", node.cpus.mask());
-    const CpuInfo cpu = node.cpu ? *node.cpu
-                        : package != kNoNode && topology_.node(package).cpu
-                            ? *topology_.node(package).cpu
-                            : CpuInfo{};
+    cpu_attributes(element,
+                   node.cpu || package == kNoNode ? node.cpu : topology_.node(package).cpu);
+    if (package != kNoNode) {
+      set(element, "weir_package", package_number(package));
+    }
+    return element;
+  }
+
+  static void cpu_attributes(pugi::xml_node element, const std::optional<CpuInfo>& info) {
+    const CpuInfo cpu = info.value_or(CpuInfo{});
     if (!cpu.arch.empty()) set(element, "arch", cpu.arch);
     if (!cpu.vendor.empty()) set(element, "vendor", cpu.vendor);
     if (cpu.family_id >= 0) set(element, "familyid", fmt::format("{}", cpu.family_id));
     if (cpu.model_id >= 0) set(element, "modelid", fmt::format("{}", cpu.model_id));
     if (!cpu.model.empty()) set(element, "weir_model", cpu.model);
-    if (package != kNoNode) {
-      set(element, "weir_package", fmt::format("{}", topology_.node(package).os_index));
-    }
-    return element;
   }
 
   // Where a device is written: below the next element above it, past ports that are not written.
@@ -131,6 +138,18 @@ class Exporter {
     return place;
   }
 
+  // The number of the operating system, if it tells the packages apart.
+  std::string package_number(NodeId package) const {
+    const std::vector<NodeId> packages = topology_.all(NodeKind::kPackage);
+    std::set<int32_t> numbers;
+    for (const NodeId one : packages) numbers.insert(topology_.node(one).os_index);
+    if (numbers.size() == packages.size()) {
+      return fmt::format("{}", topology_.node(package).os_index);
+    }
+    return fmt::format("{}",
+                       std::find(packages.begin(), packages.end(), package) - packages.begin());
+  }
+
   void device_element(NodeId id) {
     const Node& node = topology_.node(id);
     const Place place = place_of(id);
@@ -145,17 +164,17 @@ class Exporter {
     if (node.pci) {
       element = parent.append_child("pci");
       elements_[id] = element;
-      pci_attributes(element, *node.pci, place.link);
+      pci_attributes(element, class_of(node), *node.pci, place.link);
     } else if (node.nic) {
       element = nic_element(parent, *node.nic);
     }
     if (!element) return;
     if (!below_bridge && near_package) {
-      set(element, "weir_package", fmt::format("{}", topology_.node(package).os_index));
+      set(element, "weir_package", package_number(package));
     }
     if (!node.pci) return;
     if (!below_bridge) root_attributes(element, id, place);
-    if (node.gpu) elements_[id] = gpu_element(element, node);
+    if (node.gpu) gpus_[id] = gpu_element(element, node);
     if (node.nic && !node.nic->ports.empty()) nic_element(element, *node.nic);
   }
 
@@ -189,9 +208,33 @@ class Exporter {
     return edge;
   }
 
-  static void pci_attributes(pugi::xml_node element, const PciInfo& pci, const Edge& link) {
+  // hwloc rounds to the sixth decimal.
+  static bool is_near(const PcieRate& rate, double bandwidth_gbs) {
+    const double exact_gbs = pcie_bandwidth_gbs(rate.speed_gts, rate.width_lanes);
+    return std::abs(exact_gbs - bandwidth_gbs) <= 1e-6;
+  }
+
+  // A typical one where it is not known, or would be read as another kind.
+  static uint32_t class_of(const Node& node) {
+    const uint32_t code = node.pci ? node.pci->class_code : 0;
+    switch (node.kind) {
+      case NodeKind::kGpu:
+        return pci_class::is_accelerator(code) ? code : 0x030200;
+      case NodeKind::kNic:
+        return pci_class::is_network(code) ? code : 0x020000;
+      case NodeKind::kNvSwitch:
+        return 0x068000;
+      case NodeKind::kPciBridge:
+        return 0x060400;
+      default:
+        return code;
+    }
+  }
+
+  static void pci_attributes(pugi::xml_node element, uint32_t class_code, const PciInfo& pci,
+                             const Edge& link) {
     set(element, "busid", pci.address.text());
-    set_hex(element, "class", pci.class_code, 6);
+    set_hex(element, "class", class_code, 6);
     if (pci.vendor != 0) {
       set_hex(element, "vendor", pci.vendor, 4);
       set_hex(element, "device", pci.device, 4);
@@ -209,7 +252,7 @@ class Exporter {
                          link.bandwidth_gbs == pcie_edge_unknown().bandwidth_gbs;
     if (link.source == Source::kNoLimit) {
       set(element, "weir_unlimited", "1");
-    } else if (!known && !assumed) {
+    } else if (known ? !is_near(rate, link.bandwidth_gbs) : !assumed) {
       set_bandwidth(element, link);
     }
   }
@@ -217,7 +260,8 @@ class Exporter {
   static pugi::xml_node gpu_element(pugi::xml_node pci, const Node& node) {
     pugi::xml_node element = pci.append_child("gpu");
     const GpuInfo& gpu = *node.gpu;
-    set(element, "dev", fmt::format("{}", gpu.dev.value_or(static_cast<int32_t>(gpu.index))));
+    // The index is the number that was given, unless these do not tell all GPUs apart.
+    set(element, "dev", fmt::format("{}", gpu.index));
     if (gpu.compute_capability > 0) set(element, "sm", fmt::format("{}", gpu.compute_capability));
     if (!gpu.gcn.empty()) set(element, "gcn", gpu.gcn);
     if (!gpu.arch.empty()) set(element, "arch", gpu.arch);
@@ -253,8 +297,9 @@ class Exporter {
     const bool to_switch = target.kind == NodeKind::kNvSwitch;
     // Written for the GPU only, except between two switches.
     if (source.kind != NodeKind::kGpu && !(source.kind == NodeKind::kNvSwitch && to_switch)) return;
-    const auto element = elements_.find(from);
-    if (element == elements_.end()) return;
+    auto& owners = source.kind == NodeKind::kGpu ? gpus_ : elements_;
+    const auto element = owners.find(from);
+    if (element == owners.end()) return;
     pugi::xml_node child = element->second.append_child(name_of(link.kind));
     const bool to_device = target.pci || to_switch;
     if (to_device) set(child, "target", target.pci ? target.pci->address.text() : target.name);
@@ -263,16 +308,15 @@ class Exporter {
       // In MB/s and link; NCCL does not start without it.
       set(child, "bw",
           fmt::format("{:.0f}", link.edge.bandwidth_gbs * 1000 / std::max(link.count, 1u)));
-    } else if (target.pci && target.pci->class_code != 0) {
-      set_hex(child, "tclass", target.pci->class_code, 6);
     } else {
-      set(child, "tclass", to_switch ? "0x068000" : "0x068001");
+      set_hex(child, "tclass", to_device ? class_of(target) : kCpuNvlinkClass, 6);
     }
     // To NCCL the CPU at the other end is always the one that is nearest by PCI.
     if (!to_device && to != topology_.ancestor(from, NodeKind::kNuma)) {
       if (target.kind == NodeKind::kNuma || target.kind == NodeKind::kPackage) {
-        set(child, target.kind == NodeKind::kNuma ? "weir_numa" : "weir_package",
-            fmt::format("{}", target.os_index));
+        const bool is_numa = target.kind == NodeKind::kNuma;
+        set(child, is_numa ? "weir_numa" : "weir_package",
+            is_numa ? fmt::format("{}", target.os_index) : package_number(to));
       }
     }
     set_bandwidth(child, link.edge);
@@ -281,7 +325,8 @@ class Exporter {
   const Topology& topology_;
   pugi::xml_document document_;
   std::map<NodeId, size_t> below_port_;        // devices that are written, by root port
-  std::map<NodeId, pugi::xml_node> elements_;  // GPUs: the <gpu>, which holds the links
+  std::map<NodeId, pugi::xml_node> elements_;  // <pci>, and <cpu>
+  std::map<NodeId, pugi::xml_node> gpus_;      // <gpu>, which holds the links
 };
 
 }  // namespace

@@ -94,6 +94,7 @@ class Importer {
   Status read_cpu(pugi::xml_node element) {
     note_unknown_attributes(element, {"numaid", "affinity", "arch", "vendor", "familyid", "modelid",
                                       "host_hash", "keep"});
+    WEIR_RETURN_IF_ERROR(check_host(element));
     WEIR_TOPO_ASSIGN(number, xml_.integer(element, "numaid", -1, kDeviceNumberMax));
     if (!number) return xml_.error(element, "<cpu> has no numaid");
     const auto [place, is_new] = cpu_lines_.try_emplace(*number, xml_.line(element));
@@ -152,16 +153,18 @@ class Importer {
   // What is between the CPU and a device directly below it. NCCL has no root complexes: all devices
   // of a NUMA node are taken as being under one.
   Status read_root(pugi::xml_node element, NodeId home, NodeId* root) {
-    if (element.attribute("weir_rootless")) return Status();
-    const std::string name(XmlReader::text(element, "weir_root").value_or(""));
-    const auto [complex, is_new] = root_complexes_.try_emplace(std::pair(home, name), kNoNode);
-    if (is_new) {
-      Node node;
-      node.kind = NodeKind::kRootComplex;
-      node.name = name;
-      complex->second = topology_.add(home, node);
+    *root = home;
+    if (!element.attribute("weir_rootless")) {
+      const std::string name(XmlReader::text(element, "weir_root").value_or(""));
+      const auto [complex, is_new] = root_complexes_.try_emplace(std::pair(home, name), kNoNode);
+      if (is_new) {
+        Node node;
+        node.kind = NodeKind::kRootComplex;
+        node.name = name;
+        complex->second = topology_.add(home, node);
+      }
+      *root = complex->second;
     }
-    *root = complex->second;
     const auto text = XmlReader::text(element, "weir_port");
     if (!text) return Status();
     const std::optional<PciAddress> address = PciAddress::parse(*text);
@@ -188,6 +191,20 @@ class Importer {
     }
     *root = place->second.node;
     return Status();
+  }
+
+  // NCCL writes the CPUs of all machines of one NVLink domain to one file.
+  Status check_host(pugi::xml_node element) {
+    const auto host = XmlReader::text(element, "host_hash");
+    if (!host) return Status();
+    if (host_line_ == 0) {
+      host_ = *host;
+      host_line_ = xml_.line(element);
+    }
+    if (host_ == *host) return Status();
+    return xml_.error(element, fmt::format("host_hash=\"{:.40}\": the <cpu> on line {} is of "
+                                           "another machine; give a file of one machine",
+                                           *host, host_line_));
   }
 
   NodeId package_node(int32_t number, const CpuInfo& cpu, const CpuSet& cpus) {
@@ -280,8 +297,11 @@ class Importer {
     if (pci_class::is_accelerator(class_code)) return NodeKind::kGpu;
     if (pci_class::is_network(class_code)) return NodeKind::kNic;
     if (pci_class::is_bridge(class_code)) return NodeKind::kPciBridge;
-    if (pci_class::is_nvswitch(class_code)) return NodeKind::kNvSwitch;
-    return NodeKind::kPciDevice;
+    if (pci_class::is_nvswitch(class_code) && class_code != kCpuNvlinkClass) {
+      return NodeKind::kNvSwitch;
+    }
+    // What has devices below it is a bridge, as to NCCL is everything of another class.
+    return element.child("pci") ? NodeKind::kPciBridge : NodeKind::kPciDevice;
   }
 
   Status read_ids(pugi::xml_node element, PciInfo* pci) {
@@ -465,9 +485,12 @@ class Importer {
   }
 
   Status find_link_target(const PendingLink& link, uint32_t target_class, NodeId* to) {
-    constexpr uint32_t kCpuBridgeClass = 0x068001;  // POWER9's NVLink to the CPU
-    if (link.kind != LinkKind::kC2c && target_class != kCpuBridgeClass) {
+    if (link.kind != LinkKind::kC2c && target_class != kCpuNvlinkClass) {
       *to = device_at_end(link, target_class);
+      return Status();
+    }
+    if (topology_.node(link.from).kind == NodeKind::kNvSwitch) {
+      note(link.element, "a link from an NVSwitch to a CPU is not known; it is left out");
       return Status();
     }
     const NodeId nearest = topology_.ancestor(link.from, NodeKind::kNuma);
@@ -502,7 +525,19 @@ class Importer {
                                        link.element.name(), target));
         return kNoNode;
       }
-      if (found != pci_.end()) return found->second.node;
+      if (found != pci_.end()) {
+        Node& node = topology_.mutable_node(found->second.node);
+        if (node.kind == NodeKind::kPciDevice && pci_class::is_nvswitch(target_class)) {
+          node.kind = NodeKind::kNvSwitch;  // it has no class of its own
+        }
+        if (node.kind == NodeKind::kGpu || node.kind == NodeKind::kNvSwitch) {
+          return found->second.node;
+        }
+        note(link.element, fmt::format("target=\"{:.40}\" of <{}> is no accelerator and no "
+                                       "NVSwitch; the link is left out",
+                                       target, link.element.name()));
+        return kNoNode;
+      }
     }
     if (pci_class::is_nvswitch(target_class)) {
       // NCCL's own files name switches only here. Virtual machines give them made-up addresses.
@@ -534,6 +569,8 @@ class Importer {
 
   const XmlReader& xml_;
   Topology topology_;
+  std::string host_;      // host_hash of the first <cpu> that has one
+  size_t host_line_ = 0;  // its line; 0: none has one
   std::map<int64_t, size_t> cpu_lines_;
   std::map<int32_t, NodeId> packages_;
   std::map<int32_t, NodeId> numa_nodes_;

@@ -8,6 +8,7 @@
 // An unknown element or attribute is ignored, as in NCCL, and becomes a Note with its line.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,9 @@
 #include "core/topo/topology.h"
 
 namespace weir::topo {
+
+// The class of the CPU's end of an NVLink (POWER9), which has NVSwitches' base class and subclass.
+inline constexpr uint32_t kCpuNvlinkClass = 0x068001;
 
 // `name` is what errors and notes call the text ("name:line: reason"). Any input is safe.
 Result<Topology> parse_nccl_xml(std::string_view text, std::string_view name);

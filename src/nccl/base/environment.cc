@@ -23,6 +23,7 @@
 #include "core/base/log.h"
 #include "core/base/per_process.h"
 #include "core/base/secret.h"
+#include "core/base/settings.h"
 #include "core/comm/start/bootstrap_place.h"
 #include "core/comm/start/job_secret.h"
 #include "core/comm/start/resolve.h"
@@ -378,7 +379,11 @@ void dump_topology() {
   if (path == nullptr || *path == '\0') return;
   static constinit PerProcess<std::atomic<bool>> dumped;
   if (dumped->exchange(true)) return;
-  auto found = topo::discover();
+  const Result<Settings>& settings = process_settings();
+  auto found = settings.ok()
+                   ? topo::read_machine(settings.value().topology_file,
+                                        topo::merge_of_setting(settings.value().topology_merge))
+                   : topo::discover();
   auto text = found.ok() ? topo::to_nccl_xml(found.value()) : Result<std::string>(found.status());
   if (!text.ok()) return log_warn(fmt::format("NCCL_TOPO_DUMP_FILE: {}", text.status().text()));
   std::ofstream file(path);

@@ -389,5 +389,20 @@ TEST(NcclVariables, TheTopologyIsWrittenAndTheAffinityOfThreadsIsLeftAlone) {
   });
 }
 
+TEST(NcclVariables, TheTopologyThatIsWrittenIsThatOfTheFile) {
+  const Folder folder;
+  // No machine has this device.
+  std::ofstream(folder / "given.xml") << R"(<system version="1"><cpu numaid="0" affinity="1">
+<pci busid="fffff:ff:1f.7" class="0x030200"/></cpu></system>)";
+  in_processes(1, [&](int) {
+    setenv("NCCL_TOPO_FILE", (folder / "given.xml").c_str(), 1);
+    setenv("NCCL_TOPO_DUMP_FILE", (folder / "topology.xml").c_str(), 1);
+    ncclComm_t comm = nullptr;
+    ASSERT_NCCL(make_alone(&comm));
+    EXPECT_NE(text_of(folder / "topology.xml").find("busid=\"fffff:ff:1f.7\""), std::string::npos);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
 }  // namespace
 }  // namespace weir::nccl::test

@@ -36,6 +36,7 @@ TEST(Settings, AnEmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(settings.slice_bytes, 0);
   EXPECT_EQ(settings.spin_us, -1);
   EXPECT_EQ(settings.log_level, "warn");
+  EXPECT_EQ(settings.topology_merge, "auto");
   EXPECT_TRUE(settings.set_names.empty());
   EXPECT_TRUE(settings.warnings.empty());
   EXPECT_TRUE(parse_settings(nullptr).ok());
@@ -53,6 +54,7 @@ TEST(Settings, EveryVariableReachesItsField) {
                                          "WEIR_ALGORITHM=all_reduce=ring",
                                          "WEIR_TUNING_FILE=rules",
                                          "WEIR_TOPOLOGY_FILE=topology.xml",
+                                         "WEIR_TOPOLOGY_MERGE=1",
                                          "WEIR_CACHE_DIR=cache",
                                          "WEIR_PROBE=off",
                                          "WEIR_EXPLAIN=TRUE",
@@ -74,6 +76,7 @@ TEST(Settings, EveryVariableReachesItsField) {
   EXPECT_EQ(settings.algorithm, "all_reduce=ring");
   EXPECT_EQ(settings.tuning_file, "rules");
   EXPECT_EQ(settings.topology_file, "topology.xml");
+  EXPECT_EQ(settings.topology_merge, "1");
   EXPECT_EQ(settings.cache_dir, "cache");
   EXPECT_FALSE(settings.probe);
   EXPECT_TRUE(settings.explain);
@@ -83,7 +86,7 @@ TEST(Settings, EveryVariableReachesItsField) {
   EXPECT_EQ(settings.slice_bytes, 4096);
   EXPECT_EQ(settings.spin_us, 50);
   EXPECT_FALSE(settings.progress_thread);
-  EXPECT_EQ(settings.set_names.size(), 19u);
+  EXPECT_EQ(settings.set_names.size(), 20u);
 }
 
 TEST(Settings, BytesTakeSuffixes) {

@@ -107,6 +107,20 @@ TEST(WeirTopo, JoinsSeveralFiles) {
   EXPECT_SAYS(run, "M0.GPU0 to M1.GPU0: NET, ~12.5 GB/s");
 }
 
+TEST(WeirTopo, MergesAFileWithThisMachine) {
+  const std::string path = temporary("weir_topo_merge");
+  EXPECT_EQ(weir_topo("--nccl-xml > " + path).status, 0);
+  const Outcome merged = weir_topo("--merge --file " + path + " --hash");
+  EXPECT_EQ(merged.status, 0);
+  EXPECT_EQ(merged.output, weir_topo("--hash").output) << "its own file adds nothing";
+  std::filesystem::remove(path);
+  const Outcome other = weir_topo("--merge " + file("dgx2.hwloc.xml"));
+  EXPECT_EQ(other.status, 2);
+  EXPECT_SAYS(other, "cannot be merged with what is found in this machine: the file is of another");
+  EXPECT_EQ(weir_topo("--merge").status, 2);
+  EXPECT_EQ(weir_topo("--merge " + file("dgx2.hwloc.xml") + file("dgx2.hwloc.xml")).status, 2);
+}
+
 TEST(WeirTopo, NamesFileLineAndReasonOfAFault) {
   const std::string path = temporary("weir_topo_bad");
   std::ofstream(path) << "<system version=\"1\">\n<cpu numaid=\"zero\"/>\n</system>\n";

@@ -85,6 +85,56 @@ TEST(CpuLinks, AGpuThatIsNearNoMemoryIsLinkedToThePackagesOnlyMemory) {
   EXPECT_EQ(far_end(one + R"(<object type="NUMANode" os_index="6" cpuset="0xf"/>)"), "package 0");
 }
 
+TEST(CpuLinks, OfAPackageWithSeveralNumaNodesTheGpusOwnIsAtTheEnd) {
+  const Result<Topology> machine = parse_hwloc_xml(
+      R"(<topology version="2.0"><object type="Machine" cpuset="0xf">
+<object type="Package" os_index="0" cpuset="0xf" gp_index="2">
+<object type="Group" cpuset="0x3"><object type="NUMANode" os_index="0" cpuset="0x3"/></object>
+<object type="Group" cpuset="0xc"><object type="NUMANode" os_index="1" cpuset="0xc"/>
+<object type="PCIDev" pci_busid="0000:01:00.0" pci_type="0302 [10de:15f9] [10de:116b] a1"
+ gp_index="9"/></object></object></object>
+<distances2hetero nbobjs="2" kind="25" name="NVLinkBandwidth">
+<indexes>PCIDev:9 Package:2 </indexes><u64values>0 40000 40000 0 </u64values>
+</distances2hetero></topology>)",
+      "test.xml");
+  ASSERT_TRUE(machine.ok()) << machine.status().text();
+  EXPECT_EQ(label(machine.value(), "GPU0", "NUMA1"), "NV2");
+  EXPECT_EQ(label(machine.value(), "GPU0", "NUMA0"), "SYS");
+}
+
+TEST(CpuLinks, WhatNoLinkJoinsIsLeftOutAndNoted) {
+  const auto notes_of = [](const std::string& ends) {
+    const Result<Topology> machine = parse_hwloc_xml(
+        R"(<topology version="2.0"><object type="Machine" cpuset="0xf" gp_index="1">
+<object type="NUMANode" os_index="0" gp_index="3"/>
+<object type="Bridge" bridge_type="0-1" bridge_pci="0000:[00-01]">
+<object type="PCIDev" pci_busid="0000:01:00.0" pci_type="0200 [15b3:101d] [15b3:0016] 00"
+ gp_index="8"/><object type="PCIDev" pci_busid="0000:02:00.0"
+ pci_type="0680 [10de:1ac2] [10de:0000] a1" gp_index="9"/></object></object>
+<distances2hetero nbobjs="2" kind="25" name="NVLinkBandwidth">
+<indexes>)" +
+            ends + R"( </indexes><u64values>0 40000 40000 0 </u64values>
+</distances2hetero></topology>)",
+        "test.xml");
+    EXPECT_TRUE(machine.ok() && machine.value().links().empty());
+    return machine.ok() && machine.value().notes().size() == 1 ? machine.value().notes()[0].text
+                                                               : std::string();
+  };
+  EXPECT_NE(notes_of("PCIDev:8 NUMANode:3").find("object 8 is neither"), std::string::npos);
+  EXPECT_NE(notes_of("PCIDev:9 NUMANode:3").find("a nvswitch and a numa"), std::string::npos);
+  EXPECT_NE(notes_of("Machine:1 NUMANode:3").find("which no such link joins"), std::string::npos);
+  // Nor in NCCL's format.
+  const Topology machine = from_nccl(R"(<system version="1"><cpu numaid="0" affinity="f">
+<pci busid="0000:01:00.0" class="0x030200"><gpu dev="0">
+<nvlink target="0000:02:00.0" count="1" tclass="0x030200"/></gpu></pci>
+<pci busid="0000:02:00.0" class="0x020000"/><pci busid="0000:03:00.0" class="0x068000">
+<nvlink target="" count="1" tclass="0x068001"/></pci></cpu></system>)");
+  EXPECT_TRUE(machine.links().empty());
+  ASSERT_EQ(machine.notes().size(), 2u);
+  EXPECT_NE(machine.notes()[0].text.find("no accelerator"), std::string::npos);
+  EXPECT_NE(machine.notes()[1].text.find("from an NVSwitch to a CPU"), std::string::npos);
+}
+
 TEST(CpuLinks, AMatrixMayNameGroupsAndMemory) {
   const auto link_to = [](const std::string& end) {
     const Result<Topology> machine = parse_hwloc_xml(

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "core/topo/hwloc_xml.h"
+#include "core/topo/merge.h"
 #include "core/topo/print.h"
 #include "core/topo/svg.h"
 #include "unit/topo/topo_support.h"
@@ -58,6 +59,7 @@ TEST(DamagedFiles, GiveATopologyThatWorksOrAnErrorWithAText) {
   size_t refused = 0;
   for (const char* name : kFixtures) {
     const std::string whole = text_of(fixture_path(name));
+    const Topology sound = fixture(name);
     const bool hwloc = std::string(name).find("hwloc") != std::string::npos;
     for (int round = 0; round < 400; ++round) {
       std::string text = whole;
@@ -75,6 +77,11 @@ TEST(DamagedFiles, GiveATopologyThatWorksOrAnErrorWithAText) {
       EXPECT_FALSE(print_matrix(topology.value()).empty());
       EXPECT_FALSE(to_json(topology.value()).empty());
       EXPECT_FALSE(to_svg(topology.value()).empty());
+      const Result<Topology> both = merge(topology.value(), sound);
+      EXPECT_EQ(both.ok(), both.status().text().empty());
+      if (both.ok()) {
+        EXPECT_FALSE(print_tree(both.value()).empty());
+      }
       const Result<std::string> again = to_nccl_xml(topology.value());
       if (again.ok()) {
         const Result<Topology> twice = parse_nccl_xml(again.value(), "again.xml");

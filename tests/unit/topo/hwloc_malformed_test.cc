@@ -34,6 +34,7 @@ TEST(HwlocMalformed, EveryFaultIsAnErrorWithLineAndReason) {
        "f.xml:1: the first <object> is not of type Machine"},
       {machine("<object type=\"Machine\"/>"), "f.xml:3: a Machine inside another object"},
       {machine("", "<object type=\"Machine\"/>"), "f.xml:5: a second root object"},
+      {machine("<object type=\"NUMANode\"/>"), "f.xml:3: a NUMANode needs an os_index"},
       {machine("<object type=\"Core\" cpuset=\"0xzz\"/>"), "f.xml:3: cpuset: \"0xzz\" is no"},
       {machine("<object type=\"Core\" os_index=\"-1\"/>"),
        "f.xml:3: os_index=\"-1\" of <object> is not"},

@@ -45,6 +45,10 @@ std::vector<Case> cases() {
       {"NoNumaId", "<system>\n\n<cpu affinity=\"f\"/></system>", "f.xml:3: <cpu> has no numaid"},
       {"NumaIdTwice", "<system>\n<cpu numaid=\"0\"/>\n<cpu numaid=\"0\"/></system>",
        "f.xml:3: a second <cpu> with numaid 0; the first is on line 2"},
+      {"SeveralMachines",
+       "<system>\n<cpu numaid=\"0\" host_hash=\"0x1\"/>\n<cpu numaid=\"0\" host_hash=\"0x2\"/>"
+       "</system>",
+       "f.xml:3: host_hash=\"0x2\": the <cpu> on line 2 is of another machine; give a file of one"},
       {"NumaIdNoNumber", "<system>\n<cpu numaid=\"zero\"/></system>",
        "f.xml:2: numaid=\"zero\" of <cpu> is not a whole number"},
       {"NumaIdHuge", "<system>\n<cpu numaid=\"99999999999999999999999\"/></system>",

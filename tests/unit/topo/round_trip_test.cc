@@ -135,6 +135,75 @@ TEST(RoundTrip, ThePortsOfOneAdapterStayOneWire) {
                    path(join(before).value(), "M0.GPU0", "M1.GPU0").bandwidth_gbs);
 }
 
+TEST(RoundTrip, DevicesNearAPackageWithoutMemoryStayThere) {
+  const Result<Topology> topology = parse_hwloc_xml(
+      R"(<topology version="2.0"><object type="Machine" cpuset="0xf">
+<info name="Architecture" value="ppc64le"/>
+<object type="Package" os_index="0" cpuset="0x3"><object type="NUMANode" os_index="0" cpuset="0x3"/>
+<object type="Bridge" bridge_type="0-1" bridge_pci="0000:[00-01]"><object type="PCIDev"
+ pci_busid="0000:01:00.0" pci_type="0302 [10de:15f9] [10de:116b] a1"/></object></object>
+<object type="Package" os_index="1" cpuset="0xc">
+<object type="Bridge" bridge_type="0-1" bridge_pci="0000:[02-03]"><object type="PCIDev"
+ pci_busid="0000:03:00.0" pci_type="0302 [10de:15f9] [10de:116b] a1" pci_link_speed="126.030769"/>
+</object></object></object></topology>)",
+      "test.xml");
+  ASSERT_TRUE(topology.ok()) << topology.status().text();
+  const Topology again = written_and_read(topology.value());
+  EXPECT_DOUBLE_EQ(path(topology.value(), "GPU1", "NUMA0").bandwidth_gbs, 64) << "the X bus";
+  EXPECT_DOUBLE_EQ(path(again, "GPU1", "NUMA0").bandwidth_gbs, 64);
+  EXPECT_EQ(label(again, "GPU0", "GPU1"), "SYS");
+}
+
+TEST(RoundTrip, PackagesOfOneNumberStayTwo) {
+  Topology topology = fixture("made-power-nvlink.hwloc.xml");
+  topology.mutable_node(topology.all(NodeKind::kPackage)[1]).os_index = 0;
+  ASSERT_TRUE(topology.finish().ok());
+  expect_same_paths(topology, written_and_read(topology));
+}
+
+TEST(RoundTrip, APortThatIsBelowNoRootComplexKeepsItsDevicesNear) {
+  const Topology topology = from_hwloc(
+      R"(<object type="Bridge" bridge_type="1-1" pci_busid="0000:00:01.0"
+ pci_type="0604 [8086:352a] [8086:0000] 04">
+<object type="PCIDev" pci_busid="0000:01:00.0" pci_type="0200 [15b3:101d] [15b3:0016] 00"/>
+<object type="PCIDev" pci_busid="0000:01:00.1" pci_type="0200 [15b3:101d] [15b3:0016] 00"/>
+</object>)");
+  EXPECT_EQ(label(topology, "NIC0", "NIC1"), "PIX");
+  expect_same_paths(topology, written_and_read(topology));
+}
+
+TEST(RoundTrip, DevicesWithoutAClassStayWhatTheyAre) {
+  const Topology topology = from_nccl(R"(<system version="1"><cpu numaid="0" affinity="f">
+<pci busid="0000:01:00.0" class="0x088000" link_speed="8 GT/s" link_width="4">
+<pci busid="0000:02:00.0"><gpu dev="0" sm="70">
+<nvlink target="0000:03:00.0" count="2" tclass="0x030200"/>
+<nvlink target="0000:04:00.0" count="1" tclass="0x068000"/></gpu></pci></pci>
+<pci busid="0000:03:00.0"><gpu sm="70">
+<nvlink target="0000:04:00.0" count="1" tclass="0x068000"/></gpu></pci>
+<pci busid="0000:04:00.0"/><pci busid="0000:05:00.0"><nic><net name="eth0"/></nic></pci>
+</cpu></system>)");
+  EXPECT_EQ(topology.node(find(topology, "0000:01:00.0")).kind, NodeKind::kPciBridge);
+  EXPECT_EQ(topology.count(NodeKind::kNvSwitch), 1u);
+  EXPECT_EQ(label(topology, "GPU0", "GPU1"), "NV2");
+  const Topology again = written_and_read(topology);
+  EXPECT_EQ(again.count(NodeKind::kNic), 1u);
+  expect_same_paths(topology, again);
+}
+
+TEST(RoundTrip, AnUncommonBandwidthIsKeptToTheLastDigit) {
+  Topology topology = fixture("made-pex.nccl.xml");
+  topology.mutable_node(find(topology, "GPU0")).up.bandwidth_gbs = 15.76;
+  expect_same_paths(topology, written_and_read(topology));
+}
+
+TEST(RoundTrip, NumbersThatDoNotTellGpusApartAreNotWritten) {
+  Topology topology = fixture("made-pex.nccl.xml");
+  topology.mutable_node(find(topology, "GPU0")).gpu->dev = 3;
+  topology.mutable_node(find(topology, "GPU3")).gpu->dev.reset();
+  ASSERT_TRUE(topology.finish().ok());
+  expect_same_paths(topology, written_and_read(topology));
+}
+
 TEST(RoundTrip, LinksToAnotherCpuThanTheNearestSurvive) {
   Topology topology = fixture("made-power-nvlink.hwloc.xml");
   const Edge edge{25, 0.5, Source::kStated};

@@ -172,16 +172,31 @@ TEST(Doctor, TheDriversVersionIsReadAsNvidiaWritesIt) {
 }
 
 TEST(Doctor, ATopologyFileThatCannotBeReadIsBadAndNamed) {
-  const Check missing = check_topology_file("NCCL_TOPO_FILE", "/nowhere/topology.xml");
+  const Check missing =
+      check_topology_file("NCCL_TOPO_FILE", "/nowhere/topology.xml", topo::Merge::kAuto);
   EXPECT_EQ(missing.verdict, Verdict::kBad);
   EXPECT_EQ(missing.subject, "NCCL_TOPO_FILE");
   EXPECT_NE(missing.finding.find("/nowhere/topology.xml"), std::string::npos);
   EXPECT_NE(missing.remedy, "");
   for (const auto& entry : fs::directory_iterator(WEIR_TEST_FIXTURES "/topologies")) {
     if (entry.path().extension() != ".xml") continue;
-    const Check check = check_topology_file("WEIR_TOPOLOGY_FILE", entry.path().string());
+    const std::string path = entry.path().string();
+    const Check check = check_topology_file("WEIR_TOPOLOGY_FILE", path, topo::Merge::kNever);
     EXPECT_EQ(check.verdict, Verdict::kGood) << check.finding;
   }
+}
+
+TEST(Doctor, ATopologyFileOfAnotherMachineIsNoted) {
+  const std::string path = testing::TempDir() + "weir_doctor_topology.xml";
+  std::ofstream(path) << R"(<system version="1"><cpu numaid="0">
+<pci busid="fffff:ff:1f.7" class="0x030200"/></cpu></system>)";
+  const Check noted = check_topology_file("NCCL_TOPO_FILE", path, topo::Merge::kAuto);
+  EXPECT_EQ(noted.verdict, Verdict::kNote);
+  EXPECT_NE(noted.finding.find("the file is of another machine"), std::string::npos);
+  EXPECT_NE(noted.remedy.find("WEIR_TOPOLOGY_MERGE=0"), std::string::npos);
+  EXPECT_EQ(check_topology_file("NCCL_TOPO_FILE", path, topo::Merge::kAlways).verdict,
+            Verdict::kBad);
+  fs::remove(path);
 }
 
 TEST(Doctor, JsonHoldsEveryCheckWithItsRemedy) {

@@ -35,7 +35,7 @@ constexpr std::string_view kCutShort = "cut short";
 constexpr double kWireMax = 1e6;
 
 // During discovery hwloc holds locks, which a child forked meanwhile could never take.
-Result<topo::Topology> discover_unless_cut_off() {
+Result<topo::Topology> read_unless_cut_off(const std::string& file, topo::Merge merge) {
   static constinit std::atomic<uint64_t> under_way_in{0};  // the generation of a process
   const uint64_t begun_in = under_way_in.load();
   if (begun_in != 0 && begun_in != process_generation()) {
@@ -44,19 +44,25 @@ Result<topo::Topology> discover_unless_cut_off() {
                   "create a communicator in the parent before it forks");
   }
   under_way_in = process_generation();
-  auto topology = topo::discover();
+  std::string alone;
+  auto topology = topo::read_machine(file, merge, {}, &alone);
   under_way_in = 0;
+  if (!alone.empty()) {
+    log_warn(fmt::format("WEIR_TOPOLOGY_FILE: {}; WEIR_TOPOLOGY_MERGE=0 says that it is meant so",
+                         alone));
+  }
   return topology;
 }
 
 // Discovery takes tens of milliseconds and the machine stays the same.
-uint64_t topology_hash(const std::string& file) {
+uint64_t topology_hash(const Settings& settings) {
   static constinit InheritedState<std::optional<uint64_t>> state;
   const ForkBarred barred;  // until it is known, so that a child knows it
   const auto access = state.use();
   std::optional<uint64_t>& known = *access;
   if (!known) {
-    auto topology = file.empty() ? discover_unless_cut_off() : topo::read_file(file);
+    auto topology = read_unless_cut_off(settings.topology_file,
+                                        topo::merge_of_setting(settings.topology_merge));
     if (!topology.ok()) {
       log_warn(fmt::format(
           "the topology of this machine is unknown, so measured costs are not cached: {}",
@@ -205,7 +211,7 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   std::string told;
   if (decides) {
     std::optional<AgreedCosts> known;
-    hash = keeps ? topology_hash(settings.topology_file) : 0;
+    hash = keeps ? topology_hash(settings) : 0;
     auto found = cost::cache_directory(settings.cache_dir);
     if (found.ok() && hash != 0) directory = found.take();
     if (hash != 0) hash = hash_over(hash, context.transport->name);
@@ -305,7 +311,7 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
   if (decides) {
     std::optional<cost::Table> table;
     if (settings.probe) {
-      hash = topology_hash(settings.topology_file);
+      hash = topology_hash(settings);
       auto found = cost::cache_directory(settings.cache_dir);
       if (found.ok() && hash != 0) directory = found.take();
       if (!directory.empty()) table = cost::load_cached_table(directory, hash).table;
