@@ -13,11 +13,10 @@
 #include "core/base/clock.h"
 #include "core/graph/cluster_forest.h"
 #include "core/graph/cut_bound.h"
-#include "core/graph/machine_graph.h"
 #include "core/sched/json.h"
-#include "core/topo/discover.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/problem_options.h"
+#include "weir_sched/sim_machine.h"
 
 namespace weir::sched_tool {
 namespace {
@@ -27,28 +26,11 @@ struct SearchOptions {
   uint32_t root = 0;
   std::string topology_file;
   uint32_t hosts = 1;
-  uint32_t ranks_per_host = 0;
+  uint32_t rank_count = 0;
   uint32_t searched_ranks = 16;
   std::string output;
   bool show_graph = false;
 };
-
-constexpr uint32_t kHostsMax = 1024;
-
-Result<graph::LinkGraph> read_graph(const SearchOptions& options) {
-  auto topology =
-      options.topology_file.empty() ? topo::discover() : topo::read_file(options.topology_file);
-  if (!topology.ok()) return topology.status();
-  const std::vector<topo::Topology> kinds = {topology.take()};
-  const std::vector<uint32_t> kind_of_host(options.hosts, 0);
-  std::vector<graph::RankPlace> places;
-  for (uint32_t host = 0; host < options.hosts; ++host) {
-    auto of_host = graph::usual_places(kinds[0], host, options.ranks_per_host);
-    if (!of_host.ok()) return of_host.status();
-    places.insert(places.end(), of_host.value().begin(), of_host.value().end());
-  }
-  return graph::machine_graph({kinds, kind_of_host, places});
-}
 
 Status write(const std::string& path, const std::string& text) {
   if (path == "-") {
@@ -93,21 +75,22 @@ Status run(const SearchOptions& options) {
                             "; they are for all_reduce, reduce_scatter, all_gather, broadcast and "
                             "reduce");
   }
-  auto graph = read_graph(options);
-  if (!graph.ok()) return graph.status();
-  const Rank n = graph.value().rank_count();
+  auto machine = read_sim_machine(options.topology_file, options.hosts, options.rank_count);
+  if (!machine.ok()) return machine.status();
+  const graph::LinkGraph& graph = machine.value().graph;
+  const Rank n = graph.rank_count();
   if (options.root >= n) {
     return invalid_argument(fmt::format("--root: {} of {} ranks", options.root, n));
   }
-  if (options.show_graph) fmt::print("{}\n", graph.value().text());
+  if (options.show_graph) fmt::print("{}\n", graph.text());
   const bool rooted = is_rooted(collective.value().collective);
   const uint64_t begin = now_ns();
-  auto forest = rooted ? graph::find_trees(graph.value(), std::span(&options.root, 1))
-                       : graph::best_forest(graph.value(), options.searched_ranks);
+  auto forest = rooted ? graph::find_trees(graph, std::span(&options.root, 1))
+                       : graph::best_forest(graph, options.searched_ranks);
   const uint64_t end = now_ns();
   if (!forest.ok()) return forest.status();
   // The programs may be on standard output.
-  std::fputs(describe(graph.value(), forest.value(), rooted, end - begin).c_str(),
+  std::fputs(describe(graph, forest.value(), rooted, end - begin).c_str(),
              options.output == "-" ? stderr : stdout);
   if (options.output.empty()) return {};
   algo::Problem problem;
@@ -133,13 +116,15 @@ void add_search_command(cli::Command& app, int* exit_code) {
                   "all_reduce, reduce_scatter, all_gather, broadcast or reduce")
       .show_default();
   command.add_option("--root", options->root, "of broadcast and reduce");
-  command.add_option("--topology", options->topology_file,
-                     "the machine, as XML of hwloc or NCCL; without it, this one");
-  command.add_option("--hosts", options->hosts, "as many machines of that kind")
-      .range<uint32_t>(1, kHostsMax)
+  command.add_option("-t,--topology", options->topology_file, "hwloc's or NCCL's XML of a machine")
+      .value_name("FILE")
+      .required();
+  command
+      .add_option("--hosts", options->hosts,
+                  "hosts like the one of the file; ranks fill them in blocks")
       .show_default();
-  command.add_option("--ranks-per-host", options->ranks_per_host,
-                     "0: one for each GPU, or else for each core");
+  command.add_option("-n,--ranks", options->rank_count,
+                     "number of ranks; without it, one on each GPU or core");
   command
       .add_option("--searched-ranks", options->searched_ranks,
                   "search all at once up to so many ranks, beyond that host by host")

@@ -13,6 +13,8 @@
 #include "command_line/command_line.h"
 #include "core/base/clock.h"
 #include "core/cost/cache.h"
+#include "core/graph/forests.h"
+#include "core/sched/validate.h"
 #include "core/sim/lane_picture.h"
 #include "core/sim/machine_picture.h"
 #include "core/sim/measured_network.h"
@@ -36,6 +38,7 @@ struct SimOptions {
   uint32_t host_count = 1;
   std::string slice_bytes = "0";
   uint32_t slices_in_flight = 4;
+  uint32_t lanes_max = 16;
   std::vector<std::string> slow;
   std::vector<std::string> dead;
   std::string network_file;
@@ -54,7 +57,8 @@ struct Job {
   std::vector<uint32_t> nodes;
   uint32_t node_count = 1;
   uint64_t bytes = 0;
-  std::optional<SimMachine> machine;  // instead of the two-level network
+  std::optional<SimMachine> machine;      // instead of the two-level network
+  std::optional<graph::Forests> forests;  // of the machine
   sim::Options options;
 
   const graph::LinkGraph* links() const { return machine ? &machine->graph : nullptr; }
@@ -336,6 +340,11 @@ Status run(const SimOptions& given) {
     return invalid_argument(fmt::format("--root {} is out of range, there are {} ranks",
                                         job.problem.root, job.problem.rank_count));
   }
+  if (job.machine) {
+    job.forests.emplace(job.machine->graph);
+    job.problem.forest = job.forests->of(job.problem.collective, job.problem.root);
+    job.problem.lanes_max = given.lanes_max;
+  }
   WEIR_RETURN_IF_ERROR(fill(given, &job));
   return given.all ? run_all(job) : run_one(given, job);
 }
@@ -367,6 +376,11 @@ void add_sim_command(cli::Command& app, int* exit_code) {
       .show_default();
   command.add_option("--root", given->problem.root, "of broadcast, reduce, gather and scatter");
   command.add_option("--slice", given->slice_bytes, "cut chunks into slices; 0: whole chunks")
+      .show_default();
+  command
+      .add_option("--lanes", given->lanes_max,
+                  "lanes that a program may use, where more of them help")
+      .range<uint32_t>(1, sched::kLaneCountMax)
       .show_default();
   command.add_option("--in-flight", given->slices_in_flight, "slices side by side").show_default();
   command.add_option("--slow", given->slow, "RANK:FACTOR, a rank that takes FACTOR times as long");

@@ -45,6 +45,8 @@ struct Problem {
   // Trees that were found for the machine: of all ranks, or of the root for collectives that have
   // one. nullptr: none. Without flaws (graph::flaw_of).
   const graph::Forest* forest = nullptr;
+  // The lanes that a program may use, where more of them help.
+  uint32_t lanes_max = 4;
 
   // Input and Output share memory in the way that weir.h allows for the collective. Every algorithm
   // is correct both ways; one that needs other operations for it, or does not support it, looks

@@ -29,8 +29,6 @@ using sched::Builder;
 using sched::Ref;
 using sched::Shape;
 
-constexpr uint32_t kLanesMax = 4;
-
 bool is_rooted(const Problem& problem) {
   return problem.collective == Collective::kBroadcast || problem.collective == Collective::kReduce;
 }
@@ -53,8 +51,9 @@ bool has_trees(const Problem& problem) {
   return parts == forest->trees_per_root && forest->trees[0].root == problem.root;
 }
 
-uint32_t lane_count_of(const Forest& forest) {
-  return std::min(kLanesMax, static_cast<uint32_t>(forest.trees.size()));
+uint32_t lane_count_of(const Problem& problem) {
+  return std::clamp(static_cast<uint32_t>(problem.forest->trees.size()), 1u,
+                    std::max(1u, problem.lanes_max));
 }
 
 // One rank's part in the trees, and how to say it in operations.
@@ -81,7 +80,7 @@ class Part {
                                                : tree.root * forest_.trees_per_root + tree.first);
       next += tree.count;
     }
-    next_slot_ = lane_count_of(forest_) * widest_;
+    next_slot_ = lane_count_of(problem) * widest_;
     for (size_t i = 0; i < trees; ++i) {
       if (!folds_in_scratch(i)) continue;
       fold_slot_[i] = next_slot_;
@@ -148,7 +147,7 @@ class Part {
   // visit(lane, links of its trees in order).
   template <typename Visit>
   void for_each_link(Visit&& visit) const {
-    const uint32_t lanes = lane_count_of(forest_);
+    const uint32_t lanes = lane_count_of(problem_);
     for (uint32_t lane = 0; lane < lanes; ++lane) {
       std::vector<Place> links;
       for (uint32_t i = lane; i < forest_.trees.size(); i += lanes) {
@@ -183,7 +182,7 @@ class Part {
 };
 
 Shape spreading_shape(const Problem& problem) {
-  return {.chunk_count = parts_of(*problem.forest), .lane_count = lane_count_of(*problem.forest)};
+  return {.chunk_count = parts_of(*problem.forest), .lane_count = lane_count_of(problem)};
 }
 
 Shape folding_shape(const Problem& problem) {

@@ -10,6 +10,7 @@
 #include "core/engine/chunk_map.h"
 #include "core/engine/line_run.h"
 #include "core/engine/slicing.h"
+#include "core/sched/validate.h"
 
 namespace weir::engine {
 
@@ -252,6 +253,10 @@ Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t
   // Trees are for messages.
   if (options_.forests != nullptr && !problem.mapped) {
     problem.forest = options_.forests->of(call.collective, call.root);
+    if (context_.transport != nullptr) {
+      problem.lanes_max =
+          std::clamp(context_.transport->caps.lane_count - 1, 1u, sched::kLaneCountMax);
+    }
   }
   Choice choice;
   auto decided = decide(call, problem, bytes, &choice.record);

@@ -321,22 +321,43 @@ class Host {
     for (size_t card = 0; card < cards_.size(); ++card) {
       capacity[port_of(card)] = cards_[card].bandwidth;
     }
+    // Accelerators with the same nearest cards share them out, since a message takes one.
+    std::map<std::vector<size_t>, std::vector<NodeId>> devices_of;
     for (const auto& [device, ranks] : ranks_of_device_) {
-      std::vector<std::pair<topo::Path, size_t>> near;
-      for (size_t card = 0; card < cards_.size(); ++card) {
-        topo::Path path =
-            topo::find_path(topology_, device, cards_[card].node, {.accelerator_links = false});
-        if (!near.empty() && is_nearer(near.front().first, path)) continue;
-        if (!near.empty() && is_nearer(path, near.front().first)) near.clear();
-        near.emplace_back(std::move(path), card);
-      }
-      for (const auto& [path, card] : near) {
-        flows.push_back({device, card, path.latency_us * 1e3});
-        passed.push_back(pass(path, &capacity));
-        passed.back().push_back(port_of(card));
+      devices_of[nearest_cards(device)].push_back(device);
+    }
+    for (const auto& [near, devices] : devices_of) {
+      for (size_t i = 0; i < devices.size(); ++i) {
+        const size_t first = i * near.size() / devices.size();
+        const size_t last = std::max(first + 1, (i + 1) * near.size() / devices.size());
+        for (size_t k = first; k < last; ++k) {
+          const topo::Path path = to_card(devices[i], near[k]);
+          flows.push_back({devices[i], near[k], path.latency_us * 1e3});
+          passed.push_back(pass(path, &capacity));
+          passed.back().push_back(port_of(near[k]));
+        }
       }
     }
     add_flows(flows, fair_shares(passed, capacity));
+  }
+
+  topo::Path to_card(NodeId device, size_t card) const {
+    return topo::find_path(topology_, device, cards_[card].node, {.accelerator_links = false});
+  }
+
+  std::vector<size_t> nearest_cards(NodeId device) const {
+    std::vector<size_t> near;
+    topo::Path best;
+    for (size_t card = 0; card < cards_.size(); ++card) {
+      topo::Path path = to_card(device, card);
+      if (!near.empty() && is_nearer(best, path)) continue;
+      if (near.empty() || is_nearer(path, best)) {
+        near.clear();
+        best = std::move(path);
+      }
+      near.push_back(card);
+    }
+    return near;
   }
 
   static bool is_nearer(const topo::Path& a, const topo::Path& b) {
@@ -419,29 +440,6 @@ Status check(const Cluster& cluster) {
 }
 
 }  // namespace
-
-Result<std::vector<RankPlace>> usual_places(const Topology& topology, uint32_t host,
-                                            uint32_t count) {
-  const std::vector<NodeId> gpus = topology.all(NodeKind::kGpu);
-  const size_t cores = std::max<size_t>(1, topology.count(NodeKind::kCore));
-  const size_t wanted = count != 0 ? count : gpus.empty() ? cores : gpus.size();
-  if (wanted > kRanksOfHostMax || (!gpus.empty() && wanted > gpus.size())) {
-    return invalid_argument(fmt::format("{} ranks on a host with {} GPUs; at most {}", wanted,
-                                        gpus.size(), gpus.empty() ? kRanksOfHostMax : gpus.size()));
-  }
-  const std::vector<NodeId> numas = topology.all(NodeKind::kNuma);
-  std::vector<RankPlace> places;
-  for (size_t i = 0; i < wanted; ++i) {
-    RankPlace place{.host = host, .device = kNoNode, .cpus = {}};
-    if (!gpus.empty()) {
-      place.device = gpus[i];
-    } else if (!numas.empty()) {
-      place.cpus = topology.node(numas[i * numas.size() / wanted]).cpus;
-    }
-    places.push_back(std::move(place));
-  }
-  return places;
-}
 
 Result<LinkGraph> machine_graph(const Cluster& cluster) {
   WEIR_RETURN_IF_ERROR(check(cluster));

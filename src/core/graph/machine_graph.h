@@ -42,13 +42,6 @@ struct Cluster {
   std::span<const RankPlace> ranks;
 };
 
-// Where `count` ranks of a host usually are: one on each GPU, in order, if the machine has any;
-// otherwise spread over its NUMA nodes, in blocks. 0: one for each GPU or else core. Error: more
-// than there are GPUs, or kRanksOfHostMax.
-inline constexpr uint32_t kRanksOfHostMax = 1024;
-Result<std::vector<RankPlace>> usual_places(const topo::Topology& topology, uint32_t host,
-                                            uint32_t count);
-
 // Errors: a place or a device that does not exist, a topology of several machines, and ranks that
 // cannot reach each other.
 Result<LinkGraph> machine_graph(const Cluster& cluster);

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// How near all-reduce comes to what the links of a machine allow, simulated: along the trees that
+// are found for it, whatever the order of its ranks. The bars are those of docs/simulator.md.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "core/graph/cut_bound.h"
+#include "core/graph/forests.h"
+#include "core/graph/machine_graph.h"
+#include "core/sim/network.h"
+#include "core/sim/simulator.h"
+#include "core/topo/discover.h"
+
+namespace weir::sim {
+namespace {
+
+constexpr uint64_t kBytes = uint64_t{256} << 20;
+
+// The cut bound over the simulated time.
+double share_of_bound(const graph::LinkGraph& links, const char* algorithm) {
+  graph::Forests forests(links);
+  algo::Problem problem;
+  problem.collective = Collective::kAllReduce;
+  problem.rank_count = links.rank_count();
+  problem.forest = forests.of(Collective::kAllReduce, 0);
+  problem.lanes_max = 16;
+  EXPECT_NE(problem.forest, nullptr);
+  if (problem.forest == nullptr) return 0;
+  Options options;
+  options.network = accelerator_network();
+  options.links = &links;
+  options.slicing = {.slice_bytes = 1 << 20, .in_flight = 16};
+  const auto report =
+      simulate(*algo::find_algorithm(Collective::kAllReduce, algorithm), problem, kBytes, options);
+  EXPECT_TRUE(report.ok() && report.value().complete);
+  if (!report.ok()) return 0;
+  return graph::least_ns(links, Collective::kAllReduce, 0, kBytes) * 1000 /
+         static_cast<double>(report.value().total_ps);
+}
+
+// `hosts` machines of the file; ranks are on their GPUs in an order that `seed` shuffles, 0: none.
+graph::LinkGraph machines(const std::string& file, uint32_t hosts, uint32_t seed) {
+  auto topology = topo::read_file(WEIR_FIXTURES "/topologies/" + file);
+  EXPECT_TRUE(topology.ok()) << topology.status().text();
+  const std::vector<topo::Topology> kinds = {topology.take()};
+  std::vector<graph::RankPlace> places;
+  for (uint32_t host = 0; host < hosts; ++host) {
+    for (const topo::NodeId gpu : kinds[0].all(topo::NodeKind::kGpu)) {
+      places.push_back({host, gpu, {}});
+    }
+  }
+  if (seed != 0) std::shuffle(places.begin(), places.end(), std::mt19937(seed));
+  const std::vector<uint32_t> kind_of_host(hosts, 0);
+  auto graph = graph::machine_graph({kinds, kind_of_host, places});
+  EXPECT_TRUE(graph.ok()) << graph.status().text();
+  return graph.take();
+}
+
+TEST(Machines, TwoHostsWithNvSwitchAndACardForEachGpu) {
+  for (const uint32_t seed : {0u, 1u, 2u}) {
+    const auto links = machines("made-nvswitch-8-cards.nccl.xml", 2, seed);
+    EXPECT_GE(share_of_bound(links, "forest"), 0.9) << seed;
+    EXPECT_LE(share_of_bound(links, "ring"), 0.2) << "one card of each host works";
+  }
+}
+
+TEST(Machines, EightGpusThatAreFullyLinked) {
+  const auto links = machines("made-8-fully-linked.nccl.xml", 1, 0);
+  EXPECT_GE(share_of_bound(links, "forest"), 0.85);
+  EXPECT_LE(share_of_bound(links, "ring"), 0.15) << "one of seven links works";
+}
+
+TEST(Machines, TwoHostsWithOneCardEach) {
+  for (const uint32_t seed : {0u, 1u, 2u}) {
+    const auto links = machines("made-nvswitch-1-card.nccl.xml", 2, seed);
+    EXPECT_GE(share_of_bound(links, "forest"), 0.95) << seed;
+  }
+}
+
+TEST(Machines, SixteenGpusWithUnevenLinksAndGaps) {
+  for (uint32_t seed = 1; seed <= 5; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<Rank> order(16);
+    for (Rank rank = 0; rank < 16; ++rank) order[rank] = rank;
+    std::shuffle(order.begin(), order.end(), random);
+    graph::LinkGraph links(16);
+    for (Rank rank = 0; rank < 16; ++rank) links.set_rank(rank, 0, fmt::format("GPU{}", rank));
+    for (Rank a = 0; a < 16; ++a) {
+      links.add_links(order[a], order[(a + 1) % 16], 25'000'000, 500);
+      for (Rank b = a + 2; b < 16; ++b) {
+        const auto width = static_cast<int64_t>(1 + random() % 3);
+        if (random() % 3 == 0) links.add_links(order[a], order[b], 25'000'000 * width, 500);
+      }
+    }
+    ASSERT_TRUE(links.finish().ok());
+    EXPECT_GE(share_of_bound(links, "forest"), 0.8) << "seed " << seed;
+  }
+}
+
+TEST(Machines, RecordedOnesDifferInWhatIsBest) {
+  const auto best = [](const graph::LinkGraph& links) {
+    std::string name;
+    double most = 0;
+    for (const char* algorithm : {"ring", "hierarchical", "forest", "double_binary_tree"}) {
+      const double share = share_of_bound(links, algorithm);
+      if (share <= most) continue;
+      most = share;
+      name = algorithm;
+    }
+    return name;
+  };
+  EXPECT_EQ(best(machines("dgx2.hwloc.xml", 1, 0)), "ring") << "NVSwitches join all GPUs alike";
+  EXPECT_EQ(best(machines("rccl-8p-rome-n4.nccl.xml", 1, 0)), "forest") << "xGMI joins some GPUs";
+}
+
+}  // namespace
+}  // namespace weir::sim
