@@ -125,6 +125,7 @@ class ShortestWays {
 
 Routes::Routes(const LinkGraph& graph)
     : graph_(graph), number_in_host_(graph.rank_count()), sources_(graph.rank_count()) {
+  WEIR_CHECK(graph.host_count() > 0, "routes are those of a finished graph");
   std::vector<uint32_t> population(graph.host_count(), 0);
   for (Rank rank = 0; rank < graph.rank_count(); ++rank) {
     number_in_host_[rank] = population[graph.host_of(rank)]++;

@@ -18,9 +18,7 @@ void Simulation::pass_egress(uint32_t index, Picoseconds time) {
   const Picoseconds transfer = scaled(own, level.port.of(message.bytes));
   const Picoseconds start = own.egress.claim(time, std::max(transfer, scaled(own, level.gap)));
   message.end = start + transfer;
-  if (message.source == lanes_of_) {
-    record_transfer({graph::kNone, true, message.target, start, start + transfer});
-  }
+  record_transfer(message, graph::kNone, true, start, start + transfer);
   message.path.transfer += transfer;
   if (level_index == 1 && layout_.nic_shared()) {
     queue_.push({start, index, kNicOut});
@@ -80,9 +78,7 @@ void Simulation::enter(uint32_t index, Picoseconds time) {
   const Picoseconds transfer = scaled(target, plain);
   const Picoseconds taken = std::max(transfer, scaled(target, level.gap));
   const Picoseconds start = target.ingress.claim(time, taken);
-  if (message.target == lanes_of_) {
-    record_transfer({graph::kNone, false, message.source, start, start + transfer});
-  }
+  record_transfer(message, graph::kNone, false, start, start + transfer);
   if (target.factor_milli != 1000) {
     const Picoseconds before = scaled(ranks_[message.source], plain);
     if (transfer > before) message.path.transfer += transfer - before;
@@ -121,10 +117,8 @@ void Simulation::pass_links(uint32_t index, Picoseconds time) {
     const Picoseconds transfer = link.time_of(message.bytes);
     time = link.port.claim(time, std::max(transfer, gap));
     // Only the first link begins at the sender, and only the last one ends at the receiver.
-    const bool out = message.source == lanes_of_ && message.next == 1;
-    if (out || (message.target == lanes_of_ && message.next == way.size())) {
-      record_transfer({id, out, out ? message.target : message.source, time, time + transfer});
-    }
+    if (message.next == 1) record_transfer(message, id, true, time, time + transfer);
+    if (message.next == way.size()) record_transfer(message, id, false, time, time + transfer);
     message.end = std::max(message.end, time + transfer);
   }
   depart(index, time, links_->latency(message.source, message.target));

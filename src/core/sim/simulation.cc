@@ -32,6 +32,7 @@ Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& pr
       feed_(algorithm, problem, bytes, options.slicing, memory_costs_,
             options.operations_pending_max),
       lane_count_(feed_.lane_count()),
+      records_(options.timeline_ranks > 0 || options.lanes_of.has_value()),
       lanes_of_(options.lanes_of.value_or(kNobody)),
       signals_(problem.rank_count, feed_.signal_count()),
       ranks_(problem.rank_count),
@@ -303,20 +304,20 @@ void Simulation::handle(const RadixQueue::Entry& event) {
 
 // ---- Result -----------------------------------------------------------------------------------
 
-void Simulation::record(Span::Kind kind, Rank rank, uint32_t lane, Rank peer, Picoseconds begin,
-                        Picoseconds end) {
-  if (begin == end) return;
-  if (rank < options_.timeline_ranks && report_.timeline.size() < options_.timeline_spans_max) {
-    report_.timeline.push_back({kind, rank, lane, peer, begin, end});
-  }
-  if (rank == lanes_of_ && report_.lanes.size() < options_.timeline_spans_max) {
-    report_.lanes.push_back({kind, rank, lane, peer, begin, end});
-  }
+void Simulation::keep_span(const Span& span) {
+  if (span.begin_ps == span.end_ps) return;
+  const auto keep = [&](std::vector<Span>* spans) {
+    if (spans->size() < options_.timeline_spans_max) spans->push_back(span);
+  };
+  if (span.rank < options_.timeline_ranks) keep(&report_.timeline);
+  if (span.rank == lanes_of_) keep(&report_.lanes);
 }
 
-void Simulation::record_transfer(const Transfer& transfer) {
-  if (transfer.begin_ps == transfer.end_ps) return;
-  if (report_.transfers.size() < options_.timeline_spans_max) report_.transfers.push_back(transfer);
+void Simulation::keep_transfer(const Message& message, graph::LinkId link, bool out,
+                               Picoseconds begin, Picoseconds end) {
+  if ((out ? message.source : message.target) != lanes_of_ || begin == end) return;
+  if (report_.transfers.size() >= options_.timeline_spans_max) return;
+  report_.transfers.push_back({link, out, out ? message.target : message.source, begin, end});
 }
 
 void Simulation::report_ports() {

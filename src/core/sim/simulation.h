@@ -88,9 +88,18 @@ class Simulation {
   void pass_links(uint32_t index, Picoseconds time);
   void deliver(uint32_t index);
 
+  // Kept for pictures, of the ranks that are wanted.
   void record(Span::Kind kind, Rank rank, uint32_t lane, Rank peer, Picoseconds begin,
-              Picoseconds end);
-  void record_transfer(const Transfer& transfer);
+              Picoseconds end) {
+    if (records_) keep_span({kind, rank, lane, peer, begin, end});
+  }
+  void record_transfer(const Message& message, graph::LinkId link, bool out, Picoseconds begin,
+                       Picoseconds end) {
+    if (records_) keep_transfer(message, link, out, begin, end);
+  }
+  void keep_span(const Span& span);
+  void keep_transfer(const Message& message, graph::LinkId link, bool out, Picoseconds begin,
+                     Picoseconds end);
   void mix(uint64_t value) { hash_ = (hash_ ^ value) * 0x9fb21c651e98df25u, hash_ ^= hash_ >> 29; }
   Status check_progress();
   void report_ports();
@@ -104,6 +113,7 @@ class Simulation {
   NetworkMemoryCosts memory_costs_;
   cost::OpStream feed_;
   uint32_t lane_count_;
+  bool records_;   // anything
   Rank lanes_of_;  // kNobody: none are kept
   SignalBoard signals_;
   MessagePool messages_;
