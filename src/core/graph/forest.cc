@@ -233,42 +233,31 @@ Result<Forest> find(const LinkGraph& graph, const Supply& one, const CutBound& b
     return Status(Code::kUnsupported, "forest: no link of the graph has a limit");
   }
   const double bound_gbs = bound.block_gbs();
+  const auto root_count = static_cast<double>(sum_of(one));
   Steps steps{options.steps_max};
-  std::optional<TreesPerBandwidth> best;
-  uint32_t best_trees = 0;
-  double best_gbs = 0;
-  for (uint32_t trees = 1; trees <= options.trees_max && best_gbs < options.good_enough * bound_gbs;
-       ++trees) {
+  Routes routes(graph);
+  Forest best;
+  for (uint32_t trees = 1; trees <= options.trees_max; ++trees) {
     Supply supply = one;
     for (int64_t& it : supply) it *= trees;
-    const double least = trees / (bound_gbs * 1e6);
-    const auto scale = find_scale(graph, supply, least, &steps);
+    const auto scale = find_scale(graph, supply, trees / (bound_gbs * 1e6), &steps);
     if (!scale) continue;
-    const double gbs = trees / scale->value() / 1e6;
-    if (gbs <= best_gbs) continue;
-    best_gbs = gbs;
-    best_trees = trees;
-    best = scale;
+    if (trees / scale->value() / 1e6 <= best.block_gbs) continue;
+    auto forest = pack(graph, supply, *scale, &routes, &steps);
+    if (!forest) continue;
+    const double ns_per_byte = spread_ns_per_byte(graph, load_of(graph, *forest, &routes));
+    forest->block_gbs = 1 / (ns_per_byte * root_count);
+    forest->bound_gbs = bound_gbs;
+    if (forest->block_gbs > best.block_gbs) best = std::move(*forest);
+    if (best.block_gbs >= options.good_enough * bound_gbs) break;
   }
-  if (!best) {
+  if (best.trees.empty()) {
     return Status(Code::kUnsupported,
-                  fmt::format("forest: up to {} trees a root use less than half of what the links "
-                              "of {} ranks have",
-                              options.trees_max, graph.rank_count()));
+                  fmt::format("forest: none of up to {} trees a root for {} ranks within {} steps",
+                              options.trees_max, graph.rank_count(), options.steps_max));
   }
-  Supply supply = one;
-  for (int64_t& it : supply) it *= best_trees;
-  Routes routes(graph);
-  auto forest = pack(graph, supply, *best, &routes, &steps);
-  if (!forest) {
-    return Status(Code::kUnsupported, fmt::format("forest: not found for {} ranks within {} steps",
-                                                  graph.rank_count(), options.steps_max));
-  }
-  forest->bound_gbs = bound_gbs;
-  const double ns_per_byte = spread_ns_per_byte(graph, load_of(graph, *forest, &routes));
-  forest->block_gbs = 1 / (ns_per_byte * static_cast<double>(sum_of(one)));
-  forest->steps = options.steps_max - steps.left;
-  return std::move(*forest);
+  best.steps = options.steps_max - steps.left;
+  return best;
 }
 
 }  // namespace

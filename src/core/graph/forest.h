@@ -7,8 +7,8 @@
 // Found as in ForestColl (cut_bound.h), with integers only:
 //
 //   1. The bandwidth of a tree: the largest for which links that carry a whole number of trees
-//      still let every rank reach the others; for one tree a root and more, until nearly as good as
-//      the cut bound.
+//      still let every rank reach the others; for one tree a root and more, until what messages on
+//      their ways reach is nearly the cut bound.
 //   2. switch_removal.h replaces switches by links between ranks that no cut notices (Mader's and
 //      Jackson's edge splitting).
 //   3. Trees are grown link by link; a link is taken as long as the rest has its trees (Edmonds
@@ -58,13 +58,14 @@ struct Forest {
 };
 
 struct ForestOptions {
-  uint32_t trees_max = 8;        // a root
-  double good_enough = 0.97;     // of the cut bound: not more trees for more
+  uint32_t trees_max = 8;  // a root
+  // Of the cut bound: not more trees for more, since many trees share few lanes.
+  double good_enough = 0.85;
   uint64_t steps_max = 200'000;  // see above
 };
 
 // Trees of every root. Errors: fewer than two ranks, links without any limit, a graph of which
-// whole trees use too little, and more steps than steps_max.
+// whole trees use less than half, and more steps than steps_max.
 Result<Forest> find_forest(const LinkGraph& graph, const ForestOptions& options = {});
 // Trees of some roots: of one for broadcast and, backwards, reduce; all_reduce may have any.
 Result<Forest> find_trees(const LinkGraph& graph, std::span<const Rank> roots,

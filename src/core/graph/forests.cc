@@ -75,8 +75,10 @@ std::optional<Forest> Forests::find_for_all_reduce() {
   for (Rank rank = 0; rank < n; ++rank) {
     for (Rank other = 0; other < n; ++other) {
       if (other == rank) continue;
-      const KilobytesPerSecond bandwidth = routes_.way(rank, other).bandwidth;
-      reach[rank] = std::max(reach[rank], bandwidth == kUnlimited ? kBandwidthMax : bandwidth);
+      const Way way = routes_.way(rank, other);
+      if (!way.exists) continue;
+      const bool limited = way.bandwidth != kUnlimited;
+      reach[rank] = std::max(reach[rank], limited ? way.bandwidth : kBandwidthMax);
     }
   }
   std::vector<KilobytesPerSecond> levels = reach;

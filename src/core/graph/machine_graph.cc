@@ -295,6 +295,7 @@ class Host {
   struct Flow {
     NodeId device;
     size_t card;
+    KilobytesPerSecond bandwidth;  // of its way
     double latency_ns;
   };
 
@@ -332,7 +333,8 @@ class Host {
         const size_t last = std::max(first + 1, (i + 1) * near.size() / devices.size());
         for (size_t k = first; k < last; ++k) {
           const topo::Path path = to_card(devices[i], near[k]);
-          flows.push_back({devices[i], near[k], path.latency_us * 1e3});
+          const Edge whole{path.bandwidth_gbs, 0, topo::Source::kStated};
+          flows.push_back({devices[i], near[k], bandwidth_of(whole), path.latency_us * 1e3});
           passed.push_back(pass(path, &capacity));
           passed.back().push_back(port_of(near[k]));
         }
@@ -377,10 +379,9 @@ class Host {
         in[card] = graph_.add_vertex(VertexKind::kCard, number_, cards_[card].name + " in");
       }
       const VertexId device = vertex_of_[flows[i].device];
-      const KilobytesPerSecond share = std::max<KilobytesPerSecond>(1, shares[i]);
-      graph_.add_link({device, out[card], share, flows[i].latency_ns});
-      graph_.add_link({in[card], device, share, flows[i].latency_ns});
-      total[card] += share;
+      graph_.add_link({device, out[card], flows[i].bandwidth, flows[i].latency_ns});
+      graph_.add_link({in[card], device, flows[i].bandwidth, flows[i].latency_ns});
+      total[card] += std::max<KilobytesPerSecond>(1, shares[i]);
     }
     for (size_t card = 0; card < cards_.size(); ++card) {
       if (out[card] == kNone) continue;

@@ -11,8 +11,8 @@
 //                       limit of its own
 //   all ranks of a host on accelerators that reach each other without PCIe
 //                       messages between them never take PCIe, so that it carries only what goes to
-//                       the cards: each accelerator has links to its nearest cards, with its fair
-//                       share of what they have in common
+//                       the cards: each accelerator has links to its nearest cards, and a card
+//                       carries what its port and the PCIe links on the ways to it allow
 //
 // Every link has a twin of the same bandwidth in the other direction. Figures about which neither
 // the machine nor a file says anything are estimates (topo/estimates.h). Pure functions;

@@ -19,7 +19,8 @@
 namespace weir::graph {
 
 struct Way {
-  std::span<const LinkId> links;  // in order; empty: from a rank to itself
+  bool exists = false;            // not where only third ranks lead there
+  std::span<const LinkId> links;  // in order; empty: from a rank to itself, or none
   // The smallest of the links; kUnlimited: none has a limit.
   KilobytesPerSecond bandwidth = kUnlimited;
   double latency_ns = 0;  // the sum of the links'

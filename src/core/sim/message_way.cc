@@ -90,6 +90,9 @@ void Simulation::enter(uint32_t index, Picoseconds time) {
 
 void Simulation::begin_links(uint32_t index, Picoseconds time) {
   Message& message = messages_.at(index);
+  if (links_->way(message.source, message.target).empty()) {
+    no_way_.emplace(message.source, message.target);
+  }
   message.next = 0;
   message.end = time;
   message.path.transfer += links_->slowest(message.source, message.target, message.bytes);

@@ -72,6 +72,13 @@ Result<Report> Simulation::run() {
                       options_.messages_in_flight_max, now_ / 1000, problem_.rank_count));
     }
     if (!feed_.status().ok()) return feed_.status();
+    if (no_way_) break;
+  }
+  if (no_way_) {
+    return Status(Code::kUnsupported,
+                  fmt::format("rank {} sends to rank {}, but the links of the machine lead there "
+                              "through other ranks only",
+                              no_way_->first, no_way_->second));
   }
   WEIR_RETURN_IF_ERROR(feed_.status());
   return finish();

@@ -109,6 +109,7 @@ class Simulation {
   const Options& options_;
   Costs costs_;
   Layout layout_;
+  std::optional<std::pair<Rank, Rank>> no_way_;  // of a message that cannot be sent
   std::optional<LinkPorts> links_;  // instead of the ports of the ranks and nodes
   NetworkMemoryCosts memory_costs_;
   cost::OpStream feed_;

@@ -53,12 +53,11 @@ TEST(ClusterForest, OfATooLargeClusterIsRefused) {
 
 // A rank behind a slow link sends its part out once and takes the result in once, at the same time:
 // twice its buffer, and not three times.
-TEST(Forests, AllReduceDoesNotFoldAtASlowHost) {
+TEST(Forests, AllReducePassesASlowLinkOnceEachWay) {
   const LinkGraph graph = star({50'000, 50'000, 50'000, 6'250});
   Forests forests(graph);
   const Forest* forest = forests.of(Collective::kAllReduce, 0);
   ASSERT_NE(forest, nullptr);
-  for (const Tree& tree : forest->trees) EXPECT_NE(tree.root, 3u);
   Routes routes(graph);
   EXPECT_NEAR(both_ns_per_byte(graph, load_of(graph, *forest, &routes)), 1e6 / 6'250, 1e-6);
   // The others need trees of all ranks, or of their root.
