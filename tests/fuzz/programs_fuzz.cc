@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs from elsewhere (sched/json.h) are refused with a reason, or read as they are written:
-// what was read is written and read again to the byte, every program prints, and the verifier has a
-// verdict on all of them.
+// Programs from elsewhere (JSON, and MSCCL's XML) are refused with a reason, or read as they are
+// written: what was read is written and read again to the byte, every program prints, the verifier
+// has a verdict on all of them, and what becomes an algorithm is right in place and apart.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
+#include "core/algo/imported.h"
+#include "core/algo/program_text.h"
 #include "core/sched/json.h"
 #include "core/sched/print.h"
 #include "core/sched/validate.h"
@@ -41,12 +43,12 @@ bool small(const ProgramSet& set) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const std::string_view text(reinterpret_cast<const char*>(data), bytes);
-  const Result<ProgramSet> read = from_json(text);
+  const Result<algo::ProgramText> read = algo::read_programs(text, "input");
   if (!read.ok()) {
     require(!read.status().text().empty());
     return 0;
   }
-  const ProgramSet& set = read.value();
+  const ProgramSet& set = read.value().set;
   const Flaw heads = validate_heads(set.programs);
   if (heads.found()) {
     require(!heads.text.empty());
@@ -60,6 +62,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   for (const uint32_t credit : {1u, 8u}) {
     const Verdict verdict = verify(set.programs, {.access = set.access, .credit = credit});
     require(verdict.ok() || !verdict.flaw.text.empty());
+    require(verdict.ok() || !algo::with_origins(verdict.flaw.text, read.value()).empty());
+  }
+  const auto imported = algo::Imported::make(set, "input");
+  if (!imported.ok()) {
+    require(!imported.status().text().empty());
+    return 0;
+  }
+  for (const bool in_place : {false, true}) {
+    if (in_place && set.programs[0].collective == Collective::kBarrier) continue;
+    Access access = set.access;
+    access.in_place = in_place;
+    require(verify(imported.value()->programs(), {.access = access}).ok());
   }
   return 0;
 }
