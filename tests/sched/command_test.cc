@@ -11,6 +11,7 @@
 #include <string>
 
 #include "core/cost/cache.h"
+#include "sched/msccl_documents.h"
 
 namespace weir {
 namespace {
@@ -34,6 +35,11 @@ Outcome run(const std::string& arguments) {
   const int status = pclose(pipe);
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 class Scratch {
@@ -115,6 +121,39 @@ TEST(WeirSched, VerifiesWhatItPrintsAsJsonAndRejectsItChanged) {
   const Outcome wrong = run("verify --file " + file);
   EXPECT_EQ(wrong.exit_code, 1) << wrong.text;
   EXPECT_THAT(wrong.text, HasSubstr("WRONG (deadlock): rank 1 op 0"));
+}
+
+TEST(WeirSched, ImportsProgramsOfMsccl) {
+  const Scratch scratch;
+  const std::string document = algo::msccl_pairs_all_reduce(4);
+  std::ofstream(scratch.file("pairs.xml")) << document;
+  const Outcome verified = run("verify --file " + scratch.file("pairs.xml"));
+  EXPECT_EQ(verified.exit_code, 0) << verified.text;
+  EXPECT_THAT(verified.text, HasSubstr("right (all_reduce on 4 ranks"));
+  const Outcome imported =
+      run("import " + scratch.file("pairs.xml") + " --output " + scratch.file("pairs.json"));
+  EXPECT_EQ(imported.exit_code, 0) << imported.text;
+  EXPECT_THAT(imported.text, HasSubstr("right: all_reduce on 4 ranks, 4 chunks"));
+  // Our JSON is read, too, and is what was written.
+  const Outcome again =
+      run("import " + scratch.file("pairs.json") + " --output " + scratch.file("again.json"));
+  EXPECT_EQ(again.exit_code, 0) << again.text;
+  EXPECT_TRUE(content_of(scratch.file("again.json")) == content_of(scratch.file("pairs.json")));
+  EXPECT_THAT(run("import " + scratch.file("pairs.json")).text, HasSubstr("\"weir-programs\""));
+
+  std::string text = document;
+  const size_t at = text.find("srcbuf=\"s\" srcoff=\"2\"");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 10, "srcbuf=\"i\"");
+  std::ofstream(scratch.file("pairs.xml")) << text;
+  for (const char* command : {"verify --file ", "import "}) {
+    const Outcome wrong = run(command + scratch.file("pairs.xml"));
+    EXPECT_EQ(wrong.exit_code, 1) << wrong.text;
+    EXPECT_THAT(wrong.text, HasSubstr(" is of gpu 0 block 3 step 1, line "));
+  }
+  std::ofstream(scratch.file("pairs.xml")) << "<algo";
+  EXPECT_EQ(run("import " + scratch.file("pairs.xml")).exit_code, 2);
+  EXPECT_EQ(run("import " + scratch.file("none.xml")).exit_code, 2);
 }
 
 TEST(WeirSched, VerifiesAllAlgorithms) {
