@@ -541,17 +541,22 @@ Status Communicator::add_program(const std::string& name, std::string_view text,
   auto bootstrap = Bootstrap::join(state_.secret.derive(fmt::format("program {}", number)), rank(),
                                    rank_count(), deadline_ns, place_of(0), joining);
   if (!bootstrap.ok()) return bootstrap.status();
+  // "+": hash and name; otherwise the code, as a letter, and the text of the error.
   const std::string mine =
-      status.ok() ? fmt::format("+{} {}{}", hash_of_program(text), name, preferred ? " !" : "")
-                  : "-" + status.text();
+      status.ok()
+          ? fmt::format("+{} {}{}", hash_of_program(text), name, preferred ? " (preferred)" : "")
+          : static_cast<char>('a' + static_cast<int>(status.code())) + status.text();
   auto blobs = bootstrap.value()->all_gather(mine, deadline_ns);
   if (!blobs.ok()) return blobs.status();
   const std::vector<std::string>& all = blobs.value();
   for (Rank p = 0; p < rank_count(); ++p) {
     if (all[p].starts_with('+')) continue;
-    if (p == rank()) return status.with_context(fmt::format("rank {}", p));
-    return invalid_argument(
-        fmt::format("rank {}: {}", p, all[p].empty() ? "no reason given" : all[p].substr(1)));
+    Code code = Code::kInvalidArgument;
+    for (const Code known : {Code::kInvalidUsage, Code::kUnsupported, Code::kNoMemory}) {
+      if (all[p].starts_with(static_cast<char>('a' + static_cast<int>(known)))) code = known;
+    }
+    return Status(
+        code, fmt::format("rank {}: {}", p, all[p].empty() ? "no reason given" : all[p].substr(1)));
   }
   for (Rank p = 0; p < rank_count(); ++p) {
     if (all[p] == all[0]) continue;
