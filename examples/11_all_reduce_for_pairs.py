@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""An all-reduce for 4 ranks in two pairs, 0-1 and 2-3, with a slow link between the pairs: each rank
-sends half of its data over it, once. Usage: 11_all_reduce_for_pairs.py FILE.json"""
+"""An all-reduce for 4 ranks in two pairs, 0-1 and 2-3, with a slow link between the pairs: each
+rank sends half of its data over it, once. Usage: 11_all_reduce_for_pairs.py FILE.json"""
 import json
 import sys
 

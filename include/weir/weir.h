@@ -238,12 +238,12 @@ enum {
 };
 
 /* Collective over `comm`. Adds a set of programs, one per rank of `comm`, that may then be chosen
- * for the collective that they perform, like an algorithm of Weir's own. `text` holds `bytes` bytes,
- * at most 32 MiB, of Weir's JSON or of MSCCL's XML (docs/schedules.md); `name` is the algorithm's
- * name, 1 to 64 letters, digits, '_', '-' and '.'. Both are copied. `flags`: WEIR_PROGRAM_*. All
- * ranks pass the same; each verifies the programs before it tells the others, so that all add them
- * or none does. What can be chosen: docs/routing.md. They stay until `comm` is destroyed; a split
- * or shrunk communicator does not have them.
+ * for the collective that they perform, like an algorithm of Weir's own (docs/routing.md). `text`
+ * holds `bytes` bytes, at most 32 MiB, of Weir's JSON or of MSCCL's XML (docs/schedules.md); `name`
+ * is the algorithm's name, 1 to 64 letters, digits, '_', '-' and '.'. Both are copied. `flags`:
+ * WEIR_PROGRAM_*. All ranks pass the same; each verifies the programs before it tells the others,
+ * so that all add them or none does. They stay until `comm` is destroyed; a communicator that is
+ * split from it or shrunk does not have them.
  *
  * Errors, on all ranks: WEIR_ERROR_INVALID_ARGUMENT when the programs are wrong (the text names the
  * operation), are for another number of ranks, have a name that is taken, or are not the same on

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a C program does with programs of its own. */
-#ifndef WEIR_TESTS_COLLECTIVES_PROGRAMS_H_
-#define WEIR_TESTS_COLLECTIVES_PROGRAMS_H_
+#pragma once
 
 #include "weir/weir.h"
 
@@ -16,6 +15,4 @@ const char* add_and_reduce(weir_comm_t comm, const char* name, const char* text,
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs from elsewhere, as a user runs them: WEIR_PROGRAMS, over shared memory and over tcp, with
-// results compared; and every rank hears of a folder that is wrong, or another one than the rest's.
+// Programs from elsewhere, as a user runs them: WEIR_PROGRAMS, over shared memory and over tcp,
+// with results compared; and every rank hears of a folder that is wrong, or not that of the others.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -118,6 +119,13 @@ TEST_F(Programs, TheExampleRunsOverSharedMemoryAndTcp) {
             {"-d", "all", "-o", "avg", "-b", "52", "-e", "52"}),
         ": pairs, forced");
   }
+}
+
+TEST_F(Programs, ThePageShowsTheExampleInThirtyLines) {
+  const std::string example = content_of(WEIR_EXAMPLE);
+  EXPECT_LE(std::count(example.begin(), example.end(), '\n'), 30);
+  const std::string body = example.substr(example.find("\"\"\""));
+  EXPECT_NE(content_of(WEIR_PAGE).find("```python\n" + body + "```\n"), std::string::npos);
 }
 
 TEST_F(Programs, DocumentsOfMscclRunOverSharedMemoryAndTcp) {
