@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs from elsewhere (JSON, and MSCCL's XML) are refused with a reason, or read as they are
 // written: what was read is written and read again to the byte, every program prints, the verifier
-// has a verdict on all of them, and what becomes an algorithm is right in place and apart.
+// has a verdict on all of them, and what becomes an algorithm is right in place and apart, and its
+// time can be predicted.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "core/algo/imported.h"
 #include "core/algo/program_text.h"
+#include "core/cost/predict.h"
 #include "core/sched/json.h"
 #include "core/sched/print.h"
 #include "core/sched/validate.h"
@@ -74,6 +76,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     Access access = set.access;
     access.in_place = in_place;
     require(verify(imported.value()->programs(), {.access = access}).ok());
+  }
+  cost::Workload work;
+  work.problem.collective = set.programs[0].collective;
+  work.problem.rank_count = set.programs[0].rank_count;
+  work.problem.root = set.programs[0].root;
+  work.problem.mapped = set.access.mapped;
+  work.problem.inputs_mapped = work.problem.outputs_mapped =
+      set.access.inputs_mapped && set.access.outputs_mapped;
+  work.slicing = {.slice_bytes = 1024, .in_flight = 4};
+  if (!imported.value()->algorithm().supports(work.problem)) return 0;
+  for (const uint64_t kilobytes : {0, 1, 100}) {
+    work.bytes = kilobytes * 1000;
+    require(cost::predict(imported.value()->algorithm(), work, cost::built_in_table()) >= 0);
   }
   return 0;
 }

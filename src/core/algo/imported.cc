@@ -62,6 +62,14 @@ Status check_limits(const ProgramSet& set) {
   if (head.rank_count > kImportedRankCountMax) {
     return above("ranks", head.rank_count, kImportedRankCountMax);
   }
+  const uint64_t pairs = uint64_t{head.rank_count} * head.rank_count;
+  if (head.rank_count * shape.lane_count > kImportedThreadCountMax) {
+    return above("lanes of all ranks", head.rank_count * shape.lane_count, kImportedThreadCountMax);
+  }
+  if (pairs * std::max(shape.lane_count, shape.signal_count) > kImportedCounterCountMax) {
+    return above("lanes, or signals, between all pairs of ranks",
+                 pairs * std::max(shape.lane_count, shape.signal_count), kImportedCounterCountMax);
+  }
   uint64_t op_count = 0;
   for (const Program& program : set.programs) {
     op_count += program.ops.size() + program.operands.size();

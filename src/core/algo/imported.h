@@ -19,6 +19,8 @@ namespace weir::algo {
 
 // Limits of a set that is to run; sched/validate.h has those of one that is only to be verified.
 inline constexpr Rank kImportedRankCountMax = 1024;
+inline constexpr uint32_t kImportedThreadCountMax = 4096;       // ranks * lanes
+inline constexpr uint64_t kImportedCounterCountMax = 1u << 24;  // ranks^2 * lanes or signals
 inline constexpr uint64_t kImportedOpCountMax = 1u << 20;       // of all ranks
 inline constexpr uint64_t kImportedPlaceCountMax = 1u << 22;    // chunks and slots of all ranks
 inline constexpr uint32_t kImportedScratchSlotCountMax = 4096;  // a slot is as long as a chunk

@@ -99,8 +99,11 @@ void Planner::add(std::shared_ptr<const algo::Imported> program, bool preferred)
   options_.programs.push_back(std::move(program));
   note_windows();
   latest_ = nullptr;
-  for (Entry& entry : entries_) entry = {};
-  uneven_.reset();
+  for (Entry& entry : entries_) {
+    if (entry.plan != nullptr) retired_.push_back(std::move(entry.plan));
+    entry = {};
+  }
+  if (uneven_ != nullptr) retired_.push_back(std::move(uneven_));
   uneven_choices_.clear();
   next_uneven_choice_ = 0;
 }

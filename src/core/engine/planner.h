@@ -81,8 +81,8 @@ class Planner {
   // lengths change. The pointer is valid until the next call of plan_for.
   Result<const Plan*> plan_for(const Call& call, bool windows);
 
-  // Makes a set of programs a candidate; `preferred`: it is used wherever it can be. No operation
-  // may run: all plans are made again.
+  // Makes a set of programs a candidate; `preferred`: it is used wherever it can be. All plans are
+  // made again; those of operations under way stay valid.
   void add(std::shared_ptr<const algo::Imported> program, bool preferred);
   // Every algorithm that may be a candidate.
   std::span<const algo::Algorithm* const> algorithms() const { return algorithms_; }
@@ -155,7 +155,8 @@ class Planner {
   std::unique_ptr<Plan> uneven_;
   PlanKey uneven_key_;
   std::vector<size_t> uneven_lengths_;
-  std::vector<size_t> lengths_;  // of the call at hand
+  std::vector<size_t> lengths_;                 // of the call at hand
+  std::vector<std::unique_ptr<Plan>> retired_;  // by `add`
   PlanKey latest_key_;
   const Plan* latest_ = nullptr;
 };
