@@ -163,11 +163,11 @@ class Execution {
     text_.origins.resize(n);
     signals_.assign(n, std::vector<uint32_t>(lanes.count(), 0));
     seen_.assign(n, std::vector<uint32_t>(size_t{lanes.count()} * lanes.count(), 0));
-    places_.assign(n, std::vector<Held>(2 * size_t{memory.area()} + slots));
+    lowest_.assign(n, std::vector<Rank>(2 * size_t{memory.area()} + slots, kNoRank));
     for (Rank rank = 0; rank < n; ++rank) {
       const auto [first, count] = memory.input_of(rank);
       for (uint32_t k = 0; k < count; ++k) {
-        held({first + k, rank, Space::kInput}).lowest = rank;
+        lowest({first + k, rank, Space::kInput}) = rank;
       }
       note_signalling(rank);
     }
@@ -225,25 +225,20 @@ class Execution {
     bool received = false;  // the step's message, which is still to be sent on
     uint32_t slot = 0;      // for messages that are folded or spread
   };
-  // What is known of one chunk or slot.
-  struct Held {
-    Rank lowest = kNoRank;  // contributor
-    uint32_t unread = 0;    // messages sent from it and not yet received
-  };
   struct Message {
     uint32_t block = 0;  // of the receiver
     BlockId sender;
     uint32_t sender_step = 0;
     std::vector<Rank> lowest;
-    Refs src;
   };
 
-  Held& held(const Ref& ref) {
+  // The lowest rank that has contributed to what a chunk or slot holds.
+  Rank& lowest(const Ref& ref) {
     const size_t area = memory_.area();
     const size_t index = ref.space == Space::kScratch  ? 2 * area + ref.chunk
                          : ref.space == Space::kOutput ? area + memory_.index_in_area(ref)
                                                        : memory_.index_in_area(ref);
-    return places_[ref.rank][index];
+    return lowest_[ref.rank][index];
   }
 
   static Refs consecutive(const Ref& first, uint32_t count) {
@@ -309,7 +304,7 @@ class Execution {
       op.count = std::min(run_from(dst, k), run_from(src, k));
       k += op.count;
     }
-    for (uint32_t k = 0; k < dst.size(); ++k) held(dst[k]).lowest = held(src[k]).lowest;
+    for (uint32_t k = 0; k < dst.size(); ++k) lowest(dst[k]) = lowest(src[k]);
   }
 
   // What precedes all steps of a gpu.
@@ -371,11 +366,6 @@ class Execution {
     return refs;
   }
 
-  bool may_write(const Refs& refs) {
-    return std::all_of(refs.begin(), refs.end(),
-                       [&](const Ref& ref) { return held(ref).unread == 0; });
-  }
-
   std::deque<Message>& channel(Rank sender, Rank receiver, uint32_t lane) {
     return channels_[{sender, receiver, lane}];
   }
@@ -383,7 +373,7 @@ class Execution {
   // dst = the fold of two, the one with the lower lowest contributor first.
   void fold(Rank rank, uint32_t lane, const Refs& dst, const Refs& a, const Refs& b,
             const std::string& origin) {
-    const auto swapped = [&](uint32_t i) { return held(b[i]).lowest < held(a[i]).lowest; };
+    const auto swapped = [&](uint32_t i) { return lowest(b[i]) < lowest(a[i]); };
     for (uint32_t k = 0; k < dst.size();) {
       const uint32_t longest = std::min({run_from(dst, k), run_from(a, k), run_from(b, k)});
       uint32_t run = 1;
@@ -399,7 +389,7 @@ class Execution {
       k += run;
     }
     for (uint32_t k = 0; k < dst.size(); ++k) {
-      held(dst[k]).lowest = std::min(held(a[k]).lowest, held(b[k]).lowest);
+      lowest(dst[k]) = std::min(lowest(a[k]), lowest(b[k]));
     }
   }
 
@@ -438,13 +428,11 @@ class Execution {
     }
     const bool receives = msccl_receives(step.type) && !at.received;
     const bool sends = msccl_sends(step.type) && !receives;
-    if (receives && !can_receive(id, step, dst)) return false;
+    if (receives && !can_receive(id, step)) return false;
     if (sends && (!channel(id.gpu, static_cast<Rank>(block.send), lane).empty() ||
                   (patient_ && leaves_one_behind(id)))) {
       return false;
     }
-    const bool is_local = step.type == MscclType::kCopy || step.type == MscclType::kReduce;
-    if (is_local && !may_write(dst)) return false;
 
     if (!at.received && step.depends_block >= 0) {
       const auto on = static_cast<uint32_t>(step.depends_block);
@@ -473,7 +461,7 @@ class Execution {
     return true;
   }
 
-  bool can_receive(BlockId id, const MscclStep& step, const Refs& dst) {
+  bool can_receive(BlockId id, const MscclStep& step) {
     const MscclBlock& block = algo_.gpus[id.gpu].blocks[id.block];
     const auto& queue = channel(static_cast<Rank>(block.recv), id.gpu, lanes_.lane(id));
     if (queue.empty() || queue.front().block != id.block) return false;
@@ -485,9 +473,7 @@ class Execution {
                       queue.front().lowest.size()));
       return false;
     }
-    // A message is put aside while its place is still to be sent from; a fold is not.
-    const bool folds_elsewhere = msccl_reads_src(step.type) && step.type != MscclType::kRrs;
-    return !(folds_elsewhere || !is_run(dst)) || may_write(dst);
+    return true;
   }
 
   void receive(BlockId id, const MscclStep& step, const Refs& dst, const Refs& src,
@@ -506,8 +492,7 @@ class Execution {
     op.dst = to[0];
     op.count = step.count;
     for (uint32_t k = 0; k < step.count; ++k) {
-      --held(message.src[k]).unread;
-      held(to[k]).lowest = message.lowest[k];
+      lowest(to[k]) = message.lowest[k];
     }
     if (folds) {
       fold(id.gpu, lane, dst, src, to, origin);
@@ -535,10 +520,8 @@ class Execution {
     message.sender = id;
     message.sender_step = blocks_[id.gpu][id.block].step;
     for (const Ref& ref : from) {
-      message.lowest.push_back(held(ref).lowest);
-      ++held(ref).unread;
+      message.lowest.push_back(lowest(ref));
     }
-    message.src = std::move(from);
     channel(id.gpu, peer, lane).push_back(std::move(message));
   }
 
@@ -566,7 +549,7 @@ class Execution {
   sched::Shape shape_;
   ProgramText text_;
   std::vector<std::vector<Block>> blocks_;  // by gpu and block
-  std::vector<std::vector<Held>> places_;   // by gpu: Input, Output, slots
+  std::vector<std::vector<Rank>> lowest_;   // contributor, by gpu: of Input, Output, slots
   std::map<std::tuple<Rank, Rank, uint32_t>, std::deque<Message>> channels_;
   std::map<std::tuple<Rank, Rank, int32_t>, uint32_t> receivers_;
   std::vector<std::vector<uint32_t>> signals_;  // by gpu and lane: given so far
