@@ -231,6 +231,29 @@ typedef struct weir_start_times {
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_start_times(weir_comm_t comm,
                                                              weir_start_times_t* times);
 
+enum {
+  /* The programs are used wherever they can be, before the tuning file and predicted times; only
+   * WEIR_ALGORITHM goes first. */
+  WEIR_PROGRAM_PREFERRED = 1u << 0
+};
+
+/* Collective over `comm`. Adds a set of programs, one per rank of `comm`, that may then be chosen
+ * for the collective that they perform, like an algorithm of Weir's own (docs/routing.md). `text`
+ * holds `bytes` bytes, at most 32 MiB, of Weir's JSON or of MSCCL's XML (docs/schedules.md); `name`
+ * is the algorithm's name, 1 to 64 letters, digits, '_', '-' and '.'. Both are copied. `flags`:
+ * WEIR_PROGRAM_*. All ranks pass the same; each verifies the programs before it tells the others,
+ * so that all add them or none does. They stay until `comm` is destroyed; a communicator that is
+ * split from it or shrunk does not have them.
+ *
+ * Errors, on all ranks: WEIR_ERROR_INVALID_ARGUMENT when the programs are wrong (the text names the
+ * operation), are for another number of ranks, have a name that is taken, or are not the same on
+ * all ranks (it names the rank); WEIR_ERROR_UNSUPPORTED when they are right and cannot run;
+ * WEIR_ERROR_INVALID_USAGE while a collective of some rank is in flight, and after an operation on
+ * device memory. `comm` is as before then. WEIR_ERROR_TIMEOUT when a rank does not call. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_add_program(weir_comm_t comm, const char* name,
+                                                             const void* text, size_t bytes,
+                                                             uint32_t flags);
+
 /* The error that the communicator is in, WEIR_OK while it is healthy. Lock-free. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_comm_async_error(weir_comm_t comm,
                                                              weir_result_t* error);

@@ -170,6 +170,25 @@ weir_result_t weir_comm_split(weir_comm_t comm, int color, int key,
   });
 }
 
+weir_result_t weir_comm_add_program(weir_comm_t comm, const char* name, const void* text,
+                                    size_t bytes, uint32_t flags) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "comm_add_program");
+    WEIR_REFUSE_IN_CALLBACK("comm_add_program", comm);
+    if (name == nullptr) return invalid("comm_add_program: name is NULL", comm);
+    if (text == nullptr) return invalid("comm_add_program: text is NULL", comm);
+    if ((flags & ~uint32_t{WEIR_PROGRAM_PREFERRED}) != 0) {
+      return invalid(fmt::format("comm_add_program: flags {:#x} are not WEIR_PROGRAM_*", flags),
+                     comm);
+    }
+    return report(comm->comm
+                      ->add_program(name, {static_cast<const char*>(text), bytes},
+                                    (flags & WEIR_PROGRAM_PREFERRED) != 0)
+                      .with_context("comm_add_program"),
+                  comm);
+  });
+}
+
 weir_result_t weir_comm_lost_ranks(weir_comm_t comm, int* ranks, int capacity, int* count) {
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "comm_lost_ranks");

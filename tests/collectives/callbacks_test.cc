@@ -254,6 +254,7 @@ TEST(Callback, IsRefusedWhatWouldWait) {
                      weir_wait(&it->pending),
                      weir_group_start(),
                      weir_comm_split(it->comm, 0, 0, nullptr, &made),
+                     weir_comm_add_program(it->comm, "a", "", 0, 0),
                      weir_mem_alloc(it->comm, 64, &memory),
                      weir_window_create(it->comm, &sum, sizeof sum, &another),
                      weir_comm_destroy(it->comm)};
@@ -263,7 +264,7 @@ TEST(Callback, IsRefusedWhatWouldWait) {
     OK(weir_request_on_complete(request, calls, &refused));
     OK(weir_wait(&request));
     for (int i = 0; i < 100'000 && !refused.done; ++i) usleep(200);
-    ASSERT_EQ(refused.results.size(), 10u);
+    ASSERT_EQ(refused.results.size(), 11u);
     for (size_t i = 0; i < refused.results.size(); ++i) {
       EXPECT_EQ(refused.results[i], WEIR_ERROR_INVALID_USAGE) << "call " << i;
     }

@@ -177,6 +177,7 @@ void expect_that_all_is_refused(weir_comm_t comm) {
   expect_refusal(weir_send(comm, d, 1, WEIR_FLOAT32, 0, &request), "send");
   expect_refusal(weir_recv(comm, d, 1, WEIR_FLOAT32, 0, &request), "recv");
   expect_refusal(weir_comm_split(comm, 0, 0, nullptr, &made), "comm_split");
+  expect_refusal(weir_comm_add_program(comm, "a", "", 0, 0), "comm_add_program");
   expect_refusal(weir_comm_shrink(comm, nobody, 1, nullptr, &made), "comm_shrink");
   expect_refusal(weir_comm_lost_ranks(comm, &number, 1, &number), "comm_lost_ranks");
   expect_refusal(weir_comm_rank(comm, &number), "comm_rank");

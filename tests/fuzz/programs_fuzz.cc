@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs from elsewhere (sched/json.h) are refused with a reason, or read as they are written:
-// what was read is written and read again to the byte, every program prints, and the verifier has a
-// verdict on all of them.
+// Programs from elsewhere (JSON, and MSCCL's XML) are refused with a reason, or read as they are
+// written: what was read is written and read again to the byte, every program prints, the verifier
+// has a verdict on all of them, and what becomes an algorithm is right in place and apart, and its
+// time can be predicted.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
+#include "core/algo/imported.h"
+#include "core/algo/program_text.h"
+#include "core/cost/predict.h"
 #include "core/sched/json.h"
 #include "core/sched/print.h"
 #include "core/sched/validate.h"
@@ -41,12 +45,12 @@ bool small(const ProgramSet& set) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const std::string_view text(reinterpret_cast<const char*>(data), bytes);
-  const Result<ProgramSet> read = from_json(text);
+  const Result<algo::ProgramText> read = algo::read_programs(text, "input");
   if (!read.ok()) {
     require(!read.status().text().empty());
     return 0;
   }
-  const ProgramSet& set = read.value();
+  const ProgramSet& set = read.value().set;
   const Flaw heads = validate_heads(set.programs);
   if (heads.found()) {
     require(!heads.text.empty());
@@ -60,6 +64,31 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   for (const uint32_t credit : {1u, 8u}) {
     const Verdict verdict = verify(set.programs, {.access = set.access, .credit = credit});
     require(verdict.ok() || !verdict.flaw.text.empty());
+    require(verdict.ok() || !algo::with_origins(verdict.flaw.text, read.value()).empty());
+  }
+  const auto imported = algo::Imported::make(set, "input");
+  if (!imported.ok()) {
+    require(!imported.status().text().empty());
+    return 0;
+  }
+  for (const bool in_place : {false, true}) {
+    if (in_place && set.programs[0].collective == Collective::kBarrier) continue;
+    Access access = set.access;
+    access.in_place = in_place;
+    require(verify(imported.value()->programs(), {.access = access}).ok());
+  }
+  cost::Workload work;
+  work.problem.collective = set.programs[0].collective;
+  work.problem.rank_count = set.programs[0].rank_count;
+  work.problem.root = set.programs[0].root;
+  work.problem.mapped = set.access.mapped;
+  work.problem.inputs_mapped = work.problem.outputs_mapped =
+      set.access.inputs_mapped && set.access.outputs_mapped;
+  work.slicing = {.slice_bytes = 1024, .in_flight = 4};
+  if (!imported.value()->algorithm().supports(work.problem)) return 0;
+  for (const uint64_t kilobytes : {0, 1, 100}) {
+    work.bytes = kilobytes * 1000;
+    require(cost::predict(imported.value()->algorithm(), work, cost::built_in_table()) >= 0);
   }
   return 0;
 }

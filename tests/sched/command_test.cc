@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/cost/cache.h"
+#include "sched/msccl_documents.h"
 
 namespace weir {
 namespace {
@@ -35,6 +36,11 @@ Outcome run(const std::string& arguments) {
   const int status = pclose(pipe);
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 class Scratch {
@@ -118,6 +124,39 @@ TEST(WeirSched, VerifiesWhatItPrintsAsJsonAndRejectsItChanged) {
   EXPECT_THAT(wrong.text, HasSubstr("WRONG (deadlock): rank 1 op 0"));
 }
 
+TEST(WeirSched, ImportsProgramsOfMsccl) {
+  const Scratch scratch;
+  const std::string document = algo::msccl_pairs_all_reduce(4);
+  std::ofstream(scratch.file("pairs.xml")) << document;
+  const Outcome verified = run("verify --file " + scratch.file("pairs.xml"));
+  EXPECT_EQ(verified.exit_code, 0) << verified.text;
+  EXPECT_THAT(verified.text, HasSubstr("right (all_reduce on 4 ranks"));
+  const Outcome imported =
+      run("import " + scratch.file("pairs.xml") + " --output " + scratch.file("pairs.json"));
+  EXPECT_EQ(imported.exit_code, 0) << imported.text;
+  EXPECT_THAT(imported.text, HasSubstr("right: all_reduce on 4 ranks, 4 chunks"));
+  // Our JSON is read, too, and is what was written.
+  const Outcome again =
+      run("import " + scratch.file("pairs.json") + " --output " + scratch.file("again.json"));
+  EXPECT_EQ(again.exit_code, 0) << again.text;
+  EXPECT_TRUE(content_of(scratch.file("again.json")) == content_of(scratch.file("pairs.json")));
+  EXPECT_THAT(run("import " + scratch.file("pairs.json")).text, HasSubstr("\"weir-programs\""));
+
+  std::string text = document;
+  const size_t at = text.find("srcbuf=\"s\" srcoff=\"2\"");
+  ASSERT_NE(at, std::string::npos);
+  text.replace(at, 10, "srcbuf=\"i\"");
+  std::ofstream(scratch.file("pairs.xml")) << text;
+  for (const char* command : {"verify --file ", "import "}) {
+    const Outcome wrong = run(command + scratch.file("pairs.xml"));
+    EXPECT_EQ(wrong.exit_code, 1) << wrong.text;
+    EXPECT_THAT(wrong.text, HasSubstr(" is of gpu 0 block 3 step 1, line "));
+  }
+  std::ofstream(scratch.file("pairs.xml")) << "<algo";
+  EXPECT_EQ(run("import " + scratch.file("pairs.xml")).exit_code, 2);
+  EXPECT_EQ(run("import " + scratch.file("none.xml")).exit_code, 2);
+}
+
 TEST(WeirSched, VerifiesAllAlgorithms) {
   const Outcome outcome = run("verify --all --ranks 1..9,16 --all-roots");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.text;
@@ -184,11 +223,6 @@ TEST(WeirSched, SimulatesTheLinksOfAMachine) {
   EXPECT_THAT(dead.text, testing::Not(HasSubstr("cut bound")));
 }
 
-std::string content_of(const std::string& file) {
-  std::ifstream input(file);
-  return {std::istreambuf_iterator<char>(input), std::istreambuf_iterator<char>()};
-}
-
 TEST(WeirSched, DrawsTheMachineAndTheLanesOfARank) {
   const Scratch scratch;
   const Outcome outcome =
@@ -236,6 +270,28 @@ TEST(WeirSched, SimulatesRanksOnTheCoresOfAMachineWithoutGpus) {
   EXPECT_THAT(apart.text, HasSubstr("\"to\": \"NUMA1\""));
 }
 
+TEST(WeirSched, SearchesTreesForAMachineAndWritesTheirPrograms) {
+  const Scratch scratch;
+  for (const char* collective :
+       {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"}) {
+    const std::string file = scratch.file("programs.json");
+    const Outcome found = run(std::string("search --root 3 -c ") + collective + " -t " + kMachines +
+                              "rccl-8p-rome-n4.nccl.xml -o " + file);
+    EXPECT_EQ(found.exit_code, 0) << found.text;
+    EXPECT_THAT(found.text, HasSubstr("8 ranks on 1 hosts"));
+    EXPECT_THAT(found.text, HasSubstr("of the bound"));
+    const Outcome right = run("verify --file " + file);
+    EXPECT_EQ(right.exit_code, 0) << right.text;
+    EXPECT_THAT(right.text, HasSubstr(std::string("right (") + collective + " on 8 ranks"));
+  }
+  const Outcome cluster =
+      run("search --graph --hosts 128 -t " + kMachines + "azure-ncv4-topo.nccl.xml");
+  EXPECT_EQ(cluster.exit_code, 0) << cluster.text;
+  EXPECT_THAT(cluster.text, HasSubstr("512 ranks on 128 hosts"));
+  EXPECT_THAT(cluster.text, HasSubstr("1.000 of the bound"));
+  EXPECT_THAT(cluster.text, HasSubstr("network"));
+}
+
 TEST(WeirSched, RefusesBadArgumentsByName) {
   struct Case {
     const char* arguments;
@@ -262,6 +318,9 @@ TEST(WeirSched, RefusesBadArgumentsByName) {
       {"sim -c all_reduce -a ring -n 2 --costs /nonexistent.json", "cannot open"},
       {"sim -c all_reduce -a ring -n 2 --costs /a.json --net /b.toml", "excludes"},
       {"sim -c all_reduce -a ring", "--ranks must be at least 1"},
+      {"search", "--topology is required"},
+      {"search -c gather -t a.xml", "no trees for gather"},
+      {"search -t /nonexistent.xml", "/nonexistent.xml"},
       {"sim -c all_reduce -a ring --topology /nonexistent.xml", "/nonexistent.xml"},
       {"sim -c all_reduce -a ring --topology a.xml --nodes 2", "excludes"},
       {"sim -c all_reduce -a ring -n 2 --hosts 2", "--topology"},

@@ -261,8 +261,11 @@ const weir::Result<weir::Settings>& settings_of_the_world()
     WEIR_IN_PLACE_OF("_ZN4weir16process_settingsEv");
 void log_of_the_world(weir::LogLevel level, std::string_view text)
     WEIR_IN_PLACE_OF("_ZN4weir3logENS_8LogLevelESt17basic_string_viewIcSt11char_traitsIcEE");
-weir::Result<weir::cost::Rules> rules_of_the_world(const std::string& path) WEIR_IN_PLACE_OF(
-    "_ZN4weir4cost10load_rulesERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE");
+weir::Result<weir::cost::Rules> rules_of_the_world(
+    const std::string& path, std::span<const weir::algo::Algorithm* const> among)
+    WEIR_IN_PLACE_OF(
+        "_ZN4weir4cost10load_rulesERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcE"
+        "EESt4spanIKPKNS_4algo9AlgorithmELm18446744073709551615EE");
 weir::comm::Introduction introduction_in_the_world()
     WEIR_IN_PLACE_OF("_ZN4weir4comm22introduce_this_processEv");
 
@@ -276,7 +279,10 @@ void log_of_the_world(weir::LogLevel, std::string_view text) {
   if (world != nullptr) world->trace().say(world->now_ns(), world->running(), text);
 }
 
-weir::Result<weir::cost::Rules> rules_of_the_world(const std::string&) { return g_outside->rules; }
+weir::Result<weir::cost::Rules> rules_of_the_world(const std::string&,
+                                                   std::span<const weir::algo::Algorithm* const>) {
+  return g_outside->rules;
+}
 
 weir::comm::Introduction introduction_in_the_world() {
   const uint32_t host = g_outside->host_of_rank[World::inside()->running()];

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "core/algo/algorithm.h"
+#include "simnet/programs.h"
 
 namespace weir::simnet {
 
@@ -49,6 +50,7 @@ void draw_fabric(Random& random, Plan* plan) {
 // Algorithms and slices that the router would hardly choose for such sizes.
 void draw_rules(Random& random, Plan* plan) {
   const bool mapped = plan->fabric.shares_memory;
+  const std::vector<const algo::Algorithm*> programs = programs_for(plan->rank_count);
   plan->rules.file = "rules.toml";
   for (uint32_t c = 0; c <= static_cast<uint32_t>(Collective::kBarrier); ++c) {
     if (random.one_in(4)) continue;
@@ -62,6 +64,16 @@ void draw_rules(Random& random, Plan* plan) {
     if (algorithms.empty()) continue;
     cost::Rule rule;
     rule.collective = static_cast<Collective>(c);
+    // One in two is from elsewhere, where there are such.
+    if (random.one_in(2)) {
+      std::vector<const algo::Algorithm*> elsewhere;
+      for (const algo::Algorithm* algorithm : programs) {
+        if (algorithm->collective == rule.collective && (mapped || !algorithm->needs_mapped)) {
+          elsewhere.push_back(algorithm);
+        }
+      }
+      if (!elsewhere.empty()) algorithms = elsewhere;
+    }
     rule.algorithm = algorithms[random.below(algorithms.size())];
     if (random.one_in(2)) rule.slice_bytes = 64 * random.between(2, 40);
     plan->rules.rules.push_back(rule);

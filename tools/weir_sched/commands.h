@@ -13,6 +13,7 @@ constexpr int kExitOk = 0;
 constexpr int kExitFlaw = 1;   // a program is wrong
 constexpr int kExitInput = 2;  // wrong arguments, or a file that cannot be read
 
+void add_import_command(cli::Command& app, int* exit_code);
 void add_list_command(cli::Command& app, int* exit_code);
 void add_print_command(cli::Command& app, int* exit_code);
 void add_search_command(cli::Command& app, int* exit_code);

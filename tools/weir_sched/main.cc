@@ -17,6 +17,7 @@ Examples:
   weir-sched print --collective broadcast --algorithm binomial --ranks 5 --root 2 --json > tree.json
   weir-sched verify --file tree.json
   weir-sched verify --all --ranks 1..64
+  weir-sched import exported.xml --output programs.json
   weir-sched verify --collective all_reduce --algorithm hierarchical --ranks 24 --per-node 8
   weir-sched search --topology machine.xml --hosts 2 --output programs.json
   weir-sched sim --collective all_reduce --all --ranks 64 --nodes 8 --bytes 64M
@@ -33,6 +34,7 @@ int run(int argc, char** argv) {
   add_list_command(app, &exit_code);
   add_print_command(app, &exit_code);
   add_verify_command(app, &exit_code);
+  add_import_command(app, &exit_code);
   add_sim_command(app, &exit_code);
   add_search_command(app, &exit_code);
   return app.parse(argc, argv, kExitInput).value_or(exit_code);

@@ -8,9 +8,9 @@
 
 #include "command_line/command_line.h"
 #include "core/algo/check.h"
-#include "core/sched/json.h"
 #include "weir_sched/commands.h"
 #include "weir_sched/problem_options.h"
+#include "weir_sched/program_file.h"
 
 namespace weir::sched_tool {
 namespace {
@@ -28,44 +28,24 @@ void print_flaw(const std::string& what, const sched::Flaw& flaw) {
   fmt::print("{}: WRONG ({}): {}\n", what, sched::name_of(flaw.kind), flaw.text);
 }
 
-Result<std::string> read_file(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return system_error("opening " + path);
-  std::string text;
-  char buffer[1 << 16];
-  size_t bytes = 0;
-  while ((bytes = std::fread(buffer, 1, sizeof buffer, file)) > 0 &&
-         text.size() <= sched::kJsonBytesMax) {
-    text.append(buffer, bytes);
-  }
-  const bool failed = std::ferror(file) != 0;
-  std::fclose(file);
-  if (failed) return system_error("reading " + path);
-  return text;
-}
-
 int verify_file(const VerifyCommand& options) {
-  const Result<std::string> text = read_file(options.file);
-  Status status = text.status();
-  if (text.ok()) {
-    const Result<sched::ProgramSet> set = sched::from_json(text.value());
-    status = set.status();
-    if (set.ok()) {
-      const sched::Verdict verdict = sched::verify(
-          set.value().programs, {.access = set.value().access, .credit = options.credit});
-      if (!verdict.ok()) {
-        print_flaw(options.file, verdict.flaw);
-        return kExitFlaw;
-      }
-      fmt::print("{}: right ({} on {} ranks, {} operations, {} messages{})\n", options.file,
-                 name_of(set.value().programs[0].collective), set.value().programs.size(),
-                 verdict.op_count, verdict.message_count,
-                 verdict.rank_order ? ", one fold in rank order" : "");
-      return kExitOk;
-    }
+  const Result<algo::ProgramText> read = read_program_file(options.file);
+  if (!read.ok()) {
+    fmt::print(stderr, "weir-sched verify: {}\n", read.status().text());
+    return kExitInput;
   }
-  fmt::print(stderr, "weir-sched verify: {}: {}\n", options.file, status.text());
-  return kExitInput;
+  const sched::ProgramSet& set = read.value().set;
+  sched::Verdict verdict =
+      sched::verify(set.programs, {.access = set.access, .credit = options.credit});
+  if (!verdict.ok()) {
+    verdict.flaw.text = algo::with_origins(verdict.flaw.text, read.value());
+    print_flaw(options.file, verdict.flaw);
+    return kExitFlaw;
+  }
+  fmt::print("{}: right ({} on {} ranks, {} operations, {} messages{})\n", options.file,
+             name_of(set.programs[0].collective), set.programs.size(), verdict.op_count,
+             verdict.message_count, verdict.rank_order ? ", one fold in rank order" : "");
+  return kExitOk;
 }
 
 struct Sums {
@@ -204,7 +184,7 @@ void add_verify_command(cli::Command& app, int* exit_code) {
       .range(1u, 1u << 20);
   command
       .add_option("--file", options->file,
-                  "programs as JSON, as weir-sched print --json writes them")
+                  "programs as JSON, as weir-sched print --json writes them, or MSCCL's XML")
       .excludes("--all")
       .excludes("--collective")
       .excludes("--algorithm");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/algo/algorithm.h"
 
+#include "core/algo/imported.h"
 #include "core/base/check.h"
 
 namespace weir::algo {
@@ -56,6 +57,9 @@ sched::Program compile(const Algorithm& algorithm, const Problem& problem, Rank 
   for (uint32_t step = 0; step < step_count; ++step) {
     builder.lane(0);
     algorithm.step(problem, rank, step, builder);
+  }
+  if (algorithm.imported != nullptr) {
+    program.moved_chunks = algorithm.imported->program(rank).moved_chunks;
   }
   return program;
 }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Algorithm: a pure generator of operations, (problem, rank, step) -> operations. It works for any
 // number of ranks, and generates one step of one rank without the others, so that 10,000 ranks are
-// simulated without holding 10,000 programs. Functions only, no state: thread-safe.
+// simulated without holding 10,000 programs. A set of programs from elsewhere (imported.h) is one,
+// too, for the number of ranks that it was made for. Functions only, no state: thread-safe.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -56,6 +58,30 @@ struct Problem {
   BlockLengths lengths = BlockLengths::kEqual;
 };
 
+class Imported;
+
+// A function of an algorithm. That of programs from elsewhere is also given the programs.
+template <typename Result, typename... Arguments>
+class Function {
+ public:
+  using Plain = Result (*)(Arguments...);
+  using OfImported = Result (*)(const Imported&, Arguments...);
+
+  template <std::convertible_to<Plain> Callable>
+  constexpr Function(Callable plain) : plain_(plain) {}
+  constexpr Function(OfImported function, const Imported& imported)
+      : of_imported_(function), imported_(&imported) {}
+
+  Result operator()(Arguments... arguments) const {
+    return imported_ == nullptr ? plain_(arguments...) : of_imported_(*imported_, arguments...);
+  }
+
+ private:
+  Plain plain_ = nullptr;
+  OfImported of_imported_ = nullptr;
+  const Imported* imported_ = nullptr;
+};
+
 struct Algorithm {
   const char* name;     // "ring", "recursive_doubling", …
   const char* summary;  // one line: idea and source (paper)
@@ -80,15 +106,16 @@ struct Algorithm {
   bool uses_forest = false;  // needs Problem::forest
 
   // Whether `problem` can be solved at all (rank counts, mapping, hierarchy).
-  bool (*supports)(const Problem& problem);
+  Function<bool, const Problem&> supports;
   // The same on all ranks.
-  sched::Shape (*shape)(const Problem& problem);
+  Function<sched::Shape, const Problem&> shape;
   // Number of steps of `rank`; the operations of step s follow those of step s - 1 in each lane.
-  uint32_t (*step_count)(const Problem& problem, Rank rank);
-  // Emits the operations of one step of one rank.
-  void (*step)(const Problem& problem, Rank rank, uint32_t step, sched::Builder& builder);
+  Function<uint32_t, const Problem&, Rank> step_count;
+  // Emits the operations of one step (the third argument) of one rank.
+  Function<void, const Problem&, Rank, uint32_t, sched::Builder&> step;
 
   Formula formula = {};
+  const Imported* imported = nullptr;  // set for programs from elsewhere
 };
 
 inline bool uses_messages(const Algorithm& algorithm) {
@@ -110,8 +137,11 @@ std::optional<NamedCollective> collective_named(std::string_view name);
 
 // Every algorithm, listed by hand in registry.cc.
 std::span<const Algorithm* const> all_algorithms();
-// Finds an algorithm by collective and name; nullptr when there is none.
+// Finds an algorithm by collective and name, among all of them or among those given; nullptr when
+// there is none.
 const Algorithm* find_algorithm(Collective collective, std::string_view name);
+const Algorithm* find_algorithm(Collective collective, std::string_view name,
+                                std::span<const Algorithm* const> among);
 
 // All steps of one rank.
 sched::Program compile(const Algorithm& algorithm, const Problem& problem, Rank rank);

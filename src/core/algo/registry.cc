@@ -81,7 +81,12 @@ constexpr std::array kAll = {
 std::span<const Algorithm* const> all_algorithms() { return kAll; }
 
 const Algorithm* find_algorithm(Collective collective, std::string_view name) {
-  for (const Algorithm* algorithm : kAll) {
+  return find_algorithm(collective, name, kAll);
+}
+
+const Algorithm* find_algorithm(Collective collective, std::string_view name,
+                                std::span<const Algorithm* const> among) {
+  for (const Algorithm* algorithm : among) {
     if (algorithm->collective == collective && name == algorithm->name) return algorithm;
   }
   return nullptr;

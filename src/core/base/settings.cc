@@ -103,6 +103,9 @@ constexpr SettingInfo kTable[] = {
      "Forces algorithms, such as all_reduce=ring,broadcast=binomial; unset: chosen by cost."},
     {"WEIR_TUNING_FILE", Kind::kPath, "", "",
      "File of rules that override the choice of algorithms."},
+    {"WEIR_PROGRAMS", Kind::kPath, "", "",
+     "Folder of programs (*.json, *.xml) that may be chosen like Weir's own algorithms, after they "
+     "have been verified; read once per process, and the same on all ranks."},
     {"WEIR_TOPOLOGY_FILE", Kind::kPath, "", "",
      "hwloc XML or NCCL topology XML that describes this machine, instead of what is found or "
      "merged with it (WEIR_TOPOLOGY_MERGE)."},
@@ -188,6 +191,7 @@ const Binding kBindings[] = {
     {"WEIR_FAULT", &Settings::fault},
     {"WEIR_ALGORITHM", &Settings::algorithm},
     {"WEIR_TUNING_FILE", &Settings::tuning_file},
+    {"WEIR_PROGRAMS", &Settings::programs},
     {"WEIR_TOPOLOGY_FILE", &Settings::topology_file},
     {"WEIR_TOPOLOGY_MERGE", &Settings::topology_merge},
     {"WEIR_CACHE_DIR", &Settings::cache_dir},

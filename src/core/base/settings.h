@@ -36,6 +36,7 @@ struct Settings {
   std::string fault;           // WEIR_FAULT: what hook_fault does, e.g. "delay_us=100,seed=7"
   std::string algorithm;       // WEIR_ALGORITHM: "all_reduce=ring,broadcast=binomial"; "" = routed
   std::string tuning_file;     // WEIR_TUNING_FILE: rules that override the route
+  std::string programs;        // WEIR_PROGRAMS: folder of programs that may be chosen
   std::string topology_file;   // WEIR_TOPOLOGY_FILE: hwloc or NCCL XML of this machine
   std::string topology_merge;  // WEIR_TOPOLOGY_MERGE: auto, 0 or 1
   std::string cache_dir;       // WEIR_CACHE_DIR: where probe results are kept; "" = XDG cache

@@ -23,6 +23,7 @@
 #include "core/comm/start/bootstrap.h"
 #include "core/comm/start/introduction.h"
 #include "core/comm/start/measured_table.h"
+#include "core/comm/start/program_files.h"
 #include "core/plugin/choice.h"
 #include "core/plugin/registry.h"
 
@@ -68,6 +69,37 @@ std::string describe_rules(const cost::Rules& rules) {
                         rule.ranks_max, rule.slice_bytes);
   }
   return text.empty() ? "none" : text;
+}
+
+// Introductions tell the programs of a rank after all settings, one file a line.
+constexpr std::string_view kProgramsMark = "\nprograms:\n";
+
+std::string_view settings_part(std::string_view text) {
+  return text.substr(0, std::min(text.find(kProgramsMark), text.size()));
+}
+
+std::string_view programs_part(std::string_view text) {
+  const size_t at = text.find(kProgramsMark);
+  return at == std::string_view::npos ? "" : text.substr(at + kProgramsMark.size());
+}
+
+Status check_same_settings(const std::vector<Introduction>& all) {
+  const std::string_view first = all[0].settings;
+  for (Rank p = 0; p < all.size(); ++p) {
+    const std::string_view other = all[p].settings;
+    const std::string programs =
+        program_difference(0, programs_part(first), p, programs_part(other));
+    if (!programs.empty()) {
+      return Status(
+          Code::kMismatch,
+          fmt::format("all ranks must have the same programs in WEIR_PROGRAMS; {}", programs));
+    }
+    if (settings_part(first) == settings_part(other)) continue;
+    return Status(Code::kMismatch,
+                  fmt::format("ranks 0 and {} must run with the same settings; {}", p,
+                              setting_difference(settings_part(first), p, settings_part(other))));
+  }
+  return {};
 }
 
 // `transport` joins the ranks of one host only; `hosts`: of each rank.
@@ -163,13 +195,8 @@ Status Communicator::introduce(Bootstrap& bootstrap, const weir_transport_config
     auto other = Introduction::unpack(blobs.value()[p], p);
     if (!other.ok()) return other.status();
     all->push_back(other.take());
-    if ((*all)[p].settings != (*all)[0].settings) {
-      return Status(Code::kMismatch,
-                    fmt::format("ranks 0 and {} must run with the same settings; {}", p,
-                                setting_difference((*all)[0].settings, p, (*all)[p].settings)));
-    }
   }
-  return Status();
+  return check_same_settings(*all);
 }
 
 Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
@@ -197,11 +224,18 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   state_.host_memory = options.host_memory;
   if (!state_.host_memory) look_for_driver();
   WEIR_RETURN_IF_ERROR(plugin::check_fault(settings.fault, settings.hooks));
-  auto forced = engine::parse_forced_algorithms(settings.algorithm);
-  if (!forced.ok()) return forced.status();
-  Result<cost::Rules> rules = settings.tuning_file.empty() ? Result<cost::Rules>(cost::Rules{})
-                                                           : cost::load_rules(settings.tuning_file);
-  if (!rules.ok()) return rules.status().with_context("WEIR_TUNING_FILE");
+  auto loaded = load_program_files(settings.programs);
+  const Status programs_status = loaded.status().with_context("WEIR_PROGRAMS");
+  const ProgramFiles programs = loaded.ok() ? loaded.take() : ProgramFiles();
+  const std::vector<const algo::Algorithm*> known = programs.with_built_in();
+  auto forced = engine::parse_forced_algorithms(settings.algorithm, known);
+  Result<cost::Rules> rules = settings.tuning_file.empty()
+                                  ? Result<cost::Rules>(cost::Rules{})
+                                  : cost::load_rules(settings.tuning_file, known);
+  Status names_status =
+      forced.ok() ? rules.status().with_context("WEIR_TUNING_FILE") : forced.status();
+  // A name may be unknown because a program is missing here: then all ranks hear of that.
+  if (!names_status.ok() && settings.programs.empty()) return names_status;
 
   state_.host.struct_bytes = sizeof state_.host;
   state_.host.context = this;
@@ -233,6 +267,9 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   joining.began_ns = began_ns;
   auto bootstrap = Bootstrap::join(secret, rank, rank_count, deadline_ns, reach, joining);
   if (!bootstrap.ok()) return bootstrap.status();
+  if (!programs_status.ok()) {
+    return bootstrap.value()->give_up(programs_status.with_context(fmt::format("rank {}", rank)));
+  }
   times.rendezvous_ns = bootstrap.value()->times().rendezvous_ns;
   times.handshake_ns = bootstrap.value()->times().handshake_ns;
   times.mark(nullptr);
@@ -256,12 +293,14 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (!reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
       "hooks={}\ndeterministic={}\narithmetic={}\nWEIR_STAGING_BYTES={}\nWEIR_SLICE_BYTES={}\n"
-      "WEIR_ALGORITHM='{}'\nWEIR_TLS={}\nrules={}",
+      "WEIR_ALGORITHM='{}'\nWEIR_TLS={}\nrules={}{}{}",
       settings.hooks, deterministic, options.arithmetic == Arithmetic::kNccl ? "NCCL's" : "IEEE's",
       settings.staging_bytes, settings.slice_bytes, settings.algorithm, settings.tls,
-      describe_rules(rules.value()));
+      names_status.ok() ? describe_rules(rules.value()) : "cannot be read", kProgramsMark,
+      programs.listing);
   std::vector<Introduction> all;
   WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
+  if (!names_status.ok()) return names_status;
   const std::vector<uint32_t> hosts = host_of_rank(all);
   const bool one_host = hosts.empty();
   if (!one_host && !anywhere) return needs_network(settings.transport, hosts);
@@ -361,6 +400,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.wire_of_node = costs.value().wire_of_host;
   planner.forests = forests_of(costs.value(), hosts);
   planner.rules = rules.take();
+  planner.programs = programs.programs;
   planner.explain = settings.explain;
   planner.core_count = cores_per_host(all);
   planner.node_of_rank = hosts;
@@ -458,6 +498,77 @@ void Communicator::leave_in_child() {
   if (state_.context.instance != nullptr) {
     state_.context.transport->close(state_.context.instance);
   }
+}
+
+// ---- Programs -----------------------------------------------------------------------------------
+
+Status Communicator::add_program(const std::string& name, std::string_view text, bool preferred) {
+  if (Status status = health(); !status.ok()) return status;
+  auto imported = import_programs(text, name, name);
+  Status status = imported.status();
+  uint64_t number;
+  {
+    const std::lock_guard lock(state_.lock);
+    number = program_count_++;
+    const engine::Planner& planner = *operations_.queue().planner();
+    if (status.ok()) {
+      const algo::Algorithm& algorithm = imported.value()->algorithm();
+      const Rank made_for = imported.value()->program(0).rank_count;
+      if (made_for != rank_count()) {
+        status =
+            invalid_argument(fmt::format("'{}' holds programs of {} ranks, the communicator "
+                                         "has {}",
+                                         name, made_for, rank_count()));
+      } else if (algo::find_algorithm(algorithm.collective, name, planner.algorithms()) !=
+                 nullptr) {
+        status = invalid_argument(
+            fmt::format("'{}' is an algorithm of this communicator already; give the programs "
+                        "another name",
+                        name));
+      }
+    }
+    if (status.ok() && (!operations_.queue().is_empty() || operations_.device_side().is_open())) {
+      // Ranks would choose differently for operations that have been called and not begun.
+      status = Status(Code::kInvalidUsage,
+                      operations_.device_side().is_open()
+                          ? "the communicator has run operations on device memory; add programs "
+                            "before the first of them"
+                          : "operations are in flight; wait for them first");
+    }
+  }
+  const int64_t timeout = timeout_ms();
+  const uint64_t deadline_ns = now_ns() + static_cast<uint64_t>(timeout) * 1'000'000u;
+  JoinOptions joining;
+  joining.remedy = fmt::format("every rank of '{}' must call weir_comm_add_program", state_.name);
+  auto bootstrap = Bootstrap::join(state_.secret.derive(fmt::format("program {}", number)), rank(),
+                                   rank_count(), deadline_ns, place_of(0), joining);
+  if (!bootstrap.ok()) return bootstrap.status();
+  // "+": hash and name; otherwise the code, as a letter, and the text of the error.
+  const std::string mine =
+      status.ok()
+          ? fmt::format("+{} {}{}", hash_of_program(text), name, preferred ? " (preferred)" : "")
+          : static_cast<char>('a' + static_cast<int>(status.code())) + status.text();
+  auto blobs = bootstrap.value()->all_gather(mine, deadline_ns);
+  if (!blobs.ok()) return blobs.status();
+  const std::vector<std::string>& all = blobs.value();
+  for (Rank p = 0; p < rank_count(); ++p) {
+    if (all[p].starts_with('+')) continue;
+    Code code = Code::kInvalidArgument;
+    for (const Code known : {Code::kInvalidUsage, Code::kUnsupported, Code::kNoMemory}) {
+      if (all[p].starts_with(static_cast<char>('a' + static_cast<int>(known)))) code = known;
+    }
+    return Status(
+        code, fmt::format("rank {}: {}", p, all[p].empty() ? "no reason given" : all[p].substr(1)));
+  }
+  for (Rank p = 0; p < rank_count(); ++p) {
+    if (all[p] == all[0]) continue;
+    return invalid_argument(fmt::format(
+        "all ranks must add the same programs: rank 0 gave {}, rank {} gave {} (hash and name)",
+        all[0].substr(1), p, all[p].substr(1)));
+  }
+  const std::lock_guard lock(state_.lock);
+  operations_.queue().planner()->add(imported.take(), preferred);
+  return {};
 }
 
 // ---- One-sided operations -----------------------------------------------------------------------

@@ -90,6 +90,9 @@ class Communicator {
   const std::string& name() const { return state_.name; }
   const MakingProcess& maker() const { return state_.maker; }
 
+  // Collective: makes a set of programs a candidate; see weir_comm_add_program.
+  Status add_program(const std::string& name, std::string_view text, bool preferred);
+
   // Collective; color < 0 gives nullptr.
   Result<std::unique_ptr<Communicator>> split(int color, int key, const CommOptions& options);
   Result<std::unique_ptr<Communicator>> shrink(std::span<const Rank> excluded,
@@ -233,6 +236,7 @@ class Communicator {
   std::atomic<Communicator*> inner_{nullptr};  // carries this one's one-sided operations
   std::atomic<Communicator*> outer_{nullptr};  // the one whose operations this one carries
   uint64_t split_count_ = 0;
+  uint64_t program_count_ = 0;                     // calls of add_program
   std::map<std::string, uint64_t> shrink_counts_;  // by the list of excluded ranks
 };
 

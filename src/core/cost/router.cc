@@ -111,12 +111,23 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
     return decision;
   }
   std::string passed_over;
+  if (request.preferred != nullptr) {
+    const Candidate* candidate = find(decision.candidates, request.preferred->name);
+    if (candidate != nullptr && candidate->excluded == nullptr) {
+      settle(decision, *candidate, Decision::By::kPreferred, "preferred by the program");
+      return decision;
+    }
+    passed_over =
+        fmt::format("'{}', which the program prefers, is ignored: it {}", request.preferred->name,
+                    candidate == nullptr ? "is not available here" : candidate->excluded);
+  }
   const Rule* rule = rules == nullptr
                          ? nullptr
                          : rules->find(problem.collective, request.work.bytes, problem.rank_count);
   if (rule != nullptr) {
-    passed_over = follow(*rule, rules->file, decision);
-    if (passed_over.empty()) return decision;
+    const std::string ignored = follow(*rule, rules->file, decision);
+    if (ignored.empty()) return decision;
+    passed_over += (passed_over.empty() ? "" : "; ") + ignored;
   }
   const Candidate* best = nullptr;
   uint32_t usable_count = 0;

@@ -26,6 +26,8 @@ struct Request {
   bool deterministic = false;
   // WEIR_ALGORITHM for this collective; empty: none.
   std::string_view forced;
+  // Of the candidates: used before rules and predictions wherever it can be. nullptr: none.
+  const algo::Algorithm* preferred = nullptr;
   // The number of lanes for programs of messages.
   uint32_t lane_count_max = ~uint32_t{0};
 };
@@ -37,7 +39,7 @@ struct Candidate {
 };
 
 struct Decision {
-  enum class By : uint8_t { kForced, kRule, kPrediction };
+  enum class By : uint8_t { kForced, kPreferred, kRule, kPrediction };
 
   const algo::Algorithm* algorithm = nullptr;
   By by = By::kPrediction;
@@ -48,10 +50,10 @@ struct Decision {
 };
 
 // `candidates`: algorithms that the caller could run, of the request's collective; empty: all that
-// are registered for it. `rules` may be nullptr. Precedence: forced, rule, prediction (the first of
-// the candidates with the least time). A rule that names an algorithm that cannot be used is
-// ignored, and the reason says so. kInvalidArgument: `forced` is unknown. kUnsupported: the forced
-// algorithm cannot be used, or none can.
+// are registered for it. `rules` may be nullptr. Precedence: forced, preferred, rule, prediction
+// (the first of the candidates with the least time). A preferred algorithm and one that a rule
+// names are ignored where they cannot be used, and the reason says so. kInvalidArgument: `forced`
+// is unknown. kUnsupported: the forced algorithm cannot be used, or none can.
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
                         const Table& table, const Rules* rules);
 

@@ -34,9 +34,11 @@ std::string collective_names() {
   return names;
 }
 
-std::string algorithm_names(Collective collective) {
+using Algorithms = std::span<const algo::Algorithm* const>;
+
+std::string algorithm_names(Collective collective, Algorithms among) {
   std::string names;
-  for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
+  for (const algo::Algorithm* algorithm : among) {
     if (algorithm->collective != collective) continue;
     names += std::string(names.empty() ? "" : ", ") + algorithm->name;
   }
@@ -60,7 +62,7 @@ std::optional<uint64_t> parse_bytes(std::string_view text) {
 
 class Reader {
  public:
-  explicit Reader(std::string file) { rules_.file = std::move(file); }
+  Reader(std::string file, Algorithms among) : among_(among) { rules_.file = std::move(file); }
 
   void fail(const toml::source_region& source, const std::string& reason) {
     if (!errors_.empty()) errors_ += "\n";
@@ -150,11 +152,11 @@ class Reader {
       fail(node.source(), "'algorithm' needs text in quotes");
       return;
     }
-    rule->algorithm = algo::find_algorithm(rule->collective, *name);
+    rule->algorithm = algo::find_algorithm(rule->collective, *name, among_);
     if (rule->algorithm == nullptr) {
       fail(node.source(),
            fmt::format("unknown algorithm '{}' of {}; known are {}", *name,
-                       weir::name_of(rule->collective), algorithm_names(rule->collective)));
+                       weir::name_of(rule->collective), algorithm_names(rule->collective, among_)));
     }
   }
 
@@ -214,6 +216,7 @@ class Reader {
     }
   }
 
+  Algorithms among_;
   Rules rules_;
   std::string errors_;
 };
@@ -230,8 +233,8 @@ const Rule* Rules::find(Collective collective, uint64_t bytes, uint32_t rank_cou
   return nullptr;
 }
 
-Result<Rules> parse_rules(const std::string& text, const std::string& file_name) {
-  Reader reader(file_name);
+Result<Rules> parse_rules(const std::string& text, const std::string& file_name, Algorithms among) {
+  Reader reader(file_name, among);
   try {
     reader.read(toml::parse(text, file_name));
   } catch (const toml::parse_error& error) {
@@ -240,7 +243,7 @@ Result<Rules> parse_rules(const std::string& text, const std::string& file_name)
   return reader.take();
 }
 
-Result<Rules> load_rules(const std::string& path) {
+Result<Rules> load_rules(const std::string& path, Algorithms among) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return system_error("cannot open tuning file '" + path + "'");
   std::string text(kFileBytesMax + 1, '\0');
@@ -253,7 +256,7 @@ Result<Rules> load_rules(const std::string& path) {
     return invalid_argument(
         fmt::format("tuning file '{}' has more than {} bytes", path, kFileBytesMax));
   }
-  return parse_rules(text, path);
+  return parse_rules(text, path, among);
 }
 
 }  // namespace weir::cost

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,11 @@ struct Rules {
 };
 
 // The error lists every mistake, one "file:line: reason" per line of text: unknown keys,
-// collectives and algorithms, wrong types, empty ranges, rules that overlap.
-Result<Rules> parse_rules(const std::string& text, const std::string& file_name);
-Result<Rules> load_rules(const std::string& path);
+// collectives and algorithms, wrong types, empty ranges, rules that overlap. `among`: the
+// algorithms that rules may name.
+Result<Rules> parse_rules(const std::string& text, const std::string& file_name,
+                          std::span<const algo::Algorithm* const> among = algo::all_algorithms());
+Result<Rules> load_rules(const std::string& path,
+                         std::span<const algo::Algorithm* const> among = algo::all_algorithms());
 
 }  // namespace weir::cost

@@ -82,10 +82,31 @@ void append(const size_t* values, Rank count, std::vector<size_t>* to) {
 Planner::Planner(const Context& context, PlannerOptions options)
     : context_(context), options_(std::move(options)) {
   entries_.resize(kEntries);
-  for (const algo::Algorithm* algorithm : options_.algorithms) {
+  algorithms_.assign(options_.algorithms.begin(), options_.algorithms.end());
+  for (const auto& program : options_.programs) algorithms_.push_back(&program->algorithm());
+  note_windows();
+}
+
+void Planner::note_windows() {
+  for (const algo::Algorithm* algorithm : algorithms_) {
     if (!algorithm->needs_user_windows) continue;
     uses_windows_[static_cast<size_t>(algorithm->collective)] = true;
   }
+}
+
+void Planner::add(std::shared_ptr<const algo::Imported> program, bool preferred) {
+  algorithms_.push_back(&program->algorithm());
+  if (preferred) preferred_.push_back(&program->algorithm());
+  options_.programs.push_back(std::move(program));
+  note_windows();
+  latest_ = nullptr;
+  for (Entry& entry : entries_) {
+    if (entry.plan != nullptr) retired_.push_back(std::move(entry.plan));
+    entry = {};
+  }
+  if (uneven_ != nullptr) retired_.push_back(std::move(uneven_));
+  uneven_choices_.clear();
+  next_uneven_choice_ = 0;
 }
 
 Result<const Plan*> Planner::plan_for(const Call& call, bool windows) {
@@ -153,7 +174,7 @@ Result<const Plan*> Planner::plan_for_uneven(const Call& call, bool windows) {
 std::vector<const algo::Algorithm*> Planner::candidates_for(const algo::Problem& problem) const {
   std::vector<const algo::Algorithm*> mapped;
   std::vector<const algo::Algorithm*> messages;
-  for (const algo::Algorithm* algorithm : options_.algorithms) {
+  for (const algo::Algorithm* algorithm : algorithms_) {
     if (algorithm->collective != problem.collective || algorithm->lengths < problem.lengths ||
         problem.rank_count < algorithm->worthwhile_from_ranks || !algorithm->supports(problem)) {
       continue;
@@ -177,6 +198,15 @@ const ForcedAlgorithm* Planner::forced_for(const algo::Problem& problem) const {
   return found;
 }
 
+const algo::Algorithm* Planner::preferred_for(const algo::Problem& problem) const {
+  const auto found =
+      std::find_if(preferred_.rbegin(), preferred_.rend(), [&](const algo::Algorithm* algorithm) {
+        return algorithm->collective == problem.collective &&
+               algorithm->lengths >= problem.lengths && algorithm->supports(problem);
+      });
+  return found == preferred_.rend() ? nullptr : *found;
+}
+
 Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& problem,
                                        uint64_t bytes, uint64_t* record) {
   cost::Request request;
@@ -198,18 +228,22 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
                            forced->algorithm->lengths < problem.lengths;
   if (forced != nullptr && !passed_over) {
     request.forced = forced->algorithm->name;
-    candidates.assign(options_.algorithms.begin(), options_.algorithms.end());
+    candidates = algorithms_;
   }
   // The router then gives the reason for each.
   if (candidates.empty()) {
-    candidates.assign(options_.algorithms.begin(), options_.algorithms.end());
+    candidates = algorithms_;
   }
+  const auto add = [&candidates](const algo::Algorithm* algorithm) {
+    if (std::find(candidates.begin(), candidates.end(), algorithm) == candidates.end()) {
+      candidates.push_back(algorithm);
+    }
+  };
+  request.preferred = preferred_for(problem);
+  if (request.preferred != nullptr) add(request.preferred);
   const cost::Rule* rule =
       options_.rules.find(call.collective, request.work.bytes, context_.rank_count);
-  if (rule != nullptr &&
-      std::find(candidates.begin(), candidates.end(), rule->algorithm) == candidates.end()) {
-    candidates.push_back(rule->algorithm);
-  }
+  if (rule != nullptr) add(rule->algorithm);
   auto decided = cost::choose(request, candidates, options_.table, &options_.rules);
   if (!decided.ok()) return decided;
   if (passed_over) {
@@ -295,8 +329,9 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
       .staging_bytes = context_.staging_bytes,
       .rank_count = context_.rank_count,
       .shared_cores = options_.shared_cores,
-      .one_signal = program.shape.signal_count == 1 && program.shape.scratch_slots == 0 &&
-                    call.collective != Collective::kBarrier,
+      // Programs from elsewhere need not keep the line protocol's rules.
+      .one_signal = algorithm.imported == nullptr && program.shape.signal_count == 1 &&
+                    program.shape.scratch_slots == 0 && call.collective != Collective::kBarrier,
       .slice_bytes = choice.slice_bytes != 0 ? choice.slice_bytes : options_.slice_bytes,
   };
   const Slicing slicing = choose_slicing(question);
@@ -309,7 +344,8 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
   return plan;
 }
 
-Result<std::vector<ForcedAlgorithm>> parse_forced_algorithms(const std::string& text) {
+Result<std::vector<ForcedAlgorithm>> parse_forced_algorithms(
+    const std::string& text, std::span<const algo::Algorithm* const> among) {
   std::vector<ForcedAlgorithm> forced;
   size_t begin = 0;
   while (begin < text.size()) {
@@ -326,10 +362,10 @@ Result<std::vector<ForcedAlgorithm>> parse_forced_algorithms(const std::string& 
           item));
     }
     const std::string name = item.substr(equals + 1);
-    const algo::Algorithm* algorithm = algo::find_algorithm(named->collective, name);
+    const algo::Algorithm* algorithm = algo::find_algorithm(named->collective, name, among);
     if (algorithm == nullptr || algorithm->lengths < named->lengths) {
       std::string names;
-      for (const algo::Algorithm* other : algo::all_algorithms()) {
+      for (const algo::Algorithm* other : among) {
         if (other->collective != named->collective || other->lengths < named->lengths) continue;
         names += fmt::format(" {}", other->name);
       }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/algo/algorithm.h"
+#include "core/algo/imported.h"
 #include "core/base/status.h"
 #include "core/cost/decision_log.h"
 #include "core/cost/router.h"
@@ -70,6 +71,9 @@ struct PlannerOptions {
   cost::Rules rules;        // WEIR_TUNING_FILE
   bool explain = false;     // print each first-time decision
   uint32_t core_count = 0;  // that the ranks of this machine may use; 0: enough
+
+  // WEIR_PROGRAMS: algorithms besides the above.
+  std::vector<std::shared_ptr<const algo::Imported>> programs;
 };
 
 class Planner {
@@ -80,6 +84,12 @@ class Planner {
   // v-variant is made once per type and order of magnitude; the plan is bound again when its
   // lengths change. The pointer is valid until the next call of plan_for.
   Result<const Plan*> plan_for(const Call& call, bool windows);
+
+  // Makes a set of programs a candidate; `preferred`: it is used wherever it can be. All plans are
+  // made again; those of operations under way stay valid.
+  void add(std::shared_ptr<const algo::Imported> program, bool preferred);
+  // Every algorithm that may be a candidate.
+  std::span<const algo::Algorithm* const> algorithms() const { return algorithms_; }
 
   // The latest plan, without a search; nullptr when it is for another call.
   const Plan* latest(const Call& call) const {
@@ -126,6 +136,8 @@ class Planner {
                                 uint64_t* record);
   std::vector<const algo::Algorithm*> candidates_for(const algo::Problem& problem) const;
   const ForcedAlgorithm* forced_for(const algo::Problem& problem) const;
+  const algo::Algorithm* preferred_for(const algo::Problem& problem) const;
+  void note_windows();
 
   struct Entry {
     PlanKey key;
@@ -136,6 +148,8 @@ class Planner {
 
   const Context& context_;
   PlannerOptions options_;
+  std::vector<const algo::Algorithm*> algorithms_;  // options_.algorithms and options_.programs
+  std::vector<const algo::Algorithm*> preferred_;   // the latest last
   std::vector<Entry> entries_;
   cost::DecisionLog decisions_;
   std::array<bool, kCollectiveCount> uses_windows_{};
@@ -145,14 +159,17 @@ class Planner {
   std::unique_ptr<Plan> uneven_;
   PlanKey uneven_key_;
   std::vector<size_t> uneven_lengths_;
-  std::vector<size_t> lengths_;  // of the call at hand
+  std::vector<size_t> lengths_;                 // of the call at hand
+  std::vector<std::unique_ptr<Plan>> retired_;  // by `add`
   PlanKey latest_key_;
   const Plan* latest_ = nullptr;
 };
 
 // Parses WEIR_ALGORITHM ("all_reduce=ring,all_to_all_v=pairwise"). An algorithm forced for a
 // collective is also used for its v-variant, where it supports blocks of different lengths and no
-// other is forced for that variant.
-Result<std::vector<ForcedAlgorithm>> parse_forced_algorithms(const std::string& text);
+// other is forced for that variant. `among`: the algorithms that may be named.
+Result<std::vector<ForcedAlgorithm>> parse_forced_algorithms(
+    const std::string& text,
+    std::span<const algo::Algorithm* const> among = algo::all_algorithms());
 
 }  // namespace weir::engine

@@ -73,6 +73,24 @@ bool Executor::needs_clocks() const {
   return false;
 }
 
+void Executor::note_moved_chunks(std::vector<std::vector<uint32_t>>* chunks) {
+  moved_ = chunks;
+  moved_->assign(rank_count_, {});
+  first_moved_.assign(rank_count_, {});
+  for (Rank rank = 0; rank < rank_count_; ++rank) {
+    std::vector<uint32_t>& moved = (*moved_)[rank];
+    for (const Op& op : programs_[rank].ops) {
+      first_moved_[rank].push_back(moved.size());
+      if (op.code == OpCode::kSignal || op.code == OpCode::kWait) continue;
+      // A copy of user memory onto itself moves nothing, and its chunk is known by name.
+      const Ref& named = op.code == OpCode::kCopy ? op.dst : Ref{.space = Space::kScratch};
+      for (uint32_t i = 0; i < op.count; ++i) {
+        moved.push_back(named.space == Space::kOutput ? named.chunk + i : Expression::kNothing);
+      }
+    }
+  }
+}
+
 void Executor::fill_inputs() {
   const Program& program = programs_[0];
   const uint32_t chunk_count = program.shape.chunk_count;
@@ -155,6 +173,7 @@ bool Executor::do_send(ThreadId id, const Op& op) {
   const Layout::Place src = op.count > 0 ? layout_.find(op.src, op.count) : Layout::kNowhere;
   for (uint32_t i = 0; i < op.count; ++i) {
     if (!on_read(id, op.src, src + i, i)) return false;
+    note_moved(id, i, values_[src + i].chunk);
   }
   if (keeps || op.count == 0) {
     push_message(id, op, src, op.count);
@@ -257,7 +276,9 @@ bool Executor::do_recv(ThreadId id, const Op& op) {
   if (op.count > 0) {
     const Layout::Place dst = layout_.find(op.dst, op.count);
     for (uint32_t i = 0; i < op.count; ++i) {
-      if (!on_write(id, op.dst, dst + i, i, message_values_[message.first_value + i])) return false;
+      const Expression& value = message_values_[message.first_value + i];
+      note_moved(id, i, value.chunk);
+      if (!on_write(id, op.dst, dst + i, i, value)) return false;
     }
   }
   free_message(index);
@@ -305,6 +326,7 @@ bool Executor::do_copy(ThreadId id, const Op& op) {
   if (!may_overwrite(id, dst, op.count)) return false;
   for (uint32_t i = 0; i < op.count; ++i) {
     if (!on_read(id, op.src, src + i, i)) return false;
+    note_moved(id, i, values_[src + i].chunk);
     if (!on_write(id, op.dst, dst + i, i, values_[src + i])) return false;
   }
   return true;
@@ -328,6 +350,7 @@ bool Executor::do_reduce(ThreadId id, const Op& op) {
       }
       fold.add(value);
     }
+    note_moved(id, i, fold.result().chunk);
     if (!on_write(id, op.dst, dst + i, i, fold.result())) return false;
   }
   return true;

@@ -30,6 +30,9 @@ class Executor {
   // The arguments must outlive the executor.
   Executor(std::span<const Program> programs, const Layout& layout, uint32_t credit);
 
+  // Before `run`, which then sets (*chunks)[rank] to that program's moved_chunks.
+  void note_moved_chunks(std::vector<std::vector<uint32_t>>* chunks);
+
   // Runs to the end or to the first flaw.
   Flaw run();
 
@@ -118,6 +121,11 @@ class Executor {
   bool on_read(ThreadId id, const Ref& ref, Layout::Place place, uint32_t index);
   bool on_write(ThreadId id, const Ref& ref, Layout::Place place, uint32_t index,
                 const Expression& value);
+  void note_moved(ThreadId id, uint32_t index, uint32_t chunk) {
+    if (moved_ == nullptr) return;
+    const Rank rank = rank_of(id);
+    (*moved_)[rank][first_moved_[rank][op_index_of(threads_[id])] + index] = chunk;
+  }
   bool fail(Flaw::Kind kind, ThreadId id, const std::string& text);
   bool fail_race(ThreadId id, const Ref& ref, uint32_t index, bool is_write,
                  const HappensBefore::Conflict& conflict);
@@ -154,6 +162,8 @@ class Executor {
   std::vector<uint32_t> user_access_epoch_;  // by (owner, thread), of accesses by other ranks
   std::vector<uint32_t> user_access_op_;
   uint64_t message_count_ = 0;
+  std::vector<std::vector<uint32_t>>* moved_ = nullptr;
+  std::vector<std::vector<size_t>> first_moved_;  // by rank and operation, into *moved_
   Flaw flaw_;
 };
 

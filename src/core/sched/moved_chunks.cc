@@ -71,6 +71,11 @@ MovedChunks::MovedChunks(const Program& program) {
     for_each_source(program, op, note_lane);
   }
 
+  if (program.moved_chunks.size() == use_count && use_count > 0) {
+    chunks_ = program.moved_chunks;
+    check_messages(program);
+    return;
+  }
   Groups groups(use_count);
   std::vector<size_t> writer_of_slot(program.shape.scratch_slots, kNoUse);
   for (size_t i = 0; i < program.ops.size(); ++i) {
@@ -95,6 +100,10 @@ MovedChunks::MovedChunks(const Program& program) {
 
   chunks_.resize(use_count);
   for (size_t use = 0; use < use_count; ++use) chunks_[use] = groups.chunk(use);
+  check_messages(program);
+}
+
+void MovedChunks::check_messages(const Program& program) {
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const Op& op = program.ops[i];
     if (op.code != OpCode::kSend && op.code != OpCode::kRecv) continue;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // MovedChunks: which grid chunk each operation of a program moves or folds, found from that program
-// alone. A slot does not tell what it holds, but data keeps its chunk number wherever it goes
-// (op.h), so every operation through which the data passes tells the chunk for all others: data
-// that is received into scratch, folded with another slot and later written to Output is the same
-// chunk throughout. Both ends of a message need this to agree on its length when chunks differ in
-// length (uneven tails, v-variants). Immutable once made; any thread may read.
+// alone, unless the verifier has found it (Program::moved_chunks). A slot does not tell what it
+// holds, but data keeps its chunk number wherever it goes (op.h), so every operation through which
+// the data passes tells the chunk for all others: data that is received into scratch, folded with
+// another slot and later written to Output is the same chunk throughout. Both ends of a message
+// need this to agree on its length when chunks differ in length (uneven tails, v-variants).
+// Immutable once made; any thread may read.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,8 @@ class MovedChunks {
   bool all_messages_known() const { return all_messages_known_; }
 
  private:
+  void check_messages(const Program& program);
+
   std::vector<size_t> first_;  // by operation, into chunks_
   std::vector<uint32_t> chunks_;
   bool all_messages_known_ = true;

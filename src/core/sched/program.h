@@ -28,6 +28,9 @@ struct Program {
   Shape shape;
   std::vector<Op> ops;        // all lanes; each lane's operations are in order
   std::vector<Ref> operands;  // of the reduce operations
+  // What MovedChunks says, where the verifier has found it with the programs of all ranks; empty:
+  // it is found from this program alone.
+  std::vector<uint32_t> moved_chunks;
 };
 
 // Appends operations to `ops` and `operands`. Algorithms emit operations only through it.

@@ -154,6 +154,7 @@ Verdict verify(std::span<const Program> programs, const VerifyOptions& options) 
   }
 
   Executor executor(programs, layout, 1);
+  if (options.moved_chunks != nullptr) executor.note_moved_chunks(options.moved_chunks);
   verdict.flaw = executor.run();
   verdict.message_count = executor.message_count();
   if (verdict.flaw.kind == Flaw::Kind::kDeadlock && options.credit > 1) {

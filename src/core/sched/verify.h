@@ -41,6 +41,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "core/sched/layout.h"
 #include "core/sched/program.h"
@@ -52,6 +53,8 @@ struct VerifyOptions {
   Access access;
   uint32_t credit = 1;        // of the transport; >= 1
   bool keeps_nothing = true;  // also where nothing is kept for a receiver
+  // Set, where there is no flaw, to the Program::moved_chunks of every rank; nullptr: not wanted.
+  std::vector<std::vector<uint32_t>>* moved_chunks = nullptr;
 };
 
 struct Verdict {

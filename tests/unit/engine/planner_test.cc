@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "core/algo/catalog.h"
+#include "core/algo/check.h"
 
 namespace weir::engine {
 namespace {
@@ -54,6 +55,14 @@ class Planning : public testing::Test {
   const algo::Algorithm* chosen_ = nullptr;
   std::string reason_;
 };
+
+// A set of programs from elsewhere for 4 ranks that exchange messages.
+std::shared_ptr<const algo::Imported> imported(const algo::Algorithm& like, const char* name) {
+  algo::Problem problem;
+  problem.collective = like.collective;
+  problem.rank_count = 4;
+  return algo::Imported::make({{}, algo::compile_all(like, problem)}, name).value();
+}
 
 using Names = std::vector<std::string>;
 
@@ -159,6 +168,91 @@ TEST(ForcedAlgorithms, AreReadByCollectiveAndVariant) {
             "WEIR_ALGORITHM: 'bruck' is not an algorithm of all_to_all_v; known: direct pairwise "
             "linear");
   EXPECT_FALSE(parse_forced_algorithms("broadcast_v=linear").ok());
+}
+
+TEST_F(Planning, ProgramsFromElsewhereAreCandidatesForTheirNumberOfRanks) {
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.type = DataType::kFloat32;
+  call.count = 1000;
+  context_.rank_count = 4;
+  PlannerOptions options;
+  options.table = cost::built_in_table();
+  options.programs.push_back(imported(algo::kRingAllReduce, "mine"));
+  const auto is_weighed = [](const Planner& planner) {
+    for (const cost::Candidate& one : planner.decisions().records().back().decision.candidates) {
+      if (std::string(one.algorithm->name) == "mine") return one.predicted_ns > 0;
+    }
+    return false;
+  };
+  Planner planner(context_, options);
+  ASSERT_TRUE(planner.plan_for(call, false).ok());
+  EXPECT_TRUE(is_weighed(planner));
+  EXPECT_NE(std::string(planner.plan_for(call, false).value()->algorithm->name), "mine");
+  context_.rank_count = 5;
+  Planner of_five(context_, options);
+  ASSERT_TRUE(of_five.plan_for(call, false).ok());
+  EXPECT_FALSE(is_weighed(of_five));
+}
+
+TEST_F(Planning, AddedProgramsArePlannedWithAndPreferredOnRequest) {
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.type = DataType::kFloat32;
+  call.count = 1000;
+  context_.rank_count = 4;
+  PlannerOptions options;
+  options.table = cost::built_in_table();
+  Planner planner(context_, options);
+  const auto chosen = [&]() -> std::string {
+    const auto plan = planner.plan_for(call, false);
+    return plan.ok() ? plan.value()->algorithm->name : plan.status().text();
+  };
+  const std::string before = chosen();
+  planner.add(imported(algo::kRingAllReduce, "a_ring"), false);
+  EXPECT_EQ(chosen(), before);
+  planner.add(imported(algo::kRingAllReduce, "my_ring"), true);
+  EXPECT_EQ(chosen(), "my_ring") << "a plan of before is not kept";
+  EXPECT_EQ(planner.decisions().records().back().decision.reason, "preferred by the program");
+  call.collective = Collective::kAllGather;
+  EXPECT_NE(chosen(), "my_ring");
+
+  options.deterministic = true;
+  Planner in_order(context_, options);
+  in_order.add(imported(algo::kRingAllReduce, "my_ring"), true);
+  call.collective = Collective::kAllReduce;
+  const auto plan = in_order.plan_for(call, false);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_TRUE(plan.value()->algorithm->rank_order);
+  EXPECT_NE(in_order.decisions().records().back().decision.reason.find(
+                "'my_ring', which the program prefers, is ignored: it does not fold in rank order"),
+            std::string::npos);
+}
+
+// The line protocol's slots carry flags, which needs more than a program says.
+TEST_F(Planning, ProgramsFromElsewhereDoNotUseTheLineProtocol) {
+  algo::Problem problem;
+  problem.rank_count = 4;
+  problem.mapped = true;
+  const auto made = algo::Imported::make(
+      {algo::access_of(problem), algo::compile_all(algo::kDirectAllReduce, problem)}, "mine");
+  ASSERT_TRUE(made.ok()) << made.status().text();
+  EXPECT_TRUE(made.value()->algorithm().needs_mapped);
+  context_.rank_count = 4;
+  std::vector<unsigned char> segment(4 << 20);
+  context_.segment_base = segment.data();
+  context_.segment_stride_bytes = 1 << 20;
+  context_.staging_bytes = (1 << 20) - kStagingOffset;
+  ASSERT_TRUE(context_.mapped());
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.count = 4;
+  PlannerOptions options;
+  options.table = cost::built_in_table();
+  Planner planner(context_, options);
+  EXPECT_EQ(planner.plan_for(call, false).value()->protocol, Protocol::kLine);
+  planner.add(made.value(), true);
+  EXPECT_EQ(planner.plan_for(call, false).value()->protocol, Protocol::kSlots);
 }
 
 }  // namespace

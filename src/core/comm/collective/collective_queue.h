@@ -37,6 +37,7 @@ class CollectiveQueue {
   // Before all else.
   void open(std::unique_ptr<engine::Planner> planner) { planner_ = std::move(planner); }
   const engine::Planner* planner() const { return planner_.get(); }
+  engine::Planner* planner() { return planner_.get(); }
 
   // How far run_warm has come.
   enum class Warm : uint8_t {
