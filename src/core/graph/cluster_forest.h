@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trees of many hosts, put together from those within a host: from its root, a block goes to the
-// rank of the same place on each other host (its rail), over the network, and within each host along
-// the trees that were found for it alone. The hosts are a tree, too: a heap, turned so that each is
-// as often at each place of it. With n hosts, a link within a host carries what it would for n
-// blocks a rank, and the network (n - 1) blocks a rank, both at the same time.
+// rank of the same place on each other host (its rail), over the network, and within each host
+// along the trees that were found for it alone. The hosts are a tree, too: a heap, turned so that
+// each is as often at each place of it. With n hosts, a link within a host carries what it would
+// for n blocks a rank, and the network (n - 1) blocks a rank, both at the same time.
 //
 // The search is that of forest.h for each different host, whatever their number. Pure functions;
 // thread-safe.

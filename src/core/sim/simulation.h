@@ -110,7 +110,7 @@ class Simulation {
   Costs costs_;
   Layout layout_;
   std::optional<std::pair<Rank, Rank>> no_way_;  // of a message that cannot be sent
-  std::optional<LinkPorts> links_;  // instead of the ports of the ranks and nodes
+  std::optional<LinkPorts> links_;               // instead of the ports of the ranks and nodes
   NetworkMemoryCosts memory_costs_;
   cost::OpStream feed_;
   uint32_t lane_count_;

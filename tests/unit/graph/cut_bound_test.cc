@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/graph/cut_bound.h"
 
+#include <algorithm>
 #include <random>
 
 #include "unit/graph/graph_support.h"

@@ -31,7 +31,7 @@ TEST(MachineGraph, LinksOfOneDirectionHaveTwins) {
                            "rccl-8p-rome-n4.nccl.xml"}) {
     const auto graph = graph_of_gpus(file, 3);
     ASSERT_TRUE(graph.ok()) << file << ": " << graph.status().text();
-    // Of a card that only sends and one that only receives, the names tell that they belong together.
+    // Of a card, one vertex sends and one receives; their names begin alike.
     std::map<std::tuple<std::string, std::string>, int64_t> bandwidths;
     const auto name = [&](VertexId id) {
       const Vertex& vertex = graph.value().vertices()[id];
