@@ -225,6 +225,7 @@ class Execution {
     bool received = false;  // the step's message, which is still to be sent on
     uint32_t slot = 0;      // for messages that are folded or spread
   };
+  // One that is sent and not yet received.
   struct Message {
     uint32_t block = 0;  // of the receiver
     BlockId sender;
@@ -246,16 +247,16 @@ class Execution {
     for (uint32_t k = 0; k < count; ++k) refs[k].chunk += k;
     return refs;
   }
-  // How many from the k-th on follow each other.
-  static uint32_t run_from(const Refs& refs, uint32_t k) {
-    uint32_t run = 1;
-    while (k + run < refs.size() && refs[k + run].space == refs[k].space &&
-           refs[k + run].chunk == refs[k].chunk + run) {
-      ++run;
-    }
-    return run;
+  // Whether the `run`-th after the k-th is as far from it in memory.
+  static bool follows(const Refs& refs, uint32_t k, uint32_t run) {
+    return refs[k + run].space == refs[k].space && refs[k + run].chunk == refs[k].chunk + run;
   }
-  static bool is_run(const Refs& refs) { return run_from(refs, 0) == refs.size(); }
+  static bool is_run(const Refs& refs) {
+    for (uint32_t k = 1; k < refs.size(); ++k) {
+      if (!follows(refs, 0, k)) return false;
+    }
+    return true;
+  }
 
   // Steps that a block of another lane waits for.
   void note_signalling(Rank rank) {
@@ -301,7 +302,9 @@ class Execution {
       Op& op = add(rank, lane, OpCode::kCopy, origin);
       op.dst = dst[k];
       op.src = src[k];
-      op.count = std::min(run_from(dst, k), run_from(src, k));
+      while (k + op.count < dst.size() && follows(dst, k, op.count) && follows(src, k, op.count)) {
+        ++op.count;
+      }
       k += op.count;
     }
     for (uint32_t k = 0; k < dst.size(); ++k) lowest(dst[k]) = lowest(src[k]);
@@ -375,9 +378,11 @@ class Execution {
             const std::string& origin) {
     const auto swapped = [&](uint32_t i) { return lowest(b[i]) < lowest(a[i]); };
     for (uint32_t k = 0; k < dst.size();) {
-      const uint32_t longest = std::min({run_from(dst, k), run_from(a, k), run_from(b, k)});
       uint32_t run = 1;
-      while (run < longest && swapped(k + run) == swapped(k)) ++run;
+      while (k + run < dst.size() && follows(dst, k, run) && follows(a, k, run) &&
+             follows(b, k, run) && swapped(k + run) == swapped(k)) {
+        ++run;
+      }
       Program& program = text_.set.programs[rank];
       Op& op = add(rank, lane, OpCode::kReduce, origin);
       op.dst = dst[k];

@@ -27,7 +27,10 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
   if (algorithm.uses_forest && problem.forest == nullptr) {
     return "has no trees here: links are alike, or not known";
   }
-  if (!algorithm.supports(problem)) return "does not support this problem";
+  if (!algorithm.supports(problem)) {
+    return algorithm.imported != nullptr ? "was made for other ranks, another root or other memory"
+                                         : "does not support this problem";
+  }
   if (algo::uses_messages(algorithm) &&
       algorithm.shape(problem).lane_count > request.lane_count_max) {
     return "needs more lanes than the transport has";

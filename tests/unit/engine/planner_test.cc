@@ -193,6 +193,14 @@ TEST_F(Planning, ProgramsFromElsewhereAreCandidatesForTheirNumberOfRanks) {
   Planner of_five(context_, options);
   ASSERT_TRUE(of_five.plan_for(call, false).ok());
   EXPECT_FALSE(is_weighed(of_five));
+  options.forced = parse_forced_algorithms("all_reduce=mine", of_five.algorithms()).value();
+  Planner forced(context_, options);
+  const auto refused = forced.plan_for(call, false);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().text(),
+            "WEIR_ALGORITHM: all_reduce=mine cannot be used on 5 ranks: it was made for other "
+            "ranks, another root or other memory");
+  EXPECT_FALSE(parse_forced_algorithms("all_reduce=mine").ok());
 }
 
 TEST_F(Planning, AddedProgramsArePlannedWithAndPreferredOnRequest) {

@@ -63,5 +63,40 @@ TEST(MovedChunks, BothEndsOfEveryMessageAgree) {
                                             "gather/binomial", "scatter/binomial"}));
 }
 
+// What one program tells, the verifier has seen in all; and it has seen the rest.
+TEST(MovedChunks, TheVerifierFindsThemAllAndTheSame) {
+  bool found_more = false;
+  for (const algo::Algorithm* algorithm : algo::all_algorithms()) {
+    for (const Rank n : {2u, 5u, 8u}) {
+      algo::for_each_problem(*algorithm, n, {n / 2}, [&](const algo::TestProblem& test) {
+        std::vector<Program> programs = algo::compile_all(*algorithm, test.get());
+        std::vector<std::vector<uint32_t>> seen;
+        const Verdict verdict =
+            verify(programs, {.access = algo::access_of(test.get()), .moved_chunks = &seen});
+        ASSERT_TRUE(verdict.ok()) << test.text;
+        ASSERT_EQ(seen.size(), n);
+        for (Program& program : programs) {
+          const MovedChunks alone(program);
+          program.moved_chunks = seen[program.rank];
+          const MovedChunks told(program);
+          EXPECT_TRUE(told.all_messages_known()) << test.text;
+          for (uint32_t i = 0; i < program.ops.size(); ++i) {
+            const Op& op = program.ops[i];
+            if (op.code == OpCode::kSignal || op.code == OpCode::kWait) continue;
+            for (uint32_t k = 0; k < op.count; ++k) {
+              if (alone.chunk(i, k) == MovedChunks::kUnknown) {
+                found_more = found_more || told.chunk(i, k) != MovedChunks::kUnknown;
+              } else {
+                ASSERT_EQ(told.chunk(i, k), alone.chunk(i, k)) << test.text << " op " << i;
+              }
+            }
+          }
+        }
+      });
+    }
+  }
+  EXPECT_TRUE(found_more);
+}
+
 }  // namespace
 }  // namespace weir::sched
