@@ -67,7 +67,9 @@ class Function {
   using Plain = Result (*)(Arguments...);
   using OfImported = Result (*)(const Imported&, Arguments...);
 
+  // Written as the function's name alone in the tables of algorithms.
   template <std::convertible_to<Plain> Callable>
+  // NOLINTNEXTLINE(google-explicit-constructor)
   constexpr Function(Callable plain) : plain_(plain) {}
   constexpr Function(OfImported function, const Imported& imported)
       : of_imported_(function), imported_(&imported) {}

@@ -33,7 +33,7 @@ const Forest* Forests::of(Collective collective, Rank root) {
     case Collective::kReduceScatter:
       break;
     case Collective::kAllReduce:
-      key.use = Use::kAllReduce;
+      key.first = Use::kAllReduce;
       break;
     case Collective::kBroadcast:
     case Collective::kReduce:
@@ -49,10 +49,10 @@ const Forest* Forests::of(Collective collective, Rank root) {
 }
 
 std::optional<Forest> Forests::find(const Key& key) {
-  if (key.use == Use::kAllReduce) return find_for_all_reduce();
-  if (key.use == Use::kRoot && graph_.rank_count() > kSearchedRanksMax) return std::nullopt;
-  auto found = key.use == Use::kRoot ? find_trees(graph_, std::span(&key.root, 1))
-                                     : best_forest(graph_, kSearchedRanksMax);
+  if (key.first == Use::kAllReduce) return find_for_all_reduce();
+  if (key.first == Use::kRoot && graph_.rank_count() > kSearchedRanksMax) return std::nullopt;
+  auto found = key.first == Use::kRoot ? find_trees(graph_, std::span(&key.second, 1))
+                                       : best_forest(graph_, kSearchedRanksMax);
   return found.ok() ? std::optional(found.take()) : std::nullopt;
 }
 

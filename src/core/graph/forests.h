@@ -10,6 +10,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "core/base/types.h"
 #include "core/graph/forest.h"
@@ -30,11 +32,7 @@ class Forests {
 
  private:
   enum class Use : uint8_t { kAll, kRoot, kAllReduce };
-  struct Key {
-    Use use;
-    Rank root;
-    auto operator<=>(const Key&) const = default;
-  };
+  using Key = std::pair<Use, Rank>;  // the rank: of the root
   std::optional<Forest> find(const Key& key);
   std::optional<Forest> find_for_all_reduce();
 

@@ -157,7 +157,8 @@ class Merger {
       if (from_file_[id] != kNoNode) continue;
       Node node = file_.node(id);
       node.up = Edge{};
-      from_file_[id] = to_.add(home_in_file(node.parent), std::move(node));
+      const NodeId home = home_in_file(node.parent);
+      from_file_[id] = to_.add(home, std::move(node));
     }
   }
 
@@ -337,9 +338,9 @@ class Merger {
     }
     for (const auto& [number, id] : numa_in_file_) {
       const std::vector<NodeId> found = machine_.all(NodeKind::kNuma);
-      const bool known = std::any_of(found.begin(), found.end(), [&](NodeId other) {
-        return machine_.node(other).os_index == number;
-      });
+      const bool known = std::any_of(
+          found.begin(), found.end(),
+          [&, wanted = number](NodeId other) { return machine_.node(other).os_index == wanted; });
       if (!known) to_.add_note(file_.label(id), "this NUMA node is in the topology file only");
     }
   }
