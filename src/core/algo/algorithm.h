@@ -61,7 +61,7 @@ class Function {
   using OfImported = Result (*)(const Imported&, Arguments...);
 
   template <std::convertible_to<Plain> Callable>
-  constexpr Function(Callable plain) : plain_(plain) {}
+  constexpr Function(Callable plain) : plain_(plain) {}  // NOLINT(google-explicit-constructor)
   constexpr Function(OfImported function, const Imported& imported)
       : of_imported_(function), imported_(&imported) {}
 
