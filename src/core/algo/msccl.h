@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MSCCL's XML: what the exporters of msccl-tools (language and synthesizer) and of TE-CCL write,
+// MSCCL's XML: what the exporters of msccl-tools and of TE-CCL write,
 // converted into our programs. Nothing is trusted here and nothing proved: verify.h does that.
 // Internal to core/algo; thread-safe.
 //
