@@ -85,6 +85,17 @@ TEST(AddedPrograms, OfAThreadPerRankAreRightAndCanBeAddedOneAfterTheOther) {
   });
 }
 
+TEST(AddedPrograms, OfOneRankAreRight) {
+  run_threads(1, [&](int, weir_comm_t comm) {
+    const std::string text = programs_of("ring", 1);
+    const char* const wrong =
+        add_and_reduce(comm, "alone", text.data(), text.size(), WEIR_PROGRAM_PREFERRED);
+    EXPECT_EQ(wrong, nullptr) << wrong;
+    EXPECT_EQ(add(comm, "wrong", "{}"), WEIR_ERROR_INVALID_ARGUMENT);
+    expect_usable(comm);
+  });
+}
+
 TEST(AddedPrograms, ThatDifferBetweenRanksAreRefusedOnAllAndNameTheRank) {
   run_processes(4, [&](int rank, weir_comm_t comm) {
     const std::string ring = programs_of("ring", 4);

@@ -79,12 +79,16 @@ class Programs : public testing::Test {
     std::string script;
     for (size_t rank = 0; rank < folders.size(); ++rank) {
       const std::string output = (folder_ / ("rank" + std::to_string(rank))).string();
-      script += "WEIR_RANK=" + std::to_string(rank) +
-                " WEIR_SIZE=" + std::to_string(folders.size()) + " WEIR_ID=" + id +
-                " WEIR_PROGRAMS=" + (folder_ / folders[rank]).string() +
-                (forced.empty() ? "" : " WEIR_ALGORITHM=" + forced) + " " + WEIR_TOOL_FOLDER +
-                "/all_reduce_perf -b 64 -e 64 -n 1 -w 1 >" + output + " 2>&1 & p" +
-                std::to_string(rank) + "=$!\n";
+      const std::string number = std::to_string(rank);
+      for (const std::string& part :
+           {std::string("WEIR_RANK="), number, std::string(" WEIR_SIZE="),
+            std::to_string(folders.size()), std::string(" WEIR_ID="), id,
+            std::string(" WEIR_PROGRAMS="), (folder_ / folders[rank]).string(),
+            std::string(forced.empty() ? "" : " WEIR_ALGORITHM="), forced,
+            std::string(" " WEIR_TOOL_FOLDER "/all_reduce_perf -b 64 -e 64 -n 1 -w 1 >"), output,
+            std::string(" 2>&1 & p"), number, std::string("=$!\n")}) {
+        script += part;
+      }
     }
     for (size_t rank = 0; rank < folders.size(); ++rank) {
       script += "wait $p" + std::to_string(rank) + "; echo $?\n";

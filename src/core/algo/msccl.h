@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MSCCL's XML: what the exporters of msccl-tools (language and synthesizer) and of TE-CCL write,
-// converted into our programs. Nothing is trusted here and nothing proved: verify.h does that.
-// Internal to core/algo; thread-safe.
+// MSCCL's XML: what the exporters of msccl-tools and of TE-CCL write, converted into our programs.
+// Nothing is trusted here and nothing proved: verify.h does that. Internal to core/algo;
+// thread-safe.
 //
 //   <algo ngpus coll inplace …>         name, proto, sizes and the like are passed over
 //     <gpu id i_chunks o_chunks s_chunks>
