@@ -114,12 +114,6 @@ Status needs_network(const std::string& transport, const std::vector<uint32_t>& 
                   transport, other - hosts.begin()));
 }
 
-FabricStance stance_of(const Settings& settings) {
-  if (settings.fabric == "0") return FabricStance::kRefused;
-  const bool named = !settings.transport.empty() || !settings.failover.empty();
-  return named ? FabricStance::kNamed : FabricStance::kFree;
-}
-
 // The transport of ranks on several hosts; `hosts`: of each rank. All ranks call it.
 Result<const weir_transport_functions_t*> choose_between_hosts(const Settings& settings,
                                                                const CommState& state,

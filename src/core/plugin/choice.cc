@@ -166,6 +166,12 @@ Result<const weir_transport_functions_t*> choose_before_tcp(const Settings& sett
   // Loads it if it is a module.
   auto found = find_transport(name);
   if (!found.ok()) return found;
+  auto tcp = find_transport("tcp");
+  if (!tcp.ok()) return tcp;
+  char reason[512] = "";
+  if (tcp.value()->viable(tcp.value()->context, &host, reason, sizeof reason) != WEIR_OK) {
+    return Status(Code::kUnsupported, fmt::format("tcp cannot take over: {}", reason));
+  }
   Settings named = settings;
   named.transport = fmt::format("{},{}", kWithinHost, name);
   named.failover = "tcp";

@@ -30,8 +30,8 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
                                                            Spread spread);
 
 // `name` between hosts, with tcp to take over from it, as WEIR_TRANSPORT=shm,NAME and
-// WEIR_FAILOVER=tcp would choose; `spread` is not kOneHost. The error says why `name` cannot be
-// used.
+// WEIR_FAILOVER=tcp would choose; `spread` is not kOneHost. The error says why `name` or tcp
+// cannot be used.
 Result<const weir_transport_functions_t*> choose_before_tcp(const Settings& settings,
                                                             const weir_host_t& host,
                                                             Rank rank_count, Spread spread,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the cards of this machine through which ranks of other hosts may be reached with InfiniBand,
-// RoCE or EFA, from a few small files under /sys: the devices of the kernel's class infiniband.
+// Finds the cards of this machine through which InfiniBand, RoCE or EFA may reach ranks of other
+// hosts, from a few small files under /sys: the devices of the kernel's class infiniband.
 // Thread-safe.
 #pragma once
 

@@ -83,6 +83,12 @@ std::string why_not(const std::vector<CardsSeen>& all, uint8_t common) {
 
 }  // namespace
 
+FabricStance stance_of(const Settings& settings) {
+  if (settings.fabric == "0") return FabricStance::kRefused;
+  const bool named = !settings.transport.empty() || !settings.failover.empty();
+  return named ? FabricStance::kNamed : FabricStance::kFree;
+}
+
 std::string CardsSeen::pack() const {
   std::string bytes;
   bytes += static_cast<char>(stance);

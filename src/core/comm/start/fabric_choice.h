@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/settings.h"
 #include "core/base/status.h"
 #include "core/base/types.h"
 #include "core/topo/cards.h"
@@ -26,6 +27,8 @@ enum class FabricStance : uint8_t {
   kNamed,    // the transports are named
   kRefused,  // WEIR_FABRIC=0
 };
+
+FabricStance stance_of(const Settings& settings);
 
 struct CardsSeen {
   FabricStance stance = FabricStance::kFree;
