@@ -59,6 +59,11 @@ class Fabric : public testing::Test {
     };
     run_in_lab(options, [](int, weir_comm_t comm) {
       for (const size_t count : {size_t{1}, size_t{70'001}}) check_every_collective(comm, count);
+      // A child decides anew.
+      weir_comm_t child = nullptr;
+      ASSERT_EQ(weir_comm_split(comm, 0, 0, nullptr, &child), WEIR_OK) << weir_last_error(comm);
+      check_every_collective(child, 100);
+      EXPECT_EQ(weir_comm_destroy(child), WEIR_OK);
     });
     std::ifstream file(output);
     return {std::istreambuf_iterator<char>(file), {}};
@@ -106,6 +111,10 @@ TEST_F(Fabric, AnotherTransportIsUsedWhereAHostHasNoUcx) {
   EXPECT_SAYS(text, "not used: all ranks have active InfiniBand");
   EXPECT_SAYS(text, "rank 1 cannot use ucx: ");
 #endif
+}
+
+TEST_F(Fabric, InsideTlsMessagesAreSealed) {
+  EXPECT_SAYS(explain({{0, 1}, {2}}, "true", {{"WEIR_TLS", "all"}}), "failover(seal(ucx),tcp)");
 }
 
 TEST_F(Fabric, OneVariableRefusesIt) {
