@@ -135,25 +135,29 @@ TEST_F(Fabric, NamedTransportsWin) {
 }
 
 TEST_F(Fabric, WeirInfoTellsIt) {
-  std::string commands =
+  const std::string network =
       "ip link add eth0 type veth peer name v1 && ip addr add 10.77.0.1/24 dev eth0 && "
       "ip link set eth0 up && ip link set v1 up && ";
+  std::string commands;
   for (const std::string& one : kCard) commands += "(" + one + ") && ";
   const std::string output = folder_ + "/output";
-  const auto choices = [&](const std::string& variable) {
-    const std::string all = "unshare -mn env UCX_TLS=tcp " + variable + " sh -c \"" + commands +
-                            WEIR_TEST_WEIR_INFO + "\" > " + output;
+  const auto choices = [&](const std::string& variable, const std::string& first) {
+    const std::string all = "unshare -mn env UCX_TLS=tcp " + variable + " sh -c \"" + first +
+                            commands + WEIR_TEST_WEIR_INFO + "\" > " + output;
     EXPECT_EQ(std::system(all.c_str()), 0) << all;
     std::ifstream file(output);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     const size_t begin = std::min(text.find("Chosen between ranks"), text.size());
     return text.substr(begin, text.find("Machine", begin) - begin);
   };
-  const std::string text = choices("WEIR_FABRIC=auto");
+  const std::string text = choices("WEIR_FABRIC=auto", network);
   EXPECT_SAYS(text, "on hosts of their own             tcp\n");
   EXPECT_SAYS(text, "several on each, with cards       hosts(failover(ucx,tcp))\n");
   EXPECT_SAYS(text, "on hosts of their own, with cards failover(ucx,tcp)\n");
-  EXPECT_EQ(choices("WEIR_FABRIC=0").find("cards"), std::string::npos);
+  EXPECT_EQ(choices("WEIR_FABRIC=0", network).find("cards"), std::string::npos);
+  const std::string without = choices("WEIR_FABRIC=auto", "");
+  EXPECT_SAYS(without, "on hosts of their own, with cards none\n");
+  EXPECT_SAYS(without, "cannot use ucx: tcp cannot take over: no network interface");
 }
 
 TEST_F(Fabric, OnOneHostNothingIsAsked) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include <weir/weir.h>
@@ -104,7 +105,8 @@ std::vector<ChoiceLine> choices(const Settings& settings) {
     add(ranks, plugin::choose_transport(settings, host, 2, spread));
   }
   if (here.stance != comm::FabricStance::kFree || here.cards.kinds == 0) return lines;
-  for (const auto& [spread, ranks, with_cards] : kSpreads) {
+  for (size_t i = 0; i < std::size(kSpreads); ++i) {
+    const auto& [spread, ranks, with_cards] = kSpreads[i];
     if (spread == plugin::Spread::kOneHost) continue;
     // As on two ranks that have what this machine has.
     Result<const weir_transport_functions_t*> chosen = Status(Code::kUnsupported, "");
@@ -117,7 +119,7 @@ std::vector<ChoiceLine> choices(const Settings& settings) {
     });
     if (!fabric.ok()) continue;
     if (fabric.value().transport.empty()) {
-      lines.push_back({with_cards, "tcp", fabric.value().reason});
+      lines.push_back({with_cards, lines[i].transport, fabric.value().reason});
     } else {
       add(with_cards, chosen);
     }
