@@ -26,6 +26,15 @@ void read_introduction(const std::string& blob) {
   const Result<Introduction> read = Introduction::unpack(blob, 3);
   if (!read.ok()) return require(read.status().text().find("rank 3") != std::string::npos);
   require(read.value().address.size() <= WEIR_TRANSPORT_ADDRESS_BYTES_MAX);
+  CardsSeen cards;
+  require(CardsSeen::unpack(read.value().cards.pack(), &cards));
+  const auto choice = choose_fabric(
+      {cards, cards}, [](const std::string&) { return Status(); },
+      [&](const std::string& own) -> Result<std::vector<std::string>> {
+        return std::vector<std::string>{own, read.value().settings};
+      });
+  require(choice.ok() ? !choice.value().reason.empty()
+                      : choice.status().text().find("rank 1") != std::string::npos);
   const std::vector<Introduction> all = {read.value(), Introduction(), read.value()};
   const std::vector<uint32_t> hosts = host_of_rank(all);
   require(hosts.empty() || (hosts.size() == 3 && hosts[0] == hosts[2]));

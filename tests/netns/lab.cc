@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <time.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ struct Board {
 };
 
 bool shell(const std::string& command) {
-  const int status = std::system((command + " >/dev/null 2>&1").c_str());
+  const int status = std::system(("(" + command + ") >/dev/null 2>&1").c_str());
   if (status == 0) return true;
   std::fprintf(stderr, "failed: %s\n", command.c_str());
   return false;
@@ -99,6 +100,10 @@ void run_launched(const LabOptions& options, int host, int rank, int rank_count,
                           const Body& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (unshare(CLONE_NEWNET) != 0) _exit(2);
+  if (options.own_mounts && (unshare(CLONE_NEWNS) != 0 ||
+                             mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)) {
+    _exit(2);
+  }
   board->host_has_namespace[host] = 1;
   if (!await(board->network_stands, 1)) _exit(2);
   bool good = shell("ip link set lo up");

@@ -21,6 +21,7 @@ struct LabOptions {
   int interfaces = 1;  // of each host
   // Run by a shell in each host once its network stands; %i is the host's number.
   std::vector<std::string> commands = {};
+  bool own_mounts = false;  // what a host's commands mount, only this host sees
   Environment environment = {};
   int64_t timeout_ms = 60'000;
   int id_rank = 0;  // the rank whose process makes the id

@@ -4,14 +4,17 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include <weir/weir.h>
 
 #include "core/base/settings.h"
+#include "core/comm/start/fabric_choice.h"
 #include "core/engine/reduce.h"
 #include "core/plugin/choice.h"
 #include "core/plugin/registry.h"
+#include "core/topo/cards.h"
 #include "core/topo/hwloc_library.h"
 #include "weir_info/build.h"
 
@@ -79,17 +82,46 @@ std::vector<ChoiceLine> choices(const Settings& settings) {
   static constexpr struct {
     plugin::Spread spread;
     const char* ranks;
-  } kSpreads[] = {{plugin::Spread::kOneHost, "on one host"},
-                  {plugin::Spread::kOneRankPerHost, "on hosts of their own"},
-                  {plugin::Spread::kHosts, "several on each of several hosts"}};
+    const char* with_cards;
+  } kSpreads[] = {
+      {plugin::Spread::kOneHost, "on one host", ""},
+      {plugin::Spread::kOneRankPerHost, "on hosts of their own",
+       "on hosts of their own, with cards"},
+      {plugin::Spread::kHosts, "several on each of several hosts", "several on each, with cards"}};
   const weir_host_t host = silent_host();
   std::vector<ChoiceLine> lines;
-  for (const auto& [spread, ranks] : kSpreads) {
-    const auto chosen = plugin::choose_transport(settings, host, 2, spread);
+  const auto add = [&](const char* ranks, const auto& chosen) {
     if (!chosen.ok()) {
       lines.push_back({ranks, "", chosen.status().text()});
     } else {
       lines.push_back({ranks, chosen.value()->name, plugin::describe_parts(*chosen.value())});
+    }
+  };
+  comm::CardsSeen here;
+  here.stance = comm::stance_of(settings);
+  here.cards = topo::look_for_cards("/sys");
+  // Before a module is loaded.
+  for (const auto& [spread, ranks, with_cards] : kSpreads) {
+    add(ranks, plugin::choose_transport(settings, host, 2, spread));
+  }
+  if (here.stance != comm::FabricStance::kFree || here.cards.kinds == 0) return lines;
+  for (size_t i = 0; i < std::size(kSpreads); ++i) {
+    const auto& [spread, ranks, with_cards] = kSpreads[i];
+    if (spread == plugin::Spread::kOneHost) continue;
+    // As on two ranks that have what this machine has.
+    Result<const weir_transport_functions_t*> chosen = Status(Code::kUnsupported, "");
+    const auto can_use = [&, spread = spread](const std::string& name) {
+      chosen = plugin::choose_before_tcp(settings, host, 2, spread, name);
+      return chosen.status();
+    };
+    const auto fabric = comm::choose_fabric({here, here}, can_use, [](const std::string& answer) {
+      return Result<std::vector<std::string>>({answer, answer});
+    });
+    if (!fabric.ok()) continue;
+    if (fabric.value().transport.empty()) {
+      lines.push_back({with_cards, lines[i].transport, fabric.value().reason});
+    } else {
+      add(with_cards, chosen);
     }
   }
   return lines;

@@ -37,6 +37,10 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_FAILOVER", Kind::kText, "", "",
      "Comma-separated list of transports that take over, one after the other, when the one before "
      "fails between two ranks, such as tcp; unset: none does."},
+    {"WEIR_FABRIC", Kind::kChoice, "auto", "auto|0",
+     "Between hosts, ranks that all see InfiniBand, RoCE or EFA use ucx or ofi, and tcp takes over "
+     "from it, where neither WEIR_TRANSPORT nor WEIR_FAILOVER is set; 0 on any rank: they do "
+     "not."},
     {"WEIR_FAILOVER_MS", Kind::kMilliseconds, "2000", "100..600000",
      "A transport that has stood still for so long, while the peer answers over the next one, has "
      "failed."},
@@ -186,6 +190,7 @@ const Binding kBindings[] = {
     {"WEIR_TRANSPORT", &Settings::transport},
     {"WEIR_TLS", &Settings::tls},
     {"WEIR_FAILOVER", &Settings::failover},
+    {"WEIR_FABRIC", &Settings::fabric},
     {"WEIR_PLUGIN_PATH", &Settings::plugin_path},
     {"WEIR_HOOKS", &Settings::hooks},
     {"WEIR_FAULT", &Settings::fault},

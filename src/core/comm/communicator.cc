@@ -114,6 +114,34 @@ Status needs_network(const std::string& transport, const std::vector<uint32_t>& 
                   transport, other - hosts.begin()));
 }
 
+// The transport of ranks on several hosts; `hosts`: of each rank. All ranks call it.
+Result<const weir_transport_functions_t*> choose_between_hosts(const Settings& settings,
+                                                               const CommState& state,
+                                                               const std::vector<uint32_t>& hosts,
+                                                               const std::vector<Introduction>& all,
+                                                               const Exchange& exchange) {
+  const auto rank_count = static_cast<Rank>(all.size());
+  const bool alone = *std::max_element(hosts.begin(), hosts.end()) + 1 == rank_count;
+  const auto spread = alone ? plugin::Spread::kOneRankPerHost : plugin::Spread::kHosts;
+  std::vector<CardsSeen> cards;
+  for (const Introduction& it : all) cards.push_back(it.cards);
+  const auto over = [&](const std::string& name) {
+    return plugin::choose_before_tcp(settings, state.host, rank_count, spread, name);
+  };
+  auto fabric = choose_fabric(
+      cards, [&](const std::string& name) { return over(name).status(); }, exchange);
+  if (!fabric.ok()) return fabric.status();
+  const FabricChoice& choice = fabric.value();
+  if (settings.explain && state.rank() == 0) {
+    std::fprintf(stderr, "cards of '%s': %s: %s\n", state.name.c_str(),
+                 choice.transport.empty() ? "not used"
+                                          : fmt::format("{}, then tcp", choice.transport).c_str(),
+                 choice.reason.c_str());
+  }
+  if (!choice.transport.empty()) return over(choice.transport);
+  return plugin::choose_transport(settings, state.host, rank_count, spread);
+}
+
 }  // namespace
 
 Communicator::Communicator()
@@ -289,6 +317,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
 
   if (rank_count > 1) WEIR_RETURN_IF_ERROR(open_network(anywhere && !reach.empty()));
   Introduction self = introduce_this_process();
+  self.cards.stance = stance_of(settings);
   if (network_ != nullptr) self.network = network_->address();
   if (!reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
@@ -306,10 +335,9 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (!one_host && !anywhere) return needs_network(settings.transport, hosts);
   state_.leaves_host = !one_host;
   if (!one_host && anywhere) {
-    const bool alone = *std::max_element(hosts.begin(), hosts.end()) + 1 == rank_count;
-    auto between =
-        plugin::choose_transport(settings, state_.host, rank_count,
-                                 alone ? plugin::Spread::kOneRankPerHost : plugin::Spread::kHosts);
+    auto between = choose_between_hosts(settings, state_, hosts, all, [&](const std::string& text) {
+      return bootstrap.value()->all_gather(text, deadline_ns);
+    });
     if (!between.ok()) return between.status();
     if (between.value() != context.transport) {
       context.transport->close(context.instance);

@@ -159,4 +159,30 @@ Result<const weir_transport_functions_t*> choose_transport(const Settings& setti
                 fmt::format("no transport for {} ranks{}", rank_count, reasons));
 }
 
+Result<const weir_transport_functions_t*> choose_before_tcp(const Settings& settings,
+                                                            const weir_host_t& host,
+                                                            Rank rank_count, Spread spread,
+                                                            const std::string& name) {
+  // Loads it if it is a module.
+  auto found = find_transport(name);
+  if (!found.ok()) return found;
+  auto tcp = find_transport("tcp");
+  if (!tcp.ok()) return tcp;
+  char reason[512] = "";
+  if (tcp.value()->viable(tcp.value()->context, &host, reason, sizeof reason) != WEIR_OK) {
+    return Status(Code::kUnsupported, fmt::format("tcp cannot take over: {}", reason));
+  }
+  Settings named = settings;
+  named.transport = fmt::format("{},{}", kWithinHost, name);
+  named.failover = "tcp";
+  auto chosen = choose_transport(named, host, rank_count, spread);
+  if (chosen.ok()) return chosen;
+  for (const Viability& entry : list_transports(host)) {
+    if (entry.transport->name == name && !entry.viable) {
+      return Status(Code::kUnsupported, entry.reason);
+    }
+  }
+  return chosen;
+}
+
 }  // namespace weir::plugin

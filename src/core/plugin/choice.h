@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "core/base/settings.h"
 #include "core/base/status.h"
@@ -27,5 +28,13 @@ enum class Spread : uint8_t {
 Result<const weir_transport_functions_t*> choose_transport(const Settings& settings,
                                                            const weir_host_t& host, Rank rank_count,
                                                            Spread spread);
+
+// `name` between hosts, with tcp to take over from it, as WEIR_TRANSPORT=shm,NAME and
+// WEIR_FAILOVER=tcp would choose; `spread` is not kOneHost. The error says why `name` or tcp
+// cannot be used.
+Result<const weir_transport_functions_t*> choose_before_tcp(const Settings& settings,
+                                                            const weir_host_t& host,
+                                                            Rank rank_count, Spread spread,
+                                                            const std::string& name);
 
 }  // namespace weir::plugin

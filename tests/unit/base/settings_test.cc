@@ -37,6 +37,7 @@ TEST(Settings, AnEmptyEnvironmentGivesTheDefaults) {
   EXPECT_EQ(settings.spin_us, -1);
   EXPECT_EQ(settings.log_level, "warn");
   EXPECT_EQ(settings.topology_merge, "auto");
+  EXPECT_EQ(settings.fabric, "auto");
   EXPECT_TRUE(settings.set_names.empty());
   EXPECT_TRUE(settings.warnings.empty());
   EXPECT_TRUE(parse_settings(nullptr).ok());
@@ -48,6 +49,8 @@ TEST(Settings, EveryVariableReachesItsField) {
                                          "WEIR_LOG_FILE=/tmp/log",
                                          "WEIR_TIMEOUT_MS=17",
                                          "WEIR_TRANSPORT=shm,self",
+                                         "WEIR_FAILOVER=tcp",
+                                         "WEIR_FABRIC=0",
                                          "WEIR_PLUGIN_PATH=/plugins",
                                          "WEIR_HOOKS=trace,check",
                                          "WEIR_FAULT=delay=100us,seed=7",
@@ -70,6 +73,8 @@ TEST(Settings, EveryVariableReachesItsField) {
   EXPECT_EQ(settings.log_file, "/tmp/log");
   EXPECT_EQ(settings.timeout_ms, 17);
   EXPECT_EQ(settings.transport, "shm,self");
+  EXPECT_EQ(settings.failover, "tcp");
+  EXPECT_EQ(settings.fabric, "0");
   EXPECT_EQ(settings.plugin_path, "/plugins");
   EXPECT_EQ(settings.hooks, "trace,check");
   EXPECT_EQ(settings.fault, "delay=100us,seed=7");
@@ -86,7 +91,7 @@ TEST(Settings, EveryVariableReachesItsField) {
   EXPECT_EQ(settings.slice_bytes, 4096);
   EXPECT_EQ(settings.spin_us, 50);
   EXPECT_FALSE(settings.progress_thread);
-  EXPECT_EQ(settings.set_names.size(), 20u);
+  EXPECT_EQ(settings.set_names.size(), 22u);
 }
 
 TEST(Settings, BytesTakeSuffixes) {

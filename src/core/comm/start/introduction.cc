@@ -22,7 +22,7 @@ namespace weir::comm {
 namespace {
 
 constexpr char kMagic[4] = {'W', 'I', 'N', 'T'};
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
 constexpr uint32_t kCpuEnd = 1u << 16;  // no machine has so many
 
 void append(std::string_view text, std::string* bytes) {
@@ -59,8 +59,9 @@ std::string Introduction::pack() const {
       ranges.append(reinterpret_cast<const char*>(number), sizeof number);
     }
   }
+  const std::string packed_cards = cards.pack();
   for (const std::string_view text : std::initializer_list<std::string_view>{
-           machine, host, place, ranges, settings, network, address}) {
+           machine, host, place, ranges, packed_cards, settings, network, address}) {
     append(text, &bytes);
   }
   return bytes;
@@ -69,17 +70,18 @@ std::string Introduction::pack() const {
 Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
   Introduction it;
   std::string ranges;
+  std::string cards;
   std::string_view bytes = blob;
   const std::string_view magic(kMagic, sizeof kMagic);
   bool good = bytes.substr(0, magic.size()) == magic && bytes.size() >= magic.size() + 2 &&
               static_cast<unsigned char>(bytes[4]) == (kVersion & 0xff) &&
               static_cast<unsigned char>(bytes[5]) == kVersion >> 8;
   if (good) bytes.remove_prefix(magic.size() + 2);
-  for (std::string* text :
-       {&it.machine, &it.host, &it.place, &ranges, &it.settings, &it.network, &it.address}) {
+  for (std::string* text : {&it.machine, &it.host, &it.place, &ranges, &cards, &it.settings,
+                            &it.network, &it.address}) {
     good = good && take(&bytes, text);
   }
-  good = good && bytes.empty() && ranges.size() % 8 == 0;
+  good = good && bytes.empty() && ranges.size() % 8 == 0 && CardsSeen::unpack(cards, &it.cards);
   for (size_t i = 0; good && i < ranges.size(); i += 8) {
     const auto* const at = reinterpret_cast<const unsigned char*>(ranges.data()) + i;
     const uint32_t first = net::get<uint32_t>(at);
@@ -116,6 +118,7 @@ Introduction introduce_this_process() {
       if (CPU_ISSET(i, &set)) it.cpus.push_back(i);
     }
   }
+  it.cards.cards = topo::look_for_cards("/sys");
   return it;
 }
 

@@ -5,9 +5,10 @@
 //
 //   offset  bytes  field
 //        0      4  "WINT"
-//        4      2  version, 1
-//        6    ...  machine, host, place, cores, settings, network, address: of each its size (4)
-//                  and its bytes. Cores are ranges, ascending: first and last (4 each)
+//        4      2  version, 2
+//        6    ...  machine, host, place, cores, cards, settings, network, address: of each its
+//                  size (4) and its bytes. Cores are ranges, ascending: first and last (4 each);
+//                  cards as in fabric_choice.h
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 
 #include "core/base/status.h"
 #include "core/base/types.h"
+#include "core/comm/start/fabric_choice.h"
 
 namespace weir::comm {
 
@@ -24,6 +26,7 @@ struct Introduction {
   std::string host;       // as net::declared_host
   std::string place;      // where ranks of other hosts would find this one, packed
   std::vector<int> cpus;  // that this process may use, ascending
+  CardsSeen cards;        // of this machine
   std::string settings;   // those that must agree, as text
   std::string network;    // address in the control network; "" where there is none
   std::string address;    // of the transport
@@ -33,7 +36,7 @@ struct Introduction {
   static Result<Introduction> unpack(const std::string& blob, Rank from);
 };
 
-// Machine, host and cores of this process; the rest is empty.
+// Machine, host, cores and cards of this process; the rest is empty.
 Introduction introduce_this_process();
 
 // Hosts numbered in the order of their first rank; empty when there is one.

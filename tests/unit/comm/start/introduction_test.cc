@@ -23,6 +23,8 @@ Introduction example() {
   it.host = std::string("\0host\xff", 6);
   it.place = "place";
   it.cpus = {0, 1, 2, 5, 7, 8, 4095};
+  it.cards.stance = FabricStance::kNamed;
+  it.cards.cards = {topo::kCardKindsAll, "mlx5_0 (RoCE)"};
   it.settings = "hooks= WEIR_TLS=off";
   it.network = "network";
   it.address = std::string(WEIR_TRANSPORT_ADDRESS_BYTES_MAX, 'a');
@@ -38,6 +40,7 @@ TEST(Introduction, PassesThroughItsBytes) {
     EXPECT_EQ(read.value().host, it.host);
     EXPECT_EQ(read.value().place, it.place);
     EXPECT_EQ(read.value().cpus, it.cpus);
+    EXPECT_EQ(read.value().cards.pack(), it.cards.pack());
     EXPECT_EQ(read.value().settings, it.settings);
     EXPECT_EQ(read.value().network, it.network);
     EXPECT_EQ(read.value().address, it.address);
@@ -71,6 +74,12 @@ TEST(Introduction, CoresThatAreNotAscendingAreRefused) {
     it.cpus = cpus;
     EXPECT_EQ(Introduction::unpack(it.pack(), 0).status().code(), Code::kRefused);
   }
+}
+
+TEST(Introduction, CardsThatCannotBeReadAreRefused) {
+  Introduction it = example();
+  it.cards.cards.kinds = topo::kCardKindsAll + 1;
+  EXPECT_EQ(Introduction::unpack(it.pack(), 0).status().code(), Code::kRefused);
 }
 
 // Compared with all others, one by one.
