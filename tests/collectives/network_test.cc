@@ -246,7 +246,7 @@ class KeptCosts : public testing::Test {
 
   // Runs a job, with a pass of calls of four decisions `passes` times, and returns what was cached
   // afterwards.
-  std::string start(int passes) {
+  std::string start(int passes, const std::string& hooks = "") {
     run_processes(
         2,
         [&](int rank, weir_comm_t comm) {
@@ -260,6 +260,27 @@ class KeptCosts : public testing::Test {
             }
             ASSERT_EQ(weir_all_gather(comm, data.data(), all.data(), 1024, WEIR_INT32, nullptr),
                       WEIR_OK);
+          }
+        },
+        {{"WEIR_TRANSPORT", "shm"},
+         {"WEIR_CACHE_DIR", folder_},
+         {"WEIR_PROBE", "1"},
+         {"WEIR_HOOKS", hooks}},
+        with_timeout(60'000));
+    return cached();
+  }
+  // The same with calls that go the shortest way, since they are small and all wait.
+  std::string start_with_small_calls(int passes) {
+    run_processes(
+        2,
+        [&](int, weir_comm_t comm) {
+          std::vector<int64_t> data(4);
+          for (const size_t count : {1, 2, 4}) {
+            for (int i = 0; i < passes; ++i) {
+              ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), count, WEIR_INT64, WEIR_SUM,
+                                        nullptr),
+                        WEIR_OK);
+            }
           }
         },
         {{"WEIR_TRANSPORT", "shm"}, {"WEIR_CACHE_DIR", folder_}, {"WEIR_PROBE", "1"}},
@@ -333,6 +354,41 @@ TEST_F(KeptCosts, WithWhichMeasuredTimesDisagreeAreMeasuredAnewAtTheNextStart) {
   const std::string other = cached();
   EXPECT_EQ(start(1000), other);
   EXPECT_EQ(start(1), other);
+}
+
+TEST_F(KeptCosts, AreDoubtedForSmallCallsAlone) {
+  cpu_set_t cores;
+  ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
+  if (CPU_COUNT(&cores) < 2) GTEST_SKIP() << "where ranks share cores, times are not compared";
+  ASSERT_NE(start_until_cached_is_not(""), "");
+  forge(6'000, 1.5);
+  for (int attempt = 0; attempt < 10 && file_that_ends(".doubts").empty(); ++attempt) {
+    start_with_small_calls(2000);
+  }
+  EXPECT_NE(file_that_ends(".doubts"), "");
+}
+
+TEST_F(KeptCosts, AreNotDoubtedWithHooks) {
+  ASSERT_NE(start_until_cached_is_not(""), "");
+  forge(6'000, 1.5);
+  const std::string forged = cached();
+  EXPECT_EQ(start(1000, "check"), forged);
+  EXPECT_EQ(file_that_ends(".doubts"), "");
+}
+
+TEST_F(KeptCosts, AreNotDoubtedWhereRanksShareACore) {
+  cpu_set_t cores;
+  ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  ASSERT_NE(start_until_cached_is_not(""), "");
+  forge(6'000, 1.5);
+  const std::string forged = cached();
+  EXPECT_EQ(start(1000), forged);
+  ASSERT_EQ(sched_setaffinity(0, sizeof cores, &cores), 0);
+  EXPECT_EQ(file_that_ends(".doubts"), "");
 }
 
 TEST(Costs, AreKeptUnderTheTopologyThatAFileDescribes) {
