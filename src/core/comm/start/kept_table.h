@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/cost/decision_log.h"
 #include "core/cost/plausible.h"
