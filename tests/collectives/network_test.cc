@@ -234,6 +234,163 @@ TEST(CostsOverTcp, AreMeasuredOnTheConnectionsAndKeptApartFromThoseOfMemory) {
   std::filesystem::remove_all(pattern);
 }
 
+// The costs that jobs of two ranks over shared memory measure and keep.
+class KeptCosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = std::filesystem::temp_directory_path() / "weir-costs-XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // Runs a job, with a pass of calls of four decisions `passes` times, and returns what was cached
+  // afterwards.
+  std::string start(int passes, const std::string& hooks = "") {
+    run_processes(
+        2,
+        [&](int rank, weir_comm_t comm) {
+          std::vector<int32_t> data(4096, rank);
+          std::vector<int32_t> all(8192);
+          for (int i = 0; i < passes; ++i) {
+            for (const size_t count : {8, 1024, 4096}) {
+              ASSERT_EQ(weir_all_reduce(comm, data.data(), all.data(), count, WEIR_INT32, WEIR_SUM,
+                                        nullptr),
+                        WEIR_OK);
+            }
+            ASSERT_EQ(weir_all_gather(comm, data.data(), all.data(), 1024, WEIR_INT32, nullptr),
+                      WEIR_OK);
+          }
+        },
+        {{"WEIR_TRANSPORT", "shm"},
+         {"WEIR_CACHE_DIR", folder_},
+         {"WEIR_PROBE", "1"},
+         {"WEIR_HOOKS", hooks}},
+        with_timeout(60'000));
+    return cached();
+  }
+  // The same with calls that go the shortest way, since they are small and all wait.
+  std::string start_with_small_calls(int passes) {
+    run_processes(
+        2,
+        [&](int, weir_comm_t comm) {
+          std::vector<int64_t> data(4);
+          for (const size_t count : {1, 2, 4}) {
+            for (int i = 0; i < passes; ++i) {
+              ASSERT_EQ(weir_all_reduce(comm, data.data(), data.data(), count, WEIR_INT64, WEIR_SUM,
+                                        nullptr),
+                        WEIR_OK);
+            }
+          }
+        },
+        {{"WEIR_TRANSPORT", "shm"}, {"WEIR_CACHE_DIR", folder_}, {"WEIR_PROBE", "1"}},
+        with_timeout(60'000));
+    return cached();
+  }
+  std::filesystem::path file_that_ends(const char* extension) const {
+    for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+      if (entry.path().extension() == extension) return entry.path();
+    }
+    return {};
+  }
+  std::string cached() const {
+    std::ifstream file(file_that_ends(".json"));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  // On a busy machine not every start measures what may be kept.
+  std::string start_until_cached_is_not(const std::string& old) {
+    std::string now = old;
+    for (int attempt = 0; attempt < 30 && now == old; ++attempt) now = start(1);
+    return now;
+  }
+  // Each figure of the host becomes the value for its kind.
+  void forge(double message_ns, double ns_per_byte) const {
+    const auto path = file_that_ends(".json");
+    auto json = nlohmann::ordered_json::parse(cached());
+    for (auto& [name, value] : json.items()) {
+      const bool is_link = name.starts_with("shm_");
+      if (name.find("ns_per_byte") != std::string::npos) {
+        if (is_link || name.starts_with("copy_") || name.starts_with("reduce")) value = ns_per_byte;
+      } else if (is_link) {
+        value = message_ns;
+      }
+    }
+    std::ofstream(path, std::ios::trunc) << json.dump(1);
+  }
+
+  std::string folder_;
+};
+
+TEST_F(KeptCosts, ThatAreImplausibleAreMeasuredAnewAndOthersStay) {
+  const std::string first = start_until_cached_is_not("");
+  ASSERT_NE(first, "");
+  EXPECT_EQ(start(1), first) << "they were measured again";
+  forge(51'675, 0.1);
+  const std::string forged = cached();
+  const std::string second = start_until_cached_is_not(forged);
+  EXPECT_NE(second, forged);
+  EXPECT_EQ(start(1), second) << "they were measured again";
+}
+
+TEST_F(KeptCosts, WithWhichMeasuredTimesDisagreeAreMeasuredAnewAtTheNextStart) {
+  cpu_set_t cores;
+  ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
+  if (CPU_COUNT(&cores) < 2) GTEST_SKIP() << "where ranks share cores, times are not compared";
+  ASSERT_NE(start_until_cached_is_not(""), "");
+  // As slow as is still believed.
+  forge(6'000, 1.5);
+  const std::string forged = cached();
+  EXPECT_EQ(start(10), forged);
+  EXPECT_EQ(file_that_ends(".doubts"), "") << "after few calls";
+  for (int attempt = 0; attempt < 10 && file_that_ends(".doubts").empty(); ++attempt) {
+    EXPECT_EQ(start(1000), forged) << "a job's own costs stay";
+  }
+  ASSERT_NE(file_that_ends(".doubts"), "");
+  const std::string measured = start_until_cached_is_not(forged);
+  EXPECT_NE(measured, forged);
+  EXPECT_EQ(start(1), measured) << "they were measured again";
+  // Not twice on the same day.
+  forge(5'900, 1.4);
+  const std::string other = cached();
+  EXPECT_EQ(start(1000), other);
+  EXPECT_EQ(start(1), other);
+}
+
+TEST_F(KeptCosts, AreDoubtedForSmallCallsAlone) {
+  cpu_set_t cores;
+  ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
+  if (CPU_COUNT(&cores) < 2) GTEST_SKIP() << "where ranks share cores, times are not compared";
+  ASSERT_NE(start_until_cached_is_not(""), "");
+  forge(6'000, 1.5);
+  for (int attempt = 0; attempt < 10 && file_that_ends(".doubts").empty(); ++attempt) {
+    start_with_small_calls(2000);
+  }
+  EXPECT_NE(file_that_ends(".doubts"), "");
+}
+
+TEST_F(KeptCosts, AreNotDoubtedWithHooks) {
+  ASSERT_NE(start_until_cached_is_not(""), "");
+  forge(6'000, 1.5);
+  const std::string forged = cached();
+  EXPECT_EQ(start(1000, "check"), forged);
+  EXPECT_EQ(file_that_ends(".doubts"), "");
+}
+
+TEST_F(KeptCosts, AreNotDoubtedWhereRanksShareACore) {
+  cpu_set_t cores;
+  ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  ASSERT_NE(start_until_cached_is_not(""), "");
+  forge(6'000, 1.5);
+  const std::string forged = cached();
+  EXPECT_EQ(start(1000), forged);
+  ASSERT_EQ(sched_setaffinity(0, sizeof cores, &cores), 0);
+  EXPECT_EQ(file_that_ends(".doubts"), "");
+}
+
 TEST(Costs, AreKeptUnderTheTopologyThatAFileDescribes) {
   std::string pattern = std::filesystem::temp_directory_path() / "weir-costs-XXXXXX";
   ASSERT_NE(mkdtemp(pattern.data()), nullptr);

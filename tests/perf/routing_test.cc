@@ -132,7 +132,10 @@ TEST_F(Routing, AForcedAlgorithmIsUsedAndAnUnknownOneRefusedWithTheKnownOnes) {
 }
 
 TEST_F(Routing, CostsAreMeasuredOnceAndTakenFromTheCacheAfterwards) {
-  ASSERT_EQ(all_reduce({}).status, 0);
+  // What a busy machine measures is not always believed.
+  for (int attempt = 0; attempt < 20 && cached().empty(); ++attempt) {
+    ASSERT_EQ(all_reduce({}).status, 0);
+  }
   ASSERT_EQ(cached().size(), 1u);
   const fs::path file = cached()[0];
   struct stat before = {};

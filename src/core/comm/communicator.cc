@@ -22,6 +22,7 @@
 #include "core/comm/process.h"
 #include "core/comm/start/bootstrap.h"
 #include "core/comm/start/introduction.h"
+#include "core/comm/start/kept_table.h"
 #include "core/comm/start/measured_table.h"
 #include "core/comm/start/program_files.h"
 #include "core/plugin/choice.h"
@@ -430,6 +431,9 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.rules = rules.take();
   planner.programs = programs.programs;
   planner.explain = settings.explain;
+  // How long ranks wait for a core is not in the table.
+  if (!any_shared) costs_cached_in_ = costs.value().cached_in;
+  planner.times_calls = !costs_cached_in_.empty();
   planner.core_count = cores_per_host(all);
   planner.node_of_rank = hosts;
   operations_.open(std::make_unique<engine::Planner>(context, std::move(planner)));
@@ -493,7 +497,10 @@ Communicator::~Communicator() {
   }
   unregister_communicator(this);
   close_one_sided();
-  if (operations_.queue().planner() != nullptr) operations_.queue().planner()->explain_totals();
+  if (const engine::Planner* planner = operations_.queue().planner(); planner != nullptr) {
+    planner->explain_totals();
+    doubt_if_times_disagree(costs_cached_in_, planner->table(), planner->decisions());
+  }
   if (operations_.device_side().is_open()) {
     const std::lock_guard lock(state_.lock);
     poll_locked();  // operations that the device has finished

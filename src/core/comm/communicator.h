@@ -213,6 +213,7 @@ class Communicator {
 
   CommState state_;
   StartTimes start_times_;
+  std::string costs_cached_in_;     // AgreedCosts::cached_in, if the table is judged in the end
   CommOptions options_;             // as it was made
   std::vector<Place> places_;       // by rank; empty: all ranks share a host
   Bootstrap* bootstrap_ = nullptr;  // while the transport connects the ranks

@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <ctime>
 
 #include "core/base/log.h"
 
@@ -90,12 +92,18 @@ Status write_all(int descriptor, const std::string& text, const std::string& pat
   return {};
 }
 
-// No value: the file does not exist, or an older Weir wrote it.
-Result<std::optional<Table>> load(const std::string& directory, uint64_t topology_hash) {
-  const std::string path = directory + "/" + cache_file_name(topology_hash);
+struct FileText {
+  std::string text;
+  time_t written = 0;
+};
+
+// No value: the file does not exist.
+Result<std::optional<FileText>> read_checked(const std::string& directory,
+                                             const std::string& name) {
+  const std::string path = directory + "/" + name;
   const File file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file.get() < 0) {
-    if (errno == ENOENT || errno == ENOTDIR) return std::optional<Table>();
+    if (errno == ENOENT || errno == ENOTDIR) return std::optional<FileText>();
     return system_error("cannot open '" + path + "'");
   }
   WEIR_RETURN_IF_ERROR(check_directory(directory));
@@ -104,15 +112,83 @@ Result<std::optional<Table>> load(const std::string& directory, uint64_t topolog
   WEIR_RETURN_IF_ERROR(check_file(path, info));
   Result<std::string> text = read_all(file.get(), path);
   if (!text.ok()) return text.status();
+  return std::optional(FileText{text.take(), info.st_mtime});
+}
+
+// A clock that was set back makes files of the future.
+bool is_within(time_t written, int64_t seconds) {
+  const int64_t age = int64_t{time(nullptr)} - int64_t{written};
+  return age < seconds && age > -seconds;
+}
+
+std::string fingerprint_of(const Table& table) {
+  const TableBlob blob = to_blob(table);
+  uint64_t checksum = 0;
+  for (size_t i = 1; i <= sizeof checksum; ++i) {
+    checksum = checksum << 8 | std::to_integer<uint64_t>(blob[blob.size() - i]);
+  }
+  return fmt::format("{:016x}", checksum);
+}
+
+// Empty: there are none.
+std::string doubts_about(const std::string& directory, const Table& table) {
+  const std::string name = doubts_file_name(table.topology_hash);
+  auto read = read_checked(directory, name);
+  if (!read.ok()) {
+    log_info("doubts about cached measurements are ignored: " + read.status().text());
+    return "";
+  }
+  if (!read.value()) return "";
+  const std::string& text = read.value()->text;
+  const std::string head = fingerprint_of(table) + " ";
+  if (!text.starts_with(head)) return "";  // it has been measured since
+  // For a line of the log.
+  constexpr size_t kReasonMax = 200;
+  std::string reason = text.substr(head.size(), kReasonMax);
+  std::replace_if(
+      reason.begin(), reason.end(), [](char c) { return c < ' ' || c > '~'; }, ' ');
+  return reason.substr(0, reason.find_last_not_of(' ') + 1) + " (" + directory + "/" + name + ")";
+}
+
+struct Loaded {
+  std::optional<Table> table;  // none: the file does not exist, or an older Weir wrote it
+  time_t written = 0;
+};
+
+Result<Loaded> load(const std::string& directory, uint64_t topology_hash) {
+  const std::string name = cache_file_name(topology_hash);
+  const std::string path = directory + "/" + name;
+  auto read = read_checked(directory, name);
+  if (!read.ok()) return read.status();
+  if (!read.value()) return Loaded();
   uint32_t version = 0;
-  Result<Table> table = table_from_json(text.value(), &version);
+  Result<Table> table = table_from_json(read.value()->text, &version);
   if (!table.ok()) return table.status().with_context("'" + path + "'");
-  if (version != Table::kVersion) return std::optional<Table>();  // it is measured anew
+  if (version != Table::kVersion) return Loaded();  // it is measured anew
   if (table.value().topology_hash != topology_hash) {
     return invalid_argument(
         fmt::format("'{}' is of topology {:016x}", path, table.value().topology_hash));
   }
-  return std::optional<Table>(table.take());
+  return Loaded{table.take(), read.value()->written};
+}
+
+// Replaces the whole file; mode 0600.
+Status write_text(const std::string& path, const std::string& text) {
+  std::string temporary = path + ".XXXXXX";
+  Status status;
+  {
+    const File file(mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600
+    if (file.get() < 0) return system_error("cannot make '" + temporary + "'");
+    status = write_all(file.get(), text, temporary);
+    if (status.ok() && fsync(file.get()) != 0) {
+      status = system_error("cannot sync '" + temporary + "'");
+    }
+  }
+  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
+    status = system_error("cannot rename '" + temporary + "' to '" + path + "'");
+  }
+  if (!status.ok()) unlink(temporary.c_str());
+  return status;
 }
 
 Status make_directories(const std::string& directory) {
@@ -143,13 +219,45 @@ std::string cache_file_name(uint64_t topology_hash) {
   return fmt::format("tasks-v{}-{:016x}.json", Table::kVersion, topology_hash);
 }
 
+std::string doubts_file_name(uint64_t topology_hash) {
+  return fmt::format("tasks-v{}-{:016x}.doubts", Table::kVersion, topology_hash);
+}
+
 CacheLookup load_cached_table(const std::string& directory, uint64_t topology_hash) {
-  Result<std::optional<Table>> loaded = load(directory, topology_hash);
-  if (loaded.ok()) return {loaded.take(), ""};
   CacheLookup lookup;
-  lookup.warning = "cached measurements are ignored: " + loaded.status().text();
-  log(LogLevel::kWarn, lookup.warning);
+  Result<Loaded> loaded = load(directory, topology_hash);
+  if (!loaded.ok()) {
+    lookup.warning = "cached measurements are ignored: " + loaded.status().text();
+    log(LogLevel::kWarn, lookup.warning);
+    return lookup;
+  }
+  if (!loaded.value().table) return lookup;
+  if (!is_within(loaded.value().written, kTableAgeMaxSeconds)) {
+    lookup.outdated = fmt::format("'{}/{}' was not written within the last {} days", directory,
+                                  cache_file_name(topology_hash), kTableAgeMaxSeconds / 86400);
+  } else {
+    lookup.outdated = doubts_about(directory, *loaded.value().table);
+  }
+  if (lookup.outdated.empty()) {
+    lookup.table = loaded.value().table;
+  } else {
+    log_info("costs are measured anew: " + lookup.outdated);
+  }
   return lookup;
+}
+
+Result<bool> doubt_cached_table(const std::string& directory, const Table& table,
+                                const std::string& reason) {
+  auto loaded = load(directory, table.topology_hash);
+  if (!loaded.ok()) return loaded.status();
+  const std::string fingerprint = fingerprint_of(table);
+  if (!loaded.value().table || fingerprint_of(*loaded.value().table) != fingerprint) return false;
+  const std::string name = doubts_file_name(table.topology_hash);
+  auto earlier = read_checked(directory, name);
+  if (!earlier.ok()) return earlier.status();
+  if (earlier.value() && is_within(earlier.value()->written, kDoubtEverySeconds)) return false;
+  WEIR_RETURN_IF_ERROR(write_text(directory + "/" + name, fingerprint + " " + reason + "\n"));
+  return true;
 }
 
 Status store_cached_table(const std::string& directory, const Table& table) {
@@ -175,21 +283,7 @@ Result<Table> read_table(const std::string& path) {
 
 Status write_table(const std::string& path, const Table& table) {
   WEIR_RETURN_IF_ERROR(validate(table));
-  std::string temporary = path + ".XXXXXX";
-  Status status;
-  {
-    const File file(mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600
-    if (file.get() < 0) return system_error("cannot make '" + temporary + "'");
-    status = write_all(file.get(), to_json(table), temporary);
-    if (status.ok() && fsync(file.get()) != 0) {
-      status = system_error("cannot sync '" + temporary + "'");
-    }
-  }
-  if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) {
-    status = system_error("cannot rename '" + temporary + "' to '" + path + "'");
-  }
-  if (!status.ok()) unlink(temporary.c_str());
-  return status;
+  return write_text(path, to_json(table));
 }
 
 }  // namespace weir::cost

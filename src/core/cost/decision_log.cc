@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace weir::cost {
 
@@ -70,6 +71,26 @@ void DecisionLog::measured(uint64_t id, double ns) {
 const DecisionRecord* DecisionLog::find(uint64_t id) const {
   if (id <= dropped_count_ || id > dropped_count_ + records_.size()) return nullptr;
   return &records_[id - dropped_count_ - 1];
+}
+
+std::optional<Disagreement> disagreement(const DecisionLog& log) {
+  constexpr uint64_t kCallsOfDecisionMin = 5;
+  constexpr uint64_t kCallsMin = 50;
+  constexpr size_t kDecisionsMin = 3;
+  constexpr double kFactorMax = 3;
+  std::vector<double> ratios;
+  uint64_t call_count = 0;
+  for (const DecisionRecord& record : log.records()) {
+    const double predicted_ns = record.decision.predicted_ns;
+    if (record.measured_count < kCallsOfDecisionMin || !(predicted_ns > 0)) continue;
+    ratios.push_back(record.measured_least_ns / predicted_ns);
+    call_count += record.measured_count;
+  }
+  if (ratios.size() < kDecisionsMin || call_count < kCallsMin) return std::nullopt;
+  const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
+  std::nth_element(ratios.begin(), middle, ratios.end());
+  if (*middle <= kFactorMax && *middle >= 1 / kFactorMax) return std::nullopt;
+  return Disagreement{*middle, ratios.size(), call_count};
 }
 
 std::string explain(const DecisionRecord& record) {

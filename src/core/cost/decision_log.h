@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 
 #include "core/cost/router.h"
@@ -46,6 +47,17 @@ class DecisionLog {
   uint64_t dropped_count_ = 0;
   std::deque<DecisionRecord> records_;
 };
+
+// How far the measured times are from the predicted ones, where they disagree for long.
+struct Disagreement {
+  double measured_over_predicted = 1;  // the median over decisions
+  uint64_t decision_count = 0;
+  uint64_t call_count = 0;
+};
+// Of each decision that was measured at least 5 times the least time counts: ranks that come late
+// only add time. No value: there are less than 3 such decisions or 50 calls of them, or the median
+// is within a factor of 3.
+std::optional<Disagreement> disagreement(const DecisionLog& log);
 
 // Text for WEIR_EXPLAIN, several lines: the call, the candidates with their predicted time or why
 // they are excluded, the reason, and the measured time if there is one.

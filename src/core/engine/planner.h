@@ -67,10 +67,11 @@ struct PlannerOptions {
   std::vector<double> wire_of_node;     // ns per byte, where nodes differ (cost::RankLayout)
   // Trees for this communicator's links; nullptr: links are alike, or not known.
   std::shared_ptr<graph::Forests> forests;
-  cost::Table table;        // measured, the same on all ranks
-  cost::Rules rules;        // WEIR_TUNING_FILE
-  bool explain = false;     // print each first-time decision
-  uint32_t core_count = 0;  // that the ranks of this machine may use; 0: enough
+  cost::Table table;         // measured, the same on all ranks
+  cost::Rules rules;         // WEIR_TUNING_FILE
+  bool explain = false;      // print each first-time decision
+  bool times_calls = false;  // measure some calls, for Planner::decisions
+  uint32_t core_count = 0;   // that the ranks of this machine may use; 0: enough
 
   // WEIR_PROGRAMS: algorithms besides the above.
   std::vector<std::shared_ptr<const algo::Imported>> programs;
@@ -106,6 +107,13 @@ class Planner {
   // Every decision, with predicted and measured times.
   const cost::DecisionLog& decisions() const { return decisions_; }
   bool explains() const { return options_.explain; }
+  const cost::Table& table() const { return options_.table; }
+  // Whether the call with this number is to be measured. Most are not, since a warm call takes less
+  // than a microsecond. A prime number: a program repeats its calls in an order of its own.
+  static constexpr uint64_t kTimedEvery = 31;
+  bool times(uint64_t sequence) const {
+    return options_.explain || (options_.times_calls && sequence % kTimedEvery == 0);
+  }
   // Records that the operation of `plan` took `ns` on this rank; printed the first time, if
   // requested.
   void measured(const Plan& plan, double ns);

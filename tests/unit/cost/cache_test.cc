@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cost/cache.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -36,6 +38,31 @@ class Cache : public testing::Test {
     const CacheLookup lookup = load_cached_table(directory_, kHash);
     EXPECT_FALSE(lookup.table.has_value());
     EXPECT_NE(lookup.warning.find(text), std::string::npos) << lookup.warning;
+  }
+
+  std::string doubts_path() const { return directory_ + "/" + doubts_file_name(kHash); }
+  static void set_age(const std::string& path, int64_t seconds) {
+    const timespec when = {.tv_sec = time(nullptr) - seconds, .tv_nsec = 0};
+    const timespec both[] = {when, when};
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), both, 0), 0);
+  }
+  // It is measured anew, without a warning, for a reason that has `text` in it.
+  void expect_outdated(const char* text) {
+    const CacheLookup lookup = load_cached_table(directory_, kHash);
+    EXPECT_FALSE(lookup.table.has_value());
+    EXPECT_EQ(lookup.warning, "");
+    EXPECT_NE(lookup.outdated.find(text), std::string::npos) << lookup.outdated;
+  }
+  void expect_used() {
+    const CacheLookup lookup = load_cached_table(directory_, kHash);
+    EXPECT_TRUE(lookup.table.has_value()) << lookup.warning << lookup.outdated;
+    EXPECT_EQ(lookup.outdated, "");
+  }
+  // Whether doubts were noted.
+  bool doubt(const Table& of) {
+    const auto noted = doubt_cached_table(directory_, of, "a reason");
+    EXPECT_TRUE(noted.ok()) << noted.status().text();
+    return noted.ok() && noted.value();
   }
 
   std::string root_;
@@ -135,6 +162,87 @@ TEST_F(Cache, LinksDirectoriesAndHugeFilesAreIgnored) {
   std::ofstream(path()) << std::string(2 << 20, ' ');
   ASSERT_EQ(chmod(path().c_str(), 0600), 0);
   expect_ignored("a table has at most");
+}
+
+TEST_F(Cache, ATableOfMoreThanThirtyDaysIsMeasuredAnew) {
+  constexpr int64_t kDay = 24 * 3600;
+  store();
+  for (const int64_t age : {int64_t{0}, 29 * kDay, -29 * kDay}) {
+    set_age(path(), age);
+    expect_used();
+  }
+  // A clock may have been set back meanwhile.
+  for (const int64_t age : {31 * kDay, -31 * kDay}) {
+    set_age(path(), age);
+    expect_outdated("was not written within the last 30 days");
+  }
+  store();
+  expect_used();
+}
+
+TEST_F(Cache, ADoubtfulTableIsMeasuredAnewAndTheNewOneIsNotDoubted) {
+  store();
+  EXPECT_TRUE(doubt(table()));
+  struct stat info;
+  ASSERT_EQ(stat(doubts_path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  expect_outdated("a reason (");
+  Table other = table();
+  other.times.call_ns += 1;
+  ASSERT_TRUE(store_cached_table(directory_, other).ok());
+  expect_used();
+  // Whoever used the old table says nothing about the new one.
+  set_age(doubts_path(), 48 * 3600);
+  EXPECT_FALSE(doubt(table()));
+  expect_used();
+}
+
+TEST_F(Cache, ATableIsDoubtedAtMostOnceADay) {
+  store();
+  EXPECT_TRUE(doubt(table()));
+  Table other = table();
+  other.times.call_ns += 1;
+  ASSERT_TRUE(store_cached_table(directory_, other).ok());
+  for (const int64_t age : {int64_t{0}, int64_t{23 * 3600}, int64_t{-3600}}) {
+    set_age(doubts_path(), age);
+    EXPECT_FALSE(doubt(other));
+    expect_used();
+  }
+  set_age(doubts_path(), 25 * 3600);
+  EXPECT_TRUE(doubt(other));
+  expect_outdated("a reason");
+}
+
+TEST_F(Cache, NothingIsDoubtedWhereNothingIsCached) {
+  EXPECT_FALSE(doubt(table()));
+  EXPECT_FALSE(std::filesystem::exists(directory_));
+}
+
+TEST_F(Cache, DoubtsThatOthersMayWriteAreIgnored) {
+  store();
+  EXPECT_TRUE(doubt(table()));
+  ASSERT_EQ(chmod(doubts_path().c_str(), 0666), 0);
+  expect_used();
+  const auto refused = doubt_cached_table(directory_, table(), "a reason");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().text().find("others may write"), std::string::npos);
+  // Nor does what is in the file matter, as long as it is not about this table.
+  std::filesystem::remove(doubts_path());
+  for (const char* text : {"", "x", "0123456789abcdef a reason"}) {
+    std::ofstream(doubts_path(), std::ios::trunc) << text;
+    ASSERT_EQ(chmod(doubts_path().c_str(), 0600), 0);
+    expect_used();
+  }
+  ASSERT_EQ(chmod(directory_.c_str(), 0777), 0);
+  EXPECT_FALSE(doubt_cached_table(directory_, table(), "a reason").ok());
+}
+
+TEST_F(Cache, TheReasonOfDoubtsIsOneLineOfTheLog) {
+  store();
+  ASSERT_TRUE(doubt_cached_table(directory_, table(), "a\nb\x1b" + std::string(9999, 'c')).ok());
+  const std::string reason = load_cached_table(directory_, kHash).outdated;
+  EXPECT_TRUE(reason.starts_with("a b c")) << reason;
+  EXPECT_LT(reason.size(), 300 + directory_.size());
 }
 
 TEST_F(Cache, ATableIsWrittenToAnyFileAndReadBack) {

@@ -177,6 +177,56 @@ TEST(DecisionLog, IsBoundedAndKeepsMeasurements) {
   EXPECT_EQ(record->measured_least_ns, 1000);
 }
 
+// Decisions, each with calls that took a multiple of the predicted time.
+struct Timed {
+  double factor;
+  int calls;
+};
+std::optional<Disagreement> disagreement_of(const std::vector<Timed>& decisions,
+                                            double predicted_ns = 1000) {
+  DecisionLog log;
+  for (const Timed& timed : decisions) {
+    Decision decision;
+    decision.predicted_ns = predicted_ns;
+    const uint64_t id = log.add(request(Collective::kAllReduce, 4, 64), decision);
+    for (int i = 0; i < timed.calls; ++i) log.measured(id, timed.factor * predicted_ns);
+  }
+  return disagreement(log);
+}
+
+TEST(Disagreement, IsAMedianBeyondAFactorOfThreeEitherWay) {
+  const auto slower = disagreement_of({{1, 20}, {4, 20}, {5, 20}});
+  ASSERT_TRUE(slower);
+  EXPECT_DOUBLE_EQ(slower->measured_over_predicted, 4);
+  EXPECT_EQ(slower->decision_count, 3u);
+  EXPECT_EQ(slower->call_count, 60u);
+  const auto faster = disagreement_of({{1, 20}, {0.01, 20}, {0.02, 20}});
+  ASSERT_TRUE(faster);
+  EXPECT_DOUBLE_EQ(faster->measured_over_predicted, 0.02);
+  EXPECT_FALSE(disagreement_of({{2.9, 20}, {2.9, 20}, {100, 20}}));
+  EXPECT_FALSE(disagreement_of({{0.35, 20}, {0.35, 20}, {0.01, 20}}));
+}
+
+TEST(Disagreement, NeedsManyCallsOfSeveralDecisions) {
+  EXPECT_FALSE(disagreement_of({}));
+  EXPECT_FALSE(disagreement_of({{10, 1000}, {10, 1000}}));
+  EXPECT_FALSE(disagreement_of({{10, 16}, {10, 16}, {10, 16}}));
+  EXPECT_FALSE(disagreement_of({{10, 100}, {10, 100}, {10, 4}}));
+  EXPECT_FALSE(disagreement_of({{10, 100}, {10, 100}, {10, 100}}, 0)) << "nothing was predicted";
+  EXPECT_TRUE(disagreement_of({{10, 17}, {10, 17}, {10, 16}}));
+}
+
+TEST(Disagreement, RanksThatComeLateAreNone) {
+  DecisionLog log;
+  for (int i = 0; i < 3; ++i) {
+    Decision decision;
+    decision.predicted_ns = 1000;
+    const uint64_t id = log.add(request(Collective::kAllReduce, 4, 64), decision);
+    for (int call = 0; call < 40; ++call) log.measured(id, call % 8 == 7 ? 1500 : 1e6);
+  }
+  EXPECT_FALSE(disagreement(log));
+}
+
 TEST(Explain, ShowsCandidatesReasonAndMeasuredTime) {
   DecisionLog log;
   Request r = request(Collective::kAllReduce, 4, 65536);

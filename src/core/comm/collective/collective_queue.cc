@@ -80,7 +80,7 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
                           request.call.count, ticks());
   }
   active_plan_ = &plan;
-  if (planner_->explains()) request.begin_ns = now_ns();
+  request.begin_ns = planner_->times(request.sequence) ? now_ns() : 0;
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/comm/collective/call_agreement.h"
 #include "core/comm/collective/windows.h"
@@ -101,6 +102,7 @@ inline CollectiveQueue::Warm CollectiveQueue::run_warm(const engine::Call& call)
   if (plan == nullptr || plan->protocol != engine::Protocol::kLine || !context.may_begin()) {
     return Warm::kRefused;
   }
+  const uint64_t begin_ns = planner_->times(context.sequence + 1) ? now_ns() : 0;
   line_run_.start(*plan->mapped, call, plan->fingerprint, context);
   Advance advance = line_run_.advance(context);
   if (recorder.on()) {
@@ -117,6 +119,8 @@ inline CollectiveQueue::Warm CollectiveQueue::run_warm(const engine::Call& call)
   }
   if (advance == Advance::kDone) {
     if (recorder.on()) recorder.finished(context.sequence);
+    // One that takes longer than this waits for a late rank, and is not timed.
+    if (begin_ns != 0) planner_->measured(*plan, static_cast<double>(now_ns() - begin_ns));
     return Warm::kDone;
   }
   active_plan_ = plan;

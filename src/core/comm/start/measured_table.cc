@@ -18,6 +18,7 @@
 #include "core/base/per_process.h"
 #include "core/base/process_generation.h"
 #include "core/comm/start/host_wires.h"
+#include "core/comm/start/kept_table.h"
 #include "core/cost/cache.h"
 #include "core/engine/probe.h"
 #include "core/engine/probe_link.h"
@@ -102,7 +103,7 @@ Result<AgreedCosts> unpack_costs(const std::string& blob, size_t count, Rank ran
   if (wire_bytes != 0 && wire_bytes != count * sizeof(double)) return lacks_figures(rank);
   auto table = unpack(blob.substr(0, cost::kTableBlobBytes));
   if (!table.ok()) return table.status();
-  AgreedCosts costs{.table = table.take(), .wire_of_host = {}};
+  AgreedCosts costs{.table = table.take(), .wire_of_host = {}, .cached_in = {}};
   costs.wire_of_host.resize(wire_bytes / sizeof(double));
   if (wire_bytes != 0) {
     std::memcpy(costs.wire_of_host.data(), blob.data() + cost::kTableBlobBytes, wire_bytes);
@@ -195,6 +196,22 @@ Status fail_start(Bootstrap& bootstrap, const Status& status, const std::string&
       is_transports ? Status(status.code(), status.text() + ": " + transport_error) : status);
 }
 
+bool share_cores(const std::vector<Introduction>& all) {
+  const std::vector<bool> shares = shared_cores(all);
+  return std::find(shares.begin(), shares.end(), true) != shares.end();
+}
+
+// Empty: there is none.
+std::string directory_of(const Settings& settings) {
+  auto found = cost::cache_directory(settings.cache_dir);
+  return found.ok() ? found.take() : "";
+}
+
+Result<AgreedCosts> with_directory(Result<AgreedCosts> costs, const std::string& directory) {
+  if (costs.ok()) costs.value().cached_in = directory;
+  return costs;
+}
+
 // Over a transport without mapped memory: every link is measured by messages.
 Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
@@ -208,24 +225,28 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   const std::string key = context.transport->name + std::string(" ") + hosts_of(all);
   uint64_t hash = 0;
   std::string directory;
+  const auto kept_table = [&] {
+    return KeptTable(directory, hash, {.shared_cores = share_cores(all), .by_messages = true});
+  };
   std::string told;
   if (decides) {
     std::optional<AgreedCosts> known;
     hash = keeps ? topology_hash(settings) : 0;
-    auto found = cost::cache_directory(settings.cache_dir);
-    if (found.ok() && hash != 0) directory = found.take();
-    if (hash != 0) hash = hash_over(hash, context.transport->name);
-    if (!directory.empty()) {
-      if (auto table = cost::load_cached_table(directory, hash).table; table) {
-        known = AgreedCosts{.table = *table, .wire_of_host = {}};
-      }
+    if (hash != 0) {
+      directory = directory_of(settings);
+      hash = hash_over(hash, context.transport->name);
+    }
+    if (auto table = kept_table().find(); table) {
+      known = AgreedCosts{.table = *table, .wire_of_host = {}, .cached_in = {}};
     }
     if (!known) known = recall(key);
     told = known ? pack(*known) : std::string(kProbeNow);
   }
   auto first = bootstrap.all_gather(told, deadline_ns);
   if (!first.ok()) return first.status();
-  if (first.value()[0] != kProbeNow) return unpack_costs(first.value()[0], host_count);
+  if (first.value()[0] != kProbeNow) {
+    return with_directory(unpack_costs(first.value()[0], host_count), directory);
+  }
 
   Measured mine;
   const Status measured = measure(
@@ -235,7 +256,7 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   const bool measures = std::any_of(pairs.begin(), pairs.end(),
                                     [&](const Pair& pair) { return pair.first == context.rank; });
   auto second =
-      bootstrap.all_gather(measures || decides ? pack(AgreedCosts{mine.table, mine.wires}) +
+      bootstrap.all_gather(measures || decides ? pack(AgreedCosts{mine.table, mine.wires, {}}) +
                                                      (mine.complete ? "" : std::string(kCutShort))
                                                : "",
                            deadline_ns);
@@ -257,7 +278,7 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
     if (of_rank.value().wire_of_host.size() != count) return lacks_figures(rank);
     by_rank.emplace(rank, of_rank.take());
   }
-  AgreedCosts agreed{.table = by_rank.at(0).table, .wire_of_host = {}};
+  AgreedCosts agreed{.table = by_rank.at(0).table, .wire_of_host = {}, .cached_in = {}};
   std::vector<Pair> brief;
   std::vector<double> wires;
   std::map<Rank, size_t> taken;
@@ -288,11 +309,8 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   }
   agreed.wire_of_host = wire_of_host(hosts, brief, wires);
   if (decides) remember(key, agreed);
-  if (decides && complete && !directory.empty()) {
-    const Status kept = cost::store_cached_table(directory, agreed.table);
-    if (!kept.ok()) log_info(fmt::format("measured costs are not cached: {}", kept.text()));
-  }
-  return agreed;
+  if (decides && complete) kept_table().keep(agreed.table);
+  return with_directory(std::move(agreed), directory);
 }
 
 Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const Settings& settings,
@@ -307,21 +325,27 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
   }
   uint64_t hash = 0;
   std::string directory;
+  const auto kept_table = [&] {
+    return KeptTable(directory, hash, {.shared_cores = share_cores(all), .by_messages = false});
+  };
   std::string told;
   if (decides) {
     std::optional<cost::Table> table;
     if (settings.probe) {
       hash = topology_hash(settings);
-      auto found = cost::cache_directory(settings.cache_dir);
-      if (found.ok() && hash != 0) directory = found.take();
-      if (!directory.empty()) table = cost::load_cached_table(directory, hash).table;
+      if (hash != 0) directory = directory_of(settings);
+      table = kept_table().find();
     }
     const bool probes = settings.probe && !table && context.mapped() && context.rank_count > 1;
     told = probes ? std::string(kProbeNow) : pack(table ? *table : cost::built_in_table());
   }
   auto first = bootstrap.all_gather(told, deadline_ns);
   if (!first.ok()) return first.status();
-  if (first.value()[0] != kProbeNow) return unpack_costs(first.value()[0], 0);
+  // What delays messages on purpose says nothing about the table.
+  const std::string judged_in = settings.hooks.empty() ? directory : "";
+  if (first.value()[0] != kProbeNow) {
+    return with_directory(unpack_costs(first.value()[0], 0), judged_in);
+  }
 
   told.clear();
   if (context.rank <= 1) {
@@ -330,16 +354,13 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
         context, hash, end_of_probe(deadline_ns), [&] { return bootstrap.look(); }, &complete);
     if (!measured.ok()) return fail_start(bootstrap, measured.status(), transport_error);
     if (decides) {
-      if (complete && !directory.empty()) {
-        const Status kept = cost::store_cached_table(directory, measured.value());
-        if (!kept.ok()) log_info(fmt::format("measured costs are not cached: {}", kept.text()));
-      }
+      if (complete) kept_table().keep(measured.value());
       told = pack(measured.value());
     }
   }
   auto second = bootstrap.all_gather(told, deadline_ns);
   if (!second.ok()) return second.status();
-  return unpack_costs(second.value()[0], 0);
+  return with_directory(unpack_costs(second.value()[0], 0), judged_in);
 }
 
 }  // namespace

@@ -22,6 +22,8 @@ struct AgreedCosts {
   // The time on the wire of each host, per byte, where hosts differ (host_wires.h); empty: they do
   // not.
   std::vector<double> wire_of_host;
+  // On rank 0, the directory of the cache where the table may be; empty: it is not cached.
+  std::string cached_in;
 };
 
 // The trees of a communicator whose hosts differ; nullptr: they do not. The same on all ranks.
