@@ -114,7 +114,7 @@ TEST_F(Hosts, OneThatIsSlowerGivesTreesAndTheSameResults) {
   for (const char* forced :
        {"",
         "all_reduce=forest,reduce_scatter=forest,all_gather=forest,broadcast=forest,"
-        "reduce=forest"}) {
+        "reduce=forest,reduce_scatter_v=forest,all_gather_v=forest"}) {
     run_in_lab({.hosts = {{0}, {1, 3}, {2, 4}, {5}},
                 .commands = {shape},
                 .environment = {{"WEIR_PROBE", "1"}, {"WEIR_ALGORITHM", forced}}},

@@ -14,6 +14,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "core/algo/catalog.h"
@@ -62,12 +64,10 @@ class Part {
   Part(const Problem& problem, Rank rank)
       : problem_(problem), forest_(*problem.forest), rank_(rank) {
     const size_t trees = forest_.trees.size();
-    parent_.assign(trees, nullptr);
     children_.assign(trees, 0);
     fold_slot_.assign(trees, 0);
     for (size_t i = 0; i < trees; ++i) {
       for (const TreeLink& link : forest_.trees[i].links) {
-        if (link.to == rank) parent_[i] = &link;
         if (link.from == rank) ++children_[i];
       }
     }
@@ -80,16 +80,13 @@ class Part {
                                                : tree.root * forest_.trees_per_root + tree.first);
       next += tree.count;
     }
-    next_slot_ = lane_count_of(problem) * widest_;
+    uint32_t next_slot = lane_count_of(problem) * widest_;
     for (size_t i = 0; i < trees; ++i) {
       if (!folds_in_scratch(i)) continue;
-      fold_slot_[i] = next_slot_;
-      next_slot_ += forest_.trees[i].count;
+      fold_slot_[i] = next_slot;
+      next_slot += forest_.trees[i].count;
     }
   }
-
-  // Those of the receives come first, by lane.
-  uint32_t scratch_slots() const { return next_slot_; }
 
   void fold(Builder& b) {
     for_each_link([&](uint32_t lane, const std::vector<Place>& links) {
@@ -173,23 +170,33 @@ class Part {
   const Problem& problem_;
   const Forest& forest_;
   Rank rank_;
-  std::vector<const TreeLink*> parent_;
   std::vector<uint32_t> children_;
   std::vector<uint32_t> chunk_of_;
   std::vector<uint32_t> fold_slot_;
   uint32_t widest_ = 1;
-  uint32_t next_slot_ = 0;
 };
 
 Shape spreading_shape(const Problem& problem) {
   return {.chunk_count = parts_of(*problem.forest), .lane_count = lane_count_of(problem)};
 }
 
+// The slots of receives, by lane, then those of partial folds: the most of all ranks.
 Shape folding_shape(const Problem& problem) {
   Shape shape = spreading_shape(problem);
-  for (Rank rank = 0; rank < problem.rank_count; ++rank) {
-    shape.scratch_slots = std::max(shape.scratch_slots, Part(problem, rank).scratch_slots());
+  uint32_t widest = 1;
+  std::vector<uint32_t> folds(problem.rank_count, 0);
+  std::vector<size_t> counted(problem.rank_count, SIZE_MAX);  // the latest tree
+  for (size_t i = 0; i < problem.forest->trees.size(); ++i) {
+    const Tree& tree = problem.forest->trees[i];
+    widest = std::max(widest, tree.count);
+    if (problem.collective == Collective::kAllReduce) continue;
+    counted[tree.root] = i;
+    for (const TreeLink& link : tree.links) {
+      if (std::exchange(counted[link.from], i) != i) folds[link.from] += tree.count;
+    }
   }
+  shape.scratch_slots =
+      lane_count_of(problem) * widest + *std::max_element(folds.begin(), folds.end());
   return shape;
 }
 
