@@ -144,7 +144,7 @@ TEST(HostCudaUserObjects, AGraphGivesUpOnlyReferencesThatItHas) {
   EXPECT_CUDA(cudaGraphDestroy(graph));
 }
 
-// ---- Random programs against a model -------------------------------------------------------------
+// ---- Random programs against a model -----------------------------------------------------------
 
 struct Object {
   cudaUserObject_t handle = nullptr;

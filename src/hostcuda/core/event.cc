@@ -162,7 +162,8 @@ Error query_event(void* handle) {
   const EventRef event = find_event(handle);
   if (const Error error = check_event(event); error != Error::kSuccess) return error;
   const auto completion = event->current();
-  return completion == nullptr || completion->done() ? Error::kSuccess : Error::kNotReady;
+  if (completion != nullptr && !completion->done()) return Error::kNotReady;
+  return device_at(event->device)->failure();
 }
 
 Error synchronize_event(void* handle) {
@@ -171,7 +172,7 @@ Error synchronize_event(void* handle) {
   const auto completion = event->current();
   if (completion != nullptr) completion->wait();
   trim_pools_to_thresholds();
-  return Error::kSuccess;
+  return device_at(event->device)->failure();
 }
 
 Error elapsed_ms(void* start_handle, void* end_handle, float* out) {

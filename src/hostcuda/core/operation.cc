@@ -122,6 +122,57 @@ size_t extent(size_t width, size_t height, size_t depth, size_t pitch, size_t sl
   return (depth - 1) * slice + (height - 1) * pitch + width;
 }
 
+size_t source_bytes(const CopyOperation& operation) {
+  return extent(operation.width_bytes, operation.height, operation.depth, operation.source_pitch,
+                operation.source_slice);
+}
+size_t destination_bytes(const CopyOperation& operation) {
+  return extent(operation.width_bytes, operation.height, operation.depth,
+                operation.destination_pitch, operation.destination_slice);
+}
+size_t bytes_of(const FillOperation& operation) {
+  return extent(operation.width * operation.element_bytes, operation.height, operation.depth,
+                operation.pitch_bytes, operation.slice_bytes);
+}
+// What a memory operation accesses; no bytes for those that access nothing.
+size_t bytes_of(ValueOperation::Type type) {
+  switch (type) {
+    case ValueOperation::Type::kWait32:
+    case ValueOperation::Type::kWrite32:
+      return 4;
+    case ValueOperation::Type::kWait64:
+    case ValueOperation::Type::kWrite64:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+// The memory may be gone since the operation was enqueued, or its graph made.
+bool has_memory(const CopyOperation& operation) {
+  if (operation.width_bytes == 0 || operation.height == 0 || operation.depth == 0) return true;
+  return (operation.staged != nullptr ||
+          check_presence(operation.source, source_bytes(operation), kRead) == Error::kSuccess) &&
+         check_presence(operation.destination, destination_bytes(operation), kWrite) ==
+             Error::kSuccess;
+}
+bool has_memory(const FillOperation& operation) {
+  if (operation.width == 0 || operation.height == 0 || operation.depth == 0) return true;
+  return check_presence(operation.destination, bytes_of(operation), kWrite) == Error::kSuccess;
+}
+bool has_memory(const ValueBatch& batch) {
+  for (const ValueOperation& operation : batch.operations) {
+    const size_t bytes = bytes_of(operation.type);
+    const bool reads = operation.type == ValueOperation::Type::kWait32 ||
+                       operation.type == ValueOperation::Type::kWait64;
+    if (bytes != 0 &&
+        check_presence(operation.address, bytes, reads ? kRead : kWrite) != Error::kSuccess) {
+      return false;
+    }
+  }
+  return true;
+}
+
 enum class Place { kPageable, kPinned, kDevice, kManaged };
 
 Place place_of(const void* address) {
@@ -165,8 +216,9 @@ Error enqueue_and_wait(const StreamRef& stream, Operation operation) {
         execute(operation, *device, cancel);
       },
       &position);
-  if (error == Error::kSuccess) stream->wait(position.index);
-  return error;
+  if (error != Error::kSuccess) return error;
+  stream->wait(position.index);
+  return device->failure();
 }
 
 }  // namespace
@@ -174,10 +226,13 @@ Error enqueue_and_wait(const StreamRef& stream, Operation operation) {
 void execute(const Operation& operation, Device& device, const Cancel& cancel) {
   if (cancel.load()) return;
   if (const auto* copied = std::get_if<CopyOperation>(&operation)) {
+    if (!has_memory(*copied)) return device.fail();
     run(*copied);
   } else if (const auto* filled = std::get_if<FillOperation>(&operation)) {
+    if (!has_memory(*filled)) return device.fail();
     run(*filled);
   } else if (const auto* values = std::get_if<ValueBatch>(&operation)) {
+    if (!has_memory(*values)) return device.fail();
     run(*values, cancel);
   } else if (const auto* host = std::get_if<HostOperation>(&operation)) {
     const HostFunctionScope scope(device);
@@ -219,12 +274,9 @@ Error copy(CopyOperation operation, const void* handle, bool synchronous) {
                operation.destination_pitch < operation.width_bytes)) {
     return Error::kInvalidPitch;
   }
-  const size_t source_bytes = extent(operation.width_bytes, operation.height, operation.depth,
-                                     operation.source_pitch, operation.source_slice);
-  const size_t destination_bytes = extent(operation.width_bytes, operation.height, operation.depth,
-                                          operation.destination_pitch, operation.destination_slice);
-  if (check_range(operation.source, source_bytes, kRead) != Error::kSuccess ||
-      check_range(operation.destination, destination_bytes, kWrite) != Error::kSuccess) {
+  if (check_range(operation.source, source_bytes(operation), kRead) != Error::kSuccess ||
+      check_range(operation.destination, destination_bytes(operation), kWrite) != Error::kSuccess ||
+      !has_memory(operation)) {
     return Error::kInvalidValue;
   }
   const Place source = place_of(operation.source);
@@ -244,7 +296,8 @@ Error copy(CopyOperation operation, const void* handle, bool synchronous) {
   if (source == Place::kPageable) {
     // The caller may change its memory as soon as this call returns.
     const auto* const first = static_cast<const char*>(operation.source);
-    operation.staged = std::make_shared<const std::vector<char>>(first, first + source_bytes);
+    operation.staged =
+        std::make_shared<const std::vector<char>>(first, first + source_bytes(operation));
   }
   return issue(handle, std::move(operation));
 }
@@ -264,11 +317,9 @@ Error fill(FillOperation operation, const void* handle, bool synchronous) {
   }
   const Place place = place_of(operation.destination);
   if (place == Place::kPageable) return Error::kInvalidValue;
-  const size_t bytes = extent(width_bytes, operation.height, operation.depth, operation.pitch_bytes,
-                              operation.slice_bytes);
-  if (const Error error = check_range(operation.destination, bytes, kWrite);
-      error != Error::kSuccess) {
-    return error;
+  if (check_range(operation.destination, bytes_of(operation), kWrite) != Error::kSuccess ||
+      !has_memory(operation)) {
+    return Error::kInvalidValue;
   }
   if (synchronous && place != Place::kDevice) return enqueue_and_wait(stream, operation);
   return issue(handle, operation);

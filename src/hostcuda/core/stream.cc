@@ -111,6 +111,7 @@ void Stream::run() {
 
 Error enqueue(const StreamRef& stream, Work work, Position* position) {
   Device& device = stream->device();
+  if (const Error error = device.failure(); error != Error::kSuccess) return error;
   const std::lock_guard lock(device.order);
   std::vector<Position> after;
   const auto add = [&](const StreamRef& other) {
