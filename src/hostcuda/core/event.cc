@@ -138,8 +138,12 @@ Error wait_event(void* stream_handle, void* event_handle, bool external) {
   if (external) return Error::kInvalidValue;
   if (const Error error = check_implicit(stream); error != Error::kSuccess) return error;
   auto completion = event->current();
-  // A completed event orders nothing further, so it may be left out.
-  if (completion == nullptr || completion->done()) return Error::kSuccess;
+  if (completion == nullptr || completion->done()) {
+    // Nothing is left to wait for. In the legacy stream even that is an action, which joins the
+    // blocking streams (CUDA, "Stream synchronization behavior").
+    if (stream->kind() != StreamKind::kLegacy) return Error::kSuccess;
+    return enqueue(stream, [](const Cancel&) {});
+  }
   return enqueue(stream, [completion = std::move(completion)](const Cancel& cancel) {
     completion->wait(cancel);
   });

@@ -138,6 +138,10 @@ std::vector<Position> pending(const StreamRef& stream) {
     for (const StreamRef& other : device.streams()) {
       if (other->blocking() && other != stream) positions.push_back({other, other->submitted()});
     }
+  } else if (const StreamRef& legacy = device.legacy_if_any();
+             stream->blocking() && legacy != nullptr) {
+    // Each action in the legacy stream makes all blocking streams wait for it.
+    positions.push_back({legacy, legacy->submitted()});
   }
   return positions;
 }
