@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
+#include <string>
 
 #include "hostcuda/support.h"
 
@@ -155,31 +156,35 @@ void launch_without_mapped_memory(void (*body)(cudaStream_t, void*)) {
   leave();
 }
 
-void check_launch(void (*body)(cudaStream_t, void*)) {
+void check_launch(const char* use, void (*body)(cudaStream_t, void*)) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(launch_without_mapped_memory(body), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(launch_without_mapped_memory(body), ::testing::ExitedWithCode(0),
+              std::string("device 0: ") + use + " (4|64) bytes at 0x");
 }
 
 TEST(HostCudaMissingMemoryDeathTest, AGraphThatCopiesFromItFails) {
-  check_launch([](cudaStream_t stream, void* gone) {
-    void* const device = allocate(64);
-    EXPECT_CUDA(cudaMemcpyAsync(device, gone, 64, cudaMemcpyDefault, stream));
+  check_launch("copy from", [](cudaStream_t stream, void* gone) {
+    EXPECT_CUDA(cudaMemcpyAsync(allocate(64), gone, 64, cudaMemcpyDefault, stream));
   });
 }
 TEST(HostCudaMissingMemoryDeathTest, AGraphThatCopiesToItFails) {
-  check_launch([](cudaStream_t stream, void* gone) {
-    void* const device = allocate(64);
-    EXPECT_CUDA(cudaMemcpyAsync(gone, device, 64, cudaMemcpyDefault, stream));
+  check_launch("copy to", [](cudaStream_t stream, void* gone) {
+    EXPECT_CUDA(cudaMemcpyAsync(gone, allocate(64), 64, cudaMemcpyDefault, stream));
   });
 }
 TEST(HostCudaMissingMemoryDeathTest, AGraphThatFillsItFails) {
-  check_launch(
-      [](cudaStream_t stream, void* gone) { EXPECT_CUDA(cudaMemsetAsync(gone, 1, 64, stream)); });
+  check_launch("fill of", [](cudaStream_t stream, void* gone) {
+    EXPECT_CUDA(cudaMemsetAsync(gone, 1, 64, stream));
+  });
 }
-TEST(HostCudaMissingMemoryDeathTest, AGraphThatWritesOrWaitsForItsValueFails) {
-  check_launch([](cudaStream_t stream, void* gone) {
+TEST(HostCudaMissingMemoryDeathTest, AGraphThatWritesItsValueFails) {
+  check_launch("write of the value of", [](cudaStream_t stream, void* gone) {
     EXPECT_CUDA(cuStreamWriteValue32_v2(stream, device_address(gone), 1, 0));
-    EXPECT_CUDA(cuStreamWaitValue32_v2(stream, device_address(gone), 1, 1));
+  });
+}
+TEST(HostCudaMissingMemoryDeathTest, AGraphThatWaitsForItsValueFails) {
+  check_launch("wait for the value of", [](cudaStream_t stream, void* gone) {
+    EXPECT_CUDA(cuStreamWaitValue32_v2(stream, device_address(gone), 0, 1));
   });
 }
 
@@ -200,7 +205,7 @@ TEST(HostCudaMissingMemoryDeathTest, HostMemoryThatGoesBeforeItsCopyIsAnErrorOfT
         expect_failure(stream);
         leave();
       },
-      ::testing::ExitedWithCode(0), "");
+      ::testing::ExitedWithCode(0), "device 0: copy from 2097152 bytes at 0x");
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -148,29 +150,54 @@ size_t bytes_of(ValueOperation::Type type) {
   }
 }
 
-// The memory may be gone since the operation was enqueued, or its graph made.
-bool has_memory(const CopyOperation& operation) {
-  if (operation.width_bytes == 0 || operation.height == 0 || operation.depth == 0) return true;
-  return (operation.staged != nullptr ||
-          check_presence(operation.source, source_bytes(operation), kRead) == Error::kSuccess) &&
-         check_presence(operation.destination, destination_bytes(operation), kWrite) ==
-             Error::kSuccess;
+// A use of memory that is not there: it may be gone since the operation was enqueued, or its graph
+// made.
+struct Missing {
+  const char* use;
+  const void* address;
+  size_t bytes;
+};
+
+std::optional<Missing> find_missing(const CopyOperation& operation) {
+  if (operation.width_bytes == 0 || operation.height == 0 || operation.depth == 0) return {};
+  size_t bytes = source_bytes(operation);
+  if (operation.staged == nullptr &&
+      check_presence(operation.source, bytes, kRead) != Error::kSuccess) {
+    return Missing{"copy from", operation.source, bytes};
+  }
+  bytes = destination_bytes(operation);
+  if (check_presence(operation.destination, bytes, kWrite) != Error::kSuccess) {
+    return Missing{"copy to", operation.destination, bytes};
+  }
+  return {};
 }
-bool has_memory(const FillOperation& operation) {
-  if (operation.width == 0 || operation.height == 0 || operation.depth == 0) return true;
-  return check_presence(operation.destination, bytes_of(operation), kWrite) == Error::kSuccess;
+std::optional<Missing> find_missing(const FillOperation& operation) {
+  if (operation.width == 0 || operation.height == 0 || operation.depth == 0) return {};
+  const size_t bytes = bytes_of(operation);
+  if (check_presence(operation.destination, bytes, kWrite) == Error::kSuccess) return {};
+  return Missing{"fill of", operation.destination, bytes};
 }
-bool has_memory(const ValueBatch& batch) {
+std::optional<Missing> find_missing(const ValueBatch& batch) {
   for (const ValueOperation& operation : batch.operations) {
     const size_t bytes = bytes_of(operation.type);
-    const bool reads = operation.type == ValueOperation::Type::kWait32 ||
+    const bool waits = operation.type == ValueOperation::Type::kWait32 ||
                        operation.type == ValueOperation::Type::kWait64;
     if (bytes != 0 &&
-        check_presence(operation.address, bytes, reads ? kRead : kWrite) != Error::kSuccess) {
-      return false;
+        check_presence(operation.address, bytes, waits ? kRead : kWrite) != Error::kSuccess) {
+      return Missing{waits ? "wait for the value of" : "write of the value of", operation.address,
+                     bytes};
     }
   }
-  return true;
+  return {};
+}
+
+void fail(Device& device, const Missing& missing) {
+  std::fprintf(stderr,
+               "hostcuda: device %d: %s %zu bytes at %p: they were freed, unmapped or are not "
+               "accessible when the stream comes there; synchronize before memory goes, and launch "
+               "no graph that uses it; all calls for the device fail from now on\n",
+               device.index, missing.use, missing.bytes, missing.address);
+  device.fail();
 }
 
 enum class Place { kPageable, kPinned, kDevice, kManaged };
@@ -226,13 +253,13 @@ Error enqueue_and_wait(const StreamRef& stream, Operation operation) {
 void execute(const Operation& operation, Device& device, const Cancel& cancel) {
   if (cancel.load()) return;
   if (const auto* copied = std::get_if<CopyOperation>(&operation)) {
-    if (!has_memory(*copied)) return device.fail();
+    if (const auto missing = find_missing(*copied)) return fail(device, *missing);
     run(*copied);
   } else if (const auto* filled = std::get_if<FillOperation>(&operation)) {
-    if (!has_memory(*filled)) return device.fail();
+    if (const auto missing = find_missing(*filled)) return fail(device, *missing);
     run(*filled);
   } else if (const auto* values = std::get_if<ValueBatch>(&operation)) {
-    if (!has_memory(*values)) return device.fail();
+    if (const auto missing = find_missing(*values)) return fail(device, *missing);
     run(*values, cancel);
   } else if (const auto* host = std::get_if<HostOperation>(&operation)) {
     const HostFunctionScope scope(device);
@@ -276,7 +303,7 @@ Error copy(CopyOperation operation, const void* handle, bool synchronous) {
   }
   if (check_range(operation.source, source_bytes(operation), kRead) != Error::kSuccess ||
       check_range(operation.destination, destination_bytes(operation), kWrite) != Error::kSuccess ||
-      !has_memory(operation)) {
+      find_missing(operation).has_value()) {
     return Error::kInvalidValue;
   }
   const Place source = place_of(operation.source);
@@ -318,7 +345,7 @@ Error fill(FillOperation operation, const void* handle, bool synchronous) {
   const Place place = place_of(operation.destination);
   if (place == Place::kPageable) return Error::kInvalidValue;
   if (check_range(operation.destination, bytes_of(operation), kWrite) != Error::kSuccess ||
-      !has_memory(operation)) {
+      find_missing(operation).has_value()) {
     return Error::kInvalidValue;
   }
   if (synchronous && place != Place::kDevice) return enqueue_and_wait(stream, operation);
