@@ -126,6 +126,56 @@ TEST(HostCudaStreams, TheLegacyStreamWaitsForBlockingStreamsAndTheyForIt) {
   EXPECT_CUDA(cudaStreamDestroy(apart));
 }
 
+TEST(HostCudaStreams, AWaitInTheLegacyStreamJoinsBlockingStreamsWhateverBecameOfItsEvent) {
+  const cudaStream_t first = make_stream();
+  const cudaStream_t second = make_stream();
+  const cudaStream_t apart = make_stream(kNonBlocking);
+  const cudaEvent_t never = make_event();
+  const cudaEvent_t done = make_event();
+  const cudaEvent_t in_second = make_event();
+  ASSERT_CUDA(cudaEventRecord(done, apart));
+  ASSERT_CUDA(cudaEventSynchronize(done));
+  for (const cudaEvent_t event : {never, done}) {
+    Gate gate;
+    gate.close(first);
+    // In other streams it orders nothing.
+    ASSERT_CUDA(cudaStreamWaitEvent(second, event, 0));
+    ASSERT_CUDA(cudaEventRecord(in_second, second));
+    ASSERT_CUDA(cudaEventSynchronize(in_second));
+    ASSERT_CUDA(cudaStreamWaitEvent(nullptr, event, 0));
+    ASSERT_CUDA(cudaEventRecord(in_second, second));
+    EXPECT_CUDA_ERROR(kNotReady, cudaEventQuery(in_second));
+    EXPECT_CUDA(cudaStreamQuery(apart));
+    gate.open();
+    EXPECT_CUDA(cudaEventSynchronize(in_second));
+  }
+  for (const cudaEvent_t event : {never, done, in_second}) EXPECT_CUDA(cudaEventDestroy(event));
+  for (const cudaStream_t stream : {first, second, apart}) EXPECT_CUDA(cudaStreamDestroy(stream));
+}
+
+TEST(HostCudaStreams, ABlockingStreamIsNotDoneBeforeTheLegacyStream) {
+  const cudaStream_t blocking = make_stream();
+  const cudaStream_t apart = make_stream(kNonBlocking);
+  Words words(1);
+  Gate gate;
+  gate.close(nullptr);
+  ASSERT_CUDA(cuStreamWriteValue32_v2(nullptr, device_address(words.at()), 1, 0));
+  EXPECT_CUDA_ERROR(kNotReady, cudaStreamQuery(blocking));
+  EXPECT_CUDA_ERROR(kNotReady, cudaStreamQuery(kPerThread));
+  EXPECT_CUDA(cudaStreamQuery(apart));
+  EXPECT_CUDA(cudaStreamSynchronize(apart));
+  std::thread opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    gate.open();
+  });
+  EXPECT_CUDA(cudaStreamSynchronize(blocking));
+  EXPECT_EQ(words.read(), 1U);
+  opener.join();
+  EXPECT_CUDA(cudaStreamQuery(kPerThread));
+  EXPECT_CUDA(cudaStreamDestroy(blocking));
+  EXPECT_CUDA(cudaStreamDestroy(apart));
+}
+
 TEST(HostCudaStreams, EveryThreadHasADefaultStreamOfItsOwn) {
   const cudaEvent_t mine = make_event();
   const cudaEvent_t others = make_event();

@@ -43,7 +43,7 @@ Error Arena::map_range() {
   descriptor_ = descriptor;
   base_ = static_cast<char*>(base);
   free_.emplace(0, total_bytes_);
-  add_device_addresses(base, total_bytes_);
+  add_device_addresses(base, total_bytes_, true);
   return Error::kSuccess;
 }
 

@@ -241,12 +241,8 @@ Error capture_executable(const StreamRef& stream, const Executable& executable) 
   for (size_t i = 0; i < steps.size(); ++i) {
     for (const size_t other : before[i]) twins[i]->after.push_back(twins[other]);
   }
-  Capture* const capture = stream->capture.load();
-  if (capture != nullptr) {
-    auto& objects = capture->graph->objects;
-    objects.insert(objects.end(), executable.objects.begin(), executable.objects.end());
-  }
-  return add(capture, stream, ChildOperation{std::move(child)});
+  for (const UserObjectRef& object : *executable.objects) ++child->objects[object];
+  return add(stream->capture.load(), stream, ChildOperation{std::move(child)});
 }
 
 Error capture_record(const StreamRef& stream, Event& event) {

@@ -81,6 +81,16 @@ StreamRef Device::make_stream(StreamKind kind, int priority) {
   return stream;
 }
 
+void Device::fail() {
+  failed_.store(true);
+  std::vector<StreamRef> all;
+  {
+    const std::lock_guard lock(order);
+    all = streams_;
+  }
+  for (const StreamRef& stream : all) stream->cancel();
+}
+
 StreamRef Device::legacy() {
   const std::lock_guard lock(order);
   if (legacy_ == nullptr) {
@@ -173,7 +183,7 @@ Error query_stream(const void* handle) {
   for (const Position& position : pending(stream)) {
     if (!position.stream->reached(position.index)) return Error::kNotReady;
   }
-  return Error::kSuccess;
+  return stream->device().failure();
 }
 
 Error synchronize_stream(const void* handle) {
@@ -183,7 +193,7 @@ Error synchronize_stream(const void* handle) {
   if (const Error error = check_wait(stream); error != Error::kSuccess) return error;
   wait_for(pending(stream));
   trim_pools_to_thresholds();
-  return Error::kSuccess;
+  return stream->device().failure();
 }
 
 Error synchronize_device(Device& device) {
@@ -191,7 +201,7 @@ Error synchronize_device(Device& device) {
   if (const Error error = check_device_wait(device); error != Error::kSuccess) return error;
   wait_for(pending(device));
   trim_pools_to_thresholds();
-  return Error::kSuccess;
+  return device.failure();
 }
 
 void synchronize_all() {

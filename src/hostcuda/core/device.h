@@ -3,6 +3,7 @@
 // WEIR_HOSTCUDA_MEMORY set their number and the memory of each. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -41,6 +42,11 @@ struct Device {
   const std::vector<StreamRef>& streams() const { return streams_; }
   const StreamRef& legacy_if_any() const { return legacy_; }
 
+  // An operation has used memory that is not there: as in CUDA, the rest of the device's work is
+  // given up, and every call that concerns the device returns kIllegalAddress from then on.
+  void fail();
+  Error failure() const { return failed_.load() ? Error::kIllegalAddress : Error::kSuccess; }
+
   StreamRef make_stream(StreamKind kind, int priority);
   StreamRef legacy();
   void forget(const Stream* stream);
@@ -48,6 +54,7 @@ struct Device {
  private:
   std::vector<StreamRef> streams_;
   StreamRef legacy_;
+  std::atomic<bool> failed_{false};
 };
 
 // The number of devices; may be 0.

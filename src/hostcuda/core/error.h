@@ -24,6 +24,7 @@ enum class Error : int {
   kIllegalState = 401,
   kNotFound = 500,
   kNotReady = 600,
+  kIllegalAddress = 700,
   kPeerAlreadyEnabled = 704,
   kPeerNotEnabled = 705,
   kHostAlreadyRegistered = 712,

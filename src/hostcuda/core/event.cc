@@ -138,8 +138,12 @@ Error wait_event(void* stream_handle, void* event_handle, bool external) {
   if (external) return Error::kInvalidValue;
   if (const Error error = check_implicit(stream); error != Error::kSuccess) return error;
   auto completion = event->current();
-  // A completed event orders nothing further, so it may be left out.
-  if (completion == nullptr || completion->done()) return Error::kSuccess;
+  if (completion == nullptr || completion->done()) {
+    // Nothing is left to wait for. In the legacy stream even that is an action, which joins the
+    // blocking streams (CUDA, "Stream synchronization behavior").
+    if (stream->kind() != StreamKind::kLegacy) return Error::kSuccess;
+    return enqueue(stream, [](const Cancel&) {});
+  }
   return enqueue(stream, [completion = std::move(completion)](const Cancel& cancel) {
     completion->wait(cancel);
   });
@@ -162,7 +166,8 @@ Error query_event(void* handle) {
   const EventRef event = find_event(handle);
   if (const Error error = check_event(event); error != Error::kSuccess) return error;
   const auto completion = event->current();
-  return completion == nullptr || completion->done() ? Error::kSuccess : Error::kNotReady;
+  if (completion != nullptr && !completion->done()) return Error::kNotReady;
+  return device_at(event->device)->failure();
 }
 
 Error synchronize_event(void* handle) {
@@ -171,7 +176,7 @@ Error synchronize_event(void* handle) {
   const auto completion = event->current();
   if (completion != nullptr) completion->wait();
   trim_pools_to_thresholds();
-  return Error::kSuccess;
+  return device_at(event->device)->failure();
 }
 
 Error elapsed_ms(void* start_handle, void* end_handle, float* out) {

@@ -48,10 +48,11 @@ NodeTable& known_nodes() {
   return *table;
 }
 
-// Lays out a graph as steps; fails on a cycle.
-bool append_steps(const Graph& graph, Steps* steps) {
+// Lays out a graph as steps, and adds its user objects; fails on a cycle.
+bool append_steps(const Graph& graph, Steps* steps, UserObjects* objects) {
   const std::vector<const Node*> ordered = graph.ordered();
   if (ordered.size() != graph.nodes.size()) return false;
+  for (const auto& [object, count] : graph.objects) objects->push_back(object);
   std::unordered_map<const Node*, size_t> first;
   std::unordered_map<const Node*, size_t> last;
   for (const Node* node : ordered) {
@@ -62,7 +63,7 @@ bool append_steps(const Graph& graph, Steps* steps) {
     size_t exit = entry;
     if (const auto* child = std::get_if<ChildOperation>(&node->operation)) {
       const size_t begin = steps->size();
-      if (!append_steps(*child->graph, steps)) return false;
+      if (!append_steps(*child->graph, steps, objects)) return false;
       exit = steps->size();
       steps->emplace_back();
       for (size_t i = begin; i < exit; ++i) {
@@ -182,8 +183,8 @@ Error create_graph(void** handle) {
 }
 
 Error destroy_graph(void* handle) {
-  std::vector<UserObjectRef> objects;  // the program's destructors: not under the lock
-  std::vector<Operation> operations;   // and these may free memory
+  std::map<UserObjectRef, uint64_t> objects;  // the program's destructors: not under the lock
+  std::vector<Operation> operations;          // and these may free memory
   const std::lock_guard lock(graph_lock());
   GraphRef graph = graphs().take(handle);
   if (graph == nullptr) return Error::kInvalidValue;
@@ -220,10 +221,11 @@ Error instantiate(const void* handle, uint64_t flags, void** executable) {
   const GraphRef graph = find_graph(handle);
   if (graph == nullptr) return Error::kInvalidValue;
   auto steps = std::make_shared<Steps>();
-  if (!append_steps(*graph, steps.get())) return Error::kInvalidValue;
+  auto objects = std::make_shared<UserObjects>();
+  if (!append_steps(*graph, steps.get(), objects.get())) return Error::kInvalidValue;
   auto made = std::make_shared<Executable>();
   made->steps = std::move(steps);
-  made->objects = graph->objects;
+  made->objects = std::move(objects);
   made->flags = flags;
   *executable = executables().add(std::move(made));
   return Error::kSuccess;
@@ -245,15 +247,17 @@ Error launch(const void* handle, const void* stream_handle) {
   // Launches of one executable run in the order in which they arrive here.
   const std::lock_guard lock(executable->launching);
   std::shared_ptr<const Steps> steps;
+  std::shared_ptr<const UserObjects> objects;
   {
     const std::lock_guard guard(graph_lock());
     steps = executable->steps;
+    objects = executable->objects;
   }
   Marks marks = marks_of(*steps);
-  // The executable's resources live until the launch is done, whatever the program destroys.
+  // What the launch needs lives until it is done, whatever the program destroys or updates.
   return enqueue(
       stream,
-      [executable, steps = std::move(steps), marks = std::move(marks), device,
+      [steps = std::move(steps), objects = std::move(objects), marks = std::move(marks), device,
        before = executable->last](const Cancel& cancel) {
         if (before.stream != nullptr) before.stream->wait(before.index, cancel);
         run_steps(steps, marks, *device, cancel);
@@ -265,12 +269,16 @@ Error update_executable(const void* handle, const void* graph_handle, UpdateResu
                         const void** node) {
   *result = UpdateResult::kError;
   *node = nullptr;
-  const std::lock_guard lock(graph_lock());
+  auto steps = std::make_shared<Steps>();
+  auto objects = std::make_shared<UserObjects>();
+  // What is replaced may run destructors of the program: after the lock is released.
+  std::shared_ptr<const Steps> steps_before;
+  std::shared_ptr<const UserObjects> objects_before;
   const ExecutableRef executable = find_executable(handle);
   const GraphRef graph = find_graph(graph_handle);
+  const std::lock_guard lock(graph_lock());
   if (executable == nullptr || graph == nullptr) return Error::kInvalidValue;
-  auto steps = std::make_shared<Steps>();
-  if (!append_steps(*graph, steps.get())) return Error::kInvalidValue;
+  if (!append_steps(*graph, steps.get(), objects.get())) return Error::kInvalidValue;
   const Steps& old = *executable->steps;
   if (old.size() != steps->size()) {
     *result = UpdateResult::kTopologyChanged;
@@ -293,7 +301,8 @@ Error update_executable(const void* handle, const void* graph_handle, UpdateResu
   }
   *node = nullptr;
   *result = UpdateResult::kSuccess;
-  executable->steps = std::move(steps);
+  steps_before = std::exchange(executable->steps, std::move(steps));
+  objects_before = std::exchange(executable->objects, std::move(objects));
   return Error::kSuccess;
 }
 
@@ -302,8 +311,8 @@ namespace {
 // Changes the step of a node in a copy of the steps; the launches that are enqueued keep theirs.
 template <class Change>
 Error change_step(const void* handle, const void* node, Change change) {
+  const ExecutableRef executable = find_executable(handle);  // destroyed after the lock is released
   const std::lock_guard lock(graph_lock());
-  const ExecutableRef executable = find_executable(handle);
   if (executable == nullptr || node == nullptr) return Error::kInvalidValue;
   auto steps = std::make_shared<Steps>(*executable->steps);
   for (Step& step : *steps) {
@@ -333,8 +342,8 @@ Error set_step_enabled(const void* executable, const void* node, bool enabled) {
 }
 
 Error step_enabled(const void* handle, const void* node, bool* enabled) {
-  const std::lock_guard lock(graph_lock());
   const ExecutableRef executable = find_executable(handle);
+  const std::lock_guard lock(graph_lock());
   if (executable == nullptr || node == nullptr) return Error::kInvalidValue;
   for (const Step& step : *executable->steps) {
     if (step.node != node) continue;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -29,7 +30,7 @@ struct Node {
 class UserObject {
  public:
   UserObject(void* object, void (*destroy)(void*)) : object_(object), destroy_(destroy) {}
-  ~UserObject() { destroy_(object_); }
+  ~UserObject();
   UserObject(const UserObject&) = delete;
   UserObject& operator=(const UserObject&) = delete;
 
@@ -38,6 +39,7 @@ class UserObject {
   void (*const destroy_)(void*);
 };
 using UserObjectRef = std::shared_ptr<UserObject>;
+using UserObjects = std::vector<UserObjectRef>;
 
 // Memory of an allocation node: it has its address from the creation of the node, and is freed with
 // the last graph that refers to it, unless the program took it over (cudaFreeAsync outside of the
@@ -70,7 +72,9 @@ class Graph {
   std::vector<const Node*> ordered() const;
 
   std::vector<std::unique_ptr<Node>> nodes;
-  std::vector<UserObjectRef> objects;
+  // How many references the graph has. Those of a child graph are the child's own (CUDA, "CUDA User
+  // Objects").
+  std::map<UserObjectRef, uint64_t> objects;
 };
 using GraphRef = std::shared_ptr<Graph>;
 
@@ -85,10 +89,11 @@ struct Step {
 using Steps = std::vector<Step>;
 
 struct Executable {
-  std::shared_ptr<const Steps> steps;  // replaced as a whole: launches keep their steps
-  std::mutex launching;                // of `last`
-  Position last;                       // two launches do not run at once
-  std::vector<UserObjectRef> objects;
+  // Both are replaced as a whole: launches keep their steps, and what these need.
+  std::shared_ptr<const Steps> steps;
+  std::shared_ptr<const UserObjects> objects;  // of the graph and of all its child graphs
+  std::mutex launching;                        // of `last`
+  Position last;                               // two launches do not run at once
   uint64_t flags = 0;
 };
 using ExecutableRef = std::shared_ptr<Executable>;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -27,10 +28,15 @@ constexpr unsigned kRegisterFlags = 15;  // portable, mapped, I/O memory, read o
 
 std::atomic<uint64_t> next_id{1};
 
+struct DeviceAddresses {
+  size_t bytes = 0;
+  bool always_mapped = false;
+};
+
 struct Registry {
   std::shared_mutex mutex;
   std::map<uintptr_t, Allocation> by_base;
-  std::map<uintptr_t, size_t> device_addresses;
+  std::map<uintptr_t, DeviceAddresses> device_addresses;
 };
 
 Registry& registry() {
@@ -49,11 +55,34 @@ std::map<uintptr_t, Allocation>::const_iterator find(const Registry& known, uint
   return address - at->first < at->second.bytes ? at : known.by_base.end();
 }
 
-// The same: whether only devices have memory there.
-bool is_of_devices(const Registry& known, uintptr_t address) {
+// The same: the range of addresses that only devices have, or nullptr.
+const DeviceAddresses* of_devices(const Registry& known, uintptr_t address) {
   auto at = known.device_addresses.upper_bound(address);
-  return at != known.device_addresses.begin() &&
-         address - std::prev(at)->first < std::prev(at)->second;
+  if (at == known.device_addresses.begin()) return nullptr;
+  --at;
+  return address - at->first < at->second.bytes ? &at->second : nullptr;
+}
+
+// With the lock, from the allocation that `first` lies in: check_range().
+Error check_allocation(const Registry& known, std::map<uintptr_t, Allocation>::const_iterator at,
+                       uintptr_t first, size_t bytes, unsigned access) {
+  for (size_t room = at->second.bytes - (first - at->first);; room += at->second.bytes) {
+    if ((access & ~at->second.access) != 0) return Error::kInvalidValue;
+    if (bytes <= room) return Error::kSuccess;
+    if (at->second.kind != MemoryKind::kMapped) return Error::kInvalidValue;
+    const uintptr_t end = at->first + at->second.bytes;
+    if (++at == known.by_base.end() || at->first != end || at->second.kind != MemoryKind::kMapped) {
+      return Error::kInvalidValue;
+    }
+  }
+}
+
+// Whether the process has something mapped at every address of the range.
+bool is_mapped(uintptr_t first, size_t bytes) {
+  const uintptr_t page = first / kPageBytes * kPageBytes;
+  if (bytes > UINTPTR_MAX - first) return false;
+  // Of all calls that look at a range the one that does nothing else.
+  return msync(pointer_to(page), first + bytes - page, MS_ASYNC) == 0 || errno != ENOMEM;
 }
 
 size_t page_rounded(size_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
@@ -73,19 +102,29 @@ Error check_range(const void* address, size_t bytes, unsigned access) {
   const std::shared_lock lock(known.mutex);
   auto at = find(known, first);
   if (at == known.by_base.end()) {
-    return is_of_devices(known, first) ? Error::kInvalidValue : Error::kSuccess;
+    return of_devices(known, first) != nullptr ? Error::kInvalidValue : Error::kSuccess;
   }
   // Registrations of host memory may be adjacent to other memory of the host.
   if (at->second.kind == MemoryKind::kRegistered) return Error::kSuccess;
-  for (size_t room = at->second.bytes - (first - at->first);; room += at->second.bytes) {
-    if ((access & ~at->second.access) != 0) return Error::kInvalidValue;
-    if (bytes <= room) return Error::kSuccess;
-    if (at->second.kind != MemoryKind::kMapped) return Error::kInvalidValue;
-    const uintptr_t end = at->first + at->second.bytes;
-    if (++at == known.by_base.end() || at->first != end || at->second.kind != MemoryKind::kMapped) {
-      return Error::kInvalidValue;
+  return check_allocation(known, at, first, bytes, access);
+}
+
+Error check_presence(const void* address, size_t bytes, unsigned access) {
+  const uintptr_t first = number_of(address);
+  {
+    Registry& known = registry();
+    const std::shared_lock lock(known.mutex);
+    const auto at = find(known, first);
+    const DeviceAddresses* const devices = of_devices(known, first);
+    if (devices != nullptr && devices->always_mapped) return Error::kSuccess;
+    if (at == known.by_base.end()) {
+      if (devices != nullptr) return Error::kIllegalAddress;
+    } else if (at->second.kind != MemoryKind::kRegistered) {
+      const Error error = check_allocation(known, at, first, bytes, access);
+      return error == Error::kSuccess ? error : Error::kIllegalAddress;
     }
   }
+  return is_mapped(first, bytes) ? Error::kSuccess : Error::kIllegalAddress;
 }
 
 void set_access(const void* base, unsigned access) {
@@ -95,16 +134,10 @@ void set_access(const void* base, unsigned access) {
   if (at != known.by_base.end()) at->second.access = access;
 }
 
-void add_device_addresses(const void* base, size_t bytes) {
+void add_device_addresses(const void* base, size_t bytes, bool always_mapped) {
   Registry& known = registry();
   const std::unique_lock lock(known.mutex);
-  known.device_addresses[number_of(base)] = bytes;
-}
-
-void remove_device_addresses(const void* base) {
-  Registry& known = registry();
-  const std::unique_lock lock(known.mutex);
-  known.device_addresses.erase(number_of(base));
+  known.device_addresses[number_of(base)] = {bytes, always_mapped};
 }
 
 Error add_allocation(const Allocation& allocation) {

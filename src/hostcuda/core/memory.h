@@ -46,12 +46,16 @@ std::optional<Allocation> find_allocation(const void* address);
 // mapped memory without the access and not all of it mapped side by side, or where only devices
 // have memory and there is none: it was freed, or nothing is mapped there.
 Error check_range(const void* address, size_t bytes, unsigned access = kReadAndWrite);
+// Whether an access there would not end the process. kIllegalAddress when nothing is mapped at some
+// address of the range, or mapped memory lacks the access. A device's own memory is always there,
+// also what was freed. Host memory that is mapped without access is not noticed.
+Error check_presence(const void* address, size_t bytes, unsigned access);
 // Access to the mapped memory that begins there.
 void set_access(const void* base, unsigned access);
 
-// Addresses where only devices have memory: those of an arena, and reserved ones.
-void add_device_addresses(const void* base, size_t bytes);
-void remove_device_addresses(const void* base);
+// Addresses where only devices have memory, for the rest of the process: those of an arena, which
+// are always mapped, and reserved ones.
+void add_device_addresses(const void* base, size_t bytes, bool always_mapped);
 
 Error allocate_device(Device& device, size_t bytes, MemoryKind kind, void** out,
                       std::shared_ptr<Pool> pool = nullptr);

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -122,6 +124,82 @@ size_t extent(size_t width, size_t height, size_t depth, size_t pitch, size_t sl
   return (depth - 1) * slice + (height - 1) * pitch + width;
 }
 
+size_t source_bytes(const CopyOperation& operation) {
+  return extent(operation.width_bytes, operation.height, operation.depth, operation.source_pitch,
+                operation.source_slice);
+}
+size_t destination_bytes(const CopyOperation& operation) {
+  return extent(operation.width_bytes, operation.height, operation.depth,
+                operation.destination_pitch, operation.destination_slice);
+}
+size_t bytes_of(const FillOperation& operation) {
+  return extent(operation.width * operation.element_bytes, operation.height, operation.depth,
+                operation.pitch_bytes, operation.slice_bytes);
+}
+// What a memory operation accesses; no bytes for those that access nothing.
+size_t bytes_of(ValueOperation::Type type) {
+  switch (type) {
+    case ValueOperation::Type::kWait32:
+    case ValueOperation::Type::kWrite32:
+      return 4;
+    case ValueOperation::Type::kWait64:
+    case ValueOperation::Type::kWrite64:
+      return 8;
+    default:
+      return 0;
+  }
+}
+
+// A use of memory that is not there: it may be gone since the operation was enqueued, or its graph
+// made.
+struct Missing {
+  const char* use;
+  const void* address;
+  size_t bytes;
+};
+
+std::optional<Missing> find_missing(const CopyOperation& operation) {
+  if (operation.width_bytes == 0 || operation.height == 0 || operation.depth == 0) return {};
+  size_t bytes = source_bytes(operation);
+  if (operation.staged == nullptr &&
+      check_presence(operation.source, bytes, kRead) != Error::kSuccess) {
+    return Missing{"copy from", operation.source, bytes};
+  }
+  bytes = destination_bytes(operation);
+  if (check_presence(operation.destination, bytes, kWrite) != Error::kSuccess) {
+    return Missing{"copy to", operation.destination, bytes};
+  }
+  return {};
+}
+std::optional<Missing> find_missing(const FillOperation& operation) {
+  if (operation.width == 0 || operation.height == 0 || operation.depth == 0) return {};
+  const size_t bytes = bytes_of(operation);
+  if (check_presence(operation.destination, bytes, kWrite) == Error::kSuccess) return {};
+  return Missing{"fill of", operation.destination, bytes};
+}
+std::optional<Missing> find_missing(const ValueBatch& batch) {
+  for (const ValueOperation& operation : batch.operations) {
+    const size_t bytes = bytes_of(operation.type);
+    const bool waits = operation.type == ValueOperation::Type::kWait32 ||
+                       operation.type == ValueOperation::Type::kWait64;
+    if (bytes != 0 &&
+        check_presence(operation.address, bytes, waits ? kRead : kWrite) != Error::kSuccess) {
+      return Missing{waits ? "wait for the value of" : "write of the value of", operation.address,
+                     bytes};
+    }
+  }
+  return {};
+}
+
+void fail(Device& device, const Missing& missing) {
+  std::fprintf(stderr,
+               "hostcuda: device %d: %s %zu bytes at %p: they were freed, unmapped or are not "
+               "accessible when the stream comes there; synchronize before memory goes, and launch "
+               "no graph that uses it; all calls for the device fail from now on\n",
+               device.index, missing.use, missing.bytes, missing.address);
+  device.fail();
+}
+
 enum class Place { kPageable, kPinned, kDevice, kManaged };
 
 Place place_of(const void* address) {
@@ -165,8 +243,9 @@ Error enqueue_and_wait(const StreamRef& stream, Operation operation) {
         execute(operation, *device, cancel);
       },
       &position);
-  if (error == Error::kSuccess) stream->wait(position.index);
-  return error;
+  if (error != Error::kSuccess) return error;
+  stream->wait(position.index);
+  return device->failure();
 }
 
 }  // namespace
@@ -174,10 +253,13 @@ Error enqueue_and_wait(const StreamRef& stream, Operation operation) {
 void execute(const Operation& operation, Device& device, const Cancel& cancel) {
   if (cancel.load()) return;
   if (const auto* copied = std::get_if<CopyOperation>(&operation)) {
+    if (const auto missing = find_missing(*copied)) return fail(device, *missing);
     run(*copied);
   } else if (const auto* filled = std::get_if<FillOperation>(&operation)) {
+    if (const auto missing = find_missing(*filled)) return fail(device, *missing);
     run(*filled);
   } else if (const auto* values = std::get_if<ValueBatch>(&operation)) {
+    if (const auto missing = find_missing(*values)) return fail(device, *missing);
     run(*values, cancel);
   } else if (const auto* host = std::get_if<HostOperation>(&operation)) {
     const HostFunctionScope scope(device);
@@ -219,12 +301,9 @@ Error copy(CopyOperation operation, const void* handle, bool synchronous) {
                operation.destination_pitch < operation.width_bytes)) {
     return Error::kInvalidPitch;
   }
-  const size_t source_bytes = extent(operation.width_bytes, operation.height, operation.depth,
-                                     operation.source_pitch, operation.source_slice);
-  const size_t destination_bytes = extent(operation.width_bytes, operation.height, operation.depth,
-                                          operation.destination_pitch, operation.destination_slice);
-  if (check_range(operation.source, source_bytes, kRead) != Error::kSuccess ||
-      check_range(operation.destination, destination_bytes, kWrite) != Error::kSuccess) {
+  if (check_range(operation.source, source_bytes(operation), kRead) != Error::kSuccess ||
+      check_range(operation.destination, destination_bytes(operation), kWrite) != Error::kSuccess ||
+      find_missing(operation).has_value()) {
     return Error::kInvalidValue;
   }
   const Place source = place_of(operation.source);
@@ -244,7 +323,8 @@ Error copy(CopyOperation operation, const void* handle, bool synchronous) {
   if (source == Place::kPageable) {
     // The caller may change its memory as soon as this call returns.
     const auto* const first = static_cast<const char*>(operation.source);
-    operation.staged = std::make_shared<const std::vector<char>>(first, first + source_bytes);
+    operation.staged =
+        std::make_shared<const std::vector<char>>(first, first + source_bytes(operation));
   }
   return issue(handle, std::move(operation));
 }
@@ -264,11 +344,9 @@ Error fill(FillOperation operation, const void* handle, bool synchronous) {
   }
   const Place place = place_of(operation.destination);
   if (place == Place::kPageable) return Error::kInvalidValue;
-  const size_t bytes = extent(width_bytes, operation.height, operation.depth, operation.pitch_bytes,
-                              operation.slice_bytes);
-  if (const Error error = check_range(operation.destination, bytes, kWrite);
-      error != Error::kSuccess) {
-    return error;
+  if (check_range(operation.destination, bytes_of(operation), kWrite) != Error::kSuccess ||
+      find_missing(operation).has_value()) {
+    return Error::kInvalidValue;
   }
   if (synchronous && place != Place::kDevice) return enqueue_and_wait(stream, operation);
   return issue(handle, operation);

@@ -111,6 +111,7 @@ void Stream::run() {
 
 Error enqueue(const StreamRef& stream, Work work, Position* position) {
   Device& device = stream->device();
+  if (const Error error = device.failure(); error != Error::kSuccess) return error;
   const std::lock_guard lock(device.order);
   std::vector<Position> after;
   const auto add = [&](const StreamRef& other) {
@@ -137,6 +138,10 @@ std::vector<Position> pending(const StreamRef& stream) {
     for (const StreamRef& other : device.streams()) {
       if (other->blocking() && other != stream) positions.push_back({other, other->submitted()});
     }
+  } else if (const StreamRef& legacy = device.legacy_if_any();
+             stream->blocking() && legacy != nullptr) {
+    // Each action in the legacy stream makes all blocking streams wait for it.
+    positions.push_back({legacy, legacy->submitted()});
   }
   return positions;
 }

@@ -5,14 +5,13 @@
 #include <mutex>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "hostcuda/core/graph.h"
 
 namespace weir::hostcuda {
 namespace {
 
-// The references that the program itself holds.
+// The references that the program itself holds, for every object that exists.
 struct Held {
   std::weak_ptr<UserObject> object;
   UserObjectRef own;
@@ -37,16 +36,22 @@ UserObjectRef find_object(const void* handle, size_t drop) {
   const auto at = table.by_handle.find(handle);
   if (at == table.by_handle.end() || at->second.count < drop) return nullptr;
   UserObjectRef object = at->second.object.lock();
-  if (object == nullptr) {
-    table.by_handle.erase(at);
-    return nullptr;
-  }
+  if (object == nullptr) return nullptr;  // it is being destroyed
   at->second.count -= drop;
   if (at->second.count == 0) at->second.own.reset();
   return object;
 }
 
 }  // namespace
+
+UserObject::~UserObject() {
+  {
+    HeldTable& table = held();
+    const std::lock_guard lock(table.mutex);
+    table.by_handle.erase(this);
+  }
+  destroy_(object_);
+}
 
 Error create_user_object(void** handle, void* data, void (*destroy)(void*), unsigned count,
                          unsigned flags) {
@@ -84,25 +89,20 @@ Error give_user_object(const void* graph, const void* handle, unsigned count, un
   const UserObjectRef object = find_object(handle, flags == 1 ? count : 0);
   if (object == nullptr) return Error::kInvalidValue;
   const std::lock_guard lock(graph_lock());
-  found->objects.insert(found->objects.end(), count, object);
+  found->objects[object] += count;
   return Error::kSuccess;
 }
 
 Error take_user_object(const void* graph, const void* handle, unsigned count) {
-  std::vector<UserObjectRef> gone;
   const GraphRef found = find_graph(graph);
-  if (found == nullptr || count == 0) return Error::kInvalidValue;
+  const UserObjectRef object = find_object(handle, 0);  // destroyed after the lock is released
+  if (found == nullptr || object == nullptr || count == 0) return Error::kInvalidValue;
   const std::lock_guard lock(graph_lock());
-  auto& objects = found->objects;
-  for (auto at = objects.begin(); at != objects.end() && gone.size() < count;) {
-    if (static_cast<const void*>(at->get()) == handle) {
-      gone.push_back(std::move(*at));
-      at = objects.erase(at);
-    } else {
-      ++at;
-    }
-  }
-  return gone.size() == count ? Error::kSuccess : Error::kInvalidValue;
+  const auto at = found->objects.find(object);
+  if (at == found->objects.end() || at->second < count) return Error::kInvalidValue;
+  at->second -= count;
+  if (at->second == 0) found->objects.erase(at);
+  return Error::kSuccess;
 }
 
 }  // namespace weir::hostcuda

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -53,6 +54,9 @@ struct Virtual {
   std::mutex mutex;
   HandleTable<Physical> memory;
   std::map<CUdeviceptr, size_t> reserved;
+  // Reservations that were freed, merged: given out again, and never to the rest of the process, so
+  // that an address of a device does not become one of the host.
+  std::map<CUdeviceptr, size_t> kept;
   std::map<CUdeviceptr, Mapping> mapped;
 };
 
@@ -84,6 +88,35 @@ std::map<CUdeviceptr, size_t>::const_iterator reservation(const Virtual& all, CU
   --at;
   const size_t skip = address - at->first;
   return skip <= at->second && bytes <= at->second - skip ? at : all.reserved.end();
+}
+
+// Under the lock: takes the range from what is kept; 0 when nothing there is large enough.
+CUdeviceptr take_kept(Virtual* all, size_t bytes, size_t unit) {
+  for (auto at = all->kept.begin(); at != all->kept.end(); ++at) {
+    const auto [first, length] = *at;
+    const CUdeviceptr aligned = (first + unit - 1) / unit * unit;
+    const size_t skip = aligned - first;
+    if (skip > length || bytes > length - skip) continue;
+    all->kept.erase(at);
+    if (skip > 0) all->kept.emplace(first, skip);
+    if (skip + bytes < length) all->kept.emplace(aligned + bytes, length - skip - bytes);
+    return aligned;
+  }
+  return 0;
+}
+
+// Under the lock.
+void keep(Virtual* all, CUdeviceptr address, size_t bytes) {
+  auto next = all->kept.lower_bound(address);
+  if (next != all->kept.end() && next->first == address + bytes) {
+    bytes += next->second;
+    next = all->kept.erase(next);
+  }
+  if (next != all->kept.begin() && std::prev(next)->first + std::prev(next)->second == address) {
+    std::prev(next)->second += bytes;
+  } else {
+    all->kept.emplace(address, bytes);
+  }
 }
 
 bool reserve_again(CUdeviceptr address, size_t bytes) {
@@ -171,6 +204,13 @@ WEIR_CUDA CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_
     if ((alignment & (alignment - 1)) != 0) return Error::kInvalidValue;
     const size_t unit = alignment > kGranularityBytes ? alignment : kGranularityBytes;
     if (bytes > SIZE_MAX / 2 || unit > SIZE_MAX / 4) return Error::kOutOfMemory;
+    Virtual& all = state();
+    const std::lock_guard lock(all.mutex);
+    if (const CUdeviceptr again = take_kept(&all, bytes, unit); again != 0) {
+      all.reserved.emplace(again, bytes);
+      *address = again;
+      return Error::kSuccess;
+    }
     void* const found =
         mmap(nullptr, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (found == MAP_FAILED) return Error::kOutOfMemory;
@@ -179,10 +219,8 @@ WEIR_CUDA CUresult cuMemAddressReserve(CUdeviceptr* address, size_t bytes, size_
     if (aligned > first) munmap(found, aligned - first);
     const CUdeviceptr end = first + bytes + unit;
     if (end > aligned + bytes) munmap(pointer(aligned + bytes), end - aligned - bytes);
-    Virtual& all = state();
-    const std::lock_guard lock(all.mutex);
     all.reserved.emplace(aligned, bytes);
-    add_device_addresses(pointer(aligned), bytes);
+    add_device_addresses(pointer(aligned), bytes, false);
     *address = aligned;
     return Error::kSuccess;
   });
@@ -196,10 +234,8 @@ WEIR_CUDA CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes) {
     if (at == all.reserved.end() || at->second != bytes) return Error::kInvalidValue;
     const auto inside = all.mapped.lower_bound(address);
     if (inside != all.mapped.end() && inside->first < address + bytes) return Error::kInvalidValue;
-    // Before the addresses may belong to another mapping of the process.
-    remove_device_addresses(pointer(address));
-    munmap(pointer(address), bytes);
     all.reserved.erase(at);
+    keep(&all, address, bytes);
     return Error::kSuccess;
   });
 }

@@ -37,7 +37,10 @@ CUresult plain_call(Body body) {
 template <class Body>
 CUresult context_call(Body body) {
   return plain_call([&] {
-    return chosen_device() < 0 || current_device() == nullptr ? Error::kInvalidContext : body();
+    const Device* const device = chosen_device() < 0 ? nullptr : current_device();
+    if (device == nullptr) return Error::kInvalidContext;
+    const Error error = device->failure();
+    return error == Error::kSuccess ? body() : error;
   });
 }
 

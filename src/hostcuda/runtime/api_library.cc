@@ -28,7 +28,7 @@ Error use_device() {
   if (device == nullptr) return Error::kInvalidDevice;
   const std::lock_guard lock(device->state);
   device->active = true;
-  return Error::kSuccess;
+  return device->failure();
 }
 
 }  // namespace weir::hostcuda::runtime
