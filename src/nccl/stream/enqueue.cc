@@ -169,7 +169,8 @@ struct Batch {
   std::vector<cuda::Event> launch_events;
   std::vector<Part> parts;
   const char* function = nullptr;
-  cuda::Context context = nullptr;  // of default streams
+  cuda::Context context = nullptr;                   // of default streams
+  std::shared_ptr<const std::atomic<bool>> may_run;  // of its tasks
   Capture capture;
   std::unique_ptr<StreamCommands> commands;
   Outcome outcome;
@@ -281,6 +282,7 @@ Outcome begin(const Driver& driver, Batch& batch) {
   if (!outcome.ok()) return outcome;
   std::vector<ProxyTask*> tasks;
   for (const Part& part : batch.parts) {
+    part.task->may_run = batch.may_run;
     tasks.push_back(part.task.get());
     if (part.graph_tasks == nullptr) part.proxy->add(part.task);
   }
@@ -430,8 +432,11 @@ void find_order(Operation* operation) {
   operation->in_stream_order = operation->stream != nullptr || operation->context != nullptr;
 }
 
-Outcome enqueue(std::vector<Operation> operations) {
-  Group group(*cuda::driver(true), batches_of(std::move(operations)));
+Outcome enqueue(std::vector<Operation> operations,
+                std::shared_ptr<const std::atomic<bool>> may_run) {
+  std::vector<Batch> batches = batches_of(std::move(operations));
+  for (Batch& it : batches) it.may_run = may_run;
+  Group group(*cuda::driver(true), std::move(batches));
   group.enqueue();
   Outcome first;
   for (const Batch& batch : group.batches()) {
