@@ -29,18 +29,39 @@ std::string fault(const cuda::Driver& driver, const void* buffer, size_t buffer_
   return "is not accessible (cuMemSetAccess)";
 }
 
+bool knows(const cuda::Driver& driver, const void* buffer) {
+  unsigned type = 0;
+  int attributes[] = {cuda::kAttributeMemoryType};
+  void* data[] = {&type};
+  const auto address = static_cast<cuda::DevicePointer>(reinterpret_cast<uintptr_t>(buffer));
+  return buffer != nullptr &&
+         driver.cuPointerGetAttributes(1, attributes, data, address) == cuda::kSuccess && type != 0;
+}
+
 Outcome check_buffer(const cuda::Driver& driver, const Operation& operation, const void* buffer,
                      size_t bytes, bool receives) {
-  if (bytes == 0 || driver.has_memory(buffer, bytes, receives ? 1 : 0) != 0) return {};
+  if (bytes == 0) return {};
+  const bool there = driver.has_memory(buffer, bytes, receives ? 1 : 0) != 0;
+  const bool was_there = receives ? operation.cuda_has_recv : operation.cuda_has_send;
+  if (there && (!was_there || knows(driver, buffer))) return {};
   const bool is_one = std::string_view(operation.function) == "ncclBcast";
   const char* name = is_one ? "buff" : receives ? "recvbuff" : "sendbuff";
   const Comm& comm = *operation.comm;
   return invalid_argument(fmt::format("{}, rank {} of {}: {} {} of {} bytes {}", operation.function,
                                       comm.rank(), comm.rank_count(), name, buffer, bytes,
-                                      fault(driver, buffer, bytes)));
+                                      there ? "was CUDA's when the call was captured, and has been "
+                                              "freed or unregistered"
+                                            : fault(driver, buffer, bytes)));
 }
 
 }  // namespace
+
+void note_buffers(Operation* operation) {
+  const cuda::Driver* driver = cuda::known_driver();
+  if (driver == nullptr || driver->has_memory == nullptr) return;
+  operation->cuda_has_send = knows(*driver, operation->send);
+  operation->cuda_has_recv = knows(*driver, operation->recv);
+}
 
 Outcome check_buffers(const Operation& operation) {
   const cuda::Driver* driver = cuda::known_driver();

@@ -10,6 +10,10 @@
 
 namespace weir::nccl {
 
+// Of a call that is captured: its buffers must still be CUDA's, where they are now, when a graph is
+// launched.
+void note_buffers(Operation* operation);
+
 // Success where CUDA is real or not in use, and for memory that CUDA does not know.
 Outcome check_buffers(const Operation& operation);
 

@@ -6,8 +6,7 @@
 //
 // With blocking communicators the end returns when everything is done. With nonblocking ones it
 // puts operations on their streams, returns ncclInProgress, and a thread of the library does the
-// rest; each communicator's
-// ncclCommGetAsyncError tells when it is done.
+// rest; each communicator's ncclCommGetAsyncError tells when it is done.
 //
 // A group belongs to its thread. Any thread may call the functions here.
 #pragma once

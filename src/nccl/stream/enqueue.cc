@@ -9,6 +9,7 @@
 #include "core/base/settings.h"
 #include "nccl/cuda/driver.h"
 #include "nccl/direct/direct_policy.h"
+#include "nccl/host/buffers.h"
 #include "nccl/host/one_sided.h"
 #include "nccl/stream/proxy.h"
 #include "nccl/stream/proxy_task.h"
@@ -237,6 +238,9 @@ Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& 
   const char* function = part.operations[0].function;
   Outcome outcome = check_one_sided(driver, part.operations);
   if (!outcome.ok()) return outcome;
+  for (Operation& it : part.operations) {
+    if (capture.active) note_buffers(&it);
+  }
   part.task = plan_task(std::move(part.operations), alone, on_device, &driver);
   if (part.task->copied_by_proxy) {
     outcome = part.proxy->queue(driver, function, &part.task->queue);

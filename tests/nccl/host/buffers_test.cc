@@ -3,6 +3,7 @@
 // knows all memory of devices.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,59 @@ TEST(NcclBuffers, FreedMemoryIsRefused) {
                             ranks.stream(0).nccl()),
               ncclInvalidArgument);
     expect_error_with({"ncclAllReduce", "sendbuff", "lies in no allocation"});
+  }
+}
+
+// Nothing comes to lie at its address.
+TEST(NcclBuffers, MemoryOfNcclMemAllocIsRefusedOnceItIsFreed) {
+  use_device(0);
+  const StreamRanks ranks(2);
+  const Array to(MemoryKind::kDevice, kCount);
+  void* freed = nullptr;
+  EXPECT_NCCL(ncclMemAlloc(&freed, kCount * sizeof(int)));
+  EXPECT_NCCL(ncclMemFree(freed));
+  std::vector<std::unique_ptr<char[]>> others;
+  for (int i = 0; i < 8; ++i) others.push_back(std::make_unique<char[]>(kCount * sizeof(int)));
+  const Array behind(MemoryKind::kDevice, kCount);
+  EXPECT_EQ(ncclAllReduce(freed, to.data(), kCount, ncclInt, ncclSum, ranks.comm(0),
+                          ranks.stream(0).nccl()),
+            ncclInvalidArgument);
+  expect_error_with({"ncclAllReduce", "sendbuff", "lies in no allocation"});
+}
+
+// Of another kind than the devices' own.
+TEST(NcclBuffers, AGraphWhosePinnedOrSharedBufferWasFreedFails) {
+  use_device(0);
+  for (const size_t count : {kCount, kFew}) {
+    for (const bool pinned : {false, true}) {
+      const StreamRanks ranks(1);
+      void* freed = nullptr;
+      if (pinned) {
+        EXPECT_CUDA(cuMemHostAlloc(&freed, count * sizeof(int), cuda::kHostPortable));
+      } else {
+        EXPECT_NCCL(ncclMemAlloc(&freed, count * sizeof(int)));
+      }
+      const Graph graph(ranks.stream(0), [&] {
+        EXPECT_NCCL(ncclAllReduce(freed, freed, count, ncclInt, ncclSum, ranks.comm(0),
+                                  ranks.stream(0).nccl()));
+      });
+      graph.launch(ranks.stream(0));
+      ranks.synchronize();
+      EXPECT_EQ(async_error(ranks.comm(0)), ncclSuccess);
+      if (pinned) {
+        EXPECT_CUDA(cuMemFreeHost(freed));
+      } else {
+        EXPECT_NCCL(ncclMemFree(freed));
+      }
+      graph.launch(ranks.stream(0));
+      ranks.synchronize();
+      EXPECT_EQ(async_error(ranks.comm(0)), ncclInvalidArgument);
+      const std::string text = ncclGetLastError(ranks.comm(0));
+      for (const char* word : {"ncclAllReduce, rank 0 of 1", "sendbuff", "freed",
+                               "when the stream came to the call"}) {
+        EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
+      }
+    }
   }
 }
 
