@@ -114,8 +114,10 @@ Outcome wait_for(Chain& chain) {
   while (!chain.done) {
     chain.ended.wait_for(lock, std::chrono::milliseconds(10));
     if (!chain.done && chain.aborted()) {
-      return {ncclInternalError, fmt::format("{}: the communicator was aborted by another thread",
-                                             chain.setups.front().function)};
+      return {ncclInternalError,
+              fmt::format("{}: the communicator, or the one from which it is made, was aborted or "
+                          "destroyed before the call had ended",
+                          chain.setups.front().function)};
     }
   }
   return chain.outcome;

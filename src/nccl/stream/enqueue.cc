@@ -34,7 +34,11 @@ Outcome capture_of(const Driver& driver, const char* function, cuda::Stream stre
   int status = cuda::kCaptureNone;
   cuda::Result result = driver.cuStreamIsCapturing(stream, &status);
   if (result != cuda::kSuccess) {
-    return cuda::failed(driver, function, "cuStreamIsCapturing", result);
+    Outcome outcome = cuda::failed(driver, function, "cuStreamIsCapturing", result);
+    if (result == cuda::kErrorInvalidHandle || result == cuda::kErrorContextIsDestroyed) {
+      outcome.text += fmt::format("; stream {} was destroyed, or never was a stream", stream);
+    }
+    return outcome;
   }
   if (status == cuda::kCaptureNone) return {};
   if (status == cuda::kCaptureInvalidated) {
@@ -277,6 +281,11 @@ Outcome join(const Driver& driver, const Batch& batch) {
 }
 
 Outcome begin(const Driver& driver, Batch& batch) {
+  for (const Part& part : batch.parts) {
+    // In a group that was open meanwhile.
+    Outcome outcome = part.comm->not_stopped(batch.function);
+    if (!outcome.ok()) return outcome;
+  }
   Outcome outcome = common_capture(driver, batch.function, batch.streams, &batch.capture);
   for (Part& part : batch.parts) {
     if (!outcome.ok()) return outcome;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -245,6 +246,44 @@ TEST(NcclNonblockingGroup, WhoseSetupFailsLetsTheStreamGoOn) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(NcclStreamThatIsGone, IsNamed) {
+  use_device(0);
+  ncclComm_t alone = nullptr;
+  ASSERT_NCCL(ncclCommInitRank(&alone, 1, make_id(), 0));
+  const Array data(MemoryKind::kDevice, kCount);
+  cudaStream_t gone = nullptr;
+  {
+    const Stream stream;
+    gone = stream.nccl();
+  }
+  EXPECT_EQ(ncclAllReduce(data.data(), data.data(), kCount, ncclInt, ncclSum, alone, gone),
+            ncclUnhandledCudaError);
+  expect_error_with({"ncclAllReduce", "stream 0x", "was destroyed"});
+  EXPECT_NCCL(ncclCommAbort(alone));
+}
+
+// The communicator from which another is being made.
+TEST(NcclNonblockingGroup, WhoseParentIsDestroyedSaysSo) {
+  use_device(0);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comms[2] = {};
+  const ncclUniqueId id = make_id();
+  ASSERT_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; ++r) (void)ncclCommInitRankConfig(&comms[r], 2, id, r, &config);
+  (void)ncclGroupEnd();
+  for (ncclComm_t comm : comms) ASSERT_EQ(settle(comm), ncclSuccess);
+  ncclComm_t made = nullptr;
+  EXPECT_EQ(ncclCommSplit(comms[0], 0, 0, &made, &config), ncclInProgress);
+  EXPECT_NCCL(ncclCommDestroy(comms[0]));
+  EXPECT_NE(settle(made), ncclSuccess);
+  const std::string text = ncclGetLastError(made);
+  EXPECT_EQ(text.find("by another thread"), std::string::npos) << text;
+  EXPECT_NE(text.find("destroyed"), std::string::npos) << text;
+  EXPECT_NCCL(ncclCommAbort(made));
+  EXPECT_NCCL(ncclCommAbort(comms[1]));
 }
 
 }  // namespace
