@@ -74,4 +74,31 @@ Outcome check_buffers(const Operation& operation) {
   return check_buffer(*driver, operation, operation.recv, whole.recv_blocks * block_bytes, true);
 }
 
+Outcome check_overlap(const Operation& operation) {
+  const Cut whole = cut(operation, 0);
+  const size_t block_bytes = operation.count * whole.element_bytes;
+  const size_t send_bytes = whole.send_blocks * block_bytes;
+  const size_t recv_bytes = whole.recv_blocks * block_bytes;
+  const auto send = reinterpret_cast<uintptr_t>(operation.send);
+  const auto recv = reinterpret_cast<uintptr_t>(operation.recv);
+  if (send_bytes == 0 || recv_bytes == 0) return {};
+  if (send >= recv + recv_bytes || recv >= send + send_bytes) return {};
+  const Comm& comm = *operation.comm;
+  // In place, a buffer of one block is this rank's block of the other one.
+  const bool has_root =
+      operation.kind == OperationKind::kGather || operation.kind == OperationKind::kScatter;
+  const auto mine = static_cast<size_t>(has_root ? operation.peer : comm.rank()) * block_bytes;
+  const size_t in_recv = whole.send_blocks < whole.recv_blocks ? mine : 0;
+  const size_t in_send = whole.recv_blocks < whole.send_blocks ? mine : 0;
+  if (send + in_send == recv + in_recv) return {};
+  return invalid_argument(fmt::format(
+      "{}, rank {} of {}: sendbuff {} of {} bytes and recvbuff {} of {} bytes overlap other than "
+      "in place; use separate buffers, or in place {} as the {}",
+      operation.function, comm.rank(), comm.rank_count(), operation.send, send_bytes,
+      operation.recv, recv_bytes,
+      fmt::ptr(reinterpret_cast<void*>(
+          in_send > 0 || whole.recv_blocks < whole.send_blocks ? send + in_send : recv + in_recv)),
+      whole.recv_blocks < whole.send_blocks ? "recvbuff" : "sendbuff"));
+}
+
 }  // namespace weir::nccl

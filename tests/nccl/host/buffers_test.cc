@@ -219,5 +219,38 @@ TEST(NcclBuffers, MemoryMadeByMappingCountsAsFarAsItIsMappedAndAccessible) {
   EXPECT_CUDA(cuMemAddressFree(range, 3 * kUnit));
 }
 
+// As without CUDA: NcclErrors.BuffersThatOverlapOtherThanInPlaceAreRefused.
+TEST(NcclBuffers, BuffersThatOverlapOtherThanInPlaceAreRefusedOnStreamsToo) {
+  use_device(0);
+  const StreamRanks ranks(2);
+  const Array data(MemoryKind::kDevice, 8 * kFew);
+  const Array other(MemoryKind::kDevice, 8 * kFew);
+  struct Placed {
+    Kind kind;
+    size_t send[2];  // in place for each rank, in units of kFew
+    size_t recv[2];
+  };
+  for (const Placed& it :
+       {Placed{Kind::kAllReduce, {2, 2}, {2, 2}}, Placed{Kind::kReduce, {2, 2}, {2, 2}},
+        Placed{Kind::kBroadcast, {2, 2}, {2, 2}}, Placed{Kind::kAllGather, {2, 3}, {2, 2}},
+        Placed{Kind::kReduceScatter, {2, 2}, {2, 3}}, Placed{Kind::kAlltoAll, {2, 2}, {2, 2}},
+        Placed{Kind::kGather, {2, 2}, {2, 2}}, Placed{Kind::kScatter, {2, 2}, {2, 2}}}) {
+    const auto on = [&](int r, int off) {
+      const Array& mine = r == 0 ? data : other;
+      return call(it.kind, mine.data() + it.send[r] * kFew + off, mine.data() + it.recv[r] * kFew,
+                  kFew, 0, ranks.comm(r), ranks.stream(r).nccl());
+    };
+    for (const int off : {-1, 1}) {
+      EXPECT_EQ(on(0, off), ncclInvalidArgument) << static_cast<int>(it.kind);
+      expect_error_with({"rank 0 of 2", "sendbuff", "overlap other than in place"});
+    }
+    ASSERT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; ++r) EXPECT_NCCL(on(r, 0)) << static_cast<int>(it.kind);
+    ASSERT_NCCL(ncclGroupEnd());
+    ranks.synchronize();
+  }
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(async_error(ranks.comm(r)), ncclSuccess);
+}
+
 }  // namespace
 }  // namespace weir::nccl::test
