@@ -303,7 +303,7 @@ typedef struct ncclEncryptionConfig_v23200 {
 WEIR_NCCL_DECLARE(ncclResult_t, GetVersion, int* version);
 WEIR_NCCL_DECLARE(ncclResult_t, GetUniqueId, ncclUniqueId* uniqueId);
 WEIR_NCCL_DECLARE(const char*, GetErrorString, ncclResult_t result);
-/* Text of the latest error; never NULL, and valid until the same thread asks again. */
+/* Text of the latest error; never NULL, and valid until 4096 other texts have been asked for. */
 WEIR_NCCL_DECLARE(const char*, GetLastError, ncclComm_t comm);
 WEIR_NCCL_DECLARE(void, ResetDebugInit, void);
 /* For the communicators that are made from now on; NULL: as NCCL_ENCRYPTION_MODE_NONE. The config

@@ -45,7 +45,7 @@ TEST(NcclDocumented, RanksThatWereToldDifferentNumbersOfRanksAreNamed) {
   EXPECT_NCCL(ncclCommInitRank(&comms[0], 2, id, 0));
   EXPECT_NCCL(ncclCommInitRank(&comms[1], 3, id, 1));
   EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
-  expect_error_with({"ncclCommInitRank", "rank 1", "rank_count 3", "rank_count 2"});
+  expect_error_with({"ncclCommInitRank", "rank 1", "nranks 3", "nranks 2"});
 }
 
 TEST(NcclDocumented, MoreRanksThanACommunicatorCanHaveAreRefusedAtOnce) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -57,6 +58,31 @@ std::string lower_case(std::string text) {
   return text;
 }
 
+bool is_debug_level(std::string_view lower) {
+  return lower == "none" || lower == "version" || lower == "warn" || lower == "info" ||
+         lower == "abort" || lower == "trace";
+}
+
+// NCCL reads no other, and then forces none.
+bool is_socket_family(std::string_view name) { return name == "AF_INET" || name == "AF_INET6"; }
+
+// A number of NCCL's variables, as NCCL reads it (strtoll): what follows the digits is ignored.
+struct Number {
+  int64_t value = 0;
+  bool any = false;    // has digits, and is none too large
+  bool whole = false;  // and nothing follows
+
+  bool usable() const { return any && value >= 0; }
+};
+
+Number read_number(const std::string& text) {
+  char* end = nullptr;
+  errno = 0;
+  const int64_t value = std::strtoll(text.c_str(), &end, 0);
+  const bool any = end != text.c_str() && errno == 0;
+  return {value, any, any && *end == '\0'};
+}
+
 class Translator {
  public:
   Translator(Environment environment, std::vector<std::string> transports,
@@ -101,12 +127,11 @@ class Translator {
   void log() {
     const std::string level = lower_case(value("NCCL_DEBUG"));
     if (level.empty()) return;
+    if (!is_debug_level(level)) return;
     if (level == "version" || level == "warn" || level == "abort" || level == "none") {
       set("WEIR_LOG", level == "none" ? "error" : "warn");
-    } else if (level == "info" || level == "trace") {
-      set("WEIR_LOG", level);
     } else {
-      fail("NCCL_DEBUG", "NONE, VERSION, WARN, INFO, ABORT or TRACE");
+      set("WEIR_LOG", level);
     }
   }
 
@@ -167,13 +192,10 @@ class Translator {
   void staging() {
     const std::string text = value("NCCL_BUFFSIZE");
     if (text.empty()) return;
-    int64_t bytes = 0;
-    const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), bytes);
-    if (problem != std::errc() || end != text.data() + text.size() || bytes < 0) {
-      return fail("NCCL_BUFFSIZE", "a number of bytes");
-    }
+    const Number number = read_number(text);
+    if (!number.usable()) return;
     set("WEIR_STAGING_BYTES",
-        std::to_string(std::clamp(bytes, kStagingBytesMin, kStagingBytesMax)));
+        std::to_string(std::clamp(number.value, kStagingBytesMin, kStagingBytesMax)));
   }
 
   void fail(const char* name, const char* expected) {
@@ -298,6 +320,29 @@ std::vector<std::string> unusual_values(const std::vector<std::string>& environm
   one_of_two("NCCL_SHM_DISABLE", "it is taken as 1: shared memory is not used");
   one_of_two("NCCL_IB_DISABLE", "it is taken as 1: InfiniBand is not used");
   one_of_two("NCCL_IGNORE_CPU_AFFINITY", "it is ignored: no thread's affinity is ever changed");
+  const std::string level = lower_case(value("NCCL_DEBUG"));
+  if (!level.empty() && !is_debug_level(level)) {
+    lines.push_back(
+        fmt::format("NCCL_DEBUG='{}': expected NONE, VERSION, WARN, INFO, ABORT or TRACE; it is "
+                    "ignored",
+                    value("NCCL_DEBUG")));
+  }
+  const std::string family = value("NCCL_SOCKET_FAMILY");
+  if (!family.empty() && !is_socket_family(family)) {
+    lines.push_back(
+        fmt::format("NCCL_SOCKET_FAMILY='{}': expected AF_INET or AF_INET6; it is ignored: both "
+                    "are used",
+                    family));
+  }
+  const std::string bytes = value("NCCL_BUFFSIZE");
+  if (const Number number = read_number(bytes); !bytes.empty() && !number.usable()) {
+    lines.push_back(
+        fmt::format("NCCL_BUFFSIZE='{}': expected a number of bytes; it is ignored", bytes));
+  } else if (!bytes.empty() && !number.whole) {
+    lines.push_back(fmt::format(
+        "NCCL_BUFFSIZE='{}': expected a number of bytes without a unit; it is read as {} bytes",
+        bytes, number.value));
+  }
   const std::string file = value("NCCL_CONF_FILE");
   if (!file.empty() && access(file.c_str(), R_OK) != 0) {
     lines.push_back(
@@ -353,6 +398,12 @@ Outcome apply_environment(const char* function) {
       setenv(one.substr(0, equals).c_str(), one.substr(equals + 1).c_str(), 0);
     }
     applied.outcome = error.empty() ? Outcome() : invalid_usage(error);
+    const std::vector<std::string> unusual =
+        unusual_values(process_environment(), infiniband_ports());
+    // The core takes no other family.
+    if (is_set("NCCL_SOCKET_FAMILY") && !is_socket_family(std::getenv("NCCL_SOCKET_FAMILY"))) {
+      unsetenv("NCCL_SOCKET_FAMILY");
+    }
     const char* level = std::getenv("NCCL_DEBUG");
     if (level != nullptr && lower_case(level) == "version") {
       log_warn(fmt::format("NCCL version {}.{}.{} (Weir)", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH));
@@ -362,9 +413,7 @@ Outcome apply_environment(const char* function) {
           "the topology file only identifies this machine for the cache of measured costs; Weir's "
           "transports do not choose their devices by it");
     }
-    for (const std::string& line : unusual_values(process_environment(), infiniband_ports())) {
-      log_warn(line);
-    }
+    for (const std::string& line : unusual) log_warn(line);
     if (!ignored.empty()) {
       log_warn(fmt::format("these variables have no effect on Weir's own transports: {}",
                            fmt::join(ignored, ", ")));

@@ -5,7 +5,10 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <list>
 #include <mutex>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "core/base/log.h"
@@ -20,7 +23,6 @@ namespace {
 
 struct ThreadTexts {
   std::string error;
-  std::string held;
   // The real library's latest text at the time of this thread's latest error, and whether this
   // thread has reported one.
   std::string real_text;
@@ -35,6 +37,18 @@ struct LastOfProcess {
 };
 LastOfProcess& last_of_process() {
   static constinit PerProcess<LastOfProcess> it;
+  return it.get();
+}
+
+// The texts that callers were given, each once, the latest last.
+constexpr size_t kHeldMax = 4096;
+struct HeldTexts {
+  std::mutex lock;
+  std::list<std::string> texts;
+  std::unordered_map<std::string_view, std::list<std::string>::iterator> known;
+};
+HeldTexts& held_texts() {
+  static constinit PerProcess<HeldTexts> it;
   return it.get();
 }
 
@@ -97,8 +111,21 @@ const char* last_error() {
 }
 
 const char* hold_text(std::string text) {
-  mine().held = for_callers_of_nccl(std::move(text));
-  return mine().held.c_str();
+  if (text.empty()) return "";
+  text = for_callers_of_nccl(std::move(text));
+  HeldTexts& held = held_texts();
+  std::lock_guard lock(held.lock);
+  if (const auto found = held.known.find(text); found != held.known.end()) {
+    held.texts.splice(held.texts.end(), held.texts, found->second);
+    return found->second->c_str();
+  }
+  const auto added = held.texts.insert(held.texts.end(), std::move(text));
+  held.known.emplace(*added, added);
+  if (held.texts.size() > kHeldMax) {
+    held.known.erase(held.texts.front());
+    held.texts.pop_front();
+  }
+  return added->c_str();
 }
 
 Outcome outcome_of_exception(const char* function, std::exception_ptr thrown) noexcept {

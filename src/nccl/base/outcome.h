@@ -36,8 +36,8 @@ void watch_real_errors(const char* (*last_error)(ncclComm_t comm));
 // `real_text`.
 bool own_error_is_later(const char* real_text);
 
-// For ncclGetLastError: the calling thread's latest text, else the process's. Valid until the
-// thread asks again.
+// For ncclGetLastError: the calling thread's latest text, else the process's. Valid, also after the
+// end of the thread, until 4096 other texts have been asked for.
 const char* last_error();
 // Keeps a communicator's text in the same way.
 const char* hold_text(std::string text);

@@ -13,6 +13,7 @@ using Words = std::pair<std::string_view, std::string_view>;
 
 constexpr Words kPhrases[] = {
     {"call weir_comm_lost_ranks again and exclude", "exclude"},
+    {"rank_count", "nranks"},
     {"weir_comm_shrink", "ncclCommShrink"},
     {"weir_comm_split", "ncclCommSplit"},
     {"weir_wait_signal", "ncclWaitSignal"},

@@ -137,19 +137,23 @@ ncclResult_t Comm::async_error() {
   }
   if (error != WEIR_OK) {
     const char* function = running_.load(std::memory_order_acquire);
-    note_error(fmt::format("{}{}{}: {}", function != nullptr ? function : "",
+    note_cause(fmt::format("{}{}{}: {}", function != nullptr ? function : "",
                            function != nullptr ? ", " : "", title(), weir_last_error(comm)));
     return to_nccl(error, aborted());
   }
   if (!has_siblings_.load(std::memory_order_acquire)) return ncclSuccess;
-  std::lock_guard lock(lock_);
-  for (const auto& [name, sibling] : siblings_) {
-    if (weir_comm_async_error(sibling, &error) == WEIR_OK && error != WEIR_OK) {
-      error_text_ = weir_last_error(sibling);
-      return to_nccl(error, aborted());
+  std::string text;
+  {
+    std::lock_guard lock(lock_);
+    for (const auto& [name, sibling] : siblings_) {
+      if (weir_comm_async_error(sibling, &error) != WEIR_OK || error == WEIR_OK) continue;
+      text = weir_last_error(sibling);
+      break;
     }
   }
-  return ncclSuccess;
+  if (error == WEIR_OK) return ncclSuccess;
+  note_cause(text);
+  return to_nccl(error, aborted());
 }
 
 void Comm::abort() {
@@ -191,7 +195,13 @@ Outcome Comm::finalize(const char* function) {
   if (finalized_.exchange(true)) {
     return invalid_argument(fmt::format("{}, {}: finalized already", function, title()));
   }
-  if (config_.blocking) wait_for_streams();
+  if (!config_.blocking) return {};
+  wait_for_streams();
+  if (outcome = not_stopped(function); !outcome.ok()) return outcome;
+  if (const int failed = failure_.load(); failed != ncclSuccess) {
+    return {static_cast<ncclResult_t>(failed),
+            fmt::format("{}, {}: an earlier call failed: {}", function, title(), last_error())};
+  }
   return {};
 }
 
@@ -212,12 +222,9 @@ Outcome Comm::resume(const char* function) {
 }
 
 void Comm::background_ends(const Outcome& outcome) {
-  if (!outcome.ok()) {
-    note_error(outcome.text);
-    // A call that was refused before it began leaves the communicator unchanged, but a caller that
-    // polls has no other way to learn of it.
-    failure_ = outcome.code;
-  }
+  // A call that was refused before it began leaves the communicator unchanged, but a caller that
+  // polls has no other way to learn of it.
+  if (!outcome.ok()) fail(outcome);
   in_flight_.fetch_sub(1, std::memory_order_release);
 }
 
@@ -253,6 +260,17 @@ void Comm::stream_failed(const Outcome& outcome) {
   if (broken()) return;  // by an earlier error
   (void)report(outcome, this);
   couple_failures();
+  fail(outcome);
+}
+
+Outcome Comm::not_stopped(const char* function) const {
+  if (!stopped_here()) return {};
+  return {ncclInternalError, fmt::format("{}, {}: the communicator was {} meanwhile", function,
+                                         title(), aborted() ? "aborted" : "revoked")};
+}
+
+void Comm::fail(const Outcome& outcome) {
+  note_cause(outcome.text);
   int none = ncclSuccess;
   failure_.compare_exchange_strong(none, outcome.code);
 }
@@ -279,7 +297,12 @@ ncclResult_t report(const Outcome& outcome, Comm* comm) {
 
 void Comm::note_error(const std::string& text) {
   std::lock_guard lock(lock_);
-  error_text_ = text;
+  if (!has_cause_) error_text_ = text;
+}
+
+void Comm::note_cause(const std::string& text) {
+  std::lock_guard lock(lock_);
+  if (!std::exchange(has_cause_, true)) error_text_ = text;
 }
 
 std::string Comm::last_error() const {

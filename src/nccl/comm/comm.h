@@ -149,6 +149,8 @@ class Comm {
   void give_up(const Outcome& outcome);
   // `function`, which is static, is run for a stream from now on; nullptr: nothing is.
   void runs(const char* function) { running_.store(function, std::memory_order_release); }
+  // Success unless this process has aborted or revoked it.
+  Outcome not_stopped(const char* function) const;
   // Whether nothing further may be run.
   bool broken() const { return stopped_here() || failure_.load() != ncclSuccess; }
   DeviceState& devices() { return devices_; }
@@ -161,7 +163,7 @@ class Comm {
   // else -1.
   int passes(int peer, const void* buffer) const;
 
-  // The text of the latest error.
+  // The text of the latest error; once the communicator has failed, that of the first failure.
   void note_error(const std::string& text);
   std::string last_error() const;
   // The outcome for an error of Weir's C API that this thread has just met.
@@ -197,7 +199,10 @@ class Comm {
  private:
   std::shared_ptr<StreamWork> known_stream_work() const;
   std::string title() const;  // "rank 1 of 4", with the name where there is one
-  void end_the_rest();        // the siblings; with the lock held
+  void note_cause(const std::string& text);
+  // Sets `failure_`, unless an earlier call has.
+  void fail(const Outcome& outcome);
+  void end_the_rest();  // the siblings; with the lock held
 
   const MakingProcess maker_;
   const Config config_;
@@ -223,6 +228,7 @@ class Comm {
   std::shared_ptr<StreamWork> stream_work_;
   std::shared_ptr<DerivedIds> derived_ids_;
   std::string error_text_;
+  bool has_cause_ = false;  // error_text_ says why the communicator has failed, and stays
   std::unordered_map<int, Factor> factors_;
   std::unordered_set<void*> registrations_;
   std::unordered_map<ncclWindow_t, std::unique_ptr<ncclWindow_vidmem>> windows_;

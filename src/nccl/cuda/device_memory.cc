@@ -2,11 +2,54 @@
 #include "nccl/cuda/device_memory.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <cstdint>
+#include <deque>
+#include <mutex>
 #include <optional>
+#include <utility>
+
+#include "core/base/per_process.h"
 
 namespace weir::cuda {
+
+namespace {
+
+// Addresses of freed memory on the stand-in, which stay reserved for a while: other memory does not
+// come to lie there, and a call which is still given them finds that they were freed.
+constexpr size_t kFreedMax = 256;
+constexpr size_t kFreedBytesMax = size_t{1} << 42;
+
+struct Freed {
+  std::mutex lock;
+  std::deque<std::pair<DevicePointer, size_t>> ranges;
+  size_t bytes = 0;
+};
+constinit PerProcess<Freed> freed;
+
+void free_address(const Driver& driver, DevicePointer address, size_t bytes) {
+  if (driver.has_memory == nullptr) {
+    (void)driver.cuMemAddressFree(address, bytes);
+    return;
+  }
+  // The copies of a graph that was captured before come before the check of its buffers, which ends
+  // the call: they need pages, of which none takes memory until it is written.
+  void* const at = reinterpret_cast<void*>(static_cast<uintptr_t>(address));
+  (void)mmap(at, bytes, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  Freed& it = freed.get();
+  std::lock_guard lock(it.lock);
+  it.ranges.emplace_back(address, bytes);
+  it.bytes += bytes;
+  while (it.ranges.size() > kFreedMax || it.bytes > kFreedBytesMax) {
+    (void)driver.cuMemAddressFree(it.ranges.front().first, it.ranges.front().second);
+    it.bytes -= it.ranges.front().second;
+    it.ranges.pop_front();
+  }
+}
+
+}  // namespace
 
 const Driver* memory_driver() {
   const Driver* it = find_driver(Look::kInUse);
@@ -81,7 +124,7 @@ nccl::Outcome DeviceMemory::make(const Driver& driver, const char* function, siz
 
 DeviceMemory::~DeviceMemory() {
   if (mapped_) (void)driver_.cuMemUnmap(address_, bytes_);
-  if (address_ != 0) (void)driver_.cuMemAddressFree(address_, bytes_);
+  if (address_ != 0) free_address(driver_, address_, bytes_);
 }
 
 }  // namespace weir::cuda

@@ -394,8 +394,9 @@ Outcome OneSided::wait(const char* function, const Comm& comm, const OneSidedCal
     if (outcome.ok() && now > until) {
       outcome = {
           ncclRemoteError,
-          fmt::format("{}, {}: no signal from rank {} before the deadline of {} ms", function,
-                      title(comm), fmt::join(missing, ", "), comm.config().timeout_ms())};
+          fmt::format("{}, {}: no signal from rank {} before the deadline of {} ms; let it call "
+                      "ncclSignal or ncclPutSignal, or set WEIR_TIMEOUT_MS for a longer wait",
+                      function, title(comm), fmt::join(missing, ", "), comm.config().timeout_ms())};
     }
     if (outcome.ok()) continue;
     if (take_late(comm, call.awaited)) break;

@@ -173,7 +173,8 @@ Outcome check(const Arguments& a, Operation* operation) {
   operation->peer = a.peer;
   operation->stream = a.stream;
   operation->launch_event = launch_event_of(a.config);
-  return check_buffers(*operation);
+  outcome = check_overlap(*operation);
+  return outcome.ok() ? check_buffers(*operation) : outcome;
 }
 
 namespace {

@@ -60,6 +60,9 @@ struct Operation {
   CallOptions options;
   std::shared_ptr<OneSidedCall> one_sided;  // of kOneSided; then only `comm` is used besides
   bool in_stream_order = false;
+  // Of a captured call, on the stand-in: CUDA knew the buffer, so that it must know it at a launch.
+  bool cuda_has_send = false;
+  bool cuda_has_recv = false;
   // CUDA's, on the communicator's device: of a default `stream`; of any, in a thread without one.
   void* context = nullptr;
   // Recorded in the stream once the operation has begun there; nullptr: none.

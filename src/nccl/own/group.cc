@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <iterator>
+#include <latch>
 #include <mutex>
 #include <utility>
 
@@ -112,8 +114,10 @@ Outcome wait_for(Chain& chain) {
   while (!chain.done) {
     chain.ended.wait_for(lock, std::chrono::milliseconds(10));
     if (!chain.done && chain.aborted()) {
-      return {ncclInternalError, fmt::format("{}: the communicator was aborted by another thread",
-                                             chain.setups.front().function)};
+      return {ncclInternalError,
+              fmt::format("{}: the communicator, or the one from which it is made, was aborted or "
+                          "destroyed before the call had ended",
+                          chain.setups.front().function)};
     }
   }
   return chain.outcome;
@@ -156,14 +160,19 @@ bool all_in_stream_order(const std::vector<Operation>& operations) {
                      [](const Operation& it) { return it.in_stream_order; });
 }
 
+// Takes out those that are in stream order.
+std::vector<Operation> take_in_stream_order(std::vector<Operation>* operations) {
+  const auto first = std::stable_partition(operations->begin(), operations->end(),
+                                           [](const Operation& it) { return !it.in_stream_order; });
+  std::vector<Operation> taken(std::make_move_iterator(first),
+                               std::make_move_iterator(operations->end()));
+  operations->erase(first, operations->end());
+  return taken;
+}
+
 Outcome run_operations(std::vector<Operation> operations) {
-  const auto on_streams =
-      std::stable_partition(operations.begin(), operations.end(),
-                            [](const Operation& it) { return !it.in_stream_order; });
-  if (on_streams != operations.end()) {
-    Outcome outcome =
-        enqueue({std::make_move_iterator(on_streams), std::make_move_iterator(operations.end())});
-    operations.erase(on_streams, operations.end());
+  if (std::vector<Operation> on_streams = take_in_stream_order(&operations); !on_streams.empty()) {
+    Outcome outcome = enqueue(std::move(on_streams));
     if (!outcome.ok() || operations.empty()) return outcome;
   }
   for (const Operation& it : operations) it.comm->wait_for_streams();
@@ -254,6 +263,73 @@ void withdraw(const std::vector<Setup>& setups) {
   }
 }
 
+// A group that goes on in the background.
+struct Queued {
+  Batch batch;  // without the operations on streams
+  std::atomic<bool> set_up{false};
+  std::latch enqueued{1};
+  Outcome enqueue_outcome;
+};
+
+Outcome run_queued(Queued& queued, const std::vector<std::shared_ptr<Comm>>& on_streams) {
+  Outcome outcome;
+  try {
+    outcome = run_setups(std::move(queued.batch.setups));
+  } catch (...) {
+    outcome = outcome_of_exception("a call in the background", std::current_exception());
+  }
+  if (!outcome.ok()) {
+    for (const auto& comm : on_streams) comm->give_up(outcome);
+  }
+  queued.set_up.store(true, std::memory_order_release);
+  queued.enqueued.wait();
+  if (outcome.ok()) outcome = queued.enqueue_outcome;
+  if (!outcome.ok() || queued.batch.operations.empty()) return outcome;
+  return run_operations(std::move(queued.batch.operations));
+}
+
+// Operations are put on their streams here, where a default stream and a context are those that the
+// caller means; they run when the setups have ended. The setups are begun first: putting an
+// operation on a full stream waits for the stream.
+ncclResult_t queue(Batch batch) {
+  const auto communicators = communicators_of(batch);
+  std::vector<Operation> on_streams = take_in_stream_order(&batch.operations);
+  std::vector<std::shared_ptr<Comm>> stream_communicators;
+  for (const Operation& it : on_streams) stream_communicators.push_back(it.comm);
+  auto queued = std::make_shared<Queued>();
+  queued->batch = std::move(batch);
+  for (const auto& comm : communicators) comm->background_begins();
+  try {
+    run_in_background([queued, communicators, stream_communicators] {
+      Outcome ended;
+      try {
+        ended = run_queued(*queued, stream_communicators);
+      } catch (...) {
+        ended = outcome_of_exception("a call in the background", std::current_exception());
+      }
+      if (!ended.ok()) (void)report(ended);
+      // A new communicator before its parent: a program may poll the parent only, and use the new
+      // one when the parent is no longer in progress.
+      std::for_each(communicators.rbegin(), communicators.rend(),
+                    [&](const auto& comm) { comm->background_ends(ended); });
+    });
+  } catch (...) {
+    const Outcome outcome = outcome_of_exception("ncclGroupEnd", std::current_exception());
+    for (const auto& comm : communicators) comm->background_ends(outcome);
+    return report(outcome);
+  }
+  try {
+    if (!on_streams.empty()) {
+      queued->enqueue_outcome = enqueue(
+          std::move(on_streams), std::shared_ptr<std::atomic<bool>>(queued, &queued->set_up));
+    }
+  } catch (...) {
+    queued->enqueue_outcome = outcome_of_exception("ncclGroupEnd", std::current_exception());
+  }
+  queued->enqueued.count_down();
+  return ncclInProgress;
+}
+
 ncclResult_t run_or_queue(Batch batch) {
   bool blocking = true;
   Outcome outcome = common_blocking(batch, &blocking);
@@ -277,29 +353,7 @@ ncclResult_t run_or_queue(Batch batch) {
     outcome = enqueue(std::move(batch.operations));
     return outcome.ok() ? ncclSuccess : report(outcome);
   }
-  auto queued = std::make_shared<Batch>(std::move(batch));
-  const auto communicators = communicators_of(*queued);
-  for (const auto& comm : communicators) comm->background_begins();
-  try {
-    run_in_background([queued, communicators] {
-      Outcome ended;
-      try {
-        ended = run(*queued);
-      } catch (...) {
-        ended = outcome_of_exception("a call in the background", std::current_exception());
-      }
-      if (!ended.ok()) (void)report(ended);
-      // A new communicator before its parent: a program may poll the parent only, and use the new
-      // one when the parent is no longer in progress.
-      std::for_each(communicators.rbegin(), communicators.rend(),
-                    [&](const auto& comm) { comm->background_ends(ended); });
-    });
-  } catch (...) {
-    outcome = outcome_of_exception("ncclGroupEnd", std::current_exception());
-    for (const auto& comm : communicators) comm->background_ends(outcome);
-    return report(outcome);
-  }
-  return ncclInProgress;
+  return queue(std::move(batch));
 }
 
 template <typename Add>

@@ -5,8 +5,8 @@
 // cannot wait for itself. A call outside a group is a group of one.
 //
 // With blocking communicators the end returns when everything is done. With nonblocking ones it
-// returns ncclInProgress and a thread of the library does the same; each communicator's
-// ncclCommGetAsyncError tells when it is done.
+// puts operations on their streams, returns ncclInProgress, and a thread of the library does the
+// rest; each communicator's ncclCommGetAsyncError tells when it is done.
 //
 // A group belongs to its thread. Any thread may call the functions here.
 #pragma once

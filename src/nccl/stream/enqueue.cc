@@ -9,6 +9,7 @@
 #include "core/base/settings.h"
 #include "nccl/cuda/driver.h"
 #include "nccl/direct/direct_policy.h"
+#include "nccl/host/buffers.h"
 #include "nccl/host/one_sided.h"
 #include "nccl/stream/proxy.h"
 #include "nccl/stream/proxy_task.h"
@@ -33,7 +34,11 @@ Outcome capture_of(const Driver& driver, const char* function, cuda::Stream stre
   int status = cuda::kCaptureNone;
   cuda::Result result = driver.cuStreamIsCapturing(stream, &status);
   if (result != cuda::kSuccess) {
-    return cuda::failed(driver, function, "cuStreamIsCapturing", result);
+    Outcome outcome = cuda::failed(driver, function, "cuStreamIsCapturing", result);
+    if (result == cuda::kErrorInvalidHandle || result == cuda::kErrorContextIsDestroyed) {
+      outcome.text += fmt::format("; stream {} was destroyed, or never was a stream", stream);
+    }
+    return outcome;
   }
   if (status == cuda::kCaptureNone) return {};
   if (status == cuda::kCaptureInvalidated) {
@@ -169,7 +174,8 @@ struct Batch {
   std::vector<cuda::Event> launch_events;
   std::vector<Part> parts;
   const char* function = nullptr;
-  cuda::Context context = nullptr;  // of default streams
+  cuda::Context context = nullptr;                   // of default streams
+  std::shared_ptr<const std::atomic<bool>> may_run;  // of its tasks
   Capture capture;
   std::unique_ptr<StreamCommands> commands;
   Outcome outcome;
@@ -236,6 +242,9 @@ Outcome prepare(const Driver& driver, const Capture& capture, bool alone, Part& 
   const char* function = part.operations[0].function;
   Outcome outcome = check_one_sided(driver, part.operations);
   if (!outcome.ok()) return outcome;
+  for (Operation& it : part.operations) {
+    if (capture.active) note_buffers(&it);
+  }
   part.task = plan_task(std::move(part.operations), alone, on_device, &driver);
   if (part.task->copied_by_proxy) {
     outcome = part.proxy->queue(driver, function, &part.task->queue);
@@ -272,6 +281,11 @@ Outcome join(const Driver& driver, const Batch& batch) {
 }
 
 Outcome begin(const Driver& driver, Batch& batch) {
+  for (const Part& part : batch.parts) {
+    // In a group that was open meanwhile.
+    Outcome outcome = part.comm->not_stopped(batch.function);
+    if (!outcome.ok()) return outcome;
+  }
   Outcome outcome = common_capture(driver, batch.function, batch.streams, &batch.capture);
   for (Part& part : batch.parts) {
     if (!outcome.ok()) return outcome;
@@ -281,6 +295,7 @@ Outcome begin(const Driver& driver, Batch& batch) {
   if (!outcome.ok()) return outcome;
   std::vector<ProxyTask*> tasks;
   for (const Part& part : batch.parts) {
+    part.task->may_run = batch.may_run;
     tasks.push_back(part.task.get());
     if (part.graph_tasks == nullptr) part.proxy->add(part.task);
   }
@@ -430,8 +445,11 @@ void find_order(Operation* operation) {
   operation->in_stream_order = operation->stream != nullptr || operation->context != nullptr;
 }
 
-Outcome enqueue(std::vector<Operation> operations) {
-  Group group(*cuda::driver(true), batches_of(std::move(operations)));
+Outcome enqueue(std::vector<Operation> operations,
+                std::shared_ptr<const std::atomic<bool>> may_run) {
+  std::vector<Batch> batches = batches_of(std::move(operations));
+  for (Batch& it : batches) it.may_run = may_run;
+  Group group(*cuda::driver(true), std::move(batches));
   group.enqueue();
   Outcome first;
   for (const Batch& batch : group.batches()) {

@@ -6,6 +6,7 @@
 // graph. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -19,9 +20,11 @@ namespace weir::nccl {
 // lie on a device, the legacy default stream of the communicator's device.
 void find_order(Operation* operation);
 
-// The operations of one group, all in stream order. Returns the first error; what has been enqueued
-// stays.
-Outcome enqueue(std::vector<Operation> operations);
+// The operations of one group, all in stream order, on the streams as the calling thread means
+// them. Returns the first error; what has been enqueued stays. They are not run before `may_run` is
+// true, and Comm::wait_for_streams does not wait for them until then; empty: they may run at once.
+Outcome enqueue(std::vector<Operation> operations,
+                std::shared_ptr<const std::atomic<bool>> may_run = nullptr);
 
 // The slice size that this rank proposes for large operations; 0 without CUDA. The ranks agree on
 // the smallest that is not 0.

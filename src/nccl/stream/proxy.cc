@@ -147,13 +147,17 @@ void Proxy::release(GraphTasks& graph_tasks) {
 
 bool Proxy::idle() {
   std::lock_guard lock(lock_);
-  return tasks_.empty();
+  return has_only_held_tasks();
+}
+
+bool Proxy::has_only_held_tasks() const {
+  return std::all_of(tasks_.begin(), tasks_.end(), [](const auto& it) { return it->held(); });
 }
 
 void Proxy::wait_until_idle(Comm& comm) {
   const cuda::Driver* driver = cuda::known_driver();
   std::unique_lock lock(lock_);
-  while (!tasks_.empty() && !comm.broken() && !leaving) {
+  while (!has_only_held_tasks() && !comm.broken() && !leaving) {
     changed_.wait_for(lock, kLook);
     if (driver == nullptr || !driver->is_stand_in) continue;
     lock.unlock();
@@ -208,13 +212,13 @@ std::vector<std::shared_ptr<ProxyTask>> Proxy::take_lost_tasks() {
 Proxy::Ready Proxy::find_ready() {
   if (!tasks_.empty()) {
     ProxyTask& first = *tasks_.front();
-    if (first.doorbell().rung() == first.number) return {&first, nullptr};
+    if (!first.held() && first.doorbell().rung() == first.number) return {&first, nullptr};
   }
   for (const auto& graph_tasks : graph_tasks_) {
     if (graph_tasks->released) continue;
     for (const auto& part : graph_tasks->parts_) {
       const uint32_t number = part.staging->mailboxes[0].rung();
-      if (number > 0 && number <= part.tasks.size()) {
+      if (number > 0 && number <= part.tasks.size() && !part.tasks[number - 1]->held()) {
         return {part.tasks[number - 1].get(), graph_tasks};
       }
     }

@@ -127,6 +127,7 @@ class Proxy : public StreamWork, public std::enable_shared_from_this<Proxy> {
   Ready find_ready();
   std::vector<std::shared_ptr<ProxyTask>> take_lost_tasks();
   bool lost(const cuda::Driver& driver);
+  bool has_only_held_tasks() const;
   bool has_work() const { return !tasks_.empty() || !graph_tasks_.empty() || enqueueing_ > 0; }
 
   std::mutex enqueue_lock_;

@@ -94,7 +94,10 @@ struct ProxyTask {
   uint32_t number = 0;               // what the stream writes to ring; not 0
   // How often the stream will ring; fewer times after an error in enqueueing.
   std::atomic<size_t> rings{1};
-  std::atomic<bool> lost{false};  // the stream will not ring any more
+  std::atomic<bool> lost{false};                     // the stream will not ring any more
+  std::shared_ptr<const std::atomic<bool>> may_run;  // empty: yes
+
+  bool held() const { return may_run != nullptr && !may_run->load(std::memory_order_acquire); }
 
   char* send_stage(const Subtask& subtask, size_t slice) const;
   char* recv_stage(const Subtask& subtask, size_t slice) const;

@@ -239,6 +239,24 @@ TEST(NcclVariables, AValueThatIsTakenAsAnotherIsNamedOnce) {
   });
 }
 
+TEST(NcclVariables, ValuesForWhichNcclTakesItsDefaultEndNoCall) {
+  const Folder folder;
+  in_processes(2, [&](int rank) {
+    setenv("NCCL_DEBUG_FILE", (folder / "log.%p").c_str(), 1);
+    setenv("NCCL_DEBUG", "garbage", 1);
+    setenv("NCCL_BUFFSIZE", rank == 0 ? "abc" : "4M", 1);
+    setenv("NCCL_SOCKET_FAMILY", "inet", 1);
+    ncclComm_t comm = nullptr;
+    ASSERT_NCCL(make_alone(&comm));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+    const std::string text = text_of(folder / ("log." + std::to_string(getpid())));
+    for (const char* name : {"NCCL_DEBUG='garbage': expected", "NCCL_BUFFSIZE='",
+                             "NCCL_SOCKET_FAMILY='inet': expected"}) {
+      EXPECT_NE(text.find(name), std::string::npos) << text;
+    }
+  });
+}
+
 TEST(NcclVariables, EveryCallThatFailsIsToldInTheLogWhenDebugIsWarn) {
   const Folder folder;
   for (const char* level : {"WARN", "info", "VERSION"}) {

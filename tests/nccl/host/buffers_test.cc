@@ -3,6 +3,7 @@
 // knows all memory of devices.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,59 @@ TEST(NcclBuffers, FreedMemoryIsRefused) {
   }
 }
 
+// Nothing comes to lie at its address.
+TEST(NcclBuffers, MemoryOfNcclMemAllocIsRefusedOnceItIsFreed) {
+  use_device(0);
+  const StreamRanks ranks(2);
+  const Array to(MemoryKind::kDevice, kCount);
+  void* freed = nullptr;
+  EXPECT_NCCL(ncclMemAlloc(&freed, kCount * sizeof(int)));
+  EXPECT_NCCL(ncclMemFree(freed));
+  std::vector<std::unique_ptr<char[]>> others;
+  for (int i = 0; i < 8; ++i) others.push_back(std::make_unique<char[]>(kCount * sizeof(int)));
+  const Array behind(MemoryKind::kDevice, kCount);
+  EXPECT_EQ(ncclAllReduce(freed, to.data(), kCount, ncclInt, ncclSum, ranks.comm(0),
+                          ranks.stream(0).nccl()),
+            ncclInvalidArgument);
+  expect_error_with({"ncclAllReduce", "sendbuff", "lies in no allocation"});
+}
+
+// Of another kind than the devices' own.
+TEST(NcclBuffers, AGraphWhosePinnedOrSharedBufferWasFreedFails) {
+  use_device(0);
+  for (const size_t count : {kCount, kFew}) {
+    for (const bool pinned : {false, true}) {
+      const StreamRanks ranks(1);
+      void* freed = nullptr;
+      if (pinned) {
+        EXPECT_CUDA(cuMemHostAlloc(&freed, count * sizeof(int), cuda::kHostPortable));
+      } else {
+        EXPECT_NCCL(ncclMemAlloc(&freed, count * sizeof(int)));
+      }
+      const Graph graph(ranks.stream(0), [&] {
+        EXPECT_NCCL(ncclAllReduce(freed, freed, count, ncclInt, ncclSum, ranks.comm(0),
+                                  ranks.stream(0).nccl()));
+      });
+      graph.launch(ranks.stream(0));
+      ranks.synchronize();
+      EXPECT_EQ(async_error(ranks.comm(0)), ncclSuccess);
+      if (pinned) {
+        EXPECT_CUDA(cuMemFreeHost(freed));
+      } else {
+        EXPECT_NCCL(ncclMemFree(freed));
+      }
+      graph.launch(ranks.stream(0));
+      ranks.synchronize();
+      EXPECT_EQ(async_error(ranks.comm(0)), ncclInvalidArgument);
+      const std::string text = ncclGetLastError(ranks.comm(0));
+      for (const char* word : {"ncclAllReduce, rank 0 of 1", "sendbuff", "freed",
+                               "when the stream came to the call"}) {
+        EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
+      }
+    }
+  }
+}
+
 // The graph of rank 0, whose send or receive buffer is freed before a second launch.
 TEST(NcclBuffers, AGraphWhoseBufferWasFreedFailsWithTheBuffersName) {
   use_device(0);
@@ -163,6 +217,39 @@ TEST(NcclBuffers, MemoryMadeByMappingCountsAsFarAsItIsMappedAndAccessible) {
   EXPECT_EQ(async_error(ranks.comm(0)), ncclSuccess);
   EXPECT_CUDA(cuMemUnmap(range, 2 * kUnit));
   EXPECT_CUDA(cuMemAddressFree(range, 3 * kUnit));
+}
+
+// As without CUDA: NcclErrors.BuffersThatOverlapOtherThanInPlaceAreRefused.
+TEST(NcclBuffers, BuffersThatOverlapOtherThanInPlaceAreRefusedOnStreamsToo) {
+  use_device(0);
+  const StreamRanks ranks(2);
+  const Array data(MemoryKind::kDevice, 8 * kFew);
+  const Array other(MemoryKind::kDevice, 8 * kFew);
+  struct Placed {
+    Kind kind;
+    size_t send[2];  // in place for each rank, in units of kFew
+    size_t recv[2];
+  };
+  for (const Placed& it :
+       {Placed{Kind::kAllReduce, {2, 2}, {2, 2}}, Placed{Kind::kReduce, {2, 2}, {2, 2}},
+        Placed{Kind::kBroadcast, {2, 2}, {2, 2}}, Placed{Kind::kAllGather, {2, 3}, {2, 2}},
+        Placed{Kind::kReduceScatter, {2, 2}, {2, 3}}, Placed{Kind::kAlltoAll, {2, 2}, {2, 2}},
+        Placed{Kind::kGather, {2, 2}, {2, 2}}, Placed{Kind::kScatter, {2, 2}, {2, 2}}}) {
+    const auto on = [&](int r, int off) {
+      const Array& mine = r == 0 ? data : other;
+      return call(it.kind, mine.data() + it.send[r] * kFew + off, mine.data() + it.recv[r] * kFew,
+                  kFew, 0, ranks.comm(r), ranks.stream(r).nccl());
+    };
+    for (const int off : {-1, 1}) {
+      EXPECT_EQ(on(0, off), ncclInvalidArgument) << static_cast<int>(it.kind);
+      expect_error_with({"rank 0 of 2", "sendbuff", "overlap other than in place"});
+    }
+    ASSERT_NCCL(ncclGroupStart());
+    for (int r = 0; r < 2; ++r) EXPECT_NCCL(on(r, 0)) << static_cast<int>(it.kind);
+    ASSERT_NCCL(ncclGroupEnd());
+    ranks.synchronize();
+  }
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(async_error(ranks.comm(r)), ncclSuccess);
 }
 
 }  // namespace

@@ -463,5 +463,37 @@ TEST(NcclErrors, RegistrationsBelongToTheirCommunicator) {
             ncclInvalidArgument);
 }
 
+TEST(NcclErrors, TextsOutliveLaterErrorsThreadsAndCommunicators) {
+  const char* held[3] = {};
+  std::string copies[3];
+  {
+    const AllRanks a(1);
+    const AllRanks b(1);
+    int value = 1;
+    EXPECT_EQ(ncclAllReduce(nullptr, &value, 1, ncclInt, ncclSum, a[0], nullptr),
+              ncclInvalidArgument);
+    EXPECT_EQ(ncclBroadcast(&value, &value, 1, ncclInt, 77, b[0], nullptr), ncclInvalidArgument);
+    // As the arguments of one printf.
+    held[0] = ncclGetLastError(a[0]);
+    held[1] = ncclGetLastError(b[0]);
+    copies[0] = held[0];
+    copies[1] = held[1];
+    EXPECT_NE(copies[0].find("sendbuff is NULL"), std::string::npos) << copies[0];
+    EXPECT_NE(copies[1].find("77"), std::string::npos) << copies[1];
+    std::thread([&] {
+      EXPECT_EQ(ncclCommCount(a[0], nullptr), ncclInvalidArgument);
+      held[2] = ncclGetLastError(nullptr);
+      copies[2] = held[2];
+    }).join();
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_EQ(ncclBroadcast(&value, &value, 1, ncclInt, 100 + i, a[0], nullptr),
+                ncclInvalidArgument);
+      EXPECT_STRNE(ncclGetLastError(a[0]), "");
+      EXPECT_STRNE(ncclGetLastError(nullptr), "");
+    }
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(held[i], copies[i]);
+}
+
 }  // namespace
 }  // namespace weir::nccl::test

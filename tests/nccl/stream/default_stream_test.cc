@@ -8,7 +8,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "nccl/stream/stream_support.h"
@@ -152,6 +154,137 @@ TEST(NcclStreamOfAnother, IsUsedWithoutAContext) {
 }
 
 INSTANTIATE_TEST_SUITE_P(NullLegacyAndPerThread, OnTwoDevices, testing::Values(0, 1, 2));
+
+enum class Maker { kSplit, kInit, kWindow };
+
+// A nonblocking group that also makes something: its operation stands in the stream that the
+// calling thread means, after what is in that stream, and a wait for the stream is a wait for the
+// operation.
+class NonblockingGroup : public testing::TestWithParam<std::tuple<uintptr_t, Maker>> {};
+
+TEST_P(NonblockingGroup, IsInTheCallersStream) {
+  const auto [default_stream, maker] = GetParam();
+  const ncclUniqueId ids[2] = {make_id(), make_id()};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank, default_stream = default_stream, maker = maker] {
+      use_device(rank);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      ncclComm_t comm = nullptr;
+      ncclComm_t made = nullptr;
+      ncclWindow_t window = nullptr;
+      (void)ncclCommInitRankConfig(&comm, 2, ids[0], rank, &config);
+      ASSERT_EQ(settle(comm), ncclSuccess);
+      const Stream own;
+      const Array data(MemoryKind::kDevice, kCount);
+      const Array values(MemoryKind::kPinned, kCount);
+      data.set(std::vector<int>(kCount, 0));
+      std::fill_n(values.data(), kCount, rank + 1);
+      const auto stream =
+          default_stream != 0 ? reinterpret_cast<cudaStream_t>(default_stream) : own.nccl();
+      EXPECT_CUDA(cuLaunchHostFunc(
+          stream, [](void*) { usleep(50'000); }, nullptr));
+      EXPECT_CUDA(cuMemcpyAsync(reinterpret_cast<uintptr_t>(data.data()),
+                                reinterpret_cast<uintptr_t>(values.data()), kCount * sizeof(int),
+                                stream));
+      ASSERT_NCCL(ncclGroupStart());
+      EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), kCount, ncclInt, ncclSum, comm, stream));
+      if (maker == Maker::kSplit) {
+        EXPECT_NCCL(ncclCommSplit(comm, 0, rank, &made, nullptr));
+      } else if (maker == Maker::kInit) {
+        EXPECT_NCCL(ncclCommInitRankConfig(&made, 2, ids[1], rank, &config));
+      } else {
+        EXPECT_NCCL(ncclCommWindowRegister(comm, data.data(), kCount * sizeof(int), &window, 0));
+      }
+      EXPECT_EQ(ncclGroupEnd(), ncclInProgress);
+      EXPECT_CUDA(cuStreamSynchronize(stream));
+      EXPECT_EQ(data.get(), std::vector<int>(kCount, 3));
+      EXPECT_EQ(settle(comm), ncclSuccess) << ncclGetLastError(comm);
+      if (made != nullptr) {
+        EXPECT_EQ(settle(made), ncclSuccess) << ncclGetLastError(made);
+        EXPECT_NCCL(ncclCommDestroy(made));
+      }
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(OwnAndPerThread, NonblockingGroup,
+                         testing::Combine(testing::Values(0, 2),
+                                          testing::Values(Maker::kSplit, Maker::kInit,
+                                                          Maker::kWindow)));
+
+// What could not be set up with it is not run; the stream goes on, and the peer is told.
+TEST(NcclNonblockingGroup, WhoseSetupFailsLetsTheStreamGoOn) {
+  const ncclUniqueId ids[2] = {make_id(), make_id()};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      use_device(rank);
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.blocking = 0;
+      ncclComm_t comm = nullptr;
+      ncclComm_t made = nullptr;
+      (void)ncclCommInitRankConfig(&comm, 2, ids[0], rank, &config);
+      ASSERT_EQ(settle(comm), ncclSuccess);
+      const Stream stream;
+      const Array data(MemoryKind::kDevice, kCount);
+      data.set(std::vector<int>(kCount, rank + 1));
+      ASSERT_NCCL(ncclGroupStart());
+      EXPECT_NCCL(
+          ncclAllReduce(data.data(), data.data(), kCount, ncclInt, ncclSum, comm, stream.nccl()));
+      // Both ranks call themselves rank 0.
+      EXPECT_NCCL(ncclCommInitRankConfig(&made, 2, ids[1], 0, &config));
+      EXPECT_EQ(ncclGroupEnd(), ncclInProgress);
+      stream.synchronize();
+      EXPECT_EQ(data.get(), std::vector<int>(kCount, rank + 1));
+      EXPECT_NE(settle(comm), ncclSuccess);
+      EXPECT_NCCL(ncclCommAbort(made));
+      EXPECT_NCCL(ncclCommAbort(comm));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(NcclStreamThatIsGone, IsNamed) {
+  use_device(0);
+  ncclComm_t alone = nullptr;
+  ASSERT_NCCL(ncclCommInitRank(&alone, 1, make_id(), 0));
+  const Array data(MemoryKind::kDevice, kCount);
+  cudaStream_t gone = nullptr;
+  {
+    const Stream stream;
+    gone = stream.nccl();
+  }
+  EXPECT_EQ(ncclAllReduce(data.data(), data.data(), kCount, ncclInt, ncclSum, alone, gone),
+            ncclUnhandledCudaError);
+  expect_error_with({"ncclAllReduce", "stream 0x", "was destroyed"});
+  EXPECT_NCCL(ncclCommAbort(alone));
+}
+
+// The communicator from which another is being made.
+TEST(NcclNonblockingGroup, WhoseParentIsDestroyedSaysSo) {
+  use_device(0);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  ncclComm_t comms[2] = {};
+  const ncclUniqueId id = make_id();
+  ASSERT_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; ++r) (void)ncclCommInitRankConfig(&comms[r], 2, id, r, &config);
+  (void)ncclGroupEnd();
+  for (ncclComm_t comm : comms) ASSERT_EQ(settle(comm), ncclSuccess);
+  ncclComm_t made = nullptr;
+  EXPECT_EQ(ncclCommSplit(comms[0], 0, 0, &made, &config), ncclInProgress);
+  EXPECT_NCCL(ncclCommDestroy(comms[0]));
+  EXPECT_NE(settle(made), ncclSuccess);
+  const std::string text = ncclGetLastError(made);
+  EXPECT_EQ(text.find("by another thread"), std::string::npos) << text;
+  EXPECT_NE(text.find("destroyed"), std::string::npos) << text;
+  EXPECT_NCCL(ncclCommAbort(made));
+  EXPECT_NCCL(ncclCommAbort(comms[1]));
+}
 
 }  // namespace
 }  // namespace weir::nccl::test

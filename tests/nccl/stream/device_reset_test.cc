@@ -278,7 +278,7 @@ TEST(DeviceReset, CallsThatWaitForTheStreamsEnd) {
     make_two(256);
     EXPECT_NCCL(call(mine()[0]));
     EXPECT_EQ(cuDevicePrimaryCtxReset_v2(0), 0);
-    EXPECT_NCCL(ncclCommFinalize(mine()[0].comm));
+    EXPECT_EQ(ncclCommFinalize(mine()[0].comm), ncclUnhandledCudaError);
     EXPECT_EQ(async_error(mine()[0].comm), ncclUnhandledCudaError);
     for (const Rank& it : mine()) EXPECT_NCCL(ncclCommDestroy(it.comm));
   });

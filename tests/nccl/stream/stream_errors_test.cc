@@ -260,5 +260,59 @@ TEST_F(NcclStreamErrors, WhatTheDriverRefusesOfAnAllocationIsTold) {
   EXPECT_EQ(memory, nullptr);
 }
 
+TEST_F(NcclStreamErrors, ABlockingFinalizeTellsOfTheOperationsThatItWaitedFor) {
+  ncclComm_t comms[2] = {};
+  ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+  const Stream stream;
+  const Array data(MemoryKind::kDevice, 3000);
+  EXPECT_NCCL(
+      ncclAllReduce(data.data(), data.data(), 3000, ncclInt, ncclSum, comms[0], stream.nccl()));
+  std::thread peer([&] { EXPECT_NCCL(ncclCommAbort(comms[1])); });
+  EXPECT_EQ(ncclCommFinalize(comms[0]), ncclRemoteError);
+  expect_error_with({"ncclCommFinalize, rank 0 of 2", "ncclAllReduce", "rank 1"});
+  peer.join();
+  stream.synchronize();
+  EXPECT_NCCL(ncclCommDestroy(comms[0]));
+}
+
+TEST_F(NcclStreamErrors, AnAbortWhileAGroupIsOpenIsToldAtItsEnd) {
+  ncclComm_t comms[2] = {};
+  ASSERT_NCCL(ncclCommInitAll(comms, 2, nullptr));
+  const Stream stream;
+  const Array data(MemoryKind::kDevice, 3000);
+  ASSERT_NCCL(ncclGroupStart());
+  EXPECT_NCCL(
+      ncclAllReduce(data.data(), data.data(), 3000, ncclInt, ncclSum, comms[0], stream.nccl()));
+  std::thread([&] { EXPECT_NCCL(ncclCommAbort(comms[0])); }).join();
+  EXPECT_EQ(ncclGroupEnd(), ncclInternalError);
+  expect_error_with({"ncclAllReduce, rank 0 of 2", "aborted meanwhile"});
+  stream.synchronize();
+  EXPECT_NCCL(ncclCommAbort(comms[1]));
+}
+
+TEST_F(NcclStreamErrors, TheFirstCauseOfAFailureStaysAndIsSaidOnce) {
+  ncclComm_t comm = nullptr;
+  ASSERT_NCCL(ncclCommInitRank(&comm, 1, make_id(), 0));
+  const Stream stream;
+  const Array data(MemoryKind::kDevice, 100);
+  EXPECT_NCCL(ncclSend(data.data(), 4, ncclInt, 0, comm, stream.nccl()));
+  stream.synchronize();
+  EXPECT_EQ(async_error(comm), ncclInvalidUsage);
+  const std::string cause = ncclGetLastError(comm);
+  EXPECT_EQ(cause.find("ncclSend, rank 0 of 1: send on"), 0u) << cause;
+  for (int i = 0; i < 50; ++i) {
+    ncclWindow_t window = nullptr;
+    EXPECT_EQ(ncclCommWindowRegister(comm, data.data(), 400, &window, 0), ncclInvalidUsage);
+    EXPECT_EQ(std::string(ncclGetLastError(nullptr)),
+              "ncclCommWindowRegister, rank 0 of 1: an earlier call failed: " + cause);
+  }
+  int value = 1;
+  EXPECT_EQ(ncclBroadcast(&value, &value, 1, ncclInt, 9, comm, stream.nccl()), ncclInvalidUsage);
+  EXPECT_EQ(ncclCommCount(comm, nullptr), ncclInvalidArgument);
+  EXPECT_EQ(async_error(comm), ncclInvalidUsage);
+  EXPECT_EQ(ncclGetLastError(comm), cause);
+  EXPECT_NCCL(ncclCommAbort(comm));
+}
+
 }  // namespace
 }  // namespace weir::nccl::test
