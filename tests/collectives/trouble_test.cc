@@ -297,6 +297,30 @@ TEST(Deadline, NamesTheRankThatNeverCalled) {
   });
 }
 
+// A rank that aborts because of a death is not the only one that is named.
+TEST(Abort, AfterADeathNamesTheRankThatDied) {
+  const std::vector<int> statuses = run_processes_status(
+      3,
+      [](int rank, weir_comm_t comm) {
+        ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK) << weir_last_error(comm);
+        if (rank == 1) {
+          usleep(100'000);  // the others have finished the barrier
+          raise(SIGKILL);
+        }
+        if (rank == 2) {
+          usleep(600'000);  // rank 0 waits, and knows of the death
+          EXPECT_EQ(weir_comm_abort(comm), WEIR_OK);
+          usleep(300'000);
+          return;
+        }
+        int32_t value = 0;
+        EXPECT_NE(weir_recv(comm, &value, 1, WEIR_INT32, 2, nullptr), WEIR_OK);
+        expect_text(comm, "rank 1 died");
+      },
+      {}, with_timeout(60'000));
+  EXPECT_EQ(statuses, (std::vector<int>{0, 128 + SIGKILL, 0}));
+}
+
 TEST(LostRank, EverySurvivorNamesItAndShrinkGoesOn) {
   // Until every rank has finished the first operation, a rank that dies may fail it for the others.
   const SharedCounter finished;

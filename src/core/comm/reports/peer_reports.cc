@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "core/base/clock.h"
+#include "core/base/rank_list.h"
 
 namespace weir::comm {
 
@@ -87,6 +88,15 @@ bool PeerReports::is_gone(Rank peer) const {
   return report != nullptr && report->gone;
 }
 
+std::vector<Rank> PeerReports::died_besides(Rank peer) const {
+  std::vector<Rank> died;
+  for (Rank p = 0; network_ != nullptr && p < state_.rank_count(); ++p) {
+    if (p == peer || p == state_.rank() || is_gone(p)) continue;
+    if (network_->life(p) == control::Life::kLost) died.push_back(p);
+  }
+  return died;
+}
+
 Status PeerReports::failure_of(Rank peer, std::vector<Rank>* blamed) const {
   RankState state = RankState::kHealthy;
   uint32_t code = 0;
@@ -109,9 +119,16 @@ Status PeerReports::failure_of(Rank peer, std::vector<Rank>* blamed) const {
     *blamed = report->blamed;
   }
   if (state == RankState::kAborted || state == RankState::kRevoked) {
-    return Status(Code::kAborted,
-                  fmt::format("rank {} {} communicator '{}'", peer,
-                              state == RankState::kRevoked ? "revoked" : "aborted", state_.name));
+    std::string aborted =
+        fmt::format("rank {} {} communicator '{}'", peer,
+                    state == RankState::kRevoked ? "revoked" : "aborted", state_.name);
+    // The peer may have done so because a third rank died, without a failure of this communicator.
+    const std::vector<Rank> died = died_besides(peer);
+    if (!died.empty()) {
+      aborted += "; " + describe_ranks(died) + " died";
+      *blamed = died;
+    }
+    return Status(Code::kAborted, aborted);
   }
   if (state != RankState::kFailed) return Status();
   const bool known = code > 1 && code <= static_cast<uint32_t>(Code::kInternal);

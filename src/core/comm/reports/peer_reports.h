@@ -76,6 +76,7 @@ class PeerReports {
   void show_gone();
 
  private:
+  std::vector<Rank> died_besides(Rank peer) const;
   // What a peer last showed in mapped memory, and when it was seen to change.
   struct Beat {
     uint32_t count = 0;
