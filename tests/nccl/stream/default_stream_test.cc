@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -219,6 +220,7 @@ INSTANTIATE_TEST_SUITE_P(OwnAndPerThread, NonblockingGroup,
 // What could not be set up with it is not run; the stream goes on, and the peer is told.
 TEST(NcclNonblockingGroup, WhoseSetupFailsLetsTheStreamsGoOn) {
   const ncclUniqueId ids[2] = {make_id(), make_id()};
+  std::latch told(1);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
@@ -244,8 +246,13 @@ TEST(NcclNonblockingGroup, WhoseSetupFailsLetsTheStreamsGoOn) {
       EXPECT_EQ(data.get(), std::vector<int>(kCount, rank + 1));
       if (rank == 0) {
         EXPECT_NE(settle(comm), ncclSuccess);
+        told.wait();  // before the abort, of which the peer would be told, too
       } else {
         EXPECT_EQ(async_error(comm), ncclRemoteError);
+        const std::string text = ncclGetLastError(comm);
+        EXPECT_NE(text.find("rank 0 of 2 failed: ncclCommInitRankConfig"), std::string::npos)
+            << text;
+        told.count_down();
       }
       for (ncclComm_t it : made) EXPECT_NCCL(ncclCommAbort(it));
       EXPECT_NCCL(ncclCommAbort(comm));
