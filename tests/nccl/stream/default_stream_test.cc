@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -217,8 +218,9 @@ INSTANTIATE_TEST_SUITE_P(OwnAndPerThread, NonblockingGroup,
                                                           Maker::kWindow)));
 
 // What could not be set up with it is not run; the stream goes on, and the peer is told.
-TEST(NcclNonblockingGroup, WhoseSetupFailsLetsTheStreamGoOn) {
+TEST(NcclNonblockingGroup, WhoseSetupFailsLetsTheStreamsGoOn) {
   const ncclUniqueId ids[2] = {make_id(), make_id()};
+  std::latch told(1);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
@@ -226,22 +228,33 @@ TEST(NcclNonblockingGroup, WhoseSetupFailsLetsTheStreamGoOn) {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       config.blocking = 0;
       ncclComm_t comm = nullptr;
-      ncclComm_t made = nullptr;
       (void)ncclCommInitRankConfig(&comm, 2, ids[0], rank, &config);
       ASSERT_EQ(settle(comm), ncclSuccess);
       const Stream stream;
       const Array data(MemoryKind::kDevice, kCount);
       data.set(std::vector<int>(kCount, rank + 1));
+      ncclComm_t made[2] = {};
       ASSERT_NCCL(ncclGroupStart());
       EXPECT_NCCL(
           ncclAllReduce(data.data(), data.data(), kCount, ncclInt, ncclSum, comm, stream.nccl()));
-      // Both ranks call themselves rank 0.
-      EXPECT_NCCL(ncclCommInitRankConfig(&made, 2, ids[1], 0, &config));
-      EXPECT_EQ(ncclGroupEnd(), ncclInProgress);
+      // Two that call themselves rank 0.
+      for (int i = 0; i < 2 && rank == 0; ++i) {
+        EXPECT_NCCL(ncclCommInitRankConfig(&made[i], 2, ids[1], 0, &config));
+      }
+      EXPECT_EQ(ncclGroupEnd(), rank == 0 ? ncclInProgress : ncclSuccess);
       stream.synchronize();
       EXPECT_EQ(data.get(), std::vector<int>(kCount, rank + 1));
-      EXPECT_NE(settle(comm), ncclSuccess);
-      EXPECT_NCCL(ncclCommAbort(made));
+      if (rank == 0) {
+        EXPECT_NE(settle(comm), ncclSuccess);
+        told.wait();  // before the abort, of which the peer would be told, too
+      } else {
+        EXPECT_EQ(async_error(comm), ncclRemoteError);
+        const std::string text = ncclGetLastError(comm);
+        EXPECT_NE(text.find("rank 0 of 2 failed: ncclCommInitRankConfig"), std::string::npos)
+            << text;
+        told.count_down();
+      }
+      for (ncclComm_t it : made) EXPECT_NCCL(ncclCommAbort(it));
       EXPECT_NCCL(ncclCommAbort(comm));
     });
   }
