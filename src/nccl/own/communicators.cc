@@ -227,6 +227,7 @@ ncclResult_t weir::nccl::own::CommDestroy(ncclComm_t handle) {
     const auto comm = weir::nccl::close_handle(handle);
     if (comm == nullptr && weir::nccl::leave_handle_to_parent(handle)) return {};
     if (comm == nullptr) return weir::nccl::no_such_handle("ncclCommDestroy", handle);
+    comm->check_streams({});  // the peers are told of operations that a reset of the device ended
     if (comm->in_background()) comm->abort();
     return {};
   });

@@ -284,6 +284,23 @@ TEST(DeviceReset, CallsThatWaitForTheStreamsEnd) {
   });
 }
 
+TEST(DeviceReset, ARankThatLeavesAfterItTellsThePeersOfTheOperationsThatItEnded) {
+  in_a_child([] {
+    make_two(1 << 17);
+    Rank& first = mine()[0];
+    EXPECT_NCCL(call(first));  // the peer comes when this rank has left
+    EXPECT_EQ(cuDevicePrimaryCtxReset_v2(0), 0);
+    EXPECT_NCCL(ncclCommDestroy(first.comm));
+    Rank& second = mine()[1];
+    (void)call(second);
+    EXPECT_CUDA(cuStreamSynchronize(second.stream));
+    EXPECT_EQ(async_error(second.comm), ncclRemoteError);
+    const std::string text = ncclGetLastError(second.comm);
+    EXPECT_NE(text.find("was reset"), std::string::npos) << text;
+    EXPECT_NCCL(ncclCommDestroy(second.comm));
+  });
+}
+
 TEST(DeviceReset, NoLaterStreamHasTheHandleOfOneThatIsGone) {
   in_a_child([] {
     use_device(0);
