@@ -40,6 +40,9 @@ constexpr std::array<Bulk, 6> kBulks = {{{1024, 1e18, -1},
 
 constexpr std::array<uint64_t, 4> kBriefBulks = {8 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024};
 constexpr double kBriefNsMax = 200e6;
+// That a table may hold.
+constexpr double kMessageNsMax = 1e9;
+constexpr double kWireNsPerByteMax = 1e6;
 
 // The leader's next request to its peer.
 enum class Phase : uint64_t { kPing = 1, kBurst = 2, kBulk = 3, kQuietBulk = 4, kStop = 5 };
@@ -75,6 +78,16 @@ class LinkProbe {
     const cost::LinkTimes built_in = *link;
     double message_ns = 0;
     WEIR_RETURN_IF_ERROR(small_messages(link, &message_ns));
+    // The peer stood still meanwhile: that is no property of the link.
+    if (message_ns > kMessageNsMax) {
+      *link = built_in;
+      *complete = false;
+      log_info(fmt::format(
+          "ranks {} and {} did not get to measure the link between them ({:.3g} s for a small "
+          "message): built-in figures are used",
+          context_.rank, peer_, message_ns * 1e-9));
+      return ask({Phase::kStop, 0});
+    }
     double per_byte = 0;  // of the latest bulk, without the round trip
     double wire = 0;      // of the largest: small ones may pass in a burst
     bool has_regime = false;
@@ -100,7 +113,7 @@ class LinkProbe {
         link->window_ns_per_byte[r] = link->slot_out_ns_per_byte[r];
       }
     }
-    link->wire_ns_per_byte = is_network ? wire : 0;
+    link->wire_ns_per_byte = is_network ? std::min(wire, kWireNsPerByteMax) : 0;
     *complete = complete_ && has_regime;
     if (!*complete && !is_network) {
       // Within a host, slowness is not due to the link.
@@ -130,7 +143,7 @@ class LinkProbe {
       WEIR_RETURN_IF_ERROR(send_bulk(bytes, &times));
       per_byte = std::max(0.0, times.total - 2 * message_ns / static_cast<double>(bytes));
     }
-    link->wire_ns_per_byte = per_byte;
+    link->wire_ns_per_byte = std::min(per_byte, kWireNsPerByteMax);
     return ask({Phase::kStop, 0});
   }
 

@@ -119,6 +119,20 @@ TEST(LinkProbe, OverASlowLinkEndsInSecondsWithWhatItHasFound) {
   EXPECT_EQ(pair.link.slot_in_ns_per_byte, built_in.slot_in_ns_per_byte);
 }
 
+// As if the peer stood still: no figure of it is one that a table may hold.
+TEST(LinkProbe, OfAPeerThatStandsStillKeepsTheBuiltInFigures) {
+  Pair pair;
+  pair.wire.latency_ns = 1'200 * kMillisecond;
+  const cost::LinkTimes built_in = pair.link;
+  pair.probe_over_link(true, 60'000 * kMillisecond);
+  ASSERT_TRUE(pair.statuses[0].ok()) << pair.statuses[0].text();
+  ASSERT_TRUE(pair.statuses[1].ok()) << pair.statuses[1].text();
+  EXPECT_TRUE(pair.nothing_is_left());
+  EXPECT_FALSE(pair.complete[0]);
+  EXPECT_EQ(pair.link.message_ns, built_in.message_ns);
+  EXPECT_EQ(pair.link.wire_ns_per_byte, built_in.wire_ns_per_byte);
+}
+
 // Within what its bucket holds a shaped link is fast.
 TEST(LinkProbe, WhatALinkCannotCarryInTimeIsNotBegun) {
   Pair pair;
