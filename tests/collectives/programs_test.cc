@@ -61,14 +61,14 @@ TEST(AddedPrograms, RunOverEveryTransportAndAreRight) {
   all.push_back({"my_two_phase", programs_of("direct_two_phase", 4, true), "shm"});
   for (const Given& given : all) {
     testing::internal::CaptureStderr();
-    run_processes(
-        4,
-        [&](int, weir_comm_t comm) {
-          const char* const wrong = add_and_reduce(comm, given.name, given.text.data(),
-                                                   given.text.size(), WEIR_PROGRAM_PREFERRED);
-          EXPECT_EQ(wrong, nullptr) << wrong;
-        },
-        {{"WEIR_TRANSPORT", given.transport}, {"WEIR_EXPLAIN", "1"}, {"WEIR_PROBE", "0"}});
+    run_processes(4,
+                  [&](int, weir_comm_t comm) {
+                    const char* const wrong =
+                        add_and_reduce(comm, given.name, given.text.data(), given.text.size(),
+                                       WEIR_PROGRAM_PREFERRED);
+                    EXPECT_EQ(wrong, nullptr) << wrong;
+                  },
+                  {{"WEIR_TRANSPORT", given.transport}, {"WEIR_EXPLAIN", "1"}});
     EXPECT_THAT(testing::internal::GetCapturedStderr(),
                 HasSubstr(std::string(": ") + given.name + ", preferred by the program"));
   }
@@ -183,7 +183,7 @@ TEST(AddedPrograms, OfADeterministicCommunicatorAreThoseInRankOrder) {
                   WEIR_OK);
         expect_usable(comm);
       },
-      {{"WEIR_EXPLAIN", "1"}, {"WEIR_TRANSPORT", "tcp"}, {"WEIR_PROBE", "0"}}, config);
+      {{"WEIR_EXPLAIN", "1"}, {"WEIR_TRANSPORT", "tcp"}}, config);
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_THAT(text,
               HasSubstr("'my_ring', which the program prefers, is ignored: it does not fold"));

@@ -49,7 +49,7 @@ class Fabric : public testing::Test {
     options.own_mounts = true;
     options.commands = kCard;
     options.commands.push_back("host=%i; " + more);
-    options.environment = {{"WEIR_EXPLAIN", "1"}, {"WEIR_PROBE", "0"}, {"UCX_TLS", "tcp"}};
+    options.environment = {{"WEIR_EXPLAIN", "1"}, {"UCX_TLS", "tcp"}};
     for (const auto& one : environment) options.environment.push_back(one);
     const std::string output = folder_ + "/output";
     std::filesystem::remove(output);

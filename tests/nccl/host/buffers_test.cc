@@ -48,8 +48,8 @@ const Call kCalls[] = {
      }},
 };
 
-// Of another kind than the devices' own. The device may fail, as a GPU does, and nothing crashes;
-// so each is a process of its own, which begins before this one has used CUDA.
+// Of another kind than the devices' own. Memory of ncclMemAlloc fails the device, as on a GPU; so
+// each is a process of its own, which begins before this one has used CUDA.
 TEST(NcclBuffers, AGraphWhosePinnedOrSharedBufferWasFreedFails) {
   for (const size_t count : {kCount, kFew}) {
     for (const bool pinned : {false, true}) {
@@ -79,10 +79,17 @@ TEST(NcclBuffers, AGraphWhosePinnedOrSharedBufferWasFreedFails) {
           EXPECT_NCCL(ncclMemFree(freed));
         }
         graph.launch(ranks.stream(0));
-        // Whichever comes first: the copy of the graph, or the check before the operation.
+        // The graph's own copy comes first where the memory was mapped, as on a GPU.
         constexpr int kIllegalAddress = 700;
-        EXPECT_TRUE(cuCtxSynchronize() == kIllegalAddress ||
-                    async_error(ranks.comm(0)) == ncclInvalidArgument);
+        EXPECT_EQ(cuCtxSynchronize(), pinned ? cuda::kSuccess : kIllegalAddress);
+        if (pinned) {
+          EXPECT_EQ(async_error(ranks.comm(0)), ncclInvalidArgument);
+          const std::string text = ncclGetLastError(ranks.comm(0));
+          for (const char* word : {"ncclAllReduce, rank 0 of 1", "sendbuff", "freed",
+                                   "when the stream came to the call"}) {
+            EXPECT_NE(text.find(word), std::string::npos) << word << " is not in: " << text;
+          }
+        }
         _exit(testing::Test::HasFailure() ? 1 : 0);
       }
       int status = 0;
