@@ -13,6 +13,7 @@
 #include <random>
 #include <set>
 
+#include "support/attempts.h"
 #include "support/collective_checks.h"
 #include "support/ranks.h"
 #include "support/shared_counter.h"
@@ -222,14 +223,14 @@ TEST(CostsOverTcp, AreMeasuredOnTheConnectionsAndKeptApartFromThoseOfMemory) {
     return message_ns;
   };
   std::set<double> tcp;
-  for (int attempt = 0; attempt < 5 && tcp.empty(); ++attempt) tcp = figures_of("tcp");
+  for (Attempts attempts; tcp.empty() && attempts.next();) tcp = figures_of("tcp");
   ASSERT_EQ(tcp.size(), 1u);
   // Two system calls, at least.
   EXPECT_GT(*tcp.begin(), 500);
   EXPECT_EQ(figures_of("tcp"), tcp) << "they were measured again";
   // On a busy machine two ranks do not always meet often enough in time, and nothing is kept.
   size_t kept = 1;
-  for (int attempt = 0; attempt < 5 && kept < 2; ++attempt) kept = figures_of("shm").size();
+  for (Attempts attempts; kept < 2 && attempts.next();) kept = figures_of("shm").size();
   EXPECT_EQ(kept, 2u);
   std::filesystem::remove_all(pattern);
 }
@@ -300,7 +301,7 @@ class KeptCosts : public testing::Test {
   // On a busy machine not every start measures what may be kept.
   std::string start_until_cached_is_not(const std::string& old) {
     std::string now = old;
-    for (int attempt = 0; attempt < 30 && now == old; ++attempt) now = start(1);
+    for (Attempts attempts; now == old && attempts.next();) now = start(1);
     return now;
   }
   // Each figure of the host becomes the value for its kind.
@@ -342,7 +343,7 @@ TEST_F(KeptCosts, WithWhichMeasuredTimesDisagreeAreMeasuredAnewAtTheNextStart) {
   const std::string forged = cached();
   EXPECT_EQ(start(10), forged);
   EXPECT_EQ(file_that_ends(".doubts"), "") << "after few calls";
-  for (int attempt = 0; attempt < 10 && file_that_ends(".doubts").empty(); ++attempt) {
+  for (Attempts attempts; file_that_ends(".doubts").empty() && attempts.next();) {
     EXPECT_EQ(start(1000), forged) << "a job's own costs stay";
   }
   ASSERT_NE(file_that_ends(".doubts"), "");
@@ -362,7 +363,7 @@ TEST_F(KeptCosts, AreDoubtedForSmallCallsAlone) {
   if (CPU_COUNT(&cores) < 2) GTEST_SKIP() << "where ranks share cores, times are not compared";
   ASSERT_NE(start_until_cached_is_not(""), "");
   forge(6'000, 1.5);
-  for (int attempt = 0; attempt < 10 && file_that_ends(".doubts").empty(); ++attempt) {
+  for (Attempts attempts; file_that_ends(".doubts").empty() && attempts.next();) {
     start_with_small_calls(2000);
   }
   EXPECT_NE(file_that_ends(".doubts"), "");

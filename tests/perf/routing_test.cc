@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "perf/command.h"
+#include "support/attempts.h"
 
 namespace weir::test {
 namespace {
@@ -133,7 +134,7 @@ TEST_F(Routing, AForcedAlgorithmIsUsedAndAnUnknownOneRefusedWithTheKnownOnes) {
 
 TEST_F(Routing, CostsAreMeasuredOnceAndTakenFromTheCacheAfterwards) {
   // What a busy machine measures is not always believed.
-  for (int attempt = 0; attempt < 20 && cached().empty(); ++attempt) {
+  for (Attempts attempts; cached().empty() && attempts.next();) {
     ASSERT_EQ(all_reduce({}).status, 0);
   }
   ASSERT_EQ(cached().size(), 1u);

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "perf/command.h"
+#include "support/attempts.h"
 
 namespace weir::test {
 namespace {
@@ -336,7 +337,7 @@ TEST(PerfTools, TheBarrierBetweenIterationsIsNotTimed) {
   // processes takes several microseconds. Another program may use the core between the two clocks,
   // but not each time.
   double excess_us = 1e9;
-  for (int attempt = 0; attempt < 10 && excess_us > 1; ++attempt) {
+  for (Attempts attempts; excess_us > 1 && attempts.next();) {
     const std::string path = temporary_path("barrier.json");
     const CommandResult run =
         run_tool("all_reduce_perf", {"--ranks", "8", "-b", "8", "-e", "8", "-n", "50", "-I", "1",

@@ -15,6 +15,7 @@
 #include "core/engine/probe_link.h"
 #include "core/engine/probe_messages.h"
 #include "core/topo/caches.h"
+#include "support/attempts.h"
 #include "support/scripted_transport.h"
 
 namespace weir::engine {
@@ -250,7 +251,7 @@ TEST(PairProbe, TheCachesAreThoseThatSysShows) {
 // On a busy machine, one of several attempts.
 TEST(PairProbe, WhatIsMeasuredOnThisMachineIsPlausible) {
   std::string reason = "nothing was measured in full";
-  for (int attempt = 0; attempt < 20 && !reason.empty(); ++attempt) {
+  for (test::Attempts attempts; !reason.empty() && attempts.next();) {
     Pair pair;
     pair.share_memory();
     pair.run([&, deadline = now_ns() + 60'000 * kMillisecond](Rank rank) {
