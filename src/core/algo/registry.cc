@@ -12,6 +12,8 @@ constexpr std::array kAll = {
     // AllReduce
     &kDirectAllReduce,
     &kDirectTwoPhaseAllReduce,
+    &kByCacheAllReduce,
+    &kByNumaAllReduce,
     &kWindowAllReduce,
     &kRingAllReduce,
     &kRecursiveDoublingAllReduce,
@@ -22,6 +24,8 @@ constexpr std::array kAll = {
     &kForestAllReduce,
     // ReduceScatter
     &kDirectReduceScatter,
+    &kByCacheReduceScatter,
+    &kByNumaReduceScatter,
     &kWindowReduceScatter,
     &kRingReduceScatter,
     &kRecursiveHalvingReduceScatter,
@@ -30,6 +34,8 @@ constexpr std::array kAll = {
     &kForestReduceScatter,
     // AllGather
     &kDirectAllGather,
+    &kByCacheAllGather,
+    &kByNumaAllGather,
     &kWindowAllGather,
     &kRingAllGather,
     &kRecursiveDoublingAllGather,
@@ -45,6 +51,8 @@ constexpr std::array kAll = {
     &kHierarchicalAllToAll,
     // Broadcast
     &kDirectBroadcast,
+    &kByCacheBroadcast,
+    &kByNumaBroadcast,
     &kWindowBroadcast,
     &kChainBroadcast,
     &kBinomialBroadcast,
@@ -55,6 +63,8 @@ constexpr std::array kAll = {
     // Reduce
     &kDirectReduce,
     &kDirectTwoPhaseReduce,
+    &kByCacheReduce,
+    &kByNumaReduce,
     &kWindowReduce,
     &kChainReduce,
     &kBinomialReduce,

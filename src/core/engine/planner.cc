@@ -216,6 +216,9 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.layout.cores_per_host = options_.core_count;
   request.work.layout.host_of_rank = options_.node_of_rank;
   request.work.layout.wire_of_host = options_.wire_of_node;
+  request.work.layout.cache_of_rank = options_.cache_of_rank;
+  request.work.layout.socket_of_rank = options_.package_of_rank;
+  request.work.layout.ranks_per_cache = options_.ranks_per_cache;
   request.type = call.type;
   request.deterministic = options_.deterministic;
   // One lane is reserved for point-to-point messages.
@@ -283,6 +286,8 @@ Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t
   problem.inputs_mapped = problem.outputs_mapped = windows;
   problem.in_place = call.in_place;
   problem.node_of_rank = options_.node_of_rank;
+  problem.cache_of_rank = options_.cache_of_rank;
+  if (options_.numa_of_rank != options_.cache_of_rank) problem.numa_of_rank = options_.numa_of_rank;
   problem.lengths = lengths_of(call);
   // Trees are for messages.
   if (options_.forests != nullptr && !problem.mapped) {
