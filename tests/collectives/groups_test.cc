@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks of one host that share caches and NUMA nodes by groups. This machine may have one of each:
-// topology files, another one for each rank, say that all processors of this machine are on one of
-// several made nodes.
+// Ranks of one host in groups by NUMA node. This machine may have one node only: topology files, of
+// which each rank has its own, say that all processors of this machine are on one of several nodes.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
@@ -18,7 +17,7 @@
 namespace weir::test {
 namespace {
 
-using Groups = std::vector<int>;  // of each rank: the NUMA node, with one cache, that it is on
+using Groups = std::vector<int>;  // of each rank: the NUMA node that it is on
 
 constexpr int kNodes = 4;
 
@@ -47,13 +46,9 @@ std::string machine_with(int mine) {
       " <object type=\"Machine\" os_index=\"0\" gp_index=\"1\">\n";
   for (int node = 0; node < kNodes; ++node) {
     const int first = node == mine ? 0 : 2048 * (1 + (node + kNodes - mine) % kNodes);
-    const std::string cpus = " cpuset=\"" + mask(first) + "\" gp_index=\"";
-    const auto object = [&](const char* type, int number, const char* more) {
-      return "<object type=\"" + std::string(type) + "\" os_index=\"" + std::to_string(node) +
-             "\"" + cpus + std::to_string(10 * node + number) + "\"" + more;
-    };
-    text += object("Package", 11, ">\n") + object("NUMANode", 12, "/>\n") +
-            object("L3Cache", 13, " cache_size=\"33554432\" depth=\"3\"/>\n") + "</object>\n";
+    const std::string number = std::to_string(node);
+    text += "<object type=\"NUMANode\" os_index=\"" + number + "\" cpuset=\"" + mask(first) +
+            "\" gp_index=\"" + std::to_string(2 + node) + "\"/>\n";
   }
   return text + "</object></topology>\n";
 }
@@ -88,10 +83,9 @@ class GroupsOfOneHost : public testing::Test {
 };
 
 TEST_F(GroupsOfOneHost, TheAlgorithmsByGroupsHold) {
-  // Both groupings are the same here, and then by_numa is not offered a second time.
   const Environment forced = {{"WEIR_ALGORITHM",
-                               "all_reduce=by_cache,reduce_scatter=by_cache,all_gather=by_cache,"
-                               "broadcast=by_cache,reduce=by_cache"}};
+                               "all_reduce=by_numa,reduce_scatter=by_numa,all_gather=by_numa,"
+                               "broadcast=by_numa,reduce=by_numa"}};
   for (const Groups& groups : kLayouts) {
     SCOPED_TRACE(text_of(groups));
     run(
@@ -123,7 +117,7 @@ TEST_F(GroupsOfOneHost, TheyCannotBeForcedWhereAllRanksAreInOne) {
         EXPECT_EQ(weir_all_reduce(comm, &value, &value, 1, WEIR_FLOAT32, WEIR_SUM, nullptr),
                   WEIR_ERROR_UNSUPPORTED);
       },
-      {{"WEIR_ALGORITHM", "all_reduce=by_cache"}});
+      {{"WEIR_ALGORITHM", "all_reduce=by_numa"}});
 }
 
 // The sums of values that no order of additions but one gives, as rank 0 has them.
