@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks of one host in groups by NUMA node. This machine may have one node only: topology files, of
-// which each rank has its own, say that all processors of this machine are on one of several nodes.
+// Ranks of one host in groups by NUMA node and package. This machine may have one of each: topology
+// files, of which each rank has its own, say that all processors of this machine are on one of
+// several.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -47,8 +48,9 @@ std::string machine_with(int mine) {
   for (int node = 0; node < kNodes; ++node) {
     const int first = node == mine ? 0 : 2048 * (1 + (node + kNodes - mine) % kNodes);
     const std::string number = std::to_string(node);
-    text += "<object type=\"NUMANode\" os_index=\"" + number + "\" cpuset=\"" + mask(first) +
-            "\" gp_index=\"" + std::to_string(2 + node) + "\"/>\n";
+    const std::string where = " os_index=\"" + number + "\" cpuset=\"" + mask(first) + "\"";
+    text += "<object type=\"Package\"" + where + " gp_index=\"1" + number + "\">\n" +
+            "<object type=\"NUMANode\"" + where + " gp_index=\"2" + number + "\"/>\n</object>\n";
   }
   return text + "</object></topology>\n";
 }
@@ -82,6 +84,39 @@ class GroupsOfOneHost : public testing::Test {
   std::string folder_;
 };
 
+// Rank r has r + k at place k: the average is k + (n - 1) / 2.
+void check_averages(int rank, weir_comm_t comm) {
+  int n = 0;
+  ASSERT_EQ(weir_comm_size(comm, &n), WEIR_OK);
+  constexpr size_t kBlock = 3001;
+  const size_t count = kBlock * static_cast<size_t>(n);
+  std::vector<float> input(count);
+  for (size_t k = 0; k < count; ++k) input[k] = static_cast<float>(rank) + static_cast<float>(k);
+  const auto expect = [&](const std::vector<float>& values, size_t first) {
+    for (size_t k = 0; k < values.size(); ++k) {
+      const float right = static_cast<float>(first + k) + static_cast<float>(n - 1) / 2;
+      ASSERT_NEAR(values[k], right, 0.01f) << "place " << k;
+    }
+  };
+  std::vector<float> output(count);
+  ASSERT_EQ(
+      weir_all_reduce(comm, input.data(), output.data(), count, WEIR_FLOAT32, WEIR_AVG, nullptr),
+      WEIR_OK);
+  expect(output, 0);
+  for (int root = 0; root < n; ++root) {
+    std::fill(output.begin(), output.end(), 0.0f);
+    ASSERT_EQ(weir_reduce(comm, input.data(), output.data(), count, WEIR_FLOAT32, WEIR_AVG, root,
+                          nullptr),
+              WEIR_OK);
+    if (rank == root) expect(output, 0);
+  }
+  output.assign(kBlock, 0.0f);
+  ASSERT_EQ(weir_reduce_scatter(comm, input.data(), output.data(), kBlock, WEIR_FLOAT32, WEIR_AVG,
+                                nullptr),
+            WEIR_OK);
+  expect(output, kBlock * static_cast<size_t>(rank));
+}
+
 TEST_F(GroupsOfOneHost, TheAlgorithmsByGroupsHold) {
   const Environment forced = {{"WEIR_ALGORITHM",
                                "all_reduce=by_numa,reduce_scatter=by_numa,all_gather=by_numa,"
@@ -96,6 +131,16 @@ TEST_F(GroupsOfOneHost, TheAlgorithmsByGroupsHold) {
           }
         },
         forced);
+    if (HasFailure()) return;
+  }
+}
+
+// Only the last of the folds of an average divides.
+TEST_F(GroupsOfOneHost, AveragesHold) {
+  for (const Groups& groups : kLayouts) {
+    SCOPED_TRACE(text_of(groups));
+    run(groups, [](int rank, weir_comm_t comm) { check_averages(rank, comm); },
+        {{"WEIR_ALGORITHM", "all_reduce=by_numa,reduce_scatter=by_numa,reduce=by_numa"}});
     if (HasFailure()) return;
   }
 }

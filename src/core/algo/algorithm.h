@@ -44,8 +44,8 @@ struct Problem {
   // contiguous.
   std::span<const uint32_t> node_of_rank;
 
-  // Ranks of one host that share a last-level cache, or a NUMA node, numbered like nodes. Empty: all
-  // share one, or it is not known.
+  // Ranks of one host that share a last-level cache, or a NUMA node, numbered like nodes. Empty:
+  // all share one, or it is not known.
   std::span<const uint32_t> cache_of_rank;
   std::span<const uint32_t> numa_of_rank;
 
@@ -110,8 +110,9 @@ struct Algorithm {
   // messages: this one is not offered there, but it works and can be forced.
   Rank worthwhile_from_ranks = 1;
   bool uses_nodes = false;   // looks at Problem::node_of_rank
-  bool uses_groups = false;  // looks at Problem::cache_of_rank or numa_of_rank
   bool uses_forest = false;  // needs Problem::forest
+  // Needs Problem::cache_of_rank or numa_of_rank: which of them.
+  std::span<const uint32_t> Problem::*groups = nullptr;
 
   // Whether `problem` can be solved at all (rank counts, mapping, hierarchy).
   Function<bool, const Problem&> supports;

@@ -58,8 +58,8 @@ class GroupPlace {
 
 void wait_for(std::span<const Rank> ranks, uint8_t signal, sched::Builder& builder);
 
-// Signals to `mates` and waits for them; nothing, if there are none. The signal goes to all ranks: in
-// mapped memory it is one word, and who needs it waits for it.
+// Signals to `mates` and waits for them; nothing, if there are none. The signal goes to all ranks:
+// in mapped memory it is one word, and who needs it waits for it.
 void meet(std::span<const Rank> mates, uint8_t signal, sched::Builder& builder);
 
 // Copies the chunks [0, end) of Input except [first, first + count) to the Staging slots with their

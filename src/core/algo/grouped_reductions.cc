@@ -38,6 +38,14 @@ std::vector<Ref> of_group(const GroupPlace& at, uint32_t chunk, Builder& b) {
   return operands;
 }
 
+void emit_partial_fold(Ref dst, std::span<const Ref> operands, uint32_t count, Builder& b) {
+  if (operands.size() == 1) {
+    b.copy(dst, operands[0], count);
+  } else {
+    b.reduce_partially(dst, operands, count);
+  }
+}
+
 // ---- all_reduce
 
 template <Grouping by>
@@ -61,7 +69,7 @@ void all_reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Build
   for (uint32_t rail = first; rail < end; ++rail) {
     for (uint32_t part = 0; part < groups; ++part) {
       const uint32_t chunk = rail * groups + part;
-      if (part != at.group()) emit_fold_or_copy(b.staging(chunk), of_group(at, chunk, b), 1, b);
+      if (part != at.group()) emit_partial_fold(b.staging(chunk), of_group(at, chunk, b), 1, b);
     }
   }
   b.signal(kAllRanks, kFolded);
@@ -112,7 +120,7 @@ void reduce_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& 
   stage_outside(nodes.width(), first, count, b);
   meet(mates, kStaged, b);
   if (at.group() != nodes.node_of(problem.root)) {
-    emit_fold_or_copy(b.staging(first), of_group(at, first, b), count, b);
+    emit_partial_fold(b.staging(first), of_group(at, first, b), count, b);
     b.signal(kAllRanks, kFolded);
     return;
   }
@@ -161,7 +169,7 @@ void reduce_scatter_step(const Problem& problem, Rank rank, uint32_t /*step*/, B
   bool folds_for_others = false;
   for (const Rank target : carried) {
     if (nodes.node_of(target) == at.group()) continue;
-    emit_fold_or_copy(b.staging(target), of_group(at, target, b), 1, b);
+    emit_partial_fold(b.staging(target), of_group(at, target, b), 1, b);
     folds_for_others = true;
   }
   if (folds_for_others) b.signal(kAllRanks, kFolded);
@@ -183,7 +191,7 @@ constexpr Algorithm all_reduce(const char* name, const char* summary) {
           .needs_mapped = true,
           .needs_user_windows = false,
           .rank_order = false,
-          .uses_groups = true,
+          .groups = by,
           .supports = mapped_groups<by>,
           .shape = all_reduce_shape<by>,
           .step_count = one_step,
@@ -198,7 +206,7 @@ constexpr Algorithm reduce(const char* name, const char* summary) {
           .needs_mapped = true,
           .needs_user_windows = false,
           .rank_order = false,
-          .uses_groups = true,
+          .groups = by,
           .supports = mapped_groups<by>,
           .shape = reduce_shape<by>,
           .step_count = one_step,
@@ -214,7 +222,7 @@ constexpr Algorithm reduce_scatter(const char* name, const char* summary) {
           .needs_user_windows = false,
           .rank_order = false,
           .lengths = BlockLengths::kKnownToAll,
-          .uses_groups = true,
+          .groups = by,
           .supports = mapped_groups<by>,
           .shape = reduce_scatter_shape<by>,
           .step_count = one_step,

@@ -179,6 +179,11 @@ std::vector<const algo::Algorithm*> Planner::candidates_for(const algo::Problem&
         problem.rank_count < algorithm->worthwhile_from_ranks || !algorithm->supports(problem)) {
       continue;
     }
+    // The same program as by_cache.
+    if (algorithm->groups == &algo::Problem::numa_of_rank &&
+        options_.numa_of_rank == options_.cache_of_rank) {
+      continue;
+    }
     if (algo::uses_messages(*algorithm)) {
       messages.push_back(algorithm);
     } else if (algorithm->needs_user_windows ? problem.inputs_mapped : problem.mapped) {
@@ -287,7 +292,7 @@ Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t
   problem.in_place = call.in_place;
   problem.node_of_rank = options_.node_of_rank;
   problem.cache_of_rank = options_.cache_of_rank;
-  if (options_.numa_of_rank != options_.cache_of_rank) problem.numa_of_rank = options_.numa_of_rank;
+  problem.numa_of_rank = options_.numa_of_rank;
   problem.lengths = lengths_of(call);
   // Trees are for messages.
   if (options_.forests != nullptr && !problem.mapped) {

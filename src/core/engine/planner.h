@@ -64,8 +64,8 @@ struct PlannerOptions {
   uint64_t slice_bytes = 0;             // 0: by size
   std::vector<ForcedAlgorithm> forced;  // WEIR_ALGORITHM
   std::vector<uint32_t> node_of_rank;   // empty: one node
-  // Ranks of one host by last-level cache, NUMA node and package, numbered like nodes; empty: all are
-  // together.
+  // Ranks of one host by last-level cache, NUMA node and package, numbered like nodes; empty: all
+  // are together.
   std::vector<uint32_t> cache_of_rank;
   std::vector<uint32_t> numa_of_rank;
   std::vector<uint32_t> package_of_rank;

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "core/topo/nearest.h"
 #include "core/topo/sysfs_files.h"
 #include "core/topo/topology.h"
@@ -48,8 +51,9 @@ uint32_t number_in(const Topology& topology, const CpuSet& cpus, const Accept& a
     if (!accept(node) || node.cpus.empty()) continue;
     any = true;
     if (!node.cpus.contains(cpus)) continue;
-    return node.kind == NodeKind::kNuma && node.os_index >= 0 ? static_cast<uint32_t>(node.os_index)
-                                                              : first_of(node.cpus);
+    return node.kind != NodeKind::kCache && node.os_index >= 0
+               ? static_cast<uint32_t>(node.os_index)
+               : first_of(node.cpus);
   }
   return any ? CpuPlace::kSeveral : CpuPlace::kUnknown;
 }
@@ -66,7 +70,10 @@ CpuPlace place_of(const CpuSet& cpus, const std::string& sysfs_root) {
   // Kernels before 5.3 have only the older name.
   CpuSet package = cpus_in(folder / "topology/package_cpus_list");
   if (package.empty()) package = cpus_in(folder / "topology/core_siblings_list");
-  place.package = number_of(package, cpus, package.empty() ? 0 : first_of(package));
+  uint32_t number = package.empty() ? 0 : first_of(package);
+  const std::string id = read_line(folder / "topology/physical_package_id");
+  std::from_chars(id.data(), id.data() + id.size(), number);
+  place.package = number_of(package, cpus, number);
   const CpuSet online =
       cpus_in(fs::path(sysfs_root) / "devices/system/node/online");  // a list of nodes
   if (!online.empty()) {

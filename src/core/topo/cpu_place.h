@@ -12,8 +12,8 @@ namespace weir::topo {
 
 class Topology;
 
-// Numbers that all processes of a machine give alike: of a cache and a package its first processor,
-// of a NUMA node the operating system's number.
+// Numbers that all processes of a machine give alike: of a cache its first processor, of a NUMA
+// node and a package the operating system's number.
 struct CpuPlace {
   static constexpr uint32_t kUnknown = 0xffffffffu;  // the machine does not say
   static constexpr uint32_t kSeveral = 0xfffffffeu;  // the processors are on more than one

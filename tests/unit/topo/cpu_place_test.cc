@@ -24,6 +24,7 @@ class Sys {
       write(cpu, "cache/index1/type", "Unified");
       write(cpu, "cache/index1/shared_cpu_list", range(cpu, 2));
       write(cpu, "topology/package_cpus_list", range(cpu, 8));
+      write(cpu, "topology/physical_package_id", fmt::format("{}", 3 + cpu / 8));
     }
     sys_.write("devices/system/node/online", "0-3\n");
     for (uint32_t node = 0; node < 4; ++node) {
@@ -46,12 +47,12 @@ constexpr uint32_t kSeveral = CpuPlace::kSeveral;
 
 TEST(CpuPlace, IsTheFinestPartThatHasAllProcessors) {
   const Sys sys;
-  EXPECT_EQ(sys.place("5"), (CpuPlace{4, 1, 0}));
-  EXPECT_EQ(sys.place("4-5"), (CpuPlace{4, 1, 0}));
-  EXPECT_EQ(sys.place("5-6"), (CpuPlace{kSeveral, 1, 0}));
-  EXPECT_EQ(sys.place("3-4"), (CpuPlace{kSeveral, kSeveral, 0}));
+  EXPECT_EQ(sys.place("5"), (CpuPlace{4, 1, 3}));
+  EXPECT_EQ(sys.place("4-5"), (CpuPlace{4, 1, 3}));
+  EXPECT_EQ(sys.place("5-6"), (CpuPlace{kSeveral, 1, 3}));
+  EXPECT_EQ(sys.place("3-4"), (CpuPlace{kSeveral, kSeveral, 3}));
   EXPECT_EQ(sys.place("7,8"), (CpuPlace{kSeveral, kSeveral, kSeveral}));
-  EXPECT_EQ(sys.place("15"), (CpuPlace{14, 3, 8}));
+  EXPECT_EQ(sys.place("15"), (CpuPlace{14, 3, 4}));
 }
 
 TEST(CpuPlace, IsUnknownWhereTheKernelSaysNothing) {
@@ -63,7 +64,7 @@ TEST(CpuPlace, IsUnknownWhereTheKernelSaysNothing) {
 TEST(CpuPlace, InRecordedMachines) {
   const Topology dual = fixture("dgx2.hwloc.xml");
   EXPECT_EQ(place_of(cpus("0-1"), dual), (CpuPlace{0, 0, 0}));
-  EXPECT_EQ(place_of(cpus("24"), dual), (CpuPlace{24, 1, 24}));
+  EXPECT_EQ(place_of(cpus("24"), dual), (CpuPlace{24, 1, 1}));
   EXPECT_EQ(place_of(cpus("0,24"), dual), (CpuPlace{kSeveral, kSeveral, kSeveral}));
   const Topology four = fixture("made-four-numa.hwloc3.xml");
   EXPECT_EQ(place_of(cpus("2-3"), four).numa, 1u);

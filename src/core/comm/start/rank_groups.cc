@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "core/cost/rank_layout.h"
 #include "core/topo/discover.h"
 
 namespace weir::comm {
@@ -61,6 +62,25 @@ RankGroups rank_groups(const std::vector<Introduction>& all) {
   groups.numa_of_rank = none_if_equal(groups_by(all, hosts, &topo::CpuPlace::numa), hosts);
   groups.package_of_rank = none_if_equal(packages, hosts);
   return groups;
+}
+
+std::vector<Pair> pairs_by_link(const RankGroups& groups, Rank rank_count) {
+  const cost::RankLayout layout = {.host_of_rank = {},
+                                   .socket_of_rank = groups.package_of_rank,
+                                   .cache_of_rank = groups.cache_of_rank,
+                                   .wire_of_host = {}};
+  std::vector<Pair> pairs;
+  const bool alike = groups.package_of_rank.empty() && groups.cache_of_rank.empty();
+  for (Rank a = 0; a < rank_count; ++a) {
+    for (Rank b = a + 1; b < rank_count; ++b) {
+      const cost::Link link = layout.link(a, b);
+      const bool known = std::any_of(pairs.begin(), pairs.end(),
+                                     [&](const Pair& pair) { return pair.link == link; });
+      if (!known) pairs.push_back({a, b, link});
+      if (alike || pairs.size() == 3) return pairs;
+    }
+  }
+  return pairs;
 }
 
 void place_by_file(const std::string& file, Introduction* self) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/comm/start/host_wires.h"
 #include "core/comm/start/introduction.h"
 
 namespace weir::comm {
@@ -26,6 +27,10 @@ struct RankGroups {
 };
 
 RankGroups rank_groups(const std::vector<Introduction>& all);
+
+// Of ranks of one host: for each kind of link that there is between two of them, the first such
+// pair; ranks 0 and 1 first.
+std::vector<Pair> pairs_by_link(const RankGroups& groups, Rank rank_count);
 
 // The place of this process's processors as a topology file (WEIR_TOPOLOGY_FILE) describes the
 // machine; what the file does not tell stays as it is. A file that cannot be read changes nothing:

@@ -54,6 +54,27 @@ TEST(RankGroups, OfDifferentHostsAndPackagesAreNeverTogether) {
   EXPECT_EQ(groups.package_of_rank, (Numbers{0, 1, 1, 2}));
 }
 
+TEST(RankGroups, OnePairOfEachKindOfLinkIsMeasured) {
+  const auto text = [](const std::vector<Introduction>& all) {
+    std::string pairs;
+    for (const Pair& pair : pairs_by_link(rank_groups(all), static_cast<Rank>(all.size()))) {
+      pairs += std::to_string(pair.first) + "-" + std::to_string(pair.second) + " " +
+               cost::name_of(pair.link) + " ";
+    }
+    return pairs;
+  };
+  const auto place = [](uint32_t cache, uint32_t package) {
+    return rank_at("a", {cache, package, package});
+  };
+  EXPECT_EQ(text({place(0, 0)}), "");
+  EXPECT_EQ(text({place(0, 0), place(0, 0), place(0, 0)}), "0-1 shm_shared_cache ");
+  EXPECT_EQ(text({place(0, 0), place(8, 1), place(0, 0)}),
+            "0-1 shm_cross_socket 0-2 shm_shared_cache ");
+  EXPECT_EQ(text({place(0, 0), place(8, 1), place(4, 0), place(4, 0)}),
+            "0-1 shm_cross_socket 0-2 shm_same_socket 2-3 shm_shared_cache ");
+  EXPECT_EQ(text({place(kSeveral, kSeveral), place(kSeveral, kSeveral)}), "0-1 shm_cross_socket ");
+}
+
 TEST(RankGroups, AFileThatCannotBeReadChangesNothing) {
   Introduction self = rank_at("a", {0, 0, 0});
   self.cpus = {0};
@@ -61,7 +82,7 @@ TEST(RankGroups, AFileThatCannotBeReadChangesNothing) {
   EXPECT_EQ(self.cpu_place, (topo::CpuPlace{0, 0, 0}));
   self.cpus = {25};
   place_by_file(std::string(WEIR_TEST_FIXTURES) + "/topologies/dgx2.hwloc.xml", &self);
-  EXPECT_EQ(self.cpu_place, (topo::CpuPlace{24, 1, 24}));
+  EXPECT_EQ(self.cpu_place, (topo::CpuPlace{24, 1, 1}));
   // One of NCCL's format says nothing of caches.
   self.cpus = {0};
   self.cpu_place.cache = 7;
