@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forests: the trees of each collective on one graph, and its rings, found when they are first asked
-// for, and kept. all_gather and reduce_scatter have trees of all ranks; broadcast and reduce of their root;
-// all_reduce of those ranks with which it takes the least time, since one that is reached over a
-// slow link need not be a root. A function of the graph alone: every rank finds the same. One
-// thread at a time.
+// Forests: the trees of each collective on one graph, and its rings, found when they are first
+// asked for, and kept. all_gather and reduce_scatter have trees of all ranks; broadcast and reduce
+// of their root; all_reduce of those ranks with which it takes the least time, since one that is
+// reached over a slow link need not be a root. A function of the graph alone: every rank finds the
+// same. One thread at a time.
 #pragma once
 
 #include <cstdint>
