@@ -335,6 +335,10 @@ Status run(const SimOptions& given) {
   job.problem.lengths = named.value().lengths;
   WEIR_RETURN_IF_ERROR(place_ranks(given, &job));
   job.problem.node_of_rank = job.nodes;
+  if (job.machine) {
+    job.problem.cache_of_rank = job.machine->cache_of_rank;
+    job.problem.numa_of_rank = job.machine->numa_of_rank;
+  }
   job.problem.root = given.problem.root;
   if (job.problem.root >= job.problem.rank_count) {
     return invalid_argument(fmt::format("--root {} is out of range, there are {} ranks",

@@ -25,6 +25,7 @@
 #include "core/comm/start/kept_table.h"
 #include "core/comm/start/measured_table.h"
 #include "core/comm/start/program_files.h"
+#include "core/comm/start/rank_groups.h"
 #include "core/plugin/choice.h"
 #include "core/plugin/registry.h"
 
@@ -319,6 +320,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (rank_count > 1) WEIR_RETURN_IF_ERROR(open_network(anywhere && !reach.empty()));
   Introduction self = introduce_this_process();
   self.cards.stance = stance_of(settings);
+  if (!settings.topology_file.empty()) place_by_file(settings.topology_file, &self);
   if (network_ != nullptr) self.network = network_->address();
   if (!reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
@@ -436,6 +438,11 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.times_calls = !costs_cached_in_.empty();
   planner.core_count = cores_per_host(all);
   planner.node_of_rank = hosts;
+  RankGroups groups = rank_groups(all);
+  planner.cache_of_rank = std::move(groups.cache_of_rank);
+  planner.numa_of_rank = std::move(groups.numa_of_rank);
+  planner.package_of_rank = std::move(groups.package_of_rank);
+  planner.ranks_per_cache = groups.ranks_per_cache;
   operations_.open(std::make_unique<engine::Planner>(context, std::move(planner)));
   health_.open();
   if (settings.recorder && options.recorded && rank_count > 1) {

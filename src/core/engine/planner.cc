@@ -184,6 +184,11 @@ std::vector<const algo::Algorithm*> Planner::candidates_for(const algo::Problem&
         problem.rank_count < algorithm->worthwhile_from_ranks || !algorithm->supports(problem)) {
       continue;
     }
+    // The same program as by_cache.
+    if (algorithm->groups == &algo::Problem::numa_of_rank &&
+        options_.numa_of_rank == options_.cache_of_rank) {
+      continue;
+    }
     if (algo::uses_messages(*algorithm)) {
       messages.push_back(algorithm);
     } else if (algorithm->needs_user_windows ? problem.inputs_mapped : problem.mapped) {
@@ -221,6 +226,9 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.layout.cores_per_host = options_.core_count;
   request.work.layout.host_of_rank = options_.node_of_rank;
   request.work.layout.wire_of_host = options_.wire_of_node;
+  request.work.layout.cache_of_rank = options_.cache_of_rank;
+  request.work.layout.socket_of_rank = options_.package_of_rank;
+  request.work.layout.ranks_per_cache = options_.ranks_per_cache;
   request.type = call.type;
   request.deterministic = options_.deterministic;
   // One lane is reserved for point-to-point messages.
@@ -288,6 +296,8 @@ Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t
   problem.inputs_mapped = problem.outputs_mapped = windows;
   problem.in_place = call.in_place;
   problem.node_of_rank = options_.node_of_rank;
+  problem.cache_of_rank = options_.cache_of_rank;
+  problem.numa_of_rank = options_.numa_of_rank;
   problem.lengths = lengths_of(call);
   // Trees are for messages.
   if (options_.forests != nullptr && !problem.mapped) {

@@ -101,15 +101,17 @@ void Simulation::begin_links(uint32_t index, Picoseconds time) {
 
 // Claims the links of the way from `time` on. Only the sender's messages claim its first link, so
 // that a sender that is ahead of the global time takes it at once; the others are claimed in time
-// order, through the queue.
+// order, through the queue, and so are all of an access to memory, whose latency is hidden by the
+// accesses after it.
 void Simulation::pass_links(uint32_t index, Picoseconds time) {
   Message& message = messages_.at(index);
   const std::span<const graph::LinkId> way = links_->way(message.source, message.target);
-  const Picoseconds gap = costs_.level[layout_.level(message.source, message.target)].gap;
+  const Picoseconds gap =
+      message.is_access() ? 0 : costs_.level[layout_.level(message.source, message.target)].gap;
   while (message.next < way.size()) {
     const graph::LinkId id = way[message.next];
     LinkPorts::Link& link = links_->link(id);
-    if (message.next > 0 && link.is_limited() && time > now_) {
+    if ((message.next > 0 || message.is_access()) && link.is_limited() && time > now_) {
       queue_.push({time, index, kLink});
       return;
     }
@@ -124,15 +126,21 @@ void Simulation::pass_links(uint32_t index, Picoseconds time) {
     if (message.next == way.size()) record_transfer(message, id, false, time, time + transfer);
     message.end = std::max(message.end, time + transfer);
   }
-  depart(index, time, links_->latency(message.source, message.target));
+  depart(index, time, message.is_access() ? 0 : links_->latency(message.source, message.target));
 }
 
 // ---- Both -------------------------------------------------------------------------------------
 
 void Simulation::deliver(uint32_t index) {
   const Message& message = messages_.at(index);
-  const Rank target = message.target;
   const uint32_t lane = message.lane;
+  if (message.is_access()) {
+    const Rank self = message.is_write != 0 ? message.source : message.target;
+    lane_state(self, lane).message = index;
+    advance(self, lane);
+    return;
+  }
+  const Rank target = message.target;
   LaneState& state = lane_state(target, lane);
   if (state.state != State::kForMessage || state.peer != message.source) {
     messages_.enqueue(index);

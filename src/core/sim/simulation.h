@@ -33,7 +33,7 @@ class Simulation {
 
  private:
   static constexpr Rank kNobody = 0xffffffffu;
-  enum class State : uint8_t { kReady, kQueued, kForMessage, kForSignal, kDone, kDead };
+  enum class State : uint8_t { kReady, kQueued, kForMessage, kForSignal, kForAccess, kDone, kDead };
   enum EventKind : uint32_t { kResume, kNicOut, kArrival, kIngress, kLink };
 
   struct LaneState {
@@ -64,6 +64,8 @@ class Simulation {
   void send(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   bool receive(Rank rank, uint32_t lane, LaneState& state, Rank source);
   void compute(Rank rank, uint32_t lane, LaneState& state, Picoseconds cost);
+  // Reads or writes memory of a peer over the links; false: it is under way.
+  bool access(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   void signal(Rank rank, LaneState& state, const cost::ShortOp& op);
   bool wait(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   bool wait_for(Rank rank, LaneState& state, Rank sender, const cost::ShortOp& op);
