@@ -37,9 +37,6 @@ constexpr uint64_t kPatienceNs = 50'000'000;
 constexpr uint32_t kFragmentBytesLeast = 8 * 1024;
 constexpr uint32_t kFragmentBytesUsual = 64 * 1024;
 constexpr uint32_t kFragmentBytesMost = 256 * 1024;
-// The peer confirms small messages late: bytes that would take so long may have arrived long ago,
-// and another rail would be taken because of them.
-constexpr double kMattersNs = 20e3;
 constexpr uint64_t kWindowBytesMost = 8 * 1024 * 1024;
 // A fragment of this size is read with nothing behind it but the next header.
 constexpr uint32_t kLargeBytes = 16 * 1024;
@@ -100,8 +97,7 @@ bool Rail::has_much_outstanding() const {
 void Rail::look_ahead(uint64_t now_ns) {
   ahead_bytes_ = outstanding_bytes_;
   int in_socket = 0;
-  const bool matters = is_measured_ && static_cast<double>(outstanding_bytes_) > rate_ * kMattersNs;
-  if (outstanding_bytes_ == 0 || !(is_marked_ || matters || has_much_outstanding())) {
+  if (outstanding_bytes_ == 0 || !(is_marked_ || has_much_outstanding())) {
     arrived_bytes_ = sent_bytes_;
   } else if (ioctl(fd(), SIOCOUTQ, &in_socket) == 0 && in_socket >= 0) {
     const uint64_t unacknowledged = unwritten_bytes_ + static_cast<uint64_t>(in_socket);
