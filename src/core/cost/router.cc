@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace weir::cost {
 
 namespace {
@@ -42,6 +44,16 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
     return "does not fold in rank order (deterministic mode)";
   }
   return nullptr;
+}
+
+// Each slice in flight takes lanes of its own (engine::LanePlan).
+Workload work_of(const algo::Algorithm& algorithm, const Request& request) {
+  Workload work = request.work;
+  if (!algo::uses_messages(algorithm)) return work;
+  const uint32_t lanes = std::max(1u, algorithm.shape(work.problem).lane_count);
+  work.slicing.in_flight =
+      std::min(work.slicing.in_flight, std::max(1u, request.lane_count_max / lanes));
+  return work;
 }
 
 std::string names_of(const std::vector<Candidate>& candidates) {
@@ -108,7 +120,7 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
     if (algorithm->collective != problem.collective) continue;
     Candidate candidate{algorithm, 0, why_excluded(*algorithm, request)};
     if (candidate.excluded == nullptr) {
-      candidate.predicted_ns = predict(*algorithm, request.work, table);
+      candidate.predicted_ns = predict(*algorithm, work_of(*algorithm, request), table);
     }
     decision.candidates.push_back(candidate);
   }
