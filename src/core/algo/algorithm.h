@@ -110,9 +110,6 @@ struct Algorithm {
   // so that a rank may choose a different such algorithm than its peers, which know different
   // lengths.
   BlockLengths lengths = BlockLengths::kEqual;
-  // Below this number of ranks another algorithm moves the same bytes with fewer signals or
-  // messages: this one is not offered there, but it works and can be forced.
-  Rank worthwhile_from_ranks = 1;
   bool uses_nodes = false;   // looks at Problem::node_of_rank
   bool uses_forest = false;  // needs Problem::forest
   bool uses_rings = false;   // needs Problem::rings

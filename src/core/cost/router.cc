@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "core/cost/run_ahead.h"
+
 namespace weir::cost {
 
 namespace {
@@ -42,6 +46,16 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
     return "does not fold in rank order (deterministic mode)";
   }
   return nullptr;
+}
+
+// Each slice in flight takes lanes of its own (engine::LanePlan).
+Workload work_of(const algo::Algorithm& algorithm, const Request& request) {
+  Workload work = request.work;
+  if (!algo::uses_messages(algorithm)) return work;
+  const uint32_t lanes = std::max(1u, algorithm.shape(work.problem).lane_count);
+  work.slicing.in_flight =
+      std::min(work.slicing.in_flight, std::max(1u, request.lane_count_max / lanes));
+  return work;
 }
 
 std::string names_of(const std::vector<Candidate>& candidates) {
@@ -97,6 +111,28 @@ std::string follow(const Rule& rule, const std::string& file, Decision& decision
   return "";
 }
 
+// Figures of a probe differ by more than this from one start to the next.
+constexpr double kAboutTheSame = 1.1;
+
+// Of the candidates over mapped memory that take about as long as `best`, one with the fewest
+// signals.
+const Candidate* fewest_signals(const std::vector<Candidate>& candidates, const Candidate& best,
+                                const algo::Problem& problem) {
+  if (algo::uses_messages(*best.algorithm)) return &best;
+  const Candidate* found = &best;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.excluded != nullptr || algo::uses_messages(*candidate.algorithm) ||
+        candidate.predicted_ns > kAboutTheSame * best.predicted_ns) {
+      continue;
+    }
+    if (candidate.algorithm->shape(problem).signal_count <
+        found->algorithm->shape(problem).signal_count) {
+      found = &candidate;
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
@@ -108,7 +144,9 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
     if (algorithm->collective != problem.collective) continue;
     Candidate candidate{algorithm, 0, why_excluded(*algorithm, request)};
     if (candidate.excluded == nullptr) {
-      candidate.predicted_ns = predict(*algorithm, request.work, table);
+      const auto ahead = run_ahead_ns(*algorithm, request.work, table);
+      candidate.predicted_ns =
+          ahead ? *ahead : predict(*algorithm, work_of(*algorithm, request), table);
     }
     decision.candidates.push_back(candidate);
   }
@@ -149,8 +187,11 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
                     algo::name_of(problem.collective, problem.lengths), problem.rank_count,
                     request.deterministic ? " in deterministic mode" : ""));
   }
-  settle(decision, *best, Decision::By::kPrediction,
-         usable_count == 1 ? "the only one that can be used" : "least predicted time");
+  const Candidate* simplest = fewest_signals(decision.candidates, *best, problem);
+  settle(decision, *simplest, Decision::By::kPrediction,
+         usable_count == 1  ? "the only one that can be used"
+         : simplest == best ? "least predicted time"
+                            : "fewer signals than others with about the same predicted time");
   if (!passed_over.empty()) decision.reason += "; " + passed_over;
   return decision;
 }

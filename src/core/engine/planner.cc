@@ -181,7 +181,7 @@ std::vector<const algo::Algorithm*> Planner::candidates_for(const algo::Problem&
   std::vector<const algo::Algorithm*> messages;
   for (const algo::Algorithm* algorithm : algorithms_) {
     if (algorithm->collective != problem.collective || algorithm->lengths < problem.lengths ||
-        problem.rank_count < algorithm->worthwhile_from_ranks || !algorithm->supports(problem)) {
+        !algorithm->supports(problem)) {
       continue;
     }
     // The same program as by_cache.

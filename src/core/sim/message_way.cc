@@ -31,7 +31,7 @@ void Simulation::pass_egress(uint32_t index, Picoseconds time) {
 
 void Simulation::pass_nic_out(uint32_t index, Picoseconds time) {
   Message& message = messages_.at(index);
-  const Picoseconds transfer = costs_.nic.of(message.bytes);
+  const Picoseconds transfer = nic_of(message.source).of(message.bytes);
   Port& port = nic_out_[layout_.nic_port(message.source)];
   const Picoseconds start = port.claim(time, std::max(transfer, costs_.nic_gap));
   // A port adds to the transfer only what exceeds the time of the port before.
@@ -56,9 +56,13 @@ void Simulation::arrive(uint32_t index, Picoseconds time) {
     return;
   }
   if (layout_.level(message.source, message.target) == 1) {
-    const Picoseconds transfer = costs_.nic.of(message.bytes);
+    const Picoseconds transfer = nic_of(message.target).of(message.bytes);
     Port& port = nic_in_[layout_.nic_port(message.target)];
     const Picoseconds start = port.claim(time, std::max(transfer, costs_.nic_gap));
+    const Picoseconds before =
+        std::max(scaled(ranks_[message.source], costs_.level[1].port.of(message.bytes)),
+                 nic_of(message.source).of(message.bytes));
+    if (!nic_of_node_.empty() && transfer > before) message.path.transfer += transfer - before;
     message.end = std::max(message.end, start + transfer);
     if (start > time) {
       queue_.push({start, index, kIngress});

@@ -46,7 +46,12 @@ Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& pr
   for (const DeadRank& dead : options.dead) {
     ranks_[dead.rank].dead_at = std::min(ranks_[dead.rank].dead_at, ps_of_ns(dead.at_ns));
   }
+  for (const double ns : options.nic_ns_per_byte_of_node) nic_of_node_.push_back(rate_of(ns));
   report_.rails = costs_.rails;
+}
+
+Rate Simulation::nic_of(Rank rank) const {
+  return nic_of_node_.empty() ? costs_.nic : nic_of_node_[problem_.node_of_rank[rank]];
 }
 
 Picoseconds Simulation::scaled(const RankState& rank, Picoseconds cost) const {

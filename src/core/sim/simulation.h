@@ -83,6 +83,7 @@ class Simulation {
   // ---- The way of a message (message_way.cc)
   void pass_egress(uint32_t index, Picoseconds time);
   void pass_nic_out(uint32_t index, Picoseconds time);
+  Rate nic_of(Rank rank) const;  // of its node
   void depart(uint32_t index, Picoseconds time, Picoseconds latency);
   void arrive(uint32_t index, Picoseconds time);
   void enter(uint32_t index, Picoseconds time);
@@ -125,6 +126,7 @@ class Simulation {
   std::vector<LaneState> lanes_;
   std::vector<Port> nic_out_;
   std::vector<Port> nic_in_;
+  std::vector<Rate> nic_of_node_;  // empty: nodes are alike
   Picoseconds now_ = 0;
   uint64_t events_ = 0;
   uint64_t hash_ = 0x243f6a8885a308d3u;

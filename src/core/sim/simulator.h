@@ -55,6 +55,9 @@ struct Options {
   // The links of a slow rank are slow too. The graph has as many ranks as the problem and outlives
   // the call; which ranks are on one node is said by the problem, as ever.
   const graph::LinkGraph* links = nullptr;
+  // ns per byte of the NIC of each node, in place of network.nic.ns_per_byte; empty: nodes are
+  // alike. Not with links.
+  std::vector<double> nic_ns_per_byte_of_node;
   cost::Slicing slicing;  // whole chunks, unless set otherwise
   std::vector<SlowRank> slow;
   std::vector<DeadRank> dead;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <iterator>
@@ -14,17 +13,15 @@
 #include <string>
 
 #include "core/base/clock.h"
-#include "core/base/fork_barred.h"
 #include "core/base/log.h"
 #include "core/base/per_process.h"
-#include "core/base/process_generation.h"
 #include "core/comm/start/host_wires.h"
 #include "core/comm/start/kept_table.h"
+#include "core/comm/start/process_topology.h"
 #include "core/comm/start/rank_groups.h"
 #include "core/cost/cache.h"
 #include "core/engine/probe.h"
 #include "core/engine/probe_link.h"
-#include "core/topo/discover.h"
 
 namespace weir::comm {
 
@@ -36,45 +33,6 @@ constexpr std::string_view kProbeNow = "probe";
 constexpr std::string_view kCutShort = "cut short";
 // Nanoseconds per byte; one millisecond.
 constexpr double kWireMax = 1e6;
-
-// During discovery hwloc holds locks, which a child forked meanwhile could never take.
-Result<topo::Topology> read_unless_cut_off(const std::string& file, topo::Merge merge) {
-  static constinit std::atomic<uint64_t> under_way_in{0};  // the generation of a process
-  const uint64_t begun_in = under_way_in.load();
-  if (begun_in != 0 && begun_in != process_generation()) {
-    return Status(Code::kUnsupported,
-                  "this process was forked while a thread of its parent was reading the topology; "
-                  "create a communicator in the parent before it forks");
-  }
-  under_way_in = process_generation();
-  std::string alone;
-  auto topology = topo::read_machine(file, merge, {}, &alone);
-  under_way_in = 0;
-  if (!alone.empty()) {
-    log_warn(fmt::format("WEIR_TOPOLOGY_FILE: {}; WEIR_TOPOLOGY_MERGE=0 says that it is meant so",
-                         alone));
-  }
-  return topology;
-}
-
-// Discovery takes tens of milliseconds and the machine stays the same.
-uint64_t topology_hash(const Settings& settings) {
-  static constinit InheritedState<std::optional<uint64_t>> state;
-  const ForkBarred barred;  // until it is known, so that a child knows it
-  const auto access = state.use();
-  std::optional<uint64_t>& known = *access;
-  if (!known) {
-    auto topology = read_unless_cut_off(settings.topology_file,
-                                        topo::merge_of_setting(settings.topology_merge));
-    if (!topology.ok()) {
-      log_warn(fmt::format(
-          "the topology of this machine is unknown, so measured costs are not cached: {}",
-          topology.status().text()));
-    }
-    known = topology.ok() ? topology.value().hash() : 0;
-  }
-  return *known;
-}
 
 std::string pack(const cost::Table& table) {
   const cost::TableBlob blob = cost::to_blob(table);
