@@ -10,7 +10,8 @@
  *   result,<op>,<bytes>,<iterations>,<microseconds>,<wrong elements>
  * where bytes are those of the whole operation, and the time is that of one iteration of a loop
  * between two clock readings, the largest over the ranks. With --loops N it is the time below which
- * one in twenty of N such loops stays: the time without other load of the machine.
+ * one in twenty of N such loops stays: the time without other load of the machine. With --apart
+ * ranks meet before each iteration, outside of the time, so that iterations do not overlap.
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -24,6 +25,7 @@
 
 static int rank_index;
 static int rank_count;
+static int apart; /* ranks meet before each iteration */
 
 static void die(const char* what, const char* why) {
   fprintf(stderr, "mpi_perf: rank %d: %s: %s\n", rank_index, what, why);
@@ -456,12 +458,18 @@ static double time_loop(const struct operation* op, size_t count, long iteration
   size_t at = *slot;
   layer_barrier();
   const double begin = now_us();
+  double met_us = 0;
   for (long i = 0; i < iterations; ++i) {
     if (++at >= plan->count) at = 0;
+    if (apart) {
+      const double before = now_us();
+      layer_barrier();
+      met_us += now_us() - before;
+    }
     op->call((const float*)(const void*)(send + at * plan->send_stride),
              (float*)(void*)(recv + at * plan->recv_stride), count);
   }
-  const double mine = (now_us() - begin) / (double)iterations;
+  const double mine = (now_us() - begin - met_us) / (double)iterations;
   *slot = at;
   return layer_max(mine);
 }
@@ -558,6 +566,8 @@ static void parse(int argc, char** argv, struct settings* s) {
       s->pin_world = 1;
     } else if (strcmp(argv[i], "--windows") == 0) {
       s->windows = 1;
+    } else if (strcmp(argv[i], "--apart") == 0) {
+      apart = 1;
     } else if (value == NULL) {
       die(argv[i], "unknown option, or its value is missing");
     } else if (strcmp(argv[i], "--ops") == 0) {

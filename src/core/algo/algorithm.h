@@ -14,6 +14,7 @@
 #include "core/algo/formula.h"
 #include "core/base/types.h"
 #include "core/graph/forest.h"
+#include "core/graph/rings.h"
 #include "core/sched/program.h"
 
 namespace weir::algo {
@@ -44,9 +45,17 @@ struct Problem {
   // contiguous.
   std::span<const uint32_t> node_of_rank;
 
+  // Ranks of one host that share a last-level cache, or a NUMA node, numbered like nodes. Empty:
+  // all share one, or it is not known.
+  std::span<const uint32_t> cache_of_rank;
+  std::span<const uint32_t> numa_of_rank;
+
   // Trees that were found for the machine: of all ranks, or of the root for collectives that have
   // one. nullptr: none. Without flaws (graph::flaw_of).
   const graph::Forest* forest = nullptr;
+  // Rings that were found for the machine. nullptr: none, or none better than the order of ranks.
+  // Without flaws.
+  const graph::Rings* rings = nullptr;
   // The lanes that a program may use, where more of them help.
   uint32_t lanes_max = 4;
 
@@ -103,6 +112,9 @@ struct Algorithm {
   BlockLengths lengths = BlockLengths::kEqual;
   bool uses_nodes = false;   // looks at Problem::node_of_rank
   bool uses_forest = false;  // needs Problem::forest
+  bool uses_rings = false;   // needs Problem::rings
+  // Needs Problem::cache_of_rank or numa_of_rank: which of them.
+  std::span<const uint32_t> Problem::*groups = nullptr;
 
   // Whether `problem` can be solved at all (rank counts, mapping, hierarchy).
   Function<bool, const Problem&> supports;

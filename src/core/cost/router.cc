@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/cost/run_ahead.h"
 
 namespace weir::cost {
@@ -29,6 +31,9 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
   if (algorithm.uses_forest && problem.forest == nullptr) {
     return "has no trees here: links are alike, or not known";
   }
+  if (algorithm.uses_rings && problem.rings == nullptr) {
+    return "has no rings here that are better than the order of ranks";
+  }
   if (!algorithm.supports(problem)) {
     return algorithm.imported != nullptr ? "was made for other ranks, another root or other memory"
                                          : "does not support this problem";
@@ -41,6 +46,16 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
     return "does not fold in rank order (deterministic mode)";
   }
   return nullptr;
+}
+
+// Each slice in flight takes lanes of its own (engine::LanePlan).
+Workload work_of(const algo::Algorithm& algorithm, const Request& request) {
+  Workload work = request.work;
+  if (!algo::uses_messages(algorithm)) return work;
+  const uint32_t lanes = std::max(1u, algorithm.shape(work.problem).lane_count);
+  work.slicing.in_flight =
+      std::min(work.slicing.in_flight, std::max(1u, request.lane_count_max / lanes));
+  return work;
 }
 
 std::string names_of(const std::vector<Candidate>& candidates) {
@@ -130,7 +145,8 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
     Candidate candidate{algorithm, 0, why_excluded(*algorithm, request)};
     if (candidate.excluded == nullptr) {
       const auto ahead = run_ahead_ns(*algorithm, request.work, table);
-      candidate.predicted_ns = ahead ? *ahead : predict(*algorithm, request.work, table);
+      candidate.predicted_ns =
+          ahead ? *ahead : predict(*algorithm, work_of(*algorithm, request), table);
     }
     decision.candidates.push_back(candidate);
   }

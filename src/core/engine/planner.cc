@@ -84,6 +84,11 @@ Planner::Planner(const Context& context, PlannerOptions options)
   entries_.resize(kEntries);
   algorithms_.assign(options_.algorithms.begin(), options_.algorithms.end());
   for (const auto& program : options_.programs) algorithms_.push_back(&program->algorithm());
+  const std::vector<uint32_t>& hosts = options_.node_of_rank;
+  if (!hosts.empty()) {
+    const uint32_t host_count = *std::max_element(hosts.begin(), hosts.end()) + 1;
+    if (graph::crossings(hosts) > host_count) ring_by_host_ = graph::ring_by_host(hosts);
+  }
   note_windows();
 }
 
@@ -179,6 +184,11 @@ std::vector<const algo::Algorithm*> Planner::candidates_for(const algo::Problem&
         !algorithm->supports(problem)) {
       continue;
     }
+    // The same program as by_cache.
+    if (algorithm->groups == &algo::Problem::numa_of_rank &&
+        options_.numa_of_rank == options_.cache_of_rank) {
+      continue;
+    }
     if (algo::uses_messages(*algorithm)) {
       messages.push_back(algorithm);
     } else if (algorithm->needs_user_windows ? problem.inputs_mapped : problem.mapped) {
@@ -216,6 +226,9 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.layout.cores_per_host = options_.core_count;
   request.work.layout.host_of_rank = options_.node_of_rank;
   request.work.layout.wire_of_host = options_.wire_of_node;
+  request.work.layout.cache_of_rank = options_.cache_of_rank;
+  request.work.layout.socket_of_rank = options_.package_of_rank;
+  request.work.layout.ranks_per_cache = options_.ranks_per_cache;
   request.type = call.type;
   request.deterministic = options_.deterministic;
   // One lane is reserved for point-to-point messages.
@@ -283,14 +296,20 @@ Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t
   problem.inputs_mapped = problem.outputs_mapped = windows;
   problem.in_place = call.in_place;
   problem.node_of_rank = options_.node_of_rank;
+  problem.cache_of_rank = options_.cache_of_rank;
+  problem.numa_of_rank = options_.numa_of_rank;
   problem.lengths = lengths_of(call);
   // Trees are for messages.
   if (options_.forests != nullptr && !problem.mapped) {
     problem.forest = options_.forests->of(call.collective, call.root);
+    problem.rings = options_.forests->rings();
     if (context_.transport != nullptr) {
       problem.lanes_max =
           std::clamp(context_.transport->caps.lane_count - 1, 1u, sched::kLaneCountMax);
     }
+  }
+  if (problem.rings == nullptr && !problem.mapped && ring_by_host_.rank_count > 0) {
+    problem.rings = &ring_by_host_;
   }
   Choice choice;
   auto decided = decide(call, problem, bytes, &choice.record);

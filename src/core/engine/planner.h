@@ -64,7 +64,13 @@ struct PlannerOptions {
   uint64_t slice_bytes = 0;             // 0: by size
   std::vector<ForcedAlgorithm> forced;  // WEIR_ALGORITHM
   std::vector<uint32_t> node_of_rank;   // empty: one node
-  std::vector<double> wire_of_node;     // ns per byte, where nodes differ (cost::RankLayout)
+  // Ranks of one host by last-level cache, NUMA node and package, numbered like nodes; empty: all
+  // are together.
+  std::vector<uint32_t> cache_of_rank;
+  std::vector<uint32_t> numa_of_rank;
+  std::vector<uint32_t> package_of_rank;
+  uint32_t ranks_per_cache = 0;      // the most; 0: all ranks of a host share one
+  std::vector<double> wire_of_node;  // ns per byte, where nodes differ (cost::RankLayout)
   // Trees for this communicator's links; nullptr: links are alike, or not known.
   std::shared_ptr<graph::Forests> forests;
   cost::Table table;         // measured, the same on all ranks
@@ -158,6 +164,8 @@ class Planner {
   PlannerOptions options_;
   std::vector<const algo::Algorithm*> algorithms_;  // options_.algorithms and options_.programs
   std::vector<const algo::Algorithm*> preferred_;   // the latest last
+  // One ring, where that in the order of ranks goes between hosts too often; else empty.
+  graph::Rings ring_by_host_;
   std::vector<Entry> entries_;
   cost::DecisionLog decisions_;
   std::array<bool, kCollectiveCount> uses_windows_{};

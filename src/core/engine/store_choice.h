@@ -8,10 +8,10 @@
 // - For the user's output, which may lie in a cache (then plain stores are good) or not (then they
 //   fetch lines only to overwrite them). Only the caller's program knows.
 //
-// So the choice is based on measurements while the plan runs: now and then both kinds are tried, one
-// directly after the other, since what the machine does at other times is no measure for either. An
-// operation has one kind from its start to its end. Each rank chooses for itself. One thread at a
-// time.
+// So the choice is based on measurements while the plan runs: now and then both kinds are tried,
+// one directly after the other, since what the machine does at other times is no measure for
+// either. An operation has one kind from its start to its end. Each rank chooses for itself. One
+// thread at a time.
 #pragma once
 
 #include <algorithm>

@@ -194,6 +194,22 @@ TEST(Router, AProgramOfMessagesNeedsItsLanes) {
       << forced.status().text();
 }
 
+TEST(Router, SlicesInFlightAreThoseThatTheLanesOfTheTransportLeave) {
+  Request asked = request(Collective::kBroadcast, 8, 8 << 20, false);
+  asked.work.slicing = {.slice_bytes = 128 << 10, .in_flight = 4};
+  const algo::Algorithm* wide = algo::find_algorithm(Collective::kBroadcast, "double_binary_tree");
+  ASSERT_NE(wide, nullptr);
+  ASSERT_EQ(wide->shape(asked.work.problem).lane_count, 2u);
+  for (const auto& [lanes, in_flight] : {std::pair{2u, 1u}, {4u, 2u}, {5u, 2u}, {64u, 4u}}) {
+    asked.lane_count_max = lanes;
+    const auto chosen = choose(asked, std::vector{wide}, built_in_table(), nullptr);
+    ASSERT_TRUE(chosen.ok()) << chosen.status().text();
+    Workload work = asked.work;
+    work.slicing.in_flight = in_flight;
+    EXPECT_DOUBLE_EQ(chosen.value().predicted_ns, predict(*wide, work, built_in_table())) << lanes;
+  }
+}
+
 TEST(Router, WhatCannotBeForcedIsAnError) {
   Request r = request(Collective::kAllReduce, 4, 8, false);
   r.forced = "rign";
