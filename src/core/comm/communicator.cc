@@ -144,7 +144,7 @@ Result<const weir_transport_functions_t*> choose_between_hosts(const Settings& s
   return plugin::choose_transport(settings, state.host, rank_count, spread);
 }
 
-// The cards that `rank` uses, with commas. `shares`: some rank does not use all that are near to it.
+// The cards that `rank` uses, with commas. `shares`: some rank uses only a part of those near it.
 std::string share_of_cards(const std::vector<Introduction>& all, const std::vector<uint32_t>& hosts,
                            Rank rank, bool* shares) {
   std::vector<const std::vector<std::string>*> near;

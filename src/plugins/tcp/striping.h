@@ -27,7 +27,7 @@ struct Shares {
   uint32_t count = 0;  // 0: none are given
   uint32_t part[kRailsMax] = {1, 1, 1, 1, 1, 1, 1, 1};
 };
-// "2:1": 2 to kRailsMax numbers from 1 to kShareMax. Null or "" is none. False: it is none of these.
+// "2:1": 2 to kRailsMax numbers from 1 to kShareMax. Null or "" is none. False: none of these.
 bool parse_shares(const char* text, Shares* shares);
 
 }  // namespace weir::plugins::tcp

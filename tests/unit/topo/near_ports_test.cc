@@ -148,7 +148,8 @@ TEST(NearPorts, ACardMuchSlowerThanOthersIsNotTakenThoughItIsNearer) {
   const Topology machine = from_nccl(R"(<system version="1"><cpu numaid="0" affinity="3"
  arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
 <pci busid="0000:01:00.0" class="0x060400" link_speed="16 GT/s" link_width="16">
-<pci busid="0000:02:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"><gpu dev="0" sm="80"/></pci>
+<pci busid="0000:02:00.0" class="0x030200" link_speed="16 GT/s" link_width="16">
+<gpu dev="0" sm="80"/></pci>
 <pci busid="0000:03:00.0" class="0x020000" link_speed="8 GT/s" link_width="8"><nic>
 <net name="eth0" dev="0" speed="25000" port="1"/></nic></pci></pci>
 <pci busid="0000:04:00.0" class="0x020700" link_speed="16 GT/s" link_width="16"><nic>
