@@ -5,9 +5,9 @@
 //
 //   offset  bytes  field
 //        0      4  "WINT"
-//        4      2  version, 2
-//        6    ...  machine, host, place, cores, cards, settings, network, address: of each its
-//                  size (4) and its bytes. Cores are ranges, ascending: first and last (4 each);
+//        4      2  version, 3
+//        6    ...  machine, host, place, cores, cards, device, settings, network, address: of each
+//                  its size (4) and its bytes. Cores are ranges, ascending: first and last (4 each);
 //                  cards as in fabric_choice.h
 #pragma once
 
@@ -27,6 +27,7 @@ struct Introduction {
   std::string place;      // where ranks of other hosts would find this one, packed
   std::vector<int> cpus;  // that this process may use, ascending
   CardsSeen cards;        // of this machine
+  std::string device;     // of this rank: PCI address and number, "0000:3b:00.0 1"; "": none
   std::string settings;   // those that must agree, as text
   std::string network;    // address in the control network; "" where there is none
   std::string address;    // of the transport

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -13,16 +12,15 @@
 #include <string>
 
 #include "core/base/clock.h"
-#include "core/base/fork_barred.h"
 #include "core/base/log.h"
 #include "core/base/per_process.h"
-#include "core/base/process_generation.h"
 #include "core/comm/start/host_wires.h"
 #include "core/comm/start/kept_table.h"
+#include "core/comm/start/machine_exchange.h"
+#include "core/comm/start/process_topology.h"
 #include "core/cost/cache.h"
 #include "core/engine/probe.h"
 #include "core/engine/probe_link.h"
-#include "core/topo/discover.h"
 
 namespace weir::comm {
 
@@ -35,43 +33,11 @@ constexpr std::string_view kCutShort = "cut short";
 // Nanoseconds per byte; one millisecond.
 constexpr double kWireMax = 1e6;
 
-// During discovery hwloc holds locks, which a child forked meanwhile could never take.
-Result<topo::Topology> read_unless_cut_off(const std::string& file, topo::Merge merge) {
-  static constinit std::atomic<uint64_t> under_way_in{0};  // the generation of a process
-  const uint64_t begun_in = under_way_in.load();
-  if (begun_in != 0 && begun_in != process_generation()) {
-    return Status(Code::kUnsupported,
-                  "this process was forked while a thread of its parent was reading the topology; "
-                  "create a communicator in the parent before it forks");
-  }
-  under_way_in = process_generation();
-  std::string alone;
-  auto topology = topo::read_machine(file, merge, {}, &alone);
-  under_way_in = 0;
-  if (!alone.empty()) {
-    log_warn(fmt::format("WEIR_TOPOLOGY_FILE: {}; WEIR_TOPOLOGY_MERGE=0 says that it is meant so",
-                         alone));
-  }
-  return topology;
-}
-
-// Discovery takes tens of milliseconds and the machine stays the same.
-uint64_t topology_hash(const Settings& settings) {
-  static constinit InheritedState<std::optional<uint64_t>> state;
-  const ForkBarred barred;  // until it is known, so that a child knows it
-  const auto access = state.use();
-  std::optional<uint64_t>& known = *access;
-  if (!known) {
-    auto topology = read_unless_cut_off(settings.topology_file,
-                                        topo::merge_of_setting(settings.topology_merge));
-    if (!topology.ok()) {
-      log_warn(fmt::format(
-          "the topology of this machine is unknown, so measured costs are not cached: {}",
-          topology.status().text()));
-    }
-    known = topology.ok() ? topology.value().hash() : 0;
-  }
-  return *known;
+// What ranks tell of their machines goes with what they tell of costs.
+Result<std::vector<std::string>> gather(Bootstrap& bootstrap, const std::string& told,
+                                        uint64_t deadline_ns, MachineExchange* machines) {
+  if (machines == nullptr) return bootstrap.all_gather(told, deadline_ns);
+  return machines->all_gather(bootstrap, told, deadline_ns);
 }
 
 std::string pack(const cost::Table& table) {
@@ -215,7 +181,8 @@ Result<AgreedCosts> with_directory(Result<AgreedCosts> costs, const std::string&
 // Over a transport without mapped memory: every link is measured by messages.
 Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
-                                   uint64_t deadline_ns, const std::string& transport_error) {
+                                   uint64_t deadline_ns, const std::string& transport_error,
+                                   MachineExchange* machines) {
   const bool decides = context.rank == 0;
   const std::vector<uint32_t> hosts = host_of_rank(all);
   const std::vector<Pair> pairs = pairs_to_measure(hosts, context.rank_count);
@@ -242,7 +209,7 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
     if (!known) known = recall(key);
     told = known ? pack(*known) : std::string(kProbeNow);
   }
-  auto first = bootstrap.all_gather(told, deadline_ns);
+  auto first = gather(bootstrap, told, deadline_ns, machines);
   if (!first.ok()) return first.status();
   if (first.value()[0] != kProbeNow) {
     return with_directory(unpack_costs(first.value()[0], host_count), directory);
@@ -255,11 +222,11 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   if (!measured.ok()) return fail_start(bootstrap, measured, transport_error);
   const bool measures = std::any_of(pairs.begin(), pairs.end(),
                                     [&](const Pair& pair) { return pair.first == context.rank; });
-  auto second =
-      bootstrap.all_gather(measures || decides ? pack(AgreedCosts{mine.table, mine.wires, {}}) +
-                                                     (mine.complete ? "" : std::string(kCutShort))
-                                               : "",
-                           deadline_ns);
+  auto second = gather(bootstrap,
+                       measures || decides ? pack(AgreedCosts{mine.table, mine.wires, {}}) +
+                                                 (mine.complete ? "" : std::string(kCutShort))
+                                           : "",
+                       deadline_ns, machines);
   if (!second.ok()) return second.status();
   bool complete = true;
   for (std::string& told_by : second.value()) {
@@ -315,13 +282,14 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
 
 Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const Settings& settings,
                           const std::vector<Introduction>& all, uint64_t deadline_ns,
-                          const std::string& transport_error) {
+                          const std::string& transport_error, MachineExchange* machines) {
   const bool decides = context.rank == 0;
   // Rank 0 decides whether there is a probe, whatever other ranks' settings are: both ranks of a
   // pair must take part. A hook may count operations, or fail them.
   if ((settings.probe || !decides) && settings.hooks.empty() && !context.mapped() &&
       context.rank_count > 1) {
-    return agree_on_links(bootstrap, context, settings, all, deadline_ns, transport_error);
+    return agree_on_links(bootstrap, context, settings, all, deadline_ns, transport_error,
+                          machines);
   }
   uint64_t hash = 0;
   std::string directory;
@@ -339,7 +307,7 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
     const bool probes = settings.probe && !table && context.mapped() && context.rank_count > 1;
     told = probes ? std::string(kProbeNow) : pack(table ? *table : cost::built_in_table());
   }
-  auto first = bootstrap.all_gather(told, deadline_ns);
+  auto first = gather(bootstrap, told, deadline_ns, machines);
   if (!first.ok()) return first.status();
   // What delays messages on purpose says nothing about the table.
   const std::string judged_in = settings.hooks.empty() ? directory : "";
@@ -358,32 +326,18 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
       told = pack(measured.value());
     }
   }
-  auto second = bootstrap.all_gather(told, deadline_ns);
+  auto second = gather(bootstrap, told, deadline_ns, machines);
   if (!second.ok()) return second.status();
   return with_directory(unpack_costs(second.value()[0], 0), judged_in);
 }
 
 }  // namespace
 
-std::shared_ptr<graph::Forests> forests_of(const AgreedCosts& costs,
-                                           const std::vector<uint32_t>& host_of_rank) {
-  if (costs.wire_of_host.empty()) return nullptr;
-  const auto bandwidth = [](double ns_per_byte) {
-    return std::clamp<graph::KilobytesPerSecond>(std::llround(1e6 / std::max(ns_per_byte, 1e-6)), 1,
-                                                 graph::kBandwidthMax);
-  };
-  std::vector<graph::KilobytesPerSecond> of_host;
-  for (const double wire : costs.wire_of_host) of_host.push_back(bandwidth(wire));
-  const cost::LinkTimes& within = costs.table.times.link(cost::Link::kShmSharedCache);
-  const double copied = within.slot_in_ns_per_byte.back() + within.slot_out_ns_per_byte.back();
-  return std::make_shared<graph::Forests>(
-      graph::host_star(host_of_rank, of_host, bandwidth(copied)));
-}
-
 Result<AgreedCosts> agree_on_costs(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
-                                   uint64_t deadline_ns, const std::string& transport_error) {
-  auto agreed = agree(bootstrap, context, settings, all, deadline_ns, transport_error);
+                                   uint64_t deadline_ns, const std::string& transport_error,
+                                   MachineExchange* machines) {
+  auto agreed = agree(bootstrap, context, settings, all, deadline_ns, transport_error, machines);
   if (agreed.ok() && context.rank == 0 && !settings.costs_file.empty()) {
     const Status written = cost::write_table(settings.costs_file, agreed.value().table);
     if (!written.ok()) log_warn(fmt::format("WEIR_COSTS_FILE: {}", written.text()));
