@@ -13,6 +13,7 @@
 #include "core/graph/cluster_forest.h"
 #include "core/graph/cut_bound.h"
 #include "core/graph/forest_load.h"
+#include "core/graph/tree_packing.h"
 
 namespace weir::graph {
 namespace {
@@ -76,6 +77,7 @@ std::optional<Forest> Forests::find_for_all_reduce() {
     return found.ok() ? std::optional(found.take()) : std::nullopt;
   }
   offer(best_forest(graph_, kSearchedRanksMax, &searches_));
+  offer(pack_trees(graph_, &routes_));
   // By the widest way of each rank.
   std::vector<KilobytesPerSecond> reach(n, 0);
   for (Rank rank = 0; rank < n; ++rank) {

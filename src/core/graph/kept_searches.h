@@ -16,8 +16,8 @@ namespace weir::graph {
 // "search-v1-0123456789abcdef.trees"
 std::string kept_search_name(uint64_t graph_hash);
 
-// Without a value: there is none, or it cannot be used (owner, permissions, content; private_files.h
-// and search_record.h), which is logged as a warning.
+// Without a value: there is none, or it cannot be used (owner, permissions, content; see
+// private_files.h and search_record.h), which is logged as a warning.
 std::optional<SearchRecord> load_search(const std::string& directory, uint64_t graph_hash);
 // The same, for a tool, which shows why.
 Result<std::optional<SearchRecord>> read_search(const std::string& directory, uint64_t graph_hash);

@@ -2,6 +2,7 @@
 #include "core/graph/usual_ways.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -18,16 +19,20 @@ class Load {
   }
   // `blocks`: of single ranks.
   void send(Rank from, Rank to, double blocks) {
-    for (const LinkId id : routes_.links(from, to)) {
-      load_.spread[id] += blocks / graph_.rank_count();
-    }
+    const Way way = routes_.way(from, to);
+    possible_ = possible_ && way.exists;
+    for (const LinkId id : way.links) load_.spread[id] += blocks / graph_.rank_count();
   }
-  double ns_per_byte() const { return spread_ns_per_byte(graph_, load_); }
+  // Infinite where a message would have no way.
+  double ns_per_byte() const {
+    return possible_ ? spread_ns_per_byte(graph_, load_) : std::numeric_limits<double>::infinity();
+  }
 
  private:
   const LinkGraph& graph_;
   Routes& routes_;
   ForestLoad load_;
+  bool possible_ = true;
 };
 
 // Ranks by host; empty: hosts have different numbers of ranks, or there is only one.

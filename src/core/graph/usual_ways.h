@@ -13,8 +13,9 @@
 namespace weir::graph {
 
 struct UsualWays {
-  double ns_per_byte = 0;  // of all blocks together (as spread_ns_per_byte); 0: nothing limits it
-  const char* name = "";   // of the best: "ring", "straight", "host by host"
+  double ns_per_byte =
+      0;  // of all blocks together, as spread_ns_per_byte; infinite: none can be used
+  const char* name = "";  // of the best: "ring", "straight", "host by host"
 };
 
 // Of a graph with two ranks or more; `routes` are its own.

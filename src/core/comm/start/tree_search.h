@@ -16,7 +16,8 @@ namespace weir::comm {
 // The ratio of the networks of two hosts from which on trees are offered: below kAlike
 // (host_wires.h), since a measured network has been rounded (graph/host_networks.h).
 inline constexpr double kNetworksDiffer = 1.5;
-// Where networks are alike, trees are offered if they are faster by this factor, by the links alone.
+// Where networks are alike, trees are offered if they are faster by this factor, by the links
+// alone.
 inline constexpr double kTreesFaster = 1.1;
 
 struct TreeSearch {

@@ -5,11 +5,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <random>
 
+#include "core/base/clock.h"
 #include "core/graph/host_networks.h"
 #include "core/graph/kept_searches.h"
 #include "unit/graph/graph_support.h"
@@ -83,6 +86,51 @@ TEST(TreeSearch, IsOfferedWhereTheNetworkOfAHostIsSlow) {
   const TreeSearch found = search_trees(graph::with_network_of_hosts(made.value(), networks), "");
   EXPECT_TRUE(found.offered);
   EXPECT_NE(found.reason.find("differ by a factor of 8"), std::string::npos) << found.reason;
+}
+
+// Bounded by steps, whatever the machine; the times are for people.
+TEST(TreeSearch, TakesFewStepsAlsoForManyHosts) {
+  const std::vector<std::string> files = {
+      "made-nvswitch-8-cards.nccl.xml", "made-nvswitch-1-card.nccl.xml",
+      "made-8-fully-linked.nccl.xml", "rccl-8p-rome-n4.nccl.xml"};
+  std::vector<topo::Topology> kinds;
+  for (const std::string& file : files) kinds.push_back(graph::recorded(file));
+  std::vector<uint32_t> kind_of_host;
+  std::vector<graph::RankPlace> places;
+  for (uint32_t host = 0; host < 128; ++host) {
+    kind_of_host.push_back(host % 4);
+    for (const topo::NodeId gpu : kinds[host % 4].all(topo::NodeKind::kGpu)) {
+      places.push_back({host, gpu, {}});
+    }
+  }
+  std::vector<std::pair<std::string, LinkGraph>> graphs;
+  graphs.emplace_back("128 hosts of 4 kinds",
+                      graph::machine_graph({kinds, kind_of_host, places}).value());
+  graphs.emplace_back("a DGX-2", graph::graph_of_gpus("dgx2.hwloc.xml", 1).value());
+  graphs.emplace_back("2 x 8 GPUs",
+                      graph::graph_of_gpus("made-nvswitch-8-cards.nccl.xml", 2).value());
+  LinkGraph uneven(16);
+  std::mt19937 random(1);
+  for (Rank rank = 0; rank < 16; ++rank) uneven.set_rank(rank, 0, std::to_string(rank));
+  for (Rank a = 0; a < 16; ++a) {
+    uneven.add_links(a, (a + 1) % 16, 25'000'000, 500);
+    for (Rank b = a + 2; b < 16; ++b) {
+      if (random() % 3 == 0) uneven.add_links(a, b, 25'000'000 * (1 + random() % 3), 500);
+    }
+  }
+  ASSERT_TRUE(uneven.finish().ok());
+  graphs.emplace_back("16 GPUs with uneven links", std::move(uneven));
+  for (const auto& [name, graph] : graphs) {
+    const uint64_t begin = now_ns();
+    const TreeSearch found = search_trees(graph, "");
+    const uint64_t end = now_ns();
+    uint64_t steps = 0;
+    for (const auto& [key, forest] : found.searches.all()) steps += forest.steps;
+    std::printf("%s: %.1f ms, %llu steps, %zu searches, %s\n", name.c_str(),
+                static_cast<double>(end - begin) / 1e6, static_cast<unsigned long long>(steps),
+                found.searches.all().size(), found.reason.c_str());
+    EXPECT_LE(steps, 8 * graph::ForestOptions().steps_max) << name;
+  }
 }
 
 TEST_F(TreeSearchFolder, IsKeptWithItsGraph) {
