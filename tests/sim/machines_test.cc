@@ -99,7 +99,6 @@ TEST(Machines, SixteenGpusWithUnevenLinksAndGaps) {
     // By the links alone the trees reach 0.76 to 1.00 of the bound; lanes, which do one thing after
     // the other, take the rest.
     EXPECT_GE(share_of_bound(links, "forest"), 0.55) << "seed " << seed;
-    std::printf("seed %u: %.2f\n", seed, share_of_bound(links, "forest"));
   }
 }
 

@@ -124,7 +124,7 @@ Result<Forest> pack_trees(const LinkGraph& graph, Routes* routes) {
   for (Rank i = 0; i < n; ++i) {
     trees.push_back(packing.add_tree());
     if (trees.back().empty()) {
-      return Status(Code::kUnsupported, "trees: some ranks reach others only over third ones");
+      return Status(Code::kUnsupported, "trees: not all ranks can be joined both ways");
     }
     const double time = packing.time() / static_cast<double>(trees.size());
     // More trees are worth it only if they carry more.

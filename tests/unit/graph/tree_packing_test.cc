@@ -55,10 +55,13 @@ TEST(TreePacking, NeverNeedsLessThanTheBoundAndOftenNotMore) {
   EXPECT_GE(exact, 5);
 }
 
-TEST(TreePacking, IsRefusedWhereOnlyThirdRanksLeadToOne) {
-  LinkGraph graph(2);
-  graph.set_rank(0, 0, "a");
-  graph.set_rank(1, 0, "b");
+TEST(TreePacking, IsRefusedWhereLinksLeadOneWayOnly) {
+  LinkGraph graph(3);
+  for (Rank rank = 0; rank < 3; ++rank) {
+    graph.set_rank(rank, 0, std::to_string(rank));
+    graph.add_link({rank, (rank + 1) % 3, 1000, 1});
+  }
+  ASSERT_TRUE(graph.finish().ok());
   Routes routes(graph);
   EXPECT_FALSE(pack_trees(graph, &routes).ok());
 }
