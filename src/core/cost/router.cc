@@ -27,6 +27,9 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
   if (algorithm.uses_forest && problem.forest == nullptr) {
     return "has no trees here: links are alike, or not known";
   }
+  if (algorithm.uses_rings && problem.rings == nullptr) {
+    return "has no rings here that are better than the order of ranks";
+  }
   if (!algorithm.supports(problem)) {
     return algorithm.imported != nullptr ? "was made for other ranks, another root or other memory"
                                          : "does not support this problem";

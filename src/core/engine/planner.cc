@@ -84,6 +84,11 @@ Planner::Planner(const Context& context, PlannerOptions options)
   entries_.resize(kEntries);
   algorithms_.assign(options_.algorithms.begin(), options_.algorithms.end());
   for (const auto& program : options_.programs) algorithms_.push_back(&program->algorithm());
+  const std::vector<uint32_t>& hosts = options_.node_of_rank;
+  if (!hosts.empty()) {
+    const uint32_t host_count = *std::max_element(hosts.begin(), hosts.end()) + 1;
+    if (graph::crossings(hosts) > host_count) ring_by_host_ = graph::ring_by_host(hosts);
+  }
   note_windows();
 }
 
@@ -287,10 +292,14 @@ Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t
   // Trees are for messages.
   if (options_.forests != nullptr && !problem.mapped) {
     problem.forest = options_.forests->of(call.collective, call.root);
+    problem.rings = options_.forests->rings();
     if (context_.transport != nullptr) {
       problem.lanes_max =
           std::clamp(context_.transport->caps.lane_count - 1, 1u, sched::kLaneCountMax);
     }
+  }
+  if (problem.rings == nullptr && !problem.mapped && ring_by_host_.rank_count > 0) {
+    problem.rings = &ring_by_host_;
   }
   Choice choice;
   auto decided = decide(call, problem, bytes, &choice.record);
