@@ -17,6 +17,7 @@
 namespace weir {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
 
 struct Outcome {
@@ -292,6 +293,30 @@ TEST(WeirSched, SearchesTreesForAMachineAndWritesTheirPrograms) {
   EXPECT_THAT(cluster.text, HasSubstr("network"));
 }
 
+// A larger search is kept where communicators look for it, and a smaller one does not replace it.
+TEST(WeirSched, KeepsTreesAndSearchesThoseOfAKeptGraphAgain) {
+  const Scratch scratch;
+  const std::string cache = scratch.file("cache");
+  const std::string first = "search -t " + kMachines + "rccl-8p-rome-n4.nccl.xml --keep --cache ";
+  const Outcome found = run(first + cache);
+  EXPECT_EQ(found.exit_code, 0) << found.text;
+  const size_t at = found.text.find("graph ");
+  ASSERT_NE(at, std::string::npos) << found.text;
+  const std::string hash = found.text.substr(at + 6, 16);
+  EXPECT_THAT(found.text, HasSubstr("kept as       " + cache + "/search-v1-" + hash + ".trees"));
+  EXPECT_THAT(run(first + cache).text, HasSubstr("as much: they stay"));
+  const std::string again = "search --kept " + hash + " --keep --cache " + cache;
+  const Outcome larger = run(again + " --trees 24 --steps 5000000");
+  EXPECT_EQ(larger.exit_code, 0) << larger.text;
+  EXPECT_THAT(larger.text, HasSubstr("graph " + hash));
+  EXPECT_THAT(larger.text, AnyOf(HasSubstr("kept as"), HasSubstr("they stay")));
+  EXPECT_THAT(run(again).text, HasSubstr("they stay")) << "what is better is not replaced";
+  const Outcome missing = run("search --kept 12ab --cache " + cache);
+  EXPECT_NE(missing.exit_code, 0);
+  EXPECT_THAT(missing.text, HasSubstr("search-v1-00000000000012ab.trees' does not exist"));
+  EXPECT_THAT(run("search --kept 12xy --cache " + cache).text, HasSubstr("hexadecimal"));
+}
+
 TEST(WeirSched, RefusesBadArgumentsByName) {
   struct Case {
     const char* arguments;
@@ -318,7 +343,7 @@ TEST(WeirSched, RefusesBadArgumentsByName) {
       {"sim -c all_reduce -a ring -n 2 --costs /nonexistent.json", "cannot open"},
       {"sim -c all_reduce -a ring -n 2 --costs /a.json --net /b.toml", "excludes"},
       {"sim -c all_reduce -a ring", "--ranks must be at least 1"},
-      {"search", "--topology is required"},
+      {"search", "give --topology or --kept"},
       {"search -c gather -t a.xml", "no trees for gather"},
       {"search -t /nonexistent.xml", "/nonexistent.xml"},
       {"sim -c all_reduce -a ring --topology /nonexistent.xml", "/nonexistent.xml"},

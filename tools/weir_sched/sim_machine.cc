@@ -8,6 +8,7 @@
 #include "core/graph/machine_graph.h"
 #include "core/topo/cpus.h"
 #include "core/topo/discover.h"
+#include "core/topo/nccl_xml.h"
 
 namespace weir::sched_tool {
 namespace {
@@ -58,9 +59,17 @@ void find_groups(const topo::Topology& topology, const std::vector<graph::RankPl
   if (level > 0) machine->cache_of_rank = none_if_one(topo::cache_groups(topology, cpus, level));
 }
 
+// What the ranks of other hosts read.
+Result<topo::Topology> told_form(const topo::Topology& topology) {
+  const auto text = topo::to_nccl_xml(topology);
+  if (!text.ok()) return text.status();
+  return topo::parse_nccl_xml(text.value(), "NCCL's XML");
+}
+
 }  // namespace
 
-Result<SimMachine> read_sim_machine(const std::string& file, uint32_t host_count, Rank rank_count) {
+Result<SimMachine> read_sim_machine(const std::string& file, uint32_t host_count, Rank rank_count,
+                                    bool as_told) {
   Result<topo::Topology> topology = topo::read_file(file);
   if (!topology.ok()) return topology.status();
   const Seats seats = seats_of(topology.value());
@@ -99,7 +108,18 @@ Result<SimMachine> read_sim_machine(const std::string& file, uint32_t host_count
       place.cpus = seats.cores[number * seats.cores.size() / population[place.host]];
     }
   }
-  const std::vector<topo::Topology> kinds = {topology.take()};
+  std::vector<topo::Topology> kinds = {topology.take()};
+  if (as_told) {
+    auto told = told_form(kinds[0]);
+    if (!told.ok()) return told.status().with_context(file);
+    for (graph::RankPlace& place : places) {
+      if (place.device == topo::kNoNode) continue;
+      const auto device = told.value().find(kinds[0].label(place.device));
+      if (!device.ok()) return device.status().with_context(file);
+      place.device = device.value();
+    }
+    kinds[0] = told.take();
+  }
   const std::vector<uint32_t> kind_of_host(host_count, 0);
   Result<graph::LinkGraph> graph = graph::machine_graph({kinds, kind_of_host, places});
   if (!graph.ok()) return invalid_argument(file + ": " + graph.status().text());

@@ -25,7 +25,9 @@ struct SimMachine {
 // `host_count` machines like the one of the file (hwloc's or NCCL's XML). Ranks fill the hosts in
 // blocks as even as possible; those of a host run on its GPUs in the order of their numbers or,
 // where it has none, on its cores, as far apart as possible. `rank_count` 0: one on each GPU or
-// core.
-Result<SimMachine> read_sim_machine(const std::string& file, uint32_t host_count, Rank rank_count);
+// core. `as_told`: the graph is made as communicators make theirs, from NCCL's XML of the machine,
+// so that its hash is that of a communicator with the same ranks.
+Result<SimMachine> read_sim_machine(const std::string& file, uint32_t host_count, Rank rank_count,
+                                    bool as_told = false);
 
 }  // namespace weir::sched_tool

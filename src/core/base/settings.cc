@@ -123,7 +123,8 @@ constexpr SettingInfo kTable[] = {
      "What the machine has and WEIR_TOPOLOGY_FILE lacks is added: where the file is NCCL's and of "
      "this machine, never, or always (a file with which that is impossible is an error)."},
     {"WEIR_CACHE_DIR", Kind::kPath, "", "",
-     "Where measured costs are kept; unset: weir in the user's cache directory."},
+     "Where measured costs and searched trees are kept; unset: weir in the user's cache "
+     "directory."},
     {"WEIR_COSTS_FILE", Kind::kPath, "", "",
      "Rank 0 of each new communicator writes the costs that its ranks agreed on to this file, for "
      "weir-sched sim --costs."},

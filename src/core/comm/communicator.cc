@@ -17,12 +17,14 @@
 #include "core/base/per_process.h"
 #include "core/base/rank_list.h"
 #include "core/base/settings.h"
+#include "core/comm/device/device_memory.h"
 #include "core/comm/device/nearby.h"
 #include "core/comm/one_sided.h"
 #include "core/comm/process.h"
 #include "core/comm/start/bootstrap.h"
 #include "core/comm/start/introduction.h"
 #include "core/comm/start/kept_table.h"
+#include "core/comm/start/machine_exchange.h"
 #include "core/comm/start/measured_table.h"
 #include "core/comm/start/program_files.h"
 #include "core/comm/start/rank_groups.h"
@@ -332,6 +334,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   self.cards.stance = stance_of(settings);
   self.cards.near = nearby.near.cards.names;
   if (!settings.topology_file.empty()) place_by_file(settings.topology_file, &self);
+  if (nearby.device >= 0) self.device = told_device(nearby.device);
   if (network_ != nullptr) self.network = network_->address();
   if (!reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
@@ -425,9 +428,18 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   }
 
   reports_.open(network_.get());
+  MachineExchange machines(context, settings, all);
   auto costs = agree_on_costs(*bootstrap.value(), context, settings, all, deadline_ns,
-                              state_.transport_error);
+                              state_.transport_error, &machines);
   if (!costs.ok()) return costs.status();
+  auto links = machines.agree(*bootstrap.value(), &costs.value(), deadline_ns);
+  if (!links.ok()) return links.status();
+  if (const std::string& reason = links.value().reason; !reason.empty() && rank == 0) {
+    log_info(fmt::format("links of '{}': {}", state_.name, reason));
+    if (settings.explain) {
+      std::fprintf(stderr, "links of '%s': %s\n", state_.name.c_str(), reason.c_str());
+    }
+  }
   times.mark(&times.costs_ns);
   log_info(fmt::format("communicator '{}': rank {} of {} started in {}", state_.name, rank,
                        rank_count, times.describe()));
@@ -447,7 +459,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.forced = forced.take();
   planner.table = costs.value().table;
   planner.wire_of_node = costs.value().wire_of_host;
-  planner.forests = forests_of(costs.value(), hosts);
+  planner.forests = links.value().forests;
   planner.rules = rules.take();
   planner.programs = programs.programs;
   planner.explain = settings.explain;

@@ -40,6 +40,12 @@ TreesOfHost trees_by_part(const Forest& forest, uint32_t parts) {
   return trees;
 }
 
+std::vector<Rank> all_ranks(const LinkGraph& graph) {
+  std::vector<Rank> all(graph.rank_count());
+  std::iota(all.begin(), all.end(), 0u);
+  return all;
+}
+
 class Composer {
  public:
   Composer(std::vector<std::vector<Rank>> ranks, std::vector<TreesOfHost> trees, uint32_t parts)
@@ -119,6 +125,8 @@ Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions
                     fmt::format("cluster forest: hosts with {} and {} ranks", each, it.size()));
     }
   }
+  Searches own;
+  Searches& searches = options.searches != nullptr ? *options.searches : own;
   uint64_t steps = 0;
   uint32_t parts = 1;
   std::map<uint64_t, Forest> kinds;  // by hash of the host
@@ -130,7 +138,7 @@ Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions
     if (!alone.ok()) return alone.status();
     const uint64_t hash = alone.value().hash();
     if (!kinds.contains(hash)) {
-      auto found = find_forest(alone.value(), options.host);
+      auto found = searches.trees(alone.value(), all_ranks(alone.value()), options.host);
       if (!found.ok()) return found.status();
       steps += found.value().steps;
       parts = std::lcm(parts, found.value().trees_per_root);
@@ -153,7 +161,6 @@ Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions
   Forest forest;
   forest.rank_count = graph.rank_count();
   forest.trees_per_root = parts;
-  forest.bound_gbs = cut_bound(graph).block_gbs();
   forest.steps = steps;
   const Composer composer(ranks, std::move(trees), parts);
   for (Rank root = 0; root < graph.rank_count(); ++root) {
@@ -164,6 +171,8 @@ Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions
       }
     }
   }
+  if (!options.rated) return forest;
+  forest.bound_gbs = cut_bound(graph).block_gbs();
   Routes routes(graph);
   const double ns_per_byte = spread_ns_per_byte(graph, load_of(graph, forest, &routes));
   if (ns_per_byte == 0) return Status(Code::kUnsupported, "cluster forest: no link has a limit");
@@ -171,12 +180,20 @@ Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions
   return forest;
 }
 
-Result<Forest> best_forest(const LinkGraph& graph, uint32_t searched_ranks_max) {
+Result<Forest> best_forest(const LinkGraph& graph, uint32_t searched_ranks_max,
+                           Searches* searches) {
+  Searches own;
+  const bool rated = searches == nullptr;
+  if (searches == nullptr) searches = &own;
+  const std::vector<Rank> all = all_ranks(graph);
   const bool searched = graph.rank_count() <= searched_ranks_max;
-  if (graph.host_count() < 2) return find_forest(graph);
-  auto cluster = cluster_forest(graph);
-  if (!searched) return cluster;
-  auto found = find_forest(graph);
+  if (graph.host_count() < 2) return searches->trees(graph, all);
+  if (!searched) {
+    if (const Forest* known = searches->find(graph.hash(), all); known != nullptr) return *known;
+    return cluster_forest(graph, {.host = {}, .rated = rated, .searches = searches});
+  }
+  auto cluster = cluster_forest(graph, {.host = {}, .searches = searches});
+  auto found = searches->trees(graph, all);
   if (!found.ok() || !cluster.ok()) return found.ok() ? std::move(found) : std::move(cluster);
   // Of two that spread as fast, that which leaves more of the links to what is folded meanwhile.
   Routes routes(graph);

@@ -12,6 +12,7 @@
 #include "core/base/status.h"
 #include "core/graph/forest.h"
 #include "core/graph/link_graph.h"
+#include "core/graph/searches.h"
 
 namespace weir::graph {
 
@@ -24,11 +25,15 @@ Result<LinkGraph> host_graph(const LinkGraph& graph, uint32_t host);
 struct ClusterForestOptions {
   ForestOptions host;
   uint64_t links_max = 2'000'000;
+  bool rated = true;  // whether to find Forest::block_gbs and bound_gbs: slow for many ranks
+  Searches* searches = nullptr;  // where the trees of hosts are looked for, and kept
 };
 Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions& options = {});
 
 // The better of find_forest and cluster_forest: the first is tried up to `searched_ranks_max`
-// ranks. The bound of what is returned is the cut bound of the whole graph.
-Result<Forest> best_forest(const LinkGraph& graph, uint32_t searched_ranks_max = 16);
+// ranks. The bound of what is returned is the cut bound of the whole graph. What `searches` has for
+// the whole graph is taken as it is; beyond `searched_ranks_max`, trees are then not rated.
+Result<Forest> best_forest(const LinkGraph& graph, uint32_t searched_ranks_max = 16,
+                           Searches* searches = nullptr);
 
 }  // namespace weir::graph

@@ -122,12 +122,117 @@ double least_ns_of_all_to_all(const LinkGraph& graph, uint64_t bytes) {
   return least;
 }
 
+// The smallest cut between any two ranks; kUnlimited: none has a limit.
+KilobytesPerSecond smallest_cut(const LinkGraph& graph) {
+  const int64_t unlimited = unlimited_of(graph);
+  MaxFlow flow(static_cast<uint32_t>(graph.vertices().size()));
+  for (const Link& link : graph.links()) flow.add_arc(link.from, link.to, 0);
+  int64_t least = unlimited;
+  // A cut has rank 0 on one of its sides.
+  for (Rank other = 1; other < graph.rank_count(); ++other) {
+    for (const bool back : {false, true}) {
+      for (uint32_t i = 0; i < graph.links().size(); ++i) {
+        flow.set_capacity(i, capacity_of(graph.links()[i], unlimited));
+      }
+      least = std::min(least, flow.run(back ? other : 0, back ? 0 : other, least));
+    }
+  }
+  return least >= unlimited ? kUnlimited : least;
+}
+
+// Parts of the ranks, which are joined by pairs as long as that raises (k - 1) / bandwidth of all.
+class Parts {
+ public:
+  // `part_of`: of each vertex; kNone: of no part.
+  Parts(const LinkGraph& graph, const std::vector<uint32_t>& part_of, uint32_t count)
+      : unlimited_(unlimited_of(graph)),
+        between_(count, std::vector<int64_t>(count, 0)),
+        count_(count) {
+    for (const Link& link : graph.links()) {
+      const uint32_t from = part_of[link.from];
+      const uint32_t to = part_of[link.to];
+      if (from == to) continue;
+      const int64_t capacity = capacity_of(link, unlimited_);
+      if (from != kNone) out_ += capacity;
+      if (to != kNone) in_ += capacity;
+      if (from == kNone || to == kNone) continue;
+      between_[from][to] += capacity;
+      between_[to][from] += capacity;  // joined, both directions are inside
+    }
+  }
+
+  double best_ns_per_byte() {
+    double best = value();
+    std::vector<bool> gone(between_.size());
+    while (count_ > 2) {
+      uint32_t a = 0, b = 0;
+      int64_t most = 0;
+      for (uint32_t i = 0; i < between_.size(); ++i) {
+        if (gone[i]) continue;
+        for (uint32_t j = i + 1; j < between_.size(); ++j) {
+          if (gone[j] || between_[i][j] <= most) continue;
+          most = between_[i][j];
+          a = i;
+          b = j;
+        }
+      }
+      if (most == 0) break;
+      for (uint32_t j = 0; j < between_.size(); ++j) {
+        if (gone[j] || j == a || j == b) continue;
+        between_[a][j] += between_[b][j];
+        between_[j][a] = between_[a][j];
+      }
+      gone[b] = true;
+      out_ -= most;
+      in_ -= most;
+      --count_;
+      best = std::max(best, value());
+    }
+    return best;
+  }
+
+ private:
+  double value() const {
+    const int64_t least = std::min(out_, in_);
+    return least > 0 && least < unlimited_ ? 2e6 * (count_ - 1) / static_cast<double>(least) : 0;
+  }
+
+  int64_t unlimited_;
+  std::vector<std::vector<int64_t>> between_;  // two parts, both directions together
+  uint32_t count_;
+  int64_t out_ = 0, in_ = 0;  // of all parts
+};
+
+// Beyond, pairs of parts are not joined.
+constexpr uint32_t kJoinedPartsMax = 256;
+
+double parts_ns_per_byte(const LinkGraph& graph, const std::vector<uint32_t>& part_of,
+                         uint32_t count) {
+  if (count < 2 || count > kJoinedPartsMax) return 0;
+  return Parts(graph, part_of, count).best_ns_per_byte();
+}
+
 }  // namespace
+
+double all_reduce_ns_per_byte(const LinkGraph& graph) {
+  const Rank n = graph.rank_count();
+  if (n < 2) return 0;
+  const KilobytesPerSecond cut = smallest_cut(graph);
+  const double by_cut = cut == kUnlimited ? 0 : 1e6 / static_cast<double>(cut);
+  std::vector<uint32_t> alone(graph.vertices().size(), kNone), by_host(alone);
+  std::iota(alone.begin(), alone.begin() + n, 0u);
+  for (VertexId id = 0; id < graph.vertices().size(); ++id) by_host[id] = graph.vertices()[id].host;
+  return std::max({by_cut, parts_ns_per_byte(graph, alone, n),
+                   parts_ns_per_byte(graph, by_host, graph.host_count())});
+}
 
 double least_ns(const LinkGraph& graph, Collective collective, Rank root, uint64_t bytes) {
   const uint32_t n = graph.rank_count();
   if (n < 2) return 0;
   if (collective == Collective::kAllToAll) return least_ns_of_all_to_all(graph, bytes);
+  if (collective == Collective::kAllReduce) {
+    return all_reduce_ns_per_byte(graph) * static_cast<double>(bytes);
+  }
   const bool rooted = collective == Collective::kBroadcast || collective == Collective::kReduce;
   const CutBound bound = rooted ? broadcast_bound(graph, root) : cut_bound(graph);
   if (bound.bandwidth == kUnlimited) return 0;
@@ -139,8 +244,6 @@ double least_ns(const LinkGraph& graph, Collective collective, Rank root, uint64
     case Collective::kAllGather:
     case Collective::kReduceScatter:
       return whole / n;
-    case Collective::kAllReduce:
-      return 2 * whole / n;
     default:
       WEIR_CHECK(false, "no bound for this collective");
       return 0;

@@ -7,8 +7,9 @@
 //
 // over all sets S (Zhao, Pal, Gangidi, Krishnamurthy, "ForestColl: throughput-optimal collective
 // communications on heterogeneous network fabrics", 2024). reduce_scatter is the same backwards.
-// all_reduce as both, one after the other, of equal blocks, takes the sum. Exact: found with
-// integers, by raising the bound as long as a cut breaks it. Pure functions; thread-safe.
+// Exact: found with integers, by raising the bound as long as a cut breaks it. all_reduce has a
+// bound of its own, since where links are unequal its ranks need not own equal blocks. Pure
+// functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +41,24 @@ CutBound broadcast_bound(const LinkGraph& graph, Rank root);
 // Where only `roots` give a block to all others: `ranks` counts roots. One root or more.
 CutBound roots_bound(const LinkGraph& graph, std::span<const Rank> roots);
 
+// A lower bound of the time of an all_reduce of one byte a rank, in ns, by the bandwidth of the
+// links alone; 0: nothing limits it. The larger of
+//
+//   - 1 / the smallest cut with ranks on both sides, in either direction: each side must hear a
+//     result that depends on all elements of the other;
+//   - 2 (k - 1) / the bandwidth out of (or into) k parts of the ranks together, since to have each
+//     of k parts know what depends on all takes 2 (k - 1) messages of each element (Harary and
+//     Schwenk 1974: gossip by one-way calls): every rank by itself, every host, and what comes of
+//     joining parts as long as that raises the bound.
+//
+// Exact where links and hosts are alike. Elsewhere it may be too low, never too high.
+double all_reduce_ns_per_byte(const LinkGraph& graph);
+
 // The least time of the collective, by the links' bandwidth alone: `bytes` as bandwidth tools print
 // them (cost/chunk_bytes.h). 0: nothing limits it. Collectives: all_gather, reduce_scatter,
-// broadcast, reduce, and all_reduce as above: where links are unequal, other ways may be faster. Of
-// all_to_all only the cuts of each rank and each host are looked at.
+// broadcast and reduce (by the bounds above, which trees can reach), all_reduce (see
+// all_reduce_ns_per_byte) and all_to_all, of which only the cuts of each rank and each host are
+// looked at.
 double least_ns(const LinkGraph& graph, Collective collective, Rank root, uint64_t bytes);
 
 }  // namespace weir::graph

@@ -13,12 +13,11 @@
 #include "core/graph/cluster_forest.h"
 #include "core/graph/cut_bound.h"
 #include "core/graph/forest_load.h"
+#include "core/graph/tree_packing.h"
 
 namespace weir::graph {
 namespace {
 
-// Beyond, a search for any roots takes too long for a start.
-constexpr uint32_t kSearchedRanksMax = 16;
 constexpr size_t kRootSetsMax = 4;
 // Beyond, the ways between all ranks take too much memory.
 constexpr uint32_t kRingRanksMax = 1024;
@@ -28,7 +27,8 @@ constexpr double kHostHopNs = 1000;
 
 }  // namespace
 
-Forests::Forests(LinkGraph graph) : graph_(std::move(graph)), routes_(graph_) {}
+Forests::Forests(LinkGraph graph, Searches searches)
+    : graph_(std::move(graph)), routes_(graph_), searches_(std::move(searches)) {}
 
 const Forest* Forests::of(Collective collective, Rank root) {
   Key key{Use::kAll, 0};
@@ -54,9 +54,13 @@ const Forest* Forests::of(Collective collective, Rank root) {
 
 std::optional<Forest> Forests::find(const Key& key) {
   if (key.first == Use::kAllReduce) return find_for_all_reduce();
-  if (key.first == Use::kRoot && graph_.rank_count() > kSearchedRanksMax) return std::nullopt;
-  auto found = key.first == Use::kRoot ? find_trees(graph_, std::span(&key.second, 1))
-                                       : best_forest(graph_, kSearchedRanksMax);
+  const auto root = std::span(&key.second, 1);
+  if (key.first == Use::kRoot && graph_.rank_count() > kSearchedRanksMax &&
+      searches_.find(graph_.hash(), root) == nullptr) {
+    return std::nullopt;
+  }
+  auto found = key.first == Use::kRoot ? searches_.trees(graph_, root)
+                                       : best_forest(graph_, kSearchedRanksMax, &searches_);
   return found.ok() ? std::optional(found.take()) : std::nullopt;
 }
 
@@ -72,8 +76,12 @@ std::optional<Forest> Forests::find_for_all_reduce() {
     best = found.take();
     best_ns = ns;
   };
-  offer(best_forest(graph_, kSearchedRanksMax));
-  if (n > kSearchedRanksMax) return best;
+  if (n > kSearchedRanksMax) {
+    auto found = best_forest(graph_, kSearchedRanksMax, &searches_);
+    return found.ok() ? std::optional(found.take()) : std::nullopt;
+  }
+  offer(best_forest(graph_, kSearchedRanksMax, &searches_));
+  offer(pack_trees(graph_, &routes_));
   // By the widest way of each rank.
   std::vector<KilobytesPerSecond> reach(n, 0);
   for (Rank rank = 0; rank < n; ++rank) {
@@ -93,7 +101,7 @@ std::optional<Forest> Forests::find_for_all_reduce() {
     for (Rank rank = 0; rank < n; ++rank) {
       if (reach[rank] >= levels[i]) roots.push_back(rank);
     }
-    offer(find_trees(graph_, roots));
+    offer(searches_.trees(graph_, roots));
   }
   return best;
 }

@@ -2,8 +2,8 @@
 // Forests: the trees of each collective on one graph, and its rings, found when they are first
 // asked for, and kept. all_gather and reduce_scatter have trees of all ranks; broadcast and reduce
 // of their root; all_reduce of those ranks with which it takes the least time, since one that is
-// reached over a slow link need not be a root. A function of the graph alone: every rank finds the
-// same. One thread at a time.
+// reached over a slow link need not be a root. A function of the graph and of the searches that are
+// given: ranks with the same find the same. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,22 @@
 #include "core/graph/link_graph.h"
 #include "core/graph/rings.h"
 #include "core/graph/routes.h"
+#include "core/graph/searches.h"
 
 namespace weir::graph {
 
 class Forests {
  public:
-  // A finished graph.
-  explicit Forests(LinkGraph graph);
+  // Up to so many ranks trees are searched at once, beyond that host by host, and for any root.
+  static constexpr uint32_t kSearchedRanksMax = 16;
+
+  // A finished graph. `searches`: forests of it, or of its hosts, that have been found before.
+  explicit Forests(LinkGraph graph, Searches searches = {});
 
   const LinkGraph& graph() const { return graph_; }
+  // What was given, and what has been searched since.
+  const Searches& searches() const { return searches_; }
+  Routes& routes() { return routes_; }
   // nullptr: none was found, or the collective does not go along trees. `root`: of broadcast and
   // reduce. Valid as long as this.
   const Forest* of(Collective collective, Rank root);
@@ -41,6 +48,7 @@ class Forests {
 
   LinkGraph graph_;
   Routes routes_;
+  Searches searches_;
   std::map<Key, std::optional<Forest>> kept_;
   std::optional<Rings> rings_;
   bool looked_for_rings_ = false;

@@ -12,16 +12,16 @@
 namespace weir::graph {
 namespace {
 
-// The vertices that `start` reaches.
-std::vector<bool> reached_from(const LinkGraph& graph, VertexId start) {
+// The vertices that rank 0 reaches or, `backwards`, that reach it.
+std::vector<bool> reached(const LinkGraph& graph, bool backwards) {
   std::vector<bool> seen(graph.vertices().size());
-  std::vector<VertexId> open = {start};
-  seen[start] = true;
+  std::vector<VertexId> open = {0};
+  seen[0] = true;
   while (!open.empty()) {
     const VertexId vertex = open.back();
     open.pop_back();
-    for (const LinkId id : graph.links_from(vertex)) {
-      const VertexId next = graph.links()[id].to;
+    for (const LinkId id : backwards ? graph.links_to(vertex) : graph.links_from(vertex)) {
+      const VertexId next = backwards ? graph.links()[id].from : graph.links()[id].to;
       if (seen[next]) continue;
       seen[next] = true;
       open.push_back(next);
@@ -89,9 +89,10 @@ Status LinkGraph::finish() {
     }
     host_count_ = std::max(host_count_, vertices_[rank].host + 1);
   }
-  const std::vector<bool> reached = reached_from(*this, 0);
+  const std::vector<bool> from_0 = reached(*this, false);
+  const std::vector<bool> to_0 = reached(*this, true);
   for (Rank rank = 1; rank < rank_count_; ++rank) {
-    if (!reached[rank] || !reached_from(*this, rank)[0]) {
+    if (!from_0[rank] || !to_0[rank]) {
       return invalid_argument(fmt::format(
           "link graph: ranks 0 ({}) and {} ({}) cannot reach each other; does the file of the "
           "machine lack network cards or links?",

@@ -80,6 +80,61 @@ TEST(CutBound, OfAllToAllIsThatOfAHostWhereItsNetworkIsSlow) {
   EXPECT_DOUBLE_EQ(least_ns(graph, Collective::kAllToAll, 0, 4000), 1000);
 }
 
+// A rank with a slow link sends and receives each element once, whatever the others do.
+TEST(CutBound, OfAllReduceIsNotThatOfEqualBlocksWhereLinksDiffer) {
+  EXPECT_DOUBLE_EQ(all_reduce_ns_per_byte(star({50'000'000, 20'000'000, 50'000'000})), 1.0 / 20);
+  // Alike: each of n ranks sends 2 (n - 1) / n of its bytes.
+  EXPECT_DOUBLE_EQ(all_reduce_ns_per_byte(star({20'000'000, 20'000'000, 20'000'000, 20'000'000})),
+                   1.5 / 20);
+}
+
+// Two hosts, whose ranks share what leaves them: the hosts are parts.
+TEST(CutBound, OfAllReduceCountsHosts) {
+  LinkGraph graph(8);
+  const VertexId network = graph.add_vertex(VertexKind::kNetwork, kNone, "network");
+  for (uint32_t host = 0; host < 4; ++host) {
+    const VertexId hub = graph.add_vertex(VertexKind::kSwitch, host, "hub");
+    graph.add_links(hub, network, 10'000'000, 1);
+    for (const Rank rank : {host * 2, host * 2 + 1}) {
+      graph.set_rank(rank, host, "rank");
+      graph.add_links(rank, hub, 100'000'000, 1);
+    }
+  }
+  ASSERT_TRUE(graph.finish().ok());
+  EXPECT_DOUBLE_EQ(all_reduce_ns_per_byte(graph), 2.0 * 3 / 40);
+}
+
+// The ranks fold to a root and spread from it, along the smallest cut: no bound may be above what
+// the slower of both takes when they overlap.
+TEST(CutBound, OfAllReduceIsNotAboveWhatAPairOfTreesTakes) {
+  for (uint32_t seed = 1; seed <= 40; ++seed) {
+    std::mt19937 random(seed);
+    LinkGraph graph(6);
+    for (Rank rank = 0; rank < 6; ++rank) graph.set_rank(rank, rank / 2, std::to_string(rank));
+    for (Rank a = 0; a < 6; ++a) {
+      graph.add_links(a, (a + 1) % 6, 1'000'000 * (1 + random() % 9), 1);
+      if (random() % 2 == 0) graph.add_links(a, (a + 2) % 6, 1'000'000 * (1 + random() % 9), 1);
+    }
+    ASSERT_TRUE(graph.finish().ok());
+    // One tree by the widest links (Prim), used both ways at the same time.
+    std::vector<bool> in(6);
+    in[0] = true;
+    int64_t narrowest = kBandwidthMax;
+    for (int step = 0; step < 5; ++step) {
+      const Link* widest = nullptr;
+      for (const Link& link : graph.links()) {
+        const bool grows = in[link.from] && !in[link.to];
+        if (grows && (widest == nullptr || link.bandwidth > widest->bandwidth)) widest = &link;
+      }
+      in[widest->to] = true;
+      narrowest = std::min(narrowest, widest->bandwidth);
+    }
+    const double bound = all_reduce_ns_per_byte(graph);
+    EXPECT_GT(bound, 0);
+    EXPECT_LE(bound, 1e6 / static_cast<double>(narrowest) * (1 + 1e-9)) << "seed " << seed;
+  }
+}
+
 // The most of ranks / bandwidth over all sets of vertices.
 double by_all_cuts(const LinkGraph& graph) {
   double most = 0;

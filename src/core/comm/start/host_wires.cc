@@ -57,14 +57,17 @@ std::vector<double> wire_of_host(std::span<const uint32_t> host_of_rank,
   constexpr double kUnknown = 1e18;
   std::vector<double> of_host(*std::max_element(host_of_rank.begin(), host_of_rank.end()) + 1,
                               kUnknown);
-  double fastest = kUnknown;
   for (const auto& [ranks, wire] : slower) {
     for (const Rank rank : {ranks.first, ranks.second}) {
       double& least = of_host[host_of_rank[rank]];
       least = std::min(least, wire);
     }
-    fastest = std::min(fastest, wire);
   }
+  return different_wires(std::move(of_host));
+}
+
+std::vector<double> different_wires(std::vector<double> of_host) {
+  const double fastest = *std::min_element(of_host.begin(), of_host.end());
   bool differ = false;
   for (double& it : of_host) {
     if (it <= kAlike * fastest) {

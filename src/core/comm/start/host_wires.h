@@ -33,5 +33,7 @@ std::vector<Pair> pairs_to_measure(std::span<const uint32_t> host_of_rank, Rank 
 inline constexpr double kAlike = 1.8;
 std::vector<double> wire_of_host(std::span<const uint32_t> host_of_rank,
                                  std::span<const Pair> brief_pairs, std::span<const double> wires);
+// The same from a figure of each host, one at least.
+std::vector<double> different_wires(std::vector<double> of_host);
 
 }  // namespace weir::comm

@@ -23,6 +23,7 @@ namespace {
 
 constexpr char kMagic[4] = {'W', 'I', 'N', 'T'};
 constexpr uint16_t kVersion = 3;
+constexpr size_t kDeviceBytesMax = 64;
 constexpr uint32_t kCpuEnd = 1u << 16;  // no machine has so many
 
 void append_number(uint32_t value, std::string* bytes) {
@@ -66,8 +67,9 @@ std::string Introduction::pack() const {
     append_number(number, &packed_place);
   }
   const std::string packed_cards = cards.pack();
-  for (const std::string_view text : std::initializer_list<std::string_view>{
-           machine, host, place, ranges, packed_place, packed_cards, settings, network, address}) {
+  for (const std::string_view text :
+       std::initializer_list<std::string_view>{machine, host, place, ranges, packed_place,
+                                               packed_cards, device, settings, network, address}) {
     append(text, &bytes);
   }
   return bytes;
@@ -84,8 +86,8 @@ Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
               static_cast<unsigned char>(bytes[4]) == (kVersion & 0xff) &&
               static_cast<unsigned char>(bytes[5]) == kVersion >> 8;
   if (good) bytes.remove_prefix(magic.size() + 2);
-  for (std::string* text : {&it.machine, &it.host, &it.place, &ranges, &place, &cards, &it.settings,
-                            &it.network, &it.address}) {
+  for (std::string* text : {&it.machine, &it.host, &it.place, &ranges, &place, &cards, &it.device,
+                            &it.settings, &it.network, &it.address}) {
     good = good && take(&bytes, text);
   }
   good = good && bytes.empty() && ranges.size() % 8 == 0 && place.size() == 12 &&
@@ -108,6 +110,10 @@ Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
     return Status(Code::kRefused, fmt::format("the introduction of rank {} cannot be read; do all "
                                               "ranks run the same version of Weir?",
                                               from));
+  }
+  if (it.device.size() > kDeviceBytesMax) {
+    return Status(Code::kRefused, fmt::format("rank {} sent a device of {} bytes; allowed are {}",
+                                              from, it.device.size(), kDeviceBytesMax));
   }
   if (it.address.size() > WEIR_TRANSPORT_ADDRESS_BYTES_MAX) {
     return Status(Code::kRefused,

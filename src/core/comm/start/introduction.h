@@ -6,8 +6,8 @@
 //   offset  bytes  field
 //        0      4  "WINT"
 //        4      2  version, 3
-//        6    ...  machine, host, place, cores, their place, cards, settings, network, address: of
-//                  each its size (4) and its bytes. Cores are ranges, ascending: first and last
+//        6    ...  machine, host, place, cores, their place, cards, device, settings, network,
+//                  address: of each its size (4) and its bytes. Cores are ranges, ascending: first and last
 //                  (4 each); their place is cache, NUMA node and package (4 each); cards as in
 //                  fabric_choice.h
 #pragma once
@@ -30,6 +30,7 @@ struct Introduction {
   std::vector<int> cpus;     // that this process may use, ascending
   topo::CpuPlace cpu_place;  // of the cores
   CardsSeen cards;           // of this machine
+  std::string device;        // of this rank: PCI address and number, "0000:3b:00.0 1"; "": none
   std::string settings;      // those that must agree, as text
   std::string network;       // address in the control network; "" where there is none
   std::string address;       // of the transport

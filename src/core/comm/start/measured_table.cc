@@ -17,6 +17,7 @@
 #include "core/base/per_process.h"
 #include "core/comm/start/host_wires.h"
 #include "core/comm/start/kept_table.h"
+#include "core/comm/start/machine_exchange.h"
 #include "core/comm/start/process_topology.h"
 #include "core/comm/start/rank_groups.h"
 #include "core/cost/cache.h"
@@ -33,6 +34,13 @@ constexpr std::string_view kProbeNow = "probe";
 constexpr std::string_view kCutShort = "cut short";
 // Nanoseconds per byte; one millisecond.
 constexpr double kWireMax = 1e6;
+
+// What ranks tell of their machines goes with what they tell of costs.
+Result<std::vector<std::string>> gather(Bootstrap& bootstrap, const std::string& told,
+                                        uint64_t deadline_ns, MachineExchange* machines) {
+  if (machines == nullptr) return bootstrap.all_gather(told, deadline_ns);
+  return machines->all_gather(bootstrap, told, deadline_ns);
+}
 
 std::string pack(const cost::Table& table) {
   const cost::TableBlob blob = cost::to_blob(table);
@@ -175,7 +183,8 @@ Result<AgreedCosts> with_directory(Result<AgreedCosts> costs, const std::string&
 // Over a transport without mapped memory: every link is measured by messages.
 Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
-                                   uint64_t deadline_ns, const std::string& transport_error) {
+                                   uint64_t deadline_ns, const std::string& transport_error,
+                                   MachineExchange* machines) {
   const bool decides = context.rank == 0;
   const std::vector<uint32_t> hosts = host_of_rank(all);
   const std::vector<Pair> pairs = pairs_to_measure(hosts, context.rank_count);
@@ -202,7 +211,7 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
     if (!known) known = recall(key);
     told = known ? pack(*known) : std::string(kProbeNow);
   }
-  auto first = bootstrap.all_gather(told, deadline_ns);
+  auto first = gather(bootstrap, told, deadline_ns, machines);
   if (!first.ok()) return first.status();
   if (first.value()[0] != kProbeNow) {
     return with_directory(unpack_costs(first.value()[0], host_count), directory);
@@ -215,11 +224,11 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   if (!measured.ok()) return fail_start(bootstrap, measured, transport_error);
   const bool measures = std::any_of(pairs.begin(), pairs.end(),
                                     [&](const Pair& pair) { return pair.first == context.rank; });
-  auto second =
-      bootstrap.all_gather(measures || decides ? pack(AgreedCosts{mine.table, mine.wires, {}}) +
-                                                     (mine.complete ? "" : std::string(kCutShort))
-                                               : "",
-                           deadline_ns);
+  auto second = gather(bootstrap,
+                       measures || decides ? pack(AgreedCosts{mine.table, mine.wires, {}}) +
+                                                 (mine.complete ? "" : std::string(kCutShort))
+                                           : "",
+                       deadline_ns, machines);
   if (!second.ok()) return second.status();
   bool complete = true;
   for (std::string& told_by : second.value()) {
@@ -341,13 +350,14 @@ Status take_links(const std::vector<Pair>& pairs, const std::vector<std::string>
 
 Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const Settings& settings,
                           const std::vector<Introduction>& all, uint64_t deadline_ns,
-                          const std::string& transport_error) {
+                          const std::string& transport_error, MachineExchange* machines) {
   const bool decides = context.rank == 0;
   // Rank 0 decides whether there is a probe, whatever other ranks' settings are: both ranks of a
   // pair must take part. A hook may count operations, or fail them.
   if ((settings.probe || !decides) && settings.hooks.empty() && !context.mapped() &&
       context.rank_count > 1) {
-    return agree_on_links(bootstrap, context, settings, all, deadline_ns, transport_error);
+    return agree_on_links(bootstrap, context, settings, all, deadline_ns, transport_error,
+                          machines);
   }
   const std::vector<Pair> pairs =
       context.mapped() ? pairs_by_link(rank_groups(all), context.rank_count) : std::vector<Pair>();
@@ -370,7 +380,7 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
     const bool probes = settings.probe && !table && context.mapped() && context.rank_count > 1;
     told = probes ? std::string(kProbeNow) : pack(table ? *table : cost::built_in_table());
   }
-  auto first = bootstrap.all_gather(told, deadline_ns);
+  auto first = gather(bootstrap, told, deadline_ns, machines);
   if (!first.ok()) return first.status();
   // What delays messages on purpose says nothing about the table.
   const std::string judged_in = settings.hooks.empty() ? directory : "";
@@ -386,8 +396,9 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
   if (!measured.ok()) return fail_start(bootstrap, measured, transport_error);
   const bool leads = std::any_of(pairs.begin(), pairs.end(),
                                  [&](const Pair& pair) { return pair.first == context.rank; });
-  auto second = bootstrap.all_gather(
-      leads ? pack(mine) + (complete ? "" : std::string(kCutShort)) : "", deadline_ns);
+  auto second =
+      gather(bootstrap, leads ? pack(mine) + (complete ? "" : std::string(kCutShort)) : "",
+             deadline_ns, machines);
   if (!second.ok()) return second.status();
   for (std::string& told_by : second.value()) {
     if (!told_by.ends_with(kCutShort)) continue;
@@ -405,25 +416,11 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
 
 }  // namespace
 
-std::shared_ptr<graph::Forests> forests_of(const AgreedCosts& costs,
-                                           const std::vector<uint32_t>& host_of_rank) {
-  if (costs.wire_of_host.empty()) return nullptr;
-  const auto bandwidth = [](double ns_per_byte) {
-    return std::clamp<graph::KilobytesPerSecond>(std::llround(1e6 / std::max(ns_per_byte, 1e-6)), 1,
-                                                 graph::kBandwidthMax);
-  };
-  std::vector<graph::KilobytesPerSecond> of_host;
-  for (const double wire : costs.wire_of_host) of_host.push_back(bandwidth(wire));
-  const cost::LinkTimes& within = costs.table.times.link(cost::Link::kShmSharedCache);
-  const double copied = within.slot_in_ns_per_byte.back() + within.slot_out_ns_per_byte.back();
-  return std::make_shared<graph::Forests>(
-      graph::host_star(host_of_rank, of_host, bandwidth(copied)));
-}
-
 Result<AgreedCosts> agree_on_costs(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
-                                   uint64_t deadline_ns, const std::string& transport_error) {
-  auto agreed = agree(bootstrap, context, settings, all, deadline_ns, transport_error);
+                                   uint64_t deadline_ns, const std::string& transport_error,
+                                   MachineExchange* machines) {
+  auto agreed = agree(bootstrap, context, settings, all, deadline_ns, transport_error, machines);
   if (agreed.ok() && context.rank == 0 && !settings.costs_file.empty()) {
     const Status written = cost::write_table(settings.costs_file, agreed.value().table);
     if (!written.ok()) log_warn(fmt::format("WEIR_COSTS_FILE: {}", written.text()));

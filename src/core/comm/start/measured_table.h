@@ -3,7 +3,6 @@
 // machine's topology, else measured now and kept, else the built-in figures. One thread at a time.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,9 +12,10 @@
 #include "core/comm/start/introduction.h"
 #include "core/cost/table.h"
 #include "core/engine/context.h"
-#include "core/graph/forests.h"
 
 namespace weir::comm {
+
+class MachineExchange;
 
 struct AgreedCosts {
   cost::Table table;
@@ -26,17 +26,15 @@ struct AgreedCosts {
   std::string cached_in;
 };
 
-// The trees of a communicator whose hosts differ; nullptr: they do not. The same on all ranks.
-std::shared_ptr<graph::Forests> forests_of(const AgreedCosts& costs,
-                                           const std::vector<uint32_t>& host_of_rank);
-
 // Collective, after every rank has mapped the segment; also a barrier. Where no memory is shared,
 // the table's shared-memory links get the figures of messages within a host, and its network the
 // figures of messages between two. If the probe fails, no rank gets a table and every rank gets the
 // reason: the communicator cannot be used. `transport_error`: the string that receives the
-// transport's texts.
+// transport's texts. `machines`: what ranks tell of their machines goes along, in the same gathers;
+// nullptr: nothing does.
 Result<AgreedCosts> agree_on_costs(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
-                                   uint64_t deadline_ns, const std::string& transport_error);
+                                   uint64_t deadline_ns, const std::string& transport_error,
+                                   MachineExchange* machines = nullptr);
 
 }  // namespace weir::comm

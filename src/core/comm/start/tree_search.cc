@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/comm/start/tree_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "core/base/log.h"
+#include "core/base/per_process.h"
+#include "core/graph/cluster_forest.h"
+#include "core/graph/forest_load.h"
+#include "core/graph/forests.h"
+#include "core/graph/host_networks.h"
+#include "core/graph/kept_searches.h"
+#include "core/graph/usual_ways.h"
+
+namespace weir::comm {
+
+namespace {
+
+using graph::Forest;
+using graph::LinkGraph;
+using graph::Searches;
+
+// Of this process: its communicators are often made of one another.
+constinit InheritedState<Searches> of_process;
+constexpr size_t kRememberedMax = 256;
+
+using Graphs = std::map<uint64_t, LinkGraph>;
+
+// What is known of these graphs without a search.
+Searches known_of(const Graphs& graphs, const std::string& directory) {
+  Searches known;
+  for (const auto& [hash, graph] : graphs) {
+    bool remembered = false;
+    for (const auto& [key, forest] : of_process.use()->all()) {
+      if (key.first != hash) continue;
+      known.add(hash, forest);
+      remembered = true;
+    }
+    if (remembered || directory.empty()) continue;
+    auto kept = graph::load_search(directory, hash);
+    if (!kept) continue;
+    for (Forest& forest : kept->forests) known.add(hash, std::move(forest));
+  }
+  return known;
+}
+
+void keep(const Graphs& graphs, const Searches& before, const Searches& now,
+          const std::string& directory) {
+  for (const auto& [hash, graph] : graphs) {
+    graph::SearchRecord record{.graph = graph, .forests = {}};
+    bool changed = false;
+    const auto process = of_process.use();
+    for (const auto& [key, forest] : now.all()) {
+      if (key.first != hash) continue;
+      record.forests.push_back(forest);
+      changed = changed || !before.all().contains(key);
+      if (process->all().size() < kRememberedMax) process->add(hash, forest);
+    }
+    if (!changed || directory.empty()) continue;
+    const Status stored = graph::store_search(directory, record);
+    if (!stored.ok()) log_info(fmt::format("searched trees are not kept: {}", stored.text()));
+  }
+}
+
+// How often the fastest network of a host has the bandwidth of the slowest.
+double ratio_of_networks(const LinkGraph& graph) {
+  graph::KilobytesPerSecond least = 0, most = 0;
+  for (const auto network : graph::network_of_hosts(graph)) {
+    if (network == graph::kUnlimited) continue;
+    least = least == 0 ? network : std::min(least, network);
+    most = std::max(most, network);
+  }
+  return least == 0 ? 1 : static_cast<double>(most) / static_cast<double>(least);
+}
+
+// How much longer the usual ways of an all_gather take than the trees, by the links alone; no
+// value: there are no trees.
+struct Comparison {
+  double factor = 1;
+  const char* usual = "";
+};
+std::optional<Comparison> compare(graph::Forests* forests) {
+  const Forest* forest = forests->of(Collective::kAllGather, 0);
+  if (forest == nullptr) return std::nullopt;
+  const LinkGraph& graph = forests->graph();
+  const graph::UsualWays usual = graph::best_usual_ways(graph, &forests->routes());
+  const double trees = spread_ns_per_byte(graph, load_of(graph, *forest, &forests->routes()));
+  return Comparison{.factor = trees > 0 ? usual.ns_per_byte / trees : 1, .usual = usual.name};
+}
+
+std::string text_of(const Comparison& found) {
+  return fmt::format(
+      "by the links alone an all_gather along trees takes {:.2f} of the time of the "
+      "best usual way ({})",
+      1 / found.factor, found.usual);
+}
+
+TreeSearch not_offered(std::string reason) {
+  return {.offered = false, .reason = std::move(reason), .searches = {}};
+}
+
+// All ranks in one search.
+TreeSearch search_at_once(const LinkGraph& graph, double ratio, Searches known) {
+  graph::Forests forests(graph, std::move(known));
+  const auto found = compare(&forests);
+  if (!found) return not_offered("no trees were found for these links");
+  if (ratio <= kNetworksDiffer && found->factor <= kTreesFaster)
+    return not_offered(text_of(*found));
+  (void)forests.of(Collective::kAllReduce, 0);
+  return {.offered = true, .reason = text_of(*found), .searches = forests.searches()};
+}
+
+// Host by host: trees between hosts are the same as those of the usual ways, unless networks
+// differ; so the hosts themselves decide.
+TreeSearch search_hosts(const Graphs& graphs, uint64_t whole, double ratio, Searches known) {
+  double most = 1;
+  std::string reason = "between hosts the usual ways use the links as well as trees";
+  Searches searches = std::move(known);
+  for (const auto& [hash, host] : graphs) {
+    if (hash == whole || host.rank_count() < 2) continue;
+    graph::Forests forests(host, searches);
+    const auto found = compare(&forests);
+    if (!found) return not_offered("no trees were found for the links of a host");
+    searches = forests.searches();
+    if (found->factor <= most) continue;
+    most = found->factor;
+    reason = "in a host, " + text_of(*found);
+  }
+  if (ratio <= kNetworksDiffer && most <= kTreesFaster) return not_offered(std::move(reason));
+  return {.offered = true, .reason = std::move(reason), .searches = std::move(searches)};
+}
+
+}  // namespace
+
+std::map<uint64_t, LinkGraph> searched_graphs(const LinkGraph& graph) {
+  Graphs graphs;
+  graphs.emplace(graph.hash(), graph);
+  if (graph.host_count() < 2) return graphs;
+  for (uint32_t host = 0; host < graph.host_count(); ++host) {
+    auto alone = graph::host_graph(graph, host);
+    if (!alone.ok()) continue;
+    const uint64_t hash = alone.value().hash();
+    graphs.emplace(hash, alone.take());
+  }
+  return graphs;
+}
+
+TreeSearch search_trees(const LinkGraph& graph, const std::string& directory) {
+  const uint64_t whole = graph.hash();
+  const Graphs graphs = searched_graphs(graph);
+  const double ratio = ratio_of_networks(graph);
+  const Searches known = known_of(graphs, directory);
+  std::vector<Rank> all(graph.rank_count());
+  std::iota(all.begin(), all.end(), 0u);
+  const bool at_once = graph.rank_count() <= graph::Forests::kSearchedRanksMax ||
+                       graph.host_count() < 2 || known.find(whole, all) != nullptr;
+  TreeSearch found =
+      at_once ? search_at_once(graph, ratio, known) : search_hosts(graphs, whole, ratio, known);
+  if (found.offered && ratio > kNetworksDiffer) {
+    found.reason =
+        fmt::format("the networks of hosts differ by a factor of {:.3g}; {}", ratio, found.reason);
+  }
+  keep(graphs, known, found.searches, directory);
+  return found;
+}
+
+}  // namespace weir::comm

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/graph/usual_ways.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "core/graph/forest_load.h"
+
+namespace weir::graph {
+namespace {
+
+class Load {
+ public:
+  Load(const LinkGraph& graph, Routes* routes) : graph_(graph), routes_(*routes) {
+    load_.spread.resize(graph.links().size());
+    load_.fold.resize(graph.links().size());
+  }
+  // `blocks`: of single ranks.
+  void send(Rank from, Rank to, double blocks) {
+    const Way way = routes_.way(from, to);
+    possible_ = possible_ && way.exists;
+    for (const LinkId id : way.links) load_.spread[id] += blocks / graph_.rank_count();
+  }
+  // Infinite where a message would have no way.
+  double ns_per_byte() const {
+    return possible_ ? spread_ns_per_byte(graph_, load_) : std::numeric_limits<double>::infinity();
+  }
+
+ private:
+  const LinkGraph& graph_;
+  Routes& routes_;
+  ForestLoad load_;
+  bool possible_ = true;
+};
+
+// Ranks by host; empty: hosts have different numbers of ranks, or there is only one.
+std::vector<std::vector<Rank>> even_hosts(const LinkGraph& graph) {
+  std::map<uint32_t, std::vector<Rank>> by_host;
+  for (Rank rank = 0; rank < graph.rank_count(); ++rank) {
+    by_host[graph.host_of(rank)].push_back(rank);
+  }
+  std::vector<std::vector<Rank>> hosts;
+  for (auto& [host, ranks] : by_host) hosts.push_back(std::move(ranks));
+  const bool even = std::all_of(hosts.begin(), hosts.end(), [&](const auto& ranks) {
+    return ranks.size() == hosts.front().size();
+  });
+  if (!even || hosts.size() < 2 || hosts.front().size() < 2) hosts.clear();
+  return hosts;
+}
+
+}  // namespace
+
+UsualWays best_usual_ways(const LinkGraph& graph, Routes* routes) {
+  const Rank n = graph.rank_count();
+  Load ring(graph, routes), straight(graph, routes);
+  for (Rank rank = 0; rank < n; ++rank) {
+    ring.send(rank, (rank + 1) % n, n - 1);
+    for (Rank other = 0; other < n; ++other) {
+      if (other != rank) straight.send(rank, other, 1);
+    }
+  }
+  UsualWays best{ring.ns_per_byte(), "ring"};
+  const auto offer = [&](const Load& load, const char* name) {
+    if (load.ns_per_byte() < best.ns_per_byte) best = {load.ns_per_byte(), name};
+  };
+  offer(straight, "straight");
+  const std::vector<std::vector<Rank>> hosts = even_hosts(graph);
+  if (!hosts.empty()) {
+    // Between ranks of the same place, and each then passes on within its host, straight or along a
+    // ring, what it has.
+    Load mesh(graph, routes), rings(graph, routes);
+    const size_t each = hosts.front().size();
+    for (size_t h = 0; h < hosts.size(); ++h) {
+      for (size_t i = 0; i < each; ++i) {
+        const Rank rank = hosts[h][i];
+        for (Load* load : {&mesh, &rings}) {
+          load->send(rank, hosts[(h + 1) % hosts.size()][i], static_cast<double>(hosts.size() - 1));
+        }
+        rings.send(rank, hosts[h][(i + 1) % each], static_cast<double>(hosts.size() * (each - 1)));
+        for (const Rank other : hosts[h]) {
+          if (other != rank) mesh.send(rank, other, static_cast<double>(hosts.size()));
+        }
+      }
+    }
+    offer(mesh, "host by host");
+    offer(rings, "host by host");
+  }
+  return best;
+}
+
+}  // namespace weir::graph
