@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "core/base/status.h"
 #include "core/comm/start/bootstrap.h"
 #include "core/comm/start/introduction.h"
+#include "core/comm/start/learned_choices.h"
 #include "core/cost/table.h"
 #include "core/engine/context.h"
 #include "core/graph/forests.h"
@@ -24,6 +26,9 @@ struct AgreedCosts {
   std::vector<double> wire_of_host;
   // On rank 0, the directory of the cache where the table may be; empty: it is not cached.
   std::string cached_in;
+  cost::LearnedTimes learned{};  // of earlier runs; rank 0's
+  // On rank 0, where it keeps what this run measures; no value: nowhere.
+  std::optional<LearnedPlace> learned_in{};
 };
 
 // The trees of a communicator whose hosts differ; nullptr: they do not. The same on all ranks.
