@@ -80,8 +80,8 @@ class Learning : public testing::Test {
     shape.bytes = kCount * sizeof(float);
     return shape;
   }
-  // A file in which the algorithm of the all-reduce that is predicted to be the slowest took half as
-  // long as all others. Returns its name.
+  // A file in which the algorithm of the all-reduce that is predicted to be the slowest took half
+  // as long as all others. Returns its name.
   std::string forge() {
     cost::Learned learned = read();
     std::string fast;

@@ -81,8 +81,8 @@ struct RanksTimes {
   }
 };
 
-// A number for the times of a decision, or of an algorithm that was explored for it; the same on all
-// ranks. `explored`: nullptr: of the calls that ran what was chosen.
+// A number for the times of a decision, or of an algorithm that was explored for it; the same on
+// all ranks. `explored`: nullptr: of the calls that ran what was chosen.
 uint64_t times_key(const DecisionRecord& record, const algo::Algorithm* explored);
 using TimesByKey = std::map<uint64_t, RanksTimes>;
 

@@ -59,8 +59,8 @@ struct LearnedLookup {
   std::vector<LearnedCall> calls;
   std::string ignored;  // why an existing file is not used; logged already
 };
-// The file must pass the checks of read_private_file, hold times of `of` in order, predicted by this
-// version's table, be at most kLearnedAgeMaxSeconds old, and be plausible. Calls that were measured
+// The file must pass the checks of read_private_file, hold times of `of` in order, predicted by
+// this version's table, be at most kLearnedAgeMaxSeconds old, and be plausible. Calls that were measured
 // longer ago are left out.
 LearnedLookup load_learned(const std::string& directory, const LearnedFor& of);
 // Replaces the file; keeps the latest kLearnedCallsMax calls.

@@ -63,9 +63,9 @@ struct Decision {
 // `candidates`: algorithms that the caller could run, of the request's collective; empty: all that
 // are registered for it. `rules` may be nullptr. Precedence: forced, preferred, rule, measured in
 // earlier runs (if the candidate of the least predicted time was measured, too, and is slower by
-// more than kLearnedGainMin), prediction (the first of the candidates with the least time). A preferred algorithm and one that a rule
-// names are ignored where they cannot be used, and the reason says so. kInvalidArgument: `forced`
-// is unknown. kUnsupported: the forced algorithm cannot be used, or none can.
+// more than kLearnedGainMin), prediction (the first of the candidates with the least time). A
+// preferred algorithm and one that a rule names are ignored where they cannot be used, and the
+// reason says so. kInvalidArgument: `forced` is unknown. kUnsupported: the forced algorithm cannot be used, or none can.
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
                         const Table& table, const Rules* rules);
 
@@ -74,8 +74,9 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
 
 // The algorithms that exploration runs in turn, the best first: the choice, and those that are
 // expected to take at most kExploredFactorMax times as long, by what both took in earlier runs if
-// that is known of both, else as predicted. Empty where there is no other one, and where a user or
-// a rule has decided.
+// that is known of both, else as predicted. Empty where there is no other one, where a user or a
+// rule has decided, and for collectives with a root: a rank may end those long before the others or
+// wait for the calls before, so that the times of a single call do not compare.
 inline constexpr double kExploredFactorMax = 2;
 inline constexpr size_t kExploredMax = 4;
 std::vector<const algo::Algorithm*> worth_exploring(const Decision& decision);

@@ -352,6 +352,12 @@ TEST(Exploration, RunsWhatMayBeNearlyAsFastAndNothingWhereAUserHasDecided) {
     EXPECT_EQ(worth_exploring(decision), List{});
   }
   decision.by = Decision::By::kMeasured;
+  EXPECT_EQ(worth_exploring(decision).size(), 4u);
+  std::vector<algo::Algorithm> rooted(2, *algo::find_algorithm(Collective::kBroadcast, "chain"));
+  Decision broadcast;
+  broadcast.candidates = {{rooted.data(), 100}, {&rooted[1], 100}};
+  broadcast.algorithm = rooted.data();
+  EXPECT_EQ(worth_exploring(broadcast), List{}) << "its times do not compare";
   decision.candidates.resize(1);
   EXPECT_EQ(worth_exploring(decision), List{}) << "there is no other one";
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a communicator takes from earlier runs and leaves to later ones (WEIR_LEARN): rank 0 reads the
-// measured times of calls from the user's cache and tells them to all ranks at the start; at the end
-// it adds what was measured. One thread at a time.
+// What a communicator takes from earlier runs and leaves to later ones (WEIR_LEARN): at the start
+// rank 0 reads the measured times of calls from the user's cache and tells them to all ranks; at
+// the end it adds what was measured. One thread at a time.
 #pragma once
 
 #include <optional>
@@ -19,8 +19,8 @@ struct LearnedPlace {
   cost::LearnedFor of;
 };
 
-// The cache directory where there is something to read, or to be kept with WEIR_LEARN=1; empty: there
-// is neither. With WEIR_PROBE=0 nothing is read that was measured.
+// The cache directory where there is something to read, or to be kept with WEIR_LEARN=1; empty:
+// there is neither. With WEIR_PROBE=0 nothing is read that was measured.
 std::string learned_directory(const Settings& settings);
 
 // What rank 0 tells. The same for all communicators of this process and place, so that choices do
