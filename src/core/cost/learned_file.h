@@ -60,8 +60,8 @@ struct LearnedLookup {
   std::string ignored;  // why an existing file is not used; logged already
 };
 // The file must pass the checks of read_private_file, hold times of `of` in order, predicted by
-// this version's table, be at most kLearnedAgeMaxSeconds old, and be plausible. Calls that were measured
-// longer ago are left out.
+// this version's table, be at most kLearnedAgeMaxSeconds old, and be plausible. Calls that were
+// measured longer ago are left out.
 LearnedLookup load_learned(const std::string& directory, const LearnedFor& of);
 // Replaces the file; keeps the latest kLearnedCallsMax calls.
 Status store_learned(const std::string& directory, Learned learned);

@@ -65,7 +65,8 @@ struct Decision {
 // earlier runs (if the candidate of the least predicted time was measured, too, and is slower by
 // more than kLearnedGainMin), prediction (the first of the candidates with the least time). A
 // preferred algorithm and one that a rule names are ignored where they cannot be used, and the
-// reason says so. kInvalidArgument: `forced` is unknown. kUnsupported: the forced algorithm cannot be used, or none can.
+// reason says so. kInvalidArgument: `forced` is unknown. kUnsupported: the forced algorithm cannot
+// be used, or none can.
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
                         const Table& table, const Rules* rules);
 
