@@ -30,6 +30,20 @@ static void die(const char* what, const char* why) {
   exit(3);
 }
 
+#ifndef COMPARE_LAYER
+enum { RANKS_MAX = 1024 };
+
+/* Of all_to_all_v: between half and one and a half times the mean, more the farther `to` is after
+ * `from`. */
+static size_t count_between(size_t mean, int from, int to) {
+  if (rank_count == 1) return mean;
+  const size_t distance = (size_t)((to - from + rank_count) % rank_count);
+  return mean / 2 + mean * distance / (size_t)(rank_count - 1);
+}
+static int next_rank(void) { return (rank_index + 1) % rank_count; }
+static int previous_rank(void) { return (rank_index + rank_count - 1) % rank_count; }
+#endif
+
 /* ---- The layer: float32 sum on every side --------------------------------------------------- */
 
 #ifdef COMPARE_WEIR
@@ -84,6 +98,31 @@ static void all_to_all(const float* s, float* r, size_t n) {
 static void broadcast(const float* s, float* r, size_t n) {
   (void)s; /* in place, as MPI has it */
   check(weir_broadcast(world, r, r, n, WEIR_FLOAT32, 0, NULL), "weir_broadcast");
+}
+static void reduce(const float* s, float* r, size_t n) {
+  check(weir_reduce(world, s, r, n, WEIR_FLOAT32, WEIR_SUM, 0, NULL), "weir_reduce");
+}
+static void gather(const float* s, float* r, size_t n) {
+  check(weir_gather(world, s, r, n, WEIR_FLOAT32, 0, NULL), "weir_gather");
+}
+static void scatter(const float* s, float* r, size_t n) {
+  check(weir_scatter(world, s, r, n, WEIR_FLOAT32, 0, NULL), "weir_scatter");
+}
+static void all_to_all_v(const float* s, float* r, size_t n) {
+  static size_t of = SIZE_MAX, send_counts[RANKS_MAX], recv_counts[RANKS_MAX];
+  for (int p = 0; of != n && p < rank_count; ++p) {
+    send_counts[p] = count_between(n, rank_index, p);
+    recv_counts[p] = count_between(n, p, rank_index);
+  }
+  of = n;
+  check(weir_all_to_all_v(world, s, send_counts, NULL, r, recv_counts, NULL, WEIR_FLOAT32, NULL),
+        "weir_all_to_all_v");
+}
+static void messages(const float* s, float* r, size_t n) {
+  check(weir_group_start(), "weir_group_start");
+  check(weir_send(world, s, n, WEIR_FLOAT32, next_rank(), NULL), "weir_send");
+  check(weir_recv(world, r, n, WEIR_FLOAT32, previous_rank(), NULL), "weir_recv");
+  check(weir_group_end(), "weir_group_end");
 }
 
 #elif defined(COMPARE_LAYER)
@@ -152,6 +191,34 @@ static void broadcast(const float* s, float* r, size_t n) {
   (void)s;
   check(MPI_Bcast(r, (int)n, MPI_FLOAT, 0, MPI_COMM_WORLD), "MPI_Bcast");
 }
+static void reduce(const float* s, float* r, size_t n) {
+  check(MPI_Reduce(s, r, (int)n, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD), "MPI_Reduce");
+}
+static void gather(const float* s, float* r, size_t n) {
+  check(MPI_Gather(s, (int)n, MPI_FLOAT, r, (int)n, MPI_FLOAT, 0, MPI_COMM_WORLD), "MPI_Gather");
+}
+static void scatter(const float* s, float* r, size_t n) {
+  check(MPI_Scatter(s, (int)n, MPI_FLOAT, r, (int)n, MPI_FLOAT, 0, MPI_COMM_WORLD), "MPI_Scatter");
+}
+static void all_to_all_v(const float* s, float* r, size_t n) {
+  static size_t of = SIZE_MAX;
+  static int send_counts[RANKS_MAX], recv_counts[RANKS_MAX], send_at[RANKS_MAX], recv_at[RANKS_MAX];
+  for (int p = 0; of != n && p < rank_count; ++p) {
+    send_counts[p] = (int)count_between(n, rank_index, p);
+    recv_counts[p] = (int)count_between(n, p, rank_index);
+    send_at[p] = p == 0 ? 0 : send_at[p - 1] + send_counts[p - 1];
+    recv_at[p] = p == 0 ? 0 : recv_at[p - 1] + recv_counts[p - 1];
+  }
+  of = n;
+  check(MPI_Alltoallv(s, send_counts, send_at, MPI_FLOAT, r, recv_counts, recv_at, MPI_FLOAT,
+                      MPI_COMM_WORLD),
+        "MPI_Alltoallv");
+}
+static void messages(const float* s, float* r, size_t n) {
+  check(MPI_Sendrecv(s, (int)n, MPI_FLOAT, next_rank(), 0, r, (int)n, MPI_FLOAT, previous_rank(), 0,
+                     MPI_COMM_WORLD, MPI_STATUS_IGNORE),
+        "MPI_Sendrecv");
+}
 
 #endif
 
@@ -184,21 +251,72 @@ static void fork_ranks(int count) {
 
 /* ---- Operations ------------------------------------------------------------------------------ */
 
+/* `count` elements of the receive buffer are those from `offset` on of the input of rank `source`,
+ * or of the sum of all inputs. */
+struct part {
+  size_t count;
+  int source;
+  size_t offset;
+};
+enum { SUM = -1 };
+
 struct operation {
   const char* name;
   void (*call)(const float* send, float* recv, size_t count);
   int send_blocks; /* the send buffer holds 1 or rank_count blocks of count; 0: none */
   int recv_blocks;
+  int to_root;                                 /* only rank 0 receives */
+  struct part (*part)(size_t count, int from); /* the result, in order */
+  int all_parts;                               /* a part from each rank; else one */
 };
 enum { ONE = 1, ALL = 2 };
 
+static struct part from_previous(size_t count, int from) {
+  (void)from;
+  return (struct part){count, (rank_index + rank_count - 1) % rank_count, 0};
+}
+static struct part sum(size_t count, int from) {
+  (void)from;
+  return (struct part){count, SUM, 0};
+}
+#ifndef COMPARE_LAYER
+static struct part own_block_of_sum(size_t count, int from) {
+  (void)from;
+  return (struct part){count, SUM, (size_t)rank_index * count};
+}
+static struct part of_root(size_t count, int from) {
+  (void)from;
+  return (struct part){count, 0, 0};
+}
+static struct part own_block_of_root(size_t count, int from) {
+  (void)from;
+  return (struct part){count, 0, (size_t)rank_index * count};
+}
+static struct part whole(size_t count, int from) { return (struct part){count, from, 0}; }
+static struct part own_block(size_t count, int from) {
+  return (struct part){count, from, (size_t)rank_index * count};
+}
+static struct part own_uneven_block(size_t count, int from) {
+  struct part part = {count_between(count, from, rank_index), from, 0};
+  for (int to = 0; to < rank_index; ++to) part.offset += count_between(count, from, to);
+  return part;
+}
+#endif
+
 static const struct operation operations[] = {
-    {"all_reduce", all_reduce, ONE, ONE},
+    {"all_reduce", all_reduce, ONE, ONE, 0, sum, 0},
 #ifdef COMPARE_LAYER
-    {"exchange", exchange, ONE, ONE}, /* of two ranks, each other's buffer */
+    {"exchange", exchange, ONE, ONE, 0, from_previous, 0}, /* of two ranks, each other's buffer */
 #else
-    {"reduce_scatter", reduce_scatter, ALL, ONE}, {"all_gather", all_gather, ONE, ALL},
-    {"all_to_all", all_to_all, ALL, ALL},         {"broadcast", broadcast, 0, ONE},
+    {"reduce_scatter", reduce_scatter, ALL, ONE, 0, own_block_of_sum, 0},
+    {"all_gather", all_gather, ONE, ALL, 0, whole, 1},
+    {"all_to_all", all_to_all, ALL, ALL, 0, own_block, 1},
+    {"all_to_all_v", all_to_all_v, ALL, ALL, 0, own_uneven_block, 1},
+    {"broadcast", broadcast, 0, ONE, 0, of_root, 0},
+    {"reduce", reduce, ONE, ONE, 1, sum, 0},
+    {"gather", gather, ONE, ALL, 1, whole, 1},
+    {"scatter", scatter, ALL, ONE, 0, own_block_of_root, 0},
+    {"messages", messages, ONE, ONE, 0, from_previous, 0}, /* to the next rank, all at once */
 #endif
 };
 enum { OPERATION_COUNT = sizeof(operations) / sizeof(operations[0]) };
@@ -207,37 +325,51 @@ static size_t blocks(int code) { return code == ALL ? (size_t)rank_count : (size
 
 /* At least one element per rank: 8 bytes over four ranks become 16. */
 static size_t block_count(const struct operation* op, size_t bytes) {
-  const int whole = op->send_blocks != ALL && op->recv_blocks != ALL;
-  const size_t count = bytes / sizeof(float) / (whole ? 1 : (size_t)rank_count);
+  const int is_whole = op->send_blocks != ALL && op->recv_blocks != ALL;
+  const size_t count = bytes / sizeof(float) / (is_whole ? 1 : (size_t)rank_count);
   return count > 0 ? count : 1;
 }
 
-/* Element i of a rank's input: small integers, so that sums are exact. */
-static float input(int rank, size_t i) { return (float)((i * 3 + (size_t)rank * 7) % 13); }
+/* Element i of a rank's input: small integers, so that sums are exact. It repeats. */
+enum { PERIOD = 13, PERIODS = 512 };
+static float input(int rank, size_t i) { return (float)((i * 3 + (size_t)rank * 7) % PERIOD); }
 
-static float reduced(size_t i) {
-  float sum = 0;
-  for (int r = 0; r < rank_count; ++r) sum += input(r, i);
-  return sum;
+static void fill(float* to, size_t count, int rank) {
+  const size_t some = PERIOD * PERIODS;
+  for (size_t i = 0; i < count && i < some; ++i) to[i] = input(rank, i);
+  for (size_t i = some; i < count; i += some) {
+    memcpy(to + i, to, (count - i < some ? count - i : some) * sizeof(float));
+  }
 }
 
-static float expected(const struct operation* op, size_t count, size_t i) {
-  if (op->call == all_reduce) return reduced(i);
-#ifdef COMPARE_LAYER
-  (void)count;
-  return input(1 - rank_index, i);
-#else
-  const size_t me = (size_t)rank_index;
-  if (op->call == reduce_scatter) return reduced(me * count + i);
-  if (op->call == all_gather) return input((int)(i / count), i % count);
-  if (op->call == all_to_all) return input((int)(i / count), me * count + i % count);
-  return input(0, i);
-#endif
+static long wrong_elements(const float* at, struct part part) {
+  float wanted[PERIOD * PERIODS];
+  const size_t some = PERIOD * PERIODS;
+  for (size_t i = 0; i < PERIOD; ++i) {
+    wanted[i] = part.source == SUM ? 0 : input(part.source, part.offset + i);
+    for (int r = 0; part.source == SUM && r < rank_count; ++r) {
+      wanted[i] += input(r, part.offset + i);
+    }
+  }
+  for (size_t i = PERIOD; i < some; ++i) wanted[i] = wanted[i - PERIOD];
+  long wrong = 0;
+  for (size_t i = 0; i < part.count; i += some) {
+    const size_t length = part.count - i < some ? part.count - i : some;
+    if (memcmp(at + i, wanted, length * sizeof(float)) == 0) continue;
+    for (size_t k = 0; k < length; ++k) wrong += at[i + k] != wanted[k];
+  }
+  return wrong;
 }
 
-/* The receive buffer's initial contents: an operation without a send buffer has its input there. */
-static float before(const struct operation* op, size_t i) {
-  return op->send_blocks == 0 && rank_index == 0 ? input(0, i) : -1;
+static long wrong_in(const struct operation* op, size_t count, const float* recv) {
+  if (op->to_root && rank_index != 0) return 0;
+  long wrong = 0;
+  for (int from = 0; from < (op->all_parts ? rank_count : 1); ++from) {
+    const struct part part = op->part(count, from);
+    wrong += wrong_elements(recv, part);
+    recv += part.count;
+  }
+  return wrong;
 }
 
 /* ---- Buffers --------------------------------------------------------------------------------- */
@@ -335,8 +467,13 @@ static void measure(const struct operation* op, size_t bytes, const struct setti
   for (size_t k = 0; k < plan.count; ++k) {
     float* out = (float*)(void*)(send + k * plan.send_stride);
     float* in = (float*)(void*)(recv + k * plan.recv_stride);
-    for (size_t i = 0; i < send_count; ++i) out[i] = input(rank_index, i);
-    for (size_t i = 0; i < recv_count; ++i) in[i] = before(op, i);
+    fill(out, send_count, rank_index);
+    /* An operation without a send buffer has its input in the receive buffer. */
+    if (op->send_blocks == 0 && rank_index == 0) {
+      fill(in, recv_count, 0);
+    } else {
+      for (size_t i = 0; i < recv_count; ++i) in[i] = -1;
+    }
   }
 
   /* Warm-up, twice as long each time until the fastest loop would fill a tenth of the target: an
@@ -359,10 +496,8 @@ static void measure(const struct operation* op, size_t bytes, const struct setti
   qsort(times, (size_t)s->loops, sizeof(times[0]), compare_times);
   us = times[s->loops / 20];
 
-  long wrong = 0;
   const float* result = (const float*)(const void*)(recv + slot * plan.recv_stride);
-  for (size_t i = 0; i < recv_count; ++i) wrong += result[i] != expected(op, count, i);
-  const long wrong_most = (long)layer_max((double)wrong);
+  const long wrong_most = (long)layer_max((double)wrong_in(op, count, result));
   if (rank_index == 0) {
     printf("result,%s,%zu,%ld,%.6f,%ld\n", op->name, bytes, iterations, us, wrong_most);
     fflush(stdout);
@@ -439,7 +574,9 @@ static void parse(int argc, char** argv, struct settings* s) {
 }
 
 int main(int argc, char** argv) {
-  struct settings s = {.ops = "all_reduce,reduce_scatter,all_gather,all_to_all,broadcast",
+  struct settings s = {.ops =
+                           "all_reduce,reduce_scatter,all_gather,all_to_all,all_to_all_v,"
+                           "broadcast,reduce,gather,scatter,messages",
                        .sizes = "8,1024,16384,262144,1048576,16777216,67108864",
                        .target_ms = 75,
                        .iterations_min = 4,

@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -286,6 +287,27 @@ def shown_command():
 
 def geometric_mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def median_interval(values):
+    """The median of the values and an interval that holds the true median with a probability of at
+    least 0.9, by order statistics; of fewer than five values, their extremes. None without values.
+    """
+    if not values:
+        return None
+    ordered = sorted(values)
+    n, left_out, outside = len(ordered), 0, 0.0
+    while left_out < n // 2:
+        outside += math.comb(n, left_out) / 2**n
+        if 2 * outside > 0.1:
+            break
+        left_out += 1
+    k = max(0, left_out - 1)
+    return statistics.median(ordered), ordered[k], ordered[n - 1 - k]
+
+
+def interval_text(found):
+    return f"{found[0]:.2f} ({found[1]:.2f} to {found[2]:.2f})" if found else ""
 
 
 def mark(ratio, wanted, most=False):

@@ -126,6 +126,22 @@ TEST_F(Hosts, OneThatIsSlowerGivesTreesAndTheSameResults) {
   }
 }
 
+// Between hosts that are alike: the ring in the order of ranks would go from host to host at every
+// hop. (Forcing `rings` fails where that order is as good.)
+TEST_F(Hosts, WhoseRanksTakeTurnsGiveARingByHostAndTheSameResults) {
+  for (const char* forced :
+       {"",
+        "all_reduce=rings,reduce_scatter=rings,all_gather=rings,reduce_scatter_v=rings,"
+        "all_gather_v=rings"}) {
+    run_in_lab({.hosts = {{0, 2, 4}, {1, 3}}, .environment = {{"WEIR_ALGORITHM", forced}}},
+               [](int, weir_comm_t comm) {
+                 for (const size_t count : {size_t{3}, size_t{20'001}}) {
+                   check_every_collective(comm, count);
+                 }
+               });
+  }
+}
+
 TEST_F(Hosts, TheFiguresOfALinkAreMeasuredOnIt) {
   if (std::system("tc -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "the program tc is missing";
   std::string log = std::filesystem::temp_directory_path() / "weir-link-XXXXXX";

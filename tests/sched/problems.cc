@@ -113,6 +113,25 @@ std::vector<std::pair<const char*, Forest>> forests(const Algorithm& algorithm, 
   return list;
 }
 
+// One ring backwards, and more of them than there are lanes.
+std::vector<std::pair<const char*, std::shared_ptr<const graph::Rings>>> rings(
+    const Algorithm& algorithm, Rank n) {
+  if (!algorithm.uses_rings || n < 2) return {{"", nullptr}};
+  std::vector<std::vector<Rank>> orders(1);
+  for (Rank i = 0; i < n; ++i) orders[0].push_back(n - 1 - i);
+  const auto kept = [](std::vector<std::vector<Rank>> of) {
+    WEIR_CHECK(graph::flaw_of(of, static_cast<uint32_t>(of[0].size())).empty(), "rings");
+    return std::make_shared<const graph::Rings>(graph::rings_of(std::move(of)));
+  };
+  auto backwards = kept(orders);
+  std::mt19937 random(n);
+  while (orders.size() < 5) {
+    orders.push_back(orders[0]);
+    std::shuffle(orders.back().begin(), orders.back().end(), random);
+  }
+  return {{" backwards", std::move(backwards)}, {" five rings", kept(std::move(orders))}};
+}
+
 }  // namespace
 
 bool is_rooted(Collective collective) {
@@ -140,24 +159,27 @@ void for_each_problem(const Algorithm& algorithm, Rank rank_count, const std::ve
   for (const auto& [layout_name, nodes] : layouts) {
     for (Rank root : used_roots) {
       for (const auto& [forest_name, forest] : forests(algorithm, rank_count, root)) {
-        for (bool in_place : {false, true}) {
-          if (in_place && algorithm.collective == Collective::kBarrier) continue;
-          TestProblem test;
-          test.problem.collective = algorithm.collective;
-          test.problem.rank_count = rank_count;
-          test.problem.root = root;
-          test.problem.mapped = algorithm.needs_mapped || algorithm.needs_user_windows;
-          test.problem.inputs_mapped = algorithm.needs_user_windows;
-          test.problem.outputs_mapped = algorithm.needs_user_windows;
-          test.problem.in_place = in_place;
-          test.problem.lengths = algorithm.lengths;
-          test.nodes = nodes;
-          test.forest = forest;
-          test.text =
-              fmt::format("{}/{} n={} root={}{} nodes={}{}",
-                          name_of(algorithm.collective, algorithm.lengths), algorithm.name,
-                          rank_count, root, in_place ? " in place" : "", layout_name, forest_name);
-          if (algorithm.supports(test.get())) visit(test);
+        for (const auto& [rings_name, used_rings] : rings(algorithm, rank_count)) {
+          for (bool in_place : {false, true}) {
+            if (in_place && algorithm.collective == Collective::kBarrier) continue;
+            TestProblem test;
+            test.problem.collective = algorithm.collective;
+            test.problem.rank_count = rank_count;
+            test.problem.root = root;
+            test.problem.mapped = algorithm.needs_mapped || algorithm.needs_user_windows;
+            test.problem.inputs_mapped = algorithm.needs_user_windows;
+            test.problem.outputs_mapped = algorithm.needs_user_windows;
+            test.problem.in_place = in_place;
+            test.problem.lengths = algorithm.lengths;
+            test.nodes = nodes;
+            test.forest = forest;
+            test.rings = used_rings;
+            test.text = fmt::format("{}/{} n={} root={}{} nodes={}{}{}",
+                                    name_of(algorithm.collective, algorithm.lengths),
+                                    algorithm.name, rank_count, root, in_place ? " in place" : "",
+                                    layout_name, forest_name, rings_name);
+            if (algorithm.supports(test.get())) visit(test);
+          }
         }
       }
     }

@@ -16,12 +16,14 @@ struct TestProblem {
   Problem problem;
   std::vector<uint32_t> nodes;
   std::shared_ptr<const graph::Forest> forest;
+  std::shared_ptr<const graph::Rings> rings;
   std::string text;  // "all_reduce/ring n=5 root=0 in place nodes=even"
 
   Problem get() const {
     Problem copy = problem;
     copy.node_of_rank = nodes;
     copy.forest = forest.get();
+    copy.rings = rings.get();
     return copy;
   }
 };
@@ -29,8 +31,8 @@ struct TestProblem {
 bool is_rooted(Collective collective);
 
 // Calls visit for `algorithm` on `rank_count` ranks: in place and not, for the given roots (where
-// there are roots), and for several node layouts and forests
-// (where they matter).
+// there are roots), and for several node layouts, forests and
+// rings (where they matter).
 void for_each_problem(const Algorithm& algorithm, Rank rank_count, const std::vector<Rank>& roots,
                       const std::function<void(const TestProblem&)>& visit);
 

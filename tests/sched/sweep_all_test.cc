@@ -23,8 +23,9 @@ class EveryAlgorithm : public testing::TestWithParam<const Algorithm*> {};
 TEST_P(EveryAlgorithm, IsCorrectTo256RanksInPlaceAndNot) {
   const Algorithm& algorithm = *GetParam();
   for (Rank n = 1; n <= 256; ++n) {
-    // Its programs grow with the cube of the ranks.
-    if (algorithm.uses_forest && n > 64 && n % 32 != 0) continue;
+    // Their programs grow with the cube of the ranks, or have several rings.
+    const bool is_large = algorithm.uses_forest || algorithm.uses_rings;
+    if (is_large && n > 64 && n % 32 != 0) continue;
     const std::vector<Rank> roots = n <= 32 ? all_roots(n) : std::vector<Rank>{n / 2};
     for_each_problem(algorithm, n, roots, [&](const TestProblem& test) {
       // Where nothing is kept takes as long again.

@@ -26,15 +26,17 @@ double share_of_bound(const graph::LinkGraph& links, const char* algorithm) {
   problem.collective = Collective::kAllReduce;
   problem.rank_count = links.rank_count();
   problem.forest = forests.of(Collective::kAllReduce, 0);
+  problem.rings = forests.rings();
   problem.lanes_max = 16;
   EXPECT_NE(problem.forest, nullptr);
   if (problem.forest == nullptr) return 0;
+  const algo::Algorithm& used = *algo::find_algorithm(Collective::kAllReduce, algorithm);
+  if (used.uses_rings && problem.rings == nullptr) return 0;
   Options options;
   options.network = accelerator_network();
   options.links = &links;
   options.slicing = {.slice_bytes = 1 << 20, .in_flight = 16};
-  const auto report =
-      simulate(*algo::find_algorithm(Collective::kAllReduce, algorithm), problem, kBytes, options);
+  const auto report = simulate(used, problem, kBytes, options);
   EXPECT_TRUE(report.ok() && report.value().complete);
   if (!report.ok()) return 0;
   return graph::least_ns(links, Collective::kAllReduce, 0, kBytes) * 1000 /

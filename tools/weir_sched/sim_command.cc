@@ -343,6 +343,7 @@ Status run(const SimOptions& given) {
   if (job.machine) {
     job.forests.emplace(job.machine->graph);
     job.problem.forest = job.forests->of(job.problem.collective, job.problem.root);
+    job.problem.rings = job.forests->rings();
     job.problem.lanes_max = given.lanes_max;
   }
   WEIR_RETURN_IF_ERROR(fill(given, &job));

@@ -14,6 +14,7 @@
 #include "core/algo/formula.h"
 #include "core/base/types.h"
 #include "core/graph/forest.h"
+#include "core/graph/rings.h"
 #include "core/sched/program.h"
 
 namespace weir::algo {
@@ -47,6 +48,9 @@ struct Problem {
   // Trees that were found for the machine: of all ranks, or of the root for collectives that have
   // one. nullptr: none. Without flaws (graph::flaw_of).
   const graph::Forest* forest = nullptr;
+  // Rings that were found for the machine. nullptr: none, or none better than the order of ranks.
+  // Without flaws.
+  const graph::Rings* rings = nullptr;
   // The lanes that a program may use, where more of them help.
   uint32_t lanes_max = 4;
 
@@ -106,6 +110,7 @@ struct Algorithm {
   Rank worthwhile_from_ranks = 1;
   bool uses_nodes = false;   // looks at Problem::node_of_rank
   bool uses_forest = false;  // needs Problem::forest
+  bool uses_rings = false;   // needs Problem::rings
 
   // Whether `problem` can be solved at all (rank counts, mapping, hierarchy).
   Function<bool, const Problem&> supports;

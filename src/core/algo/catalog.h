@@ -37,6 +37,11 @@ extern const Algorithm kRingAllReduce;
 extern const Algorithm kRingReduceScatter;
 extern const Algorithm kRingAllGather;
 
+// rings.cc
+extern const Algorithm kRingsAllReduce;
+extern const Algorithm kRingsReduceScatter;
+extern const Algorithm kRingsAllGather;
+
 // chain.cc
 extern const Algorithm kChainBroadcast;
 extern const Algorithm kChainReduce;

@@ -48,6 +48,9 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
   if (algorithm.uses_forest && problem.forest == nullptr) {
     return "has no trees here: links are alike, or not known";
   }
+  if (algorithm.uses_rings && problem.rings == nullptr) {
+    return "has no rings here that are better than the order of ranks";
+  }
   if (!algorithm.supports(problem)) {
     if (algorithm.imported == nullptr) return "does not support this problem";
     return algorithm.imported->program(0).rank_count != problem.rank_count

@@ -94,7 +94,7 @@ class MappedPlan {
   // Used by the one run at a time. The peer reads data that plain stores leave in a shared cache so
   // much faster that these stores may take 4.5 times as long (docs/performance.md).
   mutable StoreChoice slot_stores_{4.5};
-  mutable StoreChoice output_stores_{1.1};
+  mutable StoreChoice output_stores_{1.02};
 };
 
 // The indices of a run's bases over n ranks.

@@ -29,6 +29,8 @@ void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fi
   start_ = context.begin_operation(plan.slicing_.entry_bytes, plan.slicing_.ring_bytes,
                                    plan.slice_count_);
   sequence_ = context.sequence;
+  if (plan.slicing_.choose_slot_stores) plan.slot_stores_.begin_operation(now_ns);
+  if (plan.slicing_.choose_output_stores) plan.output_stores_.begin_operation(now_ns);
   next_slice_.assign(plan.stages_.size(), 0);
   const Rank n = context.rank_count;
   bases_.resize(3 + size_t{3} * n);
@@ -100,6 +102,7 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
   if (slicing.choose_output_stores && stage_index + 1 == plan_->stages_.size()) {
     measured = &plan_->output_stores_;
   }
+  if (measured != nullptr && !measured->measures()) measured = nullptr;
   const uint64_t begin_ns = measured != nullptr ? now_ns() : 0;
   uint64_t written_bytes = 0;
   const uint64_t slice_bytes = plan_->slicing_.slice_bytes;

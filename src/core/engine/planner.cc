@@ -85,6 +85,11 @@ Planner::Planner(const Context& context, PlannerOptions options)
   algorithms_.assign(options_.algorithms.begin(), options_.algorithms.end());
   for (const auto& program : options_.programs) algorithms_.push_back(&program->algorithm());
   is_watched_ = options_.explain || options_.learns;
+  const std::vector<uint32_t>& hosts = options_.node_of_rank;
+  if (!hosts.empty()) {
+    const uint32_t host_count = *std::max_element(hosts.begin(), hosts.end()) + 1;
+    if (graph::crossings(hosts) > host_count) ring_by_host_ = graph::ring_by_host(hosts);
+  }
   note_windows();
 }
 
@@ -389,10 +394,14 @@ algo::Problem Planner::problem_of(const Call& call, bool windows) const {
   // Trees are for messages.
   if (options_.forests != nullptr && !problem.mapped) {
     problem.forest = options_.forests->of(call.collective, call.root);
+    problem.rings = options_.forests->rings();
     if (context_.transport != nullptr) {
       problem.lanes_max =
           std::clamp(context_.transport->caps.lane_count - 1, 1u, sched::kLaneCountMax);
     }
+  }
+  if (problem.rings == nullptr && !problem.mapped && ring_by_host_.rank_count > 0) {
+    problem.rings = &ring_by_host_;
   }
   return problem;
 }

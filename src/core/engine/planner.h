@@ -204,6 +204,8 @@ class Planner {
   PlannerOptions options_;
   std::vector<const algo::Algorithm*> algorithms_;  // options_.algorithms and options_.programs
   std::vector<const algo::Algorithm*> preferred_;   // the latest last
+  // One ring, where that in the order of ranks goes between hosts too often; else empty.
+  graph::Rings ring_by_host_;
   std::vector<Entry> entries_;
   cost::DecisionLog decisions_;
   std::array<bool, kCollectiveCount> uses_windows_{};

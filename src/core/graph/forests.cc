@@ -20,6 +20,10 @@ namespace {
 // Beyond, a search for any roots takes too long for a start.
 constexpr uint32_t kSearchedRanksMax = 16;
 constexpr size_t kRootSetsMax = 4;
+// Beyond, the ways between all ranks take too much memory.
+constexpr uint32_t kRingRanksMax = 1024;
+// Of the time of the ring in the order of ranks.
+constexpr double kRingsWorthwhile = 0.95;
 constexpr double kHostHopNs = 1000;
 
 }  // namespace
@@ -92,6 +96,22 @@ std::optional<Forest> Forests::find_for_all_reduce() {
     offer(find_trees(graph_, roots));
   }
   return best;
+}
+
+const Rings* Forests::rings() {
+  const uint32_t n = graph_.rank_count();
+  if (!looked_for_rings_ && n >= 2 && n <= kRingRanksMax) {
+    std::vector<Rank> in_order(n);
+    std::iota(in_order.begin(), in_order.end(), 0);
+    auto found = find_rings(graph_, &routes_);
+    if (found.ok() && ring_ns_per_byte(graph_, found.value(), &routes_) <
+                          kRingsWorthwhile *
+                              ring_ns_per_byte(graph_, rings_of({std::move(in_order)}), &routes_)) {
+      rings_ = found.take();
+    }
+  }
+  looked_for_rings_ = true;
+  return rings_ ? &*rings_ : nullptr;
 }
 
 LinkGraph host_star(std::span<const uint32_t> host_of_rank,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forests: the trees of each collective on one graph, found when they are first asked for, and
-// kept. all_gather and reduce_scatter have trees of all ranks; broadcast and reduce of their root;
-// all_reduce of those ranks with which it takes the least time, since one that is reached over a
-// slow link need not be a root. A function of the graph alone: every rank finds the same. One
-// thread at a time.
+// Forests: the trees of each collective on one graph, and its rings, found when they are first
+// asked for, and kept. all_gather and reduce_scatter have trees of all ranks; broadcast and reduce
+// of their root; all_reduce of those ranks with which it takes the least time, since one that is
+// reached over a slow link need not be a root. A function of the graph alone: every rank finds the
+// same. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include "core/base/types.h"
 #include "core/graph/forest.h"
 #include "core/graph/link_graph.h"
+#include "core/graph/rings.h"
 #include "core/graph/routes.h"
 
 namespace weir::graph {
@@ -29,6 +30,8 @@ class Forests {
   // nullptr: none was found, or the collective does not go along trees. `root`: of broadcast and
   // reduce. Valid as long as this.
   const Forest* of(Collective collective, Rank root);
+  // nullptr: none was found that is faster than the ring in the order of ranks.
+  const Rings* rings();
 
  private:
   enum class Use : uint8_t { kAll, kRoot, kAllReduce };
@@ -39,6 +42,8 @@ class Forests {
   LinkGraph graph_;
   Routes routes_;
   std::map<Key, std::optional<Forest>> kept_;
+  std::optional<Rings> rings_;
+  bool looked_for_rings_ = false;
 };
 
 // Hosts of which only the bandwidth of their network is known, and that of a rank within its host.

@@ -62,8 +62,9 @@ TEST(Compile, IsRefusedNothingThatItSupports) {
   for (const Algorithm* algorithm : all_algorithms()) {
     problem.collective = algorithm->collective;
     problem.lengths = algorithm->lengths;
-    EXPECT_EQ(algorithm->supports(problem),
-              !algorithm->needs_mapped && !algorithm->needs_user_windows && !algorithm->uses_forest)
+    EXPECT_EQ(algorithm->supports(problem), !algorithm->needs_mapped &&
+                                                !algorithm->needs_user_windows &&
+                                                !algorithm->uses_forest && !algorithm->uses_rings)
         << algorithm->name;
   }
 }
