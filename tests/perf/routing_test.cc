@@ -74,8 +74,28 @@ TEST_F(Routing, ExplainPrintsEachDecisionOnceWithCandidatesReasonAndMeasuredTime
     EXPECT_NE(line.find(" the first time"), std::string::npos) << line;
     const size_t last = run.err.rfind(call + "direct predicted ");
     EXPECT_NE(run.err.find(" on average of ", last), std::string::npos) << run.err;
+    // What was not offered has its reason.
+    EXPECT_NE(decision.find("copies once more than what works in mapped memory"), std::string::npos)
+        << decision;
+    EXPECT_NE(decision.find("forest                       has no trees here"), std::string::npos)
+        << decision;
     EXPECT_EQ(times(run.err, call), 3u) << "a decision and two measurements: " << run.err;
   }
+}
+
+TEST_F(Routing, ExplainShowsTheAverageOverAllRanksBesideThatOfRankZero) {
+  // Rank 0 does not wait for what the other one tells.
+  std::string printed;
+  for (Attempts attempts; times(printed, "; 2 of 2 ranks: ") < 2 && attempts.next();) {
+    const CommandResult run = all_reduce({});
+    ASSERT_EQ(run.status, 0) << run.out << run.err;
+    printed = run.err;
+  }
+  const size_t at = printed.find("; 2 of 2 ranks: ");
+  ASSERT_NE(at, std::string::npos) << printed;
+  const std::string rest = printed.substr(at, printed.find('\n', at) - at);
+  EXPECT_NE(rest.find(" at best, "), std::string::npos) << rest;
+  EXPECT_NE(rest.find(" on average of "), std::string::npos) << rest;
 }
 
 TEST_F(Routing, ExplainPrintsTheDecisionForBlocksThatDifferInLength) {
@@ -130,6 +150,24 @@ TEST_F(Routing, AForcedAlgorithmIsUsedAndAnUnknownOneRefusedWithTheKnownOnes) {
   EXPECT_NE(unknown.status, 0);
   EXPECT_NE(unknown.err.find("'rign' is not an algorithm of all_reduce; known:"), std::string::npos)
       << unknown.err;
+}
+
+TEST_F(Routing, WhatWasExploredIsKeptAndShownByWeirInfo) {
+  const auto learn = [&](const std::string& set) {
+    return run_tool("all_gather_perf",
+                    {"--ranks", "3", "-b", "6K", "-e", "6K", "-n", "60", "-w", "1"},
+                    {"WEIR_CACHE_DIR=" + folder_.string(), "WEIR_TRANSPORT=tcp", set});
+  };
+  ASSERT_EQ(learn("WEIR_LEARN=1").status, 0);
+  const CommandResult shown = run_tool("weir-info", {"--decisions", folder_.string()});
+  EXPECT_EQ(shown.status, 0) << shown.err;
+  EXPECT_NE(shown.out.find("tcp: 3 ranks on one host"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("  all_gather of 6 KiB "), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("    regret: predicted "), std::string::npos) << shown.out;
+  const CommandResult json =
+      run_tool("weir-info", {"--decisions", "--json"}, {"WEIR_CACHE_DIR=" + folder_.string()});
+  EXPECT_EQ(json.status, 0) << json.err;
+  EXPECT_NE(json.out.find("\"regret_predicted\""), std::string::npos) << json.out;
 }
 
 TEST_F(Routing, CostsAreMeasuredOnceAndTakenFromTheCacheAfterwards) {

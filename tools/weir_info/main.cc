@@ -7,6 +7,7 @@
 
 #include "command_line/command_line.h"
 #include "core/base/settings.h"
+#include "weir_info/decisions.h"
 #include "weir_info/doctor.h"
 #include "weir_info/live.h"
 #include "weir_info/report.h"
@@ -23,6 +24,14 @@ int main(int argc, char** argv) {
   app.add_flag("--live", live,
                "Print the communicators that run on this machine as this user, and which rank "
                "waits for which");
+  bool decisions = false;
+  std::string decisions_directory;
+  app.add_flag("--decisions", decisions,
+               "Print the decisions that WEIR_LEARN=1 has kept, with candidates, predicted and "
+               "measured times, and regret");
+  app.add_option("DIR", decisions_directory,
+                 "Where they are kept; unset: the cache directory (WEIR_CACHE_DIR)")
+      .needs("--decisions");
   weir::cli::Command doctor =
       app.add_subcommand("doctor",
                          "Check this installation: which libnccl.so.2 a program loads "
@@ -46,6 +55,11 @@ int main(int argc, char** argv) {
   if (live) {
     std::fputs(weir::info::live_report(json).c_str(), stdout);
     return 0;
+  }
+  if (decisions) {
+    const weir::info::Decisions kept = weir::info::read_decisions(decisions_directory);
+    std::fputs((json ? json_of(kept) : text_of(kept)).c_str(), stdout);
+    return kept.directory.empty() ? 1 : 0;
   }
   const weir::info::Report report = weir::info::make_report();
   const std::string text = json ? json_of(report) : text_of(report);

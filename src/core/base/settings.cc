@@ -133,6 +133,10 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_EXPLAIN", Kind::kBool, "0", "",
      "Each first-time choice of an algorithm is printed with candidates, predicted time and "
      "reason."},
+    {"WEIR_LEARN", Kind::kBool, "0", "",
+     "About one call in eight runs and measures an algorithm in turn that may be faster than the "
+     "chosen one; what is measured is kept and used from the next start on. The same on all "
+     "ranks; never in deterministic communicators."},
     {"WEIR_DETERMINISTIC", Kind::kBool, "0", "",
      "Every communicator is deterministic: results do not depend on algorithm, chunk size or "
      "transport."},
@@ -211,6 +215,7 @@ const Binding kBindings[] = {
     {"WEIR_COSTS_FILE", &Settings::costs_file},
     {"WEIR_PROBE", &Settings::probe},
     {"WEIR_EXPLAIN", &Settings::explain},
+    {"WEIR_LEARN", &Settings::learn},
     {"WEIR_DETERMINISTIC", &Settings::deterministic},
     {"WEIR_HUGE_PAGES", &Settings::huge_pages},
     {"WEIR_STAGING_BYTES", &Settings::staging_bytes},

@@ -45,6 +45,7 @@ struct Settings {
   std::string costs_file;      // WEIR_COSTS_FILE: rank 0 writes the task times it uses here
   bool probe;                  // WEIR_PROBE: measure tasks at start-up (else built-in figures)
   bool explain;                // WEIR_EXPLAIN
+  bool learn;                  // WEIR_LEARN: some calls run and measure other algorithms
   bool deterministic;          // WEIR_DETERMINISTIC: WEIR_COMM_DETERMINISTIC for all
   bool huge_pages;             // WEIR_HUGE_PAGES
   int64_t staging_bytes;       // WEIR_STAGING_BYTES: staging memory per rank and communicator

@@ -330,6 +330,14 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   nearby.hint(&config);
 
   if (rank_count > 1) WEIR_RETURN_IF_ERROR(open_network(anywhere && !reach.empty()));
+  // Calls that are captured into a graph must repeat their results.
+  const bool captures = settings.learn && options.arithmetic == Arithmetic::kNccl &&
+                        (driver_is_known() || look_for_driver());
+  const bool learns = settings.learn && !deterministic && !captures;
+  const char* const learning = learns           ? "1"
+                               : captures       ? "1, but not beside CUDA's driver"
+                               : settings.learn ? "1, but not where deterministic"
+                                                : "0";
   Introduction self = introduce_this_process();
   self.cards.stance = stance_of(settings);
   self.cards.near = nearby.near.cards.names;
@@ -339,9 +347,9 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   if (!reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
       "hooks={}\ndeterministic={}\narithmetic={}\nWEIR_STAGING_BYTES={}\nWEIR_SLICE_BYTES={}\n"
-      "WEIR_ALGORITHM='{}'\nWEIR_TLS={}\nrules={}{}{}",
+      "WEIR_ALGORITHM='{}'\nWEIR_TLS={}\nWEIR_LEARN={}\nrules={}{}{}",
       settings.hooks, deterministic, options.arithmetic == Arithmetic::kNccl ? "NCCL's" : "IEEE's",
-      settings.staging_bytes, settings.slice_bytes, settings.algorithm, settings.tls,
+      settings.staging_bytes, settings.slice_bytes, settings.algorithm, settings.tls, learning,
       names_status.ok() ? describe_rules(rules.value()) : "cannot be read", kProgramsMark,
       programs.listing);
   std::vector<Introduction> all;
@@ -463,6 +471,16 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.rules = rules.take();
   planner.programs = programs.programs;
   planner.explain = settings.explain;
+  planner.learns = learns;
+  planner.learned = std::move(costs.value().learned);
+  times_of_ranks_.open(network_.get(), rank, rank_count);
+  if (learns || settings.explain) {
+    planner.on_measured = [this](const cost::DecisionRecord& record,
+                                 const cost::ExploredTimes* explored) {
+      times_of_ranks_.measured(record, explored);
+    };
+  }
+  if (learns) learned_in_ = costs.value().learned_in;
   // How long ranks wait for a core is not in the table.
   if (!any_shared) costs_cached_in_ = costs.value().cached_in;
   planner.times_calls = !costs_cached_in_.empty();
@@ -535,7 +553,9 @@ Communicator::~Communicator() {
   unregister_communicator(this);
   close_one_sided();
   if (const engine::Planner* planner = operations_.queue().planner(); planner != nullptr) {
-    planner->explain_totals();
+    times_of_ranks_.conclude(planner->decisions());
+    planner->explain_totals(times_of_ranks_.all());
+    if (learned_in_) keep_learned(*learned_in_, planner->decisions(), times_of_ranks_.all());
     doubt_if_times_disagree(costs_cached_in_, planner->table(), planner->decisions());
   }
   if (operations_.device_side().is_open()) {

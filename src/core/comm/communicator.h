@@ -30,6 +30,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -45,10 +46,12 @@
 #include "core/comm/operations.h"
 #include "core/comm/record/start_times.h"
 #include "core/comm/reports/peer_reports.h"
+#include "core/comm/reports/times_of_ranks.h"
 #include "core/comm/requests/request.h"
 #include "core/comm/requests/requests.h"
 #include "core/comm/start/bootstrap.h"
 #include "core/comm/start/introduction.h"
+#include "core/comm/start/learned_choices.h"
 #include "core/comm/state/comm_state.h"
 #include "core/comm/state/records.h"
 #include "core/control/host_control.h"
@@ -213,16 +216,18 @@ class Communicator {
 
   CommState state_;
   StartTimes start_times_;
-  std::string costs_cached_in_;     // AgreedCosts::cached_in, if the table is judged in the end
-  CommOptions options_;             // as it was made
-  std::vector<Place> places_;       // by rank; empty: all ranks share a host
-  Bootstrap* bootstrap_ = nullptr;  // while the transport connects the ranks
+  std::string costs_cached_in_;  // AgreedCosts::cached_in, if the table is judged in the end
+  std::optional<LearnedPlace> learned_in_;  // on rank 0 of a communicator that learns
+  CommOptions options_;                     // as it was made
+  std::vector<Place> places_;               // by rank; empty: all ranks share a host
+  Bootstrap* bootstrap_ = nullptr;          // while the transport connects the ranks
   std::unique_ptr<unsigned char, void (*)(void*)> private_segment_{nullptr, std::free};
   // With several ranks only. These members outlive the transport's instance.
   std::unique_ptr<control::Network> network_;
   std::unique_ptr<control::HostControl> host_control_;
 
   PeerReports reports_;
+  TimesOfRanks times_of_ranks_;
   Requests requests_;
   Windows windows_;
   Scales scales_;

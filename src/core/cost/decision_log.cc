@@ -2,54 +2,40 @@
 #include "core/cost/decision_log.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
+
+#include "core/cost/text.h"
 
 namespace weir::cost {
 
 namespace {
 
-std::string text_of_bytes(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  size_t unit = 0;
-  double value = static_cast<double>(bytes);
-  while (value >= 1024 && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  return fmt::format("{:.4g} {}", value, kUnits[unit]);
-}
-
-std::string text_of_ns(double ns) {
-  if (ns < 1e3) return fmt::format("{:.0f} ns", ns);
-  if (ns < 1e6) return fmt::format("{:.2f} us", ns / 1e3);
-  if (ns < 1e9) return fmt::format("{:.2f} ms", ns / 1e6);
-  return fmt::format("{:.2f} s", ns / 1e9);
-}
-
 std::string text_of_call(const DecisionRecord& record) {
-  if (record.collective == Collective::kBarrier) {
-    return fmt::format("barrier of {} ranks", record.rank_count);
-  }
-  return fmt::format(
-      "{} of {}{} {} on {} ranks{}", algo::name_of(record.collective, record.lengths),
-      record.lengths == algo::BlockLengths::kEqual ? "" : "up to ", text_of_bytes(record.bytes),
-      name_of(record.type), record.rank_count, record.in_place ? ", in place" : "");
+  return describe(record.shape, record.rank_count);
 }
 
 }  // namespace
 
+const MeasuredTimes* DecisionRecord::explored_of(const algo::Algorithm* algorithm) const {
+  const auto found = std::find_if(explored.begin(), explored.end(), [&](const ExploredTimes& one) {
+    return one.algorithm == algorithm;
+  });
+  return found == explored.end() ? nullptr : &found->times;
+}
+
 uint64_t DecisionLog::add(const Request& request, const Decision& decision) {
   const uint64_t id = dropped_count_ + records_.size() + 1;
   records_.push_back({.id = id,
-                      .collective = request.work.problem.collective,
-                      .lengths = request.work.problem.lengths,
+                      .shape = shape_of(request),
+                      .call_key = request.call_key,
                       .rank_count = request.work.problem.rank_count,
-                      .in_place = request.work.problem.in_place,
-                      .bytes = request.work.bytes,
-                      .type = request.type,
-                      .decision = decision});
+                      .decision = decision,
+                      .measured = {},
+                      .explored = {}});
   if (records_.size() > records_max_) {
     records_.pop_front();
     ++dropped_count_;
@@ -57,15 +43,16 @@ uint64_t DecisionLog::add(const Request& request, const Decision& decision) {
   return id;
 }
 
-void DecisionLog::measured(uint64_t id, double ns) {
+void DecisionLog::measured(uint64_t id, double ns, const algo::Algorithm* explored) {
   if (id <= dropped_count_ || id > dropped_count_ + records_.size()) return;
   DecisionRecord& record = records_[id - dropped_count_ - 1];
-  if (record.measured_count == 0) {
-    record.measured_first_ns = record.measured_least_ns = ns;
+  if (explored == nullptr || explored == record.decision.algorithm) record.measured.add(ns);
+  if (explored == nullptr) return;
+  for (ExploredTimes& one : record.explored) {
+    if (one.algorithm == explored) return one.times.add(ns);
   }
-  ++record.measured_count;
-  record.measured_sum_ns += ns;
-  record.measured_least_ns = std::min(record.measured_least_ns, ns);
+  record.explored.push_back({explored, {}});
+  record.explored.back().times.add(ns);
 }
 
 const DecisionRecord* DecisionLog::find(uint64_t id) const {
@@ -82,15 +69,28 @@ std::optional<Disagreement> disagreement(const DecisionLog& log) {
   uint64_t call_count = 0;
   for (const DecisionRecord& record : log.records()) {
     const double predicted_ns = record.decision.predicted_ns;
-    if (record.measured_count < kCallsOfDecisionMin || !(predicted_ns > 0)) continue;
-    ratios.push_back(record.measured_least_ns / predicted_ns);
-    call_count += record.measured_count;
+    if (record.measured.count < kCallsOfDecisionMin || !(predicted_ns > 0)) continue;
+    ratios.push_back(record.measured.least_ns / predicted_ns);
+    call_count += record.measured.count;
   }
   if (ratios.size() < kDecisionsMin || call_count < kCallsMin) return std::nullopt;
   const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(ratios.size() / 2);
   std::nth_element(ratios.begin(), middle, ratios.end());
   if (*middle <= kFactorMax && *middle >= 1 / kFactorMax) return std::nullopt;
   return Disagreement{*middle, ratios.size(), call_count};
+}
+
+void RanksTimes::add(uint64_t count, double least, double sum, double middle) {
+  if (count == 0) return;
+  least_ns = call_count == 0 ? least : std::min(least_ns, least);
+  sum_ns += sum;
+  call_count += count;
+  middle_ns += (middle - middle_ns) / static_cast<double>(++rank_count);
+}
+
+uint64_t times_key(const DecisionRecord& record, const algo::Algorithm* explored) {
+  const std::string_view name = explored == nullptr ? "" : explored->name;
+  return XXH3_64bits_withSeed(name.data(), name.size(), record.call_key);
 }
 
 std::string explain(const DecisionRecord& record) {
@@ -102,28 +102,54 @@ std::string explain(const DecisionRecord& record) {
   }
   for (const Candidate& candidate : decision.candidates) {
     const bool chosen = candidate.algorithm == decision.algorithm;
-    text += fmt::format(
-        "  {} {:<28} {}\n", chosen ? '>' : ' ', candidate.algorithm->name,
-        candidate.excluded != nullptr ? candidate.excluded : text_of_ns(candidate.predicted_ns));
+    std::string value = candidate.excluded != nullptr ? candidate.excluded : "";
+    if (candidate.excluded == nullptr) {
+      value = text_of_ns(candidate.predicted_ns);
+      if (candidate.learned_count > 0) {
+        value += fmt::format("; earlier runs took {} ({} calls)", text_of_ns(candidate.learned_ns),
+                             candidate.learned_count);
+      }
+    }
+    text += fmt::format("  {} {:<28} {}\n", chosen ? '>' : ' ', candidate.algorithm->name, value);
   }
-  if (record.measured_count > 0) text += "  " + explain_measured(record) + "\n";
+  if (!decision.explored.empty()) {
+    std::string names;
+    for (const algo::Algorithm* algorithm : decision.explored) {
+      names += (names.empty() ? "" : ", ") + std::string(algorithm->name);
+    }
+    text += fmt::format("  explored in turn: {}\n", names);
+  }
+  if (record.measured.count > 0) text += "  " + explain_measured(record) + "\n";
   return text;
 }
 
 std::string explain_measured(const DecisionRecord& record) {
-  if (record.measured_count == 0) return text_of_call(record) + ": not measured yet";
-  if (record.measured_count == 1) {
-    return fmt::format("{}: {} predicted {}, measured {} the first time", text_of_call(record),
-                       record.decision.algorithm->name, text_of_ns(record.decision.predicted_ns),
-                       text_of_ns(record.measured_first_ns));
+  if (record.measured.count == 0) return text_of_call(record) + ": not measured yet";
+  return fmt::format("{}: {} predicted {}, measured {} the first time", text_of_call(record),
+                     record.decision.algorithm->name, text_of_ns(record.decision.predicted_ns),
+                     text_of_ns(record.measured.first_ns));
+}
+
+std::string explain_total(const DecisionRecord& record, const ExploredTimes* explored,
+                          const RanksTimes* all) {
+  const algo::Algorithm* algorithm =
+      explored != nullptr ? explored->algorithm : record.decision.algorithm;
+  const MeasuredTimes& own = explored != nullptr ? explored->times : record.measured;
+  double predicted_ns = record.decision.predicted_ns;
+  for (const Candidate& candidate : record.decision.candidates) {
+    if (candidate.algorithm == algorithm) predicted_ns = candidate.predicted_ns;
   }
-  return fmt::format(
-      "{}: {} predicted {}, measured {} at first, {} at best, {} on average of {}",
-      text_of_call(record), record.decision.algorithm->name,
-      text_of_ns(record.decision.predicted_ns), text_of_ns(record.measured_first_ns),
-      text_of_ns(record.measured_least_ns),
-      text_of_ns(record.measured_sum_ns / static_cast<double>(record.measured_count)),
-      record.measured_count);
+  std::string text = fmt::format(
+      "{}: {}{} predicted {}, measured {} at first, {} at best, {} on average of {}",
+      text_of_call(record), algorithm->name, explored != nullptr ? ", in its turns," : "",
+      text_of_ns(predicted_ns), text_of_ns(own.first_ns), text_of_ns(own.least_ns),
+      text_of_ns(own.average_ns()), own.count);
+  if (all != nullptr && record.rank_count > 1) {
+    text += fmt::format("; {} of {} ranks: {} at best, {} on average of {}", all->rank_count,
+                        record.rank_count, text_of_ns(all->least_ns), text_of_ns(all->average_ns()),
+                        all->call_count);
+  }
+  return text;
 }
 
 }  // namespace weir::cost

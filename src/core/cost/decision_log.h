@@ -5,27 +5,34 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "core/cost/measured_times.h"
 #include "core/cost/router.h"
 
 namespace weir::cost {
 
+// Calls that ran an algorithm because it was its turn (WEIR_LEARN).
+struct ExploredTimes {
+  const algo::Algorithm* algorithm = nullptr;
+  MeasuredTimes times;
+};
+
 struct DecisionRecord {
   uint64_t id = 0;  // counts from 1
-  Collective collective = Collective::kAllReduce;
-  algo::BlockLengths lengths = algo::BlockLengths::kEqual;
+  CallShape shape;
+  uint64_t call_key = 0;  // Request::call_key
   Rank rank_count = 1;
-  bool in_place = false;
-  uint64_t bytes = 0;
-  DataType type = DataType::kFloat32;
   Decision decision;
+  MeasuredTimes measured;  // of the calls that ran what was chosen
+  // Of those that explored, by algorithm, with the one chosen: all in the same conditions.
+  std::vector<ExploredTimes> explored;
 
-  uint64_t measured_count = 0;
-  double measured_first_ns = 0;
-  double measured_least_ns = 0;
-  double measured_sum_ns = 0;
+  // nullptr: it had no turn.
+  const MeasuredTimes* explored_of(const algo::Algorithm* algorithm) const;
 };
 
 class DecisionLog {
@@ -34,8 +41,9 @@ class DecisionLog {
 
   // Returns the record's id.
   uint64_t add(const Request& request, const Decision& decision);
-  // Records one more execution, which took `ns`. Does nothing when the record has been dropped.
-  void measured(uint64_t id, double ns);
+  // Records one more execution, which took `ns`. `explored`: the algorithm whose turn it was;
+  // nullptr: the call did not explore. Does nothing when the record has been dropped.
+  void measured(uint64_t id, double ns, const algo::Algorithm* explored = nullptr);
 
   // nullptr when it has been dropped. Valid until the next add().
   const DecisionRecord* find(uint64_t id) const;
@@ -59,11 +67,35 @@ struct Disagreement {
 // is within a factor of 3.
 std::optional<Disagreement> disagreement(const DecisionLog& log);
 
+// What all ranks have measured of one algorithm of a decision, as far as it is known here.
+struct RanksTimes {
+  Rank rank_count = 0;  // that were heard
+  uint64_t call_count = 0;
+  double least_ns = 0;
+  double sum_ns = 0;
+  double middle_ns = 0;  // the average over ranks of their medians
+
+  void add(uint64_t count, double least, double sum, double middle);
+  double average_ns() const {
+    return call_count == 0 ? 0 : sum_ns / static_cast<double>(call_count);
+  }
+};
+
+// A number for the times of a decision, or of an algorithm that was explored for it; the same on
+// all ranks. `explored`: nullptr: of the calls that ran what was chosen.
+uint64_t times_key(const DecisionRecord& record, const algo::Algorithm* explored);
+using TimesByKey = std::map<uint64_t, RanksTimes>;
+
 // Text for WEIR_EXPLAIN, several lines: the call, the candidates with their predicted time or why
 // they are excluded, the reason, and the measured time if there is one.
 std::string explain(const DecisionRecord& record);
 
 // One line, for after the first execution: predicted and measured time.
 std::string explain_measured(const DecisionRecord& record);
+
+// One line: what the calls took on this rank and on all that were heard. `explored`: one of
+// record.explored; nullptr: those that ran what was chosen. `all`: nullptr: nothing was heard.
+std::string explain_total(const DecisionRecord& record, const ExploredTimes* explored,
+                          const RanksTimes* all);
 
 }  // namespace weir::cost

@@ -5,18 +5,36 @@
 
 #include <algorithm>
 
+#include "core/algo/imported.h"
 #include "core/cost/run_ahead.h"
+#include "core/cost/text.h"
 
 namespace weir::cost {
 
 namespace {
+
+bool has_root(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
 
 bool reduces(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduce ||
          collective == Collective::kReduceScatter;
 }
 
-// nullptr when it can be used.
+}  // namespace
+
+CallShape shape_of(const Request& request) {
+  const algo::Problem& problem = request.work.problem;
+  return {.collective = problem.collective,
+          .lengths = problem.lengths,
+          .type = request.type,
+          .in_place = problem.in_place,
+          .in_windows = problem.inputs_mapped,
+          .bytes = request.work.bytes};
+}
+
 const char* why_excluded(const algo::Algorithm& algorithm, const Request& request) {
   const algo::Problem& problem = request.work.problem;
   if (algorithm.needs_mapped && !problem.mapped) return "needs mapped staging memory";
@@ -35,8 +53,10 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
     return "has no rings here that are better than the order of ranks";
   }
   if (!algorithm.supports(problem)) {
-    return algorithm.imported != nullptr ? "was made for other ranks, another root or other memory"
-                                         : "does not support this problem";
+    if (algorithm.imported == nullptr) return "does not support this problem";
+    return algorithm.imported->program(0).rank_count != problem.rank_count
+               ? "was made for another number of ranks"
+               : "was made for another root or other memory";
   }
   if (algo::uses_messages(algorithm) &&
       algorithm.shape(problem).lane_count > request.lane_count_max) {
@@ -47,6 +67,8 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
   }
   return nullptr;
 }
+
+namespace {
 
 // Each slice in flight takes lanes of its own (engine::LanePlan).
 Workload work_of(const algo::Algorithm& algorithm, const Request& request) {
@@ -78,6 +100,28 @@ void settle(Decision& decision, const Candidate& candidate, Decision::By by, std
   decision.predicted_ns = candidate.predicted_ns;
   decision.by = by;
   decision.reason = std::move(reason);
+}
+
+void note_learned(const Request& request, Candidate* candidate) {
+  if (request.learned == nullptr || candidate->excluded != nullptr) return;
+  for (const AlgorithmTime& time : *request.learned) {
+    if (time.algorithm != candidate->algorithm->name || time.count < kLearnedCountMin) continue;
+    candidate->learned_count = time.count;
+    candidate->learned_ns = time.middle_ns;
+  }
+}
+
+// The candidate that was measured to be faster than `best`, which is predicted to be the fastest;
+// nullptr: there is none.
+const Candidate* measured_faster(const Decision& decision, const Candidate& best) {
+  if (best.learned_count == 0) return nullptr;
+  const Candidate* least = &best;
+  for (const Candidate& candidate : decision.candidates) {
+    if (candidate.learned_count > 0 && candidate.learned_ns < least->learned_ns) {
+      least = &candidate;
+    }
+  }
+  return least->learned_ns * kLearnedGainMin < best.learned_ns ? least : nullptr;
 }
 
 Status force(const Request& request, Decision& decision) {
@@ -148,6 +192,7 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
       candidate.predicted_ns =
           ahead ? *ahead : predict(*algorithm, work_of(*algorithm, request), table);
     }
+    note_learned(request, &candidate);
     decision.candidates.push_back(candidate);
   }
   if (!request.forced.empty()) {
@@ -188,12 +233,46 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
                     request.deterministic ? " in deterministic mode" : ""));
   }
   const Candidate* simplest = fewest_signals(decision.candidates, *best, problem);
-  settle(decision, *simplest, Decision::By::kPrediction,
-         usable_count == 1  ? "the only one that can be used"
-         : simplest == best ? "least predicted time"
-                            : "fewer signals than others with about the same predicted time");
+  if (const Candidate* faster = measured_faster(decision, *best)) {
+    settle(decision, *faster, Decision::By::kMeasured,
+           fmt::format("measured faster: {} against {} of {}, which has the least predicted time "
+                       "({} and {} calls of earlier runs)",
+                       text_of_ns(faster->learned_ns), text_of_ns(best->learned_ns),
+                       best->algorithm->name, faster->learned_count, best->learned_count));
+  } else {
+    settle(decision, *simplest, Decision::By::kPrediction,
+           usable_count == 1 ? "the only one that can be used" : "least predicted time");
+  }
   if (!passed_over.empty()) decision.reason += "; " + passed_over;
   return decision;
+}
+
+std::vector<const algo::Algorithm*> worth_exploring(const Decision& decision) {
+  if (decision.by != Decision::By::kPrediction && decision.by != Decision::By::kMeasured) return {};
+  if (has_root(decision.algorithm->collective)) return {};
+  const auto chosen =
+      std::find_if(decision.candidates.begin(), decision.candidates.end(),
+                   [&](const Candidate& one) { return one.algorithm == decision.algorithm; });
+  struct Expected {
+    double factor;
+    const algo::Algorithm* algorithm;
+  };
+  std::vector<Expected> all;
+  for (const Candidate& candidate : decision.candidates) {
+    if (candidate.excluded != nullptr || &candidate == &*chosen) continue;
+    const bool known = candidate.learned_count > 0 && chosen->learned_count > 0;
+    const double factor = known ? candidate.learned_ns / chosen->learned_ns
+                                : candidate.predicted_ns / chosen->predicted_ns;
+    if (factor <= kExploredFactorMax) all.push_back({factor, candidate.algorithm});
+  }
+  if (all.empty()) return {};
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Expected& a, const Expected& b) { return a.factor < b.factor; });
+  std::vector<const algo::Algorithm*> algorithms = {decision.algorithm};
+  for (const Expected& one : all) {
+    if (algorithms.size() < kExploredMax) algorithms.push_back(one.algorithm);
+  }
+  return algorithms;
 }
 
 }  // namespace weir::cost

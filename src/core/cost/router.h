@@ -12,6 +12,7 @@
 
 #include "core/algo/algorithm.h"
 #include "core/base/status.h"
+#include "core/cost/learned.h"
 #include "core/cost/predict.h"
 #include "core/cost/rules.h"
 #include "core/cost/table.h"
@@ -21,6 +22,7 @@ namespace weir::cost {
 struct Request {
   Workload work;
   DataType type = DataType::kFloat32;  // for the record
+  uint64_t call_key = 0;               // the same; all ranks have the same for the same calls
   // Only algorithms whose bits do not depend on the algorithm: those with rank_order, for
   // collectives that reduce.
   bool deterministic = false;
@@ -30,16 +32,23 @@ struct Request {
   const algo::Algorithm* preferred = nullptr;
   // The number of lanes for programs of messages.
   uint32_t lane_count_max = ~uint32_t{0};
+  // What earlier runs measured of such calls; nullptr: nothing. Outlives the call of `choose`.
+  const std::vector<AlgorithmTime>* learned = nullptr;
 };
+
+CallShape shape_of(const Request& request);
 
 struct Candidate {
   const algo::Algorithm* algorithm = nullptr;
   double predicted_ns = 0;
   const char* excluded = nullptr;  // why it cannot be used, a static text; nullptr: it can
+  // In earlier runs: how many calls of a rank were measured, and their median, averaged over ranks.
+  uint64_t learned_count = 0;
+  double learned_ns = 0;
 };
 
 struct Decision {
-  enum class By : uint8_t { kForced, kPreferred, kRule, kPrediction };
+  enum class By : uint8_t { kForced, kPreferred, kRule, kMeasured, kPrediction };
 
   const algo::Algorithm* algorithm = nullptr;
   By by = By::kPrediction;
@@ -47,15 +56,31 @@ struct Decision {
   double predicted_ns = 0;
   std::string reason;                 // one sentence
   std::vector<Candidate> candidates;  // as given; predicted unless excluded
+  // Run in turn by some of the calls (worth_exploring); empty: nothing is explored.
+  std::vector<const algo::Algorithm*> explored;
 };
 
 // `candidates`: algorithms that the caller could run, of the request's collective; empty: all that
-// are registered for it. `rules` may be nullptr. Precedence: forced, preferred, rule, prediction
-// (the first of the candidates with the least time; over mapped memory, one with fewer signals that
-// takes at most 10 % longer). A preferred algorithm and one that a rule
-// names are ignored where they cannot be used, and the reason says so. kInvalidArgument: `forced`
-// is unknown. kUnsupported: the forced algorithm cannot be used, or none can.
+// are registered for it. `rules` may be nullptr. Precedence: forced, preferred, rule, measured in
+// earlier runs (if the candidate of the least predicted time was measured, too, and is slower by
+// more than kLearnedGainMin), prediction (the first of the candidates with the least time;
+// over mapped memory, one with fewer signals that takes at most 10 % longer). A preferred algorithm
+// and one that a rule names are ignored where they cannot be used, and the reason says so.
+// kInvalidArgument: `forced` is unknown. kUnsupported: the forced algorithm cannot be used, or none
+// can.
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
                         const Table& table, const Rules* rules);
+
+// nullptr when the algorithm can be used, else why not, a static text.
+const char* why_excluded(const algo::Algorithm& algorithm, const Request& request);
+
+// The algorithms that exploration runs in turn, the best first: the choice, and those that are
+// expected to take at most kExploredFactorMax times as long, by what both took in earlier runs if
+// that is known of both, else as predicted. Empty where there is no other one, where a user or a
+// rule has decided, and for collectives with a root: a rank may end those long before the others or
+// wait for the calls before, so that the times of a single call do not compare.
+inline constexpr double kExploredFactorMax = 2;
+inline constexpr size_t kExploredMax = 4;
+std::vector<const algo::Algorithm*> worth_exploring(const Decision& decision);
 
 }  // namespace weir::cost

@@ -84,6 +84,7 @@ Planner::Planner(const Context& context, PlannerOptions options)
   entries_.resize(kEntries);
   algorithms_.assign(options_.algorithms.begin(), options_.algorithms.end());
   for (const auto& program : options_.programs) algorithms_.push_back(&program->algorithm());
+  is_watched_ = options_.explain || options_.learns;
   const std::vector<uint32_t>& hosts = options_.node_of_rank;
   if (!hosts.empty()) {
     const uint32_t host_count = *std::max_element(hosts.begin(), hosts.end()) + 1;
@@ -107,19 +108,27 @@ void Planner::add(std::shared_ptr<const algo::Imported> program, bool preferred)
   latest_ = nullptr;
   for (Entry& entry : entries_) {
     if (entry.plan != nullptr) retired_.push_back(std::move(entry.plan));
+    if (entry.explored != nullptr) {
+      for (auto& plan : entry.explored->plans) retired_.push_back(std::move(plan));
+    }
     entry = {};
   }
+  if (uneven_explored_ != nullptr) retired_.push_back(std::move(uneven_explored_));
   if (uneven_ != nullptr) retired_.push_back(std::move(uneven_));
   uneven_choices_.clear();
   next_uneven_choice_ = 0;
 }
 
+Planner::Entry& Planner::entry_of(const PlanKey& key) {
+  const uint64_t hash = (key.what * 0x9e3779b97f4a7c15ull) ^ (key.count * 0xc2b2ae3d27d4eb4full) ^
+                        (uint64_t{key.in_place} << 17) ^ (uint64_t{key.windows} << 23);
+  return entries_[(hash >> 24) % kEntries];
+}
+
 Result<const Plan*> Planner::plan_for(const Call& call, bool windows) {
   if (call.block_counts != nullptr) return plan_for_uneven(call, windows);
   const PlanKey key = key_of(call, windows);
-  const uint64_t hash = (key.what * 0x9e3779b97f4a7c15ull) ^ (key.count * 0xc2b2ae3d27d4eb4full) ^
-                        (uint64_t{key.in_place} << 17) ^ (uint64_t{key.windows} << 23);
-  Entry& entry = entries_[(hash >> 24) % kEntries];
+  Entry& entry = entry_of(key);
   if (entry.plan == nullptr || entry.key != key) {
     auto chosen = choose(call, windows, work_bytes(call, context_.rank_count));
     if (!chosen.ok()) return chosen.status();
@@ -128,17 +137,64 @@ Result<const Plan*> Planner::plan_for(const Call& call, bool windows) {
     if (latest_ == entry.plan.get()) latest_ = nullptr;
     entry.plan = made.take();
     entry.key = key;
+    entry.explored = nullptr;
+    if (!chosen.value().explored.empty()) {
+      entry.explored = std::make_unique<Explored>();
+      entry.explored->algorithms = std::move(chosen.value().explored);
+      entry.explored->plans.resize(entry.explored->algorithms.size());
+    }
   }
   latest_key_ = key;
   latest_ = entry.plan.get();
   return entry.plan.get();
 }
 
+Result<const Plan*> Planner::plan_to_explore(const Call& call, bool windows, uint64_t sequence) {
+  auto chosen = plan_for(call, windows);
+  if (!chosen.ok()) return chosen;
+  const uint64_t turn = spread(sequence) / kExploredEvery;
+  if (call.block_counts != nullptr) {
+    const UnevenChoice* known = uneven_choice_of(uneven_key_of(call, windows));
+    if (known == nullptr || known->choice.explored.empty()) return chosen;
+    const auto& algorithms = known->choice.explored;
+    const algo::Algorithm* algorithm = algorithms[turn % algorithms.size()];
+    if (algorithm == chosen.value()->algorithm) return chosen;
+    auto made = bind(instead(known->choice, algorithm, call, windows), call);
+    if (!made.ok()) return made.status();
+    uneven_explored_ = made.take();
+    return uneven_explored_.get();
+  }
+  Entry& entry = entry_of(key_of(call, windows));
+  if (entry.explored == nullptr) return chosen;
+  const size_t index = turn % entry.explored->algorithms.size();
+  const algo::Algorithm* algorithm = entry.explored->algorithms[index];
+  if (algorithm == entry.plan->algorithm) return chosen;
+  std::unique_ptr<Plan>& plan = entry.explored->plans[index];
+  if (plan == nullptr) {
+    Choice choice;
+    choice.record = entry.plan->decision;
+    auto made = bind(instead(choice, algorithm, call, windows), call);
+    if (!made.ok()) return made.status();
+    plan = made.take();
+  }
+  return plan.get();
+}
+
+PlanKey Planner::uneven_key_of(const Call& call, bool windows) const {
+  constexpr uint64_t kBytesMax = uint64_t{1} << 62;
+  const uint64_t bytes = std::bit_ceil(std::min(work_bytes(call, context_.rank_count), kBytesMax));
+  return {pack_what(call), bytes, call.in_place, windows};
+}
+
+Planner::UnevenChoice* Planner::uneven_choice_of(const PlanKey& key) {
+  const auto known = std::find_if(uneven_choices_.begin(), uneven_choices_.end(),
+                                  [&](const UnevenChoice& one) { return one.key == key; });
+  return known == uneven_choices_.end() ? nullptr : &*known;
+}
+
 Result<const Plan*> Planner::plan_for_uneven(const Call& call, bool windows) {
   const Rank n = context_.rank_count;
-  constexpr uint64_t kBytesMax = uint64_t{1} << 62;
-  const uint64_t bytes = std::bit_ceil(std::min(work_bytes(call, n), kBytesMax));
-  const PlanKey key{pack_what(call), bytes, call.in_place, windows};
+  const PlanKey key = uneven_key_of(call, windows);
   lengths_.clear();
   lengths_.push_back(call.count);
   lengths_.push_back(call.block_count_max);
@@ -151,16 +207,15 @@ Result<const Plan*> Planner::plan_for_uneven(const Call& call, bool windows) {
   if (uneven_ != nullptr && uneven_key_ == key && uneven_lengths_ == lengths_) {
     return uneven_.get();
   }
-  auto known = std::find_if(uneven_choices_.begin(), uneven_choices_.end(),
-                            [&](const UnevenChoice& one) { return one.key == key; });
-  if (known == uneven_choices_.end()) {
-    auto chosen = choose(call, windows, bytes);
+  UnevenChoice* known = uneven_choice_of(key);
+  if (known == nullptr) {
+    auto chosen = choose(call, windows, key.count);
     if (!chosen.ok()) return chosen.status();
     if (uneven_choices_.size() < kUnevenChoicesMax) {
       uneven_choices_.push_back({key, chosen.take()});
-      known = uneven_choices_.end() - 1;
+      known = &uneven_choices_.back();
     } else {
-      known = uneven_choices_.begin() + static_cast<std::ptrdiff_t>(next_uneven_choice_);
+      known = &uneven_choices_[next_uneven_choice_];
       next_uneven_choice_ = (next_uneven_choice_ + 1) % kUnevenChoicesMax;
       *known = {key, chosen.take()};
     }
@@ -230,6 +285,9 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.layout.socket_of_rank = options_.package_of_rank;
   request.work.layout.ranks_per_cache = options_.ranks_per_cache;
   request.type = call.type;
+  request.call_key = pack_what(call) * 0x9e3779b97f4a7c15ull ^ bytes * 0xc2b2ae3d27d4eb4full ^
+                     (uint64_t{call.in_place} << 1) ^ uint64_t { problem.inputs_mapped };
+  request.learned = options_.learned.find(cost::shape_of(request));
   request.deterministic = options_.deterministic;
   // One lane is reserved for point-to-point messages.
   if (context_.transport != nullptr) {
@@ -264,6 +322,11 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
         "; WEIR_ALGORITHM: '{}' is ignored, because it supports blocks of equal length only",
         forced->algorithm->name);
   }
+  // A rank knows only its own lengths of an all_to_all_v.
+  if (options_.learns && problem.lengths != algo::BlockLengths::kKnownToEnds) {
+    decided.value().explored = cost::worth_exploring(decided.value());
+  }
+  if (options_.explain) add_not_offered(request, &decided.value());
   *record = decisions_.add(request, decided.value());
   if (options_.explain && context_.rank == 0) {
     std::fprintf(stderr, "%s\n", cost::explain(*decisions_.find(*record)).c_str());
@@ -271,23 +334,62 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   return decided;
 }
 
-void Planner::measured(const Plan& plan, double ns) {
-  decisions_.measured(plan.decision, ns);
+void Planner::add_not_offered(const cost::Request& request, cost::Decision* decision) const {
+  const algo::Problem& problem = request.work.problem;
+  const auto why = [&](const algo::Algorithm& algorithm) {
+    if (const char* excluded = cost::why_excluded(algorithm, request)) return excluded;
+    if (problem.rank_count < algorithm.worthwhile_from_ranks) {
+      return "not offered: is worthwhile from more ranks on";
+    }
+    return "not offered: copies once more than what works in mapped memory";
+  };
+  for (const algo::Algorithm* algorithm : algorithms_) {
+    if (algorithm->collective != problem.collective) continue;
+    const bool listed = std::any_of(
+        decision->candidates.begin(), decision->candidates.end(),
+        [&](const cost::Candidate& candidate) { return candidate.algorithm == algorithm; });
+    if (listed) continue;
+    cost::Candidate candidate;
+    candidate.algorithm = algorithm;
+    candidate.excluded = why(*algorithm);
+    decision->candidates.push_back(candidate);
+  }
+}
+
+void Planner::measured(const Plan& plan, double ns, bool explored) {
+  if (!is_watched_) return decisions_.measured(plan.decision, ns);
   const cost::DecisionRecord* record = decisions_.find(plan.decision);
-  if (options_.explain && context_.rank == 0 && record != nullptr && record->measured_count == 1) {
+  if (record == nullptr) return;
+  const algo::Algorithm* turn =
+      explored && !record->decision.explored.empty() ? plan.algorithm : nullptr;
+  decisions_.measured(plan.decision, ns, turn);
+  if (options_.explain && context_.rank == 0 && record->measured.count == 1 &&
+      plan.algorithm == record->decision.algorithm) {
     std::fprintf(stderr, "%s\n", cost::explain_measured(*record).c_str());
   }
-}
-
-void Planner::explain_totals() const {
-  if (!options_.explain || context_.rank != 0) return;
-  for (const cost::DecisionRecord& record : decisions_.records()) {
-    if (record.measured_count < 2) continue;
-    std::fprintf(stderr, "%s\n", cost::explain_measured(record).c_str());
+  if (!options_.on_measured) return;
+  options_.on_measured(*record, nullptr);
+  for (const cost::ExploredTimes& one : record->explored) {
+    if (one.algorithm == turn) options_.on_measured(*record, &one);
   }
 }
 
-Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t bytes) {
+void Planner::explain_totals(const cost::TimesByKey& all) const {
+  if (!options_.explain || context_.rank != 0) return;
+  const auto print = [&](const cost::DecisionRecord& record, const cost::ExploredTimes* explored) {
+    const auto found =
+        all.find(cost::times_key(record, explored == nullptr ? nullptr : explored->algorithm));
+    const std::string line =
+        cost::explain_total(record, explored, found == all.end() ? nullptr : &found->second);
+    std::fprintf(stderr, "%s\n", line.c_str());
+  };
+  for (const cost::DecisionRecord& record : decisions_.records()) {
+    if (record.measured.count >= 2) print(record, nullptr);
+    for (const cost::ExploredTimes& one : record.explored) print(record, &one);
+  }
+}
+
+algo::Problem Planner::problem_of(const Call& call, bool windows) const {
   algo::Problem problem;
   problem.collective = call.collective;
   problem.rank_count = context_.rank_count;
@@ -311,16 +413,35 @@ Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t
   if (problem.rings == nullptr && !problem.mapped && ring_by_host_.rank_count > 0) {
     problem.rings = &ring_by_host_;
   }
+  return problem;
+}
+
+void Planner::compile(const algo::Problem& problem, Choice* choice) const {
+  if (algo::uses_messages(*choice->algorithm)) {
+    const uint64_t usual = slice_bytes_of_messages(problem);
+    if (choice->slice_bytes == 0 || usual == 0) choice->slice_bytes = usual;
+  }
+  choice->program = algo::compile(*choice->algorithm, problem, context_.rank);
+}
+
+Planner::Choice Planner::instead(const Choice& chosen, const algo::Algorithm* algorithm,
+                                 const Call& call, bool windows) const {
+  Choice choice;
+  choice.algorithm = algorithm;
+  choice.record = chosen.record;
+  compile(problem_of(call, windows), &choice);
+  return choice;
+}
+
+Result<Planner::Choice> Planner::choose(const Call& call, bool windows, uint64_t bytes) {
+  const algo::Problem problem = problem_of(call, windows);
   Choice choice;
   auto decided = decide(call, problem, bytes, &choice.record);
   if (!decided.ok()) return decided.status();
   choice.algorithm = decided.value().algorithm;
   choice.slice_bytes = decided.value().slice_bytes;
-  if (algo::uses_messages(*choice.algorithm)) {
-    const uint64_t usual = slice_bytes_of_messages(problem);
-    if (choice.slice_bytes == 0 || usual == 0) choice.slice_bytes = usual;
-  }
-  choice.program = algo::compile(*choice.algorithm, problem, context_.rank);
+  choice.explored = std::move(decided.value().explored);
+  compile(problem, &choice);
   return choice;
 }
 

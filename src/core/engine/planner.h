@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -73,11 +74,16 @@ struct PlannerOptions {
   std::vector<double> wire_of_node;  // ns per byte, where nodes differ (cost::RankLayout)
   // Trees for this communicator's links; nullptr: links are alike, or not known.
   std::shared_ptr<graph::Forests> forests;
-  cost::Table table;         // measured, the same on all ranks
-  cost::Rules rules;         // WEIR_TUNING_FILE
-  bool explain = false;      // print each first-time decision
-  bool times_calls = false;  // measure some calls, for Planner::decisions
-  uint32_t core_count = 0;   // that the ranks of this machine may use; 0: enough
+  cost::Table table;           // measured, the same on all ranks
+  cost::Rules rules;           // WEIR_TUNING_FILE
+  bool explain = false;        // print each first-time decision
+  bool times_calls = false;    // measure some calls, for Planner::decisions
+  uint32_t core_count = 0;     // that the ranks of this machine may use; 0: enough
+  bool learns = false;         // some calls run and measure other algorithms; the same on all ranks
+  cost::LearnedTimes learned;  // of earlier runs, the same on all ranks
+  // Called after each measured call, if it explains or learns: with its record, and what has been
+  // measured so far of the algorithm that it explored, if it did. May be empty.
+  std::function<void(const cost::DecisionRecord&, const cost::ExploredTimes*)> on_measured;
 
   // WEIR_PROGRAMS: algorithms besides the above.
   std::vector<std::shared_ptr<const algo::Imported>> programs;
@@ -91,6 +97,17 @@ class Planner {
   // v-variant is made once per type and order of magnitude; the plan is bound again when its
   // lengths change. The pointer is valid until the next call of plan_for.
   Result<const Plan*> plan_for(const Call& call, bool windows);
+
+  // With `explores(sequence)`: the plan for the call with this number, whose algorithm depends on
+  // nothing else than the number and the decision. Everything else as plan_for.
+  Result<const Plan*> plan_to_explore(const Call& call, bool windows, uint64_t sequence);
+  // Whether the call with this number may run another algorithm than the one chosen, and is
+  // measured: about one in kExploredEvery, spread so that no pattern of calls avoids them.
+  static constexpr uint64_t kExploredEvery = 8;
+  bool explores(uint64_t sequence) const {
+    return options_.learns && spread(sequence) % kExploredEvery == 0;
+  }
+  bool learns() const { return options_.learns; }
 
   // Makes a set of programs a candidate; `preferred`: it is used wherever it can be. All plans are
   // made again; those of operations under way stay valid.
@@ -113,6 +130,11 @@ class Planner {
   // Every decision, with predicted and measured times.
   const cost::DecisionLog& decisions() const { return decisions_; }
   bool explains() const { return options_.explain; }
+  // Whether the call with this number goes by `plan_for` or `plan_to_explore`, even where its plan
+  // is the latest.
+  bool diverts(uint64_t sequence) const {
+    return is_watched_ && (options_.explain || explores(sequence));
+  }
   const cost::Table& table() const { return options_.table; }
   // Whether the call with this number is to be measured. Most are not, since a warm call takes less
   // than a microsecond. A prime number: a program repeats its calls in an order of its own.
@@ -121,10 +143,11 @@ class Planner {
     return options_.explain || (options_.times_calls && sequence % kTimedEvery == 0);
   }
   // Records that the operation of `plan` took `ns` on this rank; printed the first time, if
-  // requested.
-  void measured(const Plan& plan, double ns);
-  // Prints, if requested, the times of every decision that was used more than once.
-  void explain_totals() const;
+  // requested. `explored`: the plan is from `plan_to_explore`.
+  void measured(const Plan& plan, double ns, bool explored = false);
+  // Prints, if requested, the times of every decision that was used more than once, and of what was
+  // explored; `all`: what the ranks have measured, as far as it is known.
+  void explain_totals(const cost::TimesByKey& all) const;
 
  private:
   static PlanKey key_of(const Call& call, bool windows) {
@@ -136,14 +159,39 @@ class Planner {
     uint64_t slice_bytes = 0;  // wanted; 0: by size
     uint64_t record = 0;
     sched::Program program;
+    std::vector<const algo::Algorithm*> explored;  // cost::Decision::explored
   };
   struct UnevenChoice {
     PlanKey key;
     Choice choice;
   };
+  // The same number for the same sequence number, whose lowest bits are spread evenly.
+  static uint64_t spread(uint64_t sequence) {
+    uint64_t z = sequence * 0x9e3779b97f4a7c15ull;
+    z = (z ^ z >> 32) * 0xd6e8feb86659fd93ull;
+    return z ^ z >> 32;
+  }
+  // The plans that calls of an entry explore; made when the first of them does.
+  struct Explored {
+    std::vector<const algo::Algorithm*> algorithms;
+    std::vector<std::unique_ptr<Plan>> plans;  // of each; nullptr: not made yet, or the choice
+  };
+  struct Entry {
+    PlanKey key;
+    std::unique_ptr<Plan> plan;
+    std::unique_ptr<Explored> explored;  // nullptr: nothing is explored
+  };
+  Entry& entry_of(const PlanKey& key);
   Result<const Plan*> plan_for_uneven(const Call& call, bool windows);
+  PlanKey uneven_key_of(const Call& call, bool windows) const;
+  UnevenChoice* uneven_choice_of(const PlanKey& key);
   // `bytes`: of the largest buffer of a rank.
   Result<Choice> choose(const Call& call, bool windows, uint64_t bytes);
+  algo::Problem problem_of(const Call& call, bool windows) const;
+  void compile(const algo::Problem& problem, Choice* choice) const;
+  // As chosen, but with another algorithm.
+  Choice instead(const Choice& chosen, const algo::Algorithm* algorithm, const Call& call,
+                 bool windows) const;
   Result<std::unique_ptr<Plan>> bind(const Choice& choice, const Call& call) const;
   // Asks the router and records its answer.
   Result<cost::Decision> decide(const Call& call, const algo::Problem& problem, uint64_t bytes,
@@ -151,12 +199,10 @@ class Planner {
   std::vector<const algo::Algorithm*> candidates_for(const algo::Problem& problem) const;
   const ForcedAlgorithm* forced_for(const algo::Problem& problem) const;
   const algo::Algorithm* preferred_for(const algo::Problem& problem) const;
+  // Adds the algorithms of the collective that were no candidates, with the reason.
+  void add_not_offered(const cost::Request& request, cost::Decision* decision) const;
   void note_windows();
 
-  struct Entry {
-    PlanKey key;
-    std::unique_ptr<Plan> plan;
-  };
   static constexpr size_t kEntries = 256;
   static constexpr size_t kUnevenChoicesMax = 16;
 
@@ -177,6 +223,8 @@ class Planner {
   std::vector<size_t> uneven_lengths_;
   std::vector<size_t> lengths_;                 // of the call at hand
   std::vector<std::unique_ptr<Plan>> retired_;  // by `add`
+  bool is_watched_ = false;                     // it explains or learns
+  std::unique_ptr<Plan> uneven_explored_;
   PlanKey latest_key_;
   const Plan* latest_ = nullptr;
 };

@@ -261,9 +261,9 @@ TEST(DecisionLog, IsBoundedAndKeepsMeasurements) {
   log.measured(5, 1000);
   const DecisionRecord* record = log.find(5);
   ASSERT_NE(record, nullptr);
-  EXPECT_EQ(record->measured_count, 2u);
-  EXPECT_EQ(record->measured_first_ns, 3000);
-  EXPECT_EQ(record->measured_least_ns, 1000);
+  EXPECT_EQ(record->measured.count, 2u);
+  EXPECT_EQ(record->measured.first_ns, 3000);
+  EXPECT_EQ(record->measured.least_ns, 1000);
 }
 
 // Decisions, each with calls that took a multiple of the predicted time.
@@ -330,6 +330,162 @@ TEST(Explain, ShowsCandidatesReasonAndMeasuredTime) {
   log.measured(id, 12'345);
   const std::string after = explain(*log.find(id));
   EXPECT_NE(after.find("measured 12.3"), std::string::npos) << after;
+}
+
+// ---- What earlier runs measured -----------------------------------------------------------------
+
+// Ring is the candidate of the least predicted time here.
+Request learned_request(const std::vector<AlgorithmTime>* learned) {
+  Request r = request(Collective::kAllReduce, 4, 16 << 20);
+  r.learned = learned;
+  return r;
+}
+std::vector<AlgorithmTime> learned_times(std::string first, double first_ns, uint64_t first_count,
+                                         std::string second, double second_ns,
+                                         uint64_t second_count) {
+  std::vector<AlgorithmTime> times(2);
+  times[0].algorithm = std::move(first);
+  times[0].middle_ns = first_ns;
+  times[0].count = first_count;
+  times[1].algorithm = std::move(second);
+  times[1].middle_ns = second_ns;
+  times[1].count = second_count;
+  return times;
+}
+
+class Measured : public testing::Test {
+ protected:
+  Decision choose_with(const std::vector<AlgorithmTime>* learned, const Rules* rules = nullptr) {
+    return choose(learned_request(learned), candidates_, built_in_table(), rules).take();
+  }
+  // By prediction alone.
+  std::string predicted() { return choose_with(nullptr).algorithm->name; }
+  std::string other() { return predicted() == "ring" ? "double_binary_tree" : "ring"; }
+
+  std::vector<const algo::Algorithm*> candidates_ = {
+      algo::find_algorithm(Collective::kAllReduce, "ring"),
+      algo::find_algorithm(Collective::kAllReduce, "double_binary_tree")};
+};
+
+TEST_F(Measured, TheFasterOneIsTakenAndSaysWhy) {
+  const auto times = learned_times(predicted(), 2e6, 40, other(), 1e6, 30);
+  const Decision decision = choose_with(&times);
+  EXPECT_EQ(decision.algorithm->name, other());
+  EXPECT_EQ(decision.by, Decision::By::kMeasured);
+  EXPECT_EQ(decision.reason, "measured faster: 1.00 ms against 2.00 ms of " + predicted() +
+                                 ", which has the least predicted time (30 and 40 calls of earlier "
+                                 "runs)");
+}
+
+TEST_F(Measured, WhatIsHardlyFasterOrHardlyMeasuredChangesNothing) {
+  for (const auto& times : {learned_times(predicted(), 1.04e6, 40, other(), 1e6, 40),
+                            learned_times(predicted(), 2e6, 40, other(), 1e6, 7),
+                            learned_times(predicted(), 2e6, 7, other(), 1e6, 40),
+                            learned_times(predicted(), 1e6, 40, other(), 2e6, 40),
+                            learned_times(predicted(), 2e6, 40, "unheard_of", 1e6, 40)}) {
+    const Decision decision = choose_with(&times);
+    EXPECT_EQ(decision.algorithm->name, predicted());
+    EXPECT_EQ(decision.reason, "least predicted time");
+  }
+  const auto enough = learned_times(predicted(), 1.06e6, 8, other(), 1e6, 8);
+  EXPECT_EQ(choose_with(&enough).algorithm->name, other());
+}
+
+TEST_F(Measured, ForcedPreferredAndRulesStayAbove) {
+  const auto times = learned_times(predicted(), 2e6, 40, other(), 1e6, 40);
+  Request r = learned_request(&times);
+  const std::string best = predicted();
+  r.forced = best;
+  EXPECT_EQ(choose(r, candidates_, built_in_table(), nullptr).value().by, Decision::By::kForced);
+  r.forced = "";
+  r.preferred = algo::find_algorithm(Collective::kAllReduce, best);
+  EXPECT_EQ(choose(r, candidates_, built_in_table(), nullptr).value().by, Decision::By::kPreferred);
+  Rules rules;
+  Rule rule;
+  rule.collective = Collective::kAllReduce;
+  rule.algorithm = r.preferred;
+  rules.rules.push_back(rule);
+  EXPECT_EQ(choose_with(&times, &rules).by, Decision::By::kRule);
+  EXPECT_EQ(choose_with(&times, &rules).algorithm->name, best);
+}
+
+TEST_F(Measured, InDeterministicModeWhatCannotBeUsedIsNotTaken) {
+  const auto all = learned_times("ordered", 2e6, 40, "ring", 1e6, 40);
+  Request r = learned_request(&all);
+  r.deterministic = true;
+  const Decision decision = choose(r, {}, built_in_table(), nullptr).take();
+  EXPECT_TRUE(decision.algorithm->rank_order);
+}
+
+TEST(Exploration, RunsWhatMayBeNearlyAsFastAndNothingWhereAUserHasDecided) {
+  const std::vector<algo::Algorithm> a(6, *algo::find_algorithm(Collective::kAllReduce, "ring"));
+  Decision decision;
+  const double predicted[] = {100, 120, 199, 201, 150, 130};
+  for (size_t i = 0; i < 6; ++i) {
+    decision.candidates.push_back({&a[i], predicted[i]});
+  }
+  decision.algorithm = &a[0];
+  using List = std::vector<const algo::Algorithm*>;
+  EXPECT_EQ(worth_exploring(decision), (List{&a[0], &a[1], &a[5], &a[4]}));
+  decision.candidates[1].excluded = "cannot";
+  EXPECT_EQ(worth_exploring(decision), (List{&a[0], &a[5], &a[4], &a[2]}));
+  // What was measured counts instead of what was predicted, where it is known of both.
+  decision.candidates[0].learned_count = decision.candidates[3].learned_count = 20;
+  decision.candidates[4].learned_count = 20;
+  decision.candidates[0].learned_ns = 1000;
+  decision.candidates[3].learned_ns = 900;
+  decision.candidates[4].learned_ns = 2500;
+  EXPECT_EQ(worth_exploring(decision), (List{&a[0], &a[3], &a[5], &a[2]}));
+  for (const auto by : {Decision::By::kForced, Decision::By::kPreferred, Decision::By::kRule}) {
+    decision.by = by;
+    EXPECT_EQ(worth_exploring(decision), List{});
+  }
+  decision.by = Decision::By::kMeasured;
+  EXPECT_EQ(worth_exploring(decision).size(), 4u);
+  std::vector<algo::Algorithm> rooted(2, *algo::find_algorithm(Collective::kBroadcast, "chain"));
+  Decision broadcast;
+  broadcast.candidates = {{rooted.data(), 100}, {&rooted[1], 100}};
+  broadcast.algorithm = rooted.data();
+  EXPECT_EQ(worth_exploring(broadcast), List{}) << "its times do not compare";
+  decision.candidates.resize(1);
+  EXPECT_EQ(worth_exploring(decision), List{}) << "there is no other one";
+}
+
+TEST(Explain, ShowsAllRanksBesideThisOneAndWhatWasExplored) {
+  DecisionLog log;
+  Request r = request(Collective::kAllReduce, 4, 65536);
+  r.call_key = 7;
+  Decision decision = choose(r, {}, built_in_table(), nullptr).take();
+  decision.explored = worth_exploring(decision);
+  ASSERT_GE(decision.explored.size(), 2u);
+  const algo::Algorithm* other = decision.explored[1];
+  const uint64_t id = log.add(r, decision);
+  log.measured(id, 9000);
+  log.measured(id, 5000, decision.algorithm);
+  log.measured(id, 6000, other);
+  const DecisionRecord& record = *log.find(id);
+  EXPECT_EQ(record.measured.count, 2u);
+  ASSERT_NE(record.explored_of(decision.algorithm), nullptr);
+  EXPECT_EQ(record.explored_of(decision.algorithm)->count, 1u);
+  ASSERT_NE(record.explored_of(other), nullptr);
+  EXPECT_EQ(record.explored_of(other)->sum_ns, 6000);
+  EXPECT_NE(explain(record).find(std::string("  explored in turn: ") + decision.algorithm->name +
+                                 ", " + other->name),
+            std::string::npos)
+      << explain(record);
+  RanksTimes all;
+  all.add(2, 5000, 14000, 7000);
+  all.add(3, 4000, 16000, 5000);
+  EXPECT_EQ(all.middle_ns, 6000);
+  const std::string total = explain_total(record, nullptr, &all);
+  EXPECT_NE(total.find("measured 9.00 us at first, 5.00 us at best, 7.00 us on average of 2; "
+                       "2 of 4 ranks: 4.00 us at best, 6.00 us on average of 5"),
+            std::string::npos)
+      << total;
+  const std::string turn = explain_total(record, &record.explored.back(), nullptr);
+  EXPECT_NE(turn.find(std::string(other->name) + ", in its turns, predicted "), std::string::npos)
+      << turn;
+  EXPECT_NE(times_key(record, nullptr), times_key(record, other));
 }
 
 }  // namespace

@@ -5,6 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
 #include "core/algo/catalog.h"
 #include "core/algo/check.h"
 
@@ -194,8 +197,8 @@ TEST_F(Planning, ProgramsFromElsewhereAreCandidatesForTheirNumberOfRanks) {
   const auto refused = forced.plan_for(call, false);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().text(),
-            "WEIR_ALGORITHM: all_reduce=mine cannot be used on 5 ranks: it was made for other "
-            "ranks, another root or other memory");
+            "WEIR_ALGORITHM: all_reduce=mine cannot be used on 5 ranks: it was made for "
+            "another number of ranks");
   EXPECT_FALSE(parse_forced_algorithms("all_reduce=mine").ok());
 }
 
@@ -257,6 +260,192 @@ TEST_F(Planning, ProgramsFromElsewhereDoNotUseTheLineProtocol) {
   EXPECT_EQ(planner.plan_for(call, false).value()->protocol, Protocol::kLine);
   planner.add(made.value(), true);
   EXPECT_EQ(planner.plan_for(call, false).value()->protocol, Protocol::kSlots);
+}
+
+// ---- Exploration --------------------------------------------------------------------------------
+
+Call all_reduce_of(size_t count) {
+  Call call;
+  call.collective = Collective::kAllReduce;
+  call.type = DataType::kFloat32;
+  call.count = count;
+  return call;
+}
+
+PlannerOptions learning() {
+  PlannerOptions options;
+  options.table = cost::built_in_table();
+  options.learns = true;
+  return options;
+}
+
+// What the call with each number runs, from 1 on; "" where it does not explore.
+Names turns(const Context& context, const PlannerOptions& options, const Call& call,
+            uint64_t count) {
+  Planner planner(context, options);
+  Names names;
+  for (uint64_t sequence = 1; sequence <= count; ++sequence) {
+    if (!planner.explores(sequence)) {
+      names.emplace_back("");
+      continue;
+    }
+    const auto plan = planner.plan_to_explore(call, false, sequence);
+    names.emplace_back(plan.ok() ? plan.value()->algorithm->name : plan.status().text());
+  }
+  return names;
+}
+
+TEST_F(Planning, EveryRankExploresTheSameAtTheSameCallsWhateverItCalledBefore) {
+  context_.rank_count = 4;
+  algo::Algorithm twin = made_up(algo::kRingAllGather);
+  const algo::Algorithm* const twins[] = {&algo::kRingAllGather, &twin};
+  for (const Call& call :
+       {all_reduce_of(1000), all_reduce_of(100'000), uneven(Collective::kAllGather)}) {
+    PlannerOptions options = learning();
+    if (call.block_counts != nullptr) options.algorithms = twins;
+    context_.rank = 0;
+    const Names expected = turns(context_, options, call, 2000);
+    for (const Rank rank : {1u, 2u, 3u}) {
+      context_.rank = rank;
+      EXPECT_EQ(turns(context_, options, call, 2000), expected);
+    }
+    std::map<std::string, size_t> counts;
+    for (const std::string& name : expected) ++counts[name];
+    // One call in eight, evenly over two to four algorithms.
+    const size_t explored = 2000 - counts[""];
+    EXPECT_NEAR(static_cast<double>(explored), 250, 50);
+    counts.erase("");
+    EXPECT_GE(counts.size(), 2u) << describe(call);
+    EXPECT_LE(counts.size(), 4u);
+    for (const auto& [name, count] : counts) {
+      EXPECT_GT(count, explored / counts.size() / 2) << name;
+    }
+  }
+}
+
+TEST_F(Planning, CallsOfEveryPatternAreExplored) {
+  const Planner planner(context_, learning());
+  for (uint64_t period = 1; period <= 64; ++period) {
+    for (uint64_t at = 0; at < period; ++at) {
+      uint64_t count = 0;
+      for (uint64_t i = 0; i < 1000; ++i) count += planner.explores(at + i * period) ? 1 : 0;
+      EXPECT_GT(count, 60u) << "call " << at << " of each " << period;
+    }
+  }
+}
+
+TEST_F(Planning, WhoDoesNotLearnExploresNothing) {
+  PlannerOptions options = learning();
+  options.learns = false;
+  const Planner planner(context_, options);
+  for (uint64_t sequence = 0; sequence < 1000; ++sequence) {
+    ASSERT_FALSE(planner.explores(sequence));
+    ASSERT_FALSE(planner.diverts(sequence));
+  }
+}
+
+TEST_F(Planning, AnAllToAllVExploresNothingSinceARankKnowsOnlyItsOwnLengths) {
+  context_.rank_count = 4;
+  const Names names = turns(context_, learning(), uneven(Collective::kAllToAll), 500);
+  EXPECT_EQ((std::set<std::string>(names.begin(), names.end()).size()), 2u) << "and the choice";
+}
+
+TEST_F(Planning, AForcedAlgorithmIsNotExploredAway) {
+  context_.rank_count = 4;
+  PlannerOptions options = learning();
+  options.forced = parse_forced_algorithms("all_reduce=ring").value();
+  for (const std::string& name : turns(context_, options, all_reduce_of(1000), 500)) {
+    EXPECT_TRUE(name.empty() || name == "ring") << name;
+  }
+}
+
+TEST_F(Planning, ExploredPlansAreMeasuredByThemselvesAndTheLatestPlanStaysTheChoice) {
+  context_.rank_count = 4;
+  PlannerOptions options = learning();
+  std::vector<std::pair<std::string, uint64_t>> told;
+  options.on_measured = [&](const cost::DecisionRecord& record,
+                            const cost::ExploredTimes* explored) {
+    told.emplace_back(explored == nullptr ? "" : explored->algorithm->name,
+                      explored == nullptr ? record.measured.count : explored->times.count);
+  };
+  Planner planner(context_, options);
+  const Call call = all_reduce_of(1000);
+  const Plan* choice = planner.plan_for(call, false).value();
+  uint64_t sequence = 1;
+  const Plan* other = choice;
+  for (; other == choice; ++sequence) {
+    if (planner.explores(sequence)) {
+      other = planner.plan_to_explore(call, false, sequence).value();
+    }
+  }
+  EXPECT_NE(other->algorithm, choice->algorithm);
+  EXPECT_EQ(planner.latest(call), choice);
+  EXPECT_EQ(planner.decisions().records().size(), 1u);
+  planner.measured(*choice, 100);
+  planner.measured(*other, 300, true);
+  planner.measured(*choice, 200, true);
+  const cost::DecisionRecord& record = planner.decisions().records()[0];
+  EXPECT_EQ(record.measured.count, 2u);
+  EXPECT_EQ(record.explored_of(other->algorithm)->sum_ns, 300);
+  EXPECT_EQ(record.explored_of(choice->algorithm)->sum_ns, 200);
+  const std::vector<std::pair<std::string, uint64_t>> expected = {
+      {"", 1}, {"", 1}, {other->algorithm->name, 1}, {"", 2}, {choice->algorithm->name, 1}};
+  EXPECT_EQ(told, expected);
+}
+
+TEST_F(Planning, WhatEarlierRunsMeasuredDecidesOnAllRanks) {
+  context_.rank_count = 4;
+  PlannerOptions options = learning();
+  options.learns = false;
+  const Call call = all_reduce_of(1000);
+  const std::string predicted =
+      Planner(context_, options).plan_for(call, false).value()->algorithm->name;
+  const std::string other = predicted == "ring" ? "double_binary_tree" : "ring";
+  cost::LearnedCall learned;
+  learned.shape.bytes = 4000;
+  learned.times = {{predicted, 1, 40, 1e6, 2e6, 2e6}, {other, 1, 40, 1e6, 1e6, 1e6}};
+  options.learned = cost::LearnedTimes({learned});
+  for (const Rank rank : {0u, 1u, 2u, 3u}) {
+    context_.rank = rank;
+    Planner planner(context_, options);
+    EXPECT_EQ(planner.plan_for(call, false).value()->algorithm->name, other);
+    EXPECT_EQ(planner.plan_for(all_reduce_of(1001), false).value()->algorithm->name, predicted)
+        << "nothing is known of other sizes";
+  }
+}
+
+TEST_F(Planning, ExplainNamesWhatWasNotOfferedWithItsReason) {
+  context_.rank_count = 2;
+  context_.rank = 1;  // prints nothing
+  PlannerOptions options;
+  options.table = cost::built_in_table();
+  options.explain = true;
+  options.programs.push_back(imported(algo::kRingAllReduce, "of_four"));
+  const auto reason_of = [&](const Call& call, const std::string& name) -> std::string {
+    Planner planner(context_, options);
+    if (!planner.plan_for(call, false).ok()) return "there is no plan";
+    for (const auto& one : planner.decisions().records().back().decision.candidates) {
+      if (name == one.algorithm->name) return one.excluded == nullptr ? "" : one.excluded;
+    }
+    return "is not named";
+  };
+  const Call even = all_reduce_of(1000);
+  EXPECT_EQ(reason_of(even, "of_four"), "was made for another number of ranks");
+  EXPECT_EQ(reason_of(even, "forest"), "has no trees here: links are alike, or not known");
+  EXPECT_EQ(reason_of(even, "direct"), "needs mapped staging memory");
+  EXPECT_EQ(reason_of(even, "recursive_doubling"), "");
+  context_.rank_count = 4;
+  EXPECT_EQ(reason_of(uneven(Collective::kAllGather), "recursive_doubling"),
+            "takes blocks of equal length only");
+  EXPECT_EQ(reason_of(uneven(Collective::kAllToAll), "bruck"), "takes blocks of equal length only");
+  algo::Algorithm from_eight = made_up(algo::kRingAllGather);
+  from_eight.worthwhile_from_ranks = 8;
+  const algo::Algorithm* const both[] = {&algo::kBruckAllGather, &from_eight};
+  options.algorithms = both;
+  Call gather;
+  gather.collective = Collective::kAllGather;
+  gather.count = 16;
+  EXPECT_EQ(reason_of(gather, "made_up"), "not offered: is worthwhile from more ranks on");
 }
 
 }  // namespace

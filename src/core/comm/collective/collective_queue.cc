@@ -42,7 +42,9 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
     failure->request = &request;
     return false;
   }
-  auto found = planner_->plan_for(request.call, in_windows);
+  const bool explores = planner_->explores(context.sequence + 1);
+  auto found = explores ? planner_->plan_to_explore(request.call, in_windows, context.sequence + 1)
+                        : planner_->plan_for(request.call, in_windows);
   if (!found.ok()) {
     // The same call fails in the same way on every rank, and nothing has been sent.
     first_ = request.next;
@@ -80,7 +82,7 @@ bool CollectiveQueue::begin(Request& request, OperationFailure* failure) {
                           request.call.count, ticks());
   }
   active_plan_ = &plan;
-  request.begin_ns = planner_->times(request.sequence) ? now_ns() : 0;
+  request.begin_ns = explores || planner_->times(request.sequence) ? now_ns() : 0;
   return true;
 }
 
@@ -103,7 +105,8 @@ bool CollectiveQueue::poll(OperationFailure* failure) {
     active_run_ = nullptr;
     if (state_.recorder.on()) state_.recorder.finished_at(request.sequence, ticks());
     if (request.begin_ns != 0) {
-      planner_->measured(*active_plan_, static_cast<double>(now_ns() - request.begin_ns));
+      planner_->measured(*active_plan_, static_cast<double>(now_ns() - request.begin_ns),
+                         planner_->explores(request.sequence));
     }
     if (request.repeats) {
       request.started = request.described = false;

@@ -98,7 +98,8 @@ inline CollectiveQueue::Warm CollectiveQueue::run_warm(const engine::Call& call)
     return Warm::kRefused;
   engine::Context& context = state_.context;
   Recorder& recorder = state_.recorder;
-  const engine::Plan* plan = planner_->explains() ? nullptr : planner_->latest(call);
+  const engine::Plan* plan =
+      planner_->diverts(context.sequence + 1) ? nullptr : planner_->latest(call);
   if (plan == nullptr || plan->protocol != engine::Protocol::kLine || !context.may_begin()) {
     return Warm::kRefused;
   }

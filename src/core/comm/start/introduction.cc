@@ -185,6 +185,25 @@ uint32_t cores_per_host(const std::vector<Introduction>& all) {
   return static_cast<uint32_t>(std::max<size_t>(cores, 1));
 }
 
+std::string describe_layout(const std::vector<Introduction>& all) {
+  const std::vector<uint32_t> hosts = host_of_rank(all);
+  std::string text = fmt::format("{} ranks on ", all.size());
+  if (hosts.empty()) {
+    text += "one host";
+  } else {
+    text += fmt::format("{} hosts (", *std::max_element(hosts.begin(), hosts.end()) + 1);
+    // As runs of ranks: "0 x2, 1 x2".
+    for (size_t i = 0; i < hosts.size();) {
+      size_t end = i;
+      while (end < hosts.size() && hosts[end] == hosts[i]) ++end;
+      text += fmt::format("{}{} x{}", i == 0 ? "" : ", ", hosts[i], end - i);
+      i = end;
+    }
+    text += ")";
+  }
+  return text + fmt::format(" with {} cores", cores_per_host(all));
+}
+
 std::vector<bool> shared_cores(const std::vector<Introduction>& all) {
   // Many ranks of a machine have the same cores.
   struct Group {

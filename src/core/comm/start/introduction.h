@@ -53,6 +53,9 @@ std::string hosts_of(const std::vector<Introduction>& all);
 // hosts that are namespaces of one machine share its cores.
 uint32_t cores_per_host(const std::vector<Introduction>& all);
 
+// "4 ranks on one host with 2 cores": the ranks of each host in turn, and cores_per_host.
+std::string describe_layout(const std::vector<Introduction>& all);
+
 // For each rank: whether more ranks are confined to its cores than there are cores.
 std::vector<bool> shared_cores(const std::vector<Introduction>& all);
 

@@ -23,6 +23,7 @@
 #include "core/cost/cache.h"
 #include "core/engine/probe.h"
 #include "core/engine/probe_link.h"
+#include "core/plugin/registry.h"
 
 namespace weir::comm {
 
@@ -175,6 +176,36 @@ std::string directory_of(const Settings& settings) {
   return found.ok() ? found.take() : "";
 }
 
+// On rank 0: where the times of earlier runs are.
+std::optional<LearnedPlace> learned_place(const engine::Context& context, const Settings& settings,
+                                          const std::vector<Introduction>& all) {
+  if (context.rank != 0 || context.rank_count == 1) return std::nullopt;
+  LearnedPlace place;
+  place.directory = learned_directory(settings);
+  if (place.directory.empty()) return std::nullopt;
+  place.of.topology_hash = topology_hash(settings);
+  if (place.of.topology_hash == 0) return std::nullopt;
+  const std::string parts = plugin::describe_parts(*context.transport);
+  place.of.transport = context.transport->name + (parts.empty() ? "" : " (" + parts + ")");
+  place.of.rank_count = context.rank_count;
+  place.of.layout = describe_layout(all);
+  if (settings.tls != "off") place.of.layout += "; WEIR_TLS=" + settings.tls;
+  place.of.layout += fmt::format("; staging memory of {} bytes", settings.staging_bytes);
+  if (settings.slice_bytes != 0) {
+    place.of.layout += fmt::format(", slices of {}", settings.slice_bytes);
+  }
+  return place;
+}
+
+// Splits what rank 0 has told first, and adds the times to `agreed`, if it is ok.
+Result<AgreedCosts> with_learned(Result<AgreedCosts> agreed, const std::string& learned) {
+  if (!agreed.ok() || learned.empty()) return agreed;
+  auto times = cost::LearnedTimes::unpack(learned);
+  if (!times.ok()) return times.status();
+  agreed.value().learned = times.take();
+  return agreed;
+}
+
 Result<AgreedCosts> with_directory(Result<AgreedCosts> costs, const std::string& directory) {
   if (costs.ok()) costs.value().cached_in = directory;
   return costs;
@@ -184,7 +215,7 @@ Result<AgreedCosts> with_directory(Result<AgreedCosts> costs, const std::string&
 Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& context,
                                    const Settings& settings, const std::vector<Introduction>& all,
                                    uint64_t deadline_ns, const std::string& transport_error,
-                                   MachineExchange* machines) {
+                                   std::string* learned, MachineExchange* machines) {
   const bool decides = context.rank == 0;
   const std::vector<uint32_t> hosts = host_of_rank(all);
   const std::vector<Pair> pairs = pairs_to_measure(hosts, context.rank_count);
@@ -211,8 +242,10 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
     if (!known) known = recall(key);
     told = known ? pack(*known) : std::string(kProbeNow);
   }
-  auto first = gather(bootstrap, told, deadline_ns, machines);
+  auto first =
+      gather(bootstrap, decides ? append_learned(told, *learned) : told, deadline_ns, machines);
   if (!first.ok()) return first.status();
+  if (!split_learned(&first.value()[0], learned)) return lacks_figures(0);
   if (first.value()[0] != kProbeNow) {
     return with_directory(unpack_costs(first.value()[0], host_count), directory);
   }
@@ -348,15 +381,17 @@ Status take_links(const std::vector<Pair>& pairs, const std::vector<std::string>
   return {};
 }
 
+// `learned`: on rank 0, what it tells all others beside the table; then what all have been told.
 Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const Settings& settings,
                           const std::vector<Introduction>& all, uint64_t deadline_ns,
-                          const std::string& transport_error, MachineExchange* machines) {
+                          const std::string& transport_error, std::string* learned,
+                          MachineExchange* machines) {
   const bool decides = context.rank == 0;
   // Rank 0 decides whether there is a probe, whatever other ranks' settings are: both ranks of a
   // pair must take part. A hook may count operations, or fail them.
   if ((settings.probe || !decides) && settings.hooks.empty() && !context.mapped() &&
       context.rank_count > 1) {
-    return agree_on_links(bootstrap, context, settings, all, deadline_ns, transport_error,
+    return agree_on_links(bootstrap, context, settings, all, deadline_ns, transport_error, learned,
                           machines);
   }
   const std::vector<Pair> pairs =
@@ -380,8 +415,10 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
     const bool probes = settings.probe && !table && context.mapped() && context.rank_count > 1;
     told = probes ? std::string(kProbeNow) : pack(table ? *table : cost::built_in_table());
   }
-  auto first = gather(bootstrap, told, deadline_ns, machines);
+  auto first =
+      gather(bootstrap, decides ? append_learned(told, *learned) : told, deadline_ns, machines);
   if (!first.ok()) return first.status();
+  if (!split_learned(&first.value()[0], learned)) return lacks_figures(0);
   // What delays messages on purpose says nothing about the table.
   const std::string judged_in = settings.hooks.empty() ? directory : "";
   if (first.value()[0] != kProbeNow) {
@@ -420,7 +457,12 @@ Result<AgreedCosts> agree_on_costs(Bootstrap& bootstrap, engine::Context& contex
                                    const Settings& settings, const std::vector<Introduction>& all,
                                    uint64_t deadline_ns, const std::string& transport_error,
                                    MachineExchange* machines) {
-  auto agreed = agree(bootstrap, context, settings, all, deadline_ns, transport_error, machines);
+  const std::optional<LearnedPlace> place = learned_place(context, settings, all);
+  std::string learned = place ? learned_times(*place).pack() : "";
+  auto agreed = with_learned(
+      agree(bootstrap, context, settings, all, deadline_ns, transport_error, &learned, machines),
+      learned);
+  if (agreed.ok()) agreed.value().learned_in = place;
   if (agreed.ok() && context.rank == 0 && !settings.costs_file.empty()) {
     const Status written = cost::write_table(settings.costs_file, agreed.value().table);
     if (!written.ok()) log_warn(fmt::format("WEIR_COSTS_FILE: {}", written.text()));

@@ -3,6 +3,7 @@
 // machine's topology, else measured now and kept, else the built-in figures. One thread at a time.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "core/base/status.h"
 #include "core/comm/start/bootstrap.h"
 #include "core/comm/start/introduction.h"
+#include "core/comm/start/learned_choices.h"
 #include "core/cost/table.h"
 #include "core/engine/context.h"
 
@@ -24,6 +26,9 @@ struct AgreedCosts {
   std::vector<double> wire_of_host;
   // On rank 0, the directory of the cache where the table may be; empty: it is not cached.
   std::string cached_in;
+  cost::LearnedTimes learned{};  // of earlier runs; rank 0's
+  // On rank 0, where it keeps what this run measures; no value: nowhere.
+  std::optional<LearnedPlace> learned_in{};
 };
 
 // Collective, after every rank has mapped the segment; also a barrier. Where no memory is shared,

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// WEIR_LEARN=1 as a program sees it: results stay right while calls explore, all ranks do the same,
+// and what was measured decides from the next start on, on all ranks.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <vector>
+
+#include "core/cost/learned_file.h"
+#include "support/collective_checks.h"
+#include "support/ranks.h"
+
+namespace weir::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr size_t kCount = 1000;
+
+void reduce_many(weir_comm_t comm, int calls) {
+  const Bench b(comm);
+  for (int i = 0; i < calls; ++i) {
+    check_all_reduce(b, kCount, How::kOutOfPlace);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+class Learning : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = testing::TempDir() + "weir_learning_XXXXXX";
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  Environment environment(const char* transport, bool learns, const Environment& more = {}) const {
+    Environment all = {{"WEIR_TRANSPORT", transport},
+                       {"WEIR_CACHE_DIR", directory_},
+                       {"WEIR_LEARN", learns ? "1" : "0"},
+                       {"WEIR_PROBE", "1"},
+                       {"WEIR_EXPLAIN", "1"},
+                       {"WEIR_LOG", "info"}};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // What the ranks print.
+  static std::string run(int n, const Body& body, const Environment& environment,
+                         weir_comm_config_t config = WEIR_COMM_CONFIG_INIT) {
+    testing::internal::CaptureStderr();
+    run_processes(n, body, environment, config);
+    return testing::internal::GetCapturedStderr();
+  }
+
+  std::string file() const {
+    const auto names = cost::learned_files(directory_);
+    EXPECT_EQ(names.size(), 1u);
+    return names.empty() ? "" : directory_ + "/" + names[0];
+  }
+  cost::Learned read() const {
+    std::ifstream in(file());
+    const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+    auto learned = cost::learned_from_json(text);
+    EXPECT_TRUE(learned.ok()) << learned.status().text();
+    return learned.ok() ? learned.take() : cost::Learned();
+  }
+  static cost::CallShape shape() {
+    cost::CallShape shape;
+    shape.bytes = kCount * sizeof(float);
+    return shape;
+  }
+  // A file in which the algorithm of the all-reduce that is predicted to be the slowest took half
+  // as long as all others. Returns its name.
+  std::string forge() {
+    cost::Learned learned = read();
+    std::string fast;
+    for (cost::LearnedCall& call : learned.calls) {
+      const bool forged = call.shape == shape();
+      const double choice_ns = call.find(call.choice)->predicted_ns;
+      const auto slowest = std::max_element(
+          call.times.begin(), call.times.end(),
+          [](const auto& a, const auto& b) { return a.predicted_ns < b.predicted_ns; });
+      if (forged) fast = slowest->algorithm;
+      // Whatever a busy machine measured.
+      for (cost::AlgorithmTime& time : call.times) {
+        const double ns = !forged ? 0 : time.algorithm == fast ? choice_ns / 2 : choice_ns;
+        time.count = forged ? 50 : 0;
+        time.least_ns = time.average_ns = time.middle_ns = ns;
+      }
+    }
+    EXPECT_NE(fast, "");
+    EXPECT_TRUE(cost::store_learned(directory_, learned).ok());
+    return fast;
+  }
+
+  std::string directory_;
+};
+
+TEST_F(Learning, EveryCollectiveStaysRightWhileItExplores) {
+  for (const char* transport : {"shm", "tcp"}) {
+    for (const int n : {2, 3, 4}) {
+      // Where it does not explain, other calls take the fast path.
+      const bool explains = std::string(transport) == "tcp";
+      SCOPED_TRACE(std::string(transport) + " with " + std::to_string(n) + " ranks");
+      const std::string printed = run(
+          n,
+          [](int, weir_comm_t comm) {
+            for (int round = 0; round < 4; ++round) {
+              for (const size_t count : {size_t{0}, size_t{1}, size_t{600}, size_t{20'011}}) {
+                check_every_collective(comm, count);
+                if (testing::Test::HasFailure()) return;
+              }
+            }
+          },
+          environment(transport, true, {{"WEIR_EXPLAIN", explains ? "1" : "0"}}));
+      if (explains) {
+        EXPECT_THAT(printed, HasSubstr(", in its turns, predicted "));
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_F(Learning, ARankWithAnotherSettingIsRefusedByName) {
+  const weir_unique_id_t id = make_id();
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < 2; ++rank) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      for (const auto& [name, value] : environment("tcp", rank == 1)) {
+        setenv(name.c_str(), value.c_str(), 1);
+      }
+      weir_comm_t comm = nullptr;
+      const weir_result_t result = weir_comm_create(&comm, 2, &id, rank, nullptr);
+      const std::string text = weir_last_error(nullptr);
+      const bool named = text.find("rank 0: WEIR_LEARN=0; rank 1: WEIR_LEARN=1") != text.npos;
+      if (!named) std::fprintf(stderr, "rank %d: %s\n", rank, text.c_str());
+      _exit(result == WEIR_ERROR_MISMATCH && named ? 0 : 1);
+    }
+    children.push_back(pid);
+  }
+  for (const pid_t pid : children) {
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  }
+}
+
+TEST_F(Learning, ADeterministicCommunicatorExploresNothingAndItsBitsRepeat) {
+  weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
+  config.flags = WEIR_COMM_DETERMINISTIC;
+  const std::string printed = run(
+      3,
+      [](int rank, weir_comm_t comm) {
+        std::mt19937 random(static_cast<unsigned>(rank) + 1);
+        std::vector<float> input(kCount), first(kCount), output(kCount);
+        for (float& value : input) {
+          value = std::ldexp(static_cast<float>(random()), static_cast<int>(random() % 40));
+        }
+        for (int i = 0; i < 100; ++i) {
+          ASSERT_EQ(weir_all_reduce(comm, input.data(), output.data(), kCount, WEIR_FLOAT32,
+                                    WEIR_SUM, nullptr),
+                    WEIR_OK);
+          if (i == 0) first = output;
+          ASSERT_EQ(std::memcmp(first.data(), output.data(), kCount * sizeof(float)), 0) << i;
+        }
+      },
+      environment("tcp", true), config);
+  EXPECT_THAT(printed, Not(HasSubstr("explored")));
+  EXPECT_THAT(printed, Not(HasSubstr("in its turns")));
+  EXPECT_TRUE(cost::learned_files(directory_).empty());
+}
+
+TEST_F(Learning, WhatWasMeasuredIsKeptAndDecidesAtTheNextStartOnAllRanks) {
+  const std::string before = run(
+      4, [](int, weir_comm_t comm) { reduce_many(comm, 60); }, environment("tcp", true));
+  EXPECT_THAT(before, HasSubstr("explored in turn: "));
+  struct stat info = {};
+  ASSERT_EQ(stat(file().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0600u);
+  const cost::Learned learned = read();
+  EXPECT_EQ(learned.of.rank_count, 4u);
+  EXPECT_EQ(learned.of.transport, "tcp");
+  uint64_t measured = 0;
+  for (const cost::LearnedCall& call : learned.calls) {
+    for (const cost::AlgorithmTime& time : call.times) measured += time.count;
+  }
+  EXPECT_GT(measured, 0u);
+
+  const std::string fast = forge();
+  // A rank that chose by a file of its own would not meet the others.
+  const auto of_rank = [&](int rank) {
+    Environment all = environment("tcp", false, {{"WEIR_TIMEOUT_MS", "60000"}});
+    if (rank != 0) all.emplace_back("WEIR_CACHE_DIR", directory_ + "/none");
+    return all;
+  };
+  testing::internal::CaptureStderr();
+  const auto statuses = run_processes_each(
+      4, [](int, weir_comm_t comm) { reduce_many(comm, 20); }, of_rank);
+  const std::string after = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(statuses, std::vector<int>(4, 0)) << after;
+  EXPECT_THAT(after, HasSubstr("all_reduce of 3.906 KiB float32 on 4 ranks: " + fast +
+                               ", measured faster: "));
+  EXPECT_THAT(after, HasSubstr("(50 and 50 calls of earlier runs)"));
+  EXPECT_THAT(after, Not(HasSubstr("explored")));
+  // What a user forces is above it.
+  const std::string forced = run(
+      4, [](int, weir_comm_t comm) { reduce_many(comm, 1); },
+      environment("tcp", false, {{"WEIR_ALGORITHM", "all_reduce=ring"}}));
+  EXPECT_THAT(forced, HasSubstr("ring, forced by WEIR_ALGORITHM"));
+  // And nothing that was measured is used without the probe.
+  const std::string built_in = run(
+      4, [](int, weir_comm_t comm) { reduce_many(comm, 1); },
+      environment("tcp", false, {{"WEIR_PROBE", "0"}}));
+  EXPECT_THAT(built_in, Not(HasSubstr("measured faster")));
+}
+
+TEST_F(Learning, WithinAProcessChoicesStayTheSame) {
+  run(
+      2, [](int, weir_comm_t comm) { reduce_many(comm, 30); }, environment("tcp", true));
+  const std::string printed = run(
+      2,
+      [this](int rank, weir_comm_t comm) {
+        reduce_many(comm, 5);
+        if (rank == 0) forge();
+        ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK);
+        reduce_many(comm, 5);
+        // A communicator that is made later chooses like those before it.
+        weir_comm_t later = nullptr;
+        ASSERT_EQ(weir_comm_split(comm, 0, rank, nullptr, &later), WEIR_OK)
+            << weir_last_error(comm);
+        reduce_many(later, 5);
+        ASSERT_EQ(weir_comm_destroy(later), WEIR_OK);
+      },
+      environment("tcp", false));
+  EXPECT_THAT(printed, HasSubstr("all_reduce of 3.906 KiB float32 on 2 ranks: "));
+  EXPECT_THAT(printed, Not(HasSubstr("measured faster")));
+  const std::string next = run(
+      2, [](int, weir_comm_t comm) { reduce_many(comm, 5); }, environment("tcp", false));
+  EXPECT_THAT(next, HasSubstr("measured faster"));
+}
+
+TEST_F(Learning, AFileThatCannotBeUsedIsIgnoredWithALine) {
+  run(
+      2, [](int, weir_comm_t comm) { reduce_many(comm, 30); }, environment("tcp", true));
+  forge();
+  const std::string path = file();
+  const auto start = [&] {
+    return run(
+        2, [](int, weir_comm_t comm) { reduce_many(comm, 3); }, environment("tcp", false));
+  };
+  EXPECT_THAT(start(), HasSubstr("measured faster"));
+
+  const timespec old = {.tv_sec = time(nullptr) - 31 * 24 * 3600, .tv_nsec = 0};
+  const timespec both[] = {old, old};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), both, 0), 0);
+  std::string printed = start();
+  EXPECT_THAT(printed, HasSubstr("measured calls are not used: '" + path +
+                                 "' was not written within the last 30 days"));
+  EXPECT_THAT(printed, Not(HasSubstr("measured faster")));
+
+  ASSERT_EQ(chmod(path.c_str(), 0622), 0);
+  printed = start();
+  EXPECT_THAT(printed, HasSubstr("measured calls are ignored: others may write '" + path));
+  EXPECT_THAT(printed, Not(HasSubstr("measured faster")));
+  ASSERT_EQ(chmod(path.c_str(), 0600), 0);
+
+  std::ofstream(path, std::ios::trunc) << "{\"version\": ";
+  printed = start();
+  EXPECT_THAT(printed, HasSubstr("measured calls are ignored: "));
+  EXPECT_THAT(printed, HasSubstr("not a JSON object"));
+  EXPECT_THAT(printed, Not(HasSubstr("measured faster")));
+}
+
+}  // namespace
+}  // namespace weir::test
