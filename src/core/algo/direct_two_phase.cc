@@ -74,6 +74,7 @@ const Algorithm kDirectTwoPhaseAllReduce = {
     .needs_user_windows = false,
     .rank_order = true,
     .worthwhile_from_ranks = 3,
+    .symmetry = Symmetry::kShift,
     .supports = mapped_staging,
     .shape = shape,
     .step_count = one_step,

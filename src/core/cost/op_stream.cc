@@ -19,23 +19,24 @@ using sched::Space;
 
 OpStream::OpStream(const algo::Algorithm& algorithm, const algo::Problem& problem, uint64_t bytes,
                    const Slicing& slicing, const MemoryCosts& costs, uint64_t pending_max,
-                   uint64_t slices_max)
+                   const Part& part)
     : algorithm_(algorithm),
       problem_(problem),
       costs_(costs),
+      part_(part),
       shape_(algorithm.shape(problem)),
       chunks_(problem.collective, problem.rank_count, bytes, shape_.chunk_count,
               slicing.slice_bytes),
-      slice_count_(std::min(chunks_.slice_count(), slices_max)),
+      slice_count_(std::min(chunks_.slice_count(), part.slices_max)),
       in_flight_(
           static_cast<uint32_t>(std::min<uint64_t>(std::max(1u, slicing.in_flight), slice_count_))),
       lane_count_(shape_.lane_count * in_flight_),
       signal_count_(shape_.signal_count * slice_count_),
       pending_max_(pending_max),
-      lanes_(size_t{problem.rank_count} * lane_count_),
-      walks_(size_t{problem.rank_count} * in_flight_),
-      step_count_(problem.rank_count) {
-  for (Rank rank = 0; rank < problem.rank_count; ++rank) {
+      step_count_(part.rank_count == 0 ? problem.rank_count : part.rank_count) {
+  lanes_.resize(step_count_.size() * lane_count_);
+  walks_.resize(step_count_.size() * in_flight_);
+  for (Rank rank = 0; rank < step_count_.size(); ++rank) {
     step_count_[rank] = algorithm.step_count(problem, rank);
     steps_total_ += step_count_[rank] * slice_count_;
   }
@@ -46,8 +47,9 @@ bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
   Walk& walk = walks_[size_t{rank} * in_flight_ + instance];
   while (wanted.empty()) {
     if (!status_.ok()) return false;
-    if (walk.next_step == step_count_[rank]) {
+    if (walk.next_step >= step_count_[rank]) {
       walk.next_step = 0;
+      walk.ranges = 0;
       ++walk.round;
     }
     const uint64_t slice = instance + uint64_t{walk.round} * in_flight_;
@@ -67,10 +69,8 @@ bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
     }
     walk.taken = static_cast<uint32_t>(end);
     if (end == ops_.size()) {
-      walk.taken = 0;
-      ++walk.next_step;
-      ++steps_done_;
       operations_ += ops_.size();
+      end_step(rank, instance, walk);
     }
     if (pending_ > pending_max_) {
       status_ = Status(
@@ -84,6 +84,21 @@ bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
     }
   }
   return status_.ok();
+}
+
+void OpStream::end_step(Rank rank, uint32_t instance, Walk& walk) {
+  walk.taken = 0;
+  ++walk.next_step;
+  ++steps_done_;
+  if (walk.ranges < part_.left_out.size() && walk.next_step == part_.left_out[walk.ranges].begin) {
+    walk.next_step = part_.left_out[walk.ranges++].end;
+  }
+  if (walk.next_step < step_count_[rank] || walk.round + 1 != part_.mark_after) return;
+  for (uint32_t lane = 0; lane < shape_.lane_count; ++lane) {
+    const size_t index = size_t{rank} * lane_count_ + instance * shape_.lane_count + lane;
+    lanes_[index].ops.push_back({ShortOp::Code::kMark, 0, 0});
+    ++pending_;
+  }
 }
 
 void OpStream::append(LaneOps& lane, const ShortOp& op) {

@@ -34,7 +34,8 @@ class MemoryCosts {
 };
 
 struct ShortOp {
-  enum class Code : uint32_t { kSend, kRecv, kCompute, kSignal, kWait };
+  // kMark: no operation, but the end of Part::mark_after.
+  enum class Code : uint32_t { kSend, kRecv, kCompute, kSignal, kWait, kMark };
   Code code;
   uint32_t peer;
   // kSend, kRecv: bytes; kCompute: picoseconds; kSignal: signal << 32; kWait: signal << 32 | value
@@ -45,13 +46,26 @@ struct ShortOp {
 };
 static_assert(sizeof(ShortOp) == 16);
 
+struct StepRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+
+// The part of the programs that is generated; everything, unless set otherwise.
+struct Part {
+  Rank rank_count = 0;  // the ranks below it; 0: all
+  uint64_t slices_max = ~uint64_t{0};
+  uint32_t mark_after = 0;  // a mark follows in each lane after so many slices of it; 0: none
+  // Steps of every rank that are left out, in order, not adjacent.
+  std::span<const StepRange> left_out;
+};
+
 class OpStream {
  public:
-  // All references must outlive the stream. The algorithm must support the problem. At most
-  // `slices_max` slices are generated.
+  // All references must outlive the stream. The algorithm must support the problem.
   OpStream(const algo::Algorithm& algorithm, const algo::Problem& problem, uint64_t bytes,
            const Slicing& slicing, const MemoryCosts& costs, uint64_t pending_max,
-           uint64_t slices_max = ~uint64_t{0});
+           const Part& part = {});
 
   uint32_t lane_count() const { return lane_count_; }      // per rank
   uint64_t signal_count() const { return signal_count_; }  // per (sender, receiver)
@@ -92,10 +106,12 @@ class OpStream {
   struct Walk {
     uint32_t next_step = 0;
     uint32_t round = 0;
-    uint32_t taken = 0;  // operations of next_step that have been translated
+    uint32_t taken = 0;   // operations of next_step that have been translated
+    uint32_t ranges = 0;  // of Part::left_out that are behind
   };
 
   bool refill(Rank rank, uint32_t lane, const LaneOps& wanted);
+  void end_step(Rank rank, uint32_t instance, Walk& walk);
   void translate(Rank rank, uint32_t instance, uint64_t slice, const sched::Op& op);
   bool is_sane(const sched::Op& op) const;
   uint64_t bytes_of(const sched::Op& op, uint64_t slice, std::span<const sched::Ref> refs) const;
@@ -104,6 +120,7 @@ class OpStream {
   const algo::Algorithm& algorithm_;
   const algo::Problem& problem_;
   const MemoryCosts& costs_;
+  Part part_;
   sched::Shape shape_;
   ChunkBytes chunks_;
   uint64_t slice_count_;

@@ -168,26 +168,6 @@ Result<const Plan*> Planner::plan_for_uneven(const Call& call, bool windows) {
   return uneven_.get();
 }
 
-// The algorithms that can run here. Where memory is mapped, messages over the same memory would
-// only copy once more, so algorithms of messages are left out unless there are no others or one is
-// forced.
-std::vector<const algo::Algorithm*> Planner::candidates_for(const algo::Problem& problem) const {
-  std::vector<const algo::Algorithm*> mapped;
-  std::vector<const algo::Algorithm*> messages;
-  for (const algo::Algorithm* algorithm : algorithms_) {
-    if (algorithm->collective != problem.collective || algorithm->lengths < problem.lengths ||
-        problem.rank_count < algorithm->worthwhile_from_ranks || !algorithm->supports(problem)) {
-      continue;
-    }
-    if (algo::uses_messages(*algorithm)) {
-      messages.push_back(algorithm);
-    } else if (algorithm->needs_user_windows ? problem.inputs_mapped : problem.mapped) {
-      mapped.push_back(algorithm);
-    }
-  }
-  return mapped.empty() ? messages : mapped;
-}
-
 const ForcedAlgorithm* Planner::forced_for(const algo::Problem& problem) const {
   const ForcedAlgorithm* found = nullptr;
   for (const ForcedAlgorithm& forced : options_.forced) {
@@ -222,7 +202,7 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   if (context_.transport != nullptr) {
     request.lane_count_max = context_.transport->caps.lane_count - 1;
   }
-  std::vector<const algo::Algorithm*> candidates = candidates_for(problem);
+  std::vector<const algo::Algorithm*> candidates = cost::candidates_for(algorithms_, problem);
   const ForcedAlgorithm* forced = forced_for(problem);
   const bool passed_over = forced != nullptr && forced->lengths < problem.lengths &&
                            forced->algorithm->lengths < problem.lengths;

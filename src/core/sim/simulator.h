@@ -19,6 +19,7 @@
 #include "core/algo/algorithm.h"
 #include "core/base/status.h"
 #include "core/cost/chunk_bytes.h"
+#include "core/cost/task_costs.h"
 #include "core/graph/link_graph.h"
 #include "core/sim/network.h"
 
@@ -54,6 +55,14 @@ struct Options {
   // The links of a slow rank are slow too. The graph has as many ranks as the problem and outlives
   // the call; which ranks are on one node is said by the problem, as ever.
   const graph::LinkGraph* links = nullptr;
+  // Null: as above. Otherwise ranks and messages take the task times of a table, and `network` and
+  // `links` are not used. The sender's core copies a message in while the receiver's copies it out,
+  // which is done no sooner than the slowest of sender, receiver and wire allows. Messages between
+  // hosts claim the card of the sender, and after their latency that of the receiver. Outlives the
+  // call; made for the same problem, bytes and slicing.
+  const cost::TaskCosts* tasks = nullptr;
+  // The simulation ends, incomplete, when no rank can be done before this time. 0: at the end.
+  double time_max_ns = 0;
   cost::Slicing slicing;  // whole chunks, unless set otherwise
   std::vector<SlowRank> slow;
   std::vector<DeadRank> dead;
