@@ -3,6 +3,7 @@
 // all have a card, and rank 0 says why or why not. UCX itself sees only the ordinary network.
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -121,6 +122,41 @@ TEST_F(Fabric, OneVariableRefusesIt) {
   const std::string text = explain({{0}, {1}}, "true", {{"WEIR_FABRIC", "0"}});
   EXPECT_SAYS(text, "not used: WEIR_FABRIC=0 on ranks 0, 1\n");
   EXPECT_EQ(text.find("failover"), std::string::npos) << text;
+}
+
+// The ports of ucx are up and carry no packet above 90 bytes: connections are accepted, and nothing
+// comes over them.
+TEST_F(Fabric, PortsThatDoNotJoinCostSecondsNotHalfOfTheTimeout) {
+  LabOptions options;
+  options.hosts = {{0, 1}, {2}};
+  options.interfaces = 2;
+  options.own_mounts = true;
+  options.commands = kCard;
+  options.commands.push_back("tc qdisc add dev eth1 root tbf rate 1mbit burst 90 limit 4000");
+  options.environment = {{"UCX_TLS", "tcp"},
+                         {"UCX_NET_DEVICES", "eth1"},
+                         {"WEIR_IFNAME", "=eth0"},
+                         {"WEIR_LOG", "warn"},
+                         {"WEIR_LOG_FILE", folder_ + "/log-%p"}};
+  options.timeout_ms = 120'000;
+  timespec began{};
+  options.before = [&began](int) { clock_gettime(CLOCK_MONOTONIC, &began); };
+  run_in_lab(options, [&began](int, weir_comm_t comm) {
+    timespec now{};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    // The allowance of 2 s and 15 ms for three ranks, and the rest of the start on a busy machine.
+    EXPECT_LT(now.tv_sec - began.tv_sec, 30);
+    printf("started after %.1f s\n", static_cast<double>(now.tv_sec - began.tv_sec) +
+                                         static_cast<double>(now.tv_nsec - began.tv_nsec) / 1e9);
+    for (const size_t count : {size_t{1}, size_t{70'001}}) check_every_collective(comm, count);
+  });
+  size_t without = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    without += text.find("starts without ucx") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(without, 3u);
 }
 
 TEST_F(Fabric, NamedTransportsWin) {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "net/little_endian.h"
 #include "plugins/common/look.h"
 
 namespace weir::plugins::hook_failover {
@@ -20,14 +21,17 @@ constexpr uint64_t kTendNsPerPeer = 20'000;
 constexpr uint32_t kCallsPerClock = 32;
 // How long a rank that leaves waits for its peers to confirm that they have everything.
 constexpr uint64_t kFarewellNs = 500'000'000;
+// A transport may take longer to start where there are many ranks, or where the network is slow.
+constexpr uint64_t kStartNsPerRank = 5'000'000;
+constexpr uint64_t kStartsOfLast = 8;
 
 std::string text_of(uint64_t number) { return std::to_string(number); }
 
-// Whether an error of connect comes from the network, and not from a wrong secret, address or
-// setting.
+// Whether an error of connect comes from the network, and not from a wrong secret or address.
+// WEIR_ERROR_UNSUPPORTED: the library below has no way between two of the ranks.
 bool is_of_network(weir_result_t result) {
   return result == WEIR_ERROR_TIMEOUT || result == WEIR_ERROR_PEER_LOST ||
-         result == WEIR_ERROR_SYSTEM;
+         result == WEIR_ERROR_SYSTEM || result == WEIR_ERROR_UNSUPPORTED;
 }
 
 }  // namespace
@@ -41,7 +45,8 @@ uint64_t monotonic_ns() {
 Instance::Instance(const weir_host_t* host, const Chain& chain,
                    const weir_transport_config_t& config)
     : host_(host),
-      channels_(common::control_of(host), static_cast<uint8_t>(chain.size())),
+      channels_(common::control_of(host), static_cast<uint8_t>(chain.size() + 1)),
+      meet_host_(*host),
       rank_(config.rank),
       rank_count_(config.rank_count),
       lane_count_(chain.caps.lane_count),
@@ -49,6 +54,8 @@ Instance::Instance(const weir_host_t* host, const Chain& chain,
       still_ns_(kStillDefaultMs * 1'000'000),
       tend_ns_(std::max(kTendNs, kTendNsPerPeer * config.rank_count)),
       members_(chain.size()) {
+  meet_host_.struct_bytes = sizeof meet_host_;
+  meet_host_.control = channels_.functions(static_cast<uint8_t>(chain.size()));
   for (size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     member.self = this;
@@ -177,22 +184,60 @@ weir_result_t Instance::connect(const unsigned char* const* addresses, const siz
       pair.sends[lane].attach(copy_memory_.get() + index * kCopyMemoryBytes, peer == rank_);
     }
   }
-  for (uint32_t level = 0; level <= last(); ++level) {
+  uint64_t start_ns = 0;
+  const weir_result_t met = connect_last(parts[last()], lengths[last()], deadline_ns, &start_ns);
+  if (met != WEIR_OK) return met;
+  for (uint32_t level = 0; level < last(); ++level) {
     Member& member = members_[level];
-    // Leaves time for the next transport.
+    // Leaves time for the other transports.
     const uint64_t now_ns = monotonic_ns();
     const uint64_t part_ns = deadline_ns > now_ns ? (deadline_ns - now_ns) / 2 : 0;
     const weir_result_t result =
         member.functions->connect(member.instance, parts[level].data(), lengths[level].data(),
-                                  level == last() ? deadline_ns : now_ns + part_ns);
+                                  now_ns + std::min(part_ns, start_ns));
     if (result == WEIR_OK) continue;
     // The host has kept the reason, and no other transport could do better.
     if (member.ended_by_host) return result;
-    if (level == last() || !is_of_network(result)) return fail(result, member.text);
+    if (!is_of_network(result)) return fail(result, member.text);
     do_without(level);
   }
   joined_ = true;
   note_carriers();
+  return WEIR_OK;
+}
+
+// Connects the last transport, and waits until all ranks have. `start_ns`: how long any other one
+// may then take, the same on all ranks: what is called a standstill later, and more where ranks are
+// many or where the last one, too, took long at the rank that waited for no other.
+weir_result_t Instance::connect_last(const std::vector<const unsigned char*>& addresses,
+                                     const std::vector<size_t>& lengths, uint64_t deadline_ns,
+                                     uint64_t* start_ns) {
+  Member& member = members_[last()];
+  const uint64_t began_ns = monotonic_ns();
+  const weir_result_t result =
+      member.functions->connect(member.instance, addresses.data(), lengths.data(), deadline_ns);
+  if (result != WEIR_OK) return member.ended_by_host ? result : fail(result, member.text);
+  uint64_t least_ns = monotonic_ns() - began_ns;
+  if (meet_host_.control != nullptr && rank_count_ > 1) {
+    message::Control control;
+    control.attach(&meet_host_, rank_, rank_count_);
+    std::vector<std::string> cards;
+    unsigned char card[8];
+    net::put(card, least_ns);
+    const message::Control::Outcome met =
+        control.gather({reinterpret_cast<const char*>(card), sizeof card}, deadline_ns, &cards);
+    if (met.result != WEIR_OK) {
+      if (met.ranks.empty()) return met.result;
+      return fail(met.result, "failover: " + message::names_of(met.ranks) +
+                                  " did not take part in the start of its transports");
+    }
+    for (const std::string& other : cards) {
+      if (other.size() != sizeof card) continue;
+      const auto* bytes = reinterpret_cast<const unsigned char*>(other.data());
+      least_ns = std::min(least_ns, net::get<uint64_t>(bytes));
+    }
+  }
+  *start_ns = still_ns_ + kStartNsPerRank * rank_count_ + kStartsOfLast * least_ns;
   return WEIR_OK;
 }
 

@@ -25,6 +25,7 @@
 #include "plugins/hook_failover/frame.h"
 #include "plugins/hook_failover/stream.h"
 #include "plugins/message/channels.h"
+#include "plugins/message/control.h"
 
 namespace weir::plugins::hook_failover {
 
@@ -114,6 +115,9 @@ class Instance {
   }
   weir_result_t fail(weir_result_t code, const std::string& text) const;
   void log(int level, const std::string& text) const;
+  weir_result_t connect_last(const std::vector<const unsigned char*>& addresses,
+                             const std::vector<size_t>& lengths, uint64_t deadline_ns,
+                             uint64_t* start_ns);
   void do_without(uint32_t level);
   weir_result_t check(const char* call, uint32_t peer, uint32_t lane, uint64_t bytes) const;
   void drive_send(Pair& pair, uint32_t lane);
@@ -146,7 +150,8 @@ class Instance {
   void resume(Pair& pair, const Frame& frame);
 
   const weir_host_t* host_;
-  message::Channels channels_;  // one for each transport
+  message::Channels channels_;  // one for each transport, and one for meet_host_
+  weir_host_t meet_host_;       // the host, with that channel
   pid_t owner_ = getpid();
   uint32_t rank_;
   uint32_t rank_count_;

@@ -480,17 +480,19 @@ void Instance::drain() {
 }
 
 // UCX 1.13.1 ends a process that has sent a part of a message over tcp when the receiver closes the
-// connection: it completes that message twice (`Assertion comp->count > 0`). So a rank that fails
-// reads for a moment what its peers send. They learn of the failure meanwhile, and send nothing
-// more.
+// connection: it completes that message twice (`Assertion comp->count > 0`). So a rank that fails,
+// or leaves while its memory is open to puts, reads for a moment what its peers send. They learn of
+// it meanwhile, and send nothing more.
 void Instance::take_last_messages() {
-  const bool any = std::any_of(peers.begin(), peers.end(), [&](const Peer& peer) {
+  const auto may_send = [&](const Peer& peer) {
     return peer.rank != rank && peer.reports_errors && peer.state == Peer::State::kHere;
-  });
-  if (!any || !network.is_tcp_only() || !one_sided_.idle()) return;
+  };
+  if (!network.is_tcp_only() || !one_sided_.idle()) return;
   const uint64_t end = monotonic_ns() + kLastMessagesNs;
-  while (monotonic_ns() < end) {
-    if (ucp_worker_progress(network.worker()) == 0) usleep(50);
+  while (monotonic_ns() < end && std::any_of(peers.begin(), peers.end(), may_send)) {
+    if (ucp_worker_progress(network.worker()) != 0) continue;
+    usleep(50);
+    look_at_next();
   }
 }
 
@@ -564,6 +566,8 @@ weir_result_t Instance::tell(Flow* flow) {
 }
 
 bool Instance::has_exchanged_with(uint32_t other) const {
+  // Peers may have put to its memory.
+  if (one_sided_.has_memory_open()) return true;
   if (one_sided_.sent_to(other) != 0 || one_sided_.received_from(other) != 0) return true;
   for (const auto* flows : {&sends, &recvs}) {
     for (uint32_t lane = 0; lane < kLaneCount; ++lane) {
@@ -644,9 +648,9 @@ void Instance::end_network() {
 void Instance::quiesce() {
   if (!joined || network.worker() == nullptr) return;
   const Listening listening(&network.heard());
+  take_last_messages();
   for (Peer& peer : peers) peer.ended = true;
   troubled_count = 0;
-  take_last_messages();
   end_network();
 }
 
@@ -671,6 +675,7 @@ Instance::~Instance() {
     control.give_up(!peers.empty());
   }
   if (quiet) return;
+  if (joined && idle && one_sided_.has_memory_open()) take_last_messages();
   for (Peer& peer : peers) peer.ended = peer.ended || !idle;
   end_network();  // before the memory that UCX may still access is freed
 }

@@ -52,6 +52,11 @@ std::string OneSided::attach(Instance* self, const net::Mac& proof) {
              : std::string("ucp_worker_set_am_recv_handler: ") + ucs_status_string(status);
 }
 
+bool OneSided::has_memory_open() const {
+  const auto is_open = [](const auto& region) { return region->registration != 0; };
+  return std::any_of(regions_.all().begin(), regions_.all().end(), is_open);
+}
+
 void OneSided::close() {
   closed_ = true;
   if (self_ == nullptr) return;

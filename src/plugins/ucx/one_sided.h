@@ -136,6 +136,8 @@ class OneSided {
   // The peer has ended: its operations fail, also those that UCX keeps.
   void abandon(uint32_t peer);
   bool idle() const { return head_ == nullptr; }
+  // Whether memory is registered that peers may put to.
+  bool has_memory_open() const;
   // Whether an operation on memory of the peer is under way.
   bool awaits(uint32_t peer) const;
   // Signals that have left for the peer, and that have come from it.
