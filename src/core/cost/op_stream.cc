@@ -10,6 +10,9 @@ namespace weir::cost {
 namespace {
 // Bounds the memory of 10,000 ranks in the middle of a long step.
 constexpr size_t kOpsPerRefill = 1024;
+// Of the programs that are kept for all slices.
+constexpr uint32_t kStepsKept = 4;
+constexpr size_t kOpsKept = 64;
 }  // namespace
 
 using sched::Op;
@@ -58,18 +61,15 @@ bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
       --walk.round;  // stays at the end
       return false;
     }
-    ops_.clear();
-    operands_.clear();
-    sched::Builder builder(rank, &ops_, &operands_);
-    algorithm_.step(problem_, rank, walk.next_step, builder);
+    const Step& step = step_of(rank, walk.next_step);
     const uint64_t pending_stop = pending_ + kOpsPerRefill;
     size_t end = walk.taken;
-    while (end < ops_.size() && pending_ < pending_stop) {
-      translate(rank, instance, slice, ops_[end++]);
+    while (end < step.ops.size() && pending_ < pending_stop) {
+      translate(rank, instance, slice, step.ops[end++], step.operands);
     }
     walk.taken = static_cast<uint32_t>(end);
-    if (end == ops_.size()) {
-      operations_ += ops_.size();
+    if (end == step.ops.size()) {
+      operations_ += step.ops.size();
       end_step(rank, instance, walk);
     }
     if (pending_ > pending_max_) {
@@ -84,6 +84,26 @@ bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
     }
   }
   return status_.ok();
+}
+
+// The same operations are made for every slice: those of short programs are kept.
+const OpStream::Step& OpStream::step_of(Rank rank, uint32_t number) {
+  const bool keeps = slice_count_ > 1 && step_count_[rank] <= kStepsKept;
+  Step* step = &step_;
+  if (keeps) {
+    if (kept_.empty()) kept_.resize(step_count_.size() * kStepsKept);
+    step = &kept_[size_t{rank} * kStepsKept + number];
+    if (step->made) return *step;
+  }
+  step->ops.clear();
+  step->operands.clear();
+  sched::Builder builder(rank, &step->ops, &step->operands);
+  algorithm_.step(problem_, rank, number, builder);
+  step->made = step->ops.size() <= kOpsKept;
+  if (!keeps || step->made) return *step;
+  step_ = std::move(*step);
+  *step = {};
+  return step_;
 }
 
 void OpStream::end_step(Rank rank, uint32_t instance, Walk& walk) {
@@ -137,7 +157,8 @@ bool OpStream::is_sane(const Op& op) const {
   }
 }
 
-void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op& op) {
+void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op& op,
+                         std::span<const Ref> all_operands) {
   if (!is_sane(op)) [[unlikely]] {
     status_ = Status(
         Code::kInternal,
@@ -165,7 +186,8 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
       break;
     }
     case OpCode::kReduce: {
-      const std::span<const Ref> operands(operands_.data() + op.first_operand, op.operand_count);
+      const std::span<const Ref> operands =
+          all_operands.subspan(op.first_operand, op.operand_count);
       const bool in_slot = op.dst.space == Space::kScratch || op.dst.space == Space::kStaging;
       const uint64_t bytes =
           in_slot ? bytes_of(op, slice, operands) : bytes_of(op, slice, {&op.dst, 1});

@@ -112,7 +112,16 @@ class OpStream {
 
   bool refill(Rank rank, uint32_t lane, const LaneOps& wanted);
   void end_step(Rank rank, uint32_t instance, Walk& walk);
-  void translate(Rank rank, uint32_t instance, uint64_t slice, const sched::Op& op);
+  // The operations of one step of a rank.
+  struct Step {
+    std::vector<sched::Op> ops;
+    std::vector<sched::Ref> operands;
+    bool made = false;
+  };
+
+  const Step& step_of(Rank rank, uint32_t number);
+  void translate(Rank rank, uint32_t instance, uint64_t slice, const sched::Op& op,
+                 std::span<const sched::Ref> all_operands);
   bool is_sane(const sched::Op& op) const;
   uint64_t bytes_of(const sched::Op& op, uint64_t slice, std::span<const sched::Ref> refs) const;
   void append(LaneOps& lane, const ShortOp& op);
@@ -137,8 +146,8 @@ class OpStream {
   std::vector<LaneOps> lanes_;  // [rank * lane_count + lane]
   std::vector<Walk> walks_;     // [rank * in_flight + instance]
   std::vector<uint32_t> step_count_;
-  std::vector<sched::Op> ops_;  // of the step being made
-  std::vector<sched::Ref> operands_;
+  Step step_;               // that is being made
+  std::vector<Step> kept_;  // [rank * kStepsKept + step]
   Status status_;
 };
 
