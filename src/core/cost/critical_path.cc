@@ -47,8 +47,8 @@ class Machine {
       }
     }
     if (ended_ < lanes_.size() || !stream_.status().ok()) return {};
-    return {static_cast<double>(end_) / 1000, static_cast<double>(marked_) / 1000,
-            static_cast<double>(busiest()) / 1000};
+    return {static_cast<double>(end_) / 1000, static_cast<double>(busiest()) / 1000,
+            stream_.operations()};
   }
 
  private:
@@ -101,9 +101,6 @@ class Machine {
         break;
       case ShortOp::Code::kWait:
         return wait(rank, lane, op);
-      case ShortOp::Code::kMark:
-        marked_ = std::max(marked_, lane.time);
-        break;
     }
     return true;
   }
@@ -266,7 +263,6 @@ class Machine {
   RadixQueue queue_;
   Picoseconds now_ = 0;
   Picoseconds end_ = 0;
-  Picoseconds marked_ = 0;
   size_t ended_ = 0;
 };
 
@@ -285,9 +281,16 @@ double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const
   OpStream stream(algorithm, work.problem, work.bytes, work.slicing, costs, kPendingMax, part);
   const Rank n = work.problem.rank_count;
   const RankLayout& layout = work.layout;
+  std::vector<uint32_t> ranks_of_card(n, 0);
+  for (Rank other = 0; other < n; ++other) ++ranks_of_card[layout.card(other)];
+  // Of a message, while the other ranks of its cards send one, too.
+  const auto wire_of = [&](Rank from, Rank to, uint64_t bytes) -> Picoseconds {
+    if (!is_network(layout.link(from, to))) return 0;
+    return std::max(costs.wire_out(from, to, bytes) * ranks_of_card[layout.card(from)],
+                    costs.wire_in(from, to, bytes) * ranks_of_card[layout.card(to)]);
+  };
   Picoseconds core = 0;
   Picoseconds wait = 0;
-  Picoseconds wire_sum = 0;
   for (uint32_t lane = 0; lane < stream.lane_count(); ++lane) {
     Picoseconds lane_wait = 0;
     while (const ShortOp* op = stream.peek(rank, lane)) {
@@ -302,9 +305,7 @@ double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const
         case ShortOp::Code::kRecv: {
           const Picoseconds copied = costs.send(peer, rank, op->amount) -
                                      costs.send(peer, rank, 0) + costs.recv(peer, rank, op->amount);
-          const Picoseconds wire = std::max(costs.wire_out(peer, rank, op->amount),
-                                            costs.wire_in(peer, rank, op->amount));
-          if (is_network(layout.link(peer, rank))) wire_sum += wire;
+          const Picoseconds wire = wire_of(peer, rank, op->amount);
           lane_wait += costs.latency(peer, rank) + (wire > copied ? wire - copied : 0);
           core += costs.recv(peer, rank, op->amount);
           break;
@@ -315,19 +316,13 @@ double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const
         case ShortOp::Code::kWait:
           lane_wait += costs.signal(peer, rank);
           break;
-        case ShortOp::Code::kMark:
-          break;
       }
       stream.advance(rank, lane);
     }
     // Lanes wait at the same time.
     wait = std::max(wait, lane_wait);
   }
-  Picoseconds of_card = 0;
-  for (Rank other = 0; other < n; ++other) {
-    if (layout.card(other) == layout.card(rank)) of_card += wire_sum;
-  }
-  return static_cast<double>(std::max(core + wait, of_card)) / 1000;
+  return static_cast<double>(core + wait) / 1000;
 }
 
 }  // namespace weir::cost

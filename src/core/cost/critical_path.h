@@ -17,9 +17,9 @@
 namespace weir::cost {
 
 struct PathTime {
-  double ns = -1;        // negative: the programs wait for each other and never end
-  double marked_ns = 0;  // when the last rank was at the mark (Part::mark_after)
-  double busy_ns = 0;    // of the busiest core or card
+  double ns = -1;           // negative: the programs wait for each other and never end
+  double busy_ns = 0;       // of the busiest core or card
+  uint64_t operations = 0;  // that were followed
 };
 
 // `part.rank_count` is ignored: `fold` says which ranks are followed.
@@ -27,8 +27,8 @@ PathTime critical_path(const algo::Algorithm& algorithm, const Workload& work,
                        const TaskCosts& costs, const Fold& fold, Part part = {});
 
 // An estimate for one rank alone, as if every message and signal that it waits for came from a peer
-// at exactly the same point, and as if the ranks of a card used it as much as this one. For
-// programs that are too long to be followed.
+// at exactly the same point, and as if all ranks of a card used it at the same time. For programs
+// that are too long to be followed.
 double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,
                    Rank rank, uint64_t slices_max);
 

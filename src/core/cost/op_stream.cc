@@ -70,7 +70,7 @@ bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
     walk.taken = static_cast<uint32_t>(end);
     if (end == step.ops.size()) {
       operations_ += step.ops.size();
-      end_step(rank, instance, walk);
+      end_step(walk);
     }
     if (pending_ > pending_max_) {
       status_ = Status(
@@ -106,18 +106,12 @@ const OpStream::Step& OpStream::step_of(Rank rank, uint32_t number) {
   return step_;
 }
 
-void OpStream::end_step(Rank rank, uint32_t instance, Walk& walk) {
+void OpStream::end_step(Walk& walk) {
   walk.taken = 0;
   ++walk.next_step;
   ++steps_done_;
   if (walk.ranges < part_.left_out.size() && walk.next_step == part_.left_out[walk.ranges].begin) {
     walk.next_step = part_.left_out[walk.ranges++].end;
-  }
-  if (walk.next_step < step_count_[rank] || walk.round + 1 != part_.mark_after) return;
-  for (uint32_t lane = 0; lane < shape_.lane_count; ++lane) {
-    const size_t index = size_t{rank} * lane_count_ + instance * shape_.lane_count + lane;
-    lanes_[index].ops.push_back({ShortOp::Code::kMark, 0, 0});
-    ++pending_;
   }
 }
 

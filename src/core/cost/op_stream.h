@@ -34,8 +34,7 @@ class MemoryCosts {
 };
 
 struct ShortOp {
-  // kMark: no operation, but the end of Part::mark_after.
-  enum class Code : uint32_t { kSend, kRecv, kCompute, kSignal, kWait, kMark };
+  enum class Code : uint32_t { kSend, kRecv, kCompute, kSignal, kWait };
   Code code;
   uint32_t peer;
   // kSend, kRecv: bytes; kCompute: picoseconds; kSignal: signal << 32; kWait: signal << 32 | value
@@ -55,7 +54,6 @@ struct StepRange {
 struct Part {
   Rank rank_count = 0;  // the ranks below it; 0: all
   uint64_t slices_max = ~uint64_t{0};
-  uint32_t mark_after = 0;  // a mark follows in each lane after so many slices of it; 0: none
   // Steps of every rank that are left out, in order, not adjacent.
   std::span<const StepRange> left_out;
 };
@@ -111,7 +109,7 @@ class OpStream {
   };
 
   bool refill(Rank rank, uint32_t lane, const LaneOps& wanted);
-  void end_step(Rank rank, uint32_t instance, Walk& walk);
+  void end_step(Walk& walk);
   // The operations of one step of a rank.
   struct Step {
     std::vector<sched::Op> ops;

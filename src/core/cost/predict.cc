@@ -16,12 +16,15 @@ namespace weir::cost {
 
 namespace {
 
-// Following an operation takes about 0.1 us. A choice has up to eight candidates and should take 20
+// Following an operation takes about 0.05 us. A choice has up to eight candidates and should take 20
 // ms for 128 ranks, 200 ms for 4,096.
 constexpr uint64_t kOperationsMax = 30'000;
 constexpr uint64_t kOperationsMaxPerRank = 60;
-// Programs without long runs of alike steps are followed up to this many times more.
+// Programs without long runs of alike steps are followed up to this many times more, or up to this
+// many operations of each rank.
 constexpr uint64_t kOperationsTolerated = 4;
+constexpr uint64_t kLongOperationsMax = 800'000;
+constexpr uint64_t kLongOperationsMaxPerRank = 1'000;
 
 class Prediction {
  public:
@@ -37,18 +40,19 @@ class Prediction {
         budget_(kOperationsMax + kOperationsMaxPerRank * work.problem.rank_count),
         per_slice_(operations_per_slice()) {}
 
-  double ns() {
-    uint64_t rounds = slice_count_ <= 3 * in_flight_ ? 0 : 3;
-    if (rounds != 0 && per_slice_ * 3 * in_flight_ > budget_) rounds = 2;
-    const uint64_t slices =
-        std::min<uint64_t>(slice_count_, rounds == 0 ? slice_count_ : rounds * in_flight_);
-    if (slices == slice_count_) rounds = 0;
+  Predicted made() {
+    uint64_t rounds = 0;
+    if (slice_count_ > 3 * in_flight_) {
+      rounds = per_slice_ * 5 * in_flight_ > budget_ ? 2 : 3;
+    }
+    // Those of `rounds`, and of one less.
+    const uint64_t slices = rounds == 0 ? slice_count_ : (2 * rounds - 1) * in_flight_;
+    const uint64_t operations = per_slice_ * slices;
     double ns = -1;
-    if (per_slice_ * slices > budget_) ns = of_few_steps(rounds);
-    if (ns < 0 && per_slice_ * slices <= kOperationsTolerated * budget_)
-      ns = followed(rounds, {}).ns;
-    if (ns < 0) ns = in_lockstep(slices);
-    return costs_.call_ns() + ns;
+    if (operations > budget_) ns = of_few_steps(rounds);
+    if (ns < 0 && operations <= tolerated()) ns = followed(rounds, {}).ns;
+    if (ns < 0) ns = in_lockstep();
+    return {costs_.call_ns() + ns, operations_};
   }
 
  private:
@@ -75,32 +79,42 @@ class Prediction {
     return of(problem.root) + sum * (followed - 1) / kSampled;
   }
 
+  uint64_t tolerated() const {
+    const uint64_t by_ranks = kLongOperationsMaxPerRank * work_.problem.rank_count;
+    return std::max(kOperationsTolerated * budget_, std::min(kLongOperationsMax, by_ranks));
+  }
+
   // The time of a part of the program, and that of its busiest core or card.
   struct Estimate {
     double ns = -1;  // negative: the programs do not end
     double busy_ns = 0;
   };
 
-  // Once the pipeline of slices is full, each round of them costs the same, and no less than it
-  // occupies a core or a card. `rounds`: that are followed; 0: all slices.
-  Estimate followed(uint64_t rounds, std::span<const StepRange> left_out) const {
+  PathTime follow(uint64_t slices, std::span<const StepRange> left_out) {
     Part part;
     part.left_out = left_out;
-    if (rounds > 0) {
-      part.slices_max = rounds * in_flight_;
-      part.mark_after = static_cast<uint32_t>(rounds - 1);
-    }
+    part.slices_max = slices;
     const PathTime time = critical_path(algorithm_, work_, costs_, fold_, part);
+    operations_ += time.operations;
+    return time;
+  }
+
+  // Once the pipeline of slices is full, each round of them costs the same, and no less than it
+  // occupies a core or a card. `rounds`: that are followed, and one less; 0: all slices.
+  Estimate followed(uint64_t rounds, std::span<const StepRange> left_out) {
+    const uint64_t first = rounds == 0 ? slice_count_ : rounds * in_flight_;
+    const PathTime time = follow(first, left_out);
     if (rounds == 0 || time.ns < 0) return {time.ns, time.busy_ns};
+    const PathTime before = follow(first - in_flight_, left_out);
+    const double busy_ns = time.busy_ns / static_cast<double>(first);  // of a slice
+    const double slice_ns =
+        std::max((time.ns - before.ns) / static_cast<double>(in_flight_), busy_ns);
     const auto slices = static_cast<double>(slice_count_);
-    const auto first = static_cast<double>(part.slices_max);
-    const double slice_ns = std::max((time.ns - time.marked_ns) / static_cast<double>(in_flight_),
-                                     time.busy_ns / first);
-    return {time.ns + slice_ns * (slices - first), time.busy_ns / first * slices};
+    return {time.ns + slice_ns * (slices - static_cast<double>(first)), busy_ns * slices};
   }
 
   // Negative: the steps are too few, or too different.
-  double of_few_steps(uint64_t rounds) const {
+  double of_few_steps(uint64_t rounds) {
     const std::vector<StepRange> runs = alike_steps(algorithm_, work_.problem);
     if (runs.empty()) return -1;
     uint64_t steps = 0;
@@ -116,8 +130,9 @@ class Prediction {
                     more.busy_ns + (more.busy_ns - ends.busy_ns) * times);
   }
 
-  double in_lockstep(uint64_t slices) const {
+  double in_lockstep() const {
     const Rank n = work_.problem.rank_count;
+    const uint64_t slices = std::min(slice_count_, 2 * in_flight_);
     double most = 0;
     for (Rank rank : {Rank{0}, Rank{1}, n / 2, n - 1, work_.problem.root}) {
       if (rank >= n) continue;
@@ -134,17 +149,22 @@ class Prediction {
   uint64_t in_flight_;
   uint64_t budget_;
   uint64_t per_slice_;
+  uint64_t operations_ = 0;
 };
 
 }  // namespace
 
-double predict(const algo::Algorithm& algorithm, const Workload& work, const Table& table) {
+Predicted predict_anew(const algo::Algorithm& algorithm, const Workload& work, const Table& table) {
   WEIR_CHECK(algorithm.supports(work.problem), "only algorithms that can be used are predicted");
+  return Prediction(algorithm, work, table).made();
+}
+
+double predict(const algo::Algorithm& algorithm, const Workload& work, const Table& table) {
   const PredictionMemo::Key key = PredictionMemo::key_of(algorithm, work, table);
-  if (!key) return Prediction(algorithm, work, table).ns();
+  if (!key) return predict_anew(algorithm, work, table).ns;
   PredictionMemo& memo = PredictionMemo::of_process();
   if (const auto kept = memo.find(*key)) return *kept;
-  const double ns = Prediction(algorithm, work, table).ns();
+  const double ns = predict_anew(algorithm, work, table).ns;
   memo.keep(*key, ns);
   return ns;
 }

@@ -143,8 +143,6 @@ void Simulation::advance(Rank rank, uint32_t lane) {
       case ShortOp::Code::kWait:
         if (!wait(rank, lane, state, *op)) return;
         break;
-      case ShortOp::Code::kMark:
-        break;
     }
     feed_.advance(rank, lane);
   }
