@@ -16,6 +16,7 @@ constexpr int kExitInput = 2;  // wrong arguments, or a file that cannot be read
 void add_import_command(cli::Command& app, int* exit_code);
 void add_list_command(cli::Command& app, int* exit_code);
 void add_print_command(cli::Command& app, int* exit_code);
+void add_regret_command(cli::Command& app, int* exit_code);
 void add_search_command(cli::Command& app, int* exit_code);
 void add_verify_command(cli::Command& app, int* exit_code);
 

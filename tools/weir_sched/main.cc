@@ -22,6 +22,7 @@ Examples:
   weir-sched search --topology machine.xml --hosts 2 --output programs.json
   weir-sched sim --collective all_reduce --all --ranks 64 --nodes 8 --bytes 64M
   weir-sched sim --collective all_gather --all --bytes 64M --topology machine.xml --hosts 4
+  weir-sched regret --machine 8x8:fabric --ranks 16,128 --bytes 8,64K,16M
 
 Exit status: 0 right, 1 a program is wrong (or output failed), 2 wrong arguments or an unreadable
 file.)";
@@ -36,6 +37,7 @@ int run(int argc, char** argv) {
   add_verify_command(app, &exit_code);
   add_import_command(app, &exit_code);
   add_sim_command(app, &exit_code);
+  add_regret_command(app, &exit_code);
   add_search_command(app, &exit_code);
   return app.parse(argc, argv, kExitInput).value_or(exit_code);
 }

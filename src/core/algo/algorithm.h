@@ -28,6 +28,15 @@ enum class BlockLengths : uint8_t {
   kKnownToEnds,
 };
 
+// By which renaming of ranks a rank's program becomes that of another one, up to the chunks that it
+// names. For hierarchical algorithms, if every node has the same number p of neighbouring ranks and
+// the renaming maps nodes to nodes.
+enum class Symmetry : uint8_t {
+  kNone,
+  kShift,  // r -> (r + d) mod n, any d (a multiple of p)
+  kXor,    // r -> r xor d, where n is a power of two
+};
+
 // The collective to perform, and what may be assumed about it.
 struct Problem {
   Collective collective = Collective::kAllReduce;
@@ -115,6 +124,7 @@ struct Algorithm {
   bool uses_rings = false;   // needs Problem::rings
   // Needs Problem::cache_of_rank or numa_of_rank: which of them.
   std::span<const uint32_t> Problem::*groups = nullptr;
+  Symmetry symmetry = Symmetry::kNone;
 
   // Whether `problem` can be solved at all (rank counts, mapping, hierarchy).
   Function<bool, const Problem&> supports;

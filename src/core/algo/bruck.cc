@@ -162,6 +162,7 @@ const Algorithm kBruckAllToAll = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = false,
+    .symmetry = Symmetry::kShift,
     .supports = any_problem,
     .shape = all_to_all_shape,
     .step_count = all_to_all_step_count,

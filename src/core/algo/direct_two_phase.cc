@@ -73,6 +73,7 @@ const Algorithm kDirectTwoPhaseAllReduce = {
     .needs_mapped = true,
     .needs_user_windows = false,
     .rank_order = true,
+    .symmetry = Symmetry::kShift,
     .supports = mapped_staging,
     .shape = shape,
     .step_count = one_step,

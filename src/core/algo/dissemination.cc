@@ -31,6 +31,7 @@ const Algorithm kDisseminationBarrier = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = false,
+    .symmetry = Symmetry::kShift,
     .supports = any_problem,
     .shape = shape,
     .step_count = step_count,

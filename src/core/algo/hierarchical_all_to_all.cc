@@ -106,6 +106,7 @@ const Algorithm kHierarchicalAllToAll = {
     .needs_user_windows = false,
     .rank_order = false,
     .uses_nodes = true,
+    .symmetry = Symmetry::kShift,
     .supports = well_formed_nodes,
     .shape = shape,
     .step_count = step_count,

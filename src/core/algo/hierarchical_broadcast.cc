@@ -15,10 +15,6 @@ using sched::Builder;
 using sched::Ref;
 using sched::Shape;
 
-enum Phase : uint32_t { kScatterWithin, kTree, kExchangeWithin, kPhaseCount };
-
-uint32_t step_count(const Problem& /*problem*/, Rank /*rank*/) { return kPhaseCount; }
-
 Shape shape(const Problem& problem) { return {.chunk_count = Nodes(problem).width()}; }
 
 // A rank in its node, and which rails it carries.
@@ -89,19 +85,12 @@ void emit_exchange_within(const Nodes& nodes, Rank rank, Rank root, Builder& b) 
   if (rank == root) b.copy(b.output(0), b.input(0), nodes.width());
 }
 
-void step(const Problem& problem, Rank rank, uint32_t phase, Builder& b) {
+// One step, since the nodes are built again for each.
+void step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
   const Nodes nodes(problem);
-  switch (phase) {
-    case kScatterWithin:
-      emit_scatter_within(nodes, rank, problem.root, b);
-      break;
-    case kTree:
-      emit_tree(nodes, rank, problem.root, b);
-      break;
-    default:
-      emit_exchange_within(nodes, rank, problem.root, b);
-      break;
-  }
+  emit_scatter_within(nodes, rank, problem.root, b);
+  emit_tree(nodes, rank, problem.root, b);
+  emit_exchange_within(nodes, rank, problem.root, b);
 }
 
 }  // namespace
@@ -116,7 +105,7 @@ const Algorithm kHierarchicalBroadcast = {
     .uses_nodes = true,
     .supports = well_formed_nodes,
     .shape = shape,
-    .step_count = step_count,
+    .step_count = one_step,
     .step = step,
 };
 

@@ -69,11 +69,11 @@ void all_to_all_step(const Problem& problem, Rank rank, uint32_t /*step*/, Build
   const Rank n = problem.rank_count;
   b.copy(b.output(rank * n + rank), b.input(rank * n + rank));
   for (Rank round = 0; round < n; ++round) {
-    const Rank peer = sub_mod(round, rank, n);
+    const Rank peer = partner_in_round(rank, round, n);
     if (peer != rank) b.send(peer, b.input(rank * n + peer));
   }
   for (Rank round = 0; round < n; ++round) {
-    const Rank peer = sub_mod(round, rank, n);
+    const Rank peer = partner_in_round(rank, round, n);
     if (peer != rank) b.recv(peer, b.output(peer * n + rank));
   }
 }

@@ -4,8 +4,10 @@
 // in rank order. The fold's bits are then those of any other rank-ordered algorithm, whatever the
 // transport.
 //
-// all_to_all pairs rank r in round i with (i - r) mod n, which is symmetric: a block is sent and
-// then replaced by the one received from the same partner, so it works in place without scratch.
+// all_to_all: the partner's partner is the rank, so that a block is sent and then replaced by the one
+// received from the same rank: it works in place without scratch. If a host has a power of two of
+// ranks and n is a multiple of it, all its ranks leave it in the same rounds, so that none of them
+// falls behind.
 //
 // In place (reductions): Input is only read until the fold of the rank's own chunk, which is the
 // last operation that reads it; other chunks of Output are received after all of Input was sent.
@@ -27,7 +29,7 @@ uint32_t all_to_all_step_count(const Problem& problem, Rank /*rank*/) { return p
 
 void all_to_all_step(const Problem& problem, Rank rank, uint32_t step, Builder& b) {
   const Rank n = problem.rank_count;
-  const Rank peer = sub_mod(step, rank, n);
+  const Rank peer = partner_in_round(rank, step, n);
   if (peer == rank) {
     b.copy(b.output(rank * n + rank), b.input(rank * n + rank));
     return;
@@ -122,6 +124,7 @@ const Algorithm kPairwiseAllToAll = {
     .needs_user_windows = false,
     .rank_order = false,
     .lengths = BlockLengths::kKnownToEnds,
+    .symmetry = Symmetry::kXor,
     .supports = any_problem,
     .shape = all_to_all_shape,
     .step_count = all_to_all_step_count,
@@ -139,6 +142,7 @@ const Algorithm kPairwiseReduceScatter = {
     .needs_user_windows = false,
     .rank_order = true,
     .lengths = BlockLengths::kKnownToAll,
+    .symmetry = Symmetry::kShift,
     .supports = any_problem,
     .shape = reduce_scatter_shape,
     .step_count = reduce_scatter_step_count,
@@ -155,6 +159,7 @@ const Algorithm kOrderedAllReduce = {
     .needs_mapped = false,
     .needs_user_windows = false,
     .rank_order = true,
+    .symmetry = Symmetry::kShift,
     .supports = any_problem,
     .shape = reduce_scatter_shape,
     .step_count = ordered_step_count,

@@ -2,11 +2,10 @@
 #include "core/cost/critical_path.h"
 
 #include <algorithm>
-#include <deque>
-#include <functional>
-#include <queue>
-#include <unordered_map>
 #include <vector>
+
+#include "core/cost/mailboxes.h"
+#include "core/cost/radix_queue.h"
 
 namespace weir::cost {
 
@@ -14,107 +13,93 @@ namespace {
 
 constexpr uint64_t kPendingMax = 4'000'000;
 
-struct Message {
-  Picoseconds first;  // when the receiver may begin to copy it out
-  Picoseconds last;   // the earliest time at which it can be done
-};
-
 class Machine {
  public:
   Machine(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,
-          uint64_t slices_max)
+          const Fold& fold, const Part& part)
       : rank_count_(work.problem.rank_count),
         layout_(work.layout),
         costs_(costs),
-        stream_(algorithm, work.problem, work.bytes, work.slicing, costs, kPendingMax, slices_max),
+        fold_(fold),
+        stream_(algorithm, work.problem, work.bytes, work.slicing, costs, kPendingMax, part),
         lane_count_(stream_.lane_count()),
-        lanes_(size_t{rank_count_} * lane_count_),
-        core_free_(rank_count_, 0),
-        wire_out_free_(rank_count_, 0),
-        wire_in_free_(rank_count_, 0) {}
+        lanes_(size_t{fold.followed()} * lane_count_),
+        cores_(fold.followed()),
+        cards_out_(rank_count_),
+        cards_in_(rank_count_),
+        signals_(fold.followed(), stream_.signal_count()) {}
 
-  double run() {
-    for (uint32_t i = 0; i < lanes_.size(); ++i) push(0, i);
-    size_t live = lanes_.size();
+  PathTime run() {
+    for (uint32_t i = 0; i < lanes_.size(); ++i) step(i);
     while (!queue_.empty()) {
-      const Picoseconds time = queue_.top().time;
-      const uint32_t index = queue_.top().lane;
-      queue_.pop();
-      if ((index & kFlight) != 0) {
-        arrive(index & ~kFlight, time);
-        continue;
+      const RadixQueue::Entry event = queue_.pop();
+      now_ = event.time;
+      switch (event.kind) {
+        case kResume:
+          step(event.index);
+          break;
+        case kLeave:
+          leave(event.index, event.time);
+          break;
+        default:
+          arrive(event.index, event.time);
+          break;
       }
-      if (step(index, time)) --live;
     }
-    if (live > 0 || !stream_.status().ok()) return -1;
-    return static_cast<double>(end_) / 1000;
+    if (ended_ < lanes_.size() || !stream_.status().ok()) return {};
+    return {static_cast<double>(end_) / 1000, static_cast<double>(busiest()) / 1000,
+            stream_.operations()};
   }
 
  private:
+  enum EventKind : uint32_t { kResume, kLeave, kArrive };
+  enum class State : uint8_t { kReady, kForMessage, kForSignal };
   struct Lane {
-    bool for_message = false;  // blocked
-    bool for_signal = false;
-    uint32_t peer = 0;  // the rank that it waits for
-    Rank wait_cursor = 0;
     Picoseconds time = 0;
-  };
-  struct Event {
-    Picoseconds time;
-    uint32_t lane;
-    uint64_t order;  // order of the pushes: the first one wins a tie
-    bool operator>(const Event& other) const {
-      return time != other.time ? time > other.time : order > other.order;
-    }
+    State state = State::kReady;
+    Rank peer = 0;  // the rank that it waits for
+    Rank wait_cursor = 0;
+    uint32_t message = Mailboxes::kNone;  // arrived, not yet consumed
   };
 
-  // A message on its way between hosts.
-  struct Flight {
-    Rank source;
-    uint32_t target;  // lane
-    Picoseconds wire;
-    Picoseconds last;
-  };
-  static constexpr uint32_t kFlight = 1u << 31;  // in Event::lane: an index into flights_
-
-  void push(Picoseconds time, uint32_t lane) { queue_.push({time, lane, pushed_++}); }
-
-  // True when the lane has ended. The only lane of a rank runs until it is blocked, since nothing
-  // else uses its resources; several lanes take turns.
-  bool step(uint32_t index, Picoseconds now) {
+  // The lane runs until it is blocked or, if its rank has several, until it is ahead of the others,
+  // with which it shares the core.
+  void step(uint32_t index) {
     Lane& lane = lanes_[index];
-    lane.time = now;
-    lane.for_message = lane.for_signal = false;
+    const Rank rank = index / lane_count_;
+    lane.state = State::kReady;
     for (;;) {
-      const ShortOp* op = stream_.peek(index / lane_count_, index % lane_count_);
+      if (lane_count_ > 1 && lane.time > now_) {
+        queue_.push({lane.time, index, kResume});
+        return;
+      }
+      const ShortOp* op = stream_.peek(rank, index % lane_count_);
       if (op == nullptr) {
         end_ = std::max(end_, lane.time);
-        return true;
+        ++ended_;
+        return;
       }
-      if (!execute(index, lane, *op)) return false;
-      stream_.advance(index / lane_count_, index % lane_count_);
-      if (lane_count_ == 1) continue;
-      push(lane.time, index);
-      return false;
+      if (!execute(index, rank, lane, *op)) return;
+      stream_.advance(rank, index % lane_count_);
     }
   }
 
   // False when the operation cannot be done yet.
-  bool execute(uint32_t index, Lane& lane, const ShortOp& op) {
-    const Rank rank = index / lane_count_;
+  bool execute(uint32_t index, Rank rank, Lane& lane, const ShortOp& op) {
     switch (op.code) {
       case ShortOp::Code::kRead:
       case ShortOp::Code::kWrite:
         break;  // TaskCosts takes no links
       case ShortOp::Code::kCompute:
-        lane.time = occupy(rank, lane.time, op.amount);
+        occupy(rank, lane, op.amount);
         break;
       case ShortOp::Code::kSend:
         send(rank, index % lane_count_, lane, op);
         break;
       case ShortOp::Code::kRecv:
-        return receive(rank, index % lane_count_, lane, op);
+        return receive(index, rank, lane, op);
       case ShortOp::Code::kSignal:
-        lane.time = occupy(rank, lane.time, costs_.operation());
+        occupy(rank, lane, costs_.operation());
         signal(rank, lane.time, op);
         break;
       case ShortOp::Code::kWait:
@@ -123,81 +108,126 @@ class Machine {
     return true;
   }
 
-  Picoseconds occupy(Rank rank, Picoseconds from, Picoseconds cost) {
-    core_free_[rank] = std::max(core_free_[rank], from) + cost;
-    return core_free_[rank];
+  // What does one thing after another: a core, or one direction of a card.
+  struct Resource {
+    Picoseconds free = 0;
+    Picoseconds busy = 0;
+
+    // Returns from when it is taken.
+    Picoseconds take(Picoseconds from, Picoseconds cost) {
+      const Picoseconds start = std::max(free, from);
+      free = start + cost;
+      busy += cost;
+      return start;
+    }
+  };
+
+  void occupy(Rank rank, Lane& lane, Picoseconds cost) {
+    cores_[rank].take(lane.time, cost);
+    lane.time = cores_[rank].free;
+  }
+
+  Picoseconds busiest() const {
+    Picoseconds most = 0;
+    for (const auto* resources : {&cores_, &cards_out_, &cards_in_}) {
+      for (const Resource& resource : *resources) most = std::max(most, resource.busy);
+    }
+    return most;
   }
 
   void send(Rank rank, uint32_t lane_index, Lane& lane, const ShortOp& op) {
     const Picoseconds cost = costs_.send(rank, op.peer, op.amount);
     const Picoseconds overhead = costs_.send(rank, op.peer, 0);
-    lane.time = occupy(rank, lane.time, cost);
+    occupy(rank, lane, cost);
     const Picoseconds begin = lane.time - cost + overhead;  // when the first bytes leave
-    const Picoseconds latency = costs_.latency(rank, op.peer);
-    const uint32_t target = static_cast<uint32_t>(size_t{op.peer} * lane_count_ + lane_index);
-    if (!is_network(layout_.link(rank, op.peer))) {
-      deliver(rank, target, {begin + latency, lane.time + latency});
+    const Rank target = fold_.standing_for(op.peer);
+    const uint32_t index = messages_.acquire();
+    messages_.at(index) = {.source = fold_.as_seen(rank, op.peer),
+                           .target = static_cast<uint32_t>(target * lane_count_ + lane_index),
+                           .bytes = op.amount,
+                           .last = lane.time};
+    if (is_network(layout_.link(rank, op.peer))) {
+      // The card is claimed in the order of time, and this rank may be ahead of others.
+      queue_.push({begin, index, kLeave});
       return;
     }
-    const Picoseconds wire = costs_.wire_out(rank, op.peer, op.amount);
-    Picoseconds& out = wire_out_free_[layout_.host(rank)];
-    const Picoseconds start = std::max(begin, out);
-    out = start + wire;
-    flights_.push_back({rank, target, costs_.wire_in(rank, op.peer, op.amount),
-                        std::max(lane.time, start + wire) + latency});
-    push(start + latency, kFlight | static_cast<uint32_t>(flights_.size() - 1));
+    const Picoseconds latency = costs_.latency(rank, op.peer);
+    messages_.at(index).last += latency;
+    queue_.push({begin + latency, index, kArrive});
   }
 
-  // Claims the wire of the target's host, in the order of arrival.
+  void leave(uint32_t index, Picoseconds now) {
+    Mailboxes::Message& message = messages_.at(index);
+    const Rank rank = message.target / lane_count_;
+    const Rank source = message.source;
+    const Picoseconds wire = costs_.wire_out(source, rank, message.bytes);
+    const Picoseconds start = cards_out_[layout_.card(fold_.standing_for(source))].take(now, wire);
+    const Picoseconds latency = costs_.latency(source, rank);
+    message.last = std::max(message.last, start + wire) + latency;
+    queue_.push({start + latency, index, kArrive});
+  }
+
   void arrive(uint32_t index, Picoseconds now) {
-    const Flight flight = flights_[index];
-    Picoseconds& in = wire_in_free_[layout_.host(flight.target / lane_count_)];
-    const Picoseconds start = std::max(now, in);
-    in = start + flight.wire;
-    deliver(flight.source, flight.target, {start, std::max(flight.last, start + flight.wire)});
+    Mailboxes::Message& message = messages_.at(index);
+    const Rank rank = message.target / lane_count_;
+    message.first = now;
+    if (is_network(layout_.link(message.source, rank))) {
+      const Picoseconds wire = costs_.wire_in(message.source, rank, message.bytes);
+      message.first = cards_in_[layout_.card(rank)].take(now, wire);
+      message.last = std::max(message.last, message.first + wire);
+    }
+    Lane& lane = lanes_[message.target];
+    if (lane.state != State::kForMessage || lane.peer != message.source) {
+      messages_.put(index);
+      return;
+    }
+    lane.message = index;
+    step(message.target);
   }
 
-  void deliver(Rank source, uint32_t target_index, const Message& message) {
-    const Rank rank = target_index / lane_count_;
-    messages_[key_of(source, rank, target_index % lane_count_)].push_back(message);
-    Lane& target = lanes_[target_index];
-    if (!target.for_message || target.peer != source) return;
-    target.for_message = false;
-    push(std::max(target.time, message.first), target_index);
-  }
-
-  bool receive(Rank rank, uint32_t lane_index, Lane& lane, const ShortOp& op) {
-    const auto found = messages_.find(key_of(op.peer, rank, lane_index));
-    if (found == messages_.end() || found->second.empty()) {
-      lane.for_message = true;
+  bool receive(uint32_t index, Rank rank, Lane& lane, const ShortOp& op) {
+    if (lane.message == Mailboxes::kNone) lane.message = messages_.take(op.peer, index);
+    if (lane.message == Mailboxes::kNone) {
+      lane.state = State::kForMessage;
       lane.peer = op.peer;
       return false;
     }
-    const Message message = found->second.front();
-    if (message.first > lane.time && lane_count_ == 1) lane.time = message.first;
+    const Mailboxes::Message& message = messages_.at(lane.message);
     if (message.first > lane.time) {
-      push(message.first, static_cast<uint32_t>(size_t{rank} * lane_count_ + lane_index));
-      return false;
+      if (lane_count_ > 1 && message.first > now_) {
+        queue_.push({message.first, index, kResume});
+        return false;
+      }
+      lane.time = message.first;
     }
-    found->second.pop_front();
-    const Picoseconds out = occupy(rank, lane.time, costs_.recv(op.peer, rank, op.amount));
-    lane.time = std::max(out, message.last + costs_.recv(op.peer, rank, 0));
+    occupy(rank, lane, costs_.recv(op.peer, rank, op.amount));
+    lane.time = std::max(lane.time, message.last + costs_.recv(op.peer, rank, 0));
+    messages_.release(lane.message);
+    lane.message = Mailboxes::kNone;
     return true;
   }
 
   void signal(Rank rank, Picoseconds time, const ShortOp& op) {
-    signals_[key_of(rank, op.peer, op.signal())].push_back(time);
-    const Rank first = op.peer == sched::kAllRanks ? 0 : op.peer;
-    const Rank last = op.peer == sched::kAllRanks ? rank_count_ : op.peer + 1;
-    for (Rank target = first; target < last; ++target) {
-      for (uint32_t i = 0; i < lane_count_; ++i) {
-        const uint32_t index = static_cast<uint32_t>(size_t{target} * lane_count_ + i);
-        Lane& lane = lanes_[index];
-        if (!lane.for_signal || lane.peer != rank) continue;
-        lane.for_signal = false;
-        push(std::max(lane.time, time), index);
+    if (op.peer == sched::kAllRanks) {
+      signals_.give_all(rank, op.signal(), time);
+      for (uint32_t i = 0; i < lanes_.size(); ++i) {
+        const Lane& lane = lanes_[i];
+        if (lane.state == State::kForSignal && fold_.standing_for(lane.peer) == rank) wake(i, time);
       }
+      return;
     }
+    const Rank target = fold_.standing_for(op.peer);
+    const Rank source = fold_.as_seen(rank, op.peer);
+    signals_.give(source, target, op.signal(), time);
+    for (uint32_t i = target * lane_count_; i < (target + 1) * lane_count_; ++i) {
+      if (lanes_[i].state == State::kForSignal && lanes_[i].peer == source) wake(i, time);
+    }
+  }
+
+  void wake(uint32_t index, Picoseconds time) {
+    Lane& lane = lanes_[index];
+    lane.state = State::kReady;
+    queue_.push({std::max(lane.time, time), index, kResume});
   }
 
   bool wait(Rank rank, Lane& lane, const ShortOp& op) {
@@ -210,57 +240,58 @@ class Machine {
   }
 
   bool wait_for(Rank rank, Lane& lane, Rank sender, const ShortOp& op) {
-    std::vector<Picoseconds> given = times_of(sender, rank, op.signal());
-    const std::vector<Picoseconds> to_all = times_of(sender, sched::kAllRanks, op.signal());
-    given.insert(given.end(), to_all.begin(), to_all.end());
-    if (given.size() < op.value()) {
-      lane.for_signal = true;
+    const Picoseconds* given =
+        signals_.find(sender, fold_.standing_for(sender), rank, op.signal(), op.value());
+    if (given == nullptr) {
+      lane.state = State::kForSignal;
       lane.peer = sender;
       return false;
     }
-    std::sort(given.begin(), given.end());
-    lane.time = std::max(lane.time, given[op.value() - 1] + costs_.signal(sender, rank));
+    lane.time = std::max(lane.time, *given + costs_.signal(sender, rank));
     return true;
-  }
-
-  std::vector<Picoseconds> times_of(Rank from, Rank to, uint32_t index) const {
-    const auto found = signals_.find(key_of(from, to, index));
-    return found == signals_.end() ? std::vector<Picoseconds>() : found->second;
-  }
-
-  static uint64_t key_of(Rank from, Rank to, uint32_t index) {
-    return (uint64_t{from & 0xfffff} << 44) | (uint64_t{to & 0xfffff} << 24) | index;
   }
 
   Rank rank_count_;
   const RankLayout& layout_;
   const TaskCosts& costs_;
+  const Fold& fold_;
   OpStream stream_;
   uint32_t lane_count_;
   std::vector<Lane> lanes_;
-  std::vector<Picoseconds> core_free_;
-  std::vector<Picoseconds> wire_out_free_;  // by host
-  std::vector<Picoseconds> wire_in_free_;
-  std::vector<Flight> flights_;
-  std::unordered_map<uint64_t, std::deque<Message>> messages_;
-  std::unordered_map<uint64_t, std::vector<Picoseconds>> signals_;
+  std::vector<Resource> cores_;
+  std::vector<Resource> cards_out_;  // by card
+  std::vector<Resource> cards_in_;
+  Mailboxes messages_;
+  SignalTimes signals_;
+  RadixQueue queue_;
+  Picoseconds now_ = 0;
   Picoseconds end_ = 0;
-  uint64_t pushed_ = 0;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> queue_;
+  size_t ended_ = 0;
 };
 
 }  // namespace
 
-double critical_path_ns(const algo::Algorithm& algorithm, const Workload& work,
-                        const TaskCosts& costs, uint64_t slices_max) {
-  return Machine(algorithm, work, costs, slices_max).run();
+PathTime critical_path(const algo::Algorithm& algorithm, const Workload& work,
+                       const TaskCosts& costs, const Fold& fold, Part part) {
+  part.rank_count = fold.followed();
+  return Machine(algorithm, work, costs, fold, part).run();
 }
 
 double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,
                    Rank rank, uint64_t slices_max) {
-  OpStream stream(algorithm, work.problem, work.bytes, work.slicing, costs, kPendingMax,
-                  slices_max);
+  Part part;
+  part.slices_max = slices_max;
+  OpStream stream(algorithm, work.problem, work.bytes, work.slicing, costs, kPendingMax, part);
   const Rank n = work.problem.rank_count;
+  const RankLayout& layout = work.layout;
+  std::vector<uint32_t> ranks_of_card(n, 0);
+  for (Rank other = 0; other < n; ++other) ++ranks_of_card[layout.card(other)];
+  // Of a message, while the other ranks of its cards send one, too.
+  const auto wire_of = [&](Rank from, Rank to, uint64_t bytes) -> Picoseconds {
+    if (!is_network(layout.link(from, to))) return 0;
+    return std::max(costs.wire_out(from, to, bytes) * ranks_of_card[layout.card(from)],
+                    costs.wire_in(from, to, bytes) * ranks_of_card[layout.card(to)]);
+  };
   Picoseconds core = 0;
   Picoseconds wait = 0;
   for (uint32_t lane = 0; lane < stream.lane_count(); ++lane) {
@@ -280,8 +311,7 @@ double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const
         case ShortOp::Code::kRecv: {
           const Picoseconds copied = costs.send(peer, rank, op->amount) -
                                      costs.send(peer, rank, 0) + costs.recv(peer, rank, op->amount);
-          const Picoseconds wire = std::max(costs.wire_out(peer, rank, op->amount),
-                                            costs.wire_in(peer, rank, op->amount));
+          const Picoseconds wire = wire_of(peer, rank, op->amount);
           lane_wait += costs.latency(peer, rank) + (wire > copied ? wire - copied : 0);
           core += costs.recv(peer, rank, op->amount);
           break;

@@ -1,27 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The longest chain of dependences through the programs of all ranks, timed with the table's task
-// times. A small virtual machine for few ranks; weir::sim is the large one. Pure functions;
-// thread-safe.
+// Follows the programs of all ranks, or of those that stand for all, in virtual time with the
+// table's task times. It is the simulator's model (sim::Options::tasks) without faults, reports and
+// pictures, and with parts left out. Pure functions; thread-safe.
+//
+// A core does one thing at a time. The sender copies a message in while the receiver copies it out:
+// the receiver finishes no sooner than the slowest of sender, receiver and wire allows. Messages
+// between hosts queue for the card of either rank.
 #pragma once
 
 #include <cstdint>
 
+#include "core/cost/fold.h"
 #include "core/cost/predict.h"
 #include "core/cost/task_costs.h"
 
 namespace weir::cost {
 
-// Nanoseconds for the first `slices_max` slices; negative when the programs wait for each other and
-// never end.
-//
-// A core does one thing at a time. The sender copies a message in while the receiver, one slot
-// behind, copies it out: the receiver finishes no sooner than the slowest of sender, receiver and
-// wire allows. Messages between hosts queue for the wire of either host.
-double critical_path_ns(const algo::Algorithm& algorithm, const Workload& work,
-                        const TaskCosts& costs, uint64_t slices_max);
+struct PathTime {
+  double ns = -1;           // negative: the programs wait for each other and never end
+  double busy_ns = 0;       // of the busiest core or card
+  uint64_t operations = 0;  // that were followed
+};
 
-// The same for one rank alone, as if every message and signal that it waits for came from a peer at
-// exactly the same point: exact for symmetric algorithms on equal links.
+// `part.rank_count` is ignored: `fold` says which ranks are followed.
+PathTime critical_path(const algo::Algorithm& algorithm, const Workload& work,
+                       const TaskCosts& costs, const Fold& fold, Part part = {});
+
+// An estimate for one rank alone, as if every message and signal that it waits for came from a peer
+// at exactly the same point, and as if all ranks of a card used it at the same time. For programs
+// that are too long to be followed.
 double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,
                    Rank rank, uint64_t slices_max);
 

@@ -10,6 +10,9 @@ namespace weir::cost {
 namespace {
 // Bounds the memory of 10,000 ranks in the middle of a long step.
 constexpr size_t kOpsPerRefill = 1024;
+// Of the programs that are kept for all slices.
+constexpr uint32_t kStepsKept = 4;
+constexpr size_t kOpsKept = 64;
 }  // namespace
 
 using sched::Op;
@@ -19,23 +22,24 @@ using sched::Space;
 
 OpStream::OpStream(const algo::Algorithm& algorithm, const algo::Problem& problem, uint64_t bytes,
                    const Slicing& slicing, const MemoryCosts& costs, uint64_t pending_max,
-                   uint64_t slices_max)
+                   const Part& part)
     : algorithm_(algorithm),
       problem_(problem),
       costs_(costs),
+      part_(part),
       shape_(algorithm.shape(problem)),
       chunks_(problem.collective, problem.rank_count, bytes, shape_.chunk_count,
               slicing.slice_bytes),
-      slice_count_(std::min(chunks_.slice_count(), slices_max)),
+      slice_count_(std::min(chunks_.slice_count(), part.slices_max)),
       in_flight_(
           static_cast<uint32_t>(std::min<uint64_t>(std::max(1u, slicing.in_flight), slice_count_))),
       lane_count_(shape_.lane_count * in_flight_),
       signal_count_(shape_.signal_count * slice_count_),
       pending_max_(pending_max),
-      lanes_(size_t{problem.rank_count} * lane_count_),
-      walks_(size_t{problem.rank_count} * in_flight_),
-      step_count_(problem.rank_count) {
-  for (Rank rank = 0; rank < problem.rank_count; ++rank) {
+      step_count_(part.rank_count == 0 ? problem.rank_count : part.rank_count) {
+  lanes_.resize(step_count_.size() * lane_count_);
+  walks_.resize(step_count_.size() * in_flight_);
+  for (Rank rank = 0; rank < step_count_.size(); ++rank) {
     step_count_[rank] = algorithm.step_count(problem, rank);
     steps_total_ += step_count_[rank] * slice_count_;
   }
@@ -46,8 +50,9 @@ bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
   Walk& walk = walks_[size_t{rank} * in_flight_ + instance];
   while (wanted.empty()) {
     if (!status_.ok()) return false;
-    if (walk.next_step == step_count_[rank]) {
+    if (walk.next_step >= step_count_[rank]) {
       walk.next_step = 0;
+      walk.ranges = 0;
       ++walk.round;
     }
     const uint64_t slice = instance + uint64_t{walk.round} * in_flight_;
@@ -56,21 +61,16 @@ bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
       --walk.round;  // stays at the end
       return false;
     }
-    ops_.clear();
-    operands_.clear();
-    sched::Builder builder(rank, &ops_, &operands_);
-    algorithm_.step(problem_, rank, walk.next_step, builder);
+    const Step& step = step_of(rank, walk.next_step);
     const uint64_t pending_stop = pending_ + kOpsPerRefill;
     size_t end = walk.taken;
-    while (end < ops_.size() && pending_ < pending_stop) {
-      translate(rank, instance, slice, ops_[end++]);
+    while (end < step.ops.size() && pending_ < pending_stop) {
+      translate(rank, instance, slice, step.ops[end++], step.operands);
     }
     walk.taken = static_cast<uint32_t>(end);
-    if (end == ops_.size()) {
-      walk.taken = 0;
-      ++walk.next_step;
-      ++steps_done_;
-      operations_ += ops_.size();
+    if (end == step.ops.size()) {
+      operations_ += step.ops.size();
+      end_step(walk);
     }
     if (pending_ > pending_max_) {
       status_ = Status(
@@ -84,6 +84,35 @@ bool OpStream::refill(Rank rank, uint32_t lane, const LaneOps& wanted) {
     }
   }
   return status_.ok();
+}
+
+// The same operations are made for every slice: those of short programs are kept.
+const OpStream::Step& OpStream::step_of(Rank rank, uint32_t number) {
+  const bool keeps = slice_count_ > 1 && step_count_[rank] <= kStepsKept;
+  Step* step = &step_;
+  if (keeps) {
+    if (kept_.empty()) kept_.resize(step_count_.size() * kStepsKept);
+    step = &kept_[size_t{rank} * kStepsKept + number];
+    if (step->made) return *step;
+  }
+  step->ops.clear();
+  step->operands.clear();
+  sched::Builder builder(rank, &step->ops, &step->operands);
+  algorithm_.step(problem_, rank, number, builder);
+  step->made = step->ops.size() <= kOpsKept;
+  if (!keeps || step->made) return *step;
+  step_ = std::move(*step);
+  *step = {};
+  return step_;
+}
+
+void OpStream::end_step(Walk& walk) {
+  walk.taken = 0;
+  ++walk.next_step;
+  ++steps_done_;
+  if (walk.ranges < part_.left_out.size() && walk.next_step == part_.left_out[walk.ranges].begin) {
+    walk.next_step = part_.left_out[walk.ranges++].end;
+  }
 }
 
 void OpStream::append(LaneOps& lane, const ShortOp& op) {
@@ -133,7 +162,8 @@ bool OpStream::is_sane(const Op& op) const {
   }
 }
 
-void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op& op) {
+void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op& op,
+                         std::span<const Ref> all_operands) {
   if (!is_sane(op)) [[unlikely]] {
     status_ = Status(
         Code::kInternal,
@@ -163,7 +193,8 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
       break;
     }
     case OpCode::kReduce: {
-      const std::span<const Ref> operands(operands_.data() + op.first_operand, op.operand_count);
+      const std::span<const Ref> operands =
+          all_operands.subspan(op.first_operand, op.operand_count);
       const bool in_slot = op.dst.space == Space::kScratch || op.dst.space == Space::kStaging;
       const uint64_t bytes =
           in_slot ? bytes_of(op, slice, operands) : bytes_of(op, slice, {&op.dst, 1});

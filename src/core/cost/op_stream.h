@@ -49,13 +49,25 @@ struct ShortOp {
 };
 static_assert(sizeof(ShortOp) == 16);
 
+struct StepRange {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+};
+
+// The part of the programs that is generated; everything, unless set otherwise.
+struct Part {
+  Rank rank_count = 0;  // the ranks below it; 0: all
+  uint64_t slices_max = ~uint64_t{0};
+  // Steps of every rank that are left out, in order, not adjacent.
+  std::span<const StepRange> left_out;
+};
+
 class OpStream {
  public:
-  // All references must outlive the stream. The algorithm must support the problem. At most
-  // `slices_max` slices are generated.
+  // All references must outlive the stream. The algorithm must support the problem.
   OpStream(const algo::Algorithm& algorithm, const algo::Problem& problem, uint64_t bytes,
            const Slicing& slicing, const MemoryCosts& costs, uint64_t pending_max,
-           uint64_t slices_max = ~uint64_t{0});
+           const Part& part = {});
 
   uint32_t lane_count() const { return lane_count_; }      // per rank
   uint64_t signal_count() const { return signal_count_; }  // per (sender, receiver)
@@ -96,11 +108,22 @@ class OpStream {
   struct Walk {
     uint32_t next_step = 0;
     uint32_t round = 0;
-    uint32_t taken = 0;  // operations of next_step that have been translated
+    uint32_t taken = 0;   // operations of next_step that have been translated
+    uint32_t ranges = 0;  // of Part::left_out that are behind
   };
 
   bool refill(Rank rank, uint32_t lane, const LaneOps& wanted);
-  void translate(Rank rank, uint32_t instance, uint64_t slice, const sched::Op& op);
+  void end_step(Walk& walk);
+  // The operations of one step of a rank.
+  struct Step {
+    std::vector<sched::Op> ops;
+    std::vector<sched::Ref> operands;
+    bool made = false;
+  };
+
+  const Step& step_of(Rank rank, uint32_t number);
+  void translate(Rank rank, uint32_t instance, uint64_t slice, const sched::Op& op,
+                 std::span<const sched::Ref> all_operands);
   bool is_sane(const sched::Op& op) const;
   uint64_t bytes_of(const sched::Op& op, uint64_t slice, std::span<const sched::Ref> refs) const;
   void append(LaneOps& lane, const ShortOp& op);
@@ -110,6 +133,7 @@ class OpStream {
   const algo::Algorithm& algorithm_;
   const algo::Problem& problem_;
   const MemoryCosts& costs_;
+  Part part_;
   sched::Shape shape_;
   ChunkBytes chunks_;
   uint64_t slice_count_;
@@ -126,8 +150,8 @@ class OpStream {
   std::vector<LaneOps> lanes_;  // [rank * lane_count + lane]
   std::vector<Walk> walks_;     // [rank * in_flight + instance]
   std::vector<uint32_t> step_count_;
-  std::vector<sched::Op> ops_;  // of the step being made
-  std::vector<sched::Ref> operands_;
+  Step step_;               // that is being made
+  std::vector<Step> kept_;  // [rank * kStepsKept + step]
   Status status_;
 };
 

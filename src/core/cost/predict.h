@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts the time of an algorithm from the table of task times. For small problems it follows the
-// program along its longest chain of dependences. For large ones it uses the algorithm's closed
-// form where one is known, otherwise the programs of a few ranks, with all others in lockstep.
-// Deterministic: all ranks get the same figure from the same table. Pure functions; thread-safe.
+// Predicts the time of an algorithm from the table of task times, by following its programs in
+// virtual time: of all ranks or, where ranks are alike, of those that stand for the others; of the
+// first slices, and of a few of many steps that are alike. Only programs that are still too long
+// are estimated from a few ranks, with all others in lockstep. Deterministic: all ranks get the
+// same figure from the same table. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,14 @@ struct Workload {
 };
 
 // Nanoseconds from the call to the return of the last rank. The algorithm must support the problem.
+// A process keeps what it has predicted (prediction_memo.h).
 double predict(const algo::Algorithm& algorithm, const Workload& work, const Table& table);
+
+// The same, predicted anew.
+struct Predicted {
+  double ns = 0;
+  uint64_t operations = 0;  // that were followed: what the prediction cost
+};
+Predicted predict_anew(const algo::Algorithm& algorithm, const Workload& work, const Table& table);
 
 }  // namespace weir::cost

@@ -24,8 +24,12 @@ struct RankLayout {
   std::span<const double> wire_of_host;
   // The most ranks that share a last-level cache; 0: all ranks of a host share one.
   uint32_t ranks_per_cache = 0;
+  // The network card of each rank, numbered from 0, below the rank count; ranks of different hosts
+  // have different cards. Empty: one for each host.
+  std::span<const uint32_t> card_of_rank;
 
   uint32_t host(Rank rank) const { return host_of_rank.empty() ? 0 : host_of_rank[rank]; }
+  uint32_t card(Rank rank) const { return card_of_rank.empty() ? host(rank) : card_of_rank[rank]; }
   Link link(Rank a, Rank b) const {
     if (!same(host_of_rank, a, b)) return network;
     if (!same(socket_of_rank, a, b)) return Link::kShmCrossSocket;

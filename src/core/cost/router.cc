@@ -179,6 +179,29 @@ const Candidate* fewest_signals(const std::vector<Candidate>& candidates, const 
 
 }  // namespace
 
+std::vector<const algo::Algorithm*> candidates_for(
+    std::span<const algo::Algorithm* const> algorithms, const algo::Problem& problem) {
+  std::vector<const algo::Algorithm*> mapped;
+  std::vector<const algo::Algorithm*> messages;
+  for (const algo::Algorithm* algorithm : algorithms) {
+    if (algorithm->collective != problem.collective || algorithm->lengths < problem.lengths ||
+        !algorithm->supports(problem)) {
+      continue;
+    }
+    // The same program as by_cache.
+    if (algorithm->groups == &algo::Problem::numa_of_rank &&
+        std::ranges::equal(problem.numa_of_rank, problem.cache_of_rank)) {
+      continue;
+    }
+    if (algo::uses_messages(*algorithm)) {
+      messages.push_back(algorithm);
+    } else if (algorithm->needs_user_windows ? problem.inputs_mapped : problem.mapped) {
+      mapped.push_back(algorithm);
+    }
+  }
+  return mapped.empty() ? messages : mapped;
+}
+
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
                         const Table& table, const Rules* rules) {
   const algo::Problem& problem = request.work.problem;

@@ -60,6 +60,11 @@ struct Decision {
   std::vector<const algo::Algorithm*> explored;
 };
 
+// The algorithms that can run: where memory is mapped, messages over the same memory would only
+// copy once more, so that algorithms of messages are left out unless there are no others.
+std::vector<const algo::Algorithm*> candidates_for(
+    std::span<const algo::Algorithm* const> algorithms, const algo::Problem& problem);
+
 // `candidates`: algorithms that the caller could run, of the request's collective; empty: all that
 // are registered for it. `rules` may be nullptr. Precedence: forced, preferred, rule, measured in
 // earlier runs (if the candidate of the least predicted time was measured, too, and is slower by

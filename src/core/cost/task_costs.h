@@ -39,6 +39,7 @@ class TaskCosts final : public MemoryCosts {
   // or each is on a host of its own.
   std::optional<LinkFigures> like_links() const;
   double call_ns() const { return times_.call_ns * share_; }
+  const RankLayout& layout() const { return layout_; }
 
  private:
   Regime regime_of_messages(Rank a, Rank b) const;
@@ -47,7 +48,7 @@ class TaskCosts final : public MemoryCosts {
   double extra_of_peer(Rank self, const sched::Ref& ref) const;
 
   const TaskTimes& times_;
-  const RankLayout& layout_;
+  RankLayout layout_;
   bool like_links_;
   Regime user_;       // of the users' buffers
   Regime in_flight_;  // of the data in slots, staging and scratch

@@ -228,31 +228,6 @@ Result<const Plan*> Planner::plan_for_uneven(const Call& call, bool windows) {
   return uneven_.get();
 }
 
-// The algorithms that can run here. Where memory is mapped, messages over the same memory would
-// only copy once more, so algorithms of messages are left out unless there are no others or one is
-// forced.
-std::vector<const algo::Algorithm*> Planner::candidates_for(const algo::Problem& problem) const {
-  std::vector<const algo::Algorithm*> mapped;
-  std::vector<const algo::Algorithm*> messages;
-  for (const algo::Algorithm* algorithm : algorithms_) {
-    if (algorithm->collective != problem.collective || algorithm->lengths < problem.lengths ||
-        !algorithm->supports(problem)) {
-      continue;
-    }
-    // The same program as by_cache.
-    if (algorithm->groups == &algo::Problem::numa_of_rank &&
-        options_.numa_of_rank == options_.cache_of_rank) {
-      continue;
-    }
-    if (algo::uses_messages(*algorithm)) {
-      messages.push_back(algorithm);
-    } else if (algorithm->needs_user_windows ? problem.inputs_mapped : problem.mapped) {
-      mapped.push_back(algorithm);
-    }
-  }
-  return mapped.empty() ? messages : mapped;
-}
-
 const ForcedAlgorithm* Planner::forced_for(const algo::Problem& problem) const {
   const ForcedAlgorithm* found = nullptr;
   for (const ForcedAlgorithm& forced : options_.forced) {
@@ -293,7 +268,7 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   if (context_.transport != nullptr) {
     request.lane_count_max = context_.transport->caps.lane_count - 1;
   }
-  std::vector<const algo::Algorithm*> candidates = candidates_for(problem);
+  std::vector<const algo::Algorithm*> candidates = cost::candidates_for(algorithms_, problem);
   const ForcedAlgorithm* forced = forced_for(problem);
   const bool passed_over = forced != nullptr && forced->lengths < problem.lengths &&
                            forced->algorithm->lengths < problem.lengths;
@@ -338,8 +313,8 @@ void Planner::add_not_offered(const cost::Request& request, cost::Decision* deci
   const algo::Problem& problem = request.work.problem;
   const auto why = [&](const algo::Algorithm& algorithm) {
     if (const char* excluded = cost::why_excluded(algorithm, request)) return excluded;
-    if (problem.rank_count < algorithm.worthwhile_from_ranks) {
-      return "not offered: is worthwhile from more ranks on";
+    if (algorithm.groups == &algo::Problem::numa_of_rank && problem.mapped) {
+      return "not offered: is the same program as by_cache here";
     }
     return "not offered: copies once more than what works in mapped memory";
   };

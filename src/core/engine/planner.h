@@ -196,7 +196,6 @@ class Planner {
   // Asks the router and records its answer.
   Result<cost::Decision> decide(const Call& call, const algo::Problem& problem, uint64_t bytes,
                                 uint64_t* record);
-  std::vector<const algo::Algorithm*> candidates_for(const algo::Problem& problem) const;
   const ForcedAlgorithm* forced_for(const algo::Problem& problem) const;
   const algo::Algorithm* preferred_for(const algo::Problem& problem) const;
   // Adds the algorithms of the collective that were no candidates, with the reason.

@@ -33,13 +33,14 @@ struct Message {
   uint32_t is_read : 1;
   uint32_t lane : 8;
   uint64_t bytes = 0;
-  Picoseconds end = 0;  // when the last byte leaves the port that was claimed last
+  Picoseconds first = 0;  // with task times: when the receiver can begin
+  Picoseconds end = 0;    // when the last byte leaves the port that was claimed last
   Path path;
 
   Message() : hops(0), is_write(0), is_read(0), lane(0) {}
   bool is_access() const { return is_write != 0 || is_read != 0; }
 };
-static_assert(sizeof(Message) == 64);
+static_assert(sizeof(Message) == 72);
 
 class MessagePool {
  public:

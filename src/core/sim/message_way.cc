@@ -51,6 +51,10 @@ void Simulation::depart(uint32_t index, Picoseconds time, Picoseconds latency) {
 
 void Simulation::arrive(uint32_t index, Picoseconds time) {
   Message& message = messages_.at(index);
+  if (tasks_ != nullptr) {
+    pass_card_in(index, time);
+    return;
+  }
   if (links_) {
     deliver(index);
     return;

@@ -28,8 +28,10 @@ Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& pr
       links_(options.links == nullptr
                  ? std::nullopt
                  : std::optional<LinkPorts>(std::in_place, *options.links, options.slow)),
+      tasks_(options.tasks),
       memory_costs_(costs_, layout_, links_.has_value()),
-      feed_(algorithm, problem, bytes, options.slicing, memory_costs_,
+      feed_(algorithm, problem, bytes, options.slicing,
+            tasks_ == nullptr ? static_cast<const cost::MemoryCosts&>(memory_costs_) : *tasks_,
             options.operations_pending_max),
       lane_count_(feed_.lane_count()),
       records_(options.timeline_ranks > 0 || options.lanes_of.has_value()),
@@ -37,8 +39,16 @@ Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& pr
       signals_(problem.rank_count, feed_.signal_count()),
       ranks_(problem.rank_count),
       lanes_(size_t{problem.rank_count} * lane_count_),
-      nic_out_(layout_.nic_port_count()),
-      nic_in_(layout_.nic_port_count()) {
+      nic_out_(tasks_ == nullptr ? layout_.nic_port_count() : problem.rank_count),
+      nic_in_(nic_out_.size()) {
+  if (tasks_ != nullptr) {
+    std::vector<bool> seen(problem.rank_count, false);
+    for (Rank rank = 0; rank < problem.rank_count; ++rank) {
+      const uint32_t card = tasks_->layout().card(rank);
+      cards_shared_ = cards_shared_ || seen[card];
+      seen[card] = true;
+    }
+  }
   for (RankState& rank : ranks_) rank.live_lanes = lane_count_;
   for (const SlowRank& slow : options.slow) {
     ranks_[slow.rank].factor_milli = static_cast<uint64_t>(std::llround(slow.factor * 1000));
@@ -65,8 +75,13 @@ Result<Report> Simulation::run() {
     for (uint32_t lane = 0; lane < lane_count_; ++lane) advance(rank, lane);
   }
   while (!queue_.empty()) {
-    const RadixQueue::Entry event = queue_.pop();
+    const cost::RadixQueue::Entry event = queue_.pop();
     now_ = event.time;
+    if (options_.time_max_ns > 0 && now_ > ps_of_ns(options_.time_max_ns)) {
+      report_.events = events_;
+      report_.total_ps = now_;
+      return std::move(report_);
+    }
     handle(event);
     if (++events_ % kEventsPerProgress == 0) WEIR_RETURN_IF_ERROR(check_progress());
     if (messages_.in_flight() > options_.messages_in_flight_max) {
@@ -170,18 +185,28 @@ void Simulation::compute(Rank rank, uint32_t lane, LaneState& state, Picoseconds
 }
 
 void Simulation::send(Rank rank, uint32_t lane, LaneState& state, const ShortOp& op) {
-  RankState& own = ranks_[rank];
-  const uint32_t level_index = layout_.level(rank, op.peer);
-  const LevelCosts& level = costs_.level[level_index];
-  const Picoseconds overhead = scaled(own, level.send_overhead);
+  if (tasks_ != nullptr) {
+    send_task(rank, lane, state, op);
+    return;
+  }
+  const LevelCosts& level = costs_.level[layout_.level(rank, op.peer)];
+  const Picoseconds overhead = scaled(ranks_[rank], level.send_overhead);
   const Picoseconds begin = occupy_core(rank, state, overhead);
   state.path.overhead += overhead;
   record(Span::Kind::kSend, rank, lane, op.peer, begin, state.time);
+  const uint32_t index = new_message(rank, lane, state, op);
+  if (links_) {
+    begin_links(index, state.time);
+  } else {
+    pass_egress(index, state.time);
+  }
+}
 
+uint32_t Simulation::new_message(Rank rank, uint32_t lane, const LaneState& state,
+                                 const ShortOp& op) {
   ++report_.messages;
-  (level_index == 0 ? report_.message_bytes_intra_node : report_.message_bytes_inter_node) +=
-      op.amount;
-
+  (layout_.level(rank, op.peer) == 0 ? report_.message_bytes_intra_node
+                                     : report_.message_bytes_inter_node) += op.amount;
   const uint32_t index = messages_.acquire();
   Message& message = messages_.at(index);
   message.source = rank;
@@ -192,11 +217,7 @@ void Simulation::send(Rank rank, uint32_t lane, LaneState& state, const ShortOp&
   message.is_read = 0;
   message.bytes = op.amount;
   message.path = state.path;
-  if (links_) {
-    begin_links(index, state.time);
-  } else {
-    pass_egress(index, state.time);
-  }
+  return index;
 }
 
 bool Simulation::access(Rank rank, uint32_t lane, LaneState& state, const ShortOp& op) {
@@ -240,6 +261,7 @@ bool Simulation::receive(Rank rank, uint32_t lane, LaneState& state, Rank source
     state.peer = source;
     return false;
   }
+  if (tasks_ != nullptr) return receive_task(rank, lane, state);
   const Message& message = messages_.at(state.message);
   if (message.end > state.time) {
     if (lane_count_ > 1 && message.end > now_) {
@@ -262,6 +284,7 @@ bool Simulation::receive(Rank rank, uint32_t lane, LaneState& state, Rank source
 }
 
 void Simulation::signal(Rank rank, LaneState& state, const ShortOp& op) {
+  if (tasks_ != nullptr) occupy_core(rank, state, scaled(ranks_[rank], tasks_->operation()));
   const SignalRecord record{state.time, state.path, state.hops};
   if (op.peer != sched::kAllRanks) {
     ++report_.signals;
@@ -320,13 +343,14 @@ bool Simulation::wait_for(Rank rank, LaneState& state, Rank sender, const ShortO
 }
 
 Picoseconds Simulation::signal_latency(Rank sender, Rank target) {
+  if (tasks_ != nullptr) return tasks_->signal(sender, target);
   const Picoseconds latency = costs_.level[layout_.level(sender, target)].signal;
   return links_ ? latency + links_->latency(sender, target) : latency;
 }
 
 // ---- Events -----------------------------------------------------------------------------------
 
-void Simulation::handle(const RadixQueue::Entry& event) {
+void Simulation::handle(const cost::RadixQueue::Entry& event) {
   mix(event.time);
   if (event.kind == kResume) {
     mix(uint64_t{event.index} << 8 | event.kind);
@@ -338,13 +362,14 @@ void Simulation::handle(const RadixQueue::Entry& event) {
   mix(message.bytes);
   switch (event.kind) {
     case kNicOut:
-      pass_nic_out(event.index, event.time);
+      tasks_ == nullptr ? pass_nic_out(event.index, event.time)
+                        : pass_card_out(event.index, event.time);
       break;
     case kLink:
       pass_links(event.index, event.time);
       break;
     case kIngress:
-      enter(event.index, event.time);
+      if (tasks_ == nullptr) enter(event.index, event.time);
       deliver(event.index);
       break;
     default:
@@ -421,7 +446,9 @@ Report Simulation::finish() {
   critical.latency_ps = path.latency;
   critical.transfer_ps = path.transfer;
   critical.compute_ps = path.compute;
-  critical.contention_ps = last->time - path.overhead - path.latency - path.transfer - path.compute;
+  // With task times both ends of a message work at the same time, so that the sum may exceed it.
+  const Picoseconds parts = path.overhead + path.latency + path.transfer + path.compute;
+  critical.contention_ps = last->time > parts ? last->time - parts : 0;
   report_ports();
   report_.trace_hash = hash_;
   report_.culprits = find_culprits(report_.blocked, report_.dead, problem_.rank_count);

@@ -13,12 +13,12 @@
 #include <vector>
 
 #include "core/cost/op_stream.h"
+#include "core/cost/radix_queue.h"
 #include "core/sim/costs.h"
 #include "core/sim/layout.h"
 #include "core/sim/link_ports.h"
 #include "core/sim/message_pool.h"
 #include "core/sim/port.h"
-#include "core/sim/radix_queue.h"
 #include "core/sim/signal_board.h"
 #include "core/sim/simulator.h"
 
@@ -62,7 +62,13 @@ class Simulation {
   // Executes operations of a lane until it blocks, ends or must let other lanes run first.
   void advance(Rank rank, uint32_t lane);
   void send(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
+  uint32_t new_message(Rank rank, uint32_t lane, const LaneState& state, const cost::ShortOp& op);
   bool receive(Rank rank, uint32_t lane, LaneState& state, Rank source);
+  // The same with task times (task_messages.cc).
+  void send_task(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
+  bool receive_task(Rank rank, uint32_t lane, LaneState& state);
+  void pass_card_out(uint32_t index, Picoseconds time);
+  void pass_card_in(uint32_t index, Picoseconds time);
   void compute(Rank rank, uint32_t lane, LaneState& state, Picoseconds cost);
   // Reads or writes memory of a peer over the links; false: it is under way.
   bool access(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
@@ -78,7 +84,7 @@ class Simulation {
 
   Picoseconds signal_latency(Rank sender, Rank target);
 
-  void handle(const RadixQueue::Entry& event);
+  void handle(const cost::RadixQueue::Entry& event);
 
   // ---- The way of a message (message_way.cc)
   void pass_egress(uint32_t index, Picoseconds time);
@@ -114,6 +120,7 @@ class Simulation {
   Layout layout_;
   std::optional<std::pair<Rank, Rank>> no_way_;  // of a message that cannot be sent
   std::optional<LinkPorts> links_;               // instead of the ports of the ranks and nodes
+  const cost::TaskCosts* tasks_;                 // instead of all of the above
   NetworkMemoryCosts memory_costs_;
   cost::OpStream feed_;
   uint32_t lane_count_;
@@ -121,12 +128,13 @@ class Simulation {
   Rank lanes_of_;  // kNobody: none are kept
   SignalBoard signals_;
   MessagePool messages_;
-  RadixQueue queue_;
+  cost::RadixQueue queue_;
   std::vector<RankState> ranks_;
   std::vector<LaneState> lanes_;
   std::vector<Port> nic_out_;
-  std::vector<Port> nic_in_;
+  std::vector<Port> nic_in_;       // with task times: by card
   std::vector<Rate> nic_of_node_;  // empty: nodes are alike
+  bool cards_shared_ = false;
   Picoseconds now_ = 0;
   uint64_t events_ = 0;
   uint64_t hash_ = 0x243f6a8885a308d3u;

@@ -19,6 +19,7 @@
 #include "core/algo/algorithm.h"
 #include "core/base/status.h"
 #include "core/cost/chunk_bytes.h"
+#include "core/cost/task_costs.h"
 #include "core/graph/link_graph.h"
 #include "core/sim/network.h"
 
@@ -58,6 +59,14 @@ struct Options {
   // ns per byte of the NIC of each node, in place of network.nic.ns_per_byte; empty: nodes are
   // alike. Not with links.
   std::vector<double> nic_ns_per_byte_of_node;
+  // Null: as above. Otherwise ranks and messages take the task times of a table, and `network` and
+  // `links` are not used. The sender's core copies a message in while the receiver's copies it out,
+  // which is done no sooner than the slowest of sender, receiver and wire allows. Messages between
+  // hosts claim the card of the sender, and after their latency that of the receiver. Outlives the
+  // call; made for the same problem, bytes and slicing.
+  const cost::TaskCosts* tasks = nullptr;
+  // The simulation ends, incomplete, when no rank can be done before this time. 0: at the end.
+  double time_max_ns = 0;
   cost::Slicing slicing;  // whole chunks, unless set otherwise
   std::vector<SlowRank> slow;
   std::vector<DeadRank> dead;

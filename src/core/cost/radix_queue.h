@@ -14,7 +14,7 @@
 
 #include "core/base/check.h"
 
-namespace weir::sim {
+namespace weir::cost {
 
 class RadixQueue {
  public:
@@ -76,4 +76,4 @@ class RadixQueue {
   std::array<std::vector<Entry>, 64> buckets_;
 };
 
-}  // namespace weir::sim
+}  // namespace weir::cost

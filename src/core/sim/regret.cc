@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/sim/regret.h"
+
+#include <optional>
+
+#include "core/cost/task_costs.h"
+#include "core/sim/simulator.h"
+
+namespace weir::sim {
+
+Result<Regret> regret(const cost::Request& request, const cost::Decision& decision,
+                      const cost::Table& table, uint64_t events_max,
+                      const std::function<bool(const char* name, uint64_t events)>& progress) {
+  const cost::TaskCosts tasks(request.work, table);
+  Regret result;
+  bool stopped = false;
+  // The time; nothing if it is longer than `time_max_ns` (0: any) or needs too many events.
+  const auto time_of = [&](const algo::Algorithm& algorithm,
+                           double time_max_ns) -> Result<std::optional<double>> {
+    Options options;
+    options.tasks = &tasks;
+    options.slicing = request.work.slicing;
+    options.time_max_ns = time_max_ns;
+    options.progress = [&](const Progress& at) {
+      stopped = progress && !progress(algorithm.name, at.events);
+      return !stopped && at.events < events_max;
+    };
+    const Result<Report> report =
+        simulate(algorithm, request.work.problem, request.work.bytes, options);
+    if (report.ok()) {
+      result.events += report.value().events;
+      if (!report.value().complete) return std::optional<double>();
+      return std::optional(static_cast<double>(report.value().total_ps) / 1000);
+    }
+    return report.status();
+  };
+  const auto chosen = time_of(*decision.algorithm, 0);
+  if (!chosen.ok()) return chosen.status();
+  if (!chosen.value()) return Status(Code::kInternal, "the chosen algorithm does not end");
+  result.chosen_ns = result.best_ns = *chosen.value();
+  result.best = decision.algorithm;
+  for (const cost::Candidate& candidate : decision.candidates) {
+    if (candidate.excluded != nullptr || candidate.algorithm == decision.algorithm) continue;
+    const auto time = time_of(*candidate.algorithm, result.best_ns);
+    if (!time.ok()) {
+      const Code code = time.status().code();
+      if (stopped || (code != Code::kAborted && code != Code::kNoMemory)) return time.status();
+      result.left_out.push_back(candidate.algorithm);
+      continue;
+    }
+    if (!time.value() || *time.value() >= result.best_ns) continue;
+    result.best_ns = *time.value();
+    result.best = candidate.algorithm;
+  }
+  return result;
+}
+
+}  // namespace weir::sim

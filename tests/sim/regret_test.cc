@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// How good the choices are: the simulated time of the chosen algorithm over the least of all
+// candidates (`weir-sched regret` judges more of them), and how long a choice takes, in operations
+// that are followed.
+#include "core/sim/regret.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "core/cost/predict.h"
+#include "sim/sim_support.h"
+
+namespace weir::sim {
+namespace {
+
+constexpr uint64_t kEventsMax = 30'000'000;
+constexpr uint64_t kSliceBytes = 128 * 1024;  // as the planner's for messages
+
+struct Hosts {
+  Rank ranks_per_host = 8;
+  uint32_t cards_per_host = 1;
+  cost::Link network = cost::Link::kTcp;
+};
+
+struct Asked {
+  std::vector<uint32_t> hosts;
+  std::vector<uint32_t> cards;
+  cost::Request request;
+  std::vector<const algo::Algorithm*> candidates;
+};
+
+// What a communicator asks for.
+Asked ask(const Hosts& hosts, Rank n, Collective collective, uint64_t bytes) {
+  Asked asked;
+  if (n > hosts.ranks_per_host) {
+    asked.hosts = even_nodes(n, hosts.ranks_per_host);
+    for (Rank rank = 0; rank < n && hosts.cards_per_host > 1; ++rank) {
+      asked.cards.push_back(asked.hosts[rank] * hosts.cards_per_host + rank % hosts.ranks_per_host *
+                                                                           hosts.cards_per_host /
+                                                                           hosts.ranks_per_host);
+    }
+  }
+  cost::Workload& work = asked.request.work;
+  work.problem.collective = collective;
+  work.problem.rank_count = n;
+  work.problem.mapped = asked.hosts.empty();
+  work.problem.node_of_rank = asked.hosts;
+  work.bytes = collective == Collective::kBarrier ? 0 : bytes;
+  work.slicing = {kSliceBytes, 4};
+  work.layout.host_of_rank = asked.hosts;
+  work.layout.card_of_rank = asked.cards;
+  work.layout.network = hosts.network;
+  asked.candidates = cost::candidates_for(algo::all_algorithms(), work.problem);
+  return asked;
+}
+
+double regret_of(const Hosts& hosts, Rank n, Collective collective, uint64_t bytes) {
+  const Asked asked = ask(hosts, n, collective, bytes);
+  const cost::Table table = cost::built_in_table();
+  const Result<cost::Decision> decision =
+      cost::choose(asked.request, asked.candidates, table, nullptr);
+  EXPECT_TRUE(decision.ok()) << decision.status().text();
+  if (!decision.ok()) return 1e9;
+  const Result<Regret> judged = regret(asked.request, decision.value(), table, kEventsMax);
+  EXPECT_TRUE(judged.ok()) << judged.status().text();
+  if (!judged.ok()) return 1e9;
+  EXPECT_TRUE(judged.value().left_out.empty());
+  const double value = judged.value().value();
+  EXPECT_LE(value, 1.3) << name_of(collective) << " of " << bytes << " bytes on " << n << " ranks, "
+                        << hosts.ranks_per_host << " a host: " << decision.value().algorithm->name
+                        << " is predicted to take " << decision.value().predicted_ns
+                        << " ns and takes " << judged.value().chosen_ns << ", "
+                        << judged.value().best->name << " " << judged.value().best_ns;
+  return value;
+}
+
+// The calls for which bad choices were made when long programs were taken to run in lockstep.
+TEST(Regret, OfLongChainsAndSharedCardsIsSmall) {
+  const Hosts eight;
+  EXPECT_LE(regret_of(eight, 1024, Collective::kBroadcast, 4096), 1.1);  // was 21.7
+  EXPECT_LE(regret_of(eight, 1024, Collective::kReduce, 4096), 1.1);     // was 21.2
+  EXPECT_LE(regret_of(eight, 512, Collective::kBroadcast, 64 << 20), 1.1);
+  EXPECT_LE(regret_of(eight, 128, Collective::kBroadcast, 64 << 20), 1.1);
+  EXPECT_LE(regret_of(eight, 64, Collective::kAllToAll, 64 << 20), 1.1);
+  EXPECT_LE(regret_of(eight, 512, Collective::kAllToAll, 64 << 20), 1.1);
+}
+
+TEST(Regret, IsAtMostATenthInNineOfTenCalls) {
+  std::vector<double> regrets;
+  for (const Hosts& hosts : {Hosts{8, 1, cost::Link::kTcp}, Hosts{8, 8, cost::Link::kFabric},
+                             Hosts{1, 1, cost::Link::kTcp}, Hosts{4, 2, cost::Link::kFabric}}) {
+    for (const Rank n : {2u, 6u, 16u, 20u, 64u}) {
+      for (uint32_t i = 0; i < static_cast<uint32_t>(Collective::kSendRecv); ++i) {
+        for (const uint64_t bytes : {uint64_t{1024}, uint64_t{256} << 10, uint64_t{16} << 20}) {
+          regrets.push_back(regret_of(hosts, n, static_cast<Collective>(i), bytes));
+        }
+      }
+    }
+  }
+  std::sort(regrets.begin(), regrets.end());
+  EXPECT_LE(regrets[regrets.size() * 9 / 10], 1.1);
+}
+
+// About 0.1 us each: 20 ms up to 128 ranks, 200 ms for 4,096.
+TEST(Regret, AChoiceFollowsFewOperations) {
+  const cost::Table table = cost::built_in_table();
+  for (const Hosts& hosts : {Hosts{}, Hosts{1, 1, cost::Link::kFabric}}) {
+    for (const auto& [n, most] : {std::pair<Rank, uint64_t>{127, 400'000},
+                                  {128, 400'000},
+                                  {4000, 2'500'000},
+                                  {4096, 2'500'000}}) {
+      for (uint32_t i = 0; i < static_cast<uint32_t>(Collective::kSendRecv); ++i) {
+        const Asked asked = ask(hosts, n, static_cast<Collective>(i), uint64_t{256} << 20);
+        uint64_t operations = 0;
+        for (const algo::Algorithm* candidate : asked.candidates) {
+          operations += cost::predict_anew(*candidate, asked.request.work, table).operations;
+        }
+        EXPECT_LE(operations, most) << name_of(static_cast<Collective>(i)) << ", " << n
+                                    << " ranks, " << hosts.ranks_per_host << " a host";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weir::sim
