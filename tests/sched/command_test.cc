@@ -218,7 +218,7 @@ TEST(WeirSched, SimulatesTheLinksOfAMachine) {
   EXPECT_EQ(json.exit_code, 0) << json.text;
   EXPECT_THAT(json.text, HasSubstr("\"from\": \"M0.GPU0\""));
   EXPECT_THAT(json.text, HasSubstr("\"cut_bound_ratio\""));
-  const Outcome dead = run("sim -c all_to_all -a pairwise --dead 5@10 " + cards);
+  const Outcome dead = run("sim -c gather -a linear --dead 5@0 " + cards);
   EXPECT_EQ(dead.exit_code, 0) << dead.text;
   EXPECT_THAT(dead.text, HasSubstr("rank 5 is dead"));
   EXPECT_THAT(dead.text, testing::Not(HasSubstr("cut bound")));
