@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machines for which `weir-sched regret` judges choices: what a communicator knows of its hosts.
-// One thread.
+// The machines for which `weir-sched regret` judges choices: what a communicator knows of its
+// hosts. One thread.
 #pragma once
 
 #include <cstdint>

@@ -4,10 +4,10 @@
 // in rank order. The fold's bits are then those of any other rank-ordered algorithm, whatever the
 // transport.
 //
-// all_to_all: the partner's partner is the rank, so that a block is sent and then replaced by the one
-// received from the same rank: it works in place without scratch. If a host has a power of two of
-// ranks and n is a multiple of it, all its ranks leave it in the same rounds, so that none of them
-// falls behind.
+// all_to_all: the partner's partner is the rank, so that a block is sent and then replaced by the
+// one received from the same rank: it works in place without scratch. If a host has a power of two
+// of ranks and n is a multiple of it, all its ranks leave it in the same rounds, so that none of
+// them falls behind.
 //
 // In place (reductions): Input is only read until the fold of the rank's own chunk, which is the
 // last operation that reads it; other chunks of Output are received after all of Input was sent.

@@ -3,25 +3,35 @@
 
 #include <algorithm>
 #include <bit>
+#include <unordered_map>
 
 namespace weir::cost {
 
 namespace {
 
-// Whether `of_rank` divides every block of `period` ranks in the same way, and no group reaches
-// into two blocks.
+// Whether no group has ranks of two blocks of `period` ranks.
+bool stays_in_blocks(std::span<const uint32_t> of_rank, Rank period) {
+  std::unordered_map<uint32_t, size_t> block_of_group;
+  for (size_t rank = 0; rank < of_rank.size(); ++rank) {
+    if (block_of_group.emplace(of_rank[rank], rank / period).first->second != rank / period) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether `of_rank` divides every block of `period` ranks in the same way.
 bool repeats(std::span<const uint32_t> of_rank, Rank period) {
+  if (!stays_in_blocks(of_rank, period)) return false;
   for (size_t rank = period; rank < of_rank.size(); ++rank) {
-    const size_t before = rank - period;
-    // The first rank of the block with the same number is at the same place in both.
+    // The first rank of the group is at the same place in both blocks.
     const size_t begin = rank - rank % period;
     const auto first = [&](size_t block, size_t at) {
       size_t i = block;
       while (of_rank[i] != of_rank[at]) ++i;
       return i - block;
     };
-    if (of_rank[rank] == of_rank[begin - 1]) return false;
-    if (first(begin, rank) != first(begin - period, before)) return false;
+    if (first(begin, rank) != first(begin - period, rank - period)) return false;
   }
   return true;
 }
@@ -31,7 +41,7 @@ Rank ranks_per_host(std::span<const uint32_t> host_of_rank, Rank rank_count) {
   if (host_of_rank.empty()) return rank_count;
   Rank count = 1;
   while (count < rank_count && host_of_rank[count] == host_of_rank[0]) ++count;
-  if (rank_count % count != 0) return 0;
+  if (rank_count % count != 0 || !stays_in_blocks(host_of_rank, count)) return 0;
   for (Rank rank = count; rank < rank_count; ++rank) {
     const bool starts_host = rank % count == 0;
     if ((host_of_rank[rank] == host_of_rank[rank - 1]) == starts_host) return 0;

@@ -16,8 +16,8 @@ namespace weir::cost {
 
 namespace {
 
-// Following an operation takes about 0.05 us. A choice has up to eight candidates and should take 20
-// ms for 128 ranks, 200 ms for 4,096.
+// Following an operation takes about 0.05 us. A choice has up to eight candidates and should take
+// 20 ms for 128 ranks, 200 ms for 4,096.
 constexpr uint64_t kOperationsMax = 30'000;
 constexpr uint64_t kOperationsMaxPerRank = 60;
 // Programs without long runs of alike steps are followed up to this many times more, or up to this
@@ -47,9 +47,13 @@ class Prediction {
     }
     // Those of `rounds`, and of one less.
     const uint64_t slices = rounds == 0 ? slice_count_ : (2 * rounds - 1) * in_flight_;
-    const uint64_t operations = per_slice_ * slices;
+    uint64_t operations = per_slice_ * slices;
     double ns = -1;
     if (operations > budget_) ns = of_few_steps(rounds);
+    if (ns < 0 && operations > tolerated() && rounds == 2) {
+      rounds = 1;
+      operations = per_slice_ * in_flight_;
+    }
     if (ns < 0 && operations <= tolerated()) ns = followed(rounds, {}).ns;
     if (ns < 0) ns = in_lockstep();
     return {costs_.call_ns() + ns, operations_};
@@ -105,7 +109,8 @@ class Prediction {
     const uint64_t first = rounds == 0 ? slice_count_ : rounds * in_flight_;
     const PathTime time = follow(first, left_out);
     if (rounds == 0 || time.ns < 0) return {time.ns, time.busy_ns};
-    const PathTime before = follow(first - in_flight_, left_out);
+    // After one round alone only the busiest core or card counts.
+    const PathTime before = rounds == 1 ? time : follow(first - in_flight_, left_out);
     const double busy_ns = time.busy_ns / static_cast<double>(first);  // of a slice
     const double slice_ns =
         std::max((time.ns - before.ns) / static_cast<double>(in_flight_), busy_ns);
