@@ -234,8 +234,11 @@ typedef struct weir_transport_config {
    * them. Texts are valid until `open` returns. */
   int32_t device WEIR_PLUGIN_UNKNOWN;     /* CUDA device of the rank, as its process numbers them */
   int32_t numa_node WEIR_PLUGIN_UNKNOWN;  /* of all processors that the rank may use; -1: several */
-  const char* interface WEIR_PLUGIN_NULL; /* network interface that is nearest; NULL: not known */
-  const char* domain WEIR_PLUGIN_NULL;    /* network card: verbs device or libfabric domain; NULL */
+  /* Network interfaces that are nearest, with commas, equally near; the first one is not the same
+   * for all ranks of a host. NULL: not known. */
+  const char* interface WEIR_PLUGIN_NULL;
+  /* Network cards that this rank uses, with commas: names of verbs devices. NULL: not known. */
+  const char* domain WEIR_PLUGIN_NULL;
 } weir_transport_config_t;
 
 /* Memory that all ranks map: rank i's part begins at base + i * stride. */

@@ -43,7 +43,8 @@ def ip(*words):
 
 class Hosts:
     """`count` hosts with the addresses 10.77.0.1, … at eth0. Two are joined by a veth pair, more by
-    a bridge; two may have several links, the next of which is eth1 with 10.78.0.1 and 10.78.0.2."""
+    a bridge; they may have several links, the next of which is eth1 with 10.78.0.1, …, over a veth
+    pair or bridge of its own."""
 
     title = "between network namespaces joined by veth"
     interface = "eth0"
@@ -117,24 +118,31 @@ class Hosts:
     def join_by_bridge(self):
         self.holders.append(self.hold("weirswitch"))
         switch = len(self.holders) - 1
-        self.do(switch, "ip", "link", "add", "br0", "type", "bridge")
-        self.do(switch, "ip", "link", "set", "br0", "up")
-        for i in range(len(self.addresses)):
-            self.do(
-                switch,
-                "ip",
-                "link",
-                "add",
-                f"v{i}",
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                str(self.pid(i)),
-            )
-            self.do(switch, "ip", "link", "set", f"v{i}", "master", "br0", "up")
+        for link in range(self.link_count):
+            self.do(switch, "ip", "link", "add", f"br{link}", "type", "bridge")
+            self.do(switch, "ip", "link", "set", f"br{link}", "up")
+            for i in range(len(self.addresses)):
+                port = self.port_of(i, link)
+                self.do(
+                    switch,
+                    "ip",
+                    "link",
+                    "add",
+                    port,
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    f"eth{link}",
+                    "netns",
+                    str(self.pid(i)),
+                )
+                self.do(switch, "ip", "link", "set", port, "master", f"br{link}", "up")
+
+    @staticmethod
+    def port_of(host, link):
+        """The switch's end of a host's link."""
+        return f"v{host}" if link == 0 else f"v{host}x{link}"
 
     def configure(self, host):
         self.do(host, "ip", "link", "set", "lo", "up")
@@ -157,9 +165,9 @@ class Hosts:
         """Limits the traffic that leaves the host with a token bucket; another call replaces it."""
         self.limit(host, f"eth{link}", mbit, burst_bytes)
 
-    def shape_incoming(self, host, mbit, burst_bytes):
+    def shape_incoming(self, host, mbit, burst_bytes, link=0):
         """The same for what reaches the host, where hosts are joined by a bridge."""
-        self.limit(len(self.holders) - 1, f"v{host}", mbit, burst_bytes)
+        self.limit(len(self.holders) - 1, self.port_of(host, link), mbit, burst_bytes)
 
     def limit(self, host, device, mbit, burst_bytes):
         # The bucket would have to segment larger packets, which costs more than all else; a bucket

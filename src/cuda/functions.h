@@ -28,7 +28,7 @@
   X(cuDeviceTotalMem, cuDeviceTotalMem_v2, 3020, Programs, (size_t* bytes, CUdevice device)) \
   X(cuDeviceGetAttribute, cuDeviceGetAttribute, 2000, Programs, \
     (int* value, CUdevice_attribute attribute, CUdevice device)) \
-  X(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, 4010, Programs, \
+  X(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, 4010, Weir, \
     (char* text, int bytes, CUdevice device)) \
   X(cuDeviceGetByPCIBusId, cuDeviceGetByPCIBusId, 4010, Programs, \
     (CUdevice* device, const char* text)) \

@@ -196,6 +196,39 @@ TEST_F(Fabric, WeirInfoTellsIt) {
   EXPECT_SAYS(without, "cannot use ucx: tcp cannot take over: no network interface");
 }
 
+// Of a made-up machine with two cards: what its ranks log of theirs.
+TEST_F(Fabric, RanksOfAHostTakeDifferentCardsAndOneVariableRefusesIt) {
+  const std::string machine = folder_ + "/machine.xml";
+  std::ofstream(machine) << R"(<system version="1">
+<cpu numaid="0" affinity="ffffffff,ffffffff" arch="x86_64" vendor="GenuineIntel" familyid="6"
+ modelid="85">
+<pci busid="0000:3b:00.0" class="0x020700" link_speed="16 GT/s" link_width="16"><nic>
+<net name="mlx5_0" dev="0" speed="200000" port="1"/></nic></pci>
+<pci busid="0000:5e:00.0" class="0x020700" link_speed="16 GT/s" link_width="16"><nic>
+<net name="mlx5_1" dev="1" speed="200000" port="1"/></nic></pci>
+</cpu></system>)";
+  for (const char* value : {"auto", "0"}) {
+    const std::string log = folder_ + "/log-" + value;
+    const std::string text =
+        explain({{0, 1}, {2}}, "cp -r /sys/class/infiniband/mlx5_0 /sys/class/infiniband/mlx5_1",
+                {{"WEIR_CARDS", value},
+                 {"WEIR_LOG", "info"},
+                 {"WEIR_LOG_FILE", log},
+                 {"WEIR_TOPOLOGY_FILE", machine},
+                 {"WEIR_TOPOLOGY_MERGE", "0"}});
+    EXPECT_SAYS(text, "failover(ucx,tcp)");
+    std::ifstream file(log);
+    const std::string lines{std::istreambuf_iterator<char>(file), {}};
+    if (std::string(value) == "0") {
+      EXPECT_EQ(lines.find("has cards"), std::string::npos) << lines;
+      continue;
+    }
+    EXPECT_SAYS(lines, "rank 0 has cards mlx5_0 (same host bridge as NUMA0 (PHB))");
+    EXPECT_SAYS(lines, "rank 1 has cards mlx5_1 (same host bridge as NUMA0 (PHB))");
+    EXPECT_SAYS(lines, "rank 2 has cards mlx5_0,mlx5_1 (same host bridge as NUMA0 (PHB))");
+  }
+}
+
 TEST_F(Fabric, OnOneHostNothingIsAsked) {
   EXPECT_EQ(explain({{0, 1}}).find("cards of"), std::string::npos);
 }

@@ -153,7 +153,7 @@ std::vector<Rank> some_roots(Rank rank_count) {
 void for_each_problem(const Algorithm& algorithm, Rank rank_count, const std::vector<Rank>& roots,
                       const std::function<void(const TestProblem&)>& visit) {
   std::vector<Nodes> layouts{{"one", {}}};
-  if (algorithm.uses_nodes) layouts = node_layouts(rank_count);
+  if (algorithm.uses_nodes || algorithm.groups != nullptr) layouts = node_layouts(rank_count);
   const std::vector<Rank> used_roots =
       is_rooted(algorithm.collective) ? roots : std::vector<Rank>{0};
   for (const auto& [layout_name, nodes] : layouts) {
@@ -172,6 +172,7 @@ void for_each_problem(const Algorithm& algorithm, Rank rank_count, const std::ve
             test.problem.in_place = in_place;
             test.problem.lengths = algorithm.lengths;
             test.nodes = nodes;
+            test.by_groups = algorithm.groups != nullptr;
             test.forest = forest;
             test.rings = used_rings;
             test.text = fmt::format("{}/{} n={} root={}{} nodes={}{}{}",

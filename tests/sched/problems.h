@@ -15,13 +15,15 @@ namespace weir::algo {
 struct TestProblem {
   Problem problem;
   std::vector<uint32_t> nodes;
+  bool by_groups = false;  // they are groups of ranks of one host
   std::shared_ptr<const graph::Forest> forest;
   std::shared_ptr<const graph::Rings> rings;
   std::string text;  // "all_reduce/ring n=5 root=0 in place nodes=even"
 
   Problem get() const {
     Problem copy = problem;
-    copy.node_of_rank = nodes;
+    (by_groups ? copy.cache_of_rank : copy.node_of_rank) = nodes;
+    if (by_groups) copy.numa_of_rank = nodes;
     copy.forest = forest.get();
     copy.rings = rings.get();
     return copy;

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <string_view>
 
 #include "core/algo/check.h"
 #include "sched/problems.h"
@@ -26,6 +26,8 @@ TEST_P(EveryAlgorithm, IsCorrectTo256RanksInPlaceAndNot) {
     // Their programs grow with the cube of the ranks, or have several rings.
     const bool is_large = algorithm.uses_forest || algorithm.uses_rings;
     if (is_large && n > 64 && n % 32 != 0) continue;
+    // The generator is that of by_cache, which takes the same layouts.
+    if (algorithm.name == std::string_view("by_numa") && n > 32) break;
     const std::vector<Rank> roots = n <= 32 ? all_roots(n) : std::vector<Rank>{n / 2};
     for_each_problem(algorithm, n, roots, [&](const TestProblem& test) {
       // Where nothing is kept takes as long again.

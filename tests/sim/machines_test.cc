@@ -12,6 +12,7 @@
 #include "core/graph/machine_graph.h"
 #include "core/sim/network.h"
 #include "core/sim/simulator.h"
+#include "core/topo/cpus.h"
 #include "core/topo/discover.h"
 
 namespace weir::sim {
@@ -116,6 +117,72 @@ TEST(Machines, RecordedOnesDifferInWhatIsBest) {
   };
   EXPECT_EQ(best(machines("dgx2.hwloc.xml", 1, 0)), "ring") << "NVSwitches join all GPUs alike";
   EXPECT_EQ(best(machines("rccl-8p-rome-n4.nccl.xml", 1, 0)), "forest") << "xGMI joins some GPUs";
+}
+
+// Ranks on all cores of a machine without accelerators.
+TEST(Machines, OfSeveralNumaNodesGainByGroups) {
+  auto topology = topo::read_file(WEIR_FIXTURES "/topologies/made-eight-numa.hwloc.xml");
+  ASSERT_TRUE(topology.ok()) << topology.status().text();
+  const std::vector<topo::Topology> kinds = {topology.take()};
+  std::vector<graph::RankPlace> places;
+  std::vector<topo::CpuSet> cpus;
+  for (const topo::NodeId core : kinds[0].all(topo::NodeKind::kCore)) {
+    cpus.push_back(kinds[0].node(core).cpus);
+    places.push_back({0, topo::kNoNode, cpus.back()});
+  }
+  ASSERT_EQ(cpus.size(), 64u);
+  const std::vector<uint32_t> kind_of_host = {0};
+  const auto links = graph::machine_graph({kinds, kind_of_host, places});
+  ASSERT_TRUE(links.ok()) << links.status().text();
+  const std::vector<uint32_t> caches = topo::cache_groups(kinds[0], cpus, 3);
+  const std::vector<uint32_t> nodes = topo::numa_groups(kinds[0], cpus);
+  const auto time = [&](Collective collective, const char* name) {
+    algo::Problem problem;
+    problem.collective = collective;
+    problem.rank_count = 64;
+    problem.mapped = true;
+    problem.cache_of_rank = caches;
+    problem.numa_of_rank = nodes;
+    Options options;
+    options.links = &links.value();
+    options.slicing = {.slice_bytes = 64 << 10, .in_flight = 4};
+    const auto report =
+        simulate(*algo::find_algorithm(collective, name), problem, 16 << 20, options);
+    EXPECT_TRUE(report.ok() && report.value().complete);
+    return report.ok() ? static_cast<double>(report.value().total_ps) : 0;
+  };
+  EXPECT_GE(time(Collective::kAllReduce, "direct_two_phase"),
+            2 * time(Collective::kAllReduce, "by_numa"));
+  for (const Collective collective : {Collective::kReduceScatter, Collective::kAllGather}) {
+    EXPECT_GE(time(collective, "direct"), 2 * time(collective, "by_numa")) << name_of(collective);
+  }
+  EXPECT_GE(time(Collective::kReduce, "direct_two_phase"),
+            1.3 * time(Collective::kReduce, "by_numa"));
+}
+
+TEST(Machines, AllToAllByRailsIsNearTheBound) {
+  for (const uint32_t hosts : {2u, 4u}) {
+    const auto links = machines("made-nvswitch-8-cards.nccl.xml", hosts, 0);
+    std::vector<uint32_t> nodes;
+    for (Rank rank = 0; rank < links.rank_count(); ++rank) nodes.push_back(links.host_of(rank));
+    algo::Problem problem;
+    problem.collective = Collective::kAllToAll;
+    problem.rank_count = links.rank_count();
+    problem.node_of_rank = nodes;
+    Options options;
+    options.network = accelerator_network();
+    options.links = &links;
+    options.slicing = {.slice_bytes = 256 << 10, .in_flight = 16};
+    const auto time = [&](const char* name) {
+      const auto report =
+          simulate(*algo::find_algorithm(Collective::kAllToAll, name), problem, kBytes, options);
+      EXPECT_TRUE(report.ok() && report.value().complete);
+      return report.ok() ? static_cast<double>(report.value().total_ps) / 1000 : 1;
+    };
+    const double least = graph::least_ns(links, Collective::kAllToAll, 0, kBytes);
+    EXPECT_GE(least / time("hierarchical"), 0.9) << hosts;
+    EXPECT_GE(time("pairwise"), 1.15 * time("hierarchical")) << hosts;
+  }
 }
 
 }  // namespace

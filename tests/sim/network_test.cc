@@ -45,6 +45,35 @@ TEST(Contention, RanksOfANodeShareItsRails) {
   }
 }
 
+// Of two messages the one that leaves the slow node, or goes to it, takes as long as its NIC.
+TEST(Contention, ANodeWithASlowNicSlowsWhatItSendsAndReceives) {
+  const std::vector<uint32_t> nodes = {0, 1, 2};
+  algo::Problem p = problem(Collective::kBroadcast, 3);
+  p.node_of_rank = nodes;
+  Options options = uniform_options();
+  const algo::Algorithm& chain = algorithm(Collective::kBroadcast, "chain");
+  const uint64_t bytes = 1 << 20;
+  options.network.nic = {.rails = 1, .gap_ns = 0, .ns_per_byte = 0.125};
+  const double alike = total_ns(run(chain, p, bytes, options));
+  options.nic_ns_per_byte_of_node = {0.125, 0.125, 0.125};
+  EXPECT_DOUBLE_EQ(total_ns(run(chain, p, bytes, options)), alike);
+  for (size_t slow = 0; slow < 3; ++slow) {
+    options.nic_ns_per_byte_of_node = {0.125, 0.125, 0.125};
+    options.nic_ns_per_byte_of_node[slow] = 1;
+    // The node in the middle receives and sends.
+    const double messages = slow == 1 ? 2 : 1;
+    const Report report = run(chain, p, bytes, options);
+    EXPECT_DOUBLE_EQ(total_ns(report), alike + messages * static_cast<double>(bytes) * 0.875);
+    const CriticalPath& path = report.critical_path;
+    EXPECT_EQ(path.transfer_ps, static_cast<uint64_t>((2 * 0.125 + messages * 0.875) * 1000 *
+                                                      static_cast<double>(bytes)));
+  }
+  options.nic_ns_per_byte_of_node = {1, 1};
+  EXPECT_FALSE(simulate(chain, p, bytes, options).ok());
+  options.nic_ns_per_byte_of_node = {1, 1, -1};
+  EXPECT_FALSE(simulate(chain, p, bytes, options).ok());
+}
+
 TEST(Contention, GapBoundsTheMessageRate) {
   Options options = uniform_options();
   options.network.intra_node.gap_ns = 5000;

@@ -129,7 +129,7 @@ TEST(ReportOfLinks, AsJsonNamesEveryLink) {
 TEST(ReportOfLinks, HasNoBoundWhereNoneIsKnownAndNoRatioOfWhatStopped) {
   UnequalHosts it;
   EXPECT_FALSE(
-      machine_of(it.graph, problem(Collective::kAllToAll, 4), it.bytes).least_ns.has_value());
+      machine_of(it.graph, problem(Collective::kGather, 4), it.bytes).least_ns.has_value());
   EXPECT_FALSE(
       machine_of(it.graph, problem(Collective::kBarrier, 4), it.bytes).least_ns.has_value());
   it.options.dead = {{1, 10}};

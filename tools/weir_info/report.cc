@@ -150,6 +150,7 @@ Report make_report() {
     report.settings_error = parsed.status().text();
   // Before all modules are loaded, as in a program that requests none.
   if (parsed.ok()) report.choices = choices(parsed.value());
+  if (parsed.ok()) report.near = near_lines(parsed.value());
   report.transports = transports();
   report.machine = judge_machine(gather_machine("/"));
   return report;
@@ -174,6 +175,14 @@ std::string text_of(const Report& report) {
     text +=
         fmt::format("  {:<34}{}\n", line.ranks, line.transport.empty() ? "none" : line.transport);
     if (!line.parts.empty()) text += fmt::format("  {:<34}{}\n", "", line.parts);
+  }
+
+  if (!report.near.empty()) text += "\nNearest to a rank (WEIR_CARDS)\n";
+  for (const auto& line : report.near) {
+    if (!line.cards.empty()) text += fmt::format("  {:<28}cards {}\n", line.rank, line.cards);
+    if (!line.interfaces.empty()) {
+      text += fmt::format("  {:<28}interfaces {}\n", line.rank, line.interfaces);
+    }
   }
 
   text += "\nMachine, as this process may use it\n";
@@ -206,6 +215,9 @@ std::string json_of(const Report& report) {
   for (const auto& line : report.choices)
     json["chosen"].push_back(
         {{"ranks", line.ranks}, {"transport", line.transport}, {"parts", line.parts}});
+  for (const auto& line : report.near)
+    json["near"].push_back(
+        {{"rank", line.rank}, {"cards", line.cards}, {"interfaces", line.interfaces}});
   for (const auto& line : report.machine)
     json["machine"].push_back(
         {{"name", line.name}, {"value", line.value}, {"remedy", line.remedy}});

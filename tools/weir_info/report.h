@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "weir_info/machine.h"
+#include "weir_info/near_cards.h"
 
 namespace weir::info {
 
@@ -43,6 +44,7 @@ struct Report {
   std::string settings_text;   // describe_settings(), "" after an error
   std::vector<TransportLine> transports;
   std::vector<ChoiceLine> choices;
+  std::vector<NearLine> near;
   std::vector<Finding> machine;
 };
 

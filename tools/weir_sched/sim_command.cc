@@ -43,6 +43,7 @@ struct SimOptions {
   std::vector<std::string> dead;
   std::string network_file;
   std::string costs_file;
+  std::vector<double> nics;
   std::string svg_file;
   std::string links_svg_file;
   std::string lanes_svg_file;
@@ -130,6 +131,7 @@ Status fill(const SimOptions& given, Job* job) {
     if (!table.ok()) return table.status();
     options->network = sim::measured_network(table.value(), job->bytes);
   }
+  options->nic_ns_per_byte_of_node = given.nics;
   const Result<uint64_t> slice = parse_bytes("--slice", given.slice_bytes);
   if (!slice.ok()) return slice.status();
   options->slicing = {slice.value(), slice.value() == 0 ? 1 : given.slices_in_flight};
@@ -335,6 +337,10 @@ Status run(const SimOptions& given) {
   job.problem.lengths = named.value().lengths;
   WEIR_RETURN_IF_ERROR(place_ranks(given, &job));
   job.problem.node_of_rank = job.nodes;
+  if (job.machine) {
+    job.problem.cache_of_rank = job.machine->cache_of_rank;
+    job.problem.numa_of_rank = job.machine->numa_of_rank;
+  }
   job.problem.root = given.problem.root;
   if (job.problem.root >= job.problem.rank_count) {
     return invalid_argument(fmt::format("--root {} is out of range, there are {} ranks",
@@ -390,6 +396,12 @@ void add_sim_command(cli::Command& app, int* exit_code) {
   command
       .add_option("--costs", given->costs_file, "measured costs (WEIR_COSTS_FILE) instead of --net")
       .excludes("--net");
+  command
+      .add_option(
+          "--nics", given->nics,
+          "ns per byte of the network card of each node, with commas; instead of one figure")
+      .delimiter(',')
+      .excludes("--topology");
   command.add_option("--svg", given->svg_file, "writes what the first 64 ranks do over time");
   command
       .add_option("--svg-links", given->links_svg_file,

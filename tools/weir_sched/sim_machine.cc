@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/graph/machine_graph.h"
+#include "core/topo/cpus.h"
 #include "core/topo/discover.h"
 
 namespace weir::sched_tool {
@@ -38,6 +39,23 @@ Seats seats_of(const topo::Topology& topology) {
     }
   }
   return seats;
+}
+
+std::vector<uint32_t> none_if_one(std::vector<uint32_t> groups) {
+  const bool several = !groups.empty() && *std::max_element(groups.begin(), groups.end()) > 0;
+  return several ? std::move(groups) : std::vector<uint32_t>();
+}
+
+void find_groups(const topo::Topology& topology, const std::vector<graph::RankPlace>& places,
+                 SimMachine* machine) {
+  std::vector<topo::CpuSet> cpus;
+  for (const graph::RankPlace& place : places) cpus.push_back(place.cpus);
+  uint32_t level = 0;
+  for (const topo::Node& node : topology.nodes()) {
+    if (node.cache) level = std::max(level, node.cache->level);
+  }
+  machine->numa_of_rank = none_if_one(topo::numa_groups(topology, cpus));
+  if (level > 0) machine->cache_of_rank = none_if_one(topo::cache_groups(topology, cpus, level));
 }
 
 }  // namespace
@@ -87,11 +105,14 @@ Result<SimMachine> read_sim_machine(const std::string& file, uint32_t host_count
   if (!graph.ok()) return invalid_argument(file + ": " + graph.status().text());
   SimMachine machine{.graph = graph.take(),
                      .nodes = {},
+                     .cache_of_rank = {},
+                     .numa_of_rank = {},
                      .host_count = host_count,
                      .on_accelerators = !seats.devices.empty()};
   if (host_count > 1) {
     for (const graph::RankPlace& place : places) machine.nodes.push_back(place.host);
   }
+  if (host_count == 1 && !machine.on_accelerators) find_groups(kinds[0], places, &machine);
   return machine;
 }
 

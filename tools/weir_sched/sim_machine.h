@@ -15,6 +15,9 @@ namespace weir::sched_tool {
 struct SimMachine {
   graph::LinkGraph graph;
   std::vector<uint32_t> nodes;  // the host of each rank; empty: one host
+  // Of ranks on the cores of one host: by last-level cache and NUMA node; empty: one group.
+  std::vector<uint32_t> cache_of_rank;
+  std::vector<uint32_t> numa_of_rank;
   uint32_t host_count = 1;
   bool on_accelerators = false;
 };

@@ -45,6 +45,11 @@ struct Problem {
   // contiguous.
   std::span<const uint32_t> node_of_rank;
 
+  // Ranks of one host that share a last-level cache, or a NUMA node, numbered like nodes. Empty:
+  // all share one, or it is not known.
+  std::span<const uint32_t> cache_of_rank;
+  std::span<const uint32_t> numa_of_rank;
+
   // Trees that were found for the machine: of all ranks, or of the root for collectives that have
   // one. nullptr: none. Without flaws (graph::flaw_of).
   const graph::Forest* forest = nullptr;
@@ -105,12 +110,11 @@ struct Algorithm {
   // so that a rank may choose a different such algorithm than its peers, which know different
   // lengths.
   BlockLengths lengths = BlockLengths::kEqual;
-  // Below this number of ranks another algorithm moves the same bytes with fewer signals or
-  // messages: this one is not offered there, but it works and can be forced.
-  Rank worthwhile_from_ranks = 1;
   bool uses_nodes = false;   // looks at Problem::node_of_rank
   bool uses_forest = false;  // needs Problem::forest
   bool uses_rings = false;   // needs Problem::rings
+  // Needs Problem::cache_of_rank or numa_of_rank: which of them.
+  std::span<const uint32_t> Problem::*groups = nullptr;
 
   // Whether `problem` can be solved at all (rank counts, mapping, hierarchy).
   Function<bool, const Problem&> supports;

@@ -22,6 +22,20 @@ extern const Algorithm kDirectBarrier;
 extern const Algorithm kDirectTwoPhaseAllReduce;
 extern const Algorithm kDirectTwoPhaseReduce;
 
+// grouped_reductions.cc
+extern const Algorithm kByCacheAllReduce;
+extern const Algorithm kByNumaAllReduce;
+extern const Algorithm kByCacheReduce;
+extern const Algorithm kByNumaReduce;
+extern const Algorithm kByCacheReduceScatter;
+extern const Algorithm kByNumaReduceScatter;
+
+// grouped_copies.cc
+extern const Algorithm kByCacheAllGather;
+extern const Algorithm kByNumaAllGather;
+extern const Algorithm kByCacheBroadcast;
+extern const Algorithm kByNumaBroadcast;
+
 // window.cc
 extern const Algorithm kWindowAllReduce;
 extern const Algorithm kWindowReduceScatter;

@@ -14,7 +14,9 @@ namespace weir::algo {
 
 class Nodes {
  public:
-  explicit Nodes(const Problem& problem);
+  explicit Nodes(const Problem& problem) : Nodes(problem.node_of_rank, problem.rank_count) {}
+  // By any other grouping, numbered in the same way.
+  Nodes(std::span<const uint32_t> node_of_rank, Rank rank_count);
 
   uint32_t count() const { return static_cast<uint32_t>(first_.size() - 1); }
   uint32_t width() const { return width_; }
@@ -50,8 +52,9 @@ class Nodes {
   std::vector<uint32_t> local_of_;
 };
 
-// supports(): node_of_rank is empty, or names a node for each rank, numbered in order of
-// appearance.
+// `node_of_rank` is empty, or names a node for each rank, numbered in order of appearance.
+bool are_numbered(std::span<const uint32_t> node_of_rank, Rank rank_count);
+// supports(): that of the problem is so.
 bool well_formed_nodes(const Problem& problem);
 
 }  // namespace weir::algo

@@ -12,6 +12,8 @@ constexpr std::array kAll = {
     // AllReduce
     &kDirectAllReduce,
     &kDirectTwoPhaseAllReduce,
+    &kByCacheAllReduce,
+    &kByNumaAllReduce,
     &kWindowAllReduce,
     &kRingAllReduce,
     &kRingsAllReduce,
@@ -23,6 +25,8 @@ constexpr std::array kAll = {
     &kForestAllReduce,
     // ReduceScatter
     &kDirectReduceScatter,
+    &kByCacheReduceScatter,
+    &kByNumaReduceScatter,
     &kWindowReduceScatter,
     &kRingReduceScatter,
     &kRingsReduceScatter,
@@ -32,6 +36,8 @@ constexpr std::array kAll = {
     &kForestReduceScatter,
     // AllGather
     &kDirectAllGather,
+    &kByCacheAllGather,
+    &kByNumaAllGather,
     &kWindowAllGather,
     &kRingAllGather,
     &kRingsAllGather,
@@ -48,6 +54,8 @@ constexpr std::array kAll = {
     &kHierarchicalAllToAll,
     // Broadcast
     &kDirectBroadcast,
+    &kByCacheBroadcast,
+    &kByNumaBroadcast,
     &kWindowBroadcast,
     &kChainBroadcast,
     &kBinomialBroadcast,
@@ -58,6 +66,8 @@ constexpr std::array kAll = {
     // Reduce
     &kDirectReduce,
     &kDirectTwoPhaseReduce,
+    &kByCacheReduce,
+    &kByNumaReduce,
     &kWindowReduce,
     &kChainReduce,
     &kBinomialReduce,

@@ -41,6 +41,9 @@ constexpr SettingInfo kTable[] = {
      "Between hosts, ranks that all see InfiniBand, RoCE or EFA use ucx or ofi, and tcp takes over "
      "from it, where neither WEIR_TRANSPORT nor WEIR_FAILOVER is set; 0 on any rank: they do "
      "not."},
+    {"WEIR_CARDS", Kind::kChoice, "auto", "auto|0",
+     "Each rank uses the network cards and prefers the interfaces that are nearest to it, and ranks "
+     "of a host share them out; 0: as UCX, libfabric and the order of interfaces have it."},
     {"WEIR_FAILOVER_MS", Kind::kMilliseconds, "2000", "100..600000",
      "A transport that has stood still for so long, while the peer answers over the next one, has "
      "failed."},
@@ -59,6 +62,9 @@ constexpr SettingInfo kTable[] = {
     {"WEIR_TCP_CONNECTIONS", Kind::kInteger, "1", "1..8",
      "Connections of the transport tcp for each pair of interfaces; from two on, or where several "
      "interfaces reach a peer, messages are spread over all of them."},
+    {"WEIR_TCP_SHARES", Kind::kText, "", "",
+     "Parts of each message of more than 8 KiB over several rails of the transport tcp, the fastest "
+     "rail first, such as 2:1; unset: by how fast each is measured to be."},
     {"WEIR_TCP_LAZY", Kind::kChoice, "auto", "auto|0|1",
      "The transport tcp connects two ranks at the first operation between them, and else at the "
      "start: where there are more than eight ranks, never, or always. Two ranks that disagree "
@@ -195,6 +201,7 @@ const Binding kBindings[] = {
     {"WEIR_TLS", &Settings::tls},
     {"WEIR_FAILOVER", &Settings::failover},
     {"WEIR_FABRIC", &Settings::fabric},
+    {"WEIR_CARDS", &Settings::cards},
     {"WEIR_PLUGIN_PATH", &Settings::plugin_path},
     {"WEIR_HOOKS", &Settings::hooks},
     {"WEIR_FAULT", &Settings::fault},

@@ -33,6 +33,7 @@ struct Settings {
   std::string tls;             // WEIR_TLS: off, control or all; for network transports
   std::string failover;        // WEIR_FAILOVER: comma list; each takes over from the one before it
   std::string fabric;          // WEIR_FABRIC: auto or 0; use of cards that is not named
+  std::string cards;           // WEIR_CARDS: auto or 0; use of the nearest cards
   std::string hooks;           // WEIR_HOOKS: comma list of trace, check, fault; outermost first
   std::string fault;           // WEIR_FAULT: what hook_fault does, e.g. "delay_us=100,seed=7"
   std::string algorithm;       // WEIR_ALGORITHM: "all_reduce=ring,broadcast=binomial"; "" = routed

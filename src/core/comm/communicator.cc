@@ -25,6 +25,7 @@
 #include "core/comm/start/kept_table.h"
 #include "core/comm/start/measured_table.h"
 #include "core/comm/start/program_files.h"
+#include "core/comm/start/rank_groups.h"
 #include "core/plugin/choice.h"
 #include "core/plugin/registry.h"
 
@@ -141,6 +142,16 @@ Result<const weir_transport_functions_t*> choose_between_hosts(const Settings& s
   }
   if (!choice.transport.empty()) return over(choice.transport);
   return plugin::choose_transport(settings, state.host, rank_count, spread);
+}
+
+// The cards that `rank` uses, with commas. `shares`: some rank does not use all that are near to it.
+std::string share_of_cards(const std::vector<Introduction>& all, const std::vector<uint32_t>& hosts,
+                           Rank rank, bool* shares) {
+  std::vector<const std::vector<std::string>*> near;
+  for (const Introduction& it : all) near.push_back(&it.cards.near);
+  const auto taken = cards_of_ranks(near, hosts);
+  for (Rank p = 0; p < all.size(); ++p) *shares = *shares || taken[p] != all[p].cards.near;
+  return join_names(taken[rank]);
 }
 
 }  // namespace
@@ -313,7 +324,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   config.secret_bytes = transport_secret.bytes.size();
   config.segment_bytes = engine::kStagingOffset + static_cast<uint64_t>(settings.staging_bytes);
   config.huge_pages = settings.huge_pages;
-  const Nearby nearby = look_nearby(!state_.host_memory);
+  Nearby nearby = look_nearby(settings, !state_.host_memory, rank);
   nearby.hint(&config);
 
   if (rank_count > 1) WEIR_RETURN_IF_ERROR(open_network(anywhere && !reach.empty()));
@@ -327,6 +338,8 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
                                                 : "0";
   Introduction self = introduce_this_process();
   self.cards.stance = stance_of(settings);
+  self.cards.near = nearby.near.cards.names;
+  if (!settings.topology_file.empty()) place_by_file(settings.topology_file, &self);
   if (network_ != nullptr) self.network = network_->address();
   if (!reach.empty()) self.place = pack(place_of_this_host());
   self.settings = fmt::format(
@@ -348,7 +361,11 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
       return bootstrap.value()->all_gather(text, deadline_ns);
     });
     if (!between.ok()) return between.status();
-    if (between.value() != context.transport) {
+    bool shares = false;
+    nearby.domain = share_of_cards(all, hosts, rank, &shares);
+    nearby.hint(&config);
+    if (between.value() != context.transport ||
+        (shares && plugin::uses_cards(*context.transport))) {
       context.transport->close(context.instance);
       context.instance = nullptr;
       context.transport = between.value();
@@ -363,6 +380,9 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
       }
       places_.push_back(std::move(found));
     }
+  }
+  if (const std::string text = nearby.describe(); !one_host && !text.empty()) {
+    log_info(fmt::format("communicator '{}': rank {} has {}", state_.name, rank, text));
   }
   times.mark(&times.exchange_ns);
   std::vector<const unsigned char*> addresses;
@@ -454,6 +474,11 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.times_calls = !costs_cached_in_.empty();
   planner.core_count = cores_per_host(all);
   planner.node_of_rank = hosts;
+  RankGroups groups = rank_groups(all);
+  planner.cache_of_rank = std::move(groups.cache_of_rank);
+  planner.numa_of_rank = std::move(groups.numa_of_rank);
+  planner.package_of_rank = std::move(groups.package_of_rank);
+  planner.ranks_per_cache = groups.ranks_per_cache;
   operations_.open(std::make_unique<engine::Planner>(context, std::move(planner)));
   health_.open();
   if (settings.recorder && options.recorded && rank_count > 1) {

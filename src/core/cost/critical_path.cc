@@ -102,6 +102,9 @@ class Machine {
   bool execute(uint32_t index, Lane& lane, const ShortOp& op) {
     const Rank rank = index / lane_count_;
     switch (op.code) {
+      case ShortOp::Code::kRead:
+      case ShortOp::Code::kWrite:
+        break;  // TaskCosts takes no links
       case ShortOp::Code::kCompute:
         lane.time = occupy(rank, lane.time, op.amount);
         break;
@@ -265,6 +268,9 @@ double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const
     while (const ShortOp* op = stream.peek(rank, lane)) {
       const Rank peer = op->peer < n ? op->peer : (rank + n / 2) % n;
       switch (op->code) {
+        case ShortOp::Code::kRead:
+        case ShortOp::Code::kWrite:
+          break;
         case ShortOp::Code::kCompute:
           core += op->amount;
           break;

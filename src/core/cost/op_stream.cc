@@ -96,6 +96,17 @@ void OpStream::append(LaneOps& lane, const ShortOp& op) {
   ++pending_;
 }
 
+void OpStream::append_moves(LaneOps& lane, Rank rank, const Op& op, uint64_t bytes) {
+  const auto read = [&](const Ref& ref) {
+    if (ref.rank != rank) append(lane, {ShortOp::Code::kRead, ref.rank, bytes});
+  };
+  if (op.code == OpCode::kCopy) read(op.src);
+  for (uint32_t i = 0; op.code == OpCode::kReduce && i < op.operand_count; ++i) {
+    read(operands_[op.first_operand + i]);
+  }
+  if (op.dst.rank != rank) append(lane, {ShortOp::Code::kWrite, op.dst.rank, bytes});
+}
+
 // The user's buffers are chunked like the grid. A slot has the size of the chunk that is moved into
 // or out of it; a move from slot to slot, or on the wire, has that of the longest chunk.
 uint64_t OpStream::bytes_of(const Op& op, uint64_t slice, std::span<const Ref> refs) const {
@@ -132,6 +143,7 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
     return;
   }
   ShortOp out{ShortOp::Code::kCompute, op.peer, 0};
+  uint64_t moved = 0;  // by a copy or a reduction
   const uint64_t signal = (slice * shape_.signal_count + op.signal) << 32;
   switch (op.code) {
     case OpCode::kSend:
@@ -147,6 +159,7 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
       copied_bytes_ += bytes;
       remote_bytes_ += bytes * ((op.src.rank != rank) + (op.dst.rank != rank));
       out.amount = costs_.copy(rank, op.dst, op.src, bytes);
+      moved = bytes;
       break;
     }
     case OpCode::kReduce: {
@@ -158,6 +171,7 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
       for (const Ref& operand : operands) remote_bytes_ += operand.rank != rank ? bytes : 0;
       remote_bytes_ += op.dst.rank != rank ? bytes : 0;
       out.amount = costs_.reduce(rank, op.dst, operands, bytes);
+      moved = bytes;
       break;
     }
     case OpCode::kSignal:
@@ -171,7 +185,9 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
       break;
   }
   const uint32_t lane = instance * shape_.lane_count + op.lane;
-  append(lanes_[size_t{rank} * lane_count_ + lane], out);
+  LaneOps& ops = lanes_[size_t{rank} * lane_count_ + lane];
+  append(ops, out);
+  if (moved > 0 && costs_.takes_links()) append_moves(ops, rank, op, moved);
 }
 
 }  // namespace weir::cost

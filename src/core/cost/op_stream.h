@@ -31,13 +31,17 @@ class MemoryCosts {
   // `bytes` of the result.
   virtual Picoseconds reduce(Rank self, const sched::Ref& dst, std::span<const sched::Ref> operands,
                              uint64_t bytes) const = 0;
+  // Whether what is read from and written to peers' memory takes links, beside the core's time.
+  virtual bool takes_links() const { return false; }
 };
 
 struct ShortOp {
-  enum class Code : uint32_t { kSend, kRecv, kCompute, kSignal, kWait };
+  // kRead, kWrite: of a peer's memory, after the kCompute; only where MemoryCosts::takes_links.
+  enum class Code : uint32_t { kSend, kRecv, kCompute, kSignal, kWait, kRead, kWrite };
   Code code;
   uint32_t peer;
-  // kSend, kRecv: bytes; kCompute: picoseconds; kSignal: signal << 32; kWait: signal << 32 | value
+  // kSend, kRecv, kRead, kWrite: bytes; kCompute: picoseconds; kSignal: signal << 32; kWait:
+  // signal << 32 | value
   uint64_t amount;
 
   uint32_t signal() const { return static_cast<uint32_t>(amount >> 32); }
@@ -100,6 +104,8 @@ class OpStream {
   bool is_sane(const sched::Op& op) const;
   uint64_t bytes_of(const sched::Op& op, uint64_t slice, std::span<const sched::Ref> refs) const;
   void append(LaneOps& lane, const ShortOp& op);
+  // What the copy or reduction moves to and from peers.
+  void append_moves(LaneOps& lane, Rank rank, const sched::Op& op, uint64_t bytes);
 
   const algo::Algorithm& algorithm_;
   const algo::Problem& problem_;

@@ -22,6 +22,8 @@ struct RankLayout {
   // Where hosts differ: the time on the wire of each host, per byte, in place of the table's figure
   // for the network. Empty: all are alike.
   std::span<const double> wire_of_host;
+  // The most ranks that share a last-level cache; 0: all ranks of a host share one.
+  uint32_t ranks_per_cache = 0;
 
   uint32_t host(Rank rank) const { return host_of_rank.empty() ? 0 : host_of_rank[rank]; }
   Link link(Rank a, Rank b) const {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/algo/imported.h"
+#include "core/cost/run_ahead.h"
 #include "core/cost/text.h"
 
 namespace weir::cost {
@@ -68,6 +69,15 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
 }
 
 namespace {
+// Each slice in flight takes lanes of its own (engine::LanePlan).
+Workload work_of(const algo::Algorithm& algorithm, const Request& request) {
+  Workload work = request.work;
+  if (!algo::uses_messages(algorithm)) return work;
+  const uint32_t lanes = std::max(1u, algorithm.shape(work.problem).lane_count);
+  work.slicing.in_flight =
+      std::min(work.slicing.in_flight, std::max(1u, request.lane_count_max / lanes));
+  return work;
+}
 
 std::string names_of(const std::vector<Candidate>& candidates) {
   std::string names;
@@ -144,6 +154,28 @@ std::string follow(const Rule& rule, const std::string& file, Decision& decision
   return "";
 }
 
+// Figures of a probe differ by more than this from one start to the next.
+constexpr double kAboutTheSame = 1.1;
+
+// Of the candidates over mapped memory that take about as long as `best`, one with the fewest
+// signals.
+const Candidate* fewest_signals(const std::vector<Candidate>& candidates, const Candidate& best,
+                                const algo::Problem& problem) {
+  if (algo::uses_messages(*best.algorithm)) return &best;
+  const Candidate* found = &best;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.excluded != nullptr || algo::uses_messages(*candidate.algorithm) ||
+        candidate.predicted_ns > kAboutTheSame * best.predicted_ns) {
+      continue;
+    }
+    if (candidate.algorithm->shape(problem).signal_count <
+        found->algorithm->shape(problem).signal_count) {
+      found = &candidate;
+    }
+  }
+  return found;
+}
+
 }  // namespace
 
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
@@ -155,7 +187,9 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
     if (algorithm->collective != problem.collective) continue;
     Candidate candidate{algorithm, 0, why_excluded(*algorithm, request)};
     if (candidate.excluded == nullptr) {
-      candidate.predicted_ns = predict(*algorithm, request.work, table);
+      const auto ahead = run_ahead_ns(*algorithm, request.work, table);
+      candidate.predicted_ns =
+          ahead ? *ahead : predict(*algorithm, work_of(*algorithm, request), table);
     }
     note_learned(request, &candidate);
     decision.candidates.push_back(candidate);
@@ -197,15 +231,18 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
                     algo::name_of(problem.collective, problem.lengths), problem.rank_count,
                     request.deterministic ? " in deterministic mode" : ""));
   }
-  if (const Candidate* faster = measured_faster(decision, *best)) {
+  const Candidate* simplest = fewest_signals(decision.candidates, *best, problem);
+  if (const Candidate* faster = measured_faster(decision, *simplest)) {
     settle(decision, *faster, Decision::By::kMeasured,
-           fmt::format("measured faster: {} against {} of {}, which has the least predicted time "
+           fmt::format("measured faster: {} against {} of {}, which is predicted to be the best "
                        "({} and {} calls of earlier runs)",
-                       text_of_ns(faster->learned_ns), text_of_ns(best->learned_ns),
-                       best->algorithm->name, faster->learned_count, best->learned_count));
+                       text_of_ns(faster->learned_ns), text_of_ns(simplest->learned_ns),
+                       simplest->algorithm->name, faster->learned_count, simplest->learned_count));
   } else {
-    settle(decision, *best, Decision::By::kPrediction,
-           usable_count == 1 ? "the only one that can be used" : "least predicted time");
+    settle(decision, *simplest, Decision::By::kPrediction,
+           usable_count == 1  ? "the only one that can be used"
+           : simplest == best ? "least predicted time"
+                              : "fewer signals than others with about the same predicted time");
   }
   if (!passed_over.empty()) decision.reason += "; " + passed_over;
   return decision;

@@ -16,6 +16,17 @@ uint32_t ranks_on_fullest_host(const Workload& work) {
   return most;
 }
 
+bool is_empty_or_alone(std::span<const uint32_t> groups) {
+  // Each rank is a group of its own if and only if the last one's number is the largest possible.
+  return groups.empty() || groups.back() + 1 == groups.size();
+}
+
+// Whether all ranks of one host have the same kind of link to each other.
+bool has_one_link(const RankLayout& layout) {
+  if (layout.socket_of_rank.empty()) return is_empty_or_alone(layout.cache_of_rank);
+  return is_empty_or_alone(layout.socket_of_rank);
+}
+
 // The regime of data of which each of `rank_count` ranks touches `bytes`.
 Regime regime_of(uint64_t bytes, uint32_t rank_count, const TaskTimes& times) {
   if (bytes <= times.l2_bytes) return Regime::kL2;
@@ -33,15 +44,15 @@ bool in_user_buffer(const sched::Ref& ref) {
 TaskCosts::TaskCosts(const Workload& work, const Table& table)
     : times_(table.times), layout_(work.layout) {
   const uint32_t rank_count = ranks_on_fullest_host(work);
-  const bool one_host = work.layout.host_of_rank.empty() && work.layout.socket_of_rank.empty() &&
-                        work.layout.cache_of_rank.empty();
+  const bool one_host = work.layout.host_of_rank.empty() && has_one_link(work.layout);
   like_links_ = one_host || (rank_count == 1 && work.layout.wire_of_host.empty());
   // An input and an output.
-  user_ = regime_of(2 * work.bytes, rank_count, times_);
+  const uint32_t sharing =
+      work.layout.ranks_per_cache != 0 ? work.layout.ranks_per_cache : rank_count;
+  user_ = regime_of(2 * work.bytes, sharing, times_);
   const uint64_t slices = uint64_t{std::max(1u, work.slicing.in_flight)} * work.slicing.slice_bytes;
-  in_flight_ = work.slicing.slice_bytes == 0
-                   ? user_
-                   : std::min(user_, regime_of(slices, rank_count, times_));
+  in_flight_ =
+      work.slicing.slice_bytes == 0 ? user_ : std::min(user_, regime_of(slices, sharing, times_));
   const uint32_t cores = work.layout.cores_per_host;
   share_ = cores == 0 || cores >= rank_count ? 1.0 : static_cast<double>(rank_count) / cores;
   switch_ns_ = share_ > 1 ? times_.switch_ns : 0;

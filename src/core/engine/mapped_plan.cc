@@ -168,6 +168,7 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
         for (uint32_t i = 0; i < op.count; ++i) {
           MappedOp bound;
           bound.reduce = reduce;
+          bound.partial = op.partial;
           bound.length_bytes = binder.length_bytes(op.dst, named, i);
           bound.dst = binder.place(op.dst, i);
           bound.first_operand = static_cast<uint32_t>(plan->operands_.size());

@@ -32,8 +32,9 @@ struct Place {
 };
 
 struct MappedOp {
-  bool reduce = false;  // else copy of operand 0 (a scaled copy is a reduce of one operand)
-  bool second = false;  // second_dst is in use
+  bool reduce = false;   // else copy of operand 0 (a scaled copy is a reduce of one operand)
+  bool second = false;   // second_dst is in use
+  bool partial = false;  // further folds complete the result: no division for an average
   uint32_t scaled_operand = kNoSource;
   uint32_t first_operand = 0;
   uint32_t operand_count = 0;

@@ -137,7 +137,8 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     args.scaled_source = op.scaled_operand;
     args.scale = call_->scale;
     // A scaled copy is a reduction of one operand, without a fold.
-    args.divisor = op.operand_count > 1 || plan_->rank_count_ == 1 ? plan_->divisor_ : 1;
+    const bool divides = (op.operand_count > 1 && !op.partial) || plan_->rank_count_ == 1;
+    args.divisor = divides ? plan_->divisor_ : 1;
     args.streaming = to_slot ? stream_slots : stream_output;
     // Only the first destination is streamed: the slot, where it matters more.
     if (op.second && stream_slots) {

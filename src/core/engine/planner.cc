@@ -236,7 +236,12 @@ std::vector<const algo::Algorithm*> Planner::candidates_for(const algo::Problem&
   std::vector<const algo::Algorithm*> messages;
   for (const algo::Algorithm* algorithm : algorithms_) {
     if (algorithm->collective != problem.collective || algorithm->lengths < problem.lengths ||
-        problem.rank_count < algorithm->worthwhile_from_ranks || !algorithm->supports(problem)) {
+        !algorithm->supports(problem)) {
+      continue;
+    }
+    // The same program as by_cache.
+    if (algorithm->groups == &algo::Problem::numa_of_rank &&
+        options_.numa_of_rank == options_.cache_of_rank) {
       continue;
     }
     if (algo::uses_messages(*algorithm)) {
@@ -276,6 +281,9 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.layout.cores_per_host = options_.core_count;
   request.work.layout.host_of_rank = options_.node_of_rank;
   request.work.layout.wire_of_host = options_.wire_of_node;
+  request.work.layout.cache_of_rank = options_.cache_of_rank;
+  request.work.layout.socket_of_rank = options_.package_of_rank;
+  request.work.layout.ranks_per_cache = options_.ranks_per_cache;
   request.type = call.type;
   request.call_key = pack_what(call) * 0x9e3779b97f4a7c15ull ^ bytes * 0xc2b2ae3d27d4eb4full ^
                      (uint64_t{call.in_place} << 1) ^ uint64_t { problem.inputs_mapped };
@@ -390,6 +398,8 @@ algo::Problem Planner::problem_of(const Call& call, bool windows) const {
   problem.inputs_mapped = problem.outputs_mapped = windows;
   problem.in_place = call.in_place;
   problem.node_of_rank = options_.node_of_rank;
+  problem.cache_of_rank = options_.cache_of_rank;
+  problem.numa_of_rank = options_.numa_of_rank;
   problem.lengths = lengths_of(call);
   // Trees are for messages.
   if (options_.forests != nullptr && !problem.mapped) {

@@ -65,7 +65,13 @@ struct PlannerOptions {
   uint64_t slice_bytes = 0;             // 0: by size
   std::vector<ForcedAlgorithm> forced;  // WEIR_ALGORITHM
   std::vector<uint32_t> node_of_rank;   // empty: one node
-  std::vector<double> wire_of_node;     // ns per byte, where nodes differ (cost::RankLayout)
+  // Ranks of one host by last-level cache, NUMA node and package, numbered like nodes; empty: all
+  // are together.
+  std::vector<uint32_t> cache_of_rank;
+  std::vector<uint32_t> numa_of_rank;
+  std::vector<uint32_t> package_of_rank;
+  uint32_t ranks_per_cache = 0;      // the most; 0: all ranks of a host share one
+  std::vector<double> wire_of_node;  // ns per byte, where nodes differ (cost::RankLayout)
   // Trees for this communicator's links; nullptr: links are alike, or not known.
   std::shared_ptr<graph::Forests> forests;
   cost::Table table;           // measured, the same on all ranks

@@ -106,38 +106,42 @@ void probe_own_core(cost::TaskTimes* into) {
 
 class PairProbe {
  public:
-  PairProbe(Context& context, const cost::ByRegime& copy_ns_per_byte, uint64_t deadline_ns,
-            const ProbeWatch& watch)
+  PairProbe(Context& context, const MappedPair& pair, const cost::ByRegime& copy_ns_per_byte,
+            uint64_t deadline_ns, const ProbeWatch& watch)
       : context_(context),
-        patience_(context, 1 - context.rank, deadline_ns, [this] { return told(); }),
+        pair_(pair),
+        patience_(context, peer(), deadline_ns, [this] { return told(); }),
         watch_(watch),
-        messages_(context, 1 - context.rank, patience_),
+        messages_(context, peer(), patience_),
         copy_ns_per_byte_(copy_ns_per_byte) {}
 
-  // Rank 0 leads; rank 1 does what it is asked until it is told to stop. After that, neither
+  // One rank leads; the other does what it is asked until it is told to stop. After that, neither
   // accesses the other's memory.
   Status run(cost::LinkTimes* link, bool* complete) {
-    Status status = context_.rank == 0 ? lead(link) : serve();
+    Status status = leads() ? lead(link) : serve();
     // The peer that waits for this rank must not wait for ever.
     if (!status.ok()) own_word().store(kFailed, std::memory_order_release);
-    // Rank 1 only does what it is asked.
-    *complete = context_.rank != 0 || has_time();
+    // The other only does what it is asked.
+    *complete = !leads() || has_time();
     return status;
   }
 
  private:
-  // The next request of rank 0: a number that grows by one, a Step in its lowest bits, above it a
-  // count. Rank 1 answers with the same word.
+  // The next request of the leader: a number that grows by one, a Step in its lowest bits, above it
+  // a count. The other answers with the same word.
   enum Step : uint64_t { kMeet = 1, kDrain = 2, kMessages = 3, kStop = 4 };
   static constexpr uint64_t kStepBits = 8;
   static constexpr uint64_t kCountBits = 8;
   static constexpr uint64_t kFailed = UINT64_MAX;
-  static constexpr uint64_t kTimeAt = 2048;  // in rank 1's staging
-  static constexpr uint64_t kSlotAt = 4096;  // in rank 0's
+  static constexpr uint64_t kTimeAt = 2048;  // in the other's staging
+  static constexpr uint64_t kSlotAt = 4096;  // in the leader's
 
-  Rank peer() const { return 1 - context_.rank; }
+  bool leads() const { return context_.rank == pair_.leader; }
+  Rank peer() const { return leads() ? pair_.other : pair_.leader; }
   std::atomic<uint64_t>& word_of(Rank rank) const {
-    return *reinterpret_cast<std::atomic<uint64_t>*>(context_.staging(rank));
+    // A rank may be in several pairs, one after another: each has a word of its own.
+    return *reinterpret_cast<std::atomic<uint64_t>*>(context_.staging(rank) +
+                                                     uint64_t{64} * pair_.number);
   }
   std::atomic<uint64_t>& own_word() const { return word_of(context_.rank); }
 
@@ -202,7 +206,7 @@ class PairProbe {
         std::clamp(kRoundNs / (2 * one_way_ns + 1), 1.0, static_cast<double>(kPingCount)));
   }
 
-  // Rank 0 writes what rank 1 has read before, rank 1 reads what rank 0 has written.
+  // The leader writes what the other has read before, the other reads what the leader has written.
   Status slots(cost::LinkTimes* link) {
     const auto own = slot_buffer();
     if (own == nullptr) return Status(Code::kNoMemory, "the start-up probe's buffer");
@@ -210,11 +214,11 @@ class PairProbe {
     double drain = 1e18;
     for (uint32_t round = 0; round < 4 * kRounds && (round == 0 || has_time()); ++round) {
       const uint64_t begin = now_ns();
-      copy_bytes(context_.staging(0) + kSlotAt, own.get(), kSlotBytes, true);
+      copy_bytes(context_.staging(pair_.leader) + kSlotAt, own.get(), kSlotBytes, true);
       fill = std::min(fill, static_cast<double>(now_ns() - begin));
       WEIR_RETURN_IF_ERROR(meet(kDrain));
       double drained = 0;
-      std::memcpy(&drained, context_.staging(1) + kTimeAt, sizeof drained);
+      std::memcpy(&drained, context_.staging(pair_.other) + kTimeAt, sizeof drained);
       drain = std::min(drain, drained);
     }
     for (size_t r = 0; r < cost::kRegimeCount; ++r) {
@@ -273,10 +277,10 @@ class PairProbe {
           break;
         case kDrain: {
           const uint64_t begin = now_ns();
-          copy_bytes(own.get(), context_.staging(0) + kSlotAt, kSlotBytes, false);
-          // Rank 0 makes the table: rank 1 tells it how long the reading took.
+          copy_bytes(own.get(), context_.staging(pair_.leader) + kSlotAt, kSlotBytes, false);
+          // The leader makes the table: the other tells it how long the reading took.
           const auto drain = static_cast<double>(now_ns() - begin);
-          std::memcpy(context_.staging(1) + kTimeAt, &drain, sizeof drain);
+          std::memcpy(context_.staging(pair_.other) + kTimeAt, &drain, sizeof drain);
           break;
         }
         case kMessages: {
@@ -290,8 +294,9 @@ class PairProbe {
         }
         default:
           return Status(Code::kRefused,
-                        "the start-up probe: rank 0 asks rank 1 for a measurement that rank 1 does "
-                        "not know; do both run the same version of Weir?");
+                        fmt::format("the start-up probe: rank {} asks rank {} for a measurement "
+                                    "that it does not know; do both run the same version of Weir?",
+                                    pair_.leader, pair_.other));
       }
       own_word().store(asked, std::memory_order_release);
       if ((asked & ((1u << kStepBits) - 1)) == kStop) return Status();
@@ -306,6 +311,7 @@ class PairProbe {
   }
 
   Context& context_;
+  const MappedPair pair_;
   ProbePatience patience_;
   const ProbeWatch watch_;
   ProbeMessages messages_;
@@ -317,19 +323,25 @@ class PairProbe {
 
 }  // namespace
 
+Status probe_mapped_pair(Context& context, const MappedPair& pair, uint64_t deadline_ns,
+                         const ProbeWatch& watch, cost::LinkTimes* link, bool* complete) {
+  PairProbe probe(context, pair, cost::built_in_table().times.copy_ns_per_byte, deadline_ns, watch);
+  return probe.run(link, complete);
+}
+
 Result<cost::Table> probe_tasks(Context& context, uint64_t topology_hash, uint64_t deadline_ns,
                                 const ProbeWatch& watch, bool* complete) {
   cost::Table table = cost::built_in_table();
   *complete = true;
   probe_own_core(&table.times);
   if (context.rank_count > 1 && context.mapped()) {
-    PairProbe probe(context, table.times.copy_ns_per_byte, deadline_ns, watch);
+    PairProbe probe(context, MappedPair(), table.times.copy_ns_per_byte, deadline_ns, watch);
     cost::LinkTimes& link = table.times.link(cost::Link::kShmSharedCache);
     const cost::LinkTimes built_in = link;
     WEIR_RETURN_IF_ERROR(probe.run(&link, complete));
     if (*complete) {
-      // All ranks of a machine are assumed to be equally far from each other: the figures apply to
-      // all pairs.
+      // Until other pairs are measured, all ranks of a machine are assumed to be equally far from
+      // each other.
       table.times.link(cost::Link::kShmSameSocket) = link;
     } else {
       link = built_in;

@@ -23,4 +23,16 @@ namespace weir::engine {
 Result<cost::Table> probe_tasks(Context& context, uint64_t topology_hash, uint64_t deadline_ns,
                                 const ProbeWatch& watch, bool* complete);
 
+// A pair of ranks that share memory and measure it after ranks 0 and 1 have.
+struct MappedPair {
+  Rank leader = 0;
+  Rank other = 1;
+  uint32_t number = 0;  // the same on both ranks; another one for each pair of a rank, at most 31
+};
+
+// What probe_tasks does for ranks 0 and 1, for another pair; the leader gets the figures. Called by
+// both ranks at the same time, with the same number.
+Status probe_mapped_pair(Context& context, const MappedPair& pair, uint64_t deadline_ns,
+                         const ProbeWatch& watch, cost::LinkTimes* link, bool* complete);
+
 }  // namespace weir::engine

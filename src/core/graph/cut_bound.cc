@@ -88,9 +88,46 @@ CutBound broadcast_bound(const LinkGraph& graph, Rank root) {
   return roots_bound(graph, std::span(&root, 1));
 }
 
+namespace {
+
+// Of each rank alone and each host alone: what its ranks have for the others leaves it, and as much
+// comes in.
+double least_ns_of_all_to_all(const LinkGraph& graph, uint64_t bytes) {
+  const uint32_t n = graph.rank_count();
+  const int64_t unlimited = unlimited_of(graph);
+  const double block = static_cast<double>(bytes) / n;
+  double least = 0;
+  const auto cut = [&](std::vector<bool> side) {
+    const auto within = static_cast<uint64_t>(std::count(side.begin(), side.begin() + n, true));
+    const auto crossing = static_cast<double>(within * (n - within)) * block;
+    for (int direction = 0; direction < 2; ++direction) {
+      const int64_t bandwidth = bandwidth_out_of(graph, side, unlimited);
+      if (bandwidth < unlimited && bandwidth > 0) {
+        least = std::max(least, crossing / (static_cast<double>(bandwidth) / 1e6));
+      }
+      side.flip();
+    }
+  };
+  const std::span<const Vertex> vertices = graph.vertices();
+  for (Rank rank = 0; rank < n; ++rank) {
+    std::vector<bool> side(vertices.size());
+    side[rank] = true;
+    cut(std::move(side));
+  }
+  for (uint32_t host = 0; graph.host_count() > 1 && host < graph.host_count(); ++host) {
+    std::vector<bool> side(vertices.size());
+    for (size_t i = 0; i < vertices.size(); ++i) side[i] = vertices[i].host == host;
+    cut(std::move(side));
+  }
+  return least;
+}
+
+}  // namespace
+
 double least_ns(const LinkGraph& graph, Collective collective, Rank root, uint64_t bytes) {
   const uint32_t n = graph.rank_count();
   if (n < 2) return 0;
+  if (collective == Collective::kAllToAll) return least_ns_of_all_to_all(graph, bytes);
   const bool rooted = collective == Collective::kBroadcast || collective == Collective::kReduce;
   const CutBound bound = rooted ? broadcast_bound(graph, root) : cut_bound(graph);
   if (bound.bandwidth == kUnlimited) return 0;

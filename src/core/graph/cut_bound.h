@@ -42,7 +42,8 @@ CutBound roots_bound(const LinkGraph& graph, std::span<const Rank> roots);
 
 // The least time of the collective, by the links' bandwidth alone: `bytes` as bandwidth tools print
 // them (cost/chunk_bytes.h). 0: nothing limits it. Collectives: all_gather, reduce_scatter,
-// broadcast, reduce, and all_reduce as above: where links are unequal, other ways may be faster.
+// broadcast, reduce, and all_reduce as above: where links are unequal, other ways may be faster. Of
+// all_to_all only the cuts of each rank and each host are looked at.
 double least_ns(const LinkGraph& graph, Collective collective, Rank root, uint64_t bytes);
 
 }  // namespace weir::graph

@@ -100,6 +100,17 @@ bool needs_one_host(const weir_transport_functions_t& transport) {
   return (transport.caps.bits & WEIR_CAP_SEGMENT) != 0;
 }
 
+bool uses_cards(const weir_transport_functions_t& transport) {
+  if (transport.parts == nullptr) {
+    const std::string_view name = transport.name;
+    return name == "ucx" || name == "ofi";
+  }
+  for (const weir_transport_part_t* part = transport.parts; part->transport != nullptr; ++part) {
+    if (uses_cards(*part->transport)) return true;
+  }
+  return false;
+}
+
 Result<const weir_transport_functions_t*> choose_transport(const Settings& settings,
                                                            const weir_host_t& host, Rank rank_count,
                                                            Spread spread) {

@@ -17,6 +17,9 @@ namespace weir::plugin {
 // The ranks of such a transport must be able to map each other's memory.
 bool needs_one_host(const weir_transport_functions_t& transport);
 
+// It, or a part of it, uses the cards of a configuration's hints: ucx or ofi.
+bool uses_cards(const weir_transport_functions_t& transport);
+
 enum class Spread : uint8_t {
   kOneHost,
   kOneRankPerHost,

@@ -64,6 +64,9 @@ struct Op {
   OpCode code = OpCode::kCopy;
   uint8_t lane = 0;
   uint8_t signal = 0;  // index < Shape::signal_count
+  // reduce in a mapped program: further folds complete the result. An average is divided by the
+  // number of ranks in the folds that are not partial.
+  bool partial = false;
   uint32_t peer = 0;   // rank, or kAllRanks for signal and wait
   uint32_t count = 1;  // chunks moved or reduced: dst and all sources span as many
   uint32_t value = 0;  // wait

@@ -45,6 +45,11 @@ void Builder::reduce(Ref dst, std::span<const Ref> operands, uint32_t count) {
   operands_->insert(operands_->end(), operands.begin(), operands.end());
 }
 
+void Builder::reduce_partially(Ref dst, std::span<const Ref> operands, uint32_t count) {
+  reduce(dst, operands, count);
+  ops_->back().partial = true;
+}
+
 void Builder::reduce_into(Ref dst, Ref src, uint32_t count) {
   reduce(dst, std::array{dst, src}, count);
 }

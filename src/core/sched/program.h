@@ -56,6 +56,8 @@ class Builder {
   void recv(Rank peer, Ref dst, uint32_t count = 1);
   void copy(Ref dst, Ref src, uint32_t count = 1);
   void reduce(Ref dst, std::span<const Ref> operands, uint32_t count = 1);
+  // Likewise, of a result that further folds complete (Op::partial).
+  void reduce_partially(Ref dst, std::span<const Ref> operands, uint32_t count = 1);
   // dst = dst op src
   void reduce_into(Ref dst, Ref src, uint32_t count = 1);
   void signal(uint32_t peer, uint8_t index);

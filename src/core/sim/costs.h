@@ -10,7 +10,6 @@
 
 #include "core/cost/op_stream.h"
 #include "core/sim/layout.h"
-#include "core/sim/link_ports.h"
 #include "core/sim/network.h"
 
 namespace weir::sim {
@@ -60,13 +59,15 @@ struct Costs {
   Rate copy, reduce;
 };
 
-// Copies and reductions over a network: reading and writing a peer's memory costs `remote` more,
-// and over links the time of the slowest one on the way.
+// Copies and reductions over a network: reading and writing a peer's memory costs `remote` more.
+// Over links, the way to the peer is taken as well.
 class NetworkMemoryCosts final : public cost::MemoryCosts {
  public:
-  // All outlive this; `links` may be null.
-  NetworkMemoryCosts(const Costs& costs, const Layout& layout, LinkPorts* links)
-      : costs_(costs), layout_(layout), links_(links) {}
+  // All outlive this.
+  NetworkMemoryCosts(const Costs& costs, const Layout& layout, bool takes_links)
+      : costs_(costs), layout_(layout), takes_links_(takes_links) {}
+
+  bool takes_links() const override { return takes_links_; }
 
   Picoseconds copy(Rank self, const sched::Ref& dst, const sched::Ref& src,
                    uint64_t bytes) const override {
@@ -89,13 +90,12 @@ class NetworkMemoryCosts final : public cost::MemoryCosts {
     return src.rank == self ? 0 : remote(src.rank, self, bytes);
   }
   Picoseconds remote(Rank from, Rank to, uint64_t bytes) const {
-    const Picoseconds cost = costs_.level[layout_.level(from, to)].remote.of(bytes);
-    return links_ == nullptr ? cost : cost + links_->slowest(from, to, bytes);
+    return costs_.level[layout_.level(from, to)].remote.of(bytes);
   }
 
   const Costs& costs_;
   const Layout& layout_;
-  LinkPorts* links_;
+  bool takes_links_;
 };
 
 }  // namespace weir::sim

@@ -27,13 +27,17 @@ struct Message {
   Rank target = 0;
   // In its queue, or in the free list. Before it arrives: how many links of its way it has claimed.
   uint32_t next = kNone;
-  uint32_t hops : 24;
+  uint32_t hops : 22;
+  // The source's core writes the target's memory, or the target's core reads the source's.
+  uint32_t is_write : 1;
+  uint32_t is_read : 1;
   uint32_t lane : 8;
   uint64_t bytes = 0;
   Picoseconds end = 0;  // when the last byte leaves the port that was claimed last
   Path path;
 
-  Message() : hops(0), lane(0) {}
+  Message() : hops(0), is_write(0), is_read(0), lane(0) {}
+  bool is_access() const { return is_write != 0 || is_read != 0; }
 };
 static_assert(sizeof(Message) == 64);
 

@@ -31,7 +31,7 @@ void Simulation::pass_egress(uint32_t index, Picoseconds time) {
 
 void Simulation::pass_nic_out(uint32_t index, Picoseconds time) {
   Message& message = messages_.at(index);
-  const Picoseconds transfer = costs_.nic.of(message.bytes);
+  const Picoseconds transfer = nic_of(message.source).of(message.bytes);
   Port& port = nic_out_[layout_.nic_port(message.source)];
   const Picoseconds start = port.claim(time, std::max(transfer, costs_.nic_gap));
   // A port adds to the transfer only what exceeds the time of the port before.
@@ -56,9 +56,13 @@ void Simulation::arrive(uint32_t index, Picoseconds time) {
     return;
   }
   if (layout_.level(message.source, message.target) == 1) {
-    const Picoseconds transfer = costs_.nic.of(message.bytes);
+    const Picoseconds transfer = nic_of(message.target).of(message.bytes);
     Port& port = nic_in_[layout_.nic_port(message.target)];
     const Picoseconds start = port.claim(time, std::max(transfer, costs_.nic_gap));
+    const Picoseconds before =
+        std::max(scaled(ranks_[message.source], costs_.level[1].port.of(message.bytes)),
+                 nic_of(message.source).of(message.bytes));
+    if (!nic_of_node_.empty() && transfer > before) message.path.transfer += transfer - before;
     message.end = std::max(message.end, start + transfer);
     if (start > time) {
       queue_.push({start, index, kIngress});
@@ -101,15 +105,17 @@ void Simulation::begin_links(uint32_t index, Picoseconds time) {
 
 // Claims the links of the way from `time` on. Only the sender's messages claim its first link, so
 // that a sender that is ahead of the global time takes it at once; the others are claimed in time
-// order, through the queue.
+// order, through the queue, and so are all of an access to memory, whose latency is hidden by the
+// accesses after it.
 void Simulation::pass_links(uint32_t index, Picoseconds time) {
   Message& message = messages_.at(index);
   const std::span<const graph::LinkId> way = links_->way(message.source, message.target);
-  const Picoseconds gap = costs_.level[layout_.level(message.source, message.target)].gap;
+  const Picoseconds gap =
+      message.is_access() ? 0 : costs_.level[layout_.level(message.source, message.target)].gap;
   while (message.next < way.size()) {
     const graph::LinkId id = way[message.next];
     LinkPorts::Link& link = links_->link(id);
-    if (message.next > 0 && link.is_limited() && time > now_) {
+    if ((message.next > 0 || message.is_access()) && link.is_limited() && time > now_) {
       queue_.push({time, index, kLink});
       return;
     }
@@ -124,15 +130,21 @@ void Simulation::pass_links(uint32_t index, Picoseconds time) {
     if (message.next == way.size()) record_transfer(message, id, false, time, time + transfer);
     message.end = std::max(message.end, time + transfer);
   }
-  depart(index, time, links_->latency(message.source, message.target));
+  depart(index, time, message.is_access() ? 0 : links_->latency(message.source, message.target));
 }
 
 // ---- Both -------------------------------------------------------------------------------------
 
 void Simulation::deliver(uint32_t index) {
   const Message& message = messages_.at(index);
-  const Rank target = message.target;
   const uint32_t lane = message.lane;
+  if (message.is_access()) {
+    const Rank self = message.is_write != 0 ? message.source : message.target;
+    lane_state(self, lane).message = index;
+    advance(self, lane);
+    return;
+  }
+  const Rank target = message.target;
   LaneState& state = lane_state(target, lane);
   if (state.state != State::kForMessage || state.peer != message.source) {
     messages_.enqueue(index);

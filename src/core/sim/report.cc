@@ -182,6 +182,7 @@ Machine machine_of(const graph::LinkGraph& graph, const algo::Problem& problem, 
     case Collective::kAllReduce:
     case Collective::kAllGather:
     case Collective::kReduceScatter:
+    case Collective::kAllToAll:
     case Collective::kBroadcast:
     case Collective::kReduce: {
       const double least = graph::least_ns(graph, problem.collective, problem.root, bytes);

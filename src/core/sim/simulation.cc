@@ -15,7 +15,7 @@ using cost::ShortOp;
 namespace {
 
 constexpr uint64_t kEventsPerProgress = uint64_t{1} << 20;
-constexpr uint32_t kHopsMax = (1u << 24) - 1;
+constexpr uint32_t kHopsMax = (1u << 22) - 1;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& pr
       links_(options.links == nullptr
                  ? std::nullopt
                  : std::optional<LinkPorts>(std::in_place, *options.links, options.slow)),
-      memory_costs_(costs_, layout_, links_ ? &*links_ : nullptr),
+      memory_costs_(costs_, layout_, links_.has_value()),
       feed_(algorithm, problem, bytes, options.slicing, memory_costs_,
             options.operations_pending_max),
       lane_count_(feed_.lane_count()),
@@ -46,7 +46,12 @@ Simulation::Simulation(const algo::Algorithm& algorithm, const algo::Problem& pr
   for (const DeadRank& dead : options.dead) {
     ranks_[dead.rank].dead_at = std::min(ranks_[dead.rank].dead_at, ps_of_ns(dead.at_ns));
   }
+  for (const double ns : options.nic_ns_per_byte_of_node) nic_of_node_.push_back(rate_of(ns));
   report_.rails = costs_.rails;
+}
+
+Rate Simulation::nic_of(Rank rank) const {
+  return nic_of_node_.empty() ? costs_.nic : nic_of_node_[problem_.node_of_rank[rank]];
 }
 
 Picoseconds Simulation::scaled(const RankState& rank, Picoseconds cost) const {
@@ -128,6 +133,10 @@ void Simulation::advance(Rank rank, uint32_t lane) {
       case ShortOp::Code::kWait:
         if (!wait(rank, lane, state, *op)) return;
         break;
+      case ShortOp::Code::kRead:
+      case ShortOp::Code::kWrite:
+        if (!access(rank, lane, state, *op)) return;
+        break;
     }
     feed_.advance(rank, lane);
   }
@@ -179,6 +188,8 @@ void Simulation::send(Rank rank, uint32_t lane, LaneState& state, const ShortOp&
   message.target = op.peer;
   message.lane = static_cast<uint8_t>(lane);
   message.hops = std::min(state.hops + 1, kHopsMax);
+  message.is_write = 0;
+  message.is_read = 0;
   message.bytes = op.amount;
   message.path = state.path;
   if (links_) {
@@ -186,6 +197,39 @@ void Simulation::send(Rank rank, uint32_t lane, LaneState& state, const ShortOp&
   } else {
     pass_egress(index, state.time);
   }
+}
+
+bool Simulation::access(Rank rank, uint32_t lane, LaneState& state, const ShortOp& op) {
+  if (state.message == kNone) {
+    const bool reads = op.code == ShortOp::Code::kRead;
+    const uint32_t index = messages_.acquire();
+    Message& message = messages_.at(index);
+    message.source = reads ? op.peer : rank;
+    message.target = reads ? rank : op.peer;
+    message.lane = static_cast<uint8_t>(lane);
+    message.hops = state.hops;
+    message.is_write = reads ? 0 : 1;
+    message.is_read = reads ? 1 : 0;
+    message.bytes = op.amount;
+    message.path = state.path;
+    state.state = State::kForAccess;
+    state.peer = op.peer;
+    begin_links(index, state.time);
+    return false;
+  }
+  const Message& message = messages_.at(state.message);
+  if (message.end > state.time) {
+    if (lane_count_ > 1 && message.end > now_) {
+      queue_resume(rank, lane, state, message.end);
+      return false;
+    }
+    record(Span::Kind::kCompute, rank, lane, rank, state.time, message.end);
+    state.time = message.end;
+    state.path = message.path;
+  }
+  messages_.release(state.message);
+  state.message = kNone;
+  return true;
 }
 
 // False when the message has not arrived yet.

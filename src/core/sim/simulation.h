@@ -33,7 +33,7 @@ class Simulation {
 
  private:
   static constexpr Rank kNobody = 0xffffffffu;
-  enum class State : uint8_t { kReady, kQueued, kForMessage, kForSignal, kDone, kDead };
+  enum class State : uint8_t { kReady, kQueued, kForMessage, kForSignal, kForAccess, kDone, kDead };
   enum EventKind : uint32_t { kResume, kNicOut, kArrival, kIngress, kLink };
 
   struct LaneState {
@@ -64,6 +64,8 @@ class Simulation {
   void send(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   bool receive(Rank rank, uint32_t lane, LaneState& state, Rank source);
   void compute(Rank rank, uint32_t lane, LaneState& state, Picoseconds cost);
+  // Reads or writes memory of a peer over the links; false: it is under way.
+  bool access(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   void signal(Rank rank, LaneState& state, const cost::ShortOp& op);
   bool wait(Rank rank, uint32_t lane, LaneState& state, const cost::ShortOp& op);
   bool wait_for(Rank rank, LaneState& state, Rank sender, const cost::ShortOp& op);
@@ -81,6 +83,7 @@ class Simulation {
   // ---- The way of a message (message_way.cc)
   void pass_egress(uint32_t index, Picoseconds time);
   void pass_nic_out(uint32_t index, Picoseconds time);
+  Rate nic_of(Rank rank) const;  // of its node
   void depart(uint32_t index, Picoseconds time, Picoseconds latency);
   void arrive(uint32_t index, Picoseconds time);
   void enter(uint32_t index, Picoseconds time);
@@ -123,6 +126,7 @@ class Simulation {
   std::vector<LaneState> lanes_;
   std::vector<Port> nic_out_;
   std::vector<Port> nic_in_;
+  std::vector<Rate> nic_of_node_;  // empty: nodes are alike
   Picoseconds now_ = 0;
   uint64_t events_ = 0;
   uint64_t hash_ = 0x243f6a8885a308d3u;

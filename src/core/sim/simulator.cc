@@ -111,6 +111,25 @@ Status check_faults(const algo::Problem& problem, const Options& options) {
   return {};
 }
 
+Status check_nodes(const algo::Problem& problem, const Options& options) {
+  const std::vector<double>& nics = options.nic_ns_per_byte_of_node;
+  if (nics.empty()) return {};
+  const size_t nodes =
+      problem.node_of_rank.empty()
+          ? 1
+          : *std::max_element(problem.node_of_rank.begin(), problem.node_of_rank.end()) + size_t{1};
+  if (nics.size() != nodes) {
+    return invalid_argument(
+        fmt::format("figures of {} NICs are given, there are {} nodes", nics.size(), nodes));
+  }
+  for (const double ns : nics) {
+    if (!std::isfinite(ns) || ns < 0 || ns > 1e6) {
+      return invalid_argument(fmt::format("{} ns per byte of a NIC; allowed is 0 to 1e6", ns));
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Report> simulate(const algo::Algorithm& algorithm, const algo::Problem& problem,
@@ -118,6 +137,7 @@ Result<Report> simulate(const algo::Algorithm& algorithm, const algo::Problem& p
   WEIR_RETURN_IF_ERROR(check_problem(algorithm, problem, bytes, options));
   WEIR_RETURN_IF_ERROR(check_faults(problem, options));
   WEIR_RETURN_IF_ERROR(validate(options.network));
+  WEIR_RETURN_IF_ERROR(check_nodes(problem, options));
   return Simulation(algorithm, problem, bytes, options).run();
 }
 

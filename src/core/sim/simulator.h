@@ -6,8 +6,8 @@
 // Model. Ports contend as network.h says, or the links of a graph as Options::links says. A rank
 // has one core: overheads, copies and reductions of its lanes take turns on it, in time order.
 // Sends do not wait for the receiver (eager, buffered). Copies and reductions from peers' memory
-// take the reader's core and no port. The same inputs give the same result to the bit, trace hash
-// included. Thread-safe: no shared state.
+// take the reader's core and no port, but the links of a graph. The same inputs give the same
+// result to the bit, trace hash included. Thread-safe: no shared state.
 #pragma once
 
 #include <cstdint>
@@ -50,10 +50,14 @@ struct Options {
   // started, and is taken for max(gap, bytes / bandwidth); one without a limit, not at all. The
   // message arrives the sum of the links' latencies later. Of `network` remain overheads, gaps,
   // copies and reductions; a signal takes `signal_ns` and the latency of the way, and a byte at a
-  // peer `remote_ns_per_byte` and the time of the slowest link on the way, which it does not claim.
+  // peer `remote_ns_per_byte`; then it claims the links of its way like a message, without gap and
+  // latency.
   // The links of a slow rank are slow too. The graph has as many ranks as the problem and outlives
   // the call; which ranks are on one node is said by the problem, as ever.
   const graph::LinkGraph* links = nullptr;
+  // ns per byte of the NIC of each node, in place of network.nic.ns_per_byte; empty: nodes are
+  // alike. Not with links.
+  std::vector<double> nic_ns_per_byte_of_node;
   cost::Slicing slicing;  // whole chunks, unless set otherwise
   std::vector<SlowRank> slow;
   std::vector<DeadRank> dead;

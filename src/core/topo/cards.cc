@@ -9,6 +9,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/topo/pci.h"
 #include "core/topo/sysfs_files.h"
 
 namespace weir::topo {
@@ -69,7 +70,37 @@ std::string look_at(const fs::path& device, uint8_t* kinds) {
   return idle.empty() ? "neither InfiniBand nor RoCE nor EFA" : idle;
 }
 
+std::vector<std::string> device_names(const fs::path& folder) {
+  std::vector<std::string> names = entries(folder);
+  if (names.size() > kDeviceCountMax) names.resize(kDeviceCountMax);
+  return names;
+}
+
+// What `device`, a link, points to is named by its address on PCI.
+std::string address_at(const fs::path& device) {
+  std::error_code error;
+  const std::string name = fs::canonical(device, error).filename();
+  return !error && PciAddress::parse(name) ? name : "";
+}
+
 }  // namespace
+
+std::vector<ActiveCard> active_cards(const std::string& sysfs_root) {
+  const fs::path folder = fs::path(sysfs_root) / "class" / "infiniband";
+  std::vector<ActiveCard> cards;
+  for (const std::string& name : device_names(folder)) {
+    uint8_t kinds = 0;
+    (void)look_at(folder / name, &kinds);
+    if (kinds == 0) continue;
+    const fs::path device = folder / name / "device";
+    cards.push_back({name, address_at(device), entries(device / "net")});
+  }
+  return cards;
+}
+
+std::string address_of_interface(const std::string& name, const std::string& sysfs_root) {
+  return address_at(fs::path(sysfs_root) / "class" / "net" / name / "device");
+}
 
 const char* name_of(CardKind kind) {
   switch (kind) {
@@ -86,8 +117,7 @@ const char* name_of(CardKind kind) {
 Cards look_for_cards(const std::string& sysfs_root) {
   Cards cards;
   const fs::path folder = fs::path(sysfs_root) / "class" / "infiniband";
-  std::vector<std::string> names = entries(folder);
-  if (names.size() > kDeviceCountMax) names.resize(kDeviceCountMax);
+  const std::vector<std::string> names = device_names(folder);
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string says = look_at(folder / names[i], &cards.kinds);
     if (i < kTextCountMax) {

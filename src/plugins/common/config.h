@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "weir/plugin.h"
 
@@ -32,6 +34,17 @@ inline std::string config_problem(const weir_transport_config_t& config, uint32_
            " to " + text_of(kSecretBytesMax) + " are needed";
   }
   return "";
+}
+
+// The names of a hint, which is null or has commas.
+inline std::vector<std::string> names_in(const char* list) {
+  std::vector<std::string> names;
+  for (std::string_view text = list == nullptr ? "" : list; !text.empty();) {
+    const size_t comma = text.find(',');
+    names.emplace_back(text.substr(0, comma));
+    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+  }
+  return names;
 }
 
 }  // namespace weir::plugins::common

@@ -157,10 +157,11 @@ class Instance : public message::Participant {
   std::vector<Channel> channels_;  // [peer * kLaneCount + lane]
   Channel* waiting_ = nullptr;     // channels with operations that the provider has not
   uint32_t idle_pumps_ = 0;
-  bool broken_ = false;     // the completion queue
-  uint64_t list_ns_ = 0;    // libfabric took to list its providers
-  uint64_t open_ns_ = 0;    // and to open the endpoint
-  bool uses_cuda_ = false;  // the process, when the endpoint was opened
+  bool broken_ = false;             // the completion queue
+  uint64_t list_ns_ = 0;            // libfabric took to list its providers
+  uint64_t open_ns_ = 0;            // and to open the endpoint
+  std::vector<std::string> cards_;  // that this rank uses; empty: any
+  bool uses_cuda_ = false;          // the process, when the endpoint was opened
 };
 
 }  // namespace weir::plugins::ofi

@@ -147,10 +147,11 @@ weir_result_t Instance::open_endpoint(const std::string& provider) {
   net::IpAddress source;
   const weir_result_t chosen = source_address(&source);
   if (chosen != WEIR_OK) return chosen;
-  Info info = find_provider(library_, provider, source, uses_cuda_, &reason);
+  Info info = find_provider(library_, provider, source, cards_, uses_cuda_, &reason);
   if (info == nullptr) return report.fail(WEIR_ERROR_UNSUPPORTED, reason);
   const weir_result_t checked = check_descriptors(report, provider, rank_count);
   if (checked != WEIR_OK) return checked;
+  const std::string domain = info->domain_attr->name != nullptr ? info->domain_attr->name : "";
   endpoint_ = std::make_unique<Endpoint>(library_);
   const char* wanted = report.setting("WEIR_OFI_REGISTER");
   const bool registers = wanted != nullptr && strcmp(wanted, "1") == 0;
@@ -162,7 +163,8 @@ weir_result_t Instance::open_endpoint(const std::string& provider) {
   if (!net::fill_random(&own_token_, sizeof own_token_)) {
     return report.fail(WEIR_ERROR_SYSTEM, "getrandom failed");
   }
-  report.log(Report::kInformation, "rank " + text_of(rank) + " uses provider " + provider);
+  report.log(Report::kInformation,
+             "rank " + text_of(rank) + " uses provider " + provider + ", domain " + domain);
   return WEIR_OK;
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "plugins/common/config.h"
 #include "plugins/common/table.h"
 #include "plugins/ofi/instance.h"
 #include "plugins/ofi/library.h"
@@ -36,6 +37,7 @@ weir_result_t Instance::open(const weir_host_t* host, const weir_transport_confi
   }
   auto self = std::make_unique<Instance>(*library);
   self->comm_id_ = config.comm_id;
+  self->cards_ = common::names_in(config.domain);
   self->key_proof_ = remote::proof_key(config.secret, config.secret_bytes, kName, config.comm_id);
   weir_result_t result = self->begin(host, kName, config);
   if (result == WEIR_OK) result = self->find_providers();

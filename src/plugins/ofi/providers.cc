@@ -186,8 +186,20 @@ std::string common_provider(const std::vector<std::vector<std::string>>& lists, 
   return "";
 }
 
+bool is_of_card(const fi_info& info, std::string_view card) {
+  const auto is_it = [&](const char* name) {
+    if (name == nullptr || card.empty()) return false;
+    const std::string_view text = name;
+    return text.starts_with(card) && (text.size() == card.size() || text[card.size()] == '-');
+  };
+  const char* device = info.nic != nullptr && info.nic->device_attr != nullptr
+                           ? info.nic->device_attr->name
+                           : nullptr;
+  return is_it(device) || is_it(info.domain_attr != nullptr ? info.domain_attr->name : nullptr);
+}
+
 Info find_provider(const Library& library, const std::string& name, const net::IpAddress& source,
-                   bool devices, std::string* reason) {
+                   const std::vector<std::string>& cards, bool devices, std::string* reason) {
   int error = 0;
   Info first = ask(library, name, nullptr, devices, &error);
   // A name may be a prefix of another one's layering; only the very one is meant.
@@ -199,6 +211,18 @@ Info find_provider(const Library& library, const std::string& name, const net::I
     }
     return found;
   };
+  const fi_info* leading = nullptr;
+  for (const fi_info* info = first.get(); info != nullptr && leading == nullptr;
+       info = info->next) {
+    if (is_it(*info)) leading = info;
+  }
+  for (const std::string& card : cards) {
+    for (const fi_info* info = leading; info != nullptr; info = info->next) {
+      if (is_it(*info) && info->addr_format == leading->addr_format && is_of_card(*info, card)) {
+        return Info(library.dupinfo(info), InfoDeleter{&library});
+      }
+    }
+  }
   const bool ip = first != nullptr && is_ip(*first);
   if (ip && source.valid()) {
     int ignored = 0;

@@ -59,10 +59,15 @@ bool list_providers(const Library& library, const char* wanted, std::vector<std:
 std::string common_provider(const std::vector<std::vector<std::string>>& lists, bool one_host);
 
 // What libfabric offers of a provider, bound to the local address `source` where the provider has
-// IP addresses. `devices`: with memory of devices (FI_HMEM) where it has that, as its caps then
+// IP addresses. Of its domains, that of the first of `cards` (is_of_card) that
+// has one with the addresses of the first domain; then `source` does not matter. `devices`: with memory of devices (FI_HMEM) where it has that, as its caps then
 // tell. Null with the reason.
 Info find_provider(const Library& library, const std::string& name, const net::IpAddress& source,
-                   bool devices, std::string* reason);
+                   const std::vector<std::string>& cards, bool devices, std::string* reason);
+
+// Whether the domain is over the verbs device `card`: the card's name is the device's, or the
+// domain's, or what precedes "-" there.
+bool is_of_card(const fi_info& info, std::string_view card);
 
 // "a,b" <-> {"a", "b"}
 std::string join_names(const std::vector<std::string>& names);

@@ -333,6 +333,7 @@ Rail* Bundle::choose(uint32_t bytes) {
 // For a part of so many bytes that are to end together: of the rails that have a share of them and
 // take it now, the one that gets to it first; or a rail on trial.
 Rail* Bundle::choose_part(uint64_t bytes, uint32_t* part_bytes) {
+  if (shares_.count != 0) return choose_fixed_part(bytes, part_bytes);
   Flow flows[kRailsMax];
   uint32_t rails[kRailsMax];
   uint64_t shares[kRailsMax];
@@ -364,6 +365,21 @@ Rail* Bundle::choose_part(uint64_t bytes, uint32_t* part_bytes) {
         static_cast<uint32_t>(std::min({shares[k], room, uint64_t{rail.fragment_bytes()}}));
   }
   return best;
+}
+
+// The rail that has had the least for its share, if it takes more now.
+Rail* Bundle::choose_fixed_part(uint64_t bytes, uint32_t* part_bytes) {
+  uint32_t least = kRailsMax;
+  for (uint32_t i = 0; i < rail_count(); ++i) {
+    const auto part = [&](uint32_t rail) { return given_bytes_[rail] / shares_.part[rail]; };
+    if (carries(i) && (least == kRailsMax || part(i) < part(least))) least = i;
+  }
+  if (least == kRailsMax) return nullptr;
+  Rail& rail = rails_[least];
+  if (!takes_more(rail) || rail.ahead_bytes() >= rail.ahead_bytes_max()) return nullptr;
+  *part_bytes = static_cast<uint32_t>(std::min<uint64_t>(bytes, rail.fragment_bytes()));
+  given_bytes_[least] += *part_bytes;
+  return &rail;
 }
 
 void Bundle::give(Fragment fragment, Rail* rail, uint64_t now_ns) {

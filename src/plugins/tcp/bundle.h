@@ -77,6 +77,9 @@ class Bundle final : private Receiver {
   Bundle(const Bundle&) = delete;
   Bundle& operator=(const Bundle&) = delete;
 
+  // Cuts messages in fixed parts, one number above 0 for each rail, in place of measured rates.
+  void fix_shares(const Shares& shares) { shares_ = shares; }
+
   // The connections of a rail, which are the bundle's from then on; `returns` is how often it has
   // come back.
   void attach(uint32_t rail, Stream data, Stream control, uint32_t returns);
@@ -207,6 +210,7 @@ class Bundle final : private Receiver {
   Rail* quickest(uint64_t bytes);
   Rail* choose(uint32_t bytes);
   Rail* choose_part(uint64_t bytes, uint32_t* part_bytes);
+  Rail* choose_fixed_part(uint64_t bytes, uint32_t* part_bytes);
   void complete_send(Lane* lane, Op* op);
   bool cut(uint32_t lane_index, uint64_t now_ns);
   void push();
@@ -222,6 +226,8 @@ class Bundle final : private Receiver {
   }
 
   const Clock clock_;
+  Shares shares_ = {};
+  double given_bytes_[kRailsMax] = {};  // of parts, with fixed shares
   std::vector<Rail> rails_;
   std::vector<Link> links_;
   std::vector<Control> controls_;

@@ -114,6 +114,7 @@ weir_result_t Instance::make(uint32_t index) {
     made->way += ", " + text_of(rail_count) + " rails";
     made->bundle = std::make_unique<Bundle>(rail_count);
     made->bundle->peer = index;
+    made->bundle->fix_shares(shares);
     if (rejoin == nullptr) rejoin = std::make_unique<Rejoin>(report, this);
     rejoin->add(index, is_lower, made->bundle.get(), std::move(ways));
   } else {

@@ -252,7 +252,7 @@ weir_result_t viable(void*, const weir_host_t* host, char* reason, size_t reason
 namespace {
 
 // Listens at the address of every interface that the settings allow.
-weir_result_t listen(Instance* self) {
+weir_result_t listen(Instance* self, const weir_transport_config_t& config) {
   const Report& report = self->report;
   net::InterfaceFilter filter;
   std::string reason;
@@ -264,6 +264,7 @@ weir_result_t listen(Instance* self) {
   if (!net::list_interfaces(filter, &interfaces, &reason)) {
     return report.fail(WEIR_ERROR_SYSTEM, "tcp: " + reason);
   }
+  put_near_first(common::names_in(config.interface), &interfaces);
   PeerAddress& own = self->own;
   own.rank = self->rank;
   if (const char* text = report.setting("WEIR_TCP_CONNECTIONS"); text != nullptr && *text != 0) {
@@ -323,9 +324,13 @@ weir_result_t open(void*, const weir_host_t* host, const weir_transport_config_t
       return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
                          "tcp: WEIR_TCP_IO must be auto, io_uring or poll");
     }
+    if (!parse_shares(report.setting("WEIR_TCP_SHARES"), &self->shares)) {
+      return report.fail(WEIR_ERROR_INVALID_ARGUMENT,
+                         "tcp: WEIR_TCP_SHARES must be 2 to 8 numbers from 1 to 1000, such as 2:1");
+    }
     self->rank = config->rank;
     self->rank_count = config->rank_count;
-    const weir_result_t result = listen(self.get());
+    const weir_result_t result = listen(self.get(), *config);
     if (result != WEIR_OK) return result;
     *instance = reinterpret_cast<weir_transport_t*>(self.release());
     return WEIR_OK;

@@ -64,4 +64,19 @@ void share_out(const Flow* flows, uint32_t flow_count, uint64_t bytes, uint64_t*
   shares[last] += rest;
 }
 
+bool parse_shares(const char* text, Shares* shares) {
+  *shares = Shares();
+  if (text == nullptr || *text == 0) return true;
+  for (const char* at = text;; ++at) {
+    uint32_t part = 0;
+    for (; *at >= '0' && *at <= '9' && part <= kShareMax; ++at) {
+      part = part * 10 + static_cast<uint32_t>(*at - '0');
+    }
+    if (part == 0 || part > kShareMax || shares->count == kRailsMax) return false;
+    shares->part[shares->count++] = part;
+    if (*at == 0) return shares->count > 1;
+    if (*at != ':') return false;
+  }
+}
+
 }  // namespace weir::plugins::tcp

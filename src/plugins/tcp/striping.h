@@ -21,4 +21,13 @@ struct Flow {
 // gets its least_bytes.
 void share_out(const Flow* flows, uint32_t flow_count, uint64_t bytes, uint64_t* shares);
 
+// Parts that are not measured but given (WEIR_TCP_SHARES); rails beyond `count` have 1.
+inline constexpr uint32_t kShareMax = 1000;
+struct Shares {
+  uint32_t count = 0;  // 0: none are given
+  uint32_t part[kRailsMax] = {1, 1, 1, 1, 1, 1, 1, 1};
+};
+// "2:1": 2 to kRailsMax numbers from 1 to kShareMax. Null or "" is none. False: it is none of these.
+bool parse_shares(const char* text, Shares* shares);
+
 }  // namespace weir::plugins::tcp

@@ -79,6 +79,21 @@ std::vector<uint32_t> numbers_of(const std::vector<net::Interface>& interfaces) 
   return numbers;
 }
 
+void put_near_first(const std::vector<std::string>& near, std::vector<net::Interface>* interfaces) {
+  const auto place_of = [&](const net::Interface& one) {
+    return std::find(near.begin(), near.end(), one.name) - near.begin();
+  };
+  std::stable_sort(interfaces->begin(), interfaces->end(),
+                   [&](const net::Interface& a, const net::Interface& b) {
+                     if (a.is_loopback != b.is_loopback) return b.is_loopback;
+                     if (a.speed_mbits != b.speed_mbits) return a.speed_mbits > b.speed_mbits;
+                     if (a.address.family != b.address.family) {
+                       return a.address.family < b.address.family;
+                     }
+                     return place_of(a) < place_of(b);
+                   });
+}
+
 std::vector<Way> ways_to(const PeerAddress& own, const std::vector<net::Interface>& interfaces,
                          const PeerAddress& peer, bool all_here) {
   const bool here = own.host.known() && peer.host == own.host;

@@ -24,6 +24,9 @@ struct Way {
 // Interfaces by number, which is their place among the names: 0, 1, …
 std::vector<uint32_t> numbers_of(const std::vector<net::Interface>& interfaces);
 
+// Of interfaces of one speed, those in `near` come first, in that order.
+void put_near_first(const std::vector<std::string>& near, std::vector<net::Interface>* interfaces);
+
 // `all_here`: all ranks share a host. Loopback where they do or where it is asked for, then common
 // subnets, the fastest first, then others.
 std::vector<Way> ways_to(const PeerAddress& own, const std::vector<net::Interface>& interfaces,

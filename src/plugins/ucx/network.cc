@@ -15,6 +15,7 @@
 #include <string_view>
 #include <utility>
 
+#include "plugins/ucx/devices.h"
 #include "plugins/ucx/socket_watch.h"
 
 namespace weir::plugins::ucx {
@@ -83,8 +84,11 @@ struct Network::ContextOptions {
   bool copies_nothing = false;       // UCX_ZCOPY_THRESH is 0
   uint32_t queue_places = 0;         // 0: as UCX has it
   uint64_t tcp_segment_bytes = 0;    // 0: as UCX or the environment has it
+  std::string devices = {};          // UCX_NET_DEVICES; "": as the environment has it
 
-  bool any() const { return copies_nothing || queue_places != 0 || tcp_segment_bytes != 0; }
+  bool any() const {
+    return copies_nothing || queue_places != 0 || tcp_segment_bytes != 0 || !devices.empty();
+  }
   // Names as ucp_config_modify wants them.
   std::vector<std::pair<const char*, std::string>> settings() const;
 };
@@ -92,6 +96,7 @@ struct Network::ContextOptions {
 std::vector<std::pair<const char*, std::string>> Network::ContextOptions::settings() const {
   std::vector<std::pair<const char*, std::string>> list;
   if (transports != nullptr) list.emplace_back("TLS", transports);
+  if (!devices.empty()) list.emplace_back("NET_DEVICES", devices);
   if (copies_nothing) list.emplace_back("ZCOPY_THRESH", "0");
   if (queue_places != 0) list.emplace_back("MM_FIFO_SIZE", std::to_string(queue_places));
   if (tcp_segment_bytes != 0) {
@@ -116,7 +121,8 @@ std::string version_text(uint32_t number) {
 
 std::string library_version() { return version_text(library_version_number()); }
 
-std::string Network::open(uint32_t rank_count) {
+std::string Network::open(uint32_t rank_count, const std::vector<std::string>& cards) {
+  cards_ = cards;
   be_quiet();
   const Listening listening(&heard_);
   const std::lock_guard lock(life_mutex());
@@ -152,6 +158,10 @@ std::string Network::open_with(const char* transports, uint32_t rank_count) {
     if (asked_for == nullptr) options.tcp_segment_bytes = tcp_segment_bytes(rank_count);
     tcp_segment_ = asked_for != nullptr ? asked_for : std::to_string(options.tcp_segment_bytes);
   }
+  if (!cards_.empty() && getenv("UCX_NET_DEVICES") == nullptr) {
+    options.devices = devices_with(description, cards_);
+  }
+  devices_ = options.devices;
   if (options.any()) {
     ucp_cleanup(context_);
     reason = make_context(options);

@@ -68,8 +68,9 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  // "" or what does not work.
-  std::string open(uint32_t rank_count);
+  // "" or what does not work. `cards`: the only cards that are used, unless UCX_NET_DEVICES is set
+  // (devices.h).
+  std::string open(uint32_t rank_count, const std::vector<std::string>& cards = {});
   void close();
   // In a forked child, where UCX does not work: forgets all without touching it.
   void abandon();
@@ -87,6 +88,8 @@ class Network {
   const std::string& tcp_segment() const { return tcp_segment_; }
   // tcp is the only network that UCX has.
   bool is_tcp_only() const { return is_tcp_only_; }
+  // UCX_NET_DEVICES as it was set for `cards`; "": it was not.
+  const std::string& devices() const { return devices_; }
   // It sends from and receives into memory of CUDA devices.
   bool takes_cuda() const { return takes_cuda_; }
   Heard& heard() { return heard_; }
@@ -106,6 +109,8 @@ class Network {
   bool has_loopback_ = false;
   bool is_tcp_only_ = false;
   std::string tcp_segment_;
+  std::vector<std::string> cards_;
+  std::string devices_;
   std::vector<int> epolls_;
   bool takes_cuda_ = false;
   mutable Heard heard_;

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "plugins/common/config.h"
 #include "plugins/common/table.h"
 #include "plugins/ucx/instance.h"
 #include "weir/plugin.h"
@@ -53,8 +54,12 @@ weir_result_t Instance::open(const weir_host_t* host, const weir_transport_confi
   auto self = std::make_unique<Instance>();
   weir_result_t result = self->begin(host, kName, config);
   if (result != WEIR_OK) return result;
-  const std::string reason = self->network.open(config.rank_count);
+  const std::string reason = self->network.open(config.rank_count, common::names_in(config.domain));
   if (!reason.empty()) return self->report.fail(WEIR_ERROR_UNSUPPORTED, reason);
+  if (!self->network.devices().empty()) {
+    self->report.log(Report::kInformation, "ucx: rank " + text_of(config.rank) +
+                                               " uses UCX_NET_DEVICES=" + self->network.devices());
+  }
   result = self->check_descriptors();
   self->key_proof = remote::proof_key(config.secret, config.secret_bytes, kName, config.comm_id);
   *made = std::move(self);

@@ -131,5 +131,52 @@ TEST(Prediction, OfThousandsOfRanksTakesNoTime) {
   }
 }
 
+// 16 ranks on two packages of two caches each; `cross` times as slow between packages.
+double time_by(const char* name, double cross, uint64_t bytes) {
+  Table table = built_in_table();
+  const LinkTimes near = table.times.link(Link::kShmSharedCache);
+  for (const Link link : {Link::kShmSameSocket, Link::kShmCrossSocket}) {
+    LinkTimes& it = table.times.link(link) = near;
+    if (link == Link::kShmSameSocket) continue;
+    for (double& figure : it.window_ns_per_byte) figure *= cross;
+  }
+  std::vector<uint32_t> caches, packages;
+  for (uint32_t rank = 0; rank < 16; ++rank) {
+    caches.push_back(rank / 4);
+    packages.push_back(rank / 8);
+  }
+  algo::Problem problem = sim::problem(Collective::kAllReduce, 16);
+  problem.mapped = true;
+  problem.cache_of_rank = caches;
+  problem.numa_of_rank = packages;
+  Workload work{.problem = problem, .bytes = bytes, .slicing = {}, .layout = {}};
+  work.layout.cache_of_rank = caches;
+  work.layout.socket_of_rank = packages;
+  work.layout.ranks_per_cache = 4;
+  return predict(sim::algorithm(Collective::kAllReduce, name), work, table);
+}
+
+TEST(Prediction, PrefersGroupsOnlyWhereLinksBetweenThemAreSlow) {
+  for (const uint64_t bytes : {uint64_t{1} << 20, uint64_t{16} << 20}) {
+    EXPECT_GT(time_by("by_numa", 1, bytes), time_by("direct_two_phase", 1, bytes)) << bytes;
+    EXPECT_LT(time_by("by_numa", 8, bytes), time_by("direct_two_phase", 8, bytes)) << bytes;
+    EXPECT_LT(time_by("by_numa", 8, bytes), time_by("by_cache", 8, bytes)) << bytes;
+  }
+}
+
+// A cache of 32 MiB: 16 ranks have 2 MiB each, the 4 that share one have 8.
+TEST(Prediction, CountsTheRanksThatShareACache) {
+  const Table table = built_in_table();
+  Workload work{.problem = sim::problem(Collective::kAllReduce, 16),
+                .bytes = table.times.l3_bytes / 16,
+                .slicing = {},
+                .layout = {}};
+  work.problem.mapped = true;
+  const algo::Algorithm& direct = sim::algorithm(Collective::kAllReduce, "direct");
+  const double shared_by_all = predict(direct, work, table);
+  work.layout.ranks_per_cache = 4;
+  EXPECT_LT(predict(direct, work, table), shared_by_all);
+}
+
 }  // namespace
 }  // namespace weir::cost

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "core/algo/catalog.h"
 #include "core/cost/decision_log.h"
+#include "core/cost/run_ahead.h"
 
 namespace weir::cost {
 namespace {
@@ -48,6 +50,77 @@ TEST(Router, GoldenChoices) {
   EXPECT_EQ(spread(Collective::kAllToAll, 64 << 20), "pairwise");
   EXPECT_EQ(spread(Collective::kBarrier, 0), "dissemination");
   EXPECT_EQ(spread(Collective::kBroadcast, 8), "binomial");
+}
+
+// What the probe finds where two cores share a cache, and where they do not: two phases move the
+// same bytes, and keep both ranks waiting for each other.
+TEST(Router, TwoRanksReduceInOnePhaseWhereverTheirCoresAre) {
+  const std::vector<const algo::Algorithm*> reduce = {&algo::kDirectTwoPhaseReduce,
+                                                      &algo::kDirectReduce};
+  const std::vector<const algo::Algorithm*> all_reduce = {&algo::kDirectTwoPhaseAllReduce,
+                                                          &algo::kDirectAllReduce};
+  for (const double signal_ns : {50.0, 250.0, 400.0}) {
+    for (const double window : {0.025, 0.07, 0.15, 0.31}) {
+      Table table = built_in_table();
+      table.times.copy_ns_per_byte = {0.009, 0.022, 0.022};
+      table.times.reduce_ns_per_byte[0] = {0.014, 0.022, 0.024};
+      LinkTimes& link = table.times.link(Link::kShmSharedCache);
+      link.signal_ns = signal_ns;
+      link.window_ns_per_byte = {window, window, window};
+      for (uint64_t bytes = 8; bytes <= 64 << 20; bytes *= 2) {
+        for (const auto& both : {reduce, all_reduce}) {
+          const Request r = request(both[0]->collective, 2, bytes);
+          const auto decision = choose(r, both, table, nullptr);
+          ASSERT_TRUE(decision.ok());
+          EXPECT_STREQ(decision.value().algorithm->name, "direct")
+              << bytes << ' ' << signal_ns << ' ' << window;
+        }
+      }
+    }
+  }
+}
+
+TEST(Router, OfAboutTheSameTimesTheOneWithFewerSignalsIsTaken) {
+  // Two that differ in their signals only.
+  algo::Algorithm slow = algo::kDirectBarrier;
+  slow.name = "two_signals";
+  slow.shape = [](const algo::Problem&) { return sched::Shape{.signal_count = 2}; };
+  const std::vector<const algo::Algorithm*> both = {&slow, &algo::kDirectBarrier};
+  const auto decision =
+      choose(request(Collective::kBarrier, 2, 0), both, built_in_table(), nullptr);
+  ASSERT_TRUE(decision.ok());
+  EXPECT_STREQ(decision.value().algorithm->name, "direct");
+  EXPECT_EQ(decision.value().candidates[0].predicted_ns,
+            decision.value().candidates[1].predicted_ns);
+}
+
+// The rank that only sends works ahead; the root's core is what a call takes.
+TEST(RunAhead, ACallTakesTheTimeOfTheBusiestRank) {
+  const Table table = built_in_table();
+  const Request r = request(Collective::kReduce, 2, 1 << 20);
+  const auto ahead = run_ahead_ns(algo::kDirectReduce, r.work, table);
+  ASSERT_TRUE(ahead.has_value());
+  EXPECT_LT(*ahead, predict(algo::kDirectReduce, r.work, table));
+  // Of the root: a fold of its own input and of what its peer has staged.
+  const LinkTimes& link = table.times.link(Link::kShmSharedCache);
+  const auto regime = static_cast<size_t>(Regime::kL3);
+  const double per_byte = table.times.reduce_of(2, Regime::kL3) + link.window_ns_per_byte[regime] -
+                          table.times.copy_ns_per_byte[regime];
+  EXPECT_NEAR(*ahead, per_byte * (1 << 20), 0.1 * *ahead);
+}
+
+TEST(RunAhead, NoneWhereRanksMeet) {
+  const Table table = built_in_table();
+  EXPECT_FALSE(run_ahead_ns(algo::kDirectTwoPhaseReduce,
+                            request(Collective::kReduce, 2, 1 << 20).work, table));
+  EXPECT_FALSE(
+      run_ahead_ns(algo::kDirectAllReduce, request(Collective::kAllReduce, 4, 64).work, table));
+  EXPECT_FALSE(
+      run_ahead_ns(algo::kRingAllReduce, request(Collective::kAllReduce, 4, 64).work, table));
+  Request in_windows = request(Collective::kBroadcast, 2, 1 << 20);
+  EXPECT_TRUE(run_ahead_ns(algo::kDirectBroadcast, in_windows.work, table));
+  in_windows.work.problem.inputs_mapped = true;
+  EXPECT_FALSE(run_ahead_ns(algo::kDirectBroadcast, in_windows.work, table));
 }
 
 TEST(Router, DeterministicModeTakesOnlyRankOrder) {
@@ -119,6 +192,22 @@ TEST(Router, AProgramOfMessagesNeedsItsLanes) {
   EXPECT_NE(forced.status().text().find("needs more lanes than the transport has"),
             std::string::npos)
       << forced.status().text();
+}
+
+TEST(Router, SlicesInFlightAreThoseThatTheLanesOfTheTransportLeave) {
+  Request asked = request(Collective::kBroadcast, 8, 8 << 20, false);
+  asked.work.slicing = {.slice_bytes = 128 << 10, .in_flight = 4};
+  const algo::Algorithm* wide = algo::find_algorithm(Collective::kBroadcast, "double_binary_tree");
+  ASSERT_NE(wide, nullptr);
+  ASSERT_EQ(wide->shape(asked.work.problem).lane_count, 2u);
+  for (const auto& [lanes, in_flight] : {std::pair{2u, 1u}, {4u, 2u}, {5u, 2u}, {64u, 4u}}) {
+    asked.lane_count_max = lanes;
+    const auto chosen = choose(asked, std::vector{wide}, built_in_table(), nullptr);
+    ASSERT_TRUE(chosen.ok()) << chosen.status().text();
+    Workload work = asked.work;
+    work.slicing.in_flight = in_flight;
+    EXPECT_DOUBLE_EQ(chosen.value().predicted_ns, predict(*wide, work, built_in_table())) << lanes;
+  }
 }
 
 TEST(Router, WhatCannotBeForcedIsAnError) {
@@ -284,7 +373,7 @@ TEST_F(Measured, TheFasterOneIsTakenAndSaysWhy) {
   EXPECT_EQ(decision.algorithm->name, other());
   EXPECT_EQ(decision.by, Decision::By::kMeasured);
   EXPECT_EQ(decision.reason, "measured faster: 1.00 ms against 2.00 ms of " + predicted() +
-                                 ", which has the least predicted time (30 and 40 calls of earlier "
+                                 ", which is predicted to be the best (30 and 40 calls of earlier "
                                  "runs)");
 }
 

@@ -100,19 +100,15 @@ TEST_F(Planning, AnAlgorithmThatNobodyKnowsByNameIsOfferedWhatItSaysThatItCanDo)
   EXPECT_EQ(offered(uneven(Collective::kAllGather), 4, {&equal_only}), Names{});
 }
 
-TEST_F(Planning, AnAlgorithmIsOfferedFromTheNumberOfRanksThatItSays) {
-  algo::Algorithm from_three = made_up(algo::kRingAllGather);
-  from_three.worthwhile_from_ranks = 3;
+TEST_F(Planning, TwoRanksAreOfferedEachAlgorithmOverMappedMemory) {
+  const auto all = algo::all_algorithms();
   Call call;
-  call.collective = Collective::kAllGather;
-  call.count = 16;
-  const std::vector<const algo::Algorithm*> both = {&algo::kBruckAllGather, &from_three};
-  EXPECT_EQ(offered(call, 2, both), Names{"bruck"});
-  EXPECT_EQ(offered(call, 3, both), (Names{"bruck", "made_up"}));
-  // Whoever forces it knows what he does.
-  forced_ = {{Collective::kAllGather, algo::BlockLengths::kEqual, &from_three}};
-  offered(call, 2, both);
-  EXPECT_EQ(chosen_, &from_three);
+  call.collective = Collective::kReduce;
+  call.count = 1 << 16;
+  unsigned char segment[64];  // a plan that is bound touches none of it
+  context_.segment_base = segment;
+  context_.staging_bytes = 2 << 20;
+  EXPECT_EQ(offered(call, 2, {all.begin(), all.end()}), (Names{"direct", "direct_two_phase"}));
 }
 
 TEST_F(Planning, AnAllToAllVIsChosenByCostAmongAllThatTakeItsLengths) {

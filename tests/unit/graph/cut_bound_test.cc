@@ -62,6 +62,22 @@ TEST(CutBound, SetsTheLeastTimeOfEachCollective) {
   EXPECT_DOUBLE_EQ(least_ns(graph, Collective::kReduceScatter, 0, 4000), 100);
   EXPECT_DOUBLE_EQ(least_ns(graph, Collective::kAllReduce, 0, 4000), 200);
   EXPECT_DOUBLE_EQ(least_ns(graph, Collective::kBroadcast, 1, 3000), 100);
+  EXPECT_DOUBLE_EQ(least_ns(graph, Collective::kAllToAll, 0, 4000), 100);
+}
+
+// Two hosts of two ranks with links of 10 GB/s, joined by one of 4 GB/s: of 4,000 bytes each rank
+// has 2,000 for the other host.
+TEST(CutBound, OfAllToAllIsThatOfAHostWhereItsNetworkIsSlow) {
+  LinkGraph graph(4);
+  const VertexId switches[] = {graph.add_vertex(VertexKind::kSwitch, 0, "a"),
+                               graph.add_vertex(VertexKind::kSwitch, 1, "b")};
+  for (Rank rank = 0; rank < 4; ++rank) {
+    graph.set_rank(rank, rank / 2, "rank");
+    graph.add_links(rank, switches[rank / 2], 10'000'000, 0);
+  }
+  graph.add_links(switches[0], switches[1], 4'000'000, 0);
+  ASSERT_TRUE(graph.finish().ok());
+  EXPECT_DOUBLE_EQ(least_ns(graph, Collective::kAllToAll, 0, 4000), 1000);
 }
 
 // The most of ranks / bandwidth over all sets of vertices.

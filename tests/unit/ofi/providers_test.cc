@@ -34,5 +34,29 @@ TEST(OfiProviders, SharedMemoryIsForOneHost) {
   EXPECT_EQ(common_provider({{"shm", "sockets"}, {"shm", "sockets"}}, false), "sockets");
 }
 
+TEST(OfiProviders, ADomainIsOfTheCardThatItIsNamedAfter) {
+  const auto is_of = [](const char* domain, const char* device, const char* card) {
+    fi_info info = {};
+    fi_domain_attr domain_attr = {};
+    fid_nic nic = {};
+    fi_device_attr device_attr = {};
+    domain_attr.name = const_cast<char*>(domain);
+    device_attr.name = const_cast<char*>(device);
+    info.domain_attr = &domain_attr;
+    if (device != nullptr) {
+      nic.device_attr = &device_attr;
+      info.nic = &nic;
+    }
+    return is_of_card(info, card);
+  };
+  EXPECT_TRUE(is_of("mlx5_1", nullptr, "mlx5_1"));
+  EXPECT_TRUE(is_of("rdmap16s27-rdm", nullptr, "rdmap16s27"));
+  EXPECT_TRUE(is_of("other", "mlx5_1", "mlx5_1"));
+  EXPECT_FALSE(is_of("mlx5_10", "mlx5_10", "mlx5_1"));
+  EXPECT_FALSE(is_of("mlx5_0", "mlx5_0", "mlx5_1"));
+  EXPECT_FALSE(is_of(nullptr, nullptr, "mlx5_1"));
+  EXPECT_FALSE(is_of("mlx5_1", nullptr, ""));
+}
+
 }  // namespace
 }  // namespace weir::plugins::ofi

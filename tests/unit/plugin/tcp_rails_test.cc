@@ -372,6 +372,24 @@ TEST(TcpWays, AnAddressThatBothHaveIsNoRail) {
             "");
 }
 
+TEST(TcpWays, OfInterfacesOfOneSpeedTheNearOnesComeFirst) {
+  std::vector<net::Interface> all = {
+      interface("fast", 1, 1, 200'000), interface("a", 2, 1, 100'000),
+      interface("b", 3, 1, 100'000),    interface("c", 4, 1, 100'000),
+      interface("slow", 5, 1, 1000),    interface("lo", 6, 1)};
+  all.back().is_loopback = true;
+  const auto order = [&](const std::vector<std::string>& near) {
+    std::vector<net::Interface> sorted = all;
+    put_near_first(near, &sorted);
+    std::string names;
+    for (const net::Interface& one : sorted) names += one.name + " ";
+    return names;
+  };
+  EXPECT_EQ(order({}), "fast a b c slow lo ");
+  EXPECT_EQ(order({"c", "b"}), "fast c b a slow lo ");
+  EXPECT_EQ(order({"lo", "slow", "other"}), "fast a b c slow lo ");
+}
+
 TEST(TcpWays, RanksOfOneHostHaveNoRailsOverDifferentInterfaces) {
   const std::vector<net::Interface> both = {interface("eth0", 1, 1), interface("eth1", 2, 1)};
   EXPECT_TRUE(rails_between(offered(both), offered(both)).empty());

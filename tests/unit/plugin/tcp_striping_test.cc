@@ -86,5 +86,24 @@ TEST(TcpStriping, WhateverTheRailsNobodyEndsLaterThanOneWouldWithAllOfIt) {
   }
 }
 
+TEST(TcpStriping, SharesThatAreGivenAreReadOrRefused) {
+  Shares shares;
+  ASSERT_TRUE(parse_shares("2:1", &shares));
+  EXPECT_EQ(shares.count, 2u);
+  EXPECT_EQ(shares.part[0], 2u);
+  EXPECT_EQ(shares.part[1], 1u);
+  ASSERT_TRUE(parse_shares("1000:1:7:1:1:1:1:3", &shares));
+  EXPECT_EQ(shares.count, 8u);
+  EXPECT_EQ(shares.part[7], 3u);
+  for (const char* none : {static_cast<const char*>(nullptr), ""}) {
+    ASSERT_TRUE(parse_shares(none, &shares));
+    EXPECT_EQ(shares.count, 0u);
+  }
+  for (const char* bad : {"2", "2:", ":1", "2:0", "2:1001", "2:-1", "a:b", "2;1", "2:1 ",
+                          "99999999999:1", "1:1:1:1:1:1:1:1:1"}) {
+    EXPECT_FALSE(parse_shares(bad, &shares)) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace weir::plugins::tcp

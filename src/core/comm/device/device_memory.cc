@@ -105,4 +105,14 @@ int current_device() {
   return known ? device : -1;
 }
 
+std::string told_device(int device) {
+  const cuda::Driver* it = driver.load(std::memory_order_acquire);
+  char address[32] = {};
+  if (it == nullptr || it->cuDeviceGetPCIBusId == nullptr ||
+      it->cuDeviceGetPCIBusId(address, sizeof address - 1, device) != 0) {
+    return "";
+  }
+  return std::string(address) + " " + std::to_string(device);
+}
+
 }  // namespace weir::comm

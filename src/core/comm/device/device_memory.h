@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <string>
 
 namespace weir::comm {
 
@@ -25,5 +26,9 @@ int device_of_memory(const void* pointer);
 // The device of the context that is current in this thread; -1: there is none, or no driver is
 // known.
 int current_device();
+
+// PCI address and number of a device, as ranks tell them: "0000:3b:00.0 1"; "": the driver does not
+// say.
+std::string told_device(int device);
 
 }  // namespace weir::comm

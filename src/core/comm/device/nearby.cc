@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/comm/device/nearby.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <vector>
 
 #include "core/comm/device/device_memory.h"
+#include "core/comm/start/process_topology.h"
 #include "core/topo/cpus.h"
 #include "core/topo/nearest.h"
 #include "net/interfaces.h"
@@ -13,22 +15,22 @@
 namespace weir::comm {
 namespace {
 
-std::vector<std::string> allowed_interfaces() {
+CardCandidates candidates(const std::string& sysfs_root) {
   net::InterfaceFilter filter;
   std::vector<net::Interface> list;
   std::string reason;
-  std::vector<std::string> names;
   if (!net::filter_from(std::getenv("WEIR_IFNAME"), std::getenv("NCCL_SOCKET_IFNAME"), &filter,
                         &reason) ||
       !net::list_interfaces(filter, &list, &reason)) {
-    return names;
+    return {};
   }
-  for (const net::Interface& one : list) {
-    if (!one.is_loopback) names.push_back(one.name);
-  }
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());  // one per address
-  return names;
+  return card_candidates(filter, list, sysfs_root);
+}
+
+std::string describe(const char* what, const std::string& used, const topo::NearPorts& near) {
+  if (used.empty()) return "";
+  const std::string why = near.describe();
+  return fmt::format("{} {}{}", what, used, why.empty() ? "" : fmt::format(" ({})", why));
 }
 
 }  // namespace
@@ -40,13 +42,37 @@ void Nearby::hint(weir_transport_config_t* config) const {
   config->domain = domain.empty() ? nullptr : domain.c_str();
 }
 
+std::string Nearby::describe() const {
+  const std::string cards = comm::describe("cards", domain, near.cards);
+  const std::string interfaces = comm::describe("interfaces", interface, near.interfaces);
+  return fmt::format("{}{}{}", cards, cards.empty() || interfaces.empty() ? "" : ", ", interfaces);
+}
+
 Nearby look_nearby(bool asks_driver, const std::string& sysfs_root) {
   Nearby it;
   if (asks_driver) it.device = current_device();
   it.numa_node = topo::numa_node_of(topo::cpus_allowed(), sysfs_root);
-  it.interface = topo::nearest_device("net", allowed_interfaces(), it.numa_node, sysfs_root);
-  it.domain = topo::nearest_device("infiniband", topo::devices_of_class("infiniband", sysfs_root),
-                                   it.numa_node, sysfs_root);
+  return it;
+}
+
+Nearby look_nearby(const Settings& settings, bool asks_driver, Rank rank,
+                   const std::string& sysfs_root) {
+  Nearby it = look_nearby(asks_driver, sysfs_root);
+  if (settings.cards == "0") return it;
+  const CardCandidates all = candidates(sysfs_root);
+  topo::RankPlace place{"", topo::cpus_allowed()};
+  if (it.device >= 0) {
+    const std::string told = told_device(it.device);
+    place.device = told.substr(0, told.find(' '));
+  }
+  it.near = near_cards(all, nullptr, place);
+  if (all.several()) {
+    with_topology(settings, [&](const topo::Topology& topology) {
+      it.near = near_cards(all, &topology, place);
+    });
+  }
+  it.interface = join_names(rotated(it.near.interfaces.names, rank));
+  it.domain = join_names(it.near.cards.names);
   return it;
 }
 

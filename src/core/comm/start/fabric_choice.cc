@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/base/rank_list.h"
+#include "core/comm/start/card_choice.h"
 
 namespace weir::comm {
 namespace {
@@ -14,6 +15,8 @@ namespace {
 using topo::CardKind;
 
 constexpr size_t kTextBytesMax = 400;
+constexpr size_t kHeadBytes = 4;
+constexpr size_t kNearBytesMax = 4096;
 constexpr CardKind kKinds[] = {CardKind::kInfiniBand, CardKind::kRoce, CardKind::kEfa};
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
@@ -93,15 +96,29 @@ std::string CardsSeen::pack() const {
   std::string bytes;
   bytes += static_cast<char>(stance);
   bytes += static_cast<char>(cards.kinds);
-  return bytes + bounded(cards.text);
+  std::string names;
+  for (const std::string& name : near) {
+    if (names.size() + name.size() >= kNearBytesMax) break;
+    names += (names.empty() ? "" : ",") + name;
+  }
+  bytes += static_cast<char>(names.size());
+  bytes += static_cast<char>(names.size() >> 8);
+  return bytes + names + bounded(cards.text);
 }
 
 bool CardsSeen::unpack(const std::string& bytes, CardsSeen* seen) {
-  if (bytes.size() < 2) return false;
+  if (bytes.size() < kHeadBytes) return false;
   const auto stance = static_cast<uint8_t>(bytes[0]);
   seen->stance = static_cast<FabricStance>(stance);
   seen->cards.kinds = static_cast<uint8_t>(bytes[1]);
-  seen->cards.text = bytes.substr(2);
+  const size_t near_bytes =
+      static_cast<unsigned char>(bytes[2]) + size_t{static_cast<unsigned char>(bytes[3])} * 256;
+  if (near_bytes > kNearBytesMax || near_bytes > bytes.size() - kHeadBytes) return false;
+  seen->near = split_names(bytes.substr(kHeadBytes, near_bytes));
+  for (const std::string& name : seen->near) {
+    if (!is_bounded(name)) return false;
+  }
+  seen->cards.text = bytes.substr(kHeadBytes + near_bytes);
   return stance <= static_cast<uint8_t>(FabricStance::kRefused) &&
          seen->cards.kinds <= topo::kCardKindsAll && is_bounded(seen->cards.text);
 }

@@ -7,7 +7,9 @@
 //   offset  bytes  field
 //        0      1  stance: 0 free, 1 named, 2 refused
 //        1      1  kinds of cards, bits of topo::CardKind
-//        2  <=400  text
+//        2      2  bytes of the names of near cards, little-endian
+//        4  <=4096 these names, with commas
+//      ...  <=400  text
 #pragma once
 
 #include <cstdint>
@@ -33,6 +35,7 @@ FabricStance stance_of(const Settings& settings);
 struct CardsSeen {
   FabricStance stance = FabricStance::kFree;
   topo::Cards cards;
+  std::vector<std::string> near;  // cards that are nearest to the rank, equally near
 
   std::string pack() const;
   // False: it cannot be read.

@@ -22,13 +22,17 @@ namespace weir::comm {
 namespace {
 
 constexpr char kMagic[4] = {'W', 'I', 'N', 'T'};
-constexpr uint16_t kVersion = 2;
+constexpr uint16_t kVersion = 3;
 constexpr uint32_t kCpuEnd = 1u << 16;  // no machine has so many
 
+void append_number(uint32_t value, std::string* bytes) {
+  unsigned char number[4];
+  net::put(number, value);
+  bytes->append(reinterpret_cast<const char*>(number), sizeof number);
+}
+
 void append(std::string_view text, std::string* bytes) {
-  unsigned char size[4];
-  net::put(size, static_cast<uint32_t>(text.size()));
-  bytes->append(reinterpret_cast<const char*>(size), sizeof size);
+  append_number(static_cast<uint32_t>(text.size()), bytes);
   *bytes += text;
 }
 
@@ -54,14 +58,16 @@ std::string Introduction::pack() const {
     const size_t begin = i;
     while (i + 1 < cpus.size() && cpus[i + 1] == cpus[i] + 1) ++i;
     for (const int cpu : {cpus[begin], cpus[i]}) {
-      unsigned char number[4];
-      net::put(number, static_cast<uint32_t>(cpu));
-      ranges.append(reinterpret_cast<const char*>(number), sizeof number);
+      append_number(static_cast<uint32_t>(cpu), &ranges);
     }
+  }
+  std::string packed_place;
+  for (const uint32_t number : {cpu_place.cache, cpu_place.numa, cpu_place.package}) {
+    append_number(number, &packed_place);
   }
   const std::string packed_cards = cards.pack();
   for (const std::string_view text : std::initializer_list<std::string_view>{
-           machine, host, place, ranges, packed_cards, settings, network, address}) {
+           machine, host, place, ranges, packed_place, packed_cards, settings, network, address}) {
     append(text, &bytes);
   }
   return bytes;
@@ -70,6 +76,7 @@ std::string Introduction::pack() const {
 Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
   Introduction it;
   std::string ranges;
+  std::string place;
   std::string cards;
   std::string_view bytes = blob;
   const std::string_view magic(kMagic, sizeof kMagic);
@@ -77,11 +84,12 @@ Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
               static_cast<unsigned char>(bytes[4]) == (kVersion & 0xff) &&
               static_cast<unsigned char>(bytes[5]) == kVersion >> 8;
   if (good) bytes.remove_prefix(magic.size() + 2);
-  for (std::string* text : {&it.machine, &it.host, &it.place, &ranges, &cards, &it.settings,
+  for (std::string* text : {&it.machine, &it.host, &it.place, &ranges, &place, &cards, &it.settings,
                             &it.network, &it.address}) {
     good = good && take(&bytes, text);
   }
-  good = good && bytes.empty() && ranges.size() % 8 == 0 && CardsSeen::unpack(cards, &it.cards);
+  good = good && bytes.empty() && ranges.size() % 8 == 0 && place.size() == 12 &&
+         CardsSeen::unpack(cards, &it.cards);
   for (size_t i = 0; good && i < ranges.size(); i += 8) {
     const auto* const at = reinterpret_cast<const unsigned char*>(ranges.data()) + i;
     const uint32_t first = net::get<uint32_t>(at);
@@ -91,6 +99,10 @@ Result<Introduction> Introduction::unpack(const std::string& blob, Rank from) {
     for (uint32_t cpu = first; good && cpu <= last; ++cpu) {
       it.cpus.push_back(static_cast<int>(cpu));
     }
+  }
+  if (good) {
+    const auto* const at = reinterpret_cast<const unsigned char*>(place.data());
+    it.cpu_place = {net::get<uint32_t>(at), net::get<uint32_t>(at + 4), net::get<uint32_t>(at + 8)};
   }
   if (!good) {
     return Status(Code::kRefused, fmt::format("the introduction of rank {} cannot be read; do all "
@@ -117,6 +129,9 @@ Introduction introduce_this_process() {
     for (int i = 0; i < CPU_SETSIZE; ++i) {
       if (CPU_ISSET(i, &set)) it.cpus.push_back(i);
     }
+    topo::CpuSet cpus;
+    for (const int cpu : it.cpus) cpus.add(static_cast<uint32_t>(cpu));
+    it.cpu_place = topo::place_of(cpus, "/sys");
   }
   it.cards.cards = topo::look_for_cards("/sys");
   return it;

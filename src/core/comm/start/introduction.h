@@ -5,10 +5,11 @@
 //
 //   offset  bytes  field
 //        0      4  "WINT"
-//        4      2  version, 2
-//        6    ...  machine, host, place, cores, cards, settings, network, address: of each its
-//                  size (4) and its bytes. Cores are ranges, ascending: first and last (4 each);
-//                  cards as in fabric_choice.h
+//        4      2  version, 3
+//        6    ...  machine, host, place, cores, their place, cards, settings, network, address: of
+//                  each its size (4) and its bytes. Cores are ranges, ascending: first and last
+//                  (4 each); their place is cache, NUMA node and package (4 each); cards as in
+//                  fabric_choice.h
 #pragma once
 
 #include <cstdint>
@@ -18,18 +19,20 @@
 #include "core/base/status.h"
 #include "core/base/types.h"
 #include "core/comm/start/fabric_choice.h"
+#include "core/topo/cpu_place.h"
 
 namespace weir::comm {
 
 struct Introduction {
-  std::string machine;    // the kernel's boot id: the same for all processes of a machine
-  std::string host;       // as net::declared_host
-  std::string place;      // where ranks of other hosts would find this one, packed
-  std::vector<int> cpus;  // that this process may use, ascending
-  CardsSeen cards;        // of this machine
-  std::string settings;   // those that must agree, as text
-  std::string network;    // address in the control network; "" where there is none
-  std::string address;    // of the transport
+  std::string machine;       // the kernel's boot id: the same for all processes of a machine
+  std::string host;          // as net::declared_host
+  std::string place;         // where ranks of other hosts would find this one, packed
+  std::vector<int> cpus;     // that this process may use, ascending
+  topo::CpuPlace cpu_place;  // of the cores
+  CardsSeen cards;           // of this machine
+  std::string settings;      // those that must agree, as text
+  std::string network;       // address in the control network; "" where there is none
+  std::string address;       // of the transport
 
   std::string pack() const;
   // kRefused, naming `from`, when the blob cannot be read.

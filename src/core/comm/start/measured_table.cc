@@ -4,26 +4,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "core/base/clock.h"
-#include "core/base/fork_barred.h"
 #include "core/base/log.h"
 #include "core/base/per_process.h"
-#include "core/base/process_generation.h"
 #include "core/comm/start/host_wires.h"
 #include "core/comm/start/kept_table.h"
+#include "core/comm/start/process_topology.h"
+#include "core/comm/start/rank_groups.h"
 #include "core/cost/cache.h"
 #include "core/engine/probe.h"
 #include "core/engine/probe_link.h"
 #include "core/plugin/registry.h"
-#include "core/topo/discover.h"
 
 namespace weir::comm {
 
@@ -35,45 +34,6 @@ constexpr std::string_view kProbeNow = "probe";
 constexpr std::string_view kCutShort = "cut short";
 // Nanoseconds per byte; one millisecond.
 constexpr double kWireMax = 1e6;
-
-// During discovery hwloc holds locks, which a child forked meanwhile could never take.
-Result<topo::Topology> read_unless_cut_off(const std::string& file, topo::Merge merge) {
-  static constinit std::atomic<uint64_t> under_way_in{0};  // the generation of a process
-  const uint64_t begun_in = under_way_in.load();
-  if (begun_in != 0 && begun_in != process_generation()) {
-    return Status(Code::kUnsupported,
-                  "this process was forked while a thread of its parent was reading the topology; "
-                  "create a communicator in the parent before it forks");
-  }
-  under_way_in = process_generation();
-  std::string alone;
-  auto topology = topo::read_machine(file, merge, {}, &alone);
-  under_way_in = 0;
-  if (!alone.empty()) {
-    log_warn(fmt::format("WEIR_TOPOLOGY_FILE: {}; WEIR_TOPOLOGY_MERGE=0 says that it is meant so",
-                         alone));
-  }
-  return topology;
-}
-
-// Discovery takes tens of milliseconds and the machine stays the same.
-uint64_t topology_hash(const Settings& settings) {
-  static constinit InheritedState<std::optional<uint64_t>> state;
-  const ForkBarred barred;  // until it is known, so that a child knows it
-  const auto access = state.use();
-  std::optional<uint64_t>& known = *access;
-  if (!known) {
-    auto topology = read_unless_cut_off(settings.topology_file,
-                                        topo::merge_of_setting(settings.topology_merge));
-    if (!topology.ok()) {
-      log_warn(fmt::format(
-          "the topology of this machine is unknown, so measured costs are not cached: {}",
-          topology.status().text()));
-    }
-    known = topology.ok() ? topology.value().hash() : 0;
-  }
-  return *known;
-}
 
 std::string pack(const cost::Table& table) {
   const cost::TableBlob blob = cost::to_blob(table);
@@ -346,6 +306,72 @@ Result<AgreedCosts> agree_on_links(Bootstrap& bootstrap, engine::Context& contex
   return with_directory(std::move(agreed), directory);
 }
 
+// Which links a table tells apart. One of ranks that are all equally near is as it always was.
+uint64_t hash_over_links(uint64_t hash, const std::vector<Pair>& pairs) {
+  if (pairs.empty() || (pairs.size() == 1 && pairs[0].link == cost::Link::kShmSharedCache)) {
+    return hash;
+  }
+  std::string links = "links";
+  for (size_t link = 0; link < cost::kLinkCount; ++link) {
+    const bool measured = std::any_of(pairs.begin(), pairs.end(), [&](const Pair& pair) {
+      return static_cast<size_t>(pair.link) == link;
+    });
+    if (measured) links += fmt::format(" {}", link);
+  }
+  return hash_over(hash, links);
+}
+
+// This rank's part of the measurements over mapped memory: ranks 0 and 1 measure their core and the
+// first pair. `mine` gets the figures of the pairs that this rank leads.
+Status measure_mapped(engine::Context& context, const std::vector<Pair>& pairs, uint64_t hash,
+                      uint64_t deadline_ns, const engine::ProbeWatch& watch, cost::Table* mine,
+                      bool* complete) {
+  for (uint32_t i = 0; i < pairs.size(); ++i) {
+    const Pair& pair = pairs[i];
+    if (context.rank != pair.first && context.rank != pair.second) continue;
+    bool whole = true;
+    if (i == 0) {
+      auto table = engine::probe_tasks(context, hash, deadline_ns, watch, &whole);
+      if (!table.ok()) return table.status();
+      *mine = table.take();
+      if (whole) mine->times.link(pair.link) = mine->times.link(cost::Link::kShmSharedCache);
+    } else {
+      cost::LinkTimes link = mine->times.link(pair.link);
+      WEIR_RETURN_IF_ERROR(engine::probe_mapped_pair(context, {pair.first, pair.second, i},
+                                                     deadline_ns, watch, &link, &whole));
+      if (whole && context.rank == pair.first) mine->times.link(pair.link) = link;
+    }
+    *complete = *complete && whole;
+  }
+  return cost::validate(*mine);
+}
+
+// Takes the figures of each pair from what its leader has told, into the table of rank 0. Links
+// that no pair has get those of the next nearer ones, or of the next farther.
+Status take_links(const std::vector<Pair>& pairs, const std::vector<std::string>& told,
+                  cost::Table* table) {
+  std::map<cost::Link, cost::LinkTimes> measured;
+  for (const Pair& pair : pairs) {
+    auto of_pair = unpack_costs(told[pair.first], 0, pair.first);
+    if (!of_pair.ok()) return of_pair.status();
+    measured[pair.link] = of_pair.value().table.times.link(pair.link);
+  }
+  if (measured.empty()) return {};
+  for (const cost::Link link :
+       {cost::Link::kShmSharedCache, cost::Link::kShmSameSocket, cost::Link::kShmCrossSocket}) {
+    auto farther = measured.lower_bound(link);
+    if (farther != measured.end() && farther->first == link) {
+      table->times.link(link) = farther->second;
+    } else if (farther != measured.begin()) {
+      if (link == cost::Link::kShmCrossSocket) continue;  // the built-in figures
+      table->times.link(link) = std::prev(farther)->second;
+    } else {
+      table->times.link(link) = farther->second;
+    }
+  }
+  return {};
+}
+
 // `learned`: on rank 0, what it tells all others beside the table; then what all have been told.
 Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const Settings& settings,
                           const std::vector<Introduction>& all, uint64_t deadline_ns,
@@ -357,6 +383,8 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
       context.rank_count > 1) {
     return agree_on_links(bootstrap, context, settings, all, deadline_ns, transport_error, learned);
   }
+  const std::vector<Pair> pairs =
+      context.mapped() ? pairs_by_link(rank_groups(all), context.rank_count) : std::vector<Pair>();
   uint64_t hash = 0;
   std::string directory;
   const auto kept_table = [&] {
@@ -367,7 +395,10 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
     std::optional<cost::Table> table;
     if (settings.probe) {
       hash = topology_hash(settings);
-      if (hash != 0) directory = directory_of(settings);
+      if (hash != 0) {
+        directory = directory_of(settings);
+        hash = hash_over_links(hash, pairs);
+      }
       table = kept_table().find();
     }
     const bool probes = settings.probe && !table && context.mapped() && context.rank_count > 1;
@@ -382,20 +413,29 @@ Result<AgreedCosts> agree(Bootstrap& bootstrap, engine::Context& context, const 
     return with_directory(unpack_costs(first.value()[0], 0), judged_in);
   }
 
-  told.clear();
-  if (context.rank <= 1) {
-    bool complete = true;
-    auto measured = engine::probe_tasks(
-        context, hash, end_of_probe(deadline_ns), [&] { return bootstrap.look(); }, &complete);
-    if (!measured.ok()) return fail_start(bootstrap, measured.status(), transport_error);
-    if (decides) {
-      if (complete) kept_table().keep(measured.value());
-      told = pack(measured.value());
-    }
-  }
-  auto second = bootstrap.all_gather(told, deadline_ns);
+  cost::Table mine = cost::built_in_table();
+  bool complete = true;
+  const Status measured = measure_mapped(
+      context, pairs, hash, end_of_probe(deadline_ns), [&] { return bootstrap.look(); }, &mine,
+      &complete);
+  if (!measured.ok()) return fail_start(bootstrap, measured, transport_error);
+  const bool leads = std::any_of(pairs.begin(), pairs.end(),
+                                 [&](const Pair& pair) { return pair.first == context.rank; });
+  auto second = bootstrap.all_gather(
+      leads ? pack(mine) + (complete ? "" : std::string(kCutShort)) : "", deadline_ns);
   if (!second.ok()) return second.status();
-  return with_directory(unpack_costs(second.value()[0], 0), judged_in);
+  for (std::string& told_by : second.value()) {
+    if (!told_by.ends_with(kCutShort)) continue;
+    told_by.resize(told_by.size() - kCutShort.size());
+    complete = false;
+  }
+  auto agreed = unpack_costs(second.value()[0], 0);
+  if (!agreed.ok()) return agreed.status();
+  if (complete) {
+    WEIR_RETURN_IF_ERROR(take_links(pairs, second.value(), &agreed.value().table));
+    if (decides) kept_table().keep(agreed.value().table);
+  }
+  return with_directory(std::move(agreed), judged_in);
 }
 
 }  // namespace

@@ -175,9 +175,16 @@ TEST(FabricChoice, WhatIsSeenPassesThroughItsBytesAndNonsenseIsRefused) {
   EXPECT_EQ(read.stance, FabricStance::kRefused);
   EXPECT_EQ(read.cards.kinds, static_cast<uint8_t>(CardKind::kEfa));
   EXPECT_EQ(read.cards.text, std::string(400, 'x'));
+  EXPECT_TRUE(read.near.empty());
+  CardsSeen with_near = seen_by(rank);
+  with_near.near = {"mlx5_0", "mlx5_3"};
+  ASSERT_TRUE(CardsSeen::unpack(with_near.pack(), &read));
+  EXPECT_EQ(read.near, with_near.near);
+  EXPECT_EQ(read.cards.text, std::string(400, 'x'));
   using std::string_literals::operator""s;
-  for (const std::string& bad :
-       {""s, "\0"s, "\3\0"s, "\0\x08"s, "\0\1line\n"s, "\0\1"s + std::string(401, 'x')}) {
+  for (const std::string& bad : {""s, "\0\0\0"s, "\3\0\0\0"s, "\0\x08\0\0"s, "\0\1\0\0line\n"s,
+                                 "\0\1\0\0"s + std::string(401, 'x'), "\0\1\5\0abcd"s,
+                                 "\0\1\3\0a\nb"s, "\0\1\1\x10"s + std::string(4097, 'a')}) {
     EXPECT_FALSE(CardsSeen::unpack(bad, &read)) << bad;
   }
 }
