@@ -338,9 +338,6 @@ void Planner::add_not_offered(const cost::Request& request, cost::Decision* deci
   const algo::Problem& problem = request.work.problem;
   const auto why = [&](const algo::Algorithm& algorithm) {
     if (const char* excluded = cost::why_excluded(algorithm, request)) return excluded;
-    if (problem.rank_count < algorithm.worthwhile_from_ranks) {
-      return "not offered: is worthwhile from more ranks on";
-    }
     return "not offered: copies once more than what works in mapped memory";
   };
   for (const algo::Algorithm* algorithm : algorithms_) {

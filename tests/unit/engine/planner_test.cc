@@ -438,14 +438,6 @@ TEST_F(Planning, ExplainNamesWhatWasNotOfferedWithItsReason) {
   EXPECT_EQ(reason_of(uneven(Collective::kAllGather), "recursive_doubling"),
             "takes blocks of equal length only");
   EXPECT_EQ(reason_of(uneven(Collective::kAllToAll), "bruck"), "takes blocks of equal length only");
-  algo::Algorithm from_eight = made_up(algo::kRingAllGather);
-  from_eight.worthwhile_from_ranks = 8;
-  const algo::Algorithm* const both[] = {&algo::kBruckAllGather, &from_eight};
-  options.algorithms = both;
-  Call gather;
-  gather.collective = Collective::kAllGather;
-  gather.count = 16;
-  EXPECT_EQ(reason_of(gather, "made_up"), "not offered: is worthwhile from more ranks on");
 }
 
 }  // namespace
