@@ -125,13 +125,14 @@ void OpStream::append(LaneOps& lane, const ShortOp& op) {
   ++pending_;
 }
 
-void OpStream::append_moves(LaneOps& lane, Rank rank, const Op& op, uint64_t bytes) {
+void OpStream::append_moves(LaneOps& lane, Rank rank, const Op& op,
+                            std::span<const Ref> all_operands, uint64_t bytes) {
   const auto read = [&](const Ref& ref) {
     if (ref.rank != rank) append(lane, {ShortOp::Code::kRead, ref.rank, bytes});
   };
   if (op.code == OpCode::kCopy) read(op.src);
   for (uint32_t i = 0; op.code == OpCode::kReduce && i < op.operand_count; ++i) {
-    read(operands_[op.first_operand + i]);
+    read(all_operands[op.first_operand + i]);
   }
   if (op.dst.rank != rank) append(lane, {ShortOp::Code::kWrite, op.dst.rank, bytes});
 }
@@ -218,7 +219,7 @@ void OpStream::translate(Rank rank, uint32_t instance, uint64_t slice, const Op&
   const uint32_t lane = instance * shape_.lane_count + op.lane;
   LaneOps& ops = lanes_[size_t{rank} * lane_count_ + lane];
   append(ops, out);
-  if (moved > 0 && costs_.takes_links()) append_moves(ops, rank, op, moved);
+  if (moved > 0 && costs_.takes_links()) append_moves(ops, rank, op, all_operands, moved);
 }
 
 }  // namespace weir::cost

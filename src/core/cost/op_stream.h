@@ -128,7 +128,8 @@ class OpStream {
   uint64_t bytes_of(const sched::Op& op, uint64_t slice, std::span<const sched::Ref> refs) const;
   void append(LaneOps& lane, const ShortOp& op);
   // What the copy or reduction moves to and from peers.
-  void append_moves(LaneOps& lane, Rank rank, const sched::Op& op, uint64_t bytes);
+  void append_moves(LaneOps& lane, Rank rank, const sched::Op& op,
+                    std::span<const sched::Ref> all_operands, uint64_t bytes);
 
   const algo::Algorithm& algorithm_;
   const algo::Problem& problem_;

@@ -256,15 +256,17 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
                     request.deterministic ? " in deterministic mode" : ""));
   }
   const Candidate* simplest = fewest_signals(decision.candidates, *best, problem);
-  if (const Candidate* faster = measured_faster(decision, *best)) {
+  if (const Candidate* faster = measured_faster(decision, *simplest)) {
     settle(decision, *faster, Decision::By::kMeasured,
-           fmt::format("measured faster: {} against {} of {}, which has the least predicted time "
+           fmt::format("measured faster: {} against {} of {}, which is predicted to be the best "
                        "({} and {} calls of earlier runs)",
-                       text_of_ns(faster->learned_ns), text_of_ns(best->learned_ns),
-                       best->algorithm->name, faster->learned_count, best->learned_count));
+                       text_of_ns(faster->learned_ns), text_of_ns(simplest->learned_ns),
+                       simplest->algorithm->name, faster->learned_count, simplest->learned_count));
   } else {
     settle(decision, *simplest, Decision::By::kPrediction,
-           usable_count == 1 ? "the only one that can be used" : "least predicted time");
+           usable_count == 1  ? "the only one that can be used"
+           : simplest == best ? "least predicted time"
+                              : "fewer signals than others with about the same predicted time");
   }
   if (!passed_over.empty()) decision.reason += "; " + passed_over;
   return decision;

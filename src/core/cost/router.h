@@ -67,10 +67,10 @@ std::vector<const algo::Algorithm*> candidates_for(
 
 // `candidates`: algorithms that the caller could run, of the request's collective; empty: all that
 // are registered for it. `rules` may be nullptr. Precedence: forced, preferred, rule, measured in
-// earlier runs (if the candidate of the least predicted time was measured, too, and is slower by
-// more than kLearnedGainMin), prediction (the first of the candidates with the least time;
-// over mapped memory, one with fewer signals that takes at most 10 % longer). A preferred algorithm
-// and one that a rule names are ignored where they cannot be used, and the reason says so.
+// earlier runs (if the predicted choice was measured, too, and is slower by more than
+// kLearnedGainMin), prediction (the first of the candidates with the least time; over mapped
+// memory, one with fewer signals that takes at most 10 % longer). A preferred algorithm and one
+// that a rule names are ignored where they cannot be used, and the reason says so.
 // kInvalidArgument: `forced` is unknown. kUnsupported: the forced algorithm cannot be used, or none
 // can.
 Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,

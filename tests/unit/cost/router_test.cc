@@ -373,7 +373,7 @@ TEST_F(Measured, TheFasterOneIsTakenAndSaysWhy) {
   EXPECT_EQ(decision.algorithm->name, other());
   EXPECT_EQ(decision.by, Decision::By::kMeasured);
   EXPECT_EQ(decision.reason, "measured faster: 1.00 ms against 2.00 ms of " + predicted() +
-                                 ", which has the least predicted time (30 and 40 calls of earlier "
+                                 ", which is predicted to be the best (30 and 40 calls of earlier "
                                  "runs)");
 }
 
