@@ -183,7 +183,8 @@ TEST(Machines, AllToAllByRailsIsNearTheBound) {
     };
     const double least = graph::least_ns(links, Collective::kAllToAll, 0, kBytes);
     EXPECT_GE(least / time("hierarchical"), 0.9) << hosts;
-    EXPECT_GE(time("pairwise"), 1.15 * time("hierarchical")) << hosts;
+    // Blocks of ranks leave a host in the same rounds, so that it comes as near.
+    EXPECT_GE(least / time("pairwise"), 0.95) << hosts;
   }
 }
 

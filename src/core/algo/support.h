@@ -56,8 +56,8 @@ constexpr Rank sub_mod(Rank a, Rank b, Rank n) {
 
 // With whom `rank` exchanges blocks in round `round` of n: everybody once, itself in one round, and
 // the partner's partner is the rank. Of b consecutive ranks, b the largest power of two that
-// divides n, all have partners in the same such block; blocks are paired as (round - block) mod their
-// number, ranks within by xor.
+// divides n, all have partners in the same such block; blocks are paired as (round - block) mod
+// their number, ranks within by xor.
 constexpr Rank partner_in_round(Rank rank, Rank round, Rank n) {
   const Rank b = n & (0u - n);
   return sub_mod(round / b, rank / b, n / b) * b + (rank % b ^ round % b);

@@ -8,8 +8,8 @@ namespace weir::cost {
 namespace {
 
 // A member that is added must become part of the key.
-static_assert(sizeof(algo::Problem) == 48);
-static_assert(sizeof(RankLayout) == 88);
+static_assert(sizeof(algo::Problem) == 88);
+static_assert(sizeof(RankLayout) == 96);
 static_assert(sizeof(Slicing) == 16);
 
 class Digest {
@@ -35,7 +35,9 @@ class Digest {
 
 PredictionMemo::Key PredictionMemo::key_of(const algo::Algorithm& algorithm, const Workload& work,
                                            const Table& table) {
-  if (algorithm.uses_forest || algorithm.imported != nullptr) return std::nullopt;
+  if (algorithm.uses_forest || algorithm.uses_rings || algorithm.imported != nullptr) {
+    return std::nullopt;
+  }
   Digest digest;
   digest.add(&algorithm);
   const algo::Problem& problem = work.problem;
@@ -46,6 +48,8 @@ PredictionMemo::Key PredictionMemo::key_of(const algo::Algorithm& algorithm, con
   digest.add(problem.inputs_mapped);
   digest.add(problem.outputs_mapped);
   digest.add(problem.node_of_rank);
+  digest.add(problem.cache_of_rank);
+  digest.add(problem.numa_of_rank);
   digest.add(problem.lanes_max);
   digest.add(problem.in_place);
   digest.add(problem.lengths);
@@ -59,14 +63,16 @@ PredictionMemo::Key PredictionMemo::key_of(const algo::Algorithm& algorithm, con
   digest.add(layout.network);
   digest.add(layout.cores_per_host);
   digest.add(layout.wire_of_host);
+  digest.add(layout.ranks_per_cache);
   digest.add(layout.card_of_rank);
   digest.add(table.times);
   return digest.result();
 }
 
 PredictionMemo& PredictionMemo::of_process() {
-  static PredictionMemo memo;
-  return memo;
+  // Never destroyed: handlers of exit may still plan calls.
+  static PredictionMemo* const memo = new PredictionMemo;
+  return *memo;
 }
 
 // A lock that is taken is not waited for: the prediction is made again. So a fork while another

@@ -68,9 +68,6 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
   return nullptr;
 }
 
-namespace {
-
-// Each slice in flight takes lanes of its own (engine::LanePlan).
 Workload work_of(const algo::Algorithm& algorithm, const Request& request) {
   Workload work = request.work;
   if (!algo::uses_messages(algorithm)) return work;
@@ -79,6 +76,8 @@ Workload work_of(const algo::Algorithm& algorithm, const Request& request) {
       std::min(work.slicing.in_flight, std::max(1u, request.lane_count_max / lanes));
   return work;
 }
+
+namespace {
 
 std::string names_of(const std::vector<Candidate>& candidates) {
   std::string names;

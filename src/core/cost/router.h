@@ -60,6 +60,10 @@ struct Decision {
   std::vector<const algo::Algorithm*> explored;
 };
 
+// The work of a program of the algorithm: each slice in flight takes lanes of its own
+// (engine::LanePlan), of which the request has only so many.
+Workload work_of(const algo::Algorithm& algorithm, const Request& request);
+
 // The algorithms that can run: where memory is mapped, messages over the same memory would only
 // copy once more, so that algorithms of messages are left out unless there are no others.
 std::vector<const algo::Algorithm*> candidates_for(

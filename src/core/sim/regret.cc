@@ -19,7 +19,7 @@ Result<Regret> regret(const cost::Request& request, const cost::Decision& decisi
                            double time_max_ns) -> Result<std::optional<double>> {
     Options options;
     options.tasks = &tasks;
-    options.slicing = request.work.slicing;
+    options.slicing = cost::work_of(algorithm, request).slicing;
     options.time_max_ns = time_max_ns;
     options.progress = [&](const Progress& at) {
       stopped = progress && !progress(algorithm.name, at.events);

@@ -35,6 +35,13 @@ CardCandidates card_candidates(const net::InterfaceFilter& filter,
     const std::string address = topo::address_of_interface(one.name, sysfs_root);
     if (!address.empty()) found.interfaces.push_back({one.name, address});
   }
+  // The only one is the nearest, wherever it is.
+  const bool is_one =
+      !interfaces.empty() &&
+      std::all_of(interfaces.begin(), interfaces.end(), [&](const net::Interface& other) {
+        return other.name == interfaces.front().name;
+      });
+  if (found.interfaces.empty() && is_one) found.interfaces.push_back({interfaces[0].name, ""});
   const std::vector<topo::ActiveCard> all = topo::active_cards(sysfs_root);
   const bool names_cards =
       filter.named() && std::any_of(all.begin(), all.end(), [&](const topo::ActiveCard& card) {

@@ -7,9 +7,9 @@
 //        0      4  "WINT"
 //        4      2  version, 3
 //        6    ...  machine, host, place, cores, their place, cards, device, settings, network,
-//                  address: of each its size (4) and its bytes. Cores are ranges, ascending: first and last
-//                  (4 each); their place is cache, NUMA node and package (4 each); cards as in
-//                  fabric_choice.h
+//                  address: of each its size (4) and its bytes. Cores are ranges, ascending:
+//                  first and last (4 each); their place is cache, NUMA node and package (4 each);
+//                  cards as in fabric_choice.h
 #pragma once
 
 #include <cstdint>

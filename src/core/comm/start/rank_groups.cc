@@ -68,7 +68,8 @@ std::vector<Pair> pairs_by_link(const RankGroups& groups, Rank rank_count) {
   const cost::RankLayout layout = {.host_of_rank = {},
                                    .socket_of_rank = groups.package_of_rank,
                                    .cache_of_rank = groups.cache_of_rank,
-                                   .wire_of_host = {}};
+                                   .wire_of_host = {},
+                                   .card_of_rank = {}};
   std::vector<Pair> pairs;
   const bool alike = groups.package_of_rank.empty() && groups.cache_of_rank.empty();
   for (Rank a = 0; a < rank_count; ++a) {
