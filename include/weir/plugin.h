@@ -232,8 +232,8 @@ typedef struct weir_transport_config {
 
   /* Hints on where this rank is. They differ between ranks, and a transport works with or without
    * them. Texts are valid until `open` returns. */
-  int32_t device WEIR_PLUGIN_UNKNOWN;     /* CUDA device of the rank, as its process numbers them */
-  int32_t numa_node WEIR_PLUGIN_UNKNOWN;  /* of all processors that the rank may use; -1: several */
+  int32_t device WEIR_PLUGIN_UNKNOWN;    /* CUDA device of the rank, as its process numbers them */
+  int32_t numa_node WEIR_PLUGIN_UNKNOWN; /* of all processors that the rank may use; -1: several */
   /* Network interfaces that are nearest, with commas, equally near; the first one is not the same
    * for all ranks of a host. NULL: not known. */
   const char* interface WEIR_PLUGIN_NULL;

@@ -401,5 +401,44 @@ TEST(Deterministic, SumsAreTheSameBitsForEveryAlgorithmSliceAndTransport) {
       {{"WEIR_ALGORITHM", "all_reduce=ring"}}, config);
 }
 
+// Longer than the trials of both kinds of stores (store_choice.h), at lengths around the least one
+// for which there are trials.
+TEST(Api, ResultsAreRightWhicheverStoresAndPhasesAreInUse) {
+  constexpr int kCalls = 150;
+  const char* transport = std::getenv("WEIR_TRANSPORT");
+  const bool is_mapped = transport == nullptr || std::string_view(transport) == "shm";
+  for (const char* algorithm : {"", "reduce=direct", "reduce=direct_two_phase"}) {
+    if (*algorithm != 0 && !is_mapped) continue;
+    run_processes(
+        2,
+        [](int rank, weir_comm_t comm) {
+          for (const size_t count : {2047u, 2048u, 2049u, 4099u, 40'003u}) {
+            std::vector<int32_t> in(count), sum(count), root(count), all(2 * count);
+            for (int call = 0; call < kCalls; ++call) {
+              const auto value = [&](int of, size_t i) {
+                return static_cast<int32_t>(i * 7 + static_cast<size_t>(call * 31 + of));
+              };
+              for (size_t i = 0; i < count; ++i) in[i] = value(rank, i);
+              ASSERT_EQ(weir_all_reduce(comm, in.data(), sum.data(), count, WEIR_INT32, WEIR_SUM,
+                                        nullptr),
+                        WEIR_OK);
+              ASSERT_EQ(weir_reduce(comm, in.data(), root.data(), count, WEIR_INT32, WEIR_SUM, 1,
+                                    nullptr),
+                        WEIR_OK);
+              ASSERT_EQ(weir_all_gather(comm, in.data(), all.data(), count, WEIR_INT32, nullptr),
+                        WEIR_OK);
+              for (size_t i = 0; i < count; ++i) {
+                ASSERT_EQ(sum[i], value(0, i) + value(1, i)) << count << ' ' << call << ' ' << i;
+                if (rank == 1) ASSERT_EQ(root[i], sum[i]) << count << ' ' << call << ' ' << i;
+                ASSERT_EQ(all[i], value(0, i)) << count << ' ' << call << ' ' << i;
+                ASSERT_EQ(all[count + i], value(1, i)) << count << ' ' << call << ' ' << i;
+              }
+            }
+          }
+        },
+        *algorithm == 0 ? Environment() : Environment{{"WEIR_ALGORITHM", algorithm}});
+  }
+}
+
 }  // namespace
 }  // namespace weir::test

@@ -394,8 +394,8 @@ void over_and_over(const Variant& variant) {
       r.f().remote_close(r.instance(), remote);
       r.f().memory_deregister(r.instance(), memory);
     }
-    // Threads of libraries open and close descriptors meanwhile, and libraries connect once more when
-    // they find it worth it: what leaks is as many as there were registrations.
+    // Threads of libraries open and close descriptors meanwhile, and libraries connect once more
+    // when they find it worth it: what leaks is as many as there were registrations.
     const size_t most = before + (r.variant().processes ? 8 : 64);
     size_t after = count_descriptors();
     for (int i = 0; i < 2000 && after > most; ++i) {

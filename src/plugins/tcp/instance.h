@@ -56,7 +56,7 @@ struct Instance final : Rejoin::Connector {
   IoMode io_mode = IoMode::kAuto;
   std::unique_ptr<Batch> batch;  // null: each connection is asked by itself
   ZeroCopy::Mode zero_copy = ZeroCopy::Mode::kAuto;
-  Shares shares;  // of rails
+  Shares shares;                             // of rails
   std::vector<std::string> addresses;        // [peer], as they were given
   std::vector<std::unique_ptr<Peer>> peers;  // [peer]; null: not used yet
   std::unique_ptr<Rejoin> rejoin;            // null: all have one rail
