@@ -368,15 +368,11 @@ Status take_links(const std::vector<Pair>& pairs, const std::vector<std::string>
   if (measured.empty()) return {};
   for (const cost::Link link :
        {cost::Link::kShmSharedCache, cost::Link::kShmSameSocket, cost::Link::kShmCrossSocket}) {
-    auto farther = measured.lower_bound(link);
-    if (farther != measured.end() && farther->first == link) {
-      table->times.link(link) = farther->second;
-    } else if (farther != measured.begin()) {
-      if (link == cost::Link::kShmCrossSocket) continue;  // the built-in figures
-      table->times.link(link) = std::prev(farther)->second;
-    } else {
-      table->times.link(link) = farther->second;
-    }
+    const auto farther = measured.lower_bound(link);
+    const bool is_measured = farther != measured.end() && farther->first == link;
+    const bool takes_nearer = !is_measured && farther != measured.begin();
+    if (takes_nearer && link == cost::Link::kShmCrossSocket) continue;  // the built-in figures
+    table->times.link(link) = (takes_nearer ? std::prev(farther) : farther)->second;
   }
   return {};
 }
