@@ -429,7 +429,9 @@ TEST(Api, ResultsAreRightWhicheverStoresAndPhasesAreInUse) {
                         WEIR_OK);
               for (size_t i = 0; i < count; ++i) {
                 ASSERT_EQ(sum[i], value(0, i) + value(1, i)) << count << ' ' << call << ' ' << i;
-                if (rank == 1) ASSERT_EQ(root[i], sum[i]) << count << ' ' << call << ' ' << i;
+                if (rank == 1) {
+                  ASSERT_EQ(root[i], sum[i]) << count << " " << call << " " << i;
+                }
                 ASSERT_EQ(all[i], value(0, i)) << count << ' ' << call << ' ' << i;
                 ASSERT_EQ(all[count + i], value(1, i)) << count << ' ' << call << ' ' << i;
               }
