@@ -59,7 +59,7 @@ class Machines : public testing::Test {
 
   // A machine with one network card of so many Mbit/s.
   std::string with_card(int mbps) {
-    const std::string path = cache_ + "/card-" + std::to_string(mbps) + ".xml";
+    std::string path = cache_ + "/card-" + std::to_string(mbps) + ".xml";
     std::ofstream(path) << "<system version=\"1\"><cpu numaid=\"0\" affinity=\"0000000f\" "
                            "arch=\"x86_64\" vendor=\"AuthenticAMD\" familyid=\"25\" modelid=\"1\">"
                            "<pci busid=\"0000:10:00.0\" class=\"0x020000\" link_speed=\"32 GT/s\" "
