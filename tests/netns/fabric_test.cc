@@ -127,7 +127,10 @@ TEST_F(Fabric, OneVariableRefusesIt) {
 // The ports of ucx are up and carry no packet above 90 bytes: connections are accepted, and nothing
 // comes over them. tcp takes all interfaces, as by default, or only the one that works.
 class FabricThatDoesNotJoin : public Fabric, public testing::WithParamInterface<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, FabricThatDoesNotJoin, testing::Values("", "=eth0"));
+INSTANTIATE_TEST_SUITE_P(, FabricThatDoesNotJoin, testing::Values("", "=eth0"),
+                         [](const auto& one) -> std::string {
+                           return *one.param == 0 ? "TcpTakesAll" : "TcpTakesOne";
+                         });
 
 TEST_P(FabricThatDoesNotJoin, CostsSecondsNotHalfOfTheTimeout) {
   LabOptions options;
@@ -223,9 +226,11 @@ TEST_F(Fabric, RanksOfAHostTakeDifferentCardsAndOneVariableRefusesIt) {
     std::ifstream file(log);
     const std::string lines{std::istreambuf_iterator<char>(file), {}};
     if (std::string(value) == "0") {
+      EXPECT_EQ(text.find("sets of them"), std::string::npos) << text;
       EXPECT_EQ(lines.find("has cards"), std::string::npos) << lines;
       continue;
     }
+    EXPECT_SAYS(text, ": 3 ranks use 3 sets of them, which send at the same time\n");
     EXPECT_SAYS(lines, "rank 0 has cards mlx5_0 (same host bridge as NUMA0 (PHB))");
     EXPECT_SAYS(lines, "rank 1 has cards mlx5_1 (same host bridge as NUMA0 (PHB))");
     EXPECT_SAYS(lines, "rank 2 has cards mlx5_0,mlx5_1 (same host bridge as NUMA0 (PHB))");
