@@ -110,7 +110,8 @@ std::string chosen(const std::string& text, const std::string& begin) {
 
 // Whether a decision shows a predicted time of the algorithm.
 bool is_candidate(const std::string& text, const std::string& name) {
-  return std::regex_search(text, std::regex("[ >] " + name + " +[0-9.]+ (ns|us|ms|s)\\b"));
+  return std::regex_search(text,
+                           std::regex("[ >] " + name + " +(at least )?[0-9.]+ (ns|us|ms|s)\\b"));
 }
 
 // The predicted times of a decision that begins so, in seconds, by algorithm.

@@ -37,6 +37,8 @@ enum class Symmetry : uint8_t {
   kXor,    // r -> r xor d, where n is a power of two
 };
 
+class Nodes;
+
 // The collective to perform, and what may be assumed about it.
 struct Problem {
   Collective collective = Collective::kAllReduce;
@@ -53,6 +55,8 @@ struct Problem {
   // 0 in order of first appearance. Empty: all ranks on one. It need be neither even nor
   // contiguous.
   std::span<const uint32_t> node_of_rank;
+  // The same as Nodes (nodes.h), for many steps of many ranks; nullptr: made for each step.
+  const Nodes* nodes = nullptr;
 
   // Ranks of one host that share a last-level cache, or a NUMA node, numbered like nodes. Empty:
   // all share one, or it is not known.

@@ -5,26 +5,29 @@
 
 namespace weir::algo {
 
-Nodes::Nodes(std::span<const uint32_t> node_of_rank, Rank rank_count)
-    : node_of_(node_of_rank), members_(rank_count), local_of_(rank_count) {
+Nodes::Nodes(std::span<const uint32_t> node_of_rank, Rank rank_count) : node_of_(node_of_rank) {
   uint32_t node_count = 1;
   for (uint32_t node : node_of_) node_count = std::max(node_count, node + 1);
-  first_.assign(node_count + 1, 0);
+  Ranks made;
+  made.members.resize(rank_count);
+  made.local_of.resize(rank_count);
+  made.first.assign(node_count + 1, 0);
   for (Rank rank = 0; rank < rank_count; ++rank) {
-    local_of_[rank] = first_[node_of(rank) + 1]++;
+    made.local_of[rank] = made.first[node_of(rank) + 1]++;
   }
   for (uint32_t node = 0; node < node_count; ++node) {
-    width_ = std::max(width_, first_[node + 1]);
-    first_[node + 1] += first_[node];
+    made.width = std::max(made.width, made.first[node + 1]);
+    made.first[node + 1] += made.first[node];
   }
   for (Rank rank = 0; rank < rank_count; ++rank) {
-    members_[first_[node_of(rank)] + local_of_[rank]] = rank;
+    made.members[made.first[node_of(rank)] + made.local_of[rank]] = rank;
   }
+  ranks_ = std::make_shared<const Ranks>(std::move(made));
 }
 
 std::vector<Rank> Nodes::carried_ranks(uint32_t node, uint32_t local) const {
   std::vector<Rank> ranks;
-  for (uint32_t rail = local; rail < width_; rail += size(node)) {
+  for (uint32_t rail = local; rail < width(); rail += size(node)) {
     for (uint32_t other = 0; other < count(); ++other) {
       if (rail < size(other)) ranks.push_back(member(other, rail));
     }

@@ -13,6 +13,7 @@ namespace weir::cost {
 namespace {
 
 constexpr uint64_t kPendingMax = 4'000'000;
+constexpr double kNsMax = 1e15;  // two weeks; longer times are as good as none
 
 struct Message {
   Rank source = 0;
@@ -30,7 +31,7 @@ struct Signal {
 class Machine {
  public:
   Machine(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,
-          const Fold& fold, const Part& part)
+          const Fold& fold, const Part& part, double ns_max)
       : rank_count_(work.problem.rank_count),
         layout_(work.layout),
         costs_(costs),
@@ -41,11 +42,13 @@ class Machine {
         cores_(fold.followed()),
         cards_out_(rank_count_),
         cards_in_(rank_count_),
-        signals_(fold.followed(), stream_.signal_count()) {}
+        signals_(fold.followed(), stream_.signal_count()),
+        time_max_(ns_max < kNsMax ? static_cast<Picoseconds>(std::max(0.0, ns_max) * 1000)
+                                  : ~Picoseconds{0}) {}
 
   PathTime run() {
-    for (uint32_t i = 0; i < lanes_.size(); ++i) step(i);
-    while (!queue_.empty()) {
+    for (uint32_t i = 0; i < lanes_.size() && end_ <= time_max_; ++i) step(i);
+    while (!queue_.empty() && std::max(now_, end_) <= time_max_) {
       const RadixQueue::Entry event = queue_.pop();
       now_ = event.time;
       switch (event.kind) {
@@ -60,9 +63,10 @@ class Machine {
           break;
       }
     }
+    const auto end_ns = static_cast<double>(std::max(now_, end_)) / 1000;
+    if (std::max(now_, end_) > time_max_) return {end_ns, true, 0, stream_.operations()};
     if (ended_ < lanes_.size() || !stream_.status().ok()) return {};
-    return {static_cast<double>(end_) / 1000, static_cast<double>(busiest()) / 1000,
-            stream_.operations()};
+    return {end_ns, false, static_cast<double>(busiest()) / 1000, stream_.operations()};
   }
 
  private:
@@ -95,6 +99,10 @@ class Machine {
       }
       if (!execute(index, rank, lane, *op)) return;
       stream_.advance(rank, index % lane_count_);
+      if (lane.time > time_max_) {
+        end_ = std::max(end_, lane.time);
+        return;
+      }
     }
   }
 
@@ -281,14 +289,15 @@ class Machine {
   Picoseconds now_ = 0;
   Picoseconds end_ = 0;
   size_t ended_ = 0;
+  Picoseconds time_max_;
 };
 
 }  // namespace
 
 PathTime critical_path(const algo::Algorithm& algorithm, const Workload& work,
-                       const TaskCosts& costs, const Fold& fold, Part part) {
+                       const TaskCosts& costs, const Fold& fold, Part part, double ns_max) {
   part.rank_count = fold.followed();
-  return Machine(algorithm, work, costs, fold, part).run();
+  return Machine(algorithm, work, costs, fold, part, ns_max).run();
 }
 
 double lockstep_ns(const algo::Algorithm& algorithm, const Workload& work, const TaskCosts& costs,

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "core/cost/fold.h"
 #include "core/cost/predict.h"
@@ -18,13 +19,16 @@ namespace weir::cost {
 
 struct PathTime {
   double ns = -1;           // negative: the programs wait for each other and never end
+  bool at_least = false;    // they were not followed further than `ns`
   double busy_ns = 0;       // of the busiest core or card
   uint64_t operations = 0;  // that were followed
 };
 
-// `part.rank_count` is ignored: `fold` says which ranks are followed.
+// `part.rank_count` is ignored: `fold` says which ranks are followed. Ends, with `at_least`, when
+// the programs turn out to take longer than `ns_max`.
 PathTime critical_path(const algo::Algorithm& algorithm, const Workload& work,
-                       const TaskCosts& costs, const Fold& fold, Part part = {});
+                       const TaskCosts& costs, const Fold& fold, Part part = {},
+                       double ns_max = std::numeric_limits<double>::infinity());
 
 // An estimate for one rank alone, as if every message and signal that it waits for came from a peer
 // at exactly the same point, and as if all ranks of a card used it at the same time. For programs

@@ -104,7 +104,7 @@ std::string explain(const DecisionRecord& record) {
     const bool chosen = candidate.algorithm == decision.algorithm;
     std::string value = candidate.excluded != nullptr ? candidate.excluded : "";
     if (candidate.excluded == nullptr) {
-      value = text_of_ns(candidate.predicted_ns);
+      value = (candidate.at_least ? "at least " : "") + text_of_ns(candidate.predicted_ns);
       if (candidate.learned_count > 0) {
         value += fmt::format("; earlier runs took {} ({} calls)", text_of_ns(candidate.learned_ns),
                              candidate.learned_count);

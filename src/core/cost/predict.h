@@ -30,6 +30,7 @@ double predict(const algo::Algorithm& algorithm, const Workload& work, const Tab
 // The same, predicted anew.
 struct Predicted {
   double ns = 0;
+  bool at_least = false;    // it takes more than was asked about, and at least `ns`
   uint64_t operations = 0;  // that were followed: what the prediction cost
 };
 Predicted predict_anew(const algo::Algorithm& algorithm, const Workload& work, const Table& table);

@@ -4,8 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <memory>
 
 #include "core/algo/imported.h"
+#include "core/algo/nodes.h"
+#include "core/cost/prediction.h"
+#include "core/cost/prediction_memo.h"
 #include "core/cost/run_ahead.h"
 #include "core/cost/text.h"
 
@@ -201,7 +206,75 @@ std::vector<const algo::Algorithm*> candidates_for(
   return mapped.empty() ? messages : mapped;
 }
 
-Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
+namespace {
+
+// Predicts what is not excluded. The least lower bound is predicted first, and others only as long
+// as they may be near the best.
+class Predictor {
+ public:
+  Predictor(const Request& request, const Table& table)
+      : request_(request), table_(table), nodes_(request.work.problem) {}
+
+  void predict_all(std::vector<Candidate>* candidates) {
+    for (Candidate& candidate : *candidates) {
+      if (candidate.excluded == nullptr) prepare(&candidate);
+    }
+    std::stable_sort(asked_.begin(), asked_.end(), [](const Asked& a, const Asked& b) {
+      return a.candidate->predicted_ns < b.candidate->predicted_ns;
+    });
+    double least_ns = std::numeric_limits<double>::infinity();
+    for (Asked& asked : asked_) {
+      finish(&asked, least_ns * factor_max(*asked.candidate->algorithm));
+      least_ns = std::min(least_ns, asked.candidate->predicted_ns);
+    }
+  }
+
+ private:
+  struct Asked {
+    Candidate* candidate;
+    PredictionMemo::Key key;                 // of a prediction that is to be kept
+    std::unique_ptr<Prediction> prediction;  // nullptr: it is known
+  };
+
+  // Of the least time: those that take longer are not predicted to their end.
+  double factor_max(const algo::Algorithm& algorithm) const {
+    if (request_.explores) return kExploredFactorMax;
+    return algo::uses_messages(algorithm) ? 1 : kAboutTheSame;
+  }
+
+  // Leaves a lower bound in the candidate.
+  void prepare(Candidate* candidate) {
+    const algo::Algorithm& algorithm = *candidate->algorithm;
+    Asked asked{candidate, std::nullopt, nullptr};
+    if (const auto ahead = run_ahead_ns(algorithm, request_.work, table_)) {
+      candidate->predicted_ns = *ahead;
+    } else {
+      Workload work = work_of(algorithm, request_);
+      asked.key = PredictionMemo::key_of(algorithm, work, table_);
+      const auto kept = asked.key ? PredictionMemo::of_process().find(*asked.key) : std::nullopt;
+      work.problem.nodes = &nodes_;
+      if (!kept) asked.prediction = std::make_unique<Prediction>(algorithm, work, table_);
+      candidate->predicted_ns = kept ? *kept : asked.prediction->bound_ns();
+    }
+    asked_.push_back(std::move(asked));
+  }
+
+  static void finish(Asked* asked, double ns_max) {
+    if (asked->prediction == nullptr) return;
+    const Predicted made = asked->prediction->made(ns_max);
+    asked->candidate->predicted_ns = made.ns;
+    asked->candidate->at_least = made.at_least;
+    if (asked->key && !made.at_least) PredictionMemo::of_process().keep(*asked->key, made.ns);
+    asked->prediction = nullptr;
+  }
+
+  const Request& request_;
+  const Table& table_;
+  algo::Nodes nodes_;
+  std::vector<Asked> asked_;
+};
+
+Result<Decision> decide(const Request& request, std::span<const algo::Algorithm* const> candidates,
                         const Table& table, const Rules* rules) {
   const algo::Problem& problem = request.work.problem;
   Decision decision;
@@ -209,14 +282,10 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
        candidates.empty() ? algo::all_algorithms() : candidates) {
     if (algorithm->collective != problem.collective) continue;
     Candidate candidate{algorithm, 0, why_excluded(*algorithm, request)};
-    if (candidate.excluded == nullptr) {
-      const auto ahead = run_ahead_ns(*algorithm, request.work, table);
-      candidate.predicted_ns =
-          ahead ? *ahead : predict(*algorithm, work_of(*algorithm, request), table);
-    }
     note_learned(request, &candidate);
     decision.candidates.push_back(candidate);
   }
+  Predictor(request, table).predict_all(&decision.candidates);
   if (!request.forced.empty()) {
     WEIR_RETURN_IF_ERROR(force(request, decision));
     return decision;
@@ -271,12 +340,35 @@ Result<Decision> choose(const Request& request, std::span<const algo::Algorithm*
   return decision;
 }
 
+}  // namespace
+
+Result<Decision> choose(const Request& request, std::span<const algo::Algorithm* const> candidates,
+                        const Table& table, const Rules* rules) {
+  Result<Decision> decided = decide(request, candidates, table, rules);
+  if (!decided.ok()) return decided;
+  // What was chosen for another reason than its predicted time may be far from the best.
+  for (Candidate& candidate : decided.value().candidates) {
+    if (candidate.algorithm != decided.value().algorithm || !candidate.at_least) continue;
+    candidate.predicted_ns =
+        predict(*candidate.algorithm, work_of(*candidate.algorithm, request), table);
+    candidate.at_least = false;
+    decided.value().predicted_ns = candidate.predicted_ns;
+  }
+  return decided;
+}
+
 std::vector<const algo::Algorithm*> worth_exploring(const Decision& decision) {
   if (decision.by != Decision::By::kPrediction && decision.by != Decision::By::kMeasured) return {};
   if (has_root(decision.algorithm->collective)) return {};
   const auto chosen =
       std::find_if(decision.candidates.begin(), decision.candidates.end(),
                    [&](const Candidate& one) { return one.algorithm == decision.algorithm; });
+  // Those that are predicted to be far from the best were not predicted to their end.
+  double limit_ns = std::numeric_limits<double>::infinity();
+  for (const Candidate& candidate : decision.candidates) {
+    if (candidate.excluded != nullptr) continue;
+    limit_ns = std::min(limit_ns, kExploredFactorMax * candidate.predicted_ns);
+  }
   struct Expected {
     double factor;
     const algo::Algorithm* algorithm;
@@ -285,6 +377,7 @@ std::vector<const algo::Algorithm*> worth_exploring(const Decision& decision) {
   for (const Candidate& candidate : decision.candidates) {
     if (candidate.excluded != nullptr || &candidate == &*chosen) continue;
     const bool known = candidate.learned_count > 0 && chosen->learned_count > 0;
+    if (!known && candidate.predicted_ns > limit_ns) continue;
     const double factor = known ? candidate.learned_ns / chosen->learned_ns
                                 : candidate.predicted_ns / chosen->predicted_ns;
     if (factor <= kExploredFactorMax) all.push_back({factor, candidate.algorithm});

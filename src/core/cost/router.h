@@ -34,6 +34,9 @@ struct Request {
   uint32_t lane_count_max = ~uint32_t{0};
   // What earlier runs measured of such calls; nullptr: nothing. Outlives the call of `choose`.
   const std::vector<AlgorithmTime>* learned = nullptr;
+  // Whether worth_exploring() is to be asked: then those are predicted to their end, too, that may
+  // take up to kExploredFactorMax times as long as the best.
+  bool explores = false;
 };
 
 CallShape shape_of(const Request& request);
@@ -42,6 +45,7 @@ struct Candidate {
   const algo::Algorithm* algorithm = nullptr;
   double predicted_ns = 0;
   const char* excluded = nullptr;  // why it cannot be used, a static text; nullptr: it can
+  bool at_least = false;           // `predicted_ns` is a lower bound, above what can be chosen
   // In earlier runs: how many calls of a rank were measured, and their median, averaged over ranks.
   uint64_t learned_count = 0;
   double learned_ns = 0;

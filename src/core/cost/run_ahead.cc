@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/cost/run_ahead.h"
 
-#include <algorithm>
+#include <numeric>
 #include <vector>
 
+#include "core/cost/loads.h"
 #include "core/cost/op_stream.h"
 #include "core/cost/task_costs.h"
 
@@ -48,24 +49,10 @@ std::optional<double> run_ahead_ns(const algo::Algorithm& algorithm, const Workl
   }
   const TaskCosts costs(work, table);
   OpStream stream(algorithm, problem, work.bytes, work.slicing, costs, kPendingMax);
+  std::vector<Rank> ranks(n);
+  std::iota(ranks.begin(), ranks.end(), 0u);
   std::vector<std::vector<Rank>> waited(n);
-  Picoseconds busiest = 0;
-  for (Rank rank = 0; rank < n; ++rank) {
-    Picoseconds busy = 0;
-    for (uint32_t lane = 0; lane < stream.lane_count(); ++lane) {
-      for (; const ShortOp* op = stream.peek(rank, lane); stream.advance(rank, lane)) {
-        if (op->code == ShortOp::Code::kCompute) busy += op->amount;
-        if (op->code == ShortOp::Code::kSignal) busy += costs.operation();
-        if (op->code != ShortOp::Code::kWait) continue;
-        const Rank first = op->peer < n ? op->peer : 0;
-        const Rank end = op->peer < n ? op->peer + 1 : n;
-        for (Rank peer = first; peer < end; ++peer) {
-          if (peer != rank) waited[rank].push_back(peer);
-        }
-      }
-    }
-    busiest = std::max(busiest, busy);
-  }
+  const Picoseconds busiest = busiest_of(&stream, ranks, work, costs, &waited);
   if (!stream.status().ok() || !flows_one_way(waited)) return std::nullopt;
   return costs.call_ns() + static_cast<double>(busiest) / 1000;
 }

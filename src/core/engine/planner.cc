@@ -265,6 +265,7 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
                      (uint64_t{call.in_place} << 1) ^ uint64_t { problem.inputs_mapped };
   request.learned = options_.learned.find(cost::shape_of(request));
   request.deterministic = options_.deterministic;
+  request.explores = options_.learns;
   // One lane is reserved for point-to-point messages.
   if (context_.transport != nullptr) {
     request.lane_count_max = context_.transport->caps.lane_count - 1;

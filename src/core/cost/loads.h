@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a program keeps the cores and cards that it uses, whatever waits for what: without
+// following it in time, and so in a small part of the time that this takes. Pure functions;
+// thread-safe.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/cost/op_stream.h"
+#include "core/cost/task_costs.h"
+
+namespace weir::cost {
+
+// The time of the busiest core or card, as far as `ranks` use it: no time of the whole program is
+// less. Takes all that the stream has of these ranks. `waited`, if given, has an entry for each
+// rank, to which those are appended for whose signals it waits.
+Picoseconds busiest_of(OpStream* stream, std::span<const Rank> ranks, const Workload& work,
+                       const TaskCosts& costs, std::vector<std::vector<Rank>>* waited = nullptr);
+
+}  // namespace weir::cost

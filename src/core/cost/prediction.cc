@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/cost/prediction.h"
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+#include "core/base/check.h"
+#include "core/cost/chunk_bytes.h"
+#include "core/cost/loads.h"
+
+namespace weir::cost {
+
+namespace {
+
+// Following an operation takes about 0.1 us. A choice has up to eight candidates and should take
+// 20 ms for 128 ranks, 200 ms for 4,096.
+constexpr uint64_t kOperationsMax = 30'000;
+constexpr uint64_t kOperationsMaxPerRank = 60;
+// Programs without long runs of alike steps are followed up to this many times more, or up to this
+// many operations of each rank.
+constexpr uint64_t kOperationsTolerated = 4;
+constexpr uint64_t kLongOperationsMax = 800'000;
+constexpr uint64_t kLongOperationsMaxPerRank = 1'000;
+constexpr uint64_t kPendingMax = 4'000'000;
+// Of the work of a slice, since the last ones may be shorter.
+constexpr double kSureShare = 0.99;
+
+// Some ranks that are followed: others than the root, odd and even ones, and last the root.
+constexpr Rank kSampled = 8;
+std::vector<Rank> sampled_ranks(Rank followed, Rank root) {
+  std::vector<Rank> ranks(std::min(followed, kSampled));
+  std::iota(ranks.begin(), ranks.end(), 0u);
+  if (followed <= kSampled) return ranks;
+  for (Rank i = 0; i < kSampled; ++i) {
+    const Rank rank = static_cast<Rank>(uint64_t{i} * followed / kSampled + i % 2);
+    ranks[i] = rank == root ? (rank + 1) % followed : rank;
+  }
+  ranks.push_back(root);
+  return ranks;
+}
+
+}  // namespace
+
+Prediction::Prediction(const algo::Algorithm& algorithm, const Workload& work, const Table& table)
+    : algorithm_(algorithm),
+      work_(work),
+      nodes_(work.problem),
+      costs_(work, table),
+      fold_(algorithm, work),
+      slice_count_(ChunkBytes(work.problem.collective, work.problem.rank_count, work.bytes,
+                              algorithm.shape(work.problem).chunk_count, work.slicing.slice_bytes)
+                       .slice_count()),
+      in_flight_(std::max(1u, work.slicing.in_flight)),
+      budget_(kOperationsMax + kOperationsMaxPerRank * work.problem.rank_count),
+      sampled_(sampled_ranks(fold_.followed(), work.problem.root)) {
+  WEIR_CHECK(algorithm.supports(work.problem), "only algorithms that can be used are predicted");
+  work_.problem.nodes = &nodes_;
+  count_operations();
+  if (slice_count_ > 3 * in_flight_) rounds_ = per_slice_ * 5 * in_flight_ > budget_ ? 2 : 3;
+  // Those of `rounds_`, and of one less.
+  const uint64_t slices = rounds_ == 0 ? slice_count_ : (2 * rounds_ - 1) * in_flight_;
+  to_follow_ = per_slice_ * slices;
+  if (to_follow_ > budget_) runs_ = alike_steps(algorithm_, work_.problem);
+  if (runs_.empty()) {
+    whole_.busy_ns = busy_ns_of(whole_);
+  } else {
+    ends_.left_out = left_out(runs_, 0);
+    more_.left_out = left_out(runs_, kStepsMeasured);
+    ends_.busy_ns = busy_ns_of(ends_);
+    more_.busy_ns = busy_ns_of(more_);
+    whole_.busy_ns =
+        more_.busy_ns + std::max(0.0, more_.busy_ns - ends_.busy_ns) * steps_left_out();
+  }
+  bound_ns_ = kSureShare * whole_.busy_ns * static_cast<double>(slice_count_);
+}
+
+// Of the ranks that are followed, from a few of them.
+void Prediction::count_operations() {
+  const Rank followed = fold_.followed();
+  struct Count {
+    uint64_t operations = 0;
+    uint64_t operands = 0;
+  };
+  const auto of = [&](std::span<const Rank> ranks) {
+    Count count;
+    for (const Rank rank : ranks) {
+      const sched::Program program = algo::compile(algorithm_, work_.problem, rank);
+      count.operations += program.ops.size();
+      count.operands += program.operands.size();
+    }
+    return count;
+  };
+  if (followed < work_.problem.rank_count) {  // those of one rank are those of all
+    const Count one = of(std::span(sampled_).first(1));
+    per_slice_ = one.operations * followed;
+    operands_per_slice_ = one.operands * followed;
+    return;
+  }
+  if (sampled_.size() == followed) {
+    const Count all = of(sampled_);
+    per_slice_ = all.operations;
+    operands_per_slice_ = all.operands;
+    return;
+  }
+  // The root is like no other.
+  const Count root = of(std::span(sampled_).last(1));
+  const Count others = of(std::span(sampled_).first(sampled_.size() - 1));
+  per_slice_ = root.operations + others.operations * (followed - 1) / kSampled;
+  operands_per_slice_ = root.operands + others.operands * (followed - 1) / kSampled;
+}
+
+// The busiest core or card of one slice; where programs are very long, of some ranks.
+double Prediction::busy_ns_of(const ProgramPart& of) const {
+  Part part;
+  part.rank_count = fold_.followed();
+  part.slices_max = 1;
+  part.left_out = of.left_out;
+  OpStream stream(algorithm_, work_.problem, work_.bytes, work_.slicing, costs_, kPendingMax, part);
+  std::vector<Rank> all;
+  if (per_slice_ + operands_per_slice_ <= budget_) {
+    all.resize(fold_.followed());
+    std::iota(all.begin(), all.end(), 0u);
+  }
+  const Picoseconds busiest = busiest_of(&stream, all.empty() ? sampled_ : all, work_, costs_);
+  return stream.status().ok() ? static_cast<double>(busiest) / 1000 : 0;
+}
+
+double Prediction::steps_left_out() const {
+  uint64_t steps = 0;
+  for (const StepRange& run : runs_) {
+    steps += run.end - run.begin - 2 * kStepsKeptAtEnds - kStepsMeasured;
+  }
+  return static_cast<double>(steps) / static_cast<double>(kStepsMeasured * runs_.size());
+}
+
+uint64_t Prediction::tolerated() const {
+  const uint64_t by_ranks = kLongOperationsMaxPerRank * work_.problem.rank_count;
+  return std::max(kOperationsTolerated * budget_, std::min(kLongOperationsMax, by_ranks));
+}
+
+Predicted Prediction::made(double ns_max) {
+  if (bound_ns() > ns_max) return {bound_ns(), true, operations_};
+  const double limit_ns = ns_max - costs_.call_ns();
+  Estimate estimate;
+  if (!runs_.empty()) estimate = of_few_steps(limit_ns);
+  uint64_t rounds = rounds_;
+  uint64_t to_follow = to_follow_;
+  if (estimate.ns < 0 && to_follow > tolerated() && rounds == 2) {
+    rounds = 1;
+    to_follow = per_slice_ * in_flight_;
+  }
+  if (estimate.ns < 0 && to_follow <= tolerated()) estimate = followed(rounds, whole_, limit_ns);
+  if (estimate.ns < 0) estimate.ns = std::max(in_lockstep(), bound_ns_);
+  const double ns = costs_.call_ns() + estimate.ns;
+  return {ns, estimate.at_least || ns > ns_max, operations_};
+}
+
+PathTime Prediction::follow(uint64_t slices, const ProgramPart& of, double ns_max) {
+  Part part;
+  part.left_out = of.left_out;
+  part.slices_max = slices;
+  const PathTime time = critical_path(algorithm_, work_, costs_, fold_, part, ns_max);
+  operations_ += time.operations;
+  return time;
+}
+
+// Once the pipeline of slices is full, each round of them costs the same, and no less than it
+// occupies a core or a card. `rounds`: that are followed, and one less; 0: all slices.
+Prediction::Estimate Prediction::followed(uint64_t rounds, const ProgramPart& part,
+                                          double limit_ns) {
+  const uint64_t first = rounds == 0 ? slice_count_ : rounds * in_flight_;
+  const auto rest = static_cast<double>(slice_count_ - first);
+  const double rest_ns = kSureShare * part.busy_ns * rest;  // of the rest, at least
+  PathTime before;
+  // After one round alone only the busiest core or card counts.
+  if (rounds > 1) {
+    before = follow(first - in_flight_, part, limit_ns - rest_ns);
+    if (before.ns < 0) return {};
+    const double busy_ns = before.busy_ns / static_cast<double>(first - in_flight_);
+    const double least_ns = before.ns + (before.at_least ? rest_ns : busy_ns * rest);
+    if (before.at_least || least_ns > limit_ns) return {least_ns, true, 0};
+  }
+  const PathTime time = follow(first, part, limit_ns - rest_ns);
+  if (time.at_least) return {time.ns + rest_ns, true, 0};
+  if (rounds == 0 || time.ns < 0) return {time.ns, false, time.busy_ns};
+  const double busy_ns = time.busy_ns / static_cast<double>(first);  // of a slice
+  const double more_ns = rounds > 1 ? time.ns - before.ns : 0;
+  const double slice_ns = std::max(more_ns / static_cast<double>(in_flight_), busy_ns);
+  return {time.ns + slice_ns * rest, false, busy_ns * static_cast<double>(slice_count_)};
+}
+
+// Negative: the programs do not end.
+Prediction::Estimate Prediction::of_few_steps(double limit_ns) {
+  const Estimate more = followed(rounds_, more_, limit_ns);
+  if (more.ns < 0 || more.at_least) return more;
+  const Estimate ends = followed(rounds_, ends_, std::numeric_limits<double>::infinity());
+  if (ends.ns < 0) return {};
+  const double times = steps_left_out();
+  return {std::max(more.ns + std::max(0.0, more.ns - ends.ns) * times,
+                   more.busy_ns + (more.busy_ns - ends.busy_ns) * times)};
+}
+
+double Prediction::in_lockstep() const {
+  const Rank n = work_.problem.rank_count;
+  const uint64_t slices = std::min(slice_count_, 2 * in_flight_);
+  double most = 0;
+  for (Rank rank : {Rank{0}, Rank{1}, n / 2, n - 1, work_.problem.root}) {
+    if (rank >= n) continue;
+    most = std::max(most, lockstep_ns(algorithm_, work_, costs_, rank, slices));
+  }
+  return most * static_cast<double>(slice_count_) / static_cast<double>(slices);
+}
+
+}  // namespace weir::cost

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prediction: of the time of one algorithm (predict.h), in two steps, so that a choice among many
+// need not predict those that are too slow: first a lower bound, in little time, then the figure
+// itself, which ends as soon as it is known to be above a limit. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "core/algo/nodes.h"
+#include "core/cost/alike_steps.h"
+#include "core/cost/critical_path.h"
+#include "core/cost/fold.h"
+#include "core/cost/predict.h"
+#include "core/cost/task_costs.h"
+
+namespace weir::cost {
+
+class Prediction {
+ public:
+  // Both must outlive it, and what `work` refers to. The algorithm must support the problem.
+  Prediction(const algo::Algorithm& algorithm, const Workload& work, const Table& table);
+
+  // No more than made() without a limit says.
+  double bound_ns() const { return costs_.call_ns() + bound_ns_; }
+
+  // `at_least` if and only if the prediction is above `ns_max`.
+  Predicted made(double ns_max = std::numeric_limits<double>::infinity());
+
+ private:
+  // A part of the program.
+  struct ProgramPart {
+    std::vector<StepRange> left_out;
+    double busy_ns = 0;  // of one slice, the busiest core or card; or less
+  };
+  struct Estimate {
+    double ns = -1;  // negative: the programs do not end
+    bool at_least = false;
+    double busy_ns = 0;
+  };
+
+  void count_operations();
+  uint64_t tolerated() const;
+  double busy_ns_of(const ProgramPart& of) const;
+  double steps_left_out() const;  // for each that is measured
+  PathTime follow(uint64_t slices, const ProgramPart& of, double ns_max);
+  Estimate followed(uint64_t rounds, const ProgramPart& part, double limit_ns);
+  Estimate of_few_steps(double limit_ns);
+  double in_lockstep() const;
+
+  const algo::Algorithm& algorithm_;
+  Workload work_;
+  algo::Nodes nodes_;
+  TaskCosts costs_;
+  Fold fold_;
+  uint64_t slice_count_;
+  uint64_t in_flight_;
+  uint64_t budget_;
+  std::vector<Rank> sampled_;
+  uint64_t per_slice_ = 0;  // operations of the ranks that are followed
+  uint64_t operands_per_slice_ = 0;
+  uint64_t rounds_ = 0;  // of slices that are followed, and one less; 0: all slices
+  uint64_t to_follow_ = 0;
+  std::vector<StepRange> runs_;  // of steps of which only a few are followed
+  ProgramPart whole_;
+  ProgramPart ends_;  // of runs_
+  ProgramPart more_;  // with some steps between them
+  double bound_ns_ = 0;
+  uint64_t operations_ = 0;
+};
+
+}  // namespace weir::cost
