@@ -21,7 +21,8 @@ namespace {
 constexpr uint64_t kBytes = uint64_t{256} << 20;
 
 // The cut bound over the simulated time.
-double share_of_bound(const graph::LinkGraph& links, const char* algorithm) {
+double share_of_bound(const graph::LinkGraph& links, const char* algorithm,
+                      uint64_t slice_bytes = 1 << 20) {
   graph::Forests forests(links);
   algo::Problem problem;
   problem.collective = Collective::kAllReduce;
@@ -36,7 +37,7 @@ double share_of_bound(const graph::LinkGraph& links, const char* algorithm) {
   Options options;
   options.network = accelerator_network();
   options.links = &links;
-  options.slicing = {.slice_bytes = 1 << 20, .in_flight = 16};
+  options.slicing = {.slice_bytes = slice_bytes, .in_flight = 16};
   const auto report = simulate(used, problem, kBytes, options);
   EXPECT_TRUE(report.ok() && report.value().complete);
   if (!report.ok()) return 0;
@@ -84,6 +85,7 @@ TEST(Machines, TwoHostsWithOneCardEach) {
 }
 
 TEST(Machines, SixteenGpusWithUnevenLinksAndGaps) {
+  int near = 0;
   for (uint32_t seed = 1; seed <= 5; ++seed) {
     std::mt19937 random(seed);
     std::vector<Rank> order(16);
@@ -99,10 +101,16 @@ TEST(Machines, SixteenGpusWithUnevenLinksAndGaps) {
       }
     }
     ASSERT_TRUE(links.finish().ok());
-    // By the links alone the trees reach 0.76 to 1.00 of the bound; lanes, which do one thing after
-    // the other, take the rest.
-    EXPECT_GE(share_of_bound(links, "forest"), 0.55) << "seed " << seed;
+    // What is missing is due to whole trees, to messages, each of which takes 1 us of two ranks,
+    // and to the hops of the first and the last slice.
+    double best = 0;
+    for (const uint64_t kilobytes : {384u, 512u, 640u}) {
+      best = std::max(best, share_of_bound(links, "forest", kilobytes << 10));
+    }
+    EXPECT_GE(best, 0.72) << "seed " << seed;
+    near += best >= 0.83 ? 1 : 0;
   }
+  EXPECT_GE(near, 4);
 }
 
 TEST(Machines, RecordedOnesDifferInWhatIsBest) {
