@@ -112,8 +112,9 @@ Result<graph::Forest> search(const graph::LinkGraph& graph, const SearchOptions&
   std::vector<Rank> roots(graph.rank_count());
   std::iota(roots.begin(), roots.end(), 0u);
   if (rooted) roots = {options.root};
-  Result<graph::Forest> usual =
-      rooted ? graph::find_trees(graph, roots) : graph::best_forest(graph, options.searched_ranks);
+  Result<graph::Forest> usual = rooted
+                                    ? graph::best_trees(graph, options.root, options.searched_ranks)
+                                    : graph::best_forest(graph, options.searched_ranks);
   const graph::ForestOptions known;
   if (options.trees == known.trees_max && options.steps == known.steps_max) return usual;
   auto larger = graph::find_trees(

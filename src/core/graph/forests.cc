@@ -54,13 +54,9 @@ const Forest* Forests::of(Collective collective, Rank root) {
 
 std::optional<Forest> Forests::find(const Key& key) {
   if (key.first == Use::kAllReduce) return find_for_all_reduce();
-  const auto root = std::span(&key.second, 1);
-  if (key.first == Use::kRoot && graph_.rank_count() > kSearchedRanksMax &&
-      searches_.find(graph_.hash(), root) == nullptr) {
-    return std::nullopt;
-  }
-  auto found = key.first == Use::kRoot ? searches_.trees(graph_, root)
-                                       : best_forest(graph_, kSearchedRanksMax, &searches_);
+  auto found = key.first == Use::kRoot
+                   ? best_trees(graph_, key.second, kSearchedRanksMax, &searches_)
+                   : best_forest(graph_, kSearchedRanksMax, &searches_);
   return found.ok() ? std::optional(found.take()) : std::nullopt;
 }
 

@@ -24,7 +24,7 @@ namespace weir::graph {
 
 class Forests {
  public:
-  // Up to so many ranks trees are searched at once, beyond that host by host, and for any root.
+  // Up to so many ranks trees are searched at once, beyond that host by host.
   static constexpr uint32_t kSearchedRanksMax = 16;
 
   // A finished graph. `searches`: forests of it, or of its hosts, that have been found before.

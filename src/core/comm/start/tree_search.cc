@@ -104,7 +104,7 @@ TreeSearch not_offered(std::string reason) {
   return {.offered = false, .reason = std::move(reason), .searches = {}};
 }
 
-// All ranks in one search.
+// By the links between all ranks.
 TreeSearch search_at_once(const LinkGraph& graph, double ratio, Searches known) {
   graph::Forests forests(graph, std::move(known));
   const auto found = compare(&forests);
@@ -113,6 +113,15 @@ TreeSearch search_at_once(const LinkGraph& graph, double ratio, Searches known) 
     return not_offered(text_of(*found));
   (void)forests.of(Collective::kAllReduce, 0);
   return {.offered = true, .reason = text_of(*found), .searches = forests.searches()};
+}
+
+// Beyond, the ways between all ranks take too long.
+constexpr uint32_t kComparedRanksMax = 1024;
+
+bool has_uneven_hosts(const LinkGraph& graph) {
+  std::vector<uint32_t> ranks(graph.host_count(), 0);
+  for (Rank rank = 0; rank < graph.rank_count(); ++rank) ++ranks[graph.host_of(rank)];
+  return std::any_of(ranks.begin(), ranks.end(), [&](uint32_t it) { return it != ranks[0]; });
 }
 
 // Host by host: trees between hosts are the same as those of the usual ways, unless networks
@@ -157,10 +166,15 @@ TreeSearch search_trees(const LinkGraph& graph, const std::string& directory) {
   const Searches known = known_of(graphs, directory);
   std::vector<Rank> all(graph.rank_count());
   std::iota(all.begin(), all.end(), 0u);
+  Searches searches = known;
+  // Between hosts with different numbers of ranks no usual way goes host by host.
+  const bool compared =
+      graph.rank_count() <= kComparedRanksMax && has_uneven_hosts(graph) &&
+      graph::cluster_forest(graph, {.host = {}, .rated = false, .searches = &searches}).ok();
   const bool at_once = graph.rank_count() <= graph::Forests::kSearchedRanksMax ||
-                       graph.host_count() < 2 || known.find(whole, all) != nullptr;
-  TreeSearch found =
-      at_once ? search_at_once(graph, ratio, known) : search_hosts(graphs, whole, ratio, known);
+                       graph.host_count() < 2 || compared || known.find(whole, all) != nullptr;
+  TreeSearch found = at_once ? search_at_once(graph, ratio, std::move(searches))
+                             : search_hosts(graphs, whole, ratio, std::move(searches));
   if (found.offered && ratio > kNetworksDiffer) {
     found.reason =
         fmt::format("the networks of hosts differ by a factor of {:.3g}; {}", ratio, found.reason);

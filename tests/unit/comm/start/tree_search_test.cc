@@ -88,6 +88,25 @@ TEST(TreeSearch, IsOfferedWhereTheNetworkOfAHostIsSlow) {
   EXPECT_NE(found.reason.find("differ by a factor of 8"), std::string::npos) << found.reason;
 }
 
+// Between hosts with different numbers of ranks no usual way goes host by host.
+TEST(TreeSearch, IsOfferedToHostsWithDifferentNumbersOfRanks) {
+  const std::vector<topo::Topology> kinds = {graph::recorded("made-nvswitch-8-cards.nccl.xml")};
+  const std::vector<topo::NodeId> gpus = kinds[0].all(topo::NodeKind::kGpu);
+  const auto offered = [&](const std::vector<size_t>& counts) {
+    std::vector<graph::RankPlace> places;
+    for (uint32_t host = 0; host < counts.size(); ++host) {
+      for (size_t i = 0; i < counts[host]; ++i) places.push_back({host, gpus[i], {}});
+    }
+    const std::vector<uint32_t> kind_of_host(counts.size(), 0);
+    const auto made = graph::machine_graph({kinds, kind_of_host, places});
+    EXPECT_TRUE(made.ok()) << made.status().text();
+    return search_trees(made.value(), "").offered;
+  };
+  EXPECT_TRUE(offered({8, 8, 4}));
+  EXPECT_TRUE(offered({8, 7, 3, 2}));
+  EXPECT_FALSE(offered({8, 8, 8})) << "host by host";
+}
+
 // Bounded by steps, whatever the machine; the times are for people.
 TEST(TreeSearch, TakesFewStepsAlsoForManyHosts) {
   const std::vector<std::string> files = {
@@ -106,6 +125,11 @@ TEST(TreeSearch, TakesFewStepsAlsoForManyHosts) {
   std::vector<std::pair<std::string, LinkGraph>> graphs;
   graphs.emplace_back("128 hosts of 4 kinds",
                       graph::machine_graph({kinds, kind_of_host, places}).value());
+  places.pop_back();
+  graphs.emplace_back("the same, and one rank less",
+                      graph::machine_graph({kinds, kind_of_host, places}).value());
+  graphs.emplace_back("128 hosts of a kind, the last with one rank less",
+                      graph::graph_of_gpus("made-nvswitch-8-cards.nccl.xml", 128, 0, 1).value());
   graphs.emplace_back("a DGX-2", graph::graph_of_gpus("dgx2.hwloc.xml", 1).value());
   graphs.emplace_back("2 x 8 GPUs",
                       graph::graph_of_gpus("made-nvswitch-8-cards.nccl.xml", 2).value());
