@@ -79,8 +79,8 @@ std::vector<bool> slow_ones(const std::vector<KilobytesPerSecond>& networks) {
   return slow;
 }
 
-Result<Hosts> hosts_of(const LinkGraph& graph, Searches* searches, const ForestOptions& options,
-                       uint64_t* steps) {
+Result<Hosts> hosts_of(const LinkGraph& graph, Searches* searches,
+                       const ClusterForestOptions& options, uint64_t* steps) {
   Hosts hosts;
   hosts.ranks = ranks_by_host(graph);
   if (hosts.ranks.size() < 2) return invalid_argument("cluster forest: one host");
@@ -101,7 +101,7 @@ Result<Hosts> hosts_of(const LinkGraph& graph, Searches* searches, const ForestO
         kinds.emplace(alone.value().hash(), static_cast<uint32_t>(hosts.kinds.size()));
     hosts.kind.back() = kind->second;
     if (!is_new) continue;
-    auto found = searches->trees(alone.value(), all_ranks(alone.value()), options);
+    auto found = searches->trees(alone.value(), all_ranks(alone.value()), options.host);
     if (!found.ok()) return found.status();
     *steps += found.value().steps;
     hosts.parts = std::lcm(hosts.parts, found.value().trees_per_root);
@@ -111,7 +111,8 @@ Result<Hosts> hosts_of(const LinkGraph& graph, Searches* searches, const ForestO
   // So that the blocks of a host with few ranks enter larger ones at all of their ranks.
   const auto times = static_cast<uint32_t>((hosts.most + hosts.least * hosts.parts - 1) /
                                            (hosts.least * hosts.parts));
-  if (hosts.parts * times <= kPartsMax) hosts.parts *= times;
+  const uint64_t links = uint64_t{graph.rank_count()} * graph.rank_count() * hosts.parts * times;
+  if (hosts.parts * times <= kPartsMax && links <= options.links_max) hosts.parts *= times;
   if (hosts.parts > kPartsMax) {
     return Status(Code::kUnsupported,
                   fmt::format("cluster forest: {} trees for each rank of a host", hosts.parts));
@@ -271,7 +272,7 @@ Result<Forest> cluster_forest(const LinkGraph& graph, const ClusterForestOptions
   Searches own;
   Forest forest;
   forest.rank_count = graph.rank_count();
-  auto hosts = hosts_of(graph, options.searches != nullptr ? options.searches : &own, options.host,
+  auto hosts = hosts_of(graph, options.searches != nullptr ? options.searches : &own, options,
                         &forest.steps);
   if (!hosts.ok()) return hosts.status();
   const uint64_t trees = uint64_t{graph.rank_count()} * hosts.value().parts;
@@ -300,7 +301,7 @@ Result<Forest> cluster_trees(const LinkGraph& graph, Rank root,
   Searches* const searches = options.searches != nullptr ? options.searches : &unkept;
   Forest forest;
   forest.rank_count = graph.rank_count();
-  auto found = hosts_of(graph, searches, options.host, &forest.steps);
+  auto found = hosts_of(graph, searches, options, &forest.steps);
   if (!found.ok()) return found.status();
   Hosts hosts = found.take();
   find_trees_by_part(&hosts);
