@@ -130,11 +130,12 @@ Status keep(const graph::LinkGraph& graph, const graph::Forest& forest,
   const auto directory = cache_of(options);
   if (!directory.ok()) return directory.status();
   auto known = graph::read_search(directory.value(), graph.hash());
-  graph::SearchRecord record{.graph = graph, .forests = {forest}};
+  graph::SearchRecord record{.graph = graph, .forests = {forest}, .rings = {}};
   std::FILE* const out = options.output == "-" ? stderr : stdout;
   if (known.ok() && known.value()) {
+    record.rings = std::move(known.value()->rings);
     for (graph::Forest& other : known.value()->forests) {
-      if (graph::roots_of(other) != graph::roots_of(forest)) {
+      if (other.for_all_reduce || graph::roots_of(other) != graph::roots_of(forest)) {
         record.forests.push_back(std::move(other));
       } else if (other.block_gbs >= forest.block_gbs) {
         fmt::print(out, "kept trees    carry {:.4g} GB/s, as much: they stay\n", other.block_gbs);

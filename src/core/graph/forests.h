@@ -37,7 +37,8 @@ class Forests {
   // nullptr: none was found, or the collective does not go along trees. `root`: of broadcast and
   // reduce. Valid as long as this.
   const Forest* of(Collective collective, Rank root);
-  // nullptr: none was found that is faster than the ring in the order of ranks.
+  // nullptr: none was found that is faster than the ring in the order of ranks. Valid as long as
+  // this.
   const Rings* rings();
 
  private:
@@ -50,8 +51,6 @@ class Forests {
   Routes routes_;
   Searches searches_;
   std::map<Key, std::optional<Forest>> kept_;
-  std::optional<Rings> rings_;
-  bool looked_for_rings_ = false;
 };
 
 // Hosts of which only the bandwidth of their network is known, and that of a rank within its host.

@@ -41,10 +41,15 @@ Searches known_of(const Graphs& graphs, const std::string& directory) {
       known.add(hash, forest);
       remembered = true;
     }
+    if (const auto* rings = of_process.use()->find_rings(hash); rings != nullptr) {
+      known.add(hash, *rings);
+      remembered = true;
+    }
     if (remembered || directory.empty()) continue;
     auto kept = graph::load_search(directory, hash);
     if (!kept) continue;
     for (Forest& forest : kept->forests) known.add(hash, std::move(forest));
+    if (kept->rings) known.add(hash, std::move(*kept->rings));
   }
   return known;
 }
@@ -52,7 +57,7 @@ Searches known_of(const Graphs& graphs, const std::string& directory) {
 void keep(const Graphs& graphs, const Searches& before, const Searches& now,
           const std::string& directory) {
   for (const auto& [hash, graph] : graphs) {
-    graph::SearchRecord record{.graph = graph, .forests = {}};
+    graph::SearchRecord record{.graph = graph, .forests = {}, .rings = {}};
     bool changed = false;
     const auto process = of_process.use();
     for (const auto& [key, forest] : now.all()) {
@@ -60,6 +65,11 @@ void keep(const Graphs& graphs, const Searches& before, const Searches& now,
       record.forests.push_back(forest);
       changed = changed || !before.all().contains(key);
       if (process->all().size() < kRememberedMax) process->add(hash, forest);
+    }
+    if (const graph::Rings* rings = now.find_rings(hash); rings != nullptr) {
+      record.rings = *rings;
+      changed = changed || before.find_rings(hash) == nullptr;
+      if (process->all_rings().size() < kRememberedMax) process->add(hash, *rings);
     }
     if (!changed || directory.empty()) continue;
     const Status stored = graph::store_search(directory, record);
@@ -178,6 +188,11 @@ TreeSearch search_trees(const LinkGraph& graph, const std::string& directory) {
   if (found.offered && ratio > kNetworksDiffer) {
     found.reason =
         fmt::format("the networks of hosts differ by a factor of {:.3g}; {}", ratio, found.reason);
+  }
+  if (found.offered) {
+    graph::Forests forests(graph, std::move(found.searches));
+    (void)forests.rings();
+    found.searches = forests.searches();
   }
   keep(graphs, known, found.searches, directory);
   return found;

@@ -167,11 +167,26 @@ TEST_F(TreeSearchFolder, IsKeptWithItsGraph) {
   EXPECT_EQ(kept.value()->graph.text(), graph.text());
   ASSERT_EQ(kept.value()->forests.size(), found.searches.all().size());
   for (const graph::Forest& forest : kept.value()->forests) {
-    const graph::Forest* const own = found.searches.find(graph.hash(), roots_of(forest));
+    const graph::Forest* const own = forest.for_all_reduce
+                                         ? found.searches.find_for_all_reduce(graph.hash())
+                                         : found.searches.find(graph.hash(), roots_of(forest));
     ASSERT_NE(own, nullptr);
     EXPECT_EQ(forest.trees, own->trees);
     EXPECT_EQ(forest.steps, own->steps);
   }
+  EXPECT_NE(found.searches.find_for_all_reduce(graph.hash()), nullptr);
+  ASSERT_TRUE(kept.value()->rings.has_value());
+  EXPECT_TRUE(kept.value()->rings->orders.empty()) << "none is worth it, which is kept";
+}
+
+TEST_F(TreeSearchFolder, HasRingsThatAreTakenAsTheyAre) {
+  const LinkGraph graph = graph::star({900'000, 900'000, 900'000, 90'000});
+  const graph::Rings mine = graph::rings_of({{0, 2, 1, 3}, {3, 2, 1, 0}});
+  ASSERT_TRUE(graph::store_search(directory_, {graph, {}, mine}).ok());
+  const TreeSearch found = search_trees(graph, directory_);
+  ASSERT_TRUE(found.offered) << found.reason;
+  ASSERT_NE(found.searches.find_rings(graph.hash()), nullptr);
+  EXPECT_EQ(*found.searches.find_rings(graph.hash()), mine);
 }
 
 // A larger search, made elsewhere, is taken as it is; it is not in this process yet.
@@ -198,7 +213,8 @@ TEST_F(TreeSearchFolder, ThatIsCorruptIsRefusedAndMadeAgain) {
   const LinkGraph graph = graph::star({600'000, 600'000, 600'000, 70'000});
   const graph::Forest good = *search_trees(graph, "").searches.find(graph.hash(), all_of(graph));
   const LinkGraph other = graph::star({600'000, 600'000, 600'000, 80'000});
-  const std::string whole = graph::pack(graph::SearchRecord{graph, {good}}).value();
+  const std::string whole =
+      graph::pack(graph::SearchRecord{graph, {good}, graph::rings_of({{0, 1, 2, 3}})}).value();
   const auto write = [&](const std::string& text) {
     std::ofstream(file_of(graph), std::ios::binary) << text;
   };
@@ -231,7 +247,8 @@ TEST_F(TreeSearchFolder, ThatIsCorruptIsRefusedAndMadeAgain) {
 TEST_F(TreeSearchFolder, ARecordWithAnyByteChangedIsRefused) {
   const LinkGraph graph = graph::star({700'000, 700'000, 90'000});
   const graph::Forest good = *search_trees(graph, "").searches.find(graph.hash(), all_of(graph));
-  const std::string whole = graph::pack(graph::SearchRecord{graph, {good}}).value();
+  const std::string whole =
+      graph::pack(graph::SearchRecord{graph, {good}, graph::rings_of({{0, 2, 1}})}).value();
   ASSERT_TRUE(graph::unpack_search_record(whole).ok());
   for (size_t i = 0; i < whole.size(); ++i) {
     std::string changed = whole;
@@ -239,6 +256,15 @@ TEST_F(TreeSearchFolder, ARecordWithAnyByteChangedIsRefused) {
     EXPECT_FALSE(graph::unpack_search_record(changed).ok()) << i;
   }
   // Without the checksum of the record in between.
+  const std::string rings = graph::pack(graph::rings_of({{0, 2, 1}, {1, 0, 2}})).value();
+  for (size_t i = 0; i < rings.size(); ++i) {
+    std::string changed = rings;
+    changed[i] = static_cast<char>(changed[i] ^ 0x01);
+    const auto read = graph::unpack_rings(changed);
+    if (read.ok()) {
+      EXPECT_EQ(graph::flaw_of(read.value().orders, read.value().rank_count), "") << i;
+    }
+  }
   const std::string forest = graph::pack(good).value();
   for (size_t i = 0; i < forest.size(); ++i) {
     std::string changed = forest;
