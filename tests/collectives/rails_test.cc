@@ -5,7 +5,9 @@
 
 #include <filesystem>
 
+#include "support/attempts.h"
 #include "support/collective_checks.h"
+#include "support/promises.h"
 #include "support/ranks.h"
 
 namespace weir::test {
@@ -71,17 +73,22 @@ TEST_P(RailsOverTcp, AnyNumberOfMessagesMayBeAnsweredByOne) {
       environment(), with_timeout(60'000));
 }
 
-// Where messages do not come the measuring ends after 5 s, and nothing is kept; on a busy machine
-// that may happen, too.
+// Where messages do not come the measuring ends after 5 s, and nothing is kept. On a busy machine
+// nothing is kept either, but the start is not that long.
 TEST_P(RailsOverTcp, StartsMeasureTheirCosts) {
   int measured = 0;
-  for (int start = 0; start < 8; ++start) {
+  int stuck = 0;
+  for (Attempts attempts; measured < 6 && attempts.next();) {
+    const auto start = Clock::now();
     run_processes(
         2, [](int, weir_comm_t comm) { ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK); },
         environment(), with_timeout(60'000));
-    measured += forget_costs();
+    const bool kept = forget_costs();
+    measured += kept ? 1 : 0;
+    if (!kept && seconds_since(start) >= 5.0) ++stuck;
   }
-  EXPECT_GE(measured, 6);
+  EXPECT_EQ(measured, 6);
+  EXPECT_LE(stuck, 2);
 }
 
 // Who has all that it waits for may destroy its communicator at once: its peers have been told what
