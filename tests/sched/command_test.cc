@@ -307,7 +307,7 @@ TEST(WeirSched, KeepsTreesAndSearchesThoseOfAKeptGraphAgain) {
   const size_t at = found.text.find("graph ");
   ASSERT_NE(at, std::string::npos) << found.text;
   const std::string hash = found.text.substr(at + 6, 16);
-  EXPECT_THAT(found.text, HasSubstr("kept as       " + cache + "/search-v1-" + hash + ".trees"));
+  EXPECT_THAT(found.text, HasSubstr("kept as       " + cache + "/search-v2-" + hash + ".trees"));
   EXPECT_THAT(run(first + cache).text, HasSubstr("as much: they stay"));
   const std::string again = "search --kept " + hash + " --keep --cache " + cache;
   const Outcome larger = run(again + " --trees 24 --steps 5000000");
@@ -317,7 +317,7 @@ TEST(WeirSched, KeepsTreesAndSearchesThoseOfAKeptGraphAgain) {
   EXPECT_THAT(run(again).text, HasSubstr("they stay")) << "what is better is not replaced";
   const Outcome missing = run("search --kept 12ab --cache " + cache);
   EXPECT_NE(missing.exit_code, 0);
-  EXPECT_THAT(missing.text, HasSubstr("search-v1-00000000000012ab.trees' does not exist"));
+  EXPECT_THAT(missing.text, HasSubstr("search-v2-00000000000012ab.trees' does not exist"));
   EXPECT_THAT(run("search --kept 12xy --cache " + cache).text, HasSubstr("hexadecimal"));
 }
 

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/graph/cluster_forest.h"
+#include "core/graph/forests.h"
 #include "core/graph/link_graph.h"
 
 namespace weir::algo {
@@ -104,12 +106,37 @@ Forest found(Rank n, bool rooted, Rank root) {
   return forest;
 }
 
+// Host by host, with one rank on the first host and one more on each that follows; the second has a
+// slow network.
+constexpr Rank kHostsMin = 3;
+constexpr Rank kHostsMax = 22;
+
+Forest by_hosts(Rank n, bool rooted, Rank root) {
+  static std::map<std::pair<Rank, Rank>, Forest> kept;
+  Forest& forest = kept[{n, rooted ? root : n}];
+  if (forest != nullptr) return forest;
+  std::vector<uint32_t> host_of_rank;
+  std::vector<graph::KilobytesPerSecond> networks;
+  for (uint32_t host = 0; host_of_rank.size() < n; ++host) {
+    host_of_rank.resize(std::min<size_t>(n, host_of_rank.size() + host + 1), host);
+    networks.push_back(host == 1 ? 1'000'000 : 5'000'000);
+  }
+  const graph::LinkGraph links = graph::host_star(host_of_rank, networks, 20'000'000);
+  auto result = rooted ? graph::cluster_trees(links, root) : graph::cluster_forest(links);
+  WEIR_CHECK(result.ok(), "a forest of several hosts");
+  forest = std::make_shared<const graph::Forest>(result.take());
+  return forest;
+}
+
 std::vector<std::pair<const char*, Forest>> forests(const Algorithm& algorithm, Rank n, Rank root) {
   if (!algorithm.uses_forest || n < 2) return {{"", nullptr}};
   const bool rooted = is_rooted(algorithm.collective);
   std::vector<std::pair<const char*, Forest>> list = {
       {" heaps", heaps(n, rooted ? std::vector<Rank>{root} : all_roots(n))}};
   if (n <= kFoundMax) list.emplace_back(" found", found(n, rooted, root));
+  if (n >= kHostsMin && n <= kHostsMax) {
+    list.emplace_back(" by hosts", by_hosts(n, rooted, root));
+  }
   return list;
 }
 

@@ -21,26 +21,32 @@ namespace {
 constexpr uint64_t kBytes = uint64_t{256} << 20;
 
 // The cut bound over the simulated time.
-double share_of_bound(const graph::LinkGraph& links, const char* algorithm) {
+double share_of_bound(const graph::LinkGraph& links, const char* algorithm,
+                      uint64_t slice_bytes = 1 << 20,
+                      Collective collective = Collective::kAllReduce, Rank root = 0) {
   graph::Forests forests(links);
   algo::Problem problem;
-  problem.collective = Collective::kAllReduce;
+  problem.collective = collective;
+  problem.root = root;
   problem.rank_count = links.rank_count();
-  problem.forest = forests.of(Collective::kAllReduce, 0);
+  problem.forest = forests.of(collective, root);
   problem.rings = forests.rings();
   problem.lanes_max = 16;
+  std::vector<uint32_t> nodes;
+  for (Rank rank = 0; rank < links.rank_count(); ++rank) nodes.push_back(links.host_of(rank));
+  problem.node_of_rank = nodes;
   EXPECT_NE(problem.forest, nullptr);
   if (problem.forest == nullptr) return 0;
-  const algo::Algorithm& used = *algo::find_algorithm(Collective::kAllReduce, algorithm);
+  const algo::Algorithm& used = *algo::find_algorithm(collective, algorithm);
   if (used.uses_rings && problem.rings == nullptr) return 0;
   Options options;
   options.network = accelerator_network();
   options.links = &links;
-  options.slicing = {.slice_bytes = 1 << 20, .in_flight = 16};
+  options.slicing = {.slice_bytes = slice_bytes, .in_flight = 16};
   const auto report = simulate(used, problem, kBytes, options);
   EXPECT_TRUE(report.ok() && report.value().complete);
   if (!report.ok()) return 0;
-  return graph::least_ns(links, Collective::kAllReduce, 0, kBytes) * 1000 /
+  return graph::least_ns(links, collective, root, kBytes) * 1000 /
          static_cast<double>(report.value().total_ps);
 }
 
@@ -84,6 +90,7 @@ TEST(Machines, TwoHostsWithOneCardEach) {
 }
 
 TEST(Machines, SixteenGpusWithUnevenLinksAndGaps) {
+  int near = 0;
   for (uint32_t seed = 1; seed <= 5; ++seed) {
     std::mt19937 random(seed);
     std::vector<Rank> order(16);
@@ -99,10 +106,52 @@ TEST(Machines, SixteenGpusWithUnevenLinksAndGaps) {
       }
     }
     ASSERT_TRUE(links.finish().ok());
-    // By the links alone the trees reach 0.76 to 1.00 of the bound; lanes, which do one thing after
-    // the other, take the rest.
-    EXPECT_GE(share_of_bound(links, "forest"), 0.55) << "seed " << seed;
+    // What is missing is due to whole trees, to messages, each of which takes 1 us of two ranks,
+    // and to the hops of the first and the last slice.
+    double best = 0;
+    for (const uint64_t kilobytes : {384u, 512u, 640u}) {
+      best = std::max(best, share_of_bound(links, "forest", kilobytes << 10));
+    }
+    EXPECT_GE(best, 0.72) << "seed " << seed;
+    near += best >= 0.83 ? 1 : 0;
   }
+  EXPECT_GE(near, 4);
+}
+
+// The first `counts[h]` GPUs of the h-th host.
+graph::LinkGraph uneven_hosts(const std::string& file, const std::vector<size_t>& counts) {
+  auto topology = topo::read_file(WEIR_FIXTURES "/topologies/" + file);
+  EXPECT_TRUE(topology.ok()) << topology.status().text();
+  const std::vector<topo::Topology> kinds = {topology.take()};
+  const std::vector<topo::NodeId> gpus = kinds[0].all(topo::NodeKind::kGpu);
+  std::vector<graph::RankPlace> places;
+  for (uint32_t host = 0; host < counts.size(); ++host) {
+    for (size_t i = 0; i < counts[host]; ++i) places.push_back({host, gpus[i], {}});
+  }
+  const std::vector<uint32_t> kind_of_host(counts.size(), 0);
+  auto graph = graph::machine_graph({kinds, kind_of_host, places});
+  EXPECT_TRUE(graph.ok()) << graph.status().text();
+  return graph.take();
+}
+
+// Trees of one root, and of hosts with different numbers of ranks, above 16 ranks.
+TEST(Machines, OfManyHostsUseAllCardsAlongTrees) {
+  const std::string file = "made-nvswitch-8-cards.nccl.xml";
+  const auto even = uneven_hosts(file, {8, 8, 8, 8});
+  for (const Rank root : {Rank{0}, Rank{19}}) {
+    const auto share = [&](const char* algorithm) {
+      return share_of_bound(even, algorithm, 1 << 20, Collective::kBroadcast, root);
+    };
+    EXPECT_GE(share("forest"), 0.8) << root;
+    EXPECT_LE(share("hierarchical"), 0.5) << root;
+    EXPECT_GE(share_of_bound(even, "forest", 1 << 20, Collective::kReduce, root), 0.6) << root;
+    EXPECT_LE(share_of_bound(even, "chain", 1 << 20, Collective::kReduce, root), 0.15) << root;
+  }
+  const auto uneven = uneven_hosts(file, {8, 7, 3, 2});
+  EXPECT_GE(share_of_bound(uneven, "forest", 1 << 20, Collective::kBroadcast, 5), 0.9);
+  EXPECT_GE(share_of_bound(uneven, "forest", 1 << 20, Collective::kReduceScatter), 0.85);
+  EXPECT_GE(share_of_bound(uneven, "forest"), 0.7);
+  EXPECT_LE(share_of_bound(uneven, "hierarchical"), 0.5);
 }
 
 TEST(Machines, RecordedOnesDifferInWhatIsBest) {

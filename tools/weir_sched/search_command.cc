@@ -112,8 +112,9 @@ Result<graph::Forest> search(const graph::LinkGraph& graph, const SearchOptions&
   std::vector<Rank> roots(graph.rank_count());
   std::iota(roots.begin(), roots.end(), 0u);
   if (rooted) roots = {options.root};
-  Result<graph::Forest> usual =
-      rooted ? graph::find_trees(graph, roots) : graph::best_forest(graph, options.searched_ranks);
+  Result<graph::Forest> usual = rooted
+                                    ? graph::best_trees(graph, options.root, options.searched_ranks)
+                                    : graph::best_forest(graph, options.searched_ranks);
   const graph::ForestOptions known;
   if (options.trees == known.trees_max && options.steps == known.steps_max) return usual;
   auto larger = graph::find_trees(
@@ -129,11 +130,12 @@ Status keep(const graph::LinkGraph& graph, const graph::Forest& forest,
   const auto directory = cache_of(options);
   if (!directory.ok()) return directory.status();
   auto known = graph::read_search(directory.value(), graph.hash());
-  graph::SearchRecord record{.graph = graph, .forests = {forest}};
+  graph::SearchRecord record{.graph = graph, .forests = {forest}, .rings = {}};
   std::FILE* const out = options.output == "-" ? stderr : stdout;
   if (known.ok() && known.value()) {
+    record.rings = std::move(known.value()->rings);
     for (graph::Forest& other : known.value()->forests) {
-      if (graph::roots_of(other) != graph::roots_of(forest)) {
+      if (other.for_all_reduce || graph::roots_of(other) != graph::roots_of(forest)) {
         record.forests.push_back(std::move(other));
       } else if (other.block_gbs >= forest.block_gbs) {
         fmt::print(out, "kept trees    carry {:.4g} GB/s, as much: they stay\n", other.block_gbs);

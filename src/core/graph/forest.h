@@ -55,6 +55,7 @@ struct Forest {
   double block_gbs = 0;
   double bound_gbs = 0;  // the same by the cut bound
   uint64_t steps = 0;
+  bool for_all_reduce = false;  // found for it alone, and perhaps of some ranks only
 };
 
 struct ForestOptions {

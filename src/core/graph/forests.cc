@@ -54,13 +54,9 @@ const Forest* Forests::of(Collective collective, Rank root) {
 
 std::optional<Forest> Forests::find(const Key& key) {
   if (key.first == Use::kAllReduce) return find_for_all_reduce();
-  const auto root = std::span(&key.second, 1);
-  if (key.first == Use::kRoot && graph_.rank_count() > kSearchedRanksMax &&
-      searches_.find(graph_.hash(), root) == nullptr) {
-    return std::nullopt;
-  }
-  auto found = key.first == Use::kRoot ? searches_.trees(graph_, root)
-                                       : best_forest(graph_, kSearchedRanksMax, &searches_);
+  auto found = key.first == Use::kRoot
+                   ? best_trees(graph_, key.second, kSearchedRanksMax, &searches_)
+                   : best_forest(graph_, kSearchedRanksMax, &searches_);
   return found.ok() ? std::optional(found.take()) : std::nullopt;
 }
 
@@ -76,6 +72,9 @@ std::optional<Forest> Forests::find_for_all_reduce() {
     best = found.take();
     best_ns = ns;
   };
+  if (const Forest* known = searches_.find_for_all_reduce(graph_.hash()); known != nullptr) {
+    return *known;
+  }
   if (n > kSearchedRanksMax) {
     auto found = best_forest(graph_, kSearchedRanksMax, &searches_);
     return found.ok() ? std::optional(found.take()) : std::nullopt;
@@ -103,23 +102,31 @@ std::optional<Forest> Forests::find_for_all_reduce() {
     }
     offer(searches_.trees(graph_, roots));
   }
+  if (best) {
+    best->for_all_reduce = true;
+    searches_.add(graph_.hash(), *best);
+  }
   return best;
 }
 
 const Rings* Forests::rings() {
   const uint32_t n = graph_.rank_count();
-  if (!looked_for_rings_ && n >= 2 && n <= kRingRanksMax) {
+  if (n < 2 || n > kRingRanksMax) return nullptr;
+  const Rings* known = searches_.find_rings(graph_.hash());
+  if (known == nullptr) {
+    Rings rings{.rank_count = n, .orders = {}, .positions = {}};
     std::vector<Rank> in_order(n);
     std::iota(in_order.begin(), in_order.end(), 0);
     auto found = find_rings(graph_, &routes_);
     if (found.ok() && ring_ns_per_byte(graph_, found.value(), &routes_) <
                           kRingsWorthwhile *
                               ring_ns_per_byte(graph_, rings_of({std::move(in_order)}), &routes_)) {
-      rings_ = found.take();
+      rings = found.take();
     }
+    searches_.add(graph_.hash(), std::move(rings));
+    known = searches_.find_rings(graph_.hash());
   }
-  looked_for_rings_ = true;
-  return rings_ ? &*rings_ : nullptr;
+  return known->orders.empty() ? nullptr : known;
 }
 
 LinkGraph host_star(std::span<const uint32_t> host_of_rank,

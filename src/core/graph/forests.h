@@ -24,7 +24,7 @@ namespace weir::graph {
 
 class Forests {
  public:
-  // Up to so many ranks trees are searched at once, beyond that host by host, and for any root.
+  // Up to so many ranks trees are searched at once, beyond that host by host.
   static constexpr uint32_t kSearchedRanksMax = 16;
 
   // A finished graph. `searches`: forests of it, or of its hosts, that have been found before.
@@ -37,7 +37,8 @@ class Forests {
   // nullptr: none was found, or the collective does not go along trees. `root`: of broadcast and
   // reduce. Valid as long as this.
   const Forest* of(Collective collective, Rank root);
-  // nullptr: none was found that is faster than the ring in the order of ranks.
+  // nullptr: none was found that is faster than the ring in the order of ranks. Valid as long as
+  // this.
   const Rings* rings();
 
  private:
@@ -50,8 +51,6 @@ class Forests {
   Routes routes_;
   Searches searches_;
   std::map<Key, std::optional<Forest>> kept_;
-  std::optional<Rings> rings_;
-  bool looked_for_rings_ = false;
 };
 
 // Hosts of which only the bandwidth of their network is known, and that of a rank within its host.

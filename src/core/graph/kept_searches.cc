@@ -9,7 +9,7 @@
 namespace weir::graph {
 
 std::string kept_search_name(uint64_t graph_hash) {
-  return fmt::format("search-v1-{:016x}.trees", graph_hash);
+  return fmt::format("search-v2-{:016x}.trees", graph_hash);
 }
 
 Result<std::optional<SearchRecord>> read_search(const std::string& directory, uint64_t graph_hash) {

@@ -13,7 +13,7 @@
 
 namespace weir::graph {
 
-// "search-v1-0123456789abcdef.trees"
+// "search-v2-0123456789abcdef.trees"
 std::string kept_search_name(uint64_t graph_hash);
 
 // Without a value: there is none, or it cannot be used (owner, permissions, content; see

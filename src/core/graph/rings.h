@@ -23,6 +23,7 @@ namespace weir::graph {
 
 struct Rings {
   uint32_t rank_count = 0;
+  // Without any where it is kept that none is worth it.
   std::vector<std::vector<Rank>> orders;         // each of all ranks; the last sends to the first
   std::vector<std::vector<uint32_t>> positions;  // of each rank in each order
   friend bool operator==(const Rings&, const Rings&) = default;

@@ -15,7 +15,8 @@ namespace weir::graph {
 namespace {
 
 constexpr std::string_view kMagic = "WSRC";
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 2;
+constexpr uint32_t kRecordRingsMax = 64;
 constexpr size_t kNameBytesMax = 255;
 
 class Writer {
@@ -122,7 +123,7 @@ Result<std::string> pack(const Forest& forest) {
   out.put(forest.rank_count);
   out.put(forest.trees_per_root);
   out.put(static_cast<uint32_t>(forest.trees.size()));
-  out.put(uint32_t{0});
+  out.put(uint32_t{forest.for_all_reduce});
   out.put_double(forest.block_gbs);
   out.put_double(forest.bound_gbs);
   out.put(forest.steps);
@@ -144,16 +145,17 @@ Result<Forest> unpack_forest(std::string_view bytes) {
   forest.rank_count = in.get<uint32_t>();
   forest.trees_per_root = in.get<uint32_t>();
   const auto tree_count = in.get<uint32_t>();
-  const auto zero = in.get<uint32_t>();
+  const auto for_all_reduce = in.get<uint32_t>();
   forest.block_gbs = in.get_double();
   forest.bound_gbs = in.get_double();
   forest.steps = in.get<uint64_t>();
-  const bool sane = !in.ended() && zero == 0 && forest.rank_count >= 2 &&
+  const bool sane = !in.ended() && for_all_reduce <= 1 && forest.rank_count >= 2 &&
                     forest.rank_count <= kRecordRanksMax && is_figure(forest.block_gbs) &&
                     is_figure(forest.bound_gbs);
   if (!sane || in.left() != tree_count * (12 + uint64_t{4} * (forest.rank_count - 1))) {
     return refused(fmt::format("{} bytes are no forest", bytes.size()));
   }
+  forest.for_all_reduce = for_all_reduce == 1;
   std::vector<uint32_t> depth(forest.rank_count);
   for (uint32_t i = 0; i < tree_count; ++i) {
     Tree tree;
@@ -173,6 +175,39 @@ Result<Forest> unpack_forest(std::string_view bytes) {
   }
   if (const std::string flaw = flaw_of(forest); !flaw.empty()) return refused(flaw);
   return forest;
+}
+
+Result<std::string> pack(const Rings& rings) {
+  if (rings.rank_count > kRecordRanksMax || rings.orders.size() > kRecordRingsMax) {
+    return Status(Code::kUnsupported, "rings are too many to be told");
+  }
+  Writer out;
+  out.put(rings.rank_count);
+  out.put(static_cast<uint32_t>(rings.orders.size()));
+  for (const std::vector<Rank>& order : rings.orders) {
+    for (const Rank rank : order) out.put(static_cast<uint16_t>(rank));
+  }
+  return out.text();
+}
+
+Result<Rings> unpack_rings(std::string_view bytes) {
+  Reader in(bytes);
+  const auto ranks = in.get<uint32_t>();
+  const auto count = in.get<uint32_t>();
+  if (in.ended() || ranks < 2 || ranks > kRecordRanksMax || count > kRecordRingsMax ||
+      in.left() != size_t{2} * ranks * count) {
+    return refused(fmt::format("{} bytes are no rings", bytes.size()));
+  }
+  std::vector<std::vector<Rank>> orders(count);
+  for (std::vector<Rank>& order : orders) {
+    while (order.size() < ranks) order.push_back(in.get<uint16_t>());
+  }
+  if (count > 0) {
+    if (std::string flaw = flaw_of(orders, ranks); !flaw.empty()) return refused(std::move(flaw));
+  }
+  Rings rings = rings_of(std::move(orders));
+  rings.rank_count = ranks;
+  return rings;
 }
 
 Result<std::string> pack(const SearchRecord& record) {
@@ -209,6 +244,14 @@ Result<std::string> pack(const SearchRecord& record) {
     out.put(static_cast<uint32_t>(packed.value().size()));
     out.append(packed.value());
   }
+  std::string rings;
+  if (record.rings) {
+    auto packed = pack(*record.rings);
+    if (!packed.ok()) return packed.status();
+    rings = packed.take();
+  }
+  out.put(static_cast<uint32_t>(rings.size()));
+  out.append(rings);
   if (out.text().size() + 8 > kRecordBytesMax) {
     return Status(Code::kUnsupported, "the trees are too many to be kept");
   }
@@ -238,7 +281,7 @@ Result<SearchRecord> unpack_search_record(std::string_view bytes) {
   auto graph = read_graph(&in, ranks, vertices, links);
   if (!graph.ok()) return graph.status();
   if (graph.value().hash() != hash) return refused("its graph is another one than it says");
-  SearchRecord record{.graph = graph.take(), .forests = {}};
+  SearchRecord record{.graph = graph.take(), .forests = {}, .rings = {}};
   for (uint32_t i = 0; i < forests; ++i) {
     const std::string_view packed = in.take(in.get<uint32_t>());
     if (in.ended()) return refused("it ends too early");
@@ -248,6 +291,12 @@ Result<SearchRecord> unpack_search_record(std::string_view bytes) {
       return refused(std::move(flaw));
     }
     record.forests.push_back(forest.take());
+  }
+  if (const auto size = in.get<uint32_t>(); size > 0) {
+    auto rings = unpack_rings(in.take(size));
+    if (!rings.ok()) return rings.status();
+    if (rings.value().rank_count != ranks) return refused("its rings are of other ranks");
+    record.rings = rings.take();
   }
   if (in.left() != 8) return refused("bytes follow its end");
   return record;

@@ -32,8 +32,17 @@ const Forest* Searches::find(uint64_t graph_hash, std::span<const Rank> roots) c
 }
 
 void Searches::add(uint64_t graph_hash, Forest forest) {
-  Key key(graph_hash, roots_of(forest));
+  Key key(graph_hash, forest.for_all_reduce ? std::vector<Rank>() : roots_of(forest));
   forests_.insert_or_assign(std::move(key), std::move(forest));
+}
+
+const Rings* Searches::find_rings(uint64_t graph_hash) const {
+  const auto found = rings_.find(graph_hash);
+  return found == rings_.end() ? nullptr : &found->second;
+}
+
+void Searches::add(uint64_t graph_hash, Rings rings) {
+  rings_.insert_or_assign(graph_hash, std::move(rings));
 }
 
 std::string flaw_of(const Forest& forest, const LinkGraph& graph) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Searches: the forests that were found for graphs, by graph and roots: found once, and the same
-// for all who have the same set. A function of its content: a forest that is not in it is searched
-// (forest.h), with the same result everywhere. One thread at a time.
+// Searches: the forests and rings that were found for graphs, by graph and roots: found once, and
+// the same for all who have the same set. A function of its content: a forest that is not in it is
+// searched (forest.h), with the same result everywhere. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "core/base/types.h"
 #include "core/graph/forest.h"
 #include "core/graph/link_graph.h"
+#include "core/graph/rings.h"
 
 namespace weir::graph {
 
@@ -31,10 +32,17 @@ class Searches {
   // Replaces one of the same graph and roots.
   void add(uint64_t graph_hash, Forest forest);
 
-  using Key = std::pair<uint64_t, std::vector<Rank>>;  // graph and roots
+  // Trees for all_reduce, and rings (without any: none is worth it). nullptr: not in the set.
+  const Forest* find_for_all_reduce(uint64_t graph_hash) const { return find(graph_hash, {}); }
+  const Rings* find_rings(uint64_t graph_hash) const;
+  void add(uint64_t graph_hash, Rings rings);
+
+  using Key = std::pair<uint64_t, std::vector<Rank>>;  // graph and roots; of all_reduce: none
   const std::map<Key, Forest>& all() const { return forests_; }
+  const std::map<uint64_t, Rings>& all_rings() const { return rings_; }
 
  private:
+  std::map<uint64_t, Rings> rings_;
   std::map<Key, Forest> forests_;
 };
 

@@ -6,8 +6,12 @@
 // both directions, the most that such trees carry together is what partitions of the ranks allow
 // (Nash-Williams 1961, Tutte 1961; cut_bound.h: all_reduce_ns_per_byte).
 //
-// Found greedily: link by link, the tree that is grown takes the way that adds least to the sum of
-// the cubes of what links carry over what they can carry. Pure functions; thread-safe.
+// Found by local search: trees are taken out and grown again in turn, link by link (Prim 1957), as
+// long as that makes them lower or the sum of the eighth powers of two loads smaller: of each link,
+// what it carries over what it can carry; of each rank, its messages over an even share of them,
+// since a rank that has many neighbours in every tree holds all of them up. Few trees rather than
+// many, whose slices wait for each other. Bounded by rounds and not by time. Pure functions;
+// thread-safe.
 #pragma once
 
 #include "core/base/status.h"
@@ -17,9 +21,8 @@
 
 namespace weir::graph {
 
-// One tree each for some ranks, as many as carry most together; at most one for each rank. Rates
-// are not set. Errors: fewer than two ranks, or ranks that others reach over third ones or one
-// way only.
+// Trees of equal parts, each of another rank. Rates are not set. Errors: fewer than two ranks,
+// links without any limit, or ranks that others reach over third ones or one way only.
 // `routes` are those of the graph.
 Result<Forest> pack_trees(const LinkGraph& graph, Routes* routes);
 

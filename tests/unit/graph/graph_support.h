@@ -21,8 +21,10 @@ inline topo::Topology recorded(const std::string& file) {
   return std::move(topology.value());
 }
 
-// `hosts` machines of the file, a rank on each of the first `gpus` GPUs of each (0: all).
-inline Result<LinkGraph> graph_of_gpus(const std::string& file, uint32_t hosts, size_t gpus = 0) {
+// `hosts` machines of the file, a rank on each of the first `gpus` GPUs of each (0: all); the last
+// `lacking` ranks are left out.
+inline Result<LinkGraph> graph_of_gpus(const std::string& file, uint32_t hosts, size_t gpus = 0,
+                                       size_t lacking = 0) {
   const std::vector<topo::Topology> kinds = {recorded(file)};
   const std::vector<uint32_t> kind_of_host(hosts, 0);
   std::vector<topo::NodeId> devices = kinds[0].all(topo::NodeKind::kGpu);
@@ -31,6 +33,7 @@ inline Result<LinkGraph> graph_of_gpus(const std::string& file, uint32_t hosts, 
   for (uint32_t host = 0; host < hosts; ++host) {
     for (const topo::NodeId device : devices) places.push_back({host, device, {}});
   }
+  places.resize(places.size() - lacking);
   return machine_graph({kinds, kind_of_host, places});
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/graph/tree_packing.h"
 
+#include <algorithm>
 #include <random>
+#include <vector>
 
 #include "core/graph/cut_bound.h"
 #include "core/graph/forest_load.h"
@@ -53,6 +55,28 @@ TEST(TreePacking, NeverNeedsLessThanTheBoundAndOftenNotMore) {
     exact += share > 0.99 ? 1 : 0;
   }
   EXPECT_GE(exact, 5);
+}
+
+// Each of eight fully linked ranks could be the hub of a tree, whose messages all others wait for.
+TEST(TreePacking, GivesRanksAlikeAboutAsManyMessages) {
+  for (const uint32_t ranks : {6u, 8u, 12u, 16u}) {
+    const LinkGraph graph = full_mesh(ranks, 25'000'000);
+    Routes routes(graph);
+    const auto packed = pack_trees(graph, &routes);
+    ASSERT_TRUE(packed.ok()) << packed.status().text();
+    std::vector<uint32_t> messages(ranks, 0);
+    for (const Tree& tree : packed.value().trees) {
+      for (const TreeLink& link : tree.links) {
+        ++messages[link.from];
+        ++messages[link.to];
+      }
+    }
+    const auto trees = static_cast<double>(packed.value().trees.size());
+    EXPECT_LE(*std::max_element(messages.begin(), messages.end()),
+              1.5 * 2 * trees * (ranks - 1) / ranks)
+        << ranks;
+    EXPECT_GE(share_of_bound(graph), 0.8) << ranks;
+  }
 }
 
 TEST(TreePacking, IsRefusedWhereLinksLeadOneWayOnly) {

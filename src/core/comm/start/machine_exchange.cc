@@ -119,7 +119,12 @@ std::string pack_verdict(uint64_t hash, const TreeSearch& found) {
     ++count;
   }
   append(count, &text);
-  return text + trees;
+  text += trees;
+  const graph::Rings* rings = found.searches.find_rings(hash);
+  const auto packed = rings != nullptr ? graph::pack(*rings) : Result<std::string>(std::string());
+  append(static_cast<uint32_t>(packed.ok() ? packed.value().size() : 0), &text);
+  if (packed.ok()) text += packed.value();
+  return text;
 }
 
 // What rank 0 has told, checked. Error: what is wrong with it.
@@ -156,7 +161,17 @@ Result<TreeSearch> unpack_verdict(std::string_view bytes, const graph::LinkGraph
     if (!flaw.empty()) return Status(Code::kRefused, "trees with a flaw (" + flaw + ")");
     told.searches.add(of_graph, forest.take());
   }
+  uint32_t rings_size = 0;
+  std::string_view packed;
+  if (!take_number(&bytes, &rings_size) || !take_text(&bytes, rings_size, &packed)) return broken;
   if (!bytes.empty()) return broken;
+  if (rings_size == 0) return told;
+  auto rings = graph::unpack_rings(packed);
+  if (!rings.ok()) return rings.status().with_context("rings that are none");
+  if (rings.value().rank_count != graph.rank_count()) {
+    return Status(Code::kRefused, "rings of other ranks");
+  }
+  told.searches.add(hash, rings.take());
   return told;
 }
 

@@ -25,7 +25,7 @@
 //   2  version (2): 1, and NCCL's XML (process_topology.h)
 //   3  hash of the graph (8), 0: there is none. Rank 0 continues: whether trees are offered (1),
 //      the reason for people (2: size; text), number of forests (4); each: hash of its graph (8),
-//      size (4), bytes (graph/search_record.h)
+//      size (4), bytes (graph/search_record.h). Rings: size (4), 0: none are told; bytes
 //
 // One thread at a time.
 #pragma once

@@ -41,10 +41,15 @@ Searches known_of(const Graphs& graphs, const std::string& directory) {
       known.add(hash, forest);
       remembered = true;
     }
+    if (const auto* rings = of_process.use()->find_rings(hash); rings != nullptr) {
+      known.add(hash, *rings);
+      remembered = true;
+    }
     if (remembered || directory.empty()) continue;
     auto kept = graph::load_search(directory, hash);
     if (!kept) continue;
     for (Forest& forest : kept->forests) known.add(hash, std::move(forest));
+    if (kept->rings) known.add(hash, std::move(*kept->rings));
   }
   return known;
 }
@@ -52,7 +57,7 @@ Searches known_of(const Graphs& graphs, const std::string& directory) {
 void keep(const Graphs& graphs, const Searches& before, const Searches& now,
           const std::string& directory) {
   for (const auto& [hash, graph] : graphs) {
-    graph::SearchRecord record{.graph = graph, .forests = {}};
+    graph::SearchRecord record{.graph = graph, .forests = {}, .rings = {}};
     bool changed = false;
     const auto process = of_process.use();
     for (const auto& [key, forest] : now.all()) {
@@ -60,6 +65,11 @@ void keep(const Graphs& graphs, const Searches& before, const Searches& now,
       record.forests.push_back(forest);
       changed = changed || !before.all().contains(key);
       if (process->all().size() < kRememberedMax) process->add(hash, forest);
+    }
+    if (const graph::Rings* rings = now.find_rings(hash); rings != nullptr) {
+      record.rings = *rings;
+      changed = changed || before.find_rings(hash) == nullptr;
+      if (process->all_rings().size() < kRememberedMax) process->add(hash, *rings);
     }
     if (!changed || directory.empty()) continue;
     const Status stored = graph::store_search(directory, record);
@@ -104,7 +114,7 @@ TreeSearch not_offered(std::string reason) {
   return {.offered = false, .reason = std::move(reason), .searches = {}};
 }
 
-// All ranks in one search.
+// By the links between all ranks.
 TreeSearch search_at_once(const LinkGraph& graph, double ratio, Searches known) {
   graph::Forests forests(graph, std::move(known));
   const auto found = compare(&forests);
@@ -113,6 +123,15 @@ TreeSearch search_at_once(const LinkGraph& graph, double ratio, Searches known) 
     return not_offered(text_of(*found));
   (void)forests.of(Collective::kAllReduce, 0);
   return {.offered = true, .reason = text_of(*found), .searches = forests.searches()};
+}
+
+// Beyond, the ways between all ranks take too long.
+constexpr uint32_t kComparedRanksMax = 1024;
+
+bool has_uneven_hosts(const LinkGraph& graph) {
+  std::vector<uint32_t> ranks(graph.host_count(), 0);
+  for (Rank rank = 0; rank < graph.rank_count(); ++rank) ++ranks[graph.host_of(rank)];
+  return std::any_of(ranks.begin(), ranks.end(), [&](uint32_t it) { return it != ranks[0]; });
 }
 
 // Host by host: trees between hosts are the same as those of the usual ways, unless networks
@@ -157,13 +176,23 @@ TreeSearch search_trees(const LinkGraph& graph, const std::string& directory) {
   const Searches known = known_of(graphs, directory);
   std::vector<Rank> all(graph.rank_count());
   std::iota(all.begin(), all.end(), 0u);
+  Searches searches = known;
+  // Between hosts with different numbers of ranks no usual way goes host by host.
+  const bool compared =
+      graph.rank_count() <= kComparedRanksMax && has_uneven_hosts(graph) &&
+      graph::cluster_forest(graph, {.host = {}, .rated = false, .searches = &searches}).ok();
   const bool at_once = graph.rank_count() <= graph::Forests::kSearchedRanksMax ||
-                       graph.host_count() < 2 || known.find(whole, all) != nullptr;
-  TreeSearch found =
-      at_once ? search_at_once(graph, ratio, known) : search_hosts(graphs, whole, ratio, known);
+                       graph.host_count() < 2 || compared || known.find(whole, all) != nullptr;
+  TreeSearch found = at_once ? search_at_once(graph, ratio, std::move(searches))
+                             : search_hosts(graphs, whole, ratio, std::move(searches));
   if (found.offered && ratio > kNetworksDiffer) {
     found.reason =
         fmt::format("the networks of hosts differ by a factor of {:.3g}; {}", ratio, found.reason);
+  }
+  if (found.offered) {
+    graph::Forests forests(graph, std::move(found.searches));
+    (void)forests.rings();
+    found.searches = forests.searches();
   }
   keep(graphs, known, found.searches, directory);
   return found;

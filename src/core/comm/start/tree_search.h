@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What rank 0 of a new communicator does with the link graph: decides whether trees may be faster
-// than the algorithms that know nothing of links, and finds them: in this process, in the cache
-// directory (graph/kept_searches.h), or by a search, bounded by steps. Thread-safe.
+// than the algorithms that know nothing of links, and finds them, and rings: in this process, in
+// the cache directory (graph/kept_searches.h), or by a search, bounded by steps. Thread-safe.
 #pragma once
 
 #include <cstdint>

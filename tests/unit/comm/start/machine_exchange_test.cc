@@ -388,23 +388,37 @@ TEST_F(Exchange, TreesThatDoNotFitAreRefused) {
   const std::string good = graph::pack(star).value();
   std::string loop = good;
   loop[40 + 12 + 2] = 0;  // rank 0 receives from itself
+  const std::string rings = graph::pack(graph::rings_of({{2, 0, 1}})).value();
+  std::string twice = rings;
+  twice[8] = 0;
+  const std::string larger = graph::pack(graph::rings_of({{0, 1, 2, 3}})).value();
   struct Case {
     uint64_t of_graph;
-    std::string forest, words;
+    std::string forest, rings, words;
   };
-  for (const Case& it : {Case{graph, good, ""}, Case{graph, loop, "does not continue the tree"},
-                         Case{graph + 1, good, "links that are not there"},
-                         Case{graph, good.substr(1), "trees that are none"}}) {
+  for (const Case& it : {Case{graph, good, "", ""}, Case{graph, good, rings, ""},
+                         Case{graph, loop, "", "does not continue the tree"},
+                         Case{graph + 1, good, "", "links that are not there"},
+                         Case{graph, good.substr(1), "", "trees that are none"},
+                         Case{graph, good, twice, "passes rank 0 twice"},
+                         Case{graph, good, larger, "rings of other ranks"},
+                         Case{graph, good, rings.substr(1), "rings that are none"}}) {
     SCOPED_TRACE(it.words);
     const auto answers = run({0, 1, 2}, {fast, slow, fast}, false, 0, [&](uint32_t round) {
       if (round == 0) return with_size(std::string(1, '\0') + hash_of(fast));
       if (round == 1) return with_size(std::string("\1\0", 2) + fast.text);
       return number(graph, 8) + number(1, 1) + number(0, 2) + number(1, 4) +
-             number(it.of_graph, 8) + number(it.forest.size(), 4) + it.forest;
+             number(it.of_graph, 8) + number(it.forest.size(), 4) + it.forest +
+             number(it.rings.size(), 4) + it.rings;
     });
     if (it.words.empty()) {
-      EXPECT_TRUE(answers[1].status.ok()) << answers[1].status.text();
-      EXPECT_NE(answers[1].links.forests, nullptr);
+      ASSERT_TRUE(answers[1].status.ok()) << answers[1].status.text();
+      ASSERT_NE(answers[1].links.forests, nullptr);
+      // What was told is used, though a search finds none that is better than the order of ranks.
+      const graph::Rings* const used = answers[1].links.forests->rings();
+      if (it.rings.empty()) continue;
+      ASSERT_NE(used, nullptr);
+      EXPECT_EQ(used->orders, (std::vector<std::vector<Rank>>{{2, 0, 1}}));
     } else {
       expect_refused(answers, 0, it.words);
     }
@@ -421,6 +435,15 @@ TEST_F(Exchange, ASearchIsKeptAndFoundAgain) {
   ASSERT_TRUE(kept.value().has_value());
   EXPECT_EQ(kept.value()->graph.hash(), hash);
   EXPECT_FALSE(kept.value()->forests.empty());
+  // Trees for all_reduce and rings, too: no rank searches them again.
+  ASSERT_TRUE(kept.value()->rings.has_value());
+  for (const auto& rank : first) {
+    const graph::Searches& told = rank.links.forests->searches();
+    ASSERT_NE(told.find_rings(hash), nullptr);
+    EXPECT_EQ(*told.find_rings(hash), *kept.value()->rings);
+    ASSERT_NE(told.find_for_all_reduce(hash), nullptr);
+    EXPECT_TRUE(told.find_for_all_reduce(hash)->for_all_reduce);
+  }
 }
 
 }  // namespace

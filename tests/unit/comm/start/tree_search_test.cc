@@ -88,6 +88,25 @@ TEST(TreeSearch, IsOfferedWhereTheNetworkOfAHostIsSlow) {
   EXPECT_NE(found.reason.find("differ by a factor of 8"), std::string::npos) << found.reason;
 }
 
+// Between hosts with different numbers of ranks no usual way goes host by host.
+TEST(TreeSearch, IsOfferedToHostsWithDifferentNumbersOfRanks) {
+  const std::vector<topo::Topology> kinds = {graph::recorded("made-nvswitch-8-cards.nccl.xml")};
+  const std::vector<topo::NodeId> gpus = kinds[0].all(topo::NodeKind::kGpu);
+  const auto offered = [&](const std::vector<size_t>& counts) {
+    std::vector<graph::RankPlace> places;
+    for (uint32_t host = 0; host < counts.size(); ++host) {
+      for (size_t i = 0; i < counts[host]; ++i) places.push_back({host, gpus[i], {}});
+    }
+    const std::vector<uint32_t> kind_of_host(counts.size(), 0);
+    const auto made = graph::machine_graph({kinds, kind_of_host, places});
+    EXPECT_TRUE(made.ok()) << made.status().text();
+    return search_trees(made.value(), "").offered;
+  };
+  EXPECT_TRUE(offered({8, 8, 4}));
+  EXPECT_TRUE(offered({8, 7, 3, 2}));
+  EXPECT_FALSE(offered({8, 8, 8})) << "host by host";
+}
+
 // Bounded by steps, whatever the machine; the times are for people.
 TEST(TreeSearch, TakesFewStepsAlsoForManyHosts) {
   const std::vector<std::string> files = {
@@ -106,6 +125,11 @@ TEST(TreeSearch, TakesFewStepsAlsoForManyHosts) {
   std::vector<std::pair<std::string, LinkGraph>> graphs;
   graphs.emplace_back("128 hosts of 4 kinds",
                       graph::machine_graph({kinds, kind_of_host, places}).value());
+  places.pop_back();
+  graphs.emplace_back("the same, and one rank less",
+                      graph::machine_graph({kinds, kind_of_host, places}).value());
+  graphs.emplace_back("128 hosts of a kind, the last with one rank less",
+                      graph::graph_of_gpus("made-nvswitch-8-cards.nccl.xml", 128, 0, 1).value());
   graphs.emplace_back("a DGX-2", graph::graph_of_gpus("dgx2.hwloc.xml", 1).value());
   graphs.emplace_back("2 x 8 GPUs",
                       graph::graph_of_gpus("made-nvswitch-8-cards.nccl.xml", 2).value());
@@ -143,11 +167,26 @@ TEST_F(TreeSearchFolder, IsKeptWithItsGraph) {
   EXPECT_EQ(kept.value()->graph.text(), graph.text());
   ASSERT_EQ(kept.value()->forests.size(), found.searches.all().size());
   for (const graph::Forest& forest : kept.value()->forests) {
-    const graph::Forest* const own = found.searches.find(graph.hash(), roots_of(forest));
+    const graph::Forest* const own = forest.for_all_reduce
+                                         ? found.searches.find_for_all_reduce(graph.hash())
+                                         : found.searches.find(graph.hash(), roots_of(forest));
     ASSERT_NE(own, nullptr);
     EXPECT_EQ(forest.trees, own->trees);
     EXPECT_EQ(forest.steps, own->steps);
   }
+  EXPECT_NE(found.searches.find_for_all_reduce(graph.hash()), nullptr);
+  ASSERT_TRUE(kept.value()->rings.has_value());
+  EXPECT_TRUE(kept.value()->rings->orders.empty()) << "none is worth it, which is kept";
+}
+
+TEST_F(TreeSearchFolder, HasRingsThatAreTakenAsTheyAre) {
+  const LinkGraph graph = graph::star({900'000, 900'000, 900'000, 90'000});
+  const graph::Rings mine = graph::rings_of({{0, 2, 1, 3}, {3, 2, 1, 0}});
+  ASSERT_TRUE(graph::store_search(directory_, {graph, {}, mine}).ok());
+  const TreeSearch found = search_trees(graph, directory_);
+  ASSERT_TRUE(found.offered) << found.reason;
+  ASSERT_NE(found.searches.find_rings(graph.hash()), nullptr);
+  EXPECT_EQ(*found.searches.find_rings(graph.hash()), mine);
 }
 
 // A larger search, made elsewhere, is taken as it is; it is not in this process yet.
@@ -174,7 +213,8 @@ TEST_F(TreeSearchFolder, ThatIsCorruptIsRefusedAndMadeAgain) {
   const LinkGraph graph = graph::star({600'000, 600'000, 600'000, 70'000});
   const graph::Forest good = *search_trees(graph, "").searches.find(graph.hash(), all_of(graph));
   const LinkGraph other = graph::star({600'000, 600'000, 600'000, 80'000});
-  const std::string whole = graph::pack(graph::SearchRecord{graph, {good}}).value();
+  const std::string whole =
+      graph::pack(graph::SearchRecord{graph, {good}, graph::rings_of({{0, 1, 2, 3}})}).value();
   const auto write = [&](const std::string& text) {
     std::ofstream(file_of(graph), std::ios::binary) << text;
   };
@@ -207,7 +247,8 @@ TEST_F(TreeSearchFolder, ThatIsCorruptIsRefusedAndMadeAgain) {
 TEST_F(TreeSearchFolder, ARecordWithAnyByteChangedIsRefused) {
   const LinkGraph graph = graph::star({700'000, 700'000, 90'000});
   const graph::Forest good = *search_trees(graph, "").searches.find(graph.hash(), all_of(graph));
-  const std::string whole = graph::pack(graph::SearchRecord{graph, {good}}).value();
+  const std::string whole =
+      graph::pack(graph::SearchRecord{graph, {good}, graph::rings_of({{0, 2, 1}})}).value();
   ASSERT_TRUE(graph::unpack_search_record(whole).ok());
   for (size_t i = 0; i < whole.size(); ++i) {
     std::string changed = whole;
@@ -215,6 +256,15 @@ TEST_F(TreeSearchFolder, ARecordWithAnyByteChangedIsRefused) {
     EXPECT_FALSE(graph::unpack_search_record(changed).ok()) << i;
   }
   // Without the checksum of the record in between.
+  const std::string rings = graph::pack(graph::rings_of({{0, 2, 1}, {1, 0, 2}})).value();
+  for (size_t i = 0; i < rings.size(); ++i) {
+    std::string changed = rings;
+    changed[i] = static_cast<char>(changed[i] ^ 0x01);
+    const auto read = graph::unpack_rings(changed);
+    if (read.ok()) {
+      EXPECT_EQ(graph::flaw_of(read.value().orders, read.value().rank_count), "") << i;
+    }
+  }
   const std::string forest = graph::pack(good).value();
   for (size_t i = 0; i < forest.size(); ++i) {
     std::string changed = forest;
