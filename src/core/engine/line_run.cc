@@ -58,7 +58,7 @@ std::atomic<uint64_t>& flag_of(unsigned char* slot, uint64_t payload_bytes) {
     if (bytes > 0 && dst != src) std::memcpy(dst, src, bytes);
   }
   if (op.dst.staged) {
-    flag_of(dst, bytes).store(flag_, std::memory_order_release);
+    flag_of(dst, bytes).store(flag_ ^ bytes, std::memory_order_release);
     context.wake_sleepers();
   }
 }
@@ -83,7 +83,7 @@ std::optional<Rank> LineRun::unpublished(const Context& context) const {
       if (!place.staged || place.base == kBaseStaging + context.rank) continue;
       const uint64_t seen = flag_of(bases_[place.base] + place.offset_bytes, op.length_bytes)
                                 .load(std::memory_order_acquire);
-      if (seen != flag_) return place.base - kBaseStaging;
+      if (seen != (flag_ ^ op.length_bytes)) return place.base - kBaseStaging;
     }
   }
   return std::nullopt;
@@ -122,7 +122,7 @@ Advance LineRun::advance(Context& context) {
         if (!place.staged || place.base == kBaseStaging + self) continue;
         const uint64_t seen =
             flag_of(bases_[place.base] + place.offset_bytes, bytes).load(std::memory_order_acquire);
-        if (seen == flag_) continue;
+        if (seen == (flag_ ^ bytes)) continue;
         // The word may also be payload of an earlier operation whose slots were longer: the peer's
         // call descriptor decides.
         if (seen >> 32 == flag_ >> 32 &&
@@ -152,7 +152,7 @@ void LineRun::collect_awaited(const Context& context, std::vector<Rank>* ranks) 
       if (!place.staged || place.base == kBaseStaging + context.rank) continue;
       const uint64_t seen =
           flag_of(bases_[place.base] + place.offset_bytes, op.length_bytes).load();
-      if (seen != flag_) ranks->push_back(place.base - kBaseStaging);
+      if (seen != (flag_ ^ op.length_bytes)) ranks->push_back(place.base - kBaseStaging);
     }
   }
   std::sort(ranks->begin(), ranks->end());
