@@ -65,6 +65,8 @@ class LineRun final : public Run {
   uint32_t ahead_op_count_ = 0;
   uint64_t flag_ = 0;
   bool described_ = false;
+  bool heard_ = false;   // the data of a peer has arrived
+  bool waited_ = false;  // it had not when this rank needed it
   std::vector<unsigned char*> bases_;
   std::vector<const void*> sources_;
 };

@@ -87,10 +87,9 @@ void CallAgreement::publish_blocks(const engine::Call& call, const engine::Plan&
   line_run_.publish_ahead(*plan.mapped, call, plan.fingerprint, context_);
   publish_lengths(call);
   // Long blocks of another rank, if any, are longer than all that fit into lines.
-  context_.describe_next_call(call, plan.fingerprint,
-                              engine::line_payload_bytes(context_.rank_count) /
-                                  element_bytes(call.type),
-                              0);
+  context_.describe_next_call(
+      call, plan.fingerprint,
+      engine::line_payload_bytes(context_.rank_count) / element_bytes(call.type), 0);
   context_.wake_sleepers();
 }
 
