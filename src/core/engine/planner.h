@@ -191,8 +191,8 @@ class Planner {
   };
   Entry& entry_of(const PlanKey& key);
   Result<const Plan*> plan_for_uneven(const Call& call, bool windows);
-  // Whether the latest plan of a v-variant was bound to the lengths of `call`, if those of all ranks
-  // are at most `block_count_max`.
+  // Whether the latest plan of a v-variant was bound to the lengths of `call`, if those of all
+  // ranks are at most `block_count_max`.
   bool is_bound_to(const Call& call, size_t block_count_max) const;
   PlanKey uneven_key_of(const Call& call, bool windows) const;
   UnevenChoice* uneven_choice_of(const PlanKey& key);

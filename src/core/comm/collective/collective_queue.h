@@ -50,8 +50,8 @@ class CollectiveQueue {
   };
   // Runs a call whose plan is the latest and small to its end: the fast path of a warm call.
   [[gnu::always_inline]] Warm run_warm(const engine::Call& call);
-  // The call with which run_warm has come as far as `warm` goes on as `request`, under the same hold
-  // of the lock.
+  // The call with which run_warm has come as far as `warm` goes on as `request`, under the same
+  // hold of the lock.
   void take_over(Request& request, Warm warm);
 
   void enqueue(Request& request);
