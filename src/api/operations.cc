@@ -280,8 +280,9 @@ weir_result_t collective(const Ask& ask, Collective kind, size_t block_count, in
 weir_result_t message(const char* function, bool sends, weir_comm_t comm, void* buffer,
                       size_t count, weir_datatype_t type, int peer, weir_request_t* out,
                       int device = -1, size_t announced_bytes = 0) {
-  std::string text = wrong_type_or_count(type, count, 1);
-  if (!text.empty()) return wrong(comm, function, text);
+  if (!is_right_type_and_count(type, count, 1)) [[unlikely]] {
+    return wrong(comm, function, wrong_type_or_count(type, count, 1));
+  }
   const auto n = static_cast<int>(comm->comm->rank_count());
   if (peer < 0 || peer >= n) {
     return wrong(comm, function, fmt::format("peer {} is not a rank of {}", peer, n));
@@ -649,8 +650,9 @@ weir_result_t weir_group_end(void) {
           Status(weir::Code::kInvalidUsage, "group_end without group_start (in this process)"));
     }
     if (--t_call_nesting > 0) return WEIR_OK;
-    std::vector<Deferred> operations = std::move(my_group().operations);
-    my_group().operations.clear();
+    // Callbacks, which may open groups of their own, can run meanwhile.
+    std::vector<Deferred> operations;
+    operations.swap(my_group().operations);
     weir_result_t first = WEIR_OK;
     bool background = false;
     for (Deferred& deferred : operations) {
@@ -676,6 +678,9 @@ weir_result_t weir_group_end(void) {
       const weir_result_t result = report(status, deferred.comm);
       if (first == WEIR_OK) first = result;
     }
+    // The next group needs no memory.
+    operations.clear();
+    if (my_group().operations.empty()) my_group().operations.swap(operations);
     return first;
   });
 }

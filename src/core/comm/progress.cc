@@ -55,7 +55,7 @@ Status Communicator::go_on_slowly(const engine::Call& call, CollectiveQueue::War
     request.comm = this;
     request.call = call;
     requests_.begin_watch();
-    operations_.queue().take_over(request);
+    operations_.queue().take_over(request, warm);
     if (warm == CollectiveQueue::Warm::kOtherCalled) {
       health_.fail(OperationFailure{Status(Code::kMismatch, ""), &request});
     }

@@ -58,6 +58,9 @@ class Context {
   uint64_t all_done = 0;                               // every rank has finished everything before
   std::vector<PeerView> peers;
 
+  // Publishes that this rank has finished all that it has begun. A LineRun does not always do so
+  // when it ends; before an operation of another protocol begins, and at the end, it is done.
+  void publish_done() { control(rank).done.position.store(position, std::memory_order_release); }
   // Re-reads every peer's done counter.
   void refresh_done();
   // True when every rank has finished everything before `wanted`.

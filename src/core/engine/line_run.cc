@@ -16,6 +16,12 @@ std::atomic<uint64_t>& flag_of(unsigned char* slot, uint64_t payload_bytes) {
                                                    sizeof(uint64_t));
 }
 
+// Of rooted operations whose data this rank found there, since it is behind its peers: those that
+// have used up the operations that they may be ahead read what it publishes at every poll, and so
+// take the line away that it is to write next.
+constexpr uint64_t kDonePublishedEvery = 8;
+static_assert(kDonePublishedEvery < kOperationsAhead, "who waits for nothing else must hear of it");
+
 }  // namespace
 
 // A warm call is short enough for its calls of functions to count.
@@ -58,7 +64,7 @@ std::atomic<uint64_t>& flag_of(unsigned char* slot, uint64_t payload_bytes) {
     if (bytes > 0 && dst != src) std::memcpy(dst, src, bytes);
   }
   if (op.dst.staged) {
-    flag_of(dst, bytes).store(flag_, std::memory_order_release);
+    flag_of(dst, bytes).store(flag_ ^ bytes, std::memory_order_release);
     context.wake_sleepers();
   }
 }
@@ -83,7 +89,7 @@ std::optional<Rank> LineRun::unpublished(const Context& context) const {
       if (!place.staged || place.base == kBaseStaging + context.rank) continue;
       const uint64_t seen = flag_of(bases_[place.base] + place.offset_bytes, op.length_bytes)
                                 .load(std::memory_order_acquire);
-      if (seen != flag_) return place.base - kBaseStaging;
+      if (seen != (flag_ ^ op.length_bytes)) return place.base - kBaseStaging;
     }
   }
   return std::nullopt;
@@ -91,7 +97,7 @@ std::optional<Rank> LineRun::unpublished(const Context& context) const {
 
 void LineRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
                     Context& context) {
-  described_ = false;
+  described_ = heard_ = waited_ = false;
   status_ = Status();
   start_ = context.begin_operation(context.entry_bytes, context.ring_bytes, 1);
   const uint64_t entry = plan.mutual_ ? context.mutual_line_count++ % kMutualLineEntries
@@ -122,7 +128,10 @@ Advance LineRun::advance(Context& context) {
         if (!place.staged || place.base == kBaseStaging + self) continue;
         const uint64_t seen =
             flag_of(bases_[place.base] + place.offset_bytes, bytes).load(std::memory_order_acquire);
-        if (seen == flag_) continue;
+        if (seen == (flag_ ^ bytes)) {
+          heard_ = true;
+          continue;
+        }
         // The word may also be payload of an earlier operation whose slots were longer: the peer's
         // call descriptor decides.
         if (seen >> 32 == flag_ >> 32 &&
@@ -131,13 +140,15 @@ Advance LineRun::advance(Context& context) {
           status_ = Status(Code::kMismatch, std::string());
           return Advance::kFailed;
         }
+        waited_ = true;
         return next_op_ > first ? Advance::kMoved : Advance::kBlocked;
       }
     }
     execute(op, context);
   }
   if (!described_) context.describe_call(plan_->what_, call_->count, fingerprint_);
-  context.control(self).done.position.store(context.position, std::memory_order_release);
+  const bool is_behind = heard_ && !waited_ && !plan_->mutual_;
+  if (!is_behind || context.sequence % kDonePublishedEvery == 0) context.publish_done();
   if (plan_->hears_all_) context.all_done = std::max(context.all_done, start_);
   return Advance::kDone;
 }
@@ -152,7 +163,7 @@ void LineRun::collect_awaited(const Context& context, std::vector<Rank>* ranks) 
       if (!place.staged || place.base == kBaseStaging + context.rank) continue;
       const uint64_t seen =
           flag_of(bases_[place.base] + place.offset_bytes, op.length_bytes).load();
-      if (seen != flag_) ranks->push_back(place.base - kBaseStaging);
+      if (seen != (flag_ ^ op.length_bytes)) ranks->push_back(place.base - kBaseStaging);
     }
   }
   std::sort(ranks->begin(), ranks->end());

@@ -4,10 +4,10 @@
 //
 //   [payload, contiguous][padding][flag, the last 8 bytes of the last cache line]
 //
-// with flag = sequence << 32 | call fingerprint, stored (release) after the payload. So up to 56
-// bytes travel with their flag in one cache line, a reader that sees the flag sees the payload, and
-// the flag says which call it belongs to. Slots lie in one of two rings, and neither needs a
-// trailing barrier:
+// with flag = (sequence << 32 | call fingerprint) ^ bytes of payload, stored (release) after the
+// payload. So up to 56 bytes travel with their flag in one cache line, a reader that sees the flag
+// sees the payload, and the flag says which call it belongs to and how long the payload is. Slots
+// lie in one of two rings, and neither needs a trailing barrier:
 //
 // - Mutual operations, in which every rank reads from every other (all but the rooted ones): two
 //   entries, used alternately. A rank that begins operation k has seen in operation k - 1 that
@@ -43,7 +43,8 @@ class LineRun final : public Run {
   // the same plan), the run goes on from there; else no rank reads the slots.
   void publish_ahead(const MappedPlan& plan, const Call& call, uint32_t call_fingerprint,
                      Context& context);
-  // A rank whose slots of the operation published ahead have not arrived yet; none when all have.
+  // A rank whose slots of the operation published ahead have not arrived yet, or are of another
+  // length than this rank expects; none when all have arrived.
   std::optional<Rank> unpublished(const Context& context) const;
   Advance advance(Context& context) override;
   void collect_awaited(const Context& context, std::vector<Rank>* ranks) const override;
@@ -64,6 +65,8 @@ class LineRun final : public Run {
   uint32_t ahead_op_count_ = 0;
   uint64_t flag_ = 0;
   bool described_ = false;
+  bool heard_ = false;   // the data of a peer has arrived
+  bool waited_ = false;  // it had not when this rank needed it
   std::vector<unsigned char*> bases_;
   std::vector<const void*> sources_;
 };

@@ -26,6 +26,7 @@ void MappedRun::start(const MappedPlan& plan, const Call& call, uint32_t call_fi
   fingerprint_ = call_fingerprint;
   described_ = false;
   status_ = Status();
+  context.publish_done();
   start_ = context.begin_operation(plan.slicing_.entry_bytes, plan.slicing_.ring_bytes,
                                    plan.slice_count_);
   sequence_ = context.sequence;

@@ -73,8 +73,8 @@ uint64_t slice_bytes_of_messages(const algo::Problem& problem) {
              : message_slice_bytes(problem.collective, problem.rank_count);
 }
 
-void append(const size_t* values, Rank count, std::vector<size_t>* to) {
-  if (values != nullptr) to->insert(to->end(), values, values + count);
+std::array<const size_t*, 4> arrays_of(const Call& call) {
+  return {call.block_counts, call.block_displacements, call.recv_counts, call.recv_displacements};
 }
 
 }  // namespace
@@ -192,19 +192,22 @@ Planner::UnevenChoice* Planner::uneven_choice_of(const PlanKey& key) {
   return known == uneven_choices_.end() ? nullptr : &*known;
 }
 
+bool Planner::is_bound_to(const Call& call, size_t block_count_max) const {
+  const size_t* at = uneven_lengths_.data();
+  if (*at++ != block_count_max || *at++ != call.count) return false;
+  for (const size_t* values : arrays_of(call)) {
+    if (*at++ != (values != nullptr ? 1u : 0u)) return false;
+    for (Rank i = 0; values != nullptr && i < context_.rank_count; ++i) {
+      if (*at++ != values[i]) return false;
+    }
+  }
+  return true;
+}
+
 Result<const Plan*> Planner::plan_for_uneven(const Call& call, bool windows) {
   const Rank n = context_.rank_count;
   const PlanKey key = uneven_key_of(call, windows);
-  lengths_.clear();
-  lengths_.push_back(call.count);
-  lengths_.push_back(call.block_count_max);
-  append(call.block_counts, n, &lengths_);
-  lengths_.push_back(call.block_displacements != nullptr);
-  append(call.block_displacements, n, &lengths_);
-  append(call.recv_counts, n, &lengths_);
-  lengths_.push_back(call.recv_displacements != nullptr);
-  append(call.recv_displacements, n, &lengths_);
-  if (uneven_ != nullptr && uneven_key_ == key && uneven_lengths_ == lengths_) {
+  if (uneven_ != nullptr && uneven_key_ == key && is_bound_to(call, call.block_count_max)) {
     return uneven_.get();
   }
   UnevenChoice* known = uneven_choice_of(key);
@@ -224,7 +227,11 @@ Result<const Plan*> Planner::plan_for_uneven(const Call& call, bool windows) {
   if (!made.ok()) return made.status();
   uneven_ = made.take();
   uneven_key_ = key;
-  uneven_lengths_.swap(lengths_);
+  uneven_lengths_.assign({call.block_count_max, call.count});
+  for (const size_t* values : arrays_of(call)) {
+    uneven_lengths_.push_back(values != nullptr ? 1 : 0);
+    if (values != nullptr) uneven_lengths_.insert(uneven_lengths_.end(), values, values + n);
+  }
   return uneven_.get();
 }
 

@@ -124,6 +124,14 @@ class Planner {
                                                                                     : nullptr;
   }
 
+  // The same of an all_to_all_v, whichever the longest block of all ranks.
+  const Plan* latest_uneven(const Call& call) const {
+    return uneven_ != nullptr && uneven_->what == pack_what(call) &&
+                   is_bound_to(call, uneven_lengths_[0])
+               ? uneven_.get()
+               : nullptr;
+  }
+
   // Whether some algorithm of the collective works in user windows.
   bool uses_windows(Collective collective) const {
     return uses_windows_[static_cast<size_t>(collective)];
@@ -185,6 +193,9 @@ class Planner {
   };
   Entry& entry_of(const PlanKey& key);
   Result<const Plan*> plan_for_uneven(const Call& call, bool windows);
+  // Whether the latest plan of a v-variant was bound to the lengths of `call`, if those of all
+  // ranks are at most `block_count_max`.
+  bool is_bound_to(const Call& call, size_t block_count_max) const;
   PlanKey uneven_key_of(const Call& call, bool windows) const;
   UnevenChoice* uneven_choice_of(const PlanKey& key);
   // `bytes`: of the largest buffer of a rank.
@@ -221,8 +232,9 @@ class Planner {
   // The plan of the latest v-variant, and the lengths to which it was bound.
   std::unique_ptr<Plan> uneven_;
   PlanKey uneven_key_;
+  // Of the latter: block_count_max and count, and of each array of lengths, whether there is one,
+  // and its values.
   std::vector<size_t> uneven_lengths_;
-  std::vector<size_t> lengths_;                 // of the call at hand
   std::vector<std::unique_ptr<Plan>> retired_;  // by `add`
   bool is_watched_ = false;                     // it explains or learns
   std::unique_ptr<Plan> uneven_explored_;

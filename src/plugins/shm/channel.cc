@@ -15,7 +15,7 @@ constexpr uint64_t kKindMask = 3;
 constexpr uint32_t kBurst = 2 * kSlotCount;
 
 // Parts of a message that does not fill the ring are smaller, so that both sides still overlap.
-constexpr uint64_t kPartBytesMin = 4096;
+constexpr uint64_t kPartBytesMin = 8192;
 
 constexpr uint64_t kControlBytes = sizeof(Credit) * 2 + kCellCount * sizeof(Cell);
 constexpr uint64_t kPairBytesMax = uint64_t{16} << 20;  // of one rank's channels to all others

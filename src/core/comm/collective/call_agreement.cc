@@ -60,7 +60,6 @@ void CallAgreement::publish_lengths(const engine::Call& call) {
 }
 
 bool CallAgreement::lengths_match(const engine::Call& call, Status* failure) {
-  if (!context_.mapped() || context_.rank_count == 1) return true;
   const uint64_t next = context_.sequence + 1;
   for (Rank p = 0; p < context_.rank_count; ++p) {
     const uint64_t word = context_.control(p).block_words[uneven_count_ % 2][context_.rank].load(
@@ -84,11 +83,26 @@ bool CallAgreement::lengths_match(const engine::Call& call, Status* failure) {
   return true;
 }
 
-bool CallAgreement::on_lengths(Request& request, engine::Planner& planner) {
+void CallAgreement::publish_blocks(const engine::Call& call, const engine::Plan& plan) {
+  line_run_.publish_ahead(*plan.mapped, call, plan.fingerprint, context_);
+  publish_lengths(call);
+  // Long blocks of another rank, if any, are longer than all that fit into lines.
+  context_.describe_next_call(
+      call, plan.fingerprint,
+      engine::line_payload_bytes(context_.rank_count) / element_bytes(call.type), 0);
+  context_.wake_sleepers();
+}
+
+bool CallAgreement::blocks_arrived() {
+  if (line_run_.unpublished(context_)) return false;
+  ++uneven_count_;
+  return true;
+}
+
+bool CallAgreement::on_lengths(Request& request, engine::Planner& planner, Status* failure) {
   engine::Call& call = request.call;
   if (!context_.mapped() || context_.rank_count == 1) return true;
   const Rank n = context_.rank_count;
-  if (!request.described) publish_lengths(call);
   const size_t own = std::max(*std::max_element(call.block_counts, call.block_counts + n),
                               *std::max_element(call.recv_counts, call.recv_counts + n));
   // A rank with short blocks assumes that all have short ones: if so, all blocks have been
@@ -98,18 +112,20 @@ bool CallAgreement::on_lengths(Request& request, engine::Planner& planner) {
     call.block_count_max = short_max;
     const auto plan = planner.plan_for(call, false);
     if (plan.ok() && plan.value()->protocol == engine::Protocol::kLine) {
-      line_run_.publish_ahead(*plan.value()->mapped, call, plan.value()->fingerprint, context_);
-      request.ahead = true;
+      publish_blocks(call, *plan.value());
+      request.described = request.ahead = true;
     }
   }
+  if (!request.described) publish_lengths(call);
   const uint64_t next = context_.sequence + 1;
-  if (request.ahead && request.described) {
-    const std::optional<Rank> missing = line_run_.unpublished(context_);
-    if (!missing) {
+  if (request.ahead) {
+    if (blocks_arrived()) {
       call.block_count_max = short_max;
       return true;
     }
-    // A rank that has described the call and published nothing has longer blocks.
+    // A rank that has described the call and published no such block has others.
+    const std::optional<Rank> missing = line_run_.unpublished(context_);
+    if (!missing) return false;  // it has just arrived
     if (context_.control(*missing).descriptor[next % engine::kDescriptorCount].sequence.load(
             std::memory_order_acquire) != next) {
       return false;
@@ -126,7 +142,7 @@ bool CallAgreement::on_lengths(Request& request, engine::Planner& planner) {
   }
   // Slots of one size for all short blocks, so that one plan serves them.
   if (call.block_count_max <= short_max) call.block_count_max = short_max;
-  return true;
+  return lengths_match(call, failure);
 }
 
 bool CallAgreement::on_windows(Request& request, const engine::Planner& planner, bool* in_windows) {

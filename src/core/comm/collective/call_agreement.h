@@ -31,11 +31,16 @@ class CallAgreement {
   // cannot agree; then the result is false.
   bool reached(Request& request, engine::Planner& planner, bool* in_windows, Status* failure) {
     *in_windows = false;
-    if (request.call.recv_counts != nullptr) {
-      return on_lengths(request, planner) && lengths_match(request.call, failure);
-    }
+    if (request.call.recv_counts != nullptr) return on_lengths(request, planner, failure);
     return !windows_.any() || on_windows(request, planner, in_windows);
   }
+
+  // Publishes the blocks of the next call, an all_to_all_v, whose `plan` is one of lines, with its
+  // description.
+  void publish_blocks(const engine::Call& call, const engine::Plan& plan);
+  // Whether the blocks of all ranks have arrived, each of the length that this rank expects. If so,
+  // the ranks agree.
+  bool blocks_arrived();
 
   // By rank, of the call that was agreed on last.
   std::vector<unsigned char*>& inputs() { return inputs_; }
@@ -43,7 +48,7 @@ class CallAgreement {
 
  private:
   bool on_windows(Request& request, const engine::Planner& planner, bool* in_windows);
-  bool on_lengths(Request& request, engine::Planner& planner);  // of an all_to_all_v
+  bool on_lengths(Request& request, engine::Planner& planner, Status* failure);
   void publish_lengths(const engine::Call& call);
   // False also while a rank has not published its lengths.
   bool lengths_match(const engine::Call& call, Status* failure);

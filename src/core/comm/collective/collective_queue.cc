@@ -12,12 +12,47 @@ using engine::Advance;
 using engine::Control;
 using engine::Protocol;
 
-void CollectiveQueue::take_over(Request& request) {
-  request.started = true;
-  request.sequence = state_.context.sequence;
+void CollectiveQueue::take_over(Request& request, Warm warm) {
   request.next = nullptr;
   first_ = last_ = &request;
+  if (warm == Warm::kPublished) {
+    request.described = request.ahead = true;
+    return;
+  }
+  request.started = true;
+  request.sequence = state_.context.sequence;
   active_run_ = &line_run_;
+}
+
+CollectiveQueue::Warm CollectiveQueue::run_warm_uneven(const engine::Call& call) {
+  engine::Context& context = state_.context;
+  Recorder& recorder = state_.recorder;
+  const engine::Plan* plan =
+      planner_->diverts(context.sequence + 1) ? nullptr : planner_->latest_uneven(call);
+  if (plan == nullptr || plan->protocol != Protocol::kLine || !context.may_begin()) {
+    return Warm::kRefused;
+  }
+  const uint64_t begin_ns = planner_->times(context.sequence + 1) ? now_ns() : 0;
+  agreement_.publish_blocks(call, *plan);
+  uint64_t begin_ticks = 0;
+  Waiter waiter(state_.wait_policy);
+  for (uint32_t polls = 0; !agreement_.blocks_arrived();) {
+    if (polls == 0 && recorder.on()) begin_ticks = ticks();
+    if (++polls > kPollsPerTurn || (waiter.pause() && waiter.yields())) return Warm::kPublished;
+  }
+  line_run_.start(*plan->mapped, call, plan->fingerprint, context);
+  if (recorder.on()) {
+    recorder.begun(context.sequence, line_run_.flag(), plan->what, call.count, begin_ticks);
+  }
+  active_plan_ = plan;
+  const Advance advance = line_run_.advance(context);
+  // Only if another process has overwritten its blocks.
+  if (advance != Advance::kDone) {
+    return advance == Advance::kFailed ? Warm::kOtherCalled : Warm::kUnderWay;
+  }
+  if (recorder.on()) recorder.finished(context.sequence);
+  if (begin_ns != 0) planner_->measured(*plan, static_cast<double>(now_ns() - begin_ns));
+  return Warm::kDone;
 }
 
 void CollectiveQueue::enqueue(Request& request) {

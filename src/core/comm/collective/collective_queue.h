@@ -45,12 +45,14 @@ class CollectiveQueue {
     kDone,
     kRefused,     // no effect: another call runs, or the plan is not at hand
     kUnderWay,    // slow: the caller gives the call a request by `take_over`
-    kOtherCalled  // likewise, but another rank made another call
+    kPublished,   // likewise, but it has not begun: its blocks have been published
+    kOtherCalled  // as kUnderWay, but another rank made another call
   };
   // Runs a call whose plan is the latest and small to its end: the fast path of a warm call.
   [[gnu::always_inline]] Warm run_warm(const engine::Call& call);
-  // The call that run_warm has begun goes on as `request`, under the same hold of the lock.
-  void take_over(Request& request);
+  // The call with which run_warm has come as far as `warm` goes on as `request`, under the same
+  // hold of the lock.
+  void take_over(Request& request, Warm warm);
 
   void enqueue(Request& request);
   // Removes `request` if it is the first one and has not begun.
@@ -75,6 +77,8 @@ class CollectiveQueue {
   // Polls in one go before another thread gets a chance to use the communicator.
   static constexpr uint32_t kPollsPerTurn = 4096;
 
+  // run_warm of an all_to_all_v.
+  Warm run_warm_uneven(const engine::Call& call);
   // True when its run has started, or it has failed alone.
   bool begin(Request& request, OperationFailure* failure);
   void report_failure(const Request& request, OperationFailure* failure) const;
@@ -96,6 +100,7 @@ inline CollectiveQueue::Warm CollectiveQueue::run_warm(const engine::Call& call)
   using engine::Advance;
   if (first_ != nullptr) [[unlikely]]
     return Warm::kRefused;
+  if (call.recv_counts != nullptr) return run_warm_uneven(call);
   engine::Context& context = state_.context;
   Recorder& recorder = state_.recorder;
   const engine::Plan* plan =

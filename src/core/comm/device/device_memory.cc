@@ -12,6 +12,7 @@
 #include "core/base/clock.h"
 #include "core/base/fork_barred.h"
 #include "core/base/per_process.h"
+#include "core/comm/record/ticks.h"
 #include "cuda/driver_table.h"
 
 namespace weir::comm {
@@ -24,6 +25,14 @@ namespace {
 
 std::atomic<const cuda::Driver*> driver{nullptr};
 std::atomic<unsigned long long> loaded_seen{0};
+
+// Some microseconds: the clocks of x86 count faster than others.
+#if defined(__x86_64__) || defined(__i386__)
+constexpr uint64_t kTicksPerLook = 8192;
+#else
+constexpr uint64_t kTicksPerLook = 128;
+#endif
+std::atomic<uint64_t> looked_ticks{0};
 
 // How many objects the loader has loaded so far.
 int read_loaded(dl_phdr_info* info, size_t, void* count) {
@@ -80,6 +89,14 @@ bool look_for_driver() {
   }
   loaded_seen.store(loaded, std::memory_order_relaxed);
   return false;
+}
+
+bool look_again_for_driver() {
+  const uint64_t now = ticks();
+  if (now - looked_ticks.load(std::memory_order_relaxed) < kTicksPerLook) return driver_is_known();
+  // Before the look, so that the time that it takes counts.
+  looked_ticks.store(now, std::memory_order_relaxed);
+  return look_for_driver();
 }
 
 int device_of_memory(const void* pointer) {

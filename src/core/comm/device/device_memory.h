@@ -19,6 +19,10 @@ inline bool driver_is_known() { return device_memory::known.load(std::memory_ord
 // call. Does not hang in a child of fork(), whatever other threads of the parent did in the loader.
 bool look_for_driver();
 
+// The same, but does not look again within a few microseconds of the last look, in which no program
+// loads the driver and allocates memory with it. For every call.
+bool look_again_for_driver();
+
 // The number of the device if only it can access the memory at `pointer`; -1: the host can read it,
 // too (managed and pinned memory), or there is no driver. Asks the driver.
 int device_of_memory(const void* pointer);

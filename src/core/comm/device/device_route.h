@@ -24,7 +24,7 @@ class DeviceRoute {
   bool is_possible() const { return !state_.host_memory && driver_is_known(); }
   // The same after a look for the driver, which the program may have loaded since.
   bool is_possible_now() const {
-    return !state_.host_memory && (driver_is_known() || look_for_driver());
+    return !state_.host_memory && (driver_is_known() || look_again_for_driver());
   }
 
   // The device on which the buffers that are not NULL lie, -1: the host can read them. A mixture of

@@ -89,16 +89,20 @@ Status Messages::take_device_buffer(Request& request, int device) {
 
 // ---- From the start to the end ------------------------------------------------------------------
 
+void Messages::record(Request& request, bool is_done) {
+  if (!state_.recorder.on() || request.record != 0) return;
+  const RecordKind kind =
+      request.kind == RequestKind::kSend ? RecordKind::kSend : RecordKind::kRecv;
+  if (is_done) return state_.recorder.message_done(kind, request.peer, request.bytes);
+  request.record = state_.recorder.message_begun(kind, request.peer, request.bytes);
+}
+
 void Messages::start(Request& request, OperationFailure* failure) {
   request.started = true;
-  if (state_.recorder.on()) {
-    const RecordKind kind =
-        request.kind == RequestKind::kSend ? RecordKind::kSend : RecordKind::kRecv;
-    request.record = state_.recorder.message_begun(kind, request.peer, request.bytes);
-  }
   if (waiting_.empty() && (request.device == nullptr || request.device->mark == nullptr)) {
     post(request, failure);
   } else {
+    record(request, false);
     waiting_.push_back(&request);
   }
 }
@@ -122,6 +126,8 @@ void Messages::post(Request& request, OperationFailure* failure) {
                    : transport.device_recv(context.instance, request.peer, kLane, call.output,
                                            request.bytes, device, &request.op);
   }
+  // Only now: of a message that is done a single record is written.
+  record(request, result == WEIR_OK);
   if (result == WEIR_OK) return requests_.complete(request, Status());
   if (result == WEIR_IN_PROGRESS) {
     posted_.push_back(&request);

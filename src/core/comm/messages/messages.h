@@ -55,6 +55,7 @@ class Messages {
  private:
   bool post_waiting(OperationFailure* failure);  // posts the messages whose turn has come
   void post(Request& request, OperationFailure* failure);
+  void record(Request& request, bool is_done);  // unless it has a record
 
   CommState& state_;
   Requests& requests_;

@@ -107,7 +107,7 @@ TEST_F(CollectiveQueueTest, AWarmCallThatIsSlowGoesOnAsARequest) {
   Request rest;
   rest.call = call_a;
   a.requests.begin_watch();
-  a.queue.take_over(rest);
+  a.queue.take_over(rest, CollectiveQueue::Warm::kUnderWay);
   EXPECT_EQ(a.queue.run_warm(call_a), CollectiveQueue::Warm::kRefused) << "another call runs";
   EXPECT_EQ(b.queue.run_warm(all_reduce(ones, &out_b)), CollectiveQueue::Warm::kDone);
   poll();
@@ -159,6 +159,146 @@ TEST_F(CollectiveQueueTest, ARequestThatRepeatsStaysAtTheHeadUntilItIsTakenOut) 
   EXPECT_EQ(a.queue.first(), &next_a);
   a.queue.fail_all(Status(Code::kAborted, "the end"));
   EXPECT_TRUE(next_a.done.load());
+}
+
+// An all_to_all_v of one rank of two: what it sends and what it receives, by rank.
+struct Uneven {
+  Uneven(size_t to_0, size_t to_1, size_t from_0, size_t from_1, float value)
+      : counts{to_0, to_1},
+        recv_counts{from_0, from_1},
+        in(to_0 + to_1, value),
+        out(from_0 + from_1, -1.0f) {
+    call.collective = Collective::kAllToAll;
+    call.type = DataType::kFloat32;
+    call.block_counts = counts;
+    call.recv_counts = recv_counts;
+    call.input = in.data();
+    call.output = out.data();
+  }
+  Uneven(const Uneven&) = delete;
+  Uneven& operator=(const Uneven&) = delete;
+
+  size_t counts[2], recv_counts[2];
+  std::vector<float> in, out;
+  engine::Call call;
+};
+
+TEST_F(CollectiveQueueTest, AWarmAllToAllVRunsAtOnceOrGoesOnAsARequestOnceItsBlocksArePublished) {
+  using Warm = CollectiveQueue::Warm;
+  Uneven of_a(1, 2, 1, 3, 1.0f), of_b(3, 1, 2, 1, 2.0f);
+  EXPECT_EQ(a.queue.run_warm(of_a.call), Warm::kRefused) << "it has no plan";
+  {
+    Request first_a, first_b;
+    first_a.call = of_a.call;
+    first_b.call = of_b.call;
+    a.enqueue(&first_a);
+    b.enqueue(&first_b);
+    poll();
+    ASSERT_TRUE(first_a.done.load() && first_b.done.load());
+  }
+  for (int round = 0; round < 3; ++round) {
+    of_a.out.assign(4, -1.0f);
+    of_b.out.assign(3, -1.0f);
+    ASSERT_EQ(a.queue.run_warm(of_a.call), Warm::kPublished);
+    Request rest;
+    rest.call = of_a.call;
+    a.requests.begin_watch();
+    a.queue.take_over(rest, Warm::kPublished);
+    EXPECT_EQ(a.queue.run_warm(of_a.call), Warm::kRefused) << "another call is under way";
+    EXPECT_EQ(b.queue.run_warm(of_b.call), Warm::kDone);
+    poll();
+    EXPECT_TRUE(rest.done.load());
+    EXPECT_FALSE(a.requests.any());
+    EXPECT_EQ(of_a.out, (std::vector<float>{1, 2, 2, 2}));
+    EXPECT_EQ(of_b.out, (std::vector<float>{1, 1, 2}));
+  }
+}
+
+TEST_F(CollectiveQueueTest, ShortBlocksThatWerePublishedAreNotReadIfAPeerHasALongOne) {
+  using Warm = CollectiveQueue::Warm;
+  constexpr size_t kLong = 5000;
+  Uneven short_a(1, 2, 1, 3, 1.0f), short_b(3, 1, 2, 1, 2.0f);
+  Uneven long_b(3, kLong, 2, kLong, 4.0f);  // to itself, which rank 0 cannot know
+  for (Uneven* of_b : {&short_b, &long_b, &short_b}) {
+    short_a.out.assign(4, -1.0f);
+    Request request_a, request_b;
+    request_a.call = short_a.call;
+    request_b.call = of_b->call;
+    const Warm warm = a.queue.run_warm(short_a.call);
+    if (warm == Warm::kPublished) {
+      a.requests.begin_watch();
+      a.queue.take_over(request_a, warm);
+    } else {
+      ASSERT_EQ(warm, Warm::kRefused);
+      a.enqueue(&request_a);
+    }
+    b.enqueue(&request_b);
+    poll();
+    ASSERT_TRUE(request_a.done.load() && request_b.done.load());
+    const float sent = of_b->in[0];
+    EXPECT_EQ(short_a.out, (std::vector<float>{1, sent, sent, sent}));
+  }
+}
+
+TEST_F(CollectiveQueueTest, ABlockOfAnotherLengthThanItsReceiverExpectsIsNamed) {
+  Uneven of_a(1, 2, 1, 3, 1.0f), of_b(4, 1, 2, 1, 2.0f);
+  Request request_a, request_b;
+  request_a.call = of_a.call;
+  request_b.call = of_b.call;
+  a.enqueue(&request_a);
+  b.enqueue(&request_b);
+  poll();
+  ASSERT_TRUE(failure_of_a.happened());
+  EXPECT_EQ(failure_of_a.status.code(), Code::kMismatch);
+  EXPECT_NE(failure_of_a.status.text().find("rank 1 sends 4 elements to rank 0, which expects 3"),
+            std::string::npos)
+      << failure_of_a.status.text();
+  a.queue.fail_all(Status(Code::kMismatch, "different lengths"));
+  b.queue.fail_all(Status(Code::kMismatch, "different lengths"));
+}
+
+TEST_F(CollectiveQueueTest, ARankThatIsBehindPublishesItsEndsRarelyAndAllBeforeALongOperation) {
+  std::vector<float> root(2000, 3.0f), copy(2000, -1.0f);
+  const auto broadcast = [](size_t count, std::vector<float>* data) {
+    engine::Call call;
+    call.collective = Collective::kBroadcast;
+    call.type = DataType::kFloat32;
+    call.count = count;
+    call.in_place = true;
+    call.input = call.output = data->data();
+    return call;
+  };
+  const auto finished_b = [&] { return b.state.context.control(1).done.position.load(); };
+  for (int round = 0; round < 3; ++round) {
+    for (int k = 0; k < 5; ++k) {
+      Request request;
+      request.call = broadcast(2, &root);
+      a.enqueue(&request);
+      a.queue.poll(&failure_of_a);
+      ASSERT_TRUE(request.done.load()) << "the root works ahead";
+    }
+    int published = 0;
+    for (int k = 0; k < 5; ++k) {
+      const uint64_t before = finished_b();
+      Request request;
+      request.call = broadcast(2, &copy);
+      b.enqueue(&request);
+      b.queue.poll(&failure_of_b);
+      ASSERT_TRUE(request.done.load());
+      published += finished_b() != before ? 1 : 0;
+    }
+    EXPECT_LE(published, 1);
+    copy.assign(2000, -1.0f);
+    // Its slots lie where those of the lines lay: all ranks must have finished what was before.
+    Request long_a, long_b;
+    long_a.call = broadcast(2000, &root);
+    long_b.call = broadcast(2000, &copy);
+    a.enqueue(&long_a);
+    b.enqueue(&long_b);
+    poll();
+    EXPECT_TRUE(long_a.done.load() && long_b.done.load());
+    EXPECT_EQ(copy, root);
+  }
 }
 
 }  // namespace
