@@ -15,8 +15,6 @@ constexpr uint64_t kIdleNs = 500'000;
 // The peer is told of received data after so many bytes or fragments at the latest.
 constexpr uint64_t kTellBytes = 64 * 1024;
 constexpr uint64_t kTellFragments = 16;
-// A rail is slow that has less than this part of the rate of the fastest one.
-constexpr double kSlow = 1.0 / 8;
 
 constexpr uint64_t kEarlyBytesPerLane =
     Bundle::kAheadCount * Bundle::kEagerBytes + Bundle::kLargeAheadCount * Bundle::kLargeBytes;
@@ -297,7 +295,7 @@ uint32_t Bundle::find_flows(Flow* flows, uint32_t* rails) const {
     const Rail& rail = rails_[rails[k]];
     const bool is_guess = !rail.is_measured() && measured_count > 0;
     const double rate = is_guess ? measured_sum / measured_count : rail.rate();
-    flows[k] = {rate, rail.ahead_bytes(), rail.fragment_bytes_least()};
+    flows[k] = {rate, rail.ahead_bytes(), Rail::fragment_bytes_least(rate)};
   }
   return count;
 }
@@ -340,9 +338,6 @@ Rail* Bundle::choose_part(uint64_t bytes, uint32_t* part_bytes) {
   const uint32_t count = find_flows(flows, rails);
   if (count == 0) return nullptr;
   share_out(flows, count, bytes, shares);
-  const double fastest = std::max_element(flows, flows + count, [](const Flow& a, const Flow& b) {
-                           return a.rate < b.rate;
-                         })->rate;
   Rail* best = nullptr;
   double best_ns = 0;
   for (uint32_t k = 0; k < count; ++k) {
@@ -350,8 +345,7 @@ Rail* Bundle::choose_part(uint64_t bytes, uint32_t* part_bytes) {
     const uint64_t ahead_max = rail.ahead_bytes_max();
     if (!takes_more(rail) || flows[k].ahead_bytes >= ahead_max) continue;
     const uint64_t trial_bytes = std::min<uint64_t>(ahead_max, kEagerBytes);
-    if (shares[k] == 0 && flows[k].rate < fastest * kSlow && bytes > 4 * trial_bytes &&
-        rail.is_due_for_trial(now_ns_)) {
+    if (shares[k] == 0 && bytes > 4 * trial_bytes && rail.is_due_for_trial(now_ns_)) {
       rail.begin_trial();
       *part_bytes = static_cast<uint32_t>(trial_bytes);
       return &rail;

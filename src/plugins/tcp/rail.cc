@@ -24,6 +24,12 @@ constexpr uint64_t kCallBytesMax = 512 * 1024;
 constexpr double kFirstRate = 1.25;  // 10 Gbit/s, until something is known
 constexpr uint64_t kSampleBytes = 64 * 1024;
 constexpr uint32_t kSilentMax = 32;
+// So much longer than usual a byte takes, twice, where the rail has become slow.
+constexpr double kSlowFactor = 4;
+// After a look that is so late, when bytes arrived is not known.
+constexpr uint64_t kLateLookNs = 2'000'000;
+// After so long without use, what was measured before counts no more.
+constexpr uint64_t kStaleNs = 10'000'000'000;
 // The time that a rail takes for one fragment, and for what may be on its way.
 constexpr double kFragmentNs = 500e3;
 constexpr double kFragmentNsLeast = 50e3;
@@ -34,7 +40,7 @@ constexpr uint64_t kFirstTookNs = 5'000'000;
 constexpr uint32_t kFailuresMost = 8;
 // A host may take 40 ms to acknowledge what it has.
 constexpr uint64_t kPatienceNs = 50'000'000;
-constexpr uint32_t kFragmentBytesLeast = 8 * 1024;
+constexpr uint32_t kFragmentBytesLeast = 2 * 1024;
 constexpr uint32_t kFragmentBytesUsual = 64 * 1024;
 constexpr uint32_t kFragmentBytesMost = 256 * 1024;
 constexpr uint64_t kWindowBytesMost = 8 * 1024 * 1024;
@@ -83,10 +89,10 @@ uint32_t Rail::fragment_bytes() const {
   return std::max(kFragmentBytesUsual, static_cast<uint32_t>(bytes) & ~uint32_t{4095});
 }
 
-uint32_t Rail::fragment_bytes_least() const {
-  const double bytes = rate_ * kFragmentNsLeast;
+uint32_t Rail::fragment_bytes_least(double rate) {
+  const double bytes = rate * kFragmentNsLeast;
   if (bytes >= kFragmentBytesUsual) return kFragmentBytesUsual;
-  return std::max(kFragmentBytesLeast, static_cast<uint32_t>(bytes) & ~uint32_t{4095});
+  return std::max(kFragmentBytesLeast, static_cast<uint32_t>(bytes) & ~uint32_t{1023});
 }
 
 bool Rail::has_much_outstanding() const {
@@ -109,7 +115,7 @@ void Rail::look_ahead(uint64_t now_ns) {
 }
 
 uint64_t Rail::ahead_bytes_max() const {
-  if (!is_measured_) return kTrialBytes;
+  if (!is_measured_) return std::min(proven_bytes_, window_bytes());
   const double bytes = rate_ * (kAheadNs + static_cast<double>(answer_least_us_) * 1e3);
   const uint64_t most = std::min(proven_bytes_, window_bytes());
   return bytes >= static_cast<double>(most) ? most
@@ -143,20 +149,30 @@ void Rail::mark(uint64_t now_ns) {
   mark_arrived_ = arrived_bytes_;
 }
 
+// What is seen late only tells that the rail is no slower than that.
+void Rail::take_pace(uint64_t bytes, uint64_t end_ns) {
+  if (sample_count_ >= kSamplesLeast) return;
+  const uint64_t past_ns = end_ns - mark_ns_;
+  const double pace = static_cast<double>(bytes) / static_cast<double>(past_ns);
+  if (is_measured_ ? pace <= rate_ : end_ns - looked_ns_ > past_ns / 2) return;
+  rate_ = pace;
+  is_measured_ = true;
+}
+
 void Rail::judge_pace(uint64_t now_ns) {
   if (now_ns <= mark_ns_) return;
+  // At the look before this one it had not arrived; when it did afterwards is not known.
+  const uint64_t end_ns = std::min(now_ns, looked_ns_ + kLateLookNs);
   if (arrived_bytes_ >= mark_sent_) {
-    is_marked_ = false;
-    // At the look before this one it had not arrived; when it did afterwards is not known.
-    const uint64_t end_ns = std::min(now_ns, looked_ns_ + 2 * kWatchNs);
-    took_ns_ = end_ns - mark_began_ns_;
-    const auto past_ns = static_cast<double>(end_ns - mark_ns_);
     const uint64_t bytes = mark_sent_ - mark_arrived_;
+    is_marked_ = false;
+    take_pace(bytes, end_ns);
+    if (end_ns - looked_ns_ <= (end_ns - mark_ns_) / 4) {  // not seen late
+      sample_bytes_ += bytes;
+      sample_ns_ += end_ns - mark_ns_;
+    }
+    took_ns_ = end_ns - mark_began_ns_;
     proven_bytes_ = std::max(proven_bytes_, bytes + bytes / 2);
-    const double pace = static_cast<double>(bytes) / past_ns;
-    if (is_measured_ && (sample_count_ >= kSamplesLeast || pace <= rate_)) return;
-    rate_ = pace;
-    is_measured_ = true;
     return;
   }
   const auto past_ns = static_cast<double>(now_ns - mark_ns_);
@@ -194,15 +210,19 @@ void Rail::enqueue(const Fragment& fragment, uint64_t posted, uint64_t now_ns) {
   header.posted = posted;
   wire::encode(header, sent.header);
   ++queued_;
-  if (outstanding_bytes_ == 0) busy_since_ns_ = now_ns;
+  if (outstanding_bytes_ == 0) {
+    if (idle_ns(now_ns) > kStaleNs) begin_trial();
+    busy_since_ns_ = now_ns;
+  }
   const uint64_t bytes = fragment.bytes + kFragmentHeaderBytes;
   outstanding_bytes_ += bytes;
   unwritten_bytes_ += bytes;
   ahead_bytes_ += bytes;
 }
 
-// 0: none.
+// 0: none. A rail that is given little has gaps, which the kernel counts, so the faster of both.
 double Rail::take_sample() {
+  const double own = static_cast<double>(sample_bytes_) / static_cast<double>(sample_ns_);
   tcp_info info{};
   socklen_t bytes = sizeof info;
   const bool tells = getsockopt(fd(), IPPROTO_TCP, TCP_INFO, &info, &bytes) == 0 &&
@@ -212,29 +232,34 @@ double Rail::take_sample() {
       info.tcpi_delivery_rate != kernel_rate_) {
     kernel_rate_ = info.tcpi_delivery_rate;
     silent_count_ = 0;
-    return static_cast<double>(kernel_rate_) / 1e9;
+    return std::max(own, static_cast<double>(kernel_rate_) / 1e9);
   }
   if (tells && ++silent_count_ < kSilentMax) return 0;
-  return static_cast<double>(sample_bytes_) / static_cast<double>(sample_ns_);
+  return own;
 }
 
 void Rail::measure(uint64_t bytes, uint64_t now_ns) {
   outstanding_bytes_ -= std::min(outstanding_bytes_, bytes);
-  sample_bytes_ += bytes;
-  sample_ns_ += now_ns > busy_since_ns_ ? now_ns - busy_since_ns_ : 0;
   busy_since_ns_ = now_ns;
   if (outstanding_bytes_ == 0) look_ahead(now_ns);
   if (sample_bytes_ < kSampleBytes || sample_ns_ == 0) return;
   const double sample = take_sample();
   sample_bytes_ = sample_ns_ = 0;
   if (sample == 0) return;
-  samples_[sample_count_++ % kSamples] = sample;
+  double byte_ns = 1 / sample;
+  const bool is_known = sample_count_ >= kSamplesLeast;
+  slow_count_ = is_known && byte_ns > kSlowFactor * byte_ns_ ? slow_count_ + 1 : 0;
+  if (slow_count_ == kSlowLeast) {
+    byte_ns_ = byte_ns;
+    sample_count_ = kSamplesLeast;
+    slow_count_ = 0;
+  } else if (is_known) {
+    byte_ns = std::clamp(byte_ns, byte_ns_ / 2, byte_ns_ * 2);
+  }
+  sample_count_ = std::min(sample_count_ + 1, kSamples);
+  byte_ns_ += (byte_ns - byte_ns_) / sample_count_;
   if (sample_count_ < kSamplesLeast) return;
-  const uint32_t count = std::min(sample_count_, kSamples);
-  double sorted[kSamples];
-  std::copy_n(samples_, count, sorted);
-  std::nth_element(sorted, sorted + (count - 1) / 2, sorted + count);
-  rate_ = sorted[(count - 1) / 2];
+  rate_ = 1 / byte_ns_;
   is_measured_ = true;
 }
 
@@ -320,6 +345,12 @@ void Rail::end_fragment(Receiver* receiver) {
   in_fragment_ = false;
   ++received_;
   received_bytes_ += current_.bytes;
+  // The sender measures the rail by it, and must not measure how long the kernel waits for more.
+  const bool is_small_part =
+      current_.bytes < kLargeBytes && current_.bytes < current_.message_bytes;
+  if (const int on = 1; is_small_part) {
+    (void)setsockopt(fd(), IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+  }
   receiver->finish(current_);
 }
 

@@ -87,7 +87,10 @@ class Rail {
   // A rail that is too slow to be used may be tried when it has rested for much longer than it took
   // for its latest bytes. Its next bytes then show how fast it is.
   bool is_due_for_trial(uint64_t now_ns) const { return idle_ns(now_ns) > took_ns_ * kRestFactor; }
-  void begin_trial() { sample_count_ = 0; }
+  void begin_trial() {
+    sample_count_ = 0;
+    sample_bytes_ = sample_ns_ = 0;
+  }
   // Asks the kernel how long the peer's host takes to answer.
   void look_at_answers();
   // That time, in steps of which each is twice the one before; 0: less than a millisecond.
@@ -137,19 +140,20 @@ class Rail {
   // What is arriving for this lane is not wanted any more.
   void forget_lane(uint8_t lane);
 
-  // Bytes per ns: the median of the latest measurements. They are made by the kernel, at times when
-  // the link was the bottleneck: the kernel sees acknowledgements arrive while this thread, or the
-  // peer's, has no processor, and recognizes what a link lets through after a pause. If it reports
-  // nothing for long, the link is not the bottleneck, and acknowledged bytes are counted.
+  // Bytes per ns, by the mean time of a byte in the latest measurements: what a token bucket lets
+  // through after a pause takes no time, but as a rate would count for more than all else. A
+  // measurement is the kernel's, made when the link was the bottleneck, or the time that bytes take
+  // to leave the socket, if that was not seen late: the faster one, since a rail that is given
+  // little has gaps. If the kernel reports nothing for long, bytes that leave the socket count.
   //
   // Before the first measurement, the rate is the fastest at which bytes were seen to leave the
   // socket. When they leave it at less than half of the rate for 50 ms, although the peer reads,
   // the rate becomes what was seen, and measuring begins anew.
   double rate() const { return rate_; }
   bool is_measured() const { return is_measured_; }  // else it is a guess
-  // Longest and shortest fragment that is good for this rail.
+  // Longest fragment that is good for this rail, and the shortest that is good for one so fast.
   uint32_t fragment_bytes() const;
-  uint32_t fragment_bytes_least() const;
+  static uint32_t fragment_bytes_least(double rate);
   uint64_t window_bytes() const;
 
   // The kernel has waited too long for the peer's host to acknowledge what was sent.
@@ -158,7 +162,7 @@ class Rail {
  private:
   static constexpr size_t kAheadBytes = 1024;
   static constexpr uint64_t kRestFactor = 32;
-  static constexpr uint64_t kWatchNs = 1'000'000;
+  static constexpr uint64_t kWatchNs = 50'000;
   struct Sent {
     Fragment fragment;
     unsigned char header[wire::kFragmentHeaderBytes];
@@ -170,6 +174,7 @@ class Rail {
   void write();
   void mark(uint64_t now_ns);
   void judge_pace(uint64_t now_ns);
+  void take_pace(uint64_t bytes, uint64_t end_ns);
   bool was_held_up_by_peer();
   void measure(uint64_t bytes, uint64_t now_ns);
   double take_sample();
@@ -192,12 +197,14 @@ class Rail {
   uint64_t ahead_bytes_ = 0;
   uint64_t sent_bytes_ = 0;
 
-  static constexpr uint32_t kSamples = 5;
+  static constexpr uint32_t kSamples = 16;
   static constexpr uint32_t kSamplesLeast = 3;
+  static constexpr uint32_t kSlowLeast = 2;  // samples: the rail has become slow
   double rate_;
   bool is_measured_ = false;
-  double samples_[kSamples] = {};
-  uint32_t sample_count_ = 0;
+  double byte_ns_ = 0;         // the mean of the latest samples
+  uint32_t sample_count_ = 0;  // at most kSamples
+  uint32_t slow_count_ = 0;    // of several times the mean, one after the other
   uint64_t busy_since_ns_ = 0;
   uint64_t sample_bytes_ = 0;
   uint64_t sample_ns_ = 0;

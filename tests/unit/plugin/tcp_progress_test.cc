@@ -72,7 +72,11 @@ class Wire {
   }
   uint64_t carried(int from) const { return carried_[from]; }
   // From now on it carries so many bytes per ns each way, and keeps none; infinity: all there are.
-  void shape(double rate) { rate_ = rate; }
+  // After a pause a burst of so many bytes passes at once, as a token bucket lets it.
+  void shape(double rate, double burst_bytes = 0) {
+    rate_ = rate;
+    burst_ns_ = burst_bytes / rate;
+  }
   double rate() const { return rate_; }
   // What is on its way is lost.
   void cut() {
@@ -89,12 +93,11 @@ class Wire {
     if (ended_[from] || bytes_[from].size() >= kRoomBytes) return false;
     const auto now_ns = static_cast<double>(virtual_ns);
     if (free_ns_[from] > now_ns) return false;
-    const double room = std::clamp(rate_ * kStepNs, 1.0, static_cast<double>(sizeof piece));
+    const double from_ns = std::max(free_ns_[from], now_ns - std::max<double>(kStepNs, burst_ns_));
+    const double room_ns = std::max<double>(kStepNs, now_ns - from_ns);
+    const double room = std::clamp(rate_ * room_ns, 1.0, static_cast<double>(sizeof piece));
     const ssize_t got = recv(fds_[from], piece, static_cast<size_t>(room), MSG_DONTWAIT);
-    if (got > 0) {
-      free_ns_[from] =
-          std::max(free_ns_[from], now_ns - kStepNs) + static_cast<double>(got) / rate_;
-    }
+    if (got > 0) free_ns_[from] = from_ns + static_cast<double>(got) / rate_;
     ended_[from] = got == 0 || (got < 0 && errno != EAGAIN);
     if (got > 0) bytes_[from].append(piece, static_cast<size_t>(got));
     return got > 0;
@@ -106,6 +109,7 @@ class Wire {
   bool ended_[2] = {};
   uint64_t carried_[2] = {};
   double rate_ = std::numeric_limits<double>::infinity();
+  double burst_ns_ = 0;
   double free_ns_[2] = {};
 };
 
@@ -236,8 +240,8 @@ class Net {
     }
   }
   uint64_t control_bytes() const { return bytes_of(control_); }
-  void shape(uint32_t rail, double rate) {
-    data_[rail]->shape(rate);
+  void shape(uint32_t rail, double rate, double burst_bytes = 0) {
+    data_[rail]->shape(rate, burst_bytes);
     control_[rail]->shape(rate);
   }
   // One that was taken out is connected again, as fast as it was, when both ends know of it.
@@ -511,6 +515,21 @@ TEST(TcpRates, ASlowRailMakesMessagesHardlySlowerAndAnyOtherMakesThemFaster) {
       EXPECT_LE(both, alone * (share + 0.25))
           << times_slower << " times slower, rail " << (slow_first ? 0 : 1);
     }
+  }
+}
+
+// A bucket that had no time to become empty makes its rail seem faster than it is.
+TEST(TcpRates, TokenBucketsDoNotMakeMessagesSlower) {
+  constexpr double kRates[] = {0.05, 0.025};
+  constexpr double kBurstBytes = 32 * 1024;
+  for (const size_t bytes : {size_t{20'000}, size_t{32'768}, size_t{65'536}, size_t{131'072}}) {
+    Net net(1, 2);
+    for (uint32_t rail = 0; rail < 2; ++rail) net.shape(rail, kRates[rail], kBurstBytes);
+    for (uint32_t k = 0; k < 100; ++k) net.exchange(bytes);
+    uint64_t sum_ns = 0;
+    for (uint32_t k = 0; k < 200; ++k) sum_ns += net.exchange(bytes);
+    const double bound_ns = 200 * static_cast<double>(bytes) / (kRates[0] + kRates[1]);
+    EXPECT_LE(static_cast<double>(sum_ns), 1.1 * bound_ns) << bytes;
   }
 }
 
