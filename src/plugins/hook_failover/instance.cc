@@ -450,13 +450,11 @@ void Instance::leave() {
   leaving_ = true;
   for (Pair& pair : pairs_) {
     if (pair.rank == rank_) continue;
-    bool used = false;
     for (uint32_t lane = 0; lane < lane_count_; ++lane) {
       // With operations in flight this is no orderly end.
       if (pair.sends[lane].busy() || pair.recvs[lane].busy()) return;
-      used = used || pair.sends[lane].posted() + pair.recvs[lane].posted() != 0;
     }
-    if (!used || pair.state == Pair::State::kLost) continue;
+    if (!pair.is_used(lane_count_) || pair.state == Pair::State::kLost) continue;
     ask(pair, pair.level);
     left.push_back(&pair);
   }

@@ -42,7 +42,8 @@ struct Link {
   weir_transport_op_t out_op = {};
   unsigned char in[kFrameBytes] = {};
   unsigned char out[kFrameBytes] = {};
-  std::string why;  // broken
+  weir_result_t result = WEIR_OK;  // broken: the error
+  std::string why;                 // broken
 
   bool is_idle() const { return broken || !(wanted || sending); }
 };
@@ -72,6 +73,14 @@ struct Pair {
   std::unique_ptr<Link[]> links;   // by transport
   weir_result_t result = WEIR_OK;  // kLost: the error of operations
   std::string why;                 // kSuspect, kLost
+
+  // Whether this rank has sent to the peer or received from it.
+  bool is_used(uint32_t lane_count) const {
+    for (uint32_t lane = 0; lane < lane_count; ++lane) {
+      if (sends[lane].posted() + recvs[lane].posted() != 0) return true;
+    }
+    return false;
+  }
 };
 
 class Instance {
@@ -131,7 +140,7 @@ class Instance {
   void tend(uint64_t now_ns);
   void poll_link(Pair& pair, uint32_t level);
   void push_link(Pair& pair, uint32_t level);
-  void break_link(Pair& pair, uint32_t level);
+  void break_link(Pair& pair, uint32_t level, weir_result_t result);
   void take_frame(Pair& pair, uint32_t level, const Frame& frame);
   void ask(Pair& pair, uint32_t level);
   void look_after(Pair& pair, uint64_t now_ns);

@@ -39,6 +39,8 @@ void Instance::tend(uint64_t now_ns) {
   }
   for (Pair& pair : pairs_) {
     if (pair.rank == rank_ || pair.state == Pair::State::kLost) continue;
+    // A question or answer would make connections for which there is no other use.
+    if (!pair.is_used(lane_count_)) continue;
     // Standby transports last: a peer that answers there was asked over the other one before.
     for (uint32_t level = 0; level <= last(); ++level) {
       if (level >= pair.level) poll_link(pair, level);
@@ -62,13 +64,13 @@ void Instance::poll_link(Pair& pair, uint32_t level) {
     }
     link.armed = result == WEIR_IN_PROGRESS;
     if (link.armed) return;
-    if (result != WEIR_OK) return break_link(pair, level);
+    if (result != WEIR_OK) return break_link(pair, level, result);
     Frame frame;
     if (!decode(link.in, &frame) || frame.rank != pair.rank || frame.lane_count != lane_count_ ||
         frame.level > last()) {
       member.text = "the data that rank " + text_of(pair.rank) + " sent over " + name(level) +
                     " is not a frame of failover";
-      return break_link(pair, level);
+      return break_link(pair, level, WEIR_ERROR_INTERNAL);
     }
     take_frame(pair, level, frame);
   }
@@ -100,14 +102,15 @@ void Instance::push_link(Pair& pair, uint32_t level) {
     if (result == WEIR_IN_PROGRESS) result = member.functions->test(member.instance, &link.out_op);
     link.sending = result == WEIR_IN_PROGRESS;
   }
-  if (result != WEIR_OK && result != WEIR_IN_PROGRESS) break_link(pair, level);
+  if (result != WEIR_OK && result != WEIR_IN_PROGRESS) break_link(pair, level, result);
 }
 
 // Messages may still arrive over this transport: a peer that leaves ends its lanes one after the
 // other.
-void Instance::break_link(Pair& pair, uint32_t level) {
+void Instance::break_link(Pair& pair, uint32_t level, weir_result_t result) {
   Link& link = pair.links[level];
   link.broken = true;
+  link.result = result;
   link.armed = link.sending = false;
   link.why = members_[level].text;
 }
@@ -247,7 +250,7 @@ void Instance::transport_failed(Pair& pair, Stream* stream, weir_result_t result
 }
 
 void Instance::suspect(Pair& pair, const std::string& why) {
-  if (pair.level == last()) return lose(pair, WEIR_ERROR_PEER_LOST, why);
+  if (pair.level == last()) return lose(pair, pair.links[last()].result, why);
   pair.state = Pair::State::kSuspect;
   pair.why = why;
   pair.probe_ns = 0;
@@ -263,7 +266,7 @@ void Instance::seek(Pair& pair, uint64_t now_ns) {
     Link& link = pair.links[level];
     Member& member = members_[level];
     if (!link.broken && member.functions->peer_alive(member.instance, pair.rank) != WEIR_OK) {
-      break_link(pair, level);
+      break_link(pair, level, WEIR_ERROR_PEER_LOST);
     }
     if (link.broken) continue;
     if (link.answered) {
@@ -280,7 +283,7 @@ void Instance::seek(Pair& pair, uint64_t now_ns) {
   for (uint32_t level = pair.level + 1; level <= last(); ++level) {
     why += "; " + pair.links[level].why;
   }
-  lose(pair, WEIR_ERROR_PEER_LOST, why);
+  lose(pair, pair.links[last()].result, why);
 }
 
 void Instance::lose(Pair& pair, weir_result_t result, const std::string& why) {

@@ -431,11 +431,13 @@ void Bundle::complete_send(Lane* lane, Op* op) {
   }
 }
 
+bool Bundle::has_unsent() const {
+  return !homeless_.empty() || std::any_of(std::begin(lanes_), std::end(lanes_),
+                                           [](const Lane& lane) { return lane.cut != nullptr; });
+}
+
 void Bundle::schedule(uint64_t now_ns) {
-  if (failed_) return;
-  const bool sends = !homeless_.empty() || std::any_of(std::begin(lanes_), std::end(lanes_),
-                                                       [](const Lane& lane) { return lane.cut; });
-  if (!sends) return;
+  if (failed_ || !has_unsent()) return;
   for (Rail& rail : rails_) rail.look_ahead(now_ns);
   while (!homeless_.empty()) {
     Rail* rail = choose(homeless_.back().bytes);

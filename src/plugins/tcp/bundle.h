@@ -111,13 +111,15 @@ class Bundle final : private Receiver {
   // Reads the peer's states and goodbyes on every rail; completes nothing.
   void listen();
   bool left() const;  // the peer has said goodbye
-  bool lost() const;
+  bool lost() const;  // rails have led to the peer, and none does any more
   // Whether a rail that is down may come back: both ends know what the other one has of it.
   bool may_return(uint32_t rail) const;
   uint32_t returns(uint32_t rail) const { return links_[rail].returns; }
   bool is_down(uint32_t rail) const { return links_[rail].down; }
   bool any_down() const { return down_count_ > 0; }
   uint32_t up_count() const { return rail_count() - down_count_; }
+  // There are data that no rail has been given yet.
+  bool has_unsent() const;
   // No rail leads to the peer yet, but one is being connected for the first time.
   bool awaits_first() const;
   // The peer comes back with a rail whose latest connection it never had.

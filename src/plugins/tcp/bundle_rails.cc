@@ -152,8 +152,8 @@ bool Bundle::awaits_first() const {
 }
 
 bool Bundle::lost() const {
-  if (failed_ && up_count() == 0) return true;
   if (!begun_ || awaits_first()) return false;
+  if (failed_ && up_count() == 0) return true;
   for (uint32_t i = 0; i < rail_count(); ++i) {
     if (!links_[i].down && !controls_[i].lost()) return false;
   }

@@ -297,7 +297,8 @@ weir_result_t tell(Instance* self, uint32_t peer_index, uint32_t lane_index, boo
                                                  ? std::string("was closed")
                                                  : "failed, " + reason_of(failure.error_number));
       } else if (!left) {
-        how = "was lost: " + (it.problem.empty() ? "its process has ended" : it.problem);
+        how = self->life(peer_index) == WEIR_LIFE_HERE ? "cannot be reached: " : "was lost: ";
+        how += it.problem.empty() ? "its process has ended" : it.problem;
       }
       return self->report.fail(failure.result,
                                "tcp: rank " + peer + " " + how +

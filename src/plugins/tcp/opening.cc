@@ -29,7 +29,7 @@ constexpr uint32_t kEagerRanksMax = 8;
 // The pause between two checks of the connections; other ranks may be threads beside this one.
 constexpr long kPauseNsMin = 50'000;
 constexpr long kPauseNsMax = 20'000'000;
-// Time from the first rail to a peer for the rails over other interfaces.
+// Time from one rail to a peer for the next one.
 constexpr uint64_t kGatherNs = 250'000'000;
 
 weir_result_t time_out(const Instance& self, const std::vector<uint32_t>& ranks) {
@@ -149,7 +149,7 @@ bool is_connected(const Instance& self, uint32_t peer) {
                      [](const Channel& lane) { return lane.is_connected(); });
 }
 
-// The connections to those that are not lazy. Rails that do not answer soon after the first one are
+// The connections to those that are not lazy. Rails that do not come soon after another one are
 // waited for no longer.
 weir_result_t connect_all(Instance* self, const std::vector<PeerAddress>& peers,
                           uint64_t deadline_ns) {
@@ -166,7 +166,11 @@ weir_result_t connect_all(Instance* self, const std::vector<PeerAddress>& peers,
     }
   }
   uint64_t looked_ns = 0;
-  std::vector<uint64_t> began_ns(self->rank_count);
+  struct Rails {
+    uint32_t count = 0;
+    uint64_t since_ns = 0;
+  };
+  std::vector<Rails> rails(self->rank_count);
   long pause_ns = kPauseNsMin;
   while (!missing.empty()) {
     const uint64_t now_ns = monotonic_ns();
@@ -174,8 +178,11 @@ weir_result_t connect_all(Instance* self, const std::vector<PeerAddress>& peers,
     std::erase_if(missing, [&](uint32_t rank) {
       const Bundle* bundle = self->bundle_of(rank);
       if (bundle == nullptr || !bundle->has_begun()) return is_connected(*self, rank);
-      if (began_ns[rank] == 0) began_ns[rank] = now_ns;
-      return is_connected(*self, rank) || now_ns - began_ns[rank] > kGatherNs;
+      if (bundle->up_count() != rails[rank].count) {
+        rails[rank] = {bundle->up_count(), now_ns};
+        pause_ns = kPauseNsMin;
+      }
+      return is_connected(*self, rank) || now_ns - rails[rank].since_ns > kGatherNs;
     });
     if (missing.empty()) break;
     for (const uint32_t rank : missing) {
@@ -283,8 +290,8 @@ weir_result_t listen(Instance* self, const weir_transport_config_t& config) {
   }
   own.is_lazy = mode == "1" || (mode == "auto" && self->rank_count > kEagerRanksMax);
   own.host = net::this_host();
-  // Connections seldom arrive all at once.
-  const uint64_t connection_count = std::min<uint64_t>(self->rank_count, 1024);
+  // All peers may come at once, each with a connection for every lane, or two for one rail.
+  const uint64_t connection_count = uint64_t{kLaneCount} * self->rank_count;
   const std::vector<net::Listening> all =
       net::listen_at_all(interfaces, filter, kOffersMax, connection_count, &reason);
   if (all.empty()) return report.fail(WEIR_ERROR_UNSUPPORTED, "tcp: " + reason);

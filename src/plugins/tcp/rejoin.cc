@@ -17,6 +17,13 @@ constexpr uint64_t kPauseNsMax = 1'000'000'000;
 // does when it makes progress.
 constexpr uint64_t kPatienceNs = 2'000'000'000;
 constexpr uint64_t kFirstPatienceNs = 30'000'000'000;
+// The lower rank connects a rail by itself after so long without the higher one.
+constexpr uint64_t kLowerConnectsNs = 1'000'000'000;
+
+bool is_same_link(const Way& one, const Way& other) {
+  return one.device == other.device && one.source == other.source &&
+         one.offer.address == other.offer.address;
+}
 
 }  // namespace
 
@@ -27,8 +34,17 @@ Rejoin::~Rejoin() {
 }
 
 void Rejoin::add(uint32_t peer, bool is_lower, Bundle* bundle, std::vector<std::vector<Way>> ways) {
-  const size_t count = bundle->rail_count();
-  peers_.push_back({peer, is_lower, bundle, std::move(ways), std::vector<Absent>(count)});
+  const uint32_t count = bundle->rail_count();
+  std::vector<uint32_t> after(count);
+  for (uint32_t rail = 0; rail < count; ++rail) {
+    after[rail] = rail;
+    for (uint32_t other = 0; other < rail; ++other) {
+      const bool have_ways = !ways[rail].empty() && !ways[other].empty();
+      if (have_ways && is_same_link(ways[rail][0], ways[other][0])) after[rail] = other;
+    }
+  }
+  peers_.push_back(
+      {peer, is_lower, bundle, std::move(ways), std::vector<Absent>(count), std::move(after)});
 }
 
 void Rejoin::step(uint64_t now_ns) {
@@ -70,11 +86,15 @@ void Rejoin::start(Peer* peer, uint32_t rail_index, uint64_t now_ns) {
   const uint32_t returns = bundle.returns(rail_index) + 1;
   const bool is_first = returns == 1;
   if (!bundle.may_return(rail_index) || !(is_first || peer->is_lower)) return;
+  const uint32_t before = peer->after[rail_index];
+  if (is_first && before != rail_index && bundle.returns(before) == 0) return;
   if (rail.next_ns == 0) {
     rail.attempt_count = 0;
-    rail.next_ns = now_ns + (is_first ? 0 : kPauseNsMin);
+    rail.next_ns = now_ns + (is_first ? kLowerConnectsNs : kPauseNsMin);
   }
-  if (now_ns < rail.next_ns) return;
+  const bool is_at_once = is_first && rail.attempt_count == 0 &&
+                          (peer->is_lower || (!bundle.has_begun() && bundle.has_unsent()));
+  if (now_ns < rail.next_ns && !is_at_once) return;
   // What the peer has connected already is half of it.
   if (rail.returns != returns) close(&rail);
   rail.returns = returns;
@@ -153,7 +173,10 @@ void Rejoin::attach(Peer* peer, uint32_t rail_index) {
   rail.next_ns = 0;
   peer->bundle->attach(rail_index, std::exchange(rail.data, Stream()),
                        std::exchange(rail.control, Stream()), rail.returns);
-  if (rail.returns == 1) return;
+  if (rail.returns == 1) {
+    next_ns_ = 0;  // the next one over its link
+    return;
+  }
   report_.log(Report::kInformation, "tcp: rail " + std::to_string(rail_index) + " to rank " +
                                         std::to_string(peer->rank) + " is back");
 }

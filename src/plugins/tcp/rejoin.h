@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rejoin: how rails get their connections. At the first operation, either rank makes both
-// connections of a rail. A rail that was taken out comes back: the higher rank tries again over the
+// Rejoin: how rails get their connections. At first, the higher rank makes both connections of a
+// rail at once; the lower rank does so where it has a message and there is no rail yet, or where
+// nothing has come for a second. Of rails over the same link one is connected after the other: many
+// ranks that begin at the same time would only delay each other, and messages wait for no more than
+// one rail. A rail that was taken out comes back: the higher rank tries again over the
 // same way, at growing intervals, and uses the rail once the lower one has said that it accepts it
 // (wire.h), since both must know first what was lost with the connection before. It works in steps
 // without waiting, and only while a rail is down. One thread at a time.
@@ -63,6 +66,7 @@ class Rejoin {
     Bundle* bundle;
     std::vector<std::vector<Way>> ways;
     std::vector<Absent> rails;
+    std::vector<uint32_t> after;  // [rail]: the one before it over the same link; itself: none
   };
 
   void start(Peer* peer, uint32_t rail, uint64_t now_ns);

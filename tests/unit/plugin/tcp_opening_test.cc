@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kPatienceNs = 60'000'000'000;
 
-// Ranks 0 and 1 with three rails.
+// Ranks 0 and 1 with three rails, each over its own link.
 class TcpOpening : public testing::Test {
  protected:
   static constexpr uint32_t kRails = 3;
@@ -35,9 +35,15 @@ class TcpOpening : public testing::Test {
     std::vector<Subject> all;
   };
 
-  TcpOpening() {
-    rejoin_[0].add(1, false, &bundle_[0], std::vector<std::vector<Way>>(kRails, {Way()}));
-    rejoin_[1].add(0, true, &bundle_[1], std::vector<std::vector<Way>>(kRails, {Way()}));
+  explicit TcpOpening(uint32_t link_count = kRails) {
+    std::vector<std::vector<Way>> ways(kRails);
+    for (uint32_t rail = 0; rail < kRails; ++rail) {
+      Way way;
+      way.device = "eth" + std::to_string(rail % link_count);
+      ways[rail] = {way};
+    }
+    rejoin_[0].add(1, false, &bundle_[0], ways);
+    rejoin_[1].add(0, true, &bundle_[1], ways);
   }
   static bool same(const Subject& a, const Subject& b) { return a.pack() == b.pack(); }
   // As the control network does: one connection for each subject, whoever began.
@@ -110,14 +116,14 @@ class TcpOpening : public testing::Test {
   Op send_op_{}, recv_op_{};
 };
 
-TEST_F(TcpOpening, EitherRankConnectsTheRailsForTheFirstTime) {
-  for (const int rank : {0, 1}) {
-    step(rank);
-    EXPECT_EQ(attempts_[rank].all.size(), 2 * kRails) << "two connections of each rail";
-    for (const Subject& subject : attempts_[rank].all) {
-      EXPECT_EQ(subject.returns, 1u);
-      EXPECT_EQ(subject.rail_count, kRails);
-    }
+TEST_F(TcpOpening, TheHigherRankConnectsTheRailsForTheFirstTime) {
+  step(0);
+  EXPECT_TRUE(attempts_[0].all.empty()) << "the lower rank has nothing to send";
+  step(1);
+  EXPECT_EQ(attempts_[1].all.size(), 2 * kRails) << "two connections of each rail";
+  for (const Subject& subject : attempts_[1].all) {
+    EXPECT_EQ(subject.returns, 1u);
+    EXPECT_EQ(subject.rail_count, kRails);
   }
   await_all([this] { connect_all(); });
   // A rail whose first bytes met a busy processor counts as slow until it is tried again.
@@ -134,6 +140,49 @@ TEST_F(TcpOpening, EitherRankConnectsTheRailsForTheFirstTime) {
     expect_message();
   } while (least_sent() <= 1u << 20 && monotonic_ns() < end);
   EXPECT_GT(least_sent(), 1u << 20);
+}
+
+TEST_F(TcpOpening, TheLowerRankConnectsThemWhereItHasAMessage) {
+  post(1 << 20);
+  step(0);
+  EXPECT_EQ(attempts_[0].all.size(), 2 * kRails);
+  expect_message();
+}
+
+// If no path leads from the higher one to it.
+TEST_F(TcpOpening, TheLowerRankConnectsThemWhenNothingHasComeForASecond) {
+  step(0);
+  EXPECT_TRUE(attempts_[0].all.empty());
+  for (const uint64_t end = monotonic_ns() + kPatienceNs;
+       attempts_[0].all.empty() && monotonic_ns() < end;) {
+    usleep(1000);
+    step(0);
+  }
+  EXPECT_EQ(attempts_[0].all.size(), 2 * kRails);
+}
+
+// Three rails over two links: rails 0 and 2 share one.
+class TcpOpeningOfSharedLinks : public TcpOpening {
+ protected:
+  TcpOpeningOfSharedLinks() : TcpOpening(2) {}
+};
+
+TEST_F(TcpOpeningOfSharedLinks, ARailIsConnectedWhenTheOneBeforeItOverItsLinkIsThere) {
+  step(1);
+  ASSERT_EQ(attempts_[1].all.size(), 4u);
+  for (const Subject& subject : attempts_[1].all) EXPECT_NE(subject.rail, 2u);
+  while (!attempts_[1].all.empty()) {
+    // Rail 1, over the other link, makes no difference.
+    if (bundle_[1].is_down(0)) step(1);
+    for (const Subject& subject : attempts_[1].all) {
+      EXPECT_TRUE(subject.rail != 2 || !bundle_[1].is_down(0));
+    }
+    connect(1, attempts_[1].all.size() - 1);
+  }
+  step(1);
+  ASSERT_EQ(attempts_[1].all.size(), 2u) << "at once";
+  EXPECT_EQ(attempts_[1].all[0].rail, 2u);
+  await_all([this] { connect_all(); });
 }
 
 TEST_F(TcpOpening, MessagesGoAsSoonAsOneRailIsThere) {
