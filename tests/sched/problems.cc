@@ -17,7 +17,7 @@
 namespace weir::algo {
 namespace {
 
-using Nodes = std::pair<const char*, std::vector<uint32_t>>;
+using NodeLayout = std::pair<const char*, std::vector<uint32_t>>;
 
 // Numbers nodes from 0 in order of first appearance, as Problem wants them.
 std::vector<uint32_t> renumber(const std::vector<uint32_t>& nodes) {
@@ -31,8 +31,8 @@ std::vector<uint32_t> renumber(const std::vector<uint32_t>& nodes) {
   return result;
 }
 
-std::vector<Nodes> node_layouts(Rank n) {
-  std::vector<Nodes> layouts;
+std::vector<NodeLayout> node_layouts(Rank n) {
+  std::vector<NodeLayout> layouts;
   std::vector<uint32_t> even;
   std::vector<uint32_t> interleaved;
   std::vector<uint32_t> growing;
@@ -179,7 +179,7 @@ std::vector<Rank> some_roots(Rank rank_count) {
 
 void for_each_problem(const Algorithm& algorithm, Rank rank_count, const std::vector<Rank>& roots,
                       const std::function<void(const TestProblem&)>& visit) {
-  std::vector<Nodes> layouts{{"one", {}}};
+  std::vector<NodeLayout> layouts{{"one", {}}};
   if (algorithm.uses_nodes || algorithm.groups != nullptr) layouts = node_layouts(rank_count);
   const std::vector<Rank> used_roots =
       is_rooted(algorithm.collective) ? roots : std::vector<Rank>{0};
