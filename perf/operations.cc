@@ -207,17 +207,38 @@ weir_result_t start_scatter(const Call& c) {
 }
 
 // Every rank sends to the next one and receives from the one before.
-weir_result_t start_send_recv(const Call& c) {
+template <typename Send, typename Receive>
+weir_result_t start_ring(const Call& c, Send send, Receive receive) {
   const int next = (c.where.rank + 1) % c.where.rank_count;
   const int previous = (c.where.rank + c.where.rank_count - 1) % c.where.rank_count;
   weir_result_t result = weir_group_start();
   if (result != WEIR_OK) return result;
-  const weir_result_t sent = weir_send(c.comm, c.send, c.count, c.type, next, c.request);
-  const weir_result_t received =
-      weir_recv(c.comm, c.recv, c.count, c.type, previous, c.second_request);
+  const weir_result_t sent = send(next);
+  const weir_result_t received = receive(previous);
   result = weir_group_end();
   if (sent != WEIR_OK) return sent;
   return received != WEIR_OK ? received : result;
+}
+
+weir_result_t start_send_recv(const Call& c) {
+  return start_ring(
+      c, [&](int next) { return weir_send(c.comm, c.send, c.count, c.type, next, c.request); },
+      [&](int previous) {
+        return weir_recv(c.comm, c.recv, c.count, c.type, previous, c.second_request);
+      });
+}
+
+weir_result_t start_tag_send_recv(const Call& c) {
+  constexpr int kTag = 1;
+  return start_ring(
+      c,
+      [&](int next) {
+        return weir_tag_send(c.comm, c.send, c.count, c.type, next, kTag, c.request);
+      },
+      [&](int previous) {
+        return weir_tag_recv(c.comm, c.recv, c.count, c.type, previous, kTag, nullptr,
+                             c.second_request);
+      });
 }
 
 struct Counts {
@@ -317,6 +338,12 @@ constexpr Operation kOperations[] = {
      .expected = of_previous_rank,
      .bus_factor = all_bytes,
      .start = start_send_recv},
+    {.program = "tag_sendrecv_perf",
+     .c_name = "weir_tag_send and weir_tag_recv",
+     .geometry = send_recv_geometry,
+     .expected = of_previous_rank,
+     .bus_factor = all_bytes,
+     .start = start_tag_send_recv},
 };
 
 }  // namespace

@@ -390,7 +390,8 @@ typedef struct weir_transport_functions {
                         uint64_t bytes, weir_transport_op_t* op) WEIR_PLUGIN_NULL;
   /* WEIR_OK: complete. WEIR_IN_PROGRESS: not yet. May make progress itself. */
   weir_result_t (*test)(weir_transport_t* instance, weir_transport_op_t* op) WEIR_PLUGIN_NULL;
-  /* Moves whatever can be moved without waiting. */
+  /* Moves whatever can be moved without waiting. An error is one of the instance, or of some posted
+   * operation, whose `test` reports it, too. */
   weir_result_t (*progress)(weir_transport_t* instance);
 
   /* WEIR_CAP_SEGMENT; valid from connect to close. */

@@ -405,6 +405,43 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_recv(weir_comm_t comm, void* buffer,
                                                  weir_datatype_t type, int peer,
                                                  weir_request_t* request);
 
+/* ---- Messages with tags ---------------------------------------------------------------------- */
+
+/* A receive takes a message by its sender and tag, or from any sender, or with any tag, as MPI
+ * matches them (MPI-4.1, 3.5): a message goes to the first of the receives that were posted and
+ * fit; a receive takes the first of the messages that have come and fit; of two messages from one
+ * rank that fit one receive, the one that was sent first. They do not meet weir_send and weir_recv,
+ * and neither wait for each other.
+ *
+ * A send is complete when the buffer may be used again. Up to 16 KiB that may be before the receive
+ * is posted, and need not be: it may wait until the receiver is in a call for a message with a tag.
+ * A longer one waits for its receive.
+ *
+ * tag: 0 to INT_MAX. Types of the two ends are not compared. A message longer than the buffer is
+ * WEIR_ERROR_MISMATCH on both ranks. Host memory only. A rank that has left or died ends the
+ * operations that need it; a receive from any rank ends when no rank is left. The transports
+ * `nccl` and others with fewer than three lanes have none: WEIR_ERROR_UNSUPPORTED. */
+
+enum { WEIR_ANY_SOURCE = -1, WEIR_ANY_TAG = -1 };
+
+/* Of a message that was received. */
+typedef struct weir_tag_info {
+  int source;
+  int tag;
+  size_t bytes; /* of the message */
+} weir_tag_info_t;
+
+/* To oneself, too; a blocking one of more than 16 KiB only after its receive was posted. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_tag_send(weir_comm_t comm, const void* buffer,
+                                                     size_t count, weir_datatype_t type, int peer,
+                                                     int tag, weir_request_t* request);
+/* count: the room in `buffer`. source: a rank or WEIR_ANY_SOURCE. tag: or WEIR_ANY_TAG. info: NULL,
+ * or written when the operation is complete, not before. */
+WEIR_API WEIR_MUST_CHECK weir_result_t weir_tag_recv(weir_comm_t comm, void* buffer, size_t count,
+                                                     weir_datatype_t type, int source, int tag,
+                                                     weir_tag_info_t* info,
+                                                     weir_request_t* request);
+
 /* ---- Groups and requests -------------------------------------------------------------------- */
 
 /* Operations called by this thread between start and end are started together by the outermost end,

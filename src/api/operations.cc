@@ -307,6 +307,34 @@ weir_result_t message(const char* function, bool sends, weir_comm_t comm, void* 
   });
 }
 
+weir_result_t tagged_message(const char* function, RequestKind kind, weir_comm_t comm, void* buffer,
+                             size_t count, weir_datatype_t type, int peer, int tag,
+                             weir_tag_info_t* info, weir_request_t* out) {
+  std::string text = wrong_type_or_count(type, count, 1);
+  if (!text.empty()) return wrong(comm, function, text);
+  const bool receives = kind == RequestKind::kTagRecv;
+  const auto n = static_cast<int>(comm->comm->rank_count());
+  const bool is_from_any = receives && peer == WEIR_ANY_SOURCE;
+  if (!is_from_any && (peer < 0 || peer >= n)) {
+    return wrong(comm, function, fmt::format("peer {} is not a rank of {}", peer, n));
+  }
+  if (tag < 0 && !(receives && tag == WEIR_ANY_TAG)) {
+    return wrong(comm, function, fmt::format("tag {} is negative", tag));
+  }
+  const size_t bytes = count * weir::element_bytes(static_cast<DataType>(type));
+  if (buffer == nullptr && bytes > 0) return wrong(comm, function, "the buffer is NULL");
+  const bool is_blocking = out == nullptr && !in_group();
+  return launch(comm, out, [&](Request& request) {
+    request.kind = kind;
+    request.peer = is_from_any ? comm->comm->rank() : static_cast<Rank>(peer);
+    request.bytes = bytes;
+    request.call.input = buffer;
+    request.call.output = buffer;
+    request.tag = {
+        .tag = tag, .is_from_any = is_from_any, .is_blocking = is_blocking, .info = info};
+  });
+}
+
 }  // namespace
 
 weir_result_t weir::device_message(bool sends, weir_comm_t comm, void* buffer, size_t count,
@@ -631,6 +659,24 @@ weir_result_t weir_recv(weir_comm_t comm, void* buffer, size_t count, weir_datat
   return guarded([&] {
     WEIR_CHECK_COMM(comm, "recv");
     return message("recv", false, comm, buffer, count, type, peer, request);
+  });
+}
+
+weir_result_t weir_tag_send(weir_comm_t comm, const void* buffer, size_t count,
+                            weir_datatype_t type, int peer, int tag, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "tag_send");
+    return tagged_message("tag_send", RequestKind::kTagSend, comm, const_cast<void*>(buffer), count,
+                          type, peer, tag, nullptr, request);
+  });
+}
+
+weir_result_t weir_tag_recv(weir_comm_t comm, void* buffer, size_t count, weir_datatype_t type,
+                            int source, int tag, weir_tag_info_t* info, weir_request_t* request) {
+  return guarded([&] {
+    WEIR_CHECK_COMM(comm, "tag_recv");
+    return tagged_message("tag_recv", RequestKind::kTagRecv, comm, buffer, count, type, source, tag,
+                          info, request);
   });
 }
 

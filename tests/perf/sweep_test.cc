@@ -33,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(All, PerfSweep,
                          testing::Values("all_reduce_perf", "all_gather_perf",
                                          "reduce_scatter_perf", "alltoall_perf", "alltoallv_perf",
                                          "broadcast_perf", "reduce_perf", "gather_perf",
-                                         "scatter_perf", "sendrecv_perf"));
+                                         "scatter_perf", "sendrecv_perf", "tag_sendrecv_perf"));
 
 }  // namespace
 }  // namespace weir::test

@@ -21,7 +21,7 @@ const std::vector<std::string>& all_tools() {
   static const std::vector<std::string> tools = {
       "all_reduce_perf", "all_gather_perf", "reduce_scatter_perf", "alltoall_perf",
       "alltoallv_perf",  "broadcast_perf",  "reduce_perf",         "gather_perf",
-      "scatter_perf",    "sendrecv_perf"};
+      "scatter_perf",    "sendrecv_perf",   "tag_sendrecv_perf"};
   return tools;
 }
 
@@ -182,6 +182,7 @@ TEST(PerfTools, BusBandwidthIsAlgorithmBandwidthTimesTheFactor) {
       {"all_reduce_perf", 4.0 / 3}, {"all_gather_perf", 2.0 / 3}, {"reduce_scatter_perf", 2.0 / 3},
       {"alltoall_perf", 2.0 / 3},   {"broadcast_perf", 1},        {"reduce_perf", 1},
       {"gather_perf", 2.0 / 3},     {"scatter_perf", 2.0 / 3},    {"sendrecv_perf", 1},
+      {"tag_sendrecv_perf", 1},
   };
   for (const auto& [tool, factor] : factors) {
     const std::string path = temporary_path("factor.json");

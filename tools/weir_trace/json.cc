@@ -46,6 +46,10 @@ const char* name_of_kind(RecordKind kind) {
       return "retirement of a window";
     case RecordKind::kWaitWord:
       return "wait for a word";
+    case RecordKind::kTagSend:
+      return "send with a tag";
+    case RecordKind::kTagRecv:
+      return "receive with a tag";
   }
   return "?";
 }

@@ -41,6 +41,10 @@ std::string message_of(const RecordedWait& wait) {
       return fmt::format("a message of {} bytes to {}", wait.count, peers);
     case RecordKind::kRecv:
       return fmt::format("a message of {} bytes from {}", wait.count, peers);
+    case RecordKind::kTagSend:
+      return fmt::format("{} to receive a message of {} bytes with a tag", peers, wait.count);
+    case RecordKind::kTagRecv:
+      return fmt::format("a message of up to {} bytes with a tag from {}", wait.count, peers);
     case RecordKind::kPutSignal:
     case RecordKind::kSignal:
       return fmt::format("{} to take a put of {} bytes and its signal", peers, wait.count);

@@ -58,6 +58,10 @@ std::string message_text(RecordKind kind, Rank peer, uint64_t bytes) {
       return "retirement of a window";
     case RecordKind::kWaitWord:
       return fmt::format("wait until a word reaches {}", bytes);
+    case RecordKind::kTagSend:
+      return fmt::format("send of {} bytes with a tag to rank {}", bytes, peer);
+    case RecordKind::kTagRecv:
+      return fmt::format("receive of up to {} bytes with a tag", bytes);
     default:
       return fmt::format("an operation of {} bytes with rank {}", bytes, peer);
   }
@@ -113,6 +117,8 @@ std::string activity_of(const Group& group, const Record& record, uint64_t now_n
     case RecordKind::kFlush:
     case RecordKind::kRetire:
     case RecordKind::kWaitWord:
+    case RecordKind::kTagSend:
+    case RecordKind::kTagRecv:
       return fmt::format(
           "{}, {}", message_text(wait.kind, wait.awaited.empty() ? 0 : wait.awaited[0], wait.count),
           wait_text(group, record, now_ns));

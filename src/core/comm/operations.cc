@@ -4,22 +4,42 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+
+#include "core/engine/transport_lanes.h"
 
 namespace weir::comm {
 
 namespace {
+
+constexpr const char* kOneSidedMessages = "one-sided messages";
+constexpr const char* kTaggedMessages = "messages with tags";
 
 void sort_unique(std::vector<Rank>* ranks) {
   std::sort(ranks->begin(), ranks->end());
   ranks->erase(std::unique(ranks->begin(), ranks->end()), ranks->end());
 }
 
-void report_one_sided(const OneSidedService::Failure& from, const std::string& transport_error,
-                      OperationFailure* failure) {
-  const std::string text = from.text.empty() ? fmt::format("one-sided messages with rank {}: {}",
-                                                           from.peer, transport_error)
-                                             : from.text;
+// Of a message.
+RecordKind record_kind(RequestKind kind) {
+  switch (kind) {
+    case RequestKind::kSend:
+      return RecordKind::kSend;
+    case RequestKind::kTagSend:
+      return RecordKind::kTagSend;
+    case RequestKind::kTagRecv:
+      return RecordKind::kTagRecv;
+    default:
+      return RecordKind::kRecv;
+  }
+}
+
+void report_service(const ServiceFailure& from, const char* messages,
+                    const std::string& transport_error, OperationFailure* failure) {
+  const std::string text =
+      from.text.empty() ? fmt::format("{} with rank {}: {}", messages, from.peer, transport_error)
+                        : from.text;
   failure->status = Status(static_cast<Code>(from.result), text);
   failure->request = from.request;
   failure->peer = from.peer;
@@ -54,9 +74,14 @@ Status Operations::start(Request& request, OperationFailure* failure) {
     case RequestKind::kOneSided: {
       request.started = true;
       OneSidedService::Failure it;
-      if (!service_->start(request, &it)) report_one_sided(it, state_.transport_error, failure);
+      if (!service_->start(request, &it)) {
+        report_service(it, kOneSidedMessages, state_.transport_error, failure);
+      }
       break;
     }
+    case RequestKind::kTagSend:
+    case RequestKind::kTagRecv:
+      return start_tagged(request, failure);
     case RequestKind::kSend:
     case RequestKind::kRecv:
       messages_.start(request, failure);
@@ -70,6 +95,7 @@ bool Operations::poll(OperationFailure* failure) {
   bool moved = device_side_.is_open() && device_side_.poll(failure);
   if (!queue_.is_empty() && !failure->happened() && queue_.poll(failure)) moved = true;
   if (!messages_.is_empty() && !failure->happened() && messages_.poll(failure)) moved = true;
+  if (tags_ != nullptr && !failure->happened() && poll_tagged(failure)) moved = true;
   if (!failure->happened() && service_ != nullptr && poll_one_sided(failure)) moved = true;
   return moved || failure->happened();
 }
@@ -78,18 +104,55 @@ bool Operations::poll_one_sided(OperationFailure* failure) {
   OneSidedService::Failure it;
   const bool moved = service_->poll(&it);
   for (uint32_t ended = service_->take_ended(); ended > 0; --ended) service_requests_->end_watch();
-  if (it.result != WEIR_OK) report_one_sided(it, state_.transport_error, failure);
+  if (it.result != WEIR_OK) {
+    report_service(it, kOneSidedMessages, state_.transport_error, failure);
+  }
+  return moved;
+}
+
+Status Operations::start_tagged(Request& request, OperationFailure* failure) {
+  const engine::Context& context = state_.context;
+  if (tags_ == nullptr) {
+    const weir_transport_functions_t& transport = *context.transport;
+    if ((transport.caps.bits & WEIR_CAP_SEND_RECV) == 0 || !engine::has_tag_lane(transport.caps)) {
+      return Status(Code::kUnsupported,
+                    fmt::format("transport '{}' has no lane for messages with tags; use weir_send "
+                                "and weir_recv, or another transport",
+                                transport.name));
+    }
+    tags_ = std::make_unique<TagService>(
+        state_.context, engine::tag_lane(transport.caps),
+        [this](Request& done, const Status& status) { requests_.complete(done, status); });
+  }
+  request.record = 0;
+  if (state_.recorder.on()) {
+    request.record =
+        state_.recorder.message_begun(record_kind(request.kind), request.peer, request.bytes);
+  }
+  ServiceFailure it;
+  const Status status = tags_->start(request, &it);
+  if (it.result != WEIR_OK) report_service(it, kTaggedMessages, state_.transport_error, failure);
+  return status;
+}
+
+bool Operations::poll_tagged(OperationFailure* failure) {
+  ServiceFailure it;
+  const bool moved = tags_->poll(&it);
+  if (it.result != WEIR_OK) report_service(it, kTaggedMessages, state_.transport_error, failure);
   return moved;
 }
 
 void Operations::fail_all(const Status& status) {
   // A caller that learns of the failure may free its buffers.
   const bool one_sided = service_ != nullptr && !service_->is_idle();
-  if (state_.failure.is_set() || !queue_.is_empty() || !messages_.posted().empty() || one_sided) {
+  const bool tagged = tags_ != nullptr && !tags_->is_idle();
+  if (state_.failure.is_set() || !queue_.is_empty() || !messages_.posted().empty() || one_sided ||
+      tagged) {
     state_.context.quiesce();
   }
   queue_.fail_all(status);
   messages_.fail_all(status);
+  if (tags_ != nullptr) tags_->fail_all(status);
   if (service_ != nullptr) service_->fail_all(status);
   device_side_.fail_all(status);
 }
@@ -98,7 +161,13 @@ void Operations::fail_all(const Status& status) {
 
 bool Operations::any() const {
   return !queue_.is_empty() || !messages_.is_empty() || !device_side_.is_empty() ||
-         (service_ != nullptr && !service_->is_idle());
+         (tags_ != nullptr && !tags_->is_idle()) || (service_ != nullptr && !service_->is_idle());
+}
+
+void Operations::collect_may_send(std::vector<Rank>* ranks) const {
+  for (Rank p = 0; p < state_.rank_count(); ++p) {
+    if (p != state_.rank() && !reports_.is_gone(p)) ranks->push_back(p);
+  }
 }
 
 void Operations::collect_awaited(const Request& request, std::vector<Rank>* ranks) const {
@@ -114,12 +183,19 @@ void Operations::collect_awaited(const Request& request, std::vector<Rank>* rank
       } else if (request.one_sided->kind != OneSidedKind::kWaitSignal) {
         service_->collect_awaited(request, ranks);
       } else {
-        // Any rank may signal that has not left.
-        for (Rank p = 0; p < state_.rank_count(); ++p) {
-          if (p != state_.rank() && !reports_.is_gone(p)) ranks->push_back(p);
-        }
+        collect_may_send(ranks);  // signals
       }
       break;
+    case RequestKind::kTagSend:
+    case RequestKind::kTagRecv: {
+      const std::optional<Rank> awaited = TagService::awaited(request);
+      if (!awaited) {
+        collect_may_send(ranks);
+      } else if (*awaited != state_.rank()) {
+        ranks->push_back(*awaited);
+      }
+      return;
+    }
     case RequestKind::kDevice:
       if (device_side_.has(request)) {
         for (Rank p = 0; p < state_.rank_count(); ++p) {
@@ -139,14 +215,16 @@ void Operations::collect_awaited_by_all(std::vector<Rank>* ranks) const {
   ranks->clear();
   if (!queue_.is_empty()) collect_awaited(*queue_.first(), ranks);
   if (!device_side_.is_empty()) collect_awaited(*device_side_.first(), ranks);
-  if (service_ != nullptr) {
-    std::vector<Rank> some;
-    for (const Request* request : service_->requests()) {
+  std::vector<Rank> some;
+  const auto add_all = [&](const std::vector<Request*>& requests) {
+    for (const Request* request : requests) {
       collect_awaited(*request, &some);
       ranks->insert(ranks->end(), some.begin(), some.end());
       sort_unique(ranks);
     }
-  }
+  };
+  if (service_ != nullptr) add_all(service_->requests());
+  if (tags_ != nullptr) add_all(tags_->requests());
   if (messages_.posted().empty()) return;
   // However many messages there are, each rank is listed at most twice.
   for (const Request* message : messages_.posted()) {
@@ -169,7 +247,7 @@ Wait Operations::describe_wait(const Request& request) const {
     wait.sequence = request.record;
     return wait;
   }
-  wait.kind = request.kind == RequestKind::kSend ? RecordKind::kSend : RecordKind::kRecv;
+  wait.kind = record_kind(request.kind);
   wait.sequence = request.record;
   wait.count = request.bytes;
   return wait;

@@ -12,6 +12,7 @@
 #include "core/comm/device/device_side.h"
 #include "core/comm/messages/messages.h"
 #include "core/comm/messages/one_sided_service.h"
+#include "core/comm/messages/tag_service.h"
 #include "core/comm/reports/peer_reports.h"
 #include "core/comm/requests/operation_status.h"
 #include "core/comm/requests/requests.h"
@@ -28,6 +29,7 @@ class Operations final : public OperationStatus {
              const Windows& windows, const DeviceRoute& devices)
       : state_(state),
         reports_(reports),
+        requests_(requests),
         queue_(state, requests, windows),
         messages_(state, requests, devices),
         device_side_(state, requests, queue_) {}
@@ -70,12 +72,17 @@ class Operations final : public OperationStatus {
 
  private:
   bool poll_one_sided(OperationFailure* failure);
+  Status start_tagged(Request& request, OperationFailure* failure);
+  bool poll_tagged(OperationFailure* failure);
+  void collect_may_send(std::vector<Rank>* ranks) const;  // the ranks that have not left
 
   CommState& state_;
   const PeerReports& reports_;
+  Requests& requests_;
   CollectiveQueue queue_;
   Messages messages_;
   DeviceSide device_side_;
+  std::unique_ptr<TagService> tags_;  // from the first message with a tag on
   std::unique_ptr<OneSidedService> service_;
   Requests* service_requests_ = nullptr;  // where there is one
   std::vector<Rank> awaited_;  // of a thread that goes to sleep; kept to avoid allocation

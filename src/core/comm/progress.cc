@@ -10,6 +10,7 @@
 #include "core/base/clock.h"
 #include "core/comm/communicator.h"
 #include "core/comm/process.h"
+#include "core/comm/requests/request_text.h"
 
 namespace weir::comm {
 
@@ -99,6 +100,16 @@ Status Communicator::route(Request& request) {
       request.bytes > 0) {
     const int device = device_of_memory(request.call.input);
     if (device >= 0) return messages().take_device_buffer(request, device);
+  }
+  if ((request.kind == RequestKind::kTagSend || request.kind == RequestKind::kTagRecv) &&
+      request.bytes > 0) {
+    const int device = device_of_memory(request.call.input);
+    if (device >= 0) {
+      return Status(Code::kUnsupported,
+                    fmt::format("the buffer of a {} lies on device {}: messages with tags take "
+                                "host memory only; copy the data, or use weir_send and weir_recv",
+                                describe(request, state_), device));
+    }
   }
   return Status();
 }

@@ -14,15 +14,14 @@ using sched::Ref;
 using sched::Space;
 
 Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, const Call& call,
-                                                 uint64_t slice_bytes,
-                                                 uint32_t transport_lane_count, bool rank_order,
-                                                 Arithmetic arithmetic) {
+                                                 uint64_t slice_bytes, uint32_t transport_lanes,
+                                                 bool rank_order, Arithmetic arithmetic) {
   auto plan = std::make_unique<LanePlan>();
   const ChunkMap map(call, program.rank, program.rank_count, program.shape.chunk_count);
   const uint64_t element = element_bytes(call.type);
   const uint64_t longest_bytes = map.length_max() * element;
   const uint32_t lane_count = std::max<uint32_t>(1, program.shape.lane_count);
-  if (lane_count + 1 > transport_lane_count) {
+  if (lane_count > transport_lanes) {
     return Status(Code::kUnsupported, "the transport has too few lanes for this program");
   }
   plan->rank_ = program.rank;
@@ -36,8 +35,8 @@ Result<std::unique_ptr<LanePlan>> LanePlan::bind(const sched::Program& program, 
   plan->slice_bytes_ =
       std::max<uint64_t>(64, ((longest_bytes + slices - 1) / slices + 63) / 64 * 64);
   plan->slice_count_ = slices;
-  plan->in_flight_ = static_cast<uint32_t>(
-      std::min<uint64_t>(slices, std::max(1u, (transport_lane_count - 1) / lane_count)));
+  plan->in_flight_ =
+      static_cast<uint32_t>(std::min<uint64_t>(slices, std::max(1u, transport_lanes / lane_count)));
   plan->scratch_slots_ = program.shape.scratch_slots;
   plan->lanes_.resize(lane_count);
   plan->signal_count_ = program.shape.signal_count;

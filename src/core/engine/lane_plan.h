@@ -39,11 +39,11 @@ struct LaneOp {
 
 class LanePlan {
  public:
-  // `slice_bytes`: the longest slice; 0: chunks are not cut. `transport_lane_count` lanes exist.
+  // `slice_bytes`: the longest slice; 0: chunks are not cut. programs may use `transport_lanes` lanes.
   // `rank_order`: every reduce of the program is a complete fold. kUnsupported when the program
   // needs mapped memory.
   static Result<std::unique_ptr<LanePlan>> bind(const sched::Program& program, const Call& call,
-                                                uint64_t slice_bytes, uint32_t transport_lane_count,
+                                                uint64_t slice_bytes, uint32_t transport_lanes,
                                                 bool rank_order, Arithmetic arithmetic);
 
   uint64_t scratch_bytes() const { return scratch_slots_ * slice_bytes_ * in_flight_; }

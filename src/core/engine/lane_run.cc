@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/check.h"
+#include "core/engine/transport_lanes.h"
 
 namespace weir::engine {
 
@@ -53,7 +54,7 @@ void LaneRun::start(const LanePlan& plan, const Call& call, uint32_t call_finger
   for (uint32_t i = 0; i < lanes_.size(); ++i) {
     Lane& lane = lanes_[i];
     lane.program_lane = i % lane_count;
-    lane.transport_lane = 1 + i;
+    lane.transport_lane = kFirstProgramLane + i;
     lane.slice = i / lane_count;
     lane.next_op = 0;
     lane.receives_under_way = 0;
@@ -382,7 +383,8 @@ Advance LaneRun::advance(Context& context) {
     return Advance::kDone;
   }
   const weir_result_t result = context.transport->progress(context.instance);
-  if (result != WEIR_OK && result != WEIR_IN_PROGRESS) {
+  // A loss may concern other operations than those of this run, of which `test` tells.
+  if (result != WEIR_OK && result != WEIR_IN_PROGRESS && result != WEIR_ERROR_PEER_LOST) {
     status_ = Status(static_cast<Code>(result), "the transport failed");
     return Advance::kFailed;
   }

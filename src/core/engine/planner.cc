@@ -10,6 +10,7 @@
 #include "core/engine/chunk_map.h"
 #include "core/engine/line_run.h"
 #include "core/engine/slicing.h"
+#include "core/engine/transport_lanes.h"
 #include "core/sched/validate.h"
 
 namespace weir::engine {
@@ -273,9 +274,8 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.learned = options_.learned.find(cost::shape_of(request));
   request.deterministic = options_.deterministic;
   request.explores = options_.learns;
-  // One lane is reserved for point-to-point messages.
   if (context_.transport != nullptr) {
-    request.lane_count_max = context_.transport->caps.lane_count - 1;
+    request.lane_count_max = program_lanes(context_.transport->caps);
   }
   std::vector<const algo::Algorithm*> candidates = cost::candidates_for(algorithms_, problem);
   const ForcedAlgorithm* forced = forced_for(problem);
@@ -391,7 +391,7 @@ algo::Problem Planner::problem_of(const Call& call, bool windows) const {
     problem.rings = options_.forests->rings();
     if (context_.transport != nullptr) {
       problem.lanes_max =
-          std::clamp(context_.transport->caps.lane_count - 1, 1u, sched::kLaneCountMax);
+          std::clamp(program_lanes(context_.transport->caps), 1u, sched::kLaneCountMax);
     }
   }
   if (problem.rings == nullptr && !problem.mapped && ring_by_host_.rank_count > 0) {
@@ -440,7 +440,7 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
   if (algo::uses_messages(algorithm)) {
     plan->protocol = Protocol::kLanes;
     auto bound =
-        LanePlan::bind(program, call, choice.slice_bytes, context_.transport->caps.lane_count,
+        LanePlan::bind(program, call, choice.slice_bytes, program_lanes(context_.transport->caps),
                        algorithm.rank_order, options_.arithmetic);
     if (!bound.ok()) return bound.status();
     plan->lanes = bound.take();

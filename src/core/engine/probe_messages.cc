@@ -11,6 +11,7 @@
 
 #include "core/base/clock.h"
 #include "core/engine/slicing.h"
+#include "core/engine/transport_lanes.h"
 
 namespace weir::engine {
 
@@ -110,9 +111,9 @@ Status ProbeMessages::recv(void* data, uint64_t bytes) {
 
 Status ProbeMessages::move(uint64_t bytes, bool sends, bool naps) {
   if (buffer_.size() < bytes) buffer_.assign(bytes, 1);
-  const uint32_t lane_count = context_.transport->caps.lane_count;
-  const uint32_t lanes = std::max(1u, std::min(kInFlight, lane_count - 1));
-  const uint32_t first = lane_count > 1 ? 1 : 0;
+  const weir_transport_caps_t& caps = context_.transport->caps;
+  const uint32_t lanes = std::max(1u, std::min(kInFlight, program_lanes(caps)));
+  const uint32_t first = caps.lane_count > 1 ? kFirstProgramLane : kMessageLane;
   uint32_t index = 0;
   for (uint64_t at = 0; at < bytes; at += kMessageSliceBytes, ++index) {
     const uint32_t lane = index % lanes;

@@ -110,6 +110,11 @@ class SendStream : public Stream {
   }
   // Moves what can be moved. WEIR_OK, or the error that the transport has ended in.
   weir_result_t advance(const Route& route);
+  // Reports what is complete, and hands nothing over any more.
+  void conclude(const Route& route) {
+    (void)settle(route);
+    tell();
+  }
   // The receiver has received so many. False: it cannot have.
   bool acknowledge(uint64_t count);
   // Another transport: goes on with message `count`. False: that message is not here any more, or

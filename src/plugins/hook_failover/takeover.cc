@@ -298,7 +298,10 @@ void Instance::lose(Pair& pair, weir_result_t result, const std::string& why) {
     pair.recvs[lane].release();
   }
   for (uint32_t lane = 0; lane < lane_count_; ++lane) {
-    if (pair.sends[lane].result() == WEIR_OK) pair.sends[lane].fail(result);
+    if (pair.sends[lane].result() == WEIR_OK) {
+      pair.sends[lane].conclude(route(pair, lane));
+      pair.sends[lane].fail(result);
+    }
     if (pair.recvs[lane].result() == WEIR_OK) pair.recvs[lane].fail(result);
   }
 }

@@ -14,7 +14,7 @@
 
 namespace weir::plugins::ncclnet {
 
-inline constexpr uint32_t kLaneCount = 5;  // one, and four that programs of collectives may use
+inline constexpr uint32_t kLaneCount = 6;  // four are for the programs of collectives
 
 using common::Report;
 using common::text_of;

@@ -42,7 +42,7 @@
 namespace weir::plugins::ofi {
 
 inline constexpr uint16_t kProtocolVersion = 4;
-inline constexpr uint32_t kLaneCount = 5;
+inline constexpr uint32_t kLaneCount = 6;
 inline constexpr size_t kNameBytesMax = 512;
 inline constexpr uint64_t kMessageBytesMax = uint64_t{1} << 46;
 

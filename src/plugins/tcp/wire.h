@@ -59,7 +59,7 @@ namespace weir::plugins::tcp {
 
 // The version of what follows the proof; it is part of the address.
 inline constexpr uint16_t kProtocolVersion = 8;
-inline constexpr uint32_t kLaneCount = 5;
+inline constexpr uint32_t kLaneCount = 6;
 inline constexpr uint32_t kControlLane = kLaneCount;
 inline constexpr uint32_t kRailLane = kLaneCount + 1;
 inline constexpr uint32_t kRailsMax = 8;

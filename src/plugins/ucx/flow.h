@@ -26,7 +26,7 @@
 
 namespace weir::plugins::ucx {
 
-inline constexpr uint32_t kLaneCount = 8;
+inline constexpr uint32_t kLaneCount = 9;
 inline constexpr uint32_t kHelloLane = 15;
 inline constexpr uint32_t kNumberBits = 20;
 inline constexpr uint64_t kNumberMask = (uint64_t{1} << kNumberBits) - 1;

@@ -69,7 +69,7 @@ class Lanes : public testing::Test {
     const auto program = algo::compile(*algo::find_algorithm(Collective::kAllToAll, "linear"),
                                        problem, context_.rank);
     auto plan =
-        LanePlan::bind(program, call_, 0, functions_.caps.lane_count, false, Arithmetic::kIeee);
+        LanePlan::bind(program, call_, 0, functions_.caps.lane_count - 1, false, Arithmetic::kIeee);
     EXPECT_TRUE(plan.ok()) << plan.status().text();
     plan_ = plan.take();
     run_.start(*plan_, call_, fingerprint(call_, context_.rank_count), context_);

@@ -9,12 +9,13 @@
 
 #include "core/comm/device/device_memory.h"
 #include "core/comm/requests/request_text.h"
+#include "core/engine/transport_lanes.h"
 
 namespace weir::comm {
 
 namespace {
 
-constexpr uint32_t kLane = 0;
+constexpr uint32_t kLane = engine::kMessageLane;
 
 bool share_an_order(const Request& a, const Request& b) {
   return a.kind == b.kind && a.peer == b.peer;

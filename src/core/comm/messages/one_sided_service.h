@@ -33,6 +33,7 @@
 
 #include "core/base/status.h"
 #include "core/comm/messages/one_sided_wire.h"
+#include "core/comm/messages/service_failure.h"
 #include "core/comm/requests/one_sided_call.h"
 #include "core/comm/requests/request.h"
 #include "core/engine/context.h"
@@ -65,13 +66,7 @@ class OneSidedService {
   // How many windows have stopped being served since the last call.
   uint32_t take_ended() { return std::exchange(ended_windows_, 0); }
 
-  // Why the communicator must fail; `request` is one that needs `peer`, or nullptr.
-  struct Failure {
-    weir_result_t result = WEIR_OK;
-    Rank peer = 0;
-    Request* request = nullptr;
-    std::string text;  // "": the transport's
-  };
+  using Failure = ServiceFailure;
   // Takes an operation over, and may complete it at once. False: it has failed.
   bool start(Request& request, Failure* failure);
   void fence(Rank target);

@@ -86,15 +86,19 @@ enum class RecordKind : uint32_t {
   kFlush = 13,
   kRetire = 14,
   kWaitWord = 15,  // weir_wait_signal: what is counted is the value, and its peer is this rank
+  // Messages with tags: matched by tag, so not k-th with k-th. The peer of a receive from any rank
+  // is this rank.
+  kTagSend = 16,
+  kTagRecv = 17,
 };
-inline constexpr uint32_t kRecordKindMax = 15;
+inline constexpr uint32_t kRecordKindMax = 17;
 
 // Kinds with a single peer, kept among the messages.
 constexpr bool is_message(RecordKind kind) {
   return kind >= RecordKind::kSend && static_cast<uint32_t>(kind) <= kRecordKindMax;
 }
 constexpr bool is_one_sided(RecordKind kind) {
-  return kind >= RecordKind::kPutSignal && static_cast<uint32_t>(kind) <= kRecordKindMax;
+  return kind >= RecordKind::kPutSignal && kind <= RecordKind::kWaitWord;
 }
 
 struct ClockSample {

@@ -18,7 +18,15 @@ namespace weir::comm {
 
 class Communicator;
 
-enum class RequestKind : uint8_t { kCollective, kSend, kRecv, kDevice, kOneSided };
+enum class RequestKind : uint8_t {
+  kCollective,
+  kSend,
+  kRecv,
+  kDevice,
+  kOneSided,
+  kTagSend,
+  kTagRecv
+};
 
 class DeviceContext;
 
@@ -43,6 +51,15 @@ struct DeviceCall {
   bool detached = false;  // the caller has no handle: the communicator releases it
 };
 
+// What a message with a tag has beside its peer, length and buffer.
+struct TagCall {
+  int32_t tag = 0;  // of a receive also WEIR_ANY_TAG
+  bool is_from_any = false;
+  bool is_blocking = false;
+  weir_tag_info_t* info = nullptr;  // of a receive: the caller's, or nullptr
+  uint32_t index = 0;               // in TagService
+};
+
 struct Request {
   Communicator* comm = nullptr;
   RequestKind kind = RequestKind::kCollective;
@@ -57,7 +74,8 @@ struct Request {
   uint64_t bytes = 0;
   uint64_t announced_bytes = 0;  // of the user's message that this one announces or answers; else 0
   int known_device =
-      -1;  // known to the caller to hold the buffer, which may otherwise count as host memory
+      -1;       // known to the caller to hold the buffer, which may otherwise count as host memory
+  TagCall tag;  // kTagSend, kTagRecv
   weir_transport_op_t op{};
   std::unique_ptr<DeviceCall> device;       // kDevice, and messages on device memory
   std::unique_ptr<OneSidedCall> one_sided;  // kOneSided; kept for the next one

@@ -38,6 +38,20 @@ std::string describe_one_sided(const Request& request, const std::string& name) 
   return fmt::format("{} of {} bytes at rank {} on '{}'", what, call->bytes, request.peer, name);
 }
 
+std::string describe_tagged(const Request& request, const std::string& name) {
+  const TagCall& call = request.tag;
+  const std::string tag =
+      call.tag == WEIR_ANY_TAG ? std::string("any tag") : fmt::format("tag {}", call.tag);
+  if (request.kind == RequestKind::kTagSend) {
+    return fmt::format("send of {} bytes with {} to rank {} on '{}'", request.bytes, tag,
+                       request.peer, name);
+  }
+  const std::string source =
+      call.is_from_any ? std::string("any rank") : fmt::format("rank {}", request.peer);
+  return fmt::format("receive of up to {} bytes with {} from {} on '{}'", request.bytes, tag,
+                     source, name);
+}
+
 }  // namespace
 
 std::string describe(const Request& request, const CommState& state) {
@@ -63,6 +77,9 @@ std::string describe(const Request& request, const CommState& state) {
                                request.device->device, name)
                  : fmt::format("{} on memory of device {} on '{}'", engine::describe(request.call),
                                request.device->device, name);
+    case RequestKind::kTagSend:
+    case RequestKind::kTagRecv:
+      return describe_tagged(request, name);
     case RequestKind::kOneSided:
       return describe_one_sided(request, name);
   }
