@@ -453,6 +453,8 @@ Result<AgreedCosts> agree_on_costs(Bootstrap& bootstrap, engine::Context& contex
                                    const Settings& settings, const std::vector<Introduction>& all,
                                    uint64_t deadline_ns, const std::string& transport_error,
                                    MachineExchange* machines) {
+  // Even if nothing needs the topology, whoever names a file is told that it cannot be read.
+  if (context.rank == 0 && !settings.topology_file.empty()) (void)topology_hash(settings);
   const std::optional<LearnedPlace> place = learned_place(context, settings, all);
   std::string learned = place ? learned_times(*place).pack() : "";
   auto agreed = with_learned(
