@@ -124,7 +124,7 @@ void SocketNetwork::on_time(uint64_t now) {
                                                           : dial->failure;
       // Other ranks of this process may have taken the last one.
       const std::string lack = lack_of_descriptors();
-      give_up(target, !lack.empty() ? Status(Code::kSystem, lack + " (" + failure + ")")
+      give_up(target, !lack.empty() ? Status(Code::kSystem, fmt::format("{} ({})", lack, failure))
                       : is_refused  ? Status(Code::kRefused, "timed out: " + failure)
                                     : Status(Code::kTimeout, "timed out: " + failure));
       continue;
