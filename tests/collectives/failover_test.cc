@@ -82,8 +82,7 @@ Environment environment(const Logs& logs, const std::string& fault,
           {"WEIR_HOOKS", "fault"},
           {"WEIR_FAULT", fault},
           {"WEIR_FAILOVER_MS", "400"},
-          {"WEIR_LOG_FILE", logs.pattern()},
-          {"WEIR_RECORDER", "0"}};
+          {"WEIR_LOG_FILE", logs.pattern()}};
 }
 
 // Results that do not depend on anything but the call, in short and long messages.

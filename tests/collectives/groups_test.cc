@@ -48,9 +48,18 @@ std::string machine_with(int mine) {
   for (int node = 0; node < kNodes; ++node) {
     const int first = node == mine ? 0 : 2048 * (1 + (node + kNodes - mine) % kNodes);
     const std::string number = std::to_string(node);
-    const std::string where = " os_index=\"" + number + "\" cpuset=\"" + mask(first) + "\"";
-    text += "<object type=\"Package\"" + where + " gp_index=\"1" + number + "\">\n" +
-            "<object type=\"NUMANode\"" + where + " gp_index=\"2" + number + "\"/>\n</object>\n";
+    const auto object = [&](const char* type, const char* index) {
+      return std::string("<object type=\"")
+          .append(type)
+          .append("\" os_index=\"")
+          .append(number)
+          .append("\" cpuset=\"")
+          .append(mask(first))
+          .append("\" gp_index=\"")
+          .append(index)
+          .append(number);
+    };
+    text += object("Package", "1") + "\">\n" + object("NUMANode", "2") + "\"/>\n</object>\n";
   }
   return text + "</object></topology>\n";
 }

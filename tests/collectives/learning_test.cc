@@ -8,9 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -182,7 +183,10 @@ TEST_F(Learning, ADeterministicCommunicatorExploresNothingAndItsBitsRepeat) {
                                     WEIR_SUM, nullptr),
                     WEIR_OK);
           if (i == 0) first = output;
-          ASSERT_EQ(std::memcmp(first.data(), output.data(), kCount * sizeof(float)), 0) << i;
+          const auto same_bits = [](float a, float b) {
+            return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+          };
+          ASSERT_TRUE(std::equal(first.begin(), first.end(), output.begin(), same_bits)) << i;
         }
       },
       environment("tcp", true), config);

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communicators over hosts that differ by their recorded machines (WEIR_TOPOLOGY_FILE): the plan
-// uses what it has, results are right, and a deterministic communicator has the same bits.
+// uses what it has, results are right, and a deterministic communicator has the same bits. The
+// figures of their networks are those of the files (WEIR_PROBE=0), or measured, as by default: then
+// all networks are that of this machine, and how much they seem to differ is chance.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <regex>
 
 #include "support/collective_checks.h"
@@ -15,6 +18,7 @@
 namespace weir::test {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -23,8 +27,11 @@ std::string machine(const std::string& name) {
   return name[0] == '/' ? name : WEIR_FIXTURES "/topologies/" + name;
 }
 
+enum class Networks { kNominal, kMeasured };
+
 class Machines : public testing::Test {
  protected:
+  explicit Machines(Networks networks = Networks::kNominal) : networks_(networks) {}
   void SetUp() override {
     cache_ = testing::TempDir() + "weir-links-XXXXXX";
     ASSERT_NE(mkdtemp(cache_.data()), nullptr);
@@ -44,8 +51,8 @@ class Machines : public testing::Test {
                              {"WEIR_TOPOLOGY_FILE", machine(files[host])},
                              {"WEIR_TOPOLOGY_MERGE", "0"},
                              {"WEIR_CACHE_DIR", cache_},
-                             {"WEIR_PROBE", "0"},
                              {"WEIR_EXPLAIN", "1"}};
+          if (networks_ == Networks::kNominal) own.emplace_back("WEIR_PROBE", "0");
           own.insert(own.end(), more.begin(), more.end());
           return own;
         },
@@ -68,8 +75,23 @@ class Machines : public testing::Test {
     return path;
   }
 
+  const Networks networks_;
   std::string cache_;
 };
+
+class MeasuredMachines : public Machines {
+ protected:
+  MeasuredMachines() : Machines(Networks::kMeasured) {}
+};
+
+class AnyMachines : public Machines, public testing::WithParamInterface<Networks> {
+ protected:
+  AnyMachines() : Machines(GetParam()) {}
+};
+INSTANTIATE_TEST_SUITE_P(, AnyMachines, testing::Values(Networks::kNominal, Networks::kMeasured),
+                         [](const auto& one) -> std::string {
+                           return one.param == Networks::kNominal ? "Nominal" : "Measured";
+                         });
 
 void reduce(weir_comm_t comm, size_t count) {
   const Bench b(comm);
@@ -86,12 +108,26 @@ std::string chosen(const std::string& text, const std::string& begin) {
   return text.substr(name, text.find(',', name) - name);
 }
 
-// Different machines, different plans, each with its reason.
 // Whether a decision shows a predicted time of the algorithm.
 bool is_candidate(const std::string& text, const std::string& name) {
   return std::regex_search(text, std::regex("[ >] " + name + " +[0-9.]+ (ns|us|ms|s)\\b"));
 }
 
+// The predicted times of a decision that begins so, in seconds, by algorithm.
+std::map<std::string, double> predicted(const std::string& text, const std::string& begin) {
+  std::map<std::string, double> times;
+  const size_t at = text.find("\n" + begin);
+  if (at == std::string::npos) return times;
+  const std::string decision = text.substr(at + 1, text.find("\n\n", at) - at);
+  const std::regex row("\n  [ >] ([a-z_]+) +([0-9.]+) (ns|us|ms|s)\\b");
+  const std::map<std::string, double> units = {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
+  for (std::sregex_iterator i(decision.begin(), decision.end(), row), end; i != end; ++i) {
+    times[(*i)[1]] = std::stod((*i)[2]) * units.at((*i)[3]);
+  }
+  return times;
+}
+
+// Different machines, different plans, each with its reason.
 TEST_F(Machines, DecideWhatIsChosen) {
   const std::string many = "made-nvswitch-8-cards.nccl.xml";  // 8 cards of 200 Gbit/s
   const std::string one = "made-nvswitch-1-card.nccl.xml";    // 1 such card
@@ -134,20 +170,44 @@ TEST_F(Machines, DecideWhatIsChosen) {
   }
 }
 
+// What is chosen follows from what was measured, whatever that is.
+TEST_F(MeasuredMachines, DecideByTheirReasons) {
+  const std::string many = "made-nvswitch-8-cards.nccl.xml";
+  const std::string gigabit = with_card(1000);
+  const std::vector<std::vector<std::string>> rows = {{many, many, many}, {many, gigabit, many}};
+  for (const std::vector<std::string>& hosts : rows) {
+    SCOPED_TRACE(hosts[0] + ", " + hosts[1] + ", " + hosts[2]);
+    const std::string text = run(hosts, 2, [](int, weir_comm_t comm) { reduce(comm, 1 << 20); });
+    EXPECT_THAT(text, ContainsRegex("links of '.*(3 hosts that are alike: trees are not faster|3 "
+                                    "hosts of [12] kinds, measured networks, graph [0-9a-f]+: "
+                                    "trees are (not )?offered: .+)\n"));
+    EXPECT_EQ(is_candidate(text, "forest"), text.find("trees are offered") != std::string::npos);
+    const std::map<std::string, double> times = predicted(text, "all_reduce of 4 MiB");
+    const auto choice = times.find(chosen(text, "all_reduce of 4 MiB"));
+    ASSERT_NE(choice, times.end()) << text;
+    for (const auto& [name, time] : times) EXPECT_LE(choice->second, time) << name << "\n" << text;
+    if (HasFailure()) break;
+  }
+}
+
 // The same hosts, and all collectives: with what is chosen, and along the trees.
-TEST_F(Machines, ThatDifferHoldEveryCollective) {
+TEST_P(AnyMachines, ThatDifferHoldEveryCollective) {
   const std::vector<std::string> hosts = {"made-nvswitch-8-cards.nccl.xml",
                                           "made-nvswitch-1-card.nccl.xml",
                                           "azure-ncv4-topo.nccl.xml"};
   const std::string trees =
       "all_reduce=forest,all_gather=forest,reduce_scatter=forest,broadcast=forest,reduce=forest";
-  const std::vector<Environment> ways = {
+  std::vector<Environment> ways = {
       {},
-      {{"WEIR_ALGORITHM", trees}},
-      {{"WEIR_ALGORITHM", trees}, {"WEIR_TRANSPORT", "tcp"}},
-      {{"WEIR_ALGORITHM", trees}, {"WEIR_FAILOVER", "tcp,tcp"}, {"WEIR_TRANSPORT", "tcp"}},
-      {{"WEIR_HOOKS", "check"}},
+      {{"WEIR_TRANSPORT", "tcp"}},
+      {{"WEIR_FAILOVER", "tcp,tcp"}, {"WEIR_TRANSPORT", "tcp"}},
+      {{"WEIR_HOOKS", "check"}},  // with hooks nothing is measured
   };
+  // Where networks are measured, there may be no trees.
+  if (networks_ == Networks::kNominal) {
+    for (Environment& way : ways) way.emplace_back("WEIR_ALGORITHM", trees);
+    ways.push_back({});
+  }
   for (const Environment& way : ways) {
     SCOPED_TRACE(testing::PrintToString(way));
     const std::string text = run(
@@ -158,12 +218,16 @@ TEST_F(Machines, ThatDifferHoldEveryCollective) {
           }
         },
         way);
-    EXPECT_THAT(text, HasSubstr("trees are offered"));
+    if (networks_ == Networks::kNominal) {
+      EXPECT_THAT(text, HasSubstr("trees are offered"));
+    } else {
+      EXPECT_THAT(text, ContainsRegex("links of '.*trees are (not )?offered"));
+    }
   }
 }
 
 // Children are made of their parents; hosts with different numbers of ranks.
-TEST_F(Machines, ThatDifferServeChildren) {
+TEST_P(AnyMachines, ThatDifferServeChildren) {
   const std::string text =
       run({"made-nvswitch-8-cards.nccl.xml", "azure-ncv4-topo.nccl.xml"}, 3,
           [](int rank, weir_comm_t comm) {
@@ -179,7 +243,7 @@ TEST_F(Machines, ThatDifferServeChildren) {
 
 // 16-bit sums depend on their order: the bits of deterministic communicators do not depend on the
 // machines.
-TEST_F(Machines, DoNotChangeTheBitsOfDeterministicCommunicators) {
+TEST_P(AnyMachines, DoNotChangeTheBitsOfDeterministicCommunicators) {
   weir_comm_config_t config = WEIR_COMM_CONFIG_INIT;
   config.flags = WEIR_COMM_DETERMINISTIC;
   const std::string folder = cache_;
@@ -250,7 +314,20 @@ TEST_F(Machines, KeepTheirTrees) {
   EXPECT_THAT(start(), Not(HasSubstr("is ignored"))) << "it was searched again, and kept";
 }
 
-TEST_F(Machines, ThatCannotBeReadMeanNoGraph) {
+// Of two hosts only their common network is measured, so it is alike for both, and links within
+// these hosts need no trees: none are searched or kept.
+TEST_F(MeasuredMachines, NeedNoTreesBetweenTwoHosts) {
+  const std::string text = run({"made-nvswitch-8-cards.nccl.xml", "made-nvswitch-1-card.nccl.xml"},
+                               2, [](int, weir_comm_t comm) { reduce(comm, 5000); });
+  EXPECT_THAT(text, HasSubstr("2 hosts of 2 kinds, measured networks"));
+  EXPECT_THAT(text, HasSubstr("trees are not offered"));
+  EXPECT_FALSE(is_candidate(text, "forest")) << text;
+  for (const auto& entry : std::filesystem::directory_iterator(cache_)) {
+    EXPECT_NE(entry.path().extension(), ".trees") << entry.path();
+  }
+}
+
+TEST_P(AnyMachines, ThatCannotBeReadMeanNoGraph) {
   const std::string text = run({"made-nvswitch-8-cards.nccl.xml", "no-such-file.xml"}, 2,
                                [](int, weir_comm_t comm) { check_every_collective(comm, 1000); });
   EXPECT_THAT(text, HasSubstr("not known (rank 2: "));

@@ -125,8 +125,14 @@ TEST_F(Fabric, OneVariableRefusesIt) {
 }
 
 // The ports of ucx are up and carry no packet above 90 bytes: connections are accepted, and nothing
-// comes over them.
-TEST_F(Fabric, PortsThatDoNotJoinCostSecondsNotHalfOfTheTimeout) {
+// comes over them. tcp takes all interfaces, as by default, or only the one that works.
+class FabricThatDoesNotJoin : public Fabric, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(, FabricThatDoesNotJoin, testing::Values("", "=eth0"),
+                         [](const auto& one) -> std::string {
+                           return *one.param == 0 ? "TcpTakesAll" : "TcpTakesOne";
+                         });
+
+TEST_P(FabricThatDoesNotJoin, CostsSecondsNotHalfOfTheTimeout) {
   LabOptions options;
   options.hosts = {{0, 1}, {2}};
   options.interfaces = 2;
@@ -135,7 +141,7 @@ TEST_F(Fabric, PortsThatDoNotJoinCostSecondsNotHalfOfTheTimeout) {
   options.commands.push_back("tc qdisc add dev eth1 root tbf rate 1mbit burst 90 limit 4000");
   options.environment = {{"UCX_TLS", "tcp"},
                          {"UCX_NET_DEVICES", "eth1"},
-                         {"WEIR_IFNAME", "=eth0"},
+                         {"WEIR_IFNAME", GetParam()},
                          {"WEIR_LOG", "warn"},
                          {"WEIR_LOG_FILE", folder_ + "/log-%p"}};
   options.timeout_ms = 120'000;
@@ -220,9 +226,11 @@ TEST_F(Fabric, RanksOfAHostTakeDifferentCardsAndOneVariableRefusesIt) {
     std::ifstream file(log);
     const std::string lines{std::istreambuf_iterator<char>(file), {}};
     if (std::string(value) == "0") {
+      EXPECT_EQ(text.find("sets of them"), std::string::npos) << text;
       EXPECT_EQ(lines.find("has cards"), std::string::npos) << lines;
       continue;
     }
+    EXPECT_SAYS(text, ": 3 ranks use 3 sets of them, which send at the same time\n");
     EXPECT_SAYS(lines, "rank 0 has cards mlx5_0 (same host bridge as NUMA0 (PHB))");
     EXPECT_SAYS(lines, "rank 1 has cards mlx5_1 (same host bridge as NUMA0 (PHB))");
     EXPECT_SAYS(lines, "rank 2 has cards mlx5_0,mlx5_1 (same host bridge as NUMA0 (PHB))");

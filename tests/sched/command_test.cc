@@ -276,8 +276,12 @@ TEST(WeirSched, SearchesTreesForAMachineAndWritesTheirPrograms) {
   for (const char* collective :
        {"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"}) {
     const std::string file = scratch.file("programs.json");
-    const Outcome found = run(std::string("search --root 3 -c ") + collective + " -t " + kMachines +
-                              "rccl-8p-rome-n4.nccl.xml -o " + file);
+    const Outcome found = run(std::string("search --root 3 -c ")
+                                  .append(collective)
+                                  .append(" -t ")
+                                  .append(kMachines)
+                                  .append("rccl-8p-rome-n4.nccl.xml -o ")
+                                  .append(file));
     EXPECT_EQ(found.exit_code, 0) << found.text;
     EXPECT_THAT(found.text, HasSubstr("8 ranks on 1 hosts"));
     EXPECT_THAT(found.text, HasSubstr("of the bound"));

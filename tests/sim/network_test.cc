@@ -88,11 +88,12 @@ TEST(Slices, FillTheChain) {
   const algo::Algorithm& chain = algorithm(Collective::kBroadcast, "chain");
   const algo::Problem p = problem(Collective::kBroadcast, n);
   const uint64_t bytes = 1 << 20;
+  const uint64_t slice = bytes / 32;
   Options options = uniform_options();
   const double whole = total_ns(run(chain, p, bytes, options));
-  options.slicing = {bytes / 32, 32};
+  options.slicing = {slice, 32};
   const double sliced = total_ns(run(chain, p, bytes, options));
-  const double slice_ns = static_cast<double>(bytes / 32) * kLevel.ns_per_byte;
+  const double slice_ns = static_cast<double>(slice) * kLevel.ns_per_byte;
   EXPECT_LT(sliced, whole / 4);
   // The wire of one hop for all slices, and the latency of the others for one.
   EXPECT_GE(sliced, (32 + n - 2) * slice_ns);

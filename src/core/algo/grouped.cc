@@ -1,28 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/algo/grouped.h"
 
-#include <algorithm>
-
 namespace weir::algo {
 
 std::vector<Rank> GroupPlace::mates() const {
   std::vector<Rank> ranks;
   for (uint32_t distance = 1; distance < size(); ++distance) {
-    ranks.push_back(mate((local_ + distance) % size()));
+    ranks.push_back(nodes_.member(group_, (local_ + distance) % size()));
   }
   return ranks;
 }
 
+std::vector<uint32_t> GroupPlace::other_groups() const {
+  std::vector<uint32_t> groups;
+  for (uint32_t distance = 1; distance < nodes_.count(); ++distance) {
+    groups.push_back((group_ + distance) % nodes_.count());
+  }
+  return groups;
+}
+
 std::vector<Rank> GroupPlace::counterparts() const {
   std::vector<Rank> ranks;
-  for (uint32_t distance = 1; distance < nodes_.count(); ++distance) {
-    const uint32_t other = (group_ + distance) % nodes_.count();
-    for (uint32_t rail = first(local_); rail < first(local_ + 1); ++rail) {
-      const Rank rank = owner(other, rail);
+  for (const uint32_t other : other_groups()) {
+    for (uint32_t rail = first(); rail < first() + count(); ++rail) {
+      const Rank rank = nodes_.member(other, nodes_.block_owner(other, rail));
       if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
     }
   }
   return ranks;
+}
+
+std::vector<sched::Ref> GroupPlace::contributions(uint32_t chunk,
+                                                  const sched::Builder& builder) const {
+  std::vector<sched::Ref> operands(size());
+  for (uint32_t local = 0; local < size(); ++local) {
+    operands[local] = local == local_
+                          ? builder.input(chunk)
+                          : sched::Builder::staging_at(nodes_.member(group_, local), chunk);
+  }
+  return operands;
+}
+
+void GroupPlace::copy_from_mates(uint32_t chunks_per_rail, sched::Builder& builder) const {
+  for (const Rank mate : mates()) {
+    const uint32_t local = nodes_.local_of(mate);
+    const uint32_t chunk = first(local) * chunks_per_rail;
+    builder.copy(builder.output(chunk), sched::Builder::staging_at(mate, chunk),
+                 count(local) * chunks_per_rail);
+  }
 }
 
 void wait_for(std::span<const Rank> ranks, uint8_t signal, sched::Builder& builder) {
@@ -33,12 +58,6 @@ void meet(std::span<const Rank> mates, uint8_t signal, sched::Builder& builder) 
   if (mates.empty()) return;
   builder.signal(sched::kAllRanks, signal);
   wait_for(mates, signal, builder);
-}
-
-void stage_outside(uint32_t end, uint32_t first, uint32_t count, sched::Builder& builder) {
-  if (first > 0) builder.copy(builder.staging(0), builder.input(0), first);
-  const uint32_t after = first + count;
-  if (after < end) builder.copy(builder.staging(after), builder.input(after), end - after);
 }
 
 }  // namespace weir::algo

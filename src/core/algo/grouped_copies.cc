@@ -6,32 +6,23 @@
 // In place: Input is staged before any Output is written; a rank's own block is copied onto itself.
 #include "core/algo/catalog.h"
 #include "core/algo/grouped.h"
-#include "core/algo/support.h"
 
 namespace weir::algo {
 namespace {
 
 using sched::Builder;
 using sched::kAllRanks;
-using sched::Shape;
 
 enum Signal : uint8_t { kStaged, kShared };
 
-template <Grouping by>
-Shape all_gather_shape(const Problem& problem) {
-  return {
-      .chunk_count = problem.rank_count, .staging_slots = problem.rank_count, .signal_count = 2};
-}
-
-template <Grouping by>
-void all_gather_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
-  const Nodes nodes(problem.*by, problem.rank_count);
-  const GroupPlace at(nodes, rank);
+void all_gather(const Problem& /*problem*/, const GroupPlace& at, Builder& b) {
+  const Nodes& nodes = at.nodes();
+  const Rank rank = b.self();
   const std::vector<Rank> mates = at.mates();
   b.copy(b.staging(rank), b.input(rank));
   b.signal(kAllRanks, kStaged);
   b.copy(b.output(rank), b.input(rank));
-  const std::vector<Rank> carried = nodes.carried_ranks(at.group(), at.local());
+  const std::vector<Rank> carried = at.carried();
   for (const Rank source : carried) {
     if (nodes.node_of(source) != at.group()) b.wait(source, kStaged, 1);
   }
@@ -49,18 +40,10 @@ void all_gather_step(const Problem& problem, Rank rank, uint32_t /*step*/, Build
   }
 }
 
-template <Grouping by>
-Shape broadcast_shape(const Problem& problem) {
-  const Nodes nodes(problem.*by, problem.rank_count);
-  return {.chunk_count = nodes.width(), .staging_slots = nodes.width(), .signal_count = 2};
-}
-
-template <Grouping by>
-void broadcast_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builder& b) {
-  const Nodes nodes(problem.*by, problem.rank_count);
-  const GroupPlace at(nodes, rank);
+void broadcast(const Problem& problem, const GroupPlace& at, Builder& b) {
+  const Nodes& nodes = at.nodes();
   const Rank root = problem.root;
-  if (rank == root) {
+  if (b.self() == root) {
     b.copy(b.staging(0), b.input(0), nodes.width());
     b.signal(kAllRanks, kStaged);
     b.copy(b.output(0), b.input(0), nodes.width());
@@ -72,59 +55,33 @@ void broadcast_step(const Problem& problem, Rank rank, uint32_t /*step*/, Builde
     return;
   }
   const std::vector<Rank> mates = at.mates();
-  const uint32_t first = at.first(at.local());
-  const uint32_t count = at.count(at.local());
-  b.copy(b.output(first), Builder::staging_at(root, first), count);
+  const uint32_t first = at.first();
+  b.copy(b.output(first), Builder::staging_at(root, first), at.count());
   if (mates.empty()) return;
-  b.copy(b.staging(first), b.output(first), count);
+  b.copy(b.staging(first), b.output(first), at.count());
   meet(mates, kShared, b);
-  for (const Rank mate : mates) {
-    const uint32_t local = nodes.local_of(mate);
-    b.copy(b.output(at.first(local)), Builder::staging_at(mate, at.first(local)), at.count(local));
-  }
+  at.copy_from_mates(1, b);
 }
 
-template <Grouping by>
-constexpr Algorithm all_gather(const char* name, const char* summary) {
-  return {.name = name,
-          .summary = summary,
-          .collective = Collective::kAllGather,
-          .needs_mapped = true,
-          .needs_user_windows = false,
-          .rank_order = false,
-          .lengths = BlockLengths::kKnownToAll,
-          .groups = by,
-          .supports = mapped_groups<by>,
-          .shape = all_gather_shape<by>,
-          .step_count = one_step,
-          .step = all_gather_step<by>};
-}
-
-template <Grouping by>
-constexpr Algorithm broadcast(const char* name, const char* summary) {
-  return {.name = name,
-          .summary = summary,
-          .collective = Collective::kBroadcast,
-          .needs_mapped = true,
-          .needs_user_windows = false,
-          .rank_order = false,
-          .groups = by,
-          .supports = mapped_groups<by>,
-          .shape = broadcast_shape<by>,
-          .step_count = one_step,
-          .step = broadcast_step<by>};
-}
+constexpr Grouped kAllGather = {.collective = Collective::kAllGather,
+                                .lengths = BlockLengths::kKnownToAll,
+                                .chunk_count = chunk_per_rank,
+                                .signal_count = 2,
+                                .program = all_gather};
+constexpr Grouped kBroadcast = {.collective = Collective::kBroadcast,
+                                .chunk_count = chunk_per_rail,
+                                .signal_count = 2,
+                                .program = broadcast};
 
 }  // namespace
 
-constinit const Algorithm kByCacheAllGather = all_gather<kByCache>(
-    "by_cache",
+constinit const Algorithm kByCacheAllGather = by_cache<kAllGather>(
     "each block is copied into a cache once, and from there to the ranks that share it");
-constinit const Algorithm kByNumaAllGather = all_gather<kByNuma>(
-    "by_numa", "each block is copied to a NUMA node once, and from there to the node's ranks");
-constinit const Algorithm kByCacheBroadcast = broadcast<kByCache>(
-    "by_cache", "the ranks of a cache copy a share each from the root, then from each other");
-constinit const Algorithm kByNumaBroadcast = broadcast<kByNuma>(
-    "by_numa", "the ranks of a NUMA node copy a share each from the root, then from each other");
+constinit const Algorithm kByNumaAllGather = by_numa<kAllGather>(
+    "each block is copied to a NUMA node once, and from there to the node's ranks");
+constinit const Algorithm kByCacheBroadcast = by_cache<kBroadcast>(
+    "the ranks of a cache copy a share each from the root, then from each other");
+constinit const Algorithm kByNumaBroadcast = by_numa<kBroadcast>(
+    "the ranks of a NUMA node copy a share each from the root, then from each other");
 
 }  // namespace weir::algo

@@ -88,14 +88,15 @@ Result<const weir_transport_functions_t*> choose_between_hosts(const Settings& s
   return plugin::choose_transport(settings, state.host, rank_count, spread);
 }
 
-// The cards that `rank` uses, with commas. `shares`: some rank uses only a part of those near it.
-std::string share_of_cards(const std::vector<Introduction>& all, const std::vector<uint32_t>& hosts,
-                           Rank rank, bool* shares) {
+// The cards that each rank uses. `shares`: some rank uses only a part of those near it.
+std::vector<std::vector<std::string>> shared_out_cards(const std::vector<Introduction>& all,
+                                                       const std::vector<uint32_t>& hosts,
+                                                       bool* shares) {
   std::vector<const std::vector<std::string>*> near;
   for (const Introduction& it : all) near.push_back(&it.cards.near);
-  const auto taken = cards_of_ranks(near, hosts);
+  auto taken = cards_of_ranks(near, hosts);
   for (Rank p = 0; p < all.size(); ++p) *shares = *shares || taken[p] != all[p].cards.near;
-  return join_names(taken[rank]);
+  return taken;
 }
 
 }  // namespace
@@ -301,13 +302,15 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   const bool one_host = hosts.empty();
   if (!one_host && !anywhere) return needs_network(settings.transport, hosts);
   state_.leaves_host = !one_host;
+  std::vector<uint32_t> cards;  // of the ranks
   if (!one_host && anywhere) {
     auto between = choose_between_hosts(settings, state_, hosts, all, [&](const std::string& text) {
       return bootstrap.value()->all_gather(text, deadline_ns);
     });
     if (!between.ok()) return between.status();
     bool shares = false;
-    nearby.domain = share_of_cards(all, hosts, rank, &shares);
+    const auto taken = shared_out_cards(all, hosts, &shares);
+    nearby.domain = join_names(taken[rank]);
     nearby.hint(&config);
     if (between.value() != context.transport ||
         (shares && plugin::uses_cards(*context.transport))) {
@@ -315,6 +318,12 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
       context.instance = nullptr;
       context.transport = between.value();
       WEIR_RETURN_IF_ERROR(introduce(*bootstrap.value(), config, self, deadline_ns, &all));
+    }
+    if (plugin::uses_cards(*context.transport)) cards = numbers_of_cards(taken, hosts);
+    if (settings.explain && rank == 0 && !cards.empty()) {
+      std::fprintf(
+          stderr, "cards of '%s': %u ranks use %u sets of them, which send at the same time\n",
+          state_.name.c_str(), rank_count, *std::max_element(cards.begin(), cards.end()) + 1);
     }
     for (Rank p = 0; p < rank_count; ++p) {
       Place found;
@@ -378,7 +387,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   }
 
   reports_.open(network_.get());
-  MachineExchange machines(context, settings, all);
+  MachineExchange machines(context, settings, all, cards);
   auto costs = agree_on_costs(*bootstrap.value(), context, settings, all, deadline_ns,
                               state_.transport_error, &machines);
   if (!costs.ok()) return costs.status();
@@ -429,6 +438,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.times_calls = !costs_cached_in_.empty();
   planner.core_count = cores_per_host(all);
   planner.node_of_rank = hosts;
+  planner.card_of_rank = std::move(cards);
   RankGroups groups = rank_groups(all);
   planner.cache_of_rank = std::move(groups.cache_of_rank);
   planner.numa_of_rank = std::move(groups.numa_of_rank);

@@ -4,14 +4,28 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/cost/mailboxes.h"
+#include "core/cost/message_pool.h"
 #include "core/cost/radix_queue.h"
+#include "core/cost/signal_board.h"
 
 namespace weir::cost {
 
 namespace {
 
 constexpr uint64_t kPendingMax = 4'000'000;
+
+struct Message {
+  Rank source = 0;
+  uint32_t target = 0;  // lane of the receiver
+  uint32_t next = kNoMessage;
+  uint64_t bytes = 0;
+  Picoseconds first = 0;  // when the receiver may begin to copy it out
+  Picoseconds last = 0;   // the earliest time at which it can be done
+};
+
+struct Signal {
+  Picoseconds time = 0;
+};
 
 class Machine {
  public:
@@ -59,7 +73,7 @@ class Machine {
     State state = State::kReady;
     Rank peer = 0;  // the rank that it waits for
     Rank wait_cursor = 0;
-    uint32_t message = Mailboxes::kNone;  // arrived, not yet consumed
+    uint32_t message = kNoMessage;  // arrived, not yet consumed
   };
 
   // The lane runs until it is blocked or, if its rank has several, until it is ahead of the others,
@@ -157,7 +171,7 @@ class Machine {
   }
 
   void leave(uint32_t index, Picoseconds now) {
-    Mailboxes::Message& message = messages_.at(index);
+    Message& message = messages_.at(index);
     const Rank rank = message.target / lane_count_;
     const Rank source = message.source;
     const Picoseconds wire = costs_.wire_out(source, rank, message.bytes);
@@ -168,7 +182,7 @@ class Machine {
   }
 
   void arrive(uint32_t index, Picoseconds now) {
-    Mailboxes::Message& message = messages_.at(index);
+    Message& message = messages_.at(index);
     const Rank rank = message.target / lane_count_;
     message.first = now;
     if (is_network(layout_.link(message.source, rank))) {
@@ -178,7 +192,7 @@ class Machine {
     }
     Lane& lane = lanes_[message.target];
     if (lane.state != State::kForMessage || lane.peer != message.source) {
-      messages_.put(index);
+      messages_.put(message.source, message.target, index);
       return;
     }
     lane.message = index;
@@ -186,13 +200,13 @@ class Machine {
   }
 
   bool receive(uint32_t index, Rank rank, Lane& lane, const ShortOp& op) {
-    if (lane.message == Mailboxes::kNone) lane.message = messages_.take(op.peer, index);
-    if (lane.message == Mailboxes::kNone) {
+    if (lane.message == kNoMessage) lane.message = messages_.take(op.peer, index);
+    if (lane.message == kNoMessage) {
       lane.state = State::kForMessage;
       lane.peer = op.peer;
       return false;
     }
-    const Mailboxes::Message& message = messages_.at(lane.message);
+    const Message& message = messages_.at(lane.message);
     if (message.first > lane.time) {
       if (lane_count_ > 1 && message.first > now_) {
         queue_.push({message.first, index, kResume});
@@ -203,13 +217,13 @@ class Machine {
     occupy(rank, lane, costs_.recv(op.peer, rank, op.amount));
     lane.time = std::max(lane.time, message.last + costs_.recv(op.peer, rank, 0));
     messages_.release(lane.message);
-    lane.message = Mailboxes::kNone;
+    lane.message = kNoMessage;
     return true;
   }
 
   void signal(Rank rank, Picoseconds time, const ShortOp& op) {
     if (op.peer == sched::kAllRanks) {
-      signals_.give_all(rank, op.signal(), time);
+      signals_.give_all(rank, op.signal(), {time});
       for (uint32_t i = 0; i < lanes_.size(); ++i) {
         const Lane& lane = lanes_[i];
         if (lane.state == State::kForSignal && fold_.standing_for(lane.peer) == rank) wake(i, time);
@@ -218,7 +232,7 @@ class Machine {
     }
     const Rank target = fold_.standing_for(op.peer);
     const Rank source = fold_.as_seen(rank, op.peer);
-    signals_.give(source, target, op.signal(), time);
+    signals_.give(source, target, op.signal(), {time});
     for (uint32_t i = target * lane_count_; i < (target + 1) * lane_count_; ++i) {
       if (lanes_[i].state == State::kForSignal && lanes_[i].peer == source) wake(i, time);
     }
@@ -240,14 +254,14 @@ class Machine {
   }
 
   bool wait_for(Rank rank, Lane& lane, Rank sender, const ShortOp& op) {
-    const Picoseconds* given =
+    const Signal* given =
         signals_.find(sender, fold_.standing_for(sender), rank, op.signal(), op.value());
     if (given == nullptr) {
       lane.state = State::kForSignal;
       lane.peer = sender;
       return false;
     }
-    lane.time = std::max(lane.time, *given + costs_.signal(sender, rank));
+    lane.time = std::max(lane.time, given->time + costs_.signal(sender, rank));
     return true;
   }
 
@@ -261,8 +275,8 @@ class Machine {
   std::vector<Resource> cores_;
   std::vector<Resource> cards_out_;  // by card
   std::vector<Resource> cards_in_;
-  Mailboxes messages_;
-  SignalTimes signals_;
+  MessagePool<Message> messages_;
+  SignalBoard<Signal> signals_;
   RadixQueue queue_;
   Picoseconds now_ = 0;
   Picoseconds end_ = 0;

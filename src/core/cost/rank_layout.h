@@ -19,8 +19,8 @@ struct RankLayout {
   std::span<const uint32_t> cache_of_rank;  // the last-level cache
   Link network = Link::kTcp;                // between hosts
   uint32_t cores_per_host = 0;              // that the ranks may use; 0: enough for all
-  // Where hosts differ: the time on the wire of each host, per byte, in place of the table's figure
-  // for the network. Empty: all are alike.
+  // Where hosts differ: the time on the wire of each card of a host, per byte, in place of the
+  // table's figure for the network. Empty: all are alike.
   std::span<const double> wire_of_host;
   // The most ranks that share a last-level cache; 0: all ranks of a host share one.
   uint32_t ranks_per_cache = 0;

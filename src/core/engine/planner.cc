@@ -256,6 +256,7 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.layout.cores_per_host = options_.core_count;
   request.work.layout.host_of_rank = options_.node_of_rank;
   request.work.layout.wire_of_host = options_.wire_of_node;
+  request.work.layout.card_of_rank = options_.card_of_rank;
   request.work.layout.cache_of_rank = options_.cache_of_rank;
   request.work.layout.socket_of_rank = options_.package_of_rank;
   request.work.layout.ranks_per_cache = options_.ranks_per_cache;

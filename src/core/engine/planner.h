@@ -70,8 +70,10 @@ struct PlannerOptions {
   std::vector<uint32_t> cache_of_rank;
   std::vector<uint32_t> numa_of_rank;
   std::vector<uint32_t> package_of_rank;
+  // By the network card that a rank uses, as cost::RankLayout has them.
+  std::vector<uint32_t> card_of_rank;
   uint32_t ranks_per_cache = 0;      // the most; 0: all ranks of a host share one
-  std::vector<double> wire_of_node;  // ns per byte, where nodes differ (cost::RankLayout)
+  std::vector<double> wire_of_node;  // ns per byte of a card, where nodes differ (cost::RankLayout)
   // Trees for this communicator's links; nullptr: links are alike, or not known.
   std::shared_ptr<graph::Forests> forests;
   cost::Table table;         // measured, the same on all ranks

@@ -141,7 +141,7 @@ class LinkProbe {
     double per_byte = 0;
     const auto measure = [&](uint64_t bytes, double* result) {
       BulkTimes times;
-      const Status status = send_bulk(bytes, &times);
+      Status status = send_bulk(bytes, &times);
       *result = std::max(0.0, times.total - 2 * message_ns / static_cast<double>(bytes));
       return status;
     };

@@ -151,7 +151,7 @@ void Simulation::deliver(uint32_t index) {
   const Rank target = message.target;
   LaneState& state = lane_state(target, lane);
   if (state.state != State::kForMessage || state.peer != message.source) {
-    messages_.enqueue(index);
+    messages_.put(message.source, lane_index(target, lane), index);
     return;
   }
   state.message = index;

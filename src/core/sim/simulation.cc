@@ -164,7 +164,7 @@ void Simulation::finish_lane(Rank rank, LaneState& state) {
 
 void Simulation::queue_resume(Rank rank, uint32_t lane, LaneState& state, Picoseconds time) {
   state.state = State::kQueued;
-  queue_.push({time, static_cast<uint32_t>(size_t{rank} * lane_count_ + lane), kResume});
+  queue_.push({time, lane_index(rank, lane), kResume});
 }
 
 Picoseconds Simulation::occupy_core(Rank rank, LaneState& state, Picoseconds cost) {
@@ -221,7 +221,7 @@ uint32_t Simulation::new_message(Rank rank, uint32_t lane, const LaneState& stat
 }
 
 bool Simulation::access(Rank rank, uint32_t lane, LaneState& state, const ShortOp& op) {
-  if (state.message == kNone) {
+  if (state.message == cost::kNoMessage) {
     const bool reads = op.code == ShortOp::Code::kRead;
     const uint32_t index = messages_.acquire();
     Message& message = messages_.at(index);
@@ -249,14 +249,15 @@ bool Simulation::access(Rank rank, uint32_t lane, LaneState& state, const ShortO
     state.path = message.path;
   }
   messages_.release(state.message);
-  state.message = kNone;
+  state.message = cost::kNoMessage;
   return true;
 }
 
 // False when the message has not arrived yet.
 bool Simulation::receive(Rank rank, uint32_t lane, LaneState& state, Rank source) {
-  if (state.message == kNone) state.message = messages_.dequeue(source, rank, lane);
-  if (state.message == kNone) {
+  if (state.message == cost::kNoMessage)
+    state.message = messages_.take(source, lane_index(rank, lane));
+  if (state.message == cost::kNoMessage) {
     state.state = State::kForMessage;
     state.peer = source;
     return false;
@@ -279,7 +280,7 @@ bool Simulation::receive(Rank rank, uint32_t lane, LaneState& state, Rank source
   state.path.overhead += overhead;
   record(Span::Kind::kRecv, rank, lane, source, begin, state.time);
   messages_.release(state.message);
-  state.message = kNone;
+  state.message = cost::kNoMessage;
   return true;
 }
 
@@ -325,7 +326,7 @@ bool Simulation::wait(Rank rank, uint32_t lane, LaneState& state, const ShortOp&
 }
 
 bool Simulation::wait_for(Rank rank, LaneState& state, Rank sender, const ShortOp& op) {
-  const SignalRecord* record = signals_.find(sender, rank, op.signal(), op.value());
+  const SignalRecord* record = signals_.find(sender, sender, rank, op.signal(), op.value());
   if (record == nullptr) {
     state.state = State::kForSignal;
     state.peer = sender;

@@ -12,14 +12,15 @@
 #include <optional>
 #include <vector>
 
+#include "core/cost/message_pool.h"
 #include "core/cost/op_stream.h"
 #include "core/cost/radix_queue.h"
+#include "core/cost/signal_board.h"
 #include "core/sim/costs.h"
 #include "core/sim/layout.h"
 #include "core/sim/link_ports.h"
-#include "core/sim/message_pool.h"
+#include "core/sim/message.h"
 #include "core/sim/port.h"
-#include "core/sim/signal_board.h"
 #include "core/sim/simulator.h"
 
 namespace weir::sim {
@@ -40,9 +41,9 @@ class Simulation {
     Picoseconds time = 0;
     Path path;
     uint32_t hops = 0;
-    Rank peer = 0;             // the rank that it waits for
-    uint32_t message = kNone;  // arrived, not yet consumed
-    Rank wait_cursor = 0;      // waits for the ranks below are done (kWait on all ranks)
+    Rank peer = 0;                        // the rank that it waits for
+    uint32_t message = cost::kNoMessage;  // arrived, not yet consumed
+    Rank wait_cursor = 0;                 // waits for the ranks below are done (kWait on all ranks)
     State state = State::kReady;
   };
   struct RankState {
@@ -54,9 +55,8 @@ class Simulation {
     uint32_t live_lanes = 0;
   };
 
-  LaneState& lane_state(Rank rank, uint32_t lane) {
-    return lanes_[size_t{rank} * lane_count_ + lane];
-  }
+  uint32_t lane_index(Rank rank, uint32_t lane) const { return rank * lane_count_ + lane; }
+  LaneState& lane_state(Rank rank, uint32_t lane) { return lanes_[lane_index(rank, lane)]; }
   Picoseconds scaled(const RankState& rank, Picoseconds cost) const;
 
   // Executes operations of a lane until it blocks, ends or must let other lanes run first.
@@ -126,8 +126,8 @@ class Simulation {
   uint32_t lane_count_;
   bool records_;   // anything
   Rank lanes_of_;  // kNobody: none are kept
-  SignalBoard signals_;
-  MessagePool messages_;
+  cost::SignalBoard<SignalRecord> signals_;
+  cost::MessagePool<Message> messages_;
   cost::RadixQueue queue_;
   std::vector<RankState> ranks_;
   std::vector<LaneState> lanes_;

@@ -76,7 +76,7 @@ bool Simulation::receive_task(Rank rank, uint32_t lane, LaneState& state) {
   }
   record(Span::Kind::kRecv, rank, lane, message.source, begin, state.time);
   messages_.release(state.message);
-  state.message = kNone;
+  state.message = cost::kNoMessage;
   return true;
 }
 

@@ -65,7 +65,7 @@ std::vector<NodeId> places_of(const Topology& topology, const RankPlace& place) 
 
 std::string name_places(const Topology& topology, const std::vector<NodeId>& places) {
   if (places.empty()) return "";
-  const std::string first = topology.label(places.front());
+  std::string first = topology.label(places.front());
   if (places.size() == 1) return first;
   return fmt::format("{} to {}", first, topology.label(places.back()));
 }

@@ -163,7 +163,7 @@ TEST(PredictionMemo, KeepsWhatWasPredictedForEqualQuestionsOnly) {
   const double ns = predict(ring, work, table);
   EXPECT_EQ(memo.find(*key), ns);
   // Another communicator of the same layout has arrays of its own.
-  const std::vector<uint32_t> same = hosts;
+  const std::vector<uint32_t> same = sim::even_nodes(12, 4);
   EXPECT_EQ(memo.find(*PredictionMemo::key_of(ring, workload(ring, 12, 123'456, same), table)), ns);
   const auto differs = [&](const Workload& other, const Table& with) {
     return !memo.find(*PredictionMemo::key_of(ring, other, with)).has_value();

@@ -154,6 +154,30 @@ TEST_F(Planning, AVVariantIsDecidedOnceForAllLengthsOfOneOrderOfMagnitude) {
   EXPECT_EQ(planner.decisions().records().size(), 2u);
 }
 
+TEST_F(Planning, RanksWithACardEachSendAtOnce) {
+  context_.rank_count = 8;
+  const auto decided = [&](const std::vector<uint32_t>& cards) {
+    PlannerOptions options;
+    options.table = cost::built_in_table();
+    options.table.times.link(cost::Link::kTcp) = options.table.times.link(cost::Link::kFabric);
+    options.node_of_rank = {0, 0, 0, 0, 1, 1, 1, 1};
+    options.card_of_rank = cards;
+    Planner planner(context_, options);
+    Call call;
+    call.collective = Collective::kAllReduce;
+    call.type = DataType::kFloat32;
+    call.count = 16'384;
+    EXPECT_TRUE(planner.plan_for(call, false).ok());
+    return planner.decisions().records().back().decision;
+  };
+  const cost::Decision shared = decided({});
+  const cost::Decision own = decided({0, 1, 2, 3, 4, 5, 6, 7});
+  // One card of each host carries least if the ranks of the host fold first.
+  EXPECT_STREQ(shared.algorithm->name, "hierarchical");
+  EXPECT_STRNE(own.algorithm->name, "hierarchical");
+  EXPECT_LT(own.predicted_ns, shared.predicted_ns);
+}
+
 TEST(ForcedAlgorithms, AreReadByCollectiveAndVariant) {
   const auto forced = parse_forced_algorithms("all_reduce=ring,all_to_all_v=linear");
   ASSERT_TRUE(forced.ok()) << forced.status().text();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/topo/cards.h"
@@ -77,6 +78,21 @@ std::vector<std::vector<std::string>> cards_of_ranks(
     taken.push_back(topo::share_of_ports(*near[rank], turns[keys[rank]]++, sharers[keys[rank]]));
   }
   return taken;
+}
+
+std::vector<uint32_t> numbers_of_cards(const std::vector<std::vector<std::string>>& taken,
+                                       std::span<const uint32_t> host) {
+  std::map<std::pair<uint32_t, std::string>, uint32_t> numbers;
+  std::set<uint32_t> hosts;
+  std::vector<uint32_t> of_rank;
+  for (size_t rank = 0; rank < taken.size(); ++rank) {
+    const uint32_t own = host.empty() ? 0 : host[rank];
+    hosts.insert(own);
+    const auto next = static_cast<uint32_t>(numbers.size());
+    of_rank.push_back(numbers.try_emplace({own, join_names(taken[rank])}, next).first->second);
+  }
+  if (numbers.size() == hosts.size()) of_rank.clear();
+  return of_rank;
 }
 
 std::vector<std::string> rotated(std::vector<std::string> names, size_t turn) {

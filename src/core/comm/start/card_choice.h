@@ -4,6 +4,7 @@
 // /sys is read; thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
@@ -44,6 +45,11 @@ NearCards near_cards(const CardCandidates& candidates, const topo::Topology* top
 // ranks.
 std::vector<std::vector<std::string>> cards_of_ranks(
     const std::vector<const std::vector<std::string>*>& near, std::span<const uint32_t> host);
+
+// Which ranks use the same cards: one number per rank, from 0 in order of first appearance; ranks
+// of different hosts share none. `taken`: of each rank. Empty: the ranks of each host are together.
+std::vector<uint32_t> numbers_of_cards(const std::vector<std::vector<std::string>>& taken,
+                                       std::span<const uint32_t> host);
 
 // Interfaces, the first of which is another for each rank.
 std::vector<std::string> rotated(std::vector<std::string> names, size_t turn);

@@ -68,10 +68,13 @@ Status unreadable(Rank rank, const std::string& what) {
 // The star of hosts of which only the measured networks are known, as where no topology can be
 // told.
 std::shared_ptr<graph::Forests> star_of(const AgreedCosts& costs,
-                                        const std::vector<uint32_t>& host_of_rank) {
+                                        const std::vector<uint32_t>& host_of_rank,
+                                        const std::vector<double>& cards_of_host) {
   if (costs.wire_of_host.empty()) return nullptr;
   std::vector<graph::KilobytesPerSecond> of_host;
-  for (const double wire : costs.wire_of_host) of_host.push_back(graph::on_grid(wire));
+  for (size_t host = 0; host < costs.wire_of_host.size(); ++host) {
+    of_host.push_back(graph::on_grid(costs.wire_of_host[host] / cards_of_host[host]));
+  }
   const cost::LinkTimes& within = costs.table.times.link(cost::Link::kShmSharedCache);
   const double copied = within.slot_in_ns_per_byte.back() + within.slot_out_ns_per_byte.back();
   return std::make_shared<graph::Forests>(
@@ -160,7 +163,8 @@ Result<TreeSearch> unpack_verdict(std::string_view bytes, const graph::LinkGraph
 }  // namespace
 
 MachineExchange::MachineExchange(const engine::Context& context, const Settings& settings,
-                                 const std::vector<Introduction>& all, Tell tell)
+                                 const std::vector<Introduction>& all,
+                                 const std::vector<uint32_t>& card_of_rank, Tell tell)
     : context_(context),
       settings_(settings),
       all_(all),
@@ -170,6 +174,11 @@ MachineExchange::MachineExchange(const engine::Context& context, const Settings&
     if (host_of(rank) == leaders_.size()) leaders_.push_back(rank);
     has_devices_ = has_devices_ || !all_[rank].device.empty();
   }
+  std::vector<std::set<uint32_t>> cards(leaders_.size());
+  for (Rank rank = 0; rank < all_.size(); ++rank) {
+    cards[host_of(rank)].insert(card_of_rank.empty() ? 0 : card_of_rank[rank]);
+  }
+  for (const auto& of_host : cards) cards_of_host_.push_back(static_cast<double>(of_host.size()));
   takes_part_ = !context_.mapped() && all_.size() > 1 && (!hosts_.empty() || has_devices_);
 }
 
@@ -324,7 +333,8 @@ Result<graph::LinkGraph> MachineExchange::make_graph(AgreedCosts* costs, std::st
     const double alike = costs->table.times.link(cost::Link::kTcp).wire_ns_per_byte;
     for (size_t host = 0; host < of_host.size(); ++host) {
       const bool differ = !costs->wire_of_host.empty();
-      of_host[host] = graph::on_grid(differ ? costs->wire_of_host[host] : alike);
+      of_host[host] =
+          graph::on_grid((differ ? costs->wire_of_host[host] : alike) / cards_of_host_[host]);
     }
   } else {
     *why = "nominal";
@@ -337,8 +347,10 @@ Result<graph::LinkGraph> MachineExchange::make_graph(AgreedCosts* costs, std::st
       if (most > 0 && !network_is_known(topologies_[kind_of_host_[host]])) of_host[host] = most;
     }
     std::vector<double> wires;
-    for (const auto it : of_host)
-      wires.push_back(1e6 / static_cast<double>(std::max(it, int64_t{1})));
+    for (size_t host = 0; host < of_host.size(); ++host) {
+      wires.push_back(1e6 * cards_of_host_[host] /
+                      static_cast<double>(std::max(of_host[host], int64_t{1})));
+    }
     costs->wire_of_host = different_wires(std::move(wires));
   }
   return graph::with_network_of_hosts(made.value(), of_host);
@@ -349,7 +361,7 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
   LinksInUse links;
   if (!takes_part_) return links;
   if (!unknown_.empty()) {
-    links.forests = star_of(*costs, hosts_);
+    links.forests = star_of(*costs, hosts_, cards_of_host_);
     links.reason = "not known (" + unknown_ + ")";
     return links;
   }
@@ -396,7 +408,7 @@ Result<LinksInUse> MachineExchange::agree(Bootstrap& bootstrap, AgreedCosts* cos
                               rank, other, of_0));
   }
   if (!graph.ok()) {
-    links.forests = star_of(*costs, hosts_);
+    links.forests = star_of(*costs, hosts_, cards_of_host_);
     links.reason = "not known (" + graph.status().text() + ")";
     return links;
   }

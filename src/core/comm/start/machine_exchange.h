@@ -63,10 +63,11 @@ class MachineExchange {
   // Reads this machine's topology, for the leader of a host: told_topology.
   using Tell = std::function<Result<ToldTopology>()>;
 
-  // All ranks make it with the same `all`. `context` says whether memory is mapped. `tell`: empty
-  // but in tests.
+  // All ranks make it with the same `all` and `card_of_rank` (cost::RankLayout). `context` says
+  // whether memory is mapped. `tell`: empty but in tests.
   MachineExchange(const engine::Context& context, const Settings& settings,
-                  const std::vector<Introduction>& all, Tell tell = {});
+                  const std::vector<Introduction>& all, const std::vector<uint32_t>& card_of_rank,
+                  Tell tell = {});
 
   // As Bootstrap::all_gather; what this exchange has to tell goes along. kRefused, naming the rank,
   // where that cannot be read.
@@ -99,6 +100,7 @@ class MachineExchange {
   const Tell tell_;
   const std::vector<uint32_t> hosts_;  // empty: one
   std::vector<Rank> leaders_;          // of each host
+  std::vector<double> cards_of_host_;  // how many its ranks use
   bool has_devices_ = false;
   bool takes_part_ = false;
   uint32_t round_ = 0;

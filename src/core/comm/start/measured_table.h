@@ -21,8 +21,8 @@ class MachineExchange;
 
 struct AgreedCosts {
   cost::Table table;
-  // The time on the wire of each host, per byte, where hosts differ (host_wires.h); empty: they do
-  // not.
+  // The time on the wire of a card of each host, per byte, where hosts differ (host_wires.h);
+  // empty: they do not.
   std::vector<double> wire_of_host;
   // On rank 0, the directory of the cache where the table may be; empty: it is not cached.
   std::string cached_in;

@@ -122,6 +122,17 @@ TEST_F(CardChoice, WithoutATopologyRanksOfAHostShareOutAllCards) {
   EXPECT_EQ(cards_of_ranks({&all, &all, &all, &all, &all}, {})[4], Names{"mlx5_1"});
 }
 
+TEST(NumbersOfCards, AreThoseOfTheHostWhereItsRanksUseTheSame) {
+  using Numbers = std::vector<uint32_t>;
+  const Names a = {"a"}, b = {"b"}, both = {"a", "b"}, none;
+  const Numbers hosts = {0, 1, 0, 1};
+  EXPECT_EQ(numbers_of_cards({a, a, b, b}, hosts), (Numbers{0, 1, 2, 3}));
+  EXPECT_EQ(numbers_of_cards({a, both, b, both}, hosts), (Numbers{0, 1, 2, 1}));
+  EXPECT_EQ(numbers_of_cards({both, a, both, a}, hosts), Numbers{});
+  EXPECT_EQ(numbers_of_cards({none, none, none, none}, hosts), Numbers{});
+  EXPECT_EQ(numbers_of_cards({a, b}, {}), (Numbers{0, 1}));
+}
+
 TEST_F(CardChoice, EachRankBeginsWithAnotherInterface) {
   EXPECT_EQ(rotated({"a", "b", "c"}, 4), (Names{"b", "c", "a"}));
   EXPECT_EQ(rotated({}, 4), Names{});

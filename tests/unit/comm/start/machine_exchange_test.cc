@@ -114,7 +114,7 @@ class Exchange : public testing::Test {
         engine::Context context;
         context.rank = rank;
         context.rank_count = n;
-        MachineExchange exchange(context, settings_, all,
+        MachineExchange exchange(context, settings_, all, cards_,
                                  [&] { return machines[host_of_rank[rank]]; });
         Counting counting(joined.value().get(), &answer.bytes_told);
         answer.costs.table = cost::built_in_table();
@@ -153,6 +153,7 @@ class Exchange : public testing::Test {
 
   Settings settings_{};
   std::vector<std::string> devices_;  // of each rank; empty: none
+  std::vector<uint32_t> cards_;       // of each rank; empty: one for each host
   std::vector<double> measured_;
 };
 
@@ -243,6 +244,27 @@ TEST_F(Exchange, NominalNetworksThatDifferAreTakenUnlessMeasured) {
   }
 }
 
+// The figure of a host is that of each card of its ranks, measured or not.
+TEST_F(Exchange, TheCardsOfAHostShareItsNominalNetworkAndAddToTheMeasuredOne) {
+  const ToldTopology fast = made(4, 100'000), slow = made(1, 50'000);
+  cards_ = {0, 1, 2, 3, 4, 4};
+  for (const Answer& answer : run({0, 0, 1, 1, 2, 2}, {fast, fast, slow})) {
+    ASSERT_TRUE(answer.status.ok()) << answer.status.text();
+    ASSERT_EQ(answer.costs.wire_of_host.size(), 3u);
+    EXPECT_NEAR(answer.costs.wire_of_host[0], 1 / 25.0, 1e-3);
+    EXPECT_NEAR(answer.costs.wire_of_host[2], 1 / 6.25, 1e-3);
+    EXPECT_NE(answer.links.reason.find("differ by a factor of 8"), std::string::npos)
+        << answer.links.reason;
+  }
+  measured_ = {1, 1, 2};
+  for (const Answer& answer : run({0, 0, 1, 1, 2, 2}, {fast, fast, slow}, true)) {
+    ASSERT_TRUE(answer.status.ok()) << answer.status.text();
+    EXPECT_EQ(answer.costs.wire_of_host, measured_);
+    EXPECT_NE(answer.links.reason.find("differ by a factor of 4"), std::string::npos)
+        << answer.links.reason;
+  }
+}
+
 TEST_F(Exchange, AMachineWhoseNetworkIsUnknownIsNotTakenForSlow) {
   const ToldTopology fast = made(1, 100'000), unknown = made(1, 0);
   for (const Answer& answer : run({0, 1, 2}, {fast, fast, unknown})) {
@@ -268,7 +290,7 @@ TEST_F(Exchange, WithoutATopologyOfOneHostThereIsNoGraph) {
       engine::Context context;
       context.rank = rank;
       context.rank_count = 2;
-      MachineExchange exchange(context, settings_, all, [&]() -> Result<ToldTopology> {
+      MachineExchange exchange(context, settings_, all, {}, [&]() -> Result<ToldTopology> {
         if (rank == 1) return invalid_argument("topo.xml:3: no such thing");
         return one;
       });
