@@ -178,7 +178,7 @@ TEST_F(Learning, ADeterministicCommunicatorExploresNothingAndItsBitsRepeat) {
         for (float& value : input) {
           value = std::ldexp(static_cast<float>(random()), static_cast<int>(random() % 40));
         }
-        for (int i = 0; i < 150; ++i) {
+        for (int i = 0; i < 100; ++i) {
           ASSERT_EQ(weir_all_reduce(comm, input.data(), output.data(), kCount, WEIR_FLOAT32,
                                     WEIR_SUM, nullptr),
                     WEIR_OK);
