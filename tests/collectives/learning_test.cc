@@ -108,6 +108,15 @@ class Learning : public testing::Test {
   std::string directory_;
 };
 
+TEST_F(Learning, ACacheDirectoryThatCannotBeUsedIsAWarning) {
+  const std::string file = directory_ + "/file";
+  std::ofstream(file) << "no directory";
+  const std::string said = run(
+      2, [](int, weir_comm_t comm) { reduce_many(comm, 200); },
+      environment("tcp", true, {{"WEIR_CACHE_DIR", file + "/cache"}, {"WEIR_LOG", "warn"}}));
+  EXPECT_NE(said.find("WEIR_LEARN=1: what is measured is not kept: "), std::string::npos) << said;
+}
+
 TEST_F(Learning, EveryCollectiveStaysRightWhileItExplores) {
   for (const char* transport : {"shm", "tcp"}) {
     for (const int n : {2, 3, 4}) {
@@ -188,7 +197,7 @@ TEST_F(Learning, ADeterministicCommunicatorExploresNothingAndItsBitsRepeat) {
 
 TEST_F(Learning, WhatWasMeasuredIsKeptAndDecidesAtTheNextStartOnAllRanks) {
   const std::string before = run(
-      4, [](int, weir_comm_t comm) { reduce_many(comm, 60); }, environment("tcp", true));
+      4, [](int, weir_comm_t comm) { reduce_many(comm, 300); }, environment("tcp", true));
   EXPECT_THAT(before, HasSubstr("explored in turn: "));
   struct stat info = {};
   ASSERT_EQ(stat(file().c_str(), &info), 0);
@@ -230,9 +239,28 @@ TEST_F(Learning, WhatWasMeasuredIsKeptAndDecidesAtTheNextStartOnAllRanks) {
   EXPECT_THAT(built_in, Not(HasSubstr("measured faster")));
 }
 
+// Each of them explores about one call, with one of up to four algorithms.
+TEST_F(Learning, ManyShortRunsMeasureTheChoiceAndOthersOftenEnough) {
+  for (int i = 0; i < 150; ++i) {
+    run(
+        4, [](int, weir_comm_t comm) { reduce_many(comm, 7); }, environment("tcp", true));
+  }
+  size_t measured = 0;
+  for (const cost::LearnedCall& call : read().calls) {
+    if (call.shape != shape()) continue;
+    const cost::AlgorithmTime* choice = call.find(call.choice);
+    ASSERT_NE(choice, nullptr);
+    EXPECT_GE(choice->count, cost::kLearnedCountMin) << call.choice;
+    for (const cost::AlgorithmTime& time : call.times) {
+      measured += time.count >= cost::kLearnedCountMin ? 1 : 0;
+    }
+  }
+  EXPECT_GE(measured, 2u);
+}
+
 TEST_F(Learning, WithinAProcessChoicesStayTheSame) {
   run(
-      2, [](int, weir_comm_t comm) { reduce_many(comm, 30); }, environment("tcp", true));
+      2, [](int, weir_comm_t comm) { reduce_many(comm, 300); }, environment("tcp", true));
   const std::string printed = run(
       2,
       [this](int rank, weir_comm_t comm) {
@@ -257,7 +285,7 @@ TEST_F(Learning, WithinAProcessChoicesStayTheSame) {
 
 TEST_F(Learning, AFileThatCannotBeUsedIsIgnoredWithALine) {
   run(
-      2, [](int, weir_comm_t comm) { reduce_many(comm, 30); }, environment("tcp", true));
+      2, [](int, weir_comm_t comm) { reduce_many(comm, 300); }, environment("tcp", true));
   forge();
   const std::string path = file();
   const auto start = [&] {

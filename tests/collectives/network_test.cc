@@ -415,7 +415,35 @@ TEST(Costs, AreKeptUnderTheTopologyThatAFileDescribes) {
   };
   EXPECT_NE(said("auto").find("is taken alone: it cannot be merged"), std::string::npos);
   EXPECT_EQ(said("0").find("topology"), std::string::npos);
-  EXPECT_NE(said("1").find("so measured costs are not cached"), std::string::npos);
+  const std::string must_merge = said("1");
+  EXPECT_NE(must_merge.find("WEIR_TOPOLOGY_FILE is ignored"), std::string::npos) << must_merge;
+  EXPECT_NE(must_merge.find("it cannot be merged with what"), std::string::npos) << must_merge;
+  EXPECT_NE(must_merge.find("WEIR_TOPOLOGY_MERGE=1 asks"), std::string::npos) << must_merge;
+  std::filesystem::remove_all(pattern);
+}
+
+// Also where nothing needs the topology: one host, without a measurement.
+TEST(TopologyFile, ThatIsMissingIsIgnoredWithAWarning) {
+  std::string pattern = std::filesystem::temp_directory_path() / "weir-costs-XXXXXX";
+  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+  for (const char* const transport : {"shm", "tcp"}) {
+    for (const char* const probe : {"0", "1"}) {
+      const std::string log = pattern + "/log-" + transport + probe;
+      run_processes(
+          2, [](int, weir_comm_t comm) { ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK); },
+          {{"WEIR_TRANSPORT", transport},
+           {"WEIR_CACHE_DIR", pattern + "/cache"},
+           {"WEIR_PROBE", probe},
+           {"WEIR_TOPOLOGY_FILE", pattern + "/missing.xml"},
+           {"WEIR_LOG_FILE", log}},
+          with_timeout(60'000));
+      std::ifstream lines(log);
+      const std::string said(std::istreambuf_iterator<char>(lines), {});
+      EXPECT_NE(said.find("WEIR_TOPOLOGY_FILE is ignored"), std::string::npos)
+          << transport << ", WEIR_PROBE=" << probe << ": " << said;
+      EXPECT_NE(said.find("missing.xml"), std::string::npos) << said;
+    }
+  }
   std::filesystem::remove_all(pattern);
 }
 

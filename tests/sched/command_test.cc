@@ -321,6 +321,16 @@ TEST(WeirSched, KeepsTreesAndSearchesThoseOfAKeptGraphAgain) {
   EXPECT_THAT(run("search --kept 12xy --cache " + cache).text, HasSubstr("hexadecimal"));
 }
 
+TEST(WeirSched, APictureThatCannotBeWrittenIsAFailureOfTheOutput) {
+  const Outcome full = run("sim -c all_reduce -a ring -n 2 --svg /dev/full");
+  EXPECT_EQ(full.exit_code, 1) << full.text;
+  EXPECT_THAT(full.text, HasSubstr("cannot write '/dev/full'"));
+  const Outcome nowhere = run("sim -c all_reduce -a ring -t " + kMachines +
+                              "dgx2.hwloc.xml --svg-links /nonexistent/a.svg");
+  EXPECT_EQ(nowhere.exit_code, 1) << nowhere.text;
+  EXPECT_THAT(nowhere.text, HasSubstr("cannot write"));
+}
+
 TEST(WeirSched, RefusesBadArgumentsByName) {
   struct Case {
     const char* arguments;
@@ -356,7 +366,11 @@ TEST(WeirSched, RefusesBadArgumentsByName) {
       {"sim -c broadcast -a chain -n 4 --root 4", "--root 4 is out of range"},
       {"sim -c all_reduce -a ring -n 17 -t DGX2", "16 GPUs; give more --hosts"},
       {"sim -c all_reduce -a ring -n 2 --hosts 3 -t DGX2", "--hosts 3 must lie within 1..2"},
-      {"sim -c all_reduce -a ring --hosts 0 -t DGX2", "--hosts 0 must lie within"},
+      {"sim -c all_reduce -a ring --hosts 0 -t DGX2", "--hosts must be at least 1"},
+      {"sim -c all_reduce -a ring -n 2 --net /dev/zero", "'/dev/zero' is not a regular file"},
+      {"sim -c all_reduce --all -n 4 --nodes 2 --nics 1", "figures of 1 NICs are given"},
+      {"sim -c all_reduce --all -n 4 --nodes 2 --nics 1,nan", "nan ns per byte of a NIC"},
+      {"sim -c all_reduce --all -n 4 --nodes 2 --nics=1,-1", "-1 ns per byte of a NIC"},
       {"sim -c all_reduce -a ring --hosts 1000000 -t DGX2", "allowed are 1 to 4096"},
       {"sim -c broadcast -a chain --root 16 -t DGX2", "--root 16 is out of range"},
       {"sim -c all_reduce -a ring -t README", "README.md"},
@@ -364,7 +378,6 @@ TEST(WeirSched, RefusesBadArgumentsByName) {
       {"sim -c all_reduce -a ring -n 2 --lanes-of 1", "--svg-lanes"},
       {"sim -c all_reduce -a ring -n 2 --lanes-of 2 --svg-lanes /tmp/a.svg", "--lanes-of 2 is out"},
       {"sim -c all_reduce --all -n 2 --svg-lanes /tmp/a.svg", "--all goes with neither"},
-      {"sim -c all_reduce -a ring -t DGX2 --svg-links /nonexistent/a.svg", "cannot write"},
   };
   for (Case test : cases) {
     const std::string arguments = with_files(test.arguments);

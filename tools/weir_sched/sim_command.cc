@@ -212,14 +212,17 @@ void map_as_needed(const algo::Algorithm& algorithm, algo::Problem* problem) {
   problem->inputs_mapped = problem->outputs_mapped = algorithm.needs_user_windows;
 }
 
-Status write_file(const std::string& path, const std::string& text) {
+// `failure`: receives the exit status of an output that failed.
+Status write_file(const std::string& path, const std::string& text, int* failure) {
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  return file ? Status() : system_error("cannot write '" + path + "'");
+  if (file) return {};
+  *failure = kExitFlaw;
+  return system_error("cannot write '" + path + "'");
 }
 
-Status run_one(const SimOptions& given, const Job& job) {
+Status run_one(const SimOptions& given, const Job& job, int* failure) {
   const Result<const algo::Algorithm*> found = find_algorithm(given.problem);
   if (!found.ok()) return found.status();
   const algo::Algorithm& algorithm = *found.value();
@@ -240,15 +243,15 @@ Status run_one(const SimOptions& given, const Job& job) {
                resources(outcome.value().seconds, report.events));
   }
   if (!given.svg_file.empty()) {
-    WEIR_RETURN_IF_ERROR(write_file(given.svg_file, sim::to_svg(report, title)));
+    WEIR_RETURN_IF_ERROR(write_file(given.svg_file, sim::to_svg(report, title), failure));
   }
   if (!given.links_svg_file.empty()) {
     WEIR_RETURN_IF_ERROR(
-        write_file(given.links_svg_file, sim::machine_svg(report, machine, title)));
+        write_file(given.links_svg_file, sim::machine_svg(report, machine, title), failure));
   }
   if (!given.lanes_svg_file.empty()) {
-    WEIR_RETURN_IF_ERROR(
-        write_file(given.lanes_svg_file, sim::lanes_svg(report, given.lanes_of, machine, title)));
+    WEIR_RETURN_IF_ERROR(write_file(
+        given.lanes_svg_file, sim::lanes_svg(report, given.lanes_of, machine, title), failure));
   }
   return {};
 }
@@ -308,6 +311,7 @@ Status place_ranks(const SimOptions& given, Job* job) {
     job->nodes = blocks_of_nodes(given.rank_count, given.node_count);
     return {};
   }
+  if (given.host_count < 1) return invalid_argument("--hosts must be at least 1");
   Result<SimMachine> machine =
       read_sim_machine(given.topology_file, given.host_count, given.rank_count);
   if (!machine.ok()) return machine.status();
@@ -318,7 +322,7 @@ Status place_ranks(const SimOptions& given, Job* job) {
   return {};
 }
 
-Status run(const SimOptions& given) {
+Status run(const SimOptions& given, int* failure) {
   const Result<algo::NamedCollective> named = parse_collective(given.problem.collective);
   if (!named.ok()) return named.status();
   const Result<uint64_t> bytes = parse_bytes("--bytes", given.bytes);
@@ -353,7 +357,8 @@ Status run(const SimOptions& given) {
     job.problem.lanes_max = given.lanes_max;
   }
   WEIR_RETURN_IF_ERROR(fill(given, &job));
-  return given.all ? run_all(job) : run_one(given, job);
+  WEIR_RETURN_IF_ERROR(sim::check(job.problem, job.options));
+  return given.all ? run_all(job) : run_one(given, job, failure);
 }
 
 }  // namespace
@@ -421,10 +426,11 @@ void add_sim_command(cli::Command& app, int* exit_code) {
       "--costs\n"
       "give the overheads of the ranks only.");
   command.on_parsed([given, exit_code] {
-    const Status status = run(*given);
+    int failure = kExitInput;
+    const Status status = run(*given, &failure);
     if (status.ok()) return;
     fmt::print(stderr, "weir-sched sim: {}\n", status.text());
-    *exit_code = kExitInput;
+    *exit_code = failure;
   });
 }
 

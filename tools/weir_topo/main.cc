@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "command_line/command_line.h"
+#include "core/base/settings.h"
 #include "core/topo/cluster.h"
 #include "core/topo/cpus.h"
 #include "core/topo/discover.h"
@@ -39,6 +40,7 @@ Examples:
 
 A file is the XML of hwloc ("lstopo machine.xml") or of NCCL (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE).
 Devices are named as in the tree (GPU0, NIC1, NUMA0), by PCI address, or by port (mlx5_0, eth0).
+Without --file, WEIR_TOPOLOGY_FILE and WEIR_TOPOLOGY_MERGE count as for a communicator.
 Bandwidth is payload per direction in 10^9 bytes a second; "~" marks an estimate.
 Exit status: 0, 1 when output cannot be written, 2 when arguments or a file are wrong.)";
 
@@ -61,11 +63,24 @@ int fail(const Status& status) {
   return kExitInput;
 }
 
+// This machine as a communicator sees it, with what the environment says of it.
+Result<Topology> machine_of_user(const DiscoverOptions& options) {
+  const Result<Settings>& settings = process_settings();
+  if (!settings.ok()) return settings.status();
+  const Settings& set = settings.value();
+  std::string alone;
+  Result<Topology> machine =
+      read_machine(set.topology_file, merge_of_setting(set.topology_merge), options, &alone);
+  if (!alone.empty()) fmt::print(stderr, "weir-topo: WEIR_TOPOLOGY_FILE: {}\n", alone);
+  if (machine.ok() || set.topology_file.empty()) return machine;
+  return machine.status().with_context("WEIR_TOPOLOGY_FILE");
+}
+
 Result<Topology> load(const Arguments& arguments) {
   if (arguments.merge && arguments.files.size() != 1) {
     return invalid_argument("--merge takes one --file, that of this machine");
   }
-  if (arguments.files.empty()) return discover(arguments.discover);
+  if (arguments.files.empty()) return machine_of_user(arguments.discover);
   if (arguments.merge) {
     return read_machine(arguments.files[0], Merge::kAlways, arguments.discover);
   }

@@ -121,7 +121,8 @@ constexpr SettingInfo kTable[] = {
      "merged with it (WEIR_TOPOLOGY_MERGE)."},
     {"WEIR_TOPOLOGY_MERGE", Kind::kChoice, "auto", "auto|0|1",
      "What the machine has and WEIR_TOPOLOGY_FILE lacks is added: where the file is NCCL's and of "
-     "this machine, never, or always (a file with which that is impossible is an error)."},
+     "this machine, never, or always (a file with which that is impossible is ignored, with a "
+     "warning)."},
     {"WEIR_CACHE_DIR", Kind::kPath, "", "",
      "Where measured costs and searched trees are kept; unset: weir in the user's cache "
      "directory."},

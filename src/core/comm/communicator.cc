@@ -423,6 +423,7 @@ Status Communicator::join(const Secret& secret, Rank rank, Rank rank_count,
   planner.programs = programs.programs;
   planner.explain = settings.explain;
   planner.learns = learns;
+  planner.learn_seed = costs.value().learn_seed;
   planner.learned = std::move(costs.value().learned);
   times_of_ranks_.open(network_.get(), rank, rank_count);
   if (learns || settings.explain) {

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -52,6 +53,14 @@ bool same_user(int fd, pid_t* pid) {
 std::string reason_of(int error_number) {
   char buffer[128];
   return strerror_r(error_number, buffer, sizeof buffer);
+}
+
+// "": this process can open another descriptor.
+std::string lack_of_descriptors() {
+  const int fd = eventfd(0, EFD_CLOEXEC);
+  if (fd < 0) return errno == EMFILE || errno == ENFILE ? reason_of(errno) : "";
+  close(fd);
+  return "";
 }
 
 }  // namespace
@@ -113,8 +122,11 @@ void SocketNetwork::on_time(uint64_t now) {
       const std::string failure = is_refused              ? dial->refusal
                                   : dial->failure.empty() ? "no answer"
                                                           : dial->failure;
-      give_up(target,
-              Status(is_refused ? Code::kRefused : Code::kTimeout, "timed out: " + failure));
+      // Other ranks of this process may have taken the last one.
+      const std::string lack = lack_of_descriptors();
+      give_up(target, !lack.empty() ? Status(Code::kSystem, fmt::format("{} ({})", lack, failure))
+                      : is_refused  ? Status(Code::kRefused, "timed out: " + failure)
+                                    : Status(Code::kTimeout, "timed out: " + failure));
       continue;
     }
     if (now >= dial->next_ns && dial->proving < 0) dial_next(target, now);

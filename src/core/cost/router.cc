@@ -58,7 +58,17 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
     return "has no rings here that are better than the order of ranks";
   }
   if (!algorithm.supports(problem)) {
-    if (algorithm.imported == nullptr) return "does not support this problem";
+    if (algorithm.groups == &algo::Problem::cache_of_rank) {
+      return "needs ranks in two or more groups by last-level cache, one of them of several ranks";
+    }
+    if (algorithm.groups == &algo::Problem::numa_of_rank) {
+      return "needs ranks in two or more groups by NUMA node, one of them of several ranks";
+    }
+    if (algorithm.lengths != algo::BlockLengths::kEqual &&
+        problem.lengths == algo::BlockLengths::kEqual) {
+      return "is only for blocks of different lengths";
+    }
+    if (algorithm.imported == nullptr) return "needs hosts numbered in the order of their ranks";
     return algorithm.imported->program(0).rank_count != problem.rank_count
                ? "was made for another number of ranks"
                : "was made for another root or other memory";

@@ -153,7 +153,7 @@ Result<const Plan*> Planner::plan_for(const Call& call, bool windows) {
 Result<const Plan*> Planner::plan_to_explore(const Call& call, bool windows, uint64_t sequence) {
   auto chosen = plan_for(call, windows);
   if (!chosen.ok()) return chosen;
-  const uint64_t turn = spread(sequence) / kExploredEvery;
+  const uint64_t turn = spread(sequence + options_.learn_seed) / kExploredEvery;
   if (call.block_counts != nullptr) {
     const UnevenChoice* known = uneven_choice_of(uneven_key_of(call, windows));
     if (known == nullptr || known->choice.explored.empty()) return chosen;

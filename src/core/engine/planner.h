@@ -76,12 +76,15 @@ struct PlannerOptions {
   std::vector<double> wire_of_node;  // ns per byte of a card, where nodes differ (cost::RankLayout)
   // Trees for this communicator's links; nullptr: links are alike, or not known.
   std::shared_ptr<graph::Forests> forests;
-  cost::Table table;           // measured, the same on all ranks
-  cost::Rules rules;           // WEIR_TUNING_FILE
-  bool explain = false;        // print each first-time decision
-  bool times_calls = false;    // measure some calls, for Planner::decisions
-  uint32_t core_count = 0;     // that the ranks of this machine may use; 0: enough
-  bool learns = false;         // some calls run and measure other algorithms; the same on all ranks
+  cost::Table table;         // measured, the same on all ranks
+  cost::Rules rules;         // WEIR_TUNING_FILE
+  bool explain = false;      // print each first-time decision
+  bool times_calls = false;  // measure some calls, for Planner::decisions
+  uint32_t core_count = 0;   // that the ranks of this machine may use; 0: enough
+  bool learns = false;       // some calls run and measure other algorithms; the same on all ranks
+  // Chooses which calls these are, the same on all ranks: another one in each run, so that short
+  // runs together measure all of them.
+  uint64_t learn_seed = 0;
   cost::LearnedTimes learned;  // of earlier runs, the same on all ranks
   // Called after each measured call, if it explains or learns: with its record, and what has been
   // measured so far of the algorithm that it explored, if it did. May be empty.
@@ -107,7 +110,7 @@ class Planner {
   // measured: about one in kExploredEvery, spread so that no pattern of calls avoids them.
   static constexpr uint64_t kExploredEvery = 8;
   bool explores(uint64_t sequence) const {
-    return options_.learns && spread(sequence) % kExploredEvery == 0;
+    return options_.learns && spread(sequence + options_.learn_seed) % kExploredEvery == 0;
   }
   bool learns() const { return options_.learns; }
 

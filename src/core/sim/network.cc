@@ -6,12 +6,13 @@
 
 #include <array>
 #include <cmath>
-#include <fstream>
-#include <sstream>
+
+#include "core/base/private_files.h"
 
 namespace weir::sim {
 namespace {
 
+constexpr size_t kNetworkFileBytesMax = 1 << 20;
 constexpr double kNsMax = 1e9;
 constexpr double kNsPerByteMax = 1e6;
 constexpr uint32_t kRailsMax = 1024;
@@ -186,12 +187,9 @@ Result<Network> parse_network(const std::string& text, const std::string& file_n
 }
 
 Result<Network> load_network(const std::string& path, const Network& defaults) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return system_error("cannot open network file '" + path + "'");
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return system_error("cannot read network file '" + path + "'");
-  return parse_network(text.str(), path, defaults);
+  const Result<std::string> text = read_any_file(path, kNetworkFileBytesMax);
+  if (!text.ok()) return text.status().with_context("network file");
+  return parse_network(text.value(), path, defaults);
 }
 
 }  // namespace weir::sim

@@ -132,12 +132,16 @@ Status check_nodes(const algo::Problem& problem, const Options& options) {
 
 }  // namespace
 
+Status check(const algo::Problem& problem, const Options& options) {
+  WEIR_RETURN_IF_ERROR(check_faults(problem, options));
+  WEIR_RETURN_IF_ERROR(validate(options.network));
+  return check_nodes(problem, options);
+}
+
 Result<Report> simulate(const algo::Algorithm& algorithm, const algo::Problem& problem,
                         uint64_t bytes, const Options& options) {
   WEIR_RETURN_IF_ERROR(check_problem(algorithm, problem, bytes, options));
-  WEIR_RETURN_IF_ERROR(check_faults(problem, options));
-  WEIR_RETURN_IF_ERROR(validate(options.network));
-  WEIR_RETURN_IF_ERROR(check_nodes(problem, options));
+  WEIR_RETURN_IF_ERROR(check(problem, options));
   return Simulation(algorithm, problem, bytes, options).run();
 }
 

@@ -171,6 +171,9 @@ struct Report {
   std::vector<Transfer> transfers;
 };
 
+// What simulate() checks whatever the algorithm is: faults, the network, the cards of the nodes.
+Status check(const algo::Problem& problem, const Options& options);
+
 // `bytes` is the size of the largest buffer of a rank (see cost::ChunkBytes). A slot of Scratch or
 // Staging that is sent counts as the longest chunk. Errors: a problem that the algorithm does not
 // support, figures out of range, limits on memory exceeded.

@@ -34,7 +34,7 @@ Result<Topology> read_file(const std::string& path);
 // Whether a topology file is merged with what is found in the machine (merge.h) or taken alone.
 enum class Merge : uint8_t {
   kAuto,    // a file of NCCL's is merged, if it is of this machine; one of hwloc's is taken alone
-  kAlways,  // it is merged; if that is impossible, it is an error
+  kAlways,  // it is merged; if that is impossible, the file is not used: read_machine fails
   kNever,
 };
 Merge merge_of_setting(std::string_view text);  // "1", "0", else kAuto: WEIR_TOPOLOGY_MERGE

@@ -234,6 +234,29 @@ TEST_P(Connections, WithoutFreeDescriptorsTheAttemptEndsAtOnce) {
   EXPECT_EQ(none.status.code(), Code::kSystem) << none.status.text();
 }
 
+// Ranks that are threads share the limit: the peer cannot accept, and this side sees only silence.
+TEST_P(Connections, ATimeoutInAProcessWithoutFreeDescriptorsIsToldAsThat) {
+  make(2);
+  uint16_t port = 0;
+  const int silent = net::listen_at(kHere, &port, 16);
+  ASSERT_GE(silent, 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  ranks_[0]->connect(1, {}, {{.address = kHere, .port = port}}, now_ns() + 300'000'000);
+  const int free = dup(0);
+  ASSERT_GE(free, 0);
+  close(free);
+  rlimit limit = before;
+  limit.rlim_cur = static_cast<rlim_t>(free);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  const Connected none = next(0);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(none.status.code(), Code::kSystem) << none.status.text();
+  EXPECT_NE(none.status.text().find("Too many open files"), std::string::npos)
+      << none.status.text();
+  close(silent);
+}
+
 TEST_P(Connections, StrangersAreNotHandedOverAndKeepNobodyOut) {
   make(2, kSecondNs);
   std::mt19937 random(5);

@@ -176,6 +176,19 @@ TEST(Router, ARuleThatCannotBeFollowedIsPassedOverWithAReason) {
       << decision.value().reason;
 }
 
+TEST(Router, AForcedAlgorithmThatGoesByGroupsSaysWhichGroupsItNeeds) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"by_cache", "needs ranks in two or more groups by last-level cache"},
+      {"by_numa", "needs ranks in two or more groups by NUMA node"}};
+  for (const auto& [name, expected] : cases) {
+    Request asked = request(Collective::kAllReduce, 8, 1 << 20, true);
+    asked.forced = name;
+    const auto forced = choose(asked, {}, built_in_table(), nullptr);
+    ASSERT_FALSE(forced.ok());
+    EXPECT_NE(forced.status().text().find(expected), std::string::npos) << forced.status().text();
+  }
+}
+
 TEST(Router, AProgramOfMessagesNeedsItsLanes) {
   Request asked = request(Collective::kBroadcast, 8, 1 << 20, false);
   const algo::Algorithm* wide = algo::find_algorithm(Collective::kBroadcast, "double_binary_tree");

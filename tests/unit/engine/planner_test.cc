@@ -347,6 +347,29 @@ TEST_F(Planning, EveryRankExploresTheSameAtTheSameCallsWhateverItCalledBefore) {
   }
 }
 
+// One that repeated its draws might never measure the choice.
+TEST_F(Planning, ManyShortRunsMeasureEveryAlgorithmWithTheirSeeds) {
+  context_.rank_count = 4;
+  for (const uint64_t calls : {5u, 20u, 100u}) {
+    std::map<std::string, size_t> counts;
+    size_t explored = 0;
+    for (uint64_t run = 0; run < 4000 / calls; ++run) {
+      PlannerOptions options = learning();
+      options.learn_seed = (run + 1) * 0xd1342543de82ef95u;
+      for (const std::string& name : turns(context_, options, all_reduce_of(1000), calls)) {
+        if (name.empty()) continue;
+        ++counts[name];
+        ++explored;
+      }
+    }
+    EXPECT_NEAR(static_cast<double>(explored), 500, 100) << calls << " calls";
+    ASSERT_GE(counts.size(), 2u) << calls << " calls";
+    for (const auto& [name, count] : counts) {
+      EXPECT_GT(count, explored / counts.size() / 2) << name << ", " << calls << " calls";
+    }
+  }
+}
+
 TEST_F(Planning, CallsOfEveryPatternAreExplored) {
   const Planner planner(context_, learning());
   for (uint64_t period = 1; period <= 64; ++period) {

@@ -49,6 +49,30 @@ TEST(WeirTopo, ShowsThisMachine) {
   EXPECT_SAYS(run, "This process may use ");
 }
 
+// Without --file the machine is that of a communicator.
+TEST(WeirTopo, HeedsTheVariablesOfTheTopologyFile) {
+  const std::string path = std::string(WEIR_TEST_FIXTURES) + "/topologies/dgx2.hwloc.xml";
+  const Outcome of_file = weir_topo("--file " + path + " --hash");
+  setenv("WEIR_TOPOLOGY_FILE", path.c_str(), 1);
+  const Outcome of_variable = weir_topo("--hash");
+  EXPECT_EQ(of_variable.status, 0);
+  EXPECT_EQ(of_variable.output, of_file.output);
+  const std::string other = file("azure-ndv4-topo.nccl.xml") + "--hash";
+  EXPECT_NE(weir_topo(other).output, of_file.output) << "--file comes first";
+  setenv("WEIR_TOPOLOGY_MERGE", "1", 1);
+  const Outcome merged = weir_topo("--hash");
+  setenv("WEIR_TOPOLOGY_FILE", "/nonexistent/topo.xml", 1);
+  const Outcome missing = weir_topo("");
+  unsetenv("WEIR_TOPOLOGY_FILE");
+  unsetenv("WEIR_TOPOLOGY_MERGE");
+  EXPECT_EQ(merged.status, 2);
+  EXPECT_SAYS(merged, "WEIR_TOPOLOGY_FILE: ");
+  EXPECT_SAYS(merged, "cannot be merged");
+  EXPECT_EQ(missing.status, 2);
+  EXPECT_SAYS(missing, "WEIR_TOPOLOGY_FILE: ");
+  EXPECT_NE(weir_topo("--hash").output, of_file.output);
+}
+
 TEST(WeirTopo, ShowsTheTreeOfAFile) {
   const Outcome run = weir_topo(file("dgx2.hwloc.xml"));
   EXPECT_EQ(run.status, 0);

@@ -73,7 +73,9 @@ class Bootstrap {
   // Never waits.
   virtual Status look() = 0;
   // This rank cannot go on: tells `reason` to all others, whose gather then fails with it, and ends
-  // this object. Returns the reason, or the one that another rank told earlier.
+  // this object. Returns the reason, or the one that another rank told earlier. A timeout or a loss
+  // may follow from a parent in the tree that is stopped: where that one takes no notice for 0.3 s,
+  // the text names it.
   virtual Status give_up(const Status& reason) = 0;
 
   const JoinTimes& times() const { return times_; }

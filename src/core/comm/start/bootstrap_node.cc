@@ -295,6 +295,12 @@ std::string Node::describe(const Peer& peer) const {
   return fmt::format("rank {} of {} ({})", peer.rank, rank_count_, describe_process(peer.process));
 }
 
+std::string Node::silence_of_parent() const {
+  if (!parent_) return "";
+  return fmt::format("; {}, which should tell this to the others, does not answer: is it stopped?",
+                     describe(*parent_));
+}
+
 void Node::receive(Link link, const control::Frame& frame, uint64_t now_ns) {
   if (!status_.ok() || find(link) == nullptr) return;
   if (frame.kind != control::Frame::Kind::kStart) return receive_malformed(link);

@@ -167,6 +167,8 @@ class Node {
   std::vector<Send> take_sends() { return std::exchange(sends_, {}); }
 
   uint32_t round() const { return round_; }
+  // What follows the text of a failure that the parent was told, and of which it took no notice.
+  std::string silence_of_parent() const;
 
  private:
   struct Peer {

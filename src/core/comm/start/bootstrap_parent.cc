@@ -62,7 +62,8 @@ Status refusal(const JoiningRank& self, int64_t process, const net::Handshake& h
 // is on another host and not a rank of this communicator; `answers` is set even then if it has sent
 // an answer.
 Result<Parent> shake_hands(const JoiningRank& self, net::Stream stream, int64_t process,
-                           uint64_t until_ns, bool* answers = nullptr) {
+                           uint64_t until_ns, bool* answers = nullptr,
+                           const std::string& number = "") {
   const bool elsewhere = process == kElsewhere;
   net::Handshake::Nonce nonce;
   if (!net::fill_random(nonce.data(), nonce.size())) return system_error("getrandom");
@@ -73,7 +74,7 @@ Result<Parent> shake_hands(const JoiningRank& self, net::Stream stream, int64_t 
   for (;;) {
     int error_number = 0;
     const control::Link::Step step = link->advance(&error_number);
-    if (link->is_proven()) return Parent{std::move(link), process};
+    if (link->is_proven()) return Parent{std::move(link), process, number};
     if (handshake.state() == State::kChallenged) {
       if (answers != nullptr) {
         *answers = true;
@@ -92,7 +93,7 @@ Result<Parent> shake_hands(const JoiningRank& self, net::Stream stream, int64_t 
     }
     if (now_ns() >= until_ns) {
       if (elsewhere) return Parent{};
-      return unanswered(self, process);
+      return unanswered(self, process, number);
     }
     // Bits of epoll and of poll are the same.
     std::vector<pollfd> entries{{link->fd(), static_cast<short>(link->events()), 0}};
@@ -163,11 +164,11 @@ std::unique_ptr<const net::TlsContext> make_tls(const Secret& secret, std::strin
                                fmt::format("bootstrap {:016x}", secret.public_id()), reason);
 }
 
-Status unanswered(const JoiningRank& self, int64_t process) {
+Status unanswered(const JoiningRank& self, int64_t process, const std::string& number) {
   return Status(Code::kTimeout,
-                fmt::format("timed out: {} listens for the other ranks but does not "
+                fmt::format("timed out: {}{} listens for the other ranks but does not "
                             "answer rank {}; is it stopped?",
-                            describe_process(process), self.rank));
+                            describe_process(process), number, self.rank));
 }
 
 Status unreadable(const JoiningRank& self, int64_t process) {
@@ -176,7 +177,8 @@ Status unreadable(const JoiningRank& self, int64_t process) {
                             who_listens(process), self.rank));
 }
 
-Result<Parent> connect_locally(const JoiningRank& self, const std::string& name) {
+Result<Parent> connect_locally(const JoiningRank& self, const std::string& name,
+                               const std::string& number) {
   const int fd = net::connect_locally(name);
   if (fd < 0) {
     if (errno == ECONNREFUSED || errno == EAGAIN || errno == EINTR) return Parent{};
@@ -193,7 +195,8 @@ Result<Parent> connect_locally(const JoiningRank& self, const std::string& name)
                     "same user",
                     who_listens(process), user, self.rank, geteuid()));
   }
-  return shake_hands(self, std::move(stream), process, with_grace(self.deadline_ns, now_ns()));
+  return shake_hands(self, std::move(stream), process, with_grace(self.deadline_ns, now_ns()),
+                     nullptr, number);
 }
 
 Result<Parent> connect_to_place(const JoiningRank& self, const Place& place, uint32_t look,
@@ -205,7 +208,8 @@ Result<Parent> connect_to_place(const JoiningRank& self, const Place& place, uin
 Result<Parent> connect_to(const JoiningRank& self, const ChildAddress& address,
                           const net::TlsContext* tls) {
   if (address.place.host != 0 && address.place.host == host_tag()) {
-    return connect_locally(self, socket_name(self.secret, address.rank));
+    return connect_locally(self, socket_name(self.secret, address.rank),
+                           fmt::format(" (rank {})", address.rank));
   }
   return connect_to_port(self, address.place.addresses, address.place.port, tls,
                          kReachNsMin << kReachDoublings);

@@ -41,9 +41,12 @@ std::unique_ptr<const net::TlsContext> make_tls(const Secret& secret, std::strin
 struct Parent {
   std::unique_ptr<control::Link> link = nullptr;  // null: no answer there; try again later
   int64_t process = kElsewhere;
+  std::string number{};  // " (rank 3)", as far as it is known; "": it is not
 };
 
-Result<Parent> connect_locally(const JoiningRank& self, const std::string& name);
+// `number`: Parent::number.
+Result<Parent> connect_locally(const JoiningRank& self, const std::string& name,
+                               const std::string& number = "");
 // Over the network, at each address of `place` at once. No parent, too, where another job answers:
 // several secrets may share a port. `look` counts the calls: it chooses the port, and later looks
 // wait longer for an answer. `tls`: null where WEIR_TLS does not ask for it; outlives the link.
@@ -54,7 +57,7 @@ Result<Parent> connect_to(const JoiningRank& self, const ChildAddress& address,
                           const net::TlsContext* tls);
 
 // The error that says why a process of this host did not become the parent.
-Status unanswered(const JoiningRank& self, int64_t process);
+Status unanswered(const JoiningRank& self, int64_t process, const std::string& number);
 Status unreadable(const JoiningRank& self, int64_t process);
 
 // Whether WEIR_TLS asks for TLS between hosts; fails if the settings are wrong.

@@ -136,7 +136,10 @@ Status Tree::look_for_parent(bool may_listen) {
     const std::string name = options_.own_hosts
                                  ? socket_name(self_.secret, self_.rank_count + self_.rank)
                                  : socket_name(self_.secret);
-    Result<Parent> found = connect_locally(self_, name);
+    // Who listens there is known only once it answers.
+    const bool may_be_0 = is_here_ && !options_.own_hosts && self_.rank != 0;
+    Result<Parent> found = connect_locally(
+        self_, name, may_be_0 ? " (rank 0, unless that came later than others)" : "");
     if (!found.ok()) return found.status();
     if (found.value().link != nullptr) return settle(found.take());
     const uint64_t rank_0_first_ns =
@@ -166,7 +169,7 @@ Status Tree::settle(Parent parent) {
   for (int i = 0; i <= kRedirectsMax && parent.link != nullptr; ++i) {
     bool ended = false;
     std::optional<ChildAddress> redirect;
-    WEIR_RETURN_IF_ERROR(await_decision(parent.link.get(), parent.process, &ended, &redirect));
+    WEIR_RETURN_IF_ERROR(await_decision(parent, &ended, &redirect));
     if (node_.has_parent()) {
       connections_.push_back({Node::kUp, std::move(parent.link)});
       return Node::fits_below_root(self_.rank_count) ? Status() : take_children();
@@ -183,8 +186,10 @@ Status Tree::settle(Parent parent) {
 }
 
 // Until the node has a parent, the link has ended, or a redirection has come.
-Status Tree::await_decision(control::Link* link, int64_t process, bool* ended,
+Status Tree::await_decision(const Parent& parent, bool* ended,
                             std::optional<ChildAddress>* redirect) {
+  control::Link* const link = parent.link.get();
+  const int64_t process = parent.process;
   const uint64_t until_ns =
       std::min(with_grace(self_.deadline_ns, now_ns()), now_ns() + kDecisionNs);
   Status told;
@@ -217,7 +222,7 @@ Status Tree::await_decision(control::Link* link, int64_t process, bool* ended,
     if (!good || link->is_malformed()) return unreadable(self_, process);
     *ended = !open;
     if (*ended) return Status();
-    if (now_ns() >= until_ns) return unanswered(self_, process);
+    if (now_ns() >= until_ns) return unanswered(self_, process, parent.number);
     std::vector<pollfd> entries{{link->fd(), POLLIN, 0}};
     if (!link->has_unread()) WEIR_RETURN_IF_ERROR(wait_for_events(&entries, until_ns));
   }
@@ -527,7 +532,29 @@ Status Tree::give_up(const Status& reason) {
     if (!node_.status().ok() || now_ns() >= until_ns) break;
     sleep_until(std::min(until_ns, now_ns() + kPauseNsMin));
   }
-  return end(reason);
+  const bool may_follow = follows || reason.code() == Code::kTimeout;
+  if (!node_.status().ok() || !may_follow || is_taken_by_parent(reason)) return end(reason);
+  return end(Status(reason.code(), reason.text() + node_.silence_of_parent()));
+}
+
+// Whether the parent takes the reason, which ends the connection, or tells another one. A failure
+// elsewhere often follows from a parent that is stopped, and then nobody else can tell that.
+bool Tree::is_taken_by_parent(const Status& reason) {
+  const auto parent = std::find_if(connections_.begin(), connections_.end(),
+                                   [](const Connection& one) { return one.number == Node::kUp; });
+  if (parent == connections_.end() || parent->link == nullptr) return true;
+  parent->link->queue({control::Frame::Kind::kStart, static_cast<uint8_t>(Message::kFailure), 0,
+                       node_.round(), pack_failure(reason)});
+  const uint64_t until_ns = now_ns() + kReasonNs;
+  while (parent->link != nullptr && now_ns() < until_ns) {
+    std::vector<pollfd> entries{
+        {parent->link->fd(), static_cast<short>(parent->link->events()), 0}};
+    if (!parent->link->flush() || !wait_for_events(&entries, until_ns).ok()) return true;
+    read(&*parent);
+    node_.look(Node::Look::kReasons);
+    if (!node_.status().ok()) return true;
+  }
+  return parent->link == nullptr;
 }
 
 void Tree::say_farewell() {

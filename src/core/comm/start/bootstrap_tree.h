@@ -57,8 +57,7 @@ class Tree final : public Bootstrap {
   Result<const net::TlsContext*> tls_if_asked();
   Status look_for_parent(bool may_listen);
   Status settle(Parent parent);
-  Status await_decision(control::Link* link, int64_t process, bool* ended,
-                        std::optional<ChildAddress>* redirect);
+  Status await_decision(const Parent& parent, bool* ended, std::optional<ChildAddress>* redirect);
   // Listens for children at the Unix socket `name`; null: another process does.
   Result<control::Acceptor*> listen(const std::string& name);
   void listen_at_place();
@@ -78,6 +77,7 @@ class Tree final : public Bootstrap {
   void hang_up(Connection* connection) const;
   void send();
   void deliver();
+  bool is_taken_by_parent(const Status& reason);
   void say_farewell();
   Status end_joining(const Status& status);
   void tell_later_ranks(uint64_t until_ns);

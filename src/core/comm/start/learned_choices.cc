@@ -25,6 +25,9 @@ constexpr size_t kPlacesMax = 256;
 std::string learned_directory(const Settings& settings) {
   if (!settings.hooks.empty() || (!settings.probe && !settings.learn)) return "";
   auto found = cost::cache_directory(settings.cache_dir);
+  if (!found.ok() && settings.learn) {
+    log_warn(fmt::format("WEIR_LEARN=1: what is measured is not kept: {}", found.status().text()));
+  }
   if (!found.ok()) return "";
   const bool has_any = settings.learn || !cost::learned_files(found.value()).empty();
   return has_any ? found.take() : "";
@@ -76,7 +79,9 @@ void keep_learned(const LearnedPlace& place, const cost::DecisionLog& decisions,
   cost::Learned learned{place.of, cost::load_learned(place.directory, place.of).calls};
   cost::merge(calls, &learned.calls);
   const Status kept = cost::store_learned(place.directory, std::move(learned));
-  if (!kept.ok()) log_info(fmt::format("measured calls are not kept: {}", kept.text()));
+  if (!kept.ok()) {
+    log_warn(fmt::format("WEIR_LEARN=1: what is measured is not kept: {}", kept.text()));
+  }
 }
 
 std::string append_learned(std::string told, const std::string& learned) {

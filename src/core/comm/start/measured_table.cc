@@ -24,6 +24,8 @@
 #include "core/engine/probe.h"
 #include "core/engine/probe_link.h"
 #include "core/plugin/registry.h"
+#include "net/auth.h"
+#include "net/little_endian.h"
 
 namespace weir::comm {
 
@@ -199,8 +201,13 @@ std::optional<LearnedPlace> learned_place(const engine::Context& context, const 
 
 // Splits what rank 0 has told first, and adds the times to `agreed`, if it is ok.
 Result<AgreedCosts> with_learned(Result<AgreedCosts> agreed, const std::string& learned) {
-  if (!agreed.ok() || learned.empty()) return agreed;
-  auto times = cost::LearnedTimes::unpack(learned);
+  if (!agreed.ok()) return agreed;
+  if (learned.size() < sizeof agreed.value().learn_seed) return lacks_figures(0);
+  agreed.value().learn_seed =
+      net::get<uint64_t>(reinterpret_cast<const unsigned char*>(learned.data()));
+  const std::string_view kept = std::string_view(learned).substr(sizeof(uint64_t));
+  if (kept.empty()) return agreed;
+  auto times = cost::LearnedTimes::unpack(kept);
   if (!times.ok()) return times.status();
   agreed.value().learned = times.take();
   return agreed;
@@ -453,8 +460,16 @@ Result<AgreedCosts> agree_on_costs(Bootstrap& bootstrap, engine::Context& contex
                                    const Settings& settings, const std::vector<Introduction>& all,
                                    uint64_t deadline_ns, const std::string& transport_error,
                                    MachineExchange* machines) {
+  // Even if nothing needs the topology, whoever names a file is told that it cannot be read.
+  if (context.rank == 0 && !settings.topology_file.empty()) (void)topology_hash(settings);
   const std::optional<LearnedPlace> place = learned_place(context, settings, all);
-  std::string learned = place ? learned_times(*place).pack() : "";
+  // Otherwise short jobs would explore the same calls with the same algorithms each time.
+  unsigned char seed[sizeof(uint64_t)] = {};
+  if (settings.learn && context.rank == 0 && !net::fill_random(seed, sizeof seed)) {
+    net::put(seed, now_ns());
+  }
+  std::string learned(reinterpret_cast<const char*>(seed), sizeof seed);
+  if (place) learned += learned_times(*place).pack();
   auto agreed = with_learned(
       agree(bootstrap, context, settings, all, deadline_ns, transport_error, &learned, machines),
       learned);

@@ -27,6 +27,8 @@ struct AgreedCosts {
   // On rank 0, the directory of the cache where the table may be; empty: it is not cached.
   std::string cached_in;
   cost::LearnedTimes learned{};  // of earlier runs; rank 0's
+  // With WEIR_LEARN, a number that rank 0 has drawn: PlannerOptions::learn_seed. Otherwise 0.
+  uint64_t learn_seed = 0;
   // On rank 0, where it keeps what this run measures; no value: nowhere.
   std::optional<LearnedPlace> learned_in{};
 };

@@ -53,6 +53,15 @@ Result<ToldTopology> tell(const topo::Topology& topology) {
   return told;
 }
 
+std::string why_ignored(const Settings& settings, const std::string& reason) {
+  const bool must_merge = topo::merge_of_setting(settings.topology_merge) == topo::Merge::kAlways;
+  return fmt::format(
+      "WEIR_TOPOLOGY_FILE is ignored, and the topology of this machine counts as unknown: {}; {}",
+      reason,
+      must_merge ? "WEIR_TOPOLOGY_MERGE=1 asks for a file that can be merged, 0 takes it alone"
+                 : "name a topology file of hwloc's or NCCL's, or unset it");
+}
+
 struct Known {
   std::optional<Result<topo::Topology>> topology;
   std::optional<uint64_t> hash;
@@ -65,9 +74,11 @@ const Result<topo::Topology>& read(const Settings& settings, Known* known) {
   known->topology =
       read_unless_cut_off(settings.topology_file, topo::merge_of_setting(settings.topology_merge));
   if (!known->topology->ok()) {
-    log_warn(
-        fmt::format("the topology of this machine is unknown, so measured costs are not cached: {}",
-                    known->topology->status().text()));
+    const std::string& reason = known->topology->status().text();
+    log_warn(fmt::format("{}; measured costs are not cached",
+                         settings.topology_file.empty()
+                             ? "the topology of this machine is unknown: " + reason
+                             : why_ignored(settings, reason)));
   }
   return *known->topology;
 }

@@ -13,7 +13,7 @@
 
 namespace weir::comm {
 
-// Topology::hash; 0: it cannot be read, which is logged once.
+// Topology::hash; 0: it cannot be read, which is logged once: a topology never stops a start.
 uint64_t topology_hash(const Settings& settings);
 
 // Calls `use` with the topology; without it, if it cannot be read.

@@ -261,6 +261,38 @@ TEST(Bootstrap, ARankThatCannotGoOnEndsTheGatherOfAllWithItsReason) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// A parent that is stopped can tell nobody the first reason.
+TEST(Bootstrap, AParentThatTakesNoNoticeOfAFailureIsNamedInIt) {
+  for (const bool stands_still : {true, false}) {
+    const Secret secret = fresh_secret();
+    std::atomic<bool> is_told = false;
+    std::thread child([&] {
+      await_root(secret);
+      auto joined = Bootstrap::join(secret, 1, 2, deadline_in_ms(20'000));
+      ASSERT_TRUE(joined.ok());
+      ASSERT_TRUE(joined.value()->all_gather("x", deadline_in_ms(20'000)).ok());
+      const Status told = joined.value()->give_up(Status(Code::kTimeout, "a guess"));
+      is_told = true;
+      EXPECT_EQ(told.code(), Code::kTimeout);
+      EXPECT_THAT(told.text(), testing::StartsWith("a guess"));
+      EXPECT_EQ(told.text().find("rank 0 of 2 (process") != std::string::npos, stands_still)
+          << told.text();
+    });
+    auto joined = Bootstrap::join(secret, 0, 2, deadline_in_ms(20'000));
+    ASSERT_TRUE(joined.ok());
+    ASSERT_TRUE(joined.value()->all_gather("x", deadline_in_ms(20'000)).ok());
+    Status seen;
+    while (!is_told || (!stands_still && seen.ok())) {
+      if (!stands_still && seen.ok()) seen = joined.value()->look();
+      sleep_ns(1'000'000, UINT64_MAX);
+    }
+    child.join();
+    if (!stands_still) {
+      EXPECT_THAT(seen.text(), HasSubstr("a guess"));
+    }
+  }
+}
+
 TEST(Bootstrap, ADeadlineThatHasAlmostPassedIsToldAsTheWholeTimeoutAndWhatUsedItUp) {
   const uint64_t now = now_ns();
   auto joined = Bootstrap::join(fresh_secret(), 0, 2, now + 300'000'000, {},
