@@ -130,7 +130,7 @@ Status Operations::start_tagged(Request& request, OperationFailure* failure) {
         state_.recorder.message_begun(record_kind(request.kind), request.peer, request.bytes);
   }
   ServiceFailure it;
-  const Status status = tags_->start(request, &it);
+  Status status = tags_->start(request, &it);
   if (it.result != WEIR_OK) report_service(it, kTaggedMessages, state_.transport_error, failure);
   return status;
 }

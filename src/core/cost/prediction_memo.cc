@@ -39,7 +39,7 @@ PredictionMemo::Key PredictionMemo::key_of(const algo::Algorithm& algorithm, con
     return std::nullopt;
   }
   Digest digest;
-  digest.add(&algorithm);
+  digest.add(reinterpret_cast<uintptr_t>(&algorithm));
   const algo::Problem& problem = work.problem;
   digest.add(problem.collective);
   digest.add(problem.rank_count);
