@@ -522,6 +522,7 @@ Communicator::~Communicator() {
   {
     const std::lock_guard lock(state_.lock);
     if (state_.context.mapped() && operations_.queue().is_empty()) state_.context.publish_done();
+    operations_.send_rest();
     operations_.fail_all(unfinished);
     health_.say_goodbye();
     operations_.device_side().close();

@@ -2,11 +2,13 @@
 #include "core/comm/operations.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/engine/transport_lanes.h"
 
 namespace weir::comm {
@@ -133,6 +135,16 @@ Status Operations::start_tagged(Request& request, OperationFailure* failure) {
   Status status = tags_->start(request, &it);
   if (it.result != WEIR_OK) report_service(it, kTaggedMessages, state_.transport_error, failure);
   return status;
+}
+
+void Operations::send_rest() {
+  constexpr uint64_t kRestNs = 200'000'000;
+  const uint64_t end_ns = now_ns() + kRestNs;
+  while (tags_ != nullptr && tags_->has_unsent() && !state_.failure.is_set() && now_ns() < end_ns) {
+    OperationFailure failure;
+    if (!poll_tagged(&failure)) sched_yield();
+    if (failure.happened()) return;
+  }
 }
 
 bool Operations::poll_tagged(OperationFailure* failure) {

@@ -44,6 +44,10 @@ class Operations final : public OperationStatus {
   // True when something moved. `failure`: the communicator must fail.
   bool poll(OperationFailure* failure);
 
+  // Before the end: what this rank has told others of messages with tags leaves; waits for 200 ms
+  // at most.
+  void send_rest();
+
   CollectiveQueue& queue() { return queue_; }
   Messages& messages() { return messages_; }
   DeviceSide& device_side() { return device_side_; }

@@ -444,13 +444,17 @@ void Instance::quiesce() {
 
 // If the transport failed just now, a peer might still need data of this rank, or the confirmation
 // that this rank has received the peer's data. So the peers are asked; a peer that answers has
-// everything. Receives in flight are of those who receive whatever comes. (With operations of
-// users in flight the end is not orderly, and the instance is quiet.)
+// everything.
 void Instance::leave() {
   std::vector<Pair*> left;
   leaving_ = true;
   for (Pair& pair : pairs_) {
     if (pair.rank == rank_) continue;
+    for (uint32_t lane = 0; lane < lane_count_; ++lane) {
+      // With sends in flight this is no orderly end. Receives may be those of headers, which any
+      // rank may send at any time.
+      if (pair.sends[lane].busy()) return;
+    }
     if (!pair.is_used(lane_count_) || pair.state == Pair::State::kLost) continue;
     ask(pair, pair.level);
     left.push_back(&pair);
@@ -468,12 +472,6 @@ void Instance::leave() {
        now_ns = monotonic_ns()) {
     tend(now_ns);
     drive_lagging();
-    for (Pair* pair : left) {
-      // Nobody asks for these any more.
-      for (uint32_t lane = 0; lane < lane_count_; ++lane) {
-        if (pair->sends[lane].busy()) drive_send(*pair, lane);
-      }
-    }
     std::erase_if(left, is_done);
     if (!left.empty()) sched_yield();
   }

@@ -562,6 +562,12 @@ bool TagService::broken(Rank rank, weir_result_t result, Request* request,
   return false;
 }
 
+bool TagService::has_unsent() const {
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [&](const Outgoing* out) {
+    return !out->has_failed && !peers_[out->peer].has_left;
+  });
+}
+
 void TagService::fail_all(const Status& status) {
   ended_ = true;
   for (Peer& peer : peers_) {

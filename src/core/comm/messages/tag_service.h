@@ -55,6 +55,8 @@ class TagService {
   void fail_all(const Status& status);
 
   bool is_idle() const { return requests_.empty(); }
+  // Headers are on their way to ranks that have not left.
+  bool has_unsent() const;
   const std::vector<Request*>& requests() const { return requests_; }
   // The rank that the operation needs in order to continue; nothing: any.
   static std::optional<Rank> awaited(const Request& request);
