@@ -15,7 +15,8 @@
  *
  * Messages are FIFO per (sender, receiver, lane): the k-th send meets the k-th recv, and both name
  * the same number of bytes (a shorter or longer message is WEIR_ERROR_MISMATCH). No tags, no
- * wildcard.
+ * wildcard. On the last lane receives may be in flight when an instance is closed in order: of
+ * headers that any peer may send at any time.
  *
  * Threads. The core calls the functions of one instance from one thread at a time; instances are
  * independent. Only `connect` blocks (bounded by the given deadline). Completion is polled. After

@@ -451,9 +451,9 @@ void Instance::leave() {
   for (Pair& pair : pairs_) {
     if (pair.rank == rank_) continue;
     for (uint32_t lane = 0; lane < lane_count_; ++lane) {
-      // With sends in flight this is no orderly end. Receives may be those of headers, which any
-      // rank may send at any time.
-      if (pair.sends[lane].busy()) return;
+      // With operations in flight this is no orderly end, but for receives on the last lane.
+      const bool receives = pair.recvs[lane].busy() && lane + 1 < lane_count_;
+      if (pair.sends[lane].busy() || receives) return;
     }
     if (!pair.is_used(lane_count_) || pair.state == Pair::State::kLost) continue;
     ask(pair, pair.level);
