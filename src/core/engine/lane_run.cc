@@ -383,8 +383,11 @@ Advance LaneRun::advance(Context& context) {
     return Advance::kDone;
   }
   const weir_result_t result = context.transport->progress(context.instance);
-  // A loss may concern other operations than those of this run, of which `test` tells.
-  if (result != WEIR_OK && result != WEIR_IN_PROGRESS && result != WEIR_ERROR_PEER_LOST) {
+  if (result == WEIR_ERROR_PEER_LOST) {
+    // It may concern other operations than those of this run. Receives are tested in each step.
+    for (Lane& lane : lanes_) settle_sends(context, lane, nullptr, 0);
+    if (!status_.ok()) return Advance::kFailed;
+  } else if (result != WEIR_OK && result != WEIR_IN_PROGRESS) {
     status_ = Status(static_cast<Code>(result), "the transport failed");
     return Advance::kFailed;
   }
