@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <memory>
 
@@ -272,7 +273,10 @@ class Predictor {
   static void finish(Asked* asked, double ns_max) {
     if (asked->prediction == nullptr) return;
     const Predicted made = asked->prediction->made(ns_max);
-    asked->candidate->predicted_ns = made.ns;
+    // One that was left at the limit takes longer: it must not tie with what set the limit, or ranks
+    // that have predicted them in another order would choose otherwise.
+    asked->candidate->predicted_ns =
+        made.at_least ? std::max(made.ns, std::nextafter(ns_max, 2 * ns_max)) : made.ns;
     asked->candidate->at_least = made.at_least;
     if (asked->key && !made.at_least) PredictionMemo::of_process().keep(*asked->key, made.ns);
     asked->prediction = nullptr;
