@@ -10,6 +10,7 @@
 #include "api/checks.h"
 #include "api/errors.h"
 #include "api/handles.h"
+#include "api/reduction.h"
 #include "core/base/per_thread.h"
 #include "core/comm/process.h"
 #include "core/comm/state/wait.h"
@@ -22,6 +23,7 @@ using weir::Status;
 using weir::api::guarded;
 using weir::api::invalid;
 using weir::api::report;
+using weir::api::set_reduction;
 using weir::api::valid_type;
 using weir::comm::Communicator;
 using weir::comm::in_callback;
@@ -162,41 +164,6 @@ bool overlaps(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
   const auto x = reinterpret_cast<uintptr_t>(a);
   const auto y = reinterpret_cast<uintptr_t>(b);
   return x < y + b_bytes && y < x + a_bytes;
-}
-
-// Fills the reduction of a call; returns what is wrong, or empty.
-std::string set_reduction(weir_comm_t comm, weir_redop_t op, Call& call) {
-  switch (op) {
-    case WEIR_SUM:
-      call.fold = Fold::kSum;
-      return {};
-    case WEIR_PROD:
-      call.fold = Fold::kProd;
-      return {};
-    case WEIR_MAX:
-      call.fold = Fold::kMax;
-      return {};
-    case WEIR_MIN:
-      call.fold = Fold::kMin;
-      return {};
-    case WEIR_AVG:
-      call.fold = Fold::kSum;
-      call.average = true;
-      return {};
-    default:
-      break;
-  }
-  if (op < weir::comm::Scales::kFirst) return fmt::format("reduction {} is unknown", op);
-  auto scale = comm->comm->scales().find(op);
-  if (!scale.ok()) return scale.status().text();
-  if (scale.value().type != call.type) {
-    return fmt::format("the factor of reduction {} is a {}, the data are {}", op,
-                       weir::name_of(scale.value().type), weir::name_of(call.type));
-  }
-  call.fold = Fold::kSum;
-  call.scaled = true;
-  std::memcpy(call.scale, scale.value().value, sizeof call.scale);
-  return {};
 }
 
 struct Sides {

@@ -273,8 +273,8 @@ class Predictor {
   static void finish(Asked* asked, double ns_max) {
     if (asked->prediction == nullptr) return;
     const Predicted made = asked->prediction->made(ns_max);
-    // One that was left at the limit takes longer: it must not tie with what set the limit, or ranks
-    // that have predicted them in another order would choose otherwise.
+    // One that was left at the limit takes longer: it must not tie with what set the limit, or
+    // ranks that have predicted them in another order would choose otherwise.
     asked->candidate->predicted_ns =
         made.at_least ? std::max(made.ns, std::nextafter(ns_max, 2 * ns_max)) : made.ns;
     asked->candidate->at_least = made.at_least;

@@ -39,7 +39,8 @@ struct LaneOp {
 
 class LanePlan {
  public:
-  // `slice_bytes`: the longest slice; 0: chunks are not cut. programs may use `transport_lanes` lanes.
+  // `slice_bytes`: the longest slice; 0: chunks are not cut. Programs may use
+  // `transport_lanes` lanes.
   // `rank_order`: every reduce of the program is a complete fold. kUnsupported when the program
   // needs mapped memory.
   static Result<std::unique_ptr<LanePlan>> bind(const sched::Program& program, const Call& call,

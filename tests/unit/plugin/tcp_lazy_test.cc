@@ -115,7 +115,7 @@ TEST_F(TcpLazy, NoLaneHasAConnectionBeforeItIsUsedAndOnlyThatOneAfterwards) {
   carry(0, 3, kLarge);
   carry(1, 3, kLarge);
   for (const uint32_t rank : {0u, 1u}) {
-    EXPECT_NE(describe(rank).find("1 of 5 lanes"), std::string::npos) << describe(rank);
+    EXPECT_NE(describe(rank).find("1 of 6 lanes"), std::string::npos) << describe(rank);
   }
 }
 

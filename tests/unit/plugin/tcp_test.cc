@@ -477,7 +477,7 @@ TEST(TcpLimits, TooFewDescriptorsAreAnErrorThatSaysHowManyAreNeeded) {
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
     EXPECT_EQ(result, WEIR_ERROR_SYSTEM);
     const std::string needed =
-        *connections == '1' ? "needs 5 file descriptors" : "needs 16 file descriptors";
+        *connections == '1' ? "needs 6 file descriptors" : "needs 16 file descriptors";
     EXPECT_NE(pair.end[0].error.find(needed), std::string::npos) << pair.end[0].error;
     EXPECT_NE(pair.end[0].error.find("ulimit -n"), std::string::npos) << pair.end[0].error;
   }

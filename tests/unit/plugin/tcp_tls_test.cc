@@ -286,6 +286,7 @@ TEST_F(TcpTls, WhatIsDecryptedAlreadyIsReceivedWithoutAnyMoreBytes) {
   open("all", "all");
   connect();
   constexpr uint32_t kCount = 33;
+  constexpr uint32_t kLast = kLaneCount - 1;
   weir_transport_op_t idle[2 * kLaneCount] = {};
   uint64_t nothing = 0;
   for (uint32_t k = 0; k + 1 < 2 * kLaneCount; ++k) {
@@ -296,14 +297,15 @@ TEST_F(TcpTls, WhatIsDecryptedAlreadyIsReceivedWithoutAnyMoreBytes) {
   std::string got[kCount];
   for (uint32_t k = 0; k < kCount; ++k) {
     got[k].resize(k == 0 ? 65 : 64);
-    ASSERT_EQ(pair_.f.recv(pair_.end[0].instance, 1, 4, got[k].data(), got[k].size(), &recv_ops[k]),
-              WEIR_IN_PROGRESS);
+    ASSERT_EQ(
+        pair_.f.recv(pair_.end[0].instance, 1, kLast, got[k].data(), got[k].size(), &recv_ops[k]),
+        WEIR_IN_PROGRESS);
   }
   std::vector<std::string> sent;
   for (uint32_t k = 0; k < kCount; ++k) {
     sent.emplace_back(got[k].size(), static_cast<char>('A' + k));
     EXPECT_LE(
-        pair_.f.send(pair_.end[1].instance, 0, 4, sent[k].data(), sent[k].size(), &send_ops[k]),
+        pair_.f.send(pair_.end[1].instance, 0, kLast, sent[k].data(), sent[k].size(), &send_ops[k]),
         WEIR_IN_PROGRESS);
   }
   for (const uint64_t end = monotonic_ns() + 20'000'000'000;
