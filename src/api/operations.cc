@@ -17,7 +17,6 @@
 
 using weir::Collective;
 using weir::DataType;
-using weir::Fold;
 using weir::Rank;
 using weir::Status;
 using weir::api::guarded;

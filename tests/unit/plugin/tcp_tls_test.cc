@@ -344,10 +344,9 @@ TEST_F(TcpTls, ARankWithAnotherSettingIsNamed) {
       connect_in_vain(20'000, &result_0, &result_1);
       EXPECT_EQ(result_0, WEIR_ERROR_REFUSED);
       EXPECT_EQ(result_1, WEIR_ERROR_REFUSED);
-      EXPECT_NE(pair_.end[0].error.find("rank 1 runs with WEIR_TLS=" + of_1 +
-                                        ", rank 0 with WEIR_TLS=" + of_0),
-                std::string::npos)
-          << pair_.end[0].error;
+      std::string modes_of_both = "rank 1 runs with WEIR_TLS=";
+      modes_of_both.append(of_1).append(", rank 0 with WEIR_TLS=").append(of_0);
+      EXPECT_NE(pair_.end[0].error.find(modes_of_both), std::string::npos) << pair_.end[0].error;
       EXPECT_NE(pair_.end[1].error.find("rank 0 runs with WEIR_TLS=" + of_0), std::string::npos)
           << pair_.end[1].error;
       pair_.close();
