@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "api/buffers.h"
 #include "api/checks.h"
 #include "api/errors.h"
 #include "api/handles.h"
@@ -19,10 +20,14 @@ using weir::Collective;
 using weir::DataType;
 using weir::Rank;
 using weir::Status;
+using weir::api::check_buffers;
+using weir::api::extent;
 using weir::api::guarded;
 using weir::api::invalid;
+using weir::api::kBytesMax;
 using weir::api::report;
 using weir::api::set_reduction;
+using weir::api::Sides;
 using weir::api::valid_type;
 using weir::comm::Communicator;
 using weir::comm::in_callback;
@@ -137,9 +142,6 @@ weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
 
 // ---- Arguments -------------------------------------------------------------------------------
 
-// The largest buffer: what a pointer difference can express.
-constexpr size_t kBytesMax = PTRDIFF_MAX;
-
 bool is_right_type_and_count(weir_datatype_t type, size_t count, size_t block_count) {
   if (!valid_type(type)) return false;
   const size_t element = weir::element_bytes(static_cast<DataType>(type));
@@ -157,40 +159,6 @@ std::string wrong_type_or_count(weir_datatype_t type, size_t count, size_t block
 
 weir_result_t wrong(weir_comm_t comm, const char* function, const std::string& text) {
   return invalid(fmt::format("{} on '{}': {}", function, comm->comm->name(), text), comm);
-}
-
-bool overlaps(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
-  const auto x = reinterpret_cast<uintptr_t>(a);
-  const auto y = reinterpret_cast<uintptr_t>(b);
-  return x < y + b_bytes && y < x + a_bytes;
-}
-
-struct Sides {
-  size_t send_bytes;
-  size_t recv_bytes;
-  bool sends = true;            // this rank reads its send buffer
-  bool receives = true;         // this rank writes its receive buffer
-  size_t in_place_at = 0;       // in place is recv == send + this
-  bool offset_in_recv = false;  // or send == recv + in_place_at
-};
-
-// Buffers: not NULL where used, and either apart or exactly in place. Sets call.in_place.
-// Returns what is wrong, or nullptr.
-const char* check_buffers(const void* send, const void* recv, const Sides& sides, Call& call) {
-  if (sides.sends && sides.send_bytes > 0 && send == nullptr) return "send is NULL";
-  if (sides.receives && sides.recv_bytes > 0 && recv == nullptr) return "recv is NULL";
-  if (!sides.sends || !sides.receives || sides.send_bytes == 0 || sides.recv_bytes == 0)
-    return nullptr;
-  const auto* s = static_cast<const char*>(send);
-  const auto* r = static_cast<const char*>(recv);
-  if (sides.offset_in_recv ? s == r + sides.in_place_at : r == s + sides.in_place_at) {
-    call.in_place = true;
-    return nullptr;
-  }
-  if (overlaps(send, sides.send_bytes, recv, sides.recv_bytes)) {
-    return "send and recv overlap other than in place";
-  }
-  return nullptr;
 }
 
 std::string check_root(weir_comm_t comm, int root) {
@@ -476,24 +444,6 @@ weir_result_t weir_barrier(weir_comm_t comm, weir_request_t* request) {
 
 // ---- v-variants ------------------------------------------------------------------------------
 
-namespace {
-
-// The end of the furthest block, in elements; false when that overflows.
-bool extent(const size_t* counts, const size_t* displacements, Rank n, size_t element,
-            size_t* end) {
-  size_t next = 0;
-  *end = 0;
-  for (Rank i = 0; i < n; ++i) {
-    const size_t begin = displacements != nullptr ? displacements[i] : next;
-    if (counts[i] > kBytesMax / element || begin > kBytesMax / element - counts[i]) return false;
-    next = begin + counts[i];
-    *end = std::max(*end, next);
-  }
-  return true;
-}
-
-}  // namespace
-
 weir_result_t weir_reduce_scatter_v(weir_comm_t comm, const void* send, void* recv,
                                     const size_t* counts, weir_datatype_t type, weir_redop_t op,
                                     weir_request_t* request) {
@@ -562,8 +512,9 @@ weir_result_t weir_all_gather_v(weir_comm_t comm, const void* send, void* recv,
                                     Sides{.send_bytes = counts[r] * element,
                                           .recv_bytes = end * element,
                                           .in_place_at = before * element,
-                                          .offset_in_recv = true},
-                                    call);
+                                          .offset_in_recv = true,
+                                          .recv_blocks = {counts, displacements}},
+                                    call, n, element);
     if (why != nullptr) return wrong(comm, kFunction, why);
     return submit(comm, call, request);
   });
@@ -603,9 +554,12 @@ weir_result_t weir_all_to_all_v(weir_comm_t comm, const void* send, const size_t
     call.recv_displacements = recv_displacements;
     call.input = send;
     call.output = recv;
-    const char* why = check_buffers(
-        send, recv, Sides{.send_bytes = send_end * element, .recv_bytes = recv_end * element},
-        call);
+    const char* why = check_buffers(send, recv,
+                                    Sides{.send_bytes = send_end * element,
+                                          .recv_bytes = recv_end * element,
+                                          .send_blocks = {send_counts, send_displacements},
+                                          .recv_blocks = {recv_counts, recv_displacements}},
+                                    call, n, element);
     if (call.in_place) why = "send and recv must not be the same buffer";
     if (why != nullptr) return wrong(comm, kFunction, why);
     return submit(comm, call, out);
