@@ -2,7 +2,7 @@
 #include "operation.h"
 
 #include <c10/util/Exception.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <deque>
 #include <thread>
@@ -14,20 +14,21 @@ namespace weir::pytorch {
 class Completions {
  public:
   static Completions& get() {
-    // Never destroyed: operations may complete while the process ends.
-    static auto* const completions = new Completions;
-    return *completions;
+    static const bool is_made = [] {
+      current_ = new Completions;
+      // A child made by fork has neither the thread nor, for certain, an unlocked mutex.
+      pthread_atfork(nullptr, nullptr, [] { current_ = new Completions; });
+      return true;
+    }();
+    static_cast<void>(is_made);
+    return *current_;
   }
 
   // Starts the thread, where it does not run. False: completions have been stopped.
   bool start() {
     const std::lock_guard lock(mutex_);
     if (is_stopped_) return false;
-    if (process_ == getpid()) return true;
-    // In a child made by fork the thread is the parent's.
-    if (process_ != 0) new (&thread_) std::thread;
-    thread_ = std::thread([this] { run(); });
-    process_ = getpid();
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     return true;
   }
 
@@ -39,7 +40,17 @@ class Completions {
         operation.release();
         return;
       }
-      queue_.push_back(std::move(operation));
+      queue_.push_back({std::move(operation), nullptr});
+    }
+    changed_.notify_one();
+  }
+
+  // `task` is called by the thread; dropped after the end.
+  void post(std::function<void()> task) {
+    if (!start()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back({nullptr, std::move(task)});
     }
     changed_.notify_one();
   }
@@ -49,38 +60,46 @@ class Completions {
     {
       const std::lock_guard lock(mutex_);
       is_stopped_ = true;
-      for (auto& operation : queue_) operation.release();
+      for (Entry& entry : queue_) entry.operation.release();
       queue_.clear();
-      if (process_ != getpid()) return;
       thread = std::move(thread_);
-      process_ = 0;
     }
     changed_.notify_one();
     if (thread.joinable()) thread.join();
   }
 
  private:
+  struct Entry {
+    c10::intrusive_ptr<Operation> operation;
+    std::function<void()> task;
+  };
+
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
       changed_.wait(lock, [&] { return is_stopped_ || !queue_.empty(); });
       if (is_stopped_) return;
-      auto operation = std::move(queue_.front());
+      Entry entry = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
-      operation->complete_watched();
-      operation.reset();
+      if (entry.operation) entry.operation->complete_watched();
+      if (entry.task) entry.task();
+      entry = {};
       lock.lock();
     }
   }
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<c10::intrusive_ptr<Operation>> queue_;
+  std::deque<Entry> queue_;
   std::thread thread_;
-  pid_t process_ = 0;
   bool is_stopped_ = false;
+
+  // Never destroyed: operations may complete while the process ends.
+  static Completions* current_;
 };
+
+Completions* Completions::current_ = nullptr;
 
 void stop_completions() { Completions::get().stop(); }
 
@@ -144,6 +163,12 @@ std::exception_ptr Operation::exception() const {
   return exception_;
 }
 
+float Operation::duration_ms() const {
+  const std::lock_guard lock(mutex_);
+  if (!is_done_ || !begin_) return 0;
+  return std::chrono::duration<float, std::milli>(end_ - *begin_).count();
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
@@ -170,8 +195,12 @@ void Operation::watch() {
 void Operation::watch_locked() {
   // A thread that waits completes the operation.
   if (is_done_ || is_taken_ || is_watched_) return;
-  if (!Completions::get().start()) return;
   is_watched_ = true;
+  if (!Completions::get().start()) {
+    // Python is ending, and the transports may still write to the tensors: they stay.
+    c10::intrusive_ptr<Operation>::reclaim_copy(this).release();
+    return;
+  }
   unwatched_.store(requests_.size() + 1, std::memory_order_relaxed);
   for (const weir_request_t request : requests_) {
     auto self = c10::intrusive_ptr<Operation>::reclaim_copy(this);
@@ -220,6 +249,7 @@ void Operation::finish() {
     }
   }
   if (end_of_profile_) end_of_profile_();
+  if (when_finished_) Completions::get().post(std::move(when_finished_));
   std::vector<at::Tensor> kept;
   std::vector<std::function<void()>> actions;
   bool has_future = false;
@@ -227,6 +257,7 @@ void Operation::finish() {
     const std::lock_guard lock(mutex_);
     kept.swap(kept_);
     actions.swap(actions_);
+    if (begin_) end_ = std::chrono::steady_clock::now();
     exception_ = exception;
     is_done_ = true;
     is_taken_ = false;
