@@ -143,6 +143,10 @@ struct Algorithm {
   const Imported* imported = nullptr;  // set for programs from elsewhere
 };
 
+// The signal of Weir's programs over user windows that says "you may use my buffers". Where ranks
+// agree on windows before an operation, all have said so then.
+inline constexpr uint8_t kWindowsEntered = 0;
+
 inline bool uses_messages(const Algorithm& algorithm) {
   return !algorithm.needs_mapped && !algorithm.needs_user_windows;
 }

@@ -82,9 +82,49 @@ bool same_place(const Place& a, const Place& b) {
 
 }  // namespace
 
+bool MappedPlan::writes_to_scratch() const {
+  const uint32_t scratch = base_scratch(rank_count_);
+  return std::any_of(ops_.begin(), ops_.end(), [scratch](const MappedOp& op) {
+    return op.dst.base == scratch || (op.second && op.second_dst.base == scratch);
+  });
+}
+
+void MappedPlan::write_past_scratch() {
+  const auto in_scratch = [this](const Place& place) {
+    return place.base == base_scratch(rank_count_);
+  };
+  if (std::any_of(operands_.begin(), operands_.end(), in_scratch)) return;
+  for (MappedOp& op : ops_) {
+    if (!op.second || !in_scratch(op.dst)) continue;
+    op.dst = op.second_dst;
+    op.second = false;
+  }
+}
+
+void MappedPlan::find_measured_stages() {
+  slot_stage_ = output_stage_ = stages_.size();
+  const auto is_slot = [this](const MappedOp& op) {
+    return !op.second && op.dst.base == kBaseStaging + rank_;
+  };
+  const auto is_output = [this](const MappedOp& op) {
+    const auto lies_in = [this](const Place& place) {
+      return place.base == kBaseOutput || (place.base >= base_peer_output(rank_count_, 0) &&
+                                           place.base < base_scratch(rank_count_));
+    };
+    return lies_in(op.dst) && (!op.second || lies_in(op.second_dst));
+  };
+  for (size_t k = 0; k < stages_.size(); ++k) {
+    if (stages_[k].op_count == 0) continue;
+    const auto begin = ops_.begin() + stages_[k].first_op;
+    const auto end = begin + stages_[k].op_count;
+    if (slot_stage_ == stages_.size() && std::all_of(begin, end, is_slot)) slot_stage_ = k;
+    if (std::all_of(begin, end, is_output)) output_stage_ = k;
+  }
+}
+
 Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& program,
                                                      const Call& call, const Slicing& slicing,
-                                                     Arithmetic arithmetic) {
+                                                     Arithmetic arithmetic, uint32_t known_signal) {
   auto plan = std::make_unique<MappedPlan>();
   plan->slicing_ = slicing;
   plan->rank_ = program.rank;
@@ -99,10 +139,8 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
                  slicing.ring_bytes >= slicing.entry_bytes,
              "an entry holds the slots of one slice");
 
-  if (program.shape.scratch_slots > 0) {
-    WEIR_CHECK(!slicing.embedded_flags, "the line protocol has no scratch");
-    plan->scratch_.reset(new unsigned char[program.shape.scratch_slots * slicing.ring_bytes]);
-  }
+  WEIR_CHECK(!slicing.embedded_flags || program.shape.scratch_slots == 0,
+             "the line protocol has no scratch");
   Binder binder(program, call, slicing);
   const uint64_t longest_bytes = binder.map().length_max() * plan->element_bytes_;
   plan->slice_count_ =
@@ -132,6 +170,7 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
                                     kPhaseCount - 1));
         }
         signalled[op.signal] = true;
+        if (op.signal == known_signal) break;
         stage.signal_phase = op.signal;
         stage_has_work = true;
         break;
@@ -140,6 +179,7 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           return Status(Code::kUnsupported,
                         "a mapped program waits for the first signal of an index");
         }
+        if (op.signal == known_signal) break;
         if (stage_has_work || (stage.wait_phase >= 0 && stage.wait_phase != op.signal)) end_stage();
         stage.wait_phase = op.signal;
         if (op.peer == sched::kAllRanks) {
@@ -203,6 +243,13 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
     }
   }
   end_stage();
+  if (plan->writes_to_scratch()) {
+    plan->write_past_scratch();
+    if (plan->writes_to_scratch()) {
+      plan->scratch_.reset(new unsigned char[program.shape.scratch_slots * slicing.ring_bytes]);
+    }
+  }
+  plan->find_measured_stages();
 
   std::vector<bool> heard(program.rank_count, false);
   for (const Stage& s : plan->stages_) {

@@ -66,16 +66,31 @@ struct Slicing {
 
 class MappedPlan {
  public:
-  // kUnsupported when the program has other operations.
+  // kUnsupported when the program has other operations. `known_signal`: a signal that every rank is
+  // known to have given when a run starts, so that none gives it or waits for it; or
+  // kNoKnownSignal.
+  static constexpr uint32_t kNoKnownSignal = kPhaseCount;
   static Result<std::unique_ptr<MappedPlan>> bind(const sched::Program& program, const Call& call,
-                                                  const Slicing& slicing, Arithmetic arithmetic);
+                                                  const Slicing& slicing, Arithmetic arithmetic,
+                                                  uint32_t known_signal = kNoKnownSignal);
 
   uint64_t slice_count() const { return slice_count_; }
   const Slicing& slicing() const { return slicing_; }
+  size_t stage_count() const { return stages_.size(); }
+  // The stages that show how fast each kind of stores is: the one that fills slots only, and the
+  // last one that writes to users' buffers only. Past the end: none.
+  size_t slot_stage() const { return slot_stage_; }
+  size_t output_stage() const { return output_stage_; }
+  bool uses_scratch() const { return scratch_ != nullptr; }
 
  private:
   friend class MappedRun;
   friend class LineRun;
+
+  // What is folded into scratch only to be copied from there goes where the copy goes.
+  void write_past_scratch();
+  bool writes_to_scratch() const;
+  void find_measured_stages();
 
   Slicing slicing_;
   uint64_t what_ = 0;  // pack_what of the call
@@ -91,6 +106,8 @@ class MappedPlan {
   std::vector<MappedOp> ops_;
   std::vector<Place> operands_;
   std::vector<Stage> stages_;
+  size_t slot_stage_ = 0;
+  size_t output_stage_ = 0;
   std::unique_ptr<unsigned char[]> scratch_;  // slots, each a ring like the staging ring
   // Used by the one run at a time. The peer reads data that plain stores leave in a shared cache so
   // much faster that these stores may take 4.5 times as long (docs/performance.md).

@@ -97,10 +97,11 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
   const Slicing& slicing = plan_->slicing_;
   const bool stream_slots = slicing.choose_slot_stores && plan_->slot_stores_.streams();
   const bool stream_output = slicing.choose_output_stores && plan_->output_stores_.streams();
-  // The first stage only fills slots, the last one only output.
   StoreChoice* measured = nullptr;
-  if (slicing.choose_slot_stores && stage_index == 0) measured = &plan_->slot_stores_;
-  if (slicing.choose_output_stores && stage_index + 1 == plan_->stages_.size()) {
+  if (slicing.choose_slot_stores && stage_index == plan_->slot_stage_) {
+    measured = &plan_->slot_stores_;
+  }
+  if (slicing.choose_output_stores && stage_index == plan_->output_stage_) {
     measured = &plan_->output_stores_;
   }
   if (measured != nullptr && !measured->measures()) measured = nullptr;
@@ -116,12 +117,15 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     if (op.length_bytes <= slice_offset) continue;
     const uint64_t bytes = std::min(slice_bytes, op.length_bytes - slice_offset);
     written_bytes += bytes;
-    const bool to_slot = op.dst.base == kBaseStaging + context.rank;
+    const auto streams = [&](const Place& place) {
+      if (place.base == kBaseStaging + context.rank) return stream_slots;
+      return stream_output && place.base != base_scratch(context.rank_count);
+    };
     unsigned char* dst = address(bases_, op.dst, ring_offset, slice_offset);
     const Place* operands = &plan_->operands_[op.first_operand];
     if (!op.reduce) {
       copy_bytes(dst, address(bases_, operands[0], ring_offset, slice_offset), bytes,
-                 to_slot ? stream_slots : stream_output);
+                 streams(op.dst));
       continue;
     }
     sources_.resize(op.operand_count);
@@ -140,11 +144,11 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
     // A scaled copy is a reduction of one operand, without a fold.
     const bool divides = (op.operand_count > 1 && !op.partial) || plan_->rank_count_ == 1;
     args.divisor = divides ? plan_->divisor_ : 1;
-    args.streaming = to_slot ? stream_slots : stream_output;
-    // Only the first destination is streamed: the slot, where it matters more.
-    if (op.second && stream_slots) {
+    args.streaming = streams(op.dst);
+    args.second_streaming = op.second && streams(op.second_dst);
+    if (args.second_streaming && !args.streaming) {
       std::swap(args.dst, args.second_dst);
-      args.streaming = true;
+      std::swap(args.streaming, args.second_streaming);
     }
     plan_->kernel_(args);
   }

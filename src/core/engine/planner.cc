@@ -462,7 +462,10 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
   plan->protocol = slicing.embedded_flags         ? Protocol::kLine
                    : algorithm.needs_user_windows ? Protocol::kWindows
                                                   : Protocol::kSlots;
-  auto bound = MappedPlan::bind(program, call, slicing, options_.arithmetic);
+  // All ranks have called the operation when they know that all buffers lie in windows.
+  const bool entered = plan->protocol == Protocol::kWindows && algorithm.imported == nullptr;
+  auto bound = MappedPlan::bind(program, call, slicing, options_.arithmetic,
+                                entered ? algo::kWindowsEntered : MappedPlan::kNoKnownSignal);
   if (!bound.ok()) return bound.status();
   plan->mapped = bound.take();
   return plan;

@@ -35,6 +35,11 @@ class CallAgreement {
     return !windows_.any() || on_windows(request, planner, in_windows);
   }
 
+  // Whether a call with blocks of equal length may begin without.
+  bool is_needless(const engine::Call& call) const {
+    return call.recv_counts == nullptr && !windows_.any();
+  }
+
   // Publishes the blocks of the next call, an all_to_all_v, whose `plan` is one of lines, with its
   // description.
   void publish_blocks(const engine::Call& call, const engine::Plan& plan);
