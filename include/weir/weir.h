@@ -442,21 +442,21 @@ typedef struct weir_leaf_share_t {
 #define WEIR_LEAF_SHARE_INIT \
   { sizeof(weir_leaf_share_t), 0, 0, 0, 0 }
 
-/* The share of `rank` of `rank_count`, of `leaf_count` leaves in all (1 to WEIR_LEAF_COUNT_MAX). The
- * first leaf_count % rank_count ranks have one leaf more than the others. Thread-safe. */
+/* The share of `rank` of `rank_count`, of `leaf_count` leaves in all (1 to WEIR_LEAF_COUNT_MAX).
+ * The first leaf_count % rank_count ranks have one leaf more than the others. Thread-safe. */
 WEIR_API WEIR_MUST_CHECK weir_result_t weir_leaf_share(int leaf_count, int rank_count, int rank,
                                                        weir_leaf_share_t* share);
 
-/* The leaves of a rank on their way to nodes. It begins as WEIR_TREE_FOLD_INIT with the fields up to
- * `nodes` set; these stay as they are until the last leaf. Used by one thread at a time. */
+/* The leaves of a rank on their way to nodes. It begins as WEIR_TREE_FOLD_INIT with the fields up
+ * to `nodes` set; these stay as they are until the last leaf. Used by one thread at a time. */
 typedef struct weir_tree_fold_t {
   size_t struct_bytes;
   int leaf_count; /* of all ranks */
   int rank_count;
   int rank;
   weir_datatype_t type;
-  weir_redop_t op;
-  size_t count; /* elements of a leaf */
+  weir_redop_t op; /* WEIR_AVG: sums, which the collective divides */
+  size_t count;    /* elements of a leaf */
   /* The caller's memory: node_capacity arrays of `count` partial results, one after the other. */
   void* nodes;
   /* Written by weir_tree_fold. 0 begins again. */

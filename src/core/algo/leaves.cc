@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folds over leaves (base/leaves.h): each element of the result is the balanced tree over all
-// leaves, whatever the number of ranks. Ranks bring the nodes of their leaves; a rank that folds has
-// all nodes of a chunk, in the order of the leaves, and folds them as the tree does.
+// leaves, whatever the number of ranks. Ranks bring the nodes of their leaves; a rank that folds
+// has all nodes of a chunk, in the order of the leaves, and folds them as the tree does.
 //
 //   direct            over mapped Staging, one phase: every rank folds all nodes of all ranks
 //   direct_two_phase  a chunk per rank, which its owner folds; the others round what it has staged

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // LeafFold: the local part of a fold over leaves (base/leaves.h). It folds the leaves of one rank,
 // which come in order, one or several at a time, to the nodes that the rank brings to a collective.
-// A node is folded as soon as its leaves are there, so that few nodes are held: like the digits of a
-// binary counter. A value over the caller's memory; used by one thread at a time.
+// A node is folded as soon as its leaves are there, so that few nodes are held, like the digits of
+// a binary counter. A value over the caller's memory; used by one thread at a time.
 #pragma once
 
 #include <cstddef>

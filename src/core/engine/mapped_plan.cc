@@ -195,6 +195,12 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
               bound.reduce = true;
             }
           }
+          // What another rank has folded is only copied where it has the type of the result: of
+          // several leaves, Staging holds single operands of a tree only then.
+          if (op.tree && op.operand_count == 1 && call.leaf_count > 1 && !call.average &&
+              plan->output_shift_ == 0 && named.space == Space::kStaging) {
+            bound.reduce = bound.tree = bound.result = false;
+          }
           // A reduction to the output and a copy of it into staging: one pass writes both.
           if (!reduce && !plan->ops_.empty() && plan->ops_.size() > stage.first_op) {
             MappedOp& before = plan->ops_.back();

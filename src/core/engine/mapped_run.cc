@@ -127,8 +127,12 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
         tree_operands_[k] = {address(bases_, operands[k], ring_offset, slice_offset),
                              operands[k].folds};
       }
-      const TreeArgs args{dst, tree_operands_.data(), op.operand_count,
-                          bytes / plan_->element_bytes_, plan_->divisor_};
+      const TreeArgs args{dst,
+                          tree_operands_.data(),
+                          op.operand_count,
+                          bytes / plan_->element_bytes_,
+                          plan_->divisor_,
+                          to_slot ? stream_slots : stream_output};
       (op.result ? plan_->tree_.result : plan_->tree_.partial)(args);
       continue;
     }

@@ -5,8 +5,8 @@
 // depend on instruction set, alignment, element count, nor on how the tree is divided over calls.
 // Thread-safe.
 //
-// As reduce.h with Arithmetic::kIeee: every NaN that is stored is the positive quiet one, -0 is less
-// than +0, integers wrap, averages of integers truncate towards zero.
+// As reduce.h with Arithmetic::kIeee: every NaN that is stored is the positive quiet one, -0 is
+// less than +0, integers wrap, averages of integers truncate towards zero.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,8 @@ struct TreeArgs {
   const TreeOperand* operands = nullptr;
   uint32_t operand_count = 0;  // >= 1; the folds leave one result
   size_t element_count = 0;
-  uint32_t divisor = 1;  // of a result (average)
+  uint32_t divisor = 1;    // of a result (average)
+  bool streaming = false;  // dst is written with non-temporal stores, and the fence they need
 };
 
 using TreeKernel = void (*)(const TreeArgs& args);

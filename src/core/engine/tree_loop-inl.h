@@ -15,6 +15,7 @@
 
 #include "core/engine/reduce_loop-inl.h"
 #include "core/engine/tree.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -52,18 +53,22 @@ class Tree {
     if constexpr (!kFloat && kIsResult) {
       if (args.divisor != 1) return run_and_divide(args.element_count, args.divisor);
     }
-    run_range(0, args.element_count);
+    run_range(0, args.element_count, args.streaming);
   }
 
  private:
-  HWY_NOINLINE void run_range(size_t at, size_t end) const {
+  // Aligns dst, because stores that cross a line cost twice and non-temporal ones must not.
+  HWY_NOINLINE void run_range(size_t at, size_t end, bool streaming) const {
     const size_t past_line = reinterpret_cast<uintptr_t>(dst_ + at * sizeof(Result)) % kLineBytes;
-    if (end - at >= 2 * kBlock + kLineBytes && past_line % sizeof(Result) == 0 && past_line != 0) {
+    const bool is_long = end - at >= 2 * kBlock + kLineBytes;
+    if (is_long && past_line % sizeof(Result) == 0 && past_line != 0) {
       const size_t head = at + (kLineBytes - past_line) / sizeof(Result);
       run_ragged(at, head);
       at = head;
     }
-    for (; at + kBlock <= end; at += kBlock) fold_block(at);
+    streaming = streaming && is_long && past_line % sizeof(Result) == 0;
+    for (; at + kBlock <= end; at += kBlock) fold_block(at, streaming);
+    if (streaming) hwy::FlushStream();
     run_ragged(at, end);
   }
 
@@ -71,15 +76,14 @@ class Tree {
     constexpr size_t kPieceCount = 4096 / sizeof(Stored);
     for (size_t at = 0; at < count; at += kPieceCount) {
       const size_t piece = std::min(kPieceCount, count - at);
-      run_range(at, at + piece);
+      run_range(at, at + piece, false);
       divide_integers<Stored>(dst_ + at * sizeof(Stored), piece, divisor);
     }
   }
 
   HWY_NOINLINE void run_ragged(size_t at, size_t end) const {
-    for (; at < end; at += std::min(kLanes, end - at)) {
-      fold_some(at, std::min(kLanes, end - at));
-    }
+    for (; end - at >= kLanes; at += kLanes) fold_some<true>(at, kLanes);
+    if (at != end) fold_some<false>(at, end - at);
   }
 
   HWY_INLINE VecOf<DWide> load_at(const TreeOperand& operand, size_t at) const {
@@ -92,7 +96,9 @@ class Tree {
     return Element::widen(dw, load(ds, from + at * sizeof(Stored)));
   }
 
+  template <bool kWhole>
   HWY_INLINE VecOf<DWide> load_some(const TreeOperand& operand, size_t at, size_t count) const {
+    if constexpr (kWhole) return load_at(operand, at);
     const DWide dw;
     const hn::Rebind<Stored, DWide> ds;
     const auto* from = static_cast<const uint8_t*>(operand.data);
@@ -124,7 +130,7 @@ class Tree {
 
   // In both of these the loads of all operands come before any store, so that dst may be one.
 
-  HWY_INLINE void fold_block(size_t at) const {
+  HWY_INLINE void fold_block(size_t at, bool streaming) const {
     const DWide dw;
     const hn::Rebind<Result, DWide> dr;
     HWY_ALIGN Wide stack[kTreeDepth][kBlock];
@@ -165,21 +171,30 @@ class Tree {
     }
     uint8_t* to = dst_ + at * sizeof(Result);
     constexpr size_t kBytes = kLanes * sizeof(Result);
+    if (streaming) {
+      store_streaming(dr, finish(total0), to);
+      store_streaming(dr, finish(total1), to + kBytes);
+      store_streaming(dr, finish(total2), to + 2 * kBytes);
+      store_streaming(dr, finish(total3), to + 3 * kBytes);
+      return;
+    }
     store(dr, finish(total0), to);
     store(dr, finish(total1), to + kBytes);
     store(dr, finish(total2), to + 2 * kBytes);
     store(dr, finish(total3), to + 3 * kBytes);
   }
 
+  // The next kLanes elements (kWhole), or fewer.
+  template <bool kWhole>
   HWY_INLINE void fold_some(size_t at, size_t count) const {
     const DWide dw;
     const hn::Rebind<Result, DWide> dr;
     HWY_ALIGN Wide stack[kTreeDepth][kLanes];
     uint32_t depth = 0;
-    auto total = load_some(operands_[0], at, count);
+    auto total = load_some<kWhole>(operands_[0], at, count);
     for (uint32_t k = 1; k < operand_count_; ++k) {
       const TreeOperand& operand = operands_[k];
-      const auto next = load_some(operand, at, count);
+      const auto next = load_some<kWhole>(operand, at, count);
       if (operand.folds == 0) {
         hn::Store(total, dw, stack[depth++]);
         total = next;
@@ -190,7 +205,12 @@ class Tree {
         total = fold_two(hn::Load(dw, stack[--depth]), total);
       }
     }
-    store_first(dr, finish(total), dst_ + at * sizeof(Result), count);
+    uint8_t* to = dst_ + at * sizeof(Result);
+    if constexpr (kWhole) {
+      store(dr, finish(total), to);
+    } else {
+      store_first(dr, finish(total), to, count);
+    }
   }
 
   uint8_t* const dst_;

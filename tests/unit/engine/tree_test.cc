@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of folds over leaves, and the local fold, against a reference that is computed node by
-// node, on every instruction set.
+// The kernels of folds over leaves, and the local fold, against a reference that is computed node
+// by node, on every instruction set.
 #include "core/engine/tree.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdlib>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
@@ -110,7 +111,7 @@ void check_kernels(DataType type, Fold fold, uint32_t leaf_count, size_t count, 
   GuardedBuffer dst(partial_bytes + 64);
   for (const uint32_t divisor : {1u, leaf_count}) {
     uint8_t* to = dst.to_end(offset, result_bytes);
-    kernels.result({to, operands.data(), leaf_count, count, divisor});
+    kernels.result({to, operands.data(), leaf_count, count, divisor, random() % 2 == 0});
     ASSERT_EQ(Bytes(to, to + result_bytes), test::reference_result(type, *node, count, divisor))
         << name_of(type) << " " << name_of(fold) << ", " << leaf_count << " leaves of " << count
         << ", divisor " << divisor << ", " << reduce_kernel_target();
