@@ -28,6 +28,7 @@ using weir::api::kBytesMax;
 using weir::api::report;
 using weir::api::set_reduction;
 using weir::api::Sides;
+using weir::api::submit;
 using weir::api::valid_type;
 using weir::comm::Communicator;
 using weir::comm::in_callback;
@@ -116,7 +117,9 @@ weir_result_t launch(weir_comm_t comm, weir_request_t* out, Fill fill) {
   return report(communicator.finish(request), comm);
 }
 
-weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
+}  // namespace
+
+weir_result_t weir::api::submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
   if (out == nullptr && t_call_nesting == 0) [[likely]] {
     const Status status = comm->comm->run(call);
     return status.ok() ? WEIR_OK : report(status, comm);
@@ -124,21 +127,17 @@ weir_result_t submit(weir_comm_t comm, const Call& call, weir_request_t* out) {
   return launch(comm, out, [&](Request& request) {
     request.kind = RequestKind::kCollective;
     request.call = call;
-    const Rank n = comm->comm->rank_count();
-    if (call.block_counts != nullptr) {
-      request.block_counts.assign(call.block_counts, call.block_counts + n);
-    }
-    if (call.block_displacements != nullptr) {
-      request.block_displacements.assign(call.block_displacements, call.block_displacements + n);
-    }
-    if (call.recv_counts != nullptr) {
-      request.recv_counts.assign(call.recv_counts, call.recv_counts + n);
-    }
-    if (call.recv_displacements != nullptr) {
-      request.recv_displacements.assign(call.recv_displacements, call.recv_displacements + n);
-    }
+    const auto keep = [n = comm->comm->rank_count()](const size_t* values, auto& to) {
+      if (values != nullptr) to.assign(values, values + n);
+    };
+    keep(call.block_counts, request.block_counts);
+    keep(call.block_displacements, request.block_displacements);
+    keep(call.recv_counts, request.recv_counts);
+    keep(call.recv_displacements, request.recv_displacements);
   });
 }
+
+namespace {
 
 // ---- Arguments -------------------------------------------------------------------------------
 

@@ -89,9 +89,18 @@ constexpr std::array kAll = {
     &kDisseminationBarrier,
 };
 
+constexpr std::array kOfLeaves = {
+    &kLeavesDirectAllReduce,  &kLeavesTwoPhaseAllReduce,   &kLeavesDoublingAllReduce,
+    &kLeavesOrderedAllReduce, &kLeavesDirectReduceScatter, &kLeavesPairwiseReduceScatter,
+    &kLeavesDirectReduce,     &kLeavesTwoPhaseReduce,      &kLeavesOrderedReduce,
+    &kLeavesLinearReduce,
+};
+
 }  // namespace
 
 std::span<const Algorithm* const> all_algorithms() { return kAll; }
+
+std::span<const Algorithm* const> leaf_algorithms() { return kOfLeaves; }
 
 const Algorithm* find_algorithm(Collective collective, std::string_view name) {
   return find_algorithm(collective, name, kAll);

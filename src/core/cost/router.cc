@@ -70,6 +70,7 @@ const char* why_excluded(const algo::Algorithm& algorithm, const Request& reques
         problem.lengths == algo::BlockLengths::kEqual) {
       return "is only for blocks of different lengths";
     }
+    if (problem.leaf_count > 0) return "does not suit this number of leaves and ranks";
     if (algorithm.imported == nullptr) return "needs hosts numbered in the order of their ranks";
     return algorithm.imported->program(0).rank_count != problem.rank_count
                ? "was made for another number of ranks"

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "core/base/check.h"
 #include "core/engine/chunk_map.h"
@@ -25,7 +26,8 @@ class Binder {
         call_(call),
         slicing_(slicing),
         map_(call, program.rank, program.rank_count, program.shape.chunk_count),
-        element_bytes_(element_bytes(call.type)) {}
+        element_bytes_(input_element_bytes(call)),
+        output_element_bytes_(element_bytes(call.type)) {}
 
   const ChunkMap& map() const { return map_; }
 
@@ -40,14 +42,16 @@ class Binder {
     const uint32_t chunk = ref.chunk + index;
     const bool local = ref.rank == program_.rank;
     Place place;
+    place.folds = ref.folds;
     switch (ref.space) {
       case Space::kInput:
         place.base = local ? kBaseInput : base_peer_input(program_.rank_count, ref.rank);
-        place.offset_bytes = map_.input_offset(chunk) * element_bytes_;
+        place.offset_bytes =
+            (ref.node * map_.node_stride() + map_.input_offset(chunk)) * element_bytes_;
         break;
       case Space::kOutput:
         place.base = local ? kBaseOutput : base_peer_output(program_.rank_count, ref.rank);
-        place.offset_bytes = map_.output_offset(chunk) * element_bytes_;
+        place.offset_bytes = map_.output_offset(chunk) * output_element_bytes_;
         break;
       case Space::kStaging:
         place.base = kBaseStaging + ref.rank;
@@ -74,6 +78,7 @@ class Binder {
   const Slicing& slicing_;
   ChunkMap map_;
   uint64_t element_bytes_;
+  uint64_t output_element_bytes_;
 };
 
 bool same_place(const Place& a, const Place& b) {
@@ -130,9 +135,15 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
   plan->rank_ = program.rank;
   plan->rank_count_ = program.rank_count;
   plan->what_ = pack_what(call);
-  plan->element_bytes_ = element_bytes(call.type);
+  plan->element_bytes_ = input_element_bytes(call);
+  plan->output_shift_ =
+      static_cast<uint32_t>(std::countr_zero(plan->element_bytes_ / element_bytes(call.type)));
   plan->kernel_ = reduce_kernel(call.type, call.fold, arithmetic);
   plan->divisor_ = call.average ? program.rank_count : 1;
+  if (call.leaf_count > 0) {
+    plan->tree_ = tree_kernels(call.type, call.fold);
+    plan->divisor_ = call.average ? call.leaf_count : 1;
+  }
   plan->scaled_ = call.scaled;
   WEIR_CHECK(slicing.slice_bytes % 64 == 0 && slicing.slice_bytes > 0, "slices are whole lines");
   WEIR_CHECK(slicing.entry_bytes >= program.shape.staging_slots * slicing.slice_bytes &&
@@ -209,6 +220,8 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           MappedOp bound;
           bound.reduce = reduce;
           bound.partial = op.partial;
+          bound.tree = op.tree;
+          bound.result = op.tree && op.dst.space == Space::kOutput;
           bound.length_bytes = binder.length_bytes(op.dst, named, i);
           bound.dst = binder.place(op.dst, i);
           bound.first_operand = static_cast<uint32_t>(plan->operands_.size());
@@ -222,10 +235,17 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
               bound.reduce = true;
             }
           }
+          // What another rank has folded is only copied where it has the type of the result: of
+          // several leaves, Staging holds single operands of a tree only then.
+          if (op.tree && op.operand_count == 1 && call.leaf_count > 1 && !call.average &&
+              plan->output_shift_ == 0 && named.space == Space::kStaging) {
+            bound.reduce = bound.tree = bound.result = false;
+          }
           // A reduction to the output and a copy of it into staging: one pass writes both.
           if (!reduce && !plan->ops_.empty() && plan->ops_.size() > stage.first_op) {
             MappedOp& before = plan->ops_.back();
-            if (before.reduce && !before.second && before.length_bytes == bound.length_bytes &&
+            if (before.reduce && !before.tree && !before.second &&
+                before.length_bytes == bound.length_bytes &&
                 same_place(before.dst, plan->operands_.back())) {
               before.second = true;
               before.second_dst = bound.dst;

@@ -20,6 +20,7 @@
 #include "core/engine/reduce.h"
 #include "core/engine/run.h"
 #include "core/engine/store_choice.h"
+#include "core/engine/tree.h"
 #include "core/sched/program.h"
 
 namespace weir::engine {
@@ -28,6 +29,7 @@ namespace weir::engine {
 struct Place {
   uint32_t base = 0;    // index into the bases of the run
   bool staged = false;  // in the ring: + ring offset of the slice; else + slice * slice_bytes
+  uint8_t folds = 0;    // of an operand of a tree
   uint64_t offset_bytes = 0;
 };
 
@@ -35,6 +37,8 @@ struct MappedOp {
   bool reduce = false;   // else copy of operand 0 (a scaled copy is a reduce of one operand)
   bool second = false;   // second_dst is in use
   bool partial = false;  // further folds complete the result: no division for an average
+  bool tree = false;     // a reduce of a fold over leaves; result: dst is Output
+  bool result = false;
   uint32_t scaled_operand = kNoSource;
   uint32_t first_operand = 0;
   uint32_t operand_count = 0;
@@ -97,12 +101,16 @@ class MappedPlan {
   Rank rank_ = 0;
   Rank rank_count_ = 1;
   uint64_t slice_count_ = 1;
+  // Of a fold over leaves: of a partial result. Those of results, of which Output consists, are
+  // shorter by this shift.
   uint64_t element_bytes_ = 1;
+  uint32_t output_shift_ = 0;
   uint32_t divisor_ = 1;
   bool scaled_ = false;
   bool hears_all_ = false;  // a rank that has finished knows that all ranks have begun
   bool mutual_ = false;     // the collective has no root
   ReduceKernel kernel_ = nullptr;
+  TreeKernels tree_;  // of a fold over leaves
   std::vector<MappedOp> ops_;
   std::vector<Place> operands_;
   std::vector<Stage> stages_;

@@ -121,8 +121,25 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
       if (place.base == kBaseStaging + context.rank) return stream_slots;
       return stream_output && place.base != base_scratch(context.rank_count);
     };
-    unsigned char* dst = address(bases_, op.dst, ring_offset, slice_offset);
+    const uint64_t dst_slice_offset =
+        op.result ? slice_offset >> plan_->output_shift_ : slice_offset;
+    unsigned char* dst = address(bases_, op.dst, ring_offset, dst_slice_offset);
     const Place* operands = &plan_->operands_[op.first_operand];
+    if (op.tree) {
+      tree_operands_.resize(op.operand_count);
+      for (uint32_t k = 0; k < op.operand_count; ++k) {
+        tree_operands_[k] = {address(bases_, operands[k], ring_offset, slice_offset),
+                             operands[k].folds};
+      }
+      const TreeArgs args{dst,
+                          tree_operands_.data(),
+                          op.operand_count,
+                          bytes / plan_->element_bytes_,
+                          plan_->divisor_,
+                          streams(op.dst)};
+      (op.result ? plan_->tree_.result : plan_->tree_.partial)(args);
+      continue;
+    }
     if (!op.reduce) {
       copy_bytes(dst, address(bases_, operands[0], ring_offset, slice_offset), bytes,
                  streams(op.dst));
@@ -176,8 +193,10 @@ void MappedRun::prefetch_outputs(uint64_t slice) const {
   for (uint32_t i = 0; i < stage.op_count; ++i) {
     const MappedOp& op = plan_->ops_[stage.first_op + i];
     if (op.dst.base != kBaseOutput || op.length_bytes <= slice_offset) continue;
-    prefetch_for_write(bases_[kBaseOutput] + op.dst.offset_bytes + slice_offset,
-                       std::min(plan_->slicing_.slice_bytes, op.length_bytes - slice_offset));
+    const uint32_t shift = plan_->output_shift_;
+    const uint64_t bytes = std::min(plan_->slicing_.slice_bytes, op.length_bytes - slice_offset);
+    prefetch_for_write(bases_[kBaseOutput] + op.dst.offset_bytes + (slice_offset >> shift),
+                       bytes >> shift);
   }
 }
 

@@ -43,6 +43,7 @@ class MappedRun final : public Run {
   std::vector<unsigned char*> bases_;
   std::vector<uint64_t> next_slice_;  // by stage
   std::vector<const void*> sources_;  // of the reduction being run
+  std::vector<TreeOperand> tree_operands_;
 };
 
 }  // namespace weir::engine

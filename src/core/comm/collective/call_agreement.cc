@@ -148,7 +148,7 @@ bool CallAgreement::on_lengths(Request& request, engine::Planner& planner, Statu
 bool CallAgreement::on_windows(Request& request, const engine::Planner& planner, bool* in_windows) {
   const engine::Call& call = request.call;
   *in_windows = false;
-  if (!context_.mapped() || context_.rank_count == 1 || call.scaled ||
+  if (!context_.mapped() || context_.rank_count == 1 || call.scaled || call.leaf_count > 0 ||
       call.block_counts != nullptr || !planner.uses_windows(call.collective)) {
     return true;
   }
