@@ -16,21 +16,22 @@ _WORD = 1 << 64
 class Window:
     """A tensor of each rank that all ranks of a group read and write, and counters beside it.
 
-    Creating one is collective over ``group``: each rank passes a contiguous CPU tensor of any shape
-    and size (also of 0 elements), all of one type, and the same number of ``signals``: words of 64
-    bits that begin as 0. The tensor is not copied and belongs to the window until its end.
+    Creating one is collective over ``group``: each rank passes a contiguous CPU tensor of any
+    shape and size (also of 0 elements), all of one type, and the same number of ``signals``: words of
+    64 bits that begin as 0. The tensor is not copied and belongs to the window until its end.
 
-    An operation names the *target*, a rank in the group, which need not call anything. Offsets count
-    elements of the target's tensor, as if it were flat. ``put``, ``put_signal`` and ``signal`` are
-    complete when their tensor may be reused; its elements may still be on their way. They have arrived
+    An operation names the *target*, a rank in the group, which need not call anything. Offsets
+    count elements of the target's tensor, as if it were flat. ``put``, ``put_signal`` and
+    ``signal`` are complete when their tensor may be reused; its elements may still be on their way.
+    They have arrived
 
     * when a rank has waited for the signal of a ``put_signal``: its elements, and those of what
       this rank has called before and ordered by ``fence`` or ``flush``;
     * when ``flush`` has returned.
 
     With ``async_op=True`` an operation returns a ``Work`` and its tensor is in use until that is
-    complete; without, it returns when it is complete, without the GIL meanwhile. Errors are those of
-    the group's other operations: ``ValueError`` for a wrong target, offset or signal,
+    complete; without, it returns when it is complete, without the GIL meanwhile. Errors are those
+    of the group's other operations: ``ValueError`` for a wrong target, offset or signal,
     ``DistBackendError`` where a rank is lost or the group's timeout passes. Any thread may call.
 
         with weir.Window(torch.zeros(1000), signals=1) as window:
@@ -104,7 +105,7 @@ class Window:
         async_op: Literal[True],
     ) -> dist.Work: ...
     def put_signal(self, data, target, signal, offset=0, value=1, *, async_op=False):
-        """As ``put``; once the elements are there, adds ``value`` to the target's word ``signal``."""
+        """As ``put``; then, once the elements are there, as ``signal``."""
         return self._window.put_signal(
             data.detach(), target, self._bytes(data, offset), signal, value % _WORD, async_op
         )
@@ -146,11 +147,11 @@ class Window:
         return self._window.signal_value(signal)
 
     def fetch_add(self, target: int, signal: int, value: int = 1) -> int:
-        """Adds ``value`` to the target's word ``signal``, modulo 2^64; returns what it was before."""
+        """Adds ``value`` to the target's word, modulo 2^64; returns what it was before."""
         return self._window.fetch_add(target, signal, value % _WORD)
 
     def compare_swap(self, target: int, signal: int, expected: int, desired: int) -> int:
-        """Sets the target's word to ``desired`` if it is ``expected``; returns what it was before."""
+        """Sets the target's word to ``desired`` if it is ``expected``; returns what it was."""
         return self._window.compare_swap(target, signal, expected % _WORD, desired % _WORD)
 
     def fence(self, target: int | None = None) -> None:

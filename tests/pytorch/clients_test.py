@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed's ZeRO, the Hugging Face Trainer, Accelerate and Megatron-core's tensor parallel, stock.
+"""DeepSpeed's ZeRO, the Hugging Face Trainer, Accelerate, and Megatron-core's tensor parallel.
 
-Each function is left out where its package is not installed (`tools/pytorch --clients`); exit status 77
-where none is. Trainer and Accelerate know the backends of PyTorch by name: they run in Gloo's place.
+Each function is left out where its package is not installed (`tools/pytorch --clients`); exit
+status 77 where none is. Trainer and Accelerate know the backends of PyTorch by name: they run in
+Gloo's place.
 """
 
 import importlib.util
@@ -193,9 +194,7 @@ if has("megatron"):
         )
         options = {"config": config, "bias": True, "init_method": nn.init.zeros_}
         columns = ColumnParallelLinear(16, 32, gather_output=False, **options)
-        rows = RowParallelLinear(
-            32, 16, input_is_parallel=True, skip_bias_add=False, **options
-        )
+        rows = RowParallelLinear(32, 16, input_is_parallel=True, skip_bias_add=False, **options)
         torch.manual_seed(31)
         up, down = nn.Linear(16, 32).double(), nn.Linear(32, 16).double()
         with torch.no_grad():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data parallel training: a server with workers, and DistributedDataParallel, against one process."""
+"""Data parallel training against one process: a server with workers, DistributedDataParallel."""
 
 import ranks
 import schemes
@@ -72,21 +72,21 @@ def test_ddp_reduces_buckets_during_the_backward_pass(rank, size):
     net = wrapped(bucket_cap_mb=BUCKET_MB)
     served_before_the_last_gradient = []
 
-    def at_the_last_gradient(_):
+    def served():
         import weir
 
-        served_before_the_last_gradient.append(weir.operation_counts()["ALLREDUCE"].calls)
+        return weir.operation_counts()["ALLREDUCE"].calls
+
+    def at_the_last_gradient(_):
+        served_before_the_last_gradient.append(served())
 
     optimizer = schemes.optimizer_of(net)
     own = own_batches(rank, size)
     schemes.train(net, optimizer, own[:1])
     # The backward pass comes to the first layer last.
     net.module[0].weight.register_hook(at_the_last_gradient)
-    before = 0
     for inputs_and_targets in own[1:]:
-        import weir
-
-        before = weir.operation_counts()["ALLREDUCE"].calls
+        before = served()
         schemes.train(net, optimizer, [inputs_and_targets])
         assert served_before_the_last_gradient[-1] > before, "no bucket before the pass ended"
     assert len(served_before_the_last_gradient) == STEPS - 1

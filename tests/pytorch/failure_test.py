@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank is killed in a step: all others are told which, and go on from the last checkpoint without it.
+"""A rank is killed in a step: all others are told which, and go on from the last checkpoint.
 
-What they compute from there has the bits of a run that is started from that checkpoint with that many
-ranks. Started without RANK it runs both.
+What they compute from there has the bits of a run that is started from that checkpoint with that
+many ranks. Started without RANK it runs both.
 """
 
 import os
@@ -17,7 +17,8 @@ STEPS = 6
 SAVED_AFTER = 2  # steps
 KILLED_IN = 4
 ROWS = 12  # of 2, 3 and 4 ranks alike
-# The error comes by a closed connection. A busy machine takes its time; a deadline would be minutes.
+# The error comes by a closed connection, in milliseconds, and later on a busy machine; a deadline
+# would be minutes.
 TOLD_WITHIN_S = 20
 
 

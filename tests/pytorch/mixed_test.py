@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines of data and tensor parallel stages, and overlapping groups that are all active; 4 ranks."""
+"""Pipelines of data and tensor parallel stages, and overlapping groups all active, on 4 ranks."""
 
 import itertools
 import threading
@@ -21,7 +21,8 @@ MICROBATCHES = 4
 
 def stage_of(index):
     torch.manual_seed(20 + index)
-    return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH)).double()
+    layers = nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH)
+    return nn.Sequential(*layers).double()
 
 
 def data():

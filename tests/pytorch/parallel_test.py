@@ -135,7 +135,9 @@ def test_uneven_columns_and_rows(rank, size):
     x = inputs(10)
     expected = reference(x)
     expected.square().sum().backward()
-    net = parallelize_module(net, mesh, {"0": ColwiseParallel(use_local_output=False), "2": RowwiseParallel()})
+    # As DTensors the columns know how they are cut.
+    columns = ColwiseParallel(use_local_output=False)
+    net = parallelize_module(net, mesh, {"0": columns, "2": RowwiseParallel()})
     schemes.forget_served()
     found = net(x)
     found.square().sum().backward()
@@ -339,8 +341,8 @@ def test_ring_attention(rank, size):
 
 
 def test_context_parallel_of_pytorch(rank, size):
-    """PyTorch's ring attention. Its context_parallel() does not replace the attention of processors,
-    so the ring is called with that."""
+    """PyTorch's ring attention. Its context_parallel() does not replace the attention of
+    processors, so the ring is called with that."""
     aten = torch.ops.aten
     length = 4 * size
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of training schemes share: a small model, its training in one process, and checks."""
+"""What the tests of training schemes share: a model, its training in one process, and checks."""
 
 import ranks
 import torch

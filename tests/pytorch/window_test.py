@@ -127,10 +127,11 @@ def test_wrong_calls(rank, size):
     ranks.served()
 
 
-# ---- The parameter server ---------------------------------------------------------------------------
-# Rank 0 serves the parameters, a flat tensor, by its window. Each worker puts its gradient into its
-# slots at the server, one for each step that it may be ahead, and counts in a signal of its own. The
-# server signals to each worker up to which step the gradients of all are applied.
+# ---- The parameter server ----
+# Rank 0 serves by its window, which holds the number of steps whose gradients are all applied, then
+# the parameters, a flat tensor, and the gradients. Each worker puts its gradient into its
+# slots at the server, one for each step that it may be ahead, and counts in a signal of its own.
+# The server signals to each worker when the gradients of one more step are all applied.
 
 
 def flat_of(tensors):
@@ -148,7 +149,7 @@ def gradient(net, flat, worker, step):
     return flat_of(p.grad for p in net.parameters())
 
 
-def serve(window, parameters, workers, slots, staleness):
+def serve(window, version, parameters, workers, slots, staleness):
     applied = [0] * workers
     announced = 0
     total = 0
@@ -163,25 +164,24 @@ def serve(window, parameters, workers, slots, staleness):
                 applied[worker] += 1
         while announced < min(applied):
             announced += 1
+            version += 1
             for worker in range(workers):
                 window.signal(worker + 1, workers + 1)
         total = max(total, sum(applied))
 
 
 def work_with(window, net, worker, workers, staleness, count):
-    flat = torch.empty(count)
-    behind = []
+    read = torch.empty(1 + count)
     for step in range(STEPS):
         # The gradients of all before step - staleness are applied.
         window.wait_signal(workers + 1, max(0, step - staleness))
-        window.get(flat, 0)
-        behind.append(step - window.signal_value(workers + 1))
-        assert behind[-1] <= staleness
-        own = gradient(net, flat, worker, step)
+        window.get(read, 0)
+        assert step - staleness <= int(read[0]) <= step, (step, read[0])
+        own = gradient(net, read[1:], worker, step)
         slot = worker * (staleness + 1) + step % (staleness + 1)
-        window.put_signal(own, 0, signal=worker, offset=count * (1 + slot))
+        window.put_signal(own, 0, signal=worker, offset=1 + count * (1 + slot))
+        window.fence(0)  # the server finds the gradient when it finds this
         window.signal(0, workers)
-    return behind
 
 
 def train_with_server(rank, size, staleness):
@@ -191,17 +191,18 @@ def train_with_server(rank, size, staleness):
     initial = flat_of(net.parameters())
     count, workers = len(initial), size - 1
     slots_per_worker = staleness + 1
-    memory = torch.zeros((1 + workers * slots_per_worker) * count if rank == 0 else 0)
+    memory = torch.zeros(1 + (1 + workers * slots_per_worker) * count if rank == 0 else 0)
+    parameters = memory[1 : 1 + count]
     if rank == 0:
-        memory[:count] = initial
+        parameters.copy_(initial)
     with weir.Window(memory, signals=workers + 2) as window:
         dist.barrier()
         if rank == 0:
-            slots = memory[count:].view(workers, slots_per_worker, count)
-            serve(window, memory[:count], workers, slots, staleness)
+            slots = memory[1 + count :].view(workers, slots_per_worker, count)
+            serve(window, memory[:1], parameters, workers, slots, staleness)
         else:
             work_with(window, net, rank - 1, workers, staleness, count)
-    return memory[:count] if rank == 0 else None
+    return parameters
 
 
 def test_staleness_0_is_synchronous_descent_bit_for_bit(rank, size):
@@ -209,7 +210,8 @@ def test_staleness_0_is_synchronous_descent_bit_for_bit(rank, size):
     counts = ranks.served()
     if rank > 0:
         assert counts["PUT_SIGNAL"].calls == counts["GET"].calls == STEPS, counts
-        assert counts["PUT_SIGNAL"].bytes == counts["GET"].bytes, counts
+        # A worker reads the number of steps, too.
+        assert counts["GET"].bytes == counts["PUT_SIGNAL"].bytes + 4 * STEPS, counts
         return
     net = schemes.model(torch.float32)
     flat = flat_of(net.parameters())
