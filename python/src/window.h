@@ -36,8 +36,8 @@ class Window {
   // How many bytes `rank` has in the window.
   int64_t bytes_of(int rank) const;
 
-  // `offset_bytes` counts from the begin of the target's memory. nullptr: complete, where `is_async`
-  // is false.
+  // `offset_bytes` counts from the begin of the target's memory. nullptr: it is complete, as always
+  // where `is_async` is false.
   WorkPointer put(const at::Tensor& data, int target, int64_t offset_bytes, bool is_async);
   WorkPointer put_signal(const at::Tensor& data, int target, int64_t offset_bytes, int64_t signal,
                          uint64_t value, bool is_async);

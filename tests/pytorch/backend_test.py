@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operation of c10d on the backend weir, against a reference that each rank computes alone."""
+"""Every operation of c10d on the backend weir, against what each rank computes alone."""
 
 import datetime
 import itertools
@@ -19,8 +19,8 @@ SIZES = [0, 1, 7, 1000, 40001]
 
 
 def of_rank(rank, size, dtype, salt=0):
-    """The tensor of a rank, which every rank can make: small whole numbers, so that sums of them are
-    exact in every type."""
+    """The tensor of a rank, which every rank can make: small whole numbers, so that sums of them
+    are exact in every type."""
     generator = torch.Generator().manual_seed(1000 * rank + salt)
     values = torch.randint(0, 4, (size,), generator=generator)
     if dtype.is_complex:
@@ -280,6 +280,9 @@ def test_messages(rank, size):
         assert found == set(range(1, size))
     else:
         dist.send(of_rank(rank, 3, torch.float32), 0)
+    # What a rank sends next would match a receive from any source, too.
+    dist.barrier()
+    dist.barrier()
     # Both send first: neither waits for the other's receive.
     work = dist.isend(torch.full((200000,), float(rank)), rank ^ 1) if size % 2 == 0 else None
     if work is not None:
@@ -354,10 +357,6 @@ def test_groups(rank, size):
     own, _ = dist.new_subgroups(2)
     tensor = torch.full((3,), float(rank))
     dist.all_reduce(tensor, group=own)
-    assert (tensor == 4 * (rank // 2) + 1).all()
-    split = dist.split_group(split_ranks=[[r, r + 1] for r in range(0, size, 2)])
-    tensor = torch.full((3,), float(rank))
-    dist.all_reduce(tensor, group=split)
     assert (tensor == 4 * (rank // 2) + 1).all()
     ranks.served()
 
