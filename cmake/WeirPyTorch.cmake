@@ -2,6 +2,7 @@
 # weir_find_pytorch(): asks the interpreter WEIR_PYTHON for its PyTorch. Sets in the caller
 #   WEIR_PYTORCH_VERSION, WEIR_PYTORCH_INCLUDES, WEIR_PYTORCH_LIBRARIES, WEIR_PYTORCH_CXX11_ABI,
 #   WEIR_PYTHON_SUFFIX   (the ending of the file names of extension modules)
+#   WEIR_PYTORCH_PYTHON  (the interpreter, by its absolute path)
 # or WEIR_PYTORCH_MISSING, the reason why there is none.
 
 function(weir_find_pytorch)
@@ -15,13 +16,14 @@ function(weir_find_pytorch)
   endif()
   execute_process(
     COMMAND ${python} -c "
-import sysconfig, torch
+import sys, sysconfig, torch
 from torch.utils.cpp_extension import include_paths, library_paths
 print(torch.__version__)
 print(';'.join([*include_paths(), sysconfig.get_paths()['include']]))
 print(';'.join(library_paths()))
 print(int(torch.compiled_with_cxx11_abi()))
-print(sysconfig.get_config_var('EXT_SUFFIX'))"
+print(sysconfig.get_config_var('EXT_SUFFIX'))
+print(sys.executable)"
     OUTPUT_VARIABLE answer RESULT_VARIABLE failed ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(failed)
     set(WEIR_PYTORCH_VERSION "" PARENT_SCOPE)
@@ -36,10 +38,11 @@ print(sysconfig.get_config_var('EXT_SUFFIX'))"
   list(GET answer 2 libraries)
   list(GET answer 3 abi)
   list(GET answer 4 suffix)
+  list(GET answer 5 executable)
   set(WEIR_PYTORCH_VERSION "${version}" PARENT_SCOPE)
   set(WEIR_PYTORCH_INCLUDES "${includes}" PARENT_SCOPE)
   set(WEIR_PYTORCH_LIBRARIES "${libraries}" PARENT_SCOPE)
   set(WEIR_PYTORCH_CXX11_ABI "${abi}" PARENT_SCOPE)
   set(WEIR_PYTHON_SUFFIX "${suffix}" PARENT_SCOPE)
-  set(WEIR_PYTORCH_PYTHON "${python}" PARENT_SCOPE)
+  set(WEIR_PYTORCH_PYTHON "${executable}" PARENT_SCOPE)
 endfunction()

@@ -104,9 +104,9 @@ Backend::Backend(std::shared_ptr<SharedCommunicator> comm, int rank, int size,
                  c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<Options> options,
                  std::string name)
     : c10d::Backend(rank, size),
+      options_(std::move(options)),
       name_(std::move(name)),
       store_(std::move(store)),
-      options_(std::move(options)),
       comm_(std::move(comm)) {
   init();
 }
@@ -163,7 +163,7 @@ c10::intrusive_ptr<c10d::Backend> Backend::shrink(
   int size = 0;
   check(weir_comm_rank(shrunk, &rank), shrunk, "shrink");
   check(weir_comm_size(shrunk, &size), shrunk, "shrink");
-  return c10::intrusive_ptr<c10d::Backend>::reclaim(
+  return c10::intrusive_ptr<Backend>::unsafe_steal_from_new(
       new Backend(std::move(shared), rank, size, store_, new_options, name_));
 }
 

@@ -36,6 +36,11 @@ class Backend : public c10d::Backend {
   struct Options : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds deadline = kBackendDefaultTimeout)
         : c10d::Backend::Options("weir", deadline) {}
+    // DDP's logger takes every backend that is registered as GLOO for a ProcessGroupGloo, without a
+    // check, and reads options_->threads. Weir's is registered so in Gloo's place and by
+    // torch.distributed.shrink_group. These lie where Gloo's do, and so does options_.
+    std::vector<std::shared_ptr<void>> devices;
+    int threads = 1;
     // Results do not depend on algorithm, chunk size or transport (WEIR_COMM_DETERMINISTIC).
     bool deterministic = false;
   };
@@ -69,6 +74,7 @@ class Backend : public c10d::Backend {
       const std::vector<int64_t>& excluded, int flags,
       const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   const c10::intrusive_ptr<Options>& own_options() const { return options_; }
+  const std::shared_ptr<SharedCommunicator>& communicator() const { return comm_; }
   // Ranks of this group that are lost (weir_comm_lost_ranks).
   std::vector<int> lost_ranks();
 
@@ -154,9 +160,10 @@ class Backend : public c10d::Backend {
   weir_comm_t comm() const { return comm_->handle(); }
   void check_rank(int64_t rank, const char* what) const;
 
+  const std::shared_ptr<void> place_of_gloo_store_;  // see Options
+  const c10::intrusive_ptr<Options> options_;
   const std::string name_;
   const c10::intrusive_ptr<c10d::Store> store_;
-  const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<SharedCommunicator> comm_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> barrier_number_{0};

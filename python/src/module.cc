@@ -11,9 +11,11 @@
 
 #include "backend.h"
 #include "operation.h"
+#include "window.h"
 
 namespace py = pybind11;
 using weir::pytorch::Backend;
+using weir::pytorch::Window;
 
 namespace {
 
@@ -43,10 +45,47 @@ void all_reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op,
 
 py::dict counts() {
   py::dict result;
-  for (const auto& [name, counted] : weir::pytorch::operation_counts()) {
-    result[py::str(name)] = py::make_tuple(counted.calls, counted.bytes);
+  for (const auto& all :
+       {weir::pytorch::operation_counts(), weir::pytorch::window_operation_counts()}) {
+    for (const auto& [name, counted] : all) {
+      result[py::str(name)] = py::make_tuple(counted.calls, counted.bytes);
+    }
   }
   return result;
+}
+
+void reset_counts() {
+  weir::pytorch::reset_operation_counts();
+  weir::pytorch::reset_window_operation_counts();
+}
+
+// What weir/_window.py documents.
+void define_window(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  py::class_<Window, std::shared_ptr<Window>>(module, "Window")
+      // The last reference may be dropped in Python, and the end of a window waits.
+      .def(py::init([](const c10::intrusive_ptr<Backend>& backend, const at::Tensor& memory,
+                       int64_t signal_count) {
+             return std::shared_ptr<Window>(new Window(backend, memory, signal_count),
+                                            [](Window* window) {
+                                              const py::gil_scoped_release release;
+                                              delete window;
+                                            });
+           }),
+           py::arg("backend"), py::arg("memory"), py::arg("signal_count"), no_gil)
+      .def("bytes_of", &Window::bytes_of, no_gil)
+      .def("put", &Window::put, no_gil)
+      .def("put_signal", &Window::put_signal, no_gil)
+      .def("get", &Window::get, no_gil)
+      .def("signal", &Window::signal, no_gil)
+      .def("wait_signal", &Window::wait_signal, no_gil)
+      .def("fetch_add", &Window::fetch_add, no_gil)
+      .def("compare_swap", &Window::compare_swap, no_gil)
+      .def("signal_value", &Window::signal_value)
+      .def("fence", &Window::fence, no_gil)
+      .def("flush", &Window::flush, no_gil)
+      .def("close", &Window::close, no_gil)
+      .def("retire", &Window::retire, no_gil);
 }
 
 }  // namespace
@@ -75,8 +114,10 @@ PYBIND11_MODULE(_C, module) {
 
   module.def("all_reduce", &all_reduce, py::arg("tensor"), py::arg("op"), py::arg("group"),
              py::call_guard<py::gil_scoped_release>());
+  define_window(module);
+
   module.def("operation_counts", &counts);
-  module.def("reset_operation_counts", &weir::pytorch::reset_operation_counts);
+  module.def("reset_operation_counts", &reset_counts);
   module.def("stop_completions", &weir::pytorch::stop_completions,
              py::call_guard<py::gil_scoped_release>());
   module.def("weir_version", &weir_version);

@@ -23,6 +23,7 @@ from torch.distributed.distributed_c10d import _world
 
 from ._library import _C
 from ._register import create_backend, register
+from ._window import Window
 
 Options = _C.Backend.Options
 """Options of ``init_process_group("weir", pg_options=...)``: ``deterministic``, so that results do
@@ -31,11 +32,13 @@ not depend on algorithm, chunk size or transport."""
 __all__ = [
     "OperationCount",
     "Options",
+    "Window",
     "all_reduce",
     "create_backend",
     "lost_ranks",
     "operation_counts",
     "reset_operation_counts",
+    "shrink",
     "version",
 ]
 
@@ -98,6 +101,27 @@ def all_reduce(
 def lost_ranks(group: dist.ProcessGroup | None = None) -> list[int]:
     """Ranks of ``group`` whose process has ended or that were too slow, after an error."""
     return _backend_of(group).lost_ranks()
+
+
+def shrink(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
+    """A new group of the ranks of ``group`` that are alive, in their order; after an error.
+
+    Collective over them. ``group`` has ended then; where it was the default group, the new one is,
+    and all other groups have ended: ranks are numbered anew. It is
+    ``torch.distributed.shrink_group(weir.lost_ranks(group), group)``. Operations in flight fail.
+    The store of ``group`` must have outlived the lost ranks: a TCPStore in the process of rank 0
+    does not outlive rank 0, torchrun's and a FileStore do.
+    """
+    while True:
+        lost = lost_ranks(group)
+        if not lost:
+            raise ValueError("no rank of the group is lost: see torch.distributed.shrink_group")
+        try:
+            return dist.shrink_group(lost, group)
+        except dist.DistBackendError:
+            # Another rank may have been lost meanwhile.
+            if lost_ranks(group) == lost:
+                raise
 
 
 register()

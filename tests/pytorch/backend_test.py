@@ -280,6 +280,7 @@ def test_messages(rank, size):
         assert found == set(range(1, size))
     else:
         dist.send(of_rank(rank, 3, torch.float32), 0)
+    # What a rank sends next would match a receive from any source, too.
     dist.barrier()
     # Both send first: neither waits for the other's receive.
     work = dist.isend(torch.full((200000,), float(rank)), rank ^ 1) if size % 2 == 0 else None

@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DeepSpeed's ZeRO, the Hugging Face Trainer, Accelerate, and Megatron-core's tensor parallel.
+
+Each function is left out where its package is not installed (`tools/pytorch --clients`); exit
+status 77 where none is. Trainer and Accelerate know the backends of PyTorch by name: they run in
+Gloo's place.
+"""
+
+import importlib.util
+import os
+import sys
+import tempfile
+
+import ranks
+import schemes
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+
+STEPS = 3
+ROWS = 8
+
+
+def has(package):
+    return importlib.util.find_spec(package) is not None
+
+
+def in_place():
+    return "--in-place" in sys.argv
+
+
+def deepspeed_stage(rank, size, stage):
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+
+    # It would compile its all-reduce over shared memory now.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    deepspeed.init_distributed(dist_backend="gloo" if in_place() else "weir")
+    net = schemes.model(torch.float32)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    config = {
+        "train_micro_batch_size_per_gpu": ROWS // size,
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 10**9,
+    }
+    engine, *_ = deepspeed.initialize(model=net, optimizer=optimizer, config=config)
+    schemes.forget_served()
+    losses = []
+    for step in range(STEPS):
+        inputs, targets = schemes.share(schemes.batch(step, ROWS, torch.float32), rank, size)
+        loss = schemes.loss_of(engine, inputs, targets)
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.detach())
+    counts = ranks.served()
+    moved = sum(counted.bytes for counted in counts.values())
+    assert moved >= STEPS * schemes.bytes_of(schemes.model(torch.float32)), counts
+    with deepspeed.zero.GatheredParameters(list(net.parameters()), enabled=stage == 3):
+        found = [parameter.detach().clone() for parameter in net.parameters()]
+    reference = schemes.model(torch.float32)
+    schemes.train(
+        reference,
+        torch.optim.Adam(reference.parameters(), lr=0.01),
+        [schemes.batch(step, ROWS, torch.float32) for step in range(STEPS)],
+    )
+    schemes.expect_close(found, reference.parameters(), f"ZeRO {stage}", 1e-4, 1e-5)
+    engine.destroy()
+    schemes.forget_served()
+
+
+if has("deepspeed"):
+
+    def test_deepspeed_zero_1(rank, size):
+        deepspeed_stage(rank, size, 1)
+
+    def test_deepspeed_zero_2(rank, size):
+        deepspeed_stage(rank, size, 2)
+
+    def test_deepspeed_zero_3(rank, size):
+        deepspeed_stage(rank, size, 3)
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.inputs, self.targets = schemes.batch(0, 4 * ROWS, torch.float32)
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return {"inputs": self.inputs[index], "labels": self.targets[index]}
+
+
+class WithLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = schemes.model(torch.float32)
+
+    def forward(self, inputs, labels=None):
+        outputs = self.net(inputs)
+        return {"loss": nn.functional.mse_loss(outputs, labels), "logits": outputs}
+
+
+def reference_of_rows():
+    """All rows in order, one batch a step, by plain SGD."""
+    data, net = Rows(), WithLoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for first in range(0, len(data), ROWS):
+        optimizer.zero_grad()
+        batch = slice(first, first + ROWS)
+        net(data.inputs[batch], data.targets[batch])["loss"].backward()
+        optimizer.step()
+    return net
+
+
+if has("accelerate") and in_place():
+
+    def test_accelerate(rank, size):
+        from accelerate import Accelerator
+
+        accelerator = Accelerator(cpu=True)
+        assert accelerator.num_processes == size, accelerator.state
+        net = WithLoss()
+        loader = torch.utils.data.DataLoader(Rows(), batch_size=ROWS // size)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+        schemes.forget_served()
+        for batch in loader:
+            optimizer.zero_grad()
+            accelerator.backward(net(**batch)["loss"])
+            optimizer.step()
+        counts = ranks.served()
+        assert counts["ALLREDUCE"].bytes >= 4 * schemes.bytes_of(net), counts
+        schemes.expect_close(
+            net.parameters(), reference_of_rows().parameters(), "Accelerate", 1e-4, 1e-5
+        )
+        total = accelerator.reduce(torch.full((3,), float(rank)), reduction="sum")
+        assert (total == size * (size - 1) / 2).all()
+        assert len(accelerator.gather_for_metrics(torch.ones(2))) == 2 * size
+        schemes.forget_served()
+
+
+if has("transformers") and has("accelerate") and in_place():
+
+    def test_trainer(rank, size):
+        from transformers import Trainer, TrainingArguments
+
+        class InOrder(Trainer):
+            def _get_train_sampler(self, *_):
+                return torch.utils.data.SequentialSampler(self.train_dataset)
+
+        net = WithLoss()
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = TrainingArguments(
+                output_dir=folder,
+                use_cpu=True,
+                ddp_backend="gloo",
+                per_device_train_batch_size=ROWS // size,
+                num_train_epochs=1,
+                learning_rate=0.1,
+                lr_scheduler_type="constant",
+                optim="sgd",
+                max_grad_norm=0.0,
+                save_strategy="no",
+                logging_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+            )
+            trainer = InOrder(model=net, args=arguments, train_dataset=Rows())
+            schemes.forget_served()
+            trainer.train()
+        counts = ranks.served()
+        assert counts["ALLREDUCE"].bytes >= 4 * schemes.bytes_of(net), counts
+        schemes.expect_close(
+            net.parameters(), reference_of_rows().parameters(), "Trainer", 1e-4, 1e-5
+        )
+        schemes.forget_served()
+
+
+if has("megatron"):
+
+    def test_megatron_tensor_parallel(rank, size):
+        from megatron.core import ModelParallelConfig, parallel_state
+        from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=size)
+        config = ModelParallelConfig(
+            tensor_model_parallel_size=size,
+            params_dtype=torch.float64,
+            use_cpu_initialization=True,
+            perform_initialization=False,
+        )
+        options = {"config": config, "bias": True, "init_method": nn.init.zeros_}
+        columns = ColumnParallelLinear(16, 32, gather_output=False, **options)
+        rows = RowParallelLinear(32, 16, input_is_parallel=True, skip_bias_add=False, **options)
+        torch.manual_seed(31)
+        up, down = nn.Linear(16, 32).double(), nn.Linear(32, 16).double()
+        with torch.no_grad():
+            columns.weight.copy_(up.weight.chunk(size, 0)[rank])
+            columns.bias.copy_(up.bias.chunk(size)[rank])
+            rows.weight.copy_(down.weight.chunk(size, 1)[rank])
+            rows.bias.copy_(down.bias)
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(6, 16, generator=generator, dtype=torch.float64)
+        alone, own = x.clone().requires_grad_(), x.clone().requires_grad_()
+        expected = down(torch.tanh(up(alone)))
+        expected.square().sum().backward()
+        schemes.forget_served()
+        found = rows(torch.tanh(columns(own)[0]))[0]
+        found.square().sum().backward()
+        schemes.expect_served({"ALLREDUCE": 2 * x.nbytes})
+        schemes.expect_close([found], [expected], "Megatron's layers")
+        schemes.expect_close([own.grad], [alone.grad], "gradient of the input")
+        schemes.expect_close(
+            [columns.weight.grad, rows.weight.grad],
+            [up.weight.grad.chunk(size, 0)[rank], down.weight.grad.chunk(size, 1)[rank]],
+            "gradients of Megatron's layers",
+        )
+        parallel_state.destroy_model_parallel()
+
+
+if __name__ == "__main__" and not any(
+    has(package) for package in ("deepspeed", "accelerate", "transformers", "megatron")
+):
+    print("no client is installed: tools/pytorch --clients")
+    sys.exit(77)
+# DeepSpeed and Accelerate look for these also where the group is there already.
+os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+os.environ.setdefault("MASTER_PORT", "29500")
+ranks.main(__name__)

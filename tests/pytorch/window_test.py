@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""weir.Window: one-sided operations, and a parameter server with bounded staleness upon them."""
+
+import threading
+
+import ranks
+import schemes
+import torch
+import torch.distributed as dist
+
+STEPS = 6
+ROWS = 4
+RATE = 0.05
+
+
+def refused(kind, text, call):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), str(error)
+    else:
+        raise AssertionError(f"no error with {text!r}")
+
+
+def test_put_get_and_signals(rank, size):
+    import weir
+
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.bfloat16):
+        for count in (1, 30, 5000):
+            with weir.Window(torch.zeros(size, count, dtype=dtype), signals=size) as window:
+                assert window.elements_of((rank + 1) % size) == size * count
+                for target in range(size):
+                    data = torch.full((count,), rank + 1, dtype=dtype)
+                    window.put_signal(data, target, signal=rank, offset=rank * count, value=3)
+                for origin in range(size):
+                    window.wait_signal(origin, 3)
+                    expected = torch.full((count,), origin + 1, dtype=dtype)
+                    assert torch.equal(window.tensor[origin], expected)
+                    assert window.signal_value(origin) == 3
+                dist.barrier()
+                found = torch.zeros(2, count, dtype=dtype)[1]
+                window.get(found, (rank + 1) % size, offset=rank * count)
+                assert (found == torch.tensor(rank + 1, dtype=dtype)).all()
+    counts = ranks.served()
+    assert counts["PUT_SIGNAL"].calls == counts["WAIT_SIGNAL"].calls == 12 * size, counts
+    assert counts["GET"].calls == 12, counts
+
+
+def test_operations_in_flight_and_flush(rank, size):
+    import weir
+
+    to = (rank + 1) % size
+    with weir.Window(torch.zeros(64, 100), signals=2) as window:
+        works = [
+            window.put(torch.full((100,), float(i)), to, i * 100, async_op=True) for i in range(64)
+        ]
+        for work in works:
+            work.wait()
+        window.flush(to)
+        window.signal(to, 0)
+        window.wait_signal(0, 1)
+        assert (window.tensor == torch.arange(64.0)[:, None]).all()
+        dist.barrier()
+        # A fence instead: the signal of the second covers the first.
+        window.put(torch.full((100,), -1.0), to, 0)
+        window.fence(to)
+        window.put_signal(torch.full((2, 50), -2.0).t(), to, signal=1, offset=100)
+        work = window.wait_signal(1, 1, async_op=True)
+        work.wait()
+        assert (window.tensor[0] == -1).all() and (window.tensor[1] == -2).all()
+        found = torch.zeros(100)
+        work = window.get(found, to, 63 * 100, async_op=True)
+        work.wait()
+        assert (found == 63).all()
+        window.flush(async_op=True).wait()
+    ranks.served()
+
+
+def test_counters_are_atomic(rank, size):
+    import weir
+
+    with weir.Window(torch.zeros(0), signals=2) as window:
+        taken = [window.fetch_add(0, 0) for _ in range(200)]
+        everybodys = [None] * size
+        dist.all_gather_object(everybodys, taken)
+        assert sorted(sum(everybodys, [])) == list(range(200 * size))
+        # A lock by compare and swap.
+        for _ in range(20):
+            while window.compare_swap(0, 1, 0, rank + 1) != 0:
+                pass
+            assert window.compare_swap(0, 1, rank + 1, 0) == rank + 1
+        dist.barrier()
+        assert window.fetch_add(0, 1, 0) == 0
+    counts = ranks.served()
+    assert counts["FETCH_ADD"].calls == 201 and counts["COMPARE_SWAP"].calls >= 40, counts
+
+
+def test_waiting_leaves_other_threads_their_python(rank, size):
+    import weir
+
+    with weir.Window(torch.zeros(1), signals=1) as window:
+        waiting = threading.Thread(target=window.wait_signal, args=(0, 1))
+        waiting.start()
+        # This thread runs Python while the other waits: nobody else sends the signal.
+        window.signal(rank, 0)
+        waiting.join()
+    ranks.served()
+
+
+def test_wrong_calls(rank, size):
+    import weir
+
+    window = weir.Window(torch.zeros(10), signals=1)
+    one = torch.ones(1)
+    refused(ValueError, "rank 9", lambda: window.put(one, 9))
+    refused(ValueError, "do not lie", lambda: window.put(torch.ones(11), 0))
+    refused(ValueError, "offset", lambda: window.put(one, 0, -1))
+    refused(ValueError, "signal 1", lambda: window.signal(0, 1))
+    refused(ValueError, "float64", lambda: window.put(one.double(), 0))
+    refused(ValueError, "not contiguous", lambda: window.get(torch.zeros(4, 2).t(), 0))
+    refused(ValueError, "not contiguous", lambda: weir.Window(torch.zeros(4, 2).t()))
+    window.put(one, rank)
+    dist.barrier()
+    window.retire()
+    refused(ValueError, "closed", lambda: window.put(one, 0))
+    assert window.tensor[0] == 1
+    ranks.served()
+
+
+# ---- The parameter server ----
+# Rank 0 serves by its window, which holds the number of steps whose gradients are all applied, then
+# the parameters, a flat tensor, and the gradients. Each worker puts its gradient into its
+# slots at the server, one for each step that it may be ahead, and counts in a signal of its own.
+# The server signals to each worker when the gradients of one more step are all applied.
+
+
+def flat_of(tensors):
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def load(net, flat):
+    torch.nn.utils.vector_to_parameters(flat, net.parameters())
+
+
+def gradient(net, flat, worker, step):
+    load(net, flat)
+    net.zero_grad()
+    schemes.loss_of(net, *schemes.batch(1000 * worker + step, ROWS, torch.float32)).backward()
+    return flat_of(p.grad for p in net.parameters())
+
+
+def serve(window, version, parameters, workers, slots, staleness):
+    applied = [0] * workers
+    announced = 0
+    total = 0
+    while announced < STEPS:
+        # Every gradient adds 1 to the server's last signal after its own.
+        total += workers if staleness == 0 else 1
+        window.wait_signal(workers, total)
+        for worker in range(workers):
+            arrived = window.signal_value(worker)
+            while applied[worker] < arrived:
+                parameters -= RATE * slots[worker, applied[worker] % len(slots[worker])]
+                applied[worker] += 1
+        while announced < min(applied):
+            announced += 1
+            version += 1
+            for worker in range(workers):
+                window.signal(worker + 1, workers + 1)
+        total = max(total, sum(applied))
+
+
+def work_with(window, net, worker, workers, staleness, count):
+    read = torch.empty(1 + count)
+    for step in range(STEPS):
+        # The gradients of all before step - staleness are applied.
+        window.wait_signal(workers + 1, max(0, step - staleness))
+        window.get(read, 0)
+        assert step - staleness <= int(read[0]) <= step, (step, read[0])
+        own = gradient(net, read[1:], worker, step)
+        slot = worker * (staleness + 1) + step % (staleness + 1)
+        window.put_signal(own, 0, signal=worker, offset=1 + count * (1 + slot))
+        window.fence(0)  # the server finds the gradient when it finds this
+        window.signal(0, workers)
+
+
+def train_with_server(rank, size, staleness):
+    import weir
+
+    net = schemes.model(torch.float32)
+    initial = flat_of(net.parameters())
+    count, workers = len(initial), size - 1
+    slots_per_worker = staleness + 1
+    memory = torch.zeros(1 + (1 + workers * slots_per_worker) * count if rank == 0 else 0)
+    parameters = memory[1 : 1 + count]
+    if rank == 0:
+        parameters.copy_(initial)
+    with weir.Window(memory, signals=workers + 2) as window:
+        dist.barrier()
+        if rank == 0:
+            slots = memory[1 + count :].view(workers, slots_per_worker, count)
+            serve(window, memory[:1], parameters, workers, slots, staleness)
+        else:
+            work_with(window, net, rank - 1, workers, staleness, count)
+    return parameters
+
+
+def test_staleness_0_is_synchronous_descent_bit_for_bit(rank, size):
+    found = train_with_server(rank, size, 0)
+    counts = ranks.served()
+    if rank > 0:
+        assert counts["PUT_SIGNAL"].calls == counts["GET"].calls == STEPS, counts
+        # A worker reads the number of steps, too.
+        assert counts["GET"].bytes == counts["PUT_SIGNAL"].bytes + 4 * STEPS, counts
+        return
+    net = schemes.model(torch.float32)
+    flat = flat_of(net.parameters())
+    for step in range(STEPS):
+        gradients = [gradient(net, flat.clone(), worker, step) for worker in range(size - 1)]
+        for one in gradients:
+            flat -= RATE * one
+    assert torch.equal(found, flat), "other bits than those of synchronous descent"
+
+
+def test_bounded_staleness_trains(rank, size):
+    for staleness in (1, 3):
+        found = train_with_server(rank, size, staleness)
+        ranks.served()
+        if rank > 0:
+            continue
+
+        def loss(flat):
+            net = schemes.model(torch.float32)
+            load(net, flat)
+            losses = [
+                schemes.loss_of(net, *schemes.batch(1000 * worker + step, ROWS, torch.float32))
+                for worker in range(size - 1)
+                for step in range(STEPS)
+            ]
+            return float(sum(losses))
+
+        before = loss(flat_of(schemes.model(torch.float32).parameters()))
+        assert loss(found) < before, (loss(found), before)
+
+
+ranks.main(__name__)
