@@ -104,9 +104,9 @@ Backend::Backend(std::shared_ptr<SharedCommunicator> comm, int rank, int size,
                  c10::intrusive_ptr<c10d::Store> store, c10::intrusive_ptr<Options> options,
                  std::string name)
     : c10d::Backend(rank, size),
+      options_(std::move(options)),
       name_(std::move(name)),
       store_(std::move(store)),
-      options_(std::move(options)),
       comm_(std::move(comm)) {
   init();
 }

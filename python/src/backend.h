@@ -35,6 +35,9 @@ class Backend : public c10d::Backend {
   struct Options : c10d::Backend::Options {
     explicit Options(std::chrono::milliseconds deadline = kBackendDefaultTimeout)
         : c10d::Backend::Options("weir", deadline) {}
+    // As in ProcessGroupGloo::Options, see Backend::gloo_store_; not used.
+    std::vector<std::shared_ptr<void>> devices;
+    int threads = 2;
     // Results do not depend on algorithm, chunk size or transport (WEIR_COMM_DETERMINISTIC).
     bool deterministic = false;
   };
@@ -145,9 +148,13 @@ class Backend : public c10d::Backend {
   weir_comm_t comm() const { return comm_->handle(); }
   void check_rank(int64_t rank, const char* what) const;
 
+  // First, as in ProcessGroupGloo: where a group's CPU backend is called gloo, c10d::Logger takes it
+  // for that class and reads options_->threads (logger.cpp, set_env_variables).
+  const std::shared_ptr<void> gloo_store_;
+  const c10::intrusive_ptr<Options> options_;
+
   const std::string name_;
   const c10::intrusive_ptr<c10d::Store> store_;
-  const c10::intrusive_ptr<Options> options_;
   std::shared_ptr<SharedCommunicator> comm_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> barrier_number_{0};

@@ -15,6 +15,7 @@ its own command line. See docs/pytorch.md.
 from __future__ import annotations
 
 import atexit
+import sys
 from typing import NamedTuple
 
 import torch
@@ -92,5 +93,7 @@ def lost_ranks(group: dist.ProcessGroup | None = None) -> list[int]:
 
 
 register()
-# Threads of Weir's that would call Python must have ended before Python does.
-atexit.register(_C.stop_completions)
+# Threads of Weir's that would call Python must have ended before Python does. In Gloo's place
+# weir_in_place sees to that.
+if "weir_in_place" not in sys.modules:
+    atexit.register(_C.stop_completions)
