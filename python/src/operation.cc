@@ -17,22 +17,22 @@ class Completions {
   // Larger in a child made by fork than in its parent.
   static uint64_t generation() {
     get();
-    return g_generation.load(std::memory_order_relaxed);
+    return generation_.load(std::memory_order_relaxed);
   }
 
   static Completions& get() {
-    static const bool is_prepared = [] {
-      // Never destroyed: operations may complete while the process ends.
-      g_completions.store(new Completions, std::memory_order_release);
+    static const bool is_made = [] {
+      current_ = new Completions;
+      // A child made by fork has neither the thread nor, for certain, an unlocked mutex. The
+      // parent's operations are left alone there.
       pthread_atfork(nullptr, nullptr, [] {
-        // The parent's locks may be held and its thread is not here; its operations are left alone.
-        g_generation.fetch_add(1, std::memory_order_relaxed);
-        g_completions.store(new Completions, std::memory_order_release);
+        generation_.fetch_add(1, std::memory_order_relaxed);
+        current_ = new Completions;
       });
       return true;
     }();
-    static_cast<void>(is_prepared);
-    return *g_completions.load(std::memory_order_acquire);
+    static_cast<void>(is_made);
+    return *current_;
   }
 
   // Starts the thread, where it does not run. False: completions have been stopped.
@@ -51,7 +51,17 @@ class Completions {
         operation.release();
         return;
       }
-      queue_.push_back(std::move(operation));
+      queue_.push_back({std::move(operation), nullptr});
+    }
+    changed_.notify_one();
+  }
+
+  // `task` is called by the thread; dropped after the end.
+  void post(std::function<void()> task) {
+    if (!start()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back({nullptr, std::move(task)});
     }
     changed_.notify_one();
   }
@@ -61,7 +71,7 @@ class Completions {
     {
       const std::lock_guard lock(mutex_);
       is_stopped_ = true;
-      for (auto& operation : queue_) operation.release();
+      for (Entry& entry : queue_) entry.operation.release();
       queue_.clear();
       thread = std::move(thread_);
     }
@@ -70,32 +80,39 @@ class Completions {
   }
 
  private:
+  struct Entry {
+    c10::intrusive_ptr<Operation> operation;
+    std::function<void()> task;
+  };
+
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
       changed_.wait(lock, [&] { return is_stopped_ || !queue_.empty(); });
       if (is_stopped_) return;
-      auto operation = std::move(queue_.front());
+      Entry entry = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
-      operation->complete_watched();
-      operation.reset();
+      if (entry.operation) entry.operation->complete_watched();
+      if (entry.task) entry.task();
+      entry = {};
       lock.lock();
     }
   }
 
-  static std::atomic<Completions*> g_completions;
-  static std::atomic<uint64_t> g_generation;
-
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<c10::intrusive_ptr<Operation>> queue_;
+  std::deque<Entry> queue_;
   std::thread thread_;
   bool is_stopped_ = false;
+
+  // Never destroyed: operations may complete while the process ends.
+  static Completions* current_;
+  static std::atomic<uint64_t> generation_;
 };
 
-std::atomic<Completions*> Completions::g_completions{nullptr};
-std::atomic<uint64_t> Completions::g_generation{1};
+Completions* Completions::current_ = nullptr;
+std::atomic<uint64_t> Completions::generation_{1};
 
 void stop_completions() { Completions::get().stop(); }
 
@@ -198,6 +215,12 @@ std::exception_ptr Operation::exception() const {
   return exception_;
 }
 
+float Operation::duration_ms() const {
+  const std::lock_guard lock(mutex_);
+  if (!is_done_ || !begin_) return 0;
+  return std::chrono::duration<float, std::milli>(end_ - *begin_).count();
+}
+
 c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
   check_process();
   c10::intrusive_ptr<c10::ivalue::Future> future;
@@ -281,6 +304,7 @@ void Operation::finish() {
     }
   }
   if (end_of_profile_) end_of_profile_();
+  if (when_finished_) Completions::get().post(std::move(when_finished_));
   std::vector<at::Tensor> kept;
   std::vector<std::function<void()>> actions;
   bool has_future = false;
@@ -288,6 +312,7 @@ void Operation::finish() {
     const std::lock_guard lock(mutex_);
     kept.swap(kept_);
     actions.swap(actions_);
+    if (begin_) end_ = std::chrono::steady_clock::now();
     exception_ = exception;
     is_done_ = true;
     is_taken_ = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operation in flight: its requests, the tensors that they use, and what has to be done when they
-// are complete. A Work is a program's handle of it. Whoever comes first completes it: a thread that
-// waits or asks, or the thread of completions. Thread-safe.
+// An operation in flight: its requests, the tensors that they use, and what has to be done when
+// they are complete. A Work is a program's handle of it. Whoever comes first completes it: a thread
+// that waits or asks, or the thread of completions. Thread-safe.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
@@ -44,6 +45,8 @@ class Operation : public c10::intrusive_ptr_target {
   void then(std::function<void()> action) { actions_.push_back(std::move(action)); }
   void set_outputs(Outputs outputs) { outputs_ = std::move(outputs); }
   void set_end_of_profile(std::function<void()> end) { end_of_profile_ = std::move(end); }
+  // Called by the thread of completions, with or without an error.
+  void set_when_finished(std::function<void()> task) { when_finished_ = std::move(task); }
   // Where a receive from any rank finds its sender.
   weir_tag_info_t* tag_info() { return &tag_info_; }
 
@@ -56,6 +59,9 @@ class Operation : public c10::intrusive_ptr_target {
   std::exception_ptr exception() const;
   int source_rank() const { return tag_info_.source; }
   const Outputs& outputs() const { return outputs_; }
+  // Measured from this call on.
+  void measure() { begin_ = std::chrono::steady_clock::now(); }
+  float duration_ms() const;
   // Completed with the operation. Python callbacks of it run in the thread of completions or in one
   // that waits, with no lock held. Once completions have been stopped this waits for the operation.
   c10::intrusive_ptr<c10::ivalue::Future> future();
@@ -100,8 +106,11 @@ class Operation : public c10::intrusive_ptr_target {
   std::vector<at::Tensor> kept_;
   std::vector<std::function<void()>> actions_;
   std::function<void()> end_of_profile_;
+  std::function<void()> when_finished_;
   Outputs outputs_;
   weir_tag_info_t tag_info_{-1, -1, 0};
+  std::optional<std::chrono::steady_clock::time_point> begin_;
+  std::chrono::steady_clock::time_point end_;
   std::exception_ptr exception_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
@@ -122,6 +131,8 @@ class OperationWork : public c10d::Work {
   void synchronize() override { wait(kNoTimeout); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return operation_->future(); }
+  // How long it took, in ms; 0 before its end, and where enableCollectivesTiming was not called.
+  float getDuration() const override { return operation_->duration_ms(); }
   uint64_t getSequencenumber() const override { return sequence_; }
 
  private:

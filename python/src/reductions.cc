@@ -117,6 +117,7 @@ void Backend::reduce_all(Launch& launch, const at::Tensor& tensor, const ReduceO
 }
 
 Backend::WorkPointer Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  if (tensors.size() == 1 && tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
   Launch launch(*this, OpType::ALLREDUCE, "all_reduce", options.timeout, options.asyncOp);
   TORCH_CHECK_VALUE(tensors.size() == 1, launch.name(), ": one tensor is expected, not ",
                     tensors.size());
