@@ -197,9 +197,32 @@ Backend::Launch::Launch(Backend& backend, c10d::OpType type, const char* name,
   sequence_ = is_message(type) ? backend.sequence_.load(std::memory_order_relaxed)
                                : backend.sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
   if (is_async || backend.is_coalescing_.load(std::memory_order_relaxed) ||
-      !backend.comm_->has_deadline(timeout_) || at::hasCallbacks()) {
+      !backend.comm_->has_deadline(timeout_) || at::hasCallbacks() ||
+      backend.observed_ != nullptr || backend.is_timed_.load(std::memory_order_relaxed)) {
     operation_ = c10::make_intrusive<Operation>(backend.comm_, name);
+    if (backend.is_timed_.load(std::memory_order_relaxed)) operation_->measure();
+    if (backend.observed_ != nullptr) observe();
   }
+}
+
+// The hook learns of the operation when it has finished.
+void Backend::Launch::observe() {
+  const auto observed = backend_.observed_;
+  {
+    const std::lock_guard lock(observed->mutex);
+    ++observed->pending;
+  }
+  operation_->set_when_finished(
+      [observed, type = type_, sequence = sequence_, begin = std::chrono::steady_clock::now()] {
+        const auto end = std::chrono::steady_clock::now();
+        observed->hook(std::make_shared<c10d::WorkInfo>(type, sequence, begin, end,
+                                                        std::chrono::duration<float>(end - begin)));
+        {
+          const std::lock_guard lock(observed->mutex);
+          --observed->pending;
+        }
+        observed->changed.notify_all();
+      });
 }
 
 // What has been started goes on, and its buffers are kept, where a later call threw.
@@ -224,6 +247,8 @@ Backend::WorkPointer Backend::Launch::finish(const Tensors& inputs, Outputs outp
   operation_ = nullptr;
   operation->set_outputs(std::move(outputs));
   const std::string title = at::hasCallbacks() ? backend_.name_ + ":" + name_ : std::string();
+  // A hook is called whether anybody waits or not.
+  if (backend_.observed_ != nullptr) operation->watch();
   auto work = c10::make_intrusive<OperationWork>(backend_.getRank(), type_,
                                                  title.empty() ? nullptr : title.c_str(), inputs,
                                                  sequence_, operation);
@@ -232,6 +257,21 @@ Backend::WorkPointer Backend::Launch::finish(const Tensors& inputs, Outputs outp
     backend_.coalesced_.push_back(work);
   }
   return work;
+}
+
+void Backend::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  TORCH_CHECK(observed_ == nullptr, "ProcessGroup OnCompletion hook already registered");
+  auto observed = std::make_shared<Observed>();
+  observed->hook = std::move(hook);
+  observed_ = std::move(observed);
+  onCompletionHook_ = observed_->hook;  // PyTorch asks whether there is one
+}
+
+void Backend::waitForPendingWorks() {
+  if (observed_ == nullptr) return;
+  std::unique_lock lock(observed_->mutex);
+  observed_->changed.wait(lock, [&] { return observed_->pending == 0; });
 }
 
 // ---- Coalescing -------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The c10d backend `weir`: PyTorch's collectives and messages of CPU tensors over weir.h. Collectives
-// are called in the same order on all ranks; messages are matched by tag. Thread-safe, as far as
-// that order allows.
+// The c10d backend `weir`: PyTorch's collectives and messages of CPU tensors over weir.h.
+// Collectives are called in the same order on all ranks; messages are matched by tag. Thread-safe,
+// as far as that order allows.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -118,6 +119,14 @@ class Backend : public c10d::Backend {
   WorkPointer recv(Tensors& tensors, int source, int tag) override;
   WorkPointer recvAnysource(Tensors& tensors, int tag) override;
 
+  // ---- Observation ----
+  // `hook` is called once per operation that starts from now on, by the thread of completions.
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  // Until the hook has been called for all operations that have started.
+  void waitForPendingWorks() override;
+  void enableCollectivesTiming() override { is_timed_ = true; }
+
   void startCoalescing() override;
   WorkPointer endCoalescing() override;
 
@@ -158,6 +167,16 @@ class Backend : public c10d::Backend {
   std::shared_ptr<SharedCommunicator> comm_;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> barrier_number_{0};
+
+  // What a hook is told of; shared with the operations, which may outlive the backend.
+  struct Observed {
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)> hook;
+    std::mutex mutex;
+    std::condition_variable changed;
+    size_t pending = 0;
+  };
+  std::shared_ptr<Observed> observed_;  // nullptr: no hook
+  std::atomic<bool> is_timed_{false};
 
   std::mutex coalescing_mutex_;
   std::atomic<bool> is_coalescing_{false};

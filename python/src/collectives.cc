@@ -16,7 +16,8 @@ namespace {
 using c10d::OpType;
 using Tensors = std::vector<at::Tensor>;
 
-// From so many bytes a list of tensors is received where it lies; below, in one piece that is copied.
+// From so many bytes a list of tensors is received where it lies; below, in one piece that is
+// copied.
 constexpr size_t kListInPlaceBytes = 64 << 10;
 
 size_t bytes_of(const Tensors& tensors) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Weir communicator that is shared by a backend and by its operations in flight, and Weir's errors
-// as PyTorch's exceptions. Thread-safe, as weir.h says.
+// A Weir communicator that is shared by a backend and by its operations in flight, and Weir's
+// errors as PyTorch's exceptions. Thread-safe, as weir.h says.
 #pragma once
 
 #include <atomic>

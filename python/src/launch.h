@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a program on its way to weir.h: it is done within the call where the program waits for
-// it anyway, and becomes an operation in flight else.
+// One call of a program on its way to weir.h: it is done within the call where the program waits
+// for it anyway, and becomes an operation in flight else.
 #pragma once
 
 #include <functional>
@@ -55,6 +55,8 @@ class Backend::Launch {
   WorkPointer finish(const Tensors& inputs, Outputs outputs, size_t bytes);
 
  private:
+  void observe();
+
   Backend& backend_;
   const c10d::OpType type_;
   const char* const name_;

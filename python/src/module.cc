@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "backend.h"
@@ -29,6 +30,17 @@ c10::intrusive_ptr<Backend> create_backend(const c10::intrusive_ptr<c10d::Store>
   return c10::make_intrusive<Backend>(store, rank, size, std::move(options), name);
 }
 
+// The way of weir.all_reduce, which is short: the group's backend is looked up here.
+void all_reduce(const at::Tensor& tensor, c10d::ReduceOp::RedOpType op,
+                const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  auto* backend = dynamic_cast<Backend*>(group->getBackend(c10::DeviceType::CPU).get());
+  TORCH_CHECK_VALUE(backend != nullptr, "the CPU backend of this group is ",
+                    group->getBackend(c10::DeviceType::CPU)->getBackendName(),
+                    ", not Weir: init_process_group(\"weir\"), or start the program with python -m "
+                    "weir.run");
+  backend->all_reduce_now(tensor, op);
+}
+
 py::dict counts() {
   py::dict result;
   for (const auto& [name, counted] : weir::pytorch::operation_counts()) {
@@ -49,10 +61,9 @@ PYBIND11_MODULE(_C, module) {
            py::arg("timeout"), py::arg("name"), py::arg("group_name") = "",
            py::arg("description") = "", py::arg("deterministic") = false,
            py::call_guard<py::gil_scoped_release>())
-      .def("all_reduce_now", &Backend::all_reduce_now, py::arg("tensor"), py::arg("op"),
-           py::call_guard<py::gil_scoped_release>())
       // As ProcessGroupGloo's; PyTorch writes the group's name and ranks there.
       .def_property_readonly("options", &Backend::own_options)
+      .def("_set_default_timeout", &Backend::setTimeout, py::arg("timeout"))
       .def("lost_ranks", &Backend::lost_ranks, py::call_guard<py::gil_scoped_release>());
 
   py::class_<Backend::Options, c10d::Backend::Options, c10::intrusive_ptr<Backend::Options>>(
@@ -62,6 +73,8 @@ PYBIND11_MODULE(_C, module) {
            py::arg("timeout") = kBackendDefaultTimeout)
       .def_readwrite("deterministic", &Backend::Options::deterministic);
 
+  module.def("all_reduce", &all_reduce, py::arg("tensor"), py::arg("op"), py::arg("group"),
+             py::call_guard<py::gil_scoped_release>());
   module.def("operation_counts", &counts);
   module.def("reset_operation_counts", &weir::pytorch::reset_operation_counts);
   module.def("stop_completions", &weir::pytorch::stop_completions,

@@ -20,12 +20,18 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _world
 
 from ._library import _C
 from ._register import create_backend, register
 
+Options = _C.Backend.Options
+"""Options of ``init_process_group("weir", pg_options=...)``: ``deterministic``, so that results do
+not depend on algorithm, chunk size or transport."""
+
 __all__ = [
     "OperationCount",
+    "Options",
     "all_reduce",
     "create_backend",
     "lost_ranks",
@@ -84,7 +90,10 @@ def all_reduce(
     tensors, where that takes most of the time. Collective; returns when it is done. The tensors of
     all ranks have the same number of elements and type.
     """
-    _backend_of(group).all_reduce_now(tensor, op)
+    group = group or _world._default_pg
+    if group is None:
+        raise ValueError("no process group: call torch.distributed.init_process_group first")
+    _C.all_reduce(tensor, op, group)
 
 
 def lost_ranks(group: dist.ProcessGroup | None = None) -> list[int]:

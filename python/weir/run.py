@@ -5,8 +5,8 @@
     python -m weir.run torchrun --nproc-per-node 4 train.py
     python -m weir.run -m torch.distributed.run --nproc-per-node 4 train.py
 
-``backend="gloo"``, and the part for processors of ``cpu:gloo,cuda:nccl``, are Weir in the program and
-in every Python process that it starts, unless that is told to ignore its environment (-E, -I).
+``backend="gloo"``, and the part for processors of ``cpu:gloo,cuda:nccl``, are Weir in the program
+and in every Python process that it starts, unless that is told to ignore its environment (-E, -I).
 An operation that Weir cannot serve is an error.
 """
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the functions of a test program on several ranks.
 
-A test program holds functions ``test_*(rank, size)`` and ends with ``ranks.main(__name__)``. Started
-without RANK it starts itself once per rank, for each number of ranks, and fails when a rank fails or
-does not end in time; a rank runs the functions in order, in one process group. Each function ends with
-a check that Weir served what it called: ``served()``.
+A test program holds functions ``test_*(rank, size)`` and ends with ``ranks.main(__name__)``.
+Started without RANK it starts itself once per rank, for each number of ranks, and fails when a rank
+fails or does not end in time; a rank runs the functions in order, in one process group. Each
+function ends with a check that Weir served what it called: ``served()``.
 
     backend_test.py [--ranks 2,4] [--only NAME] [--in-place]
 """
