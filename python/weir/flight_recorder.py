@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weir's records in the format of PyTorch's flight recorder, for ``torchfrtrace``.
 
-    python -m weir.flight_recorder [RECORDS...] --output DIR
+    python -m weir flight-recorder [RECORDS...] --output DIR
     torchfrtrace DIR --prefix rank_
 
-Every rank records its latest operations at all times (docs/recorder.md), so the records of a job that
-hangs, or of one that has been killed, can be converted: by default those of this user's latest job
-on this machine. RECORDS are files, or folders of files collected from several hosts.
+Every rank records its latest operations at all times (docs/recorder.md), so the records of a job
+that hangs, or of one that has been killed, can be converted: by default those of this user's latest
+job on this machine. RECORDS are files, or folders of files collected from several hosts.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ def convert(report: dict) -> dict[int, dict]:
             members = {rank: rank for rank in range(one["rank_count"])}
         description = "default_pg" if one is world else "undefined"
         # Before this number not all ranks have a record any more.
-        first = max((r["operations"][0]["number"] for r in one["ranks"] if r["operations"]), default=0)
+        recorded = [record["operations"] for record in one["ranks"] if record["operations"]]
+        first = max((operations[0]["number"] for operations in recorded), default=0)
         for record in one["ranks"]:
             into = dumps[global_ranks[_process(record)]]
             into["pg_config"][name] = {
@@ -155,7 +156,9 @@ def _process(record: dict) -> tuple[str, int]:
     return record["host"], record["process"]
 
 
-def _entries(record: dict, group: tuple[str, str], number: int, size: int, first: int) -> list[dict]:
+def _entries(
+    record: dict, group: tuple[str, str], number: int, size: int, first: int
+) -> list[dict]:
     entries = []
     latest = 0
     for operation in record["operations"]:
@@ -228,15 +231,15 @@ def _entry(recorded: dict, group: tuple[str, str], number: int, title: str) -> d
     }
 
 
-def main() -> int:
+def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m weir.flight_recorder",
+        prog="python -m weir flight-recorder",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("records", nargs="*", help="files or folders of Weir's records")
     parser.add_argument("--output", required=True, help="the folder for the files rank_<number>")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     try:
         paths = dump(arguments.output, arguments.records)
     except FileNotFoundError as error:
@@ -245,7 +248,3 @@ def main() -> int:
     for path in paths:
         print(path)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

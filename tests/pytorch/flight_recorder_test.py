@@ -49,7 +49,7 @@ def main() -> int:
             # Rank 0 may not be in its last operation yet; its record tells.
             for _ in range(100):
                 subprocess.run(
-                    [sys.executable, "-m", "weir.flight_recorder", records, "--output", dumps],
+                    [sys.executable, "-m", "weir", "flight-recorder", records, "--output", dumps],
                     check=True,
                     stdout=subprocess.DEVNULL,
                 )

@@ -4,12 +4,12 @@
     shipped_tests.py [--ranks 2,3,4] [--on gloo,weir] [--only WORDS] [--part] [--results DIR]
 
 The tests are those of ``torch.testing._internal.distributed.distributed_test``, as PyTorch's own
-test_distributed_spawn.py runs them, and stock_base_classes.py, on the base classes for DTensor, FSDP
-and pipelines. Each test starts its ranks anew; here they are forked from one process that has
+test_distributed_spawn.py runs them, and stock_base_classes.py, on the base classes for DTensor,
+FSDP and pipelines. Each test starts its ranks anew; here they are forked from one process that has
 imported PyTorch (``--spawn``: started as PyTorch's runner does, some seconds each).
 
-Prints a table, and each test whose result on Weir is not that on Gloo. Fails where a test passes on
-Gloo and not on Weir, unless DIFFERENCES has it with the reason. ``--part``: the tests of PART alone,
+Prints a table, and each test whose result on Weir is not that on Gloo. Fails where a test passes
+on Gloo and not on Weir, unless DIFFERENCES has it with the reason. ``--part``: the tests of PART alone,
 on Weir alone.
 """
 

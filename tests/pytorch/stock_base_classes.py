@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests on the base classes that PyTorch ships for DTensor, FSDP and pipelines (shipped_tests.py).
 
-The tests of these classes are not in PyTorch's install. Those here are short and cover what the classes
-do with a group: the way in which they make it, which knows backends by their names, their checks,
-and the collectives beneath them. FSDPTest skips each test where there is no accelerator, on Gloo too;
-here it counts the processors as such.
+The tests of these classes are not in PyTorch's install. Those here are short and cover what the
+classes do with a group: the way in which they make it, which knows backends by their names, their
+checks, and the collectives beneath them. FSDPTest skips each test where there is no accelerator, on
+Gloo too; here it counts the processors as such.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads, Python's lock, forks and the end of processes, while operations of Weir's are in flight."""
+"""Threads, Python's lock, forks and the end of processes, with operations in flight."""
 
 from __future__ import annotations
 
