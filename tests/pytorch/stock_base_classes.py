@@ -71,6 +71,9 @@ class DTensorClass(DTensorTestBase):
         torch.manual_seed(3)
         alone = MLPModule("cpu")
         split = MLPModule("cpu")
+        # Its own 16 columns do not divide by 3.
+        for module in (alone, split):
+            module.net1, module.net2 = torch.nn.Linear(10, 12), torch.nn.Linear(12, 10)
         split.load_state_dict(alone.state_dict())
         parallelize_module(split, mesh, {"net1": ColwiseParallel(), "net2": RowwiseParallel()})
         torch.manual_seed(5)
