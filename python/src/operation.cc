@@ -260,11 +260,6 @@ bool Operation::watch_locked() {
   if (is_done_ || is_taken_ || is_watched_) return true;
   if (!Completions::get().start()) return false;
   is_watched_ = true;
-  if (!Completions::get().start()) {
-    // Python is ending, and the transports may still write to the tensors: they stay.
-    c10::intrusive_ptr<Operation>::reclaim_copy(this).release();
-    return;
-  }
   unwatched_.store(requests_.size() + 1, std::memory_order_relaxed);
   // One reference for all callbacks; the last of them passes it on.
   auto* const self = c10::intrusive_ptr<Operation>::reclaim_copy(this).release();
