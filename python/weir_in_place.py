@@ -46,7 +46,7 @@ def _stop() -> None:
 
 def install() -> None:
     """From now on ``backend="gloo"`` is Weir in this process."""
-    # Registered before all others, so that it is called after them: they may still wait for futures.
+    # Registered before all others, so that it is called after them: they may wait for futures.
     atexit.register(_stop)
     module = sys.modules.get(_MODULE)
     if module is not None:

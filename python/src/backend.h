@@ -157,8 +157,8 @@ class Backend : public c10d::Backend {
   weir_comm_t comm() const { return comm_->handle(); }
   void check_rank(int64_t rank, const char* what) const;
 
-  // First, as in ProcessGroupGloo: where a group's CPU backend is called gloo, c10d::Logger takes it
-  // for that class and reads options_->threads (logger.cpp, set_env_variables).
+  // First, as in ProcessGroupGloo: where a group's CPU backend is called gloo, c10d::Logger takes
+  // it for that class and reads options_->threads (logger.cpp, set_env_variables).
   const std::shared_ptr<void> gloo_store_;
   const c10::intrusive_ptr<Options> options_;
 
