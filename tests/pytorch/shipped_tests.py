@@ -62,7 +62,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--ranks", default="2,3,4", help="numbers of ranks")
     parser.add_argument("--on", default="gloo,weir", help="gloo, weir or both")
-    parser.add_argument("--only", default="", help="patterns, by commas (test_all_gather*,test_gpipe)")
+    parser.add_argument("--only", default="", help="patterns, by commas (test_all_gather*)")
     parser.add_argument("--share", default="1/1", help="of the tests, such as 2/5")
     parser.add_argument("--part", action="store_true", help="the tests of PART, on Weir")
     parser.add_argument("--spawn", action="store_true", help="ranks are new processes, not forks")
