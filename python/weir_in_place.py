@@ -7,6 +7,7 @@ Imported at the start of Python (by weir/hook/sitecustomize.py, or by the .pth f
 
 from __future__ import annotations
 
+import atexit
 import sys
 
 _MODULE = "torch.distributed.distributed_c10d"
@@ -37,8 +38,16 @@ class _Finder:
         return spec
 
 
+def _stop() -> None:
+    weir = sys.modules.get("weir._C")
+    if weir is not None:
+        weir.stop_completions()
+
+
 def install() -> None:
     """From now on ``backend="gloo"`` is Weir in this process."""
+    # Registered before all others, so that it is called after them: they may wait for futures.
+    atexit.register(_stop)
     module = sys.modules.get(_MODULE)
     if module is not None:
         replace_gloo(module)

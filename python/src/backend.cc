@@ -340,14 +340,18 @@ Backend::WorkPointer Backend::endCoalescing() {
 // ---- Monitored barrier ------------------------------------------------------------------------
 
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_for_all) {
-  const auto timeout = timeout_of(options.timeout);
-  const std::string key = c10::str("weir/monitored_barrier/", barrier_number_.fetch_add(1), "/");
+  const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
+  const uint64_t number = barrier_number_.fetch_add(1);
+  const auto key_of = [](uint64_t barrier) {
+    return c10::str("weir/monitored_barrier/", barrier, "/");
+  };
+  const std::string key = key_of(number);
   const auto arrived = [&](int rank) { return key + std::to_string(rank); };
   const std::string all_are_here = key + "all";
   if (getRank() != 0) {
     store_->set(arrived(getRank()), std::vector<uint8_t>{1});
     try {
-      store_->wait({all_are_here}, timeout);
+      store_->wait({all_are_here}, std::max(timeout, std::chrono::milliseconds(1)));
     } catch (const std::exception&) {
       C10_THROW_ERROR(DistBackendError,
                       c10::str("Rank ", getRank(),
@@ -356,6 +360,11 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_fo
                                "faulty rank."));
     }
     return;
+  }
+  if (timeout.count() <= 0) {
+    C10_THROW_ERROR(
+        DistBackendError,
+        c10::str("[Rank 0]: Rank 0 timed out in monitoredBarrier after ", timeout.count(), " ms"));
   }
   const auto end = std::chrono::steady_clock::now() + timeout;
   std::vector<int> missing;
@@ -372,6 +381,9 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_fo
   }
   if (missing.empty()) {
     store_->set(all_are_here, std::vector<uint8_t>{1});
+    // What nobody reads any more: who came has passed the barrier before.
+    for (int rank = 1; rank < getSize(); ++rank) store_->deleteKey(arrived(rank));
+    if (number > 0) store_->deleteKey(key_of(number - 1) + "all");
     return;
   }
   std::string names;

@@ -27,6 +27,8 @@ weir_result_t SharedCommunicator::set_deadline(std::chrono::milliseconds timeout
 std::exception_ptr exception_of(weir_result_t result, weir_comm_t comm, const std::string& what) {
   std::string text = weir_last_error(comm);
   if (text.empty()) text = weir_result_string(result);
+  // Programs look for Gloo's words.
+  if (result == WEIR_ERROR_TIMEOUT) text = "Timed out because " + text;
   text = what + ": " + text;
   const c10::SourceLocation here{__func__, __FILE__, static_cast<uint32_t>(__LINE__)};
   switch (result) {

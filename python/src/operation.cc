@@ -3,6 +3,7 @@
 
 #include <c10/util/Exception.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <deque>
 #include <thread>
@@ -10,14 +11,24 @@
 namespace weir::pytorch {
 
 // The thread of completions, one per process. It holds no lock of Weir's, so that callbacks of
-// Futures may take Python's.
+// Futures may take Python's. Tensors are let go here too: that may take Python's lock.
 class Completions {
  public:
+  // Larger in a child made by fork than in its parent.
+  static uint64_t generation() {
+    get();
+    return generation_.load(std::memory_order_relaxed);
+  }
+
   static Completions& get() {
     static const bool is_made = [] {
       current_ = new Completions;
-      // A child made by fork has neither the thread nor, for certain, an unlocked mutex.
-      pthread_atfork(nullptr, nullptr, [] { current_ = new Completions; });
+      // A child made by fork has neither the thread nor, for certain, an unlocked mutex. The
+      // parent's operations are left alone there.
+      pthread_atfork(nullptr, nullptr, [] {
+        generation_.fetch_add(1, std::memory_order_relaxed);
+        current_ = new Completions;
+      });
       return true;
     }();
     static_cast<void>(is_made);
@@ -97,13 +108,28 @@ class Completions {
 
   // Never destroyed: operations may complete while the process ends.
   static Completions* current_;
+  static std::atomic<uint64_t> generation_;
 };
 
 Completions* Completions::current_ = nullptr;
+std::atomic<uint64_t> Completions::generation_{1};
 
 void stop_completions() { Completions::get().stop(); }
 
 // ---- Operation --------------------------------------------------------------------------------
+
+Operation::Operation(std::shared_ptr<SharedCommunicator> comm, const char* name)
+    : comm_(std::move(comm)), name_(name), generation_(Completions::generation()) {}
+
+bool Operation::is_of_parent() const { return generation_ != Completions::generation(); }
+
+void Operation::check_process() const {
+  if (!is_of_parent()) [[likely]]
+    return;
+  C10_THROW_ERROR(DistBackendError,
+                  c10::str(name_, ": this operation was started by the parent of process ",
+                           getpid(), ", before a fork. A child cannot wait for it"));
+}
 
 weir_request_t* Operation::new_request() {
   requests_.push_back(nullptr);
@@ -112,6 +138,7 @@ weir_request_t* Operation::new_request() {
 
 bool Operation::is_complete() {
   if (is_done_flag_.load(std::memory_order_acquire)) return true;
+  if (is_of_parent()) return false;
   {
     const std::lock_guard lock(mutex_);
     if (is_done_) return true;
@@ -130,35 +157,60 @@ bool Operation::is_complete() {
     finish();
     return true;
   }
+  give_back();
+  return false;
+}
+
+void Operation::give_back() {
   {
     const std::lock_guard lock(mutex_);
     is_taken_ = false;
+    if (is_to_be_watched_) watch_locked();
   }
   changed_.notify_all();
-  return false;
 }
 
 bool Operation::wait(std::chrono::milliseconds timeout) {
   if (is_done_flag_.load(std::memory_order_acquire)) return true;
+  check_process();
   std::unique_lock lock(mutex_);
   if (timeout.count() > 0) {
-    watch_locked();
-    return changed_.wait_for(lock, timeout, [&] { return is_done_; });
+    if (is_taken_ || watch_locked()) {
+      is_to_be_watched_ = true;
+      return changed_.wait_for(lock, timeout, [&] { return is_done_; });
+    }
+    lock.unlock();
+    return wait_stopped(timeout);
   }
   changed_.wait(lock, [&] { return is_done_ || !is_taken_; });
   if (is_done_) return true;
   is_taken_ = true;
   lock.unlock();
+  wait_for_requests();
+  return true;
+}
+
+bool Operation::wait_stopped(std::chrono::milliseconds timeout) {
+  constexpr std::chrono::milliseconds kPause{1};
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  while (!is_complete()) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
+void Operation::wait_for_requests() {
   for (weir_request_t& request : requests_) {
     if (request == nullptr) continue;
     const weir_result_t result = weir_wait(&request);
     if (result != WEIR_OK && result_ == WEIR_OK) result_ = result;
   }
   finish();
-  return true;
 }
 
 std::exception_ptr Operation::exception() const {
+  if (is_of_parent()) return nullptr;
   const std::lock_guard lock(mutex_);
   return exception_;
 }
@@ -170,7 +222,10 @@ float Operation::duration_ms() const {
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
+  check_process();
   c10::intrusive_ptr<c10::ivalue::Future> future;
+  bool is_done = false;
+  bool is_watched = false;
   {
     const std::lock_guard lock(mutex_);
     if (future_) return future_;
@@ -178,47 +233,52 @@ c10::intrusive_ptr<c10::ivalue::Future> Operation::future() {
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         outputs_.size() > 1 ? c10::TypePtr(c10::ListType::create(tensors)) : c10::TypePtr(tensors));
     future = future_;
-    if (!is_done_) {
-      watch_locked();
-      return future;
-    }
+    is_done = is_done_;
+    is_watched = !is_done && watch_locked();
   }
-  mark_future();
+  if (is_done) {
+    mark_future();
+  } else if (!is_watched) {
+    wait(kNoTimeout);
+  }
   return future;
 }
 
 void Operation::watch() {
-  const std::lock_guard lock(mutex_);
-  watch_locked();
+  // A child has no use for what its parent waits for; peers may still write to the tensors.
+  const bool is_watched = [&] {
+    if (is_of_parent()) return true;
+    const std::lock_guard lock(mutex_);
+    return is_done_ || watch_locked();
+  }();
+  if (!is_watched) c10::intrusive_ptr<Operation>::reclaim_copy(this).release();
 }
 
-void Operation::watch_locked() {
-  // A thread that waits completes the operation.
-  if (is_done_ || is_taken_ || is_watched_) return;
+bool Operation::watch_locked() {
+  is_to_be_watched_ = true;
+  // A thread that has taken the requests completes the operation or gives them back.
+  if (is_done_ || is_taken_ || is_watched_) return true;
+  if (!Completions::get().start()) return false;
   is_watched_ = true;
-  if (!Completions::get().start()) {
-    // Python is ending, and the transports may still write to the tensors: they stay.
-    c10::intrusive_ptr<Operation>::reclaim_copy(this).release();
-    return;
-  }
   unwatched_.store(requests_.size() + 1, std::memory_order_relaxed);
+  // One reference for all callbacks; the last of them passes it on.
+  auto* const self = c10::intrusive_ptr<Operation>::reclaim_copy(this).release();
   for (const weir_request_t request : requests_) {
-    auto self = c10::intrusive_ptr<Operation>::reclaim_copy(this);
     if (request == nullptr ||
-        weir_request_on_complete(request, &Operation::on_request, self.get()) != WEIR_OK) {
-      on_request(self.release(), WEIR_OK);
-    } else {
-      self.release();
+        weir_request_on_complete(request, &Operation::on_request, self) != WEIR_OK) {
+      on_request(self, WEIR_OK);
     }
   }
-  on_request(c10::intrusive_ptr<Operation>::reclaim_copy(this).release(), WEIR_OK);
+  on_request(self, WEIR_OK);
+  return true;
 }
 
-// No lock of the operation's may be taken here: the call that registers this may call it.
+// Within calls of weir.h: it takes no lock of the operation's, which the call that registers this
+// holds, and lets no tensor go.
 void Operation::on_request(void* context, weir_result_t /*result*/) {
-  auto self = c10::intrusive_ptr<Operation>::reclaim(static_cast<Operation*>(context));
+  auto* const self = static_cast<Operation*>(context);
   if (self->unwatched_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-    Completions::get().add(std::move(self));
+    Completions::get().add(c10::intrusive_ptr<Operation>::reclaim(self));
   }
 }
 
@@ -229,12 +289,7 @@ void Operation::complete_watched() {
     if (is_done_) return;
     is_taken_ = true;
   }
-  for (weir_request_t& request : requests_) {
-    if (request == nullptr) continue;
-    const weir_result_t result = weir_wait(&request);
-    if (result != WEIR_OK && result_ == WEIR_OK) result_ = result;
-  }
-  finish();
+  wait_for_requests();
 }
 
 void Operation::finish() {

@@ -31,8 +31,8 @@ std::vector<at::Tensor> flat(const Outputs& outputs);
 
 class Operation : public c10::intrusive_ptr_target {
  public:
-  Operation(std::shared_ptr<SharedCommunicator> comm, const char* name)
-      : comm_(std::move(comm)), name_(name) {}
+  // `name` as the program knows it; a literal.
+  Operation(std::shared_ptr<SharedCommunicator> comm, const char* name);
 
   // ---- While it is being started, by one thread ----
 
@@ -63,15 +63,23 @@ class Operation : public c10::intrusive_ptr_target {
   void measure() { begin_ = std::chrono::steady_clock::now(); }
   float duration_ms() const;
   // Completed with the operation. Python callbacks of it run in the thread of completions or in one
-  // that waits, with no lock held.
+  // that waits, with no lock held. Once completions have been stopped this waits for the operation.
   c10::intrusive_ptr<c10::ivalue::Future> future();
-  // The operation completes without a thread that waits for it.
+  // The operation completes without a thread that waits for it, and lives until then.
   void watch();
+  // Started by this process's parent: it cannot be waited for, and its locks may be held for ever.
+  bool is_of_parent() const;
 
  private:
   friend class Completions;
 
-  void watch_locked();
+  // False: completions have been stopped, so that nothing completes it but a thread that waits.
+  bool watch_locked();
+  // The thread that has taken the requests gives them back, not all complete.
+  void give_back();
+  bool wait_stopped(std::chrono::milliseconds timeout);
+  void wait_for_requests();
+  void check_process() const;
   static void on_request(void* context, weir_result_t result);
   // By the thread of completions, when all requests are known to be complete.
   void complete_watched();
@@ -81,11 +89,13 @@ class Operation : public c10::intrusive_ptr_target {
 
   const std::shared_ptr<SharedCommunicator> comm_;
   const char* const name_;
+  const uint64_t generation_;  // of the process that started it
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool is_taken_ = false;  // a thread waits on the requests or tests them
   bool is_watched_ = false;
+  bool is_to_be_watched_ = false;  // once no thread has taken the requests
   bool is_done_ = false;
   std::atomic<bool> is_done_flag_{false};
   std::atomic<size_t> unwatched_{0};  // requests whose callback has not been called

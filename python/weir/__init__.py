@@ -15,6 +15,7 @@ its own command line. See docs/pytorch.md.
 from __future__ import annotations
 
 import atexit
+import sys
 from typing import NamedTuple
 
 import torch
@@ -125,5 +126,7 @@ def shrink(group: dist.ProcessGroup | None = None) -> dist.ProcessGroup:
 
 
 register()
-# Threads of Weir's that would call Python must have ended before Python does.
-atexit.register(_C.stop_completions)
+# Threads of Weir's that would call Python must have ended before Python does. In Gloo's place
+# weir_in_place sees to that.
+if "weir_in_place" not in sys.modules:
+    atexit.register(_C.stop_completions)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m weir info | bench"""
+"""python -m weir info | bench | flight-recorder"""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ _USAGE = """usage: python -m weir COMMAND
 
   info     versions, where the library lies, what PyTorch knows of it
   bench    Weir beside Gloo in one run (python -m weir bench --help)
+  flight-recorder
+           writes Weir's records for torchfrtrace (python -m weir flight-recorder --help)
 
 To run a program with Weir in Gloo's place: python -m weir.run PROGRAM"""
 
@@ -63,6 +65,10 @@ def main() -> int:
         from weir import bench
 
         return bench.main(words[1:])
+    if words[:1] == ["flight-recorder"]:
+        from weir import flight_recorder
+
+        return flight_recorder.main(words[1:])
     print(_USAGE, file=sys.stderr if words[:1] not in (["-h"], ["--help"]) else sys.stdout)
     return 0 if words[:1] in (["-h"], ["--help"]) else 2
 

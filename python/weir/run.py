@@ -71,6 +71,12 @@ def _remove_hook() -> int:
         print(f"there is no {path}")
         return 0
     os.remove(path)
+    record = _record_of_distribution()
+    if record is not None:
+        with open(record, encoding="utf-8") as file:
+            lines = [line for line in file if not line.startswith(_HOOK_FILE + ",")]
+        with open(record, "w", encoding="utf-8") as file:
+            file.writelines(lines)
     print(f"removed {path}")
     return 0
 

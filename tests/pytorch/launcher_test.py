@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m weir.run: Weir in Gloo's place, in every way in which programs are started.
+
+    launcher_test.py [--only NAME]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import traceback
+import zipfile
+
+import ranks
+
+RUN = [sys.executable, "-m", "weir.run"]
+
+# Does one all-reduce on Gloo's name, and says who served it.
+BODY = """
+import os, sys
+import torch, torch.distributed as dist
+
+def of_rank(rank, size, path, backend="gloo"):
+    dist.init_process_group(backend, store=dist.FileStore(path, size), rank=rank, world_size=size)
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    assert (tensor == size).all()
+    weir = sys.modules.get("weir")
+    served = weir is not None and weir.operation_counts()["ALLREDUCE"].calls == 1
+    assert dist.get_backend() == "gloo"
+    os.write(1, b"WEIR\\n" if served else b"GLOO\\n")
+    dist.destroy_process_group()
+"""
+
+BY_ENVIRONMENT = (
+    BODY
+    + """
+if __name__ == "__main__":
+    of_rank(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), sys.argv[1], *sys.argv[2:])
+"""
+)
+
+
+class Folder:
+    """Programs of one test."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self.stores = 0
+
+    def write(self, name: str, text: str) -> str:
+        path = os.path.join(self.path, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(textwrap.dedent(text))
+        return path
+
+    def store(self) -> str:
+        self.stores += 1
+        return os.path.join(self.path, f"store_{self.stores}")
+
+
+def run(command, size=1, code=0, cwd=None, **environment) -> list[str]:
+    """The output of each rank of a job, which ends with `code`."""
+    processes = []
+    for rank in range(size):
+        own = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), OMP_NUM_THREADS="1")
+        own.update(environment)
+        own = {name: value for name, value in own.items() if value is not None}
+        processes.append(
+            subprocess.Popen(
+                command,
+                env=own,
+                cwd=cwd,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    outputs = ranks.wait(processes, 200)
+    codes = [process.returncode for process in processes]
+    assert codes == [code] * size, f"{command}: {codes}\n" + "\n".join(outputs)
+    return outputs
+
+
+def expect_served(outputs: list[str], times: int = 1) -> None:
+    for output in outputs:
+        assert output.count("WEIR") == times and "GLOO" not in output, output
+
+
+def test_scripts_modules_and_text(folder):
+    script = folder.write("train.py", BY_ENVIRONMENT)
+    expect_served(run([*RUN, script, folder.store()], 2))
+    expect_served(run([*RUN, "-m", "train", folder.store()], 2, cwd=folder.path))
+    expect_served(run([*RUN, "-c", BY_ENVIRONMENT, folder.store()], 2))
+    # The same script without it, so that the test can tell.
+    outputs = run([sys.executable, script, folder.store()], 2)
+    assert all("GLOO" in output for output in outputs), outputs
+
+
+def test_the_parts_for_processors_of_other_backends(folder):
+    script = folder.write("train.py", BY_ENVIRONMENT.replace('== "gloo"', '!= "weir"'))
+    expect_served(run([*RUN, script, folder.store(), "cpu:gloo"], 2))
+    text = BODY.replace("init_process_group(backend, ", "init_process_group(")
+    text += "of_rank(int(os.environ['RANK']), 2, sys.argv[1])\n"
+    expect_served(run([*RUN, "-c", text.replace('== "gloo"', "is not None"), folder.store()], 2))
+
+
+def test_torchrun(folder):
+    script = folder.write(
+        "train.py",
+        BODY + "of_rank(int(os.environ['RANK']), int(os.environ['WORLD_SIZE']), sys.argv[1])",
+    )
+    torchrun = os.path.join(os.path.dirname(sys.executable), "torchrun")
+    options = ["--nproc-per-node", "2", "--master-port", "0", script, folder.store()]
+    expect_served(run([*RUN, torchrun, *options], RANK=None, WORLD_SIZE=None), 2)
+
+
+def test_children_by_spawn_and_fork(folder):
+    text = """
+import torch.multiprocessing as mp
+if __name__ == "__main__":
+    for method in ("spawn", "fork"):
+        mp.start_processes(of_rank, args=(2, sys.argv[1] + method), nprocs=2, start_method=method)
+"""
+    script = folder.write("train.py", BODY + text)
+    expect_served(run([*RUN, script, folder.store()]), 4)
+
+
+def test_the_users_own_paths_and_sitecustomize(folder):
+    folder.write("own/mine.py", "value = 42\n")
+    folder.write("own/sitecustomize.py", "import os; os.environ['OWN_CUSTOM'] = 'here'\n")
+    text = "import os, sys, mine; print(mine.value, os.environ['OWN_CUSTOM'], sys.argv[1:])"
+    path = os.pathsep.join([os.path.join(folder.path, "own"), os.environ.get("PYTHONPATH", "")])
+    (output,) = run([*RUN, "-c", text, "--report", "-m", "x"], PYTHONPATH=path)
+    assert output.strip() == "42 here ['--report', '-m', 'x']", output
+
+
+def test_children_that_ignore_their_environment_are_left_alone(folder):
+    text = "import torch.distributed as d; print(getattr(d.ProcessGroupGloo, 'is_weir', False))"
+    program = f"""
+import subprocess, sys
+for option in (["-I"], ["-E"], []):
+    subprocess.run([sys.executable, *option, "-c", {text!r}], check=True)
+"""
+    (output,) = run([*RUN, "-c", program])
+    assert output.split() == ["False", "False", "True"], output
+
+
+def test_the_report(folder):
+    script = folder.write("train.py", BY_ENVIRONMENT)
+    outputs = run([*RUN, "--report", script, folder.store()], 2)
+    for rank, output in enumerate(outputs):
+        assert f"weir: rank {rank} (process " in output, output
+        assert "allreduce 1 calls, 12 bytes" in output, output
+
+
+def test_wrong_command_lines(folder):
+    (output,) = run(RUN, code=2)
+    assert "no program is given" in output
+    (output,) = run([*RUN, "no_such_program_here"], code=127)
+    assert "no_such_program_here" in output
+
+
+def test_the_debugging_mode_of_pytorch(folder):
+    script = folder.write(
+        "train.py",
+        BODY
+        + """
+path, rank = sys.argv[1], int(os.environ["RANK"])
+dist.init_process_group("gloo", store=dist.FileStore(path, 2), rank=rank, world_size=2)
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+assert (tensor == 2).all()
+try:
+    dist.all_reduce(torch.ones(3 + rank))
+except RuntimeError as error:
+    assert "mismatch between collectives" in str(error), str(error)
+    os.write(1, b"WEIR\\n")
+""",
+    )
+    expect_served(run([*RUN, script, folder.store()], 2, TORCH_DISTRIBUTED_DEBUG="DETAIL"))
+
+
+def test_gloos_class_used_directly(folder):
+    text = """
+import datetime, os, sys
+import torch, torch.distributed as dist
+from torch._C._distributed_c10d import ProcessGroupGloo
+rank, minute = int(os.environ["RANK"]), datetime.timedelta(seconds=60)
+store = dist.FileStore(sys.argv[1], 2)
+group = dist.ProcessGroupGloo(dist.PrefixStore("a", store), rank, 2, minute)
+assert isinstance(group, dist.ProcessGroupGloo)
+tensor = torch.ones(3)
+group.allreduce([tensor]).wait()
+assert (tensor == 2).all()
+options = dist.ProcessGroupGloo._Options()
+options._timeout = minute
+options._devices = [dist.ProcessGroupGloo.create_default_device()]
+options._threads = 2
+other = ProcessGroupGloo(dist.PrefixStore("b", store), rank, 2, options)
+other.barrier().wait()
+assert other.name() == "gloo" and other.options._timeout == minute
+import weir
+assert weir.operation_counts()["ALLREDUCE"].calls == 1
+os.write(1, b"WEIR\\n")
+"""
+    expect_served(run([*RUN, "-c", text, folder.store()], 2))
+
+
+def test_rpc(folder):
+    text = """
+import os, sys
+import torch, torch.distributed.rpc as rpc
+rank = int(os.environ["RANK"])
+options = rpc.TensorPipeRpcBackendOptions(init_method="file://" + sys.argv[1])
+rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
+result = rpc.rpc_sync(f"worker{1 - rank}", torch.add, args=(torch.ones(2), 1))
+assert (result == 2).all()
+rpc.shutdown()
+os.write(1, b"WEIR\\n")
+"""
+    expect_served(run([*RUN, "-c", text, folder.store()], 2))
+
+
+def package_as_wheel(folder: str) -> str:
+    """The package of this build as a wheel, as its installer makes it."""
+    import weir
+    import weir_in_place
+
+    package = os.path.dirname(weir.__file__)
+    name = f"weir-{weir.version}"
+    path = os.path.join(folder, f"{name}-py3-none-any.whl")
+    entries = [(weir_in_place.__file__, "weir_in_place.py")]
+    for root, _, files in os.walk(package):
+        if "__pycache__" in root:
+            continue
+        relative = os.path.join("weir", os.path.relpath(root, package))
+        entries += [(os.path.join(root, f), os.path.normpath(f"{relative}/{f}")) for f in files]
+    information = f"{name}.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for source, entry in entries:
+            wheel.write(source, entry)
+        text = f"Metadata-Version: 2.1\nName: weir\nVersion: {weir.version}\n"
+        wheel.writestr(f"{information}/METADATA", text)
+        text = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        wheel.writestr(f"{information}/WHEEL", text)
+        names = [entry for _, entry in entries]
+        names += [f"{information}/{file}" for file in ("METADATA", "WHEEL", "RECORD")]
+        wheel.writestr(f"{information}/RECORD", "".join(f"{entry},,\n" for entry in names))
+    return path
+
+
+def test_the_hook_in_an_environment(folder):
+    root = os.path.join(folder.path, "environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", root], check=True)
+    python = os.path.join(root, "bin", "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "-q"]
+    outside = {"PYTHONPATH": None, "WEIR_IN_PLACE_OF": None}
+    import torch
+
+    (site,) = run([python, "-c", "import sysconfig as s; print(s.get_path('purelib'))"], **outside)
+    site = site.strip()
+    # PyTorch is the one of this Python; of it nothing else is run at the start.
+    with open(os.path.join(site, "pytorch_of_the_test.pth"), "w", encoding="utf-8") as file:
+        file.write(os.path.dirname(os.path.dirname(torch.__file__)) + "\n")
+    run([*pip, "install", "--no-deps", "--no-index", package_as_wheel(folder.path)], **outside)
+    hook = os.path.join(site, "weir_in_place.pth")
+    assert not os.path.exists(hook)
+    # From a build folder there is nothing that would remove it again.
+    (output,) = run([*RUN, "--install-hook"], code=2)
+    assert "needs an installed package" in output
+
+    where = "import torch.distributed as d; print(getattr(d.ProcessGroupGloo, 'is_weir', False))"
+    loaded = "import sys; print([m for m in sys.modules if 'weir' in m or 'torch' in m])"
+    for _ in range(2):
+        run([python, "-m", "weir.run", "--install-hook"], **outside)
+        assert os.path.exists(hook)
+    with_variable = dict(outside, WEIR_IN_PLACE_OF="gloo")
+    assert run([python, "-c", where], **with_variable)[0].strip() == "True"
+    assert run([python, "-c", loaded], **with_variable)[0].strip() == "['weir_in_place']"
+    assert run([python, "-c", where], **outside)[0].strip() == "False"
+    assert run([python, "-c", loaded], **outside)[0].strip() == "[]"
+    assert run([python, "-I", "-c", loaded], **with_variable)[0].strip() == "[]"
+    script = folder.write("train.py", BY_ENVIRONMENT)
+    expect_served(run([python, script, folder.store()], 2, **with_variable))
+
+    run([python, "-m", "weir.run", "--remove-hook"], **outside)
+    assert not os.path.exists(hook)
+    run([python, "-m", "weir.run", "--install-hook"], **outside)
+    run([*pip, "uninstall", "-y", "weir"], **outside)
+    left = [name for name in os.listdir(site) if "weir" in name]
+    assert not left, left
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="only functions whose name has this in it")
+    options = parser.parse_args()
+    failed = 0
+    for name, function in list(globals().items()):
+        if not name.startswith("test_") or options.only not in name:
+            continue
+        path = tempfile.mkdtemp(prefix="weir_launcher_")
+        try:
+            function(Folder(path))
+            print(f"passed {name}", flush=True)
+        except BaseException:
+            failed += 1
+            traceback.print_exc()
+            print(f"FAILED {name}", flush=True)
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
