@@ -271,7 +271,10 @@ void Backend::registerOnCompletionHook(
 void Backend::waitForPendingWorks() {
   if (observed_ == nullptr) return;
   std::unique_lock lock(observed_->mutex);
-  observed_->changed.wait(lock, [&] { return observed_->pending == 0; });
+  // Once completions have been stopped nobody calls the hook any more.
+  while (observed_->pending != 0 && !completions_are_stopped()) {
+    observed_->changed.wait_for(lock, std::chrono::milliseconds(100));
+  }
 }
 
 // ---- Coalescing -------------------------------------------------------------------------------

@@ -115,6 +115,7 @@ Completions* Completions::current_ = nullptr;
 std::atomic<uint64_t> Completions::generation_{1};
 
 void stop_completions() { Completions::get().stop(); }
+bool completions_are_stopped() { return !Completions::get().start(); }
 
 // ---- Operation --------------------------------------------------------------------------------
 

@@ -163,5 +163,6 @@ class CompleteWork : public c10d::Work {
 // No callback of a Future is called after this has returned: Python is about to end. Operations in
 // flight complete when they are waited for.
 void stop_completions();
+bool completions_are_stopped();
 
 }  // namespace weir::pytorch

@@ -95,7 +95,7 @@ def _rank(options: argparse.Namespace) -> int:
 
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), options.ranks
-    store = dist.FileStore(os.path.join(options.folder, "store"), ranks)
+    store = _store(options)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     groups = {
         "gloo": dist.group.WORLD,
@@ -130,6 +130,23 @@ def _rank(options: argparse.Namespace) -> int:
     return 0
 
 
+def _store(options: argparse.Namespace):
+    """A TCPStore, as torchrun has it; rank 0 writes its port where the others look."""
+    import torch.distributed as dist
+
+    path = os.path.join(options.folder, "port")
+    if os.environ["RANK"] == "0":
+        store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(str(store.port))
+        os.rename(path + ".new", path)
+        return store
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    with open(path, encoding="utf-8") as file:
+        return dist.TCPStore("127.0.0.1", int(file.read()), None, is_master=False)
+
+
 def _rank_of_start(options: argparse.Namespace) -> int:
     """Times the slowest rank's init_process_group, backend by backend, in turns."""
     import torch.distributed as dist
@@ -137,7 +154,7 @@ def _rank_of_start(options: argparse.Namespace) -> int:
     import weir  # noqa: F401
 
     rank, ranks = int(os.environ["RANK"]), options.ranks
-    store = dist.FileStore(os.path.join(options.folder, "store"), ranks)
+    store = _store(options)
 
     def meet(name: str) -> None:
         store.add(name, 1)

@@ -81,7 +81,7 @@ const std::vector<Rule>& rules() {
 bool is_of_the_project(const std::string& include) {
   static const std::vector<std::string_view> kRoots = {
       "core/", "net/",  "cuda/", "nccl_search/", "ncclnet/",  "plugins/", "api/",
-      "weir/", "nccl/", "perf/", "offload/",     "hostcuda/", "tools/", "python/"};
+      "weir/", "nccl/", "perf/", "offload/",     "hostcuda/", "tools/",   "python/"};
   return std::any_of(kRoots.begin(), kRoots.end(),
                      [&](std::string_view root) { return include.starts_with(root); });
 }

@@ -44,7 +44,8 @@ Instance::~Instance() {
   // A forked child has copies of the connections, which only its parent may end.
   const bool ends = owner == getpid();
   for (const int listener : listeners) close(listener);
-  // A peer may use connections of which this rank has taken no notice yet, and awaits their goodbye.
+  // A peer may use connections of which this rank has taken no notice yet, and awaits their
+  // goodbye.
   if (ends && joined) take_arrived(monotonic_ns());
   const uint64_t patience_ns = ends ? monotonic_ns() + kFarewellNs : 0;
   for (const std::unique_ptr<Peer>& peer : peers) {
