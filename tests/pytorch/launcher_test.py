@@ -237,6 +237,8 @@ def package_as_wheel(folder: str) -> str:
     name = f"weir-{weir.version}"
     path = os.path.join(folder, f"{name}-py3-none-any.whl")
     entries = [(weir_in_place.__file__, "weir_in_place.py")]
+    # A link to the libraries in a build folder.
+    entries.append((os.path.join(package, "lib", "libweir.so.0"), "weir/lib/libweir.so.0"))
     for root, _, files in os.walk(package):
         if "__pycache__" in root:
             continue
