@@ -120,13 +120,16 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
     stage_has_work = false;
   };
 
+  std::vector<Place> stand_ins;
+
   for (const sched::Op& op : program.ops) {
     if (op.lane != 0) return Status(Code::kUnsupported, "a mapped program has one lane");
     switch (op.code) {
       case OpCode::kSignal:
         // A signal is visible to all ranks, whichever it is meant for, so each index is published
         // once.
-        if (op.signal >= kPhaseCount || stage.signal_phase >= 0 || signalled[op.signal]) {
+        if (op.signal >= kPhaseCount || stage.signal_phase >= 0 || signalled[op.signal] ||
+            op.when != sched::When::kAlways) {
           return Status(Code::kUnsupported,
                         fmt::format("a mapped program uses signals 0 to {}, each once, one a stage",
                                     kPhaseCount - 1));
@@ -140,8 +143,12 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           return Status(Code::kUnsupported,
                         "a mapped program waits for the first signal of an index");
         }
-        if (stage_has_work || (stage.wait_phase >= 0 && stage.wait_phase != op.signal)) end_stage();
+        if (stage_has_work || (stage.wait_phase >= 0 &&
+                               (stage.wait_phase != op.signal || stage.wait_when != op.when))) {
+          end_stage();
+        }
         stage.wait_phase = op.signal;
+        stage.wait_when = op.when;
         if (op.peer == sched::kAllRanks) {
           stage.wait_ranks.clear();
           for (Rank p = 0; p < program.rank_count; ++p) {
@@ -169,6 +176,7 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           MappedOp bound;
           bound.reduce = reduce;
           bound.partial = op.partial;
+          bound.when = op.when;
           bound.length_bytes = binder.length_bytes(op.dst, named, i);
           bound.dst = binder.place(op.dst, i);
           bound.first_operand = static_cast<uint32_t>(plan->operands_.size());
@@ -176,6 +184,10 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           for (uint32_t k = 0; k < bound.operand_count; ++k) {
             const Ref ref = reduce ? program.operands[op.first_operand + k] : op.src;
             plan->operands_.push_back(binder.place(ref, i));
+            if (ref.slot != sched::kNoSlot) {
+              plan->operands_.back().stand_in = static_cast<uint32_t>(stand_ins.size());
+              stand_ins.push_back(binder.place({ref.slot, ref.rank, Space::kStaging}, i));
+            }
             // A pre-multiplied sum scales the rank's own input at each place where it is read.
             if (call.scaled && ref.space == Space::kInput && ref.rank == program.rank) {
               bound.scaled_operand = k;
@@ -186,9 +198,11 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
           if (!reduce && !plan->ops_.empty() && plan->ops_.size() > stage.first_op) {
             MappedOp& before = plan->ops_.back();
             if (before.reduce && !before.second && before.length_bytes == bound.length_bytes &&
+                before.when == sched::When::kAlways &&
                 same_place(before.dst, plan->operands_.back())) {
               before.second = true;
               before.second_dst = bound.dst;
+              before.second_when = bound.when;
               plan->operands_.pop_back();
               continue;
             }
@@ -203,9 +217,18 @@ Result<std::unique_ptr<MappedPlan>> MappedPlan::bind(const sched::Program& progr
     }
   }
   end_stage();
+  const auto operand_count = static_cast<uint32_t>(plan->operands_.size());
+  for (Place& operand : plan->operands_) {
+    if (operand.stand_in != kNoSource) operand.stand_in += operand_count;
+  }
+  plan->operands_.insert(plan->operands_.end(), stand_ins.begin(), stand_ins.end());
+  for (uint32_t i = 0; i < plan->stages_.size(); ++i) {
+    if (plan->stages_[i].op_count > 0) plan->output_stage_ = i;
+  }
 
   std::vector<bool> heard(program.rank_count, false);
   for (const Stage& s : plan->stages_) {
+    if (s.wait_when != sched::When::kAlways) continue;
     for (const Rank p : s.wait_ranks) heard[p] = true;
   }
   heard[program.rank] = true;

@@ -29,12 +29,17 @@ struct Place {
   uint32_t base = 0;    // index into the bases of the run
   bool staged = false;  // in the ring: + ring offset of the slice; else + slice * slice_bytes
   uint64_t offset_bytes = 0;
+  // Where the base is nullptr, which is a peer's closed buffer: index of another operand that
+  // stands in for it.
+  uint32_t stand_in = kNoSource;
 };
 
 struct MappedOp {
   bool reduce = false;   // else copy of operand 0 (a scaled copy is a reduce of one operand)
   bool second = false;   // second_dst is in use
   bool partial = false;  // further folds complete the result: no division for an average
+  sched::When when = sched::When::kAlways;         // of what the run's own buffers must be
+  sched::When second_when = sched::When::kAlways;  // for the second destination
   uint32_t scaled_operand = kNoSource;
   uint32_t first_operand = 0;
   uint32_t operand_count = 0;
@@ -44,8 +49,8 @@ struct MappedOp {
 };
 
 struct Stage {
-  int wait_phase = -1;    // signal index waited for, or -1
-  bool wait_all = false;  // on every other rank, else on those listed
+  int wait_phase = -1;  // signal index waited for, or -1
+  sched::When wait_when = sched::When::kAlways;
   std::vector<Rank> wait_ranks;
   uint32_t first_op = 0;
   uint32_t op_count = 0;
@@ -85,8 +90,9 @@ class MappedPlan {
   uint64_t element_bytes_ = 1;
   uint32_t divisor_ = 1;
   bool scaled_ = false;
-  bool hears_all_ = false;  // a rank that has finished knows that all ranks have begun
-  bool mutual_ = false;     // the collective has no root
+  bool hears_all_ = false;     // a rank that has finished knows that all ranks have begun
+  bool mutual_ = false;        // the collective has no root
+  uint32_t output_stage_ = 0;  // whose stores to the output are measured
   ReduceKernel kernel_ = nullptr;
   std::vector<MappedOp> ops_;
   std::vector<Place> operands_;

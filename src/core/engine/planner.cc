@@ -122,7 +122,8 @@ void Planner::add(std::shared_ptr<const algo::Imported> program, bool preferred)
 
 Planner::Entry& Planner::entry_of(const PlanKey& key) {
   const uint64_t hash = (key.what * 0x9e3779b97f4a7c15ull) ^ (key.count * 0xc2b2ae3d27d4eb4full) ^
-                        (uint64_t{key.in_place} << 17) ^ (uint64_t{key.windows} << 23);
+                        (uint64_t{key.in_place} << 17) ^ (uint64_t{key.windows} << 23) ^
+                        (uint64_t{key.told} << 29);
   return entries_[(hash >> 24) % kEntries];
 }
 
@@ -184,7 +185,7 @@ Result<const Plan*> Planner::plan_to_explore(const Call& call, bool windows, uin
 PlanKey Planner::uneven_key_of(const Call& call, bool windows) const {
   constexpr uint64_t kBytesMax = uint64_t{1} << 62;
   const uint64_t bytes = std::bit_ceil(std::min(work_bytes(call, context_.rank_count), kBytesMax));
-  return {pack_what(call), bytes, call.in_place, windows};
+  return {pack_what(call), bytes, call.in_place, windows, call.told};
 }
 
 Planner::UnevenChoice* Planner::uneven_choice_of(const PlanKey& key) {
@@ -259,6 +260,8 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
                                        uint64_t bytes, uint64_t* record) {
   cost::Request request;
   request.work.problem = problem;
+  // Predicted as if all were windows: programs for told buffers differ only where some are not.
+  request.work.problem.told = false;
   request.work.bytes = bytes;
   request.work.slicing = {.slice_bytes = slice_bytes_of_messages(problem), .in_flight = 4};
   request.work.layout.cores_per_host = options_.core_count;
@@ -379,7 +382,8 @@ algo::Problem Planner::problem_of(const Call& call, bool windows) const {
   problem.rank_count = context_.rank_count;
   problem.root = call.root;
   problem.mapped = context_.mapped();
-  problem.inputs_mapped = problem.outputs_mapped = windows;
+  problem.inputs_mapped = problem.outputs_mapped = windows || call.told;
+  problem.told = call.told;
   problem.in_place = call.in_place;
   problem.node_of_rank = options_.node_of_rank;
   problem.cache_of_rank = options_.cache_of_rank;
@@ -456,6 +460,7 @@ Result<std::unique_ptr<Plan>> Planner::bind(const Choice& choice, const Call& ca
       // Programs from elsewhere need not keep the line protocol's rules.
       .one_signal = algorithm.imported == nullptr && program.shape.signal_count == 1 &&
                     program.shape.scratch_slots == 0 && call.collective != Collective::kBarrier,
+      .told = call.told && algorithm.needs_user_windows,
       .slice_bytes = choice.slice_bytes != 0 ? choice.slice_bytes : options_.slice_bytes,
   };
   const Slicing slicing = choose_slicing(question);

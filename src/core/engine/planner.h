@@ -46,6 +46,7 @@ struct PlanKey {
   uint64_t count = 0;  // of a v-variant: bytes, rounded up to a power of two
   bool in_place = false;
   bool windows = false;
+  bool told = false;
   bool operator==(const PlanKey&) const = default;
 };
 
@@ -98,7 +99,8 @@ class Planner {
  public:
   Planner(const Context& context, PlannerOptions options);
 
-  // The plan for `call`; `windows`: every rank's buffers lie in user windows. The choice for a
+  // The plan for `call`; `windows`: every rank's buffers lie in user windows. With Call::told, some
+  // may, which is known when the plan runs. The choice for a
   // v-variant is made once per type and order of magnitude; the plan is bound again when its
   // lengths change. The pointer is valid until the next call of plan_for.
   Result<const Plan*> plan_for(const Call& call, bool windows);
@@ -164,7 +166,7 @@ class Planner {
 
  private:
   static PlanKey key_of(const Call& call, bool windows) {
-    return {pack_what(call), call.count, call.in_place, windows};
+    return {pack_what(call), call.count, call.in_place, windows, call.told};
   }
   // A decision and the program that results from it.
   struct Choice {

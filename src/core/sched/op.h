@@ -25,6 +25,13 @@
 // monotonic counters per (sender, receiver, index): signal adds one, wait blocks until the counter
 // has reached `value` (counted from 0 at the start of the program). Data written by a lane is
 // visible to every rank that has seen a later signal of that lane.
+//
+// Buffers that are told. In a program for Problem::told, a rank's Input and its Output each lie in a
+// window (*open*) or not (*closed*), and the other ranks learn which with its first signal. All
+// ranks have the same program whatever their buffers are: a rank executes an operation with a
+// condition (Op::when) only if its own buffer is as the condition says, and what it reads in a
+// closed buffer of a peer, it finds in the slot that stands in for it (Ref::slot). told.h makes an
+// ordinary program of it, for given buffers.
 #pragma once
 
 #include <cstdint>
@@ -51,12 +58,19 @@ enum class Space : uint8_t {
 };
 
 inline constexpr uint32_t kAllRanks = 0xffffffffu;
+inline constexpr uint32_t kNoSlot = 0xffffffffu;
+
+// Which of its own buffers a rank needs open, or closed, to execute an operation.
+enum class When : uint8_t { kAlways, kInputOpen, kInputClosed, kOutputOpen, kOutputClosed };
 
 // `count` consecutive chunks (or slots) from `chunk` in the memory of `rank`.
 struct Ref {
   uint32_t chunk = 0;
   uint32_t rank = 0;  // owner of the memory; the program's own rank when local
   Space space = Space::kInput;
+  // Input or Output of a peer that is read: the first slot of that peer's Staging that holds the
+  // same where the buffer is closed. kNoSlot: the buffer is always open.
+  uint32_t slot = kNoSlot;
 };
 
 // One operation; the opcode that uses a field explains it.
@@ -67,9 +81,10 @@ struct Op {
   // reduce in a mapped program: further folds complete the result. An average is divided by the
   // number of ranks in the folds that are not partial.
   bool partial = false;
-  uint32_t peer = 0;   // rank, or kAllRanks for signal and wait
-  uint32_t count = 1;  // chunks moved or reduced: dst and all sources span as many
-  uint32_t value = 0;  // wait
+  When when = When::kAlways;  // not of a signal
+  uint32_t peer = 0;          // rank, or kAllRanks for signal and wait
+  uint32_t count = 1;         // chunks moved or reduced: dst and all sources span as many
+  uint32_t value = 0;         // wait
   Ref dst;
   Ref src;
   uint32_t first_operand = 0;  // reduce: index into Program::operands
