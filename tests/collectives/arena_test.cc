@@ -188,10 +188,10 @@ TEST(Arena, ManyThreadsAllocateAtTheSameTime) {
 
 // At different offsets on each rank, so that nothing but what a rank tells can say where they lie.
 struct Pair {
-  Pair(weir_arena_t arena, int rank, size_t send, size_t recv) : arena_(arena) {
-    pad_ = take(arena, 16 + 1000 * static_cast<size_t>(rank));
-    this->recv = take(arena, recv);
-    this->send = take(arena, send);
+  Pair(weir_arena_t arena, int rank, size_t send_count, size_t recv_count)
+      : arena_(arena), pad_(take(arena, 16 + 1000 * static_cast<size_t>(rank))) {
+    recv = take(arena, recv_count);
+    send = take(arena, send_count);
   }
   ~Pair() { give_back(arena_, {send, recv, pad_}); }
   Pair(const Pair&) = delete;
