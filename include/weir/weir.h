@@ -287,8 +287,9 @@ WEIR_API WEIR_MUST_CHECK weir_result_t weir_deregister(weir_comm_t comm, weir_wi
  * and of any size. A collective of `comm` moves data once wherever a buffer lies in an arena, at
  * whatever offset on each rank: each rank tells with the first signal of the call where its buffers
  * lie. A buffer of a rank that lies elsewhere, or not as a whole in one arena, passes through slots
- * as before, in the same call. Small calls always do (docs/transports.md). Other communicators,
- * also those split from `comm` or shrunk, treat the buffers as ordinary memory.
+ * as before, in the same call. Small calls, all_reduce and reduce always do (docs/transports.md).
+ * Other communicators, also those split from `comm` or shrunk, treat the buffers as ordinary
+ * memory.
  *
  * Threads. weir_arena_alloc, weir_arena_free and weir_arena_info may be called from any thread, also
  * inside a callback; they take O(log n) for n buffers and wait for no rank. weir_arena_destroy is

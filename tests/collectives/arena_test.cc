@@ -142,13 +142,22 @@ TEST(Arena, WrongUseIsAnErrorWithAText) {
   });
 }
 
-TEST(Arena, AWindowInItKeepsItAlive) {
-  run_threads(2, [](int, weir_comm_t comm) {
+TEST(Arena, AWindowInItIsReachedAndKeepsItAlive) {
+  run_threads(2, [](int rank, weir_comm_t comm) {
     weir_arena_t arena = make_arena(comm, kMiB);
+    float* pad = take(arena, 16 + 100 * static_cast<size_t>(rank));
     float* memory = take(arena, 1024);
+    std::fill(memory, memory + 1024, 0.0f);
     weir_window_t window = nullptr;
     ASSERT_EQ(weir_window_create(comm, memory, 4096, &window), WEIR_OK) << weir_last_error(comm);
-    give_back(arena, {memory});
+    const auto value = static_cast<float>(rank + 1);
+    ASSERT_EQ(weir_put(window, 1 - rank, 400, &value, sizeof value, nullptr), WEIR_OK)
+        << weir_last_error(comm);
+    ASSERT_EQ(weir_flush(comm, 1 - rank, nullptr), WEIR_OK);
+    ASSERT_EQ(weir_barrier(comm, nullptr), WEIR_OK);
+    EXPECT_EQ(memory[100], static_cast<float>(2 - rank));
+    EXPECT_EQ(memory[101], 0.0f);
+    give_back(arena, {memory, pad});
     EXPECT_EQ(weir_arena_destroy(arena), WEIR_ERROR_INVALID_USAGE);
     EXPECT_TRUE(has_text("lies in this arena")) << weir_last_error(nullptr);
     ASSERT_EQ(weir_window_destroy(window), WEIR_OK);
@@ -268,6 +277,11 @@ TEST(Arena, ABufferOutsidePassesThroughSlotsInTheSameCall) {
                     WEIR_OK)
               << weir_last_error(comm);
           expect_all(to, kCount, static_cast<float>(3 + 3 * outside), "all_reduce");
+          constexpr size_t kBlock = kCount / 3;
+          ASSERT_EQ(weir_reduce_scatter(comm, from, to, kBlock, WEIR_FLOAT32, WEIR_SUM, nullptr),
+                    WEIR_OK)
+              << weir_last_error(comm);
+          expect_all(to, kBlock, static_cast<float>(3 + 3 * outside), "reduce_scatter");
         }
       }
     }
@@ -288,8 +302,9 @@ TEST(Arena, ABufferInADestroyedArenaIsAMismatch) {
       ASSERT_EQ(weir_arena_destroy(arena), WEIR_OK);
       memory = outside.data();
     }
+    std::vector<float> all(100'000);
     const weir_result_t result =
-        weir_all_reduce(comm, memory, memory, 50'000, WEIR_FLOAT32, WEIR_SUM, nullptr);
+        weir_all_gather(comm, memory, all.data(), 50'000, WEIR_FLOAT32, nullptr);
     if (!shared) {
       EXPECT_EQ(result, WEIR_OK);
     } else if (rank == 0) {
@@ -448,7 +463,9 @@ TEST(Arena, SurvivesTheDeathOfARankInTheMiddle) {
     }
     weir_result_t result = WEIR_OK;
     while (result == WEIR_OK) {
-      result = weir_all_reduce(comm, memory, memory, kCount, WEIR_FLOAT32, WEIR_MAX, nullptr);
+      constexpr size_t kBlock = kCount / 4;
+      result = weir_reduce_scatter(comm, memory, memory + 3 * kBlock, kBlock, WEIR_FLOAT32,
+                                   WEIR_MAX, nullptr);
     }
     EXPECT_EQ(result, WEIR_ERROR_PEER_LOST) << weir_last_error(comm);
     weir_comm_t rest = nullptr;

@@ -92,7 +92,7 @@ class MappedPlan {
   bool scaled_ = false;
   bool hears_all_ = false;     // a rank that has finished knows that all ranks have begun
   bool mutual_ = false;        // the collective has no root
-  uint32_t output_stage_ = 0;  // whose stores to the output are measured
+  uint32_t output_stage_ = 0;  // the last one that moves anything
   ReduceKernel kernel_ = nullptr;
   std::vector<MappedOp> ops_;
   std::vector<Place> operands_;

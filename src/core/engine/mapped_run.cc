@@ -134,8 +134,10 @@ void MappedRun::run_stage(Context& context, uint32_t stage_index, uint64_t slice
   // The first stage only fills slots, the last one that writes only output.
   StoreChoice* measured = nullptr;
   if (slicing.choose_slot_stores && stage_index == 0) measured = &plan_->slot_stores_;
-  if (slicing.choose_output_stores && stage_index == plan_->output_stage_ &&
-      (stage_index > 0 || plan_->stages_.size() == 1)) {
+  const uint32_t output_stage =
+      told_ != nullptr ? plan_->output_stage_ : static_cast<uint32_t>(plan_->stages_.size()) - 1;
+  if (slicing.choose_output_stores && stage_index == output_stage &&
+      (told_ == nullptr || stage_index > 0)) {
     measured = &plan_->output_stores_;
   }
   if (measured != nullptr && !measured->measures()) measured = nullptr;

@@ -96,6 +96,9 @@ Planner::Planner(const Context& context, PlannerOptions options)
 
 void Planner::note_windows() {
   for (const algo::Algorithm* algorithm : algorithms_) {
+    if (algorithm->imported != nullptr) {
+      has_programs_[static_cast<size_t>(algorithm->collective)] = true;
+    }
     if (!algorithm->needs_user_windows) continue;
     uses_windows_[static_cast<size_t>(algorithm->collective)] = true;
   }
@@ -260,8 +263,11 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
                                        uint64_t bytes, uint64_t* record) {
   cost::Request request;
   request.work.problem = problem;
-  // Predicted as if all were windows: programs for told buffers differ only where some are not.
-  request.work.problem.told = false;
+  if (problem.told) {
+    // Predicted as if all were windows, and not in place: which of a rank's buffers are is its own
+    // matter, and all must choose alike.
+    request.work.problem.told = request.work.problem.in_place = false;
+  }
   request.work.bytes = bytes;
   request.work.slicing = {.slice_bytes = slice_bytes_of_messages(problem), .in_flight = 4};
   request.work.layout.cores_per_host = options_.core_count;
@@ -273,7 +279,8 @@ Result<cost::Decision> Planner::decide(const Call& call, const algo::Problem& pr
   request.work.layout.ranks_per_cache = options_.ranks_per_cache;
   request.type = call.type;
   request.call_key = pack_what(call) * 0x9e3779b97f4a7c15ull ^ bytes * 0xc2b2ae3d27d4eb4full ^
-                     (uint64_t{call.in_place} << 1) ^ uint64_t { problem.inputs_mapped };
+                     (uint64_t{request.work.problem.in_place} << 1) ^
+                     uint64_t { problem.inputs_mapped };
   request.learned = options_.learned.find(cost::shape_of(request));
   request.deterministic = options_.deterministic;
   request.explores = options_.learns;

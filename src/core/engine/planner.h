@@ -142,6 +142,11 @@ class Planner {
     return uses_windows_[static_cast<size_t>(collective)];
   }
 
+  // Whether its calls can be told (Call::told): not where programs from elsewhere perform them, too.
+  bool tells(Collective collective) const {
+    return uses_windows(collective) && !has_programs_[static_cast<size_t>(collective)];
+  }
+
   // Every decision, with predicted and measured times.
   const cost::DecisionLog& decisions() const { return decisions_; }
   bool explains() const { return options_.explain; }
@@ -232,6 +237,7 @@ class Planner {
   std::vector<Entry> entries_;
   cost::DecisionLog decisions_;
   std::array<bool, kCollectiveCount> uses_windows_{};
+  std::array<bool, kCollectiveCount> has_programs_{};
   std::vector<UnevenChoice> uneven_choices_;
   size_t next_uneven_choice_ = 0;  // the next to be replaced when there are kUnevenChoicesMax
   // The plan of the latest v-variant, and the lengths to which it was bound.

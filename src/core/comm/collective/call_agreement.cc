@@ -191,15 +191,18 @@ bool CallAgreement::find(Rank peer, uint64_t input_word, uint64_t output_word,
 bool CallAgreement::on_windows(Request& request, const engine::Planner& planner, bool* in_windows) {
   const engine::Call& call = request.call;
   *in_windows = false;
-  if (call.scaled || call.block_counts != nullptr || !may_use_windows(call, planner)) return true;
+  if (windows_.only_arenas() || call.scaled || call.block_counts != nullptr ||
+      !may_use_windows(call, planner)) {
+    return true;
+  }
   const Extents bytes = extents(call, context_.rank, context_.rank_count);
 
   // A buffer that this rank does not use counts as lying where its other one does.
   const bool other = engine::is_rooted(call.collective) && context_.rank != call.root;
   const void* input = other && call.collective == Collective::kBroadcast ? call.output : call.input;
   const void* output = other && call.collective == Collective::kReduce ? call.input : call.output;
-  if (!all_described(request, windows_.word_of(input, bytes.input_bytes),
-                     windows_.word_of(output, bytes.output_bytes))) {
+  if (!all_described(request, windows_.word_of(input, bytes.input_bytes, false),
+                     windows_.word_of(output, bytes.output_bytes, false))) {
     return false;
   }
   bool all = true;

@@ -36,17 +36,12 @@ class CallAgreement final : public engine::ToldBuffers {
   bool reached(Request& request, engine::Planner& planner, bool* in_windows, Status* failure) {
     *in_windows = false;
     if (request.call.recv_counts != nullptr) return on_lengths(request, planner, failure);
-    switch (windows_.need()) {
-      case Windows::Need::kNothing:
-        break;
-      case Windows::Need::kTell:
-        request.call.told = may_use_windows(request.call, planner);
-        break;
-      case Windows::Need::kAgree:
-        request.call.told = false;
-        return on_windows(request, planner, in_windows);
-    }
-    return true;
+    const Windows::Need need = windows_.need();
+    if (need == Windows::Need::kNothing) return true;
+    request.call.told = need == Windows::Need::kTell && !writes_to_peers(request.call.collective) &&
+                        planner.tells(request.call.collective) &&
+                        may_use_windows(request.call, planner);
+    return request.call.told || on_windows(request, planner, in_windows);
   }
 
   // Where this rank's buffers lie, in a call that is told. `call` must live until it is done.
@@ -68,6 +63,14 @@ class CallAgreement final : public engine::ToldBuffers {
   std::vector<unsigned char*>& outputs() { return outputs_; }
 
  private:
+  // These are not told. In memory of weir_mem_alloc, on which ranks agree, they write to their
+  // peers' windows; memory of an arena is never written by others, since each rank frees it alone,
+  // also after an error that others have not noticed yet. To read results instead is slower than
+  // slots where the cores share no cache (docs/performance.md).
+  bool writes_to_peers(Collective collective) const {
+    return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+           (collective == Collective::kAllToAll && !windows_.had_arena());
+  }
   // Whether windows can make the call faster; the same on all ranks.
   bool may_use_windows(const engine::Call& call, const engine::Planner& planner) const;
   bool on_windows(Request& request, const engine::Planner& planner, bool* in_windows);

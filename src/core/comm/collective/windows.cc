@@ -181,7 +181,7 @@ void Windows::withdraw_reachable(uint64_t number) {
   std::erase_if(reachable_, [&](const Reachable& it) { return it.number == number; });
 }
 
-uint64_t Windows::word_of(const void* buffer, uint64_t bytes) const {
+uint64_t Windows::word_of(const void* buffer, uint64_t bytes, bool in_arenas) const {
   const auto* address = static_cast<const unsigned char*>(buffer);
   const auto lies_in = [&](const unsigned char* begin, uint64_t length) {
     return begin != nullptr && address >= begin && address <= begin + length &&
@@ -195,9 +195,8 @@ uint64_t Windows::word_of(const void* buffer, uint64_t bytes) const {
       return uint64_t{i + 1} << kOffsetBits | static_cast<uint64_t>(address - own);
     }
   }
-  // Whether another rank still has its arena is known only when it tells a buffer there.
   for (const NumberedArena& it : arenas_) {
-    if (reachable_count_ > 0 || !it.arena->is_shared()) continue;
+    if (!in_arenas || !it.arena->is_shared()) continue;
     if (lies_in(it.arena->own(), it.arena->bytes())) {
       return it.number << kOffsetBits | static_cast<uint64_t>(address - it.arena->own());
     }

@@ -53,8 +53,13 @@ class Windows {
     if (reachable_count_ > 0) return Need::kAgree;
     return windows_.empty() && arena_count_ == 0 ? Need::kNothing : Need::kTell;
   }
-  // The word of a buffer; 0 when it lies in none.
-  uint64_t word_of(const void* buffer, uint64_t bytes) const;
+  // Whether an arena was ever made: the same on all ranks.
+  bool had_arena() const { return arena_count_ > 0; }
+  // Whether there is nothing else; likewise.
+  bool only_arenas() const { return windows_.empty() && reachable_count_ == 0; }
+  // The word of a buffer; 0 when it lies in none. Where all ranks must draw the same conclusion from
+  // it, not `in_arenas`: a rank may have destroyed the arena.
+  uint64_t word_of(const void* buffer, uint64_t bytes, bool in_arenas = true) const;
   // The address at which this process reaches the buffer that `peer` describes by `word`; nullptr:
   // it does not. `first`: the word of rank 0.
   unsigned char* at_peer(uint64_t word, uint64_t first, Rank peer, uint64_t bytes) const;
